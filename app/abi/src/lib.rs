@@ -1,0 +1,1 @@
+//! The C structs and constants of verbs.h, as repr(C) types.

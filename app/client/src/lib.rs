@@ -1,0 +1,1 @@
+//! What runs inside an application: daemon session, progress thread, grants.

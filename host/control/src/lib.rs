@@ -1,0 +1,1 @@
+//! Client sessions, object life cycle, pairing, clean-up after death.

@@ -1,0 +1,2 @@
+//! The host daemon: configuration, privileges, wiring.
+fn main() {}

@@ -1,0 +1,1 @@
+//! vNICs, quotas, pairing: pure decisions.

@@ -1,0 +1,1 @@
+//! PD, MR, CQ, QP, SRQ, AH: the verbs state machine.

@@ -1,0 +1,1 @@
+//! What travels in a link: descriptors, credits, validation.

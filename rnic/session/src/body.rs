@@ -1,0 +1,185 @@
+//! The message bodies. Field order is wire order; there is no implicit padding.
+//!
+//! Naming: a message from the process is an imperative (`CreateQp`), the answer or event a
+//! participle (`QpCreated`). A call that fails is answered with the errno in the header and no
+//! body.
+
+use crate::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+macro_rules! bodies {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident : $ty:ty),* $(,)? })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+        #[repr(C)]
+        pub struct $name { $($(#[$fdoc])* pub $field: $ty),* }
+    )*};
+}
+
+/// `Hello::role`: a process that wants a device.
+pub const ROLE_VERBS: u32 = 1;
+/// `Hello::role`: the command line. May only ask for status, within its own network namespace
+/// unless it is root in the daemon's.
+pub const ROLE_TOOL: u32 = 2;
+
+/// Queue pair types, numbered as in `enum ibv_qp_type`.
+pub const QP_RC: u32 = 2;
+/// Unreliable connected.
+pub const QP_UC: u32 = 3;
+/// Unreliable datagram.
+pub const QP_UD: u32 = 4;
+
+/// `LinkClosed::reason`: the peer destroyed or reset its QP.
+pub const CLOSED_BY_PEER: u32 = 1;
+/// `LinkClosed::reason`: the peer's process is gone.
+pub const CLOSED_BY_DEATH: u32 = 2;
+
+bodies! {
+    /// First message. Descriptor: the statistics area (a memfd of
+    /// `STATISTICS_SLOTS * STATISTICS_SLOT_BYTES`, sealed against resizing), for `ROLE_VERBS` only.
+    Hello {
+        /// `ROLE_*`.
+        role: u32,
+        /// Non-zero: a reconnection after the daemon went away; announcements follow.
+        resume: u32,
+        /// `comm` of the process, NUL-padded; shown by `omniverb status`, never trusted.
+        name: [u8; 16],
+    }
+    /// Answer to `Hello`. Descriptor: this process's end of the events socket (`ROLE_VERBS`).
+    Welcome {
+        /// Unique while the daemon lives.
+        session: u64,
+        /// The device's node GUID, in network byte order; unique per vNIC and stable for the
+        /// life of the vNIC.
+        node_guid: [u8; 8],
+        /// Quota: queue pairs this vNIC may hold.
+        qp_max: u32,
+        /// Quota: memory regions with remote access.
+        mr_max: u32,
+        /// Quota: links (a UD QP uses one per destination, an RC or UC QP one).
+        link_max: u32,
+        /// Zero.
+        reserved: u32,
+        /// vNIC name for people, NUL-padded.
+        vnic: [u8; 32],
+    }
+    /// Ask for the GID table.
+    QueryGids { reserved: u64 }
+    /// Answer to `QueryGids`: a dense table.
+    Gids { count: u32, reserved: u32, entries: [GidEntry; GIDS_MAX] }
+    /// One RoCE v2 GID.
+    GidEntry { gid: [u8; 16], ifindex: u32, reserved: u32 }
+    /// Ask for a queue pair number.
+    CreateQp {
+        /// `QP_*`.
+        qp_type: u32,
+        /// The process's own number of the protection domain.
+        pd: u32,
+        /// Which statistics slot this QP writes.
+        statistics_slot: u32,
+        /// Zero, or with `resume`: the number to keep. Refused with `EADDRINUSE` if taken.
+        qpn: u32,
+    }
+    /// Answer to `CreateQp`.
+    QpCreated { qpn: u32, reserved: u32 }
+    /// Give a queue pair number back; closes its links.
+    DestroyQp { qpn: u32, reserved: u32 }
+    /// RC, UC: this QP names its peer (modify to RTR). The link exists once both name each other.
+    /// UD: ask for a link to a destination. Answered with `Connected`.
+    ConnectQp {
+        qpn: u32,
+        dest_qpn: u32,
+        /// The GID at `sgid_index`; must be one of the vNIC's own.
+        sgid: [u8; 16],
+        dgid: [u8; 16],
+        /// Non-zero: a link to the same peer QP already exists and survives a daemon restart;
+        /// only record it.
+        resume: u32,
+        reserved: u32,
+    }
+    /// Answer to `ConnectQp`: accepted. The link itself always comes as a `LinkReady` event, which
+    /// may already be in the events socket. UD to nobody: `ENOENT`. A destination that is no
+    /// neighbour, or that the network does not let through: `EHOSTUNREACH`.
+    Connected { qpn: u32, ready: u32 }
+    /// Close the link to `peer_qpn`, or all links of the QP if that is 0 (modify to RESET or ERR).
+    DisconnectQp { qpn: u32, peer_qpn: u32 }
+    /// Register memory for remote access.
+    RegMr {
+        pd: u32,
+        /// `IBV_ACCESS_*` bits.
+        access: u32,
+        addr: u64,
+        length: u64,
+        /// Zero, or with `resume`: the key to keep.
+        rkey: u32,
+        reserved: u32,
+    }
+    /// Answer to `RegMr`.
+    MrRegistered { rkey: u32, reserved: u32 }
+    /// Forget a key.
+    DeregMr { rkey: u32, reserved: u32 }
+    /// The initiator wants to reach `rkey` of `peer_qpn`'s process by mapping. Answered with
+    /// `Connected`; the outcome comes as `Granted` or `GrantDenied` event.
+    RequestGrant { qpn: u32, peer_qpn: u32, rkey: u32, reserved: u32 }
+    /// Success without data.
+    Done { reserved: u64 }
+
+    /// Event: a link is there. Descriptors: the link memory; if `bell_new`, then also the bell
+    /// memory, the eventfd this process waits on, and the eventfd that wakes the peer.
+    LinkReady {
+        qpn: u32,
+        peer_qpn: u32,
+        /// 0 or 1: which half of the link is ours.
+        side: u32,
+        /// Bytes of each request ring.
+        request_bytes: u32,
+        /// Bytes of each response ring.
+        response_bytes: u32,
+        /// Non-zero: descriptors of the bell come along.
+        bell_new: u32,
+        /// Identifies the bell between these two processes.
+        bell: u64,
+        /// 0 or 1: which page of the bell memory is ours (peers set bits there). The peer's page
+        /// is the other one, or the same one when both ends are this process.
+        bell_side: u32,
+        /// Non-zero: both ends are in this process.
+        loopback: u32,
+        /// Bit of this link in our page.
+        local_slot: u32,
+        /// Bit of this link in the peer's page.
+        peer_slot: u32,
+        sgid: [u8; 16],
+        dgid: [u8; 16],
+    }
+    /// Event: a link is closed. `reason` is `CLOSED_*`.
+    LinkClosed { qpn: u32, peer_qpn: u32, reason: u32, reserved: u32 }
+    /// Event to the owner of an MR: move its whole pages onto a memfd and answer `Adopted`.
+    Adopt { token: u64, rkey: u32, reserved: u32 }
+    /// The owner's answer, on the events socket. `errno` 0: the descriptor of the memfd comes
+    /// along and covers exactly `page_start .. page_start + page_length`.
+    Adopted { token: u64, errno: u32, reserved: u32, page_start: u64, page_length: u64 }
+    /// Event to the initiator: map this. Descriptor: the memfd, sealed against writing unless the
+    /// MR allows remote write or atomics.
+    Granted {
+        qpn: u32,
+        peer_qpn: u32,
+        rkey: u32,
+        access: u32,
+        addr: u64,
+        length: u64,
+        page_start: u64,
+        page_length: u64,
+    }
+    /// Event to the initiator: stay with mediated operations for this key.
+    GrantDenied { qpn: u32, peer_qpn: u32, rkey: u32, errno: u32 }
+    /// Event: the vNIC's GID table changed.
+    GidsChanged { reserved: u64 }
+
+    /// Ask for status as JSON.
+    QueryStatus { reserved: u64 }
+    /// A piece of the status text; `more` non-zero: another piece follows in its own message.
+    Status { length: u32, more: u32, text: [u8; STATUS_TEXT_BYTES] }
+}
+
+/// Bytes of status text in one message.
+pub const STATUS_TEXT_BYTES: usize = MESSAGE_BYTES_MAX - 16 - 8;

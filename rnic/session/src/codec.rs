@@ -1,0 +1,141 @@
+//! Bytes to messages and back.
+
+use crate::{VERSION, body::*, limits::MESSAGE_BYTES_MAX};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// What every message starts with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Header {
+    /// [`VERSION`].
+    pub version: u16,
+    /// A [`Kind`].
+    pub kind: u16,
+    /// In answers: 0 or a positive errno. In calls and events: 0.
+    pub errno: u32,
+    /// Chosen by the caller, repeated in the answer.
+    pub tag: u64,
+}
+
+/// Why bytes are not a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecodeError {
+    /// Shorter than a header, or not the length its kind has.
+    Length,
+    /// Another protocol version.
+    Version,
+    /// No such kind.
+    Kind,
+}
+
+macro_rules! messages {
+    ($($number:literal $name:ident),* $(,)?) => {
+        /// Number of a message kind. Numbers are never reused.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u16)]
+        pub enum Kind { $(
+            #[doc = concat!("[`", stringify!($name), "`]")]
+            $name = $number),*
+        }
+
+        /// A decoded message.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        #[allow(clippy::large_enum_variant)] // Status text; control messages are rare and short-lived
+        pub enum Message { $(
+            #[doc = concat!("[`", stringify!($name), "`]")]
+            $name($name)),* ,
+            /// An answer that carries only an errno.
+            Failed(u32),
+        }
+
+        impl Message {
+            fn parts(&self) -> (u16, u32, &[u8]) {
+                match self {
+                    $(Message::$name(b) => (Kind::$name as u16, 0, b.as_bytes()),)*
+                    Message::Failed(errno) => (0, *errno, &[]),
+                }
+            }
+            fn parse(kind: u16, body: &[u8]) -> Result<Message, DecodeError> {
+                match kind {
+                    $($number => $name::read_from_bytes(body)
+                        .map(Message::$name).map_err(|_| DecodeError::Length),)*
+                    _ => Err(DecodeError::Kind),
+                }
+            }
+        }
+
+        $(impl From<$name> for Message {
+            fn from(b: $name) -> Message { Message::$name(b) }
+        })*
+    };
+}
+
+messages! {
+    1 Hello, 2 Welcome, 3 QueryGids, 4 Gids, 5 CreateQp, 6 QpCreated, 7 DestroyQp, 8 ConnectQp,
+    9 Connected, 10 DisconnectQp, 11 RegMr, 12 MrRegistered, 13 DeregMr, 14 RequestGrant, 15 Done,
+    20 LinkReady, 21 LinkClosed, 22 Adopt, 23 Adopted, 24 Granted, 25 GrantDenied, 26 GidsChanged,
+    40 QueryStatus, 41 Status,
+}
+
+/// Writes a message into `out` and returns how many bytes it took.
+pub fn encode(tag: u64, message: &Message, out: &mut [u8; MESSAGE_BYTES_MAX]) -> usize {
+    let (kind, errno, body) = message.parts();
+    let header = Header { version: VERSION, kind, errno, tag };
+    let end = size_of::<Header>() + body.len();
+    out[..size_of::<Header>()].copy_from_slice(header.as_bytes());
+    out[size_of::<Header>()..end].copy_from_slice(body);
+    end
+}
+
+/// Reads a message. Accepts any bytes; never panics.
+///
+/// # Errors
+/// [`DecodeError`] when the bytes are not exactly one message of this version.
+pub fn decode(bytes: &[u8]) -> Result<(u64, Message), DecodeError> {
+    let (header, body) = Header::read_from_prefix(bytes).map_err(|_| DecodeError::Length)?;
+    if header.version != VERSION {
+        return Err(DecodeError::Version);
+    }
+    if header.errno != 0 || header.kind == 0 {
+        return if body.is_empty() {
+            Ok((header.tag, Message::Failed(header.errno)))
+        } else {
+            Err(DecodeError::Length)
+        };
+    }
+    Ok((header.tag, Message::parse(header.kind, body)?))
+}
+
+const _: () = assert!(size_of::<Header>() + size_of::<Status>() <= MESSAGE_BYTES_MAX);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_survives_the_wire() {
+        let message = Message::from(CreateQp { qp_type: QP_RC, pd: 7, statistics_slot: 9, qpn: 0 });
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = encode(42, &message, &mut bytes);
+        assert_eq!(decode(&bytes[..length]), Ok((42, message)));
+        assert_eq!(decode(&bytes[..length - 1]), Err(DecodeError::Length));
+        assert_eq!(decode(&bytes[..length + 1]), Err(DecodeError::Length));
+    }
+
+    #[test]
+    fn a_failure_carries_its_errno() {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = encode(1, &Message::Failed(12), &mut bytes);
+        assert_eq!(decode(&bytes[..length]), Ok((1, Message::Failed(12))));
+    }
+
+    #[test]
+    fn foreign_bytes_are_refused() {
+        assert_eq!(decode(&[]), Err(DecodeError::Length));
+        assert_eq!(decode(&[0; 16]), Err(DecodeError::Version));
+        let mut bytes = [0; 16];
+        bytes[..2].copy_from_slice(&VERSION.to_ne_bytes());
+        bytes[2..4].copy_from_slice(&999u16.to_ne_bytes());
+        assert_eq!(decode(&bytes), Err(DecodeError::Kind));
+    }
+}

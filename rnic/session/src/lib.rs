@@ -1,0 +1,32 @@
+//! Control messages between a process and `omniverbd`.
+//!
+//! Two `SOCK_SEQPACKET` unix sockets join a process and the daemon:
+//!
+//! * **calls**: the process asks, the daemon answers; one call at a time, strictly in turn.
+//!   The process connects this one.
+//! * **events**: the daemon tells (a link is ready, a peer died, adopt these pages); the process
+//!   answers [`body::Adopted`] on it. The daemon hands it over in its answer to [`body::Hello`].
+//!
+//! One datagram is one message: a [`Header`], then the body its [`Kind`] names, both fixed-size
+//! and native-endian (both ends are on one host). Descriptors travel as `SCM_RIGHTS` beside it,
+//! in the order the body documents. Nothing here does I/O; [`encode`] and [`decode`] are pure, and
+//! `decode` accepts any bytes.
+#![forbid(unsafe_code)]
+
+pub mod body;
+mod codec;
+pub mod limits;
+
+pub use codec::{DecodeError, Header, Kind, Message, decode, encode};
+
+/// Version of this protocol. A daemon refuses a process that speaks another one (`EPROTO`).
+pub const VERSION: u16 = 1;
+
+/// Where a process looks for the daemon when `OMNIVERB_SOCKET` is not set: the host's daemon.
+pub const SYSTEM_SOCKET: &str = "/run/omniverb/omniverbd.sock";
+
+/// Variable that names the daemon's socket.
+pub const SOCKET_VARIABLE: &str = "OMNIVERB_SOCKET";
+
+/// Most descriptors that travel with one message.
+pub const DESCRIPTORS_MAX: usize = 4;

@@ -1,0 +1,18 @@
+//! All maxima of the control plane, in one place, with the reason for each.
+
+/// Bytes of the largest message, header included. One datagram; bounds what a receiver allocates.
+pub const MESSAGE_BYTES_MAX: usize = 4096;
+
+/// GID table length. Enough for a container with several networks; fixed so that the table fits
+/// one message.
+pub const GIDS_MAX: usize = 32;
+
+/// Links one process may hold with one other process: the size of a bell's ready map
+/// (one summary word of 64 bits, each standing for a word of 64 links).
+pub const LINKS_PER_BELL: usize = 64 * 64;
+
+/// Slots in a process's statistics area, one per queue pair.
+pub const STATISTICS_SLOTS: usize = 8192;
+
+/// Bytes of one statistics slot: one cache line, so that two queue pairs never share one.
+pub const STATISTICS_SLOT_BYTES: usize = 64;

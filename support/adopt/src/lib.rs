@@ -1,0 +1,1 @@
+//! Moves pages of a running process onto a memfd and back without losing a store.

@@ -1,0 +1,1 @@
+//! SPSC ring, ready map, doorbells, shared-memory-safe types.

@@ -1,0 +1,1 @@
+//! memfd and seals, mappings, eventfd, fd passing, pidfd, network namespaces.

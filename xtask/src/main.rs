@@ -1,0 +1,2 @@
+//! Build, link and check tasks.
+fn main() {}
