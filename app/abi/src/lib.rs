@@ -1,1 +1,35 @@
-//! The C structs and constants of verbs.h, as repr(C) types.
+//! The C structs and constants of `<infiniband/verbs.h>`, as `repr(C)` types.
+//!
+//! Applications compiled against that header read and write these structs directly, through
+//! inline functions that never enter a library: the layout is as much ABI as the symbols are.
+//! Nothing here has behaviour. The layouts are those of rdma-core 64, which extend those of every
+//! older release without moving a field; `tests/layout.rs` compares them with the installed header.
+//!
+//! Names are the C names, so that a reader who knows verbs.h knows where he is. C enums are plain
+//! `u32` fields with `IBV_*` constants beside them: an application can put any number there, and a
+//! Rust enum with an unknown discriminant would be undefined behaviour.
+#![expect(missing_docs, reason = "fields and constants mean what verbs.h says; types have docs")]
+
+pub mod constants;
+pub mod context;
+pub mod device;
+pub mod device_constants;
+pub mod memory;
+pub mod newer;
+pub mod path;
+pub mod queue;
+pub mod queue_attr;
+pub mod unsupported;
+pub mod work;
+
+pub use constants::*;
+pub use context::*;
+pub use device::*;
+pub use device_constants::*;
+pub use memory::*;
+pub use newer::*;
+pub use path::*;
+pub use queue::*;
+pub use queue_attr::*;
+pub use unsupported::*;
+pub use work::*;
