@@ -125,7 +125,8 @@ bodies! {
     Done { reserved: u64 }
 
     /// Event: a link is there. Descriptors: the link memory; if `bell_new`, then also the bell
-    /// memory, the eventfd this process waits on, and the eventfd that wakes the peer.
+    /// memory, the socket this process waits on, and the socket that wakes the peer (ends of wake
+    /// pairs, see `support/sys/src/wake.rs`).
     LinkReady {
         qpn: u32,
         peer_qpn: u32,
@@ -154,7 +155,8 @@ bodies! {
     /// Event: a link is closed. `reason` is `CLOSED_*`.
     LinkClosed { qpn: u32, peer_qpn: u32, reason: u32, reserved: u32 }
     /// Event to the owner of an MR: move its whole pages onto a memfd and answer `Adopted`.
-    Adopt { token: u64, rkey: u32, reserved: u32 }
+    /// `qpn` is the owner's QP through which the pages will be reached: its access flags count too.
+    Adopt { token: u64, rkey: u32, qpn: u32 }
     /// The owner's answer, on the events socket. `errno` 0: the descriptor of the memfd comes
     /// along and covers exactly `page_start .. page_start + page_length`.
     Adopted { token: u64, errno: u32, reserved: u32, page_start: u64, page_length: u64 }

@@ -1,1 +1,21 @@
 //! memfd and seals, mappings, eventfd, fd passing, pidfd, network namespaces.
+//!
+//! The operating system as the rest of Omniverb sees it: one file per idea, nothing about RDMA.
+//! Everything runs on rustix's own system calls, because this crate is also loaded into other
+//! people's processes where libc calls may be hooked. Descriptors are close-on-exec from birth.
+
+pub mod addresses;
+pub mod clock;
+pub mod epoll;
+pub mod event;
+pub mod mapping;
+pub mod memfd;
+pub mod netns;
+pub mod pidfd;
+pub mod socket;
+pub mod wake;
+
+pub use epoll::Poller;
+pub use event::EventFd;
+pub use mapping::{Access, Mapping};
+pub use wake::WakeEnd;

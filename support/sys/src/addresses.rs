@@ -1,0 +1,188 @@
+//! The IP addresses of the calling thread's network namespace, straight from the kernel
+//! (rtnetlink, hand-encoded: two requests and two kinds of answer).
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
+};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
+
+const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
+const RTM_NEWADDR: u16 = 20;
+const RTM_GETADDR: u16 = 22;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLM_F_REQUEST_DUMP: u16 = 0x001 | 0x300;
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+const IFA_FLAGS: u16 = 8;
+const IFF_UP: u32 = 0x1;
+const IFF_LOOPBACK: u32 = 0x8;
+/// Duplicate address detection failed, or has not finished yet.
+const IFA_F_UNUSABLE: u32 = 0x08 | 0x40;
+const HEADER_BYTES: usize = 16;
+/// Messages a dump may take; a bound, not an expectation.
+const MESSAGES_MAX: usize = 4096;
+
+/// How far an address reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Beyond the link (including private ranges).
+    Global,
+    /// This link only.
+    Link,
+    /// This host only.
+    Host,
+}
+
+/// One address of one interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The address.
+    pub ip: IpAddr,
+    /// Index of its interface.
+    pub interface: u32,
+    /// How far it reaches.
+    pub scope: Scope,
+    /// The interface is administratively up.
+    pub up: bool,
+    /// The interface is a loopback.
+    pub loopback: bool,
+}
+
+/// All usable addresses, in the kernel's order.
+///
+/// # Errors
+/// What the kernel says.
+pub fn list() -> io::Result<Vec<Address>> {
+    // No protocol number means number 0, NETLINK_ROUTE.
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    let mut links = BTreeMap::new();
+    dump(&socket, RTM_GETLINK, |kind, body| {
+        if let (RTM_NEWLINK, Some(index), Some(flags)) = (kind, u32_at(body, 4), u32_at(body, 8)) {
+            links.insert(index, flags);
+        }
+    })?;
+    let mut addresses = Vec::new();
+    dump(&socket, RTM_GETADDR, |kind, body| {
+        if kind == RTM_NEWADDR {
+            addresses.extend(parse_address(body, &links));
+        }
+    })?;
+    Ok(addresses)
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn dump(socket: &OwnedFd, request: u16, mut each: impl FnMut(u16, &[u8])) -> io::Result<()> {
+    // Header (length, type, flags, sequence, port), then a body of zeroes that is long enough for
+    // either request: "all of them".
+    let mut bytes = [0u8; HEADER_BYTES + 16];
+    let length = bytes.len() as u32;
+    bytes[0..4].copy_from_slice(&length.to_ne_bytes());
+    bytes[4..6].copy_from_slice(&request.to_ne_bytes());
+    bytes[6..8].copy_from_slice(&NLM_F_REQUEST_DUMP.to_ne_bytes());
+    bytes[8..12].copy_from_slice(&u32::from(request).to_ne_bytes());
+    send(socket, &bytes, SendFlags::empty())?;
+
+    let mut buffer = vec![0u8; 64 * 1024];
+    for _ in 0..MESSAGES_MAX {
+        let length = match recv(socket, buffer.as_mut_slice(), RecvFlags::empty()) {
+            Ok((length, _)) => length,
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(errno.into()),
+        };
+        let mut rest = &buffer[..length];
+        while let (Some(size), Some(kind)) = (u32_at(rest, 0), u16_at(rest, 4)) {
+            let size = size as usize;
+            let Some(body) = rest.get(HEADER_BYTES..size) else { break };
+            match kind {
+                NLMSG_DONE => return Ok(()),
+                NLMSG_ERROR => {
+                    let code = u32_at(body, 0).unwrap_or(0).cast_signed();
+                    return Err(io::Error::from_raw_os_error(code.wrapping_neg()));
+                }
+                _ => each(kind, body),
+            }
+            rest = rest.get(size.next_multiple_of(4)..).unwrap_or(&[]);
+        }
+    }
+    Err(io::ErrorKind::InvalidData.into())
+}
+
+/// `struct ifaddrmsg`: family, prefix length, flags, scope, interface index; then attributes.
+fn parse_address(body: &[u8], links: &BTreeMap<u32, u32>) -> Option<Address> {
+    let (scope, interface) = (*body.get(3)?, u32_at(body, 4)?);
+    let mut flags = u32::from(*body.get(2)?);
+    let (mut address, mut local) = (None, None);
+    let mut rest = body.get(8..)?;
+    while let (Some(size), Some(kind)) = (u16_at(rest, 0), u16_at(rest, 2)) {
+        let size = usize::from(size);
+        let value = rest.get(4..size)?;
+        match kind {
+            IFA_ADDRESS => address = ip(value),
+            // On a point-to-point link `IFA_ADDRESS` is the far end and this is ours.
+            IFA_LOCAL => local = ip(value),
+            IFA_FLAGS => flags = u32_at(value, 0).unwrap_or(flags),
+            _ => {}
+        }
+        rest = rest.get(size.next_multiple_of(4)..).unwrap_or(&[]);
+    }
+    if flags & IFA_F_UNUSABLE != 0 {
+        return None;
+    }
+    let link = links.get(&interface).copied().unwrap_or(0);
+    let scope = match scope {
+        253 => Scope::Link,
+        254 | 255 => Scope::Host,
+        _ => Scope::Global,
+    };
+    let (up, loopback) = (link & IFF_UP != 0, link & IFF_LOOPBACK != 0);
+    Some(Address { ip: local.or(address)?, interface, scope, up, loopback })
+}
+
+fn ip(value: &[u8]) -> Option<IpAddr> {
+    if let Ok(four) = <[u8; 4]>::try_from(value) {
+        return Some(Ipv4Addr::from(four).into());
+    }
+    Some(Ipv6Addr::from(<[u8; 16]>::try_from(value).ok()?).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_there() {
+        let found = list().unwrap();
+        let home = found.iter().find(|a| a.ip == IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
+        assert_eq!((home.scope, home.loopback, home.up), (Scope::Host, true, true));
+    }
+
+    #[test]
+    fn broken_messages_are_skipped() {
+        let links = BTreeMap::from([(1, IFF_UP)]);
+        let mut body = vec![2, 24, 0, 0, 1, 0, 0, 0, 8, 0, 2, 0, 10, 1, 2, 3];
+        let found = parse_address(&body, &links).unwrap();
+        assert_eq!(found.ip, IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3)));
+        assert!(found.up && !found.loopback && found.scope == Scope::Global);
+        for end in 0..body.len() {
+            assert_eq!(parse_address(&body[..end], &links), None);
+        }
+        body[8] = 0; // an attribute of no length must not loop for ever
+        assert_eq!(parse_address(&body, &links), None);
+        body[8] = 8;
+        body[2] = 0x40; // tentative
+        assert_eq!(parse_address(&body, &links), None);
+    }
+}

@@ -1,0 +1,101 @@
+//! epoll, level-triggered, with a number of the caller's choice for each descriptor.
+
+use crate::event::timespec;
+use rustix::event::epoll;
+use rustix::io::Errno;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// Tokens one [`Poller::wait`] can report. More are reported by the next call.
+const EVENTS_MAX: usize = 64;
+
+/// Watches descriptors for input, hang-up and errors.
+#[derive(Debug)]
+pub struct Poller(OwnedFd);
+
+impl Poller {
+    /// Watches nothing yet.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`, `ENOMEM`.
+    pub fn new() -> io::Result<Poller> {
+        Ok(Poller(epoll::create(epoll::CreateFlags::CLOEXEC)?))
+    }
+
+    /// Watches `file`; it is reported as `token`.
+    ///
+    /// # Errors
+    /// `EEXIST` if it is watched already, `EPERM` if it cannot be, `ENOSPC` over the user's limit.
+    pub fn add(&self, file: impl AsFd, token: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(token);
+        Ok(epoll::add(&self.0, file, data, epoll::EventFlags::IN)?)
+    }
+
+    /// Watches `file`, additionally (or no longer) for room to write.
+    ///
+    /// # Errors
+    /// `ENOENT` if it is not watched.
+    pub fn watch_writable(&self, file: impl AsFd, token: u64, writable: bool) -> io::Result<()> {
+        let mut flags = epoll::EventFlags::IN;
+        flags.set(epoll::EventFlags::OUT, writable);
+        Ok(epoll::modify(&self.0, file, epoll::EventData::new_u64(token), flags)?)
+    }
+
+    /// No longer watches `file`.
+    ///
+    /// # Errors
+    /// `ENOENT` if it is not watched.
+    pub fn remove(&self, file: impl AsFd) -> io::Result<()> {
+        Ok(epoll::delete(&self.0, file)?)
+    }
+
+    /// Sleeps until something is ready or `timeout` is over, then puts the tokens into `ready`
+    /// (emptied first). A signal ends the sleep early, with nothing ready.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn wait(&self, timeout: Option<Duration>, ready: &mut Vec<u64>) -> io::Result<()> {
+        ready.clear();
+        let timeout = timeout.map(timespec);
+        let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; EVENTS_MAX];
+        match epoll::wait(&self.0, &mut events, timeout.as_ref()) {
+            Ok((events, _)) => {
+                ready.extend(events.iter().map(|event| event.data.u64()));
+                Ok(())
+            }
+            Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+impl AsFd for Poller {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::EventFd;
+
+    #[test]
+    fn reports_what_is_ready() {
+        let poller = Poller::new().unwrap();
+        let (one, two) = (EventFd::new().unwrap(), EventFd::new().unwrap());
+        poller.add(&one, 1).unwrap();
+        poller.add(&two, u64::MAX).unwrap();
+        let mut ready = vec![7];
+        poller.wait(Some(Duration::ZERO), &mut ready).unwrap();
+        assert!(ready.is_empty());
+        two.signal();
+        poller.wait(None, &mut ready).unwrap();
+        assert_eq!(ready, [u64::MAX]);
+        poller.remove(&two).unwrap();
+        poller.wait(Some(Duration::from_millis(5)), &mut ready).unwrap();
+        assert!(ready.is_empty());
+    }
+}

@@ -1,0 +1,109 @@
+//! A piece of a shared file in our address space.
+#![expect(unsafe_code)]
+// UNSAFETY: mapping memory is what this file is for; the only promise made to callers is that the
+// range stays mapped while the `Mapping` lives.
+
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+
+/// What may be done through a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Loads only; a store is a SIGSEGV.
+    ReadOnly,
+    /// Loads and stores.
+    ReadWrite,
+}
+
+/// Shared memory, unmapped on drop.
+///
+/// The contents are shared with other processes, possibly hostile ones: they change at any
+/// instant, under a check as well as after it. Never make a reference to them; copy what you need
+/// through raw pointers or atomics, then check the copy.
+#[derive(Debug)]
+pub struct Mapping {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: the mapping belongs to the whole process, and `Mapping` hands out only raw pointers, so
+// moving it to another thread adds nothing that pointer users do not have to care about anyway.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; there is no interior state, `&Mapping` only reads two words.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `length` bytes of `file` from `offset`, shared. Check the file with
+    /// [`crate::memfd::verify`] first if it came from somebody else.
+    ///
+    /// # Errors
+    /// `EINVAL` for a zero length or an unaligned offset, `EPERM` for a write-sealed file mapped
+    /// writable, otherwise what the kernel says.
+    pub fn shared(
+        file: BorrowedFd<'_>,
+        offset: u64,
+        length: usize,
+        access: Access,
+    ) -> io::Result<Mapping> {
+        let protection = match access {
+            Access::ReadOnly => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        // SAFETY: a null hint lets the kernel choose unused addresses, so no existing object of
+        // this process is touched.
+        let start = unsafe {
+            mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, file, offset)?
+        };
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Mapping { start, length })
+    }
+
+    /// First byte.
+    #[must_use]
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Bytes mapped.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a mapping is never empty")]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly the range that `shared` mapped; whoever still uses a pointer into it
+        // broke the rule that the range is valid only while the `Mapping` lives.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn two_mappings_show_the_same_bytes() {
+        let file = crate::memfd::create("test", 8192).unwrap();
+        let writer = Mapping::shared(file.as_fd(), 0, 8192, Access::ReadWrite).unwrap();
+        let reader = Mapping::shared(file.as_fd(), 4096, 4096, Access::ReadOnly).unwrap();
+        assert_eq!(writer.len(), 8192);
+        // SAFETY: both pointers lie inside live mappings of this process; nobody else has the file.
+        unsafe {
+            writer.as_ptr().add(5000).write_volatile(42);
+            assert_eq!(reader.as_ptr().add(5000 - 4096).read_volatile(), 42);
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let file = crate::memfd::create("test", 8192).unwrap();
+        assert!(Mapping::shared(file.as_fd(), 0, 0, Access::ReadOnly).is_err());
+        assert!(Mapping::shared(file.as_fd(), 1, 4096, Access::ReadOnly).is_err());
+    }
+}

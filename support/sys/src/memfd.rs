@@ -1,0 +1,174 @@
+//! Anonymous shared files that cannot be cut short under a reader.
+//!
+//! A file that shrinks after it was mapped turns the next access into a SIGBUS, so every file that
+//! crosses between processes is sealed against resizing by whoever makes it, and [`verify`]
+//! checks that (never trusting the sender) before anyone maps it.
+
+use rustix::fs::{
+    FileType, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
+    memfd_create,
+};
+use rustix::io::Errno;
+use std::fmt;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+/// `f_type` of the file system that ordinary memfds live on. Files on huge pages live elsewhere
+/// and can raise SIGBUS when the pool runs dry, so they are not accepted.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+const FIXED_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
+/// Why a descriptor from another process is not an acceptable shared file.
+#[derive(Debug)]
+pub enum VerifyError {
+    /// Not a memfd on ordinary pages.
+    NotMemory,
+    /// Another size than announced.
+    Size {
+        /// Bytes the file has.
+        found: u64,
+        /// Bytes it should have.
+        expected: u64,
+    },
+    /// It could still change its size.
+    Resizable,
+    /// The kernel would not tell.
+    Os(io::Error),
+}
+
+impl fmt::Display for VerifyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotMemory => write!(f, "the descriptor is not a memory file"),
+            Self::Size { found, expected } => {
+                write!(f, "the memory file has {found} bytes instead of {expected}")
+            }
+            Self::Resizable => write!(f, "the memory file is not sealed against resizing"),
+            Self::Os(error) => write!(f, "cannot inspect the memory file: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for VerifyError {}
+
+/// A memory file of `bytes` zero bytes whose size and seals are final.
+///
+/// # Errors
+/// What the kernel says, for example `ENOMEM`, `EMFILE`, `EINVAL` for a name with a NUL.
+pub fn create(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+    let file = unsealed(name, bytes)?;
+    fcntl_add_seals(&file, FIXED_SIZE | SealFlags::SEAL)?;
+    Ok(file)
+}
+
+/// A memory file of fixed size to which [`seal_future_write`] may still be applied.
+///
+/// # Errors
+/// As [`create`].
+pub fn create_sealable(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+    let file = unsealed(name, bytes)?;
+    fcntl_add_seals(&file, FIXED_SIZE)?;
+    Ok(file)
+}
+
+fn unsealed(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        // Kernels before 6.3 do not know NOEXEC_SEAL.
+        Err(Errno::INVAL) => memfd_create(name, flags)?,
+        other => other?,
+    };
+    ftruncate(&file, bytes)?;
+    Ok(file)
+}
+
+/// Forbids any new writable mapping and any `write`; mappings that exist stay writable. Final.
+///
+/// # Errors
+/// `EPERM` if the file's seals are final already.
+pub fn seal_future_write(file: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(fcntl_add_seals(file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?)
+}
+
+/// The seals of a memory file.
+///
+/// # Errors
+/// `EINVAL` if the descriptor is of another kind.
+pub fn seals(file: BorrowedFd<'_>) -> io::Result<SealFlags> {
+    Ok(fcntl_get_seals(file)?)
+}
+
+/// True if nobody can make a writable mapping of the file any more.
+///
+/// # Errors
+/// As [`seals`].
+pub fn is_write_sealed(file: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(seals(file)?.intersects(SealFlags::FUTURE_WRITE | SealFlags::WRITE))
+}
+
+/// Checks that `file` is a memory file of exactly `bytes` bytes that cannot be resized.
+///
+/// # Errors
+/// [`VerifyError`] says what is wrong with it.
+pub fn verify(file: BorrowedFd<'_>, bytes: u64) -> Result<(), VerifyError> {
+    let os = |errno: Errno| VerifyError::Os(errno.into());
+    let status = fstat(file).map_err(os)?;
+    if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
+        return Err(VerifyError::NotMemory);
+    }
+    if fstatfs(file).map_err(os)?.f_type != TMPFS_MAGIC {
+        return Err(VerifyError::NotMemory);
+    }
+    let seals = fcntl_get_seals(file).map_err(|_| VerifyError::NotMemory)?;
+    // Seals first, size second: a size that is read before the seal could still change.
+    if !seals.contains(FIXED_SIZE) {
+        return Err(VerifyError::Resizable);
+    }
+    let found = u64::try_from(fstat(file).map_err(os)?.st_size).unwrap_or(0);
+    if found != bytes {
+        return Err(VerifyError::Size { found, expected: bytes });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_created_file_is_acceptable_and_final() {
+        let file = create("test", 8192).unwrap();
+        verify(file.as_fd(), 8192).unwrap();
+        assert!(matches!(verify(file.as_fd(), 4096), Err(VerifyError::Size { found: 8192, .. })));
+        assert!(ftruncate(&file, 0).is_err());
+        assert!(ftruncate(&file, 1 << 20).is_err());
+        assert!(seal_future_write(file.as_fd()).is_err());
+    }
+
+    #[test]
+    fn a_read_only_grant_cannot_be_written() {
+        let file = create_sealable("test", 4096).unwrap();
+        assert!(!is_write_sealed(file.as_fd()).unwrap());
+        let owner =
+            crate::Mapping::shared(file.as_fd(), 0, 4096, crate::Access::ReadWrite).unwrap();
+        seal_future_write(file.as_fd()).unwrap();
+        assert!(is_write_sealed(file.as_fd()).unwrap());
+        assert!(crate::Mapping::shared(file.as_fd(), 0, 4096, crate::Access::ReadWrite).is_err());
+        crate::Mapping::shared(file.as_fd(), 0, 4096, crate::Access::ReadOnly).unwrap();
+        drop(owner);
+    }
+
+    #[test]
+    fn other_descriptors_are_refused() {
+        let resizable = memfd_create("x", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&resizable, 4096).unwrap();
+        assert!(matches!(verify(resizable.as_fd(), 4096), Err(VerifyError::Resizable)));
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        let size = file.metadata().unwrap().len();
+        assert!(matches!(verify(file.as_fd(), size), Err(VerifyError::NotMemory)));
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert!(matches!(verify(null.as_fd(), 0), Err(VerifyError::NotMemory)));
+    }
+}

@@ -1,0 +1,242 @@
+//! Unix sockets that keep message boundaries and carry descriptors.
+//!
+//! `SOCK_SEQPACKET`: one send is one receive, and a closed peer is seen. Nothing here blocks
+//! unless asked to by argument, whatever flags the other side managed to set on the socket.
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    accept_with, bind, connect as connect_to, listen as listen_on, recvmsg, sendmsg, socket_with,
+    socketpair,
+};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+pub use crate::pidfd::{Peer, of_peer as peer_pidfd, peer};
+
+/// Most descriptors one message carries. A message with more is an error at either end.
+pub const DESCRIPTORS_MAX: usize = 8;
+
+/// Clients that may wait to be accepted. The kernel caps it at `net.core.somaxconn`.
+const BACKLOG: i32 = 1024;
+
+fn seqpacket() -> io::Result<OwnedFd> {
+    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Listens at `path`, which must not exist, and gives it the permissions `mode`.
+///
+/// # Errors
+/// `EADDRINUSE` if the path exists, otherwise what the kernel says.
+pub fn listen(path: &Path, mode: u32) -> io::Result<OwnedFd> {
+    let socket = seqpacket()?;
+    rustix::io::ioctl_fionbio(&socket, true)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::fs::chmod(path, rustix::fs::Mode::from_raw_mode(mode))?;
+    listen_on(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// The next client of a listening socket, or `None` if there is none at the moment.
+///
+/// # Errors
+/// `EMFILE` and the like; a client that went away while waiting is skipped.
+pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    loop {
+        match accept_with(listener, SocketFlags::CLOEXEC) {
+            Ok(client) => return Ok(Some(client)),
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Connects to the socket at `path`.
+///
+/// # Errors
+/// `ENOENT`, `ECONNREFUSED`, `EACCES`, `EPROTOTYPE` as the kernel says.
+pub fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let socket = seqpacket()?;
+    let address = SocketAddrUnix::new(path)?;
+    loop {
+        match connect_to(&socket, &address) {
+            Err(Errno::INTR) => {}
+            other => {
+                other?;
+                return Ok(socket);
+            }
+        }
+    }
+}
+
+/// Two sockets joined to each other.
+///
+/// # Errors
+/// `EMFILE`, `ENFILE`, `ENOMEM`.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Sends one message, waiting for room if there is none.
+///
+/// # Errors
+/// `EPIPE` or `ECONNRESET` if the other end is closed; never a signal.
+pub fn send(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    send_with(socket, bytes, descriptors, SendFlags::NOSIGNAL)
+}
+
+/// As [`send`], but `WouldBlock` if there is no room.
+///
+/// # Errors
+/// As [`send`], and `WouldBlock`.
+pub fn try_send(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    send_with(socket, bytes, descriptors, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+}
+
+fn send_with(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(Errno::INVAL.into());
+    }
+    loop {
+        match sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Receives one message and its descriptors; `(0, [])` when the other end is closed.
+///
+/// # Errors
+/// `WouldBlock` if there is none and `blocking` is false. `EMSGSIZE` if it is larger than `buffer`
+/// or carries more than [`DESCRIPTORS_MAX`] descriptors: the message is lost, its descriptors
+/// closed.
+pub fn receive(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    blocking: bool,
+) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut flags = RecvFlags::CMSG_CLOEXEC;
+    flags.set(RecvFlags::DONTWAIT, !blocking);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    // Whatever is not moved out of the ancillary buffer is closed when it is dropped.
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    loop {
+        let mut slices = [IoSliceMut::new(buffer)];
+        match recvmsg(socket, &mut slices, &mut ancillary, flags) {
+            Ok(message) => {
+                let lost = ReturnFlags::TRUNC | ReturnFlags::CTRUNC;
+                if message.flags.intersects(lost) {
+                    return Err(Errno::MSGSIZE.into());
+                }
+                let mut descriptors = Vec::new();
+                for item in ancillary.drain() {
+                    if let RecvAncillaryMessage::ScmRights(rights) = item {
+                        descriptors.extend(rights);
+                    }
+                }
+                return Ok((message.bytes, descriptors));
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// True if a daemon or anything else listens at `path`.
+#[must_use]
+pub fn is_alive(path: &Path) -> bool {
+    connect(path).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_keep_their_boundaries_and_descriptors() {
+        let (one, other) = pair().unwrap();
+        let file = crate::memfd::create("test", 4096).unwrap();
+        send(one.as_fd(), b"first", &[file.as_fd(), file.as_fd()]).unwrap();
+        send(one.as_fd(), b"second", &[]).unwrap();
+        let mut buffer = [0; 64];
+        let (length, files) = receive(other.as_fd(), &mut buffer, true).unwrap();
+        assert_eq!((&buffer[..length], files.len()), (&b"first"[..], 2));
+        crate::memfd::verify(files[1].as_fd(), 4096).unwrap();
+        let (length, files) = receive(other.as_fd(), &mut buffer, true).unwrap();
+        assert_eq!((&buffer[..length], files.len()), (&b"second"[..], 0));
+        let error = receive(other.as_fd(), &mut buffer, false).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        drop(one);
+        assert_eq!(receive(other.as_fd(), &mut buffer, true).unwrap().0, 0);
+        assert!(send(other.as_fd(), b"x", &[]).is_err(), "and no SIGPIPE");
+    }
+
+    fn open_files() -> usize {
+        std::fs::read_dir("/proc/self/fd").unwrap().count()
+    }
+
+    #[test]
+    fn too_much_of_anything_is_an_error_and_leaks_nothing() {
+        use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage};
+        let (one, other) = pair().unwrap();
+        let file = crate::memfd::create("test", 4096).unwrap();
+        let many = [file.as_fd(); 32];
+        assert!(send(one.as_fd(), b"x", &many).is_err());
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(32))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&many)));
+        // Other tests open files at the same time, so look at many rounds at once.
+        let before = open_files();
+        for _ in 0..100 {
+            sendmsg(&one, &[IoSlice::new(b"x")], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
+            assert!(receive(other.as_fd(), &mut [0; 8], true).is_err());
+        }
+        assert!(open_files() < before + 100);
+        send(one.as_fd(), &[0; 100], &[]).unwrap();
+        assert!(receive(other.as_fd(), &mut [0; 8], true).is_err());
+        send(one.as_fd(), b"fine", &[]).unwrap();
+        assert_eq!(receive(other.as_fd(), &mut [0; 8], true).unwrap().0, 4);
+    }
+
+    #[test]
+    fn a_path_is_listened_at_once() {
+        let folder = std::env::temp_dir().join(format!("omniverb-sys-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("socket");
+        let _ = std::fs::remove_file(&path);
+        assert!(!is_alive(&path));
+        let listener = listen(&path, 0o600).unwrap();
+        assert!(is_alive(&path));
+        assert!(listen(&path, 0o600).is_err());
+        let client = connect(&path).unwrap();
+        assert!(accept(listener.as_fd()).unwrap().is_some(), "the one of is_alive");
+        let served = accept(listener.as_fd()).unwrap().unwrap();
+        assert!(accept(listener.as_fd()).unwrap().is_none());
+        send(client.as_fd(), b"hello", &[]).unwrap();
+        assert_eq!(receive(served.as_fd(), &mut [0; 8], false).unwrap().0, 5);
+        drop(listener);
+        assert!(!is_alive(&path));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
