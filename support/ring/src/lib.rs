@@ -1,1 +1,25 @@
-//! SPSC ring, ready map, doorbells, shared-memory-safe types.
+//! SPSC ring, ready map, doorbells, and the types through which shared memory is touched.
+//!
+//! Knows nothing of RDMA. What is here is the only place where atomics meet memory that another,
+//! possibly hostile, process can write. The rules:
+//!
+//! * a value read from shared memory is read once, into a local, and checked there;
+//! * positions are kept privately and only published; what a peer publishes bounds, never
+//!   directs, what we touch;
+//! * every access is inside the [`Window`] by construction.
+//!
+//! The ordering argument of each structure is in its module; `cargo test` checks them against a
+//! model, loom (`RUSTFLAGS="--cfg loom"`) against the memory model.
+
+pub mod bell;
+pub mod memory;
+pub mod spsc;
+pub mod sync;
+pub mod user;
+pub mod window;
+
+pub use bell::BellPage;
+pub use memory::WordMemory;
+pub use spsc::{Broken, Consumer, Producer, Record};
+pub use user::UserMemory;
+pub use window::Window;

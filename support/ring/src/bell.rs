@@ -1,0 +1,96 @@
+//! One side's page of a bell: how the processes of a pair tell each other that there is news.
+//!
+//! ```text
+//! 0x00 kick      1: the owner may be asleep, ring its eventfd
+//! 0x40 summary   bit w: word w of the map may have bits
+//! 0x80 map       64 words of 64 bits, one bit per link
+//! ```
+//!
+//! **Ordering of the map.** The ringer sets the link's bit, then the summary bit if it is not
+//! there; the owner takes the summary, then the words it names. All are sequentially consistent
+//! read-modify-writes (the look at the summary is a sequentially consistent load): if the ringer's
+//! look finds the summary bit still set, that look precedes the owner's taking it, so the owner
+//! takes the word after the link's bit was set. No bit is lost (SYNC: ready).
+//!
+//! **Ordering of kick.** The owner sets `kick` and looks at its rings once more before it sleeps;
+//! the ringer publishes a record and then loads `kick`. Without a full fence on the ringer's side,
+//! which the data path cannot afford, both may miss each other. The owner therefore looks again a
+//! millisecond later before it sleeps without a limit: by then every store that preceded the
+//! ringer's load has long left its core.
+
+use crate::memory::WordMemory;
+use crate::sync::Ordering;
+
+const KICK: usize = 0x00;
+const SUMMARY: usize = 0x40;
+const MAP: usize = 0x80;
+
+/// Links a page can tell apart.
+pub const SLOTS: u32 = 64 * 64;
+/// Bytes a page needs.
+pub const PAGE_BYTES: usize = 4096;
+
+/// One page.
+pub struct BellPage<M> {
+    memory: M,
+}
+
+impl<M: WordMemory> BellPage<M> {
+    /// Over `PAGE_BYTES` bytes.
+    pub fn new(memory: M) -> Self {
+        assert!(memory.length() >= MAP + 64 * 8);
+        Self { memory }
+    }
+
+    /// Ringer: link `slot` has news.
+    pub fn set_ready(&self, slot: u32) {
+        let (word, bit) = ((slot / 64) as usize & 63, 1u64 << (slot % 64));
+        let map = self.memory.word(MAP + word * 8);
+        // SYNC: ready
+        if map.fetch_or(bit, Ordering::SeqCst) & bit != 0 {
+            return;
+        }
+        let summary = self.memory.word(SUMMARY);
+        if summary.load(Ordering::SeqCst) & (1 << word) == 0 {
+            summary.fetch_or(1 << word, Ordering::SeqCst);
+        }
+    }
+
+    /// Ringer: whether the owner's eventfd must be rung. True once per sleep.
+    #[inline(always)]
+    pub fn take_kick(&self) -> bool {
+        let kick = self.memory.word(KICK);
+        kick.load(Ordering::Relaxed) != 0 && kick.swap(0, Ordering::SeqCst) != 0
+    }
+
+    /// Owner: I may sleep from now on.
+    pub fn want_kick(&self) {
+        self.memory.word(KICK).store(1, Ordering::SeqCst);
+    }
+
+    /// Owner: whether the next ringer will kick.
+    pub fn wants_kick(&self) -> bool {
+        self.memory.load(KICK, Ordering::Relaxed) != 0
+    }
+
+    /// Owner: whether any link may have news.
+    #[inline(always)]
+    pub fn has_ready(&self) -> bool {
+        self.memory.load(SUMMARY, Ordering::Relaxed) != 0
+    }
+
+    /// Owner: takes all ready links and calls `each` with their slots.
+    pub fn take_ready(&self, mut each: impl FnMut(u32)) {
+        // SYNC: ready
+        let mut words = self.memory.word(SUMMARY).swap(0, Ordering::SeqCst);
+        while words != 0 {
+            let word = words.trailing_zeros();
+            words &= words - 1;
+            let mut bits = self.memory.word(MAP + word as usize * 8).swap(0, Ordering::SeqCst);
+            while bits != 0 {
+                each(word * 64 + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+    }
+}

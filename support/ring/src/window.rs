@@ -1,0 +1,127 @@
+//! A range of a shared mapping.
+// UNSAFETY: reads and writes memory that another process can change at any time, through raw
+// pointers and atomics.
+#![expect(unsafe_code)]
+
+use crate::memory::WordMemory;
+use crate::sync::AtomicU64;
+use crate::user::{UserMemory, copy};
+use core::ptr::NonNull;
+use core::sync::atomic::{Ordering, fence};
+use std::any::Any;
+use std::sync::Arc;
+
+/// Part of a mapping that is shared with another process. Keeps the mapping alive.
+#[derive(Clone)]
+pub struct Window {
+    base: NonNull<u8>,
+    length: usize,
+    _owner: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: a window is an address range of shared memory; every access goes through atomics or
+// byte copies that tolerate concurrent change.
+unsafe impl Send for Window {}
+// SAFETY: as above.
+unsafe impl Sync for Window {}
+
+impl Window {
+    /// # Safety
+    /// `base .. base + length` must stay mapped readable and writable (readable only, if nothing
+    /// is ever written through the window) while `owner` lives, and `base` must be 8-byte aligned.
+    pub unsafe fn new(base: NonNull<u8>, length: usize, owner: Arc<dyn Any + Send + Sync>) -> Self {
+        assert!(base.as_ptr().addr().is_multiple_of(8));
+        Self { base, length, _owner: owner }
+    }
+
+    /// A window over zeroed memory of this process alone: for tests and loopback.
+    pub fn private(length: usize) -> Self {
+        let words: Arc<Box<[core::sync::atomic::AtomicU64]>> =
+            Arc::new((0..length.div_ceil(8)).map(|_| Default::default()).collect());
+        let base = NonNull::from(&words[..]).cast::<u8>();
+        Self { base, length, _owner: words }
+    }
+
+    /// Bytes.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// A part, or `None` if it does not lie wholly inside.
+    pub fn part(&self, offset: usize, length: usize) -> Option<Window> {
+        let end = offset.checked_add(length)?;
+        if end > self.length {
+            return None;
+        }
+        // SAFETY: `offset` is inside the range the creator vouched for.
+        let base = unsafe { self.base.add(offset) };
+        Some(Self { base, length, _owner: self._owner.clone() })
+    }
+
+    /// The range as if it were the application's own memory, for atomics on it.
+    pub fn cell(&self, offset: usize) -> Option<UserMemory> {
+        if offset.checked_add(8)? > self.length {
+            return None;
+        }
+        // SAFETY: inside the mapping; it lives as long as `self`, which the caller holds while
+        // using the value.
+        Some(unsafe { UserMemory::new(self.base.as_ptr() as usize + offset, 8) })
+    }
+
+    /// Copies `source` so that its last bytes become visible last: an application may wait for
+    /// the end of a WRITE by looking at its last byte, as RNICs allow in practice.
+    #[inline(always)]
+    pub fn fill_last_byte_last(&self, offset: usize, source: UserMemory) {
+        let length = source.len();
+        if length <= 8 {
+            self.fill(offset, source);
+        } else {
+            self.fill(offset, source.first(length - 8));
+            fence(Ordering::Release);
+            self.fill(offset + length - 8, source.skip(length - 8));
+        }
+    }
+
+    #[inline(always)]
+    fn at(&self, offset: usize, length: usize) -> *mut u8 {
+        assert!(length <= self.length && offset <= self.length - length, "outside the window");
+        // SAFETY: just checked against the range the creator vouched for.
+        unsafe { self.base.as_ptr().add(offset) }
+    }
+}
+
+#[cfg(not(loom))]
+impl WordMemory for Window {
+    #[inline(always)]
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(8));
+        let pointer = self.at(offset, 8);
+        // SAFETY: inside the mapping, aligned (base is, offset is), and only ever accessed as an
+        // atomic or by byte copies whose races the protocols above rule out or tolerate.
+        unsafe { &*pointer.cast::<AtomicU64>() }
+    }
+
+    fn length(&self) -> usize {
+        self.length
+    }
+
+    #[inline(always)]
+    fn fill(&self, offset: usize, source: UserMemory) {
+        let target = self.at(offset, source.len());
+        // SAFETY: target checked against the window, source vouched for by its creator.
+        unsafe { copy(source.address() as *const u8, target, source.len()) }
+    }
+
+    #[inline(always)]
+    fn drain(&self, offset: usize, target: UserMemory) {
+        let source = self.at(offset, target.len());
+        // SAFETY: source checked against the window, target vouched for by its creator.
+        unsafe { copy(source, target.address() as *mut u8, target.len()) }
+    }
+}
