@@ -1,0 +1,44 @@
+"""What a test case is.
+
+A file in tests/cases/ defines `groups()`, which returns Group objects. The cases of one group
+share a fixture (two containers, a daemon, ...), which is set up once, in a process of its own, and
+set up afresh after a case failed.
+"""
+
+import contextlib
+from dataclasses import dataclass, field
+from typing import Any, Callable
+
+
+class Failure(Exception):
+    """The case found something wrong. The message says what."""
+
+
+class Skip(Exception):
+    """The machine cannot run this case. The message says why."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to check: `run(fixture)` returns, or raises Failure or Skip."""
+
+    name: str
+    run: Callable[[Any], None]
+    limit: float = 60.0
+    slow: bool = False  # only with --slow
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases that share what `fixture(stage)` (a context manager) yields."""
+
+    name: str
+    cases: list = field(default_factory=list)
+    fixture: Callable = contextlib.nullcontext
+    staged: bool = True  # needs dist/ and the test programs
+
+
+def check(condition, message):
+    """Fails the case unless `condition` holds."""
+    if not condition:
+        raise Failure(message)

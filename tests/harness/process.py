@@ -1,0 +1,153 @@
+"""Starting, waiting for and ending processes, so that nothing outlives a test."""
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import time
+
+from .case import Failure
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def become_subreaper():
+    """Orphans among our descendants become our children, so that end_descendants finds them."""
+    _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _die_with_parent():
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def start(argv, **options):
+    """Popen; the process is killed when we die."""
+    options.setdefault("stdin", subprocess.DEVNULL)
+    return subprocess.Popen([str(a) for a in argv], preexec_fn=_die_with_parent, **options)
+
+
+def run(argv, limit=20.0, accept=(0,), **options):
+    """Runs a command and returns its output (stdout and stderr together)."""
+    options.setdefault("stdin", subprocess.DEVNULL)
+    try:
+        done = subprocess.run([str(a) for a in argv], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=limit, text=True,
+                              errors="replace", check=False, **options)
+    except subprocess.TimeoutExpired as late:
+        text = (late.output or b"").decode(errors="replace") if late.output else ""
+        raise Failure(f"{_short(argv)}: not done after {limit:g} s\n{text}") from None
+    if done.returncode not in accept:
+        raise Failure(f"{_short(argv)}: {how(done.returncode)}\n{done.stdout}")
+    return done.stdout
+
+
+def how(status):
+    """A return code in words."""
+    if status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    return f"exit status {status}"
+
+
+def _short(argv):
+    return " ".join(str(a) for a in argv)[-200:]
+
+
+def end(process, patience=3.0):
+    """Ends a Popen: politely, then not."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def descendants(root=None):
+    """All processes below `root` (ourselves), children first."""
+    root = root or os.getpid()
+    children = {}
+    for pid in numeric("/proc"):
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                parent = int(file.read().rpartition(")")[2].split()[1])
+        except (OSError, IndexError):
+            continue
+        children.setdefault(parent, []).append(pid)
+    found, queue = [], [root]
+    while queue:
+        below = children.get(queue.pop(0), [])
+        found += below
+        queue += below
+    return found
+
+
+def end_descendants():
+    """Kills every process below us and reaps it."""
+    for _ in range(50):
+        below = descendants()
+        for pid in below:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.02)
+
+
+def numeric(folder):
+    """The entries of `folder` that are numbers, as numbers."""
+    try:
+        return [int(name) for name in os.listdir(folder) if name.isdigit()]
+    except FileNotFoundError:
+        return []
+
+
+def until(condition, limit, what):
+    """Waits until `condition()` is true and returns its value."""
+    deadline = time.monotonic() + limit
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise Failure(f"not within {limit:g} s: {what}")
+        time.sleep(0.01)
+
+
+def listens(pid, port):
+    """Does anything listen on TCP `port` in the network namespace of `pid`?"""
+    for name in ("tcp", "tcp6"):
+        try:
+            with open(f"/proc/{pid}/net/{name}", encoding="utf-8") as file:
+                for line in file.readlines()[1:]:
+                    words = line.split()
+                    if words[3] == "0A" and int(words[1].rpartition(":")[2], 16) == port:
+                        return True
+        except OSError:
+            pass
+    return False
+
+
+def cpu_seconds(pid):
+    """User and system time a process has used."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+        words = file.read().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def descriptors(pid):
+    """How many descriptors a process holds."""
+    return len(numeric(f"/proc/{pid}/fd"))
+
+
+def numbers(text):
+    """All decimal numbers in a line."""
+    return [float(n) for n in re.findall(r"-?\d+(?:\.\d+)?", text)]

@@ -1,0 +1,49 @@
+"""Where results go: one line a case on stdout, the output of failures in files."""
+
+import os
+import pathlib
+import re
+import sys
+
+
+class Report:
+    """Counts and prints results."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder
+        self.counts = {"PASS": 0, "FAIL": 0, "SKIP": 0}
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob("*.log"):
+            old.unlink()
+
+    def log_path(self, name):
+        """The file that collects what a case prints."""
+        return self.folder / (re.sub(r"[^A-Za-z0-9._-]+", "_", name) + ".log")
+
+    def add(self, name, verdict, seconds, reason=""):
+        """Records one result."""
+        self.counts[verdict] += 1
+        note = ""
+        if verdict == "SKIP":
+            note = f"  ({first_line(reason)})"
+        print(f"{verdict} {seconds:7.1f} s  {name}{note}", flush=True)
+        path = self.log_path(name)
+        if verdict == "FAIL":
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(f"\n{reason}\n")
+            print(f"     {first_line(reason)[:180]}\n     see {os.path.relpath(path)}", flush=True)
+        elif path.exists():
+            path.unlink()
+
+    def finish(self):
+        """Prints the last line; returns the exit status."""
+        if self.counts["SKIP"]:
+            print(f"{self.counts['SKIP']} skipped", flush=True)
+        print(f"{self.counts['PASS']} passed, {self.counts['FAIL']} failed", flush=True)
+        sys.stdout.flush()
+        return 1 if self.counts["FAIL"] else 0
+
+
+def first_line(text):
+    """The first line with something in it."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")

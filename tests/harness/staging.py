@@ -1,0 +1,61 @@
+"""Where everything under test lies: built once, copied to a place that every user may read."""
+
+import os
+import pathlib
+import shutil
+import tempfile
+
+from . import process
+from .case import Failure
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PROGRAMS = ROOT / "tests" / "programs"
+BUILT = ROOT / "target" / "tests"
+
+_FLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
+
+
+def build_programs():
+    """Compiles tests/programs/*.c against the system's <infiniband/verbs.h>."""
+    out = BUILT / "programs"
+    out.mkdir(parents=True, exist_ok=True)
+    newest = max(p.stat().st_mtime for p in PROGRAMS.glob("*.[ch]"))
+    for source in program_sources():
+        binary = out / source.stem
+        if binary.exists() and binary.stat().st_mtime > newest:
+            continue
+        process.run(["gcc", *_FLAGS, "-o", binary, source, PROGRAMS / "common.c",
+                     "-libverbs", "-lm"], limit=120)
+    return out
+
+
+def program_sources():
+    """The C files that are programs."""
+    return sorted(p for p in PROGRAMS.glob("*.c") if p.stem != "common")
+
+
+class Stage:
+    """A folder under /tmp with dist/ and programs/, and room for sockets."""
+
+    def __init__(self):
+        dist = ROOT / "dist"
+        if not (dist / "bin" / "omniverbd").exists():
+            raise Failure("dist/bin/omniverbd is missing: run `make build`")
+        self.path = pathlib.Path(tempfile.mkdtemp(prefix="omniverb-test-"))
+        os.chmod(self.path, 0o755)
+        self.dist = self.path / "dist"
+        self.programs = self.path / "programs"
+        shutil.copytree(dist, self.dist, symlinks=True)
+        shutil.copytree(build_programs(), self.programs)
+        process.run(["chmod", "-R", "a+rX", self.path])
+
+    def folder(self, name, uid=0, mode=0o755):
+        """A fresh folder that belongs to `uid`."""
+        path = pathlib.Path(tempfile.mkdtemp(prefix=name + "-", dir=self.path))
+        os.chmod(path, mode)
+        os.chown(path, uid, uid)
+        return path
+
+    def close(self):
+        """Removes everything."""
+        shutil.rmtree(self.path, ignore_errors=True)
