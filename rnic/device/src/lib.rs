@@ -1,1 +1,37 @@
-//! PD, MR, CQ, QP, SRQ, AH: the verbs state machine.
+//! The verbs state machine: PD, MR, CQ, QP, SRQ, AH. Work requests in, completions out.
+//!
+//! This crate is the RNIC. It owns send and receive queues, checks keys and rights, keeps the order
+//! the InfiniBand specification asks for, and produces completions into queues that only this
+//! process can write. It does no I/O, starts no thread and reads no clock: all of that comes in
+//! through [`Host`].
+//!
+//! Follow a request: [`qp::Qp::post_send`] -> `requester` -> the link -> `responder` of the peer
+//! -> [`cq::Cq`]. Follow time: [`poller`] (the application polls) and [`progress`] (it does not).
+#![forbid(unsafe_code)]
+
+pub mod attributes;
+pub mod constants;
+pub mod cq;
+pub mod gather;
+pub mod grants;
+pub mod limits;
+pub mod poller;
+pub mod progress;
+pub mod qp;
+pub mod queue;
+pub mod region;
+mod requester;
+mod responder;
+pub mod shared;
+pub mod srq;
+pub mod work;
+
+pub use attributes::{QpAttributes, QpMask};
+pub use constants::*;
+pub use cq::{CompletionEvents, Cq};
+pub use gather::Sge;
+pub use qp::{Peer, Qp, QpInit};
+pub use region::Region;
+pub use shared::{AsyncEvent, Host, Shared};
+pub use srq::Srq;
+pub use work::{Data, PostError, SendWork};

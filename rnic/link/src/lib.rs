@@ -1,1 +1,14 @@
-//! What travels in a link: descriptors, credits, validation.
+//! What travels in a link, and the two ends of one.
+//!
+//! In: requests and responses as plain values. Out: the same, after every field that a peer wrote
+//! was copied once and checked. The far end may be another process, this process, or the engine;
+//! an [`Endpoint`] cannot tell.
+#![forbid(unsafe_code)]
+
+pub mod endpoint;
+pub mod layout;
+pub mod record;
+
+pub use endpoint::{Doorbell, Endpoint, EndpointParts};
+pub use omniverb_ring::Broken;
+pub use record::{Nak, Request, Response};

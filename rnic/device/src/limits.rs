@@ -1,0 +1,30 @@
+//! Every maximum of the device, with its reason. `ibv_query_device` reports these.
+
+/// Work requests per queue. UCX wants 4096 for UD, several storage targets 16384.
+pub const WR_MAX: u32 = 32768;
+/// Scatter/gather entries per work request. UCX asks for 6, librpma for 16.
+pub const SGE_MAX: u32 = 32;
+/// Inline bytes per send. An inline send is copied once either way, so the bound is only memory.
+pub const INLINE_MAX: u32 = 1024;
+/// Entries of a completion queue.
+pub const CQE_MAX: u32 = 1 << 22;
+/// Outstanding READs and atomics per QP, as initiator and as responder.
+pub const RD_ATOMIC_MAX: u8 = 128;
+/// Bytes of the longest message (InfiniBand specification, C9-4: 2^31).
+pub const MESSAGE_MAX: u64 = 1 << 31;
+/// Bytes of one chunk of a long message in a ring: long enough to amortise the record, short
+/// enough that sender and receiver copy at the same time.
+pub const CHUNK: usize = 16 << 10;
+/// Queue pairs one opened device can hold; bounds the table of released work requests.
+pub const QP_SLOTS: usize = 8192;
+/// QPs a completion queue looks at directly on every poll; the others announce themselves through
+/// the ready map. Small, because each costs two loads a poll.
+pub const WATCHED_MAX: usize = 8;
+/// Polls without news after which a QP is no longer looked at directly, if others compete.
+pub const IDLE_POLLS_MAX: u32 = 2048;
+/// How long a datagram or UC message waits for room, in nanoseconds, before it is dropped.
+pub const UNRELIABLE_WAIT: u64 = 100_000_000;
+/// Grants a QP remembers.
+pub const GRANTS_MAX: usize = 64;
+/// Links of one UD QP.
+pub const DATAGRAM_LINKS_MAX: usize = 4096;

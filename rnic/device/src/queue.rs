@@ -1,0 +1,142 @@
+//! The receive queue: a ring of posted receives with a flat array of their entries.
+
+use crate::gather::{Sge, total};
+
+/// A ring of receive work requests. Positions count up for ever; the application's slot is freed
+/// when the completion is polled, as on hardware, so that a full queue says so.
+pub struct ReceiveQueue {
+    capacity: u32,
+    sge_max: u32,
+    slots: Box<[Slot]>,
+    sges: Box<[Sge]>,
+    posted: u64,
+    taken: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    wr_id: u64,
+    count: u32,
+}
+
+/// A receive taken off the queue.
+#[derive(Clone, Debug, Default)]
+pub struct Receive {
+    /// The application's.
+    pub wr_id: u64,
+    /// Where the message goes.
+    pub sges: SgeList,
+    /// Its position in the queue; `Wc` release number.
+    pub position: u64,
+}
+
+/// A short list of entries, without allocation for the usual one or two.
+#[derive(Clone, Debug)]
+pub enum SgeList {
+    /// At most two.
+    Few([Sge; 2], u8),
+    /// More.
+    Many(Box<[Sge]>),
+}
+
+impl Default for SgeList {
+    fn default() -> Self {
+        Self::Few([Sge::default(); 2], 0)
+    }
+}
+
+impl SgeList {
+    /// Copies a list.
+    #[inline(always)]
+    pub fn new(list: &[Sge]) -> Self {
+        match *list {
+            [] => Self::default(),
+            [a] => Self::Few([a, Sge::default()], 1),
+            [a, b] => Self::Few([a, b], 2),
+            _ => Self::Many(list.into()),
+        }
+    }
+
+    /// The entries.
+    #[inline(always)]
+    pub fn as_slice(&self) -> &[Sge] {
+        match self {
+            Self::Few(list, count) => &list[..usize::from(*count)],
+            Self::Many(list) => list,
+        }
+    }
+}
+
+impl ReceiveQueue {
+    /// Room for `capacity` receives of `sge_max` entries each.
+    pub fn new(capacity: u32, sge_max: u32) -> Self {
+        let ring = (capacity.max(1)).next_power_of_two() as usize;
+        Self {
+            capacity,
+            sge_max,
+            slots: vec![Slot::default(); ring].into(),
+            sges: vec![Sge::default(); ring * sge_max.max(1) as usize].into(),
+            posted: 0,
+            taken: 0,
+        }
+    }
+
+    /// Receives it may hold.
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Entries per receive.
+    pub fn sge_max(&self) -> u32 {
+        self.sge_max
+    }
+
+    /// Receives ever posted.
+    pub fn posted(&self) -> u64 {
+        self.posted
+    }
+
+    /// Receives waiting for a message.
+    #[inline(always)]
+    pub fn waiting(&self) -> u64 {
+        self.posted - self.taken
+    }
+
+    /// Adds one. `released`: how many receives' completions were polled. Returns the capacity in
+    /// bytes, or `None` when the queue is full.
+    #[inline(always)]
+    pub fn post(&mut self, wr_id: u64, list: &[Sge], released: u64) -> Option<u64> {
+        if self.posted - released >= u64::from(self.capacity) {
+            return None;
+        }
+        let index = self.posted as usize & (self.slots.len() - 1);
+        self.slots[index] = Slot { wr_id, count: list.len() as u32 };
+        let at = index * self.sge_max.max(1) as usize;
+        self.sges[at..at + list.len()].copy_from_slice(list);
+        self.posted += 1;
+        Some(total(list))
+    }
+
+    /// Takes the oldest.
+    #[inline(always)]
+    pub fn take(&mut self) -> Option<Receive> {
+        if self.taken == self.posted {
+            return None;
+        }
+        let index = self.taken as usize & (self.slots.len() - 1);
+        let slot = self.slots[index];
+        let at = index * self.sge_max.max(1) as usize;
+        self.taken += 1;
+        Some(Receive {
+            wr_id: slot.wr_id,
+            sges: SgeList::new(&self.sges[at..at + slot.count as usize]),
+            position: self.taken,
+        })
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.posted = 0;
+        self.taken = 0;
+    }
+}

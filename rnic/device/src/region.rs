@@ -1,0 +1,125 @@
+//! Memory regions and the table of keys.
+
+use omniverb_ring::UserMemory;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+
+/// A registered range.
+#[derive(Debug)]
+pub struct Region {
+    /// Local key.
+    pub lkey: u32,
+    /// Remote key; 0 when there is no remote access.
+    pub rkey: u32,
+    /// The protection domain's number.
+    pub pd: u32,
+    /// `IBV_ACCESS_*`.
+    pub access: u32,
+    /// Address that requests use for the first byte (`ibv_reg_mr_iova`; mostly the address itself).
+    pub iova: u64,
+    /// The memory.
+    pub memory: UserMemory,
+    /// False after a SEND with invalidate named the R_Key: no remote access any more.
+    pub remote: AtomicBool,
+}
+
+impl Region {
+    /// The memory behind `address .. address + length` as requests name it, if it lies inside.
+    #[inline(always)]
+    pub fn part(&self, address: u64, length: u64) -> Option<UserMemory> {
+        let offset = address.checked_sub(self.iova)?;
+        if offset > self.memory.len() as u64 || length > self.memory.len() as u64 - offset {
+            return None;
+        }
+        self.memory.part(offset as usize, length as usize)
+    }
+}
+
+/// All regions of an opened device.
+#[derive(Default)]
+pub struct Regions {
+    /// Moves with every removal: cached look-ups are void then.
+    generation: AtomicU64,
+    by_lkey: RwLock<HashMap<u32, Arc<Region>>>,
+    by_rkey: RwLock<HashMap<u32, Arc<Region>>>,
+    next_lkey: Mutex<u32>,
+}
+
+/// The last region a queue used: most queues use one or two.
+#[derive(Default)]
+pub struct RegionCache {
+    generation: u64,
+    last: Option<Arc<Region>>,
+}
+
+impl Regions {
+    /// A local key that is not in use.
+    pub fn new_lkey(&self) -> u32 {
+        let mut next = lock(&self.next_lkey);
+        let table = self.by_lkey.read().unwrap_or_else(|e| e.into_inner());
+        loop {
+            *next = next.wrapping_add(0x100);
+            // Never 0, which zero-initialised work requests carry by mistake.
+            if *next != 0 && !table.contains_key(&*next) {
+                return *next;
+            }
+        }
+    }
+
+    /// Adds a region.
+    pub fn insert(&self, region: Arc<Region>) {
+        if region.rkey != 0 {
+            write(&self.by_rkey).insert(region.rkey, region.clone());
+        }
+        write(&self.by_lkey).insert(region.lkey, region);
+    }
+
+    /// Removes a region; its keys are void when this returns.
+    pub fn remove(&self, lkey: u32) -> Option<Arc<Region>> {
+        let region = write(&self.by_lkey).remove(&lkey)?;
+        if region.rkey != 0 {
+            write(&self.by_rkey).remove(&region.rkey);
+        }
+        self.generation.fetch_add(1, Ordering::SeqCst);
+        Some(region)
+    }
+
+    /// Looks a local key up.
+    #[inline(always)]
+    pub fn by_lkey<'c>(&self, cache: &'c mut RegionCache, lkey: u32) -> Option<&'c Region> {
+        let generation = self.generation.load(Ordering::Acquire);
+        let hit = cache.generation == generation
+            && cache.last.as_ref().is_some_and(|region| region.lkey == lkey);
+        if !hit {
+            self.refill(cache, lkey, generation);
+        }
+        cache.last.as_deref().filter(|region| region.lkey == lkey)
+    }
+
+    #[cold]
+    fn refill(&self, cache: &mut RegionCache, lkey: u32, generation: u64) {
+        cache.generation = generation;
+        cache.last =
+            self.by_lkey.read().unwrap_or_else(|e| e.into_inner()).get(&lkey).cloned();
+    }
+
+    /// Looks a remote key up. A key that was invalidated is not found.
+    pub fn by_rkey(&self, rkey: u32) -> Option<Arc<Region>> {
+        let table = self.by_rkey.read().unwrap_or_else(|e| e.into_inner());
+        table.get(&rkey).filter(|region| region.remote.load(Ordering::Acquire)).cloned()
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.by_lkey.read().unwrap_or_else(|e| e.into_inner()).len()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(|e| e.into_inner())
+}

@@ -1,0 +1,356 @@
+//! One end of a link: four ring ends, our words, the peer's words, and the way to wake the peer.
+
+use crate::layout::{self, NO_CREDITS, state, word};
+use crate::record::{Request, Response};
+use omniverb_ring::sync::Ordering;
+use omniverb_ring::{BellPage, Broken, Consumer, Producer, Record, UserMemory, Window, WordMemory};
+use std::sync::Arc;
+
+/// How a sleeping peer is woken; the only thing here that leaves memory. One eventfd write.
+pub trait Doorbell: Send + Sync {
+    /// The page of the bell that belongs to the peer.
+    fn page(&self) -> &BellPage<Window>;
+    /// Wakes the peer's progress thread.
+    fn kick(&self);
+}
+
+/// What the daemon handed over, already verified: the memory is as large as the layout needs.
+pub struct EndpointParts {
+    /// The whole link.
+    pub memory: Window,
+    /// 0 or 1.
+    pub side: usize,
+    /// Bytes of a request ring.
+    pub request_bytes: usize,
+    /// Bytes of a response ring.
+    pub response_bytes: usize,
+    /// Wakes the peer.
+    pub doorbell: Arc<dyn Doorbell>,
+    /// Our bit in the peer's page.
+    pub peer_slot: u32,
+}
+
+/// One end of a link.
+pub struct Endpoint {
+    /// Requests we send.
+    requests_out: Producer<Window>,
+    /// Requests the peer sends.
+    requests_in: Consumer<Window>,
+    /// Our answers.
+    responses_out: Producer<Window>,
+    /// The peer's answers.
+    responses_in: Consumer<Window>,
+    ours: Window,
+    theirs: Window,
+    doorbell: Arc<dyn Doorbell>,
+    peer_slot: u32,
+    /// Messages that took one of the peer's receives.
+    credits_used: u32,
+    /// The peer's credits word as last seen.
+    credits_seen: u64,
+    /// Whether our BLOCKED word is set.
+    blocked: bool,
+}
+
+impl Endpoint {
+    /// Attaches to one side. `None` if the parts do not fit together.
+    pub fn new(parts: EndpointParts) -> Option<Endpoint> {
+        let EndpointParts { memory, side, request_bytes, response_bytes, doorbell, peer_slot } = parts;
+        let sane = |bytes: usize| bytes.is_power_of_two() && (256..=1 << 30).contains(&bytes);
+        if side > 1 || !sane(request_bytes) || !sane(response_bytes) {
+            return None;
+        }
+        let other = 1 - side;
+        let words = |s| memory.part(layout::side(s), 0x1000);
+        let requests = |s| memory.part(layout::request_ring(s, request_bytes), request_bytes);
+        let responses =
+            |s| memory.part(layout::response_ring(s, request_bytes, response_bytes), response_bytes);
+        let (ours, theirs) = (words(side)?, words(other)?);
+        Some(Endpoint {
+            requests_out: Producer::new(requests(side)?, theirs.clone(), word::REQUEST_CONSUMED),
+            requests_in: Consumer::new(requests(other)?, ours.clone(), word::REQUEST_CONSUMED),
+            responses_out: Producer::new(responses(side)?, theirs.clone(), word::RESPONSE_CONSUMED),
+            responses_in: Consumer::new(responses(other)?, ours.clone(), word::RESPONSE_CONSUMED),
+            ours,
+            theirs,
+            doorbell,
+            peer_slot,
+            credits_used: 0,
+            credits_seen: 0,
+            blocked: false,
+        })
+    }
+
+    // --- requests out -------------------------------------------------------------------------
+
+    /// Largest payload of one request record.
+    #[inline(always)]
+    pub fn request_payload_max(&self) -> usize {
+        self.requests_out.payload_max()
+    }
+
+    /// Sends a request with its payload, gathered from `parts`, which together have `length`
+    /// bytes. False: no room now.
+    #[inline(always)]
+    pub fn send_request<'a>(
+        &mut self,
+        request: &Request,
+        length: usize,
+        parts: impl IntoIterator<Item = &'a UserMemory>,
+    ) -> Result<bool, Broken> {
+        let (tag, words, extra) = request.encode();
+        let Some(at) = self.requests_out.reserve(extra, length)? else { return Ok(false) };
+        for (index, word) in words.iter().enumerate().take(extra) {
+            self.requests_out.extra(at, index, *word);
+        }
+        let mut offset = 0;
+        for part in parts {
+            self.requests_out.payload(at, extra, offset, *part);
+            offset += part.len();
+        }
+        debug_assert_eq!(offset, length);
+        self.requests_out.publish(at, tag, extra, length);
+        self.notify();
+        Ok(true)
+    }
+
+    /// Position right behind the last request sent.
+    #[inline(always)]
+    pub fn request_position(&self) -> u64 {
+        self.requests_out.position()
+    }
+
+    /// Whether the peer consumed our requests up to `position`.
+    #[inline(always)]
+    pub fn request_consumed(&mut self, position: u64) -> Result<bool, Broken> {
+        Ok(self.requests_out.consumed(position)? >= position)
+    }
+
+    // --- credits ------------------------------------------------------------------------------
+
+    /// Whether the peer has a receive posted for us; `None`: it cannot promise any. `Some(n)`:
+    /// at least one, each of at least n bytes; `Some` of `Err`: none now.
+    #[inline(always)]
+    pub fn credit(&mut self) -> Credit {
+        if self.credits_left() == 0 || self.credits_seen == NO_CREDITS {
+            self.credits_seen = self.theirs.load(word::CREDITS, Ordering::Acquire);
+        }
+        if self.credits_seen == NO_CREDITS {
+            return Credit::Unpromised;
+        }
+        match self.credits_left() {
+            // A peer that claims more than half the number space is wrong, and harms itself only.
+            0 | 0x8000_0000.. => Credit::None,
+            _ => Credit::Promised { floor: self.credits_seen >> 32 },
+        }
+    }
+
+    #[inline(always)]
+    fn credits_left(&self) -> u32 {
+        (self.credits_seen as u32).wrapping_sub(self.credits_used)
+    }
+
+    /// A message that takes a receive was sent.
+    #[inline(always)]
+    pub fn use_credit(&mut self) {
+        self.credits_used = self.credits_used.wrapping_add(1);
+    }
+
+    /// Publishes our own receives: how many were ever posted, and the least capacity among them.
+    #[inline(always)]
+    pub fn publish_credits(&mut self, posted: u32, floor: u32) {
+        let value = (u64::from(floor) << 32 | u64::from(posted)).min(NO_CREDITS - 1);
+        self.ours.store(word::CREDITS, value, Ordering::Release);
+        self.notify_blocked();
+    }
+
+    /// Our receives cannot be promised.
+    pub fn publish_no_credits(&mut self) {
+        self.ours.store(word::CREDITS, NO_CREDITS, Ordering::Release);
+        self.notify_blocked();
+    }
+
+    // --- requests in --------------------------------------------------------------------------
+
+    /// Whether anything at all arrived; two loads of memory that is usually in our cache.
+    #[inline(always)]
+    pub fn has_news(&self) -> bool {
+        self.requests_in.has_news() || self.responses_in.has_news()
+    }
+
+    /// The request at the head, decoded. A record that is no request breaks the link.
+    #[inline(always)]
+    pub fn next_request(&mut self) -> Result<Option<(Request, Record)>, Broken> {
+        let Some(record) = self.requests_in.head()? else { return Ok(None) };
+        let request = Request::decode(&self.requests_in, &record).ok_or(Broken)?;
+        Ok(Some((request, record)))
+    }
+
+    /// Copies payload of the request at the head into our memory.
+    #[inline(always)]
+    pub fn request_payload(&self, record: &Record, offset: usize, target: UserMemory) {
+        self.requests_in.payload(record, offset, target);
+    }
+
+    /// Done with the request at the head.
+    #[inline(always)]
+    pub fn pass_request(&mut self, record: &Record) {
+        self.requests_in.pass(record);
+        if self.requests_in.unpublished() >= (layout::REQUEST_BYTES / 8) as u64 {
+            self.publish_requests();
+        }
+    }
+
+    /// Tells the peer what we consumed; call at the end of a batch.
+    #[inline(always)]
+    pub fn publish_requests(&mut self) {
+        if self.requests_in.publish() {
+            self.notify_blocked();
+        }
+    }
+
+    // --- responses ----------------------------------------------------------------------------
+
+    /// Largest payload of one response record.
+    pub fn response_payload_max(&self) -> usize {
+        self.responses_out.payload_max()
+    }
+
+    /// Sends a response. False: no room now.
+    pub fn send_response(&mut self, response: &Response, payload: UserMemory) -> Result<bool, Broken> {
+        let (tag, word, extra) = response.encode();
+        let Some(at) = self.responses_out.reserve(extra, payload.len())? else { return Ok(false) };
+        if extra == 1 {
+            self.responses_out.extra(at, 0, word);
+        }
+        self.responses_out.payload(at, extra, 0, payload);
+        self.responses_out.publish(at, tag, extra, payload.len());
+        self.notify();
+        Ok(true)
+    }
+
+    /// The response at the head, decoded.
+    #[inline(always)]
+    pub fn next_response(&mut self) -> Result<Option<(Response, Record)>, Broken> {
+        let Some(record) = self.responses_in.head()? else { return Ok(None) };
+        let response = Response::decode(&self.responses_in, &record).ok_or(Broken)?;
+        Ok(Some((response, record)))
+    }
+
+    /// Copies payload of the response at the head into our memory.
+    pub fn response_payload(&self, record: &Record, offset: usize, target: UserMemory) {
+        self.responses_in.payload(record, offset, target);
+    }
+
+    /// Done with the response at the head.
+    pub fn pass_response(&mut self, record: &Record) {
+        self.responses_in.pass(record);
+        if self.responses_in.publish() {
+            self.notify_blocked();
+        }
+    }
+
+    // --- flags --------------------------------------------------------------------------------
+
+    /// The peer's revocation count.
+    #[inline(always)]
+    pub fn peer_epoch(&self) -> u64 {
+        self.theirs.load(word::EPOCH, Ordering::Acquire)
+    }
+
+    /// Voids every grant we gave to this peer.
+    pub fn advance_epoch(&mut self) {
+        let epoch = self.ours.load(word::EPOCH, Ordering::Relaxed);
+        self.ours.store(word::EPOCH, epoch.wrapping_add(1), Ordering::SeqCst);
+    }
+
+    /// Whether the peer receives requests now: attached, and not closed.
+    #[inline(always)]
+    pub fn peer_is_open(&self) -> bool {
+        self.theirs.load(word::STATE, Ordering::Acquire) == state::OPEN
+    }
+
+    /// We receive requests from now on; a receive that is missing may be waited for by
+    /// `rnr_timer` nanoseconds.
+    pub fn open(&mut self, rnr_timer: u64) {
+        self.ours.store(word::RNR_TIMER, rnr_timer, Ordering::Relaxed);
+        self.ours.store(word::STATE, state::OPEN, Ordering::Release);
+    }
+
+    /// We never receive again.
+    pub fn close(&mut self) {
+        self.ours.store(word::STATE, state::CLOSED, Ordering::Release);
+        self.notify_peer();
+    }
+
+    /// The peer's RNR timer in nanoseconds, never more than the specification's longest (655 ms).
+    pub fn peer_rnr_timer(&self) -> u64 {
+        self.theirs.load(word::RNR_TIMER, Ordering::Relaxed).clamp(10_000, 655_360_000)
+    }
+
+    /// How often the peer reported that our oldest request lacked a receive.
+    pub fn peer_rnr(&self) -> u64 {
+        self.theirs.load(word::RNR, Ordering::Acquire)
+    }
+
+    /// The request at the head lacks a receive.
+    pub fn report_rnr(&mut self) {
+        let count = self.ours.load(word::RNR, Ordering::Relaxed);
+        self.ours.store(word::RNR, count.wrapping_add(1), Ordering::Release);
+        self.notify_blocked();
+    }
+
+    /// Whether we look at the rings by ourselves; if not, the peer sets our ready bit.
+    pub fn set_watched(&mut self, watched: bool) {
+        self.ours.store(word::WAKE, u64::from(!watched), Ordering::SeqCst);
+    }
+
+    /// We wait for the peer to consume, or no longer do. It notifies us while we do.
+    #[inline(always)]
+    pub fn set_blocked(&mut self, blocked: bool) {
+        if self.blocked != blocked {
+            self.blocked = blocked;
+            self.ours.store(word::BLOCKED, u64::from(blocked), Ordering::SeqCst);
+        }
+    }
+
+    /// Something was published that the peer may be waiting for.
+    #[inline(always)]
+    fn notify(&self) {
+        if self.theirs.load(word::WAKE, Ordering::Relaxed) != 0 {
+            self.doorbell.page().set_ready(self.peer_slot);
+        }
+        if self.doorbell.page().take_kick() {
+            self.doorbell.kick();
+        }
+    }
+
+    #[inline(always)]
+    fn notify_blocked(&self) {
+        if self.theirs.load(word::BLOCKED, Ordering::Relaxed) != 0 {
+            self.notify_peer();
+        }
+    }
+
+    #[cold]
+    fn notify_peer(&self) {
+        self.doorbell.page().set_ready(self.peer_slot);
+        if self.doorbell.page().take_kick() {
+            self.doorbell.kick();
+        }
+    }
+}
+
+/// What is known of the peer's receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credit {
+    /// None posted.
+    None,
+    /// At least one, of at least `floor` bytes: the message will be placed.
+    Promised {
+        /// Bytes.
+        floor: u64,
+    },
+    /// The peer's receives are shared: whether there is one shows when the message is consumed.
+    Unpromised,
+}

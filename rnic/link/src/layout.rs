@@ -1,0 +1,73 @@
+//! Where things are in a link's memory.
+//!
+//! Each side has a page of words that it alone writes and the other reads. Words that change with
+//! every message have a cache line of their own; words that hardly ever change share one, which
+//! therefore stays in the reader's cache.
+
+/// Bytes of one request ring. Holds a quarter-ring chunk twice over while both ends copy; small
+/// enough for the second-level cache.
+pub const REQUEST_BYTES: usize = 256 << 10;
+/// Bytes of one response ring.
+pub const RESPONSE_BYTES: usize = 64 << 10;
+
+/// Offset of a side's words.
+pub const fn side(side: usize) -> usize {
+    side * 0x1000
+}
+
+const RINGS: usize = 0x2000;
+
+/// Offset of the request ring that `side` sends on.
+pub const fn request_ring(side: usize, request_bytes: usize) -> usize {
+    RINGS + side * request_bytes
+}
+
+/// Offset of the response ring that `side` sends on.
+pub const fn response_ring(side: usize, request_bytes: usize, response_bytes: usize) -> usize {
+    RINGS + 2 * request_bytes + side * response_bytes
+}
+
+/// Bytes of a whole link.
+pub const fn link_bytes(request_bytes: usize, response_bytes: usize) -> usize {
+    RINGS + 2 * request_bytes + 2 * response_bytes
+}
+
+/// Words within a side's page.
+pub mod word {
+    /// Position up to which this side consumed the peer's requests.
+    pub const REQUEST_CONSUMED: usize = 0x00;
+    /// Receives this side ever posted (low 32 bits, wrapping) and the least capacity among them in
+    /// bytes (high 32), or [`super::NO_CREDITS`].
+    pub const CREDITS: usize = 0x40;
+    /// Position up to which this side consumed the peer's responses.
+    pub const RESPONSE_CONSUMED: usize = 0x80;
+    /// 1: this side does not look at the link's rings by itself; set its ready bit.
+    pub const WAKE: usize = 0xc0;
+    /// Counts revocations of this side's MR grants: a change voids all of them.
+    pub const EPOCH: usize = 0xc8;
+    /// A [`super::State`].
+    pub const STATE: usize = 0xd0;
+    /// This side's `min_rnr_timer` in nanoseconds.
+    pub const RNR_TIMER: usize = 0xd8;
+    /// 1: this side waits for consumption or credits; set its ready bit when there is news.
+    pub const BLOCKED: usize = 0xe0;
+    /// Not 0: the request at the head of the peer's ring waits for a receive to be posted.
+    /// Counts up with every new such wait.
+    pub const RNR: usize = 0xe8;
+    /// This side's path MTU in bytes; a UD sender's datagram must fit.
+    pub const MTU: usize = 0xf0;
+}
+
+/// Credits word of a side whose receives cannot be promised to one link (SRQ, UD): senders
+/// complete when their message was consumed.
+pub const NO_CREDITS: u64 = u64::MAX;
+
+/// Values of [`word::STATE`].
+pub mod state {
+    /// Not attached yet.
+    pub const NEW: u64 = 0;
+    /// Receives requests.
+    pub const OPEN: u64 = 1;
+    /// Will never receive again.
+    pub const CLOSED: u64 = 2;
+}

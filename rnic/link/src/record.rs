@@ -1,0 +1,180 @@
+//! Tags and extra words of every record that travels in a link.
+//!
+//! Large messages travel as several records; the first carries what the RETH carries on the wire,
+//! total length included, so that an access that leaves the MR by one byte is refused before the
+//! first byte is placed.
+
+use omniverb_ring::{Consumer, Record, WordMemory};
+
+/// The low bits of a tag: what the record is.
+const OPERATION: u32 = 0xff;
+const SEND: u32 = 1;
+const WRITE_FIRST: u32 = 2;
+const WRITE_MORE: u32 = 3;
+const READ: u32 = 4;
+const COMPARE_SWAP: u32 = 5;
+const FETCH_ADD: u32 = 6;
+const DATAGRAM: u32 = 7;
+const READ_DATA: u32 = 32;
+const ATOMIC_RESULT: u32 = 33;
+const NAK: u32 = 34;
+
+/// Flag: the last record of its message.
+pub const LAST: u32 = 1 << 8;
+/// Flag: the message solicits an event.
+pub const SOLICITED: u32 = 1 << 9;
+/// Flag: immediate data comes along.
+pub const IMMEDIATE: u32 = 1 << 10;
+/// Flag: an R_Key to invalidate comes along.
+pub const INVALIDATE: u32 = 1 << 11;
+/// Flag: the first record of its message.
+pub const FIRST: u32 = 1 << 12;
+/// Flag: the requester already placed the data through a mapping; no payload comes along.
+pub const PLACED: u32 = 1 << 13;
+
+/// Why a responder refuses (syndromes of the AETH, InfiniBand specification 9.7.5.2.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Nak {
+    /// Invalid request: length, alignment, operation not allowed on this QP.
+    InvalidRequest = 1,
+    /// Remote access error: R_Key, range, access rights.
+    RemoteAccess = 2,
+    /// Remote operational error: the responder's own receive was malformed.
+    RemoteOperation = 3,
+}
+
+/// A request as the responder sees it. Payload stays in the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // fields are named as in the BTH extension headers
+pub enum Request {
+    /// Part of a SEND.
+    Send { flags: u32, immediate: u32 },
+    /// First part of a WRITE of `total` bytes.
+    WriteFirst { flags: u32, address: u64, rkey: u32, immediate: u32, total: u64 },
+    /// Another part of it.
+    WriteMore { flags: u32, immediate: u32 },
+    /// READ of `length` bytes.
+    Read { address: u64, rkey: u32, length: u64 },
+    /// Atomic compare and swap.
+    CompareSwap { address: u64, rkey: u32, compare: u64, swap: u64 },
+    /// Atomic fetch and add.
+    FetchAdd { address: u64, rkey: u32, add: u64 },
+    /// A whole UD message.
+    Datagram { flags: u32, immediate: u32, qkey: u32 },
+}
+
+impl Request {
+    /// Tag and extra words to send this request with.
+    #[inline(always)]
+    pub fn encode(&self) -> (u32, [u64; 4], usize) {
+        match *self {
+            Request::Send { flags, immediate } => {
+                let words = usize::from(flags & (IMMEDIATE | INVALIDATE) != 0);
+                (SEND | flags, [u64::from(immediate), 0, 0, 0], words)
+            }
+            Request::WriteFirst { flags, address, rkey, immediate, total } => (
+                WRITE_FIRST | flags,
+                [address, u64::from(rkey) | u64::from(immediate) << 32, total, 0],
+                3,
+            ),
+            Request::WriteMore { flags, immediate } => {
+                (WRITE_MORE | flags, [u64::from(immediate), 0, 0, 0], 1)
+            }
+            Request::Read { address, rkey, length } => {
+                (READ | LAST, [address, u64::from(rkey), length, 0], 3)
+            }
+            Request::CompareSwap { address, rkey, compare, swap } => {
+                (COMPARE_SWAP | LAST, [address, u64::from(rkey), compare, swap], 4)
+            }
+            Request::FetchAdd { address, rkey, add } => {
+                (FETCH_ADD | LAST, [address, u64::from(rkey), add, 0], 3)
+            }
+            Request::Datagram { flags, immediate, qkey } => {
+                (DATAGRAM | flags, [u64::from(qkey) | u64::from(immediate) << 32, 0, 0, 0], 1)
+            }
+        }
+    }
+
+    /// Reads the request at the head. `None`: not a request.
+    #[inline(always)]
+    pub fn decode<M: WordMemory>(ring: &Consumer<M>, record: &Record) -> Option<Request> {
+        let word = |i| ring.extra(record, i);
+        let flags = record.tag & !OPERATION;
+        Some(match (record.tag & OPERATION, record.extra) {
+            (SEND, extra @ (0 | 1)) => {
+                let immediate = if extra == 1 { word(0) as u32 } else { 0 };
+                if extra == 0 && flags & (IMMEDIATE | INVALIDATE) != 0 {
+                    return None;
+                }
+                Request::Send { flags, immediate }
+            }
+            (WRITE_FIRST, 3) => {
+                let key = word(1);
+                Request::WriteFirst {
+                    flags,
+                    address: word(0),
+                    rkey: key as u32,
+                    immediate: (key >> 32) as u32,
+                    total: word(2),
+                }
+            }
+            (WRITE_MORE, 1) => Request::WriteMore { flags, immediate: word(0) as u32 },
+            (READ, 3) => Request::Read { address: word(0), rkey: word(1) as u32, length: word(2) },
+            (COMPARE_SWAP, 4) => Request::CompareSwap {
+                address: word(0),
+                rkey: word(1) as u32,
+                compare: word(2),
+                swap: word(3),
+            },
+            (FETCH_ADD, 3) => {
+                Request::FetchAdd { address: word(0), rkey: word(1) as u32, add: word(2) }
+            }
+            (DATAGRAM, 1) => {
+                let key = word(0);
+                Request::Datagram { flags, immediate: (key >> 32) as u32, qkey: key as u32 }
+            }
+            _ => return None,
+        })
+    }
+}
+
+/// A response as the requester sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Response {
+    /// Part of what a READ asked for; the payload.
+    ReadData { last: bool },
+    /// What an atomic found.
+    AtomicResult { original: u64 },
+    /// The oldest request not consumed is refused; nothing after it will be looked at.
+    Nak { code: Nak },
+}
+
+impl Response {
+    /// Tag and extra word to send this response with.
+    pub fn encode(&self) -> (u32, u64, usize) {
+        match *self {
+            Response::ReadData { last } => (READ_DATA | if last { LAST } else { 0 }, 0, 0),
+            Response::AtomicResult { original } => (ATOMIC_RESULT | LAST, original, 1),
+            Response::Nak { code } => (NAK | LAST, code as u64, 1),
+        }
+    }
+
+    /// Reads the response at the head. `None`: not a response.
+    pub fn decode<M: WordMemory>(ring: &Consumer<M>, record: &Record) -> Option<Response> {
+        Some(match (record.tag & OPERATION, record.extra) {
+            (READ_DATA, 0) => Response::ReadData { last: record.tag & LAST != 0 },
+            (ATOMIC_RESULT, 1) => Response::AtomicResult { original: ring.extra(record, 0) },
+            (NAK, 1) => Response::Nak {
+                code: match ring.extra(record, 0) {
+                    1 => Nak::InvalidRequest,
+                    2 => Nak::RemoteAccess,
+                    3 => Nak::RemoteOperation,
+                    _ => return None,
+                },
+            },
+            _ => return None,
+        })
+    }
+}
