@@ -174,6 +174,9 @@ bodies! {
     }
     /// Event to the initiator: stay with mediated operations for this key.
     GrantDenied { qpn: u32, peer_qpn: u32, rkey: u32, errno: u32 }
+    /// Event: the other process of this bell is gone. All links on it have been closed by earlier
+    /// events and no new one will name it: drop its memory and descriptors.
+    BellClosed { bell: u64 }
     /// Event: the vNIC's GID table changed.
     GidsChanged { reserved: u64 }
 

@@ -74,6 +74,7 @@ messages! {
     1 Hello, 2 Welcome, 3 QueryGids, 4 Gids, 5 CreateQp, 6 QpCreated, 7 DestroyQp, 8 ConnectQp,
     9 Connected, 10 DisconnectQp, 11 RegMr, 12 MrRegistered, 13 DeregMr, 14 RequestGrant, 15 Done,
     20 LinkReady, 21 LinkClosed, 22 Adopt, 23 Adopted, 24 Granted, 25 GrantDenied, 26 GidsChanged,
+    27 BellClosed,
     40 QueryStatus, 41 Status,
 }
 

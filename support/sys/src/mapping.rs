@@ -72,6 +72,19 @@ impl Mapping {
     pub fn len(&self) -> usize {
         self.length
     }
+
+    /// The 64-bit word at `offset`, whatever it is at this instant; `None` if it does not lie
+    /// inside or is not aligned. For looking only: orders nothing.
+    #[must_use]
+    pub fn load_u64(&self, offset: usize) -> Option<u64> {
+        let inside = offset.checked_add(8).is_some_and(|end| end <= self.length);
+        if !inside || !offset.is_multiple_of(8) {
+            return None;
+        }
+        // SAFETY: eight bytes inside the live mapping, aligned because mappings start on a page;
+        // volatile, because other processes write them as they please.
+        Some(unsafe { self.start.as_ptr().add(offset).cast::<u64>().read_volatile() })
+    }
 }
 
 impl Drop for Mapping {
@@ -98,6 +111,16 @@ mod tests {
             writer.as_ptr().add(5000).write_volatile(42);
             assert_eq!(reader.as_ptr().add(5000 - 4096).read_volatile(), 42);
         }
+    }
+
+    #[test]
+    fn words_are_read_inside_only() {
+        let file = crate::memfd::create("test", 4096).unwrap();
+        let mapping = Mapping::shared(file.as_fd(), 0, 4096, Access::ReadOnly).unwrap();
+        assert_eq!(mapping.load_u64(4088), Some(0));
+        assert_eq!(mapping.load_u64(4089), None);
+        assert_eq!(mapping.load_u64(4096), None);
+        assert_eq!(mapping.load_u64(usize::MAX), None);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use rustix::net::{
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 
 pub use crate::pidfd::{Peer, of_peer as peer_pidfd, peer};
@@ -172,6 +172,7 @@ pub fn is_alive(path: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
 
     #[test]
     fn messages_keep_their_boundaries_and_descriptors() {

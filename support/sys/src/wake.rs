@@ -26,8 +26,8 @@ pub struct WakeEnd(OwnedFd);
 /// # Errors
 /// `EMFILE`, `ENFILE`, `ENOMEM`.
 pub fn pair() -> io::Result<(WakeEnd, WakeEnd)> {
-    let (one, other) =
-        socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (one, other) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
     Ok((WakeEnd(one), WakeEnd(other)))
 }
 
