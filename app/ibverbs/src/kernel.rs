@@ -34,8 +34,8 @@ pub unsafe extern "C" fn ov_ibv_copy_ah_attr_from_kern(
     unsafe { dst.write(ah_attr(&src.read())) };
 }
 
-/// QP attributes from the kernel's form. Like every libibverbs this one leaves `rate_limit`, which
-/// the kernel's form lacks, alone.
+/// QP attributes from the kernel's form. Like every libibverbs this one leaves two fields alone:
+/// `qp_state`, which is what the caller asks for, and `rate_limit`, which the form lacks.
 ///
 /// # Safety
 /// Both pointers are valid for one struct.
@@ -48,7 +48,6 @@ pub unsafe extern "C" fn ov_ibv_copy_qp_attr_from_kern(
     let src = unsafe { src.read() };
     // SAFETY: the caller's promise; the reference ends with this function.
     let dst = unsafe { &mut *dst };
-    dst.qp_state = src.qp_state;
     dst.cur_qp_state = src.cur_qp_state;
     dst.path_mtu = src.path_mtu;
     dst.path_mig_state = src.path_mig_state;

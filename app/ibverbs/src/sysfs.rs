@@ -2,6 +2,7 @@
 
 use core::ffi::{CStr, c_char, c_int};
 use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 
 use libc::{EINVAL, ENAMETOOLONG};
@@ -15,13 +16,13 @@ use crate::errno::minus_one;
 pub extern "C" fn ov_ibv_get_sysfs_path() -> *const c_char {
     static PATH: OnceLock<CString> = OnceLock::new();
     PATH.get_or_init(|| {
-        // SAFETY: the name is terminated; libc answers null in a setuid program.
-        let value = unsafe { libc::secure_getenv(c"SYSFS_PATH".as_ptr()) };
-        if value.is_null() {
-            return c"/sys".to_owned();
-        }
-        // SAFETY: not null, so a terminated string of the environment, copied at once.
-        let bytes = unsafe { CStr::from_ptr(value) }.to_bytes();
+        // SAFETY: reads a word that the kernel gave the process at its start.
+        let setuid = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+        let value = match std::env::var_os("SYSFS_PATH") {
+            Some(value) if !setuid => value,
+            _ => return c"/sys".to_owned(),
+        };
+        let bytes = value.as_bytes();
         let end = bytes.iter().rposition(|b| *b != b'/').map_or(0, |last| last + 1);
         CString::new(&bytes[..end]).unwrap_or_else(|_| c"/sys".to_owned())
     })
