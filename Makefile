@@ -14,7 +14,7 @@ help:
 	@echo "make build   library, daemon and command line into dist/"
 	@echo "make demo    RDMA between two containers, beside TCP (needs root; about 2 minutes)"
 	@echo "make test    all tests (needs root; about 20 minutes)"
-	@echo "make bench   latency and bandwidth against the raw limits of this machine"
+	@echo "make bench   latency and bandwidth against the raw limits of this machine (3 minutes)"
 	@echo "make deps    install the Debian packages that the above need (they do it themselves)"
 	@echo "make clean   remove what was built"
 
@@ -32,7 +32,8 @@ demo: deps build
 	@$(PYTHON) demo/demo.py
 
 bench: deps build
-	@cargo xtask bench
+	@cargo build --release --quiet -p omniverb_limits
+	@$(PYTHON) bench/bench.py $(BENCH)
 
 clean:
 	cargo clean

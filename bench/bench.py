@@ -1,0 +1,189 @@
+#!/usr/bin/env python3
+"""`make bench`: Omniverb against the raw limits of this machine, UCX and TCP, in one run.
+
+In: the built library and daemon (dist/), omniverb-limits, the programs installed here. Out: a
+table on stdout and target/bench/bench.json. Every round takes one sample of everything, so that
+a disturbance hits all alike. A missed threshold is shown, it does not fail the run; an Omniverb
+measurement that could not be taken does. See docs/benchmarks.md.
+"""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import machine
+import plan
+import report
+from pairs import Failure, Pair
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "null_verbs"))
+import build as null_verbs
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description="Measures Omniverb against the machine's limits.")
+    parser.add_argument("--rounds", type=int, default=5, help="samples of everything (default 5)")
+    parser.add_argument("--only", default="", help="measure only keys that contain this text")
+    parser.add_argument("--pin", default="auto", help='"0,1", "auto" or "none" (default auto)')
+    parser.add_argument("--dist", type=Path, default=ROOT / "dist", help="what to measure")
+    parser.add_argument("--limits", type=Path, help="the omniverb-limits program")
+    parser.add_argument("--out", type=Path, default=ROOT / "target/bench/bench.json")
+    chosen = parser.parse_args()
+    if chosen.rounds < 1:
+        parser.error("--rounds must be at least 1")
+    return chosen
+
+
+def tell(text):
+    """Progress: one changing line on a terminal, nothing but the rounds elsewhere."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"\r\033[K{text}")
+        sys.stderr.flush()
+
+
+def take_limits(program, pin, milliseconds=100):
+    """One sample of each raw limit: (CPUs used, {name: value})."""
+    answer = subprocess.run(
+        [program, "--json", "--repeats", "1", "--milliseconds", str(milliseconds), "--pin", pin],
+        capture_output=True, text=True, timeout=60)
+    if answer.returncode != 0:
+        raise Failure(answer.stderr.strip() or "omniverb-limits failed")
+    told = json.loads(answer.stdout)
+    return told["pin"], {name: row["median"] for name, row in told["limits"].items()}
+
+
+def start_daemon(dist, folder, stack):
+    """A daemon of our own, so that nothing but this build is measured; its socket."""
+    socket = folder / "omniverbd.sock"
+    log = stack.enter_context(open(folder / "omniverbd.log", "w+"))
+    daemon = subprocess.Popen([dist / "bin/omniverbd", "--socket", socket],
+                              stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+
+    def stop():
+        daemon.terminate()
+        try:
+            daemon.wait(5)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait()
+    stack.callback(stop)
+    deadline = time.monotonic() + 5
+    while not socket.exists():
+        if daemon.poll() is not None or time.monotonic() > deadline:
+            log.seek(0)
+            raise Failure(f"omniverbd did not start: {log.read().strip()}")
+        time.sleep(0.01)
+    return socket
+
+
+def omniverb_plan(dist, folder, cpus, tsc, stack):
+    library = dist / "lib/libibverbs.so.1"
+    if not library.exists():
+        raise Failure(f"{library} is missing (make build)")
+    socket = start_daemon(dist, folder, stack)
+    variables = {"LD_LIBRARY_PATH": str(library.parent), "OMNIVERB_SOCKET": str(socket)}
+    program = folder / "qp_to_rts"
+    subprocess.run(["cc", "-O2", "-o", program, ROOT / "bench/qp_to_rts.c", "-libverbs"],
+                   check=True)
+    return (plan.perftest_plan("omv", "Omniverb", Pair(cpus, variables), tsc)
+            + plan.connect_plan(program, {**os.environ, **variables}))
+
+
+def sample_all(measurements, limits_program, pin, rounds):
+    """Interleaved rounds. Round 0 warms up and finds the iterations; its samples are dropped."""
+    limits = {}
+    for number in range(rounds + 1):
+        started = time.monotonic()
+        _, values = take_limits(limits_program, pin)
+        if number:
+            for name, value in values.items():
+                limits.setdefault(name, []).append(value)
+        for item in measurements:
+            # Nothing is asked again that could not be done at all.
+            if item.error and (number == 1 or not item.samples):
+                continue
+            tell(f"round {number} of {rounds}: {item.label}")
+            try:
+                value = item.sample(item.iterations)
+                if value <= 0:
+                    raise Failure("too fast to measure" if item.unit == "ns" else "no result")
+                item.adapt(value)
+                if number:
+                    item.samples.append(value)
+            except Failure as failure:
+                item.error = str(failure)
+        tell("")
+        name = f"round {number} of {rounds}" if number else "warm-up"
+        print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr)
+    return {name: report.summary(samples) for name, samples in limits.items()}
+
+
+def gather(chosen, folder, stack):
+    """Everything that can be measured here, and what cannot."""
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    limits_program = chosen.limits or target / "release/omniverb-limits"
+    pin, _ = take_limits(limits_program, chosen.pin, milliseconds=10)
+    cpus = None if pin == "none" else [int(cpu) for cpu in pin.split(",")]
+    tsc = machine.tsc_mhz()
+    notes = []
+    measurements = []
+    try:
+        measurements += omniverb_plan(chosen.dist, folder, cpus, tsc, stack)
+    except (Failure, OSError, subprocess.CalledProcessError) as failure:
+        notes.append(f"Omniverb was not measured: {failure}")
+    try:
+        library = null_verbs.build(chosen.out.parent / "null_verbs")
+        measurements += plan.null_plan(library, cpus, tsc)
+    except (OSError, subprocess.CalledProcessError) as failure:
+        notes.append(f"perftest alone was not measured: {failure}")
+    measurements += plan.ucx_plan(cpus) + plan.tcp_plan(cpus)
+    measurements = [item for item in measurements if chosen.only in item.key]
+    return limits_program, pin, measurements, notes
+
+
+def main():
+    chosen = arguments()
+    known = machine.facts(ROOT)
+    chosen.out.parent.mkdir(parents=True, exist_ok=True)
+    started, stolen = time.monotonic(), machine.cpu_times()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="omniverb-bench-")))
+        try:
+            program, pin, measurements, notes = gather(chosen, folder, stack)
+            limits = sample_all(measurements, program, pin, chosen.rounds)
+        except (Failure, OSError) as failure:
+            print(f"bench: {failure}", file=sys.stderr)
+            return 1
+    ticks = [after - before for after, before in zip(machine.cpu_times(), stolen)]
+    known["stolen_by_other_machines"] = ticks[0] / max(ticks[1], 1)
+    rows = report.results(measurements, limits)
+    chosen.out.write_text(json.dumps(
+        {"machine": known, "pin": pin, "rounds": chosen.rounds, "notes": notes,
+         "seconds": time.monotonic() - started, "raw": limits, "results": rows}, indent=1) + "\n")
+    print(*machine.lines(known), sep="\n")
+    print(f"CPUs of the two processes: {pin}; rounds: {chosen.rounds}; stolen by other virtual "
+          f"machines: {known['stolen_by_other_machines']:.1%}\n")
+    print(*report.limit_lines(limits), sep="\n")
+    print()
+    print(*report.result_lines(rows), sep="\n")
+    print()
+    for line in [*report.perftest_lines(rows), *notes]:
+        print(line)
+    print("Both processes run on this one machine: these are not numbers of RDMA hardware.")
+    print(f"Details: {chosen.out}")
+    failed = [key for key, row in rows.items() if key.startswith("omv_") and "error" in row]
+    if failed or notes:
+        print(f"bench: could not measure {', '.join(failed) or 'everything'}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""What is measured, and what counts as good enough.
+
+A Measurement knows how to take one sample with a given number of iterations; the driver decides
+how often and in which order. Samples are in base units: ns, messages a second, bytes a second.
+"""
+import json
+import subprocess
+from dataclasses import dataclass, field
+from typing import Callable
+
+import pairs
+from pairs import Failure, Pair
+
+SMALL = 8
+LARGE = 1 << 20
+# Seconds one sample should take; the first, discarded sample finds out how many iterations.
+SAMPLE = 0.35
+
+
+@dataclass
+class Measurement:
+    key: str
+    label: str
+    unit: str                       # "ns", "msg/s" or "B/s"
+    sample: Callable[[int], float]
+    iterations: int = 5000
+    limits: tuple = (2000, 20_000_000)
+    size: int = SMALL
+    samples: list = field(default_factory=list)
+    error: str = ""
+
+    def adapt(self, value):
+        """Chooses the iterations of the next sample from the value of this one."""
+        seconds = {"ns": 2e-9 * value, "msg/s": 1 / value, "B/s": self.size / value}[self.unit]
+        low, high = self.limits
+        self.iterations = int(min(max(SAMPLE / seconds, low), high))
+
+
+def perftest_plan(prefix, label, pair, tsc):
+    """perftest's programs as a user runs them, no option that changes the data path."""
+    def lat(program, *options):
+        return lambda n: pairs.perftest_lat(pair, program, SMALL, n, tsc, *options)
+
+    def rate(program, *options):
+        return lambda n: pairs.perftest_bw(pair, program, SMALL, n, *options)[0]
+
+    def width(program):
+        return lambda n: pairs.perftest_bw(pair, program, LARGE, n)[1]
+
+    def of(key, text, unit, sample, **more):
+        return Measurement(f"{prefix}_{key}", f"{label} {text}", unit, sample, **more)
+
+    large = {"iterations": 500, "limits": (200, 100_000), "size": LARGE}
+    latency = {"limits": (2000, 1_000_000)}
+    return [
+        of("write_lat", "ib_write_lat 8 B", "ns", lat("ib_write_lat"), **latency),
+        of("send_lat", "ib_send_lat 8 B", "ns", lat("ib_send_lat"), **latency),
+        of("read_lat", "ib_read_lat 8 B", "ns", lat("ib_read_lat"), **latency),
+        of("atomic_lat", "ib_atomic_lat", "ns", lat("ib_atomic_lat"), **latency),
+        of("ud_lat", "ib_send_lat 8 B, UD", "ns", lat("ib_send_lat", "-c", "UD"), **latency),
+        of("write_rate", "ib_write_bw 8 B", "msg/s", rate("ib_write_bw"), iterations=50_000),
+        of("send_rate", "ib_send_bw 8 B", "msg/s", rate("ib_send_bw"), iterations=50_000),
+        of("ud_rate", "ib_send_bw 8 B, UD", "msg/s", rate("ib_send_bw", "-c", "UD"),
+           iterations=50_000),
+        of("write_1m", "ib_write_bw 1 MiB", "B/s", width("ib_write_bw"), **large),
+        of("send_1m", "ib_send_bw 1 MiB", "B/s", width("ib_send_bw"), **large),
+        of("read_1m", "ib_read_bw 1 MiB", "B/s", width("ib_read_bw"), **large),
+    ]
+
+
+def null_plan(library, cpus, tsc):
+    """perftest on the null device: how fast perftest itself is."""
+    pair = Pair(cpus, {"LD_LIBRARY_PATH": str(library.parent)})
+    echo = Pair(cpus, {"LD_LIBRARY_PATH": str(library.parent)},
+                ({"NULL_VERBS_ECHO": "server"}, {"NULL_VERBS_ECHO": "client"}))
+    latency = {"limits": (2000, 1_000_000)}
+    rate = {"iterations": 1_000_000}
+    name = "perftest alone, "
+    return [
+        Measurement("null_write_lat", name + "ib_write_lat 8 B", "ns",
+                    lambda n: pairs.perftest_lat(echo, "ib_write_lat", SMALL, n, tsc), **latency),
+        Measurement("null_send_lat", name + "ib_send_lat 8 B", "ns",
+                    lambda n: pairs.perftest_lat(pair, "ib_send_lat", SMALL, n, tsc), **latency),
+        Measurement("null_write_rate", name + "ib_write_bw 8 B", "msg/s",
+                    lambda n: pairs.perftest_bw(pair, "ib_write_bw", SMALL, n)[0], **rate),
+        Measurement("null_send_rate", name + "ib_send_bw 8 B", "msg/s",
+                    lambda n: pairs.perftest_bw(pair, "ib_send_bw", SMALL, n)[0], **rate),
+    ]
+
+
+def ucx_plan(cpus):
+    """The peer to beat: UCX over POSIX shared memory."""
+    pair = Pair(cpus, {"UCX_TLS": "posix,self", "UCX_WARN_UNUSED_ENV_VARS": "n"})
+
+    def lat(*test):
+        return lambda n: pairs.ucx_lat(pair, SMALL, n, *test)
+
+    def rate(*test):
+        return lambda n: pairs.ucx_bw(pair, SMALL, n, *test)[0]
+
+    def width(*test):
+        return lambda n: pairs.ucx_bw(pair, LARGE, n, *test)[1]
+
+    uct = ("-d", "memory", "-x", "posix")
+    large = {"iterations": 500, "limits": (200, 100_000), "size": LARGE}
+    latency = {"limits": (2000, 1_000_000)}
+    return [
+        Measurement("ucx_put_lat", "UCX put 8 B", "ns", lat("-t", "ucp_put_lat"), **latency),
+        Measurement("ucx_tag_lat", "UCX tag 8 B", "ns", lat("-t", "tag_lat"), **latency),
+        Measurement("ucx_am_lat", "UCX (UCT) message 8 B", "ns", lat(*uct, "-t", "am_lat"),
+                    **latency),
+        Measurement("ucx_put_rate", "UCX put 8 B, rate", "msg/s", rate("-t", "ucp_put_bw"),
+                    iterations=50_000),
+        Measurement("ucx_tag_rate", "UCX tag 8 B, rate", "msg/s", rate("-t", "tag_bw"),
+                    iterations=50_000),
+        Measurement("ucx_am_rate", "UCX (UCT) message 8 B, rate", "msg/s", rate(*uct, "-t", "am_bw"),
+                    iterations=50_000),
+        Measurement("ucx_put_1m", "UCX put 1 MiB", "B/s", width("-t", "ucp_put_bw"), **large),
+        Measurement("ucx_tag_1m", "UCX tag 1 MiB", "B/s", width("-t", "tag_bw"), **large),
+        Measurement("ucx_get_1m", "UCX get 1 MiB", "B/s", width("-t", "ucp_get"), **large),
+    ]
+
+
+def tcp_plan(cpus):
+    """What a program without RDMA gets on this machine. qperf counts in whole seconds."""
+    pair = Pair(cpus)
+    return [
+        Measurement("tcp_lat", "TCP 8 B", "ns", lambda n: pairs.qperf(pair, "tcp_lat", SMALL)),
+        Measurement("tcp_rate", "TCP 8 B stream", "msg/s",
+                    lambda n: pairs.qperf(pair, "tcp_bw", SMALL) / SMALL),
+        Measurement("tcp_1m", "TCP 1 MiB", "B/s", lambda n: pairs.qperf(pair, "tcp_bw", LARGE),
+                    size=LARGE),
+    ]
+
+
+def connect_plan(program, environment):
+    """ibv_create_qp to RTS; the two processes share the CPUs as the kernel likes."""
+    def sample(_):
+        try:
+            answer = subprocess.run([program, "200"], env=environment, text=True, timeout=30,
+                                    capture_output=True)
+        except subprocess.TimeoutExpired:
+            raise Failure("qp_to_rts hung for 30 s") from None
+        if answer.returncode != 0:
+            raise Failure(pairs.last_line(answer.stderr))
+        return json.loads(answer.stdout)["create_to_rts_us"]["median"] * 1000
+    return [Measurement("omv_connect", "Omniverb ibv_create_qp to RTS", "ns", sample)]
+
+
+# Which raw limit a measurement is held against. A latency is half a round trip of one line
+# (perftest's READ and atomic latencies are whole operations: a whole round trip).
+LIMIT_OF = {
+    "write_lat": "half", "send_lat": "half", "ud_lat": "half", "put_lat": "half",
+    "tag_lat": "half", "am_lat": "half", "lat": "half", "read_lat": "round",
+    "atomic_lat": "round", "write_rate": "ring", "send_rate": "ring", "ud_rate": "ring",
+    "put_rate": "ring", "tag_rate": "ring", "am_rate": "ring", "rate": "ring",
+    "write_1m": "memcpy", "send_1m": "memcpy", "read_1m": "memcpy", "put_1m": "memcpy",
+    "tag_1m": "memcpy", "get_1m": "memcpy", "1m": "memcpy",
+}
+
+# key: (what is compared, acceptance, goal); "ratio" is to the raw limit, "value" in base units.
+THRESHOLDS = {
+    "omv_write_lat": ("ratio", 1.5, 1.1),
+    "omv_send_lat": ("ratio", 2.0, 1.2),
+    "omv_write_rate": ("value", 10e6, 40e6),
+    "omv_send_rate": ("value", 10e6, 40e6),
+    "omv_write_1m": ("ratio", 0.80, 0.95),
+    "omv_send_1m": ("ratio", 0.50, None),
+    "omv_connect": ("value", 200e3, None),
+}
+
+# The same job done by UCX: the best of these.
+PEERS = {
+    "omv_write_lat": ["ucx_put_lat"], "omv_send_lat": ["ucx_tag_lat", "ucx_am_lat"],
+    "omv_write_rate": ["ucx_put_rate"], "omv_send_rate": ["ucx_tag_rate", "ucx_am_rate"],
+    "omv_write_1m": ["ucx_put_1m"], "omv_send_1m": ["ucx_tag_1m"], "omv_read_1m": ["ucx_get_1m"],
+}
+
+# The same perftest program on the null device.
+ALONE = {
+    "omv_write_lat": "null_write_lat", "omv_send_lat": "null_send_lat",
+    "omv_write_rate": "null_write_rate", "omv_send_rate": "null_send_rate",
+}

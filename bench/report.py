@@ -1,0 +1,127 @@
+"""Samples in; medians, ratios, verdicts, a table and JSON out."""
+from statistics import median
+
+from plan import ALONE, LIMIT_OF, PEERS, THRESHOLDS
+
+
+def summary(samples):
+    return {"median": median(samples), "min": min(samples), "max": max(samples),
+            "samples": samples}
+
+
+def show(value, unit):
+    """A number in the unit people use for it."""
+    if unit == "ns":
+        return f"{value:.0f} ns" if value < 10_000 else f"{value / 1000:.1f} us"
+    if unit == "msg/s":
+        return f"{value / 1e6:.1f} M/s" if value >= 1e5 else f"{value / 1e3:.1f} k/s"
+    return f"{value / 1e9:.1f} GB/s"
+
+
+def raw_limits(limits):
+    """The yardsticks of plan.LIMIT_OF, from the medians of omniverb-limits."""
+    def value(name):
+        return limits[name]["median"]
+    return {
+        "half": value("pingpong_one_line_ns") / 2,
+        "round": value("pingpong_one_line_ns"),
+        "ring": value("ring_records_per_s"),
+        "memcpy": value("memcpy_shared_1m_bytes_per_s"),
+    }
+
+
+def judge(key, value, ratio):
+    """(acceptance text, goal text); empty where nothing is demanded."""
+    if key not in THRESHOLDS:
+        return "", ""
+    what, *marks = THRESHOLDS[key]
+    seen = ratio if what == "ratio" else value
+    lower = key.endswith(("_lat", "_connect"))
+    texts = []
+    for mark in marks:
+        if mark is None:
+            texts.append("")
+            continue
+        if seen is None:
+            texts.append("?")
+            continue
+        met = seen <= mark if lower else seen >= mark
+        if what == "value":
+            bound = f"{mark / 1e3:.0f} us" if key.endswith("_connect") else f"{mark / 1e6:.0f} M/s"
+        else:
+            bound = f"{mark:g}x" if lower else f"{mark:.0%}"
+        texts.append(f"{'<=' if lower else '>='} {bound} {'met' if met else 'MISSED'}")
+    return texts[0], texts[1]
+
+
+def results(measurements, limits):
+    """One dictionary a measurement, ready for JSON."""
+    raw = raw_limits(limits) if limits else {}
+    rows = {}
+    for item in measurements:
+        entry = {"label": item.label, "unit": item.unit}
+        if item.error:
+            entry["error"] = item.error
+        if item.samples:
+            entry.update(summary(item.samples))
+            limit = raw.get(LIMIT_OF.get(item.key.partition("_")[2]))
+            entry["ratio_to_raw"] = entry["median"] / limit if limit else None
+            accepted, goal = judge(item.key, entry["median"], entry["ratio_to_raw"])
+            entry.update({"acceptance": accepted, "goal": goal})
+        rows[item.key] = entry
+    for key, others in PEERS.items():
+        values = [rows[other]["median"] for other in others if "median" in rows.get(other, {})]
+        if values and "median" in rows.get(key, {}):
+            lower = rows[key]["unit"] == "ns"
+            best = min(values) if lower else max(values)
+            mine = rows[key]["median"]
+            # Above 1: Omniverb is the faster one.
+            rows[key]["speed_against_ucx"] = best / mine if lower else mine / best
+    for key, alone in ALONE.items():
+        if "median" in rows.get(key, {}) and "median" in rows.get(alone, {}):
+            rows[key]["perftest_alone"] = rows[alone]["median"]
+    return rows
+
+
+def limit_lines(limits):
+    yield f"{'Raw limit of this machine':36} {'median':>12} {'min':>12} {'max':>12}"
+    for name, row in limits.items():
+        for ending, unit in (("_bytes_per_s", "B/s"), ("_per_s", "msg/s"), ("_ns", "ns")):
+            if name.endswith(ending):
+                label = name.removesuffix(ending).replace("_", " ")
+                cells = [show(row[column], unit) for column in ("median", "min", "max")]
+                yield f"{label:36} {cells[0]:>12} {cells[1]:>12} {cells[2]:>12}"
+                break
+
+
+def result_lines(rows):
+    header = ["", "median", "min", "max", "to raw", "acceptance", "goal", "against UCX"]
+    yield ("{:36} {:>10} {:>10} {:>10} {:>7}  {:20} {:20} {}").format(*header).rstrip()
+    for entry in rows.values():
+        if "median" not in entry:
+            yield f"{entry['label']:36} not measured: {entry.get('error', 'no sample')}"
+            continue
+        cells = [show(entry[column], entry["unit"]) for column in ("median", "min", "max")]
+        ratio = entry["ratio_to_raw"]
+        ratio = "" if ratio is None else f"{ratio:.2f}x" if entry["unit"] == "ns" else f"{ratio:.0%}"
+        ucx = entry.get("speed_against_ucx")
+        ucx = "" if ucx is None else f"{ucx:.2f}x as fast"
+        yield (f"{entry['label']:36} {cells[0]:>10} {cells[1]:>10} {cells[2]:>10} {ratio:>7}  "
+               f"{entry['acceptance']:20} {entry['goal']:20} {ucx}").rstrip()
+        if entry.get("error"):
+            yield f"    some samples failed: {entry['error']}"
+
+
+def perftest_lines(rows):
+    """Is perftest itself the limit?"""
+    for key, alone in ALONE.items():
+        entry = rows.get(key, {})
+        if "perftest_alone" not in entry:
+            continue
+        own = show(entry["perftest_alone"], entry["unit"])
+        if entry["unit"] == "ns":
+            share = entry["perftest_alone"] / entry["median"]
+            yield f"{entry['label']}: {own} of it ({share:.0%}) is perftest's own loop"
+        else:
+            share = entry["median"] / entry["perftest_alone"]
+            yield f"{entry['label']}: {share:.0%} of what perftest can do at most ({own})"
