@@ -180,7 +180,7 @@ def main():
     print(f"Details: {chosen.out}")
     failed = [key for key, row in rows.items() if key.startswith("omv_") and "error" in row]
     if failed or notes:
-        print(f"bench: could not measure {', '.join(failed) or 'everything'}", file=sys.stderr)
+        print(f"bench: not (well) measured: {', '.join(failed) or notes[0]}", file=sys.stderr)
         return 1
     return 0
 

@@ -12,7 +12,7 @@ import subprocess
 import time
 from pathlib import Path
 
-PATIENCE = 40
+PATIENCE = 20
 UNITS = {"ns": 1, "us": 1e3, "ms": 1e6, "sec": 1e9,
          "bytes/sec": 1, "KB/sec": 1e3, "MB/sec": 1e6, "GB/sec": 1e9}
 

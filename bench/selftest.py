@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""Checks of the driver itself, without running a benchmark: python3 bench/selftest.py"""
+import unittest
+
+import pairs
+import plan
+import report
+
+PERFTEST_BW = """ #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
+ 8          5000000          0.00               613.64 \t\t   80.431433
+-------
+"""
+LIMITS = {
+    "pingpong_one_line_ns": {"median": 100.0},
+    "ring_records_per_s": {"median": 1e9},
+    "memcpy_shared_1m_bytes_per_s": {"median": 50e9},
+}
+
+
+def taken(key, unit, *samples):
+    return plan.Measurement(key, key, unit, lambda _: 0.0, samples=list(samples))
+
+
+class Driver(unittest.TestCase):
+    def test_perftest_row(self):
+        self.assertEqual(pairs.row(PERFTEST_BW, 8), [8, 5000000, 0, 613.64, 80.431433])
+        with self.assertRaises(pairs.Failure):
+            pairs.row("Couldn't connect to 127.0.0.1:18515\n", 8)
+
+    def test_thresholds(self):
+        rows = report.results([
+            taken("omv_write_lat", "ns", 70.0, 80.0, 300.0), taken("omv_send_lat", "ns", 59.0),
+            taken("omv_send_rate", "msg/s", 9.9e6), taken("omv_write_1m", "B/s", 41e9),
+            taken("omv_connect", "ns", 200_001.0)], LIMITS)
+        self.assertEqual(rows["omv_write_lat"]["ratio_to_raw"], 1.6)
+        verdicts = {key: (row["acceptance"], row["goal"]) for key, row in rows.items()}
+        self.assertEqual(verdicts, {
+            "omv_write_lat": ("<= 1.5x MISSED", "<= 1.1x MISSED"),
+            "omv_send_lat": ("<= 2x met", "<= 1.2x met"),
+            "omv_send_rate": (">= 10 M/s MISSED", ">= 40 M/s MISSED"),
+            "omv_write_1m": (">= 80% met", ">= 95% MISSED"),
+            "omv_connect": ("<= 200 us MISSED", ""),
+        })
+
+    def test_too_good_is_a_fault(self):
+        rows = report.results([taken("omv_write_lat", "ns", 20.0),
+                               taken("omv_write_1m", "B/s", 90e9),
+                               taken("omv_send_1m", "B/s", 45e9)], LIMITS)
+        self.assertEqual([key for key, row in rows.items() if "error" in row],
+                         ["omv_write_lat", "omv_write_1m"])
+
+    def test_ucx(self):
+        rows = report.results([taken("omv_send_lat", "ns", 100.0), taken("ucx_tag_lat", "ns", 120.0),
+                               taken("ucx_am_lat", "ns", 90.0)], LIMITS)
+        self.assertEqual(rows["omv_send_lat"]["speed_against_ucx"], 0.9)
+
+    def test_next_iterations(self):
+        item = taken("x_rate", "msg/s")
+        item.adapt(10e6)
+        self.assertEqual(item.iterations, int(plan.SAMPLE * 10e6))
+        item.adapt(1.0)
+        self.assertEqual(item.iterations, item.limits[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
