@@ -2,12 +2,11 @@
 #include "common.h"
 
 #include <arpa/inet.h>
-#include <endian.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <signal.h>
 #include <time.h>
 
 struct test *tests;
@@ -76,8 +75,8 @@ uint64_t random_below(struct random *r, uint64_t limit)
 
 static uint64_t fill_word(uint64_t word, size_t index)
 {
-    uint64_t z = word + (index + 1) * 0x9e3779b97f4a7c15u;
-    return z ^ (z >> 29) ^ (z << 17);
+    uint64_t z = (word ^ (word >> 31)) + (index + 1) * 0x9e3779b97f4a7c15u;
+    return z ^ (z >> 29);
 }
 
 void fill(void *memory, size_t bytes, uint64_t word)
@@ -336,8 +335,7 @@ int try_post(struct ibv_qp *qp, struct operation o)
         wr.wr.rdma.rkey = o.rkey;
     }
     int error = ibv_post_send(qp, &wr, &bad);
-    if (error)
-        check(bad == &wr, "bad_wr does not point at the refused request");
+    check(!error || bad == &wr, "bad_wr does not point at the refused request");
     return error;
 }
 
@@ -354,8 +352,7 @@ int try_receive(struct ibv_qp *qp, uint64_t id, void *memory, uint32_t bytes, ui
     struct ibv_recv_wr *bad = NULL,
                        wr = {.wr_id = id, .sg_list = &sge, .num_sge = bytes ? 1 : 0};
     int error = ibv_post_recv(qp, &wr, &bad);
-    if (error)
-        check(bad == &wr, "bad_wr does not point at the refused request");
+    check(!error || bad == &wr, "bad_wr does not point at the refused request");
     return error;
 }
 
