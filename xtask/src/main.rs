@@ -1,2 +1,52 @@
-//! Build, link and check tasks.
-fn main() {}
+//! Build, link and check tasks: `cargo xtask <task>`. One module per task.
+
+mod abi;
+mod dist;
+mod elf;
+mod exports;
+mod layers;
+mod matrix;
+mod run;
+mod symbols;
+mod tidy;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+cargo xtask <task>
+
+  dist [--debug] [--release] [--library]
+               everything into dist/bin and dist/lib; --release links for old glibc versions,
+               --debug builds fast and unoptimised, --library leaves the programs out
+  abi          the library in dist/lib against the symbol table, the installed libibverbs and
+               the programs linked to it
+  matrix [--check]
+               write docs/verbs-matrix.md (or fail if it is not current)
+  layers       fail on a dependency that points up the folder order
+  tidy         file lengths, line lengths, forbidden words, folder READMEs";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut words = arguments.iter().map(String::as_str);
+    let task = words.next().unwrap_or("help");
+    let flags: Vec<&str> = words.collect();
+    let result = match task {
+        "dist" => dist::run(&flags),
+        "abi" => run::no_flags(&flags).and_then(|()| abi::run()),
+        "matrix" => matrix::run(&flags),
+        "layers" => run::no_flags(&flags).and_then(|()| layers::run()),
+        "tidy" => run::no_flags(&flags).and_then(|()| tidy::run()),
+        "help" | "--help" | "-h" => {
+            println!("{HELP}");
+            Ok(())
+        }
+        _ => Err(anyhow::anyhow!("unknown task {task}\n\n{HELP}")),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask {task}: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What a finished library exports and needs, as binutils tell it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::run::output;
+
+/// A defined symbol of a library: its name, its node, and whether it is the default version.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Debug)]
+pub(crate) struct Export {
+    pub name: String,
+    pub node: String,
+    pub default: bool,
+    /// A variable, not a function.
+    pub data: bool,
+}
+
+/// Everything that a library exports, version nodes themselves left out.
+pub(crate) fn exports(library: &Path) -> Result<BTreeSet<Export>> {
+    let text = output(Command::new("nm").args(["-D", "--defined-only"]).arg(library))?;
+    let mut all = BTreeSet::new();
+    for line in text.lines() {
+        let mut words = line.split_whitespace().skip(1);
+        let (Some(kind), Some(symbol)) = (words.next(), words.next()) else { continue };
+        if kind == "A" {
+            continue;
+        }
+        let (name, rest) = symbol.split_once('@').unwrap_or((symbol, ""));
+        let default = rest.starts_with('@');
+        all.insert(Export {
+            name: name.to_owned(),
+            node: rest.trim_start_matches('@').to_owned(),
+            default,
+            data: matches!(kind, "B" | "D" | "R"),
+        });
+    }
+    Ok(all)
+}
+
+/// The version nodes that a library defines.
+pub(crate) fn nodes(library: &Path) -> Result<BTreeSet<String>> {
+    let text = output(Command::new("readelf").args(["-V", "-W"]).arg(library))?;
+    let definitions = text.split("Version needs section").next().unwrap_or("");
+    let names = definitions.lines().filter_map(|line| line.split("Name: ").nth(1));
+    Ok(names.map(|name| name.trim().to_owned()).collect())
+}
+
+/// The functions called `ov_...` that an archive defines.
+pub(crate) fn functions(archive: &Path) -> Result<BTreeSet<String>> {
+    let text = output(Command::new("nm").args(["-g", "--defined-only"]).arg(archive))?;
+    let words = text.lines().filter_map(|line| line.split_whitespace().nth(2));
+    Ok(words.filter(|name| name.starts_with("ov_")).map(str::to_owned).collect())
+}
+
+/// The newest glibc that a library needs, and the symbols that need each version.
+pub(crate) struct Floor {
+    pub newest: (u32, u32),
+    pub symbols: BTreeMap<(u32, u32), Vec<String>>,
+}
+
+/// Finds the glibc floor of a library or program.
+pub(crate) fn glibc_floor(library: &Path) -> Result<Floor> {
+    let text = output(Command::new("objdump").arg("-T").arg(library))?;
+    let mut symbols: BTreeMap<(u32, u32), Vec<String>> = BTreeMap::new();
+    for line in text.lines() {
+        let Some((_, rest)) = line.split_once("GLIBC_") else { continue };
+        let mut words = rest.split_whitespace();
+        let version = words.next().unwrap_or("").trim_end_matches(')');
+        let mut numbers = version.split('.').map(|n| n.parse().unwrap_or(0));
+        let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        symbols.entry(version).or_default().push(words.next().unwrap_or("?").to_owned());
+    }
+    let newest = symbols.keys().next_back().copied().unwrap_or((0, 0));
+    Ok(Floor { newest, symbols })
+}

@@ -1,0 +1,173 @@
+//! Reads `app/ibverbs/symbols.toml`: which symbol is in which node, and what it does.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+use crate::run::root;
+
+/// The whole table.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Table {
+    /// Public nodes by name; see [`Table::nodes_in_order`].
+    pub nodes: BTreeMap<String, BTreeMap<String, Symbol>>,
+    /// Verbs that are inline functions over struct members.
+    pub inline: BTreeMap<String, Inline>,
+    pub private: Private,
+}
+
+/// How far a verb is.
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Status {
+    Works,
+    Partly,
+    Unsupported,
+}
+
+/// How the caller of an unsupported verb learns of it. The names end the names of the functions
+/// in `app/ibverbs/src/unsupported.rs`.
+#[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Returns {
+    Errno,
+    NegativeErrno,
+    Null,
+    MinusOne,
+    Zero,
+    Nothing,
+}
+
+impl Returns {
+    /// The function to jump to.
+    pub(crate) fn function(self) -> &'static str {
+        match self {
+            Self::Errno => "ov_unsupported_errno",
+            Self::NegativeErrno => "ov_unsupported_negative_errno",
+            Self::Null => "ov_unsupported_null",
+            Self::MinusOne => "ov_unsupported_minus_one",
+            Self::Zero => "ov_unsupported_zero",
+            Self::Nothing => "ov_unsupported_nothing",
+        }
+    }
+
+    /// For people.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Self::Errno => "`EOPNOTSUPP`",
+            Self::NegativeErrno => "`-EOPNOTSUPP`",
+            Self::Null => "`NULL`, errno `EOPNOTSUPP`",
+            Self::MinusOne => "-1, errno `EOPNOTSUPP`",
+            Self::Zero => "0, errno `EOPNOTSUPP`",
+            Self::Nothing => "does nothing",
+        }
+    }
+}
+
+/// One line of a public node.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Symbol {
+    pub status: Status,
+    pub returns: Option<Returns>,
+    #[serde(default)]
+    pub note: String,
+}
+
+/// One line of the inline section.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Inline {
+    pub status: Status,
+    pub slot: String,
+    #[serde(default)]
+    pub note: String,
+}
+
+/// The private nodes: all names in all of them.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Private {
+    pub nodes: Vec<u32>,
+    pub works: Vec<String>,
+    pub numbered_nothing: Vec<String>,
+    pub data: Vec<String>,
+    pub first_argument: Vec<String>,
+    pub minus_one: Vec<String>,
+    pub null: Vec<String>,
+    pub nothing: Vec<String>,
+    pub errno: Vec<String>,
+}
+
+impl Private {
+    /// Name and function of every private function that is not numbered.
+    pub(crate) fn functions(&self) -> Vec<(&str, String)> {
+        let mut all = Vec::new();
+        let groups = [
+            (&self.first_argument, "ov_unsupported_first_argument"),
+            (&self.minus_one, Returns::MinusOne.function()),
+            (&self.null, Returns::Null.function()),
+            (&self.nothing, Returns::Nothing.function()),
+            (&self.errno, Returns::Errno.function()),
+        ];
+        all.extend(self.works.iter().map(|name| (name.as_str(), format!("ov_{name}"))));
+        for (names, function) in groups {
+            all.extend(names.iter().map(|name| (name.as_str(), function.to_owned())));
+        }
+        all
+    }
+}
+
+impl Table {
+    /// Reads and checks the table.
+    pub(crate) fn read() -> Result<Self> {
+        let path = root().join("app/ibverbs/symbols.toml");
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let table: Self = toml::from_str(&text).with_context(|| path.display().to_string())?;
+        table.check().with_context(|| path.display().to_string())?;
+        Ok(table)
+    }
+
+    fn check(&self) -> Result<()> {
+        let mut seen = BTreeMap::new();
+        for (node, symbols) in &self.nodes {
+            for (name, symbol) in symbols {
+                if let Some(other) = seen.insert(name, node) {
+                    bail!("{name} is in {other} and in {node}");
+                }
+                match (symbol.status, symbol.returns) {
+                    (Status::Unsupported, None) => bail!("{name}: `returns` is missing"),
+                    (Status::Works | Status::Partly, Some(_)) => {
+                        bail!("{name}: `returns` is for unsupported symbols")
+                    }
+                    (Status::Partly, None) if symbol.note.is_empty() => {
+                        bail!("{name}: a `note` must say what is missing")
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Public nodes, oldest first; the order in which each depends on the one before.
+    pub(crate) fn nodes_in_order(&self) -> Vec<(&str, &BTreeMap<String, Symbol>)> {
+        let mut nodes: Vec<_> =
+            self.nodes.iter().map(|(name, symbols)| (name.as_str(), symbols)).collect();
+        nodes.sort_by_key(|(name, _)| {
+            let number = name.rsplit(['.', '_']).next().and_then(|n| n.parse::<u32>().ok());
+            (!name.starts_with("IBVERBS"), number)
+        });
+        nodes
+    }
+
+    /// Every `ov_` function that the entry points jump to, except the answers of unsupported ones.
+    pub(crate) fn wanted_functions(&self) -> Vec<String> {
+        let public = self.nodes.values().flatten();
+        let public = public.filter(|(_, symbol)| symbol.status != Status::Unsupported);
+        let names = public.map(|(name, _)| name).chain(&self.private.works);
+        names.map(|name| format!("ov_{name}")).collect()
+    }
+}
