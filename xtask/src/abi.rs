@@ -8,9 +8,9 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::elf::{self, Export};
-use crate::matrix;
 use crate::run::{output, root};
 use crate::symbols::Table;
+use crate::{glibc, matrix};
 
 const INSTALLED: &str = "/usr/lib/x86_64-linux-gnu/libibverbs.so.1";
 
@@ -37,6 +37,11 @@ pub(crate) fn run() -> Result<()> {
     } else {
         println!("no installed libibverbs to compare with");
     }
+    let (major, minor) = elf::glibc_floor(&library)?.newest;
+    if (major, minor) > glibc::WANTED {
+        bail!("the library needs glibc {major}.{minor}, more than {:?}", glibc::WANTED);
+    }
+    println!("needs glibc {major}.{minor}");
     programs_load(&library)
 }
 

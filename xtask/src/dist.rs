@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::elf;
 use crate::exports::{Machine, assembly, version_script};
+use crate::glibc;
 use crate::run::{cargo, root, run as execute, target_directory};
 use crate::symbols::{Status, Table};
 
@@ -20,23 +21,18 @@ const PACKAGES: [&str; 3] = ["omniverbd", "omniverb", "omniverb_limits"];
 /// The task.
 pub(crate) fn run(flags: &[&str]) -> Result<()> {
     let mut debug = false;
-    let mut release = false;
     let mut programs = true;
     for flag in flags {
         match *flag {
             "--debug" => debug = true,
-            "--release" => release = true,
             "--library" => programs = false,
             _ => bail!("unknown flag {flag}"),
         }
     }
-    if debug && release {
-        bail!("--debug and --release exclude each other");
-    }
     if programs {
         build_programs(debug)?;
     }
-    build_library(debug, release)
+    build_library(debug)
 }
 
 fn build_programs(debug: bool) -> Result<()> {
@@ -58,7 +54,7 @@ fn build_programs(debug: bool) -> Result<()> {
     Ok(())
 }
 
-fn build_library(debug: bool, release: bool) -> Result<()> {
+fn build_library(debug: bool) -> Result<()> {
     let table = Table::read()?;
     let mut build = cargo();
     build.args(["build", "-p", "omniverb_ibverbs", "--lib"]);
@@ -72,12 +68,20 @@ fn build_library(debug: bool, release: bool) -> Result<()> {
 
     let work = target.join("dist");
     std::fs::create_dir_all(&work)?;
-    let script = work.join("libibverbs.map");
-    let entries = work.join("entries.S");
-    std::fs::write(&script, version_script(&table))?;
-    std::fs::write(&entries, assembly(&table, Machine::host()))?;
+    let parts = Parts {
+        script: work.join("libibverbs.map"),
+        entries: work.join("entries.S"),
+        jumps: work.join("glibc.S"),
+        archive,
+    };
+    std::fs::write(&parts.script, version_script(&table))?;
+    std::fs::write(&parts.entries, assembly(&table, Machine::host()))?;
+    std::fs::write(&parts.jumps, "")?;
     let linked = work.join(SONAME);
-    link(&linked, &entries, &archive, &script, debug, release)?;
+    link(&linked, &parts, debug)?;
+    // Once more, now that we know which functions were bound to versions that are too new.
+    std::fs::write(&parts.jumps, glibc::jumps(&linked, Machine::host())?)?;
+    link(&linked, &parts, debug)?;
 
     let folder = root().join("dist/lib");
     std::fs::create_dir_all(&folder)?;
@@ -108,30 +112,28 @@ fn check_functions(table: &Table, archive: &Path) -> Result<()> {
     Ok(())
 }
 
-fn link(
-    to: &Path,
-    entries: &Path,
-    archive: &Path,
-    script: &Path,
-    debug: bool,
-    release: bool,
-) -> Result<()> {
-    let mut cc = compiler(release)?;
-    cc.arg("-shared").arg("-o").arg(to).arg(entries).arg(archive);
-    cc.arg(format!("-Wl,--version-script={}", script.display()));
+/// What is linked together.
+struct Parts {
+    script: PathBuf,
+    entries: PathBuf,
+    jumps: PathBuf,
+    archive: PathBuf,
+}
+
+fn link(to: &Path, parts: &Parts, debug: bool) -> Result<()> {
+    let mut cc = Command::new("cc");
+    cc.args(["-O2", "-fPIC", "-shared", "-o"]).arg(to);
+    cc.arg(&parts.entries).arg(&parts.jumps).arg(root().join("app/ibverbs/compat.c"));
+    cc.arg(&parts.archive);
+    cc.arg(format!("-Wl,--version-script={}", parts.script.display()));
     cc.arg(format!("-Wl,-soname,{SONAME}"));
     cc.args(["-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,nodelete", "-Wl,-z,defs"]);
-    cc.args(["-Wl,--gc-sections", "-Wl,--as-needed"]);
+    cc.args(["-Wl,-z,noexecstack", "-Wl,--gc-sections"]);
     if !debug {
         cc.args(["-Wl,-O1", "-Wl,--strip-debug"]);
     }
-    cc.args(["-lpthread", "-ldl", "-lm"]);
+    cc.arg("-lm").args(glibc::LIBRARIES);
     execute(&mut cc)
-}
-
-/// What links the library.
-fn compiler(_release: bool) -> Result<Command> {
-    Ok(Command::new("cc"))
 }
 
 /// Puts a file in place in one step: a running program keeps the old one.

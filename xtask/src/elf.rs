@@ -69,10 +69,15 @@ pub(crate) fn glibc_floor(library: &Path) -> Result<Floor> {
         let Some((_, rest)) = line.split_once("GLIBC_") else { continue };
         let mut words = rest.split_whitespace();
         let version = words.next().unwrap_or("").trim_end_matches(')');
-        let mut numbers = version.split('.').map(|n| n.parse().unwrap_or(0));
-        let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+        let Some(version) = parse_version(version) else { continue };
         symbols.entry(version).or_default().push(words.next().unwrap_or("?").to_owned());
     }
     let newest = symbols.keys().next_back().copied().unwrap_or((0, 0));
     Ok(Floor { newest, symbols })
+}
+
+/// Major and minor of `2.28` or `2.2.5`; nothing for names like `PRIVATE`.
+pub(crate) fn parse_version(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split('.');
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }

@@ -4,6 +4,7 @@ mod abi;
 mod dist;
 mod elf;
 mod exports;
+mod glibc;
 mod layers;
 mod matrix;
 mod run;
@@ -15,9 +16,9 @@ use std::process::ExitCode;
 const HELP: &str = "\
 cargo xtask <task>
 
-  dist [--debug] [--release] [--library]
-               everything into dist/bin and dist/lib; --release links for old glibc versions,
-               --debug builds fast and unoptimised, --library leaves the programs out
+  dist [--debug] [--library]
+               everything into dist/bin and dist/lib; --debug builds fast and unoptimised,
+               --library leaves the programs out
   abi          the library in dist/lib against the symbol table, the installed libibverbs and
                the programs linked to it
   matrix [--check]

@@ -54,10 +54,8 @@ fn page(table: &Table) -> String {
     let count = |status| public.iter().filter(|(_, s)| s.status == status).count();
     let inline = |status| table.inline.values().filter(|s| s.status == status).count();
     out += "\n| | works | partly | not offered |\n|---|---|---|---|\n";
-    for (what, count) in [
-        ("exported symbols", [Status::Works, Status::Partly, Status::Unsupported].map(count)),
-        ("inline verbs", [Status::Works, Status::Partly, Status::Unsupported].map(inline)),
-    ] {
+    let all = [Status::Works, Status::Partly, Status::Unsupported];
+    for (what, count) in [("exported symbols", all.map(count)), ("inline verbs", all.map(inline))] {
         writeln!(out, "| {what} | {} | {} | {} |", count[0], count[1], count[2]).ok();
     }
     out += "\n## Exported symbols\n\n| symbol | node | works | note |\n|---|---|---|---|\n";

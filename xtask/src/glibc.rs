@@ -1,0 +1,104 @@
+//! Lowers the glibc version that the library needs.
+//!
+//! A linker binds every function to the newest version that the installed glibc has, so a library
+//! linked on a new system does not load on an old one, although the old function would do. glibc
+//! keeps the old versions. For each function that was bound to a version that is too new we put a
+//! jump of the same name into the library, and the jump goes to the old version.
+//!
+//! Functions that lived in libpthread and libdl once are in libc now; naming those libraries as
+//! needed makes an old system load them, and a new one has empty ones for this very purpose.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::elf::{Floor, glibc_floor, parse_version};
+use crate::exports::Machine;
+use crate::run::output;
+
+/// RHEL 8 and Debian 10 have it; so does everything newer.
+pub(crate) const WANTED: (u32, u32) = (2, 28);
+
+/// What to hand to the linker besides the jumps.
+pub(crate) const LIBRARIES: [&str; 3] =
+    ["-Wl,--no-as-needed", "-l:libpthread.so.0", "-l:libdl.so.2"];
+
+/// The jumps that `library`, as linked plainly, needs; empty if it needs none.
+pub(crate) fn jumps(library: &Path, machine: Machine) -> Result<String> {
+    let floor = glibc_floor(library)?;
+    let too_new = too_new(&floor);
+    let old = old_versions()?;
+    let mut out = String::new();
+    let mut missing = Vec::new();
+    for name in too_new {
+        match old.get(name) {
+            Some(version) => jump(&mut out, machine, name, &version.text),
+            None => missing.push(name),
+        }
+    }
+    if !missing.is_empty() {
+        bail!(
+            "glibc {}.{} does not have {}; write them in app/ibverbs/compat.c",
+            WANTED.0,
+            WANTED.1,
+            missing.join(", ")
+        );
+    }
+    Ok(out)
+}
+
+fn too_new(floor: &Floor) -> impl Iterator<Item = &str> {
+    let newer = floor.symbols.iter().filter(|(version, _)| **version > WANTED);
+    newer.flat_map(|(_, names)| names.iter().map(String::as_str))
+}
+
+/// A version of a function.
+struct Version {
+    text: String,
+    number: (u32, u32),
+}
+
+/// For each function of the installed glibc: its newest version that is old enough.
+fn old_versions() -> Result<BTreeMap<String, Version>> {
+    let mut old: BTreeMap<String, Version> = BTreeMap::new();
+    for library in ["libc.so.6", "libm.so.6"] {
+        let path = output(Command::new("cc").arg(format!("-print-file-name={library}")))?;
+        let text = output(Command::new("nm").args(["-D", "--defined-only", path.trim()]))?;
+        for line in text.lines() {
+            let mut words = line.split_whitespace().skip(1);
+            let (Some(kind), Some(symbol)) = (words.next(), words.next()) else { continue };
+            let Some((name, version)) = symbol.split_once('@') else { continue };
+            let version = version.trim_start_matches('@');
+            let Some(number) = version.strip_prefix("GLIBC_").and_then(parse_version) else {
+                continue;
+            };
+            if !matches!(kind, "T" | "W" | "i") || number > WANTED {
+                continue;
+            }
+            if old.get(name).is_none_or(|best| number > best.number) {
+                old.insert(name.to_owned(), Version { text: version.to_owned(), number });
+            }
+        }
+    }
+    Ok(old)
+}
+
+fn jump(out: &mut String, machine: Machine, name: &str, version: &str) {
+    let target = format!("old_{name}");
+    let body = match machine {
+        Machine::X86_64 => format!("jmp *{target}@GOTPCREL(%rip)"),
+        Machine::Aarch64 => {
+            format!("adrp x16, :got:{target}; ldr x16, [x16, :got_lo12:{target}]; br x16")
+        }
+    };
+    write!(
+        out,
+        ".symver {target}, {name}@{version}\n.section .text.{name},\"ax\",%progbits\n\
+         .p2align 4\n.globl {name}\n.hidden {name}\n.type {name}, %function\n\
+         {name}: {body}\n.size {name}, .-{name}\n"
+    )
+    .ok();
+}
