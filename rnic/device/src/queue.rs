@@ -134,6 +134,11 @@ impl ReceiveQueue {
         })
     }
 
+    /// Puts the receive that was taken last back to the front.
+    pub fn put_back(&mut self) {
+        self.taken -= 1;
+    }
+
     /// Forgets all.
     pub fn clear(&mut self) {
         self.posted = 0;

@@ -288,16 +288,21 @@ impl Endpoint {
         self.theirs.load(word::RNR_TIMER, Ordering::Relaxed).clamp(10_000, 655_360_000)
     }
 
-    /// How often the peer reported that our oldest request lacked a receive.
-    pub fn peer_rnr(&self) -> u64 {
-        self.theirs.load(word::RNR, Ordering::Acquire)
+    /// Whether the oldest request the peer has not consumed waits there for a receive.
+    pub fn peer_lacks_receive(&mut self) -> Result<bool, Broken> {
+        let stalled = self.theirs.load(word::RNR, Ordering::Acquire);
+        let consumed = self.requests_out.consumed(self.requests_out.position())?;
+        Ok(stalled == layout::RNR_VALID | consumed)
     }
 
     /// The request at the head lacks a receive.
-    pub fn report_rnr(&mut self) {
-        let count = self.ours.load(word::RNR, Ordering::Relaxed);
-        self.ours.store(word::RNR, count.wrapping_add(1), Ordering::Release);
-        self.notify_blocked();
+    pub fn report_lack_of_receive(&mut self) {
+        self.publish_requests();
+        let stalled = layout::RNR_VALID | self.requests_in.position();
+        if self.ours.load(word::RNR, Ordering::Relaxed) != stalled {
+            self.ours.store(word::RNR, stalled, Ordering::Release);
+            self.notify_blocked();
+        }
     }
 
     /// Whether we look at the rings by ourselves; if not, the peer sets our ready bit.

@@ -51,8 +51,8 @@ pub mod word {
     pub const RNR_TIMER: usize = 0xd8;
     /// 1: this side waits for consumption or credits; set its ready bit when there is news.
     pub const BLOCKED: usize = 0xe0;
-    /// Not 0: the request at the head of the peer's ring waits for a receive to be posted.
-    /// Counts up with every new such wait.
+    /// [`super::RNR_VALID`] and a position: the request at that position of the peer's ring waits
+    /// for a receive to be posted.
     pub const RNR: usize = 0xe8;
     /// This side's path MTU in bytes; a UD sender's datagram must fit.
     pub const MTU: usize = 0xf0;
@@ -61,6 +61,9 @@ pub mod word {
 /// Credits word of a side whose receives cannot be promised to one link (SRQ, UD): senders
 /// complete when their message was consumed.
 pub const NO_CREDITS: u64 = u64::MAX;
+
+/// Marks [`word::RNR`] as set.
+pub const RNR_VALID: u64 = 1 << 63;
 
 /// Values of [`word::STATE`].
 pub mod state {

@@ -12,6 +12,7 @@ macro_rules! bodies {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
         #[repr(C)]
+        #[allow(missing_docs)] // fields whose name says it all
         pub struct $name { $($(#[$fdoc])* pub $field: $ty),* }
     )*};
 }

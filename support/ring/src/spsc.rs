@@ -244,6 +244,11 @@ impl<M: WordMemory> Consumer<M> {
         self.position += record.bytes as u64;
     }
 
+    /// Bytes ever passed, pads included.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
     /// Bytes passed but not published.
     #[inline(always)]
     pub fn unpublished(&self) -> u64 {

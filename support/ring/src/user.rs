@@ -24,6 +24,11 @@ impl UserMemory {
         Self { address, length }
     }
 
+    /// Lends bytes of our own for the length of a call.
+    pub fn lend<R>(bytes: &[u8], borrower: impl FnOnce(UserMemory) -> R) -> R {
+        borrower(Self { address: bytes.as_ptr() as usize, length: bytes.len() })
+    }
+
     /// The empty range.
     pub const EMPTY: Self = Self { address: 0, length: 0 };
 

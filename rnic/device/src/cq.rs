@@ -1,0 +1,203 @@
+//! The completion queue: private to the process, filled by QPs, emptied by polls.
+
+use crate::constants::{Wc, status};
+use crate::poller::Watch;
+use crate::shared::{AsyncEvent, Shared, lock};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Where notifications go: a completion channel.
+pub trait CompletionEvents: Send + Sync {
+    /// The armed CQ with this cookie got a completion.
+    fn completion(&self, cookie: usize);
+}
+
+/// What a polled completion gives back to its queue.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Release {
+    /// A send: everything up to this position.
+    Send { slot: u32, position: u64 },
+    /// One receive.
+    Receive { slot: u32 },
+}
+
+struct Entry {
+    wc: Wc,
+    release: Release,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Armed {
+    No,
+    Solicited,
+    Any,
+}
+
+struct Inner {
+    entries: VecDeque<Entry>,
+    capacity: usize,
+    armed: Armed,
+    overflowed: bool,
+}
+
+/// A completion queue.
+pub struct Cq {
+    inner: Mutex<Inner>,
+    /// Entries, readable without the lock.
+    length: AtomicUsize,
+    events: Option<Arc<dyn CompletionEvents>>,
+    /// The application's object, for events.
+    pub cookie: AtomicUsize,
+    pub(crate) watch: Watch,
+    pub(crate) polls: AtomicU64,
+    /// `polls` when the progress thread last looked.
+    pub(crate) polls_seen: AtomicU64,
+    pub(crate) is_armed: AtomicBool,
+    /// QPs and SRQs that use it.
+    users: AtomicUsize,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Cq {
+    /// A queue for `capacity` completions.
+    pub fn new(
+        shared: &Arc<Shared>,
+        capacity: u32,
+        events: Option<Arc<dyn CompletionEvents>>,
+    ) -> Arc<Cq> {
+        let cq = Arc::new(Cq {
+            inner: Mutex::new(Inner {
+                entries: VecDeque::with_capacity((capacity as usize).min(4096)),
+                capacity: capacity as usize,
+                armed: Armed::No,
+                overflowed: false,
+            }),
+            length: AtomicUsize::new(0),
+            events,
+            cookie: AtomicUsize::new(0),
+            watch: Watch::default(),
+            polls: AtomicU64::new(0),
+            polls_seen: AtomicU64::new(0),
+            is_armed: AtomicBool::new(false),
+            users: AtomicUsize::new(0),
+            shared: shared.clone(),
+        });
+        let mut cqs = lock(&shared.cqs);
+        cqs.retain(|cq| cq.strong_count() > 0);
+        cqs.push(Arc::downgrade(&cq));
+        cq
+    }
+
+    /// Completions it can hold.
+    pub fn capacity(&self) -> u32 {
+        lock(&self.inner).capacity as u32
+    }
+
+    /// Changes the capacity; false if more completions than that are waiting.
+    pub fn resize(&self, capacity: u32) -> bool {
+        let mut inner = lock(&self.inner);
+        if inner.entries.len() > capacity as usize {
+            return false;
+        }
+        inner.capacity = capacity as usize;
+        true
+    }
+
+    /// Whether QPs still use it.
+    pub fn is_busy(&self) -> bool {
+        self.users.load(Ordering::Acquire) != 0
+    }
+
+    pub(crate) fn use_by_one(&self, more: bool) {
+        if more {
+            self.users.fetch_add(1, Ordering::AcqRel);
+        } else {
+            self.users.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// The next completion that is added (or the next solicited or failed one) raises an event.
+    pub fn arm(&self, solicited_only: bool) {
+        let mut inner = lock(&self.inner);
+        // A pending request for any completion is not weakened (specification 11.4.2.2).
+        if inner.armed != Armed::Any {
+            inner.armed = if solicited_only { Armed::Solicited } else { Armed::Any };
+        }
+        self.is_armed.store(true, Ordering::Release);
+        drop(inner);
+        self.shared.host.armed();
+    }
+
+    /// Takes up to `out.len()` completions, without looking for new ones.
+    #[inline(always)]
+    pub(crate) fn take(&self, out: &mut [Wc]) -> usize {
+        if self.length.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        let mut inner = lock(&self.inner);
+        let count = out.len().min(inner.entries.len());
+        for (place, entry) in out.iter_mut().zip(inner.entries.drain(..count)) {
+            *place = entry.wc;
+            match entry.release {
+                Release::Send { slot, position } => {
+                    self.shared.released(slot).sends.store(position, Ordering::Release);
+                }
+                Release::Receive { slot } => {
+                    self.shared.released(slot).receives.fetch_add(1, Ordering::Release);
+                }
+            }
+        }
+        self.length.store(inner.entries.len(), Ordering::Release);
+        count
+    }
+
+    /// Adds a completion.
+    #[inline(always)]
+    pub(crate) fn push(&self, wc: Wc, release: Release, solicited: bool) {
+        let mut inner = lock(&self.inner);
+        if inner.entries.len() >= inner.capacity {
+            return self.overflow(&mut inner);
+        }
+        inner.entries.push_back(Entry { wc, release });
+        self.length.store(inner.entries.len(), Ordering::Release);
+        let fire = match inner.armed {
+            Armed::No => false,
+            Armed::Any => true,
+            Armed::Solicited => solicited || wc.status != status::SUCCESS,
+        };
+        if fire {
+            inner.armed = Armed::No;
+            self.is_armed.store(false, Ordering::Release);
+            drop(inner);
+            if let Some(events) = &self.events {
+                events.completion(self.cookie.load(Ordering::Acquire));
+            }
+        }
+    }
+
+    /// Completions that do not fit are lost, and the application is told once
+    /// (specification 11.6.3.1: CQ error).
+    #[cold]
+    fn overflow(&self, inner: &mut Inner) {
+        if !inner.overflowed {
+            inner.overflowed = true;
+            let cookie = self.cookie.load(Ordering::Acquire);
+            self.shared.host.async_event(AsyncEvent::CqError, cookie);
+        }
+    }
+
+    /// Removes the completions of a QP that is reset or destroyed; those of an SRQ give their
+    /// receive back.
+    pub(crate) fn purge(&self, qpn: u32) {
+        let mut inner = lock(&self.inner);
+        inner.entries.retain(|entry| {
+            let keep = entry.wc.qp_num != qpn;
+            if !keep && let Release::Receive { slot } = entry.release {
+                self.shared.released(slot).receives.fetch_add(1, Ordering::Release);
+            }
+            keep
+        });
+        self.length.store(inner.entries.len(), Ordering::Release);
+    }
+}

@@ -1,0 +1,94 @@
+//! Mappings of peers' regions that the daemon granted to a QP.
+
+use crate::limits::GRANTS_MAX;
+use omniverb_ring::Window;
+
+/// One grant: the whole pages of a region, mapped.
+#[derive(Clone)]
+pub struct Grant {
+    /// The peer's key.
+    pub rkey: u32,
+    /// `IBV_ACCESS_*` of the region.
+    pub access: u32,
+    /// The region, as the peer's requests name it.
+    pub address: u64,
+    /// Its length.
+    pub length: u64,
+    /// First address that is mapped.
+    pub page_start: u64,
+    /// The pages.
+    pub window: Window,
+}
+
+/// What a QP was granted, and what it asked for.
+#[derive(Default)]
+pub(crate) struct Grants {
+    epoch: u64,
+    list: Vec<Grant>,
+    asked: Vec<u32>,
+}
+
+/// How an access relates to a grant.
+pub(crate) enum Reach<'g> {
+    /// It lies wholly in mapped pages, at this offset.
+    Mapped(&'g Grant, usize),
+    /// Ask the daemon: nobody has yet.
+    Ask,
+    /// Let the responder decide.
+    Mediated,
+}
+
+impl Grants {
+    /// Looks an access up. `epoch`: the peer's, which voids everything when it moves.
+    #[inline(always)]
+    pub(crate) fn reach(
+        &mut self,
+        epoch: u64,
+        rkey: u32,
+        address: u64,
+        length: u64,
+        access: u32,
+    ) -> Reach<'_> {
+        if epoch != self.epoch {
+            self.void(epoch);
+        }
+        let Some(at) = self.list.iter().position(|grant| grant.rkey == rkey) else {
+            return if self.asked.contains(&rkey) || self.asked.len() >= GRANTS_MAX {
+                Reach::Mediated
+            } else {
+                self.asked.push(rkey);
+                Reach::Ask
+            };
+        };
+        let grant = &self.list[at];
+        let inside = address.checked_sub(grant.page_start).filter(|offset| {
+            let mapped = grant.window.len() as u64;
+            *offset <= mapped && length <= mapped - *offset && grant.access & access == access
+        });
+        match inside {
+            Some(offset) => Reach::Mapped(grant, offset as usize),
+            None => Reach::Mediated,
+        }
+    }
+
+    #[cold]
+    fn void(&mut self, epoch: u64) {
+        self.epoch = epoch;
+        self.list.clear();
+        self.asked.clear();
+    }
+
+    /// The daemon granted. Ignored unless it was asked for in this epoch.
+    pub(crate) fn insert(&mut self, epoch: u64, grant: Grant) -> bool {
+        if epoch != self.epoch || !self.asked.contains(&grant.rkey) {
+            return false;
+        }
+        self.list.retain(|other| other.rkey != grant.rkey);
+        self.list.push(grant);
+        true
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.void(0);
+    }
+}

@@ -1,0 +1,267 @@
+//! What a poll of an empty CQ looks at.
+//!
+//! A CQ *watches* a few links directly, the ones that had news lately: two loads each. All other
+//! links announce themselves by a bit in a bell's ready map: one load per peer process, however
+//! many QPs there are.
+//!
+//! Locks: a watch list may be held while *trying* for a QP, never while waiting for one; a QP may
+//! be held while waiting for a watch list.
+
+use crate::constants::Wc;
+use crate::cq::Cq;
+use crate::limits::{IDLE_POLLS_MAX, WATCHED_MAX};
+use crate::qp::{Inner, Qp};
+use crate::shared::{lock, try_lock};
+use omniverb_ring::{BellPage, Window};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+/// Bells looked at in one poll; with more peers than that, they take turns.
+const BELLS_PER_POLL: usize = 8;
+
+/// Our page of the bell that we share with one peer process, and which link is which bit.
+pub struct Bell {
+    /// Our page.
+    pub page: BellPage<Window>,
+    links: Mutex<HashMap<u32, (Weak<Qp>, usize)>>,
+}
+
+impl Bell {
+    /// A bell without links.
+    pub fn new(page: BellPage<Window>) -> Arc<Bell> {
+        Arc::new(Bell { page, links: Mutex::default() })
+    }
+
+    /// Bit `slot` stands for link `index` of `qp`.
+    pub fn bind(&self, slot: u32, qp: &Arc<Qp>, index: usize) {
+        lock(&self.links).insert(slot, (Arc::downgrade(qp), index));
+    }
+
+    fn find(&self, slot: u32) -> Option<(Arc<Qp>, usize)> {
+        let (qp, index) = lock(&self.links).get(&slot)?.clone();
+        Some((qp.upgrade()?, index))
+    }
+
+    /// Takes the links that have news.
+    fn ready(&self) -> Vec<(u32, Arc<Qp>, usize)> {
+        let mut slots = Vec::new();
+        self.page.take_ready(|slot| slots.push(slot));
+        slots.into_iter().filter_map(|s| self.find(s).map(|(qp, index)| (s, qp, index))).collect()
+    }
+}
+
+/// All bells of the process.
+#[derive(Default)]
+pub struct BellSource {
+    generation: AtomicU64,
+    list: Mutex<Arc<[Arc<Bell>]>>,
+}
+
+impl BellSource {
+    /// Adds a bell.
+    pub fn add(&self, bell: Arc<Bell>) {
+        let mut list = lock(&self.list);
+        *list = list.iter().cloned().chain([bell]).collect();
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Removes a bell: its peer is gone.
+    pub fn remove(&self, bell: &Arc<Bell>) {
+        let mut list = lock(&self.list);
+        *list = list.iter().filter(|other| !Arc::ptr_eq(other, bell)).cloned().collect();
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Arc<[Arc<Bell>]> {
+        lock(&self.list).clone()
+    }
+}
+
+struct Watched {
+    qp: Arc<Qp>,
+    index: usize,
+}
+
+#[derive(Default)]
+struct WatchList {
+    links: Vec<Watched>,
+    bells: Arc<[Arc<Bell>]>,
+    generation: u64,
+    turn: usize,
+}
+
+/// The links a CQ watches.
+#[derive(Default)]
+pub(crate) struct Watch {
+    list: Mutex<WatchList>,
+}
+
+impl Watch {
+    /// Stops watching a QP's links: they are gone.
+    pub(crate) fn forget(&self, qpn: u32) {
+        lock(&self.list).links.retain(|watched| watched.qp.number != qpn);
+    }
+}
+
+impl Cq {
+    /// Takes completions; if there are none, looks for news first. Returns how many.
+    #[inline(always)]
+    pub fn poll(&self, out: &mut [Wc]) -> usize {
+        // Only a hint for the progress thread: a lost count does no harm.
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        let count = self.take(out);
+        if count > 0 || out.is_empty() {
+            return count;
+        }
+        self.look();
+        self.take(out)
+    }
+
+    #[inline(always)]
+    fn look(&self) {
+        let Some(mut guard) = try_lock(&self.watch.list) else { return };
+        let list = &mut *guard;
+        let mut idle = None;
+        for (at, watched) in list.links.iter().enumerate() {
+            if let Some(mut inner) = watched.qp.try_inner()
+                && inner.look(&watched.qp, watched.index) > IDLE_POLLS_MAX
+            {
+                idle = Some(at);
+            }
+        }
+        if let Some(at) = idle
+            && list.links.len() > 1
+        {
+            let watched = list.links.swap_remove(at);
+            watched.unwatch();
+        }
+        self.look_at_bells(list);
+    }
+
+    #[inline(always)]
+    fn look_at_bells(&self, list: &mut WatchList) {
+        let source = &self.shared.bells;
+        let generation = source.generation.load(Ordering::Acquire);
+        if generation != list.generation {
+            list.generation = generation;
+            list.bells = source.all();
+        }
+        let count = list.bells.len();
+        for _ in 0..count.min(BELLS_PER_POLL) {
+            list.turn = if list.turn + 1 < count { list.turn + 1 } else { 0 };
+            if list.bells[list.turn].page.has_ready() {
+                let bell = list.bells[list.turn].clone();
+                self.answer(list, &bell);
+            }
+        }
+    }
+
+    /// Links of this bell have news.
+    #[inline(never)]
+    fn answer(&self, list: &mut WatchList, bell: &Bell) {
+        for (slot, qp, index) in bell.ready() {
+            let Some(mut inner) = qp.try_inner() else {
+                bell.page.set_ready(slot); // busy now; look again
+                continue;
+            };
+            inner.pump_link(&qp, index);
+            inner.advance(&qp);
+            let ours = std::ptr::eq(&*qp.recv_cq, self) || std::ptr::eq(&*qp.send_cq, self);
+            let known = list.links.iter().any(|w| Arc::ptr_eq(&w.qp, &qp) && w.index == index);
+            if !known && ours && list.links.len() < WATCHED_MAX && inner.watch(index) {
+                drop(inner);
+                list.links.push(Watched { qp, index });
+            }
+        }
+    }
+
+    /// For the progress thread: looks at the watched links, and stops watching them if nobody
+    /// polls any more. True if there was news.
+    pub(crate) fn look_for_progress(&self, nobody_polls: bool) -> bool {
+        let Some(mut list) = try_lock(&self.watch.list) else { return true };
+        let mut news = false;
+        for watched in &list.links {
+            if let Some(mut inner) = watched.qp.try_inner() {
+                news |= inner.look(&watched.qp, watched.index) == 0;
+            }
+        }
+        if nobody_polls {
+            for watched in std::mem::take(&mut list.links) {
+                watched.unwatch();
+            }
+        }
+        news
+    }
+}
+
+impl Watched {
+    /// From now on the peer must set our ready bit. It may have missed that just now, so the
+    /// progress thread looks once more a moment later.
+    #[cold]
+    fn unwatch(self) {
+        let mut inner = self.qp.inner();
+        inner.unwatch(self.index);
+        inner.look(&self.qp, self.index);
+        drop(inner);
+        let shared = self.qp.shared.clone();
+        lock(&shared.cooling).push(Arc::downgrade(&self.qp));
+        shared.host.attend();
+    }
+}
+
+impl Inner {
+    /// Looks at one link; returns for how many looks there has been no news.
+    #[inline(always)]
+    fn look(&mut self, qp: &Qp, index: usize) -> u32 {
+        let Some(link) = self.links.get_mut(index) else { return u32::MAX };
+        if link.endpoint.has_news() {
+            link.idle = 0;
+            self.pump_link(qp, index);
+            self.advance(qp);
+            return 0;
+        }
+        link.idle = link.idle.saturating_add(1);
+        let idle = link.idle;
+        if !self.sends.is_empty() {
+            self.advance(qp);
+        }
+        idle
+    }
+
+    fn watch(&mut self, index: usize) -> bool {
+        let Some(link) = self.links.get_mut(index) else { return false };
+        link.watchers += 1;
+        link.idle = 0;
+        link.endpoint.set_watched(true);
+        true
+    }
+
+    fn unwatch(&mut self, index: usize) {
+        if let Some(link) = self.links.get_mut(index) {
+            link.watchers = link.watchers.saturating_sub(1);
+            if link.watchers == 0 {
+                link.endpoint.set_watched(false);
+            }
+        }
+    }
+}
+
+/// For the progress thread: serves every link that announced itself. True if one did.
+pub(crate) fn answer_all(bells: &[Arc<Bell>]) -> bool {
+    let mut news = false;
+    for bell in bells.iter().filter(|bell| bell.page.has_ready()) {
+        for (slot, qp, index) in bell.ready() {
+            news = true;
+            match qp.try_inner() {
+                Some(mut inner) => {
+                    inner.pump_link(&qp, index);
+                    inner.advance(&qp);
+                }
+                None => bell.page.set_ready(slot),
+            }
+        }
+    }
+    news
+}

@@ -1,0 +1,417 @@
+//! The sending half of a QP: the send queue, its order, and its completions.
+//!
+//! A work request is tried at once, from the caller's own structures; only if it cannot finish
+//! there does it become an entry of the queue. Entries at the front are *started* (on their way),
+//! the rest wait their turn; completions come strictly in order.
+//!
+//! When does a request complete?
+//! * SEND into a promised receive (credit, and long enough): when it is in the ring.
+//! * Mapped WRITE, READ, atomic: when the bytes are copied.
+//! * UC, UD: when it is in the ring.
+//! * everything else: when the peer consumed it, or answered.
+
+mod mapped;
+mod response;
+mod transmit;
+mod waiting;
+
+pub(crate) use waiting::Wait;
+
+use crate::attributes::State;
+use crate::constants::{Wc, opcode, qp_type, send_flags, status, wc_opcode};
+use crate::cq::Release;
+use crate::gather::{Sge, resolve, total};
+use crate::limits::{MESSAGE_MAX, SGE_MAX};
+use crate::qp::{Inner, Qp};
+use crate::queue::SgeList;
+use crate::work::{Data, Destination, PostError, SendWork};
+use omniverb_link::Broken;
+use omniverb_ring::UserMemory;
+use std::sync::atomic::Ordering;
+
+/// A work request without its data.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Order {
+    pub(crate) wr_id: u64,
+    pub(crate) opcode: u32,
+    pub(crate) flags: u32,
+    pub(crate) immediate: u32,
+    pub(crate) address: u64,
+    pub(crate) rkey: u32,
+    pub(crate) compare_add: u64,
+    pub(crate) swap: u64,
+    pub(crate) destination: Option<Destination>,
+    /// Bytes in all.
+    pub(crate) length: u64,
+    /// Bytes handed to the link, or for a READ received.
+    pub(crate) done: u64,
+    /// Something of it is in the link already.
+    pub(crate) begun: bool,
+    /// The receive it goes into is promised.
+    pub(crate) promised: bool,
+    /// Number in the send queue: one more than sends posted before it.
+    pub(crate) position: u64,
+}
+
+/// Data of a queued work request.
+pub(crate) enum Kept {
+    Gather(SgeList),
+    Bytes(Box<[u8]>),
+}
+
+/// A work request that did not finish when it was posted.
+#[derive(Default)]
+pub(crate) struct SendEntry {
+    pub(crate) order: Order,
+    data: Kept,
+    pub(crate) finish: Finish,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Kept::Gather(SgeList::default())
+    }
+}
+
+/// When a started request is complete.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Finish {
+    /// Now.
+    #[default]
+    Done,
+    /// When the peer consumed our requests on link `.0` up to `.1`.
+    Consumed(usize, u64),
+    /// When the answer is complete.
+    Response,
+}
+
+/// What came of trying a request.
+pub(crate) enum Step {
+    /// It is on its way (or done).
+    Started(Finish),
+    /// Not now.
+    Wait(Why),
+    /// It fails.
+    Fail(u32),
+}
+
+/// Why a request cannot go now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// The ring is full.
+    Room,
+    /// The peer has no receive.
+    Receive,
+    /// There is no peer (yet, or any more).
+    Peer,
+    /// The datagram link is being made.
+    Link,
+    /// Earlier requests must finish first.
+    Order,
+}
+
+impl Order {
+    #[inline(always)]
+    fn needs_answer(&self) -> bool {
+        matches!(
+            self.opcode,
+            opcode::RDMA_READ | opcode::ATOMIC_CMP_AND_SWP | opcode::ATOMIC_FETCH_AND_ADD
+        )
+    }
+
+    fn is_atomic(&self) -> bool {
+        self.needs_answer() && self.opcode != opcode::RDMA_READ
+    }
+}
+
+/// Which opcodes a transport has.
+#[inline(always)]
+fn opcode_is_valid(kind: u32, code: u32) -> bool {
+    use opcode::*;
+    match kind {
+        qp_type::RC => code <= ATOMIC_FETCH_AND_ADD || code == SEND_WITH_INV,
+        qp_type::UC => code <= SEND_WITH_IMM || code == SEND_WITH_INV,
+        _ => matches!(code, SEND | SEND_WITH_IMM),
+    }
+}
+
+impl Inner {
+    /// Checks a work request and starts it, or queues it.
+    #[inline(always)]
+    pub(crate) fn post_send(&mut self, qp: &Qp, work: &SendWork<'_>) -> Result<(), PostError> {
+        if !matches!(self.state, State::Rts | State::Sqd | State::Sqe | State::Err)
+            || !opcode_is_valid(qp.kind, work.opcode)
+            || (qp.kind == qp_type::UD) != work.destination.is_some()
+        {
+            return Err(PostError::Invalid);
+        }
+        let length = match work.data {
+            Data::Gather(list) if list.len() <= qp.caps.send_sge_max as usize => total(list),
+            Data::Inline(parts) => {
+                let length: usize = parts.iter().map(UserMemory::len).sum();
+                if length > qp.caps.inline_max as usize {
+                    return Err(PostError::Invalid);
+                }
+                length as u64
+            }
+            Data::Gather(_) => return Err(PostError::Invalid),
+        };
+        let released = qp.shared.released(qp.slot).sends.load(Ordering::Acquire);
+        if self.posted - released >= u64::from(qp.caps.send_max) {
+            return Err(PostError::Full);
+        }
+        self.posted += 1;
+        let mut order = Order {
+            wr_id: work.wr_id,
+            opcode: work.opcode,
+            flags: work.flags,
+            immediate: work.immediate,
+            address: work.address,
+            rkey: work.rkey,
+            compare_add: work.compare_add,
+            swap: work.swap,
+            destination: work.destination,
+            length,
+            done: 0,
+            begun: false,
+            promised: false,
+            position: self.posted,
+        };
+        if self.sends.is_empty() && self.state == State::Rts {
+            match self.attempt(qp, &mut order, &work.data) {
+                Ok(Step::Started(Finish::Done)) => {
+                    self.complete_order(qp, &order, status::SUCCESS);
+                    return Ok(());
+                }
+                Ok(Step::Started(finish)) => {
+                    self.sends.push_back(SendEntry { order, data: keep(&work.data, &order), finish });
+                    self.started = 1;
+                    self.settle(qp);
+                    return Ok(());
+                }
+                Ok(Step::Wait(_)) => {}
+                Ok(Step::Fail(why)) => {
+                    self.sends.push_back(SendEntry {
+                        order,
+                        data: Kept::Gather(SgeList::default()),
+                        finish: Finish::Done,
+                    });
+                    self.enter_error(qp, Some(why));
+                    return Ok(());
+                }
+                Err(Broken) => {
+                    self.broken(qp, 0);
+                }
+            }
+        }
+        let data = keep(&work.data, &order);
+        self.enqueue(qp, SendEntry { order, data, finish: Finish::Done });
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn enqueue(&mut self, qp: &Qp, entry: SendEntry) {
+        match self.state {
+            State::Err | State::Sqe => self.complete_send(qp, &entry, status::WR_FLUSH_ERR),
+            _ => {
+                self.sends.push_back(entry);
+                self.advance(qp);
+            }
+        }
+    }
+
+    /// Tries a request that has no unstarted request before it.
+    #[inline(always)]
+    fn attempt(&mut self, qp: &Qp, order: &mut Order, data: &Data<'_>) -> Result<Step, Broken> {
+        if order.length > MESSAGE_MAX || (order.is_atomic() && order.length != 8) {
+            return Ok(Step::Fail(status::LOC_LEN_ERR));
+        }
+        match data {
+            Data::Inline(parts) => self.transmit(qp, order, parts),
+            Data::Gather([]) => self.transmit(qp, order, &[]),
+            Data::Gather([sge]) => {
+                let needed = local_access(order);
+                let regions = &qp.shared.regions;
+                match resolve(regions, &mut self.send_cache, qp.pd, sge, needed) {
+                    Some(part) => self.transmit(qp, order, &[part]),
+                    None => Ok(Step::Fail(status::LOC_PROT_ERR)),
+                }
+            }
+            Data::Gather(list) => self.attempt_list(qp, order, list),
+        }
+    }
+
+    #[inline(never)]
+    fn attempt_list(&mut self, qp: &Qp, order: &mut Order, list: &[Sge]) -> Result<Step, Broken> {
+        let mut parts = [UserMemory::EMPTY; SGE_MAX as usize];
+        for (part, sge) in parts.iter_mut().zip(list) {
+            let needed = local_access(order);
+            match resolve(&qp.shared.regions, &mut self.send_cache, qp.pd, sge, needed) {
+                Some(memory) => *part = memory,
+                None => return Ok(Step::Fail(status::LOC_PROT_ERR)),
+            }
+        }
+        self.transmit(qp, order, &parts[..list.len().min(SGE_MAX as usize)])
+    }
+
+    fn attempt_kept(&mut self, qp: &Qp, entry: &mut SendEntry) -> Result<Step, Broken> {
+        let SendEntry { order, data, .. } = entry;
+        match data {
+            Kept::Gather(list) => self.attempt(qp, order, &Data::Gather(list.as_slice())),
+            Kept::Bytes(bytes) => {
+                UserMemory::lend(bytes, |part| self.attempt(qp, order, &Data::Inline(&[part])))
+            }
+        }
+    }
+
+    /// Completes what is complete, starts what can start, and notes what waits.
+    pub(crate) fn advance(&mut self, qp: &Qp) {
+        if self.sends.is_empty() || !matches!(self.state, State::Rts | State::Sqd) {
+            return;
+        }
+        match self.try_advance(qp) {
+            Ok(()) => self.settle(qp),
+            Err((index, Broken)) => self.broken(qp, index),
+        }
+    }
+
+    fn try_advance(&mut self, qp: &Qp) -> Result<(), (usize, Broken)> {
+        self.reap(qp)?;
+        while self.started < self.sends.len() && self.state == State::Rts {
+            let at = self.started;
+            let mut entry = std::mem::take(&mut self.sends[at]);
+            let step = if self.must_wait(&entry.order) {
+                Ok(Step::Wait(Why::Order))
+            } else {
+                self.attempt_kept(qp, &mut entry)
+            };
+            self.sends[at] = entry;
+            let verdict = match step.map_err(|broken| (0, broken))? {
+                Step::Started(finish) => {
+                    self.sends[at].finish = finish;
+                    self.started += 1;
+                    if at == 0 {
+                        self.reap(qp)?;
+                    }
+                    continue;
+                }
+                // Completions come in order: whatever waits or fails behind others that are on
+                // their way is judged when it is the oldest.
+                _ if at > 0 => break,
+                Step::Fail(why) => Some(Verdict::Fail(why)),
+                Step::Wait(why) => self.note_wait(qp, at, why),
+            };
+            match verdict {
+                None => break,
+                Some(Verdict::Drop) => {
+                    self.sends[at].finish = Finish::Done;
+                    self.started += 1;
+                    self.reap(qp)?;
+                }
+                Some(Verdict::Fail(why)) => {
+                    self.enter_error(qp, Some(why));
+                    return Ok(());
+                }
+            }
+        }
+        self.reap(qp)?;
+        self.check_flight(qp)
+    }
+
+    /// Completes finished requests at the front, in order.
+    fn reap(&mut self, qp: &Qp) -> Result<(), (usize, Broken)> {
+        while self.started > 0 {
+            let Some(entry) = self.sends.front() else { break };
+            match entry.finish {
+                Finish::Done => {}
+                Finish::Response => break,
+                Finish::Consumed(index, position) => {
+                    let Some(link) = self.links.get_mut(index) else { break };
+                    match link.endpoint.request_consumed(position) {
+                        Ok(true) => {}
+                        Ok(false) => break,
+                        Err(broken) => return Err((index, broken)),
+                    }
+                }
+            }
+            self.started -= 1;
+            if let Some(entry) = self.sends.pop_front() {
+                self.complete_order(qp, &entry.order, status::SUCCESS);
+            }
+        }
+        self.check_drained(qp);
+        Ok(())
+    }
+
+    /// Fencing, and the bound on outstanding READs and atomics.
+    fn must_wait(&self, order: &Order) -> bool {
+        let outstanding = || {
+            let started = self.sends.iter().take(self.started);
+            started.filter(|entry| entry.finish == Finish::Response).count()
+        };
+        (order.flags & send_flags::FENCE != 0 && outstanding() > 0)
+            || (order.needs_answer()
+                && outstanding() >= usize::from(self.attributes.max_rd_atomic.max(1)))
+    }
+
+    pub(crate) fn complete_send(&mut self, qp: &Qp, entry: &SendEntry, why: u32) {
+        self.complete_order(qp, &entry.order, why);
+    }
+
+    /// Produces the completion: of signalled requests, and of every one that fails.
+    #[inline(always)]
+    fn complete_order(&mut self, qp: &Qp, order: &Order, why: u32) {
+        if why == status::SUCCESS {
+            self.meter.sent(order.length);
+            if order.flags & send_flags::SIGNALED == 0 && !qp.signal_all {
+                return;
+            }
+        }
+        let opcode = match order.opcode {
+            opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => wc_opcode::RDMA_WRITE,
+            opcode::RDMA_READ => wc_opcode::RDMA_READ,
+            opcode::ATOMIC_CMP_AND_SWP => wc_opcode::COMP_SWAP,
+            opcode::ATOMIC_FETCH_AND_ADD => wc_opcode::FETCH_ADD,
+            _ => wc_opcode::SEND,
+        };
+        let wc = Wc {
+            wr_id: order.wr_id,
+            status: why,
+            opcode,
+            byte_len: order.length as u32,
+            qp_num: qp.number,
+            ..Wc::default()
+        };
+        let release = Release::Send { slot: qp.slot, position: order.position };
+        qp.send_cq.push(wc, release, false);
+    }
+}
+
+/// What becomes of a request that waited too long.
+pub(crate) enum Verdict {
+    /// An unreliable message is lost: it completes.
+    Drop,
+    /// It fails with this status.
+    Fail(u32),
+}
+
+#[inline(always)]
+fn local_access(order: &Order) -> u32 {
+    if order.needs_answer() { crate::constants::access::LOCAL_WRITE } else { 0 }
+}
+
+/// Keeps what a queued request needs later; inline data is copied now.
+fn keep(data: &Data<'_>, order: &Order) -> Kept {
+    match data {
+        Data::Gather(list) => Kept::Gather(SgeList::new(list)),
+        Data::Inline(parts) => {
+            let mut bytes = vec![0; order.length as usize];
+            let mut at = 0;
+            for part in *parts {
+                part.read(&mut bytes[at..at + part.len()]);
+                at += part.len();
+            }
+            Kept::Bytes(bytes.into())
+        }
+    }
+}

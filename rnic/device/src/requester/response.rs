@@ -1,0 +1,114 @@
+//! Answers: READ data, atomic results, refusals.
+
+use super::mapped::scatter_number;
+use super::{Finish, Kept};
+use crate::attributes::State;
+use crate::constants::{access, opcode, status};
+use crate::gather::{pieces, resolve};
+use crate::qp::{Inner, Qp};
+use omniverb_link::{Broken, Nak, Response};
+use omniverb_ring::{Record, UserMemory};
+
+impl Inner {
+    /// Takes the answer at the head of link `index`.
+    pub(crate) fn handle_response(
+        &mut self,
+        qp: &Qp,
+        index: usize,
+        response: &Response,
+        record: &Record,
+    ) -> Result<(), Broken> {
+        if let Response::Nak { code } = *response {
+            return self.refused(qp, index, code);
+        }
+        if self.state == State::Rtr {
+            return Err(Broken); // nothing was asked
+        }
+        let started = self.sends.iter().take(self.started);
+        let at = started
+            .enumerate()
+            .find(|(_, entry)| entry.finish == Finish::Response)
+            .map(|(at, _)| at)
+            .ok_or(Broken)?;
+        let mut entry = std::mem::take(&mut self.sends[at]);
+        let placed = self.place(qp, index, &mut entry, response, record);
+        self.sends[at] = entry;
+        match placed? {
+            Placed::More => {}
+            Placed::Complete => self.sends[at].finish = Finish::Done,
+            Placed::Protection => {
+                // Those before it are complete or will never be: the peer answers in order.
+                self.enter_error(qp, Some(status::LOC_PROT_ERR));
+                return Ok(());
+            }
+        }
+        self.links[index].endpoint.pass_response(record);
+        Ok(())
+    }
+
+    fn place(
+        &mut self,
+        qp: &Qp,
+        index: usize,
+        entry: &mut super::SendEntry,
+        response: &Response,
+        record: &Record,
+    ) -> Result<Placed, Broken> {
+        let order = &mut entry.order;
+        let list = match &entry.data {
+            Kept::Gather(list) => list.as_slice(),
+            Kept::Bytes(_) => return Err(Broken), // a READ into inline data does not exist
+        };
+        let mut parts = Vec::with_capacity(list.len());
+        for sge in list {
+            let regions = &qp.shared.regions;
+            let cache = &mut self.send_cache;
+            match resolve(regions, cache, qp.pd, sge, access::LOCAL_WRITE) {
+                Some(part) => parts.push(part),
+                None => return Ok(Placed::Protection),
+            }
+        }
+        let link = &self.links[index].endpoint;
+        match *response {
+            Response::ReadData { last } if order.opcode == opcode::RDMA_READ => {
+                let length = record.length as u64;
+                let rest = order.length - order.done;
+                if length > rest || (last != (length == rest)) {
+                    return Err(Broken);
+                }
+                pieces(&parts, order.done, length, |at, piece: UserMemory| {
+                    link.response_payload(record, at as usize, piece);
+                });
+                order.done += length;
+                Ok(if last { Placed::Complete } else { Placed::More })
+            }
+            Response::AtomicResult { original } if order.is_atomic() => {
+                scatter_number(&parts, original);
+                Ok(Placed::Complete)
+            }
+            _ => Err(Broken),
+        }
+    }
+
+    /// The peer refused our oldest request that it has not consumed.
+    #[cold]
+    fn refused(&mut self, qp: &Qp, index: usize, code: Nak) -> Result<(), Broken> {
+        // Everything that was consumed before it succeeded.
+        self.reap(qp).map_err(|(_, broken)| broken)?;
+        let _ = index;
+        let why = match code {
+            Nak::InvalidRequest => status::REM_INV_REQ_ERR,
+            Nak::RemoteAccess => status::REM_ACCESS_ERR,
+            Nak::RemoteOperation => status::REM_OP_ERR,
+        };
+        self.enter_error(qp, Some(why));
+        Ok(())
+    }
+}
+
+/// What became of an answer.
+enum Placed {
+    More,
+    Complete,
+    Protection,
+}

@@ -1,0 +1,273 @@
+//! Puts requests into the ring.
+
+use super::{Finish, Order, Step, Why};
+use crate::constants::{opcode, qp_type, send_flags, status};
+use crate::gather::pieces;
+use crate::limits::{CHUNK, SGE_MAX};
+use crate::qp::{Inner, LinkEnd, Qp};
+use omniverb_link::endpoint::Credit;
+use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, PLACED, SOLICITED};
+use omniverb_link::{Broken, Request};
+use omniverb_ring::UserMemory;
+
+impl Inner {
+    #[inline(always)]
+    pub(super) fn transmit(
+        &mut self,
+        qp: &Qp,
+        order: &mut Order,
+        parts: &[UserMemory],
+    ) -> Result<Step, Broken> {
+        if qp.kind == qp_type::UD {
+            return Ok(self.transmit_datagram(qp, order, parts));
+        }
+        let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
+        if !link.endpoint.peer_is_open() {
+            return Ok(Step::Wait(Why::Peer));
+        }
+        match order.opcode {
+            opcode::SEND | opcode::SEND_WITH_IMM | opcode::SEND_WITH_INV => {
+                send(link, order, parts, qp.kind == qp_type::RC)
+            }
+            opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => {
+                if !order.begun
+                    && let Some(step) = self.write_mapped(qp, order, parts)?
+                {
+                    return Ok(step);
+                }
+                self.write(qp, order, parts)
+            }
+            _ => {
+                if let Some(step) = self.fetch_mapped(qp, order, parts)? {
+                    return Ok(step);
+                }
+                self.request(order)
+            }
+        }
+    }
+
+    /// WRITE through the ring. One with immediate data needs a receive at the other end.
+    fn write(&mut self, qp: &Qp, order: &mut Order, parts: &[UserMemory]) -> Result<Step, Broken> {
+        let with_immediate = order.opcode == opcode::RDMA_WRITE_WITH_IMM;
+        let reliable = qp.kind == qp_type::RC;
+        let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
+        if with_immediate && reliable && !order.begun && link.endpoint.credit() == Credit::None {
+            return Ok(Step::Wait(Why::Receive));
+        }
+        if !order.begun {
+            self.meter.mediated();
+        }
+        loop {
+            let chunk = (order.length - order.done).min(chunk_max(link));
+            let last = order.done + chunk == order.length;
+            let flags = ending(order, last);
+            let immediate = order.immediate;
+            let request = if order.begun {
+                Request::WriteMore { flags, immediate }
+            } else {
+                let (address, rkey, total) = (order.address, order.rkey, order.length);
+                Request::WriteFirst { flags, address, rkey, immediate, total }
+            };
+            if !send_chunk(link, &request, order, chunk, parts)? {
+                return Ok(Step::Wait(Why::Room));
+            }
+            if last {
+                break;
+            }
+        }
+        if with_immediate && link.endpoint.credit() != Credit::Unpromised {
+            link.endpoint.use_credit();
+        }
+        Ok(Step::Started(match reliable {
+            true => Finish::Consumed(0, link.endpoint.request_position()),
+            false => Finish::Done,
+        }))
+    }
+
+    /// Tells the peer that a WRITE with immediate data, already placed, is complete.
+    pub(super) fn write_placed(&mut self, order: &mut Order) -> Result<Step, Broken> {
+        let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
+        let request = Request::WriteFirst {
+            flags: ending(order, true) | PLACED,
+            address: order.address,
+            rkey: order.rkey,
+            immediate: order.immediate,
+            total: order.length,
+        };
+        if !link.endpoint.send_request(&request, 0, [])? {
+            return Ok(Step::Wait(Why::Room));
+        }
+        if link.endpoint.credit() != Credit::Unpromised {
+            link.endpoint.use_credit();
+        }
+        Ok(Step::Started(Finish::Consumed(0, link.endpoint.request_position())))
+    }
+
+    /// READ or atomic through the ring.
+    fn request(&mut self, order: &mut Order) -> Result<Step, Broken> {
+        let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
+        let Order { address, rkey, compare_add, swap, length, .. } = *order;
+        let request = match order.opcode {
+            opcode::RDMA_READ => Request::Read { address, rkey, length },
+            opcode::ATOMIC_CMP_AND_SWP => {
+                Request::CompareSwap { address, rkey, compare: compare_add, swap }
+            }
+            _ => Request::FetchAdd { address, rkey, add: compare_add },
+        };
+        if !link.endpoint.send_request(&request, 0, [])? {
+            return Ok(Step::Wait(Why::Room));
+        }
+        order.begun = true;
+        self.meter.mediated();
+        Ok(Step::Started(Finish::Response))
+    }
+
+    /// A datagram: to whom a link leads, if it fits, unless the Q_Key says to use our own.
+    fn transmit_datagram(&mut self, qp: &Qp, order: &mut Order, parts: &[UserMemory]) -> Step {
+        let Some(destination) = order.destination else {
+            return Step::Fail(status::LOC_QP_OP_ERR);
+        };
+        if order.length > 4096 {
+            return Step::Fail(status::LOC_LEN_ERR);
+        }
+        let Some(&index) = self.by_destination.get(&destination) else {
+            return self.seek(qp, destination);
+        };
+        let link = &mut self.links[index];
+        if !link.endpoint.peer_is_open() {
+            return Step::Wait(Why::Link);
+        }
+        // Bit 31: a privileged Q_Key, taken from the QP (specification 10.2.5).
+        let qkey = if order.rkey >> 31 != 0 { self.attributes.qkey } else { order.rkey };
+        let flags = ending(order, true);
+        let request = Request::Datagram { flags, immediate: order.immediate, qkey };
+        match link.endpoint.send_request(&request, order.length as usize, parts) {
+            Ok(true) => {
+                link.lossy = false;
+                Step::Started(Finish::Done)
+            }
+            Ok(false) if link.lossy => Step::Started(Finish::Done),
+            Ok(false) => {
+                link.endpoint.set_blocked(true);
+                Step::Wait(Why::Room)
+            }
+            Err(Broken) => {
+                self.forget_datagram_peer(destination.qpn);
+                Step::Started(Finish::Done)
+            }
+        }
+    }
+
+    /// No link to that destination yet: ask for one, unless it is known to lead nowhere.
+    #[cold]
+    fn seek(&mut self, qp: &Qp, destination: crate::work::Destination) -> Step {
+        let now = qp.shared.host.now();
+        self.unreachable.retain(|(_, until)| *until > now);
+        if self.unreachable.iter().any(|(other, _)| *other == destination) {
+            return Step::Started(Finish::Done); // lost, as on any network
+        }
+        if !self.asked.contains(&destination) {
+            self.asked.push(destination);
+            qp.shared.host.request_datagram_link(qp.number, destination);
+        }
+        Step::Wait(Why::Link)
+    }
+}
+
+/// SEND.
+#[inline(always)]
+fn send(
+    link: &mut LinkEnd,
+    order: &mut Order,
+    parts: &[UserMemory],
+    reliable: bool,
+) -> Result<Step, Broken> {
+    let credit = if reliable { link.endpoint.credit() } else { Credit::Unpromised };
+    if !order.begun {
+        match credit {
+            Credit::None => return Ok(Step::Wait(Why::Receive)),
+            Credit::Promised { floor } => order.promised = order.length <= floor,
+            Credit::Unpromised => order.promised = false,
+        }
+    }
+    loop {
+        let chunk = (order.length - order.done).min(chunk_max(link));
+        let last = order.done + chunk == order.length;
+        let first = if order.begun { 0 } else { FIRST };
+        let flags = ending(order, last) | first;
+        let request = Request::Send { flags, immediate: order.immediate };
+        let begins = !order.begun;
+        if !send_chunk(link, &request, order, chunk, parts)? {
+            return Ok(Step::Wait(Why::Room));
+        }
+        if begins && credit != Credit::Unpromised {
+            link.endpoint.use_credit();
+        }
+        if last {
+            break;
+        }
+    }
+    Ok(Step::Started(if order.promised || !reliable {
+        Finish::Done
+    } else {
+        Finish::Consumed(0, link.endpoint.request_position())
+    }))
+}
+
+/// Flags of a record that ends its message, or does not.
+#[inline(always)]
+fn ending(order: &Order, last: bool) -> u32 {
+    if !last {
+        return 0;
+    }
+    let solicited = if order.flags & send_flags::SOLICITED != 0 { SOLICITED } else { 0 };
+    let carries = match order.opcode {
+        opcode::SEND_WITH_IMM | opcode::RDMA_WRITE_WITH_IMM => IMMEDIATE,
+        opcode::SEND_WITH_INV => INVALIDATE,
+        _ => 0,
+    };
+    LAST | solicited | carries
+}
+
+#[inline(always)]
+fn chunk_max(link: &LinkEnd) -> u64 {
+    CHUNK.min(link.endpoint.request_payload_max()) as u64
+}
+
+/// One record with the next `chunk` bytes.
+#[inline(always)]
+fn send_chunk(
+    link: &mut LinkEnd,
+    request: &Request,
+    order: &mut Order,
+    chunk: u64,
+    parts: &[UserMemory],
+) -> Result<bool, Broken> {
+    let sent = if chunk == order.length {
+        link.endpoint.send_request(request, chunk as usize, parts)?
+    } else {
+        send_piece(link, request, order.done, chunk, parts)?
+    };
+    if sent {
+        order.begun = true;
+        order.done += chunk;
+    }
+    Ok(sent)
+}
+
+#[inline(never)]
+fn send_piece(
+    link: &mut LinkEnd,
+    request: &Request,
+    from: u64,
+    chunk: u64,
+    parts: &[UserMemory],
+) -> Result<bool, Broken> {
+    let mut list = [UserMemory::EMPTY; SGE_MAX as usize];
+    let mut count = 0;
+    pieces(parts, from, chunk, |_, piece| {
+        list[count] = piece;
+        count += 1;
+    });
+    link.endpoint.send_request(request, chunk as usize, &list[..count])
+}

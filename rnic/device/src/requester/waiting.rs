@@ -1,0 +1,129 @@
+//! Requests that wait: for a receive, for a peer, for room. Who waits too long fails.
+
+use super::{Finish, Verdict, Why};
+use crate::constants::{qp_type, status};
+use crate::limits::UNRELIABLE_WAIT;
+use crate::qp::{Inner, Qp};
+use crate::responder::Incoming;
+use omniverb_link::Broken;
+
+/// What the oldest unfinished request waits for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    why: Why,
+    position: u64,
+    /// Nanoseconds; `None`: for ever, news will come by itself.
+    pub(crate) deadline: Option<u64>,
+    retries: u8,
+}
+
+impl Inner {
+    /// The request at `at`, the oldest, waits. `Some`: it has waited too long.
+    #[cold]
+    pub(super) fn note_wait(&mut self, qp: &Qp, at: usize, why: Why) -> Option<Verdict> {
+        let position = self.sends[at].order.position;
+        let now = qp.shared.host.now();
+        match self.wait {
+            Some(wait) if wait.why == why && wait.position == position => {
+                match wait.deadline {
+                    Some(deadline) if now >= deadline => self.waited(qp, at, wait, now),
+                    _ => None,
+                }
+            }
+            _ => self.begin_wait(qp, why, position, now),
+        }
+    }
+
+    fn begin_wait(&mut self, qp: &Qp, why: Why, position: u64, now: u64) -> Option<Verdict> {
+        let reliable = qp.kind == qp_type::RC;
+        let retries = self.attributes.rnr_retry & 7;
+        let deadline = match why {
+            Why::Receive if retries == 0 => return Some(Verdict::Fail(status::RNR_RETRY_EXC_ERR)),
+            Why::Receive => {
+                self.meter.waited();
+                self.links.first().map(|link| now + link.endpoint.peer_rnr_timer())
+            }
+            Why::Peer if reliable => self.attributes.silence_max().map(|silence| now + silence),
+            Why::Room if reliable => None,
+            Why::Order => None,
+            Why::Room | Why::Peer => Some(now + UNRELIABLE_WAIT),
+            Why::Link => Some(now + 20 * UNRELIABLE_WAIT),
+        };
+        self.wait = Some(Wait { why, position, deadline, retries });
+        None
+    }
+
+    /// The deadline passed.
+    fn waited(&mut self, qp: &Qp, at: usize, wait: Wait, now: u64) -> Option<Verdict> {
+        match wait.why {
+            Why::Receive => {
+                // Seven means for ever (specification 9.7.5.2.8).
+                let retries = if wait.retries == 7 { 7 } else { wait.retries - 1 };
+                if retries == 0 {
+                    return Some(Verdict::Fail(status::RNR_RETRY_EXC_ERR));
+                }
+                let timer = self.links.first().map(|link| link.endpoint.peer_rnr_timer());
+                self.wait = Some(Wait { deadline: timer.map(|timer| now + timer), retries, ..wait });
+                None
+            }
+            _ if qp.kind == qp_type::RC => Some(Verdict::Fail(status::RETRY_EXC_ERR)),
+            _ => {
+                let destination = self.sends[at].order.destination;
+                let index = destination.and_then(|to| self.by_destination.get(&to).copied());
+                if let Some(link) = index.and_then(|index| self.links.get_mut(index)) {
+                    link.lossy = true;
+                }
+                Some(Verdict::Drop)
+            }
+        }
+    }
+
+    /// Looks after the oldest request if it is on its way: does the peer still take it?
+    pub(super) fn check_flight(&mut self, qp: &Qp) -> Result<(), (usize, Broken)> {
+        if self.started == 0 {
+            if self.sends.is_empty() {
+                self.wait = None;
+            }
+            return Ok(());
+        }
+        let unconsumed = matches!(self.sends[0].finish, Finish::Consumed(..));
+        let Some(link) = self.links.first_mut() else { return Ok(()) };
+        let why = if !link.endpoint.peer_is_open() {
+            Why::Peer
+        } else if unconsumed
+            && link.endpoint.peer_lacks_receive().map_err(|broken| (0, broken))?
+        {
+            Why::Receive
+        } else {
+            self.wait = None;
+            return Ok(());
+        };
+        if let Some(Verdict::Fail(why)) = self.note_wait(qp, 0, why) {
+            self.enter_error(qp, Some(why));
+        }
+        Ok(())
+    }
+
+    /// After every change of the send queue: tells the peer whether we wait for it, and the
+    /// progress thread whether to look after us.
+    #[inline(always)]
+    pub(crate) fn settle(&mut self, qp: &Qp) {
+        let unfinished = !self.sends.is_empty();
+        if qp.kind != qp_type::UD
+            && let Some(link) = self.links.first_mut()
+        {
+            let answering = matches!(link.incoming, Incoming::Read { .. } | Incoming::Answer { .. });
+            link.endpoint.set_blocked(unfinished || answering);
+        }
+        if unfinished && !self.on_waiting_list {
+            self.join_waiting_list(qp);
+        }
+    }
+
+    #[inline(never)]
+    fn join_waiting_list(&mut self, qp: &Qp) {
+        self.on_waiting_list = true;
+        crate::shared::lock(&qp.shared.waiting).push(qp.me.clone());
+        qp.shared.host.attend();
+    }
+}

@@ -1,0 +1,52 @@
+//! Atomics that travel. Executed with the CPU's own atomic instructions, so that they are atomic
+//! with mapped ones of other initiators and with the program's own.
+
+use super::{Incoming, Outcome};
+use crate::constants::access;
+use crate::qp::{Inner, Qp};
+use omniverb_link::{Broken, Nak, Response};
+use omniverb_ring::UserMemory;
+
+impl Inner {
+    pub(super) fn serve_atomic(
+        &mut self,
+        qp: &Qp,
+        index: usize,
+        address: u64,
+        rkey: u32,
+        execute: impl FnOnce(&UserMemory) -> Option<u64>,
+    ) -> Result<Outcome, Broken> {
+        let original = match self.links[index].incoming {
+            // Executed on an earlier turn, exactly once; only the answer is missing.
+            Incoming::Answer { original } => original,
+            Incoming::Idle => {
+                if self.attributes.access_flags & access::REMOTE_ATOMIC == 0
+                    || self.attributes.max_dest_rd_atomic == 0
+                    || !address.is_multiple_of(8)
+                {
+                    return Ok(Outcome::Refused(Nak::InvalidRequest, None));
+                }
+                let cell = match self.target(qp, rkey, access::REMOTE_ATOMIC, address, 8) {
+                    Ok((_, memory)) => memory,
+                    Err(nak) => return Ok(Outcome::Refused(nak, None)),
+                };
+                match execute(&cell) {
+                    Some(original) => original,
+                    // The IOVA is aligned, the memory behind it is not.
+                    None => return Ok(Outcome::Refused(Nak::InvalidRequest, None)),
+                }
+            }
+            _ => return Ok(Outcome::Refused(Nak::InvalidRequest, None)),
+        };
+        let link = &mut self.links[index];
+        let answer = Response::AtomicResult { original };
+        if !link.endpoint.send_response(&answer, UserMemory::EMPTY)? {
+            link.incoming = Incoming::Answer { original };
+            link.endpoint.set_blocked(true);
+            qp.shared.host.attend();
+            return Ok(Outcome::Later);
+        }
+        link.incoming = Incoming::Idle;
+        Ok(Outcome::Passed)
+    }
+}

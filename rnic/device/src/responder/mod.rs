@@ -1,0 +1,181 @@
+//! The receiving half of a QP: takes records off a link, checks them, places data into this
+//! process's own memory and completes this process's own receives.
+//!
+//! Checks come in the order of the InfiniBand specification (9.7.4): sequence, operation allowed,
+//! resources, length, key, execution. Nothing is placed before all checks that can be made on the
+//! first record of a message have been made.
+
+mod atomic;
+mod datagram;
+mod read;
+mod send;
+mod write;
+
+use crate::constants::{qp_type, status};
+use crate::qp::{Inner, Qp};
+use crate::queue::Receive;
+use crate::region::Region;
+use crate::shared::AsyncEvent;
+use omniverb_link::{Broken, Nak, Request, Response};
+use omniverb_ring::{Record, UserMemory};
+use std::sync::Arc;
+
+/// Requests served in one go, so that one busy peer does not keep a poll from returning.
+const BATCH: usize = 256;
+
+/// What is under way on one link, seen from the responder.
+pub(crate) enum Incoming {
+    /// Between messages.
+    Idle,
+    /// Inside a SEND.
+    Send { receive: Receive, placed: u64, capacity: u64 },
+    /// Inside a WRITE.
+    Write { region: Option<Arc<Region>>, address: u64, left: u64, total: u64 },
+    /// Answering a READ: so many bytes are out.
+    Read { sent: u64 },
+    /// An atomic was executed; its answer waits for room.
+    Answer { original: u64 },
+    /// Dropping the rest of a UC message.
+    Skip,
+    /// Never again.
+    Deaf,
+}
+
+/// What became of the request at the head.
+pub(crate) enum Outcome {
+    /// Done, take it off.
+    Passed,
+    /// It stays until something else happens.
+    Later,
+    /// Refused: the QP fails. The receive it took, if any, completes with the given status.
+    Refused(Nak, Option<(Receive, u32)>),
+}
+
+impl Inner {
+    /// Serves one link: answers first, they never wait; then requests.
+    pub(crate) fn serve(&mut self, qp: &Qp, index: usize) -> Result<(), Broken> {
+        if matches!(self.links[index].incoming, Incoming::Deaf) {
+            return Ok(());
+        }
+        while let Some((response, record)) = self.links[index].endpoint.next_response()? {
+            self.handle_response(qp, index, &response, &record)?;
+            if index >= self.links.len() || matches!(self.links[index].incoming, Incoming::Deaf) {
+                return Ok(());
+            }
+        }
+        for _ in 0..BATCH {
+            let Some((request, record)) = self.links[index].endpoint.next_request()? else { break };
+            self.note_traffic(qp);
+            match self.serve_request(qp, index, &request, &record)? {
+                Outcome::Passed => self.links[index].endpoint.pass_request(&record),
+                Outcome::Later => break,
+                Outcome::Refused(nak, receive) => {
+                    self.refuse(qp, index, nak, receive);
+                    return Ok(());
+                }
+            }
+        }
+        self.links[index].endpoint.publish_requests();
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn serve_request(
+        &mut self,
+        qp: &Qp,
+        index: usize,
+        request: &Request,
+        record: &Record,
+    ) -> Result<Outcome, Broken> {
+        if (qp.kind == qp_type::UD) != matches!(request, Request::Datagram { .. }) {
+            return Err(Broken);
+        }
+        match *request {
+            Request::Send { flags, immediate } => {
+                Ok(self.serve_send(qp, index, flags, immediate, record))
+            }
+            Request::WriteFirst { flags, address, rkey, immediate, total } => {
+                Ok(self.serve_write(qp, index, flags, (address, rkey, total), immediate, record))
+            }
+            Request::WriteMore { flags, immediate } => {
+                Ok(self.serve_write_more(qp, index, flags, immediate, record))
+            }
+            Request::Datagram { flags, immediate, qkey } => {
+                Ok(self.serve_datagram(qp, index, flags, immediate, qkey, record))
+            }
+            _ if qp.kind != qp_type::RC => Err(Broken),
+            Request::Read { address, rkey, length } => {
+                self.serve_read(qp, index, address, rkey, length)
+            }
+            Request::CompareSwap { address, rkey, compare, swap } => {
+                self.serve_atomic(qp, index, address, rkey, |cell| cell.compare_swap(compare, swap))
+            }
+            Request::FetchAdd { address, rkey, add } => {
+                self.serve_atomic(qp, index, address, rkey, |cell| cell.fetch_add(add))
+            }
+        }
+    }
+
+    /// Takes a receive for a message at the head of link `index`.
+    #[inline(always)]
+    fn take_receive(&mut self, qp: &Qp, index: usize) -> Option<Receive> {
+        let receive = match &qp.srq {
+            None => self.receives.take(),
+            Some(srq) => srq.take(&qp.me),
+        };
+        let link = &mut self.links[index];
+        if receive.is_none() {
+            if !link.starved {
+                link.starved = true;
+                self.meter.waited();
+            }
+            if qp.kind == qp_type::RC {
+                link.endpoint.report_lack_of_receive();
+            }
+        } else {
+            link.starved = false;
+        }
+        receive
+    }
+
+    /// Refuses the request at the head: tells the peer, completes the receive, fails the QP.
+    #[cold]
+    fn refuse(&mut self, qp: &Qp, index: usize, nak: Nak, receive: Option<(Receive, u32)>) {
+        let link = &mut self.links[index];
+        link.endpoint.publish_requests();
+        if qp.kind == qp_type::RC {
+            // If there is no room the peer times out instead, as if the NAK were lost.
+            let _ = link.endpoint.send_response(&Response::Nak { code: nak }, UserMemory::EMPTY);
+        }
+        let event = match (&receive, nak) {
+            (Some(_), _) => None,
+            (None, Nak::InvalidRequest) => Some(AsyncEvent::QpRequestError),
+            (None, Nak::RemoteAccess) => Some(AsyncEvent::QpAccessError),
+            (None, Nak::RemoteOperation) => Some(AsyncEvent::QpFatal),
+        };
+        if let Some((receive, why)) = receive {
+            self.complete_receive(qp, &receive, why);
+        }
+        self.enter_error(qp, Some(status::WR_FLUSH_ERR));
+        if let Some(event) = event {
+            qp.event(event);
+        }
+    }
+
+    /// Looks a remote key up for an access; the order of checks is that of the specification.
+    fn target(
+        &self,
+        qp: &Qp,
+        rkey: u32,
+        access: u32,
+        address: u64,
+        length: u64,
+    ) -> Result<(Arc<Region>, UserMemory), Nak> {
+        let region = qp.shared.regions.by_rkey(rkey).ok_or(Nak::RemoteAccess)?;
+        if region.pd != qp.pd || region.access & access != access {
+            return Err(Nak::RemoteAccess);
+        }
+        let part = region.part(address, length).ok_or(Nak::RemoteAccess)?;
+        Ok((region, part))
+    }
+}

@@ -1,0 +1,60 @@
+//! READ that travels: the region's bytes go into the response ring.
+
+use super::{Incoming, Outcome};
+use crate::constants::access;
+use crate::limits::{CHUNK, MESSAGE_MAX};
+use crate::qp::{Inner, Qp};
+use omniverb_link::{Broken, Nak, Response};
+
+impl Inner {
+    pub(super) fn serve_read(
+        &mut self,
+        qp: &Qp,
+        index: usize,
+        address: u64,
+        rkey: u32,
+        length: u64,
+    ) -> Result<Outcome, Broken> {
+        let mut sent = match self.links[index].incoming {
+            Incoming::Idle => 0,
+            Incoming::Read { sent } => sent,
+            _ => return Ok(Outcome::Refused(Nak::InvalidRequest, None)),
+        };
+        if self.attributes.access_flags & access::REMOTE_READ == 0
+            || self.attributes.max_dest_rd_atomic == 0
+            || length > MESSAGE_MAX
+        {
+            return Ok(Outcome::Refused(Nak::InvalidRequest, None));
+        }
+        let memory = if length == 0 {
+            omniverb_ring::UserMemory::EMPTY // a zero-length READ checks no key (C9-88)
+        } else {
+            match self.target(qp, rkey, access::REMOTE_READ, address, length) {
+                Ok((_, memory)) => memory,
+                Err(nak) => return Ok(Outcome::Refused(nak, None)),
+            }
+        };
+        let link = &mut self.links[index];
+        // The record is checked anew on every turn, so a peer that rewrote it meanwhile may have
+        // shortened the READ below what is out already.
+        if sent > length {
+            return Err(Broken);
+        }
+        loop {
+            let chunk = (length - sent).min(CHUNK.min(link.endpoint.response_payload_max()) as u64);
+            let last = sent + chunk == length;
+            let part = memory.skip(sent as usize).first(chunk as usize);
+            if !link.endpoint.send_response(&Response::ReadData { last }, part)? {
+                link.incoming = Incoming::Read { sent };
+                link.endpoint.set_blocked(true);
+                qp.shared.host.attend();
+                return Ok(Outcome::Later);
+            }
+            sent += chunk;
+            if last {
+                link.incoming = Incoming::Idle;
+                return Ok(Outcome::Passed);
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! SEND: into the oldest receive.
+
+use super::{Incoming, Outcome};
+use crate::constants::{Wc, access, qp_type, status, wc_flags, wc_opcode};
+use crate::gather::{Sge, resolve, total};
+use crate::qp::{Inner, LinkEnd, Qp};
+use crate::queue::Receive;
+use crate::region::RegionCache;
+use omniverb_link::Nak;
+use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, SOLICITED};
+use omniverb_ring::Record;
+use std::sync::atomic::Ordering;
+
+/// Copies the record's payload, from `skip` on, to bytes `offset ..` of a scatter list.
+/// False: the list names memory it may not.
+#[inline(always)]
+pub(super) fn scatter(
+    qp: &Qp,
+    cache: &mut RegionCache,
+    link: &LinkEnd,
+    record: &Record,
+    list: &[Sge],
+    offset: u64,
+) -> bool {
+    let (mut before, mut done) = (offset, 0);
+    for sge in list {
+        if done == record.length {
+            break;
+        }
+        let length = u64::from(sge.length);
+        if before >= length {
+            before -= length;
+            continue;
+        }
+        let regions = &qp.shared.regions;
+        let Some(memory) = resolve(regions, cache, qp.pd, sge, access::LOCAL_WRITE) else {
+            return false;
+        };
+        let target = memory.skip(before as usize).first(record.length - done);
+        link.endpoint.request_payload(record, done, target);
+        done += target.len();
+        before = 0;
+    }
+    done == record.length
+}
+
+impl Inner {
+    #[inline(always)]
+    pub(super) fn serve_send(
+        &mut self,
+        qp: &Qp,
+        index: usize,
+        flags: u32,
+        immediate: u32,
+        record: &Record,
+    ) -> Outcome {
+        let first = flags & FIRST != 0;
+        let incoming = std::mem::replace(&mut self.links[index].incoming, Incoming::Idle);
+        let (receive, placed, capacity) = match incoming {
+            Incoming::Idle if first => {
+                let Some(receive) = self.take_receive(qp, index) else { return Outcome::Later };
+                let capacity = total(receive.sges.as_slice());
+                (receive, 0, capacity)
+            }
+            Incoming::Send { receive, placed, capacity } if !first => (receive, placed, capacity),
+            // UC lost the end of a message: its receive serves the next one.
+            Incoming::Send { receive, capacity, .. } if qp.kind == qp_type::UC => {
+                (receive, 0, capacity)
+            }
+            other if qp.kind == qp_type::UC => return self.skip_uc(index, other, flags),
+            _ => return Outcome::Refused(Nak::InvalidRequest, None),
+        };
+        if placed + record.length as u64 > capacity {
+            return self.send_too_long(qp, index, flags, receive);
+        }
+        let link = &mut self.links[index];
+        let list = receive.sges.as_slice();
+        if !scatter(qp, &mut self.recv_cache, link, record, list, placed) {
+            return match qp.kind {
+                qp_type::RC => {
+                    Outcome::Refused(Nak::RemoteOperation, Some((receive, status::LOC_PROT_ERR)))
+                }
+                _ => {
+                    self.complete_receive(qp, &receive, status::LOC_PROT_ERR);
+                    self.skip_uc(index, Incoming::Skip, flags)
+                }
+            };
+        }
+        let placed = placed + record.length as u64;
+        if flags & LAST == 0 {
+            link.incoming = Incoming::Send { receive, placed, capacity };
+            return Outcome::Passed;
+        }
+        if flags & INVALIDATE != 0 && !self.invalidate(qp, immediate) {
+            return Outcome::Refused(Nak::RemoteAccess, Some((receive, status::LOC_QP_OP_ERR)));
+        }
+        self.deliver(qp, index, &receive, wc_opcode::RECV, placed, flags, immediate);
+        Outcome::Passed
+    }
+
+    /// A receive got its message.
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments)] // the fields of one completion
+    pub(super) fn deliver(
+        &mut self,
+        qp: &Qp,
+        index: usize,
+        receive: &Receive,
+        opcode: u32,
+        length: u64,
+        flags: u32,
+        immediate: u32,
+    ) {
+        let with_immediate = if flags & IMMEDIATE != 0 { wc_flags::WITH_IMM } else { 0 };
+        let with_invalidate = if flags & INVALIDATE != 0 { wc_flags::WITH_INV } else { 0 };
+        let wc = Wc {
+            wr_id: receive.wr_id,
+            status: status::SUCCESS,
+            opcode,
+            byte_len: length as u32,
+            immediate,
+            qp_num: qp.number,
+            src_qp: self.links[index].peer.qpn,
+            flags: with_immediate | with_invalidate,
+            ..Wc::default()
+        };
+        self.meter.received(length);
+        qp.recv_cq.push(wc, qp.receive_release(), flags & SOLICITED != 0);
+    }
+
+    #[cold]
+    fn send_too_long(&mut self, qp: &Qp, index: usize, flags: u32, receive: Receive) -> Outcome {
+        if qp.kind == qp_type::RC {
+            return Outcome::Refused(Nak::InvalidRequest, Some((receive, status::LOC_LEN_ERR)));
+        }
+        // UC drops the message; the receive stays, unless an SRQ handed it out.
+        if qp.srq.is_some() {
+            self.complete_receive(qp, &receive, status::LOC_LEN_ERR);
+        } else {
+            self.receives.put_back();
+        }
+        self.skip_uc(index, Incoming::Skip, flags)
+    }
+
+    /// Drops this record of a UC message, and the rest of it.
+    #[cold]
+    pub(super) fn skip_uc(&mut self, index: usize, before: Incoming, flags: u32) -> Outcome {
+        drop(before);
+        let ended = flags & LAST != 0;
+        self.links[index].incoming = if ended { Incoming::Idle } else { Incoming::Skip };
+        Outcome::Passed
+    }
+
+    /// SEND with invalidate: the key loses its remote rights.
+    #[cold]
+    fn invalidate(&mut self, qp: &Qp, rkey: u32) -> bool {
+        match qp.shared.regions.by_rkey(rkey) {
+            Some(region) if region.pd == qp.pd => {
+                region.remote.store(false, Ordering::Release);
+                qp.shared.host.invalidated(rkey);
+                true
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! WRITE that travels: into a region, after its key allowed the whole of it.
+
+use super::{Incoming, Outcome};
+use crate::constants::{access, qp_type, wc_opcode};
+use crate::limits::MESSAGE_MAX;
+use crate::qp::{Inner, Qp};
+use omniverb_link::Nak;
+use omniverb_link::record::{IMMEDIATE, LAST, PLACED};
+use omniverb_ring::Record;
+
+impl Inner {
+    pub(super) fn serve_write(
+        &mut self,
+        qp: &Qp,
+        index: usize,
+        flags: u32,
+        (address, rkey, total): (u64, u32, u64),
+        immediate: u32,
+        record: &Record,
+    ) -> Outcome {
+        match self.links[index].incoming {
+            Incoming::Idle => {}
+            _ if qp.kind == qp_type::UC => self.abandon_uc(qp, index),
+            _ => return Outcome::Refused(Nak::InvalidRequest, None),
+        }
+        if self.attributes.access_flags & access::REMOTE_WRITE == 0 || total > MESSAGE_MAX {
+            return self.refuse_write(qp, index, flags, Nak::InvalidRequest);
+        }
+        let region = if total == 0 {
+            None // a zero-length WRITE checks no key (C9-88)
+        } else {
+            match self.target(qp, rkey, access::REMOTE_WRITE, address, total) {
+                Ok((region, _)) => Some(region),
+                Err(nak) => return self.refuse_write(qp, index, flags, nak),
+            }
+        };
+        if flags & PLACED != 0 {
+            if record.length != 0 || flags & (LAST | IMMEDIATE) != LAST | IMMEDIATE {
+                return Outcome::Refused(Nak::InvalidRequest, None);
+            }
+            return self.finish_write(qp, index, flags, immediate, total);
+        }
+        self.links[index].incoming = Incoming::Write { region, address, left: total, total };
+        let outcome = self.serve_write_more(qp, index, flags, immediate, record);
+        if matches!(outcome, Outcome::Later) {
+            self.links[index].incoming = Incoming::Idle;
+        }
+        outcome
+    }
+
+    pub(super) fn serve_write_more(
+        &mut self,
+        qp: &Qp,
+        index: usize,
+        flags: u32,
+        immediate: u32,
+        record: &Record,
+    ) -> Outcome {
+        let length = record.length as u64;
+        let link = &mut self.links[index];
+        let Incoming::Write { region, address, left, total } = &mut link.incoming else {
+            if qp.kind == qp_type::UC {
+                let before = std::mem::replace(&mut link.incoming, Incoming::Skip);
+                return self.skip_uc(index, before, flags);
+            }
+            return Outcome::Refused(Nak::InvalidRequest, None);
+        };
+        let total = *total;
+        let ends = flags & LAST != 0;
+        if length > *left || (ends && length != *left) {
+            return self.refuse_write(qp, index, flags, Nak::InvalidRequest);
+        }
+        // The key is looked at again for every record: it may have been deregistered meanwhile.
+        let memory = match region {
+            None => omniverb_ring::UserMemory::EMPTY,
+            Some(region) => {
+                let (rkey, address) = (region.rkey, *address);
+                match self.target(qp, rkey, access::REMOTE_WRITE, address, length) {
+                    Ok((_, memory)) => memory,
+                    Err(nak) => return self.refuse_write(qp, index, flags, nak),
+                }
+            }
+        };
+        // Immediate data takes a receive; without one nothing of this record is placed.
+        let receive = if ends && flags & IMMEDIATE != 0 {
+            match self.take_receive(qp, index) {
+                None => return Outcome::Later,
+                receive => receive,
+            }
+        } else {
+            None
+        };
+        let link = &mut self.links[index];
+        link.endpoint.request_payload(record, 0, memory);
+        if let Incoming::Write { address, left, .. } = &mut link.incoming {
+            *address += length;
+            *left -= length;
+        }
+        if ends {
+            link.incoming = Incoming::Idle;
+            match receive {
+                Some(receive) => {
+                    let opcode = wc_opcode::RECV_RDMA_WITH_IMM;
+                    self.deliver(qp, index, &receive, opcode, total, flags, immediate);
+                }
+                None => self.meter.received(total),
+            }
+        }
+        Outcome::Passed
+    }
+
+    fn finish_write(
+        &mut self,
+        qp: &Qp,
+        index: usize,
+        flags: u32,
+        immediate: u32,
+        total: u64,
+    ) -> Outcome {
+        let Some(receive) = self.take_receive(qp, index) else { return Outcome::Later };
+        let opcode = wc_opcode::RECV_RDMA_WITH_IMM;
+        self.deliver(qp, index, &receive, opcode, total, flags, immediate);
+        Outcome::Passed
+    }
+
+    /// RC refuses; UC drops the message without a word.
+    #[cold]
+    fn refuse_write(&mut self, qp: &Qp, index: usize, flags: u32, nak: Nak) -> Outcome {
+        match qp.kind {
+            qp_type::UC => self.skip_uc(index, Incoming::Skip, flags),
+            _ => Outcome::Refused(nak, None),
+        }
+    }
+
+    /// A new UC message begins before the last one ended: that one is lost.
+    #[cold]
+    fn abandon_uc(&mut self, qp: &Qp, index: usize) {
+        let before = std::mem::replace(&mut self.links[index].incoming, Incoming::Idle);
+        match before {
+            Incoming::Send { receive, .. } if qp.srq.is_some() => {
+                self.complete_receive(qp, &receive, crate::constants::status::WR_FLUSH_ERR);
+            }
+            Incoming::Send { .. } => self.receives.put_back(),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What all objects of one opened device share, and what the device needs from outside.
+
+use crate::cq::Cq;
+use crate::limits::QP_SLOTS;
+use crate::poller::BellSource;
+use crate::qp::Qp;
+use crate::region::Regions;
+use crate::work::Destination;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+/// Asynchronous events, numbered as `enum ibv_event_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[allow(missing_docs)]
+pub enum AsyncEvent {
+    CqError = 0,
+    QpFatal = 1,
+    QpRequestError = 2,
+    QpAccessError = 3,
+    CommunicationEstablished = 4,
+    SqDrained = 5,
+    SrqError = 14,
+    SrqLimitReached = 15,
+    QpLastWqeReached = 16,
+}
+
+/// The world outside the device: clock, progress thread, daemon, application events.
+/// Called with QP locks held, so nothing here may call back into a QP.
+pub trait Host: Send + Sync {
+    /// Monotonic nanoseconds.
+    fn now(&self) -> u64;
+    /// Something began to wait: the progress thread must have a look.
+    fn attend(&self);
+    /// A CQ was armed: peers must wake this process from now on.
+    fn armed(&self);
+    /// Ask the daemon for a mapping of `rkey`; the answer comes as [`Qp::granted`] or not at all.
+    fn request_grant(&self, qpn: u32, peer_qpn: u32, rkey: u32);
+    /// Ask the daemon for a datagram link; the answer comes as [`Qp::attach`] or
+    /// [`Qp::unreachable`].
+    fn request_datagram_link(&self, qpn: u32, destination: Destination);
+    /// A peer invalidated a remote key: mappings granted on it must go.
+    fn invalidated(&self, rkey: u32);
+    /// Tell the application. `cookie` is the object's.
+    fn async_event(&self, event: AsyncEvent, cookie: usize);
+}
+
+/// Counts what the application has taken back by polling; see [`crate::queue`].
+#[derive(Default)]
+pub struct Released {
+    /// Position behind the last send whose completion was polled.
+    pub sends: AtomicU64,
+    /// Receives whose completions were polled.
+    pub receives: AtomicU64,
+}
+
+/// Shared state of one opened device.
+pub struct Shared {
+    /// Keys.
+    pub regions: Regions,
+    /// The world outside.
+    pub host: Box<dyn Host>,
+    /// Bells of all peer processes.
+    pub bells: BellSource,
+    released: Box<[Released]>,
+    free_slots: Mutex<Vec<u32>>,
+    pub(crate) cqs: Mutex<Vec<Weak<Cq>>>,
+    /// QPs with timers or blocked sends.
+    pub(crate) waiting: Mutex<Vec<Weak<Qp>>>,
+    /// Links that polls stopped looking at a moment ago.
+    pub(crate) cooling: Mutex<Vec<Weak<Qp>>>,
+}
+
+impl Shared {
+    /// A device without objects.
+    pub fn new(host: Box<dyn Host>) -> Arc<Shared> {
+        Arc::new(Shared {
+            regions: Regions::default(),
+            host,
+            bells: BellSource::default(),
+            released: (0..QP_SLOTS).map(|_| Released::default()).collect(),
+            free_slots: Mutex::new((0..QP_SLOTS as u32).rev().collect()),
+            cqs: Mutex::default(),
+            waiting: Mutex::default(),
+            cooling: Mutex::default(),
+        })
+    }
+
+    /// A slot for a new QP or SRQ, zeroed; `None` when there are too many.
+    pub(crate) fn take_slot(&self) -> Option<u32> {
+        let slot = lock(&self.free_slots).pop()?;
+        self.released(slot).sends.store(0, Ordering::Relaxed);
+        self.released(slot).receives.store(0, Ordering::Relaxed);
+        Some(slot)
+    }
+
+    pub(crate) fn give_slot(&self, slot: u32) {
+        lock(&self.free_slots).push(slot);
+    }
+
+    #[inline(always)]
+    pub(crate) fn released(&self, slot: u32) -> &Released {
+        &self.released[slot as usize]
+    }
+}
+
+/// Locks, also after a panic elsewhere: the data behind our locks is valid at every step.
+#[inline(always)]
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// As [`lock`], but gives up when somebody else holds it.
+#[inline(always)]
+pub(crate) fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<std::sync::MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(std::sync::TryLockError::Poisoned(e)) => Some(e.into_inner()),
+        Err(std::sync::TryLockError::WouldBlock) => None,
+    }
+}

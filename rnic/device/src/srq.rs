@@ -1,0 +1,125 @@
+//! The shared receive queue.
+
+use crate::gather::Sge;
+use crate::queue::{Receive, ReceiveQueue};
+use crate::qp::Qp;
+use crate::shared::{AsyncEvent, Shared, lock};
+use crate::work::PostError;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+struct Inner {
+    queue: ReceiveQueue,
+    limit: u32,
+    /// QPs with a message at hand and no receive for it.
+    starving: Vec<Weak<Qp>>,
+}
+
+/// A shared receive queue.
+pub struct Srq {
+    inner: Mutex<Inner>,
+    pub(crate) slot: u32,
+    /// Protection domain.
+    pub pd: u32,
+    /// The application's object, for events.
+    pub cookie: AtomicUsize,
+    users: AtomicUsize,
+    shared: Arc<Shared>,
+}
+
+impl Srq {
+    /// Room for `capacity` receives of `sge_max` entries each. `None`: too many queues.
+    pub fn new(shared: &Arc<Shared>, pd: u32, capacity: u32, sge_max: u32) -> Option<Arc<Srq>> {
+        Some(Arc::new(Srq {
+            inner: Mutex::new(Inner {
+                queue: ReceiveQueue::new(capacity, sge_max),
+                limit: 0,
+                starving: Vec::new(),
+            }),
+            slot: shared.take_slot()?,
+            pd,
+            cookie: AtomicUsize::new(0),
+            users: AtomicUsize::new(0),
+            shared: shared.clone(),
+        }))
+    }
+
+    /// (receives it may hold, entries per receive, limit).
+    pub fn query(&self) -> (u32, u32, u32) {
+        let inner = lock(&self.inner);
+        (inner.queue.capacity(), inner.queue.sge_max(), inner.limit)
+    }
+
+    /// Arms the limit event. False: the limit is beyond the capacity.
+    pub fn set_limit(&self, limit: u32) -> bool {
+        let mut inner = lock(&self.inner);
+        if limit > inner.queue.capacity() {
+            return false;
+        }
+        inner.limit = limit;
+        // Armed below the limit already: the event is due at once.
+        self.check_limit(&mut inner);
+        true
+    }
+
+    /// Whether QPs use it.
+    pub fn is_busy(&self) -> bool {
+        self.users.load(Ordering::Acquire) != 0
+    }
+
+    pub(crate) fn use_by_one(&self, more: bool) {
+        if more {
+            self.users.fetch_add(1, Ordering::AcqRel);
+        } else {
+            self.users.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// Too many entries, or the queue is full.
+    pub fn post(&self, wr_id: u64, list: &[Sge]) -> Result<(), PostError> {
+        let released = self.shared.released(self.slot).receives.load(Ordering::Acquire);
+        let starving = {
+            let mut inner = lock(&self.inner);
+            if list.len() > inner.queue.sge_max() as usize {
+                return Err(PostError::Invalid);
+            }
+            inner.queue.post(wr_id, list, released).ok_or(PostError::Full)?;
+            std::mem::take(&mut inner.starving)
+        };
+        for qp in starving.iter().filter_map(Weak::upgrade) {
+            qp.pump();
+        }
+        Ok(())
+    }
+
+    /// Takes a receive for `qp`; if there is none, `qp` is pumped when one is posted.
+    pub(crate) fn take(&self, qp: &Weak<Qp>) -> Option<Receive> {
+        let mut inner = lock(&self.inner);
+        let receive = inner.queue.take();
+        if receive.is_none() {
+            if !inner.starving.iter().any(|other| other.ptr_eq(qp)) {
+                inner.starving.push(qp.clone());
+            }
+        } else {
+            self.check_limit(&mut inner);
+        }
+        receive
+    }
+
+    fn check_limit(&self, inner: &mut Inner) {
+        if inner.queue.waiting() < u64::from(inner.limit) {
+            inner.limit = 0;
+            let cookie = self.cookie.load(Ordering::Acquire);
+            self.shared.host.async_event(AsyncEvent::SrqLimitReached, cookie);
+        }
+    }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        self.shared.give_slot(self.slot);
+    }
+}

@@ -1,0 +1,58 @@
+//! A send work request as the C edge hands it over.
+
+use crate::gather::Sge;
+use omniverb_ring::UserMemory;
+
+/// Where the bytes of a send are.
+#[derive(Clone, Copy)]
+pub enum Data<'a> {
+    /// In registered memory.
+    Gather(&'a [Sge]),
+    /// Anywhere; copied before the post returns.
+    Inline(&'a [UserMemory]),
+}
+
+/// One send work request. Which fields count depends on the opcode, as in `ibv_send_wr`.
+#[derive(Clone, Copy)]
+pub struct SendWork<'a> {
+    /// The application's.
+    pub wr_id: u64,
+    /// `IBV_WR_*`.
+    pub opcode: u32,
+    /// `IBV_SEND_*`.
+    pub flags: u32,
+    /// Immediate data in network order, or the R_Key to invalidate.
+    pub immediate: u32,
+    /// Remote address of one-sided operations.
+    pub address: u64,
+    /// Remote key, or remote Q_Key of a datagram.
+    pub rkey: u32,
+    /// Atomics: the number to compare with or to add.
+    pub compare_add: u64,
+    /// Compare-and-swap: the new number.
+    pub swap: u64,
+    /// UD: where to.
+    pub destination: Option<Destination>,
+    /// The bytes.
+    pub data: Data<'a>,
+}
+
+/// Destination of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Destination {
+    /// GID of the peer's port.
+    pub dgid: [u8; 16],
+    /// Which of our GIDs it goes out from.
+    pub sgid: [u8; 16],
+    /// The peer's QP.
+    pub qpn: u32,
+}
+
+/// Why a post is refused. Nothing was queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PostError {
+    /// `EINVAL`: state, opcode, flags or number of entries.
+    Invalid,
+    /// `ENOMEM`: the queue is full.
+    Full,
+}
