@@ -1,1 +1,36 @@
-//! vNICs, quotas, pairing: pure decisions.
+//! Who may talk to whom: vNICs, sessions, queue pairs, keys, links and quotas.
+//!
+//! In: decoded messages of clients, probe results, address tables, the time. Out: [`Action`]s for
+//! the daemon to carry out. Nothing here does I/O, knows a clock or holds a descriptor, so every
+//! decision can be tested and fuzzed in isolation. What a client says is never believed: its vNIC
+//! comes from the kernel (the network namespace of its process), everything it names is looked up
+//! among what it owns.
+//!
+//! Start reading at [`Tenancy::handle`]; a queue pair's way to its peer is in `pairing.rs`.
+#![forbid(unsafe_code)]
+
+mod action;
+mod bells;
+mod calls;
+pub mod errno;
+pub mod exercise;
+mod gids;
+mod grants;
+mod limits;
+mod links;
+mod neighbours;
+mod numbers;
+mod pairing;
+mod resume;
+mod session;
+mod status;
+mod tables;
+mod tenancy;
+
+pub use action::{Action, Arrived, Channel, LinkEnd, MemoryFacts, ProbeId};
+pub use gids::{Reach, VnicAddress, gid_of};
+pub use limits::Limits;
+pub use numbers::Entropy;
+pub use status::{ProcessStatus, QpStatus, VnicStatus};
+pub use tables::{Client, SessionId, VnicKey};
+pub use tenancy::Tenancy;

@@ -1,0 +1,124 @@
+//! What the tables tell the daemon to do, and what the daemon tells them beside a message.
+
+use crate::tables::{SessionId, VnicKey};
+use omniverb_session::Message;
+use omniverb_session::body::{Granted, LinkReady};
+
+/// Names a probe under way. It travels in the probe's datagram and is drawn at random, so only
+/// who has seen that datagram knows it.
+pub type ProbeId = u128;
+
+/// Which of a client's two sockets a message came on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Channel {
+    /// The client asks, the daemon answers.
+    Calls,
+    /// The daemon tells, the client answers `Adopted`.
+    Events,
+}
+
+/// What the daemon found out about a memory file that came with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryFacts {
+    /// It is a memfd of exactly the announced size that cannot be resized.
+    pub sound: bool,
+    /// No writable mapping of it can be made any more.
+    pub write_sealed: bool,
+}
+
+/// A message as it arrived.
+#[derive(Clone, Debug)]
+pub struct Arrived {
+    /// On which socket.
+    pub channel: Channel,
+    /// The caller's number for it.
+    pub tag: u64,
+    /// What it says.
+    pub message: Message,
+    /// What came along, if it is a message that brings memory.
+    pub memory: Option<MemoryFacts>,
+}
+
+/// One end of a new link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkEnd {
+    /// Whom to tell.
+    pub session: SessionId,
+    /// What to tell.
+    pub ready: LinkReady,
+}
+
+/// Something for the daemon to do, in the order given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Answer a call. With `Message::Welcome` goes the new events socket.
+    Reply {
+        /// To whom.
+        session: SessionId,
+        /// Of which call.
+        tag: u64,
+        /// The answer.
+        message: Message,
+    },
+    /// Tell something that has no descriptors.
+    Event {
+        /// To whom.
+        session: SessionId,
+        /// What.
+        message: Message,
+    },
+    /// Make link memory (and bell memory and wake pair if `bell_new`) and tell both ends. If that
+    /// fails, call `Tenancy::link_failed`.
+    CreateLink {
+        /// The end on side 0.
+        first: LinkEnd,
+        /// The end on side 1.
+        second: LinkEnd,
+    },
+    /// Pass on the memory file that came with the message just handled.
+    Grant {
+        /// To whom.
+        session: SessionId,
+        /// What to say with it.
+        granted: Granted,
+    },
+    /// Send a handshake datagram, a few times, and report back with `Tenancy::probe_arrived` or
+    /// `Tenancy::probe_failed`.
+    Probe {
+        /// Goes into the datagram.
+        id: ProbeId,
+        /// From this vNIC's network namespace.
+        vnic: VnicKey,
+        /// Through this interface if the destination is link-local.
+        interface: u32,
+        /// To this address.
+        destination: [u8; 16],
+    },
+    /// Nobody waits for this probe any more.
+    ForgetProbe {
+        /// Which.
+        id: ProbeId,
+    },
+    /// Read the vNIC's addresses and report with `Tenancy::addresses`.
+    ReadAddresses {
+        /// Whose.
+        vnic: VnicKey,
+    },
+    /// Open the vNIC's handshake sockets if they are not open yet.
+    OpenPort {
+        /// Whose.
+        vnic: VnicKey,
+    },
+    /// Break with a client that does not keep to the protocol.
+    Drop {
+        /// Whom.
+        session: SessionId,
+        /// What it did.
+        reason: &'static str,
+    },
+    /// The vNIC has no clients any more: let go of its namespace and sockets.
+    VnicGone {
+        /// Which.
+        vnic: VnicKey,
+    },
+}

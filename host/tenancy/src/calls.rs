@@ -1,0 +1,160 @@
+//! From a message to the function that handles it, and the simple objects: queue pair numbers and
+//! keys.
+
+use crate::action::{Action, Arrived, Channel};
+use crate::errno::{EADDRINUSE, EBUSY, EINVAL, ENOENT, ENOMEM, EOPNOTSUPP, EPERM, EPROTO};
+use crate::numbers;
+use crate::tables::{Mr, Qp, SessionId};
+use crate::tenancy::Tenancy;
+use omniverb_session::Message;
+use omniverb_session::body::{
+    CLOSED_BY_PEER, CreateQp, DeregMr, DestroyQp, Done, MrRegistered, QP_RC, QP_UC, QP_UD,
+    QpCreated, ROLE_VERBS, RegMr,
+};
+use omniverb_session::limits::STATISTICS_SLOTS;
+use std::collections::{BTreeMap, BTreeSet};
+
+impl Tenancy {
+    pub(crate) fn dispatch(&mut self, id: SessionId, arrived: &Arrived, now: u64) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let (tag, message) = (arrived.tag, &arrived.message);
+        if arrived.channel == Channel::Events {
+            return match message {
+                Message::Adopted(adopted) if session.welcomed => {
+                    self.adopted(id, adopted, arrived.memory);
+                }
+                _ => self.out.push(Action::Drop {
+                    session: id,
+                    reason: "sent something other than an answer on its events socket",
+                }),
+            };
+        }
+        if session.waiting.is_some() {
+            return self.fail(id, tag, EBUSY);
+        }
+        if let Message::Hello(hello) = message {
+            return self.hello(id, tag, hello, arrived.memory.is_some_and(|m| m.sound));
+        }
+        if !session.welcomed {
+            return self.fail(id, tag, EPROTO);
+        }
+        if session.role != ROLE_VERBS {
+            return self.fail(id, tag, EPERM);
+        }
+        let result = match message {
+            Message::QueryGids(_) => return self.query_gids(id, tag, now),
+            Message::ConnectQp(m) => return self.connect_qp(id, tag, m, now),
+            Message::CreateQp(m) => self.create_qp(id, m).map(Message::from),
+            Message::DestroyQp(m) => self.destroy_qp(id, m).map(Message::from),
+            Message::DisconnectQp(m) => self.disconnect_qp(id, m).map(Message::from),
+            Message::RegMr(m) => self.reg_mr(id, m).map(Message::from),
+            Message::DeregMr(m) => self.dereg_mr(id, m).map(Message::from),
+            Message::RequestGrant(m) => self.request_grant(id, m, now).map(Message::from),
+            _ => Err(EPROTO),
+        };
+        match result {
+            Ok(message) => self.reply(id, tag, message),
+            Err(errno) => self.fail(id, tag, errno),
+        }
+    }
+
+    fn create_qp(&mut self, id: SessionId, m: &CreateQp) -> Result<QpCreated, u32> {
+        let session = self.sessions.get_mut(&id).ok_or(EPROTO)?;
+        let key = session.client.vnic;
+        let vnic = self.vnics.get_mut(&key).ok_or(EPROTO)?;
+        if !matches!(m.qp_type, QP_RC | QP_UC | QP_UD) {
+            return Err(EOPNOTSUPP);
+        }
+        if m.statistics_slot as usize >= STATISTICS_SLOTS {
+            return Err(EINVAL);
+        }
+        if session.qps.len() >= self.limits.qps_per_session || vnic.qps >= self.limits.qps_per_vnic
+        {
+            return Err(ENOMEM);
+        }
+        let qpn = if m.qpn == 0 {
+            let qps = &self.qps;
+            self.numbers.take(qps.len(), |n| qps.contains_key(&n)).ok_or(ENOMEM)?
+        } else if !session.resume || !numbers::is_qpn(m.qpn) {
+            return Err(EINVAL);
+        } else if self.qps.contains_key(&m.qpn) {
+            return Err(EADDRINUSE);
+        } else {
+            m.qpn
+        };
+        session.qps.insert(qpn);
+        vnic.qps += 1;
+        self.qps.insert(
+            qpn,
+            Qp {
+                session: id,
+                vnic: key,
+                qp_type: m.qp_type,
+                pd: m.pd,
+                slot: m.statistics_slot,
+                wishes: BTreeMap::new(),
+                links: BTreeSet::new(),
+            },
+        );
+        self.open_port(key);
+        Ok(QpCreated { qpn, reserved: 0 })
+    }
+
+    /// A queue pair of this session.
+    pub(crate) fn own_qp(&self, id: SessionId, qpn: u32) -> Result<&Qp, u32> {
+        self.qps.get(&qpn).filter(|qp| qp.session == id).ok_or(ENOENT)
+    }
+
+    fn destroy_qp(&mut self, id: SessionId, m: &DestroyQp) -> Result<Done, u32> {
+        self.own_qp(id, m.qpn)?;
+        self.remove_qp(m.qpn, CLOSED_BY_PEER);
+        Ok(Done { reserved: 0 })
+    }
+
+    /// Closes all links of a queue pair and gives its number back.
+    pub(crate) fn remove_qp(&mut self, qpn: u32, reason: u32) {
+        self.close_all(qpn, reason);
+        let Some(qp) = self.qps.remove(&qpn) else { return };
+        if let Some(session) = self.sessions.get_mut(&qp.session) {
+            session.qps.remove(&qpn);
+        }
+        if let Some(vnic) = self.vnics.get_mut(&qp.vnic) {
+            vnic.qps -= 1;
+        }
+    }
+
+    fn reg_mr(&mut self, id: SessionId, m: &RegMr) -> Result<MrRegistered, u32> {
+        let session = self.sessions.get_mut(&id).ok_or(EPROTO)?;
+        let vnic = self.vnics.get_mut(&session.client.vnic).ok_or(EPROTO)?;
+        if m.addr.checked_add(m.length).is_none() {
+            return Err(EINVAL);
+        }
+        if session.mrs.len() >= self.limits.mrs_per_session || vnic.mrs >= self.limits.mrs_per_vnic
+        {
+            return Err(ENOMEM);
+        }
+        let rkey = if m.rkey == 0 {
+            let mrs = &session.mrs;
+            numbers::key(self.entropy.as_mut(), |k| mrs.contains_key(&k)).ok_or(ENOMEM)?
+        } else if !session.resume {
+            return Err(EINVAL);
+        } else if session.mrs.contains_key(&m.rkey) {
+            return Err(EADDRINUSE);
+        } else {
+            m.rkey
+        };
+        session.mrs.insert(rkey, Mr::from(m));
+        vnic.mrs += 1;
+        Ok(MrRegistered { rkey, reserved: 0 })
+    }
+
+    fn dereg_mr(&mut self, id: SessionId, m: &DeregMr) -> Result<Done, u32> {
+        let session = self.sessions.get_mut(&id).ok_or(EPROTO)?;
+        session.mrs.remove(&m.rkey).ok_or(ENOENT)?;
+        if let Some(vnic) = self.vnics.get_mut(&session.client.vnic) {
+            vnic.mrs -= 1;
+        }
+        // A grant of it that is under way finds no region when the owner answers.
+        Ok(Done { reserved: 0 })
+    }
+}

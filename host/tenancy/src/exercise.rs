@@ -1,0 +1,176 @@
+//! A whole daemon's tables driven by arbitrary bytes: for fuzzing, and for the tests here.
+//!
+//! Any input must leave the tables consistent, and when everybody has gone, empty.
+
+use crate::{
+    Action, Arrived, Channel, Client, Entropy, Limits, MemoryFacts, Reach, SessionId, Tenancy,
+    VnicAddress, VnicKey,
+};
+use omniverb_session::Message;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// Counts instead of drawing, so that a run can be repeated.
+#[derive(Debug, Default)]
+pub struct Counting(u64);
+
+impl Entropy for Counting {
+    fn next(&mut self) -> u64 {
+        self.0 += 0x1_0000_0001;
+        self.0
+    }
+}
+
+/// A daemon that does at once what the tables say, with a network of a few vNICs.
+pub struct Bench {
+    /// The tables.
+    pub tenancy: Tenancy,
+    /// The time.
+    pub now: u64,
+    /// Pairs of vNICs (from, to) that the network keeps apart.
+    pub walls: BTreeSet<(u64, u64)>,
+    /// What the clients were told.
+    pub told: Vec<Action>,
+}
+
+/// The vNIC of this number.
+#[must_use]
+pub fn vnic(number: u64) -> VnicKey {
+    VnicKey { device: 4, inode: number }
+}
+
+/// The address of the vNIC of this number.
+#[must_use]
+pub fn gid(number: u64) -> [u8; 16] {
+    crate::gid_of(IpAddr::V4(Ipv4Addr::new(10, 0, 0, number as u8)))
+}
+
+impl Bench {
+    /// An empty daemon whose own vNIC is number 1.
+    #[must_use]
+    pub fn new(limits: Limits) -> Bench {
+        let tenancy = Tenancy::new(limits, Box::<Counting>::default(), vnic(1), 7);
+        Bench { tenancy, now: 1, walls: BTreeSet::new(), told: Vec::new() }
+    }
+
+    /// A process in a vNIC connects.
+    pub fn open(&mut self, session: u64, number: u64) {
+        let client = Client { vnic: vnic(number), pid: 1000, uid: 0 };
+        self.tenancy.open(SessionId(session), client);
+    }
+
+    /// A process says something; what comes of it is carried out.
+    pub fn say(&mut self, session: u64, arrived: &Arrived) {
+        let actions = self.tenancy.handle(SessionId(session), arrived, self.now);
+        self.carry_out(actions);
+    }
+
+    /// A process dies.
+    pub fn end(&mut self, session: u64) {
+        let actions = self.tenancy.end(SessionId(session), self.now);
+        self.carry_out(actions);
+    }
+
+    /// Time passes.
+    pub fn wait(&mut self, nanoseconds: u64) {
+        self.now += nanoseconds;
+        let actions = self.tenancy.tick(self.now);
+        self.carry_out(actions);
+    }
+
+    /// Plays the daemon.
+    pub fn carry_out(&mut self, actions: Vec<Action>) {
+        let mut queue = std::collections::VecDeque::from(actions);
+        while let Some(action) = queue.pop_front() {
+            let more = match &action {
+                Action::ReadAddresses { vnic } => {
+                    let own = VnicAddress {
+                        ip: Ipv4Addr::new(10, 0, 0, vnic.inode as u8).into(),
+                        interface: 2,
+                        reach: Reach::Global,
+                        loopback: false,
+                    };
+                    self.tenancy.addresses(*vnic, &[own], self.now)
+                }
+                Action::Probe { id, vnic: from, destination, .. } => {
+                    let to = u64::from(destination[15]);
+                    let known = *destination == gid(to) && (1..=3).contains(&to);
+                    if known && !self.walls.contains(&(from.inode, to)) {
+                        let mut more = self.tenancy.probe_arrived(*id, vnic(to), self.now);
+                        // In vain if that vNIC has no process.
+                        more.extend(self.tenancy.probe_failed(*id, self.now));
+                        more
+                    } else {
+                        self.tenancy.probe_failed(*id, self.now)
+                    }
+                }
+                Action::Drop { session, .. } => self.tenancy.end(*session, self.now),
+                _ => Vec::new(),
+            };
+            self.told.push(action);
+            queue.extend(more);
+        }
+    }
+}
+
+/// Drives a daemon with arbitrary bytes.
+///
+/// # Panics
+/// If the tables are not empty after all clients have gone: a leak.
+pub fn exercise(bytes: &[u8]) {
+    let limits = Limits {
+        sessions_per_vnic: 3,
+        qps_per_session: 6,
+        qps_per_vnic: 10,
+        mrs_per_session: 4,
+        links_per_session: 6,
+        links_per_vnic: 9,
+        datagram_links_per_neighbour: 2,
+        grants_per_session: 2,
+        probes_per_vnic: 2,
+        ..Limits::default()
+    };
+    let mut bench = Bench::new(limits);
+    let mut rest = bytes;
+    let mut opened = BTreeSet::new();
+    // One step: two bytes of what to do, then the message if it is one.
+    while let Some((&[what, who], after)) = rest.split_first_chunk::<2>() {
+        rest = after;
+        let session = u64::from(who % 6);
+        if opened.insert(session) {
+            bench.open(session, 1 + session % 3);
+        }
+        match what % 16 {
+            0 => {
+                bench.end(session);
+                opened.remove(&session);
+            }
+            1 => bench.wait(u64::from(who) * 50_000_000),
+            2 => {
+                let _ = bench.walls.insert((u64::from(who >> 4), u64::from(who & 15)));
+            }
+            3 => {
+                let (a, b) = (u32::from(who >> 4), u32::from(who & 15));
+                let actions = bench.tenancy.link_failed(a + 2, b + 2, bench.now);
+                bench.carry_out(actions);
+            }
+            _ => {
+                let length = rest.first().map_or(0, |n| usize::from(*n));
+                let Some(message) = rest.get(1..1 + length) else { break };
+                rest = &rest[1 + length..];
+                if let Ok((tag, message)) = omniverb_session::decode(message) {
+                    let channel = match message {
+                        Message::Adopted(_) => Channel::Events,
+                        _ => Channel::Calls,
+                    };
+                    let memory = Some(MemoryFacts { sound: what & 64 != 0, write_sealed: true });
+                    bench.say(session, &Arrived { channel, tag, message, memory });
+                }
+            }
+        }
+    }
+    for session in opened {
+        bench.end(session);
+    }
+    assert!(bench.tenancy.is_empty(), "something is left after everybody has gone");
+}

@@ -1,0 +1,157 @@
+//! The GID table of a vNIC: the addresses of its network namespace, in an order that looks the
+//! same in every container.
+
+use omniverb_session::body::GidEntry;
+use omniverb_session::limits::GIDS_MAX;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// How far an address reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Beyond the link.
+    Global,
+    /// This link only.
+    Link,
+    /// This host only.
+    Host,
+}
+
+/// An address of the namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VnicAddress {
+    /// The address.
+    pub ip: IpAddr,
+    /// Index of its interface.
+    pub interface: u32,
+    /// How far it reaches.
+    pub reach: Reach,
+    /// Its interface is a loopback.
+    pub loopback: bool,
+}
+
+/// Index of the loopback interface in every namespace.
+const LOOPBACK_INTERFACE: u32 = 1;
+
+/// The GID of an address.
+#[must_use]
+pub fn gid_of(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(four) => four.to_ipv6_mapped().octets(),
+        IpAddr::V6(six) => six.octets(),
+    }
+}
+
+fn is_link_local(ip: Ipv6Addr) -> bool {
+    ip.segments()[0] & 0xffc0 == 0xfe80
+}
+
+/// True if the GID can only be reached through a named interface.
+pub(crate) fn needs_interface(gid: [u8; 16]) -> bool {
+    is_link_local(Ipv6Addr::from(gid))
+}
+
+/// True for addresses that mean "myself" everywhere: `127.0.0.0/8` and `::1`.
+pub(crate) fn is_loopback(gid: [u8; 16]) -> bool {
+    let six = Ipv6Addr::from(gid);
+    six.is_loopback() || six.to_ipv4_mapped().is_some_and(|four| four.is_loopback())
+}
+
+/// The dense table: link-local first (index 0, where programs expect it), then IPv4 (index 1,
+/// where nearly all of them look), then the rest; loopback last.
+pub(crate) fn table(addresses: &[VnicAddress], node_guid: [u8; 8]) -> Vec<GidEntry> {
+    let entry = |a: &VnicAddress| GidEntry { gid: gid_of(a.ip), ifindex: a.interface, reserved: 0 };
+    let outside = || addresses.iter().filter(|a| !a.loopback && !is_loopback(gid_of(a.ip)));
+    let is_local = |a: &&VnicAddress| matches!(a.ip, IpAddr::V6(six) if is_link_local(six));
+    let global = |a: &&VnicAddress| !is_local(a) && a.reach != Reach::Host;
+
+    let mut link_locals = outside().filter(is_local).map(entry);
+    let mut fours: Vec<_> = outside().filter(|a| a.ip.is_ipv4() && global(a)).map(entry).collect();
+    let sixes = outside().filter(|a| a.ip.is_ipv6() && global(a)).map(entry);
+    let home_four = GidEntry {
+        gid: gid_of(Ipv4Addr::LOCALHOST.into()),
+        ifindex: LOOPBACK_INTERFACE,
+        reserved: 0,
+    };
+    let home_six = GidEntry { gid: gid_of(Ipv6Addr::LOCALHOST.into()), ..home_four };
+
+    // Without a link-local address (IPv6 switched off) the node GUID makes one up: the entry keeps
+    // its place, and reaches this vNIC itself.
+    let first = link_locals.next().unwrap_or_else(|| made_up(node_guid));
+    if fours.is_empty() {
+        fours.push(home_four);
+    }
+    let mut table: Vec<GidEntry> = Vec::new();
+    let middle = std::iter::once(first).chain(fours).chain(sixes).chain(link_locals);
+    for entry in middle {
+        let known = table.iter().any(|e| e.gid == entry.gid && e.ifindex == entry.ifindex);
+        if !known && table.len() < GIDS_MAX - 2 {
+            table.push(entry);
+        }
+    }
+    for entry in [home_four, home_six] {
+        if !table.iter().any(|e| e.gid == entry.gid) {
+            table.push(entry);
+        }
+    }
+    table
+}
+
+fn made_up(node_guid: [u8; 8]) -> GidEntry {
+    let mut gid = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    gid[8..].copy_from_slice(&node_guid);
+    gid[8] ^= 2; // an interface identifier has the universal/local bit the other way round
+    GidEntry { gid, ifindex: LOOPBACK_INTERFACE, reserved: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(ip: &str, interface: u32, reach: Reach) -> VnicAddress {
+        VnicAddress { ip: ip.parse().unwrap(), interface, reach, loopback: interface == 1 }
+    }
+
+    fn shown(table: &[GidEntry]) -> Vec<String> {
+        table.iter().map(|e| format!("{}%{}", Ipv6Addr::from(e.gid), e.ifindex)).collect()
+    }
+
+    #[test]
+    fn order_is_the_same_whatever_the_kernel_says_first() {
+        let addresses = [
+            address("127.0.0.1", 1, Reach::Host),
+            address("::1", 1, Reach::Host),
+            address("2001:db8::5", 3, Reach::Global),
+            address("fe80::3", 3, Reach::Link),
+            address("10.1.0.5", 2, Reach::Global),
+            address("fe80::2", 2, Reach::Link),
+            address("10.2.0.5", 3, Reach::Global),
+            address("10.1.0.5", 2, Reach::Global),
+        ];
+        let found = shown(&table(&addresses, [2, 0, 0, 0, 0, 0, 0, 9]));
+        let expected = [
+            "fe80::3%3",
+            "::ffff:10.1.0.5%2",
+            "::ffff:10.2.0.5%3",
+            "2001:db8::5%3",
+            "fe80::2%2",
+            "::ffff:127.0.0.1%1",
+            "::1%1",
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn loopback_alone_is_enough() {
+        let found = shown(&table(&[], [2, 0, 0, 0, 0, 0, 0, 9]));
+        assert_eq!(found, ["fe80::9%1", "::ffff:127.0.0.1%1", "::1%1"]);
+    }
+
+    #[test]
+    fn a_crowded_namespace_still_fits() {
+        let many: Vec<_> =
+            (0..200u8).map(|n| address(&format!("10.0.0.{n}"), 2, Reach::Global)).collect();
+        let found = table(&many, [0; 8]);
+        assert_eq!(found.len(), GIDS_MAX);
+        assert!(is_loopback(found[GIDS_MAX - 1].gid) && is_loopback(found[GIDS_MAX - 2].gid));
+    }
+}

@@ -1,0 +1,69 @@
+//! Every maximum of the tables, with the reason for its default.
+
+/// Quotas and times. A client over a quota gets `ENOMEM`; nobody else notices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Processes with an open device, per vNIC. Enough for a full node of ranks.
+    pub sessions_per_vnic: usize,
+    /// Queue pairs per vNIC: what small hardware offers.
+    pub qps_per_vnic: usize,
+    /// Queue pairs per process; each has a slot in the statistics area.
+    pub qps_per_session: usize,
+    /// Memory regions with remote access, per vNIC.
+    pub mrs_per_vnic: usize,
+    /// The same, per process.
+    pub mrs_per_session: usize,
+    /// Link ends per vNIC; a link takes about 650 KiB of address space.
+    pub links_per_vnic: usize,
+    /// Link ends per process: bounds the mappings a process gets (the kernel allows 65530).
+    pub links_per_session: usize,
+    /// Datagram links that one foreign vNIC may open towards one vNIC. They need no consent,
+    /// so a neighbour must not be able to use up somebody's whole quota with them.
+    pub datagram_links_per_neighbour: usize,
+    /// Grants a process may be waiting for.
+    pub grants_per_session: usize,
+    /// Probes a vNIC may have under way.
+    pub probes_per_vnic: usize,
+    /// How long the owner of an MR may take to hand out its pages.
+    pub grant_time_ns: u64,
+    /// How long a positive probe result holds.
+    pub neighbour_time_ns: u64,
+    /// How long a negative one holds.
+    pub stranger_time_ns: u64,
+    /// How old a GID table may be before a query reads the addresses again. Keeps a client that
+    /// queries in a loop from keeping the daemon busy.
+    pub gids_time_ns: u64,
+    /// How long, after a daemon restart, one end of a surviving link waits for the other to
+    /// announce itself before it is told that the other is dead.
+    pub resume_time_ns: u64,
+    /// Bytes of a link's request ring.
+    pub request_bytes: u32,
+    /// Bytes of a link's response ring.
+    pub response_bytes: u32,
+}
+
+const MILLISECOND: u64 = 1_000_000;
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            sessions_per_vnic: 1024,
+            qps_per_vnic: 16384,
+            qps_per_session: 8192,
+            mrs_per_vnic: 65536,
+            mrs_per_session: 32768,
+            links_per_vnic: 32768,
+            links_per_session: 16384,
+            datagram_links_per_neighbour: 4096,
+            grants_per_session: 256,
+            probes_per_vnic: 256,
+            grant_time_ns: 2000 * MILLISECOND,
+            neighbour_time_ns: 30_000 * MILLISECOND,
+            stranger_time_ns: 1000 * MILLISECOND,
+            gids_time_ns: 250 * MILLISECOND,
+            resume_time_ns: 5000 * MILLISECOND,
+            request_bytes: 256 << 10,
+            response_bytes: 64 << 10,
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Links: their quotas, their place in a bell, their end.
+
+use crate::action::{Action, LinkEnd};
+use crate::bells::Place;
+use crate::errno::{ENOENT, ENOMEM, ENOTCONN};
+use crate::tables::{Link, LinkKey, SessionId, VnicKey};
+use crate::tenancy::Tenancy;
+use omniverb_session::body::{CLOSED_BY_PEER, DisconnectQp, Done, LinkClosed, LinkReady, QP_UD};
+
+/// A queue pair, its own GID, its peer's GID.
+type End = (u32, [u8; 16], [u8; 16]);
+
+impl Tenancy {
+    /// Makes a link and has both ends told. `uninvited`: a datagram link from the first vNIC to
+    /// the second, which did not ask for it.
+    pub(crate) fn make_link(
+        &mut self,
+        one: End,
+        other: End,
+        uninvited: Option<(VnicKey, VnicKey)>,
+    ) -> Result<(), u32> {
+        let (first, second) = if one.0 <= other.0 { (one, other) } else { (other, one) };
+        let key = LinkKey::new(first.0, second.0);
+        let (sessions, _) = self.check_link(key, uninvited)?;
+        let place = self.bells.take(sessions[0], sessions[1]).ok_or(ENOMEM)?;
+        self.insert_link(key, Some(place), uninvited)?;
+        let end = |this: usize| {
+            let (ours, theirs) = if this == 0 { (first, second) } else { (second, first) };
+            LinkEnd {
+                session: sessions[this],
+                ready: LinkReady {
+                    qpn: ours.0,
+                    peer_qpn: theirs.0,
+                    side: u32::from(this == 1),
+                    request_bytes: self.limits.request_bytes,
+                    response_bytes: self.limits.response_bytes,
+                    bell_new: u32::from(place.new),
+                    bell: place.bell,
+                    bell_side: place.sides[this],
+                    loopback: u32::from(sessions[0] == sessions[1]),
+                    local_slot: place.slots[this],
+                    peer_slot: place.slots[1 - this],
+                    sgid: ours.1,
+                    dgid: ours.2,
+                },
+            }
+        };
+        self.out.push(Action::CreateLink { first: end(0), second: end(1) });
+        Ok(())
+    }
+
+    /// Sessions and vNICs of a link's ends, if their quotas allow it.
+    fn check_link(
+        &self,
+        key: LinkKey,
+        uninvited: Option<(VnicKey, VnicKey)>,
+    ) -> Result<([SessionId; 2], [VnicKey; 2]), u32> {
+        let first = self.qps.get(&key.0).ok_or(ENOENT)?;
+        let second = self.qps.get(&key.1).ok_or(ENOENT)?;
+        let ends = [first, second];
+        for (this, qp) in ends.iter().enumerate() {
+            // An end may be the second one of the same session or vNIC.
+            let same_session = usize::from(this == 1 && first.session == second.session);
+            let same_vnic = usize::from(this == 1 && first.vnic == second.vnic);
+            let session = self.sessions.get(&qp.session).ok_or(ENOENT)?;
+            let vnic = self.vnics.get(&qp.vnic).ok_or(ENOENT)?;
+            if session.links + same_session >= self.limits.links_per_session
+                || vnic.links + same_vnic >= self.limits.links_per_vnic
+            {
+                return Err(ENOMEM);
+            }
+        }
+        if let Some((from, to)) = uninvited {
+            let held = self.vnics.get(&to).and_then(|v| v.uninvited.get(&from)).copied();
+            if held.unwrap_or(0) >= self.limits.datagram_links_per_neighbour {
+                return Err(ENOMEM);
+            }
+        }
+        Ok(([first.session, second.session], [first.vnic, second.vnic]))
+    }
+
+    /// Writes a link into the tables.
+    pub(crate) fn insert_link(
+        &mut self,
+        key: LinkKey,
+        place: Option<Place>,
+        uninvited: Option<(VnicKey, VnicKey)>,
+    ) -> Result<(), u32> {
+        let (sessions, vnics) = self.check_link(key, uninvited)?;
+        for (qpn, peer, end) in [(key.0, key.1, 0), (key.1, key.0, 1)] {
+            if let Some(qp) = self.qps.get_mut(&qpn) {
+                qp.links.insert(peer);
+            }
+            if let Some(session) = self.sessions.get_mut(&sessions[end]) {
+                session.links += 1;
+            }
+            if let Some(vnic) = self.vnics.get_mut(&vnics[end]) {
+                vnic.links += 1;
+            }
+        }
+        if let Some((from, to)) = uninvited
+            && let Some(vnic) = self.vnics.get_mut(&to)
+        {
+            *vnic.uninvited.entry(from).or_default() += 1;
+        }
+        self.links.insert(key, Link { place, sessions, vnics, uninvited });
+        Ok(())
+    }
+
+    pub(crate) fn disconnect_qp(&mut self, id: SessionId, m: &DisconnectQp) -> Result<Done, u32> {
+        let qp = self.own_qp(id, m.qpn)?;
+        if m.peer_qpn == 0 {
+            self.close_all(m.qpn, CLOSED_BY_PEER);
+        } else if qp.links.contains(&m.peer_qpn) || qp.wishes.contains_key(&m.peer_qpn) {
+            self.close_link(m.qpn, m.peer_qpn, CLOSED_BY_PEER);
+        } else {
+            return Err(ENOTCONN);
+        }
+        Ok(Done { reserved: 0 })
+    }
+
+    /// Closes every link of a queue pair and forgets its wishes.
+    pub(crate) fn close_all(&mut self, qpn: u32, reason: u32) {
+        let Some(qp) = self.qps.get(&qpn) else { return };
+        let peers: Vec<u32> = qp.links.iter().chain(qp.wishes.keys()).copied().collect();
+        for peer in peers {
+            self.close_link(qpn, peer, reason);
+        }
+    }
+
+    /// Closes one link on behalf of `qpn`; the other end is told. Without a link, only the wish
+    /// goes.
+    pub(crate) fn close_link(&mut self, qpn: u32, peer: u32, reason: u32) {
+        self.drop_wish(qpn, peer);
+        if !self.remove_link(LinkKey::new(qpn, peer)) || qpn == peer {
+            return;
+        }
+        if let Some(session) = self.qps.get(&peer).map(|qp| qp.session) {
+            self.event(session, LinkClosed { qpn: peer, peer_qpn: qpn, reason, reserved: 0 });
+        }
+    }
+
+    /// A link could not be made after all: both ends are told that it is closed.
+    pub(crate) fn undo_link(&mut self, key: LinkKey) {
+        let sessions = self.links.get(&key).map(|link| link.sessions);
+        if let Some([first, second]) = sessions
+            && self.remove_link(key)
+        {
+            // The bell may have been new with this link; then its memory does not exist.
+            if self.links.values().all(|link| !joins(link, first, second)) {
+                self.bells.forget(first, second);
+            }
+            self.refuse_wishes(key.0, key.1);
+        }
+    }
+
+    /// Takes back both wishes and says so.
+    pub(crate) fn refuse_wishes(&mut self, one: u32, other: u32) {
+        for (qpn, peer_qpn) in [(one, other), (other, one)] {
+            self.drop_wish(qpn, peer_qpn);
+            if let Some(session) = self.qps.get(&qpn).map(|qp| qp.session) {
+                let reason = CLOSED_BY_PEER;
+                self.event(session, LinkClosed { qpn, peer_qpn, reason, reserved: 0 });
+            }
+        }
+    }
+
+    /// Takes a link out of the tables; false if there is none.
+    fn remove_link(&mut self, key: LinkKey) -> bool {
+        let Some(link) = self.links.remove(&key) else { return false };
+        for (qpn, peer, end) in [(key.0, key.1, 0), (key.1, key.0, 1)] {
+            let connected = self.qps.get(&qpn).is_some_and(|qp| qp.qp_type != QP_UD);
+            if connected {
+                // The other end must wish anew before there can be a link again.
+                self.drop_wish(qpn, peer);
+            }
+            if let Some(qp) = self.qps.get_mut(&qpn) {
+                qp.links.remove(&peer);
+            }
+            if let Some(session) = self.sessions.get_mut(&link.sessions[end]) {
+                session.links -= 1;
+            }
+            if let Some(vnic) = self.vnics.get_mut(&link.vnics[end]) {
+                vnic.links -= 1;
+            }
+        }
+        if let Some((from, to)) = link.uninvited
+            && let Some(held) = self.vnics.get_mut(&to).and_then(|v| v.uninvited.get_mut(&from))
+        {
+            *held = held.saturating_sub(1);
+        }
+        if let Some(place) = &link.place {
+            self.bells.give(link.sessions[0], link.sessions[1], place);
+        }
+        true
+    }
+}
+
+fn joins(link: &Link, one: SessionId, other: SessionId) -> bool {
+    link.sessions == [one, other] || link.sessions == [other, one]
+}

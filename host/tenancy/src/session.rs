@@ -1,0 +1,158 @@
+//! The beginning of a session, and its vNIC's table of GIDs.
+
+use crate::action::Action;
+use crate::errno::{EINVAL, ENOMEM, EPROTO};
+use crate::tables::{SessionId, Vnic, VnicKey, Waiting};
+use crate::tenancy::Tenancy;
+use omniverb_session::body::{GidEntry, Gids, Hello, ROLE_TOOL, ROLE_VERBS, Welcome};
+use omniverb_session::limits::GIDS_MAX;
+use std::collections::{BTreeMap, BTreeSet};
+
+impl Tenancy {
+    pub(crate) fn hello(&mut self, id: SessionId, tag: u64, hello: &Hello, area: bool) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        if session.welcomed || session.role != 0 {
+            return self.fail(id, tag, EPROTO);
+        }
+        let key = session.client.vnic;
+        session.name = text(&hello.name);
+        match hello.role {
+            ROLE_TOOL => {
+                session.role = ROLE_TOOL;
+                session.welcomed = true;
+                let message = self.welcome_message(id, key);
+                self.reply(id, tag, message);
+            }
+            ROLE_VERBS if !area => self.fail(id, tag, EINVAL),
+            ROLE_VERBS => {
+                let held = self.vnics.get(&key).map_or(0, |vnic| vnic.sessions.len());
+                if held >= self.limits.sessions_per_vnic {
+                    return self.fail(id, tag, ENOMEM);
+                }
+                session.role = ROLE_VERBS;
+                session.resume = hello.resume != 0;
+                session.waiting = Some(Waiting::Hello { tag });
+                self.join(id, key);
+            }
+            _ => self.fail(id, tag, EINVAL),
+        }
+    }
+
+    /// Makes the session one of its vNIC's, and the vNIC if it is the first.
+    fn join(&mut self, id: SessionId, key: VnicKey) {
+        let name = self.vnic_name(key);
+        let guid = self.node_guid(key);
+        let vnic = self.vnics.entry(key).or_insert_with(|| Vnic {
+            name,
+            guid,
+            gids: Vec::new(),
+            read_at: None,
+            reading: None,
+            sessions: BTreeSet::new(),
+            qps: 0,
+            mrs: 0,
+            links: 0,
+            uninvited: BTreeMap::new(),
+            probes: 0,
+            port: false,
+        });
+        vnic.sessions.insert(id);
+        if vnic.read_at.is_some() {
+            let waiting = self.sessions.get_mut(&id).and_then(|s| s.waiting.take());
+            if let Some(Waiting::Hello { tag }) = waiting {
+                self.welcome(id, tag);
+            }
+        } else {
+            self.read_addresses(key, Some(id));
+        }
+    }
+
+    pub(crate) fn welcome(&mut self, id: SessionId, tag: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        session.welcomed = true;
+        let key = session.client.vnic;
+        let message = self.welcome_message(id, key);
+        self.reply(id, tag, message);
+    }
+
+    fn welcome_message(&self, id: SessionId, key: VnicKey) -> Welcome {
+        let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let mut vnic = [0; 32];
+        for (to, from) in vnic.iter_mut().zip(self.vnic_name(key).bytes().take(31)) {
+            *to = from;
+        }
+        Welcome {
+            session: id.0,
+            node_guid: self.node_guid(key),
+            qp_max: small(self.limits.qps_per_session.min(self.limits.qps_per_vnic)),
+            mr_max: small(self.limits.mrs_per_session.min(self.limits.mrs_per_vnic)),
+            link_max: small(self.limits.links_per_session.min(self.limits.links_per_vnic)),
+            reserved: 0,
+            vnic,
+        }
+    }
+
+    fn vnic_name(&self, key: VnicKey) -> String {
+        if key == self.home { "host".into() } else { format!("net-{}", key.inode) }
+    }
+
+    /// A locally administered EUI-64, the same whenever the same namespace comes back.
+    fn node_guid(&self, key: VnicKey) -> [u8; 8] {
+        let mixed = mix(mix(self.guid_seed ^ key.inode) ^ key.device);
+        let mut guid = mixed.to_be_bytes();
+        guid[0] = (guid[0] & 0xfc) | 0x02;
+        guid
+    }
+
+    pub(crate) fn query_gids(&mut self, id: SessionId, tag: u64, now: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let key = session.client.vnic;
+        let Some(vnic) = self.vnics.get(&key) else { return };
+        let fresh =
+            vnic.read_at.is_some_and(|at| now.saturating_sub(at) < self.limits.gids_time_ns);
+        if fresh {
+            self.tell_gids(id, tag);
+        } else {
+            session.waiting = Some(Waiting::Gids { tag });
+            self.read_addresses(key, Some(id));
+        }
+    }
+
+    pub(crate) fn tell_gids(&mut self, id: SessionId, tag: u64) {
+        let Some(vnic) = self.sessions.get(&id).and_then(|s| self.vnics.get(&s.client.vnic)) else {
+            return;
+        };
+        let none = GidEntry { gid: [0; 16], ifindex: 0, reserved: 0 };
+        let mut entries = [none; GIDS_MAX];
+        for (to, from) in entries.iter_mut().zip(&vnic.gids) {
+            *to = *from;
+        }
+        let count = u32::try_from(vnic.gids.len().min(GIDS_MAX)).unwrap_or(0);
+        self.reply(id, tag, Gids { count, reserved: 0, entries });
+    }
+
+    /// Opens the vNIC's handshake sockets when the first queue pair is made: only then can
+    /// somebody look for it.
+    pub(crate) fn open_port(&mut self, key: VnicKey) {
+        if let Some(vnic) = self.vnics.get_mut(&key)
+            && !vnic.port
+        {
+            vnic.port = true;
+            self.out.push(Action::OpenPort { vnic: key });
+        }
+    }
+}
+
+/// A name from a client: cut at the NUL, control characters replaced.
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    let clean = |c: char| if c.is_control() { '?' } else { c };
+    String::from_utf8_lossy(&bytes[..end]).chars().map(clean).collect()
+}
+
+/// Spreads the bits of a number over all of it (the finaliser of splitmix64).
+fn mix(number: u64) -> u64 {
+    let a = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let b = (a ^ (a >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    b ^ (b >> 31)
+}

@@ -1,0 +1,101 @@
+//! What `omniverb status` shows of the tables.
+
+use crate::tables::{SessionId, VnicKey};
+use crate::tenancy::Tenancy;
+use omniverb_session::body::ROLE_VERBS;
+
+/// One vNIC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VnicStatus {
+    /// Its key.
+    pub key: VnicKey,
+    /// Its name for people.
+    pub name: String,
+    /// Its node GUID.
+    pub guid: [u8; 8],
+    /// Its GIDs.
+    pub gids: Vec<[u8; 16]>,
+    /// Its processes.
+    pub processes: Vec<ProcessStatus>,
+}
+
+/// One process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessStatus {
+    /// Its session.
+    pub session: SessionId,
+    /// Its pid.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// What it calls itself.
+    pub name: String,
+    /// Regions with remote access.
+    pub mrs: usize,
+    /// Link ends.
+    pub links: usize,
+    /// Its queue pairs.
+    pub qps: Vec<QpStatus>,
+}
+
+/// One queue pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QpStatus {
+    /// Its number.
+    pub qpn: u32,
+    /// `QP_*`.
+    pub qp_type: u32,
+    /// Its slot in the process's statistics area.
+    pub slot: u32,
+    /// Whom it is linked to, with the vNIC's name.
+    pub peers: Vec<(u32, String)>,
+    /// Whom it waits for.
+    pub waiting_for: Vec<u32>,
+}
+
+impl Tenancy {
+    /// The vNIC `scope`, or all of them.
+    #[must_use]
+    pub fn status(&self, scope: Option<VnicKey>) -> Vec<VnicStatus> {
+        let wanted = |key: &VnicKey| scope.is_none_or(|scope| scope == *key);
+        self.vnics
+            .iter()
+            .filter(|(key, _)| wanted(key))
+            .map(|(key, vnic)| VnicStatus {
+                key: *key,
+                name: vnic.name.clone(),
+                guid: vnic.guid,
+                gids: vnic.gids.iter().map(|entry| entry.gid).collect(),
+                processes: vnic.sessions.iter().filter_map(|id| self.process(*id)).collect(),
+            })
+            .collect()
+    }
+
+    fn process(&self, id: SessionId) -> Option<ProcessStatus> {
+        let session = self.sessions.get(&id).filter(|s| s.welcomed && s.role == ROLE_VERBS)?;
+        Some(ProcessStatus {
+            session: id,
+            pid: session.client.pid,
+            uid: session.client.uid,
+            name: session.name.clone(),
+            mrs: session.mrs.len(),
+            links: session.links,
+            qps: session.qps.iter().filter_map(|qpn| self.qp_status(*qpn)).collect(),
+        })
+    }
+
+    fn qp_status(&self, qpn: u32) -> Option<QpStatus> {
+        let qp = self.qps.get(&qpn)?;
+        let vnic_name = |peer: &u32| {
+            let vnic = self.qps.get(peer).and_then(|p| self.vnics.get(&p.vnic));
+            vnic.map_or(String::new(), |v| v.name.clone())
+        };
+        Some(QpStatus {
+            qpn,
+            qp_type: qp.qp_type,
+            slot: qp.slot,
+            peers: qp.links.iter().map(|peer| (*peer, vnic_name(peer))).collect(),
+            waiting_for: qp.wishes.keys().filter(|p| !qp.links.contains(p)).copied().collect(),
+        })
+    }
+}

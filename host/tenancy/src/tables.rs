@@ -1,0 +1,177 @@
+//! The rows of the tables.
+
+use crate::action::ProbeId;
+use crate::bells::Place;
+use omniverb_session::body::{ConnectQp, GidEntry, RegMr};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// A client connection. Numbers are never reused while the daemon lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
+/// A vNIC, by the identity of its network namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VnicKey {
+    /// Device number of the namespace's file.
+    pub device: u64,
+    /// Inode number of the namespace's file.
+    pub inode: u64,
+}
+
+/// What the kernel says about a client's process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// Its network namespace.
+    pub vnic: VnicKey,
+    /// Its pid, as the daemon sees it.
+    pub pid: i32,
+    /// Its user, as the daemon sees it.
+    pub uid: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Vnic {
+    pub(crate) name: String,
+    pub(crate) guid: [u8; 8],
+    pub(crate) gids: Vec<GidEntry>,
+    /// When `gids` was read; `None`: never.
+    pub(crate) read_at: Option<u64>,
+    /// Sessions to answer when the addresses arrive; `Some` while they are being read.
+    pub(crate) reading: Option<Vec<SessionId>>,
+    pub(crate) sessions: BTreeSet<SessionId>,
+    pub(crate) qps: usize,
+    pub(crate) mrs: usize,
+    pub(crate) links: usize,
+    /// Datagram links opened towards this vNIC by others.
+    pub(crate) uninvited: BTreeMap<VnicKey, usize>,
+    pub(crate) probes: usize,
+    pub(crate) port: bool,
+}
+
+/// A call that is answered later.
+#[derive(Clone, Debug)]
+pub(crate) enum Waiting {
+    /// `Hello`, until the addresses are known.
+    Hello { tag: u64 },
+    /// `QueryGids`, the same.
+    Gids { tag: u64 },
+    /// `ConnectQp` of a datagram queue pair, until the network has answered.
+    Datagram { tag: u64, connect: ConnectQp },
+}
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) client: Client,
+    pub(crate) name: String,
+    pub(crate) role: u32,
+    pub(crate) resume: bool,
+    pub(crate) welcomed: bool,
+    pub(crate) waiting: Option<Waiting>,
+    pub(crate) qps: BTreeSet<u32>,
+    pub(crate) mrs: HashMap<u32, Mr>,
+    pub(crate) links: usize,
+    pub(crate) grants: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mr {
+    pub(crate) pd: u32,
+    pub(crate) access: u32,
+    pub(crate) addr: u64,
+    pub(crate) length: u64,
+}
+
+impl From<&RegMr> for Mr {
+    fn from(m: &RegMr) -> Mr {
+        Mr { pd: m.pd, access: m.access, addr: m.addr, length: m.length }
+    }
+}
+
+/// Where a connected queue pair wants to go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
+    pub(crate) sgid: [u8; 16],
+    pub(crate) dgid: [u8; 16],
+    /// Whose address `dgid` is, once that is known.
+    pub(crate) target: Option<VnicKey>,
+    /// Announced as surviving a restart of the daemon.
+    pub(crate) resumed: bool,
+    /// Times the network was asked in vain.
+    pub(crate) failures: u32,
+    /// When it is looked at again.
+    pub(crate) timer: Option<u64>,
+    /// If `resumed`: when the other end is taken for dead.
+    pub(crate) deadline: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Qp {
+    pub(crate) session: SessionId,
+    pub(crate) vnic: VnicKey,
+    pub(crate) qp_type: u32,
+    pub(crate) pd: u32,
+    pub(crate) slot: u32,
+    /// By peer: one for RC and UC; for UD only surviving links that wait for their other end.
+    pub(crate) wishes: BTreeMap<u32, Wish>,
+    /// Peers that a link exists to.
+    pub(crate) links: BTreeSet<u32>,
+}
+
+/// The two queue pairs of a link, the smaller number first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct LinkKey(pub(crate) u32, pub(crate) u32);
+
+impl LinkKey {
+    pub(crate) fn new(one: u32, other: u32) -> LinkKey {
+        LinkKey(one.min(other), one.max(other))
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Link {
+    /// The first end is the queue pair with the smaller number. `None` for a link that survived a
+    /// restart: its bell is older than we are.
+    pub(crate) place: Option<Place>,
+    pub(crate) sessions: [SessionId; 2],
+    pub(crate) vnics: [VnicKey; 2],
+    /// Counted in `uninvited` of the second of these, under the first.
+    pub(crate) uninvited: Option<(VnicKey, VnicKey)>,
+}
+
+/// A grant that waits for the owner's pages.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PendingGrant {
+    pub(crate) initiator: SessionId,
+    pub(crate) owner: SessionId,
+    pub(crate) qpn: u32,
+    pub(crate) peer_qpn: u32,
+    pub(crate) rkey: u32,
+    pub(crate) deadline: u64,
+}
+
+/// The question "whose address is this, seen from there?".
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Question {
+    pub(crate) from: VnicKey,
+    /// Zero unless the address needs one.
+    pub(crate) interface: u32,
+    pub(crate) gid: [u8; 16],
+}
+
+/// What goes on when a question has been answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Waiter {
+    /// A wish of a queue pair.
+    Wish { qpn: u32, peer: u32 },
+    /// The datagram call that a session waits for.
+    Call(SessionId),
+}
+
+/// A question under way.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) id: ProbeId,
+    /// Whose quota it counts against; `None` once that vNIC is gone.
+    pub(crate) payer: Option<VnicKey>,
+    pub(crate) waiters: BTreeSet<Waiter>,
+}

@@ -1,0 +1,252 @@
+//! The tables as a whole: the ways in, and what every one of them needs.
+
+use crate::action::{Action, Arrived, ProbeId};
+use crate::bells::Bells;
+use crate::gids::{self, VnicAddress};
+use crate::limits::Limits;
+use crate::neighbours::Neighbours;
+use crate::numbers::{Entropy, QpNumbers};
+use crate::tables::{
+    Client, Link, LinkKey, PendingGrant, Qp, Session, SessionId, Vnic, VnicKey, Waiting,
+};
+use omniverb_session::Message;
+use omniverb_session::body::{GidsChanged, ROLE_VERBS};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Something that happens at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Timer {
+    /// The owner of an MR took too long.
+    Grant(u64),
+    /// A wish's network is asked again, or a resumed one is given up.
+    Wish { qpn: u32, peer: u32 },
+}
+
+/// All tables of one daemon.
+pub struct Tenancy {
+    pub(crate) limits: Limits,
+    pub(crate) entropy: Box<dyn Entropy>,
+    pub(crate) home: VnicKey,
+    pub(crate) guid_seed: u64,
+    pub(crate) vnics: BTreeMap<VnicKey, Vnic>,
+    pub(crate) sessions: BTreeMap<SessionId, Session>,
+    pub(crate) qps: HashMap<u32, Qp>,
+    pub(crate) links: BTreeMap<LinkKey, Link>,
+    pub(crate) bells: Bells,
+    pub(crate) grants: HashMap<u64, PendingGrant>,
+    pub(crate) neighbours: Neighbours,
+    pub(crate) numbers: QpNumbers,
+    pub(crate) timers: BTreeSet<(u64, Timer)>,
+    pub(crate) out: Vec<Action>,
+}
+
+impl Tenancy {
+    /// Empty tables. `home` is the daemon's own network namespace; `guid_seed` makes node GUIDs
+    /// that stay the same over a restart of the daemon if the seed does.
+    #[must_use]
+    pub fn new(
+        limits: Limits,
+        mut entropy: Box<dyn Entropy>,
+        home: VnicKey,
+        guid_seed: u64,
+    ) -> Tenancy {
+        let numbers = QpNumbers::new(entropy.as_mut());
+        Tenancy {
+            limits,
+            entropy,
+            home,
+            guid_seed,
+            vnics: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            qps: HashMap::new(),
+            links: BTreeMap::new(),
+            bells: Bells::default(),
+            grants: HashMap::new(),
+            neighbours: Neighbours::default(),
+            numbers,
+            timers: BTreeSet::new(),
+            out: Vec::new(),
+        }
+    }
+
+    /// A client connected. It must say `Hello` before anything else.
+    pub fn open(&mut self, session: SessionId, client: Client) {
+        self.sessions.insert(
+            session,
+            Session {
+                client,
+                name: String::new(),
+                role: 0,
+                resume: false,
+                welcomed: false,
+                waiting: None,
+                qps: BTreeSet::new(),
+                mrs: HashMap::new(),
+                links: 0,
+                grants: 0,
+            },
+        );
+    }
+
+    /// A client said something.
+    #[must_use]
+    pub fn handle(&mut self, session: SessionId, arrived: &Arrived, now: u64) -> Vec<Action> {
+        self.dispatch(session, arrived, now);
+        std::mem::take(&mut self.out)
+    }
+
+    /// A client is gone (or was dropped): everything it had goes, its peers are told.
+    #[must_use]
+    pub fn end(&mut self, session: SessionId, now: u64) -> Vec<Action> {
+        self.end_session(session, now);
+        std::mem::take(&mut self.out)
+    }
+
+    /// The addresses of a vNIC, as asked for by [`Action::ReadAddresses`].
+    #[must_use]
+    pub fn addresses(&mut self, key: VnicKey, found: &[VnicAddress], now: u64) -> Vec<Action> {
+        if let Some(vnic) = self.vnics.get_mut(&key) {
+            let table = gids::table(found, vnic.guid);
+            let changed = vnic.read_at.is_some() && vnic.gids != table;
+            vnic.gids = table;
+            vnic.read_at = Some(now);
+            let waiting = vnic.reading.take().unwrap_or_default();
+            if changed {
+                for session in vnic.sessions.clone() {
+                    self.event(session, GidsChanged { reserved: 0 });
+                }
+            }
+            for session in waiting {
+                self.addresses_known(session);
+            }
+        }
+        std::mem::take(&mut self.out)
+    }
+
+    /// The datagram of a probe came out at a socket of vNIC `at`.
+    #[must_use]
+    pub fn probe_arrived(&mut self, id: ProbeId, at: VnicKey, now: u64) -> Vec<Action> {
+        self.answer_probe(id, Some(at), now);
+        std::mem::take(&mut self.out)
+    }
+
+    /// The datagram of a probe came out nowhere.
+    #[must_use]
+    pub fn probe_failed(&mut self, id: ProbeId, now: u64) -> Vec<Action> {
+        self.answer_probe(id, None, now);
+        std::mem::take(&mut self.out)
+    }
+
+    /// A link of [`Action::CreateLink`] could not be made.
+    #[must_use]
+    pub fn link_failed(&mut self, one: u32, other: u32, _now: u64) -> Vec<Action> {
+        self.undo_link(LinkKey::new(one, other));
+        std::mem::take(&mut self.out)
+    }
+
+    /// When [`tick`](Self::tick) wants to be called.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<u64> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Does what is due.
+    #[must_use]
+    pub fn tick(&mut self, now: u64) -> Vec<Action> {
+        while let Some((at, timer)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
+            self.timers.remove(&(at, timer));
+            match timer {
+                Timer::Grant(token) => self.grant_timed_out(token),
+                Timer::Wish { qpn, peer } => self.wish_due(qpn, peer, at, now),
+            }
+        }
+        std::mem::take(&mut self.out)
+    }
+
+    /// Clients that have been welcomed.
+    #[must_use]
+    pub fn sessions(&self) -> usize {
+        self.sessions.values().filter(|s| s.welcomed).count()
+    }
+
+    /// True if nothing is left of anybody: what must hold after the last client has gone.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.vnics.is_empty()
+            && self.sessions.is_empty()
+            && self.qps.is_empty()
+            && self.links.is_empty()
+            && self.bells.count() == 0
+            && self.grants.is_empty()
+            && self.neighbours.is_idle()
+            && self.timers.is_empty()
+    }
+
+    pub(crate) fn reply(&mut self, session: SessionId, tag: u64, message: impl Into<Message>) {
+        self.out.push(Action::Reply { session, tag, message: message.into() });
+    }
+
+    pub(crate) fn fail(&mut self, session: SessionId, tag: u64, errno: u32) {
+        self.reply(session, tag, Message::Failed(errno));
+    }
+
+    /// Tells a session something, if it is still there to be told.
+    pub(crate) fn event(&mut self, session: SessionId, message: impl Into<Message>) {
+        let listens = |s: &Session| s.welcomed && s.role == ROLE_VERBS;
+        if self.sessions.get(&session).is_some_and(listens) {
+            self.out.push(Action::Event { session, message: message.into() });
+        }
+    }
+
+    fn end_session(&mut self, id: SessionId, now: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        // From here on nothing is said to it any more.
+        session.welcomed = false;
+        session.waiting = None;
+        let key = session.client.vnic;
+        for qpn in std::mem::take(&mut session.qps) {
+            self.remove_qp(qpn, omniverb_session::body::CLOSED_BY_DEATH);
+        }
+        self.end_grants(id);
+        for (other, bell) in self.bells.end(id) {
+            self.event(other, omniverb_session::body::BellClosed { bell });
+        }
+        let Some(session) = self.sessions.remove(&id) else { return };
+        let Some(vnic) = self.vnics.get_mut(&key) else { return };
+        if vnic.sessions.remove(&id) {
+            vnic.mrs -= session.mrs.len();
+        }
+        if let Some(reading) = &mut vnic.reading {
+            reading.retain(|waiting| *waiting != id);
+        }
+        if vnic.sessions.is_empty() {
+            self.vnics.remove(&key);
+            self.out.push(Action::VnicGone { vnic: key });
+            for vnic in self.vnics.values_mut() {
+                vnic.uninvited.remove(&key);
+            }
+            self.forget_vnic(key, now);
+        }
+    }
+
+    /// Has the vNIC's addresses read; `session` is answered when they are there.
+    pub(crate) fn read_addresses(&mut self, key: VnicKey, session: Option<SessionId>) {
+        let Some(vnic) = self.vnics.get_mut(&key) else { return };
+        match &mut vnic.reading {
+            Some(waiting) => waiting.extend(session),
+            None => {
+                vnic.reading = Some(session.into_iter().collect());
+                self.out.push(Action::ReadAddresses { vnic: key });
+            }
+        }
+    }
+
+    fn addresses_known(&mut self, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        match session.waiting.take() {
+            Some(Waiting::Hello { tag }) => self.welcome(id, tag),
+            Some(Waiting::Gids { tag }) => self.tell_gids(id, tag),
+            other => session.waiting = other,
+        }
+    }
+}

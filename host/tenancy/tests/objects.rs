@@ -1,0 +1,353 @@
+//! Numbers, keys, quotas, grants, announcements, and arbitrary input.
+
+mod support;
+
+use omniverb_session::body::*;
+use omniverb_session::limits::MESSAGE_BYTES_MAX;
+use omniverb_session::{Message, encode};
+use omniverb_tenancy::errno::*;
+use omniverb_tenancy::exercise::{Bench, exercise, vnic};
+use omniverb_tenancy::{Action, Arrived, Channel, Limits, MemoryFacts};
+use proptest::prelude::*;
+use support::*;
+
+const READ: u32 = 4;
+const WRITE: u32 = 3;
+
+#[test]
+fn first_things_first() {
+    let mut bench = bench();
+    bench.open(1, 1);
+    assert_eq!(errno(call(&mut bench, 1, QueryGids { reserved: 0 })), EPROTO);
+    let tool = Hello { role: ROLE_TOOL, resume: 0, name: [0; 16] };
+    assert!(matches!(call(&mut bench, 1, tool), Some(Message::Welcome(_))));
+    assert_eq!(errno(call(&mut bench, 1, tool)), EPROTO);
+    assert_eq!(errno(call(&mut bench, 1, QueryGids { reserved: 0 })), EPERM);
+    hello(&mut bench, 2, 2, 0);
+    let Some(Message::Gids(gids)) = call(&mut bench, 2, QueryGids { reserved: 0 }) else {
+        panic!("no table")
+    };
+    assert_eq!(gids.count, 4);
+    assert_eq!(errno(call(&mut bench, 2, Done { reserved: 0 })), EPROTO);
+    let arrived = Arrived {
+        channel: Channel::Events,
+        tag: 0,
+        message: QueryGids { reserved: 0 }.into(),
+        memory: None,
+    };
+    bench.say(2, &arrived);
+    assert!(matches!(bench.told.last(), Some(Action::VnicGone { .. })), "dropped at once");
+}
+
+#[test]
+fn quotas_end_in_enomem_and_come_back() {
+    let limits = Limits {
+        qps_per_session: 2,
+        qps_per_vnic: 3,
+        mrs_per_session: 2,
+        mrs_per_vnic: 3,
+        sessions_per_vnic: 2,
+        ..Limits::default()
+    };
+    let mut bench = Bench::new(limits);
+    hello(&mut bench, 1, 1, 0);
+    hello(&mut bench, 2, 1, 0);
+    bench.open(3, 1);
+    let third = Hello { role: ROLE_VERBS, resume: 0, name: [0; 16] };
+    assert_eq!(errno(call(&mut bench, 3, third)), ENOMEM);
+    hello(&mut bench, 4, 2, 0);
+
+    let kept = qp(&mut bench, 1, QP_RC);
+    qp(&mut bench, 1, QP_RC);
+    let create = CreateQp { qp_type: QP_RC, pd: 1, statistics_slot: 0, qpn: 0 };
+    assert_eq!(errno(call(&mut bench, 1, create)), ENOMEM);
+    qp(&mut bench, 2, QP_RC);
+    assert_eq!(errno(call(&mut bench, 2, create)), ENOMEM);
+    qp(&mut bench, 4, QP_RC);
+    call(&mut bench, 1, DestroyQp { qpn: kept, reserved: 0 });
+    assert_ne!(qp(&mut bench, 2, QP_RC), kept, "a number does not come back soon");
+
+    let rkey = mr(&mut bench, 1, 1, READ);
+    mr(&mut bench, 1, 1, READ);
+    let reg = RegMr { pd: 1, access: READ, addr: 0, length: 1, rkey: 0, reserved: 0 };
+    assert_eq!(errno(call(&mut bench, 1, reg)), ENOMEM);
+    mr(&mut bench, 2, 1, READ);
+    assert_eq!(errno(call(&mut bench, 2, reg)), ENOMEM);
+    call(&mut bench, 1, DeregMr { rkey, reserved: 0 });
+    assert_eq!(errno(call(&mut bench, 1, DeregMr { rkey, reserved: 0 })), ENOENT);
+    mr(&mut bench, 2, 1, READ);
+    for session in 1..=4 {
+        bench.end(session);
+    }
+    assert!(bench.tenancy.is_empty());
+}
+
+#[test]
+fn nonsense_is_einval() {
+    let mut bench = bench();
+    hello(&mut bench, 1, 1, 0);
+    let bad = CreateQp { qp_type: 9, pd: 1, statistics_slot: 0, qpn: 0 };
+    assert_eq!(errno(call(&mut bench, 1, bad)), EOPNOTSUPP);
+    let bad = CreateQp { qp_type: QP_RC, pd: 1, statistics_slot: 8192, qpn: 0 };
+    assert_eq!(errno(call(&mut bench, 1, bad)), EINVAL);
+    let bad = CreateQp { qp_type: QP_RC, pd: 1, statistics_slot: 0, qpn: 5 };
+    assert_eq!(errno(call(&mut bench, 1, bad)), EINVAL, "only after a restart");
+    let bad = RegMr { pd: 1, access: READ, addr: u64::MAX, length: 2, rkey: 0, reserved: 0 };
+    assert_eq!(errno(call(&mut bench, 1, bad)), EINVAL);
+    let bad = RegMr { pd: 1, access: READ, addr: 1, length: 2, rkey: 5, reserved: 0 };
+    assert_eq!(errno(call(&mut bench, 1, bad)), EINVAL);
+    let a = qp(&mut bench, 1, QP_RC);
+    assert_eq!(errno(call(&mut bench, 1, to(a, 1, 1 << 24, 1))), EINVAL);
+}
+
+/// Two linked sessions: initiator 1, owner 2.
+fn linked() -> (Bench, u32, u32) {
+    let mut bench = bench();
+    hello(&mut bench, 1, 1, 0);
+    hello(&mut bench, 2, 2, 0);
+    let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+    call(&mut bench, 1, to(a, 1, b, 2));
+    call(&mut bench, 2, to(b, 2, a, 1));
+    (bench, a, b)
+}
+
+fn ask(bench: &mut Bench, qpn: u32, peer_qpn: u32, rkey: u32) -> Result<u64, u32> {
+    bench.told.clear();
+    match call(bench, 1, RequestGrant { qpn, peer_qpn, rkey, reserved: 0 }) {
+        Some(Message::Connected(_)) => {}
+        answer => return Err(errno(answer)),
+    }
+    match events(bench, 2).as_slice() {
+        [Message::Adopt(adopt)] => {
+            assert_eq!((adopt.rkey, adopt.qpn), (rkey, peer_qpn));
+            Ok(adopt.token)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn adopt(bench: &mut Bench, from: u64, adopted: Adopted, memory: MemoryFacts) -> Vec<Action> {
+    bench.told.clear();
+    let message = adopted.into();
+    let memory = Some(memory);
+    bench.say(from, &Arrived { channel: Channel::Events, tag: 0, message, memory });
+    bench.told.clone()
+}
+
+fn denied(actions: &[Action]) -> u32 {
+    match actions {
+        [Action::Event { message: Message::GrantDenied(denied), session }] if session.0 == 1 => {
+            denied.errno
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_grant_covers_whole_pages_inside_the_region_only() {
+    let (mut bench, a, b) = linked();
+    let sealed = MemoryFacts { sound: true, write_sealed: true };
+    let open = MemoryFacts { sound: true, write_sealed: false };
+    let unsound = MemoryFacts { sound: false, write_sealed: true };
+    let pages = |token, page_start, page_length| Adopted {
+        token,
+        errno: 0,
+        reserved: 0,
+        page_start,
+        page_length,
+    };
+    // The region is 0x10800..0x13800: its whole pages are 0x11000..0x13000.
+    let readable = mr(&mut bench, 2, 1, READ);
+    let token = ask(&mut bench, a, b, readable).unwrap();
+    assert!(
+        adopt(&mut bench, 1, pages(token, 0x11000, 0x2000), sealed).is_empty(),
+        "not the owner"
+    );
+    let actions = adopt(&mut bench, 2, pages(token, 0x11000, 0x2000), sealed);
+    let [Action::Grant { session, granted }] = actions.as_slice() else { panic!("{actions:?}") };
+    assert_eq!((session.0, granted.rkey, granted.access), (1, readable, READ));
+    assert_eq!((granted.page_start, granted.page_length), (0x11000, 0x2000));
+    assert!(adopt(&mut bench, 2, pages(token, 0x11000, 0x2000), sealed).is_empty(), "only once");
+
+    for (start, length, memory) in [
+        (0x10000, 0x2000, sealed),
+        (0x11000, 0x3000, sealed),
+        (0x11000, 0, sealed),
+        (0x11800, 0x1000, sealed),
+        (u64::MAX - 0xfff, 0x2000, sealed),
+        (0x11000, 0x2000, open),
+        (0x11000, 0x2000, unsound),
+    ] {
+        let token = ask(&mut bench, a, b, readable).unwrap();
+        assert_eq!(denied(&adopt(&mut bench, 2, pages(token, start, length), memory)), EINVAL);
+    }
+    let writable = mr(&mut bench, 2, 1, WRITE);
+    let token = ask(&mut bench, a, b, writable).unwrap();
+    let actions = adopt(&mut bench, 2, pages(token, 0x11000, 0x1000), open);
+    assert!(matches!(actions.as_slice(), [Action::Grant { .. }]));
+    let token = ask(&mut bench, a, b, writable).unwrap();
+    let refused = Adopted { errno: 12, ..pages(token, 0, 0) };
+    assert_eq!(denied(&adopt(&mut bench, 2, refused, open)), 12);
+}
+
+#[test]
+fn a_grant_needs_link_key_domain_and_access() {
+    let (mut bench, a, b) = linked();
+    let key = mr(&mut bench, 2, 1, READ);
+    let (other_domain, local) = (mr(&mut bench, 2, 9, READ), mr(&mut bench, 2, 1, 1));
+    let mine = mr(&mut bench, 1, 1, READ);
+    assert_eq!(ask(&mut bench, a, b, other_domain), Err(EACCES));
+    assert_eq!(ask(&mut bench, a, b, local), Err(EACCES));
+    assert_eq!(ask(&mut bench, a, b, mine), Err(ENOENT));
+    assert_eq!(ask(&mut bench, a, b ^ 1, key), Err(ENOTCONN));
+    assert_eq!(ask(&mut bench, b, a, key), Err(ENOENT));
+    let datagram = qp(&mut bench, 1, QP_UD);
+    assert_eq!(ask(&mut bench, datagram, b, key), Err(EOPNOTSUPP));
+    // Deregistered, late, or gone while the owner was asked.
+    let sealed = MemoryFacts { sound: true, write_sealed: true };
+    let token = ask(&mut bench, a, b, key).unwrap();
+    call(&mut bench, 2, DeregMr { rkey: key, reserved: 0 });
+    let pages = Adopted { token, errno: 0, reserved: 0, page_start: 0x11000, page_length: 0x1000 };
+    assert_eq!(denied(&adopt(&mut bench, 2, pages, sealed)), ENOENT);
+    let key = mr(&mut bench, 2, 1, READ);
+    ask(&mut bench, a, b, key).unwrap();
+    bench.told.clear();
+    bench.wait(2_000_000_000);
+    assert_eq!(denied(&bench.told.clone()), ETIMEDOUT);
+    ask(&mut bench, a, b, key).unwrap();
+    bench.end(2);
+    let told = events(&mut bench, 1);
+    assert!(
+        told.contains(&GrantDenied { qpn: a, peer_qpn: b, rkey: key, errno: ECONNRESET }.into())
+    );
+}
+
+#[test]
+fn links_survive_a_restart_if_both_ends_do() {
+    let (a, b, c) = (900, 800, 700);
+    let mut bench = bench();
+    hello(&mut bench, 1, 1, 1);
+    assert!(keep_qp(&mut bench, 1, QP_RC, a).is_some());
+    assert!(keep_qp(&mut bench, 1, QP_RC, c).is_some());
+    let resume = |m: ConnectQp| ConnectQp { resume: 1, ..m };
+    call(&mut bench, 1, resume(to(a, 1, b, 2)));
+    call(&mut bench, 1, resume(to(c, 1, 600, 2)));
+    hello(&mut bench, 2, 2, 1);
+    assert_eq!(errno(keep_qp(&mut bench, 2, QP_RC, a)), EADDRINUSE);
+    keep_qp(&mut bench, 2, QP_RC, b);
+    call(&mut bench, 2, resume(to(b, 2, a, 1)));
+    bench.wait(1_100_000_000);
+    assert!(links(&bench).is_empty(), "no new memory for an old link");
+    let status = bench.tenancy.status(Some(vnic(2)));
+    assert_eq!(status[0].processes[0].qps[0].peers, [(a, "host".to_owned())]);
+    let message = RegMr { pd: 1, access: READ, addr: 0, length: 1, rkey: 42, reserved: 0 };
+    let answer = call(&mut bench, 2, message);
+    assert_eq!(answer, Some(MrRegistered { rkey: 42, reserved: 0 }.into()));
+    bench.told.clear();
+    bench.wait(6_000_000_000);
+    let closed = |qpn, peer_qpn| LinkClosed { qpn, peer_qpn, reason: CLOSED_BY_DEATH, reserved: 0 };
+    assert_eq!(events(&mut bench, 1), [closed(c, 600).into()], "its peer died meanwhile");
+    bench.end(2);
+    assert_eq!(events(&mut bench, 1), [closed(a, b).into()]);
+    bench.end(1);
+    assert!(bench.tenancy.is_empty());
+}
+
+#[test]
+fn an_announcement_alone_gives_nothing() {
+    // An impostor takes the number of a dead peer, in another container.
+    let mut bench = bench();
+    let resume = |m: ConnectQp| ConnectQp { resume: 1, ..m };
+    hello(&mut bench, 1, 1, 1);
+    hello(&mut bench, 3, 3, 1);
+    keep_qp(&mut bench, 1, QP_RC, 900);
+    keep_qp(&mut bench, 3, QP_RC, 800);
+    call(&mut bench, 1, resume(to(900, 1, 800, 2)));
+    call(&mut bench, 3, resume(to(800, 3, 900, 1)));
+    assert!(bench.tenancy.status(None)[0].processes[0].qps[0].peers.is_empty());
+    assert_eq!(ask_any(&mut bench, 3, 800, 900), ENOTCONN);
+}
+
+fn ask_any(bench: &mut Bench, session: u64, qpn: u32, peer_qpn: u32) -> u32 {
+    errno(call(bench, session, RequestGrant { qpn, peer_qpn, rkey: 1, reserved: 0 }))
+}
+
+#[test]
+fn a_link_that_cannot_be_made_is_taken_back() {
+    let (mut bench, a, b) = linked();
+    bench.told.clear();
+    let actions = bench.tenancy.link_failed(a, b, bench.now);
+    assert_eq!(actions.len(), 2);
+    // Both may try again, and get a whole new bell.
+    call(&mut bench, 1, to(a, 1, b, 2));
+    call(&mut bench, 2, to(b, 2, a, 1));
+    assert_eq!(links(&bench)[0].0.ready.bell_new, 1);
+}
+
+/// Input for `exercise` that gets further than random bytes: small numbers that often meet.
+fn steps() -> impl Strategy<Value = Vec<u8>> {
+    let small = 0u32..12;
+    let gid = (0u64..5).prop_map(omniverb_tenancy::exercise::gid);
+    // The counting entropy starts queue pair numbers at 3.
+    let qpn = 0u32..16;
+    let message = prop_oneof![
+        Just(Message::from(Hello { role: 1, resume: 1, name: [65; 16] })),
+        (2u32..6, small.clone()).prop_map(|(qp_type, qpn)| {
+            CreateQp { qp_type, pd: 1, statistics_slot: 1, qpn }.into()
+        }),
+        (qpn.clone(), qpn.clone(), gid.clone(), gid, 0u32..2).prop_map(
+            |(qpn, dest_qpn, sgid, dgid, resume)| {
+                ConnectQp { qpn, dest_qpn, sgid, dgid, resume, reserved: 0 }.into()
+            }
+        ),
+        qpn.clone().prop_map(|qpn| DestroyQp { qpn, reserved: 0 }.into()),
+        (qpn.clone(), qpn.clone())
+            .prop_map(|(qpn, peer_qpn)| { DisconnectQp { qpn, peer_qpn }.into() }),
+        small.clone().prop_map(|rkey| {
+            RegMr { pd: 1, access: 7, addr: 0, length: 8192, rkey, reserved: 0 }.into()
+        }),
+        small.clone().prop_map(|rkey| DeregMr { rkey, reserved: 0 }.into()),
+        (qpn.clone(), qpn, small.clone()).prop_map(|(qpn, peer_qpn, rkey)| {
+            RequestGrant { qpn, peer_qpn, rkey, reserved: 0 }.into()
+        }),
+        (0u64..64).prop_map(|n| {
+            let token = n * 0x1_0000_0001;
+            Adopted { token, errno: 0, reserved: 0, page_start: 0, page_length: 4096 }.into()
+        }),
+        Just(QueryGids { reserved: 0 }.into()),
+    ];
+    let step = (any::<u8>(), any::<u8>(), message).prop_map(|(what, who, message)| {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = encode(1, &message, &mut bytes);
+        let mut step = vec![what, who];
+        if what % 16 > 3 {
+            step.push(u8::try_from(length).unwrap());
+            step.extend(&bytes[..length]);
+        }
+        step
+    });
+    let begin = (0..6u8).flat_map(|who| {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let hello = Hello { role: 1, resume: 1, name: [65; 16] };
+        let length = encode(1, &hello.into(), &mut bytes);
+        let head = [4 | 64, who, u8::try_from(length).unwrap()];
+        head.into_iter().chain(bytes[..length].to_vec())
+    });
+    let begin: Vec<u8> = begin.collect();
+    proptest::collection::vec(step, 1..120)
+        .prop_map(move |steps| begin.iter().copied().chain(steps.into_iter().flatten()).collect())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1500))]
+
+    #[test]
+    fn nobody_can_break_the_tables(bytes in steps()) {
+        exercise(&bytes);
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_harmless(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
+        exercise(&bytes);
+    }
+}

@@ -1,0 +1,240 @@
+//! Who gets a link, who does not, and who hears about its end.
+
+mod support;
+
+use omniverb_session::Message;
+use omniverb_session::body::*;
+use omniverb_tenancy::errno::*;
+use omniverb_tenancy::exercise::{Bench, gid};
+use omniverb_tenancy::{Action, Limits};
+use support::*;
+
+fn closed(qpn: u32, peer_qpn: u32, reason: u32) -> Message {
+    LinkClosed { qpn, peer_qpn, reason, reserved: 0 }.into()
+}
+
+#[test]
+fn two_containers_that_name_each_other_get_one_link() {
+    for qp_type in [QP_RC, QP_UC] {
+        let mut bench = bench();
+        hello(&mut bench, 1, 1, 0);
+        hello(&mut bench, 2, 2, 0);
+        let (a, b) = (qp(&mut bench, 1, qp_type), qp(&mut bench, 2, qp_type));
+        let first = call(&mut bench, 1, to(a, 1, b, 2));
+        assert_eq!(first, Some(Connected { qpn: a, ready: 0 }.into()));
+        assert!(links(&bench).is_empty());
+        let second = call(&mut bench, 2, to(b, 2, a, 1));
+        // Accepted; the network is asked before the link is made.
+        assert_eq!(second, Some(Connected { qpn: b, ready: 0 }.into()));
+        let links = links(&bench);
+        let [(one, other)] = links.as_slice() else { panic!("{links:?}") };
+        assert_eq!((one.session.0, one.ready.qpn, one.ready.peer_qpn), (1, a, b));
+        assert_eq!((other.session.0, other.ready.qpn, other.ready.peer_qpn), (2, b, a));
+        assert_eq!((one.ready.side, other.ready.side), (0, 1));
+        assert_eq!((one.ready.bell_side, other.ready.bell_side), (0, 1));
+        assert_eq!((one.ready.bell_new, other.ready.bell_new, one.ready.loopback), (1, 1, 0));
+        assert_eq!((one.ready.sgid, one.ready.dgid), (gid(1), gid(2)));
+        assert_eq!((other.ready.sgid, other.ready.dgid), (gid(2), gid(1)));
+        assert_eq!(one.ready.bell, other.ready.bell);
+    }
+}
+
+#[test]
+fn a_wall_in_either_direction_keeps_them_apart() {
+    for wall in [(1, 2), (2, 1)] {
+        let mut bench = bench();
+        bench.walls.insert(wall);
+        hello(&mut bench, 1, 1, 0);
+        hello(&mut bench, 2, 2, 0);
+        let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+        call(&mut bench, 1, to(a, 1, b, 2));
+        let answer = call(&mut bench, 2, to(b, 2, a, 1));
+        assert_eq!(answer, Some(Connected { qpn: b, ready: 0 }.into()));
+        bench.wait(1_100_000_000);
+        assert!(links(&bench).is_empty());
+        // The wall falls: the pair is found by itself.
+        bench.walls.clear();
+        bench.wait(1_100_000_000);
+        assert_eq!(links(&bench).len(), 1);
+    }
+}
+
+#[test]
+fn guessing_a_number_is_not_enough() {
+    let mut bench = bench();
+    for session in 1..=3 {
+        hello(&mut bench, session, session, 0);
+    }
+    let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+    let c = qp(&mut bench, 3, QP_RC);
+    call(&mut bench, 1, to(a, 1, b, 2));
+    call(&mut bench, 2, to(b, 2, a, 1));
+    // A third party names one of them; one that is connected, with a third party's address.
+    call(&mut bench, 3, to(c, 3, a, 1));
+    assert_eq!(links(&bench).len(), 1);
+    // Somebody else's number, somebody else's address.
+    assert_eq!(errno(call(&mut bench, 3, to(a, 3, b, 2))), ENOENT);
+    assert_eq!(errno(call(&mut bench, 3, to(c, 1, b, 2))), EINVAL);
+    let destroy = DestroyQp { qpn: a, reserved: 0 };
+    assert_eq!(errno(call(&mut bench, 3, destroy)), ENOENT);
+    // Right number, but at an address that is not the peer's vNIC.
+    let (d, e) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+    call(&mut bench, 1, to(d, 1, e, 3));
+    call(&mut bench, 2, to(e, 2, d, 1));
+    assert_eq!(links(&bench).len(), 1);
+    // Different types.
+    let (f, g) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_UC));
+    call(&mut bench, 1, to(f, 1, g, 2));
+    call(&mut bench, 2, to(g, 2, f, 1));
+    assert_eq!(links(&bench).len(), 1);
+}
+
+#[test]
+fn within_one_process_and_with_itself() {
+    let mut bench = bench();
+    hello(&mut bench, 1, 1, 0);
+    let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 1, QP_RC));
+    call(&mut bench, 1, to(a, 1, b, 1));
+    call(&mut bench, 1, to(b, 1, a, 1));
+    let (one, other) = links(&bench)[0].clone();
+    assert_eq!((one.ready.loopback, one.ready.bell_side, other.ready.bell_side), (1, 0, 0));
+    assert_ne!(one.ready.local_slot, one.ready.peer_slot);
+    assert_eq!(one.ready.local_slot, other.ready.peer_slot);
+    let c = qp(&mut bench, 1, QP_RC);
+    let answer = call(&mut bench, 1, to(c, 1, c, 1));
+    assert_eq!(answer, Some(Connected { qpn: c, ready: 1 }.into()));
+    assert_eq!(links(&bench).len(), 2);
+    bench.end(1);
+    assert!(bench.tenancy.is_empty());
+}
+
+#[test]
+fn datagrams_need_a_peer_and_both_directions() {
+    let mut bench = bench();
+    hello(&mut bench, 1, 1, 0);
+    hello(&mut bench, 2, 2, 0);
+    let (a, b) = (qp(&mut bench, 1, QP_UD), qp(&mut bench, 2, QP_UD));
+    let rc = qp(&mut bench, 2, QP_RC);
+    assert_eq!(errno(call(&mut bench, 1, to(a, 1, rc, 2))), ENOENT);
+    assert_eq!(errno(call(&mut bench, 1, to(a, 1, 0xff_fffe, 2))), ENOENT);
+    assert_eq!(errno(call(&mut bench, 1, to(a, 1, b, 1))), ENOENT, "not at that address");
+    assert_eq!(errno(call(&mut bench, 1, to(a, 1, b, 9))), EHOSTUNREACH);
+    assert!(links(&bench).is_empty());
+    for _ in 0..2 {
+        let answer = call(&mut bench, 1, to(a, 1, b, 2));
+        assert_eq!(answer, Some(Connected { qpn: a, ready: 1 }.into()));
+    }
+    let answer = call(&mut bench, 2, to(b, 2, a, 1));
+    assert_eq!(answer, Some(Connected { qpn: b, ready: 1 }.into()));
+    assert_eq!(links(&bench).len(), 1);
+
+    let mut walled = support::bench();
+    walled.walls.insert((2, 1));
+    hello(&mut walled, 1, 1, 0);
+    hello(&mut walled, 2, 2, 0);
+    let (a, b) = (qp(&mut walled, 1, QP_UD), qp(&mut walled, 2, QP_UD));
+    assert_eq!(errno(call(&mut walled, 1, to(a, 1, b, 2))), EHOSTUNREACH);
+}
+
+#[test]
+fn a_neighbour_cannot_use_up_the_links_of_others() {
+    let limits = Limits { datagram_links_per_neighbour: 3, ..Limits::default() };
+    let mut bench = Bench::new(limits);
+    for session in 1..=3 {
+        hello(&mut bench, session, session, 0);
+    }
+    let victim = qp(&mut bench, 2, QP_UD);
+    let flood: Vec<_> = (0..4).map(|_| qp(&mut bench, 1, QP_UD)).collect();
+    for qpn in &flood[..3] {
+        assert!(matches!(call(&mut bench, 1, to(*qpn, 1, victim, 2)), Some(Message::Connected(_))));
+    }
+    assert_eq!(errno(call(&mut bench, 1, to(flood[3], 1, victim, 2))), ENOMEM);
+    let honest = qp(&mut bench, 3, QP_UD);
+    assert!(matches!(call(&mut bench, 3, to(honest, 3, victim, 2)), Some(Message::Connected(_))));
+    call(&mut bench, 1, DestroyQp { qpn: flood[0], reserved: 0 });
+    assert!(matches!(call(&mut bench, 1, to(flood[3], 1, victim, 2)), Some(Message::Connected(_))));
+}
+
+#[test]
+fn death_and_parting_are_told_and_leave_nothing() {
+    let mut bench = bench();
+    hello(&mut bench, 1, 1, 0);
+    hello(&mut bench, 2, 2, 0);
+    let mut pairs = Vec::new();
+    for _ in 0..3 {
+        let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+        call(&mut bench, 1, to(a, 1, b, 2));
+        call(&mut bench, 2, to(b, 2, a, 1));
+        pairs.push((a, b));
+    }
+    let bell = links(&bench)[0].0.ready.bell;
+    assert!(links(&bench)[1..].iter().all(|(one, _)| one.ready.bell_new == 0));
+    events(&mut bench, 2);
+    call(&mut bench, 1, DestroyQp { qpn: pairs[0].0, reserved: 0 });
+    call(&mut bench, 1, DisconnectQp { qpn: pairs[1].0, peer_qpn: 0 });
+    let told = events(&mut bench, 2);
+    let expected: Vec<_> = pairs[..2].iter().map(|(a, b)| closed(*b, *a, CLOSED_BY_PEER)).collect();
+    assert_eq!(told, expected);
+    let nothing = DisconnectQp { qpn: pairs[1].0, peer_qpn: pairs[1].1 };
+    assert_eq!(errno(call(&mut bench, 1, nothing)), ENOTCONN);
+    bench.end(1);
+    let told = events(&mut bench, 2);
+    let (a, b) = pairs[2];
+    assert_eq!(told, [closed(b, a, CLOSED_BY_DEATH), BellClosed { bell }.into()]);
+    bench.end(2);
+    assert!(bench.told.iter().any(|action| matches!(action, Action::VnicGone { .. })));
+    assert!(bench.tenancy.is_empty());
+}
+
+#[test]
+fn a_call_that_waits_for_the_network_ends_with_its_peer() {
+    let mut bench = bench();
+    hello(&mut bench, 1, 1, 0);
+    hello(&mut bench, 2, 2, 0);
+    let (a, b) = (qp(&mut bench, 1, QP_UD), qp(&mut bench, 2, QP_UD));
+    // Not through the bench: the probe stays unanswered.
+    let arrived = omniverb_tenancy::Arrived {
+        channel: omniverb_tenancy::Channel::Calls,
+        tag: 5,
+        message: to(a, 1, b, 2).into(),
+        memory: None,
+    };
+    let actions = bench.tenancy.handle(omniverb_tenancy::SessionId(1), &arrived, bench.now);
+    let id = actions
+        .iter()
+        .find_map(|action| match action {
+            Action::Probe { id, .. } => Some(*id),
+            _ => None,
+        })
+        .unwrap();
+    assert_eq!(errno(call(&mut bench, 1, to(a, 1, b, 2))), EBUSY, "one call at a time");
+    bench.end(2);
+    let actions = bench.tenancy.probe_failed(id, bench.now);
+    assert!(actions.iter().any(|action| matches!(
+        action,
+        Action::Reply { tag: 5, message: Message::Failed(EHOSTUNREACH), .. }
+    )));
+    assert!(bench.tenancy.probe_failed(id, bench.now).is_empty(), "a number is valid once");
+}
+
+#[test]
+fn a_probe_that_comes_out_elsewhere_proves_nothing() {
+    let mut bench = bench();
+    for session in 1..=3 {
+        hello(&mut bench, session, session, 0);
+    }
+    let (a, c) = (qp(&mut bench, 1, QP_UD), qp(&mut bench, 3, QP_UD));
+    let arrived = omniverb_tenancy::Arrived {
+        channel: omniverb_tenancy::Channel::Calls,
+        tag: 5,
+        message: to(a, 1, c, 2).into(),
+        memory: None,
+    };
+    let actions = bench.tenancy.handle(omniverb_tenancy::SessionId(1), &arrived, bench.now);
+    let [Action::Probe { id, .. }] = actions.as_slice() else { panic!("{actions:?}") };
+    // vNIC 2's address was asked for; somebody carried the datagram to vNIC 3.
+    let at = omniverb_tenancy::exercise::vnic(3);
+    let actions = bench.tenancy.probe_arrived(*id, at, bench.now);
+    assert_eq!(actions, [Action::ReadAddresses { vnic: at }]);
+    assert!(bench.tenancy.probe_arrived(id ^ 1, at, bench.now).is_empty(), "a guess");
+}

@@ -1,0 +1,77 @@
+//! Clients of the bench, in a few words.
+#![allow(dead_code)] // each test file uses a part
+
+use omniverb_session::Message;
+use omniverb_session::body::*;
+use omniverb_tenancy::exercise::{Bench, gid};
+use omniverb_tenancy::{Action, Arrived, Channel, Limits, LinkEnd, MemoryFacts, SessionId};
+
+pub fn bench() -> Bench {
+    Bench::new(Limits::default())
+}
+
+pub fn call(bench: &mut Bench, session: u64, message: impl Into<Message>) -> Option<Message> {
+    let memory = Some(MemoryFacts { sound: true, write_sealed: false });
+    let message = message.into();
+    let before = bench.told.len();
+    bench.say(session, &Arrived { channel: Channel::Calls, tag: 77, message, memory });
+    bench.told[before..].iter().find_map(|action| match action {
+        Action::Reply { session: to, tag: 77, message } if to.0 == session => Some(message.clone()),
+        _ => None,
+    })
+}
+
+pub fn errno(answer: Option<Message>) -> u32 {
+    match answer {
+        Some(Message::Failed(errno)) => errno,
+        other => panic!("should have failed: {other:?}"),
+    }
+}
+
+pub fn hello(bench: &mut Bench, session: u64, vnic: u64, resume: u32) {
+    bench.open(session, vnic);
+    let answer =
+        call(bench, session, Hello { role: ROLE_VERBS, resume, name: *b"test\0 not shown " });
+    assert!(matches!(answer, Some(Message::Welcome(_))), "{answer:?}");
+}
+
+pub fn qp(bench: &mut Bench, session: u64, qp_type: u32) -> u32 {
+    match call(bench, session, CreateQp { qp_type, pd: 1, statistics_slot: 0, qpn: 0 }) {
+        Some(Message::QpCreated(created)) => created.qpn,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub fn keep_qp(bench: &mut Bench, session: u64, qp_type: u32, qpn: u32) -> Option<Message> {
+    call(bench, session, CreateQp { qp_type, pd: 1, statistics_slot: 0, qpn })
+}
+
+pub fn to(qpn: u32, from: u64, dest_qpn: u32, dest: u64) -> ConnectQp {
+    ConnectQp { qpn, dest_qpn, sgid: gid(from), dgid: gid(dest), resume: 0, reserved: 0 }
+}
+
+pub fn mr(bench: &mut Bench, session: u64, pd: u32, access: u32) -> u32 {
+    let message = RegMr { pd, access, addr: 0x10800, length: 0x3000, rkey: 0, reserved: 0 };
+    match call(bench, session, message) {
+        Some(Message::MrRegistered(registered)) => registered.rkey,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub fn links(bench: &Bench) -> Vec<(LinkEnd, LinkEnd)> {
+    let link = |action: &Action| match action {
+        Action::CreateLink { first, second } => Some((first.clone(), second.clone())),
+        _ => None,
+    };
+    bench.told.iter().filter_map(link).collect()
+}
+
+pub fn events(bench: &mut Bench, session: u64) -> Vec<Message> {
+    let told = std::mem::take(&mut bench.told);
+    told.into_iter()
+        .filter_map(|action| match action {
+            Action::Event { session: to, message } if to == SessionId(session) => Some(message),
+            _ => None,
+        })
+        .collect()
+}
