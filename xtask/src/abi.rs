@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use crate::elf::{self, Export};
 use crate::run::{output, root};
 use crate::symbols::Table;
-use crate::{glibc, matrix};
+use crate::{glibc, matrix, probe};
 
 const INSTALLED: &str = "/usr/lib/x86_64-linux-gnu/libibverbs.so.1";
 
@@ -42,6 +42,8 @@ pub(crate) fn run() -> Result<()> {
         bail!("the library needs glibc {major}.{minor}, more than {:?}", glibc::WANTED);
     }
     println!("needs glibc {major}.{minor}");
+    probe::check(&table, &library)?;
+    println!("what is not offered answers as the table says");
     programs_load(&library)
 }
 

@@ -48,11 +48,14 @@ pub(crate) fn nodes(library: &Path) -> Result<BTreeSet<String>> {
     Ok(names.map(|name| name.trim().to_owned()).collect())
 }
 
-/// The functions called `ov_...` that an archive defines.
+/// The functions called `ov_...` that an archive defines. (By readelf: where an LLVM plug-in is
+/// installed nm asks it first, and an old one finds nothing in the objects of a new compiler.)
 pub(crate) fn functions(archive: &Path) -> Result<BTreeSet<String>> {
-    let text = output(Command::new("nm").args(["-g", "--defined-only"]).arg(archive))?;
-    let words = text.lines().filter_map(|line| line.split_whitespace().nth(2));
-    Ok(words.filter(|name| name.starts_with("ov_")).map(str::to_owned).collect())
+    let text = output(Command::new("readelf").args(["-sW"]).arg(archive))?;
+    let symbols = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let defined = symbols.filter(|s| s.len() == 8 && s[4] == "GLOBAL" && s[6] != "UND");
+    let names = defined.filter(|s| s[7].starts_with("ov_")).map(|s| s[7].to_owned());
+    Ok(names.collect())
 }
 
 /// The newest glibc that a library needs, and the symbols that need each version.

@@ -7,6 +7,7 @@ mod exports;
 mod glibc;
 mod layers;
 mod matrix;
+mod probe;
 mod run;
 mod symbols;
 mod tidy;

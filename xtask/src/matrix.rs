@@ -55,7 +55,8 @@ fn page(table: &Table) -> String {
     let inline = |status| table.inline.values().filter(|s| s.status == status).count();
     out += "\n| | works | partly | not offered |\n|---|---|---|---|\n";
     let all = [Status::Works, Status::Partly, Status::Unsupported];
-    for (what, count) in [("exported symbols", all.map(count)), ("inline verbs", all.map(inline))] {
+    let rows = [("exported symbols", all.map(count)), ("inline verbs", all.map(inline))];
+    for (what, count) in rows {
         writeln!(out, "| {what} | {} | {} | {} |", count[0], count[1], count[2]).ok();
     }
     out += "\n## Exported symbols\n\n| symbol | node | works | note |\n|---|---|---|---|\n";
