@@ -66,6 +66,14 @@ def end(process, patience=3.0):
             process.wait()
 
 
+def kill(pid):
+    """kill -9, if it is still there."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
 def descendants(root=None):
     """All processes below `root` (ourselves), children first."""
     root = root or os.getpid()
@@ -90,10 +98,7 @@ def end_descendants():
     for _ in range(50):
         below = descendants()
         for pid in below:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            kill(pid)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass

@@ -1,0 +1,119 @@
+"""Debian's own RDMA programs, unmodified: the pingpongs of ibverbs-utils and perftest, in two
+containers and as two plain processes of an unprivileged user."""
+
+import contextlib
+
+from harness import duet
+from harness.case import Case, Group, check
+from harness.containers import Pair
+from harness.plain import PlainPair
+
+
+@contextlib.contextmanager
+def _containers(stage):
+    with Pair(stage) as pair:
+        pair.gid_index = duet.gid_index(pair.server)
+        yield pair
+
+
+@contextlib.contextmanager
+def _processes(stage):
+    with PlainPair(stage) as pair:
+        pair.gid_index = duet.gid_index(pair.server)
+        yield pair
+
+
+# ---- pingpongs ----
+
+def _pingpongs():
+    for program, sizes in (("rc", (1, 8, 4096, 65537, 1 << 20)), ("uc", (1, 8, 4096, 1 << 20)),
+                           ("srq", (1, 8, 4096, 1 << 20)), ("ud", (1, 64, 1000, "mtu"))):
+        for events in ([], ["-e"]):
+            for size in sizes:
+                yield program, size, events
+
+
+def _pingpong(program, size, events):
+    def run(pair):
+        bytes_ = _mtu(pair.server) if size == "mtu" else size
+        outcome = duet.run(pair, f"ibv_{program}_pingpong", "-g", pair.gid_index, "-c",
+                           "-s", bytes_, "-n", 200, *events)
+        for text in (outcome.server, outcome.client):
+            check("invalid data" not in text and "iters in" in text, text)
+    return run
+
+
+def _mtu(place):
+    text = place.run("ibv_devinfo")
+    return int(text.split("active_mtu:")[1].split()[0])
+
+
+# ---- perftest ----
+
+_ALL_SIZES = [1 << n for n in range(1, 24)]
+
+
+def _perftests():
+    """Program, options, expected sizes (None: just one row)."""
+    bw, lat = "bw", "lat"
+    for verb, transports in (("send", ("RC", "UC", "UD")), ("write", ("RC", "UC")),
+                             ("read", ("RC",))):
+        for transport in transports:
+            for kind in (lat, bw):
+                program, options = f"ib_{verb}_{kind}", ["-c", transport]
+                sizes = "mtu" if transport == "UD" else _ALL_SIZES
+                yield program, [*options, "-a", "-n", "200"], sizes
+                yield program, [*options, "-s", "8", "-n", "20000"], [8]
+                if (verb, kind) != ("write", lat):
+                    yield program, [*options, "-s", "64", "-e", "-n", "1000"], [64]
+                if verb != "read":
+                    yield program, [*options, "-s", "16", "-I", "32", "-n", "5000"], [16]
+            yield f"ib_{verb}_bw", ["-c", transport, "-q", "8", "-s", "1024", "-n", "2000"], [1024]
+            yield f"ib_{verb}_bw", ["-c", transport, "-b", "-s", "1024", "-n", "2000"], [1024]
+            yield (f"ib_{verb}_bw", ["-c", transport, "-b", "-q", "4", "-e", "-s", "256", "-n",
+                                     "1000"], [256])
+    for kind in (lat, bw):
+        yield f"ib_send_{kind}", ["--use-srq", "-s", "512", "-n", "2000"], [512]
+        for atomic in ("FETCH_AND_ADD", "CMP_AND_SWAP"):
+            yield f"ib_atomic_{kind}", ["-A", atomic, "-n", "2000"], [8]
+        yield f"ib_atomic_{kind}", ["-e", "-n", "1000"], [8]
+    yield "ib_send_bw", ["--use-srq", "-q", "8", "-s", "512", "-n", "2000"], [512]
+    yield "ib_send_bw", ["--use-srq", "-q", "4", "-b", "-e", "-s", "512", "-n", "1000"], [512]
+    yield "ib_atomic_bw", ["-q", "8", "-n", "2000"], [8]
+    yield "ib_atomic_bw", ["-b", "-n", "2000"], [8]
+    yield "ib_send_bw", ["-b", "-a", "-n", "200"], _ALL_SIZES
+    yield "ib_write_bw", ["-b", "-a", "-n", "200"], _ALL_SIZES
+
+
+def _perftest(program, options, sizes):
+    latency = program.endswith("_lat")
+
+    def run(pair):
+        outcome = duet.run(pair, program, "-F", *options)
+        table = duet.rows(outcome.client, 5 if not latency else 6)
+        wanted = sizes
+        if sizes == "mtu":
+            wanted = [s for s in _ALL_SIZES if s <= _mtu(pair.server)]
+        check(sorted(table) == wanted, f"rows for {sorted(table)}, not {wanted}\n{outcome.client}")
+        for size, row in table.items():
+            # Latency: typical time. Bandwidth: average (0.00 when tiny), messages a second.
+            value = row[4] if latency else row[-1]
+            check(0 < value < 1e9, f"{size} bytes: {row}\n{outcome.client}")
+    return run
+
+
+def _title(options):
+    return " ".join(options).replace(" -n", " n").split(" n ")[0] or "default"
+
+
+def groups():
+    """The same matrix in both settings."""
+    found = []
+    for setting, fixture in (("containers", _containers), ("user", _processes)):
+        cases = [Case(f"{setting}.ibv_{program}_pingpong {size}{' -e' if events else ''}",
+                      _pingpong(program, size, events)) for program, size, events in _pingpongs()]
+        cases += [Case(f"{setting}.{program} {_title(options)}",
+                       _perftest(program, options, sizes))
+                  for program, options, sizes in _perftests()]
+        found.append(Group(f"{setting}.programs", cases, fixture))
+    return found

@@ -1,0 +1,87 @@
+"""The C programs in tests/programs, each named test a case, inside a container and as an
+unprivileged user."""
+
+import contextlib
+import re
+
+from harness import process, staging
+from harness.case import Case, Group
+from harness.containers import Pair
+from harness.plain import PlainPair
+
+_SELF_CONTAINED = ["states", "errors", "keys", "events", "messages", "extended", "nopoll", "forked",
+                   "many", "soak"]
+
+# Arguments and time limits that differ from the default: by setting and name.
+_MILLION = 1_000_000
+_ARGUMENTS = {
+    ("containers", "soak.two_processes"): ([10 * _MILLION, 1], 900),
+    ("containers", "soak.one_process"): ([_MILLION, 2], 200),
+    ("user", "soak.two_processes"): ([_MILLION, 3], 200),
+    ("user", "soak.one_process"): ([200_000, 4], 100),
+    ("containers", "events.ping_pong_asleep"): ([250_000], 240),
+    ("containers", "many.pairs_of_processes"): ([], 180),
+    ("user", "many.pairs_of_processes"): ([], 180),
+    ("containers", "many.clients_of_one_server"): ([], 180),
+    ("user", "many.clients_of_one_server"): ([], 180),
+}
+# More of the same, only with --slow: (setting, test, arguments, limit).
+_SLOW = [
+    ("containers", "soak.two_processes", [100 * _MILLION, 5], 7200),
+    ("containers", "events.ping_pong_asleep", [_MILLION], 900),
+    ("containers", "messages.large_messages", [2047], 300),
+]
+_MORE = [
+    ("containers", "soak.two_processes", [20_000, 6, 1, 1, 8 << 20], 120),
+    ("user", "soak.two_processes", [300_000, 7, 4, 1, 4096], 120),
+]
+
+
+def tests_of(program):
+    """The names of the tests in a program."""
+    text = (staging.PROGRAMS / f"{program}.c").read_text()
+    return re.findall(r"^TEST\((\w+)\)", text, re.MULTILINE)
+
+
+def _case(setting, name, arguments, limit, slow=False, title=""):
+    program, test = name.split(".")
+
+    def run(pair):
+        print(pair.server.run(f"/opt/programs/{program}", test, *arguments, limit=limit))
+        process.until(lambda: not _left(pair), 2, f"empty tables, not {_left(pair)}")
+    return Case(f"{setting}.{name}{title}", run, limit + 10, slow)
+
+
+def _left(pair):
+    return {name: count for name, count in pair.daemon.totals().items()
+            if count and name not in ("vnics", "gids")}
+
+
+def groups():
+    """The same programs in both settings."""
+    found = []
+    for setting, fixture in (("containers", _container), ("user", _user)):
+        cases = []
+        for program in _SELF_CONTAINED:
+            for test in tests_of(program):
+                name = f"{program}.{test}"
+                arguments, limit = _ARGUMENTS.get((setting, name), ([], 60))
+                cases.append(_case(setting, name, arguments, limit))
+        for slow, extra in ((False, _MORE), (True, _SLOW)):
+            cases += [_case(setting, name, arguments, limit, slow,
+                            " " + " ".join(map(str, arguments)))
+                      for where, name, arguments, limit in extra if where == setting]
+        found.append(Group(f"{setting}.tests", cases, fixture))
+    return found
+
+
+@contextlib.contextmanager
+def _container(stage):
+    with Pair(stage, count=1) as pair:
+        yield pair
+
+
+@contextlib.contextmanager
+def _user(stage):
+    with PlainPair(stage) as pair:
+        yield pair

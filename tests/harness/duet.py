@@ -1,0 +1,106 @@
+"""Runs a client-server program such as perftest on both sides of a pair."""
+
+import itertools
+import re
+import tempfile
+import time
+from dataclasses import dataclass
+
+from . import process
+from .case import Failure
+
+_ports = itertools.count(18600)
+
+
+@dataclass
+class Outcome:
+    """What both sides printed."""
+
+    server: str
+    client: str
+
+
+def gid_index(place):
+    """The index of the first IPv4 GID, from `ibv_devinfo -v`."""
+    text = place.run("ibv_devinfo", "-v")
+    found = re.search(r"GID\[\s*(\d+)\]:\s*::ffff:[0-9.:a-f]+", text)
+    if not found:
+        raise Failure(f"no IPv4 GID in\n{text}")
+    return int(found.group(1))
+
+
+class Duet:
+    """Both sides of a running program; `finish` waits for them."""
+
+    def __init__(self, pair, argv, port_option="-p", server_argv=None):
+        self.pair, self.argv = pair, argv
+        self.port = next(_ports)
+        self.files = [tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")]
+        port = [port_option, str(self.port)]
+        self.server = self._start(pair.server, 0, *(server_argv or argv), *port)
+        self.client = None
+        process.until(lambda: process.listens(pair.server.pid, self.port)
+                      or self.server.poll() is not None, 15, f"{argv[0]} to listen")
+        if self.server.poll() is not None:
+            raise Failure(f"{argv[0]} (server) ended at once: "
+                          f"{process.how(self.server.returncode)}\n{self.text(0)}")
+        self.client = self._start(pair.client, 1, *argv, *port, pair.server.address)
+
+    def _start(self, place, side, *argv):
+        return place.start(*argv, stdout=self.files[side], stderr=self.files[side])
+
+    def text(self, side):
+        """What a side (0: server, 1: client) has printed so far."""
+        self.files[side].seek(0)
+        return self.files[side].read()
+
+    def finish(self, limit):
+        """Waits for both; both must exit with 0."""
+        deadline = time.monotonic() + limit
+        late = []
+        for name, side in (("client", self.client), ("server", self.server)):
+            try:
+                side.wait(max(0.1, deadline - time.monotonic()))
+            except process.subprocess.TimeoutExpired:
+                late.append(name)
+        if late:
+            self.abort()
+            raise Failure(f"{self._title()}: {' and '.join(late)} not done after {limit:g} s\n"
+                          f"{self._both()}")
+        for name, side in (("client", self.client), ("server", self.server)):
+            if side.returncode:
+                raise Failure(f"{self._title()}: {name}: {process.how(side.returncode)}\n"
+                              f"{self._both()}")
+        outcome = Outcome(self.text(0), self.text(1))
+        for file in self.files:
+            file.close()
+        return outcome
+
+    def abort(self):
+        """Ends both sides."""
+        for side in (self.client, self.server):
+            if side is not None:
+                below = process.descendants(side.pid)
+                for pid in [*below, side.pid]:
+                    process.kill(pid)
+
+    def _title(self):
+        return " ".join(str(word) for word in self.argv)
+
+    def _both(self):
+        return f"--- server ---\n{self.text(0)}\n--- client ---\n{self.text(1)}"
+
+
+def run(pair, *argv, limit=40.0):
+    """Runs a program on both sides and returns what they printed."""
+    return Duet(pair, argv).finish(limit)
+
+
+def rows(text, columns):
+    """The rows of a perftest table: lists of numbers, by message size."""
+    found = {}
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) >= columns and all(re.fullmatch(r"-?\d+(\.\d+)?|inf|nan", w) for w in words):
+            found[int(float(words[0]))] = [float(w) for w in words]
+    return found
