@@ -1,1 +1,291 @@
-//! Moves pages of a running process onto a memfd and back without losing a store.
+//! Page adoption: moves pages of the running program onto a memfd at the same virtual address, so
+//! that they can be shared with another process, and back.
+//!
+//! In: the address range of a memory region. Out: a memfd that holds the region's whole pages and
+//! nothing else, sealed as the peers' rights demand. The program goes on using its pages at the same
+//! addresses throughout and loses no store, whoever makes it; see [`Strategy`] for how.
+//!
+//! This code runs inside other people's processes: it makes raw system calls, logs nothing, starts
+//! no thread, keeps `errno` and the signal mask, and allocates nothing while pages are in motion.
+//!
+//! # What the program can notice
+//!
+//! * `fork()`: the child gets private copies (`fork` module). A process made by a raw `clone` system
+//!   call behind libc's back finds adopted pages unmapped rather than shared.
+//! * `vfork()`, `posix_spawn()`, `exec()`: nothing; the memory goes with the old program.
+//! * Core dumps show adopted pages if the dump filter includes shared anonymous memory (the default
+//!   does). Flags given by `madvise()` or `mlock()` before adoption are lost.
+//! * `munmap()`, `mremap()`, `mprotect()` and shrinking the heap work on adopted pages. Pages that
+//!   moved are found at their new address when they are released, and what lives at the old
+//!   address by then is left alone.
+//! * `MADV_DONTNEED` does not zero adopted pages.
+//! * A futex that is shared between processes (not `FUTEX_PRIVATE_FLAG`) inside the pages would miss
+//!   a wake-up that crosses the move.
+//!
+//! Kernel stores that do not go through the page tables (AIO, io_uring, devices) would hit the old
+//! pages. A program that uses such interfaces at the time is refused ([`AdoptError::KernelStores`]);
+//! one that begins to use them on adopted pages must not have them in flight when it deregisters.
+
+mod calm;
+mod error;
+mod fork;
+mod lock;
+mod maps;
+mod region;
+mod strategy;
+mod survey;
+mod work;
+
+pub use error::AdoptError;
+pub use strategy::Strategy;
+
+use calm::Calm;
+use core::ops::ControlFlow;
+use core::ptr::NonNull;
+use lock::MOVES;
+use omniverb_sys::memfd;
+use region::Region;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::io::Errno;
+use rustix::mm::MprotectFlags;
+use strategy::Mover;
+use work::{Direction, PAGE_BYTES, STRETCH_BYTES_MAX, Staging, Stretch, Work};
+
+/// Name of the memfds; shows in `/proc/PID/maps`.
+const FILE_NAME: &str = "omniverb-mr";
+
+/// The whole pages of one memory region, living on a memfd at their old addresses.
+///
+/// Dropping it releases the pages; where that fails they stay on the memfd for the life of the
+/// process.
+#[derive(Debug)]
+pub struct AdoptedPages {
+    region: NonNull<Region>,
+    /// The region is gone; only dropping is left.
+    released: bool,
+}
+
+// SAFETY: the region is immutable but for its list link, which only the holder of MOVES touches.
+#[expect(unsafe_code)]
+// UNSAFETY: the pointer keeps the compiler from seeing it.
+unsafe impl Send for AdoptedPages {}
+// SAFETY: as above.
+#[expect(unsafe_code)]
+// UNSAFETY: as above.
+unsafe impl Sync for AdoptedPages {}
+
+/// A release that failed; the pages are still adopted.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot release adopted pages: {error}")]
+pub struct ReleaseError {
+    /// To try again with.
+    pub pages: AdoptedPages,
+    /// Why.
+    pub error: AdoptError,
+}
+
+/// Moves the pages that lie wholly inside `address .. address + length` onto a memfd.
+///
+/// `writable_by_peers`: whoever gets the memfd may map it writable. Otherwise it is sealed so that
+/// no new writable mapping can be made, not even after reopening it.
+///
+/// # Errors
+/// [`AdoptError`]; the pages are where they were.
+pub fn adopt(
+    address: usize,
+    length: usize,
+    writable_by_peers: bool,
+) -> Result<AdoptedPages, AdoptError> {
+    adopt_with(address, length, writable_by_peers, &Strategy::ALL)
+}
+
+/// As [`adopt`], with only these strategies, tried in this order. For tests and measurements.
+///
+/// # Errors
+/// As [`adopt`].
+pub fn adopt_with(
+    address: usize,
+    length: usize,
+    writable_by_peers: bool,
+    strategies: &[Strategy],
+) -> Result<AdoptedPages, AdoptError> {
+    let end = address.checked_add(length).ok_or(AdoptError::NoWholePage)? & !(PAGE_BYTES - 1);
+    let start = address.checked_next_multiple_of(PAGE_BYTES).ok_or(AdoptError::NoWholePage)?;
+    if start >= end {
+        return Err(AdoptError::NoWholePage);
+    }
+    if rustix::param::page_size() != PAGE_BYTES {
+        return Err(AdoptError::NotPermitted);
+    }
+    let calm = Calm::new();
+    fork::install();
+    let system = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+    let bytes = (end - start) as u64;
+    let file = memfd::create_sealable(FILE_NAME, bytes).map_err(system)?;
+    let region = Region::new(start, end - start, file)?;
+
+    let lock = MOVES.guard();
+    survey::check(start, end)?;
+    let region = region.link();
+    let moved = move_out(region, strategies).and_then(|()| {
+        let file = region_of(region).file();
+        if writable_by_peers {
+            rustix::fs::fcntl_add_seals(file, rustix::fs::SealFlags::SEAL)?;
+        } else {
+            memfd::seal_future_write(file).map_err(system)?;
+        }
+        Ok(())
+    });
+    let outcome = match moved {
+        Ok(()) => Ok(region),
+        Err(error) => Err((move_back(region, strategies).map(|()| Region::unlink(region)), error)),
+    };
+    drop(lock);
+    drop(calm);
+    outcome.map(|region| AdoptedPages { region, released: false }).map_err(|(_freed, error)| error)
+}
+
+#[expect(unsafe_code)]
+// UNSAFETY: dereferences a region on the list.
+fn region_of<'a>(region: NonNull<Region>) -> &'a Region {
+    // SAFETY: callers own the region's entry on the list; nobody else unlinks it.
+    unsafe { region.as_ref() }
+}
+
+fn move_out(region: NonNull<Region>, strategies: &[Strategy]) -> Result<(), AdoptError> {
+    let region = region_of(region);
+    let pagemap = work::open_pagemap();
+    let mut mover = Mover::new(strategies);
+    let mut done = 0;
+    while done < region.length {
+        let stretch = Stretch {
+            region,
+            offset: done as u64,
+            address: region.start + done,
+            length: STRETCH_BYTES_MAX.min(region.length - done),
+        };
+        let direction = Direction::Out { pagemap: pagemap.as_ref().map(AsFd::as_fd) };
+        mover.perform(&Work { stretch, direction })?;
+        done += stretch.length;
+    }
+    Ok(())
+}
+
+/// A place where the program has part of a region mapped.
+struct Place {
+    start: usize,
+    length: usize,
+    offset: u64,
+    protection: MprotectFlags,
+    readable: bool,
+}
+
+fn find_place(region: &Region) -> Result<Option<Place>, AdoptError> {
+    let mut found = None;
+    maps::for_each(|mapping| {
+        if !region.is_behind(mapping) {
+            return ControlFlow::Continue(());
+        }
+        found = Some(Place {
+            start: mapping.start,
+            length: mapping.end - mapping.start,
+            offset: mapping.offset,
+            protection: work::protection_of(mapping),
+            readable: mapping.read,
+        });
+        ControlFlow::Break(())
+    })?;
+    Ok(found)
+}
+
+/// Moves everything that is still mapped of the region's file, wherever that is by now.
+fn move_back(region: NonNull<Region>, strategies: &[Strategy]) -> Result<(), AdoptError> {
+    let region = region_of(region);
+    let mut mover = Mover::new(strategies);
+    while let Some(place) = find_place(region)? {
+        let mut staging = Staging::new(place.length)?;
+        // Without descriptor the copy is made from the mapping, which must be readable.
+        let from_file = region.file_is_ours() || !place.readable;
+        let mut done = 0;
+        while done < place.length {
+            let stretch = Stretch {
+                region,
+                offset: place.offset + done as u64,
+                address: place.start + done,
+                length: STRETCH_BYTES_MAX.min(place.length - done),
+            };
+            let direction = Direction::Back {
+                staging: staging.address,
+                protection: place.protection,
+                from_file,
+            };
+            mover.perform(&Work { stretch, direction })?;
+            staging.moved(stretch.length);
+            done += stretch.length;
+        }
+    }
+    Ok(())
+}
+
+impl AdoptedPages {
+    fn region(&self) -> &Region {
+        region_of(self.region)
+    }
+
+    /// The memfd: covers exactly the adopted pages and is sealed for handing out.
+    #[must_use]
+    pub fn memfd(&self) -> BorrowedFd<'_> {
+        self.region().file()
+    }
+
+    /// Address of the first adopted page.
+    #[must_use]
+    pub fn page_start(&self) -> usize {
+        self.region().start
+    }
+
+    /// Bytes adopted.
+    #[must_use]
+    pub fn page_length(&self) -> usize {
+        self.region().length
+    }
+
+    /// Moves the contents back to private pages. Afterwards mappings of the memfd, whoever holds
+    /// them, reach nothing of this process.
+    ///
+    /// # Errors
+    /// [`ReleaseError`] hands the pages back, still adopted.
+    pub fn release(self) -> Result<(), ReleaseError> {
+        self.release_with(&Strategy::ALL)
+    }
+
+    /// As [`AdoptedPages::release`], with only these strategies, tried in this order.
+    ///
+    /// # Errors
+    /// As [`AdoptedPages::release`].
+    pub fn release_with(mut self, strategies: &[Strategy]) -> Result<(), ReleaseError> {
+        match self.withdraw(strategies) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(ReleaseError { pages: self, error }),
+        }
+    }
+
+    fn withdraw(&mut self, strategies: &[Strategy]) -> Result<(), AdoptError> {
+        let _calm = Calm::new();
+        let lock = MOVES.guard();
+        move_back(self.region, strategies)?;
+        let freed = Region::unlink(self.region);
+        self.released = true;
+        drop(lock);
+        drop(freed);
+        Ok(())
+    }
+}
+
+impl Drop for AdoptedPages {
+    fn drop(&mut self) {
+        if !self.released {
+            let _ = self.withdraw(&Strategy::ALL);
+        }
+    }
+}

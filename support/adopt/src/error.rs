@@ -1,0 +1,50 @@
+//! Why pages could not be moved. Every error leaves the program's memory as it was, except that a
+//! failed release leaves the pages on their memfd.
+
+use rustix::io::Errno;
+
+/// Why [`crate::adopt`] or a release did not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AdoptError {
+    /// The range contains no whole page.
+    #[error("the range contains no whole page")]
+    NoWholePage,
+    /// Part of the range is not private anonymous read-write memory, or it is a stack.
+    #[error("not private anonymous read-write memory")]
+    NotAnonymous,
+    /// The process uses kernel interfaces that store into user pages behind the page tables
+    /// (io_uring, AIO, mapped devices): such a store could hit the page that was replaced.
+    #[error("asynchronous kernel I/O may store into the pages")]
+    KernelStores,
+    /// The process already has so many mappings that ours could cost it one it needs.
+    #[error("too many memory mappings")]
+    TooManyMappings,
+    /// The mappings changed while the pages were being moved.
+    #[error("the mappings changed meanwhile")]
+    Changed,
+    /// The other threads could not be brought to a halt in time.
+    #[error("the other threads did not stop in time")]
+    Busy,
+    /// No strategy is permitted to this process.
+    #[error("no way of moving pages is permitted to this process")]
+    NotPermitted,
+    /// The kernel refused.
+    #[error("system call failed: {0}")]
+    System(#[from] Errno),
+}
+
+impl AdoptError {
+    /// The errno that says the same in a control message.
+    #[must_use]
+    pub fn errno(self) -> i32 {
+        match self {
+            Self::NoWholePage => Errno::RANGE,
+            Self::NotAnonymous | Self::KernelStores => Errno::OPNOTSUPP,
+            Self::TooManyMappings => Errno::NOMEM,
+            Self::Changed | Self::Busy => Errno::BUSY,
+            Self::NotPermitted => Errno::PERM,
+            Self::System(errno) => errno,
+        }
+        .raw_os_error()
+    }
+}

@@ -1,0 +1,137 @@
+//! `fork()`: parent and child must have separate memory, as an application expects of its heap.
+//!
+//! Adopted pages are shared mappings, which a child would share with its parent. So, in the thread
+//! that forks:
+//!
+//! 1. *before*: no move may be under way (the lock is taken), and every adopted page that is mapped
+//!    is copied to a private snapshot. Private pages are what `fork()` duplicates by itself.
+//! 2. *in the child*: each snapshot takes the place of the pages it was made from.
+//! 3. *in the parent*: the snapshots are thrown away.
+//!
+//! Nobody waits for anybody: a child that dies at once cannot hang its parent. The child sees what
+//! the forking thread could see when it called `fork()`. What other threads and peers stored
+//! during the call may be missing, as it may for any program that forks while others store.
+//! Where there is no memory for a snapshot the child finds the pages missing (and dies of it if it
+//! touches them) rather than shared.
+#![expect(unsafe_code)]
+// UNSAFETY: handlers called by libc inside fork(), and a list of snapshots in raw pages.
+
+use crate::calm::Calm;
+use crate::lock::MOVES;
+use crate::maps;
+use crate::region::Region;
+use crate::work::{PAGE_BYTES, Staging, Stretch, copy_back, protection_of, unmap};
+use core::cell::UnsafeCell;
+use core::ops::ControlFlow;
+use core::ptr;
+use rustix::mm::{MprotectFlags, MremapFlags, mprotect, mremap_fixed};
+use std::sync::Once;
+
+/// First page of a snapshot; the copied pages follow it.
+struct Header {
+    next: *mut Header,
+    address: usize,
+    length: usize,
+    protection: MprotectFlags,
+}
+
+/// What happens between the hooks of one fork; guarded by [`MOVES`].
+struct Forking {
+    calm: Option<Calm>,
+    snapshots: *mut Header,
+}
+
+struct Guarded(UnsafeCell<Forking>);
+
+// SAFETY: used only with MOVES held, from before_fork to the end of the after hook.
+unsafe impl Sync for Guarded {}
+
+static FORKING: Guarded =
+    Guarded(UnsafeCell::new(Forking { calm: None, snapshots: ptr::null_mut() }));
+
+/// Registers the hooks, once per process.
+pub(crate) fn install() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        // SAFETY: the handlers stay valid as long as this library is loaded; libc forgets them
+        // when it is unloaded.
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+    });
+}
+
+extern "C" fn before() {
+    MOVES.acquire();
+    if Region::none() {
+        return;
+    }
+    // SAFETY: MOVES is held.
+    let forking = unsafe { &mut *FORKING.0.get() };
+    forking.calm = Some(Calm::new());
+    // A failure leaves the rest without snapshots, see above.
+    let _ = maps::for_each(|mapping| {
+        if let Some(region) = Region::find(mapping) {
+            let length = mapping.end - mapping.start;
+            if let Ok(staging) = Staging::new(PAGE_BYTES + length) {
+                let stretch =
+                    Stretch { region, offset: mapping.offset, address: mapping.start, length };
+                // Without descriptor the copy is made from the mapping, which must be readable.
+                let from_file = region.file_is_ours() || !mapping.read;
+                if copy_back(stretch, staging.address + PAGE_BYTES, from_file).is_ok() {
+                    let header: *mut Header =
+                        ptr::with_exposed_provenance_mut(staging.into_address());
+                    // SAFETY: the first page of a mapping just made.
+                    unsafe {
+                        header.write(Header {
+                            next: forking.snapshots,
+                            address: mapping.start,
+                            length,
+                            protection: protection_of(mapping),
+                        });
+                    }
+                    forking.snapshots = header;
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    });
+}
+
+fn for_each_snapshot(forking: &mut Forking, mut visit: impl FnMut(usize, &Header)) {
+    let mut at = core::mem::replace(&mut forking.snapshots, ptr::null_mut());
+    // SAFETY: headers written by `before`, each still mapped when it is reached.
+    while let Some(header) = unsafe { at.as_ref() } {
+        let next = header.next;
+        visit(at.expose_provenance(), header);
+        at = next;
+    }
+}
+
+extern "C" fn in_parent() {
+    // SAFETY: MOVES is held since `before`.
+    let forking = unsafe { &mut *FORKING.0.get() };
+    for_each_snapshot(forking, |at, header| unmap(at, PAGE_BYTES + header.length));
+    let calm = forking.calm.take();
+    MOVES.release();
+    drop(calm);
+}
+
+extern "C" fn in_child() {
+    // SAFETY: MOVES was held by the forking thread, the only one there is in the child.
+    let forking = unsafe { &mut *FORKING.0.get() };
+    for_each_snapshot(forking, |at, header| {
+        let length = header.length;
+        // SAFETY: the snapshot replaces the pages it was made from, in a process that nobody else
+        // runs in yet.
+        let replaced = unsafe {
+            let from = ptr::with_exposed_provenance_mut(at + PAGE_BYTES);
+            let to = ptr::with_exposed_provenance_mut(header.address);
+            mprotect(from, length, header.protection)
+                .and_then(|()| mremap_fixed(from, length, length, MremapFlags::MAYMOVE, to))
+        };
+        let left = if replaced.is_ok() { 0 } else { length };
+        unmap(at, PAGE_BYTES + left);
+    });
+    let calm = forking.calm.take();
+    MOVES.reset();
+    drop(calm);
+}

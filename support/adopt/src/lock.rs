@@ -1,0 +1,81 @@
+//! One lock for the whole process: held while pages move, and across `fork()`.
+//!
+//! `std::sync::Mutex` does not fit: the fork hooks lock in one function and unlock in another, and
+//! the child must be able to reset a lock whose waiters exist only in the parent.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+use rustix::thread::futex;
+
+const FREE: u32 = 0;
+const HELD: u32 = 1;
+const CONTENDED: u32 = 2;
+
+pub(crate) struct Lock(AtomicU32);
+
+pub(crate) static MOVES: Lock = Lock(AtomicU32::new(FREE));
+
+impl Lock {
+    pub(crate) fn acquire(&self) {
+        if self.0.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            return;
+        }
+        while self.0.swap(CONTENDED, Ordering::Acquire) != FREE {
+            // Errors (EINTR, EAGAIN) only mean: look again.
+            let _ = futex::wait(&self.0, futex::Flags::PRIVATE, CONTENDED, None);
+        }
+    }
+
+    /// Only by whoever acquired it.
+    pub(crate) fn release(&self) {
+        if self.0.swap(FREE, Ordering::Release) == CONTENDED {
+            let _ = futex::wake(&self.0, futex::Flags::PRIVATE, 1);
+        }
+    }
+
+    /// In a forked child: nobody else exists.
+    pub(crate) fn reset(&self) {
+        self.0.store(FREE, Ordering::Release);
+    }
+
+    pub(crate) fn guard(&self) -> Guard<'_> {
+        self.acquire();
+        Guard(self)
+    }
+}
+
+pub(crate) struct Guard<'a>(&'a Lock);
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    #[test]
+    fn excludes() {
+        let lock = Arc::new(Lock(AtomicU32::new(FREE)));
+        let count = Arc::new(AtomicUsize::new(0));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let (lock, count) = (lock.clone(), count.clone());
+                std::thread::spawn(move || {
+                    for _ in 0..20_000 {
+                        let _guard = lock.guard();
+                        let seen = count.load(Ordering::Relaxed);
+                        count.store(seen + 1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(count.load(Ordering::Relaxed), 80_000);
+    }
+}

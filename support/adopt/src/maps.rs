@@ -1,0 +1,152 @@
+//! `/proc/self/maps`, read with raw system calls and without allocating, so that it can be read
+//! while other threads are halted with the allocator's locks in their hands.
+
+use core::ops::ControlFlow;
+use rustix::fd::OwnedFd;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::{Errno, read};
+
+/// One line of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mapping<'a> {
+    pub start: usize,
+    pub end: usize,
+    pub read: bool,
+    pub write: bool,
+    pub execute: bool,
+    pub shared: bool,
+    pub offset: u64,
+    pub device: (u32, u32),
+    pub inode: u64,
+    /// Path or pseudo-name; cut if longer than the read buffer.
+    pub name: &'a [u8],
+}
+
+/// Larger than any line that matters; a longer path is cut, which changes no decision made here.
+const BUFFER_BYTES: usize = 8192;
+
+pub(crate) fn open_read(path: &'static core::ffi::CStr) -> Result<OwnedFd, Errno> {
+    openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Calls `visit` for every mapping of this process in order of address, until it breaks.
+pub(crate) fn for_each(
+    mut visit: impl FnMut(&Mapping<'_>) -> ControlFlow<()>,
+) -> Result<(), Errno> {
+    let file = open_read(c"/proc/self/maps")?;
+    let mut buffer = [0u8; BUFFER_BYTES];
+    let mut filled = 0;
+    let mut skip_to_line_end = false;
+    loop {
+        let count = match read(&file, &mut buffer[filled..]) {
+            Ok(0) => return Ok(()),
+            Ok(count) => count,
+            Err(Errno::INTR) => continue,
+            Err(errno) => return Err(errno),
+        };
+        filled += count;
+        let mut begin = 0;
+        while let Some(length) = buffer[begin..filled].iter().position(|&b| b == b'\n') {
+            let line = &buffer[begin..begin + length];
+            begin += length + 1;
+            if core::mem::take(&mut skip_to_line_end) {
+                continue;
+            }
+            if visit(&parse(line).ok_or(Errno::IO)?).is_break() {
+                return Ok(());
+            }
+        }
+        if begin == 0 && filled == buffer.len() {
+            // A line longer than the buffer: use what fits, drop the rest.
+            if !skip_to_line_end && visit(&parse(&buffer).ok_or(Errno::IO)?).is_break() {
+                return Ok(());
+            }
+            skip_to_line_end = true;
+            begin = filled;
+        }
+        buffer.copy_within(begin..filled, 0);
+        filled -= begin;
+    }
+}
+
+fn hexadecimal(text: &[u8]) -> Option<u64> {
+    if text.is_empty() || text.len() > 16 {
+        return None;
+    }
+    text.iter().try_fold(0u64, |value, &digit| {
+        Some(value << 4 | u64::from(char::from(digit).to_digit(16)?))
+    })
+}
+
+fn decimal(text: &[u8]) -> Option<u64> {
+    core::str::from_utf8(text).ok()?.parse().ok()
+}
+
+fn split_at_byte(text: &[u8], byte: u8) -> Option<(&[u8], &[u8])> {
+    let at = text.iter().position(|&b| b == byte)?;
+    Some((&text[..at], &text[at + 1..]))
+}
+
+fn parse(line: &[u8]) -> Option<Mapping<'_>> {
+    let (range, rest) = split_at_byte(line, b' ')?;
+    let (start, end) = split_at_byte(range, b'-')?;
+    let (protection, rest) = split_at_byte(rest, b' ')?;
+    let (offset, rest) = split_at_byte(rest, b' ')?;
+    let (device, rest) = split_at_byte(rest, b' ')?;
+    let (major, minor) = split_at_byte(device, b':')?;
+    let (inode, name) = split_at_byte(rest, b' ').unwrap_or((rest, b""));
+    let &[read, write, execute, shared] = protection else { return None };
+    Some(Mapping {
+        start: hexadecimal(start)?.try_into().ok()?,
+        end: hexadecimal(end)?.try_into().ok()?,
+        read: read == b'r',
+        write: write == b'w',
+        execute: execute == b'x',
+        shared: shared == b's',
+        offset: hexadecimal(offset)?,
+        device: (hexadecimal(major)?.try_into().ok()?, hexadecimal(minor)?.try_into().ok()?),
+        inode: decimal(inode)?,
+        name: name.trim_ascii(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_every_kind() {
+        let line = b"55d0c0a00000-55d0c0b21000 rw-p 00000000 00:00 0                  [heap]";
+        let heap = parse(line).unwrap();
+        assert_eq!((heap.start, heap.end), (0x55d0_c0a0_0000, 0x55d0_c0b2_1000));
+        assert!(heap.read && heap.write && !heap.execute && !heap.shared);
+        assert_eq!((heap.inode, heap.name), (0, &b"[heap]"[..]));
+        let line = b"7f00-7f01 r-xs 0000f000 103:1f 4294967296 /tmp/with space (deleted)";
+        let file = parse(line).unwrap();
+        assert_eq!((file.offset, file.device), (0xf000, (0x103, 0x1f)));
+        assert_eq!((file.inode, file.name), (1 << 32, &b"/tmp/with space (deleted)"[..]));
+        assert!(file.shared && file.execute && !file.write);
+        assert_eq!(parse(b"7f00-7f01 rw-p 0 00:00 0").unwrap().name, b"");
+        for broken in
+            [&b""[..], b"7f00", b"7f00-7f01 rw-p", b"x-y rw-p 0 00:00 0", b"1-2 rw 0 0:0 0"]
+        {
+            assert_eq!(parse(broken), None);
+        }
+    }
+
+    #[test]
+    fn the_own_stack_is_found() {
+        let local = 0u8;
+        let address = (&raw const local).addr();
+        let mut found = false;
+        let mut last = 0;
+        for_each(|mapping| {
+            assert!(mapping.start >= last && mapping.end > mapping.start);
+            last = mapping.end;
+            found |= (mapping.start..mapping.end).contains(&address) && mapping.write;
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+        assert!(found);
+    }
+}

@@ -1,0 +1,14 @@
+//! A process with one thread: nobody else can store. Signals of the calling thread are blocked, so
+//! not even a handler of its own can.
+
+use crate::error::AdoptError;
+use crate::survey::thread_count;
+use crate::work::Work;
+
+pub(super) fn perform(work: &Work<'_>) -> Result<(), AdoptError> {
+    if thread_count() != 1 {
+        return Err(AdoptError::NotPermitted);
+    }
+    work.copy()?;
+    Ok(work.replace()?)
+}

@@ -1,0 +1,189 @@
+//! Write protection by userfaultfd. Whoever writes to the stretch waits in the page fault, in user
+//! mode or inside a system call, until the pages were replaced; then the fault is tried again and
+//! finds the new pages. Nobody else notices anything.
+//!
+//! Needs the full form that also catches faults of the kernel (root, `CAP_SYS_PTRACE`, the sysctl
+//! `vm.unprivileged_userfaultfd`, or access to `/dev/userfaultfd`): the form that everybody may
+//! use turns a `read()` into the pages into EFAULT. Write protection of file pages, needed for the
+//! way back, came with Linux 5.19.
+//!
+//! Between protecting and waking, the calling thread must not write to the pages itself: it runs
+//! on a stack that is not among them, with signals blocked, and neither allocates nor frees.
+#![expect(unsafe_code)]
+// UNSAFETY: userfaultfd ioctls on the program's memory.
+
+use super::direct_io;
+use crate::error::AdoptError;
+use crate::work::{PAGE_BYTES, Work};
+use rustix::fd::{FromRawFd, OwnedFd, RawFd};
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+use rustix::ioctl::{Setter, Updater, ioctl, opcode};
+use rustix::mm::{UserfaultfdFlags, userfaultfd};
+
+#[repr(C)]
+struct Api {
+    version: u64,
+    features: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Range {
+    start: u64,
+    length: u64,
+}
+
+#[repr(C)]
+struct Register {
+    range: Range,
+    mode: u64,
+    ioctls: u64,
+}
+
+#[repr(C)]
+struct Protect {
+    range: Range,
+    mode: u64,
+}
+
+const GROUP: u8 = 0xAA;
+const API_VERSION: u64 = 0xAA;
+const FEATURE_WRITE_PROTECT: u64 = 1 << 0;
+const FEATURE_WRITE_PROTECT_FILES: u64 = 1 << 12;
+const FEATURE_WRITE_PROTECT_UNPOPULATED: u64 = 1 << 13;
+const REGISTER_MODE_WRITE_PROTECT: u64 = 1 << 1;
+const PROTECT_MODE_ON: u64 = 1 << 0;
+
+const IOC_API: u32 = opcode::read_write::<Api>(GROUP, 0x3F);
+const IOC_REGISTER: u32 = opcode::read_write::<Register>(GROUP, 0x00);
+const IOC_UNREGISTER: u32 = opcode::read::<Range>(GROUP, 0x01);
+const IOC_WAKE: u32 = opcode::read::<Range>(GROUP, 0x02);
+const IOC_PROTECT: u32 = opcode::read_write::<Protect>(GROUP, 0x06);
+
+pub(super) struct Userfault {
+    file: OwnedFd,
+    /// Protection also holds where no page was ever touched.
+    covers_unpopulated: bool,
+}
+
+/// Opens a userfaultfd that can protect private and file pages against user and kernel stores.
+pub(super) fn prepare() -> Result<Userfault, AdoptError> {
+    let file = open().ok_or(AdoptError::NotPermitted)?;
+    let wanted = FEATURE_WRITE_PROTECT | FEATURE_WRITE_PROTECT_FILES;
+    let covers_unpopulated = enable(&file, wanted | FEATURE_WRITE_PROTECT_UNPOPULATED);
+    if !covers_unpopulated && !enable(&file, wanted) {
+        return Err(AdoptError::NotPermitted);
+    }
+    if direct_io::may_be_in_use() {
+        return Err(AdoptError::NotPermitted);
+    }
+    Ok(Userfault { file, covers_unpopulated })
+}
+
+fn open() -> Option<OwnedFd> {
+    // SAFETY: the descriptor stays inside this module.
+    if let Ok(file) = unsafe { userfaultfd(UserfaultfdFlags::CLOEXEC) } {
+        return Some(file);
+    }
+    let device =
+        openat(CWD, c"/dev/userfaultfd", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    NewDescriptor::from(&device)
+}
+
+/// `USERFAULTFD_IOC_NEW`: takes flags by value and returns a descriptor.
+struct NewDescriptor;
+
+impl NewDescriptor {
+    fn from(device: &OwnedFd) -> Option<OwnedFd> {
+        // SAFETY: implemented below as the device defines it.
+        unsafe { ioctl(device, NewDescriptor) }.ok()
+    }
+}
+
+// SAFETY: the call takes an integer and returns a new descriptor, which becomes owned once.
+unsafe impl rustix::ioctl::Ioctl for NewDescriptor {
+    type Output = OwnedFd;
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> rustix::ioctl::Opcode {
+        opcode::none(GROUP, 0x00)
+    }
+
+    fn as_ptr(&mut self) -> *mut core::ffi::c_void {
+        core::ptr::without_provenance_mut(UserfaultfdFlags::CLOEXEC.bits() as usize)
+    }
+
+    unsafe fn output_from_ptr(
+        returned: rustix::ioctl::IoctlOutput,
+        _: *mut core::ffi::c_void,
+    ) -> Result<OwnedFd, Errno> {
+        // SAFETY: the kernel just made this descriptor for us.
+        Ok(unsafe { OwnedFd::from_raw_fd(returned as RawFd) })
+    }
+}
+
+fn enable(file: &OwnedFd, features: u64) -> bool {
+    let mut api = Api { version: API_VERSION, features, ioctls: 0 };
+    // SAFETY: the structure the call expects; it changes nothing outside the descriptor.
+    unsafe { ioctl(file, Updater::<IOC_API, Api>::new(&mut api)) }.is_ok()
+}
+
+impl Userfault {
+    pub(super) fn perform(&self, work: &Work<'_>) -> Result<(), AdoptError> {
+        let range =
+            Range { start: work.stretch.address as u64, length: work.stretch.length as u64 };
+        // Refused when the program uses userfaultfd on these pages itself, or they are gone.
+        self.register(range).map_err(|_| AdoptError::NotPermitted)?;
+        let outcome = self.replace_protected(work, range);
+        if outcome.is_err() {
+            // The old pages stay: lift the protection. After success they no longer exist.
+            let _ = self.protect(range, 0);
+            // SAFETY: only takes this descriptor's hands off the range.
+            let _ = unsafe { ioctl(&self.file, Setter::<IOC_UNREGISTER, Range>::new(range)) };
+        }
+        // SAFETY: wakes threads that wait for this descriptor; they try their fault again.
+        let _ = unsafe { ioctl(&self.file, Setter::<IOC_WAKE, Range>::new(range)) };
+        outcome
+    }
+
+    fn replace_protected(&self, work: &Work<'_>, range: Range) -> Result<(), AdoptError> {
+        if !self.covers_unpopulated {
+            touch(work);
+        }
+        self.protect(range, PROTECT_MODE_ON)?;
+        work.copy()?;
+        // Whoever unmapped the pages meanwhile took the registration away with them, and then this
+        // fails instead of burying what lives there now.
+        self.protect(range, PROTECT_MODE_ON).map_err(|_| AdoptError::Changed)?;
+        Ok(work.replace()?)
+    }
+
+    fn register(&self, range: Range) -> Result<(), Errno> {
+        let mut register = Register { range, mode: REGISTER_MODE_WRITE_PROTECT, ioctls: 0 };
+        // SAFETY: registering changes no contents; protection follows separately.
+        unsafe { ioctl(&self.file, Updater::<IOC_REGISTER, Register>::new(&mut register)) }
+    }
+
+    fn protect(&self, range: Range, mode: u64) -> Result<(), Errno> {
+        loop {
+            let mut protect = Protect { range, mode };
+            // SAFETY: protection only delays stores; the caller lifts it or replaces the pages.
+            match unsafe { ioctl(&self.file, Updater::<IOC_PROTECT, Protect>::new(&mut protect)) } {
+                // The mappings are changing under another thread's hands.
+                Err(Errno::AGAIN) => rustix::thread::sched_yield(),
+                settled => return settled,
+            }
+        }
+    }
+}
+
+/// Makes every page present, since older kernels protect only those.
+fn touch(work: &Work<'_>) {
+    for page in (0..work.stretch.length).step_by(PAGE_BYTES) {
+        let at = core::ptr::with_exposed_provenance::<u8>(work.stretch.address + page);
+        // SAFETY: readable memory of the program; the value is not used.
+        unsafe { at.read_volatile() };
+    }
+}

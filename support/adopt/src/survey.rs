@@ -1,0 +1,152 @@
+//! The decision whether a range may move: reads the process's mappings and says no unless every
+//! byte is plain private anonymous memory and nothing in the process is known to store into pages
+//! without going through the page tables.
+
+use crate::error::AdoptError;
+use crate::maps::{self, Mapping};
+use core::ops::ControlFlow;
+use rustix::fs::{AtFlags, CWD, statat};
+use rustix::io::read;
+
+/// Below a thread's stack lies a guard of inaccessible pages, one page unless the program asked
+/// for more. A heap arena's reserve, which looks the same, is nearly always larger.
+const STACK_GUARD_BYTES_MAX: usize = 64 << 10;
+
+/// What a range looked like.
+#[derive(Default)]
+struct Survey {
+    /// Everything below this address of the range is fit.
+    covered_to: usize,
+    unfit: bool,
+    kernel_stores: bool,
+    mappings: usize,
+    guard_end: usize,
+}
+
+/// Checks that `start..end` (page-aligned) may be adopted.
+pub(crate) fn check(start: usize, end: usize) -> Result<(), AdoptError> {
+    let local = 0u8;
+    let stack_pointer = (&raw const local).addr();
+    if (start..end).contains(&stack_pointer) {
+        return Err(AdoptError::NotAnonymous);
+    }
+    let mut survey = Survey { covered_to: start, ..Survey::default() };
+    maps::for_each(|mapping| {
+        survey.add(mapping, start, end, stack_pointer);
+        ControlFlow::Continue(())
+    })?;
+    if survey.unfit || survey.covered_to < end {
+        return Err(AdoptError::NotAnonymous);
+    }
+    if survey.kernel_stores {
+        return Err(AdoptError::KernelStores);
+    }
+    if survey.mappings > mappings_max() / 2 {
+        return Err(AdoptError::TooManyMappings);
+    }
+    Ok(())
+}
+
+impl Survey {
+    fn add(&mut self, mapping: &Mapping<'_>, start: usize, end: usize, stack_pointer: usize) {
+        self.mappings += 1;
+        self.kernel_stores |= stores_behind_page_tables(mapping.name);
+        if mapping.end > start && mapping.start < end {
+            let is_stack = self.guard_end == mapping.start
+                || (mapping.start..mapping.end).contains(&stack_pointer);
+            if !is_plain(mapping) || is_stack || mapping.start > self.covered_to {
+                self.unfit = true;
+            } else {
+                self.covered_to = mapping.end;
+            }
+        }
+        let inaccessible = !mapping.read && !mapping.write && !mapping.execute;
+        if inaccessible && mapping.end - mapping.start <= STACK_GUARD_BYTES_MAX {
+            self.guard_end = mapping.end;
+        }
+    }
+}
+
+fn is_plain(mapping: &Mapping<'_>) -> bool {
+    mapping.read
+        && mapping.write
+        && !mapping.execute
+        && !mapping.shared
+        && mapping.inode == 0
+        && mapping.device == (0, 0)
+        && (mapping.name.is_empty()
+            || mapping.name == b"[heap]"
+            || mapping.name.starts_with(b"[anon:"))
+}
+
+/// Mappings whose presence means that some part of the kernel or a device may hold pages of this
+/// process and store into them later: AIO contexts, io_uring, packet and AF_XDP rings, VFIO, GPUs,
+/// real RDMA devices.
+fn stores_behind_page_tables(name: &[u8]) -> bool {
+    const HARMLESS: [&[u8]; 5] =
+        [b"/dev/zero", b"/dev/shm/", b"/dev/null", b"/dev/hugepages/", b"anon_inode:[perf_event]"];
+    const SUSPECT: [&[u8]; 4] = [b"/dev/", b"anon_inode:", b"socket:", b"/[aio]"];
+    SUSPECT.iter().any(|prefix| name.starts_with(prefix))
+        && !HARMLESS.iter().any(|prefix| name.starts_with(prefix))
+}
+
+fn mappings_max() -> usize {
+    const KERNEL_DEFAULT: usize = 65530;
+    let mut text = [0u8; 32];
+    let Ok(file) = maps::open_read(c"/proc/sys/vm/max_map_count") else { return KERNEL_DEFAULT };
+    let Ok(count) = read(&file, &mut text) else { return KERNEL_DEFAULT };
+    core::str::from_utf8(&text[..count])
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(KERNEL_DEFAULT)
+}
+
+/// Threads of this process, the caller included. `usize::MAX` when it cannot be known.
+pub(crate) fn thread_count() -> usize {
+    // The directory has one link per thread besides its own two.
+    statat(CWD, c"/proc/self/task", AtFlags::empty())
+        .ok()
+        .and_then(|status| usize::try_from(status.st_nlink).ok())
+        .and_then(|links| links.checked_sub(2))
+        .filter(|&threads| threads > 0)
+        .unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suspects() {
+        for name in [&b"anon_inode:[io_uring]"[..], b"/[aio] (deleted)", b"/dev/infiniband/uverbs0"]
+        {
+            assert!(stores_behind_page_tables(name));
+        }
+        for name in
+            [&b""[..], b"[heap]", b"/dev/shm/x", b"/usr/lib/libc.so.6", b"/dev/zero (deleted)"]
+        {
+            assert!(!stores_behind_page_tables(name));
+        }
+    }
+
+    #[test]
+    fn threads_are_counted() {
+        let before = thread_count();
+        let (sender, receiver) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || receiver.recv().is_err());
+        assert!(before >= 1 && before != usize::MAX);
+        assert!(thread_count() >= 2);
+        drop(sender);
+        thread.join().unwrap();
+    }
+
+    #[test]
+    fn own_stack_code_and_files_are_refused() {
+        let local = [0u8; 3 * 4096];
+        let start = (&raw const local).addr() & !4095;
+        assert_eq!(check(start, start + 4096), Err(AdoptError::NotAnonymous));
+        let code = (check as *const ()).addr() & !4095;
+        assert_eq!(check(code, code + 4096), Err(AdoptError::NotAnonymous));
+        assert_eq!(check(4096, 8192), Err(AdoptError::NotAnonymous));
+    }
+}

@@ -1,0 +1,330 @@
+//! The unit of moving: one stretch of pages, first copied, then replaced in one system call.
+//!
+//! A [`Work`] says *what* is moved; the strategies say *how nobody stores into the old pages
+//! between the two steps*. Nothing here allocates or takes a lock: the steps run while other
+//! threads of the program stand still with any lock in their hands.
+#![expect(unsafe_code)]
+// UNSAFETY: replaces mappings of the running program; the reasons why that is right are the
+// purpose of this crate and stand at each block.
+
+use crate::maps;
+use crate::region::Region;
+use core::ops::ControlFlow;
+use core::slice;
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::{Errno, pread, pwrite};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags, madvise, mmap, mmap_anonymous,
+    mprotect, mremap_fixed, munmap,
+};
+
+pub(crate) const PAGE_BYTES: usize = 4096;
+
+/// Longest stretch moved at once: bounds how long other threads wait (about two milliseconds) and
+/// how much memory exists twice.
+pub(crate) const STRETCH_BYTES_MAX: usize = 4 << 20;
+
+/// Pages of the program at `address` and where they are, or will be, in the region's file.
+#[derive(Clone, Copy)]
+pub(crate) struct Stretch<'a> {
+    pub region: &'a Region,
+    pub offset: u64,
+    pub address: usize,
+    pub length: usize,
+}
+
+/// Which way a stretch moves.
+#[derive(Clone, Copy)]
+pub(crate) enum Direction<'a> {
+    /// From private pages to the file.
+    Out {
+        /// Tells which pages were ever touched.
+        pagemap: Option<BorrowedFd<'a>>,
+    },
+    /// From the file to private pages.
+    Back {
+        /// Where the private pages are being prepared: same length as the stretch.
+        staging: usize,
+        /// Protection the program gave the pages meanwhile.
+        protection: MprotectFlags,
+        /// The descriptor is still ours to read from; else only the mapping is left.
+        from_file: bool,
+    },
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Work<'a> {
+    pub stretch: Stretch<'a>,
+    pub direction: Direction<'a>,
+}
+
+impl Work<'_> {
+    /// Copies the contents to where they will live. Until [`Work::replace`] nobody may store into
+    /// the pages.
+    pub(crate) fn copy(&self) -> Result<(), Errno> {
+        match self.direction {
+            Direction::Out { pagemap } => copy_out(self.stretch, pagemap),
+            Direction::Back { staging, from_file, .. } => {
+                copy_back(self.stretch, staging, from_file)
+            }
+        }
+    }
+
+    /// Puts the copy in the place of the original, atomically for every thread: both calls change
+    /// the mapping under the kernel's own lock.
+    pub(crate) fn replace(&self) -> Result<(), Errno> {
+        match self.direction {
+            Direction::Out { .. } => map_file(self.stretch),
+            Direction::Back { staging, protection, .. } => {
+                let Stretch { address, length, .. } = self.stretch;
+                // SAFETY: the staging pages are ours; what they replace was found to be our own
+                // file's pages, whose contents they hold.
+                unsafe {
+                    let from = core::ptr::with_exposed_provenance_mut(staging);
+                    let to = core::ptr::with_exposed_provenance_mut(address);
+                    if protection != MprotectFlags::READ | MprotectFlags::WRITE {
+                        mprotect(from, length, protection)?;
+                    }
+                    mremap_fixed(from, length, length, MremapFlags::MAYMOVE, to)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// True if the program's mapping is still of the kind that is to be replaced.
+    pub(crate) fn still_fits(&self) -> Result<bool, Errno> {
+        let Stretch { region, offset, address, length } = self.stretch;
+        let mut covered_to = address;
+        maps::for_each(|mapping| {
+            if mapping.start > covered_to || covered_to >= address + length {
+                return ControlFlow::Break(());
+            }
+            if mapping.end > covered_to {
+                let fits = match self.direction {
+                    Direction::Out { .. } => !mapping.shared && mapping.inode == 0 && mapping.write,
+                    Direction::Back { .. } => {
+                        let into = covered_to - mapping.start;
+                        let expected = offset + (covered_to - address) as u64;
+                        region.is_behind(mapping) && mapping.offset + into as u64 == expected
+                    }
+                };
+                if !fits {
+                    return ControlFlow::Break(());
+                }
+                covered_to = mapping.end;
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(covered_to >= address + length)
+    }
+}
+
+/// Maps the file's pages over the program's. Forked children do not inherit the mapping: the fork
+/// hooks give them a private copy, and a child made behind their back must not share.
+fn map_file(stretch: Stretch<'_>) -> Result<(), Errno> {
+    let Stretch { region, offset, address, length } = stretch;
+    let at = core::ptr::with_exposed_provenance_mut(address);
+    // SAFETY: the pages being replaced are private anonymous pages whose contents the file holds.
+    unsafe {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        mmap(at, length, protection, MapFlags::SHARED | MapFlags::FIXED, region.file(), offset)?;
+        // Cannot fail for a mapping just made; if it did, forked children would merely see a
+        // mapping that the hooks replace.
+        let _ = madvise(at, length, Advice::LinuxDontFork);
+    }
+    Ok(())
+}
+
+fn page_is_zero(page: &[u8]) -> bool {
+    // A first look at 64 bytes settles nearly all pages that hold something.
+    let (head, tail) = page.split_at(64);
+    head.iter().all(|&byte| byte == 0) && {
+        // SAFETY: every bit pattern is a u64.
+        let (before, words, after) = unsafe { tail.align_to::<u64>() };
+        before.iter().chain(after).all(|&byte| byte == 0)
+            && words.chunks(32).all(|chunk| chunk.iter().fold(0, |sum, word| sum | word) == 0)
+    }
+}
+
+/// Writes the stretch into the file. Pages that were never touched, or hold only zeros, stay holes
+/// there, so that a huge sparse region costs what it uses.
+fn copy_out(stretch: Stretch<'_>, pagemap: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+    const ENTRY_BYTES: usize = 8;
+    const PRESENT_OR_SWAPPED: u64 = 0b11 << 62;
+    let pages = stretch.length / PAGE_BYTES;
+    let mut entries = [0u8; 512 * ENTRY_BYTES];
+    let mut run: Option<usize> = None;
+    let mut page = 0;
+    while page < pages {
+        let count = (pages - page).min(entries.len() / ENTRY_BYTES);
+        let known = pagemap.is_some_and(|pagemap| {
+            let wanted = &mut entries[..count * ENTRY_BYTES];
+            let bytes = wanted.len();
+            let at = (stretch.address / PAGE_BYTES + page) * ENTRY_BYTES;
+            pread(pagemap, wanted, at as u64) == Ok(bytes)
+        });
+        for (index, entry) in entries.as_chunks::<ENTRY_BYTES>().0[..count].iter().enumerate() {
+            let touched = !known || u64::from_ne_bytes(*entry) & PRESENT_OR_SWAPPED != 0;
+            let holds_data = touched && {
+                let at = stretch.address + (page + index) * PAGE_BYTES;
+                // SAFETY: inside the stretch, which is readable memory that nobody writes now.
+                !page_is_zero(unsafe {
+                    slice::from_raw_parts(core::ptr::with_exposed_provenance(at), PAGE_BYTES)
+                })
+            };
+            match (run, holds_data) {
+                (None, true) => run = Some(page + index),
+                (Some(begin), false) => {
+                    write_pages(stretch, begin, page + index)?;
+                    run = None;
+                }
+                _ => {}
+            }
+        }
+        page += count;
+    }
+    if let Some(begin) = run {
+        write_pages(stretch, begin, pages)?;
+    }
+    Ok(())
+}
+
+fn write_pages(stretch: Stretch<'_>, begin: usize, end: usize) -> Result<(), Errno> {
+    let mut done = begin * PAGE_BYTES;
+    while done < end * PAGE_BYTES {
+        let at = core::ptr::with_exposed_provenance(stretch.address + done);
+        // SAFETY: inside the stretch, which is readable memory that nobody writes now.
+        let bytes = unsafe { slice::from_raw_parts(at, end * PAGE_BYTES - done) };
+        match pwrite(stretch.region.file(), bytes, stretch.offset + done as u64) {
+            Ok(0) => return Err(Errno::IO),
+            Ok(count) => done += count,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}
+
+/// Copies the stretch to `to`, which holds zeros: from the file, of which only the parts that hold
+/// data are read, or from the mapping.
+pub(crate) fn copy_back(stretch: Stretch<'_>, to: usize, from_file: bool) -> Result<(), Errno> {
+    if !from_file {
+        copy_mapping(stretch, to);
+        return Ok(());
+    }
+    let end = stretch.offset + stretch.length as u64;
+    let mut at = stretch.offset;
+    while at < end {
+        let data = match seek(stretch.region.file(), SeekFrom::Data(at)) {
+            Ok(data) if data < end => data,
+            Ok(_) | Err(Errno::NXIO) => return Ok(()),
+            Err(errno) => return Err(errno),
+        };
+        let hole = seek(stretch.region.file(), SeekFrom::Hole(data))?.min(end);
+        at = data;
+        while at < hole {
+            let into = usize::try_from(at - stretch.offset).map_err(|_| Errno::INVAL)?;
+            let length = usize::try_from(hole - at).map_err(|_| Errno::INVAL)?;
+            // SAFETY: inside the staging area, which only this thread knows.
+            let bytes = unsafe {
+                let to = core::ptr::with_exposed_provenance_mut::<u8>(to + into);
+                slice::from_raw_parts_mut(to, length)
+            };
+            match pread(stretch.region.file(), bytes, at) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(count) => at += count as u64,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn copy_mapping(stretch: Stretch<'_>, to: usize) {
+    for at in (0..stretch.length).step_by(PAGE_BYTES) {
+        // SAFETY: one page of the stretch, which is readable memory that nobody writes now, and
+        // one of the staging area, which only this thread knows.
+        unsafe {
+            let from = core::ptr::with_exposed_provenance::<u8>(stretch.address + at);
+            let to = core::ptr::with_exposed_provenance_mut::<u8>(to + at);
+            if !page_is_zero(slice::from_raw_parts(from, PAGE_BYTES)) {
+                to.copy_from_nonoverlapping(from, PAGE_BYTES);
+            }
+        }
+    }
+}
+
+/// Fresh private pages, unmapped again unless they were moved elsewhere.
+pub(crate) struct Staging {
+    pub address: usize,
+    length: usize,
+}
+
+impl Staging {
+    pub(crate) fn new(length: usize) -> Result<Staging, Errno> {
+        // SAFETY: a new mapping at an address the kernel chooses.
+        let at = unsafe {
+            let protection = ProtFlags::READ | ProtFlags::WRITE;
+            mmap_anonymous(core::ptr::null_mut(), length, protection, MapFlags::PRIVATE)?
+        };
+        Ok(Staging { address: at.expose_provenance(), length })
+    }
+
+    /// The first `length` bytes now live elsewhere.
+    pub(crate) fn moved(&mut self, length: usize) {
+        self.address += length;
+        self.length -= length;
+    }
+
+    pub(crate) fn into_address(self) -> usize {
+        let address = self.address;
+        core::mem::forget(self);
+        address
+    }
+}
+
+impl Drop for Staging {
+    fn drop(&mut self) {
+        if self.length > 0 {
+            unmap(self.address, self.length);
+        }
+    }
+}
+
+/// Unmaps pages that this crate mapped for itself.
+pub(crate) fn unmap(address: usize, length: usize) {
+    // SAFETY: callers pass only what they mapped and nobody else knows.
+    let _ = unsafe { munmap(core::ptr::with_exposed_provenance_mut(address), length) };
+}
+
+pub(crate) fn protection_of(mapping: &maps::Mapping<'_>) -> MprotectFlags {
+    let mut protection = MprotectFlags::empty();
+    protection.set(MprotectFlags::READ, mapping.read);
+    protection.set(MprotectFlags::WRITE, mapping.write);
+    protection.set(MprotectFlags::EXEC, mapping.execute);
+    protection
+}
+
+/// `/proc/self/pagemap`, if the process may read it (a process that is not dumpable may not).
+pub(crate) fn open_pagemap() -> Option<OwnedFd> {
+    maps::open_read(c"/proc/self/pagemap").ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zero_pages_are_recognised_to_the_last_byte() {
+        let mut page = vec![0u8; PAGE_BYTES];
+        assert!(page_is_zero(&page));
+        for at in [0, 63, 64, 65, 2048, PAGE_BYTES - 1] {
+            page[at] = 1;
+            assert!(!page_is_zero(&page), "byte {at}");
+            page[at] = 0;
+        }
+    }
+}

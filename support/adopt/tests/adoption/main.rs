@@ -1,0 +1,146 @@
+//! What adoption promises, tried on processes that behave like foreign programs.
+//!
+//! Every scenario runs in a child process of its own, forked while this process has one thread, so
+//! that it has exactly the threads it starts. Arguments that are not flags select scenarios by
+//! part of their name; `--measure` prints the cost table of the decision record instead.
+//! `OMNIVERB_ADOPT_CYCLES` sets the number of adopt/release cycles of the stress scenarios.
+
+mod content;
+mod fork;
+mod measure;
+mod memory;
+mod refusal;
+mod sharing;
+mod stress;
+
+use omniverb_adopt::{AdoptError, Strategy, adopt_with};
+use std::time::Instant;
+
+/// Result of a scenario that cannot run here, with the reason.
+pub type Outcome = Result<(), String>;
+
+const SKIPPED: i32 = 77;
+const DEADLINE_SECONDS: u32 = 240;
+
+struct Scenario {
+    name: &'static str,
+    unprivileged: bool,
+    run: fn() -> Outcome,
+}
+
+const fn scenario(name: &'static str, run: fn() -> Outcome) -> Scenario {
+    Scenario { name, unprivileged: false, run }
+}
+
+const fn as_nobody(name: &'static str, run: fn() -> Outcome) -> Scenario {
+    Scenario { name, unprivileged: true, run }
+}
+
+const SCENARIOS: &[Scenario] = &[
+    scenario("content_single", || content::survives(Strategy::SingleThread)),
+    scenario("content_userfault", || content::survives(Strategy::Userfault)),
+    scenario("content_stop", || content::survives(Strategy::Stop)),
+    scenario("content_large_userfault", || content::large(Strategy::Userfault)),
+    scenario("content_large_stop", || content::large(Strategy::Stop)),
+    scenario("sparse", content::sparse),
+    scenario("errno_and_mask", content::errno_and_mask),
+    scenario("stress_single", || stress::alone(Strategy::SingleThread)),
+    scenario("stress_userfault", || stress::writers(Strategy::Userfault)),
+    scenario("stress_stop", || stress::writers(Strategy::Stop)),
+    scenario("stress_large_userfault", || stress::large_writers(Strategy::Userfault)),
+    scenario("stress_large_stop", || stress::large_writers(Strategy::Stop)),
+    scenario("kernel_stores_userfault", || stress::kernel_stores(Strategy::Userfault)),
+    scenario("kernel_stores_stop", || stress::kernel_stores(Strategy::Stop)),
+    scenario("sleepers_userfault", || stress::sleepers(Strategy::Userfault)),
+    scenario("sleepers_stop", || stress::sleepers(Strategy::Stop)),
+    scenario("threads_come_and_go_userfault", || stress::come_and_go(Strategy::Userfault)),
+    scenario("threads_come_and_go_stop", || stress::come_and_go(Strategy::Stop)),
+    scenario("fork_separates", fork::separates),
+    scenario("fork_by_a_raw_system_call", fork::raw_clone),
+    scenario("fork_while_moving_userfault", || fork::while_moving(Strategy::Userfault)),
+    scenario("fork_while_moving_stop", || fork::while_moving(Strategy::Stop)),
+    scenario("stale_mapping", sharing::stale_mapping),
+    scenario("neighbours_stay_private", sharing::neighbours_stay_private),
+    scenario("read_only_grant", sharing::read_only_grant),
+    scenario("writable_grant", sharing::writable_grant),
+    scenario("program_moves_pages", sharing::program_moves_pages),
+    scenario("program_unmaps_pages", sharing::program_unmaps_pages),
+    scenario("program_protects_pages", sharing::program_protects_pages),
+    scenario("program_closes_descriptor", sharing::program_closes_descriptor),
+    scenario("refusals", refusal::refusals),
+    scenario("refused_stacks", refusal::stacks),
+    scenario("refused_with_aio", refusal::asynchronous_io),
+    as_nobody("nobody_stress_single", || stress::alone(Strategy::SingleThread)),
+    as_nobody("nobody_stress_stop", || stress::writers(Strategy::Stop)),
+    as_nobody("nobody_kernel_stores_stop", || stress::kernel_stores(Strategy::Stop)),
+    as_nobody("nobody_sleepers_stop", || stress::sleepers(Strategy::Stop)),
+    as_nobody("nobody_may_not_userfault", refusal::no_userfault),
+];
+
+/// Cycles of a stress scenario.
+pub fn cycles(default: usize) -> usize {
+    std::env::var("OMNIVERB_ADOPT_CYCLES")
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(default)
+}
+
+/// Why a strategy cannot be tried here, if so.
+pub fn require(strategy: Strategy) -> Outcome {
+    let memory = memory::Memory::anonymous(memory::PAGE);
+    match adopt_with(memory.address, memory.length, true, &[strategy]) {
+        Ok(pages) => {
+            pages.release_with(&[strategy]).expect("release of a probe");
+            Ok(())
+        }
+        Err(AdoptError::NotPermitted) => Err(format!("{strategy:?} is not permitted here")),
+        Err(other) => panic!("probe of {strategy:?}: {other}"),
+    }
+}
+
+fn run(scenario: &Scenario) -> &'static str {
+    let status = memory::in_child(|| {
+        memory::set_deadline(DEADLINE_SECONDS);
+        if scenario.unprivileged {
+            memory::become_nobody();
+        }
+        if let Err(reason) = (scenario.run)() {
+            println!("    skipped: {reason}");
+            std::process::exit(SKIPPED);
+        }
+    });
+    match (libc::WIFEXITED(status), libc::WEXITSTATUS(status)) {
+        (true, 0) => "ok",
+        (true, SKIPPED) => "skipped",
+        (true, _) => "FAILED",
+        _ if libc::WTERMSIG(status) == libc::SIGALRM => "FAILED (hung)",
+        _ => "FAILED (crashed)",
+    }
+}
+
+fn main() {
+    let (flags, names): (Vec<_>, Vec<_>) =
+        std::env::args().skip(1).partition(|argument| argument.starts_with('-'));
+    if flags.iter().any(|flag| flag == "--measure") {
+        return measure::table();
+    }
+    let root = rustix::process::geteuid().is_root();
+    let mut failed = 0;
+    for scenario in SCENARIOS {
+        if !names.is_empty() && !names.iter().any(|name| scenario.name.contains(name.as_str())) {
+            continue;
+        }
+        if scenario.unprivileged && !root {
+            println!("{:<34} skipped: needs root to become somebody else", scenario.name);
+            continue;
+        }
+        let begin = Instant::now();
+        let verdict = run(scenario);
+        println!("{:<34} {verdict} ({:.1} s)", scenario.name, begin.elapsed().as_secs_f64());
+        failed += usize::from(verdict.starts_with("FAILED"));
+    }
+    if failed > 0 {
+        println!("{failed} scenarios failed");
+        std::process::exit(1);
+    }
+}

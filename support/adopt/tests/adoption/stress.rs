@@ -1,0 +1,242 @@
+//! Nobody ever loses a store: threads count in memory only they write, while the pages under them
+//! move out and back. A word that does not hold what its owner stored last is a lost store.
+
+use crate::memory::{Memory, PAGE, epoll_nap, pipe, poll_nap, sleep_nap};
+use crate::{Outcome, cycles, require};
+use omniverb_adopt::{Strategy, adopt_with};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const WRITERS: usize = 3;
+
+/// Moves `memory` out and back `count` times. Now and then the cycle has another shape.
+fn cycle(memory: Memory, strategy: Strategy, count: usize) {
+    for round in 0..count {
+        let skip = if round % 3 == 0 { PAGE } else { 0 };
+        let part = memory.part(skip, memory.length - skip);
+        let pages = loop {
+            match adopt_with(part.address, part.length, round % 2 == 0, &[strategy]) {
+                Ok(pages) => break pages,
+                Err(omniverb_adopt::AdoptError::Busy) => {}
+                Err(other) => panic!("round {round}: adopt: {other}"),
+            }
+        };
+        let mut held = pages;
+        while let Err(failed) = held.release_with(&[strategy]) {
+            assert_eq!(failed.error, omniverb_adopt::AdoptError::Busy, "round {round}: release");
+            held = failed.pages;
+        }
+    }
+}
+
+/// Counts in every word until told to stop. Panics at the first lost store.
+fn count_in(words: &[(Memory, usize)], stop: &AtomicBool) -> u64 {
+    let mut value = 0;
+    while !stop.load(Ordering::Relaxed) {
+        for &(memory, index) in words {
+            let found = memory.get(index);
+            assert_eq!(found, value, "lost store at {:#x}", memory.address + index * 8);
+            memory.set(index, value + 1);
+        }
+        value += 1;
+    }
+    value
+}
+
+/// A buffer in the heap with small objects right before and behind it, on its head and tail page.
+struct Neighbourhood {
+    buffer: Memory,
+    small: Vec<Memory>,
+}
+
+fn neighbourhood(pages: usize) -> Neighbourhood {
+    let mut small: Vec<_> = (0..64).map(|_| Memory::heap(24)).collect();
+    let buffer = Memory::heap(pages * PAGE + 600);
+    small.extend((0..64).map(|_| Memory::heap(24)));
+    Neighbourhood { buffer, small }
+}
+
+pub fn writers(strategy: Strategy) -> Outcome {
+    require(strategy)?;
+    let Neighbourhood { buffer, small } = neighbourhood(5);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let own = (0..buffer.words() / 37).map(|group| (buffer, group * 37 + writer));
+                let objects = small.iter().skip(writer).step_by(WRITERS).map(|&object| (object, 1));
+                let words: Vec<_> = own.chain(objects).collect();
+                let stop = &stop;
+                scope.spawn(move || count_in(&words, stop))
+            })
+            .collect();
+        cycle(buffer, strategy, cycles(20_000));
+        stop.store(true, Ordering::Relaxed);
+        for thread in threads {
+            assert!(thread.join().expect("a writer lost a store") > 0);
+        }
+    });
+    Ok(())
+}
+
+/// Many stretches: the writers run ahead of the move and behind it.
+pub fn large_writers(strategy: Strategy) -> Outcome {
+    require(strategy)?;
+    let buffer = Memory::anonymous(24 << 20);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                let own = (0..buffer.length / PAGE).map(|page| (buffer, page * 512 + writer * 60));
+                let words: Vec<_> = own.collect();
+                let stop = &stop;
+                scope.spawn(move || count_in(&words, stop))
+            })
+            .collect();
+        cycle(buffer, strategy, cycles(20_000).div_ceil(200));
+        stop.store(true, Ordering::Relaxed);
+        for thread in threads {
+            assert!(thread.join().expect("a writer lost a store") > 0);
+        }
+    });
+    Ok(())
+}
+
+/// One thread: it counts between the moves.
+pub fn alone(strategy: Strategy) -> Outcome {
+    require(strategy)?;
+    let Neighbourhood { buffer, small } = neighbourhood(5);
+    for round in 0..cycles(20_000) as u64 {
+        let store = |value: u64, old: u64| {
+            for index in (0..buffer.words()).step_by(61) {
+                assert_eq!(buffer.get(index), old);
+                buffer.set(index, value);
+            }
+            for object in &small {
+                assert_eq!(object.get(0), old);
+                object.set(0, value);
+            }
+        };
+        store(2 * round + 1, 2 * round);
+        let pages = adopt_with(buffer.address, buffer.length, true, &[strategy]).unwrap();
+        store(2 * round + 2, 2 * round + 1);
+        pages.release_with(&[strategy]).unwrap();
+    }
+    Ok(())
+}
+
+/// Threads receive from pipes into the pages: the stores are the kernel's. Each checks every
+/// number it receives; a number stored into a page that was replaced would be missing.
+pub fn kernel_stores(strategy: Strategy) -> Outcome {
+    require(strategy)?;
+    let buffer = Memory::heap(5 * PAGE + 600);
+    let stop = AtomicBool::new(false);
+    let received = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        for reader in 0..2 {
+            let (from, mut to) = pipe();
+            let (stop, received) = (&stop, &received);
+            scope.spawn(move || {
+                let mut number = 0u64;
+                while !stop.load(Ordering::Relaxed) {
+                    to.write_all(&number.to_ne_bytes()).unwrap();
+                    number += 1;
+                    // Let the reader fall asleep in its system call now and then.
+                    if number.is_multiple_of(64) {
+                        thread::sleep(Duration::from_micros(200));
+                    }
+                }
+            });
+            scope.spawn(move || {
+                let mut expected = 0u64;
+                loop {
+                    let word = 1 + (expected as usize * 97 + reader * 1200) % (buffer.words() - 2);
+                    let word = if word % 2 == reader { word } else { word - 1 };
+                    match buffer.part(word * 8, 8).read_from(from.as_raw_fd()) {
+                        8 => {}
+                        0 => break,
+                        other => panic!("read: {other} {}", std::io::Error::last_os_error()),
+                    }
+                    assert_eq!(buffer.get(word), expected, "the kernel's store was lost");
+                    expected += 1;
+                    received.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        cycle(buffer, strategy, cycles(10_000));
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(received.load(Ordering::Relaxed) > 1000);
+    Ok(())
+}
+
+/// Threads that sleep in the kernel do not notice: no EINTR, and not much too late.
+pub fn sleepers(strategy: Strategy) -> Outcome {
+    require(strategy)?;
+    const NAP_MS: i32 = 300;
+    let buffer = Memory::heap(5 * PAGE + 600);
+    let asleep = AtomicUsize::new(3);
+    thread::scope(|scope| {
+        for (name, nap) in [
+            ("epoll_wait", epoll_nap as fn(i32) -> i32),
+            ("poll", poll_nap),
+            ("nanosleep", sleep_nap),
+        ] {
+            let asleep = &asleep;
+            scope.spawn(move || {
+                let begin = Instant::now();
+                let errno = nap(NAP_MS);
+                asleep.fetch_sub(1, Ordering::Relaxed);
+                assert_eq!(errno, 0, "{name} noticed the move");
+                assert!(
+                    begin.elapsed() >= Duration::from_millis(NAP_MS as u64),
+                    "{name} woke early"
+                );
+            });
+        }
+        // epoll_wait starts its time again when it is stopped, so stop for a while only.
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_millis(200) {
+            cycle(buffer, strategy, 1);
+        }
+        while asleep.load(Ordering::Relaxed) > 0 {
+            assert!(begin.elapsed() < Duration::from_secs(2), "a sleeper did not wake");
+            thread::sleep(Duration::from_millis(5));
+        }
+    });
+    Ok(())
+}
+
+/// Threads begin and end all the time; none escapes.
+pub fn come_and_go(strategy: Strategy) -> Outcome {
+    require(strategy)?;
+    let buffer = Memory::heap(5 * PAGE + 600);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for lane in 0..2 {
+            let stop = &stop;
+            scope.spawn(move || {
+                let mut value = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    value = thread::spawn(move || {
+                        for step in 0..50 {
+                            for word in (lane..buffer.words()).step_by(128) {
+                                assert_eq!(buffer.get(word), value + step, "lost store");
+                                buffer.set(word, value + step + 1);
+                            }
+                        }
+                        value + 50
+                    })
+                    .join()
+                    .expect("a thread lost a store");
+                }
+            });
+        }
+        cycle(buffer, strategy, cycles(10_000) / 2);
+        stop.store(true, Ordering::Relaxed);
+    });
+    Ok(())
+}
