@@ -46,9 +46,9 @@ fn mark(status: Status) -> &'static str {
 fn page(table: &Table) -> String {
     let mut out = String::from(
         "# Which verbs work\n\n\
-         Made by `cargo xtask matrix` from `app/ibverbs/symbols.toml`; do not edit. Every symbol of\n\
-         libibverbs up to release 64 is exported. What is not offered answers as hardware without\n\
-         the feature does: `EOPNOTSUPP`.\n",
+         Made by `cargo xtask matrix` from `app/ibverbs/symbols.toml`; do not edit. Every symbol\n\
+         of libibverbs up to release 64 is exported. What is not offered answers as hardware\n\
+         without the feature does: `EOPNOTSUPP`.\n",
     );
     let public: Vec<_> = table.nodes.values().flatten().collect();
     let count = |status| public.iter().filter(|(_, s)| s.status == status).count();
