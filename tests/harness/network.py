@@ -37,6 +37,20 @@ class Namespace:
         """Runs `ip` in the namespace."""
         return process.run([*self.enter(), "ip", *words])
 
+    def drop_udp(self, port):
+        """Drops UDP packets to `port` that arrive here, as a network policy would."""
+        self.nft("add table inet test; "
+                 "add chain inet test arriving { type filter hook input priority 0; }; "
+                 f"add rule inet test arriving udp dport {port} drop")
+
+    def drop_no_more(self):
+        """Undoes drop_udp."""
+        self.nft("delete table inet test")
+
+    def nft(self, rules):
+        """Runs `nft` in the namespace."""
+        return process.run([*self.enter(), "nft", rules])
+
     def close(self):
         """Gives the namespace up."""
         process.end(self.holder)

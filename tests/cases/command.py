@@ -1,0 +1,119 @@
+"""The command line, and what happens when there is no daemon."""
+
+import contextlib
+import json
+import time
+
+from harness import duet, process
+from harness.case import Case, Group, check
+from harness.containers import Pair
+from harness.daemon import as_user, environment
+from harness.plain import UID, PlainPair
+
+
+@contextlib.contextmanager
+def _container(stage):
+    with Pair(stage) as pair:
+        yield pair
+
+
+@contextlib.contextmanager
+def _user(stage):
+    with PlainPair(stage) as pair:
+        yield pair
+
+
+def _exit_status_passes(pair):
+    pair.server.run("sh", "-c", "exit 7", accept=(7,))
+    pair.server.run("true")
+
+
+def _view(pair):
+    text = pair.server.run("ibv_devinfo", "-v")
+    for wanted in ("hca_id:\tomv0", "PORT_ACTIVE", "Ethernet", "RoCE v2", "::ffff:10.77.0.1"):
+        check(wanted in text, f"{wanted} is missing in\n{text}")
+    plain = pair.server.run("ibv_devices", plain=True, accept=range(256))
+    check("omv0" not in plain, "the stock library sees our device")
+
+
+def _status(pair):
+    running = duet.Duet(pair, ["ib_write_bw", "-F", "-D", "4", "-s", "65536"])
+    time.sleep(2)
+    status = pair.daemon.status()
+    text = process.run([pair.stage.dist / "bin" / "omniverb", "status"],
+                       env=environment(OMNIVERB_SOCKET=pair.daemon.socket))
+    running.finish(30)
+    check("ib_write_bw" in json.dumps(status) and "ib_write_bw" in text, text)
+    counts = pair.daemon.totals()
+    check(any(counts.values()) or counts == {}, f"{counts}")
+
+
+def _doctor(pair):
+    text = pair.server.run("omniverb", "doctor", plain=True, accept=(0, 1))
+    check(text.strip(), "omniverb doctor says nothing")
+
+
+def _no_daemon(pair):
+    """A clear message and an empty list."""
+    options = environment(OMNIVERB_SOCKET="/tmp/no-such-socket",
+                          LD_LIBRARY_PATH=pair.stage.dist / "lib")
+    text = process.run([*pair.namespace.enter(), *as_user(pair.uid), "ibv_devices"], env=options,
+                       accept=range(256))
+    check("omv0" not in text and "/tmp/no-such-socket" in text, text)
+    text = process.run([*pair.namespace.enter(), *as_user(pair.uid), "ibv_devinfo"], env=options,
+                       accept=range(1, 256))
+    check("No IB devices found" in text, text)
+
+
+def _starts_a_daemon(pair):
+    """`omniverb run` of a user without a daemon starts one, which serves the next `run` too."""
+    home = pair.stage.folder("home", UID, 0o700)
+    options = environment(HOME=home, XDG_RUNTIME_DIR=home)
+    line = [*pair.namespace.enter(), *as_user(UID), pair.stage.dist / "bin" / "omniverb", "run",
+            "--", "ibv_devinfo"]
+    for _ in range(2):
+        check("omv0" in process.run(line, env=options), "no device")
+    started = [pid for pid in process.descendants() if _comm(pid) == "omniverbd"
+               and pid != pair.daemon.pid]
+    check(len(started) == 1, f"{len(started)} daemons")
+    process.kill(started[0])
+
+
+def _comm(pid):
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _daemon_errors(pair):
+    """One clear line for each mistake."""
+    daemon = pair.stage.dist / "bin" / "omniverbd"
+    prefix = [*pair.namespace.enter(), *as_user(UID)]
+    for words, wanted in ((["--nonsense"], "--nonsense"),
+                          (["--socket"], "--socket"),
+                          (["--socket", "/proc/nowhere/x.sock"], "/proc/nowhere"),
+                          (["--socket", "/" + "x" * 200], "long"),
+                          (["--socket", pair.daemon.socket], str(pair.daemon.socket)),
+                          (["--socket", "/usr/omniverbd.sock"], "/usr/omniverbd.sock")):
+        text = process.run([*prefix, daemon, *words], env=environment(), accept=range(1, 256))
+        check(wanted in text, f"{words}: {text}")
+        check("panicked" not in text and len(text.splitlines()) <= 8, f"{words}: {text}")
+
+
+def groups():
+    """The first in containers, the second as an ordinary user."""
+    return [
+        Group("command.containers", [
+            Case("command.exit_status_passes", _exit_status_passes),
+            Case("command.view", _view),
+            Case("command.status", _status),
+            Case("command.doctor", _doctor),
+        ], _container),
+        Group("command.user", [
+            Case("command.no_daemon", _no_daemon),
+            Case("command.starts_a_daemon", _starts_a_daemon),
+            Case("command.daemon_errors", _daemon_errors),
+        ], _user),
+    ]

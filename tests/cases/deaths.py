@@ -1,0 +1,151 @@
+"""Processes that die: peers, and the daemon itself."""
+
+import contextlib
+import os
+import random
+import signal
+import time
+
+from harness import duet, process
+from harness.case import Case, Failure, Group, check
+from harness.containers import Pair
+from harness.plain import PlainPair
+
+
+def _state(pair):
+    return pair.daemon.totals(), process.descriptors(pair.daemon.pid)
+
+
+def _returns_to(pair, before, limit=3):
+    process.until(lambda: _state(pair) == before, limit,
+                  f"tables and descriptors as before: {before}, now {_state(pair)}")
+
+
+def _settled(pair):
+    """The state of a daemon that has served someone and is idle again."""
+    pair.server.run("/opt/programs/guess", "view")
+    time.sleep(0.3)
+    return _state(pair)
+
+
+def _random_deaths(times, seed):
+    def run(pair):
+        before = _settled(pair)
+        print(pair.server.run("/opt/programs/kill", "peer_dies", times, seed, limit=60 + times))
+        _returns_to(pair, before)
+    return run
+
+
+def _one_side_of(program, side, *options):
+    """kill -9 of one side of a perftest run; the other must end by itself, soon."""
+    def run(pair):
+        before = _settled(pair)
+        rng = random.Random(7)
+        for _ in range(5):
+            running = duet.Duet(pair, [program, "-F", "-D", "20", *options])
+            time.sleep(0.3 + rng.random())
+            victim, other = ((running.server, running.client) if side == "server"
+                             else (running.client, running.server))
+            _kill_program(victim, program)
+            try:
+                other.wait(8)
+            except process.subprocess.TimeoutExpired:
+                running.abort()
+                raise Failure(f"{program} goes on 8 s after its peer was killed\n"
+                              f"{running.text(0)}\n{running.text(1)}") from None
+            finally:
+                running.abort()
+        _returns_to(pair, before)
+    return run
+
+
+def _kill_program(root, program):
+    """kill -9 to the process called `program` at or below `root`."""
+    for pid in [root.pid, *process.descendants(root.pid), *process.descendants()]:
+        if _name(pid) == program[:15] and _belongs(pid, root):
+            os.kill(pid, signal.SIGKILL)
+            return
+    raise Failure(f"{program} is not running")
+
+
+def _name(pid):
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _belongs(pid, root):
+    return pid == root.pid or pid in process.descendants(root.pid)
+
+
+def _whole_container(pair):
+    before = _settled(pair)
+    extra = pair.add(9)
+    three = type("Three", (), {"server": pair.server, "client": extra})
+    running = duet.Duet(three, ["ib_send_bw", "-F", "-D", "20"])
+    time.sleep(1)
+    extra.close()
+    pair.parts.remove(extra)
+    try:
+        running.server.wait(8)
+    except process.subprocess.TimeoutExpired:
+        raise Failure("the server goes on after its peer's container was deleted") from None
+    finally:
+        running.abort()
+    process.until(lambda: _state(pair)[1] <= before[1] + 1, 3,
+                  f"descriptors as before: {before[1]}, now {_state(pair)[1]}")
+
+
+def _daemon_dies(program, *options):
+    """The daemon is killed while traffic runs, and a new one started before the traffic ends."""
+    def run(pair):
+        running = duet.Duet(pair, [program, "-F", "-D", "10", *options])
+        time.sleep(2)
+        pair.daemon.kill()
+        time.sleep(2)
+        check(running.client.poll() is None, f"ended with the daemon:\n{running.text(1)}")
+        pair.daemon.start()
+        duet.run(pair, "ib_write_lat", "-F", "-n", "1000")  # served at once
+        outcome = running.finish(30)
+        table = duet.rows(outcome.client, 5)
+        check(len(table) == 1 and next(iter(table.values()))[3] > 0, outcome.client)
+    return run
+
+
+def _daemon_dies_and_stays_dead(pair):
+    running = duet.Duet(pair, ["ib_send_bw", "-F", "-D", "5"])
+    time.sleep(2)
+    pair.daemon.kill()
+    running.finish(30)
+    pair.daemon.start()
+    duet.run(pair, "ibv_rc_pingpong", "-g", duet.gid_index(pair.server), "-c")
+
+
+@contextlib.contextmanager
+def _containers(stage):
+    with Pair(stage) as pair:
+        yield pair
+
+
+@contextlib.contextmanager
+def _user(stage):
+    with PlainPair(stage) as pair:
+        yield pair
+
+
+def groups():
+    """In containers, and the random deaths also as an ordinary user."""
+    cases = [Case("deaths.random_200", _random_deaths(200, 1), 300),
+             Case("deaths.random_2000", _random_deaths(2000, 2), 2500, slow=True),
+             Case("deaths.container_deleted", _whole_container)]
+    for program in ("ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_write_lat", "ib_atomic_bw"):
+        cases += [Case(f"deaths.{program}_{side}", _one_side_of(program, side), 80)
+                  for side in ("server", "client")]
+    cases += [Case(f"deaths.daemon_{program}", _daemon_dies(program), 60)
+              for program in ("ib_write_bw", "ib_send_bw", "ib_read_lat")]
+    cases.append(Case("deaths.daemon_stays_dead", _daemon_dies_and_stays_dead, 60))
+    return [Group("deaths", cases, _containers),
+            Group("deaths.user", [Case("deaths.user.random_50", _random_deaths(50, 3), 120)],
+                  _user)]

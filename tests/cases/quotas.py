@@ -1,0 +1,101 @@
+"""A client that asks for more and more gets ENOMEM; others do not notice."""
+
+import contextlib
+import subprocess
+
+from harness import duet, process
+from harness.case import Case, Group, check
+from harness.containers import Pair
+
+from cases.programs import tests_of
+
+
+@contextlib.contextmanager
+def _fixture(stage):
+    with Pair(stage, count=3) as pair:
+        pair.greedy = pair.containers[1]
+        yield pair
+
+
+def _exhaust(test):
+    def run(pair):
+        before = pair.daemon.totals()
+        greedy = pair.greedy.start("/opt/programs/quota", test, stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        line = greedy.stdout.readline()
+        print(line)
+        check(", then " in line, line + (greedy.stdout.read() if greedy.poll() else ""))
+        duet.run(pair, "ibv_rc_pingpong", "-g", duet.gid_index(pair.server), "-c")
+        duet.run(pair, "ib_write_bw", "-F", "-q", "8", "-n", "500")
+        output = greedy.communicate("", timeout=60)[0]
+        check(greedy.returncode == 0, line + output)
+        process.until(lambda: pair.daemon.totals() == before, 5,
+                      f"tables as before: {before}, now {pair.daemon.totals()}")
+    return run
+
+
+_HALF_OPEN = """
+import socket, sys
+held = []
+try:
+    while len(held) < 60000:
+        s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        s.setblocking(False)
+        s.connect(sys.argv[1])
+        held.append(s)
+except OSError as error:
+    print(error)
+print(len(held), "connections", flush=True)
+sys.stdin.read()
+"""
+
+
+def _half_finished_handshakes(pair):
+    before = process.descriptors(pair.daemon.pid)
+    greedy = pair.greedy.start("/usr/bin/python3", "-c", _HALF_OPEN,
+                               "/run/omniverb/omniverbd.sock", plain=True, stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    print(greedy.stdout.readline())
+    duet.run(pair, "ibv_rc_pingpong", "-g", duet.gid_index(pair.server), "-c")
+    held = process.descriptors(pair.daemon.pid) - before
+    check(held < 5000, f"the daemon holds {held} descriptors for one container")
+    greedy.communicate("", timeout=30)
+    process.until(lambda: process.descriptors(pair.daemon.pid) <= before, 5,
+                  f"{before} descriptors, now {process.descriptors(pair.daemon.pid)}")
+
+
+_NOISE = """
+import os, socket, sys, random
+random.seed(1)
+for turn in range(3000):
+    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    s.settimeout(1)
+    s.connect(sys.argv[1])
+    try:
+        for _ in range(random.randrange(1, 4)):
+            body = os.urandom(random.randrange(0, 300))
+            if random.random() < 0.5:
+                body = bytes([1, 0, random.randrange(0, 45), 0]) + bytes(4) + body
+            fds = [0, 1, 2][:random.randrange(0, 4)]
+            socket.send_fds(s, [body], fds)
+    except OSError:
+        pass
+    s.close()
+"""
+
+
+def _noise_on_the_socket(pair):
+    before = process.descriptors(pair.daemon.pid)
+    pair.greedy.run("/usr/bin/python3", "-c", _NOISE, "/run/omniverb/omniverbd.sock", plain=True,
+                    limit=60)
+    duet.run(pair, "ibv_rc_pingpong", "-g", duet.gid_index(pair.server), "-c")
+    process.until(lambda: process.descriptors(pair.daemon.pid) <= before + 2, 5,
+                  f"{before} descriptors, now {process.descriptors(pair.daemon.pid)}")
+
+
+def groups():
+    """One greedy container, two that want to work."""
+    cases = [Case(f"quotas.{test}", _exhaust(test), 180) for test in tests_of("quota")]
+    cases.append(Case("quotas.half_finished_handshakes", _half_finished_handshakes))
+    cases.append(Case("quotas.noise_on_the_socket", _noise_on_the_socket, 90))
+    return [Group("quotas", cases, _fixture)]

@@ -1,0 +1,102 @@
+"""The steady state: no system call an operation, no CPU for those who wait."""
+
+import contextlib
+import re
+import subprocess
+import time
+from types import SimpleNamespace
+
+from harness import duet, process
+from harness.case import Case, Group, check
+from harness.plain import PlainPair
+
+
+@contextlib.contextmanager
+def _fixture(stage):
+    with PlainPair(stage) as pair:
+        yield pair
+
+
+def _calls(summary):
+    """Calls by name, from the table of `strace -c`."""
+    found = {}
+    for line in summary.splitlines():
+        words = line.split()
+        if len(words) >= 5 and re.fullmatch(r"[\d.]+", words[0]) and words[-1] != "total":
+            found[words[-1]] = int(words[3])
+    return found
+
+
+def _no_system_calls(program, *options):
+    """Traces the client of a polling run of N and of 10 N operations; the difference is what the
+    operations cost."""
+    def run(pair):
+        totals = []
+        for count in (20_000, 200_000):
+            summary = pair.stage.folder("strace", pair.uid) / "summary"
+            running = _traced(pair, program, count, summary, options)
+            running.finish(60)
+            calls = _calls(summary.read_text())
+            print(count, calls)
+            # Reading the clock is no system call with a vDSO; perftest reads it a lot otherwise.
+            totals.append(sum(n for name, n in calls.items() if name != "clock_gettime"))
+        grown = totals[1] - totals[0]
+        # Under strace everything that does call is slow, so timed wake-ups of the helper thread
+        # are counted too; they grow with time, not with operations.
+        check(grown < 180_000 / 100, f"{grown} more system calls for 180000 more operations")
+    return run
+
+
+class _Traced:
+    """The client's place, with strace in front of what runs there."""
+
+    def __init__(self, place, summary):
+        self.place, self.summary = place, summary
+        self.address, self.pid = place.address, place.pid
+
+    def start(self, *argv, **options):
+        """See Place.start."""
+        return self.place.start("strace", "-f", "-c", "-o", self.summary, *argv, **options)
+
+
+def _traced(pair, program, count, summary, options):
+    sides = SimpleNamespace(server=pair.server, client=_Traced(pair.client, summary))
+    return duet.Duet(sides, [program, "-F", "-n", str(count), *options])
+
+
+def _idle(pair):
+    held = pair.server.start("/opt/programs/idle", "two_idle_processes", stdin=subprocess.PIPE,
+                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    line = held.stdout.readline()
+    check(line.startswith("idle "), line + (held.stdout.read() if not line else ""))
+    pids = [*map(int, line.split()[1:]), pair.daemon.pid]
+    time.sleep(0.5)  # things settle
+    before = [process.cpu_seconds(pid) for pid in pids]
+    time.sleep(5)
+    used = [process.cpu_seconds(pid) - was for pid, was in zip(pids, before)]
+    output = held.communicate("", timeout=10)[0]
+    check(held.returncode == 0, output)
+    check(max(used) <= 0.02, f"CPU seconds in 5 s (first, second, daemon): {used}")
+
+
+def _daemon_out_of_the_way(pair):
+    """While others poll, the daemon does nothing."""
+    running = duet.Duet(pair, ["ib_send_bw", "-F", "-D", "8"])
+    time.sleep(2)
+    before = process.cpu_seconds(pair.daemon.pid)
+    time.sleep(5)
+    used = process.cpu_seconds(pair.daemon.pid) - before
+    running.finish(30)
+    check(used <= 0.02, f"{used} CPU seconds of the daemon in 5 s of traffic")
+
+
+def groups():
+    """As an ordinary user: strace needs no privilege for one's own processes."""
+    return [Group("steady", [
+        Case("steady.system_calls_ib_write_bw", _no_system_calls("ib_write_bw", "-s", "64"), 150),
+        Case("steady.system_calls_ib_send_bw", _no_system_calls("ib_send_bw", "-s", "64"), 150),
+        Case("steady.system_calls_ib_send_lat", _no_system_calls("ib_send_lat", "-s", "8"), 150),
+        Case("steady.system_calls_ib_read_lat", _no_system_calls("ib_read_lat", "-s", "8"), 150),
+        Case("steady.idle_processes", _idle),
+        Case("steady.daemon_out_of_the_way", _daemon_out_of_the_way),
+    ], _fixture)]
