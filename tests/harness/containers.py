@@ -36,7 +36,7 @@ _numbers = itertools.count(1)
 class Container:
     """One running container, plugged into `switch` with `address` unless that is None."""
 
-    def __init__(self, stage, name, socket_folder, switch=None, address=None, address_space_limit=None):
+    def __init__(self, stage, name, socket_folder, switch=None, address=None):
         self.name = f"omniverb-{name}-{os.getpid()}-{next(_numbers)}"
         self.hostname = name
         self.address = address.partition("/")[0] if address else None
@@ -47,7 +47,7 @@ class Container:
         try:
             if switch:
                 switch.plug(self.namespace, address)
-            self._write_bundle(stage, socket_folder, address_space_limit)
+            self._write_bundle(stage, socket_folder)
             self._create()
         except BaseException:
             self.close()
@@ -67,7 +67,7 @@ class Container:
         return [*_without_hybrid_cgroups(), "crun", f"--root={self.state}",
                 "--cgroup-manager=disabled"]
 
-    def _write_bundle(self, stage, socket_folder, address_space_limit):
+    def _write_bundle(self, stage, socket_folder):
         root = self.bundle / "rootfs"
         for folder in _FOLDERS:
             (root / folder).mkdir(parents=True)
@@ -82,9 +82,6 @@ class Container:
             (stage.programs, "/opt/programs", "ro"),
             (socket_folder, "/run/omniverb", "ro"),
         ])
-        if address_space_limit:
-            config["process"]["rlimits"].append(
-                {"type": "RLIMIT_AS", "hard": address_space_limit, "soft": address_space_limit})
         self.process_spec = config["process"]
         (self.bundle / "config.json").write_text(json.dumps(config, indent=1))
 

@@ -76,7 +76,7 @@ class Daemon:
 
 
 def count(status):
-    """Reduces a status document to the lengths of its lists, by name, over all levels."""
+    """Reduces a status document to how many there are of each thing it lists."""
     found = {}
 
     def walk(value):
@@ -84,6 +84,8 @@ def count(status):
             for name, inner in value.items():
                 if isinstance(inner, list):
                     found[name] = found.get(name, 0) + len(inner)
+                elif name in ("mrs", "links"):
+                    found[name] = found.get(name, 0) + inner
                 walk(inner)
         elif isinstance(value, list):
             for inner in value:

@@ -1,4 +1,5 @@
 /* See common.h. */
+#define _GNU_SOURCE /* basename */
 #include "common.h"
 
 #include <arpa/inet.h>
@@ -37,9 +38,8 @@ uint64_t argument(int index, uint64_t otherwise)
 void die_at(const char *file, int line, const char *format, ...)
 {
     va_list list;
-    const char *base = strrchr(file, '/');
     fflush(stdout);
-    fprintf(stderr, "%s:%d: [%d] ", base ? base + 1 : file, line, getpid());
+    fprintf(stderr, "%s:%d: [%d] ", basename(file), line, getpid());
     va_start(list, format);
     vfprintf(stderr, format, list);
     va_end(list);

@@ -1,5 +1,5 @@
 /* What the test programs share: named tests, processes with a socket between them, random numbers,
- * and short ways to make, connect and use verbs objects. Everything dies with a message on error. */
+ * and short ways to make, connect and use verbs objects. Everything dies with a message. */
 #ifndef COMMON_H
 #define COMMON_H
 

@@ -1,4 +1,4 @@
-/* Bad use gets the field's errors: what the calls refuse, and what fails later with a completion. */
+/* Bad use gets the field's errors: what calls refuse, and what fails later with a completion. */
 #include "common.h"
 
 #include <sys/mman.h>
@@ -36,7 +36,8 @@ TEST(access_flags)
     refused_mr(memory, 64, 1u << 15, "an unknown flag");
     refused_mr(memory, 64, IBV_ACCESS_REMOTE_WRITE, "remote write without local write");
     refused_mr(memory, 64, IBV_ACCESS_REMOTE_ATOMIC, "remote atomic without local write");
-    struct ibv_mr *m = mr_make(&d, memory, 64, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING);
+    int relaxed = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_RELAXED_ORDERING;
+    struct ibv_mr *m = mr_make(&d, memory, 64, relaxed);
     check(m->addr == memory && m->length == 64 && m->pd == d.pd && m->context == d.context,
           "fields of the MR");
     same(ibv_dereg_mr(m), 0);

@@ -32,7 +32,8 @@ static struct ibv_qp_ex *make(enum ibv_qp_type type, uint64_t operations)
 {
     struct ibv_qp_init_attr_ex a = {
         .send_cq = ibv_cq_ex_to_cq(cq), .recv_cq = ibv_cq_ex_to_cq(cq), .qp_type = type,
-        .cap = {64, 64, 4, 4, 64}, .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+        .cap = {64, 64, 4, 4, 64},
+        .comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
         .pd = d.pd, .send_ops_flags = operations};
     struct ibv_qp *qp = ibv_create_qp_ex(d.context, &a);
     check(qp, "ibv_create_qp_ex: %m");

@@ -1,5 +1,5 @@
-/* fork(): parent and child have separate memory, also where it is registered and a peer writes to it;
- * the parent's verbs objects go on working, and the child can open the device anew. */
+/* fork(): parent and child have separate memory, also where it is registered and a peer writes to
+ * it; the parent's verbs objects go on working, and the child can open the device anew. */
 #include "common.h"
 
 #include <sys/mman.h>

@@ -12,7 +12,8 @@ TEST(victim)
     device_open(&d);
     struct ibv_cq *cq = cq_make(&d, 100);
     struct ibv_mr *mr = mr_make(&d, memory, sizeof memory, ALL_ACCESS);
-    struct ibv_qp *datagrams = qp_make(&d, (struct queue_options){.type = IBV_QPT_UD, .send_cq = cq});
+    struct ibv_qp *datagrams =
+        qp_make(&d, (struct queue_options){.type = IBV_QPT_UD, .send_cq = cq});
     struct ibv_qp *waiting = qp_make(&d, (struct queue_options){.send_cq = cq});
     struct ibv_qp *pair[2];
     qp_pair(&d, (struct queue_options){.send_cq = cq}, pair);

@@ -1,5 +1,5 @@
-/* Remote keys. Another process owns the target memory; we attack it with keys, ranges and operations
- * that it did not grant. Each attack must end in a remote access error with the memory untouched,
+/* Remote keys. Another process owns the target memory; we attack it with keys, ranges and
+ * operations that it did not grant. Each attack must end in a remote access error with the memory untouched,
  * on a fresh connection (`cold`) and on one that has moved much good data before (`warm`), when the
  * implementation may have found a faster way. */
 #include "common.h"
@@ -107,11 +107,13 @@ static void close_all(void)
 static struct ibv_qp *connect_to(struct victim *v)
 {
     struct ibv_qp *qp = qp_make(&d, (struct queue_options){.send_cq = cq});
-    qp_connect(&d, qp, ask(v, (struct request){.command = CONNECT, .peer = qp_address(&d, qp, NULL)}));
+    struct request r = {.command = CONNECT, .peer = qp_address(&d, qp, NULL)};
+    qp_connect(&d, qp, ask(v, r));
     return qp;
 }
 
-static struct operation operation(enum ibv_wr_opcode opcode, uint64_t at, uint32_t bytes, uint32_t rkey)
+static struct operation operation(enum ibv_wr_opcode opcode, uint64_t at, uint32_t bytes,
+                                  uint32_t rkey)
 {
     return (struct operation){.opcode = opcode, .id = 77, .local = buffer, .bytes = bytes,
                               .lkey = local->lkey, .remote = at, .rkey = rkey,

@@ -223,7 +223,8 @@ TEST(large_messages)
     char *from = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     char *to = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     check(from != MAP_FAILED && to != MAP_FAILED, "mmap: %m");
-    struct ibv_mr *a = mr_make(&d, from, bytes, ALL_ACCESS), *b = mr_make(&d, to, bytes, ALL_ACCESS);
+    struct ibv_mr *a = mr_make(&d, from, bytes, ALL_ACCESS);
+    struct ibv_mr *b = mr_make(&d, to, bytes, ALL_ACCESS);
     uint32_t length = (uint32_t)bytes - 3;
     check(d.port.max_msg_sz >= length, "max_msg_sz");
     struct ibv_qp *pair[2];

@@ -1,9 +1,9 @@
 /* Random operations of every kind over several QPs and threads, checked byte for byte against a
  * model. Arguments: operations, seed, threads, QPs a thread, largest message.
  *
- * Each QP pair carries traffic both ways (soak_flow.h). After every round both sides meet and compare
- * the whole target memory with the model (soak_plan.h); every few rounds the connections and
- * registrations are made anew. The same seed gives the same operations; only their interleaving
+ * Each QP pair carries traffic both ways (soak_flow.h). After every round both sides meet and
+ * compare the whole target memory with the model (soak_plan.h); every few rounds the connections
+ * and registrations are made anew. The same seed gives the same operations; only their interleaving
  * differs. */
 #include "soak_flow.h"
 

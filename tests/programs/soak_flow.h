@@ -1,6 +1,6 @@
-/* The flows of the soak test. One way of a QP pair is a flow: an initiator that posts the steps of a
- * plan and checks what comes back, and a target that knows the same plan, posts fitting receives and
- * checks what arrives. */
+/* The flows of the soak test. One way of a QP pair is a flow: an initiator that posts the steps of
+ * a plan and checks what comes back, and a target that knows the same plan, posts fitting receives
+ * and checks what arrives. */
 #ifndef SOAK_FLOW_H
 #define SOAK_FLOW_H
 
@@ -166,7 +166,8 @@ static void retire(struct side *s, struct end *e, const struct ibv_wc *wc)
         IBV_WC_COMP_SWAP, IBV_WC_FETCH_ADD, IBV_WC_FETCH_ADD};
     struct initiator *o = &e->out;
     uint64_t number = wc->wr_id & SEQUENCE;
-    check(number >= o->retired && number < o->posted, "completion %" PRIu64 " out of order", number);
+    check(number >= o->retired && number < o->posted, "completion %" PRIu64 " out of order",
+          number);
     for (;; o->retired++) {
         struct pending *p = &o->pending[o->retired % SEND_DEPTH];
         struct step *t = &p->step;

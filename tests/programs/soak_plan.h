@@ -63,8 +63,9 @@ static inline bool plan_conflicts(struct plan *p, uint32_t from, uint32_t to, bo
 /* The next operation, already applied to the model. */
 static inline struct step plan_next(struct plan *p)
 {
-    static const unsigned char mix[16] = {SEND,  SEND, SEND_IMM, WRITE,     WRITE, WRITE, WRITE_IMM, READ,
-                                          READ, READ, SWAP,     ADD, ADD_SHARED, SEND,  WRITE, READ};
+    static const unsigned char mix[16] = {
+        SEND, SEND, SEND,  SEND_IMM, WRITE, WRITE, WRITE, WRITE,
+        READ, READ, READ, READ,      WRITE_IMM, SWAP,  ADD,   ADD_SHARED};
     struct step s = {.kind = mix[random_below(&p->random, 16)]};
     bool atomic = s.kind == SWAP || s.kind == ADD;
     s.word = random_next(&p->random);

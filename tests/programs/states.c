@@ -1,5 +1,5 @@
-/* The QP state machine: required and allowed attributes, posting in every state, flushing, resetting,
- * and what ibv_query_qp says. */
+/* The QP state machine: required and allowed attributes, posting in every state, flushing,
+ * resetting, and what ibv_query_qp says. */
 #include "common.h"
 
 static struct device d;
