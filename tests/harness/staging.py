@@ -37,7 +37,7 @@ def program_sources():
 class Stage:
     """A folder under /tmp with dist/ and programs/, and room for sockets."""
 
-    def __init__(self):
+    def __init__(self, with_programs=True):
         dist = ROOT / "dist"
         if not (dist / "bin" / "omniverbd").exists():
             raise Failure("dist/bin/omniverbd is missing: run `make build`")
@@ -46,7 +46,10 @@ class Stage:
         self.dist = self.path / "dist"
         self.programs = self.path / "programs"
         shutil.copytree(dist, self.dist, symlinks=True)
-        shutil.copytree(build_programs(), self.programs)
+        if with_programs:
+            shutil.copytree(build_programs(), self.programs)
+        else:
+            self.programs.mkdir()
         process.run(["chmod", "-R", "a+rX", self.path])
 
     def folder(self, name, uid=0, mode=0o755):

@@ -1,7 +1,7 @@
 /* Remote keys. Another process owns the target memory; we attack it with keys, ranges and
- * operations that it did not grant. Each attack must end in a remote access error with the memory untouched,
- * on a fresh connection (`cold`) and on one that has moved much good data before (`warm`), when the
- * implementation may have found a faster way. */
+ * operations that it did not grant. Each attack must end in a remote access error with the memory
+ * untouched, on a fresh connection (`cold`) and on one that has moved much good data before
+ * (`warm`), when the implementation may have found a faster way. */
 #include "common.h"
 
 #include <sys/mman.h>

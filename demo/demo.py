@@ -1,0 +1,179 @@
+#!/usr/bin/python3
+"""`make demo`: unmodified RDMA programs between two containers, beside TCP between the same two."""
+
+import os
+import pathlib
+import re
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+sys.dont_write_bytecode = True
+
+from harness import duet, process  # noqa: E402
+from harness.case import Failure  # noqa: E402
+from harness.containers import Pair  # noqa: E402
+from harness.staging import Stage  # noqa: E402
+
+RULE = "-" * 78
+
+# Column: heading, unit, what is measured.
+COLUMNS = [("8 B", "us"), ("4 KiB", "us"), ("8 B", "M/s"), ("64 KiB", "GB/s"), ("1 MiB", "GB/s")]
+SIZES = [8, 4096, 8, 65536, 1 << 20]
+
+# Row: title, perftest's name for the operation, options, columns that apply.
+ROWS = [
+    ("RC SEND", "send", ["-c", "RC"], (0, 1, 2, 3, 4)),
+    ("RC WRITE", "write", ["-c", "RC"], (0, 1, 2, 3, 4)),
+    ("RC READ", "read", [], (0, 1, 2, 3, 4)),
+    ("RC atomic", "atomic", [], (0, 2)),
+    ("UD SEND", "send", ["-c", "UD"], (0, 1, 2)),
+]
+
+
+def main():
+    if os.geteuid() != 0:
+        sys.exit("the demo makes containers: run it as root")
+    started = time.monotonic()
+    say(RULE)
+    say("Omniverb: unmodified RDMA programs between two containers of one host")
+    say(RULE)
+    say(f"host        {cpu()}, {os.cpu_count()} CPUs, Linux {os.uname().release}")
+    say(f"RDMA here   {kernel_rdma()}")
+    stage = Stage(with_programs=False)
+    try:
+        with Pair(stage) as pair:
+            describe(pair)
+            for container in pair.containers:
+                view(container)
+            measure(pair)
+    finally:
+        stage.close()
+        process.end_descendants()
+    say(f"\n{time.monotonic() - started:.0f} seconds. The same against the raw limits of this "
+        "machine: make bench")
+
+
+def describe(pair):
+    """What the two containers are."""
+    one, two = pair.server, pair.client
+    say(f"containers  {one.hostname} ({one.address}) and {two.hostname} ({two.address}), "
+        "run by crun;")
+    say("            own net, mount, pid, ipc and uts namespaces, joined by veth and a bridge;")
+    say("            no device, no added capability, 64 KiB of memlock, seccomp filter")
+    say("programs    Debian's ibverbs-utils and perftest, started with `omniverb run --`")
+
+
+def view(container):
+    """The device as a tenant sees it."""
+    text = container.run("ibv_devinfo", "-v")
+    keep = ("hca_id", "transport", "node_guid", "max_mr_size", "max_qp:", "state", "active_mtu",
+            "link_layer", "GID[")
+    say(f"\n{container.hostname}$ ibv_devinfo -v   (some lines of it)")
+    for line in text.splitlines():
+        if any(word in line for word in keep):
+            say("    " + re.sub(r"\s+", " ", line.strip()).replace(": ", ":\t", 1).expandtabs(24))
+
+
+def measure(pair):
+    """Fills the table cell by cell."""
+    say("\nLatency is half a round trip, for READ and atomics a whole one. The factor says how many")
+    say("times better than TCP. Each side polls on one CPU.\n")
+    say(f"{'':10}{'latency':>16}{'':10}{'messages':>14}{'bandwidth':>19}")
+    say(f"{'':10}" + "".join(f"{size + ', ' + unit:>13}" for size, unit in COLUMNS))
+    tcp = [tcp_cell(pair, column) for column in range(len(COLUMNS))]
+    row("TCP", (f"{number(value)}    " for value in tcp))
+    for title, verb, options, columns in ROWS:
+        row(title, (cell(pair, verb, options, column, tcp) if column in columns else "-    "
+                    for column in range(len(COLUMNS))))
+
+
+def row(title, cells):
+    """Prints a row, each cell as soon as it is known."""
+    print(f"{title:10}", end="", flush=True)
+    for text in cells:
+        print(f"{text:>13}", end="", flush=True)
+    print(flush=True)
+
+
+def cell(pair, verb, options, column, tcp):
+    """One measurement and its factor over TCP."""
+    value = perftest(pair, verb, options, column)
+    factor = tcp[column] / value if column < 2 else value / tcp[column]
+    digits = 1 if factor < 9.95 else 0
+    return f"{number(value)} {factor:3.{digits}f}x"
+
+
+def perftest(pair, verb, options, column):
+    """Typical latency in us, messages in millions a second, or GB a second."""
+    size = ["-s", str(SIZES[column])] if verb != "atomic" else []
+    if column < 2:
+        text = duet.run(pair, f"ib_{verb}_lat", "-F", "-n", "100000", *size, *options).client
+        return only_row(text, 6)[4]
+    text = duet.run(pair, f"ib_{verb}_bw", "-F", "-D", "2", *size, *options).client
+    mebibytes, messages = only_row(text, 5)[3:5]
+    return messages if column == 2 else mebibytes * 1048576 / 1e9
+
+
+def only_row(text, columns):
+    """The one row of a perftest table."""
+    table = duet.rows(text, columns)
+    if len(table) != 1:
+        raise Failure(f"cannot read this output of perftest:\n{text}")
+    return next(iter(table.values()))
+
+
+_UNITS = {"ns": 1e-3, "us": 1, "ms": 1e3, "bytes/sec": 1e-9, "KB/sec": 1e-6, "MB/sec": 1e-3,
+          "GB/sec": 1}
+
+
+def tcp_cell(pair, column):
+    """The same over TCP, by qperf: us, millions of 8 B sends a second, GB a second."""
+    if column == 0:
+        pair.server.start("qperf", plain=True)
+        process.until(lambda: process.listens(pair.server.pid, 19765), 5, "qperf to listen")
+    test = "tcp_lat" if column < 2 else "tcp_bw"
+    text = pair.client.run("qperf", pair.server.address, "-t", "2", "-m", SIZES[column], test,
+                           plain=True)
+    found = re.search(r"(?:latency|bw)\s*=\s*([\d.,]+) (\S+)", text)
+    if not found or found.group(2) not in _UNITS:
+        raise Failure(f"cannot read this output of qperf:\n{text}")
+    value = float(found.group(1).replace(",", "")) * _UNITS[found.group(2)]
+    return value if column != 2 else value * 1e9 / 8 / 1e6
+
+
+def number(value):
+    """Three significant digits or so."""
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
+
+
+def cpu():
+    """The name of the processor."""
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return os.uname().machine
+
+
+def kernel_rdma():
+    """What the kernel itself offers."""
+    try:
+        devices = os.listdir("/sys/class/infiniband")
+    except FileNotFoundError:
+        devices = []
+    return "kernel devices: " + (", ".join(devices) if devices else "none")
+
+
+def say(text):
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        process.become_subreaper()
+        main()
+    except Failure as failure:
+        process.end_descendants()
+        sys.exit(f"demo: {failure}")
