@@ -48,11 +48,17 @@ use region::Region;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
+use rustix::time::Timespec;
 use strategy::Mover;
 use work::{Direction, PAGE_BYTES, STRETCH_BYTES_MAX, Staging, Stretch, Work};
 
 /// Name of the memfds; shows in `/proc/PID/maps`.
 const FILE_NAME: &str = "omniverb-mr";
+
+/// A release that finds the other threads busy tries again for about a tenth of a second: unlike an
+/// adoption it should not be given up lightly.
+const RELEASE_ATTEMPTS: usize = 100;
+const RELEASE_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// The whole pages of one memory region, living on a memfd at their old addresses.
 ///
@@ -273,7 +279,15 @@ impl AdoptedPages {
     fn withdraw(&mut self, strategies: &[Strategy]) -> Result<(), AdoptError> {
         let _calm = Calm::new();
         let lock = MOVES.guard();
-        move_back(self.region, strategies)?;
+        let mut outcome = move_back(self.region, strategies);
+        for _ in 0..RELEASE_ATTEMPTS {
+            if outcome != Err(AdoptError::Busy) {
+                break;
+            }
+            let _ = rustix::thread::nanosleep(&RELEASE_PAUSE);
+            outcome = move_back(self.region, strategies);
+        }
+        outcome?;
         let freed = Region::unlink(self.region);
         self.released = true;
         drop(lock);

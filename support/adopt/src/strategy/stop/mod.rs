@@ -1,0 +1,167 @@
+//! A brief stop of the other threads, for processes that have no full userfaultfd (nearly every
+//! container, every ordinary user).
+//!
+//! The calling thread makes a helper process that shares its memory, waits for it as after
+//! `vfork()`, and reaps it. The helper stops every other thread with ptrace, copies, replaces, and
+//! lets the threads go. Why not a signal handler in each thread instead: it would turn sleeping
+//! system calls into EINTR, run on stacks that may be too small for a signal frame, fail for threads
+//! that block the signal, and take a signal number from the program. A thread stopped by ptrace runs
+//! no code, and the kernel restarts the system call it was in.
+//!
+//! What the program can notice: a transfer that already moved some bytes returns that number (as
+//! after SIGSTOP and SIGCONT), and the time limit of an `epoll_wait` starts anew. On processors other
+//! than x86-64 the few calls that the kernel does not restart by itself (`epoll_wait`, `sigtimedwait`,
+//! `semop`, sockets with a time limit) return EINTR.
+//!
+//! The helper's death at any moment is harmless: the kernel lets traced threads go when their
+//! tracer ends, and the replacement is a single system call. It also gives up by itself: after
+//! [`STOP_TIME_MAX`] it lets go of everything, and a timer ends it if it hangs in the kernel.
+//!
+//! Not available where the process is traced already (strace, gdb), is not dumpable, or ptrace is
+//! forbidden; then the pages stay where they are.
+#![expect(unsafe_code)]
+// UNSAFETY: makes the helper, which runs in this process's memory on a stack of its own.
+
+mod helper;
+mod tracee;
+
+use crate::error::AdoptError;
+use crate::maps;
+use crate::work::{PAGE_BYTES, Staging, Work};
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use core::time::Duration;
+use helper::Halted;
+use rustix::io::{Errno, read};
+use rustix::process::getpid;
+use rustix::thread::gettid;
+use tracee::Tracee;
+
+/// Longest time threads may take to stop. A thread that runs or sleeps takes microseconds; one
+/// deep in the kernel (a disk, a `vfork` child that has not called exec yet) takes as long as that.
+const STOP_TIME_MAX: Duration = Duration::from_millis(10);
+
+/// Threads a process may have for this strategy; bounds the helper's memory.
+const THREADS_MAX: usize = 4096;
+
+const STACK_BYTES: usize = 256 << 10;
+
+/// How far the helper came, in [`Order::progress`].
+const STARTED: u32 = 0;
+const REPLACING: u32 = 1;
+const REPLACED: u32 = 2;
+const REFUSED: u32 = 3;
+
+/// What the caller hands to the helper, and gets back.
+struct Order<'a> {
+    work: &'a Work<'a>,
+    process: i32,
+    caller: i32,
+    /// Room for [`THREADS_MAX`] threads.
+    threads: *mut Tracee,
+    progress: AtomicU32,
+    /// With [`REFUSED`]: an errno, or one of the outcomes below.
+    reason: AtomicI32,
+}
+
+const REASON_NOT_PERMITTED: i32 = -1;
+const REASON_BUSY: i32 = -2;
+const REASON_CHANGED: i32 = -3;
+const REASON_STACK: i32 = -4;
+
+pub(super) fn perform(work: &Work<'_>) -> Result<(), AdoptError> {
+    // Stack and thread table in one piece: an inaccessible page, the stack growing down to it, and
+    // the table above.
+    let table_bytes = (THREADS_MAX * size_of::<Tracee>()).next_multiple_of(PAGE_BYTES);
+    let memory = Staging::new(STACK_BYTES + table_bytes)?;
+    let stack_top = memory.address + STACK_BYTES;
+    // SAFETY: the lowest page of what was just mapped.
+    unsafe {
+        let guard = core::ptr::with_exposed_provenance_mut(memory.address);
+        rustix::mm::mprotect(guard, PAGE_BYTES, rustix::mm::MprotectFlags::empty())?;
+    }
+    allow_own_children_to_trace();
+    let order = Order {
+        work,
+        process: getpid().as_raw_nonzero().get(),
+        caller: gettid().as_raw_nonzero().get(),
+        threads: core::ptr::with_exposed_provenance_mut(stack_top),
+        progress: AtomicU32::new(STARTED),
+        reason: AtomicI32::new(0),
+    };
+    // No exit signal: the program sees no SIGCHLD and its waits do not find the helper. Shared
+    // descriptors: a copy of the table would be closed one by one at the helper's end.
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::CLONE_FS;
+    // SAFETY: `main` runs on memory of its own; this thread waits until it is done, so `order`
+    // outlives it.
+    let child = unsafe {
+        let top = core::ptr::with_exposed_provenance_mut(stack_top);
+        libc::clone(main, top, flags, (&raw const order).cast_mut().cast())
+    };
+    if child < 0 {
+        return Err(AdoptError::NotPermitted);
+    }
+    let mut status: c_int = 0;
+    // SAFETY: reaps our own child; `__WALL` because it has no exit signal.
+    unsafe { libc::syscall(libc::SYS_wait4, child, &raw mut status, libc::__WALL, 0) };
+    order.outcome()
+}
+
+extern "C" fn main(order: *mut c_void) -> c_int {
+    // SAFETY: the caller's order, alive until this process ends.
+    let order: &Order<'_> = unsafe { &*order.cast() };
+    if let Err(reason) = helper::run(order) {
+        order.reason.store(reason, Ordering::Relaxed);
+        order.progress.store(REFUSED, Ordering::Release);
+    }
+    0
+}
+
+impl Order<'_> {
+    fn outcome(&self) -> Result<(), AdoptError> {
+        match self.progress.load(Ordering::Acquire) {
+            REPLACED => Ok(()),
+            // Killed around its last system call: the mappings tell on which side of it.
+            REPLACING if !self.work.still_fits()? => Ok(()),
+            REFUSED => Err(match self.reason.load(Ordering::Relaxed) {
+                REASON_NOT_PERMITTED => AdoptError::NotPermitted,
+                REASON_CHANGED => AdoptError::Changed,
+                REASON_STACK => AdoptError::NotAnonymous,
+                errno if errno > 0 => AdoptError::System(Errno::from_raw_os_error(errno)),
+                _ => AdoptError::Busy,
+            }),
+            _ => Err(AdoptError::Busy),
+        }
+    }
+}
+
+/// Where Yama lets a process be traced only by its ancestors, name the helper's parent (this
+/// process, hence all its descendants) as allowed.
+fn allow_own_children_to_trace() {
+    let mut scope = [0u8; 4];
+    let restricted = maps::open_read(c"/proc/sys/kernel/yama/ptrace_scope")
+        .and_then(|file| read(&file, &mut scope))
+        .is_ok_and(|count| scope[..count].trim_ascii() == b"1");
+    if restricted {
+        // SAFETY: takes integers only.
+        unsafe { libc::prctl(libc::PR_SET_PTRACER, getpid().as_raw_nonzero().get(), 0, 0, 0) };
+    }
+}
+
+/// Does the work while everybody is halted; in the helper.
+fn work_halted(order: &Order<'_>, halted: &Halted) -> Result<(), i32> {
+    let errno = |errno: Errno| errno.raw_os_error();
+    let stretch = order.work.stretch;
+    if halted.any_stack_within(stretch.address, stretch.length) {
+        return Err(REASON_STACK);
+    }
+    if !order.work.still_fits().map_err(errno)? {
+        return Err(REASON_CHANGED);
+    }
+    order.work.copy().map_err(errno)?;
+    helper::disarm();
+    order.progress.store(REPLACING, Ordering::Release);
+    order.work.replace().map_err(errno)?;
+    order.progress.store(REPLACED, Ordering::Release);
+    Ok(())
+}
