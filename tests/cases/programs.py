@@ -10,7 +10,7 @@ from harness.containers import Pair
 from harness.plain import PlainPair
 
 _SELF_CONTAINED = ["states", "errors", "keys", "events", "messages", "extended", "nopoll", "forked",
-                   "many", "soak"]
+                   "many", "adoption", "soak"]
 
 # Arguments and time limits that differ from the default: by setting and name.
 _MILLION = 1_000_000
@@ -19,6 +19,8 @@ _ARGUMENTS = {
     ("containers", "soak.one_process"): ([_MILLION, 2], 200),
     ("user", "soak.two_processes"): ([_MILLION, 3], 200),
     ("user", "soak.one_process"): ([200_000, 4], 100),
+    ("containers", "adoption.no_store_is_lost"): ([100_000, 1], 300),
+    ("user", "adoption.no_store_is_lost"): ([20_000, 2], 120),
     ("containers", "events.ping_pong_asleep"): ([250_000], 240),
     ("containers", "many.pairs_of_processes"): ([], 180),
     ("user", "many.pairs_of_processes"): ([], 180),

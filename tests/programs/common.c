@@ -174,8 +174,7 @@ void device_open(struct device *d)
     struct ibv_device **list = ibv_get_device_list(&count);
     memset(d, 0, sizeof *d);
     check(list && count >= 1, "no RDMA device");
-    d->context = ibv_open_device(list[0]);
-    check(d->context, "ibv_open_device: %m");
+    check((d->context = ibv_open_device(list[0])), "ibv_open_device: %m");
     ibv_free_device_list(list);
     d->pd = ibv_alloc_pd(d->context);
     check(d->pd, "ibv_alloc_pd: %m");
