@@ -31,7 +31,7 @@ def _privileges(container):
 _PROBE = """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
-for number in (323, 310, 101, 425, 321, 298, 272):
+for number in (323, 438, 425, 321, 298, 272, 308, 165):
     assert libc.syscall(number, 0, 0, 0, 0) == -1 and ctypes.get_errno() == 1, number
 """
 

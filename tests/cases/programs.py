@@ -27,6 +27,11 @@ _ARGUMENTS = {
     ("containers", "many.clients_of_one_server"): ([], 180),
     ("user", "many.clients_of_one_server"): ([], 180),
 }
+# In a container that may not even use ptrace: what moves memory about.
+_STRICT = [("adoption.no_store_is_lost", [10_000, 3], 120),
+           ("forked.separate_memory_on_the_heap", [], 60),
+           ("soak.two_processes", [_MILLION, 8], 200), ("keys.deregistered", [], 60),
+           ("nopoll.receiver_asleep", [], 60)]
 # More of the same, only with --slow: (setting, test, arguments, limit).
 _SLOW = [
     ("containers", "soak.two_processes", [100 * _MILLION, 5], 7200),
@@ -74,12 +79,19 @@ def groups():
                             " " + " ".join(map(str, arguments)))
                       for where, name, arguments, limit in extra if where == setting]
         found.append(Group(f"{setting}.tests", cases, fixture))
+    found.append(Group("strict.tests", [_case("strict", *rest) for rest in _STRICT], _strict))
     return found
 
 
 @contextlib.contextmanager
 def _container(stage):
     with Pair(stage, count=1) as pair:
+        yield pair
+
+
+@contextlib.contextmanager
+def _strict(stage):
+    with Pair(stage, count=1, strict=True) as pair:
         yield pair
 
 

@@ -36,7 +36,8 @@ _numbers = itertools.count(1)
 class Container:
     """One running container, plugged into `switch` with `address` unless that is None."""
 
-    def __init__(self, stage, name, socket_folder, switch=None, address=None):
+    def __init__(self, stage, name, socket_folder, switch=None, address=None,
+                 strict=False):
         self.name = f"omniverb-{name}-{os.getpid()}-{next(_numbers)}"
         self.hostname = name
         self.address = address.partition("/")[0] if address else None
@@ -47,7 +48,7 @@ class Container:
         try:
             if switch:
                 switch.plug(self.namespace, address)
-            self._write_bundle(stage, socket_folder)
+            self._write_bundle(stage, socket_folder, strict)
             self._create()
         except BaseException:
             self.close()
@@ -67,7 +68,7 @@ class Container:
         return [*_without_hybrid_cgroups(), "crun", f"--root={self.state}",
                 "--cgroup-manager=disabled"]
 
-    def _write_bundle(self, stage, socket_folder):
+    def _write_bundle(self, stage, socket_folder, strict):
         root = self.bundle / "rootfs"
         for folder in _FOLDERS:
             (root / folder).mkdir(parents=True)
@@ -81,7 +82,7 @@ class Container:
             (stage.dist, "/opt/omniverb", "ro"),
             (stage.programs, "/opt/programs", "ro"),
             (socket_folder, "/run/omniverb", "ro"),
-        ])
+        ], seccomp.profile(strict))
         self.process_spec = config["process"]
         (self.bundle / "config.json").write_text(json.dumps(config, indent=1))
 
@@ -133,7 +134,7 @@ def _without_hybrid_cgroups():
     return ["unshare", "--mount", "--propagation", "slave", "--", "sh", "-c", hide, "sh"]
 
 
-def configuration(hostname, network, binds):
+def configuration(hostname, network, binds, filters):
     """The OCI configuration: runtime-spec 1.0."""
     names = [f"CAP_{name}" for name in _CAPABILITIES]
     files = min(65536, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
@@ -176,7 +177,7 @@ def configuration(hostname, network, binds):
                             "/sys/firmware"],
             "readonlyPaths": ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys",
                               "/proc/sysrq-trigger"],
-            "seccomp": seccomp.profile(),
+            "seccomp": filters,
         },
     }
 
@@ -195,8 +196,8 @@ def _pid_namespace(pid):
 class Pair:
     """Two containers on one switch, and their own daemon."""
 
-    def __init__(self, stage, count=2, daemon_arguments=()):
-        self.stage = stage
+    def __init__(self, stage, count=2, daemon_arguments=(), strict=False):
+        self.stage, self.strict = stage, strict
         self.parts = []
         try:
             self.switch = self._keep(Switch())
@@ -214,7 +215,8 @@ class Pair:
     def add(self, number, switch=None):
         """Another container, with the address 10.77.0.`number`."""
         return self._keep(Container(self.stage, f"c{number}", self.daemon.folder,
-                                    switch or self.switch, f"10.77.0.{number}/24"))
+                                    switch or self.switch, f"10.77.0.{number}/24",
+                                    self.strict))
 
     def close(self):
         """Ends everything, the newest first."""
