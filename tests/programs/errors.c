@@ -381,7 +381,7 @@ TEST(failure_of_an_unsignalled_request_is_reported)
                             .lkey = mr->lkey, .remote = (uintptr_t)memory, .rkey = mr->rkey ^ 77};
     same(try_post(pair[0], bad), 0);
     same(try_post(pair[0], send_of(3, 8)), 0);
-    enum ibv_wc_status got[200];
+    int got[200];
     memset(got, -1, sizeof got);
     for (unsigned i = 0; i < 5; i++) { /* 2 and 3, and the three receives */
         struct ibv_wc wc = completion(cq, 2000);
