@@ -1,1 +1,28 @@
-//! Client sessions, object life cycle, pairing, clean-up after death.
+//! The daemon's one thread: client connections, their life and death, and what the tables
+//! (`omniverb_tenancy`) decide.
+//!
+//! In: connections and messages of clients, deaths, handshake datagrams, timers. Out: answers and
+//! events, link memory, granted pages. No client can hold it up: every socket call is
+//! non-blocking, every queue bounded, and what may take the kernel long (looking into other
+//! network namespaces) is done on a helper thread.
+//!
+//! Start reading at [`Server::run`].
+#![forbid(unsafe_code)]
+
+mod accept;
+mod client;
+mod errors;
+mod execute;
+mod journal;
+mod memory;
+mod namespaces;
+mod outbox;
+mod place;
+mod probes;
+mod server;
+mod status;
+
+pub use errors::StartError;
+pub use journal::{Journal, Level};
+pub use place::Place;
+pub use server::{Ended, Server, Settings};

@@ -5,6 +5,8 @@
 pub struct Limits {
     /// Processes with an open device, per vNIC. Enough for a full node of ranks.
     pub sessions_per_vnic: usize,
+    /// Command lines asking for status at the same time, per vNIC.
+    pub tools_per_vnic: usize,
     /// Queue pairs per vNIC: what small hardware offers.
     pub qps_per_vnic: usize,
     /// Queue pairs per process; each has a slot in the statistics area.
@@ -48,6 +50,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             sessions_per_vnic: 1024,
+            tools_per_vnic: 32,
             qps_per_vnic: 16384,
             qps_per_session: 8192,
             mrs_per_vnic: 65536,

@@ -18,6 +18,12 @@ impl Tenancy {
         session.name = text(&hello.name);
         match hello.role {
             ROLE_TOOL => {
+                let tools = self.sessions.values();
+                let tools = tools.filter(|s| s.role == ROLE_TOOL && s.client.vnic == key).count();
+                if tools >= self.limits.tools_per_vnic {
+                    return self.fail(id, tag, ENOMEM);
+                }
+                let Some(session) = self.sessions.get_mut(&id) else { return };
                 session.role = ROLE_TOOL;
                 session.welcomed = true;
                 let message = self.welcome_message(id, key);

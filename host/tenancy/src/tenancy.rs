@@ -163,6 +163,19 @@ impl Tenancy {
         std::mem::take(&mut self.out)
     }
 
+    /// True for a command line that has said hello.
+    #[must_use]
+    pub fn is_tool(&self, session: SessionId) -> bool {
+        let found = self.sessions.get(&session);
+        found.is_some_and(|s| s.welcomed && s.role == omniverb_session::body::ROLE_TOOL)
+    }
+
+    /// True once the session's hello was accepted.
+    #[must_use]
+    pub fn is_welcomed(&self, session: SessionId) -> bool {
+        self.sessions.get(&session).is_some_and(|s| s.welcomed)
+    }
+
     /// Clients that have been welcomed.
     #[must_use]
     pub fn sessions(&self) -> usize {

@@ -8,7 +8,6 @@ use rustix::net::{
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::OwnedFd;
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
@@ -25,8 +24,8 @@ const IFF_LOOPBACK: u32 = 0x8;
 /// Duplicate address detection failed, or has not finished yet.
 const IFA_F_UNUSABLE: u32 = 0x08 | 0x40;
 const HEADER_BYTES: usize = 16;
-/// Messages a dump may take; a bound, not an expectation.
-const MESSAGES_MAX: usize = 4096;
+/// Links or addresses looked at: somebody may have made very many, and a dump stops early.
+const ENTRIES_MAX: usize = 4096;
 
 /// How far an address reaches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,16 +58,14 @@ pub struct Address {
 /// # Errors
 /// What the kernel says.
 pub fn list() -> io::Result<Vec<Address>> {
-    // No protocol number means number 0, NETLINK_ROUTE.
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     let mut links = BTreeMap::new();
-    dump(&socket, RTM_GETLINK, |kind, body| {
+    dump(RTM_GETLINK, |kind, body| {
         if let (RTM_NEWLINK, Some(index), Some(flags)) = (kind, u32_at(body, 4), u32_at(body, 8)) {
             links.insert(index, flags);
         }
     })?;
     let mut addresses = Vec::new();
-    dump(&socket, RTM_GETADDR, |kind, body| {
+    dump(RTM_GETADDR, |kind, body| {
         if kind == RTM_NEWADDR {
             addresses.extend(parse_address(body, &links));
         }
@@ -84,7 +81,10 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-fn dump(socket: &OwnedFd, request: u16, mut each: impl FnMut(u16, &[u8])) -> io::Result<()> {
+fn dump(request: u16, mut each: impl FnMut(u16, &[u8])) -> io::Result<()> {
+    // No protocol number means number 0, NETLINK_ROUTE. One socket a dump: what is left unread of
+    // one that stopped early does not get into the next.
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     // Header (length, type, flags, sequence, port), then a body of zeroes that is long enough for
     // either request: "all of them".
     let mut bytes = [0u8; HEADER_BYTES + 16];
@@ -93,11 +93,12 @@ fn dump(socket: &OwnedFd, request: u16, mut each: impl FnMut(u16, &[u8])) -> io:
     bytes[4..6].copy_from_slice(&request.to_ne_bytes());
     bytes[6..8].copy_from_slice(&NLM_F_REQUEST_DUMP.to_ne_bytes());
     bytes[8..12].copy_from_slice(&u32::from(request).to_ne_bytes());
-    send(socket, &bytes, SendFlags::empty())?;
+    send(&socket, &bytes, SendFlags::empty())?;
 
     let mut buffer = vec![0u8; 64 * 1024];
-    for _ in 0..MESSAGES_MAX {
-        let length = match recv(socket, buffer.as_mut_slice(), RecvFlags::empty()) {
+    let mut entries = 0;
+    while entries < ENTRIES_MAX {
+        let length = match recv(&socket, buffer.as_mut_slice(), RecvFlags::empty()) {
             Ok((length, _)) => length,
             Err(Errno::INTR) => continue,
             Err(errno) => return Err(errno.into()),
@@ -114,10 +115,11 @@ fn dump(socket: &OwnedFd, request: u16, mut each: impl FnMut(u16, &[u8])) -> io:
                 }
                 _ => each(kind, body),
             }
+            entries += 1;
             rest = rest.get(size.next_multiple_of(4)..).unwrap_or(&[]);
         }
     }
-    Err(io::ErrorKind::InvalidData.into())
+    Ok(())
 }
 
 /// `struct ifaddrmsg`: family, prefix length, flags, scope, interface index; then attributes.

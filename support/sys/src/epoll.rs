@@ -33,13 +33,14 @@ impl Poller {
         Ok(epoll::add(&self.0, file, data, epoll::EventFlags::IN)?)
     }
 
-    /// Watches `file`, additionally (or no longer) for room to write.
+    /// Changes what `file` is watched for: input, room to write, both, or only its end.
     ///
     /// # Errors
     /// `ENOENT` if it is not watched.
-    pub fn watch_writable(&self, file: impl AsFd, token: u64, writable: bool) -> io::Result<()> {
-        let mut flags = epoll::EventFlags::IN;
-        flags.set(epoll::EventFlags::OUT, writable);
+    pub fn watch(&self, file: impl AsFd, token: u64, input: bool, room: bool) -> io::Result<()> {
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::IN, input);
+        flags.set(epoll::EventFlags::OUT, room);
         Ok(epoll::modify(&self.0, file, epoll::EventData::new_u64(token), flags)?)
     }
 

@@ -6,12 +6,15 @@
 
 pub mod addresses;
 pub mod clock;
+pub mod datagram;
 pub mod epoll;
 pub mod event;
 pub mod mapping;
 pub mod memfd;
 pub mod netns;
 pub mod pidfd;
+pub mod random;
+pub mod signals;
 pub mod socket;
 pub mod wake;
 

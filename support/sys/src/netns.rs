@@ -84,6 +84,13 @@ impl Namespace {
     }
 }
 
+/// True if this process may work inside other namespaces (CAP_SYS_ADMIN).
+#[must_use]
+pub fn may_enter_others() -> bool {
+    rustix::thread::capabilities(None)
+        .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

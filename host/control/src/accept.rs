@@ -1,0 +1,282 @@
+//! Clients come and go, and what they say until then.
+
+use crate::client::Client;
+use crate::journal::Level;
+use crate::outbox::Outbox;
+use crate::server::{Server, Timer, token};
+use omniverb_session::limits::MESSAGE_BYTES_MAX;
+use omniverb_session::{DESCRIPTORS_MAX, Header, Message, decode};
+use omniverb_sys::netns::Namespace;
+use omniverb_sys::{clock, memfd, socket};
+use omniverb_tenancy::{Arrived, Channel, MemoryFacts, SessionId, VnicKey, errno};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// How long a connection may stay silent at first.
+const HELLO_TIME: Duration = Duration::from_secs(5);
+/// Connections that have not said hello, of one vNIC.
+const HALF_OPEN_PER_VNIC: usize = 256;
+/// The same, of all together.
+const HALF_OPEN: usize = 4096;
+/// Connections accepted, and messages read from one client, before others get their turn.
+const TURN: usize = 16;
+
+impl Server {
+    pub(crate) fn accept(&mut self) {
+        for _ in 0..TURN {
+            match socket::accept(self.place.listener().as_fd()) {
+                Ok(Some(calls)) => self.admit(calls),
+                Ok(None) => return,
+                Err(error) => {
+                    // Out of descriptors, most likely. Others keep what they have.
+                    self.journal.log(Level::Warning, format_args!("cannot accept: {error}"));
+                    let _ = self.poller.remove(self.place.listener());
+                    return self.set_timer(Duration::from_millis(100), Timer::Accept);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn accept_again(&mut self) {
+        let token = token::new(token::LISTENER, 0);
+        if self.poller.add(self.place.listener(), token).is_err() {
+            self.set_timer(Duration::from_millis(100), Timer::Accept);
+        }
+    }
+
+    fn admit(&mut self, calls: OwnedFd) {
+        let Ok(peer) = socket::peer(calls.as_fd()) else { return };
+        let pidfd = socket::peer_pidfd(calls.as_fd()).ok();
+        let vnic = self.vnic_of(peer.pid, pidfd.as_ref());
+        if self.half_open >= HALF_OPEN {
+            return;
+        }
+        let vnic = match vnic {
+            Ok(namespace) => {
+                let key = self.namespaces.join(namespace);
+                let entry = self.namespaces.get_mut(key);
+                if entry.is_some_and(|entry| entry.half_open > HALF_OPEN_PER_VNIC) {
+                    self.leave(key, true);
+                    return;
+                }
+                Ok(key)
+            }
+            Err(errno) => Err(errno),
+        };
+        self.last_session += 1;
+        let id = SessionId(self.last_session);
+        let watched =
+            self.poller.add(&calls, token::new(token::CALLS, id.0)).and_then(|()| match &pidfd {
+                Some(pidfd) => self.poller.add(pidfd, token::new(token::PROCESS, id.0)),
+                None => Ok(()),
+            });
+        if watched.is_err() {
+            if let Ok(key) = vnic {
+                self.leave(key, true);
+            }
+            return;
+        }
+        if let Ok(vnic) = vnic {
+            let client = omniverb_tenancy::Client { vnic, pid: peer.pid, uid: peer.uid };
+            self.tenancy.open(id, client);
+        }
+        let client = Client {
+            calls,
+            events: None,
+            pidfd,
+            peer,
+            vnic,
+            half_open: true,
+            statistics: None,
+            calls_box: Outbox::default(),
+            events_box: Outbox::default(),
+            flush_timer: false,
+        };
+        self.half_open += 1;
+        self.clients.insert(id, client);
+        self.set_timer(HELLO_TIME, Timer::Hello(id));
+    }
+
+    /// The namespace of a process, if we serve it.
+    fn vnic_of(&self, pid: i32, pidfd: Option<&OwnedFd>) -> Result<Namespace, u32> {
+        let pidfd = pidfd.ok_or(errno::EPERM)?;
+        let namespace = Namespace::of_process(pid, pidfd.as_fd()).map_err(|_| errno::EPERM)?;
+        if crate::namespaces::key(&namespace) != self.home && !self.privileged {
+            return Err(errno::EPERM);
+        }
+        Ok(namespace)
+    }
+
+    fn leave(&mut self, key: VnicKey, half_open: bool) {
+        if let Some(entry) = self.namespaces.get_mut(key) {
+            entry.half_open -= usize::from(half_open);
+        }
+        drop(self.namespaces.leave(key));
+    }
+
+    /// The client has said hello.
+    pub(crate) fn fully_open(&mut self, id: SessionId) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        if std::mem::take(&mut client.half_open) {
+            self.half_open -= 1;
+            if let Ok(key) = client.vnic
+                && let Some(entry) = self.namespaces.get_mut(key)
+            {
+                entry.half_open -= 1;
+            }
+        }
+    }
+
+    pub(crate) fn hello_due(&mut self, id: SessionId) {
+        if self.clients.get(&id).is_some_and(|client| client.half_open) {
+            self.part(id, "did not say hello");
+        }
+    }
+
+    /// Notes that a client's connection is to end.
+    pub(crate) fn part(&mut self, id: SessionId, reason: &'static str) {
+        if self.clients.contains_key(&id) {
+            self.parting.push((id, reason));
+        }
+    }
+
+    /// Ends a client's connection; everything it had goes.
+    pub(crate) fn end(&mut self, id: SessionId, reason: &'static str) {
+        let Some(client) = self.clients.remove(&id) else { return };
+        let pid = client.peer.pid;
+        self.journal.log(Level::Debug, format_args!("client {} (pid {pid}): {reason}", id.0));
+        let _ = self.poller.remove(&client.calls);
+        for file in [&client.events, &client.pidfd].into_iter().flatten() {
+            let _ = self.poller.remove(file);
+        }
+        let actions = self.tenancy.end(id, clock::now());
+        self.work.extend(actions);
+        if client.half_open {
+            self.half_open -= 1;
+        }
+        if let Ok(key) = client.vnic {
+            if let Some(entry) = self.namespaces.get_mut(key) {
+                entry.queued -= client.events_box.descriptors();
+            }
+            self.leave(key, client.half_open);
+        }
+    }
+
+    pub(crate) fn calls_ready(&mut self, id: SessionId) {
+        self.flush_calls(id);
+        for _ in 0..TURN {
+            let Some(client) = self.clients.get(&id) else { return };
+            // Who does not take its answers is not asked for more.
+            if !client.calls_box.is_empty() {
+                return;
+            }
+            let Some((bytes, length, files)) = self.receive(id, Channel::Calls) else { return };
+            self.call(id, &bytes[..length], files);
+            while let Some(action) = self.work.pop_front() {
+                self.execute(action);
+            }
+        }
+    }
+
+    pub(crate) fn events_ready(&mut self, id: SessionId) {
+        self.flush_events(id);
+        for _ in 0..TURN {
+            let Some((bytes, length, files)) = self.receive(id, Channel::Events) else { return };
+            match decode(&bytes[..length]) {
+                Ok((tag, message)) => self.hand_over(id, Channel::Events, tag, message, files),
+                Err(_) => self.part(id, "sent something that is no message"),
+            }
+            while let Some(action) = self.work.pop_front() {
+                self.execute(action);
+            }
+        }
+    }
+
+    /// The next message of a client; notes its end if that is what there is.
+    fn receive(
+        &mut self,
+        id: SessionId,
+        channel: Channel,
+    ) -> Option<([u8; MESSAGE_BYTES_MAX], usize, Vec<OwnedFd>)> {
+        let parting = self.parting.iter().any(|(session, _)| *session == id);
+        let client = self.clients.get(&id).filter(|_| !parting)?;
+        let from: BorrowedFd<'_> = match channel {
+            Channel::Calls => client.calls.as_fd(),
+            Channel::Events => client.events.as_ref()?.as_fd(),
+        };
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        match socket::receive(from, &mut bytes, false) {
+            Ok((0, _)) => self.part(id, "closed its connection"),
+            Ok((_, files)) if files.len() > DESCRIPTORS_MAX => {
+                self.part(id, "sent too many descriptors");
+            }
+            Ok((length, files)) => return Some((bytes, length, files)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => self.part(id, "sent something that is no message"),
+        }
+        None
+    }
+
+    fn call(&mut self, id: SessionId, bytes: &[u8], files: Vec<OwnedFd>) {
+        let Some(client) = self.clients.get(&id) else { return };
+        let refused = client.vnic.err();
+        match decode(bytes) {
+            Ok((tag, _)) if refused.is_some() => {
+                let answer = Message::Failed(refused.unwrap_or(errno::EPERM));
+                self.answer(id, tag, &answer, Vec::new());
+                self.part(id, "is in a network namespace that is not served");
+            }
+            Ok((tag, Message::QueryStatus(_))) if self.tenancy.is_tool(id) => {
+                self.tell_status(id, tag);
+            }
+            Ok((tag, message)) => self.hand_over(id, Channel::Calls, tag, message, files),
+            Err(_) => {
+                // Another version, most likely: say so in the part that all versions share.
+                if let Some(tag) = tag_of(bytes) {
+                    self.answer(id, tag, &Message::Failed(errno::EPROTO), Vec::new());
+                }
+                self.part(id, "sent something that is no message");
+            }
+        }
+    }
+
+    /// A message for the tables, with what is to be known about the memory it brings.
+    fn hand_over(
+        &mut self,
+        id: SessionId,
+        channel: Channel,
+        tag: u64,
+        message: Message,
+        files: Vec<OwnedFd>,
+    ) {
+        let file = files.into_iter().next();
+        let memory = match (&message, &file) {
+            (Message::Hello(_), Some(file)) => {
+                let half_open = self.clients.get_mut(&id).filter(|client| client.half_open);
+                let sound = half_open.is_some_and(|client| client.take_area(file));
+                Some(MemoryFacts { sound, write_sealed: false })
+            }
+            (Message::Adopted(adopted), Some(file)) => Some(MemoryFacts {
+                sound: memfd::verify(file.as_fd(), adopted.page_length).is_ok(),
+                write_sealed: memfd::is_write_sealed(file.as_fd()).unwrap_or(false),
+            }),
+            _ => None,
+        };
+        self.attached = file;
+        let arrived = Arrived { channel, tag, message, memory };
+        let actions = self.tenancy.handle(id, &arrived, clock::now());
+        self.work.extend(actions);
+        // A grant is the first thing to be done, while the memory is at hand.
+        while let Some(action) = self.work.pop_front() {
+            self.execute(action);
+        }
+        self.attached = None;
+    }
+}
+
+/// The tag of something that starts like a message.
+fn tag_of(bytes: &[u8]) -> Option<u64> {
+    let start = std::mem::offset_of!(Header, tag);
+    Some(u64::from_ne_bytes(bytes.get(start..start + 8)?.try_into().ok()?))
+}

@@ -1,0 +1,57 @@
+//! One client connection: its sockets, what waits to be sent, its statistics area.
+
+use crate::outbox::Outbox;
+use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
+use omniverb_sys::pidfd::Peer;
+use omniverb_sys::{Access, Mapping, memfd};
+use omniverb_tenancy::VnicKey;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Bytes of a statistics area.
+const AREA_BYTES: usize = STATISTICS_SLOTS * STATISTICS_SLOT_BYTES;
+
+/// A connected process.
+#[derive(Debug)]
+pub(crate) struct Client {
+    /// The process asks here.
+    pub(crate) calls: OwnedFd,
+    /// The process is told here; once it has said hello.
+    pub(crate) events: Option<OwnedFd>,
+    /// Readable when the process has ended.
+    pub(crate) pidfd: Option<OwnedFd>,
+    /// What the kernel says about it.
+    pub(crate) peer: Peer,
+    /// Its vNIC, or the errno it is refused with.
+    pub(crate) vnic: Result<VnicKey, u32>,
+    /// Has not said hello yet.
+    pub(crate) half_open: bool,
+    /// Counters it lets us look at.
+    pub(crate) statistics: Option<Mapping>,
+    pub(crate) calls_box: Outbox,
+    pub(crate) events_box: Outbox,
+    /// A timer will try again to send what waits.
+    pub(crate) flush_timer: bool,
+}
+
+impl Client {
+    /// Takes the statistics area from the descriptor that came with a hello; false if it will not
+    /// do.
+    pub(crate) fn take_area(&mut self, file: &OwnedFd) -> bool {
+        if memfd::verify(file.as_fd(), AREA_BYTES as u64).is_err() {
+            return false;
+        }
+        self.statistics = Mapping::shared(file.as_fd(), 0, AREA_BYTES, Access::ReadOnly).ok();
+        self.statistics.is_some()
+    }
+
+    /// The eight words of a statistics slot, as they are at the moment.
+    pub(crate) fn counters(&self, slot: u32) -> Option<[u64; 8]> {
+        let area = self.statistics.as_ref()?;
+        let start = (slot as usize).checked_mul(STATISTICS_SLOT_BYTES)?;
+        let mut words = [0; 8];
+        for (index, word) in words.iter_mut().enumerate() {
+            *word = area.load_u64(start + 8 * index)?;
+        }
+        Some(words)
+    }
+}

@@ -1,0 +1,47 @@
+//! Why a daemon does not start. Each is one line for people.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a daemon does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Another one serves this socket.
+    #[error("another omniverbd{} already serves {}", pid.map_or(String::new(), |p| format!(" (pid {p})")), path.display())]
+    InUse {
+        /// The socket.
+        path: PathBuf,
+        /// Who, if it said.
+        pid: Option<i32>,
+    },
+    /// The folder of the socket is somebody else's or open to others.
+    #[error("{} {problem}", path.display())]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// Something at the socket's path is no socket.
+    #[error("{} exists and is not a socket", path.display())]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The socket cannot be made.
+    #[error("cannot listen at {}: {source}", path.display())]
+    Listen {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Something else the daemon cannot do without.
+    #[error("cannot {what}: {source}")]
+    Os {
+        /// What.
+        what: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}

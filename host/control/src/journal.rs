@@ -1,0 +1,79 @@
+//! The log: one line per event on stderr, with the priority prefix that the systemd journal reads.
+//! Bounded, so that a client cannot fill the disk by misbehaving.
+
+use std::fmt::Display;
+use std::io::Write;
+
+/// How much is logged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// What stops the daemon or a part of it.
+    Error,
+    /// What somebody should look at.
+    Warning,
+    /// Start and end.
+    #[default]
+    Info,
+    /// Every client.
+    Debug,
+}
+
+/// Lines per second that clients can cause.
+const LINES_PER_SECOND: u32 = 20;
+
+/// Writes the log.
+#[derive(Debug)]
+pub struct Journal {
+    level: Level,
+    /// Prefix lines with `<priority>`.
+    priorities: bool,
+    second: u64,
+    lines: u32,
+    suppressed: u64,
+}
+
+impl Journal {
+    /// Logs what is at least as important as `level`.
+    #[must_use]
+    pub fn new(level: Level, priorities: bool) -> Journal {
+        Journal { level, priorities, second: 0, lines: 0, suppressed: 0 }
+    }
+
+    /// Logs a line.
+    pub fn log(&mut self, level: Level, text: impl Display) {
+        if level > self.level {
+            return;
+        }
+        let second = omniverb_sys::clock::now() / 1_000_000_000;
+        if second != self.second {
+            let suppressed = std::mem::take(&mut self.suppressed);
+            self.second = second;
+            self.lines = 0;
+            if suppressed > 0 {
+                self.write(Level::Warning, format_args!("{suppressed} lines not logged"));
+            }
+        }
+        self.lines += 1;
+        if self.lines > LINES_PER_SECOND {
+            self.suppressed += 1;
+        } else {
+            self.write(level, text);
+        }
+    }
+
+    fn write(&self, level: Level, text: impl Display) {
+        let (priority, word) = match level {
+            Level::Error => (3, "error"),
+            Level::Warning => (4, "warning"),
+            Level::Info => (6, "info"),
+            Level::Debug => (7, "debug"),
+        };
+        // A log that cannot be written must not stop the daemon.
+        let mut stderr = std::io::stderr().lock();
+        let _ = if self.priorities {
+            writeln!(stderr, "<{priority}>{text}")
+        } else {
+            writeln!(stderr, "omniverbd: {word}: {text}")
+        };
+    }
+}

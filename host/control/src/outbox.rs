@@ -1,0 +1,140 @@
+//! Messages to one socket of a client, in order, without ever waiting for the client.
+//!
+//! What the socket has no room for is kept here, up to a bound; a client that lets more pile up
+//! is dropped.
+
+use omniverb_session::limits::MESSAGE_BYTES_MAX;
+use omniverb_session::{Message, encode};
+use omniverb_sys::socket;
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Messages kept for one socket. A process that connects its whole quota of queue pairs without
+/// looking once stays below.
+const MESSAGES_MAX: usize = 20_000;
+
+/// Descriptors kept for one socket: they count against the daemon's own limit.
+const DESCRIPTORS_MAX: usize = 4096;
+
+/// A descriptor on its way to one client or two.
+pub(crate) type Parcel = Arc<OwnedFd>;
+
+/// How sending went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// Everything is in the socket.
+    All,
+    /// The rest waits for room in the socket.
+    Room,
+    /// The rest waits for clients to take descriptors out of their sockets.
+    Descriptors,
+    /// The client is gone, or lets too much pile up.
+    Over,
+}
+
+/// What waits for room.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    waiting: VecDeque<(Vec<u8>, Vec<Parcel>)>,
+    descriptors: usize,
+}
+
+impl Outbox {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Descriptors that wait.
+    pub(crate) fn descriptors(&self) -> usize {
+        self.descriptors
+    }
+
+    /// Sends a message, now or later.
+    pub(crate) fn push(
+        &mut self,
+        to: BorrowedFd<'_>,
+        tag: u64,
+        message: &Message,
+        parcels: Vec<Parcel>,
+    ) -> Sent {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = encode(tag, message, &mut bytes);
+        if self.waiting.is_empty() {
+            match attempt(to, &bytes[..length], &parcels) {
+                Sent::Room | Sent::Descriptors => {}
+                done => return done,
+            }
+        }
+        let descriptors = self.descriptors + parcels.len();
+        if self.waiting.len() >= MESSAGES_MAX || descriptors > DESCRIPTORS_MAX {
+            return Sent::Over;
+        }
+        self.descriptors = descriptors;
+        self.waiting.push_back((bytes[..length].to_vec(), parcels));
+        self.flush(to)
+    }
+
+    /// Sends what there is room for.
+    pub(crate) fn flush(&mut self, to: BorrowedFd<'_>) -> Sent {
+        while let Some((bytes, parcels)) = self.waiting.front() {
+            match attempt(to, bytes, parcels) {
+                Sent::All => {
+                    self.descriptors -= parcels.len();
+                    self.waiting.pop_front();
+                }
+                not_yet => return not_yet,
+            }
+        }
+        Sent::All
+    }
+}
+
+fn attempt(to: BorrowedFd<'_>, bytes: &[u8], parcels: &[Parcel]) -> Sent {
+    let descriptors: Vec<BorrowedFd<'_>> = parcels.iter().map(|parcel| parcel.as_fd()).collect();
+    match socket::try_send(to, bytes, &descriptors).map_err(|e| Errno::from_io_error(&e)) {
+        Ok(()) => Sent::All,
+        Err(Some(Errno::AGAIN)) => Sent::Room,
+        // Too many descriptors of ours are in sockets, unread (without privilege there is a limit).
+        Err(Some(Errno::TOOMANYREFS | Errno::NOBUFS | Errno::NOMEM)) => Sent::Descriptors,
+        Err(_) => Sent::Over,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use omniverb_session::body::GidsChanged;
+
+    #[test]
+    fn a_client_that_does_not_read_is_over_at_last_and_order_is_kept() {
+        let (ours, theirs) = socket::pair().unwrap();
+        let mut outbox = Outbox::default();
+        let message = |n: u64| Message::from(GidsChanged { reserved: n });
+        let mut pushed = 0;
+        let mut waited = false;
+        while pushed < 5000 {
+            match outbox.push(ours.as_fd(), pushed, &message(pushed), Vec::new()) {
+                Sent::All => {}
+                Sent::Room => waited = true,
+                other => panic!("{other:?}"),
+            }
+            pushed += 1;
+        }
+        assert!(waited && !outbox.is_empty());
+        let mut buffer = [0; MESSAGE_BYTES_MAX];
+        for expected in 0..pushed {
+            let (length, _) = socket::receive(theirs.as_fd(), &mut buffer, true).unwrap();
+            let (tag, found) = omniverb_session::decode(&buffer[..length]).unwrap();
+            assert_eq!((tag, found), (expected, message(expected)));
+            outbox.flush(ours.as_fd());
+        }
+        assert!(outbox.is_empty());
+        let flood = (0..2 * MESSAGES_MAX)
+            .any(|_| outbox.push(ours.as_fd(), 0, &message(0), Vec::new()) == Sent::Over);
+        assert!(flood);
+        drop(theirs);
+        assert_eq!(Outbox::default().push(ours.as_fd(), 0, &message(0), Vec::new()), Sent::Over);
+    }
+}

@@ -1,0 +1,165 @@
+//! Handshake datagrams: how they look, and when they are sent.
+//!
+//! They travel to UDP port 4791, where any RoCE v2 device listens, and are made so that none will
+//! take them for its own: base transport header version 15 (only 0 exists), a manufacturer's
+//! opcode, destination queue pair 0, and no valid checksum. Devices drop such packets without an
+//! answer.
+
+use omniverb_tenancy::{ProbeId, VnicKey};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+
+/// RoCE v2's port.
+pub(crate) const PORT: u16 = 4791;
+
+/// Bytes of a handshake datagram: a base transport header, our mark, the probe's number, and four
+/// zero bytes where a checksum would be.
+pub(crate) const DATAGRAM_BYTES: usize = 40;
+
+const HEADER: [u8; 12] = [0xff, 0x0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+const MARK: [u8; 8] = *b"omniver1";
+
+const MILLISECOND: u64 = 1_000_000;
+/// When a datagram goes out, counted from the start. The first may wait for address resolution.
+const TRIES: [u64; 3] = [0, 30 * MILLISECOND, 100 * MILLISECOND];
+/// When nobody is there.
+const GIVEN_UP: u64 = 300 * MILLISECOND;
+
+/// The datagram of a probe.
+pub(crate) fn datagram(id: ProbeId) -> [u8; DATAGRAM_BYTES] {
+    let mut bytes = [0; DATAGRAM_BYTES];
+    bytes[..12].copy_from_slice(&HEADER);
+    bytes[12..20].copy_from_slice(&MARK);
+    bytes[20..36].copy_from_slice(&id.to_be_bytes());
+    bytes
+}
+
+/// The number in a datagram, if it is one of these.
+pub(crate) fn number(bytes: &[u8]) -> Option<ProbeId> {
+    let bytes: &[u8; DATAGRAM_BYTES] = bytes.try_into().ok()?;
+    if bytes[..12] != HEADER || bytes[12..20] != MARK {
+        return None;
+    }
+    Some(ProbeId::from_be_bytes(bytes[20..36].try_into().ok()?))
+}
+
+/// A probe under way.
+#[derive(Debug)]
+pub(crate) struct Probe {
+    pub(crate) vnic: VnicKey,
+    pub(crate) interface: u32,
+    pub(crate) destination: IpAddr,
+    begun: u64,
+    tries: usize,
+}
+
+/// All probes under way.
+#[derive(Debug, Default)]
+pub(crate) struct Probes {
+    under_way: BTreeMap<ProbeId, Probe>,
+}
+
+/// What is due for a probe.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// Send its datagram.
+    Send(ProbeId, VnicKey, IpAddr, u32),
+    /// It is over.
+    GiveUp(ProbeId),
+}
+
+impl Probes {
+    pub(crate) fn start(
+        &mut self,
+        id: ProbeId,
+        vnic: VnicKey,
+        interface: u32,
+        destination: [u8; 16],
+        now: u64,
+    ) {
+        let destination = Ipv6Addr::from(destination).to_canonical();
+        let probe = Probe { vnic, interface, destination, begun: now, tries: 0 };
+        self.under_way.insert(id, probe);
+    }
+
+    pub(crate) fn forget(&mut self, id: ProbeId) {
+        self.under_way.remove(&id);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    /// The vNIC's port has just opened: what should have gone out goes out now.
+    pub(crate) fn start_again(&mut self, vnic: VnicKey, now: u64) {
+        for probe in self.under_way.values_mut().filter(|probe| probe.vnic == vnic) {
+            probe.begun = now;
+            probe.tries = 0;
+        }
+    }
+
+    /// Probes of a vNIC.
+    pub(crate) fn of(&self, vnic: VnicKey) -> Vec<ProbeId> {
+        self.under_way.iter().filter(|(_, p)| p.vnic == vnic).map(|(id, _)| *id).collect()
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        let due = |p: &Probe| p.begun + TRIES.get(p.tries).copied().unwrap_or(GIVEN_UP);
+        self.under_way.values().map(due).min()
+    }
+
+    /// What is due now; each thing once.
+    pub(crate) fn due(&mut self, now: u64) -> Vec<Due> {
+        let mut due = Vec::new();
+        for (id, probe) in &mut self.under_way {
+            let passed = now.saturating_sub(probe.begun);
+            if TRIES.get(probe.tries).is_some_and(|at| passed >= *at) {
+                probe.tries += 1;
+                due.push(Due::Send(*id, probe.vnic, probe.destination, probe.interface));
+            } else if passed >= GIVEN_UP {
+                due.push(Due::GiveUp(*id));
+            }
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_datagrams_count() {
+        let bytes = datagram(0x1234_5678_9abc_def0_1122_3344_5566_7788);
+        assert_eq!(number(&bytes), Some(0x1234_5678_9abc_def0_1122_3344_5566_7788));
+        for at in 0..20 {
+            let mut other = bytes;
+            other[at] ^= 1;
+            assert_eq!(number(&other), None);
+        }
+        assert_eq!(number(&bytes[..39]), None);
+        assert_eq!(number(&[]), None);
+    }
+
+    #[test]
+    fn three_tries_then_the_end() {
+        let vnic = VnicKey { device: 0, inode: 1 };
+        let mut probes = Probes::default();
+        let mut gid = [0; 16];
+        gid[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, 1]);
+        probes.start(7, vnic, 0, gid, 1000);
+        let to = "10.0.0.1".parse().unwrap();
+        let mut now = 1000;
+        for try_at in TRIES {
+            assert_eq!(probes.next_deadline(), Some(1000 + try_at));
+            now = 1000 + try_at;
+            assert_eq!(probes.due(now), [Due::Send(7, vnic, to, 0)]);
+            assert_eq!(probes.due(now), []);
+        }
+        assert!(now < 1000 + GIVEN_UP);
+        assert_eq!(probes.next_deadline(), Some(1000 + GIVEN_UP));
+        assert_eq!(probes.due(1000 + GIVEN_UP), [Due::GiveUp(7)]);
+        probes.forget(7);
+        assert!(probes.is_empty());
+    }
+}

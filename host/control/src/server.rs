@@ -1,0 +1,314 @@
+//! The loop: waits for whatever comes first and hands it on.
+
+use crate::client::Client;
+use crate::errors::StartError;
+use crate::journal::{Journal, Level};
+use crate::namespaces::{self, Found, Namespaces, Opening};
+use crate::place::Place;
+use crate::probes::{Due, Probes};
+use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES};
+use omniverb_sys::netns::{self, Namespace};
+use omniverb_sys::{Poller, clock, random};
+use omniverb_tenancy::{Action, Entropy, Limits, SessionId, Tenancy, VnicKey};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// How a daemon is to run.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Quotas.
+    pub limits: Limits,
+    /// Descriptors that may wait to be taken by the processes of one vNIC. They are the daemon's
+    /// own until then.
+    pub queued_descriptors: usize,
+    /// End after this time without a client.
+    pub idle_exit: Option<Duration>,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { limits: Limits::default(), queued_descriptors: 8192, idle_exit: None }
+    }
+}
+
+/// Why a daemon ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// It was told to.
+    Terminated,
+    /// Nobody needed it.
+    Idle,
+}
+
+/// What is ready, as a token of the poller: a kind in the top byte, a number below.
+pub(crate) mod token {
+    pub(crate) const LISTENER: u64 = 1;
+    pub(crate) const NAMESPACES: u64 = 2;
+    pub(crate) const TERMINATION: u64 = 3;
+    pub(crate) const CALLS: u64 = 4;
+    pub(crate) const EVENTS: u64 = 5;
+    pub(crate) const PROCESS: u64 = 6;
+    pub(crate) const PORT: u64 = 7;
+
+    pub(crate) const fn new(kind: u64, number: u64) -> u64 {
+        kind << 56 | number
+    }
+
+    pub(crate) const fn parts(token: u64) -> (u64, u64) {
+        (token >> 56, token & ((1 << 56) - 1))
+    }
+}
+
+/// Something of the server's own that happens at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Timer {
+    /// A client should have said hello by now.
+    Hello(SessionId),
+    /// What waits to be sent to a client is tried again.
+    Flush(SessionId),
+    /// Connections are accepted again.
+    Accept,
+}
+
+/// The daemon.
+pub struct Server {
+    pub(crate) settings: Settings,
+    pub(crate) place: Place,
+    pub(crate) journal: Journal,
+    pub(crate) poller: Poller,
+    pub(crate) tenancy: Tenancy,
+    pub(crate) namespaces: Namespaces,
+    pub(crate) probes: Probes,
+    pub(crate) ports_watched: bool,
+    pub(crate) clients: BTreeMap<SessionId, Client>,
+    pub(crate) timers: BTreeSet<(u64, Timer)>,
+    /// What the tables want done.
+    pub(crate) work: VecDeque<Action>,
+    /// Clients to part with once the work is done.
+    pub(crate) parting: Vec<(SessionId, &'static str)>,
+    /// Memory that came with the message being handled.
+    pub(crate) attached: Option<OwnedFd>,
+    pub(crate) home: VnicKey,
+    /// May look into other network namespaces.
+    pub(crate) privileged: bool,
+    pub(crate) last_session: u64,
+    pub(crate) half_open: usize,
+    pub(crate) started: u64,
+    idle_since: u64,
+}
+
+struct Kernel;
+
+impl Entropy for Kernel {
+    fn next(&mut self) -> u64 {
+        random::number()
+    }
+}
+
+/// The same after a restart of the daemon, another after a restart of the machine.
+fn guid_seed() -> u64 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    // FNV-1a: short, fixed for ever, and nothing depends on its strength.
+    text.trim().bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+impl Server {
+    /// A daemon at `place`, ready to run. Clients may connect from now on.
+    ///
+    /// # Errors
+    /// [`StartError::Os`].
+    pub fn new(
+        place: Place,
+        mut settings: Settings,
+        journal: Journal,
+    ) -> Result<Server, StartError> {
+        let os = |what| move |source| StartError::Os { what, source };
+        let home = namespaces::key(&Namespace::current().map_err(os("find its own namespace"))?);
+        settings.limits.request_bytes = REQUEST_BYTES as u32;
+        settings.limits.response_bytes = RESPONSE_BYTES as u32;
+        let namespaces = Namespaces::new().map_err(os("start its helper thread"))?;
+        let poller = Poller::new().map_err(os("make an epoll descriptor"))?;
+        let watch = |fd: BorrowedFd<'_>, kind| poller.add(fd, token::new(kind, 0));
+        watch(place.listener().as_fd(), token::LISTENER).map_err(os("watch its socket"))?;
+        watch(namespaces.ready().as_fd(), token::NAMESPACES).map_err(os("watch its helper"))?;
+        let tenancy = Tenancy::new(settings.limits.clone(), Box::new(Kernel), home, guid_seed());
+        let now = clock::now();
+        Ok(Server {
+            settings,
+            place,
+            journal,
+            poller,
+            tenancy,
+            namespaces,
+            probes: Probes::default(),
+            ports_watched: false,
+            clients: BTreeMap::new(),
+            timers: BTreeSet::new(),
+            work: VecDeque::new(),
+            parting: Vec::new(),
+            attached: None,
+            home,
+            privileged: netns::may_enter_others(),
+            last_session: 0,
+            half_open: 0,
+            started: now,
+            idle_since: now,
+        })
+    }
+
+    /// True if it can serve other network namespaces than its own.
+    #[must_use]
+    pub fn is_privileged(&self) -> bool {
+        self.privileged
+    }
+
+    /// Serves until `termination` is readable or nobody needs it.
+    ///
+    /// # Errors
+    /// Only if the kernel refuses to wait.
+    pub fn run(&mut self, termination: Option<BorrowedFd<'_>>) -> io::Result<Ended> {
+        if let Some(file) = termination {
+            self.poller.add(file, token::new(token::TERMINATION, 0))?;
+        }
+        let mut ready = Vec::new();
+        loop {
+            self.poller.wait(self.timeout(), &mut ready)?;
+            for token in &ready {
+                let (kind, number) = token::parts(*token);
+                match kind {
+                    token::LISTENER => self.accept(),
+                    token::NAMESPACES => self.namespaces_found(),
+                    token::TERMINATION => return Ok(Ended::Terminated),
+                    token::CALLS => self.calls_ready(SessionId(number)),
+                    token::EVENTS => self.events_ready(SessionId(number)),
+                    token::PROCESS => self.part(SessionId(number), "its process has ended"),
+                    token::PORT => self.port_ready(number),
+                    _ => {}
+                }
+                self.settle();
+            }
+            self.timers_due();
+            if self.is_idle() {
+                return Ok(Ended::Idle);
+            }
+        }
+    }
+
+    /// Does everything that follows from what has happened.
+    pub(crate) fn settle(&mut self) {
+        loop {
+            while let Some(action) = self.work.pop_front() {
+                self.execute(action);
+            }
+            let Some((session, reason)) = self.parting.pop() else { break };
+            self.end(session, reason);
+        }
+        self.watch_ports();
+    }
+
+    pub(crate) fn set_timer(&mut self, after: Duration, timer: Timer) {
+        let at = clock::now() + u64::try_from(after.as_nanos()).unwrap_or(u64::MAX / 2);
+        self.timers.insert((at, timer));
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        let own = self.timers.first().map(|(at, _)| *at);
+        let idle = self.idle_deadline();
+        let deadlines = [own, idle, self.tenancy.next_deadline(), self.probes.next_deadline()];
+        let next = deadlines.into_iter().flatten().min()?;
+        // Rounded up: epoll counts in milliseconds, and a wait that ends early would only spin.
+        Some(Duration::from_nanos(next.saturating_sub(clock::now())) + Duration::from_micros(999))
+    }
+
+    fn idle_deadline(&self) -> Option<u64> {
+        let patience = u64::try_from(self.settings.idle_exit?.as_nanos()).ok()?;
+        self.clients.is_empty().then(|| self.idle_since.saturating_add(patience))
+    }
+
+    fn is_idle(&mut self) -> bool {
+        let now = clock::now();
+        if !self.clients.is_empty() {
+            self.idle_since = now;
+        }
+        self.idle_deadline().is_some_and(|at| at <= now)
+    }
+
+    fn timers_due(&mut self) {
+        let now = clock::now();
+        while let Some((at, timer)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
+            self.timers.remove(&(at, timer));
+            match timer {
+                Timer::Hello(session) => self.hello_due(session),
+                Timer::Flush(session) => self.flush_due(session),
+                Timer::Accept => self.accept_again(),
+            }
+        }
+        if self.tenancy.next_deadline().is_some_and(|at| at <= now) {
+            let actions = self.tenancy.tick(now);
+            self.work.extend(actions);
+        }
+        for due in self.probes.due(now) {
+            match due {
+                Due::Send(id, vnic, to, interface) => {
+                    self.send_probe(id, vnic, to, interface);
+                }
+                Due::GiveUp(id) => {
+                    let actions = self.tenancy.probe_failed(id, now);
+                    self.work.extend(actions);
+                }
+            }
+        }
+        self.settle();
+    }
+
+    fn namespaces_found(&mut self) {
+        self.namespaces.ready().take();
+        while let Some(found) = self.namespaces.next_found() {
+            let now = clock::now();
+            match found {
+                Found::Addresses(vnic, addresses) => {
+                    let addresses = addresses.unwrap_or_else(|error| {
+                        let text = format_args!("cannot read the addresses of a vNIC: {error}");
+                        self.journal.log(Level::Warning, text);
+                        Vec::new()
+                    });
+                    let actions = self.tenancy.addresses(vnic, &addresses, now);
+                    self.work.extend(actions);
+                }
+                Found::Port(vnic, port) => self.port_found(vnic, port),
+            }
+        }
+    }
+
+    fn port_found(&mut self, vnic: VnicKey, port: io::Result<omniverb_sys::datagram::Port>) {
+        let now = clock::now();
+        let Some(entry) = self.namespaces.get_mut(vnic) else { return };
+        if !matches!(entry.port, Opening::Asked) {
+            return;
+        }
+        match port {
+            Ok(port) => {
+                entry.port = Opening::Open(port);
+                self.unwatch_ports();
+                self.probes.start_again(vnic, now);
+            }
+            Err(error) => {
+                entry.port = Opening::Failed;
+                let inode = vnic.inode;
+                let text = format_args!(
+                    "UDP port 4791 of network namespace {inode}: {error}; \
+                     its processes find no neighbours in other namespaces"
+                );
+                self.journal.log(Level::Warning, text);
+                for id in self.probes.of(vnic) {
+                    let actions = self.tenancy.probe_failed(id, now);
+                    self.work.extend(actions);
+                }
+            }
+        }
+    }
+}

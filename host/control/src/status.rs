@@ -1,0 +1,126 @@
+//! Status as JSON, in pieces that fit a message.
+
+use crate::client::Client;
+use crate::server::Server;
+use omniverb_session::Message;
+use omniverb_session::body::{QP_RC, QP_UC, QP_UD, STATUS_TEXT_BYTES, Status};
+use omniverb_sys::clock;
+use omniverb_tenancy::{ProcessStatus, QpStatus, SessionId, VnicStatus};
+use serde_json::{Value, json};
+use std::net::Ipv6Addr;
+
+impl Server {
+    pub(crate) fn tell_status(&mut self, id: SessionId, tag: u64) {
+        let Some(client) = self.clients.get(&id) else { return };
+        let Ok(vnic) = client.vnic else { return };
+        // Who runs the daemon sees everything, others what is in their own network namespace.
+        let owner = client.peer.uid == rustix::process::geteuid().as_raw() && vnic == self.home;
+        let text = self.status_text((!owner).then_some(vnic));
+        let mut rest = text.as_bytes();
+        loop {
+            let (piece, after) = rest.split_at(rest.len().min(STATUS_TEXT_BYTES));
+            rest = after;
+            let mut bytes = [0; STATUS_TEXT_BYTES];
+            bytes[..piece.len()].copy_from_slice(piece);
+            let length = u32::try_from(piece.len()).unwrap_or(0);
+            let more = u32::from(!rest.is_empty());
+            let message = Message::Status(Status { length, more, text: bytes });
+            self.answer(id, tag, &message, Vec::new());
+            if rest.is_empty() {
+                break;
+            }
+        }
+    }
+
+    fn status_text(&self, scope: Option<omniverb_tenancy::VnicKey>) -> String {
+        let vnics: Vec<Value> = self.tenancy.status(scope).iter().map(|v| self.vnic(v)).collect();
+        let status = json!({
+            "daemon": {
+                "version": env!("CARGO_PKG_VERSION"),
+                "pid": std::process::id(),
+                "socket": self.place.path(),
+                "seconds": (clock::now() - self.started) / 1_000_000_000,
+                "all_namespaces": self.privileged,
+            },
+            "vnics": vnics,
+        });
+        status.to_string()
+    }
+
+    fn vnic(&self, vnic: &VnicStatus) -> Value {
+        let guid: Vec<String> =
+            vnic.guid.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();
+        let gids: Vec<String> =
+            vnic.gids.iter().map(|gid| Ipv6Addr::from(*gid).to_string()).collect();
+        json!({
+            "name": vnic.name,
+            "namespace": vnic.key.inode,
+            "node_guid": guid.join(":"),
+            "gids": gids,
+            "processes": vnic.processes.iter().map(|p| self.process(p)).collect::<Vec<_>>(),
+        })
+    }
+
+    fn process(&self, process: &ProcessStatus) -> Value {
+        let client = self.clients.get(&process.session);
+        json!({
+            "session": process.session.0,
+            "pid": process.pid,
+            "uid": process.uid,
+            "name": process.name,
+            "mrs": process.mrs,
+            "links": process.links,
+            "qps": process.qps.iter().map(|qp| queue_pair(client, qp)).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn queue_pair(client: Option<&Client>, qp: &QpStatus) -> Value {
+    // The process writes these words as it likes; they are shown, nothing else.
+    let words = client.and_then(|client| client.counters(qp.slot)).unwrap_or_default();
+    let known = words[0] as u32 == qp.qpn;
+    let words = if known { words } else { [0; 8] };
+    let [head, messages_sent, bytes_sent, messages_received, bytes_received, ..] = words;
+    let peers: Vec<Value> =
+        qp.peers.iter().map(|(qpn, vnic)| json!({ "qpn": qpn, "vnic": vnic })).collect();
+    json!({
+        "qpn": qp.qpn,
+        "type": type_name(qp.qp_type),
+        "state": if known { state_name((head >> 32) as u8) } else { "?" },
+        "datapath": path_name((head >> 48) as u8, qp.peers.is_empty()),
+        "peers": peers,
+        "waiting_for": qp.waiting_for,
+        "messages_sent": messages_sent,
+        "bytes_sent": bytes_sent,
+        "messages_received": messages_received,
+        "bytes_received": bytes_received,
+        "operations_mapped": words[5],
+        "operations_mediated": words[6],
+        "receiver_not_ready": words[7],
+    })
+}
+
+fn type_name(qp_type: u32) -> &'static str {
+    match qp_type {
+        QP_RC => "RC",
+        QP_UC => "UC",
+        QP_UD => "UD",
+        _ => "?",
+    }
+}
+
+/// Names of `enum ibv_qp_state`.
+fn state_name(state: u8) -> &'static str {
+    let names = ["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"];
+    names.get(usize::from(state)).copied().unwrap_or("?")
+}
+
+fn path_name(bits: u8, unlinked: bool) -> &'static str {
+    match bits & 3 {
+        _ if unlinked => "none",
+        0 => "direct",
+        1 => "mapped",
+        2 => "mediated",
+        _ => "mapped+mediated",
+    }
+}

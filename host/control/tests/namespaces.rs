@@ -1,0 +1,235 @@
+//! Network namespaces: two containers on a wire, who is kept apart, who is not served.
+
+mod support;
+
+use omniverb_control::Settings;
+use omniverb_session::Message;
+use omniverb_session::body::*;
+use omniverb_tenancy::errno::*;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use support::remote::Remote;
+use support::*;
+
+#[test]
+fn remote_client() {
+    support::remote::live();
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A network namespace that lives as long as this does.
+struct Net(Child);
+
+impl Net {
+    fn new() -> Net {
+        // `cat` says that it is there, which is after the namespace was made.
+        let mut child = Command::new("unshare")
+            .args(["-n", "sh", "-c", "ip link set lo up; echo up; exec cat"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut output = std::io::BufReader::new(child.stdout.as_mut().unwrap());
+        std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+        assert_eq!(line, "up\n");
+        Net(child)
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    fn run(&self, command: &str) {
+        let status = Command::new("nsenter")
+            .args(["-t", &self.pid().to_string(), "-n", "sh", "-ec", command])
+            .status()
+            .unwrap();
+        assert!(status.success(), "{command}");
+    }
+
+    /// Joins two by a wire.
+    fn join(&self, other: &Net, ours: &str, theirs: &str) {
+        let peer = other.pid();
+        self.run(&format!(
+            "ip link add eth0 type veth peer name eth0 netns {peer};
+             ip addr add {ours}/24 dev eth0; ip link set eth0 up"
+        ));
+        other.run(&format!("ip addr add {theirs}/24 dev eth0; ip link set eth0 up"));
+    }
+
+    fn client(&self, daemon: &Daemon) -> Remote {
+        let mut remote = Remote::start(&daemon.path, Some(self.pid()));
+        remote.hello().unwrap();
+        remote
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+const A: &str = "10.99.0.1";
+const B: &str = "10.99.0.2";
+
+fn two() -> (Daemon, Net, Net, Remote, Remote) {
+    let daemon = Daemon::start(Settings::default());
+    let (one, other) = (Net::new(), Net::new());
+    one.join(&other, A, B);
+    let (a, b) = (one.client(&daemon), other.client(&daemon));
+    (daemon, one, other, a, b)
+}
+
+fn table(client: &mut Remote) -> Vec<[u8; 16]> {
+    match client.call(QueryGids { reserved: 0 }.into()) {
+        Message::Gids(gids) => {
+            gids.entries[..gids.count as usize].iter().map(|entry| entry.gid).collect()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn containers_on_one_wire_are_neighbours() {
+    if !is_root() {
+        return;
+    }
+    let (daemon, one_net, other_net, mut a, mut b) = two();
+    let ours = table(&mut a);
+    assert_eq!((ours[0][0], ours[0][1], ours[1]), (0xfe, 0x80, gid(A)));
+    assert_eq!(&ours[ours.len() - 2..], [gid("127.0.0.1"), gid("::1")]);
+    for qp_type in [QP_RC, QP_UC] {
+        let (one, other) = (create(&mut a, qp_type), create(&mut b, qp_type));
+        let begun = Instant::now();
+        assert!(matches!(a.call(connect(one, other, A, B).into()), Message::Connected(_)));
+        assert!(matches!(b.call(connect(other, one, B, A).into()), Message::Connected(_)));
+        assert_eq!(link_ready(&mut a).peer_qpn, other);
+        assert_eq!(link_ready(&mut b).dgid, gid(A));
+        println!("pairing over the wire took {:?}", begun.elapsed());
+    }
+    let (one, other) = (create(&mut a, QP_UD), create(&mut b, QP_UD));
+    let answer = a.call(connect(one, other, A, B).into());
+    assert_eq!(answer, Connected { qpn: one, ready: 1 }.into());
+    link_ready(&mut a);
+    link_ready(&mut b);
+    // Link-local addresses work as well, once both sides have them.
+    one_net
+        .run("while ip -6 addr show dev eth0 scope link | grep -q tentative; do sleep 0.1; done");
+    other_net
+        .run("while ip -6 addr show dev eth0 scope link | grep -q tentative; do sleep 0.1; done");
+    std::thread::sleep(Duration::from_millis(300));
+    let (from, to) = (table(&mut a)[0], table(&mut b)[0]);
+    let (one, other) = (create(&mut a, QP_UD), create(&mut b, QP_UD));
+    let message =
+        ConnectQp { qpn: one, dest_qpn: other, sgid: from, dgid: to, resume: 0, reserved: 0 };
+    assert_eq!(a.call(message.into()), Connected { qpn: one, ready: 1 }.into());
+
+    // The owner of the daemon sees both.
+    let status = daemon.status();
+    assert_eq!(status["vnics"].as_array().unwrap().len(), 2);
+    let peers = &status["vnics"][0]["processes"][0]["qps"][0]["peers"];
+    assert_eq!(peers.as_array().unwrap().len(), 1);
+    a.kill();
+    for _ in 0..20 {
+        match b.next_event(SOON) {
+            Some((Message::LinkClosed(closed), _)) => assert_eq!(closed.reason, CLOSED_BY_DEATH),
+            Some((Message::BellClosed(_), _)) => return,
+            _ => {}
+        }
+    }
+    panic!("no end of the bell");
+}
+
+#[test]
+fn what_the_network_forbids_is_not_linked() {
+    if !is_root() {
+        return;
+    }
+    let (_daemon, one, _other, mut a, mut b) = two();
+    // A's packets for B go astray; B's for A arrive.
+    one.run(&format!("ip neigh replace {B} lladdr 02:00:00:00:00:99 dev eth0 nud permanent"));
+    let (rc, rc_peer) = (create(&mut a, QP_RC), create(&mut b, QP_RC));
+    assert!(matches!(a.call(connect(rc, rc_peer, A, B).into()), Message::Connected(_)));
+    assert!(matches!(b.call(connect(rc_peer, rc, B, A).into()), Message::Connected(_)));
+    let (ud, ud_peer) = (create(&mut a, QP_UD), create(&mut b, QP_UD));
+    let begun = Instant::now();
+    assert_eq!(a.call(connect(ud, ud_peer, A, B).into()), Message::Failed(EHOSTUNREACH));
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    assert_eq!(b.call(connect(ud_peer, ud, B, A).into()), Message::Failed(EHOSTUNREACH));
+    assert_eq!(a.next_event(MOMENT), None);
+    assert_eq!(b.next_event(MOMENT), None);
+    // No such address, no route.
+    assert_eq!(a.call(connect(ud, ud_peer, A, "10.99.0.77").into()), Message::Failed(EHOSTUNREACH));
+    assert_eq!(a.call(connect(ud, ud_peer, A, "192.0.2.1").into()), Message::Failed(EHOSTUNREACH));
+    // Another's address as one's own.
+    assert_eq!(a.call(connect(ud, ud_peer, B, B).into()), Message::Failed(EINVAL));
+    // Once it is permitted, the connected pair is found.
+    one.run(&format!("ip neigh del {B} dev eth0"));
+    assert_eq!(link_ready(&mut a).peer_qpn, rc_peer);
+    assert_eq!(link_ready(&mut b).peer_qpn, rc);
+}
+
+#[test]
+fn strangers_do_not_see_each_other() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(Settings::default());
+    // The same address in both, and no wire between them.
+    let (one, other) = (Net::new(), Net::new());
+    for net in [&one, &other] {
+        net.run(
+            "ip link add eth0 type veth peer name eth1; ip link set eth1 up; ip addr add 10.99.0.1/24 dev eth0; ip link set eth0 up",
+        );
+    }
+    let (mut a, mut b) = (one.client(&daemon), other.client(&daemon));
+    let (ud, victim) = (create(&mut a, QP_UD), create(&mut b, QP_UD));
+    assert_eq!(a.call(connect(ud, victim, A, A).into()), Message::Failed(ENOENT));
+    assert_eq!(a.call(connect(ud, victim, A, B).into()), Message::Failed(EHOSTUNREACH));
+    let (rc, victim) = (create(&mut a, QP_RC), create(&mut b, QP_RC));
+    a.call(connect(rc, victim, A, A).into());
+    b.call(connect(victim, rc, A, A).into());
+    assert_eq!(a.next_event(MOMENT), None);
+    assert_eq!(a.call(DestroyQp { qpn: victim, reserved: 0 }.into()), Message::Failed(ENOENT));
+    assert_eq!(
+        a.call(CreateQp { qp_type: QP_RC, pd: 1, statistics_slot: 0, qpn: victim }.into()),
+        Message::Failed(EINVAL)
+    );
+}
+
+#[test]
+fn a_port_in_use_is_no_disaster() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(Settings::default());
+    let net = Net::new();
+    let _thief = {
+        let namespace = net.pid().to_string();
+        let script = "import socket,sys;s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM);\
+                      s.bind(('',4791));print('up',flush=True);sys.stdin.read()";
+        let mut child = Command::new("nsenter")
+            .args(["-t", &namespace, "-n", "python3", "-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut output = std::io::BufReader::new(child.stdout.as_mut().unwrap());
+        std::io::BufRead::read_line(&mut output, &mut line).unwrap();
+        Net(child)
+    };
+    let mut a = net.client(&daemon);
+    let (one, other) = (create(&mut a, QP_UD), create(&mut a, QP_UD));
+    let home = "127.0.0.1";
+    let answer = a.call(connect(one, other, home, home).into());
+    assert_eq!(answer, Connected { qpn: one, ready: 1 }.into());
+    let elsewhere = connect(one, 0x00ab_cdef, home, B);
+    assert_eq!(a.call(elsewhere.into()), Message::Failed(EHOSTUNREACH));
+}

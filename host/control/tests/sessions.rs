@@ -1,0 +1,332 @@
+//! Real sockets, one network namespace: pairing, death, grants, quotas, garbage.
+
+mod support;
+
+use omniverb_control::{Place, Settings, StartError};
+use omniverb_session::Message;
+use omniverb_session::body::*;
+use omniverb_sys::{Access, Mapping, WakeEnd, memfd, socket};
+use omniverb_tenancy::Limits;
+use omniverb_tenancy::errno::*;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+use support::remote::Remote;
+use support::*;
+
+const HOME: &str = "127.0.0.1";
+
+#[test]
+fn remote_client() {
+    support::remote::live();
+}
+
+fn pair(a: &mut dyn Speaker, b: &mut dyn Speaker, qp_type: u32) -> (u32, u32) {
+    let (one, other) = (create(a, qp_type), create(b, qp_type));
+    let first = a.call(connect(one, other, HOME, HOME).into());
+    assert_eq!(first, Connected { qpn: one, ready: 0 }.into());
+    let second = b.call(connect(other, one, HOME, HOME).into());
+    assert_eq!(second, Connected { qpn: other, ready: 1 }.into());
+    (one, other)
+}
+
+fn files_of(client: &mut Client) -> (LinkReady, Vec<OwnedFd>) {
+    match client.event(SOON) {
+        Some((Message::LinkReady(ready), files)) => (ready, files),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_link_joins_two_clients() {
+    let daemon = Daemon::start(Settings::default());
+    let (mut a, mut b) = (Client::hello(&daemon.path), Client::hello(&daemon.path));
+    pair(&mut a, &mut b, QP_RC);
+    let ((ours, our_files), (theirs, their_files)) = (files_of(&mut a), files_of(&mut b));
+    assert_eq!((our_files.len(), their_files.len()), (4, 4));
+    assert_eq!((ours.side, theirs.side), (0, 1));
+    assert_eq!((ours.bell_side, theirs.bell_side, ours.loopback), (0, 1, 0));
+    let bytes = omniverb_link::layout::link_bytes(
+        ours.request_bytes as usize,
+        ours.response_bytes as usize,
+    );
+    for files in [&our_files, &their_files] {
+        memfd::verify(files[0].as_fd(), bytes as u64).unwrap();
+        memfd::verify(files[1].as_fd(), 0x2000).unwrap();
+    }
+    // It is the same memory, and each wakes the other.
+    for index in [0, 1] {
+        let write = rustix::io::pwrite(&our_files[index], &7u64.to_ne_bytes(), 0x1000);
+        assert_eq!(write, Ok(8));
+        let seen =
+            Mapping::shared(their_files[index].as_fd(), 0, 0x2000, Access::ReadOnly).unwrap();
+        assert_eq!(seen.load_u64(0x1000), Some(7));
+    }
+    let wakes = |files: Vec<OwnedFd>| {
+        let mut files = files.into_iter().skip(2).map(WakeEnd::from);
+        (files.next().unwrap(), files.next().unwrap())
+    };
+    let ((our_wait, our_wake), (their_wait, their_wake)) = (wakes(our_files), wakes(their_files));
+    our_wake.signal();
+    assert!(their_wait.take() && !our_wait.take());
+    their_wake.signal();
+    assert!(our_wait.take() && !their_wait.take());
+    // The second link uses the same bell.
+    pair(&mut a, &mut b, QP_UC);
+    let (second, files) = files_of(&mut a);
+    assert_eq!((second.bell_new, second.bell, files.len()), (0, ours.bell, 1));
+}
+
+#[test]
+fn both_ends_in_one_process() {
+    let daemon = Daemon::start(Settings::default());
+    let mut a = Client::hello(&daemon.path);
+    let (one, other) = (create(&mut a, QP_RC), create(&mut a, QP_RC));
+    a.call(connect(one, other, HOME, HOME).into());
+    a.call(connect(other, one, HOME, HOME).into());
+    let ((first, files), (second, more)) = (files_of(&mut a), files_of(&mut a));
+    assert_eq!((first.loopback, second.loopback), (1, 1));
+    assert_eq!((first.bell, first.local_slot), (second.bell, second.peer_slot));
+    for files in [files, more] {
+        let [_, _, wait, wake] = <[OwnedFd; 4]>::try_from(files).unwrap();
+        let (wait, wake) = (WakeEnd::from(wait), WakeEnd::from(wake));
+        wake.signal();
+        assert!(wait.take());
+    }
+}
+
+#[test]
+fn datagrams_reach_whoever_is_there() {
+    let daemon = Daemon::start(Settings::default());
+    let (mut a, mut b) = (Client::hello(&daemon.path), Client::hello(&daemon.path));
+    let (one, other) = (create(&mut a, QP_UD), create(&mut b, QP_UD));
+    let answer = a.call(connect(one, other, HOME, HOME).into());
+    assert_eq!(answer, Connected { qpn: one, ready: 1 }.into());
+    assert_eq!(link_ready(&mut a).peer_qpn, other);
+    assert_eq!(link_ready(&mut b).peer_qpn, one);
+    let nobody = a.call(connect(one, 0x00ab_cdef, HOME, HOME).into());
+    assert_eq!(nobody, Message::Failed(ENOENT));
+}
+
+#[test]
+fn death_is_told_at_once_and_leaves_nothing() {
+    let daemon = Daemon::start(Settings::default());
+    let mut b = Client::hello(&daemon.path);
+    let before = b.call(QueryGids { reserved: 0 }.into());
+    assert!(matches!(before, Message::Gids(_)));
+    for round in 0..5 {
+        let mut a = Remote::start(&daemon.path, None);
+        a.hello().unwrap();
+        let pairs: Vec<_> = (0..10).map(|_| pair(&mut a, &mut b, QP_RC)).collect();
+        let bell = link_ready(&mut b).bell;
+        for _ in 1..10 {
+            link_ready(&mut b);
+        }
+        let killed = Instant::now();
+        a.kill();
+        for (one, other) in pairs {
+            let expected =
+                LinkClosed { qpn: other, peer_qpn: one, reason: CLOSED_BY_DEATH, reserved: 0 };
+            assert_eq!(link_closed(&mut b), expected, "round {round}");
+            assert_eq!(
+                b.call(DestroyQp { qpn: other, reserved: 0 }.into()),
+                Done { reserved: 0 }.into()
+            );
+        }
+        assert_eq!(b.next_event(SOON).unwrap().0, BellClosed { bell }.into());
+        assert!(killed.elapsed() < Duration::from_secs(1));
+    }
+    let status = daemon.status();
+    assert_eq!(status["vnics"][0]["processes"].as_array().unwrap().len(), 1);
+    assert_eq!(status["vnics"][0]["processes"][0]["links"], 0);
+    drop(b);
+    let gone = (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        daemon.status()["vnics"].as_array().unwrap().is_empty()
+    });
+    assert!(gone);
+}
+
+#[test]
+fn pages_are_granted_if_they_are_what_they_should_be() {
+    let daemon = Daemon::start(Settings::default());
+    let (mut a, mut b) = (Client::hello(&daemon.path), Client::hello(&daemon.path));
+    let (one, other) = pair(&mut a, &mut b, QP_RC);
+    link_ready(&mut a);
+    link_ready(&mut b);
+    let reg = RegMr { pd: 1, access: 4, addr: 0x10800, length: 0x3000, rkey: 0, reserved: 0 };
+    let Message::MrRegistered(MrRegistered { rkey, .. }) = b.call(reg.into()) else { panic!() };
+    let ask = RequestGrant { qpn: one, peer_qpn: other, rkey, reserved: 0 };
+    let adopt = |a: &mut Client, b: &mut Client, file: &OwnedFd| {
+        assert!(matches!(a.call(ask.into()), Message::Connected(_)));
+        let Some((Message::Adopt(adopt), _)) = b.event(SOON) else { panic!() };
+        let (page_start, page_length) = (0x11000, 0x2000);
+        let adopted =
+            Adopted { token: adopt.token, errno: 0, reserved: 0, page_start, page_length };
+        let mut bytes = [0; 4096];
+        let length = omniverb_session::encode(0, &adopted.into(), &mut bytes);
+        let events = b.events.as_ref().unwrap().as_fd();
+        socket::send(events, &bytes[..length], &[file.as_fd()]).unwrap();
+        a.event(SOON).unwrap()
+    };
+    let refused = Message::from(GrantDenied { qpn: one, peer_qpn: other, rkey, errno: EINVAL });
+    let writable = memfd::create("pages", 0x2000).unwrap();
+    assert_eq!(adopt(&mut a, &mut b, &writable).0, refused, "could be written to");
+    let short = memfd::create_sealable("pages", 0x1000).unwrap();
+    memfd::seal_future_write(short.as_fd()).unwrap();
+    assert_eq!(adopt(&mut a, &mut b, &short).0, refused, "would end in SIGBUS");
+    let null = std::fs::File::open("/dev/zero").unwrap().into();
+    assert_eq!(adopt(&mut a, &mut b, &null).0, refused, "no memory at all");
+    let good = memfd::create_sealable("pages", 0x2000).unwrap();
+    memfd::seal_future_write(good.as_fd()).unwrap();
+    let (granted, files) = adopt(&mut a, &mut b, &good);
+    let Message::Granted(granted) = granted else { panic!("{granted:?}") };
+    assert_eq!((granted.page_start, granted.page_length, files.len()), (0x11000, 0x2000, 1));
+    assert!(Mapping::shared(files[0].as_fd(), 0, 0x2000, Access::ReadWrite).is_err());
+    Mapping::shared(files[0].as_fd(), 0, 0x2000, Access::ReadOnly).unwrap();
+}
+
+#[test]
+fn over_quota_is_enomem_and_others_go_on() {
+    let limits = Limits { qps_per_session: 3, sessions_per_vnic: 2, ..Limits::default() };
+    let daemon = Daemon::start(Settings { limits, ..Settings::default() });
+    let (mut a, mut b) = (Client::hello(&daemon.path), Client::hello(&daemon.path));
+    let message = CreateQp { qp_type: QP_RC, pd: 1, statistics_slot: 0, qpn: 0 };
+    for _ in 0..3 {
+        create(&mut a, QP_RC);
+    }
+    assert_eq!(a.call(message.into()), Message::Failed(ENOMEM));
+    create(&mut b, QP_RC);
+    let mut third = Client::connect(&daemon.path);
+    let hello = Hello { role: ROLE_VERBS, resume: 0, name: [0; 16] };
+    let area = area();
+    assert_eq!(third.call_with(hello, &[area.as_fd()]).0, Message::Failed(ENOMEM));
+    drop(a);
+    drop(third);
+    let again = (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        let mut client = Client::connect(&daemon.path);
+        matches!(client.call_with(hello, &[area.as_fd()]).0, Message::Welcome(_))
+    });
+    assert!(again);
+}
+
+#[test]
+fn garbage_hurts_only_its_sender() {
+    let daemon = Daemon::start(Settings::default());
+    let mut honest = Client::hello(&daemon.path);
+    let mut state = 88172645463325252u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    for round in 0..200 {
+        let client = match round % 2 {
+            0 => Client::connect(&daemon.path),
+            _ => Client::hello(&daemon.path),
+        };
+        let mut bytes: Vec<u8> = (0..random() % 300 + 1).map(|_| random() as u8).collect();
+        if round % 4 > 1 && bytes.len() > 4 {
+            // A plausible beginning.
+            bytes[..2].copy_from_slice(&omniverb_session::VERSION.to_ne_bytes());
+            bytes[2..4].copy_from_slice(&((random() % 30) as u16).to_ne_bytes());
+        }
+        let target = if round % 8 > 5 { client.events.as_ref() } else { None };
+        let _ = socket::send(target.unwrap_or(&client.calls).as_fd(), &bytes, &[]);
+    }
+    let stranger = Client::connect(&daemon.path);
+    let mut bytes = [0; 4096];
+    let length = omniverb_session::encode(9, &QueryGids { reserved: 0 }.into(), &mut bytes);
+    bytes[0] ^= 0x55;
+    socket::send(stranger.calls.as_fd(), &bytes[..length], &[]).unwrap();
+    let mut answer = [0; 4096];
+    let (length, _) = socket::receive(stranger.calls.as_fd(), &mut answer, true).unwrap();
+    let decoded = omniverb_session::decode(&answer[..length]).unwrap();
+    assert_eq!(decoded, (9, Message::Failed(EPROTO)), "another version is told so");
+    assert!(stranger.is_dropped());
+    assert!(matches!(honest.call(QueryGids { reserved: 0 }.into()), Message::Gids(_)));
+    let early = Client::connect(&daemon.path).call(QueryGids { reserved: 0 }.into());
+    assert_eq!(early, Message::Failed(EPROTO));
+    let no_area = Hello { role: ROLE_VERBS, resume: 0, name: [0; 16] };
+    let mut client = Client::connect(&daemon.path);
+    assert_eq!(client.call(no_area.into()), Message::Failed(EINVAL));
+    let small = memfd::create("statistics", 4096).unwrap();
+    assert_eq!(client.call_with(no_area, &[small.as_fd()]).0, Message::Failed(EINVAL));
+}
+
+#[test]
+fn silence_is_ended_and_a_flood_of_connections_refused() {
+    let daemon = Daemon::start(Settings::default());
+    let mut honest = Client::hello(&daemon.path);
+    let crowd: Vec<_> = (0..400).map(|_| Client::connect(&daemon.path)).collect();
+    assert!(matches!(honest.call(QueryGids { reserved: 0 }.into()), Message::Gids(_)));
+    assert!(crowd[399].is_dropped(), "over the number of silent connections");
+    assert!(crowd[0].is_dropped(), "silent for too long");
+    Client::hello(&daemon.path);
+}
+
+#[test]
+fn who_does_not_listen_does_not_hold_up_others() {
+    let settings = Settings { queued_descriptors: 300, ..Settings::default() };
+    let daemon = Daemon::start(settings);
+    let (mut deaf, mut b) = (Client::hello(&daemon.path), Client::hello(&daemon.path));
+    let mut linked = 0;
+    let target = create(&mut deaf, QP_UD);
+    for _ in 0..2000 {
+        let source = create(&mut b, QP_UD);
+        match b.call(connect(source, target, HOME, HOME).into()) {
+            Message::Connected(_) => linked += 1,
+            // The deaf one was dropped, and its queue pair with it.
+            Message::Failed(ENOENT) => break,
+            other => panic!("{other:?}"),
+        }
+        link_ready(&mut b);
+    }
+    assert!((200..1900).contains(&linked), "{linked}");
+    assert_eq!(link_closed(&mut b).reason, CLOSED_BY_DEATH);
+    assert!(deaf.is_dropped());
+}
+
+#[test]
+fn survivors_announce_themselves_to_the_next_daemon() {
+    let daemon = Daemon::start(Settings::default());
+    let (mut a, mut b) = (Client::hello(&daemon.path), Client::hello(&daemon.path));
+    let (one, other) = pair(&mut a, &mut b, QP_RC);
+    let folder = daemon.stop();
+    assert!(a.is_dropped());
+    let daemon = Daemon::start_in(folder, Settings::default());
+    // Somebody new is served at once.
+    let mut new = Client::hello(&daemon.path);
+    create(&mut new, QP_RC);
+    let resumed = |qpn: u32, peer: u32| {
+        let mut client = Client::hello_with(&daemon.path, 1);
+        let keep = CreateQp { qp_type: QP_RC, pd: 1, statistics_slot: 0, qpn };
+        assert_eq!(client.call(keep.into()), QpCreated { qpn, reserved: 0 }.into());
+        let link = ConnectQp { resume: 1, ..connect(qpn, peer, HOME, HOME) };
+        assert!(matches!(client.call(link.into()), Message::Connected(_)));
+        client
+    };
+    let a = resumed(one, other);
+    let mut b = resumed(other, one);
+    assert_eq!(b.next_event(MOMENT), None, "the old link goes on");
+    drop(a);
+    let expected = LinkClosed { qpn: other, peer_qpn: one, reason: CLOSED_BY_DEATH, reserved: 0 };
+    assert_eq!(link_closed(&mut b), expected, "and is watched again");
+}
+
+#[test]
+fn a_place_is_taken_once() {
+    let daemon = Daemon::start(Settings::default());
+    let taken = Place::take(&daemon.path, false);
+    assert!(matches!(taken, Err(StartError::InUse { pid: Some(_), .. })), "{taken:?}");
+    let path = daemon.path.clone();
+    let folder = daemon.stop();
+    assert!(!path.exists());
+    // A socket that a killed daemon left behind.
+    drop(socket::listen(&path, 0o600).unwrap());
+    drop(Place::take(&path, false).unwrap());
+    std::fs::write(&path, "text").unwrap();
+    assert!(matches!(Place::take(&path, false), Err(StartError::NotASocket { .. })));
+    std::fs::remove_dir_all(folder).unwrap();
+}

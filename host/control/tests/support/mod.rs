@@ -1,0 +1,225 @@
+//! A daemon on a thread, and clients that speak the protocol by hand: in this process, or in
+//! another one inside a network namespace.
+#![allow(dead_code)] // each test file uses a part
+
+use omniverb_control::{Journal, Level, Place, Server, Settings};
+use omniverb_session::body::*;
+use omniverb_session::limits::{MESSAGE_BYTES_MAX, STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
+use omniverb_session::{Message, decode, encode};
+use omniverb_sys::event::readable;
+use omniverb_sys::{EventFd, memfd, socket};
+use std::io::{BufRead, BufReader, Write};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+pub mod remote;
+
+pub const AREA_BYTES: u64 = (STATISTICS_SLOTS * STATISTICS_SLOT_BYTES) as u64;
+
+pub struct Daemon {
+    pub path: PathBuf,
+    folder: PathBuf,
+    stop: Arc<EventFd>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+fn unique() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Daemon {
+    pub fn start(settings: Settings) -> Daemon {
+        let folder =
+            std::env::temp_dir().join(format!("omniverb-{}-{}", std::process::id(), unique()));
+        Daemon::start_in(folder, settings)
+    }
+
+    pub fn start_in(folder: PathBuf, settings: Settings) -> Daemon {
+        let path = folder.join("socket");
+        let stop = Arc::new(EventFd::new().unwrap());
+        let (ready, started) = std::sync::mpsc::channel();
+        let (at, stopped) = (path.clone(), stop.clone());
+        let thread = std::thread::spawn(move || {
+            let place = Place::take(&at, false).unwrap();
+            let journal = Journal::new(Level::Warning, false);
+            let mut server = Server::new(place, settings, journal).unwrap();
+            ready.send(()).unwrap();
+            server.run(Some(stopped.as_fd())).unwrap();
+        });
+        started.recv_timeout(Duration::from_secs(10)).unwrap();
+        Daemon { path, folder, stop, thread: Some(thread) }
+    }
+
+    /// Ends the daemon and gives back its folder for another one.
+    pub fn stop(mut self) -> PathBuf {
+        self.stop_thread();
+        std::mem::take(&mut self.folder)
+    }
+
+    fn stop_thread(&mut self) {
+        self.stop.signal();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+
+    pub fn status(&self) -> serde_json::Value {
+        let mut tool = Client::connect(&self.path);
+        let hello = Hello { role: ROLE_TOOL, resume: 0, name: *b"tool\0\0\0\0\0\0\0\0\0\0\0\0" };
+        assert!(matches!(tool.call_with(hello, &[]).0, Message::Welcome(_)));
+        let mut text = Vec::new();
+        tool.send(QueryStatus { reserved: 0 }, &[]);
+        loop {
+            match tool.answer().0 {
+                Message::Status(piece) => {
+                    text.extend(&piece.text[..piece.length as usize]);
+                    if piece.more == 0 {
+                        return serde_json::from_slice(&text).unwrap();
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.stop_thread();
+        if !self.folder.as_os_str().is_empty() {
+            let _ = std::fs::remove_dir_all(&self.folder);
+        }
+    }
+}
+
+pub struct Client {
+    pub calls: OwnedFd,
+    pub events: Option<OwnedFd>,
+    tag: u64,
+}
+
+pub fn area() -> OwnedFd {
+    memfd::create("statistics", AREA_BYTES).unwrap()
+}
+
+impl Client {
+    pub fn connect(path: &Path) -> Client {
+        Client { calls: socket::connect(path).unwrap(), events: None, tag: 0 }
+    }
+
+    pub fn hello(path: &Path) -> Client {
+        Client::hello_with(path, 0)
+    }
+
+    pub fn hello_with(path: &Path, resume: u32) -> Client {
+        let mut client = Client::connect(path);
+        let hello = Hello { role: ROLE_VERBS, resume, name: *b"test client\0\0\0\0\0" };
+        let area = area();
+        let (answer, mut files) = client.call_with(hello, &[area.as_fd()]);
+        assert!(matches!(answer, Message::Welcome(_)), "{answer:?}");
+        assert_eq!(files.len(), 1);
+        client.events = files.pop();
+        client
+    }
+
+    pub fn send(&mut self, message: impl Into<Message>, files: &[BorrowedFd<'_>]) {
+        self.tag += 1;
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = encode(self.tag, &message.into(), &mut bytes);
+        socket::send(self.calls.as_fd(), &bytes[..length], files).unwrap();
+    }
+
+    pub fn answer(&mut self) -> (Message, Vec<OwnedFd>) {
+        assert!(readable(self.calls.as_fd(), Some(Duration::from_secs(10))).unwrap(), "no answer");
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let (length, files) = socket::receive(self.calls.as_fd(), &mut bytes, true).unwrap();
+        assert_ne!(length, 0, "the daemon closed the connection");
+        let (tag, message) = decode(&bytes[..length]).unwrap();
+        assert_eq!(tag, self.tag);
+        (message, files)
+    }
+
+    pub fn call_with(
+        &mut self,
+        message: impl Into<Message>,
+        files: &[BorrowedFd<'_>],
+    ) -> (Message, Vec<OwnedFd>) {
+        self.send(message, files);
+        self.answer()
+    }
+
+    pub fn event(&mut self, wait: Duration) -> Option<(Message, Vec<OwnedFd>)> {
+        let events = self.events.as_ref().unwrap().as_fd();
+        if !readable(events, Some(wait)).unwrap() {
+            return None;
+        }
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let (length, files) = socket::receive(events, &mut bytes, true).unwrap();
+        assert_ne!(length, 0, "the daemon closed the events");
+        Some((decode(&bytes[..length]).unwrap().1, files))
+    }
+
+    /// True once the daemon has closed the connection.
+    pub fn is_dropped(&self) -> bool {
+        readable(self.calls.as_fd(), Some(Duration::from_secs(8))).unwrap()
+            && matches!(
+                socket::receive(self.calls.as_fd(), &mut [0; MESSAGE_BYTES_MAX], true),
+                Ok((0, _)) | Err(_)
+            )
+    }
+}
+
+/// A client, wherever it lives.
+pub trait Speaker {
+    fn call(&mut self, message: Message) -> Message;
+    /// The next event and how many descriptors it brought.
+    fn next_event(&mut self, wait: Duration) -> Option<(Message, usize)>;
+}
+
+impl Speaker for Client {
+    fn call(&mut self, message: Message) -> Message {
+        self.call_with(message, &[]).0
+    }
+
+    fn next_event(&mut self, wait: Duration) -> Option<(Message, usize)> {
+        self.event(wait).map(|(message, files)| (message, files.len()))
+    }
+}
+
+pub const SOON: Duration = Duration::from_secs(5);
+pub const MOMENT: Duration = Duration::from_millis(100);
+
+pub fn create(client: &mut dyn Speaker, qp_type: u32) -> u32 {
+    match client.call(CreateQp { qp_type, pd: 1, statistics_slot: 0, qpn: 0 }.into()) {
+        Message::QpCreated(created) => created.qpn,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub fn gid(ip: &str) -> [u8; 16] {
+    omniverb_tenancy::gid_of(ip.parse::<IpAddr>().unwrap())
+}
+
+pub fn connect(qpn: u32, dest_qpn: u32, from: &str, to: &str) -> ConnectQp {
+    ConnectQp { qpn, dest_qpn, sgid: gid(from), dgid: gid(to), resume: 0, reserved: 0 }
+}
+
+pub fn link_ready(client: &mut dyn Speaker) -> LinkReady {
+    match client.next_event(SOON) {
+        Some((Message::LinkReady(ready), _)) => ready,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub fn link_closed(client: &mut dyn Speaker) -> LinkClosed {
+    match client.next_event(SOON) {
+        Some((Message::LinkClosed(closed), _)) => closed,
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,110 @@
+//! UDP sockets in the calling thread's network namespace, one for each IP version.
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with,
+    sockopt,
+};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Bytes of datagrams that may wait to be read.
+const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
+
+/// One port, on every address of the namespace.
+#[derive(Debug)]
+pub struct Port {
+    number: u16,
+    four: OwnedFd,
+    /// `None` where the kernel has no IPv6.
+    six: Option<OwnedFd>,
+}
+
+fn socket(family: AddressFamily) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
+    sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES)?;
+    Ok(socket)
+}
+
+impl Port {
+    /// Opens port `number` for IPv4 and, where there is any, IPv6.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` if somebody else in the namespace has it.
+    pub fn open(number: u16) -> io::Result<Port> {
+        let four = socket(AddressFamily::INET)?;
+        bind(&four, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, number))?;
+        let six = match socket(AddressFamily::INET6) {
+            Ok(six) => {
+                sockopt::set_ipv6_v6only(&six, true)?;
+                match bind(&six, &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, number, 0, 0)) {
+                    Ok(()) => Some(six),
+                    Err(Errno::ADDRNOTAVAIL) => None,
+                    Err(errno) => return Err(errno.into()),
+                }
+            }
+            Err(_) => None,
+        };
+        Ok(Port { number, four, six })
+    }
+
+    /// The sockets, for watching.
+    pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(self.four.as_fd()).chain(self.six.as_ref().map(AsFd::as_fd))
+    }
+
+    /// Sends to the same port of `to`, through `interface` if the address is link-local.
+    ///
+    /// # Errors
+    /// `ENETUNREACH`, `EPERM` (a packet filter) and the like; `EAFNOSUPPORT` without IPv6.
+    pub fn send(&self, bytes: &[u8], to: IpAddr, interface: u32) -> io::Result<()> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match to {
+            IpAddr::V4(ip) => {
+                sendto(&self.four, bytes, flags, &SocketAddrV4::new(ip, self.number))?
+            }
+            IpAddr::V6(ip) => {
+                let six = self.six.as_ref().ok_or(Errno::AFNOSUPPORT)?;
+                sendto(six, bytes, flags, &SocketAddrV6::new(ip, self.number, 0, interface))?
+            }
+        };
+        Ok(())
+    }
+
+    /// The next datagram of any socket, cut to `buffer`; `None` if there is none.
+    pub fn receive(&self, buffer: &mut [u8]) -> Option<usize> {
+        self.sockets().find_map(|socket| {
+            let (length, _) = recv(socket, &mut *buffer, RecvFlags::DONTWAIT).ok()?;
+            Some(length)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_datagram_to_ourselves() {
+        // Any free port: the kernel's choice is not available to a port that both versions share.
+        let port = (40_000..41_000).find_map(|number| Port::open(number).ok()).unwrap();
+        assert!(Port::open(port.number).is_err(), "taken");
+        for home in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
+            if port.six.is_none() && home.is_ipv6() {
+                continue;
+            }
+            assert_eq!(port.receive(&mut [0; 8]), None);
+            port.send(b"hello", home, 0).unwrap();
+            let arrived = |socket| {
+                let second = std::time::Duration::from_millis(500);
+                crate::event::readable(socket, Some(second)).unwrap()
+            };
+            assert!(port.sockets().any(arrived));
+            let mut buffer = [0; 8];
+            assert_eq!(port.receive(&mut buffer), Some(5));
+            assert_eq!(&buffer[..5], b"hello");
+        }
+    }
+}
