@@ -36,6 +36,14 @@ def _random_deaths(times, seed):
     return run
 
 
+def _hostile_peers(times, seed):
+    def run(pair):
+        before = _settled(pair)
+        print(pair.server.run("/opt/programs/hostile", "peer", times, seed, limit=60 + 2 * times))
+        _returns_to(pair, before)
+    return run
+
+
 def _one_side_of(program, side, *options):
     """kill -9 of one side of a perftest run; the other must end by itself, soon."""
     def run(pair):
@@ -139,7 +147,9 @@ def groups():
     """In containers, and the random deaths also as an ordinary user."""
     cases = [Case("deaths.random_200", _random_deaths(200, 1), 300),
              Case("deaths.random_2000", _random_deaths(2000, 2), 2500, slow=True),
-             Case("deaths.container_deleted", _whole_container)]
+             Case("deaths.container_deleted", _whole_container),
+             Case("hostile.peers_50", _hostile_peers(50, 1), 200),
+             Case("hostile.peers_500", _hostile_peers(500, 2), 1200, slow=True)]
     for program in ("ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_write_lat", "ib_atomic_bw"):
         cases += [Case(f"deaths.{program}_{side}", _one_side_of(program, side), 80)
                   for side in ("server", "client")]

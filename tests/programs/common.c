@@ -1,5 +1,4 @@
 /* See common.h. */
-#define _GNU_SOURCE /* basename */
 #include "common.h"
 
 #include <arpa/inet.h>

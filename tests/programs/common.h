@@ -3,6 +3,10 @@
 #ifndef COMMON_H
 #define COMMON_H
 
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
 #include <errno.h>
 #include <infiniband/verbs.h>
 #include <inttypes.h>
