@@ -277,7 +277,7 @@ static void survive(uint64_t number)
             which[wc[k].wr_id >> 1]--;
         }
         round_trip(++word);
-        if (now_ns() - started > 1000000000)
+        if (!gone && now_ns() - started > 1000000000)
             kill(pid, SIGKILL); /* it has hurt itself */
         if (!gone && waitpid(pid, NULL, WNOHANG) == pid) {
             gone = true;
