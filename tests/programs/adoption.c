@@ -1,6 +1,6 @@
 /* Registering memory for remote access may move its pages. Threads keep writing to the buffer, to
  * its first and last page beside it and to small heap objects nearby, while it is registered, used
- * by a peer and deregistered again and again: no store may ever be lost. Arguments: cycles, seed. */
+ * by a peer and deregistered again and again: no store may be lost. Arguments: cycles, seed. */
 #include "common.h"
 
 #include <pthread.h>
