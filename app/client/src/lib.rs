@@ -1,1 +1,186 @@
-//! What runs inside an application: daemon session, progress thread, grants.
+//! What runs inside an application besides the device itself: the session with `omniverbd`, the
+//! progress thread, memory keys and page grants.
+//!
+//! In: control verbs from the C edge (`app/ibverbs`). Out: daemon calls, and device objects that
+//! then work without either. There is one [`Client`] per process, made when the program first
+//! asks for devices; nothing runs or is open before that.
+
+mod daemon;
+mod doorbell;
+mod events;
+mod fork;
+mod host;
+mod keys;
+mod link;
+pub mod notify;
+mod objects;
+mod progress;
+mod resume;
+mod session;
+mod statistics;
+mod window;
+
+use omniverb_device::{AsyncEvent, Shared};
+pub use omniverb_session::body::GidEntry;
+use omniverb_session::body::QueryGids;
+use omniverb_session::{Message, SOCKET_VARIABLE};
+use session::Session;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
+
+pub use notify::Notifier;
+
+pub use objects::{Connection, QpSpec};
+
+/// Facts about the vNIC, from the daemon.
+#[derive(Clone, Copy, Debug)]
+pub struct VirtualNic {
+    /// Network byte order.
+    pub node_guid: [u8; 8],
+    /// Quota.
+    pub qp_max: u32,
+    /// Quota.
+    pub mr_max: u32,
+    /// Quota.
+    pub link_max: u32,
+}
+
+/// This process's side of everything.
+pub struct Client {
+    /// The device.
+    pub shared: Arc<Shared>,
+    session: Session,
+    nic: RwLock<VirtualNic>,
+    statistics: statistics::Area,
+    qps: Mutex<HashMap<u32, objects::QpRecord>>,
+    keys: Mutex<keys::Keys>,
+    bells: Mutex<HashMap<u64, doorbell::BellRecord>>,
+    progress: Arc<progress::Progress>,
+    generation: u64,
+}
+
+/// Where asynchronous events go: the event's kind and the object's cookie.
+pub type AsyncEventSink = fn(AsyncEvent, usize);
+
+static SINK: OnceLock<AsyncEventSink> = OnceLock::new();
+static CLIENT: Mutex<Option<Arc<Client>>> = Mutex::new(None);
+
+/// Names the receiver of asynchronous events, once.
+pub fn on_async_event(sink: AsyncEventSink) {
+    let _ = SINK.set(sink);
+}
+
+/// Why there is no device.
+#[derive(Debug)]
+pub enum NoDevice {
+    /// No daemon answers at this path.
+    NoDaemon(String, i32),
+    /// The daemon refused: errno.
+    Refused(String, i32),
+    /// This process ran out of something: errno.
+    Resources(i32),
+}
+
+impl std::fmt::Display for NoDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text = |errno: &i32| std::io::Error::from_raw_os_error(*errno);
+        match self {
+            NoDevice::NoDaemon(path, errno) => write!(
+                f,
+                "omniverb: no daemon at {path} ({}); start omniverbd, or run the program with \
+                 'omniverb run' (see also {SOCKET_VARIABLE})",
+                text(errno)
+            ),
+            NoDevice::Refused(path, errno) => {
+                write!(f, "omniverb: the daemon at {path} refuses this process ({})", text(errno))
+            }
+            NoDevice::Resources(errno) => {
+                write!(f, "omniverb: cannot set up a session ({})", text(errno))
+            }
+        }
+    }
+}
+
+impl Client {
+    /// The process's client; connects on first use.
+    ///
+    /// # Errors
+    /// [`NoDevice`].
+    pub fn get() -> Result<Arc<Client>, NoDevice> {
+        fork::install();
+        let mut slot = lock(&CLIENT);
+        if let Some(client) = &*slot
+            && client.is_ours()
+        {
+            return Ok(client.clone());
+        }
+        let client = Client::connect()?;
+        *slot = Some(client.clone());
+        Ok(client)
+    }
+
+    fn connect() -> Result<Arc<Client>, NoDevice> {
+        let area = statistics::Area::new().map_err(NoDevice::Resources)?;
+        let (session, nic) = Session::connect(area.file())?;
+        let progress = progress::Progress::new().map_err(NoDevice::Resources)?;
+        Ok(Arc::new_cyclic(|me| Client {
+            shared: Shared::new(Box::new(host::ProcessHost::new(me.clone(), progress.clone()))),
+            session,
+            nic: RwLock::new(nic),
+            statistics: area,
+            qps: Mutex::default(),
+            keys: Mutex::default(),
+            bells: Mutex::default(),
+            progress,
+            generation: fork::generation(),
+        }))
+    }
+
+    /// False in a child that was forked after this client was made: the session, the links and
+    /// the device belong to the parent.
+    #[inline]
+    pub fn is_ours(&self) -> bool {
+        self.generation == fork::generation()
+    }
+
+    /// Facts about the vNIC.
+    pub fn nic(&self) -> VirtualNic {
+        *self.nic.read().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// The GID table as it is now.
+    ///
+    /// # Errors
+    /// errno.
+    pub fn gids(&self) -> Result<Vec<GidEntry>, i32> {
+        match self.call(&QueryGids { reserved: 0 }.into())? {
+            Message::Gids(gids) => {
+                let count = (gids.count as usize).min(gids.entries.len());
+                Ok(gids.entries[..count].to_vec())
+            }
+            _ => Err(libc::EPROTO),
+        }
+    }
+
+    /// Asks the daemon; reconnects if it was restarted.
+    fn call(&self, message: &Message) -> Result<Message, i32> {
+        if !self.is_ours() {
+            return Err(libc::EIO);
+        }
+        match self.session.call(message) {
+            Err(errno) if session::is_lost(errno) => {
+                self.reconnect()?;
+                self.session.call(message)
+            }
+            answer => answer,
+        }
+    }
+}
+
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+pub(crate) fn errno_of(error: &std::io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}

@@ -226,19 +226,19 @@ impl Qp {
         lock(&self.inner).post_send(self, work)
     }
 
-    /// Posts several sends under one lock. On an error, how many were posted before it.
+    /// Posts several sends under one lock: all or none.
     ///
     /// # Errors
-    /// As [`Self::post_send`].
-    pub fn post_sends<'w>(
-        &self,
-        works: impl Iterator<Item = SendWork<'w>>,
-    ) -> Result<(), (usize, PostError)> {
+    /// As [`Self::post_send`]; nothing was posted.
+    pub fn post_all(&self, works: &[SendWork<'_>]) -> Result<(), PostError> {
         let mut inner = lock(&self.inner);
-        for (index, work) in works.enumerate() {
-            inner.post_send(self, &work).map_err(|error| (index, error))?;
+        for work in works {
+            inner.check(self, work)?;
         }
-        Ok(())
+        if inner.room(self) < works.len() as u64 {
+            return Err(PostError::Full);
+        }
+        works.iter().try_for_each(|work| inner.post_send(self, work))
     }
 
     /// Posts a receive.

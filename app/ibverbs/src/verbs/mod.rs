@@ -1,3 +1,22 @@
 //! Verbs that need the device: one file per kind of object.
+//!
+//! Every object that C sees is the head of a *shell*: the C struct first, our own state behind it.
+//! A shell lives from its create verb to its destroy verb; in between, the C pointer is the shell.
 
+pub mod address;
+pub mod channel;
+pub mod context;
+pub mod cq;
+pub mod cq_ex;
 pub mod device;
+pub mod event;
+pub mod gid;
+pub mod limits;
+pub mod memory;
+pub mod post;
+pub mod qp;
+pub mod qp_attr;
+pub mod qp_ex;
+pub mod query;
+pub mod srq;
+mod wait;

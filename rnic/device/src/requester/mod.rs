@@ -136,28 +136,40 @@ fn opcode_is_valid(kind: u32, code: u32) -> bool {
 }
 
 impl Inner {
-    /// Checks a work request and starts it, or queues it.
+    /// Checks what can be checked before a request is queued; returns its length.
     #[inline(always)]
-    pub(crate) fn post_send(&mut self, qp: &Qp, work: &SendWork<'_>) -> Result<(), PostError> {
+    pub(crate) fn check(&self, qp: &Qp, work: &SendWork<'_>) -> Result<u64, PostError> {
         if !matches!(self.state, State::Rts | State::Sqd | State::Sqe | State::Err)
             || !opcode_is_valid(qp.kind, work.opcode)
             || (qp.kind == qp_type::UD) != work.destination.is_some()
         {
             return Err(PostError::Invalid);
         }
-        let length = match work.data {
-            Data::Gather(list) if list.len() <= qp.caps.send_sge_max as usize => total(list),
+        match work.data {
+            Data::Gather(list) if list.len() <= qp.caps.send_sge_max as usize => Ok(total(list)),
             Data::Inline(parts) => {
                 let length: usize = parts.iter().map(UserMemory::len).sum();
                 if length > qp.caps.inline_max as usize {
                     return Err(PostError::Invalid);
                 }
-                length as u64
+                Ok(length as u64)
             }
-            Data::Gather(_) => return Err(PostError::Invalid),
-        };
+            Data::Gather(_) => Err(PostError::Invalid),
+        }
+    }
+
+    /// How many more sends fit.
+    #[inline(always)]
+    pub(crate) fn room(&self, qp: &Qp) -> u64 {
         let released = qp.shared.released(qp.slot).sends.load(Ordering::Acquire);
-        if self.posted - released >= u64::from(qp.caps.send_max) {
+        u64::from(qp.caps.send_max).saturating_sub(self.posted - released)
+    }
+
+    /// Checks a work request and starts it, or queues it.
+    #[inline(always)]
+    pub(crate) fn post_send(&mut self, qp: &Qp, work: &SendWork<'_>) -> Result<(), PostError> {
+        let length = self.check(qp, work)?;
+        if self.room(qp) == 0 {
             return Err(PostError::Full);
         }
         self.posted += 1;

@@ -1,0 +1,64 @@
+//! What the daemon tells by itself. Read by the progress thread.
+
+use crate::{Client, lock};
+use omniverb_device::Qp;
+use omniverb_session::body::CLOSED_BY_DEATH;
+use omniverb_session::limits::MESSAGE_BYTES_MAX;
+use omniverb_session::{Message, decode, encode};
+use omniverb_sys::socket;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+impl Client {
+    pub(crate) fn qp(&self, qpn: u32) -> Option<Arc<Qp>> {
+        lock(&self.qps).get(&qpn).map(|record| record.qp.clone())
+    }
+
+    /// Takes all events there are.
+    pub(crate) fn take_events(&self) {
+        let Some(events) = self.session.events() else { return };
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        loop {
+            match socket::receive(events.as_fd(), &mut bytes, false) {
+                Ok((0, _)) => return self.session.lost_events(&events),
+                Ok((length, files)) => {
+                    if let Ok((_, message)) = decode(&bytes[..length]) {
+                        self.take_event(events.as_fd(), message, files);
+                    }
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(_) => return self.session.lost_events(&events),
+            }
+        }
+    }
+
+    fn take_event(&self, events: BorrowedFd<'_>, message: Message, files: Vec<OwnedFd>) {
+        match message {
+            Message::LinkReady(ready) => {
+                // A link that cannot be attached is as good as a peer that never answers.
+                let _ = self.link_ready(&ready, files);
+            }
+            Message::LinkClosed(closed) => {
+                if let Some(qp) = self.qp(closed.qpn) {
+                    match closed.reason {
+                        CLOSED_BY_DEATH => qp.peer_died(closed.peer_qpn),
+                        _ => qp.peer_closed(closed.peer_qpn),
+                    }
+                }
+            }
+            Message::BellClosed(closed) => self.bell_closed(closed.bell),
+            Message::Adopt(adopt) => {
+                let (answer, file) = self.adopt(&adopt);
+                let mut bytes = [0; MESSAGE_BYTES_MAX];
+                let length = encode(0, &answer.into(), &mut bytes);
+                let files: Vec<BorrowedFd<'_>> = file.iter().map(AsFd::as_fd).collect();
+                let _ = socket::send(events, &bytes[..length], &files);
+            }
+            Message::Granted(granted) => {
+                let _ = self.granted(&granted, files);
+            }
+            // Denied: the QP stays with mediated operations, which it uses already.
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! What the device asks of the world: answered without blocking, the rest is left to the progress
+//! thread.
+
+use crate::progress::{Errand, Progress};
+use crate::{Client, SINK};
+use omniverb_device::work::Destination;
+use omniverb_device::{AsyncEvent, Host};
+use std::sync::{Arc, Weak};
+
+pub(crate) struct ProcessHost {
+    client: Weak<Client>,
+    progress: Arc<Progress>,
+}
+
+impl ProcessHost {
+    pub(crate) fn new(client: Weak<Client>, progress: Arc<Progress>) -> Self {
+        Self { client, progress }
+    }
+}
+
+impl Host for ProcessHost {
+    fn now(&self) -> u64 {
+        omniverb_sys::clock::now()
+    }
+
+    fn attend(&self) {
+        self.progress.attend();
+    }
+
+    fn armed(&self) {
+        if let Some(client) = self.client.upgrade() {
+            for bell in client.shared.bells.all().iter() {
+                if !bell.page.wants_kick() {
+                    bell.page.want_kick();
+                }
+            }
+        }
+    }
+
+    fn request_grant(&self, qpn: u32, peer_qpn: u32, rkey: u32) {
+        self.progress.run(Errand::Grant { qpn, peer_qpn, rkey });
+    }
+
+    fn request_datagram_link(&self, qpn: u32, destination: Destination) {
+        self.progress.run(Errand::DatagramLink { qpn, destination });
+    }
+
+    fn invalidated(&self, rkey: u32) {
+        self.progress.run(Errand::Invalidated { rkey });
+    }
+
+    fn async_event(&self, event: AsyncEvent, cookie: usize) {
+        if let Some(sink) = SINK.get() {
+            sink(event, cookie);
+        }
+    }
+}

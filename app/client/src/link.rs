@@ -1,0 +1,103 @@
+//! Attaching links that the daemon made.
+
+use crate::doorbell::{BellRecord, PeerBell};
+use crate::{Client, errno_of, lock, window};
+use omniverb_device::poller::Bell;
+use omniverb_device::{Peer, Qp};
+use omniverb_link::{Endpoint, EndpointParts, layout};
+use omniverb_ring::BellPage;
+use omniverb_session::body::LinkReady;
+use omniverb_sys::mapping::Access;
+use omniverb_sys::memfd;
+use omniverb_sys::wake::WakeEnd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// Most bytes of one ring that we map at a daemon's word.
+const RING_BYTES_MAX: u32 = 64 << 20;
+const BELL_BYTES: usize = 2 * omniverb_ring::bell::PAGE_BYTES;
+
+impl Client {
+    /// A link is there.
+    pub(crate) fn link_ready(&self, ready: &LinkReady, files: Vec<OwnedFd>) -> Result<(), i32> {
+        let mut files = files.into_iter();
+        let memory = files.next().ok_or(libc::EPROTO)?;
+        if ready.bell_new != 0 {
+            self.add_bell(ready, files)?;
+        }
+        let (bell, doorbell) = {
+            let bells = lock(&self.bells);
+            let record = bells.get(&ready.bell).ok_or(libc::EPROTO)?;
+            (record.bell.clone(), record.peer.clone())
+        };
+        if ready.request_bytes > RING_BYTES_MAX || ready.response_bytes > RING_BYTES_MAX {
+            return Err(libc::EPROTO);
+        }
+        let (request_bytes, response_bytes) =
+            (ready.request_bytes as usize, ready.response_bytes as usize);
+        let bytes = layout::link_bytes(request_bytes, response_bytes);
+        memfd::verify(memory.as_fd(), bytes as u64).map_err(|_| libc::EPROTO)?;
+        let parts = EndpointParts {
+            memory: window::map(memory.as_fd(), bytes, Access::ReadWrite)
+                .map_err(|e| errno_of(&e))?,
+            side: ready.side as usize,
+            request_bytes,
+            response_bytes,
+            doorbell,
+            peer_slot: ready.peer_slot,
+        };
+        let mut endpoint = Endpoint::new(parts).ok_or(libc::EPROTO)?;
+        let Some(qp) = self.qp(ready.qpn) else {
+            endpoint.close();
+            return Err(libc::ENOENT);
+        };
+        let peer = Peer { qpn: ready.peer_qpn, dgid: ready.dgid, sgid: ready.sgid };
+        self.bind(&qp, &bell, peer, endpoint, ready.local_slot);
+        Ok(())
+    }
+
+    fn bind(&self, qp: &Arc<Qp>, bell: &Arc<Bell>, peer: Peer, endpoint: Endpoint, slot: u32) {
+        if let Some(index) = qp.attach(peer, endpoint) {
+            bell.bind(slot, qp, index);
+            // News that came before the bit had a meaning.
+            qp.pump();
+        }
+    }
+
+    fn add_bell(
+        &self,
+        ready: &LinkReady,
+        mut files: impl Iterator<Item = OwnedFd>,
+    ) -> Result<(), i32> {
+        let mut next = || files.next().ok_or(libc::EPROTO);
+        let (memory, ours, theirs) = (next()?, WakeEnd::from(next()?), WakeEnd::from(next()?));
+        memfd::verify(memory.as_fd(), BELL_BYTES as u64).map_err(|_| libc::EPROTO)?;
+        let memory =
+            window::map(memory.as_fd(), BELL_BYTES, Access::ReadWrite).map_err(|e| errno_of(&e))?;
+        let page = |side: u32| {
+            let bytes = BELL_BYTES / 2;
+            memory.part(side as usize * bytes, bytes).map(BellPage::new).ok_or(libc::EPROTO)
+        };
+        let peer_side =
+            if ready.loopback != 0 { ready.bell_side } else { ready.bell_side ^ 1 };
+        let bell = Bell::new(page(ready.bell_side)?);
+        let peer = PeerBell::new(page(peer_side)?, theirs);
+        let wake = Arc::new(ours);
+        self.progress
+            .poller
+            .add(&*wake, wake.as_fd().as_raw_fd() as u64)
+            .map_err(|e| errno_of(&e))?;
+        bell.page.want_kick();
+        self.shared.bells.add(bell.clone());
+        lock(&self.bells).insert(ready.bell, BellRecord { bell, peer, wake });
+        Ok(())
+    }
+
+    /// The peer process of a bell is gone.
+    pub(crate) fn bell_closed(&self, bell: u64) {
+        if let Some(record) = lock(&self.bells).remove(&bell) {
+            let _ = self.progress.poller.remove(&*record.wake);
+            self.shared.bells.remove(&record.bell);
+        }
+    }
+}

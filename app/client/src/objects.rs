@@ -1,0 +1,174 @@
+//! Queue pairs as the daemon knows them.
+
+use crate::{Client, lock};
+use omniverb_device::attributes::State;
+use omniverb_device::work::Destination;
+use omniverb_device::{Cq, PostError, Qp, QpAttributes, QpInit, QpMask, Srq, qp_type};
+use omniverb_session::Message;
+use omniverb_session::body::{ConnectQp, CreateQp, DestroyQp, DisconnectQp, QpCreated};
+use std::sync::Arc;
+
+/// What a queue pair is made of; limits have been checked.
+#[allow(missing_docs)] // as in struct ibv_qp_init_attr
+pub struct QpSpec {
+    pub kind: u32,
+    pub pd: u32,
+    pub send_cq: Arc<Cq>,
+    pub recv_cq: Arc<Cq>,
+    pub srq: Option<Arc<Srq>>,
+    pub send_max: u32,
+    pub recv_max: u32,
+    pub send_sge_max: u32,
+    pub recv_sge_max: u32,
+    pub inline_max: u32,
+    pub signal_all: bool,
+}
+
+/// Whom a QP is to be connected with.
+#[derive(Clone, Copy, Debug)]
+pub struct Connection {
+    /// The peer's GID.
+    pub dgid: [u8; 16],
+    /// Our own.
+    pub sgid: [u8; 16],
+    /// The peer's QP.
+    pub dest_qpn: u32,
+}
+
+/// What must be announced to a daemon that was restarted.
+pub(crate) struct QpRecord {
+    pub(crate) qp: Arc<Qp>,
+    pub(crate) statistics_slot: u32,
+    pub(crate) connection: Option<Connection>,
+}
+
+impl Client {
+    /// Makes a queue pair.
+    ///
+    /// # Errors
+    /// errno: `ENOMEM` over a quota.
+    pub fn create_qp(&self, spec: QpSpec) -> Result<Arc<Qp>, i32> {
+        let (slot, statistics) = self.statistics.take().ok_or(libc::ENOMEM)?;
+        let made = self.number_qp(&spec, slot).and_then(|number| {
+            let init = QpInit {
+                kind: spec.kind,
+                number,
+                pd: spec.pd,
+                send_cq: spec.send_cq,
+                recv_cq: spec.recv_cq,
+                srq: spec.srq,
+                send_max: spec.send_max,
+                recv_max: spec.recv_max,
+                send_sge_max: spec.send_sge_max,
+                recv_sge_max: spec.recv_sge_max,
+                inline_max: spec.inline_max,
+                signal_all: spec.signal_all,
+                statistics,
+            };
+            let qp = Qp::new(&self.shared, init);
+            if qp.is_none() {
+                let _ = self.call(&DestroyQp { qpn: number, reserved: 0 }.into());
+            }
+            qp.ok_or(libc::ENOMEM)
+        });
+        match &made {
+            Ok(qp) => {
+                let record = QpRecord { qp: qp.clone(), statistics_slot: slot, connection: None };
+                lock(&self.qps).insert(qp.number, record);
+            }
+            Err(_) => self.statistics.give(slot),
+        }
+        made
+    }
+
+    fn number_qp(&self, spec: &QpSpec, statistics_slot: u32) -> Result<u32, i32> {
+        let ask = CreateQp { qp_type: spec.kind, pd: spec.pd, statistics_slot, qpn: 0 };
+        match self.call(&ask.into())? {
+            Message::QpCreated(QpCreated { qpn, .. }) => Ok(qpn),
+            _ => Err(libc::EPROTO),
+        }
+    }
+
+    /// Changes a queue pair; connects and disconnects it as its state demands.
+    ///
+    /// # Errors
+    /// errno.
+    pub fn modify_qp(
+        self: &Arc<Self>,
+        qp: &Arc<Qp>,
+        mask: QpMask,
+        to: State,
+        attributes: &QpAttributes,
+        current: Option<State>,
+        connection: Option<Connection>,
+    ) -> Result<(), i32> {
+        if !self.is_ours() {
+            return Err(libc::EIO);
+        }
+        let (from, before) = qp.query();
+        qp.modify(mask, to, attributes, current).map_err(|error| match error {
+            PostError::Invalid => libc::EINVAL,
+            PostError::Full => libc::ENOMEM,
+        })?;
+        let lost = before.access_flags & !attributes.access_flags;
+        if mask.contains(QpMask::ACCESS_FLAGS) && from != State::Reset && lost != 0 {
+            self.revoke_all();
+        }
+        match to {
+            State::Rtr => {
+                self.progress.start(self)?;
+                if let Some(connection) = connection.filter(|_| qp.kind != qp_type::UD) {
+                    self.connect_qp(qp, connection)?;
+                }
+            }
+            State::Reset => {
+                let connected = {
+                    let mut qps = lock(&self.qps);
+                    let record = qps.get_mut(&qp.number);
+                    record.is_some_and(|record| record.connection.take().is_some())
+                };
+                if connected || qp.kind == qp_type::UD {
+                    // A daemon that is gone has forgotten the link anyway.
+                    let _ = self.call(&DisconnectQp { qpn: qp.number, peer_qpn: 0 }.into());
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn connect_qp(&self, qp: &Qp, connection: Connection) -> Result<(), i32> {
+        if let Some(record) = lock(&self.qps).get_mut(&qp.number) {
+            record.connection = Some(connection);
+        }
+        self.call(&connect_message(qp.number, &connection, false))?;
+        Ok(())
+    }
+
+    pub(crate) fn request_datagram_link(&self, qpn: u32, destination: Destination) {
+        let Some(qp) = self.qp(qpn) else { return };
+        let Destination { dgid, sgid, qpn: dest_qpn } = destination;
+        let connection = Connection { dgid, sgid, dest_qpn };
+        if self.call(&connect_message(qpn, &connection, false)).is_err() {
+            qp.unreachable(destination);
+        }
+    }
+
+    /// Destroys a queue pair.
+    pub fn destroy_qp(&self, qp: &Arc<Qp>) {
+        if !self.is_ours() {
+            return;
+        }
+        qp.destroy();
+        let record = lock(&self.qps).remove(&qp.number);
+        let _ = self.call(&DestroyQp { qpn: qp.number, reserved: 0 }.into());
+        if let Some(record) = record {
+            self.statistics.give(record.statistics_slot);
+        }
+    }
+}
+
+pub(crate) fn connect_message(qpn: u32, connection: &Connection, resume: bool) -> Message {
+    let Connection { dgid, sgid, dest_qpn } = *connection;
+    ConnectQp { qpn, dest_qpn, sgid, dgid, resume: u32::from(resume), reserved: 0 }.into()
+}

@@ -1,0 +1,223 @@
+//! The progress thread.
+//!
+//! It sleeps until a peer kicks, the daemon tells something, or a timer is due. After any activity
+//! it takes a turn every millisecond; after a quiet one it asks for kicks again, and after another
+//! one, by which time nobody can have missed that, it sleeps without a limit.
+// UNSAFETY: blocks signals for the new thread, which only the C library's mask calls can do.
+#![expect(unsafe_code)]
+
+use crate::{Client, errno_of, lock};
+use omniverb_device::work::Destination;
+use omniverb_sys::clock;
+use omniverb_sys::epoll::Poller;
+use omniverb_sys::event::EventFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+/// How long to wait between turns while there is activity.
+const TICK: Duration = Duration::from_millis(1);
+/// How often to look for a daemon that went away.
+const RECONNECT: Duration = Duration::from_millis(100);
+
+const WAKE: u64 = u64::MAX;
+const EVENTS: u64 = u64::MAX - 1;
+
+/// Something that must not be done on the data path.
+pub(crate) enum Errand {
+    Grant { qpn: u32, peer_qpn: u32, rkey: u32 },
+    DatagramLink { qpn: u32, destination: Destination },
+    Invalidated { rkey: u32 },
+}
+
+/// What others share with the thread.
+pub(crate) struct Progress {
+    wake: EventFd,
+    pub(crate) poller: Poller,
+    started: AtomicBool,
+    asleep: AtomicBool,
+    errands: Mutex<Vec<Errand>>,
+    /// The events socket that is in the poller.
+    listening: Mutex<Option<Arc<OwnedFd>>>,
+}
+
+impl Progress {
+    pub(crate) fn new() -> Result<Arc<Progress>, i32> {
+        let progress = Progress {
+            wake: EventFd::new().map_err(|e| errno_of(&e))?,
+            poller: Poller::new().map_err(|e| errno_of(&e))?,
+            started: AtomicBool::new(false),
+            asleep: AtomicBool::new(false),
+            errands: Mutex::default(),
+            listening: Mutex::default(),
+        };
+        progress.poller.add(&progress.wake, WAKE).map_err(|e| errno_of(&e))?;
+        Ok(Arc::new(progress))
+    }
+
+    /// Makes the thread take a turn soon.
+    pub(crate) fn attend(&self) {
+        if self.asleep.swap(false, Ordering::SeqCst) {
+            self.wake.signal();
+        }
+    }
+
+    /// Leaves an errand to the thread.
+    pub(crate) fn run(&self, errand: Errand) {
+        lock(&self.errands).push(errand);
+        // Also when it is awake: an errand should not wait for the next tick.
+        self.asleep.store(false, Ordering::SeqCst);
+        self.wake.signal();
+    }
+
+    /// Starts the thread, if it does not run.
+    pub(crate) fn start(&self, client: &Arc<Client>) -> Result<(), i32> {
+        if self.started.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let weak = Arc::downgrade(client);
+        let masked = Masked::new();
+        let spawned = std::thread::Builder::new()
+            .name("omniverb".into())
+            .stack_size(256 << 10)
+            .spawn(move || run(&weak));
+        drop(masked);
+        spawned.map(drop).map_err(|error| {
+            self.started.store(false, Ordering::Release);
+            errno_of(&error)
+        })
+    }
+
+    /// Listens to the daemon's present events socket.
+    fn listen(&self, client: &Client) -> bool {
+        let events = client.session.events();
+        let mut listening = lock(&self.listening);
+        let same = match (&*listening, &events) {
+            (Some(old), Some(new)) => Arc::ptr_eq(old, new),
+            (None, None) => true,
+            _ => false,
+        };
+        if !same {
+            if let Some(old) = listening.take() {
+                let _ = self.poller.remove(&*old);
+            }
+            if let Some(new) = &events
+                && self.poller.add(&**new, EVENTS).is_ok()
+            {
+                *listening = Some(new.clone());
+            }
+        }
+        events.is_some()
+    }
+}
+
+/// All signals blocked while it lives: a thread started meanwhile takes none of the application's.
+struct Masked(libc::sigset_t);
+
+impl Masked {
+    fn new() -> Masked {
+        // SAFETY: both sets are plain memory that the calls fill in; blocking signals for a
+        // moment has no other effect.
+        unsafe {
+            let mut all = std::mem::zeroed();
+            let mut old = std::mem::zeroed();
+            libc::sigfillset(&mut all);
+            libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut old);
+            Masked(old)
+        }
+    }
+}
+
+impl Drop for Masked {
+    fn drop(&mut self) {
+        // SAFETY: restores the set that `new` saved.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
+    }
+}
+
+fn run(client: &Weak<Client>) {
+    let (mut quiet, mut deadline) = (0, None);
+    let mut ready = Vec::new();
+    let mut reconnect_at = 0;
+    loop {
+        let Some(client) = client.upgrade() else { return };
+        let progress = client.progress.clone();
+        let connected = progress.listen(&client);
+        let mut timeout = match (quiet, deadline) {
+            (0 | 1, _) => Some(TICK),
+            (_, None) => None,
+            (_, Some(due)) => Some(Duration::from_nanos(due_in(due)).max(TICK)),
+        };
+        if !connected {
+            timeout = Some(timeout.map_or(RECONNECT, |timeout| timeout.min(RECONNECT)));
+        }
+        if quiet >= 2 {
+            progress.asleep.store(true, Ordering::SeqCst);
+            // Whoever came before that saw an awake thread and left it to this turn.
+            let turn = client.shared.progress();
+            if turn.busy {
+                progress.asleep.store(false, Ordering::SeqCst);
+                quiet = 0;
+                timeout = Some(TICK);
+            }
+        }
+        ready.clear();
+        // The client is not kept alive by its own sleeping thread... but contexts never go away
+        // while the process lives, so holding it costs nothing.
+        if progress.poller.wait(timeout, &mut ready).is_err() {
+            continue;
+        }
+        progress.asleep.store(false, Ordering::SeqCst);
+        let mut active = !ready.is_empty();
+        for token in &ready {
+            match *token {
+                WAKE => drop(progress.wake.take()),
+                EVENTS => client.take_events(),
+                bell => client.bell_rang(bell),
+            }
+        }
+        active |= client.run_errands();
+        let turn = client.shared.progress();
+        deadline = turn.deadline;
+        quiet = if active || turn.busy { 0 } else { quiet + 1 };
+        if quiet == 1 {
+            client.shared.bells.all().iter().for_each(|bell| bell.page.want_kick());
+        }
+        if !connected && clock::now() >= reconnect_at {
+            reconnect_at = clock::now() + RECONNECT.as_nanos() as u64;
+            let _ = client.reconnect();
+        }
+    }
+}
+
+fn due_in(due: u64) -> u64 {
+    due.saturating_sub(clock::now())
+}
+
+impl Client {
+    fn run_errands(&self) -> bool {
+        let errands = std::mem::take(&mut *lock(&self.progress.errands));
+        let any = !errands.is_empty();
+        for errand in errands {
+            match errand {
+                Errand::Grant { qpn, peer_qpn, rkey } => self.request_grant(qpn, peer_qpn, rkey),
+                Errand::DatagramLink { qpn, destination } => {
+                    self.request_datagram_link(qpn, destination);
+                }
+                Errand::Invalidated { rkey } => self.revoke(rkey),
+            }
+        }
+        any
+    }
+
+    fn bell_rang(&self, token: u64) {
+        let wake = {
+            let bells = lock(&self.bells);
+            bells.values().find(|r| r.wake.as_fd().as_raw_fd() as u64 == token).map(|r| r.wake.clone())
+        };
+        if let Some(wake) = wake {
+            wake.take();
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! After the daemon was restarted: tell the new one what this process holds.
+
+use crate::objects::connect_message;
+use crate::{Client, lock};
+use omniverb_session::Message;
+use omniverb_session::body::{CreateQp, RegMr};
+
+impl Client {
+    /// Connects to the daemon that is there now and announces queue pairs, links and keys. Links
+    /// work on meanwhile, they need no daemon.
+    pub(crate) fn reconnect(&self) -> Result<(), i32> {
+        if self.session.events().is_some() && self.session.is_open() {
+            return Ok(()); // somebody else did
+        }
+        let announcements = self.announcements();
+        let nic = self.session.reopen(self.statistics.file(), |call| {
+            for message in &announcements {
+                match call(message) {
+                    // Refused: the number or key is somebody else's now. The object works on
+                    // with its peer; it cannot be connected anew.
+                    Ok(_) | Err(libc::EADDRINUSE) => {}
+                    Err(errno) if crate::session::is_lost(errno) => return Err(errno),
+                    Err(_) => {}
+                }
+            }
+            Ok(())
+        })?;
+        *self.nic.write().unwrap_or_else(|e| e.into_inner()) = nic;
+        self.progress.attend();
+        Ok(())
+    }
+
+    fn announcements(&self) -> Vec<Message> {
+        let mut list = Vec::new();
+        for key in lock(&self.keys).list.values() {
+            let region = &key.region;
+            list.push(
+                RegMr {
+                    pd: region.pd,
+                    access: region.access,
+                    addr: region.iova,
+                    length: region.memory.len() as u64,
+                    rkey: region.rkey,
+                    reserved: 0,
+                }
+                .into(),
+            );
+        }
+        for record in lock(&self.qps).values() {
+            let qp = &record.qp;
+            list.push(
+                CreateQp {
+                    qp_type: qp.kind,
+                    pd: qp.pd,
+                    statistics_slot: record.statistics_slot,
+                    qpn: qp.number,
+                }
+                .into(),
+            );
+            let linked = qp.peers();
+            if let Some(connection) = &record.connection {
+                // Linked already: only to be recorded. Not yet: the old daemon forgot the wish.
+                let resume = !linked.is_empty();
+                list.push(connect_message(qp.number, connection, resume));
+            } else {
+                for peer in linked {
+                    let (dgid, sgid, dest_qpn) = (peer.dgid, peer.sgid, peer.qpn);
+                    let connection = crate::Connection { dgid, sgid, dest_qpn };
+                    list.push(connect_message(qp.number, &connection, true));
+                }
+            }
+        }
+        list
+    }
+}

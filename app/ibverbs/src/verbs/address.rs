@@ -1,0 +1,165 @@
+//! Address handles: where a datagram goes.
+
+use core::ffi::c_int;
+use core::sync::atomic::Ordering;
+
+use omniverb_abi::{
+    ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd, ibv_wc,
+};
+
+use super::context::{ContextShell, one_less, one_more};
+use super::limits::AH_MAX;
+use super::memory::PdShell;
+use crate::errno::{minus_one, null};
+
+const WC_GRH: u32 = 1;
+
+/// An address handle.
+#[repr(C)]
+pub(super) struct AhShell {
+    ah: ibv_ah,
+    pub(super) dgid: [u8; 16],
+    pub(super) sgid: [u8; 16],
+}
+
+impl AhShell {
+    /// # Safety
+    /// `ah` is a live AH of ours.
+    #[inline(always)]
+    pub(super) unsafe fn of<'a>(ah: *mut ibv_ah) -> &'a AhShell {
+        // SAFETY: the caller's promise.
+        unsafe { &*ah.cast::<AhShell>() }
+    }
+}
+
+/// The GIDs that address attributes name: (destination, source). RoCE has no other addresses.
+pub(super) fn resolve(
+    shell: &ContextShell,
+    attr: &ibv_ah_attr,
+) -> Result<([u8; 16], [u8; 16]), c_int> {
+    if attr.is_global == 0 || attr.grh.dgid.raw == [0; 16] || attr.port_num > 1 {
+        return Err(libc::EINVAL);
+    }
+    let sgid = shell.gid(usize::from(attr.grh.sgid_index)).ok_or(libc::EINVAL)?;
+    Ok((attr.grh.dgid.raw, sgid))
+}
+
+/// `ibv_create_ah`.
+///
+/// # Safety
+/// As in the manual page.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let context = (*pd).context;
+        let shell = ContextShell::of(context);
+        if (*attr).port_num != 1 {
+            return null(libc::EINVAL);
+        }
+        let (dgid, sgid) = match resolve(shell, &*attr) {
+            Ok(gids) => gids,
+            Err(errno) => return null(errno),
+        };
+        if !one_more(&shell.counts.ahs, AH_MAX) {
+            return null(libc::ENOMEM);
+        }
+        PdShell::of(pd).users.fetch_add(1, Ordering::AcqRel);
+        let ah = ibv_ah { context, pd, handle: 0 };
+        Box::into_raw(Box::new(AhShell { ah, dgid, sgid })).cast()
+    }
+}
+
+/// `ibv_destroy_ah`. Datagrams already posted keep their address.
+///
+/// # Safety
+/// `ah` is live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        PdShell::of((*ah).pd).users.fetch_sub(1, Ordering::AcqRel);
+        one_less(&ContextShell::of((*ah).context).counts.ahs);
+        drop(Box::from_raw(ah.cast::<AhShell>()));
+    }
+    0
+}
+
+/// The two addresses in the 40 bytes before a datagram: (sender, us).
+fn addresses(grh: &[u8; 40]) -> ([u8; 16], [u8; 16]) {
+    let wide = |bytes: &[u8]| {
+        let mut gid = [0; 16];
+        match bytes.len() {
+            4 => {
+                gid[10..12].fill(0xff);
+                gid[12..].copy_from_slice(bytes);
+            }
+            _ => gid.copy_from_slice(bytes),
+        }
+        gid
+    };
+    // An IPv4 header sits in the second half, and the first half is then no IPv6 header.
+    if grh[0] >> 4 != 6 && grh[20] >> 4 == 4 {
+        (wide(&grh[32..36]), wide(&grh[36..40]))
+    } else {
+        (wide(&grh[8..24]), wide(&grh[24..40]))
+    }
+}
+
+/// Address attributes that answer a received datagram.
+///
+/// # Safety
+/// As in the manual page.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_init_ah_from_wc(
+    context: *mut ibv_context,
+    port: u8,
+    wc: *mut ibv_wc,
+    grh: *mut ibv_grh,
+    attr: *mut ibv_ah_attr,
+) -> c_int {
+    // SAFETY: the caller's promise; the GRH area is 40 bytes of any alignment.
+    unsafe {
+        if (*wc).wc_flags & WC_GRH == 0 {
+            return minus_one(libc::EINVAL);
+        }
+        let bytes: [u8; 40] = grh.cast::<[u8; 40]>().read_unaligned();
+        let (sender, us) = addresses(&bytes);
+        let shell = ContextShell::of(context);
+        let Some(sgid_index) = shell.gid_index(&us) else { return minus_one(libc::EINVAL) };
+        attr.write(ibv_ah_attr {
+            grh: ibv_global_route {
+                dgid: ibv_gid { raw: sender },
+                flow_label: 0,
+                sgid_index,
+                hop_limit: 64,
+                traffic_class: 0,
+            },
+            is_global: 1,
+            port_num: port,
+            ..ibv_ah_attr::default()
+        });
+    }
+    0
+}
+
+/// `ibv_create_ah_from_wc`.
+///
+/// # Safety
+/// As in the manual page.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_create_ah_from_wc(
+    pd: *mut ibv_pd,
+    wc: *mut ibv_wc,
+    grh: *mut ibv_grh,
+    port: u8,
+) -> *mut ibv_ah {
+    let mut attr = ibv_ah_attr::default();
+    // SAFETY: the caller's promise.
+    unsafe {
+        if ov_ibv_init_ah_from_wc((*pd).context, port, wc, grh, &raw mut attr) != 0 {
+            return core::ptr::null_mut();
+        }
+        ov_ibv_create_ah(pd, &raw mut attr)
+    }
+}

@@ -1,0 +1,91 @@
+//! Completion channels.
+
+use core::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use omniverb_abi::{ibv_comp_channel, ibv_context, ibv_cq};
+use omniverb_client::Notifier;
+
+use super::cq::CqShell;
+use crate::errno::{minus_one, null};
+
+/// A completion channel: a queue of CQ addresses behind a descriptor.
+#[repr(C)]
+pub(super) struct ChannelShell {
+    channel: ibv_comp_channel,
+    pub(super) notifier: Arc<Notifier<usize>>,
+}
+
+impl ChannelShell {
+    /// # Safety
+    /// `channel` is a live channel of ours.
+    pub(super) unsafe fn of<'a>(channel: *mut ibv_comp_channel) -> &'a ChannelShell {
+        // SAFETY: the caller's promise.
+        unsafe { &*channel.cast::<ChannelShell>() }
+    }
+}
+
+/// Counts the CQs of a channel up or down.
+///
+/// # Safety
+/// `channel` is live.
+pub(super) unsafe fn count_users(channel: *mut ibv_comp_channel, by: c_int) {
+    // SAFETY: the caller's promise; an aligned int that threads may change together.
+    let count = unsafe { core::sync::atomic::AtomicI32::from_ptr(&raw mut (*channel).refcnt) };
+    count.fetch_add(by, core::sync::atomic::Ordering::AcqRel);
+}
+
+/// Makes a channel.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    match Notifier::new() {
+        Err(errno) => null(errno),
+        Ok(notifier) => {
+            let channel = ibv_comp_channel { context, fd: notifier.raw_fd(), refcnt: 0 };
+            let notifier = Arc::new(notifier);
+            Box::into_raw(Box::new(ChannelShell { channel, notifier })).cast()
+        }
+    }
+}
+
+/// Destroys it; `EBUSY` while CQs report to it.
+///
+/// # Safety
+/// `channel` is live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if (*channel).refcnt > 0 {
+            return libc::EBUSY;
+        }
+        drop(Box::from_raw(channel.cast::<ChannelShell>()));
+    }
+    0
+}
+
+/// Waits for an event (unless the descriptor says not to) and names its CQ.
+///
+/// # Safety
+/// All pointers are valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    match unsafe { ChannelShell::of(channel) }.notifier.take() {
+        Err(errno) => minus_one(errno),
+        Ok(address) => {
+            let found = address as *mut ibv_cq;
+            // SAFETY: a CQ removes its entries from the queue before it goes away.
+            unsafe {
+                CqShell::of(found).completion_returned();
+                cq.write(found);
+                cq_context.write((*found).cq_context);
+            }
+            0
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Completion queues.
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::{AtomicU32, Ordering};
+use std::sync::Arc;
+
+use omniverb_abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
+use omniverb_device::{CompletionEvents, Cq, Wc, limits::CQE_MAX};
+
+use super::channel::{ChannelShell, count_users};
+use super::context::{ContextShell, one_less, one_more};
+use super::limits::CQ_MAX;
+use super::wait::{acknowledge, until_acknowledged};
+use crate::errno::null;
+
+/// A completion queue; every one is an extended one, so that `ibv_cq_ex_to_cq` can be a cast.
+#[repr(C)]
+pub(crate) struct CqShell {
+    pub(super) ex: ibv_cq_ex,
+    pub(crate) cq: Arc<Cq>,
+    /// The completion that an extended poll is at.
+    pub(super) current: Wc,
+    completions_returned: AtomicU32,
+    asyncs_returned: AtomicU32,
+}
+
+impl CqShell {
+    /// # Safety
+    /// `cq` is a live CQ of ours.
+    #[inline(always)]
+    pub(crate) unsafe fn of<'a>(cq: *mut ibv_cq) -> &'a CqShell {
+        // SAFETY: the caller's promise.
+        unsafe { &*cq.cast::<CqShell>() }
+    }
+
+    pub(super) fn completion_returned(&self) {
+        self.completions_returned.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn async_returned(&self) {
+        self.asyncs_returned.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+/// Makes a completion queue. The caller checked `comp_vector`.
+///
+/// # Safety
+/// `context` is open, `channel` is null or live.
+pub(super) unsafe fn create(
+    context: *mut ibv_context,
+    cqe: u32,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+) -> *mut CqShell {
+    if cqe == 0 || cqe > CQE_MAX {
+        return null(libc::EINVAL);
+    }
+    // SAFETY: the caller's promise.
+    let shell = unsafe { ContextShell::of(context) };
+    if !one_more(&shell.counts.cqs, CQ_MAX) {
+        return null(libc::ENOMEM);
+    }
+    let events = (!channel.is_null()).then(|| {
+        // SAFETY: the caller's promise.
+        let notifier = unsafe {
+            count_users(channel, 1);
+            ChannelShell::of(channel).notifier.clone()
+        };
+        notifier as Arc<dyn CompletionEvents>
+    });
+    let cq = Cq::new(shell.shared(), cqe, events);
+    // SAFETY: pointers, optional functions, numbers, a mutex and a condition: zero is valid.
+    let mut ex: ibv_cq_ex = unsafe { core::mem::zeroed() };
+    ex.cq.context = context;
+    ex.cq.channel = channel;
+    ex.cq.cq_context = cq_context;
+    ex.cq.cqe = cqe as c_int;
+    let made = Box::into_raw(Box::new(CqShell {
+        ex,
+        cq,
+        current: Wc::default(),
+        completions_returned: AtomicU32::new(0),
+        asyncs_returned: AtomicU32::new(0),
+    }));
+    // SAFETY: fresh.
+    unsafe { CqShell::of(made.cast()).cq.cookie.store(made as usize, Ordering::Release) };
+    made
+}
+
+/// `ibv_create_cq`.
+///
+/// # Safety
+/// As in the manual page.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    comp_vector: c_int,
+) -> *mut ibv_cq {
+    let Ok(cqe) = u32::try_from(cqe) else { return null(libc::EINVAL) };
+    if comp_vector != 0 {
+        return null(libc::EINVAL);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { create(context, cqe, cq_context, channel).cast() }
+}
+
+/// `ibv_resize_cq`; `EINVAL` if more completions wait than would fit.
+///
+/// # Safety
+/// `cq` is live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    match u32::try_from(cqe) {
+        Ok(count) if (1..=CQE_MAX).contains(&count) => {
+            // SAFETY: the caller's promise.
+            unsafe {
+                if !CqShell::of(cq).cq.resize(count) {
+                    return libc::EINVAL;
+                }
+                (*cq).cqe = cqe;
+            }
+            0
+        }
+        _ => libc::EINVAL,
+    }
+}
+
+/// `ibv_destroy_cq`; `EBUSY` while QPs use it.
+///
+/// # Safety
+/// `cq` is live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let shell = CqShell::of(cq);
+        if shell.cq.is_busy() {
+            return libc::EBUSY;
+        }
+        shell.cq.cookie.store(0, Ordering::Release);
+        let channel = (*cq).channel;
+        if !channel.is_null() {
+            ChannelShell::of(channel).notifier.retain(|address| *address != cq as usize);
+        }
+        let context = ContextShell::of((*cq).context);
+        context.events.retain(|(_, object)| *object != cq as usize);
+        let returned = shell.completions_returned.load(Ordering::Acquire);
+        let (mutex, cond) = (&raw mut (*cq).mutex, &raw mut (*cq).cond);
+        until_acknowledged(mutex, cond, &raw const (*cq).comp_events_completed, returned);
+        let returned = shell.asyncs_returned.load(Ordering::Acquire);
+        until_acknowledged(mutex, cond, &raw const (*cq).async_events_completed, returned);
+        if !channel.is_null() {
+            count_users(channel, -1);
+        }
+        one_less(&context.counts.cqs);
+        drop(Box::from_raw(cq.cast::<CqShell>()));
+    }
+    0
+}
+
+/// `ibv_ack_cq_events`.
+///
+/// # Safety
+/// `cq` is live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_ack_cq_events(cq: *mut ibv_cq, count: u32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (mutex, cond) = (&raw mut (*cq).mutex, &raw mut (*cq).cond);
+        acknowledge(mutex, cond, &raw mut (*cq).comp_events_completed, count);
+    }
+}
+
+/// `ibv_poll_cq`: the slot that the inline calls.
+pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
+    let Ok(count) = usize::try_from(count) else { return -libc::EINVAL };
+    if count == 0 {
+        return 0;
+    }
+    // SAFETY: the caller has `count` entries; `Wc` is `ibv_wc`, checked below, and any bytes are
+    // valid ones.
+    unsafe {
+        let out = core::slice::from_raw_parts_mut(wc.cast::<Wc>(), count);
+        CqShell::of(cq).cq.poll(out) as c_int
+    }
+}
+
+/// `ibv_req_notify_cq`: the slot that the inline calls.
+pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    // SAFETY: the inline's argument.
+    unsafe { CqShell::of(cq) }.cq.arm(solicited_only != 0);
+    0
+}
+
+const _: () = {
+    use core::mem::offset_of;
+    assert!(size_of::<Wc>() == size_of::<ibv_wc>());
+    assert!(offset_of!(Wc, immediate) == offset_of!(ibv_wc, imm_data));
+    assert!(offset_of!(Wc, flags) == offset_of!(ibv_wc, wc_flags));
+    assert!(offset_of!(Wc, dlid_path_bits) == offset_of!(ibv_wc, dlid_path_bits));
+};

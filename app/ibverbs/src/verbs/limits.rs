@@ -1,0 +1,13 @@
+//! Limits of objects that cost the daemon nothing; per opened device. `ibv_query_device` reports
+//! them.
+
+/// Protection domains.
+pub const PD_MAX: u32 = 32768;
+/// Completion queues.
+pub const CQ_MAX: u32 = 65536;
+/// Shared receive queues.
+pub const SRQ_MAX: u32 = 4096;
+/// Address handles.
+pub const AH_MAX: u32 = 65536;
+/// Bytes of one memory region: all of the address space a program has.
+pub const MR_BYTES_MAX: u64 = 1 << 47;

@@ -1,0 +1,164 @@
+//! Posting: C work requests to plain ones, field by field. Callers may have allocated only the
+//! part of `ibv_send_wr` that their opcode needs, so nothing else is read.
+
+use core::ffi::c_int;
+
+use omniverb_abi::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
+use omniverb_device::limits::SGE_MAX;
+use omniverb_device::work::Destination;
+use omniverb_device::{Data, PostError, Qp, SendWork, Sge, opcode, qp_type, send_flags};
+use omniverb_ring::UserMemory;
+
+use super::address::AhShell;
+use super::qp::QpShell;
+
+/// The errno of a refused post.
+#[inline(always)]
+pub(super) fn post_error(error: PostError) -> c_int {
+    match error {
+        PostError::Invalid => libc::EINVAL,
+        PostError::Full => libc::ENOMEM,
+    }
+}
+
+/// A scatter/gather list as a slice; `None` if its length makes no sense.
+///
+/// # Safety
+/// `list` has `count` entries, if that is positive.
+#[inline(always)]
+pub(super) unsafe fn entries<'a>(list: *mut ibv_sge, count: c_int) -> Option<&'a [Sge]> {
+    match usize::try_from(count) {
+        Ok(0) => Some(&[]),
+        Ok(count) if count <= SGE_MAX as usize && !list.is_null() => {
+            // SAFETY: the caller's promise; `Sge` is `ibv_sge`, checked below.
+            Some(unsafe { core::slice::from_raw_parts(list.cast::<Sge>(), count) })
+        }
+        _ => None,
+    }
+}
+
+/// `ibv_post_send`: the slot that the inline calls.
+pub(super) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    mut wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the inline's arguments.
+    unsafe {
+        let shell = QpShell::of(qp);
+        while !wr.is_null() {
+            if let Err(errno) = post_one(&shell.qp, wr) {
+                bad.write(wr);
+                return errno;
+            }
+            wr = (*wr).next;
+        }
+    }
+    0
+}
+
+/// # Safety
+/// `wr` is valid as far as its opcode needs.
+#[inline(always)]
+unsafe fn post_one(qp: &Qp, wr: *mut ibv_send_wr) -> Result<(), c_int> {
+    // SAFETY: the caller's promise; fields are read one by one through the pointer.
+    unsafe {
+        let list = entries((*wr).sg_list, (*wr).num_sge).ok_or(libc::EINVAL)?;
+        let code = (*wr).opcode;
+        let mut work = SendWork {
+            wr_id: (*wr).wr_id,
+            opcode: code,
+            flags: (*wr).send_flags,
+            immediate: (*wr).imm_data,
+            address: 0,
+            rkey: 0,
+            compare_add: 0,
+            swap: 0,
+            destination: None,
+            data: Data::Gather(list),
+        };
+        match code {
+            opcode::SEND | opcode::SEND_WITH_IMM if qp.kind == qp_type::UD => {
+                let ud = (*wr).wr.ud;
+                if ud.ah.is_null() {
+                    return Err(libc::EINVAL);
+                }
+                let ah = AhShell::of(ud.ah);
+                let (dgid, sgid) = (ah.dgid, ah.sgid);
+                work.destination = Some(Destination { dgid, sgid, qpn: ud.remote_qpn });
+                work.rkey = ud.remote_qkey;
+            }
+            opcode::SEND | opcode::SEND_WITH_IMM | opcode::SEND_WITH_INV => {}
+            opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM | opcode::RDMA_READ => {
+                let rdma = (*wr).wr.rdma;
+                work.address = rdma.remote_addr;
+                work.rkey = rdma.rkey;
+            }
+            opcode::ATOMIC_CMP_AND_SWP | opcode::ATOMIC_FETCH_AND_ADD => {
+                let atomic = (*wr).wr.atomic;
+                work.address = atomic.remote_addr;
+                work.rkey = atomic.rkey;
+                work.compare_add = atomic.compare_add;
+                work.swap = atomic.swap;
+            }
+            _ => return Err(libc::EINVAL),
+        }
+        let fetches = matches!(
+            code,
+            opcode::RDMA_READ | opcode::ATOMIC_CMP_AND_SWP | opcode::ATOMIC_FETCH_AND_ADD
+        );
+        if work.flags & send_flags::INLINE != 0 {
+            if fetches {
+                return Err(libc::EINVAL);
+            }
+            return post_inline(qp, work, list);
+        }
+        qp.post_send(&work).map_err(post_error)
+    }
+}
+
+/// Inline data may lie anywhere, and is copied before the post returns.
+///
+/// # Safety
+/// The entries name readable memory.
+#[inline(always)]
+unsafe fn post_inline(qp: &Qp, work: SendWork<'_>, list: &[Sge]) -> Result<(), c_int> {
+    // SAFETY: `IBV_SEND_INLINE`: the application vouches for the bytes until the post returns.
+    let part = |sge: &Sge| unsafe { UserMemory::new(sge.address as usize, sge.length as usize) };
+    if let [sge] = list {
+        let parts = [part(sge)];
+        return qp.post_send(&SendWork { data: Data::Inline(&parts), ..work }).map_err(post_error);
+    }
+    let mut parts = [UserMemory::EMPTY; SGE_MAX as usize];
+    for (place, sge) in parts.iter_mut().zip(list) {
+        *place = part(sge);
+    }
+    let data = Data::Inline(&parts[..list.len()]);
+    qp.post_send(&SendWork { data, ..work }).map_err(post_error)
+}
+
+/// `ibv_post_recv`: the slot that the inline calls.
+pub(super) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    mut wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the inline's arguments.
+    unsafe {
+        let shell = QpShell::of(qp);
+        while !wr.is_null() {
+            let posted = match entries((*wr).sg_list, (*wr).num_sge) {
+                Some(list) => shell.qp.post_recv((*wr).wr_id, list).map_err(post_error),
+                None => Err(libc::EINVAL),
+            };
+            if let Err(errno) = posted {
+                bad.write(wr);
+                return errno;
+            }
+            wr = (*wr).next;
+        }
+    }
+    0
+}
+
+const _: () = assert!(size_of::<Sge>() == size_of::<ibv_sge>());

@@ -1,0 +1,327 @@
+//! The work request builder: `ibv_wr_start`, an operation, its setters, `ibv_wr_complete`.
+//!
+//! Requests are collected and posted together at the end, so that an error posts nothing. The
+//! QP's C mutex is held from start to end: two threads may build on one QP in turn.
+
+use core::ffi::{c_int, c_void};
+
+use omniverb_abi::{
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+    IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
+    IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_ah,
+    ibv_data_buf, ibv_qp_ex, ibv_sge,
+};
+use omniverb_device::work::Destination;
+use omniverb_device::{Data, SendWork, Sge, limits, opcode, qp_type};
+use omniverb_ring::UserMemory;
+
+use super::address::AhShell;
+use super::post::post_error;
+use super::qp::QpShell;
+
+/// Requests being built.
+#[derive(Default)]
+pub(super) struct Builder {
+    requests: Vec<Request>,
+    error: c_int,
+}
+
+struct Request {
+    work: SendWork<'static>,
+    sges: Vec<Sge>,
+    inline: Option<Vec<u8>>,
+}
+
+const DATAGRAM: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+const UNRELIABLE: u64 = DATAGRAM
+    | IBV_QP_EX_WITH_SEND_WITH_INV
+    | IBV_QP_EX_WITH_RDMA_WRITE
+    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+const RELIABLE: u64 = UNRELIABLE
+    | IBV_QP_EX_WITH_RDMA_READ
+    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+
+/// Whether a transport has all these operations.
+pub(super) fn can_build(kind: u32, operations: u64) -> bool {
+    let offered = match kind {
+        qp_type::RC => RELIABLE,
+        qp_type::UC => UNRELIABLE,
+        qp_type::UD => DATAGRAM,
+        _ => 0,
+    };
+    operations & !offered == 0
+}
+
+/// Fills the operations that were asked for.
+pub(super) fn fill(ex: &mut ibv_qp_ex, operations: u64) {
+    macro_rules! offer {
+        ($($flag:ident $slot:ident),* $(,)?) => {
+            $(if operations & $flag != 0 { ex.$slot = Some($slot); })*
+        };
+    }
+    offer!(
+        IBV_QP_EX_WITH_SEND wr_send,
+        IBV_QP_EX_WITH_SEND_WITH_IMM wr_send_imm,
+        IBV_QP_EX_WITH_SEND_WITH_INV wr_send_inv,
+        IBV_QP_EX_WITH_RDMA_WRITE wr_rdma_write,
+        IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM wr_rdma_write_imm,
+        IBV_QP_EX_WITH_RDMA_READ wr_rdma_read,
+        IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP wr_atomic_cmp_swp,
+        IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD wr_atomic_fetch_add,
+    );
+    ex.wr_set_ud_addr = Some(wr_set_ud_addr);
+    ex.wr_set_inline_data = Some(wr_set_inline_data);
+    ex.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    ex.wr_set_sge = Some(wr_set_sge);
+    ex.wr_set_sge_list = Some(wr_set_sge_list);
+    ex.wr_start = Some(wr_start);
+    ex.wr_complete = Some(wr_complete);
+    ex.wr_abort = Some(wr_abort);
+}
+
+/// `ibv_qp_to_qp_ex`: only QPs made for it have a builder.
+///
+/// # Safety
+/// `qp` is live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_qp_to_qp_ex(qp: *mut omniverb_abi::ibv_qp) -> *mut ibv_qp_ex {
+    // SAFETY: the caller's promise.
+    if unsafe { QpShell::of(qp) }.builder.is_some() { qp.cast() } else { core::ptr::null_mut() }
+}
+
+/// The builder, between start and end.
+///
+/// # Safety
+/// `ex` is a live QP with a builder, and this thread holds its mutex.
+unsafe fn builder<'a>(ex: *mut ibv_qp_ex) -> Option<&'a mut Builder> {
+    // SAFETY: the mutex makes this the only reference to the builder; `qp` is not aliased
+    // mutably.
+    unsafe { (*(&raw mut (*ex.cast::<QpShell>()).builder)).as_deref_mut() }
+}
+
+unsafe extern "C" fn wr_start(ex: *mut ibv_qp_ex) {
+    // SAFETY: the inline's argument.
+    unsafe {
+        libc::pthread_mutex_lock(&raw mut (*ex).qp_base.mutex);
+        if let Some(builder) = builder(ex) {
+            builder.requests.clear();
+            builder.error = 0;
+        }
+    }
+}
+
+unsafe extern "C" fn wr_abort(ex: *mut ibv_qp_ex) {
+    // SAFETY: after `wr_start`, by the verbs contract.
+    unsafe { libc::pthread_mutex_unlock(&raw mut (*ex).qp_base.mutex) };
+}
+
+unsafe extern "C" fn wr_complete(ex: *mut ibv_qp_ex) -> c_int {
+    // SAFETY: after `wr_start`, by the verbs contract.
+    unsafe {
+        let result = match builder(ex) {
+            None => libc::EINVAL,
+            Some(builder) if builder.error != 0 => builder.error,
+            Some(builder) => builder.post(&(*ex.cast::<QpShell>()).qp),
+        };
+        libc::pthread_mutex_unlock(&raw mut (*ex).qp_base.mutex);
+        result
+    }
+}
+
+impl Builder {
+    fn post(&mut self, qp: &omniverb_device::Qp) -> c_int {
+        let inline: Vec<[UserMemory; 1]> = self
+            .requests
+            .iter()
+            .map(|request| match &request.inline {
+                None => [UserMemory::EMPTY],
+                // SAFETY: the bytes live in the builder until the post below returns.
+                Some(bytes) => [unsafe { UserMemory::new(bytes.as_ptr() as usize, bytes.len()) }],
+            })
+            .collect();
+        let works: Vec<SendWork<'_>> = self
+            .requests
+            .iter()
+            .zip(&inline)
+            .map(|(request, inline)| {
+                let data = match request.inline {
+                    Some(_) => Data::Inline(inline),
+                    None => Data::Gather(&request.sges),
+                };
+                SendWork { data, ..request.work }
+            })
+            .collect();
+        qp.post_all(&works).map_or_else(post_error, |()| 0)
+    }
+}
+
+/// Begins a request; `wr_id` and `wr_flags` count as they are now.
+///
+/// # Safety
+/// Between start and end.
+unsafe fn begin(ex: *mut ibv_qp_ex, code: u32, set: impl FnOnce(&mut SendWork<'static>)) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut work = SendWork {
+            wr_id: (*ex).wr_id,
+            opcode: code,
+            flags: (*ex).wr_flags,
+            immediate: 0,
+            address: 0,
+            rkey: 0,
+            compare_add: 0,
+            swap: 0,
+            destination: None,
+            data: Data::Gather(&[]),
+        };
+        set(&mut work);
+        if let Some(builder) = builder(ex) {
+            builder.requests.push(Request { work, sges: Vec::new(), inline: None });
+        }
+    }
+}
+
+/// Changes the request that is being built; without one the batch fails.
+///
+/// # Safety
+/// Between start and end.
+unsafe fn change(ex: *mut ibv_qp_ex, change: impl FnOnce(&mut Request) -> bool) {
+    // SAFETY: the caller's promise.
+    if let Some(builder) = unsafe { builder(ex) } {
+        let done = builder.requests.last_mut().is_some_and(change);
+        if !done {
+            builder.error = libc::EINVAL;
+        }
+    }
+}
+
+unsafe extern "C" fn wr_send(ex: *mut ibv_qp_ex) {
+    // SAFETY: between start and end, by the verbs contract; so for all below.
+    unsafe { begin(ex, opcode::SEND, |_| {}) }
+}
+
+unsafe extern "C" fn wr_send_imm(ex: *mut ibv_qp_ex, immediate: u32) {
+    // SAFETY: as above.
+    unsafe { begin(ex, opcode::SEND_WITH_IMM, |work| work.immediate = immediate) }
+}
+
+unsafe extern "C" fn wr_send_inv(ex: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: as above.
+    unsafe { begin(ex, opcode::SEND_WITH_INV, |work| work.immediate = rkey) }
+}
+
+unsafe extern "C" fn wr_rdma_write(ex: *mut ibv_qp_ex, rkey: u32, address: u64) {
+    // SAFETY: as above.
+    unsafe { begin(ex, opcode::RDMA_WRITE, |work| (work.rkey, work.address) = (rkey, address)) }
+}
+
+unsafe extern "C" fn wr_rdma_write_imm(ex: *mut ibv_qp_ex, rkey: u32, address: u64, imm: u32) {
+    // SAFETY: as above.
+    unsafe {
+        begin(ex, opcode::RDMA_WRITE_WITH_IMM, |work| {
+            (work.rkey, work.address, work.immediate) = (rkey, address, imm);
+        });
+    }
+}
+
+unsafe extern "C" fn wr_rdma_read(ex: *mut ibv_qp_ex, rkey: u32, address: u64) {
+    // SAFETY: as above.
+    unsafe { begin(ex, opcode::RDMA_READ, |work| (work.rkey, work.address) = (rkey, address)) }
+}
+
+unsafe extern "C" fn wr_atomic_cmp_swp(
+    ex: *mut ibv_qp_ex,
+    rkey: u32,
+    address: u64,
+    compare: u64,
+    swap: u64,
+) {
+    // SAFETY: as above.
+    unsafe {
+        begin(ex, opcode::ATOMIC_CMP_AND_SWP, |work| {
+            (work.rkey, work.address, work.compare_add, work.swap) = (rkey, address, compare, swap);
+        });
+    }
+}
+
+unsafe extern "C" fn wr_atomic_fetch_add(ex: *mut ibv_qp_ex, rkey: u32, address: u64, add: u64) {
+    // SAFETY: as above.
+    unsafe {
+        begin(ex, opcode::ATOMIC_FETCH_AND_ADD, |work| {
+            (work.rkey, work.address, work.compare_add) = (rkey, address, add);
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_ud_addr(ex: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
+    // SAFETY: as above; `ah` is null or live.
+    unsafe {
+        change(ex, |request| {
+            if ah.is_null() {
+                return false;
+            }
+            let AhShell { dgid, sgid, .. } = *AhShell::of(ah);
+            request.work.destination = Some(Destination { dgid, sgid, qpn });
+            request.work.rkey = qkey;
+            true
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_sge(ex: *mut ibv_qp_ex, lkey: u32, address: u64, length: u32) {
+    // SAFETY: as above.
+    unsafe {
+        change(ex, |request| {
+            request.sges = vec![Sge { address, length, lkey }];
+            true
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_sge_list(ex: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
+    // SAFETY: as above; `list` has `count` entries.
+    unsafe {
+        change(ex, |request| {
+            if count > limits::SGE_MAX as usize || (count > 0 && list.is_null()) {
+                return false;
+            }
+            let entries = (0..count).map(|at| list.add(at).read());
+            request.sges = entries
+                .map(|sge| Sge { address: sge.addr, length: sge.length, lkey: sge.lkey })
+                .collect();
+            true
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_inline_data(ex: *mut ibv_qp_ex, address: *mut c_void, length: usize) {
+    let one = ibv_data_buf { addr: address, length };
+    // SAFETY: as above.
+    unsafe { wr_set_inline_data_list(ex, 1, &raw const one) }
+}
+
+unsafe extern "C" fn wr_set_inline_data_list(
+    ex: *mut ibv_qp_ex,
+    count: usize,
+    list: *const ibv_data_buf,
+) {
+    // SAFETY: as above; `list` has `count` entries, each naming readable bytes.
+    unsafe {
+        change(ex, |request| {
+            let mut bytes = Vec::new();
+            for at in 0..count {
+                let part = list.add(at).read();
+                if part.length > limits::INLINE_MAX as usize - bytes.len() {
+                    return false;
+                }
+                if part.length > 0 {
+                    let part = core::slice::from_raw_parts(part.addr.cast::<u8>(), part.length);
+                    bytes.extend_from_slice(part);
+                }
+            }
+            request.inline = Some(bytes);
+            true
+        });
+    }
+}

@@ -1,0 +1,215 @@
+//! What the device and its port can do. Only what works is advertised.
+
+use core::ffi::{c_char, c_int, c_void};
+use core::ptr;
+
+use omniverb_abi::{
+    IBV_ATOMIC_GLOB, IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_RC_RNR_NAK_GEN,
+    IBV_DEVICE_SYS_IMAGE_GUID, IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_PORT_ATTR_COMPAT_LEN,
+    IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, ibv_context, ibv_device_attr, ibv_device_attr_ex,
+    ibv_port_attr, ibv_query_device_ex_input,
+};
+use omniverb_device::limits;
+use omniverb_session::limits::GIDS_MAX;
+
+use super::context::ContextShell;
+use super::limits::{AH_MAX, CQ_MAX, MR_BYTES_MAX, PD_MAX, SRQ_MAX};
+use crate::errno::minus_one;
+
+/// The vendor number that software devices use.
+const VENDOR: u32 = 0x00ff_ffff;
+
+fn device_attributes(shell: &ContextShell) -> ibv_device_attr {
+    let nic = shell.client.nic();
+    // SAFETY: numbers and arrays of numbers; zero is valid.
+    let mut attr: ibv_device_attr = unsafe { core::mem::zeroed() };
+    let version = env!("CARGO_PKG_VERSION").as_bytes();
+    for (place, byte) in attr.fw_ver.iter_mut().zip(version) {
+        *place = *byte as c_char;
+    }
+    let signed = |number: u32| c_int::try_from(number).unwrap_or(c_int::MAX);
+    attr.node_guid = u64::from_ne_bytes(nic.node_guid);
+    attr.sys_image_guid = attr.node_guid;
+    attr.max_mr_size = MR_BYTES_MAX;
+    attr.page_size_cap = !0xfff; // any page size from 4 KiB up
+    attr.vendor_id = VENDOR;
+    attr.vendor_part_id = 0;
+    attr.hw_ver = 1;
+    attr.max_qp = signed(nic.qp_max.min(limits::QP_SLOTS as u32));
+    attr.max_qp_wr = signed(limits::WR_MAX);
+    attr.device_cap_flags =
+        IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN;
+    attr.max_sge = signed(limits::SGE_MAX);
+    attr.max_sge_rd = attr.max_sge;
+    attr.max_cq = signed(CQ_MAX);
+    attr.max_cqe = signed(limits::CQE_MAX);
+    attr.max_mr = signed(nic.mr_max);
+    attr.max_pd = signed(PD_MAX);
+    attr.max_qp_rd_atom = c_int::from(limits::RD_ATOMIC_MAX);
+    attr.max_qp_init_rd_atom = c_int::from(limits::RD_ATOMIC_MAX);
+    attr.max_res_rd_atom = attr.max_qp.saturating_mul(c_int::from(limits::RD_ATOMIC_MAX));
+    attr.atomic_cap = IBV_ATOMIC_GLOB;
+    attr.max_ah = signed(AH_MAX);
+    attr.max_srq = signed(SRQ_MAX);
+    attr.max_srq_wr = signed(limits::WR_MAX);
+    attr.max_srq_sge = signed(limits::SGE_MAX);
+    attr.max_pkeys = 1;
+    attr.local_ca_ack_delay = 15;
+    attr.phys_port_cnt = 1;
+    attr
+}
+
+fn port_attributes() -> ibv_port_attr {
+    // SAFETY: numbers only; zero is valid.
+    let mut attr: ibv_port_attr = unsafe { core::mem::zeroed() };
+    const MTU_4096: u32 = 5;
+    const WIDTH_4X: u8 = 2;
+    const SPEED_EDR: u8 = 32;
+    const PHYSICAL_LINK_UP: u8 = 5;
+    attr.state = IBV_PORT_ACTIVE;
+    attr.max_mtu = MTU_4096;
+    attr.active_mtu = MTU_4096;
+    attr.gid_tbl_len = GIDS_MAX as c_int;
+    attr.port_cap_flags = IBV_PORT_IP_BASED_GIDS;
+    attr.max_msg_sz = limits::MESSAGE_MAX as u32;
+    attr.pkey_tbl_len = 1;
+    attr.max_vl_num = 1;
+    attr.active_width = WIDTH_4X;
+    attr.active_speed = SPEED_EDR;
+    attr.phys_state = PHYSICAL_LINK_UP;
+    attr.link_layer = IBV_LINK_LAYER_ETHERNET as u8;
+    attr.flags = IBV_QPF_GRH_REQUIRED;
+    attr
+}
+
+/// Copies as many bytes of `ours` as the caller has room for; what it has beyond is zeroed.
+///
+/// # Safety
+/// `theirs` has `length` bytes; `T` has no padding that must not be seen.
+unsafe fn copy_sized<T>(ours: &T, theirs: *mut c_void, length: usize) {
+    // SAFETY: the caller's promise; at most the size of each side is touched.
+    unsafe {
+        ptr::write_bytes(theirs.cast::<u8>(), 0, length);
+        let source = ptr::from_ref(ours).cast::<u8>();
+        ptr::copy_nonoverlapping(source, theirs.cast::<u8>(), length.min(size_of::<T>()));
+    }
+}
+
+/// `ibv_query_device`.
+///
+/// # Safety
+/// Both pointers are valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_query_device(
+    context: *mut ibv_context,
+    attr: *mut ibv_device_attr,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { attr.write(device_attributes(ContextShell::of(context))) };
+    0
+}
+
+/// `ibv_query_device_ex`, with as many bytes as the caller's header knows.
+pub(super) unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    length: usize,
+) -> c_int {
+    // SAFETY: the caller's pointers; `input` may be null.
+    unsafe {
+        if !input.is_null() && (*input).comp_mask != 0 {
+            return libc::EINVAL;
+        }
+        let mut ours: ibv_device_attr_ex = core::mem::zeroed();
+        ours.orig_attr = device_attributes(ContextShell::of(context));
+        ours.phys_port_cnt_ex = 1;
+        copy_sized(&ours, attr.cast(), length);
+    }
+    0
+}
+
+/// `ibv_query_port`: the exported symbol only knows the oldest 48 bytes.
+///
+/// # Safety
+/// `attr` has that many bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { query_port(context, port, attr.cast(), IBV_PORT_ATTR_COMPAT_LEN) }
+}
+
+/// The same for clients older than the symbol.
+pub(super) unsafe extern "C" fn query_port_compatible(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { ov_ibv_query_port(context, port, attr) }
+}
+
+/// `ibv_query_port` as inlines call it.
+pub(super) unsafe extern "C" fn query_port(
+    _context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+    length: usize,
+) -> c_int {
+    if port != 1 {
+        return libc::EINVAL;
+    }
+    // SAFETY: the caller has `length` bytes.
+    unsafe { copy_sized(&port_attributes(), attr.cast(), length) };
+    0
+}
+
+/// The one P_Key, full member of the default partition.
+///
+/// # Safety
+/// `pkey` is valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_query_pkey(
+    _context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    pkey: *mut u16,
+) -> c_int {
+    if port != 1 || index != 0 {
+        return minus_one(libc::EINVAL);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { pkey.write(0xffff) };
+    0
+}
+
+/// Where a P_Key (network byte order) is in the table.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_ibv_get_pkey_index(_context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
+    if port != 1 || pkey != 0xffff {
+        return minus_one(libc::EINVAL);
+    }
+    0
+}
+
+/// Port speed in units of 100 Mb/s.
+///
+/// # Safety
+/// `speed` is valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_query_port_speed(
+    _context: *mut ibv_context,
+    port: u32,
+    speed: *mut u64,
+) -> c_int {
+    if port != 1 {
+        return libc::EINVAL;
+    }
+    // SAFETY: the caller's promise. Four lanes at 25 Gb/s, as the port attributes say.
+    unsafe { speed.write(1000) };
+    0
+}
