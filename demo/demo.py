@@ -18,8 +18,8 @@ from harness.staging import Stage  # noqa: E402
 
 RULE = "-" * 78
 
-# Column: heading, unit, what is measured.
-COLUMNS = [("8 B", "us"), ("4 KiB", "us"), ("8 B", "M/s"), ("64 KiB", "GB/s"), ("1 MiB", "GB/s")]
+# Columns: two latencies in us, millions of messages a second, two bandwidths in GB/s.
+HEADINGS = ["8 B", "4 KiB", "8 B", "64 KiB", "1 MiB"]
 SIZES = [8, 4096, 8, 65536, 1 << 20]
 
 # Row: title, perftest's name for the operation, options, columns that apply.
@@ -78,31 +78,35 @@ def view(container):
 
 def measure(pair):
     """Fills the table cell by cell."""
-    say("\nLatency is half a round trip, for READ and atomics a whole one. The factor says how many")
-    say("times better than TCP. Each side polls on one CPU.\n")
-    say(f"{'':10}{'latency':>16}{'':10}{'messages':>14}{'bandwidth':>19}")
-    say(f"{'':10}" + "".join(f"{size + ', ' + unit:>13}" for size, unit in COLUMNS))
-    tcp = [tcp_cell(pair, column) for column in range(len(COLUMNS))]
-    row("TCP", (f"{number(value)}    " for value in tcp))
+    say("\nBoth sides poll, so each keeps one CPU busy; TCP sleeps in the kernel. Latency is half a")
+    say("round trip, for READ and atomics a whole one. The factor: how many times better than TCP.\n")
+    say(f"{'':10}{'latency, us':>13}{'':13}{'messages, M/s':>15}{'bandwidth, GB/s':>20}")
+    row("", (text_cell(heading) for heading in HEADINGS))
+    tcp = []
+    row("TCP", (tcp_cell(pair, column, tcp) for column in range(len(SIZES))))
     for title, verb, options, columns in ROWS:
-        row(title, (cell(pair, verb, options, column, tcp) if column in columns else "-    "
-                    for column in range(len(COLUMNS))))
+        row(title, (cell(pair, verb, options, column, tcp) if column in columns else text_cell("-")
+                    for column in range(len(SIZES))))
 
 
 def row(title, cells):
     """Prints a row, each cell as soon as it is known."""
     print(f"{title:10}", end="", flush=True)
     for text in cells:
-        print(f"{text:>13}", end="", flush=True)
+        print(text, end="", flush=True)
     print(flush=True)
+
+
+def text_cell(value, factor=""):
+    """13 columns of the table."""
+    return f"{value:>7}{factor:>6}"
 
 
 def cell(pair, verb, options, column, tcp):
     """One measurement and its factor over TCP."""
     value = perftest(pair, verb, options, column)
     factor = tcp[column] / value if column < 2 else value / tcp[column]
-    digits = 1 if factor < 9.95 else 0
-    return f"{number(value)} {factor:3.{digits}f}x"
+    return text_cell(number(value), f"{factor:.{1 if factor < 9.95 else 0}f}x")
 
 
 def perftest(pair, verb, options, column):
@@ -128,8 +132,14 @@ _UNITS = {"ns": 1e-3, "us": 1, "ms": 1e3, "bytes/sec": 1e-9, "KB/sec": 1e-6, "MB
           "GB/sec": 1}
 
 
-def tcp_cell(pair, column):
+def tcp_cell(pair, column, tcp):
     """The same over TCP, by qperf: us, millions of 8 B sends a second, GB a second."""
+    tcp.append(tcp_value(pair, column))
+    return text_cell(number(tcp[column]))
+
+
+def tcp_value(pair, column):
+    """One measurement over TCP."""
     if column == 0:
         pair.server.start("qperf", plain=True)
         process.until(lambda: process.listens(pair.server.pid, 19765), 5, "qperf to listen")
