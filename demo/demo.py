@@ -78,8 +78,9 @@ def view(container):
 
 def measure(pair):
     """Fills the table cell by cell."""
-    say("\nBoth sides poll, so each keeps one CPU busy; TCP sleeps in the kernel. Latency is half a")
-    say("round trip, for READ and atomics a whole one. The factor: how many times better than TCP.\n")
+    say("\nBoth sides poll, so each keeps one CPU busy; TCP sleeps in the kernel. Latency")
+    say("is half a round trip, for READ and atomics a whole one. The factor says how")
+    say("many times better than TCP it is.\n")
     say(f"{'':10}{'latency, us':>13}{'':13}{'messages, M/s':>15}{'bandwidth, GB/s':>20}")
     row("", (text_cell(heading) for heading in HEADINGS))
     tcp = []
