@@ -49,8 +49,9 @@ unsafe impl Sync for Guarded {}
 static FORKING: Guarded =
     Guarded(UnsafeCell::new(Forking { calm: None, snapshots: ptr::null_mut() }));
 
-/// Registers the hooks, once per process.
-pub(crate) fn install() {
+/// Registers the hooks that keep parent and child apart, once per process. The first adoption does
+/// it at the latest.
+pub fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         // SAFETY: the handlers stay valid as long as this library is loaded; libc forgets them

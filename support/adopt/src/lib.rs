@@ -10,7 +10,9 @@
 //!
 //! # What the program can notice
 //!
-//! * `fork()`: the child gets private copies (`fork` module). A process made by a raw `clone` system
+//! * `fork()`: the child gets private copies (`fork` module). They are in place when our hook has run
+//!   in the child, which is before the hooks of everybody who registered later; a library calls
+//!   [`install_fork_hooks`] when it is loaded, to be early. A process made by a raw `clone` system
 //!   call behind libc's back finds adopted pages unmapped rather than shared.
 //! * `vfork()`, `posix_spawn()`, `exec()`: nothing; the memory goes with the old program.
 //! * Core dumps show adopted pages if the dump filter includes shared anonymous memory (the default
@@ -37,6 +39,7 @@ mod survey;
 mod work;
 
 pub use error::AdoptError;
+pub use fork::install as install_fork_hooks;
 pub use strategy::Strategy;
 
 use calm::Calm;
@@ -45,7 +48,7 @@ use core::ptr::NonNull;
 use lock::MOVES;
 use omniverb_sys::memfd;
 use region::Region;
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
 use rustix::time::Timespec;
@@ -54,6 +57,8 @@ use work::{Direction, PAGE_BYTES, STRETCH_BYTES_MAX, Staging, Stretch, Work};
 
 /// Name of the memfds; shows in `/proc/PID/maps`.
 const FILE_NAME: &str = "omniverb-mr";
+
+const STANDARD_ERROR: RawFd = 2;
 
 /// A release that finds the other threads busy tries again for about a tenth of a second: unlike an
 /// adoption it should not be given up lightly.
@@ -127,7 +132,11 @@ pub fn adopt_with(
     fork::install();
     let system = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
     let bytes = (end - start) as u64;
-    let file = memfd::create_sealable(FILE_NAME, bytes).map_err(system)?;
+    let mut file = memfd::create_sealable(FILE_NAME, bytes).map_err(system)?;
+    if file.as_raw_fd() <= STANDARD_ERROR {
+        // A program that closed its standard streams must not print into its own memory.
+        file = rustix::io::fcntl_dupfd_cloexec(&file, STANDARD_ERROR + 1)?;
+    }
     let region = Region::new(start, end - start, file)?;
 
     let lock = MOVES.guard();

@@ -60,6 +60,7 @@ pub fn survives(strategy: Strategy) -> Outcome {
 pub fn large(strategy: Strategy) -> Outcome {
     require(strategy)?;
     let memory = Memory::anonymous((64 << 20) + 12345);
+    memory.want_huge_pages();
     for index in 0..memory.words() {
         memory.set(index, scramble(index as u64));
     }

@@ -6,6 +6,7 @@
 //! `OMNIVERB_ADOPT_CYCLES` sets the number of adopt/release cycles of the stress scenarios.
 
 mod content;
+mod disturbance;
 mod fork;
 mod measure;
 mod memory;
@@ -20,7 +21,8 @@ use std::time::Instant;
 pub type Outcome = Result<(), String>;
 
 const SKIPPED: i32 = 77;
-const DEADLINE_SECONDS: u32 = 240;
+/// For the default number of cycles; more take longer.
+const DEADLINE_SECONDS: usize = 240;
 
 struct Scenario {
     name: &'static str,
@@ -55,6 +57,14 @@ const SCENARIOS: &[Scenario] = &[
     scenario("sleepers_stop", || stress::sleepers(Strategy::Stop)),
     scenario("threads_come_and_go_userfault", || stress::come_and_go(Strategy::Userfault)),
     scenario("threads_come_and_go_stop", || stress::come_and_go(Strategy::Stop)),
+    scenario("direct_io_stop", disturbance::direct_io),
+    scenario("direct_io_excludes_userfault", disturbance::direct_io_excludes_userfault),
+    scenario("spawning_userfault", || disturbance::spawning(Strategy::Userfault)),
+    scenario("spawning_stop", || disturbance::spawning(Strategy::Stop)),
+    scenario("signals_userfault", || disturbance::signals(Strategy::Userfault)),
+    scenario("signals_stop", || disturbance::signals(Strategy::Stop)),
+    scenario("helper_is_killed", disturbance::helper_is_killed),
+    scenario("closed_standard_streams", sharing::closed_standard_streams),
     scenario("fork_separates", fork::separates),
     scenario("fork_by_a_raw_system_call", fork::raw_clone),
     scenario("fork_while_moving_userfault", || fork::while_moving(Strategy::Userfault)),
@@ -100,7 +110,7 @@ pub fn require(strategy: Strategy) -> Outcome {
 
 fn run(scenario: &Scenario) -> &'static str {
     let status = memory::in_child(|| {
-        memory::set_deadline(DEADLINE_SECONDS);
+        memory::set_deadline(DEADLINE_SECONDS.max(cycles(0) / 50));
         if scenario.unprivileged {
             memory::become_nobody();
         }

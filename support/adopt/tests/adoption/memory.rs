@@ -102,6 +102,12 @@ impl Memory {
         assert_eq!(unsafe { libc::mprotect(at, self.length, protection) }, 0);
     }
 
+    pub fn want_huge_pages(self) {
+        let at = std::ptr::with_exposed_provenance_mut((self.address + PAGE - 1) & !(PAGE - 1));
+        // SAFETY: memory of the test. Refused where the kernel has no transparent huge pages.
+        unsafe { libc::madvise(at, self.length & !(PAGE - 1), libc::MADV_HUGEPAGE) };
+    }
+
     pub fn unmap(self) {
         let at = std::ptr::with_exposed_provenance_mut(self.address);
         // SAFETY: memory of the test that is not used again.
@@ -163,7 +169,8 @@ pub fn in_child(body: impl FnOnce()) -> i32 {
 }
 
 /// Ends this process with SIGALRM unless it is done by then.
-pub fn set_deadline(seconds: u32) {
+pub fn set_deadline(seconds: usize) {
+    let seconds = u32::try_from(seconds).unwrap();
     // SAFETY: the default action of SIGALRM is to end the process.
     unsafe { libc::alarm(seconds) };
 }
@@ -273,4 +280,77 @@ pub fn in_raw_child(body: impl FnOnce()) -> i32 {
             status
         }
     }
+}
+
+/// Moves a descriptor out of the way; returns where it is now.
+pub fn put_aside(number: RawFd) -> RawFd {
+    // SAFETY: descriptors of this process, put back by `put_back`.
+    unsafe {
+        let copy = libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 100);
+        assert!(copy >= 0);
+        libc::close(number);
+        copy
+    }
+}
+
+pub fn put_back(copy: RawFd, number: RawFd) {
+    // SAFETY: undoes `put_aside`.
+    assert_eq!(unsafe { libc::dup2(copy, number) }, number);
+}
+
+static SIGNALS: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+
+extern "C" fn count_signal(_: i32) {
+    SIGNALS.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+}
+
+/// Counts a queued (real-time) signal from now on; returns its number.
+pub fn count_signals() -> i32 {
+    let signal = libc::SIGRTMIN();
+    // SAFETY: the handler only increments.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = (count_signal as extern "C" fn(i32)) as usize;
+        action.sa_flags = libc::SA_RESTART;
+        assert_eq!(libc::sigaction(signal, &raw const action, std::ptr::null_mut()), 0);
+    }
+    signal
+}
+
+pub fn signals_counted() -> usize {
+    SIGNALS.load(std::sync::atomic::Ordering::Relaxed)
+}
+
+pub fn own_thread() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { libc::gettid() }
+}
+
+/// False if too many are queued already.
+pub fn send_to_thread(thread: i32, signal: i32) -> bool {
+    // SAFETY: a thread of this process.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) == 0 }
+}
+
+/// Leaves a child running that does `body`; returns its number.
+pub fn start_child(body: impl FnOnce()) -> i32 {
+    // SAFETY: as in `in_child`.
+    match unsafe { libc::fork() } {
+        0 => {
+            body();
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(0) }
+        }
+        child => child,
+    }
+}
+
+pub fn kill(process: i32) {
+    // SAFETY: a child of the test, or a child's helper.
+    unsafe { libc::kill(process, libc::SIGKILL) };
+}
+
+pub fn reap(child: i32) {
+    // SAFETY: our own child.
+    unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
 }

@@ -192,3 +192,17 @@ pub fn program_closes_descriptor() -> Outcome {
     }
     Ok(())
 }
+
+/// A daemon that closed its standard streams does not get the memory under one of their numbers.
+pub fn closed_standard_streams() -> Outcome {
+    let memory = Memory::anonymous(2 * PAGE);
+    let streams: Vec<_> = (0..3).map(crate::memory::put_aside).collect();
+    let pages = adopt(memory.address, memory.length, true).unwrap();
+    let number = pages.memfd().as_raw_fd();
+    for (stream, copy) in streams.iter().enumerate() {
+        crate::memory::put_back(*copy, stream as i32);
+    }
+    assert!(number > 2);
+    pages.release().unwrap();
+    Ok(())
+}

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const WRITERS: usize = 3;
 
 /// Moves `memory` out and back `count` times. Now and then the cycle has another shape.
-fn cycle(memory: Memory, strategy: Strategy, count: usize) {
+pub fn cycle(memory: Memory, strategy: Strategy, count: usize) {
     for round in 0..count {
         let skip = if round % 3 == 0 { PAGE } else { 0 };
         let part = memory.part(skip, memory.length - skip);
@@ -33,7 +33,7 @@ fn cycle(memory: Memory, strategy: Strategy, count: usize) {
 }
 
 /// Counts in every word until told to stop. Panics at the first lost store.
-fn count_in(words: &[(Memory, usize)], stop: &AtomicBool) -> u64 {
+pub fn count_in(words: &[(Memory, usize)], stop: &AtomicBool) -> u64 {
     let mut value = 0;
     while !stop.load(Ordering::Relaxed) {
         for &(memory, index) in words {
@@ -73,7 +73,8 @@ pub fn writers(strategy: Strategy) -> Outcome {
                 scope.spawn(move || count_in(&words, stop))
             })
             .collect();
-        cycle(buffer, strategy, cycles(20_000));
+        // Stopping threads that compute takes until each of them gets a processor.
+        cycle(buffer, strategy, cycles(if strategy == Strategy::Stop { 6_000 } else { 20_000 }));
         stop.store(true, Ordering::Relaxed);
         for thread in threads {
             assert!(thread.join().expect("a writer lost a store") > 0);
@@ -86,6 +87,7 @@ pub fn writers(strategy: Strategy) -> Outcome {
 pub fn large_writers(strategy: Strategy) -> Outcome {
     require(strategy)?;
     let buffer = Memory::anonymous(24 << 20);
+    buffer.want_huge_pages();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let threads: Vec<_> = (0..WRITERS)
@@ -166,7 +168,7 @@ pub fn kernel_stores(strategy: Strategy) -> Outcome {
                 }
             });
         }
-        cycle(buffer, strategy, cycles(10_000));
+        cycle(buffer, strategy, cycles(6_000));
         stop.store(true, Ordering::Relaxed);
     });
     assert!(received.load(Ordering::Relaxed) > 1000);
@@ -235,7 +237,7 @@ pub fn come_and_go(strategy: Strategy) -> Outcome {
                 }
             });
         }
-        cycle(buffer, strategy, cycles(10_000) / 2);
+        cycle(buffer, strategy, cycles(6_000) / 2);
         stop.store(true, Ordering::Relaxed);
     });
     Ok(())

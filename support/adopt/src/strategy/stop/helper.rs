@@ -10,25 +10,29 @@
 
 use super::tracee::Tracee;
 use super::{Order, REASON_BUSY, REASON_NOT_PERMITTED, STOP_TIME_MAX, THREADS_MAX, work_halted};
+use core::ffi::CStr;
 use core::fmt::{self, Write};
 use core::mem::MaybeUninit;
 use core::slice;
 use core::time::Duration;
-use rustix::fd::OwnedFd;
-use rustix::fs::{CWD, Mode, OFlags, RawDir, fstat, openat};
-use rustix::io::{Errno, read};
+use rustix::fd::BorrowedFd;
+use rustix::fs::{Mode, OFlags, RawDir, fstat, openat};
+use rustix::io::read;
 use rustix::thread::{ClockId, clock_nanosleep_relative, sched_yield};
 use rustix::time::{Timespec, clock_gettime};
 
+/// Longest time in addition that threads may take that merely wait for a processor.
+const OVERLOAD_TIME_MAX: Duration = Duration::from_millis(200);
 /// Ends the helper if stopping hangs in the kernel (as when a thread executes another program at
 /// the same time).
-const STOP_DEADLINE: Duration = Duration::from_millis(100);
+const STOP_DEADLINE: Duration = Duration::from_millis(400);
 /// Ends the helper if copying does. Long, since pages may have to come back from swap.
 const COPY_DEADLINE: Duration = Duration::from_secs(10);
 
 pub(super) fn run(order: &Order<'_>) -> Result<(), i32> {
     arm(STOP_DEADLINE);
-    let mut halted = Halted { table: order.threads, count: 0, process: order.process };
+    let list = order.thread_list;
+    let mut halted = Halted { table: order.threads, count: 0, process: order.process, list };
     let outcome = halted.stop_all(order.caller).and_then(|()| {
         arm(COPY_DEADLINE);
         work_halted(order, &halted)
@@ -67,15 +71,16 @@ unsafe fn set_timer(value: libc::timeval) {
 }
 
 /// The threads the helper holds.
-pub(super) struct Halted {
+pub(super) struct Halted<'a> {
     table: *mut Tracee,
     count: usize,
     process: i32,
+    list: BorrowedFd<'a>,
 }
 
-/// A path in `/proc`, built without allocating.
+/// A path, built without allocating.
 struct Path {
-    text: [u8; 64],
+    text: [u8; 32],
     length: usize,
 }
 
@@ -83,30 +88,29 @@ impl Write for Path {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let end = self.length + text.len();
         // One byte stays for the terminator.
-        let room = self.text.get_mut(self.length..end).filter(|_| end < 64).ok_or(fmt::Error)?;
+        let room = self.text.get_mut(self.length..end).filter(|_| end < 32).ok_or(fmt::Error)?;
         room.copy_from_slice(text.as_bytes());
         self.length = end;
         Ok(())
     }
 }
 
-fn open_proc(path: fmt::Arguments<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
-    let mut buffer = Path { text: [0; 64], length: 0 };
-    buffer.write_fmt(path).map_err(|_| Errno::NAMETOOLONG)?;
-    let path = core::ffi::CStr::from_bytes_until_nul(&buffer.text).map_err(|_| Errno::INVAL)?;
-    openat(CWD, path, flags | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+/// The kernel's letter for what a thread is doing. `None`: it is gone.
+fn state_of(list: BorrowedFd<'_>, thread: i32) -> Option<u8> {
+    let mut path = Path { text: [0; 32], length: 0 };
+    write!(path, "{thread}/stat").ok()?;
+    let path = CStr::from_bytes_until_nul(&path.text).ok()?;
+    let file = openat(list, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut text = [0u8; 512];
+    let count = read(&file, &mut text).ok()?;
+    // The name before the state is in parentheses and may contain any byte.
+    let end_of_name = text[..count].iter().rposition(|&byte| byte == b')')?;
+    text.get(end_of_name + 2).copied()
 }
 
 /// True if a thread has ended, though its number is still listed.
-pub(super) fn is_dead(process: i32, thread: i32) -> bool {
-    let mut text = [0u8; 512];
-    let path = format_args!("/proc/{process}/task/{thread}/stat");
-    let Ok(count) = open_proc(path, OFlags::empty()).and_then(|file| read(&file, &mut text)) else {
-        return true;
-    };
-    // The name before the state is in parentheses and may contain any byte.
-    let state = text[..count].iter().rposition(|&byte| byte == b')').map(|at| at + 2);
-    state.and_then(|at| text.get(at)).is_none_or(|state| matches!(state, b'Z' | b'X' | b'x'))
+pub(super) fn is_dead(list: BorrowedFd<'_>, thread: i32) -> bool {
+    state_of(list, thread).is_none_or(|state| matches!(state, b'Z' | b'X' | b'x'))
 }
 
 fn now() -> Duration {
@@ -114,7 +118,7 @@ fn now() -> Duration {
     Duration::new(time.tv_sec.cast_unsigned(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-impl Halted {
+impl Halted<'_> {
     fn tracees(&mut self) -> &mut [Tracee] {
         // SAFETY: the first `count` entries were written by `take_new`.
         unsafe { slice::from_raw_parts_mut(self.table, self.count) }
@@ -122,16 +126,14 @@ impl Halted {
 
     fn stop_all(&mut self, caller: i32) -> Result<(), i32> {
         let give_up_at = now() + STOP_TIME_MAX;
-        let path = format_args!("/proc/{}/task", self.process);
-        let directory = open_proc(path, OFlags::DIRECTORY).map_err(|_| REASON_NOT_PERMITTED)?;
         let mut quiet_looks = 0;
         while quiet_looks < 2 {
-            let listed = self.take_new(&directory, caller)?;
+            let listed = self.take_new(caller)?;
             if listed.new > 0 {
                 quiet_looks = 0;
                 self.wait_for_all(give_up_at)?;
             } else {
-                let links = fstat(&directory).map_err(|_| REASON_NOT_PERMITTED)?.st_nlink;
+                let links = fstat(self.list).map_err(|_| REASON_NOT_PERMITTED)?.st_nlink;
                 quiet_looks = if listed.all + 2 == links as usize { quiet_looks + 1 } else { 0 };
                 if now() > give_up_at {
                     return Err(REASON_BUSY);
@@ -142,11 +144,11 @@ impl Halted {
     }
 
     /// Seizes the threads that are not held yet.
-    fn take_new(&mut self, directory: &OwnedFd, caller: i32) -> Result<Listed, i32> {
-        rustix::fs::seek(directory, rustix::fs::SeekFrom::Start(0)).map_err(|_| REASON_BUSY)?;
+    fn take_new(&mut self, caller: i32) -> Result<Listed, i32> {
+        rustix::fs::seek(self.list, rustix::fs::SeekFrom::Start(0)).map_err(|_| REASON_BUSY)?;
         let mut listed = Listed { new: 0, all: 0, caller: false };
         let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut entries = RawDir::new(directory, &mut buffer);
+        let mut entries = RawDir::new(self.list, &mut buffer);
         while let Some(entry) = entries.next() {
             let entry = entry.map_err(|_| REASON_BUSY)?;
             let name = core::str::from_utf8(entry.file_name().to_bytes()).unwrap_or("");
@@ -165,7 +167,7 @@ impl Halted {
             if index == THREADS_MAX {
                 return Err(REASON_NOT_PERMITTED);
             }
-            if let Some(tracee) = Tracee::seize(self.process, thread)? {
+            if let Some(tracee) = Tracee::seize(self.process, thread, self.list)? {
                 // SAFETY: the table has room, see above; entries need no dropping.
                 unsafe { self.table.add(index).write(tracee) };
                 self.count = self.count.max(index + 1);
@@ -185,7 +187,8 @@ impl Halted {
                 looks += 1;
                 if looks < PATIENT_LOOKS {
                     sched_yield();
-                } else if now() > give_up_at {
+                } else if now() > give_up_at && !self.only_waits_for_a_processor(index, give_up_at)
+                {
                     return Err(REASON_BUSY);
                 } else {
                     let _ = clock_nanosleep_relative(ClockId::Monotonic, &NAP);
@@ -193,6 +196,13 @@ impl Halted {
             }
         }
         Ok(())
+    }
+
+    /// On an overloaded machine a thread that could run, and would then stop at once, does not get
+    /// to run for a long time. Nor would the threads that already stand still.
+    fn only_waits_for_a_processor(&mut self, index: usize, give_up_at: Duration) -> bool {
+        now() < give_up_at + OVERLOAD_TIME_MAX
+            && state_of(self.list, self.tracees()[index].thread) == Some(b'R')
     }
 
     /// True if a stopped thread runs on these pages: they are a stack then.

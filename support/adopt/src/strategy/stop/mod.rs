@@ -32,6 +32,8 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use core::time::Duration;
 use helper::Halted;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{Errno, read};
 use rustix::process::getpid;
 use rustix::thread::gettid;
@@ -57,6 +59,9 @@ struct Order<'a> {
     work: &'a Work<'a>,
     process: i32,
     caller: i32,
+    /// Lists this process's threads. Opened by the caller, to be closed even if the helper is
+    /// killed: they share descriptors.
+    thread_list: BorrowedFd<'a>,
     /// Room for [`THREADS_MAX`] threads.
     threads: *mut Tracee,
     progress: AtomicU32,
@@ -80,10 +85,13 @@ pub(super) fn perform(work: &Work<'_>) -> Result<(), AdoptError> {
         let guard = core::ptr::with_exposed_provenance_mut(memory.address);
         rustix::mm::mprotect(guard, PAGE_BYTES, rustix::mm::MprotectFlags::empty())?;
     }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let thread_list = openat(CWD, c"/proc/self/task", flags, Mode::empty())?;
     allow_own_children_to_trace();
     let order = Order {
         work,
         process: getpid().as_raw_nonzero().get(),
+        thread_list: thread_list.as_fd(),
         caller: gettid().as_raw_nonzero().get(),
         threads: core::ptr::with_exposed_provenance_mut(stack_top),
         progress: AtomicU32::new(STARTED),
@@ -149,7 +157,7 @@ fn allow_own_children_to_trace() {
 }
 
 /// Does the work while everybody is halted; in the helper.
-fn work_halted(order: &Order<'_>, halted: &Halted) -> Result<(), i32> {
+fn work_halted(order: &Order<'_>, halted: &Halted<'_>) -> Result<(), i32> {
     let errno = |errno: Errno| errno.raw_os_error();
     let stretch = order.work.stretch;
     if halted.any_stack_within(stretch.address, stretch.length) {

@@ -1,0 +1,204 @@
+//! Programs that do something awkward at the same time: direct I/O, child processes, signals; and
+//! an operator who kills the helper.
+
+use crate::content::scramble;
+use crate::memory::{self, Memory, PAGE};
+use crate::stress::{count_in, cycle};
+use crate::{Outcome, cycles, require};
+use omniverb_adopt::{AdoptError, Strategy, adopt, adopt_with};
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const BLOCKS: usize = 64;
+
+/// A file of recognisable blocks, opened for direct I/O.
+fn direct_file() -> Result<File, String> {
+    let path = std::env::temp_dir().join(format!("adopt-direct-{}", std::process::id()));
+    let mut file = File::create(&path).unwrap();
+    for block in 0..BLOCKS {
+        let words: Vec<u8> = (0..PAGE / 8)
+            .flat_map(|word| scramble((block * PAGE + word) as u64).to_ne_bytes())
+            .collect();
+        file.write_all(&words).unwrap();
+    }
+    file.sync_all().unwrap();
+    let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&path);
+    std::fs::remove_file(&path).unwrap();
+    direct.map_err(|error| format!("no direct I/O on {}: {error}", path.display()))
+}
+
+/// A device stores into the pages while they move.
+pub fn direct_io() -> Outcome {
+    require(Strategy::Stop)?;
+    let file = direct_file()?;
+    let buffer = Memory::anonymous(8 * PAGE);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut reads = 0usize;
+            while !stop.load(Ordering::Relaxed) {
+                let block = reads % BLOCKS;
+                let page = buffer.part((1 + reads % 6) * PAGE, PAGE);
+                let at = (block * PAGE) as u64;
+                rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(at)).unwrap();
+                assert_eq!(page.read_from(file.as_raw_fd()), PAGE as isize);
+                for word in 0..page.words() {
+                    let expected = scramble((block * PAGE + word) as u64);
+                    assert_eq!(page.get(word), expected, "the device's store was lost");
+                }
+                page.fill(0);
+                reads += 1;
+            }
+            reads
+        });
+        cycle(buffer, Strategy::Stop, cycles(2_000));
+        stop.store(true, Ordering::Relaxed);
+        assert!(reader.join().unwrap() > 100);
+    });
+    Ok(())
+}
+
+/// Write protection does not see a device's stores, so it is not used where there may be some.
+pub fn direct_io_excludes_userfault() -> Outcome {
+    require(Strategy::Userfault)?;
+    let _file = direct_file()?;
+    let memory = Memory::anonymous(PAGE);
+    let refused = adopt_with(memory.address, PAGE, true, &[Strategy::Userfault]);
+    assert_eq!(refused.err(), Some(AdoptError::NotPermitted));
+    adopt(memory.address, PAGE, true).unwrap().release().unwrap();
+    Ok(())
+}
+
+/// Other threads start programs all the time (a thread in `vfork()` cannot be stopped).
+pub fn spawning(strategy: Strategy) -> Outcome {
+    require(strategy)?;
+    let buffer = Memory::heap(5 * PAGE + 600);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let spawner = scope.spawn(|| {
+            let mut started = 0;
+            while !stop.load(Ordering::Relaxed) || started < 20 {
+                let output = Command::new("/bin/echo").arg("here").output().unwrap();
+                assert!(output.status.success() && output.stdout == b"here\n");
+                started += 1;
+            }
+        });
+        let words: Vec<_> = (0..buffer.words() / 64).map(|group| (buffer, group * 64)).collect();
+        let counter = scope.spawn({
+            let stop = &stop;
+            move || count_in(&words, stop)
+        });
+        cycle(buffer, strategy, cycles(1_000));
+        stop.store(true, Ordering::Relaxed);
+        spawner.join().unwrap();
+        counter.join().unwrap();
+    });
+    Ok(())
+}
+
+/// Queued signals arrive exactly once, however often their thread is stopped.
+pub fn signals(strategy: Strategy) -> Outcome {
+    require(strategy)?;
+    let buffer = Memory::heap(5 * PAGE + 600);
+    let stop = AtomicBool::new(false);
+    let signal = memory::count_signals();
+    let mut sent = 0;
+    thread::scope(|scope| {
+        let (tell, told) = std::sync::mpsc::channel();
+        let (done, all_sent) = std::sync::mpsc::channel::<()>();
+        let words: Vec<_> = (0..buffer.words() / 64).map(|group| (buffer, group * 64)).collect();
+        let stop = &stop;
+        let counter = scope.spawn(move || {
+            tell.send(memory::own_thread()).unwrap();
+            let count = count_in(&words, stop);
+            // Alive until the last signal was sent to this thread.
+            let _ = all_sent.recv();
+            count
+        });
+        let target = told.recv().unwrap();
+        let sender = scope.spawn(move || {
+            let mut sent = 0;
+            while !stop.load(Ordering::Relaxed) {
+                sent += usize::from(memory::send_to_thread(target, signal));
+                thread::sleep(Duration::from_micros(20));
+            }
+            drop(done);
+            sent
+        });
+        cycle(buffer, strategy, cycles(2_000));
+        stop.store(true, Ordering::Relaxed);
+        sent = sender.join().unwrap();
+        counter.join().unwrap();
+    });
+    let received = memory::signals_counted();
+    assert!(received > 100 && received == sent, "{received} signals received of {sent}");
+    Ok(())
+}
+
+/// Killing the helper at random moments costs at most an attempt, never a store.
+pub fn helper_is_killed() -> Outcome {
+    require(Strategy::Stop)?;
+    let process = std::process::id();
+    let listing = format!("/proc/{process}/task/{process}/children");
+    if std::fs::read(&listing).is_err() {
+        return Err("this kernel does not list children".into());
+    }
+    let killer = memory::start_child(|| {
+        let own = i32::try_from(std::process::id()).unwrap();
+        let mut round = 0u64;
+        loop {
+            round += 1;
+            for child in std::fs::read_to_string(&listing).unwrap_or_default().split_whitespace() {
+                let child = child.parse().unwrap();
+                if child != own {
+                    let wait = Duration::from_micros(scramble(round) % 4000);
+                    let seen = Instant::now();
+                    while seen.elapsed() < wait {
+                        std::hint::spin_loop();
+                    }
+                    // A number is not used again so soon.
+                    memory::kill(child);
+                }
+            }
+        }
+    });
+    let buffer = Memory::anonymous(600 * PAGE);
+    let stop = AtomicBool::new(false);
+    let (mut moved, mut failed) = (0, 0);
+    thread::scope(|scope| {
+        let words: Vec<_> = (0..600).map(|page| (buffer, page * 512 + page % 512)).collect();
+        let counter = scope.spawn({
+            let stop = &stop;
+            move || count_in(&words, stop)
+        });
+        for _ in 0..cycles(20_000) / 10 {
+            let mut held = match adopt_with(buffer.address, buffer.length, true, &[Strategy::Stop])
+            {
+                Ok(pages) => pages,
+                Err(error) => {
+                    assert_eq!(error, AdoptError::Busy);
+                    failed += 1;
+                    continue;
+                }
+            };
+            moved += 1;
+            while let Err(again) = held.release_with(&[Strategy::Stop]) {
+                assert_eq!(again.error, AdoptError::Busy);
+                held = again.pages;
+                failed += 1;
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        counter.join().expect("a store was lost");
+    });
+    memory::kill(killer);
+    memory::reap(killer);
+    assert!(moved > 0 && failed > 0, "{moved} moves, {failed} killed: too one-sided to tell");
+    Ok(())
+}
