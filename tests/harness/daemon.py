@@ -16,7 +16,7 @@ class Daemon:
         self.stage, self.uid = stage, uid
         self.prefix = [*enter, *as_user(uid)]
         self.arguments = list(arguments)
-        self.folder = stage.folder("daemon", uid)
+        self.folder = stage.folder("daemon", uid, 0o700 if uid else 0o755)
         self.socket = self.folder / SOCKET_NAME
         self.process = None
         self.start()
