@@ -16,10 +16,13 @@ pub mod memory;
 pub mod spsc;
 pub mod sync;
 pub mod user;
+// Real memory; the model checker brings its own.
+#[cfg(not(loom))]
 pub mod window;
 
 pub use bell::BellPage;
 pub use memory::WordMemory;
 pub use spsc::{Broken, Consumer, Producer, Record};
 pub use user::UserMemory;
+#[cfg(not(loom))]
 pub use window::Window;

@@ -33,6 +33,8 @@ const TAG_SHIFT: u32 = 32;
 pub const EXTRA_MAX: usize = 7;
 /// Tags are smaller than this.
 pub const TAG_END: u32 = 1 << 27;
+/// Least bytes of a ring. The model checker takes a smaller one: it goes round sooner.
+pub const CAPACITY_MIN: usize = if cfg!(loom) { 64 } else { 256 };
 
 /// The other end wrote something that no correct end writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,17 +59,17 @@ pub struct Producer<M> {
 }
 
 impl<M: WordMemory> Producer<M> {
-    /// `ring` is the whole ring (a power of two of at least 256 bytes, zeroed); the consumer
+    /// `ring` is the whole ring (a power of two of at least [`CAPACITY_MIN`], zeroed); the consumer
     /// publishes at byte `consumed_word` of `words`.
     pub fn new(ring: M, words: M, consumed_word: usize) -> Self {
-        let capacity = ring.length() as u64;
-        assert!(capacity.is_power_of_two() && capacity >= 256);
-        Self { ring, words, consumed_word, capacity, position: 0, consumed: 0 }
+        let capacity = ring.length();
+        assert!(capacity.is_power_of_two() && capacity >= CAPACITY_MIN);
+        Self { ring, words, consumed_word, capacity: capacity as u64, position: 0, consumed: 0 }
     }
 
     /// Largest payload that one record takes: a quarter of the ring, so that several are under way.
     pub fn payload_max(&self) -> usize {
-        (self.capacity / 4) as usize - 64
+        (self.capacity as usize / 4).saturating_sub(64)
     }
 
     /// Bytes ever written: the position right behind the last record.
@@ -146,10 +148,8 @@ impl<M: WordMemory> Producer<M> {
         let bytes = record_bytes(extra, length);
         let behind = (at + bytes) & (self.capacity as usize - 1);
         self.ring.store(behind, 0, Ordering::Relaxed);
-        let header = VALID
-            | ((extra as u64) << EXTRA_SHIFT)
-            | (u64::from(tag) << TAG_SHIFT)
-            | length as u64;
+        let header =
+            VALID | ((extra as u64) << EXTRA_SHIFT) | (u64::from(tag) << TAG_SHIFT) | length as u64;
         // SYNC: published
         self.ring.store(at, header, Ordering::Release);
         self.position += bytes as u64;
@@ -183,7 +183,7 @@ impl<M: WordMemory> Consumer<M> {
     /// As [`Producer::new`]; this end writes byte `consumed_word` of `words`.
     pub fn new(ring: M, words: M, consumed_word: usize) -> Self {
         let capacity = ring.length();
-        assert!(capacity.is_power_of_two() && capacity >= 256);
+        assert!(capacity.is_power_of_two() && capacity >= CAPACITY_MIN);
         Self { ring, words, consumed_word, capacity, position: 0, published: 0 }
     }
 

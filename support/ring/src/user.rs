@@ -24,9 +24,14 @@ impl UserMemory {
         Self { address, length }
     }
 
-    /// Lends bytes of our own for the length of a call.
+    /// Lends bytes of our own for the length of a call, to be read only.
     pub fn lend<R>(bytes: &[u8], borrower: impl FnOnce(UserMemory) -> R) -> R {
-        borrower(Self { address: bytes.as_ptr() as usize, length: bytes.len() })
+        borrower(Self { address: bytes.as_ptr().expose_provenance(), length: bytes.len() })
+    }
+
+    /// Lends bytes of our own for the length of a call, to be read and written.
+    pub fn lend_mut<R>(bytes: &mut [u8], borrower: impl FnOnce(UserMemory) -> R) -> R {
+        borrower(Self { address: bytes.as_mut_ptr().expose_provenance(), length: bytes.len() })
     }
 
     /// The empty range.
@@ -54,7 +59,9 @@ impl UserMemory {
     #[inline(always)]
     pub const fn part(&self, offset: usize, length: usize) -> Option<Self> {
         match offset.checked_add(length) {
-            Some(end) if end <= self.length => Some(Self { address: self.address + offset, length }),
+            Some(end) if end <= self.length => {
+                Some(Self { address: self.address + offset, length })
+            }
             _ => None,
         }
     }
@@ -72,18 +79,24 @@ impl UserMemory {
         Self { address: self.address + length, length: self.length - length }
     }
 
+    /// The first byte. Who made the range exposed it, or it came from outside as a number.
+    #[inline(always)]
+    pub(crate) fn pointer(&self) -> *mut u8 {
+        core::ptr::with_exposed_provenance_mut(self.address)
+    }
+
     /// Copies bytes in; as many as both have.
     pub fn write(&self, bytes: &[u8]) {
         let length = bytes.len().min(self.length);
         // SAFETY: the creator vouched for the range; `bytes` is a live slice of at least `length`.
-        unsafe { copy(bytes.as_ptr(), self.address as *mut u8, length) }
+        unsafe { copy(bytes.as_ptr(), self.pointer(), length) }
     }
 
     /// Copies bytes out; as many as both have.
     pub fn read(&self, bytes: &mut [u8]) {
         let length = bytes.len().min(self.length);
         // SAFETY: the creator vouched for the range; `bytes` is a live slice of at least `length`.
-        unsafe { copy(self.address as *const u8, bytes.as_mut_ptr(), length) }
+        unsafe { copy(self.pointer(), bytes.as_mut_ptr(), length) }
     }
 
     /// Compare-and-swap of the aligned native-endian `u64` at the start; returns the old value.
@@ -104,7 +117,7 @@ impl UserMemory {
             return None;
         }
         // SAFETY: aligned, and the creator vouched for the 8 bytes; atomics allow sharing.
-        Some(unsafe { &*(self.address as *const core::sync::atomic::AtomicU64) })
+        Some(unsafe { &*self.pointer().cast::<core::sync::atomic::AtomicU64>() })
     }
 }
 

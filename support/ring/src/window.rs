@@ -71,7 +71,7 @@ impl Window {
         }
         // SAFETY: inside the mapping; it lives as long as `self`, which the caller holds while
         // using the value.
-        Some(unsafe { UserMemory::new(self.base.as_ptr() as usize + offset, 8) })
+        Some(unsafe { UserMemory::new(self.base.as_ptr().expose_provenance() + offset, 8) })
     }
 
     /// Copies `source` so that its last bytes become visible last: an application may wait for
@@ -96,7 +96,6 @@ impl Window {
     }
 }
 
-#[cfg(not(loom))]
 impl WordMemory for Window {
     #[inline(always)]
     fn word(&self, offset: usize) -> &AtomicU64 {
@@ -115,13 +114,13 @@ impl WordMemory for Window {
     fn fill(&self, offset: usize, source: UserMemory) {
         let target = self.at(offset, source.len());
         // SAFETY: target checked against the window, source vouched for by its creator.
-        unsafe { copy(source.address() as *const u8, target, source.len()) }
+        unsafe { copy(source.pointer(), target, source.len()) }
     }
 
     #[inline(always)]
     fn drain(&self, offset: usize, target: UserMemory) {
         let source = self.at(offset, target.len());
         // SAFETY: source checked against the window, target vouched for by its creator.
-        unsafe { copy(source, target.address() as *mut u8, target.len()) }
+        unsafe { copy(source, target.pointer(), target.len()) }
     }
 }
