@@ -3,6 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
+/// Bytes of the longest path of a unix socket.
+pub(crate) const PATH_BYTES_MAX: usize = 107;
+
 /// Why a daemon does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -21,6 +24,12 @@ pub enum StartError {
         path: PathBuf,
         /// What is wrong with it.
         problem: String,
+    },
+    /// Longer than an address of a unix socket may be.
+    #[error("{} is too long for a socket: at most {PATH_BYTES_MAX} bytes", path.display())]
+    TooLong {
+        /// The path.
+        path: PathBuf,
     },
     /// Something at the socket's path is no socket.
     #[error("{} exists and is not a socket", path.display())]

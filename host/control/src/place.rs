@@ -3,7 +3,7 @@
 //! The lock is held while the daemon lives and goes with it however it dies, so "is somebody
 //! serving this socket" has one answer, and two daemons started at once cannot both win.
 
-use crate::errors::StartError;
+use crate::errors::{PATH_BYTES_MAX, StartError};
 use omniverb_sys::socket;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, lstat, open};
 use rustix::process::{geteuid, getpid};
@@ -26,6 +26,9 @@ impl Place {
     /// # Errors
     /// [`StartError`] says what is in the way.
     pub fn take(path: &Path, shared: bool) -> Result<Place, StartError> {
+        if path.as_os_str().len() > PATH_BYTES_MAX {
+            return Err(StartError::TooLong { path: path.into() });
+        }
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         make_folder(folder, shared)?;
         let lock = lock(path)?;

@@ -1,2 +1,141 @@
-//! The host daemon: configuration, privileges, wiring.
-fn main() {}
+//! `omniverbd`: the host daemon. Reads its arguments and its configuration, takes its place, and
+//! hands over to `omniverb_control`.
+#![forbid(unsafe_code)]
+
+mod background;
+mod configuration;
+mod notify;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+use configuration::Configuration;
+use omniverb_control::{Journal, Level, Place, Server, Settings};
+use omniverb_sys::signals;
+use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Exit code for a wrong command line.
+const WRONG_USE: u8 = 2;
+
+/// The Omniverb host daemon: gives every network namespace its own RDMA device.
+///
+/// As root it serves all network namespaces of the host; as an ordinary user the processes of its
+/// own network namespace. It ends cleanly on SIGTERM.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// Where to listen [default: /run/omniverb/omniverbd.sock for root, otherwise
+    /// $XDG_RUNTIME_DIR/omniverb/omniverbd.sock or /tmp/omniverb-UID/omniverbd.sock].
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Configuration file [default for root: /etc/omniverb/omniverbd.toml, if it exists].
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Stay in the foreground (the default).
+    #[arg(long, conflicts_with = "detach")]
+    foreground: bool,
+    /// Start in the background; return once it serves.
+    #[arg(long)]
+    detach: bool,
+    /// End after this many seconds without a client.
+    #[arg(long, value_name = "SECONDS")]
+    idle_exit: Option<u64>,
+    /// How much to log on stderr: error, warning, info or debug [default: warning].
+    #[arg(long, value_name = "LEVEL", value_parser = configuration::level)]
+    log_level: Option<Level>,
+    /// Become the leader of a session of its own (used by --detach).
+    #[arg(long, hide = true)]
+    own_session: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error)
+            if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) =>
+        {
+            print!("{error}");
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            let text = error.to_string();
+            let line = text.lines().next().unwrap_or_default();
+            eprintln!("omniverbd: {}; see omniverbd --help", line.trim_start_matches("error: "));
+            return ExitCode::from(WRONG_USE);
+        }
+    };
+    let result = if arguments.detach { background::start(&arguments) } else { serve(&arguments) };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("omniverbd: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Where to listen.
+fn socket(arguments: &Arguments) -> PathBuf {
+    arguments.socket.clone().unwrap_or_else(|| {
+        if geteuid().is_root() { omniverb_session::SYSTEM_SOCKET.into() } else { own_socket() }
+    })
+}
+
+/// The socket of an ordinary user's own daemon.
+fn own_socket() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty()) {
+        Some(folder) => Path::new(&folder).join("omniverb/omniverbd.sock"),
+        None => format!("/tmp/omniverb-{}/omniverbd.sock", geteuid().as_raw()).into(),
+    }
+}
+
+fn serve(arguments: &Arguments) -> anyhow::Result<()> {
+    if arguments.own_session {
+        // Fails for a leader of a process group, which we are only if somebody gave us that flag
+        // by hand; it is no matter then.
+        let _ = rustix::process::setsid();
+        let _ = std::env::set_current_dir("/");
+    }
+    let configuration = Configuration::load(arguments.config.as_deref())?;
+    // Before the first thread is started: threads inherit the signal mask.
+    let termination = signals::termination()?;
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    let descriptors = raise_descriptor_limit();
+    let idle = arguments.idle_exit.or(configuration.idle_exit_seconds);
+    let settings = Settings {
+        limits: configuration.limits(),
+        queued_descriptors: descriptors,
+        idle_exit: idle.map(Duration::from_secs),
+    };
+    let level = arguments.log_level.or(configuration.log_level).unwrap_or(Level::Warning);
+    let mut journal = Journal::new(level, std::env::var_os("JOURNAL_STREAM").is_some());
+    let path = socket(arguments);
+    let place = Place::take(&path, geteuid().is_root())?;
+    journal.log(Level::Info, format_args!("serving at {}", path.display()));
+    let mut server = Server::new(place, settings, journal)?;
+    if geteuid().is_root() && !server.is_privileged() {
+        eprintln!(
+            "omniverbd: without CAP_SYS_ADMIN only processes of this network namespace are served"
+        );
+    }
+    notify::send("READY=1");
+    let ended = server.run(Some(termination.as_fd()));
+    notify::send("STOPPING=1");
+    ended?;
+    Ok(())
+}
+
+/// Takes as many descriptors as we may have, and says how many may wait in queues for the
+/// processes of one vNIC, so that no vNIC can take them all.
+fn raise_descriptor_limit() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(
+        Resource::Nofile,
+        Rlimit { current: limit.maximum.or(limit.current), maximum: limit.maximum },
+    );
+    let current = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
+    usize::try_from(current / 8).unwrap_or(usize::MAX).clamp(128, 65536)
+}

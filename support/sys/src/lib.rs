@@ -9,6 +9,7 @@ pub mod clock;
 pub mod datagram;
 pub mod epoll;
 pub mod event;
+pub mod inherit;
 pub mod mapping;
 pub mod memfd;
 pub mod netns;

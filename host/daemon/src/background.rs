@@ -1,0 +1,91 @@
+//! `--detach`: starts the daemon as a process of its own, and returns once it serves.
+//!
+//! The caller does not become its parent: a program that `omniverb run` turns into must not find a
+//! child it never started.
+
+use crate::{Arguments, socket};
+use anyhow::{Context, bail};
+use omniverb_sys::{inherit, socket as unix};
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a daemon may take until it serves.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(crate) fn start(arguments: &Arguments) -> anyhow::Result<()> {
+    let path = std::path::absolute(socket(arguments))?;
+    if unix::is_alive(&path) {
+        return Ok(());
+    }
+    let log = log_path(&path);
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    if let Err(error) = std::fs::create_dir(folder)
+        && error.kind() != std::io::ErrorKind::AlreadyExists
+    {
+        bail!("{} cannot be created: {error}", folder.display());
+    }
+    restrict(folder)?;
+    let file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .custom_flags(0o400_000) // O_NOFOLLOW
+        .open(&log)
+        .with_context(|| log.display().to_string())?;
+    let from = file.metadata()?.len();
+    inherit::nothing_but_standard()?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("--own-session").arg("--socket").arg(&path);
+    if let Some(config) = &arguments.config {
+        command.arg("--config").arg(std::path::absolute(config)?);
+    }
+    if let Some(seconds) = arguments.idle_exit {
+        command.arg("--idle-exit").arg(seconds.to_string());
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+    let mut daemon = command.spawn().context("cannot start")?;
+    let begun = Instant::now();
+    loop {
+        if unix::is_alive(&path) {
+            return Ok(());
+        }
+        if let Some(status) = daemon.try_wait()? {
+            // Another one may have been quicker.
+            if unix::is_alive(&path) {
+                return Ok(());
+            }
+            bail!("{}", reason(&log, from).unwrap_or_else(|| status.to_string()));
+        }
+        if begun.elapsed() > PATIENCE {
+            bail!("the daemon does not answer at {}; see {}", path.display(), log.display());
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A folder just made for an ordinary user is the user's alone.
+fn restrict(folder: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let user = rustix::process::geteuid();
+    let status = std::fs::metadata(folder)?;
+    let ours = folder.file_name().is_some_and(|n| n.to_string_lossy().starts_with("omniverb"));
+    if !user.is_root() && ours && status.uid() == user.as_raw() {
+        std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
+fn log_path(socket: &Path) -> PathBuf {
+    socket.with_extension("log")
+}
+
+/// The first line that the daemon logged since `from`, without its own name.
+fn reason(log: &Path, from: u64) -> Option<String> {
+    let text = std::fs::read(log).ok()?;
+    let new = String::from_utf8_lossy(text.get(usize::try_from(from).ok()?..)?).into_owned();
+    let line = new.lines().next()?;
+    Some(line.strip_prefix("omniverbd: ").unwrap_or(line).to_owned())
+}

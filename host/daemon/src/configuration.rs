@@ -1,0 +1,166 @@
+//! The configuration file. Every key is optional; an unknown one is an error, so that a misspelt
+//! quota is not silently no quota.
+
+use anyhow::{Context, bail};
+use omniverb_control::Level;
+use omniverb_session::limits::STATISTICS_SLOTS;
+use omniverb_tenancy::Limits;
+use rustix::process::geteuid;
+use serde::{Deserialize, Deserializer, de::Error};
+use std::path::Path;
+
+/// Where root's configuration is if nothing else is said.
+const SYSTEM_FILE: &str = "/etc/omniverb/omniverbd.toml";
+
+/// A configuration file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Configuration {
+    #[serde(deserialize_with = "optional_level")]
+    pub(crate) log_level: Option<Level>,
+    pub(crate) idle_exit_seconds: Option<u64>,
+    vnic: Vnic,
+    process: Process,
+}
+
+/// Quotas of a vNIC.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Vnic {
+    processes: Option<usize>,
+    queue_pairs: Option<usize>,
+    memory_regions: Option<usize>,
+    links: Option<usize>,
+    datagram_links_per_neighbour: Option<usize>,
+    probes: Option<usize>,
+}
+
+/// Quotas of one process.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Process {
+    queue_pairs: Option<usize>,
+    memory_regions: Option<usize>,
+    links: Option<usize>,
+    grants: Option<usize>,
+}
+
+/// A log level by its name.
+pub(crate) fn level(name: &str) -> Result<Level, String> {
+    match name {
+        "error" => Ok(Level::Error),
+        "warning" => Ok(Level::Warning),
+        "info" => Ok(Level::Info),
+        "debug" => Ok(Level::Debug),
+        _ => Err(format!("no log level is called {name:?}: use error, warning, info or debug")),
+    }
+}
+
+fn optional_level<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Level>, D::Error> {
+    level(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
+}
+
+impl Configuration {
+    /// Reads `file`, or root's default file if there is one.
+    pub(crate) fn load(file: Option<&Path>) -> anyhow::Result<Configuration> {
+        let system = Path::new(SYSTEM_FILE);
+        let file = match file {
+            Some(file) => file,
+            None if geteuid().is_root() && system.exists() => system,
+            None => return Ok(Configuration::default()),
+        };
+        let text = std::fs::read_to_string(file)
+            .with_context(|| format!("configuration {}", file.display()))?;
+        Configuration::parse(&text, &file.display().to_string())
+    }
+
+    fn parse(text: &str, name: &str) -> anyhow::Result<Configuration> {
+        let configuration: Configuration = toml::from_str(text).map_err(|error| {
+            let start = error.span().map_or(0, |span| span.start);
+            let line = 1 + text.bytes().take(start).filter(|byte| *byte == b'\n').count();
+            let problem = error.message().lines().next().unwrap_or_default().to_owned();
+            anyhow::anyhow!("{name}:{line}: {problem}")
+        })?;
+        configuration.check(text, name)?;
+        Ok(configuration)
+    }
+
+    /// Values that are numbers but make no sense.
+    fn check(&self, text: &str, name: &str) -> anyhow::Result<()> {
+        let line_of = |key: &str| {
+            1 + text.lines().position(|line| line.trim_start().starts_with(key)).unwrap_or(0)
+        };
+        let (vnic, process) = (&self.vnic, &self.process);
+        for (key, value) in [
+            ("processes", vnic.processes),
+            ("queue_pairs", vnic.queue_pairs),
+            ("queue_pairs", process.queue_pairs),
+            ("memory_regions", vnic.memory_regions),
+            ("memory_regions", process.memory_regions),
+            ("links", vnic.links),
+            ("links", process.links),
+        ] {
+            if value == Some(0) {
+                bail!("{name}:{}: {key} must be at least 1", line_of(key));
+            }
+        }
+        if process.queue_pairs.is_some_and(|count| count > STATISTICS_SLOTS) {
+            let line = line_of("queue_pairs");
+            bail!("{name}:{line}: a process can have at most {STATISTICS_SLOTS} queue pairs");
+        }
+        Ok(())
+    }
+
+    /// The quotas it asks for.
+    pub(crate) fn limits(&self) -> Limits {
+        let default = Limits::default();
+        let (vnic, process) = (&self.vnic, &self.process);
+        Limits {
+            sessions_per_vnic: vnic.processes.unwrap_or(default.sessions_per_vnic),
+            qps_per_vnic: vnic.queue_pairs.unwrap_or(default.qps_per_vnic),
+            mrs_per_vnic: vnic.memory_regions.unwrap_or(default.mrs_per_vnic),
+            links_per_vnic: vnic.links.unwrap_or(default.links_per_vnic),
+            datagram_links_per_neighbour: vnic
+                .datagram_links_per_neighbour
+                .unwrap_or(default.datagram_links_per_neighbour),
+            probes_per_vnic: vnic.probes.unwrap_or(default.probes_per_vnic),
+            qps_per_session: process.queue_pairs.unwrap_or(default.qps_per_session),
+            mrs_per_session: process.memory_regions.unwrap_or(default.mrs_per_session),
+            links_per_session: process.links.unwrap_or(default.links_per_session),
+            grants_per_session: process.grants.unwrap_or(default.grants_per_session),
+            ..default
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotas_are_taken_over() {
+        let text = "log_level = \"debug\"\n[vnic]\nqueue_pairs = 5\n[process]\nlinks = 3\n";
+        let configuration = Configuration::parse(text, "x").unwrap();
+        assert_eq!(configuration.log_level, Some(Level::Debug));
+        let limits = configuration.limits();
+        assert_eq!((limits.qps_per_vnic, limits.links_per_session), (5, 3));
+        assert_eq!(limits.mrs_per_vnic, Limits::default().mrs_per_vnic);
+    }
+
+    #[test]
+    fn mistakes_are_found_with_their_line() {
+        for (text, line, word) in [
+            ("\n\nqueue_pair = 1\n", 3, "queue_pair"),
+            ("[vnic]\nlinks = -1\n", 2, "-1"),
+            ("[vnic]\nlinks = \"many\"\n", 2, "string"),
+            ("[vnic\n", 1, ""),
+            ("log_level = \"loud\"\n", 1, "loud"),
+            ("[process]\n\nqueue_pairs = 8193\n", 3, "8192"),
+            ("[vnic]\nlinks = 0\n", 2, "at least 1"),
+        ] {
+            let error = Configuration::parse(text, "x.toml").unwrap_err().to_string();
+            assert!(error.starts_with(&format!("x.toml:{line}: ")), "{text:?}: {error}");
+            assert!(error.contains(word) && error.lines().count() == 1, "{text:?}: {error}");
+        }
+    }
+}
