@@ -1,0 +1,88 @@
+//! Which daemon serves us, and starting one if there is none.
+
+use anyhow::{Context, bail};
+use omniverb_session::{SOCKET_VARIABLE, SYSTEM_SOCKET};
+use omniverb_sys::socket;
+use rustix::process::geteuid;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Seconds after which a daemon started on demand ends when nobody uses it.
+const IDLE_SECONDS: &str = "600";
+
+/// The socket that the environment names.
+pub(crate) fn named() -> Option<PathBuf> {
+    std::env::var_os(SOCKET_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from)
+}
+
+/// The socket of this user's own daemon.
+pub(crate) fn own() -> PathBuf {
+    match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty()) {
+        Some(folder) => Path::new(&folder).join("omniverb/omniverbd.sock"),
+        None => format!("/tmp/omniverb-{}/omniverbd.sock", geteuid().as_raw()).into(),
+    }
+}
+
+/// Sockets to try, the best first.
+pub(crate) fn candidates() -> Vec<PathBuf> {
+    named().map_or_else(|| vec![SYSTEM_SOCKET.into(), own()], |path| vec![path])
+}
+
+/// The socket of a daemon that answers.
+pub(crate) fn find() -> Option<PathBuf> {
+    candidates().into_iter().find(|path| socket::is_alive(path))
+}
+
+/// A socket to hand to a program: the one that is named, one that answers, or one of a daemon
+/// started for the purpose.
+pub(crate) fn find_or_start() -> anyhow::Result<PathBuf> {
+    if let Some(path) = named() {
+        return Ok(path);
+    }
+    if let Some(path) = find() {
+        return Ok(path);
+    }
+    let program = program()?;
+    if geteuid().is_root() && start(&program, Path::new(SYSTEM_SOCKET)).is_ok() {
+        return Ok(SYSTEM_SOCKET.into());
+    }
+    // An ordinary user; or root in a container whose /run is not writable.
+    let path = own();
+    start(&program, &path)?;
+    Ok(path)
+}
+
+/// Where `omniverbd` is: beside this program, or where programs are.
+fn program() -> anyhow::Result<PathBuf> {
+    let ours = std::env::current_exe().context("cannot find this program's own folder")?;
+    let beside = ours.with_file_name("omniverbd");
+    if beside.exists() {
+        return Ok(beside);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/sbin", "/usr/bin", "/usr/local/bin"].map(PathBuf::from);
+    let found = std::env::split_paths(&path)
+        .chain(system)
+        .map(|folder| folder.join("omniverbd"))
+        .find(|file| file.exists());
+    found.with_context(|| format!("no daemon is running, and {} does not exist", beside.display()))
+}
+
+fn start(program: &Path, path: &Path) -> anyhow::Result<()> {
+    // The daemon decides races between several of us by a lock.
+    let output = Command::new(program)
+        .args(["--detach", "--idle-exit", IDLE_SECONDS, "--socket"])
+        .arg(path)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start {}", program.display()))?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        let line = text.lines().next().unwrap_or("it did not say why");
+        bail!(
+            "no daemon is running and none can be started: {}",
+            line.trim_start_matches("omniverbd: ")
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! The drop-in library, the stock one, and which of them a program would load.
+
+use super::Findings;
+use crate::library::{self, VERBS};
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// The library is there and loads.
+pub(super) fn library(findings: &mut Findings) {
+    let folder = match library::folder() {
+        Ok(folder) => folder,
+        Err(error) => {
+            findings.bad(format_args!("{error:#}"), "install it, or run make build");
+            return;
+        }
+    };
+    let file = folder.join(VERBS);
+    let shown = file.display();
+    // The loader itself is asked: a harmless program with the library preloaded, everything
+    // resolved at once.
+    match quiet(Command::new("true").env("LD_PRELOAD", &file).env("LD_BIND_NOW", "1")) {
+        Some(output) if output.status.success() && output.stderr.is_empty() => {
+            findings.good(format_args!("{shown} loads"));
+        }
+        Some(output) => {
+            let text = String::from_utf8_lossy(&output.stderr).into_owned();
+            let line = text.lines().next().unwrap_or("it ends the program").to_owned();
+            findings.bad(
+                format_args!("{shown} does not load: {line}"),
+                "this system's libc is probably older than the library needs; rebuild it here",
+            );
+        }
+        None => findings.note(format_args!("{shown} is there"), "whether it loads was not tried"),
+    }
+}
+
+/// What a program gets that is not started by `omniverb run`.
+pub(super) fn stock(findings: &mut Findings) {
+    let path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    let named = std::env::split_paths(&path).find(|folder| folder.join(VERBS).exists());
+    let ours = library::folder().ok();
+    match named {
+        Some(folder) if folder.canonicalize().ok() == ours => {
+            findings.good("LD_LIBRARY_PATH leads to the Omniverb library");
+        }
+        Some(folder) => findings.note(
+            format_args!("LD_LIBRARY_PATH leads to {}", folder.join(VERBS).display()),
+            "that is another library; omniverb run puts ours first",
+        ),
+        None => findings.good("programs use Omniverb when started by omniverb run"),
+    }
+    if std::env::var_os("LD_PRELOAD").is_some_and(|list| list.to_string_lossy().contains("ibverbs"))
+    {
+        findings.note("LD_PRELOAD names an ibverbs library", "it comes before all others");
+    }
+}
+
+/// Which library `program` would load under `omniverb run`.
+pub(super) fn program(findings: &mut Findings, program: &OsStr) {
+    let Ok(folder) = library::folder() else { return };
+    let Some(path) = locate(program) else {
+        findings.bad(format_args!("{}", program.display()), "no such program");
+        return;
+    };
+    let shown = path.display();
+    let mut command = Command::new("ldd");
+    command.arg(&path).env("LD_LIBRARY_PATH", library::before(&folder, "LD_LIBRARY_PATH"));
+    let Some(output) = quiet(&mut command) else {
+        findings.note(format_args!("{shown}"), "ldd is not there to look into it");
+        return;
+    };
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = text.lines().find(|line| line.contains("libibverbs.so"));
+    match line.and_then(|line| line.split_whitespace().nth(2)) {
+        Some(found) if Path::new(found).starts_with(&folder) => {
+            findings.good(format_args!("{shown} would load {found}"));
+        }
+        Some(found) => findings
+            .bad(format_args!("{shown} would load its own {found}"), "use omniverb run --preload"),
+        None if !output.status.success() => findings.bad(
+            format_args!("{shown} is linked statically or not for this machine"),
+            "a program with libibverbs built in cannot use Omniverb",
+        ),
+        None => findings.note(
+            format_args!("{shown} does not name libibverbs"),
+            "it may load it later, which works as well",
+        ),
+    }
+}
+
+fn locate(program: &OsStr) -> Option<std::path::PathBuf> {
+    let direct = Path::new(program);
+    if direct.components().count() > 1 {
+        return direct.exists().then(|| direct.into());
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+fn quiet(command: &mut Command) -> Option<Output> {
+    command.stdin(Stdio::null()).output().ok()
+}

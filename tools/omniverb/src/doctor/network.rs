@@ -1,0 +1,116 @@
+//! The daemon, the addresses, the port.
+
+use super::Findings;
+use crate::client::Client;
+use crate::daemon;
+use omniverb_sys::socket;
+use std::io::ErrorKind;
+use std::net::Ipv6Addr;
+use std::path::{Path, PathBuf};
+
+/// RoCE v2's port, as `/proc/net/udp` writes it.
+const PORT: &str = "12B7";
+
+/// The daemon that serves us, if one does.
+pub(super) fn daemon(findings: &mut Findings) -> Option<PathBuf> {
+    for path in daemon::candidates() {
+        let shown = path.display();
+        match socket::connect(&path) {
+            Ok(_) => {
+                return match Client::tool(&path) {
+                    Ok(_) => {
+                        findings.good(format_args!("a daemon answers at {shown}"));
+                        Some(path)
+                    }
+                    Err(error) => {
+                        let mend = "use library, daemon and command line of one build; a daemon \
+                                    without privilege serves only its own network namespace";
+                        findings.bad(format_args!("{error:#}"), mend);
+                        None
+                    }
+                };
+            }
+            Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                findings.bad(
+                    format_args!("{shown} may not be opened"),
+                    "it is another user's; unset OMNIVERB_SOCKET or ask for access",
+                );
+            }
+            Err(_) => {}
+        }
+    }
+    match daemon::named() {
+        Some(path) => findings.bad(
+            format_args!("no daemon answers at {}, which OMNIVERB_SOCKET names", path.display()),
+            "start omniverbd --socket there, or unset the variable",
+        ),
+        None => findings.note(
+            "no daemon is running",
+            "omniverb run starts one; for a whole host, run omniverbd as root",
+        ),
+    }
+    None
+}
+
+/// The GID table, fetched as a program would.
+pub(super) fn gids(findings: &mut Findings, path: &Path) {
+    let gids = Client::verbs(path).and_then(|(client, _)| client.gids());
+    let gids = match gids {
+        Ok(gids) => gids,
+        Err(error) => {
+            findings.bad(format_args!("no device: {error:#}"), "see the daemon's log");
+            return;
+        }
+    };
+    let count = (gids.count as usize).min(gids.entries.len());
+    let table: Vec<Ipv6Addr> =
+        gids.entries[..count].iter().map(|entry| Ipv6Addr::from(entry.gid)).collect();
+    let shown: Vec<String> =
+        table.iter().enumerate().map(|(index, gid)| format!("{index}={gid}")).collect();
+    let outside = table.iter().any(|gid| {
+        let four = gid.to_ipv4_mapped();
+        let six_global =
+            four.is_none() && !gid.is_loopback() && gid.segments()[0] & 0xffc0 != 0xfe80;
+        six_global || four.is_some_and(|four| !four.is_loopback())
+    });
+    let text = format!("{count} GIDs: {}", shown.join(" "));
+    if outside {
+        findings.good(text);
+    } else {
+        findings.note(
+            text,
+            "only loopback; other containers cannot reach this one until it has an address",
+        );
+    }
+}
+
+/// UDP port 4791 of this network namespace: the daemon needs it to find neighbours.
+pub(super) fn port(findings: &mut Findings, path: &Path) {
+    let status = Client::tool(path).and_then(|client| client.status()).unwrap_or_default();
+    if status["daemon"]["all_namespaces"].as_bool() != Some(true) {
+        findings.good("the daemon serves this network namespace only, and needs no UDP port");
+        return;
+    }
+    let ours = status["vnics"].as_array().is_some_and(|vnics| {
+        let processes = |vnic: &serde_json::Value| vnic["processes"].as_array().cloned();
+        let mut all = vnics.iter().filter_map(processes).flatten();
+        all.any(|process| process["qps"].as_array().is_some_and(|qps| !qps.is_empty()))
+    });
+    match (is_taken(), ours) {
+        (false, _) => findings.good("UDP port 4791 of this network namespace is free"),
+        (true, true) => findings.good("UDP port 4791 is in use, by the daemon most likely"),
+        (true, false) => findings.bad(
+            "UDP port 4791 of this network namespace is taken",
+            "end what holds it (ss -ulnp 'sport = 4791'; rmmod rdma_rxe), or other network \
+             namespaces cannot be reached",
+        ),
+    }
+}
+
+fn is_taken() -> bool {
+    ["/proc/net/udp", "/proc/net/udp6"].iter().any(|file| {
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        let local = |line: &str| line.split_whitespace().nth(1).map(str::to_owned);
+        text.lines().filter_map(local).any(|address| address.ends_with(&format!(":{PORT}")))
+    })
+}

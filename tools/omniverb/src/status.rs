@@ -1,0 +1,181 @@
+//! `omniverb status`: who uses a device, for people or as JSON.
+
+use crate::client::Client;
+use crate::daemon;
+use crate::table::Table;
+use anyhow::Context;
+use serde_json::Value;
+use std::io::Write;
+use std::process::ExitCode;
+
+pub(crate) fn status(json: bool) -> anyhow::Result<ExitCode> {
+    let path = match daemon::named().or_else(daemon::find) {
+        Some(path) => path,
+        None => {
+            let tried: Vec<String> =
+                daemon::candidates().iter().map(|path| path.display().to_string()).collect();
+            anyhow::bail!("no daemon answers at {}", tried.join(" or "));
+        }
+    };
+    let status = Client::tool(&path)?.status()?;
+    let text = if json { serde_json::to_string_pretty(&status)? + "\n" } else { people(&status) };
+    // A reader that has seen enough is no error.
+    match std::io::stdout().lock().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(error).context("cannot write")
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or("?")
+}
+
+fn number(value: &Value, key: &str) -> u64 {
+    value[key].as_u64().unwrap_or(0)
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
+    value[key].as_array().map_or(&[], Vec::as_slice)
+}
+
+fn people(status: &Value) -> String {
+    let daemon = &status["daemon"];
+    let scope = if daemon["all_namespaces"].as_bool() == Some(true) {
+        "serves all network namespaces"
+    } else {
+        "serves its own network namespace"
+    };
+    let mut out = format!(
+        "omniverbd {} (pid {}) at {}, up {} s, {scope}\n",
+        text(daemon, "version"),
+        number(daemon, "pid"),
+        text(daemon, "socket"),
+        number(daemon, "seconds"),
+    );
+    let vnics = list(status, "vnics");
+    if vnics.is_empty() {
+        out += "no process uses a device\n";
+    }
+    for vnic in vnics {
+        let gids: Vec<&str> = list(vnic, "gids").iter().filter_map(Value::as_str).collect();
+        out += &format!(
+            "\nvNIC {}  node {}\n  GIDs {}\n",
+            text(vnic, "name"),
+            text(vnic, "node_guid"),
+            gids.join("  "),
+        );
+        for process in list(vnic, "processes") {
+            out += &one_process(process);
+        }
+    }
+    out
+}
+
+fn one_process(process: &Value) -> String {
+    let qps = list(process, "qps");
+    let mut out = format!(
+        "  process {} {}  user {}  {} QPs  {} MRs  {} links\n",
+        number(process, "pid"),
+        text(process, "name"),
+        number(process, "uid"),
+        qps.len(),
+        number(process, "mrs"),
+        number(process, "links"),
+    );
+    let mut table = Table::new(&[
+        "QP",
+        "type",
+        "state",
+        "data path",
+        "peer",
+        "sent",
+        "bytes",
+        "received",
+        "bytes",
+        "mapped",
+        "mediated",
+        "RNR",
+    ]);
+    for qp in qps {
+        table.row(vec![
+            format!("{:#08x}", number(qp, "qpn")),
+            text(qp, "type").into(),
+            text(qp, "state").into(),
+            text(qp, "datapath").into(),
+            peers(qp),
+            number(qp, "messages_sent").to_string(),
+            amount(number(qp, "bytes_sent")),
+            number(qp, "messages_received").to_string(),
+            amount(number(qp, "bytes_received")),
+            number(qp, "operations_mapped").to_string(),
+            number(qp, "operations_mediated").to_string(),
+            number(qp, "receiver_not_ready").to_string(),
+        ]);
+    }
+    out += &table.render("    ");
+    out
+}
+
+fn peers(qp: &Value) -> String {
+    let linked = list(qp, "peers");
+    let one = |peer: &Value| format!("{:#08x} ({})", number(peer, "qpn"), text(peer, "vnic"));
+    match (linked, list(qp, "waiting_for")) {
+        ([], []) => "-".into(),
+        ([], [first, ..]) => format!("waits for {:#08x}", first.as_u64().unwrap_or(0)),
+        ([only], _) => one(only),
+        ([first, rest @ ..], _) => format!("{} and {} more", one(first), rest.len()),
+    }
+}
+
+fn amount(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn reads_like_a_sentence() {
+        let status = json!({
+            "daemon": {"version": "1", "pid": 5, "socket": "/s", "seconds": 9,
+                       "all_namespaces": true},
+            "vnics": [{"name": "host", "node_guid": "0200:1", "gids": ["fe80::1"],
+                "processes": [{"pid": 77, "uid": 0, "name": "ib_send_bw", "mrs": 1, "links": 1,
+                    "qps": [{"qpn": 0x123, "type": "RC", "state": "RTS", "datapath": "mapped",
+                        "peers": [{"qpn": 0x124, "vnic": "net-5"}], "waiting_for": [],
+                        "messages_sent": 3, "bytes_sent": 3 << 20}]}]}]
+        });
+        let text = people(&status);
+        for part in [
+            "omniverbd 1 (pid 5) at /s",
+            "vNIC host",
+            "process 77 ib_send_bw",
+            "0x000123",
+            "0x000124 (net-5)",
+            "3.0 MiB",
+            "mapped",
+        ] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+        assert!(people(&json!({})).contains("no process"));
+    }
+
+    #[test]
+    fn amounts_have_units() {
+        assert_eq!(amount(0), "0 B");
+        assert_eq!(amount(1023), "1023 B");
+        assert_eq!(amount(1536), "1.5 KiB");
+        assert_eq!(amount(u64::MAX), "16384.0 PiB");
+    }
+}

@@ -1,0 +1,51 @@
+//! Columns of text.
+
+/// A table under construction.
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(crate) fn new(head: &[&str]) -> Table {
+        Table { rows: vec![head.iter().map(|cell| (*cell).to_owned()).collect()] }
+    }
+
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// All rows, aligned and indented; nothing if there is only the head.
+    pub(crate) fn render(&self, indent: &str) -> String {
+        if self.rows.len() < 2 {
+            return String::new();
+        }
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut out = String::new();
+        for row in &self.rows {
+            let cells: Vec<String> =
+                row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
+            out += indent;
+            out += cells.join("  ").trim_end();
+            out.push('\n');
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up() {
+        let mut table = Table::new(&["a", "long"]);
+        assert_eq!(table.render(""), "");
+        table.row(vec!["wide".into(), "x".into()]);
+        assert_eq!(table.render("> "), "> a     long\n> wide  x\n");
+    }
+}
