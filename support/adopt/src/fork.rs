@@ -132,6 +132,7 @@ extern "C" fn in_child() {
         let left = if replaced.is_ok() { 0 } else { length };
         unmap(at, PAGE_BYTES + left);
     });
+    crate::strategy::forget_in_child();
     let calm = forking.calm.take();
     MOVES.reset();
     drop(calm);

@@ -170,7 +170,7 @@ fn region_of<'a>(region: NonNull<Region>) -> &'a Region {
 fn move_out(region: NonNull<Region>, strategies: &[Strategy]) -> Result<(), AdoptError> {
     let region = region_of(region);
     let pagemap = work::open_pagemap();
-    let mut mover = Mover::new(strategies);
+    let mut mover = Mover::optional(strategies);
     let mut done = 0;
     while done < region.length {
         let stretch = Stretch {
@@ -216,7 +216,7 @@ fn find_place(region: &Region) -> Result<Option<Place>, AdoptError> {
 /// Moves everything that is still mapped of the region's file, wherever that is by now.
 fn move_back(region: NonNull<Region>, strategies: &[Strategy]) -> Result<(), AdoptError> {
     let region = region_of(region);
-    let mut mover = Mover::new(strategies);
+    let mut mover = Mover::mandatory(strategies);
     while let Some(place) = find_place(region)? {
         let mut staging = Staging::new(place.length)?;
         // Without descriptor the copy is made from the mapping, which must be readable.

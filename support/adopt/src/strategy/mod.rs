@@ -6,9 +6,10 @@ mod single;
 mod stop;
 mod userfault;
 
+pub(crate) use userfault::forget_in_child;
+
 use crate::error::AdoptError;
 use crate::work::Work;
-use userfault::Userfault;
 
 /// A way to move pages without losing a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,15 +27,22 @@ impl Strategy {
     pub const ALL: [Strategy; 3] = [Self::SingleThread, Self::Userfault, Self::Stop];
 }
 
-/// What one adoption or release needs to hold open.
+/// Performs one adoption or release. With [`crate::lock::MOVES`] held.
 pub(crate) struct Mover<'a> {
     strategies: &'a [Strategy],
-    userfault: Option<Result<Userfault, AdoptError>>,
+    must_succeed: bool,
+    direct_io: Option<bool>,
 }
 
 impl<'a> Mover<'a> {
-    pub(crate) fn new(strategies: &'a [Strategy]) -> Mover<'a> {
-        Mover { strategies, userfault: None }
+    /// For an adoption, which may be left undone.
+    pub(crate) fn optional(strategies: &'a [Strategy]) -> Mover<'a> {
+        Mover { strategies, must_succeed: false, direct_io: None }
+    }
+
+    /// For a release: what was granted must be taken back.
+    pub(crate) fn mandatory(strategies: &'a [Strategy]) -> Mover<'a> {
+        Mover { strategies, must_succeed: true, direct_io: None }
     }
 
     /// Does the work by the first strategy that can.
@@ -43,19 +51,24 @@ impl<'a> Mover<'a> {
         for strategy in self.strategies {
             outcome = match strategy {
                 Strategy::SingleThread => single::perform(work),
-                Strategy::Userfault => {
-                    match self.userfault.get_or_insert_with(userfault::prepare) {
-                        Ok(userfault) => userfault.perform(work),
-                        Err(error) => Err(*error),
-                    }
-                }
+                Strategy::Userfault if self.direct_io() => Err(AdoptError::NotPermitted),
+                Strategy::Userfault => userfault::perform(work),
                 Strategy::Stop => stop::perform(work),
             };
-            match outcome {
-                Err(AdoptError::NotPermitted | AdoptError::Busy) => {}
-                settled => return settled,
+            if !matches!(outcome, Err(AdoptError::NotPermitted | AdoptError::Busy)) {
+                return outcome;
             }
         }
+        // A store by a device into memory that is being deregistered, at this moment, is not likely
+        // enough to leave the memory in a peer's hands for good.
+        let last_resort = self.must_succeed && self.strategies.contains(&Strategy::Userfault);
+        if last_resort && outcome == Err(AdoptError::NotPermitted) && self.direct_io() {
+            return userfault::perform(work);
+        }
         outcome
+    }
+
+    fn direct_io(&mut self) -> bool {
+        *self.direct_io.get_or_insert_with(direct_io::may_be_in_use)
     }
 }

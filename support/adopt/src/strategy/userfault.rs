@@ -12,14 +12,15 @@
 #![expect(unsafe_code)]
 // UNSAFETY: userfaultfd ioctls on the program's memory.
 
-use super::direct_io;
 use crate::error::AdoptError;
 use crate::work::{PAGE_BYTES, Work};
+use core::cell::UnsafeCell;
 use rustix::fd::{FromRawFd, OwnedFd, RawFd};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::ioctl::{Setter, Updater, ioctl, opcode};
 use rustix::mm::{UserfaultfdFlags, userfaultfd};
+use rustix::process::{Pid, getpid};
 
 #[repr(C)]
 struct Api {
@@ -62,24 +63,62 @@ const IOC_UNREGISTER: u32 = opcode::read::<Range>(GROUP, 0x01);
 const IOC_WAKE: u32 = opcode::read::<Range>(GROUP, 0x02);
 const IOC_PROTECT: u32 = opcode::read_write::<Protect>(GROUP, 0x06);
 
-pub(super) struct Userfault {
+struct Userfault {
     file: OwnedFd,
     /// Protection also holds where no page was ever touched.
     covers_unpopulated: bool,
+    /// The process whose memory it governs: not that of a forked child that inherited it.
+    process: Pid,
+}
+
+/// Opened at the first use and kept: a program that gives up its privileges could not open it
+/// again to take back what was granted before.
+struct Kept(UnsafeCell<Option<Userfault>>);
+
+// SAFETY: used only with crate::lock::MOVES held.
+unsafe impl Sync for Kept {}
+
+static KEPT: Kept = Kept(UnsafeCell::new(None));
+
+/// Does the work under write protection. With [`crate::lock::MOVES`] held.
+pub(super) fn perform(work: &Work<'_>) -> Result<(), AdoptError> {
+    // SAFETY: the lock is held.
+    let kept = unsafe { &mut *KEPT.0.get() };
+    if kept.as_ref().is_some_and(|userfault| userfault.process != getpid()) {
+        *kept = None;
+    }
+    for _ in 0..2 {
+        if kept.is_none() {
+            *kept = Some(prepare().ok_or(AdoptError::NotPermitted)?);
+        }
+        match kept.as_ref().map(|userfault| userfault.perform(work)) {
+            Some(Err(AdoptError::System(Errno::NOTTY | Errno::BADF))) => {
+                // The program closed our descriptor, and the number may mean a file of its own.
+                core::mem::forget(kept.take());
+            }
+            Some(outcome) => return outcome,
+            None => {}
+        }
+    }
+    Err(AdoptError::NotPermitted)
+}
+
+/// In a forked child: the descriptor governs the parent's memory.
+pub(crate) fn forget_in_child() {
+    // SAFETY: the forking thread held the lock.
+    unsafe { *KEPT.0.get() = None };
 }
 
 /// Opens a userfaultfd that can protect private and file pages against user and kernel stores.
-pub(super) fn prepare() -> Result<Userfault, AdoptError> {
-    let file = open().ok_or(AdoptError::NotPermitted)?;
+fn prepare() -> Option<Userfault> {
+    const ABOVE_STANDARD_STREAMS: RawFd = 3;
+    let file = rustix::io::fcntl_dupfd_cloexec(open()?, ABOVE_STANDARD_STREAMS).ok()?;
     let wanted = FEATURE_WRITE_PROTECT | FEATURE_WRITE_PROTECT_FILES;
     let covers_unpopulated = enable(&file, wanted | FEATURE_WRITE_PROTECT_UNPOPULATED);
     if !covers_unpopulated && !enable(&file, wanted) {
-        return Err(AdoptError::NotPermitted);
+        return None;
     }
-    if direct_io::may_be_in_use() {
-        return Err(AdoptError::NotPermitted);
-    }
-    Ok(Userfault { file, covers_unpopulated })
+    Some(Userfault { file, covers_unpopulated, process: getpid() })
 }
 
 fn open() -> Option<OwnedFd> {
@@ -131,11 +170,14 @@ fn enable(file: &OwnedFd, features: u64) -> bool {
 }
 
 impl Userfault {
-    pub(super) fn perform(&self, work: &Work<'_>) -> Result<(), AdoptError> {
+    fn perform(&self, work: &Work<'_>) -> Result<(), AdoptError> {
         let range =
             Range { start: work.stretch.address as u64, length: work.stretch.length as u64 };
         // Refused when the program uses userfaultfd on these pages itself, or they are gone.
-        self.register(range).map_err(|_| AdoptError::NotPermitted)?;
+        self.register(range).map_err(|errno| match errno {
+            Errno::NOTTY | Errno::BADF => AdoptError::System(errno),
+            _ => AdoptError::NotPermitted,
+        })?;
         let outcome = self.replace_protected(work, range);
         if outcome.is_err() {
             // The old pages stay: lift the protection. After success they no longer exist.

@@ -141,6 +141,34 @@ pub fn signals(strategy: Strategy) -> Outcome {
     Ok(())
 }
 
+/// A daemon adopts as root and gives up its privileges. What was granted can still be taken back;
+/// a new adoption may or may not work, but never does harm.
+pub fn privileges_given_up() -> Outcome {
+    require(Strategy::Userfault)?;
+    let buffer = Memory::heap(5 * PAGE + 600);
+    let pages = adopt(buffer.address, buffer.length, true).unwrap();
+    let peer = Memory::of_file(&pages.memfd(), pages.page_length(), true).unwrap();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let words: Vec<_> = (0..buffer.words() / 64).map(|group| (buffer, group * 64)).collect();
+        let counter = scope.spawn({
+            let stop = &stop;
+            move || count_in(&words, stop)
+        });
+        memory::give_up_privileges();
+        pages.release().unwrap();
+        peer.fill(0xEE);
+        thread::sleep(Duration::from_millis(10));
+        match adopt(buffer.address, buffer.length, true) {
+            Ok(pages) => pages.release().unwrap(),
+            Err(error) => assert_eq!(error, AdoptError::NotPermitted),
+        }
+        stop.store(true, Ordering::Relaxed);
+        counter.join().expect("a store was lost");
+    });
+    Ok(())
+}
+
 /// Killing the helper at random moments costs at most an attempt, never a store.
 pub fn helper_is_killed() -> Outcome {
     require(Strategy::Stop)?;
@@ -177,7 +205,7 @@ pub fn helper_is_killed() -> Outcome {
             let stop = &stop;
             move || count_in(&words, stop)
         });
-        for _ in 0..cycles(20_000) / 10 {
+        for _ in 0..cycles(10_000) / 10 {
             let mut held = match adopt_with(buffer.address, buffer.length, true, &[Strategy::Stop])
             {
                 Ok(pages) => pages,

@@ -64,6 +64,7 @@ const SCENARIOS: &[Scenario] = &[
     scenario("signals_userfault", || disturbance::signals(Strategy::Userfault)),
     scenario("signals_stop", || disturbance::signals(Strategy::Stop)),
     scenario("helper_is_killed", disturbance::helper_is_killed),
+    scenario("privileges_given_up", disturbance::privileges_given_up),
     scenario("closed_standard_streams", sharing::closed_standard_streams),
     scenario("fork_separates", fork::separates),
     scenario("fork_by_a_raw_system_call", fork::raw_clone),

@@ -175,17 +175,23 @@ pub fn set_deadline(seconds: usize) {
     unsafe { libc::alarm(seconds) };
 }
 
-/// Becomes an ordinary user for good.
-pub fn become_nobody() {
+/// Becomes an ordinary user for good, as a daemon does: the kernel then protects the process from
+/// its new user.
+pub fn give_up_privileges() {
     const NOBODY: u32 = 65534;
-    // SAFETY: changes only the credentials of this process.
+    // SAFETY: changes only the credentials of this process, of all its threads.
     unsafe {
         assert_eq!(libc::setgroups(0, std::ptr::null()), 0);
         assert_eq!(libc::setresgid(NOBODY, NOBODY, NOBODY), 0);
         assert_eq!(libc::setresuid(NOBODY, NOBODY, NOBODY), 0);
-        // As after a login: the process may look at itself through /proc.
-        assert_eq!(libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0), 0);
     }
+}
+
+/// Becomes an ordinary user as by a login.
+pub fn become_nobody() {
+    give_up_privileges();
+    // SAFETY: what executing a program would do.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) }, 0);
 }
 
 pub fn pipe() -> (File, File) {

@@ -74,7 +74,7 @@ pub fn writers(strategy: Strategy) -> Outcome {
             })
             .collect();
         // Stopping threads that compute takes until each of them gets a processor.
-        cycle(buffer, strategy, cycles(if strategy == Strategy::Stop { 6_000 } else { 20_000 }));
+        cycle(buffer, strategy, cycles(if strategy == Strategy::Stop { 3_000 } else { 20_000 }));
         stop.store(true, Ordering::Relaxed);
         for thread in threads {
             assert!(thread.join().expect("a writer lost a store") > 0);
@@ -237,7 +237,7 @@ pub fn come_and_go(strategy: Strategy) -> Outcome {
                 }
             });
         }
-        cycle(buffer, strategy, cycles(6_000) / 2);
+        cycle(buffer, strategy, cycles(4_000) / 2);
         stop.store(true, Ordering::Relaxed);
     });
     Ok(())
