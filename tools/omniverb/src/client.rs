@@ -20,6 +20,8 @@ const STATUS_BYTES_MAX: usize = 64 << 20;
 /// A connection to the daemon.
 pub(crate) struct Client {
     calls: OwnedFd,
+    /// The events socket: closing it would end the session.
+    _events: Vec<OwnedFd>,
 }
 
 impl Client {
@@ -41,10 +43,12 @@ impl Client {
         files: &[BorrowedFd<'_>],
     ) -> anyhow::Result<(Client, Welcome)> {
         let calls = socket::connect(path).with_context(|| format!("{}", path.display()))?;
-        let client = Client { calls };
+        let mut client = Client { calls, _events: Vec::new() };
         let hello = Hello { role, resume: 0, name: *b"omniverb\0\0\0\0\0\0\0\0" };
         client.send(&hello.into(), files)?;
-        match client.answer()? {
+        let (answer, files) = client.answer_with_files()?;
+        client._events = files;
+        match answer {
             Message::Welcome(welcome) => Ok((client, welcome)),
             Message::Failed(errno) => {
                 let error = io::Error::from_raw_os_error(errno.cast_signed());
@@ -92,13 +96,17 @@ impl Client {
     }
 
     fn answer(&self) -> anyhow::Result<Message> {
+        Ok(self.answer_with_files()?.0)
+    }
+
+    fn answer_with_files(&self) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
         if !event::readable(self.calls.as_fd(), Some(PATIENCE))? {
             bail!("the daemon does not answer");
         }
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let (length, _) = socket::receive(self.calls.as_fd(), &mut bytes, false)?;
+        let (length, files) = socket::receive(self.calls.as_fd(), &mut bytes, false)?;
         match decode(&bytes[..length]) {
-            Ok((_, message)) => Ok(message),
+            Ok((_, message)) => Ok((message, files)),
             Err(_) if length == 0 => bail!("the daemon closed the connection"),
             Err(_) => bail!("the daemon is of another version"),
         }

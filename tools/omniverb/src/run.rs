@@ -5,6 +5,7 @@ use omniverb_session::SOCKET_VARIABLE;
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 /// Exit codes of shells: the command is not there, or is no program.
@@ -34,7 +35,22 @@ pub(crate) fn run(preload: bool, command: &[OsString]) -> anyhow::Result<ExitCod
         command.env("LD_PRELOAD", library::before(first.as_ref(), "LD_PRELOAD"));
     }
     let error = command.exec();
-    eprintln!("omniverb: {}: {error}", program.display());
-    let code = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { NOT_EXECUTABLE };
-    Ok(ExitCode::from(code))
+    // A folder of PATH that we may not look into makes the kernel say "permission denied".
+    let missing = error.kind() == ErrorKind::NotFound || !exists(program);
+    if missing {
+        eprintln!("omniverb: {}: no such program", program.display());
+    } else {
+        eprintln!("omniverb: {}: {error}", program.display());
+    }
+    Ok(ExitCode::from(if missing { NOT_FOUND } else { NOT_EXECUTABLE }))
+}
+
+/// The program is somewhere, whether or not it can be run.
+fn exists(program: &OsString) -> bool {
+    let direct = Path::new(program);
+    if direct.components().count() > 1 {
+        return direct.exists();
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).exists())
 }
