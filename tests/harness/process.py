@@ -37,10 +37,12 @@ def run(argv, limit=20.0, accept=(0,), **options):
                               stderr=subprocess.STDOUT, timeout=limit, text=True,
                               errors="replace", check=False, **options)
     except subprocess.TimeoutExpired as late:
-        text = (late.output or b"").decode(errors="replace") if late.output else ""
-        raise Failure(f"{_short(argv)}: not done after {limit:g} s\n{text}") from None
+        text = (late.output or b"").decode(errors="replace")
+        raise Failure(f"not done after {limit:g} s: {_last_line(text)}\n{_short(argv)}\n"
+                      f"{text}") from None
     if done.returncode not in accept:
-        raise Failure(f"{_short(argv)}: {how(done.returncode)}\n{done.stdout}")
+        raise Failure(f"{how(done.returncode)}: {_last_line(done.stdout)}\n{_short(argv)}\n"
+                      f"{done.stdout}")
     return done.stdout
 
 
@@ -52,7 +54,11 @@ def how(status):
 
 
 def _short(argv):
-    return " ".join(str(a) for a in argv)[-200:]
+    return " ".join(str(a) for a in argv)
+
+
+def _last_line(text):
+    return next((line for line in reversed(text.splitlines()) if line.strip()), "(no output)")
 
 
 def end(process, patience=3.0):
