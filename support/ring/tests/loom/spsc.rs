@@ -86,3 +86,9 @@ fn headers_where_payload_was() {
 fn space_comes_back_in_batches() {
     check(&[(2, 0), (0, 8), (1, 8), (0, 0), (0, 8), (0, 0)], 2, 2);
 }
+
+/// Payload over payload that the consumer must have copied out.
+#[test]
+fn payload_where_payload_was() {
+    check(&[(0, 8), (0, 8), (0, 8), (0, 8), (0, 8)], 1, 2);
+}
