@@ -22,7 +22,9 @@ impl Client {
     pub(crate) fn link_ready(&self, ready: &LinkReady, files: Vec<OwnedFd>) -> Result<(), i32> {
         let mut files = files.into_iter();
         let memory = files.next().ok_or(libc::EPROTO)?;
-        if ready.bell_new != 0 {
+        // A link within this process tells of its bell twice, once for each end.
+        let known = lock(&self.bells).contains_key(&ready.bell);
+        if ready.bell_new != 0 && !known {
             self.add_bell(ready, files)?;
         }
         let (bell, doorbell) = {

@@ -275,6 +275,7 @@ impl Endpoint {
     pub fn open(&mut self, rnr_timer: u64) {
         self.ours.store(word::RNR_TIMER, rnr_timer, Ordering::Relaxed);
         self.ours.store(word::STATE, state::OPEN, Ordering::Release);
+        self.notify_blocked();
     }
 
     /// We never receive again.

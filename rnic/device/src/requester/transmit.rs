@@ -135,6 +135,7 @@ impl Inner {
         };
         let link = &mut self.links[index];
         if !link.endpoint.peer_is_open() {
+            link.endpoint.set_blocked(true); // so that it tells us when it opens
             return Step::Wait(Why::Link);
         }
         // Bit 31: a privileged Q_Key, taken from the QP (specification 10.2.5).
@@ -144,6 +145,7 @@ impl Inner {
         match link.endpoint.send_request(&request, order.length as usize, parts) {
             Ok(true) => {
                 link.lossy = false;
+                link.endpoint.set_blocked(false);
                 Step::Started(Finish::Done)
             }
             Ok(false) if link.lossy => Step::Started(Finish::Done),
