@@ -87,11 +87,11 @@ impl Qp {
         };
         let before = signature(&inner);
         inner.pump_all(self);
-        if inner.sends.is_empty() {
+        if inner.sends.is_empty() && !inner.is_starved(self) {
             inner.on_waiting_list = false;
             return Waiting::Over;
         }
-        let deadline = inner.wait.and_then(|wait| wait.deadline);
+        let deadline = inner.next_deadline(self);
         Waiting::On { moved: signature(&inner) != before, deadline }
     }
 }

@@ -67,8 +67,8 @@ pub(crate) struct LinkEnd {
     pub(crate) endpoint: Endpoint,
     pub(crate) peer: Peer,
     pub(crate) incoming: Incoming,
-    /// The request at the head waits for a receive.
-    pub(crate) starved: bool,
+    /// The request at the head waits for a receive, since this time (UC, UD).
+    pub(crate) starved: Option<u64>,
     /// Receives posted since the link is there, those before included.
     pub(crate) credits: u32,
     /// Polls without news; see the poller.
@@ -276,7 +276,7 @@ impl Qp {
         if let Some(link) = inner.links.first_mut() {
             link.credits = link.credits.wrapping_add(1);
             link.endpoint.publish_credits(link.credits, floor);
-            if link.starved {
+            if link.starved.is_some() {
                 inner.receives_arrived(self);
             }
         }
@@ -386,7 +386,7 @@ impl Qp {
             endpoint,
             peer,
             incoming: Incoming::Idle,
-            starved: false,
+            starved: None,
             credits,
             idle: 0,
             watchers: 0,
@@ -529,6 +529,7 @@ impl Inner {
             if link.peer.qpn == peer_qpn {
                 link.endpoint.close();
                 link.incoming = Incoming::Deaf;
+                link.starved = None;
             }
         }
         self.by_destination.retain(|destination, _| destination.qpn != peer_qpn);
@@ -594,6 +595,7 @@ impl Inner {
             if let Incoming::Send { receive, .. } = incoming {
                 self.complete_receive(qp, &receive, status::WR_FLUSH_ERR);
             }
+            self.links[index].starved = None;
             self.links[index].endpoint.close();
         }
         self.grants.clear();
@@ -625,7 +627,7 @@ impl Inner {
     #[cold]
     pub(crate) fn receives_arrived(&mut self, qp: &Qp) {
         for index in 0..self.links.len() {
-            if self.links[index].starved {
+            if self.links[index].starved.is_some() {
                 self.pump_link(qp, index);
             }
         }

@@ -115,9 +115,21 @@ impl Inner {
             let answering = matches!(link.incoming, Incoming::Read { .. } | Incoming::Answer { .. });
             link.endpoint.set_blocked(unfinished || answering);
         }
-        if unfinished && !self.on_waiting_list {
+        if !self.on_waiting_list && (unfinished || self.is_starved(qp)) {
             self.join_waiting_list(qp);
         }
+    }
+
+    /// Whether a UC or UD message waits for a receive, and is lost if none comes.
+    pub(crate) fn is_starved(&self, qp: &Qp) -> bool {
+        qp.kind != qp_type::RC && self.links.iter().any(|link| link.starved.is_some())
+    }
+
+    /// When the progress thread must look again, if nothing else happens.
+    pub(crate) fn next_deadline(&self, qp: &Qp) -> Option<u64> {
+        let starved = self.links.iter().filter_map(|link| link.starved);
+        let lost = starved.filter(|_| qp.kind != qp_type::RC).min().map(|at| at + UNRELIABLE_WAIT);
+        [self.wait.and_then(|wait| wait.deadline), lost].into_iter().flatten().min()
     }
 
     #[inline(never)]

@@ -1,6 +1,6 @@
 //! UD: a message, behind the 40 bytes where hardware puts the GRH or, for RoCE v2, the IP header.
 
-use super::Outcome;
+use super::{Outcome, Taken};
 use super::send::scatter;
 use crate::constants::{Wc, access, status, wc_flags, wc_opcode};
 use crate::gather::{resolve, total};
@@ -26,7 +26,11 @@ impl Inner {
         if qkey != self.attributes.qkey || length > 4096 {
             return Outcome::Passed; // not for us: silence (specification 10.2.5)
         }
-        let Some(receive) = self.take_receive(qp, index) else { return Outcome::Later };
+        let receive = match self.take_receive(qp, index) {
+            Taken::Receive(receive) => receive,
+            Taken::Later => return Outcome::Later,
+            Taken::Lost => return Outcome::Passed,
+        };
         if total(receive.sges.as_slice()) < length + GRH_BYTES {
             // Dropped; the receive stays for a message that fits.
             if qp.srq.is_none() {

@@ -12,6 +12,7 @@ mod send;
 mod write;
 
 use crate::constants::{qp_type, status};
+use crate::limits::UNRELIABLE_WAIT;
 use crate::qp::{Inner, Qp};
 use crate::queue::Receive;
 use crate::region::Region;
@@ -41,6 +42,16 @@ pub(crate) enum Incoming {
     Deaf,
 }
 
+/// What came of asking for a receive.
+pub(crate) enum Taken {
+    /// Here it is.
+    Receive(Receive),
+    /// There is none now.
+    Later,
+    /// There has been none for too long: the message is lost.
+    Lost,
+}
+
 /// What became of the request at the head.
 pub(crate) enum Outcome {
     /// Done, take it off.
@@ -64,7 +75,10 @@ impl Inner {
             }
         }
         for _ in 0..BATCH {
-            let Some((request, record)) = self.links[index].endpoint.next_request()? else { break };
+            let Some((request, record)) = self.links[index].endpoint.next_request()? else {
+                self.links[index].starved = None;
+                break;
+            };
             self.note_traffic(qp);
             match self.serve_request(qp, index, &request, &record)? {
                 Outcome::Passed => self.links[index].endpoint.pass_request(&record),
@@ -118,24 +132,40 @@ impl Inner {
 
     /// Takes a receive for a message at the head of link `index`.
     #[inline(always)]
-    fn take_receive(&mut self, qp: &Qp, index: usize) -> Option<Receive> {
+    fn take_receive(&mut self, qp: &Qp, index: usize) -> Taken {
         let receive = match &qp.srq {
             None => self.receives.take(),
             Some(srq) => srq.take(&qp.me),
         };
-        let link = &mut self.links[index];
-        if receive.is_none() {
-            if !link.starved {
-                link.starved = true;
-                self.meter.waited();
+        match receive {
+            Some(receive) => {
+                self.links[index].starved = None;
+                Taken::Receive(receive)
             }
-            if qp.kind == qp_type::RC {
-                link.endpoint.report_lack_of_receive();
-            }
-        } else {
-            link.starved = false;
+            None => self.lack_receive(qp, index),
         }
-        receive
+    }
+
+    /// RC tells the requester, whose RNR timer runs. UC and UD messages wait a while, as they might
+    /// in a switch, so that a receiver that is merely late loses nothing; then they are lost.
+    #[inline(never)]
+    fn lack_receive(&mut self, qp: &Qp, index: usize) -> Taken {
+        let link = &mut self.links[index];
+        if link.starved.is_none() {
+            self.meter.waited();
+        }
+        if qp.kind == qp_type::RC {
+            link.starved = Some(0);
+            link.endpoint.report_lack_of_receive();
+            return Taken::Later;
+        }
+        let now = qp.shared.host.now();
+        let since = *link.starved.get_or_insert(now);
+        if now.saturating_sub(since) >= UNRELIABLE_WAIT {
+            return Taken::Lost;
+        }
+        self.settle(qp);
+        Taken::Later
     }
 
     /// Refuses the request at the head: tells the peer, completes the receive, fails the QP.

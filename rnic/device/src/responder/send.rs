@@ -1,6 +1,6 @@
 //! SEND: into the oldest receive.
 
-use super::{Incoming, Outcome};
+use super::{Incoming, Outcome, Taken};
 use crate::constants::{Wc, access, qp_type, status, wc_flags, wc_opcode};
 use crate::gather::{Sge, resolve, total};
 use crate::qp::{Inner, LinkEnd, Qp};
@@ -58,7 +58,11 @@ impl Inner {
         let incoming = std::mem::replace(&mut self.links[index].incoming, Incoming::Idle);
         let (receive, placed, capacity) = match incoming {
             Incoming::Idle if first => {
-                let Some(receive) = self.take_receive(qp, index) else { return Outcome::Later };
+                let receive = match self.take_receive(qp, index) {
+                    Taken::Receive(receive) => receive,
+                    Taken::Later => return Outcome::Later,
+                    Taken::Lost => return self.skip_uc(index, Incoming::Skip, flags),
+                };
                 let capacity = total(receive.sges.as_slice());
                 (receive, 0, capacity)
             }

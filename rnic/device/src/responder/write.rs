@@ -1,6 +1,6 @@
 //! WRITE that travels: into a region, after its key allowed the whole of it.
 
-use super::{Incoming, Outcome};
+use super::{Incoming, Outcome, Taken};
 use crate::constants::{access, qp_type, wc_opcode};
 use crate::limits::MESSAGE_MAX;
 use crate::qp::{Inner, Qp};
@@ -84,8 +84,9 @@ impl Inner {
         // Immediate data takes a receive; without one nothing of this record is placed.
         let receive = if ends && flags & IMMEDIATE != 0 {
             match self.take_receive(qp, index) {
-                None => return Outcome::Later,
-                receive => receive,
+                Taken::Receive(receive) => Some(receive),
+                Taken::Later => return Outcome::Later,
+                Taken::Lost => return self.skip_uc(index, Incoming::Skip, flags),
             }
         } else {
             None
@@ -117,7 +118,11 @@ impl Inner {
         immediate: u32,
         total: u64,
     ) -> Outcome {
-        let Some(receive) = self.take_receive(qp, index) else { return Outcome::Later };
+        let receive = match self.take_receive(qp, index) {
+            Taken::Receive(receive) => receive,
+            Taken::Later => return Outcome::Later,
+            Taken::Lost => return self.skip_uc(index, Incoming::Skip, flags),
+        };
         let opcode = wc_opcode::RECV_RDMA_WITH_IMM;
         self.deliver(qp, index, &receive, opcode, total, flags, immediate);
         Outcome::Passed

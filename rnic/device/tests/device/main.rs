@@ -1,0 +1,18 @@
+//! Two devices in one process, joined by links in private memory: everything a queue pair does,
+//! without daemon, clock or threads. [`pair`] is the bench; the rest are the tests.
+
+mod memory;
+mod pair;
+mod work;
+
+mod bell;
+mod completion;
+mod connected;
+mod datagram;
+mod life;
+mod mapped;
+mod messages;
+mod refusals;
+mod retries;
+mod shared_receive;
+mod unreliable;

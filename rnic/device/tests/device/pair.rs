@@ -1,0 +1,289 @@
+//! The bench: two devices, a clock that stands still, and links between them.
+
+use crate::memory::Buffer;
+use crate::work::Work;
+use omniverb_device::attributes::State;
+use omniverb_device::poller::Bell;
+use omniverb_device::progress::Turn;
+use omniverb_device::work::Destination;
+use omniverb_device::{
+    AsyncEvent, CompletionEvents, Cq, Host, Peer, PostError, Qp, QpAttributes, QpInit, QpMask,
+    Region, Sge, Shared, Srq, Wc, access, qp_type,
+};
+use omniverb_link::{Doorbell, Endpoint, EndpointParts, layout};
+use omniverb_ring::bell::PAGE_BYTES;
+use omniverb_ring::{BellPage, Window};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+pub const PD: u32 = 7;
+pub const QKEY: u32 = 0x1111_1111;
+
+/// The world outside one device. Notes what it is asked for.
+#[derive(Default)]
+pub struct World {
+    pub clock: Arc<AtomicU64>,
+    pub grants: Mutex<Vec<(u32, u32, u32)>>,
+    pub links: Mutex<Vec<(u32, Destination)>>,
+    pub events: Mutex<Vec<(AsyncEvent, usize)>>,
+    pub invalidated: Mutex<Vec<u32>>,
+    pub attended: AtomicUsize,
+}
+
+struct Handle(Arc<World>);
+
+impl Host for Handle {
+    fn now(&self) -> u64 {
+        self.0.clock.load(Ordering::Relaxed)
+    }
+    fn attend(&self) {
+        self.0.attended.fetch_add(1, Ordering::Relaxed);
+    }
+    fn armed(&self) {}
+    fn request_grant(&self, qpn: u32, peer_qpn: u32, rkey: u32) {
+        self.0.grants.lock().unwrap().push((qpn, peer_qpn, rkey));
+    }
+    fn request_datagram_link(&self, qpn: u32, destination: Destination) {
+        self.0.links.lock().unwrap().push((qpn, destination));
+    }
+    fn invalidated(&self, rkey: u32) {
+        self.0.invalidated.lock().unwrap().push(rkey);
+    }
+    fn async_event(&self, event: AsyncEvent, cookie: usize) {
+        self.0.events.lock().unwrap().push((event, cookie));
+    }
+}
+
+/// A completion channel that counts.
+#[derive(Default)]
+pub struct Channel {
+    pub events: Mutex<Vec<usize>>,
+}
+
+impl CompletionEvents for Channel {
+    fn completion(&self, cookie: usize) {
+        self.events.lock().unwrap().push(cookie);
+    }
+}
+
+/// Rings the page of one side; counts kicks.
+pub struct Ringer {
+    pub page: BellPage<Window>,
+    pub kicks: AtomicUsize,
+}
+
+impl Doorbell for Ringer {
+    fn page(&self) -> &BellPage<Window> {
+        &self.page
+    }
+    fn kick(&self) {
+        self.kicks.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// One process with a device.
+pub struct Side {
+    pub shared: Arc<Shared>,
+    pub world: Arc<World>,
+    pub bell: Arc<Bell>,
+    /// What peers ring.
+    pub ringer: Arc<Ringer>,
+    next: Arc<AtomicU32>,
+    buffers: Mutex<Vec<Buffer>>,
+}
+
+/// What a QP should be like.
+#[derive(Clone)]
+pub struct Options {
+    pub kind: u32,
+    pub send_max: u32,
+    pub recv_max: u32,
+    pub srq: Option<Arc<Srq>>,
+    pub send_cq: Option<Arc<Cq>>,
+    pub recv_cq: Option<Arc<Cq>>,
+    pub signal_all: bool,
+    pub attributes: QpAttributes,
+    pub ring_bytes: (usize, usize),
+}
+
+impl Options {
+    pub fn new(kind: u32) -> Options {
+        Options {
+            kind,
+            send_max: 64,
+            recv_max: 64,
+            srq: None,
+            send_cq: None,
+            recv_cq: None,
+            signal_all: false,
+            attributes: QpAttributes {
+                port: 1,
+                access_flags: access::REMOTE | access::LOCAL_WRITE,
+                qkey: QKEY,
+                path_mtu: 5,
+                max_rd_atomic: 16,
+                max_dest_rd_atomic: 16,
+                min_rnr_timer: 12,
+                timeout: 14,
+                retry_cnt: 7,
+                rnr_retry: 7,
+                ..QpAttributes::default()
+            },
+            ring_bytes: (layout::REQUEST_BYTES, layout::RESPONSE_BYTES),
+        }
+    }
+
+    pub fn with(mut self, change: impl FnOnce(&mut Options)) -> Options {
+        change(&mut self);
+        self
+    }
+}
+
+impl Side {
+    fn new(clock: &Arc<AtomicU64>, next: &Arc<AtomicU32>) -> Side {
+        let world = Arc::new(World { clock: clock.clone(), ..World::default() });
+        let page = Window::private(PAGE_BYTES);
+        let bell = Bell::new(BellPage::new(page.clone()));
+        let shared = Shared::new(Box::new(Handle(world.clone())));
+        shared.bells.add(bell.clone());
+        let ringer = Arc::new(Ringer { page: BellPage::new(page), kicks: AtomicUsize::new(0) });
+        Side { shared, world, bell, ringer, next: next.clone(), buffers: Mutex::default() }
+    }
+
+    pub fn number(&self) -> u32 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub fn cq(&self) -> Arc<Cq> {
+        Cq::new(&self.shared, 4096, None)
+    }
+
+    pub fn register_in(&self, pd: u32, buffer: &Buffer, flags: u32) -> Arc<Region> {
+        let rkey = if flags & access::REMOTE != 0 { self.number() << 8 } else { 0 };
+        let region = Arc::new(Region {
+            lkey: self.shared.regions.new_lkey(),
+            rkey,
+            pd,
+            access: flags,
+            iova: buffer.address(),
+            memory: buffer.memory(),
+            remote: AtomicBool::new(true),
+        });
+        self.shared.regions.insert(region.clone());
+        self.buffers.lock().unwrap().push(buffer.clone());
+        region
+    }
+
+    /// Registers for everything.
+    pub fn register(&self, buffer: &Buffer) -> Arc<Region> {
+        self.register_in(PD, buffer, access::LOCAL_WRITE | access::REMOTE)
+    }
+
+    pub fn qp(&self, options: &Options) -> Arc<Qp> {
+        let recv_cq = options.recv_cq.clone().unwrap_or_else(|| self.cq());
+        let init = QpInit {
+            kind: options.kind,
+            number: self.number(),
+            pd: PD,
+            send_cq: options.send_cq.clone().unwrap_or_else(|| recv_cq.clone()),
+            recv_cq,
+            srq: options.srq.clone(),
+            send_max: options.send_max,
+            recv_max: options.recv_max,
+            send_sge_max: 32,
+            recv_sge_max: 32,
+            inline_max: 1024,
+            signal_all: options.signal_all,
+            statistics: Window::private(64),
+        };
+        Qp::new(&self.shared, init).unwrap()
+    }
+
+    /// Events so far, without their cookies.
+    pub fn events(&self) -> Vec<AsyncEvent> {
+        std::mem::take(&mut *self.world.events.lock().unwrap()).iter().map(|e| e.0).collect()
+    }
+
+    pub fn check_guards(&self) {
+        self.buffers.lock().unwrap().iter().for_each(Buffer::check_guards);
+    }
+}
+
+/// Two processes.
+pub struct Pair {
+    pub clock: Arc<AtomicU64>,
+    pub sides: [Side; 2],
+    slots: AtomicU32,
+}
+
+impl Pair {
+    pub fn new() -> Pair {
+        let clock = Arc::new(AtomicU64::new(1_000_000_000));
+        let next = Arc::new(AtomicU32::new(100));
+        let sides = [Side::new(&clock, &next), Side::new(&clock, &next)];
+        Pair { clock, sides, slots: AtomicU32::new(0) }
+    }
+
+    /// Two connected QPs in RTS.
+    pub fn connected(&self, options: &Options) -> [Arc<Qp>; 2] {
+        self.connected_with([options, options])
+    }
+
+    pub fn connected_with(&self, options: [&Options; 2]) -> [Arc<Qp>; 2] {
+        let qps = [self.sides[0].qp(options[0]), self.sides[1].qp(options[1])];
+        to_init(&qps[0], options[0]);
+        to_init(&qps[1], options[1]);
+        self.join(&qps, options[0].ring_bytes);
+        for (qp, options) in qps.iter().zip(options) {
+            to_rts(qp, options);
+        }
+        qps
+    }
+
+    /// Makes a link between two QPs and hands it to both; returns its memory.
+    pub fn join(&self, qps: &[Arc<Qp>; 2], ring_bytes: (usize, usize)) -> Window {
+        let memory = Window::private(layout::link_bytes(ring_bytes.0, ring_bytes.1));
+        for side in [0, 1] {
+            self.attach(side, qps, ring_bytes, &memory);
+        }
+        memory
+    }
+
+    /// Hands one end of a link to one QP.
+    pub fn attach(
+        &self,
+        side: usize,
+        qps: &[Arc<Qp>; 2],
+        ring_bytes: (usize, usize),
+        memory: &Window,
+    ) -> Option<usize> {
+        let slot = self.slots.fetch_add(1, Ordering::Relaxed) % omniverb_ring::bell::SLOTS;
+        let (own, other) = (&qps[side], &qps[1 - side]);
+        let endpoint = self.endpoint(side, ring_bytes, memory, slot);
+        let peer = Peer { qpn: other.number, dgid: gid(1 - side), sgid: gid(side) };
+        // Both ends use one slot number here, each in the other's page.
+        let index = own.attach(peer, endpoint)?;
+        self.sides[side].bell.bind(slot, own, index);
+        let last = self.slots.load(Ordering::Relaxed) % omniverb_ring::bell::SLOTS;
+        let _ = last;
+        Some(index)
+    }
+
+    fn endpoint(
+        &self,
+        side: usize,
+        ring_bytes: (usize, usize),
+        memory: &Window,
+        slot: u32,
+    ) -> Endpoint {
+        Endpoint::new(EndpointParts {
+            memory: memory.clone(),
+            side,
+            request_bytes: ring_bytes.0,
+            response_bytes: ring_bytes.1,
+            doorbell: self.sides[1 - side].ringer.clone(),
+            peer_slot: slot,
+        })
+        .unwrap()
+    }
+}
