@@ -32,7 +32,6 @@ demo: deps build
 	@$(PYTHON) demo/demo.py
 
 bench: deps build
-	@cargo build --release --quiet -p omniverb_limits
 	@$(PYTHON) bench/bench.py $(BENCH)
 
 clean:

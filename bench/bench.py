@@ -127,8 +127,7 @@ def sample_all(measurements, limits_program, pin, rounds):
 
 def gather(chosen, folder, stack):
     """Everything that can be measured here, and what cannot."""
-    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    limits_program = chosen.limits or target / "release/omniverb-limits"
+    limits_program = chosen.limits or chosen.dist / "bin/omniverb-limits"
     pin, _ = take_limits(limits_program, chosen.pin, milliseconds=10)
     cpus = None if pin == "none" else [int(cpu) for cpu in pin.split(",")]
     tsc = machine.tsc_mhz()

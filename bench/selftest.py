@@ -45,6 +45,7 @@ class Driver(unittest.TestCase):
     def test_too_good_is_a_fault(self):
         rows = report.results([taken("omv_write_lat", "ns", 20.0),
                                taken("omv_write_1m", "B/s", 90e9),
+                               taken("omv_read_lat", "ns", 20.0),
                                taken("omv_send_1m", "B/s", 45e9)], LIMITS)
         self.assertEqual([key for key, row in rows.items() if "error" in row],
                          ["omv_write_lat", "omv_write_1m"])
