@@ -177,6 +177,7 @@ static void partner(int socket)
     static uint64_t memory[2];
     struct ibv_mr *mr = mr_make(&d, memory, sizeof memory, ALL_ACCESS);
     struct address ours = qp_address(&d, qp, NULL);
+    qp_init(&d, qp, 0);
     for (unsigned i = 0; i < 8; i++)
         receive(qp, 1, memory, 8, mr->lkey);
     swap(socket, &ours, &theirs, sizeof ours);

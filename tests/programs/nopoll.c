@@ -17,6 +17,7 @@ static void sleeper(int socket)
     check(memory, "no memory");
     struct ibv_mr *mr = mr_make(&d, memory, (size_t)messages * bytes, IBV_ACCESS_LOCAL_WRITE);
     struct ibv_mr *word_mr = mr_make(&d, &word, 8, ALL_ACCESS);
+    qp_init(&d, qp, 0);
     for (unsigned i = 0; i < messages; i++)
         receive(qp, i, memory + (size_t)i * bytes, bytes, mr->lkey);
     struct address ours = qp_address(&d, qp, word_mr), theirs;
