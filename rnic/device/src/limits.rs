@@ -24,6 +24,8 @@ pub const WATCHED_MAX: usize = 8;
 pub const IDLE_POLLS_MAX: u32 = 2048;
 /// How long a datagram or UC message waits for room, in nanoseconds, before it is dropped.
 pub const UNRELIABLE_WAIT: u64 = 100_000_000;
+/// How long the first request waits at least for the peer to attach, in nanoseconds.
+pub const ATTACH_WAIT: u64 = 1_000_000_000;
 /// Grants a QP remembers.
 pub const GRANTS_MAX: usize = 64;
 /// Links of one UD QP.

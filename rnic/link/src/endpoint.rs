@@ -270,6 +270,11 @@ impl Endpoint {
         self.theirs.load(word::STATE, Ordering::Acquire) == state::OPEN
     }
 
+    /// Whether the peer receives no requests any more.
+    pub fn peer_has_closed(&self) -> bool {
+        self.theirs.load(word::STATE, Ordering::Acquire) == state::CLOSED
+    }
+
     /// We receive requests from now on; a receive that is missing may be waited for by
     /// `rnr_timer` nanoseconds.
     pub fn open(&mut self, rnr_timer: u64) {

@@ -2,7 +2,7 @@
 
 use super::{Finish, Verdict, Why};
 use crate::constants::{qp_type, status};
-use crate::limits::UNRELIABLE_WAIT;
+use crate::limits::{ATTACH_WAIT, UNRELIABLE_WAIT};
 use crate::qp::{Inner, Qp};
 use crate::responder::Incoming;
 use omniverb_link::Broken;
@@ -43,7 +43,7 @@ impl Inner {
                 self.meter.waited();
                 self.links.first().map(|link| now + link.endpoint.peer_rnr_timer())
             }
-            Why::Peer if reliable => self.attributes.silence_max().map(|silence| now + silence),
+            Why::Peer if reliable => self.silence_deadline(now),
             Why::Room if reliable => None,
             Why::Order => None,
             Why::Room | Why::Peer => Some(now + UNRELIABLE_WAIT),
@@ -51,6 +51,14 @@ impl Inner {
         };
         self.wait = Some(Wait { why, position, deadline, retries });
         None
+    }
+
+    /// A peer that closed is silent for as long as the retries last. One that was not there yet
+    /// may be on its way: both ends learn of their link through the daemon, after they are RTR.
+    fn silence_deadline(&self, now: u64) -> Option<u64> {
+        let silence = self.attributes.silence_max()?;
+        let closed = self.links.first().is_some_and(|link| link.endpoint.peer_has_closed());
+        Some(now + if closed { silence } else { silence.max(ATTACH_WAIT) })
     }
 
     /// The deadline passed.

@@ -5,14 +5,4 @@ mod memory;
 mod pair;
 mod work;
 
-mod bell;
-mod completion;
-mod connected;
-mod datagram;
-mod life;
-mod mapped;
 mod messages;
-mod refusals;
-mod retries;
-mod shared_receive;
-mod unreliable;

@@ -240,50 +240,147 @@ impl Pair {
         qps
     }
 
-    /// Makes a link between two QPs and hands it to both; returns its memory.
-    pub fn join(&self, qps: &[Arc<Qp>; 2], ring_bytes: (usize, usize)) -> Window {
+    /// Makes a link between two QPs and hands it to both.
+    pub fn join(&self, qps: &[Arc<Qp>; 2], ring_bytes: (usize, usize)) -> Joint {
+        let joint = self.joint(ring_bytes);
+        self.attach(0, qps, &joint).unwrap();
+        self.attach(1, qps, &joint).unwrap();
+        joint
+    }
+
+    /// The memory of a link, as the daemon makes it.
+    pub fn joint(&self, ring_bytes: (usize, usize)) -> Joint {
         let memory = Window::private(layout::link_bytes(ring_bytes.0, ring_bytes.1));
-        for side in [0, 1] {
-            self.attach(side, qps, ring_bytes, &memory);
-        }
-        memory
-    }
-
-    /// Hands one end of a link to one QP.
-    pub fn attach(
-        &self,
-        side: usize,
-        qps: &[Arc<Qp>; 2],
-        ring_bytes: (usize, usize),
-        memory: &Window,
-    ) -> Option<usize> {
+        // Slots wrap: only tests with thousands of links get there, and those are torn down.
         let slot = self.slots.fetch_add(1, Ordering::Relaxed) % omniverb_ring::bell::SLOTS;
-        let (own, other) = (&qps[side], &qps[1 - side]);
-        let endpoint = self.endpoint(side, ring_bytes, memory, slot);
-        let peer = Peer { qpn: other.number, dgid: gid(1 - side), sgid: gid(side) };
-        // Both ends use one slot number here, each in the other's page.
-        let index = own.attach(peer, endpoint)?;
-        self.sides[side].bell.bind(slot, own, index);
-        let last = self.slots.load(Ordering::Relaxed) % omniverb_ring::bell::SLOTS;
-        let _ = last;
-        Some(index)
+        Joint { memory, slot, ring_bytes }
     }
 
-    fn endpoint(
-        &self,
-        side: usize,
-        ring_bytes: (usize, usize),
-        memory: &Window,
-        slot: u32,
-    ) -> Endpoint {
+    /// One end of a link.
+    pub fn endpoint(&self, side: usize, joint: &Joint) -> Endpoint {
         Endpoint::new(EndpointParts {
-            memory: memory.clone(),
+            memory: joint.memory.clone(),
             side,
-            request_bytes: ring_bytes.0,
-            response_bytes: ring_bytes.1,
+            request_bytes: joint.ring_bytes.0,
+            response_bytes: joint.ring_bytes.1,
             doorbell: self.sides[1 - side].ringer.clone(),
-            peer_slot: slot,
+            peer_slot: joint.slot,
         })
         .unwrap()
     }
+
+    /// Hands one end to one QP.
+    pub fn attach(&self, side: usize, qps: &[Arc<Qp>; 2], joint: &Joint) -> Option<usize> {
+        let (own, other) = (&qps[side], &qps[1 - side]);
+        let peer = Peer { qpn: other.number, dgid: gid(1 - side), sgid: gid(side) };
+        let index = own.attach(peer, self.endpoint(side, joint))?;
+        self.sides[side].bell.bind(joint.slot, own, index);
+        Some(index)
+    }
+
+    /// Both progress threads take turns until nothing happens any more.
+    pub fn settle(&self) -> [Turn; 2] {
+        let mut quiet = 0;
+        loop {
+            let turns = [0, 1].map(|side| self.sides[side].shared.progress());
+            quiet = if turns.iter().any(|turn| turn.busy) { 0 } else { quiet + 1 };
+            if quiet == 3 {
+                return turns;
+            }
+        }
+    }
+
+    /// Time passes.
+    pub fn wait(&self, nanoseconds: u64) {
+        self.clock.fetch_add(nanoseconds, Ordering::Relaxed);
+        self.settle();
+    }
+
+    pub fn check_guards(&self) {
+        self.sides.iter().for_each(Side::check_guards);
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.check_guards();
+        }
+    }
+}
+
+/// A link that the daemon made.
+pub struct Joint {
+    pub memory: Window,
+    /// Its bit in both pages.
+    pub slot: u32,
+    pub ring_bytes: (usize, usize),
+}
+
+/// The GID of a side.
+pub fn gid(side: usize) -> [u8; 16] {
+    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1 + side as u8]
+}
+
+pub fn to_init(qp: &Qp, options: &Options) {
+    let last = if options.kind == qp_type::UD { QpMask::QKEY } else { QpMask::ACCESS_FLAGS };
+    let mask = QpMask::STATE | QpMask::PKEY_INDEX | QpMask::PORT | last;
+    qp.modify(mask, State::Init, &options.attributes, None).unwrap();
+}
+
+pub fn to_rtr(qp: &Qp, options: &Options) {
+    let connected = QpMask::AV | QpMask::PATH_MTU | QpMask::DEST_QPN | QpMask::RQ_PSN;
+    let reliable = QpMask::MAX_DEST_RD_ATOMIC | QpMask::MIN_RNR_TIMER;
+    let mask = match options.kind {
+        qp_type::RC => connected | reliable,
+        qp_type::UC => connected,
+        _ => QpMask::empty(),
+    };
+    qp.modify(mask | QpMask::STATE, State::Rtr, &options.attributes, None).unwrap();
+}
+
+pub fn to_rts(qp: &Qp, options: &Options) {
+    if qp.state() != State::Rtr {
+        to_rtr(qp, options);
+    }
+    let reliable =
+        QpMask::TIMEOUT | QpMask::RETRY_CNT | QpMask::RNR_RETRY | QpMask::MAX_QP_RD_ATOMIC;
+    let mask = match options.kind {
+        qp_type::RC => QpMask::SQ_PSN | reliable,
+        _ => QpMask::SQ_PSN,
+    };
+    qp.modify(mask | QpMask::STATE, State::Rts, &options.attributes, None).unwrap();
+}
+
+pub fn to_state(qp: &Qp, state: State) {
+    qp.modify(QpMask::STATE, state, &QpAttributes::default(), None).unwrap();
+}
+
+/// All completions there are now.
+pub fn poll(cq: &Cq) -> Vec<Wc> {
+    let mut all = Vec::new();
+    let mut some = [Wc::default(); 7];
+    loop {
+        match cq.poll(&mut some) {
+            0 => return all,
+            count => all.extend(&some[..count]),
+        }
+    }
+}
+
+/// (wr_id, status) of all completions there are now.
+pub fn outcomes(cq: &Cq) -> Vec<(u64, u32)> {
+    poll(cq).iter().map(|wc| (wc.wr_id, wc.status)).collect()
+}
+
+pub fn post(qp: &Qp, work: &Work) {
+    qp.post_send(&work.as_send()).unwrap();
+}
+
+pub fn try_post(qp: &Qp, work: &Work) -> Result<(), PostError> {
+    qp.post_send(&work.as_send())
+}
+
+pub fn receive(qp: &Qp, wr_id: u64, sges: &[Sge]) {
+    qp.post_recv(wr_id, sges).unwrap();
 }
