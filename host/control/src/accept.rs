@@ -20,7 +20,7 @@ const HALF_OPEN_PER_VNIC: usize = 256;
 /// The same, of all together.
 const HALF_OPEN: usize = 4096;
 /// Connections accepted, and messages read from one client, before others get their turn.
-const TURN: usize = 16;
+const TURN: usize = 32;
 
 impl Server {
     pub(crate) fn accept(&mut self) {

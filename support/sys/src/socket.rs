@@ -21,7 +21,7 @@ pub use crate::pidfd::{Peer, of_peer as peer_pidfd, peer};
 pub const DESCRIPTORS_MAX: usize = 8;
 
 /// Clients that may wait to be accepted. The kernel caps it at `net.core.somaxconn`.
-const BACKLOG: i32 = 1024;
+const BACKLOG: i32 = 4096;
 
 fn seqpacket() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
