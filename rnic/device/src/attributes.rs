@@ -77,8 +77,8 @@ impl QpAttributes {
     /// The responder's wait for a receive, in nanoseconds (specification table 46).
     pub fn rnr_timer(&self) -> u64 {
         const TEN_MICROSECONDS: [u64; 32] = [
-            65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
-            1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+            65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768,
+            1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
         ];
         TEN_MICROSECONDS[usize::from(self.min_rnr_timer & 31)] * 10_000
     }
@@ -111,10 +111,9 @@ fn table(kind: u32, from: State, to: State) -> Option<(QpMask, QpMask)> {
         (RC, Init, Rtr) => (address | answers, M::ALT_PATH | M::ACCESS_FLAGS | M::PKEY_INDEX),
         (UC, Init, Rtr) => (address, M::ALT_PATH | M::ACCESS_FLAGS | M::PKEY_INDEX),
         (UD, Init, Rtr) => (none, M::PKEY_INDEX | M::QKEY),
-        (RC, Rtr, Rts) => (
-            retries | M::SQ_PSN,
-            M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER | migration,
-        ),
+        (RC, Rtr, Rts) => {
+            (retries | M::SQ_PSN, M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER | migration)
+        }
         (UC, Rtr, Rts) => (M::SQ_PSN, M::CUR_STATE | M::ACCESS_FLAGS | migration),
         (UD, Rtr, Rts) => (M::SQ_PSN, M::CUR_STATE | M::QKEY),
         (RC, Rts | Sqd, Rts) => {
@@ -125,13 +124,7 @@ fn table(kind: u32, from: State, to: State) -> Option<(QpMask, QpMask)> {
         (_, Rts, Sqd) => (none, M::EN_SQD_ASYNC_NOTIFY),
         (RC, Sqd, Sqd) => (
             none,
-            M::PORT
-                | M::AV
-                | retries
-                | answers
-                | migration
-                | M::ACCESS_FLAGS
-                | M::PKEY_INDEX,
+            M::PORT | M::AV | retries | answers | migration | M::ACCESS_FLAGS | M::PKEY_INDEX,
         ),
         (UC, Sqd, Sqd) => (none, M::AV | migration | M::ACCESS_FLAGS | M::PKEY_INDEX),
         (UD, Sqd, Sqd) => (none, M::PKEY_INDEX | M::QKEY),

@@ -133,9 +133,9 @@ impl Cq {
         }
         if let Some(at) = idle
             && list.links.len() > 1
+            && list.links[at].unwatch()
         {
-            let watched = list.links.swap_remove(at);
-            watched.unwatch();
+            list.links.swap_remove(at);
         }
         self.look_at_bells(list);
     }
@@ -188,9 +188,8 @@ impl Cq {
             }
         }
         if nobody_polls {
-            for watched in std::mem::take(&mut list.links) {
-                watched.unwatch();
-            }
+            list.links.retain(|watched| !watched.unwatch());
+            news |= !list.links.is_empty();
         }
         news
     }
@@ -198,16 +197,15 @@ impl Cq {
 
 impl Watched {
     /// From now on the peer must set our ready bit. It may have missed that just now, so the
-    /// progress thread looks once more a moment later.
+    /// progress thread looks once more a moment later. False: the QP is busy, try again later
+    /// (whoever holds it may be waiting for the watch list, which the caller holds).
     #[cold]
-    fn unwatch(self) {
-        let mut inner = self.qp.inner();
+    fn unwatch(&self) -> bool {
+        let Some(mut inner) = self.qp.try_inner() else { return false };
         inner.unwatch(self.index);
         inner.look(&self.qp, self.index);
-        drop(inner);
-        let shared = self.qp.shared.clone();
-        lock(&shared.cooling).push(Arc::downgrade(&self.qp));
-        shared.host.attend();
+        inner.come_back(&self.qp);
+        true
     }
 }
 

@@ -23,6 +23,8 @@ pub struct Turn {
 impl Shared {
     /// One turn of the progress thread.
     pub fn progress(&self) -> Turn {
+        // Only what cooled off before this turn: the point is to look later.
+        let cooling = std::mem::take(&mut *lock(&self.cooling));
         let cqs: Vec<Arc<Cq>> = lock(&self.cqs).iter().filter_map(Weak::upgrade).collect();
         let (mut polled, mut armed, mut busy) = (false, false, false);
         for cq in &cqs {
@@ -38,12 +40,12 @@ impl Shared {
         if !polled || armed {
             busy |= answer_all(&self.bells.all());
         }
-        let cooling = std::mem::take(&mut *lock(&self.cooling));
         for qp in cooling.iter().filter_map(Weak::upgrade) {
             qp.try_pump();
         }
         let (moved, deadline) = self.serve_waiting();
-        Turn { busy: busy | polled | moved | !cooling.is_empty(), deadline }
+        let cooling = !cooling.is_empty() || !lock(&self.cooling).is_empty();
+        Turn { busy: busy | polled | moved | cooling, deadline }
     }
 
     /// QPs with unfinished sends.
@@ -73,8 +75,9 @@ enum Waiting {
 
 impl Qp {
     fn try_pump(&self) {
-        if let Some(mut inner) = self.try_inner() {
-            inner.pump_all(self);
+        match self.try_inner() {
+            Some(mut inner) => inner.pump_all(self),
+            None => lock(&self.shared.cooling).push(self.me.clone()),
         }
     }
 

@@ -207,10 +207,6 @@ impl Qp {
         (inner.state, inner.attributes)
     }
 
-    pub(crate) fn inner(&self) -> std::sync::MutexGuard<'_, Inner> {
-        lock(&self.inner)
-    }
-
     pub(crate) fn try_inner(&self) -> Option<std::sync::MutexGuard<'_, Inner>> {
         try_lock(&self.inner)
     }
@@ -536,8 +532,17 @@ impl Inner {
     }
 
     fn drop_links(&mut self, qp: &Qp) {
-        for link in &mut self.links {
-            link.endpoint.close();
+        for index in 0..self.links.len() {
+            let incoming = std::mem::replace(&mut self.links[index].incoming, Incoming::Deaf);
+            match incoming {
+                // A shared receive does not go back; one of our own does.
+                Incoming::Send { receive, .. } if qp.srq.is_some() => {
+                    self.complete_receive(qp, &receive, status::WR_FLUSH_ERR);
+                }
+                Incoming::Send { .. } => self.receives.put_back(),
+                _ => {}
+            }
+            self.links[index].endpoint.close();
         }
         if !self.links.is_empty() {
             qp.send_cq.watch.forget(qp.number);
@@ -557,6 +562,15 @@ impl Inner {
 
     /// To RESET: everything is forgotten, without completions.
     fn reset(&mut self, qp: &Qp) {
+        if let Some(srq) = &qp.srq {
+            // A message was half received: its receive is gone, its place in the queue is not.
+            for link in &mut self.links {
+                if let Incoming::Send { .. } = std::mem::replace(&mut link.incoming, Incoming::Deaf)
+                {
+                    qp.shared.released(srq.slot).receives.fetch_add(1, Ordering::Release);
+                }
+            }
+        }
         self.drop_links(qp);
         self.sends.clear();
         self.started = 0;

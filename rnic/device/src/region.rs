@@ -100,8 +100,7 @@ impl Regions {
     #[cold]
     fn refill(&self, cache: &mut RegionCache, lkey: u32, generation: u64) {
         cache.generation = generation;
-        cache.last =
-            self.by_lkey.read().unwrap_or_else(|e| e.into_inner()).get(&lkey).cloned();
+        cache.last = self.by_lkey.read().unwrap_or_else(|e| e.into_inner()).get(&lkey).cloned();
     }
 
     /// Looks a remote key up. A key that was invalidated is not found.

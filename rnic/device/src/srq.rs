@@ -1,8 +1,8 @@
 //! The shared receive queue.
 
 use crate::gather::Sge;
-use crate::queue::{Receive, ReceiveQueue};
 use crate::qp::Qp;
+use crate::queue::{Receive, ReceiveQueue};
 use crate::shared::{AsyncEvent, Shared, lock};
 use crate::work::PostError;
 use std::sync::atomic::{AtomicUsize, Ordering};

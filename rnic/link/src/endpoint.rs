@@ -55,7 +55,8 @@ pub struct Endpoint {
 impl Endpoint {
     /// Attaches to one side. `None` if the parts do not fit together.
     pub fn new(parts: EndpointParts) -> Option<Endpoint> {
-        let EndpointParts { memory, side, request_bytes, response_bytes, doorbell, peer_slot } = parts;
+        let EndpointParts { memory, side, request_bytes, response_bytes, doorbell, peer_slot } =
+            parts;
         let sane = |bytes: usize| bytes.is_power_of_two() && (256..=1 << 30).contains(&bytes);
         if side > 1 || !sane(request_bytes) || !sane(response_bytes) {
             return None;
@@ -63,8 +64,9 @@ impl Endpoint {
         let other = 1 - side;
         let words = |s| memory.part(layout::side(s), 0x1000);
         let requests = |s| memory.part(layout::request_ring(s, request_bytes), request_bytes);
-        let responses =
-            |s| memory.part(layout::response_ring(s, request_bytes, response_bytes), response_bytes);
+        let responses = |s| {
+            memory.part(layout::response_ring(s, request_bytes, response_bytes), response_bytes)
+        };
         let (ours, theirs) = (words(side)?, words(other)?);
         Some(Endpoint {
             requests_out: Producer::new(requests(side)?, theirs.clone(), word::REQUEST_CONSUMED),
@@ -217,7 +219,11 @@ impl Endpoint {
     }
 
     /// Sends a response. False: no room now.
-    pub fn send_response(&mut self, response: &Response, payload: UserMemory) -> Result<bool, Broken> {
+    pub fn send_response(
+        &mut self,
+        response: &Response,
+        payload: UserMemory,
+    ) -> Result<bool, Broken> {
         let (tag, word, extra) = response.encode();
         let Some(at) = self.responses_out.reserve(extra, payload.len())? else { return Ok(false) };
         if extra == 1 {

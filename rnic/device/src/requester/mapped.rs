@@ -6,7 +6,7 @@
 //! mapped operations is visible before anything published afterwards.
 
 use super::{Finish, Order, Step};
-use crate::constants::{access, opcode};
+use crate::constants::{access, opcode, qp_type};
 use crate::gather::pieces;
 use crate::grants::Reach;
 use crate::qp::{Inner, Qp};
@@ -35,13 +35,8 @@ impl Inner {
         let Some(link) = self.links.first_mut() else { return Ok(None) };
         let with_immediate = order.opcode == opcode::RDMA_WRITE_WITH_IMM;
         let epoch = link.endpoint.peer_epoch();
-        let reach = self.grants.reach(
-            epoch,
-            order.rkey,
-            order.address,
-            order.length,
-            access::REMOTE_WRITE,
-        );
+        let reach =
+            self.grants.reach(epoch, order.rkey, order.address, order.length, access::REMOTE_WRITE);
         let (grant, offset) = match reach {
             Reach::Mapped(grant, offset) => (grant, offset),
             Reach::Ask => {
@@ -65,7 +60,11 @@ impl Inner {
         }
         self.meter.mapped();
         if with_immediate {
-            return self.write_placed(order).map(Some);
+            return Ok(Some(match self.write_placed(order)? {
+                // A peer that closes never consumes; UC does not wait for it.
+                Step::Started(_) if qp.kind == qp_type::UC => Step::Started(Finish::Done),
+                step => step,
+            }));
         }
         Ok(Some(Step::Started(Finish::Done)))
     }

@@ -149,7 +149,10 @@ impl Inner {
             Data::Gather(list) if list.len() <= qp.caps.send_sge_max as usize => Ok(total(list)),
             Data::Inline(parts) => {
                 let length: usize = parts.iter().map(UserMemory::len).sum();
-                if length > qp.caps.inline_max as usize {
+                // What an answer brings cannot go where inline data comes from.
+                let sends =
+                    work.opcode <= opcode::SEND_WITH_IMM || work.opcode == opcode::SEND_WITH_INV;
+                if length > qp.caps.inline_max as usize || !sends {
                     return Err(PostError::Invalid);
                 }
                 Ok(length as u64)
@@ -196,7 +199,11 @@ impl Inner {
                     return Ok(());
                 }
                 Ok(Step::Started(finish)) => {
-                    self.sends.push_back(SendEntry { order, data: keep(&work.data, &order), finish });
+                    self.sends.push_back(SendEntry {
+                        order,
+                        data: keep(&work.data, &order),
+                        finish,
+                    });
                     self.started = 1;
                     self.settle(qp);
                     return Ok(());

@@ -73,7 +73,7 @@ impl Inner {
             Response::ReadData { last } if order.opcode == opcode::RDMA_READ => {
                 let length = record.length as u64;
                 let rest = order.length - order.done;
-                if length > rest || (last != (length == rest)) {
+                if length > rest || (last != (length == rest)) || (length == 0 && !last) {
                     return Err(Broken);
                 }
                 pieces(&parts, order.done, length, |at, piece: UserMemory| {

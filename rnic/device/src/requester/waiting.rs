@@ -24,12 +24,10 @@ impl Inner {
         let position = self.sends[at].order.position;
         let now = qp.shared.host.now();
         match self.wait {
-            Some(wait) if wait.why == why && wait.position == position => {
-                match wait.deadline {
-                    Some(deadline) if now >= deadline => self.waited(qp, at, wait, now),
-                    _ => None,
-                }
-            }
+            Some(wait) if wait.why == why && wait.position == position => match wait.deadline {
+                Some(deadline) if now >= deadline => self.waited(qp, at, wait, now),
+                _ => None,
+            },
             _ => self.begin_wait(qp, why, position, now),
         }
     }
@@ -71,7 +69,8 @@ impl Inner {
                     return Some(Verdict::Fail(status::RNR_RETRY_EXC_ERR));
                 }
                 let timer = self.links.first().map(|link| link.endpoint.peer_rnr_timer());
-                self.wait = Some(Wait { deadline: timer.map(|timer| now + timer), retries, ..wait });
+                self.wait =
+                    Some(Wait { deadline: timer.map(|timer| now + timer), retries, ..wait });
                 None
             }
             _ if qp.kind == qp_type::RC => Some(Verdict::Fail(status::RETRY_EXC_ERR)),
@@ -98,9 +97,7 @@ impl Inner {
         let Some(link) = self.links.first_mut() else { return Ok(()) };
         let why = if !link.endpoint.peer_is_open() {
             Why::Peer
-        } else if unconsumed
-            && link.endpoint.peer_lacks_receive().map_err(|broken| (0, broken))?
-        {
+        } else if unconsumed && link.endpoint.peer_lacks_receive().map_err(|broken| (0, broken))? {
             Why::Receive
         } else {
             self.wait = None;
@@ -120,7 +117,8 @@ impl Inner {
         if qp.kind != qp_type::UD
             && let Some(link) = self.links.first_mut()
         {
-            let answering = matches!(link.incoming, Incoming::Read { .. } | Incoming::Answer { .. });
+            let answering =
+                matches!(link.incoming, Incoming::Read { .. } | Incoming::Answer { .. });
             link.endpoint.set_blocked(unfinished || answering);
         }
         if !self.on_waiting_list && (unfinished || self.is_starved(qp)) {

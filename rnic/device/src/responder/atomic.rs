@@ -16,6 +16,7 @@ impl Inner {
         rkey: u32,
         execute: impl FnOnce(&UserMemory) -> Option<u64>,
     ) -> Result<Outcome, Broken> {
+        let begins = matches!(self.links[index].incoming, Incoming::Idle);
         let original = match self.links[index].incoming {
             // Executed on an earlier turn, exactly once; only the answer is missing.
             Incoming::Answer { original } => original,
@@ -43,7 +44,9 @@ impl Inner {
         if !link.endpoint.send_response(&answer, UserMemory::EMPTY)? {
             link.incoming = Incoming::Answer { original };
             link.endpoint.set_blocked(true);
-            qp.shared.host.attend();
+            if begins {
+                self.come_back(qp); // as for READ
+            }
             return Ok(Outcome::Later);
         }
         link.incoming = Incoming::Idle;

@@ -1,7 +1,7 @@
 //! UD: a message, behind the 40 bytes where hardware puts the GRH or, for RoCE v2, the IP header.
 
-use super::{Outcome, Taken};
 use super::send::scatter;
+use super::{Outcome, Taken};
 use crate::constants::{Wc, access, status, wc_flags, wc_opcode};
 use crate::gather::{resolve, total};
 use crate::qp::{Inner, Peer, Qp};
@@ -101,7 +101,8 @@ fn network_header(peer: &Peer, length: usize) -> [u8; 40] {
             ip[9] = 17;
             ip[12..16].copy_from_slice(&source);
             ip[16..20].copy_from_slice(&target);
-            let sum = ip.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum::<u32>();
+            let sum =
+                ip.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum::<u32>();
             let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
             ip[10..12].copy_from_slice(&sum.to_be_bytes());
         }
@@ -119,7 +120,9 @@ fn network_header(peer: &Peer, length: usize) -> [u8; 40] {
 
 fn ipv4(gid: &[u8; 16]) -> Option<[u8; 4]> {
     let (prefix, address) = gid.split_at(12);
-    (prefix == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff]).then(|| address.try_into().ok()).flatten()
+    (prefix == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff])
+        .then(|| address.try_into().ok())
+        .flatten()
 }
 
 #[cfg(test)]

@@ -68,21 +68,31 @@ impl Inner {
         if matches!(self.links[index].incoming, Incoming::Deaf) {
             return Ok(());
         }
-        while let Some((response, record)) = self.links[index].endpoint.next_response()? {
+        let mut more = true;
+        for _ in 0..BATCH {
+            let Some((response, record)) = self.links[index].endpoint.next_response()? else {
+                more = false;
+                break;
+            };
             self.handle_response(qp, index, &response, &record)?;
             if index >= self.links.len() || matches!(self.links[index].incoming, Incoming::Deaf) {
                 return Ok(());
             }
         }
+        let more_responses = std::mem::replace(&mut more, true);
         for _ in 0..BATCH {
             let Some((request, record)) = self.links[index].endpoint.next_request()? else {
                 self.links[index].starved = None;
+                more = false;
                 break;
             };
             self.note_traffic(qp);
             match self.serve_request(qp, index, &request, &record)? {
                 Outcome::Passed => self.links[index].endpoint.pass_request(&record),
-                Outcome::Later => break,
+                Outcome::Later => {
+                    more = false;
+                    break;
+                }
                 Outcome::Refused(nak, receive) => {
                     self.refuse(qp, index, nak, receive);
                     return Ok(());
@@ -90,7 +100,18 @@ impl Inner {
             }
         }
         self.links[index].endpoint.publish_requests();
+        // The ready bit is taken; what is left must be found by somebody.
+        if (more || more_responses) && self.links[index].watchers == 0 {
+            self.come_back(qp);
+        }
         Ok(())
+    }
+
+    /// Has the progress thread look at this QP once more, on its next turn.
+    #[cold]
+    pub(crate) fn come_back(&self, qp: &Qp) {
+        crate::shared::lock(&qp.shared.cooling).push(qp.me.clone());
+        qp.shared.host.attend();
     }
 
     #[inline(always)]

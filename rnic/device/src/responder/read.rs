@@ -15,9 +15,9 @@ impl Inner {
         rkey: u32,
         length: u64,
     ) -> Result<Outcome, Broken> {
-        let mut sent = match self.links[index].incoming {
-            Incoming::Idle => 0,
-            Incoming::Read { sent } => sent,
+        let (begins, mut sent) = match self.links[index].incoming {
+            Incoming::Idle => (true, 0),
+            Incoming::Read { sent } => (false, sent),
             _ => return Ok(Outcome::Refused(Nak::InvalidRequest, None)),
         };
         if self.attributes.access_flags & access::REMOTE_READ == 0
@@ -47,7 +47,10 @@ impl Inner {
             if !link.endpoint.send_response(&Response::ReadData { last }, part)? {
                 link.incoming = Incoming::Read { sent };
                 link.endpoint.set_blocked(true);
-                qp.shared.host.attend();
+                if begins {
+                    // The peer may have made room without having seen that we wait for it.
+                    self.come_back(qp);
+                }
                 return Ok(Outcome::Later);
             }
             sent += chunk;

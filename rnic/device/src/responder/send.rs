@@ -56,6 +56,13 @@ impl Inner {
     ) -> Outcome {
         let first = flags & FIRST != 0;
         let incoming = std::mem::replace(&mut self.links[index].incoming, Incoming::Idle);
+        let incoming = match incoming {
+            // UC takes up again at the first record of a message, whatever was lost before it.
+            Incoming::Skip | Incoming::Write { .. } if first && qp.kind == qp_type::UC => {
+                Incoming::Idle
+            }
+            incoming => incoming,
+        };
         let (receive, placed, capacity) = match incoming {
             Incoming::Idle if first => {
                 let receive = match self.take_receive(qp, index) {

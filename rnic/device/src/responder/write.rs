@@ -60,8 +60,8 @@ impl Inner {
         let link = &mut self.links[index];
         let Incoming::Write { region, address, left, total } = &mut link.incoming else {
             if qp.kind == qp_type::UC {
-                let before = std::mem::replace(&mut link.incoming, Incoming::Skip);
-                return self.skip_uc(index, before, flags);
+                self.abandon_uc(qp, index);
+                return self.skip_uc(index, Incoming::Skip, flags);
             }
             return Outcome::Refused(Nak::InvalidRequest, None);
         };

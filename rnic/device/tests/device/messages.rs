@@ -7,8 +7,23 @@ use omniverb_device::{Sge, Wc, qp_type, send_flags, status, wc_flags, wc_opcode}
 
 /// Across the sizes of chunks, rings and their halves.
 const SIZES: [usize; 17] = [
-    0, 1, 7, 8, 9, 63, 1024, 4095, 16 << 10, (16 << 10) + 1, 65_472, 65_473, 256 << 10,
-    (256 << 10) + 5, 1 << 20, (3 << 20) + 11, 5 << 20,
+    0,
+    1,
+    7,
+    8,
+    9,
+    63,
+    1024,
+    4095,
+    16 << 10,
+    (16 << 10) + 1,
+    65_472,
+    65_473,
+    256 << 10,
+    (256 << 10) + 5,
+    1 << 20,
+    (3 << 20) + 11,
+    5 << 20,
 ];
 
 fn success(wc: &Wc, wr_id: u64, opcode: u32, byte_len: usize) {
