@@ -125,7 +125,7 @@ pub fn adopt_with(
     if start >= end {
         return Err(AdoptError::NoWholePage);
     }
-    if rustix::param::page_size() != PAGE_BYTES {
+    if omniverb_sys::clock::page_bytes() != PAGE_BYTES {
         return Err(AdoptError::NotPermitted);
     }
     let calm = Calm::new();
