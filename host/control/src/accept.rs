@@ -213,6 +213,9 @@ impl Server {
             }
             Ok((length, files)) => return Some((bytes, length, files)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                self.part(id, "broke its connection");
+            }
             Err(_) => self.part(id, "sent something that is no message"),
         }
         None

@@ -45,7 +45,7 @@ impl Tenancy {
             Message::QueryGids(_) => return self.query_gids(id, tag, now),
             Message::ConnectQp(m) => return self.connect_qp(id, tag, m, now),
             Message::CreateQp(m) => self.create_qp(id, m).map(Message::from),
-            Message::DestroyQp(m) => self.destroy_qp(id, m).map(Message::from),
+            Message::DestroyQp(m) => self.destroy_qp(id, m, now).map(Message::from),
             Message::DisconnectQp(m) => self.disconnect_qp(id, m).map(Message::from),
             Message::RegMr(m) => self.reg_mr(id, m).map(Message::from),
             Message::DeregMr(m) => self.dereg_mr(id, m).map(Message::from),
@@ -105,16 +105,23 @@ impl Tenancy {
         self.qps.get(&qpn).filter(|qp| qp.session == id).ok_or(ENOENT)
     }
 
-    fn destroy_qp(&mut self, id: SessionId, m: &DestroyQp) -> Result<Done, u32> {
+    fn destroy_qp(&mut self, id: SessionId, m: &DestroyQp, now: u64) -> Result<Done, u32> {
         self.own_qp(id, m.qpn)?;
-        self.remove_qp(m.qpn, CLOSED_BY_PEER);
+        self.remove_qp(m.qpn, CLOSED_BY_PEER, now);
         Ok(Done { reserved: 0 })
     }
 
     /// Closes all links of a queue pair and gives its number back.
-    pub(crate) fn remove_qp(&mut self, qpn: u32, reason: u32) {
+    pub(crate) fn remove_qp(&mut self, qpn: u32, reason: u32, now: u64) {
         self.close_all(qpn, reason);
         let Some(qp) = self.qps.remove(&qpn) else { return };
+        for wisher in self.wishers.get(&qpn).cloned().unwrap_or_default() {
+            // Others must not learn what becomes of queue pairs in places they did not find.
+            let wish = self.qps.get(&wisher).and_then(|other| other.wishes.get(&qpn));
+            if wish.is_some_and(|wish| wish.target == Some(qp.vnic)) {
+                self.peer_is_gone(wisher, qpn, reason, now);
+            }
+        }
         if let Some(session) = self.sessions.get_mut(&qp.session) {
             session.qps.remove(&qpn);
         }

@@ -32,6 +32,9 @@ pub struct Limits {
     pub neighbour_time_ns: u64,
     /// How long a negative one holds.
     pub stranger_time_ns: u64,
+    /// How long after its wish a queue pair is told that its peer is no more: time for its process
+    /// to take note that the wish was accepted.
+    pub absence_time_ns: u64,
     /// How old a GID table may be before a query reads the addresses again. Keeps a client that
     /// queries in a loop from keeping the daemon busy.
     pub gids_time_ns: u64,
@@ -63,6 +66,7 @@ impl Default for Limits {
             grant_time_ns: 2000 * MILLISECOND,
             neighbour_time_ns: 30_000 * MILLISECOND,
             stranger_time_ns: 1000 * MILLISECOND,
+            absence_time_ns: 20 * MILLISECOND,
             gids_time_ns: 250 * MILLISECOND,
             resume_time_ns: 5000 * MILLISECOND,
             request_bytes: 256 << 10,

@@ -21,14 +21,17 @@ pub(crate) fn is_qpn(number: u32) -> bool {
 /// a surviving process is about to announce.
 #[derive(Debug)]
 pub(crate) struct QpNumbers {
+    first: u32,
     next: u32,
+    /// All numbers have been handed out at least once.
+    round: bool,
 }
 
 impl QpNumbers {
     pub(crate) fn new(entropy: &mut dyn Entropy) -> QpNumbers {
         let span = u64::from(QPN_LAST - QPN_FIRST + 1);
         let start = u32::try_from(entropy.next() % span).unwrap_or(0);
-        QpNumbers { next: QPN_FIRST + start }
+        QpNumbers { first: QPN_FIRST + start, next: QPN_FIRST + start, round: false }
     }
 
     /// A number that is not `taken`; `None` if all are. `held` is how many are, which bounds the
@@ -37,11 +40,20 @@ impl QpNumbers {
         for _ in 0..=held {
             let number = self.next;
             self.next = if number >= QPN_LAST { QPN_FIRST } else { number + 1 };
+            self.round |= self.next == self.first;
             if !taken(number) {
                 return Some(number);
             }
         }
         None
+    }
+
+    /// True for a number that was handed out at some time: if there is no queue pair of that
+    /// number, then there is none any more.
+    pub(crate) fn was_given(&self, number: u32) -> bool {
+        let ahead =
+            |n: u32| (n + QPN_LAST + 1 - QPN_FIRST - self.first) % (QPN_LAST + 1 - QPN_FIRST);
+        is_qpn(number) && (self.round || ahead(number) < ahead(self.next))
     }
 }
 
@@ -70,6 +82,12 @@ mod tests {
         let taken = |number| number == QPN_FIRST;
         let seen: Vec<_> = (0..4).map(|_| numbers.take(1, taken).unwrap()).collect();
         assert_eq!(seen, [QPN_LAST - 1, QPN_LAST, QPN_FIRST + 1, QPN_FIRST + 2]);
+        for number in [QPN_LAST - 1, QPN_LAST, QPN_FIRST, QPN_FIRST + 2] {
+            assert!(numbers.was_given(number));
+        }
+        for number in [0, 1, QPN_LAST + 1, QPN_LAST - 2, QPN_FIRST + 3] {
+            assert!(!numbers.was_given(number));
+        }
         assert!(!is_qpn(0) && !is_qpn(1) && !is_qpn(0x00ff_ffff) && is_qpn(QPN_FIRST));
     }
 

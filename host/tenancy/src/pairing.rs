@@ -11,7 +11,9 @@ use crate::errno::{EHOSTUNREACH, EINVAL, ENOENT, ENOMEM};
 use crate::neighbours::Resolved;
 use crate::tables::{SessionId, VnicKey, Waiter, Waiting, Wish};
 use crate::tenancy::{Tenancy, Timer};
-use omniverb_session::body::{CLOSED_BY_PEER, ConnectQp, Connected, QP_UD};
+use omniverb_session::body::{
+    CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, Connected, LinkClosed, QP_UD,
+};
 
 /// Times the network is asked for a peer that names us back.
 const FAILURES_MAX: u32 = 8;
@@ -74,10 +76,12 @@ impl Tenancy {
             resumed,
             failures: 0,
             timer: None,
+            gone: None,
             deadline: 0,
         };
         if let Some(qp) = self.qps.get_mut(&m.qpn) {
             qp.wishes.insert(m.dest_qpn, wish);
+            self.wishers.entry(m.dest_qpn).or_default().insert(m.qpn);
         }
     }
 
@@ -115,6 +119,9 @@ impl Tenancy {
             return;
         }
         if !mutual {
+            if !self.qps.contains_key(&peer) && self.numbers.was_given(peer) {
+                self.peer_is_gone(qpn, peer, CLOSED_BY_DEATH, now);
+            }
             return;
         }
         match self.wish_target(peer, qpn) {
@@ -189,9 +196,28 @@ impl Tenancy {
 
     pub(crate) fn drop_wish(&mut self, qpn: u32, peer: u32) {
         self.clear_wish_timer(qpn, peer);
-        if let Some(qp) = self.qps.get_mut(&qpn) {
-            qp.wishes.remove(&peer);
+        let removed = self.qps.get_mut(&qpn).and_then(|qp| qp.wishes.remove(&peer));
+        if removed.is_some()
+            && let Some(wishers) = self.wishers.get_mut(&peer)
+        {
+            wishers.remove(&qpn);
+            if wishers.is_empty() {
+                self.wishers.remove(&peer);
+            }
         }
+    }
+
+    /// A wish cannot come true: its peer does not exist any more. The first caller's reason counts.
+    pub(crate) fn peer_is_gone(&mut self, qpn: u32, peer: u32, reason: u32, now: u64) {
+        let Some(wish) = self.qps.get_mut(&qpn).and_then(|qp| qp.wishes.get_mut(&peer)) else {
+            return;
+        };
+        // What is announced after a restart has its own time limit; somebody may yet come back.
+        if wish.resumed || wish.gone.is_some() {
+            return;
+        }
+        wish.gone = Some(reason);
+        self.set_wish_timer(qpn, peer, now.saturating_add(self.limits.absence_time_ns));
     }
 
     /// A wish's timer is due: ask again, or give up what survived only on one side.
@@ -203,6 +229,13 @@ impl Tenancy {
             return;
         }
         wish.timer = None;
+        if let Some(reason) = wish.gone {
+            self.drop_wish(qpn, peer);
+            if let Some(session) = self.qps.get(&qpn).map(|qp| qp.session) {
+                self.event(session, LinkClosed { qpn, peer_qpn: peer, reason, reserved: 0 });
+            }
+            return;
+        }
         if wish.resumed && now >= wish.deadline {
             self.abandon_resume(qpn, peer);
         } else {

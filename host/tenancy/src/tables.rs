@@ -100,6 +100,8 @@ pub(crate) struct Wish {
     pub(crate) failures: u32,
     /// When it is looked at again.
     pub(crate) timer: Option<u64>,
+    /// The peer is gone, for this reason; said when the timer is due.
+    pub(crate) gone: Option<u32>,
     /// If `resumed`: when the other end is taken for dead.
     pub(crate) deadline: u64,
 }

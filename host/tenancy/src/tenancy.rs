@@ -36,6 +36,8 @@ pub struct Tenancy {
     pub(crate) grants: HashMap<u64, PendingGrant>,
     pub(crate) neighbours: Neighbours,
     pub(crate) numbers: QpNumbers,
+    /// Queue pairs that wish for another, by that other.
+    pub(crate) wishers: BTreeMap<u32, BTreeSet<u32>>,
     pub(crate) timers: BTreeSet<(u64, Timer)>,
     pub(crate) out: Vec<Action>,
 }
@@ -64,6 +66,7 @@ impl Tenancy {
             grants: HashMap::new(),
             neighbours: Neighbours::default(),
             numbers,
+            wishers: BTreeMap::new(),
             timers: BTreeSet::new(),
             out: Vec::new(),
         }
@@ -192,6 +195,7 @@ impl Tenancy {
             && self.bells.count() == 0
             && self.grants.is_empty()
             && self.neighbours.is_idle()
+            && self.wishers.is_empty()
             && self.timers.is_empty()
     }
 
@@ -218,7 +222,7 @@ impl Tenancy {
         session.waiting = None;
         let key = session.client.vnic;
         for qpn in std::mem::take(&mut session.qps) {
-            self.remove_qp(qpn, omniverb_session::body::CLOSED_BY_DEATH);
+            self.remove_qp(qpn, omniverb_session::body::CLOSED_BY_DEATH, now);
         }
         self.end_grants(id);
         for (other, bell) in self.bells.end(id) {

@@ -238,3 +238,49 @@ fn a_probe_that_comes_out_elsewhere_proves_nothing() {
     assert_eq!(actions, [Action::ReadAddresses { vnic: at }]);
     assert!(bench.tenancy.probe_arrived(id ^ 1, at, bench.now).is_empty(), "a guess");
 }
+
+#[test]
+fn who_waits_for_a_dead_peer_is_told() {
+    let mut bench = bench();
+    for session in 1..=3 {
+        hello(&mut bench, session, session, 0);
+    }
+    let told = |bench: &mut Bench, session: u64| {
+        bench.wait(30_000_000);
+        events(bench, session)
+    };
+    // It dies after it was named, and before it named us.
+    let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+    // Somebody else names it at a place where it is not.
+    let c = qp(&mut bench, 3, QP_RC);
+    call(&mut bench, 1, to(a, 1, b, 2));
+    call(&mut bench, 3, to(c, 3, b, 1));
+    bench.told.clear();
+    bench.end(2);
+    let copy = bench.told.clone();
+    assert_eq!(told(&mut bench, 1), [closed(a, b, CLOSED_BY_DEATH)]);
+    bench.told.extend(copy);
+    assert_eq!(told(&mut bench, 3), []);
+    // It was dead before it was named.
+    let a = qp(&mut bench, 1, QP_RC);
+    call(&mut bench, 1, to(a, 1, b, 1));
+    assert_eq!(told(&mut bench, 1), [closed(a, b, CLOSED_BY_DEATH)]);
+    // It has never been: like a dead network.
+    let a = qp(&mut bench, 1, QP_RC);
+    call(&mut bench, 1, to(a, 1, 0xff_fff0, 1));
+    assert_eq!(told(&mut bench, 1), []);
+    // It went by itself, without ever naming us.
+    let (d, e) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 1, QP_RC));
+    call(&mut bench, 1, to(d, 1, e, 1));
+    call(&mut bench, 1, DestroyQp { qpn: e, reserved: 0 });
+    assert_eq!(told(&mut bench, 1), [closed(d, e, CLOSED_BY_PEER)]);
+    // Whoever gave up before is not told.
+    let (d, e) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 1, QP_RC));
+    call(&mut bench, 1, to(d, 1, e, 1));
+    call(&mut bench, 1, DestroyQp { qpn: e, reserved: 0 });
+    call(&mut bench, 1, DisconnectQp { qpn: d, peer_qpn: 0 });
+    assert_eq!(told(&mut bench, 1), []);
+    bench.end(1);
+    bench.end(3);
+    assert!(bench.tenancy.is_empty());
+}
