@@ -365,6 +365,9 @@ impl Qp {
         }
         if self.kind != qp_type::UD {
             // The peer was reset and came back: the old link is of no use any more.
+            if !inner.abandon_flight(self) {
+                return None;
+            }
             inner.drop_links(self);
         }
         let credits = inner.receives.waiting() as u32;
@@ -411,7 +414,9 @@ impl Qp {
     pub fn peer_died(&self, peer_qpn: u32) {
         let mut guard = lock(&self.inner);
         let inner = &mut *guard;
-        if !inner.links.iter().any(|link| link.peer.qpn == peer_qpn) {
+        // A connected QP's peer may die before there is a link.
+        let waits = self.kind != qp_type::UD && inner.attributes.dest_qpn == peer_qpn;
+        if !waits && !inner.links.iter().any(|link| link.peer.qpn == peer_qpn) {
             return;
         }
         inner.pump_all(self);
@@ -529,6 +534,25 @@ impl Inner {
             }
         }
         self.by_destination.retain(|destination, _| destination.qpn != peer_qpn);
+    }
+
+    /// The link is replaced: nobody will ever say what became of requests that are under way on
+    /// it. RC fails then, as it does on the wire, where their PSNs would match no more; UC says its
+    /// message again.
+    fn abandon_flight(&mut self, qp: &Qp) -> bool {
+        let under_way = |entry: &SendEntry| entry.order.begun;
+        if !self.sends.front().is_some_and(under_way) && self.started == 0 {
+            return true;
+        }
+        if qp.kind == qp_type::RC {
+            self.enter_error(qp, Some(status::RETRY_EXC_ERR));
+            return false;
+        }
+        for entry in &mut self.sends {
+            (entry.order.begun, entry.order.done) = (false, 0);
+        }
+        self.started = 0;
+        true
     }
 
     fn drop_links(&mut self, qp: &Qp) {
