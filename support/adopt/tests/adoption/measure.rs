@@ -41,9 +41,13 @@ fn row(bytes: usize, name: &str, strategy: Strategy) {
         memory.fill(1);
         let (mut out, mut back): (Vec<_>, Vec<_>) = (0..ROUNDS)
             .map(|_| {
-                let begin = Instant::now();
-                let pages = adopt_with(memory.address, bytes, true, &[strategy]).unwrap();
-                let adopted = begin.elapsed();
+                let (pages, adopted) = loop {
+                    let begin = Instant::now();
+                    match adopt_with(memory.address, bytes, true, &[strategy]) {
+                        Ok(pages) => break (pages, begin.elapsed()),
+                        Err(error) => eprintln!("{strategy:?}, {name}: {error}, once more"),
+                    }
+                };
                 memory.fill(1);
                 let begin = Instant::now();
                 pages.release_with(&[strategy]).unwrap();

@@ -135,7 +135,8 @@ impl Halted<'_> {
             } else {
                 let links = fstat(self.list).map_err(|_| REASON_NOT_PERMITTED)?.st_nlink;
                 quiet_looks = if listed.all + 2 == links as usize { quiet_looks + 1 } else { 0 };
-                if now() > give_up_at {
+                // Threads that end, but are not gone from the count yet.
+                if quiet_looks == 0 && now() > give_up_at + OVERLOAD_TIME_MAX {
                     return Err(REASON_BUSY);
                 }
             }
@@ -202,7 +203,8 @@ impl Halted<'_> {
     /// to run for a long time. Nor would the threads that already stand still.
     fn only_waits_for_a_processor(&mut self, index: usize, give_up_at: Duration) -> bool {
         now() < give_up_at + OVERLOAD_TIME_MAX
-            && state_of(self.list, self.tracees()[index].thread) == Some(b'R')
+            // `t`: it stopped just now.
+            && matches!(state_of(self.list, self.tracees()[index].thread), Some(b'R' | b't'))
     }
 
     /// True if a stopped thread runs on these pages: they are a stack then.
