@@ -22,9 +22,10 @@ pub(crate) enum Release {
     Receive { slot: u32 },
 }
 
-struct Entry {
-    wc: Wc,
-    release: Release,
+pub(crate) struct Entry {
+    pub(crate) wc: Wc,
+    pub(crate) release: Release,
+    pub(crate) solicited: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -156,23 +157,56 @@ impl Cq {
     #[inline(always)]
     pub(crate) fn push(&self, wc: Wc, release: Release, solicited: bool) {
         let mut inner = lock(&self.inner);
-        if inner.entries.len() >= inner.capacity {
-            return self.overflow(&mut inner);
+        let fire = self.add(&mut inner, Entry { wc, release, solicited });
+        self.finish(inner, fire);
+    }
+
+    /// Adds several completions, oldest first, and leaves the list empty.
+    #[inline(always)]
+    pub(crate) fn push_all(&self, list: &mut Vec<Entry>) {
+        let mut inner = lock(&self.inner);
+        let mut fire = false;
+        for entry in list.drain(..) {
+            fire |= self.add(&mut inner, entry);
         }
-        inner.entries.push_back(Entry { wc, release });
-        self.length.store(inner.entries.len(), Ordering::Release);
+        self.finish(inner, fire);
+    }
+
+    /// True if the completion raises an event.
+    #[inline(always)]
+    fn add(&self, inner: &mut Inner, entry: Entry) -> bool {
+        if inner.entries.len() >= inner.capacity {
+            self.overflow(inner);
+            return false;
+        }
         let fire = match inner.armed {
             Armed::No => false,
             Armed::Any => true,
-            Armed::Solicited => solicited || wc.status != status::SUCCESS,
+            Armed::Solicited => entry.solicited || entry.wc.status != status::SUCCESS,
         };
+        inner.entries.push_back(entry);
         if fire {
             inner.armed = Armed::No;
-            self.is_armed.store(false, Ordering::Release);
-            drop(inner);
-            if let Some(events) = &self.events {
-                events.completion(self.cookie.load(Ordering::Acquire));
-            }
+        }
+        fire
+    }
+
+    #[inline(always)]
+    fn finish(&self, inner: std::sync::MutexGuard<'_, Inner>, fire: bool) {
+        self.length.store(inner.entries.len(), Ordering::Release);
+        drop(inner);
+        if fire {
+            self.notify();
+        }
+    }
+
+    #[cold]
+    fn notify(&self) {
+        let inner = lock(&self.inner);
+        self.is_armed.store(inner.armed != Armed::No, Ordering::Release);
+        drop(inner);
+        if let Some(events) = &self.events {
+            events.completion(self.cookie.load(Ordering::Acquire));
         }
     }
 

@@ -52,15 +52,35 @@ impl Grants {
         if epoch != self.epoch {
             self.void(epoch);
         }
-        let Some(at) = self.list.iter().position(|grant| grant.rkey == rkey) else {
-            return if self.asked.contains(&rkey) || self.asked.len() >= GRANTS_MAX {
+        match self.known(epoch, rkey, address, length, access) {
+            Reach::Ask if self.asked.contains(&rkey) || self.asked.len() >= GRANTS_MAX => {
                 Reach::Mediated
-            } else {
+            }
+            Reach::Ask => {
                 self.asked.push(rkey);
                 Reach::Ask
-            };
+            }
+            // Looked up anew: the borrow checker does not see that the other arms let go.
+            _ => self.known(epoch, rkey, address, length, access),
+        }
+    }
+
+    /// As [`Self::reach`], but changes nothing.
+    #[inline(always)]
+    pub(crate) fn known(
+        &self,
+        epoch: u64,
+        rkey: u32,
+        address: u64,
+        length: u64,
+        access: u32,
+    ) -> Reach<'_> {
+        if epoch != self.epoch {
+            return Reach::Mediated;
+        }
+        let Some(grant) = self.list.iter().find(|grant| grant.rkey == rkey) else {
+            return Reach::Ask;
         };
-        let grant = &self.list[at];
         let inside = address.checked_sub(grant.page_start).filter(|offset| {
             let mapped = grant.window.len() as u64;
             *offset <= mapped && length <= mapped - *offset && grant.access & access == access

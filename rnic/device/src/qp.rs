@@ -3,7 +3,7 @@
 
 use crate::attributes::{QpAttributes, QpMask, State, transition_is_valid};
 use crate::constants::{Wc, qp_type, status, wc_opcode};
-use crate::cq::{Cq, Release};
+use crate::cq::{Cq, Entry, Release};
 use crate::gather::Sge;
 use crate::grants::{Grant, Grants};
 use crate::limits;
@@ -93,6 +93,8 @@ pub(crate) struct Inner {
     pub(crate) wait: Option<Wait>,
     pub(crate) on_waiting_list: bool,
     pub(crate) receives: ReceiveQueue,
+    /// Receives that completed in the batch being served; they reach the CQ together.
+    pub(crate) fresh: Vec<Entry>,
     pub(crate) floor: u32,
     pub(crate) send_cache: RegionCache,
     pub(crate) recv_cache: RegionCache,
@@ -184,6 +186,7 @@ impl Qp {
                 wait: None,
                 on_waiting_list: false,
                 receives: ReceiveQueue::new(recv_max, init.recv_sge_max),
+                fresh: Vec::new(),
                 floor: u32::MAX,
                 send_cache: RegionCache::default(),
                 recv_cache: RegionCache::default(),
@@ -495,7 +498,9 @@ impl Inner {
         if !receives || index >= self.links.len() {
             return;
         }
-        if let Err(Broken) = self.serve(qp, index) {
+        let served = self.serve(qp, index);
+        self.hand_over(qp);
+        if let Err(Broken) = served {
             self.broken(qp, index);
         }
     }
@@ -658,7 +663,16 @@ impl Inner {
             qp_num: qp.number,
             ..Wc::default()
         };
-        qp.recv_cq.push(wc, qp.receive_release(), false);
+        self.fresh.push(Entry { wc, release: qp.receive_release(), solicited: false });
+        self.hand_over(qp);
+    }
+
+    /// Puts the receives that completed into their CQ.
+    #[inline(always)]
+    pub(crate) fn hand_over(&mut self, qp: &Qp) {
+        if !self.fresh.is_empty() {
+            qp.recv_cq.push_all(&mut self.fresh);
+        }
     }
 
     /// Receives were posted while a message waited for one.

@@ -117,6 +117,24 @@ impl ReceiveQueue {
         Some(total(list))
     }
 
+    /// The oldest, which stays: its number and its entries.
+    #[inline(always)]
+    pub fn oldest(&self) -> Option<(u64, &[Sge])> {
+        if self.taken == self.posted {
+            return None;
+        }
+        let index = self.taken as usize & (self.slots.len() - 1);
+        let slot = self.slots[index];
+        let at = index * self.sge_max.max(1) as usize;
+        Some((slot.wr_id, &self.sges[at..at + slot.count as usize]))
+    }
+
+    /// Done with the oldest.
+    #[inline(always)]
+    pub fn pass(&mut self) {
+        self.taken += 1;
+    }
+
     /// Takes the oldest.
     #[inline(always)]
     pub fn take(&mut self) -> Option<Receive> {

@@ -10,6 +10,7 @@
 //! * UC, UD: when it is in the ring.
 //! * everything else: when the peer consumed it, or answered.
 
+mod express;
 mod mapped;
 mod response;
 mod transmit;
@@ -176,6 +177,22 @@ impl Inner {
             return Err(PostError::Full);
         }
         self.posted += 1;
+        if self.sends.is_empty() && self.state == State::Rts && self.express(qp, work, length) {
+            let flags = work.flags;
+            self.succeed(qp, work.wr_id, work.opcode, flags, length, self.posted);
+            return Ok(());
+        }
+        self.post_slowly(qp, work, length)
+    }
+
+    /// A request that cannot be done on the spot, or perhaps not at all.
+    #[inline(never)]
+    fn post_slowly(
+        &mut self,
+        qp: &Qp,
+        work: &SendWork<'_>,
+        length: u64,
+    ) -> Result<(), PostError> {
         let mut order = Order {
             wr_id: work.wr_id,
             opcode: work.opcode,
@@ -378,15 +395,34 @@ impl Inner {
     }
 
     /// Produces the completion: of signalled requests, and of every one that fails.
-    #[inline(always)]
     fn complete_order(&mut self, qp: &Qp, order: &Order, why: u32) {
-        if why == status::SUCCESS {
-            self.meter.sent(order.length);
-            if order.flags & send_flags::SIGNALED == 0 && !qp.signal_all {
-                return;
-            }
+        let Order { wr_id, opcode, flags, length, position, .. } = *order;
+        match why {
+            status::SUCCESS => self.succeed(qp, wr_id, opcode, flags, length, position),
+            _ => Self::push_send(qp, wr_id, opcode, length, position, why),
         }
-        let opcode = match order.opcode {
+    }
+
+    /// A request succeeded.
+    #[inline(always)]
+    fn succeed(
+        &mut self,
+        qp: &Qp,
+        wr_id: u64,
+        opcode: u32,
+        flags: u32,
+        length: u64,
+        position: u64,
+    ) {
+        self.meter.sent(length);
+        if flags & send_flags::SIGNALED != 0 || qp.signal_all {
+            Self::push_send(qp, wr_id, opcode, length, position, status::SUCCESS);
+        }
+    }
+
+    #[inline(always)]
+    fn push_send(qp: &Qp, wr_id: u64, opcode: u32, length: u64, position: u64, status: u32) {
+        let opcode = match opcode {
             opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => wc_opcode::RDMA_WRITE,
             opcode::RDMA_READ => wc_opcode::RDMA_READ,
             opcode::ATOMIC_CMP_AND_SWP => wc_opcode::COMP_SWAP,
@@ -394,15 +430,14 @@ impl Inner {
             _ => wc_opcode::SEND,
         };
         let wc = Wc {
-            wr_id: order.wr_id,
-            status: why,
+            wr_id,
+            status,
             opcode,
-            byte_len: order.length as u32,
+            byte_len: length as u32,
             qp_num: qp.number,
             ..Wc::default()
         };
-        let release = Release::Send { slot: qp.slot, position: order.position };
-        qp.send_cq.push(wc, release, false);
+        qp.send_cq.push(wc, Release::Send { slot: qp.slot, position }, false);
     }
 }
 

@@ -3,6 +3,7 @@
 use super::send::scatter;
 use super::{Outcome, Taken};
 use crate::constants::{Wc, access, status, wc_flags, wc_opcode};
+use crate::cq::Entry;
 use crate::gather::{resolve, total};
 use crate::qp::{Inner, Peer, Qp};
 use crate::queue::Receive;
@@ -61,7 +62,8 @@ impl Inner {
             ..Wc::default()
         };
         self.meter.received(length);
-        qp.recv_cq.push(wc, qp.receive_release(), flags & SOLICITED != 0);
+        let release = qp.receive_release();
+        self.fresh.push(Entry { wc, release, solicited: flags & SOLICITED != 0 });
         Outcome::Passed
     }
 

@@ -102,7 +102,7 @@ impl Inner {
             match receive {
                 Some(receive) => {
                     let opcode = wc_opcode::RECV_RDMA_WITH_IMM;
-                    self.deliver(qp, index, &receive, opcode, total, flags, immediate);
+                    self.deliver(qp, index, receive.wr_id, opcode, total, flags, immediate);
                 }
                 None => self.meter.received(total),
             }
@@ -124,7 +124,7 @@ impl Inner {
             Taken::Lost => return self.skip_uc(index, Incoming::Skip, flags),
         };
         let opcode = wc_opcode::RECV_RDMA_WITH_IMM;
-        self.deliver(qp, index, &receive, opcode, total, flags, immediate);
+        self.deliver(qp, index, receive.wr_id, opcode, total, flags, immediate);
         Outcome::Passed
     }
 

@@ -6,3 +6,5 @@ mod pair;
 mod work;
 
 mod messages;
+mod refusals;
+mod retries;

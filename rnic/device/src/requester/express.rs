@@ -1,0 +1,90 @@
+//! The way of most requests: one piece of memory, nothing before it in the queue, nothing to wait
+//! for. Does what the general way would do, without the notes that waiting needs; whatever does
+//! not fit takes the general way, from the start.
+
+use crate::constants::{access, opcode, qp_type, send_flags};
+use crate::gather::resolve;
+use crate::grants::Reach;
+use crate::limits::CHUNK;
+use crate::qp::{Inner, Qp};
+use crate::work::{Data, SendWork};
+use omniverb_link::Request;
+use omniverb_link::endpoint::Credit;
+use omniverb_link::record::{FIRST, IMMEDIATE, LAST, SOLICITED};
+use omniverb_ring::UserMemory;
+
+impl Inner {
+    /// True: it is done. False: nothing happened.
+    #[inline(always)]
+    pub(super) fn express(&mut self, qp: &Qp, work: &SendWork<'_>, length: u64) -> bool {
+        if qp.kind == qp_type::UD {
+            return false;
+        }
+        let part = match work.data {
+            Data::Gather([sge]) => {
+                let regions = &qp.shared.regions;
+                match resolve(regions, &mut self.send_cache, qp.pd, sge, 0) {
+                    Some(part) => part,
+                    None => return false,
+                }
+            }
+            Data::Inline([part]) => *part,
+            _ => return false,
+        };
+        match work.opcode {
+            opcode::SEND | opcode::SEND_WITH_IMM => self.express_send(qp, work, length, &part),
+            opcode::RDMA_WRITE => self.express_write(work, length, &part),
+            _ => false,
+        }
+    }
+
+    /// A SEND of one record into a promised receive.
+    #[inline(always)]
+    fn express_send(
+        &mut self,
+        qp: &Qp,
+        work: &SendWork<'_>,
+        length: u64,
+        part: &UserMemory,
+    ) -> bool {
+        let Some(link) = self.links.first_mut() else { return false };
+        let endpoint = &mut link.endpoint;
+        if qp.kind != qp_type::RC || length > CHUNK as u64 || !endpoint.peer_is_open() {
+            return false;
+        }
+        if !matches!(endpoint.credit(), Credit::Promised { floor } if length <= floor) {
+            return false;
+        }
+        let solicited = if work.flags & send_flags::SOLICITED != 0 { SOLICITED } else { 0 };
+        let immediate = if work.opcode == opcode::SEND { 0 } else { IMMEDIATE };
+        let flags = FIRST | LAST | solicited | immediate;
+        let request = Request::Send { flags, immediate: work.immediate };
+        // Broken or full: the general way finds out the same, and knows what to do.
+        if endpoint.send_request(&request, length as usize, [part]) != Ok(true) {
+            return false;
+        }
+        endpoint.use_credit();
+        true
+    }
+
+    /// A WRITE to mapped pages.
+    #[inline(always)]
+    fn express_write(&mut self, work: &SendWork<'_>, length: u64, part: &UserMemory) -> bool {
+        let Some(link) = self.links.first_mut() else { return false };
+        let endpoint = &mut link.endpoint;
+        let position = endpoint.request_position();
+        if !endpoint.peer_is_open() || endpoint.request_consumed(position) != Ok(true) {
+            return false;
+        }
+        let epoch = endpoint.peer_epoch();
+        let (rkey, address) = (work.rkey, work.address);
+        match self.grants.known(epoch, rkey, address, length, access::REMOTE_WRITE) {
+            Reach::Mapped(grant, offset) => {
+                grant.window.fill_last_byte_last(offset, *part);
+                self.meter.mapped();
+                true
+            }
+            _ => false,
+        }
+    }
+}
