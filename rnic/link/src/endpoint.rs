@@ -43,6 +43,8 @@ pub struct Endpoint {
     ours: Window,
     theirs: Window,
     doorbell: Arc<dyn Doorbell>,
+    /// The doorbell's page, at hand: it is looked at with every record.
+    peer_page: BellPage<Window>,
     peer_slot: u32,
     /// Messages that took one of the peer's receives.
     credits_used: u32,
@@ -75,6 +77,7 @@ impl Endpoint {
             responses_in: Consumer::new(responses(other)?, ours.clone(), word::RESPONSE_CONSUMED),
             ours,
             theirs,
+            peer_page: doorbell.page().clone(),
             doorbell,
             peer_slot,
             credits_used: 0,
@@ -335,9 +338,9 @@ impl Endpoint {
     #[inline(always)]
     fn notify(&self) {
         if self.theirs.load(word::WAKE, Ordering::Relaxed) != 0 {
-            self.doorbell.page().set_ready(self.peer_slot);
+            self.peer_page.set_ready(self.peer_slot);
         }
-        if self.doorbell.page().take_kick() {
+        if self.peer_page.take_kick() {
             self.doorbell.kick();
         }
     }
@@ -351,8 +354,8 @@ impl Endpoint {
 
     #[cold]
     fn notify_peer(&self) {
-        self.doorbell.page().set_ready(self.peer_slot);
-        if self.doorbell.page().take_kick() {
+        self.peer_page.set_ready(self.peer_slot);
+        if self.peer_page.take_kick() {
             self.doorbell.kick();
         }
     }

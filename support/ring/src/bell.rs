@@ -31,6 +31,7 @@ pub const SLOTS: u32 = 64 * 64;
 pub const PAGE_BYTES: usize = 4096;
 
 /// One page.
+#[derive(Clone)]
 pub struct BellPage<M> {
     memory: M,
 }

@@ -187,12 +187,7 @@ impl Inner {
 
     /// A request that cannot be done on the spot, or perhaps not at all.
     #[inline(never)]
-    fn post_slowly(
-        &mut self,
-        qp: &Qp,
-        work: &SendWork<'_>,
-        length: u64,
-    ) -> Result<(), PostError> {
+    fn post_slowly(&mut self, qp: &Qp, work: &SendWork<'_>, length: u64) -> Result<(), PostError> {
         let mut order = Order {
             wr_id: work.wr_id,
             opcode: work.opcode,

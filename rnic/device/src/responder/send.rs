@@ -131,9 +131,7 @@ impl Inner {
         let Some((wr_id, list)) = self.receives.oldest() else { return false };
         let link = &mut self.links[index];
         let length = record.length as u64;
-        if length > total(list)
-            || !scatter(qp, &mut self.recv_cache, link, record, list, 0)
-        {
+        if length > total(list) || !scatter(qp, &mut self.recv_cache, link, record, list, 0) {
             return false;
         }
         link.starved = None;
