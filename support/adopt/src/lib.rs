@@ -2,31 +2,32 @@
 //! that they can be shared with another process, and back.
 //!
 //! In: the address range of a memory region. Out: a memfd that holds the region's whole pages and
-//! nothing else, sealed as the peers' rights demand. The program goes on using its pages at the same
-//! addresses throughout and loses no store, whoever makes it; see [`Strategy`] for how.
+//! nothing else, sealed as the peers' rights demand. The program goes on using its pages at the
+//! same addresses throughout and loses no store, whoever makes it; see [`Strategy`] for how.
 //!
 //! This code runs inside other people's processes: it makes raw system calls, logs nothing, starts
 //! no thread, keeps `errno` and the signal mask, and allocates nothing while pages are in motion.
 //!
 //! # What the program can notice
 //!
-//! * `fork()`: the child gets private copies (`fork` module). They are in place when our hook has run
-//!   in the child, which is before the hooks of everybody who registered later; a library calls
-//!   [`install_fork_hooks`] when it is loaded, to be early. A process made by a raw `clone` system
-//!   call behind libc's back finds adopted pages unmapped rather than shared.
+//! * `fork()`: the child gets private copies (`fork` module). They are in place when our hook has
+//!   run in the child, which is before the hooks of everybody who registered later; a library
+//!   calls [`install_fork_hooks`] when it is loaded, to be early. A process made by a raw `clone`
+//!   system call behind libc's back finds adopted pages unmapped rather than shared.
 //! * `vfork()`, `posix_spawn()`, `exec()`: nothing; the memory goes with the old program.
-//! * Core dumps show adopted pages if the dump filter includes shared anonymous memory (the default
-//!   does). Flags given by `madvise()` or `mlock()` before adoption are lost.
+//! * Core dumps show adopted pages if the dump filter includes shared anonymous memory (the
+//!   default does). Flags given by `madvise()` or `mlock()` before adoption are lost.
 //! * `munmap()`, `mremap()`, `mprotect()` and shrinking the heap work on adopted pages. Pages that
 //!   moved are found at their new address when they are released, and what lives at the old
 //!   address by then is left alone.
 //! * `MADV_DONTNEED` does not zero adopted pages.
-//! * A futex that is shared between processes (not `FUTEX_PRIVATE_FLAG`) inside the pages would miss
-//!   a wake-up that crosses the move.
+//! * A futex that is shared between processes (not `FUTEX_PRIVATE_FLAG`) inside the pages would
+//!   miss a wake-up that crosses the move.
 //!
 //! Kernel stores that do not go through the page tables (AIO, io_uring, devices) would hit the old
-//! pages. A program that uses such interfaces at the time is refused ([`AdoptError::KernelStores`]);
-//! one that begins to use them on adopted pages must not have them in flight when it deregisters.
+//! pages. A program that uses such interfaces at the time is refused
+//! ([`AdoptError::KernelStores`]); one that begins to use them on adopted pages must not have them
+//! in flight when it deregisters.
 
 mod calm;
 mod error;

@@ -4,14 +4,14 @@
 //! The calling thread makes a helper process that shares its memory, waits for it as after
 //! `vfork()`, and reaps it. The helper stops every other thread with ptrace, copies, replaces, and
 //! lets the threads go. Why not a signal handler in each thread instead: it would turn sleeping
-//! system calls into EINTR, run on stacks that may be too small for a signal frame, fail for threads
-//! that block the signal, and take a signal number from the program. A thread stopped by ptrace runs
-//! no code, and the kernel restarts the system call it was in.
+//! system calls into EINTR, run on stacks that may be too small for a signal frame, fail for
+//! threads that block the signal, and take a signal number from the program. A thread stopped by
+//! ptrace runs no code, and the kernel restarts the system call it was in.
 //!
 //! What the program can notice: a transfer that already moved some bytes returns that number (as
-//! after SIGSTOP and SIGCONT), and the time limit of an `epoll_wait` starts anew. On processors other
-//! than x86-64 the few calls that the kernel does not restart by itself (`epoll_wait`, `sigtimedwait`,
-//! `semop`, sockets with a time limit) return EINTR.
+//! after SIGSTOP and SIGCONT), and the time limit of an `epoll_wait` starts anew. On processors
+//! other than x86-64 the few calls that the kernel does not restart by itself (`epoll_wait`,
+//! `sigtimedwait`, `semop`, sockets with a time limit) return EINTR.
 //!
 //! The helper's death at any moment is harmless: the kernel lets traced threads go when their
 //! tracer ends, and the replacement is a single system call. It also gives up by itself: after
