@@ -103,6 +103,7 @@ fn table(kind: u32, from: State, to: State) -> Option<(QpMask, QpMask)> {
     let retries = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
     let migration = M::ALT_PATH | M::PATH_MIG_STATE;
     Some(match (kind, from, to) {
+        (_, Reset, Err) => return None,
         (_, _, Reset | Err) => (none, none),
         (RC | UC, Reset, Init) => (M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS, none),
         (UD, Reset, Init) => (M::PKEY_INDEX | M::PORT | M::QKEY, none),

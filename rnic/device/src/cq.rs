@@ -153,23 +153,25 @@ impl Cq {
         count
     }
 
-    /// Adds a completion.
+    /// Adds a completion. False: this queue has lost completions.
     #[inline(always)]
-    pub(crate) fn push(&self, wc: Wc, release: Release, solicited: bool) {
+    #[must_use]
+    pub(crate) fn push(&self, wc: Wc, release: Release, solicited: bool) -> bool {
         let mut inner = lock(&self.inner);
         let fire = self.add(&mut inner, Entry { wc, release, solicited });
-        self.finish(inner, fire);
+        self.finish(inner, fire)
     }
 
-    /// Adds several completions, oldest first, and leaves the list empty.
+    /// Adds several completions, oldest first, and leaves the list empty. As [`Self::push`].
     #[inline(always)]
-    pub(crate) fn push_all(&self, list: &mut Vec<Entry>) {
+    #[must_use]
+    pub(crate) fn push_all(&self, list: &mut Vec<Entry>) -> bool {
         let mut inner = lock(&self.inner);
         let mut fire = false;
         for entry in list.drain(..) {
             fire |= self.add(&mut inner, entry);
         }
-        self.finish(inner, fire);
+        self.finish(inner, fire)
     }
 
     /// True if the completion raises an event.
@@ -192,12 +194,14 @@ impl Cq {
     }
 
     #[inline(always)]
-    fn finish(&self, inner: std::sync::MutexGuard<'_, Inner>, fire: bool) {
+    fn finish(&self, inner: std::sync::MutexGuard<'_, Inner>, fire: bool) -> bool {
         self.length.store(inner.entries.len(), Ordering::Release);
+        let overflowed = inner.overflowed;
         drop(inner);
         if fire {
             self.notify();
         }
+        !overflowed
     }
 
     #[cold]

@@ -18,7 +18,7 @@ use crate::work::{Destination, PostError, SendWork};
 use omniverb_link::{Broken, Endpoint};
 use omniverb_ring::Window;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// What a QP is made of.
@@ -129,6 +129,8 @@ pub struct Qp {
     inner: Mutex<Inner>,
     /// The state's number, readable without the lock.
     state_hint: AtomicU32,
+    /// A completion did not fit into its CQ.
+    lost_completion: AtomicBool,
 }
 
 /// Granted capacities.
@@ -196,6 +198,7 @@ impl Qp {
                 notify_drained: false,
             }),
             state_hint: AtomicU32::new(State::Reset as u32),
+            lost_completion: AtomicBool::new(false),
         }))
     }
 
@@ -363,7 +366,7 @@ impl Qp {
         let inner = &mut *guard;
         let usable = matches!(inner.state, State::Rtr | State::Rts | State::Sqd | State::Sqe)
             || (inner.state == State::Init && self.kind != qp_type::UD);
-        if !usable || inner.links.len() >= limits::DATAGRAM_LINKS_MAX {
+        if !usable || inner.links.len() >= limits::DATAGRAM_LINKS_MAX && !inner.has_dead_link() {
             return None;
         }
         if self.kind != qp_type::UD {
@@ -383,8 +386,7 @@ impl Qp {
         if inner.state != State::Init {
             endpoint.open(inner.attributes.rnr_timer());
         }
-        let index = inner.links.len();
-        inner.links.push(LinkEnd {
+        let link = LinkEnd {
             endpoint,
             peer,
             incoming: Incoming::Idle,
@@ -393,7 +395,8 @@ impl Qp {
             idle: 0,
             watchers: 0,
             lossy: false,
-        });
+        };
+        let index = inner.place_link(link);
         let to = Destination { dgid: peer.dgid, sgid: peer.sgid, qpn: peer.qpn };
         inner.asked.retain(|asked| *asked != to);
         inner.by_destination.entry(to).or_insert(index);
@@ -472,6 +475,14 @@ impl Qp {
         lock(&self.inner).pump_all(self);
     }
 
+    /// A completion was lost: the QP fails on the next turn (specification 11.6.3.1).
+    #[cold]
+    pub(crate) fn cq_overflowed(&self) {
+        self.lost_completion.store(true, Ordering::Release);
+        lock(&self.shared.cooling).push(self.me.clone());
+        self.shared.host.attend();
+    }
+
     pub(crate) fn event(&self, event: AsyncEvent) {
         self.shared.host.async_event(event, self.cookie.load(Ordering::Acquire));
     }
@@ -486,6 +497,9 @@ impl Inner {
 
     /// Takes in and sends out on all links; a peer that breaks the rules breaks the QP.
     pub(crate) fn pump_all(&mut self, qp: &Qp) {
+        if qp.lost_completion.swap(false, Ordering::AcqRel) && self.state != State::Reset {
+            self.enter_error(qp, None);
+        }
         for index in 0..self.links.len() {
             self.pump_link(qp, index);
         }
@@ -539,6 +553,26 @@ impl Inner {
             }
         }
         self.by_destination.retain(|destination, _| destination.qpn != peer_qpn);
+    }
+
+    fn has_dead_link(&self) -> bool {
+        self.links.iter().any(|link| matches!(link.incoming, Incoming::Deaf))
+    }
+
+    /// Puts a link where a forgotten one was, or behind the others. Who still has the index of the
+    /// forgotten one looks at the new one for nothing.
+    fn place_link(&mut self, link: LinkEnd) -> usize {
+        let dead = self.links.iter().position(|link| matches!(link.incoming, Incoming::Deaf));
+        match dead {
+            Some(index) => {
+                self.links[index] = link;
+                index
+            }
+            None => {
+                self.links.push(link);
+                self.links.len() - 1
+            }
+        }
     }
 
     /// The link is replaced: nobody will ever say what became of requests that are under way on
@@ -671,7 +705,10 @@ impl Inner {
     #[inline(always)]
     pub(crate) fn hand_over(&mut self, qp: &Qp) {
         if !self.fresh.is_empty() {
-            qp.recv_cq.push_all(&mut self.fresh);
+            let fits = qp.recv_cq.push_all(&mut self.fresh);
+            if !fits {
+                qp.cq_overflowed();
+            }
         }
     }
 

@@ -49,7 +49,10 @@ impl Inner {
     ) -> bool {
         let Some(link) = self.links.first_mut() else { return false };
         let endpoint = &mut link.endpoint;
-        if qp.kind != qp_type::RC || length > CHUNK as u64 || !endpoint.peer_is_open() {
+        if qp.kind != qp_type::RC
+            || length > CHUNK.min(endpoint.request_payload_max()) as u64
+            || !endpoint.peer_is_open()
+        {
             return false;
         }
         if !matches!(endpoint.credit(), Credit::Promised { floor } if length <= floor) {

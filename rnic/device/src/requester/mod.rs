@@ -432,7 +432,9 @@ impl Inner {
             qp_num: qp.number,
             ..Wc::default()
         };
-        qp.send_cq.push(wc, Release::Send { slot: qp.slot, position }, false);
+        if !qp.send_cq.push(wc, Release::Send { slot: qp.slot, position }, false) {
+            qp.cq_overflowed();
+        }
     }
 }
 

@@ -80,6 +80,8 @@ impl Inner {
                 if let Some(link) = index.and_then(|index| self.links.get_mut(index)) {
                     link.lossy = true;
                 }
+                // Nobody answered; whoever comes next asks again.
+                self.asked.retain(|asked| Some(*asked) != destination);
                 Some(Verdict::Drop)
             }
         }

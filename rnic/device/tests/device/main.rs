@@ -5,6 +5,10 @@ mod memory;
 mod pair;
 mod work;
 
+mod completion;
+mod datagram;
 mod messages;
 mod refusals;
 mod retries;
+mod shared_receive;
+mod unreliable;

@@ -1,0 +1,134 @@
+//! Completion queues: events, overflow, capacity.
+
+use crate::pair::{Channel, Options, Pair, poll, post, receive, to_state};
+use crate::work::Work;
+use omniverb_device::attributes::State;
+use omniverb_device::{AsyncEvent, Cq, Wc, qp_type, send_flags};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+struct Bench {
+    pair: Pair,
+    qps: [Arc<omniverb_device::Qp>; 2],
+    channel: Arc<Channel>,
+    cq: Arc<Cq>,
+}
+
+/// Side 1 receives into a CQ with a channel.
+fn bench(capacity: u32) -> Bench {
+    let pair = Pair::new();
+    let channel = Arc::new(Channel::default());
+    let cq = Cq::new(&pair.sides[1].shared, capacity, Some(channel.clone()));
+    cq.cookie.store(42, Ordering::Relaxed);
+    let options = Options::new(qp_type::RC);
+    let listening = options.clone().with(|o| o.recv_cq = Some(cq.clone()));
+    let qps = pair.connected_with([&options, &listening]);
+    (0..60).for_each(|id| receive(&qps[1], id, &[]));
+    Bench { pair, qps, channel, cq }
+}
+
+impl Bench {
+    fn send(&self, flags: u32) {
+        post(&self.qps[0], &Work::send(0).flags(send_flags::SIGNALED | flags));
+        self.pair.settle();
+    }
+
+    fn events(&self) -> usize {
+        let events = std::mem::take(&mut *self.channel.events.lock().unwrap());
+        assert!(events.iter().all(|cookie| *cookie == 42));
+        events.len()
+    }
+}
+
+#[test]
+fn an_event_needs_to_be_asked_for_each_time() {
+    let bench = bench(100);
+    bench.send(0);
+    assert_eq!(bench.events(), 0);
+    bench.cq.arm(false);
+    assert_eq!(bench.events(), 0, "what is there already raises none");
+    bench.send(0);
+    bench.send(0);
+    assert_eq!(bench.events(), 1);
+    bench.cq.arm(false);
+    bench.cq.arm(false);
+    bench.send(0);
+    assert_eq!(bench.events(), 1);
+}
+
+#[test]
+fn solicited_only() {
+    let bench = bench(100);
+    bench.cq.arm(true);
+    bench.send(0);
+    assert_eq!(bench.events(), 0);
+    bench.send(send_flags::SOLICITED);
+    assert_eq!(bench.events(), 1);
+    // What was asked for first is not weakened, and what was weak is strengthened.
+    bench.cq.arm(false);
+    bench.cq.arm(true);
+    bench.send(0);
+    assert_eq!(bench.events(), 1);
+    bench.cq.arm(true);
+    bench.cq.arm(false);
+    bench.send(0);
+    assert_eq!(bench.events(), 1);
+    // A failure counts as solicited.
+    bench.cq.arm(true);
+    to_state(&bench.qps[1], State::Err);
+    assert_eq!(bench.events(), 1);
+}
+
+#[test]
+fn a_queue_that_overflows_says_so_once_and_its_queue_pairs_fail() {
+    let bench = bench(4);
+    for _ in 0..4 {
+        bench.send(0);
+    }
+    assert!(bench.pair.sides[1].events().is_empty());
+    bench.send(0);
+    bench.send(0);
+    let events = bench.pair.sides[1].events();
+    let errors = events.iter().filter(|event| **event == AsyncEvent::CqError).count();
+    assert_eq!(errors, 1, "{events:?}");
+    bench.pair.settle();
+    assert_eq!(bench.qps[1].state(), State::Err, "its QPs fail (specification 11.6.3.1)");
+    assert_eq!(poll(&bench.cq).len(), 4);
+}
+
+#[test]
+fn capacity_can_change() {
+    let bench = bench(4);
+    assert_eq!(bench.cq.capacity(), 4);
+    (0..4).for_each(|_| bench.send(0));
+    assert!(!bench.cq.resize(3));
+    assert!(bench.cq.resize(6));
+    (0..2).for_each(|_| bench.send(0));
+    assert!(bench.pair.sides[1].events().is_empty());
+    assert_eq!(bench.cq.poll(&mut [Wc::default(); 2]), 2);
+    assert_eq!(bench.cq.poll(&mut []), 0);
+    assert_eq!(poll(&bench.cq).len(), 4);
+}
+
+#[test]
+fn it_is_busy_while_it_is_used() {
+    let bench = bench(4);
+    assert!(bench.cq.is_busy());
+    bench.qps[1].destroy();
+    assert!(!bench.cq.is_busy());
+}
+
+#[test]
+fn reset_takes_its_completions_along() {
+    let bench = bench(100);
+    let other = Options::new(qp_type::RC).with(|o| o.recv_cq = Some(bench.cq.clone()));
+    let others = bench.pair.connected_with([&Options::new(qp_type::RC), &other]);
+    receive(&others[1], 7, &[]);
+    bench.send(0);
+    post(&others[0], &Work::send(0));
+    bench.pair.settle();
+    to_state(&bench.qps[1], State::Reset);
+    let left = poll(&bench.cq);
+    assert_eq!(left.len(), 1);
+    assert_eq!(left[0].qp_num, others[1].number);
+}

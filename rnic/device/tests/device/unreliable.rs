@@ -1,0 +1,162 @@
+//! UC: messages get lost, wholly, and the next one arrives.
+
+use crate::memory::Buffer;
+use crate::pair::{Options, PD, Pair, outcomes, poll, post, receive, to_state};
+use crate::work::{Work, part, remote, whole};
+use omniverb_device::attributes::State;
+use omniverb_device::limits::UNRELIABLE_WAIT;
+use omniverb_device::{Qp, Srq, access, qp_type, status};
+use std::sync::Arc;
+
+fn uc() -> Options {
+    Options::new(qp_type::UC)
+}
+
+/// A small message arrives in the next receive.
+fn next_one_arrives(pair: &Pair, qps: &[Arc<Qp>; 2], wr_id: u64) {
+    let (from, to) = (Buffer::pattern(33, wr_id + 40), Buffer::new(64));
+    let (local, target) = (pair.sides[0].register(&from), pair.sides[1].register(&to));
+    // Into whatever receive is oldest, so this one may be for later.
+    let _ = qps[1].post_recv(wr_id, &[whole(&target)]);
+    post(&qps[0], &Work::send(wr_id).sge(whole(&local)));
+    pair.settle();
+    let sent = outcomes(&qps[0].send_cq);
+    assert_eq!(sent.last(), Some(&(wr_id, status::SUCCESS)));
+    let received = poll(&qps[1].recv_cq);
+    assert_eq!(received.len(), 1, "{received:?}");
+    assert_eq!((received[0].status, received[0].byte_len), (status::SUCCESS, 33));
+    assert_eq!((qps[0].state(), qps[1].state()), (State::Rts, State::Rts));
+    assert!(pair.sides[1].events().is_empty());
+}
+
+#[test]
+fn a_message_too_long_is_lost_and_its_receive_serves_the_next() {
+    for size in [65, 20_000, 1 << 20] {
+        let pair = Pair::new();
+        let qps = pair.connected(&uc());
+        let (from, to) = (Buffer::pattern(size, 1), Buffer::new(64));
+        let (local, target) = (pair.sides[0].register(&from), pair.sides[1].register(&to));
+        receive(&qps[1], 1, &[whole(&target)]);
+        post(&qps[0], &Work::send(1).sge(whole(&local)));
+        pair.settle();
+        assert_eq!(outcomes(&qps[0].send_cq), [(1, status::SUCCESS)]);
+        assert!(poll(&qps[1].recv_cq).is_empty());
+        next_one_arrives(&pair, &qps, 2);
+    }
+}
+
+#[test]
+fn a_write_that_is_not_allowed_is_lost() {
+    for size in [8, 100_000] {
+        let pair = Pair::new();
+        let qps = pair.connected(&uc());
+        let (from, to) = (Buffer::pattern(size, 1), Buffer::new(size));
+        let local = pair.sides[0].register(&from);
+        let target = pair.sides[1].register_in(PD, &to, access::LOCAL_WRITE | access::REMOTE_READ);
+        let good = pair.sides[1].register(&to);
+        let places = [remote(&target, 0), (5, 5), remote(&good, 1)];
+        for (id, at) in places.into_iter().enumerate() {
+            let work = Work::write(id as u64, at).sge(whole(&local));
+            post(&qps[0], &work);
+            post(&qps[0], &work.immediate(4));
+            pair.settle();
+            assert_eq!(outcomes(&qps[0].send_cq).len(), 2);
+            assert!(poll(&qps[1].recv_cq).is_empty());
+            next_one_arrives(&pair, &qps, 10 + id as u64);
+        }
+        assert!(to.all().iter().all(|byte| *byte == 0));
+    }
+}
+
+#[test]
+fn a_message_waits_a_while_for_a_receive_and_is_lost_then() {
+    let pair = Pair::new();
+    let qps = pair.connected(&uc());
+    post(&qps[0], &Work::send(1));
+    pair.settle();
+    assert_eq!(outcomes(&qps[0].send_cq), [(1, status::SUCCESS)]);
+    pair.wait(UNRELIABLE_WAIT - 1);
+    receive(&qps[1], 5, &[]);
+    pair.settle();
+    assert_eq!(outcomes(&qps[1].recv_cq), [(5, status::SUCCESS)]);
+    post(&qps[0], &Work::send(2));
+    pair.settle();
+    pair.wait(UNRELIABLE_WAIT);
+    next_one_arrives(&pair, &qps, 3);
+}
+
+/// The receiver does not look for a while: the sender gives up in the middle of a message. The
+/// receiver takes up again at the next message, into the same receive.
+#[test]
+fn a_message_that_was_broken_off_is_lost_alone() {
+    let pair = Pair::new();
+    let qps = pair.connected(&uc());
+    let (from, to) = (Buffer::pattern(1 << 20, 1), Buffer::new(1 << 20));
+    let (local, target) = (pair.sides[0].register(&from), pair.sides[1].register(&to));
+    for with_receive in [true, false] {
+        if with_receive {
+            receive(&qps[1], 1, &[whole(&target)]);
+            post(&qps[0], &Work::send(1).sge(whole(&local)));
+        } else {
+            post(&qps[0], &Work::write(1, remote(&target, 0)).sge(whole(&local)));
+        }
+        qps[0].pump();
+        pair.clock.fetch_add(UNRELIABLE_WAIT, std::sync::atomic::Ordering::Relaxed);
+        qps[0].pump();
+        assert_eq!(outcomes(&qps[0].send_cq), [(1, status::SUCCESS)]);
+        next_one_arrives(&pair, &qps, 2);
+    }
+}
+
+#[test]
+fn a_peer_that_closed_holds_nobody_up() {
+    let pair = Pair::new();
+    let qps = pair.connected(&uc());
+    to_state(&qps[1], State::Reset);
+    let from = Buffer::new(8);
+    let local = pair.sides[0].register(&from);
+    post(&qps[0], &Work::send(1));
+    post(&qps[0], &Work::write(2, (0, 0)).sge(whole(&local)));
+    pair.settle();
+    pair.wait(UNRELIABLE_WAIT);
+    pair.wait(UNRELIABLE_WAIT);
+    assert_eq!(outcomes(&qps[0].send_cq), [(1, status::SUCCESS), (2, status::SUCCESS)]);
+}
+
+#[test]
+fn reads_and_atomics_are_refused_when_posted() {
+    let pair = Pair::new();
+    let qps = pair.connected(&uc());
+    for work in [Work::read(1, (0, 0)), Work::fetch_add(1, (0, 0), 1)] {
+        let refused = Err(omniverb_device::PostError::Invalid);
+        assert_eq!(crate::pair::try_post(&qps[0], &work), refused);
+    }
+}
+
+#[test]
+fn shared_receives_come_back_when_messages_are_lost() {
+    let pair = Pair::new();
+    let srq = Srq::new(&pair.sides[1].shared, PD, 2, 1).unwrap();
+    let qps = pair.connected_with([&uc(), &uc().with(|o| o.srq = Some(srq.clone()))]);
+    let (from, to) = (Buffer::pattern(1 << 20, 1), Buffer::new(1 << 20));
+    let (local, target) = (pair.sides[0].register(&from), pair.sides[1].register(&to));
+    for round in 0..10 {
+        // Too long; then broken off.
+        srq.post(round, &[part(&target, 0, 64)]).unwrap();
+        post(&qps[0], &Work::send(1).sge(part(&local, 0, 65)));
+        pair.settle();
+        assert_eq!(outcomes(&qps[1].recv_cq), [(round, status::LOC_LEN_ERR)]);
+        srq.post(round, &[whole(&target)]).unwrap();
+        post(&qps[0], &Work::send(1).sge(whole(&local)));
+        qps[1].pump();
+        qps[0].pump();
+        pair.clock.fetch_add(UNRELIABLE_WAIT, std::sync::atomic::Ordering::Relaxed);
+        qps[0].pump();
+        let work = Work::write(2, remote(&target, 0)).sge(part(&local, 0, 8));
+        post(&qps[0], &work);
+        pair.settle();
+        assert_eq!(to.read(0, 8), from.read(0, 8));
+        poll(&qps[0].send_cq);
+        poll(&qps[1].recv_cq);
+    }
+}
