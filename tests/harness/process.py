@@ -19,14 +19,15 @@ def become_subreaper():
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _die_with_parent():
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def die_with_parent(number=signal.SIGKILL):
+    """We are sent this signal when our parent dies."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
 def start(argv, **options):
     """Popen; the process is killed when we die."""
     options.setdefault("stdin", subprocess.DEVNULL)
-    return subprocess.Popen([str(a) for a in argv], preexec_fn=_die_with_parent, **options)
+    return subprocess.Popen([str(a) for a in argv], preexec_fn=die_with_parent, **options)
 
 
 def run(argv, limit=20.0, accept=(0,), **options):

@@ -1,5 +1,6 @@
 """Runs groups of cases, each group in a process of its own, each case under a time limit."""
 
+import contextlib
 import json
 import os
 import select
@@ -18,6 +19,7 @@ _GRACE = 15.0
 def run_groups(groups, stage, report: Report):
     """Runs everything, one case at a time."""
     process.become_subreaper()
+    signal.signal(signal.SIGTERM, _stop)
     for group in groups:
         left = list(group.cases)
         while left:
@@ -35,7 +37,7 @@ def _run_some(group, cases, stage, report):
     left = list(cases)
     started = time.monotonic()
     verdict, reason, late = None, "", False
-    with os.fdopen(here, "rb", buffering=0) as pipe:
+    with os.fdopen(here, "rb", buffering=0) as pipe, _ended(child):
         lines = _Lines(pipe)
         while left and verdict != "FAIL":
             limit = left[0].limit + (_FIXTURE_LIMIT if len(left) == len(cases) else 0)
@@ -52,6 +54,16 @@ def _run_some(group, cases, stage, report):
             started = now
         _end_child(child, late)
     return left
+
+
+@contextlib.contextmanager
+def _ended(child):
+    """If we are interrupted, so is the child."""
+    try:
+        yield
+    except BaseException:
+        _end_child(child, True)
+        raise
 
 
 class _Lines:
@@ -93,6 +105,7 @@ def _child(group, cases, stage, pipe, report):
     process.become_subreaper()
     os.setsid()
     signal.signal(signal.SIGTERM, _stop)
+    process.die_with_parent(signal.SIGTERM)
     status = 0
     try:
         _redirect(report.log_path(cases[0].name))
