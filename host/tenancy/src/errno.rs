@@ -1,4 +1,7 @@
 //! The errors a client gets, by their Linux numbers.
+//!
+//! No call is answered with an errno that the socket itself can give (EPIPE, ECONNRESET,
+//! ENOTCONN): a client takes those for the end of its connection.
 
 /// Not yours to ask.
 pub const EPERM: u32 = 1;
@@ -18,10 +21,8 @@ pub const EPROTO: u32 = 71;
 pub const EOPNOTSUPP: u32 = 95;
 /// The number to keep belongs to somebody else.
 pub const EADDRINUSE: u32 = 98;
-/// The other process is gone.
+/// The other process is gone. Only in events.
 pub const ECONNRESET: u32 = 104;
-/// No link between these two.
-pub const ENOTCONN: u32 = 107;
 /// The other process did not answer in time.
 pub const ETIMEDOUT: u32 = 110;
 /// No neighbour there, or the network does not let us through.

@@ -5,9 +5,7 @@
 //! checked against the region before the initiator gets it.
 
 use crate::action::{Action, MemoryFacts};
-use crate::errno::{
-    EACCES, ECONNRESET, EINVAL, ENOENT, ENOMEM, ENOTCONN, EOPNOTSUPP, EPROTO, ETIMEDOUT,
-};
+use crate::errno::{EACCES, ECONNRESET, EINVAL, ENOENT, ENOMEM, EOPNOTSUPP, EPROTO, ETIMEDOUT};
 use crate::tables::{Mr, PendingGrant, SessionId};
 use crate::tenancy::{Tenancy, Timer};
 use omniverb_session::body::{
@@ -31,7 +29,7 @@ impl Tenancy {
             return Err(EOPNOTSUPP);
         }
         if !qp.links.contains(&m.peer_qpn) {
-            return Err(ENOTCONN);
+            return Err(ENOENT);
         }
         let (owner, _) = self.grantable(m.peer_qpn, m.rkey)?;
         let session = self.sessions.get_mut(&id).ok_or(EPROTO)?;
@@ -60,8 +58,8 @@ impl Tenancy {
 
     /// The owner and the region of a key that the peers of `qpn` may use.
     fn grantable(&self, qpn: u32, rkey: u32) -> Result<(SessionId, Mr), u32> {
-        let qp = self.qps.get(&qpn).ok_or(ENOTCONN)?;
-        let owner = self.sessions.get(&qp.session).ok_or(ENOTCONN)?;
+        let qp = self.qps.get(&qpn).ok_or(ENOENT)?;
+        let owner = self.sessions.get(&qp.session).ok_or(ENOENT)?;
         let mr = owner.mrs.get(&rkey).ok_or(ENOENT)?;
         let remote = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
         if mr.pd != qp.pd || mr.access & remote == 0 {
@@ -100,11 +98,11 @@ impl Tenancy {
             .get(&grant.qpn)
             .is_some_and(|qp| qp.session == grant.initiator && qp.links.contains(&grant.peer_qpn));
         if !linked {
-            return Err(ENOTCONN);
+            return Err(ENOENT);
         }
         let (owner, mr) = self.grantable(grant.peer_qpn, grant.rkey)?;
         if owner != grant.owner {
-            return Err(ENOTCONN);
+            return Err(ENOENT);
         }
         let end = m.page_start.checked_add(m.page_length).ok_or(EINVAL)?;
         let aligned =

@@ -2,7 +2,7 @@
 
 use crate::action::{Action, LinkEnd};
 use crate::bells::Place;
-use crate::errno::{ENOENT, ENOMEM, ENOTCONN};
+use crate::errno::{ENOENT, ENOMEM};
 use crate::tables::{Link, LinkKey, SessionId, VnicKey};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{CLOSED_BY_PEER, DisconnectQp, Done, LinkClosed, LinkReady, QP_UD};
@@ -114,7 +114,7 @@ impl Tenancy {
         } else if qp.links.contains(&m.peer_qpn) || qp.wishes.contains_key(&m.peer_qpn) {
             self.close_link(m.qpn, m.peer_qpn, CLOSED_BY_PEER);
         } else {
-            return Err(ENOTCONN);
+            return Err(ENOENT);
         }
         Ok(Done { reserved: 0 })
     }

@@ -199,7 +199,7 @@ fn a_grant_needs_link_key_domain_and_access() {
     assert_eq!(ask(&mut bench, a, b, other_domain), Err(EACCES));
     assert_eq!(ask(&mut bench, a, b, local), Err(EACCES));
     assert_eq!(ask(&mut bench, a, b, mine), Err(ENOENT));
-    assert_eq!(ask(&mut bench, a, b ^ 1, key), Err(ENOTCONN));
+    assert_eq!(ask(&mut bench, a, b ^ 1, key), Err(ENOENT));
     assert_eq!(ask(&mut bench, b, a, key), Err(ENOENT));
     let datagram = qp(&mut bench, 1, QP_UD);
     assert_eq!(ask(&mut bench, datagram, b, key), Err(EOPNOTSUPP));
@@ -265,7 +265,7 @@ fn an_announcement_alone_gives_nothing() {
     call(&mut bench, 1, resume(to(900, 1, 800, 2)));
     call(&mut bench, 3, resume(to(800, 3, 900, 1)));
     assert!(bench.tenancy.status(None)[0].processes[0].qps[0].peers.is_empty());
-    assert_eq!(ask_any(&mut bench, 3, 800, 900), ENOTCONN);
+    assert_eq!(ask_any(&mut bench, 3, 800, 900), ENOENT);
 }
 
 fn ask_any(bench: &mut Bench, session: u64, qpn: u32, peer_qpn: u32) -> u32 {

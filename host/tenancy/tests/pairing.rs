@@ -176,7 +176,7 @@ fn death_and_parting_are_told_and_leave_nothing() {
     let expected: Vec<_> = pairs[..2].iter().map(|(a, b)| closed(*b, *a, CLOSED_BY_PEER)).collect();
     assert_eq!(told, expected);
     let nothing = DisconnectQp { qpn: pairs[1].0, peer_qpn: pairs[1].1 };
-    assert_eq!(errno(call(&mut bench, 1, nothing)), ENOTCONN);
+    assert_eq!(errno(call(&mut bench, 1, nothing)), ENOENT);
     bench.end(1);
     let told = events(&mut bench, 2);
     let (a, b) = pairs[2];
