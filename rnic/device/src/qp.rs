@@ -617,7 +617,8 @@ impl Inner {
     }
 
     pub(crate) fn check_drained(&mut self, qp: &Qp) {
-        if self.state == State::Sqd && self.notify_drained && self.started == 0 {
+        let begun = self.started > 0 || self.sends.front().is_some_and(|entry| entry.order.begun);
+        if self.state == State::Sqd && self.notify_drained && !begun {
             self.notify_drained = false;
             qp.event(AsyncEvent::SqDrained);
         }

@@ -308,8 +308,12 @@ impl Inner {
 
     fn try_advance(&mut self, qp: &Qp) -> Result<(), (usize, Broken)> {
         self.reap(qp)?;
-        while self.started < self.sends.len() && self.state == State::Rts {
+        while self.started < self.sends.len() {
             let at = self.started;
+            // SQD starts nothing, but what has begun goes on to its end.
+            if self.state != State::Rts && !self.sends[at].order.begun {
+                break;
+            }
             let mut entry = std::mem::take(&mut self.sends[at]);
             let step = if self.must_wait(&entry.order) {
                 Ok(Step::Wait(Why::Order))

@@ -7,6 +7,7 @@ mod work;
 
 mod completion;
 mod datagram;
+mod life;
 mod messages;
 mod refusals;
 mod retries;
