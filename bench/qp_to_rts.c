@@ -59,7 +59,7 @@ static void swap(int peer, const void *mine, void *theirs, size_t size)
 	if (write(peer, mine, size) != (ssize_t)size)
 		fail("write to the other process");
 	if (recv(peer, theirs, size, MSG_WAITALL) != (ssize_t)size)
-		fail("read from the other process");
+		fail("the other process left");
 }
 
 static void to_rts(struct ibv_qp *qp, const struct address *peer, int gid_index)
@@ -106,8 +106,12 @@ static void write_once(struct ibv_qp *qp, struct ibv_mr *mr, const struct addres
 		if (now() > deadline)
 			break;
 	errno = 0;
-	if (found != 1 || wc.status != IBV_WC_SUCCESS)
-		fail("the first WRITE");
+	if (found != 1)
+		fail("the first WRITE did not complete within 5 s");
+	if (wc.status != IBV_WC_SUCCESS) {
+		fprintf(stderr, "qp_to_rts: the first WRITE: %s\n", ibv_wc_status_str(wc.status));
+		exit(1);
+	}
 }
 
 /* One side; `first` is the one that measures the WRITE. */
