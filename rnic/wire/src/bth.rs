@@ -1,0 +1,120 @@
+//! Base transport header (clause 9.2): in every packet.
+
+use zerocopy::byteorder::big_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+const SOLICITED: u8 = 1 << 7;
+const MIGRATED: u8 = 1 << 6;
+const FECN: u8 = 1 << 7;
+const BECN: u8 = 1 << 6;
+const ACK_REQUEST: u32 = 1 << 31;
+const LOW_24: u32 = 0xff_ffff;
+
+/// The header as it is on the wire.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Bth {
+    opcode: u8,
+    flags: u8,
+    partition_key: U16,
+    destination: U32,
+    sequence: U32,
+}
+
+impl Bth {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 12;
+
+    /// A header with MigReq set, as hardware without a path migration under way sends it (9.2.3).
+    pub fn new(opcode: u8, destination: u32, psn: u32) -> Bth {
+        Bth {
+            opcode,
+            flags: MIGRATED,
+            partition_key: U16::new(crate::PKEY_DEFAULT),
+            destination: U32::new(destination & LOW_24),
+            sequence: U32::new(psn & LOW_24),
+        }
+    }
+
+    /// The same with the solicited event bit (9.2.2).
+    pub fn solicited(mut self, solicited: bool) -> Bth {
+        self.flags = self.flags & !SOLICITED | if solicited { SOLICITED } else { 0 };
+        self
+    }
+
+    /// The same with so many bytes of padding, 0 to 3 (9.2.4).
+    pub fn padded(mut self, padding: usize) -> Bth {
+        self.flags = self.flags & !0x30 | ((padding & 3) as u8) << 4;
+        self
+    }
+
+    /// The same with the acknowledge request bit (9.2.8).
+    pub fn acknowledged(mut self, request: bool) -> Bth {
+        let sequence = self.sequence.get() & !ACK_REQUEST;
+        self.sequence.set(sequence | if request { ACK_REQUEST } else { 0 });
+        self
+    }
+
+    /// The same with another partition key.
+    pub fn in_partition(mut self, key: u16) -> Bth {
+        self.partition_key.set(key);
+        self
+    }
+
+    /// The same with MigReq as given.
+    pub fn migrated(mut self, migrated: bool) -> Bth {
+        self.flags = self.flags & !MIGRATED | if migrated { MIGRATED } else { 0 };
+        self
+    }
+
+    /// The same, telling the receiver of congestion on the way to us (A17.9.3).
+    pub fn backward_congestion(mut self) -> Bth {
+        self.destination.set(self.destination.get() | u32::from(BECN) << 24);
+        self
+    }
+
+    /// The opcode byte.
+    pub fn opcode(&self) -> u8 {
+        self.opcode
+    }
+    /// Solicited event.
+    pub fn is_solicited(&self) -> bool {
+        self.flags & SOLICITED != 0
+    }
+    /// MigReq.
+    pub fn is_migrated(&self) -> bool {
+        self.flags & MIGRATED != 0
+    }
+    /// Bytes of padding behind the payload.
+    pub fn padding(&self) -> usize {
+        usize::from(self.flags >> 4 & 3)
+    }
+    /// Transport header version; 0 is the only one (9.2.5).
+    pub fn version(&self) -> u8 {
+        self.flags & 0xf
+    }
+    /// P_Key.
+    pub fn partition_key(&self) -> u16 {
+        self.partition_key.get()
+    }
+    /// Destination QP number.
+    pub fn destination(&self) -> u32 {
+        self.destination.get() & LOW_24
+    }
+    /// Forward congestion notification.
+    pub fn fecn(&self) -> bool {
+        (self.destination.get() >> 24) as u8 & FECN != 0
+    }
+    /// Backward congestion notification.
+    pub fn becn(&self) -> bool {
+        (self.destination.get() >> 24) as u8 & BECN != 0
+    }
+    /// Whether an acknowledgement is asked for.
+    pub fn is_ack_requested(&self) -> bool {
+        self.sequence.get() & ACK_REQUEST != 0
+    }
+    /// Packet sequence number.
+    pub fn psn(&self) -> u32 {
+        self.sequence.get() & LOW_24
+    }
+}

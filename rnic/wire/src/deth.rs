@@ -1,0 +1,32 @@
+//! Datagram extended transport header (9.3.2): UD.
+
+use zerocopy::byteorder::big_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The header as it is on the wire.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct Deth {
+    queue_key: U32,
+    source: U32,
+}
+
+impl Deth {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 8;
+
+    /// Q_Key and the QP number of the sender.
+    pub fn new(queue_key: u32, source: u32) -> Deth {
+        Deth { queue_key: U32::new(queue_key), source: U32::new(source & 0xff_ffff) }
+    }
+    /// Q_Key.
+    pub fn queue_key(&self) -> u32 {
+        self.queue_key.get()
+    }
+    /// QP number of the sender.
+    pub fn source(&self) -> u32 {
+        self.source.get() & 0xff_ffff
+    }
+}

@@ -1,0 +1,27 @@
+//! Entry points for fuzzers: bytes in, nothing out, never a panic.
+
+use crate::{Flow, Packet};
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// Parses arbitrary bytes and calls every accessor; checks and seals them as a datagram.
+pub fn packet(bytes: &[u8]) {
+    if let Ok(packet) = Packet::parse(bytes) {
+        assert!(packet.payload().len() <= bytes.len());
+        // What the opcode says comes along does come along.
+        assert_eq!(packet.reth().is_some(), packet.opcode().has_reth());
+        assert_eq!(packet.aeth().is_some(), packet.opcode().has_aeth());
+        assert_eq!(packet.atomic().is_some(), packet.opcode().has_atomic());
+        assert_eq!(packet.immediate().is_some(), packet.opcode().has_immediate());
+        assert_eq!(packet.invalidate().is_some(), packet.opcode().has_invalidate());
+        let _ = (packet.deth(), packet.atomic_ack());
+    }
+    let source_port = 0xc000;
+    let v4 = Ipv4Addr::LOCALHOST.into();
+    let v6 = Ipv6Addr::LOCALHOST.into();
+    for (source, destination) in [(v4, v4), (v6, v6), (v4, v6)] {
+        let flow = Flow { source, destination, source_port };
+        let _ = flow.check(bytes, None);
+        let mut copy = bytes.to_vec();
+        flow.seal(&mut copy, 7);
+    }
+}

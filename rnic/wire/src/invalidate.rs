@@ -1,0 +1,25 @@
+//! Invalidate extended transport header (9.3.7): SEND with invalidate.
+
+use zerocopy::byteorder::big_endian::U32;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The R_Key that the responder is to invalidate.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct Ieth(U32);
+
+impl Ieth {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 4;
+
+    /// Carries `key`.
+    pub fn new(key: u32) -> Ieth {
+        Ieth(U32::new(key))
+    }
+    /// The R_Key.
+    pub fn key(&self) -> u32 {
+        self.0.get()
+    }
+}

@@ -1,0 +1,54 @@
+//! RoCEv2 packets: one file per header, the opcode table, the invariant CRC.
+//!
+//! In: bytes of UDP datagrams, checked once by [`Packet::parse`]. Out: bytes of UDP datagrams,
+//! written by [`Builder`] and made valid by [`Flow::seal`]. Clause numbers are those of the
+//! InfiniBand architecture specification, volume 1; annex A17 is RoCEv2.
+#![forbid(unsafe_code)]
+
+mod aeth;
+mod atomic;
+mod bth;
+mod builder;
+mod cnp;
+mod deth;
+mod flow;
+pub mod fuzz;
+mod grh;
+mod icrc;
+mod identification;
+mod immediate;
+mod invalidate;
+mod opcode;
+mod packet;
+pub mod pcap;
+pub mod psn;
+mod reth;
+mod syndrome;
+
+pub use aeth::Aeth;
+pub use atomic::{AtomicAckEth, AtomicEth};
+pub use bth::Bth;
+pub use builder::Builder;
+pub use cnp::write_notification;
+pub use deth::Deth;
+pub use flow::{Flow, Verdict};
+pub use grh::{GRH_BYTES, receive_area};
+pub use icrc::{SUFFIX_BYTES, icrc};
+pub use identification::{Identification, solve};
+pub use immediate::ImmDt;
+pub use invalidate::Ieth;
+pub use opcode::{Opcode, Operation, Place, Service};
+pub use packet::{Malformed, Packet};
+pub use reth::Reth;
+pub use syndrome::{CREDITS_INVALID, NakCode, Syndrome, credits, rnr_nanoseconds};
+
+/// The UDP port of RoCEv2 (A17.3.1).
+pub const PORT: u16 = 4791;
+/// Bytes of the longest run of headers before the payload: BTH and AtomicETH.
+pub const HEADERS_MAX: usize = 12 + 28;
+/// Bytes of the longest UDP payload: headers, 4 KiB, ICRC.
+pub const DATAGRAM_MAX: usize = HEADERS_MAX + 4096 + SUFFIX_BYTES;
+/// The only partition key in use: the default one, full member.
+pub const PKEY_DEFAULT: u16 = 0xffff;
+/// Q_Key of QP 1 (clause 3.5.3).
+pub const QKEY_GSI: u32 = 0x8001_0000;

@@ -1,0 +1,242 @@
+//! The opcode table (9.2.1, table 38; A17 for CNP): which packets there are, and what they carry.
+
+use crate::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ieth, ImmDt, Reth};
+
+/// Transport service: the upper three bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+    /// Congestion notification (A17.9.3).
+    Cnp,
+}
+
+/// Where in its message a packet stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The first of several.
+    First,
+    /// Neither first nor last.
+    Middle,
+    /// The last of several.
+    Last,
+    /// The whole message.
+    Only,
+}
+
+impl Place {
+    /// From "nothing comes before" and "nothing comes after".
+    pub fn new(first: bool, last: bool) -> Place {
+        match (first, last) {
+            (true, true) => Place::Only,
+            (true, false) => Place::First,
+            (false, true) => Place::Last,
+            (false, false) => Place::Middle,
+        }
+    }
+    /// Whether a message begins with it.
+    pub fn begins(self) -> bool {
+        matches!(self, Place::First | Place::Only)
+    }
+    /// Whether a message ends with it.
+    pub fn ends(self) -> bool {
+        matches!(self, Place::Last | Place::Only)
+    }
+}
+
+/// What a packet is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // named as in the specification's table
+pub enum Operation {
+    Send { place: Place, immediate: bool, invalidate: bool },
+    Write { place: Place, immediate: bool },
+    ReadRequest,
+    ReadResponse { place: Place },
+    Acknowledge,
+    AtomicAcknowledge,
+    CompareSwap,
+    FetchAdd,
+    Notification,
+}
+
+/// An opcode that we know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opcode {
+    /// Transport service.
+    pub service: Service,
+    /// What the packet is for.
+    pub operation: Operation,
+}
+
+/// Congestion notification packet.
+const NOTIFICATION: u8 = 0x81;
+
+fn place_of(code: u8) -> Place {
+    [Place::First, Place::Middle, Place::Last, Place::Only][usize::from(code & 3)]
+}
+
+impl Operation {
+    /// The lower five bits.
+    fn code(self) -> u8 {
+        use Operation::*;
+        match self {
+            Send { place: Place::Last, immediate: false, invalidate: true } => 0x16,
+            Send { place: Place::Only, immediate: false, invalidate: true } => 0x17,
+            Send { place: Place::First, .. } => 0x00,
+            Send { place: Place::Middle, .. } => 0x01,
+            Send { place: Place::Last, immediate, .. } => 0x02 + u8::from(immediate),
+            Send { place: Place::Only, immediate, .. } => 0x04 + u8::from(immediate),
+            Write { place: Place::First, .. } => 0x06,
+            Write { place: Place::Middle, .. } => 0x07,
+            Write { place: Place::Last, immediate } => 0x08 + u8::from(immediate),
+            Write { place: Place::Only, immediate } => 0x0a + u8::from(immediate),
+            ReadRequest => 0x0c,
+            ReadResponse { place: Place::First } => 0x0d,
+            ReadResponse { place: Place::Middle } => 0x0e,
+            ReadResponse { place: Place::Last } => 0x0f,
+            ReadResponse { place: Place::Only } => 0x10,
+            Acknowledge => 0x11,
+            AtomicAcknowledge => 0x12,
+            CompareSwap => 0x13,
+            FetchAdd => 0x14,
+            Notification => NOTIFICATION & 0x1f,
+        }
+    }
+
+    fn from_code(code: u8) -> Option<Operation> {
+        use Operation::*;
+        let send = |place, immediate| Send { place, immediate, invalidate: false };
+        Some(match code {
+            0x00..=0x02 => send(place_of(code), false),
+            0x03 => send(Place::Last, true),
+            0x04 | 0x05 => send(Place::Only, code == 5),
+            0x06..=0x08 => Write { place: place_of(code - 6), immediate: false },
+            0x09 => Write { place: Place::Last, immediate: true },
+            0x0a | 0x0b => Write { place: Place::Only, immediate: code == 0xb },
+            0x0c => ReadRequest,
+            0x0d..=0x10 => ReadResponse { place: place_of(code - 0xd) },
+            0x11 => Acknowledge,
+            0x12 => AtomicAcknowledge,
+            0x13 => CompareSwap,
+            0x14 => FetchAdd,
+            0x16 => Send { place: Place::Last, immediate: false, invalidate: true },
+            0x17 => Send { place: Place::Only, immediate: false, invalidate: true },
+            _ => return None,
+        })
+    }
+
+    /// Whether a responder sends it.
+    pub fn is_response(self) -> bool {
+        use Operation::*;
+        matches!(self, ReadResponse { .. } | Acknowledge | AtomicAcknowledge)
+    }
+}
+
+impl Opcode {
+    /// The operation on a service. Combinations the specification lacks become what is nearest:
+    /// only the requester and responder of that service make opcodes.
+    pub fn new(service: Service, operation: Operation) -> Opcode {
+        Opcode { service, operation }
+    }
+
+    /// The byte on the wire.
+    pub fn to_byte(self) -> u8 {
+        let service = match self.service {
+            Service::Rc => 0x00,
+            Service::Uc => 0x20,
+            Service::Ud => 0x60,
+            Service::Cnp => return NOTIFICATION,
+        };
+        service | self.operation.code()
+    }
+
+    /// From the byte on the wire; `None`: unknown, to be dropped (9.6.1).
+    pub fn from_byte(byte: u8) -> Option<Opcode> {
+        if byte == NOTIFICATION {
+            return Some(Opcode::new(Service::Cnp, Operation::Notification));
+        }
+        let operation = Operation::from_code(byte & 0x1f)?;
+        let service = match (byte >> 5, byte & 0x1f) {
+            (0, _) => Service::Rc,
+            (1, 0x00..=0x0b) => Service::Uc,
+            (3, 0x04 | 0x05) => Service::Ud,
+            _ => return None,
+        };
+        Some(Opcode::new(service, operation))
+    }
+
+    /// Whether an R_Key and an address come along.
+    pub fn has_reth(self) -> bool {
+        match self.operation {
+            Operation::Write { place, .. } => place.begins(),
+            operation => operation == Operation::ReadRequest,
+        }
+    }
+    /// Whether immediate data come along.
+    pub fn has_immediate(self) -> bool {
+        use Operation::{Send, Write};
+        matches!(self.operation, Send { immediate: true, .. } | Write { immediate: true, .. })
+    }
+    /// Whether an R_Key to invalidate comes along.
+    pub fn has_invalidate(self) -> bool {
+        matches!(self.operation, Operation::Send { invalidate: true, .. })
+    }
+    /// Whether a syndrome comes along. READ responses in the middle have none (9.4.4).
+    pub fn has_aeth(self) -> bool {
+        match self.operation {
+            Operation::ReadResponse { place } => place != Place::Middle,
+            operation => operation.is_response(),
+        }
+    }
+    /// Whether atomic operands come along.
+    pub fn has_atomic(self) -> bool {
+        matches!(self.operation, Operation::CompareSwap | Operation::FetchAdd)
+    }
+    /// Whether payload may come along.
+    pub fn has_payload(self) -> bool {
+        use Operation::{ReadResponse, Send, Write};
+        matches!(self.operation, Send { .. } | Write { .. } | ReadResponse { .. })
+    }
+
+    /// Bytes of all headers, BTH included.
+    pub fn header_bytes(self) -> usize {
+        let part = |present: bool, bytes: usize| if present { bytes } else { 0 };
+        Bth::BYTES
+            + part(self.service == Service::Ud, Deth::BYTES)
+            + part(self.has_reth(), Reth::BYTES)
+            + part(self.has_atomic(), AtomicEth::BYTES)
+            + part(self.has_aeth(), Aeth::BYTES)
+            + part(self.operation == Operation::AtomicAcknowledge, AtomicAckEth::BYTES)
+            + part(self.has_immediate(), ImmDt::BYTES)
+            + part(self.has_invalidate(), Ieth::BYTES)
+            + part(self.service == Service::Cnp, crate::cnp::RESERVED_BYTES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Opcode;
+
+    #[test]
+    fn every_known_byte_survives() {
+        let known: Vec<u8> = (0..=255).filter(|byte| Opcode::from_byte(*byte).is_some()).collect();
+        for byte in &known {
+            assert_eq!(Opcode::from_byte(*byte).map(Opcode::to_byte), Some(*byte));
+        }
+        // 23 of RC, 12 of UC, 2 of UD, and the notification.
+        assert_eq!(known.len(), 23 + 12 + 2 + 1);
+    }
+
+    #[test]
+    fn header_lengths() {
+        let lengths = [(0x00, 12), (0x05, 16), (0x06, 28), (0x0b, 32), (0x0e, 12), (0x12, 24)];
+        let more = [(0x13, 40), (0x17, 16), (0x26, 28), (0x64, 20), (0x65, 24), (0x81, 28)];
+        for (byte, length) in lengths.into_iter().chain(more) {
+            assert_eq!(Opcode::from_byte(byte).map(Opcode::header_bytes), Some(length));
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Capture files: packets with made-up Ethernet, IP and UDP headers, as packet analysers read them.
+
+use crate::grh::receive_area;
+use crate::{Flow, Identification, PORT};
+use std::io::{self, Write};
+use std::net::IpAddr;
+
+/// "Times are nanoseconds", in our byte order.
+const MAGIC: u32 = 0xa1b2_3c4d;
+const ETHERNET: u32 = 1;
+const SNAPSHOT: u32 = 1 << 16;
+const HEADERS_MAX: usize = 14 + 40 + 8;
+
+/// Writes one capture file.
+pub struct Capture<W> {
+    target: W,
+}
+
+/// What a captured packet came with.
+#[derive(Clone, Copy, Debug)]
+pub struct Envelope {
+    /// Addresses and source port.
+    pub flow: Flow,
+    /// Identification, if IPv4.
+    pub identification: Identification,
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// TTL.
+    pub hop_limit: u8,
+}
+
+impl<W: Write> Capture<W> {
+    /// Begins a file.
+    pub fn new(mut target: W) -> io::Result<Capture<W>> {
+        target.write_all(&MAGIC.to_ne_bytes())?;
+        target.write_all(&2_u16.to_ne_bytes())?;
+        target.write_all(&4_u16.to_ne_bytes())?;
+        for word in [0, 0, SNAPSHOT, ETHERNET] {
+            target.write_all(&word.to_ne_bytes())?;
+        }
+        Ok(Capture { target })
+    }
+
+    /// Adds a datagram (a UDP payload, ICRC included) at a time in nanoseconds since 1970.
+    pub fn add(&mut self, time: u64, envelope: &Envelope, datagram: &[u8]) -> io::Result<()> {
+        let (headers, used) = headers(envelope, datagram.len());
+        let length = (used + datagram.len()) as u32;
+        let kept = length.min(SNAPSHOT);
+        let (seconds, nanoseconds) = (time / 1_000_000_000, time % 1_000_000_000);
+        for word in [seconds as u32, nanoseconds as u32, kept, length] {
+            self.target.write_all(&word.to_ne_bytes())?;
+        }
+        self.target.write_all(&headers[..used])?;
+        self.target.write_all(&datagram[..kept as usize - used])
+    }
+
+    /// Ends the file; hands the writer back.
+    pub fn finish(mut self) -> io::Result<W> {
+        self.target.flush()?;
+        Ok(self.target)
+    }
+}
+
+/// Locally administered hardware address derived from an IP address.
+fn hardware(address: IpAddr) -> [u8; 6] {
+    match address {
+        IpAddr::V4(address) => {
+            let [a, b, c, d] = address.octets();
+            [2, 0, a, b, c, d]
+        }
+        IpAddr::V6(address) => {
+            let octets = address.octets();
+            [2, 6, octets[12], octets[13], octets[14], octets[15]]
+        }
+    }
+}
+
+fn headers(envelope: &Envelope, payload: usize) -> ([u8; HEADERS_MAX], usize) {
+    let flow = &envelope.flow;
+    let udp_length = (payload + 8) as u16;
+    let mut bytes = [0; HEADERS_MAX];
+    bytes[..6].copy_from_slice(&hardware(flow.destination));
+    bytes[6..12].copy_from_slice(&hardware(flow.source));
+    let area = receive_area(
+        flow.source,
+        flow.destination,
+        envelope.traffic_class,
+        envelope.hop_limit,
+        udp_length,
+    );
+    let udp = if flow.source.is_ipv4() && flow.destination.is_ipv4() {
+        bytes[12..14].copy_from_slice(&0x0800_u16.to_be_bytes());
+        bytes[14..34].copy_from_slice(&area[20..]);
+        bytes[18..22].copy_from_slice(&envelope.identification.bytes());
+        bytes[24..26].fill(0);
+        let checksum = crate::grh::ipv4_checksum(&bytes[14..34]);
+        bytes[24..26].copy_from_slice(&checksum.to_be_bytes());
+        34
+    } else {
+        bytes[12..14].copy_from_slice(&0x86dd_u16.to_be_bytes());
+        bytes[14..54].copy_from_slice(&area);
+        54
+    };
+    bytes[udp..udp + 2].copy_from_slice(&flow.source_port.to_be_bytes());
+    bytes[udp + 2..udp + 4].copy_from_slice(&PORT.to_be_bytes());
+    bytes[udp + 4..udp + 6].copy_from_slice(&udp_length.to_be_bytes());
+    (bytes, udp + 8)
+}

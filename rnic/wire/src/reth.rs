@@ -1,0 +1,37 @@
+//! RDMA extended transport header (9.3.3): WRITE and READ requests.
+
+use zerocopy::byteorder::big_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The header as it is on the wire.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
+)]
+#[repr(C)]
+pub struct Reth {
+    address: U64,
+    key: U32,
+    length: U32,
+}
+
+impl Reth {
+    /// Bytes on the wire.
+    pub const BYTES: usize = 16;
+
+    /// Virtual address, R_Key, length of the whole message.
+    pub fn new(address: u64, key: u32, length: u32) -> Reth {
+        Reth { address: U64::new(address), key: U32::new(key), length: U32::new(length) }
+    }
+    /// Virtual address at the responder.
+    pub fn address(&self) -> u64 {
+        self.address.get()
+    }
+    /// R_Key.
+    pub fn key(&self) -> u32 {
+        self.key.get()
+    }
+    /// Bytes of the whole message.
+    pub fn length(&self) -> u32 {
+        self.length.get()
+    }
+}

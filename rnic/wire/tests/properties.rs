@@ -1,0 +1,148 @@
+//! What is built is read back; arbitrary and damaged bytes never panic and are never believed.
+
+use omniverb_wire::pcap::{Capture, Envelope};
+use omniverb_wire::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, DATAGRAM_MAX, Deth, Flow, Identification, Ieth,
+    ImmDt, Opcode, Operation, Packet, Reth, Service, Syndrome, Verdict, fuzz, icrc, receive_area,
+};
+use proptest::prelude::*;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+fn address() -> impl Strategy<Value = (IpAddr, IpAddr)> {
+    prop_oneof![
+        any::<(u32, u32)>().prop_map(|(a, b)| (Ipv4Addr::from(a).into(), Ipv4Addr::from(b).into())),
+        any::<(u128, u128)>()
+            .prop_map(|(a, b)| (Ipv6Addr::from(a).into(), Ipv6Addr::from(b).into())),
+    ]
+}
+
+fn flow() -> impl Strategy<Value = Flow> {
+    (address(), 0xc000_u16..).prop_map(|((source, destination), source_port)| Flow {
+        source,
+        destination,
+        source_port,
+    })
+}
+
+fn opcode() -> impl Strategy<Value = Opcode> {
+    any::<u8>()
+        .prop_filter_map("known opcodes", Opcode::from_byte)
+        .prop_filter("notifications have a writer of their own", |o| o.service != Service::Cnp)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn round_trip(
+        flow in flow(),
+        opcode in opcode(),
+        (qpn, psn) in (1_u32..1 << 24, 0_u32..1 << 24),
+        (ack, solicited) in any::<(bool, bool)>(),
+        (long, half, word) in any::<(u64, u64, u32)>(),
+        id in any::<u16>(),
+        payload in prop::collection::vec(any::<u8>(), 0..600),
+    ) {
+        let payload = if opcode.has_payload() { payload } else { Vec::new() };
+        let reth = Reth::new(long, word, half as u32);
+        let atomic = AtomicEth::new(half, word, long, !long);
+        let aeth = Aeth::new(Syndrome::from_byte(word as u8), word);
+        let result = opcode.operation == Operation::AtomicAcknowledge;
+        let bth = Bth::new(opcode.to_byte(), qpn, psn).acknowledged(ack).solicited(solicited);
+        let mut buffer = [0xaa; DATAGRAM_MAX];
+        let mut builder = Builder::new(&mut buffer, opcode, bth, payload.len()).unwrap()
+            .maybe((opcode.service == Service::Ud).then(|| Deth::new(word, qpn)))
+            .maybe(opcode.has_reth().then_some(reth))
+            .maybe(opcode.has_atomic().then_some(atomic))
+            .maybe(opcode.has_aeth().then_some(aeth))
+            .maybe(result.then(|| AtomicAckEth::new(long)))
+            .maybe(opcode.has_immediate().then(|| ImmDt(word.to_be_bytes())))
+            .maybe(opcode.has_invalidate().then(|| Ieth::new(word)));
+        builder.payload().copy_from_slice(&payload);
+        let length = builder.finish();
+        flow.seal(&mut buffer[..length], id);
+
+        let packet = Packet::parse(&buffer[..length]).unwrap();
+        prop_assert_eq!(packet.opcode(), opcode);
+        prop_assert_eq!(packet.bth().destination(), qpn);
+        prop_assert_eq!(packet.bth().psn(), psn);
+        prop_assert_eq!(packet.bth().is_ack_requested(), ack);
+        prop_assert_eq!(packet.bth().is_solicited(), solicited);
+        prop_assert_eq!(packet.payload(), &payload[..]);
+        prop_assert_eq!(packet.reth(), opcode.has_reth().then_some(reth));
+        prop_assert_eq!(packet.atomic(), opcode.has_atomic().then_some(atomic));
+        prop_assert_eq!(packet.aeth(), opcode.has_aeth().then_some(aeth));
+        prop_assert_eq!(packet.atomic_ack(), result.then(|| AtomicAckEth::new(long)));
+        prop_assert_eq!(
+            packet.immediate(),
+            opcode.has_immediate().then(|| ImmDt(word.to_be_bytes()))
+        );
+        prop_assert_eq!(packet.invalidate(), opcode.has_invalidate().then(|| Ieth::new(word)));
+        let deth = (opcode.service == Service::Ud).then(|| Deth::new(word, qpn));
+        prop_assert_eq!(packet.deth(), deth);
+
+        let sent = Identification { id, dont_fragment: true };
+        let verdict = flow.check(&buffer[..length], None);
+        if flow.source.is_ipv6() || id == 0 {
+            prop_assert_eq!(verdict, Verdict::Exact);
+        } else {
+            prop_assert_eq!(verdict, Verdict::Solved(sent));
+            prop_assert_eq!(flow.check(&buffer[..length], Some(sent)), Verdict::Exact);
+        }
+    }
+
+    #[test]
+    fn fragmentable_packets_are_solved(
+        (a, b, id) in any::<(u32, u32, u16)>(),
+        words in 3_usize..1034,
+        fill in any::<u8>(),
+    ) {
+        let identification = Identification { id, dont_fragment: false };
+        let (source, destination) = (Ipv4Addr::from(a).into(), Ipv4Addr::from(b).into());
+        let mut datagram = vec![fill; words * 4];
+        let crc = icrc(source, destination, 0xc123, identification.bytes(), &datagram);
+        datagram.extend_from_slice(&crc.to_le_bytes());
+        let flow = Flow { source, destination, source_port: 0xc123 };
+        prop_assert_eq!(flow.check(&datagram, None), Verdict::Solved(identification));
+    }
+
+    #[test]
+    fn arbitrary_bytes(bytes in prop::collection::vec(any::<u8>(), 0..128), code in opcode()) {
+        fuzz::packet(&bytes);
+        let mut bytes = bytes;
+        if bytes.len() > 1 {
+            bytes[0] = code.to_byte();
+            bytes[1] &= 0xf0;
+        }
+        fuzz::packet(&bytes);
+        bytes.truncate(bytes.len() / 4 * 4);
+        fuzz::packet(&bytes);
+    }
+
+    #[test]
+    fn captures_have_the_length_they_claim(flow in flow(), payload in 0_usize..5000) {
+        let envelope = Envelope {
+            flow,
+            identification: Identification::ZERO,
+            traffic_class: 2,
+            hop_limit: 64,
+        };
+        let mut capture = Capture::new(Vec::new()).unwrap();
+        capture.add(1_500_000_000_123_456_789, &envelope, &vec![7; payload]).unwrap();
+        let file = capture.finish().unwrap();
+        let length = u32::from_ne_bytes(file[32..36].try_into().unwrap()) as usize;
+        prop_assert_eq!(file.len(), 24 + 16 + length);
+        let ip = if flow.source.is_ipv4() { 20 } else { 40 };
+        prop_assert_eq!(length, 14 + ip + 8 + payload);
+    }
+}
+
+#[test]
+fn the_receive_area_of_ipv4_has_a_valid_checksum() {
+    let source = Ipv4Addr::new(10, 0, 17, 1).into();
+    let area = receive_area(source, Ipv4Addr::new(10, 0, 18, 1).into(), 0xc2, 64, 40);
+    assert_eq!(area[..20], [0; 20]);
+    let words = area[20..].chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let sum: u32 = words.sum();
+    assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
+}
