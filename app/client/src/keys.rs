@@ -52,7 +52,8 @@ impl Client {
         let lkey = self.shared.regions.new_lkey();
         let mut rkey = 0;
         if flags & access::REMOTE != 0 {
-            let ask = RegMr { pd, access: flags, addr: iova, length: length as u64, rkey, reserved: 0 };
+            let ask =
+                RegMr { pd, access: flags, addr: iova, length: length as u64, rkey, reserved: 0 };
             rkey = match self.call(&ask.into())? {
                 Message::MrRegistered(MrRegistered { rkey, .. }) if rkey != 0 => rkey,
                 _ => return Err(libc::EPROTO),

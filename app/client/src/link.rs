@@ -80,8 +80,7 @@ impl Client {
             let bytes = BELL_BYTES / 2;
             memory.part(side as usize * bytes, bytes).map(BellPage::new).ok_or(libc::EPROTO)
         };
-        let peer_side =
-            if ready.loopback != 0 { ready.bell_side } else { ready.bell_side ^ 1 };
+        let peer_side = if ready.loopback != 0 { ready.bell_side } else { ready.bell_side ^ 1 };
         let bell = Bell::new(page(ready.bell_side)?);
         let peer = PeerBell::new(page(peer_side)?, theirs);
         let wake = Arc::new(ours);

@@ -214,7 +214,10 @@ impl Client {
     fn bell_rang(&self, token: u64) {
         let wake = {
             let bells = lock(&self.bells);
-            bells.values().find(|r| r.wake.as_fd().as_raw_fd() as u64 == token).map(|r| r.wake.clone())
+            bells
+                .values()
+                .find(|r| r.wake.as_fd().as_raw_fd() as u64 == token)
+                .map(|r| r.wake.clone())
         };
         if let Some(wake) = wake {
             wake.take();

@@ -95,8 +95,8 @@ fn open(area: BorrowedFd<'_>, resume: bool) -> Result<(OwnedFd, OwnedFd, Virtual
         let name = path.display().to_string();
         match socket::connect(&path) {
             Ok(socket) => {
-                let (events, nic) = greet(&socket, area, resume)
-                    .map_err(|errno| NoDevice::Refused(name, errno))?;
+                let (events, nic) =
+                    greet(&socket, area, resume).map_err(|errno| NoDevice::Refused(name, errno))?;
                 return Ok((socket, events, nic));
             }
             Err(error) => {

@@ -5,7 +5,9 @@ use core::mem::offset_of;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use omniverb_abi::{VERBS_ABI_IS_EXTENDED, ibv_async_event, ibv_context, ibv_device, verbs_context};
+use omniverb_abi::{
+    VERBS_ABI_IS_EXTENDED, ibv_async_event, ibv_context, ibv_device, verbs_context,
+};
 use omniverb_client::{Client, Notifier};
 use omniverb_device::{AsyncEvent, Shared};
 use rustix::fd::{IntoRawFd, OwnedFd};

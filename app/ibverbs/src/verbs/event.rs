@@ -1,6 +1,8 @@
 //! Asynchronous events: from the device to the context they belong to.
 
-use omniverb_abi::{ibv_async_event, ibv_async_event_element, ibv_context, ibv_cq, ibv_qp, ibv_srq};
+use omniverb_abi::{
+    ibv_async_event, ibv_async_event_element, ibv_context, ibv_cq, ibv_qp, ibv_srq,
+};
 use omniverb_device::AsyncEvent;
 
 use super::context::ContextShell;

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use omniverb_abi::{
     IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-    ibv_context, ibv_global_route, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    ibv_context, ibv_global_route, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex,
 };
 use omniverb_client::QpSpec;
 use omniverb_device::{Qp, limits, qp_type};
@@ -116,8 +117,7 @@ unsafe fn create(
             return null(libc::EINVAL);
         }
         let context = (*pd).context;
-        let srq =
-            (!asked.srq.is_null()).then(|| SrqShell::of(asked.srq).inner.clone());
+        let srq = (!asked.srq.is_null()).then(|| SrqShell::of(asked.srq).inner.clone());
         let made = ContextShell::of(context).client.create_qp(QpSpec {
             kind: asked.qp_type,
             pd: PdShell::of(pd).number,

@@ -2,9 +2,7 @@
 
 use core::ffi::c_int;
 
-use omniverb_abi::{
-    ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp, ibv_qp_attr, ibv_qp_init_attr,
-};
+use omniverb_abi::{ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
 use omniverb_client::Connection;
 use omniverb_device::attributes::State;
 use omniverb_device::{QpAttributes, QpMask, access, limits};
@@ -168,8 +166,7 @@ impl QpShell {
 
     fn address(&self) -> ibv_ah_attr {
         let kept = *self.route.lock().unwrap_or_else(|e| e.into_inner());
-        let (grh, dlid, sl, is_global, port_num) =
-            kept.unwrap_or((no_route(), 0, 0, 0, 0));
+        let (grh, dlid, sl, is_global, port_num) = kept.unwrap_or((no_route(), 0, 0, 0, 0));
         ibv_ah_attr { grh, dlid, sl, is_global, port_num, ..ibv_ah_attr::default() }
     }
 }

@@ -122,9 +122,8 @@ pub unsafe extern "C" fn ov_ibv_modify_srq(
         return libc::EOPNOTSUPP;
     }
     // SAFETY: the caller's promise.
-    let set = unsafe {
-        mask & SRQ_LIMIT == 0 || SrqShell::of(srq).inner.set_limit((*attr).srq_limit)
-    };
+    let set =
+        unsafe { mask & SRQ_LIMIT == 0 || SrqShell::of(srq).inner.set_limit((*attr).srq_limit) };
     if set { 0 } else { libc::EINVAL }
 }
 
