@@ -28,5 +28,9 @@ pub const UNRELIABLE_WAIT: u64 = 100_000_000;
 pub const ATTACH_WAIT: u64 = 1_000_000_000;
 /// Grants a QP remembers.
 pub const GRANTS_MAX: usize = 64;
+/// Bytes of the longest datagram: the path MTU.
+pub const DATAGRAM_MAX: u64 = 4096;
+/// Datagrams a QP holds back while their links are made; later ones wait in the send queue.
+pub const HELD_MAX: usize = 256;
 /// Links of one UD QP.
 pub const DATAGRAM_LINKS_MAX: usize = 4096;

@@ -10,7 +10,7 @@ use crate::limits;
 use crate::meter::Meter;
 use crate::queue::{Receive, ReceiveQueue};
 use crate::region::RegionCache;
-use crate::requester::{SendEntry, Wait};
+use crate::requester::{Held, SendEntry, Wait};
 use crate::responder::Incoming;
 use crate::shared::{AsyncEvent, Shared, lock, try_lock};
 use crate::srq::Srq;
@@ -85,7 +85,8 @@ pub(crate) struct Inner {
     pub(crate) links: Vec<LinkEnd>,
     pub(crate) by_destination: HashMap<Destination, usize>,
     pub(crate) unreachable: Vec<(Destination, u64)>,
-    pub(crate) asked: Vec<Destination>,
+    /// Datagrams to destinations whose link is being made.
+    pub(crate) held: Held,
     pub(crate) sends: VecDeque<SendEntry>,
     /// Entries at the front of `sends` that are on their way.
     pub(crate) started: usize,
@@ -181,7 +182,7 @@ impl Qp {
                 links: Vec::new(),
                 by_destination: HashMap::new(),
                 unreachable: Vec::new(),
-                asked: Vec::new(),
+                held: Held::default(),
                 sends: VecDeque::new(),
                 started: 0,
                 posted: 0,
@@ -398,8 +399,8 @@ impl Qp {
         };
         let index = inner.place_link(link);
         let to = Destination { dgid: peer.dgid, sgid: peer.sgid, qpn: peer.qpn };
-        inner.asked.retain(|asked| *asked != to);
         inner.by_destination.entry(to).or_insert(index);
+        inner.send_held(&to, index);
         inner.wait = None;
         inner.pump_all(self);
         Some(index)
@@ -409,7 +410,7 @@ impl Qp {
     pub fn unreachable(&self, destination: Destination) {
         let mut guard = lock(&self.inner);
         let until = self.shared.host.now() + 1_000_000_000;
-        guard.asked.retain(|asked| *asked != destination);
+        guard.held.drop_all(&destination);
         guard.unreachable.retain(|(other, _)| *other != destination);
         guard.unreachable.push((destination, until));
         guard.pump_all(self);
@@ -642,7 +643,7 @@ impl Inner {
         self.wait = None;
         self.receives.clear();
         self.floor = u32::MAX;
-        self.asked.clear();
+        self.held.clear();
         self.unreachable.clear();
         self.established = false;
         qp.send_cq.purge(qp.number);

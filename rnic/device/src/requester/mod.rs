@@ -10,12 +10,14 @@
 //! * UC, UD: when it is in the ring.
 //! * everything else: when the peer consumed it, or answered.
 
+mod datagram;
 mod express;
 mod mapped;
 mod response;
 mod transmit;
 mod waiting;
 
+pub(crate) use datagram::Held;
 pub(crate) use waiting::Wait;
 
 use crate::attributes::State;

@@ -1,7 +1,7 @@
 //! Puts requests into the ring.
 
 use super::{Finish, Order, Step, Why};
-use crate::constants::{opcode, qp_type, send_flags, status};
+use crate::constants::{opcode, qp_type, send_flags};
 use crate::gather::pieces;
 use crate::limits::{CHUNK, SGE_MAX};
 use crate::qp::{Inner, LinkEnd, Qp};
@@ -121,59 +121,6 @@ impl Inner {
         self.meter.mediated();
         Ok(Step::Started(Finish::Response))
     }
-
-    /// A datagram: to whom a link leads, if it fits, unless the Q_Key says to use our own.
-    fn transmit_datagram(&mut self, qp: &Qp, order: &mut Order, parts: &[UserMemory]) -> Step {
-        let Some(destination) = order.destination else {
-            return Step::Fail(status::LOC_QP_OP_ERR);
-        };
-        if order.length > 4096 {
-            return Step::Fail(status::LOC_LEN_ERR);
-        }
-        let Some(&index) = self.by_destination.get(&destination) else {
-            return self.seek(qp, destination);
-        };
-        let link = &mut self.links[index];
-        if !link.endpoint.peer_is_open() {
-            link.endpoint.set_blocked(true); // so that it tells us when it opens
-            return Step::Wait(Why::Link);
-        }
-        // Bit 31: a privileged Q_Key, taken from the QP (specification 10.2.5).
-        let qkey = if order.rkey >> 31 != 0 { self.attributes.qkey } else { order.rkey };
-        let flags = ending(order, true);
-        let request = Request::Datagram { flags, immediate: order.immediate, qkey };
-        match link.endpoint.send_request(&request, order.length as usize, parts) {
-            Ok(true) => {
-                link.lossy = false;
-                link.endpoint.set_blocked(false);
-                Step::Started(Finish::Done)
-            }
-            Ok(false) if link.lossy => Step::Started(Finish::Done),
-            Ok(false) => {
-                link.endpoint.set_blocked(true);
-                Step::Wait(Why::Room)
-            }
-            Err(Broken) => {
-                self.forget_datagram_peer(destination.qpn);
-                Step::Started(Finish::Done)
-            }
-        }
-    }
-
-    /// No link to that destination yet: ask for one, unless it is known to lead nowhere.
-    #[cold]
-    fn seek(&mut self, qp: &Qp, destination: crate::work::Destination) -> Step {
-        let now = qp.shared.host.now();
-        self.unreachable.retain(|(_, until)| *until > now);
-        if self.unreachable.iter().any(|(other, _)| *other == destination) {
-            return Step::Started(Finish::Done); // lost, as on any network
-        }
-        if !self.asked.contains(&destination) {
-            self.asked.push(destination);
-            qp.shared.host.request_datagram_link(qp.number, destination);
-        }
-        Step::Wait(Why::Link)
-    }
 }
 
 /// SEND.
@@ -218,7 +165,7 @@ fn send(
 
 /// Flags of a record that ends its message, or does not.
 #[inline(always)]
-fn ending(order: &Order, last: bool) -> u32 {
+pub(super) fn ending(order: &Order, last: bool) -> u32 {
     if !last {
         return 0;
     }

@@ -81,7 +81,9 @@ impl Inner {
                     link.lossy = true;
                 }
                 // Nobody answered; whoever comes next asks again.
-                self.asked.retain(|asked| Some(*asked) != destination);
+                if let Some(destination) = destination.filter(|_| wait.why == Why::Link) {
+                    self.held.drop_all(&destination);
+                }
                 Some(Verdict::Drop)
             }
         }

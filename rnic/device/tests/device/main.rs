@@ -5,9 +5,11 @@ mod memory;
 mod pair;
 mod work;
 
+mod bell;
 mod completion;
 mod datagram;
 mod life;
+mod mapped;
 mod messages;
 mod refusals;
 mod retries;

@@ -1,0 +1,130 @@
+//! UD: datagrams, each to a destination of its own.
+//!
+//! The link to a new destination is made by the daemon, in the background. Meanwhile datagrams to
+//! it are held back in copies, as a network stack holds packets back while it resolves an address,
+//! so that they complete at once and others are not held up.
+
+use super::transmit::ending;
+use super::{Finish, Order, Step, Why};
+use crate::constants::status;
+use crate::limits::{DATAGRAM_MAX, HELD_MAX};
+use crate::qp::{Inner, Qp};
+use crate::work::Destination;
+use omniverb_link::{Broken, Request};
+use omniverb_ring::UserMemory;
+use std::collections::HashMap;
+
+/// Datagrams held back, by destination. A destination that is here has been asked for.
+#[derive(Default)]
+pub(crate) struct Held {
+    by_destination: HashMap<Destination, Vec<(Request, Box<[u8]>)>>,
+    count: usize,
+}
+
+impl Held {
+    fn take(&mut self, destination: &Destination) -> Vec<(Request, Box<[u8]>)> {
+        let list = self.by_destination.remove(destination).unwrap_or_default();
+        self.count -= list.len();
+        list
+    }
+
+    /// These are lost: there is no way to that destination.
+    pub(crate) fn drop_all(&mut self, destination: &Destination) {
+        self.take(destination);
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Held::default();
+    }
+}
+
+impl Inner {
+    pub(super) fn transmit_datagram(
+        &mut self,
+        qp: &Qp,
+        order: &mut Order,
+        parts: &[UserMemory],
+    ) -> Step {
+        let Some(destination) = order.destination else {
+            return Step::Fail(status::LOC_QP_OP_ERR);
+        };
+        if order.length > DATAGRAM_MAX {
+            return Step::Fail(status::LOC_LEN_ERR);
+        }
+        // Bit 31: a privileged Q_Key, taken from the QP (specification 10.2.5).
+        let qkey = if order.rkey >> 31 != 0 { self.attributes.qkey } else { order.rkey };
+        let flags = ending(order, true);
+        let request = Request::Datagram { flags, immediate: order.immediate, qkey };
+        let Some(&index) = self.by_destination.get(&destination) else {
+            return self.hold(qp, destination, request, order.length, parts);
+        };
+        let link = &mut self.links[index];
+        if link.endpoint.peer_has_closed() {
+            return Step::Started(Finish::Done); // lost, as on any network
+        }
+        // A peer that has not attached yet finds the datagram when it does.
+        match link.endpoint.send_request(&request, order.length as usize, parts) {
+            Ok(true) => {
+                link.lossy = false;
+                link.endpoint.set_blocked(false);
+                Step::Started(Finish::Done)
+            }
+            Ok(false) if link.lossy => Step::Started(Finish::Done),
+            Ok(false) => {
+                link.endpoint.set_blocked(true);
+                Step::Wait(Why::Room)
+            }
+            Err(Broken) => {
+                self.forget_datagram_peer(destination.qpn);
+                Step::Started(Finish::Done)
+            }
+        }
+    }
+
+    /// No link to that destination yet: asks for one, unless it is known to lead nowhere.
+    #[cold]
+    fn hold(
+        &mut self,
+        qp: &Qp,
+        destination: Destination,
+        request: Request,
+        length: u64,
+        parts: &[UserMemory],
+    ) -> Step {
+        let now = qp.shared.host.now();
+        self.unreachable.retain(|(_, until)| *until > now);
+        if self.unreachable.iter().any(|(other, _)| *other == destination) {
+            return Step::Started(Finish::Done);
+        }
+        let known = self.held.by_destination.contains_key(&destination);
+        let list = self.held.by_destination.entry(destination).or_default();
+        if !known {
+            qp.shared.host.request_datagram_link(qp.number, destination);
+        }
+        if self.held.count >= HELD_MAX {
+            return Step::Wait(Why::Link);
+        }
+        let mut bytes = vec![0; length as usize];
+        let mut at = 0;
+        for part in parts {
+            part.read(&mut bytes[at..at + part.len()]);
+            at += part.len();
+        }
+        list.push((request, bytes.into()));
+        self.held.count += 1;
+        Step::Started(Finish::Done)
+    }
+
+    /// The link is there: sends what was held back, oldest first; what does not fit is lost.
+    pub(crate) fn send_held(&mut self, destination: &Destination, index: usize) {
+        for (request, bytes) in self.held.take(destination) {
+            let endpoint = &mut self.links[index].endpoint;
+            let sent = UserMemory::lend(&bytes, |memory| {
+                endpoint.send_request(&request, bytes.len(), [&memory])
+            });
+            if sent != Ok(true) {
+                break;
+            }
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Who is told of news and how: watched links, ready bits, kicks, and notifications that got lost.
+
+use crate::memory::Buffer;
+use crate::pair::{Options, Pair, outcomes, poll, post, receive};
+use crate::work::{Work, remote, whole};
+use omniverb_device::{Wc, qp_type, status};
+use std::sync::atomic::Ordering;
+
+fn kicks(pair: &Pair, side: usize) -> usize {
+    pair.sides[side].ringer.kicks.swap(0, Ordering::Relaxed)
+}
+
+/// Takes the ready bits of a side as if the peer had not seen that it must set them.
+fn lose_bits(pair: &Pair, side: usize) {
+    pair.sides[side].bell.page.take_ready(|_| {});
+}
+
+#[test]
+fn a_sleeper_is_kicked_once() {
+    let pair = Pair::new();
+    let qps = pair.connected(&Options::new(qp_type::RC));
+    (0..4).for_each(|id| receive(&qps[1], id, &[]));
+    pair.settle();
+    kicks(&pair, 1);
+    post(&qps[0], &Work::send(0));
+    assert_eq!(kicks(&pair, 1), 0, "nobody sleeps");
+    pair.sides[1].bell.page.want_kick();
+    post(&qps[0], &Work::send(1));
+    post(&qps[0], &Work::send(2));
+    assert_eq!(kicks(&pair, 1), 1);
+    pair.settle();
+    assert_eq!(poll(&qps[1].recv_cq).len(), 3);
+}
+
+#[test]
+fn a_waiting_sender_is_kicked_when_there_is_a_receive() {
+    let pair = Pair::new();
+    let qps = pair.connected(&Options::new(qp_type::RC));
+    post(&qps[0], &Work::send(0));
+    pair.settle();
+    pair.sides[0].bell.page.want_kick();
+    kicks(&pair, 0);
+    receive(&qps[1], 0, &[]);
+    assert_eq!(kicks(&pair, 0), 1);
+}
+
+/// A watched link rings no bell; one that is not watched any more does.
+#[test]
+fn polling_stops_the_bell() {
+    let pair = Pair::new();
+    let qps = pair.connected(&Options::new(qp_type::RC));
+    (0..20).for_each(|id| receive(&qps[1], id, &[]));
+    let page = &pair.sides[1].bell.page;
+    let ring = || {
+        post(&qps[0], &Work::send(0));
+        page.has_ready()
+    };
+    assert!(ring());
+    assert_eq!(poll(&qps[1].recv_cq).len(), 1);
+    assert!(!ring(), "the CQ watches the link");
+    assert_eq!(poll(&qps[1].recv_cq).len(), 1);
+    // The progress thread finds that nobody polled between two of its turns.
+    pair.sides[1].shared.progress();
+    assert!(!ring());
+    pair.sides[1].shared.progress();
+    assert!(ring());
+    assert_eq!(poll(&qps[1].recv_cq).len(), 2);
+}
+
+/// The sender read that the link is watched just before it was not: no bit, but the record is
+/// found by the turn after the next.
+#[test]
+fn a_bit_lost_while_watching_ends_is_made_up_for() {
+    let pair = Pair::new();
+    let qps = pair.connected(&Options::new(qp_type::RC));
+    (0..20).for_each(|id| receive(&qps[1], id, &[]));
+    post(&qps[0], &Work::send(0));
+    assert_eq!(poll(&qps[1].recv_cq).len(), 1);
+    let side = &pair.sides[1];
+    side.shared.progress();
+    side.shared.progress();
+    post(&qps[0], &Work::send(0));
+    lose_bits(&pair, 1);
+    assert!(side.shared.progress().busy, "it looks again");
+    let mut out = [Wc::default(); 4];
+    assert_eq!(qps[1].recv_cq.poll(&mut out), 1);
+}
+
+/// A READ's answer waits for room. The requester makes room, but did not see yet that somebody
+/// waits for it.
+#[test]
+fn an_answer_that_waits_for_room_is_looked_after() {
+    let pair = Pair::new();
+    let qps = pair.connected(&Options::new(qp_type::RC));
+    let (here, there) = (Buffer::new(90 << 10), Buffer::pattern(90 << 10, 1));
+    let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
+    post(&qps[0], &Work::read(1, remote(&target, 0)).sge(whole(&local)));
+    qps[1].pump();
+    qps[0].pump();
+    lose_bits(&pair, 1);
+    while pair.sides[1].shared.progress().busy {}
+    qps[0].pump();
+    assert_eq!(outcomes(&qps[0].send_cq), [(1, status::SUCCESS)]);
+    assert!(here.all() == there.all());
+}
+
+/// Many more QPs on one CQ than it watches: all are served.
+#[test]
+fn a_hundred_links_on_one_queue() {
+    let pair = Pair::new();
+    let cq = omniverb_device::Cq::new(&pair.sides[1].shared, 1 << 16, None);
+    let options = Options::new(qp_type::RC).with(|o| o.ring_bytes = (128 << 10, 16 << 10));
+    let listening = options.clone().with(|o| {
+        (o.send_cq, o.recv_cq, o.recv_max) = (Some(cq.clone()), Some(cq.clone()), 400);
+    });
+    let links: Vec<_> = (0..100).map(|_| pair.connected_with([&options, &listening])).collect();
+    for qps in &links {
+        (0..400).for_each(|id| receive(&qps[1], id, &[]));
+    }
+    for round in 0..6 {
+        let mut sent = 0;
+        for qps in links.iter().skip(round).step_by(1 + round) {
+            for id in 0..50 {
+                post(&qps[0], &Work::send(id));
+                sent += 1;
+            }
+            poll(&qps[0].send_cq);
+        }
+        // One poll may look at a few bells and links only; but it comes to all of them.
+        let mut received = 0;
+        for _ in 0..10_000 {
+            received += cq.poll(&mut [Wc::default(); 64]);
+            if received == sent {
+                break;
+            }
+        }
+        assert_eq!(received, sent);
+    }
+}
+
+/// A poller takes no more than a batch at once, and leaves nothing behind.
+#[test]
+fn polling_serves_a_full_ring_to_the_end() {
+    let pair = Pair::new();
+    let cq = omniverb_device::Cq::new(&pair.sides[1].shared, 1 << 16, None);
+    let listening = Options::new(qp_type::RC).with(|o| {
+        (o.send_cq, o.recv_cq, o.recv_max) = (Some(cq.clone()), Some(cq.clone()), 2000);
+    });
+    let links: Vec<_> =
+        (0..12).map(|_| pair.connected_with([&Options::new(qp_type::RC), &listening])).collect();
+    for qps in &links {
+        (0..1000).for_each(|id| receive(&qps[1], id, &[]));
+        for id in 0..1000 {
+            post(&qps[0], &Work::send(id));
+            poll(&qps[0].send_cq);
+        }
+    }
+    let mut received = 0;
+    for _ in 0..20_000 {
+        received += cq.poll(&mut [Wc::default(); 64]);
+    }
+    // Those it does not watch are the progress thread's.
+    pair.settle();
+    received += poll(&cq).len();
+    assert_eq!(received, 12_000);
+}

@@ -1,0 +1,333 @@
+//! One-sided operations through granted mappings. The grants here lead to a *shadow* of the
+//! region, not to the region: so one sees which way an operation went.
+
+use crate::memory::Buffer;
+use crate::pair::{Options, Pair, outcomes, poll, post, receive, to_init, to_rts, to_state};
+use crate::work::{Work, part, remote};
+use omniverb_device::attributes::State;
+use omniverb_device::grants::Grant;
+use omniverb_device::{Qp, Region, access, qp_type, send_flags, status, wc_opcode};
+use std::sync::Arc;
+
+const LENGTH: usize = 16384;
+/// The part of the region that is mapped.
+const FIRST: usize = 4096;
+const MAPPED: usize = 8192;
+
+struct Bench {
+    pair: Pair,
+    qps: [Arc<Qp>; 2],
+    here: Buffer,
+    local: Arc<Region>,
+    there: Buffer,
+    target: Arc<Region>,
+    shadow: Buffer,
+}
+
+fn bench() -> Bench {
+    bench_of(&Options::new(qp_type::RC))
+}
+
+fn bench_of(options: &Options) -> Bench {
+    let pair = Pair::new();
+    let qps = pair.connected(options);
+    let (here, there) = (Buffer::pattern(LENGTH, 1), Buffer::new(LENGTH));
+    let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
+    Bench { pair, qps, here, local, there, target, shadow: Buffer::new(MAPPED) }
+}
+
+impl Bench {
+    fn asked(&self) -> Vec<(u32, u32, u32)> {
+        std::mem::take(&mut *self.pair.sides[0].world.grants.lock().unwrap())
+    }
+
+    fn grant(&self, access: u32) -> Grant {
+        Grant {
+            rkey: self.target.rkey,
+            access,
+            address: self.target.iova,
+            length: LENGTH as u64,
+            page_start: self.target.iova + FIRST as u64,
+            window: self.shadow.window(0, MAPPED),
+        }
+    }
+
+    /// A first operation makes the QP ask; then the grant comes.
+    fn granted(self, access: u32) -> Bench {
+        let work = Work::write(0, remote(&self.target, 0)).sge(part(&self.local, 0, 1));
+        post(&self.qps[0], &work);
+        self.pair.settle();
+        assert_eq!(poll(&self.qps[0].send_cq).len(), 1);
+        let ask = (self.qps[0].number, self.qps[1].number, self.target.rkey);
+        assert_eq!(self.asked(), [ask]);
+        self.there.write(0, &[0]);
+        assert!(self.qps[0].granted(self.qps[1].number, self.grant(access)));
+        self
+    }
+
+    fn at(&self, offset: usize) -> (u64, u32) {
+        remote(&self.target, offset)
+    }
+
+    fn is_zero(&self, buffer: &Buffer) -> bool {
+        buffer.all().iter().all(|byte| *byte == 0)
+    }
+}
+
+#[test]
+fn a_grant_is_asked_for_once() {
+    let bench = bench();
+    for id in 0..5 {
+        let work = Work::write(id, bench.at(0)).sge(part(&bench.local, 0, 8));
+        post(&bench.qps[0], &work);
+    }
+    bench.pair.settle();
+    let ask = (bench.qps[0].number, bench.qps[1].number, bench.target.rkey);
+    assert_eq!(bench.asked(), [ask]);
+    assert_eq!(bench.there.read(0, 8), bench.here.read(0, 8));
+}
+
+#[test]
+fn mapped_operations_need_nobody_else() {
+    let bench = bench().granted(access::REMOTE);
+    let Bench { qps, here, local, shadow, .. } = &bench;
+    let cases: [(usize, usize); 6] =
+        [(FIRST, 1), (FIRST, MAPPED), (FIRST + MAPPED - 1, 1), (5001, 900), (5000, 8), (6000, 0)];
+    for (offset, length) in cases {
+        let work = Work::write(1, bench.at(offset));
+        let work = work.sge(part(local, 7, length / 2)).sge(part(local, 9000, length - length / 2));
+        post(&qps[0], &work);
+        assert_eq!(outcomes(&qps[0].send_cq), [(1, status::SUCCESS)]);
+        let expected = [here.read(7, length / 2), here.read(9000, length - length / 2)].concat();
+        assert!(shadow.read(offset - FIRST, length) == expected);
+
+        let back = Buffer::new(length);
+        let region = bench.pair.sides[0].register(&back);
+        post(&qps[0], &Work::read(2, bench.at(offset)).sge(part(&region, 0, length)));
+        assert_eq!(outcomes(&qps[0].send_cq), [(2, status::SUCCESS)]);
+        assert!(back.all() == expected);
+    }
+    shadow.write(8, &50u64.to_ne_bytes());
+    let atomics = [
+        (Work::fetch_add(3, bench.at(FIRST + 8), 5), 50, 55),
+        (Work::compare_swap(3, bench.at(FIRST + 8), 55, 7), 55, 7),
+        (Work::compare_swap(3, bench.at(FIRST + 8), 55, 8), 7, 7),
+    ];
+    for (work, found, left) in atomics {
+        post(&qps[0], &work.sge(part(local, 16, 8)));
+        assert_eq!(outcomes(&qps[0].send_cq), [(3, status::SUCCESS)]);
+        assert_eq!((here.number(16), shadow.number(8)), (found, left));
+    }
+    assert!(bench.is_zero(&bench.there));
+}
+
+#[test]
+fn what_leaves_the_mapped_pages_travels() {
+    let bench = bench().granted(access::REMOTE);
+    let cases =
+        [(FIRST - 1, 1), (FIRST - 1, 2), (FIRST + MAPPED, 1), (FIRST + MAPPED - 1, 2), (0, LENGTH)];
+    for (offset, length) in cases {
+        let work = Work::write(1, bench.at(offset)).sge(part(&bench.local, 0, length));
+        post(&bench.qps[0], &work);
+        assert!(poll(&bench.qps[0].send_cq).is_empty());
+        bench.pair.settle();
+        assert_eq!(outcomes(&bench.qps[0].send_cq), [(1, status::SUCCESS)]);
+        assert!(bench.there.read(offset, length) == bench.here.read(0, length));
+        assert!(bench.is_zero(&bench.shadow));
+    }
+    // Behind the region: refused, as ever.
+    let work = Work::write(1, bench.at(LENGTH - 1)).sge(part(&bench.local, 0, 2));
+    post(&bench.qps[0], &work);
+    bench.pair.settle();
+    assert_eq!(outcomes(&bench.qps[0].send_cq), [(1, status::REM_ACCESS_ERR)]);
+}
+
+#[test]
+fn addresses_that_wrap_are_not_mapped() {
+    for address in [0, u64::MAX, u64::MAX - 8] {
+        let bench = bench().granted(access::REMOTE);
+        let at = (address, bench.target.rkey);
+        post(&bench.qps[0], &Work::write(1, at).sge(part(&bench.local, 0, 100)));
+        bench.pair.settle();
+        assert_eq!(outcomes(&bench.qps[0].send_cq), [(1, status::REM_ACCESS_ERR)]);
+        assert!(bench.is_zero(&bench.shadow));
+    }
+}
+
+#[test]
+fn a_grant_is_only_for_what_it_allows() {
+    let one = |right: u32| bench().granted(right);
+    let mapped = |bench: &Bench, work: Work| {
+        post(&bench.qps[0], &work.sge(part(&bench.local, 0, 8)));
+        let done = poll(&bench.qps[0].send_cq).len() == 1;
+        bench.pair.settle();
+        poll(&bench.qps[0].send_cq);
+        done
+    };
+    for right in [access::REMOTE_READ, access::REMOTE_WRITE, access::REMOTE_ATOMIC] {
+        let write = |bench: &Bench| mapped(bench, Work::write(1, bench.at(FIRST)));
+        let read = |bench: &Bench| mapped(bench, Work::read(1, bench.at(FIRST)));
+        let add = |bench: &Bench| mapped(bench, Work::fetch_add(1, bench.at(FIRST), 1));
+        assert_eq!(write(&one(right)), right == access::REMOTE_WRITE);
+        assert_eq!(read(&one(right)), right == access::REMOTE_READ);
+        assert_eq!(add(&one(right)), right == access::REMOTE_ATOMIC);
+    }
+}
+
+#[test]
+fn grants_nobody_asked_for_are_ignored() {
+    let bench = bench();
+    let peer = bench.qps[1].number;
+    assert!(!bench.qps[0].granted(peer, bench.grant(access::REMOTE)));
+    let bench = bench.granted(access::REMOTE);
+    assert!(!bench.qps[0].granted(peer + 1, bench.grant(access::REMOTE)));
+    let other = Grant { rkey: 1, ..bench.grant(access::REMOTE) };
+    assert!(!bench.qps[0].granted(peer, other));
+    assert!(!bench.qps[1].granted(bench.qps[0].number, bench.grant(access::REMOTE)));
+}
+
+#[test]
+fn revoked_grants_are_not_used_any_more() {
+    let bench = bench().granted(access::REMOTE);
+    bench.qps[1].revoke_grants();
+    // The same grant, granted before and arriving late, is void.
+    assert!(!bench.qps[0].granted(bench.qps[1].number, bench.grant(access::REMOTE)));
+    let work = Work::write(1, bench.at(FIRST)).sge(part(&bench.local, 0, 8));
+    post(&bench.qps[0], &work);
+    assert!(poll(&bench.qps[0].send_cq).is_empty());
+    bench.pair.settle();
+    assert_eq!(outcomes(&bench.qps[0].send_cq), [(1, status::SUCCESS)]);
+    assert!(bench.is_zero(&bench.shadow));
+    assert_eq!(bench.there.read(FIRST, 8), bench.here.read(0, 8));
+    // It asks anew, and a new grant counts.
+    assert_eq!(bench.asked().len(), 1);
+    assert!(bench.qps[0].granted(bench.qps[1].number, bench.grant(access::REMOTE)));
+    post(&bench.qps[0], &work);
+    assert_eq!(outcomes(&bench.qps[0].send_cq), [(1, status::SUCCESS)]);
+    assert_eq!(bench.shadow.read(0, 8), bench.here.read(0, 8));
+}
+
+#[test]
+fn a_new_link_knows_no_old_grants() {
+    let options = Options::new(qp_type::RC);
+    let bench = bench().granted(access::REMOTE);
+    for qp in &bench.qps {
+        to_state(qp, State::Reset);
+        to_init(qp, &options);
+    }
+    bench.pair.join(&bench.qps, options.ring_bytes);
+    bench.qps.iter().for_each(|qp| to_rts(qp, &options));
+    post(&bench.qps[0], &Work::write(1, bench.at(FIRST)).sge(part(&bench.local, 0, 8)));
+    bench.pair.settle();
+    assert!(bench.is_zero(&bench.shadow));
+}
+
+/// What was sent before has its effect before.
+#[test]
+fn mapped_operations_do_not_overtake() {
+    let bench = bench().granted(access::REMOTE);
+    receive(&bench.qps[1], 9, &[]);
+    // In the ring: a WRITE beside the mapped pages, and a SEND.
+    post(&bench.qps[0], &Work::write(1, bench.at(0)).sge(part(&bench.local, 0, 8)));
+    post(&bench.qps[0], &Work::send(2).flags(0));
+    // These could go through the mapping, but would overtake.
+    post(&bench.qps[0], &Work::write(3, bench.at(FIRST)).sge(part(&bench.local, 0, 8)));
+    post(&bench.qps[0], &Work::fetch_add(4, bench.at(FIRST + 8), 1).sge(part(&bench.local, 64, 8)));
+    post(&bench.qps[0], &Work::read(5, bench.at(FIRST)).sge(part(&bench.local, 80, 8)));
+    assert!(bench.is_zero(&bench.shadow));
+    bench.pair.settle();
+    let sent = outcomes(&bench.qps[0].send_cq);
+    assert_eq!(sent, [1, 3, 4, 5].map(|id| (id, status::SUCCESS)));
+    // Now nothing is under way any more.
+    post(&bench.qps[0], &Work::write(6, bench.at(FIRST)).sge(part(&bench.local, 0, 8)));
+    assert_eq!(outcomes(&bench.qps[0].send_cq), [(6, status::SUCCESS)]);
+}
+
+/// A mediated READ whose answer is still coming keeps what it read, whatever a later mapped WRITE
+/// does; with a fence the WRITE waits for it.
+#[test]
+fn a_fence_waits_for_the_answer() {
+    let bench = bench().granted(access::REMOTE);
+    let read = Work::read(1, bench.at(0)).sge(part(&bench.local, 0, 8));
+    let write = Work::write(2, bench.at(FIRST)).sge(part(&bench.local, 0, 8));
+    post(&bench.qps[0], &read);
+    bench.qps[1].pump();
+    // The READ was consumed, its answer waits in the ring.
+    bench.there.write(0, &[7; 8]);
+    let fenced = write.clone().and(send_flags::FENCE);
+    post(&bench.qps[0], &fenced);
+    assert!(bench.is_zero(&bench.shadow) && bench.here.read(0, 8) != [0; 8]);
+    bench.qps[0].pump();
+    assert_eq!(outcomes(&bench.qps[0].send_cq), [(1, status::SUCCESS), (2, status::SUCCESS)]);
+    assert_eq!((bench.here.read(0, 8), bench.shadow.read(0, 8)), (vec![0; 8], vec![0; 8]));
+}
+
+#[test]
+fn immediate_data_follows_what_is_placed() {
+    for kind in [qp_type::RC, qp_type::UC] {
+        let bench = bench_of(&Options::new(kind)).granted(access::REMOTE);
+        let work = Work::write(1, bench.at(FIRST)).sge(part(&bench.local, 0, 100)).immediate(6);
+        if kind == qp_type::RC {
+            // Without a receive, nothing is placed.
+            post(&bench.qps[0], &work);
+            assert!(bench.is_zero(&bench.shadow));
+            receive(&bench.qps[1], 2, &[]);
+        } else {
+            receive(&bench.qps[1], 2, &[]);
+            post(&bench.qps[0], &work);
+        }
+        bench.pair.settle();
+        assert_eq!(outcomes(&bench.qps[0].send_cq), [(1, status::SUCCESS)]);
+        let received = poll(&bench.qps[1].recv_cq);
+        assert_eq!(
+            (received[0].opcode, received[0].byte_len),
+            (wc_opcode::RECV_RDMA_WITH_IMM, 100)
+        );
+        assert_eq!((received[0].wr_id, received[0].immediate), (2, 6));
+        assert_eq!(bench.shadow.read(0, 100), bench.here.read(0, 100));
+        assert!(bench.is_zero(&bench.there));
+    }
+}
+
+/// UC waits for nobody: not for a peer that closed before it took the immediate data, either.
+#[test]
+fn uc_does_not_wait_for_the_immediate_to_be_taken() {
+    let bench = bench_of(&Options::new(qp_type::UC)).granted(access::REMOTE);
+    receive(&bench.qps[1], 2, &[]);
+    bench.pair.settle();
+    let work = Work::write(1, bench.at(FIRST)).sge(part(&bench.local, 0, 100)).immediate(6);
+    post(&bench.qps[0], &work);
+    to_state(&bench.qps[1], State::Reset);
+    bench.pair.wait(1_000_000_000);
+    bench.pair.wait(1_000_000_000);
+    assert_eq!(outcomes(&bench.qps[0].send_cq), [(1, status::SUCCESS)]);
+}
+
+#[test]
+fn misaligned_mapped_atomics_are_refused_by_the_responder() {
+    let bench = bench().granted(access::REMOTE);
+    post(&bench.qps[0], &Work::fetch_add(1, bench.at(FIRST + 4), 1).sge(part(&bench.local, 0, 8)));
+    bench.pair.settle();
+    assert_eq!(outcomes(&bench.qps[0].send_cq), [(1, status::REM_INV_REQ_ERR)]);
+    assert!(bench.is_zero(&bench.shadow));
+}
+
+#[test]
+fn no_more_than_max_rd_atomic_are_under_way() {
+    let options = Options::new(qp_type::RC).with(|o| o.attributes.max_rd_atomic = 2);
+    let bench = bench_of(&options);
+    for id in 0..6 {
+        bench.there.write(id * 8, &(id as u64 + 100).to_ne_bytes());
+        let work = Work::read(id as u64, bench.at(id * 8));
+        post(&bench.qps[0], &work.sge(part(&bench.local, id * 8, 8)));
+    }
+    // The responder serves what is there; each turn of the requester brings two more.
+    for round in 1..=3 {
+        bench.qps[1].pump();
+        bench.qps[0].pump();
+        assert_eq!(poll(&bench.qps[0].send_cq).len(), 2, "round {round}");
+    }
+    for id in 0..6 {
+        assert_eq!(bench.here.number(id * 8), id as u64 + 100);
+    }
+}
