@@ -91,7 +91,7 @@ class Duet:
         return f"--- server ---\n{self.text(0)}\n--- client ---\n{self.text(1)}"
 
 
-def run(pair, *argv, limit=40.0):
+def run(pair, *argv, limit=55.0):
     """Runs a program on both sides and returns what they printed."""
     return Duet(pair, argv).finish(limit)
 
