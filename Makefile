@@ -6,7 +6,7 @@ PYTHON := /usr/bin/python3
 
 # Debian packages, by the target that needs them.
 BUILD_PACKAGES := gcc libc6-dev libibverbs-dev
-RUN_PACKAGES := python3 ibverbs-utils perftest crun iproute2 nftables util-linux qperf strace ucx-utils
+RUN_PACKAGES := python3 python3-pyverbs ibverbs-utils perftest crun iproute2 nftables util-linux qperf strace ucx-utils
 
 .PHONY: help deps build test demo bench clean
 

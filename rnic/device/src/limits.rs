@@ -30,6 +30,8 @@ pub const ATTACH_WAIT: u64 = 1_000_000_000;
 pub const GRANTS_MAX: usize = 64;
 /// Bytes of the longest datagram: the path MTU.
 pub const DATAGRAM_MAX: u64 = 4096;
+/// How long the daemon may take to make a datagram link, in nanoseconds.
+pub const ANSWER_WAIT: u64 = 2_000_000_000;
 /// Datagrams a QP holds back while their links are made; later ones wait in the send queue.
 pub const HELD_MAX: usize = 256;
 /// Links of one UD QP.

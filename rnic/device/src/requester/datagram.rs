@@ -7,7 +7,7 @@
 use super::transmit::ending;
 use super::{Finish, Order, Step, Why};
 use crate::constants::status;
-use crate::limits::{DATAGRAM_MAX, HELD_MAX};
+use crate::limits::{ANSWER_WAIT, DATAGRAM_MAX, HELD_MAX};
 use crate::qp::{Inner, Qp};
 use crate::work::Destination;
 use omniverb_link::{Broken, Request};
@@ -17,13 +17,20 @@ use std::collections::HashMap;
 /// Datagrams held back, by destination. A destination that is here has been asked for.
 #[derive(Default)]
 pub(crate) struct Held {
-    by_destination: HashMap<Destination, Vec<(Request, Box<[u8]>)>>,
+    by_destination: HashMap<Destination, Line>,
     count: usize,
+}
+
+/// What waits for one link.
+#[derive(Default)]
+struct Line {
+    asked_at: u64,
+    list: Vec<(Request, Box<[u8]>)>,
 }
 
 impl Held {
     fn take(&mut self, destination: &Destination) -> Vec<(Request, Box<[u8]>)> {
-        let list = self.by_destination.remove(destination).unwrap_or_default();
+        let list = self.by_destination.remove(destination).unwrap_or_default().list;
         self.count -= list.len();
         list
     }
@@ -96,10 +103,13 @@ impl Inner {
         if self.unreachable.iter().any(|(other, _)| *other == destination) {
             return Step::Started(Finish::Done);
         }
-        let known = self.held.by_destination.contains_key(&destination);
-        let list = self.held.by_destination.entry(destination).or_default();
-        if !known {
+        let asked = self.held.by_destination.get(&destination).map(|line| line.asked_at);
+        if asked.is_none_or(|at| now.saturating_sub(at) >= ANSWER_WAIT) {
+            // Not asked yet, or nobody answered: what was held back until now is lost.
+            self.held.drop_all(&destination);
             qp.shared.host.request_datagram_link(qp.number, destination);
+            let line = Line { asked_at: now, list: Vec::new() };
+            self.held.by_destination.insert(destination, line);
         }
         if self.held.count >= HELD_MAX {
             return Step::Wait(Why::Link);
@@ -110,8 +120,10 @@ impl Inner {
             part.read(&mut bytes[at..at + part.len()]);
             at += part.len();
         }
-        list.push((request, bytes.into()));
-        self.held.count += 1;
+        if let Some(line) = self.held.by_destination.get_mut(&destination) {
+            line.list.push((request, bytes.into()));
+            self.held.count += 1;
+        }
         Step::Started(Finish::Done)
     }
 

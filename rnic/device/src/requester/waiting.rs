@@ -2,7 +2,7 @@
 
 use super::{Finish, Verdict, Why};
 use crate::constants::{qp_type, status};
-use crate::limits::{ATTACH_WAIT, UNRELIABLE_WAIT};
+use crate::limits::{ANSWER_WAIT, ATTACH_WAIT, UNRELIABLE_WAIT};
 use crate::qp::{Inner, Qp};
 use crate::responder::Incoming;
 use omniverb_link::Broken;
@@ -45,7 +45,7 @@ impl Inner {
             Why::Room if reliable => None,
             Why::Order => None,
             Why::Room | Why::Peer => Some(now + UNRELIABLE_WAIT),
-            Why::Link => Some(now + 20 * UNRELIABLE_WAIT),
+            Why::Link => Some(now + ANSWER_WAIT),
         };
         self.wait = Some(Wait { why, position, deadline, retries });
         None

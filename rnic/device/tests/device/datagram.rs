@@ -37,7 +37,7 @@ fn asked(pair: &Pair) -> Vec<(u32, Destination)> {
 }
 
 #[test]
-fn the_first_message_asks_for_a_link_and_waits() {
+fn the_first_message_asks_for_a_link_and_is_held_back() {
     let pair = Pair::new();
     let qps = unlinked(&pair);
     let (from, there) = (Buffer::pattern(4096, 1), Buffer::new(4200));
@@ -49,10 +49,10 @@ fn the_first_message_asks_for_a_link_and_waits() {
     }
     pair.settle();
     assert_eq!(asked(&pair), [(qps[0].number, to(&qps[1]))]);
-    assert!(poll(&qps[0].send_cq).is_empty());
+    // Held back in a copy, so the application has its buffers back.
+    assert_eq!(outcomes(&qps[0].send_cq), [(0, 0), (1, 0), (2, 0)]);
     pair.join(&qps, Options::new(qp_type::UD).ring_bytes);
     pair.settle();
-    assert_eq!(outcomes(&qps[0].send_cq), [(0, 0), (1, 0), (2, 0)]);
     let received = poll(&qps[1].recv_cq);
     assert_eq!(received.len(), 3);
     for (id, wc) in received.iter().enumerate() {
@@ -92,7 +92,7 @@ fn nobody_there() {
     pair.wait(1_000_000_001);
     post(&qps[0], &Work::send(3).to(nobody, QKEY));
     pair.settle();
-    assert!(poll(&qps[0].send_cq).is_empty());
+    assert_eq!(outcomes(&qps[0].send_cq), [(3, status::SUCCESS)]);
     assert_eq!(asked(&pair).len(), 1);
 }
 
@@ -213,7 +213,7 @@ fn a_peer_that_died_is_forgotten() {
     post(&sender, &Work::send(1).to(to(&second), QKEY));
     post(&sender, &Work::send(2).to(to(&first), QKEY));
     pair.settle();
-    assert_eq!(outcomes(&sender.send_cq), [(1, status::SUCCESS)]);
+    assert_eq!(outcomes(&sender.send_cq), [(1, status::SUCCESS), (2, status::SUCCESS)]);
     assert_eq!(outcomes(&second.recv_cq), [(2, status::SUCCESS)]);
     assert!(poll(&first.recv_cq).is_empty());
     assert_eq!(asked(&pair), [(sender.number, to(&first))]);

@@ -5,9 +5,11 @@ mod memory;
 mod pair;
 mod work;
 
+mod attack;
 mod bell;
 mod completion;
 mod datagram;
+mod hostile;
 mod life;
 mod mapped;
 mod messages;

@@ -1,0 +1,407 @@
+//! A device whose peer does whatever some bytes say: used with random bytes here, and by the
+//! fuzzer (`fuzz/`).
+
+use crate::memory::Buffer;
+use crate::pair::{
+    Joint, Options, PD, Pair, QKEY, gid, poll, post, receive, to_init, to_rts, to_state,
+};
+use crate::work::{Work, part, remote, whole};
+use omniverb_device::attributes::State;
+use omniverb_device::grants::Grant;
+use omniverb_device::work::Destination;
+use omniverb_device::{Peer, Qp, Region, Sge, Srq, access, qp_type, status};
+use omniverb_link::{Endpoint, Nak, Request, Response};
+use omniverb_ring::sync::Ordering;
+use omniverb_ring::{UserMemory, WordMemory};
+use std::sync::Arc;
+
+/// Small, so that everything wraps and fills up soon.
+const RINGS: (usize, usize) = (32 << 10, 4 << 10);
+const BYTES: usize = 8192;
+
+/// Bytes that say what happens; zeroes when they are used up.
+pub struct Script<'b> {
+    bytes: &'b [u8],
+}
+
+impl<'b> Script<'b> {
+    pub fn new(bytes: &'b [u8]) -> Script<'b> {
+        Script { bytes }
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    pub fn byte(&mut self) -> u8 {
+        match self.bytes {
+            [] => 0,
+            [first, rest @ ..] => {
+                self.bytes = rest;
+                *first
+            }
+        }
+    }
+
+    pub fn number(&mut self, below: usize) -> usize {
+        let wide = usize::from(self.byte()) << 16 | usize::from(self.byte()) << 8;
+        (wide | usize::from(self.byte())) % below.max(1)
+    }
+
+    /// Small, large, a power of two, or anything.
+    pub fn word(&mut self) -> u64 {
+        let kind = self.byte();
+        match kind % 5 {
+            0 => u64::from(self.byte()),
+            1 => self.number(1 << 17) as u64,
+            2 => 1 << (self.byte() & 63),
+            3 => u64::MAX - u64::from(self.byte()),
+            _ => (0..8).fold(0, |word, _| word << 8 | u64::from(self.byte())),
+        }
+    }
+}
+
+/// The device under attack, and what must not change.
+pub struct Victim {
+    pub pair: Pair,
+    kind: u32,
+    options: Options,
+    pub qp: Arc<Qp>,
+    pub joint: Joint,
+    attacker: Endpoint,
+    attacker_qpn: u32,
+    /// Everybody may do everything with it.
+    open: Arc<Region>,
+    read_only: Arc<Region>,
+    private: Arc<Region>,
+    foreign: Arc<Region>,
+    untouchable: Vec<(Buffer, Vec<u8>)>,
+    local: Arc<Region>,
+    local_memory: Buffer,
+    shadow: Buffer,
+    /// Two QPs of the same devices that have nothing to do with it.
+    bystanders: [Arc<Qp>; 2],
+}
+
+impl Victim {
+    pub fn new(script: &mut Script<'_>) -> Victim {
+        let pair = Pair::new();
+        let choice = script.byte();
+        let kind = [qp_type::RC, qp_type::RC, qp_type::UC, qp_type::UD][usize::from(choice & 3)];
+        let mut options = Options::new(kind).with(|o| o.ring_bytes = RINGS);
+        if choice & 4 != 0 {
+            options.srq = Srq::new(&pair.sides[0].shared, PD, 16, 4);
+        }
+        let all = access::LOCAL_WRITE | access::REMOTE;
+        let mut untouchable = Vec::new();
+        let mut register = |pd: u32, flags: u32, guarded: bool| {
+            let buffer = Buffer::pattern(BYTES, u64::from(pd + flags));
+            if guarded {
+                untouchable.push((buffer.clone(), buffer.all()));
+            }
+            (pair.sides[0].register_in(pd, &buffer, flags), buffer)
+        };
+        let (open, _) = register(PD, all, false);
+        let (read_only, _) = register(PD, access::REMOTE_READ, true);
+        let (private, _) = register(PD, 0, true);
+        let (foreign, _) = register(PD + 1, all, true);
+        let (local, local_memory) = register(PD, access::LOCAL_WRITE, false);
+        let bystanders = pair.connected(&Options::new(qp_type::RC));
+        let attacker_qpn = pair.sides[1].number();
+        let (qp, joint, attacker) = appear(&pair, &options, attacker_qpn);
+        let shadow = Buffer::new(4096);
+        Victim {
+            pair,
+            kind,
+            options,
+            qp,
+            joint,
+            attacker,
+            attacker_qpn,
+            open,
+            read_only,
+            private,
+            foreign,
+            untouchable,
+            local,
+            local_memory,
+            shadow,
+            bystanders,
+        }
+    }
+
+    /// One step, of one side or the other.
+    pub fn step(&mut self, script: &mut Script<'_>) {
+        match script.byte() % 20 {
+            0 | 1 => self.post_receive(script),
+            2 | 3 => self.post_send(script),
+            4..=6 => self.work(),
+            7..=9 => self.send_request(script),
+            10 => self.send_response(script),
+            11 => self.scribble(script, 0x2000),
+            12 => self.scribble(script, self.joint.memory.len()),
+            13 => self.scribble_bell(script),
+            14 => match script.byte() % 4 {
+                0 => self.attacker.close(),
+                _ => self.attacker.open(script.word()),
+            },
+            15 => drop(self.pair.clock.fetch_add(script.word() >> 24, Ordering::Relaxed)),
+            16 => self.take_what_came(),
+            17 => self.grant(script),
+            18 => self.deregister(script),
+            _ => self.leave(script),
+        }
+    }
+
+    /// What the attacker owns nothing of is as it was, and others are served.
+    pub fn check(&self) {
+        for (buffer, before) in &self.untouchable {
+            assert!(buffer.all() == *before, "memory changed that nobody may write");
+        }
+        self.pair.check_guards();
+        let from = Buffer::pattern(5000, 9);
+        let to = Buffer::new(5000);
+        let (source, target) =
+            (self.pair.sides[1].register(&from), self.pair.sides[0].register(&to));
+        let [own, other] = &self.bystanders;
+        receive(own, 1, &[whole(&target)]);
+        post(other, &Work::send(2).sge(whole(&source)));
+        for _ in 0..4 {
+            self.pair.sides.iter().for_each(|side| drop(side.shared.progress()));
+        }
+        assert!(to.all() == from.all(), "a bystander was not served");
+        assert_eq!(poll(&own.recv_cq).last().map(|wc| wc.status), Some(status::SUCCESS));
+        poll(&other.send_cq);
+    }
+
+    fn sge(&self, script: &mut Script<'_>) -> Sge {
+        let offset = script.number(BYTES);
+        part(&self.local, offset, script.number(BYTES - offset + 1))
+    }
+
+    fn post_receive(&mut self, script: &mut Script<'_>) {
+        let list: Vec<_> = (0..script.byte() % 4).map(|_| self.sge(script)).collect();
+        let id = script.word();
+        let _ = match &self.options.srq {
+            Some(srq) => srq.post(id, &list),
+            None => self.qp.post_recv(id, &list),
+        };
+    }
+
+    fn post_send(&mut self, script: &mut Script<'_>) {
+        let at = match script.byte() % 3 {
+            0 => (script.word(), script.word() as u32),
+            _ => (0x10_0000 + script.number(8192) as u64, 77),
+        };
+        let work = match script.byte() % 8 {
+            0 | 1 => Work::send(1),
+            2 => Work::send(1).immediate(5),
+            3 => Work::write(1, at),
+            4 => Work::write(1, at).immediate(5),
+            5 => Work::read(1, at),
+            6 => Work::fetch_add(1, at, 1),
+            _ => Work::compare_swap(1, at, 0, 1),
+        };
+        let mut work = match script.byte() % 4 {
+            0 => work.sge(part(&self.local, 8, 8)),
+            _ => work.sge(self.sge(script)).sge(self.sge(script)),
+        };
+        if self.kind == qp_type::UD {
+            work.destination =
+                Some(Destination { dgid: gid(1), sgid: gid(0), qpn: self.attacker_qpn });
+            work.rkey = QKEY;
+            work.sges.truncate(1);
+            work.sges.iter_mut().for_each(|sge| sge.length %= 4097);
+        }
+        let _ = self.qp.post_send(&work.as_send());
+    }
+
+    /// The victim's own threads; a QP that failed is made anew.
+    pub fn work(&mut self) {
+        self.pair.sides[0].shared.progress();
+        poll(&self.qp.recv_cq);
+        poll(&self.qp.send_cq);
+        if self.qp.state() == State::Err {
+            self.start_again();
+        }
+    }
+
+    fn start_again(&mut self) {
+        self.qp.destroy();
+        assert!(poll(&self.qp.recv_cq).is_empty() && poll(&self.qp.send_cq).is_empty());
+        (self.qp, self.joint, self.attacker) = appear(&self.pair, &self.options, self.attacker_qpn);
+    }
+
+    fn send_request(&mut self, script: &mut Script<'_>) {
+        let (address, rkey) = self.aim(script);
+        let flags = match script.byte() % 3 {
+            0 => 0x1000 | 0x100,
+            1 => u32::from(script.byte()) << 8,
+            _ => script.word() as u32 & 0x7ff_ff00,
+        };
+        let length = script.number(RINGS.0 / 4 - 63);
+        let total = match script.byte() % 3 {
+            0 => script.word(),
+            _ => length as u64,
+        };
+        let immediate = self.open.rkey;
+        let request = match script.byte() % 9 {
+            0 | 1 => Request::Send { flags, immediate },
+            2 | 3 => Request::WriteFirst { flags, address, rkey, immediate, total },
+            4 => Request::WriteMore { flags, immediate },
+            5 => Request::Read { address, rkey, length: total },
+            6 => Request::CompareSwap { address, rkey, compare: 0, swap: total },
+            7 => Request::FetchAdd { address, rkey, add: total },
+            _ => Request::Datagram { flags, immediate, qkey: QKEY },
+        };
+        let payload = vec![0xee; length];
+        UserMemory::lend(&payload, |payload| {
+            let _ = self.attacker.send_request(&request, length, [&payload]);
+        });
+    }
+
+    /// An address and a key that may or may not fit together.
+    fn aim(&self, script: &mut Script<'_>) -> (u64, u32) {
+        let regions = [&self.open, &self.open, &self.read_only, &self.private, &self.foreign];
+        let place = regions[script.number(5)];
+        let key = match script.byte() % 4 {
+            0 => regions[script.number(5)].rkey,
+            1 => script.word() as u32,
+            _ => place.rkey,
+        };
+        let offset = match script.byte() % 3 {
+            0 => script.word(),
+            1 => script.number(BYTES) as u64 & !7,
+            _ => script.number(2 * BYTES) as u64,
+        };
+        (place.iova.wrapping_add(offset), key)
+    }
+
+    fn send_response(&mut self, script: &mut Script<'_>) {
+        let response = match script.byte() % 4 {
+            0 => Response::ReadData { last: false },
+            1 => Response::ReadData { last: true },
+            2 => Response::AtomicResult { original: script.word() },
+            _ => Response::Nak { code: Nak::RemoteAccess },
+        };
+        let payload = vec![0xdd; script.number(RINGS.1 / 4 - 63)];
+        UserMemory::lend(&payload, |payload| {
+            let _ = self.attacker.send_response(&response, payload);
+        });
+    }
+
+    /// A word of the link, the victim's included.
+    fn scribble(&mut self, script: &mut Script<'_>, within: usize) {
+        let at = match script.byte() % 2 {
+            0 => script.number(within) & !7,
+            // The words that mean something.
+            _ => script.number(2) * 0x1000 + script.number(0x100 / 8) * 8,
+        };
+        self.joint.memory.store(at, script.word(), Ordering::Relaxed);
+    }
+
+    fn scribble_bell(&mut self, script: &mut Script<'_>) {
+        let page = &self.pair.sides[0].ringer.page;
+        match script.byte() % 3 {
+            0 => page.want_kick(),
+            1 => page.set_ready(script.word() as u32),
+            _ => (0..64).for_each(|_| page.set_ready(script.byte().into())),
+        }
+    }
+
+    /// Now and then the attacker behaves.
+    fn take_what_came(&mut self) {
+        for _ in 0..8 {
+            let Ok(Some((_, record))) = self.attacker.next_request() else { break };
+            self.attacker.pass_request(&record);
+        }
+        self.attacker.publish_requests();
+        while let Ok(Some((_, record))) = self.attacker.next_response() {
+            self.attacker.pass_response(&record);
+        }
+        self.attacker.publish_credits(self.attacker.request_position() as u32, 4096);
+    }
+
+    /// The daemon grants what was asked for.
+    fn grant(&mut self, script: &mut Script<'_>) {
+        let asked = std::mem::take(&mut *self.pair.sides[0].world.grants.lock().unwrap());
+        for (_, peer, rkey) in asked {
+            let length = script.number(4097);
+            let grant = Grant {
+                rkey,
+                access: access::REMOTE,
+                address: 0x10_0000,
+                length: 8192,
+                page_start: 0x10_0000,
+                window: self.shadow.window(0, length),
+            };
+            self.qp.granted(peer, grant);
+        }
+    }
+
+    fn deregister(&mut self, script: &mut Script<'_>) {
+        let regions = &self.pair.sides[0].shared.regions;
+        if script.byte() % 2 == 0 {
+            regions.remove(self.open.lkey);
+            self.open = self.pair.sides[0].register(&self.local_memory);
+        } else {
+            regions.remove(self.local.lkey);
+            let flags = access::LOCAL_WRITE;
+            self.local = self.pair.sides[0].register_in(PD, &self.local_memory, flags);
+        }
+    }
+
+    fn leave(&mut self, script: &mut Script<'_>) {
+        match script.byte() % 6 {
+            0 => self.qp.peer_died(self.attacker_qpn),
+            1 => self.qp.peer_closed(self.attacker_qpn),
+            2 => to_state(&self.qp, State::Err),
+            3 => self.qp.revoke_grants(),
+            4 => {
+                // The daemon says the attacker came back with a new link.
+                let joint = self.pair.joint(RINGS);
+                self.attacker = attacker(&self.pair, &joint);
+                link(&self.pair, &self.qp, &joint, self.attacker_qpn);
+                self.joint = joint;
+            }
+            _ => self.start_again(),
+        }
+    }
+}
+
+fn attacker(pair: &Pair, joint: &Joint) -> Endpoint {
+    let mut attacker = pair.endpoint(1, joint);
+    attacker.publish_credits(8, 4096);
+    attacker.open(10_000);
+    attacker
+}
+
+fn link(pair: &Pair, qp: &Arc<Qp>, joint: &Joint, attacker_qpn: u32) {
+    let peer = Peer { qpn: attacker_qpn, dgid: gid(1), sgid: gid(0) };
+    if let Some(index) = qp.attach(peer, pair.endpoint(0, joint)) {
+        pair.sides[0].bell.bind(joint.slot, qp, index);
+    }
+}
+
+fn appear(pair: &Pair, options: &Options, attacker_qpn: u32) -> (Arc<Qp>, Joint, Endpoint) {
+    let qp = pair.sides[0].qp(options);
+    to_init(&qp, options);
+    to_rts(&qp, options);
+    let joint = pair.joint(RINGS);
+    let attacker = attacker(pair, &joint);
+    link(pair, &qp, &joint, attacker_qpn);
+    (qp, joint, attacker)
+}
+
+/// The whole of it: what the fuzzer calls.
+pub fn run(bytes: &[u8]) {
+    let mut script = Script::new(bytes);
+    let mut victim = Victim::new(&mut script);
+    while !script.is_over() {
+        victim.step(&mut script);
+    }
+    for _ in 0..4 {
+        victim.work();
+    }
+    victim.check();
+}
