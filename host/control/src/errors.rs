@@ -6,11 +6,16 @@ use std::path::PathBuf;
 /// Bytes of the longest path of a unix socket.
 pub(crate) const PATH_BYTES_MAX: usize = 107;
 
+/// The other daemon's pid, for the message.
+fn who(pid: Option<i32>) -> String {
+    pid.map_or(String::new(), |pid| format!(" (pid {pid})"))
+}
+
 /// Why a daemon does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// Another one serves this socket.
-    #[error("another omniverbd{} already serves {}", pid.map_or(String::new(), |p| format!(" (pid {p})")), path.display())]
+    #[error("another omniverbd{} already serves {}", who(*pid), path.display())]
     InUse {
         /// The socket.
         path: PathBuf,

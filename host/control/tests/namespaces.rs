@@ -185,7 +185,8 @@ fn strangers_do_not_see_each_other() {
     let (one, other) = (Net::new(), Net::new());
     for net in [&one, &other] {
         net.run(
-            "ip link add eth0 type veth peer name eth1; ip link set eth1 up; ip addr add 10.99.0.1/24 dev eth0; ip link set eth0 up",
+            "ip link add eth0 type veth peer name eth1; ip link set eth1 up; \
+             ip addr add 10.99.0.1/24 dev eth0; ip link set eth0 up",
         );
     }
     let (mut a, mut b) = (one.client(&daemon), other.client(&daemon));
