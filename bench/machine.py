@@ -77,4 +77,5 @@ def lines(known):
     yield "source " + known["commit"] + "; " + ", ".join(
         f"{name} {version}" for name, version in known["versions"].items())
     if known["load_before"][0] > 0.3 * known["cpus"]:
-        yield "WARNING: this machine was busy before the run; the numbers below are worse than it can do"
+        yield ("WARNING: this machine was busy before the run; "
+               "the numbers below are worse than it can do")

@@ -121,7 +121,10 @@ def result_lines(rows):
             continue
         cells = [show(entry[column], entry["unit"]) for column in ("median", "min", "max")]
         ratio = entry["ratio_to_raw"]
-        ratio = "" if ratio is None else f"{ratio:.2f}x" if entry["unit"] == "ns" else f"{ratio:.0%}"
+        if ratio is None:
+            ratio = ""
+        else:
+            ratio = f"{ratio:.2f}x" if entry["unit"] == "ns" else f"{ratio:.0%}"
         ucx = entry.get("speed_against_ucx")
         ucx = "" if ucx is None else f"{ucx:.2f}x as fast"
         yield (f"{entry['label']:36} {cells[0]:>10} {cells[1]:>10} {cells[2]:>10} {ratio:>7}  "

@@ -51,7 +51,8 @@ class Driver(unittest.TestCase):
                          ["omv_write_lat", "omv_write_1m"])
 
     def test_ucx(self):
-        rows = report.results([taken("omv_send_lat", "ns", 100.0), taken("ucx_tag_lat", "ns", 120.0),
+        rows = report.results([taken("omv_send_lat", "ns", 100.0),
+                               taken("ucx_tag_lat", "ns", 120.0),
                                taken("ucx_am_lat", "ns", 90.0)], LIMITS)
         self.assertEqual(rows["omv_send_lat"]["speed_against_ucx"], 0.9)
 

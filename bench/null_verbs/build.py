@@ -44,7 +44,8 @@ def build(output):
         wanted.setdefault(name, "IBVERBS_1.1")
     stubs = [f"long {name}(void);\nlong {name}(void) {{ return 95; }}\n"
              for name in sorted(wanted) if name not in own]
-    (output / "stubs.c").write_text("/* Generated: symbols nobody calls here. */\n" + "".join(stubs))
+    head = "/* Generated: symbols nobody calls here. */\n"
+    (output / "stubs.c").write_text(head + "".join(stubs))
     nodes = {}
     for name, node in wanted.items():
         nodes.setdefault(node, []).append(name)

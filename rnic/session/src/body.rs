@@ -102,7 +102,8 @@ bodies! {
     /// may already be in the events socket. UD to nobody: `ENOENT`. A destination that is no
     /// neighbour, or that the network does not let through: `EHOSTUNREACH`.
     Connected { qpn: u32, ready: u32 }
-    /// Close the link to `peer_qpn` (`ENOENT` if there is none, because the peer was quicker), or all links of the QP if that is 0 (modify to RESET or ERR).
+    /// Close the link to `peer_qpn` (`ENOENT` if there is none, because the peer was quicker), or
+    /// all links of the QP if that is 0 (modify to RESET or ERR).
     DisconnectQp { qpn: u32, peer_qpn: u32 }
     /// Register memory for remote access.
     RegMr {

@@ -40,7 +40,7 @@ macro_rules! messages {
 
         /// A decoded message.
         #[derive(Clone, Debug, PartialEq, Eq)]
-        #[allow(clippy::large_enum_variant)] // Status text; control messages are rare and short-lived
+        #[allow(clippy::large_enum_variant)] // status text; messages are rare and short-lived
         pub enum Message { $(
             #[doc = concat!("[`", stringify!($name), "`]")]
             $name($name)),* ,
