@@ -11,9 +11,9 @@ PERFTEST_BW = """ #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec
 -------
 """
 LIMITS = {
-    "pingpong_one_line_ns": {"median": 100.0},
-    "ring_records_per_s": {"median": 1e9},
-    "memcpy_shared_1m_bytes_per_s": {"median": 50e9},
+    "pingpong_one_line_ns": {"median": 100.0, "min": 90.0, "max": 300.0},
+    "ring_records_per_s": {"median": 1e9, "min": 1e6, "max": 1.1e9},
+    "memcpy_shared_1m_bytes_per_s": {"median": 50e9, "min": 9e9, "max": 55e9},
 }
 
 
