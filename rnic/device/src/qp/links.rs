@@ -1,0 +1,210 @@
+//! The links of a queue pair: they come from the daemon, and they end.
+
+use super::{Inner, LinkEnd, Peer, Qp};
+use crate::attributes::State;
+use crate::constants::{qp_type, status};
+use crate::grants::Grant;
+use crate::limits;
+use crate::requester::SendEntry;
+use crate::responder::Incoming;
+use crate::shared::{AsyncEvent, lock};
+use crate::work::Destination;
+use omniverb_link::Endpoint;
+
+impl Qp {
+    /// The daemon made a link; returns its index, or `None` if this QP cannot use it (any more).
+    pub fn attach(&self, peer: Peer, mut endpoint: Endpoint) -> Option<usize> {
+        let mut guard = lock(&self.inner);
+        let inner = &mut *guard;
+        let usable = matches!(inner.state, State::Rtr | State::Rts | State::Sqd | State::Sqe)
+            || (inner.state == State::Init && self.kind != qp_type::UD);
+        if !usable || inner.links.len() >= limits::DATAGRAM_LINKS_MAX && !inner.has_dead_link() {
+            return None;
+        }
+        if self.kind != qp_type::UD {
+            // The peer was reset and came back: the old link is of no use any more.
+            if !inner.abandon_flight(self) {
+                return None;
+            }
+            inner.drop_links(self);
+        }
+        let credits = inner.receives.waiting() as u32;
+        if self.kind == qp_type::UD || self.srq.is_some() {
+            endpoint.publish_no_credits();
+        } else {
+            endpoint.publish_credits(credits, inner.floor);
+        }
+        endpoint.set_watched(false);
+        if inner.state != State::Init {
+            endpoint.open(inner.attributes.rnr_timer());
+        }
+        let link = LinkEnd {
+            endpoint,
+            peer,
+            incoming: Incoming::Idle,
+            starved: None,
+            credits,
+            idle: 0,
+            watchers: 0,
+            lossy: false,
+        };
+        let index = inner.place_link(link);
+        let to = Destination { dgid: peer.dgid, sgid: peer.sgid, qpn: peer.qpn };
+        inner.by_destination.entry(to).or_insert(index);
+        inner.send_held(&to, index);
+        inner.wait = None;
+        inner.pump_all(self);
+        Some(index)
+    }
+
+    /// The daemon knows no way to this destination: datagrams to it are lost for a while.
+    pub fn unreachable(&self, destination: Destination) {
+        let mut guard = lock(&self.inner);
+        let until = self.shared.host.now() + 1_000_000_000;
+        guard.held.drop_all(&destination);
+        guard.unreachable.retain(|(other, _)| *other != destination);
+        guard.unreachable.push((destination, until));
+        guard.pump_all(self);
+    }
+
+    /// The daemon says the peer's process is gone: what it sent is delivered, then a connected
+    /// QP fails.
+    pub fn peer_died(&self, peer_qpn: u32) {
+        let mut guard = lock(&self.inner);
+        let inner = &mut *guard;
+        // A connected QP's peer may die before there is a link.
+        let waits = self.kind != qp_type::UD && inner.attributes.dest_qpn == peer_qpn;
+        if !waits && !inner.links.iter().any(|link| link.peer.qpn == peer_qpn) {
+            return;
+        }
+        inner.pump_all(self);
+        if self.kind == qp_type::UD {
+            inner.forget_datagram_peer(peer_qpn);
+        } else if inner.state != State::Err && inner.state != State::Reset {
+            inner.enter_error(self, Some(status::RETRY_EXC_ERR));
+            self.event(AsyncEvent::QpFatal);
+        }
+    }
+
+    /// The daemon says the peer destroyed or reset its QP. Sends fail when their retries are over.
+    pub fn peer_closed(&self, peer_qpn: u32) {
+        let mut guard = lock(&self.inner);
+        guard.pump_all(self);
+        if self.kind == qp_type::UD {
+            guard.forget_datagram_peer(peer_qpn);
+        }
+    }
+
+    /// The daemon granted a mapping.
+    pub fn granted(&self, peer_qpn: u32, grant: Grant) -> bool {
+        let mut guard = lock(&self.inner);
+        let inner = &mut *guard;
+        match inner.links.first() {
+            Some(link) if link.peer.qpn == peer_qpn => {
+                let epoch = link.endpoint.peer_epoch();
+                inner.grants.insert(epoch, grant)
+            }
+            _ => false,
+        }
+    }
+
+    /// Voids the grants that peers hold on our regions; call before the pages move back.
+    pub fn revoke_grants(&self) {
+        for link in &mut lock(&self.inner).links {
+            link.endpoint.advance_epoch();
+        }
+    }
+
+    /// Peers this QP is linked with.
+    pub fn peers(&self) -> Vec<Peer> {
+        lock(&self.inner).links.iter().map(|link| link.peer).collect()
+    }
+}
+
+impl Inner {
+    /// The peer wrote what no peer writes.
+    #[cold]
+    pub(crate) fn broken(&mut self, qp: &Qp, index: usize) {
+        if qp.kind == qp_type::UD {
+            self.links[index].endpoint.close();
+            let peer = self.links[index].peer.qpn;
+            self.forget_datagram_peer(peer);
+        } else if self.state != State::Err {
+            self.enter_error(qp, Some(status::FATAL_ERR));
+            qp.event(AsyncEvent::QpFatal);
+        }
+    }
+
+    pub(crate) fn forget_datagram_peer(&mut self, peer_qpn: u32) {
+        // Indices of links are handed out, so the entry stays; nobody finds it any more.
+        for link in &mut self.links {
+            if link.peer.qpn == peer_qpn {
+                link.endpoint.close();
+                link.incoming = Incoming::Deaf;
+                link.starved = None;
+            }
+        }
+        self.by_destination.retain(|destination, _| destination.qpn != peer_qpn);
+    }
+
+    pub(super) fn has_dead_link(&self) -> bool {
+        self.links.iter().any(|link| matches!(link.incoming, Incoming::Deaf))
+    }
+
+    /// Puts a link where a forgotten one was, or behind the others. Who still has the index of the
+    /// forgotten one looks at the new one for nothing.
+    pub(super) fn place_link(&mut self, link: LinkEnd) -> usize {
+        let dead = self.links.iter().position(|link| matches!(link.incoming, Incoming::Deaf));
+        match dead {
+            Some(index) => {
+                self.links[index] = link;
+                index
+            }
+            None => {
+                self.links.push(link);
+                self.links.len() - 1
+            }
+        }
+    }
+
+    /// The link is replaced: nobody will ever say what became of requests that are under way on
+    /// it. RC fails then, as it does on the wire, where their PSNs would match no more; UC says its
+    /// message again.
+    pub(super) fn abandon_flight(&mut self, qp: &Qp) -> bool {
+        let under_way = |entry: &SendEntry| entry.order.begun;
+        if !self.sends.front().is_some_and(under_way) && self.started == 0 {
+            return true;
+        }
+        if qp.kind == qp_type::RC {
+            self.enter_error(qp, Some(status::RETRY_EXC_ERR));
+            return false;
+        }
+        for entry in &mut self.sends {
+            (entry.order.begun, entry.order.done) = (false, 0);
+        }
+        self.started = 0;
+        true
+    }
+
+    pub(super) fn drop_links(&mut self, qp: &Qp) {
+        for index in 0..self.links.len() {
+            let incoming = std::mem::replace(&mut self.links[index].incoming, Incoming::Deaf);
+            match incoming {
+                // A shared receive does not go back; one of our own does.
+                Incoming::Send { receive, .. } if qp.srq.is_some() => {
+                    self.complete_receive(qp, &receive, status::WR_FLUSH_ERR);
+                }
+                Incoming::Send { .. } => self.receives.put_back(),
+                _ => {}
+            }
+            self.links[index].endpoint.close();
+        }
+        if !self.links.is_empty() {
+            qp.send_cq.watch.forget(qp.number);
+            qp.recv_cq.watch.forget(qp.number);
+        }
+        self.links.clear();
+        self.by_destination.clear();
+        self.grants.clear();
+    }
+}

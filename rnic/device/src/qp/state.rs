@@ -1,0 +1,178 @@
+//! The states of a queue pair: attributes, transitions, and what an error or a reset leaves.
+
+use super::{Inner, Qp};
+use crate::attributes::{QpAttributes, QpMask, State, transition_is_valid};
+use crate::constants::{Wc, status, wc_opcode};
+use crate::cq::Entry;
+use crate::queue::Receive;
+use crate::responder::Incoming;
+use crate::shared::{AsyncEvent, lock};
+use crate::work::PostError;
+use std::sync::atomic::Ordering;
+
+impl Qp {
+    /// Changes attributes and state. What needs the daemon (a link) is the caller's business,
+    /// before (to be refused) or after.
+    ///
+    /// # Errors
+    /// `Invalid` if the transition or its mask is not allowed.
+    pub fn modify(
+        &self,
+        mask: QpMask,
+        to: State,
+        given: &QpAttributes,
+        current: Option<State>,
+    ) -> Result<(), PostError> {
+        let mut guard = lock(&self.inner);
+        let inner = &mut *guard;
+        let from = inner.state;
+        if current.is_some_and(|current| current != from)
+            || !transition_is_valid(self.kind, from, to, mask)
+        {
+            return Err(PostError::Invalid);
+        }
+        let attributes = &mut inner.attributes;
+        macro_rules! take {
+            ($($flag:ident $field:ident),* $(,)?) => {
+                $(if mask.contains(QpMask::$flag) { attributes.$field = given.$field; })*
+            };
+        }
+        take!(
+            PKEY_INDEX pkey_index, PORT port, ACCESS_FLAGS access_flags, QKEY qkey,
+            PATH_MTU path_mtu, DEST_QPN dest_qpn, RQ_PSN rq_psn, SQ_PSN sq_psn,
+            MAX_QP_RD_ATOMIC max_rd_atomic, MAX_DEST_RD_ATOMIC max_dest_rd_atomic,
+            MIN_RNR_TIMER min_rnr_timer, TIMEOUT timeout, RETRY_CNT retry_cnt,
+            RNR_RETRY rnr_retry,
+        );
+        let timer = attributes.rnr_timer();
+        match to {
+            State::Reset => inner.reset(self),
+            State::Err => {
+                inner.pump_all(self);
+                inner.enter_error(self, None);
+            }
+            _ => {
+                inner.set_state(self, to);
+                if to != State::Init {
+                    inner.links.iter_mut().for_each(|link| link.endpoint.open(timer));
+                    inner.pump_all(self);
+                }
+                if to == State::Sqd {
+                    inner.notify_drained = mask.contains(QpMask::EN_SQD_ASYNC_NOTIFY);
+                    inner.check_drained(self);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives up everything: no completion of this QP is left anywhere afterwards.
+    pub fn destroy(&self) {
+        {
+            let mut inner = lock(&self.inner);
+            inner.pump_all(self);
+            inner.reset(self);
+        }
+        self.send_cq.watch.forget(self.number);
+        self.recv_cq.watch.forget(self.number);
+        self.send_cq.use_by_one(false);
+        self.recv_cq.use_by_one(false);
+        if let Some(srq) = &self.srq {
+            srq.use_by_one(false);
+        }
+    }
+}
+
+impl Inner {
+    pub(crate) fn set_state(&mut self, qp: &Qp, state: State) {
+        self.state = state;
+        self.meter.state(state);
+        qp.state_hint.store(state as u32, Ordering::Release);
+    }
+
+    pub(crate) fn check_drained(&mut self, qp: &Qp) {
+        let begun = self.started > 0 || self.sends.front().is_some_and(|entry| entry.order.begun);
+        if self.state == State::Sqd && self.notify_drained && !begun {
+            self.notify_drained = false;
+            qp.event(AsyncEvent::SqDrained);
+        }
+    }
+
+    /// To RESET: everything is forgotten, without completions.
+    pub(super) fn reset(&mut self, qp: &Qp) {
+        if let Some(srq) = &qp.srq {
+            // A message was half received: its receive is gone, its place in the queue is not.
+            for link in &mut self.links {
+                if let Incoming::Send { .. } = std::mem::replace(&mut link.incoming, Incoming::Deaf)
+                {
+                    qp.shared.released(srq.slot).receives.fetch_add(1, Ordering::Release);
+                }
+            }
+        }
+        self.drop_links(qp);
+        self.sends.clear();
+        self.started = 0;
+        self.posted = 0;
+        self.wait = None;
+        self.receives.clear();
+        self.floor = u32::MAX;
+        self.held.clear();
+        self.unreachable.clear();
+        self.established = false;
+        qp.send_cq.purge(qp.number);
+        qp.recv_cq.purge(qp.number);
+        let released = qp.shared.released(qp.slot);
+        released.sends.store(0, Ordering::Release);
+        released.receives.store(0, Ordering::Release);
+        self.attributes = QpAttributes::default();
+        self.set_state(qp, State::Reset);
+    }
+
+    /// To ERR: the oldest send completes with `first` (if given), all others and the receives are
+    /// flushed (specification 10.3.1 and 11.6.2).
+    pub(crate) fn enter_error(&mut self, qp: &Qp, first: Option<u32>) {
+        if self.state == State::Err {
+            return;
+        }
+        self.set_state(qp, State::Err);
+        let mut reason = first;
+        while let Some(entry) = self.sends.pop_front() {
+            let why = reason.take().unwrap_or(status::WR_FLUSH_ERR);
+            self.complete_send(qp, &entry, why);
+        }
+        self.started = 0;
+        self.wait = None;
+        for index in 0..self.links.len() {
+            let incoming = std::mem::replace(&mut self.links[index].incoming, Incoming::Deaf);
+            if let Incoming::Send { receive, .. } = incoming {
+                self.complete_receive(qp, &receive, status::WR_FLUSH_ERR);
+            }
+            self.links[index].starved = None;
+            self.links[index].endpoint.close();
+        }
+        self.grants.clear();
+        self.flush_receives(qp);
+        if qp.srq.is_some() {
+            qp.event(AsyncEvent::QpLastWqeReached);
+        }
+    }
+
+    pub(crate) fn flush_receives(&mut self, qp: &Qp) {
+        while let Some(receive) = self.receives.take() {
+            self.complete_receive(qp, &receive, status::WR_FLUSH_ERR);
+        }
+    }
+
+    /// Completes a receive that failed.
+    pub(crate) fn complete_receive(&mut self, qp: &Qp, receive: &Receive, status: u32) {
+        let wc = Wc {
+            wr_id: receive.wr_id,
+            status,
+            opcode: wc_opcode::RECV,
+            qp_num: qp.number,
+            ..Wc::default()
+        };
+        self.fresh.push(Entry { wc, release: qp.receive_release(), solicited: false });
+        self.hand_over(qp);
+    }
+}
