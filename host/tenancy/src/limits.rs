@@ -3,6 +3,8 @@
 /// Quotas and times. A client over a quota gets `ENOMEM`; nobody else notices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
+    /// vNICs with processes. A container that can make network namespaces can make many.
+    pub vnics: usize,
     /// Processes with an open device, per vNIC. Enough for a full node of ranks.
     pub sessions_per_vnic: usize,
     /// Command lines asking for status at the same time, per vNIC.
@@ -52,6 +54,7 @@ const MILLISECOND: u64 = 1_000_000;
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
+            vnics: 4096,
             sessions_per_vnic: 1024,
             tools_per_vnic: 32,
             qps_per_vnic: 16384,

@@ -142,15 +142,21 @@ impl Tenancy {
 
     /// A link could not be made after all: both ends are told that it is closed.
     pub(crate) fn undo_link(&mut self, key: LinkKey) {
-        let sessions = self.links.get(&key).map(|link| link.sessions);
-        if let Some([first, second]) = sessions
-            && self.remove_link(key)
-        {
-            // The bell may have been new with this link; then its memory does not exist.
-            if self.links.values().all(|link| !joins(link, first, second)) {
-                self.bells.forget(first, second);
+        let Some(link) = self.links.get(&key) else { return };
+        let ([first, second], place) = (link.sessions, link.place);
+        self.remove_link(key);
+        self.refuse_wishes(key.0, key.1);
+        // Its bell may have been new with it; then the bell does not exist, and links that were
+        // to use it cannot, either.
+        if let Some(place) = place.filter(|place| place.new) {
+            let shares = |link: &Link| link.place.is_some_and(|other| other.bell == place.bell);
+            let others: Vec<LinkKey> =
+                self.links.iter().filter(|(_, link)| shares(link)).map(|(key, _)| *key).collect();
+            for key in others {
+                self.remove_link(key);
+                self.refuse_wishes(key.0, key.1);
             }
-            self.refuse_wishes(key.0, key.1);
+            self.bells.forget(first, second);
         }
     }
 
@@ -194,8 +200,4 @@ impl Tenancy {
         }
         true
     }
-}
-
-fn joins(link: &Link, one: SessionId, other: SessionId) -> bool {
-    link.sessions == [one, other] || link.sessions == [other, one]
 }

@@ -31,8 +31,12 @@ impl Tenancy {
             }
             ROLE_VERBS if !area => self.fail(id, tag, EINVAL),
             ROLE_VERBS => {
-                let held = self.vnics.get(&key).map_or(0, |vnic| vnic.sessions.len());
-                if held >= self.limits.sessions_per_vnic {
+                let vnic = self.vnics.get(&key);
+                let full = match vnic {
+                    Some(vnic) => vnic.sessions.len() >= self.limits.sessions_per_vnic,
+                    None => self.vnics.len() >= self.limits.vnics,
+                };
+                if full {
                     return self.fail(id, tag, ENOMEM);
                 }
                 session.role = ROLE_VERBS;

@@ -47,6 +47,7 @@ fn quotas_end_in_enomem_and_come_back() {
         mrs_per_session: 2,
         mrs_per_vnic: 3,
         sessions_per_vnic: 2,
+        vnics: 2,
         ..Limits::default()
     };
     let mut bench = Bench::new(limits);
@@ -56,6 +57,9 @@ fn quotas_end_in_enomem_and_come_back() {
     let third = Hello { role: ROLE_VERBS, resume: 0, name: [0; 16] };
     assert_eq!(errno(call(&mut bench, 3, third)), ENOMEM);
     hello(&mut bench, 4, 2, 0);
+    bench.open(5, 3);
+    assert_eq!(errno(call(&mut bench, 5, third)), ENOMEM);
+    bench.end(5);
 
     let kept = qp(&mut bench, 1, QP_RC);
     qp(&mut bench, 1, QP_RC);
@@ -275,9 +279,14 @@ fn ask_any(bench: &mut Bench, session: u64, qpn: u32, peer_qpn: u32) -> u32 {
 #[test]
 fn a_link_that_cannot_be_made_is_taken_back() {
     let (mut bench, a, b) = linked();
+    // A second one was to use the same bell.
+    let (c, d) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+    call(&mut bench, 1, to(c, 1, d, 2));
+    call(&mut bench, 2, to(d, 2, c, 1));
     bench.told.clear();
     let actions = bench.tenancy.link_failed(a, b, bench.now);
-    assert_eq!(actions.len(), 2);
+    assert_eq!(actions.len(), 4);
+    assert!(bench.tenancy.link_failed(c, d, bench.now).is_empty());
     // Both may try again, and get a whole new bell.
     call(&mut bench, 1, to(a, 1, b, 2));
     call(&mut bench, 2, to(b, 2, a, 1));
