@@ -1,5 +1,5 @@
-//! The queue pair: its parts, its queues, and how it moves on. Links are in `links`, states in `state`;
-//! what it does with requests is in `requester` and `responder`.
+//! The queue pair: its parts, its queues, and how it moves on. Its links are in `links`, its states
+//! in `state`; what it does with requests is in `requester` and `responder`.
 
 mod links;
 mod state;
@@ -265,7 +265,8 @@ impl Qp {
             return Ok(());
         }
         if self.kind == qp_type::UD {
-            return Ok(inner.receives_arrived(self));
+            inner.receives_arrived(self);
+            return Ok(());
         }
         // A receive whose memory is not what it should be promises nothing.
         let sound = list.iter().all(|sge| {
