@@ -5,7 +5,7 @@ use crate::memory::Buffer;
 use crate::pair::{
     Joint, Options, PD, Pair, QKEY, gid, poll, post, receive, to_init, to_rts, to_state,
 };
-use crate::work::{Work, part, remote, whole};
+use crate::work::{Work, part, whole};
 use omniverb_device::attributes::State;
 use omniverb_device::grants::Grant;
 use omniverb_device::work::Destination;
@@ -167,7 +167,9 @@ impl Victim {
         receive(own, 1, &[whole(&target)]);
         post(other, &Work::send(2).sge(whole(&source)));
         for _ in 0..4 {
-            self.pair.sides.iter().for_each(|side| drop(side.shared.progress()));
+            self.pair.sides.iter().for_each(|side| {
+                side.shared.progress();
+            });
         }
         assert!(to.all() == from.all(), "a bystander was not served");
         assert_eq!(poll(&own.recv_cq).last().map(|wc| wc.status), Some(status::SUCCESS));

@@ -13,6 +13,7 @@ mod hostile;
 mod life;
 mod mapped;
 mod messages;
+mod model;
 mod refusals;
 mod retries;
 mod shared_receive;

@@ -35,10 +35,6 @@ impl Buffer {
         buffer
     }
 
-    pub fn len(&self) -> usize {
-        self.length
-    }
-
     /// Where the application sees it.
     pub fn address(&self) -> u64 {
         (self.window.cell(0).unwrap().address() + GUARD) as u64
