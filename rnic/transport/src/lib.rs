@@ -1,2 +1,38 @@
-//! RoCEv2 transport without I/O.
+//! RoCEv2 transport without I/O: reliable connection, unreliable connection, unreliable datagram.
+//!
+//! In: packets that passed the ICRC check, requests of the layer above, and the time. Out: packets
+//! without ICRC, events, and the time to come back. The memory that messages come from and go to
+//! belongs to the layer above and is reached through [`Upper`] only, at the moment a packet is made
+//! or arrives, so nothing is kept here for retransmission.
+//!
+//! Clause numbers are those of the InfiniBand architecture specification, volume 1. Where this
+//! transport differs from it, `docs/spec/deviations.md` says why.
 #![forbid(unsafe_code)]
+
+mod config;
+mod congestion;
+mod connection;
+pub mod datagram;
+pub mod fuzz;
+mod requester;
+mod responder;
+mod rtt;
+mod segment;
+mod unreliable;
+mod upper;
+mod work;
+
+pub use config::{Config, ConfigError};
+pub use connection::{Connection, Counters, Transmit};
+pub use unreliable::Unreliable;
+pub use upper::{
+    Answer, AtomicOperation, AtomicRequest, Delivery, Fetched, Gathered, Kind, Part, Placed,
+    ReadRequest, Refusal, Ticket, Upper,
+};
+pub use work::{Event, Operation, Request, RequestId, Status, SubmitError};
+
+/// Nanoseconds since a moment that the caller chose.
+pub type Time = u64;
+
+/// Longest message (9.3.3.1.3).
+pub const MESSAGE_MAX: u64 = 1 << 31;

@@ -1,0 +1,93 @@
+//! What the two ends agreed on, and what this end decided.
+
+use crate::Time;
+
+/// Everything a connection is made with; the names of the verbs where verbs has one.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The peer's QP number.
+    pub destination: u32,
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
+    pub path_mtu: usize,
+    /// First PSN we send.
+    pub sq_psn: u32,
+    /// First PSN we expect.
+    pub rq_psn: u32,
+    /// READs and atomics we may have under way.
+    pub max_rd_atomic: usize,
+    /// READs and atomics the peer may have under way here.
+    pub max_dest_rd_atomic: usize,
+    /// Code of the timer that we ask a peer to wait for when a receive is missing.
+    pub min_rnr_timer: u8,
+    /// Local ACK timeout, a code: 4.096 us times two to this; 0: never.
+    pub timeout: u8,
+    /// Timeouts and sequence errors without progress before we give up.
+    pub retry_count: u8,
+    /// Receiver-not-ready answers without progress before we give up; 7: never.
+    pub rnr_retry: u8,
+    /// PSNs under way at most. 128 is what Linux rxe has itself.
+    pub window: u64,
+    /// Requests queued at most.
+    pub requests_max: usize,
+    /// Packets delivered to the layer above and not answered by it at most.
+    pub unanswered_max: usize,
+    /// An acknowledgement that is this late is asked for anew, without spending a retry.
+    pub early_timeout: Time,
+    /// Delay above the smallest round trip that counts as congestion.
+    pub delay_target: Time,
+    /// Whether delay shrinks the window. Loss and notifications always do.
+    pub react_to_delay: bool,
+    /// How many packets the window has at least.
+    pub window_floor: u64,
+}
+
+/// What cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// Not one of the five.
+    #[error("path MTU {0} is not one of 256, 512, 1024, 2048, 4096")]
+    PathMtu(usize),
+    /// None, or so many that PSNs become ambiguous.
+    #[error("a window of {0} packets is not between 1 and 2^22")]
+    Window(u64),
+}
+
+impl Config {
+    /// What most connections use, to a QP that has the given number.
+    pub fn new(destination: u32) -> Config {
+        Config {
+            destination,
+            path_mtu: 1024,
+            sq_psn: 0,
+            rq_psn: 0,
+            max_rd_atomic: 16,
+            max_dest_rd_atomic: 16,
+            min_rnr_timer: 12,
+            timeout: 14,
+            retry_count: 7,
+            rnr_retry: 7,
+            window: 128,
+            requests_max: 4096,
+            unanswered_max: 256,
+            early_timeout: 2_000_000,
+            delay_target: 150_000,
+            react_to_delay: true,
+            window_floor: 4,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        if !matches!(self.path_mtu, 256 | 512 | 1024 | 2048 | 4096) {
+            return Err(ConfigError::PathMtu(self.path_mtu));
+        }
+        if !(1..=1 << 22).contains(&self.window) {
+            return Err(ConfigError::Window(self.window));
+        }
+        Ok(())
+    }
+
+    /// The local ACK timeout; `None`: wait for ever (9.9.2.1.1).
+    pub(crate) fn ack_timeout(&self) -> Option<Time> {
+        (self.timeout != 0).then(|| 4096 << (self.timeout & 0x1f))
+    }
+}

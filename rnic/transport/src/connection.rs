@@ -1,0 +1,180 @@
+//! A reliable connection: the two halves, congestion notification, and one place to call.
+
+use crate::congestion::Congestion;
+use crate::requester::Requester;
+use crate::responder::Responder;
+use crate::upper::{Answer, Ticket, Upper};
+use crate::work::{Event, Request, Status, SubmitError};
+use crate::{Config, ConfigError, Time};
+use omniverb_wire::{Operation, Packet, Service, write_notification};
+
+/// A peer is told of congestion at most this often (A17.9.3 leaves it open).
+const NOTIFY_EVERY: Time = 50_000;
+
+/// A packet to send: so many bytes of the buffer, the last four of which await the ICRC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Bytes.
+    pub length: usize,
+    /// It is a congestion notification: such packets travel in a class of their own.
+    pub notification: bool,
+}
+
+/// What there is to count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// PSNs sent again.
+    pub resent: u64,
+    /// Request packets that had been taken before.
+    pub duplicates: u64,
+    /// Packets that may be under way now.
+    pub window: u64,
+}
+
+/// One end of a reliable connection.
+pub struct Connection {
+    config: Config,
+    requester: Requester,
+    responder: Responder,
+    /// A notification is to be sent.
+    notify: bool,
+    notified: Option<Time>,
+    /// Whose turn it is when both halves have packets.
+    answered_last: bool,
+}
+
+impl Connection {
+    /// A connection in the state RTS.
+    pub fn new(config: Config) -> Result<Connection, ConfigError> {
+        config.check()?;
+        Ok(Connection {
+            requester: Requester::new(&config),
+            responder: Responder::new(&config),
+            config,
+            notify: false,
+            notified: None,
+            answered_last: false,
+        })
+    }
+
+    /// Queues a request.
+    pub fn submit(&mut self, request: Request) -> Result<(), SubmitError> {
+        self.requester.submit(&self.config, request)
+    }
+
+    /// Requests that are not over.
+    pub fn queued(&self) -> usize {
+        self.requester.queued()
+    }
+
+    /// Takes a packet addressed to this QP from its peer's address, with a good ICRC. `congested`:
+    /// it came with the mark "congestion experienced".
+    pub fn handle_packet(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        congested: bool,
+        upper: &mut impl Upper,
+    ) {
+        let opcode = packet.opcode();
+        match opcode.service {
+            Service::Cnp => {
+                self.requester.congestion.on_notification(now);
+                return;
+            }
+            Service::Rc => {}
+            Service::Uc | Service::Ud => return,
+        }
+        // P_Key (9.6.1.1.1): the low 15 bits count; two limited members do not meet.
+        if packet.bth().partition_key() & 0x7fff != omniverb_wire::PKEY_DEFAULT & 0x7fff {
+            return;
+        }
+        if congested && self.notified.is_none_or(|time| now >= time + NOTIFY_EVERY) {
+            self.notify = true;
+            self.notified = Some(now);
+        }
+        match opcode.operation {
+            operation if operation.is_response() => {
+                self.requester.handle_response(now, &self.config, packet, upper);
+            }
+            Operation::Notification => {}
+            _ => self.responder.handle_request(&self.config, packet, upper),
+        }
+    }
+
+    /// Writes the next packet to send into `datagram`, which must hold
+    /// [`omniverb_wire::DATAGRAM_MAX`] bytes. `None`: nothing to send before the next call of one of
+    /// the other functions.
+    pub fn poll_transmit(
+        &mut self,
+        now: Time,
+        datagram: &mut [u8],
+        upper: &mut impl Upper,
+    ) -> Option<Transmit> {
+        if self.notify {
+            self.notify = false;
+            let length = write_notification(datagram, self.config.destination)?;
+            return Some(Transmit { length, notification: true });
+        }
+        let Connection { config, requester, responder, .. } = self;
+        let requests_first = self.answered_last;
+        let length = if requests_first {
+            let length = requester.transmit(now, config, datagram, upper);
+            self.answered_last = length.is_none();
+            length.or_else(|| responder.transmit(config, datagram, upper))
+        } else {
+            let length = responder.transmit(config, datagram, upper);
+            self.answered_last = length.is_some();
+            length.or_else(|| requester.transmit(now, config, datagram, upper))
+        };
+        Some(Transmit { length: length?, notification: false })
+    }
+
+    /// What happened.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.requester.poll_event().or_else(|| self.responder.take_refusal().map(Event::Refused))
+    }
+
+    /// When to call [`Connection::handle_timeout`].
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.requester.timeout()
+    }
+
+    /// The time that was asked for has come.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.requester.handle_timeout(now, &self.config);
+    }
+
+    /// The answer to something handed over.
+    pub fn answer(&mut self, ticket: Ticket, answer: Answer) {
+        self.responder.answer(ticket, answer);
+    }
+
+    /// All parts of messages up to this ticket are done.
+    pub fn done_through(&mut self, ticket: Ticket) {
+        self.responder.done_through(ticket);
+    }
+
+    /// The layer above has bytes, or room, that it lacked.
+    pub fn resume(&mut self, now: Time) {
+        self.requester.resume(now, &self.config);
+        self.responder.resume();
+    }
+
+    /// The QP goes to the error state: all requests end, nothing is taken or sent any more.
+    pub fn close(&mut self, upper: &mut impl Upper) {
+        self.requester.fail(Status::Flushed);
+        self.responder.close(upper);
+        self.notify = false;
+    }
+
+    /// Numbers to show.
+    pub fn counters(&self) -> Counters {
+        let window = Congestion::window(&self.requester.congestion);
+        Counters {
+            resent: self.requester.resent,
+            duplicates: self.responder.duplicates,
+            window: window.min(self.config.window),
+        }
+    }
+}

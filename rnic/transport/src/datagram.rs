@@ -1,0 +1,102 @@
+//! Unreliable datagram (9.8.3, 9.9.5): one packet, one message.
+
+use omniverb_wire::{
+    Bth, Builder, Deth, ImmDt, Opcode, Operation, PKEY_DEFAULT, Packet, Place, Service,
+};
+
+/// Where a datagram goes, and what goes with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The receiver's QP number.
+    pub destination: u32,
+    /// Q_Key that the receiver must have. The caller has replaced it by the QP's own if its highest
+    /// bit is set (10.2.5).
+    pub queue_key: u32,
+    /// The sender's QP number.
+    pub source: u32,
+}
+
+/// A datagram that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Datagram<'a> {
+    /// The sender's QP number.
+    pub source: u32,
+    /// Immediate data.
+    pub immediate: Option<[u8; 4]>,
+    /// Solicited event.
+    pub solicited: bool,
+    /// The bytes.
+    pub data: &'a [u8],
+}
+
+/// Why a datagram is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Dropped {
+    /// Not of this service.
+    #[error("not a datagram")]
+    Service,
+    /// Of another partition (9.6.1.1.1).
+    #[error("another partition")]
+    Partition,
+    /// Wrong Q_Key (9.6.1.2.3); to be counted.
+    #[error("wrong Q_Key")]
+    QueueKey,
+}
+
+/// Writes a datagram; returns its length with room for the ICRC. `None`: the buffer is too small.
+pub fn write(
+    datagram: &mut [u8],
+    address: &Address,
+    psn: u32,
+    immediate: Option<[u8; 4]>,
+    solicited: bool,
+    data: &[u8],
+) -> Option<usize> {
+    let (place, has_immediate) = (Place::Only, immediate.is_some());
+    let operation = Operation::Send { place, immediate: has_immediate, invalidate: false };
+    let opcode = Opcode::new(Service::Ud, operation);
+    let bth = Bth::new(opcode.to_byte(), address.destination, psn).solicited(solicited);
+    let mut builder = Builder::new(datagram, opcode, bth, data.len())?
+        .header(Deth::new(address.queue_key, address.source))
+        .maybe(immediate.map(ImmDt));
+    builder.payload().copy_from_slice(data);
+    Some(builder.finish())
+}
+
+/// Reads a datagram for a QP that has the given Q_Key.
+pub fn read<'a>(packet: &Packet<'a>, queue_key: u32) -> Result<Datagram<'a>, Dropped> {
+    let deth = packet.deth().ok_or(Dropped::Service)?;
+    if packet.bth().partition_key() & 0x7fff != PKEY_DEFAULT & 0x7fff {
+        return Err(Dropped::Partition);
+    }
+    if deth.queue_key() != queue_key {
+        return Err(Dropped::QueueKey);
+    }
+    Ok(Datagram {
+        source: deth.source(),
+        immediate: packet.immediate().map(|immediate| immediate.0),
+        solicited: packet.bth().is_solicited(),
+        data: packet.payload(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Address, Dropped, read, write};
+    use omniverb_wire::Packet;
+
+    #[test]
+    fn arrives_as_sent_and_only_with_the_right_key() {
+        let address = Address { destination: 9, queue_key: 0x1234_5678, source: 7 };
+        let mut buffer = [0; 256];
+        for (length, immediate) in [(0, None), (1, Some([1, 2, 3, 4])), (100, None)] {
+            let data = vec![0x5a; length];
+            let used = write(&mut buffer, &address, 5, immediate, true, &data).unwrap();
+            let packet = Packet::parse(&buffer[..used]).unwrap();
+            let datagram = read(&packet, 0x1234_5678).unwrap();
+            assert_eq!((datagram.source, datagram.immediate), (7, immediate));
+            assert_eq!((datagram.solicited, datagram.data), (true, &data[..]));
+            assert_eq!(read(&packet, 1), Err(Dropped::QueueKey));
+        }
+    }
+}

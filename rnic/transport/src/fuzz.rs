@@ -1,0 +1,131 @@
+//! Entry points for fuzzers: bytes in, nothing out, never a panic, memory bounded.
+
+use crate::upper::{
+    AtomicRequest, Delivery, Fetched, Gathered, Part, Placed, ReadRequest, Refusal, Ticket, Upper,
+};
+use crate::{Config, Connection, Operation, Request, RequestId, Unreliable};
+use omniverb_wire::{DATAGRAM_MAX, Packet, Place};
+
+/// A layer above that answers as the input says.
+struct Whim {
+    bytes: Vec<u8>,
+    at: usize,
+    tickets: u64,
+}
+
+impl Whim {
+    fn next(&mut self) -> u8 {
+        self.at += 1;
+        self.bytes.get(self.at % self.bytes.len().max(1)).copied().unwrap_or(0)
+    }
+
+    fn delivery(&mut self, ticket: Ticket) -> Delivery {
+        assert!(ticket.0 > self.tickets, "tickets count up");
+        self.tickets = ticket.0;
+        match self.next() % 16 {
+            0 => Delivery::NotReady,
+            1 => Delivery::Full,
+            2 => Delivery::Refused(Refusal::RemoteAccess),
+            3..=7 => Delivery::Later,
+            _ => Delivery::Done,
+        }
+    }
+}
+
+impl Upper for Whim {
+    fn gather(&mut self, _: RequestId, _: u64, target: &mut [u8]) -> Gathered {
+        target.fill(1);
+        [Gathered::Filled, Gathered::Later, Gathered::Filled][usize::from(self.next() % 3)]
+    }
+    fn place(&mut self, _: RequestId, _: u64, _: &[u8]) -> Placed {
+        [Placed::Done, Placed::Full, Placed::Done][usize::from(self.next() % 3)]
+    }
+    fn deliver(&mut self, ticket: Ticket, _: &Part<'_>) -> Delivery {
+        self.delivery(ticket)
+    }
+    fn read(&mut self, ticket: Ticket, _: &ReadRequest) -> Delivery {
+        self.delivery(ticket)
+    }
+    fn fetch(&mut self, _: Ticket, _: u64, target: &mut [u8]) -> Fetched {
+        target.fill(2);
+        [Fetched::Filled, Fetched::Later, Fetched::Filled][usize::from(self.next() % 3)]
+    }
+    fn release(&mut self, _: Ticket) {}
+    fn atomic(&mut self, ticket: Ticket, _: &AtomicRequest) -> Result<u64, Delivery> {
+        match self.delivery(ticket) {
+            Delivery::Done => Ok(7),
+            other => Err(other),
+        }
+    }
+}
+
+/// Requests under way while packets arrive.
+fn requests() -> [Request; 5] {
+    let send = Operation::Send { immediate: None, invalidate: None, solicited: true };
+    let write =
+        Operation::Write { address: 64, key: 1, total: 600, immediate: None, solicited: false };
+    let read = Operation::Read { address: 64, key: 1 };
+    let add = Operation::FetchAdd { address: 64, key: 1, add: 1 };
+    let list = [(send, 300), (read, 700), (write, 600), (add, 8), (send, 0)];
+    let mut id = 0;
+    list.map(|(operation, length)| {
+        id += 1;
+        Request { id: RequestId(id), operation, length, place: Place::Only, fence: id == 4 }
+    })
+}
+
+/// A conversation of one end with whoever wrote `bytes`: a length byte, so many bytes of a packet
+/// whose ICRC is missing, and so on. PSNs are mostly near the right ones.
+pub fn connection(bytes: &[u8]) {
+    let mut upper = Whim { bytes: bytes.to_vec(), at: 0, tickets: 0 };
+    // The unreliable end numbers its own tickets.
+    let mut other = Whim { bytes: bytes.to_vec(), at: 0, tickets: 0 };
+    let config = Config { path_mtu: 256, unanswered_max: 8, ..Config::new(5) };
+    let (Ok(mut reliable), Ok(mut unreliable)) =
+        (Connection::new(config.clone()), Unreliable::new(config))
+    else {
+        return;
+    };
+    for request in requests() {
+        let _ = reliable.submit(request);
+    }
+    let mut datagram = [0; DATAGRAM_MAX];
+    let (mut rest, mut now, mut sequence) = (bytes, 0, 0_u32);
+    while let Some((&length, tail)) = rest.split_first() {
+        let (head, tail) = tail.split_at(usize::from(length).min(tail.len()));
+        rest = tail;
+        // Whatever the bytes say, most of them shall get past the parser.
+        let mut packet = head.to_vec();
+        packet.resize(packet.len().max(44) / 4 * 4, 0);
+        packet[1] &= 0xf0;
+        packet[2..4].fill(0xff);
+        packet[5..8].copy_from_slice(&[0, 0, 9]);
+        if length % 4 != 0 {
+            sequence = sequence.wrapping_add(u32::from(length % 4 == 1));
+            packet[9..12].copy_from_slice(&sequence.to_be_bytes()[1..]);
+        }
+        if let Ok(packet) = Packet::parse(&packet) {
+            reliable.handle_packet(now, &packet, length % 8 == 0, &mut upper);
+            unreliable.handle_packet(&packet, &mut other);
+        }
+        for _ in 0..64 {
+            if reliable.poll_transmit(now, &mut datagram, &mut upper).is_none() {
+                break;
+            }
+        }
+        now += u64::from(length) * 10_000;
+        if reliable.poll_timeout().is_some_and(|time| time <= now) {
+            reliable.handle_timeout(now);
+        }
+        match length % 5 {
+            0 => reliable.done_through(Ticket(upper.tickets)),
+            1 => reliable.answer(Ticket(upper.tickets), crate::Answer::Original(3)),
+            2 => reliable.answer(Ticket(upper.tickets), crate::Answer::NotReady),
+            3 => reliable.resume(now),
+            _ => {}
+        }
+        while reliable.poll_event().is_some() {}
+    }
+    reliable.close(&mut upper);
+    assert!(reliable.poll_transmit(now, &mut datagram, &mut upper).is_none());
+}

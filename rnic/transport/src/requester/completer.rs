@@ -1,0 +1,191 @@
+//! The completer (9.7.5.1, 9.9.2): response packets in, completions out.
+
+use super::Requester;
+use crate::upper::{Placed, Upper};
+use crate::work::{Event, Operation, Status};
+use crate::{Config, Time, segment};
+use omniverb_wire::{NakCode, Operation as Code, Packet, Syndrome, psn};
+
+impl Requester {
+    /// Takes a response packet.
+    pub(crate) fn handle_response(
+        &mut self,
+        now: Time,
+        config: &Config,
+        packet: &Packet<'_>,
+        upper: &mut impl Upper,
+    ) {
+        if self.failed {
+            return;
+        }
+        let psn = psn::extend(self.unacked, packet.bth().psn());
+        // Answers to what is over, or was never asked: ignored (9.7.5.1.3, "ghost" acknowledgements).
+        if psn < self.unacked || psn >= self.sent {
+            return;
+        }
+        match packet.opcode().operation {
+            Code::Acknowledge => {
+                let Some(aeth) = packet.aeth() else { return };
+                self.acknowledge(now, config, psn, aeth.syndrome());
+            }
+            Code::ReadResponse { .. } => self.read_response(now, config, psn, packet, upper),
+            Code::AtomicAcknowledge => self.atomic_response(now, config, psn, packet),
+            _ => {}
+        }
+    }
+
+    fn acknowledge(&mut self, now: Time, config: &Config, psn: u64, syndrome: Syndrome) {
+        match syndrome {
+            Syndrome::Ack(_) => {
+                self.acknowledged(now, config, psn + 1);
+            }
+            Syndrome::ReceiverNotReady(code) => {
+                if self.acknowledged(now, config, psn) {
+                    self.receiver_not_ready(now, config, code);
+                }
+            }
+            Syndrome::Nak(NakCode::SequenceError) => {
+                if self.acknowledged(now, config, psn) {
+                    self.sequence_error(now, config);
+                }
+            }
+            Syndrome::Nak(code) => {
+                // Earlier READs and atomics without an answer are asked for anew first (9.7.5.1.4);
+                // the responder is in the error state and will not answer, so they fail.
+                if self.acknowledged(now, config, psn) {
+                    let status = match code {
+                        NakCode::RemoteAccess => Status::RemoteAccess,
+                        NakCode::RemoteOperation => Status::RemoteOperation,
+                        _ => Status::RemoteInvalidRequest,
+                    };
+                    self.fail(status);
+                }
+            }
+            Syndrome::Reserved(_) => {}
+        }
+    }
+
+    /// Everything before `end` is acknowledged. False: there was a READ or atomic among it whose
+    /// answer is missing; it is asked for anew (9.7.5.1.4: implied NAK).
+    fn acknowledged(&mut self, now: Time, config: &Config, end: u64) -> bool {
+        let before = self.unacked;
+        let mut complete = true;
+        while self.unacked < end {
+            let Some(job) = self.jobs.front() else { break };
+            if job.request.operation.has_response() {
+                complete = false;
+                break;
+            }
+            let reached = end.min(job.last + 1);
+            self.unacked = reached;
+            if reached > job.last {
+                self.complete(None);
+            }
+        }
+        if self.unacked > before {
+            self.progress(now, config, self.unacked - before);
+        }
+        if !complete {
+            self.lost(now);
+        }
+        complete
+    }
+
+    /// The oldest request is over.
+    fn complete(&mut self, original: Option<u64>) {
+        let Some(job) = self.jobs.pop_front() else { return };
+        let id = job.request.id;
+        self.events.push_back(Event::Completed { id, status: Status::Success, original });
+    }
+
+    fn read_response(
+        &mut self,
+        now: Time,
+        config: &Config,
+        psn: u64,
+        packet: &Packet<'_>,
+        upper: &mut impl Upper,
+    ) {
+        let Some(job) = self.job_at(psn).copied() else { return };
+        if !matches!(job.request.operation, Operation::Read { .. }) {
+            return;
+        }
+        // It acknowledges everything before the READ (9.7.5.1.2).
+        if !self.acknowledged(now, config, job.first) {
+            return;
+        }
+        if psn != self.unacked {
+            self.lost(now);
+            return;
+        }
+        let index = psn - job.first;
+        let expected = segment::payload(job.request.length, config.path_mtu, index);
+        let refused = packet.aeth().is_some_and(|a| !matches!(a.syndrome(), Syndrome::Ack(_)));
+        if packet.payload().len() != expected || refused {
+            self.fail(Status::BadResponse); // 9.9.2.4.1
+            return;
+        }
+        if expected > 0 {
+            let offset = index * config.path_mtu as u64;
+            match upper.place(job.request.id, offset, packet.payload()) {
+                Placed::Done => {}
+                Placed::Full => {
+                    // The peer answers, so it is alive: time does not run against it.
+                    self.crowded = true;
+                    self.rearm(now, config);
+                    return;
+                }
+                Placed::Failed => {
+                    self.fail(Status::LocalProtection);
+                    return;
+                }
+            }
+        }
+        self.unacked = psn + 1;
+        if psn == job.last {
+            self.complete(None);
+        }
+        self.progress(now, config, 1);
+    }
+
+    fn atomic_response(&mut self, now: Time, config: &Config, psn: u64, packet: &Packet<'_>) {
+        let Some(job) = self.job_at(psn).copied() else { return };
+        let atomic = matches!(
+            job.request.operation,
+            Operation::CompareSwap { .. } | Operation::FetchAdd { .. }
+        );
+        if !atomic || !self.acknowledged(now, config, job.first) {
+            return;
+        }
+        let Some(result) = packet.atomic_ack() else { return };
+        self.unacked = psn + 1;
+        self.complete(Some(result.original()));
+        self.progress(now, config, 1);
+    }
+
+    /// Something new was acknowledged (9.9.2.1.1: counters and timer start afresh).
+    fn progress(&mut self, now: Time, config: &Config, packets: u64) {
+        self.next = self.next.max(self.unacked);
+        self.retries = config.retry_count;
+        self.rnr_retries = config.rnr_retry;
+        self.not_ready = None;
+        self.backoff = 0;
+        if self.recovering.is_some_and(|psn| psn < self.unacked) {
+            self.recovering = None;
+        }
+        while self.extents.front().is_some_and(|extent| extent.last < self.unacked) {
+            self.extents.pop_front();
+        }
+        let mut sample = None;
+        while let Some((_, time)) = self.samples.front().filter(|(psn, _)| *psn < self.unacked) {
+            sample = Some(now.saturating_sub(*time));
+            self.samples.pop_front();
+        }
+        if let Some(sample) = sample {
+            self.round_trip.sample(sample);
+        }
+        let round_trip = (self.round_trip.least(), self.round_trip.smoothed());
+        self.congestion.on_ack(now, packets, sample, round_trip);
+        self.rearm(now, config);
+    }
+}

@@ -1,0 +1,211 @@
+//! The requester of a reliable connection (9.9.2): requests in, request packets out.
+//!
+//! Every request has its PSNs from the moment it is submitted. Three numbers say where things are:
+//! before `unacked` everything is over, before `next` it is under way, before `sent` it was sent at
+//! least once. Sending again means setting `next` back (go-back-N, 9.7.8).
+
+mod completer;
+mod recovery;
+mod transmit;
+
+use crate::congestion::Congestion;
+use crate::rtt::RoundTrip;
+use crate::segment;
+use crate::work::{Event, Operation, Request, Status, SubmitError};
+use crate::{Config, MESSAGE_MAX, Time};
+use omniverb_wire::{Place, psn};
+use std::collections::VecDeque;
+
+/// A request and its PSNs.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    request: Request,
+    first: u64,
+    last: u64,
+}
+
+/// A READ request or an atomic that was sent and is not answered completely. A long READ goes out
+/// as several READ requests; one that is sent again must ask for no more than it did at first,
+/// since the responder remembers it by its extent (9.4.4).
+#[derive(Clone, Copy, Debug)]
+struct Extent {
+    first: u64,
+    last: u64,
+}
+
+/// The sending half of a connection.
+pub(crate) struct Requester {
+    jobs: VecDeque<Job>,
+    unacked: u64,
+    next: u64,
+    sent: u64,
+    tail: u64,
+    extents: VecDeque<Extent>,
+    /// Pieces of a message are still to be submitted.
+    open: Option<OpenMessage>,
+    events: VecDeque<Event>,
+    failed: bool,
+
+    round_trip: RoundTrip,
+    pub(crate) congestion: Congestion,
+    /// Packets whose acknowledgement will tell a round trip time.
+    samples: VecDeque<(u64, Time)>,
+    /// One past the last PSN that an acknowledgement was asked for.
+    asked: u64,
+    /// Payload was not there when it was asked for; wait for news.
+    starved: bool,
+    /// READ data found no room; to be asked for anew.
+    crowded: bool,
+    /// Nothing was sent although there was something, because it is too early.
+    paced: bool,
+
+    early: Option<Time>,
+    backoff: u32,
+    deadline: Option<Time>,
+    not_ready: Option<Time>,
+    retries: u8,
+    rnr_retries: u8,
+    /// Already gone back to this PSN; further signs of the same loss say nothing new.
+    recovering: Option<u64>,
+    pub(crate) resent: u64,
+}
+
+/// What the pieces of a message must agree on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OpenMessage {
+    Send,
+    Write { left: u64 },
+}
+
+impl Requester {
+    pub(crate) fn new(config: &Config) -> Requester {
+        let start = psn::start(config.sq_psn);
+        Requester {
+            jobs: VecDeque::new(),
+            unacked: start,
+            next: start,
+            sent: start,
+            tail: start,
+            extents: VecDeque::new(),
+            open: None,
+            events: VecDeque::new(),
+            failed: false,
+            round_trip: RoundTrip::default(),
+            congestion: Congestion::new(config),
+            samples: VecDeque::new(),
+            asked: start,
+            starved: false,
+            crowded: false,
+            paced: false,
+            early: None,
+            backoff: 0,
+            deadline: None,
+            not_ready: None,
+            retries: config.retry_count,
+            rnr_retries: config.rnr_retry,
+            recovering: None,
+            resent: 0,
+        }
+    }
+
+    /// Queues a request.
+    pub(crate) fn submit(&mut self, config: &Config, request: Request) -> Result<(), SubmitError> {
+        if self.failed {
+            return Err(SubmitError::Failed);
+        }
+        if self.jobs.len() >= config.requests_max {
+            return Err(SubmitError::Full);
+        }
+        self.open = check(&request, self.open, config.path_mtu)?;
+        let count = match request.operation {
+            Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => 1,
+            _ => segment::packets(request.length, config.path_mtu),
+        };
+        self.jobs.push_back(Job { request, first: self.tail, last: self.tail + count - 1 });
+        self.tail += count;
+        Ok(())
+    }
+
+    /// The job that a PSN belongs to; all jobs are contiguous.
+    fn job_at(&self, psn: u64) -> Option<&Job> {
+        self.jobs.get(self.jobs.partition_point(|job| job.last < psn)).filter(|j| j.first <= psn)
+    }
+
+    /// What happened.
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Requests not over.
+    pub(crate) fn queued(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// Ends all requests; the oldest with `status`, the others flushed (10.10.3.2).
+    pub(crate) fn fail(&mut self, status: Status) {
+        if self.failed {
+            return;
+        }
+        self.failed = true;
+        let mut status_of_next = status;
+        for job in self.jobs.drain(..) {
+            let id = job.request.id;
+            self.events.push_back(Event::Completed { id, status: status_of_next, original: None });
+            status_of_next = Status::Flushed;
+        }
+        if status != Status::Flushed {
+            self.events.push_back(Event::Failed(status));
+        }
+        self.extents.clear();
+        self.samples.clear();
+        (self.early, self.deadline, self.not_ready) = (None, None, None);
+        (self.unacked, self.next, self.sent) = (self.tail, self.tail, self.tail);
+    }
+}
+
+/// Checks a request, and how it goes on from the pieces before it.
+pub(crate) fn check(
+    request: &Request,
+    open: Option<OpenMessage>,
+    path_mtu: usize,
+) -> Result<Option<OpenMessage>, SubmitError> {
+    let Request { length, place, .. } = *request;
+    let whole_packets = length > 0 && length.is_multiple_of(path_mtu as u64);
+    if length > MESSAGE_MAX || !place.ends() && !whole_packets {
+        return Err(SubmitError::Length);
+    }
+    // Nothing may follow a message that is already full, and a piece is never empty.
+    if !place.begins() && length == 0 {
+        return Err(SubmitError::Length);
+    }
+    match (request.operation, open) {
+        (Operation::Send { immediate: Some(_), invalidate: Some(_), .. }, _) => {
+            Err(SubmitError::Sequence)
+        }
+        (Operation::Send { .. }, None) if place.begins() => {
+            Ok((place == Place::First).then_some(OpenMessage::Send))
+        }
+        (Operation::Send { .. }, Some(OpenMessage::Send)) if !place.begins() => {
+            Ok((!place.ends()).then_some(OpenMessage::Send))
+        }
+        (Operation::Write { total, .. }, open) => {
+            let left = match open {
+                None if place.begins() && total <= MESSAGE_MAX => total,
+                Some(OpenMessage::Write { left }) if !place.begins() => left,
+                _ => return Err(SubmitError::Sequence),
+            };
+            match left.checked_sub(length) {
+                Some(0) if place.ends() => Ok(None),
+                Some(left @ 1..) if !place.ends() => Ok(Some(OpenMessage::Write { left })),
+                _ => Err(SubmitError::Length),
+            }
+        }
+        (Operation::Read { .. }, None) if place == Place::Only => Ok(None),
+        (Operation::CompareSwap { .. } | Operation::FetchAdd { .. }, None)
+            if place == Place::Only && length == 8 =>
+        {
+            Ok(None)
+        }
+        _ => Err(SubmitError::Sequence),
+    }
+}

@@ -1,0 +1,176 @@
+//! Making request packets.
+
+use super::{Extent, Job, Requester};
+use crate::segment;
+use crate::upper::{Gathered, Upper};
+use crate::work::{Operation, Status};
+use crate::{Config, Time};
+use omniverb_wire::{AtomicEth, Bth, Builder, Opcode, Operation as Code, Reth, Service, psn};
+
+/// Within a long message an acknowledgement is asked for at least this often, so that the window
+/// moves on (9.7.5.1.2 leaves the choice to the requester).
+const ASK_EVERY: u64 = 16;
+/// Samples of the round trip time under way at most.
+const SAMPLES_MAX: usize = 32;
+
+impl Requester {
+    /// PSNs that may still be sent now.
+    fn room(&self, config: &Config) -> u64 {
+        let window = config.window.min(self.congestion.window());
+        window.saturating_sub(self.next - self.unacked)
+    }
+
+    /// Writes the next packet. `None`: nothing to send now.
+    pub(crate) fn transmit(
+        &mut self,
+        now: Time,
+        config: &Config,
+        datagram: &mut [u8],
+        upper: &mut impl Upper,
+    ) -> Option<usize> {
+        self.paced = false;
+        if self.failed || self.not_ready.is_some() || self.starved || self.next == self.tail {
+            return None;
+        }
+        let room = self.room(config);
+        if room == 0 {
+            return None;
+        }
+        let job = *self.job_at(self.next)?;
+        // Fence (10.8.3.3): every earlier READ and atomic is answered.
+        let earlier = self.extents.front().is_some_and(|extent| extent.last < job.first);
+        if job.request.fence && self.next == job.first && earlier {
+            return None;
+        }
+        let known = self.extents.iter().find(|e| (e.first..=e.last).contains(&self.next)).copied();
+        let response = job.request.operation.has_response();
+        if response && known.is_none() && self.extents.len() >= config.max_rd_atomic {
+            return None; // 9.4.4, 9.4.5.1: no more than negotiated
+        }
+        if response && known.is_none() {
+            // A new READ waits until it can ask for a good part of a window, not for a packet each
+            // time one arrives.
+            let wanted = (job.last + 1 - self.next).min(config.window.div_ceil(2));
+            if room < wanted.min(self.congestion.window().div_ceil(2)) {
+                return None;
+            }
+        }
+        if self.congestion.due() > now {
+            self.paced = true;
+            return None;
+        }
+        let (length, last) = if response {
+            let extent = known
+                .unwrap_or(Extent { first: self.next, last: job.last.min(self.next + room - 1) });
+            let length = self.ask(config, &job, extent.last, datagram)?;
+            if known.is_none() {
+                self.extents.push_back(extent);
+            }
+            (length, extent.last)
+        } else {
+            (self.data(config, &job, room, datagram, upper)?, self.next)
+        };
+        self.after_sending(now, config, last);
+        Some(length)
+    }
+
+    fn after_sending(&mut self, now: Time, config: &Config, last: u64) {
+        let packets = last + 1 - self.next;
+        if self.next < self.sent {
+            self.resent += packets;
+        } else if self.asked == last + 1 && self.samples.len() < SAMPLES_MAX {
+            // The first answer to a READ carries its first PSN. Only what is sent for the first
+            // time gives a sample: otherwise nobody knows which of the two was answered.
+            self.samples.push_back((self.next, now));
+        }
+        self.congestion.on_send(now, packets, self.round_trip.smoothed());
+        self.next = last + 1;
+        self.sent = self.sent.max(self.next);
+        self.arm(now, config);
+    }
+
+    /// A packet of a SEND or WRITE.
+    fn data(
+        &mut self,
+        config: &Config,
+        job: &Job,
+        room: u64,
+        datagram: &mut [u8],
+        upper: &mut impl Upper,
+    ) -> Option<usize> {
+        let index = self.next - job.first;
+        let count = job.last - job.first + 1;
+        let often = ASK_EVERY.min(self.congestion.window().div_ceil(2));
+        let due = self.next + 1 >= self.asked.min(self.next) + often;
+        let ask = self.next == job.last || room == 1 || due;
+        let header =
+            |code| Bth::new(code, config.destination, psn::wire(self.next)).acknowledged(ask);
+        let mtu = config.path_mtu;
+        let request = &job.request;
+        let mut builder =
+            segment::begin(datagram, Service::Rc, request, (index, count), mtu, header)?;
+        let payload = builder.payload();
+        if !payload.is_empty() {
+            match upper.gather(request.id, index * mtu as u64, payload) {
+                Gathered::Filled => {}
+                Gathered::Later => {
+                    self.starved = true;
+                    return None;
+                }
+                Gathered::Failed => {
+                    self.fail_locally(job.first);
+                    return None;
+                }
+            }
+        }
+        let length = builder.finish();
+        if ask {
+            self.asked = self.next + 1;
+        }
+        Some(length)
+    }
+
+    /// The memory of a request is gone. Earlier ones that the peer has not acknowledged cannot be
+    /// waited for any more; the failed one is the first to end with a status of its own.
+    fn fail_locally(&mut self, first: u64) {
+        while let Some(job) = self.jobs.front().filter(|job| job.first < first) {
+            let id = job.request.id;
+            let status = Status::Flushed;
+            self.events.push_back(crate::Event::Completed { id, status, original: None });
+            self.jobs.pop_front();
+        }
+        self.fail(Status::LocalProtection);
+    }
+
+    /// A READ request or an atomic.
+    fn ask(&mut self, config: &Config, job: &Job, last: u64, datagram: &mut [u8]) -> Option<usize> {
+        let bth = |operation| {
+            let code = Opcode::new(Service::Rc, operation);
+            let bth = Bth::new(code.to_byte(), config.destination, psn::wire(self.next));
+            (code, bth.acknowledged(true))
+        };
+        let mtu = config.path_mtu as u64;
+        let length = match job.request.operation {
+            Operation::Read { address, key } => {
+                let begin = (self.next - job.first) * mtu;
+                let end = ((last + 1 - job.first) * mtu).min(job.request.length);
+                let (code, bth) = bth(Code::ReadRequest);
+                let reth = Reth::new(address.wrapping_add(begin), key, (end - begin) as u32);
+                Builder::new(datagram, code, bth, 0)?.header(reth).finish()
+            }
+            Operation::CompareSwap { address, key, compare, swap } => {
+                let (code, bth) = bth(Code::CompareSwap);
+                let operands = AtomicEth::new(address, key, swap, compare);
+                Builder::new(datagram, code, bth, 0)?.header(operands).finish()
+            }
+            Operation::FetchAdd { address, key, add } => {
+                let (code, bth) = bth(Code::FetchAdd);
+                let operands = AtomicEth::new(address, key, add, 0);
+                Builder::new(datagram, code, bth, 0)?.header(operands).finish()
+            }
+            Operation::Send { .. } | Operation::Write { .. } => return None,
+        };
+        self.asked = last + 1;
+        Some(length)
+    }
+}

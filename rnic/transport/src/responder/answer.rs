@@ -1,0 +1,243 @@
+//! Making response packets, in the order of their PSNs (9.7.5.1): first what was asked for again,
+//! then acknowledgements of what is done, then what is oldest among the rest.
+
+use super::{ACK_EVERY, Negative, Pended, Reading, Replay, Responder, State};
+use crate::upper::{Fetched, Refusal};
+use crate::{Config, Upper, segment};
+use omniverb_wire::{
+    Aeth, AtomicAckEth, Bth, Builder, CREDITS_INVALID, NakCode, Opcode, Operation as Code, Place,
+    Service, Syndrome, psn,
+};
+
+/// What came of answering a READ.
+enum Answered {
+    Packet(usize),
+    Nothing,
+    Refused(Refusal),
+}
+
+impl Responder {
+    /// Writes the next packet. `None`: nothing to send now.
+    pub(crate) fn transmit(
+        &mut self,
+        config: &Config,
+        datagram: &mut [u8],
+        upper: &mut impl Upper,
+    ) -> Option<usize> {
+        self.pass_done();
+        if self.full && self.pending.len() <= config.unanswered_max / 2 {
+            self.ask_to_go_on();
+        }
+        while let Some(replay) = self.replays.front_mut() {
+            match replay {
+                Replay::Atomic { psn, original } => {
+                    let (psn, original) = (*psn, *original);
+                    let length = self.atomic_answer(config, datagram, psn, original)?;
+                    self.replays.pop_front();
+                    return Some(length);
+                }
+                Replay::Read(reading) => {
+                    if self.starved {
+                        return None;
+                    }
+                    let mut reading = *reading;
+                    match self.read_answer(config, datagram, &mut reading, upper) {
+                        Answered::Packet(length) => {
+                            if reading.next > reading.last {
+                                upper.release(reading.ticket);
+                                self.replays.pop_front();
+                            } else {
+                                self.replays[0] = Replay::Read(reading);
+                            }
+                            return Some(length);
+                        }
+                        Answered::Nothing => return None,
+                        Answered::Refused(_) => {
+                            upper.release(reading.ticket);
+                            self.replays.pop_front();
+                        }
+                    }
+                }
+            }
+        }
+        if self.acknowledge {
+            let syndrome = Syndrome::Ack(CREDITS_INVALID);
+            let length = self.simple(config, datagram, self.answered - 1, syndrome)?;
+            (self.acknowledge, self.unacknowledged) = (false, 0);
+            return Some(length);
+        }
+        self.oldest(config, datagram, upper)
+    }
+
+    /// Takes off what is done and needs no packet of its own.
+    fn pass_done(&mut self) {
+        while let Some(pending) = self.pending.front() {
+            if !matches!(pending.kind, Pended::Part) || pending.state != State::Done {
+                break;
+            }
+            self.answered = pending.last + 1;
+            self.messages = self.messages.wrapping_add(u32::from(pending.ends));
+            self.unacknowledged += 1;
+            self.acknowledge |= pending.ask || self.unacknowledged >= ACK_EVERY;
+            self.pending.pop_front();
+        }
+    }
+
+    fn oldest(
+        &mut self,
+        config: &Config,
+        datagram: &mut [u8],
+        upper: &mut impl Upper,
+    ) -> Option<usize> {
+        let Some(pending) = self.pending.front_mut() else {
+            return self.negative(config, datagram);
+        };
+        let (first, state) = (pending.first, pending.state);
+        match (state, &mut pending.kind) {
+            (State::Refused(refusal), kind) => {
+                // The PSN of a READ is that of the first answer it does not get (9.7.5.2.8).
+                let psn = if let Pended::Read(reading) = kind { reading.next } else { first };
+                let length = self.simple(config, datagram, psn, Syndrome::Nak(code(refusal)))?;
+                self.close(upper);
+                self.refused = Some(refusal);
+                Some(length)
+            }
+            (State::NotReady { told: false }, _) => {
+                let syndrome = Syndrome::ReceiverNotReady(config.min_rnr_timer);
+                let length = self.simple(config, datagram, first, syndrome)?;
+                if let Some(pending) = self.pending.front_mut() {
+                    pending.state = State::NotReady { told: true };
+                }
+                Some(length)
+            }
+            (_, Pended::Read(reading)) => {
+                if self.starved {
+                    return None;
+                }
+                let mut reading = *reading;
+                if std::mem::take(&mut pending.ends) {
+                    // A READ counts as soon as it is accepted (9.7.7.1).
+                    self.messages = self.messages.wrapping_add(1);
+                }
+                match self.read_answer(config, datagram, &mut reading, upper) {
+                    Answered::Packet(length) => {
+                        self.after_read(reading, upper);
+                        Some(length)
+                    }
+                    Answered::Nothing => None,
+                    Answered::Refused(refusal) => {
+                        self.closed = true;
+                        if let Some(pending) = self.pending.front_mut() {
+                            pending.state = State::Refused(refusal);
+                        }
+                        self.oldest(config, datagram, upper)
+                    }
+                }
+            }
+            (State::Done, Pended::Atomic { original }) => {
+                let original = *original;
+                if std::mem::take(&mut pending.ends) {
+                    self.messages = self.messages.wrapping_add(1);
+                }
+                let length = self.atomic_answer(config, datagram, first, original)?;
+                self.pending.pop_front();
+                self.answered = first + 1;
+                self.unacknowledged = 0;
+                Some(length)
+            }
+            _ => None,
+        }
+    }
+
+    fn after_read(&mut self, reading: Reading, upper: &mut impl Upper) {
+        if reading.next > reading.last {
+            upper.release(reading.ticket);
+            self.pending.pop_front();
+            self.answered = reading.last + 1;
+            self.unacknowledged = 0;
+        } else if let Some(pending) = self.pending.front_mut() {
+            pending.kind = Pended::Read(reading);
+        }
+    }
+
+    /// What is to be said of the packet expected; everything before it is answered.
+    fn negative(&mut self, config: &Config, datagram: &mut [u8]) -> Option<usize> {
+        let syndrome = match self.negative? {
+            Negative::Sequence => Syndrome::Nak(NakCode::SequenceError),
+            Negative::NotReady => Syndrome::ReceiverNotReady(config.min_rnr_timer),
+        };
+        let length = self.simple(config, datagram, self.expected, syndrome)?;
+        self.negative = None;
+        self.silent = true;
+        Some(length)
+    }
+
+    fn header(&self, config: &Config, operation: Code, psn: u64) -> (Opcode, Bth) {
+        let code = Opcode::new(Service::Rc, operation);
+        (code, Bth::new(code.to_byte(), config.destination, psn::wire(psn)))
+    }
+
+    fn simple(
+        &self,
+        config: &Config,
+        datagram: &mut [u8],
+        psn: u64,
+        syndrome: Syndrome,
+    ) -> Option<usize> {
+        let (code, bth) = self.header(config, Code::Acknowledge, psn);
+        let aeth = Aeth::new(syndrome, self.messages);
+        Some(Builder::new(datagram, code, bth, 0)?.header(aeth).finish())
+    }
+
+    fn atomic_answer(
+        &self,
+        config: &Config,
+        datagram: &mut [u8],
+        psn: u64,
+        original: u64,
+    ) -> Option<usize> {
+        let (code, bth) = self.header(config, Code::AtomicAcknowledge, psn);
+        let aeth = Aeth::new(Syndrome::Ack(CREDITS_INVALID), self.messages);
+        let builder = Builder::new(datagram, code, bth, 0)?;
+        Some(builder.header(aeth).header(AtomicAckEth::new(original)).finish())
+    }
+
+    fn read_answer(
+        &mut self,
+        config: &Config,
+        datagram: &mut [u8],
+        reading: &mut Reading,
+        upper: &mut impl Upper,
+    ) -> Answered {
+        let index = reading.next - reading.base;
+        let bytes = segment::payload(reading.length, config.path_mtu, index);
+        let place = Place::new(reading.next == reading.begin, reading.next == reading.last);
+        let (code, bth) = self.header(config, Code::ReadResponse { place }, reading.next);
+        let aeth = Aeth::new(Syndrome::Ack(CREDITS_INVALID), self.messages);
+        let Some(builder) = Builder::new(datagram, code, bth, bytes) else {
+            return Answered::Nothing;
+        };
+        let mut builder = builder.maybe(code.has_aeth().then_some(aeth));
+        if bytes > 0 {
+            let offset = index * config.path_mtu as u64;
+            match upper.fetch(reading.ticket, offset, builder.payload()) {
+                Fetched::Filled => {}
+                Fetched::Later => {
+                    self.starved = true;
+                    return Answered::Nothing;
+                }
+                Fetched::Refused(refusal) => return Answered::Refused(refusal),
+            }
+        }
+        reading.next += 1;
+        Answered::Packet(builder.finish())
+    }
+}
+
+fn code(refusal: Refusal) -> NakCode {
+    match refusal {
+        Refusal::InvalidRequest => NakCode::InvalidRequest,
+        Refusal::RemoteAccess => NakCode::RemoteAccess,
+        Refusal::RemoteOperation => NakCode::RemoteOperation,
+    }
+}

@@ -1,0 +1,151 @@
+//! A request packet that was taken before (9.9.3: duplicate requests): nothing is executed again,
+//! but what the requester may have missed is said again. Errors found here are never answered.
+
+use super::{Memory, Pended, Pending, Reading, Remembered, Replay, Responder, State};
+use crate::upper::{Delivery, ReadRequest};
+use crate::{Config, Upper, segment};
+use omniverb_wire::{Operation as Code, Packet};
+
+impl Responder {
+    pub(super) fn duplicate(
+        &mut self,
+        config: &Config,
+        psn: u64,
+        packet: &Packet<'_>,
+        upper: &mut impl Upper,
+    ) {
+        let operation = packet.opcode().operation;
+        if psn >= self.answered {
+            self.duplicate_of_pending(config, psn, packet, upper);
+            return;
+        }
+        match operation {
+            Code::Send { .. } | Code::Write { .. } => self.acknowledge = true,
+            Code::ReadRequest => self.read_again(config, psn, packet, upper),
+            Code::CompareSwap | Code::FetchAdd => {
+                let original = self.memories.iter().find_map(|memory| match memory.kind {
+                    Remembered::Atomic { original } if memory.first == psn => original,
+                    _ => None,
+                });
+                let queued = self
+                    .replays
+                    .iter()
+                    .any(|replay| matches!(replay, Replay::Atomic { psn: p, .. } if *p == psn));
+                if let Some(original) = original
+                    && !queued
+                {
+                    self.replays.push_back(Replay::Atomic { psn, original });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// It was taken, and its answer has not left or not left completely.
+    fn duplicate_of_pending(
+        &mut self,
+        config: &Config,
+        psn: u64,
+        packet: &Packet<'_>,
+        upper: &mut impl Upper,
+    ) {
+        let found = self.pending.partition_point(|pending| pending.last < psn);
+        let Some(pending) = self.pending.get_mut(found) else { return };
+        match &mut pending.kind {
+            Pended::Part => {
+                if let State::NotReady { told } = &mut pending.state {
+                    *told = false;
+                }
+                pending.ask |= packet.bth().is_ack_requested();
+            }
+            Pended::Read(reading) => {
+                let begun = *reading;
+                if psn < begun.next && packet.opcode().operation == Code::ReadRequest {
+                    let memory = self.memories.iter().find(|m| m.first == pending.first).copied();
+                    if let Some(memory) = memory
+                        && let Some(again) = self.again(config, &memory, psn, packet, upper)
+                    {
+                        upper.release(begun.ticket);
+                        self.starved = false;
+                        // The rest of the original extent stays to be answered as well.
+                        if let Some(Pending { kind: Pended::Read(reading), .. }) =
+                            self.pending.get_mut(found)
+                        {
+                            *reading = again;
+                        }
+                    }
+                }
+            }
+            Pended::Atomic { .. } => {}
+        }
+    }
+
+    /// Checks a repeated READ against what is remembered of it, and asks the layer above anew.
+    /// What is asked for must lie inside, and end where the original ended.
+    fn again(
+        &mut self,
+        config: &Config,
+        memory: &Memory,
+        psn: u64,
+        packet: &Packet<'_>,
+        upper: &mut impl Upper,
+    ) -> Option<Reading> {
+        let Remembered::Read { address, key, length } = memory.kind else { return None };
+        let reth = packet.reth()?;
+        let skipped = (psn - memory.first) * config.path_mtu as u64;
+        let left = length.checked_sub(skipped)?;
+        let same = reth.address() == address.wrapping_add(skipped)
+            && reth.key() == key
+            && u64::from(reth.length()) == left;
+        if !same {
+            return None;
+        }
+        let ticket = self.new_ticket();
+        let request = ReadRequest { address: reth.address(), key, length: left };
+        let last = psn + segment::packets(left, config.path_mtu) - 1;
+        match upper.read(ticket, &request) {
+            Delivery::Done | Delivery::Later => {
+                Some(Reading { ticket, base: psn, next: psn, last, begin: psn, length: left })
+            }
+            _ => None,
+        }
+    }
+
+    /// A READ whose answer has left before.
+    fn read_again(
+        &mut self,
+        config: &Config,
+        psn: u64,
+        packet: &Packet<'_>,
+        upper: &mut impl Upper,
+    ) {
+        let covers = |first: u64, last: u64| (first..=last).contains(&psn);
+        let queued = self.replays.iter().position(
+            |replay| matches!(replay, Replay::Read(reading) if covers(reading.base, reading.last)),
+        );
+        if let Some(Replay::Read(reading)) = queued.and_then(|index| self.replays.get(index))
+            && reading.next <= psn
+        {
+            return; // its answer is on the way
+        }
+        let Some(memory) = self.memories.iter().find(|m| covers(m.first, m.last)).copied() else {
+            return;
+        };
+        let Some(again) = self.again(config, &memory, psn, packet, upper) else { return };
+        self.starved = false;
+        // One answer at a time for one original: at most as many as are remembered.
+        let older = self
+            .replays
+            .iter()
+            .position(|replay| matches!(replay, Replay::Read(r) if r.last == again.last));
+        match older.and_then(|index| self.replays.get_mut(index)) {
+            Some(replay) => {
+                if let Replay::Read(reading) = replay {
+                    upper.release(reading.ticket);
+                }
+                *replay = Replay::Read(again);
+            }
+            None => self.replays.push_back(Replay::Read(again)),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! A request packet in its turn: checks in the order of 9.7.4, then to the layer above.
+
+use super::{Memory, Message, Negative, Pended, Pending, Reading, Remembered, Responder, State};
+use crate::upper::{AtomicOperation, AtomicRequest, Delivery, Kind, Part, ReadRequest, Refusal};
+use crate::{Config, MESSAGE_MAX, Upper, segment};
+use omniverb_wire::{Operation as Code, Packet, Place};
+
+const INVALID: Delivery = Delivery::Refused(Refusal::InvalidRequest);
+
+impl Responder {
+    pub(super) fn execute(&mut self, config: &Config, packet: &Packet<'_>, upper: &mut impl Upper) {
+        if self.pending.len() >= config.unanswered_max {
+            (self.full, self.silent) = (true, true);
+            return;
+        }
+        match packet.opcode().operation {
+            Code::Send { place, .. } => self.send(config, packet, place, upper),
+            Code::Write { place, .. } => self.write(config, packet, place, upper),
+            Code::ReadRequest => self.read(config, packet, upper),
+            Code::CompareSwap | Code::FetchAdd => self.atomic(config, packet, upper),
+            _ => {}
+        }
+    }
+
+    /// The packet is dropped as if it had been lost, and no NAK hurries the requester.
+    fn no_room(&mut self) {
+        self.crowded = true;
+        self.silent = true;
+    }
+
+    /// Takes a packet, or several PSNs of one.
+    fn take(&mut self, packet: &Packet<'_>, count: u64, ends: bool, state: State, kind: Pended) {
+        let first = self.expected;
+        let ticket = crate::Ticket(self.tickets);
+        let ask = packet.bth().is_ack_requested();
+        let last = first + count - 1;
+        self.pending.push_back(Pending { first, last, ticket, ask, ends, state, kind });
+        self.expected += count;
+        (self.crowded, self.full) = (false, false);
+    }
+
+    /// Does what the layer above said of a part. True: it was taken.
+    fn delivered(&mut self, packet: &Packet<'_>, ends: bool, delivery: Delivery) -> bool {
+        let state = match delivery {
+            Delivery::Done => State::Done,
+            Delivery::Later => State::Waiting,
+            Delivery::NotReady => {
+                self.negative = Some(Negative::NotReady);
+                return false;
+            }
+            Delivery::Full => {
+                self.no_room();
+                return false;
+            }
+            Delivery::Refused(refusal) => {
+                self.closed = true;
+                State::Refused(refusal)
+            }
+        };
+        self.take(packet, 1, ends, state, Pended::Part);
+        true
+    }
+
+    fn send(&mut self, config: &Config, packet: &Packet<'_>, place: Place, upper: &mut impl Upper) {
+        let offset = match self.message {
+            Message::None if place.begins() => 0,
+            Message::Send { offset } if !place.begins() => offset,
+            _ => {
+                self.refuse(packet); // 9.7.4.1.2: out of sequence within the message
+                return;
+            }
+        };
+        let length = packet.payload().len();
+        let after = offset + length as u64;
+        if !length_fits(place, length, config.path_mtu) || after > MESSAGE_MAX {
+            self.refuse(packet); // 9.7.4.1.6
+            return;
+        }
+        let part = part(packet, Kind::Send, place, offset);
+        let ticket = self.new_ticket();
+        if self.delivered(packet, place.ends(), upper.deliver(ticket, &part)) {
+            self.message =
+                if place.ends() { Message::None } else { Message::Send { offset: after } };
+        }
+    }
+
+    fn write(
+        &mut self,
+        config: &Config,
+        packet: &Packet<'_>,
+        place: Place,
+        upper: &mut impl Upper,
+    ) {
+        let (address, key, total, offset) = match (self.message, packet.reth()) {
+            (Message::None, Some(reth)) => {
+                (reth.address(), reth.key(), u64::from(reth.length()), 0)
+            }
+            (Message::Write { address, key, total, offset }, None) => (address, key, total, offset),
+            _ => {
+                self.refuse(packet);
+                return;
+            }
+        };
+        let length = packet.payload().len();
+        let after = offset + length as u64;
+        let fits = if place.ends() { after == total } else { after < total };
+        if total > MESSAGE_MAX || !fits || !length_fits(place, length, config.path_mtu) {
+            self.refuse(packet); // 9.7.4.1.6, 9.7.4.1.7
+            return;
+        }
+        let part = part(packet, Kind::Write { address, key, total }, place, offset);
+        let ticket = self.new_ticket();
+        if self.delivered(packet, place.ends(), upper.deliver(ticket, &part)) {
+            self.message = if place.ends() {
+                Message::None
+            } else {
+                Message::Write { address, key, total, offset: after }
+            };
+        }
+    }
+
+    /// READs and atomics under way; more than agreed on are refused (9.7.4.1.5).
+    fn too_many(&self, config: &Config) -> bool {
+        let under_way = self.pending.iter().filter(|p| !matches!(p.kind, Pended::Part)).count();
+        under_way >= config.max_dest_rd_atomic
+    }
+
+    fn read(&mut self, config: &Config, packet: &Packet<'_>, upper: &mut impl Upper) {
+        let Some(reth) = packet.reth() else { return };
+        let length = u64::from(reth.length());
+        if self.message != Message::None || self.too_many(config) || length > MESSAGE_MAX {
+            self.refuse(packet);
+            return;
+        }
+        let request = ReadRequest { address: reth.address(), key: reth.key(), length };
+        let ticket = self.new_ticket();
+        let count = segment::packets(length, config.path_mtu);
+        let (first, last) = (self.expected, self.expected + count - 1);
+        match upper.read(ticket, &request) {
+            Delivery::Done | Delivery::Later => {
+                let reading =
+                    Reading { ticket, base: first, next: first, last, begin: first, length };
+                self.take(packet, count, true, State::Waiting, Pended::Read(reading));
+                let kind = Remembered::Read { address: reth.address(), key: reth.key(), length };
+                self.remember(config, Memory { first, last, kind });
+            }
+            other => {
+                self.delivered(packet, false, other);
+            }
+        }
+    }
+
+    fn atomic(&mut self, config: &Config, packet: &Packet<'_>, upper: &mut impl Upper) {
+        let Some(operands) = packet.atomic() else { return };
+        let misaligned = !operands.address().is_multiple_of(8); // 9.4.5.1
+        if self.message != Message::None || self.too_many(config) || misaligned {
+            self.refuse(packet);
+            return;
+        }
+        let operation = if packet.opcode().operation == Code::FetchAdd {
+            AtomicOperation::FetchAdd { add: operands.swap_or_add() }
+        } else {
+            let (compare, swap) = (operands.compare(), operands.swap_or_add());
+            AtomicOperation::CompareSwap { compare, swap }
+        };
+        let request = AtomicRequest { address: operands.address(), key: operands.key(), operation };
+        let ticket = self.new_ticket();
+        let first = self.expected;
+        let (state, original) = match upper.atomic(ticket, &request) {
+            Ok(original) => (State::Done, Some(original)),
+            Err(Delivery::Later) => (State::Waiting, None),
+            // "Done" without a value is no answer.
+            Err(Delivery::Done) => (State::Refused(Refusal::RemoteOperation), None),
+            Err(other) => {
+                self.delivered(packet, false, other);
+                return;
+            }
+        };
+        let kind = Pended::Atomic { original: original.unwrap_or(0) };
+        self.take(packet, 1, true, state, kind);
+        let kind = Remembered::Atomic { original };
+        self.remember(config, Memory { first, last: first, kind });
+    }
+
+    fn refuse(&mut self, packet: &Packet<'_>) {
+        self.new_ticket();
+        self.delivered(packet, false, INVALID);
+    }
+}
+
+/// FIRST and MIDDLE are full, LAST has at least a byte (9.7.4.1.6).
+pub(crate) fn length_fits(place: Place, length: usize, path_mtu: usize) -> bool {
+    match place {
+        Place::First | Place::Middle => length == path_mtu,
+        Place::Last => (1..=path_mtu).contains(&length),
+        Place::Only => length <= path_mtu,
+    }
+}
+
+/// The packet as the layer above sees it.
+pub(crate) fn part<'a>(packet: &Packet<'a>, kind: Kind, place: Place, offset: u64) -> Part<'a> {
+    Part {
+        kind,
+        place,
+        offset,
+        data: packet.payload(),
+        immediate: packet.immediate().map(|immediate| immediate.0),
+        invalidate: packet.invalidate().map(|invalidate| invalidate.key()),
+        solicited: packet.bth().is_solicited(),
+    }
+}

@@ -1,0 +1,286 @@
+//! The responder of a reliable connection (9.9.3): request packets in, response packets out.
+//!
+//! Packets are taken in order and handed to the layer above at once. Answers leave in the same order
+//! (9.7.5.1), whenever the layer above has given its own, so what was taken and is not answered waits
+//! in `pending`. What a requester asks for a second time is answered from `replays`, before anything
+//! newer.
+
+mod answer;
+mod duplicate;
+mod execute;
+
+pub(crate) use execute::{length_fits, part};
+
+use crate::Config;
+use crate::upper::{Answer, Refusal, Ticket, Upper};
+use omniverb_wire::{Packet, psn};
+use std::collections::VecDeque;
+
+/// An acknowledgement leaves at the latest after so many packets, asked for or not.
+const ACK_EVERY: u32 = 32;
+
+/// Where in a message the requester is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Message {
+    None,
+    Send { offset: u64 },
+    Write { address: u64, key: u32, total: u64, offset: u64 },
+}
+
+/// Something taken, and not answered to the requester.
+#[derive(Debug)]
+struct Pending {
+    first: u64,
+    last: u64,
+    ticket: Ticket,
+    /// The requester asked for an acknowledgement.
+    ask: bool,
+    /// A message ends with it.
+    ends: bool,
+    state: State,
+    kind: Pended,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The layer above has not answered.
+    Waiting,
+    Done,
+    /// It lacks a receive; whether the requester was told.
+    NotReady {
+        told: bool,
+    },
+    Refused(Refusal),
+}
+
+#[derive(Debug)]
+enum Pended {
+    Part,
+    Read(Reading),
+    Atomic { original: u64 },
+}
+
+/// A READ being answered.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    ticket: Ticket,
+    /// PSN that offset 0 of the ticket has.
+    base: u64,
+    /// The next PSN to send.
+    next: u64,
+    last: u64,
+    /// The PSN of the first answer to this request: FIRST or ONLY.
+    begin: u64,
+    length: u64,
+}
+
+/// Something answered again.
+#[derive(Debug)]
+enum Replay {
+    Read(Reading),
+    Atomic { psn: u64, original: u64 },
+}
+
+/// What is remembered of READs and atomics, to answer them again (9.4.4, 9.4.5.1).
+#[derive(Clone, Copy, Debug)]
+struct Memory {
+    first: u64,
+    last: u64,
+    kind: Remembered,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Remembered {
+    Read { address: u64, key: u32, length: u64 },
+    Atomic { original: Option<u64> },
+}
+
+/// A negative acknowledgement for the packet expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Negative {
+    Sequence,
+    NotReady,
+}
+
+/// The receiving half of a connection.
+pub(crate) struct Responder {
+    expected: u64,
+    /// Everything before it is answered.
+    answered: u64,
+    /// Messages completed.
+    messages: u32,
+    message: Message,
+    tickets: u64,
+    pending: VecDeque<Pending>,
+    replays: VecDeque<Replay>,
+    memories: VecDeque<Memory>,
+    negative: Option<Negative>,
+    /// A negative acknowledgement is out: no other one until what is expected arrives (9.7.5.2.8).
+    silent: bool,
+    /// The layer above had no room for a packet.
+    crowded: bool,
+    /// Too much was unanswered to take a packet.
+    full: bool,
+    /// The bytes of the READ to answer next are not there; wait for news.
+    starved: bool,
+    acknowledge: bool,
+    unacknowledged: u32,
+    /// Nothing is taken any more.
+    closed: bool,
+    /// The refusal, once the requester has been told.
+    refused: Option<Refusal>,
+    pub(crate) duplicates: u64,
+}
+
+impl Responder {
+    pub(crate) fn new(config: &Config) -> Responder {
+        let start = psn::start(config.rq_psn);
+        Responder {
+            expected: start,
+            answered: start,
+            messages: 0,
+            message: Message::None,
+            tickets: 0,
+            pending: VecDeque::new(),
+            replays: VecDeque::new(),
+            memories: VecDeque::new(),
+            negative: None,
+            silent: false,
+            crowded: false,
+            full: false,
+            starved: false,
+            acknowledge: false,
+            unacknowledged: 0,
+            closed: false,
+            refused: None,
+            duplicates: 0,
+        }
+    }
+
+    /// Takes a request packet. Its PSN is looked at first (9.7.4.1).
+    pub(crate) fn handle_request(
+        &mut self,
+        config: &Config,
+        packet: &Packet<'_>,
+        upper: &mut impl Upper,
+    ) {
+        if self.closed {
+            return;
+        }
+        let psn = psn::extend(self.expected, packet.bth().psn());
+        if psn > self.expected {
+            // Once per gap (9.7.5.2.8).
+            if !self.silent && self.negative.is_none() {
+                self.negative = Some(Negative::Sequence);
+            }
+        } else if psn < self.expected {
+            self.duplicates += 1;
+            self.duplicate(config, psn, packet, upper);
+        } else {
+            self.silent = false;
+            self.negative = None;
+            self.execute(config, packet, upper);
+        }
+    }
+
+    fn new_ticket(&mut self) -> Ticket {
+        self.tickets += 1;
+        Ticket(self.tickets)
+    }
+
+    /// A late answer of the layer above.
+    pub(crate) fn answer(&mut self, ticket: Ticket, answer: Answer) {
+        let found = self.pending.partition_point(|pending| pending.ticket < ticket);
+        let Some(pending) = self.pending.get_mut(found).filter(|p| p.ticket == ticket) else {
+            // A READ that is answered again may be refused now; the requester is not told (9.7.5.2.8).
+            if let Answer::Refused(_) = answer {
+                self.replays
+                    .retain(|replay| !matches!(replay, Replay::Read(r) if r.ticket == ticket));
+            }
+            return;
+        };
+        if matches!(pending.state, State::Done | State::Refused(_)) {
+            return;
+        }
+        match (answer, &mut pending.kind) {
+            (Answer::Done, Pended::Part) => pending.state = State::Done,
+            (Answer::Original(value), Pended::Atomic { original }) => {
+                *original = value;
+                pending.state = State::Done;
+                let first = pending.first;
+                self.remember_result(first, value);
+            }
+            (Answer::NotReady, Pended::Part) if pending.state == State::Waiting => {
+                pending.state = State::NotReady { told: false };
+            }
+            (Answer::Refused(refusal), _) => {
+                pending.state = State::Refused(refusal);
+                self.closed = true;
+            }
+            _ => {}
+        }
+    }
+
+    /// Everything up to this ticket is done.
+    pub(crate) fn done_through(&mut self, ticket: Ticket) {
+        for pending in self.pending.iter_mut().take_while(|pending| pending.ticket <= ticket) {
+            if matches!(pending.kind, Pended::Part)
+                && matches!(pending.state, State::Waiting | State::NotReady { .. })
+            {
+                pending.state = State::Done;
+            }
+        }
+    }
+
+    /// The layer above has room, or bytes, again.
+    pub(crate) fn resume(&mut self) {
+        self.starved = false;
+        if self.crowded {
+            self.ask_to_go_on();
+        }
+    }
+
+    /// Tells the requester where to go on, rather than have it wait for its timer.
+    fn ask_to_go_on(&mut self) {
+        (self.crowded, self.full, self.silent) = (false, false, false);
+        self.negative = Some(Negative::Sequence);
+    }
+
+    /// The refusal, after the requester was told.
+    pub(crate) fn take_refusal(&mut self) -> Option<Refusal> {
+        self.refused.take()
+    }
+
+    /// Nothing is taken or answered any more.
+    pub(crate) fn close(&mut self, upper: &mut impl Upper) {
+        self.closed = true;
+        let readings = self.pending.drain(..).filter_map(|pending| match pending.kind {
+            Pended::Read(reading) => Some(reading.ticket),
+            _ => None,
+        });
+        readings.for_each(|ticket| upper.release(ticket));
+        for replay in self.replays.drain(..) {
+            if let Replay::Read(reading) = replay {
+                upper.release(reading.ticket);
+            }
+        }
+        (self.negative, self.acknowledge) = (None, false);
+    }
+
+    fn remember(&mut self, config: &Config, memory: Memory) {
+        if self.memories.len() >= config.max_dest_rd_atomic.max(1) {
+            self.memories.pop_front();
+        }
+        self.memories.push_back(memory);
+    }
+
+    fn remember_result(&mut self, psn: u64, value: u64) {
+        for memory in &mut self.memories {
+            if memory.first == psn
+                && let Remembered::Atomic { original } = &mut memory.kind
+            {
+                *original = Some(value);
+            }
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Unreliable connection (9.8.2, 9.9.4): messages in order or not at all, no answers.
+
+use crate::requester::{OpenMessage, check};
+use crate::responder::{length_fits, part};
+use crate::upper::{Delivery, Gathered, Kind, Refusal, Ticket, Upper};
+use crate::work::{Event, Operation, Request, Status, SubmitError};
+use crate::{Config, ConfigError, MESSAGE_MAX, segment};
+use omniverb_wire::{Bth, Operation as Code, Packet, Place, Service, psn};
+use std::collections::VecDeque;
+
+/// Where in a message the sender is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Message {
+    None,
+    Send { offset: u64 },
+    Write { address: u64, key: u32, total: u64, offset: u64 },
+}
+
+/// One end of an unreliable connection.
+pub struct Unreliable {
+    config: Config,
+    requests: VecDeque<Request>,
+    /// Packets of the oldest request that have left.
+    index: u64,
+    next: u64,
+    starved: bool,
+    events: VecDeque<Event>,
+    open: Option<OpenMessage>,
+    expected: u64,
+    message: Message,
+    tickets: u64,
+    closed: bool,
+    /// Messages of the peer that were dropped.
+    pub dropped: u64,
+}
+
+impl Unreliable {
+    /// A connection in the state RTS.
+    pub fn new(config: Config) -> Result<Unreliable, ConfigError> {
+        config.check()?;
+        Ok(Unreliable {
+            requests: VecDeque::new(),
+            index: 0,
+            next: psn::start(config.sq_psn),
+            starved: false,
+            events: VecDeque::new(),
+            open: None,
+            expected: psn::start(config.rq_psn),
+            message: Message::None,
+            tickets: 0,
+            closed: false,
+            dropped: 0,
+            config,
+        })
+    }
+
+    /// Queues a SEND or WRITE, or a piece of one.
+    pub fn submit(&mut self, request: Request) -> Result<(), SubmitError> {
+        if self.closed {
+            return Err(SubmitError::Failed);
+        }
+        if self.requests.len() >= self.config.requests_max {
+            return Err(SubmitError::Full);
+        }
+        match request.operation {
+            Operation::Send { invalidate: None, .. } | Operation::Write { .. } => {}
+            _ => return Err(SubmitError::Sequence),
+        }
+        self.open = check(&request, self.open, self.config.path_mtu)?;
+        self.requests.push_back(request);
+        Ok(())
+    }
+
+    /// Writes the next packet. A request is over when its last packet has left (9.8.2.2).
+    pub fn poll_transmit(&mut self, datagram: &mut [u8], upper: &mut impl Upper) -> Option<usize> {
+        if self.starved || self.closed {
+            return None;
+        }
+        let request = *self.requests.front()?;
+        let mtu = self.config.path_mtu;
+        let count = segment::packets(request.length, mtu);
+        let position = (self.index, count);
+        let header = |code| Bth::new(code, self.config.destination, psn::wire(self.next));
+        let mut builder = segment::begin(datagram, Service::Uc, &request, position, mtu, header)?;
+        let payload = builder.payload();
+        if !payload.is_empty() {
+            match upper.gather(request.id, self.index * mtu as u64, payload) {
+                Gathered::Filled => {}
+                Gathered::Later => {
+                    self.starved = true;
+                    return None;
+                }
+                Gathered::Failed => {
+                    self.fail(Status::LocalProtection);
+                    return None;
+                }
+            }
+        }
+        let length = builder.finish();
+        self.next += 1;
+        self.index += 1;
+        if self.index == count {
+            self.index = 0;
+            self.requests.pop_front();
+            let (id, status) = (request.id, Status::Success);
+            self.events.push_back(Event::Completed { id, status, original: None });
+        }
+        Some(length)
+    }
+
+    /// Ends all requests, the oldest with `status`.
+    fn fail(&mut self, status: Status) {
+        self.closed = true;
+        let mut next = status;
+        for request in self.requests.drain(..) {
+            let id = request.id;
+            self.events.push_back(Event::Completed { id, status: next, original: None });
+            next = Status::Flushed;
+        }
+        if status != Status::Flushed {
+            self.events.push_back(Event::Failed(status));
+        }
+    }
+
+    /// Takes a packet addressed to this QP from its peer's address, with a good ICRC.
+    pub fn handle_packet(&mut self, packet: &Packet<'_>, upper: &mut impl Upper) {
+        if packet.opcode().service != Service::Uc || self.closed {
+            return;
+        }
+        let psn = psn::extend(self.expected, packet.bth().psn());
+        let place = match packet.opcode().operation {
+            Code::Send { place, .. } | Code::Write { place, .. } => place,
+            _ => return,
+        };
+        // After a gap the rest of the message is dropped, and the next one begins wherever it
+        // begins (9.8.2.2.2).
+        if psn != self.expected || place.begins() {
+            self.abandon();
+        }
+        self.expected = psn + 1;
+        if !self.take(packet, place, upper) {
+            self.dropped += u64::from(place.begins());
+            self.message = Message::None;
+        }
+    }
+
+    fn abandon(&mut self) {
+        self.dropped += u64::from(self.message != Message::None);
+        self.message = Message::None;
+    }
+
+    /// False: the message is dropped.
+    fn take(&mut self, packet: &Packet<'_>, place: Place, upper: &mut impl Upper) -> bool {
+        let length = packet.payload().len();
+        if !length_fits(place, length, self.config.path_mtu) {
+            return false;
+        }
+        let is_write = matches!(packet.opcode().operation, Code::Write { .. });
+        let (kind, offset) = match (self.message, packet.reth()) {
+            (Message::None, Some(reth)) => {
+                let (address, key, total) = (reth.address(), reth.key(), reth.length().into());
+                (Kind::Write { address, key, total }, 0)
+            }
+            (Message::Write { address, key, total, offset }, None) if is_write => {
+                (Kind::Write { address, key, total }, offset)
+            }
+            (Message::None, None) if place.begins() => (Kind::Send, 0),
+            (Message::Send { offset }, None) if !is_write => (Kind::Send, offset),
+            _ => return false,
+        };
+        let after = offset + length as u64;
+        let fits = match kind {
+            Kind::Send => after <= MESSAGE_MAX,
+            Kind::Write { total, .. } if place.ends() => after == total && total <= MESSAGE_MAX,
+            Kind::Write { total, .. } => after < total && total <= MESSAGE_MAX,
+        };
+        if !fits {
+            return false;
+        }
+        self.tickets += 1;
+        let part = part(packet, kind, place, offset);
+        match upper.deliver(Ticket(self.tickets), &part) {
+            Delivery::Done | Delivery::Later => {}
+            Delivery::NotReady | Delivery::Full | Delivery::Refused(_) => return false,
+        }
+        self.message = match kind {
+            _ if place.ends() => Message::None,
+            Kind::Send => Message::Send { offset: after },
+            Kind::Write { address, key, total } => {
+                Message::Write { address, key, total, offset: after }
+            }
+        };
+        true
+    }
+
+    /// A late refusal by the layer above: the message was dropped, the QP of an unreliable
+    /// connection does not fail for it.
+    pub fn refused(&mut self, _ticket: Ticket, _refusal: Refusal) {
+        self.abandon();
+    }
+
+    /// What happened.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The layer above has bytes that it lacked.
+    pub fn resume(&mut self) {
+        self.starved = false;
+    }
+
+    /// The QP goes to the error state.
+    pub fn close(&mut self) {
+        self.fail(Status::Flushed);
+    }
+}

@@ -1,0 +1,190 @@
+//! The layer above: the owner of the memory that messages come from and go to.
+//!
+//! In the daemon that is the far end of a link, whose application lives in another process and
+//! answers when it gets to it. So everything a peer asks for can be answered at once or later, by
+//! the [`Ticket`] it was handed over with.
+
+use crate::RequestId;
+use omniverb_wire::Place;
+
+/// Names something that was handed to the layer above; they count up in the order of arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// Why a request of the peer is refused (9.7.5.2.8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It cannot be right: length, alignment, not enabled on this QP.
+    InvalidRequest,
+    /// R_Key, range or rights.
+    RemoteAccess,
+    /// The receive it would have used is malformed.
+    RemoteOperation,
+}
+
+/// Where a part of a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Into the receive of the message.
+    Send,
+    /// Into memory. The values are those of the message, the same for each of its parts.
+    Write {
+        /// Virtual address of the message's first byte.
+        address: u64,
+        /// R_Key.
+        key: u32,
+        /// Bytes of the whole message.
+        total: u64,
+    },
+}
+
+/// A part of a message that arrived: one packet.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// Where it goes.
+    pub kind: Kind,
+    /// Where in the message it stands.
+    pub place: Place,
+    /// Bytes of the message before it.
+    pub offset: u64,
+    /// The bytes.
+    pub data: &'a [u8],
+    /// Immediate data, with the last part: takes a receive.
+    pub immediate: Option<[u8; 4]>,
+    /// R_Key to invalidate, with the last part of a SEND.
+    pub invalidate: Option<u32>,
+    /// Whether the completion solicits an event.
+    pub solicited: bool,
+}
+
+impl Part<'_> {
+    /// Whether it takes a receive: the first of a SEND, and what carries the immediate data of a
+    /// WRITE (9.9.6.1.3).
+    pub fn takes_receive(&self) -> bool {
+        match self.kind {
+            Kind::Send => self.place.begins(),
+            Kind::Write { .. } => self.immediate.is_some(),
+        }
+    }
+}
+
+/// What became of a part that was handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// It is where it belongs, or surely will be: acknowledge it.
+    Done,
+    /// It was taken; the answer comes later.
+    Later,
+    /// It was not taken: there is no receive.
+    NotReady,
+    /// It was not taken: no room to keep it. [`crate::Connection::resume`] says when there is.
+    Full,
+    /// It is refused; the connection fails.
+    Refused(Refusal),
+}
+
+/// A late answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Done.
+    Done,
+    /// An atomic found this value.
+    Original(u64),
+    /// There is no receive, so far. A later answer may say otherwise; the part stays taken.
+    NotReady,
+    /// Refused; the connection fails, and everything handed over after it is void.
+    Refused(Refusal),
+}
+
+/// A READ that the peer asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadRequest {
+    /// Virtual address.
+    pub address: u64,
+    /// R_Key. Not looked at if the length is zero (C9-88).
+    pub key: u32,
+    /// Bytes.
+    pub length: u64,
+}
+
+/// An atomic that the peer asks for; the address is a multiple of eight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AtomicRequest {
+    /// Virtual address.
+    pub address: u64,
+    /// R_Key.
+    pub key: u32,
+    /// What to do.
+    pub operation: AtomicOperation,
+}
+
+/// The two atomics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum AtomicOperation {
+    CompareSwap { compare: u64, swap: u64 },
+    FetchAdd { add: u64 },
+}
+
+/// What came of asking for bytes of a request of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gathered {
+    /// The buffer is filled.
+    Filled,
+    /// Not there yet; [`crate::Connection::resume`] says when.
+    Later,
+    /// The memory is gone or may not be read: the request fails.
+    Failed,
+}
+
+/// What came of bytes that a READ of ours brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placed {
+    /// They are where they belong.
+    Done,
+    /// No room; [`crate::Connection::resume`] says when there is. They are asked for anew.
+    Full,
+    /// The memory is gone or may not be written: the request fails.
+    Failed,
+}
+
+/// What came of asking for bytes that the peer reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fetched {
+    /// The buffer is filled.
+    Filled,
+    /// Not there yet; [`crate::Connection::resume`] says when.
+    Later,
+    /// Refused; the connection fails.
+    Refused(Refusal),
+}
+
+/// The layer above.
+///
+/// What is handed over with a ticket must take effect in the order of the tickets.
+pub trait Upper {
+    /// Bytes from `offset` on of one of our requests, to fill `target`. Asked for again when the
+    /// packet has to be sent again.
+    fn gather(&mut self, request: RequestId, offset: u64, target: &mut [u8]) -> Gathered;
+
+    /// Bytes at `offset` of what one of our READs asked for. They come in order.
+    fn place(&mut self, request: RequestId, offset: u64, data: &[u8]) -> Placed;
+
+    /// A part of a message of the peer. Each comes once, in order.
+    fn deliver(&mut self, ticket: Ticket, part: &Part<'_>) -> Delivery;
+
+    /// The peer reads. [`Delivery::Done`] and [`Delivery::Later`] both mean that [`Upper::fetch`]
+    /// may be called from now on. A READ whose answer was lost comes again with a new ticket, as
+    /// often as the peer asks (9.4.4).
+    fn read(&mut self, ticket: Ticket, request: &ReadRequest) -> Delivery;
+
+    /// Bytes from `offset` on of what a READ of the peer asks for. They are asked for in order,
+    /// and the same ones again if the answer before was [`Fetched::Later`].
+    fn fetch(&mut self, ticket: Ticket, offset: u64, target: &mut [u8]) -> Fetched;
+
+    /// A READ is over, be it that all of it was fetched or that nobody wants the rest.
+    fn release(&mut self, ticket: Ticket);
+
+    /// The peer wants an atomic executed. It comes once. `Err` is for everything but success.
+    fn atomic(&mut self, ticket: Ticket, request: &AtomicRequest) -> Result<u64, Delivery>;
+}

@@ -1,0 +1,134 @@
+//! Requests of the layer above, and what becomes of them.
+
+use omniverb_wire::Place;
+
+/// Names a request of the layer above; its choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RequestId(pub u64);
+
+/// What to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// SEND.
+    Send {
+        /// Immediate data.
+        immediate: Option<[u8; 4]>,
+        /// R_Key that the responder shall invalidate.
+        invalidate: Option<u32>,
+        /// Solicited event.
+        solicited: bool,
+    },
+    /// WRITE.
+    Write {
+        /// Virtual address at the responder.
+        address: u64,
+        /// R_Key.
+        key: u32,
+        /// Bytes of the whole message, of which this may be a piece.
+        total: u64,
+        /// Immediate data.
+        immediate: Option<[u8; 4]>,
+        /// Solicited event.
+        solicited: bool,
+    },
+    /// READ.
+    Read {
+        /// Virtual address at the responder.
+        address: u64,
+        /// R_Key.
+        key: u32,
+    },
+    /// Compare and swap.
+    CompareSwap {
+        /// Virtual address at the responder.
+        address: u64,
+        /// R_Key.
+        key: u32,
+        /// The value it must have.
+        compare: u64,
+        /// The value it gets.
+        swap: u64,
+    },
+    /// Fetch and add.
+    FetchAdd {
+        /// Virtual address at the responder.
+        address: u64,
+        /// R_Key.
+        key: u32,
+        /// What to add.
+        add: u64,
+    },
+}
+
+impl Operation {
+    /// Whether it is answered with more than an acknowledgement.
+    pub(crate) fn has_response(&self) -> bool {
+        !matches!(self, Operation::Send { .. } | Operation::Write { .. })
+    }
+}
+
+/// A request. A SEND or WRITE may be submitted in several pieces, each with a name of its own, so
+/// that the memory of the first can be released before the last is there.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Its name.
+    pub id: RequestId,
+    /// What to do.
+    pub operation: Operation,
+    /// Bytes of this piece; of all but the last, a multiple of the path MTU.
+    pub length: u64,
+    /// Where in its message this piece stands.
+    pub place: Place,
+    /// Wait until earlier READs and atomics are complete (10.8.3.3).
+    pub fence: bool,
+}
+
+/// Why a request is not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SubmitError {
+    /// Too many requests.
+    #[error("too many requests under way")]
+    Full,
+    /// Too long, or a piece of an impossible length.
+    #[error("impossible length")]
+    Length,
+    /// A piece where none belongs, or the operation is not one of this service.
+    #[error("not a request of this service, or out of place")]
+    Sequence,
+    /// The connection failed.
+    #[error("the connection failed")]
+    Failed,
+}
+
+/// How a request ended; the names of the verbs' completion statuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Status {
+    Success,
+    LocalProtection,
+    Flushed,
+    BadResponse,
+    RemoteInvalidRequest,
+    RemoteAccess,
+    RemoteOperation,
+    RetryExceeded,
+    RnrRetryExceeded,
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A request is over. They end in the order they were submitted in (9.5.1).
+    Completed {
+        /// Which.
+        id: RequestId,
+        /// How.
+        status: Status,
+        /// What an atomic found.
+        original: Option<u64>,
+    },
+    /// We refused a request of the peer: the QP is to go to the error state (9.9.3).
+    Refused(crate::Refusal),
+    /// A request of ours failed: the QP is to go to the error state (9.9.2).
+    Failed(Status),
+}
