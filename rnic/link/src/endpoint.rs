@@ -59,8 +59,12 @@ impl Endpoint {
     pub fn new(parts: EndpointParts) -> Option<Endpoint> {
         let EndpointParts { memory, side, request_bytes, response_bytes, doorbell, peer_slot } =
             parts;
-        let sane = |bytes: usize| bytes.is_power_of_two() && (256..=1 << 30).contains(&bytes);
-        if side > 1 || !sane(request_bytes) || !sane(response_bytes) {
+        let sane =
+            |bytes: usize, least| bytes.is_power_of_two() && (least..=1 << 30).contains(&bytes);
+        if side > 1
+            || !sane(request_bytes, layout::REQUEST_BYTES_MIN)
+            || !sane(response_bytes, layout::RESPONSE_BYTES_MIN)
+        {
             return None;
         }
         let other = 1 - side;

@@ -9,6 +9,10 @@
 pub const REQUEST_BYTES: usize = 256 << 10;
 /// Bytes of one response ring.
 pub const RESPONSE_BYTES: usize = 64 << 10;
+/// Least bytes of a request ring: the longest datagram is one record.
+pub const REQUEST_BYTES_MIN: usize = 32 << 10;
+/// Least bytes of a response ring: several answers fit.
+pub const RESPONSE_BYTES_MIN: usize = 4 << 10;
 
 /// Offset of a side's words.
 pub const fn side(side: usize) -> usize {
