@@ -20,7 +20,9 @@ impl Requester {
     pub(super) fn arm(&mut self, now: Time, config: &Config) {
         if self.early.is_none() {
             let time = self.round_trip.overdue(config.early_timeout) << self.backoff.min(10);
-            self.early = Some(now + time.min(EARLY_MAX));
+            // At least one more attempt before each retry is spent.
+            let most = config.ack_timeout().map_or(EARLY_MAX, |timeout| timeout / 2);
+            self.early = Some(now + time.min(most.min(EARLY_MAX)));
         }
         if self.deadline.is_none() {
             self.deadline = config.ack_timeout().map(|timeout| now + timeout);

@@ -1,0 +1,106 @@
+//! From a seed to everything that a run depends on.
+
+use crate::application::Manners;
+use crate::model::Plan;
+use crate::network::Faults;
+use crate::random::Random;
+use crate::world::Scenario;
+use omniverb_transport::{Config, Time};
+use std::rc::Rc;
+
+/// Polite: answers at once, always has receives.
+pub const PROMPT: Manners =
+    Manners { late: 0, stall: 0, pause: 1, scarce: false, reports_late: false };
+
+/// Two configurations that fit each other.
+pub fn configs(random: &mut Random, path_mtu: usize) -> [Config; 2] {
+    // Half of the connections begin close to the wrap.
+    let mut psn = || match random.below(2) {
+        0 => (0xff_ffff - random.below(40)) as u32,
+        _ => random.below(1 << 24) as u32,
+    };
+    let psns = [psn(), psn()];
+    let depths = [random.between(1, 16) as usize, random.between(1, 16) as usize];
+    let mut config = |index: usize| Config {
+        path_mtu,
+        sq_psn: psns[index],
+        rq_psn: psns[1 - index],
+        max_rd_atomic: depths[1 - index],
+        max_dest_rd_atomic: depths[index],
+        min_rnr_timer: random.between(1, 16) as u8,
+        timeout: random.between(14, 17) as u8,
+        window: random.pick(&[1, 2, 7, 32, 128, 128, 1000]),
+        unanswered_max: random.pick(&[1, 4, 32, 256]),
+        early_timeout: random.pick(&[200_000, 1_000_000, 4_000_000]),
+        react_to_delay: random.chance(7000),
+        window_floor: random.pick(&[1, 4, 8]),
+        ..Config::new(0x11 + index as u32)
+    };
+    [config(0), config(1)]
+}
+
+/// Anything.
+pub fn random_scenario(seed: u64) -> Scenario {
+    let mut random = Random::new(seed);
+    let path_mtu = random.pick(&[256, 256, 512, 1024, 2048, 4096]);
+    let configs = configs(&mut random, path_mtu);
+    let chance = |random: &mut Random, most: u64| match random.below(3) {
+        0 => 0,
+        1 => random.below(most / 10 + 1),
+        _ => random.below(most + 1),
+    };
+    let delay = random.pick(&[1000, 20_000, 300_000]);
+    let mut partitions = Vec::new();
+    for _ in 0..random.below(3) {
+        let begin: Time = random.below(20_000_000);
+        partitions.push((begin, begin + random.below(30_000_000)));
+    }
+    let faults = Faults {
+        loss: chance(&mut random, 1000),
+        duplication: chance(&mut random, 1000),
+        corruption: chance(&mut random, 500),
+        reordering: chance(&mut random, 1000),
+        marking: chance(&mut random, 300),
+        delay: (delay, delay + random.below(delay * 2)),
+        partitions,
+        byte_time: random.pick(&[0, 800, 8000]),
+        queue: random.pick(&[0, 0, 500_000]),
+    };
+    let mut manners = || Manners {
+        late: chance(&mut random, 8000),
+        stall: chance(&mut random, 400),
+        pause: random.pick(&[1000, 50_000, 1_000_000]),
+        scarce: random.chance(5000),
+        reports_late: random.chance(5000),
+    };
+    let manners = [manners(), manners()];
+    let longest = random.pick(&[300, 5000, 40_000]);
+    let mut plan = || {
+        let count = random.between(0, if longest > 5000 { 20 } else { 60 }) as usize;
+        Rc::new(Plan::new(seed, &mut random, count, longest))
+    };
+    let plans = [plan(), plan()];
+    Scenario { seed, configs, faults, manners, plans, limit: 120_000_000_000 }
+}
+
+/// A network whose only fault is one partition.
+pub fn lossless_partition(
+    seed: u64,
+    timeout: u8,
+    retry_count: u8,
+    partition: (Time, Time),
+) -> Scenario {
+    let mut random = Random::new(seed);
+    let configs = configs(&mut random, 1024).map(|config| Config {
+        timeout,
+        retry_count,
+        window: 128,
+        ..config
+    });
+    let faults =
+        Faults { delay: (10_000, 10_000), partitions: vec![partition], ..Faults::default() };
+    let mut plan = || Rc::new(Plan::new(seed, &mut random, 30, 5000));
+    let plans = [plan(), plan()];
+    let manners = [PROMPT, PROMPT];
+    Scenario { seed, configs, faults, manners, plans, limit: 10_000_000_000 }
+}

@@ -1,0 +1,219 @@
+//! Two hosts and the network between them, in one thread, on one clock that nobody waits for.
+
+use crate::application::{Application, Manners};
+use crate::model::Plan;
+use crate::network::{Faults, Network};
+use crate::random::Random;
+use omniverb_transport::{Config, Connection, Event, Request, RequestId, Status, Time};
+use omniverb_wire::{DATAGRAM_MAX, Flow, Identification, Packet, Verdict};
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::rc::Rc;
+
+/// Everything that a run depends on.
+pub struct Scenario {
+    pub seed: u64,
+    pub configs: [Config; 2],
+    pub faults: Faults,
+    pub manners: [Manners; 2],
+    pub plans: [Rc<Plan>; 2],
+    /// Nothing may take longer.
+    pub limit: Time,
+}
+
+struct Host {
+    connection: Connection,
+    application: Application,
+    /// Not submitted yet.
+    waiting: VecDeque<Request>,
+    /// Submitted, not over.
+    under_way: VecDeque<RequestId>,
+    statuses: Vec<Status>,
+    failed: bool,
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Outcome {
+    pub time: Time,
+    pub sent: u64,
+    pub resent: u64,
+    /// Status of every request of each host.
+    pub statuses: [Vec<Status>; 2],
+}
+
+pub struct World {
+    hosts: [Host; 2],
+    network: Network,
+    flows: [Flow; 2],
+    now: Time,
+    limit: Time,
+    random: Random,
+}
+
+impl World {
+    pub fn new(scenario: &Scenario) -> World {
+        let mut random = Random::new(scenario.seed ^ 0xfeed);
+        let mut host = |index: usize| {
+            let config = scenario.configs[index].clone();
+            let mine = scenario.plans[index].clone();
+            let theirs = scenario.plans[1 - index].clone();
+            let mtu = config.path_mtu as u64;
+            let messages = 0..mine.items.len();
+            let waiting = messages.flat_map(|m| mine.requests(m, &mut random, mtu)).collect();
+            let dice = Random::new(random.next());
+            Host {
+                connection: Connection::new(config).unwrap(),
+                application: Application::new(index, mine, theirs, scenario.manners[index], dice),
+                waiting,
+                under_way: VecDeque::new(),
+                statuses: Vec::new(),
+                failed: false,
+            }
+        };
+        let hosts = [host(0), host(1)];
+        let address = |host: u8| -> IpAddr {
+            if scenario.seed.is_multiple_of(2) {
+                Ipv4Addr::new(10, 77, 0, 1 + host).into()
+            } else {
+                Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1 + u16::from(host)).into()
+            }
+        };
+        let flow = |from, to| Flow { source: from, destination: to, source_port: 0xc123 };
+        World {
+            hosts,
+            network: Network::new(scenario.faults.clone(), Random::new(scenario.seed ^ 0xbad)),
+            flows: [flow(address(0), address(1)), flow(address(1), address(0))],
+            now: 0,
+            limit: scenario.limit,
+            random,
+        }
+    }
+
+    /// Runs until nothing is left to do.
+    pub fn run(mut self) -> Outcome {
+        let mut standing = 0;
+        loop {
+            for index in 0..2 {
+                self.turn(index);
+            }
+            if self.hosts.iter().all(|host| host.under_way.is_empty() && host.waiting.is_empty()) {
+                break;
+            }
+            let host = |host: &Host| {
+                let timers = [host.connection.poll_timeout(), host.application.next_time()];
+                timers.into_iter().flatten().min()
+            };
+            let times = [self.network.next_time(), host(&self.hosts[0]), host(&self.hosts[1])];
+            let Some(next) = times.into_iter().flatten().min() else {
+                panic!("at {} nothing will ever happen again", self.now);
+            };
+            standing = if next > self.now { 0 } else { standing + 1 };
+            assert!(standing < 10_000, "time stands still at {}", self.now);
+            self.now = self.now.max(next);
+            assert!(self.now < self.limit, "not over after {} ns", self.limit);
+        }
+        self.drain();
+        let [first, second] = &self.hosts;
+        let resent = [first, second].map(|host| host.connection.counters().resent);
+        Outcome {
+            time: self.now,
+            sent: self.network.sent,
+            resent: resent.iter().sum(),
+            statuses: self.hosts.map(|host| host.statuses),
+        }
+    }
+
+    /// What is still under way must do no harm.
+    fn drain(&mut self) {
+        for _ in 0..10_000 {
+            let Some(next) = self.network.next_time() else { break };
+            self.now = self.now.max(next);
+            for index in 0..2 {
+                self.turn(index);
+            }
+        }
+        if self.hosts.iter().any(|host| host.failed) {
+            return;
+        }
+        for index in 0..2 {
+            let there = &self.hosts[1 - index].application;
+            let plan = &self.hosts[index].application.mine;
+            assert!(there.written == plan.written, "memory after WRITEs of host {index}");
+            assert_eq!(there.counters, plan.counters, "counters of host {index}");
+        }
+    }
+
+    /// One host does all it can at this moment.
+    fn turn(&mut self, index: usize) {
+        let now = self.now;
+        let host = &mut self.hosts[index];
+        host.application.act(now, &mut host.connection);
+        if host.connection.poll_timeout().is_some_and(|time| time <= now) {
+            host.connection.handle_timeout(now);
+        }
+        while let Some(request) = host.waiting.front() {
+            if host.under_way.len() >= 32 || host.failed || self.random.chance(300) {
+                break;
+            }
+            host.connection.submit(*request).unwrap();
+            host.under_way.push_back(request.id);
+            host.waiting.pop_front();
+        }
+        let mut arrivals = Vec::new();
+        while let Some(flight) = self.network.arrival(now) {
+            arrivals.push(flight);
+        }
+        for flight in arrivals {
+            let flow = &self.flows[1 - flight.to];
+            // The identification is known, as if the kernel had told.
+            let known = Some(Identification::ZERO);
+            if flow.check(&flight.bytes, known) != Verdict::Exact {
+                continue;
+            }
+            let Ok(packet) = Packet::parse(&flight.bytes) else { continue };
+            let host = &mut self.hosts[flight.to];
+            host.application.now = now;
+            host.connection.handle_packet(now, &packet, flight.marked, &mut host.application);
+        }
+        for index in 0..2 {
+            self.transmit(index);
+            self.events(index);
+        }
+    }
+
+    fn transmit(&mut self, index: usize) {
+        let host = &mut self.hosts[index];
+        let mut datagram = [0; DATAGRAM_MAX];
+        for _ in 0..4096 {
+            let application = &mut host.application;
+            let sent = host.connection.poll_transmit(self.now, &mut datagram, application);
+            let Some(sent) = sent else { return };
+            let bytes = &mut datagram[..sent.length];
+            self.flows[index].seal(bytes, 0);
+            self.network.send(self.now, 1 - index, bytes);
+        }
+        panic!("host {index} does not stop sending");
+    }
+
+    fn events(&mut self, index: usize) {
+        let host = &mut self.hosts[index];
+        while let Some(event) = host.connection.poll_event() {
+            match event {
+                Event::Completed { id, status, original } => {
+                    assert_eq!(host.under_way.pop_front(), Some(id), "completions in order");
+                    host.statuses.push(status);
+                    if status == Status::Success {
+                        let item = (id.0 >> 32) as usize;
+                        assert_eq!(original, host.application.mine.originals[item]);
+                    }
+                }
+                Event::Failed(_) | Event::Refused(_) => {
+                    host.failed = true;
+                    host.waiting.clear();
+                    host.connection.close(&mut host.application);
+                }
+            }
+        }
+    }
+}
