@@ -1,11 +1,12 @@
 //! The completion queue: private to the process, filled by QPs, emptied by polls.
 
 use crate::constants::{Wc, status};
+use crate::lock::{Guard, Lock};
 use crate::poller::Watch;
 use crate::shared::{AsyncEvent, Shared, lock};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Where notifications go: a completion channel.
 pub trait CompletionEvents: Send + Sync {
@@ -44,7 +45,7 @@ struct Inner {
 
 /// A completion queue.
 pub struct Cq {
-    inner: Mutex<Inner>,
+    inner: Lock<Inner>,
     /// Entries, readable without the lock.
     length: AtomicUsize,
     events: Option<Arc<dyn CompletionEvents>>,
@@ -68,7 +69,7 @@ impl Cq {
         events: Option<Arc<dyn CompletionEvents>>,
     ) -> Arc<Cq> {
         let cq = Arc::new(Cq {
-            inner: Mutex::new(Inner {
+            inner: Lock::new(Inner {
                 entries: VecDeque::with_capacity((capacity as usize).min(4096)),
                 capacity: capacity as usize,
                 armed: Armed::No,
@@ -92,12 +93,12 @@ impl Cq {
 
     /// Completions it can hold.
     pub fn capacity(&self) -> u32 {
-        lock(&self.inner).capacity as u32
+        self.inner.lock().capacity as u32
     }
 
     /// Changes the capacity; false if more completions than that are waiting.
     pub fn resize(&self, capacity: u32) -> bool {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         if inner.entries.len() > capacity as usize {
             return false;
         }
@@ -120,7 +121,7 @@ impl Cq {
 
     /// The next completion that is added (or the next solicited or failed one) raises an event.
     pub fn arm(&self, solicited_only: bool) {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         // A pending request for any completion is not weakened (specification 11.4.2.2).
         if inner.armed != Armed::Any {
             inner.armed = if solicited_only { Armed::Solicited } else { Armed::Any };
@@ -136,7 +137,7 @@ impl Cq {
         if self.length.load(Ordering::Acquire) == 0 {
             return 0;
         }
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         let count = out.len().min(inner.entries.len());
         for (place, entry) in out.iter_mut().zip(inner.entries.drain(..count)) {
             *place = entry.wc;
@@ -157,7 +158,7 @@ impl Cq {
     #[inline(always)]
     #[must_use]
     pub(crate) fn push(&self, wc: Wc, release: Release, solicited: bool) -> bool {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         let fire = self.add(&mut inner, Entry { wc, release, solicited });
         self.finish(inner, fire)
     }
@@ -166,7 +167,7 @@ impl Cq {
     #[inline(always)]
     #[must_use]
     pub(crate) fn push_all(&self, list: &mut Vec<Entry>) -> bool {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         let mut fire = false;
         for entry in list.drain(..) {
             fire |= self.add(&mut inner, entry);
@@ -194,7 +195,7 @@ impl Cq {
     }
 
     #[inline(always)]
-    fn finish(&self, inner: std::sync::MutexGuard<'_, Inner>, fire: bool) -> bool {
+    fn finish(&self, inner: Guard<'_, Inner>, fire: bool) -> bool {
         self.length.store(inner.entries.len(), Ordering::Release);
         let overflowed = inner.overflowed;
         drop(inner);
@@ -206,7 +207,7 @@ impl Cq {
 
     #[cold]
     fn notify(&self) {
-        let inner = lock(&self.inner);
+        let inner = self.inner.lock();
         self.is_armed.store(inner.armed != Armed::No, Ordering::Release);
         drop(inner);
         if let Some(events) = &self.events {
@@ -228,7 +229,7 @@ impl Cq {
     /// Removes the completions of a QP that is reset or destroyed; those of an SRQ give their
     /// receive back.
     pub(crate) fn purge(&self, qpn: u32) {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         inner.entries.retain(|entry| {
             let keep = entry.wc.qp_num != qpn;
             if !keep && let Release::Receive { slot } = entry.release {

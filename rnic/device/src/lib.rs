@@ -15,6 +15,7 @@ pub mod cq;
 pub mod gather;
 pub mod grants;
 pub mod limits;
+mod lock;
 mod meter;
 pub mod poller;
 pub mod progress;

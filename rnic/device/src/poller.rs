@@ -10,8 +10,9 @@
 use crate::constants::Wc;
 use crate::cq::Cq;
 use crate::limits::{IDLE_POLLS_MAX, WATCHED_MAX};
+use crate::lock::Lock;
 use crate::qp::{Inner, Qp};
-use crate::shared::{lock, try_lock};
+use crate::shared::lock;
 use omniverb_ring::{BellPage, Window};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -95,13 +96,13 @@ struct WatchList {
 /// The links a CQ watches.
 #[derive(Default)]
 pub(crate) struct Watch {
-    list: Mutex<WatchList>,
+    list: Lock<WatchList>,
 }
 
 impl Watch {
     /// Stops watching a QP's links: they are gone.
     pub(crate) fn forget(&self, qpn: u32) {
-        lock(&self.list).links.retain(|watched| watched.qp.number != qpn);
+        self.list.lock().links.retain(|watched| watched.qp.number != qpn);
     }
 }
 
@@ -121,7 +122,7 @@ impl Cq {
 
     #[inline(always)]
     fn look(&self) {
-        let Some(mut guard) = try_lock(&self.watch.list) else { return };
+        let Some(mut guard) = self.watch.list.try_lock() else { return };
         let list = &mut *guard;
         let mut idle = None;
         for (at, watched) in list.links.iter().enumerate() {
@@ -180,7 +181,7 @@ impl Cq {
     /// For the progress thread: looks at the watched links, and stops watching them if nobody
     /// polls any more. True if there was news.
     pub(crate) fn look_for_progress(&self, nobody_polls: bool) -> bool {
-        let Some(mut list) = try_lock(&self.watch.list) else { return true };
+        let Some(mut list) = self.watch.list.try_lock() else { return true };
         let mut news = false;
         for watched in &list.links {
             if let Some(mut inner) = watched.qp.try_inner() {

@@ -9,19 +9,20 @@ use crate::constants::qp_type;
 use crate::cq::{Cq, Entry, Release};
 use crate::gather::Sge;
 use crate::grants::Grants;
+use crate::lock::{Guard, Lock};
 use crate::meter::Meter;
 use crate::queue::ReceiveQueue;
 use crate::region::RegionCache;
 use crate::requester::{Held, SendEntry, Wait};
 use crate::responder::Incoming;
-use crate::shared::{AsyncEvent, Shared, lock, try_lock};
+use crate::shared::{AsyncEvent, Shared, lock};
 use crate::srq::Srq;
 use crate::work::{Destination, PostError, SendWork};
 use omniverb_link::{Broken, Endpoint};
 use omniverb_ring::Window;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 /// What a QP is made of.
 pub struct QpInit {
@@ -129,7 +130,7 @@ pub struct Qp {
     pub(crate) slot: u32,
     pub(crate) shared: Arc<Shared>,
     pub(crate) me: Weak<Qp>,
-    inner: Mutex<Inner>,
+    inner: Lock<Inner>,
     /// The state's number, readable without the lock.
     state_hint: AtomicU32,
     /// A completion did not fit into its CQ.
@@ -178,7 +179,7 @@ impl Qp {
             slot,
             shared: shared.clone(),
             me: me.clone(),
-            inner: Mutex::new(Inner {
+            inner: Lock::new(Inner {
                 state: State::Reset,
                 attributes: QpAttributes::default(),
                 links: Vec::new(),
@@ -212,12 +213,12 @@ impl Qp {
 
     /// State and attributes.
     pub fn query(&self) -> (State, QpAttributes) {
-        let inner = lock(&self.inner);
+        let inner = self.inner.lock();
         (inner.state, inner.attributes)
     }
 
-    pub(crate) fn try_inner(&self) -> Option<std::sync::MutexGuard<'_, Inner>> {
-        try_lock(&self.inner)
+    pub(crate) fn try_inner(&self) -> Option<Guard<'_, Inner>> {
+        self.inner.try_lock()
     }
 
     /// Posts a send.
@@ -226,7 +227,7 @@ impl Qp {
     /// Wrong state, opcode, number of entries or inline length; or the queue is full.
     #[inline(always)]
     pub fn post_send(&self, work: &SendWork<'_>) -> Result<(), PostError> {
-        lock(&self.inner).post_send(self, work)
+        self.inner.lock().post_send(self, work)
     }
 
     /// Posts several sends under one lock: all or none.
@@ -234,7 +235,7 @@ impl Qp {
     /// # Errors
     /// As [`Self::post_send`]; nothing was posted.
     pub fn post_all(&self, works: &[SendWork<'_>]) -> Result<(), PostError> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         for work in works {
             inner.check(self, work)?;
         }
@@ -250,7 +251,7 @@ impl Qp {
     /// Wrong state, too many entries, a QP with an SRQ, or the queue is full.
     #[inline(always)]
     pub fn post_recv(&self, wr_id: u64, list: &[Sge]) -> Result<(), PostError> {
-        let mut guard = lock(&self.inner);
+        let mut guard = self.inner.lock();
         let inner = &mut *guard;
         if inner.state == State::Reset
             || self.srq.is_some()
@@ -289,7 +290,7 @@ impl Qp {
 
     /// Does everything that can be done now: takes in what peers sent, sends what waits.
     pub fn pump(&self) {
-        lock(&self.inner).pump_all(self);
+        self.inner.lock().pump_all(self);
     }
 
     /// A completion was lost: the QP fails on the next turn (specification 11.6.3.1).

@@ -1,12 +1,13 @@
 //! The shared receive queue.
 
 use crate::gather::Sge;
+use crate::lock::Lock;
 use crate::qp::Qp;
 use crate::queue::{Receive, ReceiveQueue};
-use crate::shared::{AsyncEvent, Shared, lock};
+use crate::shared::{AsyncEvent, Shared};
 use crate::work::PostError;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 
 struct Inner {
     queue: ReceiveQueue,
@@ -17,7 +18,7 @@ struct Inner {
 
 /// A shared receive queue.
 pub struct Srq {
-    inner: Mutex<Inner>,
+    inner: Lock<Inner>,
     pub(crate) slot: u32,
     /// Protection domain.
     pub pd: u32,
@@ -31,7 +32,7 @@ impl Srq {
     /// Room for `capacity` receives of `sge_max` entries each. `None`: too many queues.
     pub fn new(shared: &Arc<Shared>, pd: u32, capacity: u32, sge_max: u32) -> Option<Arc<Srq>> {
         Some(Arc::new(Srq {
-            inner: Mutex::new(Inner {
+            inner: Lock::new(Inner {
                 queue: ReceiveQueue::new(capacity, sge_max),
                 limit: 0,
                 starving: Vec::new(),
@@ -46,13 +47,13 @@ impl Srq {
 
     /// (receives it may hold, entries per receive, limit).
     pub fn query(&self) -> (u32, u32, u32) {
-        let inner = lock(&self.inner);
+        let inner = self.inner.lock();
         (inner.queue.capacity(), inner.queue.sge_max(), inner.limit)
     }
 
     /// Arms the limit event. False: the limit is beyond the capacity.
     pub fn set_limit(&self, limit: u32) -> bool {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         if limit > inner.queue.capacity() {
             return false;
         }
@@ -82,7 +83,7 @@ impl Srq {
     pub fn post(&self, wr_id: u64, list: &[Sge]) -> Result<(), PostError> {
         let released = self.shared.released(self.slot).receives.load(Ordering::Acquire);
         let starving = {
-            let mut inner = lock(&self.inner);
+            let mut inner = self.inner.lock();
             if list.len() > inner.queue.sge_max() as usize {
                 return Err(PostError::Invalid);
             }
@@ -97,7 +98,7 @@ impl Srq {
 
     /// Takes a receive for `qp`; if there is none, `qp` is pumped when one is posted.
     pub(crate) fn take(&self, qp: &Weak<Qp>) -> Option<Receive> {
-        let mut inner = lock(&self.inner);
+        let mut inner = self.inner.lock();
         let receive = inner.queue.take();
         if receive.is_none() {
             if !inner.starving.iter().any(|other| other.ptr_eq(qp)) {

@@ -7,14 +7,14 @@ use crate::grants::Grant;
 use crate::limits;
 use crate::requester::SendEntry;
 use crate::responder::Incoming;
-use crate::shared::{AsyncEvent, lock};
+use crate::shared::AsyncEvent;
 use crate::work::Destination;
 use omniverb_link::Endpoint;
 
 impl Qp {
     /// The daemon made a link; returns its index, or `None` if this QP cannot use it (any more).
     pub fn attach(&self, peer: Peer, mut endpoint: Endpoint) -> Option<usize> {
-        let mut guard = lock(&self.inner);
+        let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let usable = matches!(inner.state, State::Rtr | State::Rts | State::Sqd | State::Sqe)
             || (inner.state == State::Init && self.kind != qp_type::UD);
@@ -59,7 +59,7 @@ impl Qp {
 
     /// The daemon knows no way to this destination: datagrams to it are lost for a while.
     pub fn unreachable(&self, destination: Destination) {
-        let mut guard = lock(&self.inner);
+        let mut guard = self.inner.lock();
         let until = self.shared.host.now() + 1_000_000_000;
         guard.held.drop_all(&destination);
         guard.unreachable.retain(|(other, _)| *other != destination);
@@ -70,7 +70,7 @@ impl Qp {
     /// The daemon says the peer's process is gone: what it sent is delivered, then a connected
     /// QP fails.
     pub fn peer_died(&self, peer_qpn: u32) {
-        let mut guard = lock(&self.inner);
+        let mut guard = self.inner.lock();
         let inner = &mut *guard;
         // A connected QP's peer may die before there is a link.
         let waits = self.kind != qp_type::UD && inner.attributes.dest_qpn == peer_qpn;
@@ -88,7 +88,7 @@ impl Qp {
 
     /// The daemon says the peer destroyed or reset its QP. Sends fail when their retries are over.
     pub fn peer_closed(&self, peer_qpn: u32) {
-        let mut guard = lock(&self.inner);
+        let mut guard = self.inner.lock();
         guard.pump_all(self);
         if self.kind == qp_type::UD {
             guard.forget_datagram_peer(peer_qpn);
@@ -97,7 +97,7 @@ impl Qp {
 
     /// The daemon granted a mapping.
     pub fn granted(&self, peer_qpn: u32, grant: Grant) -> bool {
-        let mut guard = lock(&self.inner);
+        let mut guard = self.inner.lock();
         let inner = &mut *guard;
         match inner.links.first() {
             Some(link) if link.peer.qpn == peer_qpn => {
@@ -110,14 +110,14 @@ impl Qp {
 
     /// Voids the grants that peers hold on our regions; call before the pages move back.
     pub fn revoke_grants(&self) {
-        for link in &mut lock(&self.inner).links {
+        for link in &mut self.inner.lock().links {
             link.endpoint.advance_epoch();
         }
     }
 
     /// Peers this QP is linked with.
     pub fn peers(&self) -> Vec<Peer> {
-        lock(&self.inner).links.iter().map(|link| link.peer).collect()
+        self.inner.lock().links.iter().map(|link| link.peer).collect()
     }
 }
 

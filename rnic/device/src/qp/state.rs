@@ -6,7 +6,7 @@ use crate::constants::{Wc, status, wc_opcode};
 use crate::cq::Entry;
 use crate::queue::Receive;
 use crate::responder::Incoming;
-use crate::shared::{AsyncEvent, lock};
+use crate::shared::AsyncEvent;
 use crate::work::PostError;
 use std::sync::atomic::Ordering;
 
@@ -23,7 +23,7 @@ impl Qp {
         given: &QpAttributes,
         current: Option<State>,
     ) -> Result<(), PostError> {
-        let mut guard = lock(&self.inner);
+        let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let from = inner.state;
         if current.is_some_and(|current| current != from)
@@ -69,7 +69,7 @@ impl Qp {
     /// Gives up everything: no completion of this QP is left anywhere afterwards.
     pub fn destroy(&self) {
         {
-            let mut inner = lock(&self.inner);
+            let mut inner = self.inner.lock();
             inner.pump_all(self);
             inner.reset(self);
         }
