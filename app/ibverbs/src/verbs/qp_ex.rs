@@ -97,7 +97,10 @@ pub unsafe extern "C" fn ov_ibv_qp_to_qp_ex(qp: *mut omniverb_abi::ibv_qp) -> *m
 unsafe fn builder<'a>(ex: *mut ibv_qp_ex) -> Option<&'a mut Builder> {
     // SAFETY: the mutex makes this the only reference to the builder; `qp` is not aliased
     // mutably.
-    unsafe { (*(&raw mut (*ex.cast::<QpShell>()).builder)).as_deref_mut() }
+    unsafe {
+        let place = &raw mut (*ex.cast::<QpShell>()).builder;
+        (*place).as_deref_mut()
+    }
 }
 
 unsafe extern "C" fn wr_start(ex: *mut ibv_qp_ex) {

@@ -229,7 +229,8 @@ fn invalidating_a_key_that_is_not_ours() {
 /// The sender's own mistakes never reach the peer.
 #[test]
 fn local_errors_stay_local() {
-    let cases: [(fn(&Pair, &Buffer) -> Work, u32); 6] = [
+    type Mistake = fn(&Pair, &Buffer) -> Work;
+    let cases: [(Mistake, u32); 6] = [
         (
             |_, here| {
                 Work::send(1).sge(omniverb_device::Sge {

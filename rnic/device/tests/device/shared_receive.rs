@@ -151,7 +151,8 @@ fn it_is_full_until_polled() {
 /// However a QP ends, what it took from the queue makes room again.
 #[test]
 fn no_place_is_lost_when_queue_pairs_end() {
-    let endings: [fn(&crate::pair::Pair, &[Arc<omniverb_device::Qp>; 2]); 4] = [
+    type Ending = fn(&Pair, &[Arc<omniverb_device::Qp>; 2]);
+    let endings: [Ending; 4] = [
         |_, qps| to_state(&qps[1], State::Reset),
         |_, qps| qps[1].destroy(),
         |_, qps| to_state(&qps[1], State::Err),
