@@ -9,8 +9,8 @@ import sys
 class Report:
     """Counts and prints results."""
 
-    def __init__(self, folder: pathlib.Path):
-        self.folder = folder
+    def __init__(self, folder: pathlib.Path, keep=False):
+        self.folder, self.keep = folder, keep
         self.counts = {"PASS": 0, "FAIL": 0, "SKIP": 0}
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("*.log"):
@@ -32,7 +32,7 @@ class Report:
             with open(path, "a", encoding="utf-8") as file:
                 file.write(f"\n{reason}\n")
             print(f"     {first_line(reason)[:180]}\n     see {os.path.relpath(path)}", flush=True)
-        elif path.exists():
+        elif path.exists() and not self.keep:
             path.unlink()
 
     def finish(self):
