@@ -21,9 +21,12 @@ struct Calls {
     tag: u64,
 }
 
+/// What a call fails with when the daemon is gone. An answer of the daemon never carries it.
+const LOST: i32 = libc::EPIPE;
+
 /// Whether an errno of a call means that the daemon is gone.
 pub(crate) fn is_lost(errno: i32) -> bool {
-    matches!(errno, libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN)
+    errno == LOST
 }
 
 impl Session {
@@ -136,13 +139,19 @@ fn exchange(socket: BorrowedFd<'_>, tag: &mut u64, message: &Message) -> Result<
     *tag += 1;
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let length = encode(*tag, message, &mut bytes);
-    socket::send(socket, &bytes[..length], &[]).map_err(|e| errno_of(&e))?;
-    let (length, _) = socket::receive(socket, &mut bytes, true).map_err(|e| errno_of(&e))?;
+    let transport = |error: std::io::Error| match errno_of(&error) {
+        libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN => LOST,
+        other => other,
+    };
+    socket::send(socket, &bytes[..length], &[]).map_err(transport)?;
+    let (length, _) = socket::receive(socket, &mut bytes, true).map_err(transport)?;
     if length == 0 {
-        return Err(libc::ECONNRESET);
+        return Err(LOST);
     }
     match decode(&bytes[..length]) {
         Ok((answered, _)) if answered != *tag => Err(libc::EPROTO),
+        // ENOTCONN, say, is about a QP, not about the connection to the daemon.
+        Ok((_, Message::Failed(errno))) if errno as i32 == LOST => Err(libc::EIO),
         Ok((_, Message::Failed(errno))) => Err(errno as i32),
         Ok((_, answer)) => Ok(answer),
         Err(_) => Err(libc::EPROTO),
