@@ -6,7 +6,7 @@ use omniverb_ring::sync::Ordering;
 use omniverb_ring::{BellPage, Broken, Consumer, Producer, Record, UserMemory, Window, WordMemory};
 use std::sync::Arc;
 
-/// How a sleeping peer is woken; the only thing here that leaves memory. One eventfd write.
+/// How a sleeping peer is woken; the only thing here that leaves memory. One datagram.
 pub trait Doorbell: Send + Sync {
     /// The page of the bell that belongs to the peer.
     fn page(&self) -> &BellPage<Window>;

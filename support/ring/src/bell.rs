@@ -1,7 +1,7 @@
 //! One side's page of a bell: how the processes of a pair tell each other that there is news.
 //!
 //! ```text
-//! 0x00 kick      1: the owner may be asleep, ring its eventfd
+//! 0x00 kick      1: the owner may be asleep, wake it
 //! 0x40 summary   bit w: word w of the map may have bits
 //! 0x80 map       64 words of 64 bits, one bit per link
 //! ```
@@ -57,7 +57,7 @@ impl<M: WordMemory> BellPage<M> {
         }
     }
 
-    /// Ringer: whether the owner's eventfd must be rung. True once per sleep.
+    /// Ringer: whether the owner must be woken. True once per sleep.
     #[inline(always)]
     pub fn take_kick(&self) -> bool {
         let kick = self.memory.word(KICK);

@@ -27,7 +27,7 @@ struct Shared {
     page: BellPage<Words>,
     /// The header of a record.
     record: AtomicU64,
-    /// The eventfd.
+    /// What wakes the owner.
     kicked: AtomicBool,
     /// The millisecond is over.
     over: AtomicBool,
