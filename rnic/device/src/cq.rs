@@ -5,8 +5,8 @@ use crate::lock::{Guard, Lock};
 use crate::poller::Watch;
 use crate::shared::{AsyncEvent, Shared, lock};
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// Where notifications go: a completion channel.
 pub trait CompletionEvents: Send + Sync {
