@@ -1,7 +1,7 @@
 //! The IPv4 identification field, which the ICRC covers and a UDP socket does not show.
 //!
-//! A CRC is linear: two packets that differ in these 16 bits only have CRCs that differ by an amount
-//! that depends on the bits and on how many bytes follow. So the received ICRC tells which
+//! A CRC is linear: two packets that differ in these 16 bits only have CRCs that differ by an
+//! amount that depends on the bits and on how many bytes follow. So the received ICRC tells which
 //! identification it was made with, if any. That leaves 16 of 32 bits of protection (15 where both
 //! settings of "don't fragment" are tried), on top of the Ethernet frame check.
 
