@@ -110,11 +110,12 @@ def sample_all(measurements, limits_program, pin, rounds):
             if item.error and (number == 1 or not item.samples):
                 continue
             tell(f"round {number} of {rounds}: {item.label}")
+            begun = time.monotonic()
             try:
                 value = item.sample(item.iterations)
                 if value <= 0:
                     raise Failure("too fast to measure" if item.unit == "ns" else "no result")
-                item.adapt(value)
+                item.adapt(value, time.monotonic() - begun)
                 if number:
                     item.samples.append(value)
             except Failure as failure:

@@ -15,6 +15,8 @@ SMALL = 8
 LARGE = 1 << 20
 # Seconds one sample should take; the first, discarded sample finds out how many iterations.
 SAMPLE = 0.35
+# Seconds that starting two programs and their handshake take.
+START = 0.3
 
 
 @dataclass
@@ -29,9 +31,13 @@ class Measurement:
     samples: list = field(default_factory=list)
     error: str = ""
 
-    def adapt(self, value):
-        """Chooses the iterations of the next sample from the value of this one."""
+    def adapt(self, value, wall):
+        """Chooses the iterations of the next sample from the value of this one.
+
+        On a busy machine a median says little about the time a run takes (`wall`, in seconds).
+        """
         seconds = {"ns": 2e-9 * value, "msg/s": 1 / value, "B/s": self.size / value}[self.unit]
+        seconds = max(seconds, (wall - START) / self.iterations)
         low, high = self.limits
         self.iterations = int(min(max(SAMPLE / seconds, low), high))
 

@@ -58,9 +58,11 @@ class Driver(unittest.TestCase):
 
     def test_next_iterations(self):
         item = taken("x_rate", "msg/s")
-        item.adapt(10e6)
+        item.adapt(10e6, 0.1)
         self.assertEqual(item.iterations, int(plan.SAMPLE * 10e6))
-        item.adapt(1.0)
+        item.adapt(10e6, plan.START + 7)
+        self.assertEqual(item.iterations, int(plan.SAMPLE * 10e6) // 20)
+        item.adapt(1.0, 0.1)
         self.assertEqual(item.iterations, item.limits[0])
 
 
