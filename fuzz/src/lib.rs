@@ -1,0 +1,55 @@
+//! What is fuzzed, as plain functions of bytes. libFuzzer calls them (`fuzz_targets/`), and where
+//! there is none, a driver with seeded random inputs does (`src/bin/driver.rs`).
+//!
+//! In: bytes. Out: nothing, or a panic: then the bytes are a bug report.
+
+mod inputs;
+mod ring;
+
+// The bench of the device's own tests, and its hostile peer.
+#[allow(dead_code)]
+#[path = "../../rnic/device/tests/device/attack.rs"]
+mod attack;
+#[allow(dead_code)]
+#[path = "../../rnic/device/tests/device/memory.rs"]
+mod memory;
+#[allow(dead_code)]
+#[path = "../../rnic/device/tests/device/pair.rs"]
+mod pair;
+#[allow(dead_code)]
+#[path = "../../rnic/device/tests/device/work.rs"]
+mod work;
+
+pub use inputs::{Random, input};
+pub use ring::ring_consumer;
+
+/// A target's name and body.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: [Target; 4] = [
+    ("ring_consumer", ring_consumer),
+    ("link_records", link_records),
+    ("session_decode", session_decode),
+    ("broker", broker),
+];
+
+/// A whole device whose peer does what the bytes say: requests with any fields, words of the
+/// shared memory changed at any time, bells, floods.
+pub fn link_records(bytes: &[u8]) {
+    attack::run(bytes);
+}
+
+/// A control message: accepted ones mean the same when written again.
+pub fn session_decode(bytes: &[u8]) {
+    use omniverb_session::{decode, encode, limits::MESSAGE_BYTES_MAX};
+    let Ok((tag, message)) = decode(bytes) else { return };
+    let mut out = [0; MESSAGE_BYTES_MAX];
+    let length = encode(tag, &message, &mut out);
+    assert_eq!(decode(&out[..length]), Ok((tag, message)));
+}
+
+/// The daemon's tables under clients that say anything.
+pub fn broker(bytes: &[u8]) {
+    omniverb_tenancy::exercise::exercise(bytes);
+}
