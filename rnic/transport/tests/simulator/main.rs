@@ -34,7 +34,7 @@ fn seeds() {
         run_seed(seed);
         return;
     }
-    let count = number("OMNIVERB_SEEDS").unwrap_or(300);
+    let count = number("OMNIVERB_SEEDS").unwrap_or(200);
     let first = number("OMNIVERB_FIRST_SEED").unwrap_or(0);
     let mut failures = Vec::new();
     for seed in first..first + count {

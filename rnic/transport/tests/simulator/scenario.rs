@@ -91,10 +91,12 @@ pub fn lossless_partition(
     partition: (Time, Time),
 ) -> Scenario {
     let mut random = Random::new(seed);
+    // Room for everything: a packet that is turned away costs its sender a retry.
     let configs = configs(&mut random, 1024).map(|config| Config {
         timeout,
         retry_count,
         window: 128,
+        unanswered_max: 256,
         ..config
     });
     let faults =
