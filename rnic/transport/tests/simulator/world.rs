@@ -101,7 +101,10 @@ impl World {
                 break;
             }
             let host = |host: &Host| {
-                let timers = [host.connection.poll_timeout(), host.application.next_time()];
+                // It takes its time to submit.
+                let more = !host.waiting.is_empty() && host.under_way.len() < 32 && !host.failed;
+                let submit = more.then_some(self.now + 1000);
+                let timers = [host.connection.poll_timeout(), host.application.next_time(), submit];
                 timers.into_iter().flatten().min()
             };
             let times = [self.network.next_time(), host(&self.hosts[0]), host(&self.hosts[1])];

@@ -1,0 +1,239 @@
+//! A layer above that does what it is told and writes down what happens, and packets by hand.
+
+use omniverb_transport::{
+    AtomicOperation, AtomicRequest, Config, Connection, Delivery, Event, Fetched, Gathered, Kind,
+    Operation, Part, Placed, ReadRequest, Request, RequestId, Status, Ticket, Time, Upper,
+};
+use omniverb_wire::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, DATAGRAM_MAX, ImmDt, Opcode, Packet, Place, Reth,
+    Syndrome,
+};
+use std::collections::VecDeque;
+
+pub const MTU: usize = 256;
+pub const ME: u32 = 0x11;
+
+/// The layer above.
+#[derive(Default)]
+pub struct Script {
+    /// Answers to what is handed over, in order; "done" when there is none left.
+    pub answers: VecDeque<Delivery>,
+    /// Answers to [`Upper::fetch`].
+    pub fetches: VecDeque<Fetched>,
+    pub placements: VecDeque<Placed>,
+    pub log: Vec<String>,
+    pub tickets: Vec<Ticket>,
+    pub counter: u64,
+    pub released: Vec<Ticket>,
+}
+
+impl Script {
+    fn answer(&mut self, ticket: Ticket) -> Delivery {
+        self.tickets.push(ticket);
+        self.answers.pop_front().unwrap_or(Delivery::Done)
+    }
+    /// What happened since the last call.
+    pub fn take_log(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.log)
+    }
+}
+
+impl Upper for Script {
+    fn gather(&mut self, request: RequestId, offset: u64, target: &mut [u8]) -> Gathered {
+        for (at, target) in (offset..).zip(target) {
+            *target = (request.0 + at) as u8;
+        }
+        Gathered::Filled
+    }
+    fn place(&mut self, request: RequestId, offset: u64, data: &[u8]) -> Placed {
+        self.log.push(format!("place {} {offset}+{}", request.0, data.len()));
+        self.placements.pop_front().unwrap_or(Placed::Done)
+    }
+    fn deliver(&mut self, ticket: Ticket, part: &Part<'_>) -> Delivery {
+        let kind = match part.kind {
+            Kind::Send => "send".to_string(),
+            Kind::Write { address, key, total } => format!("write {address:x} {key:x} {total}"),
+        };
+        self.log.push(format!("{kind} {:?} {}+{}", part.place, part.offset, part.data.len()));
+        self.answer(ticket)
+    }
+    fn read(&mut self, ticket: Ticket, request: &ReadRequest) -> Delivery {
+        self.log.push(format!("read {:x} {:x} {}", request.address, request.key, request.length));
+        self.answer(ticket)
+    }
+    fn fetch(&mut self, _: Ticket, offset: u64, target: &mut [u8]) -> Fetched {
+        target.fill(offset as u8);
+        self.fetches.pop_front().unwrap_or(Fetched::Filled)
+    }
+    fn release(&mut self, ticket: Ticket) {
+        self.released.push(ticket);
+    }
+    fn atomic(&mut self, ticket: Ticket, request: &AtomicRequest) -> Result<u64, Delivery> {
+        self.log.push(format!("atomic {:x}", request.address));
+        match self.answer(ticket) {
+            Delivery::Done => {
+                let original = self.counter;
+                if let AtomicOperation::FetchAdd { add } = request.operation {
+                    self.counter += add;
+                }
+                Ok(original)
+            }
+            other => Err(other),
+        }
+    }
+}
+
+/// One end, whose peer is the test.
+pub struct End {
+    pub connection: Connection,
+    pub script: Script,
+    pub now: Time,
+}
+
+pub fn config() -> Config {
+    Config { path_mtu: MTU, sq_psn: 1000, rq_psn: 500, ..Config::new(0x22) }
+}
+
+impl End {
+    pub fn new(config: Config) -> End {
+        let connection = Connection::new(config).unwrap();
+        End { connection, script: Script::default(), now: 1_000_000 }
+    }
+
+    /// A packet arrives.
+    pub fn receive(&mut self, packet: &Made) {
+        self.receive_marked(packet, false);
+    }
+
+    pub fn receive_marked(&mut self, packet: &Made, congested: bool) {
+        let packet = Packet::parse(&packet.0).unwrap();
+        self.connection.handle_packet(self.now, &packet, congested, &mut self.script);
+    }
+
+    /// All packets it sends now, in words.
+    pub fn sent(&mut self) -> Vec<String> {
+        let mut datagram = [0; DATAGRAM_MAX];
+        let mut list = Vec::new();
+        while let Some(sent) =
+            self.connection.poll_transmit(self.now, &mut datagram, &mut self.script)
+        {
+            let packet = Packet::parse(&datagram[..sent.length]).unwrap();
+            assert_eq!(packet.bth().destination(), 0x22);
+            list.push(words(&packet));
+            assert!(list.len() < 1000);
+        }
+        list
+    }
+
+    /// Time passes until the next timer; returns how much.
+    pub fn wait(&mut self) -> Time {
+        let time = self.connection.poll_timeout().expect("a timer runs").max(self.now);
+        let passed = time - self.now;
+        self.now = time;
+        self.connection.handle_timeout(time);
+        passed
+    }
+
+    pub fn events(&mut self) -> Vec<Event> {
+        std::iter::from_fn(|| self.connection.poll_event()).collect()
+    }
+
+    /// Statuses of what is over.
+    pub fn statuses(&mut self) -> Vec<(u64, Status)> {
+        let completed = |event| match event {
+            Event::Completed { id, status, .. } => Some((id.0, status)),
+            _ => None,
+        };
+        self.events().into_iter().filter_map(completed).collect()
+    }
+
+    pub fn submit(&mut self, id: u64, operation: Operation, length: u64) {
+        let id = RequestId(id);
+        let request = Request { id, operation, length, place: Place::Only, fence: false };
+        self.connection.submit(request).unwrap();
+    }
+}
+
+pub const SEND: Operation = Operation::Send { immediate: None, invalidate: None, solicited: false };
+pub const READ: Operation = Operation::Read { address: 0x1000, key: 7 };
+pub const ADD: Operation = Operation::FetchAdd { address: 0x2000, key: 7, add: 1 };
+
+/// Name of the opcode, PSN, and what else tells packets apart.
+pub fn words(packet: &Packet<'_>) -> String {
+    let bth = packet.bth();
+    let mut text = format!("{:02x} {}", bth.opcode(), bth.psn());
+    if bth.is_ack_requested() {
+        text += " ask";
+    }
+    if let Some(reth) = packet.reth() {
+        text += &format!(" {:x}+{}", reth.address(), reth.length());
+    }
+    if let Some(aeth) = packet.aeth() {
+        text += &format!(" {:02x} msn {}", aeth.syndrome().to_byte(), aeth.messages());
+    }
+    if let Some(result) = packet.atomic_ack() {
+        text += &format!(" = {}", result.original());
+    }
+    text
+}
+
+/// A packet made by hand, without a valid ICRC.
+pub struct Made(Vec<u8>);
+
+/// What to put into it.
+#[derive(Default)]
+pub struct Parts {
+    pub ask: bool,
+    pub reth: Option<Reth>,
+    pub atomic: Option<AtomicEth>,
+    pub aeth: Option<Aeth>,
+    pub result: Option<AtomicAckEth>,
+    pub immediate: Option<ImmDt>,
+    pub payload: usize,
+}
+
+pub fn make(code: u8, psn: u32, parts: Parts) -> Made {
+    let opcode = Opcode::from_byte(code).unwrap();
+    let bth = Bth::new(code, ME, psn).acknowledged(parts.ask);
+    let mut buffer = [0; DATAGRAM_MAX];
+    let builder = Builder::new(&mut buffer, opcode, bth, parts.payload).unwrap();
+    let length = builder
+        .maybe(parts.reth)
+        .maybe(parts.atomic)
+        .maybe(parts.aeth)
+        .maybe(parts.result)
+        .maybe(parts.immediate)
+        .finish();
+    Made(buffer[..length].to_vec())
+}
+
+pub fn send(psn: u32, payload: usize) -> Made {
+    make(0x04, psn, Parts { ask: true, payload, ..Parts::default() })
+}
+pub fn read(psn: u32, address: u64, key: u32, length: u32) -> Made {
+    let reth = Some(Reth::new(address, key, length));
+    make(0x0c, psn, Parts { ask: true, reth, ..Parts::default() })
+}
+pub fn add(psn: u32, address: u64) -> Made {
+    let atomic = Some(AtomicEth::new(address, 7, 5, 0));
+    make(0x14, psn, Parts { ask: true, atomic, ..Parts::default() })
+}
+pub fn write(code: u8, psn: u32, total: Option<u32>, payload: usize) -> Made {
+    let reth = total.map(|total| Reth::new(0x4000, 7, total));
+    make(code, psn, Parts { ask: true, reth, payload, ..Parts::default() })
+}
+pub fn acknowledge(psn: u32, syndrome: u8) -> Made {
+    let aeth = Some(Aeth::new(Syndrome::from_byte(syndrome), 0));
+    make(0x11, psn, Parts { aeth, ..Parts::default() })
+}
+pub fn read_data(code: u8, psn: u32, payload: usize) -> Made {
+    let aeth = (code != 0x0e).then(|| Aeth::new(Syndrome::Ack(0x1f), 0));
+    make(code, psn, Parts { aeth, payload, ..Parts::default() })
+}
+
+impl Made {
+    /// Hands the packet over.
+    pub fn parsed<T>(&self, with: impl FnOnce(&Packet<'_>) -> T) -> T {
+        with(&Packet::parse(&self.0).unwrap())
+    }
+}
