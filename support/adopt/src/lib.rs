@@ -47,7 +47,7 @@ use calm::Calm;
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
 use lock::MOVES;
-use omniverb_sys::memfd;
+use omniverb_sys::{clock, memfd};
 use region::Region;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
@@ -61,9 +61,9 @@ const FILE_NAME: &str = "omniverb-mr";
 
 const STANDARD_ERROR: RawFd = 2;
 
-/// A release that finds the other threads busy tries again for about a tenth of a second: unlike an
-/// adoption it should not be given up lightly.
-const RELEASE_ATTEMPTS: usize = 100;
+/// A release that finds the other threads busy goes on trying for this long: unlike an adoption it
+/// should not be given up lightly.
+const RELEASE_TIME_MAX_NS: u64 = 1_000_000_000;
 const RELEASE_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// The whole pages of one memory region, living on a memfd at their old addresses.
@@ -289,11 +289,9 @@ impl AdoptedPages {
     fn withdraw(&mut self, strategies: &[Strategy]) -> Result<(), AdoptError> {
         let _calm = Calm::new();
         let lock = MOVES.guard();
+        let give_up_at = clock::now() + RELEASE_TIME_MAX_NS;
         let mut outcome = move_back(self.region, strategies);
-        for _ in 0..RELEASE_ATTEMPTS {
-            if outcome != Err(AdoptError::Busy) {
-                break;
-            }
+        while outcome == Err(AdoptError::Busy) && clock::now() < give_up_at {
             let _ = rustix::thread::nanosleep(&RELEASE_PAUSE);
             outcome = move_back(self.region, strategies);
         }

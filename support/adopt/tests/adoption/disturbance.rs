@@ -102,6 +102,32 @@ pub fn spawning(strategy: Strategy) -> Outcome {
     Ok(())
 }
 
+/// A thread that cannot be stopped makes the attempt fail soon, and the threads that were stopped
+/// for nothing do not notice.
+pub fn gives_up() -> Outcome {
+    require(Strategy::Stop)?;
+    const NAP_MS: i32 = 2000;
+    let buffer = Memory::heap(5 * PAGE + 600);
+    let attempt = || adopt_with(buffer.address, buffer.length, true, &[Strategy::Stop]).map(drop);
+    thread::scope(|scope| {
+        let busy = scope.spawn(|| memory::uninterruptible_nap(NAP_MS));
+        let sleeper = scope.spawn(|| memory::epoll_nap(NAP_MS + 300));
+        thread::sleep(Duration::from_millis(50));
+        let begin = Instant::now();
+        let mut attempts = 0;
+        while begin.elapsed() < Duration::from_millis(200) {
+            assert_eq!(attempt(), Err(AdoptError::Busy));
+            attempts += 1;
+        }
+        assert!(begin.elapsed() < Duration::from_millis(1500), "it did not give up soon");
+        assert!(attempts > 0);
+        busy.join().unwrap();
+        while attempt() == Err(AdoptError::Busy) {}
+        assert_eq!(sleeper.join().unwrap(), 0, "a sleeper noticed");
+    });
+    Ok(())
+}
+
 /// Queued signals arrive exactly once, however often their thread is stopped.
 pub fn signals(strategy: Strategy) -> Outcome {
     require(strategy)?;
@@ -205,7 +231,11 @@ pub fn helper_is_killed() -> Outcome {
             let stop = &stop;
             move || count_in(&words, stop)
         });
+        let begin = Instant::now();
         for _ in 0..cycles(10_000) / 10 {
+            if failed > 20 && moved > 20 && begin.elapsed() > Duration::from_secs(20) {
+                break;
+            }
             let mut held = match adopt_with(buffer.address, buffer.length, true, &[Strategy::Stop])
             {
                 Ok(pages) => pages,

@@ -3,7 +3,8 @@
 //! Every scenario runs in a child process of its own, forked while this process has one thread, so
 //! that it has exactly the threads it starts. Arguments that are not flags select scenarios by
 //! part of their name; `--measure` prints the cost table of the decision record instead.
-//! `OMNIVERB_ADOPT_CYCLES` sets the number of adopt/release cycles of the stress scenarios.
+//! `OMNIVERB_ADOPT_CYCLES` sets the number of adopt/release cycles of the stress scenarios
+//! (without it they also end after some time).
 
 mod content;
 mod disturbance;
@@ -20,9 +21,10 @@ use std::time::Instant;
 /// Result of a scenario that cannot run here, with the reason.
 pub type Outcome = Result<(), String>;
 
+const CYCLES: &str = "OMNIVERB_ADOPT_CYCLES";
 const SKIPPED: i32 = 77;
 /// For the default number of cycles; more take longer.
-const DEADLINE_SECONDS: usize = 240;
+const DEADLINE_SECONDS: usize = 600;
 
 struct Scenario {
     name: &'static str,
@@ -63,6 +65,7 @@ const SCENARIOS: &[Scenario] = &[
     scenario("spawning_stop", || disturbance::spawning(Strategy::Stop)),
     scenario("signals_userfault", || disturbance::signals(Strategy::Userfault)),
     scenario("signals_stop", || disturbance::signals(Strategy::Stop)),
+    scenario("gives_up", disturbance::gives_up),
     scenario("helper_is_killed", disturbance::helper_is_killed),
     scenario("privileges_given_up", disturbance::privileges_given_up),
     scenario("closed_standard_streams", sharing::closed_standard_streams),
@@ -90,10 +93,12 @@ const SCENARIOS: &[Scenario] = &[
 
 /// Cycles of a stress scenario.
 pub fn cycles(default: usize) -> usize {
-    std::env::var("OMNIVERB_ADOPT_CYCLES")
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(default)
+    std::env::var(CYCLES).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// True if somebody wants exactly so many cycles, however long they take.
+pub fn cycles_are_given() -> bool {
+    std::env::var_os(CYCLES).is_some()
 }
 
 /// Why a strategy cannot be tried here, if so.

@@ -244,7 +244,8 @@ pub fn poll_nap(milliseconds: i32) -> i32 {
 
 /// `nanosleep` for `milliseconds`: 0, or the errno.
 pub fn sleep_nap(milliseconds: i32) -> i32 {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: i64::from(milliseconds) * 1_000_000 };
+    let (tv_sec, rest) = (i64::from(milliseconds / 1000), i64::from(milliseconds % 1000));
+    let time = libc::timespec { tv_sec, tv_nsec: rest * 1_000_000 };
     // SAFETY: a valid time.
     let outcome = unsafe { libc::nanosleep(&raw const time, std::ptr::null_mut()) };
     if outcome < 0 { std::io::Error::last_os_error().raw_os_error().unwrap() } else { 0 }
@@ -359,4 +360,24 @@ pub fn kill(process: i32) {
 pub fn reap(child: i32) {
     // SAFETY: our own child.
     unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
+}
+
+/// Leaves the calling thread in the kernel, where nothing but SIGKILL reaches it, as a `vfork()`
+/// does whose child is slow to call exec.
+pub fn uninterruptible_nap(milliseconds: i32) {
+    extern "C" fn child(milliseconds: *mut libc::c_void) -> i32 {
+        sleep_nap(i32::try_from(milliseconds.addr()).unwrap());
+        0
+    }
+    let stack = Memory::anonymous(64 * PAGE);
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK;
+    // SAFETY: the child runs on a stack of its own and only sleeps; this thread waits for it.
+    unsafe {
+        let top = std::ptr::with_exposed_provenance_mut(stack.address + stack.length);
+        let argument = std::ptr::without_provenance_mut(milliseconds.unsigned_abs() as usize);
+        let child = libc::clone(child, top, flags, argument);
+        assert!(child > 0);
+        assert_eq!(libc::waitpid(child, std::ptr::null_mut(), libc::__WALL), child);
+    }
+    stack.unmap();
 }

@@ -15,17 +15,20 @@ use core::fmt::{self, Write};
 use core::mem::MaybeUninit;
 use core::slice;
 use core::time::Duration;
+use omniverb_sys::clock;
 use rustix::fd::BorrowedFd;
 use rustix::fs::{Mode, OFlags, RawDir, fstat, openat};
 use rustix::io::read;
 use rustix::thread::{ClockId, clock_nanosleep_relative, sched_yield};
-use rustix::time::{Timespec, clock_gettime};
+use rustix::time::Timespec;
 
 /// Longest time in addition that threads may take that merely wait for a processor.
 const OVERLOAD_TIME_MAX: Duration = Duration::from_millis(200);
+/// After giving up, longest wait for the threads that did not stop.
+const SETTLE_TIME_MAX: Duration = Duration::from_secs(3);
 /// Ends the helper if stopping hangs in the kernel (as when a thread executes another program at
-/// the same time).
-const STOP_DEADLINE: Duration = Duration::from_millis(400);
+/// the same time). Far above the others: a helper that dies cannot settle anything.
+const STOP_DEADLINE: Duration = Duration::from_secs(5);
 /// Ends the helper if copying does. Long, since pages may have to come back from swap.
 const COPY_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -39,6 +42,9 @@ pub(super) fn run(order: &Order<'_>) -> Result<(), i32> {
     });
     disarm();
     halted.let_all_go();
+    if outcome.is_err() {
+        halted.settle();
+    }
     outcome
 }
 
@@ -114,8 +120,12 @@ pub(super) fn is_dead(list: BorrowedFd<'_>, thread: i32) -> bool {
 }
 
 fn now() -> Duration {
-    let time = clock_gettime(rustix::time::ClockId::Monotonic);
-    Duration::new(time.tv_sec.cast_unsigned(), u32::try_from(time.tv_nsec).unwrap_or(0))
+    Duration::from_nanos(clock::now())
+}
+
+fn nap() {
+    const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000 };
+    let _ = clock_nanosleep_relative(ClockId::Monotonic, &NAP);
 }
 
 impl Halted<'_> {
@@ -181,7 +191,6 @@ impl Halted<'_> {
 
     fn wait_for_all(&mut self, give_up_at: Duration) -> Result<(), i32> {
         const PATIENT_LOOKS: usize = 50;
-        const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000 };
         for index in 0..self.count {
             let mut looks = 0;
             while !self.tracees()[index].has_stopped()? {
@@ -192,7 +201,7 @@ impl Halted<'_> {
                 {
                     return Err(REASON_BUSY);
                 } else {
-                    let _ = clock_nanosleep_relative(ClockId::Monotonic, &NAP);
+                    nap();
                 }
             }
         }
@@ -217,7 +226,23 @@ impl Halted<'_> {
             .any(|pointer| (address..address + length).contains(&pointer))
     }
 
-    /// Those that did not stop are let go by the kernel when the helper ends.
+    /// After giving up: a thread that was woken to stop, but has not come to it, must not find its
+    /// system call interrupted when the helper is gone. So its stop is waited for all the same,
+    /// while everybody else runs again. Threads deep in the kernel are in no such call; those the
+    /// kernel lets go when the helper ends.
+    fn settle(&mut self) {
+        let give_up_at = now() + SETTLE_TIME_MAX;
+        for index in 0..self.count {
+            while self.tracees()[index].has_stopped() == Ok(false) && now() < give_up_at {
+                if matches!(state_of(self.list, self.tracees()[index].thread), None | Some(b'D')) {
+                    break;
+                }
+                nap();
+            }
+            self.tracees()[index].let_go();
+        }
+    }
+
     fn let_all_go(&mut self) {
         for tracee in self.tracees() {
             tracee.let_go();
