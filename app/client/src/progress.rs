@@ -1,12 +1,13 @@
 //! The progress thread.
 //!
-//! It sleeps until a peer kicks, the daemon tells something, or a timer is due. After any activity
-//! it takes a turn every millisecond; after a quiet one it asks for kicks again, and after another
-//! one, by which time nobody can have missed that, it sleeps without a limit.
+//! It sleeps until a peer kicks, the daemon tells something, or a timer is due. While nobody polls
+//! it asks for kicks before it waits. After any activity it takes a turn every millisecond; after
+//! two quiet ones, by when nobody can have missed that kicks are wanted, it sleeps without a limit.
 // UNSAFETY: blocks signals for the new thread, which only the C library's mask calls can do.
 #![expect(unsafe_code)]
 
 use crate::{Client, errno_of, lock};
+use omniverb_device::progress::Turn;
 use omniverb_device::work::Destination;
 use omniverb_sys::clock;
 use omniverb_sys::epoll::Poller;
@@ -178,12 +179,14 @@ fn run(client: &Weak<Client>) {
             }
         }
         active |= client.run_errands();
-        let turn = client.shared.progress();
+        let mut turn = client.shared.progress();
+        if !turn.polled && client.want_kicks() {
+            // Whoever rang just before that left no kick.
+            let again = client.shared.progress();
+            turn = Turn { busy: turn.busy | again.busy, ..again };
+        }
         deadline = turn.deadline;
         quiet = if active || turn.busy { 0 } else { quiet + 1 };
-        if quiet == 1 {
-            client.shared.bells.all().iter().for_each(|bell| bell.page.want_kick());
-        }
         if !connected && clock::now() >= reconnect_at {
             reconnect_at = clock::now() + RECONNECT.as_nanos() as u64;
             let _ = client.reconnect();
@@ -209,6 +212,16 @@ impl Client {
             }
         }
         any
+    }
+
+    /// Asks all peers to kick; true if some would not have until now.
+    fn want_kicks(&self) -> bool {
+        let mut news = false;
+        for bell in self.shared.bells.all().iter().filter(|bell| !bell.page.wants_kick()) {
+            bell.page.want_kick();
+            news = true;
+        }
+        news
     }
 
     fn bell_rang(&self, token: u64) {

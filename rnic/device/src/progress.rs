@@ -16,6 +16,8 @@ use std::sync::{Arc, Weak};
 pub struct Turn {
     /// Something happened, or somebody polls: look again in a moment.
     pub busy: bool,
+    /// Somebody polls, and will see what peers announce without being woken.
+    pub polled: bool,
     /// Look again at this time at the latest.
     pub deadline: Option<u64>,
 }
@@ -45,7 +47,7 @@ impl Shared {
         }
         let (moved, deadline) = self.serve_waiting();
         let cooling = !cooling.is_empty() || !lock(&self.cooling).is_empty();
-        Turn { busy: busy | polled | moved | cooling, deadline }
+        Turn { busy: busy | polled | moved | cooling, polled: polled && !armed, deadline }
     }
 
     /// QPs with unfinished sends.

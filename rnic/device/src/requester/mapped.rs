@@ -1,14 +1,16 @@
 //! One-sided operations on pages that are mapped here: the requester does them itself.
 //!
 //! Order: requests of a QP take effect in the order they were posted. A mapped operation takes
-//! effect at once, so it may only be used when everything sent before it has been consumed; else
-//! it follows the others through the ring. Memory order is the CPU's: what was written by earlier
+//! effect at once, so it may only be used when everything sent before it has been consumed. Until
+//! then a short WRITE follows the others through the ring; everything else waits: the ring drains
+//! once, and the rest of a pipeline is mapped. Memory order is the CPU's: what was written by earlier
 //! mapped operations is visible before anything published afterwards.
 
-use super::{Finish, Order, Step};
+use super::{Finish, Order, Step, Why};
 use crate::constants::{access, opcode, qp_type};
 use crate::gather::pieces;
 use crate::grants::Reach;
+use crate::limits::MEDIATED_MAX;
 use crate::qp::{Inner, Qp};
 use omniverb_link::Broken;
 use omniverb_link::endpoint::Credit;
@@ -45,7 +47,11 @@ impl Inner {
             }
             Reach::Mediated => return Ok(None),
         };
-        if !drained || (with_immediate && link.endpoint.credit() == Credit::None) {
+        if !drained {
+            let short = order.length <= MEDIATED_MAX;
+            return Ok((!short).then_some(Step::Wait(Why::Order)));
+        }
+        if with_immediate && link.endpoint.credit() == Credit::None {
             return Ok(None);
         }
         match parts {
@@ -93,7 +99,7 @@ impl Inner {
             Reach::Mediated => return Ok(None),
         };
         if !drained {
-            return Ok(None);
+            return Ok(Some(Step::Wait(Why::Order)));
         }
         if is_read {
             pieces(parts, 0, order.length, |at, piece| {
