@@ -20,6 +20,17 @@ pub struct Transmit {
     pub notification: bool,
 }
 
+/// What a QP learns when it goes to RTS; see [`Config`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Sending {
+    pub sq_psn: u32,
+    pub max_rd_atomic: usize,
+    pub timeout: u8,
+    pub retry_count: u8,
+    pub rnr_retry: u8,
+}
+
 /// What there is to count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -44,7 +55,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection in the state RTS.
+    /// A connection in the state RTS, or in RTR if [`Connection::ready_to_send`] follows.
     pub fn new(config: Config) -> Result<Connection, ConfigError> {
         config.check()?;
         Ok(Connection {
@@ -55,6 +66,24 @@ impl Connection {
             notified: None,
             answered_last: false,
         })
+    }
+
+    /// The QP goes from RTR to RTS: only now are the attributes of the sending half known. Nothing
+    /// may have been submitted. What the peer sent before stays as it is.
+    pub fn ready_to_send(&mut self, sending: &Sending) {
+        self.config.sq_psn = sending.sq_psn;
+        self.config.max_rd_atomic = sending.max_rd_atomic;
+        self.config.timeout = sending.timeout;
+        self.config.retry_count = sending.retry_count;
+        self.config.rnr_retry = sending.rnr_retry;
+        if self.requester.queued() == 0 {
+            self.requester = Requester::new(&self.config);
+        }
+    }
+
+    /// Another timer for peers that find no receive (a QP may change it at any time).
+    pub fn set_min_rnr_timer(&mut self, code: u8) {
+        self.config.min_rnr_timer = code;
     }
 
     /// Queues a request.
@@ -85,8 +114,7 @@ impl Connection {
             Service::Rc => {}
             Service::Uc | Service::Ud => return,
         }
-        // P_Key (9.6.1.1.1): the low 15 bits count; two limited members do not meet.
-        if packet.bth().partition_key() & 0x7fff != omniverb_wire::PKEY_DEFAULT & 0x7fff {
+        if !packet.bth().is_in_default_partition() {
             return;
         }
         if congested && self.notified.is_none_or(|time| now >= time + NOTIFY_EVERY) {

@@ -1,8 +1,6 @@
 //! Unreliable datagram (9.8.3, 9.9.5): one packet, one message.
 
-use omniverb_wire::{
-    Bth, Builder, Deth, ImmDt, Opcode, Operation, PKEY_DEFAULT, Packet, Place, Service,
-};
+use omniverb_wire::{Bth, Builder, Deth, ImmDt, Opcode, Operation, Packet, Place, Service};
 
 /// Where a datagram goes, and what goes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +64,7 @@ pub fn write(
 /// Reads a datagram for a QP that has the given Q_Key.
 pub fn read<'a>(packet: &Packet<'a>, queue_key: u32) -> Result<Datagram<'a>, Dropped> {
     let deth = packet.deth().ok_or(Dropped::Service)?;
-    if packet.bth().partition_key() & 0x7fff != PKEY_DEFAULT & 0x7fff {
+    if !packet.bth().is_in_default_partition() {
         return Err(Dropped::Partition);
     }
     if deth.queue_key() != queue_key {

@@ -23,7 +23,7 @@ mod upper;
 mod work;
 
 pub use config::{Config, ConfigError};
-pub use connection::{Connection, Counters, Transmit};
+pub use connection::{Connection, Counters, Sending, Transmit};
 pub use unreliable::Unreliable;
 pub use upper::{
     Answer, AtomicOperation, AtomicRequest, Delivery, Fetched, Gathered, Kind, Part, Placed,

@@ -124,7 +124,8 @@ impl Unreliable {
 
     /// Takes a packet addressed to this QP from its peer's address, with a good ICRC.
     pub fn handle_packet(&mut self, packet: &Packet<'_>, upper: &mut impl Upper) {
-        if packet.opcode().service != Service::Uc || self.closed {
+        let partition = packet.bth().is_in_default_partition();
+        if packet.opcode().service != Service::Uc || self.closed || !partition {
             return;
         }
         let psn = psn::extend(self.expected, packet.bth().psn());

@@ -97,6 +97,11 @@ impl Bth {
     pub fn partition_key(&self) -> u16 {
         self.partition_key.get()
     }
+    /// Whether the P_Key matches ours, the default one (10.9.3): the low 15 bits count, and as a
+    /// full member we meet limited ones too.
+    pub fn is_in_default_partition(&self) -> bool {
+        self.partition_key() & 0x7fff == crate::PKEY_DEFAULT & 0x7fff
+    }
     /// Destination QP number.
     pub fn destination(&self) -> u32 {
         self.destination.get() & LOW_24

@@ -313,6 +313,22 @@ fn what_waits_for_an_answer_is_bounded() {
 }
 
 #[test]
+fn a_qp_answers_before_it_may_send() {
+    let mut end = end();
+    end.receive(&send(500, 1));
+    let sending = omniverb_transport::Sending {
+        sq_psn: 77,
+        max_rd_atomic: 1,
+        timeout: 14,
+        retry_count: 7,
+        rnr_retry: 7,
+    };
+    end.connection.ready_to_send(&sending);
+    end.submit(1, crate::script::SEND, 1);
+    assert_eq!(end.sent(), ["11 500 1f msn 1", "04 77 ask"]);
+}
+
+#[test]
 fn congestion_is_told_at_most_once_in_a_while() {
     let mut end = end();
     for psn in 500..510 {

@@ -32,7 +32,7 @@ pub struct Plan {
 
 /// Byte `at` of message `item`.
 pub fn byte(seed: u64, item: usize, at: u64) -> u8 {
-    (mix(seed ^ (item as u64) << 40 ^ at / 8) >> (at % 8 * 8)) as u8
+    (mix(seed ^ ((item as u64) << 40) ^ (at / 8)) >> (at % 8 * 8)) as u8
 }
 
 /// Byte at `offset` of the readable memory of `host`.
