@@ -343,7 +343,7 @@ impl Victim {
 
     fn deregister(&mut self, script: &mut Script<'_>) {
         let regions = &self.pair.sides[0].shared.regions;
-        if script.byte() % 2 == 0 {
+        if script.byte().is_multiple_of(2) {
             regions.remove(self.open.lkey);
             self.open = self.pair.sides[0].register(&self.local_memory);
         } else {

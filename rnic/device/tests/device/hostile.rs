@@ -60,7 +60,7 @@ fn words_that_change_while_they_are_read() {
                             let at = match script.byte() % 4 {
                                 0 => script.number(memory.len()) & !7,
                                 1 => script.number(2) * 0x1000 + script.number(32) * 8,
-                                _ => 0x2000 + (32 << 10) + script.number(2048) & !7,
+                                _ => (0x2000 + (32 << 10) + script.number(2048)) & !7,
                             };
                             memory.store(at, script.word(), Ordering::Relaxed);
                         }

@@ -200,10 +200,8 @@ impl Bench {
         let list = self.random.cut(&pool.region, slot * SLOT, SLOT);
         match (&pool.qp, &pool.srq) {
             (Some(qp), _) => receive(qp, slot as u64, &list),
-            (_, Some(srq)) => {
-                if srq.post(slot as u64, &list) == Err(PostError::Full) {
-                    pool.free.push(slot);
-                }
+            (_, Some(srq)) if srq.post(slot as u64, &list) == Err(PostError::Full) => {
+                pool.free.push(slot);
             }
             _ => {}
         }
