@@ -195,6 +195,14 @@ impl Endpoint {
         Ok(Some((request, record)))
     }
 
+    /// The record at the head, if it is a SEND in one record with nothing but data. Says nothing
+    /// about anything else that may be there.
+    #[inline(always)]
+    pub fn next_plain_send(&mut self) -> Result<Option<Record>, Broken> {
+        let record = self.requests_in.head()?;
+        Ok(record.filter(|record| record.extra == 0 && Request::is_plain_send(record.tag)))
+    }
+
     /// Copies payload of the request at the head into our memory.
     #[inline(always)]
     pub fn request_payload(&self, record: &Record, offset: usize, target: UserMemory) {

@@ -96,6 +96,12 @@ impl Request {
         }
     }
 
+    /// Whether a tag is that of a SEND in one record, with nothing but data.
+    #[inline(always)]
+    pub fn is_plain_send(tag: u32) -> bool {
+        tag & !SOLICITED == SEND | FIRST | LAST
+    }
+
     /// Reads the request at the head. `None`: not a request.
     #[inline(always)]
     pub fn decode<M: WordMemory>(ring: &Consumer<M>, record: &Record) -> Option<Request> {

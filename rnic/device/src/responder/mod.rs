@@ -58,8 +58,9 @@ pub(crate) enum Outcome {
     Passed,
     /// It stays until something else happens.
     Later,
-    /// Refused: the QP fails. The receive it took, if any, completes with the given status.
-    Refused(Nak, Option<(Receive, u32)>),
+    /// Refused: the QP fails. The receive it took, if any, completes with the given status. Boxed,
+    /// so that the usual outcomes are one byte.
+    Refused(Nak, Option<Box<(Receive, u32)>>),
 }
 
 impl Inner {
@@ -81,6 +82,9 @@ impl Inner {
         }
         let more_responses = std::mem::replace(&mut more, true);
         for _ in 0..BATCH {
+            if qp.kind == qp_type::RC && self.serve_plain_send(qp, index)? {
+                continue;
+            }
             let Some((request, record)) = self.links[index].endpoint.next_request()? else {
                 self.links[index].starved = None;
                 more = false;
@@ -191,7 +195,7 @@ impl Inner {
 
     /// Refuses the request at the head: tells the peer, completes the receive, fails the QP.
     #[cold]
-    fn refuse(&mut self, qp: &Qp, index: usize, nak: Nak, receive: Option<(Receive, u32)>) {
+    fn refuse(&mut self, qp: &Qp, index: usize, nak: Nak, receive: Option<Box<(Receive, u32)>>) {
         let link = &mut self.links[index];
         link.endpoint.publish_requests();
         if qp.kind == qp_type::RC {
@@ -204,7 +208,8 @@ impl Inner {
             (None, Nak::RemoteAccess) => Some(AsyncEvent::QpAccessError),
             (None, Nak::RemoteOperation) => Some(AsyncEvent::QpFatal),
         };
-        if let Some((receive, why)) = receive {
+        if let Some(taken) = receive {
+            let (receive, why) = *taken;
             self.complete_receive(qp, &receive, why);
         }
         self.enter_error(qp, Some(status::WR_FLUSH_ERR));

@@ -7,7 +7,7 @@ use crate::gather::{Sge, resolve, total};
 use crate::qp::{Inner, LinkEnd, Qp};
 use crate::queue::Receive;
 use crate::region::RegionCache;
-use omniverb_link::Nak;
+use omniverb_link::{Broken, Nak};
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, SOLICITED};
 use omniverb_ring::Record;
 use std::sync::atomic::Ordering;
@@ -55,13 +55,6 @@ impl Inner {
         immediate: u32,
         record: &Record,
     ) -> Outcome {
-        if flags & (FIRST | LAST | INVALIDATE) == FIRST | LAST
-            && qp.srq.is_none()
-            && matches!(self.links[index].incoming, Incoming::Idle)
-            && self.serve_whole_send(qp, index, flags, immediate, record)
-        {
-            return Outcome::Passed;
-        }
         let first = flags & FIRST != 0;
         let incoming = std::mem::replace(&mut self.links[index].incoming, Incoming::Idle);
         let incoming = match incoming {
@@ -97,7 +90,7 @@ impl Inner {
         if !scatter(qp, &mut self.recv_cache, link, record, list, placed) {
             return match qp.kind {
                 qp_type::RC => {
-                    Outcome::Refused(Nak::RemoteOperation, Some((receive, status::LOC_PROT_ERR)))
+                    Outcome::Refused(Nak::RemoteOperation, Some(Box::new((receive, status::LOC_PROT_ERR))))
                 }
                 _ => {
                     self.complete_receive(qp, &receive, status::LOC_PROT_ERR);
@@ -111,33 +104,33 @@ impl Inner {
             return Outcome::Passed;
         }
         if flags & INVALIDATE != 0 && !self.invalidate(qp, immediate) {
-            return Outcome::Refused(Nak::RemoteAccess, Some((receive, status::LOC_QP_OP_ERR)));
+            return Outcome::Refused(Nak::RemoteAccess, Some(Box::new((receive, status::LOC_QP_OP_ERR))));
         }
         self.deliver(qp, index, receive.wr_id, wc_opcode::RECV, placed, flags, immediate);
         Outcome::Passed
     }
 
-    /// The way of most messages: one record, a receive that is waiting, long enough, and sound.
-    /// False: none of it happened.
+    /// The way of most messages: a SEND of one record and no more than data, a receive of this QP
+    /// that is waiting, long enough, and sound. False: none of it happened, see the general way.
     #[inline(always)]
-    fn serve_whole_send(
-        &mut self,
-        qp: &Qp,
-        index: usize,
-        flags: u32,
-        immediate: u32,
-        record: &Record,
-    ) -> bool {
-        let Some((wr_id, list)) = self.receives.oldest() else { return false };
+    pub(super) fn serve_plain_send(&mut self, qp: &Qp, index: usize) -> Result<bool, Broken> {
         let link = &mut self.links[index];
+        let Some(record) = link.endpoint.next_plain_send()? else { return Ok(false) };
+        if !matches!(link.incoming, Incoming::Idle) {
+            return Ok(false);
+        }
+        let Some((wr_id, list)) = self.receives.oldest() else { return Ok(false) };
         let length = record.length as u64;
-        if length > total(list) || !scatter(qp, &mut self.recv_cache, link, record, list, 0) {
-            return false;
+        if length > total(list) || !scatter(qp, &mut self.recv_cache, link, &record, list, 0) {
+            return Ok(false);
         }
         link.starved = None;
+        link.endpoint.pass_request(&record);
         self.receives.pass();
-        self.deliver(qp, index, wr_id, wc_opcode::RECV, length, flags, immediate);
-        true
+        self.note_traffic(qp);
+        let flags = record.tag & SOLICITED;
+        self.deliver(qp, index, wr_id, wc_opcode::RECV, length, flags, 0);
+        Ok(true)
     }
 
     /// A receive got its message.
@@ -174,7 +167,7 @@ impl Inner {
     #[cold]
     fn send_too_long(&mut self, qp: &Qp, index: usize, flags: u32, receive: Receive) -> Outcome {
         if qp.kind == qp_type::RC {
-            return Outcome::Refused(Nak::InvalidRequest, Some((receive, status::LOC_LEN_ERR)));
+            return Outcome::Refused(Nak::InvalidRequest, Some(Box::new((receive, status::LOC_LEN_ERR))));
         }
         // UC drops the message; the receive stays, unless an SRQ handed it out.
         if qp.srq.is_some() {
