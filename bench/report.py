@@ -87,7 +87,8 @@ def results(measurements, limits):
             limit = raw.get(kind)
             entry["ratio_to_raw"] = entry["median"] / limit if limit else None
             if limit and implausible(item.key, item.unit, entry["median"] / best[kind]):
-                entry["error"] = "beyond the raw limit of this run: the machine was disturbed, or it is wrong"
+                entry["error"] = ("beyond the raw limit of this run: "
+                                  "the machine was disturbed, or it is wrong")
             accepted, goal = judge(item.key, entry["median"], entry["ratio_to_raw"])
             entry.update({"acceptance": accepted, "goal": goal})
         rows[item.key] = entry
