@@ -117,8 +117,9 @@ def _daemon_dies(program, *options):
         pair.daemon.start()
         duet.run(pair, "ib_write_lat", "-F", "-n", "1000")  # served at once
         outcome = running.finish(30)
-        table = duet.rows(outcome.client, 5)
-        check(len(table) == 1 and next(iter(table.values()))[3] > 0, outcome.client)
+        table = duet.rows(outcome.client, 4)  # with -D, latency tests print averages only
+        check(len(table) == 1 and all(row[2] > 0 or row[3] > 0 for row in table.values()),
+              outcome.client)
     return run
 
 
@@ -150,7 +151,8 @@ def groups():
              Case("deaths.container_deleted", _whole_container),
              Case("hostile.peers_50", _hostile_peers(50, 1), 200),
              Case("hostile.peers_500", _hostile_peers(500, 2), 1200, slow=True)]
-    for program in ("ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_write_lat", "ib_atomic_bw"):
+    # Not ib_write_lat: it waits for its memory to change and looks at nothing else.
+    for program in ("ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_send_lat", "ib_atomic_bw"):
         cases += [Case(f"deaths.{program}_{side}", _one_side_of(program, side), 80)
                   for side in ("server", "client")]
     cases += [Case(f"deaths.daemon_{program}", _daemon_dies(program), 60)

@@ -144,8 +144,9 @@ static void once(struct party *p, bool *connected, uint64_t *worst)
     if (*connected && now_ns() - died > *worst)
         *worst = now_ns() - died;
     for (int i = 0; i < QPS; i++) {
-        if (*connected && p->qp[i]->state == IBV_QPS_RTS)
-            same(qp_state(p->qp[i]), IBV_QPS_ERR);
+        while (*connected && qp_state(p->qp[i]) != IBV_QPS_ERR) /* also if nothing was posted */
+            check(now_ns() - died < 1000000000, "QP %#x is still in state %d", p->qp[i]->qp_num,
+                  qp_state(p->qp[i]));
         same(ibv_destroy_qp(p->qp[i]), 0);
     }
     same(ibv_dereg_mr(p->mr), 0);
