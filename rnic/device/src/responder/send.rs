@@ -7,8 +7,8 @@ use crate::gather::{Sge, resolve, total};
 use crate::qp::{Inner, LinkEnd, Qp};
 use crate::queue::Receive;
 use crate::region::RegionCache;
-use omniverb_link::{Broken, Nak};
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, SOLICITED};
+use omniverb_link::{Broken, Nak};
 use omniverb_ring::Record;
 use std::sync::atomic::Ordering;
 
@@ -89,9 +89,10 @@ impl Inner {
         let list = receive.sges.as_slice();
         if !scatter(qp, &mut self.recv_cache, link, record, list, placed) {
             return match qp.kind {
-                qp_type::RC => {
-                    Outcome::Refused(Nak::RemoteOperation, Some(Box::new((receive, status::LOC_PROT_ERR))))
-                }
+                qp_type::RC => Outcome::Refused(
+                    Nak::RemoteOperation,
+                    Some(Box::new((receive, status::LOC_PROT_ERR))),
+                ),
                 _ => {
                     self.complete_receive(qp, &receive, status::LOC_PROT_ERR);
                     self.skip_uc(index, Incoming::Skip, flags)
@@ -104,7 +105,10 @@ impl Inner {
             return Outcome::Passed;
         }
         if flags & INVALIDATE != 0 && !self.invalidate(qp, immediate) {
-            return Outcome::Refused(Nak::RemoteAccess, Some(Box::new((receive, status::LOC_QP_OP_ERR))));
+            return Outcome::Refused(
+                Nak::RemoteAccess,
+                Some(Box::new((receive, status::LOC_QP_OP_ERR))),
+            );
         }
         self.deliver(qp, index, receive.wr_id, wc_opcode::RECV, placed, flags, immediate);
         Outcome::Passed
@@ -167,7 +171,10 @@ impl Inner {
     #[cold]
     fn send_too_long(&mut self, qp: &Qp, index: usize, flags: u32, receive: Receive) -> Outcome {
         if qp.kind == qp_type::RC {
-            return Outcome::Refused(Nak::InvalidRequest, Some(Box::new((receive, status::LOC_LEN_ERR))));
+            return Outcome::Refused(
+                Nak::InvalidRequest,
+                Some(Box::new((receive, status::LOC_LEN_ERR))),
+            );
         }
         // UC drops the message; the receive stays, unless an SRQ handed it out.
         if qp.srq.is_some() {
