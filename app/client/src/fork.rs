@@ -22,6 +22,8 @@ pub(crate) fn install() {
     INSTALL.call_once(|| unsafe {
         libc::pthread_atfork(None, None, Some(in_child));
     });
+    // Before the application registers handlers that look at adopted memory.
+    omniverb_adopt::install_fork_hooks();
 }
 
 extern "C" fn in_child() {

@@ -80,9 +80,12 @@ impl Client {
         if !self.is_ours() {
             return Ok(()); // a forked child's copy of the handle: nothing of it is registered
         }
-        self.shared.regions.remove(region.lkey);
+        let registered = self.shared.regions.remove(region.lkey);
         if region.rkey != 0 {
-            self.revoke(region.rkey);
+            if let (Err(errno), Some(region)) = (self.revoke(region.rkey), registered) {
+                self.shared.regions.insert(region);
+                return Err(errno);
+            }
             lock(&self.keys).list.remove(&region.rkey);
             // Without a daemon there is nobody to forget it.
             let _ = self.call(&DeregMr { rkey: region.rkey, reserved: 0 }.into());
@@ -91,29 +94,40 @@ impl Client {
     }
 
     /// Takes a key's pages back from everybody who mapped them, for good.
-    pub(crate) fn revoke(&self, rkey: u32) {
+    ///
+    /// # Errors
+    /// errno: the pages could not be moved back, and whoever mapped them reaches them still.
+    pub(crate) fn revoke(&self, rkey: u32) -> Result<(), i32> {
         let adopted = {
             let mut keys = lock(&self.keys);
-            let Some(key) = keys.list.get_mut(&rkey) else { return };
+            let Some(key) = keys.list.get_mut(&rkey) else { return Ok(()) };
             key.mediated = true;
             key.adopted.take()
         };
-        let Some(mut pages) = adopted else { return };
+        let Some(mut pages) = adopted else { return Ok(()) };
         let qps: Vec<_> = lock(&self.qps).values().map(|record| record.qp.clone()).collect();
         qps.iter().for_each(|qp| qp.revoke_grants());
         // Other threads may keep the pages busy for a moment; a region must not stay exposed.
+        let mut errno = 0;
         for _ in 0..RELEASE_ATTEMPTS {
             match pages.release() {
-                Ok(()) => return,
-                Err(failed) => pages = failed.pages,
+                Ok(()) => return Ok(()),
+                Err(failed) => (pages, errno) = (failed.pages, failed.error.errno()),
             }
         }
+        if let Some(key) = lock(&self.keys).list.get_mut(&rkey) {
+            key.adopted = Some(pages);
+        }
+        Err(errno)
     }
 
     /// A QP lost access rights: no mapping may outlive them.
     pub(crate) fn revoke_all(&self) {
         let keys: Vec<u32> = lock(&self.keys).list.keys().copied().collect();
-        keys.into_iter().for_each(|rkey| self.revoke(rkey));
+        for rkey in keys {
+            // What cannot be taken back now is tried again at deregistration.
+            let _ = self.revoke(rkey);
+        }
     }
 
     /// A peer wants to map a region: moves its pages onto a memfd.
@@ -185,5 +199,5 @@ impl Client {
 
 /// Regions a process may register, local ones included; `ibv_query_device` reports it.
 pub const REGIONS_MAX: usize = 1 << 18;
-/// How often to try to move pages back.
-const RELEASE_ATTEMPTS: u32 = 1000;
+/// How often to try to move pages back; each attempt waits for busy threads by itself.
+const RELEASE_ATTEMPTS: u32 = 4;

@@ -208,7 +208,7 @@ impl Client {
                 Errand::DatagramLink { qpn, destination } => {
                     self.request_datagram_link(qpn, destination);
                 }
-                Errand::Invalidated { rkey } => self.revoke(rkey),
+                Errand::Invalidated { rkey } => drop(self.revoke(rkey)),
             }
         }
         any

@@ -131,6 +131,13 @@ impl Cq {
         self.shared.host.armed();
     }
 
+    /// Whether a completion may go to a poller without having been in the queue. Call with the QP
+    /// locked whose completion it is.
+    #[inline(always)]
+    pub(crate) fn is_bypassable(&self) -> bool {
+        self.length.load(Ordering::Acquire) == 0 && !self.is_armed.load(Ordering::Acquire)
+    }
+
     /// Takes up to `out.len()` completions, without looking for new ones.
     #[inline(always)]
     pub(crate) fn take(&self, out: &mut [Wc]) -> usize {

@@ -21,6 +21,14 @@ use std::sync::{Arc, Mutex, Weak};
 /// Bells looked at in one poll; with more peers than that, they take turns.
 const BELLS_PER_POLL: usize = 8;
 
+/// What a look at a link found.
+enum Look {
+    /// Something; so many completions went straight to the caller.
+    News(usize),
+    /// Nothing, for so many looks.
+    Quiet(u32),
+}
+
 /// Our page of the bell that we share with one peer process, and which link is which bit.
 pub struct Bell {
     /// Our page.
@@ -116,20 +124,23 @@ impl Cq {
         if count > 0 || out.is_empty() {
             return count;
         }
-        self.look();
-        self.take(out)
+        let count = self.look(out);
+        if count > 0 { count } else { self.take(out) }
     }
 
+    /// Looks for news. Returns how many completions went straight to the caller; others may be in
+    /// the queue.
     #[inline(always)]
-    fn look(&self) {
-        let Some(mut guard) = self.watch.list.try_lock() else { return };
+    fn look(&self, out: &mut [Wc]) -> usize {
+        let Some(mut guard) = self.watch.list.try_lock() else { return 0 };
         let list = &mut *guard;
-        let mut idle = None;
+        let (mut idle, mut count) = (None, 0);
         for (at, watched) in list.links.iter().enumerate() {
-            if let Some(mut inner) = watched.qp.try_inner()
-                && inner.look(&watched.qp, watched.index) > IDLE_POLLS_MAX
-            {
-                idle = Some(at);
+            let Some(mut inner) = watched.qp.try_inner() else { continue };
+            match inner.look(&watched.qp, watched.index, self, &mut out[count..]) {
+                Look::News(more) => count += more,
+                Look::Quiet(looks) if looks > IDLE_POLLS_MAX => idle = Some(at),
+                Look::Quiet(_) => {}
             }
         }
         if let Some(at) = idle
@@ -138,7 +149,11 @@ impl Cq {
         {
             list.links.swap_remove(at);
         }
-        self.look_at_bells(list);
+        // A busy link must not keep others from being heard.
+        if count == 0 || self.polls.load(Ordering::Relaxed).is_multiple_of(16) {
+            self.look_at_bells(list);
+        }
+        count
     }
 
     #[inline(always)]
@@ -185,7 +200,8 @@ impl Cq {
         let mut news = false;
         for watched in &list.links {
             if let Some(mut inner) = watched.qp.try_inner() {
-                news |= inner.look(&watched.qp, watched.index) == 0;
+                let found = inner.look(&watched.qp, watched.index, self, &mut []);
+                news |= matches!(found, Look::News(_));
             }
         }
         if nobody_polls {
@@ -204,29 +220,48 @@ impl Watched {
     fn unwatch(&self) -> bool {
         let Some(mut inner) = self.qp.try_inner() else { return false };
         inner.unwatch(self.index);
-        inner.look(&self.qp, self.index);
+        inner.pump_link(&self.qp, self.index);
+        inner.advance(&self.qp);
         inner.come_back(&self.qp);
         true
     }
 }
 
 impl Inner {
-    /// Looks at one link; returns for how many looks there has been no news.
+    /// Looks at one link.
     #[inline(always)]
-    fn look(&mut self, qp: &Qp, index: usize) -> u32 {
-        let Some(link) = self.links.get_mut(index) else { return u32::MAX };
+    fn look(&mut self, qp: &Qp, index: usize, cq: &Cq, out: &mut [Wc]) -> Look {
+        let Some(link) = self.links.get_mut(index) else { return Look::Quiet(u32::MAX) };
         if link.endpoint.has_news() {
             link.idle = 0;
-            self.pump_link(qp, index);
+            self.serve_link(qp, index);
+            let count = self.hand_out(qp, cq, out);
             self.advance(qp);
-            return 0;
+            return Look::News(count);
         }
         link.idle = link.idle.saturating_add(1);
         let idle = link.idle;
         if !self.sends.is_empty() {
             self.advance(qp);
         }
-        idle
+        Look::Quiet(idle)
+    }
+
+    /// Gives fresh receives straight to whoever polls their CQ, unless older completions or an
+    /// event are due first: it saves them the way through the queue.
+    #[inline(always)]
+    fn hand_out(&mut self, qp: &Qp, cq: &Cq, out: &mut [Wc]) -> usize {
+        let count = self.fresh.len();
+        let straight = std::ptr::eq(&*qp.recv_cq, cq) && cq.is_bypassable();
+        if count == 0 || count > out.len() || !straight {
+            self.hand_over(qp);
+            return 0;
+        }
+        for (place, entry) in out.iter_mut().zip(self.fresh.drain(..)) {
+            *place = entry.wc;
+        }
+        qp.receives_taken(count as u64);
+        count
     }
 
     fn watch(&mut self, index: usize) -> bool {

@@ -320,13 +320,18 @@ impl Inner {
 
     /// Takes in what arrived on one link.
     pub(crate) fn pump_link(&mut self, qp: &Qp, index: usize) {
+        self.serve_link(qp, index);
+        self.hand_over(qp);
+    }
+
+    /// As [`Self::pump_link`], but leaves successful receives in `fresh`.
+    pub(crate) fn serve_link(&mut self, qp: &Qp, index: usize) {
         let receives = matches!(self.state, State::Rtr | State::Rts | State::Sqd | State::Sqe);
         if !receives || index >= self.links.len() {
             return;
         }
-        let served = self.serve(qp, index);
-        self.hand_over(qp);
-        if let Err(Broken) = served {
+        if let Err(Broken) = self.serve(qp, index) {
+            self.hand_over(qp);
             self.broken(qp, index);
         }
     }
@@ -365,6 +370,13 @@ impl Inner {
 }
 
 impl Qp {
+    /// The application has these receives' completions.
+    #[inline(always)]
+    pub(crate) fn receives_taken(&self, count: u64) {
+        let slot = self.srq.as_ref().map_or(self.slot, |srq| srq.slot);
+        self.shared.released(slot).receives.fetch_add(count, Ordering::Release);
+    }
+
     #[inline(always)]
     pub(crate) fn receive_release(&self) -> Release {
         Release::Receive { slot: self.srq.as_ref().map_or(self.slot, |srq| srq.slot) }
