@@ -15,13 +15,20 @@ _CHECKS = [
 ]
 
 
-def _cargo(words, limit):
+_SCRIPTS = [
+    ("ring", ["support/ring/check"], 1200),
+    ("fuzz", ["fuzz/run.sh", "10"], 900),
+]
+
+
+def _command(words, limit):
     def run(_fixture):
-        print(process.run(["cargo", *words], limit=limit, cwd=staging.ROOT, env=os.environ))
+        print(process.run(words, limit=limit, cwd=staging.ROOT, env=os.environ))
     return run
 
 
 def groups():
     """One case a check."""
-    return [Group("checks", [Case(f"checks.{name}", _cargo(words, limit), limit + 10)
-                             for name, words, limit in _CHECKS], staged=False)]
+    commands = [(name, ["cargo", *words], limit) for name, words, limit in _CHECKS] + _SCRIPTS
+    return [Group("checks", [Case(f"checks.{name}", _command(words, limit), limit + 10)
+                             for name, words, limit in commands], staged=False)]
