@@ -28,6 +28,8 @@ struct Late {
     time: Time,
     ticket: Ticket,
     answer: Answer,
+    /// Which message of the peer it belongs to.
+    message: usize,
     needs_receive: bool,
     told: bool,
 }
@@ -83,6 +85,11 @@ impl Application {
         }
     }
 
+    /// Whether every message of the peer before this one was answered.
+    pub fn answered_before(&self, message: usize) -> bool {
+        self.late.iter().all(|late| late.message >= message)
+    }
+
     fn stalls(&mut self) -> bool {
         let stalls = self.random.chance(self.manners.stall);
         if stalls && self.resume.is_none() {
@@ -91,11 +98,11 @@ impl Application {
         stalls
     }
 
-    fn answer_late(&mut self, ticket: Ticket, answer: Answer, needs_receive: bool) {
+    fn answer_late(&mut self, ticket: Ticket, answer: Answer, message: usize, needs_receive: bool) {
         let pause = self.random.between(1, self.manners.pause);
         let before = self.late.back().map_or(0, |late| late.time);
         let time = (self.now + pause).max(before);
-        self.late.push_back(Late { time, ticket, answer, needs_receive, told: false });
+        self.late.push_back(Late { time, ticket, answer, message, needs_receive, told: false });
     }
 
     /// When it has something to do.
@@ -228,7 +235,7 @@ impl Upper for Application {
             (self.cursor, self.offset) = (cursor + 1, 0);
         }
         if lacking || self.random.chance(self.manners.late) {
-            self.answer_late(ticket, Answer::Done, part.takes_receive());
+            self.answer_late(ticket, Answer::Done, cursor, part.takes_receive());
             return Delivery::Later;
         }
         self.receives -= u64::from(part.takes_receive());
@@ -290,7 +297,7 @@ impl Upper for Application {
         self.cursor += 1;
         assert_eq!(Some(original), self.theirs.originals[cursor], "atomic {cursor}");
         if self.random.chance(self.manners.late) {
-            self.answer_late(ticket, Answer::Original(original), false);
+            self.answer_late(ticket, Answer::Original(original), cursor, false);
             return Err(Delivery::Later);
         }
         Ok(original)

@@ -200,7 +200,8 @@ impl World {
     }
 
     fn events(&mut self, index: usize) {
-        let host = &mut self.hosts[index];
+        let [first, second] = &mut self.hosts;
+        let (host, there) = if index == 0 { (first, second) } else { (second, first) };
         while let Some(event) = host.connection.poll_event() {
             match event {
                 Event::Completed { id, status, original } => {
@@ -208,6 +209,7 @@ impl World {
                     host.statuses.push(status);
                     if status == Status::Success {
                         let item = (id.0 >> 32) as usize;
+                        assert!(there.application.answered_before(item), "{item} acknowledged");
                         assert_eq!(original, host.application.mine.originals[item]);
                     }
                 }
