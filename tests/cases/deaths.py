@@ -36,10 +36,11 @@ def _random_deaths(times, seed):
     return run
 
 
-def _hostile_peers(times, seed):
+def _hostile_peers(times, seed, program="hostile"):
     def run(pair):
         before = _settled(pair)
-        print(pair.server.run("/opt/programs/hostile", "peer", times, seed, limit=60 + 2 * times))
+        print(pair.server.run(f"/opt/programs/{program}", "peer", times, seed,
+                              limit=60 + 2 * times))
         _returns_to(pair, before)
     return run
 
@@ -150,6 +151,7 @@ def groups():
              Case("deaths.random_2000", _random_deaths(2000, 2), 2500, slow=True),
              Case("deaths.container_deleted", _whole_container),
              Case("hostile.peers_50", _hostile_peers(50, 1), 200),
+             Case("hostile.address_sanitizer", _hostile_peers(10, 3, "hostile-asan"), 200),
              Case("hostile.peers_500", _hostile_peers(500, 2), 1200, slow=True)]
     # Not ib_write_lat: it waits for its memory to change and looks at nothing else.
     for program in ("ib_send_bw", "ib_write_bw", "ib_read_bw", "ib_send_lat", "ib_atomic_bw"):

@@ -12,6 +12,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
 BUILT = ROOT / "target" / "tests"
 
+# Programs that are also built with AddressSanitizer. The library's copies into and out of the
+# program's memory go through memcpy, which the sanitizer checks.
+_UNDER_ADDRESS_SANITIZER = ["hostile", "keys"]
+
 _FLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
 
 
@@ -25,6 +29,10 @@ def build_programs():
         if binary.exists() and binary.stat().st_mtime > newest:
             continue
         process.run(["gcc", *_FLAGS, "-o", binary, source, PROGRAMS / "common.c",
+                     "-libverbs", "-lm"], limit=120)
+    for name in _UNDER_ADDRESS_SANITIZER:
+        process.run(["gcc", *_FLAGS, "-fsanitize=address", "-fno-omit-frame-pointer", "-o",
+                     out / f"{name}-asan", PROGRAMS / f"{name}.c", PROGRAMS / "common.c",
                      "-libverbs", "-lm"], limit=120)
     return out
 
