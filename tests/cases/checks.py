@@ -17,6 +17,7 @@ _CHECKS = [
 
 _SCRIPTS = [
     ("ring", ["support/ring/check"], 1200),
+    ("address-sanitizer", ["rnic/device/check"], 900),
     ("fuzz", ["fuzz/run.sh", "10"], 900),
 ]
 
