@@ -81,6 +81,9 @@ impl Client {
             return Ok(()); // a forked child's copy of the handle: nothing of it is registered
         }
         let registered = self.shared.regions.remove(region.lkey);
+        // Another thread may be placing a message there at this moment.
+        let qps: Vec<_> = lock(&self.qps).values().map(|record| record.qp.clone()).collect();
+        qps.iter().for_each(|qp| qp.finish_access());
         if region.rkey != 0 {
             if let (Err(errno), Some(region)) = (self.revoke(region.rkey), registered) {
                 self.shared.regions.insert(region);

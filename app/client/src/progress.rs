@@ -145,6 +145,17 @@ fn run(client: &Weak<Client>) {
         let Some(client) = client.upgrade() else { return };
         let progress = client.progress.clone();
         let connected = progress.listen(&client);
+        if quiet >= 2 {
+            progress.asleep.store(true, Ordering::SeqCst);
+            // Whoever came before that saw an awake thread and left it to this turn, a timer that
+            // began included.
+            let turn = client.shared.progress();
+            deadline = turn.deadline;
+            if turn.busy {
+                progress.asleep.store(false, Ordering::SeqCst);
+                quiet = 0;
+            }
+        }
         let mut timeout = match (quiet, deadline) {
             (0 | 1, _) => Some(TICK),
             (_, None) => None,
@@ -152,16 +163,6 @@ fn run(client: &Weak<Client>) {
         };
         if !connected {
             timeout = Some(timeout.map_or(RECONNECT, |timeout| timeout.min(RECONNECT)));
-        }
-        if quiet >= 2 {
-            progress.asleep.store(true, Ordering::SeqCst);
-            // Whoever came before that saw an awake thread and left it to this turn.
-            let turn = client.shared.progress();
-            if turn.busy {
-                progress.asleep.store(false, Ordering::SeqCst);
-                quiet = 0;
-                timeout = Some(TICK);
-            }
         }
         ready.clear();
         // The client is not kept alive by its own sleeping thread... but contexts never go away

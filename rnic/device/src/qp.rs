@@ -301,6 +301,12 @@ impl Qp {
         self.shared.host.attend();
     }
 
+    /// Returns when nobody is in the middle of serving this QP: whoever looked a region up before
+    /// it was removed has done with it then.
+    pub fn finish_access(&self) {
+        drop(self.inner.lock());
+    }
+
     pub(crate) fn event(&self, event: AsyncEvent) {
         self.shared.host.async_event(event, self.cookie.load(Ordering::Acquire));
     }

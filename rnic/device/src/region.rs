@@ -75,7 +75,8 @@ impl Regions {
         write(&self.by_lkey).insert(region.lkey, region);
     }
 
-    /// Removes a region; its keys are void when this returns.
+    /// Removes a region; its keys are void when this returns. A QP that is being served by another
+    /// thread may have looked it up just before: see [`crate::Qp::finish_access`].
     pub fn remove(&self, lkey: u32) -> Option<Arc<Region>> {
         let region = write(&self.by_lkey).remove(&lkey)?;
         if region.rkey != 0 {

@@ -15,6 +15,7 @@ mod mapped;
 mod messages;
 mod model;
 mod refusals;
+mod removal;
 mod retries;
 mod shared_receive;
 mod unreliable;
