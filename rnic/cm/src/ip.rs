@@ -1,0 +1,109 @@
+//! What RDMA-CM adds (annex A11): port numbers as service ids, and IP addresses in private data.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Kinds of ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortSpace {
+    /// Connections.
+    Tcp,
+    /// Datagrams.
+    Udp,
+    /// IP over InfiniBand.
+    Ipoib,
+    /// Native.
+    Ib,
+}
+
+/// A port of a port space as a service id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServiceId {
+    /// Kind of port.
+    pub space: PortSpace,
+    /// Number.
+    pub port: u16,
+}
+
+impl ServiceId {
+    /// From a message; `None`: a service that RDMA-CM does not know.
+    pub fn from_u64(id: u64) -> Option<ServiceId> {
+        let space = match id >> 16 {
+            0x0106 => PortSpace::Tcp,
+            0x0111 => PortSpace::Udp,
+            0x0002 => PortSpace::Ipoib,
+            0x013f => PortSpace::Ib,
+            _ => return None,
+        };
+        Some(ServiceId { space, port: id as u16 })
+    }
+
+    /// For a message.
+    pub fn to_u64(self) -> u64 {
+        let space = match self.space {
+            PortSpace::Tcp => 0x0106,
+            PortSpace::Udp => 0x0111,
+            PortSpace::Ipoib => 0x0002,
+            PortSpace::Ib => 0x013f,
+        };
+        space << 16 | u64::from(self.port)
+    }
+}
+
+/// What comes first in the private data of REQ and SIDR_REQ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpHeader {
+    /// The port the connection comes from.
+    pub port: u16,
+    /// The address it comes from.
+    pub source: IpAddr,
+    /// The address it goes to.
+    pub destination: IpAddr,
+}
+
+impl IpHeader {
+    /// Bytes of private data it takes.
+    pub const BYTES: usize = 36;
+
+    /// From private data. `None`: another version, or addresses that nobody has.
+    pub fn read(private: &[u8]) -> Option<IpHeader> {
+        let header: &[u8; Self::BYTES] = private.first_chunk()?;
+        if header[0] != 0 {
+            return None;
+        }
+        let address = |at: usize| -> Option<IpAddr> {
+            let bytes: [u8; 16] = header.get(at..at + 16)?.try_into().ok()?;
+            match header[1] >> 4 {
+                4 => {
+                    let [.., a, b, c, d] = bytes;
+                    Some(Ipv4Addr::new(a, b, c, d).into())
+                }
+                6 => Some(Ipv6Addr::from(bytes).into()),
+                _ => None,
+            }
+        };
+        let (source, destination) = (address(4)?, address(20)?);
+        let impossible = |ip: IpAddr| {
+            let broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
+            ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || broadcast
+        };
+        if impossible(source) || impossible(destination) {
+            return None;
+        }
+        let port = u16::from_be_bytes([header[2], header[3]]);
+        Some(IpHeader { port, source, destination })
+    }
+
+    /// Into private data. Both addresses are of one family.
+    pub fn to_bytes(&self) -> [u8; Self::BYTES] {
+        let mut header = [0; Self::BYTES];
+        header[1] = if self.source.is_ipv4() { 4 << 4 } else { 6 << 4 };
+        header[2..4].copy_from_slice(&self.port.to_be_bytes());
+        for (at, address) in [(4, self.source), (20, self.destination)] {
+            match address {
+                IpAddr::V4(address) => header[at + 12..at + 16].copy_from_slice(&address.octets()),
+                IpAddr::V6(address) => header[at..at + 16].copy_from_slice(&address.octets()),
+            }
+        }
+        header
+    }
+}

@@ -1,0 +1,234 @@
+//! A REQ that is known to be right; whatever is written is read back; arbitrary bytes do no harm.
+
+use omniverb_cm::{
+    Disconnect, IpHeader, Mad, Message, Path, PortSpace, Received, Reject, Rejected, Reply,
+    Request, Resolve, Resolved, ServiceId, Transport, Wait, fuzz, reject_reason,
+};
+use omniverb_transport::datagram;
+use omniverb_wire::{DATAGRAM_MAX, Flow, Packet, QKEY_GSI, Verdict};
+use proptest::prelude::*;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// From the IPv4 header to the ICRC.
+const REQUEST: &str = "\
+    4500013400004000401100000a4d00010a4d0002c3c012b7012000006400ffff0000000100000007\
+    80010000000000010107020300000000000000011122334400100000000000001122334400000000\
+    0000000001061d2f02fc00fffe00000100000000000000000000150100000001000000a0abcdefa7\
+    ffff37f0ffffffff00000000000000000000ffff0a4d000100000000000000000000ffff0a4d0002\
+    7c3df000004000880000000000000000000000000000000000000000000000000000000000000000\
+    0000000000000000000000000040c3500000000000000000000000000a4d00010000000000000000\
+    000000000a4d00020000000000000000000000000000000000000000000000000000000000000000\
+    000000000000000000000000000000000000000000000000571fd4ab";
+
+fn mapped(last: u8) -> [u8; 16] {
+    Ipv4Addr::new(10, 77, 0, last).to_ipv6_mapped().octets()
+}
+
+fn request() -> Mad {
+    let header = IpHeader {
+        port: 50000,
+        source: Ipv4Addr::new(10, 77, 0, 1).into(),
+        destination: Ipv4Addr::new(10, 77, 0, 2).into(),
+    };
+    let mut private = [0; 92];
+    private[..IpHeader::BYTES].copy_from_slice(&header.to_bytes());
+    Mad {
+        transaction: 0x1_1122_3344,
+        modifier: 0,
+        message: Message::Request(Request {
+            communication: 0x1122_3344,
+            vendor: 0,
+            service: ServiceId { space: PortSpace::Tcp, port: 7471 }.to_u64(),
+            device: 0x02fc_00ff_fe00_0001,
+            queue_key: 0,
+            queue_pair: 0x15,
+            responder_resources: 1,
+            initiator_depth: 1,
+            contexts: (0, 0),
+            remote_timeout: 20,
+            local_timeout: 20,
+            transport: Transport::Rc,
+            flow_control: false,
+            psn: 0xab_cdef,
+            retry_count: 7,
+            partition_key: 0xffff,
+            path_mtu: 3,
+            datagram_channels: false,
+            rnr_retry: 7,
+            manager_retries: 15,
+            shared_receive: false,
+            primary: Path {
+                local_lid: 0xffff,
+                remote_lid: 0xffff,
+                local_gid: mapped(1),
+                remote_gid: mapped(2),
+                flow_label: 0x7c3df,
+                rate: 0,
+                traffic_class: 0,
+                hop_limit: 64,
+                service_level: 0,
+                subnet_local: false,
+                ack_timeout: 17,
+            },
+            alternate: Path::default(),
+            proposes_path: false,
+            private,
+        }),
+    }
+}
+
+#[test]
+fn a_known_request() {
+    let digits: Vec<u32> = REQUEST.chars().filter_map(|c| c.to_digit(16)).collect();
+    let bytes: Vec<u8> = digits.chunks(2).map(|pair| (pair[0] << 4 | pair[1]) as u8).collect();
+    let flow = Flow {
+        source: Ipv4Addr::new(10, 77, 0, 1).into(),
+        destination: Ipv4Addr::new(10, 77, 0, 2).into(),
+        source_port: 0xc3c0,
+    };
+    let known = &bytes[28..];
+    assert_eq!(flow.check(known, None), Verdict::Exact);
+    let packet = Packet::parse(known).unwrap();
+    let arrived = datagram::read(&packet, QKEY_GSI).unwrap();
+    assert_eq!(arrived.source, 1);
+    assert_eq!(Mad::parse(arrived.data), Ok(request()));
+    // The same packet, built anew.
+    let mut buffer = [0; DATAGRAM_MAX];
+    let address = datagram::Address { destination: 1, queue_key: QKEY_GSI, source: 1 };
+    let mad = request().to_bytes();
+    let length = datagram::write(&mut buffer, &address, 7, None, false, &mad).unwrap();
+    // It was sent by somebody who does not set MigReq.
+    buffer[1] &= !0x40;
+    flow.seal(&mut buffer[..length], 0);
+    assert_eq!(buffer[..length], *known);
+}
+
+fn array<const N: usize>(seed: u8) -> [u8; N] {
+    std::array::from_fn(|at| seed.wrapping_mul(31).wrapping_add(at as u8))
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read_back(
+        (a, b, word, long) in any::<(u32, u32, u32, u64)>(),
+        (byte, short, flag) in any::<(u8, u16, bool)>(),
+        kind in 0_u8..4,
+    ) {
+        let (communication, remote, low) = (a, b, word & 0xff_ffff);
+        let about = match kind {
+            0 => Rejected::Request,
+            1 => Rejected::Reply,
+            other => Rejected::Other(other),
+        };
+        let received = Received { communication, remote, private: array(byte) };
+        let messages = [
+            Message::Wait(Wait {
+                communication,
+                remote,
+                about,
+                service_timeout: byte & 31,
+                private: array(byte),
+            }),
+            Message::Reject(Reject {
+                communication,
+                remote,
+                rejected: about,
+                information_length: byte & 0x7f,
+                reason: reject_reason::STALE_CONNECTION,
+                information: array(1),
+                private: array(2),
+            }),
+            Message::Reply(Reply {
+                communication,
+                remote,
+                queue_key: word,
+                queue_pair: low,
+                vendor: a & 0xff_ffff,
+                context: b & 0xff_ffff,
+                psn: low ^ 0xff,
+                responder_resources: byte,
+                initiator_depth: !byte,
+                ack_delay: byte & 31,
+                failover: kind,
+                flow_control: flag,
+                rnr_retry: byte & 7,
+                shared_receive: !flag,
+                device: long,
+                private: array(3),
+            }),
+            Message::Ready(received.clone()),
+            Message::Disconnected(received),
+            Message::Disconnect(Disconnect {
+                communication,
+                remote,
+                queue_pair: low,
+                private: array(4),
+            }),
+            Message::Resolve(Resolve {
+                request: a,
+                partition_key: short,
+                service: long,
+                private: array(5),
+            }),
+            Message::Resolved(Resolved {
+                request: a,
+                status: byte,
+                information_length: !byte,
+                vendor: low,
+                queue_pair: b & 0xff_ffff,
+                service: long,
+                queue_key: word,
+                information: array(6),
+                private: array(7),
+            }),
+        ];
+        for message in messages {
+            let mad = Mad { transaction: long, modifier: b, message };
+            prop_assert_eq!(Mad::parse(&mad.to_bytes()), Ok(mad));
+        }
+    }
+
+    #[test]
+    fn arbitrary_messages(
+        attribute in 0x10_u8..0x1c,
+        bytes in prop::collection::vec(any::<u8>(), 256),
+        length in 0_usize..300,
+    ) {
+        fuzz::message(&bytes);
+        let mut bytes = bytes;
+        bytes[..4].copy_from_slice(&[1, 7, 2, 3]);
+        bytes[16..18].copy_from_slice(&[0, attribute]);
+        fuzz::message(&bytes);
+        prop_assert_eq!(Mad::parse(&bytes).is_ok(), attribute < 0x19);
+        bytes.resize(length, 0);
+        prop_assert_eq!(Mad::parse(&bytes).is_ok(), attribute < 0x19 && length == 256);
+    }
+
+    #[test]
+    fn addresses_and_services(a in any::<u128>(), b in any::<u128>(), port in any::<u16>()) {
+        let pairs: [(IpAddr, IpAddr); 2] = [
+            (Ipv6Addr::from(a).into(), Ipv6Addr::from(b).into()),
+            (Ipv4Addr::from(a as u32).into(), Ipv4Addr::from(b as u32).into()),
+        ];
+        for (source, destination) in pairs {
+            let header = IpHeader { port, source, destination };
+            let fine = |ip: IpAddr| {
+                let broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
+                !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || broadcast)
+            };
+            let expected = (fine(source) && fine(destination)).then_some(header);
+            prop_assert_eq!(IpHeader::read(&header.to_bytes()), expected);
+        }
+        for space in [PortSpace::Tcp, PortSpace::Udp, PortSpace::Ipoib, PortSpace::Ib] {
+            let id = ServiceId { space, port };
+            prop_assert_eq!(ServiceId::from_u64(id.to_u64()), Some(id));
+        }
+    }
+}
+
+#[test]
+fn the_port_of_a_service() {
+    let id = ServiceId { space: PortSpace::Tcp, port: 7471 };
+    assert_eq!(id.to_u64(), 0x0106_1d2f);
+    assert_eq!(ServiceId::from_u64(0x0000_0001_0106_1d2f), None);
+}
