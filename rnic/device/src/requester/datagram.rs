@@ -40,6 +40,13 @@ impl Held {
         self.take(destination);
     }
 
+    /// Nobody answered for these, and nobody asked again.
+    fn drop_expired(&mut self, now: u64) {
+        let expired = |line: &Line| now.saturating_sub(line.asked_at) >= ANSWER_WAIT;
+        self.by_destination.retain(|_, line| !expired(line));
+        self.count = self.by_destination.values().map(|line| line.list.len()).sum();
+    }
+
     pub(crate) fn clear(&mut self) {
         *self = Held::default();
     }
@@ -110,6 +117,9 @@ impl Inner {
             qp.shared.host.request_datagram_link(qp.number, destination);
             let line = Line { asked_at: now, list: Vec::new() };
             self.held.by_destination.insert(destination, line);
+        }
+        if self.held.count >= HELD_MAX {
+            self.held.drop_expired(now);
         }
         if self.held.count >= HELD_MAX {
             return Step::Wait(Why::Link);

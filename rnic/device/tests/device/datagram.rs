@@ -4,7 +4,7 @@ use crate::memory::Buffer;
 use crate::pair::{Options, Pair, QKEY, gid, outcomes, poll, post, receive, to_init, to_rts};
 use crate::work::{Work, part, whole};
 use omniverb_device::attributes::State;
-use omniverb_device::limits::{DATAGRAM_LINKS_MAX, UNRELIABLE_WAIT};
+use omniverb_device::limits::{ANSWER_WAIT, DATAGRAM_LINKS_MAX, HELD_MAX, UNRELIABLE_WAIT};
 use omniverb_device::work::Destination;
 use omniverb_device::{Qp, Wc, qp_type, status, wc_flags, wc_opcode};
 use std::sync::Arc;
@@ -111,6 +111,26 @@ fn a_question_without_an_answer_is_asked_again() {
     post(&qps[0], &Work::send(2).to(to(&qps[1]), QKEY));
     pair.settle();
     assert_eq!(asked(&pair).len(), 1, "asked again");
+}
+
+/// Questions that are never answered do not fill the place of those that are, for good.
+#[test]
+fn what_is_held_back_for_nobody_is_let_go() {
+    let pair = Pair::new();
+    let qps = unlinked(&pair);
+    for id in 0..HELD_MAX as u64 {
+        let nobody = Destination { qpn: 5000 + id as u32, ..to(&qps[1]) };
+        post(&qps[0], &Work::send(id).to(nobody, QKEY));
+        assert_eq!(outcomes(&qps[0].send_cq), [(id, status::SUCCESS)]);
+    }
+    post(&qps[0], &Work::send(1).to(to(&qps[1]), QKEY));
+    pair.settle();
+    assert!(poll(&qps[0].send_cq).is_empty(), "no place to hold it back");
+    pair.wait(ANSWER_WAIT);
+    pair.settle();
+    assert_eq!(outcomes(&qps[0].send_cq), [(1, status::SUCCESS)]);
+    post(&qps[0], &Work::send(2).to(to(&qps[1]), QKEY));
+    assert_eq!(outcomes(&qps[0].send_cq), [(2, status::SUCCESS)]);
 }
 
 #[test]
