@@ -70,9 +70,9 @@ impl Config {
             requests_max: 4096,
             unanswered_max: 256,
             early_timeout: 2_000_000,
-            delay_target: 150_000,
+            delay_target: 500_000,
             react_to_delay: true,
-            window_floor: 4,
+            window_floor: 16,
         }
     }
 

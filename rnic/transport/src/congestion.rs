@@ -132,11 +132,15 @@ mod tests {
     use super::Congestion;
     use crate::Config;
 
+    fn config() -> Config {
+        Config { window_floor: 4, delay_target: 150_000, ..Config::new(1) }
+    }
+
     const TRIP: (Option<u64>, Option<u64>) = (Some(10_000), Some(10_000));
 
     #[test]
     fn grows_to_the_configured_window_and_is_not_paced_there() {
-        let mut congestion = Congestion::new(&Config::new(1));
+        let mut congestion = Congestion::new(&config());
         for now in 0..20 {
             congestion.on_ack(now, 32, Some(10_000), TRIP);
         }
@@ -147,7 +151,7 @@ mod tests {
 
     #[test]
     fn delay_shrinks_once_per_round_trip_and_never_below_the_floor() {
-        let mut congestion = Congestion::new(&Config::new(1));
+        let mut congestion = Congestion::new(&config());
         congestion.on_ack(1_000_000, 1, Some(10_000_000), TRIP);
         assert_eq!(congestion.window(), 16);
         congestion.on_ack(1_000_001, 1, Some(10_000_000), TRIP);
@@ -160,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_small_window_is_spread_over_the_round_trip() {
-        let mut congestion = Congestion::new(&Config::new(1));
+        let mut congestion = Congestion::new(&config());
         congestion.on_loss(1_000_000, Some(100_000));
         let mut sent = 0;
         // One round trip in steps of a microsecond.
@@ -176,7 +180,7 @@ mod tests {
 
     #[test]
     fn notifications_shrink_and_fade() {
-        let mut congestion = Congestion::new(&Config::new(1));
+        let mut congestion = Congestion::new(&config());
         congestion.on_notification(1_000_000);
         assert_eq!(congestion.window(), 16);
         congestion.on_notification(1_010_000);

@@ -19,7 +19,11 @@ impl Requester {
     /// Starts the timers that do not run yet.
     pub(super) fn arm(&mut self, now: Time, config: &Config) {
         if self.early.is_none() {
-            let time = self.round_trip.overdue(config.early_timeout) << self.backoff.min(10);
+            // Where packets are known to get lost, what is sent again may be lost as well, and the
+            // responder says nothing more: look sooner.
+            let sooner = if self.recovering.is_some() { 4 } else { 1 };
+            let floor = config.early_timeout / sooner;
+            let time = self.round_trip.overdue(floor) << self.backoff.min(10);
             // At least one more attempt before each retry is spent.
             let most = config.ack_timeout().map_or(EARLY_MAX, |timeout| timeout / 2);
             self.early = Some(now + time.min(most.min(EARLY_MAX)));
@@ -53,6 +57,7 @@ impl Requester {
         self.recovering = Some(self.unacked);
         self.congestion.on_loss(now, self.round_trip.smoothed());
         self.go_back();
+        self.early = None;
     }
 
     /// The peer expects `unacked` and got something later (9.7.5.2.8). It spends a retry.
