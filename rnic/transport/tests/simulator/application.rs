@@ -2,7 +2,7 @@
 //! refusal for lack of a receive. It compares everything that arrives with the plan.
 
 use crate::model::{BASE, COUNTERS, KEY, Plan, READABLE, WRITABLE, byte, readable};
-use crate::random::Random;
+use omniverb_transport::random::Random;
 use omniverb_transport::{
     Answer, AtomicOperation, AtomicRequest, Connection, Delivery, Fetched, Gathered, Kind,
     Operation, Part, Placed, ReadRequest, RequestId, Ticket, Time, Upper,

@@ -5,8 +5,6 @@
 
 mod application;
 mod model;
-mod network;
-mod random;
 mod scenario;
 mod table;
 mod world;

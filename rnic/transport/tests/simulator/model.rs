@@ -1,6 +1,6 @@
 //! What one end asks of the other, and what must come of it.
 
-use crate::random::{Random, mix};
+use omniverb_transport::random::{Random, mix};
 use omniverb_transport::{Operation, Request, RequestId};
 use omniverb_wire::Place;
 

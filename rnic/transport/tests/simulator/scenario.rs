@@ -2,9 +2,9 @@
 
 use crate::application::Manners;
 use crate::model::Plan;
-use crate::network::Faults;
-use crate::random::Random;
 use crate::world::Scenario;
+use omniverb_transport::faults::Faults;
+use omniverb_transport::random::Random;
 use omniverb_transport::{Config, Time};
 use std::rc::Rc;
 

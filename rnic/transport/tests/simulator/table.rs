@@ -3,10 +3,10 @@
 //! `OMNIVERB_UPDATE=1` writes it anew.
 
 use crate::model::Plan;
-use crate::network::Faults;
-use crate::random::Random;
 use crate::scenario::PROMPT;
 use crate::world::{Scenario, World};
+use omniverb_transport::faults::Faults;
+use omniverb_transport::random::Random;
 use omniverb_transport::{Config, Status};
 use std::fmt::Write;
 use std::rc::Rc;

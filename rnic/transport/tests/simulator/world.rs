@@ -2,8 +2,8 @@
 
 use crate::application::{Application, Manners};
 use crate::model::Plan;
-use crate::network::{Faults, Network};
-use crate::random::Random;
+use omniverb_transport::faults::{Faults, FaultyLine};
+use omniverb_transport::random::Random;
 use omniverb_transport::{Config, Connection, Event, Request, RequestId, Status, Time};
 use omniverb_wire::{DATAGRAM_MAX, Flow, Identification, Packet, Verdict};
 use std::collections::VecDeque;
@@ -44,7 +44,8 @@ pub struct Outcome {
 
 pub struct World {
     hosts: [Host; 2],
-    network: Network,
+    /// The line to each host.
+    lines: [FaultyLine; 2],
     flows: [Flow; 2],
     now: Time,
     limit: Time,
@@ -82,7 +83,8 @@ impl World {
         let flow = |from, to| Flow { source: from, destination: to, source_port: 0xc123 };
         World {
             hosts,
-            network: Network::new(scenario.faults.clone(), Random::new(scenario.seed ^ 0xbad)),
+            lines: [0xbad, 0xdead]
+                .map(|salt| FaultyLine::new(scenario.faults.clone(), scenario.seed ^ salt)),
             flows: [flow(address(0), address(1)), flow(address(1), address(0))],
             now: 0,
             limit: scenario.limit,
@@ -107,7 +109,7 @@ impl World {
                 let timers = [host.connection.poll_timeout(), host.application.next_time(), submit];
                 timers.into_iter().flatten().min()
             };
-            let times = [self.network.next_time(), host(&self.hosts[0]), host(&self.hosts[1])];
+            let times = [self.arrival_time(), host(&self.hosts[0]), host(&self.hosts[1])];
             let Some(next) = times.into_iter().flatten().min() else {
                 panic!("at {} nothing will ever happen again", self.now);
             };
@@ -121,16 +123,20 @@ impl World {
         let resent = [first, second].map(|host| host.connection.counters().resent);
         Outcome {
             time: self.now,
-            sent: self.network.sent,
+            sent: self.lines.iter().map(|line| line.sent).sum(),
             resent: resent.iter().sum(),
             statuses: self.hosts.map(|host| host.statuses),
         }
     }
 
+    fn arrival_time(&self) -> Option<Time> {
+        self.lines.iter().filter_map(FaultyLine::next_time).min()
+    }
+
     /// What is still under way must do no harm.
     fn drain(&mut self) {
         for _ in 0..10_000 {
-            let Some(next) = self.network.next_time() else { break };
+            let Some(next) = self.arrival_time() else { break };
             self.now = self.now.max(next);
             for index in 0..2 {
                 self.turn(index);
@@ -163,25 +169,27 @@ impl World {
             host.under_way.push_back(request.id);
             host.waiting.pop_front();
         }
-        let mut arrivals = Vec::new();
-        while let Some(flight) = self.network.arrival(now) {
-            arrivals.push(flight);
+        for to in 0..2 {
+            self.arrivals(to);
         }
-        for flight in arrivals {
-            let flow = &self.flows[1 - flight.to];
+        for index in 0..2 {
+            self.transmit(index);
+            self.events(index);
+        }
+    }
+
+    fn arrivals(&mut self, to: usize) {
+        let (host, flow) = (&mut self.hosts[to], &self.flows[1 - to]);
+        while let Some(flight) = self.lines[to].arrival(self.now) {
             // The identification is known, as if the kernel had told.
             let known = Some(Identification::ZERO);
             if flow.check(&flight.bytes, known) != Verdict::Exact {
                 continue;
             }
             let Ok(packet) = Packet::parse(&flight.bytes) else { continue };
-            let host = &mut self.hosts[flight.to];
-            host.application.now = now;
-            host.connection.handle_packet(now, &packet, flight.marked, &mut host.application);
-        }
-        for index in 0..2 {
-            self.transmit(index);
-            self.events(index);
+            let application = &mut host.application;
+            application.now = self.now;
+            host.connection.handle_packet(self.now, &packet, flight.marked, application);
         }
     }
 
@@ -194,7 +202,7 @@ impl World {
             let Some(sent) = sent else { return };
             let bytes = &mut datagram[..sent.length];
             self.flows[index].seal(bytes, 0);
-            self.network.send(self.now, 1 - index, bytes);
+            self.lines[1 - index].send(self.now, bytes);
         }
         panic!("host {index} does not stop sending");
     }

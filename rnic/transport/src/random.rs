@@ -1,4 +1,5 @@
-//! A small generator of numbers (splitmix64): the same seed, the same numbers, for ever.
+//! A small generator of numbers (splitmix64): the same seed, the same numbers, for ever. It decides
+//! which packets a faulty line hurts, and nothing else.
 
 /// The state.
 #[derive(Clone, Debug)]
@@ -12,9 +13,12 @@ pub fn mix(mut z: u64) -> u64 {
 }
 
 impl Random {
+    /// Numbers that follow from a seed.
     pub fn new(seed: u64) -> Random {
         Random(mix(seed ^ 0x5851_f42d_4c95_7f2d))
     }
+    /// The next one.
+    #[allow(clippy::should_implement_trait)] // it never ends
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
@@ -31,6 +35,7 @@ impl Random {
     pub fn chance(&mut self, in_10000: u64) -> bool {
         self.below(10_000) < in_10000
     }
+    /// One of several.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }
