@@ -1,5 +1,5 @@
-//! When a region is removed and its QPs have finished, whoever is in the middle of using it for a peer has finished: the
-//! application may free the memory.
+//! When a region is removed and its QPs have finished, whoever is in the middle of using it for a
+//! peer has finished: the application may free the memory.
 
 use crate::memory::Buffer;
 use crate::pair::{Options, Pair, poll, post, to_init, to_rts, to_state};
