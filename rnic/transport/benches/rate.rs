@@ -93,7 +93,7 @@ fn measure(length: u64, path_mtu: usize) {
     let time = begin.elapsed().as_nanos() as f64;
     let (each, rate) = (time / done as f64, (done * length) as f64 * 8.0 / time);
     println!(
-        "{length:7} B  MTU {path_mtu:4}  {each:9.0} ns/message  {rate:6.1} Gbit/s  {:6.0} ns/packet",
+        "{length:7} B, MTU {path_mtu:4}: {each:6.0} ns/message {rate:6.1} Gbit/s {:6.0} ns/packet",
         time / packets as f64
     );
 }

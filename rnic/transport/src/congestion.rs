@@ -1,8 +1,8 @@
 //! How many packets may be under way, and how fast they leave.
 //!
 //! Delay above a target shrinks the window in proportion, at most once per round trip (the scheme
-//! known as Swift); loss and congestion notifications (A17.9.3) shrink it as well. The specification
-//! leaves this to the implementation. Fractions of packets are counted in 1/1024.
+//! known as Swift); loss and congestion notifications (A17.9.3) shrink it as well. The
+//! specification leaves this to the implementation. Fractions of packets are counted in 1/1024.
 
 use crate::{Config, Time};
 

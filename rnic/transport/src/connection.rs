@@ -131,8 +131,8 @@ impl Connection {
     }
 
     /// Writes the next packet to send into `datagram`, which must hold
-    /// [`omniverb_wire::DATAGRAM_MAX`] bytes. `None`: nothing to send before the next call of one of
-    /// the other functions.
+    /// [`omniverb_wire::DATAGRAM_MAX`] bytes. `None`: nothing to send before the next call of one
+    /// of the other functions.
     pub fn poll_transmit(
         &mut self,
         now: Time,

@@ -1,8 +1,8 @@
 //! A line that does everything a network may do to a datagram, from a seed.
 //!
-//! In: datagrams and the time. Out: those that are left, some twice, some damaged, when they arrive.
-//! The simulator joins two hosts with two of these; a daemon under test can put one in front of a
-//! socket.
+//! In: datagrams and the time. Out: those that are left, some twice, some damaged, when they
+//! arrive. The simulator joins two hosts with two of these; a daemon under test can put one in
+//! front of a socket.
 
 use crate::Time;
 use crate::random::Random;

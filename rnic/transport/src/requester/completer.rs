@@ -19,7 +19,8 @@ impl Requester {
             return;
         }
         let psn = psn::extend(self.unacked, packet.bth().psn());
-        // Answers to what is over, or was never asked: ignored (9.7.5.1.3, "ghost" acknowledgements).
+        // Answers to what is over, or was never asked: ignored (9.7.5.1.3, "ghost"
+        // acknowledgements).
         if psn < self.unacked || psn >= self.sent {
             return;
         }

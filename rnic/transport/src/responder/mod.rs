@@ -1,9 +1,9 @@
 //! The responder of a reliable connection (9.9.3): request packets in, response packets out.
 //!
-//! Packets are taken in order and handed to the layer above at once. Answers leave in the same order
-//! (9.7.5.1), whenever the layer above has given its own, so what was taken and is not answered waits
-//! in `pending`. What a requester asks for a second time is answered from `replays`, before anything
-//! newer.
+//! Packets are taken in order and handed to the layer above at once. Answers leave in the same
+//! order (9.7.5.1), whenever the layer above has given its own, so what was taken and is not
+//! answered waits in `pending`. What a requester asks for a second time is answered from `replays`,
+//! before anything newer.
 
 mod answer;
 mod duplicate;
@@ -192,7 +192,8 @@ impl Responder {
     pub(crate) fn answer(&mut self, ticket: Ticket, answer: Answer) {
         let found = self.pending.partition_point(|pending| pending.ticket < ticket);
         let Some(pending) = self.pending.get_mut(found).filter(|p| p.ticket == ticket) else {
-            // A READ that is answered again may be refused now; the requester is not told (9.7.5.2.8).
+            // A READ that is answered again may be refused now; the requester is not told
+            // (9.7.5.2.8).
             if let Answer::Refused(_) = answer {
                 self.replays
                     .retain(|replay| !matches!(replay, Replay::Read(r) if r.ticket == ticket));

@@ -1,7 +1,7 @@
 //! Whole connections over a simulated network, from seeds.
 //!
-//! `OMNIVERB_SEEDS=10000` runs that many instead of the few of every day, `OMNIVERB_SEED=n` runs one:
-//! exactly what failed before.
+//! `OMNIVERB_SEEDS=10000` runs that many instead of the few of every day, `OMNIVERB_SEED=n` runs
+//! one: exactly what failed before.
 
 mod application;
 mod model;
