@@ -27,7 +27,8 @@ pub enum Refusal {
 pub enum Kind {
     /// Into the receive of the message.
     Send,
-    /// Into memory. The values are those of the message, the same for each of its parts.
+    /// Into memory. The values are those of the message, the same for each of its parts. A message
+    /// of no bytes checks neither key nor address (C9-88).
     Write {
         /// Virtual address of the message's first byte.
         address: u64,
