@@ -5,7 +5,7 @@ use crate::model::{BASE, COUNTERS, KEY, Plan, READABLE, WRITABLE, byte, readable
 use omniverb_transport::random::Random;
 use omniverb_transport::{
     Answer, AtomicOperation, AtomicRequest, Connection, Delivery, Fetched, Gathered, Kind,
-    Operation, Part, Placed, ReadRequest, RequestId, Ticket, Time, Upper,
+    Operation, Part, Placed, ReadRequest, Refusal, RequestId, Ticket, Time, Upper,
 };
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
@@ -21,6 +21,8 @@ pub struct Manners {
     pub scarce: bool,
     /// Whether a missing receive is reported at once or found out later.
     pub reports_late: bool,
+    /// This message of the peer, and no other, is refused.
+    pub refuses: Option<usize>,
 }
 
 /// An answer that is due.
@@ -52,6 +54,8 @@ pub struct Application {
     resume: Option<Time>,
     reads: HashMap<Ticket, ReadRequest>,
     ticket: u64,
+    /// A refusal is on its way: what arrives is neither compared nor placed.
+    void: bool,
     /// How much of my READs is here.
     placed: HashMap<u64, u64>,
 }
@@ -81,6 +85,7 @@ impl Application {
             resume: None,
             reads: HashMap::new(),
             ticket: 0,
+            void: false,
             placed: HashMap::new(),
         }
     }
@@ -147,6 +152,17 @@ impl Application {
         }
     }
 
+    /// Refuses what the ticket names, at once or late.
+    fn refuse(&mut self, ticket: Ticket) -> Delivery {
+        let refusal = Refusal::RemoteAccess;
+        if self.random.chance(self.manners.late) {
+            self.answer_late(ticket, Answer::Refused(refusal), self.cursor, false);
+            self.void = true;
+            return Delivery::Later;
+        }
+        Delivery::Refused(refusal)
+    }
+
     /// Tickets count up.
     fn see(&mut self, ticket: Ticket) {
         assert!(ticket.0 > self.ticket, "ticket {ticket:?} after {}", self.ticket);
@@ -198,11 +214,17 @@ impl Upper for Application {
         if self.stalls() {
             return Delivery::Full;
         }
+        self.skip_reads();
+        if self.void {
+            return Delivery::Later;
+        }
+        if self.manners.refuses == Some(self.cursor) {
+            return self.refuse(ticket);
+        }
         let lacking = part.takes_receive() && self.receives == 0;
         if lacking && !self.manners.reports_late {
             return Delivery::NotReady;
         }
-        self.skip_reads();
         let (seed, cursor) = (self.theirs.seed, self.cursor);
         let item = self.theirs.items[cursor];
         assert_eq!(part.offset, self.offset, "message {cursor} in order, once");
@@ -275,6 +297,12 @@ impl Upper for Application {
         }
         self.skip_reads();
         let cursor = self.cursor;
+        if self.void {
+            return Err(Delivery::Later);
+        }
+        if self.manners.refuses == Some(cursor) {
+            return Err(self.refuse(ticket));
+        }
         let index = ((request.address - BASE - WRITABLE - READABLE) / 8) as usize;
         let value = &mut self.counters[index];
         let original = *value;

@@ -9,7 +9,9 @@ mod scenario;
 mod table;
 mod world;
 
-use omniverb_transport::Status;
+use model::Item;
+use omniverb_transport::faults::Faults;
+use omniverb_transport::{Operation, Status};
 use scenario::{lossless_partition, random_scenario};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use world::World;
@@ -66,4 +68,32 @@ fn a_partition_longer_than_the_retry_budget_fails_in_time_and_a_shorter_one_does
     for statuses in &outcome.statuses {
         assert!(statuses.iter().all(|status| *status == Status::Success), "{statuses:?}");
     }
+}
+
+#[test]
+fn a_refusal_hits_the_message_it_is_meant_for() {
+    let mut hits = 0;
+    for seed in 0..60 {
+        let mut scenario = random_scenario(seed);
+        if seed % 2 == 0 {
+            scenario.faults = Faults { delay: (1000, 30_000), ..Faults::default() };
+        }
+        let is_read = |item: &Item| matches!(item.operation, Operation::Read { .. });
+        let items = &scenario.plans[0].items;
+        let Some(refused) = (items.len() / 2..items.len()).find(|at| !is_read(&items[*at])) else {
+            continue;
+        };
+        scenario.manners[1].refuses = Some(refused);
+        let outcome = World::new(&scenario).run();
+        let failed = outcome.failed[0].expect("it fails");
+        let position = outcome.statuses[0].iter().position(|status| *status != Status::Success);
+        let (first, rest) = outcome.statuses[0][position.unwrap()..].split_first().unwrap();
+        // The refusal, or an answer before it, may have been lost with the line this bad.
+        let expected = *first == Status::RemoteAccess && failed == refused;
+        let lost = seed % 2 == 1 && *first == Status::RetryExceeded && failed <= refused;
+        assert!(expected || lost, "seed {seed}: {first:?} at {failed}, not at {refused}");
+        assert!(rest.iter().all(|status| *status == Status::Flushed));
+        hits += u32::from(expected);
+    }
+    assert!(hits > 30, "only {hits}");
 }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 /// Polite: answers at once, always has receives.
 pub const PROMPT: Manners =
-    Manners { late: 0, stall: 0, pause: 1, scarce: false, reports_late: false };
+    Manners { late: 0, stall: 0, pause: 1, scarce: false, reports_late: false, refuses: None };
 
 /// Two configurations that fit each other.
 pub fn configs(random: &mut Random, path_mtu: usize) -> [Config; 2] {
@@ -72,6 +72,7 @@ pub fn random_scenario(seed: u64) -> Scenario {
         pause: random.pick(&[1000, 50_000, 1_000_000]),
         scarce: random.chance(5000),
         reports_late: random.chance(5000),
+        refuses: None,
     };
     let manners = [manners(), manners()];
     let longest = random.pick(&[300, 5000, 40_000]);

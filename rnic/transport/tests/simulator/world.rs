@@ -29,6 +29,7 @@ struct Host {
     /// Submitted, not over.
     under_way: VecDeque<RequestId>,
     statuses: Vec<Status>,
+    first_failure: Option<usize>,
     failed: bool,
 }
 
@@ -40,6 +41,8 @@ pub struct Outcome {
     pub resent: u64,
     /// Status of every request of each host.
     pub statuses: [Vec<Status>; 2],
+    /// The message that the first request without success belongs to.
+    pub failed: [Option<usize>; 2],
 }
 
 pub struct World {
@@ -69,6 +72,7 @@ impl World {
                 waiting,
                 under_way: VecDeque::new(),
                 statuses: Vec::new(),
+                first_failure: None,
                 failed: false,
             }
         };
@@ -125,6 +129,7 @@ impl World {
             time: self.now,
             sent: self.lines.iter().map(|line| line.sent).sum(),
             resent: resent.iter().sum(),
+            failed: [first.first_failure, second.first_failure],
             statuses: self.hosts.map(|host| host.statuses),
         }
     }
@@ -215,8 +220,10 @@ impl World {
                 Event::Completed { id, status, original } => {
                     assert_eq!(host.under_way.pop_front(), Some(id), "completions in order");
                     host.statuses.push(status);
-                    if status == Status::Success {
-                        let item = (id.0 >> 32) as usize;
+                    let item = (id.0 >> 32) as usize;
+                    if status != Status::Success {
+                        host.first_failure.get_or_insert(item);
+                    } else {
                         assert!(there.application.answered_before(item), "{item} acknowledged");
                         assert_eq!(original, host.application.mine.originals[item]);
                     }
