@@ -66,13 +66,14 @@ def _perftests():
                 few, many = ("20", "1000") if kind == lat else ("100", "20000")
                 yield program, [*options, "-a", "-n", few], sizes
                 yield program, [*options, "-s", "8", "-n", many], [8]
-                if (verb, kind) != ("write", lat):
+                if verb != "write":  # perftest has no events there
                     yield program, [*options, "-s", "64", "-e", "-n", "1000"], [64]
                 if verb != "read":
                     yield program, [*options, "-s", "16", "-I", "32", "-n", "1000"], [16]
             yield f"ib_{verb}_bw", ["-c", transport, "-q", "8", "-s", "1024", "-n", "2000"], [1024]
             yield f"ib_{verb}_bw", ["-c", transport, "-b", "-s", "1024", "-n", "2000"], [1024]
-            yield (f"ib_{verb}_bw", ["-c", transport, "-b", "-q", "4", "-e", "-s", "256", "-n",
+            events = [] if verb == "write" else ["-e"]
+            yield (f"ib_{verb}_bw", ["-c", transport, "-b", "-q", "4", *events, "-s", "256", "-n",
                                      "1000"], [256])
     for kind in (lat, bw):
         yield f"ib_send_{kind}", ["--use-srq", "-s", "512", "-n", "1000"], [512]
@@ -91,8 +92,12 @@ def _perftest(program, options, sizes):
     latency = program.endswith("_lat")
 
     def run(pair):
-        outcome = duet.run(pair, program, "-F", *options)
-        table = duet.rows(outcome.client, 5 if not latency else 6)
+        for _ in range(3):
+            outcome = duet.run(pair, program, "-F", *options)
+            table = duet.rows(outcome.client, 5 if not latency else 6)
+            # On a busy machine perftest may fail to measure the frequency of its clock.
+            if "Correlation coefficient" not in outcome.client:
+                break
         wanted = sizes
         if sizes == "mtu":
             wanted = [s for s in _ALL_SIZES if s <= _mtu(pair.server)]
