@@ -36,6 +36,17 @@ enum Armed {
     Any,
 }
 
+impl Armed {
+    #[inline(always)]
+    fn wants(self, entry: &Entry) -> bool {
+        match self {
+            Armed::No => false,
+            Armed::Any => true,
+            Armed::Solicited => entry.solicited || entry.wc.status != status::SUCCESS,
+        }
+    }
+}
+
 struct Inner {
     entries: VecDeque<Entry>,
     capacity: usize,
@@ -120,11 +131,18 @@ impl Cq {
     }
 
     /// The next completion that is added (or the next solicited or failed one) raises an event.
+    /// So does one that waits to be polled already: programs that poll a few completions an event
+    /// are used to NICs that compare with what has been polled, and would sleep for ever.
     pub fn arm(&self, solicited_only: bool) {
         let mut inner = self.inner.lock();
         // A pending request for any completion is not weakened (specification 11.4.2.2).
         if inner.armed != Armed::Any {
             inner.armed = if solicited_only { Armed::Solicited } else { Armed::Any };
+        }
+        if inner.entries.iter().any(|entry| inner.armed.wants(entry)) {
+            inner.armed = Armed::No;
+            drop(inner);
+            return self.notify();
         }
         self.is_armed.store(true, Ordering::Release);
         drop(inner);
@@ -189,11 +207,7 @@ impl Cq {
             self.overflow(inner);
             return false;
         }
-        let fire = match inner.armed {
-            Armed::No => false,
-            Armed::Any => true,
-            Armed::Solicited => entry.solicited || entry.wc.status != status::SUCCESS,
-        };
+        let fire = inner.armed.wants(&entry);
         inner.entries.push_back(entry);
         if fire {
             inner.armed = Armed::No;
