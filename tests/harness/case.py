@@ -14,6 +14,10 @@ class Failure(Exception):
     """The case found something wrong. The message says what."""
 
 
+class Late(Failure):
+    """Something did not end in time."""
+
+
 class Skip(Exception):
     """The machine cannot run this case. The message says why."""
 

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 
 from . import process
-from .case import Failure
+from .case import Failure, Late
 
 _ports = itertools.count(18600)
 
@@ -65,8 +65,8 @@ class Duet:
                 late.append(name)
         if late:
             self.abort()
-            raise Failure(f"{self._title()}: {' and '.join(late)} not done after {limit:g} s\n"
-                          f"{self._both()}")
+            raise Late(f"{self._title()}: {' and '.join(late)} not done after {limit:g} s\n"
+                       f"{self._both()}")
         for name, side in (("client", self.client), ("server", self.server)):
             if side.returncode:
                 raise Failure(f"{self._title()}: {name}: {process.how(side.returncode)}\n"
@@ -83,6 +83,7 @@ class Duet:
                 below = process.descendants(side.pid)
                 for pid in [*below, side.pid]:
                     process.kill(pid)
+                side.wait()
 
     def _title(self):
         return " ".join(str(word) for word in self.argv)
