@@ -49,6 +49,11 @@ impl Armed {
 
 struct Inner {
     entries: VecDeque<Entry>,
+    /// Completions ever added; how many of them when an event last told of them; how many when
+    /// the queue was last armed.
+    added: u64,
+    told: u64,
+    added_when_armed: u64,
     capacity: usize,
     armed: Armed,
     overflowed: bool,
@@ -83,6 +88,9 @@ impl Cq {
             inner: Lock::new(Inner {
                 entries: VecDeque::with_capacity((capacity as usize).min(4096)),
                 capacity: capacity as usize,
+                added: 0,
+                told: 0,
+                added_when_armed: 0,
                 armed: Armed::No,
                 overflowed: false,
             }),
@@ -131,16 +139,22 @@ impl Cq {
     }
 
     /// The next completion that is added (or the next solicited or failed one) raises an event.
-    /// So does one that waits to be polled already: programs that poll a few completions an event
-    /// are used to NICs that compare with what has been polled, and would sleep for ever.
+    ///
+    /// So does one that waits to be polled if no event has told of it, or if it was left there
+    /// after the last arming: programs that poll a few completions an event are used to NICs that
+    /// compare with what has been polled, and would sleep for ever.
     pub fn arm(&self, solicited_only: bool) {
         let mut inner = self.inner.lock();
         // A pending request for any completion is not weakened (specification 11.4.2.2).
         if inner.armed != Armed::Any {
             inner.armed = if solicited_only { Armed::Solicited } else { Armed::Any };
         }
-        if inner.entries.iter().any(|entry| inner.armed.wants(entry)) {
+        let oldest = inner.added - inner.entries.len() as u64;
+        let untold = inner.added > inner.told || oldest < inner.added_when_armed;
+        inner.added_when_armed = inner.added;
+        if untold && inner.entries.iter().any(|entry| inner.armed.wants(entry)) {
             inner.armed = Armed::No;
+            inner.told = inner.added;
             drop(inner);
             return self.notify();
         }
@@ -209,8 +223,10 @@ impl Cq {
         }
         let fire = inner.armed.wants(&entry);
         inner.entries.push_back(entry);
+        inner.added += 1;
         if fire {
             inner.armed = Armed::No;
+            inner.told = inner.added;
         }
         fire
     }
