@@ -33,6 +33,11 @@ pub const MEDIATED_MAX: u64 = 4096;
 pub const GRANTS_MAX: usize = 64;
 /// Bytes of the longest datagram: the path MTU.
 pub const DATAGRAM_MAX: u64 = 4096;
+/// Bytes of datagrams held back for one destination: half of the least request ring, so that they
+/// fit with whatever the ring needs to wrap.
+pub const HELD_BYTES_MAX: usize = omniverb_link::layout::REQUEST_BYTES_MIN / 2;
+/// What a held datagram takes in a ring besides its payload: header, extra word, rounding.
+pub const HELD_OVERHEAD: usize = 24;
 /// How long the daemon may take to make a datagram link, in nanoseconds.
 pub const ANSWER_WAIT: u64 = 2_000_000_000;
 /// Datagrams a QP holds back while their links are made; later ones wait in the send queue.

@@ -7,7 +7,7 @@
 use super::transmit::ending;
 use super::{Finish, Order, Step, Why};
 use crate::constants::status;
-use crate::limits::{ANSWER_WAIT, DATAGRAM_MAX, HELD_MAX};
+use crate::limits::{ANSWER_WAIT, DATAGRAM_MAX, HELD_BYTES_MAX, HELD_MAX, HELD_OVERHEAD};
 use crate::qp::{Inner, Qp};
 use crate::work::Destination;
 use omniverb_link::{Broken, Request};
@@ -25,6 +25,8 @@ pub(crate) struct Held {
 #[derive(Default)]
 struct Line {
     asked_at: u64,
+    /// Of all that waits, with what a ring needs for it: it must fit when the link comes.
+    bytes: usize,
     list: Vec<(Request, Box<[u8]>)>,
 }
 
@@ -115,13 +117,18 @@ impl Inner {
             // Not asked yet, or nobody answered: what was held back until now is lost.
             self.held.drop_all(&destination);
             qp.shared.host.request_datagram_link(qp.number, destination);
-            let line = Line { asked_at: now, list: Vec::new() };
+            let line = Line { asked_at: now, ..Line::default() };
             self.held.by_destination.insert(destination, line);
         }
         if self.held.count >= HELD_MAX {
             self.held.drop_expired(now);
         }
         if self.held.count >= HELD_MAX {
+            return Step::Wait(Why::Link);
+        }
+        let needed = length as usize + HELD_OVERHEAD;
+        let line = self.held.by_destination.get(&destination);
+        if line.is_some_and(|line| line.bytes + needed > HELD_BYTES_MAX) {
             return Step::Wait(Why::Link);
         }
         let mut bytes = vec![0; length as usize];
@@ -131,6 +138,7 @@ impl Inner {
             at += part.len();
         }
         if let Some(line) = self.held.by_destination.get_mut(&destination) {
+            line.bytes += needed;
             line.list.push((request, bytes.into()));
             self.held.count += 1;
         }
