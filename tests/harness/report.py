@@ -35,6 +35,10 @@ class Report:
         elif path.exists() and not self.keep:
             path.unlink()
 
+    def again(self, name, seconds, reason):
+        """Records that a case failed and is tried once more."""
+        print(f"AGAIN{seconds:7.1f} s  {name}\n     {first_line(reason)[:180]}", flush=True)
+
     def finish(self):
         """Prints the last line; returns the exit status."""
         if self.counts["SKIP"]:

@@ -17,16 +17,21 @@ _GRACE = 15.0
 
 
 def run_groups(groups, stage, report: Report):
-    """Runs everything, one case at a time."""
+    """Runs everything, one case at a time.
+
+    A case that fails is tried once more, with a fresh fixture, and counts as it ends then: these
+    are tests of real programs with real time limits, and the machine may have stood still. Both
+    failures and second tries are printed."""
     process.become_subreaper()
     signal.signal(signal.SIGTERM, _stop)
+    tried = set()
     for group in groups:
         left = list(group.cases)
         while left:
-            left = _run_some(group, left, stage, report)
+            left = _run_some(group, left, stage, report, tried)
 
 
-def _run_some(group, cases, stage, report):
+def _run_some(group, cases, stage, report, tried):
     """Runs cases until one fails; returns those not yet run."""
     here, there = os.pipe()
     child = os.fork()
@@ -50,6 +55,10 @@ def _run_some(group, cases, stage, report):
             else:
                 verdict, reason = json.loads(line)
             now = time.monotonic()
+            if verdict == "FAIL" and group.staged and left[0].name not in tried:
+                tried.add(left[0].name)
+                report.again(left[0].name, now - started, reason)
+                break
             report.add(left.pop(0).name, verdict, now - started, reason)
             started = now
         _end_child(child, late)
