@@ -102,6 +102,7 @@ def rows(text, columns):
     found = {}
     for line in text.splitlines():
         words = line.split()
-        if len(words) >= columns and all(re.fullmatch(r"-?(\d+(\.\d+)?|inf|nan)", w) for w in words):
+        number = r"-?(\d+(\.\d+)?|inf|nan)"
+        if len(words) >= columns and all(re.fullmatch(number, word) for word in words):
             found[int(float(words[0]))] = [float(w) for w in words]
     return found
