@@ -103,6 +103,8 @@ pub(crate) struct Inner {
     pub(crate) send_cache: RegionCache,
     pub(crate) recv_cache: RegionCache,
     pub(crate) grants: Grants,
+    /// Short WRITEs that went through the ring although their target is mapped.
+    pub(crate) detours: u32,
     pub(crate) meter: Meter,
     established: bool,
     notify_drained: bool,
@@ -197,6 +199,7 @@ impl Qp {
                 send_cache: RegionCache::default(),
                 recv_cache: RegionCache::default(),
                 grants: Grants::default(),
+                detours: 0,
                 meter,
                 established: false,
                 notify_drained: false,

@@ -10,7 +10,7 @@ use super::{Finish, Order, Step, Why};
 use crate::constants::{access, opcode, qp_type};
 use crate::gather::pieces;
 use crate::grants::Reach;
-use crate::limits::MEDIATED_MAX;
+use crate::limits::{DETOURS_MAX, MEDIATED_MAX};
 use crate::qp::{Inner, Qp};
 use omniverb_link::Broken;
 use omniverb_link::endpoint::Credit;
@@ -48,9 +48,12 @@ impl Inner {
             Reach::Mediated => return Ok(None),
         };
         if !drained {
-            let short = order.length <= MEDIATED_MAX;
-            return Ok((!short).then_some(Step::Wait(Why::Order)));
+            // A few short ones may overtake the wait; a pipeline of them must not go on for ever.
+            let detour = order.length <= MEDIATED_MAX && self.detours < DETOURS_MAX;
+            self.detours += u32::from(detour);
+            return Ok((!detour).then_some(Step::Wait(Why::Order)));
         }
+        self.detours = 0;
         if with_immediate && link.endpoint.credit() == Credit::None {
             return Ok(None);
         }
