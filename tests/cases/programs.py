@@ -21,7 +21,7 @@ _ARGUMENTS = {
     ("user", "soak.one_process"): ([200_000, 4], 100),
     ("containers", "adoption.no_store_is_lost"): ([100_000, 1], 300),
     ("user", "adoption.no_store_is_lost"): ([20_000, 2], 120),
-    ("containers", "events.ping_pong_asleep"): ([250_000], 240),
+    ("containers", "events.ping_pong_asleep"): ([500_000], 400),  # a sleep a side: 1 million
     ("containers", "many.pairs_of_processes"): ([], 180),
     ("user", "many.pairs_of_processes"): ([], 180),
     ("containers", "many.clients_of_one_server"): ([], 180),
