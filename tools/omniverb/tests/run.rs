@@ -14,7 +14,12 @@ impl Installed {
             std::env::temp_dir().join(format!("omniverb-run-{name}-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("bin")).unwrap();
         std::fs::create_dir_all(folder.join("lib")).unwrap();
-        std::fs::copy(env!("CARGO_BIN_EXE_omniverb"), folder.join("bin/omniverb")).unwrap();
+        // By another process: were the copy open for writing here while a parallel test forks, the
+        // child would have it open too, and running it would fail (ETXTBSY).
+        let copied = Command::new("cp")
+            .args([Path::new(env!("CARGO_BIN_EXE_omniverb")), &folder.join("bin/omniverb")])
+            .status();
+        assert!(copied.unwrap().success());
         std::fs::write(folder.join("lib/libibverbs.so.1"), "").unwrap();
         Installed(folder.canonicalize().unwrap())
     }
