@@ -55,7 +55,7 @@ def _run_some(group, cases, stage, report, tried):
             else:
                 verdict, reason = json.loads(line)
             now = time.monotonic()
-            if verdict == "FAIL" and group.staged and left[0].name not in tried:
+            if verdict == "FAIL" and left[0].name not in tried:
                 tried.add(left[0].name)
                 report.again(left[0].name, now - started, reason)
                 break
