@@ -25,7 +25,7 @@ pub const IDLE_POLLS_MAX: u32 = 2048;
 /// How long a datagram or UC message waits for room, in nanoseconds, before it is dropped.
 pub const UNRELIABLE_WAIT: u64 = 100_000_000;
 /// How long the first request waits at least for the peer to attach, in nanoseconds.
-pub const ATTACH_WAIT: u64 = 1_000_000_000;
+pub const ATTACH_WAIT: u64 = 400_000_000;
 /// So many short WRITEs in a row may go through the ring before the next waits for it to drain.
 pub const DETOURS_MAX: u32 = 16;
 /// Bytes of a WRITE that still goes through the ring when its target is mapped but earlier requests
