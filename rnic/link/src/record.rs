@@ -110,7 +110,8 @@ impl Request {
         Some(match (record.tag & OPERATION, record.extra) {
             (SEND, extra @ (0 | 1)) => {
                 let immediate = if extra == 1 { word(0) as u32 } else { 0 };
-                if extra == 0 && flags & (IMMEDIATE | INVALIDATE) != 0 {
+                // The extra word comes along exactly when a flag says so.
+                if (extra == 1) != (flags & (IMMEDIATE | INVALIDATE) != 0) {
                     return None;
                 }
                 Request::Send { flags, immediate }
