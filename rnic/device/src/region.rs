@@ -1,5 +1,6 @@
 //! Memory regions and the table of keys.
 
+use crate::shared::lock;
 use omniverb_ring::UserMemory;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -114,10 +115,6 @@ impl Regions {
     pub fn count(&self) -> usize {
         self.by_lkey.read().unwrap_or_else(|e| e.into_inner()).len()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {

@@ -58,8 +58,6 @@ pub mod word {
     /// [`super::RNR_VALID`] and a position: the request at that position of the peer's ring waits
     /// for a receive to be posted.
     pub const RNR: usize = 0xe8;
-    /// This side's path MTU in bytes; a UD sender's datagram must fit.
-    pub const MTU: usize = 0xf0;
 }
 
 /// Credits word of a side whose receives cannot be promised to one link (SRQ, UD): senders

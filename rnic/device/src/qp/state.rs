@@ -138,7 +138,7 @@ impl Inner {
         let mut reason = first;
         while let Some(entry) = self.sends.pop_front() {
             let why = reason.take().unwrap_or(status::WR_FLUSH_ERR);
-            self.complete_send(qp, &entry, why);
+            self.complete_order(qp, &entry.order, why);
         }
         self.started = 0;
         self.wait = None;

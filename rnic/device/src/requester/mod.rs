@@ -245,7 +245,7 @@ impl Inner {
     #[inline(never)]
     fn enqueue(&mut self, qp: &Qp, entry: SendEntry) {
         match self.state {
-            State::Err | State::Sqe => self.complete_send(qp, &entry, status::WR_FLUSH_ERR),
+            State::Err | State::Sqe => self.complete_order(qp, &entry.order, status::WR_FLUSH_ERR),
             _ => {
                 self.sends.push_back(entry);
                 self.advance(qp);
@@ -391,12 +391,8 @@ impl Inner {
                 && outstanding() >= usize::from(self.attributes.max_rd_atomic.max(1)))
     }
 
-    pub(crate) fn complete_send(&mut self, qp: &Qp, entry: &SendEntry, why: u32) {
-        self.complete_order(qp, &entry.order, why);
-    }
-
     /// Produces the completion: of signalled requests, and of every one that fails.
-    fn complete_order(&mut self, qp: &Qp, order: &Order, why: u32) {
+    pub(crate) fn complete_order(&mut self, qp: &Qp, order: &Order, why: u32) {
         let Order { wr_id, opcode, flags, length, position, .. } = *order;
         match why {
             status::SUCCESS => self.succeed(qp, wr_id, opcode, flags, length, position),
