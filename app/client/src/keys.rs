@@ -1,6 +1,6 @@
 //! Memory keys: registration, adoption of pages when a peer wants to map them, revocation.
 
-use crate::{Client, errno_of, lock, window};
+use crate::{Client, errno_of, lock};
 use omniverb_adopt::AdoptedPages;
 use omniverb_device::grants::Grant;
 use omniverb_device::{Region, access};
@@ -9,7 +9,7 @@ use omniverb_session::body::{
     Adopt, Adopted, Connected, DeregMr, Granted, MrRegistered, RegMr, RequestGrant,
 };
 use omniverb_sys::mapping::Access;
-use omniverb_sys::memfd;
+use omniverb_sys::{memfd, window};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl Client {
             };
         }
         // SAFETY: the caller's promise.
-        let memory = unsafe { window::registered(address, length) };
+        let memory = unsafe { crate::window::registered(address, length) };
         let remote = AtomicBool::new(true);
         let region = Arc::new(Region { lkey, rkey, pd, access: flags, iova, memory, remote });
         self.shared.regions.insert(region.clone());

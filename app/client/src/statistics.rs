@@ -1,10 +1,10 @@
 //! The statistics area: one cache line per QP, written here, shown by the daemon.
 
-use crate::{errno_of, lock, window};
+use crate::{errno_of, lock};
 use omniverb_ring::Window;
 use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
 use omniverb_sys::mapping::Access;
-use omniverb_sys::memfd;
+use omniverb_sys::{memfd, window};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 

@@ -33,15 +33,15 @@ pub struct EndpointParts {
 /// One end of a link.
 pub struct Endpoint {
     /// Requests we send.
-    requests_out: Producer<Window>,
+    pub(crate) requests_out: Producer<Window>,
     /// Requests the peer sends.
-    requests_in: Consumer<Window>,
+    pub(crate) requests_in: Consumer<Window>,
     /// Our answers.
     responses_out: Producer<Window>,
     /// The peer's answers.
     responses_in: Consumer<Window>,
-    ours: Window,
-    theirs: Window,
+    pub(crate) ours: Window,
+    pub(crate) theirs: Window,
     doorbell: Arc<dyn Doorbell>,
     /// The doorbell's page, at hand: it is looked at with every record.
     peer_page: BellPage<Window>,
@@ -52,6 +52,8 @@ pub struct Endpoint {
     credits_seen: u64,
     /// Whether our BLOCKED word is set.
     blocked: bool,
+    /// So many bytes are consumed without telling the peer, in the middle of a batch.
+    publish_at: u64,
 }
 
 impl Endpoint {
@@ -87,6 +89,7 @@ impl Endpoint {
             credits_used: 0,
             credits_seen: 0,
             blocked: false,
+            publish_at: request_bytes as u64 / 8,
         })
     }
 
@@ -213,7 +216,7 @@ impl Endpoint {
     #[inline(always)]
     pub fn pass_request(&mut self, record: &Record) {
         self.requests_in.pass(record);
-        if self.requests_in.unpublished() >= (layout::REQUEST_BYTES / 8) as u64 {
+        if self.requests_in.unpublished() >= self.publish_at {
             self.publish_requests();
         }
     }
@@ -358,7 +361,7 @@ impl Endpoint {
     }
 
     #[inline(always)]
-    fn notify_blocked(&self) {
+    pub(crate) fn notify_blocked(&self) {
         if self.theirs.load(word::BLOCKED, Ordering::Relaxed) != 0 {
             self.notify_peer();
         }

@@ -58,6 +58,12 @@ pub mod word {
     /// [`super::RNR_VALID`] and a position: the request at that position of the peer's ring waits
     /// for a receive to be posted.
     pub const RNR: usize = 0xe8;
+    /// A [`crate::wire::Receiving`]: only a far end on a network reads it.
+    pub const RECEIVING: usize = 0xf0;
+    /// A [`crate::wire::Sending`]; likewise.
+    pub const SENDING: usize = 0xf8;
+    /// A [`crate::wire::Route`]; likewise.
+    pub const ROUTE: usize = 0x100;
 }
 
 /// Credits word of a side whose receives cannot be promised to one link (SRQ, UD): senders

@@ -6,8 +6,10 @@
 #![forbid(unsafe_code)]
 
 pub mod endpoint;
+mod far;
 pub mod layout;
 pub mod record;
+pub mod wire;
 
 pub use endpoint::{Doorbell, Endpoint, EndpointParts};
 pub use omniverb_ring::Broken;

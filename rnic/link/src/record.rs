@@ -32,7 +32,9 @@ pub const FIRST: u32 = 1 << 12;
 /// Flag: the requester already placed the data through a mapping; no payload comes along.
 pub const PLACED: u32 = 1 << 13;
 
-/// Why a responder refuses (syndromes of the AETH, InfiniBand specification 9.7.5.2.8).
+/// Why a request fails. The first three are a responder's (syndromes of the AETH, InfiniBand
+/// specification 9.7.5.2.8). The others come from a far end that speaks for a peer on a network:
+/// it gives up what a requester by itself would have given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Nak {
@@ -42,6 +44,36 @@ pub enum Nak {
     RemoteAccess = 2,
     /// Remote operational error: the responder's own receive was malformed.
     RemoteOperation = 3,
+    /// The peer was silent for as long as the retries last.
+    RetryExceeded = 4,
+    /// The peer lacked a receive for as long as the retries last.
+    RnrRetryExceeded = 5,
+    /// The peer answered what no peer answers.
+    BadResponse = 6,
+    /// Given up without a fault of the request.
+    Flushed = 7,
+}
+
+impl Nak {
+    const ALL: [Nak; 7] = [
+        Nak::InvalidRequest,
+        Nak::RemoteAccess,
+        Nak::RemoteOperation,
+        Nak::RetryExceeded,
+        Nak::RnrRetryExceeded,
+        Nak::BadResponse,
+        Nak::Flushed,
+    ];
+
+    /// As a word.
+    pub fn encode(self) -> u64 {
+        self as u64
+    }
+
+    /// From a word.
+    pub fn decode(word: u64) -> Option<Nak> {
+        Nak::ALL.into_iter().find(|code| code.encode() == word)
+    }
 }
 
 /// A request as the responder sees it. Payload stays in the ring.
@@ -164,7 +196,7 @@ impl Response {
         match *self {
             Response::ReadData { last } => (READ_DATA | if last { LAST } else { 0 }, 0, 0),
             Response::AtomicResult { original } => (ATOMIC_RESULT | LAST, original, 1),
-            Response::Nak { code } => (NAK | LAST, code as u64, 1),
+            Response::Nak { code } => (NAK | LAST, code.encode(), 1),
         }
     }
 
@@ -173,14 +205,7 @@ impl Response {
         Some(match (record.tag & OPERATION, record.extra) {
             (READ_DATA, 0) => Response::ReadData { last: record.tag & LAST != 0 },
             (ATOMIC_RESULT, 1) => Response::AtomicResult { original: ring.extra(record, 0) },
-            (NAK, 1) => Response::Nak {
-                code: match ring.extra(record, 0) {
-                    1 => Nak::InvalidRequest,
-                    2 => Nak::RemoteAccess,
-                    3 => Nak::RemoteOperation,
-                    _ => return None,
-                },
-            },
+            (NAK, 1) => Response::Nak { code: Nak::decode(ring.extra(record, 0))? },
             _ => return None,
         })
     }

@@ -56,9 +56,7 @@ fn responses() -> impl Strategy<Value = Response> {
     prop_oneof![
         any::<bool>().prop_map(|last| Response::ReadData { last }),
         any::<u64>().prop_map(|original| Response::AtomicResult { original }),
-        Just(Response::Nak { code: Nak::InvalidRequest }),
-        Just(Response::Nak { code: Nak::RemoteAccess }),
-        Just(Response::Nak { code: Nak::RemoteOperation }),
+        (1..=7u64).prop_map(|code| Response::Nak { code: Nak::decode(code).unwrap() }),
     ]
 }
 
@@ -100,5 +98,23 @@ proptest! {
             prop_assert_eq!(again, Some(response));
             prop_assert_eq!(through(tag, &[word][..count], 0, Request::decode), None);
         }
+    }
+}
+
+#[test]
+fn codes_of_refusals() {
+    for (number, code) in [
+        (1, Nak::InvalidRequest),
+        (2, Nak::RemoteAccess),
+        (3, Nak::RemoteOperation),
+        (4, Nak::RetryExceeded),
+        (5, Nak::RnrRetryExceeded),
+        (6, Nak::BadResponse),
+        (7, Nak::Flushed),
+    ] {
+        assert_eq!((code.encode(), Nak::decode(number)), (number, Some(code)));
+    }
+    for number in [0, 8, 1 << 32 | 1, u64::MAX] {
+        assert_eq!(Nak::decode(number), None);
     }
 }

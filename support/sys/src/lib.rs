@@ -17,9 +17,12 @@ pub mod pidfd;
 pub mod random;
 pub mod signals;
 pub mod socket;
+pub mod timer;
 pub mod wake;
+pub mod window;
 
 pub use epoll::Poller;
 pub use event::EventFd;
 pub use mapping::{Access, Mapping};
+pub use timer::Timer;
 pub use wake::WakeEnd;
