@@ -11,6 +11,9 @@ mod ring;
 #[path = "../../rnic/device/tests/device/attack.rs"]
 mod attack;
 #[allow(dead_code)]
+#[path = "../../rnic/device/tests/device/far.rs"]
+mod far;
+#[allow(dead_code)]
 #[path = "../../rnic/device/tests/device/memory.rs"]
 mod memory;
 #[allow(dead_code)]

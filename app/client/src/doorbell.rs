@@ -36,4 +36,6 @@ pub(crate) struct BellRecord {
     pub(crate) peer: Arc<PeerBell>,
     /// Where we are woken.
     pub(crate) wake: Arc<WakeEnd>,
+    /// The peer is the daemon's engine.
+    pub(crate) engine: bool,
 }

@@ -16,7 +16,7 @@ impl Client {
 
     /// Takes all events there are.
     pub(crate) fn take_events(&self) {
-        let Some(events) = self.session.events() else { return };
+        let Some(events) = self.progress.listening() else { return };
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         loop {
             match socket::receive(events.as_fd(), &mut bytes, false) {

@@ -26,11 +26,12 @@ use omniverb_session::body::QueryGids;
 use omniverb_session::{Message, SOCKET_VARIABLE};
 use session::Session;
 use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 pub use notify::Notifier;
 
-pub use objects::{Connection, QpSpec};
+pub use objects::Connection;
 
 /// Facts about the vNIC, from the daemon.
 #[derive(Clone, Copy, Debug)]
@@ -54,10 +55,15 @@ pub struct Client {
     statistics: statistics::Area,
     qps: Mutex<HashMap<u32, objects::QpRecord>>,
     keys: Mutex<keys::Keys>,
-    bells: Mutex<HashMap<u64, doorbell::BellRecord>>,
+    bells: Mutex<HashMap<BellName, doorbell::BellRecord>>,
+    /// Daemons that this process has outlived.
+    era: AtomicU64,
     progress: Arc<progress::Progress>,
     generation: u64,
 }
+
+/// The era of the daemon that made a bell, and the number it gave it: daemons count anew.
+type BellName = (u64, u64);
 
 /// Where asynchronous events go: the event's kind and the object's cookie.
 pub type AsyncEventSink = fn(AsyncEvent, usize);
@@ -131,6 +137,7 @@ impl Client {
             qps: Mutex::default(),
             keys: Mutex::default(),
             bells: Mutex::default(),
+            era: AtomicU64::new(0),
             progress,
             generation: fork::generation(),
         }))

@@ -1,17 +1,18 @@
 //! Attaching links that the daemon made.
 
 use crate::doorbell::{BellRecord, PeerBell};
-use crate::{Client, errno_of, lock, window};
+use crate::{BellName, Client, errno_of, lock};
 use omniverb_device::poller::Bell;
 use omniverb_device::{Peer, Qp};
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::BellPage;
 use omniverb_session::body::LinkReady;
 use omniverb_sys::mapping::Access;
-use omniverb_sys::memfd;
 use omniverb_sys::wake::WakeEnd;
+use omniverb_sys::{memfd, window};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Most bytes of one ring that we map at a daemon's word.
 const RING_BYTES_MAX: u32 = 64 << 20;
@@ -23,13 +24,14 @@ impl Client {
         let mut files = files.into_iter();
         let memory = files.next().ok_or(libc::EPROTO)?;
         // A link within this process tells of its bell twice, once for each end.
-        let known = lock(&self.bells).contains_key(&ready.bell);
+        let name = self.bell_name(ready.bell);
+        let known = lock(&self.bells).contains_key(&name);
         if ready.bell_new != 0 && !known {
             self.add_bell(ready, files)?;
         }
         let (bell, doorbell) = {
             let bells = lock(&self.bells);
-            let record = bells.get(&ready.bell).ok_or(libc::EPROTO)?;
+            let record = bells.get(&name).ok_or(libc::EPROTO)?;
             (record.bell.clone(), record.peer.clone())
         };
         if ready.request_bytes > RING_BYTES_MAX || ready.response_bytes > RING_BYTES_MAX {
@@ -53,7 +55,8 @@ impl Client {
             endpoint.close();
             return Err(libc::ENOENT);
         };
-        let peer = Peer { qpn: ready.peer_qpn, dgid: ready.dgid, sgid: ready.sgid };
+        let LinkReady { peer_qpn: qpn, dgid, sgid, engine, .. } = *ready;
+        let peer = Peer { qpn, dgid, sgid, wire: engine != 0 };
         self.bind(&qp, &bell, peer, endpoint, ready.local_slot);
         Ok(())
     }
@@ -90,15 +93,37 @@ impl Client {
             .map_err(|e| errno_of(&e))?;
         bell.page.want_kick();
         self.shared.bells.add(bell.clone());
-        lock(&self.bells).insert(ready.bell, BellRecord { bell, peer, wake });
+        let record = BellRecord { bell, peer, wake, engine: ready.engine != 0 };
+        lock(&self.bells).insert(self.bell_name(ready.bell), record);
         Ok(())
     }
 
     /// The peer process of a bell is gone.
     pub(crate) fn bell_closed(&self, bell: u64) {
-        if let Some(record) = lock(&self.bells).remove(&bell) {
-            let _ = self.progress.poller.remove(&*record.wake);
-            self.shared.bells.remove(&record.bell);
-        }
+        let record = lock(&self.bells).remove(&self.bell_name(bell));
+        record.iter().for_each(|record| self.drop_bell(record));
+    }
+
+    /// What the present daemon's bell `number` is called here.
+    fn bell_name(&self, number: u64) -> BellName {
+        (self.era.load(Ordering::Acquire), number)
+    }
+
+    fn drop_bell(&self, record: &BellRecord) {
+        let _ = self.progress.poller.remove(&*record.wake);
+        self.shared.bells.remove(&record.bell);
+    }
+
+    /// The daemon whose events were read until now is gone. Links between processes need none; the
+    /// engine's links, and the bells it rang, died with it.
+    pub(crate) fn daemon_lost(&self) {
+        self.era.fetch_add(1, Ordering::AcqRel);
+        let qps: Vec<_> = lock(&self.qps).values().map(|record| record.qp.clone()).collect();
+        qps.iter().for_each(|qp| qp.engine_died());
+        let dead: Vec<_> = {
+            let mut bells = lock(&self.bells);
+            bells.extract_if(|_, record| record.engine).map(|(_, record)| record).collect()
+        };
+        dead.iter().for_each(|record| self.drop_bell(record));
     }
 }

@@ -3,26 +3,10 @@
 use crate::{Client, lock};
 use omniverb_device::attributes::State;
 use omniverb_device::work::Destination;
-use omniverb_device::{Cq, PostError, Qp, QpAttributes, QpInit, QpMask, Srq, qp_type};
+use omniverb_device::{PostError, Qp, QpAttributes, QpMask, QpSpec, qp_type};
 use omniverb_session::Message;
 use omniverb_session::body::{ConnectQp, CreateQp, DestroyQp, DisconnectQp, QpCreated};
 use std::sync::Arc;
-
-/// What a queue pair is made of; limits have been checked.
-#[allow(missing_docs)] // as in struct ibv_qp_init_attr
-pub struct QpSpec {
-    pub kind: u32,
-    pub pd: u32,
-    pub send_cq: Arc<Cq>,
-    pub recv_cq: Arc<Cq>,
-    pub srq: Option<Arc<Srq>>,
-    pub send_max: u32,
-    pub recv_max: u32,
-    pub send_sge_max: u32,
-    pub recv_sge_max: u32,
-    pub inline_max: u32,
-    pub signal_all: bool,
-}
 
 /// Whom a QP is to be connected with.
 #[derive(Clone, Copy, Debug)]
@@ -50,22 +34,7 @@ impl Client {
     pub fn create_qp(&self, spec: QpSpec) -> Result<Arc<Qp>, i32> {
         let (slot, statistics) = self.statistics.take().ok_or(libc::ENOMEM)?;
         let made = self.number_qp(&spec, slot).and_then(|number| {
-            let init = QpInit {
-                kind: spec.kind,
-                number,
-                pd: spec.pd,
-                send_cq: spec.send_cq,
-                recv_cq: spec.recv_cq,
-                srq: spec.srq,
-                send_max: spec.send_max,
-                recv_max: spec.recv_max,
-                send_sge_max: spec.send_sge_max,
-                recv_sge_max: spec.recv_sge_max,
-                inline_max: spec.inline_max,
-                signal_all: spec.signal_all,
-                statistics,
-            };
-            let qp = Qp::new(&self.shared, init);
+            let qp = Qp::new(&self.shared, spec, number, statistics);
             if qp.is_none() {
                 let _ = self.call(&DestroyQp { qpn: number, reserved: 0 }.into());
             }

@@ -93,23 +93,26 @@ impl Progress {
     /// Listens to the daemon's present events socket.
     fn listen(&self, client: &Client) -> bool {
         let events = client.session.events();
-        let mut listening = lock(&self.listening);
-        let same = match (&*listening, &events) {
+        let listening = self.listening();
+        let same = match (&listening, &events) {
             (Some(old), Some(new)) => Arc::ptr_eq(old, new),
             (None, None) => true,
             _ => false,
         };
         if !same {
-            if let Some(old) = listening.take() {
+            if let Some(old) = listening {
                 let _ = self.poller.remove(&*old);
+                client.daemon_lost();
             }
-            if let Some(new) = &events
-                && self.poller.add(&**new, EVENTS).is_ok()
-            {
-                *listening = Some(new.clone());
-            }
+            let added = |new: &Arc<OwnedFd>| self.poller.add(&**new, EVENTS).is_ok();
+            *lock(&self.listening) = events.clone().filter(added);
         }
         events.is_some()
+    }
+
+    /// The events socket that is listened to; the session may have a newer one already.
+    pub(crate) fn listening(&self) -> Option<Arc<OwnedFd>> {
+        lock(&self.listening).clone()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::objects::connect_message;
 use crate::{Client, lock};
+use omniverb_device::qp_type;
 use omniverb_session::Message;
 use omniverb_session::body::{CreateQp, RegMr};
 
@@ -25,7 +26,9 @@ impl Client {
             }
             Ok(())
         })?;
-        *self.nic.write().unwrap_or_else(|e| e.into_inner()) = nic;
+        if let Some(nic) = nic {
+            *self.nic.write().unwrap_or_else(|e| e.into_inner()) = nic;
+        }
         self.progress.attend();
         Ok(())
     }
@@ -58,12 +61,16 @@ impl Client {
                 .into(),
             );
             let linked = qp.peers();
+            // A link to the engine died with the daemon; so did, or does now, the connection.
+            if qp.kind != qp_type::UD && linked.iter().any(|peer| peer.wire) {
+                continue;
+            }
             if let Some(connection) = &record.connection {
                 // Linked already: only to be recorded. Not yet: the old daemon forgot the wish.
                 let resume = !linked.is_empty();
                 list.push(connect_message(qp.number, connection, resume));
             } else {
-                for peer in linked {
+                for peer in linked.iter().filter(|peer| !peer.wire) {
                     let (dgid, sgid, dest_qpn) = (peer.dgid, peer.sgid, peer.qpn);
                     let connection = crate::Connection { dgid, sgid, dest_qpn };
                     list.push(connect_message(qp.number, &connection, true));

@@ -39,13 +39,16 @@ impl Session {
     }
 
     /// Connects anew after the daemon went away, and has `announce` tell it what we hold, before
-    /// anybody else can call.
+    /// anybody else can call. `None`: another thread has done so meanwhile.
     pub(crate) fn reopen(
         &self,
         area: BorrowedFd<'_>,
         announce: impl FnOnce(&mut dyn FnMut(&Message) -> Result<Message, i32>) -> Result<(), i32>,
-    ) -> Result<VirtualNic, i32> {
+    ) -> Result<Option<VirtualNic>, i32> {
         let mut calls = lock(&self.calls);
+        if calls.socket.is_some() && self.events().is_some() {
+            return Ok(None);
+        }
         let (socket, events, nic) = open(area, true).map_err(|error| match error {
             NoDevice::NoDaemon(_, _) => libc::EPIPE,
             NoDevice::Refused(_, errno) | NoDevice::Resources(errno) => errno,
@@ -54,7 +57,7 @@ impl Session {
         announce(&mut |message| exchange(socket.as_fd(), &mut tag, message))?;
         *calls = Calls { socket: Some(socket), tag };
         *lock(&self.events) = Some(Arc::new(events));
-        Ok(nic)
+        Ok(Some(nic))
     }
 
     /// One question, one answer.

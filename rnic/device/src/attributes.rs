@@ -1,6 +1,7 @@
 //! QP attributes and which transition needs which (InfiniBand specification 11.2.5.2, table 96).
 
 use crate::constants::qp_type::{RC, UC, UD};
+use omniverb_link::wire::{Receiving, Route, Sending};
 
 /// QP states, numbered as `enum ibv_qp_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +72,8 @@ pub struct QpAttributes {
     pub timeout: u8,
     pub retry_cnt: u8,
     pub rnr_retry: u8,
+    /// Of the address vector: what matters on a network.
+    pub route: Route,
 }
 
 impl QpAttributes {
@@ -89,6 +92,33 @@ impl QpAttributes {
         match self.timeout & 31 {
             0 => None,
             exponent => Some((4096u64 << exponent) * (u64::from(self.retry_cnt & 7) + 1)),
+        }
+    }
+}
+
+/// What a far end on a network is to know of a QP. A UD QP has no path of its own; its messages are
+/// as long as the longest path takes.
+impl From<&QpAttributes> for Receiving {
+    fn from(of: &QpAttributes) -> Receiving {
+        const LONGEST: u8 = 5;
+        let path_mtu = if (1..=5).contains(&of.path_mtu) { of.path_mtu as u8 } else { LONGEST };
+        Receiving {
+            rq_psn: of.rq_psn & 0xff_ffff,
+            path_mtu,
+            min_rnr_timer: of.min_rnr_timer & 31,
+            max_dest_rd_atomic: of.max_dest_rd_atomic,
+        }
+    }
+}
+
+impl From<&QpAttributes> for Sending {
+    fn from(of: &QpAttributes) -> Sending {
+        Sending {
+            sq_psn: of.sq_psn & 0xff_ffff,
+            timeout: of.timeout & 31,
+            retry_count: of.retry_cnt & 7,
+            rnr_retry: of.rnr_retry & 7,
+            max_rd_atomic: of.max_rd_atomic,
         }
     }
 }

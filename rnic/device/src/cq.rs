@@ -2,6 +2,7 @@
 
 use crate::constants::{Wc, status};
 use crate::lock::{Guard, Lock};
+use crate::pause::Links;
 use crate::poller::Watch;
 use crate::shared::{AsyncEvent, Shared, lock};
 use std::collections::VecDeque;
@@ -68,6 +69,7 @@ pub struct Cq {
     /// The application's object, for events.
     pub cookie: AtomicUsize,
     pub(crate) watch: Watch,
+    pub(crate) links: Links,
     pub(crate) polls: AtomicU64,
     /// `polls` when the progress thread last looked.
     pub(crate) polls_seen: AtomicU64,
@@ -98,6 +100,7 @@ impl Cq {
             events,
             cookie: AtomicUsize::new(0),
             watch: Watch::default(),
+            links: Links::default(),
             polls: AtomicU64::new(0),
             polls_seen: AtomicU64::new(0),
             is_armed: AtomicBool::new(false),

@@ -119,13 +119,18 @@ impl Cq {
     #[inline(always)]
     pub fn poll(&self, out: &mut [Wc]) -> usize {
         // Only a hint for the progress thread: a lost count does no harm.
-        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        let number = self.polls.load(Ordering::Relaxed).wrapping_add(1);
+        self.polls.store(number, Ordering::Relaxed);
         let count = self.take(out);
         if count > 0 || out.is_empty() {
             return count;
         }
         let count = self.look(out);
-        if count > 0 { count } else { self.take(out) }
+        let count = if count > 0 { count } else { self.take(out) };
+        if count == 0 && self.links.are_wire() && self.links.had_nothing(number) {
+            std::thread::yield_now();
+        }
+        count
     }
 
     /// Looks for news. Returns how many completions went straight to the caller; others may be in

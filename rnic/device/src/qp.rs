@@ -1,9 +1,14 @@
 //! The queue pair: its parts, its queues, and how it moves on. Its links are in `links`, its states
 //! in `state`; what it does with requests is in `requester` and `responder`.
 
+mod hanging;
 mod links;
+mod spec;
 mod state;
 
+pub use self::spec::{Caps, Peer, QpSpec};
+
+use self::hanging::Hanging;
 use crate::attributes::{QpAttributes, State};
 use crate::constants::qp_type;
 use crate::cq::{Cq, Entry, Release};
@@ -18,52 +23,12 @@ use crate::responder::Incoming;
 use crate::shared::{AsyncEvent, Shared, lock};
 use crate::srq::Srq;
 use crate::work::{Destination, PostError, SendWork};
+use omniverb_link::wire::Route;
 use omniverb_link::{Broken, Endpoint};
 use omniverb_ring::Window;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-
-/// What a QP is made of.
-pub struct QpInit {
-    /// `IBV_QPT_*`.
-    pub kind: u32,
-    /// Number the daemon gave it.
-    pub number: u32,
-    /// Protection domain.
-    pub pd: u32,
-    /// Where sends complete.
-    pub send_cq: Arc<Cq>,
-    /// Where receives complete.
-    pub recv_cq: Arc<Cq>,
-    /// Receives come from here, if given.
-    pub srq: Option<Arc<Srq>>,
-    /// Send work requests at most.
-    pub send_max: u32,
-    /// Receive work requests at most.
-    pub recv_max: u32,
-    /// Entries per send.
-    pub send_sge_max: u32,
-    /// Entries per receive.
-    pub recv_sge_max: u32,
-    /// Inline bytes at most.
-    pub inline_max: u32,
-    /// Every send is signalled.
-    pub signal_all: bool,
-    /// Counters, one cache line.
-    pub statistics: Window,
-}
-
-/// Who is at the far end of a link.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Peer {
-    /// Its QP.
-    pub qpn: u32,
-    /// Its GID.
-    pub dgid: [u8; 16],
-    /// Ours.
-    pub sgid: [u8; 16],
-}
 
 /// A link of this QP and what is in flight on it.
 pub(crate) struct LinkEnd {
@@ -80,6 +45,9 @@ pub(crate) struct LinkEnd {
     pub(crate) watchers: u8,
     /// A datagram or UC message was dropped for want of room; drop at once until there is room.
     pub(crate) lossy: bool,
+    /// How packets to the peer are to travel, as it was published last.
+    pub(crate) route: Route,
+    _hanging: Hanging,
 }
 
 pub(crate) struct Inner {
@@ -93,6 +61,9 @@ pub(crate) struct Inner {
     pub(crate) sends: VecDeque<SendEntry>,
     /// Entries at the front of `sends` that are on their way.
     pub(crate) started: usize,
+    /// Of those, the ones that an answer completes (READs, atomics), oldest first, by their number
+    /// in the send queue.
+    pub(crate) answers: VecDeque<u64>,
     pub(crate) posted: u64,
     pub(crate) wait: Option<Wait>,
     pub(crate) on_waiting_list: bool,
@@ -139,45 +110,40 @@ pub struct Qp {
     lost_completion: AtomicBool,
 }
 
-/// Granted capacities.
-#[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // as in struct ibv_qp_cap
-pub struct Caps {
-    pub send_max: u32,
-    pub recv_max: u32,
-    pub send_sge_max: u32,
-    pub recv_sge_max: u32,
-    pub inline_max: u32,
-}
-
 impl Qp {
-    /// A QP in RESET. `None`: too many queues. The caller checked the limits.
-    pub fn new(shared: &Arc<Shared>, init: QpInit) -> Option<Arc<Qp>> {
+    /// A QP in RESET, with the number that the daemon gave it and a cache line for its counters.
+    /// `None`: too many queues.
+    pub fn new(
+        shared: &Arc<Shared>,
+        spec: QpSpec,
+        number: u32,
+        statistics: Window,
+    ) -> Option<Arc<Qp>> {
         let slot = shared.take_slot()?;
-        init.send_cq.use_by_one(true);
-        init.recv_cq.use_by_one(true);
-        if let Some(srq) = &init.srq {
+        spec.send_cq.use_by_one(true);
+        spec.recv_cq.use_by_one(true);
+        if let Some(srq) = &spec.srq {
             srq.use_by_one(true);
         }
-        let recv_max = if init.srq.is_some() { 0 } else { init.recv_max };
-        let mut meter = Meter::new(init.statistics, init.number, init.kind);
+        let recv_max = if spec.srq.is_some() { 0 } else { spec.recv_max };
+        let mut meter = Meter::new(statistics, number, spec.kind);
         meter.state(State::Reset);
         Some(Arc::new_cyclic(|me| Qp {
-            number: init.number,
-            kind: init.kind,
-            pd: init.pd,
-            send_cq: init.send_cq,
-            recv_cq: init.recv_cq,
-            srq: init.srq,
+            number,
+            kind: spec.kind,
+            pd: spec.pd,
+            send_cq: spec.send_cq,
+            recv_cq: spec.recv_cq,
+            srq: spec.srq,
             caps: Caps {
-                send_max: init.send_max,
+                send_max: spec.send_max,
                 recv_max,
-                send_sge_max: init.send_sge_max,
-                recv_sge_max: init.recv_sge_max,
-                inline_max: init.inline_max,
+                send_sge_max: spec.send_sge_max,
+                recv_sge_max: spec.recv_sge_max,
+                inline_max: spec.inline_max,
             },
             cookie: AtomicUsize::new(0),
-            signal_all: init.signal_all,
+            signal_all: spec.signal_all,
             slot,
             shared: shared.clone(),
             me: me.clone(),
@@ -190,10 +156,11 @@ impl Qp {
                 held: Held::default(),
                 sends: VecDeque::new(),
                 started: 0,
+                answers: VecDeque::new(),
                 posted: 0,
                 wait: None,
                 on_waiting_list: false,
-                receives: ReceiveQueue::new(recv_max, init.recv_sge_max),
+                receives: ReceiveQueue::new(recv_max, spec.recv_sge_max),
                 fresh: Vec::new(),
                 floor: u32::MAX,
                 send_cache: RegionCache::default(),

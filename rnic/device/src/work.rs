@@ -1,6 +1,7 @@
 //! A send work request as the C edge hands it over.
 
 use crate::gather::Sge;
+pub use omniverb_link::wire::Route;
 use omniverb_ring::UserMemory;
 
 /// Where the bytes of a send are.
@@ -33,6 +34,8 @@ pub struct SendWork<'a> {
     pub swap: u64,
     /// UD: where to.
     pub destination: Option<Destination>,
+    /// UD: how packets to there are to travel, if it is on a network.
+    pub route: Route,
     /// The bytes.
     pub data: Data<'a>,
 }

@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering;
 use omniverb_abi::{
     ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd, ibv_wc,
 };
+use omniverb_device::Route;
 
 use super::context::{ContextShell, one_less, one_more};
 use super::limits::AH_MAX;
@@ -20,6 +21,7 @@ pub(super) struct AhShell {
     ah: ibv_ah,
     pub(super) dgid: [u8; 16],
     pub(super) sgid: [u8; 16],
+    pub(super) route: Route,
 }
 
 impl AhShell {
@@ -44,6 +46,12 @@ pub(super) fn resolve(
     Ok((attr.grh.dgid.raw, sgid))
 }
 
+/// What an address vector says about the way to there.
+pub(super) fn route(attr: &ibv_ah_attr) -> Route {
+    let ibv_global_route { flow_label, hop_limit, traffic_class, .. } = attr.grh;
+    Route { traffic_class, hop_limit, flow_label: flow_label & 0xf_ffff }
+}
+
 /// `ibv_create_ah`.
 ///
 /// # Safety
@@ -66,7 +74,8 @@ pub unsafe extern "C" fn ov_ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
         }
         PdShell::of(pd).users.fetch_add(1, Ordering::AcqRel);
         let ah = ibv_ah { context, pd, handle: 0 };
-        Box::into_raw(Box::new(AhShell { ah, dgid, sgid })).cast()
+        let route = route(&*attr);
+        Box::into_raw(Box::new(AhShell { ah, dgid, sgid, route })).cast()
     }
 }
 

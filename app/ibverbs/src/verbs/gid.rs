@@ -11,7 +11,7 @@ use crate::errno::minus_one;
 
 impl ContextShell {
     /// The table as it is now; what it was if the daemon does not answer.
-    fn fresh_gids(&self) -> Vec<GidEntry> {
+    pub(super) fn fresh_gids(&self) -> Vec<GidEntry> {
         let mut kept = self.gids.lock().unwrap_or_else(|e| e.into_inner());
         if let Ok(table) = self.client.gids() {
             *kept = table;

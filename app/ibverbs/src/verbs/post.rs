@@ -6,7 +6,7 @@ use core::ffi::c_int;
 use omniverb_abi::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use omniverb_device::limits::SGE_MAX;
 use omniverb_device::work::Destination;
-use omniverb_device::{Data, PostError, Qp, SendWork, Sge, opcode, qp_type, send_flags};
+use omniverb_device::{Data, PostError, Qp, Route, SendWork, Sge, opcode, qp_type, send_flags};
 use omniverb_ring::UserMemory;
 
 use super::address::AhShell;
@@ -75,6 +75,7 @@ unsafe fn post_one(qp: &Qp, wr: *mut ibv_send_wr) -> Result<(), c_int> {
             compare_add: 0,
             swap: 0,
             destination: None,
+            route: Route::default(),
             data: Data::Gather(list),
         };
         match code {
@@ -86,6 +87,7 @@ unsafe fn post_one(qp: &Qp, wr: *mut ibv_send_wr) -> Result<(), c_int> {
                 let ah = AhShell::of(ud.ah);
                 let (dgid, sgid) = (ah.dgid, ah.sgid);
                 work.destination = Some(Destination { dgid, sgid, qpn: ud.remote_qpn });
+                work.route = ah.route;
                 work.rkey = ud.remote_qkey;
             }
             opcode::SEND | opcode::SEND_WITH_IMM | opcode::SEND_WITH_INV => {}

@@ -9,8 +9,7 @@ use omniverb_abi::{
     ibv_context, ibv_global_route, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
     ibv_qp_init_attr_ex,
 };
-use omniverb_client::QpSpec;
-use omniverb_device::{Qp, limits, qp_type};
+use omniverb_device::{Qp, QpSpec, limits, qp_type};
 
 use super::context::ContextShell;
 use super::cq::CqShell;

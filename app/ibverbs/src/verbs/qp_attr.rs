@@ -7,7 +7,7 @@ use omniverb_client::Connection;
 use omniverb_device::attributes::State;
 use omniverb_device::{QpAttributes, QpMask, access, limits};
 
-use super::address::resolve;
+use super::address::{resolve, route};
 use super::context::ContextShell;
 use super::qp::{QpShell, granted};
 
@@ -28,6 +28,7 @@ fn attributes(attr: &ibv_qp_attr) -> QpAttributes {
         timeout: attr.timeout,
         retry_cnt: attr.retry_cnt,
         rnr_retry: attr.rnr_retry,
+        route: route(&attr.ah_attr),
     }
 }
 

@@ -12,7 +12,7 @@ use omniverb_abi::{
     ibv_data_buf, ibv_qp_ex, ibv_sge,
 };
 use omniverb_device::work::Destination;
-use omniverb_device::{Data, SendWork, Sge, limits, opcode, qp_type};
+use omniverb_device::{Data, Route, SendWork, Sge, limits, opcode, qp_type};
 use omniverb_ring::UserMemory;
 
 use super::address::AhShell;
@@ -176,6 +176,7 @@ unsafe fn begin(ex: *mut ibv_qp_ex, code: u32, set: impl FnOnce(&mut SendWork<'s
             compare_add: 0,
             swap: 0,
             destination: None,
+            route: Route::default(),
             data: Data::Gather(&[]),
         };
         set(&mut work);
@@ -264,8 +265,9 @@ unsafe extern "C" fn wr_set_ud_addr(ex: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u3
             if ah.is_null() {
                 return false;
             }
-            let AhShell { dgid, sgid, .. } = *AhShell::of(ah);
+            let AhShell { dgid, sgid, route, .. } = *AhShell::of(ah);
             request.work.destination = Some(Destination { dgid, sgid, qpn });
+            request.work.route = route;
             request.work.rkey = qkey;
             true
         });

@@ -9,6 +9,7 @@ use omniverb_abi::{
     IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, ibv_context, ibv_device_attr, ibv_device_attr_ex,
     ibv_port_attr, ibv_query_device_ex_input,
 };
+use omniverb_client::GidEntry;
 use omniverb_device::limits;
 use omniverb_session::limits::GIDS_MAX;
 
@@ -59,16 +60,34 @@ fn device_attributes(shell: &ContextShell) -> ibv_device_attr {
     attr
 }
 
-fn port_attributes() -> ibv_port_attr {
+/// What a RoCEv2 packet carries besides its payload, at most: IPv6, UDP, the transport's headers
+/// and the check sum.
+const HEADERS: u32 = 80;
+/// `IBV_MTU_4096`.
+const MTU_4096: u32 = 5;
+
+fn is_loopback(gid: &[u8; 16]) -> bool {
+    let address = std::net::Ipv6Addr::from(*gid);
+    address.is_loopback() || address.to_ipv4_mapped().is_some_and(|address| address.is_loopback())
+}
+
+/// The longest packets (`enum ibv_mtu`) that fit every interface this device is reached through.
+fn active_mtu(gids: &[GidEntry]) -> u32 {
+    let outward = gids.iter().filter(|entry| !is_loopback(&entry.gid) && entry.mtu != 0);
+    let Some(least) = outward.map(|entry| entry.mtu).min() else { return MTU_4096 };
+    let room = least.saturating_sub(HEADERS);
+    (2..=MTU_4096).rev().find(|mtu| 128 << mtu <= room).unwrap_or(1)
+}
+
+fn port_attributes(active_mtu: u32) -> ibv_port_attr {
     // SAFETY: numbers only; zero is valid.
     let mut attr: ibv_port_attr = unsafe { core::mem::zeroed() };
-    const MTU_4096: u32 = 5;
     const WIDTH_4X: u8 = 2;
     const SPEED_EDR: u8 = 32;
     const PHYSICAL_LINK_UP: u8 = 5;
     attr.state = IBV_PORT_ACTIVE;
     attr.max_mtu = MTU_4096;
-    attr.active_mtu = MTU_4096;
+    attr.active_mtu = active_mtu;
     attr.gid_tbl_len = GIDS_MAX as c_int;
     attr.port_cap_flags = IBV_PORT_IP_BASED_GIDS;
     attr.max_msg_sz = limits::MESSAGE_MAX as u32;
@@ -155,7 +174,7 @@ pub(super) unsafe extern "C" fn query_port_compatible(
 
 /// `ibv_query_port` as inlines call it.
 pub(super) unsafe extern "C" fn query_port(
-    _context: *mut ibv_context,
+    context: *mut ibv_context,
     port: u8,
     attr: *mut ibv_port_attr,
     length: usize,
@@ -163,8 +182,11 @@ pub(super) unsafe extern "C" fn query_port(
     if port != 1 {
         return libc::EINVAL;
     }
-    // SAFETY: the caller has `length` bytes.
-    unsafe { copy_sized(&port_attributes(), attr.cast(), length) };
+    // SAFETY: the caller's context, and `length` bytes.
+    unsafe {
+        let gids = ContextShell::of(context).fresh_gids();
+        copy_sized(&port_attributes(active_mtu(&gids)), attr.cast(), length);
+    }
     0
 }
 
@@ -212,4 +234,43 @@ pub unsafe extern "C" fn ov_ibv_query_port_speed(
     // SAFETY: the caller's promise. Four lanes at 25 Gb/s, as the port attributes say.
     unsafe { speed.write(1000) };
     0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(address: &str, mtu: u32) -> GidEntry {
+        let gid = match address.parse().unwrap() {
+            std::net::IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+            std::net::IpAddr::V6(address) => address.octets(),
+        };
+        GidEntry { gid, ifindex: 1, mtu }
+    }
+
+    #[test]
+    fn packets_fit_the_narrowest_interface() {
+        let alone = |mtu| active_mtu(&[entry("10.0.0.1", mtu)]);
+        let steps = [(68, 1), (335, 1), (336, 1), (592, 2), (1103, 2), (1104, 3), (1500, 3)];
+        for (mtu, expected) in steps {
+            assert_eq!(alone(mtu), expected, "{mtu}");
+        }
+        for (mtu, expected) in [(2128, 4), (4175, 4), (4176, 5), (9000, 5), (65536, 5)] {
+            assert_eq!(alone(mtu), expected, "{mtu}");
+        }
+        let table = [
+            entry("fe80::1", 9000),
+            entry("10.0.0.1", 1500),
+            entry("127.0.0.1", 700),
+            entry("::1", 700),
+            entry("10.0.0.2", 0),
+        ];
+        assert_eq!(active_mtu(&table), 3);
+    }
+
+    #[test]
+    fn without_an_interface_there_is_no_limit() {
+        assert_eq!(active_mtu(&[]), 5);
+        assert_eq!(active_mtu(&[entry("127.0.0.1", 700), entry("10.0.0.1", 0)]), 5);
+    }
 }

@@ -1,6 +1,6 @@
 //! The links of a queue pair: they come from the daemon, and they end.
 
-use super::{Inner, LinkEnd, Peer, Qp};
+use super::{Hanging, Inner, LinkEnd, Peer, Qp};
 use crate::attributes::State;
 use crate::constants::{qp_type, status};
 use crate::grants::Grant;
@@ -35,9 +35,6 @@ impl Qp {
             endpoint.publish_credits(credits, inner.floor);
         }
         endpoint.set_watched(false);
-        if inner.state != State::Init {
-            endpoint.open(inner.attributes.rnr_timer());
-        }
         let link = LinkEnd {
             endpoint,
             peer,
@@ -47,8 +44,13 @@ impl Qp {
             idle: 0,
             watchers: 0,
             lossy: false,
+            route: inner.attributes.route,
+            _hanging: Hanging::new(self, peer.wire),
         };
         let index = inner.place_link(link);
+        if inner.state != State::Init {
+            inner.present(self, index);
+        }
         let to = Destination { dgid: peer.dgid, sgid: peer.sgid, qpn: peer.qpn };
         inner.by_destination.entry(to).or_insert(index);
         inner.send_held(&to, index);
@@ -79,7 +81,7 @@ impl Qp {
         }
         inner.pump_all(self);
         if self.kind == qp_type::UD {
-            inner.forget_datagram_peer(peer_qpn);
+            inner.forget_links(|peer| peer.qpn == peer_qpn);
         } else if inner.state != State::Err && inner.state != State::Reset {
             inner.enter_error(self, Some(status::RETRY_EXC_ERR));
             self.event(AsyncEvent::QpFatal);
@@ -91,7 +93,24 @@ impl Qp {
         let mut guard = self.inner.lock();
         guard.pump_all(self);
         if self.kind == qp_type::UD {
-            guard.forget_datagram_peer(peer_qpn);
+            guard.forget_links(|peer| peer.qpn == peer_qpn);
+        }
+    }
+
+    /// The daemon is gone, and its engine with it: what peers on a network sent is delivered, then
+    /// they are as good as dead. Others are not concerned.
+    pub fn engine_died(&self) {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        if !inner.links.iter().any(|link| link.peer.wire) {
+            return;
+        }
+        inner.pump_all(self);
+        if self.kind == qp_type::UD {
+            inner.forget_links(|peer| peer.wire);
+        } else if inner.state != State::Err && inner.state != State::Reset {
+            inner.enter_error(self, Some(status::RETRY_EXC_ERR));
+            self.event(AsyncEvent::QpFatal);
         }
     }
 
@@ -122,29 +141,42 @@ impl Qp {
 }
 
 impl Inner {
+    /// Tells the far end of a link what this QP is like, as far as its state says so, and that it
+    /// receives from now on.
+    pub(super) fn present(&mut self, qp: &Qp, index: usize) {
+        let LinkEnd { endpoint, route, .. } = &mut self.links[index];
+        if qp.kind != qp_type::UD {
+            *route = self.attributes.route;
+        }
+        endpoint.publish_receiving(&(&self.attributes).into());
+        endpoint.publish_route(route);
+        if matches!(self.state, State::Rts | State::Sqd | State::Sqe) {
+            endpoint.publish_sending(&(&self.attributes).into());
+        }
+        endpoint.open(self.attributes.rnr_timer());
+    }
+
     /// The peer wrote what no peer writes.
     #[cold]
     pub(crate) fn broken(&mut self, qp: &Qp, index: usize) {
         if qp.kind == qp_type::UD {
-            self.links[index].endpoint.close();
-            let peer = self.links[index].peer.qpn;
-            self.forget_datagram_peer(peer);
+            let broken = self.links[index].peer;
+            self.forget_links(|peer| *peer == broken);
         } else if self.state != State::Err {
             self.enter_error(qp, Some(status::FATAL_ERR));
             qp.event(AsyncEvent::QpFatal);
         }
     }
 
-    pub(crate) fn forget_datagram_peer(&mut self, peer_qpn: u32) {
+    /// Forgets the links of a UD QP to these peers.
+    pub(crate) fn forget_links(&mut self, gone: impl Fn(&Peer) -> bool) {
         // Indices of links are handed out, so the entry stays; nobody finds it any more.
-        for link in &mut self.links {
-            if link.peer.qpn == peer_qpn {
-                link.endpoint.close();
-                link.incoming = Incoming::Deaf;
-                link.starved = None;
-            }
+        for link in self.links.iter_mut().filter(|link| gone(&link.peer)) {
+            link.endpoint.close();
+            link.incoming = Incoming::Deaf;
+            link.starved = None;
         }
-        self.by_destination.retain(|destination, _| destination.qpn != peer_qpn);
+        self.by_destination.retain(|_, index| !gone(&self.links[*index].peer));
     }
 
     pub(super) fn has_dead_link(&self) -> bool {
@@ -183,6 +215,7 @@ impl Inner {
             (entry.order.begun, entry.order.done) = (false, 0);
         }
         self.started = 0;
+        self.answers.clear();
         true
     }
 

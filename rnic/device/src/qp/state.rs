@@ -42,9 +42,8 @@ impl Qp {
             PATH_MTU path_mtu, DEST_QPN dest_qpn, RQ_PSN rq_psn, SQ_PSN sq_psn,
             MAX_QP_RD_ATOMIC max_rd_atomic, MAX_DEST_RD_ATOMIC max_dest_rd_atomic,
             MIN_RNR_TIMER min_rnr_timer, TIMEOUT timeout, RETRY_CNT retry_cnt,
-            RNR_RETRY rnr_retry,
+            RNR_RETRY rnr_retry, AV route,
         );
-        let timer = attributes.rnr_timer();
         match to {
             State::Reset => inner.reset(self),
             State::Err => {
@@ -54,7 +53,7 @@ impl Qp {
             _ => {
                 inner.set_state(self, to);
                 if to != State::Init {
-                    inner.links.iter_mut().for_each(|link| link.endpoint.open(timer));
+                    (0..inner.links.len()).for_each(|index| inner.present(self, index));
                     inner.pump_all(self);
                 }
                 if to == State::Sqd {
@@ -112,6 +111,7 @@ impl Inner {
         self.drop_links(qp);
         self.sends.clear();
         self.started = 0;
+        self.answers.clear();
         self.posted = 0;
         self.wait = None;
         self.receives.clear();
@@ -141,6 +141,7 @@ impl Inner {
             self.complete_order(qp, &entry.order, why);
         }
         self.started = 0;
+        self.answers.clear();
         self.wait = None;
         for index in 0..self.links.len() {
             let incoming = std::mem::replace(&mut self.links[index].incoming, Incoming::Deaf);

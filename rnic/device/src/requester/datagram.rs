@@ -8,8 +8,9 @@ use super::transmit::ending;
 use super::{Finish, Order, Step, Why};
 use crate::constants::status;
 use crate::limits::{ANSWER_WAIT, DATAGRAM_MAX, HELD_BYTES_MAX, HELD_MAX, HELD_OVERHEAD};
-use crate::qp::{Inner, Qp};
+use crate::qp::{Inner, LinkEnd, Qp};
 use crate::work::Destination;
+use omniverb_link::wire::Route;
 use omniverb_link::{Broken, Request};
 use omniverb_ring::UserMemory;
 use std::collections::HashMap;
@@ -27,14 +28,16 @@ struct Line {
     asked_at: u64,
     /// Of all that waits, with what a ring needs for it: it must fit when the link comes.
     bytes: usize,
+    /// The route of the latest.
+    route: Route,
     list: Vec<(Request, Box<[u8]>)>,
 }
 
 impl Held {
-    fn take(&mut self, destination: &Destination) -> Vec<(Request, Box<[u8]>)> {
-        let list = self.by_destination.remove(destination).unwrap_or_default().list;
-        self.count -= list.len();
-        list
+    fn take(&mut self, destination: &Destination) -> Line {
+        let line = self.by_destination.remove(destination).unwrap_or_default();
+        self.count -= line.list.len();
+        line
     }
 
     /// These are lost: there is no way to that destination.
@@ -72,12 +75,13 @@ impl Inner {
         let flags = ending(order, true);
         let request = Request::Datagram { flags, immediate: order.immediate, qkey };
         let Some(&index) = self.by_destination.get(&destination) else {
-            return self.hold(qp, destination, request, order.length, parts);
+            return self.hold(qp, destination, request, order, parts);
         };
         let link = &mut self.links[index];
         if link.endpoint.peer_has_closed() {
             return Step::Started(Finish::Done); // lost, as on any network
         }
+        link.take_route(order.route);
         // A peer that has not attached yet finds the datagram when it does.
         match link.endpoint.send_request(&request, order.length as usize, parts) {
             Ok(true) => {
@@ -91,7 +95,8 @@ impl Inner {
                 Step::Wait(Why::Room)
             }
             Err(Broken) => {
-                self.forget_datagram_peer(destination.qpn);
+                let broken = link.peer;
+                self.forget_links(|peer| *peer == broken);
                 Step::Started(Finish::Done)
             }
         }
@@ -104,7 +109,7 @@ impl Inner {
         qp: &Qp,
         destination: Destination,
         request: Request,
-        length: u64,
+        order: &Order,
         parts: &[UserMemory],
     ) -> Step {
         let now = qp.shared.host.now();
@@ -126,12 +131,13 @@ impl Inner {
         if self.held.count >= HELD_MAX {
             return Step::Wait(Why::Link);
         }
-        let needed = length as usize + HELD_OVERHEAD;
+        let length = order.length as usize;
+        let needed = length + HELD_OVERHEAD;
         let line = self.held.by_destination.get(&destination);
         if line.is_some_and(|line| line.bytes + needed > HELD_BYTES_MAX) {
             return Step::Wait(Why::Link);
         }
-        let mut bytes = vec![0; length as usize];
+        let mut bytes = vec![0; length];
         let mut at = 0;
         for part in parts {
             part.read(&mut bytes[at..at + part.len()]);
@@ -139,6 +145,7 @@ impl Inner {
         }
         if let Some(line) = self.held.by_destination.get_mut(&destination) {
             line.bytes += needed;
+            line.route = order.route;
             line.list.push((request, bytes.into()));
             self.held.count += 1;
         }
@@ -147,7 +154,11 @@ impl Inner {
 
     /// The link is there: sends what was held back, oldest first; what does not fit is lost.
     pub(crate) fn send_held(&mut self, destination: &Destination, index: usize) {
-        for (request, bytes) in self.held.take(destination) {
+        let Line { route, list, .. } = self.held.take(destination);
+        if !list.is_empty() {
+            self.links[index].take_route(route);
+        }
+        for (request, bytes) in list {
             let endpoint = &mut self.links[index].endpoint;
             let sent = UserMemory::lend(&bytes, |memory| {
                 endpoint.send_request(&request, bytes.len(), [&memory])
@@ -155,6 +166,18 @@ impl Inner {
             if sent != Ok(true) {
                 break;
             }
+        }
+    }
+}
+
+impl LinkEnd {
+    /// The datagrams from here on travel so. Who changes routes within one destination may find a
+    /// few datagrams on the new one that were posted for the old.
+    #[inline(always)]
+    fn take_route(&mut self, route: Route) {
+        if self.route != route {
+            self.route = route;
+            self.endpoint.publish_route(&route);
         }
     }
 }

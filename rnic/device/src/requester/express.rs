@@ -2,7 +2,8 @@
 //! for. Does what the general way would do, without the notes that waiting needs; whatever does
 //! not fit takes the general way, from the start.
 
-use crate::constants::{access, opcode, qp_type, send_flags};
+use super::transmit::last_flags;
+use crate::constants::{access, opcode, qp_type};
 use crate::gather::resolve;
 use crate::grants::Reach;
 use crate::limits::CHUNK;
@@ -10,7 +11,7 @@ use crate::qp::{Inner, Qp};
 use crate::work::{Data, SendWork};
 use omniverb_link::Request;
 use omniverb_link::endpoint::Credit;
-use omniverb_link::record::{FIRST, IMMEDIATE, LAST, SOLICITED};
+use omniverb_link::record::FIRST;
 use omniverb_ring::UserMemory;
 
 impl Inner {
@@ -58,9 +59,7 @@ impl Inner {
         if !matches!(endpoint.credit(), Credit::Promised { floor } if length <= floor) {
             return false;
         }
-        let solicited = if work.flags & send_flags::SOLICITED != 0 { SOLICITED } else { 0 };
-        let immediate = if work.opcode == opcode::SEND { 0 } else { IMMEDIATE };
-        let flags = FIRST | LAST | solicited | immediate;
+        let flags = FIRST | last_flags(work.opcode, work.flags);
         let request = Request::Send { flags, immediate: work.immediate };
         // Broken or full: the general way finds out the same, and knows what to do.
         if endpoint.send_request(&request, length as usize, [part]) != Ok(true) {

@@ -29,6 +29,7 @@ use crate::qp::{Inner, Qp};
 use crate::queue::SgeList;
 use crate::work::{Data, Destination, PostError, SendWork};
 use omniverb_link::Broken;
+use omniverb_link::wire::Route;
 use omniverb_ring::UserMemory;
 use std::sync::atomic::Ordering;
 
@@ -44,6 +45,7 @@ pub(crate) struct Order {
     pub(crate) compare_add: u64,
     pub(crate) swap: u64,
     pub(crate) destination: Option<Destination>,
+    pub(crate) route: Route,
     /// Bytes in all.
     pub(crate) length: u64,
     /// Bytes handed to the link, or for a READ received.
@@ -200,6 +202,7 @@ impl Inner {
             compare_add: work.compare_add,
             swap: work.swap,
             destination: work.destination,
+            route: work.route,
             length,
             done: 0,
             begun: false,
@@ -213,6 +216,7 @@ impl Inner {
                     return Ok(());
                 }
                 Ok(Step::Started(finish)) => {
+                    self.note_answer(finish, order.position);
                     self.sends.push_back(SendEntry {
                         order,
                         data: keep(&work.data, &order),
@@ -327,6 +331,7 @@ impl Inner {
                 Step::Started(finish) => {
                     self.sends[at].finish = finish;
                     self.started += 1;
+                    self.note_answer(finish, self.sends[at].order.position);
                     if at == 0 {
                         self.reap(qp)?;
                     }
@@ -382,13 +387,18 @@ impl Inner {
 
     /// Fencing, and the bound on outstanding READs and atomics.
     fn must_wait(&self, order: &Order) -> bool {
-        let outstanding = || {
-            let started = self.sends.iter().take(self.started);
-            started.filter(|entry| entry.finish == Finish::Response).count()
-        };
-        (order.flags & send_flags::FENCE != 0 && outstanding() > 0)
+        let outstanding = self.answers.len();
+        (order.flags & send_flags::FENCE != 0 && outstanding > 0)
             || (order.needs_answer()
-                && outstanding() >= usize::from(self.attributes.max_rd_atomic.max(1)))
+                && outstanding >= usize::from(self.attributes.max_rd_atomic.max(1)))
+    }
+
+    /// A request was started that an answer completes.
+    #[inline(always)]
+    fn note_answer(&mut self, finish: Finish, position: u64) {
+        if finish == Finish::Response {
+            self.answers.push_back(position);
+        }
     }
 
     /// Produces the completion: of signalled requests, and of every one that fails.

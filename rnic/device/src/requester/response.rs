@@ -3,9 +3,10 @@
 use super::mapped::scatter_number;
 use super::{Finish, Kept};
 use crate::attributes::State;
-use crate::constants::{access, opcode, status};
+use crate::constants::{access, opcode, qp_type, status};
 use crate::gather::{pieces, resolve};
 use crate::qp::{Inner, Qp};
+use crate::shared::AsyncEvent;
 use omniverb_link::{Broken, Nak, Response};
 use omniverb_ring::{Record, UserMemory};
 
@@ -18,24 +19,25 @@ impl Inner {
         response: &Response,
         record: &Record,
     ) -> Result<(), Broken> {
-        if let Response::Nak { code } = *response {
-            return self.refused(qp, index, code);
-        }
-        if self.state == State::Rtr {
+        if self.state == State::Rtr || qp.kind == qp_type::UD {
             return Err(Broken); // nothing was asked
         }
-        let started = self.sends.iter().take(self.started);
-        let at = started
-            .enumerate()
-            .find(|(_, entry)| entry.finish == Finish::Response)
-            .map(|(at, _)| at)
-            .ok_or(Broken)?;
+        if let Response::Nak { code } = *response {
+            return self.refused(qp, code);
+        }
+        let (Some(asked), Some(oldest)) = (self.answers.front(), self.sends.front()) else {
+            return Err(Broken);
+        };
+        let at = (asked - oldest.order.position) as usize;
         let mut entry = std::mem::take(&mut self.sends[at]);
         let placed = self.place(qp, index, &mut entry, response, record);
         self.sends[at] = entry;
         match placed? {
             Placed::More => {}
-            Placed::Complete => self.sends[at].finish = Finish::Done,
+            Placed::Complete => {
+                self.sends[at].finish = Finish::Done;
+                self.answers.pop_front();
+            }
             Placed::Protection => {
                 // Those before it are complete or will never be: the peer answers in order.
                 self.enter_error(qp, Some(status::LOC_PROT_ERR));
@@ -92,14 +94,20 @@ impl Inner {
 
     /// The peer refused our oldest request that it has not consumed.
     #[cold]
-    fn refused(&mut self, qp: &Qp, index: usize, code: Nak) -> Result<(), Broken> {
+    fn refused(&mut self, qp: &Qp, code: Nak) -> Result<(), Broken> {
         // Everything that was consumed before it succeeded.
         self.reap(qp).map_err(|(_, broken)| broken)?;
-        let _ = index;
+        if self.sends.is_empty() {
+            qp.event(AsyncEvent::QpFatal); // no completion says so
+        }
         let why = match code {
             Nak::InvalidRequest => status::REM_INV_REQ_ERR,
             Nak::RemoteAccess => status::REM_ACCESS_ERR,
             Nak::RemoteOperation => status::REM_OP_ERR,
+            Nak::RetryExceeded => status::RETRY_EXC_ERR,
+            Nak::RnrRetryExceeded => status::RNR_RETRY_EXC_ERR,
+            Nak::BadResponse => status::BAD_RESP_ERR,
+            Nak::Flushed => status::WR_FLUSH_ERR,
         };
         self.enter_error(qp, Some(why));
         Ok(())

@@ -25,12 +25,14 @@ impl Inner {
         if !link.endpoint.peer_is_open() {
             return Ok(Step::Wait(Why::Peer));
         }
+        let mappable = !link.peer.wire;
         match order.opcode {
             opcode::SEND | opcode::SEND_WITH_IMM | opcode::SEND_WITH_INV => {
                 send(link, order, parts, qp.kind == qp_type::RC)
             }
             opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => {
-                if !order.begun
+                if mappable
+                    && !order.begun
                     && let Some(step) = self.write_mapped(qp, order, parts)?
                 {
                     return Ok(step);
@@ -38,7 +40,7 @@ impl Inner {
                 self.write(qp, order, parts)
             }
             _ => {
-                if let Some(step) = self.fetch_mapped(qp, order, parts)? {
+                if mappable && let Some(step) = self.fetch_mapped(qp, order, parts)? {
                     return Ok(step);
                 }
                 self.request(order)
@@ -166,11 +168,14 @@ fn send(
 /// Flags of a record that ends its message, or does not.
 #[inline(always)]
 pub(super) fn ending(order: &Order, last: bool) -> u32 {
-    if !last {
-        return 0;
-    }
-    let solicited = if order.flags & send_flags::SOLICITED != 0 { SOLICITED } else { 0 };
-    let carries = match order.opcode {
+    if last { last_flags(order.opcode, order.flags) } else { 0 }
+}
+
+/// Flags of the record that ends the message of a request.
+#[inline(always)]
+pub(super) fn last_flags(code: u32, flags: u32) -> u32 {
+    let solicited = if flags & send_flags::SOLICITED != 0 { SOLICITED } else { 0 };
+    let carries = match code {
         opcode::SEND_WITH_IMM | opcode::RDMA_WRITE_WITH_IMM => IMMEDIATE,
         opcode::SEND_WITH_INV => INVALIDATE,
         _ => 0,

@@ -137,7 +137,8 @@ mod tests {
 
     #[test]
     fn the_ipv4_checksum_adds_up() {
-        let header = network_header(&Peer { qpn: 1, dgid: mapped(1), sgid: mapped(2) }, 5);
+        let header =
+            network_header(&Peer { qpn: 1, dgid: mapped(1), sgid: mapped(2), wire: false }, 5);
         assert_eq!(header[..20], [0; 20]);
         let sum: u32 =
             header[20..].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();

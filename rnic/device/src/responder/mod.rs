@@ -206,7 +206,7 @@ impl Inner {
             (Some(_), _) => None,
             (None, Nak::InvalidRequest) => Some(AsyncEvent::QpRequestError),
             (None, Nak::RemoteAccess) => Some(AsyncEvent::QpAccessError),
-            (None, Nak::RemoteOperation) => Some(AsyncEvent::QpFatal),
+            (None, _) => Some(AsyncEvent::QpFatal),
         };
         if let Some(taken) = receive {
             let (receive, why) = *taken;

@@ -92,6 +92,7 @@ impl Victim {
         if choice & 4 != 0 {
             options.srq = Srq::new(&pair.sides[0].shared, PD, 16, 4);
         }
+        options.wire = choice & 8 != 0;
         let all = access::LOCAL_WRITE | access::REMOTE;
         let mut untouchable = Vec::new();
         let mut register = |pd: u32, flags: u32, guarded: bool| {
@@ -284,7 +285,7 @@ impl Victim {
             0 => Response::ReadData { last: false },
             1 => Response::ReadData { last: true },
             2 => Response::AtomicResult { original: script.word() },
-            _ => Response::Nak { code: Nak::RemoteAccess },
+            _ => Response::Nak { code: Nak::decode(1 + u64::from(script.byte() % 7)).unwrap() },
         };
         let payload = vec![0xdd; script.number(RINGS.1 / 4 - 63)];
         UserMemory::lend(&payload, |payload| {
@@ -354,8 +355,9 @@ impl Victim {
     }
 
     fn leave(&mut self, script: &mut Script<'_>) {
-        match script.byte() % 6 {
+        match script.byte() % 7 {
             0 => self.qp.peer_died(self.attacker_qpn),
+            6 => self.qp.engine_died(),
             1 => self.qp.peer_closed(self.attacker_qpn),
             2 => to_state(&self.qp, State::Err),
             3 => self.qp.revoke_grants(),
@@ -363,7 +365,7 @@ impl Victim {
                 // The daemon says the attacker came back with a new link.
                 let joint = self.pair.joint(RINGS);
                 self.attacker = attacker(&self.pair, &joint);
-                link(&self.pair, &self.qp, &joint, self.attacker_qpn);
+                link(&self.pair, &self.qp, &joint, self.attacker_qpn, self.options.wire);
                 self.joint = joint;
             }
             _ => self.start_again(),
@@ -378,8 +380,8 @@ fn attacker(pair: &Pair, joint: &Joint) -> Endpoint {
     attacker
 }
 
-fn link(pair: &Pair, qp: &Arc<Qp>, joint: &Joint, attacker_qpn: u32) {
-    let peer = Peer { qpn: attacker_qpn, dgid: gid(1), sgid: gid(0) };
+fn link(pair: &Pair, qp: &Arc<Qp>, joint: &Joint, attacker_qpn: u32, wire: bool) {
+    let peer = Peer { qpn: attacker_qpn, dgid: gid(1), sgid: gid(0), wire };
     if let Some(index) = qp.attach(peer, pair.endpoint(0, joint)) {
         pair.sides[0].bell.bind(joint.slot, qp, index);
     }
@@ -391,7 +393,7 @@ fn appear(pair: &Pair, options: &Options, attacker_qpn: u32) -> (Arc<Qp>, Joint,
     to_rts(&qp, options);
     let joint = pair.joint(RINGS);
     let attacker = attacker(pair, &joint);
-    link(pair, &qp, &joint, attacker_qpn);
+    link(pair, &qp, &joint, attacker_qpn, options.wire);
     (qp, joint, attacker)
 }
 

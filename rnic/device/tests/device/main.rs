@@ -1,6 +1,7 @@
 //! Two devices in one process, joined by links in private memory: everything a queue pair does,
 //! without daemon, clock or threads. [`pair`] is the bench; the rest are the tests.
 
+mod far;
 mod memory;
 mod pair;
 mod work;
@@ -19,3 +20,6 @@ mod removal;
 mod retries;
 mod shared_receive;
 mod unreliable;
+mod wire;
+mod wire_arrivals;
+mod wire_datagrams;

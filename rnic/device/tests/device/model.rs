@@ -16,6 +16,20 @@ const AREA: usize = 48 << 10;
 const SLOT: usize = 40 << 10;
 const SLOTS: usize = 12;
 
+/// Kinds of QPs: with an SRQ; by wire.
+const KINDS: [(u32, bool, bool); 10] = [
+    (qp_type::RC, false, false),
+    (qp_type::RC, true, false),
+    (qp_type::RC, true, false),
+    (qp_type::RC, false, false),
+    (qp_type::UC, false, false),
+    (qp_type::UD, false, false),
+    (qp_type::RC, false, true),
+    (qp_type::RC, true, true),
+    (qp_type::UC, false, true),
+    (qp_type::UD, false, true),
+];
+
 struct Random(u64);
 
 impl Random {
@@ -145,13 +159,12 @@ impl Bench {
             completed: 0,
         };
         let shared = [0, 1].map(|side| bench.pool(side, None, Some(srqs[side].clone())));
-        for (number, kind) in
-            [qp_type::RC, qp_type::RC, qp_type::RC, qp_type::RC, qp_type::UC, qp_type::UD]
-                .into_iter()
-                .enumerate()
-        {
-            let with_srq = number == 1 || number == 2;
-            let rings = [(256 << 10, 64 << 10), (128 << 10, 16 << 10)][number % 2];
+        for (number, (kind, with_srq, wire)) in KINDS.into_iter().enumerate() {
+            let rings = match number % 2 {
+                _ if wire && kind == qp_type::UD => (64 << 10, 4 << 10),
+                0 => (256 << 10, 64 << 10),
+                _ => (128 << 10, 16 << 10),
+            };
             let options = [0, 1].map(|side| {
                 Options::new(kind).with(|o| {
                     o.ring_bytes = rings;
@@ -162,14 +175,17 @@ impl Bench {
                     o.srq = with_srq.then(|| srqs[side].clone());
                 })
             });
-            let qps = if kind == qp_type::UD {
+            let qps = if kind == qp_type::UD || wire {
                 let qps =
                     [bench.pair.sides[0].qp(&options[0]), bench.pair.sides[1].qp(&options[1])];
                 for (qp, options) in qps.iter().zip(&options) {
                     crate::pair::to_init(qp, options);
                     crate::pair::to_rts(qp, options);
                 }
-                bench.pair.join(&qps, rings);
+                match wire {
+                    true => bench.pair.join_by_wire(&qps, rings),
+                    false => drop(bench.pair.join(&qps, rings)),
+                }
                 qps
             } else {
                 bench.pair.connected_with([&options[0], &options[1]])
@@ -372,7 +388,12 @@ impl Bench {
     fn step(&mut self) {
         let flow = self.random.below(self.flows.len());
         let side = self.random.below(2);
-        match self.random.below(16) {
+        match self.random.below(17) {
+            16 => {
+                for _ in 0..self.random.below(40) {
+                    self.pair.relay();
+                }
+            }
             0..=5 => self.post(flow),
             6 | 7 => {
                 let pool = self.random.below(self.receives.len());

@@ -1,5 +1,6 @@
 //! The bench: two devices, a clock that stands still, and links between them.
 
+use crate::far::Relay;
 use crate::memory::Buffer;
 use crate::work::Work;
 use omniverb_device::attributes::State;
@@ -7,7 +8,7 @@ use omniverb_device::poller::Bell;
 use omniverb_device::progress::Turn;
 use omniverb_device::work::Destination;
 use omniverb_device::{
-    AsyncEvent, CompletionEvents, Cq, Host, Peer, PostError, Qp, QpAttributes, QpInit, QpMask,
+    AsyncEvent, CompletionEvents, Cq, Host, Peer, PostError, Qp, QpAttributes, QpMask, QpSpec,
     Region, Sge, Shared, Srq, Wc, access, qp_type,
 };
 use omniverb_link::{Doorbell, Endpoint, EndpointParts, layout};
@@ -104,6 +105,8 @@ pub struct Options {
     pub signal_all: bool,
     pub attributes: QpAttributes,
     pub ring_bytes: (usize, usize),
+    /// Whether its links are wire links.
+    pub wire: bool,
 }
 
 impl Options {
@@ -130,6 +133,7 @@ impl Options {
                 ..QpAttributes::default()
             },
             ring_bytes: (layout::REQUEST_BYTES, layout::RESPONSE_BYTES),
+            wire: false,
         }
     }
 
@@ -181,9 +185,8 @@ impl Side {
 
     pub fn qp(&self, options: &Options) -> Arc<Qp> {
         let recv_cq = options.recv_cq.clone().unwrap_or_else(|| self.cq());
-        let init = QpInit {
+        let spec = QpSpec {
             kind: options.kind,
-            number: self.number(),
             pd: PD,
             send_cq: options.send_cq.clone().unwrap_or_else(|| recv_cq.clone()),
             recv_cq,
@@ -194,9 +197,8 @@ impl Side {
             recv_sge_max: 32,
             inline_max: 1024,
             signal_all: options.signal_all,
-            statistics: Window::private(64),
         };
-        Qp::new(&self.shared, init).unwrap()
+        Qp::new(&self.shared, spec, self.number(), Window::private(64)).unwrap()
     }
 
     /// Events so far, without their cookies.
@@ -213,6 +215,10 @@ impl Side {
 pub struct Pair {
     pub clock: Arc<AtomicU64>,
     pub sides: [Side; 2],
+    /// What QPs with wire links ring.
+    pub engine: Arc<Ringer>,
+    /// Engines: they take their turns with the progress threads.
+    pub relays: Mutex<Vec<Relay>>,
     slots: AtomicU32,
 }
 
@@ -221,7 +227,9 @@ impl Pair {
         let clock = Arc::new(AtomicU64::new(1_000_000_000));
         let next = Arc::new(AtomicU32::new(100));
         let sides = [Side::new(&clock, &next), Side::new(&clock, &next)];
-        Pair { clock, sides, slots: AtomicU32::new(0) }
+        let page = BellPage::new(Window::private(PAGE_BYTES));
+        let engine = Arc::new(Ringer { page, kicks: AtomicUsize::new(0) });
+        Pair { clock, sides, engine, relays: Mutex::default(), slots: AtomicU32::new(0) }
     }
 
     /// Two connected QPs in RTS.
@@ -276,7 +284,7 @@ impl Pair {
     /// Hands one end to one QP.
     pub fn attach(&self, side: usize, qps: &[Arc<Qp>; 2], joint: &Joint) -> Option<usize> {
         let (own, other) = (&qps[side], &qps[1 - side]);
-        let peer = Peer { qpn: other.number, dgid: gid(1 - side), sgid: gid(side) };
+        let peer = Peer { qpn: other.number, dgid: gid(1 - side), sgid: gid(side), wire: false };
         let index = own.attach(peer, self.endpoint(side, joint))?;
         self.sides[side].bell.bind(joint.slot, own, index);
         Some(index)
@@ -287,11 +295,24 @@ impl Pair {
         let mut quiet = 0;
         loop {
             let turns = [0, 1].map(|side| self.sides[side].shared.progress());
-            quiet = if turns.iter().any(|turn| turn.busy) { 0 } else { quiet + 1 };
+            let relayed = self.relay();
+            quiet = if relayed || turns.iter().any(|turn| turn.busy) { 0 } else { quiet + 1 };
             if quiet == 3 {
                 return turns;
             }
         }
+    }
+
+    /// Engines do something. False: they had nothing to do.
+    pub fn relay(&self) -> bool {
+        let mut relays = self.relays.lock().unwrap();
+        relays.iter_mut().fold(false, |moved, relay| relay.turn() | moved)
+    }
+
+    /// Joins two QPs by a relay.
+    pub fn join_by_wire(&self, qps: &[Arc<Qp>; 2], rings: (usize, usize)) {
+        let relay = Relay::join(self, qps, rings);
+        self.relays.lock().unwrap().push(relay);
     }
 
     /// Time passes.

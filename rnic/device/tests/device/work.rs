@@ -2,7 +2,7 @@
 
 use crate::memory::Buffer;
 use omniverb_device::work::Destination;
-use omniverb_device::{Data, Region, SendWork, Sge, opcode, send_flags};
+use omniverb_device::{Data, Region, Route, SendWork, Sge, opcode, send_flags};
 use omniverb_ring::UserMemory;
 
 /// A send work request that owns its lists.
@@ -17,6 +17,7 @@ pub struct Work {
     pub compare_add: u64,
     pub swap: u64,
     pub destination: Option<Destination>,
+    pub route: Route,
     pub sges: Vec<Sge>,
     pub inline: Option<Vec<UserMemory>>,
 }
@@ -103,6 +104,7 @@ impl Work {
             compare_add: self.compare_add,
             swap: self.swap,
             destination: self.destination,
+            route: self.route,
             data: match &self.inline {
                 Some(parts) => Data::Inline(parts),
                 None => Data::Gather(&self.sges),

@@ -1,0 +1,55 @@
+//! What a queue pair is made of, what it got, and whom it is linked with.
+
+use crate::cq::Cq;
+use crate::srq::Srq;
+use std::sync::Arc;
+
+/// What a QP is to be like; limits have been checked.
+pub struct QpSpec {
+    /// `IBV_QPT_*`.
+    pub kind: u32,
+    /// Protection domain.
+    pub pd: u32,
+    /// Where sends complete.
+    pub send_cq: Arc<Cq>,
+    /// Where receives complete.
+    pub recv_cq: Arc<Cq>,
+    /// Receives come from here, if given.
+    pub srq: Option<Arc<Srq>>,
+    /// Send work requests at most.
+    pub send_max: u32,
+    /// Receive work requests at most.
+    pub recv_max: u32,
+    /// Entries per send.
+    pub send_sge_max: u32,
+    /// Entries per receive.
+    pub recv_sge_max: u32,
+    /// Inline bytes at most.
+    pub inline_max: u32,
+    /// Every send is signalled.
+    pub signal_all: bool,
+}
+
+/// Granted capacities.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // as in struct ibv_qp_cap
+pub struct Caps {
+    pub send_max: u32,
+    pub recv_max: u32,
+    pub send_sge_max: u32,
+    pub recv_sge_max: u32,
+    pub inline_max: u32,
+}
+
+/// Who is at the far end of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Peer {
+    /// Its QP.
+    pub qpn: u32,
+    /// Its GID.
+    pub dgid: [u8; 16],
+    /// Ours.
+    pub sgid: [u8; 16],
+    /// It is on a network: at the far end of the link is an engine that speaks for it.
+    pub wire: bool,
+}

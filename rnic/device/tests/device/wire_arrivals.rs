@@ -1,0 +1,176 @@
+//! Wire links: what arrives from the network, and what the end of the daemon means.
+
+use crate::far::{self, WHOLE};
+use crate::memory::{Buffer, pattern};
+use crate::pair::{Options, PD, Pair, outcomes, poll, post, receive, to_init, to_rts, to_state};
+use crate::wire::{PEER, RINGS, deliver, drain, options, ready};
+use crate::work::{Work, part, remote, whole};
+use omniverb_device::attributes::State;
+use omniverb_device::{AsyncEvent, Srq, Wc, qp_type, status, wc_flags, wc_opcode};
+use omniverb_link::endpoint::Credit;
+use omniverb_link::record::{IMMEDIATE, INVALIDATE, LAST, SOLICITED};
+use omniverb_link::{Nak, Request, Response};
+
+#[test]
+fn messages_arrive_in_packets() {
+    let pair = Pair::new();
+    let (qp, mut far) = ready(&pair, &options(qp_type::RC));
+    let there = Buffer::new(30_000);
+    let target = pair.sides[0].register(&there);
+    assert_eq!(far.credit(), Credit::None);
+    receive(&qp, 1, &[part(&target, 0, 10), part(&target, 10, 9990)]);
+    receive(&qp, 2, &[part(&target, 10_000, 10_000)]);
+    receive(&qp, 3, &[part(&target, 0, 10_000)]);
+    assert_eq!(far.credit(), Credit::Promised { floor: 10_000 });
+    let message = pattern(10_000, 5);
+    let key = pair.sides[0].register(&Buffer::new(8)).rkey;
+    deliver(&mut far, &Request::Send { flags: WHOLE | SOLICITED, immediate: 0 }, &message);
+    far.use_credit();
+    deliver(&mut far, &Request::Send { flags: WHOLE | INVALIDATE, immediate: key }, &message[..9]);
+    far.use_credit();
+    let write = Request::WriteFirst {
+        flags: LAST | IMMEDIATE,
+        address: remote(&target, 20_000).0,
+        rkey: target.rkey,
+        immediate: 77,
+        total: 10_000,
+    };
+    deliver(&mut far, &write, &message);
+    far.use_credit();
+    assert_eq!(far.credit(), Credit::None);
+    let position = far.request_position();
+    assert_eq!(far.request_consumed(position), Ok(false));
+    let wc = |wr_id, opcode, byte_len, immediate, flags| Wc {
+        wr_id,
+        opcode,
+        byte_len,
+        immediate,
+        flags,
+        qp_num: qp.number,
+        src_qp: PEER,
+        ..Wc::default()
+    };
+    let expected = [
+        wc(1, wc_opcode::RECV, 10_000, 0, 0),
+        wc(2, wc_opcode::RECV, 9, key, wc_flags::WITH_INV),
+        wc(3, wc_opcode::RECV_RDMA_WITH_IMM, 10_000, 77, wc_flags::WITH_IMM),
+    ];
+    assert_eq!(poll(&qp.recv_cq), expected);
+    assert_eq!(far.request_consumed(position), Ok(true));
+    assert!(there.read(0, 10_000) == message && there.read(10_000, 9) == message[..9]);
+    assert!(there.read(20_000, 10_000) == message);
+    assert_eq!(*pair.sides[0].world.invalidated.lock().unwrap(), [key]);
+}
+
+/// READs are answered as fast as the far end takes the answers, in pieces of the small ring.
+#[test]
+fn reads_and_atomics_from_the_network_are_answered() {
+    let pair = Pair::new();
+    let (qp, mut far) = ready(&pair, &options(qp_type::RC));
+    let there = Buffer::pattern(300_000, 3);
+    let target = pair.sides[0].register(&there);
+    let (address, rkey) = remote(&target, 0);
+    let read = Request::Read { address, rkey, length: 300_000 };
+    assert!(far::request(&mut far, &read, &[]));
+    let add = Request::FetchAdd { address: address + 8, rkey, add: 2 };
+    assert!(far::request(&mut far, &add, &[]));
+    let before = there.number(8);
+    let (mut bytes, mut original) = (Vec::new(), None);
+    for _ in 0..1000 {
+        poll(&qp.recv_cq);
+        let Some((response, record)) = far.next_response().unwrap() else {
+            pair.settle();
+            continue;
+        };
+        match response {
+            Response::ReadData { .. } => {
+                assert_eq!(original, None, "answers in order");
+                bytes.extend(far::response_bytes(&far, &record));
+            }
+            Response::AtomicResult { original: it } => original = Some(it),
+            Response::Nak { code } => panic!("{code:?}"),
+        }
+        far.pass_response(&record);
+    }
+    assert_eq!((bytes.len(), original), (300_000, Some(before)));
+    assert!(bytes[16..] == there.all()[16..]);
+    assert_eq!(there.number(8), before.wrapping_add(2));
+    // What is not allowed is refused.
+    let wrong = Request::Read { address: address + 1, rkey, length: 300_000 };
+    assert!(far::request(&mut far, &wrong, &[]));
+    pair.settle();
+    let (response, _) = far.next_response().unwrap().unwrap();
+    assert_eq!(response, Response::Nak { code: Nak::RemoteAccess });
+}
+
+/// Receives that are shared cannot be promised: the receiver says where it lacks one.
+#[test]
+fn a_shared_queue_that_is_empty_says_so() {
+    let pair = Pair::new();
+    let srq = Srq::new(&pair.sides[0].shared, PD, 8, 4).unwrap();
+    let options = options(qp_type::RC).with(|o| o.srq = Some(srq.clone()));
+    let (qp, mut far) = ready(&pair, &options);
+    assert_eq!(far.credit(), Credit::Unpromised);
+    let there = Buffer::new(3000);
+    let target = pair.sides[0].register(&there);
+    let message = pattern(3000, 1);
+    deliver(&mut far, &Request::Send { flags: WHOLE, immediate: 0 }, &message);
+    assert_eq!(far.peer_lacks_receive(), Ok(false));
+    pair.settle();
+    assert_eq!(far.peer_lacks_receive(), Ok(true));
+    srq.post(5, &[whole(&target)]).unwrap();
+    assert_eq!(outcomes(&qp.recv_cq), [(5, status::SUCCESS)]);
+    assert_eq!(far.peer_lacks_receive(), Ok(false));
+    assert!(there.all() == message);
+}
+
+/// The far end delivers although nothing was posted: the message waits, and it is told.
+#[test]
+fn a_missing_receive_is_reported() {
+    let pair = Pair::new();
+    let (qp, mut far) = ready(&pair, &options(qp_type::RC));
+    deliver(&mut far, &Request::Send { flags: WHOLE, immediate: 0 }, &[]);
+    pair.settle();
+    assert_eq!(far.peer_lacks_receive(), Ok(true));
+    receive(&qp, 1, &[]);
+    assert_eq!(outcomes(&qp.recv_cq), [(1, status::SUCCESS)]);
+    assert_eq!(far.peer_lacks_receive(), Ok(false));
+}
+
+/// The daemon dies, and its engine with it.
+#[test]
+fn wire_links_end_with_the_daemon() {
+    let pair = Pair::new();
+    let (qp, mut far) = ready(&pair, &options(qp_type::RC));
+    let direct = pair.connected(&Options::new(qp_type::RC));
+    receive(&qp, 9, &[]);
+    receive(&qp, 10, &[]);
+    // Its last words are heard.
+    deliver(&mut far, &Request::Send { flags: WHOLE, immediate: 0 }, &[]);
+    post(&qp, &Work::send(1));
+    post(&qp, &Work::send(2));
+    [&qp, &direct[0]].iter().for_each(|qp| qp.engine_died());
+    let expected = [
+        (9, status::SUCCESS),
+        (1, status::RETRY_EXC_ERR),
+        (2, status::WR_FLUSH_ERR),
+        (10, status::WR_FLUSH_ERR),
+    ];
+    assert_eq!(outcomes(&qp.send_cq), expected);
+    assert_eq!(pair.sides[0].events(), [AsyncEvent::QpFatal]);
+    assert_eq!((qp.state(), direct[0].state()), (State::Err, State::Rts));
+    qp.engine_died();
+    assert!(pair.sides[0].events().is_empty());
+    receive(&direct[1], 1, &[]);
+    post(&direct[0], &Work::send(1));
+    assert_eq!(outcomes(&direct[1].recv_cq), [(1, status::SUCCESS)]);
+    // A queue pair that was reset starts anew.
+    to_state(&qp, State::Reset);
+    let options = options(qp_type::RC);
+    to_init(&qp, &options);
+    to_rts(&qp, &options);
+    let mut far = far::open(&pair, 0, &qp, PEER, RINGS);
+    post(&qp, &Work::send(1));
+    assert_eq!(drain(&mut far).len(), 1);
+    assert_eq!(outcomes(&qp.send_cq), [(1, status::SUCCESS)]);
+}
