@@ -54,6 +54,15 @@ impl Unreliable {
         })
     }
 
+    /// The QP goes from RTR to RTS: only now is the first PSN to send known. Nothing may have been
+    /// submitted.
+    pub fn ready_to_send(&mut self, sq_psn: u32) {
+        self.config.sq_psn = sq_psn;
+        if self.requests.is_empty() {
+            self.next = psn::start(sq_psn);
+        }
+    }
+
     /// Queues a SEND or WRITE, or a piece of one.
     pub fn submit(&mut self, request: Request) -> Result<(), SubmitError> {
         if self.closed {

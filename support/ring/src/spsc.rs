@@ -169,6 +169,13 @@ pub struct Record {
     bytes: usize,
 }
 
+/// What a look at a position of the ring found.
+enum Found {
+    Nothing,
+    Pad(usize),
+    Record(Record),
+}
+
 /// The receiving end. There is one per ring.
 pub struct Consumer<M> {
     ring: M,
@@ -197,31 +204,69 @@ impl<M: WordMemory> Consumer<M> {
     #[inline(always)]
     pub fn head(&mut self) -> Result<Option<Record>, Broken> {
         loop {
-            let at = self.position as usize & (self.capacity - 1);
-            // SYNC: published
-            let header = self.ring.load(at, Ordering::Acquire);
-            if header == 0 {
-                return Ok(None);
+            match self.read(self.position)? {
+                Found::Nothing => return Ok(None),
+                Found::Pad(bytes) => self.position += bytes as u64,
+                Found::Record(record) => return Ok(Some(record)),
             }
-            let length = (header & 0xffff_ffff) as usize;
-            if header & VALID == 0 {
-                return Err(Broken);
-            }
-            if header & PAD != 0 {
-                if at == 0 || at + length != self.capacity {
-                    return Err(Broken);
-                }
-                self.position += length as u64;
-                continue;
-            }
-            let extra = (header >> EXTRA_SHIFT) as usize & EXTRA_MAX;
-            let bytes = record_bytes(extra, length);
-            if bytes > self.capacity - at || bytes + 8 > self.capacity {
-                return Err(Broken);
-            }
-            let tag = (header >> TAG_SHIFT) as u32 & (TAG_END - 1);
-            return Ok(Some(Record { tag, extra, length, at, bytes }));
         }
+    }
+
+    /// The record at `position`, which is the end of a record not passed yet (or the head), and
+    /// the position right behind it; `None` if there is none yet. Everything stays in the ring
+    /// until [`Self::pass_until`].
+    pub fn look_ahead(&self, position: u64) -> Result<Option<(Record, u64)>, Broken> {
+        let mut position = position;
+        loop {
+            let (record, bytes) = match self.read(position)? {
+                Found::Nothing => return Ok(None),
+                Found::Pad(bytes) => (None, bytes),
+                Found::Record(record) => (Some(record), record.bytes),
+            };
+            position += bytes as u64;
+            // Not passed is never more than the ring holds: such a producer has overwritten what
+            // was still ours.
+            if position - self.position > self.capacity as u64 {
+                return Err(Broken);
+            }
+            if let Some(record) = record {
+                return Ok(Some((record, position)));
+            }
+        }
+    }
+
+    /// Done with everything before `position`, which [`Self::look_ahead`] gave.
+    pub fn pass_until(&mut self, position: u64) {
+        debug_assert!(position >= self.position);
+        self.position = position;
+    }
+
+    /// What is at `position`.
+    #[inline(always)]
+    fn read(&self, position: u64) -> Result<Found, Broken> {
+        let at = position as usize & (self.capacity - 1);
+        // SYNC: published
+        let header = self.ring.load(at, Ordering::Acquire);
+        if header == 0 {
+            return Ok(Found::Nothing);
+        }
+        let length = (header & 0xffff_ffff) as usize;
+        if header & VALID == 0 {
+            return Err(Broken);
+        }
+        if header & PAD != 0 {
+            if at == 0 || at + length != self.capacity {
+                return Err(Broken);
+            }
+            return Ok(Found::Pad(length));
+        }
+        let extra = (header >> EXTRA_SHIFT) as usize & EXTRA_MAX;
+        let bytes = record_bytes(extra, length);
+        if bytes > self.capacity - at || bytes + 8 > self.capacity {
+            return Err(Broken);
+        }
+        let tag = (header >> TAG_SHIFT) as u32 & (TAG_END - 1);
+        Ok(Found::Record(Record { tag, extra, length, at, bytes }))
     }
 
     /// Extra word `index` of the record at the head. Read it once: the producer may change it.

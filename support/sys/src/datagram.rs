@@ -9,23 +9,74 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Bytes of datagrams that may wait to be read.
-const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
+/// Bytes of datagrams that may wait to be read, if we may have so much; the kernel counts its own
+/// overhead as well.
+const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
+/// Bytes of datagrams that may wait to be sent, if we may have so much.
+const SEND_BUFFER_BYTES: usize = 4 << 20;
+/// Source ports of RoCE v2 (annex A17.3.1 of the InfiniBand specification): entropy for routers.
+const SOURCE_PORTS: std::ops::RangeInclusive<u16> = 0xc000..=0xffff;
+/// Ports tried before giving up: others use that range too.
+const SOURCE_TRIES: u32 = 64;
 
-/// One port, on every address of the namespace.
+/// One port, on every address of the namespace, and sockets to send from.
 #[derive(Debug)]
 pub struct Port {
     number: u16,
     four: OwnedFd,
     /// `None` where the kernel has no IPv6.
     six: Option<OwnedFd>,
+    senders: Vec<Sender>,
+}
+
+/// A socket that is only sent from.
+#[derive(Debug)]
+pub struct Sender {
+    /// The socket.
+    pub socket: OwnedFd,
+    /// Its port.
+    pub number: u16,
+    /// It is for IPv6.
+    pub six: bool,
 }
 
 fn socket(family: AddressFamily) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(family, SocketType::DGRAM, flags, None)?;
-    sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES)?;
+    Ok(socket_with(family, SocketType::DGRAM, flags, None)?)
+}
+
+/// A socket that many datagrams can wait in; with privilege beyond the system's usual limit.
+fn receiver(family: AddressFamily) -> io::Result<OwnedFd> {
+    let socket = socket(family)?;
+    if sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER_BYTES).is_err() {
+        sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES)?;
+    }
     Ok(socket)
+}
+
+/// A socket bound to some free source port.
+fn sender(six: bool) -> io::Result<Sender> {
+    let socket = socket(if six { AddressFamily::INET6 } else { AddressFamily::INET })?;
+    // Nobody reads it: what is sent to it shall take no memory.
+    sockopt::set_socket_recv_buffer_size(&socket, 1)?;
+    sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES)?;
+    if six {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    let range = u64::from(SOURCE_PORTS.end() - SOURCE_PORTS.start()) + 1;
+    for _ in 0..SOURCE_TRIES {
+        let number = SOURCE_PORTS.start() + (crate::random::number() % range) as u16;
+        let bound = match six {
+            true => bind(&socket, &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, number, 0, 0)),
+            false => bind(&socket, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, number)),
+        };
+        match bound {
+            Ok(()) => return Ok(Sender { socket, number, six }),
+            Err(Errno::ADDRINUSE) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Err(Errno::ADDRINUSE.into())
 }
 
 impl Port {
@@ -34,9 +85,9 @@ impl Port {
     /// # Errors
     /// `EADDRINUSE` if somebody else in the namespace has it.
     pub fn open(number: u16) -> io::Result<Port> {
-        let four = socket(AddressFamily::INET)?;
+        let four = receiver(AddressFamily::INET)?;
         bind(&four, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, number))?;
-        let six = match socket(AddressFamily::INET6) {
+        let six = match receiver(AddressFamily::INET6) {
             Ok(six) => {
                 sockopt::set_ipv6_v6only(&six, true)?;
                 match bind(&six, &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, number, 0, 0)) {
@@ -47,7 +98,16 @@ impl Port {
             }
             Err(_) => None,
         };
-        Ok(Port { number, four, six })
+        let mut senders = vec![sender(false)?];
+        if six.is_some() {
+            senders.push(sender(true)?);
+        }
+        Ok(Port { number, four, six, senders })
+    }
+
+    /// The sockets to send from.
+    pub fn senders(&self) -> &[Sender] {
+        &self.senders
     }
 
     /// The sockets, for watching.

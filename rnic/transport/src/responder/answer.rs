@@ -1,8 +1,8 @@
 //! Making response packets, in the order of their PSNs (9.7.5.1): first what was asked for again,
 //! then acknowledgements of what is done, then what is oldest among the rest.
 
-use super::{ACK_EVERY, Negative, Pended, Reading, Replay, Responder, State};
-use crate::upper::{Fetched, Refusal};
+use super::{ACK_EVERY, Negative, Pended, Pending, Reading, Replay, Responder, State};
+use crate::upper::{Fetched, Refusal, Ticket};
 use crate::{Config, Upper, segment};
 use omniverb_wire::{
     Aeth, AtomicAckEth, Bth, Builder, CREDITS_INVALID, NakCode, Opcode, Operation as Code, Place,
@@ -37,6 +37,10 @@ impl Responder {
                     return Some(length);
                 }
                 Replay::Read(reading) => {
+                    // The layer above hands out what it reads in the order it was asked for.
+                    if is_older(self.pending.front(), reading.ticket) {
+                        break;
+                    }
                     if self.starved {
                         return None;
                     }
@@ -232,6 +236,11 @@ impl Responder {
         reading.next += 1;
         Answered::Packet(builder.finish())
     }
+}
+
+/// Whether the oldest request that is not answered is a READ, and was handed over before `ticket`.
+fn is_older(oldest: Option<&Pending>, ticket: Ticket) -> bool {
+    matches!(oldest.map(|pending| &pending.kind), Some(Pended::Read(r)) if r.ticket < ticket)
 }
 
 fn code(refusal: Refusal) -> NakCode {

@@ -1,0 +1,78 @@
+//! A bell shared with one client process: who of its links has news, and the way to wake it.
+
+use crate::command::BellFiles;
+use omniverb_link::Doorbell;
+use omniverb_ring::{BellPage, Window};
+use omniverb_sys::mapping::Access;
+use omniverb_sys::{WakeEnd, window};
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+const PAGE_BYTES: usize = omniverb_ring::bell::PAGE_BYTES;
+
+/// Wakes the application.
+struct Ringer {
+    page: BellPage<Window>,
+    wake: WakeEnd,
+}
+
+impl Doorbell for Ringer {
+    fn page(&self) -> &BellPage<Window> {
+        &self.page
+    }
+
+    fn kick(&self) {
+        self.wake.signal();
+    }
+}
+
+/// Our end of a bell.
+pub(crate) struct Bell {
+    pub(crate) page: BellPage<Window>,
+    ringer: Arc<Ringer>,
+    /// Where we are woken.
+    pub(crate) wait: WakeEnd,
+    /// Link by bit.
+    links: HashMap<u32, usize>,
+}
+
+impl Bell {
+    pub(crate) fn new(files: &BellFiles) -> io::Result<Bell> {
+        let memory = window::map(files.memory.as_fd(), 2 * PAGE_BYTES, Access::ReadWrite)?;
+        let page = |side: usize| {
+            let part = memory.part(side * PAGE_BYTES, PAGE_BYTES);
+            part.map(BellPage::new).ok_or_else(|| io::Error::other("a bell that is too small"))
+        };
+        let wake = WakeEnd::from(files.wake.as_fd().try_clone_to_owned()?);
+        let wait = WakeEnd::from(files.wait.as_fd().try_clone_to_owned()?);
+        let ringer = Arc::new(Ringer { page: page(0)?, wake });
+        Ok(Bell { page: page(1)?, ringer, wait, links: HashMap::new() })
+    }
+
+    pub(crate) fn doorbell(&self) -> Arc<dyn Doorbell> {
+        self.ringer.clone()
+    }
+
+    /// Bit `slot` stands for link `index`.
+    pub(crate) fn bind(&mut self, slot: u32, index: usize) {
+        self.links.insert(slot, index);
+    }
+
+    /// The link at this bit is gone.
+    pub(crate) fn unbind(&mut self, slot: u32, index: usize) {
+        if self.links.get(&slot) == Some(&index) {
+            self.links.remove(&slot);
+        }
+    }
+
+    /// Takes the links that have news.
+    pub(crate) fn ready(&self, mut each: impl FnMut(usize)) {
+        self.page.take_ready(|slot| {
+            if let Some(index) = self.links.get(&slot) {
+                each(*index);
+            }
+        });
+    }
+}

@@ -1,0 +1,67 @@
+//! A capture file of one vNIC's packets. A file that cannot be written any more ends the capture,
+//! never the traffic.
+
+use omniverb_wire::Flow;
+use omniverb_wire::Identification;
+use omniverb_wire::pcap::{Capture, Envelope};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// An open file, or none.
+#[derive(Default)]
+pub(crate) struct Tap(Option<Capture<BufWriter<Flushed>>>);
+
+/// A file that reaches its reader soon: what is captured is often watched.
+struct Flushed(File);
+
+impl Write for Flushed {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl Tap {
+    /// Starts, or stops.
+    pub(crate) fn set(&mut self, file: Option<File>) {
+        self.finish();
+        self.0 = file.and_then(|file| Capture::new(BufWriter::new(Flushed(file))).ok());
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Writes one packet, ICRC included.
+    pub(crate) fn add(
+        &mut self,
+        flow: &Flow,
+        identification: Identification,
+        traffic_class: u8,
+        datagram: &[u8],
+    ) {
+        let Some(capture) = &mut self.0 else { return };
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let time = u64::try_from(since.as_nanos()).unwrap_or_default();
+        let envelope = Envelope { flow: *flow, identification, traffic_class, hop_limit: 64 };
+        if capture.add(time, &envelope, datagram).is_err() {
+            self.0 = None;
+        }
+    }
+
+    fn finish(&mut self) {
+        if let Some(capture) = self.0.take() {
+            let _ = capture.finish();
+        }
+    }
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}

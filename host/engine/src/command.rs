@@ -1,0 +1,182 @@
+//! What the control plane tells the engine, and what the engine tells it.
+
+use crate::Limit;
+use omniverb_sys::datagram::Port;
+use omniverb_transport::Status;
+use std::fs::File;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// A vNIC, by a number of the control plane's choice that is not used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VnicId(pub u64);
+
+/// Transport service of a QP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Service {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+}
+
+/// The far end's half of a new bell.
+#[derive(Debug)]
+pub struct BellFiles {
+    /// The bell's two pages; ours is the second.
+    pub memory: Arc<OwnedFd>,
+    /// The socket that we are woken by.
+    pub wait: Arc<OwnedFd>,
+    /// The socket that wakes the application.
+    pub wake: Arc<OwnedFd>,
+}
+
+/// A link whose far end (side 1) is the engine.
+#[derive(Debug)]
+pub struct Attach {
+    /// Whose.
+    pub vnic: VnicId,
+    /// The application's QP.
+    pub qpn: u32,
+    /// The QP at the other side of the network.
+    pub peer_qpn: u32,
+    /// Of both.
+    pub service: Service,
+    /// Our address.
+    pub local: IpAddr,
+    /// The peer's.
+    pub remote: IpAddr,
+    /// Interface of a link-local peer, otherwise zero.
+    pub interface: u32,
+    /// The link's memory.
+    pub link: Arc<OwnedFd>,
+    /// Bytes of a request ring.
+    pub request_bytes: usize,
+    /// Bytes of a response ring.
+    pub response_bytes: usize,
+    /// The bell the link belongs to.
+    pub bell: u64,
+    /// What the bell is made of, if it is new.
+    pub bell_files: Option<BellFiles>,
+    /// Our bit in our page of the bell.
+    pub local_slot: u32,
+    /// The application's bit in its page.
+    pub peer_slot: u32,
+    /// The peer is a QP of this engine: packets are handed over without the network.
+    pub within: bool,
+    /// What the other Omniverb can do; zero for plain RoCE v2.
+    pub features: u32,
+}
+
+/// Something to do. Commands take effect in the order they are sent.
+#[derive(Debug)]
+pub enum Command {
+    /// Serve a vNIC with these sockets.
+    OpenVnic {
+        /// Which.
+        vnic: VnicId,
+        /// Opened in its network namespace.
+        port: Arc<Port>,
+    },
+    /// The vNIC is gone; its links go with it.
+    CloseVnic {
+        /// Which.
+        vnic: VnicId,
+    },
+    /// Limits what the vNIC sends, or no longer does.
+    SetLimit {
+        /// Which.
+        vnic: VnicId,
+        /// How much.
+        limit: Option<Limit>,
+    },
+    /// Serve a link.
+    Attach(Box<Attach>),
+    /// The link is closed.
+    Detach {
+        /// The application's QP.
+        qpn: u32,
+        /// The QP it was linked with.
+        peer_qpn: u32,
+    },
+    /// Write all packets of a vNIC into a file from now on, or no longer.
+    Capture {
+        /// Which.
+        vnic: VnicId,
+        /// Where to.
+        file: Option<File>,
+    },
+}
+
+/// Something that happened.
+#[derive(Debug)]
+pub enum Event {
+    /// A datagram that is no RoCE packet and looks like a handshake.
+    Handshake {
+        /// Where it came out.
+        vnic: VnicId,
+        /// Who sent it.
+        from: IpAddr,
+        /// Through which interface, if the sender is link-local.
+        interface: u32,
+        /// What it says.
+        bytes: Vec<u8>,
+    },
+    /// A packet for QP 1.
+    Management {
+        /// Where it came out.
+        vnic: VnicId,
+        /// Who sent it.
+        from: IpAddr,
+        /// To which address of ours.
+        local: IpAddr,
+        /// The UDP payload; its ICRC is right.
+        datagram: Vec<u8>,
+    },
+    /// A datagram for a UD QP from somebody it has no link with. It is kept for a moment.
+    Stranger {
+        /// Where it came out.
+        vnic: VnicId,
+        /// For whom.
+        qpn: u32,
+        /// From which QP.
+        source_qpn: u32,
+        /// At which address of ours.
+        local: IpAddr,
+        /// From which address.
+        from: IpAddr,
+        /// Through which interface, if that is link-local.
+        interface: u32,
+    },
+    /// A QP's connection failed.
+    Failed {
+        /// The application's QP.
+        qpn: u32,
+        /// Its peer.
+        peer_qpn: u32,
+        /// Why.
+        status: Status,
+    },
+}
+
+/// What the engine counts for a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QpCounters {
+    /// Packets sent.
+    pub sent_packets: u64,
+    /// Bytes of UDP payload sent.
+    pub sent_bytes: u64,
+    /// Packets received.
+    pub received_packets: u64,
+    /// Bytes of UDP payload received.
+    pub received_bytes: u64,
+    /// Packets sent again.
+    pub resent_packets: u64,
+    /// Packets that arrived again.
+    pub duplicate_packets: u64,
+    /// Packets that may be under way now.
+    pub window: u64,
+}

@@ -1,0 +1,275 @@
+//! An RC or UC queue pair: a link on one side, a transport connection on the other.
+
+use crate::command::Service;
+use crate::far::{Far, Said};
+use omniverb_link::{Broken, Endpoint};
+use omniverb_transport::{
+    Answer, Config, Connection, Event, Operation, Sending, Status, SubmitError, Unreliable,
+};
+use omniverb_wire::Packet;
+
+/// PSNs under way at most, between two Omniverbs; what is plain RoCE gets the transport's default.
+const WINDOW: u64 = 256;
+
+enum Transport {
+    Rc(Box<Connection>),
+    Uc(Box<Unreliable>),
+}
+
+/// One queue pair.
+pub(crate) struct Connected {
+    far: Far,
+    /// There from RTR on.
+    transport: Option<Transport>,
+    /// RTS: what the application asks for is taken.
+    sends: bool,
+    closed: bool,
+    peer_qpn: u32,
+    service: Service,
+    window: Option<u64>,
+    failure: Option<Status>,
+}
+
+impl Connected {
+    pub(crate) fn new(
+        mut endpoint: Endpoint,
+        service: Service,
+        peer_qpn: u32,
+        features: u32,
+    ) -> Connected {
+        // The application's requests complete when the network has acknowledged them.
+        endpoint.publish_no_credits();
+        endpoint.set_watched(false);
+        endpoint.set_blocked(true);
+        endpoint.open(0);
+        Connected {
+            far: Far::new(endpoint, service == Service::Rc),
+            transport: None,
+            sends: false,
+            closed: false,
+            peer_qpn,
+            service,
+            window: (features != 0).then_some(WINDOW),
+            failure: None,
+        }
+    }
+
+    /// Whether packets can be taken: the application's QP is RTR.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.transport.is_some()
+    }
+
+    /// Why the connection failed, once.
+    pub(crate) fn take_failure(&mut self) -> Option<Status> {
+        self.failure.take()
+    }
+
+    /// Looks at everything the application may have done. True: there is more than was taken.
+    pub(crate) fn serve(&mut self, now: u64) -> bool {
+        if self.closed {
+            return false;
+        }
+        if self.far.endpoint.peer_has_closed() {
+            self.close();
+            return false;
+        }
+        self.come_up();
+        let more = self.hear(now).and_then(|()| self.take_requests());
+        self.after();
+        match more {
+            Ok(more) if !self.far.broken => more && !self.closed,
+            _ => {
+                self.break_off();
+                false
+            }
+        }
+    }
+
+    /// Follows the application's QP through RTR and RTS.
+    fn come_up(&mut self) {
+        let endpoint = &self.far.endpoint;
+        if self.transport.is_none() && endpoint.peer_is_open() {
+            let Some(receiving) = endpoint.peer_receiving() else { return };
+            let mut config = Config::new(self.peer_qpn);
+            config.path_mtu = 128 << receiving.path_mtu.clamp(1, 5);
+            config.rq_psn = receiving.rq_psn;
+            config.min_rnr_timer = receiving.min_rnr_timer;
+            config.max_dest_rd_atomic = usize::from(receiving.max_dest_rd_atomic);
+            config.window = self.window.unwrap_or(config.window);
+            let transport = match self.service {
+                Service::Rc => Connection::new(config).map(|c| Transport::Rc(Box::new(c))),
+                _ => Unreliable::new(config).map(|c| Transport::Uc(Box::new(c))),
+            };
+            // The one fault a configuration can have is a wrong MTU, and it cannot be wrong.
+            self.transport = transport.ok();
+        }
+        if !self.sends
+            && let Some(sending) = self.far.endpoint.peer_sending()
+        {
+            match &mut self.transport {
+                Some(Transport::Rc(connection)) => connection.ready_to_send(&Sending {
+                    sq_psn: sending.sq_psn,
+                    max_rd_atomic: usize::from(sending.max_rd_atomic.max(1)),
+                    timeout: sending.timeout,
+                    retry_count: sending.retry_count,
+                    rnr_retry: sending.rnr_retry,
+                }),
+                Some(Transport::Uc(connection)) => connection.ready_to_send(sending.sq_psn),
+                None => return,
+            }
+            self.sends = true;
+        }
+    }
+
+    /// Passes on what the application said, and that it has made room.
+    fn hear(&mut self, now: u64) -> Result<(), Broken> {
+        let Some(transport) = &mut self.transport else { return Ok(()) };
+        let stuck = std::mem::take(&mut self.far.stuck);
+        match transport {
+            Transport::Rc(connection) => {
+                let hear = |said| match said {
+                    Said::Consumed(ticket) => connection.done_through(ticket),
+                    Said::NotReady(ticket) => connection.answer(ticket, Answer::NotReady),
+                    Said::Refused(ticket, why) => connection.answer(ticket, Answer::Refused(why)),
+                    Said::Original(ticket, value) => {
+                        connection.answer(ticket, Answer::Original(value));
+                    }
+                };
+                self.far.listen(hear)?;
+                if stuck {
+                    connection.resume(now);
+                }
+            }
+            Transport::Uc(connection) => {
+                self.far.listen(|_| {})?;
+                if stuck {
+                    connection.resume();
+                }
+            }
+        }
+        self.far.outgoing.answer(&mut self.far.endpoint)?;
+        Ok(())
+    }
+
+    fn take_requests(&mut self) -> Result<bool, Broken> {
+        if !self.sends {
+            return Ok(false);
+        }
+        let Far { endpoint, outgoing, .. } = &mut self.far;
+        match &mut self.transport {
+            Some(Transport::Rc(connection)) => {
+                outgoing.take(endpoint, |request| connection.submit(request))
+            }
+            Some(Transport::Uc(connection)) => outgoing.take(endpoint, |mut request| {
+                // UC has no SEND with invalidate; the application does not offer it to anybody
+                // but a direct peer.
+                if let Operation::Send { invalidate: invalidate @ Some(_), .. } =
+                    &mut request.operation
+                {
+                    *invalidate = None;
+                    return Err(SubmitError::Sequence);
+                }
+                connection.submit(request)
+            }),
+            None => Ok(false),
+        }
+    }
+
+    /// A packet from the peer.
+    pub(crate) fn packet(&mut self, now: u64, packet: &Packet<'_>, congested: bool) {
+        match &mut self.transport {
+            Some(Transport::Rc(connection)) => {
+                connection.handle_packet(now, packet, congested, &mut self.far);
+            }
+            Some(Transport::Uc(connection)) => connection.handle_packet(packet, &mut self.far),
+            None => {}
+        }
+    }
+
+    /// The time that was asked for has come.
+    pub(crate) fn timeout(&mut self, now: u64) {
+        if let Some(Transport::Rc(connection)) = &mut self.transport {
+            connection.handle_timeout(now);
+        }
+    }
+
+    /// When to call `timeout`.
+    pub(crate) fn next_timeout(&self) -> Option<u64> {
+        match &self.transport {
+            Some(Transport::Rc(connection)) => connection.poll_timeout(),
+            _ => None,
+        }
+    }
+
+    /// Writes the next packet.
+    pub(crate) fn transmit(&mut self, now: u64, datagram: &mut [u8]) -> Option<usize> {
+        match self.transport.as_mut()? {
+            Transport::Rc(connection) => {
+                connection.poll_transmit(now, datagram, &mut self.far).map(|sent| sent.length)
+            }
+            Transport::Uc(connection) => connection.poll_transmit(datagram, &mut self.far),
+        }
+    }
+
+    /// After packets were taken or made: tells the application what became of its requests.
+    pub(crate) fn after(&mut self) {
+        while let Some(event) = match &mut self.transport {
+            Some(Transport::Rc(connection)) => connection.poll_event(),
+            Some(Transport::Uc(connection)) => connection.poll_event(),
+            None => None,
+        } {
+            let Far { endpoint, outgoing, .. } = &mut self.far;
+            match event {
+                Event::Completed { status, original, .. } => {
+                    match outgoing.completed(endpoint, status, original) {
+                        Ok(true) => {}
+                        Ok(false) => {
+                            self.failure.get_or_insert(status);
+                            self.closed = true;
+                        }
+                        Err(Broken) => self.far.broken = true,
+                    }
+                }
+                Event::Failed(status) => {
+                    self.failure.get_or_insert(status);
+                    self.closed = true;
+                }
+                Event::Refused(_) => {
+                    // Unless the application refused, which put its QP into the error state.
+                    outgoing.give_up(endpoint, Status::Flushed);
+                    self.closed = true;
+                }
+            }
+        }
+        if self.far.broken && !self.closed {
+            self.break_off();
+        }
+        let waits = self.far.waits() || self.transport.is_none() || !self.sends;
+        self.far.endpoint.set_blocked(waits);
+    }
+
+    /// The application broke the rules of the link.
+    fn break_off(&mut self) {
+        self.failure.get_or_insert(Status::LocalProtection);
+        self.far.outgoing.give_up(&mut self.far.endpoint, Status::Flushed);
+        self.close();
+    }
+
+    /// Nothing is taken or sent any more.
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+        self.transport = None;
+        self.far.endpoint.close();
+    }
+
+    /// Packets sent again, packets that arrived again, packets that may be under way.
+    pub(crate) fn numbers(&self) -> (u64, u64, u64) {
+        match &self.transport {
+            Some(Transport::Rc(connection)) => {
+                let counters = connection.counters();
+                (counters.resent, counters.duplicates, counters.window)
+            }
+            _ => (0, 0, 0),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! A UD queue pair and one of its destinations: a link on one side, single packets on the other.
+
+use omniverb_link::record::{FIRST, IMMEDIATE, LAST, SOLICITED};
+use omniverb_link::{Broken, Endpoint, Request};
+use omniverb_ring::UserMemory;
+use omniverb_transport::datagram::{Address, write};
+use omniverb_wire::Packet;
+
+/// Bytes of the longest datagram.
+const MESSAGE_MAX: usize = 4096;
+
+/// One destination.
+pub(crate) struct Datagrams {
+    endpoint: Endpoint,
+    qpn: u32,
+    peer_qpn: u32,
+    psn: u32,
+    closed: bool,
+}
+
+impl Datagrams {
+    pub(crate) fn new(mut endpoint: Endpoint, qpn: u32, peer_qpn: u32) -> Datagrams {
+        endpoint.publish_no_credits();
+        endpoint.set_watched(false);
+        endpoint.open(0);
+        Datagrams { endpoint, qpn, peer_qpn, psn: 0, closed: false }
+    }
+
+    /// Looks whether the application has gone.
+    pub(crate) fn serve(&mut self) {
+        if self.endpoint.peer_has_closed() {
+            self.close();
+        }
+    }
+
+    /// Writes the next packet. `buffer`: for the message.
+    pub(crate) fn transmit(&mut self, datagram: &mut [u8], buffer: &mut Vec<u8>) -> Option<usize> {
+        if self.closed {
+            return None;
+        }
+        match self.next(datagram, buffer) {
+            Ok(length) => length,
+            Err(Broken) => {
+                self.close();
+                None
+            }
+        }
+    }
+
+    fn next(&mut self, datagram: &mut [u8], buffer: &mut Vec<u8>) -> Result<Option<usize>, Broken> {
+        let Some((request, record)) = self.endpoint.next_request()? else {
+            self.endpoint.publish_requests();
+            return Ok(None);
+        };
+        let Request::Datagram { flags, immediate, qkey } = request else { return Err(Broken) };
+        if record.length > MESSAGE_MAX {
+            return Err(Broken);
+        }
+        buffer.resize(record.length, 0);
+        UserMemory::lend_mut(buffer, |memory| self.endpoint.request_payload(&record, 0, memory));
+        self.endpoint.pass_request(&record);
+        let address = Address { destination: self.peer_qpn, queue_key: qkey, source: self.qpn };
+        let immediate = (flags & IMMEDIATE != 0).then(|| immediate.to_ne_bytes());
+        let psn = self.psn;
+        self.psn = (psn + 1) & 0xff_ffff;
+        Ok(write(datagram, &address, psn, immediate, flags & SOLICITED != 0, buffer))
+    }
+
+    /// A packet from the peer; the application looks at the Q_Key. Without room it is lost.
+    pub(crate) fn packet(&mut self, packet: &Packet<'_>) {
+        let Some(deth) = packet.deth() else { return };
+        if self.closed || !packet.bth().is_in_default_partition() {
+            return;
+        }
+        let immediate = packet.immediate().map(|immediate| u32::from_ne_bytes(immediate.0));
+        let with = |set: bool, flag: u32| if set { flag } else { 0 };
+        let flags = FIRST
+            | LAST
+            | with(packet.bth().is_solicited(), SOLICITED)
+            | with(immediate.is_some(), IMMEDIATE);
+        let request = Request::Datagram {
+            flags,
+            immediate: immediate.unwrap_or_default(),
+            qkey: deth.queue_key(),
+        };
+        let data = packet.payload();
+        let sent = UserMemory::lend(data, |memory| {
+            self.endpoint.send_request(&request, data.len(), [&memory])
+        });
+        if sent.is_err() {
+            self.close();
+        }
+    }
+
+    /// Nothing is taken or sent any more.
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+        self.endpoint.close();
+    }
+}

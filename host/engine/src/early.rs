@@ -1,0 +1,104 @@
+//! Packets for a queue pair that has no link yet, or whose application is not ready to receive:
+//! they are kept for a moment, since a link is often made while its first packet is on its way.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+/// How long, in nanoseconds.
+const KEPT: u64 = 500_000_000;
+/// Packets of one vNIC.
+const PACKETS_MAX: usize = 256;
+/// Bytes of one vNIC.
+const BYTES_MAX: usize = 512 << 10;
+
+/// A packet whose ICRC is right.
+pub(crate) struct Early {
+    arrived: u64,
+    pub(crate) qpn: u32,
+    pub(crate) from: IpAddr,
+    pub(crate) local: IpAddr,
+    pub(crate) congested: bool,
+    pub(crate) datagram: Vec<u8>,
+}
+
+/// The packets that one vNIC keeps, oldest first; the oldest make room.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    packets: VecDeque<Early>,
+    bytes: usize,
+}
+
+impl Waiting {
+    /// Keeps a packet.
+    pub(crate) fn keep(
+        &mut self,
+        now: u64,
+        qpn: u32,
+        (from, local): (IpAddr, IpAddr),
+        congested: bool,
+        datagram: &[u8],
+    ) {
+        self.bytes += datagram.len();
+        let datagram = datagram.to_vec();
+        self.packets.push_back(Early { arrived: now, qpn, from, local, congested, datagram });
+        while let Some(oldest) = self.packets.front() {
+            let old = now.saturating_sub(oldest.arrived) > KEPT;
+            if !old && self.packets.len() <= PACKETS_MAX && self.bytes <= BYTES_MAX {
+                break;
+            }
+            self.bytes -= oldest.datagram.len();
+            self.packets.pop_front();
+        }
+    }
+
+    /// Takes the packets of a queue pair from a peer.
+    pub(crate) fn take(&mut self, now: u64, qpn: u32, from: IpAddr) -> Vec<Early> {
+        let mut taken = Vec::new();
+        for packet in std::mem::take(&mut self.packets) {
+            if packet.qpn == qpn && packet.from == from {
+                self.bytes -= packet.datagram.len();
+                taken.push(packet);
+            } else {
+                self.packets.push_back(packet);
+            }
+        }
+        taken.retain(|packet| now.saturating_sub(packet.arrived) <= KEPT);
+        taken
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.packets.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BYTES_MAX, KEPT, PACKETS_MAX, Waiting};
+    use std::net::{IpAddr, Ipv4Addr};
+
+    const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    #[test]
+    fn kept_in_order_and_not_for_long() {
+        let mut waiting = Waiting::default();
+        for (time, qpn, byte) in [(0, 7, 1), (1, 8, 2), (2, 7, 3)] {
+            waiting.keep(time, qpn, (HOME, HOME), false, &[byte]);
+        }
+        let taken: Vec<u8> =
+            waiting.take(3, 7, HOME).iter().map(|packet| packet.datagram[0]).collect();
+        assert_eq!(taken, [1, 3]);
+        assert!(waiting.take(KEPT + 2, 8, HOME).is_empty(), "too old");
+        assert!(waiting.is_empty());
+    }
+
+    #[test]
+    fn a_flood_takes_no_more_than_its_share() {
+        let mut waiting = Waiting::default();
+        for length in [1, 4096] {
+            for _ in 0..10 * PACKETS_MAX {
+                waiting.keep(0, 7, (HOME, HOME), false, &vec![0; length]);
+                assert!(waiting.packets.len() <= PACKETS_MAX && waiting.bytes <= BYTES_MAX);
+            }
+        }
+    }
+}

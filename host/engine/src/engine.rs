@@ -1,0 +1,141 @@
+//! The handle that the control plane holds.
+
+use crate::command::{Command, Event, QpCounters, VnicId};
+use crate::worker::Worker;
+use omniverb_sys::EventFd;
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Events that may wait to be taken. What is beyond them is lost: all of them are about packets
+/// that will come again.
+const EVENTS_MAX: usize = 4096;
+
+/// How an engine is to run.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Packet threads. A vNIC belongs to one of them.
+    pub threads: usize,
+    /// How long a thread without work looks for more before it sleeps.
+    pub spin: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        Settings { threads: (processors / 4).clamp(1, 4), spin: Duration::from_micros(50) }
+    }
+}
+
+/// What is counted, by QP and peer.
+pub(crate) type Counters = Arc<Mutex<HashMap<(u32, u32), QpCounters>>>;
+
+struct Thread {
+    commands: Option<mpsc::Sender<Command>>,
+    wake: Arc<EventFd>,
+    handle: Option<JoinHandle<()>>,
+}
+
+/// The engine. Dropping it ends its threads.
+pub struct Engine {
+    threads: Vec<Thread>,
+    events: Mutex<mpsc::Receiver<Event>>,
+    ready: Arc<EventFd>,
+    counters: Counters,
+}
+
+impl Engine {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// `EMFILE`, `EAGAIN` and the like.
+    pub fn start(settings: &Settings) -> io::Result<Engine> {
+        let (tell, events) = mpsc::sync_channel(EVENTS_MAX);
+        let ready = Arc::new(EventFd::new()?);
+        let counters = Counters::default();
+        let mut engine =
+            Engine { threads: Vec::new(), events: Mutex::new(events), ready, counters };
+        for number in 0..settings.threads.max(1) {
+            let (commands, work) = mpsc::channel();
+            let wake = Arc::new(EventFd::new()?);
+            let outbox = crate::worker::Outbox::new(tell.clone(), engine.ready.clone());
+            let mut worker =
+                Worker::new(work, wake.clone(), outbox, engine.counters.clone(), settings.spin)?;
+            let handle = std::thread::Builder::new()
+                .name(format!("engine-{number}"))
+                .spawn(move || worker.run())?;
+            let (commands, handle) = (Some(commands), Some(handle));
+            engine.threads.push(Thread { commands, wake, handle });
+        }
+        Ok(engine)
+    }
+
+    /// Has something done, soon.
+    pub fn send(&self, command: Command) {
+        let vnic = match &command {
+            Command::OpenVnic { vnic, .. }
+            | Command::CloseVnic { vnic }
+            | Command::SetLimit { vnic, .. }
+            | Command::Capture { vnic, .. } => *vnic,
+            Command::Attach(attach) => attach.vnic,
+            Command::Detach { qpn, peer_qpn } => {
+                // Only the one that has it does something.
+                for thread in &self.threads {
+                    thread.send(Command::Detach { qpn: *qpn, peer_qpn: *peer_qpn });
+                }
+                return;
+            }
+        };
+        self.thread_of(vnic).send(command);
+    }
+
+    fn thread_of(&self, vnic: VnicId) -> &Thread {
+        let count = self.threads.len() as u64;
+        &self.threads[(vnic.0 % count) as usize]
+    }
+
+    /// Readable when [`Engine::next_event`] has something.
+    pub fn ready(&self) -> &EventFd {
+        &self.ready
+    }
+
+    /// What happened next.
+    pub fn next_event(&self) -> Option<Event> {
+        lock(&self.events).try_recv().ok()
+    }
+
+    /// What was counted for a link, up to a tenth of a second ago.
+    pub fn status(&self, qpn: u32, peer_qpn: u32) -> Option<QpCounters> {
+        lock(&self.counters).get(&(qpn, peer_qpn)).copied()
+    }
+}
+
+impl Thread {
+    fn send(&self, command: Command) {
+        if let Some(commands) = &self.commands {
+            let _ = commands.send(command);
+            self.wake.signal();
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        for thread in &mut self.threads {
+            thread.commands = None;
+            thread.wake.signal();
+        }
+        for thread in &mut self.threads {
+            if let Some(handle) = thread.handle.take() {
+                let _ = handle.join();
+            }
+        }
+    }
+}
+
+/// A panic in another thread must not make ours panic: what is behind these locks is always whole.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,248 @@
+//! What the application asks for: records of its request ring become requests of the transport,
+//! and stay in the ring until they are over.
+
+use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, PLACED, SOLICITED};
+use omniverb_link::{Broken, Endpoint, Nak, Request, Response};
+use omniverb_ring::{Record, UserMemory};
+use omniverb_transport::{
+    Gathered, Operation, Placed, Request as Order, RequestId, Status, SubmitError,
+};
+use omniverb_wire::Place;
+use std::collections::VecDeque;
+
+/// Records taken and not over at most: bounds the memory of a QP.
+const PIECES_MAX: usize = 4096;
+
+/// A record that was taken.
+struct Piece {
+    record: Record,
+    /// Where it ends in the ring.
+    end: u64,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Data,
+    Read { length: u64 },
+    Atomic,
+}
+
+/// Address, key and length of a whole WRITE.
+type Target = (u64, u32, u64);
+
+/// The records under way, oldest first.
+#[derive(Default)]
+pub(crate) struct Outgoing {
+    pieces: VecDeque<Piece>,
+    /// Number of the oldest.
+    first: u64,
+    /// Where the last one taken ends.
+    ahead: u64,
+    /// The WRITE whose last piece was not taken yet.
+    write: Option<Target>,
+    /// What the application is to be told, for which there was no room.
+    answers: VecDeque<Response>,
+}
+
+impl Outgoing {
+    /// Hands records to `submit`. True: there may be more, but the transport is full.
+    pub(crate) fn take(
+        &mut self,
+        endpoint: &Endpoint,
+        mut submit: impl FnMut(Order) -> Result<(), SubmitError>,
+    ) -> Result<bool, Broken> {
+        while self.pieces.len() < PIECES_MAX {
+            let Some((request, record, end)) = endpoint.request_after(self.ahead)? else {
+                return Ok(false);
+            };
+            let id = RequestId(self.first + self.pieces.len() as u64);
+            let (order, kind, write) = self.order(id, &request, &record).ok_or(Broken)?;
+            match submit(order) {
+                Ok(()) => {}
+                Err(SubmitError::Full) => return Ok(true),
+                Err(SubmitError::Failed) => return Ok(false),
+                Err(SubmitError::Length | SubmitError::Sequence) => return Err(Broken),
+            }
+            self.write = write;
+            self.ahead = end;
+            self.pieces.push_back(Piece { record, end, kind });
+        }
+        Ok(true)
+    }
+
+    /// A record as a request; what it leaves open.
+    fn order(
+        &self,
+        id: RequestId,
+        request: &Request,
+        record: &Record,
+    ) -> Option<(Order, Kind, Option<Target>)> {
+        let (operation, flags, kind) = match *request {
+            Request::Send { flags, immediate } => (send(flags, immediate), flags, Kind::Data),
+            Request::WriteFirst { flags, address, rkey, immediate, total } => {
+                let flags = flags | FIRST;
+                (write((address, rkey, total), flags, immediate), flags, Kind::Data)
+            }
+            Request::WriteMore { flags, immediate } => {
+                let flags = flags & !FIRST;
+                (write(self.write?, flags, immediate), flags, Kind::Data)
+            }
+            Request::Read { address, rkey, length } => {
+                (Operation::Read { address, key: rkey }, FIRST | LAST, Kind::Read { length })
+            }
+            Request::CompareSwap { address, rkey, compare, swap } => {
+                let operation = Operation::CompareSwap { address, key: rkey, compare, swap };
+                (operation, FIRST | LAST, Kind::Atomic)
+            }
+            Request::FetchAdd { address, rkey, add } => {
+                (Operation::FetchAdd { address, key: rkey, add }, FIRST | LAST, Kind::Atomic)
+            }
+            Request::Datagram { .. } => return None,
+        };
+        if flags & PLACED != 0 || kind != Kind::Data && record.length != 0 {
+            return None;
+        }
+        let length = match kind {
+            Kind::Data => record.length as u64,
+            Kind::Read { length } => length,
+            Kind::Atomic => 8,
+        };
+        let place = Place::new(flags & FIRST != 0, flags & LAST != 0);
+        let open = match operation {
+            Operation::Write { address, key, total, .. } if flags & LAST == 0 => {
+                Some((address, key, total))
+            }
+            _ => None,
+        };
+        Some((Order { id, operation, length, place, fence: false }, kind, open))
+    }
+
+    /// Bytes of a request under way.
+    pub(crate) fn gather(
+        &self,
+        endpoint: &Endpoint,
+        id: RequestId,
+        offset: u64,
+        target: &mut [u8],
+    ) -> Gathered {
+        let Some(piece) = self.piece(id) else { return Gathered::Failed };
+        let end = offset.checked_add(target.len() as u64);
+        if end.is_none_or(|end| end > piece.record.length as u64) {
+            return Gathered::Failed;
+        }
+        UserMemory::lend_mut(target, |memory| {
+            endpoint.request_payload(&piece.record, offset as usize, memory);
+        });
+        Gathered::Filled
+    }
+
+    /// Bytes that a READ brought.
+    pub(crate) fn place(
+        &mut self,
+        endpoint: &mut Endpoint,
+        id: RequestId,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Placed, Broken> {
+        if !self.answer(endpoint)? {
+            return Ok(Placed::Full);
+        }
+        let Some(Kind::Read { length }) = self.piece(id).map(|piece| piece.kind) else {
+            return Ok(Placed::Failed);
+        };
+        let last = offset + data.len() as u64 == length;
+        let sent = UserMemory::lend(data, |memory| {
+            endpoint.send_response(&Response::ReadData { last }, memory)
+        })?;
+        Ok(if sent { Placed::Done } else { Placed::Full })
+    }
+
+    fn piece(&self, id: RequestId) -> Option<&Piece> {
+        self.pieces.get(usize::try_from(id.0.checked_sub(self.first)?).ok()?)
+    }
+
+    /// The oldest request is over. False: it failed, and with it the QP.
+    pub(crate) fn completed(
+        &mut self,
+        endpoint: &mut Endpoint,
+        status: Status,
+        original: Option<u64>,
+    ) -> Result<bool, Broken> {
+        let Some(piece) = self.pieces.pop_front() else { return Ok(true) };
+        self.first += 1;
+        if status != Status::Success {
+            // What is behind it is flushed by the application itself.
+            self.pieces.clear();
+            self.answers.push_back(Response::Nak { code: nak(status) });
+            self.answer(endpoint)?;
+            return Ok(false);
+        }
+        match piece.kind {
+            Kind::Data => {}
+            Kind::Read { length: 0 } => self.answers.push_back(Response::ReadData { last: true }),
+            Kind::Read { .. } => {}
+            Kind::Atomic => {
+                let original = original.unwrap_or_default();
+                self.answers.push_back(Response::AtomicResult { original });
+            }
+        }
+        endpoint.pass_requests_until(piece.end);
+        self.answer(endpoint)?;
+        Ok(true)
+    }
+
+    /// The connection failed by itself: the application is told.
+    pub(crate) fn give_up(&mut self, endpoint: &mut Endpoint, status: Status) {
+        self.pieces.clear();
+        self.answers.push_back(Response::Nak { code: nak(status) });
+        let _ = self.answer(endpoint);
+    }
+
+    /// Says what is to be said; false: no room for all of it.
+    pub(crate) fn answer(&mut self, endpoint: &mut Endpoint) -> Result<bool, Broken> {
+        while let Some(answer) = self.answers.front() {
+            if !endpoint.send_response(answer, UserMemory::EMPTY)? {
+                return Ok(false);
+            }
+            self.answers.pop_front();
+        }
+        Ok(true)
+    }
+
+    /// Something waits for the application: room for an answer.
+    pub(crate) fn waits(&self) -> bool {
+        !self.answers.is_empty()
+    }
+}
+
+fn send(flags: u32, immediate: u32) -> Operation {
+    Operation::Send {
+        immediate: (flags & IMMEDIATE != 0).then(|| immediate.to_ne_bytes()),
+        invalidate: (flags & INVALIDATE != 0).then_some(immediate),
+        solicited: flags & SOLICITED != 0,
+    }
+}
+
+fn write((address, key, total): Target, flags: u32, immediate: u32) -> Operation {
+    Operation::Write {
+        address,
+        key,
+        total,
+        immediate: (flags & IMMEDIATE != 0).then(|| immediate.to_ne_bytes()),
+        solicited: flags & SOLICITED != 0,
+    }
+}
+
+/// What the application is told.
+fn nak(status: Status) -> Nak {
+    match status {
+        Status::RemoteInvalidRequest => Nak::InvalidRequest,
+        Status::RemoteAccess => Nak::RemoteAccess,
+        Status::RemoteOperation => Nak::RemoteOperation,
+        Status::RetryExceeded => Nak::RetryExceeded,
+        Status::RnrRetryExceeded => Nak::RnrRetryExceeded,
+        Status::BadResponse => Nak::BadResponse,
+        Status::Success | Status::LocalProtection | Status::Flushed => Nak::Flushed,
+    }
+}

@@ -1,0 +1,134 @@
+//! UDP port 4791 of one vNIC, and its way to the network.
+
+use omniverb_sys::datagram::Port;
+use omniverb_wire::{Flow, PORT};
+use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+/// Bytes of one receive buffer: as much as the kernel merges.
+const BUFFER_BYTES: usize = 64 << 10;
+/// Times a train is tried while the socket is full.
+const TRIES: u32 = 100;
+
+/// Memory for received datagrams, shared by all ports of a thread.
+pub(crate) struct Buffers {
+    bytes: Vec<u8>,
+    meta: Vec<RecvMeta>,
+}
+
+impl Buffers {
+    pub(crate) fn new() -> Buffers {
+        Buffers {
+            bytes: vec![0; BATCH_SIZE * BUFFER_BYTES],
+            meta: vec![RecvMeta::default(); BATCH_SIZE],
+        }
+    }
+}
+
+/// Where a datagram came from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Arrival {
+    pub(crate) flow: Flow,
+    pub(crate) interface: u32,
+    /// It came with the mark "congestion experienced".
+    pub(crate) congested: bool,
+}
+
+/// The sockets.
+pub(crate) struct Sockets {
+    port: Arc<Port>,
+    receivers: Vec<UdpSocketState>,
+    senders: Vec<UdpSocketState>,
+}
+
+impl Sockets {
+    pub(crate) fn new(port: Arc<Port>) -> io::Result<Sockets> {
+        let state = |socket: BorrowedFd<'_>| UdpSocketState::new((&socket).into());
+        let receivers = port.sockets().map(state).collect::<io::Result<_>>()?;
+        let senders = port.senders().iter();
+        let senders =
+            senders.map(|sender| state(sender.socket.as_fd())).collect::<io::Result<_>>()?;
+        Ok(Sockets { port, receivers, senders })
+    }
+
+    /// The sockets to watch.
+    pub(crate) fn files(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.port.sockets()
+    }
+
+    /// Receives one batch from each socket. True: there may be more.
+    pub(crate) fn receive(
+        &self,
+        buffers: &mut Buffers,
+        mut each: impl FnMut(&Arrival, &[u8]),
+    ) -> bool {
+        let mut more = false;
+        for (socket, state) in self.port.sockets().zip(&self.receivers) {
+            let Buffers { bytes, meta } = buffers;
+            let mut slices: Vec<IoSliceMut<'_>> =
+                bytes.chunks_mut(BUFFER_BYTES).map(IoSliceMut::new).collect();
+            let Ok(count) = state.recv((&socket).into(), &mut slices, meta) else { continue };
+            more |= count == BATCH_SIZE;
+            for (slice, meta) in slices.iter().zip(&meta[..count]) {
+                let Some(arrival) = arrival(meta) else { continue };
+                let received = slice.get(..meta.len).unwrap_or_default();
+                for datagram in received.chunks(meta.stride.max(1)) {
+                    each(&arrival, datagram);
+                }
+            }
+        }
+        more
+    }
+
+    /// The port that packets of this IP version leave from.
+    pub(crate) fn source_port(&self, to: IpAddr) -> Option<u16> {
+        let found = self.port.senders().iter().find(|sender| sender.six == to.is_ipv6());
+        found.map(|sender| sender.number)
+    }
+
+    /// Packets that one call may send.
+    pub(crate) fn train_max(&self, to: IpAddr) -> usize {
+        self.sender(to).map_or(1, |(_, state)| state.max_gso_segments())
+    }
+
+    fn sender(&self, to: IpAddr) -> Option<(BorrowedFd<'_>, &UdpSocketState)> {
+        let found = self.port.senders().iter().zip(&self.senders);
+        let mut found = found.filter(|(sender, _)| sender.six == to.is_ipv6());
+        found.next().map(|(sender, state)| (sender.socket.as_fd(), state))
+    }
+
+    /// Sends a train of packets of `segment` bytes. What the network does not take is lost, as
+    /// anywhere in a network.
+    pub(crate) fn send(&self, flow: &Flow, interface: u32, train: &[u8], segment: usize) {
+        let Some((socket, state)) = self.sender(flow.destination) else { return };
+        let destination = match flow.destination {
+            IpAddr::V4(ip) => SocketAddr::V4(SocketAddrV4::new(ip, PORT)),
+            IpAddr::V6(ip) => SocketAddr::V6(SocketAddrV6::new(ip, PORT, 0, interface)),
+        };
+        let transmit = Transmit {
+            destination,
+            ecn: Some(EcnCodepoint::Ect0),
+            contents: train,
+            segment_size: (train.len() > segment).then_some(segment),
+            src_ip: Some(flow.source),
+        };
+        for _ in 0..TRIES {
+            match state.try_send((&socket).into(), &transmit) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::yield_now(),
+                _ => return,
+            }
+        }
+    }
+}
+
+fn arrival(meta: &RecvMeta) -> Option<Arrival> {
+    let (source, interface) = match meta.addr {
+        SocketAddr::V4(from) => (IpAddr::V4(*from.ip()), 0),
+        SocketAddr::V6(from) => (IpAddr::V6(*from.ip()), from.scope_id()),
+    };
+    let flow = Flow { source, destination: meta.dst_ip?, source_port: meta.addr.port() };
+    Some(Arrival { flow, interface, congested: meta.ecn == Some(EcnCodepoint::Ce) })
+}

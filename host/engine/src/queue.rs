@@ -1,0 +1,42 @@
+//! Packets on their way from one QP of this engine to another, without the network.
+
+use std::net::IpAddr;
+
+/// One packet's way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Passage {
+    /// Link that it goes to.
+    pub(crate) to: usize,
+    /// Sender's address.
+    pub(crate) from: IpAddr,
+    begin: usize,
+    end: usize,
+}
+
+/// The packets, in one piece of memory that is used again and again.
+#[derive(Default)]
+pub(crate) struct Passages {
+    bytes: Vec<u8>,
+    list: Vec<Passage>,
+}
+
+impl Passages {
+    pub(crate) fn add(&mut self, to: usize, from: IpAddr, datagram: &[u8]) {
+        let begin = self.bytes.len();
+        self.bytes.extend_from_slice(datagram);
+        self.list.push(Passage { to, from, begin, end: self.bytes.len() });
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Calls `each` with every packet, oldest first, and forgets them.
+    pub(crate) fn drain(&mut self, mut each: impl FnMut(&Passage, &[u8])) {
+        for passage in &self.list {
+            each(passage, &self.bytes[passage.begin..passage.end]);
+        }
+        self.list.clear();
+        self.bytes.clear();
+    }
+}

@@ -1,0 +1,109 @@
+//! Packets to one destination, gathered so that one system call sends them all: every one as long
+//! as the first, but for the last, which may be shorter. The kernel cuts them apart again.
+
+use omniverb_wire::{DATAGRAM_MAX, Flow};
+
+/// Bytes of a train: what fits into one IP packet.
+const BYTES_MAX: usize = 65_000;
+
+/// The packets of one train.
+pub(crate) struct Train {
+    buffer: Box<[u8]>,
+    length: usize,
+    segment: usize,
+    count: usize,
+    /// Its last packet is shorter: nothing can follow.
+    closed: bool,
+}
+
+impl Train {
+    pub(crate) fn new() -> Train {
+        let buffer = vec![0; BYTES_MAX + DATAGRAM_MAX].into_boxed_slice();
+        Train { buffer, length: 0, segment: 0, count: 0, closed: false }
+    }
+
+    /// Where the next packet is to be written.
+    pub(crate) fn tail(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.length..][..DATAGRAM_MAX]
+    }
+
+    /// Whether a packet of this length, written to the tail, belongs to the train.
+    pub(crate) fn accepts(&self, length: usize, count_max: usize) -> bool {
+        self.count == 0
+            || !self.closed
+                && length <= self.segment
+                && self.count < count_max
+                && self.length + length <= BYTES_MAX
+    }
+
+    /// The packet at the tail belongs to the train.
+    pub(crate) fn append(&mut self, length: usize) {
+        if self.count == 0 {
+            self.segment = length;
+        }
+        self.closed = length < self.segment;
+        self.length += length;
+        self.count += 1;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Bytes of a packet that others follow.
+    pub(crate) fn segment(&self) -> usize {
+        self.segment
+    }
+
+    /// The packets.
+    pub(crate) fn packets(&self) -> impl Iterator<Item = &[u8]> {
+        self.buffer[..self.length].chunks(self.segment.max(1))
+    }
+
+    /// Writes the ICRCs, and gives the train.
+    pub(crate) fn seal(&mut self, flow: &Flow) -> &[u8] {
+        let train = &mut self.buffer[..self.length];
+        for (index, packet) in train.chunks_mut(self.segment.max(1)).enumerate() {
+            // The kernel numbers the packets of a train from zero.
+            flow.seal(packet, u16::try_from(index).unwrap_or(u16::MAX));
+        }
+        train
+    }
+
+    /// The train has left; a packet of `length` bytes at the tail begins the next one.
+    pub(crate) fn restart(&mut self, length: usize) {
+        self.buffer.copy_within(self.length..self.length + length, 0);
+        self.clear();
+        self.append(length);
+    }
+
+    /// The train has left.
+    pub(crate) fn clear(&mut self) {
+        (self.length, self.segment, self.count, self.closed) = (0, 0, 0, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Train;
+
+    #[test]
+    fn equal_packets_and_a_shorter_one() {
+        let mut train = Train::new();
+        for (length, fits) in [(100, true), (100, true), (60, true), (60, false)] {
+            train.tail()[..length].fill(length as u8);
+            assert_eq!(train.accepts(length, 64), fits);
+            if fits {
+                train.append(length);
+            }
+        }
+        let lengths: Vec<usize> = train.packets().map(<[u8]>::len).collect();
+        assert_eq!(lengths, [100, 100, 60]);
+        train.restart(60);
+        assert_eq!(train.packets().collect::<Vec<_>>(), [&[60; 60][..]]);
+        assert!(!train.accepts(61, 64), "longer than the first");
+        assert!(!train.accepts(60, 1), "as many as the kernel takes");
+        train.clear();
+        assert!(train.is_empty() && train.accepts(4000, 1));
+    }
+}

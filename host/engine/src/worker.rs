@@ -1,0 +1,311 @@
+//! A packet thread: waits for whatever comes first (links with news, datagrams, timers, commands)
+//! and hands it on.
+
+mod arrive;
+mod attach;
+mod link;
+mod send;
+
+use crate::bell::Bell;
+use crate::command::{Command, Event};
+use crate::engine::{Counters, lock};
+use crate::port::Buffers;
+use crate::queue::Passages;
+use crate::timers::{Due, Timers};
+use crate::train::Train;
+use crate::vnic::Vnic;
+use link::Link;
+use omniverb_sys::{EventFd, Poller, Timer, clock};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+/// Links served between two looks at sockets and timers.
+const LINKS_PER_TURN: usize = 32;
+/// How often counters are shown, in nanoseconds.
+const SHOW_EVERY: u64 = 100_000_000;
+/// A bell may have been rung without our noticing for this long (see `support/ring/src/bell.rs`).
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// Tokens of the poller: a kind in the top byte, a number below.
+mod token {
+    pub(super) const COMMANDS: u64 = 1 << 56;
+    pub(super) const TIMER: u64 = 2 << 56;
+    pub(super) const BELL: u64 = 3 << 56;
+    pub(super) const VNIC: u64 = 4 << 56;
+    pub(super) const NUMBER: u64 = (1 << 56) - 1;
+}
+
+/// The way to the control plane.
+pub(crate) struct Outbox {
+    events: mpsc::SyncSender<Event>,
+    ready: Arc<EventFd>,
+}
+
+impl Outbox {
+    pub(crate) fn new(events: mpsc::SyncSender<Event>, ready: Arc<EventFd>) -> Outbox {
+        Outbox { events, ready }
+    }
+
+    fn tell(&self, event: Event) {
+        if self.events.try_send(event).is_ok() {
+            self.ready.signal();
+        }
+    }
+}
+
+/// One thread's state.
+pub(crate) struct Worker {
+    commands: mpsc::Receiver<Command>,
+    wake: Arc<EventFd>,
+    outbox: Outbox,
+    counters: Counters,
+    shown: u64,
+    poller: Poller,
+    alarm: Timer,
+    spin: u64,
+    bells: BTreeMap<u64, Bell>,
+    vnics: BTreeMap<u64, Vnic>,
+    /// A link that is being served is not here.
+    links: Vec<Option<Box<Link>>>,
+    free: Vec<usize>,
+    /// RC and UC, by QP number.
+    by_number: HashMap<u32, usize>,
+    /// UD, by QP number, peer's address and peer's QP number.
+    by_source: HashMap<(u32, IpAddr, u32), usize>,
+    /// Links to be served, oldest first.
+    dirty: VecDeque<usize>,
+    timers: Timers,
+    passages: Passages,
+    train: Option<Train>,
+    buffers: Option<Buffers>,
+    message: Vec<u8>,
+    /// The control plane is gone.
+    over: bool,
+}
+
+impl Worker {
+    pub(crate) fn new(
+        commands: mpsc::Receiver<Command>,
+        wake: Arc<EventFd>,
+        outbox: Outbox,
+        counters: Counters,
+        spin: Duration,
+    ) -> io::Result<Worker> {
+        let (poller, alarm) = (Poller::new()?, Timer::new()?);
+        poller.add(&*wake, token::COMMANDS)?;
+        poller.add(&alarm, token::TIMER)?;
+        Ok(Worker {
+            commands,
+            wake,
+            outbox,
+            counters,
+            shown: 0,
+            poller,
+            alarm,
+            spin: u64::try_from(spin.as_nanos()).unwrap_or_default(),
+            bells: BTreeMap::new(),
+            vnics: BTreeMap::new(),
+            links: Vec::new(),
+            free: Vec::new(),
+            by_number: HashMap::new(),
+            by_source: HashMap::new(),
+            dirty: VecDeque::new(),
+            timers: Timers::default(),
+            passages: Passages::default(),
+            train: Some(Train::new()),
+            buffers: Some(Buffers::new()),
+            message: Vec::new(),
+            over: false,
+        })
+    }
+
+    /// Works until the control plane is gone.
+    pub(crate) fn run(&mut self) {
+        let mut ready = Vec::new();
+        let mut busy_at = clock::now();
+        // Quiet looks since the last news.
+        let mut quiet = 0_u32;
+        while !self.over {
+            let now = clock::now();
+            let mut busy = self.hear_bells();
+            busy |= self.timers_due(now);
+            busy |= self.serve_dirty();
+            let timeout = if busy || !self.dirty.is_empty() {
+                busy_at = now;
+                quiet = 0;
+                Some(Duration::ZERO)
+            } else if now.saturating_sub(busy_at) < self.spin {
+                // Whoever we wait for may need this processor.
+                std::thread::yield_now();
+                Some(Duration::ZERO)
+            } else {
+                self.prepare_to_sleep(&mut quiet)
+            };
+            let Ok(()) = self.poller.wait(timeout, &mut ready) else { return };
+            for token in &ready {
+                self.awake(*token);
+            }
+            if !ready.is_empty() {
+                busy_at = clock::now();
+                quiet = 0;
+            }
+        }
+    }
+
+    /// How long to sleep. The first sleep is short: news may have been missed.
+    fn prepare_to_sleep(&mut self, quiet: &mut u32) -> Option<Duration> {
+        for bell in self.bells.values() {
+            bell.page.want_kick();
+        }
+        self.show_counters();
+        if self.bells.values().any(|bell| bell.page.has_ready()) {
+            return Some(Duration::ZERO);
+        }
+        if let Some(at) = self.timers.first() {
+            let _ = self.alarm.set(at);
+        }
+        *quiet = quiet.saturating_add(1);
+        (*quiet < 3 && !self.bells.is_empty()).then_some(LOOK_AGAIN)
+    }
+
+    fn awake(&mut self, ready: u64) {
+        let number = ready & token::NUMBER;
+        match ready & !token::NUMBER {
+            token::COMMANDS => self.hear_commands(),
+            token::VNIC => self.receive(number),
+            token::BELL => {
+                // Rung, or hung up.
+                if let Some(bell) = self.bells.get(&number)
+                    && !bell.wait.take()
+                {
+                    self.drop_bell(number);
+                }
+            }
+            // Which is due is found out by looking at the clock.
+            _ => {
+                let _ = self.alarm.set(u64::MAX / 2);
+            }
+        }
+    }
+
+    fn hear_commands(&mut self) {
+        self.wake.take();
+        loop {
+            match self.commands.try_recv() {
+                Ok(command) => self.obey(command),
+                Err(mpsc::TryRecvError::Empty) => return,
+                Err(mpsc::TryRecvError::Disconnected) => {
+                    self.over = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        let now = clock::now();
+        match command {
+            Command::OpenVnic { vnic, port } => self.open_vnic(vnic, port),
+            Command::CloseVnic { vnic } => self.close_vnic(vnic.0),
+            Command::SetLimit { vnic, limit } => {
+                if let Some(vnic) = self.vnics.get_mut(&vnic.0) {
+                    vnic.set_limit(limit, now);
+                    let parked = std::mem::take(&mut vnic.parked);
+                    parked.into_iter().for_each(|index| self.touch(index));
+                }
+            }
+            Command::Attach(attach) => self.attach(&attach),
+            Command::Detach { qpn, peer_qpn } => self.detach(qpn, peer_qpn),
+            Command::Capture { vnic, file } => {
+                if let Some(vnic) = self.vnics.get_mut(&vnic.0) {
+                    vnic.tap.set(file);
+                }
+            }
+        }
+    }
+
+    fn hear_bells(&mut self) -> bool {
+        let before = self.dirty.len();
+        let (links, dirty) = (&mut self.links, &mut self.dirty);
+        for bell in self.bells.values().filter(|bell| bell.page.has_ready()) {
+            bell.ready(|index| touch(links, dirty, index));
+        }
+        self.dirty.len() > before
+    }
+
+    /// This link is to be served.
+    fn touch(&mut self, index: usize) {
+        touch(&mut self.links, &mut self.dirty, index);
+    }
+
+    fn timers_due(&mut self, now: u64) -> bool {
+        let mut any = false;
+        while let Some(due) = self.timers.next(now) {
+            any = true;
+            match due {
+                Due::Link(index) => {
+                    if let Some(link) = self.links.get_mut(index).and_then(Option::as_mut) {
+                        link.armed = None;
+                        link.timeout(now);
+                    }
+                    self.touch(index);
+                }
+                Due::Vnic(number) => {
+                    let Some(vnic) = self.vnics.get_mut(&number) else { continue };
+                    vnic.armed = None;
+                    let parked = std::mem::take(&mut vnic.parked);
+                    parked.into_iter().for_each(|index| self.touch(index));
+                }
+            }
+        }
+        any
+    }
+
+    fn serve_dirty(&mut self) -> bool {
+        let mut any = false;
+        for _ in 0..LINKS_PER_TURN.min(self.dirty.len()) {
+            let Some(index) = self.dirty.pop_front() else { break };
+            any = true;
+            self.serve(index);
+            self.deliver_passages();
+        }
+        if any && clock::now().saturating_sub(self.shown) > SHOW_EVERY {
+            self.show_counters();
+        }
+        any
+    }
+
+    fn show_counters(&mut self) {
+        self.shown = clock::now();
+        let mut shown = lock(&self.counters);
+        for link in self.links.iter().flatten() {
+            shown.insert((link.qpn, link.peer_qpn), link.counters());
+        }
+    }
+
+    fn forget_counters(&self, qpn: u32, peer_qpn: u32) {
+        lock(&self.counters).remove(&(qpn, peer_qpn));
+    }
+}
+
+fn touch(links: &mut [Option<Box<Link>>], dirty: &mut VecDeque<usize>, index: usize) {
+    if let Some(link) = links.get_mut(index).and_then(Option::as_mut)
+        && !std::mem::replace(&mut link.queued, true)
+    {
+        dirty.push_back(index);
+    }
+}
+
+impl Worker {
+    /// Watches the sockets of a vNIC from now on.
+    fn watch(&self, number: u64, vnic: &Vnic) -> io::Result<()> {
+        for socket in vnic.sockets.files() {
+            self.poller.add(socket.as_fd(), token::VNIC | number)?;
+        }
+        Ok(())
+    }
+}

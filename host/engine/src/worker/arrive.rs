@@ -1,0 +1,197 @@
+//! A packet arrives: from the network or from another link of ours.
+
+use super::Worker;
+use super::link::{Kind, Link};
+use crate::command::{Event, VnicId};
+use crate::port::Arrival;
+use omniverb_sys::clock;
+use omniverb_wire::{Identification, Packet, Service, Verdict};
+use std::net::IpAddr;
+
+/// Destination of connection management.
+const QPN_MANAGEMENT: u32 = 1;
+/// How handshakes of Omniverb begin: with a transport version that does not exist.
+const VERSION_OTHER: u8 = 0x0f;
+
+/// A packet that is sound, and what came with it.
+struct Sound<'a> {
+    packet: Packet<'a>,
+    datagram: &'a [u8],
+    from: IpAddr,
+    local: IpAddr,
+    interface: u32,
+    congested: bool,
+}
+
+impl Worker {
+    /// The sockets of a vNIC have something.
+    pub(super) fn receive(&mut self, number: u64) {
+        let Some(vnic) = self.vnics.get(&number) else { return };
+        let sockets = vnic.sockets.clone();
+        let Some(mut buffers) = self.buffers.take() else { return };
+        // What is left is reported again by the poller.
+        sockets.receive(&mut buffers, |arrival, datagram| {
+            self.arrived(number, arrival, datagram);
+        });
+        self.buffers = Some(buffers);
+    }
+
+    /// A datagram came out of a socket.
+    fn arrived(&mut self, number: u64, arrival: &Arrival, datagram: &[u8]) {
+        let flow = &arrival.flow;
+        let packet = match Packet::parse(datagram) {
+            Ok(packet) => packet,
+            Err(_) => return self.not_a_packet(number, arrival, datagram),
+        };
+        let identification = match flow.check(datagram, None) {
+            Verdict::Exact => Identification::ZERO,
+            Verdict::Solved(identification) => identification,
+            Verdict::Damaged => return,
+        };
+        if let Some(vnic) = self.vnics.get_mut(&number)
+            && vnic.tap.is_on()
+        {
+            vnic.tap.add(flow, identification, if arrival.congested { 3 } else { 2 }, datagram);
+        }
+        let sound = Sound {
+            packet,
+            datagram,
+            from: flow.source,
+            local: flow.destination,
+            interface: arrival.interface,
+            congested: arrival.congested,
+        };
+        self.dispatch(number, &sound);
+    }
+
+    fn not_a_packet(&mut self, number: u64, arrival: &Arrival, datagram: &[u8]) {
+        let is_handshake = datagram.get(1).is_some_and(|byte| byte & 0x0f == VERSION_OTHER);
+        let Some(vnic) = self.vnics.get_mut(&number) else { return };
+        if is_handshake && datagram.len() <= 256 && vnic.may_tell(clock::now()) {
+            self.outbox.tell(Event::Handshake {
+                vnic: VnicId(number),
+                from: arrival.flow.source,
+                interface: arrival.interface,
+                bytes: datagram.to_vec(),
+            });
+        }
+    }
+
+    /// Finds out whom a packet is for.
+    fn dispatch(&mut self, number: u64, sound: &Sound<'_>) {
+        let destination = sound.packet.bth().destination();
+        if destination == QPN_MANAGEMENT {
+            return self.management(number, sound);
+        }
+        let index = match sound.packet.deth() {
+            Some(deth) => self.by_source.get(&(destination, sound.from, deth.source())).copied(),
+            None => self.by_number.get(&destination).copied(),
+        };
+        let Some(index) = index else { return self.nobody(number, destination, sound) };
+        let Some(link) = self.links.get_mut(index).and_then(Option::as_mut) else { return };
+        // Only its own peer reaches a queue pair, and only through the queue pair's own vNIC.
+        if link.vnic != number || link.flow.destination != sound.from {
+            return;
+        }
+        if let Kind::Connected(connected) = &link.kind
+            && !connected.is_ready()
+        {
+            self.keep(number, destination, sound);
+        } else {
+            link.take(&sound.packet, sound.datagram.len(), sound.congested);
+        }
+        self.touch(index);
+    }
+
+    fn management(&mut self, number: u64, sound: &Sound<'_>) {
+        let Some(vnic) = self.vnics.get_mut(&number) else { return };
+        let is_datagram = sound.packet.opcode().service == Service::Ud;
+        if is_datagram && vnic.may_tell(clock::now()) {
+            self.outbox.tell(Event::Management {
+                vnic: VnicId(number),
+                from: sound.from,
+                local: sound.local,
+                datagram: sound.datagram.to_vec(),
+            });
+        }
+    }
+
+    /// There is no such link, so far.
+    fn nobody(&mut self, number: u64, qpn: u32, sound: &Sound<'_>) {
+        let now = clock::now();
+        self.keep(number, qpn, sound);
+        let Some(deth) = sound.packet.deth() else { return };
+        let Some(vnic) = self.vnics.get_mut(&number) else { return };
+        let source_qpn = deth.source();
+        if vnic.is_news((qpn, sound.from, source_qpn), now) {
+            self.outbox.tell(Event::Stranger {
+                vnic: VnicId(number),
+                qpn,
+                source_qpn,
+                local: sound.local,
+                from: sound.from,
+                interface: sound.interface,
+            });
+        }
+    }
+
+    fn keep(&mut self, number: u64, qpn: u32, sound: &Sound<'_>) {
+        let Some(vnic) = self.vnics.get_mut(&number) else { return };
+        let ends = (sound.from, sound.local);
+        vnic.early.keep(clock::now(), qpn, ends, sound.congested, sound.datagram);
+    }
+
+    /// A link is ready for packets that came before it was.
+    pub(super) fn take_early(&mut self, index: usize) {
+        let Some(link) = self.links.get(index).and_then(Option::as_ref) else { return };
+        let (number, qpn, remote) = (link.vnic, link.qpn, link.flow.destination);
+        let Some(vnic) = self.vnics.get_mut(&number).filter(|vnic| !vnic.early.is_empty()) else {
+            return;
+        };
+        for early in vnic.early.take(clock::now(), qpn, remote) {
+            let Ok(packet) = Packet::parse(&early.datagram) else { continue };
+            self.dispatch(
+                number,
+                &Sound {
+                    packet,
+                    datagram: &early.datagram,
+                    from: early.from,
+                    local: early.local,
+                    interface: 0,
+                    congested: early.congested,
+                },
+            );
+        }
+    }
+
+    /// Packets of links of ours to links of ours.
+    pub(super) fn deliver_passages(&mut self) {
+        if self.passages.is_empty() {
+            return;
+        }
+        let mut passages = std::mem::take(&mut self.passages);
+        passages.drain(|passage, datagram| {
+            let Some(link) = self.links.get_mut(passage.to).and_then(Option::as_mut) else {
+                return;
+            };
+            let (Ok(packet), number) = (Packet::parse(datagram), link.vnic) else { return };
+            let (from, local) = (passage.from, link.flow.source);
+            let (interface, congested) = (link.interface, false);
+            let sound = Sound { packet, datagram, from, local, interface, congested };
+            self.dispatch(number, &sound);
+        });
+        self.passages = passages;
+    }
+}
+
+impl Link {
+    /// A packet for this link.
+    fn take(&mut self, packet: &Packet<'_>, bytes: usize, congested: bool) {
+        self.counted.received_packets += 1;
+        self.counted.received_bytes += bytes as u64;
+        match &mut self.kind {
+            Kind::Connected(connected) => connected.packet(clock::now(), packet, congested),
+            Kind::Datagrams(datagrams) => datagrams.packet(packet),
+        }
+    }
+}

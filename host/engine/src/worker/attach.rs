@@ -1,0 +1,161 @@
+//! vNICs, bells and links come and go.
+
+use super::link::{Kind, Link};
+use super::{Worker, token};
+use crate::bell::Bell;
+use crate::command::{Attach, Event, QpCounters, Service, VnicId};
+use crate::connected::Connected;
+use crate::datagram::Datagrams;
+use crate::port::Sockets;
+use crate::timers::Due;
+use crate::vnic::Vnic;
+use omniverb_link::{Endpoint, EndpointParts, layout};
+use omniverb_sys::datagram::Port;
+use omniverb_sys::mapping::Access;
+use omniverb_sys::{clock, window};
+use omniverb_transport::Status;
+use omniverb_wire::{Flow, PORT};
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+impl Worker {
+    pub(super) fn open_vnic(&mut self, id: VnicId, port: Arc<Port>) {
+        let made = Sockets::new(port).and_then(|sockets| {
+            let vnic = Vnic::new(sockets, clock::now());
+            self.watch(id.0, &vnic)?;
+            Ok(vnic)
+        });
+        // Without sockets it has no network, and its links fail by their own timeouts.
+        if let Ok(vnic) = made {
+            self.vnics.insert(id.0, vnic);
+        }
+    }
+
+    pub(super) fn close_vnic(&mut self, number: u64) {
+        let Some(vnic) = self.vnics.remove(&number) else { return };
+        for socket in vnic.sockets.files() {
+            let _ = self.poller.remove(socket);
+        }
+        self.timers.disarm(Due::Vnic(number), vnic.armed);
+        self.drop_links(|link| link.vnic == number);
+    }
+
+    /// The other end of a bell is gone, and its process with it.
+    pub(super) fn drop_bell(&mut self, number: u64) {
+        if let Some(bell) = self.bells.remove(&number) {
+            let _ = self.poller.remove(&bell.wait);
+            self.drop_links(|link| link.bell == number);
+        }
+    }
+
+    fn drop_links(&mut self, which: impl Fn(&Link) -> bool) {
+        let indices = 0..self.links.len();
+        let those = |index: &usize| self.links[*index].as_ref().is_some_and(|link| which(link));
+        for index in indices.filter(those).collect::<Vec<_>>() {
+            self.remove(index);
+        }
+    }
+
+    pub(super) fn detach(&mut self, qpn: u32, peer_qpn: u32) {
+        self.drop_links(|link| link.qpn == qpn && link.peer_qpn == peer_qpn);
+    }
+
+    fn remove(&mut self, index: usize) {
+        let Some(mut link) = self.links.get_mut(index).and_then(Option::take) else { return };
+        link.close();
+        self.timers.disarm(Due::Link(index), link.armed);
+        if let Some(bell) = self.bells.get_mut(&link.bell) {
+            bell.unbind(link.slot, index);
+        }
+        if link.service == Service::Ud {
+            self.by_source.remove(&(link.qpn, link.flow.destination, link.peer_qpn));
+        } else if self.by_number.get(&link.qpn) == Some(&index) {
+            self.by_number.remove(&link.qpn);
+        }
+        if let Some(vnic) = self.vnics.get_mut(&link.vnic) {
+            vnic.parked.retain(|parked| *parked != index);
+        }
+        self.dirty.retain(|dirty| *dirty != index);
+        self.forget_counters(link.qpn, link.peer_qpn);
+        self.free.push(index);
+    }
+
+    pub(super) fn attach(&mut self, attach: &Attach) {
+        // The application's QP was reset and comes back.
+        self.detach(attach.qpn, attach.peer_qpn);
+        match self.try_attach(attach) {
+            Ok(index) => {
+                self.touch(index);
+                if attach.service == Service::Ud {
+                    self.take_early(index);
+                }
+            }
+            Err(_) => self.outbox.tell(Event::Failed {
+                qpn: attach.qpn,
+                peer_qpn: attach.peer_qpn,
+                status: Status::LocalProtection,
+            }),
+        }
+    }
+
+    fn try_attach(&mut self, attach: &Attach) -> io::Result<usize> {
+        if let Some(files) = &attach.bell_files {
+            let bell = Bell::new(files)?;
+            self.poller.add(&bell.wait, token::BELL | attach.bell)?;
+            self.bells.insert(attach.bell, bell);
+        }
+        let missing = || io::Error::from(io::ErrorKind::NotFound);
+        let bell = self.bells.get_mut(&attach.bell).ok_or_else(missing)?;
+        let (request_bytes, response_bytes) = (attach.request_bytes, attach.response_bytes);
+        let bytes = layout::link_bytes(request_bytes, response_bytes);
+        let endpoint = Endpoint::new(EndpointParts {
+            memory: window::map(attach.link.as_fd(), bytes, Access::ReadWrite)?,
+            side: 1,
+            request_bytes,
+            response_bytes,
+            doorbell: bell.doorbell(),
+            peer_slot: attach.peer_slot,
+        })
+        .ok_or_else(missing)?;
+        let vnic = self.vnics.get(&attach.vnic.0);
+        let source_port = vnic.and_then(|vnic| vnic.sockets.source_port(attach.remote));
+        let flow = Flow {
+            source: attach.local,
+            destination: attach.remote,
+            source_port: source_port.unwrap_or(PORT),
+        };
+        let Attach { qpn, peer_qpn, service, features, .. } = *attach;
+        let kind = match service {
+            Service::Ud => Kind::Datagrams(Box::new(Datagrams::new(endpoint, qpn, peer_qpn))),
+            _ => Kind::Connected(Box::new(Connected::new(endpoint, service, peer_qpn, features))),
+        };
+        let link = Link {
+            vnic: attach.vnic.0,
+            qpn,
+            peer_qpn,
+            service,
+            flow,
+            interface: attach.interface,
+            within: attach.within,
+            kind,
+            bell: attach.bell,
+            slot: attach.local_slot,
+            armed: None,
+            queued: false,
+            counted: QpCounters::default(),
+        };
+        let index = self.free.pop().unwrap_or(self.links.len());
+        if index == self.links.len() {
+            self.links.push(None);
+        }
+        self.links[index] = Some(Box::new(link));
+        bell.bind(attach.local_slot, index);
+        if service == Service::Ud {
+            self.by_source.insert((qpn, attach.remote, peer_qpn), index);
+        } else {
+            self.by_number.insert(qpn, index);
+        }
+        Ok(index)
+    }
+}

@@ -1,0 +1,126 @@
+//! A link is served: what its application did is taken, what is to be sent is sent.
+
+use super::Worker;
+use super::link::{Kind, Link};
+use crate::command::{Event, Service};
+use crate::timers::Due;
+use crate::train::Train;
+use crate::vnic::framing;
+use omniverb_sys::clock;
+use omniverb_wire::Identification;
+
+/// Packets of one link between two looks at others.
+const PACKETS_PER_TURN: usize = 64;
+
+impl Worker {
+    pub(super) fn serve(&mut self, index: usize) {
+        let Some(mut link) = self.links.get_mut(index).and_then(Option::take) else { return };
+        link.queued = false;
+        let now = clock::now();
+        let mut came_up = false;
+        let mut more = match &mut link.kind {
+            Kind::Connected(connected) => {
+                let was_ready = connected.is_ready();
+                let more = connected.serve(now);
+                came_up = !was_ready && connected.is_ready();
+                more
+            }
+            Kind::Datagrams(datagrams) => {
+                datagrams.serve();
+                false
+            }
+        };
+        more |= self.transmit(index, &mut link, now);
+        if let Kind::Connected(connected) = &mut link.kind {
+            connected.after();
+            if let Some(status) = connected.take_failure() {
+                let (qpn, peer_qpn) = (link.qpn, link.peer_qpn);
+                self.outbox.tell(Event::Failed { qpn, peer_qpn, status });
+            }
+            let next = connected.next_timeout();
+            link.armed = self.timers.arm(Due::Link(index), link.armed, next);
+        }
+        self.links[index] = Some(link);
+        if more {
+            self.touch(index);
+        }
+        if came_up {
+            self.take_early(index);
+        }
+    }
+
+    /// Sends what there is. True: more than fits into one turn.
+    fn transmit(&mut self, index: usize, link: &mut Link, now: u64) -> bool {
+        let Some(mut train) = self.train.take() else { return false };
+        let more = self.fill(index, link, &mut train, now);
+        if !train.is_empty() {
+            self.depart(link, &mut train);
+            train.clear();
+        }
+        self.train = Some(train);
+        more
+    }
+
+    fn fill(&mut self, index: usize, link: &mut Link, train: &mut Train, now: u64) -> bool {
+        let six = link.flow.destination.is_ipv6();
+        let vnic = self.vnics.get(&link.vnic);
+        let count_max = vnic.map_or(1, |vnic| vnic.sockets.train_max(link.flow.destination)).max(1);
+        for _ in 0..PACKETS_PER_TURN {
+            if let Some(vnic) = self.vnics.get_mut(&link.vnic)
+                && let Err(at) = vnic.may_send(now)
+            {
+                vnic.parked.push(index);
+                vnic.armed = self.timers.arm(Due::Vnic(link.vnic), vnic.armed, Some(at));
+                return false;
+            }
+            let length = match &mut link.kind {
+                Kind::Connected(connected) => connected.transmit(now, train.tail()),
+                Kind::Datagrams(datagrams) => datagrams.transmit(train.tail(), &mut self.message),
+            };
+            let Some(length) = length else { return false };
+            link.counted.sent_packets += 1;
+            link.counted.sent_bytes += length as u64;
+            if let Some(vnic) = self.vnics.get_mut(&link.vnic) {
+                vnic.sent(length as u64 + framing(six));
+            }
+            if train.accepts(length, count_max) {
+                train.append(length);
+            } else {
+                self.depart(link, train);
+                train.restart(length);
+            }
+        }
+        true
+    }
+
+    /// The train leaves: through the network, or straight to a link of ours.
+    fn depart(&mut self, link: &Link, train: &mut Train) {
+        let Some(vnic) = self.vnics.get_mut(&link.vnic) else { return };
+        let near = link.within.then(|| {
+            if link.service == Service::Ud {
+                let key = (link.peer_qpn, link.flow.source, link.qpn);
+                self.by_source.get(&key).copied()
+            } else {
+                self.by_number.get(&link.peer_qpn).copied()
+            }
+        });
+        if vnic.tap.is_on() {
+            train.seal(&link.flow);
+            for packet in train.packets() {
+                vnic.tap.add(&link.flow, Identification::ZERO, 2, packet);
+            }
+        }
+        match near.flatten() {
+            Some(to) => {
+                for packet in train.packets() {
+                    self.passages.add(to, link.flow.source, packet);
+                }
+            }
+            None => {
+                let segment = train.segment();
+                let bytes = train.seal(&link.flow);
+                vnic.sockets.send(&link.flow, link.interface, bytes, segment);
+            }
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! What the engine needs at its end of a link beyond what a queue pair does: it reads requests
+//! ahead and leaves them in the ring until the network has acknowledged them, so that the ring is
+//! the retransmission buffer.
+
+use crate::endpoint::Endpoint;
+use crate::record::Request;
+use omniverb_ring::{Broken, Record};
+
+impl Endpoint {
+    /// The request at `position` (0, or the end of the one before) and where it ends; `None`: not
+    /// there yet. It stays in the ring.
+    pub fn request_after(&self, position: u64) -> Result<Option<(Request, Record, u64)>, Broken> {
+        let Some((record, end)) = self.requests_in.look_ahead(position)? else { return Ok(None) };
+        let request = Request::decode(&self.requests_in, &record).ok_or(Broken)?;
+        Ok(Some((request, record, end)))
+    }
+
+    /// Done with all requests that end at `position` or before; the peer is told.
+    pub fn pass_requests_until(&mut self, position: u64) {
+        self.requests_in.pass_until(position);
+        self.publish_requests();
+    }
+
+    /// How far the peer has consumed what we sent it.
+    pub fn peer_consumed(&mut self) -> Result<u64, Broken> {
+        self.requests_out.consumed(self.requests_out.position())
+    }
+}
