@@ -39,7 +39,6 @@ impl Links {
     }
 
     /// Poll `number` found nothing. True: enough of that. Several pollers at once merely miscount.
-    #[cold]
     pub(crate) fn had_nothing(&self, number: u64) -> bool {
         let in_a_row = self.next.swap(number.wrapping_add(1), Ordering::Relaxed) == number;
         let row = if in_a_row { self.row.load(Ordering::Relaxed).saturating_add(1) } else { 0 };

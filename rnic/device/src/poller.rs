@@ -119,18 +119,25 @@ impl Cq {
     #[inline(always)]
     pub fn poll(&self, out: &mut [Wc]) -> usize {
         // Only a hint for the progress thread: a lost count does no harm.
-        let number = self.polls.load(Ordering::Relaxed).wrapping_add(1);
-        self.polls.store(number, Ordering::Relaxed);
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         let count = self.take(out);
         if count > 0 || out.is_empty() {
             return count;
         }
         let count = self.look(out);
         let count = if count > 0 { count } else { self.take(out) };
-        if count == 0 && self.links.are_wire() && self.links.had_nothing(number) {
-            std::thread::yield_now();
+        if count == 0 && self.links.are_wire() {
+            self.pause();
         }
         count
+    }
+
+    /// Nothing came, and only the engine can bring something.
+    #[cold]
+    fn pause(&self) {
+        if self.links.had_nothing(self.polls.load(Ordering::Relaxed)) {
+            std::thread::yield_now();
+        }
     }
 
     /// Looks for news. Returns how many completions went straight to the caller; others may be in
