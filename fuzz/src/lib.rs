@@ -30,11 +30,15 @@ pub use ring::ring_consumer;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 4] = [
+pub const TARGETS: [Target; 8] = [
     ("ring_consumer", ring_consumer),
     ("link_records", link_records),
     ("session_decode", session_decode),
     ("broker", broker),
+    ("wire_packet", wire_packet),
+    ("transport_connection", transport_connection),
+    ("engine_link", engine_link),
+    ("cm_message", cm_message),
 ];
 
 /// A whole device whose peer does what the bytes say: requests with any fields, words of the
@@ -55,4 +59,24 @@ pub fn session_decode(bytes: &[u8]) {
 /// The daemon's tables under clients that say anything.
 pub fn broker(bytes: &[u8]) {
     omniverb_tenancy::exercise::exercise(bytes);
+}
+
+/// A datagram from the network, and the identification it may have had.
+pub fn wire_packet(bytes: &[u8]) {
+    omniverb_wire::fuzz::packet(bytes);
+}
+
+/// A connection whose peer sends anything.
+pub fn transport_connection(bytes: &[u8]) {
+    omniverb_transport::fuzz::connection(bytes);
+}
+
+/// A queue pair of the engine whose application and network both do anything.
+pub fn engine_link(bytes: &[u8]) {
+    omniverb_engine::fuzz::link(bytes);
+}
+
+/// A message of the connection manager.
+pub fn cm_message(bytes: &[u8]) {
+    omniverb_cm::fuzz::message(bytes);
 }

@@ -19,6 +19,7 @@ mod datagram;
 mod early;
 mod engine;
 mod far;
+pub mod fuzz;
 mod incoming;
 mod outgoing;
 mod port;

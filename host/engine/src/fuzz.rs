@@ -1,0 +1,200 @@
+//! For fuzzing: a queue pair of the engine between an application and a network that both do what
+//! the bytes say.
+
+use crate::command::Service;
+use crate::connected::Connected;
+use omniverb_link::layout::{self, REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN};
+use omniverb_link::wire::{Receiving, Sending};
+use omniverb_link::{Doorbell, Endpoint, EndpointParts, Request, Response};
+use omniverb_ring::sync::Ordering;
+use omniverb_ring::{BellPage, UserMemory, Window, WordMemory};
+use omniverb_wire::{Bth, DATAGRAM_MAX, Packet};
+use std::sync::Arc;
+
+/// Both ends are near one PSN, so that packets are neither all old nor all new.
+const PSN: u32 = 0xff_fff8;
+const STEPS_MAX: usize = 512;
+
+struct Silent(BellPage<Window>);
+
+impl Doorbell for Silent {
+    fn page(&self) -> &BellPage<Window> {
+        &self.0
+    }
+
+    fn kick(&self) {}
+}
+
+/// Bytes, and zeros when they are used up.
+struct Bytes<'a>(&'a [u8]);
+
+impl Bytes<'_> {
+    fn byte(&mut self) -> u8 {
+        let (first, rest) = self.0.split_first().unwrap_or((&0, &[]));
+        self.0 = rest;
+        *first
+    }
+
+    fn number(&mut self) -> u64 {
+        (0..8).fold(0, |number, _| number << 8 | u64::from(self.byte()))
+    }
+}
+
+fn end(memory: &Window, side: usize) -> Option<Endpoint> {
+    let page = BellPage::new(Window::private(omniverb_ring::bell::PAGE_BYTES));
+    Endpoint::new(EndpointParts {
+        memory: memory.clone(),
+        side,
+        request_bytes: REQUEST_BYTES_MIN,
+        response_bytes: RESPONSE_BYTES_MIN,
+        doorbell: Arc::new(Silent(page)),
+        peer_slot: 0,
+    })
+}
+
+/// Runs what the bytes say. Panics and endless loops are what is looked for.
+pub fn link(bytes: &[u8]) {
+    let mut bytes = Bytes(bytes);
+    let size = layout::link_bytes(REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN);
+    let memory = Window::private(size);
+    let (Some(mut application), Some(far)) = (end(&memory, 0), end(&memory, 1)) else { return };
+    let service = if bytes.byte().is_multiple_of(4) { Service::Uc } else { Service::Rc };
+    let path_mtu = bytes.byte() % 6;
+    let (min_rnr_timer, max_dest_rd_atomic) = (bytes.byte(), bytes.byte());
+    application.publish_receiving(&Receiving {
+        rq_psn: PSN,
+        path_mtu,
+        min_rnr_timer,
+        max_dest_rd_atomic,
+    });
+    let (retry_count, rnr_retry, max_rd_atomic) = (bytes.byte(), bytes.byte(), bytes.byte());
+    application.publish_sending(&Sending {
+        sq_psn: PSN,
+        timeout: 10,
+        retry_count,
+        rnr_retry,
+        max_rd_atomic,
+    });
+    application.publish_credits(u32::from(bytes.byte()), 1 << 12);
+    application.open(0);
+    let mut engine = Connected::new(far, service, 7, u32::from(bytes.byte() & 1));
+    let mut datagram = vec![0; DATAGRAM_MAX];
+    let mut now = 1;
+    for _ in 0..STEPS_MAX {
+        if bytes.0.is_empty() {
+            break;
+        }
+        step(&mut bytes, &mut application, &memory, &mut engine, now);
+        engine.serve(now);
+        for _ in 0..16 {
+            let Some(length) = engine.transmit(now, &mut datagram) else { break };
+            assert!(Packet::parse(&datagram[..length]).is_ok(), "what we send can be read");
+        }
+        engine.after();
+        now += 1000;
+        if engine.next_timeout().is_some_and(|at| at <= now) || bytes.byte() == 0 {
+            now += 10_000_000;
+            engine.timeout(now);
+        }
+    }
+}
+
+fn step(
+    bytes: &mut Bytes<'_>,
+    application: &mut Endpoint,
+    memory: &Window,
+    engine: &mut Connected,
+    now: u64,
+) {
+    match bytes.byte() % 8 {
+        // Anything at all in the application's half of the memory.
+        0 => {
+            let places = [
+                layout::side(0) + usize::from(bytes.byte() % 40) * 8,
+                layout::request_ring(0, REQUEST_BYTES_MIN) + usize::from(bytes.byte()) * 8,
+                layout::response_ring(0, REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN)
+                    + usize::from(bytes.byte()) * 8,
+            ];
+            let place = places[usize::from(bytes.byte() % 3)];
+            memory.store(place, bytes.number(), Ordering::Relaxed);
+        }
+        1 | 2 => ask(bytes, application),
+        3 => answer(bytes, application),
+        _ => {
+            let packet = packet(bytes);
+            if let Ok(packet) = Packet::parse(&packet) {
+                engine.packet(now, &packet, bytes.byte() & 1 != 0);
+            }
+        }
+    }
+}
+
+/// A request of the application, nearly right.
+fn ask(bytes: &mut Bytes<'_>, application: &mut Endpoint) {
+    let flags = u32::from(bytes.byte() & 0x3f) << 8;
+    let (address, rkey, length) = (bytes.number() & 0xffff, 5, u64::from(bytes.byte()) * 64);
+    let immediate = 9;
+    let request = match bytes.byte() % 7 {
+        0 => Request::Send { flags, immediate },
+        1 => Request::WriteFirst { flags, address, rkey, immediate, total: length },
+        2 => Request::WriteMore { flags, immediate },
+        3 => Request::Read { address, rkey, length },
+        4 => Request::CompareSwap { address, rkey, compare: 1, swap: 2 },
+        5 => Request::FetchAdd { address, rkey, add: 1 },
+        _ => Request::Datagram { flags, immediate, qkey: 1 },
+    };
+    let data = vec![0x5a; if bytes.byte() & 1 == 0 { length as usize & 0xfff } else { 0 }];
+    let _ = UserMemory::lend(&data, |part| application.send_request(&request, data.len(), [&part]));
+}
+
+/// What the application does about requests of the peer.
+fn answer(bytes: &mut Bytes<'_>, application: &mut Endpoint) {
+    if let Ok(Some((request, record))) = application.next_request() {
+        let response = match (request, bytes.byte() % 8) {
+            (_, 0) => None,
+            (Request::Read { length, .. }, 1..=6) => {
+                let data = vec![1; length.min(512) as usize];
+                let response = Response::ReadData { last: length <= 512 };
+                let _ = UserMemory::lend(&data, |part| application.send_response(&response, part));
+                None
+            }
+            (Request::CompareSwap { .. } | Request::FetchAdd { .. }, 1..=6) => {
+                Some(Response::AtomicResult { original: 3 })
+            }
+            (_, 1..=6) => None,
+            _ => Some(Response::Nak { code: omniverb_link::Nak::RemoteAccess }),
+        };
+        if let Some(response) = response {
+            let _ = application.send_response(&response, UserMemory::EMPTY);
+        }
+        application.pass_request(&record);
+        application.publish_requests();
+    }
+}
+
+/// A packet of the peer: any opcode, a PSN near the expected one.
+fn packet(bytes: &mut Bytes<'_>) -> Vec<u8> {
+    let opcode = bytes.byte();
+    let psn = PSN.wrapping_add(u32::from(bytes.byte() % 24)) & 0xff_ffff;
+    let header = Bth::new(opcode, 7, psn).acknowledged(bytes.byte() & 1 != 0);
+    let mut packet = zerocopy::IntoBytes::as_bytes(&header).to_vec();
+    let length = usize::from(bytes.byte() % 12) * 4 + usize::from(bytes.byte() % 5) * 256;
+    packet.extend((0..length).map(|_| bytes.byte()));
+    packet.extend([0; 4]);
+    packet
+}
+
+#[cfg(test)]
+mod tests {
+    use omniverb_transport::random::Random;
+
+    #[test]
+    fn whatever_application_and_network_do() {
+        let mut random = Random::new(7);
+        for _ in 0..3000 {
+            let length = random.between(1, 4000);
+            let bytes: Vec<u8> = (0..length).map(|_| random.between(0, 255) as u8).collect();
+            super::link(&bytes);
+        }
+    }
+}
