@@ -6,33 +6,50 @@ PYTHON := /usr/bin/python3
 
 # Debian packages, by the target that needs them.
 BUILD_PACKAGES := gcc libc6-dev libibverbs-dev
-RUN_PACKAGES := python3 python3-pyverbs ibverbs-utils perftest crun iproute2 nftables util-linux qperf strace ucx-utils
+RUN_PACKAGES := python3 python3-pyverbs ibverbs-utils perftest crun iproute2 nftables util-linux qperf strace ucx-utils iperf3
+# For a virtual machine with Linux's own software RNIC, and for a look at packets.
+GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ibverbs-providers tshark
 
-.PHONY: help deps build test demo bench clean
+.PHONY: help deps guest build test demo bench clean
 
 help:
 	@echo "make build   library, daemon and command line into dist/"
 	@echo "make demo    RDMA between two containers, beside TCP (needs root; about 2 minutes)"
+	@echo "make demo-wire  the same between two hosts, over RoCE v2 (needs root; about 2 minutes)"
 	@echo "make test    all tests (needs root; about 20 minutes)"
-	@echo "make bench   latency and bandwidth against the raw limits of this machine (3 minutes)"
+	@echo "make bench   latency and bandwidth against the raw limits of this machine, on one host"
+	@echo "             and between two (needs root; about 6 minutes)"
+	@echo "make soak    the transport under 10000 simulated networks (SEEDS=n for others)"
 	@echo "make deps    install the Debian packages that the above need (they do it themselves)"
 	@echo "make clean   remove what was built"
 
 deps:
 	@tools/install-packages $(BUILD_PACKAGES) $(RUN_PACKAGES)
 
+guest:
+	@tools/install-packages $(GUEST_PACKAGES) && tests/guest/fetch-kernel target/tests/kernel || \
+		echo "the cases that need these are skipped"
+
 build:
 	@tools/install-packages $(BUILD_PACKAGES)
 	@cargo xtask dist
 
-test: deps build
+test: deps guest build
 	@$(PYTHON) tests/run $(TESTS)
 
 demo: deps build
 	@$(PYTHON) demo/demo.py
 
+demo-wire: deps build
+	@$(PYTHON) demo/wire.py
+
 bench: deps build
 	@$(PYTHON) bench/bench.py $(BENCH)
+	@$(PYTHON) bench/wire.py $(BENCH_WIRE)
+
+SEEDS ?= 10000
+soak:
+	OMNIVERB_SEEDS=$(SEEDS) cargo test --release --locked -p omniverb_transport --test simulator -- --nocapture
 
 clean:
 	cargo clean

@@ -39,8 +39,8 @@ class Duet:
         port = [port_option, str(self.port)]
         self.server = self._start(pair.server, 0, *(server_argv or argv), *port)
         self.client = None
-        process.until(lambda: process.listens(pair.server.pid, self.port)
-                      or self.server.poll() is not None, 15, f"{argv[0]} to listen")
+        process.until(lambda: self.listens() or self.server.poll() is not None, 15,
+                      f"{argv[0]} to listen")
         if self.server.poll() is not None:
             raise Failure(f"{argv[0]} (server) ended at once: "
                           f"{process.how(self.server.returncode)}\n{self.text(0)}")
@@ -48,6 +48,10 @@ class Duet:
 
     def _start(self, place, side, *argv):
         return place.start(*argv, stdout=self.files[side], stderr=self.files[side])
+
+    def listens(self):
+        """Is the server there?"""
+        return process.listens(self.pair.server.pid, self.port)
 
     def text(self, side):
         """What a side (0: server, 1: client) has printed so far."""
@@ -80,10 +84,13 @@ class Duet:
         """Ends both sides."""
         for side in (self.client, self.server):
             if side is not None:
-                below = process.descendants(side.pid)
-                for pid in [*below, side.pid]:
-                    process.kill(pid)
-                side.wait()
+                self.kill(side)
+
+    def kill(self, side):
+        """kill -9, to it and to what it has started."""
+        for pid in [*process.descendants(side.pid), side.pid]:
+            process.kill(pid)
+        side.wait()
 
     def _title(self):
         return " ".join(str(word) for word in self.argv)

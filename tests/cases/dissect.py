@@ -1,0 +1,26 @@
+"""What our packets look like to Wireshark: one of every kind, written by rnic/wire."""
+
+import os
+import pathlib
+import tempfile
+
+from harness import dissection, process, staging
+from harness.case import Case, Group, check
+
+# The opcodes of rnic/wire/src/opcode.rs: RC, UC, UD and congestion notification.
+_OPCODES = {*range(0x00, 0x15), 0x16, 0x17, *range(0x20, 0x2C), 0x64, 0x65, 0x81}
+
+
+def _every_packet(_fixture):
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "packets.pcap")
+        process.run(["cargo", "run", "--quiet", "--locked", "-p", "omniverb_wire", "--example",
+                     "every_packet", "--", path], limit=300, cwd=staging.ROOT, env=os.environ)
+        found = dissection.opcodes(path)
+    check(set(found) == _OPCODES, f"opcodes {sorted(found)}, not {sorted(_OPCODES)}")
+    print(f"{sum(found.values())} packets")
+
+
+def groups():
+    """Needs cargo and tshark."""
+    return [Group("dissect", [Case("dissect.every_packet", _every_packet, 360)], staged=False)]
