@@ -93,7 +93,10 @@ fn message(random: &mut Random) -> Vec<u8> {
 
 fn step(random: &mut Random) -> Vec<u8> {
     let mut bytes = random.bytes(2);
-    if bytes[0] % 16 > 3 {
+    if bytes[0] % 16 == 5 {
+        bytes.extend(random.bytes(4));
+    }
+    if bytes[0] % 16 > 5 {
         let message = loop {
             let message = message(random);
             if message.len() < 256 {

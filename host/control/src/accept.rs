@@ -150,15 +150,22 @@ impl Server {
         for file in [&client.events, &client.pidfd].into_iter().flatten() {
             let _ = self.poller.remove(file);
         }
+        if let Ok(key) = client.vnic
+            && let Some(entry) = self.namespaces.get_mut(key)
+        {
+            entry.queued -= client.events_box.descriptors();
+        }
+        self.end_recording(id);
         let actions = self.tenancy.end(id, clock::now());
         self.work.extend(actions);
+        // While its namespace is still known: the engine must hear of what is closed.
+        while let Some(action) = self.work.pop_front() {
+            self.execute(action);
+        }
         if client.half_open {
             self.half_open -= 1;
         }
         if let Ok(key) = client.vnic {
-            if let Some(entry) = self.namespaces.get_mut(key) {
-                entry.queued -= client.events_box.descriptors();
-            }
             self.leave(key, client.half_open);
         }
     }
@@ -230,8 +237,8 @@ impl Server {
                 self.answer(id, tag, &answer, Vec::new());
                 self.part(id, "is in a network namespace that is not served");
             }
-            Ok((tag, Message::QueryStatus(_))) if self.tenancy.is_tool(id) => {
-                self.tell_status(id, tag);
+            Ok((tag, message)) if self.tenancy.is_tool(id) => {
+                self.tool_call(id, tag, &message, files);
             }
             Ok((tag, message)) => self.hand_over(id, Channel::Calls, tag, message, files),
             Err(_) => {

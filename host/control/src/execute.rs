@@ -2,26 +2,17 @@
 
 use crate::journal::Level;
 use crate::memory;
-use crate::namespaces::Opening;
 use crate::outbox::{Outbox, Parcel, Sent};
-use crate::probes;
 use crate::server::{Server, Timer, token};
 use omniverb_session::Message;
 use omniverb_sys::{clock, socket};
-use omniverb_tenancy::{Action, LinkEnd, ProbeId, SessionId, VnicKey, errno};
-use std::net::IpAddr;
+use omniverb_tenancy::{Action, LinkEnd, SessionId, errno};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// When to try again after clients held too many of our descriptors unread.
 const DESCRIPTORS_AGAIN: Duration = Duration::from_millis(10);
-
-/// Datagrams read from a vNIC's port in one turn.
-const DATAGRAMS_PER_TURN: usize = 64;
-
-/// Datagrams thrown away at most before a handshake: as many small ones as a socket holds.
-const DATAGRAMS_DRAINED: usize = 512;
 
 impl Server {
     pub(crate) fn execute(&mut self, action: Action) {
@@ -34,6 +25,10 @@ impl Server {
             }
             Action::Event { session, message } => self.tell(session, &message, Vec::new()),
             Action::CreateLink { first, second } => self.create_link(&first, &second),
+            Action::AttachEngine(end) => self.attach_engine(*end),
+            Action::DetachEngine { vnic, qpn, peer_qpn } => {
+                self.detach_engine(vnic, qpn, peer_qpn);
+            }
             Action::Grant { session, granted } => {
                 if let Some(file) = self.attached.take() {
                     self.tell(session, &Message::Granted(granted), vec![Arc::new(file)]);
@@ -45,17 +40,10 @@ impl Server {
             Action::ForgetProbe { id } => self.probes.forget(id),
             Action::ReadAddresses { vnic } => self.namespaces.read_addresses(vnic),
             Action::OpenPort { vnic } => {
-                // Without privilege there are no other namespaces to look for.
-                if self.privileged {
-                    self.namespaces.open_port(vnic);
-                }
+                self.namespaces.port_is_coming(vnic, clock::now());
             }
             Action::Drop { session, reason } => self.part(session, reason),
-            Action::VnicGone { vnic } => {
-                if let Some(entry) = self.namespaces.get_mut(vnic) {
-                    entry.port = Opening::No;
-                }
-            }
+            Action::VnicGone { vnic } => self.close_port(vnic),
         }
     }
 
@@ -135,7 +123,7 @@ impl Server {
     }
 
     /// Tells a client something it did not ask for.
-    fn tell(&mut self, id: SessionId, message: &Message, parcels: Vec<Parcel>) {
+    pub(crate) fn tell(&mut self, id: SessionId, message: &Message, parcels: Vec<Parcel>) {
         self.with_events(id, |outbox, events| outbox.push(events, 0, message, parcels));
     }
 
@@ -187,79 +175,6 @@ impl Server {
                 let actions = self.tenancy.link_failed(one, other, clock::now());
                 self.work.extend(actions);
             }
-        }
-    }
-
-    fn start_probe(&mut self, id: ProbeId, vnic: VnicKey, interface: u32, destination: [u8; 16]) {
-        let now = clock::now();
-        let port = self.namespaces.get_mut(vnic).map(|entry| &entry.port);
-        match port {
-            Some(Opening::Open(_) | Opening::Asked) => {
-                if self.probes.is_empty() {
-                    self.drain_ports();
-                }
-                // The datagram itself is sent by the timers, after this.
-                self.probes.start(id, vnic, interface, destination, now);
-            }
-            Some(Opening::No | Opening::Failed) | None => {
-                let actions = self.tenancy.probe_failed(id, now);
-                self.work.extend(actions);
-            }
-        }
-    }
-
-    pub(crate) fn send_probe(&mut self, id: ProbeId, vnic: VnicKey, to: IpAddr, interface: u32) {
-        let Some(entry) = self.namespaces.get_mut(vnic) else { return };
-        if let Opening::Open(port) = &entry.port {
-            // No route, or a packet filter: the same as no answer.
-            let _ = port.send(&probes::datagram(id), to, interface);
-        }
-    }
-
-    /// Handshake sockets are looked at only while a handshake is under way: nobody can keep the
-    /// daemon busy by sending to them.
-    pub(crate) fn watch_ports(&mut self) {
-        if self.probes.is_empty() {
-            return self.unwatch_ports();
-        }
-        if self.ports_watched {
-            return;
-        }
-        self.ports_watched = true;
-        for (number, port) in self.namespaces.ports() {
-            for socket in port.sockets() {
-                let _ = self.poller.add(socket, token::new(token::PORT, number));
-            }
-        }
-    }
-
-    /// What came while nobody looked is no answer to anything.
-    fn drain_ports(&self) {
-        for (_, port) in self.namespaces.ports() {
-            let junk = (0..DATAGRAMS_DRAINED).take_while(|_| port.receive(&mut [0; 1]).is_some());
-            let _ = junk.count();
-        }
-    }
-
-    pub(crate) fn unwatch_ports(&mut self) {
-        if std::mem::take(&mut self.ports_watched) {
-            for socket in self.namespaces.ports().flat_map(|(_, port)| port.sockets()) {
-                let _ = self.poller.remove(socket);
-            }
-        }
-    }
-
-    pub(crate) fn port_ready(&mut self, number: u64) {
-        let mut numbers = Vec::new();
-        let Some((vnic, port)) = self.namespaces.by_number(number) else { return };
-        let mut buffer = [0; probes::DATAGRAM_BYTES + 1];
-        for _ in 0..DATAGRAMS_PER_TURN {
-            let Some(length) = port.receive(&mut buffer) else { break };
-            numbers.extend(probes::number(&buffer[..length]));
-        }
-        for id in numbers {
-            let actions = self.tenancy.probe_arrived(id, vnic, clock::now());
-            self.work.extend(actions);
         }
     }
 }

@@ -11,6 +11,7 @@
 
 mod accept;
 mod client;
+mod engine;
 mod errors;
 mod execute;
 mod journal;
@@ -18,9 +19,12 @@ mod memory;
 mod namespaces;
 mod outbox;
 mod place;
+mod port;
 mod probes;
 mod server;
 mod status;
+mod vnics;
+mod wires;
 
 pub use errors::StartError;
 pub use journal::{Journal, Level};

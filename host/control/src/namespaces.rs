@@ -1,12 +1,13 @@
-//! Looking into network namespaces: addresses and handshake sockets, on a helper thread, because
+//! Looking into network namespaces: addresses, and sockets of UDP port 4791, on a helper thread, because
 //! the kernel may make whoever asks wait for its networking lock.
 
+use crate::port::Replies;
 use crate::probes::PORT;
 use omniverb_sys::EventFd;
 use omniverb_sys::addresses::{self, Scope};
 use omniverb_sys::datagram::Port;
 use omniverb_sys::netns::Namespace;
-use omniverb_tenancy::{Reach, VnicAddress, VnicKey};
+use omniverb_tenancy::{Reach, VnicAddress, VnicKey, WireEnd};
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, mpsc};
@@ -19,9 +20,9 @@ pub(crate) fn key(namespace: &Namespace) -> VnicKey {
 
 /// What the helper found out.
 pub(crate) enum Found {
-    /// A vNIC's addresses; an empty list if they could not be read.
-    Addresses(VnicKey, io::Result<Vec<VnicAddress>>),
-    /// A vNIC's handshake sockets.
+    /// A vNIC's addresses, and its namespace's cookie.
+    Addresses(VnicKey, io::Result<Vec<VnicAddress>>, Option<u64>),
+    /// A vNIC's sockets.
     Port(VnicKey, io::Result<Port>),
 }
 
@@ -30,17 +31,20 @@ enum Job {
     Port(VnicKey, Arc<Namespace>),
 }
 
-/// State of a vNIC's handshake sockets.
+/// How long sockets that could not be had are not asked for again.
+const PORT_AGAIN: u64 = 5_000_000_000;
+
+/// State of a vNIC's sockets.
 #[derive(Debug)]
 pub(crate) enum Opening {
     /// Not asked for.
     No,
     /// The helper is at it.
     Asked,
-    /// There they are.
-    Open(Port),
-    /// There are none to be had.
-    Failed,
+    /// There they are; the engine has them, too.
+    Open(Arc<Port>),
+    /// There were none to be had at that time.
+    Failed(u64),
 }
 
 /// A vNIC's namespace, while clients of it are connected.
@@ -50,9 +54,12 @@ pub(crate) struct Entry {
     pub(crate) connections: usize,
     pub(crate) half_open: usize,
     pub(crate) port: Opening,
+    /// Links to the engine that wait for the sockets.
+    pub(crate) waiting: Vec<WireEnd>,
+    pub(crate) replies: Replies,
     /// Descriptors that wait to be sent to its processes.
     pub(crate) queued: usize,
-    /// Small number for the port's tokens.
+    /// Small number for the engine.
     pub(crate) number: u64,
 }
 
@@ -107,7 +114,16 @@ impl Namespaces {
         self.by_number.insert(number, key);
         let namespace = Arc::new(namespace);
         let port = Opening::No;
-        let entry = Entry { namespace, connections: 1, half_open: 1, queued: 0, port, number };
+        let entry = Entry {
+            namespace,
+            connections: 1,
+            half_open: 1,
+            port,
+            waiting: Vec::new(),
+            replies: Replies::default(),
+            queued: 0,
+            number,
+        };
         self.entries.insert(key, entry);
         key
     }
@@ -128,20 +144,19 @@ impl Namespaces {
         self.entries.get_mut(&key)
     }
 
-    pub(crate) fn by_number(&self, number: u64) -> Option<(VnicKey, &Port)> {
-        let key = *self.by_number.get(&number)?;
-        match &self.entries.get(&key)?.port {
-            Opening::Open(port) => Some((key, port)),
-            _ => None,
-        }
+    /// The namespace of a vNIC that has clients.
+    pub(crate) fn namespace(&self, key: VnicKey) -> Option<Arc<Namespace>> {
+        self.entries.get(&key).map(|entry| entry.namespace.clone())
     }
 
-    /// All open handshake sockets, with their numbers.
-    pub(crate) fn ports(&self) -> impl Iterator<Item = (u64, &Port)> {
-        self.entries.values().filter_map(|entry| match &entry.port {
-            Opening::Open(port) => Some((entry.number, port)),
-            _ => None,
-        })
+    /// The vNIC of an engine's number.
+    pub(crate) fn by_number(&self, number: u64) -> Option<VnicKey> {
+        self.by_number.get(&number).copied()
+    }
+
+    /// All that have clients.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = VnicKey> {
+        self.entries.keys().copied()
     }
 
     pub(crate) fn read_addresses(&self, key: VnicKey) {
@@ -150,13 +165,17 @@ impl Namespaces {
         }
     }
 
-    pub(crate) fn open_port(&mut self, key: VnicKey) {
-        if let Some(entry) = self.entries.get_mut(&key)
-            && matches!(entry.port, Opening::No)
-        {
-            entry.port = Opening::Asked;
-            let _ = self.jobs.send(Job::Port(key, entry.namespace.clone()));
+    /// True if the vNIC's sockets are open or asked for; asks for them if that was long ago.
+    pub(crate) fn port_is_coming(&mut self, key: VnicKey, now: u64) -> bool {
+        let Some(entry) = self.entries.get_mut(&key) else { return false };
+        match entry.port {
+            Opening::Open(_) | Opening::Asked => return true,
+            Opening::Failed(at) if now.saturating_sub(at) < PORT_AGAIN => return false,
+            Opening::No | Opening::Failed(_) => {}
         }
+        entry.port = Opening::Asked;
+        let _ = self.jobs.send(Job::Port(key, entry.namespace.clone()));
+        true
     }
 }
 
@@ -164,7 +183,8 @@ fn perform(job: Job) -> Found {
     match job {
         Job::Addresses(key, namespace) => {
             let found = namespace.run(addresses::list);
-            Found::Addresses(key, found.map(|list| list.iter().filter_map(convert).collect()))
+            let list = found.map(|list| list.iter().filter_map(convert).collect());
+            Found::Addresses(key, list, namespace.cookie().ok())
         }
         Job::Port(key, namespace) => Found::Port(key, namespace.run(|| Port::open(PORT))),
     }
@@ -177,5 +197,5 @@ fn convert(address: &addresses::Address) -> Option<VnicAddress> {
         Scope::Host => Reach::Host,
     };
     let (ip, interface, loopback) = (address.ip, address.interface, address.loopback);
-    address.up.then_some(VnicAddress { ip, interface, reach, loopback })
+    address.up.then_some(VnicAddress { ip, interface, reach, loopback, mtu: address.mtu })
 }

@@ -7,17 +7,27 @@
 
 use omniverb_tenancy::{ProbeId, VnicKey};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 /// RoCE v2's port.
 pub(crate) const PORT: u16 = 4791;
 
-/// Bytes of a handshake datagram: a base transport header, our mark, the probe's number, and four
-/// zero bytes where a checksum would be.
+/// Bytes of a handshake datagram: a base transport header, our mark, the probe's number, and, where
+/// a checksum would be, four zero bytes or the features of who replies.
 pub(crate) const DATAGRAM_BYTES: usize = 40;
 
 const HEADER: [u8; 12] = [0xff, 0x0f, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-const MARK: [u8; 8] = *b"omniver1";
+const PROBE: [u8; 8] = *b"omniver1";
+const REPLY: [u8; 8] = *b"omniver2";
+
+/// What such a datagram says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Handshake {
+    /// Who is there?
+    Probe(ProbeId),
+    /// Another Omniverb, which can do this.
+    Reply(ProbeId, u32),
+}
 
 const MILLISECOND: u64 = 1_000_000;
 /// When a datagram goes out, counted from the start. The first may wait for address resolution.
@@ -25,22 +35,35 @@ const TRIES: [u64; 3] = [0, 30 * MILLISECOND, 100 * MILLISECOND];
 /// When nobody is there.
 const GIVEN_UP: u64 = 300 * MILLISECOND;
 
-/// The datagram of a probe.
-pub(crate) fn datagram(id: ProbeId) -> [u8; DATAGRAM_BYTES] {
+fn write(mark: [u8; 8], id: ProbeId, features: u32) -> [u8; DATAGRAM_BYTES] {
     let mut bytes = [0; DATAGRAM_BYTES];
     bytes[..12].copy_from_slice(&HEADER);
-    bytes[12..20].copy_from_slice(&MARK);
+    bytes[12..20].copy_from_slice(&mark);
     bytes[20..36].copy_from_slice(&id.to_be_bytes());
+    bytes[36..].copy_from_slice(&features.to_be_bytes());
     bytes
 }
 
-/// The number in a datagram, if it is one of these.
-pub(crate) fn number(bytes: &[u8]) -> Option<ProbeId> {
+/// The datagram of a probe.
+pub(crate) fn datagram(id: ProbeId) -> [u8; DATAGRAM_BYTES] {
+    write(PROBE, id, 0)
+}
+
+/// The reply to it: not longer, so that nobody gains by having us send it elsewhere.
+pub(crate) fn reply(id: ProbeId, features: u32) -> [u8; DATAGRAM_BYTES] {
+    write(REPLY, id, features)
+}
+
+/// What a datagram says, if it is one of these.
+pub(crate) fn read(bytes: &[u8]) -> Option<Handshake> {
     let bytes: &[u8; DATAGRAM_BYTES] = bytes.try_into().ok()?;
-    if bytes[..12] != HEADER || bytes[12..20] != MARK {
-        return None;
+    let id = ProbeId::from_be_bytes(bytes[20..36].try_into().ok()?);
+    let last = u32::from_be_bytes(bytes[36..].try_into().ok()?);
+    match (bytes[..12] == HEADER, &bytes[12..20]) {
+        (true, mark) if mark == PROBE && last == 0 => Some(Handshake::Probe(id)),
+        (true, mark) if mark == REPLY => Some(Handshake::Reply(id, last)),
+        _ => None,
     }
-    Some(ProbeId::from_be_bytes(bytes[20..36].try_into().ok()?))
 }
 
 /// A probe under way.
@@ -74,20 +97,15 @@ impl Probes {
         id: ProbeId,
         vnic: VnicKey,
         interface: u32,
-        destination: [u8; 16],
+        destination: IpAddr,
         now: u64,
     ) {
-        let destination = Ipv6Addr::from(destination).to_canonical();
         let probe = Probe { vnic, interface, destination, begun: now, tries: 0 };
         self.under_way.insert(id, probe);
     }
 
     pub(crate) fn forget(&mut self, id: ProbeId) {
         self.under_way.remove(&id);
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.under_way.is_empty()
     }
 
     /// The vNIC's port has just opened: what should have gone out goes out now.
@@ -130,25 +148,25 @@ mod tests {
 
     #[test]
     fn only_our_own_datagrams_count() {
-        let bytes = datagram(0x1234_5678_9abc_def0_1122_3344_5566_7788);
-        assert_eq!(number(&bytes), Some(0x1234_5678_9abc_def0_1122_3344_5566_7788));
-        for at in 0..20 {
+        let id = 0x1234_5678_9abc_def0_1122_3344_5566_7788;
+        let bytes = datagram(id);
+        assert_eq!(read(&bytes), Some(Handshake::Probe(id)));
+        assert_eq!(read(&reply(id, 9)), Some(Handshake::Reply(id, 9)));
+        for at in (0..20).chain(36..40) {
             let mut other = bytes;
             other[at] ^= 1;
-            assert_eq!(number(&other), None);
+            assert_eq!(read(&other), None);
         }
-        assert_eq!(number(&bytes[..39]), None);
-        assert_eq!(number(&[]), None);
+        assert_eq!(read(&bytes[..39]), None);
+        assert_eq!(read(&[]), None);
     }
 
     #[test]
     fn three_tries_then_the_end() {
         let vnic = VnicKey { device: 0, inode: 1 };
         let mut probes = Probes::default();
-        let mut gid = [0; 16];
-        gid[10..].copy_from_slice(&[0xff, 0xff, 10, 0, 0, 1]);
-        probes.start(7, vnic, 0, gid, 1000);
         let to = "10.0.0.1".parse().unwrap();
+        probes.start(7, vnic, 0, to, 1000);
         let mut now = 1000;
         for try_at in TRIES {
             assert_eq!(probes.next_deadline(), Some(1000 + try_at));
@@ -160,6 +178,6 @@ mod tests {
         assert_eq!(probes.next_deadline(), Some(1000 + GIVEN_UP));
         assert_eq!(probes.due(1000 + GIVEN_UP), [Due::GiveUp(7)]);
         probes.forget(7);
-        assert!(probes.is_empty());
+        assert_eq!(probes.next_deadline(), None);
     }
 }

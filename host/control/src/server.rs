@@ -1,15 +1,17 @@
 //! The loop: waits for whatever comes first and hands it on.
 
 use crate::client::Client;
+use crate::engine::Packets;
 use crate::errors::StartError;
 use crate::journal::{Journal, Level};
-use crate::namespaces::{self, Found, Namespaces, Opening};
+use crate::namespaces::{self, Found, Namespaces};
 use crate::place::Place;
 use crate::probes::{Due, Probes};
+use crate::vnics::Recording;
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES};
 use omniverb_sys::netns::{self, Namespace};
 use omniverb_sys::{Poller, clock, random};
-use omniverb_tenancy::{Action, Entropy, Limits, SessionId, Tenancy, VnicKey};
+use omniverb_tenancy::{Action, Entropy, Limits, Policies, SessionId, Tenancy, VnicKey};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,6 +22,8 @@ use std::time::Duration;
 pub struct Settings {
     /// Quotas.
     pub limits: Limits,
+    /// Datapaths and rate limits of vNICs.
+    pub policies: Policies,
     /// Descriptors that may wait to be taken by the processes of one vNIC. They are the daemon's
     /// own until then.
     pub queued_descriptors: usize,
@@ -29,7 +33,12 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { limits: Limits::default(), queued_descriptors: 8192, idle_exit: None }
+        Settings {
+            limits: Limits::default(),
+            policies: Policies::default(),
+            queued_descriptors: 8192,
+            idle_exit: None,
+        }
     }
 }
 
@@ -50,7 +59,7 @@ pub(crate) mod token {
     pub(crate) const CALLS: u64 = 4;
     pub(crate) const EVENTS: u64 = 5;
     pub(crate) const PROCESS: u64 = 6;
-    pub(crate) const PORT: u64 = 7;
+    pub(crate) const ENGINE: u64 = 7;
 
     pub(crate) const fn new(kind: u64, number: u64) -> u64 {
         kind << 56 | number
@@ -80,10 +89,15 @@ pub struct Server {
     pub(crate) poller: Poller,
     pub(crate) tenancy: Tenancy,
     pub(crate) namespaces: Namespaces,
+    pub(crate) engine: Packets,
     pub(crate) probes: Probes,
-    pub(crate) ports_watched: bool,
+    /// vNICs whose sockets could not be opened, once this was said.
+    pub(crate) warned: BTreeSet<VnicKey>,
     pub(crate) clients: BTreeMap<SessionId, Client>,
     pub(crate) timers: BTreeSet<(u64, Timer)>,
+    /// Namespaces that something was set for at run time, with their cookies.
+    pub(crate) policies_of: BTreeMap<VnicKey, Option<u64>>,
+    pub(crate) recordings: BTreeMap<SessionId, Recording>,
     /// What the tables want done.
     pub(crate) work: VecDeque<Action>,
     /// Clients to part with once the work is done.
@@ -131,11 +145,15 @@ impl Server {
         settings.limits.request_bytes = REQUEST_BYTES as u32;
         settings.limits.response_bytes = RESPONSE_BYTES as u32;
         let namespaces = Namespaces::new().map_err(os("start its helper thread"))?;
+        let engine = Packets::start().map_err(os("start its engine"))?;
         let poller = Poller::new().map_err(os("make an epoll descriptor"))?;
         let watch = |fd: BorrowedFd<'_>, kind| poller.add(fd, token::new(kind, 0));
         watch(place.listener().as_fd(), token::LISTENER).map_err(os("watch its socket"))?;
         watch(namespaces.ready().as_fd(), token::NAMESPACES).map_err(os("watch its helper"))?;
-        let tenancy = Tenancy::new(settings.limits.clone(), Box::new(Kernel), home, guid_seed());
+        watch(engine.ready(), token::ENGINE).map_err(os("watch its engine"))?;
+        let mut tenancy =
+            Tenancy::new(settings.limits.clone(), Box::new(Kernel), home, guid_seed());
+        tenancy.configure(settings.policies.clone());
         let now = clock::now();
         Ok(Server {
             settings,
@@ -144,8 +162,11 @@ impl Server {
             poller,
             tenancy,
             namespaces,
+            engine,
             probes: Probes::default(),
-            ports_watched: false,
+            warned: BTreeSet::new(),
+            policies_of: BTreeMap::new(),
+            recordings: BTreeMap::new(),
             clients: BTreeMap::new(),
             timers: BTreeSet::new(),
             work: VecDeque::new(),
@@ -186,7 +207,7 @@ impl Server {
                     token::CALLS => self.calls_ready(SessionId(number)),
                     token::EVENTS => self.events_ready(SessionId(number)),
                     token::PROCESS => self.part(SessionId(number), "its process has ended"),
-                    token::PORT => self.port_ready(number),
+                    token::ENGINE => self.engine_ready(),
                     _ => {}
                 }
                 self.settle();
@@ -207,7 +228,6 @@ impl Server {
             let Some((session, reason)) = self.parting.pop() else { break };
             self.end(session, reason);
         }
-        self.watch_ports();
     }
 
     pub(crate) fn set_timer(&mut self, after: Duration, timer: Timer) {
@@ -257,7 +277,7 @@ impl Server {
                     self.send_probe(id, vnic, to, interface);
                 }
                 Due::GiveUp(id) => {
-                    let actions = self.tenancy.probe_failed(id, now);
+                    let actions = self.tenancy.probe_unanswered(id, now);
                     self.work.extend(actions);
                 }
             }
@@ -270,7 +290,8 @@ impl Server {
         while let Some(found) = self.namespaces.next_found() {
             let now = clock::now();
             match found {
-                Found::Addresses(vnic, addresses) => {
+                Found::Addresses(vnic, addresses, cookie) => {
+                    self.check_policy(vnic, cookie);
                     let addresses = addresses.unwrap_or_else(|error| {
                         let text = format_args!("cannot read the addresses of a vNIC: {error}");
                         self.journal.log(Level::Warning, text);
@@ -280,34 +301,6 @@ impl Server {
                     self.work.extend(actions);
                 }
                 Found::Port(vnic, port) => self.port_found(vnic, port),
-            }
-        }
-    }
-
-    fn port_found(&mut self, vnic: VnicKey, port: io::Result<omniverb_sys::datagram::Port>) {
-        let now = clock::now();
-        let Some(entry) = self.namespaces.get_mut(vnic) else { return };
-        if !matches!(entry.port, Opening::Asked) {
-            return;
-        }
-        match port {
-            Ok(port) => {
-                entry.port = Opening::Open(port);
-                self.unwatch_ports();
-                self.probes.start_again(vnic, now);
-            }
-            Err(error) => {
-                entry.port = Opening::Failed;
-                let inode = vnic.inode;
-                let text = format_args!(
-                    "UDP port 4791 of network namespace {inode}: {error}; \
-                     its processes find no neighbours in other namespaces"
-                );
-                self.journal.log(Level::Warning, text);
-                for id in self.probes.of(vnic) {
-                    let actions = self.tenancy.probe_failed(id, now);
-                    self.work.extend(actions);
-                }
             }
         }
     }

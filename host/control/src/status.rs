@@ -1,21 +1,19 @@
 //! Status as JSON, in pieces that fit a message.
 
 use crate::client::Client;
+use crate::engine::{QpCounters, address};
 use crate::server::Server;
+use crate::vnics::datapath_name;
 use omniverb_session::Message;
 use omniverb_session::body::{QP_RC, QP_UC, QP_UD, STATUS_TEXT_BYTES, Status};
 use omniverb_sys::clock;
-use omniverb_tenancy::{ProcessStatus, QpStatus, SessionId, VnicStatus};
+use omniverb_tenancy::{Path, PeerStatus, ProcessStatus, QpStatus, SessionId, VnicStatus};
 use serde_json::{Value, json};
 use std::net::Ipv6Addr;
 
 impl Server {
-    pub(crate) fn tell_status(&mut self, id: SessionId, tag: u64) {
-        let Some(client) = self.clients.get(&id) else { return };
-        let Ok(vnic) = client.vnic else { return };
-        // Who runs the daemon sees everything, others what is in their own network namespace.
-        let owner = client.peer.uid == rustix::process::geteuid().as_raw() && vnic == self.home;
-        let text = self.status_text((!owner).then_some(vnic));
+    /// Answers with a text, in as many messages as it takes.
+    pub(crate) fn tell_text(&mut self, id: SessionId, tag: u64, text: &str) {
         let mut rest = text.as_bytes();
         loop {
             let (piece, after) = rest.split_at(rest.len().min(STATUS_TEXT_BYTES));
@@ -32,7 +30,7 @@ impl Server {
         }
     }
 
-    fn status_text(&self, scope: Option<omniverb_tenancy::VnicKey>) -> String {
+    pub(crate) fn status_text(&self, scope: Option<omniverb_tenancy::VnicKey>) -> String {
         let vnics: Vec<Value> = self.tenancy.status(scope).iter().map(|v| self.vnic(v)).collect();
         let status = json!({
             "daemon": {
@@ -57,6 +55,8 @@ impl Server {
             "namespace": vnic.key.inode,
             "node_guid": guid.join(":"),
             "gids": gids,
+            "datapath": datapath_name(vnic.policy),
+            "rate": vnic.policy.limit.map(|limit| limit.bits_per_second),
             "processes": vnic.processes.iter().map(|p| self.process(p)).collect::<Vec<_>>(),
         })
     }
@@ -70,34 +70,59 @@ impl Server {
             "name": process.name,
             "mrs": process.mrs,
             "links": process.links,
-            "qps": process.qps.iter().map(|qp| queue_pair(client, qp)).collect::<Vec<_>>(),
+            "qps": process.qps.iter().map(|qp| self.queue_pair(client, qp)).collect::<Vec<_>>(),
         })
     }
-}
 
-fn queue_pair(client: Option<&Client>, qp: &QpStatus) -> Value {
-    // The process writes these words as it likes; they are shown, nothing else.
-    let words = client.and_then(|client| client.counters(qp.slot)).unwrap_or_default();
-    let known = words[0] as u32 == qp.qpn;
-    let words = if known { words } else { [0; 8] };
-    let [head, messages_sent, bytes_sent, messages_received, bytes_received, ..] = words;
-    let peers: Vec<Value> =
-        qp.peers.iter().map(|(qpn, vnic)| json!({ "qpn": qpn, "vnic": vnic })).collect();
-    json!({
-        "qpn": qp.qpn,
-        "type": type_name(qp.qp_type),
-        "state": if known { state_name((head >> 32) as u8) } else { "?" },
-        "datapath": path_name((head >> 48) as u8, qp.peers.is_empty()),
-        "peers": peers,
-        "waiting_for": qp.waiting_for,
-        "messages_sent": messages_sent,
-        "bytes_sent": bytes_sent,
-        "messages_received": messages_received,
-        "bytes_received": bytes_received,
-        "operations_mapped": words[5],
-        "operations_mediated": words[6],
-        "receiver_not_ready": words[7],
-    })
+    fn queue_pair(&self, client: Option<&Client>, qp: &QpStatus) -> Value {
+        // The process writes these words as it likes; they are shown, nothing else.
+        let words = client.and_then(|client| client.counters(qp.slot)).unwrap_or_default();
+        let known = words[0] as u32 == qp.qpn;
+        let words = if known { words } else { [0; 8] };
+        let [head, messages_sent, bytes_sent, messages_received, bytes_received, ..] = words;
+        let (path, why) = common_path(&qp.peers);
+        let peers: Vec<Value> = qp.peers.iter().map(|p| self.peer(qp.qpn, p)).collect();
+        json!({
+            "qpn": qp.qpn,
+            "type": type_name(qp.qp_type),
+            "state": if known { state_name((head >> 32) as u8) } else { "?" },
+            "path": path,
+            "why": why,
+            "datapath": operations_name((head >> 48) as u8, path),
+            "peers": peers,
+            "waiting_for": qp.waiting_for,
+            "messages_sent": messages_sent,
+            "bytes_sent": bytes_sent,
+            "messages_received": messages_received,
+            "bytes_received": bytes_received,
+            "operations_mapped": words[5],
+            "operations_mediated": words[6],
+            "receiver_not_ready": words[7],
+        })
+    }
+
+    fn peer(&self, qpn: u32, peer: &PeerStatus) -> Value {
+        let counters = match peer.path {
+            Path::Direct => None,
+            _ => self.engine.counters(qpn, peer.qpn),
+        };
+        json!({
+            "qpn": peer.qpn,
+            "vnic": peer.vnic,
+            "address": peer.gid.map(|gid| address(gid).to_string()),
+            "path": peer.path.name(),
+            "why": peer.why.phrase(),
+            "packets": counters.map(|c: QpCounters| json!({
+                "sent": c.sent_packets,
+                "sent_bytes": c.sent_bytes,
+                "received": c.received_packets,
+                "received_bytes": c.received_bytes,
+                "resent": c.resent_packets,
+                "duplicates": c.duplicate_packets,
+                "window": c.window,
+            })),
+        })
+    }
 }
 
 fn type_name(qp_type: u32) -> &'static str {
@@ -115,12 +140,25 @@ fn state_name(state: u8) -> &'static str {
     names.get(usize::from(state)).copied().unwrap_or("?")
 }
 
-fn path_name(bits: u8, unlinked: bool) -> &'static str {
+/// The path of a queue pair, and why: that of its peers, if it is one.
+fn common_path(peers: &[PeerStatus]) -> (&'static str, &'static str) {
+    let Some(first) = peers.first() else { return ("none", "not connected") };
+    let same = |peer: &PeerStatus| (peer.path, peer.why) == (first.path, first.why);
+    if peers.iter().all(same) {
+        (first.path.name(), first.why.phrase())
+    } else if peers.iter().all(|peer| peer.path == first.path) {
+        (first.path.name(), "each peer has its own reason")
+    } else {
+        ("mixed", "each peer has its own path")
+    }
+}
+
+/// How one-sided operations of a direct link are done; otherwise the path.
+fn operations_name(bits: u8, path: &'static str) -> &'static str {
     match bits & 3 {
-        _ if unlinked => "none",
-        0 => "direct",
-        1 => "mapped",
-        2 => "mediated",
-        _ => "mapped+mediated",
+        1 if path == "direct" => "mapped",
+        2 if path == "direct" => "mediated",
+        3 if path == "direct" => "mapped+mediated",
+        _ => path,
     }
 }

@@ -48,6 +48,25 @@ pub struct LinkEnd {
     pub ready: LinkReady,
 }
 
+/// A new link between a queue pair and the engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WireEnd {
+    /// Whom to tell.
+    pub session: SessionId,
+    /// The queue pair's vNIC.
+    pub vnic: VnicKey,
+    /// `QP_*`.
+    pub qp_type: u32,
+    /// Through this interface if the peer's address is link-local.
+    pub interface: u32,
+    /// The peer is on this host and reached without the network.
+    pub within: bool,
+    /// What the other Omniverb said about itself; 0: it is none, as far as we know.
+    pub features: u32,
+    /// What to tell; the engine has the other side.
+    pub ready: LinkReady,
+}
+
 /// Something for the daemon to do, in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -75,6 +94,18 @@ pub enum Action {
         /// The end on side 1.
         second: LinkEnd,
     },
+    /// Make link memory (and bell memory and wake pair if `bell_new`), give one end to the engine
+    /// and tell the other. If that fails, call `Tenancy::wire_failed`.
+    AttachEngine(Box<WireEnd>),
+    /// A link to the engine has ended.
+    DetachEngine {
+        /// Its queue pair's vNIC.
+        vnic: VnicKey,
+        /// Its queue pair.
+        qpn: u32,
+        /// The peer.
+        peer_qpn: u32,
+    },
     /// Pass on the memory file that came with the message just handled.
     Grant {
         /// To whom.
@@ -82,8 +113,8 @@ pub enum Action {
         /// What to say with it.
         granted: Granted,
     },
-    /// Send a handshake datagram, a few times, and report back with `Tenancy::probe_arrived` or
-    /// `Tenancy::probe_failed`.
+    /// Send a handshake datagram, a few times, and report back with `Tenancy::probe_arrived`,
+    /// `probe_replied`, `probe_unanswered` or `probe_failed`.
     Probe {
         /// Goes into the datagram.
         id: ProbeId,

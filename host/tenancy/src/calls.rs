@@ -8,8 +8,8 @@ use crate::tables::{Mr, Qp, SessionId};
 use crate::tenancy::Tenancy;
 use omniverb_session::Message;
 use omniverb_session::body::{
-    CLOSED_BY_PEER, CreateQp, DeregMr, DestroyQp, Done, MrRegistered, QP_RC, QP_UC, QP_UD,
-    QpCreated, ROLE_VERBS, RegMr,
+    CLOSED_BY_DEATH, CLOSED_BY_PEER, CreateQp, DeregMr, DestroyQp, Done, MrRegistered, QP_RC,
+    QP_UC, QP_UD, QpCreated, ROLE_VERBS, RegMr,
 };
 use omniverb_session::limits::STATISTICS_SLOTS;
 use std::collections::{BTreeMap, BTreeSet};
@@ -94,6 +94,7 @@ impl Tenancy {
                 slot: m.statistics_slot,
                 wishes: BTreeMap::new(),
                 links: BTreeSet::new(),
+                wires: BTreeMap::new(),
             },
         );
         self.open_port(key);
@@ -118,7 +119,11 @@ impl Tenancy {
         for wisher in self.wishers.get(&qpn).cloned().unwrap_or_default() {
             // Others must not learn what becomes of queue pairs in places they did not find.
             let wish = self.qps.get(&wisher).and_then(|other| other.wishes.get(&qpn));
-            if wish.is_some_and(|wish| wish.target == Some(qp.vnic)) {
+            let known = wish.is_some_and(|wish| wish.target == Some(qp.vnic));
+            // Through the engine, the peer of a queue pair that was only closed goes on asking,
+            // as on any network, until its retries are over.
+            let linked = self.qps.get(&wisher).is_some_and(|other| other.is_linked(qpn));
+            if known && (!linked || reason == CLOSED_BY_DEATH) {
                 self.peer_is_gone(wisher, qpn, reason, now);
             }
         }

@@ -3,10 +3,11 @@
 //! Any input must leave the tables consistent, and when everybody has gone, empty.
 
 use crate::{
-    Action, Arrived, Channel, Client, Entropy, Limits, MemoryFacts, Reach, SessionId, Tenancy,
-    VnicAddress, VnicKey,
+    Action, Arrived, Channel, Client, Datapath, Entropy, Limits, MemoryFacts, Policy, ProbeId,
+    RateLimit, Reach, SessionId, Tenancy, VnicAddress, VnicKey,
 };
 use omniverb_session::Message;
+use omniverb_session::body::{Hello, ROLE_VERBS};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -16,8 +17,10 @@ pub struct Counting(u64);
 
 impl Entropy for Counting {
     fn next(&mut self) -> u64 {
+        // The first one makes the queue pairs' numbers start at the lowest, where a guess finds them.
+        let number = self.0;
         self.0 += 0x1_0000_0001;
-        self.0
+        number
     }
 }
 
@@ -29,6 +32,8 @@ pub struct Bench {
     pub now: u64,
     /// Pairs of vNICs (from, to) that the network keeps apart.
     pub walls: BTreeSet<(u64, u64)>,
+    /// vNICs whose sockets could not be opened.
+    pub closed: BTreeSet<u64>,
     /// What the clients were told.
     pub told: Vec<Action>,
 }
@@ -50,7 +55,7 @@ impl Bench {
     #[must_use]
     pub fn new(limits: Limits) -> Bench {
         let tenancy = Tenancy::new(limits, Box::<Counting>::default(), vnic(1), 7);
-        Bench { tenancy, now: 1, walls: BTreeSet::new(), told: Vec::new() }
+        Bench { tenancy, now: 1, walls: BTreeSet::new(), closed: BTreeSet::new(), told: Vec::new() }
     }
 
     /// A process in a vNIC connects.
@@ -89,27 +94,38 @@ impl Bench {
                         interface: 2,
                         reach: Reach::Global,
                         loopback: false,
+                        mtu: 1500,
                     };
                     self.tenancy.addresses(*vnic, &[own], self.now)
                 }
-                Action::Probe { id, vnic: from, destination, .. } => {
-                    let to = u64::from(destination[15]);
-                    let known = *destination == gid(to) && (1..=3).contains(&to);
-                    if known && !self.walls.contains(&(from.inode, to)) {
-                        let mut more = self.tenancy.probe_arrived(*id, vnic(to), self.now);
-                        // In vain if that vNIC has no process.
-                        more.extend(self.tenancy.probe_failed(*id, self.now));
-                        more
-                    } else {
-                        self.tenancy.probe_failed(*id, self.now)
-                    }
-                }
+                Action::Probe { id, vnic, destination, .. } => self.probe(*id, *vnic, *destination),
                 Action::Drop { session, .. } => self.tenancy.end(*session, self.now),
                 _ => Vec::new(),
             };
             self.told.push(action);
             queue.extend(more);
         }
+    }
+}
+
+impl Bench {
+    /// The network: vNICs 1 to 3 are here, number 4 is another Omniverb's, there are no others.
+    fn probe(&mut self, id: ProbeId, from: VnicKey, destination: [u8; 16]) -> Vec<Action> {
+        let to = u64::from(destination[15]);
+        let known = destination == gid(to) && !self.walls.contains(&(from.inode, to));
+        if self.closed.contains(&from.inode) {
+            return self.tenancy.probe_failed(id, self.now);
+        }
+        let mut more = match to {
+            1..=3 if known && !self.closed.contains(&to) => {
+                self.tenancy.probe_arrived(id, vnic(to), self.now)
+            }
+            4 if known => self.tenancy.probe_replied(id, (destination, from), 1, self.now),
+            _ => Vec::new(),
+        };
+        // In vain if that vNIC has no process.
+        more.extend(self.tenancy.probe_unanswered(id, self.now));
+        more
     }
 }
 
@@ -127,6 +143,7 @@ pub fn exercise(bytes: &[u8]) {
         links_per_vnic: 9,
         datagram_links_per_neighbour: 2,
         grants_per_session: 2,
+        strangers_per_vnic: 2,
         probes_per_vnic: 2,
         ..Limits::default()
     };
@@ -139,6 +156,13 @@ pub fn exercise(bytes: &[u8]) {
         let session = u64::from(who % 6);
         if opened.insert(session) {
             bench.open(session, 1 + session % 3);
+            if who & 0x80 != 0 {
+                let resume = u32::from(who & 0x40 != 0);
+                let message = Hello { role: ROLE_VERBS, resume, name: [0; 16] }.into();
+                let memory = Some(MemoryFacts { sound: true, write_sealed: true });
+                let channel = Channel::Calls;
+                bench.say(session, &Arrived { channel, tag: 0, message, memory });
+            }
         }
         match what % 16 {
             0 => {
@@ -148,10 +172,27 @@ pub fn exercise(bytes: &[u8]) {
             1 => bench.wait(u64::from(who) * 50_000_000),
             2 => {
                 let _ = bench.walls.insert((u64::from(who >> 4), u64::from(who & 15)));
+                if who & 0x88 == 0x88 {
+                    bench.closed.insert(u64::from(who & 3));
+                }
+            }
+            4 => policy(&mut bench, who),
+            5 => {
+                let Some((&[qpn, source, from, at], after)) = rest.split_first_chunk::<4>() else {
+                    break;
+                };
+                rest = after;
+                let numbers = (u32::from(qpn % 16) + 2, u32::from(source % 16) + 2);
+                let gids = (gid(u64::from(at % 4)), gid(u64::from(from % 6)));
+                let at = vnic(u64::from(at % 4));
+                let actions = bench.tenancy.stranger(at, numbers, gids, bench.now);
+                bench.carry_out(actions);
             }
             3 => {
                 let (a, b) = (u32::from(who >> 4), u32::from(who & 15));
                 let actions = bench.tenancy.link_failed(a + 2, b + 2, bench.now);
+                bench.carry_out(actions);
+                let actions = bench.tenancy.wire_failed(a + 2, b + 2);
                 bench.carry_out(actions);
             }
             _ => {
@@ -173,4 +214,18 @@ pub fn exercise(bytes: &[u8]) {
         bench.end(session);
     }
     assert!(bench.tenancy.is_empty(), "something is left after everybody has gone");
+}
+
+/// Somebody changes what holds for a vNIC.
+fn policy(bench: &mut Bench, who: u8) {
+    let key = vnic(u64::from(who % 4));
+    let limit = RateLimit { bits_per_second: 1_000_000, burst_bytes: 1500 };
+    let policy = Policy {
+        datapath: if who & 16 == 0 { Datapath::Direct } else { Datapath::Forwarded },
+        limit: (who & 32 != 0).then_some(limit),
+    };
+    match who & 64 {
+        0 => bench.tenancy.forget_policy(key),
+        _ => drop(bench.tenancy.set_policy(key, policy)),
+    }
 }

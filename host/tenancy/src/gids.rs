@@ -27,10 +27,15 @@ pub struct VnicAddress {
     pub reach: Reach,
     /// Its interface is a loopback.
     pub loopback: bool,
+    /// The interface's MTU in bytes.
+    pub mtu: u32,
 }
 
 /// Index of the loopback interface in every namespace.
 const LOOPBACK_INTERFACE: u32 = 1;
+
+/// Its MTU, unless somebody changed it: packets to oneself need not care.
+const LOOPBACK_MTU: u32 = 65536;
 
 /// The GID of an address.
 #[must_use]
@@ -59,7 +64,7 @@ pub(crate) fn is_loopback(gid: [u8; 16]) -> bool {
 /// The dense table: link-local first (index 0, where programs expect it), then IPv4 (index 1,
 /// where nearly all of them look), then the rest; loopback last.
 pub(crate) fn table(addresses: &[VnicAddress], node_guid: [u8; 8]) -> Vec<GidEntry> {
-    let entry = |a: &VnicAddress| GidEntry { gid: gid_of(a.ip), ifindex: a.interface, reserved: 0 };
+    let entry = |a: &VnicAddress| GidEntry { gid: gid_of(a.ip), ifindex: a.interface, mtu: a.mtu };
     let outside = || addresses.iter().filter(|a| !a.loopback && !is_loopback(gid_of(a.ip)));
     let is_local = |a: &&VnicAddress| matches!(a.ip, IpAddr::V6(six) if is_link_local(six));
     let global = |a: &&VnicAddress| !is_local(a) && a.reach != Reach::Host;
@@ -70,7 +75,7 @@ pub(crate) fn table(addresses: &[VnicAddress], node_guid: [u8; 8]) -> Vec<GidEnt
     let home_four = GidEntry {
         gid: gid_of(Ipv4Addr::LOCALHOST.into()),
         ifindex: LOOPBACK_INTERFACE,
-        reserved: 0,
+        mtu: LOOPBACK_MTU,
     };
     let home_six = GidEntry { gid: gid_of(Ipv6Addr::LOCALHOST.into()), ..home_four };
 
@@ -100,7 +105,7 @@ fn made_up(node_guid: [u8; 8]) -> GidEntry {
     let mut gid = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     gid[8..].copy_from_slice(&node_guid);
     gid[8] ^= 2; // an interface identifier has the universal/local bit the other way round
-    GidEntry { gid, ifindex: LOOPBACK_INTERFACE, reserved: 0 }
+    GidEntry { gid, ifindex: LOOPBACK_INTERFACE, mtu: LOOPBACK_MTU }
 }
 
 #[cfg(test)]
@@ -108,7 +113,13 @@ mod tests {
     use super::*;
 
     fn address(ip: &str, interface: u32, reach: Reach) -> VnicAddress {
-        VnicAddress { ip: ip.parse().unwrap(), interface, reach, loopback: interface == 1 }
+        VnicAddress {
+            ip: ip.parse().unwrap(),
+            interface,
+            reach,
+            loopback: interface == 1,
+            mtu: 1500,
+        }
     }
 
     fn shown(table: &[GidEntry]) -> Vec<String> {

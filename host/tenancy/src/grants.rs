@@ -25,7 +25,8 @@ impl Tenancy {
         now: u64,
     ) -> Result<Connected, u32> {
         let qp = self.own_qp(id, m.qpn)?;
-        if qp.qp_type == QP_UD {
+        // Through the engine nothing is mapped.
+        if qp.qp_type == QP_UD || qp.wires.contains_key(&m.peer_qpn) {
             return Err(EOPNOTSUPP);
         }
         if !qp.links.contains(&m.peer_qpn) {

@@ -24,6 +24,11 @@ pub struct Limits {
     /// Datagram links that one foreign vNIC may open towards one vNIC. They need no consent,
     /// so a neighbour must not be able to use up somebody's whole quota with them.
     pub datagram_links_per_neighbour: usize,
+    /// Links to the engine that datagrams of strangers caused, per vNIC. Sources can be forged, so
+    /// the oldest makes room for a new one.
+    pub strangers_per_vnic: usize,
+    /// How long such a link, or another for datagrams, stays at least: bounds how fast they change.
+    pub datagram_link_time_ns: u64,
     /// Grants a process may be waiting for.
     pub grants_per_session: usize,
     /// Probes a vNIC may have under way.
@@ -47,6 +52,10 @@ pub struct Limits {
     pub request_bytes: u32,
     /// Bytes of a link's response ring.
     pub response_bytes: u32,
+    /// Bytes of the request ring of a link to the engine for datagrams: there may be many.
+    pub datagram_request_bytes: u32,
+    /// Bytes of its response ring.
+    pub datagram_response_bytes: u32,
 }
 
 const MILLISECOND: u64 = 1_000_000;
@@ -64,6 +73,8 @@ impl Default for Limits {
             links_per_vnic: 32768,
             links_per_session: 16384,
             datagram_links_per_neighbour: 4096,
+            strangers_per_vnic: 1024,
+            datagram_link_time_ns: 1000 * MILLISECOND,
             grants_per_session: 256,
             probes_per_vnic: 256,
             grant_time_ns: 2000 * MILLISECOND,
@@ -74,6 +85,8 @@ impl Default for Limits {
             resume_time_ns: 5000 * MILLISECOND,
             request_bytes: 256 << 10,
             response_bytes: 64 << 10,
+            datagram_request_bytes: 64 << 10,
+            datagram_response_bytes: 4 << 10,
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::action::{Action, LinkEnd};
 use crate::bells::Place;
 use crate::errno::{ENOENT, ENOMEM};
+use crate::path::Why;
 use crate::tables::{Link, LinkKey, SessionId, VnicKey};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{CLOSED_BY_PEER, DisconnectQp, Done, LinkClosed, LinkReady, QP_UD};
@@ -23,7 +24,7 @@ impl Tenancy {
         let key = LinkKey::new(first.0, second.0);
         let (sessions, _) = self.check_link(key, uninvited)?;
         let place = self.bells.take(sessions[0], sessions[1]).ok_or(ENOMEM)?;
-        self.insert_link(key, Some(place), uninvited)?;
+        self.insert_link(key, Some(place), Some([first.1, second.1]), uninvited)?;
         let end = |this: usize| {
             let (ours, theirs) = if this == 0 { (first, second) } else { (second, first) };
             LinkEnd {
@@ -42,6 +43,8 @@ impl Tenancy {
                     peer_slot: place.slots[1 - this],
                     sgid: ours.1,
                     dgid: ours.2,
+                    engine: 0,
+                    reserved: 0,
                 },
             }
         };
@@ -84,9 +87,15 @@ impl Tenancy {
         &mut self,
         key: LinkKey,
         place: Option<Place>,
+        gids: Option<[[u8; 16]; 2]>,
         uninvited: Option<(VnicKey, VnicKey)>,
     ) -> Result<(), u32> {
         let (sessions, vnics) = self.check_link(key, uninvited)?;
+        let why = match place {
+            None => Why::Survivor,
+            Some(_) if vnics[0] == vnics[1] => Why::SameVnic,
+            Some(_) => Why::Neighbour,
+        };
         for (qpn, peer, end) in [(key.0, key.1, 0), (key.1, key.0, 1)] {
             if let Some(qp) = self.qps.get_mut(&qpn) {
                 qp.links.insert(peer);
@@ -103,7 +112,7 @@ impl Tenancy {
         {
             *vnic.uninvited.entry(from).or_default() += 1;
         }
-        self.links.insert(key, Link { place, sessions, vnics, uninvited });
+        self.links.insert(key, Link { place, sessions, vnics, gids, why, uninvited });
         Ok(())
     }
 
@@ -111,7 +120,7 @@ impl Tenancy {
         let qp = self.own_qp(id, m.qpn)?;
         if m.peer_qpn == 0 {
             self.close_all(m.qpn, CLOSED_BY_PEER);
-        } else if qp.links.contains(&m.peer_qpn) || qp.wishes.contains_key(&m.peer_qpn) {
+        } else if qp.is_linked(m.peer_qpn) || qp.wishes.contains_key(&m.peer_qpn) {
             self.close_link(m.qpn, m.peer_qpn, CLOSED_BY_PEER);
         } else {
             return Err(ENOENT);
@@ -122,7 +131,8 @@ impl Tenancy {
     /// Closes every link of a queue pair and forgets its wishes.
     pub(crate) fn close_all(&mut self, qpn: u32, reason: u32) {
         let Some(qp) = self.qps.get(&qpn) else { return };
-        let peers: Vec<u32> = qp.links.iter().chain(qp.wishes.keys()).copied().collect();
+        let peers = qp.links.iter().chain(qp.wires.keys()).chain(qp.wishes.keys());
+        let peers: Vec<u32> = peers.copied().collect();
         for peer in peers {
             self.close_link(qpn, peer, reason);
         }
@@ -132,6 +142,7 @@ impl Tenancy {
     /// goes.
     pub(crate) fn close_link(&mut self, qpn: u32, peer: u32, reason: u32) {
         self.drop_wish(qpn, peer);
+        self.end_wire(qpn, peer, None);
         if !self.remove_link(LinkKey::new(qpn, peer)) || qpn == peer {
             return;
         }
@@ -162,12 +173,16 @@ impl Tenancy {
 
     /// Takes back both wishes and says so.
     pub(crate) fn refuse_wishes(&mut self, one: u32, other: u32) {
-        for (qpn, peer_qpn) in [(one, other), (other, one)] {
-            self.drop_wish(qpn, peer_qpn);
-            if let Some(session) = self.qps.get(&qpn).map(|qp| qp.session) {
-                let reason = CLOSED_BY_PEER;
-                self.event(session, LinkClosed { qpn, peer_qpn, reason, reserved: 0 });
-            }
+        self.refuse_wish(one, other);
+        self.refuse_wish(other, one);
+    }
+
+    /// Takes back one wish and says so.
+    pub(crate) fn refuse_wish(&mut self, qpn: u32, peer_qpn: u32) {
+        self.drop_wish(qpn, peer_qpn);
+        if let Some(session) = self.qps.get(&qpn).map(|qp| qp.session) {
+            let reason = CLOSED_BY_PEER;
+            self.event(session, LinkClosed { qpn, peer_qpn, reason, reserved: 0 });
         }
     }
 

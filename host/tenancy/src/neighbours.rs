@@ -1,10 +1,10 @@
 //! Whose address is this? Asked through the network itself: a datagram is sent from one vNIC's
 //! namespace, and the vNIC whose socket it comes out of is the neighbour. So the answer is also
-//! that the network lets traffic pass.
+//! that the network lets traffic pass. Another Omniverb answers it; who else there is, does not.
 //!
-//! Answers are kept for a while. A probe's number is drawn at random and valid once, and the vNIC
-//! it came out of must own the address that was asked for: a datagram that was forged, caught and
-//! replayed, or carried elsewhere proves nothing.
+//! Answers are kept for a while. A probe's number is drawn at random and valid once, the vNIC it
+//! came out of must own the address that was asked for, and a reply must come from that address to
+//! the vNIC that asked: what was forged, caught and replayed, or carried elsewhere proves nothing.
 
 use crate::action::{Action, ProbeId};
 use crate::gids;
@@ -18,19 +18,30 @@ const SWEEP_AT: usize = 1024;
 /// What is known, and what is being asked.
 #[derive(Debug, Default)]
 pub(crate) struct Neighbours {
-    known: BTreeMap<Question, (Option<VnicKey>, u64)>,
+    known: BTreeMap<Question, (Answer, u64)>,
     asked: BTreeMap<Question, Asked>,
     ids: HashMap<ProbeId, Question>,
     sweep_at: usize,
 }
 
+/// What the network said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// It is this vNIC's.
+    Is(VnicKey),
+    /// It is another Omniverb's, which has these features.
+    Omniverb(u32),
+    /// Nothing: whoever may be there does not know the question.
+    Silence,
+    /// It could not be asked.
+    NoAccess,
+}
+
 /// The answer for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resolved {
-    /// This vNIC's.
-    Is(VnicKey),
-    /// Nobody that we know or may reach.
-    Nobody,
+    /// There is one.
+    To(Answer),
     /// The waiter is called again when the network has answered.
     Asking,
     /// Too many questions under way.
@@ -43,12 +54,16 @@ impl Neighbours {
         self.asked.is_empty() && self.ids.is_empty()
     }
 
-    fn learn(&mut self, question: Question, answer: Option<VnicKey>, until: u64, now: u64) {
+    fn learn(&mut self, question: Question, answer: Answer, until: u64, now: u64) {
         if self.known.len() >= self.sweep_at.max(SWEEP_AT) {
             self.known.retain(|_, (_, until)| *until > now);
             self.sweep_at = self.known.len() * 2;
         }
         self.known.insert(question, (answer, until));
+    }
+
+    fn recall(&self, question: &Question, now: u64) -> Option<Answer> {
+        self.known.get(question).filter(|(_, until)| *until > now).map(|(answer, _)| *answer)
     }
 }
 
@@ -68,22 +83,29 @@ impl Tenancy {
         now: u64,
     ) -> Resolved {
         if gids::is_loopback(dgid) || self.owns(from, dgid) {
-            return Resolved::Is(from);
+            return Resolved::To(Answer::Is(from));
         }
-        let interface = match self.vnics.get(&from) {
-            Some(vnic) if gids::needs_interface(dgid) => {
-                vnic.gids.iter().find(|entry| entry.gid == sgid).map_or(0, |entry| entry.ifindex)
-            }
-            Some(_) => 0,
-            None => return Resolved::Nobody,
-        };
+        if !self.vnics.contains_key(&from) {
+            return Resolved::To(Answer::NoAccess);
+        }
+        let interface = self.interface_of(from, sgid, dgid);
         let question = Question { from, interface, gid: dgid };
-        if let Some((answer, until)) = self.neighbours.known.get(&question)
-            && *until > now
-        {
-            return answer.map_or(Resolved::Nobody, Resolved::Is);
+        match self.neighbours.recall(&question, now) {
+            Some(answer) => Resolved::To(answer),
+            None => self.ask(question, payer, waiter),
         }
-        self.ask(question, payer, waiter)
+    }
+
+    /// What is known already.
+    pub(crate) fn known_answer(
+        &self,
+        from: VnicKey,
+        sgid: [u8; 16],
+        dgid: [u8; 16],
+        now: u64,
+    ) -> Option<Answer> {
+        let interface = self.interface_of(from, sgid, dgid);
+        self.neighbours.recall(&Question { from, interface, gid: dgid }, now)
     }
 
     fn ask(&mut self, question: Question, payer: VnicKey, waiter: Waiter) -> Resolved {
@@ -91,7 +113,9 @@ impl Tenancy {
             asked.waiters.insert(waiter);
             return Resolved::Asking;
         }
-        let Some(account) = self.vnics.get_mut(&payer) else { return Resolved::Nobody };
+        let Some(account) = self.vnics.get_mut(&payer) else {
+            return Resolved::To(Answer::NoAccess);
+        };
         if account.probes >= self.limits.probes_per_vnic {
             return Resolved::Busy;
         }
@@ -110,21 +134,51 @@ impl Tenancy {
         Resolved::Asking
     }
 
-    /// A probe came out at a vNIC, or nowhere.
-    pub(crate) fn answer_probe(&mut self, id: ProbeId, at: Option<VnicKey>, now: u64) {
+    /// True for the number of a probe under way.
+    #[must_use]
+    pub fn is_probe(&self, id: ProbeId) -> bool {
+        self.neighbours.ids.contains_key(&id)
+    }
+
+    /// A probe came out at a vNIC.
+    pub(crate) fn probe_at(&mut self, id: ProbeId, at: VnicKey, now: u64) {
         let Some(question) = self.neighbours.ids.get(&id).copied() else { return };
-        if let Some(at) = at
-            && !self.owns(at, question.gid)
-        {
+        if self.owns(at, question.gid) {
+            self.answered(question, Answer::Is(at), now);
+        } else {
             // Not the owner of the address: the network carried it elsewhere. Or the owner has it
             // only since a moment; then the next try of this probe finds it in the table.
-            return self.read_addresses(at, None);
+            self.read_addresses(at, None);
         }
-        let kept = match at {
-            Some(_) => self.limits.neighbour_time_ns,
-            None => self.limits.stranger_time_ns,
+    }
+
+    /// A reply to a probe came from an address to a vNIC.
+    pub(crate) fn reply_from(
+        &mut self,
+        id: ProbeId,
+        (from, at): ([u8; 16], VnicKey),
+        features: u32,
+        now: u64,
+    ) {
+        let Some(question) = self.neighbours.ids.get(&id).copied() else { return };
+        if question.from == at && question.gid == from {
+            self.answered(question, Answer::Omniverb(features), now);
+        }
+    }
+
+    /// A probe is over.
+    pub(crate) fn probe_over(&mut self, id: ProbeId, answer: Answer, now: u64) {
+        if let Some(question) = self.neighbours.ids.get(&id).copied() {
+            self.answered(question, answer, now);
+        }
+    }
+
+    fn answered(&mut self, question: Question, answer: Answer, now: u64) {
+        let kept = match answer {
+            Answer::Is(_) | Answer::Omniverb(_) => self.limits.neighbour_time_ns,
+            Answer::Silence | Answer::NoAccess => self.limits.stranger_time_ns,
         };
-        self.neighbours.learn(question, at, now.saturating_add(kept), now);
+        self.neighbours.learn(question, answer, now.saturating_add(kept), now);
         self.settle(question, now);
     }
 
@@ -148,7 +202,7 @@ impl Tenancy {
     pub(crate) fn forget_vnic(&mut self, key: VnicKey, now: u64) {
         self.neighbours
             .known
-            .retain(|question, (answer, _)| question.from != key && *answer != Some(key));
+            .retain(|question, (answer, _)| question.from != key && *answer != Answer::Is(key));
         for asked in self.neighbours.asked.values_mut() {
             asked.payer = asked.payer.filter(|payer| *payer != key);
         }

@@ -2,28 +2,33 @@
 //!
 //! RC and UC: each side states a *wish*: the peer's number and GID. When both wishes name each
 //! other and each GID turned out (see `neighbours.rs`) to be an address of the other's vNIC, the
-//! link is made. A wish nobody answers stays; the queue pair behaves as on a dead network.
+//! direct link is made. Where the peer is not of this host, or one of the two vNICs is forwarded or
+//! limited, one wish is enough for a link to the engine (see `wires.rs`). A wish that is neither
+//! stays; the queue pair behaves as on a dead network.
 //!
-//! UD: a call names a destination and waits until the network has answered in both directions,
-//! because a link, once there, carries both.
+//! UD is in `datagrams.rs`.
 
-use crate::errno::{EHOSTUNREACH, EINVAL, ENOENT, ENOMEM};
-use crate::neighbours::Resolved;
+use crate::errno::{EINVAL, ENOMEM};
+use crate::neighbours::{Answer, Resolved};
+use crate::path::Why;
 use crate::tables::{SessionId, VnicKey, Waiter, Waiting, Wish};
 use crate::tenancy::{Tenancy, Timer};
+use crate::wires::{Route, Way};
 use omniverb_session::body::{
     CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, Connected, LinkClosed, QP_UD,
 };
 
-/// Times the network is asked for a peer that names us back.
+/// Times a peer of this host that names us back is looked for where the network cannot be asked.
 const FAILURES_MAX: u32 = 8;
+/// Times it is looked for where the network does not answer; then the wire is tried.
+const SILENCES_MAX: u32 = 2;
 
 /// Largest 24-bit number.
 const NUMBER_MAX: u32 = 0x00ff_ffff;
 
 impl Tenancy {
     pub(crate) fn connect_qp(&mut self, id: SessionId, tag: u64, m: &ConnectQp, now: u64) {
-        let (qp_type, linked, resume) = match self.connect_checked(id, m) {
+        let (qp_type, resume) = match self.connect_checked(id, m) {
             Ok(found) => found,
             Err(errno) => return self.fail(id, tag, errno),
         };
@@ -35,36 +40,36 @@ impl Tenancy {
                 Err(errno) => self.fail(id, tag, errno),
             };
         }
-        if linked {
-            return self.reply(id, tag, ready);
-        }
         if qp_type == QP_UD {
             if let Some(session) = self.sessions.get_mut(&id) {
                 session.waiting = Some(Waiting::Datagram { tag, connect: *m });
             }
             return self.advance_call(id, now);
         }
+        if self.qps.get(&m.qpn).is_some_and(|qp| qp.is_linked(m.dest_qpn)) {
+            return self.reply(id, tag, ready);
+        }
         self.close_all(m.qpn, CLOSED_BY_PEER);
         self.wish(m, false);
         self.advance_wish(m.qpn, m.dest_qpn, now);
         let Some(qp) = self.qps.get(&m.qpn) else { return };
         if qp.wishes.contains_key(&m.dest_qpn) {
-            let is_ready = u32::from(qp.links.contains(&m.dest_qpn));
+            let is_ready = u32::from(qp.is_linked(m.dest_qpn));
             self.reply(id, tag, Connected { qpn: m.qpn, ready: is_ready });
         } else {
             self.fail(id, tag, ENOMEM);
         }
     }
 
-    /// Type of the queue pair, whether the link is there, and whether it is an announcement.
-    fn connect_checked(&self, id: SessionId, m: &ConnectQp) -> Result<(u32, bool, bool), u32> {
+    /// Type of the queue pair, and whether it is an announcement.
+    fn connect_checked(&self, id: SessionId, m: &ConnectQp) -> Result<(u32, bool), u32> {
         let qp = self.own_qp(id, m.qpn)?;
         let resume = m.resume != 0;
         let allowed = self.sessions.get(&id).is_some_and(|s| s.resume);
         if m.dest_qpn > NUMBER_MAX || !self.owns(qp.vnic, m.sgid) || (resume && !allowed) {
             return Err(EINVAL);
         }
-        Ok((qp.qp_type, qp.links.contains(&m.dest_qpn), resume))
+        Ok((qp.qp_type, resume))
     }
 
     /// Writes down where a queue pair wants to go.
@@ -85,56 +90,100 @@ impl Tenancy {
         }
     }
 
-    /// Takes a wish as far as it gets: finds out whose address it names, then, if the peer wishes
-    /// the same, makes the link.
+    /// Takes a wish as far as it gets: finds out whose address it names, then, if that is a
+    /// neighbour who wishes the same, makes the link; or goes through the engine.
     pub(crate) fn advance_wish(&mut self, qpn: u32, peer: u32, now: u64) {
         let Some(qp) = self.qps.get(&qpn) else { return };
         let Some(wish) = qp.wishes.get(&peer) else { return };
-        if qp.links.contains(&peer) {
+        if qp.is_linked(peer) {
             return;
         }
-        let vnic = qp.vnic;
+        let (vnic, resumed) = (qp.vnic, wish.resumed);
         let way = (vnic, wish.sgid, wish.dgid);
-        let answer = self.resolve(way, vnic, Waiter::Wish { qpn, peer }, now);
-        let target = match answer {
-            Resolved::Is(target) => Some(target),
+        let answer = match self.resolve(way, vnic, Waiter::Wish { qpn, peer }, now) {
             Resolved::Asking => return,
-            Resolved::Nobody | Resolved::Busy => None,
+            Resolved::Busy => None,
+            Resolved::To(answer) => Some(answer),
         };
-        let mutual = self.is_mutual(qpn, peer);
-        let Some(wish) = self.qps.get_mut(&qpn).and_then(|qp| qp.wishes.get_mut(&peer)) else {
-            return;
-        };
-        wish.target = target;
-        if target.is_none() {
-            // Somebody is there and wants us, so the network may still be coming up. Without
-            // that, asking again would be idle: the peer's own wish asks again for both.
-            wish.failures += 1;
-            let again = now.saturating_add(self.limits.stranger_time_ns);
-            let again = (mutual && wish.failures < FAILURES_MAX).then_some(again);
-            let given_up = wish.resumed.then_some(wish.deadline);
-            if let Some(at) = again.into_iter().chain(given_up).min() {
-                self.set_wish_timer(qpn, peer, at);
-            }
+        let target = answer.and_then(|answer| match answer {
+            Answer::Is(target) => Some(target),
+            _ => None,
+        });
+        if let Some(wish) = self.qps.get_mut(&qpn).and_then(|qp| qp.wishes.get_mut(&peer)) {
+            wish.target = target;
+        }
+        let Some(target) = target else { return self.no_neighbour(qpn, peer, answer, now) };
+        let gone = !self.qps.contains_key(&peer) && self.numbers.was_given(peer);
+        if gone {
+            return self.peer_is_gone(qpn, peer, CLOSED_BY_DEATH, now);
+        }
+        if !resumed && let Some(why) = self.through_engine(vnic, target) {
+            return self.wish_by_engine(qpn, peer, Route::forwarded(why, target), now);
+        }
+        if !self.is_mutual(qpn, peer) {
             return;
         }
-        if !mutual {
-            if !self.qps.contains_key(&peer) && self.numbers.was_given(peer) {
-                self.peer_is_gone(qpn, peer, CLOSED_BY_DEATH, now);
-            }
-            return;
+        let other = self.qps.get(&peer).filter(|other| other.vnic == target);
+        let Some(other) = other else { return };
+        if let Some(wire) = other.wires.get(&qpn) {
+            // The peer could not wait for us, or had to go another way; so we go it, too.
+            let route = match wire.within {
+                Some(_) => Route::forwarded(Why::PeerThroughEngine, target),
+                None => Route::wire(Why::OneWay, 0),
+            };
+            return self.wish_by_engine(qpn, peer, route, now);
         }
         match self.wish_target(peer, qpn) {
             None => self.advance_wish(peer, qpn, now),
-            Some(back) if target == self.vnic_of(peer) && self.vnic_of(qpn) == Some(back) => {
-                self.fulfil(qpn, peer);
-            }
+            Some(back) if back == vnic => self.fulfil(qpn, peer),
             Some(_) => {}
         }
     }
 
-    fn vnic_of(&self, qpn: u32) -> Option<VnicKey> {
-        self.qps.get(&qpn).map(|qp| qp.vnic)
+    /// The address is nobody's here.
+    fn no_neighbour(&mut self, qpn: u32, peer: u32, answer: Option<Answer>, now: u64) {
+        let mutual = self.is_mutual(qpn, peer);
+        let Some(wish) = self.qps.get_mut(&qpn).and_then(|qp| qp.wishes.get_mut(&peer)) else {
+            return;
+        };
+        wish.failures += 1;
+        // Somebody is here and wants us, so the network may still be coming up. Without that,
+        // asking again would be idle: the peer's own wish asks again for both.
+        let again = match answer {
+            None => true,
+            Some(_) if wish.resumed => mutual,
+            Some(Answer::NoAccess) => mutual && wish.failures < FAILURES_MAX,
+            Some(Answer::Silence) => mutual && wish.failures < SILENCES_MAX,
+            Some(_) => false,
+        };
+        let again = again.then_some(now.saturating_add(self.limits.stranger_time_ns));
+        let given_up = wish.resumed.then_some(wish.deadline);
+        if let Some(at) = again.into_iter().chain(given_up).min() {
+            return self.set_wish_timer(qpn, peer, at);
+        }
+        match answer {
+            Some(Answer::Omniverb(features)) => {
+                self.wish_by_engine(qpn, peer, Route::wire(Why::Omniverb, features), now);
+            }
+            Some(Answer::Silence) => self.wish_by_engine(qpn, peer, Route::roce(), now),
+            _ => {}
+        }
+    }
+
+    /// A wish is fulfilled by a link to the engine.
+    fn wish_by_engine(&mut self, qpn: u32, peer: u32, route: Route, now: u64) {
+        self.clear_wish_timer(qpn, peer);
+        let Some(wish) = self.qps.get(&qpn).and_then(|qp| qp.wishes.get(&peer)).copied() else {
+            return;
+        };
+        let way = Way { qpn, peer, sgid: wish.sgid, dgid: wish.dgid };
+        if self.make_wire(way, route, now).is_err() {
+            return self.refuse_wish(qpn, peer);
+        }
+        // A peer that waits for us to wish the same need not wait any more.
+        if self.is_mutual(qpn, peer) {
+            self.advance_wish(peer, qpn, now);
+        }
     }
 
     fn wish_target(&self, qpn: u32, peer: u32) -> Option<VnicKey> {
@@ -164,7 +213,8 @@ impl Tenancy {
         let made = if wish.resumed {
             self.record_link(qpn, peer)
         } else {
-            self.make_link((qpn, wish.sgid, wish.dgid), (peer, back.sgid, back.dgid), None)
+            let ends = ((qpn, wish.sgid, wish.dgid), (peer, back.sgid, back.dgid));
+            self.make_link(ends.0, ends.1, None)
         };
         for (from, to) in [(qpn, peer), (peer, qpn)] {
             self.clear_wish_timer(from, to);
@@ -231,6 +281,9 @@ impl Tenancy {
         wish.timer = None;
         if let Some(reason) = wish.gone {
             self.drop_wish(qpn, peer);
+            if self.end_wire(qpn, peer, Some(reason)) {
+                return;
+            }
             if let Some(session) = self.qps.get(&qpn).map(|qp| qp.session) {
                 self.event(session, LinkClosed { qpn, peer_qpn: peer, reason, reserved: 0 });
             }
@@ -241,55 +294,5 @@ impl Tenancy {
         } else {
             self.advance_wish(qpn, peer, now);
         }
-    }
-
-    /// Takes a session's datagram call as far as it gets, and answers it if that is the end.
-    pub(crate) fn advance_call(&mut self, id: SessionId, now: u64) {
-        let Some(session) = self.sessions.get(&id) else { return };
-        let Some(Waiting::Datagram { tag, connect }) = session.waiting else { return };
-        let result = match self.connect_datagram(id, &connect, now) {
-            Ok(false) => return,
-            Ok(true) => Ok(Connected { qpn: connect.qpn, ready: 1 }),
-            Err(errno) => Err(errno),
-        };
-        if let Some(session) = self.sessions.get_mut(&id) {
-            session.waiting = None;
-        }
-        match result {
-            Ok(connected) => self.reply(id, tag, connected),
-            Err(errno) => self.fail(id, tag, errno),
-        }
-    }
-
-    /// `Ok(true)`: linked. `Ok(false)`: the network is being asked.
-    fn connect_datagram(&mut self, id: SessionId, m: &ConnectQp, now: u64) -> Result<bool, u32> {
-        let qp = self.own_qp(id, m.qpn)?;
-        if qp.links.contains(&m.dest_qpn) {
-            return Ok(true);
-        }
-        let ours = qp.vnic;
-        let waiter = Waiter::Call(id);
-        let theirs = match self.resolve((ours, m.sgid, m.dgid), ours, waiter, now) {
-            Resolved::Is(vnic) => vnic,
-            Resolved::Nobody => return Err(EHOSTUNREACH),
-            Resolved::Busy => return Err(ENOMEM),
-            Resolved::Asking => return Ok(false),
-        };
-        let peer = self.qps.get(&m.dest_qpn).filter(|qp| qp.vnic == theirs).ok_or(ENOENT)?;
-        if peer.qp_type != QP_UD {
-            return Err(ENOENT);
-        }
-        if theirs != ours {
-            match self.resolve((theirs, m.dgid, m.sgid), ours, waiter, now) {
-                Resolved::Is(back) if back == ours => {}
-                Resolved::Busy => return Err(ENOMEM),
-                Resolved::Asking => return Ok(false),
-                Resolved::Is(_) | Resolved::Nobody => return Err(EHOSTUNREACH),
-            }
-        }
-        let invited = (theirs != ours).then_some((ours, theirs));
-        let ends = ((m.qpn, m.sgid, m.dgid), (m.dest_qpn, m.dgid, m.sgid));
-        self.make_link(ends.0, ends.1, invited)?;
-        Ok(true)
     }
 }

@@ -2,17 +2,25 @@
 //!
 //! Both ends announce what they hold. A link counts when both have, and the same checks hold as
 //! for a new one. An end whose other end does not announce itself in time is told that its peer is
-//! dead: most likely it died while nobody was watching.
+//! dead: most likely it died while nobody was watching. A link to the engine ended with the engine;
+//! who announces one is told that its peer is dead.
 
 use crate::errno::ENOMEM;
 use crate::tables::LinkKey;
 use crate::tenancy::Tenancy;
-use omniverb_session::body::{CLOSED_BY_DEATH, ConnectQp, LinkClosed, QP_UD};
+use omniverb_session::body::{CLOSED_BY_DEATH, ConnectQp, LinkClosed, QP_UD, RESUME_WIRE};
 
 impl Tenancy {
     pub(crate) fn announce(&mut self, m: &ConnectQp, qp_type: u32, now: u64) -> Result<(), u32> {
         let Some(qp) = self.qps.get(&m.qpn) else { return Ok(()) };
-        if qp.links.contains(&m.dest_qpn) || qp.wishes.contains_key(&m.dest_qpn) {
+        if m.resume == RESUME_WIRE {
+            // Its far end died with the daemon before us.
+            let session = qp.session;
+            let (qpn, peer_qpn, reason) = (m.qpn, m.dest_qpn, CLOSED_BY_DEATH);
+            self.event(session, LinkClosed { qpn, peer_qpn, reason, reserved: 0 });
+            return Ok(());
+        }
+        if qp.is_linked(m.dest_qpn) || qp.wishes.contains_key(&m.dest_qpn) {
             return Ok(());
         }
         // A connected queue pair has one peer; a datagram one as many as its session may have.
@@ -44,6 +52,6 @@ impl Tenancy {
     /// Writes down a link that both ends still hold.
     pub(crate) fn record_link(&mut self, one: u32, other: u32) -> Result<(), u32> {
         let key = LinkKey::new(one, other);
-        self.insert_link(key, None, None)
+        self.insert_link(key, None, None, None)
     }
 }

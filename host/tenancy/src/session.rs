@@ -63,6 +63,7 @@ impl Tenancy {
             mrs: 0,
             links: 0,
             uninvited: BTreeMap::new(),
+            strangers: BTreeSet::new(),
             probes: 0,
             port: false,
         });
@@ -102,7 +103,9 @@ impl Tenancy {
         }
     }
 
-    fn vnic_name(&self, key: VnicKey) -> String {
+    /// The vNIC's name for people.
+    #[must_use]
+    pub fn vnic_name(&self, key: VnicKey) -> String {
         if key == self.home { "host".into() } else { format!("net-{}", key.inode) }
     }
 
@@ -132,7 +135,7 @@ impl Tenancy {
         let Some(vnic) = self.sessions.get(&id).and_then(|s| self.vnics.get(&s.client.vnic)) else {
             return;
         };
-        let none = GidEntry { gid: [0; 16], ifindex: 0, reserved: 0 };
+        let none = GidEntry { gid: [0; 16], ifindex: 0, mtu: 0 };
         let mut entries = [none; GIDS_MAX];
         for (to, from) in entries.iter_mut().zip(&vnic.gids) {
             *to = *from;

@@ -1,6 +1,7 @@
 //! What `omniverb status` shows of the tables.
 
-use crate::tables::{SessionId, VnicKey};
+use crate::path::{Path, Policy, Why};
+use crate::tables::{LinkKey, SessionId, VnicKey};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::ROLE_VERBS;
 
@@ -15,6 +16,8 @@ pub struct VnicStatus {
     pub guid: [u8; 8],
     /// Its GIDs.
     pub gids: Vec<[u8; 16]>,
+    /// What holds for it.
+    pub policy: Policy,
     /// Its processes.
     pub processes: Vec<ProcessStatus>,
 }
@@ -47,10 +50,25 @@ pub struct QpStatus {
     pub qp_type: u32,
     /// Its slot in the process's statistics area.
     pub slot: u32,
-    /// Whom it is linked to, with the vNIC's name.
-    pub peers: Vec<(u32, String)>,
+    /// Whom it is linked to.
+    pub peers: Vec<PeerStatus>,
     /// Whom it waits for.
     pub waiting_for: Vec<u32>,
+}
+
+/// A link, as its queue pair sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerStatus {
+    /// The peer's number.
+    pub qpn: u32,
+    /// The name of its vNIC, if that is on this host.
+    pub vnic: Option<String>,
+    /// Its address, if the link was made by this daemon.
+    pub gid: Option<[u8; 16]>,
+    /// How data travels.
+    pub path: Path,
+    /// Why it does.
+    pub why: Why,
 }
 
 impl Tenancy {
@@ -66,6 +84,7 @@ impl Tenancy {
                 name: vnic.name.clone(),
                 guid: vnic.guid,
                 gids: vnic.gids.iter().map(|entry| entry.gid).collect(),
+                policy: self.policy(*key),
                 processes: vnic.sessions.iter().filter_map(|id| self.process(*id)).collect(),
             })
             .collect()
@@ -86,16 +105,33 @@ impl Tenancy {
 
     fn qp_status(&self, qpn: u32) -> Option<QpStatus> {
         let qp = self.qps.get(&qpn)?;
-        let vnic_name = |peer: &u32| {
-            let vnic = self.qps.get(peer).and_then(|p| self.vnics.get(&p.vnic));
-            vnic.map_or(String::new(), |v| v.name.clone())
-        };
+        let direct = qp.links.iter().filter_map(|peer| self.direct_peer(qpn, *peer));
+        let wires = qp.wires.iter().map(|(peer, wire)| PeerStatus {
+            qpn: *peer,
+            vnic: wire.within.map(|key| self.vnic_name(key)),
+            gid: Some(wire.dgid),
+            path: wire.path,
+            why: wire.why,
+        });
         Some(QpStatus {
             qpn,
             qp_type: qp.qp_type,
             slot: qp.slot,
-            peers: qp.links.iter().map(|peer| (*peer, vnic_name(peer))).collect(),
-            waiting_for: qp.wishes.keys().filter(|p| !qp.links.contains(p)).copied().collect(),
+            peers: direct.chain(wires).collect(),
+            waiting_for: qp.wishes.keys().filter(|p| !qp.is_linked(**p)).copied().collect(),
+        })
+    }
+
+    fn direct_peer(&self, qpn: u32, peer: u32) -> Option<PeerStatus> {
+        let key = LinkKey::new(qpn, peer);
+        let link = self.links.get(&key)?;
+        let far = usize::from(peer == key.1);
+        Some(PeerStatus {
+            qpn: peer,
+            vnic: Some(self.vnic_name(link.vnics[far])),
+            gid: link.gids.map(|gids| gids[far]),
+            path: Path::Direct,
+            why: link.why,
         })
     }
 }

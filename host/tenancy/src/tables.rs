@@ -2,6 +2,7 @@
 
 use crate::action::ProbeId;
 use crate::bells::Place;
+use crate::path::{Path, Why};
 use omniverb_session::body::{ConnectQp, GidEntry, RegMr};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -44,6 +45,8 @@ pub(crate) struct Vnic {
     pub(crate) links: usize,
     /// Datagram links opened towards this vNIC by others.
     pub(crate) uninvited: BTreeMap<VnicKey, usize>,
+    /// Wire links of datagram queue pairs that strangers caused, the oldest first.
+    pub(crate) strangers: BTreeSet<WireKey>,
     pub(crate) probes: usize,
     pub(crate) port: bool,
 }
@@ -70,6 +73,10 @@ pub(crate) struct Session {
     pub(crate) qps: BTreeSet<u32>,
     pub(crate) mrs: HashMap<u32, Mr>,
     pub(crate) links: usize,
+    /// Those of `links` that lead to the engine.
+    pub(crate) wires: usize,
+    /// Those of `wires` that are for datagrams, the oldest first.
+    pub(crate) datagrams: BTreeSet<WireKey>,
     pub(crate) grants: usize,
 }
 
@@ -115,8 +122,36 @@ pub(crate) struct Qp {
     pub(crate) slot: u32,
     /// By peer: one for RC and UC; for UD only surviving links that wait for their other end.
     pub(crate) wishes: BTreeMap<u32, Wish>,
-    /// Peers that a link exists to.
+    /// Peers on this host that a link exists to.
     pub(crate) links: BTreeSet<u32>,
+    /// Links to the engine, by peer. The numbers are the peers' own: one may be that of somebody
+    /// else here.
+    pub(crate) wires: BTreeMap<u32, Wire>,
+}
+
+impl Qp {
+    /// There is a link for this peer, of whatever kind.
+    pub(crate) fn is_linked(&self, peer: u32) -> bool {
+        self.links.contains(&peer) || self.wires.contains_key(&peer)
+    }
+}
+
+/// A link to the engine: when it was made, its queue pair, its peer.
+pub(crate) type WireKey = (u64, u32, u32);
+
+/// A link to the engine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wire {
+    pub(crate) place: Place,
+    pub(crate) sgid: [u8; 16],
+    pub(crate) dgid: [u8; 16],
+    pub(crate) path: Path,
+    pub(crate) why: Why,
+    /// The peer's vNIC, if that is on this host and reached without the network.
+    pub(crate) within: Option<VnicKey>,
+    pub(crate) born: u64,
+    /// A stranger caused it.
+    pub(crate) uninvited: bool,
 }
 
 /// The two queue pairs of a link, the smaller number first.
@@ -136,6 +171,9 @@ pub(crate) struct Link {
     pub(crate) place: Option<Place>,
     pub(crate) sessions: [SessionId; 2],
     pub(crate) vnics: [VnicKey; 2],
+    /// Each end's own GID, of a datagram link that was made here.
+    pub(crate) gids: Option<[[u8; 16]; 2]>,
+    pub(crate) why: Why,
     /// Counted in `uninvited` of the second of these, under the first.
     pub(crate) uninvited: Option<(VnicKey, VnicKey)>,
 }

@@ -4,8 +4,9 @@ use crate::action::{Action, Arrived, ProbeId};
 use crate::bells::Bells;
 use crate::gids::{self, VnicAddress};
 use crate::limits::Limits;
-use crate::neighbours::Neighbours;
+use crate::neighbours::{Answer, Neighbours};
 use crate::numbers::{Entropy, QpNumbers};
+use crate::path::Policies;
 use crate::tables::{
     Client, Link, LinkKey, PendingGrant, Qp, Session, SessionId, Vnic, VnicKey, Waiting,
 };
@@ -36,6 +37,7 @@ pub struct Tenancy {
     pub(crate) grants: HashMap<u64, PendingGrant>,
     pub(crate) neighbours: Neighbours,
     pub(crate) numbers: QpNumbers,
+    pub(crate) policies: Policies,
     /// Queue pairs that wish for another, by that other.
     pub(crate) wishers: BTreeMap<u32, BTreeSet<u32>>,
     pub(crate) timers: BTreeSet<(u64, Timer)>,
@@ -66,6 +68,7 @@ impl Tenancy {
             grants: HashMap::new(),
             neighbours: Neighbours::default(),
             numbers,
+            policies: Policies::default(),
             wishers: BTreeMap::new(),
             timers: BTreeSet::new(),
             out: Vec::new(),
@@ -86,6 +89,8 @@ impl Tenancy {
                 qps: BTreeSet::new(),
                 mrs: HashMap::new(),
                 links: 0,
+                wires: 0,
+                datagrams: BTreeSet::new(),
                 grants: 0,
             },
         );
@@ -129,14 +134,49 @@ impl Tenancy {
     /// The datagram of a probe came out at a socket of vNIC `at`.
     #[must_use]
     pub fn probe_arrived(&mut self, id: ProbeId, at: VnicKey, now: u64) -> Vec<Action> {
-        self.answer_probe(id, Some(at), now);
+        self.probe_at(id, at, now);
         std::mem::take(&mut self.out)
     }
 
-    /// The datagram of a probe came out nowhere.
+    /// A reply to a probe arrived at a socket of vNIC `at`, from the address `from`.
+    #[must_use]
+    pub fn probe_replied(
+        &mut self,
+        id: ProbeId,
+        (from, at): ([u8; 16], VnicKey),
+        features: u32,
+        now: u64,
+    ) -> Vec<Action> {
+        self.reply_from(id, (from, at), features, now);
+        std::mem::take(&mut self.out)
+    }
+
+    /// The datagram of a probe was sent, and nothing came of it.
+    #[must_use]
+    pub fn probe_unanswered(&mut self, id: ProbeId, now: u64) -> Vec<Action> {
+        self.probe_over(id, Answer::Silence, now);
+        std::mem::take(&mut self.out)
+    }
+
+    /// The datagram of a probe could not be sent.
     #[must_use]
     pub fn probe_failed(&mut self, id: ProbeId, now: u64) -> Vec<Action> {
-        self.answer_probe(id, None, now);
+        self.probe_over(id, Answer::NoAccess, now);
+        std::mem::take(&mut self.out)
+    }
+
+    /// A datagram for queue pair `qpn` of a vNIC, which has no link for it, came to address
+    /// `local` from queue pair `source_qpn` at `from`.
+    #[must_use]
+    pub fn stranger(
+        &mut self,
+        at: VnicKey,
+        (qpn, source_qpn): (u32, u32),
+        (local, from): ([u8; 16], [u8; 16]),
+        now: u64,
+    ) -> Vec<Action> {
+        let way = crate::wires::Way { qpn, peer: source_qpn, sgid: local, dgid: from };
+        self.meet_stranger(at, way, now);
         std::mem::take(&mut self.out)
     }
 
@@ -144,6 +184,13 @@ impl Tenancy {
     #[must_use]
     pub fn link_failed(&mut self, one: u32, other: u32, _now: u64) -> Vec<Action> {
         self.undo_link(LinkKey::new(one, other));
+        std::mem::take(&mut self.out)
+    }
+
+    /// A link of [`Action::AttachEngine`] could not be made.
+    #[must_use]
+    pub fn wire_failed(&mut self, qpn: u32, peer_qpn: u32) -> Vec<Action> {
+        self.undo_wire(qpn, peer_qpn);
         std::mem::take(&mut self.out)
     }
 

@@ -7,7 +7,7 @@ use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, encode};
 use omniverb_tenancy::errno::*;
 use omniverb_tenancy::exercise::{Bench, exercise, vnic};
-use omniverb_tenancy::{Action, Arrived, Channel, Limits, MemoryFacts};
+use omniverb_tenancy::{Action, Arrived, Channel, Limits, MemoryFacts, Path, Why};
 use proptest::prelude::*;
 use support::*;
 
@@ -243,7 +243,9 @@ fn links_survive_a_restart_if_both_ends_do() {
     bench.wait(1_100_000_000);
     assert!(links(&bench).is_empty(), "no new memory for an old link");
     let status = bench.tenancy.status(Some(vnic(2)));
-    assert_eq!(status[0].processes[0].qps[0].peers, [(a, "host".to_owned())]);
+    let peer = &status[0].processes[0].qps[0].peers[0];
+    assert_eq!((peer.qpn, peer.vnic.as_deref()), (a, Some("host")));
+    assert_eq!((peer.path, peer.why), (Path::Direct, Why::Survivor));
     let message = RegMr { pd: 1, access: READ, addr: 0, length: 1, rkey: 42, reserved: 0 };
     let answer = call(&mut bench, 2, message);
     assert_eq!(answer, Some(MrRegistered { rkey: 42, reserved: 0 }.into()));
@@ -297,14 +299,14 @@ fn a_link_that_cannot_be_made_is_taken_back() {
 fn steps() -> impl Strategy<Value = Vec<u8>> {
     let small = 0u32..12;
     let gid = (0u64..5).prop_map(omniverb_tenancy::exercise::gid);
-    // The counting entropy starts queue pair numbers at 3.
+    // The counting entropy starts queue pair numbers at 2.
     let qpn = 0u32..16;
     let message = prop_oneof![
         Just(Message::from(Hello { role: 1, resume: 1, name: [65; 16] })),
         (2u32..6, small.clone()).prop_map(|(qp_type, qpn)| {
             CreateQp { qp_type, pd: 1, statistics_slot: 1, qpn }.into()
         }),
-        (qpn.clone(), qpn.clone(), gid.clone(), gid, 0u32..2).prop_map(
+        (qpn.clone(), qpn.clone(), gid.clone(), gid, 0u32..3).prop_map(
             |(qpn, dest_qpn, sgid, dgid, resume)| {
                 ConnectQp { qpn, dest_qpn, sgid, dgid, resume, reserved: 0 }.into()
             }
@@ -329,7 +331,10 @@ fn steps() -> impl Strategy<Value = Vec<u8>> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(1, &message, &mut bytes);
         let mut step = vec![what, who];
-        if what % 16 > 3 {
+        if what % 16 == 5 {
+            step.extend([who, what, who >> 2, what >> 3]);
+        }
+        if what % 16 > 5 {
             step.push(u8::try_from(length).unwrap());
             step.extend(&bytes[..length]);
         }
@@ -339,7 +344,7 @@ fn steps() -> impl Strategy<Value = Vec<u8>> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let hello = Hello { role: 1, resume: 1, name: [65; 16] };
         let length = encode(1, &hello.into(), &mut bytes);
-        let head = [4 | 64, who, u8::try_from(length).unwrap()];
+        let head = [6 | 64, who, u8::try_from(length).unwrap()];
         head.into_iter().chain(bytes[..length].to_vec())
     });
     let begin: Vec<u8> = begin.collect();

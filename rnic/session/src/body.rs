@@ -20,7 +20,7 @@ macro_rules! bodies {
 /// `Hello::role`: a process that wants a device.
 pub const ROLE_VERBS: u32 = 1;
 /// `Hello::role`: the command line. May only ask for status, within its own network namespace
-/// unless it is root in the daemon's.
+/// unless it is root in the daemon's; and, if it is that, change vNICs and capture their packets.
 pub const ROLE_TOOL: u32 = 2;
 
 /// Queue pair types, numbered as in `enum ibv_qp_type`.
@@ -29,6 +29,27 @@ pub const QP_RC: u32 = 2;
 pub const QP_UC: u32 = 3;
 /// Unreliable datagram.
 pub const QP_UD: u32 = 4;
+
+/// `ConnectQp::resume`: a link to the peer queue pair's process survived a restart of the daemon.
+pub const RESUME_LINK: u32 = 1;
+/// `ConnectQp::resume`: the link led to the daemon's engine (`LinkReady::engine`) and is dead. The
+/// daemon answers with a `LinkClosed` event whose reason is `CLOSED_BY_DEATH`.
+pub const RESUME_WIRE: u32 = 2;
+
+/// `SetVnic::what`: `bits_per_second` is meant; zero takes the limit away.
+pub const SET_RATE: u32 = 1;
+/// `SetVnic::what`: `burst_bytes` is meant; zero lets the daemon choose.
+pub const SET_BURST: u32 = 2;
+/// `SetVnic::what`: `datapath` is meant.
+pub const SET_DATAPATH: u32 = 4;
+
+/// Traffic within the host takes links between the processes.
+pub const DATAPATH_DIRECT: u32 = 0;
+/// Traffic within the host passes through the daemon's engine.
+pub const DATAPATH_FORWARDED: u32 = 1;
+
+/// Bytes of a vNIC's name in a message, NUL-padded.
+pub const VNIC_NAME_BYTES: usize = 64;
 
 /// `LinkClosed::reason`: the peer destroyed or reset its QP.
 pub const CLOSED_BY_PEER: u32 = 1;
@@ -69,7 +90,12 @@ bodies! {
     /// Answer to `QueryGids`: a dense table.
     Gids { count: u32, reserved: u32, entries: [GidEntry; GIDS_MAX] }
     /// One RoCE v2 GID.
-    GidEntry { gid: [u8; 16], ifindex: u32, reserved: u32 }
+    GidEntry {
+        gid: [u8; 16],
+        ifindex: u32,
+        /// The interface's MTU in bytes; zero if there is none to name.
+        mtu: u32,
+    }
     /// Ask for a queue pair number.
     CreateQp {
         /// `QP_*`.
@@ -93,14 +119,14 @@ bodies! {
         /// The GID at `sgid_index`; must be one of the vNIC's own.
         sgid: [u8; 16],
         dgid: [u8; 16],
-        /// Non-zero: a link to the same peer QP already exists and survives a daemon restart;
-        /// only record it.
+        /// Zero, or `RESUME_*`: there was a link to the same peer QP before the daemon was
+        /// restarted; only record it, or what became of it.
         resume: u32,
         reserved: u32,
     }
     /// Answer to `ConnectQp`: accepted. The link itself always comes as a `LinkReady` event, which
-    /// may already be in the events socket. UD to nobody: `ENOENT`. A destination that is no
-    /// neighbour, or that the network does not let through: `EHOSTUNREACH`.
+    /// may already be in the events socket. UD to nobody: `ENOENT`. A destination beyond this
+    /// network namespace, where the daemon has no access to the network: `EHOSTUNREACH`.
     Connected { qpn: u32, ready: u32 }
     /// Close the link to `peer_qpn` (`ENOENT` if there is none, because the peer was quicker), or
     /// all links of the QP if that is 0 (modify to RESET or ERR).
@@ -153,6 +179,9 @@ bodies! {
         peer_slot: u32,
         sgid: [u8; 16],
         dgid: [u8; 16],
+        /// Non-zero: the far end is the daemon's engine, and the link ends with the daemon.
+        engine: u32,
+        reserved: u32,
     }
     /// Event: a link is closed. `reason` is `CLOSED_*`.
     LinkClosed { qpn: u32, peer_qpn: u32, reason: u32, reserved: u32 }
@@ -184,6 +213,35 @@ bodies! {
 
     /// Ask for status as JSON.
     QueryStatus { reserved: u64 }
+    /// Ask for the vNICs and what was set for them, as JSON. Answered with `Status`.
+    QueryVnics { reserved: u64 }
+    /// Change a vNIC. Answered with `VnicChanged`; `EPERM` unless root in the daemon's network
+    /// namespace (or its own user), `ENOENT` if there is no such vNIC.
+    SetVnic {
+        /// As `omniverb status` shows it, or `pid:` and the number of a process in its namespace.
+        name: [u8; VNIC_NAME_BYTES],
+        /// Which of the following are meant: `SET_*`.
+        what: u32,
+        /// `DATAPATH_*`.
+        datapath: u32,
+        bits_per_second: u64,
+        burst_bytes: u64,
+    }
+    /// Answer to `SetVnic`: how the vNIC is now. A rate of zero is no limit.
+    VnicChanged {
+        bits_per_second: u64,
+        burst_bytes: u64,
+        /// `DATAPATH_*`, as set; a limited vNIC is forwarded whatever it says.
+        datapath: u32,
+        /// Direct links that exist and stay.
+        direct_links: u32,
+    }
+    /// Write the packets of a vNIC into the file that comes along (a regular file), until this
+    /// connection ends. Answered with `Done`, or as `SetVnic`; `EBUSY` if another one captures.
+    Capture {
+        /// As in `SetVnic`; empty: the daemon's own vNIC.
+        name: [u8; VNIC_NAME_BYTES],
+    }
     /// A piece of the status text; `more` non-zero: another piece follows in its own message.
     Status { length: u32, more: u32, text: [u8; STATUS_TEXT_BYTES] }
 }

@@ -75,7 +75,7 @@ messages! {
     9 Connected, 10 DisconnectQp, 11 RegMr, 12 MrRegistered, 13 DeregMr, 14 RequestGrant, 15 Done,
     20 LinkReady, 21 LinkClosed, 22 Adopt, 23 Adopted, 24 Granted, 25 GrantDenied, 26 GidsChanged,
     27 BellClosed,
-    40 QueryStatus, 41 Status,
+    40 QueryStatus, 41 Status, 42 QueryVnics, 43 SetVnic, 44 VnicChanged, 45 Capture,
 }
 
 /// Writes a message into `out` and returns how many bytes it took.

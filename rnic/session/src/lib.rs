@@ -16,11 +16,12 @@
 pub mod body;
 mod codec;
 pub mod limits;
+pub mod rate;
 
 pub use codec::{DecodeError, Header, Kind, Message, decode, encode};
 
 /// Version of this protocol. A daemon refuses a process that speaks another one (`EPROTO`).
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// Where a process looks for the daemon when `OMNIVERB_SOCKET` is not set: the host's daemon.
 pub const SYSTEM_SOCKET: &str = "/run/omniverb/omniverbd.sock";

@@ -30,7 +30,7 @@ proptest! {
     /// A right header, any body of any length.
     #[test]
     fn any_body(
-        kind in 0..45u16,
+        kind in 0..50u16,
         errno in prop_oneof![9 => Just(0u32), 1 => any::<u32>()],
         tag in any::<u64>(),
         body in prop::collection::vec(any::<u8>(), 0..200),

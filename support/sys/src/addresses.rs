@@ -16,6 +16,7 @@ const RTM_GETADDR: u16 = 22;
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST_DUMP: u16 = 0x001 | 0x300;
+const IFLA_MTU: u16 = 4;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
@@ -51,6 +52,15 @@ pub struct Address {
     pub up: bool,
     /// The interface is a loopback.
     pub loopback: bool,
+    /// The interface's MTU in bytes; 0 if the kernel does not say.
+    pub mtu: u32,
+}
+
+/// What is of interest about an interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Link {
+    flags: u32,
+    mtu: u32,
 }
 
 /// All usable addresses, in the kernel's order.
@@ -60,8 +70,8 @@ pub struct Address {
 pub fn list() -> io::Result<Vec<Address>> {
     let mut links = BTreeMap::new();
     dump(RTM_GETLINK, |kind, body| {
-        if let (RTM_NEWLINK, Some(index), Some(flags)) = (kind, u32_at(body, 4), u32_at(body, 8)) {
-            links.insert(index, flags);
+        if kind == RTM_NEWLINK {
+            links.extend(parse_link(body));
         }
     })?;
     let mut addresses = Vec::new();
@@ -122,15 +132,38 @@ fn dump(request: u16, mut each: impl FnMut(u16, &[u8])) -> io::Result<()> {
     Ok(())
 }
 
+/// The attributes of a message: kind and value each, until one makes no sense.
+fn attributes(mut rest: &[u8]) -> impl Iterator<Item = Option<(u16, &[u8])>> {
+    std::iter::from_fn(move || {
+        let (size, kind) = (usize::from(u16_at(rest, 0)?), u16_at(rest, 2)?);
+        let Some(value) = rest.get(4..size) else {
+            rest = &[];
+            return Some(None);
+        };
+        rest = rest.get(size.next_multiple_of(4)..).unwrap_or(&[]);
+        Some(Some((kind, value)))
+    })
+}
+
+/// `struct ifinfomsg`: family, type, index, flags, change mask; then attributes.
+fn parse_link(body: &[u8]) -> Option<(u32, Link)> {
+    let (index, flags) = (u32_at(body, 4)?, u32_at(body, 8)?);
+    let mut link = Link { flags, mtu: 0 };
+    for attribute in attributes(body.get(16..).unwrap_or(&[])) {
+        if let Some((IFLA_MTU, value)) = attribute {
+            link.mtu = u32_at(value, 0).unwrap_or(0);
+        }
+    }
+    Some((index, link))
+}
+
 /// `struct ifaddrmsg`: family, prefix length, flags, scope, interface index; then attributes.
-fn parse_address(body: &[u8], links: &BTreeMap<u32, u32>) -> Option<Address> {
+fn parse_address(body: &[u8], links: &BTreeMap<u32, Link>) -> Option<Address> {
     let (scope, interface) = (*body.get(3)?, u32_at(body, 4)?);
     let mut flags = u32::from(*body.get(2)?);
     let (mut address, mut local) = (None, None);
-    let mut rest = body.get(8..)?;
-    while let (Some(size), Some(kind)) = (u16_at(rest, 0), u16_at(rest, 2)) {
-        let size = usize::from(size);
-        let value = rest.get(4..size)?;
+    for attribute in attributes(body.get(8..)?) {
+        let (kind, value) = attribute?;
         match kind {
             IFA_ADDRESS => address = ip(value),
             // On a point-to-point link `IFA_ADDRESS` is the far end and this is ours.
@@ -138,19 +171,18 @@ fn parse_address(body: &[u8], links: &BTreeMap<u32, u32>) -> Option<Address> {
             IFA_FLAGS => flags = u32_at(value, 0).unwrap_or(flags),
             _ => {}
         }
-        rest = rest.get(size.next_multiple_of(4)..).unwrap_or(&[]);
     }
     if flags & IFA_F_UNUSABLE != 0 {
         return None;
     }
-    let link = links.get(&interface).copied().unwrap_or(0);
+    let link = links.get(&interface).copied().unwrap_or_default();
     let scope = match scope {
         253 => Scope::Link,
         254 | 255 => Scope::Host,
         _ => Scope::Global,
     };
-    let (up, loopback) = (link & IFF_UP != 0, link & IFF_LOOPBACK != 0);
-    Some(Address { ip: local.or(address)?, interface, scope, up, loopback })
+    let (up, loopback) = (link.flags & IFF_UP != 0, link.flags & IFF_LOOPBACK != 0);
+    Some(Address { ip: local.or(address)?, interface, scope, up, loopback, mtu: link.mtu })
 }
 
 fn ip(value: &[u8]) -> Option<IpAddr> {
@@ -169,15 +201,22 @@ mod tests {
         let found = list().unwrap();
         let home = found.iter().find(|a| a.ip == IpAddr::V4(Ipv4Addr::LOCALHOST)).unwrap();
         assert_eq!((home.scope, home.loopback, home.up), (Scope::Host, true, true));
+        let file = std::fs::read_to_string("/sys/class/net/lo/mtu").unwrap();
+        assert_eq!(home.mtu.to_string(), file.trim());
     }
 
     #[test]
     fn broken_messages_are_skipped() {
-        let links = BTreeMap::from([(1, IFF_UP)]);
+        let mut link = vec![0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+        link.extend([8, 0, 4, 0, 0xdc, 5, 0, 0]);
+        let up = Link { flags: IFF_UP, mtu: 1500 };
+        assert_eq!(parse_link(&link), Some((1, up)));
+        assert_eq!(parse_link(&link[..20]), Some((1, Link { mtu: 0, ..up })));
+        let links = BTreeMap::from([(1, up)]);
         let mut body = vec![2, 24, 0, 0, 1, 0, 0, 0, 8, 0, 2, 0, 10, 1, 2, 3];
         let found = parse_address(&body, &links).unwrap();
         assert_eq!(found.ip, IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3)));
-        assert!(found.up && !found.loopback && found.scope == Scope::Global);
+        assert!(found.up && !found.loopback && found.scope == Scope::Global && found.mtu == 1500);
         for end in 0..body.len() {
             assert_eq!(parse_address(&body[..end], &links), None);
         }

@@ -1,6 +1,7 @@
 //! Network namespaces: which one a process lives in, and doing something inside another one.
 
 use rustix::fs::{Mode, OFlags, fstat, open};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -61,6 +62,19 @@ impl Namespace {
         self.identity
     }
 
+    /// A number that no other namespace has had or will have while the machine is up: inode numbers
+    /// come back, this does not.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), or `ENOPROTOOPT` before Linux 5.14.
+    pub fn cookie(&self) -> io::Result<u64> {
+        self.run(|| {
+            let flags = SocketFlags::CLOEXEC;
+            let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+            crate::pidfd::option(socket.as_fd(), libc::SO_NETNS_COOKIE)
+        })
+    }
+
     /// Runs `work` with this as the network namespace, on a thread of its own. Sockets made there
     /// stay in it. In our own namespace this needs no privilege.
     ///
@@ -103,6 +117,7 @@ mod tests {
         let pidfd = crate::pidfd::of(pid).unwrap();
         assert_eq!(Namespace::of_process(pid, pidfd.as_fd()).unwrap().identity(), ours.identity());
         assert_eq!(ours.run(|| Ok(5)).unwrap(), 5);
+        assert_eq!(ours.cookie().unwrap(), Namespace::current().unwrap().cookie().unwrap());
         assert!(Namespace::of_process(0, pidfd.as_fd()).is_err());
     }
 
@@ -126,6 +141,7 @@ mod tests {
         assert_ne!(theirs.identity(), ours);
         let seen = theirs.run(|| Ok(Namespace::current()?.identity())).unwrap();
         assert_eq!(seen, theirs.identity());
+        assert_ne!(theirs.cookie().unwrap(), Namespace::current().unwrap().cookie().unwrap());
         assert_eq!(Namespace::current().unwrap().identity(), ours);
         child.kill().unwrap();
         child.wait().unwrap();

@@ -23,7 +23,8 @@ pub struct Peer {
     pub gid: u32,
 }
 
-fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<T> {
+/// A socket option.
+pub(crate) fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<T> {
     let mut value = MaybeUninit::<T>::zeroed();
     let mut length = libc::socklen_t::try_from(size_of::<T>()).unwrap_or(0);
     // SAFETY: the kernel writes at most `length` bytes into `value`, which has that many.

@@ -3,8 +3,10 @@
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::exercise::{Bench, gid};
-use omniverb_tenancy::{Action, Arrived, Channel, Limits, LinkEnd, MemoryFacts, SessionId};
+use omniverb_tenancy::exercise::{Bench, gid, vnic};
+use omniverb_tenancy::{
+    Action, Arrived, Channel, Limits, LinkEnd, MemoryFacts, Path, SessionId, Why, WireEnd,
+};
 
 pub fn bench() -> Bench {
     Bench::new(Limits::default())
@@ -64,6 +66,30 @@ pub fn links(bench: &Bench) -> Vec<(LinkEnd, LinkEnd)> {
         _ => None,
     };
     bench.told.iter().filter_map(link).collect()
+}
+
+pub fn wires(bench: &Bench) -> Vec<WireEnd> {
+    let wire = |action: &Action| match action {
+        Action::AttachEngine(end) => Some((**end).clone()),
+        _ => None,
+    };
+    bench.told.iter().filter_map(wire).collect()
+}
+
+pub fn detached(bench: &Bench) -> Vec<(u32, u32)> {
+    let pair = |action: &Action| match action {
+        Action::DetachEngine { qpn, peer_qpn, .. } => Some((*qpn, *peer_qpn)),
+        _ => None,
+    };
+    bench.told.iter().filter_map(pair).collect()
+}
+
+/// The paths of a vNIC's queue pairs, in the order of their numbers.
+pub fn paths(bench: &Bench, number: u64) -> Vec<(Path, Why)> {
+    let status = bench.tenancy.status(Some(vnic(number)));
+    let processes = status.iter().flat_map(|vnic| &vnic.processes);
+    let peers = processes.flat_map(|process| &process.qps).flat_map(|qp| &qp.peers);
+    peers.map(|peer| (peer.path, peer.why)).collect()
 }
 
 pub fn events(bench: &mut Bench, session: u64) -> Vec<Message> {

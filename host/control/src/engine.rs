@@ -1,0 +1,149 @@
+//! The engine, as the rest of the control plane sees it.
+//!
+//! In: vNICs with their sockets, links, limits. Out: events. Nothing outside this file names the
+//! engine's own types.
+
+use crate::outbox::Parcel;
+use omniverb_engine::{
+    Attach, BellFiles, Command, Engine, Event as Told, Limit, Service, Settings, VnicId,
+};
+use omniverb_session::body::{QP_RC, QP_UC};
+use omniverb_sys::datagram::Port;
+use omniverb_tenancy::{RateLimit, WireEnd};
+use std::fs::File;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+pub(crate) use omniverb_engine::QpCounters;
+
+/// What the engine tells. `vnic` is the number that its sockets were opened under.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// Something that may be a handshake came.
+    Handshake { vnic: u64, from: IpAddr, interface: u32, bytes: Vec<u8> },
+    /// A packet for QP 1 came.
+    Management { vnic: u64, from: IpAddr, local: IpAddr, length: usize },
+    /// A datagram from somebody its QP has no link for came.
+    Stranger { vnic: u64, qpn: u32, source_qpn: u32, local: IpAddr, from: IpAddr },
+    /// A connection failed.
+    Failed { qpn: u32, peer_qpn: u32, why: String },
+}
+
+/// The engine.
+pub(crate) struct Packets(Engine);
+
+impl Packets {
+    pub(crate) fn start() -> io::Result<Packets> {
+        Ok(Packets(Engine::start(&Settings::default())?))
+    }
+
+    /// Readable when [`next_event`](Self::next_event) has something.
+    pub(crate) fn ready(&self) -> BorrowedFd<'_> {
+        self.0.ready().as_fd()
+    }
+
+    /// Forgets that it was ready.
+    pub(crate) fn take_ready(&self) {
+        self.0.ready().take();
+    }
+
+    /// Be ready again: not all events were taken.
+    pub(crate) fn come_back(&self) {
+        self.0.ready().signal();
+    }
+
+    /// Serves a vNIC.
+    pub(crate) fn open(&self, vnic: u64, port: Arc<Port>) {
+        self.0.send(Command::OpenVnic { vnic: VnicId(vnic), port });
+    }
+
+    /// Serves it no more.
+    pub(crate) fn close(&self, vnic: u64) {
+        self.0.send(Command::CloseVnic { vnic: VnicId(vnic) });
+    }
+
+    /// Limits what a vNIC sends, or no longer does.
+    pub(crate) fn limit(&self, vnic: u64, limit: Option<RateLimit>) {
+        let limit = limit.map(|RateLimit { bits_per_second, burst_bytes }| Limit {
+            bits_per_second,
+            burst_bytes,
+        });
+        self.0.send(Command::SetLimit { vnic: VnicId(vnic), limit });
+    }
+
+    /// Serves a link; `files` are what its far end needs: the link's memory, and if the bell is
+    /// new, the bell's, the socket to wait on and the socket to wake with.
+    pub(crate) fn attach(&self, vnic: u64, end: &WireEnd, files: &[Parcel]) {
+        let ready = &end.ready;
+        let Some((link, bell)) = files.split_first() else { return };
+        let bell_files = match bell {
+            [memory, wait, wake] => {
+                Some(BellFiles { memory: memory.clone(), wait: wait.clone(), wake: wake.clone() })
+            }
+            _ => None,
+        };
+        self.0.send(Command::Attach(Box::new(Attach {
+            vnic: VnicId(vnic),
+            qpn: ready.qpn,
+            peer_qpn: ready.peer_qpn,
+            service: match end.qp_type {
+                QP_RC => Service::Rc,
+                QP_UC => Service::Uc,
+                _ => Service::Ud,
+            },
+            local: address(ready.sgid),
+            remote: address(ready.dgid),
+            interface: end.interface,
+            link: link.clone(),
+            request_bytes: ready.request_bytes as usize,
+            response_bytes: ready.response_bytes as usize,
+            bell: ready.bell,
+            bell_files,
+            // The two ends of a link see its bits the other way round.
+            local_slot: ready.peer_slot,
+            peer_slot: ready.local_slot,
+            within: end.within,
+            features: end.features,
+        })));
+    }
+
+    /// A link is closed.
+    pub(crate) fn detach(&self, qpn: u32, peer_qpn: u32) {
+        self.0.send(Command::Detach { qpn, peer_qpn });
+    }
+
+    /// Writes a vNIC's packets into a file, or no longer.
+    pub(crate) fn capture(&self, vnic: u64, file: Option<File>) {
+        self.0.send(Command::Capture { vnic: VnicId(vnic), file });
+    }
+
+    /// What was counted for a link.
+    pub(crate) fn counters(&self, qpn: u32, peer_qpn: u32) -> Option<QpCounters> {
+        self.0.status(qpn, peer_qpn)
+    }
+
+    pub(crate) fn next_event(&self) -> Option<Event> {
+        let told = self.0.next_event()?;
+        Some(match told {
+            Told::Handshake { vnic, from, interface, bytes } => {
+                Event::Handshake { vnic: vnic.0, from, interface, bytes }
+            }
+            Told::Management { vnic, from, local, datagram } => {
+                Event::Management { vnic: vnic.0, from, local, length: datagram.len() }
+            }
+            Told::Stranger { vnic, qpn, source_qpn, local, from, .. } => {
+                Event::Stranger { vnic: vnic.0, qpn, source_qpn, local, from }
+            }
+            Told::Failed { qpn, peer_qpn, status } => {
+                Event::Failed { qpn, peer_qpn, why: format!("{status:?}") }
+            }
+        })
+    }
+}
+
+/// The address of a GID.
+pub(crate) fn address(gid: [u8; 16]) -> IpAddr {
+    Ipv6Addr::from(gid).to_canonical()
+}

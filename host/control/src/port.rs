@@ -1,0 +1,150 @@
+//! UDP port 4791 of each vNIC, as far as it is ours to answer: handshakes, and packets for queue
+//! pair 1. Everything else on that port is the engine's.
+//!
+//! In: the engine's events. Out: what a probe or a reply means, to the tables; replies.
+
+use crate::engine::{Event, address};
+use crate::journal::Level;
+use crate::namespaces::Opening;
+use crate::probes::{self, Handshake};
+use crate::server::Server;
+use omniverb_sys::clock;
+use omniverb_tenancy::{ProbeId, VnicKey, gid_of};
+use std::net::IpAddr;
+
+/// What this Omniverb can do, for others: bit 0, it has a wire.
+const FEATURES: u32 = 1;
+
+/// Events of the engine that are handled before others get their turn.
+const EVENTS_PER_TURN: usize = 256;
+
+/// Replies per second that a vNIC gives at most; who gets none asks again.
+const REPLIES_PER_SECOND: u64 = 500;
+
+/// How many replies a vNIC may still give.
+#[derive(Debug, Default)]
+pub(crate) struct Replies {
+    /// When the last one is worked off.
+    busy_until: u64,
+}
+
+impl Replies {
+    /// One more, if there may be one more.
+    fn take(&mut self, now: u64) -> bool {
+        const SECOND: u64 = 1_000_000_000;
+        let begin = self.busy_until.max(now);
+        // As many as a second allows may come at once.
+        let allowed = begin - now < SECOND;
+        if allowed {
+            self.busy_until = begin + SECOND / REPLIES_PER_SECOND;
+        }
+        allowed
+    }
+}
+
+impl Server {
+    /// The engine has something to tell.
+    pub(crate) fn engine_ready(&mut self) {
+        self.engine.take_ready();
+        for _ in 0..EVENTS_PER_TURN {
+            let Some(event) = self.engine.next_event() else { return };
+            self.engine_event(event);
+            self.settle();
+        }
+        // There may be more.
+        self.engine.come_back();
+    }
+
+    fn engine_event(&mut self, event: Event) {
+        match event {
+            Event::Handshake { vnic, from, interface, bytes } => {
+                let Some(at) = self.namespaces.by_number(vnic) else { return };
+                self.handshake(at, from, interface, &bytes);
+            }
+            Event::Management { vnic, from, local, length } => {
+                let Some(at) = self.namespaces.by_number(vnic) else { return };
+                let name = self.tenancy.vnic_name(at);
+                self.journal.log(
+                    Level::Debug,
+                    format_args!("{name}: {length} bytes for QP 1 of {local} from {from}: dropped"),
+                );
+            }
+            Event::Stranger { vnic, qpn, source_qpn, local, from } => {
+                let Some(at) = self.namespaces.by_number(vnic) else { return };
+                let gids = (gid_of(local), gid_of(from));
+                let actions = self.tenancy.stranger(at, (qpn, source_qpn), gids, clock::now());
+                self.work.extend(actions);
+            }
+            Event::Failed { qpn, peer_qpn, why } => {
+                self.journal.log(
+                    Level::Debug,
+                    format_args!("QP {qpn:#08x} with {peer_qpn:#08x} on the wire: {why}"),
+                );
+            }
+        }
+    }
+
+    fn handshake(&mut self, at: VnicKey, from: IpAddr, interface: u32, bytes: &[u8]) {
+        let now = clock::now();
+        let actions = match probes::read(bytes) {
+            Some(Handshake::Probe(id)) if self.tenancy.is_probe(id) => {
+                self.tenancy.probe_arrived(id, at, now)
+            }
+            Some(Handshake::Probe(id)) => return self.reply(id, at, from, interface),
+            Some(Handshake::Reply(id, features)) => {
+                self.tenancy.probe_replied(id, (gid_of(from), at), features, now)
+            }
+            None => return,
+        };
+        self.work.extend(actions);
+    }
+
+    /// Somebody else's probe, so somebody else's daemon: it shall know that there is another one.
+    fn reply(&mut self, id: ProbeId, at: VnicKey, to: IpAddr, interface: u32) {
+        let Some(entry) = self.namespaces.get_mut(at) else { return };
+        if let Opening::Open(port) = &entry.port
+            && entry.replies.take(clock::now())
+        {
+            let _ = port.send(&probes::reply(id, FEATURES), to, interface);
+        }
+    }
+
+    pub(crate) fn start_probe(
+        &mut self,
+        id: ProbeId,
+        vnic: VnicKey,
+        interface: u32,
+        destination: [u8; 16],
+    ) {
+        let now = clock::now();
+        if self.namespaces.port_is_coming(vnic, now) {
+            // The datagram itself is sent by the timers, after this.
+            self.probes.start(id, vnic, interface, address(destination), now);
+        } else {
+            let actions = self.tenancy.probe_failed(id, now);
+            self.work.extend(actions);
+        }
+    }
+
+    pub(crate) fn send_probe(&mut self, id: ProbeId, vnic: VnicKey, to: IpAddr, interface: u32) {
+        let Some(entry) = self.namespaces.get_mut(vnic) else { return };
+        if let Opening::Open(port) = &entry.port {
+            // No route, or a packet filter: the same as no answer.
+            let _ = port.send(&probes::datagram(id), to, interface);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_bounded() {
+        let mut replies = Replies::default();
+        let at_once = (0..10_000).filter(|_| replies.take(5)).count() as u64;
+        assert_eq!(at_once, REPLIES_PER_SECOND);
+        let later = (0..10_000).filter(|_| replies.take(5 + 100_000_000)).count() as u64;
+        assert_eq!(later, REPLIES_PER_SECOND / 10);
+    }
+}

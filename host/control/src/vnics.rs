@@ -1,0 +1,285 @@
+//! What an administrator asks: the vNICs, their datapaths and limits, their packets.
+
+use crate::namespaces::{self, Opening};
+use crate::server::Server;
+use omniverb_session::Message;
+use omniverb_session::body::{
+    Capture, DATAPATH_DIRECT, DATAPATH_FORWARDED, Done, SET_BURST, SET_DATAPATH, SET_RATE, SetVnic,
+    VnicChanged,
+};
+use omniverb_session::rate::burst_for;
+use omniverb_sys::netns::Namespace;
+use omniverb_sys::pidfd;
+use omniverb_tenancy::{Datapath, Policy, RateLimit, SessionId, VnicKey, errno};
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// Rates that are no mistake: 8 kbit/s to 1 Pbit/s.
+const RATES: std::ops::RangeInclusive<u64> = 8_000..=1_000_000_000_000_000;
+/// Bursts that are none: a packet to 1 GiB.
+const BURSTS: std::ops::RangeInclusive<u64> = 1_500..=1 << 30;
+/// Namespaces that something may be set for.
+const POLICIES_MAX: usize = 65536;
+
+/// A vNIC that somebody named, and its namespace if that is at hand.
+type Named = (VnicKey, Option<Arc<Namespace>>);
+
+/// A file that a vNIC's packets go to.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    pub(crate) vnic: VnicKey,
+    pub(crate) file: File,
+}
+
+impl Server {
+    /// The call of a command line.
+    pub(crate) fn tool_call(
+        &mut self,
+        id: SessionId,
+        tag: u64,
+        message: &Message,
+        files: Vec<OwnedFd>,
+    ) {
+        let answer = match message {
+            Message::QueryStatus(_) => {
+                let text = self.status_text(self.scope(id));
+                return self.tell_text(id, tag, &text);
+            }
+            Message::QueryVnics(_) => {
+                let text = self.vnics_text(self.scope(id));
+                return self.tell_text(id, tag, &text);
+            }
+            Message::SetVnic(m) => self.set_vnic(id, m).map(Message::from),
+            Message::Capture(m) => self.capture(id, m, files).map(Message::from),
+            _ => Err(errno::EPERM),
+        };
+        let answer = answer.unwrap_or_else(Message::Failed);
+        self.answer(id, tag, &answer, Vec::new());
+    }
+
+    /// Who runs the daemon sees everything, others what is in their own network namespace.
+    fn scope(&self, id: SessionId) -> Option<VnicKey> {
+        let client = self.clients.get(&id);
+        let own = client.and_then(|client| client.vnic.ok()).unwrap_or(self.home);
+        (!self.is_administrator(id)).then_some(own)
+    }
+
+    /// Root in the daemon's namespace, or the user whose daemon it is.
+    fn is_administrator(&self, id: SessionId) -> bool {
+        self.clients.get(&id).is_some_and(|client| {
+            let us = rustix::process::geteuid().as_raw();
+            (client.peer.uid == 0 || client.peer.uid == us) && client.vnic == Ok(self.home)
+        })
+    }
+
+    fn named(&self, id: SessionId, name: &[u8]) -> Result<Named, u32> {
+        if !self.is_administrator(id) {
+            return Err(errno::EPERM);
+        }
+        let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+        let name = std::str::from_utf8(&name[..end]).map_err(|_| errno::EINVAL)?;
+        if name.is_empty() {
+            return Ok((self.home, self.namespaces.namespace(self.home)));
+        }
+        if let Some(pid) = name.strip_prefix("pid:") {
+            let pid: i32 = pid.parse().map_err(|_| errno::EINVAL)?;
+            let file = pidfd::of(pid).map_err(|_| errno::ENOENT)?;
+            let namespace = Namespace::of_process(pid, file.as_fd()).map_err(|_| errno::ENOENT)?;
+            let key = namespaces::key(&namespace);
+            if key != self.home && !self.privileged {
+                return Err(errno::EPERM);
+            }
+            return Ok((key, Some(Arc::new(namespace))));
+        }
+        let mut known = self.namespaces.keys().chain(self.policies_of.keys().copied());
+        let key = known.find(|key| self.tenancy.vnic_name(*key) == name).ok_or(errno::ENOENT)?;
+        Ok((key, self.namespaces.namespace(key)))
+    }
+
+    fn set_vnic(&mut self, id: SessionId, m: &SetVnic) -> Result<VnicChanged, u32> {
+        let (key, namespace) = self.named(id, &m.name)?;
+        let policy = changed(self.tenancy.policy(key), m)?;
+        if !self.policies_of.contains_key(&key) {
+            if self.policies_of.len() >= POLICIES_MAX {
+                return Err(errno::ENOMEM);
+            }
+            let cookie = namespace.and_then(|namespace| namespace.cookie().ok());
+            self.policies_of.insert(key, cookie);
+        }
+        let direct_links = self.tenancy.set_policy(key, policy);
+        if let Some(entry) = self.namespaces.get_mut(key)
+            && matches!(entry.port, Opening::Open(_))
+        {
+            let number = entry.number;
+            self.engine.limit(number, policy.limit);
+        }
+        Ok(VnicChanged {
+            bits_per_second: policy.limit.map_or(0, |limit| limit.bits_per_second),
+            burst_bytes: policy.limit.map_or(0, |limit| limit.burst_bytes),
+            datapath: match policy.datapath {
+                Datapath::Direct => DATAPATH_DIRECT,
+                Datapath::Forwarded => DATAPATH_FORWARDED,
+            },
+            direct_links: u32::try_from(direct_links).unwrap_or(u32::MAX),
+        })
+    }
+
+    /// A vNIC has come (back): what was set for its inode number may have been meant for another
+    /// namespace, which is no more.
+    pub(crate) fn check_policy(&mut self, key: VnicKey, cookie: Option<u64>) {
+        if self.policies_of.get(&key).is_some_and(|known| *known != cookie) {
+            self.policies_of.remove(&key);
+            self.tenancy.forget_policy(key);
+        }
+    }
+
+    fn capture(&mut self, id: SessionId, m: &Capture, files: Vec<OwnedFd>) -> Result<Done, u32> {
+        let (vnic, _) = self.named(id, &m.name)?;
+        let file = files.into_iter().next().ok_or(errno::EINVAL)?;
+        // A pipe could hold up the engine.
+        let regular = fstat(&file)
+            .is_ok_and(|status| FileType::from_raw_mode(status.st_mode) == FileType::RegularFile);
+        let writable =
+            fcntl_getfl(&file).is_ok_and(|flags| flags.intersects(OFlags::RDWR | OFlags::WRONLY));
+        if !regular || !writable {
+            return Err(errno::EINVAL);
+        }
+        let taken = self.recordings.values().any(|recording| recording.vnic == vnic);
+        if taken || self.recordings.contains_key(&id) {
+            return Err(errno::EBUSY);
+        }
+        self.recordings.insert(id, Recording { vnic, file: file.into() });
+        self.record(vnic);
+        Ok(Done { reserved: 0 })
+    }
+
+    /// Has the engine write down a vNIC's packets, if somebody wants them and it is served.
+    pub(crate) fn record(&mut self, vnic: VnicKey) {
+        let Some(entry) = self.namespaces.get_mut(vnic) else { return };
+        let wanted = self.recordings.values().find(|recording| recording.vnic == vnic);
+        if let Opening::Open(_) = entry.port
+            && let Some(file) = wanted.and_then(|recording| recording.file.try_clone().ok())
+        {
+            self.engine.capture(entry.number, Some(file));
+        }
+    }
+
+    /// A client is gone, and with it its recording.
+    pub(crate) fn end_recording(&mut self, id: SessionId) {
+        if let Some(recording) = self.recordings.remove(&id)
+            && let Some(entry) = self.namespaces.get_mut(recording.vnic)
+            && matches!(entry.port, Opening::Open(_))
+        {
+            self.engine.capture(entry.number, None);
+        }
+    }
+
+    fn vnics_text(&self, scope: Option<VnicKey>) -> String {
+        let known = self.tenancy.status(scope);
+        let mut keys: BTreeSet<VnicKey> = known.iter().map(|vnic| vnic.key).collect();
+        match scope {
+            None => keys.extend(self.policies_of.keys()),
+            Some(own) => drop(keys.insert(own)),
+        }
+        let vnics: Vec<Value> = keys
+            .into_iter()
+            .map(|key| {
+                let processes =
+                    known.iter().find(|v| v.key == key).map_or(0, |v| v.processes.len());
+                let policy = self.tenancy.policy(key);
+                json!({
+                    "name": self.tenancy.vnic_name(key),
+                    "namespace": key.inode,
+                    "processes": processes,
+                    "datapath": datapath_name(policy),
+                    "rate": policy.limit.map(|limit| limit.bits_per_second),
+                    "burst": policy.limit.map(|limit| limit.burst_bytes),
+                    "direct_links": self.tenancy.direct_links(key),
+                })
+            })
+            .collect();
+        json!({ "vnics": vnics }).to_string()
+    }
+}
+
+/// A limited vNIC is forwarded whatever was said.
+pub(crate) fn datapath_name(policy: Policy) -> &'static str {
+    match policy.datapath {
+        Datapath::Direct if policy.limit.is_none() => "direct",
+        _ => "forwarded",
+    }
+}
+
+fn changed(mut policy: Policy, m: &SetVnic) -> Result<Policy, u32> {
+    let known = SET_RATE | SET_BURST | SET_DATAPATH;
+    if m.what == 0 || m.what & !known != 0 {
+        return Err(errno::EINVAL);
+    }
+    if m.what & SET_DATAPATH != 0 {
+        policy.datapath = match m.datapath {
+            DATAPATH_DIRECT => Datapath::Direct,
+            DATAPATH_FORWARDED => Datapath::Forwarded,
+            _ => return Err(errno::EINVAL),
+        };
+    }
+    if m.what & SET_RATE != 0 {
+        let bits_per_second = m.bits_per_second;
+        policy.limit = match bits_per_second {
+            0 => None,
+            _ => Some(RateLimit { bits_per_second, burst_bytes: burst_for(bits_per_second) }),
+        };
+    }
+    if m.what & SET_BURST != 0 {
+        let limit = policy.limit.as_mut().ok_or(errno::EINVAL)?;
+        limit.burst_bytes = match m.burst_bytes {
+            0 => burst_for(limit.bits_per_second),
+            burst => burst,
+        };
+    }
+    let sensible = |limit: RateLimit| {
+        RATES.contains(&limit.bits_per_second) && BURSTS.contains(&limit.burst_bytes)
+    };
+    if policy.limit.is_some_and(|limit| !sensible(limit)) {
+        return Err(errno::EINVAL);
+    }
+    Ok(policy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use omniverb_session::body::VNIC_NAME_BYTES;
+
+    #[test]
+    fn changes_are_what_was_said_and_nothing_else() {
+        let nothing = SetVnic {
+            name: [0; VNIC_NAME_BYTES],
+            what: 0,
+            datapath: 0,
+            bits_per_second: 0,
+            burst_bytes: 0,
+        };
+        let start = Policy::default();
+        let refused = |m: SetVnic| assert_eq!(changed(start, &m), Err(errno::EINVAL));
+        refused(nothing);
+        refused(SetVnic { what: 8, ..nothing });
+        refused(SetVnic { what: SET_DATAPATH, datapath: 2, ..nothing });
+        refused(SetVnic { what: SET_BURST, burst_bytes: 65536, ..nothing });
+        refused(SetVnic { what: SET_RATE, bits_per_second: 7, ..nothing });
+        let rate = SetVnic { what: SET_RATE, bits_per_second: 20_000_000, ..nothing };
+        let limited = changed(start, &rate).unwrap();
+        assert_eq!(limited.datapath, Datapath::Direct);
+        assert_eq!(datapath_name(limited), "forwarded");
+        assert_eq!(limited.limit.unwrap().bits_per_second, 20_000_000);
+        let burst = SetVnic { what: SET_BURST, burst_bytes: 9000, ..nothing };
+        let limit = changed(limited, &burst).unwrap().limit.unwrap();
+        assert_eq!((limit.bits_per_second, limit.burst_bytes), (20_000_000, 9000));
+        let none = SetVnic { what: SET_RATE | SET_DATAPATH, datapath: 1, ..nothing };
+        let forwarded = changed(limited, &none).unwrap();
+        assert_eq!(forwarded, Policy { datapath: Datapath::Forwarded, limit: None });
+    }
+}

@@ -1,0 +1,125 @@
+//! Links to the engine: their memory, and the sockets the engine needs for them.
+
+use crate::journal::Level;
+use crate::memory;
+use crate::namespaces::Opening;
+use crate::server::Server;
+use omniverb_sys::clock;
+use omniverb_sys::datagram::Port;
+use omniverb_tenancy::{VnicKey, WireEnd};
+use std::io;
+use std::sync::Arc;
+
+/// vNICs that a warning is remembered for.
+const WARNED_MAX: usize = 4096;
+
+impl Server {
+    pub(crate) fn attach_engine(&mut self, end: WireEnd) {
+        if !self.namespaces.port_is_coming(end.vnic, clock::now()) {
+            return self.wire_failed(&end);
+        }
+        let Some(entry) = self.namespaces.get_mut(end.vnic) else { return };
+        if !matches!(entry.port, Opening::Open(_)) {
+            return entry.waiting.push(end);
+        }
+        let number = entry.number;
+        match memory::make(&end.ready) {
+            Ok(shared) => {
+                self.engine.attach(number, &end, &shared.second);
+                self.tell(end.session, &end.ready.into(), shared.first);
+            }
+            Err(error) => {
+                self.journal.log(Level::Warning, format_args!("no memory for a link: {error}"));
+                self.wire_failed(&end);
+            }
+        }
+    }
+
+    fn wire_failed(&mut self, end: &WireEnd) {
+        let actions = self.tenancy.wire_failed(end.ready.qpn, end.ready.peer_qpn);
+        self.work.extend(actions);
+    }
+
+    pub(crate) fn detach_engine(&mut self, vnic: VnicKey, qpn: u32, peer_qpn: u32) {
+        let waiting = self.namespaces.get_mut(vnic).map(|entry| &mut entry.waiting);
+        let names = |end: &WireEnd| (end.ready.qpn, end.ready.peer_qpn) == (qpn, peer_qpn);
+        if let Some(waiting) = waiting
+            && let Some(at) = waiting.iter().position(names)
+        {
+            // It was to bring the bell that others need: the next one of them does.
+            let gone = waiting.remove(at).ready;
+            let shares = |end: &&mut WireEnd| end.ready.bell == gone.bell;
+            if let Some(next) = waiting.iter_mut().find(shares) {
+                next.ready.bell_new |= gone.bell_new;
+            }
+            return;
+        }
+        self.engine.detach(qpn, peer_qpn);
+    }
+
+    /// The helper has opened a vNIC's sockets, or could not.
+    pub(crate) fn port_found(&mut self, vnic: VnicKey, port: io::Result<Port>) {
+        let now = clock::now();
+        let Some(entry) = self.namespaces.get_mut(vnic) else { return };
+        if !matches!(entry.port, Opening::Asked) {
+            return;
+        }
+        let number = entry.number;
+        match port {
+            Ok(port) => {
+                let port = Arc::new(port);
+                entry.port = Opening::Open(port.clone());
+                let waiting = std::mem::take(&mut entry.waiting);
+                self.engine.open(number, port);
+                self.engine.limit(number, self.tenancy.policy(vnic).limit);
+                self.record(vnic);
+                self.probes.start_again(vnic, now);
+                for end in waiting {
+                    self.attach_engine(end);
+                }
+            }
+            Err(error) => {
+                entry.port = Opening::Failed(now);
+                let waiting = std::mem::take(&mut entry.waiting);
+                self.warn_of_port(vnic, &error);
+                for id in self.probes.of(vnic) {
+                    let actions = self.tenancy.probe_failed(id, now);
+                    self.work.extend(actions);
+                }
+                for end in waiting {
+                    self.wire_failed(&end);
+                }
+            }
+        }
+    }
+
+    /// Once for each vNIC.
+    fn warn_of_port(&mut self, vnic: VnicKey, error: &io::Error) {
+        if self.warned.len() >= WARNED_MAX {
+            self.warned.clear();
+        }
+        if self.warned.insert(vnic) {
+            let name = self.tenancy.vnic_name(vnic);
+            let text = format_args!(
+                "UDP port 4791 of vNIC {name}: {error}; \
+                 its processes reach nobody outside their network namespace"
+            );
+            self.journal.log(Level::Warning, text);
+        }
+    }
+
+    /// The vNIC has no processes any more.
+    pub(crate) fn close_port(&mut self, vnic: VnicKey) {
+        if self.policies_of.get(&vnic) == Some(&None) {
+            // Nobody can tell whether the next one of that number is the same namespace.
+            self.check_policy(vnic, Some(0));
+        }
+        let Some(entry) = self.namespaces.get_mut(vnic) else { return };
+        let was = std::mem::replace(&mut entry.port, Opening::No);
+        entry.waiting.clear();
+        if matches!(was, Opening::Open(_)) {
+            let number = entry.number;
+            self.engine.close(number);
+        }
+    }
+}

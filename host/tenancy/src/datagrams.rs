@@ -1,0 +1,109 @@
+//! How datagrams find their way: a call names a destination and waits until the network has
+//! answered, for a neighbour in both directions, because a direct link, once there, carries both.
+
+use crate::errno::{EHOSTUNREACH, ENOENT, ENOMEM};
+use crate::neighbours::{Answer, Resolved};
+use crate::path::Why;
+use crate::tables::{LinkKey, SessionId, Waiter, Waiting};
+use crate::tenancy::Tenancy;
+use crate::wires::{Route, Way};
+use omniverb_session::body::{CLOSED_BY_PEER, ConnectQp, Connected, QP_UD};
+
+impl Tenancy {
+    /// Takes a session's datagram call as far as it gets, and answers it if that is the end.
+    pub(crate) fn advance_call(&mut self, id: SessionId, now: u64) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let Some(Waiting::Datagram { tag, connect }) = session.waiting else { return };
+        let result = match self.connect_datagram(id, &connect, now) {
+            Ok(false) => return,
+            Ok(true) => Ok(Connected { qpn: connect.qpn, ready: 1 }),
+            Err(errno) => Err(errno),
+        };
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.waiting = None;
+        }
+        match result {
+            Ok(connected) => self.reply(id, tag, connected),
+            Err(errno) => self.fail(id, tag, errno),
+        }
+    }
+
+    /// `Ok(true)`: linked. `Ok(false)`: the network is being asked.
+    fn connect_datagram(&mut self, id: SessionId, m: &ConnectQp, now: u64) -> Result<bool, u32> {
+        let ours = self.own_qp(id, m.qpn)?.vnic;
+        if self.leads_to(m) {
+            return Ok(true);
+        }
+        let waiter = Waiter::Call(id);
+        let theirs = match self.resolve((ours, m.sgid, m.dgid), ours, waiter, now) {
+            Resolved::To(Answer::Is(vnic)) => vnic,
+            Resolved::To(Answer::NoAccess) => return Err(EHOSTUNREACH),
+            Resolved::To(Answer::Omniverb(features)) => {
+                return self.datagrams_by_engine(m, Route::wire(Why::Omniverb, features), now);
+            }
+            Resolved::To(Answer::Silence) => {
+                return self.datagrams_by_engine(m, Route::roce(), now);
+            }
+            Resolved::Busy => return Err(ENOMEM),
+            Resolved::Asking => return Ok(false),
+        };
+        let peer = self.qps.get(&m.dest_qpn).filter(|qp| qp.vnic == theirs).ok_or(ENOENT)?;
+        if peer.qp_type != QP_UD {
+            return Err(ENOENT);
+        }
+        if let Some(why) = self.through_engine(ours, theirs) {
+            return self.datagrams_by_engine(m, Route::forwarded(why, theirs), now);
+        }
+        if theirs != ours {
+            match self.resolve((theirs, m.dgid, m.sgid), ours, waiter, now) {
+                Resolved::To(Answer::Is(back)) if back == ours => {}
+                Resolved::Busy => return Err(ENOMEM),
+                Resolved::Asking => return Ok(false),
+                // Datagrams need one direction only.
+                Resolved::To(_) => {
+                    return self.datagrams_by_engine(m, Route::wire(Why::OneWay, 0), now);
+                }
+            }
+        }
+        self.end_datagrams(m.qpn, m.dest_qpn);
+        let invited = (theirs != ours).then_some((ours, theirs));
+        let ends = ((m.qpn, m.sgid, m.dgid), (m.dest_qpn, m.dgid, m.sgid));
+        self.make_link(ends.0, ends.1, invited)?;
+        Ok(true)
+    }
+
+    fn datagrams_by_engine(&mut self, m: &ConnectQp, route: Route, now: u64) -> Result<bool, u32> {
+        self.end_datagrams(m.qpn, m.dest_qpn);
+        let way = Way { qpn: m.qpn, peer: m.dest_qpn, sgid: m.sgid, dgid: m.dgid };
+        self.make_wire(way, route, now)?;
+        Ok(true)
+    }
+
+    /// There is a link to exactly this destination.
+    fn leads_to(&self, m: &ConnectQp) -> bool {
+        if let Some(wire) = self.qps.get(&m.qpn).and_then(|qp| qp.wires.get(&m.dest_qpn)) {
+            return (wire.sgid, wire.dgid) == (m.sgid, m.dgid);
+        }
+        let key = LinkKey::new(m.qpn, m.dest_qpn);
+        let Some(link) = self.links.get(&key) else { return false };
+        let wanted = if m.qpn == key.0 { [m.sgid, m.dgid] } else { [m.dgid, m.sgid] };
+        // Of a link that is older than this daemon nobody says where it leads.
+        link.gids.is_none_or(|gids| gids == wanted)
+    }
+
+    /// Numbers are the hosts' own: a link for the same number but another destination makes way.
+    /// Both queue pairs may use it, so both are told.
+    fn end_datagrams(&mut self, qpn: u32, peer: u32) {
+        let linked = self.links.contains_key(&LinkKey::new(qpn, peer));
+        if linked {
+            self.close_link(qpn, peer, CLOSED_BY_PEER);
+            self.refuse_wish(qpn, peer);
+        }
+        self.end_wire(qpn, peer, Some(CLOSED_BY_PEER));
+        // The same numbers the other way round, if the peer is here: a direct link is for both.
+        let back = self.qps.get(&peer).and_then(|qp| qp.wires.get(&qpn));
+        if back.is_some_and(|wire| wire.uninvited) {
+            self.end_wire(peer, qpn, Some(CLOSED_BY_PEER));
+        }
+    }
+}

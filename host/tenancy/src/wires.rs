@@ -1,0 +1,247 @@
+//! Links whose far end is the engine: for peers that are not to be reached directly.
+//!
+//! They need only one side's wish, and, for datagrams, not even that: what a stranger sends to a
+//! queue pair makes a link, within a quota. All links of a session to the engine share one bell,
+//! which goes with the last of them.
+
+use crate::action::{Action, WireEnd};
+use crate::errno::{EINVAL, ENOENT, ENOMEM};
+use crate::gids;
+use crate::neighbours::Answer;
+use crate::numbers;
+use crate::path::{Path, Why};
+use crate::tables::{SessionId, VnicKey, Wire, WireKey};
+use crate::tenancy::Tenancy;
+use omniverb_session::body::{BellClosed, CLOSED_BY_PEER, LinkClosed, LinkReady, QP_UD};
+use omniverb_session::limits::LINKS_PER_BELL;
+
+/// The engine, as the other party of bells. Sessions are counted from below.
+const ENGINE: SessionId = SessionId(u64::MAX);
+
+/// From a queue pair to its peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    pub(crate) qpn: u32,
+    pub(crate) peer: u32,
+    pub(crate) sgid: [u8; 16],
+    pub(crate) dgid: [u8; 16],
+}
+
+/// How and why it leads through the engine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Route {
+    pub(crate) path: Path,
+    pub(crate) why: Why,
+    pub(crate) within: Option<VnicKey>,
+    pub(crate) features: u32,
+    pub(crate) uninvited: bool,
+}
+
+impl Route {
+    pub(crate) fn forwarded(why: Why, to: VnicKey) -> Route {
+        let path = Path::Forwarded;
+        Route { path, why, within: Some(to), features: 0, uninvited: false }
+    }
+
+    pub(crate) fn wire(why: Why, features: u32) -> Route {
+        Route { path: Path::Wire, why, within: None, features, uninvited: false }
+    }
+
+    pub(crate) fn roce() -> Route {
+        let (path, why) = (Path::Roce, Why::Unanswered);
+        Route { path, why, within: None, features: 0, uninvited: false }
+    }
+}
+
+impl Tenancy {
+    /// Makes a link to the engine. There must be none for this peer yet.
+    pub(crate) fn make_wire(&mut self, way: Way, route: Route, now: u64) -> Result<(), u32> {
+        let qp = self.qps.get(&way.qpn).ok_or(ENOENT)?;
+        if qp.is_linked(way.peer) {
+            return Err(EINVAL);
+        }
+        let (session, vnic, qp_type) = (qp.session, qp.vnic, qp.qp_type);
+        let datagram = qp_type == QP_UD;
+        self.make_room(session, vnic, datagram, route.uninvited, now)?;
+        let place = self.bells.take(session, ENGINE).ok_or(ENOMEM)?;
+        let Route { path, why, within, uninvited, .. } = route;
+        let Way { qpn, peer, sgid, dgid } = way;
+        let wire = Wire { place, sgid, dgid, path, why, within, born: now, uninvited };
+        if let Some(qp) = self.qps.get_mut(&qpn) {
+            qp.wires.insert(peer, wire);
+        }
+        let key: WireKey = (now, qpn, peer);
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.links += 1;
+            session.wires += 1;
+            if datagram {
+                session.datagrams.insert(key);
+            }
+        }
+        if let Some(vnic) = self.vnics.get_mut(&vnic) {
+            vnic.links += 1;
+            if uninvited {
+                vnic.strangers.insert(key);
+            }
+        }
+        let limits = &self.limits;
+        let (request_bytes, response_bytes) = match datagram {
+            true => (limits.datagram_request_bytes, limits.datagram_response_bytes),
+            false => (limits.request_bytes, limits.response_bytes),
+        };
+        let ready = LinkReady {
+            qpn,
+            peer_qpn: peer,
+            side: 0,
+            request_bytes,
+            response_bytes,
+            bell_new: u32::from(place.new),
+            bell: place.bell,
+            bell_side: place.sides[0],
+            loopback: 0,
+            local_slot: place.slots[0],
+            peer_slot: place.slots[1],
+            sgid,
+            dgid,
+            engine: 1,
+            reserved: 0,
+        };
+        self.out.push(Action::AttachEngine(Box::new(WireEnd {
+            session,
+            vnic,
+            qp_type,
+            interface: self.interface_of(vnic, sgid, dgid),
+            within: within.is_some(),
+            features: route.features,
+            ready,
+        })));
+        Ok(())
+    }
+
+    /// Quotas; where they are used up by datagram links, the oldest goes.
+    fn make_room(
+        &mut self,
+        id: SessionId,
+        key: VnicKey,
+        datagram: bool,
+        uninvited: bool,
+        now: u64,
+    ) -> Result<(), u32> {
+        let rested = now.saturating_sub(self.limits.datagram_link_time_ns);
+        let vnic = self.vnics.get(&key).ok_or(ENOENT)?;
+        if uninvited && vnic.strangers.len() >= self.limits.strangers_per_vnic {
+            let oldest = vnic.strangers.first().filter(|wire| wire.0 <= rested);
+            let (_, qpn, peer) = *oldest.ok_or(ENOMEM)?;
+            self.end_wire(qpn, peer, Some(CLOSED_BY_PEER));
+        }
+        let vnic = self.vnics.get(&key).ok_or(ENOENT)?;
+        let session = self.sessions.get(&id).ok_or(ENOENT)?;
+        let full = session.links >= self.limits.links_per_session
+            || session.wires >= LINKS_PER_BELL
+            || vnic.links >= self.limits.links_per_vnic;
+        if full {
+            let oldest = session.datagrams.first().filter(|wire| datagram && wire.0 <= rested);
+            let (_, qpn, peer) = *oldest.ok_or(ENOMEM)?;
+            self.end_wire(qpn, peer, Some(CLOSED_BY_PEER));
+        }
+        Ok(())
+    }
+
+    /// Ends a link to the engine, if there is one; its queue pair's process is told if there is
+    /// something to be told.
+    pub(crate) fn end_wire(&mut self, qpn: u32, peer: u32, reason: Option<u32>) -> bool {
+        let Some((session, vnic, wire)) = self.remove_wire(qpn, peer) else { return false };
+        if let Some(reason) = reason {
+            self.event(session, LinkClosed { qpn, peer_qpn: peer, reason, reserved: 0 });
+        }
+        self.out.push(Action::DetachEngine { vnic, qpn, peer_qpn: peer });
+        self.rest_bell(session, wire.place.bell);
+        true
+    }
+
+    fn remove_wire(&mut self, qpn: u32, peer: u32) -> Option<(SessionId, VnicKey, Wire)> {
+        let qp = self.qps.get_mut(&qpn)?;
+        let wire = qp.wires.remove(&peer)?;
+        let (id, key, connected) = (qp.session, qp.vnic, qp.qp_type != QP_UD);
+        if connected {
+            self.drop_wish(qpn, peer);
+        }
+        let row: WireKey = (wire.born, qpn, peer);
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.links -= 1;
+            session.wires -= 1;
+            session.datagrams.remove(&row);
+        }
+        if let Some(vnic) = self.vnics.get_mut(&key) {
+            vnic.links -= 1;
+            vnic.strangers.remove(&row);
+        }
+        self.bells.give(id, ENGINE, &wire.place);
+        Some((id, key, wire))
+    }
+
+    /// Without links to the engine a session needs no bell with it.
+    fn rest_bell(&mut self, id: SessionId, bell: u64) {
+        if self.sessions.get(&id).is_some_and(|session| session.wires == 0) {
+            self.bells.forget(id, ENGINE);
+            self.event(id, BellClosed { bell });
+        }
+    }
+
+    /// A link to the engine could not be made after all.
+    pub(crate) fn undo_wire(&mut self, qpn: u32, peer: u32) {
+        let Some((id, vnic, wire)) = self.remove_wire(qpn, peer) else { return };
+        self.refuse_wish(qpn, peer);
+        if wire.place.new {
+            // Its bell does not exist, and links that were to use it cannot, either.
+            let qps = self.sessions.get(&id).map(|s| s.qps.clone()).unwrap_or_default();
+            for qpn in qps {
+                let wires = self.qps.get(&qpn).map(|qp| &qp.wires);
+                let peers: Vec<u32> = wires.into_iter().flat_map(|w| w.keys().copied()).collect();
+                for peer in peers {
+                    self.remove_wire(qpn, peer);
+                    self.refuse_wish(qpn, peer);
+                    self.out.push(Action::DetachEngine { vnic, qpn, peer_qpn: peer });
+                }
+            }
+        }
+        self.rest_bell(id, wire.place.bell);
+    }
+
+    /// A datagram for `qpn` came from somebody it has no link for.
+    pub(crate) fn meet_stranger(&mut self, key: VnicKey, way: Way, now: u64) {
+        let Some(qp) = self.qps.get(&way.qpn) else { return };
+        // A link for that number may be somebody's whom the queue pair knows: it stays.
+        let fits = qp.vnic == key && qp.qp_type == QP_UD && !qp.is_linked(way.peer);
+        if !fits || !numbers::is_qpn(way.peer) || !self.owns(key, way.sgid) {
+            return;
+        }
+        let route = match self.local_source(key, way) {
+            Some((source, why)) => Route::forwarded(why, source),
+            // Nobody else has addresses of ours.
+            None if gids::is_loopback(way.dgid) || self.owns(key, way.dgid) => return,
+            None => match self.known_answer(key, way.sgid, way.dgid, now) {
+                Some(Answer::Omniverb(features)) => Route::wire(Why::Stranger, features),
+                _ => Route { why: Why::Stranger, ..Route::roce() },
+            },
+        };
+        let _ = self.make_wire(way, Route { uninvited: true, ..route }, now);
+    }
+
+    /// The vNIC of a sender that the engine forwards to us.
+    fn local_source(&self, key: VnicKey, way: Way) -> Option<(VnicKey, Why)> {
+        let source = self.qps.get(&way.peer)?;
+        let wire = source.wires.get(&way.qpn)?;
+        let ours = wire.within == Some(key) && wire.sgid == way.dgid;
+        let why = self.through_engine(key, source.vnic).unwrap_or(Why::PeerThroughEngine);
+        ours.then_some((source.vnic, why))
+    }
+
+    /// The interface through which a link-local address is to be reached; 0 for others.
+    pub(crate) fn interface_of(&self, vnic: VnicKey, sgid: [u8; 16], dgid: [u8; 16]) -> u32 {
+        let Some(vnic) = self.vnics.get(&vnic).filter(|_| gids::needs_interface(dgid)) else {
+            return 0;
+        };
+        vnic.gids.iter().find(|entry| entry.gid == sgid).map_or(0, |entry| entry.ifindex)
+    }
+}

@@ -1,0 +1,413 @@
+//! Who goes through the engine, why, and what becomes of such links.
+
+mod support;
+
+use omniverb_session::Message;
+use omniverb_session::body::*;
+use omniverb_tenancy::errno::*;
+use omniverb_tenancy::exercise::{Bench, gid, vnic};
+use omniverb_tenancy::{
+    Action, Arrived, Channel, Datapath, Limits, Path, Policy, RateLimit, SessionId, Why,
+};
+use support::*;
+
+/// vNIC number 4 of the bench is another Omniverb's; 9 is nobody's.
+const OTHER: u64 = 4;
+const NOBODY: u64 = 9;
+
+fn closed(qpn: u32, peer_qpn: u32, reason: u32) -> Message {
+    LinkClosed { qpn, peer_qpn, reason, reserved: 0 }.into()
+}
+
+fn forwarded() -> Policy {
+    Policy { datapath: Datapath::Forwarded, limit: None }
+}
+
+fn limited() -> Policy {
+    let limit = RateLimit { bits_per_second: 20_000_000, burst_bytes: 65536 };
+    Policy { datapath: Datapath::Direct, limit: Some(limit) }
+}
+
+fn two() -> Bench {
+    let mut bench = bench();
+    hello(&mut bench, 1, 1, 0);
+    hello(&mut bench, 2, 2, 0);
+    bench
+}
+
+#[test]
+fn one_wish_is_enough_for_the_wire() {
+    for (to_whom, path, why, features) in
+        [(OTHER, Path::Wire, Why::Omniverb, 1), (NOBODY, Path::Roce, Why::Unanswered, 0)]
+    {
+        for qp_type in [QP_RC, QP_UC, QP_UD] {
+            let mut bench = two();
+            let a = qp(&mut bench, 1, qp_type);
+            let answer = call(&mut bench, 1, to(a, 1, 77, to_whom));
+            assert!(matches!(answer, Some(Message::Connected(_))), "{answer:?}");
+            let wires = wires(&bench);
+            let [wire] = wires.as_slice() else { panic!("{wires:?}") };
+            let ready = &wire.ready;
+            assert_eq!((wire.session, wire.vnic, wire.qp_type), (SessionId(1), vnic(1), qp_type));
+            assert_eq!((wire.within, wire.features), (false, features));
+            assert_eq!((ready.qpn, ready.peer_qpn, ready.side, ready.bell_side), (a, 77, 0, 0));
+            assert_eq!((ready.loopback, ready.engine, ready.bell_new), (0, 1, 1));
+            assert_eq!((ready.sgid, ready.dgid), (gid(1), gid(to_whom)));
+            let small = (64 << 10, 4 << 10);
+            let bytes = (ready.request_bytes, ready.response_bytes);
+            assert_eq!(bytes == small, qp_type == QP_UD, "{bytes:?}");
+            assert_eq!(paths(&bench, 1), [(path, why)]);
+            assert!(links(&bench).is_empty());
+            // The same again changes nothing.
+            assert!(matches!(
+                call(&mut bench, 1, to(a, 1, 77, to_whom)),
+                Some(Message::Connected(Connected { ready: 1, .. }))
+            ));
+            assert_eq!(wires.len(), support::wires(&bench).len());
+            bench.end(1);
+            assert_eq!(detached(&bench), [(a, 77)]);
+            bench.end(2);
+            assert!(bench.tenancy.is_empty());
+        }
+    }
+}
+
+#[test]
+fn without_sockets_there_is_no_way() {
+    let mut bench = two();
+    bench.closed.insert(1);
+    let (rc, ud) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 1, QP_UD));
+    let answer = call(&mut bench, 1, to(rc, 1, 77, OTHER));
+    assert_eq!(answer, Some(Connected { qpn: rc, ready: 0 }.into()));
+    assert_eq!(errno(call(&mut bench, 1, to(ud, 1, 77, OTHER))), EHOSTUNREACH);
+    assert!(wires(&bench).is_empty());
+}
+
+#[test]
+fn a_forwarded_or_limited_vnic_is_not_linked_directly() {
+    let reasons = [
+        (1, forwarded(), [Why::Forwarded, Why::PeerForwarded]),
+        (2, forwarded(), [Why::PeerForwarded, Why::Forwarded]),
+        (1, limited(), [Why::Limited, Why::PeerLimited]),
+        (2, limited(), [Why::PeerLimited, Why::Limited]),
+    ];
+    for (whose, policy, [ours, theirs]) in reasons {
+        let mut bench = two();
+        bench.tenancy.set_policy(vnic(whose), policy);
+        let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+        call(&mut bench, 1, to(a, 1, b, 2));
+        assert_eq!(wires(&bench).len(), 1, "by its own wish alone");
+        call(&mut bench, 2, to(b, 2, a, 1));
+        let wires = wires(&bench);
+        assert!(wires.len() == 2 && wires.iter().all(|wire| wire.within));
+        assert!(links(&bench).is_empty());
+        assert_eq!(paths(&bench, 1), [(Path::Forwarded, ours)]);
+        assert_eq!(paths(&bench, 2), [(Path::Forwarded, theirs)]);
+        // Nothing is mapped.
+        let key = mr(&mut bench, 2, 1, 7);
+        let grant = RequestGrant { qpn: a, peer_qpn: b, rkey: key, reserved: 0 };
+        assert_eq!(errno(call(&mut bench, 1, grant)), EOPNOTSUPP);
+        // Within one vNIC it is the same.
+        let (c, d) = (qp(&mut bench, whose, QP_RC), qp(&mut bench, whose, QP_RC));
+        call(&mut bench, whose, to(c, whose, d, whose));
+        assert!(support::wires(&bench)[2].within);
+    }
+}
+
+#[test]
+fn a_change_of_policy_concerns_new_links_only_and_both_sides_agree() {
+    let mut bench = two();
+    let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+    call(&mut bench, 1, to(a, 1, b, 2));
+    call(&mut bench, 2, to(b, 2, a, 1));
+    assert_eq!(paths(&bench, 1), [(Path::Direct, Why::Neighbour)]);
+    // One side had made its wish already.
+    let (c, d) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+    call(&mut bench, 1, to(c, 1, d, 2));
+    assert_eq!(bench.tenancy.set_policy(vnic(2), limited()), 1);
+    call(&mut bench, 2, to(d, 2, c, 1));
+    let forwarded = (Path::Forwarded, Why::PeerLimited);
+    assert_eq!(paths(&bench, 1), [(Path::Direct, Why::Neighbour), forwarded]);
+    // One side went through the engine before that was no longer necessary.
+    let (e, f) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+    call(&mut bench, 1, to(e, 1, f, 2));
+    bench.tenancy.forget_policy(vnic(2));
+    call(&mut bench, 2, to(f, 2, e, 1));
+    assert_eq!(wires(&bench).len(), 4);
+    assert_eq!(paths(&bench, 2)[2], (Path::Forwarded, Why::PeerThroughEngine));
+    bench.end(1);
+    bench.end(2);
+    assert!(bench.tenancy.is_empty());
+}
+
+#[test]
+fn who_sees_no_neighbour_takes_the_wire_and_the_other_follows() {
+    for first in [1, 2] {
+        let mut bench = two();
+        // 1's packets do not reach 2; 2's reach 1.
+        bench.walls.insert((1, 2));
+        let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+        let wishes = [(1, to(a, 1, b, 2)), (2, to(b, 2, a, 1))];
+        let (one, other) = if first == 1 { (0, 1) } else { (1, 0) };
+        call(&mut bench, wishes[one].0, wishes[one].1);
+        call(&mut bench, wishes[other].0, wishes[other].1);
+        bench.wait(1_100_000_000);
+        assert_eq!(paths(&bench, 1), [(Path::Roce, Why::Unanswered)]);
+        assert_eq!(paths(&bench, 2), [(Path::Wire, Why::OneWay)]);
+        assert!(wires(&bench).iter().all(|wire| !wire.within));
+    }
+    // Datagrams need one direction.
+    let mut bench = two();
+    bench.walls.insert((2, 1));
+    let (a, b) = (qp(&mut bench, 1, QP_UD), qp(&mut bench, 2, QP_UD));
+    call(&mut bench, 1, to(a, 1, b, 2));
+    assert_eq!(paths(&bench, 1), [(Path::Wire, Why::OneWay)]);
+}
+
+#[test]
+fn a_link_to_the_engine_ends_and_gives_everything_back() {
+    let mut bench = two();
+    let qps: Vec<_> = (0..3).map(|_| qp(&mut bench, 1, QP_RC)).collect();
+    for qpn in &qps {
+        call(&mut bench, 1, to(*qpn, 1, 77, OTHER));
+    }
+    let ready: Vec<_> = wires(&bench).iter().map(|wire| wire.ready).collect();
+    assert!(ready.iter().all(|one| one.bell == ready[0].bell), "one bell");
+    assert_eq!(ready.iter().map(|one| one.bell_new).collect::<Vec<_>>(), [1, 0, 0]);
+    assert_ne!(ready[0].local_slot, ready[1].local_slot);
+    call(&mut bench, 1, DisconnectQp { qpn: qps[0], peer_qpn: 0 });
+    call(&mut bench, 1, DisconnectQp { qpn: qps[1], peer_qpn: 77 });
+    let bell = Message::from(BellClosed { bell: ready[0].bell });
+    assert_eq!(detached(&bench), [(qps[0], 77), (qps[1], 77)]);
+    assert_eq!(events(&mut bench, 1), [], "the bell is still in use");
+    call(&mut bench, 1, DestroyQp { qpn: qps[2], reserved: 0 });
+    assert_eq!(events(&mut bench, 1), [bell]);
+    // The next one brings a bell of its own.
+    call(&mut bench, 1, to(qps[0], 1, 78, OTHER));
+    let again = wires(&bench)[0].ready;
+    assert_eq!((again.bell_new, again.bell != ready[0].bell), (1, true));
+    bench.end(1);
+    bench.end(2);
+    assert!(bench.tenancy.is_empty());
+}
+
+#[test]
+fn a_link_that_cannot_be_made_is_taken_back() {
+    let mut bench = two();
+    let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 1, QP_RC));
+    call(&mut bench, 1, to(a, 1, 77, OTHER));
+    call(&mut bench, 1, to(b, 1, 77, OTHER));
+    bench.told.clear();
+    let actions = bench.tenancy.wire_failed(a, 77);
+    bench.carry_out(actions);
+    assert!(bench.tenancy.wire_failed(a, 77).is_empty());
+    assert_eq!(detached(&bench), [(b, 77)], "it has no bell");
+    let told = events(&mut bench, 1);
+    assert_eq!(told[..2], [closed(a, 77, CLOSED_BY_PEER), closed(b, 77, CLOSED_BY_PEER)]);
+    call(&mut bench, 1, to(a, 1, 77, OTHER));
+    assert_eq!(wires(&bench)[0].ready.bell_new, 1);
+}
+
+#[test]
+fn a_forwarded_peer_that_dies_is_told_one_that_closes_is_not() {
+    let mut bench = two();
+    bench.tenancy.set_policy(vnic(1), forwarded());
+    let pairs: Vec<_> = (0..2)
+        .map(|_| {
+            let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+            call(&mut bench, 1, to(a, 1, b, 2));
+            call(&mut bench, 2, to(b, 2, a, 1));
+            (a, b)
+        })
+        .collect();
+    bench.told.clear();
+    call(&mut bench, 2, DestroyQp { qpn: pairs[0].1, reserved: 0 });
+    bench.wait(30_000_000);
+    assert_eq!(events(&mut bench, 1), []);
+    bench.end(2);
+    bench.wait(30_000_000);
+    let (a, b) = pairs[1];
+    assert_eq!(events(&mut bench, 1), [closed(a, b, CLOSED_BY_DEATH)]);
+    bench.end(1);
+    assert!(bench.tenancy.is_empty());
+}
+
+fn stranger(bench: &mut Bench, qpn: u32, source: u32, from: u64) {
+    let actions = bench.tenancy.stranger(vnic(1), (qpn, source), (gid(1), gid(from)), bench.now);
+    bench.carry_out(actions);
+}
+
+#[test]
+fn strangers_reach_datagram_queue_pairs_within_a_quota() {
+    let limits = Limits { strangers_per_vnic: 3, ..Limits::default() };
+    let mut bench = Bench::new(limits);
+    hello(&mut bench, 1, 1, 0);
+    hello(&mut bench, 2, 2, 0);
+    let (ud, rc) = (qp(&mut bench, 1, QP_UD), qp(&mut bench, 1, QP_RC));
+    let elsewhere = qp(&mut bench, 2, QP_UD);
+    // Not for these: connected, in another vNIC, nobody; nor from ourselves, nor from QP 1.
+    for (qpn, source, from) in
+        [(rc, 50, 9), (elsewhere, 50, 9), (0x77_7777, 50, 9), (ud, 50, 1), (ud, 1, 9)]
+    {
+        stranger(&mut bench, qpn, source, from);
+    }
+    assert!(wires(&bench).is_empty());
+    for source in 50..60 {
+        stranger(&mut bench, ud, source, NOBODY);
+        stranger(&mut bench, ud, source, NOBODY);
+    }
+    let made: Vec<_> = wires(&bench).iter().map(|wire| wire.ready.peer_qpn).collect();
+    assert_eq!(made, [50, 51, 52], "each once, and not too many at once");
+    assert_eq!(paths(&bench, 1), [(Path::Roce, Why::Stranger); 3]);
+    // Later the oldest makes room.
+    bench.told.clear();
+    bench.wait(2_000_000_000);
+    stranger(&mut bench, ud, 53, NOBODY);
+    assert_eq!(detached(&bench), [(ud, 50)]);
+    assert_eq!(events(&mut bench, 1)[0], closed(ud, 50, CLOSED_BY_PEER));
+    // Whom the application names itself is not counted.
+    for source in 90..95 {
+        assert!(matches!(
+            call(&mut bench, 1, to(ud, 1, source, NOBODY)),
+            Some(Message::Connected(_))
+        ));
+    }
+    bench.end(1);
+    bench.end(2);
+    assert!(bench.tenancy.is_empty());
+}
+
+#[test]
+fn a_stranger_cannot_take_the_place_of_somebody_known() {
+    let mut bench = two();
+    let (a, b) = (qp(&mut bench, 1, QP_UD), qp(&mut bench, 2, QP_UD));
+    call(&mut bench, 1, to(a, 1, b, 2));
+    call(&mut bench, 1, to(a, 1, 77, OTHER));
+    bench.told.clear();
+    // Forged: the numbers are those of known peers, the addresses are not.
+    stranger(&mut bench, a, b, NOBODY);
+    stranger(&mut bench, a, 77, NOBODY);
+    assert_eq!((wires(&bench).len(), detached(&bench).len()), (0, 0));
+    // But who is named by the application takes the place of a stranger, directly or not.
+    let (c, d) = (qp(&mut bench, 1, QP_UD), qp(&mut bench, 2, QP_UD));
+    stranger(&mut bench, c, d, NOBODY);
+    stranger(&mut bench, c, 78, NOBODY);
+    call(&mut bench, 2, to(d, 2, c, 1));
+    call(&mut bench, 1, to(c, 1, 78, OTHER));
+    assert_eq!(detached(&bench), [(c, d), (c, 78)]);
+    let to_c = [(Path::Direct, Why::Neighbour), (Path::Wire, Why::Omniverb)];
+    assert_eq!(paths(&bench, 1)[2..], to_c);
+}
+
+#[test]
+fn forwarded_datagrams_come_back_through_the_engine() {
+    let mut bench = two();
+    bench.tenancy.set_policy(vnic(2), limited());
+    let (a, b) = (qp(&mut bench, 1, QP_UD), qp(&mut bench, 2, QP_UD));
+    call(&mut bench, 2, to(b, 2, a, 1));
+    stranger(&mut bench, a, b, 2);
+    assert!(wires(&bench).len() == 2 && wires(&bench)[1].within);
+    assert_eq!(paths(&bench, 1), [(Path::Forwarded, Why::PeerLimited)]);
+    // The same numbers from another address: through the network, if at all.
+    let c = qp(&mut bench, 1, QP_UD);
+    call(&mut bench, 2, to(b, 2, c, 1));
+    stranger(&mut bench, c, b, NOBODY);
+    assert!(!wires(&bench)[3].within);
+}
+
+fn probe_of(bench: &mut Bench, session: u64, message: ConnectQp) -> u128 {
+    let arrived =
+        Arrived { channel: Channel::Calls, tag: 5, message: message.into(), memory: None };
+    let actions = bench.tenancy.handle(SessionId(session), &arrived, bench.now);
+    let probe = actions.iter().find_map(|action| match action {
+        Action::Probe { id, .. } => Some(*id),
+        _ => None,
+    });
+    probe.unwrap()
+}
+
+#[test]
+fn forged_and_replayed_replies_gain_nothing() {
+    let mut bench = two();
+    let a = qp(&mut bench, 1, QP_RC);
+    let now = bench.now;
+    let id = probe_of(&mut bench, 1, to(a, 1, 77, NOBODY));
+    let tenancy = &mut bench.tenancy;
+    assert!(tenancy.is_probe(id));
+    let (right, at) = (gid(NOBODY), vnic(1));
+    // Another number, another sender, at another vNIC.
+    for (id, from, at) in [(id ^ 1, right, at), (id, gid(OTHER), at), (id, right, vnic(2))] {
+        assert!(tenancy.probe_replied(id, (from, at), 1, now).is_empty());
+    }
+    assert!(tenancy.is_probe(id));
+    let actions = tenancy.probe_unanswered(id, now);
+    assert!(actions.iter().any(|action| matches!(action, Action::AttachEngine(_))));
+    // Too late; and the same once more.
+    assert!(!tenancy.is_probe(id));
+    for _ in 0..2 {
+        assert!(tenancy.probe_replied(id, (right, at), 1, now).is_empty());
+        assert!(tenancy.probe_arrived(id, at, now).is_empty());
+    }
+    assert_eq!(paths(&bench, 1), [(Path::Roce, Why::Unanswered)]);
+    // What was answered once is not answered again by who comes later.
+    let b = qp(&mut bench, 2, QP_RC);
+    let id = probe_of(&mut bench, 2, to(b, 2, 77, NOBODY));
+    let actions = bench.tenancy.probe_replied(id, (right, vnic(2)), 1, now);
+    bench.carry_out(actions);
+    assert!(bench.tenancy.probe_unanswered(id, now).is_empty());
+    assert_eq!(paths(&bench, 2), [(Path::Wire, Why::Omniverb)]);
+}
+
+#[test]
+fn links_to_the_engine_die_with_the_daemon() {
+    let mut bench = bench();
+    hello(&mut bench, 1, 1, 1);
+    keep_qp(&mut bench, 1, QP_RC, 900);
+    let announced = ConnectQp { resume: RESUME_WIRE, ..to(900, 1, 77, OTHER) };
+    let answer = call(&mut bench, 1, announced);
+    assert_eq!(answer, Some(Connected { qpn: 900, ready: 1 }.into()));
+    assert_eq!(events(&mut bench, 1), [closed(900, 77, CLOSED_BY_DEATH)]);
+    // A process that cannot tell the difference is told as well, later.
+    keep_qp(&mut bench, 1, QP_RC, 901);
+    call(&mut bench, 1, ConnectQp { resume: RESUME_LINK, ..to(901, 1, 77, OTHER) });
+    assert!(wires(&bench).is_empty());
+    bench.wait(6_000_000_000);
+    assert_eq!(events(&mut bench, 1), [closed(901, 77, CLOSED_BY_DEATH)]);
+    bench.end(1);
+    assert!(bench.tenancy.is_empty());
+}
+
+#[test]
+fn over_quota_nothing_is_made() {
+    let limits = Limits { links_per_session: 2, ..Limits::default() };
+    let mut bench = Bench::new(limits);
+    hello(&mut bench, 1, 1, 0);
+    let qps: Vec<_> = (0..3).map(|_| qp(&mut bench, 1, QP_RC)).collect();
+    for qpn in &qps[..2] {
+        call(&mut bench, 1, to(*qpn, 1, 77, OTHER));
+    }
+    assert_eq!(errno(call(&mut bench, 1, to(qps[2], 1, 77, OTHER))), ENOMEM);
+    call(&mut bench, 1, DestroyQp { qpn: qps[0], reserved: 0 });
+    let ud = qp(&mut bench, 1, QP_UD);
+    for peer in [80, 81] {
+        bench.wait(2_000_000_000);
+        let answer = call(&mut bench, 1, to(ud, 1, peer, OTHER));
+        assert!(matches!(answer, Some(Message::Connected(_))), "the oldest datagram link goes");
+    }
+    assert_eq!(paths(&bench, 1).len(), 2);
+}
+
+#[test]
+fn too_many_questions_are_asked_later() {
+    let limits = Limits { probes_per_vnic: 1, ..Limits::default() };
+    let mut bench = Bench::new(limits);
+    hello(&mut bench, 1, 1, 0);
+    let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 1, QP_RC));
+    let id = probe_of(&mut bench, 1, to(a, 1, 77, NOBODY));
+    call(&mut bench, 1, to(b, 1, 77, OTHER));
+    assert!(wires(&bench).is_empty());
+    let actions = bench.tenancy.probe_unanswered(id, bench.now);
+    bench.carry_out(actions);
+    bench.wait(1_100_000_000);
+    assert_eq!(wires(&bench).len(), 2);
+}
