@@ -2,7 +2,7 @@
 
 use super::{Finish, Verdict, Why};
 use crate::constants::{qp_type, status};
-use crate::limits::{ANSWER_WAIT, ATTACH_WAIT, UNRELIABLE_WAIT};
+use crate::limits::{ANSWER_WAIT, ATTACH_WAIT, LINK_WAIT, UNRELIABLE_WAIT};
 use crate::qp::{Inner, Qp};
 use crate::responder::Incoming;
 use omniverb_link::Broken;
@@ -55,8 +55,11 @@ impl Inner {
     /// may be on its way: both ends learn of their link through the daemon, after they are RTR.
     fn silence_deadline(&self, now: u64) -> Option<u64> {
         let silence = self.attributes.silence_max()?;
-        let closed = self.links.first().is_some_and(|link| link.endpoint.peer_has_closed());
-        Some(now + if closed { silence } else { silence.max(ATTACH_WAIT) })
+        Some(match self.links.first() {
+            Some(link) if link.endpoint.peer_has_closed() => now + silence,
+            Some(_) => now + silence.max(ATTACH_WAIT),
+            None => now + silence.max(LINK_WAIT),
+        })
     }
 
     /// The deadline passed.
