@@ -18,10 +18,6 @@ use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// Rates that are no mistake: 8 kbit/s to 1 Pbit/s.
-const RATES: std::ops::RangeInclusive<u64> = 8_000..=1_000_000_000_000_000;
-/// Bursts that are none: a packet to 1 GiB.
-const BURSTS: std::ops::RangeInclusive<u64> = 1_500..=1 << 30;
 /// Namespaces that something may be set for.
 const POLICIES_MAX: usize = 65536;
 
@@ -240,10 +236,7 @@ fn changed(mut policy: Policy, m: &SetVnic) -> Result<Policy, u32> {
             burst => burst,
         };
     }
-    let sensible = |limit: RateLimit| {
-        RATES.contains(&limit.bits_per_second) && BURSTS.contains(&limit.burst_bytes)
-    };
-    if policy.limit.is_some_and(|limit| !sensible(limit)) {
+    if policy.limit.is_some_and(|limit| !limit.is_sensible()) {
         return Err(errno::EINVAL);
     }
     Ok(policy)

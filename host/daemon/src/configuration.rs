@@ -1,10 +1,11 @@
 //! The configuration file. Every key is optional; an unknown one is an error, so that a misspelt
 //! quota is not silently no quota.
 
+use crate::vnics::{self, VnicTable};
 use anyhow::{Context, bail};
 use omniverb_control::Level;
 use omniverb_session::limits::STATISTICS_SLOTS;
-use omniverb_tenancy::Limits;
+use omniverb_tenancy::{Datapath, Limits, Policies};
 use rustix::process::geteuid;
 use serde::{Deserialize, Deserializer, de::Error};
 use std::path::Path;
@@ -19,20 +20,10 @@ pub(crate) struct Configuration {
     #[serde(deserialize_with = "optional_level")]
     pub(crate) log_level: Option<Level>,
     pub(crate) idle_exit_seconds: Option<u64>,
-    vnic: Vnic,
+    #[serde(deserialize_with = "vnics::optional_datapath")]
+    datapath: Option<Datapath>,
+    vnic: VnicTable,
     process: Process,
-}
-
-/// Quotas of a vNIC.
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-struct Vnic {
-    processes: Option<usize>,
-    queue_pairs: Option<usize>,
-    memory_regions: Option<usize>,
-    links: Option<usize>,
-    datagram_links_per_neighbour: Option<usize>,
-    probes: Option<usize>,
 }
 
 /// Quotas of one process.
@@ -90,7 +81,7 @@ impl Configuration {
         let line_of = |key: &str| {
             1 + text.lines().position(|line| line.trim_start().starts_with(key)).unwrap_or(0)
         };
-        let (vnic, process) = (&self.vnic, &self.process);
+        let (vnic, process) = (&self.vnic.quotas, &self.process);
         for (key, value) in [
             ("processes", vnic.processes),
             ("queue_pairs", vnic.queue_pairs),
@@ -111,10 +102,21 @@ impl Configuration {
         Ok(())
     }
 
+    /// The datapaths and rates it asks for.
+    pub(crate) fn policies(&self) -> Policies {
+        let datapath = self.datapath.unwrap_or_default();
+        let mut policies = Policies::default();
+        policies.general.datapath = datapath;
+        for (name, said) in &self.vnic.named {
+            policies.named.insert(name.clone(), said.policy(datapath));
+        }
+        policies
+    }
+
     /// The quotas it asks for.
     pub(crate) fn limits(&self) -> Limits {
         let default = Limits::default();
-        let (vnic, process) = (&self.vnic, &self.process);
+        let (vnic, process) = (&self.vnic.quotas, &self.process);
         Limits {
             sessions_per_vnic: vnic.processes.unwrap_or(default.sessions_per_vnic),
             qps_per_vnic: vnic.queue_pairs.unwrap_or(default.qps_per_vnic),
@@ -148,6 +150,24 @@ mod tests {
     }
 
     #[test]
+    fn vnics_have_policies() {
+        let text = "datapath = \"forwarded\"\n[vnic]\nlinks = 7\n[vnic.host]\n\
+                    datapath = \"direct\"\n[vnic.\"net-5\"]\nrate = \"300mbit\"\n\
+                    burst = \"128k\"\n[vnic.\"net-6\"]\nrate = \"8mbit\"\n";
+        let configuration = Configuration::parse(text, "x").unwrap();
+        assert_eq!(configuration.limits().links_per_vnic, 7);
+        let policies = configuration.policies();
+        assert_eq!(policies.general.datapath, Datapath::Forwarded);
+        assert_eq!(policies.named["host"].datapath, Datapath::Direct);
+        let five = policies.named["net-5"];
+        let limit = five.limit.unwrap();
+        assert_eq!((limit.bits_per_second, limit.burst_bytes), (300_000_000, 128 << 10));
+        assert_eq!(five.datapath, Datapath::Forwarded);
+        assert_eq!(policies.named["net-6"].limit.unwrap().burst_bytes, 64 << 10);
+        assert_eq!(Configuration::default().policies(), Policies::default());
+    }
+
+    #[test]
     fn mistakes_are_found_with_their_line() {
         for (text, line, word) in [
             ("\n\nqueue_pair = 1\n", 3, "queue_pair"),
@@ -157,6 +177,11 @@ mod tests {
             ("log_level = \"loud\"\n", 1, "loud"),
             ("[process]\n\nqueue_pairs = 8193\n", 3, "8192"),
             ("[vnic]\nlinks = 0\n", 2, "at least 1"),
+            ("datapath = \"fast\"\n", 1, "fast"),
+            ("[vnic]\n\nlink = 3\n", 3, "link"),
+            ("[vnic.host]\nspeed = 3\n", 2, "speed"),
+            ("[vnic.\"net-5\"]\nrate = \"300mb\"\n", 2, "300mb"),
+            ("[vnic.\"net-5\"]\nburst = \"64k\"\n", 1, "rate"),
         ] {
             let error = Configuration::parse(text, "x.toml").unwrap_err().to_string();
             assert!(error.starts_with(&format!("x.toml:{line}: ")), "{text:?}: {error}");

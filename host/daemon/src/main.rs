@@ -5,6 +5,7 @@
 mod background;
 mod configuration;
 mod notify;
+mod vnics;
 
 use clap::Parser;
 use clap::error::ErrorKind;
@@ -107,6 +108,7 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let idle = arguments.idle_exit.or(configuration.idle_exit_seconds);
     let settings = Settings {
         limits: configuration.limits(),
+        policies: configuration.policies(),
         queued_descriptors: descriptors,
         idle_exit: idle.map(Duration::from_secs),
     };

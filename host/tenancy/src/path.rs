@@ -99,6 +99,15 @@ pub struct RateLimit {
     pub burst_bytes: u64,
 }
 
+impl RateLimit {
+    /// Neither number is a mistake: 8 kbit/s to 1 Pbit/s, a packet to 1 GiB.
+    #[must_use]
+    pub fn is_sensible(&self) -> bool {
+        (8_000..=1_000_000_000_000_000).contains(&self.bits_per_second)
+            && (1_500..=1 << 30).contains(&self.burst_bytes)
+    }
+}
+
 /// What an administrator said about a vNIC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
