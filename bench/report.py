@@ -14,8 +14,13 @@ def show(value, unit):
     if unit == "ns":
         return f"{value:.0f} ns" if value < 10_000 else f"{value / 1000:.1f} us"
     if unit == "msg/s":
-        return f"{value / 1e6:.1f} M/s" if value >= 1e5 else f"{value / 1e3:.1f} k/s"
-    return f"{value / 1e9:.1f} GB/s"
+        return f"{digits(value / 1e6)} M/s" if value >= 1e5 else f"{value / 1e3:.1f} k/s"
+    return f"{digits(value / 1e9)} GB/s"
+
+
+def digits(value):
+    """Two decimals for small numbers, one for others."""
+    return f"{value:.{2 if value < 10 else 1}f}"
 
 
 def raw_limits(limits, best=False):

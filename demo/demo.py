@@ -76,7 +76,7 @@ def view(container):
             say("    " + re.sub(r"\s+", " ", line.strip()).replace(": ", ":\t", 1).expandtabs(24))
 
 
-def measure(pair):
+def measure(pair, rows=ROWS, iterations=100_000):
     """Fills the table cell by cell."""
     say("\nBoth sides poll, so each keeps one CPU busy; TCP sleeps in the kernel. Latency")
     say("is half a round trip, for READ and atomics a whole one. The factor says how")
@@ -85,9 +85,9 @@ def measure(pair):
     row("", (text_cell(heading) for heading in HEADINGS))
     tcp = []
     row("TCP", (tcp_cell(pair, column, tcp) for column in range(len(SIZES))))
-    for title, verb, options, columns in ROWS:
-        row(title, (cell(pair, verb, options, column, tcp) if column in columns else text_cell("-")
-                    for column in range(len(SIZES))))
+    for title, verb, options, columns in rows:
+        row(title, (cell(pair, verb, options, column, tcp, iterations) if column in columns
+                    else text_cell("-") for column in range(len(SIZES))))
 
 
 def row(title, cells):
@@ -103,19 +103,19 @@ def text_cell(value, factor=""):
     return f"{value:>7}{factor:>6}"
 
 
-def cell(pair, verb, options, column, tcp):
+def cell(pair, verb, options, column, tcp, iterations):
     """One measurement and its factor over TCP."""
-    value = perftest(pair, verb, options, column)
+    value = perftest(pair, verb, options, column, iterations)
     factor = tcp[column] / value if column < 2 else value / tcp[column]
     return text_cell(number(value), f"{factor:.{1 if factor < 9.95 else 0}f}x")
 
 
-def perftest(pair, verb, options, column):
+def perftest(pair, verb, options, column, iterations):
     """Typical latency in us, messages in millions a second, or GB a second."""
     size = ["-s", str(SIZES[column])] if verb != "atomic" else []
     if column < 2:
-        text = duet.run(pair, f"ib_{verb}_lat", "-F", "-n", "100000", *size, *options).client
-        return only_row(text, 6)[4]
+        outcome = duet.run(pair, f"ib_{verb}_lat", "-F", "-n", str(iterations), *size, *options)
+        return only_row(outcome.client, 6)[4]
     text = duet.run(pair, f"ib_{verb}_bw", "-F", "-D", "2", *size, *options).client
     mebibytes, messages = only_row(text, 5)[3:5]
     return messages if column == 2 else mebibytes * 1048576 / 1e9

@@ -25,7 +25,8 @@ def _processes(stage):
 
 # ---- pingpongs ----
 
-def _pingpongs():
+def pingpongs():
+    """Program, message size, options."""
     for program, sizes in (("rc", (1, 8, 4096, 65537, 1 << 20)), ("uc", (1, 8, 4096, 1 << 20)),
                            ("srq", (1, 8, 4096, 1 << 20)), ("ud", (1, 64, 1000, "mtu"))):
         for events in ([], ["-e"]):
@@ -33,9 +34,9 @@ def _pingpongs():
                 yield program, size, events
 
 
-def _pingpong(program, size, events):
+def pingpong(program, size, events):
     def run(pair):
-        bytes_ = _mtu(pair.server) if size == "mtu" else size
+        bytes_ = mtu(pair.server) if size == "mtu" else size
         outcome = duet.run(pair, f"ibv_{program}_pingpong", "-g", pair.gid_index, "-c",
                            "-s", bytes_, "-n", 100, *events)
         for text in (outcome.server, outcome.client):
@@ -43,7 +44,8 @@ def _pingpong(program, size, events):
     return run
 
 
-def _mtu(place):
+def mtu(place):
+    """The active MTU of a place's device."""
     text = place.run("ibv_devinfo")
     return int(text.split("active_mtu:")[1].split()[0])
 
@@ -53,7 +55,7 @@ def _mtu(place):
 _ALL_SIZES = [1 << n for n in range(1, 24)]
 
 
-def _perftests():
+def perftests():
     """Program, options, expected sizes (None: just one row)."""
     bw, lat = "bw", "lat"
     for verb, transports in (("send", ("RC", "UC", "UD")), ("write", ("RC", "UC")),
@@ -88,7 +90,7 @@ def _perftests():
     yield "ib_write_bw", ["-b", "-a", "-n", "100"], _ALL_SIZES
 
 
-def _perftest(program, options, sizes):
+def perftest(program, options, sizes):
     latency = program.endswith("_lat")
 
     def run(pair):
@@ -96,7 +98,7 @@ def _perftest(program, options, sizes):
         table = duet.rows(outcome.client, 5 if not latency else 6)
         wanted = sizes
         if sizes == "mtu":
-            wanted = [s for s in _ALL_SIZES if s <= _mtu(pair.server)]
+            wanted = [s for s in _ALL_SIZES if s <= mtu(pair.server)]
         check(sorted(table) == wanted, f"rows for {sorted(table)}, not {wanted}\n{outcome.client}")
         for size, row in table.items():
             # Latency: typical time. Bandwidth: average (0.00 when tiny), messages a second.
@@ -126,18 +128,22 @@ def _patiently(pair, program, *options):
     return outcome
 
 
-def _title(options):
+def title(options):
+    """A short name of the options."""
     return " ".join(options).replace(" -n", " n").split(" n ")[0] or "default"
+
+
+def cases(setting, latency_of_all_sizes=True):
+    """The matrix as cases of `setting`."""
+    found = [Case(f"{setting}.ibv_{program}_pingpong {size}{' -e' if events else ''}",
+                  pingpong(program, size, events)) for program, size, events in pingpongs()]
+    return found + [Case(f"{setting}.{program} {title(options)}",
+                         perftest(program, options, sizes), 190)
+                    for program, options, sizes in perftests()
+                    if latency_of_all_sizes or not ("-a" in options and program.endswith("_lat"))]
 
 
 def groups():
     """The same matrix in both settings."""
-    found = []
-    for setting, fixture in (("containers", _containers), ("user", _processes)):
-        cases = [Case(f"{setting}.ibv_{program}_pingpong {size}{' -e' if events else ''}",
-                      _pingpong(program, size, events)) for program, size, events in _pingpongs()]
-        cases += [Case(f"{setting}.{program} {_title(options)}",
-                       _perftest(program, options, sizes), 190)
-                  for program, options, sizes in _perftests()]
-        found.append(Group(f"{setting}.programs", cases, fixture))
-    return found
+    return [Group(f"{setting}.programs", cases(setting), fixture)
+            for setting, fixture in (("containers", _containers), ("user", _processes))]

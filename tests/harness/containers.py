@@ -34,10 +34,11 @@ _numbers = itertools.count(1)
 
 
 class Container:
-    """One running container, plugged into `switch` with `address` unless that is None."""
+    """One running container, plugged into `switch` with `address` (and `more` of them) unless that
+    is None."""
 
     def __init__(self, stage, name, socket_folder, switch=None, address=None,
-                 strict=False):
+                 strict=False, more=()):
         self.name = f"omniverb-{name}-{os.getpid()}-{next(_numbers)}"
         self.hostname = name
         self.address = address.partition("/")[0] if address else None
@@ -47,7 +48,7 @@ class Container:
         self.created = False
         try:
             if switch:
-                switch.plug(self.namespace, address)
+                switch.plug(self.namespace, address, *more)
             self._write_bundle(stage, socket_folder, strict)
             self._create()
         except BaseException:

@@ -37,6 +37,14 @@ class Namespace:
         """Runs `ip` in the namespace."""
         return process.run([*self.enter(), "ip", *words])
 
+    def single_packets(self, name="eth0"):
+        """Packets leave through `name` one by one, not as trains that arrive in one piece."""
+        self.ip("link", "set", "dev", name, "gso_max_segs", "1")
+
+    def set(self, name, value):
+        """Writes /proc/sys/net/NAME as the namespace sees it."""
+        process.run([*self.enter(), "sh", "-c", 'echo "$1" > "/proc/sys/net/$0"', name, value])
+
     def drop_udp(self, port):
         """Drops UDP packets to `port` that arrive here, as a network policy would."""
         self.nft("add table inet test; "
@@ -59,21 +67,68 @@ class Namespace:
 class Switch(Namespace):
     """A bridge in a namespace of its own; namespaces are plugged into it."""
 
-    def __init__(self):
+    def __init__(self, mtu=1500):
         super().__init__()
-        self.ports = 0
-        self.ip("link", "add", "bridge", "type", "bridge")
+        self.ports, self.mtu = 0, mtu
+        self.ip("link", "add", "bridge", "mtu", str(mtu), "type", "bridge")
         self.ip("link", "set", "bridge", "up")
 
-    def plug(self, namespace, address, name="eth0"):
+    def plug(self, namespace, *addresses, name="eth0"):
         """Gives `namespace` an interface on this switch."""
         self.ports += 1
         port = f"port{self.ports}"
-        self.ip("link", "add", port, "type", "veth", "peer", "name", name, "netns",
-                str(namespace.pid))
+        self.ip("link", "add", port, "mtu", str(self.mtu), "type", "veth", "peer", "name", name,
+                "mtu", str(self.mtu), "netns", str(namespace.pid))
         self.ip("link", "set", port, "master", "bridge", "up")
-        namespace.ip("addr", "add", address, "dev", name)
+        for address in addresses:
+            # An IPv6 address is usable at once only without duplicate address detection.
+            at_once = ["nodad"] if ":" in address else []
+            namespace.ip("addr", "add", address, "dev", name, *at_once)
         namespace.ip("link", "set", name, "up")
+        return port
+
+
+class Cable:
+    """A veth between two switches: both ends part of the bridges, or with addresses of their own
+    for routers."""
+
+    NAME = "uplink"
+
+    def __init__(self, one, two, bridged=True):
+        self.ends = (one, two)
+        mtu = str(min(one.mtu, two.mtu))
+        one.ip("link", "add", self.NAME, "mtu", mtu, "type", "veth", "peer", "name", self.NAME,
+               "mtu", mtu, "netns", str(two.pid))
+        for end in self.ends:
+            if bridged:
+                end.ip("link", "set", self.NAME, "master", "bridge")
+            end.ip("link", "set", self.NAME, "up")
+
+    def down(self):
+        """Pulls it out."""
+        self.ends[0].ip("link", "set", self.NAME, "down")
+
+    def up(self):
+        """Plugs it in again."""
+        self.ends[0].ip("link", "set", self.NAME, "up")
+
+    def lose(self, percent, port=4791):
+        """Loses this share of the UDP packets to `port`, in both directions, at random. With
+        nftables, since not every kernel has netem."""
+        self.ends[0].nft(
+            "add table bridge loss; "
+            "add chain bridge loss passing { type filter hook forward priority 0; }; "
+            f"add rule bridge loss passing udp dport {port} "
+            f"numgen random mod 1000 < {round(percent * 10)} counter drop")
+
+    def lost(self):
+        """How many packets `lose` has lost."""
+        rules = self.ends[0].nft("list table bridge loss")
+        return int(rules.split("counter packets ")[1].split()[0])
+
+    def lose_nothing(self):
+        """Undoes `lose`."""
+        self.ends[0].nft("delete table bridge loss")
 
 
 def _identity(pid):

@@ -16,6 +16,7 @@ BUILT = ROOT / "target" / "tests"
 # program's memory go through memcpy, which the sanitizer checks.
 _UNDER_ADDRESS_SANITIZER = ["hostile", "keys"]
 
+_COMMON = ["common.c", "common_processes.c", "common_far.c"]
 _FLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
 
 
@@ -24,22 +25,23 @@ def build_programs():
     out = BUILT / "programs"
     out.mkdir(parents=True, exist_ok=True)
     newest = max(p.stat().st_mtime for p in PROGRAMS.glob("*.[ch]"))
+    common = [PROGRAMS / name for name in _COMMON]
     for source in program_sources():
         binary = out / source.stem
         if binary.exists() and binary.stat().st_mtime > newest:
             continue
-        process.run(["gcc", *_FLAGS, "-o", binary, source, PROGRAMS / "common.c",
-                     "-libverbs", "-lm"], limit=120)
+        process.run(["gcc", *_FLAGS, "-o", binary, source, *common, "-libverbs", "-lm"],
+                    limit=120)
     for name in _UNDER_ADDRESS_SANITIZER:
         process.run(["gcc", *_FLAGS, "-fsanitize=address", "-fno-omit-frame-pointer", "-o",
-                     out / f"{name}-asan", PROGRAMS / f"{name}.c", PROGRAMS / "common.c",
-                     "-libverbs", "-lm"], limit=120)
+                     out / f"{name}-asan", PROGRAMS / f"{name}.c", *common, "-libverbs", "-lm"],
+                    limit=120)
     return out
 
 
 def program_sources():
     """The C files that are programs."""
-    return sorted(p for p in PROGRAMS.glob("*.c") if p.stem != "common")
+    return sorted(p for p in PROGRAMS.glob("*.c") if p.name not in _COMMON)
 
 
 class Stage:

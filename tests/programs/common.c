@@ -2,11 +2,7 @@
 #include "common.h"
 
 #include <arpa/inet.h>
-#include <signal.h>
 #include <stdarg.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <time.h>
 
 struct test *tests;
@@ -106,67 +102,6 @@ ssize_t unfilled(const void *memory, size_t bytes, uint64_t word)
     return -1;
 }
 
-int spawn(void (*run)(int socket), pid_t *child)
-{
-    int ends[2];
-    pid_t parent = getpid();
-    check(!socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), "socketpair: %m");
-    fflush(NULL);
-    *child = fork();
-    check(*child >= 0, "fork: %m");
-    if (*child == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);
-        if (getppid() != parent)
-            _exit(1);
-        close(ends[0]);
-        run(ends[1]);
-        fflush(NULL);
-        _exit(0);
-    }
-    close(ends[1]);
-    return ends[0];
-}
-
-void reap(pid_t child)
-{
-    int status;
-    check(waitpid(child, &status, 0) == child, "waitpid: %m");
-    check(status == 0, "the other process ended with status %#x", (unsigned)status);
-}
-
-void put(int socket, const void *data, size_t bytes)
-{
-    while (bytes) {
-        ssize_t n = send(socket, data, bytes, MSG_NOSIGNAL);
-        check(n > 0, "send to the other process: %m");
-        data = (const char *)data + n;
-        bytes -= (size_t)n;
-    }
-}
-
-void get(int socket, void *data, size_t bytes)
-{
-    while (bytes) {
-        ssize_t n = recv(socket, data, bytes, 0);
-        check(n > 0, "the other process is gone");
-        data = (char *)data + n;
-        bytes -= (size_t)n;
-    }
-}
-
-void swap(int socket, const void *ours, void *theirs, size_t bytes)
-{
-    put(socket, ours, bytes);
-    get(socket, theirs, bytes);
-}
-
-void meet(int socket)
-{
-    char ours = 'm', theirs = 0;
-    swap(socket, &ours, &theirs, 1);
-    check(theirs == 'm', "the two processes are out of step");
-}
-
 void device_open(struct device *d)
 {
     int count = 0;
@@ -179,13 +114,14 @@ void device_open(struct device *d)
     check(d->pd, "ibv_alloc_pd: %m");
     same(ibv_query_device(d->context, &d->attributes), 0);
     same(ibv_query_port(d->context, 1, &d->port), 0);
+    bool six = getenv("TEST_IPV6");
     for (d->gid_index = 0; d->gid_index < d->port.gid_tbl_len; d->gid_index++) {
         static const unsigned char mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
         if (!ibv_query_gid(d->context, 1, d->gid_index, &d->gid) &&
-            !memcmp(d->gid.raw, mapped, sizeof mapped))
+            (six ? d->gid.raw[0] == 0xfd : !memcmp(d->gid.raw, mapped, sizeof mapped)))
             return;
     }
-    die("no GID for an IPv4 address");
+    die("no GID for an IPv%d address", six ? 6 : 4);
 }
 
 void device_close(struct device *d)
@@ -271,8 +207,10 @@ int rts_mask(enum ibv_qp_type type)
 
 struct ibv_qp_attr rts_attributes(void)
 {
-    return (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7,
-                                .rnr_retry = 7, .max_rd_atomic = 16};
+    const char *timeout = getenv("TEST_TIMEOUT");
+    return (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS, .retry_cnt = 7, .rnr_retry = 7,
+                                .timeout = timeout ? (uint8_t)atoi(timeout) : 14,
+                                .max_rd_atomic = 16};
 }
 
 void qp_connect(struct device *d, struct ibv_qp *qp, struct address peer)

@@ -76,7 +76,9 @@ ssize_t unfilled(const void *memory, size_t bytes, uint64_t word);
 
 /* ---- processes ---- */
 
-/* Runs `run(socket)` in a child process with a socket to us; returns our end. */
+/* Runs `run(socket)` in a child process with a socket to us; returns our end. With the variable
+ * TEST_PEERS (NAMESPACE=DAEMON,...) the first child enters the first network namespace and is a
+ * client of the daemon named with it, the second the second's; the last one's serves the rest. */
 int spawn(void (*run)(int socket), pid_t *child);
 /* The child must have exited with 0. */
 void reap(pid_t child);
@@ -96,7 +98,8 @@ struct device {
     union ibv_gid gid;
     int gid_index;
 };
-/* Opens the only device and finds its RoCE v2 GID for IPv4. */
+/* Opens the only device and finds its RoCE v2 GID for IPv4; with the variable TEST_IPV6, for a
+ * unique local IPv6 address. */
 void device_open(struct device *d);
 void device_close(struct device *d);
 
@@ -124,6 +127,7 @@ void qp_init(struct device *d, struct ibv_qp *qp, int access);
 struct ibv_qp_attr rtr_attributes(struct device *d, struct address peer);
 int rtr_mask(enum ibv_qp_type type);
 int rts_mask(enum ibv_qp_type type);
+/* Timeout 14, or what TEST_TIMEOUT says; retry count 7. */
 struct ibv_qp_attr rts_attributes(void);
 /* INIT, RTR and RTS. UD needs no peer. */
 void qp_connect(struct device *d, struct ibv_qp *qp, struct address peer);
