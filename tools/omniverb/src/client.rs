@@ -1,10 +1,14 @@
 //! A short conversation with the daemon.
 
 use anyhow::{Context, bail};
-use omniverb_session::body::{Gids, Hello, QueryGids, QueryStatus, ROLE_TOOL, ROLE_VERBS, Welcome};
+use omniverb_session::body::{
+    Capture, Gids, Hello, QueryGids, QueryStatus, QueryVnics, ROLE_TOOL, ROLE_VERBS, SetVnic,
+    VnicChanged, Welcome,
+};
 use omniverb_session::limits::{MESSAGE_BYTES_MAX, STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
 use omniverb_session::{Message, decode, encode};
 use omniverb_sys::{event, memfd, socket};
+use rustix::io::Errno;
 use serde_json::Value;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -69,7 +73,44 @@ impl Client {
 
     /// What the daemon says about itself and its clients.
     pub(crate) fn status(&self) -> anyhow::Result<Value> {
-        self.send(&QueryStatus { reserved: 0 }.into(), &[])?;
+        self.text(&QueryStatus { reserved: 0 }.into())
+    }
+
+    /// What the daemon says about vNICs.
+    pub(crate) fn vnics(&self) -> anyhow::Result<Value> {
+        self.text(&QueryVnics { reserved: 0 }.into())
+    }
+
+    /// Changes the vNIC of this name.
+    pub(crate) fn set_vnic(&self, change: &SetVnic, name: &str) -> anyhow::Result<VnicChanged> {
+        self.send(&(*change).into(), &[])?;
+        match self.answer()? {
+            Message::VnicChanged(changed) => Ok(changed),
+            other => refused(&other, name),
+        }
+    }
+
+    /// Has the packets of the vNIC of this name written into `file`, while we are connected.
+    pub(crate) fn capture(
+        &self,
+        capture: &Capture,
+        file: BorrowedFd<'_>,
+        name: &str,
+    ) -> anyhow::Result<()> {
+        self.send(&(*capture).into(), &[file])?;
+        match self.answer()? {
+            Message::Done(_) => Ok(()),
+            other => refused(&other, name),
+        }
+    }
+
+    /// The daemon has closed the connection: it says nothing by itself.
+    pub(crate) fn is_over(&self) -> bool {
+        event::readable(self.calls.as_fd(), Some(Duration::ZERO)).unwrap_or(true)
+    }
+
+    fn text(&self, question: &Message) -> anyhow::Result<Value> {
+        self.send(question, &[])?;
         let mut text = Vec::new();
         while text.len() < STATUS_BYTES_MAX {
             match self.answer()? {
@@ -83,10 +124,10 @@ impl Client {
                 Message::Failed(errno) => {
                     bail!(io::Error::from_raw_os_error(errno.cast_signed()))
                 }
-                _ => bail!("the daemon gives no status"),
+                _ => bail!("the daemon answers something else"),
             }
         }
-        serde_json::from_slice(&text).context("the daemon's status cannot be read")
+        serde_json::from_slice(&text).context("the daemon's answer cannot be read")
     }
 
     fn send(&self, message: &Message, files: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
@@ -110,5 +151,23 @@ impl Client {
             Err(_) if length == 0 => bail!("the daemon closed the connection"),
             Err(_) => bail!("the daemon is of another version"),
         }
+    }
+}
+
+/// Why the daemon did not do what concerns a vNIC.
+fn refused<T>(answer: &Message, name: &str) -> anyhow::Result<T> {
+    let Message::Failed(errno) = answer else { bail!("the daemon answers something else") };
+    let error = io::Error::from_raw_os_error(errno.cast_signed());
+    match Errno::from_io_error(&error) {
+        Some(Errno::PERM) => {
+            bail!("only root in the daemon's network namespace, or the daemon's own user, may")
+        }
+        Some(Errno::NOENT) => bail!("no vNIC is called {name:?}; see `omniverb vnic list`"),
+        Some(Errno::BUSY) => bail!("somebody else captures the packets of that vNIC"),
+        Some(Errno::INVAL) => bail!(
+            "this makes no sense to the daemon: rates are 8kbit to 1000tbit, bursts 1500 to 1g \
+             and need a rate, a capture needs a regular file"
+        ),
+        _ => bail!(error),
     }
 }

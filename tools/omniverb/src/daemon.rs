@@ -33,6 +33,15 @@ pub(crate) fn find() -> Option<PathBuf> {
     candidates().into_iter().find(|path| socket::is_alive(path))
 }
 
+/// The socket of a daemon that serves us.
+pub(crate) fn serving() -> anyhow::Result<PathBuf> {
+    named().or_else(find).with_context(|| {
+        let tried: Vec<String> =
+            candidates().iter().map(|path| path.display().to_string()).collect();
+        format!("no daemon answers at {}", tried.join(" or "))
+    })
+}
+
 /// A socket to hand to a program: the one that is named, one that answers, or one of a daemon
 /// started for the purpose.
 pub(crate) fn find_or_start() -> anyhow::Result<PathBuf> {

@@ -2,16 +2,20 @@
 //! wrong when it does not work.
 #![forbid(unsafe_code)]
 
+mod capture;
 mod client;
 mod daemon;
 mod doctor;
 mod library;
+mod output;
 mod run;
 mod status;
 mod table;
+mod vnic;
 
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// Exit code for our own failure in `run`, as `env` and `nice` use it.
@@ -36,11 +40,35 @@ enum Command {
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<OsString>,
     },
-    /// Show virtual devices, processes, queue pairs and their peers.
+    /// Show virtual devices, processes, queue pairs, their peers and paths.
+    ///
+    /// A queue pair's path is `direct` (a link between the two processes; one-sided operations may
+    /// be mapped or mediated), `forwarded` (through the daemon, to a peer of this host), `wire`
+    /// (through the daemon and the network, to another Omniverb) or `roce` (the same, to whatever
+    /// else speaks RoCE v2 there). The last column says why it is that one.
     Status {
         /// As JSON.
         #[arg(long)]
         json: bool,
+    },
+    /// Show or change what holds for a virtual device: its datapath and its rate.
+    #[command(subcommand)]
+    Vnic(Vnic),
+    /// Write the packets of a virtual device into a file for Wireshark or tcpdump, until
+    /// interrupted.
+    ///
+    /// Packets are those that the daemon sends and receives on UDP port 4791 for this device, and
+    /// those that it forwards within the host. What travels on direct links is no packets and does
+    /// not show; `omniverb vnic set NAME datapath forwarded` makes new connections visible. Needs
+    /// root in the daemon's network namespace.
+    Capture {
+        /// The device, as `omniverb vnic list` shows it, or pid:N for that of process N [default:
+        /// that of the daemon's own network namespace].
+        #[arg(short = 'i', long, value_name = "NAME")]
+        vnic: Option<String>,
+        /// The file; `-` is standard output [default: standard output, if it is no terminal].
+        #[arg(short = 'w', long, value_name = "FILE")]
+        file: Option<PathBuf>,
     },
     /// Say what is wrong, one line a finding, and how to mend it.
     Doctor {
@@ -49,11 +77,41 @@ enum Command {
     },
 }
 
+#[derive(Debug, Subcommand)]
+enum Vnic {
+    /// Change a virtual device: rate RATE|none, burst SIZE, datapath direct|forwarded.
+    ///
+    /// Rates and sizes are written as for tc(8): 300mbit, 1.5gbit, 20mbps (bytes per second); 64k,
+    /// 1m. A rate bounds what the device sends, whatever its processes do. It can be changed while
+    /// traffic flows: no operation is lost. A device with a rate is forwarded, since only what
+    /// passes through the daemon can be held back; links that exist keep the path they have, and
+    /// the answer says how many direct ones there are. What is set holds while the network
+    /// namespace exists and the daemon runs; for longer, use the daemon's configuration file.
+    /// Needs root in the daemon's network namespace.
+    Set {
+        /// The device, as `omniverb vnic list` shows it, or pid:N for that of process N.
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// What to change, in pairs.
+        #[arg(value_name = "WHAT VALUE", required = true)]
+        words: Vec<String>,
+    },
+    /// Show all virtual devices, their datapaths and rates.
+    List {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let (result, failure) = match arguments.command {
         Command::Run { preload, command } => (run::run(preload, &command), OWN_FAILURE),
         Command::Status { json } => (status::status(json), 1),
+        Command::Vnic(Vnic::Set { name, words }) => (vnic::set(&name, &words), 1),
+        Command::Vnic(Vnic::List { json }) => (vnic::list(json), 1),
+        Command::Capture { vnic, file } => (capture::capture(vnic.as_deref(), file.as_deref()), 1),
         Command::Doctor { program } => (doctor::doctor(program.as_deref()), 1),
     };
     result.unwrap_or_else(|error| {

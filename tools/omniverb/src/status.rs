@@ -1,31 +1,16 @@
 //! `omniverb status`: who uses a device, for people or as JSON.
 
 use crate::client::Client;
-use crate::daemon;
 use crate::table::Table;
-use anyhow::Context;
+use crate::{daemon, output};
+use omniverb_session::rate::show_rate;
 use serde_json::Value;
-use std::io::Write;
 use std::process::ExitCode;
 
 pub(crate) fn status(json: bool) -> anyhow::Result<ExitCode> {
-    let path = match daemon::named().or_else(daemon::find) {
-        Some(path) => path,
-        None => {
-            let tried: Vec<String> =
-                daemon::candidates().iter().map(|path| path.display().to_string()).collect();
-            anyhow::bail!("no daemon answers at {}", tried.join(" or "));
-        }
-    };
-    let status = Client::tool(&path)?.status()?;
+    let status = Client::tool(&daemon::serving()?)?.status()?;
     let text = if json { serde_json::to_string_pretty(&status)? + "\n" } else { people(&status) };
-    // A reader that has seen enough is no error.
-    match std::io::stdout().lock().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(error).context("cannot write")
-        }
-        _ => Ok(ExitCode::SUCCESS),
-    }
+    output::write(&text)
 }
 
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {
@@ -61,9 +46,10 @@ fn people(status: &Value) -> String {
     for vnic in vnics {
         let gids: Vec<&str> = list(vnic, "gids").iter().filter_map(Value::as_str).collect();
         out += &format!(
-            "\nvNIC {}  node {}\n  GIDs {}\n",
+            "\nvNIC {}  node {}{}\n  GIDs {}\n",
             text(vnic, "name"),
             text(vnic, "node_guid"),
+            policy(vnic),
             gids.join("  "),
         );
         for process in list(vnic, "processes") {
@@ -71,6 +57,15 @@ fn people(status: &Value) -> String {
         }
     }
     out
+}
+
+/// What was set for a vNIC, if that is not what holds for most.
+fn policy(vnic: &Value) -> String {
+    match (vnic["datapath"].as_str(), vnic["rate"].as_u64()) {
+        (_, Some(rate)) => format!("  forwarded, rate {}", show_rate(rate)),
+        (Some("forwarded"), None) => "  forwarded".into(),
+        _ => String::new(),
+    }
 }
 
 fn one_process(process: &Value) -> String {
@@ -88,7 +83,7 @@ fn one_process(process: &Value) -> String {
         "QP",
         "type",
         "state",
-        "data path",
+        "path",
         "peer",
         "sent",
         "bytes",
@@ -97,13 +92,14 @@ fn one_process(process: &Value) -> String {
         "mapped",
         "mediated",
         "RNR",
+        "why this path",
     ]);
     for qp in qps {
         table.row(vec![
             format!("{:#08x}", number(qp, "qpn")),
             text(qp, "type").into(),
             text(qp, "state").into(),
-            text(qp, "datapath").into(),
+            path(qp),
             peers(qp),
             number(qp, "messages_sent").to_string(),
             amount(number(qp, "bytes_sent")),
@@ -112,15 +108,29 @@ fn one_process(process: &Value) -> String {
             number(qp, "operations_mapped").to_string(),
             number(qp, "operations_mediated").to_string(),
             number(qp, "receiver_not_ready").to_string(),
+            text(qp, "why").into(),
         ]);
     }
     out += &table.render("    ");
     out
 }
 
+/// The path, and on a direct one how one-sided operations were done.
+fn path(qp: &Value) -> String {
+    match (text(qp, "path"), text(qp, "datapath")) {
+        (path, operations) if path == operations => path.into(),
+        (path, operations) => format!("{path}, {operations}"),
+    }
+}
+
 fn peers(qp: &Value) -> String {
     let linked = list(qp, "peers");
-    let one = |peer: &Value| format!("{:#08x} ({})", number(peer, "qpn"), text(peer, "vnic"));
+    let place = |peer: &Value| match (peer["vnic"].as_str(), peer["address"].as_str()) {
+        (Some(vnic), _) => vnic.to_owned(),
+        (None, Some(address)) => address.to_owned(),
+        (None, None) => "?".into(),
+    };
+    let one = |peer: &Value| format!("{:#08x} ({})", number(peer, "qpn"), place(peer));
     match (linked, list(qp, "waiting_for")) {
         ([], []) => "-".into(),
         ([], [first, ..]) => format!("waits for {:#08x}", first.as_u64().unwrap_or(0)),
@@ -152,9 +162,14 @@ mod tests {
                        "all_namespaces": true},
             "vnics": [{"name": "host", "node_guid": "0200:1", "gids": ["fe80::1"],
                 "processes": [{"pid": 77, "uid": 0, "name": "ib_send_bw", "mrs": 1, "links": 1,
-                    "qps": [{"qpn": 0x123, "type": "RC", "state": "RTS", "datapath": "mapped",
+                    "qps": [{"qpn": 0x123, "type": "RC", "state": "RTS", "path": "direct",
+                        "why": "same network namespace", "datapath": "mapped",
                         "peers": [{"qpn": 0x124, "vnic": "net-5"}], "waiting_for": [],
-                        "messages_sent": 3, "bytes_sent": 3 << 20}]}]}]
+                        "messages_sent": 3, "bytes_sent": 3 << 20},
+                       {"qpn": 0x125, "type": "UD", "state": "RTS", "path": "wire",
+                        "why": "another Omniverb answered the handshake", "datapath": "wire",
+                        "peers": [{"qpn": 0x11, "address": "10.0.0.9"}], "waiting_for": []}]}]},
+                {"name": "net-5", "gids": [], "processes": [], "rate": 300_000_000}]
         });
         let text = people(&status);
         for part in [
@@ -164,7 +179,12 @@ mod tests {
             "0x000123",
             "0x000124 (net-5)",
             "3.0 MiB",
-            "mapped",
+            "direct, mapped",
+            "same network namespace",
+            "0x000011 (10.0.0.9)",
+            "  wire  ",
+            "another Omniverb answered the handshake",
+            "forwarded, rate 300mbit",
         ] {
             assert!(text.contains(part), "{part} in {text}");
         }

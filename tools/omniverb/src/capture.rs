@@ -1,0 +1,102 @@
+//! `omniverb capture`: the packets of a vNIC, in a file that Wireshark and tcpdump read.
+//!
+//! The daemon writes into a regular file that we open (so it needs no rights of its own, and no
+//! slow reader can hold it up). For a pipe that file is a nameless one, and we copy from it.
+
+use crate::client::Client;
+use crate::daemon;
+use crate::vnic::name_bytes;
+use anyhow::{Context, bail};
+use omniverb_session::body::Capture;
+use omniverb_sys::{event, signals};
+use std::fs::{File, OpenOptions};
+use std::io::{ErrorKind, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// How often what was captured is copied to a pipe.
+const COPY_EVERY: Duration = Duration::from_millis(50);
+/// How long the daemon may take to write down the rest after the end.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+pub(crate) fn capture(vnic: Option<&str>, file: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let to_stdout = file.is_none_or(|file| file == Path::new("-"));
+    if to_stdout && std::io::stdout().is_terminal() {
+        bail!("packets are nothing for a terminal: name a file with -w, or use a pipe");
+    }
+    // Before anything is written: an interruption ends the capture in an orderly way.
+    let termination = signals::termination()?;
+    let target = match file.filter(|_| !to_stdout) {
+        Some(file) => OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(file)
+            .with_context(|| format!("{}", file.display()))?,
+        None => nameless().context("a temporary file")?,
+    };
+    let name = vnic.unwrap_or_default();
+    let client = Client::tool(&daemon::serving()?)?;
+    client.capture(&Capture { name: name_bytes(name)? }, target.as_fd(), name)?;
+    let mut copy = to_stdout.then_some(Copy { from: target, at: 0, buffer: vec![0; 64 << 10] });
+    loop {
+        let wait = copy.as_ref().map(|_| COPY_EVERY);
+        if event::readable(termination.as_fd(), Some(wait.unwrap_or(Duration::from_secs(1))))? {
+            break;
+        }
+        if let Some(copy) = &mut copy
+            && !copy.on()?
+        {
+            return Ok(ExitCode::SUCCESS);
+        }
+        if client.is_over() {
+            bail!("the daemon has ended");
+        }
+    }
+    drop(client);
+    std::thread::sleep(LAST_WORDS);
+    if let Some(copy) = &mut copy {
+        copy.on()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A regular file that nobody else finds.
+fn nameless() -> std::io::Result<File> {
+    const O_TMPFILE: i32 = 0o20_200_000;
+    let folder = std::env::temp_dir();
+    OpenOptions::new().read(true).write(true).mode(0o600).custom_flags(O_TMPFILE).open(folder)
+}
+
+/// From the nameless file to standard output.
+struct Copy {
+    from: File,
+    /// Our own position: the file's is the daemon's, who writes there.
+    at: u64,
+    buffer: Vec<u8>,
+}
+
+impl Copy {
+    /// What has come since; false if the reader has seen enough.
+    fn on(&mut self) -> anyhow::Result<bool> {
+        let mut out = std::io::stdout().lock();
+        loop {
+            let length = self.from.read_at(&mut self.buffer, self.at)?;
+            self.at += length as u64;
+            if length == 0 {
+                return match out.flush() {
+                    Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+                    result => Ok(result.map(|()| true)?),
+                };
+            }
+            match out.write_all(&self.buffer[..length]) {
+                Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(false),
+                result => result?,
+            }
+        }
+    }
+}
