@@ -67,6 +67,11 @@ impl Bell {
         }
     }
 
+    /// No link is left.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.links.is_empty()
+    }
+
     /// Takes the links that have news.
     pub(crate) fn ready(&self, mut each: impl FnMut(usize)) {
         self.page.take_ready(|slot| {

@@ -38,7 +38,7 @@ const SIZES: [(&str, u64); 8] = [
 /// A burst that suits a rate if nobody says another: 10 ms of it, at least 64 KiB, at most 16 MiB.
 #[must_use]
 pub fn burst_for(bits_per_second: u64) -> u64 {
-    (bits_per_second / 800).clamp(64 << 10, 16 << 20)
+    (bits_per_second / 800).next_multiple_of(1024).clamp(64 << 10, 16 << 20)
 }
 
 /// Bits per second: `300mbit`, `1.5gbit`, `20mbps` (bytes).

@@ -67,6 +67,11 @@ impl Worker {
         self.timers.disarm(Due::Link(index), link.armed);
         if let Some(bell) = self.bells.get_mut(&link.bell) {
             bell.unbind(link.slot, index);
+            // The control plane lets go of a bell with its last link; nobody would tell us later.
+            if bell.is_unused() {
+                let _ = self.poller.remove(&bell.wait);
+                self.bells.remove(&link.bell);
+            }
         }
         if link.service == Service::Ud {
             self.by_source.remove(&(link.qpn, link.flow.destination, link.peer_qpn));
