@@ -6,73 +6,15 @@ use omniverb_control::Settings;
 use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::errno::*;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use support::net::{Net, is_root};
 use support::remote::Remote;
 use support::*;
 
 #[test]
 fn remote_client() {
     support::remote::live();
-}
-
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
-/// A network namespace that lives as long as this does.
-struct Net(Child);
-
-impl Net {
-    fn new() -> Net {
-        // `cat` says that it is there, which is after the namespace was made.
-        let mut child = Command::new("unshare")
-            .args(["-n", "sh", "-c", "ip link set lo up; echo up; exec cat"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let mut output = std::io::BufReader::new(child.stdout.as_mut().unwrap());
-        std::io::BufRead::read_line(&mut output, &mut line).unwrap();
-        assert_eq!(line, "up\n");
-        Net(child)
-    }
-
-    fn pid(&self) -> u32 {
-        self.0.id()
-    }
-
-    fn run(&self, command: &str) {
-        let status = Command::new("nsenter")
-            .args(["-t", &self.pid().to_string(), "-n", "sh", "-ec", command])
-            .status()
-            .unwrap();
-        assert!(status.success(), "{command}");
-    }
-
-    /// Joins two by a wire.
-    fn join(&self, other: &Net, ours: &str, theirs: &str) {
-        let peer = other.pid();
-        self.run(&format!(
-            "ip link add eth0 type veth peer name eth0 netns {peer};
-             ip addr add {ours}/24 dev eth0; ip link set eth0 up"
-        ));
-        other.run(&format!("ip addr add {theirs}/24 dev eth0; ip link set eth0 up"));
-    }
-
-    fn client(&self, daemon: &Daemon) -> Remote {
-        let mut remote = Remote::start(&daemon.path, Some(self.pid()));
-        remote.hello().unwrap();
-        remote
-    }
-}
-
-impl Drop for Net {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 const A: &str = "10.99.0.1";
@@ -246,7 +188,7 @@ fn a_port_in_use_is_no_disaster() {
         let mut line = String::new();
         let mut output = std::io::BufReader::new(child.stdout.as_mut().unwrap());
         std::io::BufRead::read_line(&mut output, &mut line).unwrap();
-        Net(child)
+        Net::from(child)
     };
     let mut a = net.client(&daemon);
     let (one, other) = (create(&mut a, QP_UD), create(&mut a, QP_UD));

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+pub mod net;
 pub mod remote;
 
 pub const AREA_BYTES: u64 = (STATISTICS_SLOTS * STATISTICS_SLOT_BYTES) as u64;
@@ -70,11 +71,16 @@ impl Daemon {
     }
 
     pub fn status(&self) -> serde_json::Value {
+        self.text(QueryStatus { reserved: 0 })
+    }
+
+    /// What the daemon says to a tool that asks this.
+    pub fn text(&self, question: impl Into<Message>) -> serde_json::Value {
         let mut tool = Client::connect(&self.path);
         let hello = Hello { role: ROLE_TOOL, resume: 0, name: *b"tool\0\0\0\0\0\0\0\0\0\0\0\0" };
         assert!(matches!(tool.call_with(hello, &[]).0, Message::Welcome(_)));
         let mut text = Vec::new();
-        tool.send(QueryStatus { reserved: 0 }, &[]);
+        tool.send(question, &[]);
         loop {
             match tool.answer().0 {
                 Message::Status(piece) => {

@@ -1,0 +1,332 @@
+//! Two hosts, as two daemons with a namespace each; vNICs that are forwarded or limited; who may
+//! say so.
+
+mod support;
+
+use omniverb_control::Settings;
+use omniverb_session::Message;
+use omniverb_session::body::*;
+use omniverb_tenancy::errno::*;
+use omniverb_tenancy::{Datapath, Policies};
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use support::net::{Net, is_root};
+use support::remote::Remote;
+use support::*;
+
+#[test]
+fn remote_client() {
+    support::remote::live();
+}
+
+const A: &str = "10.98.0.1";
+const B: &str = "10.98.0.2";
+
+struct Hosts {
+    daemons: [Daemon; 2],
+    nets: [Net; 2],
+}
+
+impl Hosts {
+    fn new() -> Hosts {
+        let nets = [Net::new(), Net::new()];
+        nets[0].join(&nets[1], A, B);
+        Hosts { daemons: [(); 2].map(|()| Daemon::start(Settings::default())), nets }
+    }
+
+    fn clients(&self) -> (Remote, Remote) {
+        (self.nets[0].client(&self.daemons[0]), self.nets[1].client(&self.daemons[1]))
+    }
+}
+
+fn paths(status: &serde_json::Value, vnic: usize) -> Vec<(String, String)> {
+    let qps = status["vnics"][vnic]["processes"][0]["qps"].as_array().unwrap();
+    let text = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    qps.iter().map(|qp| (text(&qp["path"]), text(&qp["why"]))).collect()
+}
+
+#[test]
+fn another_host_is_reached_by_the_wire() {
+    if !is_root() {
+        return;
+    }
+    let hosts = Hosts::new();
+    let (mut a, mut b) = hosts.clients();
+    for qp_type in [QP_RC, QP_UC, QP_UD] {
+        let (one, other) = (create(&mut a, qp_type), create(&mut b, qp_type));
+        let begun = Instant::now();
+        assert!(matches!(a.call(connect(one, other, A, B).into()), Message::Connected(_)));
+        let ready = link_ready(&mut a);
+        println!("the handshake with another host took {:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_millis(290), "it was answered");
+        assert_eq!((ready.engine, ready.side, ready.peer_qpn), (1, 0, other));
+        assert_eq!(b.next_event(MOMENT), None, "its own wish is its own");
+        b.call(connect(other, one, B, A).into());
+        assert_eq!(link_ready(&mut b).engine, 1);
+    }
+    for daemon in &hosts.daemons {
+        let found = paths(&daemon.status(), 0);
+        let answered = "another Omniverb answered the handshake";
+        assert_eq!(found, vec![("wire".to_owned(), answered.to_owned()); 3]);
+    }
+    // When one of them is gone, it is plain RoCE at best.
+    let Hosts { daemons: [one, other], nets } = hosts;
+    drop((b, other));
+    let later = create(&mut a, QP_RC);
+    a.call(connect(later, 0x77, A, "10.98.0.3").into());
+    assert_eq!(link_ready(&mut a).dgid, gid("10.98.0.3"));
+    assert_eq!(paths(&one.status(), 0)[3].0, "roce");
+    drop((one, nets));
+}
+
+#[test]
+fn what_was_made_for_links_to_the_engine_goes_with_them() {
+    if !is_root() {
+        return;
+    }
+    let hosts = Hosts::new();
+    let (mut a, b) = hosts.clients();
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let round = |a: &mut Remote| {
+        let qps: Vec<_> = (0..20).map(|_| create(a, QP_RC)).collect();
+        for qpn in &qps {
+            a.call(connect(*qpn, 0x77, A, B).into());
+            assert_eq!(link_ready(a).engine, 1);
+        }
+        for qpn in qps {
+            a.call(DestroyQp { qpn, reserved: 0 }.into());
+        }
+        assert!(matches!(a.next_event(SOON), Some((Message::BellClosed(_), _))));
+    };
+    round(&mut a);
+    std::thread::sleep(Duration::from_millis(300));
+    let before = open();
+    for _ in 0..10 {
+        round(&mut a);
+    }
+    let after = (0..50).map(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        open()
+    });
+    // Other tests run in this process, too: theirs come and go.
+    let least = after.min().unwrap();
+    assert!(least < before + 10, "{before} descriptors, then {least}");
+    assert_eq!(hosts.daemons[0].status()["vnics"][0]["processes"][0]["links"], 0);
+    drop(b);
+}
+
+/// Speaks with a vNIC's port from inside a namespace.
+fn python(net: &Net, script: &str) -> String {
+    let output = Command::new("nsenter")
+        .args(["-t", &net.pid().to_string(), "-n", "python3", "-c", script])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[test]
+fn strangers_probes_are_answered_but_not_without_bounds() {
+    if !is_root() {
+        return;
+    }
+    let hosts = Hosts::new();
+    let mut a = hosts.nets[0].client(&hosts.daemons[0]);
+    create(&mut a, QP_RC);
+    // 40 bytes: a header nobody takes for RoCE, the mark, a number, zeroes.
+    let script = format!(
+        "import socket,time
+s=socket.socket(socket.AF_INET,socket.SOCK_DGRAM); s.bind(('',4791)); s.settimeout(1)
+head=bytes([0xff,0x0f]+[0]*10)
+def probe(n): return head+b'omniver1'+n.to_bytes(16,'big')+bytes(4)
+got=b''
+for _ in range(20):
+    s.sendto(probe(7),('{A}',4791))
+    try: got=s.recv(100); break
+    except TimeoutError: pass
+s.setsockopt(socket.SOL_SOCKET,socket.SO_RCVBUF,1<<20)
+# A forged reply, a reply to nothing, an empty one: nothing comes of them.
+for junk in [head+b'omniver2'+bytes(20), head+b'omniver2'+bytes(16)+b'\\0\\0\\0\\1', b'', probe(8)[:39]]:
+    s.sendto(junk,('{A}',4791))
+answers=0
+end=time.time()+2
+while time.time()<end:
+    for n in range(50): s.sendto(probe(n),('{A}',4791))
+    time.sleep(.005)
+    s.setblocking(False)
+    try:
+        while True: s.recv(100); answers+=1
+    except BlockingIOError: pass
+print(len(got), got[12:20].decode(), int.from_bytes(got[20:36],'big'), got[36:].hex(), answers)"
+    );
+    let found = python(&hosts.nets[1], &script);
+    let words: Vec<&str> = found.split(' ').collect();
+    assert_eq!(words[..4], ["40", "omniver2", "7", "00000001"], "{found}");
+    let answers: u32 = words[4].parse().unwrap();
+    assert!((200..=2100).contains(&answers), "{answers} in two seconds");
+    // Whoever is there is still served.
+    assert!(matches!(a.call(QueryGids { reserved: 0 }.into()), Message::Gids(_)));
+}
+
+fn forwarded() -> Settings {
+    let mut policies = Policies::default();
+    policies.general.datapath = Datapath::Forwarded;
+    Settings { policies, ..Settings::default() }
+}
+
+#[test]
+fn a_forwarded_host_joins_nobody_directly() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(forwarded());
+    let nets = [Net::new(), Net::new()];
+    nets[0].join(&nets[1], A, B);
+    let (mut a, mut b) = (nets[0].client(&daemon), nets[1].client(&daemon));
+    let (one, other) = (create(&mut a, QP_RC), create(&mut b, QP_RC));
+    a.call(connect(one, other, A, B).into());
+    b.call(connect(other, one, B, A).into());
+    let (ours, theirs) = (link_ready(&mut a), link_ready(&mut b));
+    assert_eq!((ours.engine, theirs.engine, ours.side, theirs.side), (1, 1, 0, 0));
+    // Within one process, before anybody has asked for the sockets.
+    let (c, d) = (create(&mut a, QP_UD), create(&mut a, QP_UD));
+    let home = "127.0.0.1";
+    assert_eq!(a.call(connect(c, d, home, home).into()), Connected { qpn: c, ready: 1 }.into());
+    assert_eq!(link_ready(&mut a).engine, 1);
+    let status = daemon.status();
+    let path = |vnic: usize| status["vnics"][vnic]["processes"][0]["qps"][0]["path"].clone();
+    assert_eq!((path(0), path(1)), ("forwarded".into(), "forwarded".into()));
+    // The death of a forwarded peer is told like that of any other.
+    b.kill();
+    let expected = LinkClosed { qpn: one, peer_qpn: other, reason: CLOSED_BY_DEATH, reserved: 0 };
+    assert_eq!(link_closed(&mut a), expected);
+}
+
+fn name(text: &str) -> [u8; VNIC_NAME_BYTES] {
+    let mut bytes = [0; VNIC_NAME_BYTES];
+    bytes[..text.len()].copy_from_slice(text.as_bytes());
+    bytes
+}
+
+fn set(vnic: &str, what: u32, bits_per_second: u64) -> SetVnic {
+    SetVnic { name: name(vnic), what, datapath: 1, bits_per_second, burst_bytes: 0 }
+}
+
+fn tool(daemon: &Daemon) -> Client {
+    let mut tool = Client::connect(&daemon.path);
+    let hello = Hello { role: ROLE_TOOL, resume: 0, name: [0; 16] };
+    assert!(matches!(tool.call_with(hello, &[]).0, Message::Welcome(_)));
+    tool
+}
+
+fn list(daemon: &Daemon) -> serde_json::Value {
+    daemon.text(QueryVnics { reserved: 0 })
+}
+
+#[test]
+fn a_policy_holds_for_the_namespace_it_was_set_for() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(Settings::default());
+    let net = Net::new();
+    let mut tool = tool(&daemon);
+    // Before there is any process of it.
+    let by_pid = format!("pid:{}", net.pid());
+    let changed = tool.call(set(&by_pid, SET_RATE, 20_000_000).into());
+    let Message::VnicChanged(changed) = changed else { panic!("{changed:?}") };
+    assert_eq!((changed.bits_per_second, changed.burst_bytes), (20_000_000, 64 << 10));
+    let home = "127.0.0.1";
+    let path_of = || {
+        let mut client = net.client(&daemon);
+        let (one, other) = (create(&mut client, QP_UD), create(&mut client, QP_UD));
+        client.call(connect(one, other, home, home).into());
+        let engine = link_ready(&mut client).engine;
+        (engine, client)
+    };
+    // For every process that comes, one after the other too.
+    for _ in 0..2 {
+        assert_eq!(path_of().0, 1);
+    }
+    let vnics = list(&daemon);
+    let found = &vnics["vnics"][0];
+    assert_eq!((&found["rate"], &found["datapath"]), (&20_000_000.into(), &"forwarded".into()));
+    let known = found["name"].as_str().unwrap().to_owned();
+    let (_, client) = path_of();
+    assert!(matches!(tool.call(set(&known, SET_RATE, 0).into()), Message::VnicChanged(_)));
+    drop(client);
+    let (engine, client) = path_of();
+    assert_eq!(engine, 0);
+    let changed = tool.call(set(&known, SET_DATAPATH, 0).into());
+    let Message::VnicChanged(changed) = changed else { panic!("{changed:?}") };
+    assert_eq!((changed.datapath, changed.direct_links), (DATAPATH_FORWARDED, 1));
+    drop(client);
+    for wrong in ["net-1", "pid:0", "pid:x", "pid:-1"] {
+        assert!(matches!(
+            tool.call(set(wrong, SET_RATE, 0).into()),
+            Message::Failed(ENOENT | EINVAL)
+        ));
+    }
+    assert_eq!(tool.call(set(&known, 0, 0).into()), Message::Failed(EINVAL));
+}
+
+#[test]
+fn only_root_at_home_changes_and_captures() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(Settings::default());
+    let net = Net::new();
+    // As root of a container.
+    let mut remote = Remote::start(&daemon.path, Some(net.pid()));
+    let hello = Hello { role: ROLE_TOOL, resume: 0, name: [0; 16] };
+    assert!(matches!(remote.call(hello.into()), Message::Welcome(_)));
+    let own = format!("pid:{}", net.pid());
+    assert_eq!(remote.call(set(&own, SET_RATE, 0).into()), Message::Failed(EPERM));
+    assert_eq!(remote.call(Capture { name: name("") }.into()), Message::Failed(EPERM));
+    // A program that wants a device asks in vain.
+    let mut verbs = net.client(&daemon);
+    assert_eq!(verbs.call(set(&own, SET_RATE, 0).into()), Message::Failed(EPROTO));
+}
+
+#[test]
+fn a_capture_ends_with_its_connection() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(forwarded());
+    let net = Net::new();
+    let vnic = format!("pid:{}", net.pid());
+    let path = std::env::temp_dir().join(format!("omniverb-capture-{}", std::process::id()));
+    let file: OwnedFd = File::create(&path).unwrap().into();
+    let read_only: OwnedFd = File::open(&path).unwrap().into();
+    let (_, pipe) = rustix::pipe::pipe().unwrap();
+    let mut one = tool(&daemon);
+    let capture = Capture { name: name(&vnic) };
+    assert_eq!(one.call(capture.into()), Message::Failed(EINVAL), "no file");
+    for wrong in [&read_only, &pipe] {
+        assert_eq!(one.call_with(capture, &[wrong.as_fd()]).0, Message::Failed(EINVAL));
+    }
+    assert_eq!(one.call_with(capture, &[file.as_fd()]).0, Done { reserved: 0 }.into());
+    let mut two = tool(&daemon);
+    assert_eq!(two.call_with(capture, &[file.as_fd()]).0, Message::Failed(EBUSY));
+    // The vNIC is opened later; then the file is begun.
+    let mut client = net.client(&daemon);
+    let qpn = create(&mut client, QP_UD);
+    client.call(connect(qpn, qpn, "127.0.0.1", "127.0.0.1").into());
+    assert_eq!(link_ready(&mut client).engine, 1);
+    drop(one);
+    let written = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        std::fs::metadata(&path).unwrap().len() >= 24
+    });
+    assert!(written);
+    let free = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        matches!(two.call_with(capture, &[file.as_fd()]).0, Message::Done(_))
+    });
+    assert!(free);
+    std::fs::remove_file(path).unwrap();
+}
