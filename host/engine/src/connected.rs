@@ -1,15 +1,21 @@
 //! An RC or UC queue pair: a link on one side, a transport connection on the other.
 
+use crate::backlog::{Allowance, Throttle};
 use crate::command::Service;
 use crate::far::{Far, Said};
 use omniverb_link::{Broken, Endpoint};
 use omniverb_transport::{
     Answer, Config, Connection, Event, Operation, Sending, Status, SubmitError, Unreliable,
 };
-use omniverb_wire::Packet;
+use omniverb_wire::{Packet, Service as WireService, write_notification};
 
-/// PSNs under way at most, between two Omniverbs; what is plain RoCE gets the transport's default.
-const WINDOW: u64 = 256;
+/// PSNs under way at most to plain RoCE; as many as Linux rxe has itself.
+const WINDOW_ROCE: u64 = 128;
+/// And between two Omniverbs.
+const WINDOW_OMNIVERB: u64 = 256;
+/// Threads of a shared machine are late by milliseconds now and then; that is neither loss nor
+/// congestion.
+const LATE: u64 = 8_000_000;
 
 enum Transport {
     Rc(Box<Connection>),
@@ -26,7 +32,10 @@ pub(crate) struct Connected {
     closed: bool,
     peer_qpn: u32,
     service: Service,
-    window: Option<u64>,
+    window: u64,
+    /// Bytes under way at most: half of the ring that they will end up in.
+    window_bytes: u64,
+    throttle: Throttle,
     failure: Option<Status>,
 }
 
@@ -36,20 +45,26 @@ impl Connected {
         service: Service,
         peer_qpn: u32,
         features: u32,
+        request_bytes: usize,
+        allowance: Allowance,
     ) -> Connected {
         // The application's requests complete when the network has acknowledged them.
         endpoint.publish_no_credits();
         endpoint.set_watched(false);
         endpoint.set_blocked(true);
         endpoint.open(0);
+        let half = request_bytes as u64 / 2;
         Connected {
-            far: Far::new(endpoint, service == Service::Rc),
+            // Records are a little longer than the packets they come from.
+            far: Far::new(endpoint, service == Service::Rc, half - half / 8, allowance),
             transport: None,
             sends: false,
             closed: false,
             peer_qpn,
             service,
-            window: (features != 0).then_some(WINDOW),
+            window: if features == 0 { WINDOW_ROCE } else { WINDOW_OMNIVERB },
+            window_bytes: half,
+            throttle: Throttle::default(),
             failure: None,
         }
     }
@@ -69,7 +84,7 @@ impl Connected {
         if self.closed {
             return false;
         }
-        if self.far.endpoint.peer_has_closed() {
+        if self.far.endpoint.peer_has_closed() && self.service == Service::Rc {
             self.close();
             return false;
         }
@@ -95,7 +110,10 @@ impl Connected {
             config.rq_psn = receiving.rq_psn;
             config.min_rnr_timer = receiving.min_rnr_timer;
             config.max_dest_rd_atomic = usize::from(receiving.max_dest_rd_atomic);
-            config.window = self.window.unwrap_or(config.window);
+            config.window = self.window.min(self.window_bytes / config.path_mtu as u64).max(4);
+            config.window_floor = config.window / 2;
+            config.early_timeout = LATE;
+            config.delay_target = LATE;
             let transport = match self.service {
                 Service::Rc => Connection::new(config).map(|c| Transport::Rc(Box::new(c))),
                 _ => Unreliable::new(config).map(|c| Transport::Uc(Box::new(c))),
@@ -142,6 +160,7 @@ impl Connected {
             }
             Transport::Uc(connection) => {
                 self.far.listen(|_| {})?;
+                self.far.backlog.flush(&mut self.far.endpoint)?;
                 if stuck {
                     connection.resume();
                 }
@@ -181,6 +200,9 @@ impl Connected {
             Some(Transport::Rc(connection)) => {
                 connection.handle_packet(now, packet, congested, &mut self.far);
             }
+            Some(Transport::Uc(_)) if packet.opcode().service == WireService::Cnp => {
+                self.throttle.on_notification(now);
+            }
             Some(Transport::Uc(connection)) => connection.handle_packet(packet, &mut self.far),
             None => {}
         }
@@ -194,11 +216,16 @@ impl Connected {
     }
 
     /// When to call `timeout`.
-    pub(crate) fn next_timeout(&self) -> Option<u64> {
+    pub(crate) fn next_timeout(&self, now: u64) -> Option<u64> {
         match &self.transport {
             Some(Transport::Rc(connection)) => connection.poll_timeout(),
-            _ => None,
+            _ => self.throttle.due(now),
         }
+    }
+
+    /// Whether something waits for the application.
+    pub(crate) fn waits(&self) -> bool {
+        !self.closed && self.far.waits()
     }
 
     /// Writes the next packet.
@@ -207,6 +234,10 @@ impl Connected {
             Transport::Rc(connection) => {
                 connection.poll_transmit(now, datagram, &mut self.far).map(|sent| sent.length)
             }
+            Transport::Uc(_) if self.far.backlog.asks(now) => {
+                write_notification(datagram, self.peer_qpn)
+            }
+            Transport::Uc(_) if self.throttle.due(now).is_some() => None,
             Transport::Uc(connection) => connection.poll_transmit(datagram, &mut self.far),
         }
     }

@@ -1,10 +1,11 @@
 //! A UD queue pair and one of its destinations: a link on one side, single packets on the other.
 
+use crate::backlog::{Allowance, Backlog, Throttle};
 use omniverb_link::record::{FIRST, IMMEDIATE, LAST, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_ring::UserMemory;
 use omniverb_transport::datagram::{Address, write};
-use omniverb_wire::Packet;
+use omniverb_wire::{Packet, Service, write_notification};
 
 /// Bytes of the longest datagram.
 const MESSAGE_MAX: usize = 4096;
@@ -15,27 +16,57 @@ pub(crate) struct Datagrams {
     qpn: u32,
     peer_qpn: u32,
     psn: u32,
+    backlog: Backlog,
+    throttle: Throttle,
     closed: bool,
 }
 
 impl Datagrams {
-    pub(crate) fn new(mut endpoint: Endpoint, qpn: u32, peer_qpn: u32) -> Datagrams {
+    pub(crate) fn new(
+        mut endpoint: Endpoint,
+        qpn: u32,
+        peer_qpn: u32,
+        allowance: Allowance,
+    ) -> Datagrams {
         endpoint.publish_no_credits();
         endpoint.set_watched(false);
         endpoint.open(0);
-        Datagrams { endpoint, qpn, peer_qpn, psn: 0, closed: false }
+        let (backlog, throttle) = (Backlog::new(allowance), Throttle::default());
+        Datagrams { endpoint, qpn, peer_qpn, psn: 0, backlog, throttle, closed: false }
     }
 
-    /// Looks whether the application has gone.
+    /// The application may have made room.
     pub(crate) fn serve(&mut self) {
-        if self.endpoint.peer_has_closed() {
+        if !self.closed && self.backlog.flush(&mut self.endpoint).is_err() {
             self.close();
         }
+        self.endpoint.set_blocked(!self.backlog.is_empty());
+    }
+
+    /// Whether messages wait for the application.
+    pub(crate) fn waits(&self) -> bool {
+        !self.closed && !self.backlog.is_empty()
+    }
+
+    /// When something may be sent again, if it is too early now.
+    pub(crate) fn next_timeout(&self, now: u64) -> Option<u64> {
+        self.throttle.due(now)
     }
 
     /// Writes the next packet. `buffer`: for the message.
-    pub(crate) fn transmit(&mut self, datagram: &mut [u8], buffer: &mut Vec<u8>) -> Option<usize> {
+    pub(crate) fn transmit(
+        &mut self,
+        now: u64,
+        datagram: &mut [u8],
+        buffer: &mut Vec<u8>,
+    ) -> Option<usize> {
         if self.closed {
+            return None;
+        }
+        if self.backlog.asks(now) {
+            return write_notification(datagram, self.peer_qpn);
+        }
+        if self.throttle.due(now).is_some() {
             return None;
         }
         match self.next(datagram, buffer) {
@@ -66,8 +97,11 @@ impl Datagrams {
         Ok(write(datagram, &address, psn, immediate, flags & SOLICITED != 0, buffer))
     }
 
-    /// A packet from the peer; the application looks at the Q_Key. Without room it is lost.
-    pub(crate) fn packet(&mut self, packet: &Packet<'_>) {
+    /// A packet from the peer; the application looks at the Q_Key.
+    pub(crate) fn packet(&mut self, now: u64, packet: &Packet<'_>) {
+        if packet.opcode().service == Service::Cnp {
+            return self.throttle.on_notification(now);
+        }
         let Some(deth) = packet.deth() else { return };
         if self.closed || !packet.bth().is_in_default_partition() {
             return;
@@ -83,12 +117,9 @@ impl Datagrams {
             immediate: immediate.unwrap_or_default(),
             qkey: deth.queue_key(),
         };
-        let data = packet.payload();
-        let sent = UserMemory::lend(data, |memory| {
-            self.endpoint.send_request(&request, data.len(), [&memory])
-        });
-        if sent.is_err() {
-            self.close();
+        match self.backlog.send(&mut self.endpoint, &request, packet.payload()) {
+            Ok(_) => {}
+            Err(Broken) => self.close(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The application as the transport's layer above: an end of a link.
 
+use crate::backlog::{Allowance, Backlog};
 use crate::incoming::{self, Incoming};
 use crate::outgoing::Outgoing;
 use crate::reading::{Answer, Readings};
@@ -15,6 +16,8 @@ pub(crate) struct Far {
     pub(crate) outgoing: Outgoing,
     incoming: Incoming,
     readings: Readings,
+    /// UC: what found no room.
+    pub(crate) backlog: Backlog,
     reliable: bool,
     /// The transport waits for room or bytes here.
     pub(crate) stuck: bool,
@@ -35,11 +38,18 @@ pub(crate) enum Said {
 }
 
 impl Far {
-    pub(crate) fn new(endpoint: Endpoint, reliable: bool) -> Far {
+    /// `sure_bytes`: see [`Incoming`].
+    pub(crate) fn new(
+        endpoint: Endpoint,
+        reliable: bool,
+        sure_bytes: u64,
+        allowance: Allowance,
+    ) -> Far {
         Far {
             endpoint,
             outgoing: Outgoing::default(),
-            incoming: Incoming::default(),
+            incoming: Incoming::new(sure_bytes),
+            backlog: Backlog::new(allowance),
             readings: Readings::default(),
             reliable,
             stuck: false,
@@ -75,7 +85,10 @@ impl Far {
 
     /// Whether the application must tell us when it has consumed or has made room.
     pub(crate) fn waits(&self) -> bool {
-        self.stuck || self.outgoing.waits() || self.incoming.oldest().is_some()
+        self.stuck
+            || self.outgoing.waits()
+            || self.incoming.oldest().is_some()
+            || !self.backlog.is_empty()
     }
 
     /// What came of it; a broken link is noted and looks like one that is full.
@@ -110,9 +123,16 @@ impl Upper for Far {
     }
 
     fn deliver(&mut self, ticket: Ticket, part: &Part<'_>) -> Delivery {
-        let delivered = self.incoming.deliver(&mut self.endpoint, ticket, part, self.reliable);
+        let delivered = if self.reliable {
+            self.incoming.deliver(&mut self.endpoint, ticket, part)
+        } else {
+            // UC does not ask: the application drops what it has no receive for.
+            let request = incoming::request(part);
+            let sent = self.backlog.send(&mut self.endpoint, &request, part.data);
+            sent.map(|sent| if sent { Delivery::Done } else { Delivery::Full })
+        };
         let delivery = self.checked(delivered, Delivery::Full);
-        self.stuck |= delivery == Delivery::Full;
+        self.stuck |= self.reliable && delivery == Delivery::Full;
         delivery
     }
 

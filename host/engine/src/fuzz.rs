@@ -1,6 +1,7 @@
 //! For fuzzing: a queue pair of the engine between an application and a network that both do what
 //! the bytes say.
 
+use crate::backlog::Allowance;
 use crate::command::Service;
 use crate::connected::Connected;
 use omniverb_link::layout::{self, REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN};
@@ -77,7 +78,9 @@ pub fn link(bytes: &[u8]) {
     });
     application.publish_credits(u32::from(bytes.byte()), 1 << 12);
     application.open(0);
-    let mut engine = Connected::new(far, service, 7, u32::from(bytes.byte() & 1));
+    let features = u32::from(bytes.byte() & 1);
+    let mut engine =
+        Connected::new(far, service, 7, features, REQUEST_BYTES_MIN, Allowance::default());
     let mut datagram = vec![0; DATAGRAM_MAX];
     let mut now = 1;
     for _ in 0..STEPS_MAX {
@@ -92,7 +95,7 @@ pub fn link(bytes: &[u8]) {
         }
         engine.after();
         now += 1000;
-        if engine.next_timeout().is_some_and(|at| at <= now) || bytes.byte() == 0 {
+        if engine.next_timeout(now).is_some_and(|at| at <= now) || bytes.byte() == 0 {
             now += 10_000_000;
             engine.timeout(now);
         }

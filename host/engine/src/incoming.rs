@@ -18,25 +18,32 @@ struct Given {
 }
 
 /// What the application was given and has not consumed, oldest first. The ring bounds it.
-#[derive(Default)]
 pub(crate) struct Incoming {
     given: VecDeque<Given>,
     /// Bytes that every receive of the application has, if the current message's was promised.
     floor: Option<u64>,
+    /// Bytes in the ring up to which messages count as delivered as soon as they are in it. What
+    /// is beyond is acknowledged when it was consumed, so that a sender that fills its window never
+    /// finds the ring full.
+    sure_bytes: u64,
+    /// Where the application was when we looked last.
+    consumed: u64,
 }
 
 impl Incoming {
+    pub(crate) fn new(sure_bytes: u64) -> Incoming {
+        Incoming { given: VecDeque::new(), floor: None, sure_bytes, consumed: 0 }
+    }
+
     /// Writes a part of a message into the ring.
     pub(crate) fn deliver(
         &mut self,
         endpoint: &mut Endpoint,
         ticket: Ticket,
         part: &Part<'_>,
-        reliable: bool,
     ) -> Result<Delivery, Broken> {
         let mut promised = false;
-        // UC does not ask: the application drops what it has no receive for.
-        if part.takes_receive() && reliable {
+        if part.takes_receive() {
             match endpoint.credit() {
                 Credit::None => return Ok(Delivery::NotReady),
                 Credit::Promised { floor } => {
@@ -56,14 +63,14 @@ impl Incoming {
         if promised {
             endpoint.use_credit();
         }
-        if !reliable {
-            return Ok(Delivery::Done);
-        }
-        self.given.push_back(Given { ticket, end: endpoint.request_position() });
+        let position = endpoint.request_position();
+        self.given.push_back(Given { ticket, end: position });
         // A SEND into a promised receive that is long enough will surely be placed. Everything
         // else the application has to look at first.
         let end = part.offset + part.data.len() as u64;
-        let sure = part.kind == Kind::Send && self.floor.is_some_and(|floor| end <= floor);
+        let sure = part.kind == Kind::Send
+            && self.floor.is_some_and(|floor| end <= floor)
+            && position.saturating_sub(self.consumed) <= self.sure_bytes;
         Ok(if sure { Delivery::Done } else { Delivery::Later })
     }
 
@@ -87,6 +94,7 @@ impl Incoming {
             return Ok(None);
         }
         let consumed = endpoint.peer_consumed()?;
+        self.consumed = consumed;
         let mut last = None;
         while let Some(given) = self.given.front().filter(|given| given.end <= consumed) {
             last = Some(given.ticket);
@@ -101,7 +109,8 @@ impl Incoming {
     }
 }
 
-fn request(part: &Part<'_>) -> Request {
+/// A part of a message as a record.
+pub(crate) fn request(part: &Part<'_>) -> Request {
     let flag = |set: bool, flag: u32| if set { flag } else { 0 };
     let flags = flag(part.place.ends(), LAST)
         | flag(part.solicited, SOLICITED)

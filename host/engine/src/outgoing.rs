@@ -12,6 +12,8 @@ use std::collections::VecDeque;
 
 /// Records taken and not over at most: bounds the memory of a QP.
 const PIECES_MAX: usize = 4096;
+/// Bytes of READ data kept at most for an application that does not take them.
+const KEPT_MAX: usize = 1 << 20;
 
 /// A record that was taken.
 struct Piece {
@@ -42,7 +44,9 @@ pub(crate) struct Outgoing {
     /// The WRITE whose last piece was not taken yet.
     write: Option<Target>,
     /// What the application is to be told, for which there was no room.
-    answers: VecDeque<Response>,
+    answers: VecDeque<(Response, Box<[u8]>)>,
+    /// Bytes of READ data in it.
+    kept: usize,
 }
 
 impl Outgoing {
@@ -145,17 +149,19 @@ impl Outgoing {
         offset: u64,
         data: &[u8],
     ) -> Result<Placed, Broken> {
-        if !self.answer(endpoint)? {
-            return Ok(Placed::Full);
-        }
         let Some(Kind::Read { length }) = self.piece(id).map(|piece| piece.kind) else {
             return Ok(Placed::Failed);
         };
-        let last = offset + data.len() as u64 == length;
-        let sent = UserMemory::lend(data, |memory| {
-            endpoint.send_response(&Response::ReadData { last }, memory)
-        })?;
-        Ok(if sent { Placed::Done } else { Placed::Full })
+        let response = Response::ReadData { last: offset + data.len() as u64 == length };
+        if self.answer(endpoint)? && say(endpoint, &response, data)? {
+            return Ok(Placed::Done);
+        }
+        if self.kept + data.len() > KEPT_MAX {
+            return Ok(Placed::Full);
+        }
+        self.kept += data.len();
+        self.answers.push_back((response, data.into()));
+        Ok(Placed::Done)
     }
 
     fn piece(&self, id: RequestId) -> Option<&Piece> {
@@ -174,17 +180,17 @@ impl Outgoing {
         if status != Status::Success {
             // What is behind it is flushed by the application itself.
             self.pieces.clear();
-            self.answers.push_back(Response::Nak { code: nak(status) });
+            self.tell(Response::Nak { code: nak(status) });
             self.answer(endpoint)?;
             return Ok(false);
         }
         match piece.kind {
             Kind::Data => {}
-            Kind::Read { length: 0 } => self.answers.push_back(Response::ReadData { last: true }),
+            Kind::Read { length: 0 } => self.tell(Response::ReadData { last: true }),
             Kind::Read { .. } => {}
             Kind::Atomic => {
                 let original = original.unwrap_or_default();
-                self.answers.push_back(Response::AtomicResult { original });
+                self.tell(Response::AtomicResult { original });
             }
         }
         endpoint.pass_requests_until(piece.end);
@@ -195,16 +201,21 @@ impl Outgoing {
     /// The connection failed by itself: the application is told.
     pub(crate) fn give_up(&mut self, endpoint: &mut Endpoint, status: Status) {
         self.pieces.clear();
-        self.answers.push_back(Response::Nak { code: nak(status) });
+        self.tell(Response::Nak { code: nak(status) });
         let _ = self.answer(endpoint);
+    }
+
+    fn tell(&mut self, response: Response) {
+        self.answers.push_back((response, Box::default()));
     }
 
     /// Says what is to be said; false: no room for all of it.
     pub(crate) fn answer(&mut self, endpoint: &mut Endpoint) -> Result<bool, Broken> {
-        while let Some(answer) = self.answers.front() {
-            if !endpoint.send_response(answer, UserMemory::EMPTY)? {
+        while let Some((response, data)) = self.answers.front() {
+            if !say(endpoint, response, data)? {
                 return Ok(false);
             }
+            self.kept -= data.len();
             self.answers.pop_front();
         }
         Ok(true)
@@ -214,6 +225,10 @@ impl Outgoing {
     pub(crate) fn waits(&self) -> bool {
         !self.answers.is_empty()
     }
+}
+
+fn say(endpoint: &mut Endpoint, response: &Response, data: &[u8]) -> Result<bool, Broken> {
+    UserMemory::lend(data, |memory| endpoint.send_response(response, memory))
 }
 
 fn send(flags: u32, immediate: u32) -> Operation {

@@ -1,5 +1,6 @@
 //! What belongs to one vNIC: its sockets, its limit, packets that came too early, its capture.
 
+use crate::backlog::Allowance;
 use crate::bucket::{Bucket, Limit};
 use crate::capture::Tap;
 use crate::early::Waiting;
@@ -35,6 +36,8 @@ pub(crate) struct Vnic {
     /// When they may go on.
     pub(crate) armed: Option<u64>,
     pub(crate) early: Waiting,
+    /// What its links keep for slow applications.
+    pub(crate) allowance: Allowance,
     pub(crate) tap: Tap,
     alarms: Bucket,
     strangers: HashMap<Stranger, u64>,
@@ -48,6 +51,7 @@ impl Vnic {
             parked: Vec::new(),
             armed: None,
             early: Waiting::default(),
+            allowance: Allowance::default(),
             tap: Tap::default(),
             alarms: Bucket::new(ALARMS, now),
             strangers: HashMap::new(),

@@ -75,7 +75,7 @@ pub(crate) struct Worker {
     /// RC and UC, by QP number.
     by_number: HashMap<u32, usize>,
     /// UD, by QP number, peer's address and peer's QP number.
-    by_source: HashMap<(u32, IpAddr, u32), usize>,
+    by_source: BTreeMap<(u32, IpAddr, u32), usize>,
     /// Links to be served, oldest first.
     dirty: VecDeque<usize>,
     timers: Timers,
@@ -112,7 +112,7 @@ impl Worker {
             links: Vec::new(),
             free: Vec::new(),
             by_number: HashMap::new(),
-            by_source: HashMap::new(),
+            by_source: BTreeMap::new(),
             dirty: VecDeque::new(),
             timers: Timers::default(),
             passages: Passages::default(),
@@ -232,14 +232,14 @@ impl Worker {
         let before = self.dirty.len();
         let (links, dirty) = (&mut self.links, &mut self.dirty);
         for bell in self.bells.values().filter(|bell| bell.page.has_ready()) {
-            bell.ready(|index| touch(links, dirty, index));
+            bell.ready(|index| touch(links, dirty, index, false));
         }
         self.dirty.len() > before
     }
 
     /// This link is to be served.
     fn touch(&mut self, index: usize) {
-        touch(&mut self.links, &mut self.dirty, index);
+        touch(&mut self.links, &mut self.dirty, index, false);
     }
 
     fn timers_due(&mut self, now: u64) -> bool {
@@ -252,7 +252,7 @@ impl Worker {
                         link.armed = None;
                         link.timeout(now);
                     }
-                    self.touch(index);
+                    touch(&mut self.links, &mut self.dirty, index, true);
                 }
                 Due::Vnic(number) => {
                     let Some(vnic) = self.vnics.get_mut(&number) else { continue };
@@ -292,11 +292,15 @@ impl Worker {
     }
 }
 
-fn touch(links: &mut [Option<Box<Link>>], dirty: &mut VecDeque<usize>, index: usize) {
-    if let Some(link) = links.get_mut(index).and_then(Option::as_mut)
-        && !std::mem::replace(&mut link.queued, true)
-    {
-        dirty.push_back(index);
+/// This link is to be served; `again`: nothing is known to have happened.
+fn touch(links: &mut [Option<Box<Link>>], dirty: &mut VecDeque<usize>, index: usize, again: bool) {
+    if let Some(link) = links.get_mut(index).and_then(Option::as_mut) {
+        if std::mem::replace(&mut link.queued, true) {
+            link.looked_again &= again;
+        } else {
+            link.looked_again = again;
+            dirty.push_back(index);
+        }
     }
 }
 

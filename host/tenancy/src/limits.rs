@@ -52,6 +52,11 @@ pub struct Limits {
     pub request_bytes: u32,
     /// Bytes of a link's response ring.
     pub response_bytes: u32,
+    /// Bytes of the request ring of an RC or UC link to the engine: what is under way on the
+    /// network stays in it.
+    pub wire_request_bytes: u32,
+    /// Bytes of its response ring.
+    pub wire_response_bytes: u32,
     /// Bytes of the request ring of a link to the engine for datagrams: there may be many.
     pub datagram_request_bytes: u32,
     /// Bytes of its response ring.
@@ -85,6 +90,8 @@ impl Default for Limits {
             resume_time_ns: 5000 * MILLISECOND,
             request_bytes: 256 << 10,
             response_bytes: 64 << 10,
+            wire_request_bytes: 512 << 10,
+            wire_response_bytes: 256 << 10,
             datagram_request_bytes: 64 << 10,
             datagram_response_bytes: 4 << 10,
         }

@@ -87,7 +87,7 @@ impl Tenancy {
         let limits = &self.limits;
         let (request_bytes, response_bytes) = match datagram {
             true => (limits.datagram_request_bytes, limits.datagram_response_bytes),
-            false => (limits.request_bytes, limits.response_bytes),
+            false => (limits.wire_request_bytes, limits.wire_response_bytes),
         };
         let ready = LinkReady {
             qpn,

@@ -83,6 +83,9 @@ impl Worker {
         if destination == QPN_MANAGEMENT {
             return self.management(number, sound);
         }
+        if sound.packet.opcode().service == Service::Cnp {
+            return self.slow_down(destination, sound);
+        }
         let index = match sound.packet.deth() {
             Some(deth) => self.by_source.get(&(destination, sound.from, deth.source())).copied(),
             None => self.by_number.get(&destination).copied(),
@@ -101,6 +104,22 @@ impl Worker {
             link.take(&sound.packet, sound.datagram.len(), sound.congested);
         }
         self.touch(index);
+    }
+
+    /// A congestion notification: for an RC or UC QP, or for all that a UD QP sends there.
+    fn slow_down(&mut self, qpn: u32, sound: &Sound<'_>) {
+        let connected = self.by_number.get(&qpn).copied();
+        let datagrams = self.by_source.range((qpn, sound.from, 0)..=(qpn, sound.from, u32::MAX));
+        let indices: Vec<usize> =
+            connected.into_iter().chain(datagrams.map(|(_, index)| *index)).collect();
+        for index in indices {
+            if let Some(link) = self.links.get_mut(index).and_then(Option::as_mut)
+                && link.flow.destination == sound.from
+            {
+                link.take(&sound.packet, sound.datagram.len(), false);
+                self.touch(index);
+            }
+        }
     }
 
     fn management(&mut self, number: u64, sound: &Sound<'_>) {
@@ -191,7 +210,7 @@ impl Link {
         self.counted.received_bytes += bytes as u64;
         match &mut self.kind {
             Kind::Connected(connected) => connected.packet(clock::now(), packet, congested),
-            Kind::Datagrams(datagrams) => datagrams.packet(packet),
+            Kind::Datagrams(datagrams) => datagrams.packet(clock::now(), packet),
         }
     }
 }

@@ -19,6 +19,9 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+/// Turns that a link gets to send what it has left when it is closed.
+const LAST_TURNS: usize = 64;
+
 impl Worker {
     pub(super) fn open_vnic(&mut self, id: VnicId, port: Arc<Port>) {
         let made = Sockets::new(port).and_then(|sockets| {
@@ -62,6 +65,16 @@ impl Worker {
     }
 
     fn remove(&mut self, index: usize) {
+        // What an unreliable service has completed is to leave.
+        if let Some(Some(link)) = self.links.get(index)
+            && link.service != Service::Rc
+        {
+            for _ in 0..LAST_TURNS {
+                if !self.serve(index) {
+                    break;
+                }
+            }
+        }
         let Some(mut link) = self.links.get_mut(index).and_then(Option::take) else { return };
         link.close();
         self.timers.disarm(Due::Link(index), link.armed);
@@ -130,10 +143,20 @@ impl Worker {
             destination: attach.remote,
             source_port: source_port.unwrap_or(PORT),
         };
+        let allowance = vnic.map(|vnic| vnic.allowance.clone()).unwrap_or_default();
         let Attach { qpn, peer_qpn, service, features, .. } = *attach;
         let kind = match service {
-            Service::Ud => Kind::Datagrams(Box::new(Datagrams::new(endpoint, qpn, peer_qpn))),
-            _ => Kind::Connected(Box::new(Connected::new(endpoint, service, peer_qpn, features))),
+            Service::Ud => {
+                Kind::Datagrams(Box::new(Datagrams::new(endpoint, qpn, peer_qpn, allowance)))
+            }
+            _ => Kind::Connected(Box::new(Connected::new(
+                endpoint,
+                service,
+                peer_qpn,
+                features,
+                request_bytes,
+                allowance,
+            ))),
         };
         let link = Link {
             vnic: attach.vnic.0,
@@ -148,6 +171,7 @@ impl Worker {
             slot: attach.local_slot,
             armed: None,
             queued: false,
+            looked_again: true,
             counted: QpCounters::default(),
         };
         let index = self.free.pop().unwrap_or(self.links.len());

@@ -5,6 +5,9 @@ use crate::connected::Connected;
 use crate::datagram::Datagrams;
 use omniverb_wire::Flow;
 
+/// When a link that waits for its application is looked at again, in nanoseconds.
+const LOOK_AGAIN: u64 = 1_000_000;
+
 /// What is at the link's far end.
 pub(super) enum Kind {
     Connected(Box<Connected>),
@@ -28,6 +31,8 @@ pub(super) struct Link {
     pub(super) armed: Option<u64>,
     /// It is in the list of those to be served.
     pub(super) queued: bool,
+    /// Somebody looked at it a moment after it began to wait for its application.
+    pub(super) looked_again: bool,
     /// Packets and bytes; the rest is the transport's to count.
     pub(super) counted: QpCounters,
 }
@@ -45,6 +50,26 @@ impl Link {
             Kind::Datagrams(_) => (0, 0, 0),
         };
         QpCounters { resent_packets, duplicate_packets, window, ..self.counted }
+    }
+
+    /// Whether something waits for the application.
+    pub(super) fn waits(&self) -> bool {
+        match &self.kind {
+            Kind::Connected(connected) => connected.waits(),
+            Kind::Datagrams(datagrams) => datagrams.waits(),
+        }
+    }
+
+    /// When it wants to be looked at.
+    pub(super) fn next_timeout(&mut self, now: u64) -> Option<u64> {
+        let own = match &self.kind {
+            Kind::Connected(connected) => connected.next_timeout(now),
+            Kind::Datagrams(datagrams) => datagrams.next_timeout(now),
+        };
+        // The application may have done what we wait for without seeing that we do: neither side
+        // uses a memory fence. So one look is due a moment after the last news.
+        let again = (!self.looked_again && self.waits()).then_some(now + LOOK_AGAIN);
+        own.into_iter().chain(again).min()
     }
 
     /// Nothing is taken or sent any more.

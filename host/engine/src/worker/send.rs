@@ -13,8 +13,11 @@ use omniverb_wire::Identification;
 const PACKETS_PER_TURN: usize = 64;
 
 impl Worker {
-    pub(super) fn serve(&mut self, index: usize) {
-        let Some(mut link) = self.links.get_mut(index).and_then(Option::take) else { return };
+    /// Serves a link. True: there is more than fits into one turn.
+    pub(super) fn serve(&mut self, index: usize) -> bool {
+        let Some(mut link) = self.links.get_mut(index).and_then(Option::take) else {
+            return false;
+        };
         link.queued = false;
         let now = clock::now();
         let mut came_up = false;
@@ -37,9 +40,9 @@ impl Worker {
                 let (qpn, peer_qpn) = (link.qpn, link.peer_qpn);
                 self.outbox.tell(Event::Failed { qpn, peer_qpn, status });
             }
-            let next = connected.next_timeout();
-            link.armed = self.timers.arm(Due::Link(index), link.armed, next);
         }
+        let next = link.next_timeout(now);
+        link.armed = self.timers.arm(Due::Link(index), link.armed, next);
         self.links[index] = Some(link);
         if more {
             self.touch(index);
@@ -47,6 +50,7 @@ impl Worker {
         if came_up {
             self.take_early(index);
         }
+        more
     }
 
     /// Sends what there is. True: more than fits into one turn.
@@ -75,7 +79,9 @@ impl Worker {
             }
             let length = match &mut link.kind {
                 Kind::Connected(connected) => connected.transmit(now, train.tail()),
-                Kind::Datagrams(datagrams) => datagrams.transmit(train.tail(), &mut self.message),
+                Kind::Datagrams(datagrams) => {
+                    datagrams.transmit(now, train.tail(), &mut self.message)
+                }
             };
             let Some(length) = length else { return false };
             link.counted.sent_packets += 1;
