@@ -1,5 +1,5 @@
-//! Looking into network namespaces: addresses, and sockets of UDP port 4791, on a helper thread, because
-//! the kernel may make whoever asks wait for its networking lock.
+//! Looking into network namespaces: addresses, and sockets of UDP port 4791, on a helper thread,
+//! because the kernel may make whoever asks wait for its networking lock.
 
 use crate::port::Replies;
 use crate::probes::PORT;

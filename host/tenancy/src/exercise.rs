@@ -8,7 +8,7 @@ use crate::{
 };
 use omniverb_session::Message;
 use omniverb_session::body::{Hello, ROLE_VERBS};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Counts instead of drawing, so that a run can be repeated.
@@ -17,7 +17,7 @@ pub struct Counting(u64);
 
 impl Entropy for Counting {
     fn next(&mut self) -> u64 {
-        // The first one makes the queue pairs' numbers start at the lowest, where a guess finds them.
+        // The first one makes queue pair numbers start at the lowest, where a guess finds them.
         let number = self.0;
         self.0 += 0x1_0000_0001;
         number
@@ -34,6 +34,8 @@ pub struct Bench {
     pub walls: BTreeSet<(u64, u64)>,
     /// vNICs whose sockets could not be opened.
     pub closed: BTreeSet<u64>,
+    /// Links that the engine has, with their bells.
+    pub engine: BTreeMap<(u32, u32), u64>,
     /// What the clients were told.
     pub told: Vec<Action>,
 }
@@ -55,7 +57,15 @@ impl Bench {
     #[must_use]
     pub fn new(limits: Limits) -> Bench {
         let tenancy = Tenancy::new(limits, Box::<Counting>::default(), vnic(1), 7);
-        Bench { tenancy, now: 1, walls: BTreeSet::new(), closed: BTreeSet::new(), told: Vec::new() }
+        let engine = BTreeMap::new();
+        Bench {
+            tenancy,
+            now: 1,
+            engine,
+            walls: BTreeSet::new(),
+            closed: BTreeSet::new(),
+            told: Vec::new(),
+        }
     }
 
     /// A process in a vNIC connects.
@@ -84,6 +94,9 @@ impl Bench {
     }
 
     /// Plays the daemon.
+    ///
+    /// # Panics
+    /// If the engine is told something that makes no sense to it.
     pub fn carry_out(&mut self, actions: Vec<Action>) {
         let mut queue = std::collections::VecDeque::from(actions);
         while let Some(action) = queue.pop_front() {
@@ -99,6 +112,20 @@ impl Bench {
                     self.tenancy.addresses(*vnic, &[own], self.now)
                 }
                 Action::Probe { id, vnic, destination, .. } => self.probe(*id, *vnic, *destination),
+                Action::AttachEngine(end) => {
+                    let ready = &end.ready;
+                    // The engine lets go of a bell with its last link.
+                    let known = self.engine.values().any(|bell| *bell == ready.bell);
+                    assert_eq!(known, ready.bell_new == 0, "bell {}", ready.bell);
+                    let before = self.engine.insert((ready.qpn, ready.peer_qpn), ready.bell);
+                    assert_eq!(before, None, "attached twice");
+                    Vec::new()
+                }
+                Action::DetachEngine { qpn, peer_qpn, .. } => {
+                    let had = self.engine.remove(&(*qpn, *peer_qpn));
+                    assert!(had.is_some(), "never attached");
+                    Vec::new()
+                }
                 Action::Drop { session, .. } => self.tenancy.end(*session, self.now),
                 _ => Vec::new(),
             };
@@ -109,6 +136,13 @@ impl Bench {
 }
 
 impl Bench {
+    /// The link to the engine, if there is one, could not be made.
+    pub fn fail_wire(&mut self, qpn: u32, peer_qpn: u32) {
+        self.engine.remove(&(qpn, peer_qpn));
+        let actions = self.tenancy.wire_failed(qpn, peer_qpn);
+        self.carry_out(actions);
+    }
+
     /// The network: vNICs 1 to 3 are here, number 4 is another Omniverb's, there are no others.
     fn probe(&mut self, id: ProbeId, from: VnicKey, destination: [u8; 16]) -> Vec<Action> {
         let to = u64::from(destination[15]);
@@ -132,7 +166,7 @@ impl Bench {
 /// Drives a daemon with arbitrary bytes.
 ///
 /// # Panics
-/// If the tables are not empty after all clients have gone: a leak.
+/// If the tables, or the engine's, are not empty after all clients have gone: a leak.
 pub fn exercise(bytes: &[u8]) {
     let limits = Limits {
         sessions_per_vnic: 3,
@@ -192,8 +226,7 @@ pub fn exercise(bytes: &[u8]) {
                 let (a, b) = (u32::from(who >> 4), u32::from(who & 15));
                 let actions = bench.tenancy.link_failed(a + 2, b + 2, bench.now);
                 bench.carry_out(actions);
-                let actions = bench.tenancy.wire_failed(a + 2, b + 2);
-                bench.carry_out(actions);
+                bench.fail_wire(a + 2, b + 2);
             }
             _ => {
                 let length = rest.first().map_or(0, |n| usize::from(*n));
@@ -213,6 +246,7 @@ pub fn exercise(bytes: &[u8]) {
     for session in opened {
         bench.end(session);
     }
+    assert!(bench.engine.is_empty(), "the engine has links of nobody");
     assert!(bench.tenancy.is_empty(), "something is left after everybody has gone");
 }
 

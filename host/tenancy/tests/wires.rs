@@ -198,8 +198,7 @@ fn a_link_that_cannot_be_made_is_taken_back() {
     call(&mut bench, 1, to(a, 1, 77, OTHER));
     call(&mut bench, 1, to(b, 1, 77, OTHER));
     bench.told.clear();
-    let actions = bench.tenancy.wire_failed(a, 77);
-    bench.carry_out(actions);
+    bench.fail_wire(a, 77);
     assert!(bench.tenancy.wire_failed(a, 77).is_empty());
     assert_eq!(detached(&bench), [(b, 77)], "it has no bell");
     let told = events(&mut bench, 1);
