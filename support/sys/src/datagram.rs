@@ -10,8 +10,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Bytes of datagrams that may wait to be read, if we may have so much; the kernel counts its own
-/// overhead as well.
-const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
+/// overhead as well, and takes memory only for what waits. Unreliable messages have no other place
+/// to wait in while our thread is not scheduled, which may last a dozen milliseconds.
+const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
 /// Bytes of datagrams that may wait to be sent, if we may have so much.
 const SEND_BUFFER_BYTES: usize = 4 << 20;
 /// Source ports of RoCE v2 (annex A17.3.1 of the InfiniBand specification): entropy for routers.
@@ -90,6 +91,7 @@ impl Port {
         let six = match receiver(AddressFamily::INET6) {
             Ok(six) => {
                 sockopt::set_ipv6_v6only(&six, true)?;
+                crate::checksum::may_be_absent(six.as_fd())?;
                 match bind(&six, &SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, number, 0, 0)) {
                     Ok(()) => Some(six),
                     Err(Errno::ADDRNOTAVAIL) => None,

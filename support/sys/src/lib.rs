@@ -5,6 +5,7 @@
 //! people's processes where libc calls may be hooked. Descriptors are close-on-exec from birth.
 
 pub mod addresses;
+mod checksum;
 pub mod clock;
 pub mod datagram;
 pub mod epoll;
