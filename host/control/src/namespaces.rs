@@ -144,6 +144,15 @@ impl Namespaces {
         self.entries.get_mut(&key)
     }
 
+    /// How far a vNIC's sockets are, in a word.
+    pub(crate) fn port_state(&self, key: VnicKey) -> &'static str {
+        match self.entries.get(&key).map(|entry| &entry.port) {
+            Some(Opening::Open(_)) => "open",
+            Some(Opening::Failed(_)) => "unavailable",
+            Some(Opening::No | Opening::Asked) | None => "closed",
+        }
+    }
+
     /// The namespace of a vNIC that has clients.
     pub(crate) fn namespace(&self, key: VnicKey) -> Option<Arc<Namespace>> {
         self.entries.get(&key).map(|entry| entry.namespace.clone())

@@ -55,6 +55,7 @@ impl Server {
             "namespace": vnic.key.inode,
             "node_guid": guid.join(":"),
             "gids": gids,
+            "port": self.namespaces.port_state(vnic.key),
             "datapath": datapath_name(vnic.policy),
             "rate": vnic.policy.limit.map(|limit| limit.bits_per_second),
             "processes": vnic.processes.iter().map(|p| self.process(p)).collect::<Vec<_>>(),

@@ -49,7 +49,7 @@ fn people(status: &Value) -> String {
             "\nvNIC {}  node {}{}\n  GIDs {}\n",
             text(vnic, "name"),
             text(vnic, "node_guid"),
-            policy(vnic),
+            policy(vnic) + port(vnic),
             gids.join("  "),
         );
         for process in list(vnic, "processes") {
@@ -65,6 +65,14 @@ fn policy(vnic: &Value) -> String {
         (_, Some(rate)) => format!("  forwarded, rate {}", show_rate(rate)),
         (Some("forwarded"), None) => "  forwarded".into(),
         _ => String::new(),
+    }
+}
+
+/// Nothing, unless it reaches nobody outside.
+fn port(vnic: &Value) -> &'static str {
+    match vnic["port"].as_str() {
+        Some("unavailable") => "  UDP port 4791 unavailable: reaches its own namespace only",
+        _ => "",
     }
 }
 
@@ -169,7 +177,8 @@ mod tests {
                        {"qpn": 0x125, "type": "UD", "state": "RTS", "path": "wire",
                         "why": "another Omniverb answered the handshake", "datapath": "wire",
                         "peers": [{"qpn": 0x11, "address": "10.0.0.9"}], "waiting_for": []}]}]},
-                {"name": "net-5", "gids": [], "processes": [], "rate": 300_000_000}]
+                {"name": "net-5", "gids": [], "processes": [], "rate": 300_000_000,
+                 "port": "unavailable"}]
         });
         let text = people(&status);
         for part in [
@@ -185,6 +194,7 @@ mod tests {
             "  wire  ",
             "another Omniverb answered the handshake",
             "forwarded, rate 300mbit",
+            "UDP port 4791 unavailable",
         ] {
             assert!(text.contains(part), "{part} in {text}");
         }

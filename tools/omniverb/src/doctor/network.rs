@@ -6,6 +6,7 @@ use crate::daemon;
 use omniverb_sys::socket;
 use std::io::ErrorKind;
 use std::net::Ipv6Addr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// RoCE v2's port, as `/proc/net/udp` writes it.
@@ -84,26 +85,23 @@ pub(super) fn gids(findings: &mut Findings, path: &Path) {
     }
 }
 
-/// UDP port 4791 of this network namespace: the daemon needs it to find neighbours.
+/// UDP port 4791 of this network namespace: the daemon reaches everybody outside through it.
 pub(super) fn port(findings: &mut Findings, path: &Path) {
     let status = Client::tool(path).and_then(|client| client.status()).unwrap_or_default();
-    if status["daemon"]["all_namespaces"].as_bool() != Some(true) {
-        findings.good("the daemon serves this network namespace only, and needs no UDP port");
-        return;
-    }
-    let ours = status["vnics"].as_array().is_some_and(|vnics| {
-        let processes = |vnic: &serde_json::Value| vnic["processes"].as_array().cloned();
-        let mut all = vnics.iter().filter_map(processes).flatten();
-        all.any(|process| process["qps"].as_array().is_some_and(|qps| !qps.is_empty()))
-    });
-    match (is_taken(), ours) {
-        (false, _) => findings.good("UDP port 4791 of this network namespace is free"),
-        (true, true) => findings.good("UDP port 4791 is in use, by the daemon most likely"),
-        (true, false) => findings.bad(
-            "UDP port 4791 of this network namespace is taken",
-            "end what holds it (ss -ulnp 'sport = 4791'; rmmod rdma_rxe), or other network \
-             namespaces cannot be reached",
-        ),
+    let own = std::fs::metadata("/proc/self/ns/net").map(|file| file.ino()).unwrap_or_default();
+    let vnics = status["vnics"].as_array().map_or(&[][..], Vec::as_slice);
+    let ours = vnics.iter().find(|vnic| vnic["namespace"].as_u64() == Some(own));
+    let mend = "end what holds it (ss -ulnp 'sport = 4791'; rmmod rdma_rxe), or other network \
+                namespaces and hosts cannot be reached";
+    match (ours.and_then(|vnic| vnic["port"].as_str()), is_taken()) {
+        (Some("open"), _) => {
+            findings.good("the daemon has UDP port 4791 of this network namespace")
+        }
+        (Some("unavailable"), _) => {
+            findings.bad("the daemon could not have UDP port 4791 of this network namespace", mend);
+        }
+        (_, true) => findings.bad("UDP port 4791 of this network namespace is taken", mend),
+        (_, false) => findings.good("UDP port 4791 of this network namespace is free"),
     }
 }
 
