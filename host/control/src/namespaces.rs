@@ -104,28 +104,33 @@ impl Namespaces {
     /// A connection from this namespace.
     pub(crate) fn join(&mut self, namespace: Namespace) -> VnicKey {
         let key = key(&namespace);
-        if let Some(entry) = self.entries.get_mut(&key) {
-            entry.connections += 1;
-            entry.half_open += 1;
-            return key;
-        }
-        self.last += 1;
-        let number = self.last;
-        self.by_number.insert(number, key);
-        let namespace = Arc::new(namespace);
-        let port = Opening::No;
-        let entry = Entry {
-            namespace,
-            connections: 1,
-            half_open: 1,
-            port,
-            waiting: Vec::new(),
-            replies: Replies::default(),
-            queued: 0,
-            number,
-        };
-        self.entries.insert(key, entry);
+        let entry = self.entry(key, Arc::new(namespace));
+        entry.connections += 1;
+        entry.half_open += 1;
         key
+    }
+
+    fn entry(&mut self, key: VnicKey, namespace: Arc<Namespace>) -> &mut Entry {
+        self.entries.entry(key).or_insert_with(|| {
+            self.last += 1;
+            let number = self.last;
+            self.by_number.insert(number, key);
+            Entry {
+                namespace,
+                connections: 0,
+                half_open: 0,
+                port: Opening::No,
+                waiting: Vec::new(),
+                replies: Replies::default(),
+                queued: 0,
+                number,
+            }
+        })
+    }
+
+    /// Somebody else who needs it, until he leaves.
+    pub(crate) fn hold(&mut self, key: VnicKey, namespace: Arc<Namespace>) {
+        self.entry(key, namespace).connections += 1;
     }
 
     /// A connection less; the namespace is let go with the last.

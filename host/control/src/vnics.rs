@@ -9,7 +9,7 @@ use omniverb_session::body::{
 };
 use omniverb_session::rate::burst_for;
 use omniverb_sys::netns::Namespace;
-use omniverb_sys::pidfd;
+use omniverb_sys::{clock, pidfd};
 use omniverb_tenancy::{Datapath, Policy, RateLimit, SessionId, VnicKey, errno};
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
 use serde_json::{Value, json};
@@ -134,7 +134,8 @@ impl Server {
     }
 
     fn capture(&mut self, id: SessionId, m: &Capture, files: Vec<OwnedFd>) -> Result<Done, u32> {
-        let (vnic, _) = self.named(id, &m.name)?;
+        let (vnic, namespace) = self.named(id, &m.name)?;
+        let namespace = namespace.ok_or(errno::ENOENT)?;
         let file = files.into_iter().next().ok_or(errno::EINVAL)?;
         // A pipe could hold up the engine.
         let regular = fstat(&file)
@@ -148,7 +149,10 @@ impl Server {
         if taken || self.recordings.contains_key(&id) {
             return Err(errno::EBUSY);
         }
+        // Open from now on: also before the first process comes, and between two of them.
+        self.namespaces.hold(vnic, namespace);
         self.recordings.insert(id, Recording { vnic, file: file.into() });
+        self.namespaces.port_is_coming(vnic, clock::now());
         self.record(vnic);
         Ok(Done { reserved: 0 })
     }
@@ -166,12 +170,16 @@ impl Server {
 
     /// A client is gone, and with it its recording.
     pub(crate) fn end_recording(&mut self, id: SessionId) {
-        if let Some(recording) = self.recordings.remove(&id)
-            && let Some(entry) = self.namespaces.get_mut(recording.vnic)
+        let Some(Recording { vnic, .. }) = self.recordings.remove(&id) else { return };
+        if let Some(entry) = self.namespaces.get_mut(vnic)
             && matches!(entry.port, Opening::Open(_))
         {
             self.engine.capture(entry.number, None);
         }
+        if !self.tenancy.has_vnic(vnic) {
+            self.close_port(vnic);
+        }
+        drop(self.namespaces.leave(vnic));
     }
 
     fn vnics_text(&self, scope: Option<VnicKey>) -> String {

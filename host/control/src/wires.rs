@@ -114,9 +114,13 @@ impl Server {
             // Nobody can tell whether the next one of that number is the same namespace.
             self.check_policy(vnic, Some(0));
         }
+        let recorded = self.recordings.values().any(|recording| recording.vnic == vnic);
         let Some(entry) = self.namespaces.get_mut(vnic) else { return };
-        let was = std::mem::replace(&mut entry.port, Opening::No);
         entry.waiting.clear();
+        if recorded {
+            return;
+        }
+        let was = std::mem::replace(&mut entry.port, Opening::No);
         if matches!(was, Opening::Open(_)) {
             let number = entry.number;
             self.engine.close(number);

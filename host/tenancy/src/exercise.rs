@@ -178,6 +178,8 @@ pub fn exercise(bytes: &[u8]) {
         datagram_links_per_neighbour: 2,
         grants_per_session: 2,
         strangers_per_vnic: 2,
+        wires_per_vnic: 5,
+        wires: 8,
         probes_per_vnic: 2,
         ..Limits::default()
     };

@@ -24,6 +24,11 @@ pub struct Limits {
     /// Datagram links that one foreign vNIC may open towards one vNIC. They need no consent,
     /// so a neighbour must not be able to use up somebody's whole quota with them.
     pub datagram_links_per_neighbour: usize,
+    /// Links to the engine of all vNICs together: each is a mapping of the daemon, and the kernel
+    /// allows it 65530.
+    pub wires: usize,
+    /// Those of one vNIC: several must work together to use up the daemon's.
+    pub wires_per_vnic: usize,
     /// Links to the engine that datagrams of strangers caused, per vNIC. Sources can be forged, so
     /// the oldest makes room for a new one.
     pub strangers_per_vnic: usize,
@@ -78,6 +83,8 @@ impl Default for Limits {
             links_per_vnic: 32768,
             links_per_session: 16384,
             datagram_links_per_neighbour: 4096,
+            wires: 57344,
+            wires_per_vnic: 8192,
             strangers_per_vnic: 1024,
             datagram_link_time_ns: 1000 * MILLISECOND,
             grants_per_session: 256,

@@ -63,6 +63,7 @@ impl Tenancy {
             mrs: 0,
             links: 0,
             uninvited: BTreeMap::new(),
+            wires: 0,
             strangers: BTreeSet::new(),
             probes: 0,
             port: false,

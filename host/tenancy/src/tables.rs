@@ -45,6 +45,8 @@ pub(crate) struct Vnic {
     pub(crate) links: usize,
     /// Datagram links opened towards this vNIC by others.
     pub(crate) uninvited: BTreeMap<VnicKey, usize>,
+    /// Those of `links` that lead to the engine.
+    pub(crate) wires: usize,
     /// Wire links of datagram queue pairs that strangers caused, the oldest first.
     pub(crate) strangers: BTreeSet<WireKey>,
     pub(crate) probes: usize,

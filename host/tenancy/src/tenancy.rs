@@ -38,6 +38,8 @@ pub struct Tenancy {
     pub(crate) neighbours: Neighbours,
     pub(crate) numbers: QpNumbers,
     pub(crate) policies: Policies,
+    /// Links to the engine.
+    pub(crate) wires: usize,
     /// Queue pairs that wish for another, by that other.
     pub(crate) wishers: BTreeMap<u32, BTreeSet<u32>>,
     pub(crate) timers: BTreeSet<(u64, Timer)>,
@@ -69,6 +71,7 @@ impl Tenancy {
             neighbours: Neighbours::default(),
             numbers,
             policies: Policies::default(),
+            wires: 0,
             wishers: BTreeMap::new(),
             timers: BTreeSet::new(),
             out: Vec::new(),
@@ -226,6 +229,12 @@ impl Tenancy {
         self.sessions.get(&session).is_some_and(|s| s.welcomed)
     }
 
+    /// True for a vNIC with processes.
+    #[must_use]
+    pub fn has_vnic(&self, key: VnicKey) -> bool {
+        self.vnics.contains_key(&key)
+    }
+
     /// Clients that have been welcomed.
     #[must_use]
     pub fn sessions(&self) -> usize {
@@ -239,6 +248,7 @@ impl Tenancy {
             && self.sessions.is_empty()
             && self.qps.is_empty()
             && self.links.is_empty()
+            && self.wires == 0
             && self.bells.count() == 0
             && self.grants.is_empty()
             && self.neighbours.is_idle()

@@ -78,8 +78,10 @@ impl Tenancy {
                 session.datagrams.insert(key);
             }
         }
+        self.wires += 1;
         if let Some(vnic) = self.vnics.get_mut(&vnic) {
             vnic.links += 1;
+            vnic.wires += 1;
             if uninvited {
                 vnic.strangers.insert(key);
             }
@@ -138,7 +140,9 @@ impl Tenancy {
         let session = self.sessions.get(&id).ok_or(ENOENT)?;
         let full = session.links >= self.limits.links_per_session
             || session.wires >= LINKS_PER_BELL
-            || vnic.links >= self.limits.links_per_vnic;
+            || vnic.links >= self.limits.links_per_vnic
+            || vnic.wires >= self.limits.wires_per_vnic
+            || self.wires >= self.limits.wires;
         if full {
             let oldest = session.datagrams.first().filter(|wire| datagram && wire.0 <= rested);
             let (_, qpn, peer) = *oldest.ok_or(ENOMEM)?;
@@ -172,8 +176,10 @@ impl Tenancy {
             session.wires -= 1;
             session.datagrams.remove(&row);
         }
+        self.wires -= 1;
         if let Some(vnic) = self.vnics.get_mut(&key) {
             vnic.links -= 1;
+            vnic.wires -= 1;
             vnic.strangers.remove(&row);
         }
         self.bells.give(id, ENGINE, &wire.place);

@@ -353,7 +353,7 @@ fn steps() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
     fn nobody_can_break_the_tables(bytes in steps()) {
