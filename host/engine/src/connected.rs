@@ -3,11 +3,12 @@
 use crate::backlog::{Allowance, Throttle};
 use crate::command::Service;
 use crate::far::{Far, Said};
+use crate::flow::{Inflow, Outflow};
 use omniverb_link::{Broken, Endpoint};
 use omniverb_transport::{
     Answer, Config, Connection, Event, Operation, Sending, Status, SubmitError, Unreliable,
 };
-use omniverb_wire::{Packet, Service as WireService, write_notification};
+use omniverb_wire::{Packet, Service as WireService, write_notification, write_report};
 
 /// PSNs under way at most to plain RoCE; as many as Linux rxe has itself.
 const WINDOW_ROCE: u64 = 128;
@@ -35,7 +36,14 @@ pub(crate) struct Connected {
     window: u64,
     /// Bytes under way at most: half of the ring that they will end up in.
     window_bytes: u64,
+    /// UC: to another Omniverb.
+    outflow: Option<Outflow>,
+    inflow: Inflow,
+    /// UC: otherwise.
     throttle: Throttle,
+    /// UC: when to look again, if it is too early to send.
+    due: Option<u64>,
+    qpn: u32,
     failure: Option<Status>,
 }
 
@@ -43,7 +51,7 @@ impl Connected {
     pub(crate) fn new(
         mut endpoint: Endpoint,
         service: Service,
-        peer_qpn: u32,
+        (qpn, peer_qpn): (u32, u32),
         features: u32,
         request_bytes: usize,
         allowance: Allowance,
@@ -64,7 +72,11 @@ impl Connected {
             service,
             window: if features == 0 { WINDOW_ROCE } else { WINDOW_OMNIVERB },
             window_bytes: half,
+            outflow: (features != 0).then(Outflow::default),
+            inflow: Inflow::default(),
             throttle: Throttle::default(),
+            due: None,
+            qpn,
             failure: None,
         }
     }
@@ -201,9 +213,16 @@ impl Connected {
                 connection.handle_packet(now, packet, congested, &mut self.far);
             }
             Some(Transport::Uc(_)) if packet.opcode().service == WireService::Cnp => {
-                self.throttle.on_notification(now);
+                match (packet.report(), &mut self.outflow) {
+                    (Some((_, psn)), Some(out)) => out.on_report(psn),
+                    (None, None) => self.throttle.on_notification(now),
+                    _ => {}
+                }
             }
-            Some(Transport::Uc(connection)) => connection.handle_packet(packet, &mut self.far),
+            Some(Transport::Uc(connection)) => {
+                self.inflow.on_packet(packet.bth());
+                connection.handle_packet(packet, &mut self.far);
+            }
             None => {}
         }
     }
@@ -216,10 +235,10 @@ impl Connected {
     }
 
     /// When to call `timeout`.
-    pub(crate) fn next_timeout(&self, now: u64) -> Option<u64> {
+    pub(crate) fn next_timeout(&self) -> Option<u64> {
         match &self.transport {
             Some(Transport::Rc(connection)) => connection.poll_timeout(),
-            _ => self.throttle.due(now),
+            _ => self.due,
         }
     }
 
@@ -234,11 +253,27 @@ impl Connected {
             Transport::Rc(connection) => {
                 connection.poll_transmit(now, datagram, &mut self.far).map(|sent| sent.length)
             }
-            Transport::Uc(_) if self.far.backlog.asks(now) => {
-                write_notification(datagram, self.peer_qpn)
+            Transport::Uc(connection) => {
+                self.due = None;
+                if let Some(psn) = self.inflow.report(self.far.backlog.is_empty()) {
+                    return write_report(datagram, self.peer_qpn, self.qpn, psn);
+                }
+                if let Some(out) = &mut self.outflow {
+                    self.due = out.may_send(now).err();
+                } else if self.far.backlog.asks(now) {
+                    return write_notification(datagram, self.peer_qpn);
+                } else {
+                    self.due = self.throttle.due(now);
+                }
+                if self.due.is_some() {
+                    return None;
+                }
+                let length = connection.poll_transmit(datagram, &mut self.far)?;
+                if let Some(out) = &mut self.outflow {
+                    out.on_send(&mut datagram[..length]);
+                }
+                Some(length)
             }
-            Transport::Uc(_) if self.throttle.due(now).is_some() => None,
-            Transport::Uc(connection) => connection.poll_transmit(datagram, &mut self.far),
         }
     }
 

@@ -1,11 +1,12 @@
 //! A UD queue pair and one of its destinations: a link on one side, single packets on the other.
 
 use crate::backlog::{Allowance, Backlog, Throttle};
+use crate::flow::{Inflow, Outflow};
 use omniverb_link::record::{FIRST, IMMEDIATE, LAST, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_ring::UserMemory;
 use omniverb_transport::datagram::{Address, write};
-use omniverb_wire::{Packet, Service, write_notification};
+use omniverb_wire::{Packet, Service, write_notification, write_report};
 
 /// Bytes of the longest datagram.
 const MESSAGE_MAX: usize = 4096;
@@ -18,6 +19,11 @@ pub(crate) struct Datagrams {
     psn: u32,
     backlog: Backlog,
     throttle: Throttle,
+    /// To another Omniverb.
+    outflow: Option<Outflow>,
+    inflow: Inflow,
+    /// When to look again, if it is too early to send.
+    due: Option<u64>,
     closed: bool,
 }
 
@@ -26,13 +32,24 @@ impl Datagrams {
         mut endpoint: Endpoint,
         qpn: u32,
         peer_qpn: u32,
+        features: u32,
         allowance: Allowance,
     ) -> Datagrams {
         endpoint.publish_no_credits();
         endpoint.set_watched(false);
         endpoint.open(0);
-        let (backlog, throttle) = (Backlog::new(allowance), Throttle::default());
-        Datagrams { endpoint, qpn, peer_qpn, psn: 0, backlog, throttle, closed: false }
+        Datagrams {
+            endpoint,
+            qpn,
+            peer_qpn,
+            psn: 0,
+            backlog: Backlog::new(allowance),
+            throttle: Throttle::default(),
+            outflow: (features != 0).then(Outflow::default),
+            inflow: Inflow::default(),
+            due: None,
+            closed: false,
+        }
     }
 
     /// The application may have made room.
@@ -49,8 +66,8 @@ impl Datagrams {
     }
 
     /// When something may be sent again, if it is too early now.
-    pub(crate) fn next_timeout(&self, now: u64) -> Option<u64> {
-        self.throttle.due(now)
+    pub(crate) fn next_timeout(&self) -> Option<u64> {
+        self.due
     }
 
     /// Writes the next packet. `buffer`: for the message.
@@ -63,14 +80,27 @@ impl Datagrams {
         if self.closed {
             return None;
         }
-        if self.backlog.asks(now) {
-            return write_notification(datagram, self.peer_qpn);
+        self.due = None;
+        if let Some(psn) = self.inflow.report(self.backlog.is_empty()) {
+            return write_report(datagram, self.peer_qpn, self.qpn, psn);
         }
-        if self.throttle.due(now).is_some() {
+        if let Some(out) = &mut self.outflow {
+            self.due = out.may_send(now).err();
+        } else if self.backlog.asks(now) {
+            return write_notification(datagram, self.peer_qpn);
+        } else {
+            self.due = self.throttle.due(now);
+        }
+        if self.due.is_some() {
             return None;
         }
         match self.next(datagram, buffer) {
-            Ok(length) => length,
+            Ok(length) => {
+                if let (Some(out), Some(length)) = (&mut self.outflow, length) {
+                    out.on_send(&mut datagram[..length]);
+                }
+                length
+            }
             Err(Broken) => {
                 self.close();
                 None
@@ -100,12 +130,17 @@ impl Datagrams {
     /// A packet from the peer; the application looks at the Q_Key.
     pub(crate) fn packet(&mut self, now: u64, packet: &Packet<'_>) {
         if packet.opcode().service == Service::Cnp {
-            return self.throttle.on_notification(now);
+            return match (packet.report(), &mut self.outflow) {
+                (Some((_, psn)), Some(out)) => out.on_report(psn),
+                (None, None) => self.throttle.on_notification(now),
+                _ => {}
+            };
         }
         let Some(deth) = packet.deth() else { return };
         if self.closed || !packet.bth().is_in_default_partition() {
             return;
         }
+        self.inflow.on_packet(packet.bth());
         let immediate = packet.immediate().map(|immediate| u32::from_ne_bytes(immediate.0));
         let with = |set: bool, flag: u32| if set { flag } else { 0 };
         let flags = FIRST

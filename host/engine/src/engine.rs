@@ -9,6 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// Nice value of packet threads, if we may.
+const NICE: i32 = -10;
 /// Events that may wait to be taken. What is beyond them is lost: all of them are about packets
 /// that will come again.
 const EVENTS_MAX: usize = 4096;
@@ -63,9 +65,13 @@ impl Engine {
             let outbox = crate::worker::Outbox::new(tell.clone(), engine.ready.clone());
             let mut worker =
                 Worker::new(work, wake.clone(), outbox, engine.counters.clone(), settings.spin)?;
-            let handle = std::thread::Builder::new()
-                .name(format!("engine-{number}"))
-                .spawn(move || worker.run())?;
+            let handle =
+                std::thread::Builder::new().name(format!("engine-{number}")).spawn(move || {
+                    // Many wait for each turn of this thread. Without the privilege it is one
+                    // among equals.
+                    let _ = rustix::process::setpriority_process(None, NICE);
+                    worker.run();
+                })?;
             let (commands, handle) = (Some(commands), Some(handle));
             engine.threads.push(Thread { commands, wake, handle });
         }

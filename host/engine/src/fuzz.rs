@@ -80,7 +80,7 @@ pub fn link(bytes: &[u8]) {
     application.open(0);
     let features = u32::from(bytes.byte() & 1);
     let mut engine =
-        Connected::new(far, service, 7, features, REQUEST_BYTES_MIN, Allowance::default());
+        Connected::new(far, service, (6, 7), features, REQUEST_BYTES_MIN, Allowance::default());
     let mut datagram = vec![0; DATAGRAM_MAX];
     let mut now = 1;
     for _ in 0..STEPS_MAX {
@@ -95,7 +95,7 @@ pub fn link(bytes: &[u8]) {
         }
         engine.after();
         now += 1000;
-        if engine.next_timeout(now).is_some_and(|at| at <= now) || bytes.byte() == 0 {
+        if engine.next_timeout().is_some_and(|at| at <= now) || bytes.byte() == 0 {
             now += 10_000_000;
             engine.timeout(now);
         }

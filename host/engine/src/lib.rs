@@ -20,6 +20,7 @@ mod datagram;
 mod early;
 mod engine;
 mod far;
+mod flow;
 pub mod fuzz;
 mod incoming;
 mod outgoing;

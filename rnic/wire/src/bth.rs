@@ -9,6 +9,8 @@ const FECN: u8 = 1 << 7;
 const BECN: u8 = 1 << 6;
 const ACK_REQUEST: u32 = 1 << 31;
 const LOW_24: u32 = 0xff_ffff;
+/// Byte 8 of a packet that asks for a report.
+const REPORT_REQUEST: u8 = 0xaa;
 
 /// The header as it is on the wire.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -53,6 +55,13 @@ impl Bth {
         let sequence = self.sequence.get() & !ACK_REQUEST;
         self.sequence.set(sequence | if request { ACK_REQUEST } else { 0 });
         self
+    }
+
+    /// Asks for a report: marks a finished packet, before it is sealed.
+    pub fn request_report(datagram: &mut [u8]) {
+        if let Some(byte) = datagram.get_mut(8) {
+            *byte = REPORT_REQUEST;
+        }
     }
 
     /// The same with another partition key.
@@ -117,6 +126,11 @@ impl Bth {
     /// Whether an acknowledgement is asked for.
     pub fn is_ack_requested(&self) -> bool {
         self.sequence.get() & ACK_REQUEST != 0
+    }
+    /// Whether a report is asked for (see [`crate::write_report`]): between Omniverbs, a pattern in
+    /// the reserved bits beside the acknowledge request, which unreliable packets have no use for.
+    pub fn is_report_requested(&self) -> bool {
+        (self.sequence.get() >> 24) as u8 == REPORT_REQUEST
     }
     /// Packet sequence number.
     pub fn psn(&self) -> u32 {

@@ -17,3 +17,40 @@ pub fn write_notification(datagram: &mut [u8], destination: u32) -> Option<usize
     header.write_to_prefix(datagram).ok()?;
     Some(length)
 }
+
+/// What a report of an Omniverb begins with, where a notification has zeros.
+const REPORT: [u8; 4] = *b"omv1";
+
+/// Writes a report: a notification whose reserved bytes tell another Omniverb how far the QP
+/// `source` has got with the unreliable packets of the QP `destination`. Nobody else is sent one.
+pub fn write_report(datagram: &mut [u8], destination: u32, source: u32, psn: u32) -> Option<usize> {
+    let length = write_notification(datagram, destination)?;
+    let reserved = datagram.get_mut(Bth::BYTES..Bth::BYTES + RESERVED_BYTES)?;
+    reserved[..4].copy_from_slice(&REPORT);
+    reserved[4..8].copy_from_slice(&source.to_be_bytes());
+    reserved[8..12].copy_from_slice(&psn.to_be_bytes());
+    Some(length)
+}
+
+/// QP and PSN of a report; `None`: a plain notification. `reserved` is what follows the BTH.
+pub(crate) fn read_report(reserved: &[u8]) -> Option<(u32, u32)> {
+    let number = |at: usize| Some(u32::from_be_bytes(reserved.get(at..at + 4)?.try_into().ok()?));
+    (reserved.get(..4)? == REPORT).then_some((number(4)?, number(8)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{write_notification, write_report};
+    use crate::Packet;
+
+    #[test]
+    fn a_report_is_a_notification_that_says_more() {
+        let mut datagram = [0xff; 64];
+        let length = write_notification(&mut datagram, 9).unwrap();
+        assert_eq!(Packet::parse(&datagram[..length]).unwrap().report(), None);
+        assert_eq!(write_report(&mut datagram, 9, 7, 0x12_3456), Some(length));
+        let packet = Packet::parse(&datagram[..length]).unwrap();
+        assert_eq!(packet.bth().destination(), 9);
+        assert_eq!(packet.report(), Some((7, 0x12_3456)));
+    }
+}

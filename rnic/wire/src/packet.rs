@@ -109,6 +109,11 @@ impl<'a> Packet<'a> {
     pub fn immediate(&self) -> Option<ImmDt> {
         self.header(self.opcode.has_immediate(), self.headers.len().saturating_sub(ImmDt::BYTES))
     }
+    /// QP and PSN of a report (see [`crate::write_report`]).
+    pub fn report(&self) -> Option<(u32, u32)> {
+        let is_notification = self.opcode.service == Service::Cnp;
+        crate::cnp::read_report(self.headers).filter(|_| is_notification)
+    }
     /// R_Key to invalidate.
     pub fn invalidate(&self) -> Option<Ieth> {
         self.header(self.opcode.has_invalidate(), 0)

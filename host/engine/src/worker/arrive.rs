@@ -106,10 +106,16 @@ impl Worker {
         self.touch(index);
     }
 
-    /// A congestion notification: for an RC or UC QP, or for all that a UD QP sends there.
+    /// A congestion notification, or a report: for an RC or UC QP, or for what a UD QP sends there.
     fn slow_down(&mut self, qpn: u32, sound: &Sound<'_>) {
         let connected = self.by_number.get(&qpn).copied();
-        let datagrams = self.by_source.range((qpn, sound.from, 0)..=(qpn, sound.from, u32::MAX));
+        // A report names the QP it comes from.
+        let sources = match sound.packet.report() {
+            Some((source, _)) => source..=source,
+            None => 0..=u32::MAX,
+        };
+        let (first, last) = sources.into_inner();
+        let datagrams = self.by_source.range((qpn, sound.from, first)..=(qpn, sound.from, last));
         let indices: Vec<usize> =
             connected.into_iter().chain(datagrams.map(|(_, index)| *index)).collect();
         for index in indices {

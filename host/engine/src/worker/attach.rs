@@ -147,12 +147,13 @@ impl Worker {
         let Attach { qpn, peer_qpn, service, features, .. } = *attach;
         let kind = match service {
             Service::Ud => {
-                Kind::Datagrams(Box::new(Datagrams::new(endpoint, qpn, peer_qpn, allowance)))
+                let datagrams = Datagrams::new(endpoint, qpn, peer_qpn, features, allowance);
+                Kind::Datagrams(Box::new(datagrams))
             }
             _ => Kind::Connected(Box::new(Connected::new(
                 endpoint,
                 service,
-                peer_qpn,
+                (qpn, peer_qpn),
                 features,
                 request_bytes,
                 allowance,

@@ -63,8 +63,8 @@ impl Link {
     /// When it wants to be looked at.
     pub(super) fn next_timeout(&mut self, now: u64) -> Option<u64> {
         let own = match &self.kind {
-            Kind::Connected(connected) => connected.next_timeout(now),
-            Kind::Datagrams(datagrams) => datagrams.next_timeout(now),
+            Kind::Connected(connected) => connected.next_timeout(),
+            Kind::Datagrams(datagrams) => datagrams.next_timeout(),
         };
         // The application may have done what we wait for without seeing that we do: neither side
         // uses a memory fence. So one look is due a moment after the last news.
