@@ -148,7 +148,7 @@ for _ in range(20):
     except TimeoutError: pass
 s.setsockopt(socket.SOL_SOCKET,socket.SO_RCVBUF,1<<20)
 # A forged reply, a reply to nothing, an empty one: nothing comes of them.
-for junk in [head+b'omniver2'+bytes(20), head+b'omniver2'+bytes(16)+b'\\0\\0\\0\\1', b'', probe(8)[:39]]:
+for junk in [head+b'omniver2'+bytes(20), head+b'omniver2'+bytes([1]*20), b'', probe(8)[:39]]:
     s.sendto(junk,('{A}',4791))
 answers=0
 end=time.time()+2
