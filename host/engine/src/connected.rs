@@ -30,6 +30,10 @@ pub(crate) struct Connected {
     transport: Option<Transport>,
     /// RTS: what the application asks for is taken.
     sends: bool,
+    /// The application has closed its QP; what it did before that is still answered.
+    leaving: bool,
+    /// And nothing is left to be said about it.
+    silent: bool,
     closed: bool,
     peer_qpn: u32,
     service: Service,
@@ -67,6 +71,8 @@ impl Connected {
             far: Far::new(endpoint, service == Service::Rc, half - half / 8, allowance),
             transport: None,
             sends: false,
+            leaving: false,
+            silent: false,
             closed: false,
             peer_qpn,
             service,
@@ -96,8 +102,10 @@ impl Connected {
         if self.closed {
             return false;
         }
-        if self.far.endpoint.peer_has_closed() && self.service == Service::Rc {
-            self.close();
+        if self.far.endpoint.peer_has_closed() {
+            self.leave(now);
+        }
+        if self.leaving {
             return false;
         }
         self.come_up();
@@ -109,6 +117,14 @@ impl Connected {
                 self.break_off();
                 false
             }
+        }
+    }
+
+    /// The application's QP is going. An RC peer still hears what was consumed and what was refused:
+    /// it may wait for nothing else. UC finishes what it has to send.
+    pub(crate) fn leave(&mut self, now: u64) {
+        if self.service == Service::Rc && !std::mem::replace(&mut self.leaving, true) {
+            let _ = self.hear(now);
         }
     }
 
@@ -211,6 +227,8 @@ impl Connected {
         match &mut self.transport {
             Some(Transport::Rc(connection)) => {
                 connection.handle_packet(now, packet, congested, &mut self.far);
+                // The result of an atomic goes before the data of a READ behind it.
+                self.tell();
             }
             Some(Transport::Uc(_)) if packet.opcode().service == WireService::Cnp => {
                 match (packet.report(), &mut self.outflow) {
@@ -242,6 +260,12 @@ impl Connected {
         }
     }
 
+    /// Whether all there is to send is an acknowledgement that is in no hurry.
+    pub(crate) fn has_only_acknowledgement(&self) -> bool {
+        let rc = matches!(&self.transport, Some(Transport::Rc(c)) if c.has_only_acknowledgement());
+        rc && !self.leaving
+    }
+
     /// Whether something waits for the application.
     pub(crate) fn waits(&self) -> bool {
         !self.closed && self.far.waits()
@@ -251,7 +275,9 @@ impl Connected {
     pub(crate) fn transmit(&mut self, now: u64, datagram: &mut [u8]) -> Option<usize> {
         match self.transport.as_mut()? {
             Transport::Rc(connection) => {
-                connection.poll_transmit(now, datagram, &mut self.far).map(|sent| sent.length)
+                let sent = connection.poll_transmit(now, datagram, &mut self.far);
+                self.silent = self.leaving && sent.is_none();
+                sent.map(|sent| sent.length)
             }
             Transport::Uc(connection) => {
                 self.due = None;
@@ -277,8 +303,8 @@ impl Connected {
         }
     }
 
-    /// After packets were taken or made: tells the application what became of its requests.
-    pub(crate) fn after(&mut self) {
+    /// Tells the application what became of its requests.
+    fn tell(&mut self) {
         while let Some(event) = match &mut self.transport {
             Some(Transport::Rc(connection)) => connection.poll_event(),
             Some(Transport::Uc(connection)) => connection.poll_event(),
@@ -307,8 +333,16 @@ impl Connected {
                 }
             }
         }
+    }
+
+    /// After packets were taken or made.
+    pub(crate) fn after(&mut self) {
+        self.tell();
         if self.far.broken && !self.closed {
             self.break_off();
+        }
+        if self.silent {
+            self.close();
         }
         let waits = self.far.waits() || self.transport.is_none() || !self.sends;
         self.far.endpoint.set_blocked(waits);

@@ -70,7 +70,12 @@ impl Engine {
                     // Many wait for each turn of this thread. Without the privilege it is one
                     // among equals.
                     let _ = rustix::process::setpriority_process(None, NICE);
-                    worker.run();
+                    // Without its packet threads a daemon is of no use to anybody; started afresh,
+                    // it is, and direct links do not notice.
+                    let work = std::panic::AssertUnwindSafe(|| worker.run());
+                    if std::panic::catch_unwind(work).is_err() {
+                        std::process::abort();
+                    }
                 })?;
             let (commands, handle) = (Some(commands), Some(handle));
             engine.threads.push(Thread { commands, wake, handle });

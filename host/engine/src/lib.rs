@@ -10,6 +10,7 @@
 //! to the transport, and [`far`] writes what comes out into the link ([`incoming`]).
 #![forbid(unsafe_code)]
 
+mod agenda;
 mod backlog;
 mod bell;
 mod bucket;

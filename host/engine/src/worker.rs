@@ -6,6 +6,7 @@ mod attach;
 mod link;
 mod send;
 
+use crate::agenda::Agenda;
 use crate::bell::Bell;
 use crate::command::{Command, Event};
 use crate::engine::{Counters, lock};
@@ -16,7 +17,7 @@ use crate::train::Train;
 use crate::vnic::Vnic;
 use link::Link;
 use omniverb_sys::{EventFd, Poller, Timer, clock};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -76,8 +77,8 @@ pub(crate) struct Worker {
     by_number: HashMap<u32, usize>,
     /// UD, by QP number, peer's address and peer's QP number.
     by_source: BTreeMap<(u32, IpAddr, u32), usize>,
-    /// Links to be served, oldest first.
-    dirty: VecDeque<usize>,
+    /// Links to be served.
+    dirty: Agenda,
     timers: Timers,
     passages: Passages,
     train: Option<Train>,
@@ -113,7 +114,7 @@ impl Worker {
             free: Vec::new(),
             by_number: HashMap::new(),
             by_source: BTreeMap::new(),
-            dirty: VecDeque::new(),
+            dirty: Agenda::default(),
             timers: Timers::default(),
             passages: Passages::default(),
             train: Some(Train::new()),
@@ -134,7 +135,7 @@ impl Worker {
             let mut busy = self.hear_bells();
             busy |= self.timers_due(now);
             busy |= self.serve_dirty();
-            let timeout = if busy || !self.dirty.is_empty() {
+            let timeout = if busy || self.dirty.len() > 0 {
                 busy_at = now;
                 quiet = 0;
                 Some(Duration::ZERO)
@@ -215,7 +216,7 @@ impl Worker {
                 if let Some(vnic) = self.vnics.get_mut(&vnic.0) {
                     vnic.set_limit(limit, now);
                     let parked = std::mem::take(&mut vnic.parked);
-                    parked.into_iter().for_each(|index| self.touch(index));
+                    self.unpark(parked);
                 }
             }
             Command::Attach(attach) => self.attach(&attach),
@@ -258,17 +259,27 @@ impl Worker {
                     let Some(vnic) = self.vnics.get_mut(&number) else { continue };
                     vnic.armed = None;
                     let parked = std::mem::take(&mut vnic.parked);
-                    parked.into_iter().for_each(|index| self.touch(index));
+                    self.unpark(parked);
                 }
             }
         }
         any
     }
 
+    /// These links may send again.
+    fn unpark(&mut self, parked: Vec<usize>) {
+        for index in parked {
+            if let Some(link) = self.links.get_mut(index).and_then(Option::as_mut) {
+                link.parked = false;
+            }
+            self.touch(index);
+        }
+    }
+
     fn serve_dirty(&mut self) -> bool {
         let mut any = false;
         for _ in 0..LINKS_PER_TURN.min(self.dirty.len()) {
-            let Some(index) = self.dirty.pop_front() else { break };
+            let Some(index) = self.dirty.next() else { break };
             any = true;
             self.serve(index);
             self.deliver_passages();
@@ -293,13 +304,13 @@ impl Worker {
 }
 
 /// This link is to be served; `again`: nothing is known to have happened.
-fn touch(links: &mut [Option<Box<Link>>], dirty: &mut VecDeque<usize>, index: usize, again: bool) {
+fn touch(links: &mut [Option<Box<Link>>], dirty: &mut Agenda, index: usize, again: bool) {
     if let Some(link) = links.get_mut(index).and_then(Option::as_mut) {
         if std::mem::replace(&mut link.queued, true) {
             link.looked_again &= again;
         } else {
             link.looked_again = again;
-            dirty.push_back(index);
+            dirty.add(link.vnic, index);
         }
     }
 }

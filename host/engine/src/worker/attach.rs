@@ -65,10 +65,10 @@ impl Worker {
     }
 
     fn remove(&mut self, index: usize) {
-        // What an unreliable service has completed is to leave.
-        if let Some(Some(link)) = self.links.get(index)
-            && link.service != Service::Rc
-        {
+        // What an unreliable service has completed is to leave, and what a reliable one's peer is
+        // waiting for.
+        if let Some(Some(link)) = self.links.get_mut(index) {
+            link.leave(clock::now());
             for _ in 0..LAST_TURNS {
                 if !self.serve(index) {
                     break;
@@ -94,7 +94,7 @@ impl Worker {
         if let Some(vnic) = self.vnics.get_mut(&link.vnic) {
             vnic.parked.retain(|parked| *parked != index);
         }
-        self.dirty.retain(|dirty| *dirty != index);
+        self.dirty.remove(link.vnic, index);
         self.forget_counters(link.qpn, link.peer_qpn);
         self.free.push(index);
     }
@@ -172,6 +172,8 @@ impl Worker {
             slot: attach.local_slot,
             armed: None,
             queued: false,
+            parked: false,
+            corked_at: None,
             looked_again: true,
             counted: QpCounters::default(),
         };

@@ -68,12 +68,17 @@ impl Worker {
     fn fill(&mut self, index: usize, link: &mut Link, train: &mut Train, now: u64) -> bool {
         let six = link.flow.destination.is_ipv6();
         let vnic = self.vnics.get(&link.vnic);
+        if link.is_corked(now) {
+            return false;
+        }
         let count_max = vnic.map_or(1, |vnic| vnic.sockets.train_max(link.flow.destination)).max(1);
         for _ in 0..PACKETS_PER_TURN {
             if let Some(vnic) = self.vnics.get_mut(&link.vnic)
                 && let Err(at) = vnic.may_send(now)
             {
-                vnic.parked.push(index);
+                if !std::mem::replace(&mut link.parked, true) {
+                    vnic.parked.push(index);
+                }
                 vnic.armed = self.timers.arm(Due::Vnic(link.vnic), vnic.armed, Some(at));
                 return false;
             }
