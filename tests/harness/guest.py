@@ -57,12 +57,14 @@ class Guest:
         self.folder = tempfile.TemporaryDirectory(prefix="omniverb-guest-")
         self.rest, self.programs, self.ready = b"", {}, False
         self.link = self.machine = None
+        tap = _plug(switch, mtu)
         common = [*switch.enter(), qemu, "-machine", "q35", "-smp", str(processors), "-m", "512",
                   "-nodefaults", "-display", "none", "-no-reboot",
                   "-kernel", image.Kernel().bootable(), "-initrd", archive,
                   "-append", _KERNEL_OPTIONS, "-serial", f"file:{self._file('console')}",
-                  "-netdev", f"tap,id=net,ifname={_plug(switch, mtu)},script=no,downscript=no",
-                  "-device", f"virtio-net-pci,netdev=net,host_mtu={mtu},romfile="]
+                  "-netdev", f"tap,id=net,ifname={tap},script=no,downscript=no",
+                  "-device", f"virtio-net-pci,netdev=net,host_mtu={mtu},romfile=,"
+                             f"mac=52:54:00:00:00:{switch.ports:02x}"]
         try:
             self._boot(common)
             self._set_up([address, *more_addresses], mtu)
