@@ -44,6 +44,8 @@ impl Inner {
             Why::Peer if reliable => self.silence_deadline(now),
             Why::Room if reliable => None,
             Why::Order => None,
+            // The peer is still being looked for.
+            Why::Peer if self.links.is_empty() => Some(now + LINK_WAIT),
             Why::Room | Why::Peer => Some(now + UNRELIABLE_WAIT),
             Why::Link => Some(now + ANSWER_WAIT),
         };
