@@ -44,13 +44,14 @@ impl Server {
         let waiting = self.namespaces.get_mut(vnic).map(|entry| &mut entry.waiting);
         let names = |end: &WireEnd| (end.ready.qpn, end.ready.peer_qpn) == (qpn, peer_qpn);
         if let Some(waiting) = waiting
-            && let Some(at) = waiting.iter().position(names)
+            && waiting.iter().any(names)
         {
-            // It was to bring the bell that others need: the next one of them does.
-            let gone = waiting.remove(at).ready;
-            let shares = |end: &&mut WireEnd| end.ready.bell == gone.bell;
-            if let Some(next) = waiting.iter_mut().find(shares) {
-                next.ready.bell_new |= gone.bell_new;
+            for gone in waiting.extract_if(.., |end| names(end)).collect::<Vec<_>>() {
+                // It was to bring the bell that others need: the next one of them does.
+                let shares = |end: &&mut WireEnd| end.ready.bell == gone.ready.bell;
+                if let Some(next) = waiting.iter_mut().find(shares) {
+                    next.ready.bell_new |= gone.ready.bell_new;
+                }
             }
             return;
         }

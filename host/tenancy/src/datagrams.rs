@@ -73,7 +73,11 @@ impl Tenancy {
     }
 
     fn datagrams_by_engine(&mut self, m: &ConnectQp, route: Route, now: u64) -> Result<bool, u32> {
-        self.end_datagrams(m.qpn, m.dest_qpn);
+        let qp = self.qps.get(&m.qpn).ok_or(ENOENT)?;
+        // Its own address is another one now, or the peer is not here any more.
+        if qp.links.contains(&m.dest_qpn) || qp.wires.contains_key(&(m.dest_qpn, m.dgid)) {
+            self.end_datagrams(m.qpn, m.dest_qpn);
+        }
         let way = Way { qpn: m.qpn, peer: m.dest_qpn, sgid: m.sgid, dgid: m.dgid };
         self.make_wire(way, route, now)?;
         Ok(true)
@@ -81,8 +85,9 @@ impl Tenancy {
 
     /// There is a link to exactly this destination.
     fn leads_to(&self, m: &ConnectQp) -> bool {
-        if let Some(wire) = self.qps.get(&m.qpn).and_then(|qp| qp.wires.get(&m.dest_qpn)) {
-            return (wire.sgid, wire.dgid) == (m.sgid, m.dgid);
+        let far = (m.dest_qpn, m.dgid);
+        if let Some(wire) = self.qps.get(&m.qpn).and_then(|qp| qp.wires.get(&far)) {
+            return wire.sgid == m.sgid;
         }
         let key = LinkKey::new(m.qpn, m.dest_qpn);
         let Some(link) = self.links.get(&key) else { return false };
@@ -91,19 +96,19 @@ impl Tenancy {
         link.gids.is_none_or(|gids| gids == wanted)
     }
 
-    /// Numbers are the hosts' own: a link for the same number but another destination makes way.
-    /// Both queue pairs may use it, so both are told.
+    /// Links for the same number make way for one that the client cannot tell from them. Both queue
+    /// pairs of a direct one may use it, so both are told.
     fn end_datagrams(&mut self, qpn: u32, peer: u32) {
         let linked = self.links.contains_key(&LinkKey::new(qpn, peer));
         if linked {
             self.close_link(qpn, peer, CLOSED_BY_PEER);
             self.refuse_wish(qpn, peer);
         }
-        self.end_wire(qpn, peer, Some(CLOSED_BY_PEER));
-        // The same numbers the other way round, if the peer is here: a direct link is for both.
-        let back = self.qps.get(&peer).and_then(|qp| qp.wires.get(&qpn));
-        if back.is_some_and(|wire| wire.uninvited) {
-            self.end_wire(peer, qpn, Some(CLOSED_BY_PEER));
+        self.end_wires(qpn, peer, Some(CLOSED_BY_PEER));
+        // The same numbers the other way round, if a stranger was there before the peer itself.
+        let back = self.qps.get(&peer);
+        if back.is_some_and(|back| back.wires_to(qpn).all(|wire| wire.uninvited)) {
+            self.end_wires(peer, qpn, Some(CLOSED_BY_PEER));
         }
     }
 }

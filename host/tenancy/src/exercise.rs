@@ -2,13 +2,14 @@
 //!
 //! Any input must leave the tables consistent, and when everybody has gone, empty.
 
+use crate::mirror::Mirror;
 use crate::{
     Action, Arrived, Channel, Client, Datapath, Entropy, Limits, MemoryFacts, Policy, ProbeId,
     RateLimit, Reach, SessionId, Tenancy, VnicAddress, VnicKey,
 };
 use omniverb_session::Message;
 use omniverb_session::body::{Hello, ROLE_VERBS};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Counts instead of drawing, so that a run can be repeated.
@@ -34,8 +35,8 @@ pub struct Bench {
     pub walls: BTreeSet<(u64, u64)>,
     /// vNICs whose sockets could not be opened.
     pub closed: BTreeSet<u64>,
-    /// Links that the engine has, with their bells.
-    pub engine: BTreeMap<(u32, u32), u64>,
+    /// What the others believe.
+    pub mirror: Mirror,
     /// What the clients were told.
     pub told: Vec<Action>,
 }
@@ -57,11 +58,11 @@ impl Bench {
     #[must_use]
     pub fn new(limits: Limits) -> Bench {
         let tenancy = Tenancy::new(limits, Box::<Counting>::default(), vnic(1), 7);
-        let engine = BTreeMap::new();
+        let mirror = Mirror::default();
         Bench {
             tenancy,
             now: 1,
-            engine,
+            mirror,
             walls: BTreeSet::new(),
             closed: BTreeSet::new(),
             told: Vec::new(),
@@ -76,13 +77,16 @@ impl Bench {
 
     /// A process says something; what comes of it is carried out.
     pub fn say(&mut self, session: u64, arrived: &Arrived) {
-        let actions = self.tenancy.handle(SessionId(session), arrived, self.now);
+        let session = SessionId(session);
+        let actions = self.tenancy.handle(session, arrived, self.now);
+        self.mirror.said(&self.tenancy, session, arrived);
         self.carry_out(actions);
     }
 
     /// A process dies.
     pub fn end(&mut self, session: u64) {
         let actions = self.tenancy.end(SessionId(session), self.now);
+        self.mirror.ended(SessionId(session));
         self.carry_out(actions);
     }
 
@@ -96,7 +100,7 @@ impl Bench {
     /// Plays the daemon.
     ///
     /// # Panics
-    /// If the engine is told something that makes no sense to it.
+    /// If somebody is told something that makes no sense to him.
     pub fn carry_out(&mut self, actions: Vec<Action>) {
         let mut queue = std::collections::VecDeque::from(actions);
         while let Some(action) = queue.pop_front() {
@@ -112,33 +116,24 @@ impl Bench {
                     self.tenancy.addresses(*vnic, &[own], self.now)
                 }
                 Action::Probe { id, vnic, destination, .. } => self.probe(*id, *vnic, *destination),
-                Action::AttachEngine(end) => {
-                    let ready = &end.ready;
-                    // The engine lets go of a bell with its last link.
-                    let known = self.engine.values().any(|bell| *bell == ready.bell);
-                    assert_eq!(known, ready.bell_new == 0, "bell {}", ready.bell);
-                    let before = self.engine.insert((ready.qpn, ready.peer_qpn), ready.bell);
-                    assert_eq!(before, None, "attached twice");
-                    Vec::new()
+                Action::Drop { session, .. } => {
+                    self.mirror.ended(*session);
+                    self.tenancy.end(*session, self.now)
                 }
-                Action::DetachEngine { qpn, peer_qpn, .. } => {
-                    let had = self.engine.remove(&(*qpn, *peer_qpn));
-                    assert!(had.is_some(), "never attached");
-                    Vec::new()
-                }
-                Action::Drop { session, .. } => self.tenancy.end(*session, self.now),
                 _ => Vec::new(),
             };
+            self.mirror.told(&action);
             self.told.push(action);
             queue.extend(more);
         }
+        self.mirror.check(&self.tenancy);
     }
 }
 
 impl Bench {
     /// The link to the engine, if there is one, could not be made.
     pub fn fail_wire(&mut self, qpn: u32, peer_qpn: u32) {
-        self.engine.remove(&(qpn, peer_qpn));
+        self.mirror.failed(qpn, peer_qpn);
         let actions = self.tenancy.wire_failed(qpn, peer_qpn);
         self.carry_out(actions);
     }
@@ -248,7 +243,7 @@ pub fn exercise(bytes: &[u8]) {
     for session in opened {
         bench.end(session);
     }
-    assert!(bench.engine.is_empty(), "the engine has links of nobody");
+    assert!(bench.mirror.is_empty(), "the engine has links of nobody");
     assert!(bench.tenancy.is_empty(), "something is left after everybody has gone");
 }
 

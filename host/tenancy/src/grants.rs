@@ -26,7 +26,7 @@ impl Tenancy {
     ) -> Result<Connected, u32> {
         let qp = self.own_qp(id, m.qpn)?;
         // Through the engine nothing is mapped.
-        if qp.qp_type == QP_UD || qp.wires.contains_key(&m.peer_qpn) {
+        if qp.qp_type == QP_UD || qp.wires_to(m.peer_qpn).next().is_some() {
             return Err(EOPNOTSUPP);
         }
         if !qp.links.contains(&m.peer_qpn) {

@@ -19,6 +19,7 @@ mod gids;
 mod grants;
 mod limits;
 mod links;
+pub mod mirror;
 mod neighbours;
 mod numbers;
 mod pairing;

@@ -131,7 +131,8 @@ impl Tenancy {
     /// Closes every link of a queue pair and forgets its wishes.
     pub(crate) fn close_all(&mut self, qpn: u32, reason: u32) {
         let Some(qp) = self.qps.get(&qpn) else { return };
-        let peers = qp.links.iter().chain(qp.wires.keys()).chain(qp.wishes.keys());
+        let far = qp.wires.keys().map(|(peer, _)| peer);
+        let peers = qp.links.iter().chain(far).chain(qp.wishes.keys());
         let peers: Vec<u32> = peers.copied().collect();
         for peer in peers {
             self.close_link(qpn, peer, reason);
@@ -142,10 +143,12 @@ impl Tenancy {
     /// goes.
     pub(crate) fn close_link(&mut self, qpn: u32, peer: u32, reason: u32) {
         self.drop_wish(qpn, peer);
-        self.end_wire(qpn, peer, None);
+        self.end_wires(qpn, peer, None);
         if !self.remove_link(LinkKey::new(qpn, peer)) || qpn == peer {
             return;
         }
+        // It cannot tell apart what has the same number.
+        self.end_wires(peer, qpn, None);
         if let Some(session) = self.qps.get(&peer).map(|qp| qp.session) {
             self.event(session, LinkClosed { qpn: peer, peer_qpn: qpn, reason, reserved: 0 });
         }
@@ -180,6 +183,7 @@ impl Tenancy {
     /// Takes back one wish and says so.
     pub(crate) fn refuse_wish(&mut self, qpn: u32, peer_qpn: u32) {
         self.drop_wish(qpn, peer_qpn);
+        self.end_wires(qpn, peer_qpn, None);
         if let Some(session) = self.qps.get(&qpn).map(|qp| qp.session) {
             let reason = CLOSED_BY_PEER;
             self.event(session, LinkClosed { qpn, peer_qpn, reason, reserved: 0 });

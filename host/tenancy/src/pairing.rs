@@ -125,11 +125,12 @@ impl Tenancy {
         }
         let other = self.qps.get(&peer).filter(|other| other.vnic == target);
         let Some(other) = other else { return };
-        if let Some(wire) = other.wires.get(&qpn) {
+        let within = other.wires_to(qpn).next().map(|wire| wire.within.is_some());
+        if let Some(within) = within {
             // The peer could not wait for us, or had to go another way; so we go it, too.
-            let route = match wire.within {
-                Some(_) => Route::forwarded(Why::PeerThroughEngine, target),
-                None => Route::wire(Why::OneWay, 0),
+            let route = match within {
+                true => Route::forwarded(Why::PeerThroughEngine, target),
+                false => Route::wire(Why::OneWay, 0),
             };
             return self.wish_by_engine(qpn, peer, route, now);
         }
@@ -281,7 +282,7 @@ impl Tenancy {
         wish.timer = None;
         if let Some(reason) = wish.gone {
             self.drop_wish(qpn, peer);
-            if self.end_wire(qpn, peer, Some(reason)) {
+            if self.end_wires(qpn, peer, Some(reason)) {
                 return;
             }
             if let Some(session) = self.qps.get(&qpn).map(|qp| qp.session) {

@@ -8,16 +8,16 @@
 use crate::errno::ENOMEM;
 use crate::tables::LinkKey;
 use crate::tenancy::Tenancy;
-use omniverb_session::body::{CLOSED_BY_DEATH, ConnectQp, LinkClosed, QP_UD, RESUME_WIRE};
+use omniverb_session::body::{
+    CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, LinkClosed, QP_UD, RESUME_WIRE,
+};
 
 impl Tenancy {
     pub(crate) fn announce(&mut self, m: &ConnectQp, qp_type: u32, now: u64) -> Result<(), u32> {
         let Some(qp) = self.qps.get(&m.qpn) else { return Ok(()) };
         if m.resume == RESUME_WIRE {
             // Its far end died with the daemon before us.
-            let session = qp.session;
-            let (qpn, peer_qpn, reason) = (m.qpn, m.dest_qpn, CLOSED_BY_DEATH);
-            self.event(session, LinkClosed { qpn, peer_qpn, reason, reserved: 0 });
+            self.abandon_resume(m.qpn, m.dest_qpn);
             return Ok(());
         }
         if qp.is_linked(m.dest_qpn) || qp.wishes.contains_key(&m.dest_qpn) {
@@ -42,7 +42,8 @@ impl Tenancy {
 
     /// The other end did not announce itself.
     pub(crate) fn abandon_resume(&mut self, qpn: u32, peer: u32) {
-        self.drop_wish(qpn, peer);
+        // The client forgets whatever has that number, what is newer included.
+        self.close_link(qpn, peer, CLOSED_BY_PEER);
         if let Some(session) = self.qps.get(&qpn).map(|qp| qp.session) {
             let closed = LinkClosed { qpn, peer_qpn: peer, reason: CLOSED_BY_DEATH, reserved: 0 };
             self.event(session, closed);

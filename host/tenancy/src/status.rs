@@ -106,7 +106,7 @@ impl Tenancy {
     fn qp_status(&self, qpn: u32) -> Option<QpStatus> {
         let qp = self.qps.get(&qpn)?;
         let direct = qp.links.iter().filter_map(|peer| self.direct_peer(qpn, *peer));
-        let wires = qp.wires.iter().map(|(peer, wire)| PeerStatus {
+        let wires = qp.wires.iter().map(|((peer, _), wire)| PeerStatus {
             qpn: *peer,
             vnic: wire.within.map(|key| self.vnic_name(key)),
             gid: Some(wire.dgid),

@@ -126,20 +126,28 @@ pub(crate) struct Qp {
     pub(crate) wishes: BTreeMap<u32, Wish>,
     /// Peers on this host that a link exists to.
     pub(crate) links: BTreeSet<u32>,
-    /// Links to the engine, by peer. The numbers are the peers' own: one may be that of somebody
-    /// else here.
-    pub(crate) wires: BTreeMap<u32, Wire>,
+    /// Links to the engine. The numbers are the peers' own: one may be that of somebody here, and
+    /// datagram peers on different hosts may have the same.
+    pub(crate) wires: BTreeMap<Far, Wire>,
 }
+
+/// A peer beyond the engine: its number and its GID.
+pub(crate) type Far = (u32, [u8; 16]);
 
 impl Qp {
     /// There is a link for this peer, of whatever kind.
     pub(crate) fn is_linked(&self, peer: u32) -> bool {
-        self.links.contains(&peer) || self.wires.contains_key(&peer)
+        self.links.contains(&peer) || self.wires_to(peer).next().is_some()
+    }
+
+    /// The links to the engine for this number.
+    pub(crate) fn wires_to(&self, peer: u32) -> impl Iterator<Item = &Wire> {
+        self.wires.range((peer, [0; 16])..=(peer, [0xff; 16])).map(|(_, wire)| wire)
     }
 }
 
 /// A link to the engine: when it was made, its queue pair, its peer.
-pub(crate) type WireKey = (u64, u32, u32);
+pub(crate) type WireKey = (u64, u32, Far);
 
 /// A link to the engine.
 #[derive(Clone, Copy, Debug)]

@@ -193,7 +193,7 @@ impl Tenancy {
     /// A link of [`Action::AttachEngine`] could not be made.
     #[must_use]
     pub fn wire_failed(&mut self, qpn: u32, peer_qpn: u32) -> Vec<Action> {
-        self.undo_wire(qpn, peer_qpn);
+        self.undo_wires(qpn, peer_qpn);
         std::mem::take(&mut self.out)
     }
 

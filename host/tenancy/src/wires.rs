@@ -10,10 +10,11 @@ use crate::gids;
 use crate::neighbours::Answer;
 use crate::numbers;
 use crate::path::{Path, Why};
-use crate::tables::{SessionId, VnicKey, Wire, WireKey};
+use crate::tables::{Far, SessionId, VnicKey, Wire, WireKey};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{BellClosed, CLOSED_BY_PEER, LinkClosed, LinkReady, QP_UD};
 use omniverb_session::limits::LINKS_PER_BELL;
+use std::collections::BTreeSet;
 
 /// The engine, as the other party of bells. Sessions are counted from below.
 const ENGINE: SessionId = SessionId(u64::MAX);
@@ -54,23 +55,29 @@ impl Route {
 }
 
 impl Tenancy {
-    /// Makes a link to the engine. There must be none for this peer yet.
+    /// Makes a link to the engine. There must be none for this peer yet; for datagrams there may be
+    /// one for another peer of the same number.
     pub(crate) fn make_wire(&mut self, way: Way, route: Route, now: u64) -> Result<(), u32> {
         let qp = self.qps.get(&way.qpn).ok_or(ENOENT)?;
-        if qp.is_linked(way.peer) {
-            return Err(EINVAL);
-        }
         let (session, vnic, qp_type) = (qp.session, qp.vnic, qp.qp_type);
         let datagram = qp_type == QP_UD;
+        let far: Far = (way.peer, way.dgid);
+        let linked = match datagram {
+            true => qp.links.contains(&way.peer) || qp.wires.contains_key(&far),
+            false => qp.is_linked(way.peer),
+        };
+        if linked {
+            return Err(EINVAL);
+        }
         self.make_room(session, vnic, datagram, route.uninvited, now)?;
         let place = self.bells.take(session, ENGINE).ok_or(ENOMEM)?;
         let Route { path, why, within, uninvited, .. } = route;
         let Way { qpn, peer, sgid, dgid } = way;
         let wire = Wire { place, sgid, dgid, path, why, within, born: now, uninvited };
         if let Some(qp) = self.qps.get_mut(&qpn) {
-            qp.wires.insert(peer, wire);
+            qp.wires.insert(far, wire);
         }
-        let key: WireKey = (now, qpn, peer);
+        let key: WireKey = (now, qpn, far);
         if let Some(session) = self.sessions.get_mut(&session) {
             session.links += 1;
             session.wires += 1;
@@ -132,9 +139,15 @@ impl Tenancy {
         let rested = now.saturating_sub(self.limits.datagram_link_time_ns);
         let vnic = self.vnics.get(&key).ok_or(ENOENT)?;
         if uninvited && vnic.strangers.len() >= self.limits.strangers_per_vnic {
-            let oldest = vnic.strangers.first().filter(|wire| wire.0 <= rested);
-            let (_, qpn, peer) = *oldest.ok_or(ENOMEM)?;
-            self.end_wire(qpn, peer, Some(CLOSED_BY_PEER));
+            // Not with a peer that the application knows, which may have the same number.
+            let alone = |qpn: &u32, peer: u32| {
+                let qp = self.qps.get(qpn);
+                qp.is_some_and(|qp| qp.wires_to(peer).all(|wire| wire.uninvited))
+            };
+            let oldest = vnic.strangers.iter().take_while(|wire| wire.0 <= rested);
+            let mut oldest = oldest.filter(|(_, qpn, (peer, _))| alone(qpn, *peer));
+            let (_, qpn, (peer, _)) = *oldest.next().ok_or(ENOMEM)?;
+            self.end_wires(qpn, peer, Some(CLOSED_BY_PEER));
         }
         let vnic = self.vnics.get(&key).ok_or(ENOENT)?;
         let session = self.sessions.get(&id).ok_or(ENOENT)?;
@@ -145,45 +158,51 @@ impl Tenancy {
             || self.wires >= self.limits.wires;
         if full {
             let oldest = session.datagrams.first().filter(|wire| datagram && wire.0 <= rested);
-            let (_, qpn, peer) = *oldest.ok_or(ENOMEM)?;
-            self.end_wire(qpn, peer, Some(CLOSED_BY_PEER));
+            let (_, qpn, (peer, _)) = *oldest.ok_or(ENOMEM)?;
+            self.end_wires(qpn, peer, Some(CLOSED_BY_PEER));
         }
         Ok(())
     }
 
-    /// Ends a link to the engine, if there is one; its queue pair's process is told if there is
-    /// something to be told.
-    pub(crate) fn end_wire(&mut self, qpn: u32, peer: u32, reason: Option<u32>) -> bool {
-        let Some((session, vnic, wire)) = self.remove_wire(qpn, peer) else { return false };
+    /// Ends the links to the engine for this number, if there are any; the queue pair's process is
+    /// told if there is something to be told.
+    pub(crate) fn end_wires(&mut self, qpn: u32, peer: u32, reason: Option<u32>) -> bool {
+        let Some((session, vnic, wires)) = self.remove_wires(qpn, peer) else { return false };
         if let Some(reason) = reason {
             self.event(session, LinkClosed { qpn, peer_qpn: peer, reason, reserved: 0 });
         }
         self.out.push(Action::DetachEngine { vnic, qpn, peer_qpn: peer });
-        self.rest_bell(session, wire.place.bell);
+        self.rest_bell(session, wires[0].place.bell);
         true
     }
 
-    fn remove_wire(&mut self, qpn: u32, peer: u32) -> Option<(SessionId, VnicKey, Wire)> {
+    fn remove_wires(&mut self, qpn: u32, peer: u32) -> Option<(SessionId, VnicKey, Vec<Wire>)> {
         let qp = self.qps.get_mut(&qpn)?;
-        let wire = qp.wires.remove(&peer)?;
         let (id, key, connected) = (qp.session, qp.vnic, qp.qp_type != QP_UD);
+        let wires: Vec<Wire> = qp.wires_to(peer).copied().collect();
+        qp.wires.retain(|(number, _), _| *number != peer);
+        if wires.is_empty() {
+            return None;
+        }
         if connected {
             self.drop_wish(qpn, peer);
         }
-        let row: WireKey = (wire.born, qpn, peer);
-        if let Some(session) = self.sessions.get_mut(&id) {
-            session.links -= 1;
-            session.wires -= 1;
-            session.datagrams.remove(&row);
+        for wire in &wires {
+            let row: WireKey = (wire.born, qpn, (peer, wire.dgid));
+            if let Some(session) = self.sessions.get_mut(&id) {
+                session.links -= 1;
+                session.wires -= 1;
+                session.datagrams.remove(&row);
+            }
+            if let Some(vnic) = self.vnics.get_mut(&key) {
+                vnic.links -= 1;
+                vnic.wires -= 1;
+                vnic.strangers.remove(&row);
+            }
+            self.wires -= 1;
+            self.bells.give(id, ENGINE, &wire.place);
         }
-        self.wires -= 1;
-        if let Some(vnic) = self.vnics.get_mut(&key) {
-            vnic.links -= 1;
-            vnic.wires -= 1;
-            vnic.strangers.remove(&row);
-        }
-        self.bells.give(id, ENGINE, &wire.place);
-        Some((id, key, wire))
+        Some((id, key, wires))
     }
 
     /// Without links to the engine a session needs no bell with it.
@@ -195,30 +214,35 @@ impl Tenancy {
     }
 
     /// A link to the engine could not be made after all.
-    pub(crate) fn undo_wire(&mut self, qpn: u32, peer: u32) {
-        let Some((id, vnic, wire)) = self.remove_wire(qpn, peer) else { return };
+    pub(crate) fn undo_wires(&mut self, qpn: u32, peer: u32) {
+        let Some((id, vnic, wires)) = self.remove_wires(qpn, peer) else { return };
         self.refuse_wish(qpn, peer);
-        if wire.place.new {
+        if wires.len() > 1 {
+            // Others of the same number go with it: the client cannot tell them apart.
+            self.out.push(Action::DetachEngine { vnic, qpn, peer_qpn: peer });
+        }
+        if wires.iter().any(|wire| wire.place.new) {
             // Its bell does not exist, and links that were to use it cannot, either.
             let qps = self.sessions.get(&id).map(|s| s.qps.clone()).unwrap_or_default();
             for qpn in qps {
-                let wires = self.qps.get(&qpn).map(|qp| &qp.wires);
-                let peers: Vec<u32> = wires.into_iter().flat_map(|w| w.keys().copied()).collect();
+                let far = self.qps.get(&qpn).into_iter().flat_map(|qp| qp.wires.keys());
+                let peers: BTreeSet<u32> = far.map(|(peer, _)| *peer).collect();
                 for peer in peers {
-                    self.remove_wire(qpn, peer);
+                    self.remove_wires(qpn, peer);
                     self.refuse_wish(qpn, peer);
                     self.out.push(Action::DetachEngine { vnic, qpn, peer_qpn: peer });
                 }
             }
         }
-        self.rest_bell(id, wire.place.bell);
+        self.rest_bell(id, wires[0].place.bell);
     }
 
     /// A datagram for `qpn` came from somebody it has no link for.
     pub(crate) fn meet_stranger(&mut self, key: VnicKey, way: Way, now: u64) {
         let Some(qp) = self.qps.get(&way.qpn) else { return };
-        // A link for that number may be somebody's whom the queue pair knows: it stays.
-        let fits = qp.vnic == key && qp.qp_type == QP_UD && !qp.is_linked(way.peer);
+        // A link for that number to somebody whom the queue pair knows stays as it is.
+        let known = qp.links.contains(&way.peer) || qp.wires.contains_key(&(way.peer, way.dgid));
+        let fits = qp.vnic == key && qp.qp_type == QP_UD && !known;
         if !fits || !numbers::is_qpn(way.peer) || !self.owns(key, way.sgid) {
             return;
         }
@@ -237,7 +261,7 @@ impl Tenancy {
     /// The vNIC of a sender that the engine forwards to us.
     fn local_source(&self, key: VnicKey, way: Way) -> Option<(VnicKey, Why)> {
         let source = self.qps.get(&way.peer)?;
-        let wire = source.wires.get(&way.qpn)?;
+        let wire = source.wires.get(&(way.qpn, way.sgid))?;
         let ours = wire.within == Some(key) && wire.sgid == way.dgid;
         let why = self.through_engine(key, source.vnic).unwrap_or(Why::PeerThroughEngine);
         ours.then_some((source.vnic, why))

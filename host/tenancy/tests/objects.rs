@@ -288,11 +288,30 @@ fn a_link_that_cannot_be_made_is_taken_back() {
     bench.told.clear();
     let actions = bench.tenancy.link_failed(a, b, bench.now);
     assert_eq!(actions.len(), 4);
+    bench.carry_out(actions);
+    bench.told.clear();
     assert!(bench.tenancy.link_failed(c, d, bench.now).is_empty());
     // Both may try again, and get a whole new bell.
     call(&mut bench, 1, to(a, 1, b, 2));
     call(&mut bench, 2, to(b, 2, a, 1));
     assert_eq!(links(&bench)[0].0.ready.bell_new, 1);
+}
+
+/// Names what the session probably owns.
+fn make_plausible(message: &mut Message, session: u32) {
+    let own = |qpn: u32| 2 + session + 6 * (qpn % 2);
+    match message {
+        Message::CreateQp(m) => {
+            (m.qp_type, m.qpn) = (if m.qpn % 2 == 0 { QP_RC } else { QP_UD }, own(m.qpn));
+        }
+        Message::ConnectQp(m) => {
+            (m.qpn, m.dest_qpn, m.resume) = (own(m.qpn), m.dest_qpn % 8, m.resume / 2);
+            m.sgid = omniverb_tenancy::exercise::gid(u64::from(1 + session % 3));
+        }
+        Message::DestroyQp(m) => m.qpn = own(m.qpn),
+        Message::DisconnectQp(m) => m.qpn = own(m.qpn),
+        _ => {}
+    }
 }
 
 /// Input for `exercise` that gets further than random bytes: small numbers that often meet.
@@ -327,7 +346,10 @@ fn steps() -> impl Strategy<Value = Vec<u8>> {
         }),
         Just(QueryGids { reserved: 0 }.into()),
     ];
-    let step = (any::<u8>(), any::<u8>(), message).prop_map(|(what, who, message)| {
+    let step = (any::<u8>(), any::<u8>(), message).prop_map(|(what, who, mut message)| {
+        if what & 32 != 0 {
+            make_plausible(&mut message, u32::from(who % 6));
+        }
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(1, &message, &mut bytes);
         let mut step = vec![what, who];
@@ -340,12 +362,19 @@ fn steps() -> impl Strategy<Value = Vec<u8>> {
         }
         step
     });
+    // Everybody is there, and has a connected queue pair and one for datagrams.
     let begin = (0..6u8).flat_map(|who| {
-        let mut bytes = [0; MESSAGE_BYTES_MAX];
         let hello = Hello { role: 1, resume: 1, name: [65; 16] };
-        let length = encode(1, &hello.into(), &mut bytes);
-        let head = [6 | 64, who, u8::try_from(length).unwrap()];
-        head.into_iter().chain(bytes[..length].to_vec())
+        let queue_pair = |qp_type, qpn| CreateQp { qp_type, pd: 1, statistics_slot: 1, qpn };
+        let number = 2 + u32::from(who);
+        let messages: [Message; 3] =
+            [hello.into(), queue_pair(QP_RC, number).into(), queue_pair(QP_UD, number + 6).into()];
+        messages.into_iter().flat_map(move |message| {
+            let mut bytes = [0; MESSAGE_BYTES_MAX];
+            let length = encode(1, &message, &mut bytes);
+            let head = [6 | 64, who, u8::try_from(length).unwrap()];
+            head.into_iter().chain(bytes[..length].to_vec())
+        })
     });
     let begin: Vec<u8> = begin.collect();
     proptest::collection::vec(step, 1..120)

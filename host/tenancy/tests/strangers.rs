@@ -71,17 +71,29 @@ fn a_stranger_cannot_take_the_place_of_somebody_known() {
     bench.told.clear();
     // Forged: the numbers are those of known peers, the addresses are not.
     stranger(&mut bench, a, b, NOBODY);
-    stranger(&mut bench, a, 77, NOBODY);
     assert_eq!((wires(&bench).len(), detached(&bench).len()), (0, 0));
+    stranger(&mut bench, a, 77, NOBODY);
+    assert_eq!((wires(&bench).len(), detached(&bench).len()), (1, 0));
+    let to_a =
+        [(Path::Direct, Why::Neighbour), (Path::Wire, Why::Omniverb), (Path::Roce, Why::Stranger)];
+    let mut found = paths(&bench, 1);
+    found.sort_by_key(|(path, _)| path.name());
+    assert_eq!(found, [to_a[0], to_a[2], to_a[1]]);
     // But who is named by the application takes the place of a stranger, directly or not.
     let (c, d) = (qp(&mut bench, 1, QP_UD), qp(&mut bench, 2, QP_UD));
     stranger(&mut bench, c, d, NOBODY);
     stranger(&mut bench, c, 78, NOBODY);
     call(&mut bench, 2, to(d, 2, c, 1));
     call(&mut bench, 1, to(c, 1, 78, OTHER));
-    assert_eq!(detached(&bench), [(c, d), (c, 78)]);
-    let to_c = [(Path::Direct, Why::Neighbour), (Path::Wire, Why::Omniverb)];
-    assert_eq!(paths(&bench, 1)[2..], to_c);
+    assert_eq!(detached(&bench), [(c, d)]);
+    assert!(paths(&bench, 1)[3..].contains(&(Path::Direct, Why::Neighbour)));
+    assert!(paths(&bench, 1)[3..].contains(&(Path::Wire, Why::Omniverb)));
+    // In the end a stranger's link goes, but not one of somebody who is known.
+    call(&mut bench, 1, DisconnectQp { qpn: a, peer_qpn: 77 });
+    assert_eq!(detached(&bench), [(c, d), (a, 77)], "both of that number");
+    bench.end(1);
+    bench.end(2);
+    assert!(bench.mirror.is_empty() && bench.tenancy.is_empty());
 }
 
 #[test]

@@ -1,0 +1,126 @@
+//! What the other parties believe: the engine's links and bells, and the clients' links, as far as
+//! they can know them from what they were told. It must agree with the tables at all times.
+
+use crate::path::Why;
+use crate::{Action, Arrived, SessionId, Tenancy};
+use omniverb_session::Message;
+use omniverb_session::body::{LinkReady, QP_UD};
+use std::collections::BTreeMap;
+
+/// A queue pair, its peer, and the peer's GID.
+type LinkName = (u32, u32, [u8; 16]);
+
+/// What others believe.
+#[derive(Debug, Default)]
+pub struct Mirror {
+    /// The engine's links, with their bells.
+    engine: BTreeMap<LinkName, u64>,
+    /// The clients' links.
+    clients: BTreeMap<LinkName, SessionId>,
+}
+
+impl Mirror {
+    /// True if the engine has no links.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.engine.is_empty() && self.clients.is_empty()
+    }
+
+    /// Somebody is told something.
+    ///
+    /// # Panics
+    /// If it makes no sense to them.
+    pub fn told(&mut self, action: &Action) {
+        match action {
+            Action::CreateLink { first, second } => {
+                for end in [first, second] {
+                    self.ready(end.session, &end.ready);
+                }
+            }
+            Action::AttachEngine(end) => {
+                // The engine lets go of a bell with its last link.
+                let bell = end.ready.bell;
+                let known = self.engine.values().any(|other| *other == bell);
+                assert_eq!(known, end.ready.bell_new == 0, "bell {bell}");
+                let before = self.engine.insert(name(&end.ready), bell);
+                assert_eq!(before, None, "attached twice");
+                self.ready(end.session, &end.ready);
+            }
+            Action::DetachEngine { qpn, peer_qpn, .. } => {
+                let before = self.engine.len();
+                self.engine.retain(|link, _| (link.0, link.1) != (*qpn, *peer_qpn));
+                assert!(self.engine.len() < before, "never attached");
+            }
+            Action::Event { message: Message::LinkClosed(closed), .. } => {
+                self.closed(closed.qpn, closed.peer_qpn);
+            }
+            _ => {}
+        }
+    }
+
+    fn ready(&mut self, session: SessionId, ready: &LinkReady) {
+        let before = self.clients.insert(name(ready), session);
+        assert!(before.is_none() || ready.qpn == ready.peer_qpn, "linked twice");
+    }
+
+    fn closed(&mut self, qpn: u32, peer_qpn: u32) {
+        self.clients.retain(|link, _| (link.0, link.1) != (qpn, peer_qpn));
+    }
+
+    /// A client has said this, and was answered.
+    pub fn said(&mut self, tenancy: &Tenancy, session: SessionId, arrived: &Arrived) {
+        match &arrived.message {
+            Message::DisconnectQp(m) if tenancy.own_qp(session, m.qpn).is_ok() => {
+                self.clients
+                    .retain(|link, _| link.0 != m.qpn || (m.peer_qpn != 0 && link.1 != m.peer_qpn));
+            }
+            Message::DestroyQp(m) if tenancy.own_qp(session, m.qpn).is_err() => {
+                self.clients.retain(|link, owner| link.0 != m.qpn || *owner != session);
+            }
+            Message::ConnectQp(m) => {
+                // A connected queue pair has one link; a new wish is the end of the old one.
+                let qp = tenancy.own_qp(session, m.qpn).ok().filter(|qp| qp.qp_type != QP_UD);
+                if let Some(qp) = qp {
+                    self.clients.retain(|link, _| link.0 != m.qpn || qp.is_linked(link.1));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A client is gone.
+    pub fn ended(&mut self, session: SessionId) {
+        self.clients.retain(|_, owner| *owner != session);
+    }
+
+    /// The newest link of these could not be made after all.
+    pub fn failed(&mut self, qpn: u32, peer_qpn: u32) {
+        let last = self.engine.keys().rfind(|link| (link.0, link.1) == (qpn, peer_qpn)).copied();
+        if let Some(last) = last {
+            self.engine.remove(&last);
+        }
+    }
+
+    /// Compares.
+    ///
+    /// # Panics
+    /// If a client has a link that is not in the tables, or lacks one that is.
+    pub fn check(&self, tenancy: &Tenancy) {
+        let vnics = tenancy.status(None);
+        let qps = vnics.iter().flat_map(|v| &v.processes).flat_map(|process| &process.qps);
+        let mut tables: Vec<(u32, u32)> = qps
+            .flat_map(|qp| qp.peers.iter().map(move |peer| (qp.qpn, peer)))
+            .filter(|(_, peer)| peer.why != Why::Survivor)
+            .map(|(qpn, peer)| (qpn, peer.qpn))
+            .collect();
+        let mut clients: Vec<(u32, u32)> =
+            self.clients.keys().map(|link| (link.0, link.1)).collect();
+        tables.sort_unstable();
+        clients.sort_unstable();
+        assert_eq!(tables, clients, "what the tables say, and what the clients believe");
+    }
+}
+
+fn name(ready: &LinkReady) -> LinkName {
+    (ready.qpn, ready.peer_qpn, ready.dgid)
+}
