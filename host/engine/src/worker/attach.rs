@@ -100,8 +100,12 @@ impl Worker {
     }
 
     pub(super) fn attach(&mut self, attach: &Attach) {
-        // The application's QP was reset and comes back.
-        self.detach(attach.qpn, attach.peer_qpn);
+        // The application's QP was reset and comes back. Datagram peers on different hosts may have
+        // the same number.
+        let Attach { qpn, peer_qpn, remote, .. } = *attach;
+        self.drop_links(|link| {
+            (link.qpn, link.peer_qpn, link.flow.destination) == (qpn, peer_qpn, remote)
+        });
         match self.try_attach(attach) {
             Ok(index) => {
                 self.touch(index);
