@@ -150,7 +150,7 @@ impl Upper for Far {
     fn fetch(&mut self, ticket: Ticket, _offset: u64, target: &mut [u8]) -> Fetched {
         let fetched = self.readings.fetch(&mut self.endpoint, ticket, target);
         let fetched = self.checked(fetched, Fetched::Later);
-        self.stuck |= fetched == Fetched::Later;
+        self.stuck |= matches!(fetched, Fetched::Later | Fetched::Behind);
         fetched
     }
 

@@ -156,6 +156,8 @@ pub enum Fetched {
     Filled,
     /// Not there yet; [`crate::Connection::resume`] says when.
     Later,
+    /// It comes after something that was asked for earlier and has to be fetched first.
+    Behind,
     /// Refused; the connection fails.
     Refused(Refusal),
 }

@@ -1,8 +1,8 @@
 //! Making response packets, in the order of their PSNs (9.7.5.1): first what was asked for again,
 //! then acknowledgements of what is done, then what is oldest among the rest.
 
-use super::{ACK_EVERY, Negative, Pended, Pending, Reading, Replay, Responder, State};
-use crate::upper::{Fetched, Refusal, Ticket};
+use super::{ACK_EVERY, Negative, Pended, Reading, Replay, Responder, State};
+use crate::upper::{Fetched, Refusal};
 use crate::{Config, Upper, segment};
 use omniverb_wire::{
     Aeth, AtomicAckEth, Bth, Builder, CREDITS_INVALID, NakCode, Opcode, Operation as Code, Place,
@@ -13,6 +13,7 @@ use omniverb_wire::{
 enum Answered {
     Packet(usize),
     Nothing,
+    Behind,
     Refused(Refusal),
 }
 
@@ -28,41 +29,8 @@ impl Responder {
         if self.full && self.pending.len() <= config.unanswered_max / 2 {
             self.ask_to_go_on();
         }
-        while let Some(replay) = self.replays.front_mut() {
-            match replay {
-                Replay::Atomic { psn, original } => {
-                    let (psn, original) = (*psn, *original);
-                    let length = self.atomic_answer(config, datagram, psn, original)?;
-                    self.replays.pop_front();
-                    return Some(length);
-                }
-                Replay::Read(reading) => {
-                    // The layer above hands out what it reads in the order it was asked for.
-                    if is_older(self.pending.front(), reading.ticket) {
-                        break;
-                    }
-                    if self.starved {
-                        return None;
-                    }
-                    let mut reading = *reading;
-                    match self.read_answer(config, datagram, &mut reading, upper) {
-                        Answered::Packet(length) => {
-                            if reading.next > reading.last {
-                                upper.release(reading.ticket);
-                                self.replays.pop_front();
-                            } else {
-                                self.replays[0] = Replay::Read(reading);
-                            }
-                            return Some(length);
-                        }
-                        Answered::Nothing => return None,
-                        Answered::Refused(_) => {
-                            upper.release(reading.ticket);
-                            self.replays.pop_front();
-                        }
-                    }
-                }
-            }
+        if let Some(length) = self.replay(config, datagram, upper) {
+            return Some(length);
         }
         if self.acknowledge {
             let syndrome = Syndrome::Ack(CREDITS_INVALID);
@@ -71,6 +39,49 @@ impl Responder {
             return Some(length);
         }
         self.oldest(config, datagram, upper)
+    }
+
+    /// Says again what was asked for again, in that order. What the layer above does not have yet
+    /// holds up the rest; what it has only behind something else does not.
+    fn replay(
+        &mut self,
+        config: &Config,
+        datagram: &mut [u8],
+        upper: &mut impl Upper,
+    ) -> Option<usize> {
+        let mut index = 0;
+        while let Some(replay) = self.replays.get(index) {
+            match replay {
+                Replay::Atomic { psn, original } => {
+                    let (psn, original) = (*psn, *original);
+                    let length = self.atomic_answer(config, datagram, psn, original)?;
+                    self.replays.remove(index);
+                    return Some(length);
+                }
+                Replay::Read(_) if self.starved => return None,
+                Replay::Read(reading) => {
+                    let mut reading = *reading;
+                    match self.read_answer(config, datagram, &mut reading, upper) {
+                        Answered::Packet(length) => {
+                            if reading.next > reading.last {
+                                upper.release(reading.ticket);
+                                self.replays.remove(index);
+                            } else if let Some(replay) = self.replays.get_mut(index) {
+                                *replay = Replay::Read(reading);
+                            }
+                            return Some(length);
+                        }
+                        Answered::Nothing => return None,
+                        Answered::Behind => index += 1,
+                        Answered::Refused(_) => {
+                            upper.release(reading.ticket);
+                            self.replays.remove(index);
+                        }
+                    }
+                }
+            }
+        }
+        None
     }
 
     /// Whether all there is to say is that a few packets were taken.
@@ -139,7 +150,7 @@ impl Responder {
                         self.after_read(reading, upper);
                         Some(length)
                     }
-                    Answered::Nothing => None,
+                    Answered::Nothing | Answered::Behind => None,
                     Answered::Refused(refusal) => {
                         self.closed = true;
                         if let Some(pending) = self.pending.front_mut() {
@@ -241,17 +252,13 @@ impl Responder {
                     self.starved = true;
                     return Answered::Nothing;
                 }
+                Fetched::Behind => return Answered::Behind,
                 Fetched::Refused(refusal) => return Answered::Refused(refusal),
             }
         }
         reading.next += 1;
         Answered::Packet(builder.finish())
     }
-}
-
-/// Whether the oldest request that is not answered is a READ, and was handed over before `ticket`.
-fn is_older(oldest: Option<&Pending>, ticket: Ticket) -> bool {
-    matches!(oldest.map(|pending| &pending.kind), Some(Pended::Read(r)) if r.ticket < ticket)
 }
 
 fn code(refusal: Refusal) -> NakCode {

@@ -7,7 +7,7 @@ use omniverb_transport::{
     Answer, AtomicOperation, AtomicRequest, Connection, Delivery, Fetched, Gathered, Kind,
     Operation, Part, Placed, ReadRequest, Refusal, RequestId, Ticket, Time, Upper,
 };
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 
 /// How the layer above behaves; chances in ten thousand.
@@ -52,7 +52,9 @@ pub struct Application {
     next_post: Time,
     late: VecDeque<Late>,
     resume: Option<Time>,
-    reads: HashMap<Ticket, ReadRequest>,
+    /// READs of the peer, oldest first.
+    reads: BTreeMap<Ticket, ReadRequest>,
+    kept_max: u64,
     ticket: u64,
     /// A refusal is on its way: what arrives is neither compared nor placed.
     void: bool,
@@ -83,7 +85,8 @@ impl Application {
             next_post: 0,
             late: VecDeque::new(),
             resume: None,
-            reads: HashMap::new(),
+            reads: BTreeMap::new(),
+            kept_max: 100_000,
             ticket: 0,
             void: false,
             placed: HashMap::new(),
@@ -97,10 +100,16 @@ impl Application {
 
     fn stalls(&mut self) -> bool {
         let stalls = self.random.chance(self.manners.stall);
-        if stalls && self.resume.is_none() {
-            self.resume = Some(self.now + self.random.between(1, self.manners.pause));
+        if stalls {
+            self.stall();
         }
         stalls
+    }
+
+    fn stall(&mut self) {
+        if self.resume.is_none() {
+            self.resume = Some(self.now + self.random.between(1, self.manners.pause.max(1)));
+        }
     }
 
     fn answer_late(&mut self, ticket: Ticket, answer: Answer, message: usize, needs_receive: bool) {
@@ -277,6 +286,12 @@ impl Upper for Application {
     fn fetch(&mut self, ticket: Ticket, offset: u64, target: &mut [u8]) -> Fetched {
         if self.stalls() {
             return Fetched::Later;
+        }
+        // As an application behind a link: it reads in the order it was asked to, and only so much
+        // is kept of what was asked for earlier.
+        let older: u64 = self.reads.range(..ticket).map(|(_, request)| request.length).sum();
+        if older > self.kept_max {
+            return Fetched::Behind;
         }
         let request = self.reads[&ticket];
         assert!(offset + target.len() as u64 <= request.length);
