@@ -120,8 +120,8 @@ impl Connected {
         }
     }
 
-    /// The application's QP is going. An RC peer still hears what was consumed and what was refused:
-    /// it may wait for nothing else. UC finishes what it has to send.
+    /// The application's QP is going. An RC peer still hears what was consumed and what was
+    /// refused: it may wait for nothing else. UC finishes what it has to send.
     pub(crate) fn leave(&mut self, now: u64) {
         if self.service == Service::Rc && !std::mem::replace(&mut self.leaving, true) {
             let _ = self.hear(now);
