@@ -55,8 +55,9 @@ def mtu(place):
 _ALL_SIZES = [1 << n for n in range(1, 24)]
 
 
-def perftests():
-    """Program, options, expected sizes (None: just one row)."""
+def perftests(slow=False):
+    """Program, options, expected sizes (None: just one row); less of the large ones where data
+    takes a slow way."""
     bw, lat = "bw", "lat"
     for verb, transports in (("send", ("RC", "UC", "UD")), ("write", ("RC", "UC")),
                              ("read", ("RC",))):
@@ -66,7 +67,7 @@ def perftests():
                 sizes = "mtu" if transport == "UD" else _ALL_SIZES
                 # Few round trips: where CPUs are scarce each may take a turn of the scheduler.
                 few, many = ("20", "1000") if kind == lat else ("100", "20000")
-                yield program, [*options, "-a", "-n", few], sizes
+                yield program, [*options, "-a", "-n", "8" if slow else few], sizes
                 yield program, [*options, "-s", "8", "-n", many], [8]
                 if verb != "write":  # perftest has no events there
                     yield program, [*options, "-s", "64", "-e", "-n", "1000"], [64]
@@ -86,8 +87,8 @@ def perftests():
     yield "ib_send_bw", ["--use-srq", "-q", "4", "-b", "-e", "-s", "512", "-n", "1000"], [512]
     yield "ib_atomic_bw", ["-q", "8", "-n", "2000"], [8]
     yield "ib_atomic_bw", ["-b", "-n", "2000"], [8]
-    yield "ib_send_bw", ["-b", "-a", "-n", "100"], _ALL_SIZES
-    yield "ib_write_bw", ["-b", "-a", "-n", "100"], _ALL_SIZES
+    for verb in ("send", "write"):
+        yield f"ib_{verb}_bw", ["-b", "-a", "-n", "8" if slow else "100"], _ALL_SIZES
 
 
 def perftest(program, options, sizes):
@@ -133,13 +134,13 @@ def title(options):
     return " ".join(options).replace(" -n", " n").split(" n ")[0] or "default"
 
 
-def cases(setting, latency_of_all_sizes=True):
+def cases(setting, slow=False, latency_of_all_sizes=True):
     """The matrix as cases of `setting`."""
     found = [Case(f"{setting}.ibv_{program}_pingpong {size}{' -e' if events else ''}",
                   pingpong(program, size, events)) for program, size, events in pingpongs()]
     return found + [Case(f"{setting}.{program} {title(options)}",
                          perftest(program, options, sizes), 190)
-                    for program, options, sizes in perftests()
+                    for program, options, sizes in perftests(slow)
                     if latency_of_all_sizes or not ("-a" in options and program.endswith("_lat"))]
 
 

@@ -62,6 +62,16 @@ def _last_line(text):
     return next((line for line in reversed(text.splitlines()) if line.strip()), "(no output)")
 
 
+def finish(process, limit):
+    """Closes the standard input of a Popen, waits for its end and returns what it printed."""
+    try:
+        return process.communicate(timeout=limit)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        text = process.communicate()[0]
+        raise Failure(f"not done after {limit:g} s: {_short(process.args)}\n{text}") from None
+
+
 def end(process, patience=3.0):
     """Ends a Popen: politely, then not."""
     if process.poll() is None:

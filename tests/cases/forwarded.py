@@ -1,0 +1,53 @@
+"""The same on one host, with `datapath = "forwarded"`: every message goes through the daemon."""
+
+import contextlib
+
+from harness import duet, process
+from harness.case import Case, Group
+from harness.containers import Pair
+
+from cases import perftest
+from cases.programs import tests_of
+
+_ONE_PROCESS = ["messages", "errors", "extended", "nopoll"]
+_ARGUMENTS = {"messages.large_messages": [64]}
+
+
+def _program(name, *arguments, limit=60.0, title=""):
+    file, test = name.split(".")
+
+    def run(pair):
+        print(pair.server.run(f"/opt/programs/{file}", test, *arguments, limit=limit))
+        process.until(lambda: not _left(pair), 3, f"empty tables, not {_left(pair)}")
+    return Case(f"forwarded.{name}{title}", run, limit + 10)
+
+
+def _left(pair):
+    return {name: count for name, count in pair.daemon.totals().items()
+            if count and name not in ("vnics", "gids")}
+
+
+def forwarding(stage):
+    """The daemon's arguments for forwarded traffic."""
+    file = stage.folder("configuration") / "omniverbd.toml"
+    file.write_text('datapath = "forwarded"\n')
+    return ["--config", file]
+
+
+@contextlib.contextmanager
+def _fixture(stage):
+    with Pair(stage, daemon_arguments=forwarding(stage)) as pair:
+        pair.gid_index = duet.gid_index(pair.server)
+        yield pair
+
+
+def groups():
+    """One host, two containers, one daemon that forwards."""
+    cases = [_program(f"{file}.{test}", *_ARGUMENTS.get(f"{file}.{test}", []))
+             for file in _ONE_PROCESS for test in tests_of(file)]
+    cases += [_program("soak.two_processes", 300_000, 11, limit=150),
+              _program("soak.one_process", 60_000, 12, limit=90),
+              *[_program(f"apart.{test}") for test in tests_of("apart")],
+              *[_program(f"lossy.{test}") for test in tests_of("lossy")]]
+    return [Group("forwarded.programs", perftest.cases("forwarded", True, False), _fixture),
+            Group("forwarded.tests", cases, _fixture)]

@@ -1,0 +1,129 @@
+"""RDMA between two hosts: each has its own network, daemon and container, and a veth joins them.
+
+The programs are the ones that run on one host too (perftest.py); the C programs have their second
+process on the other host.
+"""
+
+import contextlib
+import subprocess
+import time
+
+from harness import duet, process
+from harness.case import Case, Group, check
+from harness.host import Hosts
+
+from cases import perftest
+from cases.programs import tests_of
+
+
+def quiet(hosts):
+    """Both daemons must have forgotten everything but the network."""
+    def left():
+        return [{name: count for name, count in daemon.totals().items()
+                 if count and name not in ("vnics", "gids")} for daemon in hosts.daemons]
+    process.until(lambda: not any(left()), 5, f"empty tables, not {left()}")
+
+
+def program(name, *arguments, limit=60.0, title="", settings=(), peers=lambda hosts: ()):
+    """A test of tests/programs with its second process on the other host."""
+    file, test = name.split(".")
+
+    def run(hosts):
+        place = hosts.apart(*peers(hosts), **dict(settings))
+        print(place.run(f"/opt/programs/{file}", test, *arguments, limit=limit))
+        quiet(hosts)
+    return Case(f"wire.{name}{title}", run, limit + 15)
+
+
+_SIX = {"TEST_IPV6": 1}
+
+# Programs that are not in perftest's matrix: what their second process checks, and what travels.
+_PROGRAMS = [
+    program("soak.two_processes", 300_000, 1, limit=150),
+    program("soak.two_processes", 60_000, 2, 2, 4, limit=90, title=" ipv6", settings=_SIX),
+    program("soak.two_processes", 6_000, 3, 1, 1, 8 << 20, limit=120, title=" large"),
+    *[program(f"apart.{test}") for test in tests_of("apart")],
+    program("apart.lengths_around_the_mtu", title=" ipv6", settings=_SIX),
+    program("apart.datagrams", title=" ipv6", settings=_SIX),
+    *[program(f"lossy.{test}") for test in tests_of("lossy")],
+    program("nopoll.receiver_asleep"),
+    program("events.ping_pong_asleep", 20_000),
+    program("many.clients_of_one_server", 64, 100, limit=120),
+    *[program(f"keys.{test}") for test in tests_of("keys") if test != "key_of_another_process"],
+]
+
+
+def _another_tenant(hosts):
+    """The victim is on host b, the owner of the key in another container there."""
+    other = hosts.b.add(3)
+    return (hosts.b.bare(hosts.client.namespace, hosts.client.address),
+            hosts.b.bare(other.namespace, other.address))
+
+
+_PROGRAMS.append(program("keys.key_of_another_process", title=" another_tenant",
+                         peers=_another_tenant))
+
+
+def _over_ipv6(hosts):
+    for name in ("rc", "uc", "ud", "srq"):
+        text = hosts.server.run("ibv_devinfo", "-v")
+        index = next(i for i in range(32) if f"GID[{i:3}]" in text and
+                     text.split(f"GID[{i:3}]")[1].split()[1].startswith("fd77:"))
+        outcome = duet.run(hosts, f"ibv_{name}_pingpong", "-g", index, "-c", "-n", 200)
+        check("iters in" in outcome.client and "invalid data" not in outcome.client,
+              outcome.client)
+
+
+def _idle(hosts):
+    """Connected QPs without traffic: neither the processes nor the daemons use CPU."""
+    held = hosts.apart().start("/opt/programs/idle", "two_idle_processes", stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    line = held.stdout.readline()
+    check(line.startswith("idle "), line + (held.stdout.read() if not line else ""))
+    pids = [*map(int, line.split()[1:]), *(daemon.pid for daemon in hosts.daemons)]
+    time.sleep(1)  # things settle
+    before = [process.cpu_seconds(pid) for pid in pids]
+    time.sleep(5)
+    used = [process.cpu_seconds(pid) - was for pid, was in zip(pids, before)]
+    output = held.communicate("", timeout=10)[0]
+    check(held.returncode == 0, output)
+    check(max(used) <= 0.03, f"CPU seconds in 5 s (first, second, daemons): {used}")
+
+
+@contextlib.contextmanager
+def _hosts(stage):
+    with Hosts(stage) as hosts:
+        hosts.gid_index = duet.gid_index(hosts.server)
+        yield hosts
+
+
+@contextlib.contextmanager
+def _jumbo(stage):
+    with Hosts(stage, mtu=9000) as hosts:
+        hosts.gid_index = duet.gid_index(hosts.server)
+        check(perftest.mtu(hosts.server) == 4096, "the MTU of 9000 is not used")
+        yield hosts
+
+
+@contextlib.contextmanager
+def _routed(stage):
+    with Hosts(stage, routed=True) as hosts:
+        hosts.gid_index = duet.gid_index(hosts.server)
+        yield hosts
+
+
+def _few(setting):
+    """A handful of programs, for other networks than the first."""
+    wanted = ("rc_pingpong 1048576", "ud_pingpong mtu", "ib_write_bw -c RC -a", "ib_send_bw -c UD",
+              "ib_read_bw -c RC -a", "ib_atomic_lat default")
+    return [case for case in perftest.cases(setting, slow=True)
+            if case.name.split(".", 1)[1].removeprefix("ibv_") in wanted]
+
+
+def groups():
+    """Two hosts: the whole matrix at 1500 bytes, some of it with jumbo frames and routers."""
+    more = [Case("wire.ipv6_pingpongs", _over_ipv6), Case("wire.idle", _idle)]
+    return [Group("wire.programs", perftest.cases("wire", slow=True), _hosts),
+            Group("wire.tests", _PROGRAMS + more, _hosts),
+            Group("wire.jumbo", _few("wire-jumbo"), _jumbo),
+            Group("wire.routed", _few("wire-routed"), _routed)]

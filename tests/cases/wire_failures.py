@@ -1,0 +1,262 @@
+"""What happens on the wire when things break: a daemon dies, the link goes down, packets are lost;
+and which way each connection goes."""
+
+import contextlib
+import subprocess
+import time
+
+from harness import duet, process
+from harness.case import Case, Failure, Group, check
+from harness.containers import Pair
+from harness.host import Hosts
+
+from cases.forwarded import forwarding
+from cases.wire import program, quiet
+
+
+@contextlib.contextmanager
+def _hosts(stage):
+    with Hosts(stage) as hosts:
+        hosts.gid_index = duet.gid_index(hosts.server)
+        hosts.neighbour = hosts.b.add(4)
+        yield hosts
+
+
+class _Sides:
+    """Any two places as server and client."""
+
+    def __init__(self, server, client):
+        self.server, self.client = server, client
+
+
+# ---- a daemon dies ----
+
+def _daemon_killed(side):
+    """The daemon of one side is killed while traffic runs: programs on both sides end with an
+    error, soon; a direct connection on that host goes on; new ones work at once. (Both sides send:
+    who only receives does not notice, on any network.)"""
+    def run(hosts):
+        host = hosts.a if side == "server" else hosts.b
+        other = hosts.b if side == "server" else hosts.a
+        extra = host.add(7)
+        inside = duet.Duet(_Sides(hosts.server if side == "server" else hosts.client, extra),
+                           ["ib_write_bw", "-F", "-D", "10", "-s", "4096"])
+        across = duet.Duet(hosts, ["ib_send_bw", "-F", "-D", "30", "-b"])
+        try:
+            time.sleep(2)
+            check(across.client.poll() is None, across.text(1))
+            host.daemon.kill()
+            begin = time.monotonic()
+            # perftest: timeout 14 (67 ms), 7 retries; a spec's worth of waiting is 0.5 to 2.1 s.
+            text = _ends_with_an_error(across, begin + 8)
+            took = time.monotonic() - begin
+            print(f"over after {took:.1f} s")
+            check("Failed status 12" in text or "Failed status 5" in text,
+                  f"no RETRY_EXC_ERR:\n{text}")
+            host.daemon.start()
+            check(inside.client.poll() is None, f"direct link ended:\n{inside.text(1)}")
+            duet.run(hosts, "ibv_rc_pingpong", "-g", hosts.gid_index, "-c")
+            duet.run(hosts, "ib_write_bw", "-F", "-n", "1000")
+            outcome = inside.finish(30)
+            table = duet.rows(outcome.client, 5)
+            check(table and all(row[3] > 0 for row in table.values()), outcome.client)
+        finally:
+            across.abort()
+            inside.abort()
+            extra.close()
+            host.parts.remove(extra)
+        process.until(lambda: not other.daemon.totals().get("qps"), 5, "no QP left")
+    return run
+
+
+def _ends_with_an_error(running, deadline):
+    """Both sides of a perftest run must end by themselves; returns what they printed."""
+    for name, side in (("client", running.client), ("server", running.server)):
+        try:
+            side.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise Failure(f"the {name} goes on\n{running.text(0)}\n{running.text(1)}") from None
+    return running.text(0) + running.text(1)
+
+
+def _peer_killed(hosts):
+    """kill -9 of a program: its peer on the other host fails by its own timeouts."""
+    for victim in ("server", "client"):
+        running = duet.Duet(hosts, ["ib_send_bw", "-F", "-D", "30", "-b"])
+        time.sleep(1)
+        try:
+            side, other = ((running.server, running.client) if victim == "server"
+                           else (running.client, running.server))
+            for pid in process.descendants(side.pid):
+                process.kill(pid)
+            other.wait(8)
+        except subprocess.TimeoutExpired:
+            raise Failure(f"goes on after the {victim} was killed\n{running.text(0)}\n"
+                          f"{running.text(1)}") from None
+        finally:
+            running.abort()
+    quiet(hosts)
+
+
+# ---- the link goes down ----
+
+def _link_down(seconds, timeout):
+    """Traffic must go on after the link was down, checked byte for byte, without an error."""
+    def run(hosts):
+        place = hosts.apart(TEST_TIMEOUT=timeout)
+        running = place.start("/opt/programs/soak", "two_processes", 400_000, 5, 1, 4,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            time.sleep(1.5)
+            check(running.poll() is None, "ended too soon")
+            hosts.cable.down()
+            time.sleep(seconds)
+            hosts.cable.up()
+            text = process.finish(running, 90)
+        finally:
+            process.end(running)
+        print(text)
+        check(running.returncode == 0 and "ok two_processes" in text, text)
+        quiet(hosts)
+    return run
+
+
+def _link_stays_down(hosts):
+    """perftest fails with RETRY_EXC_ERR."""
+    running = duet.Duet(hosts, ["ib_write_bw", "-F", "-D", "30"])
+    time.sleep(1)
+    hosts.cable.down()
+    try:
+        text = ""
+        try:
+            running.client.wait(8)
+        except subprocess.TimeoutExpired:
+            raise Failure(f"goes on without a network\n{running.text(1)}") from None
+        text = running.text(1)
+        check("Failed status 12" in text, text)
+    finally:
+        hosts.cable.up()
+        running.abort()
+    duet.run(hosts, "ib_write_bw", "-F", "-n", "1000")
+
+
+# ---- packets are lost ----
+
+@contextlib.contextmanager
+def _bad_line(stage):
+    with Hosts(stage) as hosts:
+        for container in (hosts.server, hosts.client):
+            container.namespace.single_packets()
+        hosts.cable.lose(5)
+        hosts.gid_index = duet.gid_index(hosts.server)
+        yield hosts
+
+
+def _something_was_lost(hosts):
+    """Runs last: the line really was bad."""
+    lost = hosts.cable.lost()
+    print(f"{lost} packets were lost")
+    check(lost > 1000, f"only {lost} packets were lost")
+
+
+_LOSSY = [
+    program("soak.two_processes", 100_000, 21, limit=150),
+    program("soak.two_processes", 20_000, 22, 1, 1, limit=100, title=" one_pair"),
+    program("soak.two_processes", 1_000, 23, 1, 1, 8 << 20, limit=150, title=" large"),
+    program("apart.lengths_around_the_mtu", limit=120),
+    program("apart.reads_and_atomics_under_way"),
+    program("apart.receiver_not_ready"),
+    program("lossy.connected", 2000, 50, 99),
+    program("lossy.datagrams", 2000, 85, 99),
+    program("keys.out_of_bounds", limit=120),
+]
+
+
+def _lossy_perftest(name, *options):
+    def run(hosts):
+        outcome = duet.run(hosts, name, "-F", *options, limit=100)
+        check(duet.rows(outcome.client, 5), outcome.client)
+    return Case(f"wire_loss.{name} {' '.join(options)}", run, 110)
+
+
+def _lossy_pingpong(hosts):
+    outcome = duet.run(hosts, "ibv_rc_pingpong", "-g", hosts.gid_index, "-c", "-s", 65537, "-n",
+                       300)
+    check("iters in" in outcome.client and "invalid data" not in outcome.client, outcome.client)
+
+
+# ---- which way ----
+
+def paths(daemon, name):
+    """The paths of the QPs of processes whose name starts with `name`, with their reasons."""
+    return [(qp.get("path"), qp.get("why")) for vnic in daemon.status()["vnics"]
+            for task in vnic["processes"] if name.startswith(task["name"]) and task["name"]
+            for qp in task["qps"]]
+
+
+def _path_between(server, client, daemons, wanted):
+    running = duet.Duet(_Sides(server, client), ["ib_send_lat", "-F", "-D", "4"])
+    try:
+        time.sleep(1.5)
+        seen = [path for daemon in daemons for path in paths(daemon, "ib_send_lat")]
+        print(seen)
+        check(len(seen) == 2, f"{len(seen)} QPs, not two")
+        check(all(path == wanted and why for path, why in seen), f"not all {wanted}: {seen}")
+    finally:
+        running.abort()
+
+
+def _path_wire(hosts):
+    _path_between(hosts.server, hosts.client, hosts.daemons, "wire")
+
+
+def _path_direct(hosts):
+    _path_between(hosts.client, hosts.neighbour, [hosts.b.daemon], "direct")
+
+
+def _path_forwarded(hosts):
+    with Pair(hosts.stage, daemon_arguments=forwarding(hosts.stage)) as pair:
+        _path_between(pair.server, pair.client, [pair.daemon], "forwarded")
+
+
+def _path_roce(hosts):
+    """A peer where no Omniverb answers is taken for plain RoCE v2."""
+    place = hosts.a.bare(hosts.server.namespace, hosts.server.address)
+    running = place.start("/opt/programs/guess", "attacker", "10.77.0.200", 1, 4096, 0x1234,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        seen = process.until(lambda: [path for path in paths(hosts.a.daemon, "guess") if path[0]
+                                      and path[0] != "none"], 5, "a QP on its way to nobody")
+        check(all(path == "roce" and why for path, why in seen), f"not roce: {seen}")
+        text = process.finish(running, 50)
+        check(running.returncode == 0, text)
+    finally:
+        process.end(running)
+
+
+def groups():
+    """Two hosts; a container more on the second."""
+    return [
+        Group("wire_paths", [
+            Case("wire_paths.wire", _path_wire), Case("wire_paths.direct", _path_direct),
+            Case("wire_paths.forwarded", _path_forwarded), Case("wire_paths.roce", _path_roce, 90),
+        ], _hosts),
+        Group("wire_failures", [
+            Case("wire_failures.daemon_of_the_server", _daemon_killed("server"), 90),
+            Case("wire_failures.daemon_of_the_client", _daemon_killed("client"), 90),
+            Case("wire_failures.program_killed", _peer_killed),
+            Case("wire_failures.link_down_2_s", _link_down(2, 17), 120),
+            Case("wire_failures.link_down_0.4_s", _link_down(0.4, 14), 120),
+            Case("wire_failures.link_stays_down", _link_stays_down),
+        ], _hosts),
+        Group("wire_loss", [
+            *[Case(case.name.replace("wire.", "wire_loss.", 1), case.run, case.limit)
+              for case in _LOSSY],
+            Case("wire_loss.rc_pingpong", _lossy_pingpong),
+            _lossy_perftest("ib_write_bw", "-s", "65536", "-n", "500"),
+            _lossy_perftest("ib_read_bw", "-s", "65536", "-n", "300"),
+            _lossy_perftest("ib_send_bw", "-b", "-s", "8192", "-n", "1000"),
+            _lossy_perftest("ib_atomic_bw", "-n", "500"),
+            Case("wire_loss.something_was_lost", _something_was_lost),
+        ], _bad_line),
+    ]
