@@ -74,6 +74,8 @@ impl Worker {
                     break;
                 }
             }
+            // Nothing else may happen for long that would have its last packets forwarded.
+            self.deliver_passages();
         }
         let Some(mut link) = self.links.get_mut(index).and_then(Option::take) else { return };
         link.close();
