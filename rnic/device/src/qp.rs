@@ -35,6 +35,8 @@ pub(crate) struct LinkEnd {
     pub(crate) endpoint: Endpoint,
     pub(crate) peer: Peer,
     pub(crate) incoming: Incoming,
+    /// Bytes that are out of a READ that came between two parts of a message.
+    pub(crate) interjected: Option<u64>,
     /// The request at the head waits for a receive, since this time (UC, UD).
     pub(crate) starved: Option<u64>,
     /// Receives posted since the link is there, those before included.

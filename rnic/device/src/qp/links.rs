@@ -39,6 +39,7 @@ impl Qp {
             endpoint,
             peer,
             incoming: Incoming::Idle,
+            interjected: None,
             starved: None,
             credits,
             idle: 0,

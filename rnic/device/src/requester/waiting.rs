@@ -127,7 +127,8 @@ impl Inner {
             && let Some(link) = self.links.first_mut()
         {
             let answering =
-                matches!(link.incoming, Incoming::Read { .. } | Incoming::Answer { .. });
+                matches!(link.incoming, Incoming::Read { .. } | Incoming::Answer { .. })
+                    || link.interjected.is_some();
             link.endpoint.set_blocked(unfinished || answering);
         }
         if !self.on_waiting_list && (unfinished || self.is_starved(qp)) {

@@ -15,9 +15,13 @@ impl Inner {
         rkey: u32,
         length: u64,
     ) -> Result<Outcome, Broken> {
-        let (begins, mut sent) = match self.links[index].incoming {
+        let link = &self.links[index];
+        let interjected = matches!(link.incoming, Incoming::Send { .. } | Incoming::Write { .. });
+        let (begins, mut sent) = match link.incoming {
             Incoming::Idle => (true, 0),
             Incoming::Read { sent } => (false, sent),
+            // A peer on a network asks for an earlier READ again while it is inside a message.
+            _ if interjected => (link.interjected.is_none(), link.interjected.unwrap_or(0)),
             _ => return Ok(Outcome::Refused(Nak::InvalidRequest, None)),
         };
         if self.attributes.access_flags & access::REMOTE_READ == 0
@@ -45,7 +49,11 @@ impl Inner {
             let last = sent + chunk == length;
             let part = memory.skip(sent as usize).first(chunk as usize);
             if !link.endpoint.send_response(&Response::ReadData { last }, part)? {
-                link.incoming = Incoming::Read { sent };
+                if interjected {
+                    link.interjected = Some(sent);
+                } else {
+                    link.incoming = Incoming::Read { sent };
+                }
                 link.endpoint.set_blocked(true);
                 if begins {
                     // The peer may have made room without having seen that we wait for it.
@@ -55,7 +63,11 @@ impl Inner {
             }
             sent += chunk;
             if last {
-                link.incoming = Incoming::Idle;
+                if interjected {
+                    link.interjected = None;
+                } else {
+                    link.incoming = Incoming::Idle;
+                }
                 return Ok(Outcome::Passed);
             }
         }

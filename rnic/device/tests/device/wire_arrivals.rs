@@ -8,7 +8,7 @@ use crate::work::{Work, part, remote, whole};
 use omniverb_device::attributes::State;
 use omniverb_device::{AsyncEvent, Srq, Wc, qp_type, status, wc_flags, wc_opcode};
 use omniverb_link::endpoint::Credit;
-use omniverb_link::record::{IMMEDIATE, INVALIDATE, LAST, SOLICITED};
+use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, SOLICITED};
 use omniverb_link::{Nak, Request, Response};
 
 #[test]
@@ -101,6 +101,50 @@ fn reads_and_atomics_from_the_network_are_answered() {
     pair.settle();
     let (response, _) = far.next_response().unwrap().unwrap();
     assert_eq!(response, Response::Nak { code: Nak::RemoteAccess });
+}
+
+/// A peer asks for a READ again, since the answer was lost, while it is inside a later message.
+#[test]
+fn a_read_between_the_parts_of_a_message() {
+    let pair = Pair::new();
+    let (qp, mut far) = ready(&pair, &options(qp_type::RC));
+    let there = Buffer::pattern(300_000, 3);
+    let target = pair.sides[0].register(&there);
+    let (address, rkey) = remote(&target, 100_000);
+    let read = Request::Read { address, rkey, length: 200_000 };
+    receive(&qp, 1, &[part(&target, 0, 3000)]);
+    let message = pattern(3000, 9);
+    let write = |place, data: &[u8], far: &mut _| {
+        let (address, total) = (remote(&target, 10_000).0, message.len() as u64);
+        let request = match place {
+            FIRST => Request::WriteFirst { flags: 0, address, rkey, immediate: 0, total },
+            _ => Request::WriteMore { flags: place, immediate: 0 },
+        };
+        assert!(far::request(far, &request, data));
+    };
+    let send = |place, data: &[u8], far: &mut _| {
+        assert!(far::request(far, &Request::Send { flags: place, immediate: 0 }, data));
+    };
+    // More than the small ring of answers holds, so that it stops in the middle.
+    send(FIRST, &message[..1000], &mut far);
+    assert!(far::request(&mut far, &read, &[]));
+    send(0, &message[1000..2000], &mut far);
+    send(LAST, &message[2000..], &mut far);
+    write(FIRST, &message[..1000], &mut far);
+    assert!(far::request(&mut far, &read, &[]));
+    write(LAST, &message[1000..], &mut far);
+    let mut bytes = Vec::new();
+    for _ in 0..1000 {
+        pair.settle();
+        let Some((response, record)) = far.next_response().unwrap() else { continue };
+        assert!(matches!(response, Response::ReadData { .. }), "{response:?}");
+        bytes.extend(far::response_bytes(&far, &record));
+        far.pass_response(&record);
+    }
+    let read = there.read(100_000, 200_000);
+    assert!(bytes.len() == 400_000 && bytes[..200_000] == read && bytes[200_000..] == read);
+    assert_eq!(outcomes(&qp.recv_cq), [(1, status::SUCCESS)]);
+    assert!(there.read(0, 3000) == message && there.read(10_000, 3000) == message);
 }
 
 /// Receives that are shared cannot be promised: the receiver says where it lacks one.
