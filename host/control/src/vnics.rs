@@ -127,10 +127,25 @@ impl Server {
     /// A vNIC has come (back): what was set for its inode number may have been meant for another
     /// namespace, which is no more.
     pub(crate) fn check_policy(&mut self, key: VnicKey, cookie: Option<u64>) {
-        if self.policies_of.get(&key).is_some_and(|known| *known != cookie) {
-            self.policies_of.remove(&key);
-            self.tenancy.forget_policy(key);
+        // Where the kernel does not say, nobody escapes from a limit by that.
+        if let (Some(Some(known)), Some(now)) = (self.policies_of.get(&key), cookie)
+            && *known != now
+        {
+            self.forget_policy(key);
         }
+    }
+
+    /// A vNIC's last process has gone. Without a cookie nobody can tell whether the next namespace
+    /// of that number is the same.
+    pub(crate) fn check_policy_at_end(&mut self, key: VnicKey) {
+        if self.policies_of.get(&key) == Some(&None) {
+            self.forget_policy(key);
+        }
+    }
+
+    fn forget_policy(&mut self, key: VnicKey) {
+        self.policies_of.remove(&key);
+        self.tenancy.forget_policy(key);
     }
 
     fn capture(&mut self, id: SessionId, m: &Capture, files: Vec<OwnedFd>) -> Result<Done, u32> {

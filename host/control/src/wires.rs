@@ -111,10 +111,7 @@ impl Server {
 
     /// The vNIC has no processes any more.
     pub(crate) fn close_port(&mut self, vnic: VnicKey) {
-        if self.policies_of.get(&vnic) == Some(&None) {
-            // Nobody can tell whether the next one of that number is the same namespace.
-            self.check_policy(vnic, Some(0));
-        }
+        self.check_policy_at_end(vnic);
         let recorded = self.recordings.values().any(|recording| recording.vnic == vnic);
         let Some(entry) = self.namespaces.get_mut(vnic) else { return };
         entry.waiting.clear();
