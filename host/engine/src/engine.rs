@@ -9,8 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Nice value of packet threads, if we may.
-const NICE: i32 = -10;
 /// Events that may wait to be taken. What is beyond them is lost: all of them are about packets
 /// that will come again.
 const EVENTS_MAX: usize = 4096;
@@ -67,9 +65,6 @@ impl Engine {
                 Worker::new(work, wake.clone(), outbox, engine.counters.clone(), settings.spin)?;
             let handle =
                 std::thread::Builder::new().name(format!("engine-{number}")).spawn(move || {
-                    // Many wait for each turn of this thread. Without the privilege it is one
-                    // among equals.
-                    let _ = rustix::process::setpriority_process(None, NICE);
                     // Without its packet threads a daemon is of no use to anybody; started afresh,
                     // it is, and direct links do not notice.
                     let work = std::panic::AssertUnwindSafe(|| worker.run());

@@ -140,7 +140,8 @@ impl Worker {
                 quiet = 0;
                 Some(Duration::ZERO)
             } else if now.saturating_sub(busy_at) < self.spin {
-                // Whoever we wait for may need this processor.
+                // Whoever we wait for may need this processor. (Sleeping at once instead, with a
+                // higher priority or shorter turns, made everything slower on two processors.)
                 std::thread::yield_now();
                 Some(Duration::ZERO)
             } else {
@@ -162,7 +163,9 @@ impl Worker {
         for bell in self.bells.values() {
             bell.page.want_kick();
         }
-        self.show_counters();
+        if *quiet >= 2 || clock::now().saturating_sub(self.shown) > SHOW_EVERY {
+            self.show_counters();
+        }
         if self.bells.values().any(|bell| bell.page.has_ready()) {
             return Some(Duration::ZERO);
         }
