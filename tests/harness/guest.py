@@ -49,7 +49,7 @@ def programs(more=()):
 class Guest:
     """One running machine; the same surface for starting programs as a Container has."""
 
-    def __init__(self, switch, archive, address, more_addresses=(), mtu=1500, processors=2):
+    def __init__(self, switch, archive, address, more_addresses=(), mtu=1500, processors=1):
         qemu = shutil.which("qemu-system-x86_64")
         if not qemu:
             raise Skip("no qemu-system-x86_64: the package qemu-system-x86 cannot be installed")

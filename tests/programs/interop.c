@@ -1,5 +1,5 @@
 /* Two devices of different makers, over a wire: every operation, sizes around the MTU, PSNs that
- * wrap, every byte checked. Each test runs on both sides, `interop TEST [-6] [-m MTU] -p PORT` on
+ * wrap, every byte checked. Each test runs on both sides, `interop TEST [OPTIONS] -p PORT` on
  * one and the same with an ADDRESS behind it on the other; each side asks and serves in turn. */
 #include "interop_end.h"
 

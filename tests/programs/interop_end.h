@@ -17,7 +17,7 @@ static struct device d;
 static int other;        /* socket to the other side */
 static bool connects;    /* the side that connected; it begins */
 static uint32_t mtu = 1024;
-static bool over_ipv6;
+static bool over_ipv6, one_way, no_answers;
 static unsigned char *outgoing, *incoming; /* ROOM each; incoming is what the peer may reach */
 static struct ibv_mr *mr;                  /* both */
 
@@ -49,14 +49,18 @@ static void dial(const char *name, const char *port)
     freeaddrinfo(found);
 }
 
-/* Arguments of a test: [-6] [-m MTU] -p PORT [ADDRESS]. Without an address it waits for the other
- * side. */
+/* Arguments of a test: [-6] [-1] [-n] [-m MTU] -p PORT [ADDRESS]. Without an address it waits for
+ * the other side. -1: only who connects asks. -n: it asks for nothing that has to be answered. */
 static void begin(void)
 {
     const char *port = NULL;
-    for (int c; (c = getopt(arguments_count + 1, arguments - 1, "6m:p:")) != -1;)
+    for (int c; (c = getopt(arguments_count + 1, arguments - 1, "61nm:p:")) != -1;)
         if (c == '6')
             over_ipv6 = !setenv("TEST_IPV6", "1", 1);
+        else if (c == '1')
+            one_way = true;
+        else if (c == 'n')
+            no_answers = true;
         else if (c == 'm')
             mtu = (uint32_t)atoi(optarg);
         else if (c == 'p')
@@ -115,7 +119,7 @@ static void part(struct end *e)
 static void both_ways(void (*ask)(void), void (*serve)(void))
 {
     begin();
-    for (int turn = 0; turn < 2; turn++)
+    for (int turn = 0; turn < (one_way ? 1 : 2); turn++)
         (connects == (turn == 0) ? ask : serve)();
     meet(other);
     same(ibv_dereg_mr(mr), 0);

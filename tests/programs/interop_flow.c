@@ -15,7 +15,7 @@ static struct end e;
 #define RECEIVES 8
 #define TEXT 12345 /* word of what READs read */
 
-enum kind { WRITE, READ, ADD, SEND };
+enum kind { WRITE, SEND, READ, ADD };
 static struct step {
     enum kind kind;
     uint32_t slot, bytes, at;
@@ -27,7 +27,7 @@ static void make_plan(uint64_t seed)
     struct random r = {seed};
     for (int k = 0; k < STEPS; k++) {
         struct step *s = &plan[k];
-        s->kind = (enum kind)random_below(&r, 4);
+        s->kind = (enum kind)random_below(&r, no_answers ? 2 : 4);
         s->slot = (uint32_t)random_below(&r, SLOTS);
         s->at = (uint32_t)random_below(&r, SLOT);
         s->bytes = 1 + (uint32_t)random_below(&r, SLOT);
@@ -44,8 +44,8 @@ static unsigned char *local(unsigned k)
 static void ask_step(unsigned k)
 {
     struct step s = plan[k];
-    static const enum ibv_wr_opcode opcodes[] = {IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ,
-                                                 IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_SEND};
+    static const enum ibv_wr_opcode opcodes[] = {IBV_WR_RDMA_WRITE, IBV_WR_SEND, IBV_WR_RDMA_READ,
+                                                 IBV_WR_ATOMIC_FETCH_AND_ADD};
     struct operation o = {.opcode = opcodes[s.kind], .id = k, .local = local(k), .bytes = s.bytes,
                           .lkey = mr->lkey, .rkey = e.peer.rkey, .compare_or_add = 3};
     if (s.kind == WRITE) {

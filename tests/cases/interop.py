@@ -1,0 +1,245 @@
+"""Omniverb and Linux's own software RNIC, rdma_rxe, on one network: rxe in a virtual machine,
+Omniverb's programs in a container, in both roles.
+
+One machine boots for all cases, and those that are only numbers in a list share a case: booting
+takes a while where the processor is emulated.
+"""
+
+import contextlib
+import ipaddress
+import re
+import tempfile
+import pathlib
+from types import SimpleNamespace
+
+from harness import dissection, duet, image, staging
+from harness.case import Case, Group, Late, check
+from harness.guest import Guest, GuestDuet, programs
+from harness.host import Host
+
+_MTU = 9000  # room for the largest MTU of InfiniBand
+_OWN_PROGRAMS = ["interop", "interop_flow"]
+_ADDRESSES = ("10.77.0.200/24", "fd77::200/64")
+
+
+class Lab:
+    """A container with Omniverb and a guest with rxe, on one switch."""
+
+    def __init__(self, stage):
+        self.host = Host(stage, "interop", mtu=_MTU)
+        try:
+            self.switch = self.host.switch
+            self.omniverb = self.host.add(1)
+            own = [staging.BUILT / "programs" / name for name in _OWN_PROGRAMS]
+            self.rxe = self.host.keep(Guest(self.switch, image.archive(programs(own)),
+                                            _ADDRESSES[0], _ADDRESSES[1:], mtu=_MTU))
+            self.gids = {place: _gids(place) for place in (self.omniverb, self.rxe)}
+            for gid in self.gids[self.omniverb]:  # rxe wants to know its neighbours beforehand
+                if not gid.is_link_local and not gid.is_loopback:
+                    self.rxe.run("ping", "-c", "1", gid.ipv4_mapped or gid)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self):
+        """Ends everything."""
+        self.host.close()
+
+    def sides(self, role):
+        """Who is server and who is client if Omniverb has `role`; rxe is both without Omniverb."""
+        if role == "reference":
+            return SimpleNamespace(server=self.rxe, client=self.rxe)
+        if role == "server":
+            return SimpleNamespace(server=self.omniverb, client=self.rxe)
+        return SimpleNamespace(server=self.rxe, client=self.omniverb)
+
+    def gid_index(self, place, version):
+        """The index of the GID of a place's IPv4 or IPv6 address."""
+        for gid, index in self.gids[place].items():
+            if version == 4 and gid.ipv4_mapped and not gid.ipv4_mapped.is_loopback:
+                return index
+            if version == 6 and gid in ipaddress.ip_network("fd77::/64"):
+                return index
+        raise AssertionError(f"no GID for IPv{version} in {self.gids[place]}")
+
+    def run(self, role, version, program, *options, index=None, limit=20.0):
+        """Runs a program on both sides; `index` is its option for the index of a GID."""
+        sides = self.sides(role)
+        lines = [[program, *options] for _ in range(2)]
+        if index:
+            for line, place in zip(lines, (sides.server, sides.client)):
+                line += [index, str(self.gid_index(place, version))]
+        return GuestDuet(sides, lines[1], server_argv=lines[0]).finish(limit)
+
+
+def _gids(place):
+    """The GIDs of a place's only device: address -> index."""
+    text = place.run("ibv_devinfo", "-v")
+    found = re.findall(r"GID\[\s*(\d+)\]:\s*([0-9a-f:.]+)", text)
+    return {ipaddress.IPv6Address(gid): int(index) for index, gid in found}
+
+
+@contextlib.contextmanager
+def _lab(stage):
+    lab = Lab(stage)
+    try:
+        yield lab
+    finally:
+        lab.close()
+
+
+# ---- pingpongs ----
+
+_SIZES = (1, 3, 1023, 1024, 1025, 4096, 65537)
+
+
+def _pingpong(role, version, program, sizes, *options):
+    def run(lab):
+        for size in sizes:
+            outcome = lab.run(role, version, f"ibv_{program}_pingpong", "-c", "-n", 20, "-s", size,
+                              *options, index="-g")
+            for text in (outcome.server, outcome.client):
+                check("invalid data" not in text and "iters in" in text, f"{size} bytes: {text}")
+    return run
+
+
+def _pingpongs(role):
+    for version in (4, 6):
+        for program in ("rc", "uc", "srq", "ud"):
+            sizes = _SIZES if version == 4 else (1025,)
+            if program == "ud":
+                sizes = [size for size in sizes if size <= 4096]
+            # Who sleeps leaves the processors to those who have something to do.
+            options = ["-e"] if version == 4 else []
+            yield Case(f"interop.{role} ibv_{program}_pingpong ipv{version}",
+                       _pingpong(role, version, program, sizes, *options), 60)
+    yield Case(f"interop.{role} ibv_rc_pingpong mtu 4096",
+               _pingpong(role, 4, "rc", (4095, 4096, 65537), "-m", 4096), 60)
+
+
+# ---- perftest ----
+
+def _perftest(role, version, program, *options):
+    columns = 6 if program.endswith("_lat") else 5
+    unreliable = "UC" in options or "UD" in options
+
+    def run(lab):
+        for attempt in range(3):
+            try:
+                outcome = lab.run(role, version, program, "-F", *options, index="-x",
+                                  limit=12 if unreliable else 20)
+            except Late:
+                # A lost message is no error on UC and UD, but perftest waits for it for ever.
+                if not unreliable or attempt == 2:
+                    raise
+                print("a message was lost")
+                continue
+            if "Correlation coefficient" not in outcome.client:
+                break  # else the machine was too busy for perftest to measure its clock
+        table = duet.rows(outcome.client, columns)
+        check(len(table) == 1, outcome.client)
+        for row in table.values():
+            value = row[4] if columns == 6 else row[-1]
+            check(0 < value < 1e9, outcome.client)
+    return run
+
+
+def _perftests(role):
+    def case(version, program, *options):
+        title = " ".join(str(word) for word in options[:2])
+        return Case(f"interop.{role} {program} {title} ipv{version}",
+                    _perftest(role, version, program, *options), 60)
+    for verb, services in (("send", ("RC", "UC", "UD")), ("write", ("RC", "UC")),
+                           ("read", ("RC",))):
+        for service in services:
+            # UC does not repeat what comes before there is a link, and of that 512 KiB are kept.
+            large = {"RC": 65536, "UC": 8192, "UD": 1024}[service]
+            count = 50 if service == "UC" else 100
+            yield case(4, f"ib_{verb}_lat", "-c", service, "-s", 64, "-n", 50)
+            yield case(4, f"ib_{verb}_bw", "-c", service, "-s", large, "-n", count)
+            if service == "RC":
+                yield case(6, f"ib_{verb}_bw", "-c", service, "-s", large, "-n", 50)
+    for operation in ("FETCH_AND_ADD", "CMP_AND_SWAP"):
+        yield case(4, "ib_atomic_lat", "-A", operation, "-n", 50)
+        yield case(4, "ib_atomic_bw", "-A", operation, "-n", 100)
+
+
+# ---- our own program: contents ----
+
+def _contents(role, test, *options, limit=40.0):
+    program = "interop_flow" if test in ("pipeline", "errors", "invalidate") else "interop"
+
+    def run(lab):
+        outcome = lab.run(role, None, f"/opt/programs/{program}", test, *options, limit=limit)
+        for text in (outcome.server, outcome.client):
+            check(f"ok {test}" in text, text)
+    return run
+
+
+_CONTENTS = [("rc",), ("rc", "-m", 256), ("rc", "-m", 4096), ("rc", "-6"), ("uc",),
+             ("uc", "-m", 4096), ("uc", "-6"), ("ud",), ("ud", "-m", 4096), ("ud", "-6"),
+             ("pipeline",), ("pipeline", "-m", 4096), ("pipeline", "-6"), ("errors",),
+             ("invalidate",)]
+
+
+def _all_contents(role):
+    for test, *options in _CONTENTS:
+        title = " ".join(str(word) for word in [test, *options])
+        yield Case(f"interop.{role} contents {title}", _contents(role, test, *options), 50)
+
+
+# ---- loss ----
+
+_LOSS = "table bridge loss"
+
+
+def _loss(role, test, percent, *options):
+    """The bridge loses packets at random, both ways."""
+    contents = _contents(role, test, *options, limit=100)
+
+    def run(lab):
+        lab.switch.nft(f"add {_LOSS}; add chain bridge loss passing "
+                       "{ type filter hook forward priority 0; }; "
+                       "add rule bridge loss passing udp dport 4791 "
+                       f"numgen random mod 1000 < {round(10 * percent)} counter drop")
+        try:
+            contents(lab)
+            lost = int(lab.switch.nft(f"list {_LOSS}").split("counter packets ")[1].split()[0])
+            print(f"{lost} packets were lost")
+            check(lost > 0, "no packet was lost")
+        finally:
+            lab.switch.nft(f"delete {_LOSS}")
+    return run
+
+
+# ---- dissection ----
+
+# Every opcode of RC, UC and UD but RC's SEND_LAST with invalidate (0x16).
+_OPCODES = {*range(0x00, 0x15), 0x17, *range(0x20, 0x2c), 0x64, 0x65}
+
+
+def _dissected(lab):
+    """What passes while our programs run, either way, is what Wireshark takes it for."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "packets.pcapng")
+        with dissection.capture(lab.switch, "port1", path):
+            for test in ("rc", "uc", "ud", "invalidate"):
+                _contents("client", test)(lab)
+        found = dissection.opcodes(path, guesses=True)
+    print({f"{code:#04x}": count for code, count in sorted(found.items())})
+    check(_OPCODES <= set(found), f"not seen: {sorted(_OPCODES - set(found))}")
+
+
+def groups():
+    """All with one guest."""
+    # What we expect of both, rxe must do with itself.
+    cases = [*_all_contents("reference")]
+    for role in ("server", "client"):
+        cases += [*_pingpongs(role), *_perftests(role), *_all_contents(role)]
+        cases.append(Case(f"interop.{role} loss rc", _loss(role, "rc", 2), 110))
+        # Under loss rxe loses track of the answers to its own READs and atomics, also with an rxe.
+        options = ["-1", "-n"] if role == "server" else ["-1"]
+        cases.append(Case(f"interop.{role} loss pipeline",
+                          _loss(role, "pipeline", 2, *options), 110))
+    cases.append(Case("interop.dissection", _dissected, 120))
+    return [Group("interop", cases, _lab)]
