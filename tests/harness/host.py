@@ -6,8 +6,12 @@ its limits, from which a test program may send its second process to another hos
 programs/common.c).
 """
 
+import subprocess
+import sys
 from types import SimpleNamespace
 
+from . import process
+from .case import Failure
 from .containers import Container
 from .daemon import Daemon, environment
 from .network import Cable, Namespace, Switch
@@ -93,9 +97,25 @@ class Hosts:
                 self._route(self.b, self.a, 2)
             self.server = self._container(self.a, 1)
             self.client = self._container(self.b, 2)
+            self._await_network()
         except BaseException:
             self.close()
             raise
+
+    def _await_network(self):
+        """A cable that was just plugged in may lose the first packets, and address resolution
+        tries again only after a second: longer than many a queue pair's patience."""
+        knock = ("import socket, sys\n"
+                 "try: socket.create_connection((sys.argv[1], 9), 0.2)\n"
+                 "except ConnectionRefusedError: pass")
+        for namespace, address in ((self.server.namespace, self.client.address),
+                                   (self.client.namespace, self.server.address)):
+            for _ in range(30):
+                line = [*namespace.enter(), sys.executable, "-c", knock, address]
+                if process.start(line, stderr=subprocess.DEVNULL).wait(10) == 0:
+                    break
+            else:
+                raise Failure(f"the network does not reach {address}")
 
     @staticmethod
     def _route(host, other, end):
