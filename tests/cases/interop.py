@@ -7,13 +7,15 @@ takes a while where the processor is emulated.
 
 import contextlib
 import ipaddress
-import re
-import tempfile
 import pathlib
+import re
+import signal
+import tempfile
 from types import SimpleNamespace
 
-from harness import dissection, duet, image, staging
+from harness import dissection, duet, image, process, staging
 from harness.case import Case, Group, Late, check
+from harness.daemon import environment
 from harness.guest import Guest, GuestDuet, programs
 from harness.host import Host
 
@@ -26,6 +28,7 @@ class Lab:
     """A container with Omniverb and a guest with rxe, on one switch."""
 
     def __init__(self, stage):
+        self.stage = stage
         self.host = Host(stage, "interop", mtu=_MTU)
         try:
             self.switch = self.host.switch
@@ -218,16 +221,35 @@ def _loss(role, test, percent, *options):
 _OPCODES = {*range(0x00, 0x15), 0x17, *range(0x20, 0x2c), 0x64, 0x65}
 
 
-def _dissected(lab):
+@contextlib.contextmanager
+def _omniverb_capture(lab, path):
+    """The same, by our own means."""
+    name = f"pid:{lab.omniverb.namespace.pid}"
+    command = [*lab.switch.enter(), lab.stage.dist / "bin" / "omniverb", "capture"]
+    running = process.start([*command, "-i", name, "-w", path],
+                            env=environment(OMNIVERB_SOCKET=lab.host.daemon.socket))
+    process.until(lambda: path.exists() and path.stat().st_size, 10, "a capture to begin")
+    yield
+    running.send_signal(signal.SIGINT)
+    check(running.wait(10) == 0, "omniverb capture failed")
+
+
+def _dissected(begin):
     """What passes while our programs run, either way, is what Wireshark takes it for."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder, "packets.pcapng")
-        with dissection.capture(lab.switch, "port1", path):
-            for test in ("rc", "uc", "ud", "invalidate"):
-                _contents("client", test)(lab)
-        found = dissection.opcodes(path, guesses=True)
-    print({f"{code:#04x}": count for code, count in sorted(found.items())})
-    check(_OPCODES <= set(found), f"not seen: {sorted(_OPCODES - set(found))}")
+    def run(lab):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "packets")
+            with begin(lab, path):
+                for test, *options in (("rc",), ("uc", "-6"), ("ud",), ("invalidate", "-6")):
+                    _contents("client", test, *options)(lab)
+            found = dissection.opcodes(path, True, begin != _omniverb_capture)
+        print({f"{code:#04x}": count for code, count in sorted(found.items())})
+        check(_OPCODES <= set(found), f"not seen: {sorted(_OPCODES - set(found))}")
+    return run
+
+
+def _port_capture(lab, path):
+    return dissection.capture(lab.switch, "port1", path)
 
 
 def groups():
@@ -241,5 +263,6 @@ def groups():
         options = ["-1", "-n"] if role == "server" else ["-1"]
         cases.append(Case(f"interop.{role} loss pipeline",
                           _loss(role, "pipeline", 2, *options), 110))
-    cases.append(Case("interop.dissection", _dissected, 120))
+    cases += [Case("interop.dissection", _dissected(_port_capture), 120),
+              Case("interop.dissection omniverb capture", _dissected(_omniverb_capture), 120)]
     return [Group("interop", cases, _lab)]

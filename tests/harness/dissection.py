@@ -7,10 +7,10 @@ import time
 from . import process
 from .case import Failure, Skip, check
 
-# Guesses what payloads may be bring complaints about payloads. And RoCE may leave out the checksum
-# of UDP, over IPv6 too; rxe does.
-_OPTIONS = ["-n", "--disable-protocol", "rpcordma", "--disable-protocol", "infiniband.eoib",
-            "-o", "udp.ignore_ipv6_zero_checksum:TRUE"]
+# Guesses what payloads may be bring complaints about payloads.
+_OPTIONS = ["-n", "--disable-protocol", "rpcordma", "--disable-protocol", "infiniband.eoib"]
+# RoCE may leave out the checksum of UDP, over IPv6 too; rxe does.
+_FOREIGN = ["-o", "udp.ignore_ipv6_zero_checksum:TRUE"]
 _FIELDS = ["frame.number", "frame.protocols", "infiniband.bth.opcode", "_ws.malformed",
            "_ws.expert.message"]
 
@@ -36,11 +36,12 @@ def capture(namespace, interface, path):
         running.wait(10)
 
 
-def opcodes(path, guesses=False):
+def opcodes(path, guesses=False, foreign=False):
     """How many packets of each opcode a capture file has; fails if any is not what it should be.
     With `guesses` the payloads may be anything: it counts only what is said of those whose payload
-    Wireshark did not take for something."""
-    text = process.run([_tool("tshark"), "-r", path, *_OPTIONS, "-T", "fields",
+    Wireshark did not take for something. `foreign`: there are packets of others, too."""
+    options = [*_OPTIONS, *(_FOREIGN if foreign else [])]
+    text = process.run([_tool("tshark"), "-r", path, *options, "-T", "fields",
                         *[word for field in _FIELDS for word in ("-e", field)]], limit=60)
     found, wrong = {}, []
     for line in text.splitlines():
@@ -57,6 +58,6 @@ def opcodes(path, guesses=False):
     check(found or wrong, f"no packets in {path}\n{text}")
     if wrong:
         raise Failure(f"{len(wrong)} packets are malformed\n" + process.run(
-            [_tool("tshark"), "-r", path, *_OPTIONS, "-V", "-Y",
+            [_tool("tshark"), "-r", path, *options, "-V", "-Y",
              f"frame.number == {wrong[0]}"], limit=60))
     return found

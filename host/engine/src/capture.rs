@@ -29,7 +29,13 @@ impl Tap {
     /// Starts, or stops.
     pub(crate) fn set(&mut self, file: Option<File>) {
         self.finish();
-        self.0 = file.and_then(|file| Capture::new(BufWriter::new(Flushed(file))).ok());
+        // The head of the file says that it has begun.
+        let begin = |file| {
+            let mut capture = Capture::new(BufWriter::new(Flushed(file)))?;
+            capture.flush()?;
+            std::io::Result::Ok(capture)
+        };
+        self.0 = file.and_then(|file| begin(file).ok());
     }
 
     pub(crate) fn is_on(&self) -> bool {

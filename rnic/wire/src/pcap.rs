@@ -43,7 +43,7 @@ impl<W: Write> Capture<W> {
 
     /// Adds a datagram (a UDP payload, ICRC included) at a time in nanoseconds since 1970.
     pub fn add(&mut self, time: u64, envelope: &Envelope, datagram: &[u8]) -> io::Result<()> {
-        let (headers, used) = headers(envelope, datagram.len());
+        let (headers, used) = headers(envelope, datagram);
         let length = (used + datagram.len()) as u32;
         let kept = length.min(SNAPSHOT);
         let (seconds, nanoseconds) = (time / 1_000_000_000, time % 1_000_000_000);
@@ -52,6 +52,11 @@ impl<W: Write> Capture<W> {
         }
         self.target.write_all(&headers[..used])?;
         self.target.write_all(&datagram[..kept as usize - used])
+    }
+
+    /// Hands over what the writer holds back.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.target.flush()
     }
 
     /// Ends the file; hands the writer back.
@@ -75,9 +80,9 @@ fn hardware(address: IpAddr) -> [u8; 6] {
     }
 }
 
-fn headers(envelope: &Envelope, payload: usize) -> ([u8; HEADERS_MAX], usize) {
+fn headers(envelope: &Envelope, datagram: &[u8]) -> ([u8; HEADERS_MAX], usize) {
     let flow = &envelope.flow;
-    let udp_length = (payload + 8) as u16;
+    let udp_length = (datagram.len() + 8) as u16;
     let mut bytes = [0; HEADERS_MAX];
     bytes[..6].copy_from_slice(&hardware(flow.destination));
     bytes[6..12].copy_from_slice(&hardware(flow.source));
@@ -104,5 +109,29 @@ fn headers(envelope: &Envelope, payload: usize) -> ([u8; HEADERS_MAX], usize) {
     bytes[udp..udp + 2].copy_from_slice(&flow.source_port.to_be_bytes());
     bytes[udp + 2..udp + 4].copy_from_slice(&PORT.to_be_bytes());
     bytes[udp + 4..udp + 6].copy_from_slice(&udp_length.to_be_bytes());
+    if udp == 54 {
+        // Over IPv4 it may be left out; here analysers miss it.
+        let checksum = checksum([&bytes[22..62], &[0, 17], &udp_length.to_be_bytes(), datagram]);
+        bytes[udp + 6..udp + 8].copy_from_slice(&checksum.to_be_bytes());
+    }
     (bytes, udp + 8)
+}
+
+/// UDP checksum over IPv6 (RFC 8200, 8.1): addresses and UDP header, protocol, length, payload.
+fn checksum(parts: [&[u8]; 4]) -> u16 {
+    let mut sum = 0_u64;
+    for part in parts {
+        for pair in part.chunks(2) {
+            let word = [pair[0], pair.get(1).copied().unwrap_or(0)];
+            sum += u64::from(u16::from_be_bytes(word));
+        }
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    // Zero means that there is none.
+    match !sum as u16 {
+        0 => 0xffff,
+        checksum => checksum,
+    }
 }

@@ -134,6 +134,14 @@ proptest! {
         prop_assert_eq!(file.len(), 24 + 16 + length);
         let ip = if flow.source.is_ipv4() { 20 } else { 40 };
         prop_assert_eq!(length, 14 + ip + 8 + payload);
+        if ip == 40 {
+            // Addresses, UDP header and payload, then protocol and length.
+            let mut summed = file[24 + 16 + 22..].to_vec();
+            summed.resize(summed.len().next_multiple_of(2), 0);
+            summed.extend(((payload + 8 + 17) as u32).to_be_bytes());
+            let words = summed.chunks(2).map(|pair| u64::from(pair[0]) << 8 | u64::from(pair[1]));
+            prop_assert_eq!(words.sum::<u64>() % 0xffff, 0);
+        }
     }
 }
 
