@@ -260,12 +260,6 @@ impl Connected {
         }
     }
 
-    /// Whether all there is to send is an acknowledgement that is in no hurry.
-    pub(crate) fn has_only_acknowledgement(&self) -> bool {
-        let rc = matches!(&self.transport, Some(Transport::Rc(c)) if c.has_only_acknowledgement());
-        rc && !self.leaving
-    }
-
     /// Whether something waits for the application.
     pub(crate) fn waits(&self) -> bool {
         !self.closed && self.far.waits()

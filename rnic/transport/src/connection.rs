@@ -145,9 +145,7 @@ impl Connection {
             return Some(Transmit { length, notification: true });
         }
         let Connection { config, requester, responder, .. } = self;
-        // An acknowledgement follows what we ask for, if it is in no hurry: then both fit into
-        // one train of packets, whose last may be the shorter one.
-        let requests_first = self.answered_last || responder.only_acknowledges();
+        let requests_first = self.answered_last;
         let length = if requests_first {
             let length = requester.transmit(now, config, datagram, upper);
             self.answered_last = length.is_none();
@@ -158,12 +156,6 @@ impl Connection {
             length.or_else(|| requester.transmit(now, config, datagram, upper))
         };
         Some(Transmit { length: length?, notification: false })
-    }
-
-    /// Whether all there is to send is an acknowledgement that is in no hurry: its owner may wait a
-    /// moment for a request to send along with it (9.7.5.1.2 leaves the time to the responder).
-    pub fn has_only_acknowledgement(&self) -> bool {
-        !self.notify && self.responder.only_acknowledges() && self.requester.is_idle()
     }
 
     /// What happened.

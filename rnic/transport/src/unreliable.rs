@@ -75,7 +75,9 @@ impl Unreliable {
             Operation::Send { invalidate: None, .. } | Operation::Write { .. } => {}
             _ => return Err(SubmitError::Sequence),
         }
-        self.open = check(&request, self.open, self.config.path_mtu)?;
+        // A message may break off: the receiver drops what it has of it when another one begins.
+        let open = self.open.filter(|_| !request.place.begins());
+        self.open = check(&request, open, self.config.path_mtu)?;
         self.requests.push_back(request);
         Ok(())
     }

@@ -19,6 +19,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+/// What we can do ourselves: anything but zero.
+const FEATURES_OWN: u32 = 1;
 /// Turns that a link gets to send what it has left when it is closed.
 const LAST_TURNS: usize = 64;
 
@@ -150,7 +152,9 @@ impl Worker {
             source_port: source_port.unwrap_or(PORT),
         };
         let allowance = vnic.map(|vnic| vnic.allowance.clone()).unwrap_or_default();
-        let Attach { qpn, peer_qpn, service, features, .. } = *attach;
+        let Attach { qpn, peer_qpn, service, .. } = *attach;
+        // A peer within this engine is an Omniverb, too.
+        let features = if attach.within { FEATURES_OWN } else { attach.features };
         let kind = match service {
             Service::Ud => {
                 let datagrams = Datagrams::new(endpoint, qpn, peer_qpn, features, allowance);
@@ -179,7 +183,6 @@ impl Worker {
             armed: None,
             queued: false,
             parked: false,
-            corked_at: None,
             looked_again: true,
             counted: QpCounters::default(),
         };

@@ -8,9 +8,6 @@ use omniverb_wire::Flow;
 /// When a link that waits for its application is looked at again, in nanoseconds.
 const LOOK_AGAIN: u64 = 1_000_000;
 
-/// How long an acknowledgement waits for company, in nanoseconds.
-const CORKED: u64 = 10_000;
-
 /// What is at the link's far end.
 pub(super) enum Kind {
     Connected(Box<Connected>),
@@ -36,8 +33,6 @@ pub(super) struct Link {
     pub(super) queued: bool,
     /// It waits for its vNIC's limit.
     pub(super) parked: bool,
-    /// Since when an acknowledgement waits for company.
-    pub(super) corked_at: Option<u64>,
     /// Somebody looked at it a moment after it began to wait for its application.
     pub(super) looked_again: bool,
     /// Packets and bytes; the rest is the transport's to count.
@@ -76,20 +71,7 @@ impl Link {
         // The application may have done what we wait for without seeing that we do: neither side
         // uses a memory fence. So one look is due a moment after the last news.
         let again = (!self.looked_again && self.waits()).then_some(now + LOOK_AGAIN);
-        let uncorked = self.corked_at.map(|at| at + CORKED);
-        own.into_iter().chain(again).chain(uncorked).min()
-    }
-
-    /// Whether all there is to send is an acknowledgement, which waits a moment for an answer of
-    /// the application to travel with: one system call for both.
-    pub(super) fn is_corked(&mut self, now: u64) -> bool {
-        let idle = matches!(&self.kind, Kind::Connected(c) if c.has_only_acknowledgement());
-        self.corked_at = idle.then(|| self.corked_at.unwrap_or(now));
-        let corked = self.corked_at.is_some_and(|at| now < at + CORKED);
-        if !corked {
-            self.corked_at = None;
-        }
-        corked
+        own.into_iter().chain(again).min()
     }
 
     /// Its application is going.

@@ -68,9 +68,6 @@ impl Worker {
     fn fill(&mut self, index: usize, link: &mut Link, train: &mut Train, now: u64) -> bool {
         let six = link.flow.destination.is_ipv6();
         let vnic = self.vnics.get(&link.vnic);
-        if link.is_corked(now) {
-            return false;
-        }
         let count_max = vnic.map_or(1, |vnic| vnic.sockets.train_max(link.flow.destination)).max(1);
         for _ in 0..PACKETS_PER_TURN {
             if let Some(vnic) = self.vnics.get_mut(&link.vnic)

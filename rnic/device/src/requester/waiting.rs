@@ -28,11 +28,23 @@ impl Inner {
                 Some(deadline) if now >= deadline => self.waited(qp, at, wait, now),
                 _ => None,
             },
-            _ => self.begin_wait(qp, why, position, now),
+            _ => self.begin_wait(qp, why, at, now),
         }
     }
 
-    fn begin_wait(&mut self, qp: &Qp, why: Why, position: u64, now: u64) -> Option<Verdict> {
+    /// Whether the request at `at` goes to a network. There it waits for its turn to leave, as at
+    /// any NIC, and is not lost for that.
+    fn is_for_wire(&self, at: usize) -> bool {
+        let destination = self.sends[at].order.destination;
+        let link = match destination {
+            Some(to) => self.by_destination.get(&to).and_then(|index| self.links.get(*index)),
+            None => self.links.first(),
+        };
+        link.is_some_and(|link| link.peer.wire)
+    }
+
+    fn begin_wait(&mut self, qp: &Qp, why: Why, at: usize, now: u64) -> Option<Verdict> {
+        let position = self.sends[at].order.position;
         let reliable = qp.kind == qp_type::RC;
         let retries = self.attributes.rnr_retry & 7;
         let deadline = match why {
@@ -42,7 +54,7 @@ impl Inner {
                 self.links.first().map(|link| now + link.endpoint.peer_rnr_timer())
             }
             Why::Peer if reliable => self.silence_deadline(now),
-            Why::Room if reliable => None,
+            Why::Room if reliable || self.is_for_wire(at) => None,
             Why::Order => None,
             // The peer is still being looked for.
             Why::Peer if self.links.is_empty() => Some(now + LINK_WAIT),

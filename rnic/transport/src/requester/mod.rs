@@ -136,11 +136,6 @@ impl Requester {
         self.events.pop_front()
     }
 
-    /// Whether everything submitted was sent.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.next == self.tail
-    }
-
     /// Requests not over.
     pub(crate) fn queued(&self) -> usize {
         self.jobs.len()

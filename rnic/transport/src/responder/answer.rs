@@ -84,17 +84,6 @@ impl Responder {
         None
     }
 
-    /// Whether all there is to say is that a few packets were taken.
-    pub(crate) fn only_acknowledges(&self) -> bool {
-        let done = self
-            .pending
-            .iter()
-            .all(|pending| matches!(pending.kind, Pended::Part) && pending.state == State::Done);
-        let few = self.unacknowledged as usize + self.pending.len() < ACK_EVERY as usize / 4;
-        let due = self.acknowledge || self.pending.iter().any(|pending| pending.ask);
-        due && done && few && self.replays.is_empty() && self.negative.is_none()
-    }
-
     /// Takes off what is done and needs no packet of its own.
     fn pass_done(&mut self) {
         while let Some(pending) = self.pending.front() {

@@ -325,8 +325,7 @@ fn a_qp_answers_before_it_may_send() {
     };
     end.connection.ready_to_send(&sending);
     end.submit(1, crate::script::SEND, 1);
-    // An acknowledgement in no hurry goes behind what we ask for.
-    assert_eq!(end.sent(), ["04 77 ask", "11 500 1f msn 1"]);
+    assert_eq!(end.sent(), ["11 500 1f msn 1", "04 77 ask"]);
 }
 
 #[test]
