@@ -9,13 +9,16 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const PAGE_BYTES: usize = omniverb_ring::bell::PAGE_BYTES;
 
-/// Wakes the application.
+/// Wakes the application, once for all that it is given in one turn of ours: woken for the first
+/// record it would take our processor and find no other.
 struct Ringer {
     page: BellPage<Window>,
     wake: WakeEnd,
+    due: AtomicBool,
 }
 
 impl Doorbell for Ringer {
@@ -24,7 +27,7 @@ impl Doorbell for Ringer {
     }
 
     fn kick(&self) {
-        self.wake.signal();
+        self.due.store(true, Ordering::Relaxed);
     }
 }
 
@@ -47,8 +50,16 @@ impl Bell {
         };
         let wake = WakeEnd::from(files.wake.as_fd().try_clone_to_owned()?);
         let wait = WakeEnd::from(files.wait.as_fd().try_clone_to_owned()?);
-        let ringer = Arc::new(Ringer { page: page(0)?, wake });
+        let ringer = Arc::new(Ringer { page: page(0)?, wake, due: AtomicBool::new(false) });
         Ok(Bell { page: page(1)?, ringer, wait, links: HashMap::new() })
+    }
+
+    /// The end of a turn: wakes the application if it is to be woken.
+    pub(crate) fn ring(&self) {
+        if self.ringer.due.load(Ordering::Relaxed) {
+            self.ringer.due.store(false, Ordering::Relaxed);
+            self.ringer.wake.signal();
+        }
     }
 
     pub(crate) fn doorbell(&self) -> Arc<dyn Doorbell> {

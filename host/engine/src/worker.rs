@@ -135,6 +135,7 @@ impl Worker {
             let mut busy = self.hear_bells();
             busy |= self.timers_due(now);
             busy |= self.serve_dirty();
+            self.ring();
             let timeout = if busy || self.dirty.len() > 0 {
                 busy_at = now;
                 quiet = 0;
@@ -267,6 +268,11 @@ impl Worker {
             }
         }
         any
+    }
+
+    /// Wakes applications that were given something in this turn.
+    fn ring(&self) {
+        self.bells.values().for_each(Bell::ring);
     }
 
     /// These links may send again.

@@ -86,6 +86,7 @@ impl Worker {
             bell.unbind(link.slot, index);
             // The control plane lets go of a bell with its last link; nobody would tell us later.
             if bell.is_unused() {
+                bell.ring();
                 let _ = self.poller.remove(&bell.wait);
                 self.bells.remove(&link.bell);
             }
