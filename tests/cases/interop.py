@@ -193,25 +193,18 @@ def _all_contents(role):
 
 # ---- loss ----
 
-_LOSS = "table bridge loss"
-
-
 def _loss(role, test, percent, *options):
     """The bridge loses packets at random, both ways."""
     contents = _contents(role, test, *options, limit=100)
 
     def run(lab):
-        lab.switch.nft(f"add {_LOSS}; add chain bridge loss passing "
-                       "{ type filter hook forward priority 0; }; "
-                       "add rule bridge loss passing udp dport 4791 "
-                       f"numgen random mod 1000 < {round(10 * percent)} counter drop")
+        lab.switch.lose(percent)
         try:
             contents(lab)
-            lost = int(lab.switch.nft(f"list {_LOSS}").split("counter packets ")[1].split()[0])
-            print(f"{lost} packets were lost")
-            check(lost > 0, "no packet was lost")
+            print(f"{lab.switch.lost()} packets were lost")
+            check(lab.switch.lost() > 0, "no packet was lost")
         finally:
-            lab.switch.nft(f"delete {_LOSS}")
+            lab.switch.lose_nothing()
     return run
 
 

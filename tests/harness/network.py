@@ -87,6 +87,24 @@ class Switch(Namespace):
         namespace.ip("link", "set", name, "up")
         return port
 
+    def lose(self, percent, port=4791):
+        """Loses this share of the UDP packets to `port` that pass the bridge, at random. With
+        nftables, since not every kernel has netem."""
+        self.nft(
+            "add table bridge loss; "
+            "add chain bridge loss passing { type filter hook forward priority 0; }; "
+            f"add rule bridge loss passing udp dport {port} "
+            f"numgen random mod 1000 < {round(percent * 10)} counter drop")
+
+    def lost(self):
+        """How many packets `lose` has lost."""
+        rules = self.nft("list table bridge loss")
+        return int(rules.split("counter packets ")[1].split()[0])
+
+    def lose_nothing(self):
+        """Undoes `lose`."""
+        self.nft("delete table bridge loss")
+
 
 class Cable:
     """A veth between two switches: both ends part of the bridges, or with addresses of their own
@@ -113,22 +131,16 @@ class Cable:
         self.ends[0].ip("link", "set", self.NAME, "up")
 
     def lose(self, percent, port=4791):
-        """Loses this share of the UDP packets to `port`, in both directions, at random. With
-        nftables, since not every kernel has netem."""
-        self.ends[0].nft(
-            "add table bridge loss; "
-            "add chain bridge loss passing { type filter hook forward priority 0; }; "
-            f"add rule bridge loss passing udp dport {port} "
-            f"numgen random mod 1000 < {round(percent * 10)} counter drop")
+        """Loses packets: see Switch.lose."""
+        self.ends[0].lose(percent, port)
 
     def lost(self):
         """How many packets `lose` has lost."""
-        rules = self.ends[0].nft("list table bridge loss")
-        return int(rules.split("counter packets ")[1].split()[0])
+        return self.ends[0].lost()
 
     def lose_nothing(self):
         """Undoes `lose`."""
-        self.ends[0].nft("delete table bridge loss")
+        self.ends[0].lose_nothing()
 
 
 def _identity(pid):
