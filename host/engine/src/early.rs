@@ -7,9 +7,9 @@ use std::net::IpAddr;
 /// How long, in nanoseconds.
 const KEPT: u64 = 500_000_000;
 /// Packets of one vNIC.
-const PACKETS_MAX: usize = 256;
+const PACKETS_MAX: usize = 1024;
 /// Bytes of one vNIC.
-const BYTES_MAX: usize = 512 << 10;
+const BYTES_MAX: usize = 2 << 20;
 
 /// A packet whose ICRC is right.
 pub(crate) struct Early {

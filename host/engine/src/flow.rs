@@ -10,6 +10,8 @@ use omniverb_wire::Bth;
 
 /// Packets under way at most: they fit into the buffers on the way, however long a thread sleeps.
 const WINDOW: u32 = 256;
+/// And before the first report: the receiver may not even have a link for us yet.
+const WINDOW_FIRST: u32 = 32;
 /// A report is asked for with every so manieth packet.
 const ASK_EVERY: u32 = 32;
 /// A sender that hears nothing for so long, in nanoseconds, takes what is under way for lost.
@@ -23,13 +25,16 @@ pub(crate) struct Outflow {
     ends: Option<(u32, u32)>,
     /// Since when the window is full.
     full_since: Option<u64>,
+    /// The receiver has reported.
+    known: bool,
 }
 
 impl Outflow {
     /// Whether a packet may leave; if not, when we shall be tired of waiting.
     pub(crate) fn may_send(&mut self, now: u64) -> Result<(), u64> {
         let Some((sent, reported)) = self.ends else { return Ok(()) };
-        if sent.wrapping_sub(reported) & PSN_MASK < WINDOW {
+        let window = if self.known { WINDOW } else { WINDOW_FIRST };
+        if sent.wrapping_sub(reported) & PSN_MASK < window {
             self.full_since = None;
             return Ok(());
         }
@@ -61,6 +66,7 @@ impl Outflow {
         if after.wrapping_sub(reported) & PSN_MASK <= under_way {
             self.ends = Some((sent, after));
             self.full_since = None;
+            self.known = true;
         }
     }
 }
@@ -87,7 +93,7 @@ impl Inflow {
 
 #[cfg(test)]
 mod tests {
-    use super::{Inflow, Outflow, PATIENCE, WINDOW};
+    use super::{Inflow, Outflow, PATIENCE, WINDOW, WINDOW_FIRST};
     use omniverb_wire::Bth;
     use zerocopy::FromBytes;
 
@@ -102,14 +108,20 @@ mod tests {
         let (mut out, mut into) = (Outflow::default(), Inflow::default());
         let mut psn = 0xff_ff80;
         let mut sent = 0;
-        while out.may_send(5).is_ok() {
-            let mut bytes = packet(psn);
-            out.on_send(&mut bytes);
-            into.on_packet(Bth::ref_from_prefix(&bytes).unwrap().0);
-            psn = (psn + 1) & 0xff_ffff;
-            sent += 1;
+        for window in [WINDOW_FIRST, WINDOW] {
+            while out.may_send(5).is_ok() {
+                let mut bytes = packet(psn);
+                out.on_send(&mut bytes);
+                into.on_packet(Bth::ref_from_prefix(&bytes).unwrap().0);
+                psn = (psn + 1) & 0xff_ffff;
+                sent += 1;
+            }
+            assert_eq!(sent, window);
+            if window == WINDOW_FIRST {
+                out.on_report(into.report(true).unwrap());
+                sent = 0;
+            }
         }
-        assert_eq!(sent, WINDOW);
         assert_eq!(into.report(false), None, "the application has not taken it");
         let reported = into.report(true).unwrap();
         assert_eq!(into.report(true), None, "once");
@@ -122,7 +134,7 @@ mod tests {
     #[test]
     fn silence_does_not_last_for_ever() {
         let mut out = Outflow::default();
-        for psn in 0..WINDOW {
+        for psn in 0..WINDOW_FIRST {
             out.on_send(&mut packet(psn));
         }
         assert_eq!(out.may_send(100), Err(100 + PATIENCE));

@@ -145,7 +145,9 @@ impl Connection {
             return Some(Transmit { length, notification: true });
         }
         let Connection { config, requester, responder, .. } = self;
-        let requests_first = self.answered_last;
+        // An acknowledgement goes first: programs rely on their send being complete when what
+        // answers it arrives.
+        let requests_first = self.answered_last && !responder.acknowledges();
         let length = if requests_first {
             let length = requester.transmit(now, config, datagram, upper);
             self.answered_last = length.is_none();

@@ -84,6 +84,12 @@ impl Responder {
         None
     }
 
+    /// Whether an acknowledgement is due.
+    pub(crate) fn acknowledges(&mut self) -> bool {
+        self.pass_done();
+        self.acknowledge
+    }
+
     /// Takes off what is done and needs no packet of its own.
     fn pass_done(&mut self) {
         while let Some(pending) = self.pending.front() {
