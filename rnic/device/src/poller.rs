@@ -247,6 +247,7 @@ impl Inner {
         if link.endpoint.has_news() {
             link.idle = 0;
             self.serve_link(qp, index);
+            self.finish_sends(qp);
             let count = self.hand_out(qp, cq, out);
             self.advance(qp);
             return Look::News(count);

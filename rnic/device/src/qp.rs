@@ -299,6 +299,7 @@ impl Inner {
     /// Takes in what arrived on one link.
     pub(crate) fn pump_link(&mut self, qp: &Qp, index: usize) {
         self.serve_link(qp, index);
+        self.finish_sends(qp);
         self.hand_over(qp);
     }
 

@@ -360,6 +360,17 @@ impl Inner {
         self.check_flight(qp)
     }
 
+    /// Between taking messages and completing their receives: what the peer had consumed before it
+    /// sent them is complete first. Programs that share a completion channel rely on it.
+    #[inline(always)]
+    pub(crate) fn finish_sends(&mut self, qp: &Qp) {
+        if self.started > 0
+            && let Err((index, Broken)) = self.reap(qp)
+        {
+            self.broken(qp, index);
+        }
+    }
+
     /// Completes finished requests at the front, in order.
     fn reap(&mut self, qp: &Qp) -> Result<(), (usize, Broken)> {
         while self.started > 0 {
