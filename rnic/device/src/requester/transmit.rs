@@ -80,7 +80,7 @@ impl Inner {
         if with_immediate && link.endpoint.credit() != Credit::Unpromised {
             link.endpoint.use_credit();
         }
-        Ok(Step::Started(match reliable {
+        Ok(Step::Started(match reliable || link.peer.wire {
             true => Finish::Consumed(0, link.endpoint.request_position()),
             false => Finish::Done,
         }))
@@ -158,7 +158,9 @@ fn send(
             break;
         }
     }
-    Ok(Step::Started(if order.promised || !reliable {
+    // On a network an unreliable message is complete when it has left, as at any NIC: a program
+    // that ends then leaves nothing behind.
+    Ok(Step::Started(if order.promised || !reliable && !link.peer.wire {
         Finish::Done
     } else {
         Finish::Consumed(0, link.endpoint.request_position())

@@ -124,8 +124,13 @@ impl Inner {
             self.wait = None;
             return Ok(());
         };
-        if let Some(Verdict::Fail(why)) = self.note_wait(qp, 0, why) {
-            self.enter_error(qp, Some(why));
+        match self.note_wait(qp, 0, why) {
+            Some(Verdict::Fail(why)) => self.enter_error(qp, Some(why)),
+            Some(Verdict::Drop) => {
+                self.sends[0].finish = Finish::Done;
+                self.reap(qp)?;
+            }
+            None => {}
         }
         Ok(())
     }
