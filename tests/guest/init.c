@@ -1,6 +1,6 @@
-/* The first process of a test guest. It mounts the kernel's file systems, loads the modules named in
- * /modules/order, and then runs programs for the host, as many at a time as it is asked to. In and
- * out: a virtio-serial port. From the host:
+/* The first process of a test guest. It mounts the kernel's file systems, loads the modules named
+ * in /modules/order, and then runs programs for the host, as many at a time as it is asked to. In
+ * and out: a virtio-serial port. From the host:
  *
  *     start NUMBER BYTES <newline> BYTES bytes: the words of a command line, each ended by NUL
  *     signal NUMBER SIGNAL <newline>

@@ -36,7 +36,10 @@ class Report:
             path.unlink()
 
     def again(self, name, seconds, reason):
-        """Records that a case failed and is tried once more."""
+        """Records that a case failed and is tried once more. Why stays in its log, if that is
+        kept."""
+        with open(self.log_path(name), "a", encoding="utf-8") as file:
+            file.write(f"\n{reason}\n--- once more ---\n")
         print(f"AGAIN{seconds:7.1f} s  {name}\n     {first_line(reason)[:180]}", flush=True)
 
     def finish(self):
