@@ -49,5 +49,5 @@ def groups():
               _program("soak.one_process", 60_000, 12, limit=90),
               *[_program(f"apart.{test}") for test in tests_of("apart")],
               *[_program(f"lossy.{test}") for test in tests_of("lossy")]]
-    return [Group("forwarded.programs", perftest.cases("forwarded", True, False), _fixture),
+    return [Group("forwarded.programs", perftest.cases("forwarded", True, ()), _fixture),
             Group("forwarded.tests", cases, _fixture)]

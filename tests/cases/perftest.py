@@ -134,14 +134,18 @@ def title(options):
     return " ".join(options).replace(" -n", " n").split(" n ")[0] or "default"
 
 
-def cases(setting, slow=False, latency_of_all_sizes=True):
+def cases(setting, slow=False, latency_of_all_sizes=("RC", "UC", "UD")):
     """The matrix as cases of `setting`."""
+    def wanted(program, options):
+        return (not ("-a" in options and program.endswith("_lat"))
+                or options[1] in latency_of_all_sizes)
+
     found = [Case(f"{setting}.ibv_{program}_pingpong {size}{' -e' if events else ''}",
                   pingpong(program, size, events)) for program, size, events in pingpongs()]
     return found + [Case(f"{setting}.{program} {title(options)}",
                          perftest(program, options, sizes), 190)
                     for program, options, sizes in perftests(slow)
-                    if latency_of_all_sizes or not ("-a" in options and program.endswith("_lat"))]
+                    if wanted(program, options)]
 
 
 def groups():

@@ -116,14 +116,14 @@ def _few(setting):
     """A handful of programs, for other networks than the first."""
     wanted = ("rc_pingpong 1048576", "ud_pingpong mtu", "ib_write_bw -c RC -a", "ib_send_bw -c UD",
               "ib_read_bw -c RC -a", "ib_atomic_lat default")
-    return [case for case in perftest.cases(setting, slow=True)
+    return [case for case in perftest.cases(setting, True)
             if case.name.split(".", 1)[1].removeprefix("ibv_") in wanted]
 
 
 def groups():
     """Two hosts: the whole matrix at 1500 bytes, some of it with jumbo frames and routers."""
     more = [Case("wire.ipv6_pingpongs", _over_ipv6), Case("wire.idle", _idle)]
-    return [Group("wire.programs", perftest.cases("wire", slow=True), _hosts),
+    return [Group("wire.programs", perftest.cases("wire", True, ("RC",)), _hosts),
             Group("wire.tests", _PROGRAMS + more, _hosts),
             Group("wire.jumbo", _few("wire-jumbo"), _jumbo),
             Group("wire.routed", _few("wire-routed"), _routed)]
