@@ -167,6 +167,8 @@ _LOSSY = [
     program("soak.two_processes", 100_000, 21, limit=150),
     program("soak.two_processes", 20_000, 22, 1, 1, limit=100, title=" one_pair"),
     program("soak.two_processes", 1_000, 23, 1, 1, 8 << 20, limit=150, title=" large"),
+    program("apart.lengths_around_the_mtu", limit=120),
+    program("apart.sequence_numbers_wrap", limit=120),
     program("apart.reads_and_atomics_under_way"),
     program("apart.receiver_not_ready"),
     program("lossy.connected", 2000, 50, 99),

@@ -111,8 +111,16 @@ TEST(lengths_around_the_mtu)
     open_all();
     for (int mtu = IBV_MTU_256; mtu <= (int)d.port.active_mtu; mtu++)
         lengths(IBV_QPT_RC, (enum ibv_mtu)mtu, 100);
+    far_end(&far);
+}
+
+/* Only where the network loses nothing. */
+TEST(unreliable_lengths)
+{
+    open_all();
     lengths(IBV_QPT_UC, IBV_MTU_256, 100);
     lengths(IBV_QPT_UC, d.port.active_mtu, 100);
+    lengths(IBV_QPT_UC, IBV_MTU_1024, 0xfffffe);
     far_end(&far);
 }
 
@@ -121,7 +129,6 @@ TEST(sequence_numbers_wrap)
     open_all();
     for (uint32_t before = 1; before < 200; before = before * 3 + 1)
         lengths(IBV_QPT_RC, IBV_MTU_1024, 0x1000000 - before);
-    lengths(IBV_QPT_UC, IBV_MTU_1024, 0xfffffe);
     far_end(&far);
 }
 
