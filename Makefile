@@ -18,7 +18,7 @@ help:
 	@echo "make demo-wire  the same between two hosts, over RoCE v2 (needs root; about 2 minutes)"
 	@echo "make test    all tests (needs root; about 20 minutes)"
 	@echo "make bench   latency and bandwidth against the raw limits of this machine, on one host"
-	@echo "             and between two (needs root; about 6 minutes)"
+	@echo "             between two, and against rdma_rxe (needs root; about 10 minutes)"
 	@echo "make soak    the transport under 10000 simulated networks (SEEDS=n for others)"
 	@echo "make deps    install the Debian packages that the above need (they do it themselves)"
 	@echo "make clean   remove what was built"
@@ -46,6 +46,7 @@ demo-wire: deps build
 bench: deps build
 	@$(PYTHON) bench/bench.py $(BENCH)
 	@$(PYTHON) bench/wire.py $(BENCH_WIRE)
+	@$(PYTHON) bench/guest.py
 
 SEEDS ?= 10000
 soak:
