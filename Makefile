@@ -44,9 +44,9 @@ demo-wire: deps build
 	@$(PYTHON) demo/wire.py
 
 bench: deps build
-	@$(PYTHON) bench/bench.py $(BENCH)
-	@$(PYTHON) bench/wire.py $(BENCH_WIRE)
-	@$(PYTHON) bench/guest.py
+	@failed=0; $(PYTHON) bench/bench.py $(BENCH) || failed=1; \
+	$(PYTHON) bench/wire.py $(BENCH_WIRE) || failed=1; $(PYTHON) bench/guest.py || failed=1; \
+	exit $$failed
 
 SEEDS ?= 10000
 soak:
