@@ -297,6 +297,7 @@ def groups():
         Case("hostile_wire.traffic_fuzzed", _under_traffic("fuzzed", _FAR_AHEAD), 150),
         Case("hostile_wire.strangers", _strangers),
         Case("hostile_wire.forged_handshakes", _forged_handshakes, 90),
-        Case("hostile_wire.flood_of_noise", _flood(0), 120),
-        Case("hostile_wire.flood_like_roce", _flood(1), 120),
+        # Timings, as in limits.py.
+        Case("hostile_wire.flood_of_noise", _flood(0), 120, slow=True),
+        Case("hostile_wire.flood_like_roce", _flood(1), 120, slow=True),
     ], _fixture)]

@@ -184,7 +184,8 @@ def _taken_away(limited):
 def groups():
     """One host, one daemon."""
     return [Group("limits", [
-        Case("limits.fifty_vnics", _every_rate, 90),
-        Case("limits.changed_under_way", _changed_under_way),
+        # Timings, which say little on a machine that does something else: only with --slow.
+        Case("limits.fifty_vnics", _every_rate, 90, slow=True),
+        Case("limits.changed_under_way", _changed_under_way, slow=True),
         Case("limits.taken_away", _taken_away),
     ], _fixture)]
