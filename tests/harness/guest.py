@@ -58,8 +58,10 @@ class Guest:
         self.rest, self.programs, self.ready = b"", {}, False
         self.link = self.machine = None
         tap = _plug(switch, mtu)
-        common = [*switch.enter(), qemu, "-machine", "q35", "-smp", str(processors), "-m", "512",
-                  "-nodefaults", "-display", "none", "-no-reboot",
+        # A machine that stands still for half a second is dead to those who talk to it.
+        common = [*switch.enter(), "nice", "-n", "-10", qemu, "-machine", "q35",
+                  "-smp", str(processors), "-m", "512", "-nodefaults", "-display", "none",
+                  "-no-reboot",
                   "-kernel", image.Kernel().bootable(), "-initrd", archive,
                   "-append", _KERNEL_OPTIONS, "-serial", f"file:{self._file('console')}",
                   "-netdev", f"tap,id=net,ifname={tap},script=no,downscript=no",
