@@ -11,6 +11,11 @@ use omniverb_tenancy::{Reach, VnicAddress, VnicKey, WireEnd};
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+/// Times a port that is in use is tried again, and the time between.
+const PORT_TRIES: u32 = 10;
+const PORT_AGAIN: Duration = Duration::from_millis(10);
 
 /// The key of a namespace.
 pub(crate) fn key(namespace: &Namespace) -> VnicKey {
@@ -200,8 +205,22 @@ fn perform(job: Job) -> Found {
             let list = found.map(|list| list.iter().filter_map(convert).collect());
             Found::Addresses(key, list, namespace.cookie().ok())
         }
-        Job::Port(key, namespace) => Found::Port(key, namespace.run(|| Port::open(PORT))),
+        Job::Port(key, namespace) => Found::Port(key, namespace.run(open_port)),
     }
+}
+
+/// Opens the port. It may still be ours: when a vNIC's last process has ended the packet thread
+/// lets go of it a moment later, and its next process may be quicker.
+fn open_port() -> io::Result<Port> {
+    for _ in 0..PORT_TRIES {
+        match Port::open(PORT) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                std::thread::sleep(PORT_AGAIN)
+            }
+            result => return result,
+        }
+    }
+    Port::open(PORT)
 }
 
 fn convert(address: &addresses::Address) -> Option<VnicAddress> {
