@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// Times a port that is in use is tried again, and the time between.
 const PORT_TRIES: u32 = 10;
-const PORT_AGAIN: Duration = Duration::from_millis(10);
+const PORT_PAUSE: Duration = Duration::from_millis(10);
 
 /// The key of a namespace.
 pub(crate) fn key(namespace: &Namespace) -> VnicKey {
@@ -215,7 +215,7 @@ fn open_port() -> io::Result<Port> {
     for _ in 0..PORT_TRIES {
         match Port::open(PORT) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                std::thread::sleep(PORT_AGAIN)
+                std::thread::sleep(PORT_PAUSE)
             }
             result => return result,
         }
