@@ -169,13 +169,14 @@ def sample_all(items, rounds):
     for number in range(rounds + 1):
         started = time.monotonic()
         for item in items:
-            if item.error and (number == 1 or not item.samples):
+            if item.error and number > 1 and not item.samples:
                 continue
             begun = time.monotonic()
             try:
                 value = item.sample(item.iterations)
                 item.adapt(value, time.monotonic() - begun - 2)
                 if number:
+                    item.error = item.error if item.samples else ""  # not the warm-up's
                     item.samples.append(value)
             except (Failure, ZeroDivisionError) as failure:
                 item.error = str(failure).split("\n", 1)[0] or "no result"

@@ -104,8 +104,11 @@ static void latency(int s, size_t bytes, size_t count)
     uint64_t *took = calloc(count, sizeof *took);
     check(took != NULL, "memory");
     buffer[0] = ECHO;
+    uint64_t end = now_ns() + 3000000000; /* where others compute, a few must do */
     for (size_t i = 0; i < count; i++) {
         uint64_t start = now_ns();
+        if (start > end && i >= 100)
+            count = i;
         check(send(s, buffer, bytes, 0) == (ssize_t)bytes, "send");
         while (recv(s, buffer, sizeof buffer, MSG_DONTWAIT) < 0)
             if (now_ns() - start > 1000000000) { /* lost: again */

@@ -148,13 +148,14 @@ def sample_all(items, rounds):
     for number in range(rounds + 1):
         started = time.monotonic()
         for item in items:
-            if item.error and (number == 1 or not item.samples):
+            if item.error and number > 1 and not item.samples:
                 continue
             begun = time.monotonic()
             try:
                 value = item.sample(item.iterations)
                 item.adapt(value, time.monotonic() - begun)
                 if number:
+                    item.error = item.error if item.samples else ""  # not the warm-up's
                     item.samples.append(value)
             except (Failure, ValueError, ZeroDivisionError) as failure:
                 item.error = str(failure).split("\n", 1)[0] or type(failure).__name__
