@@ -5,25 +5,12 @@ use omniverb_wire::Flow;
 use omniverb_wire::Identification;
 use omniverb_wire::pcap::{Capture, Envelope};
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::BufWriter;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// An open file, or none.
 #[derive(Default)]
-pub(crate) struct Tap(Option<Capture<BufWriter<Flushed>>>);
-
-/// A file that reaches its reader soon: what is captured is often watched.
-struct Flushed(File);
-
-impl Write for Flushed {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        self.0.flush()
-    }
-}
+pub(crate) struct Tap(Option<Capture<BufWriter<File>>>);
 
 impl Tap {
     /// Starts, or stops.
@@ -31,7 +18,7 @@ impl Tap {
         self.finish();
         // The head of the file says that it has begun.
         let begin = |file| {
-            let mut capture = Capture::new(BufWriter::new(Flushed(file)))?;
+            let mut capture = Capture::new(BufWriter::new(file))?;
             capture.flush()?;
             std::io::Result::Ok(capture)
         };

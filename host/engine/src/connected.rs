@@ -5,9 +5,7 @@ use crate::command::Service;
 use crate::far::{Far, Said};
 use crate::flow::{Inflow, Outflow};
 use omniverb_link::{Broken, Endpoint};
-use omniverb_transport::{
-    Answer, Config, Connection, Event, Operation, Sending, Status, SubmitError, Unreliable,
-};
+use omniverb_transport::{Answer, Config, Connection, Event, Sending, Status, Unreliable};
 use omniverb_wire::{Packet, Service as WireService, write_notification, write_report};
 
 /// PSNs under way at most to plain RoCE; as many as Linux rxe has itself.
@@ -207,17 +205,9 @@ impl Connected {
             Some(Transport::Rc(connection)) => {
                 outgoing.take(endpoint, |request| connection.submit(request))
             }
-            Some(Transport::Uc(connection)) => outgoing.take(endpoint, |mut request| {
-                // UC has no SEND with invalidate; the application does not offer it to anybody
-                // but a direct peer.
-                if let Operation::Send { invalidate: invalidate @ Some(_), .. } =
-                    &mut request.operation
-                {
-                    *invalidate = None;
-                    return Err(SubmitError::Sequence);
-                }
-                connection.submit(request)
-            }),
+            Some(Transport::Uc(connection)) => {
+                outgoing.take(endpoint, |request| connection.submit(request))
+            }
             None => Ok(false),
         }
     }
