@@ -20,8 +20,8 @@ pub const QP_SLOTS: usize = 8192;
 /// QPs a completion queue looks at directly on every poll; the others announce themselves through
 /// the ready map. Small, because each costs two loads a poll.
 pub const WATCHED_MAX: usize = 8;
-/// Polls without news after which a QP is no longer looked at directly, if others compete.
-pub const IDLE_POLLS_MAX: u32 = 2048;
+/// Looks without news after which a link is no longer looked at directly, if others compete.
+pub const IDLE_LOOKS_MAX: u32 = 2048;
 /// How long a datagram or UC message waits for room, in nanoseconds, before it is dropped.
 pub const UNRELIABLE_WAIT: u64 = 100_000_000;
 /// How long the first request waits at least for the peer to attach, in nanoseconds.

@@ -189,6 +189,7 @@ impl Qp {
         (inner.state, inner.attributes)
     }
 
+    #[inline(always)]
     pub(crate) fn try_inner(&self) -> Option<Guard<'_, Inner>> {
         self.inner.try_lock()
     }
@@ -305,14 +306,19 @@ impl Inner {
 
     /// As [`Self::pump_link`], but leaves successful receives in `fresh`.
     pub(crate) fn serve_link(&mut self, qp: &Qp, index: usize) {
-        let receives = matches!(self.state, State::Rtr | State::Rts | State::Sqd | State::Sqe);
-        if !receives || index >= self.links.len() {
+        if !self.receives_messages() || index >= self.links.len() {
             return;
         }
         if let Err(Broken) = self.serve(qp, index) {
             self.hand_over(qp);
             self.broken(qp, index);
         }
+    }
+
+    /// Whether the state is one in which messages are taken.
+    #[inline(always)]
+    pub(crate) fn receives_messages(&self) -> bool {
+        matches!(self.state, State::Rtr | State::Rts | State::Sqd | State::Sqe)
     }
 
     /// First traffic while in RTR (specification 9.7.2.1: communication established).
@@ -337,6 +343,19 @@ impl Inner {
         }
     }
 
+    /// The application has these receives' completions, which were in no CQ. Those of a QP are
+    /// counted under its lock, which is held; others may count an SRQ's at the same time.
+    #[inline(always)]
+    pub(crate) fn receives_taken(&mut self, qp: &Qp, count: u64) {
+        match &qp.srq {
+            None => self.receives.release(count),
+            Some(srq) => {
+                let released = &qp.shared.released(srq.slot).receives;
+                released.fetch_add(count, Ordering::Release);
+            }
+        }
+    }
+
     /// Receives were posted while a message waited for one.
     #[cold]
     pub(crate) fn receives_arrived(&mut self, qp: &Qp) {
@@ -349,13 +368,6 @@ impl Inner {
 }
 
 impl Qp {
-    /// The application has these receives' completions.
-    #[inline(always)]
-    pub(crate) fn receives_taken(&self, count: u64) {
-        let slot = self.srq.as_ref().map_or(self.slot, |srq| srq.slot);
-        self.shared.released(slot).receives.fetch_add(count, Ordering::Release);
-    }
-
     #[inline(always)]
     pub(crate) fn receive_release(&self) -> Release {
         Release::Receive { slot: self.srq.as_ref().map_or(self.slot, |srq| srq.slot) }

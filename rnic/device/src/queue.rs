@@ -11,6 +11,8 @@ pub struct ReceiveQueue {
     sges: Box<[Sge]>,
     posted: u64,
     taken: u64,
+    /// Receives whose completions went straight to the application.
+    released: u64,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -78,6 +80,7 @@ impl ReceiveQueue {
             sges: vec![Sge::default(); ring * sge_max.max(1) as usize].into(),
             posted: 0,
             taken: 0,
+            released: 0,
         }
     }
 
@@ -102,11 +105,12 @@ impl ReceiveQueue {
         self.posted - self.taken
     }
 
-    /// Adds one. `released`: how many receives' completions were polled. Returns the capacity in
-    /// bytes, or `None` when the queue is full.
+    /// Adds one. `released`: how many receives' completions came out of a CQ, to which those are
+    /// added that [`Self::release`] told of. Returns the capacity in bytes, or `None` when the queue
+    /// is full.
     #[inline(always)]
     pub fn post(&mut self, wr_id: u64, list: &[Sge], released: u64) -> Option<u64> {
-        if self.posted - released >= u64::from(self.capacity) {
+        if self.posted - (self.released + released) >= u64::from(self.capacity) {
             return None;
         }
         let index = self.posted as usize & (self.slots.len() - 1);
@@ -135,6 +139,12 @@ impl ReceiveQueue {
         self.taken += 1;
     }
 
+    /// The application has the completions of `count` receives, which were in no CQ.
+    #[inline(always)]
+    pub fn release(&mut self, count: u64) {
+        self.released += count;
+    }
+
     /// Takes the oldest.
     #[inline(always)]
     pub fn take(&mut self) -> Option<Receive> {
@@ -161,5 +171,6 @@ impl ReceiveQueue {
     pub fn clear(&mut self) {
         self.posted = 0;
         self.taken = 0;
+        self.released = 0;
     }
 }

@@ -190,6 +190,12 @@ impl Endpoint {
         self.requests_in.has_news() || self.responses_in.has_news()
     }
 
+    /// Whether a response arrived.
+    #[inline(always)]
+    pub fn has_response(&self) -> bool {
+        self.responses_in.has_news()
+    }
+
     /// The request at the head, decoded. A record that is no request breaks the link.
     #[inline(always)]
     pub fn next_request(&mut self) -> Result<Option<(Request, Record)>, Broken> {

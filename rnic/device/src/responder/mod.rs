@@ -12,6 +12,7 @@ mod send;
 mod write;
 
 use crate::constants::{qp_type, status};
+use crate::cq::Entry;
 use crate::limits::UNRELIABLE_WAIT;
 use crate::qp::{Inner, Qp};
 use crate::queue::Receive;
@@ -82,7 +83,10 @@ impl Inner {
         }
         let more_responses = std::mem::replace(&mut more, true);
         for _ in 0..BATCH {
-            if qp.kind == qp_type::RC && self.serve_plain_send(qp, index)? {
+            if qp.kind == qp_type::RC
+                && let Some((wc, solicited)) = self.serve_plain_send(qp, index)?
+            {
+                self.fresh.push(Entry { wc, release: qp.receive_release(), solicited });
                 continue;
             }
             let Some((request, record)) = self.links[index].endpoint.next_request()? else {
