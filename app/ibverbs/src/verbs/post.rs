@@ -64,8 +64,37 @@ unsafe fn post_one(qp: &Qp, wr: *mut ibv_send_wr) -> Result<(), c_int> {
     // SAFETY: the caller's promise; fields are read one by one through the pointer.
     unsafe {
         let list = entries((*wr).sg_list, (*wr).num_sge).ok_or(libc::EINVAL)?;
+        if (*wr).send_flags & send_flags::INLINE == 0 {
+            return post_data(qp, wr, Data::Gather(list));
+        }
+        // Inline data may lie anywhere, and is copied before the post returns.
+        if let [sge] = list {
+            return post_data(qp, wr, Data::Inline(&[vouched(sge)]));
+        }
+        let mut parts = [UserMemory::EMPTY; SGE_MAX as usize];
+        for (place, sge) in parts.iter_mut().zip(list) {
+            *place = vouched(sge);
+        }
+        post_data(qp, wr, Data::Inline(&parts[..list.len()]))
+    }
+}
+
+/// # Safety
+/// The application vouches for the bytes until the post returns (`IBV_SEND_INLINE`).
+#[inline(always)]
+unsafe fn vouched(sge: &Sge) -> UserMemory {
+    // SAFETY: the caller's promise.
+    unsafe { UserMemory::new(sge.address as usize, sge.length as usize) }
+}
+
+/// # Safety
+/// `wr` is valid as far as its opcode needs.
+#[inline(always)]
+unsafe fn post_data(qp: &Qp, wr: *mut ibv_send_wr, data: Data<'_>) -> Result<(), c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
         let code = (*wr).opcode;
-        let mut work = SendWork {
+        let plain = SendWork {
             wr_id: (*wr).wr_id,
             opcode: code,
             flags: (*wr).send_flags,
@@ -76,9 +105,9 @@ unsafe fn post_one(qp: &Qp, wr: *mut ibv_send_wr) -> Result<(), c_int> {
             swap: 0,
             destination: None,
             route: Route::default(),
-            data: Data::Gather(list),
+            data,
         };
-        match code {
+        let work = match code {
             opcode::SEND | opcode::SEND_WITH_IMM if qp.kind == qp_type::UD => {
                 let ud = (*wr).wr.ud;
                 if ud.ah.is_null() {
@@ -86,57 +115,28 @@ unsafe fn post_one(qp: &Qp, wr: *mut ibv_send_wr) -> Result<(), c_int> {
                 }
                 let ah = AhShell::of(ud.ah);
                 let (dgid, sgid) = (ah.dgid, ah.sgid);
-                work.destination = Some(Destination { dgid, sgid, qpn: ud.remote_qpn });
-                work.route = ah.route;
-                work.rkey = ud.remote_qkey;
+                let destination = Some(Destination { dgid, sgid, qpn: ud.remote_qpn });
+                SendWork { destination, route: ah.route, rkey: ud.remote_qkey, ..plain }
             }
-            opcode::SEND | opcode::SEND_WITH_IMM | opcode::SEND_WITH_INV => {}
+            opcode::SEND | opcode::SEND_WITH_IMM | opcode::SEND_WITH_INV => plain,
             opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM | opcode::RDMA_READ => {
                 let rdma = (*wr).wr.rdma;
-                work.address = rdma.remote_addr;
-                work.rkey = rdma.rkey;
+                SendWork { address: rdma.remote_addr, rkey: rdma.rkey, ..plain }
             }
             opcode::ATOMIC_CMP_AND_SWP | opcode::ATOMIC_FETCH_AND_ADD => {
                 let atomic = (*wr).wr.atomic;
-                work.address = atomic.remote_addr;
-                work.rkey = atomic.rkey;
-                work.compare_add = atomic.compare_add;
-                work.swap = atomic.swap;
+                SendWork {
+                    address: atomic.remote_addr,
+                    rkey: atomic.rkey,
+                    compare_add: atomic.compare_add,
+                    swap: atomic.swap,
+                    ..plain
+                }
             }
             _ => return Err(libc::EINVAL),
-        }
-        let fetches = matches!(
-            code,
-            opcode::RDMA_READ | opcode::ATOMIC_CMP_AND_SWP | opcode::ATOMIC_FETCH_AND_ADD
-        );
-        if work.flags & send_flags::INLINE != 0 {
-            if fetches {
-                return Err(libc::EINVAL);
-            }
-            return post_inline(qp, work, list);
-        }
+        };
         qp.post_send(&work).map_err(post_error)
     }
-}
-
-/// Inline data may lie anywhere, and is copied before the post returns.
-///
-/// # Safety
-/// The entries name readable memory.
-#[inline(always)]
-unsafe fn post_inline(qp: &Qp, work: SendWork<'_>, list: &[Sge]) -> Result<(), c_int> {
-    // SAFETY: `IBV_SEND_INLINE`: the application vouches for the bytes until the post returns.
-    let part = |sge: &Sge| unsafe { UserMemory::new(sge.address as usize, sge.length as usize) };
-    if let [sge] = list {
-        let parts = [part(sge)];
-        return qp.post_send(&SendWork { data: Data::Inline(&parts), ..work }).map_err(post_error);
-    }
-    let mut parts = [UserMemory::EMPTY; SGE_MAX as usize];
-    for (place, sge) in parts.iter_mut().zip(list) {
-        *place = part(sge);
-    }
-    let data = Data::Inline(&parts[..list.len()]);
-    qp.post_send(&SendWork { data, ..work }).map_err(post_error)
 }
 
 /// `ibv_post_recv`: the slot that the inline calls.

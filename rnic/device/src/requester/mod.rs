@@ -186,7 +186,8 @@ impl Inner {
             self.succeed(qp, work.wr_id, work.opcode, flags, length, self.posted);
             return Ok(());
         }
-        self.post_slowly(qp, work, length)
+        // A copy, so that on the way of most requests the original need not be in memory at all.
+        self.post_slowly(qp, &work.clone(), length)
     }
 
     /// A request that cannot be done on the spot, or perhaps not at all.
