@@ -32,6 +32,7 @@ def raw_limits(limits, best=False):
     return {
         "half": value("pingpong_one_line_ns") / 2,
         "round": value("pingpong_one_line_ns"),
+        "two lines": value("pingpong_two_lines_ns") / 2,
         "ring": value("ring_records_per_s"),
         "memcpy": value("memcpy_shared_1m_bytes_per_s"),
     }
@@ -91,6 +92,8 @@ def results(measurements, limits):
             kind = LIMIT_OF.get(item.key.partition("_")[2])
             limit = raw.get(kind)
             entry["ratio_to_raw"] = entry["median"] / limit if limit else None
+            if limit and kind == "half":
+                entry["ratio_to_two_lines"] = entry["median"] / raw["two lines"]
             if limit and implausible(item.key, item.unit, entry["median"] / best[kind]):
                 entry["error"] = ("beyond the raw limit of this run: "
                                   "the machine was disturbed, or it is wrong")
@@ -145,6 +148,10 @@ def result_lines(rows):
 
 def perftest_lines(rows):
     """Is perftest itself the limit?"""
+    entry = rows.get("omv_write_lat", {})
+    if "ratio_to_two_lines" in entry:
+        yield (f"{entry['label']}: {entry['ratio_to_two_lines']:.2f}x of half the trip of two lines, "
+               "which is how perftest waits for a WRITE")
     for key, alone in ALONE.items():
         entry = rows.get(key, {})
         if "perftest_alone" not in entry:
