@@ -62,8 +62,9 @@ class Driver(unittest.TestCase):
         item = taken("x_rate", "msg/s")
         item.adapt(10e6, 0.1)
         self.assertEqual(item.iterations, int(plan.SAMPLE * 10e6))
-        item.adapt(10e6, plan.START + 7)
-        self.assertEqual(item.iterations, int(plan.SAMPLE * 10e6) // 20)
+        # No further than it was too long.
+        item.adapt(10e6, plan.START + 5 * 4 * plan.SAMPLE)
+        self.assertEqual(item.iterations, int(plan.SAMPLE * 10e6) // 5)
         item.adapt(1.0, 0.1)
         self.assertEqual(item.iterations, item.limits[0])
 
