@@ -36,6 +36,7 @@ pub(crate) struct Connected {
     peer_qpn: u32,
     service: Service,
     window: u64,
+    trains: bool,
     /// Bytes under way at most: half of the ring that they will end up in.
     window_bytes: u64,
     /// UC: to another Omniverb.
@@ -50,6 +51,7 @@ pub(crate) struct Connected {
 }
 
 impl Connected {
+    /// `trains`: the peer takes in an acknowledgement at the end of a train before the rest of it.
     pub(crate) fn new(
         mut endpoint: Endpoint,
         service: Service,
@@ -57,6 +59,7 @@ impl Connected {
         features: u32,
         request_bytes: usize,
         allowance: Allowance,
+        trains: bool,
     ) -> Connected {
         // The application's requests complete when the network has acknowledged them.
         endpoint.publish_no_credits();
@@ -75,6 +78,7 @@ impl Connected {
             peer_qpn,
             service,
             window: if features == 0 { WINDOW_ROCE } else { WINDOW_OMNIVERB },
+            trains,
             window_bytes: half,
             outflow: (features != 0).then(Outflow::default),
             inflow: Inflow::default(),
@@ -140,6 +144,7 @@ impl Connected {
             config.window_floor = config.window / 2;
             config.early_timeout = LATE;
             config.delay_target = LATE;
+            config.acknowledge_behind = self.trains;
             let transport = match self.service {
                 Service::Rc => Connection::new(config).map(|c| Transport::Rc(Box::new(c))),
                 _ => Unreliable::new(config).map(|c| Transport::Uc(Box::new(c))),
@@ -253,6 +258,15 @@ impl Connected {
     /// Whether something waits for the application.
     pub(crate) fn waits(&self) -> bool {
         !self.closed && self.far.waits()
+    }
+
+    /// Whether all that is to be sent is an acknowledgement that might travel with what the
+    /// application is about to say.
+    pub(crate) fn may_wait(&mut self) -> bool {
+        match &mut self.transport {
+            Some(Transport::Rc(connection)) => !self.leaving && connection.may_wait(),
+            _ => false,
+        }
     }
 
     /// Writes the next packet.

@@ -79,8 +79,15 @@ pub fn link(bytes: &[u8]) {
     application.publish_credits(u32::from(bytes.byte()), 1 << 12);
     application.open(0);
     let features = u32::from(bytes.byte() & 1);
-    let mut engine =
-        Connected::new(far, service, (6, 7), features, REQUEST_BYTES_MIN, Allowance::default());
+    let mut engine = Connected::new(
+        far,
+        service,
+        (6, 7),
+        features,
+        REQUEST_BYTES_MIN,
+        Allowance::default(),
+        features != 0,
+    );
     let mut datagram = vec![0; DATAGRAM_MAX];
     let mut now = 1;
     for _ in 0..STEPS_MAX {

@@ -59,11 +59,12 @@ impl Sockets {
         self.port.sockets()
     }
 
-    /// Receives one batch from each socket. True: there may be more.
+    /// Receives one batch from each socket: trains of datagrams of one source. True: there may be
+    /// more.
     pub(crate) fn receive(
         &self,
         buffers: &mut Buffers,
-        mut each: impl FnMut(&Arrival, &[u8]),
+        mut each: impl FnMut(&Arrival, std::slice::Chunks<'_, u8>),
     ) -> bool {
         let mut more = false;
         for (socket, state) in self.port.sockets().zip(&self.receivers) {
@@ -75,9 +76,7 @@ impl Sockets {
             for (slice, meta) in slices.iter().zip(&meta[..count]) {
                 let Some(arrival) = arrival(meta) else { continue };
                 let received = slice.get(..meta.len).unwrap_or_default();
-                for datagram in received.chunks(meta.stride.max(1)) {
-                    each(&arrival, datagram);
-                }
+                each(&arrival, received.chunks(meta.stride.max(1)));
             }
         }
         more

@@ -79,6 +79,8 @@ pub(crate) struct Worker {
     by_source: BTreeMap<(u32, IpAddr, u32), usize>,
     /// Links to be served.
     dirty: Agenda,
+    /// Links whose acknowledgement waits for their application's next turn.
+    held: Vec<usize>,
     timers: Timers,
     passages: Passages,
     train: Option<Train>,
@@ -115,6 +117,7 @@ impl Worker {
             by_number: HashMap::new(),
             by_source: BTreeMap::new(),
             dirty: Agenda::default(),
+            held: Vec::new(),
             timers: Timers::default(),
             passages: Passages::default(),
             train: Some(Train::new()),
@@ -136,6 +139,7 @@ impl Worker {
             busy |= self.timers_due(now);
             busy |= self.serve_dirty();
             self.ring();
+            busy |= self.let_answer();
             let timeout = if busy || self.dirty.len() > 0 {
                 busy_at = now;
                 quiet = 0;
@@ -268,6 +272,18 @@ impl Worker {
             }
         }
         any
+    }
+
+    /// Lets applications answer what they were given before it is acknowledged.
+    fn let_answer(&mut self) -> bool {
+        if self.held.is_empty() {
+            return false;
+        }
+        std::thread::yield_now();
+        for index in std::mem::take(&mut self.held) {
+            touch(&mut self.links, &mut self.dirty, index, true);
+        }
+        true
     }
 
     /// Wakes applications that were given something in this turn.

@@ -10,7 +10,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Empty polls in a row that are made without a pause.
-const PATIENCE: u32 = 64;
+const PATIENCE: u32 = 4;
 /// Direct links are counted in units of this, wire links in units of one.
 const DIRECT: u64 = 1 << 32;
 

@@ -39,6 +39,9 @@ pub struct Config {
     pub react_to_delay: bool,
     /// How many packets the window has at least.
     pub window_floor: u64,
+    /// An acknowledgement may travel right behind one request packet, which the peer takes in after
+    /// it. See [`crate::Connection::may_wait`].
+    pub acknowledge_behind: bool,
 }
 
 /// What cannot be.
@@ -73,6 +76,7 @@ impl Config {
             delay_target: 500_000,
             react_to_delay: true,
             window_floor: 16,
+            acknowledge_behind: false,
         }
     }
 

@@ -52,6 +52,8 @@ pub struct Connection {
     notified: Option<Time>,
     /// Whose turn it is when both halves have packets.
     answered_last: bool,
+    /// A request packet was let in front of the acknowledgement that is due.
+    let_by: bool,
 }
 
 impl Connection {
@@ -65,6 +67,7 @@ impl Connection {
             notify: false,
             notified: None,
             answered_last: false,
+            let_by: false,
         })
     }
 
@@ -146,8 +149,16 @@ impl Connection {
         }
         let Connection { config, requester, responder, .. } = self;
         // An acknowledgement goes first: programs rely on their send being complete when what
-        // answers it arrives.
-        let requests_first = self.answered_last && !responder.acknowledges();
+        // answers it arrives. Where the peer takes it in first it may be second, so that both are
+        // one system call.
+        let requests_first = if responder.acknowledges() {
+            let by = config.acknowledge_behind && !self.let_by && requester.has_long_packet();
+            self.let_by = by;
+            by
+        } else {
+            self.let_by = false;
+            self.answered_last
+        };
         let length = if requests_first {
             let length = requester.transmit(now, config, datagram, upper);
             self.answered_last = length.is_none();
@@ -158,6 +169,15 @@ impl Connection {
             length.or_else(|| requester.transmit(now, config, datagram, upper))
         };
         Some(Transmit { length: length?, notification: false })
+    }
+
+    /// Whether the only thing to send is an acknowledgement, which an answer of the application
+    /// might take along ([`Config::acknowledge_behind`]).
+    pub fn may_wait(&mut self) -> bool {
+        self.config.acknowledge_behind
+            && !self.notify
+            && self.requester.is_idle()
+            && self.responder.only_acknowledges()
     }
 
     /// What happened.

@@ -5,7 +5,7 @@ use super::link::{Kind, Link};
 use crate::command::{Event, VnicId};
 use crate::port::Arrival;
 use omniverb_sys::clock;
-use omniverb_wire::{Identification, Packet, Service, Verdict};
+use omniverb_wire::{Identification, Opcode, Operation, Packet, Service, Verdict};
 use std::net::IpAddr;
 
 /// Destination of connection management.
@@ -23,6 +23,12 @@ struct Sound<'a> {
     congested: bool,
 }
 
+/// Whether a datagram says that it is an acknowledgement.
+fn acknowledges(datagram: &[u8]) -> bool {
+    let opcode = Opcode::new(Service::Rc, Operation::Acknowledge);
+    datagram.first() == Some(&opcode.to_byte())
+}
+
 impl Worker {
     /// The sockets of a vNIC have something.
     pub(super) fn receive(&mut self, number: u64) {
@@ -30,8 +36,15 @@ impl Worker {
         let sockets = vnic.sockets.clone();
         let Some(mut buffers) = self.buffers.take() else { return };
         // What is left is reported again by the poller.
-        sockets.receive(&mut buffers, |arrival, datagram| {
-            self.arrived(number, arrival, datagram);
+        sockets.receive(&mut buffers, |arrival, mut train| {
+            // An acknowledgement that travelled with what answers it is heard first.
+            if train.len() > 1
+                && let Some(last) = train.clone().next_back().filter(|last| acknowledges(last))
+            {
+                self.arrived(number, arrival, last);
+                train.next_back();
+            }
+            train.for_each(|datagram| self.arrived(number, arrival, datagram));
         });
         self.buffers = Some(buffers);
     }

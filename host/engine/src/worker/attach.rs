@@ -168,6 +168,7 @@ impl Worker {
                 features,
                 request_bytes,
                 allowance,
+                attach.features != 0 && !attach.within,
             ))),
         };
         let link = Link {
@@ -184,6 +185,7 @@ impl Worker {
             armed: None,
             queued: false,
             parked: false,
+            held: None,
             looked_again: true,
             counted: QpCounters::default(),
         };

@@ -7,6 +7,9 @@ use omniverb_wire::Flow;
 
 /// When a link that waits for its application is looked at again, in nanoseconds.
 const LOOK_AGAIN: u64 = 1_000_000;
+/// How long an acknowledgement waits for the application's answer, in nanoseconds, or for one turn
+/// of the application, where it has to share our processor: less than a system call takes.
+const HOLD_MAX: u64 = 2_000;
 
 /// What is at the link's far end.
 pub(super) enum Kind {
@@ -33,6 +36,8 @@ pub(super) struct Link {
     pub(super) queued: bool,
     /// It waits for its vNIC's limit.
     pub(super) parked: bool,
+    /// Its acknowledgement has been waiting for company since then.
+    pub(super) held: Option<u64>,
     /// Somebody looked at it a moment after it began to wait for its application.
     pub(super) looked_again: bool,
     /// Packets and bytes; the rest is the transport's to count.
@@ -72,6 +77,20 @@ impl Link {
         // uses a memory fence. So one look is due a moment after the last news.
         let again = (!self.looked_again && self.waits()).then_some(now + LOOK_AGAIN);
         own.into_iter().chain(again).min()
+    }
+
+    /// Whether to let the application answer before an acknowledgement leaves, so that both are one
+    /// system call: a short message came, alone, and a short time ago.
+    pub(super) fn hold(&mut self, now: u64) -> bool {
+        let may = match &mut self.kind {
+            Kind::Connected(connected) => connected.may_wait(),
+            Kind::Datagrams(_) => false,
+        };
+        let holds = may && now.saturating_sub(*self.held.get_or_insert(now)) < HOLD_MAX;
+        if !holds {
+            self.held = None;
+        }
+        holds
     }
 
     /// Its application is going.

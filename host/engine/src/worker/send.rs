@@ -33,7 +33,11 @@ impl Worker {
                 false
             }
         };
-        more |= self.transmit(index, &mut link, now);
+        if link.hold(now) {
+            self.held.push(index);
+        } else {
+            more |= self.transmit(index, &mut link, now);
+        }
         if let Kind::Connected(connected) = &mut link.kind {
             connected.after();
             if let Some(status) = connected.take_failure() {

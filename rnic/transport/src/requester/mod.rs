@@ -131,6 +131,19 @@ impl Requester {
         self.jobs.get(self.jobs.partition_point(|job| job.last < psn)).filter(|j| j.first <= psn)
     }
 
+    /// Nothing is to be sent, nor under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.next == self.tail
+    }
+
+    /// The next packet is at least as long as an acknowledgement: it is not a SEND without data.
+    pub(crate) fn has_long_packet(&self) -> bool {
+        self.next != self.tail
+            && self.job_at(self.next).is_some_and(|job| {
+                job.request.length > 0 || !matches!(job.request.operation, Operation::Send { .. })
+            })
+    }
+
     /// What happened.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()

@@ -90,6 +90,15 @@ impl Responder {
         self.acknowledge
     }
 
+    /// Whether one acknowledgement is due, of one packet, and nothing else.
+    pub(crate) fn only_acknowledges(&mut self) -> bool {
+        self.acknowledges()
+            && self.unacknowledged <= 1
+            && self.pending.is_empty()
+            && self.replays.is_empty()
+            && self.negative.is_none()
+    }
+
     /// Takes off what is done and needs no packet of its own.
     fn pass_done(&mut self) {
         while let Some(pending) = self.pending.front() {

@@ -339,3 +339,33 @@ fn congestion_is_told_at_most_once_in_a_while() {
     end.receive_marked(&send(510, 1), true);
     assert_eq!(end.sent(), ["81 0", "11 510 1f msn 11"]);
 }
+
+/// Where the peer takes it in first, an acknowledgement lets one request packet go before it: both
+/// are one train, whose last packet may be shorter but not longer than the others.
+#[test]
+fn an_acknowledgement_behind_one_request() {
+    let mut end = End::new(Config { acknowledge_behind: true, ..config() });
+    assert!(!end.connection.may_wait(), "nothing to say");
+    end.receive(&send(500, 1));
+    assert!(end.connection.may_wait());
+    for id in 0..3 {
+        end.submit(id, crate::script::SEND, 1);
+    }
+    assert!(!end.connection.may_wait(), "there is company");
+    let requests = ["04 1000 ask", "11 500 1f msn 1", "04 1001 ask", "04 1002 ask"];
+    assert_eq!(end.sent(), requests);
+    // One that would be the longer one goes first.
+    end.receive(&send(501, 1));
+    end.submit(3, crate::script::SEND, 0);
+    assert_eq!(end.sent(), ["11 501 1f msn 2", "04 1003 ask"]);
+    // Nobody answers.
+    end.receive(&send(502, 1));
+    assert_eq!(end.sent(), ["11 502 1f msn 3"]);
+    // More than one packet, or an answer that is not an acknowledgement, does not wait.
+    end.receive(&make(0x00, 503, Parts { payload: crate::script::MTU, ..Parts::default() }));
+    end.receive(&make(0x02, 504, Parts { payload: 1, ask: true, ..Parts::default() }));
+    assert!(!end.connection.may_wait());
+    assert_eq!(end.sent(), ["11 504 1f msn 4"]);
+    end.receive(&read(505, 0, 0, 1));
+    assert!(!end.connection.may_wait());
+}

@@ -34,6 +34,7 @@ pub fn configs(random: &mut Random, path_mtu: usize) -> [Config; 2] {
         early_timeout: random.pick(&[200_000, 1_000_000, 4_000_000]),
         react_to_delay: random.chance(7000),
         window_floor: random.pick(&[1, 4, 8]),
+        acknowledge_behind: random.chance(5000),
         ..Config::new(0x11 + index as u32)
     };
     [config(0), config(1)]
