@@ -185,7 +185,7 @@ impl Worker {
         let number = ready & token::NUMBER;
         match ready & !token::NUMBER {
             token::COMMANDS => self.hear_commands(),
-            token::VNIC => self.receive(number),
+            token::VNIC => self.receive(number >> 1, (number & 1) as usize),
             token::BELL => {
                 // Rung, or hung up.
                 if let Some(bell) = self.bells.get(&number)
@@ -343,8 +343,9 @@ fn touch(links: &mut [Option<Box<Link>>], dirty: &mut Agenda, index: usize, agai
 impl Worker {
     /// Watches the sockets of a vNIC from now on.
     fn watch(&self, number: u64, vnic: &Vnic) -> io::Result<()> {
-        for socket in vnic.sockets.files() {
-            self.poller.add(socket.as_fd(), token::VNIC | number)?;
+        // At most two: IPv4 and IPv6.
+        for (socket, index) in vnic.sockets.files().zip(0..2) {
+            self.poller.add(socket.as_fd(), token::VNIC | number << 1 | index)?;
         }
         Ok(())
     }

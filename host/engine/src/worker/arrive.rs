@@ -30,13 +30,13 @@ fn acknowledges(datagram: &[u8]) -> bool {
 }
 
 impl Worker {
-    /// The sockets of a vNIC have something.
-    pub(super) fn receive(&mut self, number: u64) {
+    /// A socket of a vNIC has something.
+    pub(super) fn receive(&mut self, number: u64, socket: usize) {
         let Some(vnic) = self.vnics.get(&number) else { return };
         let sockets = vnic.sockets.clone();
         let Some(mut buffers) = self.buffers.take() else { return };
         // What is left is reported again by the poller.
-        sockets.receive(&mut buffers, |arrival, mut train| {
+        sockets.receive(socket, &mut buffers, |arrival, mut train| {
             // An acknowledgement that travelled with what answers it is heard first.
             if train.len() > 1
                 && let Some(last) = train.clone().next_back().filter(|last| acknowledges(last))
