@@ -150,8 +150,9 @@ def perftest_lines(rows):
     """Is perftest itself the limit?"""
     entry = rows.get("omv_write_lat", {})
     if "ratio_to_two_lines" in entry:
-        yield (f"{entry['label']}: {entry['ratio_to_two_lines']:.2f}x of half the trip of two lines, "
-               "which is how perftest waits for a WRITE")
+        ratio = f"{entry['ratio_to_two_lines']:.2f}x"
+        yield (f"{entry['label']}: {ratio} of half the trip of two lines, which is how perftest "
+               "waits for a WRITE")
     for key, alone in ALONE.items():
         entry = rows.get(key, {})
         if "perftest_alone" not in entry:

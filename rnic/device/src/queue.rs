@@ -106,8 +106,8 @@ impl ReceiveQueue {
     }
 
     /// Adds one. `released`: how many receives' completions came out of a CQ, to which those are
-    /// added that [`Self::release`] told of. Returns the capacity in bytes, or `None` when the queue
-    /// is full.
+    /// added that [`Self::release`] told of. Returns the capacity in bytes, or `None` when the
+    /// queue is full.
     #[inline(always)]
     pub fn post(&mut self, wr_id: u64, list: &[Sge], released: u64) -> Option<u64> {
         if self.posted - (self.released + released) >= u64::from(self.capacity) {
