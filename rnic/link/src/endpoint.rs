@@ -2,7 +2,7 @@
 
 use crate::layout::{self, NO_CREDITS, state, word};
 use crate::record::{Request, Response};
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::sync::{Ordering, fence};
 use omniverb_ring::{BellPage, Broken, Consumer, Producer, Record, UserMemory, Window, WordMemory};
 use std::sync::Arc;
 
@@ -288,10 +288,21 @@ impl Endpoint {
         self.theirs.load(word::EPOCH, Ordering::Acquire)
     }
 
+    /// The peer's revocation count after we have used pages that it granted. If it is what it was
+    /// before, what we wrote was there before the peer began to take its pages back, and what we
+    /// read was its own memory still.
+    #[inline(always)]
+    pub fn peer_epoch_afterwards(&self) -> u64 {
+        fence(Ordering::SeqCst); // SYNC: revoked
+        self.theirs.load(word::EPOCH, Ordering::Acquire)
+    }
+
     /// Voids every grant we gave to this peer.
     pub fn advance_epoch(&mut self) {
         let epoch = self.ours.load(word::EPOCH, Ordering::Relaxed);
         self.ours.store(word::EPOCH, epoch.wrapping_add(1), Ordering::SeqCst);
+        // Before the pages are copied back.
+        fence(Ordering::SeqCst); // SYNC: revoked
     }
 
     /// Whether the peer receives requests now: attached, and not closed.
