@@ -1,7 +1,8 @@
 //! The handle that the control plane holds.
 
+use crate::budget::Mappings;
 use crate::command::{Command, Event, QpCounters, VnicId};
-use crate::granted::{Mapped, Mappings};
+use crate::granted::Mapped;
 use crate::worker::Worker;
 use omniverb_sys::EventFd;
 use std::collections::HashMap;

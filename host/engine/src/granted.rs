@@ -6,12 +6,11 @@
 //! a tenant's and the process that touches it is the daemon: what is mapped is bounded for each
 //! vNIC, and only pages that are in memory are touched.
 
+use crate::budget::Share;
 use omniverb_link::Endpoint;
 use omniverb_ring::{UserMemory, Window, WordMemory};
 use omniverb_sys::window::residency;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
 
 /// `IBV_ACCESS_REMOTE_WRITE`.
 pub(crate) const REMOTE_WRITE: u32 = 1 << 1;
@@ -19,98 +18,11 @@ pub(crate) const REMOTE_WRITE: u32 = 1 << 1;
 pub(crate) const REMOTE_READ: u32 = 1 << 2;
 /// Keys that one link may ask for until something is revoked; as many as a peer on this host.
 const KEYS_PER_LINK: usize = 64;
-/// Mappings that all links of a vNIC may hold: the kernel allows the daemon 65530.
-const VNIC_MAPPINGS: usize = 512;
-/// Bytes of them. A tenant that means harm can make so much memory count as the daemon's.
-const VNIC_BYTES: usize = 1 << 30;
-/// Mappings and bytes of all vNICs together.
-const ALL_MAPPINGS: usize = 4096;
-const ALL_BYTES: usize = 64 << 30;
 const PAGE_BYTES: usize = 4096;
 /// Pages that the kernel is asked about at a time.
 const PAGES_AT_ONCE: usize = 32;
 /// How long its answer is taken for true, in nanoseconds.
 const RESIDENT_TIME: u64 = 1_000_000;
-
-/// What is mapped, counted.
-#[derive(Default)]
-struct Count {
-    mappings: AtomicUsize,
-    bytes: AtomicUsize,
-}
-
-impl Count {
-    /// False: that would be too much, and nothing is taken. Two threads may see too little of each
-    /// other for a moment and both be refused; they are never both let in.
-    fn take(&self, bytes: usize, mappings_max: usize, bytes_max: usize) -> bool {
-        let mappings = self.mappings.fetch_add(1, Ordering::Relaxed) + 1;
-        let held = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
-        let fits = mappings <= mappings_max && held <= bytes_max;
-        if !fits {
-            self.give(bytes);
-        }
-        fits
-    }
-
-    fn give(&self, bytes: usize) {
-        self.mappings.fetch_sub(1, Ordering::Relaxed);
-        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-}
-
-/// What all vNICs have mapped, and who takes mappings down.
-#[derive(Clone, Default)]
-pub(crate) struct Mappings {
-    all: Arc<Count>,
-    undertaker: Option<mpsc::Sender<Mapped>>,
-}
-
-impl Mappings {
-    /// Taking down a large mapping takes the kernel milliseconds that a packet thread does not
-    /// have: whoever holds the other end of `undertaker` has them.
-    pub(crate) fn new(undertaker: mpsc::Sender<Mapped>) -> Mappings {
-        Mappings { all: Arc::default(), undertaker: Some(undertaker) }
-    }
-
-    /// For one more vNIC.
-    pub(crate) fn budget(&self) -> Budget {
-        Budget { vnic: Arc::default(), mappings: self.clone() }
-    }
-}
-
-/// What the links of a vNIC have mapped together.
-#[derive(Clone, Default)]
-pub(crate) struct Budget {
-    vnic: Arc<Count>,
-    mappings: Mappings,
-}
-
-impl Budget {
-    /// Room for one more mapping of so many bytes.
-    pub(crate) fn share(&self, bytes: usize) -> Option<Share> {
-        if !self.vnic.take(bytes, VNIC_MAPPINGS, VNIC_BYTES) {
-            return None;
-        }
-        if !self.mappings.all.take(bytes, ALL_MAPPINGS, ALL_BYTES) {
-            self.vnic.give(bytes);
-            return None;
-        }
-        Some(Share { bytes, budget: self.clone() })
-    }
-}
-
-/// A part of a budget; given back when it is dropped.
-pub(crate) struct Share {
-    bytes: usize,
-    budget: Budget,
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.budget.vnic.give(self.bytes);
-        self.budget.mappings.all.give(self.bytes);
-    }
-}
 
 /// A mapping and its part of the budget, in the order in which they are to go.
 pub(crate) struct Mapped {
@@ -160,8 +72,8 @@ impl Drop for Grant {
     fn drop(&mut self) {
         let Some(mapped) = self.mapped.take() else { return };
         // Without an undertaker it goes here and now.
-        if let Some(undertaker) = &mapped.share.budget.mappings.undertaker {
-            let _ = undertaker.clone().send(mapped);
+        if let Some(undertaker) = mapped.share.undertaker() {
+            let _ = undertaker.send(mapped);
         }
     }
 }
@@ -287,5 +199,113 @@ impl Grants {
             self.list.retain(|other| other.key != grant.key);
             self.list.push(grant);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::{Budget, Mappings};
+    use crate::fuzz::end;
+    use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
+    use omniverb_sys::mapping::Access;
+    use omniverb_sys::{memfd, window};
+    use std::os::fd::AsFd;
+
+    const START: u64 = 0x7000_0000;
+
+    struct Case {
+        application: Endpoint,
+        far: Endpoint,
+        grants: Grants,
+        pages: Window,
+        budget: Budget,
+    }
+
+    /// Two pages with something in them, then a hole.
+    fn case(access: u32) -> Case {
+        let memory = Window::private(link_bytes(REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN));
+        let (mut application, far) = (end(&memory, 0).unwrap(), end(&memory, 1).unwrap());
+        application.open(0);
+        let file = memfd::create("test", 3 * 4096).unwrap();
+        let map = || window::map(file.as_fd(), 3 * 4096, Access::ReadWrite).unwrap();
+        let (pages, theirs, mut grants) = (map(), map(), Grants::default());
+        UserMemory::lend(&[3; 8192], |bytes| pages.fill(0, bytes));
+        assert!(!grants.reach(&far, target(0, 8), access), "not granted yet");
+        assert_eq!((grants.take_wanted(), grants.take_wanted()), (Some(9), None));
+        assert!(!grants.reach(&far, target(0, 8), access) && grants.take_wanted().is_none());
+        let budget = Mappings::default().budget();
+        let share = budget.share(3 * 4096).unwrap();
+        grants.insert(&far, Grant::new(9, access, START, theirs, share));
+        Case { application, far, grants, pages, budget }
+    }
+
+    fn target(offset: i64, length: u64) -> Target {
+        Target { key: 9, address: START.wrapping_add_signed(offset), length }
+    }
+
+    impl Case {
+        fn writes(&mut self, offset: i64, length: usize) -> bool {
+            let target = target(offset, length as u64);
+            self.grants.write(&self.far, (target, 0), &vec![5; length], true, 1)
+        }
+
+        fn reads(&mut self, offset: i64, length: usize) -> bool {
+            let target = target(offset, length as u64);
+            self.grants.read(&self.far, (target, 0), &mut vec![0; length], 1)
+        }
+
+        fn byte(&self, at: usize) -> u8 {
+            let mut byte = [0];
+            UserMemory::lend_mut(&mut byte, |to| self.pages.drain(at, to));
+            byte[0]
+        }
+    }
+
+    #[test]
+    fn what_was_granted_is_reached_and_nothing_else() {
+        let mut case = case(REMOTE_WRITE);
+        assert!(case.writes(0, 4096) && case.writes(4095, 4097));
+        assert_eq!((case.byte(0), case.byte(8191)), (5, 5));
+        for (offset, length) in [(-1, 1), (-1, 8192), (3 * 4096, 1), (3 * 4096 - 1, 2)] {
+            assert!(!case.writes(offset, length), "{offset} {length}");
+        }
+        assert!(!case.grants.reach(&case.far, target(0, u64::MAX), REMOTE_WRITE));
+        assert!(!case.reads(0, 8), "no right to read");
+        assert!(!case.grants.write(&case.far, (target(0, 8), 4), &[1; 8], true, 1), "too long");
+        let other = Target { key: 8, ..target(0, 8) };
+        assert!(!case.grants.write(&case.far, (other, 0), &[1; 8], true, 1), "another key");
+        case.application.close();
+        assert!(!case.writes(0, 8), "the queue pair is gone");
+    }
+
+    #[test]
+    fn holes_are_left_to_the_application() {
+        let mut case = case(REMOTE_WRITE | REMOTE_READ);
+        assert!(case.reads(4096, 4096) && !case.reads(8192, 1) && !case.reads(8191, 2));
+        assert!(!case.writes(8192, 1) && !case.writes(8191, 2));
+        let mut there = [1];
+        residency(&case.pages, 8192, &mut there).unwrap();
+        assert_eq!(there[0] & 1, 0, "nothing was put there");
+        UserMemory::lend(&[1], |byte| case.pages.fill(8192, byte));
+        case.grants.list[0].until = 0; // a millisecond later
+        assert!(case.writes(8191, 2));
+    }
+
+    #[test]
+    fn a_revocation_voids_and_lets_ask_anew() {
+        let mut case = case(REMOTE_WRITE);
+        assert!(case.writes(0, 8));
+        case.application.advance_epoch();
+        assert!(!case.writes(0, 8), "void");
+        assert_eq!(case.budget.mappings(), 0, "given back");
+        assert!(!case.grants.reach(&case.far, target(0, 8), REMOTE_WRITE));
+        assert_eq!(case.grants.take_wanted(), Some(9));
+        // What was on its way when everything was taken back does not count.
+        case.application.advance_epoch();
+        let share = case.budget.share(3 * 4096).unwrap();
+        let late = Grant::new(9, REMOTE_WRITE, START, case.pages.clone(), share);
+        case.grants.insert(&case.far, late);
+        assert!(!case.writes(0, 8));
     }
 }

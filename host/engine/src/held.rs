@@ -73,7 +73,9 @@ impl Held {
             return Ok(Filling::NotHeld);
         };
         if !hold.begun && !endpoint.request_consumed(hold.after)? {
-            return Ok(Filling::Done(Fetched::Later));
+            // Among that may be a READ whose answer has to leave first: of one that is asked for
+            // again, earlier packets than this one's are out.
+            return Ok(Filling::Done(Fetched::Behind));
         }
         let begins = !std::mem::replace(&mut hold.begun, true);
         let request = hold.request;

@@ -14,6 +14,7 @@ mod agenda;
 mod backlog;
 mod bell;
 mod bucket;
+mod budget;
 mod capture;
 mod command;
 mod connected;
@@ -33,6 +34,8 @@ mod queue;
 mod reading;
 mod timers;
 mod train;
+#[cfg(test)]
+mod trial;
 mod vnic;
 mod worker;
 

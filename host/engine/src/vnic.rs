@@ -2,9 +2,9 @@
 
 use crate::backlog::Allowance;
 use crate::bucket::{Bucket, Limit};
+use crate::budget::Budget;
 use crate::capture::Tap;
 use crate::early::Waiting;
-use crate::granted::Budget;
 use crate::port::Sockets;
 use std::collections::HashMap;
 use std::net::IpAddr;

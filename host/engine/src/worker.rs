@@ -9,9 +9,9 @@ mod send;
 
 use crate::agenda::Agenda;
 use crate::bell::Bell;
+use crate::budget::Mappings;
 use crate::command::{Command, Event};
 use crate::engine::{Counters, lock};
-use crate::granted::Mappings;
 use crate::port::Buffers;
 use crate::queue::Passages;
 use crate::timers::{Due, Timers};
