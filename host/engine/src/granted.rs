@@ -298,7 +298,18 @@ mod tests {
         assert!(case.writes(0, 8));
         case.application.advance_epoch();
         assert!(!case.writes(0, 8), "void");
+        assert!(!case.grants.reach(&case.far, target(0, 8), REMOTE_WRITE));
+        let share = case.budget.share(3 * 4096).unwrap();
+        let grant = Grant::new(9, REMOTE_WRITE, START, case.pages.clone(), share);
+        case.grants.insert(&case.far, grant);
+        let Case { application, far, grants, .. } = &mut case;
+        let place = (target(0, 8), 0);
+        assert!(grants.access(far, place, REMOTE_WRITE, 8, 1, |_, _| {}));
+        let meanwhile = |_: &Window, _| application.advance_epoch();
+        assert!(!grants.access(far, place, REMOTE_WRITE, 8, 1, meanwhile), "perhaps too late");
+        assert!(!case.writes(0, 8), "void");
         assert_eq!(case.budget.mappings(), 0, "given back");
+        case.grants.take_wanted();
         assert!(!case.grants.reach(&case.far, target(0, 8), REMOTE_WRITE));
         assert_eq!(case.grants.take_wanted(), Some(9));
         // What was on its way when everything was taken back does not count.

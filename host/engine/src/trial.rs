@@ -26,6 +26,9 @@ const START: u64 = 0x1_0000;
 /// The region begins and ends within a page.
 const SKEW: usize = 100;
 const KEY: u32 = 5;
+/// Where all messages are received, and how many bytes they may have.
+const INBOX: usize = 9000;
+const RECEIVE: usize = 200;
 const MTU: u8 = 1; // 256 bytes
 
 struct Side {
@@ -49,7 +52,7 @@ fn side(service: Service) -> Side {
         rnr_retry: 7,
         max_rd_atomic: 4,
     });
-    application.publish_no_credits();
+    application.publish_credits(1 << 20, RECEIVE as u32);
     application.open(0);
     let allowance = Allowance::default();
     let mut engine = Connected::new(far, service, (6, 6), 1, REQUEST_BYTES_MIN, allowance);
@@ -59,7 +62,7 @@ fn side(service: Service) -> Side {
 
 /// What the one application asked for, as the other one must see it.
 enum Seen {
-    /// A SEND: the memory is then as it was when it was posted.
+    /// A SEND: when it has been received the memory is as it was when it was posted.
     Message(Vec<u8>),
     /// Immediate data of a WRITE of so many bytes, likewise.
     Immediate(Vec<u8>, u64),
@@ -84,6 +87,7 @@ impl Owner {
             match request {
                 Request::Send { .. } => {
                     let Some(Seen::Message(was)) = self.seen.pop_front() else { panic!("SEND") };
+                    self.place(application, &record, INBOX);
                     assert!(self.contents() == was, "a SEND was overtaken, or overtook");
                 }
                 Request::WriteFirst { flags, address, rkey, total, .. } => {
@@ -122,9 +126,7 @@ impl Owner {
         total: u64,
     ) {
         let (at, left) = self.write.take().expect("a WRITE under way");
-        let mut bytes = vec![0; record.length];
-        UserMemory::lend_mut(&mut bytes, |target| application.request_payload(record, 0, target));
-        UserMemory::lend(&bytes, |source| self.memory.fill(at, source));
+        self.place(application, record, at);
         let left = left.checked_sub(record.length).expect("too long");
         if flags & LAST == 0 {
             self.write = Some((at + record.length, left));
@@ -134,6 +136,12 @@ impl Owner {
                 self.immediate(total);
             }
         }
+    }
+
+    fn place(&self, application: &Endpoint, record: &omniverb_ring::Record, at: usize) {
+        let mut bytes = vec![0; record.length];
+        UserMemory::lend_mut(&mut bytes, |target| application.request_payload(record, 0, target));
+        UserMemory::lend(&bytes, |source| self.memory.fill(at, source));
     }
 
     fn immediate(&mut self, total: u64) {
@@ -224,8 +232,10 @@ impl Trial {
         match self.random.between(0, 9) {
             0 => {
                 let request = Request::Send { flags: FIRST | LAST, immediate: 0 };
-                let sent = self.send(&request, &data[..length.min(256)]);
+                let data = &data[..length.min(RECEIVE)];
+                let sent = self.send(&request, data);
                 if sent {
+                    self.model[INBOX..INBOX + data.len()].copy_from_slice(data);
                     self.owner.seen.push_back(Seen::Message(self.model.clone()));
                 }
                 sent
