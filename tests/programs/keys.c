@@ -285,6 +285,70 @@ TEST(deregistered)
     close_all();
 }
 
+/* The key goes while operations that use it are under way: they work until it is gone, then fail,
+ * and nothing is written, or read of what the owner does with its memory afterwards. `warm` so that
+ * the fast way is taken, if there is one; several under way at a time, in whole pages and not. */
+static void while_under_way(unsigned k, uint64_t skip, uint32_t bytes, unsigned depth)
+{
+    static unsigned char after[BYTES + 8192];
+    struct address a = patterned(REGISTER, ALL_ACCESS);
+    struct ibv_qp *qp = connect_to(&victim);
+    bool reads = kinds[k].opcode == IBV_WR_RDMA_READ;
+    warm_up(qp, a, IBV_WR_RDMA_READ);
+    memset(buffer, 0xee, BYTES);
+    struct operation o = operation(kinds[k].opcode, a.memory + skip, bytes, a.rkey);
+    for (unsigned i = 0; i < 20; i++) {
+        post(qp, o);
+        expect(cq, 77, 0);
+    }
+    struct request gone = {.command = DEREGISTER, .word = ++word};
+    fill(after, sizeof after, word);
+    put(victim.socket, &gone, sizeof gone);
+    for (unsigned i = 0; i < depth; i++)
+        post(qp, o);
+    unsigned long done = 0;
+    uint64_t deadline = now_ns() + 5000000000ull;
+    for (unsigned left = depth; left;) {
+        struct ibv_wc wc = completion(cq, 3000);
+        if (wc.status) {
+            if (left-- == depth)
+                check(wc.status == IBV_WC_REM_ACCESS_ERR, "%s", ibv_wc_status_str(wc.status));
+            continue;
+        }
+        done++;
+        /* The owner's next pattern, fetched by an operation that succeeded. */
+        check(!reads || bytes < 64 || memcmp(buffer, after + SKEW + skip, bytes),
+              "read what was written after the deregistration");
+        check(now_ns() < deadline, "still not deregistered");
+        post(qp, o);
+    }
+    struct address answer;
+    get(victim.socket, &answer, sizeof answer);
+    sleep_ms(5);
+    untouched("deregistered under way");
+    printf("opcode %d, %u bytes, %u at a time: %lu done before the key was gone\n",
+           kinds[k].opcode, bytes, depth, done);
+    same(ibv_destroy_qp(qp), 0);
+}
+
+TEST(deregistered_under_way)
+{
+    uint64_t page = 4096 - SKEW;
+    open_all();
+    EACH_KIND(k) {
+        if (kinds[k].bytes != 4096)
+            continue;
+        for (unsigned turn = 0; turn < 3; turn++) {
+            while_under_way(k, page, 4096, 1);
+            while_under_way(k, page, 4096, 8);
+            while_under_way(k, page, BYTES - 8192, 4);
+            while_under_way(k, page + 1000, 64, 8);
+            while_under_way(k, 0, 20000, 4);
+        }
+    }
+    close_all();
+}
+
 TEST(registered_anew_at_the_same_place)
 {
     open_all();
