@@ -10,7 +10,7 @@
 #define BYTES (PAGES * 4096u)
 #define SKEW 24 /* the MR starts and ends within a page */
 
-enum command { CONNECT, REGISTER, FOREIGN, DEREGISTER, VERIFY, QUIT };
+enum command { CONNECT, REGISTER, FOREIGN, DEREGISTER, RECEIVE, VERIFY, QUIT };
 struct request {
     enum command command;
     int access;
@@ -55,6 +55,9 @@ static void target(int socket)
         case DEREGISTER:
             same(ibv_dereg_mr(mr), 0);
             fill(memory, BYTES + 8192, r.word);
+            break;
+        case RECEIVE:
+            receive(qp, 1, memory + SKEW, 64, mr->lkey);
             break;
         case VERIFY: /* the pattern of DEREGISTER, or of the last honest write */
             answer.memory = (uint64_t)unfilled(memory, BYTES + 8192, r.word);
@@ -345,6 +348,30 @@ TEST(deregistered_under_way)
             while_under_way(k, page + 1000, 64, 8);
             while_under_way(k, 0, 20000, 4);
         }
+    }
+    close_all();
+}
+
+/* The peer gives the key up by itself; what it tries behind that, at once, is refused. */
+TEST(invalidated)
+{
+    open_all();
+    EACH_KIND(k) EACH_WARMTH(w) {
+        struct address a = patterned(REGISTER, ALL_ACCESS);
+        struct ibv_qp *qp = connect_to(&victim);
+        if (w)
+            warm_up(qp, a, IBV_WR_RDMA_READ);
+        ask(&victim, (struct request){.command = RECEIVE});
+        struct ibv_sge none = {.addr = (uintptr_t)buffer, .length = 0, .lkey = local->lkey};
+        struct ibv_send_wr *bad, give_up = {.wr_id = 78, .sg_list = &none, .num_sge = 1,
+                                            .opcode = IBV_WR_SEND_WITH_INV,
+                                            .invalidate_rkey = a.rkey};
+        same(ibv_post_send(qp, &give_up, &bad), 0);
+        attack(qp, operation(kinds[k].opcode, a.memory + 4096 - SKEW, kinds[k].bytes, a.rkey),
+               "invalidated");
+        untouched("invalidated");
+        same(ibv_destroy_qp(qp), 0);
+        forget(&victim);
     }
     close_all();
 }
