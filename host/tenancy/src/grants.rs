@@ -45,8 +45,8 @@ impl Tenancy {
         Ok(Connected { qpn: m.qpn, ready: 0 })
     }
 
-    /// Somebody beyond the engine names a key to `qpn`, which it is connected with. If nothing comes
-    /// of it, everything goes on through the application.
+    /// Somebody beyond the engine names a key to `qpn`, which it is connected with. If nothing
+    /// comes of it, everything goes on through the application.
     pub fn engine_wants(&mut self, qpn: u32, peer_qpn: u32, rkey: u32, now: u64) -> Vec<Action> {
         let _ = self.ask_for_engine(qpn, peer_qpn, rkey, now);
         std::mem::take(&mut self.out)

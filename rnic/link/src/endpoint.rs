@@ -288,15 +288,6 @@ impl Endpoint {
         self.theirs.load(word::EPOCH, Ordering::Acquire)
     }
 
-    /// The peer's revocation count after we have used pages that it granted. If it is what it was
-    /// before, what we wrote was there before the peer began to take its pages back, and what we
-    /// read was its own memory still.
-    #[inline(always)]
-    pub fn peer_epoch_afterwards(&self) -> u64 {
-        fence(Ordering::SeqCst); // SYNC: revoked
-        self.theirs.load(word::EPOCH, Ordering::Acquire)
-    }
-
     /// Voids every grant we gave to this peer.
     pub fn advance_epoch(&mut self) {
         let epoch = self.ours.load(word::EPOCH, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Mappings as the ring code sees them.
 #![expect(unsafe_code)]
-// UNSAFETY: vouches to the ring code that a mapping lives as long as its window, and asks the kernel
-// about ranges of it.
+// UNSAFETY: vouches to the ring code that a mapping lives as long as its window, and asks the
+// kernel about ranges of it.
 
 use crate::mapping::{Access, Mapping};
 use omniverb_ring::Window;
