@@ -55,7 +55,15 @@ fn side(service: Service) -> Side {
     application.publish_credits(1 << 20, RECEIVE as u32);
     application.open(0);
     let allowance = Allowance::default();
-    let mut engine = Connected::new(far, service, (6, 6), 1, REQUEST_BYTES_MIN, allowance, service == Service::Rc);
+    let mut engine = Connected::new(
+        far,
+        service,
+        (6, 6),
+        1,
+        REQUEST_BYTES_MIN,
+        allowance,
+        service == Service::Rc,
+    );
     engine.serve(1);
     Side { application, engine }
 }

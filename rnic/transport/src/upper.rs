@@ -164,7 +164,8 @@ pub enum Fetched {
 
 /// The layer above.
 ///
-/// What is handed over with a ticket must take effect in the order of the tickets.
+/// What is handed over with a ticket must take effect in the order of the tickets; only a READ may
+/// wait until its bytes are fetched (the ordering rules want a fence where that matters).
 pub trait Upper {
     /// Bytes from `offset` on of one of our requests, to fill `target`. Asked for again when the
     /// packet has to be sent again.
