@@ -50,8 +50,12 @@ impl Held {
             && (grants.reach(endpoint, target(request), REMOTE_READ) || !self.list.is_empty())
     }
 
-    pub(crate) fn push(&mut self, ticket: Ticket, request: &ReadRequest, after: u64) {
-        self.list.push_back(Hold { ticket, request: *request, after, begun: false });
+    /// Holds one; `position`: where the ring is.
+    pub(crate) fn push(&mut self, ticket: Ticket, request: &ReadRequest, position: u64) {
+        // One that is asked for again waits for nothing: later READs may be in the ring, whose
+        // answers have to leave after it.
+        let (after, begun) = if request.again { (0, true) } else { (position, false) };
+        self.list.push_back(Hold { ticket, request: *request, after, begun });
     }
 
     /// It is over. False: it was not held.
@@ -73,8 +77,7 @@ impl Held {
             return Ok(Filling::NotHeld);
         };
         if !hold.begun && !endpoint.request_consumed(hold.after)? {
-            // Among that may be a READ whose answer has to leave first: of one that is asked for
-            // again, earlier packets than this one's are out.
+            // Not to hold up what is said again meanwhile.
             return Ok(Filling::Done(Fetched::Behind));
         }
         let begins = !std::mem::replace(&mut hold.begun, true);
@@ -87,6 +90,7 @@ impl Held {
             address: request.address.wrapping_add(offset),
             key: request.key,
             length: request.length.saturating_sub(offset),
+            again: request.again,
         }))
     }
 }

@@ -106,6 +106,9 @@ pub struct ReadRequest {
     pub key: u32,
     /// Bytes.
     pub length: u64,
+    /// A part of it was answered before: what the peer asked for before it has taken effect, and
+    /// things that it asked for later may have been handed over.
+    pub again: bool,
 }
 
 /// An atomic that the peer asks for; the address is a multiple of eight.
