@@ -48,6 +48,7 @@ def groups():
     cases += [_program("soak.two_processes", 300_000, 11, limit=150),
               _program("soak.one_process", 60_000, 12, limit=90),
               *[_program(f"apart.{test}") for test in tests_of("apart")],
-              *[_program(f"lossy.{test}") for test in tests_of("lossy")]]
+              *[_program(f"lossy.{test}") for test in tests_of("lossy")],
+              *[_program(f"keys.{test}") for test in tests_of("keys")]]
     return [Group("forwarded.programs", perftest.cases("forwarded", True, ()), _fixture),
             Group("forwarded.tests", cases, _fixture)]

@@ -90,6 +90,28 @@ def _idle(hosts):
     check(max(used) <= 0.03, f"CPU seconds in 5 s (first, second, daemons): {used}")
 
 
+def _executed(daemon):
+    """Operations of peers that a daemon executed on mapped pages, for the QP with the most."""
+    packets = [peer["packets"] for vnic in daemon.status()["vnics"]
+               for running in vnic["processes"] for qp in running["qps"] for peer in qp["peers"]]
+    return max((found["executed"] for found in packets if found), default=0)
+
+
+def _mapped(hosts):
+    """WRITEs and READs among everything else: the daemons execute them, not the target's process
+    (which checks every byte)."""
+    held = hosts.apart().start("/opt/programs/soak", "two_processes", "200000", "4",
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    most = [0, 0]
+    while held.poll() is None:
+        most = [max(was, _executed(daemon)) for was, daemon in zip(most, hosts.daemons)]
+        time.sleep(0.05)
+    output = held.communicate()[0]
+    check(held.returncode == 0, output)
+    print(f"executed by the daemons: {most}")
+    check(min(most) > 1000, f"operations executed by the daemons: {most}")
+
+
 @contextlib.contextmanager
 def _hosts(stage):
     with Hosts(stage) as hosts:
@@ -122,7 +144,8 @@ def _few(setting):
 
 def groups():
     """Two hosts: the whole matrix at 1500 bytes, some of it with jumbo frames and routers."""
-    more = [Case("wire.ipv6_pingpongs", _over_ipv6), Case("wire.idle", _idle)]
+    more = [Case("wire.ipv6_pingpongs", _over_ipv6), Case("wire.idle", _idle),
+            Case("wire.mapped", _mapped)]
     return [Group("wire.programs", perftest.cases("wire", True, ("RC",)), _hosts),
             Group("wire.tests", _PROGRAMS + more, _hosts),
             Group("wire.jumbo", _few("wire-jumbo"), _jumbo),

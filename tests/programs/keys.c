@@ -2,83 +2,7 @@
  * operations that it did not grant. Each attack must end in a remote access error with the memory
  * untouched, on a fresh connection (`cold`) and on one that has moved much good data before
  * (`warm`), when the implementation may have found a faster way. */
-#include "common.h"
-
-#include <sys/mman.h>
-
-#define PAGES 64
-#define BYTES (PAGES * 4096u)
-#define SKEW 24 /* the MR starts and ends within a page */
-
-enum command { CONNECT, REGISTER, FOREIGN, DEREGISTER, VERIFY, QUIT };
-struct request {
-    enum command command;
-    int access;
-    struct address peer;
-    uint64_t word;
-};
-
-/* The process that is attacked: does what it is told, polls nothing, answers with an address. */
-static void target(int socket)
-{
-    struct device d;
-    struct ibv_qp *qp = NULL;
-    struct ibv_mr *mr = NULL;
-    device_open(&d);
-    struct ibv_cq *cq = cq_make(&d, 100);
-    struct ibv_pd *other = ibv_alloc_pd(d.context);
-    unsigned char *memory =
-        mmap(NULL, BYTES + 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    check(other && memory != MAP_FAILED, "%m");
-    for (;;) {
-        struct request r;
-        struct address answer;
-        memset(&answer, 0, sizeof answer);
-        get(socket, &r, sizeof r);
-        switch (r.command) {
-        case CONNECT:
-            if (qp)
-                same(ibv_destroy_qp(qp), 0);
-            qp = qp_make(&d, (struct queue_options){.send_cq = cq});
-            qp_connect(&d, qp, r.peer);
-            answer = qp_address(&d, qp, NULL);
-            break;
-        case REGISTER:
-        case FOREIGN:
-            mr = ibv_reg_mr(r.command == FOREIGN ? other : d.pd, memory + SKEW, BYTES - 2 * SKEW,
-                            r.access);
-            check(mr, "ibv_reg_mr: %m");
-            answer.rkey = mr->rkey;
-            answer.memory = (uintptr_t)mr->addr;
-            answer.length = mr->length;
-            break;
-        case DEREGISTER:
-            same(ibv_dereg_mr(mr), 0);
-            fill(memory, BYTES + 8192, r.word);
-            break;
-        case VERIFY: /* the pattern of DEREGISTER, or of the last honest write */
-            answer.memory = (uint64_t)unfilled(memory, BYTES + 8192, r.word);
-            break;
-        case QUIT:
-            put(socket, &answer, sizeof answer);
-            return;
-        }
-        put(socket, &answer, sizeof answer);
-    }
-}
-
-struct victim {
-    int socket;
-    pid_t pid;
-};
-
-static struct address ask(struct victim *v, struct request r)
-{
-    struct address answer;
-    put(v->socket, &r, sizeof r);
-    get(v->socket, &answer, sizeof answer);
-    return answer;
-}
+#include "keys_victim.h"
 
 static struct device d;
 static struct ibv_cq *cq;
@@ -281,6 +205,94 @@ TEST(deregistered)
         attack(qp, operation(kinds[k].opcode, a.memory, kinds[k].bytes, a.rkey), "deregistered");
         untouched("deregistered");
         same(ibv_destroy_qp(qp), 0);
+    }
+    close_all();
+}
+
+/* The key goes while operations that use it are under way: they work until it is gone, then fail,
+ * and nothing is written, or read of what the owner does with its memory afterwards. `warm` so that
+ * the fast way is taken, if there is one; several under way at a time, in whole pages and not. */
+static void while_under_way(unsigned k, uint64_t skip, uint32_t bytes, unsigned depth)
+{
+    static unsigned char after[BYTES + 8192];
+    struct address a = patterned(REGISTER, ALL_ACCESS);
+    struct ibv_qp *qp = connect_to(&victim);
+    bool reads = kinds[k].opcode == IBV_WR_RDMA_READ;
+    warm_up(qp, a, IBV_WR_RDMA_READ);
+    memset(buffer, 0xee, BYTES);
+    struct operation o = operation(kinds[k].opcode, a.memory + skip, bytes, a.rkey);
+    for (unsigned i = 0; i < 20; i++) {
+        post(qp, o);
+        expect(cq, 77, 0);
+    }
+    struct request gone = {.command = DEREGISTER, .word = ++word};
+    fill(after, sizeof after, word);
+    put(victim.socket, &gone, sizeof gone);
+    for (unsigned i = 0; i < depth; i++)
+        post(qp, o);
+    unsigned long done = 0;
+    uint64_t deadline = now_ns() + 5000000000ull;
+    for (unsigned left = depth; left;) {
+        struct ibv_wc wc = completion(cq, 3000);
+        if (wc.status) {
+            if (left-- == depth)
+                check(wc.status == IBV_WC_REM_ACCESS_ERR, "%s", ibv_wc_status_str(wc.status));
+            continue;
+        }
+        done++;
+        /* The owner's next pattern, fetched by an operation that succeeded. */
+        check(!reads || bytes < 64 || memcmp(buffer, after + SKEW + skip, bytes),
+              "read what was written after the deregistration");
+        check(now_ns() < deadline, "still not deregistered");
+        post(qp, o);
+    }
+    struct address answer;
+    get(victim.socket, &answer, sizeof answer);
+    sleep_ms(5);
+    untouched("deregistered under way");
+    printf("opcode %d, %u bytes, %u at a time: %lu done before the key was gone\n",
+           kinds[k].opcode, bytes, depth, done);
+    same(ibv_destroy_qp(qp), 0);
+}
+
+TEST(deregistered_under_way)
+{
+    uint64_t page = 4096 - SKEW;
+    open_all();
+    EACH_KIND(k) {
+        if (kinds[k].bytes != 4096)
+            continue;
+        for (unsigned turn = 0; turn < 3; turn++) {
+            while_under_way(k, page, 4096, 1);
+            while_under_way(k, page, 4096, 8);
+            while_under_way(k, page, BYTES - 8192, 4);
+            while_under_way(k, page + 1000, 64, 8);
+            while_under_way(k, 0, 20000, 4);
+        }
+    }
+    close_all();
+}
+
+/* The peer gives the key up by itself; what it tries behind that, at once, is refused. */
+TEST(invalidated)
+{
+    open_all();
+    EACH_KIND(k) EACH_WARMTH(w) {
+        struct address a = patterned(REGISTER, ALL_ACCESS);
+        struct ibv_qp *qp = connect_to(&victim);
+        if (w)
+            warm_up(qp, a, IBV_WR_RDMA_READ);
+        ask(&victim, (struct request){.command = RECEIVE});
+        struct ibv_sge none = {.addr = (uintptr_t)buffer, .length = 0, .lkey = local->lkey};
+        struct ibv_send_wr *bad, give_up = {.wr_id = 78, .sg_list = &none, .num_sge = 1,
+                                            .opcode = IBV_WR_SEND_WITH_INV,
+                                            .invalidate_rkey = a.rkey};
+        same(ibv_post_send(qp, &give_up, &bad), 0);
+        attack(qp, operation(kinds[k].opcode, a.memory + 4096 - SKEW, kinds[k].bytes, a.rkey),
+               "invalidated");
+        untouched("invalidated");
+        same(ibv_destroy_qp(qp), 0);
+        forget(&victim);
     }
     close_all();
 }

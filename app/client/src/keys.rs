@@ -13,7 +13,7 @@ use omniverb_sys::{memfd, window};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Keys with remote access, by R_Key.
 #[derive(Default)]
@@ -146,7 +146,12 @@ impl Client {
         let Some(key) = keys.list.get_mut(&ask.rkey) else { return refused(libc::ENOENT) };
         let rights = key.region.access & access::REMOTE;
         let (_, attributes) = qp.query();
-        if key.mediated || attributes.access_flags & rights != rights || qp.pd != key.region.pd {
+        let invalidated = !key.region.remote.load(Ordering::Acquire);
+        if key.mediated
+            || invalidated
+            || attributes.access_flags & rights != rights
+            || qp.pd != key.region.pd
+        {
             return refused(libc::EACCES);
         }
         if key.adopted.is_none() {

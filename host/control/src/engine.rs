@@ -5,15 +5,15 @@
 
 use crate::outbox::Parcel;
 use omniverb_engine::{
-    Attach, BellFiles, Command, Engine, Event as Told, Limit, Service, Settings, VnicId,
+    Attach, BellFiles, Command, Engine, Event as Told, Grant, Limit, Service, Settings, VnicId,
 };
-use omniverb_session::body::{QP_RC, QP_UC};
+use omniverb_session::body::{Granted, QP_RC, QP_UC};
 use omniverb_sys::datagram::Port;
 use omniverb_tenancy::{RateLimit, WireEnd};
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 pub(crate) use omniverb_engine::QpCounters;
@@ -27,6 +27,8 @@ pub(crate) enum Event {
     Management { vnic: u64, from: IpAddr, local: IpAddr, length: usize },
     /// A datagram from somebody its QP has no link for came.
     Stranger { vnic: u64, qpn: u32, source_qpn: u32, local: IpAddr, from: IpAddr },
+    /// A peer names a key of a queue pair's process.
+    Wanted { qpn: u32, peer_qpn: u32, key: u32 },
     /// A connection failed.
     Failed { qpn: u32, peer_qpn: u32, why: String },
 }
@@ -114,6 +116,20 @@ impl Packets {
         self.0.send(Command::Detach { qpn, peer_qpn });
     }
 
+    /// What it wanted.
+    pub(crate) fn grant(&self, vnic: u64, granted: &Granted, file: OwnedFd) {
+        self.0.send(Command::Grant(Box::new(Grant {
+            vnic: VnicId(vnic),
+            qpn: granted.qpn,
+            peer_qpn: granted.peer_qpn,
+            key: granted.rkey,
+            access: granted.access,
+            start: granted.page_start,
+            length: granted.page_length,
+            file,
+        })));
+    }
+
     /// Writes a vNIC's packets into a file, or no longer.
     pub(crate) fn capture(&self, vnic: u64, file: Option<File>) {
         self.0.send(Command::Capture { vnic: VnicId(vnic), file });
@@ -136,6 +152,7 @@ impl Packets {
             Told::Stranger { vnic, qpn, source_qpn, local, from, .. } => {
                 Event::Stranger { vnic: vnic.0, qpn, source_qpn, local, from }
             }
+            Told::Wanted { qpn, peer_qpn, key } => Event::Wanted { qpn, peer_qpn, key },
             Told::Failed { qpn, peer_qpn, status } => {
                 Event::Failed { qpn, peer_qpn, why: format!("{status:?}") }
             }

@@ -34,6 +34,12 @@ impl Server {
                     self.tell(session, &Message::Granted(granted), vec![Arc::new(file)]);
                 }
             }
+            Action::GrantEngine { vnic, granted } => {
+                let number = self.namespaces.get_mut(vnic).map(|entry| entry.number);
+                if let (Some(file), Some(number)) = (self.attached.take(), number) {
+                    self.engine.grant(number, &granted, file);
+                }
+            }
             Action::Probe { id, vnic, interface, destination } => {
                 self.start_probe(id, vnic, interface, destination);
             }

@@ -75,6 +75,10 @@ impl Server {
                 let actions = self.tenancy.stranger(at, (qpn, source_qpn), gids, clock::now());
                 self.work.extend(actions);
             }
+            Event::Wanted { qpn, peer_qpn, key } => {
+                let actions = self.tenancy.engine_wants(qpn, peer_qpn, key, clock::now());
+                self.work.extend(actions);
+            }
             Event::Failed { qpn, peer_qpn, why } => {
                 self.journal.log(
                     Level::Debug,

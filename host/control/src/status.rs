@@ -121,6 +121,7 @@ impl Server {
                 "resent": c.resent_packets,
                 "duplicates": c.duplicate_packets,
                 "window": c.window,
+                "executed": c.mapped_operations,
             })),
         })
     }

@@ -71,6 +71,28 @@ pub struct Attach {
     pub features: u32,
 }
 
+/// The pages of a region, for one link. The descriptor is what the application says it is: a sealed
+/// memory file of `length` bytes, which has been verified.
+#[derive(Debug)]
+pub struct Grant {
+    /// Whose.
+    pub vnic: VnicId,
+    /// The application's QP.
+    pub qpn: u32,
+    /// The QP at the other side of the network.
+    pub peer_qpn: u32,
+    /// R_Key.
+    pub key: u32,
+    /// `IBV_ACCESS_*` of the region.
+    pub access: u32,
+    /// Address of the first page.
+    pub start: u64,
+    /// Bytes.
+    pub length: u64,
+    /// The pages.
+    pub file: OwnedFd,
+}
+
 /// Something to do. Commands take effect in the order they are sent.
 #[derive(Debug)]
 pub enum Command {
@@ -102,6 +124,8 @@ pub enum Command {
         /// The QP it was linked with.
         peer_qpn: u32,
     },
+    /// What was wanted for a link, if it has not gone meanwhile.
+    Grant(Box<Grant>),
     /// Write all packets of a vNIC into a file from now on, or no longer.
     Capture {
         /// Which.
@@ -151,6 +175,16 @@ pub enum Event {
         /// Through which interface, if that is link-local.
         interface: u32,
     },
+    /// A peer names a key of the application. What it does with it goes through the application
+    /// until a grant comes, if one comes.
+    Wanted {
+        /// The application's QP.
+        qpn: u32,
+        /// Its peer.
+        peer_qpn: u32,
+        /// R_Key.
+        key: u32,
+    },
     /// A QP's connection failed.
     Failed {
         /// The application's QP.
@@ -179,4 +213,6 @@ pub struct QpCounters {
     pub duplicate_packets: u64,
     /// Packets that may be under way now.
     pub window: u64,
+    /// WRITEs and READs of the peer that were executed on mapped pages.
+    pub mapped_operations: u64,
 }

@@ -23,7 +23,7 @@ enum Transport {
 
 /// One queue pair.
 pub(crate) struct Connected {
-    far: Far,
+    pub(crate) far: Far,
     /// There from RTR on.
     transport: Option<Transport>,
     /// RTS: what the application asks for is taken.
@@ -104,6 +104,7 @@ impl Connected {
         if self.closed {
             return false;
         }
+        self.far.now = now;
         if self.far.endpoint.peer_has_closed() {
             self.leave(now);
         }
@@ -173,7 +174,7 @@ impl Connected {
     /// Passes on what the application said, and that it has made room.
     fn hear(&mut self, now: u64) -> Result<(), Broken> {
         let Some(transport) = &mut self.transport else { return Ok(()) };
-        let stuck = std::mem::take(&mut self.far.stuck);
+        let stuck = self.far.take_stuck()?;
         match transport {
             Transport::Rc(connection) => {
                 let hear = |said| match said {
@@ -219,6 +220,7 @@ impl Connected {
 
     /// A packet from the peer.
     pub(crate) fn packet(&mut self, now: u64, packet: &Packet<'_>, congested: bool) {
+        self.far.now = now;
         match &mut self.transport {
             Some(Transport::Rc(connection)) => {
                 connection.handle_packet(now, packet, congested, &mut self.far);

@@ -1,6 +1,8 @@
 //! The handle that the control plane holds.
 
+use crate::budget::Mappings;
 use crate::command::{Command, Event, QpCounters, VnicId};
+use crate::granted::Mapped;
 use crate::worker::Worker;
 use omniverb_sys::EventFd;
 use std::collections::HashMap;
@@ -41,6 +43,8 @@ struct Thread {
 /// The engine. Dropping it ends its threads.
 pub struct Engine {
     threads: Vec<Thread>,
+    /// Takes down what is mapped no more; ends with the last packet thread.
+    undertaker: Option<JoinHandle<()>>,
     events: Mutex<mpsc::Receiver<Event>>,
     ready: Arc<EventFd>,
     counters: Counters,
@@ -55,14 +59,26 @@ impl Engine {
         let (tell, events) = mpsc::sync_channel(EVENTS_MAX);
         let ready = Arc::new(EventFd::new()?);
         let counters = Counters::default();
-        let mut engine =
-            Engine { threads: Vec::new(), events: Mutex::new(events), ready, counters };
+        let mut engine = Engine {
+            threads: Vec::new(),
+            undertaker: None,
+            events: Mutex::new(events),
+            ready,
+            counters,
+        };
+        let (bury, gone) = mpsc::channel::<Mapped>();
+        let undertaker = std::thread::Builder::new()
+            .name("engine-unmap".into())
+            .spawn(move || gone.into_iter().for_each(drop))?;
+        engine.undertaker = Some(undertaker);
+        let mappings = Mappings::new(bury);
         for number in 0..settings.threads.max(1) {
             let (commands, work) = mpsc::channel();
             let wake = Arc::new(EventFd::new()?);
             let outbox = crate::worker::Outbox::new(tell.clone(), engine.ready.clone());
+            let counters = engine.counters.clone();
             let mut worker =
-                Worker::new(work, wake.clone(), outbox, engine.counters.clone(), settings.spin)?;
+                Worker::new(work, wake.clone(), outbox, counters, settings.spin, mappings.clone())?;
             let handle =
                 std::thread::Builder::new().name(format!("engine-{number}")).spawn(move || {
                     // Without its packet threads a daemon is of no use to anybody; started afresh,
@@ -86,6 +102,7 @@ impl Engine {
             | Command::SetLimit { vnic, .. }
             | Command::Capture { vnic, .. } => *vnic,
             Command::Attach(attach) => attach.vnic,
+            Command::Grant(grant) => grant.vnic,
             Command::Detach { qpn, peer_qpn } => {
                 // Only the one that has it does something.
                 for thread in &self.threads {
@@ -137,6 +154,9 @@ impl Drop for Engine {
             if let Some(handle) = thread.handle.take() {
                 let _ = handle.join();
             }
+        }
+        if let Some(undertaker) = self.undertaker.take() {
+            let _ = undertaker.join();
         }
     }
 }

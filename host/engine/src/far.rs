@@ -1,10 +1,14 @@
 //! The application as the transport's layer above: an end of a link.
 
 use crate::backlog::{Allowance, Backlog};
+use crate::granted::{Grant, Grants};
+use crate::held::{Filling, Held};
 use crate::incoming::{self, Incoming};
 use crate::outgoing::Outgoing;
+use crate::placing::{Course, Placing, is_drained};
 use crate::reading::{Answer, Readings};
-use omniverb_link::{Broken, Endpoint, Nak};
+use omniverb_link::endpoint::Credit;
+use omniverb_link::{Broken, Endpoint, Nak, Request};
 use omniverb_transport::{
     AtomicRequest, Delivery, Fetched, Gathered, Part, Placed, ReadRequest, Refusal, RequestId,
     Ticket, Upper,
@@ -16,11 +20,22 @@ pub(crate) struct Far {
     pub(crate) outgoing: Outgoing,
     incoming: Incoming,
     readings: Readings,
+    /// The application's pages, as far as we have them.
+    grants: Grants,
+    placing: Placing,
+    /// READs that are answered from them.
+    held: Held,
     /// UC: what found no room.
     pub(crate) backlog: Backlog,
     reliable: bool,
     /// The transport waits for room or bytes here.
     pub(crate) stuck: bool,
+    /// The peer is to go on when the application has consumed everything.
+    draining: bool,
+    /// A part is in the ring, but not yet what is to be said after it.
+    owing: bool,
+    /// The time, as far as it matters.
+    pub(crate) now: u64,
     /// The application wrote what no application writes.
     pub(crate) broken: bool,
 }
@@ -51,8 +66,14 @@ impl Far {
             incoming: Incoming::new(sure_bytes),
             backlog: Backlog::new(allowance),
             readings: Readings::default(),
+            grants: Grants::default(),
+            placing: Placing::default(),
+            held: Held::default(),
             reliable,
             stuck: false,
+            draining: false,
+            owing: false,
+            now: 0,
             broken: false,
         }
     }
@@ -83,12 +104,119 @@ impl Far {
         Ok(())
     }
 
+    /// Whether the transport is to be told that there is room, or that there are bytes. Once.
+    pub(crate) fn take_stuck(&mut self) -> Result<bool, Broken> {
+        if self.draining && is_drained(&mut self.endpoint)? {
+            self.draining = false;
+            self.stuck = true;
+        }
+        Ok(std::mem::take(&mut self.stuck))
+    }
+
+    /// A key to ask the control plane for.
+    pub(crate) fn take_wanted(&mut self) -> Option<u32> {
+        self.grants.take_wanted()
+    }
+
+    /// It could not be asked.
+    pub(crate) fn not_asked(&mut self, key: u32) {
+        self.grants.not_asked(key);
+    }
+
+    /// It granted.
+    pub(crate) fn granted(&mut self, grant: Grant) {
+        self.grants.insert(&self.endpoint, grant);
+    }
+
+    /// Operations of the peer that were executed here.
+    pub(crate) fn mapped(&self) -> u64 {
+        self.placing.count + self.held.count
+    }
+
     /// Whether the application must tell us when it has consumed or has made room.
     pub(crate) fn waits(&self) -> bool {
         self.stuck
+            || self.draining
             || self.outgoing.waits()
             || self.incoming.oldest().is_some()
             || !self.backlog.is_empty()
+    }
+
+    /// Takes a part of a message of the peer.
+    fn take(&mut self, ticket: Ticket, part: &Part<'_>) -> Result<Delivery, Broken> {
+        // Nothing of a part without a receive is placed.
+        if self.reliable && part.takes_receive() && self.endpoint.credit() == Credit::None {
+            return Ok(Delivery::NotReady);
+        }
+        let order = (!self.backlog.is_empty(), self.reliable);
+        let Far { grants, endpoint, placing, .. } = self;
+        self.owing &= !part.place.begins();
+        match placing.part(grants, endpoint, part, order, self.now)? {
+            Course::Placed => Ok(Delivery::Done),
+            Course::PlacedAndTold(record) => self.put(ticket, &record, &[], true),
+            Course::Wait => {
+                self.draining = true;
+                Ok(Delivery::Full)
+            }
+            Course::Rest(record, told) => {
+                if !std::mem::take(&mut self.owing) {
+                    let delivery = self.put(ticket, &record, part.data, false)?;
+                    if delivery == Delivery::Full {
+                        return Ok(delivery);
+                    }
+                    self.placing.rest_began();
+                }
+                let Some(told) = told else { return Ok(Delivery::Later) };
+                let delivery = self.put(ticket, &told, &[], true)?;
+                self.owing = matches!(delivery, Delivery::Full | Delivery::NotReady);
+                Ok(delivery)
+            }
+            Course::Travels(_) if self.reliable => {
+                self.incoming.deliver(&mut self.endpoint, ticket, part)
+            }
+            Course::Travels(record) => self.put(ticket, &record, part.data, false),
+        }
+    }
+
+    fn put(
+        &mut self,
+        ticket: Ticket,
+        record: &Request,
+        data: &[u8],
+        takes_receive: bool,
+    ) -> Result<Delivery, Broken> {
+        if self.reliable {
+            return self.incoming.put(&mut self.endpoint, ticket, record, data, takes_receive);
+        }
+        // UC does not ask: the application drops what it has no receive for.
+        let sent = self.backlog.send(&mut self.endpoint, record, data)?;
+        Ok(if sent { Delivery::Done } else { Delivery::Full })
+    }
+
+    /// Has the application answer a READ; false: no room.
+    fn ask(&mut self, ticket: Ticket, request: &ReadRequest) -> Result<bool, Broken> {
+        let record = incoming::read(request);
+        let asked = self.incoming.ask(&mut self.endpoint, ticket, &record)?;
+        if asked {
+            self.readings.read(ticket, request.length);
+        }
+        Ok(asked)
+    }
+
+    /// Fills a packet of an answer.
+    fn fill(&mut self, ticket: Ticket, offset: u64, target: &mut [u8]) -> Result<Fetched, Broken> {
+        let Far { grants, endpoint, held, .. } = self;
+        match held.fill(grants, endpoint, (ticket, offset), target, self.now)? {
+            Filling::Done(fetched) => return Ok(fetched),
+            Filling::Travels(rest) => {
+                if !self.ask(ticket, &rest)? {
+                    return Ok(Fetched::Later);
+                }
+                self.held.release(ticket);
+            }
+            Filling::NotHeld => {}
+        }
+        self.readings.fetch(&mut self.endpoint, ticket, target)
     }
 
     /// What came of it; a broken link is noted and looks like one that is full.
@@ -123,42 +251,40 @@ impl Upper for Far {
     }
 
     fn deliver(&mut self, ticket: Ticket, part: &Part<'_>) -> Delivery {
-        let delivered = if self.reliable {
-            self.incoming.deliver(&mut self.endpoint, ticket, part)
-        } else {
-            // UC does not ask: the application drops what it has no receive for.
-            let request = incoming::request(part);
-            let sent = self.backlog.send(&mut self.endpoint, &request, part.data);
-            sent.map(|sent| if sent { Delivery::Done } else { Delivery::Full })
-        };
+        let delivered = self.take(ticket, part);
         let delivery = self.checked(delivered, Delivery::Full);
-        self.stuck |= self.reliable && delivery == Delivery::Full;
+        self.stuck |= self.reliable && delivery == Delivery::Full && !self.draining;
         delivery
     }
 
     fn read(&mut self, ticket: Ticket, request: &ReadRequest) -> Delivery {
-        let record = incoming::read(request);
-        let asked = self.incoming.ask(&mut self.endpoint, ticket, &record);
+        if self.held.takes(&mut self.grants, &self.endpoint, request) {
+            self.held.push(ticket, request, self.endpoint.request_position());
+            return Delivery::Later;
+        }
+        let asked = self.ask(ticket, request);
         if !self.checked(asked, false) {
             self.stuck = true;
             return Delivery::Full;
         }
-        self.readings.read(ticket, request.length);
         Delivery::Later
     }
 
-    fn fetch(&mut self, ticket: Ticket, _offset: u64, target: &mut [u8]) -> Fetched {
-        let fetched = self.readings.fetch(&mut self.endpoint, ticket, target);
+    fn fetch(&mut self, ticket: Ticket, offset: u64, target: &mut [u8]) -> Fetched {
+        let fetched = self.fill(ticket, offset, target);
         let fetched = self.checked(fetched, Fetched::Later);
         self.stuck |= matches!(fetched, Fetched::Later | Fetched::Behind);
         fetched
     }
 
     fn release(&mut self, ticket: Ticket) {
-        self.readings.release(ticket);
+        if !self.held.release(ticket) {
+            self.readings.release(ticket);
+        }
     }
 
     fn atomic(&mut self, ticket: Ticket, request: &AtomicRequest) -> Result<u64, Delivery> {
+        self.placing.interrupted();
         let record = incoming::atomic(request);
         let asked = self.incoming.ask(&mut self.endpoint, ticket, &record);
         if !self.checked(asked, false) {

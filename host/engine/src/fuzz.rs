@@ -2,19 +2,26 @@
 //! the bytes say.
 
 use crate::backlog::Allowance;
+use crate::budget::Budget;
 use crate::command::Service;
 use crate::connected::Connected;
+use crate::granted::Grant;
 use omniverb_link::layout::{self, REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN};
 use omniverb_link::wire::{Receiving, Sending};
 use omniverb_link::{Doorbell, Endpoint, EndpointParts, Request, Response};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{BellPage, UserMemory, Window, WordMemory};
-use omniverb_wire::{Bth, DATAGRAM_MAX, Packet};
+use omniverb_sys::mapping::Access;
+use omniverb_sys::{memfd, window};
+use omniverb_wire::{Bth, DATAGRAM_MAX, Packet, Reth};
+use std::os::fd::AsFd;
 use std::sync::Arc;
+use zerocopy::IntoBytes;
 
 /// Both ends are near one PSN, so that packets are neither all old nor all new.
 const PSN: u32 = 0xff_fff8;
 const STEPS_MAX: usize = 512;
+const PAGE_BYTES: usize = 4096;
 
 struct Silent(BellPage<Window>);
 
@@ -41,7 +48,7 @@ impl Bytes<'_> {
     }
 }
 
-fn end(memory: &Window, side: usize) -> Option<Endpoint> {
+pub(crate) fn end(memory: &Window, side: usize) -> Option<Endpoint> {
     let page = BellPage::new(Window::private(omniverb_ring::bell::PAGE_BYTES));
     Endpoint::new(EndpointParts {
         memory: memory.clone(),
@@ -95,6 +102,13 @@ pub fn link(bytes: &[u8]) {
             break;
         }
         step(&mut bytes, &mut application, &memory, &mut engine, now);
+        while let Some(key) = engine.far.take_wanted() {
+            match bytes.byte() % 4 {
+                0 => engine.far.not_asked(key),
+                1 => {}
+                _ => grant(&mut bytes, &mut engine, key),
+            }
+        }
         engine.serve(now);
         for _ in 0..16 {
             let Some(length) = engine.transmit(now, &mut datagram) else { break };
@@ -107,6 +121,23 @@ pub fn link(bytes: &[u8]) {
             engine.timeout(now);
         }
     }
+}
+
+/// Grants pages, of which some may be holes, perhaps of something that nobody asked for.
+fn grant(bytes: &mut Bytes<'_>, engine: &mut Connected, key: u32) {
+    let count = 1 + usize::from(bytes.byte() % 3);
+    let made = memfd::create("fuzz", (count * PAGE_BYTES) as u64)
+        .and_then(|file| window::map(file.as_fd(), count * PAGE_BYTES, Access::ReadWrite));
+    let Ok(pages) = made else { return };
+    let holes = bytes.byte();
+    for page in (0..count).filter(|page| holes >> page & 1 == 0) {
+        pages.store(page * PAGE_BYTES, 1, Ordering::Relaxed);
+    }
+    let Some(share) = Budget::default().share(count * PAGE_BYTES) else { return };
+    let key = if bytes.byte() == 0 { key ^ 1 } else { key };
+    let start = u64::from(bytes.byte()) << 12;
+    let access = u32::from(bytes.byte() & 15);
+    engine.far.granted(Grant::new(key, access, start, pages, share));
 }
 
 fn step(
@@ -182,12 +213,21 @@ fn answer(bytes: &mut Bytes<'_>, application: &mut Endpoint) {
     }
 }
 
-/// A packet of the peer: any opcode, a PSN near the expected one.
+/// A packet of the peer: any opcode, but often one of WRITE or READ that names memory near the
+/// pages granted; a PSN near the expected one.
 fn packet(bytes: &mut Bytes<'_>) -> Vec<u8> {
-    let opcode = bytes.byte();
+    let (what, code) = (bytes.byte(), bytes.byte());
+    let names_memory = what & 3 != 0;
+    // From "RDMA WRITE first" to "RDMA READ request".
+    let opcode = if names_memory { (6 + code % 7) | (what & 0x20) } else { code };
     let psn = PSN.wrapping_add(u32::from(bytes.byte() % 24)) & 0xff_ffff;
     let header = Bth::new(opcode, 7, psn).acknowledged(bytes.byte() & 1 != 0);
-    let mut packet = zerocopy::IntoBytes::as_bytes(&header).to_vec();
+    let mut packet = header.as_bytes().to_vec();
+    if names_memory && !matches!(opcode & 0x1f, 7..=9) {
+        let address = u64::from(bytes.byte()) << 8 | u64::from(bytes.byte());
+        let length = u32::from(bytes.byte()) * 16;
+        packet.extend(Reth::new(address, 5 + u32::from(what >> 7), length).as_bytes());
+    }
     let length = usize::from(bytes.byte() % 12) * 4 + usize::from(bytes.byte() % 5) * 256;
     packet.extend((0..length).map(|_| bytes.byte()));
     packet.extend([0; 4]);

@@ -42,8 +42,29 @@ impl Incoming {
         ticket: Ticket,
         part: &Part<'_>,
     ) -> Result<Delivery, Broken> {
+        let request = request(part);
+        let delivery = self.put(endpoint, ticket, &request, part.data, part.takes_receive())?;
+        // A SEND into a promised receive that is long enough will surely be placed. Everything
+        // else the application has to look at first.
+        let end = part.offset + part.data.len() as u64;
+        let sure = delivery == Delivery::Later
+            && part.kind == Kind::Send
+            && self.floor.is_some_and(|floor| end <= floor)
+            && endpoint.request_position().saturating_sub(self.consumed) <= self.sure_bytes;
+        Ok(if sure { Delivery::Done } else { delivery })
+    }
+
+    /// Writes a record into the ring. Several of one ticket count as one.
+    pub(crate) fn put(
+        &mut self,
+        endpoint: &mut Endpoint,
+        ticket: Ticket,
+        request: &Request,
+        data: &[u8],
+        takes_receive: bool,
+    ) -> Result<Delivery, Broken> {
         let mut promised = false;
-        if part.takes_receive() {
+        if takes_receive {
             match endpoint.credit() {
                 Credit::None => return Ok(Delivery::NotReady),
                 Credit::Promised { floor } => {
@@ -53,25 +74,23 @@ impl Incoming {
                 Credit::Unpromised => self.floor = None,
             }
         }
-        let request = request(part);
-        let sent = UserMemory::lend(part.data, |memory| {
-            endpoint.send_request(&request, part.data.len(), [&memory])
-        })?;
+        let sent =
+            UserMemory::lend(data, |memory| endpoint.send_request(request, data.len(), [&memory]))?;
         if !sent {
             return Ok(Delivery::Full);
         }
         if promised {
             endpoint.use_credit();
         }
-        let position = endpoint.request_position();
-        self.given.push_back(Given { ticket, end: position });
-        // A SEND into a promised receive that is long enough will surely be placed. Everything
-        // else the application has to look at first.
-        let end = part.offset + part.data.len() as u64;
-        let sure = part.kind == Kind::Send
-            && self.floor.is_some_and(|floor| end <= floor)
-            && position.saturating_sub(self.consumed) <= self.sure_bytes;
-        Ok(if sure { Delivery::Done } else { Delivery::Later })
+        self.note(ticket, endpoint.request_position());
+        Ok(Delivery::Later)
+    }
+
+    fn note(&mut self, ticket: Ticket, end: u64) {
+        match self.given.back_mut() {
+            Some(given) if given.ticket == ticket => given.end = end,
+            _ => self.given.push_back(Given { ticket, end }),
+        }
     }
 
     /// Writes a READ or atomic into the ring; false: no room.
@@ -83,12 +102,13 @@ impl Incoming {
     ) -> Result<bool, Broken> {
         let sent = endpoint.send_request(request, 0, [])?;
         if sent {
-            self.given.push_back(Given { ticket, end: endpoint.request_position() });
+            self.note(ticket, endpoint.request_position());
         }
         Ok(sent)
     }
 
-    /// The last thing the application has consumed since the last call.
+    /// The last thing the application has consumed since the last call. All with smaller tickets
+    /// are consumed too, but for READs that were passed on late.
     pub(crate) fn consumed(&mut self, endpoint: &mut Endpoint) -> Result<Option<Ticket>, Broken> {
         if self.given.is_empty() {
             return Ok(None);
@@ -97,7 +117,7 @@ impl Incoming {
         self.consumed = consumed;
         let mut last = None;
         while let Some(given) = self.given.front().filter(|given| given.end <= consumed) {
-            last = Some(given.ticket);
+            last = last.max(Some(given.ticket));
             self.given.pop_front();
         }
         Ok(last)

@@ -2,6 +2,7 @@
 
 use crate::backlog::Allowance;
 use crate::bucket::{Bucket, Limit};
+use crate::budget::Budget;
 use crate::capture::Tap;
 use crate::early::Waiting;
 use crate::port::Sockets;
@@ -38,13 +39,15 @@ pub(crate) struct Vnic {
     pub(crate) early: Waiting,
     /// What its links keep for slow applications.
     pub(crate) allowance: Allowance,
+    /// What they have mapped.
+    pub(crate) budget: Budget,
     pub(crate) tap: Tap,
     alarms: Bucket,
     strangers: HashMap<Stranger, u64>,
 }
 
 impl Vnic {
-    pub(crate) fn new(sockets: Sockets, now: u64) -> Vnic {
+    pub(crate) fn new(sockets: Sockets, budget: Budget, now: u64) -> Vnic {
         Vnic {
             sockets: Arc::new(sockets),
             limit: None,
@@ -52,6 +55,7 @@ impl Vnic {
             armed: None,
             early: Waiting::default(),
             allowance: Allowance::default(),
+            budget,
             tap: Tap::default(),
             alarms: Bucket::new(ALARMS, now),
             strangers: HashMap::new(),

@@ -3,11 +3,13 @@
 
 mod arrive;
 mod attach;
+mod grants;
 mod link;
 mod send;
 
 use crate::agenda::Agenda;
 use crate::bell::Bell;
+use crate::budget::Mappings;
 use crate::command::{Command, Event};
 use crate::engine::{Counters, lock};
 use crate::port::Buffers;
@@ -51,10 +53,13 @@ impl Outbox {
         Outbox { events, ready }
     }
 
-    fn tell(&self, event: Event) {
-        if self.events.try_send(event).is_ok() {
+    /// False: there is too much to be told.
+    fn tell(&self, event: Event) -> bool {
+        let told = self.events.try_send(event).is_ok();
+        if told {
             self.ready.signal();
         }
+        told
     }
 }
 
@@ -86,6 +91,8 @@ pub(crate) struct Worker {
     train: Option<Train>,
     buffers: Option<Buffers>,
     message: Vec<u8>,
+    /// What all packet threads have mapped.
+    mappings: Mappings,
     /// The control plane is gone.
     over: bool,
 }
@@ -97,6 +104,7 @@ impl Worker {
         outbox: Outbox,
         counters: Counters,
         spin: Duration,
+        mappings: Mappings,
     ) -> io::Result<Worker> {
         let (poller, alarm) = (Poller::new()?, Timer::new()?);
         poller.add(&*wake, token::COMMANDS)?;
@@ -123,6 +131,7 @@ impl Worker {
             train: Some(Train::new()),
             buffers: Some(Buffers::new()),
             message: Vec::new(),
+            mappings,
             over: false,
         })
     }
@@ -229,6 +238,7 @@ impl Worker {
             }
             Command::Attach(attach) => self.attach(&attach),
             Command::Detach { qpn, peer_qpn } => self.detach(qpn, peer_qpn),
+            Command::Grant(grant) => self.granted(&grant),
             Command::Capture { vnic, file } => {
                 if let Some(vnic) = self.vnics.get_mut(&vnic.0) {
                     vnic.tap.set(file);

@@ -113,6 +113,14 @@ pub enum Action {
         /// What to say with it.
         granted: Granted,
     },
+    /// Map the memory file that came with the message just handled in the engine, for a link that
+    /// it has. `qpn` of it is the owner's queue pair, `peer_qpn` the one beyond the engine.
+    GrantEngine {
+        /// The owner's vNIC.
+        vnic: VnicKey,
+        /// What.
+        granted: Granted,
+    },
     /// Send a handshake datagram, a few times, and report back with `Tenancy::probe_arrived`,
     /// `probe_replied`, `probe_unanswered` or `probe_failed`.
     Probe {

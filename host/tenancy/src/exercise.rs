@@ -8,7 +8,7 @@ use crate::{
     RateLimit, Reach, SessionId, Tenancy, VnicAddress, VnicKey,
 };
 use omniverb_session::Message;
-use omniverb_session::body::{Hello, ROLE_VERBS};
+use omniverb_session::body::{Adopted, Hello, ROLE_VERBS};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -219,6 +219,18 @@ pub fn exercise(bytes: &[u8]) {
                 let actions = bench.tenancy.stranger(at, numbers, gids, bench.now);
                 bench.carry_out(actions);
             }
+            6 => {
+                // A key that somebody has, if anybody has one.
+                let key = bench.told.iter().rev().find_map(|action| match action {
+                    Action::Reply { message: Message::MrRegistered(mr), .. } => Some(mr.rkey),
+                    _ => None,
+                });
+                let (qpn, peer) = (u32::from(who >> 4) + 2, u32::from(who & 15) + 2);
+                let key = key.unwrap_or_default();
+                let actions = bench.tenancy.engine_wants(qpn, peer, key, bench.now);
+                bench.carry_out(actions);
+            }
+            7 => hand_out(&mut bench, who),
             3 => {
                 let (a, b) = (u32::from(who >> 4), u32::from(who & 15));
                 let actions = bench.tenancy.link_failed(a + 2, b + 2, bench.now);
@@ -245,6 +257,19 @@ pub fn exercise(bytes: &[u8]) {
     }
     assert!(bench.mirror.is_empty(), "the engine has links of nobody");
     assert!(bench.tenancy.is_empty(), "something is left after everybody has gone");
+}
+
+/// Whoever was asked for pages last hands out some.
+fn hand_out(bench: &mut Bench, who: u8) {
+    let asked = bench.told.iter().rev().find_map(|action| match action {
+        Action::Event { session, message: Message::Adopt(adopt) } => Some((session.0, adopt.token)),
+        _ => None,
+    });
+    let Some((session, token)) = asked else { return };
+    let (page_start, page_length) = (u64::from(who & 15) << 12, u64::from(who >> 4) << 12);
+    let message = Adopted { token, errno: 0, reserved: 0, page_start, page_length }.into();
+    let memory = Some(MemoryFacts { sound: true, write_sealed: who & 1 == 0 });
+    bench.say(session, &Arrived { channel: Channel::Events, tag: 0, message, memory });
 }
 
 /// Somebody changes what holds for a vNIC.

@@ -34,7 +34,7 @@ pub struct Limits {
     pub strangers_per_vnic: usize,
     /// How long such a link, or another for datagrams, stays at least: bounds how fast they change.
     pub datagram_link_time_ns: u64,
-    /// Grants a process may be waiting for.
+    /// Grants a process may be waiting for, and the engine of what is that process's.
     pub grants_per_session: usize,
     /// Probes a vNIC may have under way.
     pub probes_per_vnic: usize,

@@ -51,6 +51,11 @@ impl Mirror {
                 self.engine.retain(|link, _| (link.0, link.1) != (*qpn, *peer_qpn));
                 assert!(self.engine.len() < before, "never attached");
             }
+            Action::GrantEngine { granted, .. } => {
+                let (qpn, peer_qpn) = (granted.qpn, granted.peer_qpn);
+                let known = self.engine.keys().any(|link| (link.0, link.1) == (qpn, peer_qpn));
+                assert!(known, "granted for a link that it does not have");
+            }
             Action::Event { message: Message::LinkClosed(closed), .. } => {
                 self.closed(closed.qpn, closed.peer_qpn);
             }

@@ -79,7 +79,10 @@ pub(crate) struct Session {
     pub(crate) wires: usize,
     /// Those of `wires` that are for datagrams, the oldest first.
     pub(crate) datagrams: BTreeSet<WireKey>,
+    /// Grants it waits for.
     pub(crate) grants: usize,
+    /// Grants that the engine waits for, of what is this session's.
+    pub(crate) engine_grants: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -188,10 +191,19 @@ pub(crate) struct Link {
     pub(crate) uninvited: Option<(VnicKey, VnicKey)>,
 }
 
+/// Who is to be granted something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grantee {
+    /// The process at the other end of a link.
+    Session(SessionId),
+    /// The engine, at the other end of a link of the owner's.
+    Engine,
+}
+
 /// A grant that waits for the owner's pages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingGrant {
-    pub(crate) initiator: SessionId,
+    pub(crate) initiator: Grantee,
     pub(crate) owner: SessionId,
     pub(crate) qpn: u32,
     pub(crate) peer_qpn: u32,

@@ -95,6 +95,7 @@ impl Tenancy {
                 wires: 0,
                 datagrams: BTreeSet::new(),
                 grants: 0,
+                engine_grants: 0,
             },
         );
     }

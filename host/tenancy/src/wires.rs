@@ -186,6 +186,7 @@ impl Tenancy {
         }
         if connected {
             self.drop_wish(qpn, peer);
+            self.end_engine_grants(qpn, peer);
         }
         for wire in &wires {
             let row: WireKey = (wire.born, qpn, (peer, wire.dgid));

@@ -2,7 +2,7 @@
 
 use crate::layout::{self, NO_CREDITS, state, word};
 use crate::record::{Request, Response};
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::sync::{Ordering, fence};
 use omniverb_ring::{BellPage, Broken, Consumer, Producer, Record, UserMemory, Window, WordMemory};
 use std::sync::Arc;
 
@@ -292,6 +292,8 @@ impl Endpoint {
     pub fn advance_epoch(&mut self) {
         let epoch = self.ours.load(word::EPOCH, Ordering::Relaxed);
         self.ours.store(word::EPOCH, epoch.wrapping_add(1), Ordering::SeqCst);
+        // Before the pages are copied back.
+        fence(Ordering::SeqCst); // SYNC: revoked
     }
 
     /// Whether the peer receives requests now: attached, and not closed.

@@ -1,10 +1,12 @@
 //! What the engine needs at its end of a link beyond what a queue pair does: it reads requests
 //! ahead and leaves them in the ring until the network has acknowledged them, so that the ring is
-//! the retransmission buffer.
+//! the retransmission buffer; and it makes sure of pages that were granted after using them.
 
 use crate::endpoint::Endpoint;
+use crate::layout::word;
 use crate::record::Request;
-use omniverb_ring::{Broken, Record};
+use omniverb_ring::sync::{Ordering, fence};
+use omniverb_ring::{Broken, Record, WordMemory};
 
 impl Endpoint {
     /// The request at `position` (0, or the end of the one before) and where it ends; `None`: not
@@ -24,5 +26,14 @@ impl Endpoint {
     /// How far the peer has consumed what we sent it.
     pub fn peer_consumed(&mut self) -> Result<u64, Broken> {
         self.requests_out.consumed(self.requests_out.position())
+    }
+
+    /// The peer's revocation count after we have used pages that it granted. If it is what it was
+    /// before, what we wrote was there before the peer began to take its pages back, and what we
+    /// read was its own memory still.
+    #[inline(always)]
+    pub fn peer_epoch_afterwards(&self) -> u64 {
+        fence(Ordering::SeqCst); // SYNC: revoked
+        self.theirs.load(word::EPOCH, Ordering::Acquire)
     }
 }

@@ -106,6 +106,9 @@ pub struct ReadRequest {
     pub key: u32,
     /// Bytes.
     pub length: u64,
+    /// A part of it was answered before: what the peer asked for before it has taken effect, and
+    /// things that it asked for later may have been handed over.
+    pub again: bool,
 }
 
 /// An atomic that the peer asks for; the address is a multiple of eight.
@@ -164,7 +167,8 @@ pub enum Fetched {
 
 /// The layer above.
 ///
-/// What is handed over with a ticket must take effect in the order of the tickets.
+/// What is handed over with a ticket must take effect in the order of the tickets; only a READ may
+/// wait until its bytes are fetched (the ordering rules want a fence where that matters).
 pub trait Upper {
     /// Bytes from `offset` on of one of our requests, to fill `target`. Asked for again when the
     /// packet has to be sent again.

@@ -2,6 +2,6 @@
 //! name `core::sync::atomic` for memory that is shared with another process.
 
 #[cfg(not(loom))]
-pub use core::sync::atomic::{AtomicU64, Ordering};
+pub use core::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(loom)]
-pub use loom::sync::atomic::{AtomicU64, Ordering};
+pub use loom::sync::atomic::{AtomicU64, Ordering, fence};

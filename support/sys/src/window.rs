@@ -1,6 +1,7 @@
 //! Mappings as the ring code sees them.
 #![expect(unsafe_code)]
-// UNSAFETY: vouches to the ring code that a mapping lives as long as its window.
+// UNSAFETY: vouches to the ring code that a mapping lives as long as its window, and asks the
+// kernel about ranges of it.
 
 use crate::mapping::{Access, Mapping};
 use omniverb_ring::Window;
@@ -26,6 +27,26 @@ pub fn map(file: BorrowedFd<'_>, length: usize, access: Access) -> io::Result<Wi
     Ok(unsafe { Window::new(base, length, mapping) })
 }
 
+/// For each page that the range touches, whether it is in memory, so that reading or writing it
+/// neither waits for a disk nor takes a page from the kernel on our account. It may be gone again
+/// when this returns. `resident` has as many elements as there are pages; `start` is the first one.
+///
+/// # Errors
+/// What the kernel says; `EINVAL` for pages that are not part of the window.
+pub fn residency(window: &Window, start: usize, resident: &mut [u8]) -> io::Result<()> {
+    let page = crate::clock::page_bytes();
+    let inside = resident.len().checked_mul(page).and_then(|length| window.part(start, length));
+    let part = inside.filter(|part| !part.is_empty()).and_then(|part| part.cell(0));
+    let Some(first) = part.filter(|first| first.address().is_multiple_of(page)) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let address = std::ptr::with_exposed_provenance_mut(first.address());
+    // SAFETY: the kernel writes one byte for each page of the range, which is a part of the window,
+    // page-aligned and just as long as there are bytes to write.
+    let done = unsafe { libc::mincore(address, resident.len() * page, resident.as_mut_ptr()) };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,6 +62,25 @@ mod tests {
         drop(file);
         writer.store(0, 42, Ordering::Relaxed);
         assert_eq!(reader.load(4096, Ordering::Relaxed), 42);
+    }
+
+    #[test]
+    fn pages_that_nobody_touched_are_not_in_memory() {
+        let file = crate::memfd::create("test", 4 * 4096).unwrap();
+        let ours = map(file.as_fd(), 4 * 4096, Access::ReadWrite).unwrap();
+        let theirs = map(file.as_fd(), 4 * 4096, Access::ReadWrite).unwrap();
+        theirs.store(2 * 4096, 1, Ordering::Relaxed);
+        let mut resident = [7; 3];
+        residency(&ours, 4096, &mut resident).unwrap();
+        assert_eq!(resident.map(|byte| byte & 1), [0, 1, 0]);
+        let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&file, hole, 2 * 4096, 4096).unwrap();
+        residency(&ours, 4096, &mut resident).unwrap();
+        assert_eq!(resident.map(|byte| byte & 1), [0; 3]);
+        for start in [8, 2 * 4096, usize::MAX] {
+            assert!(residency(&ours, start, &mut resident).is_err(), "{start}");
+        }
+        assert!(residency(&ours, 0, &mut []).is_err());
     }
 
     #[test]

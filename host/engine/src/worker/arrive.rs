@@ -21,6 +21,8 @@ struct Sound<'a> {
     local: IpAddr,
     interface: u32,
     congested: bool,
+    /// When it was taken.
+    now: u64,
 }
 
 /// Whether a datagram says that it is an acknowledgement.
@@ -35,22 +37,23 @@ impl Worker {
         let Some(vnic) = self.vnics.get(&number) else { return };
         let sockets = vnic.sockets.clone();
         let Some(mut buffers) = self.buffers.take() else { return };
+        let now = clock::now();
         // What is left is reported again by the poller.
         sockets.receive(socket, &mut buffers, |arrival, mut train| {
             // An acknowledgement that travelled with what answers it is heard first.
             if train.len() > 1
                 && let Some(last) = train.clone().next_back().filter(|last| acknowledges(last))
             {
-                self.arrived(number, arrival, last);
+                self.arrived(number, arrival, last, now);
                 train.next_back();
             }
-            train.for_each(|datagram| self.arrived(number, arrival, datagram));
+            train.for_each(|datagram| self.arrived(number, arrival, datagram, now));
         });
         self.buffers = Some(buffers);
     }
 
     /// A datagram came out of a socket.
-    fn arrived(&mut self, number: u64, arrival: &Arrival, datagram: &[u8]) {
+    fn arrived(&mut self, number: u64, arrival: &Arrival, datagram: &[u8], now: u64) {
         let flow = &arrival.flow;
         let packet = match Packet::parse(datagram) {
             Ok(packet) => packet,
@@ -73,6 +76,7 @@ impl Worker {
             local: flow.destination,
             interface: arrival.interface,
             congested: arrival.congested,
+            now,
         };
         self.dispatch(number, &sound);
     }
@@ -114,7 +118,7 @@ impl Worker {
         {
             self.keep(number, destination, sound);
         } else {
-            link.take(&sound.packet, sound.datagram.len(), sound.congested);
+            link.take(sound, sound.congested);
         }
         self.touch(index);
     }
@@ -135,7 +139,7 @@ impl Worker {
             if let Some(link) = self.links.get_mut(index).and_then(Option::as_mut)
                 && link.flow.destination == sound.from
             {
-                link.take(&sound.packet, sound.datagram.len(), false);
+                link.take(sound, false);
                 self.touch(index);
             }
         }
@@ -186,7 +190,8 @@ impl Worker {
         let Some(vnic) = self.vnics.get_mut(&number).filter(|vnic| !vnic.early.is_empty()) else {
             return;
         };
-        for early in vnic.early.take(clock::now(), qpn, remote) {
+        let now = clock::now();
+        for early in vnic.early.take(now, qpn, remote) {
             let Ok(packet) = Packet::parse(&early.datagram) else { continue };
             self.dispatch(
                 number,
@@ -197,6 +202,7 @@ impl Worker {
                     local: early.local,
                     interface: 0,
                     congested: early.congested,
+                    now,
                 },
             );
         }
@@ -207,6 +213,7 @@ impl Worker {
         if self.passages.is_empty() {
             return;
         }
+        let now = clock::now();
         let mut passages = std::mem::take(&mut self.passages);
         passages.drain(|passage, datagram| {
             let Some(link) = self.links.get_mut(passage.to).and_then(Option::as_mut) else {
@@ -215,7 +222,7 @@ impl Worker {
             let (Ok(packet), number) = (Packet::parse(datagram), link.vnic) else { return };
             let (from, local) = (passage.from, link.flow.source);
             let (interface, congested) = (link.interface, false);
-            let sound = Sound { packet, datagram, from, local, interface, congested };
+            let sound = Sound { packet, datagram, from, local, interface, congested, now };
             self.dispatch(number, &sound);
         });
         self.passages = passages;
@@ -224,12 +231,12 @@ impl Worker {
 
 impl Link {
     /// A packet for this link.
-    fn take(&mut self, packet: &Packet<'_>, bytes: usize, congested: bool) {
+    fn take(&mut self, sound: &Sound<'_>, congested: bool) {
         self.counted.received_packets += 1;
-        self.counted.received_bytes += bytes as u64;
+        self.counted.received_bytes += sound.datagram.len() as u64;
         match &mut self.kind {
-            Kind::Connected(connected) => connected.packet(clock::now(), packet, congested),
-            Kind::Datagrams(datagrams) => datagrams.packet(clock::now(), packet),
+            Kind::Connected(connected) => connected.packet(sound.now, &sound.packet, congested),
+            Kind::Datagrams(datagrams) => datagrams.packet(sound.now, &sound.packet),
         }
     }
 }

@@ -27,7 +27,7 @@ const LAST_TURNS: usize = 64;
 impl Worker {
     pub(super) fn open_vnic(&mut self, id: VnicId, port: Arc<Port>) {
         let made = Sockets::new(port).and_then(|sockets| {
-            let vnic = Vnic::new(sockets, clock::now());
+            let vnic = Vnic::new(sockets, self.mappings.budget(), clock::now());
             self.watch(id.0, &vnic)?;
             Ok(vnic)
         });
@@ -118,11 +118,10 @@ impl Worker {
                     self.take_early(index);
                 }
             }
-            Err(_) => self.outbox.tell(Event::Failed {
-                qpn: attach.qpn,
-                peer_qpn: attach.peer_qpn,
-                status: Status::LocalProtection,
-            }),
+            Err(_) => {
+                let status = Status::LocalProtection;
+                self.outbox.tell(Event::Failed { qpn, peer_qpn, status });
+            }
         }
     }
 

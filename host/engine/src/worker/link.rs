@@ -56,7 +56,11 @@ impl Link {
             Kind::Connected(connected) => connected.numbers(),
             Kind::Datagrams(_) => (0, 0, 0),
         };
-        QpCounters { resent_packets, duplicate_packets, window, ..self.counted }
+        let mapped_operations = match &self.kind {
+            Kind::Connected(connected) => connected.far.mapped(),
+            Kind::Datagrams(_) => 0,
+        };
+        QpCounters { resent_packets, duplicate_packets, window, mapped_operations, ..self.counted }
     }
 
     /// Whether something waits for the application.

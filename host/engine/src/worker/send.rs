@@ -33,6 +33,7 @@ impl Worker {
                 false
             }
         };
+        self.ask_for_grants(&mut link, now);
         if link.hold(now) {
             self.held.push(index);
         } else {

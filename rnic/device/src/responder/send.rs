@@ -104,7 +104,7 @@ impl Inner {
             link.incoming = Incoming::Send { receive, placed, capacity };
             return Outcome::Passed;
         }
-        if flags & INVALIDATE != 0 && !self.invalidate(qp, immediate) {
+        if flags & INVALIDATE != 0 && !self.invalidate(qp, index, immediate) {
             return Outcome::Refused(
                 Nak::RemoteAccess,
                 Some(Box::new((receive, status::LOC_QP_OP_ERR))),
@@ -230,12 +230,14 @@ impl Inner {
         Outcome::Passed
     }
 
-    /// SEND with invalidate: the key loses its remote rights.
+    /// SEND with invalidate: the key loses its remote rights. Its pages are taken back from
+    /// everybody in a moment; whoever sent this and has them mapped must not use them from now on.
     #[cold]
-    fn invalidate(&mut self, qp: &Qp, rkey: u32) -> bool {
+    fn invalidate(&mut self, qp: &Qp, index: usize, rkey: u32) -> bool {
         match qp.shared.regions.by_rkey(rkey) {
             Some(region) if region.pd == qp.pd => {
                 region.remote.store(false, Ordering::Release);
+                self.links[index].endpoint.advance_epoch();
                 qp.shared.host.invalidated(rkey);
                 true
             }

@@ -101,7 +101,8 @@ impl Responder {
             return None;
         }
         let ticket = self.new_ticket();
-        let request = ReadRequest { address: reth.address(), key, length: left };
+        let address = reth.address();
+        let request = ReadRequest { address, key, length: left, again: true };
         let last = psn + segment::packets(left, config.path_mtu) - 1;
         match upper.read(ticket, &request) {
             Delivery::Done | Delivery::Later => {

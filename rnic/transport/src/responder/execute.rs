@@ -132,7 +132,8 @@ impl Responder {
             self.refuse(packet);
             return;
         }
-        let request = ReadRequest { address: reth.address(), key: reth.key(), length };
+        let (address, key) = (reth.address(), reth.key());
+        let request = ReadRequest { address, key, length, again: false };
         let ticket = self.new_ticket();
         let count = segment::packets(length, config.path_mtu);
         let (first, last) = (self.expected, self.expected + count - 1);
@@ -141,7 +142,7 @@ impl Responder {
                 let reading =
                     Reading { ticket, base: first, next: first, last, begin: first, length };
                 self.take(packet, count, true, State::Waiting, Pended::Read(reading));
-                let kind = Remembered::Read { address: reth.address(), key: reth.key(), length };
+                let kind = Remembered::Read { address, key, length };
                 self.remember(config, Memory { first, last, kind });
             }
             other => {

@@ -9,5 +9,6 @@
 
 mod bell;
 mod memory;
+mod revoked;
 mod sleep;
 mod spsc;

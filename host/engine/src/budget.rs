@@ -1,0 +1,127 @@
+//! How much of tenants' memory is mapped here: bounded for each vNIC, and in all.
+
+use crate::granted::Mapped;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+
+/// Mappings that all links of a vNIC may hold: the kernel allows the daemon 65530.
+const VNIC_MAPPINGS: usize = 512;
+/// Bytes of them. A tenant that means harm can make so much memory count as the daemon's.
+const VNIC_BYTES: usize = 1 << 30;
+/// Mappings and bytes of all vNICs together.
+const ALL_MAPPINGS: usize = 4096;
+const ALL_BYTES: usize = 64 << 30;
+
+/// What is mapped, counted.
+#[derive(Default)]
+struct Count {
+    mappings: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+impl Count {
+    /// False: that would be too much, and nothing is taken. Two threads may see too little of each
+    /// other for a moment and both be refused; they are never both let in.
+    fn take(&self, bytes: usize, mappings_max: usize, bytes_max: usize) -> bool {
+        let mappings = self.mappings.fetch_add(1, Ordering::Relaxed) + 1;
+        let held = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        let fits = mappings <= mappings_max && held <= bytes_max;
+        if !fits {
+            self.give(bytes);
+        }
+        fits
+    }
+
+    fn give(&self, bytes: usize) {
+        self.mappings.fetch_sub(1, Ordering::Relaxed);
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// What all vNICs have mapped, and who takes mappings down.
+#[derive(Clone, Default)]
+pub(crate) struct Mappings {
+    all: Arc<Count>,
+    undertaker: Option<mpsc::Sender<Mapped>>,
+}
+
+impl Mappings {
+    /// Taking down a large mapping takes the kernel milliseconds that a packet thread does not
+    /// have: whoever holds the other end of `undertaker` has them.
+    pub(crate) fn new(undertaker: mpsc::Sender<Mapped>) -> Mappings {
+        Mappings { all: Arc::default(), undertaker: Some(undertaker) }
+    }
+
+    /// For one more vNIC.
+    pub(crate) fn budget(&self) -> Budget {
+        Budget { vnic: Arc::default(), mappings: self.clone() }
+    }
+}
+
+/// What the links of a vNIC have mapped together.
+#[derive(Clone, Default)]
+pub(crate) struct Budget {
+    vnic: Arc<Count>,
+    mappings: Mappings,
+}
+
+impl Budget {
+    /// Room for one more mapping of so many bytes.
+    pub(crate) fn share(&self, bytes: usize) -> Option<Share> {
+        if !self.vnic.take(bytes, VNIC_MAPPINGS, VNIC_BYTES) {
+            return None;
+        }
+        if !self.mappings.all.take(bytes, ALL_MAPPINGS, ALL_BYTES) {
+            self.vnic.give(bytes);
+            return None;
+        }
+        Some(Share { bytes, budget: self.clone() })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn mappings(&self) -> usize {
+        self.vnic.mappings.load(Ordering::Relaxed)
+    }
+}
+
+/// A part of a budget; given back when it is dropped.
+pub(crate) struct Share {
+    bytes: usize,
+    budget: Budget,
+}
+
+impl Share {
+    /// Who takes down the mapping that it stands for.
+    pub(crate) fn undertaker(&self) -> Option<mpsc::Sender<Mapped>> {
+        self.budget.mappings.undertaker.clone()
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.budget.vnic.give(self.bytes);
+        self.budget.mappings.all.give(self.bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vnic_has_no_more_mapped_than_its_share() {
+        let mappings = Mappings::default();
+        let (one, other) = (mappings.budget(), mappings.budget());
+        assert!(one.share(VNIC_BYTES + 1).is_none());
+        let held = one.share(VNIC_BYTES).unwrap();
+        assert!(one.share(4096).is_none() && other.share(4096).is_some());
+        drop(held);
+        let many: Vec<Share> = std::iter::from_fn(|| one.share(4096)).collect();
+        assert_eq!(many.len(), VNIC_MAPPINGS);
+        assert!(other.share(4096).is_some());
+        drop(many);
+        let budgets = std::iter::repeat_with(|| mappings.budget());
+        let all: Vec<Share> = budgets.map_while(|budget| budget.share(VNIC_BYTES)).collect();
+        assert_eq!(all.len(), ALL_BYTES / VNIC_BYTES, "and all together");
+    }
+}

@@ -1,0 +1,322 @@
+//! Pages of an application's regions that were granted to one link, mapped here.
+//!
+//! In: keys and ranges that a peer names; grants of the control plane. Out: bytes copied to and
+//! from the pages themselves, and keys to ask the control plane for. The rules are those of a peer
+//! on this host ("Mapped operations" in docs/architecture.md), and two more, because the memory is
+//! a tenant's and the process that touches it is the daemon: what is mapped is bounded for each
+//! vNIC, and only pages that are in memory are touched.
+
+use crate::budget::Share;
+use omniverb_link::Endpoint;
+use omniverb_ring::{UserMemory, Window, WordMemory};
+use omniverb_sys::window::residency;
+use std::ops::Range;
+
+/// `IBV_ACCESS_REMOTE_WRITE`.
+pub(crate) const REMOTE_WRITE: u32 = 1 << 1;
+/// `IBV_ACCESS_REMOTE_READ`.
+pub(crate) const REMOTE_READ: u32 = 1 << 2;
+/// Keys that one link may ask for until something is revoked; as many as a peer on this host.
+const KEYS_PER_LINK: usize = 64;
+const PAGE_BYTES: usize = 4096;
+/// Pages that the kernel is asked about at a time.
+const PAGES_AT_ONCE: usize = 32;
+/// How long its answer is taken for true, in nanoseconds.
+const RESIDENT_TIME: u64 = 1_000_000;
+
+/// A mapping and its part of the budget, in the order in which they are to go.
+pub(crate) struct Mapped {
+    window: Window,
+    share: Share,
+}
+
+/// One grant: the whole pages of a region.
+pub(crate) struct Grant {
+    key: u32,
+    access: u32,
+    /// First address that is mapped.
+    start: u64,
+    mapped: Option<Mapped>,
+    /// These bytes are in memory, or were a moment ago.
+    resident: Range<usize>,
+    /// Until when that is believed.
+    until: u64,
+}
+
+impl Grant {
+    pub(crate) fn new(key: u32, access: u32, start: u64, window: Window, share: Share) -> Grant {
+        let mapped = Some(Mapped { window, share });
+        Grant { key, access, start, mapped, resident: 0..0, until: 0 }
+    }
+
+    /// The window, if touching these bytes neither waits for a disk nor makes pages.
+    fn at_hand(&mut self, offset: usize, length: usize, now: u64) -> Option<&Window> {
+        let window = &self.mapped.as_ref()?.window;
+        let end = offset.checked_add(length).filter(|end| *end <= window.len())?;
+        if now >= self.until || offset < self.resident.start || end > self.resident.end {
+            let first = offset - offset % PAGE_BYTES;
+            let needed = (end - first).div_ceil(PAGE_BYTES);
+            let count = needed.max(PAGES_AT_ONCE).min((window.len() - first) / PAGE_BYTES);
+            let mut pages = [0; PAGES_AT_ONCE];
+            let pages = pages.get_mut(..count)?;
+            residency(window, first, pages).ok()?;
+            let there = pages.iter().take_while(|page| **page & 1 != 0).count();
+            self.resident = first..first + there * PAGE_BYTES;
+            self.until = now + RESIDENT_TIME;
+        }
+        (end <= self.resident.end).then_some(window)
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        let Some(mapped) = self.mapped.take() else { return };
+        // Without an undertaker it goes here and now.
+        if let Some(undertaker) = mapped.share.undertaker() {
+            let _ = undertaker.send(mapped);
+        }
+    }
+}
+
+/// What a peer wants to reach.
+#[derive(Clone, Copy)]
+pub(crate) struct Target {
+    pub(crate) key: u32,
+    pub(crate) address: u64,
+    pub(crate) length: u64,
+}
+
+/// What a link was granted, and what it asked for.
+#[derive(Default)]
+pub(crate) struct Grants {
+    epoch: u64,
+    list: Vec<Grant>,
+    asked: Vec<u32>,
+    /// Those of them that the control plane has not been told.
+    wanted: Vec<u32>,
+}
+
+impl Grants {
+    /// Whether a whole message can be executed here. A key that is not known is asked for, once.
+    pub(crate) fn reach(&mut self, endpoint: &Endpoint, target: Target, access: u32) -> bool {
+        self.follow(endpoint.peer_epoch());
+        if self.list.iter().any(|grant| grant.key == target.key) {
+            return self.find(target, access).is_some();
+        }
+        if !self.asked.contains(&target.key) && self.asked.len() < KEYS_PER_LINK {
+            self.asked.push(target.key);
+            self.wanted.push(target.key);
+        }
+        false
+    }
+
+    /// When the application takes something back, everything is void.
+    fn follow(&mut self, epoch: u64) {
+        if epoch != self.epoch {
+            self.epoch = epoch;
+            self.list.clear();
+            self.asked.clear();
+            self.wanted.clear();
+        }
+    }
+
+    fn find(&mut self, target: Target, access: u32) -> Option<(&mut Grant, usize)> {
+        let grant = self.list.iter_mut().find(|grant| grant.key == target.key)?;
+        let mapped = grant.mapped.as_ref()?.window.len() as u64;
+        let offset = target.address.checked_sub(grant.start)?;
+        let inside = offset <= mapped && target.length <= mapped - offset;
+        (inside && grant.access & access == access).then_some((grant, offset as usize))
+    }
+
+    /// Writes a part of a message, `offset` bytes behind its beginning; its last bytes, if they are
+    /// the message's, become visible last. False: it has to take the other way, and nothing that
+    /// counts was written.
+    pub(crate) fn write(
+        &mut self,
+        endpoint: &Endpoint,
+        (target, offset): (Target, u64),
+        data: &[u8],
+        ends: bool,
+        now: u64,
+    ) -> bool {
+        self.access(endpoint, (target, offset), REMOTE_WRITE, data.len(), now, |window, at| {
+            UserMemory::lend(data, |memory| match ends {
+                true => window.fill_last_byte_last(at, memory),
+                false => window.fill(at, memory),
+            });
+        })
+    }
+
+    /// Reads, likewise. False: what is in `bytes` now does not count.
+    pub(crate) fn read(
+        &mut self,
+        endpoint: &Endpoint,
+        (target, offset): (Target, u64),
+        bytes: &mut [u8],
+        now: u64,
+    ) -> bool {
+        self.access(endpoint, (target, offset), REMOTE_READ, bytes.len(), now, |window, at| {
+            UserMemory::lend_mut(bytes, |memory| window.drain(at, memory));
+        })
+    }
+
+    fn access(
+        &mut self,
+        endpoint: &Endpoint,
+        (target, offset): (Target, u64),
+        access: u32,
+        length: usize,
+        now: u64,
+        act: impl FnOnce(&Window, usize),
+    ) -> bool {
+        let epoch = endpoint.peer_epoch();
+        self.follow(epoch);
+        if !endpoint.peer_is_open() || offset + length as u64 > target.length {
+            return false;
+        }
+        let Some((grant, start)) = self.find(target, access) else { return false };
+        let at = start + offset as usize;
+        let Some(window) = grant.at_hand(at, length, now) else { return false };
+        act(window, at);
+        // If the pages went back meanwhile, it may have missed them.
+        endpoint.peer_epoch_afterwards() == epoch
+    }
+
+    /// Something to ask the control plane for.
+    pub(crate) fn take_wanted(&mut self) -> Option<u32> {
+        self.wanted.pop()
+    }
+
+    /// The control plane could not be asked; another time.
+    pub(crate) fn not_asked(&mut self, key: u32) {
+        self.asked.retain(|asked| *asked != key);
+    }
+
+    /// The control plane granted. Ignored unless it was asked for since the last revocation.
+    pub(crate) fn insert(&mut self, endpoint: &Endpoint, grant: Grant) {
+        self.follow(endpoint.peer_epoch());
+        if self.asked.contains(&grant.key) {
+            self.list.retain(|other| other.key != grant.key);
+            self.list.push(grant);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::{Budget, Mappings};
+    use crate::fuzz::end;
+    use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
+    use omniverb_sys::mapping::Access;
+    use omniverb_sys::{memfd, window};
+    use std::os::fd::AsFd;
+
+    const START: u64 = 0x7000_0000;
+
+    struct Case {
+        application: Endpoint,
+        far: Endpoint,
+        grants: Grants,
+        pages: Window,
+        budget: Budget,
+    }
+
+    /// Two pages with something in them, then a hole.
+    fn case(access: u32) -> Case {
+        let memory = Window::private(link_bytes(REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN));
+        let (mut application, far) = (end(&memory, 0).unwrap(), end(&memory, 1).unwrap());
+        application.open(0);
+        let file = memfd::create("test", 3 * 4096).unwrap();
+        let map = || window::map(file.as_fd(), 3 * 4096, Access::ReadWrite).unwrap();
+        let (pages, theirs, mut grants) = (map(), map(), Grants::default());
+        UserMemory::lend(&[3; 8192], |bytes| pages.fill(0, bytes));
+        assert!(!grants.reach(&far, target(0, 8), access), "not granted yet");
+        assert_eq!((grants.take_wanted(), grants.take_wanted()), (Some(9), None));
+        assert!(!grants.reach(&far, target(0, 8), access) && grants.take_wanted().is_none());
+        let budget = Mappings::default().budget();
+        let share = budget.share(3 * 4096).unwrap();
+        grants.insert(&far, Grant::new(9, access, START, theirs, share));
+        Case { application, far, grants, pages, budget }
+    }
+
+    fn target(offset: i64, length: u64) -> Target {
+        Target { key: 9, address: START.wrapping_add_signed(offset), length }
+    }
+
+    impl Case {
+        fn writes(&mut self, offset: i64, length: usize) -> bool {
+            let target = target(offset, length as u64);
+            self.grants.write(&self.far, (target, 0), &vec![5; length], true, 1)
+        }
+
+        fn reads(&mut self, offset: i64, length: usize) -> bool {
+            let target = target(offset, length as u64);
+            self.grants.read(&self.far, (target, 0), &mut vec![0; length], 1)
+        }
+
+        fn byte(&self, at: usize) -> u8 {
+            let mut byte = [0];
+            UserMemory::lend_mut(&mut byte, |to| self.pages.drain(at, to));
+            byte[0]
+        }
+    }
+
+    #[test]
+    fn what_was_granted_is_reached_and_nothing_else() {
+        let mut case = case(REMOTE_WRITE);
+        assert!(case.writes(0, 4096) && case.writes(4095, 4097));
+        assert_eq!((case.byte(0), case.byte(8191)), (5, 5));
+        for (offset, length) in [(-1, 1), (-1, 8192), (3 * 4096, 1), (3 * 4096 - 1, 2)] {
+            assert!(!case.writes(offset, length), "{offset} {length}");
+        }
+        assert!(!case.grants.reach(&case.far, target(0, u64::MAX), REMOTE_WRITE));
+        assert!(!case.reads(0, 8), "no right to read");
+        assert!(!case.grants.write(&case.far, (target(0, 8), 4), &[1; 8], true, 1), "too long");
+        let other = Target { key: 8, ..target(0, 8) };
+        assert!(!case.grants.write(&case.far, (other, 0), &[1; 8], true, 1), "another key");
+        case.application.close();
+        assert!(!case.writes(0, 8), "the queue pair is gone");
+    }
+
+    #[test]
+    fn holes_are_left_to_the_application() {
+        let mut case = case(REMOTE_WRITE | REMOTE_READ);
+        assert!(case.reads(4096, 4096) && !case.reads(8192, 1) && !case.reads(8191, 2));
+        assert!(!case.writes(8192, 1) && !case.writes(8191, 2));
+        let mut there = [1];
+        residency(&case.pages, 8192, &mut there).unwrap();
+        assert_eq!(there[0] & 1, 0, "nothing was put there");
+        UserMemory::lend(&[1], |byte| case.pages.fill(8192, byte));
+        case.grants.list[0].until = 0; // a millisecond later
+        assert!(case.writes(8191, 2));
+    }
+
+    #[test]
+    fn a_revocation_voids_and_lets_ask_anew() {
+        let mut case = case(REMOTE_WRITE);
+        assert!(case.writes(0, 8));
+        case.application.advance_epoch();
+        assert!(!case.writes(0, 8), "void");
+        assert!(!case.grants.reach(&case.far, target(0, 8), REMOTE_WRITE));
+        let share = case.budget.share(3 * 4096).unwrap();
+        let grant = Grant::new(9, REMOTE_WRITE, START, case.pages.clone(), share);
+        case.grants.insert(&case.far, grant);
+        let Case { application, far, grants, .. } = &mut case;
+        let place = (target(0, 8), 0);
+        assert!(grants.access(far, place, REMOTE_WRITE, 8, 1, |_, _| {}));
+        let meanwhile = |_: &Window, _| application.advance_epoch();
+        assert!(!grants.access(far, place, REMOTE_WRITE, 8, 1, meanwhile), "perhaps too late");
+        assert!(!case.writes(0, 8), "void");
+        assert_eq!(case.budget.mappings(), 0, "given back");
+        case.grants.take_wanted();
+        assert!(!case.grants.reach(&case.far, target(0, 8), REMOTE_WRITE));
+        assert_eq!(case.grants.take_wanted(), Some(9));
+        // What was on its way when everything was taken back does not count.
+        case.application.advance_epoch();
+        let share = case.budget.share(3 * 4096).unwrap();
+        let late = Grant::new(9, REMOTE_WRITE, START, case.pages.clone(), share);
+        case.grants.insert(&case.far, late);
+        assert!(!case.writes(0, 8));
+    }
+}

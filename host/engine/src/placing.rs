@@ -1,0 +1,159 @@
+//! WRITEs of the peer that are executed here, on the application's pages.
+//!
+//! Which way a message goes is decided at its first packet, for all of it: here, if the application
+//! has consumed everything that it was given before and the pages are mapped; otherwise as records.
+//! If the pages are taken back in the middle of a message, the rest of it becomes records, as a
+//! WRITE of its own behind what is written: the application checks the key and refuses or places
+//! it, as if the whole had come that way.
+
+use crate::granted::{Grants, REMOTE_WRITE, Target};
+use crate::incoming;
+use omniverb_link::record::{IMMEDIATE, LAST, PLACED, SOLICITED};
+use omniverb_link::{Broken, Endpoint, Request};
+use omniverb_transport::{Kind, Part};
+
+/// So many packets in a row became records only because the application had not consumed what came
+/// before: then it is time to wait until it has. A pipeline would never come to that by itself.
+const RUN_MAX: u32 = 64;
+
+/// What is to become of a part of a WRITE.
+pub(crate) enum Course {
+    /// It travels.
+    Travels(Request),
+    /// It is in its place.
+    Placed,
+    /// It is, and this is to be said.
+    PlacedAndTold(Request),
+    /// It is the rest, or belongs to it; then perhaps something is to be said.
+    Rest(Request, Option<Request>),
+    /// Not before the application has consumed what it has.
+    Wait,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// As records.
+    Records,
+    /// As records, but only because something came before.
+    RecordsForNow,
+    /// Here.
+    Here,
+    /// It began here, the rest are records.
+    Rest,
+}
+
+/// The WRITE that arrives.
+pub(crate) struct Placing {
+    way: Way,
+    run: u32,
+    /// Messages executed here.
+    pub(crate) count: u64,
+}
+
+impl Default for Placing {
+    fn default() -> Placing {
+        Placing { way: Way::Records, run: 0, count: 0 }
+    }
+}
+
+impl Placing {
+    /// Something else than a WRITE arrived.
+    pub(crate) fn interrupted(&mut self) {
+        self.run = 0;
+    }
+
+    /// Places a part, or says how it travels. `waiting`: something waits for room in the ring;
+    /// `may_wait`: the peer can be made to say it again.
+    pub(crate) fn part(
+        &mut self,
+        grants: &mut Grants,
+        endpoint: &mut Endpoint,
+        part: &Part<'_>,
+        (waiting, may_wait): (bool, bool),
+        now: u64,
+    ) -> Result<Course, Broken> {
+        let Kind::Write { address, key, total } = part.kind else {
+            self.interrupted();
+            return Ok(Course::Travels(incoming::request(part)));
+        };
+        let target = Target { key, address, length: total };
+        if part.place.begins() {
+            // A message of no bytes is the application's to judge: it names no memory.
+            self.way = if total == 0 || !grants.reach(endpoint, target, REMOTE_WRITE) {
+                self.interrupted();
+                Way::Records
+            } else if !waiting && is_drained(endpoint)? {
+                Way::Here
+            } else if may_wait && self.run >= RUN_MAX {
+                return Ok(Course::Wait);
+            } else {
+                Way::RecordsForNow
+            };
+        }
+        self.run = match self.way {
+            Way::RecordsForNow => self.run.saturating_add(1),
+            _ => 0,
+        };
+        Ok(match self.way {
+            Way::Records | Way::RecordsForNow => Course::Travels(incoming::request(part)),
+            Way::Here => {
+                let ends = part.place.ends();
+                let place = (target, part.offset);
+                if grants.write(endpoint, place, part.data, ends, now) {
+                    self.count += u64::from(ends);
+                    match placed(part) {
+                        Some(record) => Course::PlacedAndTold(record),
+                        None => Course::Placed,
+                    }
+                } else if part.place.begins() {
+                    self.way = Way::Records;
+                    Course::Travels(incoming::request(part))
+                } else {
+                    rest(part, true)
+                }
+            }
+            Way::Rest => rest(part, false),
+        })
+    }
+
+    /// A part of the rest was taken.
+    pub(crate) fn rest_began(&mut self) {
+        self.way = Way::Rest;
+    }
+}
+
+/// Whether the application has consumed everything that it was given.
+pub(crate) fn is_drained(endpoint: &mut Endpoint) -> Result<bool, Broken> {
+    endpoint.request_consumed(endpoint.request_position())
+}
+
+/// A part that has to travel although the message began here; `begins`: it is the first of these.
+fn rest(part: &Part<'_>, begins: bool) -> Course {
+    let Kind::Write { address, key, total } = part.kind else {
+        return Course::Travels(incoming::request(part));
+    };
+    // The completion is to tell the length of the whole message: it comes apart.
+    let told = placed(part);
+    let flags = if part.place.ends() { LAST } else { 0 };
+    let request = if begins {
+        Request::WriteFirst {
+            flags,
+            address: address.wrapping_add(part.offset),
+            rkey: key,
+            immediate: 0,
+            total: total.saturating_sub(part.offset),
+        }
+    } else {
+        Request::WriteMore { flags, immediate: 0 }
+    };
+    Course::Rest(request, told)
+}
+
+/// The record that only says that all of a message is there, if somebody is to know.
+fn placed(part: &Part<'_>) -> Option<Request> {
+    let Kind::Write { address, key, total } = part.kind else { return None };
+    let immediate = u32::from_ne_bytes(part.immediate?);
+    let solicited = if part.solicited { SOLICITED } else { 0 };
+    let flags = LAST | IMMEDIATE | PLACED | solicited;
+    Some(Request::WriteFirst { flags, address, rkey: key, immediate, total })
+}

@@ -1,0 +1,382 @@
+//! Two queue pairs of the engine with a bad line between them, one application that writes, reads
+//! and sends, and one whose memory it is and which grants it, takes it back and grants it again at
+//! random. Whatever goes which way, the memory holds what was written, in the order it was written.
+
+use crate::backlog::Allowance;
+use crate::budget::{Budget, Mappings};
+use crate::command::Service;
+use crate::connected::Connected;
+use crate::fuzz::end;
+use crate::granted::{Grant, REMOTE_READ, REMOTE_WRITE};
+use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
+use omniverb_link::record::{FIRST, IMMEDIATE, LAST, PLACED};
+use omniverb_link::wire::{Receiving, Sending};
+use omniverb_link::{Endpoint, Request, Response};
+use omniverb_ring::{UserMemory, Window, WordMemory};
+use omniverb_sys::mapping::Access;
+use omniverb_sys::{memfd, window};
+use omniverb_transport::random::Random;
+use omniverb_wire::{DATAGRAM_MAX, Packet};
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+
+const PAGES: usize = 6;
+const BYTES: usize = PAGES * 4096;
+const START: u64 = 0x1_0000;
+/// The region begins and ends within a page.
+const SKEW: usize = 100;
+const KEY: u32 = 5;
+/// Where all messages are received, and how many bytes they may have.
+const INBOX: usize = 9000;
+const RECEIVE: usize = 200;
+const MTU: u8 = 1; // 256 bytes
+
+struct Side {
+    application: Endpoint,
+    engine: Connected,
+}
+
+fn side(service: Service) -> Side {
+    let memory = Window::private(link_bytes(REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN));
+    let (mut application, far) = (end(&memory, 0).unwrap(), end(&memory, 1).unwrap());
+    application.publish_receiving(&Receiving {
+        rq_psn: 9,
+        path_mtu: MTU,
+        min_rnr_timer: 1,
+        max_dest_rd_atomic: 4,
+    });
+    application.publish_sending(&Sending {
+        sq_psn: 9,
+        timeout: 10,
+        retry_count: 7,
+        rnr_retry: 7,
+        max_rd_atomic: 4,
+    });
+    application.publish_credits(1 << 20, RECEIVE as u32);
+    application.open(0);
+    let allowance = Allowance::default();
+    let mut engine = Connected::new(
+        far,
+        service,
+        (6, 6),
+        1,
+        REQUEST_BYTES_MIN,
+        allowance,
+        service == Service::Rc,
+    );
+    engine.serve(1);
+    Side { application, engine }
+}
+
+/// What the one application asked for, as the other one must see it.
+enum Seen {
+    /// A SEND: when it has been received the memory is as it was when it was posted.
+    Message(Vec<u8>),
+    /// Immediate data of a WRITE of so many bytes, likewise.
+    Immediate(Vec<u8>, u64),
+}
+
+/// The application whose memory it is.
+struct Owner {
+    memory: Window,
+    seen: VecDeque<Seen>,
+    /// Where the rest of a WRITE goes, and its length.
+    write: Option<(usize, usize)>,
+    /// Bytes of the READ at the head that are out.
+    read: usize,
+    records: u64,
+}
+
+impl Owner {
+    /// Serves up to `most` requests.
+    fn serve(&mut self, application: &mut Endpoint, most: u64) {
+        for _ in 0..most {
+            let Some((request, record)) = application.next_request().unwrap() else { break };
+            match request {
+                Request::Send { .. } => {
+                    let Some(Seen::Message(was)) = self.seen.pop_front() else { panic!("SEND") };
+                    self.place(application, &record, INBOX);
+                    assert!(self.contents() == was, "a SEND was overtaken, or overtook");
+                }
+                Request::WriteFirst { flags, address, rkey, total, .. } => {
+                    assert!(rkey == KEY && self.write.is_none());
+                    let at = (address - START) as usize;
+                    assert!(at >= SKEW && at + total as usize <= BYTES - SKEW);
+                    self.records += 1;
+                    if flags & PLACED != 0 {
+                        self.immediate(total);
+                    } else {
+                        self.write = Some((at, total as usize));
+                        self.more(application, &record, flags, total);
+                    }
+                }
+                Request::WriteMore { flags, .. } => {
+                    let total = 0; // immediate data of long messages is not checked here
+                    self.more(application, &record, flags, total);
+                }
+                Request::Read { address, length, .. } => {
+                    if !self.answer(application, (address - START) as usize, length as usize) {
+                        break;
+                    }
+                }
+                other => panic!("{other:?}"),
+            }
+            application.pass_request(&record);
+        }
+        application.publish_requests();
+    }
+
+    fn more(
+        &mut self,
+        application: &Endpoint,
+        record: &omniverb_ring::Record,
+        flags: u32,
+        total: u64,
+    ) {
+        let (at, left) = self.write.take().expect("a WRITE under way");
+        self.place(application, record, at);
+        let left = left.checked_sub(record.length).expect("too long");
+        if flags & LAST == 0 {
+            self.write = Some((at + record.length, left));
+        } else {
+            assert_eq!(left, 0, "too short");
+            if flags & IMMEDIATE != 0 {
+                self.immediate(total);
+            }
+        }
+    }
+
+    fn place(&self, application: &Endpoint, record: &omniverb_ring::Record, at: usize) {
+        let mut bytes = vec![0; record.length];
+        UserMemory::lend_mut(&mut bytes, |target| application.request_payload(record, 0, target));
+        UserMemory::lend(&bytes, |source| self.memory.fill(at, source));
+    }
+
+    fn immediate(&mut self, total: u64) {
+        let Some(Seen::Immediate(was, length)) = self.seen.pop_front() else { panic!("immediate") };
+        assert!(total == 0 || total == length, "{total} bytes, not {length}");
+        assert!(self.contents() == was, "immediate data before or behind the wrong data");
+    }
+
+    fn answer(&mut self, application: &mut Endpoint, at: usize, length: usize) -> bool {
+        loop {
+            let chunk = (length - self.read).min(700);
+            let last = self.read + chunk == length;
+            let mut bytes = vec![0; chunk];
+            let from = at + self.read;
+            UserMemory::lend_mut(&mut bytes, |target| self.memory.drain(from, target));
+            let response = Response::ReadData { last };
+            if !UserMemory::lend(&bytes, |b| application.send_response(&response, b)).unwrap() {
+                return false;
+            }
+            self.read += chunk;
+            if last {
+                self.read = 0;
+                return true;
+            }
+        }
+    }
+
+    fn contents(&self) -> Vec<u8> {
+        let mut bytes = vec![0; BYTES];
+        UserMemory::lend_mut(&mut bytes, |target| self.memory.drain(0, target));
+        bytes
+    }
+}
+
+/// Pages with these contents, and the whole ones of the region for somebody else.
+fn pages(contents: &[u8], holes: bool) -> (Window, Window) {
+    let file = memfd::create("trial", BYTES as u64).unwrap();
+    let ours = window::map(file.as_fd(), BYTES, Access::ReadWrite).unwrap();
+    for (index, page) in contents.chunks(4096).enumerate() {
+        if !holes || page.iter().any(|byte| *byte != 0) {
+            UserMemory::lend(page, |page| ours.fill(index * 4096, page));
+        }
+    }
+    let theirs = window::map(file.as_fd(), BYTES, Access::ReadWrite).unwrap();
+    let whole = theirs.part(4096, BYTES - 2 * 4096).unwrap();
+    (ours, whole)
+}
+
+struct Trial {
+    random: Random,
+    service: Service,
+    loss: u64,
+    asker: Side,
+    holder: Side,
+    owner: Owner,
+    model: Vec<u8>,
+    /// What a READ under way is to bring, and how much of it has come.
+    reading: Option<(Vec<u8>, Vec<u8>)>,
+    budget: Budget,
+    now: u64,
+}
+
+impl Trial {
+    fn new(seed: u64, service: Service) -> Trial {
+        let mut random = Random::new(seed);
+        let loss =
+            if service == Service::Rc { [0, 0, 2, 5][random.between(0, 3) as usize] } else { 0 };
+        let (memory, _) = pages(&[0; BYTES], true);
+        let owner = Owner { memory, seen: VecDeque::new(), write: None, read: 0, records: 0 };
+        let (asker, holder) = (side(service), side(service));
+        let (model, budget) = (vec![0; BYTES], Mappings::default().budget());
+        Trial { random, service, loss, asker, holder, owner, model, reading: None, budget, now: 1 }
+    }
+
+    /// Asks for something; false: no room.
+    fn ask(&mut self) -> bool {
+        if self.reading.is_some() {
+            return false; // what comes behind a READ may overtake it
+        }
+        let length = match self.random.between(0, 3) {
+            0 => self.random.between(1, 40),
+            1 => 256 * self.random.between(1, 4),
+            _ => self.random.between(1, 9000),
+        } as usize;
+        let at = self.random.between(SKEW as u64, (BYTES - SKEW - length) as u64) as usize;
+        let (address, rkey, total) = (START + at as u64, KEY, length as u64);
+        let data: Vec<u8> = (0..length).map(|_| self.random.between(0, 255) as u8).collect();
+        match self.random.between(0, 9) {
+            0 => {
+                let request = Request::Send { flags: FIRST | LAST, immediate: 0 };
+                let data = &data[..length.min(RECEIVE)];
+                let sent = self.send(&request, data);
+                if sent {
+                    self.model[INBOX..INBOX + data.len()].copy_from_slice(data);
+                    self.owner.seen.push_back(Seen::Message(self.model.clone()));
+                }
+                sent
+            }
+            1 | 2 if self.service == Service::Rc => {
+                let sent = self.send(&Request::Read { address, rkey, length: total }, &[]);
+                if sent {
+                    self.reading = Some((self.model[at..at + length].to_vec(), Vec::new()));
+                }
+                sent
+            }
+            kind => {
+                let flags = LAST | if kind == 3 { IMMEDIATE } else { 0 };
+                let request = Request::WriteFirst { flags, address, rkey, immediate: 7, total };
+                let sent = self.send(&request, &data);
+                if sent {
+                    self.model[at..at + length].copy_from_slice(&data);
+                    if kind == 3 {
+                        self.owner.seen.push_back(Seen::Immediate(self.model.clone(), total));
+                    }
+                }
+                sent
+            }
+        }
+    }
+
+    fn send(&mut self, request: &Request, data: &[u8]) -> bool {
+        let application = &mut self.asker.application;
+        if data.len() > application.request_payload_max() {
+            return false;
+        }
+        UserMemory::lend(data, |part| application.send_request(request, data.len(), [&part]))
+            .unwrap()
+    }
+
+    /// Data of the READ under way.
+    fn hear(&mut self) {
+        let application = &mut self.asker.application;
+        while let Some((response, record)) = application.next_response().unwrap() {
+            let Response::ReadData { last } = response else { panic!("{response:?}") };
+            let (expected, so_far) = self.reading.as_mut().expect("a READ under way");
+            let mut bytes = vec![0; record.length];
+            UserMemory::lend_mut(&mut bytes, |to| application.response_payload(&record, 0, to));
+            so_far.extend(bytes);
+            application.pass_response(&record);
+            if last {
+                assert!(expected == so_far, "READ of something else");
+                self.reading = None;
+            }
+        }
+    }
+
+    fn exchange(&mut self) {
+        let mut datagram = vec![0; DATAGRAM_MAX];
+        for turn in 0..2 {
+            let (from, to) = match turn {
+                0 => (&mut self.asker.engine, &mut self.holder.engine),
+                _ => (&mut self.holder.engine, &mut self.asker.engine),
+            };
+            from.serve(self.now);
+            for _ in 0..self.random.between(1, 20) {
+                let Some(length) = from.transmit(self.now, &mut datagram) else { break };
+                let packet = Packet::parse(&datagram[..length]).unwrap();
+                if self.random.between(1, 100) > self.loss {
+                    to.packet(self.now, &packet, false);
+                }
+            }
+            from.after();
+            to.after();
+            for side in [from, to] {
+                if side.next_timeout().is_some_and(|at| at <= self.now) {
+                    side.timeout(self.now);
+                }
+            }
+        }
+        self.now += 10_000;
+    }
+
+    /// The application grants what is wanted, or takes its memory back.
+    fn manage(&mut self) {
+        while let Some(key) = self.holder.engine.far.take_wanted() {
+            if key == KEY && self.random.between(0, 3) > 0 {
+                let holes = self.random.between(0, 1) == 1;
+                let (ours, whole) = pages(&self.owner.contents(), holes);
+                self.owner.memory = ours;
+                let share = self.budget.share(whole.len()).unwrap();
+                let access = REMOTE_WRITE | REMOTE_READ;
+                let grant = Grant::new(KEY, access, START + 4096, whole, share);
+                self.holder.engine.far.granted(grant);
+            }
+        }
+        if self.random.between(0, 60) == 0 {
+            self.holder.application.advance_epoch();
+            let (ours, _) = pages(&self.owner.contents(), false);
+            self.owner.memory = ours;
+        }
+    }
+
+    fn run(&mut self) -> u64 {
+        let mut left = 120;
+        let mut quiet = 0;
+        while quiet < 1000 {
+            let before = (left, self.owner.records, self.reading.is_some());
+            while left > 0 && self.random.between(0, 2) > 0 && self.ask() {
+                left -= 1;
+            }
+            self.exchange();
+            self.manage();
+            let most = self.random.between(0, 4) * self.random.between(0, 6);
+            self.owner.serve(&mut self.holder.application, most);
+            self.hear();
+            let after = (left, self.owner.records, self.reading.is_some());
+            quiet = if before == after { quiet + 1 } else { 0 };
+            if quiet > 20 {
+                self.now += 200_000;
+            }
+        }
+        assert!(self.reading.is_none() && self.owner.seen.is_empty(), "something did not arrive");
+        assert!(self.owner.contents() == self.model, "the memory holds something else");
+        self.holder.engine.far.mapped()
+    }
+}
+
+#[test]
+fn whichever_way_it_goes_the_memory_holds_what_was_written_in_order() {
+    let (mut mapped, mut records) = (0, 0);
+    for seed in 0..150 {
+        let service = if seed % 5 == 4 { Service::Uc } else { Service::Rc };
+        let mut trial = Trial::new(seed, service);
+        println!("seed {seed}"); // shown if it fails
+        mapped += trial.run();
+        records += trial.owner.records;
+    }
+    // Both ways are taken, or this says nothing.
+    assert!(mapped > 1000 && records > 1000, "{mapped} mapped, {records} as records");
+}

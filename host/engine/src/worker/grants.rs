@@ -1,0 +1,46 @@
+//! Keys that peers name are asked for, and what is granted is mapped.
+
+use super::Worker;
+use super::link::{Kind, Link};
+use crate::command::{Event, Grant as Granted};
+use crate::granted::Grant;
+use omniverb_sys::mapping::Access;
+use omniverb_sys::window;
+use std::os::fd::AsFd;
+
+/// What a peer with such a region may write: `IBV_ACCESS_REMOTE_WRITE`, `_REMOTE_ATOMIC`.
+const WRITABLE: u32 = 1 << 1 | 1 << 3;
+
+impl Worker {
+    /// Has the control plane ask the application for what its peer named.
+    pub(super) fn ask_for_grants(&mut self, link: &mut Link, now: u64) {
+        let (qpn, peer_qpn) = (link.qpn, link.peer_qpn);
+        let Kind::Connected(connected) = &mut link.kind else { return };
+        while let Some(key) = connected.far.take_wanted() {
+            let vnic = self.vnics.get_mut(&link.vnic);
+            let asked = vnic.is_some_and(|vnic| vnic.may_tell(now))
+                && self.outbox.tell(Event::Wanted { qpn, peer_qpn, key });
+            if !asked {
+                connected.far.not_asked(key);
+            }
+        }
+    }
+
+    /// The application granted. What cannot be mapped stays with it.
+    pub(super) fn granted(&mut self, granted: &Granted) {
+        let Some(index) = self.by_number.get(&granted.qpn) else { return };
+        let Some(link) = self.links.get_mut(*index).and_then(Option::as_mut) else { return };
+        let Some(vnic) = self.vnics.get(&granted.vnic.0) else { return };
+        let Kind::Connected(connected) = &mut link.kind else { return };
+        if (link.vnic, link.peer_qpn) != (granted.vnic.0, granted.peer_qpn) {
+            return;
+        }
+        let Ok(length) = usize::try_from(granted.length) else { return };
+        let Some(share) = vnic.budget.share(length) else { return };
+        let writable = granted.access & WRITABLE != 0;
+        let how = if writable { Access::ReadWrite } else { Access::ReadOnly };
+        let Ok(window) = window::map(granted.file.as_fd(), length, how) else { return };
+        let Granted { key, access, start, .. } = *granted;
+        connected.far.granted(Grant::new(key, access, start, window, share));
+    }
+}
