@@ -24,10 +24,7 @@ pub(crate) struct Buffers {
 
 impl Buffers {
     pub(crate) fn new() -> Buffers {
-        Buffers {
-            bytes: vec![0; BUFFERS * BUFFER_BYTES],
-            meta: vec![RecvMeta::default(); BUFFERS],
-        }
+        Buffers { bytes: vec![0; BUFFERS * BUFFER_BYTES], meta: vec![RecvMeta::default(); BUFFERS] }
     }
 }
 
