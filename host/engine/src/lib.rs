@@ -28,12 +28,14 @@ mod outgoing;
 mod port;
 mod queue;
 mod reading;
+pub mod recorder;
 mod timers;
 mod train;
 mod vnic;
 mod worker;
 
 pub use bucket::Limit;
+pub use capture::Intake;
 pub use command::{Attach, BellFiles, Command, Event, QpCounters, Service, VnicId};
 pub use engine::{Engine, Settings};
 pub use omniverb_transport::Status;

@@ -208,6 +208,10 @@ pub fn exercise(bytes: &[u8]) {
                 }
             }
             4 => policy(&mut bench, who),
+            6 => {
+                let actions = bench.tenancy.capture(vnic(u64::from(who % 4)), who & 16 != 0);
+                bench.carry_out(actions);
+            }
             5 => {
                 let Some((&[qpn, source, from, at], after)) = rest.split_first_chunk::<4>() else {
                     break;

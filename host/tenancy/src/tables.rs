@@ -80,6 +80,8 @@ pub(crate) struct Session {
     /// Those of `wires` that are for datagrams, the oldest first.
     pub(crate) datagrams: BTreeSet<WireKey>,
     pub(crate) grants: usize,
+    /// It has memory to tell through what is captured.
+    pub(crate) tracing: bool,
 }
 
 #[derive(Clone, Copy, Debug)]

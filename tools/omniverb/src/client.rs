@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use omniverb_session::body::{
-    Capture, Gids, Hello, QueryGids, QueryStatus, QueryVnics, ROLE_TOOL, ROLE_VERBS, SetVnic,
+    Capture, Captured, EndCapture, Gids, Hello, QueryGids, QueryStatus, QueryVnics, ROLE_TOOL, ROLE_VERBS, SetVnic,
     VnicChanged, Welcome,
 };
 use omniverb_session::limits::{MESSAGE_BYTES_MAX, STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
@@ -101,6 +101,15 @@ impl Client {
         match self.answer()? {
             Message::Done(_) => Ok(()),
             other => refused(&other, name),
+        }
+    }
+
+    /// Ends it: everything is in the file then.
+    pub(crate) fn end_capture(&self) -> anyhow::Result<Captured> {
+        self.send(&EndCapture { reserved: 0 }.into(), &[])?;
+        match self.answer()? {
+            Message::Captured(captured) => Ok(captured),
+            _ => bail!("the daemon answers something else"),
         }
     }
 

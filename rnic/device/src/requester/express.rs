@@ -18,7 +18,8 @@ impl Inner {
     /// True: it is done. False: nothing happened.
     #[inline(always)]
     pub(super) fn express(&mut self, qp: &Qp, work: &SendWork<'_>, length: u64) -> bool {
-        if qp.kind == qp_type::UD {
+        // What is captured is told by the general way.
+        if qp.kind == qp_type::UD || self.telling.is_some() {
             return false;
         }
         let part = match work.data {
