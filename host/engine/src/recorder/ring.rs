@@ -32,7 +32,7 @@ pub(super) struct Turn {
     pub(super) more: bool,
     /// Packets that the process could not tell of.
     pub(super) lost: u64,
-    /// Records of links that are not its own, or no records at all.
+    /// What is in the ring is no record.
     pub(super) refused: u64,
 }
 
@@ -64,11 +64,17 @@ impl Ring {
         self.links.values().any(|traced| traced.vnics.contains(&vnic))
     }
 
-    /// Reads; calls `each` with the time, the link, the record and its payload.
+    /// The link that a record says it is about.
+    pub(super) fn link(&self, trace: &Trace) -> Option<&Arc<Traced>> {
+        self.links.get(&(trace.qpn, trace.peer_qpn))
+    }
+
+    /// Reads; calls `each` with the time, the link, the record and its payload. A link that is not
+    /// known may be so in a moment: who tells of it may be quicker than who told us to expect it.
     pub(super) fn read(
         &mut self,
         now: u64,
-        mut each: impl FnMut(u64, &Arc<Traced>, &Trace, &[u8]),
+        mut each: impl FnMut(u64, Option<&Arc<Traced>>, &Trace, &[u8]),
     ) -> Turn {
         let mut turn = Turn::default();
         let Some(reader) = &mut self.reader else { return turn };
@@ -76,13 +82,10 @@ impl Ring {
         for count in 1.. {
             match reader.take() {
                 Ok(Some((trace, payload))) => {
-                    match self.links.get(&(trace.qpn, trace.peer_qpn)) {
-                        Some(traced) => {
-                            // It may claim any time, as long as it is one that can be.
-                            each(trace.time.clamp(self.since, now), traced, &trace, payload);
-                        }
-                        None => turn.refused += 1,
-                    }
+                    let traced = self.links.get(&(trace.qpn, trace.peer_qpn));
+                    // It may claim any time, as long as it is one that can be.
+                    let time = trace.time.max(self.since).min(now);
+                    each(time, traced, &trace, payload);
                 }
                 Ok(None) => break,
                 Err(_) => {

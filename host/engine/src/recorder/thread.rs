@@ -35,7 +35,14 @@ const HOP_LIMIT: u8 = 64;
 enum Content {
     /// For the capture of a vNIC.
     Packet(VnicId, Copy),
-    Told(Arc<Traced>, Trace, Box<[u8]>),
+    Told(Whose, Trace, Box<[u8]>),
+}
+
+/// Of which link something is told.
+enum Whose {
+    Link(Arc<Traced>),
+    /// That was not known yet; the session.
+    Unknown(u64),
 }
 
 /// Something that happened. Of what happened at one time, what was read first comes first.
@@ -127,7 +134,12 @@ impl Thread {
                 (false, false) => self.tasks.recv_timeout(LOOK),
             };
             match task {
-                Ok(task) => self.obey(task),
+                Ok(task) => {
+                    self.obey(task);
+                    while let Ok(task) = self.tasks.try_recv() {
+                        self.obey(task);
+                    }
+                }
                 Err(mpsc::RecvTimeoutError::Timeout) => {}
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
@@ -209,18 +221,25 @@ impl Thread {
         let Some(ring) = self.rings.get_mut(&session) else { return false };
         let held = &mut self.held;
         let turn = ring.read(now, |time, traced, trace, payload| {
-            held.add(time, Content::Told(traced.clone(), *trace, payload.into()));
+            let whose = traced.map_or(Whose::Unknown(session), |link| Whose::Link(link.clone()));
+            held.add(time, Content::Told(whose, *trace, payload.into()));
         });
         let Turn { more, lost, refused } = turn;
-        if lost + refused > 0 {
-            for recording in self.recordings.values_mut() {
-                if ring.concerns(recording.vnic) {
-                    recording.drop_packets(lost);
-                    recording.summary.refused += refused;
-                }
+        self.blame(session, lost, refused);
+        more
+    }
+
+    /// A process could not tell of so many packets, and told so many times what makes no sense.
+    fn blame(&mut self, session: u64, lost: u64, refused: u64) {
+        let Some(ring) = self.rings.get(&session).filter(|_| lost > 0 || refused > 0) else {
+            return;
+        };
+        for recording in self.recordings.values_mut() {
+            if ring.concerns(recording.vnic) {
+                recording.drop_packets(lost);
+                recording.summary.refused += refused;
             }
         }
-        more
     }
 
     /// Reads what a process told until now.
@@ -246,8 +265,15 @@ impl Thread {
             let time = time.wrapping_add(offset);
             match content {
                 Content::Packet(vnic, copy) => self.write_copy(time, vnic, &copy),
-                Content::Told(traced, trace, payload) => {
+                Content::Told(Whose::Link(traced), trace, payload) => {
                     self.write_told(time, &traced, &trace, &payload);
+                }
+                Content::Told(Whose::Unknown(session), trace, payload) => {
+                    let ring = self.rings.get(&session);
+                    match ring.and_then(|ring| ring.link(&trace)).cloned() {
+                        Some(traced) => self.write_told(time, &traced, &trace, &payload),
+                        None => self.blame(session, 0, 1),
+                    }
                 }
             }
         }
