@@ -216,24 +216,26 @@ def _snap(two):
 def _begun_meanwhile(two):
     """Existing links show from the beginning of a capture on, and traffic goes on after it."""
     with tempfile.TemporaryDirectory() as folder:
-        running = duet.Duet(two, ["ib_send_lat", "-F", "-x", two.gid_index, "-s", "64", "-D", "4"])
+        running = duet.Duet(two, ["ib_send_lat", "-F", "-x", two.gid_index, "-s", "64", "-D", "6"])
+        captures = {}
         try:
             process.until(lambda: two.daemon.totals().get("links", 0), 5, "a link")
             for number in range(3):
                 path = pathlib.Path(folder, str(number))
                 capture = two.capture(two.client, path, "-s", "200")
                 process.until(lambda at=path: at.stat().st_size > 100_000, 10, "packets")
-                captured, dropped = _end(capture)
-                print(captured, "packets", dropped, "dropped")
-                found = packets.read(path)
-                check(len(found) == captured, f"{captured} packets, {len(found)} in the file")
-                sources = {packet.source for packet in found if packet.operation != 0x11}
-                check(len(sources) == 2, "both directions")
-                if not dropped:
-                    packets.conversations(found)
+                captures[path] = _end(capture)
         finally:
-            outcome = running.finish(20)
-        check(duet.rows(outcome.client, 9) or "usec" in outcome.client, outcome.client)
+            outcome = running.finish(30)
+        check("usec" in outcome.client, outcome.client)
+        for path, (captured, dropped) in captures.items():
+            print(captured, "packets", dropped, "dropped")
+            found = packets.read(path)
+            check(len(found) == captured, f"{captured} packets, {len(found)} in the file")
+            sources = {packet.source for packet in found if packet.operation != 0x11}
+            check(len(sources) == 2, "both directions")
+            if not dropped:
+                packets.conversations(found)
 
 
 def _flood(two):

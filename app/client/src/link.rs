@@ -2,8 +2,8 @@
 
 use crate::doorbell::{BellRecord, PeerBell};
 use crate::{BellName, Client, errno_of, lock};
-use omniverb_device::poller::Bell;
 use omniverb_device::Peer;
+use omniverb_device::poller::Bell;
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::BellPage;
 use omniverb_session::body::LinkReady;

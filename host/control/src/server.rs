@@ -1,5 +1,6 @@
 //! The loop: waits for whatever comes first and hands it on.
 
+use crate::captures::Recording;
 use crate::client::Client;
 use crate::engine::{Packets, Recorder};
 use crate::errors::StartError;
@@ -7,7 +8,6 @@ use crate::journal::{Journal, Level};
 use crate::namespaces::{self, Found, Namespaces};
 use crate::place::Place;
 use crate::probes::{Due, Probes};
-use crate::captures::Recording;
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES};
 use omniverb_sys::netns::{self, Namespace};
 use omniverb_sys::{Poller, clock, random};

@@ -4,8 +4,7 @@ use crate::namespaces::{self, Opening};
 use crate::server::Server;
 use omniverb_session::Message;
 use omniverb_session::body::{
-    DATAPATH_DIRECT, DATAPATH_FORWARDED, SET_BURST, SET_DATAPATH, SET_RATE, SetVnic,
-    VnicChanged,
+    DATAPATH_DIRECT, DATAPATH_FORWARDED, SET_BURST, SET_DATAPATH, SET_RATE, SetVnic, VnicChanged,
 };
 use omniverb_session::rate::burst_for;
 use omniverb_sys::netns::Namespace;

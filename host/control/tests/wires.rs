@@ -339,6 +339,9 @@ fn a_capture_ends_with_its_connection() {
     let Message::Captured(captured) = two.call(EndCapture { reserved: 0 }.into()) else {
         panic!("not captured")
     };
-    assert_eq!((captured.packets, captured.dropped, captured.refused, captured.errno), (0, 0, 0, 0));
+    assert_eq!(
+        (captured.packets, captured.dropped, captured.refused, captured.errno),
+        (0, 0, 0, 0)
+    );
     std::fs::remove_file(path).unwrap();
 }

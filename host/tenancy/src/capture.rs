@@ -131,7 +131,8 @@ impl Tenancy {
             let known = link.gids.map(|gids| (gids[this], gids[1 - this]));
             let wish = self.qps.get(&qpn).and_then(|qp| qp.wishes.get(&peer_qpn));
             let known = known.or_else(|| wish.map(|wish| (wish.sgid, wish.dgid)));
-            let (sgid, dgid) = known.unwrap_or_else(|| (self.a_gid(vnics[0]), self.a_gid(vnics[1])));
+            let (sgid, dgid) =
+                known.unwrap_or_else(|| (self.a_gid(vnics[0]), self.a_gid(vnics[1])));
             let qp_type = self.qps.get(&qpn).map_or(0, |qp| qp.qp_type);
             let session = link.sessions[this];
             TracedEnd { session, qpn, peer_qpn, qp_type, vnics, sgid, dgid }

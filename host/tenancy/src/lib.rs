@@ -32,9 +32,7 @@ mod tables;
 mod tenancy;
 mod wires;
 
-pub use action::{
-    Action, Arrived, Channel, LinkEnd, MemoryFacts, ProbeId, TracedEnd, WireEnd,
-};
+pub use action::{Action, Arrived, Channel, LinkEnd, MemoryFacts, ProbeId, TracedEnd, WireEnd};
 pub use gids::{Reach, VnicAddress, gid_of};
 pub use limits::Limits;
 pub use numbers::Entropy;

@@ -1,7 +1,9 @@
 //! What a process tells while packets are captured, through its ring.
 
 use omniverb_link::Broken;
-use omniverb_link::trace::{Kind, PIECE, TRACE_BYTES, TRACE_RING_BYTES, Trace, TraceReader, Tracer};
+use omniverb_link::trace::{
+    Kind, PIECE, TRACE_BYTES, TRACE_RING_BYTES, Trace, TraceReader, Tracer,
+};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, Window, WordMemory};
 use proptest::prelude::*;
@@ -73,7 +75,8 @@ proptest! {
         let memory = Window::private(TRACE_BYTES);
         for (index, word) in words.iter().enumerate() {
             // Some look like headers.
-            let word = if index % 9 == 0 { word & 0x1fff | 7 << 59 | 1 << 63 | 2 << 32 } else { *word };
+            let header = index % 9 == 0;
+            let word = if header { word & 0x1fff | 7 << 59 | 1 << 63 | 2 << 32 } else { *word };
             memory.store(4096 + 8 * index, word, Ordering::Relaxed);
         }
         let mut reader = TraceReader::new(&memory).unwrap();

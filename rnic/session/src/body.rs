@@ -245,8 +245,8 @@ bodies! {
         direct_links: u32,
     }
     /// Write the packets of a vNIC into the file that comes along (a regular file), until
-    /// `EndCapture` or the end of this connection. Answered with `Done`, or as `SetVnic`; `EBUSY` if
-    /// another one captures.
+    /// `EndCapture` or the end of this connection. Answered with `Done`, or as `SetVnic`; `EBUSY`
+    /// if another one captures.
     Capture {
         /// As in `SetVnic`; empty: the daemon's own vNIC.
         name: [u8; VNIC_NAME_BYTES],

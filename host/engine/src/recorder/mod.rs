@@ -1,6 +1,6 @@
 //! The thread that writes capture files.
 //!
-//! In: copies of packets that the engine sends and receives ([`crate::capture`]), and what processes
+//! In: copies of packets that the engine sends and receives ([`crate::capture`]); what processes
 //! tell of their direct links (rings of `omniverb_link::trace`), which [`story`] turns into the
 //! packets it stands for. Out: one file for each captured vNIC, in the order of time, and counts of
 //! what was lost. There is nothing to do, and nothing done, while nobody captures. Nobody waits for
@@ -9,6 +9,8 @@
 mod file;
 mod ring;
 pub(crate) mod story;
+#[cfg(test)]
+mod tests;
 mod thread;
 
 use crate::capture::Intake;
@@ -19,6 +21,7 @@ use omniverb_sys::EventFd;
 use std::fs::File;
 use std::io;
 use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
 
 pub use story::TracedEnd;
 
@@ -48,9 +51,11 @@ pub struct Summary {
     pub errno: Option<i32>,
 }
 
-/// The handle that the control plane holds. Dropping it ends all captures.
+/// The handle that the control plane holds. Dropping it ends all captures; their files are
+/// complete then.
 pub struct Recorder {
-    tasks: mpsc::Sender<Task>,
+    tasks: Option<mpsc::Sender<Task>>,
+    thread: Option<JoinHandle<()>>,
     ended: Mutex<mpsc::Receiver<(u64, Summary)>>,
     ready: Arc<EventFd>,
 }
@@ -65,8 +70,10 @@ impl Recorder {
         let (tell, ended) = mpsc::channel();
         let ready = Arc::new(EventFd::new()?);
         let thread = thread::Thread::new(work, tell, ready.clone());
-        std::thread::Builder::new().name("recorder".into()).spawn(move || thread.run())?;
-        Ok(Recorder { tasks, ended: Mutex::new(ended), ready })
+        let thread =
+            std::thread::Builder::new().name("recorder".into()).spawn(move || thread.run())?;
+        let (tasks, thread) = (Some(tasks), Some(thread));
+        Ok(Recorder { tasks, thread, ended: Mutex::new(ended), ready })
     }
 
     /// Begins to capture a vNIC: `snap_bytes` of each packet. What the engine has of it is to go to
@@ -121,6 +128,15 @@ impl Recorder {
 
     fn send(&self, task: Task) {
         // The thread lives as long as we do.
-        let _ = self.tasks.send(task);
+        let _ = self.tasks.as_ref().map(|tasks| tasks.send(task));
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.tasks = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }

@@ -200,7 +200,7 @@ impl<F: FnMut(Told<'_>)> Story<'_, F> {
             Service::Uc => WireService::Uc,
             Service::Ud => WireService::Ud,
         };
-        let with_immediate = place.ends() && flags & IMMEDIATE != 0;
+        let with_immediate = place.ends() && flags & IMMEDIATE != 0 && kind != Kind::ReadData;
         // UC has no packet that invalidates.
         let invalidate = place.ends()
             && flags & INVALIDATE != 0
@@ -217,11 +217,7 @@ impl<F: FnMut(Told<'_>)> Story<'_, F> {
             .begin(buffer, opcode, psn, length)?
             .maybe(opcode.has_reth().then(|| Reth::new(address, rkey, first as u32)))
             .maybe((kind == Kind::Datagram).then(|| Deth::new(rkey, self.end.qpn)))
-            .maybe(
-                opcode
-                    .has_aeth()
-                    .then(|| Aeth::new(Syndrome::Ack(CREDITS_INVALID), messages)),
-            )
+            .maybe(opcode.has_aeth().then(|| Aeth::new(Syndrome::Ack(CREDITS_INVALID), messages)))
             // As the application gave it, in network order.
             .maybe(with_immediate.then(|| ImmDt(immediate.to_ne_bytes())))
             .maybe(invalidate.then(|| Ieth::new(immediate)));
