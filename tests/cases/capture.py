@@ -238,6 +238,32 @@ def _begun_meanwhile(two):
                 packets.conversations(found)
 
 
+def _survivors(two):
+    """Links that are older than the daemon show, too, and under their own addresses."""
+    with tempfile.TemporaryDirectory() as folder:
+        running = duet.Duet(two, ["ib_send_lat", "-F", "-x", two.gid_index, "-s", "64", "-D", "8"])
+        try:
+            process.until(lambda: two.daemon.totals().get("links", 0), 5, "a link")
+            lost = two.capture(two.server, pathlib.Path(folder, "lost"))
+            two.daemon.kill()
+            said = lost.communicate(timeout=10)[1]
+            check(lost.returncode and "the daemon has ended" in said, said)
+            two.daemon.start()
+            process.until(lambda: two.daemon.totals().get("links", 0), 5, "the link again")
+            path = pathlib.Path(folder, "packets")
+            capture = two.capture(two.client, path, "-s", "200")
+            process.until(lambda: path.stat().st_size > 100_000, 10, "packets")
+            captured, dropped = _end(capture)
+        finally:
+            outcome = running.finish(30)
+        check("usec" in outcome.client, outcome.client)
+        print(captured, "packets", dropped, "dropped")
+        found = packets.read(path)
+        flows = {(packet.source, packet.destination) for packet in found}
+        ends = (two.server.address, two.client.address)
+        check(flows == {ends, ends[::-1]}, f"from and to {flows}")
+
+
 def _flood(two):
     """More than a capture can take: what is missing is counted, and the programs do not wait."""
     with tempfile.TemporaryDirectory() as folder:
@@ -275,5 +301,6 @@ def groups():
              Case("capture.invalidate", _invalidate, 60),
              Case("capture.snaplen", _snap, 60),
              Case("capture.begun_meanwhile", _begun_meanwhile, 60),
+             Case("capture.survivors", _survivors, 60),
              Case("capture.flood", _flood, 60)]
     return [Group("capture", cases, _two)]
