@@ -2,6 +2,7 @@
 what they must be, and puts messages together again."""
 
 import ipaddress
+import itertools
 import struct
 import zlib
 from dataclasses import dataclass, field
@@ -57,19 +58,28 @@ class Packet:
         return self.headers[0]
 
 
-def read(path):
-    """The packets of a capture file; their ICRCs and lengths are right, or this fails."""
-    data = path.read_bytes()
+def read(path, most=None):
+    """The packets of a capture file, or the first of them; their ICRCs and lengths are right, or
+    this fails."""
+    frames = itertools.islice(_frames(path.read_bytes()), most)
+    return [_packet(time, frame, length) for time, frame, length in frames]
+
+
+def count(path):
+    """How many packets a capture file has."""
+    return sum(1 for _ in _frames(path.read_bytes()))
+
+
+def _frames(data):
     magic, _, _, _, _, _, link = struct.unpack_from("=IHHiIII", data)
     check((magic, link) == (0xA1B23C4D, 1), f"no such file: {magic:#x}, {link}")
-    at, found = 24, []
+    at = 24
     while at < len(data):
         seconds, nanoseconds, kept, length = struct.unpack_from("=IIII", data, at)
         frame = data[at + 16:at + 16 + kept]
         check(len(frame) == kept, "the file ends in a packet")
         at += 16 + kept
-        found.append(_packet(seconds + nanoseconds / 1e9, frame, length))
-    return found
+        yield seconds + nanoseconds / 1e9, frame, length
 
 
 def _packet(time, frame, length):

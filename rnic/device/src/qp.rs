@@ -83,6 +83,8 @@ pub(crate) struct Inner {
     pub(crate) meter: Meter,
     /// Some links are traced.
     pub(crate) telling: Option<Box<Telling>>,
+    /// Requests may take the express way.
+    pub(crate) express_is_open: bool,
     established: bool,
     notify_drained: bool,
 }
@@ -175,6 +177,7 @@ impl Qp {
                 detours: 0,
                 meter,
                 telling: None,
+                express_is_open: false,
                 established: false,
                 notify_drained: false,
             }),

@@ -62,7 +62,7 @@ impl Qp {
         };
         let index = inner.place_link(link);
         if let Some(tracer) = tracer {
-            inner.tell_of(index, tracer);
+            inner.tell_of(self, index, tracer);
         }
         if inner.state != State::Init {
             inner.present(self, index);
@@ -256,5 +256,6 @@ impl Inner {
         self.by_destination.clear();
         self.grants.clear();
         self.telling = None;
+        self.choose_way(qp);
     }
 }

@@ -187,7 +187,7 @@ impl Inner {
             return Err(PostError::Full);
         }
         self.posted += 1;
-        if self.sends.is_empty() && self.state == State::Rts && self.express(qp, work, length) {
+        if self.sends.is_empty() && self.express_is_open && self.express(qp, work, length) {
             let flags = work.flags;
             self.succeed(qp, work.wr_id, work.opcode, flags, length, self.posted);
             return Ok(());

@@ -48,7 +48,7 @@ impl Qp {
         let inner = &mut *guard;
         for index in 0..inner.links.len() {
             if inner.links[index].peer.qpn == peer_qpn {
-                inner.tell_of(index, tracer);
+                inner.tell_of(self, index, tracer);
             }
         }
     }
@@ -61,13 +61,14 @@ impl Qp {
         }
         if !guard.links.iter().any(|link| link.traced) {
             guard.telling = None;
+            guard.choose_way(self);
         }
     }
 }
 
 impl Inner {
     /// Tells of a link. What leads to the engine, the engine sees.
-    pub(crate) fn tell_of(&mut self, index: usize, tracer: &Arc<Tracer>) {
+    pub(crate) fn tell_of(&mut self, qp: &Qp, index: usize, tracer: &Arc<Tracer>) {
         let link = &mut self.links[index];
         link.traced = !link.peer.wire;
         let known =
@@ -75,6 +76,7 @@ impl Inner {
         if link.traced && !known {
             let tracer = tracer.clone();
             self.telling = Some(Box::new(Telling { tracer, psn: None, messages: 0 }));
+            self.choose_way(qp);
         }
     }
 
