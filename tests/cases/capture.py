@@ -267,6 +267,29 @@ def _survivors(two):
         check(flows == {ends, ends[::-1]}, f"from and to {flows}")
 
 
+def _deaths(two):
+    """Programs are killed while they tell: what they told is in the file, nothing is left."""
+    def left():
+        maps = pathlib.Path(f"/proc/{two.daemon.pid}/maps").read_text()
+        return maps.count("omniverb-trace")
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "packets")
+        capture = two.capture(two.server, path, "-s", "128")
+        for side in ("server", "client"):
+            running = duet.Duet(two, ["ib_send_bw", "-F", "-x", two.gid_index, "-s", "64",
+                                      "-D", "20"])
+            process.until(lambda: two.daemon.totals().get("links", 0), 5, "a link")
+            process.until(lambda: left() == 2, 5, "both to tell")
+            size = path.stat().st_size
+            process.until(lambda: path.stat().st_size > size + 100_000, 10, "packets")
+            running.kill(getattr(running, side))
+            running.abort()
+            process.until(lambda: left() == 0, 5, "an end of their memory")
+        captured, dropped = _end(capture)
+        print(captured, "packets", dropped, "dropped")
+        check(packets.count(path) == captured, "another number of packets in the file")
+
+
 def _flood(two):
     """More than a capture can take: what is missing is counted, and the programs do not wait."""
     with tempfile.TemporaryDirectory() as folder:
@@ -317,6 +340,7 @@ def groups():
              Case("capture.snaplen", _snap, 60),
              Case("capture.begun_meanwhile", _begun_meanwhile, 60),
              Case("capture.survivors", _survivors, 60),
+             Case("capture.deaths", _deaths, 60),
              Case("capture.flood", _flood, 60)]
     return [Group("capture", cases, _fixture(lambda stage: ())),
             Group("capture.engine", [Case("capture.forwarded", _forwarded, 60)],
