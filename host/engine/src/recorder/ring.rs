@@ -30,6 +30,8 @@ pub(super) struct Ring {
 pub(super) struct Turn {
     /// There may be more.
     pub(super) more: bool,
+    /// When what was read last happened.
+    pub(super) last: u64,
     /// Packets that the process could not tell of.
     pub(super) lost: u64,
     /// What is in the ring is no record.
@@ -85,6 +87,7 @@ impl Ring {
                     let traced = self.links.get(&(trace.qpn, trace.peer_qpn));
                     // It may claim any time, as long as it is one that can be.
                     let time = trace.time.max(self.since).min(now);
+                    turn.last = time;
                     each(time, traced, &trace, payload);
                 }
                 Ok(None) => break,

@@ -199,7 +199,7 @@ impl Thread {
             if self.held.bytes > HELD_MAX {
                 break;
             }
-            more |= self.turn(session, now);
+            more |= self.turn(session, now).more;
         }
         for recording in self.recordings.values_mut() {
             let queue = recording.intake.take();
@@ -217,16 +217,15 @@ impl Thread {
     }
 
     /// Reads some of what a process told.
-    fn turn(&mut self, session: u64, now: u64) -> bool {
-        let Some(ring) = self.rings.get_mut(&session) else { return false };
+    fn turn(&mut self, session: u64, now: u64) -> Turn {
+        let Some(ring) = self.rings.get_mut(&session) else { return Turn::default() };
         let held = &mut self.held;
         let turn = ring.read(now, |time, traced, trace, payload| {
             let whose = traced.map_or(Whose::Unknown(session), |link| Whose::Link(link.clone()));
             held.add(time, Content::Told(whose, *trace, payload.into()));
         });
-        let Turn { more, lost, refused } = turn;
-        self.blame(session, lost, refused);
-        more
+        self.blame(session, turn.lost, turn.refused);
+        turn
     }
 
     /// A process could not tell of so many packets, and told so many times what makes no sense.
@@ -244,12 +243,13 @@ impl Thread {
 
     /// Reads what a process told until now.
     fn drain(&mut self, session: u64) {
+        let begun = clock::now();
         for _ in 0..LAST_TURNS {
-            let more = self.turn(session, clock::now());
+            let turn = self.turn(session, clock::now());
             if self.held.bytes > HELD_MAX {
                 self.write(clock::now());
             }
-            if !more {
+            if !turn.more || turn.last >= begun {
                 break;
             }
         }
