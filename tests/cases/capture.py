@@ -267,6 +267,21 @@ def _survivors(two):
         check(flows == {ends, ends[::-1]}, f"from and to {flows}")
 
 
+def _soak(two):
+    """Random operations on many queue pairs: telling changes nothing of what programs see."""
+    peer = two.host.bare(two.client.namespace, two.client.address)
+    place = two.host.bare(two.server.namespace, two.server.address, TEST_PEERS=peer.at())
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "packets")
+        capture = two.capture(two.server, path, "-s", "128")
+        print(place.run("/opt/programs/soak", "two_processes", 30_000, 5, limit=90))
+        captured, dropped = _end(capture)
+        print(captured, "packets", dropped, "dropped")
+        check(captured > 30_000, "too few")
+        found = dissection.opcodes(path, True)
+        check(set(range(0x15)) <= set(found), f"{found}")
+
+
 def _deaths(two):
     """Programs are killed while they tell: what they told is in the file, nothing is left."""
     def left():
@@ -340,6 +355,7 @@ def groups():
              Case("capture.snaplen", _snap, 60),
              Case("capture.begun_meanwhile", _begun_meanwhile, 60),
              Case("capture.survivors", _survivors, 60),
+             Case("capture.soak", _soak, 120),
              Case("capture.deaths", _deaths, 60),
              Case("capture.flood", _flood, 60)]
     return [Group("capture", cases, _fixture(lambda stage: ())),
