@@ -11,7 +11,7 @@ if [ -z "${FUZZ_DRIVER:-}" ] && cargo fuzz --version >/dev/null 2>&1 &&
     cargo +nightly --version >/dev/null 2>&1; then
     "$driver" corpus corpus
     for target in ring_consumer link_records session_decode broker wire_packet \
-        transport_connection engine_link cm_message; do
+        transport_connection engine_link engine_trace cm_message; do
         echo "$target: libFuzzer, $seconds s"
         cargo +nightly fuzz run --fuzz-dir . --features libfuzzer "$target" -- \
             -max_total_time="$seconds" -max_len=4096 -timeout=20 -verbosity=0 -print_final_stats=0

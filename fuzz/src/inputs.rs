@@ -34,6 +34,7 @@ impl Random {
 pub fn input(target: &str, random: &mut Random) -> Vec<u8> {
     match target {
         "session_decode" => message(random),
+        "engine_trace" => (0..random.below(12)).flat_map(|_| record(random)).collect(),
         "broker" => (0..random.below(60)).flat_map(|_| step(random)).collect(),
         _ => {
             let length = random.below(3000);
@@ -91,12 +92,33 @@ fn message(random: &mut Random) -> Vec<u8> {
     bytes
 }
 
+/// A record of a trace, right in most of its words.
+fn record(random: &mut Random) -> Vec<u8> {
+    let kind = [1, 2, 3, 4, 5, 6, 16, 17, 18, 19][random.below(10)];
+    let flags = if random.below(3) == 0 { random.number() & 0x7ff_ff00 } else { 0 };
+    let (mtu, keep) = ([1, 3, 5, 6][random.below(4)], [4096, 4096, 10, 0][random.below(4)]);
+    let first = random.below(900) as u64;
+    let second = [0, 0, 0, 16384, random.number()][random.below(5)];
+    let length = if [1, 2, 6, 17].contains(&kind) && keep == 4096 { first } else { 0 };
+    let position = random.number() & 0xffff_ffff_ffff | keep << 48;
+    let header = 1 << 63 | 7 << 59 | (kind | flags) << 32 | length;
+    let mut words = [header, random.number(), 0x22_0000_11, position, 0x7000, 9, first, second];
+    words[2] |= mtu << 48 | random.number() << 56;
+    if random.below(20) == 0 {
+        words[random.below(8)] = random.number();
+    }
+    let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    bytes.extend(random.bytes(length as usize));
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    bytes
+}
+
 fn step(random: &mut Random) -> Vec<u8> {
     let mut bytes = random.bytes(2);
     if bytes[0] % 16 == 5 {
         bytes.extend(random.bytes(4));
     }
-    if bytes[0] % 16 > 5 {
+    if bytes[0] % 16 > 6 {
         let message = loop {
             let message = message(random);
             if message.len() < 256 {

@@ -30,7 +30,7 @@ pub use ring::ring_consumer;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     ("ring_consumer", ring_consumer),
     ("link_records", link_records),
     ("session_decode", session_decode),
@@ -38,6 +38,7 @@ pub const TARGETS: [Target; 8] = [
     ("wire_packet", wire_packet),
     ("transport_connection", transport_connection),
     ("engine_link", engine_link),
+    ("engine_trace", engine_trace),
     ("cm_message", cm_message),
 ];
 
@@ -74,6 +75,11 @@ pub fn transport_connection(bytes: &[u8]) {
 /// A queue pair of the engine whose application and network both do anything.
 pub fn engine_link(bytes: &[u8]) {
     omniverb_engine::fuzz::link(bytes);
+}
+
+/// What a process tells of its direct links while packets are captured.
+pub fn engine_trace(bytes: &[u8]) {
+    omniverb_engine::fuzz::trace(bytes);
 }
 
 /// A message of the connection manager.

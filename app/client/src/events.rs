@@ -57,6 +57,9 @@ impl Client {
             Message::Granted(granted) => {
                 let _ = self.granted(&granted, files);
             }
+            Message::TraceBegin(_) => self.trace_begin(files),
+            Message::TraceLink(trace) => self.trace_link(&trace),
+            Message::TraceEnd(_) => self.trace_end(),
             // Denied: the QP stays with mediated operations, which it uses already.
             _ => {}
         }

@@ -18,9 +18,11 @@ mod progress;
 mod resume;
 mod session;
 mod statistics;
+mod tracing;
 mod window;
 
 use omniverb_device::{AsyncEvent, Shared};
+use omniverb_link::Tracer;
 pub use omniverb_session::body::GidEntry;
 use omniverb_session::body::QueryGids;
 use omniverb_session::{Message, SOCKET_VARIABLE};
@@ -59,6 +61,8 @@ pub struct Client {
     /// Daemons that this process has outlived.
     era: AtomicU64,
     progress: Arc<progress::Progress>,
+    /// Where to tell what is captured.
+    tracer: Mutex<Option<Arc<Tracer>>>,
     generation: u64,
 }
 
@@ -139,6 +143,7 @@ impl Client {
             bells: Mutex::default(),
             era: AtomicU64::new(0),
             progress,
+            tracer: Mutex::default(),
             generation: fork::generation(),
         }))
     }

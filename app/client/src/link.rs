@@ -2,8 +2,8 @@
 
 use crate::doorbell::{BellRecord, PeerBell};
 use crate::{BellName, Client, errno_of, lock};
+use omniverb_device::Peer;
 use omniverb_device::poller::Bell;
-use omniverb_device::{Peer, Qp};
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::BellPage;
 use omniverb_session::body::LinkReady;
@@ -57,16 +57,13 @@ impl Client {
         };
         let LinkReady { peer_qpn: qpn, dgid, sgid, engine, .. } = *ready;
         let peer = Peer { qpn, dgid, sgid, wire: engine != 0 };
-        self.bind(&qp, &bell, peer, endpoint, ready.local_slot);
-        Ok(())
-    }
-
-    fn bind(&self, qp: &Arc<Qp>, bell: &Arc<Bell>, peer: Peer, endpoint: Endpoint, slot: u32) {
-        if let Some(index) = qp.attach(peer, endpoint) {
-            bell.bind(slot, qp, index);
+        let tracer = if ready.traced != 0 { lock(&self.tracer).clone() } else { None };
+        if let Some(index) = qp.attach_traced(peer, endpoint, tracer.as_ref()) {
+            bell.bind(ready.local_slot, &qp, index);
             // News that came before the bit had a meaning.
             qp.pump();
         }
+        Ok(())
     }
 
     fn add_bell(
@@ -118,6 +115,7 @@ impl Client {
     /// engine's links, and the bells it rang, died with it.
     pub(crate) fn daemon_lost(&self) {
         self.era.fetch_add(1, Ordering::AcqRel);
+        self.trace_end();
         let qps: Vec<_> = lock(&self.qps).values().map(|record| record.qp.clone()).collect();
         qps.iter().for_each(|qp| qp.engine_died());
         let dead: Vec<_> = {

@@ -6,10 +6,12 @@
 use crate::outbox::Parcel;
 use omniverb_engine::{
     Attach, BellFiles, Command, Engine, Event as Told, Grant, Limit, Service, Settings, VnicId,
+    recorder,
 };
+use omniverb_ring::Window;
 use omniverb_session::body::{Granted, QP_RC, QP_UC};
 use omniverb_sys::datagram::Port;
-use omniverb_tenancy::{RateLimit, WireEnd};
+use omniverb_tenancy::{RateLimit, TracedEnd, WireEnd};
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
@@ -17,6 +19,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 pub(crate) use omniverb_engine::QpCounters;
+pub(crate) use omniverb_engine::recorder::Summary;
+
+/// Where the engine leaves packets that are captured.
+pub(crate) type Intake = Arc<omniverb_engine::Intake>;
 
 /// What the engine tells. `vnic` is the number that its sockets were opened under.
 #[derive(Debug)]
@@ -90,11 +96,7 @@ impl Packets {
             vnic: VnicId(vnic),
             qpn: ready.qpn,
             peer_qpn: ready.peer_qpn,
-            service: match end.qp_type {
-                QP_RC => Service::Rc,
-                QP_UC => Service::Uc,
-                _ => Service::Ud,
-            },
+            service: service(end.qp_type),
             local: address(ready.sgid),
             remote: address(ready.dgid),
             interface: end.interface,
@@ -130,9 +132,9 @@ impl Packets {
         })));
     }
 
-    /// Writes a vNIC's packets into a file, or no longer.
-    pub(crate) fn capture(&self, vnic: u64, file: Option<File>) {
-        self.0.send(Command::Capture { vnic: VnicId(vnic), file });
+    /// Leaves a vNIC's packets there, or no longer.
+    pub(crate) fn capture(&self, vnic: u64, intake: Option<Intake>) {
+        self.0.send(Command::Capture { vnic: VnicId(vnic), intake });
     }
 
     /// What was counted for a link.
@@ -157,6 +159,80 @@ impl Packets {
                 Event::Failed { qpn, peer_qpn, why: format!("{status:?}") }
             }
         })
+    }
+}
+
+fn service(qp_type: u32) -> Service {
+    match qp_type {
+        QP_RC => Service::Rc,
+        QP_UC => Service::Uc,
+        _ => Service::Ud,
+    }
+}
+
+/// The engine's recorder.
+pub(crate) struct Recorder(recorder::Recorder);
+
+impl Recorder {
+    pub(crate) fn start() -> io::Result<Recorder> {
+        Ok(Recorder(recorder::Recorder::start()?))
+    }
+
+    /// Readable when [`next_ended`](Self::next_ended) has something.
+    pub(crate) fn ready(&self) -> BorrowedFd<'_> {
+        self.0.ready().as_fd()
+    }
+
+    /// Forgets that it was ready.
+    pub(crate) fn take_ready(&self) {
+        self.0.ready().take();
+    }
+
+    /// A capture that is over.
+    pub(crate) fn next_ended(&self) -> Option<(u64, Summary)> {
+        self.0.next_ended()
+    }
+
+    /// Begins a capture of a vNIC.
+    pub(crate) fn begin(&self, capture: u64, vnic: u64, file: File, snap_bytes: u32) -> Intake {
+        self.0.begin(capture, VnicId(vnic), file, snap_bytes)
+    }
+
+    /// Ends it; [`next_ended`](Self::next_ended) says when it is over.
+    pub(crate) fn end(&self, capture: u64) {
+        self.0.end(capture);
+    }
+
+    /// Reads what a session tells.
+    pub(crate) fn read(&self, session: u64, memory: Window) {
+        self.0.read(session, memory);
+    }
+
+    /// Or no longer.
+    pub(crate) fn read_no_more(&self, session: u64) {
+        self.0.read_no_more(session);
+    }
+
+    /// Believes what a session tells of this end of a link, which is of these vNICs.
+    pub(crate) fn trace(&self, end: &TracedEnd, vnics: [u64; 2]) {
+        let told = recorder::TracedEnd {
+            qpn: end.qpn,
+            peer_qpn: end.peer_qpn,
+            service: service(end.qp_type),
+            local: address(end.sgid),
+            remote: address(end.dgid),
+        };
+        self.0.trace(end.session.0, told, vnics.map(VnicId));
+    }
+
+    /// Or no longer.
+    pub(crate) fn untrace(&self, session: u64, qpn: u32, peer_qpn: u32) {
+        self.0.untrace(session, qpn, peer_qpn);
+    }
+
+    /// There is a session that cannot tell.
+    pub(crate) fn miss(&self) {
+        self.0.miss();
     }
 }
 

@@ -40,6 +40,10 @@ impl Server {
                     self.engine.grant(number, &granted, file);
                 }
             }
+            Action::BeginTrace { session } => self.begin_trace(session),
+            Action::EndTrace { session } => self.end_trace(session),
+            Action::Trace(end) => self.trace(&end),
+            Action::Untrace { session, qpn, peer_qpn } => self.untrace(session, qpn, peer_qpn),
             Action::Probe { id, vnic, interface, destination } => {
                 self.start_probe(id, vnic, interface, destination);
             }

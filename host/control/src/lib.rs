@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod captures;
 mod client;
 mod engine;
 mod errors;

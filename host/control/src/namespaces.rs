@@ -168,6 +168,11 @@ impl Namespaces {
         self.entries.get(&key).map(|entry| entry.namespace.clone())
     }
 
+    /// The engine's number of a vNIC.
+    pub(crate) fn number(&self, key: VnicKey) -> Option<u64> {
+        self.entries.get(&key).map(|entry| entry.number)
+    }
+
     /// The vNIC of an engine's number.
     pub(crate) fn by_number(&self, number: u64) -> Option<VnicKey> {
         self.by_number.get(&number).copied()

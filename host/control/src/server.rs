@@ -1,13 +1,13 @@
 //! The loop: waits for whatever comes first and hands it on.
 
+use crate::captures::Recording;
 use crate::client::Client;
-use crate::engine::Packets;
+use crate::engine::{Packets, Recorder};
 use crate::errors::StartError;
 use crate::journal::{Journal, Level};
 use crate::namespaces::{self, Found, Namespaces};
 use crate::place::Place;
 use crate::probes::{Due, Probes};
-use crate::vnics::Recording;
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES};
 use omniverb_sys::netns::{self, Namespace};
 use omniverb_sys::{Poller, clock, random};
@@ -60,6 +60,7 @@ pub(crate) mod token {
     pub(crate) const EVENTS: u64 = 5;
     pub(crate) const PROCESS: u64 = 6;
     pub(crate) const ENGINE: u64 = 7;
+    pub(crate) const RECORDER: u64 = 8;
 
     pub(crate) const fn new(kind: u64, number: u64) -> u64 {
         kind << 56 | number
@@ -90,6 +91,7 @@ pub struct Server {
     pub(crate) tenancy: Tenancy,
     pub(crate) namespaces: Namespaces,
     pub(crate) engine: Packets,
+    pub(crate) recorder: Recorder,
     pub(crate) probes: Probes,
     /// vNICs whose sockets could not be opened, once this was said.
     pub(crate) warned: BTreeSet<VnicKey>,
@@ -98,6 +100,10 @@ pub struct Server {
     /// Namespaces that something was set for at run time, with their cookies.
     pub(crate) policies_of: BTreeMap<VnicKey, Option<u64>>,
     pub(crate) recordings: BTreeMap<SessionId, Recording>,
+    /// Captures that end, and the calls that wait for it.
+    pub(crate) finishing: BTreeMap<SessionId, u64>,
+    /// Who has memory to tell through what is captured.
+    pub(crate) tracing: BTreeSet<SessionId>,
     /// What the tables want done.
     pub(crate) work: VecDeque<Action>,
     /// Clients to part with once the work is done.
@@ -146,11 +152,13 @@ impl Server {
         settings.limits.response_bytes = RESPONSE_BYTES as u32;
         let namespaces = Namespaces::new().map_err(os("start its helper thread"))?;
         let engine = Packets::start().map_err(os("start its engine"))?;
+        let recorder = Recorder::start().map_err(os("start its recorder"))?;
         let poller = Poller::new().map_err(os("make an epoll descriptor"))?;
         let watch = |fd: BorrowedFd<'_>, kind| poller.add(fd, token::new(kind, 0));
         watch(place.listener().as_fd(), token::LISTENER).map_err(os("watch its socket"))?;
         watch(namespaces.ready().as_fd(), token::NAMESPACES).map_err(os("watch its helper"))?;
         watch(engine.ready(), token::ENGINE).map_err(os("watch its engine"))?;
+        watch(recorder.ready(), token::RECORDER).map_err(os("watch its recorder"))?;
         let mut tenancy =
             Tenancy::new(settings.limits.clone(), Box::new(Kernel), home, guid_seed());
         tenancy.configure(settings.policies.clone());
@@ -163,10 +171,13 @@ impl Server {
             tenancy,
             namespaces,
             engine,
+            recorder,
             probes: Probes::default(),
             warned: BTreeSet::new(),
             policies_of: BTreeMap::new(),
             recordings: BTreeMap::new(),
+            finishing: BTreeMap::new(),
+            tracing: BTreeSet::new(),
             clients: BTreeMap::new(),
             timers: BTreeSet::new(),
             work: VecDeque::new(),
@@ -208,6 +219,7 @@ impl Server {
                     token::EVENTS => self.events_ready(SessionId(number)),
                     token::PROCESS => self.part(SessionId(number), "its process has ended"),
                     token::ENGINE => self.engine_ready(),
+                    token::RECORDER => self.recorder_ready(),
                     _ => {}
                 }
                 self.settle();

@@ -1,20 +1,17 @@
-//! What an administrator asks: the vNICs, their datapaths and limits, their packets.
+//! What an administrator asks: the vNICs, their datapaths and limits.
 
 use crate::namespaces::{self, Opening};
 use crate::server::Server;
 use omniverb_session::Message;
 use omniverb_session::body::{
-    Capture, DATAPATH_DIRECT, DATAPATH_FORWARDED, Done, SET_BURST, SET_DATAPATH, SET_RATE, SetVnic,
-    VnicChanged,
+    DATAPATH_DIRECT, DATAPATH_FORWARDED, SET_BURST, SET_DATAPATH, SET_RATE, SetVnic, VnicChanged,
 };
 use omniverb_session::rate::burst_for;
 use omniverb_sys::netns::Namespace;
-use omniverb_sys::{clock, pidfd};
+use omniverb_sys::pidfd;
 use omniverb_tenancy::{Datapath, Policy, RateLimit, SessionId, VnicKey, errno};
-use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -23,13 +20,6 @@ const POLICIES_MAX: usize = 65536;
 
 /// A vNIC that somebody named, and its namespace if that is at hand.
 type Named = (VnicKey, Option<Arc<Namespace>>);
-
-/// A file that a vNIC's packets go to.
-#[derive(Debug)]
-pub(crate) struct Recording {
-    pub(crate) vnic: VnicKey,
-    pub(crate) file: File,
-}
 
 impl Server {
     /// The call of a command line.
@@ -51,6 +41,7 @@ impl Server {
             }
             Message::SetVnic(m) => self.set_vnic(id, m).map(Message::from),
             Message::Capture(m) => self.capture(id, m, files).map(Message::from),
+            Message::EndCapture(_) => return self.end_capture(id, tag),
             _ => Err(errno::EPERM),
         };
         let answer = answer.unwrap_or_else(Message::Failed);
@@ -72,7 +63,7 @@ impl Server {
         })
     }
 
-    fn named(&self, id: SessionId, name: &[u8]) -> Result<Named, u32> {
+    pub(crate) fn named(&self, id: SessionId, name: &[u8]) -> Result<Named, u32> {
         if !self.is_administrator(id) {
             return Err(errno::EPERM);
         }
@@ -146,55 +137,6 @@ impl Server {
     fn forget_policy(&mut self, key: VnicKey) {
         self.policies_of.remove(&key);
         self.tenancy.forget_policy(key);
-    }
-
-    fn capture(&mut self, id: SessionId, m: &Capture, files: Vec<OwnedFd>) -> Result<Done, u32> {
-        let (vnic, namespace) = self.named(id, &m.name)?;
-        let namespace = namespace.ok_or(errno::ENOENT)?;
-        let file = files.into_iter().next().ok_or(errno::EINVAL)?;
-        // A pipe could hold up the engine.
-        let regular = fstat(&file)
-            .is_ok_and(|status| FileType::from_raw_mode(status.st_mode) == FileType::RegularFile);
-        let writable =
-            fcntl_getfl(&file).is_ok_and(|flags| flags.intersects(OFlags::RDWR | OFlags::WRONLY));
-        if !regular || !writable {
-            return Err(errno::EINVAL);
-        }
-        let taken = self.recordings.values().any(|recording| recording.vnic == vnic);
-        if taken || self.recordings.contains_key(&id) {
-            return Err(errno::EBUSY);
-        }
-        // Open from now on: also before the first process comes, and between two of them.
-        self.namespaces.hold(vnic, namespace);
-        self.recordings.insert(id, Recording { vnic, file: file.into() });
-        self.namespaces.port_is_coming(vnic, clock::now());
-        self.record(vnic);
-        Ok(Done { reserved: 0 })
-    }
-
-    /// Has the engine write down a vNIC's packets, if somebody wants them and it is served.
-    pub(crate) fn record(&mut self, vnic: VnicKey) {
-        let Some(entry) = self.namespaces.get_mut(vnic) else { return };
-        let wanted = self.recordings.values().find(|recording| recording.vnic == vnic);
-        if let Opening::Open(_) = entry.port
-            && let Some(file) = wanted.and_then(|recording| recording.file.try_clone().ok())
-        {
-            self.engine.capture(entry.number, Some(file));
-        }
-    }
-
-    /// A client is gone, and with it its recording.
-    pub(crate) fn end_recording(&mut self, id: SessionId) {
-        let Some(Recording { vnic, .. }) = self.recordings.remove(&id) else { return };
-        if let Some(entry) = self.namespaces.get_mut(vnic)
-            && matches!(entry.port, Opening::Open(_))
-        {
-            self.engine.capture(entry.number, None);
-        }
-        if !self.tenancy.has_vnic(vnic) {
-            self.close_port(vnic);
-        }
-        drop(self.namespaces.leave(vnic));
     }
 
     fn vnics_text(&self, scope: Option<VnicKey>) -> String {

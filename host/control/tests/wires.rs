@@ -272,6 +272,10 @@ fn a_policy_holds_for_the_namespace_it_was_set_for() {
     assert_eq!(tool.call(set(&known, 0, 0).into()), Message::Failed(EINVAL));
 }
 
+fn capture(vnic: &str) -> Capture {
+    Capture { name: name(vnic), snap_bytes: 65536, reserved: 0 }
+}
+
 #[test]
 fn only_root_at_home_changes_and_captures() {
     if !is_root() {
@@ -285,7 +289,7 @@ fn only_root_at_home_changes_and_captures() {
     assert!(matches!(remote.call(hello.into()), Message::Welcome(_)));
     let own = format!("pid:{}", net.pid());
     assert_eq!(remote.call(set(&own, SET_RATE, 0).into()), Message::Failed(EPERM));
-    assert_eq!(remote.call(Capture { name: name("") }.into()), Message::Failed(EPERM));
+    assert_eq!(remote.call(capture("").into()), Message::Failed(EPERM));
     // A program that wants a device asks in vain.
     let mut verbs = net.client(&daemon);
     assert_eq!(verbs.call(set(&own, SET_RATE, 0).into()), Message::Failed(EPROTO));
@@ -304,7 +308,7 @@ fn a_capture_ends_with_its_connection() {
     let read_only: OwnedFd = File::open(&path).unwrap().into();
     let (_, pipe) = rustix::pipe::pipe().unwrap();
     let mut one = tool(&daemon);
-    let capture = Capture { name: name(&vnic) };
+    let capture = capture(&vnic);
     assert_eq!(one.call(capture.into()), Message::Failed(EINVAL), "no file");
     for wrong in [&read_only, &pipe] {
         assert_eq!(one.call_with(capture, &[wrong.as_fd()]).0, Message::Failed(EINVAL));
@@ -319,6 +323,7 @@ fn a_capture_ends_with_its_connection() {
         client.call(connect(qpn, qpn, "127.0.0.1", "127.0.0.1").into());
         assert_eq!(link_ready(&mut client).engine, 1);
     }
+    assert_eq!(two.call(EndCapture { reserved: 0 }.into()), Message::Failed(ENOENT));
     drop(one);
     let written = (0..200).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
@@ -330,5 +335,13 @@ fn a_capture_ends_with_its_connection() {
         matches!(two.call_with(capture, &[file.as_fd()]).0, Message::Done(_))
     });
     assert!(free);
+    // It ends when it is told to, and says how it was.
+    let Message::Captured(captured) = two.call(EndCapture { reserved: 0 }.into()) else {
+        panic!("not captured")
+    };
+    assert_eq!(
+        (captured.packets, captured.dropped, captured.refused, captured.errno),
+        (0, 0, 0, 0)
+    );
     std::fs::remove_file(path).unwrap();
 }

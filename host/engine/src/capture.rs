@@ -1,35 +1,79 @@
-//! A capture file of one vNIC's packets. A file that cannot be written any more ends the capture,
-//! never the traffic.
+//! A vNIC's packets on their way to a capture file: the engine leaves copies here, a thread of its
+//! own ([`crate::recorder`]) writes them down. Neither waits for the other.
 
-use omniverb_wire::Flow;
-use omniverb_wire::Identification;
-use omniverb_wire::pcap::{Capture, Envelope};
-use std::fs::File;
-use std::io::BufWriter;
-use std::time::{SystemTime, UNIX_EPOCH};
+use crate::engine::lock;
+use omniverb_sys::clock;
+use omniverb_wire::{Flow, Identification};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
-/// An open file, or none.
+/// Bytes that may wait to be written down.
+const BYTES_MAX: usize = 64 << 20;
+
+/// A packet that the engine sent or received.
+pub(crate) struct Copy {
+    pub(crate) time: u64,
+    pub(crate) flow: Flow,
+    pub(crate) identification: Identification,
+    pub(crate) traffic_class: u8,
+    /// Its beginning.
+    pub(crate) bytes: Box<[u8]>,
+    /// Bytes it had.
+    pub(crate) length: usize,
+}
+
+/// What waits.
 #[derive(Default)]
-pub(crate) struct Tap(Option<Capture<BufWriter<File>>>);
+pub(crate) struct Queue {
+    pub(crate) list: Vec<Copy>,
+    bytes: usize,
+    pub(crate) dropped: u64,
+}
+
+/// Where the engine leaves the packets of one vNIC.
+pub struct Intake {
+    queue: Mutex<Queue>,
+    snap_bytes: usize,
+    open: AtomicBool,
+}
+
+impl std::fmt::Debug for Intake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Intake").field("snap_bytes", &self.snap_bytes).finish_non_exhaustive()
+    }
+}
+
+impl Intake {
+    pub(crate) fn new(snap_bytes: usize) -> Intake {
+        Intake { queue: Mutex::default(), snap_bytes, open: AtomicBool::new(true) }
+    }
+
+    /// Everything that came since.
+    pub(crate) fn take(&self) -> Queue {
+        std::mem::take(&mut *lock(&self.queue))
+    }
+
+    /// Nothing is wanted any more.
+    pub(crate) fn close(&self) {
+        self.open.store(false, Ordering::Relaxed);
+    }
+}
+
+/// The engine's end: open, or not.
+#[derive(Default)]
+pub(crate) struct Tap(Option<Arc<Intake>>);
 
 impl Tap {
     /// Starts, or stops.
-    pub(crate) fn set(&mut self, file: Option<File>) {
-        self.finish();
-        // The head of the file says that it has begun.
-        let begin = |file| {
-            let mut capture = Capture::new(BufWriter::new(file))?;
-            capture.flush()?;
-            std::io::Result::Ok(capture)
-        };
-        self.0 = file.and_then(|file| begin(file).ok());
+    pub(crate) fn set(&mut self, intake: Option<Arc<Intake>>) {
+        self.0 = intake;
     }
 
     pub(crate) fn is_on(&self) -> bool {
-        self.0.is_some()
+        self.0.as_ref().is_some_and(|intake| intake.open.load(Ordering::Relaxed))
     }
 
-    /// Writes one packet, ICRC included.
+    /// Takes a copy of one packet, ICRC included.
     pub(crate) fn add(
         &mut self,
         flow: &Flow,
@@ -37,24 +81,49 @@ impl Tap {
         traffic_class: u8,
         datagram: &[u8],
     ) {
-        let Some(capture) = &mut self.0 else { return };
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let time = u64::try_from(since.as_nanos()).unwrap_or_default();
-        let envelope = Envelope { flow: *flow, identification, traffic_class, hop_limit: 64 };
-        if capture.add(time, &envelope, datagram).is_err() {
-            self.0 = None;
-        }
-    }
-
-    fn finish(&mut self) {
-        if let Some(capture) = self.0.take() {
-            let _ = capture.finish();
+        let Some(intake) = &self.0 else { return };
+        let kept = datagram.len().min(intake.snap_bytes);
+        let copy = Copy {
+            time: clock::now(),
+            flow: *flow,
+            identification,
+            traffic_class,
+            bytes: datagram[..kept].into(),
+            length: datagram.len(),
+        };
+        let mut queue = lock(&intake.queue);
+        let needed = kept + size_of::<Copy>();
+        if queue.bytes + needed > BYTES_MAX {
+            queue.dropped += 1;
+        } else {
+            queue.bytes += needed;
+            queue.list.push(copy);
         }
     }
 }
 
-impl Drop for Tap {
-    fn drop(&mut self) {
-        self.finish();
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_counted_and_memory_bounded() {
+        let intake = Arc::new(Intake::new(100));
+        let mut tap = Tap::default();
+        assert!(!tap.is_on());
+        tap.set(Some(intake.clone()));
+        let address = "10.0.0.1".parse().unwrap();
+        let flow = Flow { source: address, destination: address, source_port: 1 };
+        let count = BYTES_MAX / 100;
+        for _ in 0..count {
+            tap.add(&flow, Identification::ZERO, 0, &[7; 4000]);
+        }
+        let queue = intake.take();
+        assert_eq!(queue.list.len() as u64 + queue.dropped, count as u64);
+        assert!(queue.dropped > 0 && queue.list.len() * 100 < BYTES_MAX);
+        assert_eq!((queue.list[0].bytes.len(), queue.list[0].length), (100, 4000));
+        assert!(intake.take().list.is_empty());
+        intake.close();
+        assert!(!tap.is_on());
     }
 }

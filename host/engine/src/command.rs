@@ -1,9 +1,8 @@
 //! What the control plane tells the engine, and what the engine tells it.
 
-use crate::Limit;
+use crate::{Intake, Limit};
 use omniverb_sys::datagram::Port;
 use omniverb_transport::Status;
-use std::fs::File;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -126,12 +125,12 @@ pub enum Command {
     },
     /// What was wanted for a link, if it has not gone meanwhile.
     Grant(Box<Grant>),
-    /// Write all packets of a vNIC into a file from now on, or no longer.
+    /// Leave copies of all packets of a vNIC here from now on, or no longer.
     Capture {
         /// Which.
         vnic: VnicId,
         /// Where to.
-        file: Option<File>,
+        intake: Option<Arc<Intake>>,
     },
 }
 

@@ -234,6 +234,31 @@ fn packet(bytes: &mut Bytes<'_>) -> Vec<u8> {
     packet
 }
 
+/// The ring of a process that tells what it likes, and the packets that this stands for.
+pub fn trace(bytes: &[u8]) {
+    use crate::recorder::story::{TracedEnd, tell};
+    use omniverb_link::TraceReader;
+    use omniverb_link::trace::{PIECE, TRACE_BYTES};
+    const PAGE: usize = 4096;
+    let memory = Window::private(TRACE_BYTES);
+    UserMemory::lend(bytes, |bytes| memory.fill(PAGE, bytes.first(TRACE_BYTES - PAGE)));
+    let Some(mut reader) = TraceReader::new(&memory) else { return };
+    let addresses = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse());
+    let [Ok(local), Ok(remote)] = addresses else { return };
+    while let Ok(Some((trace, payload))) = reader.take() {
+        for service in [Service::Rc, Service::Uc, Service::Ud] {
+            let end = TracedEnd { qpn: 0x11, peer_qpn: 0x22, service, local, remote };
+            let mut count = 0;
+            tell(&end, &trace, payload, |told| {
+                count += 1;
+                let packet = Packet::parse(told.datagram);
+                assert!(packet.is_ok() && told.known <= told.datagram.len());
+            });
+            assert!(count <= PIECE / 256 + 2);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use omniverb_transport::random::Random;

@@ -32,6 +32,7 @@ mod placing;
 mod port;
 mod queue;
 mod reading;
+pub mod recorder;
 mod timers;
 mod train;
 #[cfg(test)]
@@ -40,6 +41,7 @@ mod vnic;
 mod worker;
 
 pub use bucket::Limit;
+pub use capture::Intake;
 pub use command::{Attach, BellFiles, Command, Event, Grant, QpCounters, Service, VnicId};
 pub use engine::{Engine, Settings};
 pub use omniverb_transport::Status;

@@ -67,6 +67,25 @@ pub struct WireEnd {
     pub ready: LinkReady,
 }
 
+/// One end of a link that tells what it requests, as whoever reads it must know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TracedEnd {
+    /// Who tells.
+    pub session: SessionId,
+    /// Its queue pair.
+    pub qpn: u32,
+    /// The peer.
+    pub peer_qpn: u32,
+    /// `QP_*` of both.
+    pub qp_type: u32,
+    /// Its vNIC and the peer's.
+    pub vnics: [VnicKey; 2],
+    /// Its own GID.
+    pub sgid: [u8; 16],
+    /// The peer's.
+    pub dgid: [u8; 16],
+}
+
 /// Something for the daemon to do, in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -104,6 +123,28 @@ pub enum Action {
         /// Its queue pair.
         qpn: u32,
         /// The peer.
+        peer_qpn: u32,
+    },
+    /// Make memory for a session to tell through what is captured, have it read, and give it to
+    /// the session.
+    BeginTrace {
+        /// Whose.
+        session: SessionId,
+    },
+    /// Read that memory to its end, and no longer.
+    EndTrace {
+        /// Whose.
+        session: SessionId,
+    },
+    /// What a session tells of this end of a link is sound.
+    Trace(Box<TracedEnd>),
+    /// It no longer is, once what it has told is read.
+    Untrace {
+        /// Whose.
+        session: SessionId,
+        /// The end's queue pair.
+        qpn: u32,
+        /// Its peer.
         peer_qpn: u32,
     },
     /// Pass on the memory file that came with the message just handled.

@@ -231,6 +231,10 @@ pub fn exercise(bytes: &[u8]) {
                 bench.carry_out(actions);
             }
             7 => hand_out(&mut bench, who),
+            8 => {
+                let actions = bench.tenancy.capture(vnic(u64::from(who % 4)), who & 16 != 0);
+                bench.carry_out(actions);
+            }
             3 => {
                 let (a, b) = (u32::from(who >> 4), u32::from(who & 15));
                 let actions = bench.tenancy.link_failed(a + 2, b + 2, bench.now);

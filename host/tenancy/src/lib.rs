@@ -12,6 +12,7 @@
 mod action;
 mod bells;
 mod calls;
+mod capture;
 mod datagrams;
 pub mod errno;
 pub mod exercise;
@@ -31,7 +32,7 @@ mod tables;
 mod tenancy;
 mod wires;
 
-pub use action::{Action, Arrived, Channel, LinkEnd, MemoryFacts, ProbeId, WireEnd};
+pub use action::{Action, Arrived, Channel, LinkEnd, MemoryFacts, ProbeId, TracedEnd, WireEnd};
 pub use gids::{Reach, VnicAddress, gid_of};
 pub use limits::Limits;
 pub use numbers::Entropy;

@@ -25,6 +25,7 @@ impl Tenancy {
         let (sessions, _) = self.check_link(key, uninvited)?;
         let place = self.bells.take(sessions[0], sessions[1]).ok_or(ENOMEM)?;
         self.insert_link(key, Some(place), Some([first.1, second.1]), uninvited)?;
+        let traced = u32::from(self.trace_if_captured(key));
         let end = |this: usize| {
             let (ours, theirs) = if this == 0 { (first, second) } else { (second, first) };
             LinkEnd {
@@ -44,7 +45,7 @@ impl Tenancy {
                     sgid: ours.1,
                     dgid: ours.2,
                     engine: 0,
-                    reserved: 0,
+                    traced,
                 },
             }
         };
@@ -214,6 +215,7 @@ impl Tenancy {
         {
             *held = held.saturating_sub(1);
         }
+        self.untrace_removed(key, &link);
         if let Some(place) = &link.place {
             self.bells.give(link.sessions[0], link.sessions[1], place);
         }

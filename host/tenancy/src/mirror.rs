@@ -5,7 +5,7 @@ use crate::path::Why;
 use crate::{Action, Arrived, SessionId, Tenancy};
 use omniverb_session::Message;
 use omniverb_session::body::{LinkReady, QP_UD};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A queue pair, its peer, and the peer's GID.
 type LinkName = (u32, u32, [u8; 16]);
@@ -17,13 +17,15 @@ pub struct Mirror {
     engine: BTreeMap<LinkName, u64>,
     /// The clients' links.
     clients: BTreeMap<LinkName, SessionId>,
+    /// Who tells what is captured, of which links.
+    traced: BTreeMap<SessionId, BTreeSet<(u32, u32)>>,
 }
 
 impl Mirror {
     /// True if the engine has no links.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.engine.is_empty() && self.clients.is_empty()
+        self.engine.is_empty() && self.clients.is_empty() && self.traced.is_empty()
     }
 
     /// Somebody is told something.
@@ -58,6 +60,21 @@ impl Mirror {
             }
             Action::Event { message: Message::LinkClosed(closed), .. } => {
                 self.closed(closed.qpn, closed.peer_qpn);
+            }
+            Action::BeginTrace { session } => {
+                assert_eq!(self.traced.insert(*session, BTreeSet::new()), None, "begun twice");
+            }
+            Action::EndTrace { session } => {
+                let left = self.traced.remove(session);
+                assert_eq!(left, Some(BTreeSet::new()), "it still has links to tell of");
+            }
+            Action::Trace(end) => {
+                let links = self.traced.get_mut(&end.session).expect("memory to tell through");
+                assert!(links.insert((end.qpn, end.peer_qpn)), "traced twice");
+            }
+            Action::Untrace { session, qpn, peer_qpn } => {
+                let links = self.traced.get_mut(session).expect("memory to tell through");
+                assert!(links.remove(&(*qpn, *peer_qpn)), "never traced");
             }
             _ => {}
         }

@@ -53,6 +53,8 @@ impl Tenancy {
     /// Writes down a link that both ends still hold.
     pub(crate) fn record_link(&mut self, one: u32, other: u32) -> Result<(), u32> {
         let key = LinkKey::new(one, other);
-        self.insert_link(key, None, None, None)
+        self.insert_link(key, None, None, None)?;
+        self.trace_survivor(key);
+        Ok(())
     }
 }

@@ -83,6 +83,8 @@ pub(crate) struct Session {
     pub(crate) grants: usize,
     /// Grants that the engine waits for, of what is this session's.
     pub(crate) engine_grants: usize,
+    /// It has memory to tell through what is captured.
+    pub(crate) tracing: bool,
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -38,6 +38,8 @@ pub struct Tenancy {
     pub(crate) neighbours: Neighbours,
     pub(crate) numbers: QpNumbers,
     pub(crate) policies: Policies,
+    /// vNICs whose packets are captured.
+    pub(crate) captured: BTreeSet<VnicKey>,
     /// Links to the engine.
     pub(crate) wires: usize,
     /// Queue pairs that wish for another, by that other.
@@ -71,6 +73,7 @@ impl Tenancy {
             neighbours: Neighbours::default(),
             numbers,
             policies: Policies::default(),
+            captured: BTreeSet::new(),
             wires: 0,
             wishers: BTreeMap::new(),
             timers: BTreeSet::new(),
@@ -96,6 +99,7 @@ impl Tenancy {
                 datagrams: BTreeSet::new(),
                 grants: 0,
                 engine_grants: 0,
+                tracing: false,
             },
         );
     }
@@ -283,6 +287,7 @@ impl Tenancy {
             self.remove_qp(qpn, omniverb_session::body::CLOSED_BY_DEATH, now);
         }
         self.end_grants(id);
+        self.end_trace(id);
         for (other, bell) in self.bells.end(id) {
             self.event(other, omniverb_session::body::BellClosed { bell });
         }

@@ -113,7 +113,7 @@ impl Tenancy {
             sgid,
             dgid,
             engine: 1,
-            reserved: 0,
+            traced: 0,
         };
         self.out.push(Action::AttachEngine(Box::new(WireEnd {
             session,

@@ -18,7 +18,7 @@ use crate::lock::{Guard, Lock};
 use crate::meter::Meter;
 use crate::queue::ReceiveQueue;
 use crate::region::RegionCache;
-use crate::requester::{Held, SendEntry, Wait};
+use crate::requester::{Held, SendEntry, Telling, Wait};
 use crate::responder::Incoming;
 use crate::shared::{AsyncEvent, Shared, lock};
 use crate::srq::Srq;
@@ -49,6 +49,8 @@ pub(crate) struct LinkEnd {
     pub(crate) lossy: bool,
     /// How packets to the peer are to travel, as it was published last.
     pub(crate) route: Route,
+    /// What happens on it is told to whoever captures packets.
+    pub(crate) traced: bool,
     _hanging: Hanging,
 }
 
@@ -79,6 +81,10 @@ pub(crate) struct Inner {
     /// Short WRITEs that went through the ring although their target is mapped.
     pub(crate) detours: u32,
     pub(crate) meter: Meter,
+    /// Some links are traced.
+    pub(crate) telling: Option<Box<Telling>>,
+    /// Requests may take the express way.
+    pub(crate) express_is_open: bool,
     established: bool,
     notify_drained: bool,
 }
@@ -170,6 +176,8 @@ impl Qp {
                 grants: Grants::default(),
                 detours: 0,
                 meter,
+                telling: None,
+                express_is_open: false,
                 established: false,
                 notify_drained: false,
             }),
@@ -187,6 +195,10 @@ impl Qp {
     pub fn query(&self) -> (State, QpAttributes) {
         let inner = self.inner.lock();
         (inner.state, inner.attributes)
+    }
+
+    pub(crate) fn inner(&self) -> Guard<'_, Inner> {
+        self.inner.lock()
     }
 
     #[inline(always)]

@@ -9,8 +9,10 @@ pub mod endpoint;
 mod far;
 pub mod layout;
 pub mod record;
+pub mod trace;
 pub mod wire;
 
 pub use endpoint::{Doorbell, Endpoint, EndpointParts};
 pub use omniverb_ring::Broken;
 pub use record::{Nak, Request, Response};
+pub use trace::{Trace, TraceReader, Tracer};

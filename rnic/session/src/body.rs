@@ -181,7 +181,8 @@ bodies! {
         dgid: [u8; 16],
         /// Non-zero: the far end is the daemon's engine, and the link ends with the daemon.
         engine: u32,
-        reserved: u32,
+        /// Non-zero: what happens on it is to be told, as after `TraceLink`.
+        traced: u32,
     }
     /// Event: a link is closed. `reason` is `CLOSED_*`.
     LinkClosed { qpn: u32, peer_qpn: u32, reason: u32, reserved: u32 }
@@ -208,6 +209,13 @@ bodies! {
     /// Event: the other process of this bell is gone. All links on it have been closed by earlier
     /// events and no new one will name it: drop its memory and descriptors.
     BellClosed { bell: u64 }
+    /// Event: somebody captures packets of links that this process has an end of. Descriptor: the
+    /// memory to tell through (`rnic/link/src/trace.rs`), instead of any before.
+    TraceBegin { reserved: u64 }
+    /// Event: tell (or, if zero, no longer) what this queue pair requests of that peer.
+    TraceLink { qpn: u32, peer_qpn: u32, on: u32, reserved: u32 }
+    /// Event: the capture is over, the memory is not read any more.
+    TraceEnd { reserved: u64 }
     /// Event: the vNIC's GID table changed.
     GidsChanged { reserved: u64 }
 
@@ -236,11 +244,32 @@ bodies! {
         /// Direct links that exist and stay.
         direct_links: u32,
     }
-    /// Write the packets of a vNIC into the file that comes along (a regular file), until this
-    /// connection ends. Answered with `Done`, or as `SetVnic`; `EBUSY` if another one captures.
+    /// Write the packets of a vNIC into the file that comes along (a regular file), until
+    /// `EndCapture` or the end of this connection. Answered with `Done`, or as `SetVnic`; `EBUSY`
+    /// if another one captures.
     Capture {
         /// As in `SetVnic`; empty: the daemon's own vNIC.
         name: [u8; VNIC_NAME_BYTES],
+        /// Bytes of each packet to keep, from the Ethernet header on.
+        snap_bytes: u32,
+        reserved: u32,
+    }
+    /// End this connection's capture. Answered with `Captured` when all is written, `ENOENT` if
+    /// there is none.
+    EndCapture { reserved: u64 }
+    /// Answer to `EndCapture`.
+    Captured {
+        /// Packets in the file.
+        packets: u64,
+        /// Packets there was no room for: on their way to the file, or in the memory that a process
+        /// tells through.
+        dropped: u64,
+        /// What processes told that made no sense.
+        refused: u64,
+        /// Processes whose direct links could not be traced.
+        untraced: u32,
+        /// Zero, or the errno that ended the file early.
+        errno: u32,
     }
     /// A piece of the status text; `more` non-zero: another piece follows in its own message.
     Status { length: u32, more: u32, text: [u8; STATUS_TEXT_BYTES] }

@@ -8,12 +8,16 @@ use std::net::IpAddr;
 /// "Times are nanoseconds", in our byte order.
 const MAGIC: u32 = 0xa1b2_3c4d;
 const ETHERNET: u32 = 1;
-const SNAPSHOT: u32 = 1 << 16;
+/// Bytes of a packet that are kept if nobody says another number: all of any packet.
+pub const SNAP_BYTES: u32 = 1 << 16;
+/// Bytes of a packet that must be kept at least: the headers.
+pub const SNAP_BYTES_MIN: u32 = 128;
 const HEADERS_MAX: usize = 14 + 40 + 8;
 
 /// Writes one capture file.
 pub struct Capture<W> {
     target: W,
+    snap_bytes: u32,
 }
 
 /// What a captured packet came with.
@@ -30,22 +34,39 @@ pub struct Envelope {
 }
 
 impl<W: Write> Capture<W> {
-    /// Begins a file.
-    pub fn new(mut target: W) -> io::Result<Capture<W>> {
+    /// Begins a file that keeps whole packets.
+    pub fn new(target: W) -> io::Result<Capture<W>> {
+        Capture::with_snap(target, SNAP_BYTES)
+    }
+
+    /// Begins a file that keeps so many bytes of each packet, within reason.
+    pub fn with_snap(mut target: W, snap_bytes: u32) -> io::Result<Capture<W>> {
+        let snap_bytes = snap_bytes.clamp(SNAP_BYTES_MIN, SNAP_BYTES);
         target.write_all(&MAGIC.to_ne_bytes())?;
         target.write_all(&2_u16.to_ne_bytes())?;
         target.write_all(&4_u16.to_ne_bytes())?;
-        for word in [0, 0, SNAPSHOT, ETHERNET] {
+        for word in [0, 0, snap_bytes, ETHERNET] {
             target.write_all(&word.to_ne_bytes())?;
         }
-        Ok(Capture { target })
+        Ok(Capture { target, snap_bytes })
     }
 
     /// Adds a datagram (a UDP payload, ICRC included) at a time in nanoseconds since 1970.
     pub fn add(&mut self, time: u64, envelope: &Envelope, datagram: &[u8]) -> io::Result<()> {
+        self.add_beginning(time, envelope, datagram, datagram.len())
+    }
+
+    /// Adds a datagram of which only the first `known` bytes are known.
+    pub fn add_beginning(
+        &mut self,
+        time: u64,
+        envelope: &Envelope,
+        datagram: &[u8],
+        known: usize,
+    ) -> io::Result<()> {
         let (headers, used) = headers(envelope, datagram);
         let length = (used + datagram.len()) as u32;
-        let kept = length.min(SNAPSHOT);
+        let kept = ((used + known.min(datagram.len())) as u32).min(self.snap_bytes);
         let (seconds, nanoseconds) = (time / 1_000_000_000, time % 1_000_000_000);
         for word in [seconds as u32, nanoseconds as u32, kept, length] {
             self.target.write_all(&word.to_ne_bytes())?;

@@ -7,7 +7,7 @@ use crate::client::Client;
 use crate::daemon;
 use crate::vnic::name_bytes;
 use anyhow::{Context, bail};
-use omniverb_session::body::Capture;
+use omniverb_session::body::{Capture, Captured};
 use omniverb_sys::{event, signals};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -19,10 +19,12 @@ use std::time::Duration;
 
 /// How often what was captured is copied to a pipe.
 const COPY_EVERY: Duration = Duration::from_millis(50);
-/// How long the daemon may take to write down the rest after the end.
-const LAST_WORDS: Duration = Duration::from_millis(200);
 
-pub(crate) fn capture(vnic: Option<&str>, file: Option<&Path>) -> anyhow::Result<ExitCode> {
+pub(crate) fn capture(
+    vnic: Option<&str>,
+    file: Option<&Path>,
+    snap_bytes: u32,
+) -> anyhow::Result<ExitCode> {
     let to_stdout = file.is_none_or(|file| file == Path::new("-"));
     if to_stdout && std::io::stdout().is_terminal() {
         bail!("packets are nothing for a terminal: name a file with -w, or use a pipe");
@@ -41,7 +43,8 @@ pub(crate) fn capture(vnic: Option<&str>, file: Option<&Path>) -> anyhow::Result
     };
     let name = vnic.unwrap_or_default();
     let client = Client::tool(&daemon::serving()?)?;
-    client.capture(&Capture { name: name_bytes(name)? }, target.as_fd(), name)?;
+    let capture = Capture { name: name_bytes(name)?, snap_bytes, reserved: 0 };
+    client.capture(&capture, target.as_fd(), name)?;
     let mut copy = to_stdout.then_some(Copy { from: target, at: 0, buffer: vec![0; 64 << 10] });
     loop {
         let wait = copy.as_ref().map(|_| COPY_EVERY);
@@ -57,12 +60,30 @@ pub(crate) fn capture(vnic: Option<&str>, file: Option<&Path>) -> anyhow::Result
             bail!("the daemon has ended");
         }
     }
-    drop(client);
-    std::thread::sleep(LAST_WORDS);
+    let captured = client.end_capture()?;
     if let Some(copy) = &mut copy {
         copy.on()?;
     }
-    Ok(ExitCode::SUCCESS)
+    report(&captured);
+    match captured.errno {
+        0 => Ok(ExitCode::SUCCESS),
+        errno => {
+            let error = std::io::Error::from_raw_os_error(errno.cast_signed());
+            bail!("the file ends early: {error}")
+        }
+    }
+}
+
+/// What tcpdump would say at the end, and where.
+fn report(captured: &Captured) {
+    eprintln!("{} packets captured", captured.packets);
+    eprintln!("{} packets dropped", captured.dropped);
+    if captured.refused > 0 {
+        eprintln!("{} records of processes made no sense", captured.refused);
+    }
+    if captured.untraced > 0 {
+        eprintln!("the direct links of {} processes do not show", captured.untraced);
+    }
 }
 
 /// A regular file that nobody else finds.

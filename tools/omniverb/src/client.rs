@@ -2,8 +2,8 @@
 
 use anyhow::{Context, bail};
 use omniverb_session::body::{
-    Capture, Gids, Hello, QueryGids, QueryStatus, QueryVnics, ROLE_TOOL, ROLE_VERBS, SetVnic,
-    VnicChanged, Welcome,
+    Capture, Captured, EndCapture, Gids, Hello, QueryGids, QueryStatus, QueryVnics, ROLE_TOOL,
+    ROLE_VERBS, SetVnic, VnicChanged, Welcome,
 };
 use omniverb_session::limits::{MESSAGE_BYTES_MAX, STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
 use omniverb_session::{Message, decode, encode};
@@ -17,6 +17,9 @@ use std::time::Duration;
 
 /// How long the daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long it may take to complete a capture file.
+const LAST_WORDS: Duration = Duration::from_secs(60);
 
 /// Most bytes of status: more than the largest quotas give.
 const STATUS_BYTES_MAX: usize = 64 << 20;
@@ -50,7 +53,7 @@ impl Client {
         let mut client = Client { calls, _events: Vec::new() };
         let hello = Hello { role, resume: 0, name: *b"omniverb\0\0\0\0\0\0\0\0" };
         client.send(&hello.into(), files)?;
-        let (answer, files) = client.answer_with_files()?;
+        let (answer, files) = client.answer_with_files(PATIENCE)?;
         client._events = files;
         match answer {
             Message::Welcome(welcome) => Ok((client, welcome)),
@@ -104,6 +107,16 @@ impl Client {
         }
     }
 
+    /// Ends it: everything is in the file then.
+    pub(crate) fn end_capture(&self) -> anyhow::Result<Captured> {
+        self.send(&EndCapture { reserved: 0 }.into(), &[])?;
+        // There may be a lot to write down.
+        match self.answer_with_files(LAST_WORDS)?.0 {
+            Message::Captured(captured) => Ok(captured),
+            _ => bail!("the daemon answers something else"),
+        }
+    }
+
     /// The daemon has closed the connection: it says nothing by itself.
     pub(crate) fn is_over(&self) -> bool {
         event::readable(self.calls.as_fd(), Some(Duration::ZERO)).unwrap_or(true)
@@ -137,11 +150,11 @@ impl Client {
     }
 
     fn answer(&self) -> anyhow::Result<Message> {
-        Ok(self.answer_with_files()?.0)
+        Ok(self.answer_with_files(PATIENCE)?.0)
     }
 
-    fn answer_with_files(&self) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
-        if !event::readable(self.calls.as_fd(), Some(PATIENCE))? {
+    fn answer_with_files(&self, patience: Duration) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
+        if !event::readable(self.calls.as_fd(), Some(patience))? {
             bail!("the daemon does not answer");
         }
         let mut bytes = [0; MESSAGE_BYTES_MAX];

@@ -18,6 +18,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+/// Bytes of a packet that a capture keeps unless told otherwise: all.
+const SNAP_BYTES: u32 = 65536;
 /// Exit code for our own failure in `run`, as `env` and `nice` use it.
 const OWN_FAILURE: u8 = 125;
 
@@ -58,9 +60,12 @@ enum Command {
     /// interrupted.
     ///
     /// Packets are those that the daemon sends and receives on UDP port 4791 for this device, and
-    /// those that it forwards within the host. What travels on direct links is no packets and does
-    /// not show; `omniverb vnic set NAME datapath forwarded` makes new connections visible. Needs
-    /// root in the daemon's network namespace.
+    /// those that it forwards within the host. What travels on direct links shows as the packets
+    /// that it stands for, answers included, numbered from the queue pair's first PSN on: each
+    /// process with an end of such a link tells, while somebody captures, what it requests there.
+    /// Links that exist show from then on. Programs do not wait for this: what they cannot tell in
+    /// time is dropped, and counted when the capture ends. Needs root in the daemon's network
+    /// namespace.
     Capture {
         /// The device, as `omniverb vnic list` shows it, or pid:N for that of process N [default:
         /// that of the daemon's own network namespace].
@@ -69,6 +74,9 @@ enum Command {
         /// The file; `-` is standard output [default: standard output, if it is no terminal].
         #[arg(short = 'w', long, value_name = "FILE")]
         file: Option<PathBuf>,
+        /// Keep at most so many bytes of each packet, Ethernet header included; at least 128.
+        #[arg(short, long, value_name = "BYTES", default_value_t = SNAP_BYTES)]
+        snaplen: u32,
     },
     /// Say what is wrong, one line a finding, and how to mend it.
     Doctor {
@@ -111,7 +119,9 @@ fn main() -> ExitCode {
         Command::Status { json } => (status::status(json), 1),
         Command::Vnic(Vnic::Set { name, words }) => (vnic::set(&name, &words), 1),
         Command::Vnic(Vnic::List { json }) => (vnic::list(json), 1),
-        Command::Capture { vnic, file } => (capture::capture(vnic.as_deref(), file.as_deref()), 1),
+        Command::Capture { vnic, file, snaplen } => {
+            (capture::capture(vnic.as_deref(), file.as_deref(), snaplen), 1)
+        }
         Command::Doctor { program } => (doctor::doctor(program.as_deref()), 1),
     };
     result.unwrap_or_else(|error| {

@@ -108,7 +108,9 @@ impl Worker {
 
     /// The train leaves: through the network, or straight to a link of ours.
     fn depart(&mut self, link: &Link, train: &mut Train) {
-        let Some(vnic) = self.vnics.get_mut(&link.vnic) else { return };
+        if !self.vnics.contains_key(&link.vnic) {
+            return;
+        }
         let near = link.within.then(|| {
             if link.service == Service::Ud {
                 let key = (link.peer_qpn, link.flow.source, link.qpn);
@@ -117,14 +119,14 @@ impl Worker {
                 self.by_number.get(&link.peer_qpn).copied()
             }
         });
-        if vnic.tap.is_on() {
-            train.seal(&link.flow);
-            for packet in train.packets() {
-                vnic.tap.add(&link.flow, Identification::ZERO, 2, packet);
-            }
-        }
+        self.copy(link.vnic, link, train);
         match near.flatten() {
             Some(to) => {
+                // What comes from the network is copied where it arrives.
+                let vnic = self.links.get(to).and_then(Option::as_ref).map(|near| near.vnic);
+                if let Some(vnic) = vnic.filter(|vnic| *vnic != link.vnic) {
+                    self.copy(vnic, link, train);
+                }
                 for packet in train.packets() {
                     self.passages.add(to, link.flow.source, packet);
                 }
@@ -132,8 +134,19 @@ impl Worker {
             None => {
                 let segment = train.segment();
                 let bytes = train.seal(&link.flow);
+                let Some(vnic) = self.vnics.get(&link.vnic) else { return };
                 vnic.sockets.send(&link.flow, link.interface, bytes, segment);
             }
+        }
+    }
+
+    /// For whoever captures the packets of this vNIC.
+    fn copy(&mut self, vnic: u64, link: &Link, train: &mut Train) {
+        let Some(vnic) = self.vnics.get_mut(&vnic).filter(|vnic| vnic.tap.is_on()) else { return };
+        train.seal(&link.flow);
+        for (id, packet) in (0..).zip(train.packets()) {
+            let identification = Identification { id, dont_fragment: true };
+            vnic.tap.add(&link.flow, identification, 2, packet);
         }
     }
 }

@@ -9,11 +9,22 @@ use crate::requester::SendEntry;
 use crate::responder::Incoming;
 use crate::shared::AsyncEvent;
 use crate::work::Destination;
-use omniverb_link::Endpoint;
+use omniverb_link::{Endpoint, Tracer};
+use std::sync::Arc;
 
 impl Qp {
     /// The daemon made a link; returns its index, or `None` if this QP cannot use it (any more).
-    pub fn attach(&self, peer: Peer, mut endpoint: Endpoint) -> Option<usize> {
+    pub fn attach(&self, peer: Peer, endpoint: Endpoint) -> Option<usize> {
+        self.attach_traced(peer, endpoint, None)
+    }
+
+    /// The same; somebody captures packets and is to be told of the link from the beginning.
+    pub fn attach_traced(
+        &self,
+        peer: Peer,
+        mut endpoint: Endpoint,
+        tracer: Option<&Arc<Tracer>>,
+    ) -> Option<usize> {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let usable = matches!(inner.state, State::Rtr | State::Rts | State::Sqd | State::Sqe)
@@ -46,15 +57,19 @@ impl Qp {
             watchers: 0,
             lossy: false,
             route: inner.attributes.route,
+            traced: false,
             _hanging: Hanging::new(self, peer.wire),
         };
         let index = inner.place_link(link);
+        if let Some(tracer) = tracer {
+            inner.tell_of(self, index, tracer);
+        }
         if inner.state != State::Init {
             inner.present(self, index);
         }
         let to = Destination { dgid: peer.dgid, sgid: peer.sgid, qpn: peer.qpn };
         inner.by_destination.entry(to).or_insert(index);
-        inner.send_held(&to, index);
+        inner.send_held(self, &to, index);
         inner.wait = None;
         inner.pump_all(self);
         Some(index)
@@ -240,5 +255,7 @@ impl Inner {
         self.links.clear();
         self.by_destination.clear();
         self.grants.clear();
+        self.telling = None;
+        self.choose_way(qp);
     }
 }

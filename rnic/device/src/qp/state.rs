@@ -85,6 +85,7 @@ impl Qp {
 impl Inner {
     pub(crate) fn set_state(&mut self, qp: &Qp, state: State) {
         self.state = state;
+        self.choose_way(qp);
         self.meter.state(state);
         qp.state_hint.store(state as u32, Ordering::Release);
     }

@@ -70,8 +70,7 @@ impl Inner {
         if order.length > DATAGRAM_MAX {
             return Step::Fail(status::LOC_LEN_ERR);
         }
-        // Bit 31: a privileged Q_Key, taken from the QP (specification 10.2.5).
-        let qkey = if order.rkey >> 31 != 0 { self.attributes.qkey } else { order.rkey };
+        let qkey = self.qkey_of(order);
         let flags = ending(order, true);
         let request = Request::Datagram { flags, immediate: order.immediate, qkey };
         let Some(&index) = self.by_destination.get(&destination) else {
@@ -100,6 +99,12 @@ impl Inner {
                 Step::Started(Finish::Done)
             }
         }
+    }
+
+    /// Bit 31: a privileged Q_Key, taken from the QP (specification 10.2.5).
+    #[inline(always)]
+    pub(super) fn qkey_of(&self, order: &Order) -> u32 {
+        if order.rkey >> 31 != 0 { self.attributes.qkey } else { order.rkey }
     }
 
     /// No link to that destination yet: asks for one, unless it is known to lead nowhere.
@@ -153,15 +158,20 @@ impl Inner {
     }
 
     /// The link is there: sends what was held back, oldest first; what does not fit is lost.
-    pub(crate) fn send_held(&mut self, destination: &Destination, index: usize) {
+    pub(crate) fn send_held(&mut self, qp: &Qp, destination: &Destination, index: usize) {
         let Line { route, list, .. } = self.held.take(destination);
         if !list.is_empty() {
             self.links[index].take_route(route);
         }
         for (request, bytes) in list {
-            let endpoint = &mut self.links[index].endpoint;
             let sent = UserMemory::lend(&bytes, |memory| {
-                endpoint.send_request(&request, bytes.len(), [&memory])
+                let endpoint = &mut self.links[index].endpoint;
+                let sent = endpoint.send_request(&request, bytes.len(), [&memory]);
+                if sent == Ok(true) && self.telling.is_some() {
+                    let (length, now) = (bytes.len() as u64, qp.shared.host.now());
+                    self.tell_of_datagram(qp, index, &request, length, &[memory], now);
+                }
+                sent
             });
             if sent != Ok(true) {
                 break;

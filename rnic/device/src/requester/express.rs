@@ -3,6 +3,7 @@
 //! not fit takes the general way, from the start.
 
 use super::transmit::last_flags;
+use crate::attributes::State;
 use crate::constants::{access, opcode, qp_type};
 use crate::gather::resolve;
 use crate::grants::Reach;
@@ -15,12 +16,16 @@ use omniverb_link::record::FIRST;
 use omniverb_ring::UserMemory;
 
 impl Inner {
+    /// After a change of state, or of whether somebody wants to be told: what is captured is told
+    /// by the general way.
+    pub(crate) fn choose_way(&mut self, qp: &Qp) {
+        let open = self.state == State::Rts && qp.kind != qp_type::UD;
+        self.express_is_open = open && self.telling.is_none();
+    }
+
     /// True: it is done. False: nothing happened.
     #[inline(always)]
     pub(super) fn express(&mut self, qp: &Qp, work: &SendWork<'_>, length: u64) -> bool {
-        if qp.kind == qp_type::UD {
-            return false;
-        }
         let part = match work.data {
             Data::Gather([sge]) => {
                 let regions = &qp.shared.regions;

@@ -14,10 +14,12 @@ mod datagram;
 mod express;
 mod mapped;
 mod response;
+mod telling;
 mod transmit;
 mod waiting;
 
 pub(crate) use datagram::Held;
+pub(crate) use telling::{Telling, Told};
 pub(crate) use waiting::Wait;
 
 use crate::attributes::State;
@@ -56,6 +58,10 @@ pub(crate) struct Order {
     pub(crate) promised: bool,
     /// Number in the send queue: one more than sends posted before it.
     pub(crate) position: u64,
+    /// Somebody captures packets, was told of it, and has not been told of the answer.
+    pub(crate) told: Option<Told>,
+    /// He was told that the peer had no receive for it.
+    pub(crate) told_of_wait: bool,
 }
 
 /// Data of a queued work request.
@@ -181,7 +187,7 @@ impl Inner {
             return Err(PostError::Full);
         }
         self.posted += 1;
-        if self.sends.is_empty() && self.state == State::Rts && self.express(qp, work, length) {
+        if self.sends.is_empty() && self.express_is_open && self.express(qp, work, length) {
             let flags = work.flags;
             self.succeed(qp, work.wr_id, work.opcode, flags, length, self.posted);
             return Ok(());
@@ -209,6 +215,8 @@ impl Inner {
             begun: false,
             promised: false,
             position: self.posted,
+            told: None,
+            told_of_wait: false,
         };
         if self.sends.is_empty() && self.state == State::Rts {
             match self.attempt(qp, &mut order, &work.data) {
@@ -390,6 +398,9 @@ impl Inner {
             }
             self.started -= 1;
             if let Some(entry) = self.sends.pop_front() {
+                if let Some(told) = entry.order.told {
+                    self.tell_acknowledged(qp, told);
+                }
                 self.complete_order(qp, &entry.order, status::SUCCESS);
             }
         }

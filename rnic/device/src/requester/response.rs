@@ -71,7 +71,7 @@ impl Inner {
             }
         }
         let link = &self.links[index].endpoint;
-        match *response {
+        let placed = match *response {
             Response::ReadData { last } if order.opcode == opcode::RDMA_READ => {
                 let length = record.length as u64;
                 let rest = order.length - order.done;
@@ -82,14 +82,20 @@ impl Inner {
                     link.response_payload(record, at as usize, piece);
                 });
                 order.done += length;
-                Ok(if last { Placed::Complete } else { Placed::More })
+                if last { Placed::Complete } else { Placed::More }
             }
             Response::AtomicResult { original } if order.is_atomic() => {
                 scatter_number(&parts, original);
-                Ok(Placed::Complete)
+                Placed::Complete
             }
-            _ => Err(Broken),
+            _ => return Err(Broken),
+        };
+        if matches!(placed, Placed::Complete)
+            && let Some(told) = order.told.take()
+        {
+            self.tell_answer(qp, order, told, &parts);
         }
+        Ok(placed)
     }
 
     /// The peer refused our oldest request that it has not consumed.
@@ -97,8 +103,10 @@ impl Inner {
     fn refused(&mut self, qp: &Qp, code: Nak) -> Result<(), Broken> {
         // Everything that was consumed before it succeeded.
         self.reap(qp).map_err(|(_, broken)| broken)?;
-        if self.sends.is_empty() {
-            qp.event(AsyncEvent::QpFatal); // no completion says so
+        match self.sends.front().map(|entry| entry.order.told) {
+            None => qp.event(AsyncEvent::QpFatal), // no completion says so
+            Some(Some(told)) => self.tell_refused(qp, told, code),
+            Some(None) => {}
         }
         let why = match code {
             Nak::InvalidRequest => status::REM_INV_REQ_ERR,

@@ -18,6 +18,19 @@ impl Inner {
         order: &mut Order,
         parts: &[UserMemory],
     ) -> Result<Step, Broken> {
+        match self.telling {
+            None => self.transmit_silently(qp, order, parts),
+            Some(_) => self.transmit_told(qp, order, parts),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn transmit_silently(
+        &mut self,
+        qp: &Qp,
+        order: &mut Order,
+        parts: &[UserMemory],
+    ) -> Result<Step, Broken> {
         if qp.kind == qp_type::UD {
             return Ok(self.transmit_datagram(qp, order, parts));
         }

@@ -10,9 +10,10 @@ use omniverb_device::attributes::State;
 use omniverb_device::grants::Grant;
 use omniverb_device::work::Destination;
 use omniverb_device::{Peer, Qp, Region, Sge, Srq, access, qp_type, status};
-use omniverb_link::{Endpoint, Nak, Request, Response};
+use omniverb_link::trace::TRACE_BYTES;
+use omniverb_link::{Endpoint, Nak, Request, Response, TraceReader, Tracer};
 use omniverb_ring::sync::Ordering;
-use omniverb_ring::{UserMemory, WordMemory};
+use omniverb_ring::{UserMemory, Window, WordMemory};
 use std::sync::Arc;
 
 /// Small, so that everything wraps and fills up soon.
@@ -111,6 +112,13 @@ impl Victim {
         let attacker_qpn = pair.sides[1].number();
         let (qp, joint, attacker) = appear(&pair, &options, attacker_qpn);
         let shadow = Buffer::new(4096);
+        // Seldom: it takes time.
+        if choice & 0x70 == 0x70 {
+            let memory = Window::private(TRACE_BYTES);
+            TraceReader::new(&memory).unwrap().want(4096);
+            let tracer = Tracer::new(&memory).unwrap();
+            qp.trace(attacker_qpn, &Arc::new(tracer));
+        }
         Victim {
             pair,
             kind,

@@ -19,6 +19,7 @@ mod refusals;
 mod removal;
 mod retries;
 mod shared_receive;
+mod traces;
 mod unreliable;
 mod wire;
 mod wire_arrivals;

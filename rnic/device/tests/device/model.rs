@@ -9,6 +9,9 @@ use omniverb_device::work::Destination;
 use omniverb_device::{
     Cq, PostError, Qp, Region, Sge, Srq, Wc, access, qp_type, send_flags, status, wc_flags,
 };
+use omniverb_link::trace::TRACE_BYTES;
+use omniverb_link::{TraceReader, Tracer};
+use omniverb_ring::Window;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -201,6 +204,10 @@ impl Bench {
             }
         }
         bench
+    }
+
+    fn each_pair(&self, act: impl Fn(&Qp, &Qp)) {
+        self.flows.iter().for_each(|flow| act(&flow.from, &flow.to));
     }
 
     fn pool(&mut self, side: usize, qp: Option<Arc<Qp>>, srq: Option<Arc<Srq>>) -> usize {
@@ -434,8 +441,20 @@ impl Bench {
 
 fn run(seed: u64, steps: usize) -> usize {
     let mut bench = Bench::new(seed);
-    for _ in 0..steps {
+    // Somebody captures packets now and then, and does not keep up: nobody is to notice.
+    let memory = Window::private(TRACE_BYTES);
+    let tracer = Arc::new(Tracer::new(&memory).unwrap());
+    let mut reader = TraceReader::new(&memory).unwrap();
+    reader.want(4096);
+    for step in 0..steps {
         bench.step();
+        match step % 2000 {
+            700 => bench.each_pair(|qp, peer| qp.trace(peer.number, &tracer)),
+            1100 => while let Some((_, _)) = reader.take().unwrap() {},
+            1500 => bench.each_pair(|qp, _| qp.untrace(None)),
+            1501 => reader.publish(),
+            _ => {}
+        }
     }
     bench.finish();
     bench.completed

@@ -1,0 +1,163 @@
+//! Captures: what an administrator asks, and what the engine, its recorder and the clients of
+//! direct links have to do for it.
+
+use crate::engine::{self, Summary};
+use crate::journal::Level;
+use crate::namespaces::Opening;
+use crate::server::Server;
+use omniverb_link::trace::TRACE_BYTES;
+use omniverb_session::Message;
+use omniverb_session::body::{Capture, Captured, Done, TraceBegin};
+use omniverb_sys::mapping::Access;
+use omniverb_sys::{clock, memfd, window};
+use omniverb_tenancy::{SessionId, TracedEnd, VnicKey, errno};
+use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// Processes that may tell at the same time: each has memory of 8 MiB for it.
+const TRACING_MAX: usize = 256;
+
+/// A capture under way.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    pub(crate) vnic: VnicKey,
+    intake: engine::Intake,
+}
+
+impl Server {
+    pub(crate) fn capture(
+        &mut self,
+        id: SessionId,
+        m: &Capture,
+        files: Vec<OwnedFd>,
+    ) -> Result<Done, u32> {
+        let (vnic, namespace) = self.named(id, &m.name)?;
+        let namespace = namespace.ok_or(errno::ENOENT)?;
+        let file = files.into_iter().next().ok_or(errno::EINVAL)?;
+        // A pipe could hold up the recorder.
+        let regular = fstat(&file)
+            .is_ok_and(|status| FileType::from_raw_mode(status.st_mode) == FileType::RegularFile);
+        let writable =
+            fcntl_getfl(&file).is_ok_and(|flags| flags.intersects(OFlags::RDWR | OFlags::WRONLY));
+        if !regular || !writable {
+            return Err(errno::EINVAL);
+        }
+        let taken = self.recordings.values().any(|recording| recording.vnic == vnic);
+        if taken || self.recordings.contains_key(&id) || self.finishing.contains_key(&id) {
+            return Err(errno::EBUSY);
+        }
+        // Open from now on: also before the first process comes, and between two of them.
+        self.namespaces.hold(vnic, namespace);
+        let number = self.namespaces.get_mut(vnic).map(|entry| entry.number).unwrap_or_default();
+        let intake = self.recorder.begin(id.0, number, file.into(), m.snap_bytes);
+        self.recordings.insert(id, Recording { vnic, intake });
+        self.namespaces.port_is_coming(vnic, clock::now());
+        self.record(vnic);
+        let actions = self.tenancy.capture(vnic, true);
+        self.work.extend(actions);
+        Ok(Done { reserved: 0 })
+    }
+
+    /// Has the engine leave a vNIC's packets, if somebody wants them and it is served.
+    pub(crate) fn record(&mut self, vnic: VnicKey) {
+        let Some(entry) = self.namespaces.get_mut(vnic) else { return };
+        let wanted = self.recordings.values().find(|recording| recording.vnic == vnic);
+        if let (Opening::Open(_), Some(recording)) = (&entry.port, wanted) {
+            self.engine.capture(entry.number, Some(recording.intake.clone()));
+        }
+    }
+
+    /// A client wants its capture to end; answered when that is written down.
+    pub(crate) fn end_capture(&mut self, id: SessionId, tag: u64) {
+        if self.recordings.contains_key(&id) {
+            self.finishing.insert(id, tag);
+            self.end_recording(id);
+        } else {
+            self.answer(id, tag, &Message::Failed(errno::ENOENT), Vec::new());
+        }
+    }
+
+    /// A recording is to end, because somebody said so or is gone.
+    pub(crate) fn end_recording(&mut self, id: SessionId) {
+        let Some(Recording { vnic, .. }) = self.recordings.remove(&id) else { return };
+        if let Some(entry) = self.namespaces.get_mut(vnic)
+            && matches!(entry.port, Opening::Open(_))
+        {
+            self.engine.capture(entry.number, None);
+        }
+        // First: what was told until now belongs to it.
+        self.recorder.end(id.0);
+        let actions = self.tenancy.capture(vnic, false);
+        self.work.extend(actions);
+        if !self.tenancy.has_vnic(vnic) {
+            self.close_port(vnic);
+        }
+        drop(self.namespaces.leave(vnic));
+    }
+
+    /// The recorder has finished some files.
+    pub(crate) fn recorder_ready(&mut self) {
+        self.recorder.take_ready();
+        while let Some((capture, summary)) = self.recorder.next_ended() {
+            let id = SessionId(capture);
+            if let Some(tag) = self.finishing.remove(&id) {
+                self.answer(id, tag, &captured(&summary).into(), Vec::new());
+            }
+        }
+    }
+
+    /// A session is to tell what happens on some of its links.
+    pub(crate) fn begin_trace(&mut self, id: SessionId) {
+        if self.tracing.len() >= TRACING_MAX {
+            return self.recorder.miss();
+        }
+        match self.trace_memory(id) {
+            Ok(file) => {
+                self.tracing.insert(id);
+                let message = TraceBegin { reserved: 0 }.into();
+                self.tell(id, &message, vec![Arc::new(file)]);
+            }
+            Err(error) => {
+                self.journal.log(Level::Warning, format_args!("no memory for a trace: {error}"));
+                self.recorder.miss();
+            }
+        }
+    }
+
+    fn trace_memory(&mut self, id: SessionId) -> io::Result<OwnedFd> {
+        let file = memfd::create("omniverb-trace", TRACE_BYTES as u64)?;
+        let memory = window::map(file.as_fd(), TRACE_BYTES, Access::ReadWrite)?;
+        self.recorder.read(id.0, memory);
+        Ok(file)
+    }
+
+    pub(crate) fn end_trace(&mut self, id: SessionId) {
+        if self.tracing.remove(&id) {
+            self.recorder.read_no_more(id.0);
+        }
+    }
+
+    /// What a session tells of this end of a link is sound.
+    pub(crate) fn trace(&mut self, end: &TracedEnd) {
+        let number = |vnic| self.namespaces.number(vnic);
+        if let [Some(own), Some(peer)] = end.vnics.map(number) {
+            self.recorder.trace(end, [own, peer]);
+        }
+    }
+
+    pub(crate) fn untrace(&self, id: SessionId, qpn: u32, peer_qpn: u32) {
+        self.recorder.untrace(id.0, qpn, peer_qpn);
+    }
+}
+
+fn captured(summary: &Summary) -> Captured {
+    Captured {
+        packets: summary.packets,
+        dropped: summary.dropped,
+        refused: summary.refused,
+        untraced: summary.untraced,
+        errno: summary.errno.unwrap_or_default().cast_unsigned(),
+    }
+}

@@ -1,0 +1,77 @@
+//! One capture: its file, its counts.
+
+use super::Summary;
+use crate::capture::Intake;
+use crate::command::VnicId;
+use omniverb_wire::pcap::{Capture, Envelope};
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::sync::Arc;
+
+/// A file that cannot be written any more ends its capture, never the traffic.
+pub(super) struct Recording {
+    pub(super) vnic: VnicId,
+    pub(super) intake: Arc<Intake>,
+    pub(super) snap_bytes: u32,
+    pub(super) summary: Summary,
+    file: Option<Capture<BufWriter<File>>>,
+    unflushed: bool,
+}
+
+impl Recording {
+    pub(super) fn new(vnic: VnicId, file: File, snap_bytes: u32, intake: Arc<Intake>) -> Recording {
+        let mut recording = Recording {
+            vnic,
+            intake,
+            snap_bytes,
+            summary: Summary::default(),
+            file: None,
+            unflushed: true,
+        };
+        let target = BufWriter::with_capacity(256 << 10, file);
+        match Capture::with_snap(target, snap_bytes) {
+            Ok(capture) => recording.file = Some(capture),
+            Err(error) => recording.fail(&error),
+        }
+        // The head of the file says that it has begun.
+        recording.flush();
+        recording
+    }
+
+    /// Adds a packet of which the first `known` bytes are known; `time` is since 1970.
+    pub(super) fn add(&mut self, time: u64, envelope: &Envelope, datagram: &[u8], known: usize) {
+        let Some(file) = &mut self.file else { return };
+        match file.add_beginning(time, envelope, datagram, known) {
+            Ok(()) => {
+                self.summary.packets += 1;
+                self.unflushed = true;
+            }
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    pub(super) fn drop_packets(&mut self, count: u64) {
+        self.summary.dropped = self.summary.dropped.saturating_add(count);
+    }
+
+    pub(super) fn flush(&mut self) {
+        if std::mem::take(&mut self.unflushed)
+            && let Some(Err(error)) = self.file.as_mut().map(Capture::flush)
+        {
+            self.fail(&error);
+        }
+    }
+
+    pub(super) fn finish(mut self) -> Summary {
+        self.unflushed = true;
+        self.flush();
+        self.intake.close();
+        self.summary
+    }
+
+    fn fail(&mut self, error: &io::Error) {
+        self.intake.close();
+        self.file = None;
+        self.summary.errno.get_or_insert(error.raw_os_error().unwrap_or(5));
+    }
+}

@@ -1,0 +1,142 @@
+//! The thread that writes capture files.
+//!
+//! In: copies of packets that the engine sends and receives ([`crate::capture`]); what processes
+//! tell of their direct links (rings of `omniverb_link::trace`), which [`story`] turns into the
+//! packets it stands for. Out: one file for each captured vNIC, in the order of time, and counts of
+//! what was lost. There is nothing to do, and nothing done, while nobody captures. Nobody waits for
+//! this thread: whoever has something for it and finds no room counts it and goes on.
+
+mod file;
+mod ring;
+pub(crate) mod story;
+#[cfg(test)]
+mod tests;
+mod thread;
+
+use crate::capture::Intake;
+use crate::command::VnicId;
+use crate::engine::lock;
+use omniverb_ring::Window;
+use omniverb_sys::EventFd;
+use std::fs::File;
+use std::io;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
+
+pub use story::TracedEnd;
+
+/// Something to do.
+pub(crate) enum Task {
+    Begin { capture: u64, vnic: VnicId, file: File, snap_bytes: u32, intake: Arc<Intake> },
+    End { capture: u64 },
+    Ring { session: u64, memory: Window },
+    EndRing { session: u64 },
+    Trace { session: u64, end: TracedEnd, vnics: [VnicId; 2] },
+    Untrace { session: u64, qpn: u32, peer_qpn: u32 },
+    Untraced,
+}
+
+/// How a capture went.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Packets in the file.
+    pub packets: u64,
+    /// Packets there was no room for.
+    pub dropped: u64,
+    /// Records of processes that made no sense.
+    pub refused: u64,
+    /// Processes that could not be given memory to tell through.
+    pub untraced: u32,
+    /// Why the file ended early, if it did.
+    pub errno: Option<i32>,
+}
+
+/// The handle that the control plane holds. Dropping it ends all captures; their files are
+/// complete then.
+pub struct Recorder {
+    tasks: Option<mpsc::Sender<Task>>,
+    thread: Option<JoinHandle<()>>,
+    ended: Mutex<mpsc::Receiver<(u64, Summary)>>,
+    ready: Arc<EventFd>,
+}
+
+impl Recorder {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// `EMFILE`, `EAGAIN` and the like.
+    pub fn start() -> io::Result<Recorder> {
+        let (tasks, work) = mpsc::channel();
+        let (tell, ended) = mpsc::channel();
+        let ready = Arc::new(EventFd::new()?);
+        let thread = thread::Thread::new(work, tell, ready.clone());
+        let thread =
+            std::thread::Builder::new().name("recorder".into()).spawn(move || thread.run())?;
+        let (tasks, thread) = (Some(tasks), Some(thread));
+        Ok(Recorder { tasks, thread, ended: Mutex::new(ended), ready })
+    }
+
+    /// Begins to capture a vNIC: `snap_bytes` of each packet. What the engine has of it is to go to
+    /// where the answer says. `capture` is the caller's name for it.
+    #[must_use]
+    pub fn begin(&self, capture: u64, vnic: VnicId, file: File, snap_bytes: u32) -> Arc<Intake> {
+        let intake = Arc::new(Intake::new(snap_bytes as usize));
+        let kept = intake.clone();
+        self.send(Task::Begin { capture, vnic, file, snap_bytes, intake: kept });
+        intake
+    }
+
+    /// Ends a capture; what came of it is told.
+    pub fn end(&self, capture: u64) {
+        self.send(Task::End { capture });
+    }
+
+    /// A session tells through this memory from now on.
+    pub fn read(&self, session: u64, memory: Window) {
+        self.send(Task::Ring { session, memory });
+    }
+
+    /// It has ended, or tells no more.
+    pub fn read_no_more(&self, session: u64) {
+        self.send(Task::EndRing { session });
+    }
+
+    /// What a session tells of this end of a link is sound. `vnics`: its own and the peer's.
+    pub fn trace(&self, session: u64, end: TracedEnd, vnics: [VnicId; 2]) {
+        self.send(Task::Trace { session, end, vnics });
+    }
+
+    /// It no longer is, once what was told until now is read.
+    pub fn untrace(&self, session: u64, qpn: u32, peer_qpn: u32) {
+        self.send(Task::Untrace { session, qpn, peer_qpn });
+    }
+
+    /// There is a session that cannot tell.
+    pub fn miss(&self) {
+        self.send(Task::Untraced);
+    }
+
+    /// Readable when [`Recorder::next_ended`] has something.
+    pub fn ready(&self) -> &EventFd {
+        &self.ready
+    }
+
+    /// A capture that is over, and its file complete.
+    pub fn next_ended(&self) -> Option<(u64, Summary)> {
+        lock(&self.ended).try_recv().ok()
+    }
+
+    fn send(&self, task: Task) {
+        // The thread lives as long as we do.
+        let _ = self.tasks.as_ref().map(|tasks| tasks.send(task));
+    }
+}
+
+impl Drop for Recorder {
+    fn drop(&mut self) {
+        self.tasks = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! What a process tells of a direct link, as the packets that it stands for.
+//!
+//! In: a record, which is hostile; the link's end, which is ours. Out: datagrams with addresses and
+//! queue pair numbers of the latter, or nothing if the record makes no sense.
+
+use crate::command::Service;
+use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
+use omniverb_link::trace::{ACKNOWLEDGED, KEEP_MAX, Kind, NOT_READY, PIECE, Trace};
+use omniverb_wire::{
+    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, CREDITS_INVALID, DATAGRAM_MAX, Deth, Flow, Ieth,
+    ImmDt, NakCode, Opcode, Operation, Place, Reth, Service as WireService, Syndrome,
+};
+use std::net::IpAddr;
+
+/// Bytes of the longest message (C9-4).
+const MESSAGE_MAX: u64 = 1 << 31;
+/// Bytes of the longest datagram.
+const DATAGRAM_BYTES_MAX: u64 = 4096;
+
+/// One end of a link that tells what it requests.
+#[derive(Clone, Debug)]
+pub struct TracedEnd {
+    /// Its queue pair.
+    pub qpn: u32,
+    /// The peer.
+    pub peer_qpn: u32,
+    /// Of both.
+    pub service: Service,
+    /// Its address.
+    pub local: IpAddr,
+    /// The peer's.
+    pub remote: IpAddr,
+}
+
+/// A packet: in which direction, and of how many of its bytes we know.
+pub(crate) struct Told<'a> {
+    pub(crate) flow: Flow,
+    pub(crate) datagram: &'a [u8],
+    pub(crate) known: usize,
+}
+
+/// A message, or the part of one that a record tells of.
+struct Part<'a> {
+    payload: &'a [u8],
+    keep: usize,
+    mtu: u64,
+    /// Of its first packet, among all of the message.
+    first: u64,
+    /// Packets of the message.
+    packets: u64,
+    /// Message bytes from here on, and in this part.
+    left: u64,
+    length: u64,
+}
+
+impl<'a> Part<'a> {
+    /// `None`: this is no part of such a message.
+    fn new(trace: &Trace, payload: &'a [u8]) -> Option<Part<'a>> {
+        let (total, offset) = (trace.first, trace.second);
+        let mtu = trace.mtu_bytes()?;
+        let keep = usize::from(trace.keep);
+        let begins_within = offset < total || offset == 0;
+        if total > MESSAGE_MAX || !offset.is_multiple_of(PIECE) || !begins_within {
+            return None;
+        }
+        let left = total - offset;
+        let length = left.min(PIECE);
+        let whole = length / mtu * (keep as u64).min(mtu);
+        let kept = whole + (length % mtu).min(keep as u64);
+        let (first, packets) = (offset / mtu, total.div_ceil(mtu).max(1));
+        let sound = keep <= KEEP_MAX && kept == payload.len() as u64;
+        sound.then_some(Part { payload, keep, mtu, first, packets, left, length })
+    }
+
+    /// Calls `each` with number, place, length and known payload of each packet.
+    fn packets(&self, mut each: impl FnMut(u64, Place, usize, &[u8])) {
+        let mut rest = self.payload;
+        for index in 0..self.length.div_ceil(self.mtu).max(1) {
+            let number = self.first + index;
+            let length = (self.left - index * self.mtu).min(self.mtu) as usize;
+            let (known, after) = rest.split_at(length.min(self.keep).min(rest.len()));
+            rest = after;
+            each(number, Place::new(number == 0, number + 1 == self.packets), length, known);
+        }
+    }
+}
+
+/// Turns a record of `end` into packets. False: it makes no sense.
+pub(crate) fn tell(
+    end: &TracedEnd,
+    trace: &Trace,
+    payload: &[u8],
+    mut each: impl FnMut(Told<'_>),
+) -> bool {
+    let is_datagram = trace.kind == Kind::Datagram;
+    let unreliable = matches!(trace.kind, Kind::Send | Kind::Write);
+    let possible = match end.service {
+        Service::Rc => !is_datagram,
+        Service::Uc => unreliable && trace.flags & (ACKNOWLEDGED | NOT_READY) == 0,
+        Service::Ud => is_datagram && trace.first <= DATAGRAM_BYTES_MAX && trace.path_mtu == 5,
+    };
+    if !possible || trace.mtu_bytes().is_none() {
+        return false;
+    }
+    let mut story = Story { end, trace, each: &mut each };
+    if trace.kind.has_payload() {
+        let Some(part) = Part::new(trace, payload) else { return false };
+        story.message(&part);
+        return true;
+    }
+    payload.is_empty() && story.short().is_some()
+}
+
+struct Story<'a, F> {
+    end: &'a TracedEnd,
+    trace: &'a Trace,
+    each: &'a mut F,
+}
+
+impl<F: FnMut(Told<'_>)> Story<'_, F> {
+    /// Records that are one packet.
+    fn short(&mut self) -> Option<()> {
+        let Trace { kind, code, psn, messages, address, rkey, first, second, .. } = *self.trace;
+        let request = |operation| Opcode::new(WireService::Rc, operation);
+        let mut buffer = [0; 128];
+        match kind {
+            Kind::Read if first <= MESSAGE_MAX => {
+                let reth = Reth::new(address, rkey, first as u32);
+                let begin = self.begin(&mut buffer, request(Operation::ReadRequest), psn, 0)?;
+                let length = begin.header(reth).finish();
+                self.done(&mut buffer, length, 0, false);
+            }
+            Kind::CompareSwap | Kind::FetchAdd => {
+                let (operation, header) = match kind {
+                    Kind::FetchAdd => {
+                        (Operation::FetchAdd, AtomicEth::new(address, rkey, first, 0))
+                    }
+                    _ => (Operation::CompareSwap, AtomicEth::new(address, rkey, second, first)),
+                };
+                let begin = self.begin(&mut buffer, request(operation), psn, 0)?;
+                let length = begin.header(header).finish();
+                self.done(&mut buffer, length, 0, false);
+            }
+            Kind::AtomicResult => {
+                let opcode = request(Operation::AtomicAcknowledge);
+                let aeth = Aeth::new(Syndrome::Ack(CREDITS_INVALID), messages);
+                let begin = self.begin(&mut buffer, opcode, psn, 0)?;
+                let length = begin.header(aeth).header(AtomicAckEth::new(first)).finish();
+                self.done(&mut buffer, length, 0, true);
+            }
+            Kind::Acknowledge => {
+                self.acknowledge(psn, Syndrome::Ack(CREDITS_INVALID), messages);
+            }
+            Kind::Refusal => {
+                let nak = match code {
+                    1 => NakCode::InvalidRequest,
+                    2 => NakCode::RemoteAccess,
+                    3 => NakCode::RemoteOperation,
+                    _ => return None,
+                };
+                self.acknowledge(psn, Syndrome::Nak(nak), messages);
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// A part of a SEND, a WRITE, a datagram or the answer to a READ.
+    fn message(&mut self, part: &Part<'_>) {
+        let mut buffer = [0; DATAGRAM_MAX];
+        let trace = *self.trace;
+        part.packets(|number, place, length, known| {
+            // The number of a message's last packet fits: a message has at most 2^23 of them.
+            let psn = trace.psn.wrapping_add(number as u32) & 0xff_ffff;
+            let Some(total) = self.packet(&mut buffer, psn, place, length, known) else { return };
+            self.done(&mut buffer, total, length - known.len(), trace.kind == Kind::ReadData);
+            if place.ends() && trace.flags & ACKNOWLEDGED != 0 {
+                self.acknowledge(psn, Syndrome::Ack(CREDITS_INVALID), trace.messages);
+            }
+            if place.ends() && trace.flags & NOT_READY != 0 {
+                // A SEND lacks a receive at its first packet, a WRITE at its last.
+                let psn = if trace.kind == Kind::Write { psn } else { trace.psn };
+                let syndrome = Syndrome::ReceiverNotReady(trace.code & 0x1f);
+                self.acknowledge(psn, syndrome, trace.messages);
+            }
+        });
+    }
+
+    fn packet(
+        &self,
+        buffer: &mut [u8],
+        psn: u32,
+        place: Place,
+        length: usize,
+        known: &[u8],
+    ) -> Option<usize> {
+        let Trace { kind, flags, messages, address, rkey, immediate, first, .. } = *self.trace;
+        let service = match self.end.service {
+            Service::Rc => WireService::Rc,
+            Service::Uc => WireService::Uc,
+            Service::Ud => WireService::Ud,
+        };
+        let with_immediate = place.ends() && flags & IMMEDIATE != 0 && kind != Kind::ReadData;
+        // UC has no packet that invalidates.
+        let invalidate = place.ends()
+            && flags & INVALIDATE != 0
+            && !with_immediate
+            && kind == Kind::Send
+            && service == WireService::Rc;
+        let operation = match kind {
+            Kind::Write => Operation::Write { place, immediate: with_immediate },
+            Kind::ReadData => Operation::ReadResponse { place },
+            _ => Operation::Send { place, immediate: with_immediate, invalidate },
+        };
+        let opcode = Opcode::new(service, operation);
+        let mut builder = self
+            .begin(buffer, opcode, psn, length)?
+            .maybe(opcode.has_reth().then(|| Reth::new(address, rkey, first as u32)))
+            .maybe((kind == Kind::Datagram).then(|| Deth::new(rkey, self.end.qpn)))
+            .maybe(opcode.has_aeth().then(|| Aeth::new(Syndrome::Ack(CREDITS_INVALID), messages)))
+            // As the application gave it, in network order.
+            .maybe(with_immediate.then(|| ImmDt(immediate.to_ne_bytes())))
+            .maybe(invalidate.then(|| Ieth::new(immediate)));
+        let target = builder.payload();
+        let (begin, rest) = target.split_at_mut(known.len());
+        begin.copy_from_slice(known);
+        rest.fill(0);
+        Some(builder.finish())
+    }
+
+    fn acknowledge(&mut self, psn: u32, syndrome: Syndrome, messages: u32) {
+        let mut buffer = [0; 64];
+        let opcode = Opcode::new(WireService::Rc, Operation::Acknowledge);
+        let Some(builder) = self.begin(&mut buffer, opcode, psn, 0) else { return };
+        let length = builder.header(Aeth::new(syndrome, messages)).finish();
+        self.done(&mut buffer, length, 0, true);
+    }
+
+    fn begin<'b>(
+        &self,
+        buffer: &'b mut [u8],
+        opcode: Opcode,
+        psn: u32,
+        payload: usize,
+    ) -> Option<Builder<'b>> {
+        let back = opcode.operation.is_response();
+        let destination = if back { self.end.qpn } else { self.end.peer_qpn };
+        let ends = match opcode.operation {
+            Operation::Send { place, .. } => place.ends(),
+            Operation::Write { place, immediate } => place.ends() && immediate,
+            _ => false,
+        };
+        let asks = opcode.service == WireService::Rc
+            && match opcode.operation {
+                Operation::Send { place, .. } | Operation::Write { place, .. } => place.ends(),
+                _ => !back,
+            };
+        let bth = Bth::new(opcode.to_byte(), destination, psn)
+            .solicited(ends && self.trace.flags & SOLICITED != 0)
+            .acknowledged(asks);
+        Builder::new(buffer, opcode, bth, payload)
+    }
+
+    /// Hands out a packet, of whose payload so many bytes are `missing`.
+    fn done(&mut self, buffer: &mut [u8], length: usize, missing: usize, back: bool) {
+        let TracedEnd { qpn, peer_qpn, local, remote, .. } = *self.end;
+        let (from, to, source, destination) = match back {
+            false => (qpn, peer_qpn, local, remote),
+            true => (peer_qpn, qpn, remote, local),
+        };
+        let flow = Flow { source, destination, source_port: source_port(from, to) };
+        let datagram = &mut buffer[..length];
+        flow.seal(datagram, 0);
+        let known = if missing == 0 {
+            length
+        } else {
+            // Neither padding nor ICRC are known.
+            let behind = usize::from(datagram[1] >> 4 & 3) + omniverb_wire::SUFFIX_BYTES;
+            length - missing - behind
+        };
+        (self.each)(Told { flow, datagram, known });
+    }
+}
+
+/// The port that packets of a connection come from: one of RoCE's range, the same for all of them.
+fn source_port(from: u32, to: u32) -> u16 {
+    let product = u64::from(from) * u64::from(to);
+    let folded = product ^ product >> 20 ^ product >> 40;
+    0xc000 | (folded & 0x3fff) as u16
+}

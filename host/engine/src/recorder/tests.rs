@@ -1,0 +1,254 @@
+//! Records become the packets they stand for, and no others.
+
+use super::story::{TracedEnd, tell};
+use crate::command::Service;
+use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
+use omniverb_link::trace::{ACKNOWLEDGED, Kind, NOT_READY, PIECE, Trace};
+use omniverb_wire::{Flow, Operation, Packet, Place, Syndrome, Verdict};
+use proptest::prelude::*;
+
+/// A packet, as who reads the file sees it.
+struct Seen {
+    flow: Flow,
+    bytes: Vec<u8>,
+    known: usize,
+}
+
+impl Seen {
+    fn packet(&self) -> Packet<'_> {
+        Packet::parse(&self.bytes).unwrap()
+    }
+}
+
+fn end(service: Service) -> TracedEnd {
+    let (local, remote) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
+    TracedEnd { qpn: 0x11, peer_qpn: 0x22, service, local, remote }
+}
+
+fn told(end: &TracedEnd, trace: &Trace, payload: &[u8]) -> Option<Vec<Seen>> {
+    let mut seen = Vec::new();
+    let sense = tell(end, trace, payload, |told| {
+        let (flow, known) = (told.flow, told.known);
+        seen.push(Seen { flow, bytes: told.datagram.to_vec(), known });
+    });
+    assert!(sense || seen.is_empty(), "nothing of what makes no sense");
+    sense.then_some(seen)
+}
+
+fn trace(kind: Kind, length: u64) -> Trace {
+    Trace {
+        kind,
+        qpn: 0x11,
+        peer_qpn: 0x22,
+        path_mtu: 1,
+        psn: 0xff_fffe,
+        messages: 9,
+        keep: 4096,
+        address: 0x7000,
+        rkey: 0x99,
+        immediate: u32::from_ne_bytes(*b"immd"),
+        first: length,
+        ..Trace::default()
+    }
+}
+
+fn bytes(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at * 7) as u8).collect()
+}
+
+#[test]
+fn a_write_with_immediate_data_and_its_acknowledgement() {
+    let (end, data) = (end(Service::Rc), bytes(600));
+    let flags = IMMEDIATE | SOLICITED | ACKNOWLEDGED;
+    let seen = told(&end, &Trace { flags, ..trace(Kind::Write, 600) }, &data).unwrap();
+    assert_eq!(seen.len(), 4);
+    let places = [Place::First, Place::Middle, Place::Last];
+    let mut payload: Vec<u8> = Vec::new();
+    for (index, (seen, place)) in seen.iter().zip(places).enumerate() {
+        let packet = seen.packet();
+        let last = place.ends();
+        assert_eq!(packet.opcode().operation, Operation::Write { place, immediate: last });
+        assert_eq!(packet.bth().psn(), (0xff_fffe + index as u32) & 0xff_ffff);
+        assert_eq!(packet.bth().destination(), 0x22);
+        assert_eq!((packet.bth().is_solicited(), packet.bth().is_ack_requested()), (last, last));
+        let reth = packet.reth().map(|reth| (reth.address(), reth.key(), reth.length()));
+        assert_eq!(reth, place.begins().then_some((0x7000, 0x99, 600)));
+        assert_eq!(packet.immediate().map(|immediate| immediate.0), last.then_some(*b"immd"));
+        assert_eq!((seen.flow.source, seen.flow.destination), (end.local, end.remote));
+        payload.extend(packet.payload());
+    }
+    assert_eq!(payload, data);
+    let answer = seen[3].packet();
+    assert_eq!(answer.opcode().operation, Operation::Acknowledge);
+    assert_eq!((answer.bth().psn(), answer.bth().destination()), (0, 0x11));
+    let aeth = answer.aeth().unwrap();
+    assert_eq!((aeth.syndrome(), aeth.messages()), (Syndrome::Ack(31), 9));
+    assert_eq!((seen[3].flow.source, seen[3].flow.destination), (end.remote, end.local));
+    for seen in &seen {
+        assert_eq!(seen.flow.check(&seen.bytes, None), Verdict::Exact);
+        assert_eq!(seen.known, seen.bytes.len());
+    }
+    let ports = seen.iter().map(|seen| seen.flow.source_port);
+    assert!(ports.clone().all(|port| port >= 0xc000 && Some(port) == ports.clone().next()));
+}
+
+#[test]
+fn a_long_message_comes_in_pieces() {
+    let (end, total) = (end(Service::Rc), PIECE + 100);
+    let whole = bytes(total as usize);
+    let (first, second) = whole.split_at(PIECE as usize);
+    let flags = INVALIDATE | ACKNOWLEDGED;
+    let begin = Trace { flags, path_mtu: 5, ..trace(Kind::Send, total) };
+    let mut seen = told(&end, &begin, first).unwrap();
+    assert_eq!(seen.len(), 4, "the end is not there yet");
+    seen.extend(told(&end, &Trace { second: PIECE, ..begin }, second).unwrap());
+    assert_eq!(seen.len(), 6);
+    let last = seen[4].packet();
+    let operation = Operation::Send { place: Place::Last, immediate: false, invalidate: true };
+    assert_eq!(last.opcode().operation, operation);
+    assert_eq!(last.invalidate().map(|key| key.key()), Some(begin.immediate));
+    assert_eq!((last.bth().psn(), seen[5].packet().bth().psn()), (2, 2));
+    let payload: Vec<u8> = seen.iter().flat_map(|seen| seen.packet().payload().to_vec()).collect();
+    assert_eq!(payload, whole);
+    // A piece that begins elsewhere, or where the message has ended, is none.
+    for offset in [1, PIECE / 2, 2 * PIECE] {
+        assert!(told(&end, &Trace { second: offset, ..begin }, second).is_none());
+    }
+}
+
+#[test]
+fn what_was_not_kept_is_not_made_up() {
+    let end = end(Service::Rc);
+    let data = bytes(600);
+    let kept: Vec<u8> =
+        data.chunks(256).flat_map(|packet| &packet[..packet.len().min(10)]).copied().collect();
+    let seen = told(&end, &Trace { keep: 10, ..trace(Kind::Send, 600) }, &kept).unwrap();
+    assert_eq!(seen.len(), 3);
+    for (seen, (length, from)) in seen.iter().zip([(256, 0), (256, 256), (88, 512)]) {
+        assert_eq!(seen.packet().payload().len(), length, "as long as it was");
+        assert_eq!(seen.known, 12 + 10);
+        assert_eq!(seen.bytes[12..22], data[from..from + 10]);
+    }
+    assert!(told(&end, &Trace { keep: 11, ..trace(Kind::Send, 600) }, &kept).is_none());
+}
+
+#[test]
+fn reads_and_atomics_with_their_answers() {
+    let end = end(Service::Rc);
+    let request = told(&end, &trace(Kind::Read, 600), &[]).unwrap();
+    let packet = request[0].packet();
+    assert_eq!(packet.opcode().operation, Operation::ReadRequest);
+    assert_eq!(packet.reth().map(|reth| reth.length()), Some(600));
+    let data = bytes(600);
+    let answer = told(&end, &trace(Kind::ReadData, 600), &data).unwrap();
+    let expected = [(Place::First, true), (Place::Middle, false), (Place::Last, true)];
+    for (index, (seen, (place, speaks))) in answer.iter().zip(expected).enumerate() {
+        let packet = seen.packet();
+        assert_eq!(packet.opcode().operation, Operation::ReadResponse { place });
+        assert_eq!(packet.aeth().is_some(), speaks);
+        assert_eq!(packet.bth().psn(), (0xff_fffe + index as u32) & 0xff_ffff);
+        assert_eq!((packet.bth().destination(), seen.flow.source), (0x11, end.remote));
+    }
+    let numbers = |kind| {
+        let seen = told(&end, &Trace { second: 7, ..trace(kind, 5) }, &[]).unwrap();
+        let header = seen[0].packet().atomic().unwrap();
+        (header.swap_or_add(), header.compare(), header.address(), header.key())
+    };
+    assert_eq!(numbers(Kind::CompareSwap), (7, 5, 0x7000, 0x99));
+    assert_eq!(numbers(Kind::FetchAdd), (5, 0, 0x7000, 0x99));
+    let result = told(&end, &trace(Kind::AtomicResult, 77), &[]).unwrap();
+    assert_eq!(result[0].packet().atomic_ack().map(|ack| ack.original()), Some(77));
+}
+
+#[test]
+fn refusals_and_peers_that_are_not_ready() {
+    let end = end(Service::Rc);
+    let refusal = told(&end, &Trace { code: 2, ..trace(Kind::Refusal, 0) }, &[]).unwrap();
+    assert_eq!(refusal[0].packet().aeth().unwrap().syndrome().to_byte(), 0x62);
+    assert!(told(&end, &Trace { code: 4, ..trace(Kind::Refusal, 0) }, &[]).is_none());
+    let not_ready = Trace { flags: NOT_READY, code: 12, ..trace(Kind::Send, 600) };
+    let seen = told(&end, &not_ready, &bytes(600)).unwrap();
+    assert_eq!(seen.len(), 4);
+    let answer = seen[3].packet();
+    assert_eq!(answer.aeth().unwrap().syndrome(), Syndrome::ReceiverNotReady(12));
+    assert_eq!(answer.bth().psn(), not_ready.psn, "at its first packet");
+}
+
+#[test]
+fn a_datagram_and_what_other_services_cannot_do() {
+    let datagrams = end(Service::Ud);
+    let datagram = Trace { path_mtu: 5, rkey: 0x8000_0001, ..trace(Kind::Datagram, 100) };
+    let seen = told(&datagrams, &datagram, &bytes(100)).unwrap();
+    let deth = seen[0].packet().deth().unwrap();
+    assert_eq!((deth.queue_key(), deth.source()), (0x8000_0001, 0x11));
+    let long = Trace { first: 4097, ..datagram };
+    assert!(told(&datagrams, &long, &bytes(4097)).is_none());
+    for kind in [Kind::Send, Kind::Read, Kind::Acknowledge] {
+        assert!(told(&datagrams, &trace(kind, 0), &[]).is_none(), "{kind:?} on UD");
+    }
+    let unreliable = end(Service::Uc);
+    assert!(told(&unreliable, &trace(Kind::Send, 3), &bytes(3)).is_some());
+    for kind in [Kind::Datagram, Kind::Read, Kind::FetchAdd, Kind::Acknowledge, Kind::ReadData] {
+        assert!(told(&unreliable, &trace(kind, 0), &[]).is_none(), "{kind:?} on UC");
+    }
+    let answered = Trace { flags: ACKNOWLEDGED, ..trace(Kind::Send, 3) };
+    assert!(told(&unreliable, &answered, &bytes(3)).is_none());
+}
+
+fn config() -> ProptestConfig {
+    ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(4000) }
+}
+
+prop_compose! {
+    fn any_trace()(
+        kind in prop::sample::select(vec![
+            Kind::Send, Kind::Write, Kind::Read, Kind::CompareSwap, Kind::FetchAdd, Kind::Datagram,
+            Kind::Acknowledge, Kind::ReadData, Kind::AtomicResult, Kind::Refusal,
+        ]),
+        flags in any::<u32>(),
+        (path_mtu, code) in (0..7u8, any::<u8>()),
+        (psn, messages) in (any::<u32>(), any::<u32>()),
+        keep in prop_oneof![Just(4096u16), 0..300u16, any::<u16>()],
+        first in prop_oneof![0..20_000u64, any::<u64>()],
+        second in prop_oneof![Just(0u64), Just(PIECE), any::<u64>()],
+        (address, rkey, immediate) in any::<(u64, u32, u32)>(),
+    ) -> Trace {
+        Trace {
+            kind, flags, path_mtu, code, psn, messages, keep, first, second, address, rkey,
+            immediate, qpn: 0x11, peer_qpn: 0x22, time: 0,
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    /// Whatever a process tells: packets between its own queue pair and that one's peer, sound as
+    /// far as they are known, and not many.
+    #[test]
+    fn any_record(
+        trace in any_trace(),
+        length in prop_oneof![Just(None), (0..20_000usize).prop_map(Some)],
+        service in prop::sample::select(vec![Service::Rc, Service::Uc, Service::Ud]),
+    ) {
+        let end = end(service);
+        // The right length, or another.
+        let mtu = trace.mtu_bytes().unwrap_or(1024);
+        let left = trace.first.saturating_sub(trace.second).min(PIECE);
+        let keep = u64::from(trace.keep);
+        let right = left / mtu * keep.min(mtu) + (left % mtu).min(keep);
+        let right = if trace.kind.has_payload() { right as usize } else { 0 };
+        let Some(seen) = told(&end, &trace, &bytes(length.unwrap_or(right))) else { return Ok(()) };
+        prop_assert!(!seen.is_empty() && seen.len() <= PIECE as usize / 256 + 2);
+        for seen in seen {
+            let packet = seen.packet();
+            let back = packet.opcode().operation.is_response();
+            let flow = &seen.flow;
+            let (from, to) = if back { (end.remote, end.local) } else { (end.local, end.remote) };
+            prop_assert_eq!((flow.source, flow.destination), (from, to));
+            prop_assert_eq!(packet.bth().destination(), if back { 0x11 } else { 0x22 });
+            prop_assert_eq!(flow.check(&seen.bytes, None), Verdict::Exact);
+            prop_assert!(seen.known <= seen.bytes.len());
+        }
+    }
+}

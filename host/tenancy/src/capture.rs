@@ -1,0 +1,155 @@
+//! Captures of vNICs: which links' ends tell what they do.
+//!
+//! A link is traced while one of its two vNICs is captured, and both of its ends tell: each what it
+//! requests. Who has such an end gets memory to tell through; of its other links nothing is asked.
+
+use crate::action::{Action, TracedEnd};
+use crate::tables::{Link, LinkKey, SessionId, VnicKey};
+use crate::tenancy::Tenancy;
+use omniverb_session::body::{TraceEnd, TraceLink};
+use std::collections::BTreeSet;
+
+/// How the GID of an IPv4 address begins.
+const IPV4_MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+
+impl Tenancy {
+    /// Packets of this vNIC are captured from now on, or no longer.
+    #[must_use]
+    pub fn capture(&mut self, vnic: VnicKey, on: bool) -> Vec<Action> {
+        let before: BTreeSet<LinkKey> = self.traced_links();
+        if on {
+            self.captured.insert(vnic);
+        } else {
+            self.captured.remove(&vnic);
+        }
+        let after = self.traced_links();
+        for key in before.difference(&after) {
+            self.untrace(*key);
+            self.tell_trace(*key, false);
+        }
+        for key in after.difference(&before) {
+            self.trace(*key);
+            self.tell_trace(*key, true);
+        }
+        let busy: BTreeSet<SessionId> = after
+            .iter()
+            .filter_map(|key| self.links.get(key))
+            .flat_map(|link| link.sessions)
+            .collect();
+        let idle = self.sessions.iter().filter(|(id, s)| s.tracing && !busy.contains(id));
+        for id in idle.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.end_trace(id);
+            self.event(id, TraceEnd { reserved: 0 });
+        }
+        std::mem::take(&mut self.out)
+    }
+
+    /// Whether a link of these vNICs is traced.
+    fn is_captured(&self, link: &Link) -> bool {
+        link.vnics.iter().any(|vnic| self.captured.contains(vnic))
+    }
+
+    fn traced_links(&self) -> BTreeSet<LinkKey> {
+        if self.captured.is_empty() {
+            return BTreeSet::new();
+        }
+        let traced = self.links.iter().filter(|(_, link)| self.is_captured(link));
+        traced.map(|(key, _)| *key).collect()
+    }
+
+    /// A link is in the tables now. True: its ends are to tell, and whoever reads it knows of them.
+    pub(crate) fn trace_if_captured(&mut self, key: LinkKey) -> bool {
+        let traced = self.links.get(&key).is_some_and(|link| self.is_captured(link));
+        if traced {
+            self.trace(key);
+        }
+        traced
+    }
+
+    /// A link that its ends have already is in the tables now.
+    pub(crate) fn trace_survivor(&mut self, key: LinkKey) {
+        if self.trace_if_captured(key) {
+            self.tell_trace(key, true);
+        }
+    }
+
+    /// A link has been taken out of the tables.
+    pub(crate) fn untrace_removed(&mut self, key: LinkKey, link: &Link) {
+        if self.is_captured(link) {
+            self.untrace_ends(key, link.sessions);
+        }
+    }
+
+    /// A session is over.
+    pub(crate) fn end_trace(&mut self, id: SessionId) {
+        let session = self.sessions.get_mut(&id);
+        if session.is_some_and(|session| std::mem::take(&mut session.tracing)) {
+            self.out.push(Action::EndTrace { session: id });
+        }
+    }
+
+    fn trace(&mut self, key: LinkKey) {
+        for end in self.ends(key) {
+            let session = end.session;
+            let begins = self.sessions.get_mut(&session).is_some_and(|session| {
+                let begins = !session.tracing;
+                session.tracing = true;
+                begins
+            });
+            if begins {
+                self.out.push(Action::BeginTrace { session });
+            }
+            self.out.push(Action::Trace(Box::new(end)));
+        }
+    }
+
+    fn untrace(&mut self, key: LinkKey) {
+        if let Some(link) = self.links.get(&key) {
+            self.untrace_ends(key, link.sessions);
+        }
+    }
+
+    fn untrace_ends(&mut self, key: LinkKey, sessions: [SessionId; 2]) {
+        for (qpn, peer_qpn, this) in sides(key) {
+            self.out.push(Action::Untrace { session: sessions[this], qpn, peer_qpn });
+        }
+    }
+
+    fn tell_trace(&mut self, key: LinkKey, on: bool) {
+        let Some(sessions) = self.links.get(&key).map(|link| link.sessions) else { return };
+        for (qpn, peer_qpn, this) in sides(key) {
+            let told = TraceLink { qpn, peer_qpn, on: u32::from(on), reserved: 0 };
+            self.event(sessions[this], told);
+        }
+    }
+
+    /// Both ends of a link, as whoever reads what they tell must know them.
+    fn ends(&self, key: LinkKey) -> Vec<TracedEnd> {
+        let Some(link) = self.links.get(&key) else { return Vec::new() };
+        let ends = sides(key).map(|(qpn, peer_qpn, this)| {
+            let vnics = [link.vnics[this], link.vnics[1 - this]];
+            let known = link.gids.map(|gids| (gids[this], gids[1 - this]));
+            let wish = self.qps.get(&qpn).and_then(|qp| qp.wishes.get(&peer_qpn));
+            let known = known.or_else(|| wish.map(|wish| (wish.sgid, wish.dgid)));
+            let (sgid, dgid) =
+                known.unwrap_or_else(|| (self.a_gid(vnics[0]), self.a_gid(vnics[1])));
+            let qp_type = self.qps.get(&qpn).map_or(0, |qp| qp.qp_type);
+            let session = link.sessions[this];
+            TracedEnd { session, qpn, peer_qpn, qp_type, vnics, sgid, dgid }
+        });
+        ends.collect()
+    }
+
+    /// Of a link that is older than this daemon nobody says which addresses it was made with.
+    fn a_gid(&self, vnic: VnicKey) -> [u8; 16] {
+        let gids = self.vnics.get(&vnic).map(|vnic| &vnic.gids[..]).unwrap_or_default();
+        let four = gids.iter().find(|entry| entry.gid.starts_with(&IPV4_MAPPED));
+        four.or(gids.first()).map(|entry| entry.gid).unwrap_or_default()
+    }
+}
+
+/// A link's ends: queue pair, peer, which one. A queue pair that is linked with itself is one end.
+fn sides(key: LinkKey) -> impl Iterator<Item = (u32, u32, usize)> {
+    let sides = [(key.0, key.1, 0), (key.1, key.0, 1)];
+    sides.into_iter().take(if key.0 == key.1 { 1 } else { 2 })
+}
