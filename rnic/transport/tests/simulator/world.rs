@@ -127,7 +127,7 @@ impl World {
         let resent = [first, second].map(|host| host.connection.counters().resent);
         Outcome {
             time: self.now,
-            sent: self.lines.iter().map(|line| line.sent).sum(),
+            sent: self.lines.iter().map(|line| line.done().sent).sum(),
             resent: resent.iter().sum(),
             failed: [first.first_failure, second.first_failure],
             statuses: self.hosts.map(|host| host.statuses),
@@ -207,7 +207,7 @@ impl World {
             let Some(sent) = sent else { return };
             let bytes = &mut datagram[..sent.length];
             self.flows[index].seal(bytes, 0);
-            self.lines[1 - index].send(self.now, bytes);
+            self.lines[1 - index].send(self.now, (), bytes);
         }
         panic!("host {index} does not stop sending");
     }
