@@ -4,6 +4,7 @@
 //! participle (`QpCreated`). A call that fails is answered with the errno in the header and no
 //! body.
 
+use crate::faults::Faults;
 use crate::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -42,6 +43,8 @@ pub const SET_RATE: u32 = 1;
 pub const SET_BURST: u32 = 2;
 /// `SetVnic::what`: `datapath` is meant.
 pub const SET_DATAPATH: u32 = 4;
+/// `SetVnic::what`: `faults` is meant; all zeros take them away.
+pub const SET_FAULTS: u32 = 8;
 
 /// Traffic within the host takes links between the processes.
 pub const DATAPATH_DIRECT: u32 = 0;
@@ -226,15 +229,19 @@ bodies! {
         datapath: u32,
         bits_per_second: u64,
         burst_bytes: u64,
+        /// What is done to packets that arrive.
+        faults: Faults,
     }
     /// Answer to `SetVnic`: how the vNIC is now. A rate of zero is no limit.
     VnicChanged {
         bits_per_second: u64,
         burst_bytes: u64,
-        /// `DATAPATH_*`, as set; a limited vNIC is forwarded whatever it says.
+        /// `DATAPATH_*`, as set; a limited or faulty vNIC is forwarded whatever it says.
         datapath: u32,
         /// Direct links that exist and stay.
         direct_links: u32,
+        /// All zeros: none.
+        faults: Faults,
     }
     /// Write the packets of a vNIC into the file that comes along (a regular file), until this
     /// connection ends. Answered with `Done`, or as `SetVnic`; `EBUSY` if another one captures.
