@@ -154,6 +154,11 @@ impl Namespaces {
         self.entries.get_mut(&key)
     }
 
+    /// The number that the engine knows a vNIC by.
+    pub(crate) fn number(&self, key: VnicKey) -> Option<u64> {
+        self.entries.get(&key).map(|entry| entry.number)
+    }
+
     /// How far a vNIC's sockets are, in a word.
     pub(crate) fn port_state(&self, key: VnicKey) -> &'static str {
         match self.entries.get(&key).map(|entry| &entry.port) {

@@ -1,7 +1,7 @@
 //! UDP port 4791 of one vNIC, and its way to the network.
 
 use omniverb_sys::datagram::Port;
-use omniverb_wire::{Flow, PORT};
+use omniverb_wire::{Flow, Identification, PORT};
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -35,6 +35,8 @@ pub(crate) struct Arrival {
     pub(crate) interface: u32,
     /// It came with the mark "congestion experienced".
     pub(crate) congested: bool,
+    /// What its identification is known to have been.
+    pub(crate) identification: Option<Identification>,
 }
 
 /// The sockets.
@@ -127,5 +129,6 @@ fn arrival(meta: &RecvMeta) -> Option<Arrival> {
         SocketAddr::V6(from) => (IpAddr::V6(*from.ip()), from.scope_id()),
     };
     let flow = Flow { source, destination: meta.dst_ip?, source_port: meta.addr.port() };
-    Some(Arrival { flow, interface, congested: meta.ecn == Some(EcnCodepoint::Ce) })
+    let congested = meta.ecn == Some(EcnCodepoint::Ce);
+    Some(Arrival { flow, interface, congested, identification: None })
 }

@@ -3,6 +3,7 @@
 
 mod arrive;
 mod attach;
+mod faults;
 mod grants;
 mod link;
 mod send;
@@ -236,6 +237,7 @@ impl Worker {
                     self.unpark(parked);
                 }
             }
+            Command::SetFaults { vnic, faults } => self.set_faults(vnic.0, faults),
             Command::Attach(attach) => self.attach(&attach),
             Command::Detach { qpn, peer_qpn } => self.detach(qpn, peer_qpn),
             Command::Grant(grant) => self.granted(&grant),
@@ -278,6 +280,12 @@ impl Worker {
                     vnic.armed = None;
                     let parked = std::mem::take(&mut vnic.parked);
                     self.unpark(parked);
+                }
+                Due::Faults(number) => {
+                    if let Some(line) = self.bad_line(number) {
+                        line.armed = None;
+                    }
+                    self.delayed(number);
                 }
             }
         }
@@ -329,12 +337,21 @@ impl Worker {
         self.shown = clock::now();
         let mut shown = lock(&self.counters);
         for link in self.links.iter().flatten() {
-            shown.insert((link.qpn, link.peer_qpn), link.counters());
+            shown.links.insert((link.qpn, link.peer_qpn), link.counters());
+        }
+        for (number, vnic) in &self.vnics {
+            if let Some(line) = &vnic.bad_line {
+                shown.faults.insert(*number, line.done());
+            }
         }
     }
 
+    fn forget_faults(&self, number: u64) {
+        lock(&self.counters).faults.remove(&number);
+    }
+
     fn forget_counters(&self, qpn: u32, peer_qpn: u32) {
-        lock(&self.counters).remove(&(qpn, peer_qpn));
+        lock(&self.counters).links.remove(&(qpn, peer_qpn));
     }
 }
 

@@ -20,12 +20,17 @@ fn closed(qpn: u32, peer_qpn: u32, reason: u32) -> Message {
 }
 
 fn forwarded() -> Policy {
-    Policy { datapath: Datapath::Forwarded, limit: None }
+    Policy { datapath: Datapath::Forwarded, ..Policy::default() }
 }
 
 fn limited() -> Policy {
     let limit = RateLimit { bits_per_second: 20_000_000, burst_bytes: 65536 };
-    Policy { datapath: Datapath::Direct, limit: Some(limit) }
+    Policy { limit: Some(limit), ..Policy::default() }
+}
+
+fn faulty() -> Policy {
+    let faults = omniverb_session::faults::faults("loss=1%").unwrap();
+    Policy { faults, ..Policy::default() }
 }
 
 fn two() -> Bench {
@@ -99,12 +104,14 @@ fn without_sockets_there_is_no_way() {
 }
 
 #[test]
-fn a_forwarded_or_limited_vnic_is_not_linked_directly() {
+fn a_forwarded_limited_or_faulty_vnic_is_not_linked_directly() {
     let reasons = [
         (1, forwarded(), [Why::Forwarded, Why::PeerForwarded]),
         (2, forwarded(), [Why::PeerForwarded, Why::Forwarded]),
         (1, limited(), [Why::Limited, Why::PeerLimited]),
         (2, limited(), [Why::PeerLimited, Why::Limited]),
+        (1, faulty(), [Why::Faulty, Why::PeerFaulty]),
+        (2, faulty(), [Why::PeerFaulty, Why::Faulty]),
     ];
     for (whose, policy, [ours, theirs]) in reasons {
         let mut bench = two();

@@ -124,12 +124,14 @@ impl Worker {
             }
         }
         match near.flatten() {
+            Some(to) if self.near_detour(to, link, train) => {}
             Some(to) => {
                 for packet in train.packets() {
                     self.passages.add(to, link.flow.source, packet);
                 }
             }
             None => {
+                let Some(vnic) = self.vnics.get(&link.vnic) else { return };
                 let segment = train.segment();
                 let bytes = train.seal(&link.flow);
                 vnic.sockets.send(&link.flow, link.interface, bytes, segment);
