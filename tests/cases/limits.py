@@ -96,9 +96,7 @@ class _Limited:
 
     def limit(self, end, *words):
         """`omniverb vnic set`, as the host's administrator."""
-        daemon = self.host.daemon
-        process.run([*daemon.prefix, daemon.stage.dist / "bin" / "omniverb", "vnic", "set",
-                     end.name, *words], env={**os.environ, "OMNIVERB_SOCKET": str(daemon.socket)})
+        self.host.daemon.set_vnic(end.namespace, *words)
 
     def finish(self, ends):
         """Lets each look at what its partner sent; all must be well."""
