@@ -85,7 +85,9 @@ pub fn random_scenario(seed: u64) -> Scenario {
         Rc::new(Plan::new(seed, &mut random, count, longest))
     };
     let plans = [plan(), plan()];
-    Scenario { seed, configs, faults, manners, plans, limit: 120_000_000_000 }
+    // Some hosts may send 10 or 100 Mbit/s.
+    let paces = [0; 2].map(|_| random.pick(&[0, 0, 0, 800_000, 80_000]));
+    Scenario { seed, configs, faults, manners, plans, paces, limit: 120_000_000_000 }
 }
 
 /// A network whose only fault is one partition.
@@ -109,5 +111,5 @@ pub fn lossless_partition(
     let mut plan = || Rc::new(Plan::new(seed, &mut random, 30, 5000));
     let plans = [plan(), plan()];
     let manners = [PROMPT, PROMPT];
-    Scenario { seed, configs, faults, manners, plans, limit: 10_000_000_000 }
+    Scenario { seed, configs, faults, manners, plans, paces: [0; 2], limit: 10_000_000_000 }
 }

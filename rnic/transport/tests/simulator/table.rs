@@ -20,7 +20,15 @@ fn scenario(path_mtu: usize, loss: u64) -> Scenario {
     let plan = Rc::new(Plan::new(seed, &mut random, 150, 60_000));
     let quiet = Rc::new(Plan::new(seed, &mut random, 0, 0));
     let (configs, manners) = ([config(1), config(0)], [PROMPT, PROMPT]);
-    Scenario { seed, configs, faults, manners, plans: [plan, quiet], limit: 100_000_000_000 }
+    Scenario {
+        seed,
+        configs,
+        faults,
+        manners,
+        plans: [plan, quiet],
+        paces: [0; 2],
+        limit: 100_000_000_000,
+    }
 }
 
 #[test]
