@@ -28,7 +28,7 @@ class _End:
                                    stderr=subprocess.STDOUT, text=True)
         self.number = number
         self.start, self.slices, self.posted = 0.0, [], 0
-        self.overhead = 1
+        self.overhead, self.packets = 1, {}
 
     def read(self):
         """A line."""
@@ -53,7 +53,7 @@ class _End:
         with each byte that the program sent."""
         vnic = next(vnic for vnic in status["vnics"] if vnic["name"] == self.name)
         packets = vnic["processes"][0]["qps"][0]["peers"][0]["packets"]
-        self.overhead = 1  # of a direct link
+        self.overhead, self.packets = 1, packets or {}  # of a direct link
         if self.posted and packets:
             frames = packets["sent_bytes"] + _FRAMING * packets["sent"]
             self.overhead = frames / (self.posted * _MESSAGE)
@@ -102,6 +102,7 @@ class _Limited:
         """Lets each look at what its partner sent; all must be well."""
         for end in ends:
             end.results()
+        time.sleep(0.2)  # counters are shown that often
         status = self.host.daemon.status()
         for i, end in enumerate(ends):
             end.count(status)
@@ -165,6 +166,24 @@ def _changed_under_way(limited):
     check(not wrong, f"Mbit/s after a change: wanted, got: {wrong}")
 
 
+def _nothing_twice(rate, seconds, both):
+    """What takes its time because of a limit is not sent again."""
+    def run(limited):
+        ends, addresses = limited.ends(2)
+        for end in ends:
+            limited.limit(end, "rate", rate)
+        limited.connect(ends, addresses)
+        ends[0].write(seconds)
+        ends[1].write(seconds if both else 0)
+        limited.finish(ends)
+        for end in ends[:2 if both else 1]:
+            sent, resent = end.packets["sent"], end.packets["resent"]
+            print(f"{sent} packets, {resent} of them again")
+            # A busy machine may hold up an answer for longer than any network.
+            check(sent > 200 and resent <= sent / 50, f"{resent} of {sent} packets twice")
+    return Case(f"limits.nothing_twice {rate}{' both' if both else ''}", run)
+
+
 def _taken_away(limited):
     """Without a limit again, new connections are as fast as ever."""
     ends, addresses = limited.ends(2)
@@ -187,4 +206,6 @@ def groups():
         Case("limits.fifty_vnics", _every_rate, 90, slow=True),
         Case("limits.changed_under_way", _changed_under_way, slow=True),
         Case("limits.taken_away", _taken_away),
+        _nothing_twice("10mbit", 2, False), _nothing_twice("10mbit", 2, True),
+        _nothing_twice("2mbit", 1, False),
     ], _fixture)]
