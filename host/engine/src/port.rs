@@ -61,25 +61,27 @@ impl Sockets {
         self.port.sockets()
     }
 
-    /// Receives one batch from one of [`Self::files`]: trains of datagrams of one source.
+    /// Receives one batch from one of [`Self::files`]: trains of datagrams of one source. True: there
+    /// may be more.
     pub(crate) fn receive(
         &self,
         index: usize,
         buffers: &mut Buffers,
         mut each: impl FnMut(&Arrival, std::slice::Chunks<'_, u8>),
-    ) {
+    ) -> bool {
         let Some((socket, state)) = self.port.sockets().zip(&self.receivers).nth(index) else {
-            return;
+            return false;
         };
         let Buffers { bytes, meta } = buffers;
         let mut slices: Vec<IoSliceMut<'_>> =
             bytes.chunks_mut(BUFFER_BYTES).map(IoSliceMut::new).collect();
-        let Ok(count) = state.recv((&socket).into(), &mut slices, meta) else { return };
+        let Ok(count) = state.recv((&socket).into(), &mut slices, meta) else { return false };
         for (slice, meta) in slices.iter().zip(&meta[..count]) {
             let Some(arrival) = arrival(meta) else { continue };
             let received = slice.get(..meta.len).unwrap_or_default();
             each(&arrival, received.chunks(meta.stride.max(1)));
         }
+        count == BUFFERS
     }
 
     /// The port that packets of this IP version leave from.

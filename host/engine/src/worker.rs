@@ -94,6 +94,8 @@ pub(crate) struct Worker {
     message: Vec<u8>,
     /// What all packet threads have mapped.
     mappings: Mappings,
+    /// Sockets have more than was taken.
+    more_arrived: bool,
     /// The control plane is gone.
     over: bool,
 }
@@ -133,6 +135,7 @@ impl Worker {
             buffers: Some(Buffers::new()),
             message: Vec::new(),
             mappings,
+            more_arrived: false,
             over: false,
         })
     }
@@ -153,6 +156,10 @@ impl Worker {
             let timeout = if busy || self.dirty.len() > 0 {
                 busy_at = now;
                 quiet = 0;
+                Some(Duration::ZERO)
+            } else if std::mem::take(&mut self.more_arrived) {
+                // If only noise: giving the processor away between two batches of a flood would let
+                // it fill the sockets' buffers, where it pushes out what is not noise.
                 Some(Duration::ZERO)
             } else if now.saturating_sub(busy_at) < self.spin {
                 // Whoever we wait for may need this processor. (Sleeping at once instead, with a
@@ -195,7 +202,9 @@ impl Worker {
         let number = ready & token::NUMBER;
         match ready & !token::NUMBER {
             token::COMMANDS => self.hear_commands(),
-            token::VNIC => self.receive(number >> 1, (number & 1) as usize),
+            token::VNIC => {
+                self.more_arrived |= self.receive(number >> 1, (number & 1) as usize);
+            }
             token::BELL => {
                 // Rung, or hung up.
                 if let Some(bell) = self.bells.get(&number)

@@ -32,14 +32,14 @@ fn acknowledges(datagram: &[u8]) -> bool {
 }
 
 impl Worker {
-    /// A socket of a vNIC has something.
-    pub(super) fn receive(&mut self, number: u64, socket: usize) {
-        let Some(vnic) = self.vnics.get(&number) else { return };
+    /// A socket of a vNIC has something. True: more than was taken; the poller reports it again, so
+    /// that others have their turn first.
+    pub(super) fn receive(&mut self, number: u64, socket: usize) -> bool {
+        let Some(vnic) = self.vnics.get(&number) else { return false };
         let (sockets, bad_line) = (vnic.sockets.clone(), vnic.bad_line.is_some());
-        let Some(mut buffers) = self.buffers.take() else { return };
+        let Some(mut buffers) = self.buffers.take() else { return false };
         let now = clock::now();
-        // What is left is reported again by the poller.
-        sockets.receive(socket, &mut buffers, |arrival, mut train| {
+        let more = sockets.receive(socket, &mut buffers, |arrival, mut train| {
             let mut take = |datagram: &[u8]| {
                 if bad_line {
                     self.detour(number, arrival, datagram);
@@ -60,6 +60,7 @@ impl Worker {
         if bad_line {
             self.delayed(number);
         }
+        more
     }
 
     /// A datagram came out of a socket.
