@@ -100,9 +100,9 @@ def lines(found):
     if "steady" in found:
         one = found["steady"]
         low, middle, high = (one["rates"][at] / one["rate"] for at in (0, one["vnics"] // 2, -1))
-        yield (f"{one['vnics']} vNICs at {one['rate'] / 1e6:g} Mbit/s each, over {one['seconds']} s:"
-               f" least {low:.2%}, median {middle:.2%}, greatest {high:.2%}; within "
-               f"{EXACT:.0%} {one['acceptance']}")
+        yield (f"{one['vnics']} vNICs at {one['rate'] / 1e6:g} Mbit/s each, over "
+               f"{one['seconds']} s: least {low:.2%}, median {middle:.2%}, greatest {high:.2%}; "
+               f"within {EXACT:.0%} {one['acceptance']}")
     if "changes" in found:
         one = found["changes"]
         for change in one["changes"]:
@@ -112,8 +112,9 @@ def lines(found):
                "operations lost")
     for one in found.get("floods", []):
         yield ""
-        yield (f"{'ib_write_bw 64 KiB between two hosts,':38} {'median':>10} {'min':>10} {'max':>10}"
-               f" {'to idle':>8} {'to other port':>14}")
+        yield ("{:38} {:>10} {:>10} {:>10} {:>8} {:>14}").format(
+            "ib_write_bw 64 KiB between two hosts,", "median", "min", "max", "to idle",
+            "to other port")
         yield f"{one['packets_a_second']} packets/s at its ends"
         for row in one["rows"].values():
             cells = [report.show(row[column], "B/s") for column in ("median", "min", "max")]
@@ -136,26 +137,30 @@ def main():
     chosen = arguments()
     known, stolen, started = machine.facts(ROOT), machine.cpu_times(), time.monotonic()
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    stage, found = Stage(), {}
+    stage, found, errors = Stage(), {}, {}
+    parts = {"steady": lambda: steady(stage), "changes": lambda: changes(stage),
+             "floods": lambda: [flooded(stage, rate, chosen.rounds) for rate in chosen.rates]}
     try:
-        if chosen.only in "steady":
-            found["steady"] = steady(stage)
-        if chosen.only in "changes":
-            found["changes"] = changes(stage)
-        if chosen.only in "floods":
-            found["floods"] = [flooded(stage, rate, chosen.rounds) for rate in chosen.rates]
+        for name, part in parts.items():
+            try:
+                if chosen.only in name:
+                    found[name] = part()
+            except Failure as problem:
+                errors[name] = str(problem)
     finally:
         stage.close()
         process.end_descendants()
     ticks = [after - before for after, before in zip(machine.cpu_times(), stolen)]
     known["stolen_by_other_machines"] = ticks[0] / max(ticks[1], 1)
     chosen.out.write_text(json.dumps({"machine": known, "seconds": time.monotonic() - started,
-                                      **found}, indent=1) + "\n")
+                                      **found, "errors": errors}, indent=1) + "\n")
     print(*machine.lines(known), sep="\n")
     print(f"stolen by other virtual machines: {known['stolen_by_other_machines']:.1%}\n")
     print(*lines(found), sep="\n")
     print(f"Details: {chosen.out}")
-    return 0
+    for name, problem in errors.items():
+        print(f"bench: {name} not measured: {problem}", file=sys.stderr)
+    return 1 if errors else 0
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Rate limits: vNICs held to their rates, changed while traffic runs. How exactly they are held, and
-fifty of them, is measured by bench/limits.py."""
+"""Rate limits: vNICs held to their rates, changed while traffic runs. How exactly they are held,
+and fifty of them, is measured by bench/limits.py."""
 
 import contextlib
 

@@ -1,5 +1,5 @@
-"""Floods: packets that nobody asked for, to both ends of a connection between two hosts. For tests and
-for `make bench`."""
+"""Floods: packets that nobody asked for, to both ends of a connection between two hosts. For tests
+and for `make bench`."""
 
 import contextlib
 import subprocess
