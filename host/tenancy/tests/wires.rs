@@ -299,6 +299,22 @@ fn forged_and_replayed_replies_gain_nothing() {
 }
 
 #[test]
+fn nobody_waits_for_the_way_of_datagrams() {
+    let mut bench = two();
+    let a = qp(&mut bench, 1, QP_UD);
+    // The first answer comes before the network's.
+    let again = Connected { qpn: a, ready: CONNECT_AGAIN };
+    assert_eq!(call_once(&mut bench, 1, to(a, 1, 77, NOBODY)), Some(again.into()));
+    assert!(wires(&bench).is_empty());
+    let there = Connected { qpn: a, ready: 1 };
+    assert_eq!(call_once(&mut bench, 1, to(a, 1, 77, NOBODY)), Some(there.into()));
+    assert_eq!(paths(&bench, 1), [(Path::Roce, Why::Unanswered)]);
+    bench.end(1);
+    bench.end(2);
+    assert!(bench.tenancy.is_empty());
+}
+
+#[test]
 fn links_to_the_engine_die_with_the_daemon() {
     let mut bench = bench();
     hello(&mut bench, 1, 1, 1);

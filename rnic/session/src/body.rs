@@ -37,6 +37,11 @@ pub const RESUME_LINK: u32 = 1;
 /// daemon answers with a `LinkClosed` event whose reason is `CLOSED_BY_DEATH`.
 pub const RESUME_WIRE: u32 = 2;
 
+/// `Connected::ready`: the network is being asked where the destination is. Datagram queue pairs
+/// only, whose destinations are many: nobody else of the process waits for that. Ask again in a
+/// moment; how the network has answered is kept for a second at least.
+pub const CONNECT_AGAIN: u32 = 2;
+
 /// `SetVnic::what`: `bits_per_second` is meant; zero takes the limit away.
 pub const SET_RATE: u32 = 1;
 /// `SetVnic::what`: `burst_bytes` is meant; zero lets the daemon choose.
@@ -130,7 +135,11 @@ bodies! {
     /// Answer to `ConnectQp`: accepted. The link itself always comes as a `LinkReady` event, which
     /// may already be in the events socket. UD to nobody: `ENOENT`. A destination beyond this
     /// network namespace, where the daemon has no access to the network: `EHOSTUNREACH`.
-    Connected { qpn: u32, ready: u32 }
+    Connected {
+        qpn: u32,
+        /// 1: the link is there. 0: not yet. Or [`CONNECT_AGAIN`].
+        ready: u32,
+    }
     /// Close the link to `peer_qpn` (`ENOENT` if there is none, because the peer was quicker), or
     /// all links of the QP if that is 0 (modify to RESET or ERR).
     DisconnectQp { qpn: u32, peer_qpn: u32 }
