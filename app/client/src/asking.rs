@@ -1,7 +1,7 @@
 //! Datagram destinations whose way the daemon is still finding out.
 //!
-//! The network takes its time to answer, 0.3 s if nobody does. Meanwhile neither the progress thread
-//! nor the socket to the daemon, of which there is one for all threads, waits for it: each
+//! The network takes its time to answer, 0.3 s if nobody does. Meanwhile neither the progress
+//! thread nor the socket to the daemon, of which there is one for all threads, waits for it: each
 //! destination is asked for again, at first after a millisecond, then less and less often.
 
 use crate::Client;

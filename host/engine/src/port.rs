@@ -61,8 +61,8 @@ impl Sockets {
         self.port.sockets()
     }
 
-    /// Receives one batch from one of [`Self::files`]: trains of datagrams of one source. True: there
-    /// may be more.
+    /// Receives one batch from one of [`Self::files`]: trains of datagrams of one source. True:
+    /// there may be more.
     pub(crate) fn receive(
         &self,
         index: usize,
