@@ -5,7 +5,7 @@ import contextlib
 import time
 
 from harness import duet, process
-from harness.case import Case, Group, check
+from harness.case import Case, Failure, Group, check
 from harness.containers import Pair
 from harness.host import Host, Hosts
 
@@ -75,8 +75,17 @@ def _perftest(name, *options):
 
 def _pingpong(hosts):
     for name in ("rc", "srq"):
-        outcome = duet.run(hosts, f"ibv_{name}_pingpong", "-g", hosts.gid_index, "-c", "-s", 65537,
-                           "-n", 200)
+        for _ in range(4):
+            try:
+                outcome = duet.run(hosts, f"ibv_{name}_pingpong", "-g", hosts.gid_index, "-c", "-s",
+                                   65537, "-n", 200)
+                break
+            except Failure as failure:
+                # Who is done first goes; if the last acknowledgement it sent was lost, nobody
+                # repeats it, on any network.
+                check("iters in" in str(failure) and "counter exceeded" in str(failure), failure)
+        else:
+            raise Failure(f"ibv_{name}_pingpong fails again and again")
         check("iters in" in outcome.client and "invalid data" not in outcome.client,
               outcome.client)
 
@@ -117,13 +126,14 @@ def _ends_at_once(hosts):
         check([vnic["faults"] for vnic in hosts.ends.listed()] == [None] * 2,
               f"{hosts.ends.listed()}")
         check(not hosts.ends.injected(), f"{hosts.ends.injected()}")
-        before = _resent(hosts)
         # What was lost is asked for again within 0.2 s.
         time.sleep(0.5)
-        between = _resent(hosts)
+        before = _counted(hosts)
         time.sleep(1.5)
-        print(f"packets sent again: {before}, {between}, {_resent(hosts)}")
-        check(_resent(hosts) == between, "packets are still lost")
+        sent, resent = (after - was for after, was in zip(_counted(hosts), before))
+        print(f"afterwards {sent} packets were sent, {resent} of them again")
+        # On a busy machine some are late rather than lost.
+        check(sent > 10_000 and resent < sent / 20, f"{resent} of {sent} packets sent again")
         outcome = running.finish(30)
     finally:
         running.abort()
@@ -131,12 +141,13 @@ def _ends_at_once(hosts):
     quiet(hosts)
 
 
-def _resent(hosts):
-    """Packets that were sent again."""
+def _counted(hosts):
+    """Packets that were sent, and those that were sent again."""
     time.sleep(0.2)  # the counters are that old
-    return sum(peer["packets"]["resent"] for daemon in hosts.daemons
-               for vnic in daemon.status()["vnics"] for task in vnic["processes"]
-               for qp in task["qps"] for peer in qp["peers"] if peer["packets"])
+    found = [peer["packets"] for daemon in hosts.daemons for vnic in daemon.status()["vnics"]
+             for task in vnic["processes"] for qp in task["qps"] for peer in qp["peers"]
+             if peer["packets"]]
+    return [sum(packets[kind] for packets in found) for kind in ("sent", "resent")]
 
 
 def _late(hosts):
