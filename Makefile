@@ -18,7 +18,8 @@ help:
 	@echo "make demo-wire  the same between two hosts, over RoCE v2 (needs root; about 2 minutes)"
 	@echo "make test    all tests (needs root; about 20 minutes)"
 	@echo "make bench   latency and bandwidth against the raw limits of this machine, on one host"
-	@echo "             between two, and against rdma_rxe (needs root; about 10 minutes)"
+	@echo "             between two, and against rdma_rxe; rate limits and floods (needs root;"
+	@echo "             about 12 minutes)"
 	@echo "make soak    the transport under 10000 simulated networks (SEEDS=n for others)"
 	@echo "make deps    install the Debian packages that the above need (they do it themselves)"
 	@echo "make clean   remove what was built"
@@ -46,6 +47,7 @@ demo-wire: deps build
 bench: deps build
 	@failed=0; $(PYTHON) bench/bench.py $(BENCH) || failed=1; \
 	$(PYTHON) bench/wire.py $(BENCH_WIRE) || failed=1; $(PYTHON) bench/guest.py || failed=1; \
+	$(PYTHON) bench/limits.py $(BENCH_LIMITS) || failed=1; \
 	exit $$failed
 
 SEEDS ?= 10000

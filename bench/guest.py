@@ -164,26 +164,6 @@ def lines(rows):
                f"{entry.get('acceptance', '')}").rstrip()
 
 
-def sample_all(items, rounds):
-    """Interleaved rounds; round 0 warms up and finds the iterations."""
-    for number in range(rounds + 1):
-        started = time.monotonic()
-        for item in items:
-            if item.error and number > 1 and not item.samples:
-                continue
-            begun = time.monotonic()
-            try:
-                value = item.sample(item.iterations)
-                item.adapt(value, time.monotonic() - begun - 2)
-                if number:
-                    item.error = item.error if item.samples else ""  # not the warm-up's
-                    item.samples.append(value)
-            except (Failure, ZeroDivisionError) as failure:
-                item.error = str(failure).split("\n", 1)[0] or "no result"
-        name = f"round {number} of {rounds}" if number else "warm-up"
-        print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5, help="samples of everything (default 5)")
@@ -197,7 +177,7 @@ def main():
         return 0
     try:
         items = measurements(machine)
-        sample_all(items, chosen.rounds)
+        plan.sample_all(items, chosen.rounds, (Failure, ZeroDivisionError), setup=2)
     finally:
         machine.close()
         process.end_descendants()

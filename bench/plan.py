@@ -5,6 +5,8 @@ how often and in which order. Samples are in base units: ns, messages a second, 
 """
 import json
 import subprocess
+import sys
+import time
 from dataclasses import dataclass, field
 from typing import Callable
 
@@ -45,6 +47,28 @@ class Measurement:
             wanted = min(wanted, self.iterations / excess)
         low, high = self.limits
         self.iterations = int(min(max(wanted, low), high))
+
+
+def sample_all(items, rounds, failures, setup=0.0):
+    """Interleaved rounds; round 0 warms up and finds the iterations. `failures` are what a sample
+    may raise, `setup` the seconds that connecting takes beyond START."""
+    for number in range(rounds + 1):
+        started = time.monotonic()
+        for item in items:
+            # Nothing is asked again that could not be done at all.
+            if item.error and number > 1 and not item.samples:
+                continue
+            begun = time.monotonic()
+            try:
+                value = item.sample(item.iterations)
+                item.adapt(value, time.monotonic() - begun - setup)
+                if number:
+                    item.error = item.error if item.samples else ""  # not the warm-up's
+                    item.samples.append(value)
+            except failures as failure:
+                item.error = str(failure).split("\n", 1)[0] or type(failure).__name__
+        name = f"round {number} of {rounds}" if number else "warm-up"
+        print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr)
 
 
 def perftest_plan(prefix, label, pair, tsc):

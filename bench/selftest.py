@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
 """Checks of the driver itself, without running a benchmark: python3 bench/selftest.py"""
+import contextlib
+import io
 import unittest
 
 import pairs
@@ -67,6 +69,24 @@ class Driver(unittest.TestCase):
         self.assertEqual(item.iterations, int(plan.SAMPLE * 10e6) // 5)
         item.adapt(1.0, 0.1)
         self.assertEqual(item.iterations, item.limits[0])
+
+    def test_rounds(self):
+        values = iter([ValueError("warm-up"), 3.0, ValueError("late"), 5.0])
+
+        def sample(_):
+            value = next(values)
+            if isinstance(value, Exception):
+                raise value
+            return value
+        item = plan.Measurement("x_lat", "x", "ns", sample)
+        with contextlib.redirect_stderr(io.StringIO()):
+            plan.sample_all([item], 3, ValueError)
+        self.assertEqual((item.samples, item.error), ([3.0, 5.0], "late"))
+        with contextlib.redirect_stderr(io.StringIO()):
+            never = plan.Measurement("y_lat", "y", "ns", lambda _: int("nothing"))
+            plan.sample_all([never], 9, ValueError)
+        self.assertEqual(never.samples, [])
+        self.assertIn("nothing", never.error)
 
 
 if __name__ == "__main__":

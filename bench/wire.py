@@ -143,26 +143,6 @@ def measurements(places):
     ]
 
 
-def sample_all(items, rounds):
-    """Interleaved rounds; round 0 warms up and finds the iterations."""
-    for number in range(rounds + 1):
-        started = time.monotonic()
-        for item in items:
-            if item.error and number > 1 and not item.samples:
-                continue
-            begun = time.monotonic()
-            try:
-                value = item.sample(item.iterations)
-                item.adapt(value, time.monotonic() - begun)
-                if number:
-                    item.error = item.error if item.samples else ""  # not the warm-up's
-                    item.samples.append(value)
-            except (Failure, ValueError, ZeroDivisionError) as failure:
-                item.error = str(failure).split("\n", 1)[0] or type(failure).__name__
-        name = f"round {number} of {rounds}" if number else "warm-up"
-        print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr)
-
-
 def judge(key, value, rows):
     """(ratio to the yardstick, acceptance, goal); the texts are empty where nothing is demanded."""
     yardstick = YARDSTICKS.get(key.rpartition("_")[2])
@@ -243,7 +223,7 @@ def main():
                               f"a server on port {port}")
             items = [item for item in measurements(places)
                      if chosen.only in item.key or item.key.startswith("raw_")]
-            sample_all(items, chosen.rounds)
+            plan.sample_all(items, chosen.rounds, (Failure, ValueError, ZeroDivisionError))
         finally:
             places.close()
     finally:

@@ -1,5 +1,5 @@
-"""What happens on the wire when things break: a daemon dies, the link goes down, packets are lost;
-and which way each connection goes."""
+"""What happens on the wire when things break: a daemon dies, the link goes down; and which way each
+connection goes. Packets that are lost: faults.py."""
 
 import contextlib
 import subprocess
@@ -11,7 +11,7 @@ from harness.containers import Pair
 from harness.host import Hosts
 
 from cases.forwarded import forwarding
-from cases.wire import program, quiet
+from cases.wire import quiet
 
 
 @contextlib.contextmanager
@@ -144,51 +144,6 @@ def _link_stays_down(hosts):
     duet.run(hosts, "ib_write_bw", "-F", "-n", "1000")
 
 
-# ---- packets are lost ----
-
-@contextlib.contextmanager
-def _bad_line(stage):
-    with Hosts(stage) as hosts:
-        for container in (hosts.server, hosts.client):
-            container.namespace.single_packets()
-        hosts.cable.lose(5)
-        hosts.gid_index = duet.gid_index(hosts.server)
-        yield hosts
-
-
-def _something_was_lost(hosts):
-    """Runs last: the line really was bad."""
-    lost = hosts.cable.lost()
-    print(f"{lost} packets were lost")
-    check(lost > 1000, f"only {lost} packets were lost")
-
-
-_LOSSY = [
-    program("soak.two_processes", 100_000, 21, limit=150),
-    program("soak.two_processes", 20_000, 22, 1, 1, limit=100, title=" one_pair"),
-    program("soak.two_processes", 1_000, 23, 1, 1, 8 << 20, limit=150, title=" large"),
-    program("apart.lengths_around_the_mtu", limit=120),
-    program("apart.sequence_numbers_wrap", limit=120),
-    program("apart.reads_and_atomics_under_way"),
-    program("apart.receiver_not_ready"),
-    program("lossy.connected", 2000, 50, 99),
-    program("lossy.datagrams", 2000, 85, 99),
-]
-
-
-def _lossy_perftest(name, *options):
-    def run(hosts):
-        outcome = duet.run(hosts, name, "-F", *options, limit=100)
-        check(duet.rows(outcome.client, 5), outcome.client)
-    return Case(f"wire_loss.{name} {' '.join(options)}", run, 110)
-
-
-def _lossy_pingpong(hosts):
-    outcome = duet.run(hosts, "ibv_rc_pingpong", "-g", hosts.gid_index, "-c", "-s", 65537, "-n",
-                       300)
-    check("iters in" in outcome.client and "invalid data" not in outcome.client, outcome.client)
-
-
 # ---- which way ----
 
 def paths(daemon, name):
@@ -254,14 +209,4 @@ def groups():
             Case("wire_failures.link_down_0.4_s", _link_down(0.4, 16), 120),
             Case("wire_failures.link_stays_down", _link_stays_down),
         ], _hosts),
-        Group("wire_loss", [
-            *[Case(case.name.replace("wire.", "wire_loss.", 1), case.run, case.limit)
-              for case in _LOSSY],
-            Case("wire_loss.rc_pingpong", _lossy_pingpong),
-            _lossy_perftest("ib_write_bw", "-s", "65536", "-n", "500"),
-            _lossy_perftest("ib_read_bw", "-s", "65536", "-n", "300"),
-            _lossy_perftest("ib_send_bw", "-b", "-s", "8192", "-n", "1000"),
-            _lossy_perftest("ib_atomic_bw", "-n", "500"),
-            Case("wire_loss.something_was_lost", _something_was_lost),
-        ], _bad_line),
     ]

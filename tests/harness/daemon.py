@@ -54,9 +54,22 @@ class Daemon:
 
     def status(self):
         """What `omniverb status --json` says."""
-        text = process.run([*self.prefix, self.stage.dist / "bin" / "omniverb", "status", "--json"],
-                           env=environment(OMNIVERB_SOCKET=self.socket))
-        return json.loads(text)
+        return json.loads(self.omniverb("status", "--json"))
+
+    def omniverb(self, *words, accept=(0,)):
+        """Runs the command line as the daemon's administrator."""
+        return process.run([*self.prefix, self.stage.dist / "bin" / "omniverb", *words],
+                           env=environment(OMNIVERB_SOCKET=self.socket), accept=accept)
+
+    def set_vnic(self, namespace, *words, accept=(0,)):
+        """`omniverb vnic set`, for the vNIC of a namespace."""
+        return self.omniverb("vnic", "set", f"pid:{namespace.pid}", *words, accept=accept)
+
+    def vnic(self, namespace):
+        """What `omniverb vnic list --json` says of the vNIC of a namespace, if anything."""
+        found = json.loads(self.omniverb("vnic", "list", "--json"))["vnics"]
+        inode = os.stat(namespace.path).st_ino
+        return next((vnic for vnic in found if vnic["namespace"] == inode), None)
 
     def totals(self):
         """How many of each kind of object the daemon knows of."""

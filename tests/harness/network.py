@@ -37,10 +37,6 @@ class Namespace:
         """Runs `ip` in the namespace."""
         return process.run([*self.enter(), "ip", *words])
 
-    def single_packets(self, name="eth0"):
-        """Packets leave through `name` one by one, not as trains that arrive in one piece."""
-        self.ip("link", "set", "dev", name, "gso_max_segs", "1")
-
     def set(self, name, value):
         """Writes /proc/sys/net/NAME as the namespace sees it."""
         process.run([*self.enter(), "sh", "-c", 'echo "$1" > "/proc/sys/net/$0"', name, value])
@@ -129,18 +125,6 @@ class Cable:
     def up(self):
         """Plugs it in again."""
         self.ends[0].ip("link", "set", self.NAME, "up")
-
-    def lose(self, percent, port=4791):
-        """Loses packets: see Switch.lose."""
-        self.ends[0].lose(percent, port)
-
-    def lost(self):
-        """How many packets `lose` has lost."""
-        return self.ends[0].lost()
-
-    def lose_nothing(self):
-        """Undoes `lose`."""
-        self.ends[0].lose_nothing()
 
 
 def _identity(pid):

@@ -1,5 +1,5 @@
-/* Floods UDP port 4791 of an address, with nothing but sockets. Arguments: IPv4 address, seconds,
- * packets a second, and whether they look like RoCE (1) or are random bytes (0). */
+/* Floods a UDP port of an address, with nothing but sockets. Arguments: IPv4 address, seconds,
+ * packets a second, whether they look like RoCE (1) or are random bytes (0), and the port. */
 #include "common.h"
 
 #include <arpa/inet.h>
@@ -12,7 +12,7 @@
 
 TEST(datagrams)
 {
-    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(4791)};
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons((uint16_t)argument(4, 4791))};
     check(arguments_count >= 1 && inet_aton(arguments[0], &to.sin_addr), "an IPv4 address");
     uint64_t seconds = argument(1, 5), rate = argument(2, 50000), alike = argument(3, 1);
     int s = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);

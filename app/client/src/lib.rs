@@ -5,6 +5,7 @@
 //! then work without either. There is one [`Client`] per process, made when the program first
 //! asks for devices; nothing runs or is open before that.
 
+mod asking;
 mod daemon;
 mod doorbell;
 mod events;

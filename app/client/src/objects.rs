@@ -5,7 +5,9 @@ use omniverb_device::attributes::State;
 use omniverb_device::work::Destination;
 use omniverb_device::{PostError, Qp, QpAttributes, QpMask, QpSpec, qp_type};
 use omniverb_session::Message;
-use omniverb_session::body::{ConnectQp, CreateQp, DestroyQp, DisconnectQp, QpCreated};
+use omniverb_session::body::{
+    CONNECT_AGAIN, ConnectQp, Connected, CreateQp, DestroyQp, DisconnectQp, QpCreated,
+};
 use std::sync::Arc;
 
 /// Whom a QP is to be connected with.
@@ -114,13 +116,17 @@ impl Client {
         Ok(())
     }
 
-    pub(crate) fn request_datagram_link(&self, qpn: u32, destination: Destination) {
-        let Some(qp) = self.qp(qpn) else { return };
+    /// Asks for a datagram link. False: the daemon does not know yet where to; ask again.
+    pub(crate) fn request_datagram_link(&self, qpn: u32, destination: Destination) -> bool {
+        let Some(qp) = self.qp(qpn) else { return true };
         let Destination { dgid, sgid, qpn: dest_qpn } = destination;
         let connection = Connection { dgid, sgid, dest_qpn };
-        if self.call(&connect_message(qpn, &connection, false)).is_err() {
-            qp.unreachable(destination);
+        match self.call(&connect_message(qpn, &connection, false)) {
+            Ok(Message::Connected(Connected { ready: CONNECT_AGAIN, .. })) => return false,
+            Ok(_) => {}
+            Err(_) => qp.unreachable(destination),
         }
+        true
     }
 
     /// Destroys a queue pair.

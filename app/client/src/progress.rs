@@ -6,6 +6,7 @@
 // UNSAFETY: blocks signals for the new thread, which only the C library's mask calls can do.
 #![expect(unsafe_code)]
 
+use crate::asking::Asking;
 use crate::{Client, errno_of, lock};
 use omniverb_device::progress::Turn;
 use omniverb_device::work::Destination;
@@ -144,6 +145,7 @@ fn run(client: &Weak<Client>) {
     let (mut quiet, mut deadline) = (0, None);
     let mut ready = Vec::new();
     let mut reconnect_at = 0;
+    let mut asking = Asking::default();
     loop {
         let Some(client) = client.upgrade() else { return };
         let progress = client.progress.clone();
@@ -182,7 +184,8 @@ fn run(client: &Weak<Client>) {
                 bell => client.bell_rang(bell),
             }
         }
-        active |= client.run_errands();
+        active |= client.run_errands(&mut asking);
+        active |= asking.go_on(&client);
         let mut turn = client.shared.progress();
         if !turn.polled && client.want_kicks() {
             // Whoever rang just before that left no kick.
@@ -203,15 +206,13 @@ fn due_in(due: u64) -> u64 {
 }
 
 impl Client {
-    fn run_errands(&self) -> bool {
+    fn run_errands(&self, asking: &mut Asking) -> bool {
         let errands = std::mem::take(&mut *lock(&self.progress.errands));
         let any = !errands.is_empty();
         for errand in errands {
             match errand {
                 Errand::Grant { qpn, peer_qpn, rkey } => self.request_grant(qpn, peer_qpn, rkey),
-                Errand::DatagramLink { qpn, destination } => {
-                    self.request_datagram_link(qpn, destination);
-                }
+                Errand::DatagramLink { qpn, destination } => asking.add(qpn, destination),
                 Errand::Invalidated { rkey } => drop(self.revoke(rkey)),
             }
         }

@@ -1,15 +1,16 @@
 //! The engine, as the rest of the control plane sees it.
 //!
-//! In: vNICs with their sockets, links, limits. Out: events. Nothing outside this file names the
-//! engine's own types.
+//! In: vNICs with their sockets, links, limits, faults. Out: events. Nothing outside this file
+//! names the engine's own types.
 
 use crate::outbox::Parcel;
 use omniverb_engine::{
-    Attach, BellFiles, Command, Engine, Event as Told, Grant, Limit, Service, Settings, VnicId,
-    recorder,
+    Attach, BellFiles, Command, Engine, Event as Told, Faults as Line, Grant, Limit, Service,
+    Settings, VnicId, recorder,
 };
 use omniverb_ring::Window;
 use omniverb_session::body::{Granted, QP_RC, QP_UC};
+use omniverb_session::faults::Faults;
 use omniverb_sys::datagram::Port;
 use omniverb_tenancy::{RateLimit, TracedEnd, WireEnd};
 use std::fs::File;
@@ -18,11 +19,15 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-pub(crate) use omniverb_engine::QpCounters;
 pub(crate) use omniverb_engine::recorder::Summary;
+pub(crate) use omniverb_engine::{FaultCounters, QpCounters};
 
 /// Where the engine leaves packets that are captured.
 pub(crate) type Intake = Arc<omniverb_engine::Intake>;
+
+/// A packet that is to arrive behind others is late by up to so many nanoseconds, or four times the
+/// longest delay if that is more.
+const HELD: u64 = 1_000_000;
 
 /// What the engine tells. `vnic` is the number that its sockets were opened under.
 #[derive(Debug)]
@@ -79,6 +84,31 @@ impl Packets {
             burst_bytes,
         });
         self.0.send(Command::SetLimit { vnic: VnicId(vnic), limit });
+    }
+
+    /// Does this to packets that arrive for a vNIC, or nothing any more.
+    pub(crate) fn faults(&self, vnic: u64, faults: Option<Faults>) {
+        let faults = faults.map(|faults| {
+            let (least, most) = (faults.delay - faults.jitter, faults.delay + faults.jitter);
+            let line = Line {
+                loss: faults.loss.into(),
+                duplication: faults.duplicate.into(),
+                corruption: faults.corrupt.into(),
+                reordering: faults.reorder.into(),
+                held: HELD.max(4 * most),
+                marking: faults.mark.into(),
+                delay: (least, most),
+                limit: faults.limit as usize,
+                ..Line::default()
+            };
+            (line, faults.seed)
+        });
+        self.0.send(Command::SetFaults { vnic: VnicId(vnic), faults: faults.map(Box::new) });
+    }
+
+    /// What was done to them, since that was set.
+    pub(crate) fn fault_counters(&self, vnic: u64) -> Option<FaultCounters> {
+        self.0.faults(VnicId(vnic))
     }
 
     /// Serves a link; `files` are what its far end needs: the link's memory, and if the bell is

@@ -154,6 +154,11 @@ impl Namespaces {
         self.entries.get_mut(&key)
     }
 
+    /// The number that the engine knows a vNIC by.
+    pub(crate) fn number(&self, key: VnicKey) -> Option<u64> {
+        self.entries.get(&key).map(|entry| entry.number)
+    }
+
     /// How far a vNIC's sockets are, in a word.
     pub(crate) fn port_state(&self, key: VnicKey) -> &'static str {
         match self.entries.get(&key).map(|entry| &entry.port) {
@@ -166,11 +171,6 @@ impl Namespaces {
     /// The namespace of a vNIC that has clients.
     pub(crate) fn namespace(&self, key: VnicKey) -> Option<Arc<Namespace>> {
         self.entries.get(&key).map(|entry| entry.namespace.clone())
-    }
-
-    /// The engine's number of a vNIC.
-    pub(crate) fn number(&self, key: VnicKey) -> Option<u64> {
-        self.entries.get(&key).map(|entry| entry.number)
     }
 
     /// The vNIC of an engine's number.

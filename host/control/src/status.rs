@@ -58,6 +58,7 @@ impl Server {
             "port": self.namespaces.port_state(vnic.key),
             "datapath": datapath_name(vnic.policy),
             "rate": vnic.policy.limit.map(|limit| limit.bits_per_second),
+            "faults": vnic.policy.faults.map(|faults| faults.show()),
             "processes": vnic.processes.iter().map(|p| self.process(p)).collect::<Vec<_>>(),
         })
     }

@@ -1,10 +1,12 @@
-//! What an administrator asks: the vNICs, their datapaths and limits.
+//! What an administrator asks: the vNICs, their datapaths, limits and faults.
 
+use crate::journal::Level;
 use crate::namespaces::{self, Opening};
 use crate::server::Server;
 use omniverb_session::Message;
 use omniverb_session::body::{
-    DATAPATH_DIRECT, DATAPATH_FORWARDED, SET_BURST, SET_DATAPATH, SET_RATE, SetVnic, VnicChanged,
+    DATAPATH_DIRECT, DATAPATH_FORWARDED, SET_BURST, SET_DATAPATH, SET_FAULTS, SET_RATE, SetVnic,
+    VnicChanged,
 };
 use omniverb_session::rate::burst_for;
 use omniverb_sys::netns::Namespace;
@@ -89,7 +91,8 @@ impl Server {
 
     fn set_vnic(&mut self, id: SessionId, m: &SetVnic) -> Result<VnicChanged, u32> {
         let (key, namespace) = self.named(id, &m.name)?;
-        let policy = changed(self.tenancy.policy(key), m)?;
+        let before = self.tenancy.policy(key);
+        let policy = changed(before, m)?;
         if !self.policies_of.contains_key(&key) {
             if self.policies_of.len() >= POLICIES_MAX {
                 return Err(errno::ENOMEM);
@@ -103,6 +106,13 @@ impl Server {
         {
             let number = entry.number;
             self.engine.limit(number, policy.limit);
+            // The same ones again: from the start.
+            if m.what & SET_FAULTS != 0 {
+                self.engine.faults(number, policy.faults);
+            }
+        }
+        if policy.faults != before.faults {
+            self.warn_of_faults(key);
         }
         Ok(VnicChanged {
             bits_per_second: policy.limit.map_or(0, |limit| limit.bits_per_second),
@@ -112,7 +122,18 @@ impl Server {
                 Datapath::Forwarded => DATAPATH_FORWARDED,
             },
             direct_links: u32::try_from(direct_links).unwrap_or(u32::MAX),
+            faults: policy.faults.unwrap_or_default(),
         })
+    }
+
+    /// Whoever looks for the reason of a bad network finds it in the log, too.
+    pub(crate) fn warn_of_faults(&mut self, key: VnicKey) {
+        let name = self.tenancy.vnic_name(key);
+        let text = match self.tenancy.policy(key).faults {
+            Some(faults) => format!("packets for vNIC {name} are given faults: {}", faults.show()),
+            None => format!("packets for vNIC {name} are given no more faults"),
+        };
+        self.journal.log(Level::Warning, text);
     }
 
     /// A vNIC has come (back): what was set for its inode number may have been meant for another
@@ -139,6 +160,20 @@ impl Server {
         self.tenancy.forget_policy(key);
     }
 
+    /// What was done to packets of a vNIC that is served and has faults.
+    fn injected(&self, key: VnicKey) -> Option<Value> {
+        let done = self.engine.fault_counters(self.namespaces.number(key)?)?;
+        Some(json!({
+            "packets": done.sent,
+            "lost": done.lost,
+            "duplicated": done.duplicated,
+            "reordered": done.reordered,
+            "corrupted": done.corrupted,
+            "marked": done.marked,
+            "dropped": done.dropped,
+        }))
+    }
+
     fn vnics_text(&self, scope: Option<VnicKey>) -> String {
         let known = self.tenancy.status(scope);
         let mut keys: BTreeSet<VnicKey> = known.iter().map(|vnic| vnic.key).collect();
@@ -159,6 +194,8 @@ impl Server {
                     "datapath": datapath_name(policy),
                     "rate": policy.limit.map(|limit| limit.bits_per_second),
                     "burst": policy.limit.map(|limit| limit.burst_bytes),
+                    "faults": policy.faults.map(|faults| faults.show()),
+                    "injected": self.injected(key),
                     "direct_links": self.tenancy.direct_links(key),
                 })
             })
@@ -167,16 +204,16 @@ impl Server {
     }
 }
 
-/// A limited vNIC is forwarded whatever was said.
+/// A limited or faulty vNIC is forwarded whatever was said.
 pub(crate) fn datapath_name(policy: Policy) -> &'static str {
     match policy.datapath {
-        Datapath::Direct if policy.limit.is_none() => "direct",
+        Datapath::Direct if policy.limit.is_none() && policy.faults.is_none() => "direct",
         _ => "forwarded",
     }
 }
 
 fn changed(mut policy: Policy, m: &SetVnic) -> Result<Policy, u32> {
-    let known = SET_RATE | SET_BURST | SET_DATAPATH;
+    let known = SET_RATE | SET_BURST | SET_DATAPATH | SET_FAULTS;
     if m.what == 0 || m.what & !known != 0 {
         return Err(errno::EINVAL);
     }
@@ -201,6 +238,9 @@ fn changed(mut policy: Policy, m: &SetVnic) -> Result<Policy, u32> {
             burst => burst,
         };
     }
+    if m.what & SET_FAULTS != 0 {
+        policy.faults = m.faults.checked().map_err(|_| errno::EINVAL)?;
+    }
     if policy.limit.is_some_and(|limit| !limit.is_sensible()) {
         return Err(errno::EINVAL);
     }
@@ -211,6 +251,7 @@ fn changed(mut policy: Policy, m: &SetVnic) -> Result<Policy, u32> {
 mod tests {
     use super::*;
     use omniverb_session::body::VNIC_NAME_BYTES;
+    use omniverb_session::faults::Faults;
 
     #[test]
     fn changes_are_what_was_said_and_nothing_else() {
@@ -220,11 +261,17 @@ mod tests {
             datapath: 0,
             bits_per_second: 0,
             burst_bytes: 0,
+            faults: Faults::default(),
         };
         let start = Policy::default();
         let refused = |m: SetVnic| assert_eq!(changed(start, &m), Err(errno::EINVAL));
         refused(nothing);
-        refused(SetVnic { what: 8, ..nothing });
+        refused(SetVnic { what: 16, ..nothing });
+        refused(SetVnic {
+            what: SET_FAULTS,
+            faults: Faults { seed: 1, ..nothing.faults },
+            ..nothing
+        });
         refused(SetVnic { what: SET_DATAPATH, datapath: 2, ..nothing });
         refused(SetVnic { what: SET_BURST, burst_bytes: 65536, ..nothing });
         refused(SetVnic { what: SET_RATE, bits_per_second: 7, ..nothing });
@@ -238,6 +285,12 @@ mod tests {
         assert_eq!((limit.bits_per_second, limit.burst_bytes), (20_000_000, 9000));
         let none = SetVnic { what: SET_RATE | SET_DATAPATH, datapath: 1, ..nothing };
         let forwarded = changed(limited, &none).unwrap();
-        assert_eq!(forwarded, Policy { datapath: Datapath::Forwarded, limit: None });
+        assert_eq!(forwarded, Policy { datapath: Datapath::Forwarded, ..start });
+        let words = omniverb_session::faults::faults("loss=1%,delay=1ms").unwrap().unwrap();
+        let faults = SetVnic { what: SET_FAULTS, faults: words, ..nothing };
+        let faulty = changed(limited, &faults).unwrap();
+        assert_eq!(faulty, Policy { faults: Some(words), ..limited });
+        assert_eq!(datapath_name(Policy { limit: None, ..faulty }), "forwarded");
+        assert_eq!(changed(faulty, &SetVnic { what: SET_FAULTS, ..nothing }), Ok(limited));
     }
 }

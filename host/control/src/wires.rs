@@ -72,7 +72,15 @@ impl Server {
                 entry.port = Opening::Open(port.clone());
                 let waiting = std::mem::take(&mut entry.waiting);
                 self.engine.open(number, port);
-                self.engine.limit(number, self.tenancy.policy(vnic).limit);
+                let policy = self.tenancy.policy(vnic);
+                self.engine.limit(number, policy.limit);
+                if policy.faults.is_some() {
+                    self.engine.faults(number, policy.faults);
+                    // Those that were set at run time are in the log already.
+                    if !self.policies_of.contains_key(&vnic) {
+                        self.warn_of_faults(vnic);
+                    }
+                }
                 self.record(vnic);
                 self.probes.start_again(vnic, now);
                 for end in waiting {

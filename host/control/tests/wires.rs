@@ -6,6 +6,7 @@ mod support;
 use omniverb_control::Settings;
 use omniverb_session::Message;
 use omniverb_session::body::*;
+use omniverb_session::faults::Faults;
 use omniverb_tenancy::errno::*;
 use omniverb_tenancy::{Datapath, Policies};
 use std::fs::File;
@@ -211,7 +212,14 @@ fn name(text: &str) -> [u8; VNIC_NAME_BYTES] {
 }
 
 fn set(vnic: &str, what: u32, bits_per_second: u64) -> SetVnic {
-    SetVnic { name: name(vnic), what, datapath: 1, bits_per_second, burst_bytes: 0 }
+    SetVnic {
+        name: name(vnic),
+        what,
+        datapath: 1,
+        bits_per_second,
+        burst_bytes: 0,
+        faults: Faults::default(),
+    }
 }
 
 fn tool(daemon: &Daemon) -> Client {

@@ -153,7 +153,8 @@ mod tests {
     fn vnics_have_policies() {
         let text = "datapath = \"forwarded\"\n[vnic]\nlinks = 7\n[vnic.host]\n\
                     datapath = \"direct\"\n[vnic.\"net-5\"]\nrate = \"300mbit\"\n\
-                    burst = \"128k\"\n[vnic.\"net-6\"]\nrate = \"8mbit\"\n";
+                    burst = \"128k\"\n[vnic.\"net-6\"]\nrate = \"8mbit\"\n\
+                    faults = \"loss=2%\"\n";
         let configuration = Configuration::parse(text, "x").unwrap();
         assert_eq!(configuration.limits().links_per_vnic, 7);
         let policies = configuration.policies();
@@ -164,6 +165,8 @@ mod tests {
         assert_eq!((limit.bits_per_second, limit.burst_bytes), (300_000_000, 128 << 10));
         assert_eq!(five.datapath, Datapath::Forwarded);
         assert_eq!(policies.named["net-6"].limit.unwrap().burst_bytes, 64 << 10);
+        assert_eq!(five.faults, None);
+        assert_eq!(policies.named["net-6"].faults.unwrap().loss, 20_000);
         assert_eq!(Configuration::default().policies(), Policies::default());
     }
 
@@ -182,6 +185,7 @@ mod tests {
             ("[vnic.host]\nspeed = 3\n", 2, "speed"),
             ("[vnic.\"net-5\"]\nrate = \"300mb\"\n", 2, "300mb"),
             ("[vnic.\"net-5\"]\nburst = \"64k\"\n", 1, "rate"),
+            ("[vnic.host]\nrate = \"8mbit\"\nfaults = \"loss=101%\"\n", 3, "100%"),
         ] {
             let error = Configuration::parse(text, "x.toml").unwrap_err().to_string();
             assert!(error.starts_with(&format!("x.toml:{line}: ")), "{text:?}: {error}");

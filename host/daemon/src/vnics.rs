@@ -1,6 +1,7 @@
 //! The `[vnic]` table: quotas of every vNIC, and in tables of its own (`[vnic."net-4026532538"]`)
 //! what holds for a certain one.
 
+use omniverb_session::faults::{self, Faults};
 use omniverb_session::rate;
 use omniverb_tenancy::{Datapath, Policy, RateLimit};
 use serde::de::{Error, MapAccess, Visitor};
@@ -31,6 +32,7 @@ pub(crate) struct Quotas {
 pub(crate) struct Named {
     datapath: Option<Datapath>,
     limit: Option<RateLimit>,
+    faults: Option<Faults>,
 }
 
 /// The same as it is written.
@@ -43,13 +45,15 @@ struct Written {
     rate: Option<u64>,
     #[serde(deserialize_with = "optional_size")]
     burst: Option<u64>,
+    #[serde(deserialize_with = "optional_faults")]
+    faults: Option<Faults>,
 }
 
 impl TryFrom<Written> for Named {
     type Error = &'static str;
 
     fn try_from(written: Written) -> Result<Named, &'static str> {
-        let Written { datapath, rate, burst } = written;
+        let Written { datapath, rate, burst, faults } = written;
         let limit = match (rate.filter(|rate| *rate != 0), burst) {
             (None, Some(_)) => return Err("a burst needs a rate"),
             (None, None) => None,
@@ -62,14 +66,18 @@ impl TryFrom<Written> for Named {
                 Some(limit)
             }
         };
-        Ok(Named { datapath, limit })
+        Ok(Named { datapath, limit, faults })
     }
 }
 
 impl Named {
     /// With `datapath` where it says nothing about that.
     pub(crate) fn policy(&self, datapath: Datapath) -> Policy {
-        Policy { datapath: self.datapath.unwrap_or(datapath), limit: self.limit }
+        Policy {
+            datapath: self.datapath.unwrap_or(datapath),
+            limit: self.limit,
+            faults: self.faults,
+        }
     }
 }
 
@@ -89,6 +97,10 @@ fn optional_rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::E
 
 fn optional_size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     rate::size(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
+}
+
+fn optional_faults<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Faults>, D::Error> {
+    faults::faults(&String::deserialize(from)?).map_err(D::Error::custom)
 }
 
 impl<'de> Deserialize<'de> for VnicTable {

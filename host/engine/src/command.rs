@@ -1,6 +1,6 @@
 //! What the control plane tells the engine, and what the engine tells it.
 
-use crate::{Intake, Limit};
+use crate::{Faults, Intake, Limit};
 use omniverb_sys::datagram::Port;
 use omniverb_transport::Status;
 use std::net::IpAddr;
@@ -113,6 +113,13 @@ pub enum Command {
         vnic: VnicId,
         /// How much.
         limit: Option<Limit>,
+    },
+    /// Does something to packets that arrive for the vNIC, as a bad network would, or no longer.
+    SetFaults {
+        /// Which.
+        vnic: VnicId,
+        /// What, and the seed that decides to which of them.
+        faults: Option<Box<(Faults, u64)>>,
     },
     /// Serve a link.
     Attach(Box<Attach>),

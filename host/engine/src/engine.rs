@@ -1,5 +1,6 @@
 //! The handle that the control plane holds.
 
+use crate::FaultCounters;
 use crate::budget::Mappings;
 use crate::command::{Command, Event, QpCounters, VnicId};
 use crate::granted::Mapped;
@@ -31,8 +32,16 @@ impl Default for Settings {
     }
 }
 
-/// What is counted, by QP and peer.
-pub(crate) type Counters = Arc<Mutex<HashMap<(u32, u32), QpCounters>>>;
+/// What is counted.
+#[derive(Default)]
+pub(crate) struct Counted {
+    /// By QP and peer.
+    pub(crate) links: HashMap<(u32, u32), QpCounters>,
+    /// By vNIC, of those with faults.
+    pub(crate) faults: HashMap<u64, FaultCounters>,
+}
+
+pub(crate) type Counters = Arc<Mutex<Counted>>;
 
 struct Thread {
     commands: Option<mpsc::Sender<Command>>,
@@ -100,6 +109,7 @@ impl Engine {
             Command::OpenVnic { vnic, .. }
             | Command::CloseVnic { vnic }
             | Command::SetLimit { vnic, .. }
+            | Command::SetFaults { vnic, .. }
             | Command::Capture { vnic, .. } => *vnic,
             Command::Attach(attach) => attach.vnic,
             Command::Grant(grant) => grant.vnic,
@@ -131,7 +141,12 @@ impl Engine {
 
     /// What was counted for a link, up to a tenth of a second ago.
     pub fn status(&self, qpn: u32, peer_qpn: u32) -> Option<QpCounters> {
-        lock(&self.counters).get(&(qpn, peer_qpn)).copied()
+        lock(&self.counters).links.get(&(qpn, peer_qpn)).copied()
+    }
+
+    /// What was done to a vNIC's packets since faults were set, up to a tenth of a second ago.
+    pub fn faults(&self, vnic: VnicId) -> Option<FaultCounters> {
+        lock(&self.counters).faults.get(&vnic.0).copied()
     }
 }
 

@@ -1,7 +1,7 @@
 //! UDP port 4791 of one vNIC, and its way to the network.
 
 use omniverb_sys::datagram::Port;
-use omniverb_wire::{Flow, PORT};
+use omniverb_wire::{Flow, Identification, PORT};
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -35,6 +35,8 @@ pub(crate) struct Arrival {
     pub(crate) interface: u32,
     /// It came with the mark "congestion experienced".
     pub(crate) congested: bool,
+    /// What its identification is known to have been.
+    pub(crate) identification: Option<Identification>,
 }
 
 /// The sockets.
@@ -59,25 +61,27 @@ impl Sockets {
         self.port.sockets()
     }
 
-    /// Receives one batch from one of [`Self::files`]: trains of datagrams of one source.
+    /// Receives one batch from one of [`Self::files`]: trains of datagrams of one source. True:
+    /// there may be more.
     pub(crate) fn receive(
         &self,
         index: usize,
         buffers: &mut Buffers,
         mut each: impl FnMut(&Arrival, std::slice::Chunks<'_, u8>),
-    ) {
+    ) -> bool {
         let Some((socket, state)) = self.port.sockets().zip(&self.receivers).nth(index) else {
-            return;
+            return false;
         };
         let Buffers { bytes, meta } = buffers;
         let mut slices: Vec<IoSliceMut<'_>> =
             bytes.chunks_mut(BUFFER_BYTES).map(IoSliceMut::new).collect();
-        let Ok(count) = state.recv((&socket).into(), &mut slices, meta) else { return };
+        let Ok(count) = state.recv((&socket).into(), &mut slices, meta) else { return false };
         for (slice, meta) in slices.iter().zip(&meta[..count]) {
             let Some(arrival) = arrival(meta) else { continue };
             let received = slice.get(..meta.len).unwrap_or_default();
             each(&arrival, received.chunks(meta.stride.max(1)));
         }
+        count == BUFFERS
     }
 
     /// The port that packets of this IP version leave from.
@@ -127,5 +131,6 @@ fn arrival(meta: &RecvMeta) -> Option<Arrival> {
         SocketAddr::V6(from) => (IpAddr::V6(*from.ip()), from.scope_id()),
     };
     let flow = Flow { source, destination: meta.dst_ip?, source_port: meta.addr.port() };
-    Some(Arrival { flow, interface, congested: meta.ecn == Some(EcnCodepoint::Ce) })
+    let congested = meta.ecn == Some(EcnCodepoint::Ce);
+    Some(Arrival { flow, interface, congested, identification: None })
 }

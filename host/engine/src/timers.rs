@@ -9,6 +9,8 @@ pub(crate) enum Due {
     Link(usize),
     /// A vNIC whose limit lets it send again.
     Vnic(u64),
+    /// A vNIC for which delayed packets arrive.
+    Faults(u64),
 }
 
 /// All of them, soonest first.

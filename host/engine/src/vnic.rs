@@ -5,6 +5,7 @@ use crate::bucket::{Bucket, Limit};
 use crate::budget::Budget;
 use crate::capture::Tap;
 use crate::early::Waiting;
+use crate::faults::BadLine;
 use crate::port::Sockets;
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -42,6 +43,8 @@ pub(crate) struct Vnic {
     /// What they have mapped.
     pub(crate) budget: Budget,
     pub(crate) tap: Tap,
+    /// What its packets meet before they arrive, if the network is to seem bad.
+    pub(crate) bad_line: Option<Box<BadLine>>,
     alarms: Bucket,
     strangers: HashMap<Stranger, u64>,
 }
@@ -57,6 +60,7 @@ impl Vnic {
             allowance: Allowance::default(),
             budget,
             tap: Tap::default(),
+            bad_line: None,
             alarms: Bucket::new(ALARMS, now),
             strangers: HashMap::new(),
         }

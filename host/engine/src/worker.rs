@@ -3,6 +3,7 @@
 
 mod arrive;
 mod attach;
+mod faults;
 mod grants;
 mod link;
 mod send;
@@ -93,6 +94,8 @@ pub(crate) struct Worker {
     message: Vec<u8>,
     /// What all packet threads have mapped.
     mappings: Mappings,
+    /// Sockets have more than was taken.
+    more_arrived: bool,
     /// The control plane is gone.
     over: bool,
 }
@@ -132,6 +135,7 @@ impl Worker {
             buffers: Some(Buffers::new()),
             message: Vec::new(),
             mappings,
+            more_arrived: false,
             over: false,
         })
     }
@@ -152,6 +156,10 @@ impl Worker {
             let timeout = if busy || self.dirty.len() > 0 {
                 busy_at = now;
                 quiet = 0;
+                Some(Duration::ZERO)
+            } else if std::mem::take(&mut self.more_arrived) {
+                // If only noise: giving the processor away between two batches of a flood would let
+                // it fill the sockets' buffers, where it pushes out what is not noise.
                 Some(Duration::ZERO)
             } else if now.saturating_sub(busy_at) < self.spin {
                 // Whoever we wait for may need this processor. (Sleeping at once instead, with a
@@ -194,7 +202,9 @@ impl Worker {
         let number = ready & token::NUMBER;
         match ready & !token::NUMBER {
             token::COMMANDS => self.hear_commands(),
-            token::VNIC => self.receive(number >> 1, (number & 1) as usize),
+            token::VNIC => {
+                self.more_arrived |= self.receive(number >> 1, (number & 1) as usize);
+            }
             token::BELL => {
                 // Rung, or hung up.
                 if let Some(bell) = self.bells.get(&number)
@@ -236,6 +246,7 @@ impl Worker {
                     self.unpark(parked);
                 }
             }
+            Command::SetFaults { vnic, faults } => self.set_faults(vnic.0, faults),
             Command::Attach(attach) => self.attach(&attach),
             Command::Detach { qpn, peer_qpn } => self.detach(qpn, peer_qpn),
             Command::Grant(grant) => self.granted(&grant),
@@ -278,6 +289,12 @@ impl Worker {
                     vnic.armed = None;
                     let parked = std::mem::take(&mut vnic.parked);
                     self.unpark(parked);
+                }
+                Due::Faults(number) => {
+                    if let Some(line) = self.bad_line(number) {
+                        line.armed = None;
+                    }
+                    self.delayed(number);
                 }
             }
         }
@@ -329,12 +346,21 @@ impl Worker {
         self.shown = clock::now();
         let mut shown = lock(&self.counters);
         for link in self.links.iter().flatten() {
-            shown.insert((link.qpn, link.peer_qpn), link.counters());
+            shown.links.insert((link.qpn, link.peer_qpn), link.counters());
+        }
+        for (number, vnic) in &self.vnics {
+            if let Some(line) = &vnic.bad_line {
+                shown.faults.insert(*number, line.done());
+            }
         }
     }
 
+    fn forget_faults(&self, number: u64) {
+        lock(&self.counters).faults.remove(&number);
+    }
+
     fn forget_counters(&self, qpn: u32, peer_qpn: u32) {
-        lock(&self.counters).remove(&(qpn, peer_qpn));
+        lock(&self.counters).links.remove(&(qpn, peer_qpn));
     }
 }
 

@@ -1,29 +1,21 @@
-//! How datagrams find their way: a call names a destination and waits until the network has
-//! answered, for a neighbour in both directions, because a direct link, once there, carries both.
+//! How datagrams find their way: a call names a destination, and is made again until the network
+//! has answered, for a neighbour in both directions, because a direct link, once there, carries
+//! both. It does not wait: that may be long, and a process has one call at a time.
 
 use crate::errno::{EHOSTUNREACH, ENOENT, ENOMEM};
 use crate::neighbours::{Answer, Resolved};
 use crate::path::Why;
-use crate::tables::{LinkKey, SessionId, Waiter, Waiting};
+use crate::tables::{LinkKey, SessionId};
 use crate::tenancy::Tenancy;
 use crate::wires::{Route, Way};
-use omniverb_session::body::{CLOSED_BY_PEER, ConnectQp, Connected, QP_UD};
+use omniverb_session::body::{CLOSED_BY_PEER, CONNECT_AGAIN, ConnectQp, Connected, QP_UD};
 
 impl Tenancy {
-    /// Takes a session's datagram call as far as it gets, and answers it if that is the end.
-    pub(crate) fn advance_call(&mut self, id: SessionId, now: u64) {
-        let Some(session) = self.sessions.get(&id) else { return };
-        let Some(Waiting::Datagram { tag, connect }) = session.waiting else { return };
-        let result = match self.connect_datagram(id, &connect, now) {
-            Ok(false) => return,
-            Ok(true) => Ok(Connected { qpn: connect.qpn, ready: 1 }),
-            Err(errno) => Err(errno),
-        };
-        if let Some(session) = self.sessions.get_mut(&id) {
-            session.waiting = None;
-        }
-        match result {
-            Ok(connected) => self.reply(id, tag, connected),
+    /// Takes a session's datagram call as far as it gets.
+    pub(crate) fn connect_datagrams(&mut self, id: SessionId, tag: u64, m: &ConnectQp, now: u64) {
+        match self.connect_datagram(id, m, now) {
+            Ok(true) => self.reply(id, tag, Connected { qpn: m.qpn, ready: 1 }),
+            Ok(false) => self.reply(id, tag, Connected { qpn: m.qpn, ready: CONNECT_AGAIN }),
             Err(errno) => self.fail(id, tag, errno),
         }
     }
@@ -34,8 +26,7 @@ impl Tenancy {
         if self.leads_to(m) {
             return Ok(true);
         }
-        let waiter = Waiter::Call(id);
-        let theirs = match self.resolve((ours, m.sgid, m.dgid), ours, waiter, now) {
+        let theirs = match self.resolve((ours, m.sgid, m.dgid), ours, None, now) {
             Resolved::To(Answer::Is(vnic)) => vnic,
             Resolved::To(Answer::NoAccess) => return Err(EHOSTUNREACH),
             Resolved::To(Answer::Omniverb(features)) => {
@@ -55,7 +46,7 @@ impl Tenancy {
             return self.datagrams_by_engine(m, Route::forwarded(why, theirs), now);
         }
         if theirs != ours {
-            match self.resolve((theirs, m.dgid, m.sgid), ours, waiter, now) {
+            match self.resolve((theirs, m.dgid, m.sgid), ours, None, now) {
                 Resolved::To(Answer::Is(back)) if back == ours => {}
                 Resolved::Busy => return Err(ENOMEM),
                 Resolved::Asking => return Ok(false),

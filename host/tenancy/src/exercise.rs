@@ -283,6 +283,7 @@ fn policy(bench: &mut Bench, who: u8) {
     let policy = Policy {
         datapath: if who & 16 == 0 { Datapath::Direct } else { Datapath::Forwarded },
         limit: (who & 32 != 0).then_some(limit),
+        faults: None,
     };
     match who & 64 {
         0 => bench.tenancy.forget_policy(key),

@@ -10,7 +10,7 @@ use crate::action::{Action, ProbeId};
 use crate::gids;
 use crate::tables::{Asked, Question, VnicKey, Waiter};
 use crate::tenancy::Tenancy;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 
 /// Answers kept before those that have run out are thrown away.
 const SWEEP_AT: usize = 1024;
@@ -74,12 +74,12 @@ impl Tenancy {
     }
 
     /// Whose address `dgid` is, for vNIC `from` with its address `sgid`. If that is not known, the
-    /// network is asked on `payer`'s account.
+    /// network is asked on `payer`'s account; `waiter` goes on when it has answered.
     pub(crate) fn resolve(
         &mut self,
         (from, sgid, dgid): (VnicKey, [u8; 16], [u8; 16]),
         payer: VnicKey,
-        waiter: Waiter,
+        waiter: Option<Waiter>,
         now: u64,
     ) -> Resolved {
         if gids::is_loopback(dgid) || self.owns(from, dgid) {
@@ -108,9 +108,9 @@ impl Tenancy {
         self.neighbours.recall(&Question { from, interface, gid: dgid }, now)
     }
 
-    fn ask(&mut self, question: Question, payer: VnicKey, waiter: Waiter) -> Resolved {
+    fn ask(&mut self, question: Question, payer: VnicKey, waiter: Option<Waiter>) -> Resolved {
         if let Some(asked) = self.neighbours.asked.get_mut(&question) {
-            asked.waiters.insert(waiter);
+            asked.waiters.extend(waiter);
             return Resolved::Asking;
         }
         let Some(account) = self.vnics.get_mut(&payer) else {
@@ -122,7 +122,7 @@ impl Tenancy {
         account.probes += 1;
         let id = u128::from(self.entropy.next()) << 64 | u128::from(self.entropy.next());
         self.neighbours.ids.insert(id, question);
-        let asked = Asked { id, payer: Some(payer), waiters: BTreeSet::from([waiter]) };
+        let asked = Asked { id, payer: Some(payer), waiters: waiter.into_iter().collect() };
         self.neighbours.asked.insert(question, asked);
         self.open_port(question.from);
         self.out.push(Action::Probe {
@@ -191,10 +191,8 @@ impl Tenancy {
         }
         self.out.push(Action::ForgetProbe { id: asked.id });
         for waiter in asked.waiters {
-            match waiter {
-                Waiter::Wish { qpn, peer } => self.advance_wish(qpn, peer, now),
-                Waiter::Call(session) => self.advance_call(session, now),
-            }
+            let Waiter::Wish { qpn, peer } = waiter;
+            self.advance_wish(qpn, peer, now);
         }
     }
 

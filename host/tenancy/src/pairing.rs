@@ -11,7 +11,7 @@
 use crate::errno::{EINVAL, ENOMEM};
 use crate::neighbours::{Answer, Resolved};
 use crate::path::Why;
-use crate::tables::{SessionId, VnicKey, Waiter, Waiting, Wish};
+use crate::tables::{SessionId, VnicKey, Waiter, Wish};
 use crate::tenancy::{Tenancy, Timer};
 use crate::wires::{Route, Way};
 use omniverb_session::body::{
@@ -41,10 +41,7 @@ impl Tenancy {
             };
         }
         if qp_type == QP_UD {
-            if let Some(session) = self.sessions.get_mut(&id) {
-                session.waiting = Some(Waiting::Datagram { tag, connect: *m });
-            }
-            return self.advance_call(id, now);
+            return self.connect_datagrams(id, tag, m, now);
         }
         if self.qps.get(&m.qpn).is_some_and(|qp| qp.is_linked(m.dest_qpn)) {
             return self.reply(id, tag, ready);
@@ -100,7 +97,7 @@ impl Tenancy {
         }
         let (vnic, resumed) = (qp.vnic, wish.resumed);
         let way = (vnic, wish.sgid, wish.dgid);
-        let answer = match self.resolve(way, vnic, Waiter::Wish { qpn, peer }, now) {
+        let answer = match self.resolve(way, vnic, Some(Waiter::Wish { qpn, peer }), now) {
             Resolved::Asking => return,
             Resolved::Busy => None,
             Resolved::To(answer) => Some(answer),

@@ -2,6 +2,7 @@
 
 use crate::tables::VnicKey;
 use crate::tenancy::Tenancy;
+use omniverb_session::faults::Faults;
 use std::collections::{BTreeMap, HashMap};
 
 /// How the data of a queue pair travels.
@@ -47,6 +48,10 @@ pub enum Why {
     Limited,
     /// The peer's vNIC is limited.
     PeerLimited,
+    /// Faults are set for its own vNIC.
+    Faulty,
+    /// Faults are set for the peer's vNIC.
+    PeerFaulty,
     /// The peer, on this host, is forwarded towards us since before that was changed.
     PeerThroughEngine,
     /// The handshake was answered.
@@ -71,6 +76,8 @@ impl Why {
             Why::PeerForwarded => "the peer's vNIC has datapath forwarded",
             Why::Limited => "this vNIC has a rate limit",
             Why::PeerLimited => "the peer's vNIC has a rate limit",
+            Why::Faulty => "faults are set for this vNIC",
+            Why::PeerFaulty => "faults are set for the peer's vNIC",
             Why::PeerThroughEngine => "the peer's side is forwarded",
             Why::Omniverb => "another Omniverb answered the handshake",
             Why::OneWay => "on this host, but the handshake passes in one direction only",
@@ -115,6 +122,8 @@ pub struct Policy {
     pub datapath: Datapath,
     /// Its limit.
     pub limit: Option<RateLimit>,
+    /// What is done to packets that arrive for it.
+    pub faults: Option<Faults>,
 }
 
 /// Policies: the default, those of the configuration by name, those set at run time by namespace.
@@ -164,10 +173,14 @@ impl Tenancy {
         let (own, peer) = (self.policy(from), self.policy(to));
         if own.limit.is_some() {
             Some(Why::Limited)
+        } else if own.faults.is_some() {
+            Some(Why::Faulty)
         } else if own.datapath == Datapath::Forwarded {
             Some(Why::Forwarded)
         } else if peer.limit.is_some() {
             Some(Why::PeerLimited)
+        } else if peer.faults.is_some() {
+            Some(Why::PeerFaulty)
         } else if peer.datapath == Datapath::Forwarded {
             Some(Why::PeerForwarded)
         } else {

@@ -3,7 +3,7 @@
 use crate::action::ProbeId;
 use crate::bells::Place;
 use crate::path::{Path, Why};
-use omniverb_session::body::{ConnectQp, GidEntry, RegMr};
+use omniverb_session::body::{GidEntry, RegMr};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// A client connection. Numbers are never reused while the daemon lives.
@@ -60,8 +60,6 @@ pub(crate) enum Waiting {
     Hello { tag: u64 },
     /// `QueryGids`, the same.
     Gids { tag: u64 },
-    /// `ConnectQp` of a datagram queue pair, until the network has answered.
-    Datagram { tag: u64, connect: ConnectQp },
 }
 
 #[derive(Debug)]
@@ -227,8 +225,6 @@ pub(crate) struct Question {
 pub(crate) enum Waiter {
     /// A wish of a queue pair.
     Wish { qpn: u32, peer: u32 },
-    /// The datagram call that a session waits for.
-    Call(SessionId),
 }
 
 /// A question under way.

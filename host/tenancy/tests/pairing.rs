@@ -196,7 +196,7 @@ fn death_and_parting_are_told_and_leave_nothing() {
 }
 
 #[test]
-fn a_call_that_waits_for_the_network_ends_with_its_peer() {
+fn nobody_waits_while_the_network_is_asked_about_datagrams() {
     let mut bench = bench();
     hello(&mut bench, 1, 1, 0);
     hello(&mut bench, 2, 2, 0);
@@ -209,21 +209,17 @@ fn a_call_that_waits_for_the_network_ends_with_its_peer() {
         memory: None,
     };
     let actions = bench.tenancy.handle(omniverb_tenancy::SessionId(1), &arrived, bench.now);
-    let id = actions
-        .iter()
-        .find_map(|action| match action {
-            Action::Probe { id, .. } => Some(*id),
-            _ => None,
-        })
-        .unwrap();
-    assert_eq!(errno(call(&mut bench, 1, to(a, 1, b, 2))), EBUSY, "one call at a time");
+    let [Action::Probe { id, .. }, Action::Reply { message, .. }] = actions.as_slice() else {
+        panic!("{actions:?}")
+    };
+    let again = Connected { qpn: a, ready: CONNECT_AGAIN }.into();
+    assert_eq!(*message, again);
+    qp(&mut bench, 1, QP_UD);
+    assert_eq!(call_once(&mut bench, 1, to(a, 1, b, 2)), Some(again), "and asked once only");
     bench.end(2);
-    let actions = bench.tenancy.probe_failed(id, bench.now);
-    assert!(actions.iter().any(|action| matches!(
-        action,
-        Action::Reply { tag: 5, message: Message::Failed(EHOSTUNREACH), .. }
-    )));
-    assert!(bench.tenancy.probe_failed(id, bench.now).is_empty(), "a number is valid once");
+    let _ = bench.tenancy.probe_failed(*id, bench.now);
+    assert_eq!(errno(call_once(&mut bench, 1, to(a, 1, b, 2))), EHOSTUNREACH);
+    assert!(bench.tenancy.probe_failed(*id, bench.now).is_empty(), "a number is valid once");
 }
 
 #[test]
@@ -240,7 +236,9 @@ fn a_probe_that_comes_out_elsewhere_proves_nothing() {
         memory: None,
     };
     let actions = bench.tenancy.handle(omniverb_tenancy::SessionId(1), &arrived, bench.now);
-    let [Action::Probe { id, .. }] = actions.as_slice() else { panic!("{actions:?}") };
+    let [Action::Probe { id, .. }, Action::Reply { .. }] = actions.as_slice() else {
+        panic!("{actions:?}")
+    };
     // vNIC 2's address was asked for; somebody carried the datagram to vNIC 3.
     let at = omniverb_tenancy::exercise::vnic(3);
     let actions = bench.tenancy.probe_arrived(*id, at, bench.now);

@@ -20,12 +20,17 @@ fn closed(qpn: u32, peer_qpn: u32, reason: u32) -> Message {
 }
 
 fn forwarded() -> Policy {
-    Policy { datapath: Datapath::Forwarded, limit: None }
+    Policy { datapath: Datapath::Forwarded, ..Policy::default() }
 }
 
 fn limited() -> Policy {
     let limit = RateLimit { bits_per_second: 20_000_000, burst_bytes: 65536 };
-    Policy { datapath: Datapath::Direct, limit: Some(limit) }
+    Policy { limit: Some(limit), ..Policy::default() }
+}
+
+fn faulty() -> Policy {
+    let faults = omniverb_session::faults::faults("loss=1%").unwrap();
+    Policy { faults, ..Policy::default() }
 }
 
 fn two() -> Bench {
@@ -99,12 +104,14 @@ fn without_sockets_there_is_no_way() {
 }
 
 #[test]
-fn a_forwarded_or_limited_vnic_is_not_linked_directly() {
+fn a_forwarded_limited_or_faulty_vnic_is_not_linked_directly() {
     let reasons = [
         (1, forwarded(), [Why::Forwarded, Why::PeerForwarded]),
         (2, forwarded(), [Why::PeerForwarded, Why::Forwarded]),
         (1, limited(), [Why::Limited, Why::PeerLimited]),
         (2, limited(), [Why::PeerLimited, Why::Limited]),
+        (1, faulty(), [Why::Faulty, Why::PeerFaulty]),
+        (2, faulty(), [Why::PeerFaulty, Why::Faulty]),
     ];
     for (whose, policy, [ours, theirs]) in reasons {
         let mut bench = two();
@@ -289,6 +296,22 @@ fn forged_and_replayed_replies_gain_nothing() {
     bench.carry_out(actions);
     assert!(bench.tenancy.probe_unanswered(id, now).is_empty());
     assert_eq!(paths(&bench, 2), [(Path::Wire, Why::Omniverb)]);
+}
+
+#[test]
+fn nobody_waits_for_the_way_of_datagrams() {
+    let mut bench = two();
+    let a = qp(&mut bench, 1, QP_UD);
+    // The first answer comes before the network's.
+    let again = Connected { qpn: a, ready: CONNECT_AGAIN };
+    assert_eq!(call_once(&mut bench, 1, to(a, 1, 77, NOBODY)), Some(again.into()));
+    assert!(wires(&bench).is_empty());
+    let there = Connected { qpn: a, ready: 1 };
+    assert_eq!(call_once(&mut bench, 1, to(a, 1, 77, NOBODY)), Some(there.into()));
+    assert_eq!(paths(&bench, 1), [(Path::Roce, Why::Unanswered)]);
+    bench.end(1);
+    bench.end(2);
+    assert!(bench.tenancy.is_empty());
 }
 
 #[test]

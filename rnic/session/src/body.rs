@@ -4,6 +4,7 @@
 //! participle (`QpCreated`). A call that fails is answered with the errno in the header and no
 //! body.
 
+use crate::faults::Faults;
 use crate::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -36,12 +37,19 @@ pub const RESUME_LINK: u32 = 1;
 /// daemon answers with a `LinkClosed` event whose reason is `CLOSED_BY_DEATH`.
 pub const RESUME_WIRE: u32 = 2;
 
+/// `Connected::ready`: the network is being asked where the destination is. Datagram queue pairs
+/// only, whose destinations are many: nobody else of the process waits for that. Ask again in a
+/// moment; how the network has answered is kept for a second at least.
+pub const CONNECT_AGAIN: u32 = 2;
+
 /// `SetVnic::what`: `bits_per_second` is meant; zero takes the limit away.
 pub const SET_RATE: u32 = 1;
 /// `SetVnic::what`: `burst_bytes` is meant; zero lets the daemon choose.
 pub const SET_BURST: u32 = 2;
 /// `SetVnic::what`: `datapath` is meant.
 pub const SET_DATAPATH: u32 = 4;
+/// `SetVnic::what`: `faults` is meant; all zeros take them away.
+pub const SET_FAULTS: u32 = 8;
 
 /// Traffic within the host takes links between the processes.
 pub const DATAPATH_DIRECT: u32 = 0;
@@ -127,7 +135,11 @@ bodies! {
     /// Answer to `ConnectQp`: accepted. The link itself always comes as a `LinkReady` event, which
     /// may already be in the events socket. UD to nobody: `ENOENT`. A destination beyond this
     /// network namespace, where the daemon has no access to the network: `EHOSTUNREACH`.
-    Connected { qpn: u32, ready: u32 }
+    Connected {
+        qpn: u32,
+        /// 1: the link is there. 0: not yet. Or [`CONNECT_AGAIN`].
+        ready: u32,
+    }
     /// Close the link to `peer_qpn` (`ENOENT` if there is none, because the peer was quicker), or
     /// all links of the QP if that is 0 (modify to RESET or ERR).
     DisconnectQp { qpn: u32, peer_qpn: u32 }
@@ -234,15 +246,19 @@ bodies! {
         datapath: u32,
         bits_per_second: u64,
         burst_bytes: u64,
+        /// What is done to packets that arrive.
+        faults: Faults,
     }
     /// Answer to `SetVnic`: how the vNIC is now. A rate of zero is no limit.
     VnicChanged {
         bits_per_second: u64,
         burst_bytes: u64,
-        /// `DATAPATH_*`, as set; a limited vNIC is forwarded whatever it says.
+        /// `DATAPATH_*`, as set; a limited or faulty vNIC is forwarded whatever it says.
         datapath: u32,
         /// Direct links that exist and stay.
         direct_links: u32,
+        /// All zeros: none.
+        faults: Faults,
     }
     /// Write the packets of a vNIC into the file that comes along (a regular file), until
     /// `EndCapture` or the end of this connection. Answered with `Done`, or as `SetVnic`; `EBUSY`

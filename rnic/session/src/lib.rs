@@ -15,6 +15,7 @@
 
 pub mod body;
 mod codec;
+pub mod faults;
 pub mod limits;
 pub mod rate;
 

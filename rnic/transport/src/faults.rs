@@ -1,15 +1,15 @@
 //! A line that does everything a network may do to a datagram, from a seed.
 //!
-//! In: datagrams and the time. Out: those that are left, some twice, some damaged, when they
-//! arrive. The simulator joins two hosts with two of these; a daemon under test can put one in
-//! front of a socket.
+//! In: datagrams, each with a note of the caller's, and the time. Out: those that are left, some
+//! twice, some damaged, when they arrive. The simulator joins two hosts with two of these; the
+//! engine puts one in front of the sockets of a vNIC that is to see a bad network.
 
 use crate::Time;
 use crate::random::Random;
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// How bad it is; chances are in ten thousand.
+/// How bad it is; chances are in a million.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     /// Chance to be lost.
@@ -20,6 +20,8 @@ pub struct Faults {
     pub corruption: u64,
     /// Chance to be held back behind what follows.
     pub reordering: u64,
+    /// For how long at most, as with the second one of two.
+    pub held: Time,
     /// Chance of the mark "congestion experienced".
     pub marking: u64,
     /// One-way delay, least and most.
@@ -30,38 +32,81 @@ pub struct Faults {
     pub byte_time: u64,
     /// Longest wait for the line before datagrams are dropped; 0: no limit.
     pub queue: Time,
+    /// Datagrams under way at most, others are dropped; 0: no limit.
+    pub limit: usize,
+}
+
+/// What was done to datagrams.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Put in.
+    pub sent: u64,
+    /// Lost by chance, to a partition or to the line's own queue.
+    pub lost: u64,
+    /// Arrive twice.
+    pub duplicated: u64,
+    /// Were damaged.
+    pub corrupted: u64,
+    /// Were held back.
+    pub reordered: u64,
+    /// Were marked.
+    pub marked: u64,
+    /// Dropped because of [`Faults::limit`].
+    pub dropped: u64,
 }
 
 /// A datagram under way.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Flight {
+#[derive(Debug)]
+pub struct Flight<T> {
     /// When it arrives.
     pub time: Time,
     number: u64,
     /// "Congestion experienced".
     pub marked: bool,
+    /// What was noted when it was put in.
+    pub note: T,
     /// What is left of it.
     pub bytes: Vec<u8>,
 }
 
+/// The one that arrives first is the greatest.
+impl<T> Ord for Flight<T> {
+    fn cmp(&self, other: &Flight<T>) -> Ordering {
+        (other.time, other.number).cmp(&(self.time, self.number))
+    }
+}
+
+impl<T> PartialOrd for Flight<T> {
+    fn partial_cmp(&self, other: &Flight<T>) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> PartialEq for Flight<T> {
+    fn eq(&self, other: &Flight<T>) -> bool {
+        self.cmp(other) == Ordering::Equal
+    }
+}
+
+impl<T> Eq for Flight<T> {}
+
 /// One direction of a line.
 #[derive(Debug)]
-pub struct FaultyLine {
+pub struct FaultyLine<T = ()> {
     faults: Faults,
     random: Random,
-    flights: BinaryHeap<Reverse<Flight>>,
+    flights: BinaryHeap<Flight<T>>,
     number: u64,
     /// When the line is free again.
     free: Time,
     /// The last arrival: delay alone does not reorder.
     last: Time,
-    /// Datagrams put in.
-    pub sent: u64,
+    done: Done,
 }
 
-impl FaultyLine {
+impl<T: Copy> FaultyLine<T> {
     /// A line with these faults; the same seed, the same faults.
-    pub fn new(faults: Faults, seed: u64) -> FaultyLine {
+    pub fn new(faults: Faults, seed: u64) -> FaultyLine<T> {
         FaultyLine {
             faults,
             random: Random::new(seed),
@@ -69,13 +114,18 @@ impl FaultyLine {
             number: 0,
             free: 0,
             last: 0,
-            sent: 0,
+            done: Done::default(),
         }
     }
 
+    /// What was done to datagrams so far.
+    pub fn done(&self) -> Done {
+        self.done
+    }
+
     /// Puts a datagram in.
-    pub fn send(&mut self, now: Time, bytes: &[u8]) {
-        self.sent += 1;
+    pub fn send(&mut self, now: Time, note: T, bytes: &[u8]) {
+        self.done.sent += 1;
         let faults = &self.faults;
         let parted = faults.partitions.iter().any(|(from, until)| (*from..*until).contains(&now));
         let line = self.free.max(now) + bytes.len() as u64 * faults.byte_time / 1000;
@@ -83,46 +133,133 @@ impl FaultyLine {
         if !dropped {
             self.free = line;
         }
-        if parted || dropped || self.random.chance(faults.loss) {
+        if parted || dropped || self.random.rarely(faults.loss) {
+            self.done.lost += 1;
             return;
         }
-        let copies = 1 + u64::from(self.random.chance(faults.duplication));
-        for copy in 0..copies {
-            self.copy(line, bytes, copy > 0);
+        let twice = self.random.rarely(faults.duplication);
+        self.copy(line, note, bytes, false);
+        if twice {
+            self.done.duplicated += 1;
+            self.copy(line, note, bytes, true);
         }
     }
 
-    fn copy(&mut self, line: Time, bytes: &[u8], again: bool) {
+    fn copy(&mut self, line: Time, note: T, bytes: &[u8], again: bool) {
         let faults = &self.faults;
         let (least, most) = faults.delay;
         let mut time = line + self.random.between(least, most);
-        if again || self.random.chance(faults.reordering) {
-            time += self.random.between(0, 4 * most);
+        if again || self.random.rarely(faults.reordering) {
+            time += self.random.between(0, faults.held);
+            self.done.reordered += u64::from(!again);
         } else {
             time = time.max(self.last);
             self.last = time;
         }
         let mut bytes = bytes.to_vec();
-        if !bytes.is_empty() && self.random.chance(faults.corruption) {
+        if !bytes.is_empty() && self.random.rarely(faults.corruption) {
             let bit = self.random.below(bytes.len() as u64 * 8) as usize;
             bytes[bit / 8] ^= 1 << (bit % 8);
-            if self.random.chance(2000) {
+            if self.random.rarely(200_000) {
                 bytes.truncate(bit / 8);
             }
+            self.done.corrupted += 1;
         }
-        let marked = self.random.chance(faults.marking);
+        let marked = self.random.rarely(faults.marking);
+        self.done.marked += u64::from(marked);
+        // Chance has been asked as often as without a limit: what it says of the next datagram does
+        // not depend on how fast they are taken out.
+        if faults.limit > 0 && self.flights.len() >= faults.limit {
+            self.done.dropped += 1;
+            return;
+        }
         self.number += 1;
-        self.flights.push(Reverse(Flight { time, number: self.number, marked, bytes }));
+        self.flights.push(Flight { time, number: self.number, marked, note, bytes });
     }
 
     /// When the next datagram arrives.
     pub fn next_time(&self) -> Option<Time> {
-        self.flights.peek().map(|flight| flight.0.time)
+        self.flights.peek().map(|flight| flight.time)
     }
 
     /// A datagram that has arrived by now.
-    pub fn arrival(&mut self, now: Time) -> Option<Flight> {
-        self.flights.peek().filter(|flight| flight.0.time <= now)?;
-        self.flights.pop().map(|flight| flight.0)
+    pub fn arrival(&mut self, now: Time) -> Option<Flight<T>> {
+        self.flights.peek().filter(|flight| flight.time <= now)?;
+        self.flights.pop()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Done, Faults, FaultyLine};
+
+    const BAD: Faults = Faults {
+        loss: 100_000,
+        duplication: 50_000,
+        corruption: 20_000,
+        reordering: 100_000,
+        held: 50_000,
+        marking: 10_000,
+        delay: (1000, 3000),
+        partitions: Vec::new(),
+        byte_time: 0,
+        queue: 0,
+        limit: 0,
+    };
+
+    /// What becomes of datagrams that are put in 1 us apart; they are taken out every `step`.
+    fn arrivals(faults: &Faults, seed: u64, step: u64) -> (Vec<(u32, bool, Vec<u8>)>, Done) {
+        let mut line = FaultyLine::new(faults.clone(), seed);
+        let mut seen = Vec::new();
+        for number in 0..20_000_u32 {
+            let now = u64::from(number) * 1000;
+            line.send(now, number, &number.to_be_bytes());
+            if now.is_multiple_of(step) {
+                while let Some(flight) = line.arrival(now) {
+                    seen.push((flight.note, flight.marked, flight.bytes));
+                }
+            }
+        }
+        while let Some(flight) = line.arrival(u64::MAX) {
+            seen.push((flight.note, flight.marked, flight.bytes));
+        }
+        (seen, line.done())
+    }
+
+    #[test]
+    fn the_same_seed_decides_the_same_however_often_one_looks() {
+        let (seen, done) = arrivals(&BAD, 7, 1000);
+        assert_eq!((seen.clone(), done), arrivals(&BAD, 7, 50_000));
+        assert_ne!(done, arrivals(&BAD, 8, 1000).1);
+        let near =
+            |count: u64, chance: u64| (chance * 15 / 1000..=chance * 25 / 1000).contains(&count);
+        assert!(near(done.lost, 100_000) && near(done.duplicated, 50_000), "{done:?}");
+        assert!(near(done.corrupted, 20_000) && near(done.marked, 10_000), "{done:?}");
+        assert!(near(done.reordered, 100_000) && done.dropped == 0, "{done:?}");
+        assert_eq!(seen.len() as u64, done.sent - done.lost + done.duplicated);
+        let damaged = seen.iter().filter(|(note, _, bytes)| *bytes != note.to_be_bytes()).count();
+        assert_eq!(damaged as u64, done.corrupted);
+        assert!(!seen.is_sorted_by_key(|(note, ..)| *note));
+    }
+
+    #[test]
+    fn a_line_without_faults_is_a_line() {
+        let (seen, done) = arrivals(&Faults { delay: (1000, 9000), ..Faults::default() }, 7, 1000);
+        assert!(seen.is_sorted_by_key(|(note, ..)| *note) && seen.len() == 20_000);
+        assert_eq!(done, Done { sent: 20_000, ..Done::default() });
+    }
+
+    #[test]
+    fn no_more_than_the_limit_is_under_way_and_decisions_stay_the_same() {
+        let limited = Faults { limit: 100, delay: (1_000_000, 1_000_000), held: 0, ..BAD };
+        let (seen, done) = arrivals(&limited, 7, 1000);
+        let (all, free) = arrivals(&Faults { limit: 0, ..limited.clone() }, 7, 1000);
+        assert_eq!(Done { dropped: 0, ..done }, free);
+        assert!(done.dropped > 10_000 && seen.len() as u64 + done.dropped == all.len() as u64);
+        let mut line = FaultyLine::new(limited, 7);
+        for _ in 0..1000 {
+            line.send(0, (), &[1, 2, 3]);
+            assert!(line.flights.len() <= 100);
+        }
     }
 }

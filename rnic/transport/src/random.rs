@@ -35,6 +35,10 @@ impl Random {
     pub fn chance(&mut self, in_10000: u64) -> bool {
         self.below(10_000) < in_10000
     }
+    /// True so many times in a million.
+    pub fn rarely(&mut self, in_a_million: u64) -> bool {
+        self.below(1_000_000) < in_a_million
+    }
     /// One of several.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]

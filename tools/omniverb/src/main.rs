@@ -53,7 +53,7 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Show or change what holds for a virtual device: its datapath and its rate.
+    /// Show or change what holds for a virtual device: its datapath, its rate, its faults.
     #[command(subcommand)]
     Vnic(Vnic),
     /// Write the packets of a virtual device into a file for Wireshark or tcpdump, until
@@ -87,15 +87,26 @@ enum Command {
 
 #[derive(Debug, Subcommand)]
 enum Vnic {
-    /// Change a virtual device: rate RATE|none, burst SIZE, datapath direct|forwarded.
+    /// Change a virtual device: rate RATE|none, burst SIZE, datapath direct|forwarded, faults
+    /// FAULTS|none.
     ///
     /// Rates and sizes are written as for tc(8): 300mbit, 1.5gbit, 20mbps (bytes per second); 64k,
     /// 1m. A rate bounds what the device sends, whatever its processes do. It can be changed while
     /// traffic flows: no operation is lost. A device with a rate is forwarded, since only what
     /// passes through the daemon can be held back; links that exist keep the path they have, and
-    /// the answer says how many direct ones there are. What is set holds while the network
-    /// namespace exists and the daemon runs; for longer, use the daemon's configuration file.
-    /// Needs root in the daemon's network namespace.
+    /// the answer says how many direct ones there are.
+    ///
+    /// Faults are those of a bad network, for tests. They happen to packets that arrive for the
+    /// device, from the wire or forwarded; set them at both ends for both directions. They are one
+    /// word, as tc-netem(8) writes them but with commas: loss=1%,duplicate=0.5%,reorder=1%,
+    /// corrupt=0.1%,mark=1%,delay=2ms,jitter=1ms,limit=1000,seed=7. A packet that is reordered
+    /// arrives behind others, one that is corrupted is found out by its check and dropped, and
+    /// mark is the mark "congestion experienced". More packets than the limit are not delayed at a
+    /// time, but lost. The same seed decides the same about the same packets. `faults none` ends
+    /// it at once. A device with faults is forwarded, as one with a rate.
+    ///
+    /// What is set holds while the network namespace exists and the daemon runs; for longer, use
+    /// the daemon's configuration file. Needs root in the daemon's network namespace.
     Set {
         /// The device, as `omniverb vnic list` shows it, or pid:N for that of process N.
         #[arg(value_name = "NAME")]
@@ -104,7 +115,7 @@ enum Vnic {
         #[arg(value_name = "WHAT VALUE", required = true)]
         words: Vec<String>,
     },
-    /// Show all virtual devices, their datapaths and rates.
+    /// Show all virtual devices, their datapaths, rates and faults.
     List {
         /// As JSON.
         #[arg(long)]

@@ -49,7 +49,7 @@ fn people(status: &Value) -> String {
             "\nvNIC {}  node {}{}\n  GIDs {}\n",
             text(vnic, "name"),
             text(vnic, "node_guid"),
-            policy(vnic) + port(vnic),
+            policy(vnic) + &faults(vnic) + port(vnic),
             gids.join("  "),
         );
         for process in list(vnic, "processes") {
@@ -66,6 +66,11 @@ fn policy(vnic: &Value) -> String {
         (Some("forwarded"), None) => "  forwarded".into(),
         _ => String::new(),
     }
+}
+
+/// What is done to its packets on purpose, if anything.
+fn faults(vnic: &Value) -> String {
+    vnic["faults"].as_str().map_or(String::new(), |faults| format!("  FAULTS {faults}"))
 }
 
 /// Nothing, unless it reaches nobody outside.

@@ -1,13 +1,14 @@
-//! `omniverb vnic`: which way a vNIC's traffic takes, and how fast.
+//! `omniverb vnic`: which way a vNIC's traffic takes, how fast, and how bad its network is.
 
 use crate::client::Client;
 use crate::table::Table;
 use crate::{daemon, output};
 use anyhow::bail;
 use omniverb_session::body::{
-    DATAPATH_DIRECT, DATAPATH_FORWARDED, SET_BURST, SET_DATAPATH, SET_RATE, SetVnic,
+    DATAPATH_DIRECT, DATAPATH_FORWARDED, SET_BURST, SET_DATAPATH, SET_FAULTS, SET_RATE, SetVnic,
     VNIC_NAME_BYTES, VnicChanged,
 };
+use omniverb_session::faults::{self, Faults};
 use omniverb_session::rate::{self, show_rate, show_size};
 use serde_json::Value;
 use std::process::ExitCode;
@@ -36,6 +37,7 @@ fn change(name: &str, words: &[String]) -> anyhow::Result<SetVnic> {
         datapath: 0,
         bits_per_second: 0,
         burst_bytes: 0,
+        faults: Faults::default(),
     };
     for pair in words.chunks(2) {
         let [word, value] = pair else { bail!("{} wants a value", pair.concat()) };
@@ -60,7 +62,12 @@ fn change(name: &str, words: &[String]) -> anyhow::Result<SetVnic> {
                 };
                 SET_DATAPATH
             }
-            other => bail!("{other:?} cannot be set: use rate, burst or datapath"),
+            "faults" => {
+                let faults = faults::faults(value).map_err(anyhow::Error::msg)?;
+                change.faults = faults.unwrap_or_default();
+                SET_FAULTS
+            }
+            other => bail!("{other:?} cannot be set: use rate, burst, datapath or faults"),
         };
         if change.what & bit != 0 {
             bail!("{word} is there twice");
@@ -68,7 +75,7 @@ fn change(name: &str, words: &[String]) -> anyhow::Result<SetVnic> {
         change.what |= bit;
     }
     if change.what == 0 {
-        bail!("say what to set: rate, burst or datapath");
+        bail!("say what to set: rate, burst, datapath or faults");
     }
     Ok(change)
 }
@@ -78,25 +85,30 @@ fn number(found: Result<u64, String>) -> anyhow::Result<u64> {
 }
 
 fn said(name: &str, changed: &VnicChanged) -> String {
-    let VnicChanged { bits_per_second, burst_bytes, datapath, direct_links } = *changed;
+    let VnicChanged { bits_per_second, burst_bytes, datapath, direct_links, faults } = *changed;
     let limited = bits_per_second != 0;
     let datapath = match datapath {
         DATAPATH_DIRECT if limited => "forwarded (because of its rate)",
+        DATAPATH_DIRECT if !faults.is_nothing() => "forwarded (because of its faults)",
         DATAPATH_DIRECT => "direct",
         _ => "forwarded",
     };
+    let faults = match faults.is_nothing() {
+        true => String::new(),
+        false => format!(", faults {}", faults.show()),
+    };
     let mut out = match limited {
         true => format!(
-            "{name}: rate {} burst {}, datapath {datapath}\n",
+            "{name}: rate {} burst {}, datapath {datapath}{faults}\n",
             show_rate(bits_per_second),
             show_size(burst_bytes)
         ),
-        false => format!("{name}: no rate limit, datapath {datapath}\n"),
+        false => format!("{name}: no rate limit, datapath {datapath}{faults}\n"),
     };
     if direct_links > 0 && datapath != "direct" {
         out += &format!(
-            "{direct_links} direct links exist and stay: they end with their connections, and no \
-             rate applies to them\n"
+            "{direct_links} direct links exist and stay: they end with their connections, and \
+             neither a rate nor faults apply to them\n"
         );
     }
     out
@@ -109,7 +121,8 @@ pub(crate) fn list(json: bool) -> anyhow::Result<ExitCode> {
 }
 
 fn people(found: &Value) -> String {
-    let mut table = Table::new(&["vNIC", "processes", "datapath", "rate", "burst", "direct links"]);
+    let mut table =
+        Table::new(&["vNIC", "processes", "datapath", "rate", "burst", "direct links", "faults"]);
     for vnic in found["vnics"].as_array().map_or(&[][..], Vec::as_slice) {
         let text = |key: &str| vnic[key].as_str().unwrap_or("?").to_owned();
         let number = |key: &str| vnic[key].as_u64();
@@ -120,6 +133,7 @@ fn people(found: &Value) -> String {
             number("rate").map_or("none".into(), show_rate),
             number("burst").map_or("-".into(), show_size),
             number("direct_links").unwrap_or(0).to_string(),
+            vnic["faults"].as_str().unwrap_or("none").to_owned(),
         ]);
     }
     let text = table.render("");
@@ -143,6 +157,11 @@ mod tests {
         assert_eq!((&all.name[..5], all.name[5], all.datapath), (&b"net-5"[..], 0, 1));
         let none = change("rate none").unwrap();
         assert_eq!((none.what, none.bits_per_second), (SET_RATE, 0));
+        let faults = change("faults loss=1%,delay=2ms").unwrap();
+        assert_eq!((faults.what, faults.faults.loss), (SET_FAULTS, 10_000));
+        assert!(change("faults none").unwrap().faults.is_nothing());
+        let error = change("faults lose=1%").unwrap_err().to_string();
+        assert!(error.contains("\"lose\"") && error.lines().count() == 1, "{error}");
         for wrong in ["", "rate", "rate fast", "rate 0", "speed 5", "rate 1mbit rate 2mbit"] {
             assert!(change(wrong).is_err(), "{wrong}");
         }
@@ -156,6 +175,7 @@ mod tests {
             burst_bytes: 65536,
             datapath: DATAPATH_DIRECT,
             direct_links: 3,
+            faults: Faults::default(),
         };
         let text = said("host", &changed);
         assert!(
@@ -164,15 +184,19 @@ mod tests {
         );
         changed.bits_per_second = 0;
         assert_eq!(said("host", &changed), "host: no rate limit, datapath direct\n");
+        changed.faults = faults::faults("loss=1%").unwrap().unwrap();
+        let text = said("host", &changed);
+        assert!(text.contains("because of its faults), faults loss=1%,seed=1\n3 direct"), "{text}");
     }
 
     #[test]
     fn the_list_reads_well() {
         let found = serde_json::json!({"vnics": [
             {"name": "host", "processes": 2, "datapath": "forwarded", "rate": 20_000_000,
-             "burst": 65536, "direct_links": 1}]});
+             "burst": 65536, "direct_links": 1, "faults": "loss=1%,seed=1"}]});
         let text = people(&found);
         assert!(text.contains("20mbit") && text.contains("64k"), "{text}");
+        assert!(text.contains("loss=1%,seed=1\n"), "{text}");
         assert!(people(&Value::Null).contains("no vNIC"));
     }
 }

@@ -188,9 +188,21 @@ pub trait Speaker {
     fn next_event(&mut self, wait: Duration) -> Option<(Message, usize)>;
 }
 
+/// Asks again, as processes do, until the network has said where datagrams go.
+pub fn patiently(mut ask: impl FnMut() -> Message) -> Message {
+    loop {
+        match ask() {
+            Message::Connected(Connected { ready: CONNECT_AGAIN, .. }) => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            answer => return answer,
+        }
+    }
+}
+
 impl Speaker for Client {
     fn call(&mut self, message: Message) -> Message {
-        self.call_with(message, &[]).0
+        patiently(|| self.call_with(message.clone(), &[]).0)
     }
 
     fn next_event(&mut self, wait: Duration) -> Option<(Message, usize)> {

@@ -86,7 +86,7 @@ impl Drop for Remote {
 impl Speaker for Remote {
     fn call(&mut self, message: Message) -> Message {
         let line = format!("call {}", hex(&message));
-        unhex(&self.ask(&line))
+        patiently(|| unhex(&self.ask(&line)))
     }
 
     fn next_event(&mut self, wait: Duration) -> Option<(Message, usize)> {

@@ -32,35 +32,46 @@ fn acknowledges(datagram: &[u8]) -> bool {
 }
 
 impl Worker {
-    /// A socket of a vNIC has something.
-    pub(super) fn receive(&mut self, number: u64, socket: usize) {
-        let Some(vnic) = self.vnics.get(&number) else { return };
-        let sockets = vnic.sockets.clone();
-        let Some(mut buffers) = self.buffers.take() else { return };
+    /// A socket of a vNIC has something. True: more than was taken; the poller reports it again, so
+    /// that others have their turn first.
+    pub(super) fn receive(&mut self, number: u64, socket: usize) -> bool {
+        let Some(vnic) = self.vnics.get(&number) else { return false };
+        let (sockets, bad_line) = (vnic.sockets.clone(), vnic.bad_line.is_some());
+        let Some(mut buffers) = self.buffers.take() else { return false };
         let now = clock::now();
-        // What is left is reported again by the poller.
-        sockets.receive(socket, &mut buffers, |arrival, mut train| {
+        let more = sockets.receive(socket, &mut buffers, |arrival, mut train| {
+            let mut take = |datagram: &[u8]| {
+                if bad_line {
+                    self.detour(number, arrival, datagram);
+                } else {
+                    self.arrived(number, arrival, datagram, now);
+                }
+            };
             // An acknowledgement that travelled with what answers it is heard first.
             if train.len() > 1
                 && let Some(last) = train.clone().next_back().filter(|last| acknowledges(last))
             {
-                self.arrived(number, arrival, last, now);
+                take(last);
                 train.next_back();
             }
-            train.for_each(|datagram| self.arrived(number, arrival, datagram, now));
+            train.for_each(take);
         });
         self.buffers = Some(buffers);
+        if bad_line {
+            self.delayed(number);
+        }
+        more
     }
 
     /// A datagram came out of a socket.
-    fn arrived(&mut self, number: u64, arrival: &Arrival, datagram: &[u8], now: u64) {
+    pub(super) fn arrived(&mut self, number: u64, arrival: &Arrival, datagram: &[u8], now: u64) {
         let flow = &arrival.flow;
         let packet = match Packet::parse(datagram) {
             Ok(packet) => packet,
             Err(_) => return self.not_a_packet(number, arrival, datagram),
         };
-        let identification = match flow.check(datagram, None) {
-            Verdict::Exact => Identification::ZERO,
+        let identification = match flow.check(datagram, arrival.identification) {
+            Verdict::Exact => arrival.identification.unwrap_or(Identification::ZERO),
             Verdict::Solved(identification) => identification,
             Verdict::Damaged => return,
         };
@@ -82,9 +93,8 @@ impl Worker {
     }
 
     fn not_a_packet(&mut self, number: u64, arrival: &Arrival, datagram: &[u8]) {
-        let is_handshake = datagram.get(1).is_some_and(|byte| byte & 0x0f == VERSION_OTHER);
         let Some(vnic) = self.vnics.get_mut(&number) else { return };
-        if is_handshake && datagram.len() <= 256 && vnic.may_tell(clock::now()) {
+        if is_handshake(datagram) && datagram.len() <= 256 && vnic.may_tell(clock::now()) {
             self.outbox.tell(Event::Handshake {
                 vnic: VnicId(number),
                 from: arrival.flow.source,
@@ -227,6 +237,11 @@ impl Worker {
         });
         self.passages = passages;
     }
+}
+
+/// Whether this begins as handshakes of Omniverb do.
+pub(super) fn is_handshake(datagram: &[u8]) -> bool {
+    datagram.get(1).is_some_and(|byte| byte & 0x0f == VERSION_OTHER)
 }
 
 impl Link {

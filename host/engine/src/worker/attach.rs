@@ -43,6 +43,10 @@ impl Worker {
             let _ = self.poller.remove(socket);
         }
         self.timers.disarm(Due::Vnic(number), vnic.armed);
+        if let Some(line) = &vnic.bad_line {
+            self.timers.disarm(Due::Faults(number), line.armed);
+            self.forget_faults(number);
+        }
         self.drop_links(|link| link.vnic == number);
     }
 

@@ -121,6 +121,7 @@ impl Worker {
         });
         self.copy(link.vnic, link, train);
         match near.flatten() {
+            Some(to) if self.near_detour(to, link, train) => {}
             Some(to) => {
                 // What comes from the network is copied where it arrives.
                 let vnic = self.links.get(to).and_then(Option::as_ref).map(|near| near.vnic);

@@ -168,9 +168,10 @@ impl Requester {
     fn progress(&mut self, now: Time, config: &Config, packets: u64) {
         self.next = self.next.max(self.unacked);
         self.retries = config.retry_count;
+        self.retry_is_due = false;
         self.rnr_retries = config.rnr_retry;
         self.not_ready = None;
-        self.backoff = 0;
+        self.answered(now);
         if self.recovering.is_some_and(|psn| psn < self.unacked) {
             self.recovering = None;
         }

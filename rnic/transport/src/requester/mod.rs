@@ -52,6 +52,8 @@ pub(crate) struct Requester {
     samples: VecDeque<(u64, Time)>,
     /// One past the last PSN that an acknowledgement was asked for.
     asked: u64,
+    /// When it was asked for, or since when there is something to ask it for.
+    asked_at: Time,
     /// Payload was not there when it was asked for; wait for news.
     starved: bool,
     /// READ data found no room; to be asked for anew.
@@ -61,9 +63,19 @@ pub(crate) struct Requester {
 
     early: Option<Time>,
     backoff: u32,
+    /// Since when the peer is silent: since then an answer is expected and none has come.
+    silent_since: Option<Time>,
+    /// Something was sent again since then: which of the two is answered next, nobody knows.
+    ambiguous: bool,
+    /// When the first of that left.
+    resent_at: Option<Time>,
+    /// How long the peer was silent lately before it answered.
+    silence: Time,
     deadline: Option<Time>,
     not_ready: Option<Time>,
     retries: u8,
+    /// A retry is due, and will be spent when what is to be sent again leaves.
+    retry_is_due: bool,
     rnr_retries: u8,
     /// Already gone back to this PSN; further signs of the same loss say nothing new.
     recovering: Option<u64>,
@@ -94,14 +106,20 @@ impl Requester {
             congestion: Congestion::new(config),
             samples: VecDeque::new(),
             asked: start,
+            asked_at: 0,
             starved: false,
             crowded: false,
             paced: false,
             early: None,
             backoff: 0,
+            silent_since: None,
+            ambiguous: false,
+            resent_at: None,
+            silence: 0,
             deadline: None,
             not_ready: None,
             retries: config.retry_count,
+            retry_is_due: false,
             rnr_retries: config.rnr_retry,
             recovering: None,
             resent: 0,

@@ -11,19 +11,27 @@ const EARLY_MAX: Time = 200_000_000;
 const FOR_EVER: u8 = 7;
 
 impl Requester {
-    /// Whether something is under way.
-    fn waiting(&self) -> bool {
-        self.unacked < self.next
+    /// Whether an answer can be expected: one was asked for. What a responder need not answer
+    /// (9.7.5.1.2 lets it, and us, choose) is not late, however long a rate limit keeps the packet
+    /// back that will ask. When payload is missing, that packet is not in our hands; so we watch.
+    fn expects(&self) -> bool {
+        self.unacked < self.next && (self.unacked < self.asked || self.starved)
     }
 
-    /// Starts the timers that do not run yet.
+    /// Starts the timers that do not run yet, if they have something to wait for.
     pub(super) fn arm(&mut self, now: Time, config: &Config) {
+        if !self.expects() {
+            return;
+        }
+        self.silent_since.get_or_insert(now);
         if self.early.is_none() {
             // Where packets are known to get lost, what is sent again may be lost as well, and the
             // responder says nothing more: look sooner.
             let sooner = if self.recovering.is_some() { 4 } else { 1 };
             let floor = config.early_timeout / sooner;
-            let time = self.round_trip.overdue(floor) << self.backoff.min(10);
+            // A peer with a rate limit of its own answers late, and READ data come in drops.
+            let overdue = self.round_trip.overdue(floor).max(2 * self.silence);
+            let time = overdue << self.backoff.min(10);
             // At least one more attempt before each retry is spent.
             let most = config.ack_timeout().map_or(EARLY_MAX, |timeout| timeout / 2);
             self.early = Some(now + time.min(most.min(EARLY_MAX)));
@@ -33,16 +41,34 @@ impl Requester {
         }
     }
 
-    /// Starts the timers afresh if anything is under way, else stops them.
+    /// Starts the timers afresh if they have something to wait for, else stops them.
     pub(super) fn rearm(&mut self, now: Time, config: &Config) {
         (self.early, self.deadline) = (None, None);
-        if self.waiting() {
-            self.arm(now, config);
+        self.arm(now, config);
+    }
+
+    /// The peer has answered something. How long that took says how long to wait the next time; if
+    /// something was sent again meanwhile, only once it is known which of the two was answered.
+    pub(super) fn answered(&mut self, now: Time) {
+        let since = self.silent_since.take();
+        if std::mem::take(&mut self.ambiguous) {
+            // Not what was sent again, by its time: the answer was only late. So wait longer, until
+            // one comes without our asking twice.
+            let passed = self.resent_at.map_or(0, |at| now.saturating_sub(at));
+            let usual = self.round_trip.least().zip(self.round_trip.smoothed());
+            if usual.is_some_and(|(least, usual)| passed < least || passed > 4 * usual) {
+                return;
+            }
+        } else {
+            let silence = since.map_or(0, |since| now.saturating_sub(since));
+            self.silence = silence.max(self.silence - self.silence / 8);
         }
+        self.backoff = 0;
     }
 
     /// Sends everything that is not acknowledged again.
     fn go_back(&mut self) {
+        (self.ambiguous, self.resent_at) = (true, None);
         self.next = self.unacked;
         self.asked = self.unacked;
         self.samples.clear();
@@ -94,7 +120,7 @@ impl Requester {
     }
 
     /// False: there was none left, and the connection failed.
-    fn spend_retry(&mut self) -> bool {
+    pub(super) fn spend_retry(&mut self) -> bool {
         if self.retries == 0 {
             self.fail(Status::RetryExceeded);
             return false;
@@ -130,16 +156,20 @@ impl Requester {
         }
         if passed(self.deadline) {
             self.deadline = None;
-            if self.waiting() {
+            if self.expects() {
                 if !self.spend_retry() {
                     return;
                 }
                 self.overdue(now, config);
+            } else {
+                // Too late already, and what is to be sent again has not even left: a rate limit
+                // keeps it back. That will be the retry.
+                self.retry_is_due = self.unacked < self.sent;
             }
         }
         if passed(self.early) {
             self.early = None;
-            if self.waiting() {
+            if self.expects() {
                 self.overdue(now, config);
             }
         }

@@ -8,8 +8,11 @@ use crate::{Config, Time};
 use omniverb_wire::{AtomicEth, Bth, Builder, Opcode, Operation as Code, Reth, Service, psn};
 
 /// Within a long message an acknowledgement is asked for at least this often, so that the window
-/// moves on (9.7.5.1.2 leaves the choice to the requester).
+/// moves on (9.7.5.1.2 leaves the choice to the requester)...
 const ASK_EVERY: u64 = 16;
+/// ... and so often within the time after which one that was asked for is late: who may send only a
+/// packet now and then learns of a loss as soon as others.
+const ASKS_WHILE_EARLY: u64 = 2;
 /// Samples of the round trip time under way at most.
 const SAMPLES_MAX: usize = 32;
 
@@ -17,7 +20,11 @@ impl Requester {
     /// PSNs that may still be sent now.
     fn room(&self, config: &Config) -> u64 {
         let window = config.window.min(self.congestion.window());
-        window.saturating_sub(self.next - self.unacked)
+        let room = window.saturating_sub(self.next - self.unacked);
+        // The window shrank below what is under way, and nothing of that asks for an answer: one
+        // more packet does.
+        let stuck = room == 0 && self.asked <= self.unacked;
+        if stuck { 1 } else { room }
     }
 
     /// Writes the next packet. `None`: nothing to send now.
@@ -68,7 +75,7 @@ impl Requester {
             }
             (length, extent.last)
         } else {
-            (self.data(config, &job, room, datagram, upper)?, self.next)
+            (self.data(now, config, &job, room, datagram, upper)?, self.next)
         };
         self.after_sending(now, config, last);
         Some(length)
@@ -78,6 +85,7 @@ impl Requester {
         let packets = last + 1 - self.next;
         if self.next < self.sent {
             self.resent += packets;
+            self.resent_at.get_or_insert(now);
         } else if self.asked == last + 1 && self.samples.len() < SAMPLES_MAX {
             // The first answer to a READ carries its first PSN. Only what is sent for the first
             // time gives a sample: otherwise nobody knows which of the two was answered.
@@ -86,12 +94,19 @@ impl Requester {
         self.congestion.on_send(now, packets, self.round_trip.smoothed());
         self.next = last + 1;
         self.sent = self.sent.max(self.next);
+        if self.asked == self.next {
+            self.asked_at = now;
+            if std::mem::take(&mut self.retry_is_due) && !self.spend_retry() {
+                return;
+            }
+        }
         self.arm(now, config);
     }
 
     /// A packet of a SEND or WRITE.
     fn data(
         &mut self,
+        now: Time,
         config: &Config,
         job: &Job,
         room: u64,
@@ -101,7 +116,11 @@ impl Requester {
         let index = self.next - job.first;
         let count = job.last - job.first + 1;
         let often = ASK_EVERY.min(self.congestion.window().div_ceil(2));
-        let due = self.next + 1 >= self.asked.min(self.next) + often;
+        if self.next == self.unacked {
+            self.asked_at = now;
+        }
+        let long = now >= self.asked_at + config.early_timeout / ASKS_WHILE_EARLY;
+        let due = long || self.next + 1 >= self.asked.min(self.next) + often;
         let ask = self.next == job.last || room == 1 || due;
         let header =
             |code| Bth::new(code, config.destination, psn::wire(self.next)).acknowledged(ask);
@@ -115,6 +134,7 @@ impl Requester {
                 Gathered::Filled => {}
                 Gathered::Later => {
                     self.starved = true;
+                    self.arm(now, config);
                     return None;
                 }
                 Gathered::Failed => {

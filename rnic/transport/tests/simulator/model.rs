@@ -58,6 +58,17 @@ impl Plan {
         plan
     }
 
+    /// Only some of its messages.
+    pub fn only(&self, which: impl Fn(&Item) -> bool) -> Plan {
+        let mut plan = Plan::new(self.seed, &mut Random::new(0), 0, 0);
+        for item in self.items.iter().filter(|item| which(item)) {
+            let original = plan.apply(plan.items.len(), item);
+            plan.items.push(*item);
+            plan.originals.push(original);
+        }
+        plan
+    }
+
     fn random_item(&self, random: &mut Random, longest: u64) -> Item {
         // Around multiples of the MTUs, and everything else.
         let length = |random: &mut Random, most: u64| {

@@ -56,16 +56,19 @@ pub fn random_scenario(seed: u64) -> Scenario {
         let begin: Time = random.below(20_000_000);
         partitions.push((begin, begin + random.below(30_000_000)));
     }
+    let delay = (delay, delay + random.below(delay * 2));
     let faults = Faults {
-        loss: chance(&mut random, 1000),
-        duplication: chance(&mut random, 1000),
-        corruption: chance(&mut random, 500),
-        reordering: chance(&mut random, 1000),
-        marking: chance(&mut random, 300),
-        delay: (delay, delay + random.below(delay * 2)),
+        loss: 100 * chance(&mut random, 1000),
+        duplication: 100 * chance(&mut random, 1000),
+        corruption: 100 * chance(&mut random, 500),
+        reordering: 100 * chance(&mut random, 1000),
+        held: 4 * delay.1,
+        marking: 100 * chance(&mut random, 300),
+        delay,
         partitions,
         byte_time: random.pick(&[0, 800, 8000]),
         queue: random.pick(&[0, 0, 500_000]),
+        limit: 0,
     };
     let mut manners = || Manners {
         late: chance(&mut random, 8000),
@@ -82,7 +85,9 @@ pub fn random_scenario(seed: u64) -> Scenario {
         Rc::new(Plan::new(seed, &mut random, count, longest))
     };
     let plans = [plan(), plan()];
-    Scenario { seed, configs, faults, manners, plans, limit: 120_000_000_000 }
+    // Some hosts may send 10 or 100 Mbit/s.
+    let paces = [0; 2].map(|_| random.pick(&[0, 0, 0, 800_000, 80_000]));
+    Scenario { seed, configs, faults, manners, plans, paces, limit: 120_000_000_000 }
 }
 
 /// A network whose only fault is one partition.
@@ -106,5 +111,5 @@ pub fn lossless_partition(
     let mut plan = || Rc::new(Plan::new(seed, &mut random, 30, 5000));
     let plans = [plan(), plan()];
     let manners = [PROMPT, PROMPT];
-    Scenario { seed, configs, faults, manners, plans, limit: 10_000_000_000 }
+    Scenario { seed, configs, faults, manners, plans, paces: [0; 2], limit: 10_000_000_000 }
 }

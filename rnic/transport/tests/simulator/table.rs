@@ -15,11 +15,20 @@ fn scenario(path_mtu: usize, loss: u64) -> Scenario {
     let seed = 2;
     let mut random = Random::new(seed);
     let config = |index: u32| Config { path_mtu, ..Config::new(0x11 + index) };
-    let faults = Faults { loss, delay: (10_000, 10_000), byte_time: 800, ..Faults::default() };
+    let faults =
+        Faults { loss: 100 * loss, delay: (10_000, 10_000), byte_time: 800, ..Faults::default() };
     let plan = Rc::new(Plan::new(seed, &mut random, 150, 60_000));
     let quiet = Rc::new(Plan::new(seed, &mut random, 0, 0));
     let (configs, manners) = ([config(1), config(0)], [PROMPT, PROMPT]);
-    Scenario { seed, configs, faults, manners, plans: [plan, quiet], limit: 100_000_000_000 }
+    Scenario {
+        seed,
+        configs,
+        faults,
+        manners,
+        plans: [plan, quiet],
+        paces: [0; 2],
+        limit: 100_000_000_000,
+    }
 }
 
 #[test]

@@ -17,11 +17,16 @@ pub struct Scenario {
     pub faults: Faults,
     pub manners: [Manners; 2],
     pub plans: [Rc<Plan>; 2],
+    /// Picoseconds per byte that each host is allowed to send, as a rate limit; 0: none.
+    pub paces: [u64; 2],
     /// Nothing may take longer.
     pub limit: Time,
 }
 
 struct Host {
+    /// See [`Scenario::paces`], and when it may send again.
+    pace: u64,
+    free: Time,
     connection: Connection,
     application: Application,
     /// Not submitted yet.
@@ -67,6 +72,8 @@ impl World {
             let waiting = messages.flat_map(|m| mine.requests(m, &mut random, mtu)).collect();
             let dice = Random::new(random.next());
             Host {
+                pace: scenario.paces[index],
+                free: 0,
                 connection: Connection::new(config).unwrap(),
                 application: Application::new(index, mine, theirs, scenario.manners[index], dice),
                 waiting,
@@ -110,7 +117,9 @@ impl World {
                 // It takes its time to submit.
                 let more = !host.waiting.is_empty() && host.under_way.len() < 32 && !host.failed;
                 let submit = more.then_some(self.now + 1000);
-                let timers = [host.connection.poll_timeout(), host.application.next_time(), submit];
+                let free = (host.free > self.now).then_some(host.free);
+                let next = host.application.next_time();
+                let timers = [host.connection.poll_timeout(), next, submit, free];
                 timers.into_iter().flatten().min()
             };
             let times = [self.arrival_time(), host(&self.hosts[0]), host(&self.hosts[1])];
@@ -127,7 +136,7 @@ impl World {
         let resent = [first, second].map(|host| host.connection.counters().resent);
         Outcome {
             time: self.now,
-            sent: self.lines.iter().map(|line| line.sent).sum(),
+            sent: self.lines.iter().map(|line| line.done().sent).sum(),
             resent: resent.iter().sum(),
             failed: [first.first_failure, second.first_failure],
             statuses: self.hosts.map(|host| host.statuses),
@@ -202,12 +211,16 @@ impl World {
         let host = &mut self.hosts[index];
         let mut datagram = [0; DATAGRAM_MAX];
         for _ in 0..4096 {
+            if host.free > self.now {
+                return;
+            }
             let application = &mut host.application;
             let sent = host.connection.poll_transmit(self.now, &mut datagram, application);
             let Some(sent) = sent else { return };
             let bytes = &mut datagram[..sent.length];
             self.flows[index].seal(bytes, 0);
-            self.lines[1 - index].send(self.now, bytes);
+            host.free = self.now + bytes.len() as u64 * host.pace / 1000;
+            self.lines[1 - index].send(self.now, (), bytes);
         }
         panic!("host {index} does not stop sending");
     }

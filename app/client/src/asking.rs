@@ -1,0 +1,96 @@
+//! Datagram destinations whose way the daemon is still finding out.
+//!
+//! The network takes its time to answer, 0.3 s if nobody does. Meanwhile neither the progress
+//! thread nor the socket to the daemon, of which there is one for all threads, waits for it: each
+//! destination is asked for again, at first after a millisecond, then less and less often.
+
+use crate::Client;
+use omniverb_device::work::Destination;
+use omniverb_sys::clock;
+use std::collections::VecDeque;
+
+/// Destinations that are being asked for at a time; further ones wait. The daemon asks the network
+/// for no more than some hundreds of a vNIC.
+const AT_ONCE: usize = 32;
+/// First and longest pause between two questions, in nanoseconds.
+const PAUSE: (u64, u64) = (1_000_000, 50_000_000);
+
+struct Question {
+    qpn: u32,
+    destination: Destination,
+    at: u64,
+    pause: u64,
+}
+
+/// The questions.
+#[derive(Default)]
+pub(crate) struct Asking {
+    open: VecDeque<Question>,
+}
+
+impl Asking {
+    /// A new destination.
+    pub(crate) fn add(&mut self, qpn: u32, destination: Destination) {
+        self.open.push_back(Question { qpn, destination, at: 0, pause: PAUSE.0 });
+    }
+
+    /// Asks where it is time to; true if something is still open.
+    pub(crate) fn go_on(&mut self, client: &Client) -> bool {
+        self.ask(clock::now(), |qpn, destination| client.request_datagram_link(qpn, destination))
+    }
+
+    /// `over`: asks, and says whether that is the end of it.
+    fn ask(&mut self, now: u64, mut over: impl FnMut(u32, Destination) -> bool) -> bool {
+        let mut index = 0;
+        while let Some(question) = self.open.get_mut(index).filter(|_| index < AT_ONCE) {
+            if question.at > now {
+                index += 1;
+            } else if over(question.qpn, question.destination) {
+                let _ = self.open.remove(index);
+            } else {
+                question.at = now + question.pause;
+                question.pause = (2 * question.pause).min(PAUSE.1);
+                index += 1;
+            }
+        }
+        !self.open.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AT_ONCE, Asking};
+    use omniverb_device::work::Destination;
+
+    const NOBODY: fn(u32) -> Destination = |qpn| Destination { dgid: [0; 16], sgid: [0; 16], qpn };
+
+    #[test]
+    fn one_that_takes_long_holds_up_nobody_and_is_asked_for_less_and_less() {
+        let mut asking = Asking::default();
+        (0..3).for_each(|qpn| asking.add(7, NOBODY(qpn)));
+        let mut asked = Vec::new();
+        let mut over_at = None;
+        for millisecond in 0..400 {
+            let open = asking.ask(millisecond * 1_000_000, |_, destination| {
+                asked.push(destination.qpn);
+                destination.qpn != 0 || millisecond >= 290
+            });
+            over_at = over_at.or((!open).then_some(millisecond));
+        }
+        assert_eq!(asked[..3], [0, 1, 2]);
+        assert!((8..16).contains(&asked.len()), "{asked:?}");
+        assert!(over_at.is_some_and(|at| (290..=340).contains(&at)), "{over_at:?}");
+    }
+
+    #[test]
+    fn only_so_many_are_asked_for_at_a_time() {
+        let mut asking = Asking::default();
+        (0..100).for_each(|qpn| asking.add(7, NOBODY(qpn)));
+        let mut asked = 0;
+        assert!(asking.ask(0, |_, _| {
+            asked += 1;
+            false
+        }));
+        assert_eq!(asked, AT_ONCE);
+    }
+}

@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""`make bench`, fourth part: how exactly rate limits are held, how soon a change of one counts, and
+what a flood costs others.
+
+In: dist/, tests/programs, perftest; root. Out: tables on stdout and target/bench/limits.json. A
+missed threshold is shown, it does not fail the run; what could not be measured does, and so does a
+lost operation. docs/benchmarks.md.
+"""
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import machine
+import report
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+sys.dont_write_bytecode = True
+
+from harness import duet, floods, process, rates  # noqa: E402
+from harness.case import Failure  # noqa: E402
+from harness.host import Hosts  # noqa: E402
+from harness.staging import Stage  # noqa: E402
+
+VNICS, RATE, SECONDS = 50, 20_000_000, 10
+CHANGES = [100_000_000, 10_000_000, 300_000_000, 50_000_000]
+# What is demanded: within this share of the rate, this soon (seconds); of the bandwidth of somebody
+# who is flooded elsewhere, this share.
+EXACT, SOON, KEPT = 0.02, 0.1, 0.5
+FLOODS = {"idle": None, "sink": floods.SINK, "noise": floods.NOISE, "alike": floods.ALIKE}
+LABELS = {"idle": "no flood", "sink": "flood of another port", "noise": "flood of 4791, noise",
+          "alike": "flood of 4791, like RoCE"}
+
+
+def verdict(met):
+    """What a threshold came to."""
+    return "met" if met else "MISSED"
+
+
+def steady(stage):
+    """Many vNICs, each with the same limit."""
+    limited = rates.Limited(stage, VNICS)
+    try:
+        found, seconds = rates.steady(limited, VNICS, RATE, SECONDS)
+    finally:
+        limited.close()
+    return {"vnics": VNICS, "rate": RATE, "seconds": SECONDS, "rates": found,
+            "daemon_cpu_seconds": seconds,
+            "acceptance": verdict(all(abs(one / RATE - 1) < EXACT for one in found))}
+
+
+def changes(stage):
+    """One vNIC whose limit changes while it sends."""
+    limited = rates.Limited(stage, 2)
+    try:
+        made, operations = rates.changes(limited, CHANGES)
+    finally:
+        limited.close()
+    took = [{"rate": one.wanted, "seconds": one.took, "got": one.got} for one in made]
+    return {"changes": took, "operations": operations, "lost": 0,
+            "acceptance": verdict(all(one.took <= SOON for one in made))}
+
+
+def flooded(stage, rate, rounds):
+    """What ib_write_bw gets while both its ends are flooded, by what they are flooded with."""
+    samples = {name: [] for name in FLOODS}
+    with Hosts(stage) as hosts:
+        attacker = hosts.a.plug(66)
+        with floods.sinks(hosts):
+            for number in range(rounds + 1):
+                for name, kind in FLOODS.items():
+                    value = bandwidth(hosts, attacker, kind, rate)
+                    if number:  # the first warms up
+                        samples[name].append(value)
+    rows = {name: {"label": LABELS[name], **report.summary(taken)}
+            for name, taken in samples.items()}
+    for row in rows.values():
+        row["to_idle"] = row["median"] / rows["idle"]["median"]
+        row["to_sink"] = row["median"] / rows["sink"]["median"]
+    kept = min(rows[name]["to_sink"] for name in ("noise", "alike"))
+    return {"packets_a_second": 2 * rate, "rows": rows, "acceptance": verdict(kept >= KEPT)}
+
+
+def bandwidth(hosts, attacker, kind, rate):
+    """Bytes a second."""
+    def measure():
+        outcome = duet.run(hosts, "ib_write_bw", "-F", "-D", "1", "-s", "65536", limit=40)
+        return next(iter(duet.rows(outcome.client, 5).values()))[3] * 2**20
+    if kind is None:
+        return measure()
+    with floods.flood(hosts, attacker, kind, rate):
+        time.sleep(0.2)
+        return measure()
+
+
+def lines(found):
+    """The tables."""
+    if "steady" in found:
+        one = found["steady"]
+        low, middle, high = (one["rates"][at] / one["rate"] for at in (0, one["vnics"] // 2, -1))
+        yield (f"{one['vnics']} vNICs at {one['rate'] / 1e6:g} Mbit/s each, over "
+               f"{one['seconds']} s: least {low:.2%}, median {middle:.2%}, greatest {high:.2%}; "
+               f"within {EXACT:.0%} {one['acceptance']}")
+    if "changes" in found:
+        one = found["changes"]
+        for change in one["changes"]:
+            yield (f"changed to {change['rate'] / 1e6:g} Mbit/s: after {change['seconds']:.2f} s; "
+                   f"{change['got'] / 1e6:.1f} Mbit/s from 0.1 to 1.1 s after")
+        yield (f"within {SOON:g} s {one['acceptance']}; {one['lost']} of {one['operations']} "
+               "operations lost")
+    for one in found.get("floods", []):
+        yield ""
+        yield ("{:38} {:>10} {:>10} {:>10} {:>8} {:>14}").format(
+            "ib_write_bw 64 KiB between two hosts,", "median", "min", "max", "to idle",
+            "to other port")
+        yield f"{one['packets_a_second']} packets/s at its ends"
+        for row in one["rows"].values():
+            cells = [report.show(row[column], "B/s") for column in ("median", "min", "max")]
+            yield (f"{row['label']:38} {cells[0]:>10} {cells[1]:>10} {cells[2]:>10} "
+                   f"{row['to_idle']:>8.0%} {row['to_sink']:>14.0%}")
+        yield f"at least {KEPT:.0%} of what a flood of another port leaves: {one['acceptance']}"
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="steady, changes or floods")
+    parser.add_argument("--rounds", type=int, default=5, help="samples of each flood (default 5)")
+    parser.add_argument("--rates", type=int, nargs="+", default=[20_000, 50_000],
+                        help="packets a second at either end (default 20000 50000)")
+    parser.add_argument("--out", type=Path, default=ROOT / "target/bench/limits.json")
+    return parser.parse_args()
+
+
+def main():
+    chosen = arguments()
+    known, stolen, started = machine.facts(ROOT), machine.cpu_times(), time.monotonic()
+    chosen.out.parent.mkdir(parents=True, exist_ok=True)
+    stage, found, errors = Stage(), {}, {}
+    parts = {"steady": lambda: steady(stage), "changes": lambda: changes(stage),
+             "floods": lambda: [flooded(stage, rate, chosen.rounds) for rate in chosen.rates]}
+    try:
+        for name, part in parts.items():
+            try:
+                if chosen.only in name:
+                    found[name] = part()
+            except Failure as problem:
+                errors[name] = str(problem)
+    finally:
+        stage.close()
+        process.end_descendants()
+    ticks = [after - before for after, before in zip(machine.cpu_times(), stolen)]
+    known["stolen_by_other_machines"] = ticks[0] / max(ticks[1], 1)
+    chosen.out.write_text(json.dumps({"machine": known, "seconds": time.monotonic() - started,
+                                      **found, "errors": errors}, indent=1) + "\n")
+    print(*machine.lines(known), sep="\n")
+    print(f"stolen by other virtual machines: {known['stolen_by_other_machines']:.1%}\n")
+    print(*lines(found), sep="\n")
+    print(f"Details: {chosen.out}")
+    for name, problem in errors.items():
+        print(f"bench: {name} not measured: {problem}", file=sys.stderr)
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    process.become_subreaper()
+    try:
+        sys.exit(main())
+    except Failure as problem:
+        process.end_descendants()
+        sys.exit(f"bench: {problem}")

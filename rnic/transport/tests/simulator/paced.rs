@@ -1,0 +1,89 @@
+//! A host that may send only so much: nothing is sent again because it takes its time.
+
+use crate::model::{Item, Plan};
+use crate::scenario::PROMPT;
+use crate::world::{Outcome, Scenario, World};
+use omniverb_transport::faults::Faults;
+use omniverb_transport::random::Random;
+use omniverb_transport::{Config, Operation, Status, Time};
+use std::rc::Rc;
+
+const SEED: u64 = 4;
+/// Bits per second.
+const RATES: [u64; 6] = [8_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
+
+/// Packets that are sent before one asks for an answer, at most.
+const ASKED_PACKETS: u64 = 2;
+
+/// What is worth sending at a rate: some seconds of it.
+fn plan(random: u64, rate: u64, which: fn(&Item) -> bool) -> Rc<Plan> {
+    let (count, longest) = if rate < 1_000_000 { (10, 9000) } else { (100, 60_000) };
+    let plan = Plan::new(SEED, &mut Random::new(random), count, longest);
+    Rc::new(plan.only(which))
+}
+
+fn run(plans: [Rc<Plan>; 2], rates: [u64; 2], faults: Faults) -> Outcome {
+    // As the engine has it.
+    let config = |index: u32| Config {
+        early_timeout: 8_000_000,
+        delay_target: 8_000_000,
+        window: 256,
+        window_floor: 128,
+        ..Config::new(0x11 + index)
+    };
+    let paces = rates.map(|rate| 8_000_000_000_000_u64.checked_div(rate).unwrap_or(0));
+    let (configs, manners) = ([config(1), config(0)], [PROMPT, PROMPT]);
+    let limit = 1_000_000_000_000;
+    World::new(&Scenario { seed: SEED, configs, faults, manners, plans, paces, limit }).run()
+}
+
+fn line() -> Faults {
+    Faults { delay: (10_000, 10_000), byte_time: 800, ..Faults::default() }
+}
+
+/// Nobody asks for anything.
+fn quiet() -> Rc<Plan> {
+    Rc::new(Plan::new(SEED, &mut Random::new(0), 0, 0))
+}
+
+fn is_read(item: &Item) -> bool {
+    matches!(item.operation, Operation::Read { .. })
+}
+
+fn all_is_well(outcome: &Outcome) -> bool {
+    outcome.statuses.iter().flatten().all(|status| *status == Status::Success)
+}
+
+#[test]
+fn a_limited_requester_sends_nothing_twice() {
+    for rate in RATES {
+        let outcome = run([plan(1, rate, |item| !is_read(item)), quiet()], [rate, 0], line());
+        assert!(all_is_well(&outcome));
+        assert_eq!(outcome.resent, 0, "at {rate} bit/s");
+    }
+}
+
+#[test]
+fn a_limited_responder_is_asked_again_only_until_its_pace_is_known() {
+    for rate in RATES.into_iter().filter(|rate| *rate >= 1_000_000) {
+        let reads = run([plan(1, rate, is_read), quiet()], [0, rate], line());
+        let both = run([plan(1, rate, |_| true), plan(2, rate, |_| true)], [rate, rate], line());
+        assert!(all_is_well(&reads) && all_is_well(&both));
+        let most = if rate == 1_000_000 { [100, both.sent / 10] } else { [0, 0] };
+        for (outcome, most) in [reads, both].iter().zip(most) {
+            assert!(outcome.resent <= most, "{} at {rate} bit/s", outcome.resent);
+        }
+    }
+}
+
+#[test]
+fn who_is_limited_gives_up_all_the_same() {
+    for rate in RATES {
+        let faults = Faults { partitions: vec![(0, Time::MAX)], ..line() };
+        let outcome = run([plan(1, rate, |_| true), quiet()], [rate, 0], faults);
+        assert_eq!(outcome.statuses[0][0], Status::RetryExceeded);
+        // Eight attempts of 67 ms, or of what a packet takes at that rate; four of each at most.
+        let attempt = 67_108_864.max(ASKED_PACKETS * 9_000_000_000_000 / rate);
+        assert!(outcome.time <= 32 * attempt, "{} ns at {rate} bit/s", outcome.time);
+    }
+}

@@ -1,0 +1,169 @@
+"""Processes that send as fast as their vNICs may: many vNICs of one host, each with a rate limit of
+its own, which may change while traffic runs. For tests and for `make bench`."""
+
+import os
+import subprocess
+import time
+
+from . import process
+from .case import Failure, check
+from .host import Host
+
+_SLICE = 0.01
+_FRAMING = 14 + 20 + 8  # Ethernet, IPv4 and UDP around a packet: they count too, as with tc(8)
+
+
+class End:
+    """A process of programs/rate.c in a namespace."""
+
+    def __init__(self, host, number, namespace, message, depth):
+        self.host, self.namespace, self.message = host, namespace, message
+        self.name = f"net-{os.stat(namespace.path).st_ino}"
+        place = host.bare(namespace, "")
+        self.process = place.start("/opt/programs/rate", "one_end", message, depth,
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True)
+        self.number = number
+        self.start, self.slices, self.posted = 0.0, [], 0
+        self.overhead, self.packets = 1, {}
+
+    def read(self):
+        """A line."""
+        line = self.process.stdout.readline().strip()
+        if not line or ".c:" in line:
+            raise Failure(f"vNIC {self.number}: {line or 'ended'} {self.process.poll()}")
+        return line
+
+    def write(self, line):
+        """A line."""
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def results(self):
+        """Reads what it has measured."""
+        start, _, *slices = self.read().split()
+        self.start, self.slices = int(start) / 1e9, [int(n) for n in slices]
+        self.posted = int(self.read())
+
+    def count(self, status):
+        """Takes from the daemon's status how many bytes of frames, acknowledgements included, went
+        with each byte that the program sent."""
+        vnic = next(vnic for vnic in status["vnics"] if vnic["name"] == self.name)
+        packets = vnic["processes"][0]["qps"][0]["peers"][0]["packets"]
+        self.overhead, self.packets = 1, packets or {}  # of a direct link
+        if self.posted and packets:
+            frames = packets["sent_bytes"] + _FRAMING * packets["sent"]
+            self.overhead = frames / (self.posted * self.message)
+            # A packet has 16 bytes of headers and 1 KiB at most, the first 16 more.
+            least = 1 + (self.message / 1024 * (_FRAMING + 16) + 16) / self.message
+            check(least <= self.overhead < 1.15, f"{self.overhead} bytes of frames for each byte")
+
+    def rate(self, begin, end):
+        """Bits of frames a second between two instants of time.monotonic()."""
+        first, last = round((begin - self.start) / _SLICE), round((end - self.start) / _SLICE)
+        check(0 <= first < last <= len(self.slices), "not in the time measured")
+        return sum(self.slices[first:last]) * self.overhead * 8 / ((last - first) * _SLICE)
+
+
+class Limited:
+    """A host with many namespaces on its bridge, partners side by side."""
+
+    def __init__(self, stage, count):
+        self.host = Host(stage, "h")
+        try:
+            self.namespaces = [self.host.plug(number) for number in range(1, count + 1)]
+        except BaseException:
+            self.host.close()
+            raise
+
+    def ends(self, count, message=16384, depth=16):
+        """Processes, connected in pairs, that wait for their time."""
+        ends = [End(self.host, number, namespace, message, depth)
+                for number, namespace in enumerate(self.namespaces[:count], 1)]
+        addresses = [end.read() for end in ends]
+        return ends, addresses
+
+    @staticmethod
+    def connect(ends, addresses):
+        """Tells each its partner's address."""
+        for end, address in zip(ends, [addresses[i ^ 1] for i in range(len(ends))]):
+            end.write(address)
+        for end in ends:
+            check(end.read() == "ready", "not ready")
+
+    def limit(self, end, *words):
+        """`omniverb vnic set`, as the host's administrator."""
+        self.host.daemon.set_vnic(end.namespace, *words)
+
+    def finish(self, ends):
+        """Lets each look at what its partner sent; all must be well."""
+        for end in ends:
+            end.results()
+        time.sleep(0.2)  # counters are shown that often
+        status = self.host.daemon.status()
+        for i, end in enumerate(ends):
+            end.count(status)
+            end.write(ends[i ^ 1].posted)
+        for end in ends:
+            line = end.read()
+            check(line == "well", line)
+        for end in ends:
+            rest = process.finish(end.process, 20)
+            check(end.process.returncode == 0, f"vNIC {end.number}: {rest}")
+
+
+    def close(self):
+        """Ends everything."""
+        self.host.close()
+
+
+def steady(limited, count, rate, seconds):
+    """What `count` vNICs get that may all send `rate` bits a second: the rates, and the processor
+    seconds that the daemon took, all told."""
+    ends, addresses = limited.ends(count)
+    for end in ends:
+        limited.limit(end, "rate", f"{rate}bit", "burst", "64k")
+    limited.connect(ends, addresses)
+    for end in ends:
+        end.write(seconds + 3)
+    limited.finish(ends)
+    begin = max(end.start for end in ends) + 1.5
+    rates = sorted(end.rate(begin, begin + seconds) for end in ends)
+    return rates, process.cpu_seconds(limited.host.daemon.pid)
+
+
+class Change:
+    """A change of rate under way: how long it took, what came of it."""
+
+    WINDOW = 0.3
+
+    def __init__(self, end, at, rate):
+        self.wanted = rate
+        # The first moment from which on the new rate was seen.
+        for step in range(100):
+            begin = at + step * _SLICE
+            if abs(end.rate(begin, begin + self.WINDOW) / rate - 1) < 0.05:
+                self.took = step * _SLICE
+                break
+        else:
+            self.took = float("inf")
+        self.got = end.rate(at + 0.1, at + 1.1)
+
+
+def changes(limited, rates):
+    """Changes the rate of one vNIC again and again while it sends; how each went, and how many
+    operations there were. Fails if one of them is lost."""
+    ends, addresses = limited.ends(2, message=4096, depth=32)
+    for end in ends:
+        limited.limit(end, "rate", "20mbit", "burst", "64k")
+    limited.connect(ends, addresses)
+    ends[0].write(3 + round(1.5 * len(rates)))
+    ends[1].write(0)
+    made = []
+    time.sleep(1.5)
+    for rate in rates:
+        made.append((time.monotonic(), rate))
+        limited.limit(ends[0], "rate", f"{rate}bit", "burst", "64k")
+        time.sleep(1.5)
+    limited.finish(ends)
+    return [Change(ends[0], at, rate) for at, rate in made], ends[0].posted
