@@ -46,7 +46,9 @@ demo-wire: deps build
 
 bench: deps build
 	@failed=0; $(PYTHON) bench/bench.py $(BENCH) || failed=1; \
-	$(PYTHON) bench/wire.py $(BENCH_WIRE) || failed=1; $(PYTHON) bench/guest.py || failed=1; \
+	$(PYTHON) bench/wire.py $(BENCH_WIRE) || failed=1; \
+	$(PYTHON) bench/wire.py --mtu 9000 --out target/bench/wire-9000.json $(BENCH_WIRE) || failed=1; \
+	$(PYTHON) bench/guest.py || failed=1; \
 	$(PYTHON) bench/limits.py $(BENCH_LIMITS) || failed=1; \
 	exit $$failed
 
