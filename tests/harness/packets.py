@@ -70,6 +70,12 @@ def count(path):
     return sum(1 for _ in _frames(path.read_bytes()))
 
 
+def requesters(path):
+    """Who asked for anything, in a capture file of IPv4: addresses as they are in the packets."""
+    frames = (frame for _, frame, _ in _frames(path.read_bytes()))
+    return {frame[26:30] for frame in frames if frame[42] != 0x11}
+
+
 def _frames(data):
     magic, _, _, _, _, _, link = struct.unpack_from("=IHHiIII", data)
     check((magic, link) == (0xA1B23C4D, 1), f"no such file: {magic:#x}, {link}")
