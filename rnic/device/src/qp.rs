@@ -10,7 +10,7 @@ pub use self::spec::{Caps, Peer, QpSpec};
 
 use self::hanging::Hanging;
 use crate::attributes::{QpAttributes, State};
-use crate::constants::qp_type;
+use crate::constants::{opcode, qp_type};
 use crate::cq::{Cq, Entry, Release};
 use crate::gather::Sge;
 use crate::grants::Grants;
@@ -26,6 +26,7 @@ use crate::work::{Destination, PostError, SendWork};
 use omniverb_link::wire::Route;
 use omniverb_link::{Broken, Endpoint};
 use omniverb_ring::Window;
+use omniverb_ring::window::prefetch_for_write;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -114,6 +115,8 @@ pub struct Qp {
     inner: Lock<Inner>,
     /// The state's number, readable without the lock.
     state_hint: AtomicU32,
+    /// Where the last mapped WRITE was done, less the address that it named; a hint.
+    pub(crate) mapped_at: AtomicUsize,
     /// A completion did not fit into its CQ.
     lost_completion: AtomicBool,
 }
@@ -182,6 +185,7 @@ impl Qp {
                 notify_drained: false,
             }),
             state_hint: AtomicU32::new(State::Reset as u32),
+            mapped_at: AtomicUsize::new(0),
             lost_completion: AtomicBool::new(false),
         }))
     }
@@ -212,6 +216,12 @@ impl Qp {
     /// Wrong state, opcode, number of entries or inline length; or the queue is full.
     #[inline(always)]
     pub fn post_send(&self, work: &SendWork<'_>) -> Result<(), PostError> {
+        // While this checks what is posted, the line that a short request ends up in can be on its
+        // way from the processor that looks at it.
+        if work.opcode == opcode::RDMA_WRITE {
+            let mapped = self.mapped_at.load(Ordering::Relaxed);
+            prefetch_for_write(mapped.wrapping_add(work.address as usize));
+        }
         self.inner.lock().post_send(self, work)
     }
 

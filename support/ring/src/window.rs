@@ -53,6 +53,12 @@ impl Window {
         self.length == 0
     }
 
+    /// Where it begins, as a number.
+    #[inline(always)]
+    pub fn address(&self) -> usize {
+        self.base.as_ptr().addr()
+    }
+
     /// A part, or `None` if it does not lie wholly inside.
     pub fn part(&self, offset: usize, length: usize) -> Option<Window> {
         let end = offset.checked_add(length)?;
@@ -94,6 +100,19 @@ impl Window {
         // SAFETY: just checked against the range the creator vouched for.
         unsafe { self.base.as_ptr().add(offset) }
     }
+}
+
+/// Asks the processor to get the cache line at `address` for writing, meanwhile. Only a hint, and
+/// harmless for any number: this instruction never faults.
+#[inline(always)]
+pub fn prefetch_for_write(address: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: changes neither memory nor registers nor flags, whatever the address is.
+    unsafe {
+        core::arch::asm!("prefetchw [{0}]", in(reg) address, options(nomem, nostack, preserves_flags));
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = address;
 }
 
 impl WordMemory for Window {

@@ -14,6 +14,7 @@ use omniverb_link::Request;
 use omniverb_link::endpoint::Credit;
 use omniverb_link::record::FIRST;
 use omniverb_ring::UserMemory;
+use std::sync::atomic::Ordering;
 
 impl Inner {
     /// After a change of state, or of whether somebody wants to be told: what is captured is told
@@ -39,7 +40,7 @@ impl Inner {
         };
         match work.opcode {
             opcode::SEND | opcode::SEND_WITH_IMM => self.express_send(qp, work, length, &part),
-            opcode::RDMA_WRITE => self.express_write(work, length, &part),
+            opcode::RDMA_WRITE => self.express_write(qp, work, length, &part),
             _ => false,
         }
     }
@@ -76,7 +77,13 @@ impl Inner {
 
     /// A WRITE to mapped pages.
     #[inline(always)]
-    fn express_write(&mut self, work: &SendWork<'_>, length: u64, part: &UserMemory) -> bool {
+    fn express_write(
+        &mut self,
+        qp: &Qp,
+        work: &SendWork<'_>,
+        length: u64,
+        part: &UserMemory,
+    ) -> bool {
         let Some(link) = self.links.first_mut() else { return false };
         let endpoint = &mut link.endpoint;
         let position = endpoint.request_position();
@@ -88,6 +95,8 @@ impl Inner {
         match self.grants.known(epoch, rkey, address, length, access::REMOTE_WRITE) {
             Reach::Mapped(grant, offset) => {
                 grant.window.fill_last_byte_last(offset, *part);
+                let at = grant.window.address().wrapping_add(offset);
+                qp.mapped_at.store(at.wrapping_sub(address as usize), Ordering::Relaxed);
                 self.meter.mapped();
                 true
             }
