@@ -109,7 +109,11 @@ pub fn prefetch_for_write(address: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: changes neither memory nor registers nor flags, whatever the address is.
     unsafe {
-        core::arch::asm!("prefetchw [{0}]", in(reg) address, options(nomem, nostack, preserves_flags));
+        core::arch::asm!(
+            "prefetchw [{0}]",
+            in(reg) address,
+            options(nomem, nostack, preserves_flags)
+        );
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = address;
