@@ -1,4 +1,5 @@
-"""The workspace's own checks: unit tests, lints, format, layering, style, C layouts."""
+"""The workspace's own checks: unit tests, lints, format, layering, style, C layouts; and that the
+demo goes through."""
 
 import os
 
@@ -19,6 +20,7 @@ _SCRIPTS = [
     ("ring", ["support/ring/check"], 1200),
     ("address-sanitizer", ["rnic/device/check"], 900),
     ("fuzz", ["fuzz/run.sh", "10"], 900),
+    ("demo", ["/usr/bin/python3", "demo/demo.py"], 400),
 ]
 
 
