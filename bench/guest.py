@@ -132,11 +132,8 @@ def results(items):
     """One dictionary a measurement."""
     rows = {}
     for item in items:
-        entry = {"label": item.label, "unit": item.unit}
-        if item.error:
-            entry["error"] = item.error
+        entry = report.entry_of(item)
         if item.samples:
-            entry.update(report.summary(item.samples))
             setting, _, key = item.key.partition("_")
             other = rows.get(f"rxe_{key}", {}).get("median")
             if setting != "rxe" and other:

@@ -78,17 +78,24 @@ def implausible(key, unit, ratio):
     return ratio < 0.7 if unit == "ns" else ratio > 1.4
 
 
+def entry_of(item):
+    """What is said of any measurement: its name, what went wrong, its samples."""
+    entry = {"label": item.label, "unit": item.unit}
+    if item.error:
+        entry["error"] = item.error
+    if item.samples:
+        entry.update(summary(item.samples))
+    return entry
+
+
 def results(measurements, limits):
     """One dictionary a measurement, ready for JSON."""
     raw = raw_limits(limits) if limits else {}
     best = raw_limits(limits, best=True) if limits else {}
     rows = {}
     for item in measurements:
-        entry = {"label": item.label, "unit": item.unit}
-        if item.error:
-            entry["error"] = item.error
+        entry = entry_of(item)
         if item.samples:
-            entry.update(summary(item.samples))
             kind = LIMIT_OF.get(item.key.partition("_")[2])
             limit = raw.get(kind)
             entry["ratio_to_raw"] = entry["median"] / limit if limit else None

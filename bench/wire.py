@@ -165,11 +165,8 @@ def results(items):
     """One dictionary a measurement."""
     rows = {}
     for item in items:
-        entry = {"label": item.label, "unit": item.unit}
-        if item.error:
-            entry["error"] = item.error
+        entry = report.entry_of(item)
         if item.samples:
-            entry.update(report.summary(item.samples))
             ratio, acceptance, goal = judge(item.key, entry["median"], rows)
             entry.update({"ratio_to_raw": ratio, "acceptance": acceptance, "goal": goal})
         rows[item.key] = entry
