@@ -176,7 +176,7 @@ impl Connection {
     pub fn may_wait(&mut self) -> bool {
         self.config.acknowledge_behind
             && !self.notify
-            && self.requester.is_idle()
+            && !self.requester.has_unsent()
             && self.responder.only_acknowledges()
     }
 

@@ -3,13 +3,13 @@
 use super::Worker;
 use super::link::{Kind, Link};
 use crate::command::{Event, Grant as Granted};
-use crate::granted::Grant;
+use crate::granted::{Grant, REMOTE_WRITE};
 use omniverb_sys::mapping::Access;
 use omniverb_sys::window;
 use std::os::fd::AsFd;
 
-/// What a peer with such a region may write: `IBV_ACCESS_REMOTE_WRITE`, `_REMOTE_ATOMIC`.
-const WRITABLE: u32 = 1 << 1 | 1 << 3;
+/// `IBV_ACCESS_REMOTE_ATOMIC`.
+const REMOTE_ATOMIC: u32 = 1 << 3;
 
 impl Worker {
     /// Has the control plane ask the application for what its peer named.
@@ -37,7 +37,7 @@ impl Worker {
         }
         let Ok(length) = usize::try_from(granted.length) else { return };
         let Some(share) = vnic.budget.share(length) else { return };
-        let writable = granted.access & WRITABLE != 0;
+        let writable = granted.access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
         let how = if writable { Access::ReadWrite } else { Access::ReadOnly };
         let Ok(window) = window::map(granted.file.as_fd(), length, how) else { return };
         let Granted { key, access, start, .. } = *granted;

@@ -149,14 +149,14 @@ impl Requester {
         self.jobs.get(self.jobs.partition_point(|job| job.last < psn)).filter(|j| j.first <= psn)
     }
 
-    /// Nothing is to be sent, nor under way.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.next == self.tail
+    /// Whether a request waits to be sent; what is under way is not counted.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.next != self.tail
     }
 
     /// The next packet is at least as long as an acknowledgement: it is not a SEND without data.
     pub(crate) fn has_long_packet(&self) -> bool {
-        self.next != self.tail
+        self.has_unsent()
             && self.job_at(self.next).is_some_and(|job| {
                 job.request.length > 0 || !matches!(job.request.operation, Operation::Send { .. })
             })
