@@ -28,6 +28,7 @@ impl Bth {
     pub const BYTES: usize = 12;
 
     /// A header with MigReq set, as hardware without a path migration under way sends it (9.2.3).
+    #[inline]
     pub fn new(opcode: u8, destination: u32, psn: u32) -> Bth {
         Bth {
             opcode,
@@ -39,18 +40,21 @@ impl Bth {
     }
 
     /// The same with the solicited event bit (9.2.2).
+    #[inline]
     pub fn solicited(mut self, solicited: bool) -> Bth {
         self.flags = self.flags & !SOLICITED | if solicited { SOLICITED } else { 0 };
         self
     }
 
     /// The same with so many bytes of padding, 0 to 3 (9.2.4).
+    #[inline]
     pub fn padded(mut self, padding: usize) -> Bth {
         self.flags = self.flags & !0x30 | ((padding & 3) as u8) << 4;
         self
     }
 
     /// The same with the acknowledge request bit (9.2.8).
+    #[inline]
     pub fn acknowledged(mut self, request: bool) -> Bth {
         let sequence = self.sequence.get() & !ACK_REQUEST;
         self.sequence.set(sequence | if request { ACK_REQUEST } else { 0 });
@@ -58,6 +62,7 @@ impl Bth {
     }
 
     /// Asks for a report: marks a finished packet, before it is sealed.
+    #[inline]
     pub fn request_report(datagram: &mut [u8]) {
         if let Some(byte) = datagram.get_mut(8) {
             *byte = REPORT_REQUEST;
@@ -65,74 +70,90 @@ impl Bth {
     }
 
     /// The same with another partition key.
+    #[inline]
     pub fn in_partition(mut self, key: u16) -> Bth {
         self.partition_key.set(key);
         self
     }
 
     /// The same with MigReq as given.
+    #[inline]
     pub fn migrated(mut self, migrated: bool) -> Bth {
         self.flags = self.flags & !MIGRATED | if migrated { MIGRATED } else { 0 };
         self
     }
 
     /// The same, telling the receiver of congestion on the way to us (A17.9.3).
+    #[inline]
     pub fn backward_congestion(mut self) -> Bth {
         self.destination.set(self.destination.get() | u32::from(BECN) << 24);
         self
     }
 
     /// The opcode byte.
+    #[inline]
     pub fn opcode(&self) -> u8 {
         self.opcode
     }
     /// Solicited event.
+    #[inline]
     pub fn is_solicited(&self) -> bool {
         self.flags & SOLICITED != 0
     }
     /// MigReq.
+    #[inline]
     pub fn is_migrated(&self) -> bool {
         self.flags & MIGRATED != 0
     }
     /// Bytes of padding behind the payload.
+    #[inline]
     pub fn padding(&self) -> usize {
         usize::from(self.flags >> 4 & 3)
     }
     /// Transport header version; 0 is the only one (9.2.5).
+    #[inline]
     pub fn version(&self) -> u8 {
         self.flags & 0xf
     }
     /// P_Key.
+    #[inline]
     pub fn partition_key(&self) -> u16 {
         self.partition_key.get()
     }
     /// Whether the P_Key matches ours, the default one (10.9.3): the low 15 bits count, and as a
     /// full member we meet limited ones too.
+    #[inline]
     pub fn is_in_default_partition(&self) -> bool {
         self.partition_key() & 0x7fff == crate::PKEY_DEFAULT & 0x7fff
     }
     /// Destination QP number.
+    #[inline]
     pub fn destination(&self) -> u32 {
         self.destination.get() & LOW_24
     }
     /// Forward congestion notification.
+    #[inline]
     pub fn fecn(&self) -> bool {
         (self.destination.get() >> 24) as u8 & FECN != 0
     }
     /// Backward congestion notification.
+    #[inline]
     pub fn becn(&self) -> bool {
         (self.destination.get() >> 24) as u8 & BECN != 0
     }
     /// Whether an acknowledgement is asked for.
+    #[inline]
     pub fn is_ack_requested(&self) -> bool {
         self.sequence.get() & ACK_REQUEST != 0
     }
     /// Whether a report is asked for (see [`crate::write_report`]): between Omniverbs, a pattern in
     /// the reserved bits beside the acknowledge request, which unreliable packets have no use for.
+    #[inline]
     pub fn is_report_requested(&self) -> bool {
         (self.sequence.get() >> 24) as u8 == REPORT_REQUEST
     }
     /// Packet sequence number.
+    #[inline]
     pub fn psn(&self) -> u32 {
         self.sequence.get() & LOW_24
     }

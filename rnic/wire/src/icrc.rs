@@ -9,8 +9,12 @@ use std::net::IpAddr;
 /// Bytes of the ICRC.
 pub const SUFFIX_BYTES: usize = 4;
 /// CRC-32 of eight bytes of ones.
-const SEED: u32 = !0xdebb_20e3;
+pub(crate) const SEED: u32 = !0xdebb_20e3;
 const UDP_BYTES: usize = 8;
+/// The longest masked headers: IPv6 and UDP.
+const MASKED_BYTES: usize = 40 + UDP_BYTES;
+/// The byte of the BTH that counts as ones: FECN, BECN and reserved bits.
+pub(crate) const MASKED_AT: usize = 4;
 const UDP_PROTOCOL: u8 = 17;
 
 /// Computes the ICRC of `packet`, a UDP payload without its ICRC. `fragment` are the four bytes of
@@ -23,8 +27,29 @@ pub fn icrc(
     packet: &[u8],
 ) -> u32 {
     // Masked headers and the BTH go through the CRC in one piece.
-    let mut head = [0xff_u8; 40 + UDP_BYTES + Bth::BYTES];
-    let udp_bytes = UDP_BYTES + packet.len() + SUFFIX_BYTES;
+    let (mut head, bth) = masked(source, destination, source_port, fragment, packet.len());
+    let split = packet.len().min(Bth::BYTES);
+    head[bth..bth + split].copy_from_slice(&packet[..split]);
+    if split > MASKED_AT {
+        head[bth + MASKED_AT] = 0xff; // FECN, BECN and reserved bits
+    }
+    let mut crc = crc32fast::Hasher::new_with_initial(SEED);
+    crc.update(&head[..bth + split]);
+    crc.update(&packet[split..]);
+    crc.finalize()
+}
+
+/// Headers before a packet of `length` bytes without its ICRC, with ones in the fields that may
+/// change; how long they are; and room for a BTH.
+pub(crate) fn masked(
+    source: IpAddr,
+    destination: IpAddr,
+    source_port: u16,
+    fragment: [u8; 4],
+    length: usize,
+) -> ([u8; MASKED_BYTES + Bth::BYTES], usize) {
+    let mut head = [0xff_u8; MASKED_BYTES + Bth::BYTES];
+    let udp_bytes = UDP_BYTES + length + SUFFIX_BYTES;
     let ip_bytes = match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             head[0] = 0x45;
@@ -47,16 +72,7 @@ pub fn icrc(
     head[ip_bytes..ip_bytes + 2].copy_from_slice(&source_port.to_be_bytes());
     head[ip_bytes + 2..ip_bytes + 4].copy_from_slice(&crate::PORT.to_be_bytes());
     head[ip_bytes + 4..ip_bytes + 6].copy_from_slice(&(udp_bytes as u16).to_be_bytes());
-    let split = packet.len().min(Bth::BYTES);
-    let bth = ip_bytes + UDP_BYTES;
-    head[bth..bth + split].copy_from_slice(&packet[..split]);
-    if split > 4 {
-        head[bth + 4] = 0xff; // FECN, BECN and reserved bits
-    }
-    let mut crc = crc32fast::Hasher::new_with_initial(SEED);
-    crc.update(&head[..bth + split]);
-    crc.update(&packet[split..]);
-    crc.finalize()
+    (head, ip_bytes + UDP_BYTES)
 }
 
 /// Addresses of two families do not meet in one packet; if they do, the check fails, no more.

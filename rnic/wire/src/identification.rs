@@ -25,7 +25,7 @@ impl Identification {
     }
 }
 
-const POLYNOMIAL: u32 = 0xedb8_8320;
+pub(crate) const POLYNOMIAL: u32 = 0xedb8_8320;
 /// Bytes from the identification to the end of the UDP header.
 const BEFORE_PAYLOAD: usize = 2 + 14 + 8;
 /// Covers the longest packet, 4 KiB and all headers, in steps of four bytes.
@@ -60,7 +60,7 @@ static BACK: [u32; STEPS] = {
 const FLAG: u32 = back_bits(0x40, 16);
 
 /// Product of two polynomials modulo the CRC's; bit 31 is x^0.
-fn multiply(a: u32, mut b: u32) -> u32 {
+pub(crate) fn multiply(a: u32, mut b: u32) -> u32 {
     let mut product = 0;
     for bit in (0..32).rev() {
         product ^= b & (a >> bit & 1).wrapping_neg();

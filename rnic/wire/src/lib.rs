@@ -21,6 +21,7 @@ mod invalidate;
 mod opcode;
 mod packet;
 pub mod pcap;
+mod prepared;
 pub mod psn;
 mod reth;
 mod syndrome;
@@ -39,6 +40,7 @@ pub use immediate::ImmDt;
 pub use invalidate::Ieth;
 pub use opcode::{Opcode, Operation, Place, Service};
 pub use packet::{Malformed, Packet};
+pub use prepared::Prepared;
 pub use reth::Reth;
 pub use syndrome::{CREDITS_INVALID, NakCode, Syndrome, credits, rnr_nanoseconds};
 

@@ -30,6 +30,7 @@ pub enum Place {
 
 impl Place {
     /// From "nothing comes before" and "nothing comes after".
+    #[inline]
     pub fn new(first: bool, last: bool) -> Place {
         match (first, last) {
             (true, true) => Place::Only,
@@ -39,10 +40,12 @@ impl Place {
         }
     }
     /// Whether a message begins with it.
+    #[inline]
     pub fn begins(self) -> bool {
         matches!(self, Place::First | Place::Only)
     }
     /// Whether a message ends with it.
+    #[inline]
     pub fn ends(self) -> bool {
         matches!(self, Place::Last | Place::Only)
     }
@@ -81,6 +84,7 @@ fn place_of(code: u8) -> Place {
 
 impl Operation {
     /// The lower five bits.
+    #[inline]
     fn code(self) -> u8 {
         use Operation::*;
         match self {
@@ -107,6 +111,7 @@ impl Operation {
         }
     }
 
+    #[inline]
     fn from_code(code: u8) -> Option<Operation> {
         use Operation::*;
         let send = |place, immediate| Send { place, immediate, invalidate: false };
@@ -130,6 +135,7 @@ impl Operation {
     }
 
     /// Whether a responder sends it.
+    #[inline]
     pub fn is_response(self) -> bool {
         use Operation::*;
         matches!(self, ReadResponse { .. } | Acknowledge | AtomicAcknowledge)
@@ -139,11 +145,13 @@ impl Operation {
 impl Opcode {
     /// The operation on a service. Combinations the specification lacks become what is nearest:
     /// only the requester and responder of that service make opcodes.
+    #[inline]
     pub fn new(service: Service, operation: Operation) -> Opcode {
         Opcode { service, operation }
     }
 
     /// The byte on the wire.
+    #[inline]
     pub fn to_byte(self) -> u8 {
         let service = match self.service {
             Service::Rc => 0x00,
@@ -155,6 +163,7 @@ impl Opcode {
     }
 
     /// From the byte on the wire; `None`: unknown, to be dropped (9.6.1).
+    #[inline]
     pub fn from_byte(byte: u8) -> Option<Opcode> {
         if byte == NOTIFICATION {
             return Some(Opcode::new(Service::Cnp, Operation::Notification));
@@ -170,6 +179,7 @@ impl Opcode {
     }
 
     /// Whether an R_Key and an address come along.
+    #[inline]
     pub fn has_reth(self) -> bool {
         match self.operation {
             Operation::Write { place, .. } => place.begins(),
@@ -177,15 +187,18 @@ impl Opcode {
         }
     }
     /// Whether immediate data come along.
+    #[inline]
     pub fn has_immediate(self) -> bool {
         use Operation::{Send, Write};
         matches!(self.operation, Send { immediate: true, .. } | Write { immediate: true, .. })
     }
     /// Whether an R_Key to invalidate comes along.
+    #[inline]
     pub fn has_invalidate(self) -> bool {
         matches!(self.operation, Operation::Send { invalidate: true, .. })
     }
     /// Whether a syndrome comes along. READ responses in the middle have none (9.4.4).
+    #[inline]
     pub fn has_aeth(self) -> bool {
         match self.operation {
             Operation::ReadResponse { place } => place != Place::Middle,
@@ -193,16 +206,19 @@ impl Opcode {
         }
     }
     /// Whether atomic operands come along.
+    #[inline]
     pub fn has_atomic(self) -> bool {
         matches!(self.operation, Operation::CompareSwap | Operation::FetchAdd)
     }
     /// Whether payload may come along.
+    #[inline]
     pub fn has_payload(self) -> bool {
         use Operation::{ReadResponse, Send, Write};
         matches!(self.operation, Send { .. } | Write { .. } | ReadResponse { .. })
     }
 
     /// Bytes of all headers, BTH included.
+    #[inline]
     pub fn header_bytes(self) -> usize {
         let part = |present: bool, bytes: usize| if present { bytes } else { 0 };
         Bth::BYTES

@@ -41,6 +41,7 @@ pub struct Packet<'a> {
 
 impl<'a> Packet<'a> {
     /// Checks a UDP payload, ICRC included.
+    #[inline]
     pub fn parse(datagram: &'a [u8]) -> Result<Packet<'a>, Malformed> {
         let (bth, _) = Bth::read_from_prefix(datagram).map_err(|_| Malformed::Short)?;
         let opcode = Opcode::from_byte(bth.opcode()).ok_or(Malformed::Opcode(bth.opcode()))?;
@@ -66,6 +67,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Reads the header that lies `offset` bytes behind the BTH. Its presence was checked.
+    #[inline]
     fn header<H: FromBytes>(&self, present: bool, offset: usize) -> Option<H> {
         if !present {
             return None;

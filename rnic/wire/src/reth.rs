@@ -19,18 +19,22 @@ impl Reth {
     pub const BYTES: usize = 16;
 
     /// Virtual address, R_Key, length of the whole message.
+    #[inline]
     pub fn new(address: u64, key: u32, length: u32) -> Reth {
         Reth { address: U64::new(address), key: U32::new(key), length: U32::new(length) }
     }
     /// Virtual address at the responder.
+    #[inline]
     pub fn address(&self) -> u64 {
         self.address.get()
     }
     /// R_Key.
+    #[inline]
     pub fn key(&self) -> u32 {
         self.key.get()
     }
     /// Bytes of the whole message.
+    #[inline]
     pub fn length(&self) -> u32 {
         self.length.get()
     }

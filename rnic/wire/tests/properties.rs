@@ -3,7 +3,8 @@
 use omniverb_wire::pcap::{Capture, Envelope};
 use omniverb_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Builder, DATAGRAM_MAX, Deth, Flow, Identification, Ieth,
-    ImmDt, Opcode, Operation, Packet, Reth, Service, Syndrome, Verdict, fuzz, icrc, receive_area,
+    ImmDt, Opcode, Operation, Packet, Prepared, Reth, Service, Syndrome, Verdict, fuzz, icrc,
+    receive_area,
 };
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -81,7 +82,18 @@ proptest! {
         let deth = (opcode.service == Service::Ud).then(|| Deth::new(word, qpn));
         prop_assert_eq!(packet.deth(), deth);
 
+        let prepared = Prepared::new(&flow, length).unwrap();
+        let mut again = buffer[..length].to_vec();
+        again[length - 4..].fill(0);
+        prepared.seal(&mut again, id);
+        prop_assert_eq!(&again[..], &buffer[..length]);
         let sent = Identification { id, dont_fragment: true };
+        for probably in [sent, Identification::ZERO, Identification { id: !id, ..sent }] {
+            let verdict = prepared.check(&again, probably);
+            prop_assert_eq!(verdict, flow.check(&again, None));
+        }
+        again[length / 2] ^= 1 << (id & 7);
+        prop_assert_ne!(prepared.check(&again, sent), Verdict::Exact);
         let verdict = flow.check(&buffer[..length], None);
         if flow.source.is_ipv6() || id == 0 {
             prop_assert_eq!(verdict, Verdict::Exact);
