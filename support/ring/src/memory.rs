@@ -20,6 +20,10 @@ pub trait WordMemory {
     /// Copies to the application's memory. Not atomic; ordered by the last acquire load.
     fn drain(&self, offset: usize, target: UserMemory);
 
+    /// Says that what is at these offsets will be read soon. Only a hint; any offset will do.
+    #[inline(always)]
+    fn prefetch(&self, _offsets: core::ops::Range<usize>) {}
+
     /// Loads a word.
     #[inline(always)]
     fn load(&self, offset: usize, ordering: Ordering) -> u64 {

@@ -283,6 +283,14 @@ impl<M: WordMemory> Consumer<M> {
         self.ring.drain(record.at + 8 + record.extra * 8 + offset, target);
     }
 
+    /// Says that what stands in the ring behind `offset` bytes of this record's payload will be
+    /// read soon, be it the rest of it or the next record.
+    #[inline(always)]
+    pub fn prefetch_behind(&self, record: &Record, offset: usize, bytes: usize) {
+        let at = (record.at + 8 + record.extra * 8 + offset) & (self.capacity - 1);
+        self.ring.prefetch(at..at + bytes);
+    }
+
     /// Done with the record at the head. The producer learns of it by [`Self::publish`].
     #[inline(always)]
     pub fn pass(&mut self, record: &Record) {

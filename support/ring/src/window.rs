@@ -6,10 +6,14 @@
 use crate::memory::WordMemory;
 use crate::sync::AtomicU64;
 use crate::user::{UserMemory, copy};
+use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{Ordering, fence};
 use std::any::Any;
 use std::sync::Arc;
+
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
 
 /// Part of a mapping that is shared with another process. Keeps the mapping alive.
 #[derive(Clone)]
@@ -119,7 +123,30 @@ pub fn prefetch_for_write(address: usize) {
     let _ = address;
 }
 
+/// Asks the processor to get the cache line at `address`, meanwhile. Likewise.
+#[inline(always)]
+fn prefetch(address: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: as above.
+    unsafe {
+        core::arch::asm!(
+            "prefetcht0 [{0}]",
+            in(reg) address,
+            options(nomem, nostack, preserves_flags)
+        );
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = address;
+}
+
 impl WordMemory for Window {
+    #[inline(always)]
+    fn prefetch(&self, offsets: Range<usize>) {
+        for offset in offsets.step_by(LINE_BYTES) {
+            prefetch(self.address().wrapping_add(offset));
+        }
+    }
+
     #[inline(always)]
     fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8));
