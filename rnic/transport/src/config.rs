@@ -39,6 +39,19 @@ pub struct Config {
     pub react_to_delay: bool,
     /// How many packets the window has at least.
     pub window_floor: u64,
+    /// Every packet of a WRITE names the address and the length of what is left of the message, not
+    /// only the first (9.7.4.1.2, 9.6.1 know no such packets in the middle), and so may the peer's.
+    /// All but the last are equally long then: the kernel takes many of them, of several messages,
+    /// in one call.
+    pub name_all: bool,
+    /// Packets that are worth a system call: a burst begins when there is room for so many, or for
+    /// all there are.
+    pub burst: u64,
+    /// An acknowledgement is asked for after so many packets at the latest, and at the end of what
+    /// there is to send. `None`: at the end of every message.
+    pub ask_every: Option<u64>,
+    /// Packets taken after which an acknowledgement leaves, asked for or not.
+    pub acknowledge_every: u32,
     /// An acknowledgement may travel right behind one request packet, which the peer takes in after
     /// it. See [`crate::Connection::may_wait`].
     pub acknowledge_behind: bool,
@@ -76,6 +89,10 @@ impl Config {
             delay_target: 500_000,
             react_to_delay: true,
             window_floor: 16,
+            name_all: false,
+            burst: 1,
+            ask_every: None,
+            acknowledge_every: 32,
             acknowledge_behind: false,
         }
     }

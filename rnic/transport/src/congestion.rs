@@ -9,7 +9,7 @@ use crate::{Config, Time};
 const ONE: u64 = 1024;
 /// Packets the window begins with.
 const INITIAL: u64 = 32;
-/// Packets that may leave at once before pacing spreads them.
+/// Packets that may leave at once before pacing spreads them, if a system call takes no more.
 const BURST: u64 = 8;
 /// How often a notification may shrink the window.
 const NOTIFICATION_INTERVAL: Time = 50_000;
@@ -21,6 +21,8 @@ pub(crate) struct Congestion {
     most: u64,
     least: u64,
     target: Option<Time>,
+    /// Packets that may leave at once.
+    burst: u64,
     /// Doubling per round trip until the first sign of congestion.
     starting: bool,
     shrunk: Option<Time>,
@@ -39,6 +41,7 @@ impl Congestion {
             window: (INITIAL * ONE).clamp(least, most),
             most,
             least,
+            burst: config.burst.max(BURST),
             target: config.react_to_delay.then_some(config.delay_target),
             starting: true,
             shrunk: None,
@@ -122,7 +125,7 @@ impl Congestion {
         let Some(smoothed) = smoothed.filter(|_| self.window < self.most) else { return };
         // A quarter faster than one window per round trip, or the window would never be full.
         let interval = smoothed * ONE * 4 / 5 / self.window.max(1);
-        let earliest = now.saturating_sub(BURST * interval);
+        let earliest = now.saturating_sub(self.burst * interval);
         self.due = self.due.max(earliest) + packets * interval;
     }
 }

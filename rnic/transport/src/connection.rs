@@ -151,7 +151,7 @@ impl Connection {
         // An acknowledgement goes first: programs rely on their send being complete when what
         // answers it arrives. Where the peer takes it in first it may be second, so that both are
         // one system call.
-        let requests_first = if responder.acknowledges() {
+        let requests_first = if responder.acknowledges(config) {
             let by = config.acknowledge_behind && !self.let_by && requester.has_long_packet();
             self.let_by = by;
             by
@@ -177,7 +177,7 @@ impl Connection {
         self.config.acknowledge_behind
             && !self.notify
             && !self.requester.has_unsent()
-            && self.responder.only_acknowledges()
+            && self.responder.only_acknowledges(&self.config)
     }
 
     /// What happened.

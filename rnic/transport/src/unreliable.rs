@@ -92,7 +92,8 @@ impl Unreliable {
         let count = segment::packets(request.length, mtu);
         let position = (self.index, count);
         let header = |code| Bth::new(code, self.config.destination, psn::wire(self.next));
-        let mut builder = segment::begin(datagram, Service::Uc, &request, position, mtu, header)?;
+        let mut builder =
+            segment::begin(datagram, Service::Uc, &request, position, mtu, None, header)?;
         let payload = builder.payload();
         if !payload.is_empty() {
             match upper.gather(request.id, self.index * mtu as u64, payload) {

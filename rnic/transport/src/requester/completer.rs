@@ -95,6 +95,7 @@ impl Requester {
     /// The oldest request is over.
     fn complete(&mut self, original: Option<u64>) {
         let Some(job) = self.jobs.pop_front() else { return };
+        self.at = self.at.saturating_sub(1);
         let id = job.request.id;
         self.events.push_back(Event::Completed { id, status: Status::Success, original });
     }

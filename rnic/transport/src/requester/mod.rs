@@ -22,6 +22,8 @@ struct Job {
     request: Request,
     first: u64,
     last: u64,
+    /// Where in its message a WRITE stands whose packets all name what is left.
+    naming: Option<u64>,
 }
 
 /// A READ request or an atomic that was sent and is not answered completely. A long READ goes out
@@ -36,6 +38,8 @@ struct Extent {
 /// The sending half of a connection.
 pub(crate) struct Requester {
     jobs: VecDeque<Job>,
+    /// Where in it the job of the next packet probably is.
+    at: usize,
     unacked: u64,
     next: u64,
     sent: u64,
@@ -58,6 +62,8 @@ pub(crate) struct Requester {
     starved: bool,
     /// READ data found no room; to be asked for anew.
     crowded: bool,
+    /// More packets follow the one that was sent last.
+    bursting: bool,
     /// Nothing was sent although there was something, because it is too early.
     paced: bool,
 
@@ -94,6 +100,7 @@ impl Requester {
         let start = psn::start(config.sq_psn);
         Requester {
             jobs: VecDeque::new(),
+            at: 0,
             unacked: start,
             next: start,
             sent: start,
@@ -109,6 +116,7 @@ impl Requester {
             asked_at: 0,
             starved: false,
             crowded: false,
+            bursting: false,
             paced: false,
             early: None,
             backoff: 0,
@@ -134,14 +142,28 @@ impl Requester {
         if self.jobs.len() >= config.requests_max {
             return Err(SubmitError::Full);
         }
+        let naming = config.name_all.then(|| offset(&request, self.open)).flatten();
         self.open = check(&request, self.open, config.path_mtu)?;
         let count = match request.operation {
             Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => 1,
             _ => segment::packets(request.length, config.path_mtu),
         };
-        self.jobs.push_back(Job { request, first: self.tail, last: self.tail + count - 1 });
+        let (first, last) = (self.tail, self.tail + count - 1);
+        self.jobs.push_back(Job { request, first, last, naming });
         self.tail += count;
         Ok(())
+    }
+
+    /// The job of the next packet: mostly that of the one before, or the one behind it.
+    fn next_job(&mut self) -> Option<&Job> {
+        let has = |job: Option<&Job>, psn| job.is_some_and(|j| (j.first..=j.last).contains(&psn));
+        if !has(self.jobs.get(self.at), self.next) {
+            self.at = match has(self.jobs.get(self.at + 1), self.next) {
+                true => self.at + 1,
+                false => self.jobs.partition_point(|job| job.last < self.next),
+            };
+        }
+        self.jobs.get(self.at)
     }
 
     /// The job that a PSN belongs to; all jobs are contiguous.
@@ -191,6 +213,16 @@ impl Requester {
         self.samples.clear();
         (self.early, self.deadline, self.not_ready) = (None, None, None);
         (self.unacked, self.next, self.sent) = (self.tail, self.tail, self.tail);
+    }
+}
+
+/// Where in its message a piece of a WRITE stands.
+fn offset(request: &Request, open: Option<OpenMessage>) -> Option<u64> {
+    let Operation::Write { total, .. } = request.operation else { return None };
+    match open {
+        None => Some(0),
+        Some(OpenMessage::Write { left }) => total.checked_sub(left),
+        Some(OpenMessage::Send) => None,
     }
 }
 

@@ -40,10 +40,11 @@ impl Requester {
             return None;
         }
         let room = self.room(config);
-        if room == 0 {
+        if room == 0 || self.defers(config, room) {
+            self.bursting = false;
             return None;
         }
-        let job = *self.job_at(self.next)?;
+        let job = *self.next_job()?;
         // Fence (10.8.3.3): every earlier READ and atomic is answered.
         let earlier = self.extents.front().is_some_and(|extent| extent.last < job.first);
         if job.request.fence && self.next == job.first && earlier {
@@ -81,6 +82,25 @@ impl Requester {
         Some(length)
     }
 
+    /// Whether what follows a job may have to wait: then an answer must be on its way.
+    fn pauses_after(&self, job: &Job) -> bool {
+        let follower = self.job_at(job.last + 1);
+        follower.is_none_or(|next| next.request.operation.has_response() || next.request.fence)
+    }
+
+    /// After how many packets to ask for an acknowledgement: a quarter of what is not over, so that
+    /// the layer above can go on in time.
+    fn ask_often(&self, config: &Config) -> u64 {
+        let quarter = (self.tail - self.unacked) / 4;
+        config.ask_every.map_or(ASK_EVERY, |most| quarter.min(most).max(ASK_EVERY))
+    }
+
+    /// Whether it is worth waiting until more fits into the window: an answer that moves it is due.
+    fn defers(&self, config: &Config, room: u64) -> bool {
+        let burst = config.burst.min(self.congestion.window() / 4).min(self.tail - self.next);
+        !self.bursting && room < burst && self.unacked < self.asked
+    }
+
     fn after_sending(&mut self, now: Time, config: &Config, last: u64) {
         let packets = last + 1 - self.next;
         if self.next < self.sent {
@@ -92,6 +112,7 @@ impl Requester {
             self.samples.push_back((self.next, now));
         }
         self.congestion.on_send(now, packets, self.round_trip.smoothed());
+        self.bursting = self.tail != last + 1;
         self.next = last + 1;
         self.sent = self.sent.max(self.next);
         if self.asked == self.next {
@@ -115,19 +136,27 @@ impl Requester {
     ) -> Option<usize> {
         let index = self.next - job.first;
         let count = job.last - job.first + 1;
-        let often = ASK_EVERY.min(self.congestion.window().div_ceil(2));
+        let often = self.ask_often(config).min(self.congestion.window().div_ceil(2));
         if self.next == self.unacked {
             self.asked_at = now;
         }
         let long = now >= self.asked_at + config.early_timeout / ASKS_WHILE_EARLY;
         let due = long || self.next + 1 >= self.asked.min(self.next) + often;
-        let ask = self.next == job.last || room == 1 || due;
+        let ends = self.next == job.last && (config.ask_every.is_none() || self.pauses_after(job));
+        let ask = ends || room == 1 || due;
         let header =
             |code| Bth::new(code, config.destination, psn::wire(self.next)).acknowledged(ask);
         let mtu = config.path_mtu;
         let request = &job.request;
-        let mut builder =
-            segment::begin(datagram, Service::Rc, request, (index, count), mtu, header)?;
+        let mut builder = segment::begin(
+            datagram,
+            Service::Rc,
+            request,
+            (index, count),
+            mtu,
+            job.naming,
+            header,
+        )?;
         let payload = builder.payload();
         if !payload.is_empty() {
             match upper.gather(request.id, index * mtu as u64, payload) {

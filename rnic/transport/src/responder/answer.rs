@@ -1,7 +1,7 @@
 //! Making response packets, in the order of their PSNs (9.7.5.1): first what was asked for again,
 //! then acknowledgements of what is done, then what is oldest among the rest.
 
-use super::{ACK_EVERY, Negative, Pended, Reading, Replay, Responder, State};
+use super::{Negative, Pended, Reading, Replay, Responder, State};
 use crate::upper::{Fetched, Refusal};
 use crate::{Config, Upper, segment};
 use omniverb_wire::{
@@ -25,7 +25,7 @@ impl Responder {
         datagram: &mut [u8],
         upper: &mut impl Upper,
     ) -> Option<usize> {
-        self.pass_done();
+        self.pass_done(config);
         if self.full && self.pending.len() <= config.unanswered_max / 2 {
             self.ask_to_go_on();
         }
@@ -85,14 +85,14 @@ impl Responder {
     }
 
     /// Whether an acknowledgement is due.
-    pub(crate) fn acknowledges(&mut self) -> bool {
-        self.pass_done();
+    pub(crate) fn acknowledges(&mut self, config: &Config) -> bool {
+        self.pass_done(config);
         self.acknowledge
     }
 
     /// Whether one acknowledgement is due, of one packet, and nothing else.
-    pub(crate) fn only_acknowledges(&mut self) -> bool {
-        self.acknowledges()
+    pub(crate) fn only_acknowledges(&mut self, config: &Config) -> bool {
+        self.acknowledges(config)
             && self.unacknowledged <= 1
             && self.pending.is_empty()
             && self.replays.is_empty()
@@ -100,7 +100,7 @@ impl Responder {
     }
 
     /// Takes off what is done and needs no packet of its own.
-    fn pass_done(&mut self) {
+    fn pass_done(&mut self, config: &Config) {
         while let Some(pending) = self.pending.front() {
             if !matches!(pending.kind, Pended::Part) || pending.state != State::Done {
                 break;
@@ -108,7 +108,7 @@ impl Responder {
             self.answered = pending.last + 1;
             self.messages = self.messages.wrapping_add(u32::from(pending.ends));
             self.unacknowledged += 1;
-            self.acknowledge |= pending.ask || self.unacknowledged >= ACK_EVERY;
+            self.acknowledge |= pending.ask || self.unacknowledged >= config.acknowledge_every;
             self.pending.pop_front();
         }
     }

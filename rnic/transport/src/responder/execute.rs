@@ -96,6 +96,14 @@ impl Responder {
                 (reth.address(), reth.key(), u64::from(reth.length()), 0)
             }
             (Message::Write { address, key, total, offset }, None) => (address, key, total, offset),
+            (Message::Write { address, key, total, offset }, Some(reth))
+                if config.name_all
+                    && reth.address() == address.wrapping_add(offset)
+                    && reth.key() == key
+                    && u64::from(reth.length()) == total - offset =>
+            {
+                (address, key, total, offset)
+            }
             _ => {
                 self.refuse(packet);
                 return;
@@ -108,6 +116,7 @@ impl Responder {
             self.refuse(packet); // 9.7.4.1.6, 9.7.4.1.7
             return;
         }
+        let place = Place::new(offset == 0, place.ends());
         let part = part(packet, Kind::Write { address, key, total }, place, offset);
         let ticket = self.new_ticket();
         if self.delivered(packet, place.ends(), upper.deliver(ticket, &part)) {

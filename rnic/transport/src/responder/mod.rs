@@ -16,9 +16,6 @@ use crate::upper::{Answer, Refusal, Ticket, Upper};
 use omniverb_wire::{Packet, psn};
 use std::collections::VecDeque;
 
-/// An acknowledgement leaves at the latest after so many packets, asked for or not.
-const ACK_EVERY: u32 = 32;
-
 /// Where in a message the requester is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Message {

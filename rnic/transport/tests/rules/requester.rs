@@ -315,3 +315,70 @@ fn memory_that_is_gone_fails_the_read() {
     let expected = [(1, Status::Success), (2, Status::LocalProtection), (3, Status::Flushed)];
     assert_eq!(end.statuses(), expected);
 }
+
+fn write(total: u64, immediate: Option<[u8; 4]>) -> Operation {
+    Operation::Write { address: 0x9000, key: 7, total, immediate, solicited: false }
+}
+
+#[test]
+fn every_packet_of_a_write_may_name_what_is_left() {
+    let mut end = End::new(Config { name_all: true, ..config() });
+    end.submit(1, write(600, None), 600);
+    end.submit(2, write(600, Some([1; 4])), 600);
+    let first = ["06 1000 9000+600", "06 1001 9100+344", "0a 1002 ask 9200+88"];
+    let second = ["06 1003 9000+600", "06 1004 9100+344", "0b 1005 ask 9200+88"];
+    assert_eq!(end.sent(), [first, second].concat());
+    end.receive(&acknowledge(1001, 0x60)); // lost in the middle
+    assert_eq!(end.sent()[..2], first[1..]);
+    end.receive(&acknowledge(1005, 0x1f));
+    assert_eq!(end.statuses(), [(1, Status::Success), (2, Status::Success)]);
+    // In pieces, each of which knows where it stands.
+    for (id, place, length) in [(3, Place::First, 512), (4, Place::Last, 88)] {
+        let operation = write(600, None);
+        let request = Request { id: RequestId(id), operation, length, place, fence: false };
+        end.connection.submit(request).unwrap();
+    }
+    let pieces = ["06 1006 9000+600", "06 1007 ask 9100+344", "0a 1008 ask 9200+88"];
+    assert_eq!(end.sent(), pieces);
+}
+
+#[test]
+fn a_burst_waits_until_it_is_worth_a_system_call() {
+    let mut end = End::new(Config { burst: 16, ..config() });
+    end.submit(1, SEND, 256 * 100);
+    assert_eq!(end.sent().len(), 32);
+    end.receive(&acknowledge(1003, 0x1f));
+    assert!(end.sent().is_empty(), "room for 8, and a quarter of the window is 9");
+    end.receive(&acknowledge(1007, 0x1f));
+    assert_eq!(end.sent().len(), 16, "and the window has grown");
+    let mut end = End::new(Config { burst: 16, ..config() });
+    end.submit(1, SEND, 256 * 36);
+    assert_eq!(end.sent().len(), 32);
+    end.receive(&acknowledge(1003, 0x1f));
+    assert_eq!(end.sent().len(), 4, "all there are");
+}
+
+#[test]
+fn an_acknowledgement_is_asked_for_at_the_end_of_what_there_is() {
+    let mut end = End::new(Config { ask_every: Some(64), ..config() });
+    for id in 0..3 {
+        end.submit(id, SEND, 1);
+    }
+    assert_eq!(end.sent(), ["04 1000", "04 1001", "04 1002 ask"]);
+    end.submit(3, SEND, 256 * 40);
+    let asked: Vec<usize> =
+        (0..).zip(end.sent()).filter(|(_, p)| p.contains("ask")).map(|(at, _)| at).collect();
+    assert_eq!(asked, [15, 28], "every 16, and where the window ends");
+}
+
+#[test]
+fn an_acknowledgement_is_asked_for_before_what_may_have_to_wait() {
+    let mut end = End::new(Config { ask_every: Some(64), ..config() });
+    end.submit(1, SEND, 256 * 20);
+    end.submit(2, SEND, 1);
+    // It waits for half of the window, and nothing else would move that on.
+    end.submit(3, READ, 256 * 100);
+    assert_eq!(end.sent().last().unwrap(), "04 1020 ask");
+    end.receive(&acknowledge(1020, 0x1f));
+    assert_eq!(end.sent().len(), 1);
+}

@@ -81,6 +81,32 @@ fn only_the_immediate_data_of_a_write_take_a_receive() {
 }
 
 #[test]
+fn a_packet_in_the_middle_of_a_write_may_name_exactly_what_is_left() {
+    let first = write(0x06, 500, Some(600), 256);
+    let named = |code, psn, (address, key, left), payload| {
+        let reth = Some(Reth::new(address, key, left));
+        make(code, psn, Parts { ask: true, reth, payload, ..Parts::default() })
+    };
+    let mut end = End::new(Config { name_all: true, ..config() });
+    end.receive(&first);
+    end.receive(&named(0x06, 501, (0x4100, 7, 344), 256));
+    end.receive(&named(0x0a, 502, (0x4200, 7, 88), 88));
+    assert_eq!(end.sent(), ["11 502 1f msn 1"]);
+    let parts = ["First 0+256", "Middle 256+256", "Last 512+88"];
+    assert_eq!(end.script.take_log(), parts.map(|part| format!("write 4000 7 600 {part}")));
+    // Anything else, or to who does not know of it, is a message within a message.
+    let wrong = [(0x4101, 7, 344), (0x4100, 8, 344), (0x4100, 7, 345), (0x4000, 7, 600)];
+    for (name_all, reth) in
+        wrong.map(|it| (true, it)).into_iter().chain([(false, (0x4100, 7, 344))])
+    {
+        let mut end = End::new(Config { name_all, ..config() });
+        end.receive(&first);
+        end.receive(&named(0x06, 501, reth, 256));
+        assert_eq!(end.sent(), ["11 500 1f msn 0", "11 501 61 msn 0"], "{reth:x?}");
+    }
+}
+
+#[test]
 fn reads_are_answered_in_packets_and_count_when_accepted() {
     let mut end = end();
     end.receive(&read(500, 0x1000, 7, 600));

@@ -20,6 +20,8 @@ pub fn configs(random: &mut Random, path_mtu: usize) -> [Config; 2] {
         _ => random.below(1 << 24) as u32,
     };
     let psns = [psn(), psn()];
+    // Both ends know of it, or none.
+    let name_all = random.chance(5000);
     let depths = [random.between(1, 16) as usize, random.between(1, 16) as usize];
     let mut config = |index: usize| Config {
         path_mtu,
@@ -35,6 +37,10 @@ pub fn configs(random: &mut Random, path_mtu: usize) -> [Config; 2] {
         react_to_delay: random.chance(7000),
         window_floor: random.pick(&[1, 4, 8]),
         acknowledge_behind: random.chance(5000),
+        name_all,
+        burst: random.pick(&[1, 1, 4, 64]),
+        ask_every: random.pick(&[None, None, Some(16), Some(200)]),
+        acknowledge_every: random.pick(&[1, 32, 500]),
         ..Config::new(0x11 + index as u32)
     };
     [config(0), config(1)]
