@@ -5,7 +5,12 @@ use crate::progress::{Errand, Progress};
 use crate::{Client, SINK};
 use omniverb_device::work::Destination;
 use omniverb_device::{AsyncEvent, Host};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Longest nap of a poll. A wake may be missed, and who polls has other things to do.
+const NAP_MAX: Duration = Duration::from_micros(200);
 
 pub(crate) struct ProcessHost {
     client: Weak<Client>,
@@ -21,6 +26,10 @@ impl ProcessHost {
 impl Host for ProcessHost {
     fn now(&self) -> u64 {
         omniverb_sys::clock::now()
+    }
+
+    fn nap(&self, word: &AtomicU64, value: u32) {
+        omniverb_sys::futex::wait(word, value, NAP_MAX);
     }
 
     fn attend(&self) {

@@ -92,14 +92,14 @@ impl BellSource {
     }
 }
 
-struct Watched {
-    qp: Arc<Qp>,
-    index: usize,
+pub(crate) struct Watched {
+    pub(crate) qp: Arc<Qp>,
+    pub(crate) index: usize,
 }
 
 #[derive(Default)]
-struct WatchList {
-    links: Vec<Watched>,
+pub(crate) struct WatchList {
+    pub(crate) links: Vec<Watched>,
     bells: Arc<[Arc<Bell>]>,
     generation: u64,
     turn: usize,
@@ -108,7 +108,7 @@ struct WatchList {
 /// The links a CQ watches.
 #[derive(Default)]
 pub(crate) struct Watch {
-    list: Lock<WatchList>,
+    pub(crate) list: Lock<WatchList>,
 }
 
 impl Watch {
@@ -134,14 +134,6 @@ impl Cq {
             self.pause();
         }
         count
-    }
-
-    /// Nothing came, and only the engine can bring something.
-    #[cold]
-    fn pause(&self) {
-        if self.links.had_nothing(self.polls.load(Ordering::Relaxed)) {
-            std::thread::yield_now();
-        }
     }
 
     /// Looks for news. Returns how many completions went straight to the caller; others may be in

@@ -30,6 +30,8 @@ pub enum AsyncEvent {
 pub trait Host: Send + Sync {
     /// Monotonic nanoseconds.
     fn now(&self) -> u64;
+    /// Sleeps while the low half of `word` is `value`, until woken, and at most for a moment.
+    fn nap(&self, word: &AtomicU64, value: u32);
     /// Something began to wait: the progress thread must have a look.
     fn attend(&self);
     /// A CQ was armed: peers must wake this process from now on.

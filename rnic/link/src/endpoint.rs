@@ -1,6 +1,7 @@
 //! One end of a link: four ring ends, our words, the peer's words, and the way to wake the peer.
 
 use crate::layout::{self, NO_CREDITS, state, word};
+use crate::nap::Naps;
 use crate::record::{Request, Response};
 use omniverb_ring::sync::{Ordering, fence};
 use omniverb_ring::{BellPage, Broken, Consumer, Producer, Record, UserMemory, Window, WordMemory};
@@ -37,7 +38,7 @@ pub struct Endpoint {
     /// Requests the peer sends.
     pub(crate) requests_in: Consumer<Window>,
     /// Our answers.
-    responses_out: Producer<Window>,
+    pub(crate) responses_out: Producer<Window>,
     /// The peer's answers.
     responses_in: Consumer<Window>,
     pub(crate) ours: Window,
@@ -52,6 +53,7 @@ pub struct Endpoint {
     credits_seen: u64,
     /// Whether our BLOCKED word is set.
     blocked: bool,
+    pub(crate) naps: Naps,
     /// So many bytes are consumed without telling the peer, in the middle of a batch.
     publish_at: u64,
 }
@@ -89,6 +91,7 @@ impl Endpoint {
             credits_used: 0,
             credits_seen: 0,
             blocked: false,
+            naps: Naps::default(),
             publish_at: request_bytes as u64 / 8,
         })
     }

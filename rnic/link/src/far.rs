@@ -23,6 +23,12 @@ impl Endpoint {
         self.publish_requests();
     }
 
+    /// Says that what stands behind `offset` bytes of this request's payload is to be read soon.
+    #[inline(always)]
+    pub fn prefetch_requests_behind(&self, record: &Record, offset: usize, bytes: usize) {
+        self.requests_in.prefetch_behind(record, offset, bytes);
+    }
+
     /// How far the peer has consumed what we sent it.
     pub fn peer_consumed(&mut self) -> Result<u64, Broken> {
         self.requests_out.consumed(self.requests_out.position())

@@ -64,6 +64,12 @@ pub mod word {
     pub const SENDING: usize = 0xf8;
     /// A [`crate::wire::Route`]; likewise.
     pub const ROUTE: usize = 0x100;
+    /// The number of the nap that this side takes; 0: none. See [`crate::nap`].
+    pub const NAP: usize = 0x108;
+    /// What it waits for: the peer has consumed up to this position.
+    pub const NAP_UNTIL: usize = 0x110;
+    /// The number of the last nap of the peer that this side ended; the peer sleeps on it.
+    pub const WOKEN: usize = 0x118;
 }
 
 /// Credits word of a side whose receives cannot be promised to one link (SRQ, UD): senders

@@ -8,6 +8,7 @@
 pub mod endpoint;
 mod far;
 pub mod layout;
+pub mod nap;
 pub mod record;
 pub mod trace;
 pub mod wire;

@@ -10,6 +10,7 @@ pub mod clock;
 pub mod datagram;
 pub mod epoll;
 pub mod event;
+pub mod futex;
 pub mod inherit;
 pub mod mapping;
 pub mod memfd;
