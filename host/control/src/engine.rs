@@ -6,7 +6,7 @@
 use crate::outbox::Parcel;
 use omniverb_engine::{
     Attach, BellFiles, Command, Engine, Event as Told, Faults as Line, Grant, Limit, Service,
-    Settings, VnicId, recorder,
+    Settings, VnicId, feature, recorder,
 };
 use omniverb_ring::Window;
 use omniverb_session::body::{Granted, QP_RC, QP_UC};
@@ -25,6 +25,8 @@ pub(crate) use omniverb_engine::{FaultCounters, QpCounters};
 /// Where the engine leaves packets that are captured.
 pub(crate) type Intake = Arc<omniverb_engine::Intake>;
 
+/// What this Omniverb can do, as others are told.
+pub(crate) const FEATURES: u32 = feature::ALL;
 /// A packet that is to arrive behind others is late by up to so many nanoseconds, or four times the
 /// longest delay if that is more.
 const HELD: u64 = 1_000_000;

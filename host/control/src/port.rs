@@ -3,6 +3,7 @@
 //!
 //! In: the engine's events. Out: what a probe or a reply means, to the tables; replies.
 
+use crate::engine::FEATURES;
 use crate::engine::{Event, address};
 use crate::journal::Level;
 use crate::namespaces::Opening;
@@ -11,9 +12,6 @@ use crate::server::Server;
 use omniverb_sys::clock;
 use omniverb_tenancy::{ProbeId, VnicKey, gid_of};
 use std::net::IpAddr;
-
-/// What this Omniverb can do, for others: bit 0, it has a wire.
-const FEATURES: u32 = 1;
 
 /// Events of the engine that are handled before others get their turn.
 const EVENTS_PER_TURN: usize = 256;

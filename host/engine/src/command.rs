@@ -70,6 +70,16 @@ pub struct Attach {
     pub features: u32,
 }
 
+/// What an engine can do: bits of its answer to a handshake. Zero is plain RoCE v2.
+pub mod feature {
+    /// It has a wire.
+    pub const WIRE: u32 = 1;
+    /// It takes WRITEs every packet of which names what is left.
+    pub const NAME_ALL: u32 = 2;
+    /// All that this one can.
+    pub const ALL: u32 = WIRE | NAME_ALL;
+}
+
 /// The pages of a region, for one link. The descriptor is what the application says it is: a sealed
 /// memory file of `length` bytes, which has been verified.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! An RC or UC queue pair: a link on one side, a transport connection on the other.
 
 use crate::backlog::{Allowance, Throttle};
-use crate::command::Service;
+use crate::command::{Service, feature};
 use crate::far::{Far, Said};
 use crate::flow::{Inflow, Outflow};
 use omniverb_link::{Broken, Endpoint};
@@ -11,10 +11,12 @@ use omniverb_wire::{Packet, Service as WireService, write_notification, write_re
 /// PSNs under way at most to plain RoCE; as many as Linux rxe has itself.
 const WINDOW_ROCE: u64 = 128;
 /// And between two Omniverbs.
-const WINDOW_OMNIVERB: u64 = 256;
+const WINDOW_OMNIVERB: u64 = 1024;
 /// Threads of a shared machine are late by milliseconds now and then; that is neither loss nor
 /// congestion.
 const LATE: u64 = 8_000_000;
+/// Packets that one system call sends, where it is not fewer.
+const TRAIN: u64 = 64;
 
 enum Transport {
     Rc(Box<Connection>),
@@ -37,6 +39,8 @@ pub(crate) struct Connected {
     service: Service,
     window: u64,
     trains: bool,
+    /// Bits of [`feature`].
+    features: u32,
     /// Bytes under way at most: half of the ring that they will end up in.
     window_bytes: u64,
     /// UC: to another Omniverb.
@@ -79,6 +83,7 @@ impl Connected {
             service,
             window: if features == 0 { WINDOW_ROCE } else { WINDOW_OMNIVERB },
             trains,
+            features,
             window_bytes: half,
             outflow: (features != 0).then(Outflow::default),
             inflow: Inflow::default(),
@@ -142,10 +147,17 @@ impl Connected {
             config.min_rnr_timer = receiving.min_rnr_timer;
             config.max_dest_rd_atomic = usize::from(receiving.max_dest_rd_atomic);
             config.window = self.window.min(self.window_bytes / config.path_mtu as u64).max(4);
+            config.unanswered_max = config.unanswered_max.max(self.window as usize);
             config.window_floor = config.window / 2;
             config.early_timeout = LATE;
             config.delay_target = LATE;
             config.acknowledge_behind = self.trains;
+            config.name_all = self.features & feature::NAME_ALL != 0;
+            config.burst = TRAIN;
+            if self.features != 0 {
+                config.ask_every = Some(config.window / 4);
+                config.acknowledge_every = (config.window / 2) as u32;
+            }
             let transport = match self.service {
                 Service::Rc => Connection::new(config).map(|c| Transport::Rc(Box::new(c))),
                 _ => Unreliable::new(config).map(|c| Transport::Uc(Box::new(c))),

@@ -85,7 +85,7 @@ pub fn link(bytes: &[u8]) {
     });
     application.publish_credits(u32::from(bytes.byte()), 1 << 12);
     application.open(0);
-    let features = u32::from(bytes.byte() & 1);
+    let features = u32::from(bytes.byte() & 3);
     let mut engine = Connected::new(
         far,
         service,

@@ -28,6 +28,7 @@ pub mod fuzz;
 mod granted;
 mod held;
 mod incoming;
+mod numbering;
 mod outgoing;
 mod placing;
 mod port;
@@ -43,7 +44,7 @@ mod worker;
 
 pub use bucket::Limit;
 pub use capture::Intake;
-pub use command::{Attach, BellFiles, Command, Event, Grant, QpCounters, Service, VnicId};
+pub use command::{Attach, BellFiles, Command, Event, Grant, QpCounters, Service, VnicId, feature};
 pub use engine::{Engine, Settings};
 pub use omniverb_transport::Status;
 pub use omniverb_transport::faults::{Done as FaultCounters, Faults};

@@ -15,6 +15,10 @@ const PIECES_MAX: usize = 4096;
 /// Bytes of READ data kept at most for an application that does not take them.
 const KEPT_MAX: usize = 1 << 20;
 
+/// So far ahead of the packet that is made, bytes are fetched: they come from the cache of another
+/// processor.
+const AHEAD: usize = 8192;
+
 /// A record that was taken.
 struct Piece {
     record: Record,
@@ -132,12 +136,15 @@ impl Outgoing {
     ) -> Gathered {
         let Some(piece) = self.piece(id) else { return Gathered::Failed };
         let end = offset.checked_add(target.len() as u64);
-        if end.is_none_or(|end| end > piece.record.length as u64) {
+        let Some(end) = end.filter(|end| *end <= piece.record.length as u64) else {
             return Gathered::Failed;
-        }
+        };
+        let end = end as usize;
         UserMemory::lend_mut(target, |memory| {
             endpoint.request_payload(&piece.record, offset as usize, memory);
         });
+        let (from, bytes) = (end + AHEAD.saturating_sub(target.len()), target.len().min(AHEAD));
+        endpoint.prefetch_requests_behind(&piece.record, from, bytes);
         Gathered::Filled
     }
 

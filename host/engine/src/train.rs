@@ -1,7 +1,7 @@
 //! Packets to one destination, gathered so that one system call sends them all: every one as long
 //! as the first, but for the last, which may be shorter. The kernel cuts them apart again.
 
-use omniverb_wire::{DATAGRAM_MAX, Flow};
+use omniverb_wire::{DATAGRAM_MAX, Flow, Prepared};
 
 /// Bytes of a train: what fits into one IP packet.
 const BYTES_MAX: usize = 65_000;
@@ -12,6 +12,10 @@ pub(crate) struct Train {
     length: usize,
     segment: usize,
     count: usize,
+    /// So many of them have their ICRC.
+    sealed: usize,
+    /// For packets as the latest ones.
+    prepared: Option<Prepared>,
     /// Its last packet is shorter: nothing can follow.
     closed: bool,
 }
@@ -19,7 +23,7 @@ pub(crate) struct Train {
 impl Train {
     pub(crate) fn new() -> Train {
         let buffer = vec![0; BYTES_MAX + DATAGRAM_MAX].into_boxed_slice();
-        Train { buffer, length: 0, segment: 0, count: 0, closed: false }
+        Train { buffer, length: 0, segment: 0, count: 0, sealed: 0, prepared: None, closed: false }
     }
 
     /// Where the next packet is to be written.
@@ -46,6 +50,15 @@ impl Train {
         self.count += 1;
     }
 
+    /// No packet as long as those it has fits in.
+    pub(crate) fn is_full(&self, count_max: usize) -> bool {
+        self.closed || self.count >= count_max || self.length + self.segment > BYTES_MAX
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -60,13 +73,25 @@ impl Train {
         self.buffer[..self.length].chunks(self.segment.max(1))
     }
 
-    /// Writes the ICRCs, and gives the train.
+    /// Writes the ICRCs that are missing, and gives the train. Best done packet by packet, while
+    /// they are in the nearest cache.
     pub(crate) fn seal(&mut self, flow: &Flow) -> &[u8] {
         let train = &mut self.buffer[..self.length];
-        for (index, packet) in train.chunks_mut(self.segment.max(1)).enumerate() {
+        let packets = train.chunks_mut(self.segment.max(1)).enumerate();
+        for (index, packet) in packets.skip(self.sealed) {
             // The kernel numbers the packets of a train from zero.
-            flow.seal(packet, u16::try_from(index).unwrap_or(u16::MAX));
+            let id = u16::try_from(index).unwrap_or(u16::MAX);
+            // It is not worth while for one packet alone.
+            let fits = self.prepared.is_some_and(|prepared| prepared.fits(flow, packet.len()));
+            if !fits && index > 0 {
+                self.prepared = Prepared::new(flow, packet.len());
+            }
+            match &self.prepared {
+                Some(prepared) if fits || index > 0 => prepared.seal(packet, id),
+                _ => flow.seal(packet, id),
+            }
         }
+        self.sealed = self.count;
         train
     }
 
@@ -80,6 +105,7 @@ impl Train {
     /// The train has left.
     pub(crate) fn clear(&mut self) {
         (self.length, self.segment, self.count, self.closed) = (0, 0, 0, false);
+        self.sealed = 0;
     }
 }
 

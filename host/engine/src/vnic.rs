@@ -77,6 +77,11 @@ impl Vnic {
         }
     }
 
+    /// Whether anything limits what it sends.
+    pub(crate) fn is_limited(&self) -> bool {
+        self.limit.is_some()
+    }
+
     /// Whether something may be sent; if not, when it may again.
     pub(crate) fn may_send(&mut self, now: u64) -> Result<(), u64> {
         match &mut self.limit {

@@ -20,6 +20,7 @@ use crate::train::Train;
 use crate::vnic::Vnic;
 use link::Link;
 use omniverb_sys::{EventFd, Poller, Timer, clock};
+use omniverb_wire::Prepared;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::IpAddr;
@@ -81,17 +82,23 @@ pub(crate) struct Worker {
     free: Vec<usize>,
     /// RC and UC, by QP number.
     by_number: HashMap<u32, usize>,
+    /// What was last found in it.
+    latest: Option<(u32, usize)>,
     /// UD, by QP number, peer's address and peer's QP number.
     by_source: BTreeMap<(u32, IpAddr, u32), usize>,
     /// Links to be served.
     dirty: Agenda,
     /// Links whose acknowledgement waits for their application's next turn.
     held: Vec<usize>,
+    /// Links whose application naps and is to be woken.
+    naps: Vec<usize>,
     timers: Timers,
     passages: Passages,
     train: Option<Train>,
     buffers: Option<Buffers>,
     message: Vec<u8>,
+    /// For packets as those that arrived last.
+    prepared: Option<Prepared>,
     /// What all packet threads have mapped.
     mappings: Mappings,
     /// Sockets have more than was taken.
@@ -126,14 +133,17 @@ impl Worker {
             links: Vec::new(),
             free: Vec::new(),
             by_number: HashMap::new(),
+            latest: None,
             by_source: BTreeMap::new(),
             dirty: Agenda::default(),
             held: Vec::new(),
+            naps: Vec::new(),
             timers: Timers::default(),
             passages: Passages::default(),
             train: Some(Train::new()),
             buffers: Some(Buffers::new()),
             message: Vec::new(),
+            prepared: None,
             mappings,
             more_arrived: false,
             over: false,
@@ -314,8 +324,13 @@ impl Worker {
     }
 
     /// Wakes applications that were given something in this turn.
-    fn ring(&self) {
+    fn ring(&mut self) {
         self.bells.values().for_each(Bell::ring);
+        for index in self.naps.drain(..) {
+            if let Some(link) = self.links.get_mut(index).and_then(Option::as_mut) {
+                link.wake_napping();
+            }
+        }
     }
 
     /// These links may send again.

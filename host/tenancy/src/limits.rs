@@ -97,7 +97,7 @@ impl Default for Limits {
             resume_time_ns: 5000 * MILLISECOND,
             request_bytes: 256 << 10,
             response_bytes: 64 << 10,
-            wire_request_bytes: 512 << 10,
+            wire_request_bytes: 2048 << 10,
             wire_response_bytes: 256 << 10,
             datagram_request_bytes: 64 << 10,
             datagram_response_bytes: 4 << 10,

@@ -3,6 +3,7 @@
 use super::Worker;
 use super::link::{Kind, Link};
 use crate::command::{Event, VnicId};
+use crate::numbering::Numbering;
 use crate::port::Arrival;
 use omniverb_sys::clock;
 use omniverb_wire::{Identification, Opcode, Operation, Packet, Service, Verdict};
@@ -39,24 +40,28 @@ impl Worker {
         let (sockets, bad_line) = (vnic.sockets.clone(), vnic.bad_line.is_some());
         let Some(mut buffers) = self.buffers.take() else { return false };
         let now = clock::now();
+        let mut prepared = self.prepared;
         let more = sockets.receive(socket, &mut buffers, |arrival, mut train| {
-            let mut take = |datagram: &[u8]| {
+            let mut take = |datagram: &[u8], ids: &mut Numbering| {
                 if bad_line {
                     self.detour(number, arrival, datagram);
                 } else {
-                    self.arrived(number, arrival, datagram, now);
+                    self.arrived(number, arrival, datagram, ids, now);
                 }
             };
             // An acknowledgement that travelled with what answers it is heard first.
             if train.len() > 1
                 && let Some(last) = train.clone().next_back().filter(|last| acknowledges(last))
             {
-                take(last);
+                take(last, &mut Numbering::new(None));
                 train.next_back();
             }
-            train.for_each(take);
+            let mut ids = Numbering::new(prepared);
+            train.for_each(|datagram| take(datagram, &mut ids));
+            prepared = ids.prepared;
         });
         self.buffers = Some(buffers);
+        self.prepared = prepared;
         if bad_line {
             self.delayed(number);
         }
@@ -64,17 +69,29 @@ impl Worker {
     }
 
     /// A datagram came out of a socket.
-    pub(super) fn arrived(&mut self, number: u64, arrival: &Arrival, datagram: &[u8], now: u64) {
+    pub(super) fn arrived(
+        &mut self,
+        number: u64,
+        arrival: &Arrival,
+        datagram: &[u8],
+        ids: &mut Numbering,
+        now: u64,
+    ) {
         let flow = &arrival.flow;
         let packet = match Packet::parse(datagram) {
             Ok(packet) => packet,
             Err(_) => return self.not_a_packet(number, arrival, datagram),
         };
-        let identification = match flow.check(datagram, arrival.identification) {
+        let verdict = match arrival.identification {
+            None => ids.check(flow, datagram),
+            known => flow.check(datagram, known),
+        };
+        let identification = match verdict {
             Verdict::Exact => arrival.identification.unwrap_or(Identification::ZERO),
             Verdict::Solved(identification) => identification,
             Verdict::Damaged => return,
         };
+        ids.found(identification);
         if let Some(vnic) = self.vnics.get_mut(&number)
             && vnic.tap.is_on()
         {
@@ -115,7 +132,7 @@ impl Worker {
         }
         let index = match sound.packet.deth() {
             Some(deth) => self.by_source.get(&(destination, sound.from, deth.source())).copied(),
-            None => self.by_number.get(&destination).copied(),
+            None => self.connected(destination),
         };
         let Some(index) = index else { return self.nobody(number, destination, sound) };
         let Some(link) = self.links.get_mut(index).and_then(Option::as_mut) else { return };
@@ -131,6 +148,18 @@ impl Worker {
             link.take(sound, sound.congested);
         }
         self.touch(index);
+    }
+
+    /// The RC or UC link of this queue pair; mostly that of the packet before.
+    fn connected(&mut self, qpn: u32) -> Option<usize> {
+        if let Some((latest, index)) = self.latest
+            && latest == qpn
+        {
+            return Some(index);
+        }
+        let index = *self.by_number.get(&qpn)?;
+        self.latest = Some((qpn, index));
+        Some(index)
     }
 
     /// A congestion notification, or a report: for an RC or UC QP, or for what a UD QP sends there.

@@ -3,7 +3,7 @@
 use super::link::{Kind, Link};
 use super::{Worker, token};
 use crate::bell::Bell;
-use crate::command::{Attach, Event, QpCounters, Service, VnicId};
+use crate::command::{Attach, Event, QpCounters, Service, VnicId, feature};
 use crate::connected::Connected;
 use crate::datagram::Datagrams;
 use crate::port::Sockets;
@@ -19,8 +19,6 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// What we can do ourselves: anything but zero.
-const FEATURES_OWN: u32 = 1;
 /// Turns that a link gets to send what it has left when it is closed.
 const LAST_TURNS: usize = 64;
 
@@ -99,6 +97,7 @@ impl Worker {
             self.by_source.remove(&(link.qpn, link.flow.destination, link.peer_qpn));
         } else if self.by_number.get(&link.qpn) == Some(&index) {
             self.by_number.remove(&link.qpn);
+            self.latest = None;
         }
         if let Some(vnic) = self.vnics.get_mut(&link.vnic) {
             vnic.parked.retain(|parked| *parked != index);
@@ -158,7 +157,7 @@ impl Worker {
         let allowance = vnic.map(|vnic| vnic.allowance.clone()).unwrap_or_default();
         let Attach { qpn, peer_qpn, service, .. } = *attach;
         // A peer within this engine is an Omniverb, too.
-        let features = if attach.within { FEATURES_OWN } else { attach.features };
+        let features = if attach.within { feature::ALL } else { attach.features };
         let kind = match service {
             Service::Ud => {
                 let datagrams = Datagrams::new(endpoint, qpn, peer_qpn, features, allowance);
@@ -202,6 +201,7 @@ impl Worker {
             self.by_source.insert((qpn, attach.remote, peer_qpn), index);
         } else {
             self.by_number.insert(qpn, index);
+            self.latest = None;
         }
         Ok(index)
     }

@@ -3,6 +3,7 @@
 use crate::command::{QpCounters, Service};
 use crate::connected::Connected;
 use crate::datagram::Datagrams;
+use omniverb_sys::futex;
 use omniverb_wire::Flow;
 
 /// When a link that waits for its application is looked at again, in nanoseconds.
@@ -95,6 +96,21 @@ impl Link {
             self.held = None;
         }
         holds
+    }
+
+    /// Whether its application sleeps, and waits for what has happened by now.
+    pub(super) fn nap_is_over(&mut self) -> bool {
+        match &mut self.kind {
+            Kind::Connected(connected) => connected.far.endpoint.nap_is_over(),
+            Kind::Datagrams(_) => false,
+        }
+    }
+
+    /// Wakes it.
+    pub(super) fn wake_napping(&mut self) {
+        if let Kind::Connected(connected) = &mut self.kind {
+            futex::wake(connected.far.endpoint.answer_nap());
+        }
     }
 
     /// Its application is going.

@@ -5,12 +5,12 @@ use super::link::{Kind, Link};
 use crate::command::{Event, Service};
 use crate::timers::Due;
 use crate::train::Train;
-use crate::vnic::framing;
+use crate::vnic::{Vnic, framing};
 use omniverb_sys::clock;
 use omniverb_wire::Identification;
 
 /// Packets of one link between two looks at others.
-const PACKETS_PER_TURN: usize = 64;
+const PACKETS_PER_TURN: usize = 128;
 
 impl Worker {
     /// Serves a link. True: there is more than fits into one turn.
@@ -46,6 +46,9 @@ impl Worker {
                 self.outbox.tell(Event::Failed { qpn, peer_qpn, status });
             }
         }
+        if link.nap_is_over() {
+            self.naps.push(index);
+        }
         let next = link.next_timeout(now);
         link.armed = self.timers.arm(Due::Link(index), link.armed, next);
         self.links[index] = Some(link);
@@ -74,8 +77,11 @@ impl Worker {
         let six = link.flow.destination.is_ipv6();
         let vnic = self.vnics.get(&link.vnic);
         let count_max = vnic.map_or(1, |vnic| vnic.sockets.train_max(link.flow.destination)).max(1);
-        for _ in 0..PACKETS_PER_TURN {
-            if let Some(vnic) = self.vnics.get_mut(&link.vnic)
+        let limited = vnic.is_some_and(Vnic::is_limited);
+        let mut left = PACKETS_PER_TURN;
+        loop {
+            if limited
+                && let Some(vnic) = self.vnics.get_mut(&link.vnic)
                 && let Err(at) = vnic.may_send(now)
             {
                 if !std::mem::replace(&mut link.parked, true) {
@@ -93,17 +99,31 @@ impl Worker {
             let Some(length) = length else { return false };
             link.counted.sent_packets += 1;
             link.counted.sent_bytes += length as u64;
-            if let Some(vnic) = self.vnics.get_mut(&link.vnic) {
+            if limited && let Some(vnic) = self.vnics.get_mut(&link.vnic) {
                 vnic.sent(length as u64 + framing(six));
             }
+            left = left.saturating_sub(1);
             if train.accepts(length, count_max) {
                 train.append(length);
+                if !link.within {
+                    train.seal(&link.flow);
+                }
             } else {
                 self.depart(link, train);
                 train.restart(length);
             }
+            // A turn ends with a train, not in the middle of one.
+            if train.is_full(count_max) {
+                let count = train.count();
+                self.depart(link, train);
+                train.clear();
+                if left < count {
+                    return true;
+                }
+            } else if left == 0 {
+                return true;
+            }
         }
-        true
     }
 
     /// The train leaves: through the network, or straight to a link of ours.

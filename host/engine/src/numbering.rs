@@ -1,0 +1,82 @@
+//! How the packets of a train are numbered, so that the ICRC of each is checked at the first try.
+
+use omniverb_wire::{Flow, Identification, Prepared, Verdict};
+
+/// How the packets of a train are numbered, which a UDP socket does not show: as a rule each with
+/// the number behind that of the one before, or all alike.
+pub(crate) struct Numbering {
+    next: Identification,
+    step: u16,
+    before: Option<u16>,
+    /// For packets as the latest one.
+    pub(crate) prepared: Option<Prepared>,
+}
+
+impl Numbering {
+    /// `prepared`: for packets as those that came last.
+    pub(crate) fn new(prepared: Option<Prepared>) -> Numbering {
+        Numbering { next: Identification::ZERO, step: 1, before: None, prepared }
+    }
+
+    /// Checks the ICRC of the next packet.
+    pub(crate) fn check(&mut self, flow: &Flow, datagram: &[u8]) -> Verdict {
+        let fits = self.prepared.is_some_and(|prepared| prepared.fits(flow, datagram.len()));
+        // It is not worth while for one packet alone.
+        if !fits && self.before.is_some() {
+            self.prepared = Prepared::new(flow, datagram.len());
+        }
+        match &self.prepared {
+            Some(prepared) if fits || self.before.is_some() => prepared.check(datagram, self.next),
+            _ => flow.check(datagram, None),
+        }
+    }
+
+    /// It was this one's.
+    pub(crate) fn found(&mut self, found: Identification) {
+        if let Some(before) = self.before.replace(found.id)
+            && found != self.next
+        {
+            self.step = found.id.wrapping_sub(before);
+        }
+        self.next = Identification { id: found.id.wrapping_add(self.step), ..found };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+
+    /// Packets that were numbered so are all right, whatever is believed of the next.
+    fn pass(numbers: &[u16]) -> Vec<u16> {
+        let [source, destination] = [1, 2].map(|host| Ipv4Addr::new(10, 0, 0, host).into());
+        let flow = Flow { source, destination, source_port: 0xc001 };
+        let mut numbering = Numbering::new(None);
+        let mut expected = Vec::new();
+        for number in numbers {
+            let mut packet = [7; 1056];
+            packet[4] = 0;
+            flow.seal(&mut packet, *number);
+            expected.push(numbering.next.id);
+            let found = match numbering.check(&flow, &packet) {
+                Verdict::Exact => Identification::ZERO,
+                Verdict::Solved(found) => found,
+                Verdict::Damaged => panic!("packet {number} of {numbers:?}"),
+            };
+            assert_eq!(found.id, *number);
+            numbering.found(found);
+            packet[500] ^= 1;
+            let damaged = numbering.check(&flow, &packet);
+            assert_ne!(damaged, Verdict::Exact);
+        }
+        expected
+    }
+
+    #[test]
+    fn packets_are_expected_to_go_on_as_they_began() {
+        assert_eq!(pass(&[0, 1, 2, 3]), [0, 1, 2, 3]);
+        assert_eq!(pass(&[0xfffe, 0xffff, 0, 1]), [0, 0xffff, 0, 1]);
+        assert_eq!(pass(&[0, 0, 0, 0]), [0, 1, 0, 0]);
+        assert_eq!(pass(&[77, 9, 10, 3000]), [0, 78, 0u16.wrapping_sub(59), 11]);
+    }
+}
