@@ -74,7 +74,8 @@ pub struct Attach {
 pub mod feature {
     /// It has a wire.
     pub const WIRE: u32 = 1;
-    /// It takes WRITEs every packet of which names what is left.
+    /// It takes WRITEs every packet of which names what is left, and answers to READs every packet
+    /// of which has a syndrome.
     pub const NAME_ALL: u32 = 2;
     /// All that this one can.
     pub const ALL: u32 = WIRE | NAME_ALL;

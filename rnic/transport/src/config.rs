@@ -41,6 +41,7 @@ pub struct Config {
     pub window_floor: u64,
     /// Every packet of a WRITE names the address and the length of what is left of the message, not
     /// only the first (9.7.4.1.2, 9.6.1 know no such packets in the middle), and so may the peer's.
+    /// So has every packet that answers a READ a syndrome, not only the first and the last (9.4.4).
     /// All but the last are equally long then: the kernel takes many of them, of several messages,
     /// in one call.
     pub name_all: bool,

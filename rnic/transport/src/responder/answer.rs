@@ -241,7 +241,9 @@ impl Responder {
     ) -> Answered {
         let index = reading.next - reading.base;
         let bytes = segment::payload(reading.length, config.path_mtu, index);
-        let place = Place::new(reading.next == reading.begin, reading.next == reading.last);
+        // With a syndrome in each of them, all packets are equally long.
+        let begins = config.name_all || reading.next == reading.begin;
+        let place = Place::new(begins, reading.next == reading.last);
         let (code, bth) = self.header(config, Code::ReadResponse { place }, reading.next);
         let aeth = Aeth::new(Syndrome::Ack(CREDITS_INVALID), self.messages);
         let Some(builder) = Builder::new(datagram, code, bth, bytes) else {

@@ -119,6 +119,16 @@ fn reads_are_answered_in_packets_and_count_when_accepted() {
 }
 
 #[test]
+fn every_packet_that_answers_a_read_may_have_a_syndrome() {
+    let mut end = End::new(Config { name_all: true, ..config() });
+    end.receive(&read(500, 0x1000, 7, 600));
+    let first = ["0d 500 1f msn 1", "0d 501 1f msn 1", "10 502 1f msn 1"];
+    assert_eq!(end.sent(), first);
+    end.receive(&read(501, 0x1100, 7, 344));
+    assert_eq!(end.sent(), first[1..]);
+}
+
+#[test]
 fn a_repeated_read_is_answered_from_where_it_was_asked_for() {
     let mut end = end();
     end.receive(&read(500, 0x1000, 7, 600));
