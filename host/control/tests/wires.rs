@@ -164,7 +164,8 @@ print(len(got), got[12:20].decode(), int.from_bytes(got[20:36],'big'), got[36:].
     );
     let found = python(&hosts.nets[1], &script);
     let words: Vec<&str> = found.split(' ').collect();
-    assert_eq!(words[..4], ["40", "omniver2", "7", "00000001"], "{found}");
+    let features = format!("{:08x}", omniverb_engine::feature::ALL);
+    assert_eq!(words[..4], ["40", "omniver2", "7", &features], "{found}");
     let answers: u32 = words[4].parse().unwrap();
     assert!((200..=2100).contains(&answers), "{answers} in two seconds");
     // Whoever is there is still served.
