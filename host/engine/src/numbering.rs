@@ -20,14 +20,10 @@ impl Numbering {
 
     /// Checks the ICRC of the next packet.
     pub(crate) fn check(&mut self, flow: &Flow, datagram: &[u8]) -> Verdict {
-        let fits = self.prepared.is_some_and(|prepared| prepared.fits(flow, datagram.len()));
-        // It is not worth while for one packet alone.
-        if !fits && self.before.is_some() {
-            self.prepared = Prepared::new(flow, datagram.len());
-        }
-        match &self.prepared {
-            Some(prepared) if fits || self.before.is_some() => prepared.check(datagram, self.next),
-            _ => flow.check(datagram, None),
+        let others = self.before.is_some();
+        match Prepared::held_for(&mut self.prepared, flow, datagram.len(), others) {
+            Some(prepared) => prepared.check(datagram, self.next),
+            None => flow.check(datagram, None),
         }
     }
 

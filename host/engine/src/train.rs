@@ -81,14 +81,9 @@ impl Train {
         for (index, packet) in packets.skip(self.sealed) {
             // The kernel numbers the packets of a train from zero.
             let id = u16::try_from(index).unwrap_or(u16::MAX);
-            // It is not worth while for one packet alone.
-            let fits = self.prepared.is_some_and(|prepared| prepared.fits(flow, packet.len()));
-            if !fits && index > 0 {
-                self.prepared = Prepared::new(flow, packet.len());
-            }
-            match &self.prepared {
-                Some(prepared) if fits || index > 0 => prepared.seal(packet, id),
-                _ => flow.seal(packet, id),
+            match Prepared::held_for(&mut self.prepared, flow, packet.len(), index > 0) {
+                Some(prepared) => prepared.seal(packet, id),
+                None => flow.seal(packet, id),
             }
         }
         self.sealed = self.count;

@@ -89,8 +89,23 @@ impl Prepared {
         Some(Prepared { flow: *flow, length, before: crc.finalize(), ones, numbered })
     }
 
+    /// What is held, if it is for such datagrams; otherwise it is made anew, if that is worth
+    /// while: it is not for one datagram alone.
+    pub fn held_for(
+        held: &mut Option<Prepared>,
+        flow: &Flow,
+        length: usize,
+        worth_while: bool,
+    ) -> Option<Prepared> {
+        let fits = held.is_some_and(|prepared| prepared.fits(flow, length));
+        if !fits && worth_while {
+            *held = Prepared::new(flow, length);
+        }
+        held.filter(|_| fits || worth_while)
+    }
+
     /// Whether this is for such datagrams.
-    pub fn fits(&self, flow: &Flow, length: usize) -> bool {
+    fn fits(&self, flow: &Flow, length: usize) -> bool {
         self.length == length && self.flow == *flow
     }
 
