@@ -68,8 +68,13 @@ impl Worker {
         more
     }
 
+    /// A datagram arrives by itself, not in a train.
+    pub(super) fn arrived_alone(&mut self, number: u64, arrival: &Arrival, datagram: &[u8]) {
+        self.arrived(number, arrival, datagram, &mut Numbering::new(None), clock::now());
+    }
+
     /// A datagram came out of a socket.
-    pub(super) fn arrived(
+    fn arrived(
         &mut self,
         number: u64,
         arrival: &Arrival,

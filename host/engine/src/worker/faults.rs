@@ -3,7 +3,6 @@
 use super::Worker;
 use super::link::Link;
 use crate::faults::BadLine;
-use crate::numbering::Numbering;
 use crate::port::Arrival;
 use crate::timers::Due;
 use crate::train::Train;
@@ -27,7 +26,7 @@ impl Worker {
         if let Some(mut old) = old {
             self.timers.disarm(Due::Faults(number), old.armed);
             while let Some((arrival, datagram)) = old.take(u64::MAX) {
-                self.arrived(number, &arrival, &datagram, &mut Numbering::new(None), clock::now());
+                self.arrived_alone(number, &arrival, &datagram);
             }
         }
     }
@@ -37,13 +36,7 @@ impl Worker {
         // Which way a connection takes is not for chance to decide: handshakes, which are ours and
         // no RoCE device's, pass.
         if super::arrive::is_handshake(datagram) {
-            return self.arrived(
-                number,
-                arrival,
-                datagram,
-                &mut Numbering::new(None),
-                clock::now(),
-            );
+            return self.arrived_alone(number, arrival, datagram);
         }
         if let Some(line) = self.bad_line(number) {
             line.put(clock::now(), arrival, datagram);
@@ -55,7 +48,7 @@ impl Worker {
         for _ in 0..PACKETS_PER_TURN {
             let taken = self.bad_line(number).and_then(|line| line.take(clock::now()));
             let Some((arrival, datagram)) = taken else { break };
-            self.arrived(number, &arrival, &datagram, &mut Numbering::new(None), clock::now());
+            self.arrived_alone(number, &arrival, &datagram);
         }
         let Some(vnic) = self.vnics.get_mut(&number) else { return };
         if let Some(line) = &mut vnic.bad_line {
