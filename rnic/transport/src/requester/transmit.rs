@@ -82,9 +82,9 @@ impl Requester {
         Some(length)
     }
 
-    /// Whether what follows a job may have to wait: then an answer must be on its way.
-    fn pauses_after(&self, job: &Job) -> bool {
-        let follower = self.job_at(job.last + 1);
+    /// Whether what follows the present job may have to wait: then an answer must be on its way.
+    fn pauses_after_job(&self) -> bool {
+        let follower = self.jobs.get(self.at + 1);
         follower.is_none_or(|next| next.request.operation.has_response() || next.request.fence)
     }
 
@@ -142,7 +142,7 @@ impl Requester {
         }
         let long = now >= self.asked_at + config.early_timeout / ASKS_WHILE_EARLY;
         let due = long || self.next + 1 >= self.asked.min(self.next) + often;
-        let ends = self.next == job.last && (config.ask_every.is_none() || self.pauses_after(job));
+        let ends = self.next == job.last && (config.ask_every.is_none() || self.pauses_after_job());
         let ask = ends || room == 1 || due;
         let header =
             |code| Bth::new(code, config.destination, psn::wire(self.next)).acknowledged(ask);
