@@ -50,10 +50,11 @@ impl Links {
     /// Whether there are wire links, and no others.
     #[inline(always)]
     pub(crate) fn are_wire(&self) -> bool {
-        (1..DIRECT).contains(&self.counts.load(Ordering::Relaxed))
+        self.wires().is_some()
     }
 
     /// How many there are, if they are all wire links.
+    #[inline(always)]
     fn wires(&self) -> Option<usize> {
         let count = self.counts.load(Ordering::Relaxed);
         (1..DIRECT).contains(&count).then_some(count as usize)

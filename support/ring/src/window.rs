@@ -106,44 +106,36 @@ impl Window {
     }
 }
 
-/// Asks the processor to get the cache line at `address` for writing, meanwhile. Only a hint, and
-/// harmless for any number: this instruction never faults.
-#[inline(always)]
-pub fn prefetch_for_write(address: usize) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: changes neither memory nor registers nor flags, whatever the address is.
-    unsafe {
-        core::arch::asm!(
-            "prefetchw [{0}]",
-            in(reg) address,
-            options(nomem, nostack, preserves_flags)
-        );
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = address;
+/// Has the processor execute a prefetch of the cache line at an address: only a hint, and harmless
+/// for any number, since these instructions never fault.
+macro_rules! prefetch {
+    ($instruction:literal, $address:expr) => {{
+        let address: usize = $address;
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        // SAFETY: changes neither memory nor registers nor flags, whatever the address is.
+        unsafe {
+            core::arch::asm!(
+                concat!($instruction, " [{0}]"),
+                in(reg) address,
+                options(nomem, nostack, preserves_flags)
+            );
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        let _ = address;
+    }};
 }
 
-/// Asks the processor to get the cache line at `address`, meanwhile. Likewise.
+/// Asks the processor to get the cache line at `address` for writing, meanwhile.
 #[inline(always)]
-fn prefetch(address: usize) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: as above.
-    unsafe {
-        core::arch::asm!(
-            "prefetcht0 [{0}]",
-            in(reg) address,
-            options(nomem, nostack, preserves_flags)
-        );
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = address;
+pub fn prefetch_for_write(address: usize) {
+    prefetch!("prefetchw", address);
 }
 
 impl WordMemory for Window {
     #[inline(always)]
     fn prefetch(&self, offsets: Range<usize>) {
         for offset in offsets.step_by(LINE_BYTES) {
-            prefetch(self.address().wrapping_add(offset));
+            prefetch!("prefetcht0", self.address().wrapping_add(offset));
         }
     }
 
