@@ -3,7 +3,7 @@
 //! The fields they may change count as ones. It begins with eight bytes of ones in the place of the
 //! InfiniBand local route header, and is stored with its least significant byte first.
 
-use crate::Bth;
+use crate::{Bth, crc};
 use std::net::IpAddr;
 
 /// Bytes of the ICRC.
@@ -33,10 +33,8 @@ pub fn icrc(
     if split > MASKED_AT {
         head[bth + MASKED_AT] = 0xff; // FECN, BECN and reserved bits
     }
-    let mut crc = crc32fast::Hasher::new_with_initial(SEED);
-    crc.update(&head[..bth + split]);
-    crc.update(&packet[split..]);
-    crc.finalize()
+    let before = crc::go_on(SEED, &head[..bth + split]);
+    crc::go_on(before, &packet[split..])
 }
 
 /// Headers before a packet of `length` bytes without its ICRC, with ones in the fields that may

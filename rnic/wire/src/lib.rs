@@ -3,13 +3,13 @@
 //! In: bytes of UDP datagrams, checked once by [`Packet::parse`]. Out: bytes of UDP datagrams,
 //! written by [`Builder`] and made valid by [`Flow::seal`]. Clause numbers are those of the
 //! InfiniBand architecture specification, volume 1; annex A17 is RoCEv2.
-#![forbid(unsafe_code)]
 
 mod aeth;
 mod atomic;
 mod bth;
 mod builder;
 mod cnp;
+mod crc;
 mod deth;
 mod flow;
 pub mod fuzz;

@@ -6,7 +6,7 @@
 
 use crate::icrc::{MASKED_AT, SEED, masked};
 use crate::identification::{Identification, POLYNOMIAL, multiply};
-use crate::{Bth, DATAGRAM_MAX, Flow, SUFFIX_BYTES, Verdict};
+use crate::{Bth, DATAGRAM_MAX, Flow, SUFFIX_BYTES, Verdict, crc};
 use std::net::IpAddr;
 
 /// Bytes from behind the high byte of the identification to the end of the UDP header.
@@ -81,12 +81,11 @@ impl Prepared {
         let fragment = Identification::ZERO.bytes();
         let Flow { source, destination, source_port } = *flow;
         let (head, bth) = masked(source, destination, source_port, fragment, packet);
-        let mut crc = crc32fast::Hasher::new_with_initial(SEED);
-        crc.update(&head[..bth]);
+        let before = crc::go_on(SEED, &head[..bth]);
         let behind = packet - MASKED_AT - 1;
         let ones = multiply(zero_bytes(0xff, 1 + behind % 4), *ON.get(behind / 4)?);
         let numbered = matches!((source, destination), (IpAddr::V4(_), IpAddr::V4(_)));
-        Some(Prepared { flow: *flow, length, before: crc.finalize(), ones, numbered })
+        Some(Prepared { flow: *flow, length, before, ones, numbered })
     }
 
     /// What is held, if it is for such datagrams; otherwise it is made anew, if that is worth
@@ -115,9 +114,7 @@ impl Prepared {
             true => HIGH[usize::from(id >> 8)] ^ LOW[usize::from(id & 0xff)],
             false => 0,
         };
-        let mut crc = crc32fast::Hasher::new_with_initial(self.before ^ added);
-        crc.update(packet);
-        crc.finalize() ^ self.ones
+        crc::go_on(self.before ^ added, packet) ^ self.ones
     }
 
     /// As [`Flow::seal`].
