@@ -6,7 +6,7 @@ use crate::far::{Far, Said};
 use crate::flow::{Inflow, Outflow};
 use omniverb_link::{Broken, Endpoint};
 use omniverb_transport::{Answer, Config, Connection, Event, Sending, Status, Unreliable};
-use omniverb_wire::{Packet, Service as WireService, write_notification, write_report};
+use omniverb_wire::{Packet, Run, Service as WireService, write_notification, write_report};
 
 /// PSNs under way at most to plain RoCE; as many as Linux rxe has itself.
 const WINDOW_ROCE: u64 = 128;
@@ -254,6 +254,15 @@ impl Connected {
         }
     }
 
+    /// Packets from the peer that follow each other. False: they have to come one by one.
+    pub(crate) fn run(&mut self, now: u64, run: &Run<'_>) -> bool {
+        self.far.now = now;
+        match &mut self.transport {
+            Some(Transport::Rc(connection)) => connection.handle_run(run, &mut self.far),
+            _ => false,
+        }
+    }
+
     /// The time that was asked for has come.
     pub(crate) fn timeout(&mut self, now: u64) {
         if let Some(Transport::Rc(connection)) = &mut self.transport {
@@ -312,6 +321,23 @@ impl Connected {
                 }
                 Some(length)
             }
+        }
+    }
+
+    /// Writes up to `count` packets like the one that was written last, which is the first `length`
+    /// bytes of `datagrams`, behind it. How many.
+    pub(crate) fn transmit_alike(
+        &mut self,
+        now: u64,
+        datagrams: &mut [u8],
+        length: usize,
+        count: usize,
+    ) -> usize {
+        match &mut self.transport {
+            Some(Transport::Rc(connection)) => {
+                connection.poll_alike(now, datagrams, length, count, &mut self.far)
+            }
+            _ => 0,
         }
     }
 

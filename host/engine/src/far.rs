@@ -13,6 +13,7 @@ use omniverb_transport::{
     AtomicRequest, Delivery, Fetched, Gathered, Part, Placed, ReadRequest, Refusal, RequestId,
     Ticket, Upper,
 };
+use omniverb_wire::Run;
 
 /// The engine's end of an RC or UC link.
 pub(crate) struct Far {
@@ -255,6 +256,15 @@ impl Upper for Far {
         let delivery = self.checked(delivered, Delivery::Full);
         self.stuck |= self.reliable && delivery == Delivery::Full && !self.draining;
         delivery
+    }
+
+    fn deliver_run(&mut self, part: &Part<'_>, run: &Run<'_>) -> bool {
+        let waiting = !self.backlog.is_empty();
+        let Far { grants, endpoint, placing, .. } = self;
+        let placed = placing.run(grants, endpoint, (part, run), waiting, self.now);
+        let placed = self.checked(placed, false);
+        self.owing &= !placed;
+        placed
     }
 
     fn read(&mut self, ticket: Ticket, request: &ReadRequest) -> Delivery {

@@ -10,6 +10,7 @@ use crate::budget::Share;
 use omniverb_link::Endpoint;
 use omniverb_ring::{UserMemory, Window, WordMemory};
 use omniverb_sys::window::residency;
+use omniverb_wire::Run;
 use std::ops::Range;
 
 /// `IBV_ACCESS_REMOTE_WRITE`.
@@ -144,6 +145,22 @@ impl Grants {
                 true => window.fill_last_byte_last(at, memory),
                 false => window.fill(at, memory),
             });
+        })
+    }
+
+    /// Writes a run, likewise; the message goes on behind it.
+    pub(crate) fn write_run(
+        &mut self,
+        endpoint: &Endpoint,
+        place: (Target, u64),
+        run: &Run<'_>,
+        now: u64,
+    ) -> bool {
+        self.access(endpoint, place, REMOTE_WRITE, run.bytes(), now, |window, mut at| {
+            for payload in run.payloads() {
+                UserMemory::lend(payload, |memory| window.fill(at, memory));
+                at += payload.len();
+            }
         })
     }
 

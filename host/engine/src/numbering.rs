@@ -27,6 +27,17 @@ impl Numbering {
         }
     }
 
+    /// Whether the ICRC of the next packet is right; if so, notes how it was numbered.
+    pub(crate) fn sound(&mut self, flow: &Flow, datagram: &[u8]) -> bool {
+        let found = match self.check(flow, datagram) {
+            Verdict::Exact => Identification::ZERO,
+            Verdict::Solved(found) => found,
+            Verdict::Damaged => return false,
+        };
+        self.found(found);
+        true
+    }
+
     /// It was this one's.
     pub(crate) fn found(&mut self, found: Identification) {
         if let Some(before) = self.before.replace(found.id)

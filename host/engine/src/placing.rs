@@ -11,6 +11,7 @@ use crate::incoming;
 use omniverb_link::record::{IMMEDIATE, LAST, PLACED, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_transport::{Kind, Part};
+use omniverb_wire::Run;
 
 /// So many packets in a row became records only because the application had not consumed what came
 /// before: then it is time to wait until it has. A pipeline would never come to that by itself.
@@ -78,17 +79,10 @@ impl Placing {
         };
         let target = Target { key, address, length: total };
         if part.place.begins() {
-            // A message of no bytes is the application's to judge: it names no memory.
-            self.way = if total == 0 || !grants.reach(endpoint, target, REMOTE_WRITE) {
-                self.interrupted();
-                Way::Records
-            } else if !waiting && is_drained(endpoint)? {
-                Way::Here
-            } else if may_wait && self.run >= RUN_MAX {
-                return Ok(Course::Wait);
-            } else {
-                Way::RecordsForNow
-            };
+            match self.choose(grants, endpoint, target, (waiting, may_wait))? {
+                Some(way) => self.way = way,
+                None => return Ok(Course::Wait),
+            }
         }
         self.run = match self.way {
             Way::RecordsForNow => self.run.saturating_add(1),
@@ -114,6 +108,49 @@ impl Placing {
             }
             Way::Rest => rest(part, false),
         })
+    }
+
+    /// The way of a whole message. `None`: none, for now.
+    fn choose(
+        &mut self,
+        grants: &mut Grants,
+        endpoint: &mut Endpoint,
+        target: Target,
+        (waiting, may_wait): (bool, bool),
+    ) -> Result<Option<Way>, Broken> {
+        // A message of no bytes is the application's to judge: it names no memory.
+        Ok(if target.length == 0 || !grants.reach(endpoint, target, REMOTE_WRITE) {
+            self.interrupted();
+            Some(Way::Records)
+        } else if !waiting && is_drained(endpoint)? {
+            Some(Way::Here)
+        } else if may_wait && self.run >= RUN_MAX {
+            None
+        } else {
+            Some(Way::RecordsForNow)
+        })
+    }
+
+    /// Places a run, if its message is placed here. False: nothing of it counts.
+    pub(crate) fn run(
+        &mut self,
+        grants: &mut Grants,
+        endpoint: &mut Endpoint,
+        (part, run): (&Part<'_>, &Run<'_>),
+        waiting: bool,
+        now: u64,
+    ) -> Result<bool, Broken> {
+        let Kind::Write { address, key, total } = part.kind else { return Ok(false) };
+        let target = Target { key, address, length: total };
+        let here = match part.place.begins() {
+            true => !waiting && is_drained(endpoint)?,
+            false => self.way == Way::Here,
+        };
+        let placed = here && grants.write_run(endpoint, (target, part.offset), run, now);
+        if placed {
+            (self.way, self.run) = (Way::Here, 0);
+        }
+        Ok(placed)
     }
 
     /// A part of the rest was taken.

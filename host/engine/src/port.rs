@@ -61,13 +61,13 @@ impl Sockets {
         self.port.sockets()
     }
 
-    /// Receives one batch from one of [`Self::files`]: trains of datagrams of one source. True:
-    /// there may be more.
+    /// Receives one batch from one of [`Self::files`]: trains of datagrams of one source, with the
+    /// length of all but the last. True: there may be more.
     pub(crate) fn receive(
         &self,
         index: usize,
         buffers: &mut Buffers,
-        mut each: impl FnMut(&Arrival, std::slice::Chunks<'_, u8>),
+        mut each: impl FnMut(&Arrival, &[u8], usize),
     ) -> bool {
         let Some((socket, state)) = self.port.sockets().zip(&self.receivers).nth(index) else {
             return false;
@@ -79,7 +79,7 @@ impl Sockets {
         for (slice, meta) in slices.iter().zip(&meta[..count]) {
             let Some(arrival) = arrival(meta) else { continue };
             let received = slice.get(..meta.len).unwrap_or_default();
-            each(&arrival, received.chunks(meta.stride.max(1)));
+            each(&arrival, received, meta.stride.max(1));
         }
         count == BUFFERS
     }

@@ -50,6 +50,19 @@ impl Train {
         self.count += 1;
     }
 
+    /// The packet that was appended last and the room behind it, and how many more like it fit.
+    pub(crate) fn behind(&mut self, count_max: usize) -> (&mut [u8], usize) {
+        let bytes = BYTES_MAX.saturating_sub(self.length) / self.segment.max(1);
+        let count = if self.closed { 0 } else { bytes.min(count_max.saturating_sub(self.count)) };
+        (&mut self.buffer[self.length - self.segment.min(self.length)..], count)
+    }
+
+    /// So many more like it were written.
+    pub(crate) fn extend(&mut self, count: usize) {
+        self.length += count * self.segment;
+        self.count += count;
+    }
+
     /// No packet as long as those it has fits in.
     pub(crate) fn is_full(&self, count_max: usize) -> bool {
         self.closed || self.count >= count_max || self.length + self.segment > BYTES_MAX
@@ -77,11 +90,12 @@ impl Train {
     /// they are in the nearest cache.
     pub(crate) fn seal(&mut self, flow: &Flow) -> &[u8] {
         let train = &mut self.buffer[..self.length];
+        let equal = Prepared::held_for(&mut self.prepared, flow, self.segment, self.count > 1);
         let packets = train.chunks_mut(self.segment.max(1)).enumerate();
         for (index, packet) in packets.skip(self.sealed) {
             // The kernel numbers the packets of a train from zero.
             let id = u16::try_from(index).unwrap_or(u16::MAX);
-            match Prepared::held_for(&mut self.prepared, flow, packet.len(), index > 0) {
+            match &equal {
                 Some(prepared) => prepared.seal(packet, id),
                 None => flow.seal(packet, id),
             }

@@ -115,6 +115,11 @@ impl Congestion {
         self.window = (self.window * factor / ONE).max(self.least);
     }
 
+    /// Whether packets may have to wait for their time.
+    pub(crate) fn paces(&self) -> bool {
+        self.window < self.most
+    }
+
     /// When the next packet may leave; not after now means at once.
     pub(crate) fn due(&self) -> Time {
         self.due
@@ -122,7 +127,7 @@ impl Congestion {
 
     /// `packets` leave now. Nothing is paced while the window is as wide as it gets.
     pub(crate) fn on_send(&mut self, now: Time, packets: u64, smoothed: Option<Time>) {
-        let Some(smoothed) = smoothed.filter(|_| self.window < self.most) else { return };
+        let Some(smoothed) = smoothed.filter(|_| self.paces()) else { return };
         // A quarter faster than one window per round trip, or the window would never be full.
         let interval = smoothed * ONE * 4 / 5 / self.window.max(1);
         let earliest = now.saturating_sub(self.burst * interval);

@@ -6,7 +6,7 @@ use crate::responder::Responder;
 use crate::upper::{Answer, Ticket, Upper};
 use crate::work::{Event, Request, Status, SubmitError};
 use crate::{Config, ConfigError, Time};
-use omniverb_wire::{Operation, Packet, Service, write_notification};
+use omniverb_wire::{Operation, Packet, Run, Service, write_notification};
 
 /// A peer is told of congestion at most this often (A17.9.3 leaves it open).
 const NOTIFY_EVERY: Time = 50_000;
@@ -133,6 +133,12 @@ impl Connection {
         }
     }
 
+    /// Takes packets that follow each other, as if each came by itself. False: nothing happened,
+    /// and each has to.
+    pub fn handle_run(&mut self, run: &Run<'_>, upper: &mut impl Upper) -> bool {
+        self.responder.handle_run(&self.config, run, upper)
+    }
+
     /// Writes the next packet to send into `datagram`, which must hold
     /// [`omniverb_wire::DATAGRAM_MAX`] bytes. `None`: nothing to send before the next call of one
     /// of the other functions.
@@ -169,6 +175,19 @@ impl Connection {
             length.or_else(|| requester.transmit(now, config, datagram, upper))
         };
         Some(Transmit { length: length?, notification: false })
+    }
+
+    /// Writes up to `count` packets more behind the one that [`Connection::poll_transmit`] has just
+    /// written to the beginning of `datagrams`, in so many bytes, if they are like it. How many.
+    pub fn poll_alike(
+        &mut self,
+        now: Time,
+        datagrams: &mut [u8],
+        length: usize,
+        count: usize,
+        upper: &mut impl Upper,
+    ) -> usize {
+        self.requester.transmit_alike(now, &self.config, datagrams, length, count, upper)
     }
 
     /// Whether the only thing to send is an acknowledgement, which an answer of the application

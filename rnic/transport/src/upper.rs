@@ -5,7 +5,7 @@
 //! the [`Ticket`] it was handed over with.
 
 use crate::RequestId;
-use omniverb_wire::Place;
+use omniverb_wire::{Place, Run};
 
 /// Names something that was handed to the layer above; they count up in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -179,6 +179,14 @@ pub trait Upper {
 
     /// A part of a message of the peer. Each comes once, in order.
     fn deliver(&mut self, ticket: Ticket, part: &Part<'_>) -> Delivery;
+
+    /// Several parts of a WRITE of the peer at once: `part` is the first of them, all of `run` is to
+    /// be placed, and the message goes on behind it. True is [`Delivery::Done`] for all of them;
+    /// false: nothing of it counts, and they come again one by one.
+    fn deliver_run(&mut self, part: &Part<'_>, run: &Run<'_>) -> bool {
+        let _ = (part, run);
+        false
+    }
 
     /// The peer reads. [`Delivery::Done`] and [`Delivery::Later`] both mean that [`Upper::fetch`]
     /// may be called from now on. A READ whose answer was lost comes again with a new ticket, as

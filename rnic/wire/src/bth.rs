@@ -90,6 +90,20 @@ impl Bth {
         self
     }
 
+    /// That of a packet so many PSNs later.
+    #[inline]
+    pub(crate) fn later(mut self, count: u32) -> Bth {
+        let psn = self.psn().wrapping_add(count) & LOW_24;
+        self.sequence.set(self.sequence.get() & !LOW_24 | psn);
+        self
+    }
+
+    /// Whether it asks for nothing: no acknowledgement, no event, no padding, no reserved bit.
+    #[inline]
+    pub(crate) fn asks_nothing(&self) -> bool {
+        self.flags & !MIGRATED == 0 && self.sequence.get() & !LOW_24 == 0
+    }
+
     /// The opcode byte.
     #[inline]
     pub fn opcode(&self) -> u8 {

@@ -24,6 +24,7 @@ pub mod pcap;
 mod prepared;
 pub mod psn;
 mod reth;
+mod run;
 mod syndrome;
 
 pub use aeth::Aeth;
@@ -42,6 +43,7 @@ pub use opcode::{Opcode, Operation, Place, Service};
 pub use packet::{Malformed, Packet};
 pub use prepared::Prepared;
 pub use reth::Reth;
+pub use run::{Pattern, Run};
 pub use syndrome::{CREDITS_INVALID, NakCode, Syndrome, credits, rnr_nanoseconds};
 
 /// The UDP port of RoCEv2 (A17.3.1).

@@ -6,7 +6,7 @@ use crate::command::{Event, VnicId};
 use crate::numbering::Numbering;
 use crate::port::Arrival;
 use omniverb_sys::clock;
-use omniverb_wire::{Identification, Opcode, Operation, Packet, Service, Verdict};
+use omniverb_wire::{Identification, Opcode, Operation, Packet, Run, Service, Verdict};
 use std::net::IpAddr;
 
 /// Destination of connection management.
@@ -26,6 +26,20 @@ struct Sound<'a> {
     now: u64,
 }
 
+impl<'a> Sound<'a> {
+    fn new(packet: Packet<'a>, datagram: &'a [u8], arrival: &Arrival, now: u64) -> Sound<'a> {
+        Sound {
+            packet,
+            datagram,
+            from: arrival.flow.source,
+            local: arrival.flow.destination,
+            interface: arrival.interface,
+            congested: arrival.congested,
+            now,
+        }
+    }
+}
+
 /// Whether a datagram says that it is an acknowledgement.
 fn acknowledges(datagram: &[u8]) -> bool {
     let opcode = Opcode::new(Service::Rc, Operation::Acknowledge);
@@ -41,23 +55,26 @@ impl Worker {
         let Some(mut buffers) = self.buffers.take() else { return false };
         let now = clock::now();
         let mut prepared = self.prepared;
-        let more = sockets.receive(socket, &mut buffers, |arrival, mut train| {
-            let mut take = |datagram: &[u8], ids: &mut Numbering| {
-                if bad_line {
-                    self.detour(number, arrival, datagram);
-                } else {
-                    self.arrived(number, arrival, datagram, ids, now);
-                }
-            };
+        let more = sockets.receive(socket, &mut buffers, |arrival, mut train, stride| {
+            if bad_line {
+                return train.chunks(stride).for_each(|one| self.detour(number, arrival, one));
+            }
             // An acknowledgement that travelled with what answers it is heard first.
-            if train.len() > 1
-                && let Some(last) = train.clone().next_back().filter(|last| acknowledges(last))
-            {
-                take(last, &mut Numbering::new(None));
-                train.next_back();
+            let last = (train.len().max(1) - 1) / stride * stride;
+            if last > 0 && acknowledges(&train[last..]) {
+                let none = &mut Numbering::new(None);
+                self.arrived(number, arrival, &train[last..], none, now);
+                train = &train[..last];
             }
             let mut ids = Numbering::new(prepared);
-            train.for_each(|datagram| take(datagram, &mut ids));
+            while !train.is_empty() {
+                let together = self.arrived_together(number, arrival, train, stride, &mut ids, now);
+                if together == 0 {
+                    let one = &train[..stride.min(train.len())];
+                    self.arrived(number, arrival, one, &mut ids, now);
+                }
+                train = &train[(together.max(1) * stride).min(train.len())..];
+            }
             prepared = ids.prepared;
         });
         self.buffers = Some(buffers);
@@ -102,16 +119,41 @@ impl Worker {
         {
             vnic.tap.add(flow, identification, if arrival.congested { 3 } else { 2 }, datagram);
         }
-        let sound = Sound {
-            packet,
-            datagram,
-            from: flow.source,
-            local: flow.destination,
-            interface: arrival.interface,
-            congested: arrival.congested,
-            now,
+        self.dispatch(number, &Sound::new(packet, datagram, arrival, now));
+    }
+
+    /// Takes the run that a train begins with. So many datagrams of it were taken.
+    fn arrived_together(
+        &mut self,
+        number: u64,
+        arrival: &Arrival,
+        train: &[u8],
+        stride: usize,
+        ids: &mut Numbering,
+        now: u64,
+    ) -> usize {
+        // What is to be said or shown of each packet is said one by one.
+        let known = arrival.congested || arrival.identification.is_some();
+        let Some(run) = Run::of(train, stride).filter(|_| !known) else { return 0 };
+        let Some(index) = run.packet().and_then(|p| self.connected(p.bth().destination())) else {
+            return 0;
         };
-        self.dispatch(number, &sound);
+        let watched = self.vnics.get(&number).is_none_or(|vnic| vnic.tap.is_on());
+        let Some(link) = self.links.get_mut(index).and_then(Option::as_mut) else { return 0 };
+        if watched || link.vnic != number || link.flow.destination != arrival.flow.source {
+            return 0;
+        }
+        let sound = run.datagrams().take_while(|one| ids.sound(&arrival.flow, one)).count();
+        let Some(run) = run.first(sound) else { return 0 };
+        if link.take_run(&run, now) {
+            self.touch(index);
+        } else {
+            let packets = run.datagrams().filter_map(|one| Some((Packet::parse(one).ok()?, one)));
+            packets.for_each(|(packet, one)| {
+                self.dispatch(number, &Sound::new(packet, one, arrival, now));
+            });
+        }
+        run.count()
     }
 
     fn not_a_packet(&mut self, number: u64, arrival: &Arrival, datagram: &[u8]) {
@@ -279,6 +321,17 @@ pub(super) fn is_handshake(datagram: &[u8]) -> bool {
 }
 
 impl Link {
+    /// Packets for this link that follow each other. False: they have to come one by one.
+    fn take_run(&mut self, run: &Run<'_>, now: u64) -> bool {
+        let Kind::Connected(connected) = &mut self.kind else { return false };
+        let taken = connected.run(now, run);
+        if taken {
+            self.counted.received_packets += run.count() as u64;
+            self.counted.received_bytes += run.datagrams().map(|one| one.len() as u64).sum::<u64>();
+        }
+        taken
+    }
+
     /// A packet for this link.
     fn take(&mut self, sound: &Sound<'_>, congested: bool) {
         self.counted.received_packets += 1;

@@ -105,12 +105,20 @@ impl Worker {
             left = left.saturating_sub(1);
             if train.accepts(length, count_max) {
                 train.append(length);
-                if !link.within {
-                    train.seal(&link.flow);
-                }
             } else {
                 self.depart(link, train);
                 train.restart(length);
+            }
+            if !limited && let Kind::Connected(connected) = &mut link.kind {
+                let (datagrams, room) = train.behind(count_max);
+                let alike = connected.transmit_alike(now, datagrams, length, room.min(left));
+                train.extend(alike);
+                left -= alike;
+                link.counted.sent_packets += alike as u64;
+                link.counted.sent_bytes += (alike * length) as u64;
+            }
+            if !link.within {
+                train.seal(&link.flow);
             }
             // A turn ends with a train, not in the middle of one.
             if train.is_full(count_max) {

@@ -6,6 +6,7 @@
 
 mod completer;
 mod recovery;
+mod run;
 mod transmit;
 
 use crate::congestion::Congestion;

@@ -18,7 +18,7 @@ const SAMPLES_MAX: usize = 32;
 
 impl Requester {
     /// PSNs that may still be sent now.
-    fn room(&self, config: &Config) -> u64 {
+    pub(super) fn room(&self, config: &Config) -> u64 {
         let window = config.window.min(self.congestion.window());
         let room = window.saturating_sub(self.next - self.unacked);
         // The window shrank below what is under way, and nothing of that asks for an answer: one
@@ -89,10 +89,11 @@ impl Requester {
     }
 
     /// After how many packets to ask for an acknowledgement: a quarter of what is not over, so that
-    /// the layer above can go on in time.
-    fn ask_often(&self, config: &Config) -> u64 {
+    /// the layer above can go on in time, and in time for the window to move on.
+    pub(super) fn asks_every(&self, config: &Config) -> u64 {
         let quarter = (self.tail - self.unacked) / 4;
-        config.ask_every.map_or(ASK_EVERY, |most| quarter.min(most).max(ASK_EVERY))
+        let often = config.ask_every.map_or(ASK_EVERY, |most| quarter.min(most).max(ASK_EVERY));
+        often.min(self.congestion.window().div_ceil(2))
     }
 
     /// Whether it is worth waiting until more fits into the window: an answer that moves it is due.
@@ -101,7 +102,7 @@ impl Requester {
         !self.bursting && room < burst && self.unacked < self.asked
     }
 
-    fn after_sending(&mut self, now: Time, config: &Config, last: u64) {
+    pub(super) fn after_sending(&mut self, now: Time, config: &Config, last: u64) {
         let packets = last + 1 - self.next;
         if self.next < self.sent {
             self.resent += packets;
@@ -136,7 +137,7 @@ impl Requester {
     ) -> Option<usize> {
         let index = self.next - job.first;
         let count = job.last - job.first + 1;
-        let often = self.ask_often(config).min(self.congestion.window().div_ceil(2));
+        let often = self.asks_every(config);
         if self.next == self.unacked {
             self.asked_at = now;
         }

@@ -107,7 +107,7 @@ impl Responder {
             }
             self.answered = pending.last + 1;
             self.messages = self.messages.wrapping_add(u32::from(pending.ends));
-            self.unacknowledged += 1;
+            self.unacknowledged += (pending.last + 1 - pending.first) as u32;
             self.acknowledge |= pending.ask || self.unacknowledged >= config.acknowledge_every;
             self.pending.pop_front();
         }

@@ -29,7 +29,14 @@ impl Responder {
     }
 
     /// Takes a packet, or several PSNs of one.
-    fn take(&mut self, packet: &Packet<'_>, count: u64, ends: bool, state: State, kind: Pended) {
+    pub(super) fn take(
+        &mut self,
+        packet: &Packet<'_>,
+        count: u64,
+        ends: bool,
+        state: State,
+        kind: Pended,
+    ) {
         let first = self.expected;
         let ticket = crate::Ticket(self.tickets);
         let ask = packet.bth().is_ack_requested();
@@ -91,23 +98,9 @@ impl Responder {
         place: Place,
         upper: &mut impl Upper,
     ) {
-        let (address, key, total, offset) = match (self.message, packet.reth()) {
-            (Message::None, Some(reth)) => {
-                (reth.address(), reth.key(), u64::from(reth.length()), 0)
-            }
-            (Message::Write { address, key, total, offset }, None) => (address, key, total, offset),
-            (Message::Write { address, key, total, offset }, Some(reth))
-                if config.name_all
-                    && reth.address() == address.wrapping_add(offset)
-                    && reth.key() == key
-                    && u64::from(reth.length()) == total - offset =>
-            {
-                (address, key, total, offset)
-            }
-            _ => {
-                self.refuse(packet);
-                return;
-            }
+        let Some((address, key, total, offset)) = self.writes(config, packet) else {
+            self.refuse(packet);
+            return;
         };
         let length = packet.payload().len();
         let after = offset + length as u64;
@@ -125,6 +118,31 @@ impl Responder {
             } else {
                 Message::Write { address, key, total, offset: after }
             };
+        }
+    }
+
+    /// Address, key and length of the WRITE that a packet belongs to, and where in it the packet
+    /// stands. `None`: out of place.
+    pub(super) fn writes(
+        &self,
+        config: &Config,
+        packet: &Packet<'_>,
+    ) -> Option<(u64, u32, u64, u64)> {
+        match (self.message, packet.reth()) {
+            (Message::None, Some(reth)) => {
+                Some((reth.address(), reth.key(), u64::from(reth.length()), 0))
+            }
+            (Message::Write { address, key, total, offset }, None) => {
+                Some((address, key, total, offset))
+            }
+            (Message::Write { address, key, total, offset }, Some(reth)) => {
+                let named = config.name_all
+                    && reth.address() == address.wrapping_add(offset)
+                    && reth.key() == key
+                    && u64::from(reth.length()) == total - offset;
+                named.then_some((address, key, total, offset))
+            }
+            _ => None,
         }
     }
 

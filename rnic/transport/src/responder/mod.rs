@@ -8,6 +8,7 @@
 mod answer;
 mod duplicate;
 mod execute;
+mod run;
 
 pub(crate) use execute::{length_fits, part};
 

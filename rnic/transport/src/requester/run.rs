@@ -1,0 +1,54 @@
+//! Runs: after one packet in the middle of a WRITE, more that are like it.
+
+use super::{Job, Requester};
+use crate::upper::{Gathered, Upper};
+use crate::{Config, Time};
+use omniverb_wire::Pattern;
+
+impl Requester {
+    /// Writes up to `count` packets behind the one that was made last, which is the first `length`
+    /// bytes of `datagrams`: those that would differ from it in nothing but what a [`Pattern`]
+    /// says. How many.
+    pub(crate) fn transmit_alike(
+        &mut self,
+        now: Time,
+        config: &Config,
+        datagrams: &mut [u8],
+        length: usize,
+        count: usize,
+        upper: &mut impl Upper,
+    ) -> usize {
+        let Some(job) = self.jobs.get(self.at).copied().filter(|job| job.naming.is_some()) else {
+            return 0;
+        };
+        let count = self.alike(config, &job).min(count as u64) as usize;
+        let Some((first, more)) = datagrams.split_at_mut_checked(length) else { return 0 };
+        let Some(pattern) = Pattern::of(first).filter(|_| count > 0) else { return 0 };
+        let (mtu, before) = (config.path_mtu as u64, self.next - job.first);
+        let written = pattern.write(more, count, |index, payload| {
+            let offset = (before + index as u64 - 1) * mtu;
+            upper.gather(job.request.id, offset, payload) == Gathered::Filled
+        });
+        if written > 0 {
+            self.after_sending(now, config, self.next + written as u64 - 1);
+        }
+        written
+    }
+
+    /// How many packets may follow the one that was made last of which nothing else is to be
+    /// decided: they are new, full, of the same job; no acknowledgement is to be asked for; there
+    /// is room.
+    fn alike(&self, config: &Config, job: &Job) -> u64 {
+        let free = self.next == self.sent && !self.failed && !self.congestion.paces();
+        if !free || !(job.first + 1..=job.last).contains(&self.next) {
+            return 0;
+        }
+        // The last one of a job may be short, end a message, or have to ask.
+        let same = job.last - self.next;
+        // With room for one only, it would ask.
+        let room = self.room(config).saturating_sub(1);
+        let unasked =
+            (self.asked.min(self.next) + self.asks_every(config)).saturating_sub(self.next + 1);
+        same.min(room).min(unasked)
+    }
+}

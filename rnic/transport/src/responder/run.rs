@@ -1,0 +1,43 @@
+//! Runs: packets in the middle of a WRITE that are taken in one go.
+
+use super::{Message, Pended, Responder, State, part};
+use crate::upper::{Kind, Upper};
+use crate::{Config, MESSAGE_MAX};
+use omniverb_wire::{Place, Run, psn};
+
+impl Responder {
+    /// Takes a run that is what is expected, if the layer above places it at once. False: nothing
+    /// happened; each packet is to be judged by itself.
+    pub(crate) fn handle_run(
+        &mut self,
+        config: &Config,
+        run: &Run<'_>,
+        upper: &mut impl Upper,
+    ) -> bool {
+        let Some(packet) = run.packet().filter(|_| config.name_all && !self.closed) else {
+            return false;
+        };
+        let expected = psn::extend(self.expected, packet.bth().psn()) == self.expected
+            && packet.bth().is_in_default_partition()
+            && self.pending.len() < config.unanswered_max;
+        let Some((address, key, total, offset)) = self.writes(config, &packet) else {
+            return false;
+        };
+        let after = offset + run.bytes() as u64;
+        let fits = packet.payload().len() == config.path_mtu && total <= MESSAGE_MAX;
+        if !expected || !fits || after >= total {
+            return false;
+        }
+        let place = Place::new(offset == 0, false);
+        let part = part(&packet, Kind::Write { address, key, total }, place, offset);
+        if !upper.deliver_run(&part, run) {
+            return false;
+        }
+        self.silent = false;
+        self.negative = None;
+        self.new_ticket();
+        self.take(&packet, run.count() as u64, false, State::Done, Pended::Part);
+        self.message = Message::Write { address, key, total, offset: after };
+        true
+    }
+}

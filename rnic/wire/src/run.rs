@@ -1,0 +1,124 @@
+//! Runs: packets of one WRITE, one behind the other, each of which names what is left of it.
+//!
+//! Such a packet is as the one before it but for its PSN, the address and the length, so many can
+//! be made, and taken, in one go. They travel between two Omniverbs only; plain RoCE names address
+//! and length in the first packet of a WRITE (9.7.4.1.2).
+
+use crate::{Bth, Opcode, Operation, Packet, Place, Reth, SUFFIX_BYTES, Service};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// Bytes of the headers.
+const HEAD: usize = Bth::BYTES + Reth::BYTES;
+
+/// How the packets of a run follow each other.
+#[derive(Clone, Copy, Debug)]
+pub struct Pattern {
+    bth: Bth,
+    reth: Reth,
+    /// Bytes of a datagram, and of its payload.
+    length: usize,
+    payload: usize,
+}
+
+impl Pattern {
+    /// That of a run which begins with this datagram: a packet of a reliable WRITE that goes on
+    /// behind it, full, and which nobody is to acknowledge at once.
+    pub fn of(datagram: &[u8]) -> Option<Pattern> {
+        let (bth, rest) = Bth::read_from_prefix(datagram).ok()?;
+        let begins = Operation::Write { place: Place::First, immediate: false };
+        let plain =
+            bth.opcode() == Opcode::new(Service::Rc, begins).to_byte() && bth.asks_nothing();
+        let (reth, rest) = Reth::read_from_prefix(rest).ok().filter(|_| plain)?;
+        let payload = rest.len().checked_sub(SUFFIX_BYTES)?;
+        let whole = payload > 0 && payload.is_multiple_of(4);
+        whole.then_some(Pattern { bth, reth, length: datagram.len(), payload })
+    }
+
+    /// The headers of packet `index` of the run. They say nonsense where the WRITE is over.
+    #[inline]
+    pub fn head(&self, index: usize) -> [u8; HEAD] {
+        let before = self.payload.wrapping_mul(index);
+        let bth = self.bth.later(index as u32);
+        let address = self.reth.address().wrapping_add(before as u64);
+        let left = self.reth.length().wrapping_sub(before as u32);
+        let reth = Reth::new(address, self.reth.key(), left);
+        let mut head = [0; HEAD];
+        let (first, second) = head.split_at_mut(Bth::BYTES);
+        first.copy_from_slice(bth.as_bytes());
+        second.copy_from_slice(reth.as_bytes());
+        head
+    }
+
+    /// Writes packets 1 to `count` of the run, each with what `fill` puts into its payload; ends
+    /// early if that says no, or with the buffer. How many there are.
+    pub fn write(
+        &self,
+        datagrams: &mut [u8],
+        count: usize,
+        mut fill: impl FnMut(usize, &mut [u8]) -> bool,
+    ) -> usize {
+        let mut written = 0;
+        for datagram in datagrams.chunks_exact_mut(self.length).take(count) {
+            let (head, rest) = datagram.split_at_mut(HEAD);
+            head.copy_from_slice(&self.head(written + 1));
+            if !fill(written + 1, &mut rest[..self.payload]) {
+                break;
+            }
+            written += 1;
+        }
+        written
+    }
+}
+
+/// A run that arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    datagrams: &'a [u8],
+    length: usize,
+}
+
+impl<'a> Run<'a> {
+    /// The run that a train of datagrams begins with, each as long as the first. `None`: not even
+    /// the second belongs to it.
+    pub fn of(train: &'a [u8], length: usize) -> Option<Run<'a>> {
+        let pattern = Pattern::of(train.get(..length)?)?;
+        // What is behind this would not be a packet in the middle of the WRITE.
+        let most = (pattern.reth.length() as usize).div_ceil(pattern.payload).saturating_sub(1);
+        let belongs = |(index, datagram): &(usize, &[u8])| datagram[..HEAD] == pattern.head(*index);
+        let count = train.chunks_exact(length).take(most).enumerate().take_while(belongs).count();
+        let datagrams = train.get(..count * length)?;
+        (count > 1).then_some(Run { datagrams, length })
+    }
+
+    /// Packets, at least two.
+    pub fn count(&self) -> usize {
+        self.datagrams.len() / self.length
+    }
+
+    /// Its beginning. `None`: that would be no run.
+    pub fn first(self, count: usize) -> Option<Run<'a>> {
+        let datagrams = self.datagrams.get(..count * self.length)?;
+        (count > 1).then_some(Run { datagrams, ..self })
+    }
+
+    /// The packets with their ICRCs.
+    pub fn datagrams(&self) -> impl ExactSizeIterator<Item = &'a [u8]> {
+        self.datagrams.chunks_exact(self.length)
+    }
+
+    /// What they carry, all equally long.
+    pub fn payloads(&self) -> impl ExactSizeIterator<Item = &'a [u8]> + Clone {
+        let end = self.length - SUFFIX_BYTES;
+        self.datagrams.chunks_exact(self.length).map(move |datagram| &datagram[HEAD..end])
+    }
+
+    /// Bytes that they carry together.
+    pub fn bytes(&self) -> usize {
+        self.count() * (self.length - SUFFIX_BYTES - HEAD)
+    }
+
+    /// The first packet; `None` never.
+    pub fn packet(&self) -> Option<Packet<'a>> {
+        Packet::parse(self.datagrams.get(..self.length)?).ok()
+    }
+}
