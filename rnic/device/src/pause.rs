@@ -112,7 +112,7 @@ impl Cq {
         }
         let (watched, bytes) = least?;
         let mut inner = watched.qp.try_inner()?;
-        inner.links.get_mut(watched.index)?.endpoint.begin_nap(bytes / 2).ok()?
+        inner.links.get_mut(watched.index)?.endpoint.begin_nap(bytes / 3).ok()?
     }
 }
 

@@ -200,7 +200,7 @@ pub(super) fn last_flags(code: u32, flags: u32) -> u32 {
 
 #[inline(always)]
 fn chunk_max(link: &LinkEnd) -> u64 {
-    CHUNK.min(link.endpoint.request_payload_max()) as u64
+    (if link.peer.wire { 4 * CHUNK } else { CHUNK }).min(link.endpoint.request_payload_max()) as u64
 }
 
 /// One record with the next `chunk` bytes.
