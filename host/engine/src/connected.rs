@@ -117,6 +117,9 @@ impl Connected {
             return false;
         }
         self.come_up();
+        if self.service == Service::Rc {
+            self.far.offer_sources();
+        }
         let more = self.hear(now).and_then(|()| self.take_requests());
         self.after();
         match more {

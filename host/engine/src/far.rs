@@ -7,13 +7,14 @@ use crate::incoming::{self, Incoming};
 use crate::outgoing::Outgoing;
 use crate::placing::{Course, Placing, is_drained};
 use crate::reading::{Answer, Readings};
+use crate::sources::Sources;
 use omniverb_link::endpoint::Credit;
 use omniverb_link::{Broken, Endpoint, Nak, Request};
 use omniverb_transport::{
     AtomicRequest, Delivery, Fetched, Gathered, Part, Placed, ReadRequest, Refusal, RequestId,
     Ticket, Upper,
 };
-use omniverb_wire::Run;
+use omniverb_wire::{Run, Slots};
 
 /// The engine's end of an RC or UC link.
 pub(crate) struct Far {
@@ -23,6 +24,8 @@ pub(crate) struct Far {
     readings: Readings,
     /// The application's pages, as far as we have them.
     grants: Grants,
+    /// Those of them that it sends from.
+    sources: Sources,
     placing: Placing,
     /// READs that are answered from them.
     held: Held,
@@ -68,6 +71,7 @@ impl Far {
             backlog: Backlog::new(allowance),
             readings: Readings::default(),
             grants: Grants::default(),
+            sources: Sources::default(),
             placing: Placing::default(),
             held: Held::default(),
             reliable,
@@ -220,6 +224,25 @@ impl Far {
         self.readings.fetch(&mut self.endpoint, ticket, target)
     }
 
+    /// Bytes that the application sends.
+    fn fetch_own<'a>(
+        &mut self,
+        from: (RequestId, u64),
+        pieces: impl ExactSizeIterator<Item = &'a mut [u8]>,
+        bytes: usize,
+    ) -> Gathered {
+        let Far { endpoint, outgoing, grants, sources, now, .. } = self;
+        let gathered = outgoing.gather((endpoint, sources), grants, from, pieces, bytes, *now);
+        self.stuck |= gathered == Gathered::Later;
+        gathered
+    }
+
+    /// Offers the application what it wants to send from.
+    pub(crate) fn offer_sources(&mut self) {
+        let Far { endpoint, grants, sources, now, .. } = self;
+        sources.look(endpoint, grants, *now);
+    }
+
     /// What came of it; a broken link is noted and looks like one that is full.
     fn checked<T>(&mut self, result: Result<T, Broken>, otherwise: T) -> T {
         result.unwrap_or_else(|Broken| {
@@ -241,7 +264,13 @@ fn refusal(code: Nak) -> Result<Refusal, Broken> {
 
 impl Upper for Far {
     fn gather(&mut self, request: RequestId, offset: u64, target: &mut [u8]) -> Gathered {
-        self.outgoing.gather(&self.endpoint, request, offset, target)
+        let bytes = target.len();
+        self.fetch_own((request, offset), std::iter::once(target), bytes)
+    }
+
+    fn gather_run(&mut self, request: RequestId, offset: u64, slots: &mut Slots<'_>) -> Gathered {
+        let bytes = slots.bytes();
+        self.fetch_own((request, offset), slots.iter_mut(), bytes)
     }
 
     fn place(&mut self, request: RequestId, offset: u64, data: &[u8]) -> Placed {

@@ -104,11 +104,26 @@ impl Grants {
         if self.list.iter().any(|grant| grant.key == target.key) {
             return self.find(target, access).is_some();
         }
-        if !self.asked.contains(&target.key) && self.asked.len() < KEYS_PER_LINK {
-            self.asked.push(target.key);
-            self.wanted.push(target.key);
-        }
+        self.ask(target.key);
         false
+    }
+
+    /// Whether the application's own region is mapped, for it to send from. A key that is not known
+    /// is asked for, once.
+    pub(crate) fn has(&mut self, endpoint: &Endpoint, key: u32) -> bool {
+        self.follow(endpoint.peer_epoch());
+        let known = self.list.iter().any(|grant| grant.key == key);
+        if !known {
+            self.ask(key);
+        }
+        known
+    }
+
+    fn ask(&mut self, key: u32) {
+        if !self.asked.contains(&key) && self.asked.len() < KEYS_PER_LINK {
+            self.asked.push(key);
+            self.wanted.push(key);
+        }
     }
 
     /// When the application takes something back, everything is void.
@@ -174,6 +189,25 @@ impl Grants {
     ) -> bool {
         self.access(endpoint, (target, offset), REMOTE_READ, bytes.len(), now, |window, at| {
             UserMemory::lend_mut(bytes, |memory| window.drain(at, memory));
+        })
+    }
+
+    /// Reads what the application sends from its own region, `bytes` in all, into pieces that
+    /// follow each other. False: what is in them does not count.
+    pub(crate) fn gather<'a>(
+        &mut self,
+        endpoint: &Endpoint,
+        place: (Target, u64),
+        pieces: impl Iterator<Item = &'a mut [u8]>,
+        bytes: usize,
+        now: u64,
+    ) -> bool {
+        self.access(endpoint, place, 0, bytes, now, |window, mut at| {
+            for piece in pieces {
+                let length = piece.len();
+                UserMemory::lend_mut(piece, |memory| window.drain(at, memory));
+                at += length;
+            }
         })
     }
 

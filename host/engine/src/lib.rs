@@ -35,6 +35,7 @@ mod port;
 mod queue;
 mod reading;
 pub mod recorder;
+mod sources;
 mod timers;
 mod train;
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! What the application asks for: records of its request ring become requests of the transport,
 //! and stay in the ring until they are over.
 
+use crate::granted::{Grants, Target};
+use crate::sources::Sources;
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, PLACED, SOLICITED};
-use omniverb_link::{Broken, Endpoint, Nak, Request, Response};
+use omniverb_link::{Ahead, Broken, Endpoint, Nak, Request, Response, Source};
 use omniverb_ring::{Record, UserMemory};
 use omniverb_transport::{
     Gathered, Operation, Placed, Request as Order, RequestId, Status, SubmitError,
@@ -25,6 +27,8 @@ struct Piece {
     /// Where it ends in the ring.
     end: u64,
     kind: Kind,
+    /// Where its payload is, if not in the ring.
+    source: Option<Source>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -35,7 +39,7 @@ enum Kind {
 }
 
 /// Address, key and length of a whole WRITE.
-type Target = (u64, u32, u64);
+type Write = (u64, u32, u64);
 
 /// The records under way, oldest first.
 #[derive(Default)]
@@ -46,7 +50,7 @@ pub(crate) struct Outgoing {
     /// Where the last one taken ends.
     ahead: u64,
     /// The WRITE whose last piece was not taken yet.
-    write: Option<Target>,
+    write: Option<Write>,
     /// What the application is to be told, for which there was no room.
     answers: VecDeque<(Response, Box<[u8]>)>,
     /// Bytes of READ data in it.
@@ -61,9 +65,8 @@ impl Outgoing {
         mut submit: impl FnMut(Order) -> Result<(), SubmitError>,
     ) -> Result<bool, Broken> {
         while self.pieces.len() < PIECES_MAX {
-            let Some((request, record, end)) = endpoint.request_after(self.ahead)? else {
-                return Ok(false);
-            };
+            let Some(ahead) = endpoint.request_after(self.ahead)? else { return Ok(false) };
+            let Ahead { request, source, record, end } = ahead;
             let id = RequestId(self.first + self.pieces.len() as u64);
             let (order, kind, write) = self.order(id, &request, &record).ok_or(Broken)?;
             match submit(order) {
@@ -74,7 +77,7 @@ impl Outgoing {
             }
             self.write = write;
             self.ahead = end;
-            self.pieces.push_back(Piece { record, end, kind });
+            self.pieces.push_back(Piece { record, end, kind, source });
         }
         Ok(true)
     }
@@ -85,7 +88,7 @@ impl Outgoing {
         id: RequestId,
         request: &Request,
         record: &Record,
-    ) -> Option<(Order, Kind, Option<Target>)> {
+    ) -> Option<(Order, Kind, Option<Write>)> {
         let (operation, flags, kind) = match *request {
             Request::Send { flags, immediate } => (send(flags, immediate), flags, Kind::Data),
             Request::WriteFirst { flags, address, rkey, immediate, total } => {
@@ -126,25 +129,49 @@ impl Outgoing {
         Some((Order { id, operation, length, place, fence: false }, kind, open))
     }
 
-    /// Bytes of a request under way.
-    pub(crate) fn gather(
+    /// Bytes of a request under way, piece by piece, which follow each other. How many pieces were
+    /// filled, or why none was.
+    pub(crate) fn gather<'a>(
         &self,
-        endpoint: &Endpoint,
-        id: RequestId,
-        offset: u64,
-        target: &mut [u8],
+        (endpoint, sources): (&mut Endpoint, &mut Sources),
+        grants: &mut Grants,
+        (id, offset): (RequestId, u64),
+        pieces: impl ExactSizeIterator<Item = &'a mut [u8]>,
+        bytes: usize,
+        now: u64,
     ) -> Gathered {
         let Some(piece) = self.piece(id) else { return Gathered::Failed };
-        let end = offset.checked_add(target.len() as u64);
+        let end = offset.checked_add(bytes as u64);
         let Some(end) = end.filter(|end| *end <= piece.record.length as u64) else {
             return Gathered::Failed;
         };
-        let end = end as usize;
-        UserMemory::lend_mut(target, |memory| {
-            endpoint.request_payload(&piece.record, offset as usize, memory);
-        });
-        let (from, bytes) = (end + AHEAD.saturating_sub(target.len()), target.len().min(AHEAD));
-        endpoint.prefetch_requests_behind(&piece.record, from, bytes);
+        if let Some(source) = piece.source
+            && !endpoint.is_filled(piece.end)
+        {
+            let target = Target {
+                key: source.key,
+                address: source.address,
+                length: piece.record.length as u64,
+            };
+            if grants.gather(endpoint, (target, offset), pieces, bytes, now) {
+                return Gathered::Filled;
+            }
+            sources.withdraw(endpoint, source.key, now);
+            if !endpoint.is_filled(piece.end) {
+                endpoint.want_filled(piece.end);
+            }
+            return Gathered::Later;
+        }
+        let mut at = offset as usize;
+        for target in pieces {
+            let length = target.len();
+            UserMemory::lend_mut(target, |memory| {
+                endpoint.request_payload(&piece.record, at, memory);
+            });
+            at += length;
+        }
+        let from = end as usize + AHEAD.saturating_sub(bytes);
+        endpoint.prefetch_requests_behind(&piece.record, from, bytes.min(AHEAD));
         Gathered::Filled
     }
 
@@ -246,7 +273,7 @@ fn send(flags: u32, immediate: u32) -> Operation {
     }
 }
 
-fn write((address, key, total): Target, flags: u32, immediate: u32) -> Operation {
+fn write((address, key, total): Write, flags: u32, immediate: u32) -> Operation {
     Operation::Write {
         address,
         key,

@@ -15,6 +15,18 @@ pub const MESSAGE_MAX: u64 = 1 << 31;
 /// Bytes of one chunk of a long message in a ring: long enough to amortise the record, short
 /// enough that sender and receiver copy at the same time.
 pub const CHUNK: usize = 16 << 10;
+/// Bytes of one chunk in the ring of a wire link: the engine begins when it is there, and each is a
+/// job for it. (With 16 KiB, 64 KiB WRITEs were 4 % slower.)
+pub const CHUNK_WIRE: usize = 64 << 10;
+/// Bytes of the longest packet: every path MTU divides it.
+pub const PATH_MTU_MAX: usize = 4096;
+/// Least bytes of a payload that may stay in the application's region: a shorter one is copied
+/// sooner. More than [`INLINE_MAX`], so that it is not inline data.
+pub const SOURCE_MIN: usize = 4096;
+const _: () = assert!(SOURCE_MIN > INLINE_MAX as usize);
+/// Bytes sent from a region after which it is worth moving its pages to where the engine can map
+/// them.
+pub const SOURCE_WORTH: u64 = 4 << 20;
 /// Queue pairs one opened device can hold; bounds the table of released work requests.
 pub const QP_SLOTS: usize = 8192;
 /// QPs a completion queue looks at directly on every poll; the others announce themselves through

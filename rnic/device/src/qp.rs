@@ -18,7 +18,7 @@ use crate::lock::{Guard, Lock};
 use crate::meter::Meter;
 use crate::queue::ReceiveQueue;
 use crate::region::RegionCache;
-use crate::requester::{Held, SendEntry, Telling, Wait};
+use crate::requester::{Held, SendEntry, Sources, Telling, Wait};
 use crate::responder::Incoming;
 use crate::shared::{AsyncEvent, Shared, lock};
 use crate::srq::Srq;
@@ -52,6 +52,8 @@ pub(crate) struct LinkEnd {
     pub(crate) route: Route,
     /// What happens on it is told to whoever captures packets.
     pub(crate) traced: bool,
+    /// What was sent on it from where it is.
+    pub(crate) sources: Sources,
     _hanging: Hanging,
 }
 

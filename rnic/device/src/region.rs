@@ -54,6 +54,13 @@ pub struct RegionCache {
     last: Option<Arc<Region>>,
 }
 
+impl RegionCache {
+    /// The region that was looked up last.
+    pub(crate) fn latest(&self) -> Option<&Region> {
+        self.last.as_deref()
+    }
+}
+
 impl Regions {
     /// A local key that is not in use.
     pub fn new_lkey(&self) -> u32 {

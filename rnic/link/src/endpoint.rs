@@ -362,7 +362,7 @@ impl Endpoint {
 
     /// Something was published that the peer may be waiting for.
     #[inline(always)]
-    fn notify(&self) {
+    pub(crate) fn notify(&self) {
         if self.theirs.load(word::WAKE, Ordering::Relaxed) != 0 {
             self.peer_page.set_ready(self.peer_slot);
         }
@@ -379,7 +379,7 @@ impl Endpoint {
     }
 
     #[cold]
-    fn notify_peer(&self) {
+    pub(crate) fn notify_peer(&self) {
         self.peer_page.set_ready(self.peer_slot);
         if self.peer_page.take_kick() {
             self.doorbell.kick();

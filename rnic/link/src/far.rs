@@ -5,16 +5,29 @@
 use crate::endpoint::Endpoint;
 use crate::layout::word;
 use crate::record::Request;
+use crate::source::Source;
 use omniverb_ring::sync::{Ordering, fence};
 use omniverb_ring::{Broken, Record, WordMemory};
 
+/// A request that stays in the ring.
+pub struct Ahead {
+    /// What it is.
+    pub request: Request,
+    /// Where its payload is, if not in the ring.
+    pub source: Option<Source>,
+    /// The record.
+    pub record: Record,
+    /// Where it ends.
+    pub end: u64,
+}
+
 impl Endpoint {
-    /// The request at `position` (0, or the end of the one before) and where it ends; `None`: not
-    /// there yet. It stays in the ring.
-    pub fn request_after(&self, position: u64) -> Result<Option<(Request, Record, u64)>, Broken> {
+    /// The request at `position` (0, or the end of the one before); `None`: not there yet. It stays
+    /// in the ring.
+    pub fn request_after(&self, position: u64) -> Result<Option<Ahead>, Broken> {
         let Some((record, end)) = self.requests_in.look_ahead(position)? else { return Ok(None) };
-        let request = Request::decode(&self.requests_in, &record).ok_or(Broken)?;
-        Ok(Some((request, record, end)))
+        let found = Request::decode_from(&self.requests_in, &record).ok_or(Broken)?;
+        Ok(Some(Ahead { request: found.0, source: found.1, record, end }))
     }
 
     /// Done with all requests that end at `position` or before; the peer is told.

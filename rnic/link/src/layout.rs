@@ -70,6 +70,14 @@ pub mod word {
     pub const NAP_UNTIL: usize = 0x110;
     /// The number of the last nap of the peer that this side ended; the peer sleeps on it.
     pub const WOKEN: usize = 0x118;
+    /// Up to where this side wants the peer's records filled. See [`crate::source`].
+    pub const FILL: usize = 0x120;
+    /// Up to where this side's records are filled.
+    pub const FILLED: usize = 0x128;
+    /// Four keys: of regions that this side sends from.
+    pub const SOURCES_WANTED: usize = 0x140;
+    /// Four keys, each with the peer's EPOCH: of its regions that this side has mapped.
+    pub const SOURCES: usize = 0x160;
 }
 
 /// Credits word of a side whose receives cannot be promised to one link (SRQ, UD): senders

@@ -10,10 +10,13 @@ mod far;
 pub mod layout;
 pub mod nap;
 pub mod record;
+pub mod source;
 pub mod trace;
 pub mod wire;
 
 pub use endpoint::{Doorbell, Endpoint, EndpointParts};
+pub use far::Ahead;
 pub use omniverb_ring::Broken;
 pub use record::{Nak, Request, Response};
+pub use source::{Source, Unfilled};
 pub use trace::{Trace, TraceReader, Tracer};

@@ -7,10 +7,10 @@
 use omniverb_ring::{Consumer, Record, WordMemory};
 
 /// The low bits of a tag: what the record is.
-const OPERATION: u32 = 0xff;
-const SEND: u32 = 1;
-const WRITE_FIRST: u32 = 2;
-const WRITE_MORE: u32 = 3;
+pub(crate) const OPERATION: u32 = 0xff;
+pub(crate) const SEND: u32 = 1;
+pub(crate) const WRITE_FIRST: u32 = 2;
+pub(crate) const WRITE_MORE: u32 = 3;
 const READ: u32 = 4;
 const COMPARE_SWAP: u32 = 5;
 const FETCH_ADD: u32 = 6;
@@ -31,6 +31,8 @@ pub const INVALIDATE: u32 = 1 << 11;
 pub const FIRST: u32 = 1 << 12;
 /// Flag: the requester already placed the data through a mapping; no payload comes along.
 pub const PLACED: u32 = 1 << 13;
+/// Flag: the payload is not in the ring; see [`crate::source`].
+pub(crate) const SOURCE: u32 = 1 << 14;
 
 /// Why a request fails. The first three are a responder's (syndromes of the AETH, InfiniBand
 /// specification 9.7.5.2.8). The others come from a far end that speaks for a peer on a network:
@@ -139,6 +141,9 @@ impl Request {
     pub fn decode<M: WordMemory>(ring: &Consumer<M>, record: &Record) -> Option<Request> {
         let word = |i| ring.extra(record, i);
         let flags = record.tag & !OPERATION;
+        if flags & SOURCE != 0 {
+            return None; // only a far end reaches what is elsewhere
+        }
         Some(match (record.tag & OPERATION, record.extra) {
             (SEND, extra @ (0 | 1)) => {
                 let immediate = if extra == 1 { word(0) as u32 } else { 0 };

@@ -5,7 +5,7 @@
 //! the [`Ticket`] it was handed over with.
 
 use crate::RequestId;
-use omniverb_wire::{Place, Run};
+use omniverb_wire::{Place, Run, Slots};
 
 /// Names something that was handed to the layer above; they count up in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -173,6 +173,19 @@ pub trait Upper {
     /// Bytes from `offset` on of one of our requests, to fill `target`. Asked for again when the
     /// packet has to be sent again.
     fn gather(&mut self, request: RequestId, offset: u64, target: &mut [u8]) -> Gathered;
+
+    /// Bytes from `offset` on of one of our requests, to fill all of `slots`, or none.
+    fn gather_run(&mut self, request: RequestId, offset: u64, slots: &mut Slots<'_>) -> Gathered {
+        let mut at = offset;
+        for slot in slots.iter_mut() {
+            let gathered = self.gather(request, at, slot);
+            if gathered != Gathered::Filled {
+                return gathered;
+            }
+            at += slot.len() as u64;
+        }
+        Gathered::Filled
+    }
 
     /// Bytes at `offset` of what one of our READs asked for. They come in order.
     fn place(&mut self, request: RequestId, offset: u64, data: &[u8]) -> Placed;

@@ -43,7 +43,7 @@ pub use opcode::{Opcode, Operation, Place, Service};
 pub use packet::{Malformed, Packet};
 pub use prepared::Prepared;
 pub use reth::Reth;
-pub use run::{Pattern, Run};
+pub use run::{Pattern, Run, Slots};
 pub use syndrome::{CREDITS_INVALID, NakCode, Syndrome, credits, rnr_nanoseconds};
 
 /// The UDP port of RoCEv2 (A17.3.1).

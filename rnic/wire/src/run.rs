@@ -49,24 +49,40 @@ impl Pattern {
         head
     }
 
-    /// Writes packets 1 to `count` of the run, each with what `fill` puts into its payload; ends
-    /// early if that says no, or with the buffer. How many there are.
-    pub fn write(
-        &self,
-        datagrams: &mut [u8],
-        count: usize,
-        mut fill: impl FnMut(usize, &mut [u8]) -> bool,
-    ) -> usize {
-        let mut written = 0;
-        for datagram in datagrams.chunks_exact_mut(self.length).take(count) {
-            let (head, rest) = datagram.split_at_mut(HEAD);
-            head.copy_from_slice(&self.head(written + 1));
-            if !fill(written + 1, &mut rest[..self.payload]) {
-                break;
-            }
-            written += 1;
+    /// Writes the headers of packets 1 to `count` of the run, or of as many as fit; gives where
+    /// their payloads go.
+    pub fn write<'a>(&self, datagrams: &'a mut [u8], count: usize) -> Slots<'a> {
+        let count = count.min(datagrams.len() / self.length);
+        let datagrams = &mut datagrams[..count * self.length];
+        for (index, datagram) in (1..).zip(datagrams.chunks_exact_mut(self.length)) {
+            datagram[..HEAD].copy_from_slice(&self.head(index));
         }
-        written
+        Slots { datagrams, length: self.length }
+    }
+}
+
+/// Where the payloads of a run go that is being made.
+#[derive(Debug)]
+pub struct Slots<'a> {
+    datagrams: &'a mut [u8],
+    length: usize,
+}
+
+impl Slots<'_> {
+    /// One by one, all equally long.
+    pub fn iter_mut(&mut self) -> impl ExactSizeIterator<Item = &mut [u8]> {
+        let end = self.length - SUFFIX_BYTES;
+        self.datagrams.chunks_exact_mut(self.length).map(move |datagram| &mut datagram[HEAD..end])
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.datagrams.len() / self.length
+    }
+
+    /// Bytes that go into all of them.
+    pub fn bytes(&self) -> usize {
+        self.count() * (self.length - SUFFIX_BYTES - HEAD)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::attributes::State;
 use crate::constants::{qp_type, status};
 use crate::grants::Grant;
 use crate::limits;
-use crate::requester::SendEntry;
+use crate::requester::{SendEntry, Sources};
 use crate::responder::Incoming;
 use crate::shared::AsyncEvent;
 use crate::work::Destination;
@@ -58,6 +58,7 @@ impl Qp {
             lossy: false,
             route: inner.attributes.route,
             traced: false,
+            sources: Sources::default(),
             _hanging: Hanging::new(self, peer.wire),
         };
         let index = inner.place_link(link);
@@ -145,9 +146,7 @@ impl Qp {
 
     /// Voids the grants that peers hold on our regions; call before the pages move back.
     pub fn revoke_grants(&self) {
-        for link in &mut self.inner.lock().links {
-            link.endpoint.advance_epoch();
-        }
+        self.inner.lock().links.iter_mut().for_each(LinkEnd::revoke);
     }
 
     /// Peers this QP is linked with.

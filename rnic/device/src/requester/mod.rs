@@ -14,11 +14,13 @@ mod datagram;
 mod express;
 mod mapped;
 mod response;
+mod source;
 mod telling;
 mod transmit;
 mod waiting;
 
 pub(crate) use datagram::Held;
+pub(crate) use source::Sources;
 pub(crate) use telling::{Telling, Told};
 pub(crate) use waiting::Wait;
 
@@ -382,6 +384,9 @@ impl Inner {
 
     /// Completes finished requests at the front, in order.
     fn reap(&mut self, qp: &Qp) -> Result<(), (usize, Broken)> {
+        if let Some(link) = self.links.first_mut() {
+            link.fill_if_wanted();
+        }
         while self.started > 0 {
             let Some(entry) = self.sends.front() else { break };
             match entry.finish {

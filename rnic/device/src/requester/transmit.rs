@@ -3,11 +3,11 @@
 use super::{Finish, Order, Step, Why};
 use crate::constants::{opcode, qp_type, send_flags};
 use crate::gather::pieces;
-use crate::limits::{CHUNK, SGE_MAX};
+use crate::limits::{CHUNK, CHUNK_WIRE, PATH_MTU_MAX, SGE_MAX};
 use crate::qp::{Inner, LinkEnd, Qp};
 use omniverb_link::endpoint::Credit;
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, PLACED, SOLICITED};
-use omniverb_link::{Broken, Request};
+use omniverb_link::{Broken, Request, Source};
 use omniverb_ring::UserMemory;
 
 impl Inner {
@@ -40,8 +40,13 @@ impl Inner {
         }
         let mappable = !link.peer.wire;
         match order.opcode {
+            opcode::SEND | opcode::SEND_WITH_IMM | opcode::SEND_WITH_INV if mappable => {
+                send(link, order, parts, None, qp.kind == qp_type::RC)
+            }
             opcode::SEND | opcode::SEND_WITH_IMM | opcode::SEND_WITH_INV => {
-                send(link, order, parts, qp.kind == qp_type::RC)
+                let source = self.source(qp, order, parts);
+                let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
+                send(link, order, parts, source, qp.kind == qp_type::RC)
             }
             opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => {
                 if mappable
@@ -65,6 +70,8 @@ impl Inner {
     fn write(&mut self, qp: &Qp, order: &mut Order, parts: &[UserMemory]) -> Result<Step, Broken> {
         let with_immediate = order.opcode == opcode::RDMA_WRITE_WITH_IMM;
         let reliable = qp.kind == qp_type::RC;
+        let wire = self.links.first().is_some_and(|link| link.peer.wire);
+        let source = if wire { self.source(qp, order, parts) } else { None };
         let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
         if with_immediate && reliable && !order.begun && link.endpoint.credit() == Credit::None {
             return Ok(Step::Wait(Why::Receive));
@@ -83,7 +90,7 @@ impl Inner {
                 let (address, rkey, total) = (order.address, order.rkey, order.length);
                 Request::WriteFirst { flags, address, rkey, immediate, total }
             };
-            if !send_chunk(link, &request, order, chunk, parts)? {
+            if !send_chunk(link, &request, order, chunk, parts, source)? {
                 return Ok(Step::Wait(Why::Room));
             }
             if last {
@@ -144,6 +151,7 @@ fn send(
     link: &mut LinkEnd,
     order: &mut Order,
     parts: &[UserMemory],
+    source: Option<Source>,
     reliable: bool,
 ) -> Result<Step, Broken> {
     let credit = if reliable { link.endpoint.credit() } else { Credit::Unpromised };
@@ -154,6 +162,8 @@ fn send(
             Credit::Unpromised => order.promised = false,
         }
     }
+    // What is complete when it is in the ring must be there.
+    let source = source.filter(|_| !order.promised);
     loop {
         let chunk = (order.length - order.done).min(chunk_max(link));
         let last = order.done + chunk == order.length;
@@ -161,7 +171,7 @@ fn send(
         let flags = ending(order, last) | first;
         let request = Request::Send { flags, immediate: order.immediate };
         let begins = !order.begun;
-        if !send_chunk(link, &request, order, chunk, parts)? {
+        if !send_chunk(link, &request, order, chunk, parts, source)? {
             return Ok(Step::Wait(Why::Room));
         }
         if begins && credit != Credit::Unpromised {
@@ -200,10 +210,16 @@ pub(super) fn last_flags(code: u32, flags: u32) -> u32 {
 
 #[inline(always)]
 fn chunk_max(link: &LinkEnd) -> u64 {
-    (if link.peer.wire { 4 * CHUNK } else { CHUNK }).min(link.endpoint.request_payload_max()) as u64
+    let most = link.endpoint.request_payload_max();
+    let chunk = match link.peer.wire {
+        // Whole packets, of whatever path MTU.
+        true => CHUNK_WIRE.min(most - most % PATH_MTU_MAX),
+        false => CHUNK.min(most),
+    };
+    chunk as u64
 }
 
-/// One record with the next `chunk` bytes.
+/// One record with the next `chunk` bytes, or with the place where they are.
 #[inline(always)]
 fn send_chunk(
     link: &mut LinkEnd,
@@ -211,8 +227,11 @@ fn send_chunk(
     order: &mut Order,
     chunk: u64,
     parts: &[UserMemory],
+    source: Option<Source>,
 ) -> Result<bool, Broken> {
-    let sent = if chunk == order.length {
+    let sent = if let (Some(source), [part]) = (source, parts) {
+        send_from(link, request, source, part.skip(order.done as usize).first(chunk as usize))?
+    } else if chunk == order.length {
         link.endpoint.send_request(request, chunk as usize, parts)?
     } else {
         send_piece(link, request, order.done, chunk, parts)?
@@ -222,6 +241,22 @@ fn send_chunk(
         order.done += chunk;
     }
     Ok(sent)
+}
+
+/// One record whose payload stays where it is.
+#[inline(never)]
+fn send_from(
+    link: &mut LinkEnd,
+    request: &Request,
+    source: Source,
+    payload: UserMemory,
+) -> Result<bool, Broken> {
+    let source = Source { address: payload.address() as u64, ..source };
+    let LinkEnd { endpoint, sources, .. } = link;
+    match endpoint.send_request_from(request, payload.len(), source)? {
+        Some(record) => sources.note(endpoint, record, payload).map(|()| true),
+        None => Ok(false),
+    }
 }
 
 #[inline(never)]

@@ -237,7 +237,7 @@ impl Inner {
         match qp.shared.regions.by_rkey(rkey) {
             Some(region) if region.pd == qp.pd => {
                 region.remote.store(false, Ordering::Release);
-                self.links[index].endpoint.advance_epoch();
+                self.links[index].revoke();
                 qp.shared.host.invalidated(rkey);
                 true
             }

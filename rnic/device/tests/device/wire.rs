@@ -154,9 +154,9 @@ fn sends_complete_when_they_are_consumed() {
     const COUNT: u64 = 1000;
     let pair = Pair::new();
     let (qp, mut far) = ready(&pair, &options(qp_type::RC));
-    let from = Buffer::pattern(40_000, 1);
+    let from = Buffer::pattern(100_000, 1);
     let local = pair.sides[0].register(&from);
-    let length = |id: u64| [8, 100, 40_000, 0][id as usize % 4];
+    let length = |id: u64| [8, 100, 100_000, 0][id as usize % 4];
     for id in 0..COUNT {
         post(&qp, &Work::send(id).sge(part(&local, 0, length(id))));
     }
@@ -166,8 +166,10 @@ fn sends_complete_when_they_are_consumed() {
         pair.wait(1_000_000_000);
         assert!(poll(&qp.send_cq).is_empty());
         let (request, more) = take(&mut far).expect("the next record");
+        // A long record is published at once.
+        let published = more.len() > RINGS.0 / 16;
         bytes.extend(more);
-        assert!(poll(&qp.send_cq).is_empty(), "not published yet");
+        assert!(published || poll(&qp.send_cq).is_empty(), "not published yet");
         far.publish_requests();
         let Request::Send { flags, .. } = request else { panic!("{request:?}") };
         let expected = if flags & LAST != 0 { vec![(done, status::SUCCESS)] } else { vec![] };
@@ -341,7 +343,7 @@ fn a_refusal_in_the_middle_of_a_long_message() {
         let local = pair.sides[0].register(&from);
         post(&qp, &Work::write(1, (0, 1)).sge(whole(&local)).flags(0));
         post(&qp, &Work::send(2));
-        for _ in 0..10 {
+        for _ in 0..3 {
             take(&mut far).unwrap();
         }
         far.publish_requests();

@@ -24,14 +24,14 @@ impl Requester {
         let count = self.alike(config, &job).min(count as u64) as usize;
         let Some((first, more)) = datagrams.split_at_mut_checked(length) else { return 0 };
         let Some(pattern) = Pattern::of(first).filter(|_| count > 0) else { return 0 };
-        let (mtu, before) = (config.path_mtu as u64, self.next - job.first);
-        let written = pattern.write(more, count, |index, payload| {
-            let offset = (before + index as u64 - 1) * mtu;
-            upper.gather(job.request.id, offset, payload) == Gathered::Filled
-        });
-        if written > 0 {
-            self.after_sending(now, config, self.next + written as u64 - 1);
+        let mut slots = pattern.write(more, count);
+        let (written, offset) = (slots.count(), (self.next - job.first) * config.path_mtu as u64);
+        // What is not there now, or any more, is found out with the next packet by itself.
+        if written == 0 || upper.gather_run(job.request.id, offset, &mut slots) != Gathered::Filled
+        {
+            return 0;
         }
+        self.after_sending(now, config, self.next + written as u64 - 1);
         written
     }
 

@@ -1,0 +1,121 @@
+//! Payload that stays in the application's region, where the engine has that mapped: it goes from
+//! there into packets, and is copied once less. See `omniverb_link::source`.
+//!
+//! What is left in place is noted until the engine has consumed it: before pages move back, or if
+//! the engine cannot reach them, it is put into the ring after all.
+
+use super::Order;
+use crate::constants::qp_type;
+use crate::limits::{SOURCE_MIN, SOURCE_WORTH};
+use crate::qp::{Inner, LinkEnd, Qp};
+use omniverb_link::{Broken, Endpoint, Source, Unfilled};
+use omniverb_ring::UserMemory;
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+
+const PAGE_BYTES: usize = 4096;
+
+/// What a link knows of payload outside of its ring.
+#[derive(Default)]
+pub(crate) struct Sources {
+    /// Oldest first. The memory is a region's: it lasts until that is deregistered, and before, all
+    /// of this is filled.
+    unfilled: VecDeque<(Unfilled, UserMemory)>,
+    /// The region that was sent from last, and how many bytes of it were copied.
+    copied: (u32, u64),
+    /// Up to here the engine has asked to have records filled, and they are.
+    filled: u64,
+}
+
+impl Sources {
+    /// Whether payload of this region may stay where it is. If not, the engine is asked to map the
+    /// region when enough of it was copied.
+    fn choose(&mut self, endpoint: &mut Endpoint, key: u32, bytes: u64) -> bool {
+        if endpoint.peer_reaches(key) {
+            return true;
+        }
+        let so_far = if self.copied.0 == key { self.copied.1 } else { 0 };
+        self.copied = (key, so_far.saturating_add(bytes));
+        if self.copied.1 >= SOURCE_WORTH {
+            endpoint.want_source(key);
+        }
+        false
+    }
+
+    /// A record was sent whose payload is there.
+    pub(super) fn note(
+        &mut self,
+        endpoint: &mut Endpoint,
+        record: Unfilled,
+        payload: UserMemory,
+    ) -> Result<(), Broken> {
+        while let Some((oldest, _)) = self.unfilled.front()
+            && endpoint.request_consumed(oldest.end())?
+        {
+            self.unfilled.pop_front();
+        }
+        self.unfilled.push_back((record, payload));
+        Ok(())
+    }
+}
+
+impl LinkEnd {
+    /// Voids the grants that the peer holds on our regions; nothing depends on them afterwards.
+    pub(crate) fn revoke(&mut self) {
+        self.fill();
+        self.endpoint.advance_epoch();
+    }
+
+    /// Puts into the ring what the engine wants there.
+    #[inline]
+    pub(super) fn fill_if_wanted(&mut self) {
+        if !self.sources.unfilled.is_empty() && self.endpoint.fill_wanted() > self.sources.filled {
+            self.fill();
+        }
+    }
+
+    /// Puts everything into the ring that was left in place and is not consumed. The engine takes a
+    /// payload that it can reach from where it was all the same.
+    #[cold]
+    fn fill(&mut self) {
+        if self.sources.unfilled.is_empty() {
+            return;
+        }
+        for (record, payload) in self.sources.unfilled.drain(..) {
+            if self.endpoint.request_consumed(record.end()) == Ok(false) {
+                self.endpoint.fill(&record, payload);
+            }
+        }
+        self.sources.filled = self.endpoint.request_position();
+        self.endpoint.publish_filled();
+    }
+}
+
+impl Inner {
+    /// Where the payload of a request is, if it may stay there.
+    #[inline]
+    pub(super) fn source(
+        &mut self,
+        qp: &Qp,
+        order: &Order,
+        parts: &[UserMemory],
+    ) -> Option<Source> {
+        let [part] = parts else { return None };
+        // Inline data is shorter: what is long is in the region that was looked up for it.
+        if part.len() < SOURCE_MIN || qp.kind != qp_type::RC {
+            return None;
+        }
+        let region = self.send_cache.latest()?;
+        let (begin, end) = (region.memory.address(), region.memory.address() + region.memory.len());
+        let whole = begin.next_multiple_of(PAGE_BYTES)..end - end % PAGE_BYTES;
+        let inside = part.address() >= whole.start && part.address() + part.len() <= whole.end;
+        let named = region.rkey != 0 && region.iova == begin as u64;
+        if !inside || !named || !region.remote.load(Ordering::Acquire) {
+            return None;
+        }
+        let key = region.rkey;
+        let LinkEnd { endpoint, sources, .. } = self.links.first_mut()?;
+        let stays = sources.choose(endpoint, key, order.length);
+        stays.then_some(Source { key, address: part.address() as u64 })
+    }
+}
