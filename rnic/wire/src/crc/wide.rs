@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn every_length() {
-        let bytes: Vec<u8> = (0..9100_u32).map(|at| (at * at >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..9100_u32).map(|at| ((at * at) >> 3) as u8).collect();
         for length in (0..=bytes.len()).step_by(4) {
             let wide = super::go_on(7, &bytes[..length]);
             assert_eq!(wide.is_some(), length >= super::LEAST && *super::AVAILABLE, "{length}");
