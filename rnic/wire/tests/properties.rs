@@ -3,8 +3,8 @@
 use omniverb_wire::pcap::{Capture, Envelope};
 use omniverb_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Builder, DATAGRAM_MAX, Deth, Flow, Identification, Ieth,
-    ImmDt, Opcode, Operation, Packet, Prepared, Reth, Service, Syndrome, Verdict, fuzz, icrc,
-    receive_area,
+    ImmDt, Opcode, Operation, Packet, Pattern, Place, Prepared, Reth, Run, Service, Syndrome,
+    Verdict, fuzz, icrc, receive_area,
 };
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -165,4 +165,68 @@ fn the_receive_area_of_ipv4_has_a_valid_checksum() {
     let words = area[20..].chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]])));
     let sum: u32 = words.sum();
     assert_eq!((sum & 0xffff) + (sum >> 16), 0xffff);
+}
+
+/// A packet in the middle of a WRITE that names what is left.
+fn in_the_middle(psn: u32, (address, left): (u64, u32), payload: usize) -> Vec<u8> {
+    let place = Place::First;
+    let opcode = Opcode::new(Service::Rc, Operation::Write { place, immediate: false });
+    let bth = Bth::new(opcode.to_byte(), 17, psn);
+    let mut buffer = [0; DATAGRAM_MAX];
+    let builder = Builder::new(&mut buffer, opcode, bth, payload).unwrap();
+    let length = builder.header(Reth::new(address, 9, left)).finish();
+    buffer[..length].to_vec()
+}
+
+proptest! {
+    /// A pattern goes on as the packets would be made one by one, and a run is what it made.
+    #[test]
+    fn runs(
+        (psn, address) in (0_u32..1 << 24, any::<u64>()),
+        (words, count) in (1_usize..300, 1_usize..20),
+        more in 1_u32..1000,
+        (damage, bit) in (any::<prop::sample::Index>(), 0_u32..8),
+    ) {
+        let payload = 4 * words;
+        let left = |index: usize| more + ((count - index) * payload) as u32;
+        let at = |index: usize| address.wrapping_add((index * payload) as u64);
+        let each: Vec<Vec<u8>> = (0..count)
+            .map(|i| in_the_middle(psn.wrapping_add(i as u32), (at(i), left(i)), payload))
+            .collect();
+        let length = each[0].len();
+        let mut train = vec![0; length * (count + 1)];
+        train[..length].copy_from_slice(&each[0]);
+        let pattern = Pattern::of(&each[0]).unwrap();
+        let mut slots = pattern.write(&mut train[length..], count - 1);
+        prop_assert_eq!(slots.count(), count - 1);
+        prop_assert_eq!(slots.bytes(), (count - 1) * payload);
+        prop_assert!(slots.iter_mut().all(|slot| slot.len() == payload));
+        train.truncate(length * count);
+        prop_assert_eq!(&train, &each.concat());
+        let run = Run::of(&train, length);
+        prop_assert_eq!(run.map_or(1, |run| run.count()), count);
+        if let Some(run) = run {
+            prop_assert_eq!(run.bytes(), count * payload);
+            prop_assert_eq!(run.payloads().count(), count);
+        }
+        // Whatever is wrong with a header ends the run before it.
+        let at = damage.index(train.len());
+        if at % length < 28 && at >= length {
+            train[at] ^= 1_u8 << bit;
+            prop_assert_eq!(Run::of(&train, length).map_or(1, |run| run.count()), at / length);
+        }
+        // Nothing else begins one: the end of a message, a question, a datagram that is cut off.
+        let mut asks = each[0].clone();
+        asks[8] = 0x80;
+        prop_assert!(Pattern::of(&asks).is_none());
+        prop_assert!(Pattern::of(&each[0][..31]).is_none());
+    }
+}
+
+#[test]
+fn a_run_ends_before_its_message() {
+    // The fourth would name nothing any more.
+    let packets = (0..4).map(|i| in_the_middle(i, (64 * u64::from(i), 192 - 64 * i), 64));
+    let train = packets.collect::<Vec<_>>().concat();
+    assert_eq!(Run::of(&train, train.len() / 4).unwrap().count(), 2);
 }

@@ -405,3 +405,50 @@ fn an_acknowledgement_behind_one_request() {
     end.receive(&read(505, 0, 0, 1));
     assert!(!end.connection.may_wait());
 }
+
+#[test]
+fn a_run_is_taken_in_one_go_if_it_is_what_is_expected() {
+    let named = |psn, before: u32| {
+        let reth = Some(Reth::new(0x4000 + u64::from(before), 7, 1200 - before));
+        make(0x06, psn, Parts { reth, payload: 256, ..Parts::default() })
+    };
+    let middle = || [named(501, 256), named(502, 512), named(503, 768)];
+    let last = || {
+        let reth = Some(Reth::new(0x4400, 7, 176));
+        make(0x0a, 504, Parts { ask: true, reth, payload: 176, ..Parts::default() })
+    };
+    let new = |config: Config| {
+        let mut end = End::new(config);
+        end.script.places_runs = true;
+        end
+    };
+    let all = Config { name_all: true, ..config() };
+    let mut end = new(all.clone());
+    end.receive(&named(500, 0));
+    assert!(end.receive_run(&middle()));
+    assert!(!end.receive_run(&middle()), "again");
+    end.receive(&last());
+    assert_eq!(end.sent(), ["11 504 1f msn 1"]);
+    let log = end.script.take_log();
+    assert_eq!(log[1..], ["run Middle 256+[256, 256, 256]", "write 4000 7 1200 Last 1024+176"]);
+    // From its first packet on; each counts when acknowledgements are due unasked.
+    let mut end = new(Config { acknowledge_every: 4, ..all.clone() });
+    let [second, third, fourth] = middle();
+    assert!(end.receive_run(&[named(500, 0), second, third, fourth]));
+    assert_eq!(end.sent(), ["11 503 1f msn 0"]);
+    // Not before what is missing, not in the middle of something else, not where it means
+    // something else, and not if the layer above says no.
+    let mut end = new(all.clone());
+    assert!(!end.receive_run(&middle()));
+    end.receive(&write(0x06, 500, Some(2000), 256));
+    assert!(!end.receive_run(&middle()));
+    assert_eq!(end.sent(), ["11 500 1f msn 0"]);
+    let mut end = new(config());
+    end.receive(&write(0x06, 500, Some(1200), 256));
+    assert!(!end.receive_run(&middle()));
+    let mut end = End::new(all.clone());
+    end.receive(&named(500, 0));
+    assert!(!end.receive_run(&middle()));
+    let mut end = new(Config { path_mtu: 512, ..all });
+    assert!(!end.receive_run(&[named(500, 0), named(501, 256)]), "no full packets");
+}

@@ -6,7 +6,7 @@ use omniverb_transport::{
 };
 use omniverb_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Builder, DATAGRAM_MAX, ImmDt, Opcode, Packet, Place, Reth,
-    Syndrome,
+    Run, Syndrome,
 };
 use std::collections::VecDeque;
 
@@ -25,6 +25,7 @@ pub struct Script {
     pub tickets: Vec<Ticket>,
     pub counter: u64,
     pub released: Vec<Ticket>,
+    pub places_runs: bool,
 }
 
 impl Script {
@@ -56,6 +57,13 @@ impl Upper for Script {
         };
         self.log.push(format!("{kind} {:?} {}+{}", part.place, part.offset, part.data.len()));
         self.answer(ticket)
+    }
+    fn deliver_run(&mut self, part: &Part<'_>, run: &Run<'_>) -> bool {
+        if self.places_runs {
+            let lengths: Vec<usize> = run.payloads().map(<[u8]>::len).collect();
+            self.log.push(format!("run {:?} {}+{lengths:?}", part.place, part.offset));
+        }
+        self.places_runs
     }
     fn read(&mut self, ticket: Ticket, request: &ReadRequest) -> Delivery {
         self.log.push(format!("read {:x} {:x} {}", request.address, request.key, request.length));
@@ -108,6 +116,14 @@ impl End {
     pub fn receive_marked(&mut self, packet: &Made, congested: bool) {
         let packet = Packet::parse(&packet.0).unwrap();
         self.connection.handle_packet(self.now, &packet, congested, &mut self.script);
+    }
+
+    /// A train arrives. True: as a run.
+    pub fn receive_run(&mut self, packets: &[Made]) -> bool {
+        let train: Vec<u8> = packets.iter().flat_map(|packet| packet.0.clone()).collect();
+        let run = Run::of(&train, packets[0].0.len()).expect("a run");
+        assert_eq!(run.count(), packets.len());
+        self.connection.handle_run(&run, &mut self.script)
     }
 
     /// All packets it sends now, in words.

@@ -7,6 +7,7 @@ use omniverb_transport::{
     Answer, AtomicOperation, AtomicRequest, Connection, Delivery, Fetched, Gathered, Kind,
     Operation, Part, Placed, ReadRequest, Refusal, RequestId, Ticket, Time, Upper,
 };
+use omniverb_wire::Run;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::rc::Rc;
 
@@ -271,6 +272,32 @@ impl Upper for Application {
         }
         self.receives -= u64::from(part.takes_receive());
         Delivery::Done
+    }
+
+    fn deliver_run(&mut self, part: &Part<'_>, run: &Run<'_>) -> bool {
+        if self.stalls() || self.void {
+            return false;
+        }
+        self.skip_reads();
+        let (cursor, item) = (self.cursor, self.theirs.items[self.cursor]);
+        let Operation::Write { address, key, total, .. } = item.operation else {
+            panic!("message {cursor} is no WRITE");
+        };
+        if self.manners.refuses == Some(cursor) || self.random.chance(3000) {
+            return false;
+        }
+        assert_eq!(part.kind, Kind::Write { address, key, total });
+        assert_eq!((part.offset, part.place.begins()), (self.offset, self.offset == 0));
+        for payload in run.payloads() {
+            for (at, found) in (self.offset..).zip(payload) {
+                assert_eq!(*found, byte(self.theirs.seed, cursor, at), "message {cursor} at {at}");
+            }
+            let begin = (address - BASE + self.offset) as usize;
+            self.written[begin..begin + payload.len()].copy_from_slice(payload);
+            self.offset += payload.len() as u64;
+        }
+        assert!(self.offset < item.length, "message {cursor} goes on");
+        true
     }
 
     fn read(&mut self, ticket: Ticket, request: &ReadRequest) -> Delivery {

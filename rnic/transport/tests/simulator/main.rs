@@ -21,12 +21,14 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-fn run_seed(seed: u64) {
+/// Gives how many runs were made and taken.
+fn run_seed(seed: u64) -> [u64; 2] {
     let outcome = World::new(&random_scenario(seed)).run();
     for (host, statuses) in outcome.statuses.iter().enumerate() {
         let failed = statuses.iter().position(|status| *status != Status::Success);
         assert_eq!(failed, None, "host {host}: {:?}", failed.map(|index| statuses[index]));
     }
+    outcome.runs
 }
 
 #[test]
@@ -37,13 +39,17 @@ fn seeds() {
     }
     let count = number("OMNIVERB_SEEDS").unwrap_or(200);
     let first = number("OMNIVERB_FIRST_SEED").unwrap_or(0);
-    let mut failures = Vec::new();
+    let (mut failures, mut made, mut taken) = (Vec::new(), 0, 0);
     for seed in first..first + count {
-        if catch_unwind(AssertUnwindSafe(|| run_seed(seed))).is_err() {
-            eprintln!("seed {seed} failed; OMNIVERB_SEED={seed} runs it again");
-            failures.push(seed);
+        match catch_unwind(AssertUnwindSafe(|| run_seed(seed))) {
+            Ok(runs) => (made, taken) = (made + runs[0], taken + runs[1]),
+            Err(_) => {
+                eprintln!("seed {seed} failed; OMNIVERB_SEED={seed} runs it again");
+                failures.push(seed);
+            }
         }
     }
+    assert!(made >= count && taken >= count, "{made} runs made and {taken} taken");
     assert!(failures.is_empty(), "{} of {count} seeds failed: {failures:?}", failures.len());
 }
 

@@ -4,8 +4,8 @@ use crate::application::{Application, Manners};
 use crate::model::Plan;
 use omniverb_transport::faults::{Faults, FaultyLine};
 use omniverb_transport::random::Random;
-use omniverb_transport::{Config, Connection, Event, Request, RequestId, Status, Time};
-use omniverb_wire::{DATAGRAM_MAX, Flow, Identification, Packet, Verdict};
+use omniverb_transport::{Config, Connection, Event, Request, RequestId, Status, Time, Transmit};
+use omniverb_wire::{DATAGRAM_MAX, Flow, Identification, Packet, Run, Verdict};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::rc::Rc;
@@ -44,6 +44,8 @@ pub struct Outcome {
     pub time: Time,
     pub sent: u64,
     pub resent: u64,
+    /// Runs made, and runs taken.
+    pub runs: [u64; 2],
     /// Status of every request of each host.
     pub statuses: [Vec<Status>; 2],
     /// The message that the first request without success belongs to.
@@ -58,6 +60,8 @@ pub struct World {
     now: Time,
     limit: Time,
     random: Random,
+    /// Runs made, and runs taken.
+    runs: [u64; 2],
 }
 
 impl World {
@@ -100,6 +104,7 @@ impl World {
             now: 0,
             limit: scenario.limit,
             random,
+            runs: [0; 2],
         }
     }
 
@@ -138,6 +143,7 @@ impl World {
             time: self.now,
             sent: self.lines.iter().map(|line| line.done().sent).sum(),
             resent: resent.iter().sum(),
+            runs: self.runs,
             failed: [first.first_failure, second.first_failure],
             statuses: self.hosts.map(|host| host.statuses),
         }
@@ -193,34 +199,53 @@ impl World {
     }
 
     fn arrivals(&mut self, to: usize) {
-        let (host, flow) = (&mut self.hosts[to], &self.flows[1 - to]);
-        while let Some(flight) = self.lines[to].arrival(self.now) {
-            // The identification is known, as if the kernel had told.
-            let known = Some(Identification::ZERO);
-            if flow.check(&flight.bytes, known) != Verdict::Exact {
+        let flow = self.flows[1 - to];
+        // The identification is known, as if the kernel had told.
+        let known = Some(Identification::ZERO);
+        let arrived = std::iter::from_fn(|| self.lines[to].arrival(self.now));
+        let sound = arrived.filter(|flight| flow.check(&flight.bytes, known) == Verdict::Exact);
+        let flights: Vec<_> = sound.collect();
+        let mut rest = &flights[..];
+        while let Some((first, others)) = rest.split_first() {
+            let host = &mut self.hosts[to];
+            host.application.now = self.now;
+            let length = first.bytes.len();
+            let alike = rest.iter().take(8).take_while(|it| it.bytes.len() == length && !it.marked);
+            let train: Vec<u8> = alike.flat_map(|it| it.bytes.iter().copied()).collect();
+            if let Some(run) = Run::of(&train, length)
+                && host.connection.handle_run(&run, &mut host.application)
+            {
+                self.runs[1] += 1;
+                rest = &rest[run.count()..];
                 continue;
             }
-            let Ok(packet) = Packet::parse(&flight.bytes) else { continue };
+            rest = others;
+            let Ok(packet) = Packet::parse(&first.bytes) else { continue };
             let application = &mut host.application;
-            application.now = self.now;
-            host.connection.handle_packet(self.now, &packet, flight.marked, application);
+            host.connection.handle_packet(self.now, &packet, first.marked, application);
         }
     }
 
     fn transmit(&mut self, index: usize) {
         let host = &mut self.hosts[index];
-        let mut datagram = [0; DATAGRAM_MAX];
+        let mut datagrams = vec![0; 9 * DATAGRAM_MAX];
         for _ in 0..4096 {
             if host.free > self.now {
                 return;
             }
             let application = &mut host.application;
-            let sent = host.connection.poll_transmit(self.now, &mut datagram, application);
-            let Some(sent) = sent else { return };
-            let bytes = &mut datagram[..sent.length];
-            self.flows[index].seal(bytes, 0);
-            host.free = self.now + bytes.len() as u64 * host.pace / 1000;
-            self.lines[1 - index].send(self.now, (), bytes);
+            let sent = host.connection.poll_transmit(self.now, &mut datagrams, application);
+            let Some(Transmit { length, .. }) = sent else { return };
+            // Who has a rate limit asks before every packet.
+            let most = if host.pace == 0 { self.random.below(9) as usize } else { 0 };
+            let (now, room) = (self.now, &mut datagrams[..]);
+            let alike = host.connection.poll_alike(now, room, length, most, application);
+            self.runs[0] += u64::from(alike > 0);
+            host.free = self.now + length as u64 * host.pace / 1000;
+            for bytes in datagrams.chunks_mut(length).take(1 + alike) {
+                self.flows[index].seal(bytes, 0);
+                self.lines[1 - index].send(self.now, (), bytes);
+            }
         }
         panic!("host {index} does not stop sending");
     }
