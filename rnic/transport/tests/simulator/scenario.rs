@@ -35,7 +35,7 @@ pub fn configs(random: &mut Random, path_mtu: usize) -> [Config; 2] {
         unanswered_max: random.pick(&[1, 4, 32, 256]),
         early_timeout: random.pick(&[200_000, 1_000_000, 4_000_000]),
         react_to_delay: random.chance(7000),
-        window_floor: random.pick(&[1, 4, 8]),
+        window_floor: random.pick(&[1, 4, 8, 1000]),
         acknowledge_behind: random.chance(5000),
         name_all,
         burst: random.pick(&[1, 1, 4, 64]),
