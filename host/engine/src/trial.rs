@@ -2,9 +2,12 @@
 //! and sends, and one whose memory it is and which grants it, takes it back and grants it again at
 //! random. Whatever goes which way, the memory holds what was written, in the order it was written.
 
+mod shelf;
+
+use self::shelf::Shelf;
 use crate::backlog::Allowance;
 use crate::budget::{Budget, Mappings};
-use crate::command::Service;
+use crate::command::{Service, feature};
 use crate::connected::Connected;
 use crate::fuzz::end;
 use crate::granted::{Grant, REMOTE_READ, REMOTE_WRITE};
@@ -16,7 +19,7 @@ use omniverb_ring::{UserMemory, Window, WordMemory};
 use omniverb_sys::mapping::Access;
 use omniverb_sys::{memfd, window};
 use omniverb_transport::random::Random;
-use omniverb_wire::{DATAGRAM_MAX, Packet};
+use omniverb_wire::{DATAGRAM_MAX, Packet, Run};
 use std::collections::VecDeque;
 use std::os::fd::AsFd;
 
@@ -36,7 +39,7 @@ struct Side {
     engine: Connected,
 }
 
-fn side(service: Service) -> Side {
+fn side(service: Service, features: u32) -> Side {
     let memory = Window::private(link_bytes(REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN));
     let (mut application, far) = (end(&memory, 0).unwrap(), end(&memory, 1).unwrap());
     application.publish_receiving(&Receiving {
@@ -59,7 +62,7 @@ fn side(service: Service) -> Side {
         far,
         service,
         (6, 6),
-        1,
+        features,
         REQUEST_BYTES_MIN,
         allowance,
         service == Service::Rc,
@@ -203,6 +206,8 @@ struct Trial {
     service: Service,
     loss: u64,
     asker: Side,
+    /// What it sends from.
+    shelf: Shelf,
     holder: Side,
     owner: Owner,
     model: Vec<u8>,
@@ -210,6 +215,8 @@ struct Trial {
     reading: Option<(Vec<u8>, Vec<u8>)>,
     budget: Budget,
     now: u64,
+    /// Runs placed at once.
+    runs: u64,
 }
 
 impl Trial {
@@ -219,9 +226,25 @@ impl Trial {
             if service == Service::Rc { [0, 0, 2, 5][random.between(0, 3) as usize] } else { 0 };
         let (memory, _) = pages(&[0; BYTES], true);
         let owner = Owner { memory, seen: VecDeque::new(), write: None, read: 0, records: 0 };
-        let (asker, holder) = (side(service), side(service));
+        let features = 1 | if random.between(0, 1) == 1 { feature::NAME_ALL } else { 0 };
+        let (asker, holder, shelf) =
+            (side(service, features), side(service, features), Shelf::new());
         let (model, budget) = (vec![0; BYTES], Mappings::default().budget());
-        Trial { random, service, loss, asker, holder, owner, model, reading: None, budget, now: 1 }
+        let reading = None;
+        Trial {
+            random,
+            service,
+            loss,
+            asker,
+            shelf,
+            holder,
+            owner,
+            model,
+            reading,
+            budget,
+            now: 1,
+            runs: 0,
+        }
     }
 
     /// Asks for something; false: no room.
@@ -275,6 +298,12 @@ impl Trial {
         if data.len() > application.request_payload_max() {
             return false;
         }
+        if self.service == Service::Rc
+            && self.random.between(0, 3) > 0
+            && let Some(sent) = self.shelf.send(application, request, data)
+        {
+            return sent;
+        }
         UserMemory::lend(data, |part| application.send_request(request, data.len(), [&part]))
             .unwrap()
     }
@@ -297,7 +326,7 @@ impl Trial {
     }
 
     fn exchange(&mut self) {
-        let mut datagram = vec![0; DATAGRAM_MAX];
+        let mut datagrams = vec![0; 9 * DATAGRAM_MAX];
         for turn in 0..2 {
             let (from, to) = match turn {
                 0 => (&mut self.asker.engine, &mut self.holder.engine),
@@ -305,10 +334,21 @@ impl Trial {
             };
             from.serve(self.now);
             for _ in 0..self.random.between(1, 20) {
-                let Some(length) = from.transmit(self.now, &mut datagram) else { break };
-                let packet = Packet::parse(&datagram[..length]).unwrap();
-                if self.random.between(1, 100) > self.loss {
-                    to.packet(self.now, &packet, false);
+                let Some(length) = from.transmit(self.now, &mut datagrams) else { break };
+                let most = self.random.between(0, 8) as usize;
+                let alike = from.transmit_alike(self.now, &mut datagrams, length, most);
+                let train = &datagrams[..length * (1 + alike)];
+                if let Some(run) = Run::of(train, length)
+                    && self.random.between(1, 100) > self.loss
+                    && to.run(self.now, &run)
+                {
+                    self.runs += 1;
+                    continue;
+                }
+                for datagram in train.chunks(length) {
+                    if self.random.between(1, 100) > self.loss {
+                        to.packet(self.now, &Packet::parse(datagram).unwrap(), false);
+                    }
                 }
             }
             from.after();
@@ -334,6 +374,19 @@ impl Trial {
                 let grant = Grant::new(KEY, access, START + 4096, whole, share);
                 self.holder.engine.far.granted(grant);
             }
+        }
+        let application = &mut self.asker.application;
+        while let Some(key) = self.asker.engine.far.take_wanted() {
+            if key == shelf::KEY
+                && self.random.between(0, 3) > 0
+                && let Some(grant) = self.shelf.grant(&self.budget)
+            {
+                self.asker.engine.far.granted(grant);
+            }
+        }
+        self.shelf.fill_if_wanted(application);
+        if self.random.between(0, 60) == 0 {
+            self.shelf.take_back(application);
         }
         if self.random.between(0, 60) == 0 {
             self.holder.application.advance_epoch();
@@ -369,14 +422,17 @@ impl Trial {
 
 #[test]
 fn whichever_way_it_goes_the_memory_holds_what_was_written_in_order() {
-    let (mut mapped, mut records) = (0, 0);
-    for seed in 0..150 {
+    let (mut mapped, mut records, mut runs, mut sent, mut fills) = (0, 0, 0, 0, 0);
+    for seed in 0..400 {
         let service = if seed % 5 == 4 { Service::Uc } else { Service::Rc };
         let mut trial = Trial::new(seed, service);
         println!("seed {seed}"); // shown if it fails
         mapped += trial.run();
         records += trial.owner.records;
+        runs += trial.runs;
+        (sent, fills) = (sent + trial.shelf.sent, fills + trial.shelf.fills);
     }
-    // Both ways are taken, or this says nothing.
+    // All ways are taken, or this says nothing.
     assert!(mapped > 1000 && records > 1000, "{mapped} mapped, {records} as records");
+    assert!(runs > 1000 && sent > 300 && fills > 100, "{runs} runs, {sent} sources, {fills} fills");
 }
