@@ -47,6 +47,7 @@ def groups():
              for file in _ONE_PROCESS for test in tests_of(file)]
     cases += [_program("soak.two_processes", 300_000, 11, limit=150),
               _program("soak.one_process", 60_000, 12, limit=90),
+              _program("sources.sources", 200),
               *[_program(f"apart.{test}") for test in tests_of("apart")],
               *[_program(f"lossy.{test}") for test in tests_of("lossy")],
               *[_program(f"keys.{test}") for test in tests_of("keys")]]

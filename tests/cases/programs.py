@@ -10,7 +10,7 @@ from harness.containers import Pair
 from harness.plain import PlainPair
 
 _SELF_CONTAINED = ["states", "errors", "keys", "events", "messages", "extended", "nopoll", "forked",
-                   "many", "adoption", "soak", "apart", "lossy"]
+                   "many", "adoption", "soak", "sources", "apart", "lossy"]
 
 # Arguments and time limits that differ from the default: by setting and name.
 _MILLION = 1_000_000

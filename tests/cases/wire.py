@@ -42,6 +42,7 @@ _PROGRAMS = [
     program("soak.two_processes", 300_000, 1, limit=150),
     program("soak.two_processes", 60_000, 2, 2, 4, limit=90, title=" ipv6", settings=_SIX),
     program("soak.two_processes", 6_000, 3, 1, 1, 8 << 20, limit=120, title=" large"),
+    program("sources.sources", 120),
     *[program(f"apart.{test}") for test in tests_of("apart")],
     program("apart.lengths_around_the_mtu", title=" ipv6", settings=_SIX),
     program("apart.datagrams", title=" ipv6", settings=_SIX),
@@ -90,26 +91,38 @@ def _idle(hosts):
     check(max(used) <= 0.03, f"CPU seconds in 5 s (first, second, daemons): {used}")
 
 
-def _executed(daemon):
-    """Operations of peers that a daemon executed on mapped pages, for the QP with the most."""
+def _most(daemon, counter):
+    """What a daemon counted, for the QP with the most."""
     packets = [peer["packets"] for vnic in daemon.status()["vnics"]
                for running in vnic["processes"] for qp in running["qps"] for peer in qp["peers"]]
-    return max((found["executed"] for found in packets if found), default=0)
+    return max((found[counter] for found in packets if found), default=0)
 
 
-def _mapped(hosts):
-    """WRITEs and READs among everything else: the daemons execute them, not the target's process
-    (which checks every byte)."""
-    held = hosts.apart().start("/opt/programs/soak", "two_processes", "200000", "4",
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def _counted(hosts, counter, *program):
+    """The most that each daemon counts while a program runs (which checks every byte)."""
+    held = hosts.apart().start(*program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                               text=True)
     most = [0, 0]
     while held.poll() is None:
-        most = [max(was, _executed(daemon)) for was, daemon in zip(most, hosts.daemons)]
+        most = [max(was, _most(daemon, counter)) for was, daemon in zip(most, hosts.daemons)]
         time.sleep(0.05)
     output = held.communicate()[0]
     check(held.returncode == 0, output)
-    print(f"executed by the daemons: {most}")
+    print(f"{counter}: {most}")
+    return most
+
+
+def _mapped(hosts):
+    """WRITEs and READs among everything else: the daemons execute them, not the target's
+    process."""
+    most = _counted(hosts, "executed", "/opt/programs/soak", "two_processes", "200000", "4")
     check(min(most) > 1000, f"operations executed by the daemons: {most}")
+
+
+def _in_place(hosts):
+    """Large messages are sent from where they are, not out of the ring."""
+    most = _counted(hosts, "in_place", "/opt/programs/sources", "sources", "600")
+    check(max(most) > 300, f"records without payload: {most}")
 
 
 @contextlib.contextmanager
@@ -145,7 +158,7 @@ def _few(setting):
 def groups():
     """Two hosts: the whole matrix at 1500 bytes, some of it with jumbo frames and routers."""
     more = [Case("wire.ipv6_pingpongs", _over_ipv6), Case("wire.idle", _idle),
-            Case("wire.mapped", _mapped)]
+            Case("wire.mapped", _mapped), Case("wire.in_place", _in_place)]
     return [Group("wire.programs", perftest.cases("wire", True, ("RC",)), _hosts),
             Group("wire.tests", _PROGRAMS + more, _hosts),
             Group("wire.jumbo", _few("wire-jumbo"), _jumbo),

@@ -24,11 +24,11 @@ static uint32_t target_size(void)
     return largest + 65536;
 }
 
-static struct arena arena_make(struct device *d, uint32_t size)
+static struct arena arena_make(struct device *d, uint32_t size, int access)
 {
     struct arena a = {.size = size, .memory = malloc(size)};
     check(a.memory, "no memory");
-    a.mr = mr_make(d, a.memory, size, IBV_ACCESS_LOCAL_WRITE);
+    a.mr = mr_make(d, a.memory, size, access);
     return a;
 }
 
@@ -47,10 +47,11 @@ static void end_make(struct side *s, struct end *e, unsigned pair)
 {
     uint32_t room = 6 * (largest + 256) + 65536;
     e->out.plan = plan_make(s, pair, s->number);
-    e->out.arena = arena_make(s->device, room);
+    /* What peers may reach can be sent from where it is: the others are always copied. */
+    e->out.arena = arena_make(s->device, room, pair % 2 ? IBV_ACCESS_LOCAL_WRITE : ALL_ACCESS);
     e->out.expected = malloc(room);
     e->in.plan = plan_make(s, pair, !s->number);
-    e->in.arena = arena_make(s->device, room);
+    e->in.arena = arena_make(s->device, room, IBV_ACCESS_LOCAL_WRITE);
     uint32_t size = target_size();
     e->in.heap = malloc(size + 2 * MARGIN + 64);
     check(e->out.expected && e->in.heap, "no memory");

@@ -123,6 +123,7 @@ impl Server {
                 "duplicates": c.duplicate_packets,
                 "window": c.window,
                 "executed": c.mapped_operations,
+                "in_place": c.in_place,
             })),
         })
     }

@@ -232,4 +232,6 @@ pub struct QpCounters {
     pub window: u64,
     /// WRITEs and READs of the peer that were executed on mapped pages.
     pub mapped_operations: u64,
+    /// Requests of the application whose payload was taken from where it was.
+    pub in_place: u64,
 }

@@ -51,6 +51,8 @@ pub(crate) struct Outgoing {
     ahead: u64,
     /// The WRITE whose last piece was not taken yet.
     write: Option<Write>,
+    /// Those ever taken whose payload was not in the ring.
+    pub(crate) in_place: u64,
     /// What the application is to be told, for which there was no room.
     answers: VecDeque<(Response, Box<[u8]>)>,
     /// Bytes of READ data in it.
@@ -77,6 +79,7 @@ impl Outgoing {
             }
             self.write = write;
             self.ahead = end;
+            self.in_place += u64::from(source.is_some());
             self.pieces.push_back(Piece { record, end, kind, source });
         }
         Ok(true)

@@ -30,6 +30,11 @@ impl Endpoint {
         Ok(Some(Ahead { request: found.0, source: found.1, record, end }))
     }
 
+    /// Where the first request is that is not passed.
+    pub fn requests_taken(&self) -> u64 {
+        self.requests_in.position()
+    }
+
     /// Done with all requests that end at `position` or before; the peer is told.
     pub fn pass_requests_until(&mut self, position: u64) {
         self.requests_in.pass_until(position);

@@ -57,11 +57,18 @@ impl Link {
             Kind::Connected(connected) => connected.numbers(),
             Kind::Datagrams(_) => (0, 0, 0),
         };
-        let mapped_operations = match &self.kind {
-            Kind::Connected(connected) => connected.far.mapped(),
-            Kind::Datagrams(_) => 0,
+        let (mapped_operations, in_place) = match &self.kind {
+            Kind::Connected(connected) => (connected.far.mapped(), connected.far.outgoing.in_place),
+            Kind::Datagrams(_) => (0, 0),
         };
-        QpCounters { resent_packets, duplicate_packets, window, mapped_operations, ..self.counted }
+        QpCounters {
+            resent_packets,
+            duplicate_packets,
+            window,
+            mapped_operations,
+            in_place,
+            ..self.counted
+        }
     }
 
     /// Whether something waits for the application.

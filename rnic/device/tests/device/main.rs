@@ -19,6 +19,7 @@ mod refusals;
 mod removal;
 mod retries;
 mod shared_receive;
+mod sources;
 mod traces;
 mod unreliable;
 mod wire;
