@@ -62,8 +62,9 @@ static void disturbed(struct side *s, int socket)
     struct address at;
     get(socket, &at, sizeof at);
     for (int i = 0; i < WRITES; i++) {
-        struct operation o = {.opcode = IBV_WR_RDMA_WRITE, .id = 5000, .local = s->memory, .bytes = 8,
-                              .lkey = s->mr->lkey, .remote = at.memory, .rkey = at.rkey};
+        struct operation o = {.opcode = IBV_WR_RDMA_WRITE, .id = 5000, .local = s->memory,
+                              .bytes = 8, .lkey = s->mr->lkey, .remote = at.memory,
+                              .rkey = at.rkey};
         post(s->qp, o);
         sleep_ms(2);
     }

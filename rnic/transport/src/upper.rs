@@ -193,9 +193,9 @@ pub trait Upper {
     /// A part of a message of the peer. Each comes once, in order.
     fn deliver(&mut self, ticket: Ticket, part: &Part<'_>) -> Delivery;
 
-    /// Several parts of a WRITE of the peer at once: `part` is the first of them, all of `run` is to
-    /// be placed, and the message goes on behind it. True is [`Delivery::Done`] for all of them;
-    /// false: nothing of it counts, and they come again one by one.
+    /// Several parts of a WRITE of the peer at once: `part` is the first of them, all of `run` is
+    /// to be placed, and the message goes on behind it. True is [`Delivery::Done`] for all of them;
+    /// false: nothing of it counts, and they come one by one.
     fn deliver_run(&mut self, part: &Part<'_>, run: &Run<'_>) -> bool {
         let _ = (part, run);
         false

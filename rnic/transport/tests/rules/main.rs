@@ -2,6 +2,7 @@
 
 mod requester;
 mod responder;
+mod runs;
 mod script;
 mod unreliable;
 

@@ -1,10 +1,8 @@
 //! Rules for the requester and the completer.
 
-use crate::script::{ADD, End, Parts, READ, SEND, acknowledge, config, make, read_data, words};
+use crate::script::{ADD, End, Parts, READ, SEND, acknowledge, config, make, read_data};
 use omniverb_transport::{Config, Event, Operation, Placed, Request, RequestId, Status};
-use omniverb_wire::{
-    Aeth, AtomicAckEth, DATAGRAM_MAX, Packet, Place, Syndrome, write_notification,
-};
+use omniverb_wire::{Aeth, AtomicAckEth, Packet, Place, Syndrome, write_notification};
 
 fn end() -> End {
     End::new(config())
@@ -383,56 +381,4 @@ fn an_acknowledgement_is_asked_for_before_what_may_have_to_wait() {
     assert_eq!(end.sent().last().unwrap(), "04 1020 ask");
     end.receive(&acknowledge(1020, 0x1f));
     assert_eq!(end.sent().len(), 1);
-}
-
-/// Packets that [`omniverb_transport::Connection::poll_alike`] adds to each, when it may add four.
-fn with_alike(end: &mut End) -> Vec<(String, usize)> {
-    let mut datagrams = vec![0; 5 * DATAGRAM_MAX];
-    let mut list = Vec::new();
-    while let Some(sent) = end.connection.poll_transmit(end.now, &mut datagrams, &mut end.script) {
-        let length = sent.length;
-        let room = &mut datagrams[..];
-        let alike = end.connection.poll_alike(end.now, room, length, 4, &mut end.script);
-        for (index, datagram) in datagrams.chunks(length).take(1 + alike).enumerate() {
-            list.push((words(&Packet::parse(datagram).unwrap()), index));
-        }
-    }
-    list
-}
-
-#[test]
-fn packets_in_the_middle_of_a_write_are_made_in_one_go_and_no_others() {
-    let wide = Config { window: 1000, window_floor: 1000, ..config() };
-    let whole = Config { name_all: true, ask_every: Some(1000), ..wide };
-    let submit = |end: &mut End| {
-        end.submit(1, write(256 * 12, None), 256 * 12);
-        end.submit(2, write(600, Some([1; 4])), 600);
-        end.submit(3, SEND, 256 * 3);
-    };
-    let mut end = End::new(whole.clone());
-    submit(&mut end);
-    let expected = end.sent();
-    let mut end = End::new(whole.clone());
-    submit(&mut end);
-    let (found, indices): (Vec<_>, Vec<_>) = with_alike(&mut end).into_iter().unzip();
-    assert_eq!(found, expected, "the same packets");
-    // Not the last of a message, nor one that asks, nor a SEND.
-    assert_eq!(indices, [0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 0, 0, 1, 0, 0, 0, 0]);
-    end.receive(&acknowledge(1017, 0x1f));
-    assert_eq!(end.statuses().len(), 3);
-    // What is sent again is judged one by one.
-    let mut end = End::new(whole.clone());
-    submit(&mut end);
-    with_alike(&mut end);
-    end.receive(&acknowledge(1002, 0x60));
-    assert!(with_alike(&mut end).iter().all(|(_, index)| *index == 0));
-    // So is everything that a plain RoCE peer gets, or a narrow window lets through.
-    for config in [
-        Config { name_all: false, ..whole.clone() },
-        Config { window: 2, window_floor: 2, ..whole },
-    ] {
-        let mut end = End::new(config);
-        submit(&mut end);
-        assert!(with_alike(&mut end).iter().all(|(_, index)| *index == 0));
-    }
 }
