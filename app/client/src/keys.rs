@@ -138,7 +138,7 @@ impl Client {
         let refused = |errno: i32| {
             let errno = errno as u32;
             let answer =
-                Adopted { token: ask.token, errno, reserved: 0, page_start: 0, page_length: 0 };
+                Adopted { token: ask.token, errno, epoch: 0, page_start: 0, page_length: 0 };
             (answer, None)
         };
         let Some(qp) = self.qp(ask.qpn) else { return refused(libc::ENOENT) };
@@ -168,7 +168,8 @@ impl Client {
                 Adopted {
                     token: ask.token,
                     errno: 0,
-                    reserved: 0,
+                    // Before whoever takes the pages back moves it: the keys are locked.
+                    epoch: qp.epoch() as u32,
                     page_start: pages.page_start() as u64,
                     page_length: pages.page_length() as u64,
                 },
@@ -198,6 +199,7 @@ impl Client {
             address: granted.addr,
             length: granted.length,
             page_start: granted.page_start,
+            epoch: granted.epoch,
             window,
         };
         qp.granted(granted.peer_qpn, grant);

@@ -160,6 +160,7 @@ impl Packets {
             access: granted.access,
             start: granted.page_start,
             length: granted.page_length,
+            epoch: granted.epoch,
             file,
         })));
     }

@@ -160,8 +160,7 @@ fn pages_are_granted_if_they_are_what_they_should_be() {
         assert!(matches!(a.call(ask.into()), Message::Connected(_)));
         let Some((Message::Adopt(adopt), _)) = b.event(SOON) else { panic!() };
         let (page_start, page_length) = (0x11000, 0x2000);
-        let adopted =
-            Adopted { token: adopt.token, errno: 0, reserved: 0, page_start, page_length };
+        let adopted = Adopted { token: adopt.token, errno: 0, epoch: 0, page_start, page_length };
         let mut bytes = [0; 4096];
         let length = omniverb_session::encode(0, &adopted.into(), &mut bytes);
         let events = b.events.as_ref().unwrap().as_fd();

@@ -68,7 +68,17 @@ pub(crate) struct Budget {
 impl Budget {
     /// Room for one more mapping of so many bytes.
     pub(crate) fn share(&self, bytes: usize) -> Option<Share> {
-        if !self.vnic.take(bytes, VNIC_MAPPINGS, VNIC_BYTES) {
+        self.take(bytes, VNIC_MAPPINGS, VNIC_BYTES)
+    }
+
+    /// The same, as long as more than half is left: what is merely faster for the application
+    /// itself does not take what its peers may need.
+    pub(crate) fn share_of_half(&self, bytes: usize) -> Option<Share> {
+        self.take(bytes, VNIC_MAPPINGS / 2, VNIC_BYTES / 2)
+    }
+
+    fn take(&self, bytes: usize, mappings_max: usize, bytes_max: usize) -> Option<Share> {
+        if !self.vnic.take(bytes, mappings_max, bytes_max) {
             return None;
         }
         if !self.mappings.all.take(bytes, ALL_MAPPINGS, ALL_BYTES) {
@@ -113,6 +123,9 @@ mod tests {
         let mappings = Mappings::default();
         let (one, other) = (mappings.budget(), mappings.budget());
         assert!(one.share(VNIC_BYTES + 1).is_none());
+        let half = one.share_of_half(VNIC_BYTES / 2).unwrap();
+        assert!(one.share_of_half(4096).is_none() && one.share(4096).is_some());
+        drop(half);
         let held = one.share(VNIC_BYTES).unwrap();
         assert!(one.share(4096).is_none() && other.share(4096).is_some());
         drop(held);

@@ -99,6 +99,8 @@ pub struct Grant {
     pub start: u64,
     /// Bytes.
     pub length: u64,
+    /// Low half of the application's EPOCH when it gave them.
+    pub epoch: u32,
     /// The pages.
     pub file: OwnedFd,
 }

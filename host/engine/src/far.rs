@@ -128,9 +128,14 @@ impl Far {
         self.grants.not_asked(key);
     }
 
+    /// Whether only the application itself wants this key to be mapped.
+    pub(crate) fn is_own(&self, key: u32) -> bool {
+        self.grants.is_own(key)
+    }
+
     /// It granted.
-    pub(crate) fn granted(&mut self, grant: Grant) {
-        self.grants.insert(&self.endpoint, grant);
+    pub(crate) fn granted(&mut self, grant: Grant, epoch: u32) {
+        self.grants.insert(&self.endpoint, grant, epoch);
     }
 
     /// Operations of the peer that were executed here.

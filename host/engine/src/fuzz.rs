@@ -137,7 +137,8 @@ fn grant(bytes: &mut Bytes<'_>, engine: &mut Connected, key: u32) {
     let key = if bytes.byte() == 0 { key ^ 1 } else { key };
     let start = u64::from(bytes.byte()) << 12;
     let access = u32::from(bytes.byte() & 15);
-    engine.far.granted(Grant::new(key, access, start, pages, share));
+    let epoch = u32::from(bytes.byte() >> 6);
+    engine.far.granted(Grant::new(key, access, start, pages, share), epoch);
 }
 
 fn step(

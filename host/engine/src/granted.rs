@@ -93,6 +93,8 @@ pub(crate) struct Grants {
     epoch: u64,
     list: Vec<Grant>,
     asked: Vec<u32>,
+    /// Those of them that the application wants to send from, and no peer has named.
+    own: Vec<u32>,
     /// Those of them that the control plane has not been told.
     wanted: Vec<u32>,
 }
@@ -101,6 +103,7 @@ impl Grants {
     /// Whether a whole message can be executed here. A key that is not known is asked for, once.
     pub(crate) fn reach(&mut self, endpoint: &Endpoint, target: Target, access: u32) -> bool {
         self.follow(endpoint.peer_epoch());
+        self.own.retain(|key| *key != target.key);
         if self.list.iter().any(|grant| grant.key == target.key) {
             return self.find(target, access).is_some();
         }
@@ -113,10 +116,17 @@ impl Grants {
     pub(crate) fn has(&mut self, endpoint: &Endpoint, key: u32) -> bool {
         self.follow(endpoint.peer_epoch());
         let known = self.list.iter().any(|grant| grant.key == key);
-        if !known {
+        if !known && !self.asked.contains(&key) {
             self.ask(key);
+            self.own.retain(|own| *own != key);
+            self.own.push(key);
         }
         known
+    }
+
+    /// Whether nobody but the application itself wants this one to be mapped.
+    pub(crate) fn is_own(&self, key: u32) -> bool {
+        self.own.contains(&key)
     }
 
     fn ask(&mut self, key: u32) {
@@ -132,6 +142,7 @@ impl Grants {
             self.epoch = epoch;
             self.list.clear();
             self.asked.clear();
+            self.own.clear();
             self.wanted.clear();
         }
     }
@@ -244,9 +255,9 @@ impl Grants {
     }
 
     /// The control plane granted. Ignored unless it was asked for since the last revocation.
-    pub(crate) fn insert(&mut self, endpoint: &Endpoint, grant: Grant) {
+    pub(crate) fn insert(&mut self, endpoint: &Endpoint, grant: Grant, epoch: u32) {
         self.follow(endpoint.peer_epoch());
-        if self.asked.contains(&grant.key) {
+        if self.epoch as u32 == epoch && self.asked.contains(&grant.key) {
             self.list.retain(|other| other.key != grant.key);
             self.list.push(grant);
         }
@@ -287,7 +298,7 @@ mod tests {
         assert!(!grants.reach(&far, target(0, 8), access) && grants.take_wanted().is_none());
         let budget = Mappings::default().budget();
         let share = budget.share(3 * 4096).unwrap();
-        grants.insert(&far, Grant::new(9, access, START, theirs, share));
+        grants.insert(&far, Grant::new(9, access, START, theirs, share), 0);
         Case { application, far, grants, pages, budget }
     }
 
@@ -352,7 +363,7 @@ mod tests {
         assert!(!case.grants.reach(&case.far, target(0, 8), REMOTE_WRITE));
         let share = case.budget.share(3 * 4096).unwrap();
         let grant = Grant::new(9, REMOTE_WRITE, START, case.pages.clone(), share);
-        case.grants.insert(&case.far, grant);
+        case.grants.insert(&case.far, grant, 1);
         let Case { application, far, grants, .. } = &mut case;
         let place = (target(0, 8), 0);
         assert!(grants.access(far, place, REMOTE_WRITE, 8, 1, |_, _| {}));
@@ -363,11 +374,16 @@ mod tests {
         case.grants.take_wanted();
         assert!(!case.grants.reach(&case.far, target(0, 8), REMOTE_WRITE));
         assert_eq!(case.grants.take_wanted(), Some(9));
-        // What was on its way when everything was taken back does not count.
+        // What was given before everything was taken back does not count, even if it was asked for
+        // again since; nor does what nobody asked for.
+        let share = case.budget.share(3 * 4096).unwrap();
+        let stale = Grant::new(9, REMOTE_WRITE, START, case.pages.clone(), share);
+        case.grants.insert(&case.far, stale, 0);
+        assert!(!case.writes(0, 8), "the pages may have gone back since");
         case.application.advance_epoch();
         let share = case.budget.share(3 * 4096).unwrap();
         let late = Grant::new(9, REMOTE_WRITE, START, case.pages.clone(), share);
-        case.grants.insert(&case.far, late);
+        case.grants.insert(&case.far, late, 2);
         assert!(!case.writes(0, 8));
     }
 }

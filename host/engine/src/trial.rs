@@ -372,7 +372,8 @@ impl Trial {
                 let share = self.budget.share(whole.len()).unwrap();
                 let access = REMOTE_WRITE | REMOTE_READ;
                 let grant = Grant::new(KEY, access, START + 4096, whole, share);
-                self.holder.engine.far.granted(grant);
+                let epoch = self.holder.application.epoch() as u32;
+                self.holder.engine.far.granted(grant, epoch);
             }
         }
         let application = &mut self.asker.application;
@@ -381,7 +382,7 @@ impl Trial {
                 && self.random.between(0, 3) > 0
                 && let Some(grant) = self.shelf.grant(&self.budget)
             {
-                self.asker.engine.far.granted(grant);
+                self.asker.engine.far.granted(grant, application.epoch() as u32);
             }
         }
         self.shelf.fill_if_wanted(application);

@@ -271,7 +271,7 @@ fn hand_out(bench: &mut Bench, who: u8) {
     });
     let Some((session, token)) = asked else { return };
     let (page_start, page_length) = (u64::from(who & 15) << 12, u64::from(who >> 4) << 12);
-    let message = Adopted { token, errno: 0, reserved: 0, page_start, page_length }.into();
+    let message = Adopted { token, errno: 0, epoch: 0, page_start, page_length }.into();
     let memory = Some(MemoryFacts { sound: true, write_sealed: who & 1 == 0 });
     bench.say(session, &Arrived { channel: Channel::Events, tag: 0, message, memory });
 }

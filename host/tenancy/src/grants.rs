@@ -163,6 +163,8 @@ impl Tenancy {
             length: mr.length,
             page_start: m.page_start,
             page_length: m.page_length,
+            epoch: m.epoch,
+            reserved: 0,
         })
     }
 

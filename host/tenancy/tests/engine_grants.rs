@@ -43,7 +43,7 @@ fn want(bench: &mut Bench, qpn: u32, peer_qpn: u32, key: u32) -> Option<u64> {
 }
 
 fn adopted(token: u64) -> Adopted {
-    Adopted { token, errno: 0, reserved: 0, page_start: 0x11000, page_length: 0x2000 }
+    Adopted { token, errno: 0, epoch: 0, page_start: 0x11000, page_length: 0x2000 }
 }
 
 fn adopt(bench: &mut Bench, from: u64, adopted: Adopted, memory: MemoryFacts) -> Vec<Action> {

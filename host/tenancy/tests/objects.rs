@@ -156,7 +156,7 @@ fn a_grant_covers_whole_pages_inside_the_region_only() {
     let pages = |token, page_start, page_length| Adopted {
         token,
         errno: 0,
-        reserved: 0,
+        epoch: 0,
         page_start,
         page_length,
     };
@@ -211,7 +211,7 @@ fn a_grant_needs_link_key_domain_and_access() {
     let sealed = MemoryFacts { sound: true, write_sealed: true };
     let token = ask(&mut bench, a, b, key).unwrap();
     call(&mut bench, 2, DeregMr { rkey: key, reserved: 0 });
-    let pages = Adopted { token, errno: 0, reserved: 0, page_start: 0x11000, page_length: 0x1000 };
+    let pages = Adopted { token, errno: 0, epoch: 0, page_start: 0x11000, page_length: 0x1000 };
     assert_eq!(denied(&adopt(&mut bench, 2, pages, sealed)), ENOENT);
     let key = mr(&mut bench, 2, 1, READ);
     ask(&mut bench, a, b, key).unwrap();
@@ -342,7 +342,7 @@ fn steps() -> impl Strategy<Value = Vec<u8>> {
         }),
         (0u64..64).prop_map(|n| {
             let token = n * 0x1_0000_0001;
-            Adopted { token, errno: 0, reserved: 0, page_start: 0, page_length: 4096 }.into()
+            Adopted { token, errno: 0, epoch: 0, page_start: 0, page_length: 4096 }.into()
         }),
         Just(QueryGids { reserved: 0 }.into()),
     ];

@@ -16,6 +16,8 @@ pub struct Grant {
     pub length: u64,
     /// First address that is mapped.
     pub page_start: u64,
+    /// Low half of the owner's EPOCH when it gave them.
+    pub epoch: u32,
     /// The pages.
     pub window: Window,
 }
@@ -98,9 +100,11 @@ impl Grants {
         self.asked.clear();
     }
 
-    /// The daemon granted. Ignored unless it was asked for in this epoch.
+    /// The daemon granted. Ignored unless it was asked for, and given, in this epoch: what was given
+    /// earlier may have been taken back since.
     pub(crate) fn insert(&mut self, epoch: u64, grant: Grant) -> bool {
-        if epoch != self.epoch || !self.asked.contains(&grant.rkey) {
+        let late = epoch != self.epoch || epoch as u32 != grant.epoch;
+        if late || !self.asked.contains(&grant.rkey) {
             return false;
         }
         self.list.retain(|other| other.rkey != grant.rkey);

@@ -291,9 +291,14 @@ impl Endpoint {
         self.theirs.load(word::EPOCH, Ordering::Acquire)
     }
 
+    /// Our revocation count.
+    pub fn epoch(&self) -> u64 {
+        self.ours.load(word::EPOCH, Ordering::Relaxed)
+    }
+
     /// Voids every grant we gave to this peer.
     pub fn advance_epoch(&mut self) {
-        let epoch = self.ours.load(word::EPOCH, Ordering::Relaxed);
+        let epoch = self.epoch();
         self.ours.store(word::EPOCH, epoch.wrapping_add(1), Ordering::SeqCst);
         // Before the pages are copied back.
         fence(Ordering::SeqCst); // SYNC: revoked

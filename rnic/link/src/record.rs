@@ -32,7 +32,7 @@ pub const FIRST: u32 = 1 << 12;
 /// Flag: the requester already placed the data through a mapping; no payload comes along.
 pub const PLACED: u32 = 1 << 13;
 /// Flag: the payload is not in the ring; see [`crate::source`].
-pub(crate) const SOURCE: u32 = 1 << 14;
+pub const SOURCE: u32 = 1 << 14;
 
 /// Why a request fails. The first three are a responder's (syndromes of the AETH, InfiniBand
 /// specification 9.7.5.2.8). The others come from a far end that speaks for a peer on a network:

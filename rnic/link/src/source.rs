@@ -50,7 +50,7 @@ impl Unfilled {
 }
 
 /// Which of the words is this key's.
-fn slot(key: u32) -> usize {
+pub fn slot(key: u32) -> usize {
     (key.wrapping_mul(0x9e37_79b9) >> 30) as usize
 }
 
@@ -112,7 +112,7 @@ impl Endpoint {
     /// Whether the peer has this region mapped.
     #[inline]
     pub fn peer_reaches(&self, key: u32) -> bool {
-        let epoch = self.ours.load(word::EPOCH, Ordering::Relaxed);
+        let epoch = self.epoch();
         let word = word::SOURCES + 8 * slot(key);
         key != 0 && self.theirs.load(word, Ordering::Acquire) == offered(key, epoch)
     }
@@ -122,6 +122,13 @@ impl Endpoint {
         let word = word::SOURCES_WANTED + 8 * slot(key);
         if self.ours.load(word, Ordering::Relaxed) != u64::from(key) {
             self.ours.store(word, u64::from(key), Ordering::Release);
+        }
+    }
+
+    /// Wants no region any more.
+    pub fn forget_sources(&mut self) {
+        for slot in 0..SOURCES {
+            self.ours.store(word::SOURCES_WANTED + 8 * slot, 0, Ordering::Release);
         }
     }
 

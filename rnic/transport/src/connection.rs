@@ -187,6 +187,8 @@ impl Connection {
         count: usize,
         upper: &mut impl Upper,
     ) -> usize {
+        // Answers take turns with requests.
+        let count = if self.responder.has_answers() { 0 } else { count };
         self.requester.transmit_alike(now, &self.config, datagrams, length, count, upper)
     }
 

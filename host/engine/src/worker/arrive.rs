@@ -133,27 +133,32 @@ impl Worker {
         now: u64,
     ) -> usize {
         // What is to be said or shown of each packet is said one by one.
-        let known = arrival.congested || arrival.identification.is_some();
-        let Some(run) = Run::of(train, stride).filter(|_| !known) else { return 0 };
+        let watched = self.vnics.get(&number).is_none_or(|vnic| vnic.tap.is_on());
+        if watched || arrival.congested || arrival.identification.is_some() {
+            return 0;
+        }
+        let Some(run) = Run::of(train, stride) else { return 0 };
         let Some(index) = run.packet().and_then(|p| self.connected(p.bth().destination())) else {
             return 0;
         };
-        let watched = self.vnics.get(&number).is_none_or(|vnic| vnic.tap.is_on());
         let Some(link) = self.links.get_mut(index).and_then(Option::as_mut) else { return 0 };
-        if watched || link.vnic != number || link.flow.destination != arrival.flow.source {
+        if link.vnic != number || link.flow.destination != arrival.flow.source {
             return 0;
         }
         let sound = run.datagrams().take_while(|one| ids.sound(&arrival.flow, one)).count();
-        let Some(run) = run.first(sound) else { return 0 };
-        if link.take_run(&run, now) {
+        // The one that ended it is damaged, and dropped.
+        let looked_at = (sound + 1).min(run.count());
+        if let Some(run) = run.first(sound)
+            && link.take_run(&run, now)
+        {
             self.touch(index);
-        } else {
-            let packets = run.datagrams().filter_map(|one| Some((Packet::parse(one).ok()?, one)));
-            packets.for_each(|(packet, one)| {
-                self.dispatch(number, &Sound::new(packet, one, arrival, now));
-            });
+            return looked_at;
         }
-        run.count()
+        let sound = run.datagrams().take(sound);
+        for (packet, one) in sound.filter_map(|one| Some((Packet::parse(one).ok()?, one))) {
+            self.dispatch(number, &Sound::new(packet, one, arrival, now));
+        }
+        looked_at
     }
 
     fn not_a_packet(&mut self, number: u64, arrival: &Arrival, datagram: &[u8]) {

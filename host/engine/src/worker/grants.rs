@@ -36,11 +36,15 @@ impl Worker {
             return;
         }
         let Ok(length) = usize::try_from(granted.length) else { return };
-        let Some(share) = vnic.budget.share(length) else { return };
+        let share = match connected.far.is_own(granted.key) {
+            true => vnic.budget.share_of_half(length),
+            false => vnic.budget.share(length),
+        };
+        let Some(share) = share else { return };
         let writable = granted.access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
         let how = if writable { Access::ReadWrite } else { Access::ReadOnly };
         let Ok(window) = window::map(granted.file.as_fd(), length, how) else { return };
         let Granted { key, access, start, .. } = *granted;
-        connected.far.granted(Grant::new(key, access, start, window, share));
+        connected.far.granted(Grant::new(key, access, start, window, share), granted.epoch);
     }
 }

@@ -144,6 +144,11 @@ impl Qp {
         }
     }
 
+    /// What the peer of a connected QP sees as its EPOCH.
+    pub fn epoch(&self) -> u64 {
+        self.inner.lock().links.first().map_or(0, |link| link.endpoint.epoch())
+    }
+
     /// Voids the grants that peers hold on our regions; call before the pages move back.
     pub fn revoke_grants(&self) {
         self.inner.lock().links.iter_mut().for_each(LinkEnd::revoke);

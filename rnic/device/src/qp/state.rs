@@ -5,6 +5,7 @@ use crate::attributes::{QpAttributes, QpMask, State, transition_is_valid};
 use crate::constants::{Wc, status, wc_opcode};
 use crate::cq::Entry;
 use crate::queue::Receive;
+use crate::requester::Sources;
 use crate::responder::Incoming;
 use crate::shared::AsyncEvent;
 use crate::work::PostError;
@@ -151,6 +152,8 @@ impl Inner {
             }
             self.links[index].starved = None;
             self.links[index].endpoint.close();
+            // Nobody takes it any more, and the application may do with its memory what it likes.
+            self.links[index].sources = Sources::default();
         }
         self.grants.clear();
         self.flush_receives(qp);

@@ -4,10 +4,10 @@
 //! What is left in place is noted until the engine has consumed it: before pages move back, or if
 //! the engine cannot reach them, it is put into the ring after all.
 
-use super::Order;
 use crate::constants::qp_type;
 use crate::limits::{SOURCE_MIN, SOURCE_WORTH};
 use crate::qp::{Inner, LinkEnd, Qp};
+use omniverb_link::source::{SOURCES, slot};
 use omniverb_link::{Broken, Endpoint, Source, Unfilled};
 use omniverb_ring::UserMemory;
 use std::collections::VecDeque;
@@ -21,25 +21,24 @@ pub(crate) struct Sources {
     /// Oldest first. The memory is a region's: it lasts until that is deregistered, and before, all
     /// of this is filled.
     unfilled: VecDeque<(Unfilled, UserMemory)>,
-    /// The region that was sent from last, and how many bytes of it were copied.
-    copied: (u32, u64),
+    /// Regions that were sent from lately, and how many bytes of each were copied.
+    copied: [(u32, u64); SOURCES],
     /// Up to here the engine has asked to have records filled, and they are.
     filled: u64,
 }
 
 impl Sources {
-    /// Whether payload of this region may stay where it is. If not, the engine is asked to map the
-    /// region when enough of it was copied.
-    fn choose(&mut self, endpoint: &mut Endpoint, key: u32, bytes: u64) -> bool {
-        if endpoint.peer_reaches(key) {
-            return true;
+    /// So many bytes of this region were copied. When it is worth while, the engine is asked to map
+    /// it.
+    pub(super) fn note_copied(&mut self, endpoint: &mut Endpoint, key: u32, bytes: u64) {
+        let copied = &mut self.copied[slot(key)];
+        if copied.0 != key {
+            *copied = (key, 0);
         }
-        let so_far = if self.copied.0 == key { self.copied.1 } else { 0 };
-        self.copied = (key, so_far.saturating_add(bytes));
-        if self.copied.1 >= SOURCE_WORTH {
+        copied.1 = copied.1.saturating_add(bytes);
+        if copied.1 >= SOURCE_WORTH {
             endpoint.want_source(key);
         }
-        false
     }
 
     /// A record was sent whose payload is there.
@@ -63,6 +62,9 @@ impl LinkEnd {
     /// Voids the grants that the peer holds on our regions; nothing depends on them afterwards.
     pub(crate) fn revoke(&mut self) {
         self.fill();
+        // Whatever is still sent from will be worth it again.
+        self.sources.copied = Default::default();
+        self.endpoint.forget_sources();
         self.endpoint.advance_epoch();
     }
 
@@ -91,15 +93,18 @@ impl LinkEnd {
     }
 }
 
+/// Where the payload of a request is.
+#[derive(Clone, Copy)]
+pub(super) struct Origin {
+    pub(super) source: Source,
+    /// The engine reaches it.
+    pub(super) stays: bool,
+}
+
 impl Inner {
-    /// Where the payload of a request is, if it may stay there.
+    /// Where the payload of a request is, if it may stay there, now or later.
     #[inline]
-    pub(super) fn source(
-        &mut self,
-        qp: &Qp,
-        order: &Order,
-        parts: &[UserMemory],
-    ) -> Option<Source> {
+    pub(super) fn origin(&self, qp: &Qp, parts: &[UserMemory]) -> Option<Origin> {
         let [part] = parts else { return None };
         // Inline data is shorter: what is long is in the region that was looked up for it.
         if part.len() < SOURCE_MIN || qp.kind != qp_type::RC {
@@ -113,9 +118,8 @@ impl Inner {
         if !inside || !named || !region.remote.load(Ordering::Acquire) {
             return None;
         }
-        let key = region.rkey;
-        let LinkEnd { endpoint, sources, .. } = self.links.first_mut()?;
-        let stays = sources.choose(endpoint, key, order.length);
-        stays.then_some(Source { key, address: part.address() as u64 })
+        let (key, address) = (region.rkey, part.address() as u64);
+        let stays = self.links.first().is_some_and(|link| link.endpoint.peer_reaches(key));
+        Some(Origin { source: Source { key, address }, stays })
     }
 }

@@ -1,5 +1,6 @@
 //! Puts requests into the ring.
 
+use super::source::Origin;
 use super::{Finish, Order, Step, Why};
 use crate::constants::{opcode, qp_type, send_flags};
 use crate::gather::pieces;
@@ -44,9 +45,9 @@ impl Inner {
                 send(link, order, parts, None, qp.kind == qp_type::RC)
             }
             opcode::SEND | opcode::SEND_WITH_IMM | opcode::SEND_WITH_INV => {
-                let source = self.source(qp, order, parts);
+                let origin = self.origin(qp, parts);
                 let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
-                send(link, order, parts, source, qp.kind == qp_type::RC)
+                send(link, order, parts, origin, qp.kind == qp_type::RC)
             }
             opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => {
                 if mappable
@@ -71,7 +72,7 @@ impl Inner {
         let with_immediate = order.opcode == opcode::RDMA_WRITE_WITH_IMM;
         let reliable = qp.kind == qp_type::RC;
         let wire = self.links.first().is_some_and(|link| link.peer.wire);
-        let source = if wire { self.source(qp, order, parts) } else { None };
+        let origin = if wire { self.origin(qp, parts) } else { None };
         let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
         if with_immediate && reliable && !order.begun && link.endpoint.credit() == Credit::None {
             return Ok(Step::Wait(Why::Receive));
@@ -90,7 +91,7 @@ impl Inner {
                 let (address, rkey, total) = (order.address, order.rkey, order.length);
                 Request::WriteFirst { flags, address, rkey, immediate, total }
             };
-            if !send_chunk(link, &request, order, chunk, parts, source)? {
+            if !send_chunk(link, &request, order, chunk, parts, origin)? {
                 return Ok(Step::Wait(Why::Room));
             }
             if last {
@@ -151,7 +152,7 @@ fn send(
     link: &mut LinkEnd,
     order: &mut Order,
     parts: &[UserMemory],
-    source: Option<Source>,
+    origin: Option<Origin>,
     reliable: bool,
 ) -> Result<Step, Broken> {
     let credit = if reliable { link.endpoint.credit() } else { Credit::Unpromised };
@@ -163,7 +164,7 @@ fn send(
         }
     }
     // What is complete when it is in the ring must be there.
-    let source = source.filter(|_| !order.promised);
+    let origin = origin.filter(|_| !order.promised);
     loop {
         let chunk = (order.length - order.done).min(chunk_max(link));
         let last = order.done + chunk == order.length;
@@ -171,7 +172,7 @@ fn send(
         let flags = ending(order, last) | first;
         let request = Request::Send { flags, immediate: order.immediate };
         let begins = !order.begun;
-        if !send_chunk(link, &request, order, chunk, parts, source)? {
+        if !send_chunk(link, &request, order, chunk, parts, origin)? {
             return Ok(Step::Wait(Why::Room));
         }
         if begins && credit != Credit::Unpromised {
@@ -227,9 +228,9 @@ fn send_chunk(
     order: &mut Order,
     chunk: u64,
     parts: &[UserMemory],
-    source: Option<Source>,
+    origin: Option<Origin>,
 ) -> Result<bool, Broken> {
-    let sent = if let (Some(source), [part]) = (source, parts) {
+    let sent = if let (Some(Origin { source, stays: true }), [part]) = (origin, parts) {
         send_from(link, request, source, part.skip(order.done as usize).first(chunk as usize))?
     } else if chunk == order.length {
         link.endpoint.send_request(request, chunk as usize, parts)?
@@ -239,6 +240,9 @@ fn send_chunk(
     if sent {
         order.begun = true;
         order.done += chunk;
+        if let Some(Origin { source, stays: false }) = origin {
+            link.sources.note_copied(&mut link.endpoint, source.key, chunk);
+        }
     }
     Ok(sent)
 }

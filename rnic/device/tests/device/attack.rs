@@ -344,6 +344,7 @@ impl Victim {
                 address: 0x10_0000,
                 length: 8192,
                 page_start: 0x10_0000,
+                epoch: self.attacker.epoch() as u32,
                 window: self.shadow.window(0, length),
             };
             self.qp.granted(peer, grant);

@@ -48,6 +48,7 @@ impl Bench {
             address: self.target.iova,
             length: LENGTH as u64,
             page_start: self.target.iova + FIRST as u64,
+            epoch: self.qps[1].epoch() as u32,
             window: self.shadow.window(0, MAPPED),
         }
     }

@@ -385,6 +385,7 @@ impl Bench {
                     address: flow.target.region.iova,
                     length: AREA as u64,
                     page_start: flow.target.region.iova + first as u64,
+                    epoch: flow.to.epoch() as u32,
                     window: flow.target.buffer.window(first, length),
                 };
                 flow.from.granted(peer, grant);

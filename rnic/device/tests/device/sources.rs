@@ -156,6 +156,7 @@ fn before_pages_go_back_everything_is_filled() {
     assert!(case.far.is_filled(first.end));
     case.buffer.write(0, &[0; BYTES]);
     assert!(case.in_ring(&first) == case.was(0, 50_000));
+    assert_eq!(case.far.sources_wanted(), [0; 4], "it is to be worth it again");
     // The offer was for pages that went.
     case.write(101, 0, 50_000);
     let second = case.far.request_after(first.end).unwrap().unwrap();
@@ -176,6 +177,33 @@ fn what_peers_may_not_reach_is_never_asked_for() {
         case.write(100, 0, 8192);
         assert!(case.next().unwrap().source.is_none());
     }
+}
+
+#[test]
+fn what_was_flushed_is_not_touched_any_more() {
+    let mut case = offered(qp_type::RC, access::LOCAL_WRITE | access::REMOTE);
+    case.write(100, 0, 50_000);
+    let first = case.next().unwrap();
+    crate::pair::to_state(&case.qp, omniverb_device::attributes::State::Err);
+    assert_eq!(outcomes(&case.qp.send_cq), [(100, status::WR_FLUSH_ERR)]);
+    let before = case.in_ring(&first);
+    case.buffer.write(case.begin, &[0xee; 50_000]);
+    case.qp.revoke_grants();
+    assert!(case.in_ring(&first) == before && !case.far.is_filled(first.end));
+}
+
+/// Trying again for want of room is not sending.
+#[test]
+fn only_bytes_that_were_copied_count() {
+    let mut case = case(&options(qp_type::RC), access::LOCAL_WRITE | access::REMOTE);
+    for id in 0..8 {
+        case.write(id, 0, 64 << 10);
+    }
+    for _ in 0..1000 {
+        assert!(outcomes(&case.qp.send_cq).is_empty());
+    }
+    assert_eq!(case.far.sources_wanted(), [0; 4]);
+    assert!(case.next().is_some());
 }
 
 /// Only the far end that asked for it understands such a record.

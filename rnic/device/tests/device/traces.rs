@@ -122,6 +122,7 @@ fn one_sided_requests_whichever_way_they_take() {
         address: target.iova,
         length: 4096,
         page_start: target.iova,
+        epoch: qps[1].epoch() as u32,
         window: shadow.window(0, 4096),
     };
     assert!(qps[0].granted(qps[1].number, grant));

@@ -1,7 +1,7 @@
 //! Making response packets, in the order of their PSNs (9.7.5.1): first what was asked for again,
 //! then acknowledgements of what is done, then what is oldest among the rest.
 
-use super::{Negative, Pended, Reading, Replay, Responder, State};
+use super::{Negative, Pended, Pending, Reading, Replay, Responder, State};
 use crate::upper::{Fetched, Refusal};
 use crate::{Config, Upper, segment};
 use omniverb_wire::{
@@ -88,6 +88,14 @@ impl Responder {
     pub(crate) fn acknowledges(&mut self, config: &Config) -> bool {
         self.pass_done(config);
         self.acknowledge
+    }
+
+    /// Whether something else than an acknowledgement is to be said, or may be.
+    pub(crate) fn has_answers(&self) -> bool {
+        let waits = |pending: &Pending| !matches!(pending.kind, Pended::Part);
+        self.negative.is_some()
+            || !self.replays.is_empty()
+            || self.pending.front().is_some_and(waits)
     }
 
     /// Whether one acknowledgement is due, of one packet, and nothing else.

@@ -1,6 +1,6 @@
 //! Rules for runs: packets in the middle of a WRITE that are made and taken in one go.
 
-use crate::script::{End, Parts, SEND, acknowledge, config, make, words, write};
+use crate::script::{End, Parts, SEND, acknowledge, config, make, read, words, write};
 use omniverb_transport::{Config, Operation};
 use omniverb_wire::{DATAGRAM_MAX, Packet, Reth};
 
@@ -49,6 +49,14 @@ fn packets_in_the_middle_of_a_write_are_made_in_one_go_and_no_others() {
     with_alike(&mut end);
     end.receive(&acknowledge(1002, 0x60));
     assert!(with_alike(&mut end).iter().all(|(_, index)| *index == 0));
+    // As long as the peer waits for an answer, it takes turns with requests.
+    let mut end = End::new(whole.clone());
+    submit(&mut end);
+    end.receive(&read(500, 0x1000, 7, 256 * 4));
+    let codes: Vec<String> = with_alike(&mut end).into_iter().map(|(text, _)| text).collect();
+    let answers: Vec<usize> = (0..codes.len()).filter(|at| codes[*at].starts_with("0d")).collect();
+    let others = (0..codes.len()).filter(|at| codes[*at].starts_with("10")).collect::<Vec<_>>();
+    assert_eq!((answers, others), (vec![0, 2, 4], vec![6]));
     // So is everything that a plain RoCE peer gets, or a narrow window lets through.
     for config in [
         Config { name_all: false, ..whole.clone() },

@@ -1,0 +1,117 @@
+//! Sources: what is said of a payload that is elsewhere arrives, at a far end only; offers hold for
+//! one key and one epoch; filling is said and seen.
+
+use omniverb_link::layout::{self, word};
+use omniverb_link::record::SOURCE;
+use omniverb_link::source::SOURCES;
+use omniverb_link::{Broken, Doorbell, Endpoint, EndpointParts, Request, Source};
+use omniverb_ring::bell::PAGE_BYTES;
+use omniverb_ring::sync::Ordering;
+use omniverb_ring::{BellPage, UserMemory, Window, WordMemory};
+use proptest::prelude::*;
+use std::sync::Arc;
+
+struct Ringer(BellPage<Window>);
+
+impl Doorbell for Ringer {
+    fn page(&self) -> &BellPage<Window> {
+        &self.0
+    }
+    fn kick(&self) {}
+}
+
+fn ends() -> (Window, [Endpoint; 2]) {
+    let sizes = (layout::REQUEST_BYTES_MIN, layout::RESPONSE_BYTES_MIN);
+    let memory = Window::private(layout::link_bytes(sizes.0, sizes.1));
+    let ends = [0, 1].map(|side| {
+        Endpoint::new(EndpointParts {
+            memory: memory.clone(),
+            side,
+            request_bytes: sizes.0,
+            response_bytes: sizes.1,
+            doorbell: Arc::new(Ringer(BellPage::new(Window::private(PAGE_BYTES)))),
+            peer_slot: 0,
+        })
+        .unwrap()
+    });
+    (memory, ends)
+}
+
+proptest! {
+    #[test]
+    fn what_is_said_of_a_source_arrives(
+        kind in 0..3,
+        flags in (0_u32..1 << 6).prop_map(|flags| flags << 8),
+        (address, total) in (any::<u64>(), any::<u32>()),
+        (rkey, immediate) in any::<(u32, u32)>(),
+        (key, at) in (any::<u32>(), any::<u64>()),
+        length in 1_usize..8000,
+    ) {
+        let (_, [mut app, mut engine]) = ends();
+        let total = u64::from(total);
+        let request = match kind {
+            0 => Request::Send { flags, immediate },
+            1 => Request::WriteFirst { flags, address, rkey, immediate, total },
+            _ => Request::WriteMore { flags, immediate },
+        };
+        let source = Source { key, address: at };
+        let record = app.send_request_from(&request, length, source).unwrap().unwrap();
+        prop_assert!(matches!(engine.next_request(), Err(Broken)), "not for a queue pair");
+        let ahead = engine.request_after(0).unwrap().unwrap();
+        prop_assert_eq!((ahead.request, ahead.source), (request, Some(source)));
+        prop_assert_eq!((ahead.record.length, ahead.end), (length, record.end()));
+        // Filled, and what comes behind it is as it was.
+        let more = Request::WriteMore { flags: 0, immediate: 1 };
+        UserMemory::lend(&[9; 40], |data| app.send_request(&more, 40, [&data])).unwrap();
+        prop_assert!(!engine.is_filled(ahead.end));
+        engine.want_filled(ahead.end);
+        prop_assert_eq!(app.fill_wanted(), record.end());
+        let payload: Vec<u8> = (0..length).map(|at| at as u8).collect();
+        UserMemory::lend(&payload, |payload| app.fill(&record, payload));
+        app.publish_filled();
+        prop_assert!(engine.is_filled(ahead.end));
+        let mut found = vec![0; length];
+        UserMemory::lend_mut(&mut found, |to| engine.request_payload(&ahead.record, 0, to));
+        prop_assert!(found == payload);
+        let behind = engine.request_after(ahead.end).unwrap().unwrap();
+        prop_assert_eq!((behind.request, behind.source), (more, None));
+    }
+}
+
+#[test]
+fn an_offer_holds_for_one_key_and_one_epoch() {
+    let (_, [mut app, mut engine]) = ends();
+    assert_eq!(engine.sources_wanted(), [0; SOURCES]);
+    for key in 1..100 {
+        app.want_source(key << 8);
+        assert!(engine.sources_wanted().contains(&(key << 8)), "{key}");
+        assert!(!app.peer_reaches(key << 8));
+        engine.publish_source(key << 8, engine.peer_epoch());
+        assert!(app.peer_reaches(key << 8) && !app.peer_reaches(key << 8 | 1));
+    }
+    assert!(!app.peer_reaches(0), "no key");
+    engine.withdraw_source(98 << 8);
+    engine.withdraw_source(77);
+    assert!(!app.peer_reaches(98 << 8) && app.peer_reaches(99 << 8));
+    app.advance_epoch();
+    assert!(!app.peer_reaches(99 << 8), "pages may have gone back");
+    engine.publish_source(99 << 8, engine.peer_epoch());
+    assert!(app.peer_reaches(99 << 8));
+    app.forget_sources();
+    assert_eq!(engine.sources_wanted(), [0; SOURCES]);
+}
+
+/// Other records with this flag are no requests.
+#[test]
+fn only_what_carries_data_has_a_source() {
+    let (memory, [mut app, engine]) = ends();
+    let read = Request::Read { address: 1, rkey: 2, length: 3 };
+    assert!(app.send_request_from(&read, 0, Source { key: 1, address: 2 }).unwrap().is_none());
+    assert!(engine.request_after(0).unwrap().is_none());
+    app.send_request(&read, 0, []).unwrap();
+    let at = layout::request_ring(0, layout::REQUEST_BYTES_MIN);
+    let header = memory.load(at, Ordering::Relaxed);
+    memory.store(at, header | u64::from(SOURCE) << 32, Ordering::Relaxed);
+    assert!(matches!(engine.request_after(0), Err(Broken)));
+    assert!(word::SOURCES + 8 * SOURCES <= 0x1000);
+}
