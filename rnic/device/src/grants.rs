@@ -100,8 +100,8 @@ impl Grants {
         self.asked.clear();
     }
 
-    /// The daemon granted. Ignored unless it was asked for, and given, in this epoch: what was given
-    /// earlier may have been taken back since.
+    /// The daemon granted. Ignored unless it was asked for, and given, in this epoch: what was
+    /// given earlier may have been taken back since.
     pub(crate) fn insert(&mut self, epoch: u64, grant: Grant) -> bool {
         let late = epoch != self.epoch || epoch as u32 != grant.epoch;
         if late || !self.asked.contains(&grant.rkey) {

@@ -202,8 +202,8 @@ bodies! {
     /// `qpn` is the owner's QP through which the pages will be reached: its access flags count too.
     Adopt { token: u64, rkey: u32, qpn: u32 }
     /// The owner's answer, on the events socket. `errno` 0: the descriptor of the memfd comes
-    /// along and covers exactly `page_start .. page_start + page_length`. `epoch` is the low half of
-    /// the EPOCH word of its link at that time: when it has moved, the pages may have gone back.
+    /// along and covers exactly `page_start .. page_start + page_length`. `epoch` is the low half
+    /// of the EPOCH word of its link then: when that has moved, the pages may have gone back.
     Adopted { token: u64, errno: u32, epoch: u32, page_start: u64, page_length: u64 }
     /// Event to the initiator: map this. Descriptor: the memfd, sealed against writing unless the
     /// MR allows remote write or atomics.
