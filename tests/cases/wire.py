@@ -121,8 +121,8 @@ def _mapped(hosts):
 
 def _in_place(hosts):
     """Large messages are sent from where they are, not out of the ring."""
-    most = _counted(hosts, "in_place", "/opt/programs/sources", "sources", "600")
-    check(max(most) > 300, f"records without payload: {most}")
+    most = _counted(hosts, "in_place", "/opt/programs/sources", "sources", "2400")
+    check(max(most) > 100, f"records without payload: {most}")
 
 
 @contextlib.contextmanager

@@ -25,8 +25,10 @@ pub const PATH_MTU_MAX: usize = 4096;
 pub const SOURCE_MIN: usize = 4096;
 const _: () = assert!(SOURCE_MIN > INLINE_MAX as usize);
 /// Bytes sent from a region after which it is worth moving its pages to where the engine can map
-/// them.
+/// them; of a larger region, as many as it has, since all of them move.
 pub const SOURCE_WORTH: u64 = 4 << 20;
+/// Bytes of the largest region that is moved for that: the engine maps 512 MiB of them for a vNIC.
+pub const SOURCE_REGION_MAX: usize = 256 << 20;
 /// Queue pairs one opened device can hold; bounds the table of released work requests.
 pub const QP_SLOTS: usize = 8192;
 /// QPs a completion queue looks at directly on every poll; the others announce themselves through

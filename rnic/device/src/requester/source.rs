@@ -5,7 +5,7 @@
 //! the engine cannot reach them, it is put into the ring after all.
 
 use crate::constants::qp_type;
-use crate::limits::{SOURCE_MIN, SOURCE_WORTH};
+use crate::limits::{SOURCE_MIN, SOURCE_REGION_MAX, SOURCE_WORTH};
 use crate::qp::{Inner, LinkEnd, Qp};
 use omniverb_link::source::{SOURCES, slot};
 use omniverb_link::{Broken, Endpoint, Source, Unfilled};
@@ -30,13 +30,14 @@ pub(crate) struct Sources {
 impl Sources {
     /// So many bytes of this region were copied. When it is worth while, the engine is asked to map
     /// it.
-    pub(super) fn note_copied(&mut self, endpoint: &mut Endpoint, key: u32, bytes: u64) {
+    pub(super) fn note_copied(&mut self, endpoint: &mut Endpoint, origin: &Origin, bytes: u64) {
+        let key = origin.source.key;
         let copied = &mut self.copied[slot(key)];
         if copied.0 != key {
             *copied = (key, 0);
         }
         copied.1 = copied.1.saturating_add(bytes);
-        if copied.1 >= SOURCE_WORTH {
+        if copied.1 >= origin.worth {
             endpoint.want_source(key);
         }
     }
@@ -99,6 +100,8 @@ pub(super) struct Origin {
     pub(super) source: Source,
     /// The engine reaches it.
     pub(super) stays: bool,
+    /// After so many bytes that were copied it should.
+    worth: u64,
 }
 
 impl Inner {
@@ -115,11 +118,13 @@ impl Inner {
         let whole = begin.next_multiple_of(PAGE_BYTES)..end - end % PAGE_BYTES;
         let inside = part.address() >= whole.start && part.address() + part.len() <= whole.end;
         let named = region.rkey != 0 && region.iova == begin as u64;
-        if !inside || !named || !region.remote.load(Ordering::Acquire) {
+        let large = region.memory.len() > SOURCE_REGION_MAX;
+        if !inside || !named || large || !region.remote.load(Ordering::Acquire) {
             return None;
         }
         let (key, address) = (region.rkey, part.address() as u64);
         let stays = self.links.first().is_some_and(|link| link.endpoint.peer_reaches(key));
-        Some(Origin { source: Source { key, address }, stays })
+        let worth = SOURCE_WORTH.max(region.memory.len() as u64);
+        Some(Origin { source: Source { key, address }, stays, worth })
     }
 }

@@ -230,7 +230,7 @@ fn send_chunk(
     parts: &[UserMemory],
     origin: Option<Origin>,
 ) -> Result<bool, Broken> {
-    let sent = if let (Some(Origin { source, stays: true }), [part]) = (origin, parts) {
+    let sent = if let (Some(Origin { source, stays: true, .. }), [part]) = (origin, parts) {
         send_from(link, request, source, part.skip(order.done as usize).first(chunk as usize))?
     } else if chunk == order.length {
         link.endpoint.send_request(request, chunk as usize, parts)?
@@ -240,8 +240,8 @@ fn send_chunk(
     if sent {
         order.begun = true;
         order.done += chunk;
-        if let Some(Origin { source, stays: false }) = origin {
-            link.sources.note_copied(&mut link.endpoint, source.key, chunk);
+        if let Some(origin) = origin.filter(|origin| !origin.stays) {
+            link.sources.note_copied(&mut link.endpoint, &origin, chunk);
         }
     }
     Ok(sent)

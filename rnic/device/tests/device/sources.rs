@@ -47,9 +47,13 @@ fn offered(kind: u32, flags: u32) -> Case {
 }
 
 fn case(options: &Options, flags: u32) -> Case {
+    case_of(options, flags, BYTES)
+}
+
+fn case_of(options: &Options, flags: u32, bytes: usize) -> Case {
     let pair = Pair::new();
     let (qp, far) = ready(&pair, options);
-    let buffer = Buffer::pattern(BYTES, 1);
+    let buffer = Buffer::pattern(bytes, 1);
     let region = pair.sides[0].register_in(crate::pair::PD, &buffer, flags);
     let begin = buffer.address().wrapping_neg() as usize % 4096;
     Case { pair, qp, far, buffer, region, begin }
@@ -204,6 +208,23 @@ fn only_bytes_that_were_copied_count() {
     }
     assert_eq!(case.far.sources_wanted(), [0; 4]);
     assert!(case.next().is_some());
+}
+
+/// All of its pages move, once.
+#[test]
+fn from_a_large_region_more_is_sent_before_it_is_moved() {
+    let flags = access::LOCAL_WRITE | access::REMOTE;
+    let mut case = case_of(&options(qp_type::RC), flags, 6 << 20);
+    let mut copied = 0;
+    while case.far.sources_wanted() == [0; 4] {
+        case.write(1, 0, 64 << 10);
+        while case.next().is_some() {
+            drain(&mut case.far);
+        }
+        assert_eq!(outcomes(&case.qp.send_cq).len(), 1);
+        copied += 64 << 10;
+    }
+    assert_eq!(copied, 6 << 20);
 }
 
 /// Only the far end that asked for it understands such a record.
