@@ -50,6 +50,11 @@ impl Train {
         self.count += 1;
     }
 
+    /// The packet of `length` bytes that was appended last.
+    pub(crate) fn latest(&self, length: usize) -> &[u8] {
+        &self.buffer[self.length - length.min(self.length)..self.length]
+    }
+
     /// The packet that was appended last and the room behind it, and how many more like it fit.
     pub(crate) fn behind(&mut self, count_max: usize) -> (&mut [u8], usize) {
         let bytes = BYTES_MAX.saturating_sub(self.length) / self.segment.max(1);

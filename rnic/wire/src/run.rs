@@ -21,14 +21,21 @@ pub struct Pattern {
 }
 
 impl Pattern {
+    /// Whether it is worth a closer look: all other packets are passed by at the price of a byte.
+    #[inline]
+    pub fn may_begin(datagram: &[u8]) -> bool {
+        let begins = Operation::Write { place: Place::First, immediate: false };
+        datagram.first() == Some(&Opcode::new(Service::Rc, begins).to_byte())
+    }
+
     /// That of a run which begins with this datagram: a packet of a reliable WRITE that goes on
     /// behind it, full, and which nobody is to acknowledge at once.
     pub fn of(datagram: &[u8]) -> Option<Pattern> {
-        let (bth, rest) = Bth::read_from_prefix(datagram).ok()?;
-        let begins = Operation::Write { place: Place::First, immediate: false };
-        let plain =
-            bth.opcode() == Opcode::new(Service::Rc, begins).to_byte() && bth.asks_nothing();
-        let (reth, rest) = Reth::read_from_prefix(rest).ok().filter(|_| plain)?;
+        if !Pattern::may_begin(datagram) {
+            return None;
+        }
+        let (bth, rest) = Bth::read_from_prefix(datagram).ok().filter(|it| it.0.asks_nothing())?;
+        let (reth, rest) = Reth::read_from_prefix(rest).ok()?;
         let payload = rest.len().checked_sub(SUFFIX_BYTES)?;
         let whole = payload > 0 && payload.is_multiple_of(4);
         whole.then_some(Pattern { bth, reth, length: datagram.len(), payload })

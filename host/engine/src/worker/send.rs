@@ -7,7 +7,7 @@ use crate::timers::Due;
 use crate::train::Train;
 use crate::vnic::{Vnic, framing};
 use omniverb_sys::clock;
-use omniverb_wire::Identification;
+use omniverb_wire::{Identification, Pattern};
 
 /// Packets of one link between two looks at others.
 const PACKETS_PER_TURN: usize = 128;
@@ -109,7 +109,10 @@ impl Worker {
                 self.depart(link, train);
                 train.restart(length);
             }
-            if !limited && let Kind::Connected(connected) = &mut link.kind {
+            if !limited
+                && Pattern::may_begin(train.latest(length))
+                && let Kind::Connected(connected) = &mut link.kind
+            {
                 let (datagrams, room) = train.behind(count_max);
                 let alike = connected.transmit_alike(now, datagrams, length, room.min(left));
                 train.extend(alike);
