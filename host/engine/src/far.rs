@@ -233,7 +233,7 @@ impl Far {
     fn fetch_own<'a>(
         &mut self,
         from: (RequestId, u64),
-        pieces: impl ExactSizeIterator<Item = &'a mut [u8]>,
+        pieces: impl Iterator<Item = &'a mut [u8]>,
         bytes: usize,
     ) -> Gathered {
         let Far { endpoint, outgoing, grants, sources, now, .. } = self;

@@ -132,14 +132,13 @@ impl Outgoing {
         Some((Order { id, operation, length, place, fence: false }, kind, open))
     }
 
-    /// Bytes of a request under way, piece by piece, which follow each other. How many pieces were
-    /// filled, or why none was.
+    /// `bytes` of a request under way, into pieces that follow each other: all of them, or none.
     pub(crate) fn gather<'a>(
         &self,
         (endpoint, sources): (&mut Endpoint, &mut Sources),
         grants: &mut Grants,
         (id, offset): (RequestId, u64),
-        pieces: impl ExactSizeIterator<Item = &'a mut [u8]>,
+        pieces: impl Iterator<Item = &'a mut [u8]>,
         bytes: usize,
         now: u64,
     ) -> Gathered {

@@ -13,7 +13,8 @@
 //! **Ordering.** The application fills, then writes FILLED with release (SYNC: filled), then, if it
 //! takes pages back, EPOCH. The far end loads FILLED with acquire (SYNC: filled): seeing it, it
 //! sees the payload. What it read from a region counts if EPOCH is afterwards what it was before
-//! (SYNC: revoked); if not, it looks at FILLED again, and finds it.
+//! (SYNC: revoked); if not, it looks at FILLED again, and finds it. The model is
+//! `support/ring/tests/loom/filled.rs`.
 
 use crate::endpoint::Endpoint;
 use crate::layout::word;

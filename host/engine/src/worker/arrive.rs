@@ -56,15 +56,19 @@ impl Worker {
         let now = clock::now();
         let mut prepared = self.prepared;
         let more = sockets.receive(socket, &mut buffers, |arrival, mut train, stride| {
-            if bad_line {
-                return train.chunks(stride).for_each(|one| self.detour(number, arrival, one));
-            }
             // An acknowledgement that travelled with what answers it is heard first.
             let last = (train.len().max(1) - 1) / stride * stride;
             if last > 0 && acknowledges(&train[last..]) {
+                let (before, acknowledgement) = train.split_at(last);
                 let none = &mut Numbering::new(None);
-                self.arrived(number, arrival, &train[last..], none, now);
-                train = &train[..last];
+                match bad_line {
+                    true => self.detour(number, arrival, acknowledgement),
+                    false => self.arrived(number, arrival, acknowledgement, none, now),
+                }
+                train = before;
+            }
+            if bad_line {
+                return train.chunks(stride).for_each(|one| self.detour(number, arrival, one));
             }
             let mut ids = Numbering::new(prepared);
             while !train.is_empty() {

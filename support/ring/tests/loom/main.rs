@@ -8,6 +8,7 @@
 #![cfg(loom)]
 
 mod bell;
+mod filled;
 mod memory;
 mod revoked;
 mod sleep;
