@@ -1,37 +1,12 @@
 //! Naps: who naps is woken when what it waits for has happened, once, and not before.
 
+mod common;
+
+use common::ends;
 use omniverb_link::layout::{self, word};
-use omniverb_link::{Doorbell, Endpoint, EndpointParts, Request, Response};
-use omniverb_ring::bell::PAGE_BYTES;
+use omniverb_link::{Endpoint, Request, Response};
 use omniverb_ring::sync::Ordering;
-use omniverb_ring::{BellPage, UserMemory, Window, WordMemory};
-use std::sync::Arc;
-
-struct Ringer(BellPage<Window>);
-
-impl Doorbell for Ringer {
-    fn page(&self) -> &BellPage<Window> {
-        &self.0
-    }
-    fn kick(&self) {}
-}
-
-fn ends() -> (Window, [Endpoint; 2]) {
-    let sizes = (layout::REQUEST_BYTES_MIN, layout::RESPONSE_BYTES_MIN);
-    let memory = Window::private(layout::link_bytes(sizes.0, sizes.1));
-    let ends = [0, 1].map(|side| {
-        Endpoint::new(EndpointParts {
-            memory: memory.clone(),
-            side,
-            request_bytes: sizes.0,
-            response_bytes: sizes.1,
-            doorbell: Arc::new(Ringer(BellPage::new(Window::private(PAGE_BYTES)))),
-            peer_slot: 0,
-        })
-        .unwrap()
-    });
-    (memory, ends)
-}
+use omniverb_ring::{UserMemory, WordMemory};
 
 /// Sends so many requests of 1000 bytes; where each ends.
 fn send(end: &mut Endpoint, count: usize) -> Vec<u64> {

@@ -1,41 +1,16 @@
 //! Sources: what is said of a payload that is elsewhere arrives, at a far end only; offers hold for
 //! one key and one epoch; filling is said and seen.
 
+mod common;
+
+use common::ends;
 use omniverb_link::layout;
 use omniverb_link::record::SOURCE;
 use omniverb_link::source::SOURCES;
-use omniverb_link::{Broken, Doorbell, Endpoint, EndpointParts, Request, Source};
-use omniverb_ring::bell::PAGE_BYTES;
+use omniverb_link::{Broken, Request, Source};
 use omniverb_ring::sync::Ordering;
-use omniverb_ring::{BellPage, UserMemory, Window, WordMemory};
+use omniverb_ring::{UserMemory, WordMemory};
 use proptest::prelude::*;
-use std::sync::Arc;
-
-struct Ringer(BellPage<Window>);
-
-impl Doorbell for Ringer {
-    fn page(&self) -> &BellPage<Window> {
-        &self.0
-    }
-    fn kick(&self) {}
-}
-
-fn ends() -> (Window, [Endpoint; 2]) {
-    let sizes = (layout::REQUEST_BYTES_MIN, layout::RESPONSE_BYTES_MIN);
-    let memory = Window::private(layout::link_bytes(sizes.0, sizes.1));
-    let ends = [0, 1].map(|side| {
-        Endpoint::new(EndpointParts {
-            memory: memory.clone(),
-            side,
-            request_bytes: sizes.0,
-            response_bytes: sizes.1,
-            doorbell: Arc::new(Ringer(BellPage::new(Window::private(PAGE_BYTES)))),
-            peer_slot: 0,
-        })
-        .unwrap()
-    });
-    (memory, ends)
-}
 
 proptest! {
     #[test]
