@@ -2,7 +2,7 @@
 
 use crate::{Client, lock};
 use omniverb_device::Qp;
-use omniverb_session::body::CLOSED_BY_DEATH;
+use omniverb_session::body::{CLOSED_BY_DEATH, CLOSED_BY_NETWORK};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode, encode};
 use omniverb_sys::socket;
@@ -41,7 +41,7 @@ impl Client {
             Message::LinkClosed(closed) => {
                 if let Some(qp) = self.qp(closed.qpn) {
                     match closed.reason {
-                        CLOSED_BY_DEATH => qp.peer_died(closed.peer_qpn),
+                        CLOSED_BY_DEATH | CLOSED_BY_NETWORK => qp.peer_died(closed.peer_qpn),
                         _ => qp.peer_closed(closed.peer_qpn),
                     }
                 }

@@ -24,6 +24,7 @@ pub mod mirror;
 mod neighbours;
 mod numbers;
 mod pairing;
+mod parting;
 mod path;
 mod resume;
 mod session;

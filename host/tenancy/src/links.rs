@@ -192,7 +192,7 @@ impl Tenancy {
     }
 
     /// Takes a link out of the tables; false if there is none.
-    fn remove_link(&mut self, key: LinkKey) -> bool {
+    pub(crate) fn remove_link(&mut self, key: LinkKey) -> bool {
         let Some(link) = self.links.remove(&key) else { return false };
         for (qpn, peer, end) in [(key.0, key.1, 0), (key.1, key.0, 1)] {
             let connected = self.qps.get(&qpn).is_some_and(|qp| qp.qp_type != QP_UD);

@@ -196,11 +196,16 @@ impl Tenancy {
         }
     }
 
-    /// A vNIC is gone: what was known of it, and what was asked from it, is void.
-    pub(crate) fn forget_vnic(&mut self, key: VnicKey, now: u64) {
+    /// What is known of the network, seen from a vNIC and up to it, holds no longer.
+    pub(crate) fn forget_answers(&mut self, key: VnicKey) {
         self.neighbours
             .known
             .retain(|question, (answer, _)| question.from != key && *answer != Answer::Is(key));
+    }
+
+    /// A vNIC is gone: what was known of it, and what was asked from it, is void.
+    pub(crate) fn forget_vnic(&mut self, key: VnicKey, now: u64) {
+        self.forget_answers(key);
         for asked in self.neighbours.asked.values_mut() {
             asked.payer = asked.payer.filter(|payer| *payer != key);
         }

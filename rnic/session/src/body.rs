@@ -63,6 +63,10 @@ pub const VNIC_NAME_BYTES: usize = 64;
 pub const CLOSED_BY_PEER: u32 = 1;
 /// `LinkClosed::reason`: the peer's process is gone.
 pub const CLOSED_BY_DEATH: u32 = 2;
+/// `LinkClosed::reason`: the network no longer lets the two reach each other, or an operator ended
+/// the link. The memory both ends share would carry them on, so a connected QP fails at once, as
+/// when its retries are over.
+pub const CLOSED_BY_NETWORK: u32 = 3;
 
 bodies! {
     /// First message. Descriptor: the statistics area (a memfd of
