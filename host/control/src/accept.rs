@@ -8,7 +8,7 @@ use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{DESCRIPTORS_MAX, Header, Message, decode};
 use omniverb_sys::netns::Namespace;
 use omniverb_sys::{clock, memfd, socket};
-use omniverb_tenancy::{Arrived, Channel, MemoryFacts, SessionId, VnicKey, errno};
+use omniverb_tenancy::{Arrived, Channel, Holder, MemoryFacts, SessionId, VnicKey, errno};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -78,7 +78,9 @@ impl Server {
             return;
         }
         if let Ok(vnic) = vnic {
-            let client = omniverb_tenancy::Client { vnic, pid: peer.pid, uid: peer.uid };
+            let holder = Holder::new("", peer.uid);
+            let (pid, uid) = (peer.pid, peer.uid);
+            let client = omniverb_tenancy::Client { vnic, pid, uid, holder };
             self.tenancy.open(id, client);
         }
         let client = Client {

@@ -4,8 +4,8 @@
 
 use crate::mirror::Mirror;
 use crate::{
-    Action, Arrived, Channel, Client, Datapath, Entropy, Limits, MemoryFacts, Policy, ProbeId,
-    RateLimit, Reach, SessionId, Tenancy, VnicAddress, VnicKey,
+    Action, Arrived, Channel, Client, Datapath, Entropy, Holder, Limits, MemoryFacts, Policy,
+    ProbeId, RateLimit, Reach, SessionId, Tenancy, VnicAddress, VnicKey,
 };
 use omniverb_session::Message;
 use omniverb_session::body::{Adopted, Hello, ROLE_VERBS};
@@ -71,7 +71,13 @@ impl Bench {
 
     /// A process in a vNIC connects.
     pub fn open(&mut self, session: u64, number: u64) {
-        let client = Client { vnic: vnic(number), pid: 1000, uid: 0 };
+        self.open_as(session, number, &Holder::new(&format!("/tenants/{number}"), 0));
+    }
+
+    /// A process of somebody connects.
+    pub fn open_as(&mut self, session: u64, number: u64, holder: &Holder) {
+        let holder = holder.clone();
+        let client = Client { vnic: vnic(number), pid: 1000, uid: 0, holder };
         self.tenancy.open(SessionId(session), client);
     }
 
@@ -175,6 +181,8 @@ pub fn exercise(bytes: &[u8]) {
         strangers_per_vnic: 2,
         wires_per_vnic: 5,
         wires: 8,
+        vnics: 2,
+        sessions: 5,
         probes_per_vnic: 2,
         ..Limits::default()
     };

@@ -18,6 +18,7 @@ pub mod errno;
 pub mod exercise;
 mod gids;
 mod grants;
+mod holders;
 mod limits;
 mod links;
 pub mod mirror;
@@ -35,6 +36,7 @@ mod wires;
 
 pub use action::{Action, Arrived, Channel, LinkEnd, MemoryFacts, ProbeId, TracedEnd, WireEnd};
 pub use gids::{Reach, VnicAddress, gid_of};
+pub use holders::{Holder, Holders};
 pub use limits::Limits;
 pub use numbers::Entropy;
 pub use path::{Datapath, Path, Policies, Policy, RateLimit, Why};

@@ -3,8 +3,12 @@
 /// Quotas and times. A client over a quota gets `ENOMEM`; nobody else notices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// vNICs with processes. A container that can make network namespaces can make many.
+    /// vNICs with processes. A container that can make network namespaces can make many; over this
+    /// the largest holder's oldest goes.
     pub vnics: usize,
+    /// Processes with an open device, and command lines, of the host: each takes descriptors of the
+    /// daemon, which has a limit. Over this the largest holder's oldest goes.
+    pub sessions: usize,
     /// Processes with an open device, per vNIC. Enough for a full node of ranks.
     pub sessions_per_vnic: usize,
     /// Command lines asking for status at the same time, per vNIC.
@@ -25,7 +29,7 @@ pub struct Limits {
     /// so a neighbour must not be able to use up somebody's whole quota with them.
     pub datagram_links_per_neighbour: usize,
     /// Links to the engine of all vNICs together: each is a mapping of the daemon, and the kernel
-    /// allows it 65530.
+    /// allows it 65530. Over this the largest holder's oldest goes.
     pub wires: usize,
     /// Those of one vNIC: several must work together to use up the daemon's.
     pub wires_per_vnic: usize,
@@ -74,6 +78,7 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             vnics: 4096,
+            sessions: 65536,
             sessions_per_vnic: 1024,
             tools_per_vnic: 32,
             qps_per_vnic: 16384,

@@ -9,7 +9,7 @@ use omniverb_session::limits::GIDS_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Tenancy {
-    pub(crate) fn hello(&mut self, id: SessionId, tag: u64, hello: &Hello, area: bool) {
+    pub(crate) fn hello(&mut self, id: SessionId, tag: u64, hello: &Hello, area: bool, now: u64) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if session.welcomed || session.role != 0 {
             return self.fail(id, tag, EPROTO);
@@ -18,11 +18,12 @@ impl Tenancy {
         session.name = text(&hello.name);
         match hello.role {
             ROLE_TOOL => {
-                let tools = self.sessions.values();
-                let tools = tools.filter(|s| s.role == ROLE_TOOL && s.client.vnic == key).count();
-                if tools >= self.limits.tools_per_vnic {
+                let tools = self.tools.get(&key).copied().unwrap_or(0);
+                if tools >= self.limits.tools_per_vnic || !self.make_room_for_process(id, now) {
                     return self.fail(id, tag, ENOMEM);
                 }
+                *self.tools.entry(key).or_default() += 1;
+                self.count_process(id);
                 let Some(session) = self.sessions.get_mut(&id) else { return };
                 session.role = ROLE_TOOL;
                 session.welcomed = true;
@@ -32,13 +33,12 @@ impl Tenancy {
             ROLE_VERBS if !area => self.fail(id, tag, EINVAL),
             ROLE_VERBS => {
                 let vnic = self.vnics.get(&key);
-                let full = match vnic {
-                    Some(vnic) => vnic.sessions.len() >= self.limits.sessions_per_vnic,
-                    None => self.vnics.len() >= self.limits.vnics,
-                };
-                if full {
+                let full = vnic.is_some_and(|v| v.sessions.len() >= self.limits.sessions_per_vnic);
+                let may = !full && self.make_room_for_process(id, now);
+                if !may || !self.make_room_for_vnic(id, now) {
                     return self.fail(id, tag, ENOMEM);
                 }
+                let Some(session) = self.sessions.get_mut(&id) else { return };
                 session.role = ROLE_VERBS;
                 session.resume = hello.resume != 0;
                 session.waiting = Some(Waiting::Hello { tag });
@@ -48,8 +48,49 @@ impl Tenancy {
         }
     }
 
+    /// True if there may be one more process. The host's quotas are shared by all, so over them the
+    /// largest holder yields to whoever would have less.
+    fn make_room_for_process(&mut self, id: SessionId, now: u64) -> bool {
+        if self.sessions_of.len() < self.limits.sessions {
+            return true;
+        }
+        let Some(session) = self.sessions.get(&id) else { return false };
+        let other = self.sessions_of.yields_to(&session.client.holder).copied();
+        if let Some(other) = other {
+            self.make_yield(other, "made room: its user has the most processes here", now);
+        }
+        other.is_some()
+    }
+
+    /// The same for its vNIC, if that is new.
+    fn make_room_for_vnic(&mut self, id: SessionId, now: u64) -> bool {
+        let Some(session) = self.sessions.get(&id) else { return false };
+        if self.vnics.contains_key(&session.client.vnic) || self.vnics.len() < self.limits.vnics {
+            return true;
+        }
+        let other = self.vnics_of.yields_to(&session.client.holder);
+        let other = other.and_then(|other| self.vnics.get(other));
+        let Some(sessions) = other.map(|vnic| vnic.sessions.clone()) else { return false };
+        for other in sessions {
+            self.make_yield(other, "made room: its user has the most vNICs here", now);
+        }
+        true
+    }
+
+    fn count_process(&mut self, id: SessionId) {
+        if let Some(session) = self.sessions.get(&id) {
+            self.sessions_of.add(&session.client.holder, id);
+        }
+    }
+
     /// Makes the session one of its vNIC's, and the vNIC if it is the first.
     fn join(&mut self, id: SessionId, key: VnicKey) {
+        self.count_process(id);
+        if let Some(session) = self.sessions.get(&id)
+            && !self.vnics.contains_key(&key)
+        {
+            self.vnics_of.add(&session.client.holder, key);
+        }
         let name = self.vnic_name(key);
         let guid = self.node_guid(key);
         let vnic = self.vnics.entry(key).or_insert_with(|| Vnic {

@@ -2,6 +2,7 @@
 
 use crate::action::ProbeId;
 use crate::bells::Place;
+use crate::holders::Holder;
 use crate::path::{Path, Why};
 use omniverb_session::body::{GidEntry, RegMr};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -28,6 +29,8 @@ pub struct Client {
     pub pid: i32,
     /// Its user, as the daemon sees it.
     pub uid: u32,
+    /// Whom what it takes of the host's is counted for.
+    pub holder: Holder,
 }
 
 #[derive(Debug)]

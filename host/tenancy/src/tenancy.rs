@@ -3,12 +3,13 @@
 use crate::action::{Action, Arrived, ProbeId};
 use crate::bells::Bells;
 use crate::gids::{self, VnicAddress};
+use crate::holders::Holders;
 use crate::limits::Limits;
 use crate::neighbours::{Answer, Neighbours};
 use crate::numbers::{Entropy, QpNumbers};
 use crate::path::Policies;
 use crate::tables::{
-    Client, Link, LinkKey, PendingGrant, Qp, Session, SessionId, Vnic, VnicKey, Waiting,
+    Client, Link, LinkKey, PendingGrant, Qp, Session, SessionId, Vnic, VnicKey, Waiting, WireKey,
 };
 use omniverb_session::Message;
 use omniverb_session::body::{GidsChanged, ROLE_VERBS};
@@ -40,8 +41,14 @@ pub struct Tenancy {
     pub(crate) policies: Policies,
     /// vNICs whose packets are captured.
     pub(crate) captured: BTreeSet<VnicKey>,
-    /// Links to the engine.
-    pub(crate) wires: usize,
+    /// Who has links to the engine.
+    pub(crate) wires: Holders<WireKey>,
+    /// Who brought the vNICs that there are.
+    pub(crate) vnics_of: Holders<VnicKey>,
+    /// Whose the processes are, command lines included.
+    pub(crate) sessions_of: Holders<SessionId>,
+    /// Command lines, by vNIC.
+    pub(crate) tools: HashMap<VnicKey, usize>,
     /// Queue pairs that wish for another, by that other.
     pub(crate) wishers: BTreeMap<u32, BTreeSet<u32>>,
     pub(crate) timers: BTreeSet<(u64, Timer)>,
@@ -74,7 +81,10 @@ impl Tenancy {
             numbers,
             policies: Policies::default(),
             captured: BTreeSet::new(),
-            wires: 0,
+            wires: Holders::default(),
+            vnics_of: Holders::default(),
+            sessions_of: Holders::default(),
+            tools: HashMap::new(),
             wishers: BTreeMap::new(),
             timers: BTreeSet::new(),
             out: Vec::new(),
@@ -253,7 +263,10 @@ impl Tenancy {
             && self.sessions.is_empty()
             && self.qps.is_empty()
             && self.links.is_empty()
-            && self.wires == 0
+            && self.wires.is_empty()
+            && self.vnics_of.is_empty()
+            && self.sessions_of.is_empty()
+            && self.tools.is_empty()
             && self.bells.count() == 0
             && self.grants.is_empty()
             && self.neighbours.is_idle()
@@ -292,6 +305,15 @@ impl Tenancy {
             self.event(other, omniverb_session::body::BellClosed { bell });
         }
         let Some(session) = self.sessions.remove(&id) else { return };
+        self.sessions_of.remove(&id);
+        if session.role == omniverb_session::body::ROLE_TOOL
+            && let Some(tools) = self.tools.get_mut(&key)
+        {
+            *tools -= 1;
+            if *tools == 0 {
+                self.tools.remove(&key);
+            }
+        }
         let Some(vnic) = self.vnics.get_mut(&key) else { return };
         if vnic.sessions.remove(&id) {
             vnic.mrs -= session.mrs.len();
@@ -301,12 +323,19 @@ impl Tenancy {
         }
         if vnic.sessions.is_empty() {
             self.vnics.remove(&key);
+            self.vnics_of.remove(&key);
             self.out.push(Action::VnicGone { vnic: key });
             for vnic in self.vnics.values_mut() {
                 vnic.uninvited.remove(&key);
             }
             self.forget_vnic(key, now);
         }
+    }
+
+    /// Drops a session of whoever has the most of something that another needs, too.
+    pub(crate) fn make_yield(&mut self, id: SessionId, reason: &'static str, now: u64) {
+        self.end_session(id, now);
+        self.out.push(Action::Drop { session: id, reason });
     }
 
     /// Has the vNIC's addresses read; `session` is answered when they are there.

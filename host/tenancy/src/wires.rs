@@ -12,7 +12,9 @@ use crate::numbers;
 use crate::path::{Path, Why};
 use crate::tables::{Far, SessionId, VnicKey, Wire, WireKey};
 use crate::tenancy::Tenancy;
-use omniverb_session::body::{BellClosed, CLOSED_BY_PEER, LinkClosed, LinkReady, QP_UD};
+use omniverb_session::body::{
+    BellClosed, CLOSED_BY_DEATH, CLOSED_BY_PEER, LinkClosed, LinkReady, QP_UD,
+};
 use omniverb_session::limits::LINKS_PER_BELL;
 use std::collections::BTreeSet;
 
@@ -85,7 +87,8 @@ impl Tenancy {
                 session.datagrams.insert(key);
             }
         }
-        self.wires += 1;
+        let holder = self.sessions.get(&session).map(|session| session.client.holder.in_vnic(vnic));
+        self.wires.add(&holder.unwrap_or_default(), key);
         if let Some(vnic) = self.vnics.get_mut(&vnic) {
             vnic.links += 1;
             vnic.wires += 1;
@@ -154,12 +157,20 @@ impl Tenancy {
         let full = session.links >= self.limits.links_per_session
             || session.wires >= LINKS_PER_BELL
             || vnic.links >= self.limits.links_per_vnic
-            || vnic.wires >= self.limits.wires_per_vnic
-            || self.wires >= self.limits.wires;
-        if full {
+            || vnic.wires >= self.limits.wires_per_vnic;
+        let host_full = self.wires.len() >= self.limits.wires;
+        // The host's quota is shared by all: whoever has the most of it yields.
+        let holder = session.client.holder.in_vnic(key);
+        let yields = host_full.then(|| self.wires.yields_to(&holder).copied()).flatten();
+        if full || (host_full && yields.is_none()) {
             let oldest = session.datagrams.first().filter(|wire| datagram && wire.0 <= rested);
             let (_, qpn, (peer, _)) = *oldest.ok_or(ENOMEM)?;
             self.end_wires(qpn, peer, Some(CLOSED_BY_PEER));
+        } else if let Some((_, qpn, (peer, _))) = yields {
+            // A connected queue pair has nobody else; one for datagrams asks again.
+            let alone = self.qps.get(&qpn).is_some_and(|qp| qp.qp_type != QP_UD);
+            let reason = if alone { CLOSED_BY_DEATH } else { CLOSED_BY_PEER };
+            self.end_wires(qpn, peer, Some(reason));
         }
         Ok(())
     }
@@ -200,7 +211,7 @@ impl Tenancy {
                 vnic.wires -= 1;
                 vnic.strangers.remove(&row);
             }
-            self.wires -= 1;
+            self.wires.remove(&row);
             self.bells.give(id, ENGINE, &wire.place);
         }
         Some((id, key, wires))

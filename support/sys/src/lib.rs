@@ -6,7 +6,6 @@
 
 pub mod addresses;
 mod checksum;
-pub mod child;
 pub mod clock;
 pub mod datagram;
 pub mod epoll;
