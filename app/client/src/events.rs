@@ -57,6 +57,7 @@ impl Client {
             Message::Granted(granted) => {
                 let _ = self.granted(&granted, files);
             }
+            Message::TakeBack(_) => self.take_back_all(),
             Message::TraceBegin(_) => self.trace_begin(files),
             Message::TraceLink(trace) => self.trace_link(&trace),
             Message::TraceEnd(_) => self.trace_end(),

@@ -133,6 +133,21 @@ impl Client {
         }
     }
 
+    /// What was granted must not stay so, and others' pages are not to be used any more. For this
+    /// once: who asks anew is judged by the daemon, so that whoever still may gets them again.
+    pub(crate) fn take_back_all(&self) {
+        let qps: Vec<_> = lock(&self.qps).values().map(|record| record.qp.clone()).collect();
+        qps.iter().for_each(|qp| qp.forget_grants());
+        let before: Vec<(u32, bool)> =
+            lock(&self.keys).list.iter().map(|(rkey, key)| (*rkey, key.mediated)).collect();
+        for (rkey, mediated) in before {
+            let taken = self.revoke(rkey).is_ok();
+            if let Some(key) = lock(&self.keys).list.get_mut(&rkey).filter(|_| taken) {
+                key.mediated = mediated;
+            }
+        }
+    }
+
     /// A peer wants to map a region: moves its pages onto a memfd.
     pub(crate) fn adopt(&self, ask: &Adopt) -> (Adopted, Option<OwnedFd>) {
         let refused = |errno: i32| {
@@ -141,6 +156,9 @@ impl Client {
                 Adopted { token: ask.token, errno, epoch: 0, page_start: 0, page_length: 0 };
             (answer, None)
         };
+        if self.keeps_pages {
+            return refused(libc::EPERM);
+        }
         let Some(qp) = self.qp(ask.qpn) else { return refused(libc::ENOENT) };
         let mut keys = lock(&self.keys);
         let Some(key) = keys.list.get_mut(&ask.rkey) else { return refused(libc::ENOENT) };

@@ -8,6 +8,7 @@
 mod asking;
 mod daemon;
 mod doorbell;
+mod environment;
 mod events;
 mod fork;
 mod host;
@@ -65,6 +66,8 @@ pub struct Client {
     /// Where to tell what is captured.
     tracer: Mutex<Option<Arc<Tracer>>>,
     generation: u64,
+    /// The environment says that no pages of this process are to be granted.
+    keeps_pages: bool,
 }
 
 /// The era of the daemon that made a bell, and the number it gave it: daemons count anew.
@@ -146,6 +149,7 @@ impl Client {
             progress,
             tracer: Mutex::default(),
             generation: fork::generation(),
+            keeps_pages: environment::keeps_pages(),
         }))
     }
 

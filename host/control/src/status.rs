@@ -57,6 +57,7 @@ impl Server {
             "gids": gids,
             "port": self.namespaces.port_state(vnic.key),
             "datapath": datapath_name(vnic.policy),
+            "adoption": vnic.policy.adoption.name(),
             "rate": vnic.policy.limit.map(|limit| limit.bits_per_second),
             "faults": vnic.policy.faults.map(|faults| faults.show()),
             "processes": vnic.processes.iter().map(|p| self.process(p)).collect::<Vec<_>>(),

@@ -5,13 +5,13 @@ use crate::namespaces::{self, Opening};
 use crate::server::Server;
 use omniverb_session::Message;
 use omniverb_session::body::{
-    DATAPATH_DIRECT, DATAPATH_FORWARDED, SET_BURST, SET_DATAPATH, SET_FAULTS, SET_RATE, SetVnic,
-    VnicChanged,
+    DATAPATH_DIRECT, DATAPATH_FORWARDED, SET_ADOPTION, SET_BURST, SET_DATAPATH, SET_FAULTS,
+    SET_RATE, SetVnic, VnicChanged,
 };
 use omniverb_session::rate::burst_for;
 use omniverb_sys::netns::Namespace;
 use omniverb_sys::pidfd;
-use omniverb_tenancy::{Datapath, Policy, RateLimit, SessionId, VnicKey, errno};
+use omniverb_tenancy::{Adoption, Datapath, Policy, RateLimit, SessionId, VnicKey, errno};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -100,7 +100,8 @@ impl Server {
             let cookie = namespace.and_then(|namespace| namespace.cookie().ok());
             self.policies_of.insert(key, cookie);
         }
-        let direct_links = self.tenancy.set_policy(key, policy);
+        let (direct_links, actions) = self.tenancy.set_policy(key, policy);
+        self.work.extend(actions);
         if let Some(entry) = self.namespaces.get_mut(key)
             && matches!(entry.port, Opening::Open(_))
         {
@@ -123,6 +124,8 @@ impl Server {
             },
             direct_links: u32::try_from(direct_links).unwrap_or(u32::MAX),
             faults: policy.faults.unwrap_or_default(),
+            adoption: policy.adoption.code(),
+            reserved: 0,
         })
     }
 
@@ -157,7 +160,8 @@ impl Server {
 
     fn forget_policy(&mut self, key: VnicKey) {
         self.policies_of.remove(&key);
-        self.tenancy.forget_policy(key);
+        let actions = self.tenancy.forget_policy(key);
+        self.work.extend(actions);
     }
 
     /// What was done to packets of a vNIC that is served and has faults.
@@ -192,6 +196,7 @@ impl Server {
                     "namespace": key.inode,
                     "processes": processes,
                     "datapath": datapath_name(policy),
+                    "adoption": policy.adoption.name(),
                     "rate": policy.limit.map(|limit| limit.bits_per_second),
                     "burst": policy.limit.map(|limit| limit.burst_bytes),
                     "faults": policy.faults.map(|faults| faults.show()),
@@ -213,7 +218,7 @@ pub(crate) fn datapath_name(policy: Policy) -> &'static str {
 }
 
 fn changed(mut policy: Policy, m: &SetVnic) -> Result<Policy, u32> {
-    let known = SET_RATE | SET_BURST | SET_DATAPATH | SET_FAULTS;
+    let known = SET_RATE | SET_BURST | SET_DATAPATH | SET_FAULTS | SET_ADOPTION;
     if m.what == 0 || m.what & !known != 0 {
         return Err(errno::EINVAL);
     }
@@ -223,6 +228,9 @@ fn changed(mut policy: Policy, m: &SetVnic) -> Result<Policy, u32> {
             DATAPATH_FORWARDED => Datapath::Forwarded,
             _ => return Err(errno::EINVAL),
         };
+    }
+    if m.what & SET_ADOPTION != 0 {
+        policy.adoption = Adoption::from_code(m.adoption).ok_or(errno::EINVAL)?;
     }
     if m.what & SET_RATE != 0 {
         let bits_per_second = m.bits_per_second;
@@ -262,11 +270,13 @@ mod tests {
             bits_per_second: 0,
             burst_bytes: 0,
             faults: Faults::default(),
+            adoption: 0,
+            reserved: 0,
         };
         let start = Policy::default();
         let refused = |m: SetVnic| assert_eq!(changed(start, &m), Err(errno::EINVAL));
         refused(nothing);
-        refused(SetVnic { what: 16, ..nothing });
+        refused(SetVnic { what: 32, ..nothing });
         refused(SetVnic {
             what: SET_FAULTS,
             faults: Faults { seed: 1, ..nothing.faults },
@@ -275,6 +285,9 @@ mod tests {
         refused(SetVnic { what: SET_DATAPATH, datapath: 2, ..nothing });
         refused(SetVnic { what: SET_BURST, burst_bytes: 65536, ..nothing });
         refused(SetVnic { what: SET_RATE, bits_per_second: 7, ..nothing });
+        refused(SetVnic { what: SET_ADOPTION, adoption: 3, ..nothing });
+        let off = SetVnic { what: SET_ADOPTION, adoption: 2, ..nothing };
+        assert_eq!(changed(start, &off), Ok(Policy { adoption: Adoption::Off, ..start }));
         let rate = SetVnic { what: SET_RATE, bits_per_second: 20_000_000, ..nothing };
         let limited = changed(start, &rate).unwrap();
         assert_eq!(limited.datapath, Datapath::Direct);

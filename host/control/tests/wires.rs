@@ -220,6 +220,8 @@ fn set(vnic: &str, what: u32, bits_per_second: u64) -> SetVnic {
         bits_per_second,
         burst_bytes: 0,
         faults: Faults::default(),
+        adoption: 0,
+        reserved: 0,
     }
 }
 

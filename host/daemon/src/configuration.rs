@@ -5,7 +5,7 @@ use crate::vnics::{self, VnicTable};
 use anyhow::{Context, bail};
 use omniverb_control::Level;
 use omniverb_session::limits::STATISTICS_SLOTS;
-use omniverb_tenancy::{Datapath, Limits, Policies};
+use omniverb_tenancy::{Adoption, Datapath, Limits, Policies};
 use rustix::process::geteuid;
 use serde::{Deserialize, Deserializer, de::Error};
 use std::path::Path;
@@ -22,6 +22,8 @@ pub(crate) struct Configuration {
     pub(crate) idle_exit_seconds: Option<u64>,
     #[serde(deserialize_with = "vnics::optional_datapath")]
     datapath: Option<Datapath>,
+    #[serde(deserialize_with = "vnics::optional_adoption")]
+    adoption: Option<Adoption>,
     vnic: VnicTable,
     process: Process,
 }
@@ -104,11 +106,11 @@ impl Configuration {
 
     /// The datapaths and rates it asks for.
     pub(crate) fn policies(&self) -> Policies {
-        let datapath = self.datapath.unwrap_or_default();
         let mut policies = Policies::default();
-        policies.general.datapath = datapath;
+        policies.general.datapath = self.datapath.unwrap_or_default();
+        policies.general.adoption = self.adoption.unwrap_or_default();
         for (name, said) in &self.vnic.named {
-            policies.named.insert(name.clone(), said.policy(datapath));
+            policies.named.insert(name.clone(), said.policy(&policies.general));
         }
         policies
     }
@@ -151,9 +153,9 @@ mod tests {
 
     #[test]
     fn vnics_have_policies() {
-        let text = "datapath = \"forwarded\"\n[vnic]\nlinks = 7\n[vnic.host]\n\
+        let text = "adoption = \"trusting\"\ndatapath = \"forwarded\"\n[vnic]\nlinks = 7\n[vnic.host]\n\
                     datapath = \"direct\"\n[vnic.\"net-5\"]\nrate = \"300mbit\"\n\
-                    burst = \"128k\"\n[vnic.\"net-6\"]\nrate = \"8mbit\"\n\
+                    burst = \"128k\"\nadoption = \"off\"\n[vnic.\"net-6\"]\nrate = \"8mbit\"\n\
                     faults = \"loss=2%\"\n";
         let configuration = Configuration::parse(text, "x").unwrap();
         assert_eq!(configuration.limits().links_per_vnic, 7);
@@ -163,7 +165,9 @@ mod tests {
         let five = policies.named["net-5"];
         let limit = five.limit.unwrap();
         assert_eq!((limit.bits_per_second, limit.burst_bytes), (300_000_000, 128 << 10));
-        assert_eq!(five.datapath, Datapath::Forwarded);
+        assert_eq!((five.datapath, five.adoption), (Datapath::Forwarded, Adoption::Off));
+        assert_eq!(policies.named["host"].adoption, Adoption::Trusting);
+        assert_eq!(Policies::default().general.adoption, Adoption::Exact);
         assert_eq!(policies.named["net-6"].limit.unwrap().burst_bytes, 64 << 10);
         assert_eq!(five.faults, None);
         assert_eq!(policies.named["net-6"].faults.unwrap().loss, 20_000);
@@ -182,6 +186,8 @@ mod tests {
             ("[vnic]\nlinks = 0\n", 2, "at least 1"),
             ("datapath = \"fast\"\n", 1, "fast"),
             ("[vnic]\n\nlink = 3\n", 3, "link"),
+            ("adoption = \"on\"\n", 1, "exact, trusting and off"),
+            ("[vnic.host]\nadoption = true\n", 2, "string"),
             ("[vnic.host]\nspeed = 3\n", 2, "speed"),
             ("[vnic.\"net-5\"]\nrate = \"300mb\"\n", 2, "300mb"),
             ("[vnic.\"net-5\"]\nburst = \"64k\"\n", 1, "rate"),

@@ -3,7 +3,7 @@
 
 use omniverb_session::faults::{self, Faults};
 use omniverb_session::rate;
-use omniverb_tenancy::{Datapath, Policy, RateLimit};
+use omniverb_tenancy::{Adoption, Datapath, Policy, RateLimit};
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeMap;
@@ -33,6 +33,7 @@ pub(crate) struct Named {
     datapath: Option<Datapath>,
     limit: Option<RateLimit>,
     faults: Option<Faults>,
+    adoption: Option<Adoption>,
 }
 
 /// The same as it is written.
@@ -47,13 +48,15 @@ struct Written {
     burst: Option<u64>,
     #[serde(deserialize_with = "optional_faults")]
     faults: Option<Faults>,
+    #[serde(deserialize_with = "optional_adoption")]
+    adoption: Option<Adoption>,
 }
 
 impl TryFrom<Written> for Named {
     type Error = &'static str;
 
     fn try_from(written: Written) -> Result<Named, &'static str> {
-        let Written { datapath, rate, burst, faults } = written;
+        let Written { datapath, rate, burst, faults, adoption } = written;
         let limit = match (rate.filter(|rate| *rate != 0), burst) {
             (None, Some(_)) => return Err("a burst needs a rate"),
             (None, None) => None,
@@ -66,17 +69,18 @@ impl TryFrom<Written> for Named {
                 Some(limit)
             }
         };
-        Ok(Named { datapath, limit, faults })
+        Ok(Named { datapath, limit, faults, adoption })
     }
 }
 
 impl Named {
-    /// With `datapath` where it says nothing about that.
-    pub(crate) fn policy(&self, datapath: Datapath) -> Policy {
+    /// With what holds in general where it says nothing about that.
+    pub(crate) fn policy(&self, general: &Policy) -> Policy {
         Policy {
-            datapath: self.datapath.unwrap_or(datapath),
+            datapath: self.datapath.unwrap_or(general.datapath),
             limit: self.limit,
             faults: self.faults,
+            adoption: self.adoption.unwrap_or(general.adoption),
         }
     }
 }
@@ -89,6 +93,14 @@ pub(crate) fn optional_datapath<'de, D: Deserializer<'de>>(
         "forwarded" => Ok(Some(Datapath::Forwarded)),
         other => Err(D::Error::custom(format!("{other:?} is neither direct nor forwarded"))),
     }
+}
+
+pub(crate) fn optional_adoption<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<Adoption>, D::Error> {
+    let word = String::deserialize(from)?;
+    let none = || D::Error::custom(format!("{word:?} is none of exact, trusting and off"));
+    Adoption::from_name(&word).ok_or_else(none).map(Some)
 }
 
 fn optional_rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {

@@ -4,8 +4,8 @@
 
 use crate::mirror::Mirror;
 use crate::{
-    Action, Arrived, Channel, Client, Datapath, Entropy, Holder, Limits, MemoryFacts, Policy,
-    ProbeId, RateLimit, Reach, SessionId, Tenancy, VnicAddress, VnicKey,
+    Action, Adoption, Arrived, Channel, Client, Datapath, Entropy, Holder, Limits, MemoryFacts,
+    Policy, ProbeId, RateLimit, Reach, SessionId, Tenancy, VnicAddress, VnicKey,
 };
 use omniverb_session::Message;
 use omniverb_session::body::{Adopted, Hello, ROLE_VERBS};
@@ -292,9 +292,11 @@ fn policy(bench: &mut Bench, who: u8) {
         datapath: if who & 16 == 0 { Datapath::Direct } else { Datapath::Forwarded },
         limit: (who & 32 != 0).then_some(limit),
         faults: None,
+        adoption: Adoption::ALL[usize::from(who >> 2 & 3) % 3],
     };
-    match who & 64 {
+    let actions = match who & 64 {
         0 => bench.tenancy.forget_policy(key),
-        _ => drop(bench.tenancy.set_policy(key, policy)),
-    }
+        _ => bench.tenancy.set_policy(key, policy).1,
+    };
+    bench.carry_out(actions);
 }

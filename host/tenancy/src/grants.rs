@@ -6,7 +6,10 @@
 //! is the engine, the engine is the initiator, for whoever is beyond it.
 
 use crate::action::{Action, MemoryFacts};
-use crate::errno::{EACCES, ECONNRESET, EINVAL, ENOENT, ENOMEM, EOPNOTSUPP, EPROTO, ETIMEDOUT};
+use crate::adoption::Adoption;
+use crate::errno::{
+    EACCES, ECONNRESET, EINVAL, ENOENT, ENOMEM, EOPNOTSUPP, EPERM, EPROTO, ETIMEDOUT,
+};
 use crate::tables::{Grantee, Mr, PendingGrant, SessionId};
 use crate::tenancy::{Tenancy, Timer};
 use omniverb_session::body::{
@@ -33,6 +36,9 @@ impl Tenancy {
         if !qp.links.contains(&m.peer_qpn) {
             return Err(ENOENT);
         }
+        if self.adoption_of(m.qpn, m.peer_qpn) == Adoption::Off {
+            return Err(EPERM);
+        }
         let (owner, _) = self.grantable(m.peer_qpn, m.rkey)?;
         let session = self.sessions.get_mut(&id).ok_or(EPROTO)?;
         if session.grants >= self.limits.grants_per_session {
@@ -56,6 +62,10 @@ impl Tenancy {
         let qp = self.qps.get(&qpn).ok_or(ENOENT)?;
         if qp.qp_type == QP_UD || qp.wires_to(peer_qpn).next().is_none() {
             return Err(ENOENT);
+        }
+        // The engine is no vNIC's: it takes what the owner's may give, and checks every access.
+        if self.policy(qp.vnic).adoption == Adoption::Off {
+            return Err(EPERM);
         }
         let (owner, _) = self.grantable(qpn, rkey)?;
         let session = self.sessions.get_mut(&owner).ok_or(ENOENT)?;
@@ -137,6 +147,16 @@ impl Tenancy {
         };
         if !linked {
             return Err(ENOENT);
+        }
+        let allowed = match grant.initiator {
+            Grantee::Session(_) => self.adoption_of(grant.qpn, grant.peer_qpn),
+            Grantee::Engine => {
+                let owner = self.qps.get(&grant.peer_qpn).map(|qp| self.policy(qp.vnic).adoption);
+                owner.unwrap_or(Adoption::Off)
+            }
+        };
+        if allowed == Adoption::Off {
+            return Err(EPERM);
         }
         let (owner, mr) = self.grantable(grant.peer_qpn, grant.rkey)?;
         if owner != grant.owner {

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod action;
+mod adoption;
 mod bells;
 mod calls;
 mod capture;
@@ -35,6 +36,7 @@ mod tenancy;
 mod wires;
 
 pub use action::{Action, Arrived, Channel, LinkEnd, MemoryFacts, ProbeId, TracedEnd, WireEnd};
+pub use adoption::Adoption;
 pub use gids::{Reach, VnicAddress, gid_of};
 pub use holders::{Holder, Holders};
 pub use limits::Limits;

@@ -1,5 +1,7 @@
 //! How the data of a queue pair travels, why, and what an administrator may say about it.
 
+use crate::action::Action;
+use crate::adoption::Adoption;
 use crate::tables::VnicKey;
 use crate::tenancy::Tenancy;
 use omniverb_session::faults::Faults;
@@ -124,6 +126,8 @@ pub struct Policy {
     pub limit: Option<RateLimit>,
     /// What is done to packets that arrive for it.
     pub faults: Option<Faults>,
+    /// Which pages may be granted.
+    pub adoption: Adoption,
 }
 
 /// Policies: the default, those of the configuration by name, those set at run time by namespace.
@@ -134,6 +138,14 @@ pub struct Policies {
     /// By the vNIC's name.
     pub named: HashMap<String, Policy>,
     set: BTreeMap<VnicKey, Policy>,
+}
+
+impl Policies {
+    /// This is said of somebody.
+    pub(crate) fn any(&self, adoption: Adoption) -> bool {
+        let said = self.named.values().chain(self.set.values());
+        self.general.adoption == adoption || said.into_iter().any(|p| p.adoption == adoption)
+    }
 }
 
 impl Tenancy {
@@ -151,15 +163,22 @@ impl Tenancy {
     }
 
     /// Changes what holds for a vNIC from now on. Links that exist stay as they are: says how many
-    /// direct ones.
-    pub fn set_policy(&mut self, key: VnicKey, policy: Policy) -> usize {
+    /// direct ones. What was granted and must not be any more is taken back: by the actions.
+    pub fn set_policy(&mut self, key: VnicKey, policy: Policy) -> (usize, Vec<Action>) {
+        let before = self.policy(key);
         self.policies.set.insert(key, policy);
-        self.direct_links(key)
+        self.adoption_changed(key, before);
+        (self.direct_links(key), std::mem::take(&mut self.out))
     }
 
-    /// The namespace that this was set for is no more.
-    pub fn forget_policy(&mut self, key: VnicKey) {
+    /// The namespace that this was set for is no more. If one with processes has its place, what
+    /// these granted and must not any more is taken back.
+    #[must_use]
+    pub fn forget_policy(&mut self, key: VnicKey) -> Vec<Action> {
+        let before = self.policy(key);
         self.policies.set.remove(&key);
+        self.adoption_changed(key, before);
+        std::mem::take(&mut self.out)
     }
 
     /// Links of a vNIC's queue pairs with others that do not pass through the engine.

@@ -126,6 +126,7 @@ impl Tenancy {
         let key = session.client.vnic;
         let message = self.welcome_message(id, key);
         self.reply(id, tag, message);
+        self.take_back_after_restart(id);
     }
 
     fn welcome_message(&self, id: SessionId, key: VnicKey) -> Welcome {

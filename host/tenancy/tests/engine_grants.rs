@@ -6,7 +6,7 @@ use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::errno::*;
 use omniverb_tenancy::exercise::{Bench, vnic};
-use omniverb_tenancy::{Action, Arrived, Channel, Limits, MemoryFacts};
+use omniverb_tenancy::{Action, Adoption, Arrived, Channel, Limits, MemoryFacts, Policy};
 use support::*;
 
 /// vNIC number 4 of the bench is another Omniverb's.
@@ -146,5 +146,19 @@ fn a_process_is_asked_for_so_much_at_a_time() {
     assert_eq!(want(&mut bench, a, PEER, key), None);
     adopt(&mut bench, 1, adopted(tokens[1]), SEALED);
     assert!(want(&mut bench, a, PEER, key).is_some());
+    assert_eq!(want(&mut bench, a, PEER, key), None);
+}
+
+#[test]
+fn the_engine_is_given_no_pages_of_a_vnic_that_is_off() {
+    let (mut bench, a) = wired(Limits::default(), QP_RC);
+    let key = mr(&mut bench, 1, 1, READ);
+    let token = want(&mut bench, a, PEER, key).unwrap();
+    let off = Policy { adoption: Adoption::Off, ..Policy::default() };
+    let (_, actions) = bench.tenancy.set_policy(vnic(1), off);
+    let [Action::Event { message: Message::TakeBack(_), .. }] = actions.as_slice() else {
+        panic!("{actions:?}")
+    };
+    assert!(adopt(&mut bench, 1, adopted(token), SEALED).is_empty(), "asked for before");
     assert_eq!(want(&mut bench, a, PEER, key), None);
 }

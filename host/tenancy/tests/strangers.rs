@@ -102,7 +102,7 @@ fn forwarded_datagrams_come_back_through_the_engine() {
     hello(&mut bench, 1, 1, 0);
     hello(&mut bench, 2, 2, 0);
     let limit = RateLimit { bits_per_second: 20_000_000, burst_bytes: 65536 };
-    bench.tenancy.set_policy(vnic(2), Policy { limit: Some(limit), ..Policy::default() });
+    drop(bench.tenancy.set_policy(vnic(2), Policy { limit: Some(limit), ..Policy::default() }));
     let (a, b) = (qp(&mut bench, 1, QP_UD), qp(&mut bench, 2, QP_UD));
     call(&mut bench, 2, to(b, 2, a, 1));
     stranger(&mut bench, a, b, 2);

@@ -115,7 +115,7 @@ fn a_forwarded_limited_or_faulty_vnic_is_not_linked_directly() {
     ];
     for (whose, policy, [ours, theirs]) in reasons {
         let mut bench = two();
-        bench.tenancy.set_policy(vnic(whose), policy);
+        drop(bench.tenancy.set_policy(vnic(whose), policy));
         let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
         call(&mut bench, 1, to(a, 1, b, 2));
         assert_eq!(wires(&bench).len(), 1, "by its own wish alone");
@@ -146,14 +146,14 @@ fn a_change_of_policy_concerns_new_links_only_and_both_sides_agree() {
     // One side had made its wish already.
     let (c, d) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
     call(&mut bench, 1, to(c, 1, d, 2));
-    assert_eq!(bench.tenancy.set_policy(vnic(2), limited()), 1);
+    assert_eq!(bench.tenancy.set_policy(vnic(2), limited()).0, 1);
     call(&mut bench, 2, to(d, 2, c, 1));
     let forwarded = (Path::Forwarded, Why::PeerLimited);
     assert_eq!(paths(&bench, 1), [(Path::Direct, Why::Neighbour), forwarded]);
     // One side went through the engine before that was no longer necessary.
     let (e, f) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
     call(&mut bench, 1, to(e, 1, f, 2));
-    bench.tenancy.forget_policy(vnic(2));
+    drop(bench.tenancy.forget_policy(vnic(2)));
     call(&mut bench, 2, to(f, 2, e, 1));
     assert_eq!(wires(&bench).len(), 4);
     assert_eq!(paths(&bench, 2)[2], (Path::Forwarded, Why::PeerThroughEngine));
@@ -232,7 +232,7 @@ fn a_link_that_cannot_be_made_is_taken_back() {
 #[test]
 fn a_forwarded_peer_that_dies_is_told_one_that_closes_is_not() {
     let mut bench = two();
-    bench.tenancy.set_policy(vnic(1), forwarded());
+    drop(bench.tenancy.set_policy(vnic(1), forwarded()));
     let pairs: Vec<_> = (0..2)
         .map(|_| {
             let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));

@@ -112,6 +112,11 @@ impl Grants {
         true
     }
 
+    /// Lets go of everything; what was asked for is not asked for again in this epoch.
+    pub(crate) fn forget(&mut self) {
+        self.list.clear();
+    }
+
     pub(crate) fn clear(&mut self) {
         self.void(0);
     }

@@ -50,11 +50,22 @@ pub const SET_BURST: u32 = 2;
 pub const SET_DATAPATH: u32 = 4;
 /// `SetVnic::what`: `faults` is meant; all zeros take them away.
 pub const SET_FAULTS: u32 = 8;
+/// `SetVnic::what`: `adoption` is meant.
+pub const SET_ADOPTION: u32 = 16;
 
 /// Traffic within the host takes links between the processes.
 pub const DATAPATH_DIRECT: u32 = 0;
 /// Traffic within the host passes through the daemon's engine.
 pub const DATAPATH_FORWARDED: u32 = 1;
+
+/// Pages are granted where their protection expresses exactly what the verbs flags of the region
+/// allow.
+pub const ADOPTION_EXACT: u32 = 0;
+/// Also where it expresses more, if the vNICs at both ends say so: a peer that may write may then
+/// be able to read.
+pub const ADOPTION_TRUSTING: u32 = 1;
+/// No pages are granted, by nobody of the vNIC and to nobody of it.
+pub const ADOPTION_OFF: u32 = 2;
 
 /// Bytes of a vNIC's name in a message, NUL-padded.
 pub const VNIC_NAME_BYTES: usize = 64;
@@ -226,6 +237,9 @@ bodies! {
     }
     /// Event to the initiator: stay with mediated operations for this key.
     GrantDenied { qpn: u32, peer_qpn: u32, rkey: u32, errno: u32 }
+    /// Event: what was set for a vNIC forbids that pages stay granted. Take all back that were
+    /// granted to others, and use no others' any more; who asks anew is judged anew.
+    TakeBack { reserved: u64 }
     /// Event: the other process of this bell is gone. All links on it have been closed by earlier
     /// events and no new one will name it: drop its memory and descriptors.
     BellClosed { bell: u64 }
@@ -256,6 +270,9 @@ bodies! {
         burst_bytes: u64,
         /// What is done to packets that arrive.
         faults: Faults,
+        /// `ADOPTION_*`.
+        adoption: u32,
+        reserved: u32,
     }
     /// Answer to `SetVnic`: how the vNIC is now. A rate of zero is no limit.
     VnicChanged {
@@ -267,6 +284,9 @@ bodies! {
         direct_links: u32,
         /// All zeros: none.
         faults: Faults,
+        /// `ADOPTION_*`.
+        adoption: u32,
+        reserved: u32,
     }
     /// Write the packets of a vNIC into the file that comes along (a regular file), until
     /// `EndCapture` or the end of this connection. Answered with `Done`, or as `SetVnic`; `EBUSY`

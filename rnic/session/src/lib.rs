@@ -22,13 +22,19 @@ pub mod rate;
 pub use codec::{DecodeError, Header, Kind, Message, decode, encode};
 
 /// Version of this protocol. A daemon refuses a process that speaks another one (`EPROTO`).
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// Where a process looks for the daemon when `OMNIVERB_SOCKET` is not set: the host's daemon.
 pub const SYSTEM_SOCKET: &str = "/run/omniverb/omniverbd.sock";
 
 /// Variable that names the daemon's socket.
 pub const SOCKET_VARIABLE: &str = "OMNIVERB_SOCKET";
+
+/// Variable that keeps the pages of a process where they are if it says [`ADOPTION_OFF_VALUE`].
+pub const ADOPTION_VARIABLE: &str = "OMNIVERB_ADOPTION";
+/// The only value of [`ADOPTION_VARIABLE`] that means something: a process can give less than its
+/// vNIC allows, never more.
+pub const ADOPTION_OFF_VALUE: &str = "off";
 
 /// Most descriptors that travel with one message.
 pub const DESCRIPTORS_MAX: usize = 4;

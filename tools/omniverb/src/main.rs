@@ -105,6 +105,11 @@ enum Vnic {
     /// time, but lost. The same seed decides the same about the same packets. `faults none` ends
     /// it at once. A device with faults is forwarded, as one with a rate.
     ///
+    /// Adoption says whether processes may map the pages of each other's memory regions: exact (or
+    /// on), where page protection expresses just what a region's access flags allow; trusting, also
+    /// where it expresses more, if both devices say so; off, never. What was mapped before is taken
+    /// back, and everything goes on through the processes themselves.
+    ///
     /// What is set holds while the network namespace exists and the daemon runs; for longer, use
     /// the daemon's configuration file. Needs root in the daemon's network namespace.
     Set {
@@ -115,7 +120,7 @@ enum Vnic {
         #[arg(value_name = "WHAT VALUE", required = true)]
         words: Vec<String>,
     },
-    /// Show all virtual devices, their datapaths, rates and faults.
+    /// Show all virtual devices, their datapaths, adoption, rates and faults.
     List {
         /// As JSON.
         #[arg(long)]

@@ -49,7 +49,7 @@ fn people(status: &Value) -> String {
             "\nvNIC {}  node {}{}\n  GIDs {}\n",
             text(vnic, "name"),
             text(vnic, "node_guid"),
-            policy(vnic) + &faults(vnic) + port(vnic),
+            policy(vnic) + &adoption(vnic) + &faults(vnic) + port(vnic),
             gids.join("  "),
         );
         for process in list(vnic, "processes") {
@@ -66,6 +66,12 @@ fn policy(vnic: &Value) -> String {
         (Some("forwarded"), None) => "  forwarded".into(),
         _ => String::new(),
     }
+}
+
+/// Which of its pages may be mapped, if that is not what holds for most.
+fn adoption(vnic: &Value) -> String {
+    let other = vnic["adoption"].as_str().filter(|adoption| *adoption != "exact");
+    other.map_or(String::new(), |adoption| format!("  adoption {adoption}"))
 }
 
 /// What is done to its packets on purpose, if anything.

@@ -5,8 +5,9 @@ use crate::table::Table;
 use crate::{daemon, output};
 use anyhow::bail;
 use omniverb_session::body::{
-    DATAPATH_DIRECT, DATAPATH_FORWARDED, SET_BURST, SET_DATAPATH, SET_FAULTS, SET_RATE, SetVnic,
-    VNIC_NAME_BYTES, VnicChanged,
+    ADOPTION_EXACT, ADOPTION_OFF, ADOPTION_TRUSTING, DATAPATH_DIRECT, DATAPATH_FORWARDED,
+    SET_ADOPTION, SET_BURST, SET_DATAPATH, SET_FAULTS, SET_RATE, SetVnic, VNIC_NAME_BYTES,
+    VnicChanged,
 };
 use omniverb_session::faults::{self, Faults};
 use omniverb_session::rate::{self, show_rate, show_size};
@@ -23,6 +24,8 @@ pub(crate) fn name_bytes(name: &str) -> anyhow::Result<[u8; VNIC_NAME_BYTES]> {
     Ok(bytes)
 }
 
+const WORDS: &str = "rate, burst, datapath, adoption or faults";
+
 /// `words`: what to change, as pairs.
 pub(crate) fn set(name: &str, words: &[String]) -> anyhow::Result<ExitCode> {
     let change = change(name, words)?;
@@ -38,6 +41,8 @@ fn change(name: &str, words: &[String]) -> anyhow::Result<SetVnic> {
         bits_per_second: 0,
         burst_bytes: 0,
         faults: Faults::default(),
+        adoption: ADOPTION_EXACT,
+        reserved: 0,
     };
     for pair in words.chunks(2) {
         let [word, value] = pair else { bail!("{} wants a value", pair.concat()) };
@@ -67,7 +72,16 @@ fn change(name: &str, words: &[String]) -> anyhow::Result<SetVnic> {
                 change.faults = faults.unwrap_or_default();
                 SET_FAULTS
             }
-            other => bail!("{other:?} cannot be set: use rate, burst, datapath or faults"),
+            "adoption" => {
+                change.adoption = match value.as_str() {
+                    "exact" | "on" => ADOPTION_EXACT,
+                    "trusting" => ADOPTION_TRUSTING,
+                    "off" => ADOPTION_OFF,
+                    other => bail!("{other:?} is none of exact (on), trusting and off"),
+                };
+                SET_ADOPTION
+            }
+            other => bail!("{other:?} cannot be set: use {WORDS}"),
         };
         if change.what & bit != 0 {
             bail!("{word} is there twice");
@@ -75,7 +89,7 @@ fn change(name: &str, words: &[String]) -> anyhow::Result<SetVnic> {
         change.what |= bit;
     }
     if change.what == 0 {
-        bail!("say what to set: rate, burst, datapath or faults");
+        bail!("say what to set: {WORDS}");
     }
     Ok(change)
 }
@@ -85,7 +99,9 @@ fn number(found: Result<u64, String>) -> anyhow::Result<u64> {
 }
 
 fn said(name: &str, changed: &VnicChanged) -> String {
-    let VnicChanged { bits_per_second, burst_bytes, datapath, direct_links, faults } = *changed;
+    let VnicChanged {
+        bits_per_second, burst_bytes, datapath, direct_links, faults, adoption, ..
+    } = *changed;
     let limited = bits_per_second != 0;
     let datapath = match datapath {
         DATAPATH_DIRECT if limited => "forwarded (because of its rate)",
@@ -93,9 +109,14 @@ fn said(name: &str, changed: &VnicChanged) -> String {
         DATAPATH_DIRECT => "direct",
         _ => "forwarded",
     };
+    let adoption = match adoption {
+        ADOPTION_OFF => ", adoption off",
+        ADOPTION_TRUSTING => ", adoption trusting",
+        _ => "",
+    };
     let faults = match faults.is_nothing() {
-        true => String::new(),
-        false => format!(", faults {}", faults.show()),
+        true => adoption.to_owned(),
+        false => format!("{adoption}, faults {}", faults.show()),
     };
     let mut out = match limited {
         true => format!(
@@ -121,8 +142,16 @@ pub(crate) fn list(json: bool) -> anyhow::Result<ExitCode> {
 }
 
 fn people(found: &Value) -> String {
-    let mut table =
-        Table::new(&["vNIC", "processes", "datapath", "rate", "burst", "direct links", "faults"]);
+    let mut table = Table::new(&[
+        "vNIC",
+        "processes",
+        "datapath",
+        "adoption",
+        "rate",
+        "burst",
+        "direct links",
+        "faults",
+    ]);
     for vnic in found["vnics"].as_array().map_or(&[][..], Vec::as_slice) {
         let text = |key: &str| vnic[key].as_str().unwrap_or("?").to_owned();
         let number = |key: &str| vnic[key].as_u64();
@@ -130,6 +159,7 @@ fn people(found: &Value) -> String {
             text("name"),
             number("processes").unwrap_or(0).to_string(),
             text("datapath"),
+            text("adoption"),
             number("rate").map_or("none".into(), show_rate),
             number("burst").map_or("-".into(), show_size),
             number("direct_links").unwrap_or(0).to_string(),
@@ -159,6 +189,10 @@ mod tests {
         assert_eq!((none.what, none.bits_per_second), (SET_RATE, 0));
         let faults = change("faults loss=1%,delay=2ms").unwrap();
         assert_eq!((faults.what, faults.faults.loss), (SET_FAULTS, 10_000));
+        let off = change("adoption off").unwrap();
+        assert_eq!((off.what, off.adoption), (SET_ADOPTION, ADOPTION_OFF));
+        assert_eq!(change("adoption on").unwrap().adoption, ADOPTION_EXACT);
+        assert!(change("adoption maybe").is_err());
         assert!(change("faults none").unwrap().faults.is_nothing());
         let error = change("faults lose=1%").unwrap_err().to_string();
         assert!(error.contains("\"lose\"") && error.lines().count() == 1, "{error}");
@@ -176,6 +210,8 @@ mod tests {
             datapath: DATAPATH_DIRECT,
             direct_links: 3,
             faults: Faults::default(),
+            adoption: ADOPTION_EXACT,
+            reserved: 0,
         };
         let text = said("host", &changed);
         assert!(
@@ -184,6 +220,10 @@ mod tests {
         );
         changed.bits_per_second = 0;
         assert_eq!(said("host", &changed), "host: no rate limit, datapath direct\n");
+        changed.adoption = ADOPTION_OFF;
+        let off = "host: no rate limit, datapath direct, adoption off\n";
+        assert_eq!(said("host", &changed), off);
+        changed.adoption = ADOPTION_EXACT;
         changed.faults = faults::faults("loss=1%").unwrap().unwrap();
         let text = said("host", &changed);
         assert!(text.contains("because of its faults), faults loss=1%,seed=1\n3 direct"), "{text}");
@@ -193,7 +233,7 @@ mod tests {
     fn the_list_reads_well() {
         let found = serde_json::json!({"vnics": [
             {"name": "host", "processes": 2, "datapath": "forwarded", "rate": 20_000_000,
-             "burst": 65536, "direct_links": 1, "faults": "loss=1%,seed=1"}]});
+             "burst": 65536, "adoption": "off", "direct_links": 1, "faults": "loss=1%,seed=1"}]});
         let text = people(&found);
         assert!(text.contains("20mbit") && text.contains("64k"), "{text}");
         assert!(text.contains("loss=1%,seed=1\n"), "{text}");

@@ -154,6 +154,11 @@ impl Qp {
         self.inner.lock().links.iter_mut().for_each(LinkEnd::revoke);
     }
 
+    /// Uses none of the mappings of peers' regions any more.
+    pub fn forget_grants(&self) {
+        self.inner.lock().grants.forget();
+    }
+
     /// Peers this QP is linked with.
     pub fn peers(&self) -> Vec<Peer> {
         self.inner.lock().links.iter().map(|link| link.peer).collect()
