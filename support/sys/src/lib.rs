@@ -6,6 +6,7 @@
 
 pub mod addresses;
 mod checksum;
+pub mod child;
 pub mod clock;
 pub mod datagram;
 pub mod epoll;
