@@ -11,6 +11,7 @@ from .case import Failure
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
 BUILT = ROOT / "target" / "tests"
+_SESSION = ROOT / "rnic" / "session" / "src"
 
 # Programs that are also built with AddressSanitizer. The library's copies into and out of the
 # program's memory go through memcpy, which the sanitizer checks.
@@ -58,6 +59,9 @@ class Stage:
         shutil.copytree(dist, self.dist, symlinks=True)
         if with_programs:
             shutil.copytree(build_programs(), self.programs)
+            for script in PROGRAMS.glob("*.py"):
+                shutil.copy(script, self.programs)
+            shutil.copytree(_SESSION, self.programs / "session")  # for session.py
         else:
             self.programs.mkdir()
         process.run(["chmod", "-R", "a+rX", self.path])

@@ -1,0 +1,138 @@
+"""While one tenant attacks, others are answered: a table of attacks (tests/programs/attacks.py),
+and of how long each of the others may take to get on at worst.
+
+The observers run all the time, in containers of their own. The bounds are absolute and generous:
+nothing here takes a hundredth of them in peace, and what was found wrong took many times as long.
+Who finds a new way to hold others up adds a row.
+"""
+
+import contextlib
+import re
+import subprocess
+import time
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+from harness import process
+from harness.case import Case, Group, check
+from harness.host import Hosts
+from harness.observers import Observers
+from harness.plain import UID, Place
+
+# What each observer does, and how many milliseconds that may take while somebody attacks.
+_BOUNDS = {
+    "fresh": 2000,       # a new process opens the device, makes and ends a queue pair
+    "existing": 2000,    # a process makes and ends queue pairs and regions
+    "namespaces": 2500,  # the same as "fresh", in a network namespace of its own each time
+    "wire": 1500,        # a message to another host and its answer
+    "sleeping": 1500,    # the same between two containers of a host, both asleep
+    "polling": 1500,     # the same, both polling
+}
+
+
+@dataclass
+class Row:
+    """An attack: what runs, where, for how long; bounds that differ, with the reason beside."""
+
+    name: str
+    argv: tuple
+    where: str = "container"  # or "user": an unprivileged user of the host
+    seconds: float = 4
+    bounds: dict = field(default_factory=dict)
+    title: str = ""
+
+
+def _python(name, *words, **options):
+    return Row(name, ("/usr/bin/python3", "/opt/programs/attacks.py", name, "SECONDS", *words),
+               **options)
+
+
+_TO_VICTIM = ("10.77.0.4", "10.77.0.1", "VICTIM")
+_TO_ENGINE = ("10.77.0.4", "10.77.0.2", "17")
+
+TABLE = [
+    Row("nothing", ("/bin/sh", "-c", "sleep SECONDS; echo 1")),
+    _python("other_descriptors"),
+    _python("many_namespaces", where="user"),
+    _python("connections_come_and_go"),
+    _python("answers_not_read"),
+    _python("wakers_full", *_TO_VICTIM),
+    _python("huge_files"),
+    Row("peers_die", ("/opt/programs/kill", "peer_dies", "400", "11"), seconds=0),
+    Row("hostile_peers", ("/opt/programs/hostile", "peer", "20", "5"), seconds=0),
+    _python("wakers_full", *_TO_ENGINE, title="_engine"),
+    _python("datagram_links_come_and_go", *_TO_VICTIM),
+]
+
+
+class _Scene:
+    """Two hosts; on the first an attacker, and two containers whose programs talk to each other and
+    to one on the second."""
+
+    def __init__(self, stage):
+        self.observers = Observers()
+        self.hosts = Hosts(stage)
+        try:
+            a = self.hosts.a
+            self.daemon = a.daemon
+            other, self.container = a.add(3), a.add(4)
+            user = SimpleNamespace(stage=stage, uid=UID, namespace=a.plug(5), daemon=a.daemon)
+            self.user = Place(user, "10.77.0.5")
+            server = self.hosts.server
+            here = a.bare(server.namespace, server.address)
+            patience = {"TEST_TIMEOUT": 18}
+            beside = a.bare(server.namespace, server.address, **patience,
+                            TEST_PEERS=a.bare(other.namespace, other.address).at())
+            for name in ("fresh", "existing", "namespaces"):
+                self.observers.add(name, here, name)
+            self.observers.add("wire", self.hosts.apart(**patience), "polled")
+            self.observers.add("polling", beside, "polled")
+            self.victim = self.observers.add("sleeping", beside, "slept_for").number
+        except BaseException:
+            self.close()
+            raise
+
+    def attack(self, row):
+        """Starts it."""
+        words = [{"VICTIM": str(self.victim)}.get(word, word).replace("SECONDS", str(row.seconds))
+                 for word in row.argv]
+        place = {"container": self.container, "user": self.user}[row.where]
+        return place.start(*words, plain=row.argv[0].startswith(("/usr", "/bin")),
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def close(self):
+        """Ends everything."""
+        self.observers.close()
+        self.hosts.close()
+
+
+@contextlib.contextmanager
+def _fixture(stage):
+    scene = _Scene(stage)
+    try:
+        yield scene
+    finally:
+        scene.close()
+
+
+def _case(row):
+    def run(scene):
+        scene.observers.calm()
+        held = process.descriptors(scene.daemon.pid)
+        attacker = scene.attack(row)
+        text = process.finish(attacker, row.seconds + 45)
+        print(text)
+        time.sleep(1)  # what it leaves behind is part of it
+        scene.observers.verdict({**_BOUNDS, **row.bounds})
+        did = re.search(r"\d+", text)
+        check(attacker.returncode == 0 and (not row.seconds or did and int(did[0]) > 0),
+              f"the attack did nothing: {process.how(attacker.returncode)}\n{text}")
+        process.until(lambda: process.descriptors(scene.daemon.pid) <= held + 20, 15,
+                      f"{held} descriptors as before, "
+                      f"now {process.descriptors(scene.daemon.pid)}")
+    return Case(f"liveness.{row.name}{row.title}", run, row.seconds + 100)
+
+
+def groups():
+    """One scene for all rows."""
+    return [Group("liveness", [_case(row) for row in TABLE], _fixture)]

@@ -1,0 +1,96 @@
+"""Observers: small programs that go on all the time while somebody attacks, and say how often they
+got done what they do and how long it took at worst (tests/programs/observe.c)."""
+
+import select
+import subprocess
+import time
+from dataclasses import dataclass
+
+from . import process
+from .case import Failure, check
+
+_ANSWER = 5.0
+
+
+@dataclass
+class Seen:
+    """What an observer did since it was asked last."""
+
+    count: int
+    failed: int
+    milliseconds: float
+
+
+class Observer:
+    """One that runs at a place."""
+
+    def __init__(self, place, test):
+        self.test = test
+        self.process = place.start("/opt/programs/observe", test, stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, text=True, bufsize=1)
+        words = self._line(20).split()
+        check(words[:1] == ["ready"], f"observer {test}: {words}")
+        self.number = int(words[1])
+
+    def _line(self, limit):
+        if not select.select([self.process.stdout], [], [], limit)[0]:
+            raise Failure(f"observer {self.test} says nothing for {limit} s")
+        line = self.process.stdout.readline()
+        if not line:
+            raise Failure(f"observer {self.test} ended: {process.how(self.process.wait(5))}")
+        return line
+
+    def ask(self):
+        """What it saw since the last time."""
+        try:
+            self.process.stdin.write("\n")
+        except OSError:
+            pass
+        count, failed, micros = map(int, self._line(_ANSWER).split())
+        return Seen(count, failed, micros / 1000)
+
+    def close(self):
+        """Ends it."""
+        process.end(self.process)
+
+
+class Observers:
+    """All of them, by name."""
+
+    def __init__(self):
+        self.all = {}
+
+    def add(self, name, place, test):
+        """One more."""
+        self.all[name] = Observer(place, test)
+        return self.all[name]
+
+    def calm(self, limit=20.0, quick=1000.0):
+        """Waits until all of them get on, then begins to count anew."""
+        deadline = time.monotonic() + limit
+        while True:
+            for observer in self.all.values():
+                observer.ask()
+            time.sleep(1)
+            seen = {name: observer.ask() for name, observer in self.all.items()}
+            if all(s.count and s.milliseconds < quick for s in seen.values()):
+                return
+            if time.monotonic() > deadline:
+                raise Failure(f"observers do not get on, before anything happens: {seen}")
+
+    def verdict(self, bounds):
+        """Everybody must have got on within these milliseconds, by name."""
+        wrong = []
+        for name, observer in self.all.items():
+            seen, bound = observer.ask(), bounds[name]
+            print(f"{name:12} {seen.count:6} times, {seen.failed} in vain, "
+                  f"{seen.milliseconds:8.1f} ms at worst (bound {bound})")
+            if not seen.count or seen.failed or seen.milliseconds > bound:
+                wrong.append(f"{name}: {seen.count} times, {seen.failed} in vain, "
+                             f"{seen.milliseconds:.0f} ms at worst, not {bound}")
+        check(not wrong, "; ".join(wrong))
+
+    def close(self):
+        """Ends all."""
+        for observer in self.all.values():
+            observer.close()

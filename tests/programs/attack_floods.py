@@ -1,0 +1,231 @@
+"""More of everything: connections, namespaces, queue pairs, links, questions."""
+
+import ctypes
+import fcntl
+import os
+import select
+import socket
+import struct
+import time
+
+import session
+from attacking import attack, datagrams, empty, going_on, link, send_and_forget
+from session import Client, message
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_NEWUSER, _NEWNET = 0x10000000, 0x40000000
+
+def _own_namespaces(count, run):
+    """`run()` in a process and a user-made network namespace of its own each; the sum of what
+    they return."""
+    here, there = os.pipe()
+    for _ in range(count):
+        if os.fork():
+            continue
+        number = 0
+        try:
+            _LIBC.prctl(1, 9, 0, 0, 0)  # die with the parent
+            if _LIBC.unshare(_NEWUSER | _NEWNET) == 0:
+                _raise_loopback()
+                number = run()
+        finally:
+            os.write(there, struct.pack("q", number))
+            os._exit(0)
+    os.close(there)
+    with os.fdopen(here, "rb") as numbers:
+        text = numbers.read()
+    return sum(number for number, in struct.iter_unpack("q", text))
+
+
+def _raise_loopback():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_:
+        fcntl.ioctl(any_, 0x8914, struct.pack("16sh14x", b"lo", 1 | 64))  # SIOCSIFFLAGS
+
+
+def _silent():
+    held, made, poller = {}, 0, select.poll()
+    while going_on():
+        try:
+            while len(held) < 250:
+                to = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                to.setblocking(False)
+                to.connect(session.path())
+                held[to.fileno()] = to
+                poller.register(to, select.POLLHUP)
+                made += 1
+        except OSError:
+            time.sleep(0.01)
+        for file, _ in poller.poll(10):
+            poller.unregister(file)
+            held.pop(file).close()
+    return made
+
+
+@attack
+def silent_namespaces(count="18"):
+    """Connections that say nothing, from many namespaces."""
+    return _own_namespaces(int(count), _silent)
+
+
+def _holding_the_port():
+    holder = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    holder.bind(("::", 4791))
+    made = 0
+    while going_on():
+        try:
+            client = Client()
+            datagrams(client)
+            made += 1
+            client.close()
+        except (OSError, session.Refused):
+            time.sleep(0.05)
+    return made
+
+
+@attack
+def port_held(count="60"):
+    """Namespaces in which port 4791 is somebody's already."""
+    return _own_namespaces(int(count), _holding_the_port)
+
+
+def _one_queue_pair():
+    clients = []
+    while going_on():
+        try:
+            client = Client()
+            datagrams(client)
+            clients.append(client)
+        except (OSError, session.Refused):
+            time.sleep(0.1)
+        time.sleep(0.05)
+    return len(clients)
+
+
+@attack
+def many_namespaces(count="100"):
+    """Namespaces with a device each."""
+    return _own_namespaces(int(count), _one_queue_pair)
+
+
+@attack
+def connections_come_and_go():
+    """As fast as it goes."""
+    made = 0
+    while going_on():
+        try:
+            client = Client()
+            datagrams(client)
+            client.close()
+            made += 1
+        except (OSError, session.Refused):
+            time.sleep(0.01)
+    return made
+
+
+@attack
+def status_in_a_loop(queue_pairs="8000"):
+    """A tenant with many queue pairs asks how they are."""
+    client = Client()
+    try:
+        for slot in range(int(queue_pairs)):
+            datagrams(client, slot % session.constant("STATISTICS_SLOTS"))
+    except session.Refused:
+        pass
+    asked, tools = 0, []
+    while going_on():
+        try:
+            tool = session.connect()
+            session.send(tool, message("Hello", role=session.constant("ROLE_TOOL")))
+            session.receive(tool)
+            for _ in range(8):
+                session.send(tool, message("QueryStatus"))
+            tools.append(tool)
+            asked += 8
+            if len(tools) > 16:
+                oldest = tools.pop(0)
+                session.receive(oldest)
+                oldest.close()
+        except OSError:
+            time.sleep(0.01)
+    return asked
+
+
+@attack
+def answers_not_read():
+    """Calls and calls, and nobody takes the answers."""
+    asked, held = 0, []
+    while going_on():
+        try:
+            client = Client()
+            client.calls.setblocking(False)
+            held.append(client)
+            for _ in range(5000):
+                session.send(client.calls, message("QueryGids"))
+                asked += 1
+        except BlockingIOError:
+            pass
+        except (OSError, session.Refused):
+            time.sleep(0.02)
+        held = held[-20:]
+    return asked
+
+
+@attack
+def datagram_links_come_and_go(source, destination, peer):
+    """Links to somebody who did not ask for them."""
+    made = 0
+    client = Client()
+    qpn = datagrams(client)
+    link(client, source, qpn, destination, int(peer))
+    client.events.setblocking(False)
+    numbers = [datagrams(client, slot) for slot in range(1, 200)]
+    while going_on():
+        for number in numbers:
+            try:
+                client.call("ConnectQp", qpn=number, dest_qpn=int(peer),
+                            sgid=session.gid(source), dgid=session.gid(destination))
+                client.call("DisconnectQp", qpn=number, peer_qpn=0)
+                made += 1
+            except session.Refused:
+                pass
+            except OSError:
+                return made
+            empty(client.events)
+    return made
+
+
+@attack
+def datagram_links_pile_up(source, destination, peer):
+    """The same, all at once, and again when they are there."""
+    made = 0
+    while going_on():
+        try:
+            client = Client()
+            client.events.setblocking(False)
+            for slot in range(5000):
+                number = datagrams(client, slot)
+                client.call("ConnectQp", qpn=number, dest_qpn=int(peer),
+                            sgid=session.gid(source), dgid=session.gid(destination))
+                empty(client.events)
+                made += 1
+                if not going_on():
+                    break
+        except (OSError, session.Refused):
+            time.sleep(0.05)
+        client.close()
+    return made
+
+
+@attack
+def huge_files(megabytes="1024"):
+    """Memory with something in each page, which the daemon is the last to hold."""
+    sent = 0
+    while going_on():
+        file = os.memfd_create("huge", os.MFD_ALLOW_SEALING)
+        os.posix_fallocate(file, 0, int(megabytes) << 20)
+        to = session.connect()
+        sent += send_and_forget(to, message("Hello", role=session.constant("ROLE_VERBS")),
+                                 [file], [])
+        os.close(file)
+        to.close()
+    return sent

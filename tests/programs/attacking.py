@@ -1,0 +1,71 @@
+"""What attacks share (attacks.py): the clock, sockets that are slow to close, links."""
+
+import os
+import threading
+import time
+
+import session
+
+ATTACKS = {}
+_END = [0.0]
+
+
+def attack(function):
+    """Makes it one of the attacks."""
+    ATTACKS[function.__name__] = function
+    return function
+
+
+def begin(seconds):
+    """From now on, for so long."""
+    _END[0] = time.monotonic() + seconds
+
+
+def going_on():
+    """Is there time left?"""
+    return time.monotonic() < _END[0]
+
+
+def leave(end):
+    """Closes our copy, in a thread: if the receiver was quick, it is us who wait."""
+    threading.Thread(target=end.close, daemon=True).start()
+
+
+def send_and_forget(to, data, files, ends):
+    """Sends, and leaves the receiver the last to hold them."""
+    try:
+        session.send(to, data, files)
+    except OSError:
+        return 0
+    finally:
+        for end in ends:
+            leave(end)
+    return len(files)
+
+
+def link(client, source, qpn, destination, peer):
+    """Fields and descriptors of a datagram link that the peer did not ask for."""
+    for _ in range(100):
+        answer = client.call("ConnectQp", qpn=qpn, dest_qpn=peer, sgid=session.gid(source),
+                             dgid=session.gid(destination))
+        if answer["ready"] != session.constant("CONNECT_AGAIN"):
+            return client.event("LinkReady")
+        time.sleep(0.02)
+    raise TimeoutError("no link")
+
+
+def datagrams(client, slot=0):
+    """The number of a new queue pair for datagrams."""
+    return client.call("CreateQp", qp_type=session.constant("QP_UD"), pd=1,
+                       statistics_slot=slot)["qpn"]
+
+
+def empty(events):
+    """Takes what there is, and leaves it."""
+    try:
+        while True:
+            _, files = session.receive(events)
+            for file in files:
+                os.close(file)
+    except BlockingIOError:
+        pass

@@ -1,0 +1,24 @@
+"""What tenants try who want to stop others: `attacks.py NAME SECONDS [ARGUMENT...]`.
+
+Each attack goes on for so long, prints how often it did its thing, and ends with everything it
+holds. They speak the daemon's protocol by themselves (session.py). The table in
+tests/cases/liveness.py says what others must not notice.
+"""
+
+import os
+import sys
+
+import attack_descriptors  # noqa: F401 - they enter themselves in the list
+import attack_floods  # noqa: F401
+import attacking
+
+
+def main():
+    """Runs one."""
+    name, seconds, *words = sys.argv[1:]
+    attacking.begin(float(seconds))
+    print(attacking.ATTACKS[name](*words), name, flush=True)
+    os._exit(0)
+
+
+main()
