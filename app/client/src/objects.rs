@@ -21,10 +21,19 @@ pub struct Connection {
     pub dest_qpn: u32,
 }
 
+/// What came with a queue pair's number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket {
+    pub(crate) issued: u64,
+    pub(crate) proof: [u8; 16],
+}
+
 /// What must be announced to a daemon that was restarted.
 pub(crate) struct QpRecord {
     pub(crate) qp: Arc<Qp>,
     pub(crate) statistics_slot: u32,
+    /// Proves to the next daemon that the number is ours.
+    pub(crate) ticket: Ticket,
     pub(crate) connection: Option<Connection>,
 }
 
@@ -35,27 +44,34 @@ impl Client {
     /// errno: `ENOMEM` over a quota.
     pub fn create_qp(&self, spec: QpSpec) -> Result<Arc<Qp>, i32> {
         let (slot, statistics) = self.statistics.take().ok_or(libc::ENOMEM)?;
-        let made = self.number_qp(&spec, slot).and_then(|number| {
+        let made = self.number_qp(&spec, slot).and_then(|(number, ticket)| {
             let qp = Qp::new(&self.shared, spec, number, statistics);
             if qp.is_none() {
                 let _ = self.call(&DestroyQp { qpn: number, reserved: 0 }.into());
             }
-            qp.ok_or(libc::ENOMEM)
+            Ok((qp.ok_or(libc::ENOMEM)?, ticket))
         });
-        match &made {
-            Ok(qp) => {
-                let record = QpRecord { qp: qp.clone(), statistics_slot: slot, connection: None };
+        match made {
+            Ok((qp, ticket)) => {
+                let (statistics_slot, connection) = (slot, None);
+                let record = QpRecord { qp: qp.clone(), statistics_slot, ticket, connection };
                 lock(&self.qps).insert(qp.number, record);
+                Ok(qp)
             }
-            Err(_) => self.statistics.give(slot),
+            Err(errno) => {
+                self.statistics.give(slot);
+                Err(errno)
+            }
         }
-        made
     }
 
-    fn number_qp(&self, spec: &QpSpec, statistics_slot: u32) -> Result<u32, i32> {
-        let ask = CreateQp { qp_type: spec.kind, pd: spec.pd, statistics_slot, qpn: 0 };
+    fn number_qp(&self, spec: &QpSpec, statistics_slot: u32) -> Result<(u32, Ticket), i32> {
+        let (qp_type, pd) = (spec.kind, spec.pd);
+        let ask = CreateQp { qp_type, pd, statistics_slot, qpn: 0, issued: 0, ticket: [0; 16] };
         match self.call(&ask.into())? {
-            Message::QpCreated(QpCreated { qpn, .. }) => Ok(qpn),
+            Message::QpCreated(QpCreated { qpn, issued, ticket, .. }) => {
+                Ok((qpn, Ticket { issued, proof: ticket }))
+            }
             _ => Err(libc::EPROTO),
         }
     }

@@ -17,9 +17,9 @@ impl Client {
         let nic = self.session.reopen(self.statistics.file(), |call| {
             for message in &announcements {
                 match call(message) {
-                    // Refused: the number or key is somebody else's now. The object works on
-                    // with its peer; it cannot be connected anew.
-                    Ok(_) | Err(libc::EADDRINUSE) => {}
+                    // Refused: we are too late, or the daemon has lost what our tickets were made
+                    // with. The object works on with its peer; it cannot be connected anew.
+                    Ok(_) | Err(libc::EPERM | libc::EADDRINUSE) => {}
                     Err(errno) if crate::session::is_lost(errno) => return Err(errno),
                     Err(_) => {}
                 }
@@ -57,6 +57,8 @@ impl Client {
                     pd: qp.pd,
                     statistics_slot: record.statistics_slot,
                     qpn: qp.number,
+                    issued: record.ticket.issued,
+                    ticket: record.ticket.proof,
                 }
                 .into(),
             );

@@ -22,6 +22,7 @@ mod outbox;
 mod place;
 mod port;
 mod probes;
+mod secret;
 mod server;
 mod status;
 mod vnics;

@@ -90,7 +90,7 @@ impl Server {
         let now = clock::now();
         let actions = match probes::read(bytes) {
             Some(Handshake::Probe(id)) if self.tenancy.is_probe(id) => {
-                self.tenancy.probe_arrived(id, at, now)
+                self.tenancy.probe_arrived(id, (gid_of(from), at), now)
             }
             Some(Handshake::Probe(id)) => return self.reply(id, at, from, interface),
             Some(Handshake::Reply(id, features)) => {

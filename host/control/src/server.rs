@@ -8,6 +8,7 @@ use crate::journal::{Journal, Level};
 use crate::namespaces::{self, Found, Namespaces};
 use crate::place::Place;
 use crate::probes::{Due, Probes};
+use crate::secret;
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES};
 use omniverb_sys::netns::{self, Namespace};
 use omniverb_sys::{Poller, clock, random};
@@ -144,7 +145,7 @@ impl Server {
     pub fn new(
         place: Place,
         mut settings: Settings,
-        journal: Journal,
+        mut journal: Journal,
     ) -> Result<Server, StartError> {
         let os = |what| move |source| StartError::Os { what, source };
         let home = namespaces::key(&Namespace::current().map_err(os("find its own namespace"))?);
@@ -163,6 +164,14 @@ impl Server {
             Tenancy::new(settings.limits.clone(), Box::new(Kernel), home, guid_seed());
         tenancy.configure(settings.policies.clone());
         let now = clock::now();
+        let found = secret::take(place.path());
+        if let Some(error) = found.problem {
+            let text = format_args!("cannot keep a secret, so no links outlive it: {error}");
+            journal.log(Level::Warning, text);
+        }
+        // Where there was no daemon before, nothing can have survived it.
+        let window = if found.inherited { settings.limits.resume_window_ns } else { 0 };
+        tenancy.inherit(found.secret, now.saturating_add(window));
         Ok(Server {
             settings,
             place,
@@ -304,6 +313,7 @@ impl Server {
             match found {
                 Found::Addresses(vnic, addresses, cookie) => {
                     self.check_policy(vnic, cookie);
+                    self.tenancy.cookie(vnic, cookie.unwrap_or_default());
                     let addresses = addresses.unwrap_or_else(|error| {
                         let text = format_args!("cannot read the addresses of a vNIC: {error}");
                         self.journal.log(Level::Warning, text);

@@ -163,7 +163,7 @@ fn strangers_do_not_see_each_other() {
     assert_eq!(a.next_event(MOMENT), None);
     assert_eq!(a.call(DestroyQp { qpn: victim, reserved: 0 }.into()), Message::Failed(ENOENT));
     assert_eq!(
-        a.call(CreateQp { qp_type: QP_RC, pd: 1, statistics_slot: 0, qpn: victim }.into()),
+        a.call(CreateQp { qpn: victim, ..create_qp(QP_RC) }.into()),
         Message::Failed(EINVAL)
     );
 }

@@ -43,7 +43,8 @@ fn a_link_joins_two_clients() {
     pair(&mut a, &mut b, QP_RC);
     let ((ours, our_files), (theirs, their_files)) = (files_of(&mut a), files_of(&mut b));
     assert_eq!((our_files.len(), their_files.len()), (4, 4));
-    assert_eq!((ours.side, theirs.side), (0, 1));
+    let sides = if ours.qpn < theirs.qpn { (0, 1) } else { (1, 0) };
+    assert_eq!((ours.side, theirs.side), sides);
     assert_eq!((ours.bell_side, theirs.bell_side, ours.loopback), (0, 1, 0));
     let bytes = omniverb_link::layout::link_bytes(
         ours.request_bytes as usize,
@@ -123,10 +124,11 @@ fn death_is_told_at_once_and_leaves_nothing() {
         }
         let killed = Instant::now();
         a.kill();
+        let told: Vec<_> = pairs.iter().map(|_| link_closed(&mut b)).collect();
         for (one, other) in pairs {
             let expected =
                 LinkClosed { qpn: other, peer_qpn: one, reason: CLOSED_BY_DEATH, reserved: 0 };
-            assert_eq!(link_closed(&mut b), expected, "round {round}");
+            assert!(told.contains(&expected), "round {round}");
             assert_eq!(
                 b.call(DestroyQp { qpn: other, reserved: 0 }.into()),
                 Done { reserved: 0 }.into()
@@ -189,7 +191,7 @@ fn over_quota_is_enomem_and_others_go_on() {
     let limits = Limits { qps_per_session: 3, sessions_per_vnic: 2, ..Limits::default() };
     let daemon = Daemon::start(Settings { limits, ..Settings::default() });
     let (mut a, mut b) = (Client::hello(&daemon.path), Client::hello(&daemon.path));
-    let message = CreateQp { qp_type: QP_RC, pd: 1, statistics_slot: 0, qpn: 0 };
+    let message = create_qp(QP_RC);
     for _ in 0..3 {
         create(&mut a, QP_RC);
     }
@@ -291,23 +293,28 @@ fn who_does_not_listen_does_not_hold_up_others() {
 fn survivors_announce_themselves_to_the_next_daemon() {
     let daemon = Daemon::start(Settings::default());
     let (mut a, mut b) = (Client::hello(&daemon.path), Client::hello(&daemon.path));
-    let (one, other) = pair(&mut a, &mut b, QP_RC);
+    let (kept_one, kept_other) = (create_kept(&mut a, QP_RC), create_kept(&mut b, QP_RC));
+    let (one, other) = (kept_one.qpn, kept_other.qpn);
+    a.call(connect(one, other, HOME, HOME).into());
+    b.call(connect(other, one, HOME, HOME).into());
+    link_ready(&mut b);
     let folder = daemon.stop();
     assert!(a.is_dropped());
     let daemon = Daemon::start_in(folder, Settings::default());
     // Somebody new is served at once.
     let mut new = Client::hello(&daemon.path);
     create(&mut new, QP_RC);
-    let resumed = |qpn: u32, peer: u32| {
+    let resumed = |keep: CreateQp, peer: u32| {
         let mut client = Client::hello_with(&daemon.path, 1);
-        let keep = CreateQp { qp_type: QP_RC, pd: 1, statistics_slot: 0, qpn };
-        assert_eq!(client.call(keep.into()), QpCreated { qpn, reserved: 0 }.into());
+        let CreateQp { qpn, issued, ticket, .. } = keep;
+        let kept = QpCreated { qpn, reserved: 0, issued, ticket };
+        assert_eq!(client.call(keep.into()), kept.into());
         let link = ConnectQp { resume: 1, ..connect(qpn, peer, HOME, HOME) };
         assert!(matches!(client.call(link.into()), Message::Connected(_)));
         client
     };
-    let a = resumed(one, other);
-    let mut b = resumed(other, one);
+    let a = resumed(kept_one, other);
+    let mut b = resumed(kept_other, one);
     assert_eq!(b.next_event(MOMENT), None, "the old link goes on");
     drop(a);
     let expected = LinkClosed { qpn: other, peer_qpn: one, reason: CLOSED_BY_DEATH, reserved: 0 };

@@ -3,9 +3,10 @@
 
 use crate::action::{Action, Arrived, Channel};
 use crate::errno::{EADDRINUSE, EBUSY, EINVAL, ENOENT, ENOMEM, EOPNOTSUPP, EPERM, EPROTO};
-use crate::numbers;
+use crate::numbers::{self, QPN_ALL};
 use crate::tables::{Mr, Qp, SessionId};
 use crate::tenancy::Tenancy;
+use crate::tickets::Claim;
 use omniverb_session::Message;
 use omniverb_session::body::{
     CLOSED_BY_DEATH, CLOSED_BY_PEER, CreateQp, DeregMr, DestroyQp, Done, MrRegistered, QP_RC,
@@ -44,7 +45,7 @@ impl Tenancy {
         let result = match message {
             Message::QueryGids(_) => return self.query_gids(id, tag, now),
             Message::ConnectQp(m) => return self.connect_qp(id, tag, m, now),
-            Message::CreateQp(m) => self.create_qp(id, m).map(Message::from),
+            Message::CreateQp(m) => self.create_qp(id, m, now).map(Message::from),
             Message::DestroyQp(m) => self.destroy_qp(id, m, now).map(Message::from),
             Message::DisconnectQp(m) => self.disconnect_qp(id, m).map(Message::from),
             Message::RegMr(m) => self.reg_mr(id, m).map(Message::from),
@@ -58,10 +59,10 @@ impl Tenancy {
         }
     }
 
-    fn create_qp(&mut self, id: SessionId, m: &CreateQp) -> Result<QpCreated, u32> {
-        let session = self.sessions.get_mut(&id).ok_or(EPROTO)?;
-        let key = session.client.vnic;
-        let vnic = self.vnics.get_mut(&key).ok_or(EPROTO)?;
+    fn create_qp(&mut self, id: SessionId, m: &CreateQp, now: u64) -> Result<QpCreated, u32> {
+        let session = self.sessions.get(&id).ok_or(EPROTO)?;
+        let (key, uid) = (session.client.vnic, session.client.uid);
+        let vnic = self.vnics.get(&key).ok_or(EPROTO)?;
         if !matches!(m.qp_type, QP_RC | QP_UC | QP_UD) {
             return Err(EOPNOTSUPP);
         }
@@ -72,18 +73,22 @@ impl Tenancy {
         {
             return Err(ENOMEM);
         }
-        let qpn = if m.qpn == 0 {
-            let qps = &self.qps;
-            self.numbers.take(qps.len(), |n| qps.contains_key(&n)).ok_or(ENOMEM)?
-        } else if !session.resume || !numbers::is_qpn(m.qpn) {
-            return Err(EINVAL);
-        } else if self.qps.contains_key(&m.qpn) {
-            return Err(EADDRINUSE);
+        let cookie = vnic.cookie;
+        let claimed = m.qpn != 0;
+        let (qpn, issued) = if claimed {
+            self.claim(id, m, now)?;
+            (m.qpn, m.issued)
         } else {
-            m.qpn
+            let taken = |n| self.qps.contains_key(&n);
+            let number = self.numbers.take(QPN_ALL, self.entropy.as_mut(), taken);
+            (number.ok_or(ENOMEM)?, self.tickets.issue(now))
         };
-        session.qps.insert(qpn);
-        vnic.qps += 1;
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.qps.insert(qpn);
+        }
+        if let Some(vnic) = self.vnics.get_mut(&key) {
+            vnic.qps += 1;
+        }
         self.qps.insert(
             qpn,
             Qp {
@@ -92,13 +97,16 @@ impl Tenancy {
                 qp_type: m.qp_type,
                 pd: m.pd,
                 slot: m.statistics_slot,
+                issued,
+                claimed,
                 wishes: BTreeMap::new(),
                 links: BTreeSet::new(),
                 wires: BTreeMap::new(),
             },
         );
         self.open_port(key);
-        Ok(QpCreated { qpn, reserved: 0 })
+        let claim = Claim { qpn, qp_type: m.qp_type, vnic: key, cookie, uid, issued };
+        Ok(QpCreated { qpn, reserved: 0, issued, ticket: self.tickets.make(&claim) })
     }
 
     /// A queue pair of this session.
@@ -115,7 +123,7 @@ impl Tenancy {
     /// Closes all links of a queue pair and gives its number back.
     pub(crate) fn remove_qp(&mut self, qpn: u32, reason: u32, now: u64) {
         self.close_all(qpn, reason);
-        let Some(qp) = self.qps.remove(&qpn) else { return };
+        let Some(qp) = self.strike_qp(qpn) else { return };
         for wisher in self.wishers.get(&qpn).cloned().unwrap_or_default() {
             // Others must not learn what becomes of queue pairs in places they did not find.
             let wish = self.qps.get(&wisher).and_then(|other| other.wishes.get(&qpn));
@@ -127,12 +135,18 @@ impl Tenancy {
                 self.peer_is_gone(wisher, qpn, reason, now);
             }
         }
+    }
+
+    /// Takes a queue pair without links out of the tables.
+    pub(crate) fn strike_qp(&mut self, qpn: u32) -> Option<Qp> {
+        let qp = self.qps.remove(&qpn)?;
         if let Some(session) = self.sessions.get_mut(&qp.session) {
             session.qps.remove(&qpn);
         }
         if let Some(vnic) = self.vnics.get_mut(&qp.vnic) {
             vnic.qps -= 1;
         }
+        Some(qp)
     }
 
     fn reg_mr(&mut self, id: SessionId, m: &RegMr) -> Result<MrRegistered, u32> {
@@ -149,6 +163,7 @@ impl Tenancy {
             let mrs = &session.mrs;
             numbers::key(self.entropy.as_mut(), |k| mrs.contains_key(&k)).ok_or(ENOMEM)?
         } else if !session.resume {
+            // Needs no ticket: keys are the session's own, and nobody else's are touched.
             return Err(EINVAL);
         } else if session.mrs.contains_key(&m.rkey) {
             return Err(EADDRINUSE);

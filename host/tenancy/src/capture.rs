@@ -10,7 +10,6 @@ use omniverb_session::body::{TraceEnd, TraceLink};
 use std::collections::BTreeSet;
 
 /// How the GID of an IPv4 address begins.
-const IPV4_MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
 impl Tenancy {
     /// Packets of this vNIC are captured from now on, or no longer.
@@ -128,23 +127,12 @@ impl Tenancy {
         let Some(link) = self.links.get(&key) else { return Vec::new() };
         let ends = sides(key).map(|(qpn, peer_qpn, this)| {
             let vnics = [link.vnics[this], link.vnics[1 - this]];
-            let known = link.gids.map(|gids| (gids[this], gids[1 - this]));
-            let wish = self.qps.get(&qpn).and_then(|qp| qp.wishes.get(&peer_qpn));
-            let known = known.or_else(|| wish.map(|wish| (wish.sgid, wish.dgid)));
-            let (sgid, dgid) =
-                known.unwrap_or_else(|| (self.a_gid(vnics[0]), self.a_gid(vnics[1])));
+            let (sgid, dgid) = link.ways[this];
             let qp_type = self.qps.get(&qpn).map_or(0, |qp| qp.qp_type);
             let session = link.sessions[this];
             TracedEnd { session, qpn, peer_qpn, qp_type, vnics, sgid, dgid }
         });
         ends.collect()
-    }
-
-    /// Of a link that is older than this daemon nobody says which addresses it was made with.
-    fn a_gid(&self, vnic: VnicKey) -> [u8; 16] {
-        let gids = self.vnics.get(&vnic).map(|vnic| &vnic.gids[..]).unwrap_or_default();
-        let four = gids.iter().find(|entry| entry.gid.starts_with(&IPV4_MAPPED));
-        four.or(gids.first()).map(|entry| entry.gid).unwrap_or_default()
     }
 }
 

@@ -59,7 +59,7 @@ impl Tenancy {
         self.end_datagrams(m.qpn, m.dest_qpn);
         let invited = (theirs != ours).then_some((ours, theirs));
         let ends = ((m.qpn, m.sgid, m.dgid), (m.dest_qpn, m.dgid, m.sgid));
-        self.make_link(ends.0, ends.1, invited)?;
+        self.make_link(ends.0, ends.1, invited, now)?;
         Ok(true)
     }
 
@@ -84,7 +84,7 @@ impl Tenancy {
         let Some(link) = self.links.get(&key) else { return false };
         let wanted = if m.qpn == key.0 { [m.sgid, m.dgid] } else { [m.dgid, m.sgid] };
         // Of a link that is older than this daemon nobody says where it leads.
-        link.gids.is_none_or(|gids| gids == wanted)
+        link.place.is_none() || link.ways.map(|(sgid, _)| sgid) == wanted
     }
 
     /// Links for the same number make way for one that the client cannot tell from them. Both queue

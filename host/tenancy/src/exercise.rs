@@ -5,11 +5,11 @@
 use crate::mirror::Mirror;
 use crate::{
     Action, Adoption, Arrived, Channel, Client, Datapath, Entropy, Holder, Limits, MemoryFacts,
-    Policy, ProbeId, RateLimit, Reach, SessionId, Tenancy, VnicAddress, VnicKey,
+    Policy, ProbeId, RateLimit, Reach, Secret, SessionId, Tenancy, VnicAddress, VnicKey,
 };
 use omniverb_session::Message;
-use omniverb_session::body::{Adopted, Hello, ROLE_VERBS};
-use std::collections::BTreeSet;
+use omniverb_session::body::{Adopted, CreateQp, Hello, ROLE_VERBS};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Counts instead of drawing, so that a run can be repeated.
@@ -18,7 +18,7 @@ pub struct Counting(u64);
 
 impl Entropy for Counting {
     fn next(&mut self) -> u64 {
-        // The first one makes queue pair numbers start at the lowest, where a guess finds them.
+        // The lower half counts, too: queue pair numbers stay small, where a guess finds them.
         let number = self.0;
         self.0 += 0x1_0000_0001;
         number
@@ -35,6 +35,8 @@ pub struct Bench {
     pub walls: BTreeSet<(u64, u64)>,
     /// vNICs whose sockets could not be opened.
     pub closed: BTreeSet<u64>,
+    /// Addresses that are not of the vNIC of their number, but of this one.
+    pub moved: BTreeMap<u64, u64>,
     /// What the others believe.
     pub mirror: Mirror,
     /// What the clients were told.
@@ -47,6 +49,16 @@ pub fn vnic(number: u64) -> VnicKey {
     VnicKey { device: 4, inode: number }
 }
 
+fn address(number: u64) -> VnicAddress {
+    VnicAddress {
+        ip: Ipv4Addr::new(10, 0, 0, number as u8).into(),
+        interface: 2,
+        reach: Reach::Global,
+        loopback: false,
+        mtu: 1500,
+    }
+}
+
 /// The address of the vNIC of this number.
 #[must_use]
 pub fn gid(number: u64) -> [u8; 16] {
@@ -57,7 +69,10 @@ impl Bench {
     /// An empty daemon whose own vNIC is number 1.
     #[must_use]
     pub fn new(limits: Limits) -> Bench {
-        let tenancy = Tenancy::new(limits, Box::<Counting>::default(), vnic(1), 7);
+        let until = 1 + limits.resume_window_ns;
+        let mut tenancy = Tenancy::new(limits, Box::<Counting>::default(), vnic(1), 7);
+        // As if there had been one before, which had given out what somebody claims.
+        tenancy.inherit(Secret([8, 9]), until);
         let mirror = Mirror::default();
         Bench {
             tenancy,
@@ -65,6 +80,7 @@ impl Bench {
             mirror,
             walls: BTreeSet::new(),
             closed: BTreeSet::new(),
+            moved: BTreeMap::new(),
             told: Vec::new(),
         }
     }
@@ -79,6 +95,13 @@ impl Bench {
         let holder = holder.clone();
         let client = Client { vnic: vnic(number), pid: 1000, uid: 0, holder };
         self.tenancy.open(SessionId(session), client);
+    }
+
+    /// The message with which the process of a session keeps a number that was given to it.
+    #[must_use]
+    pub fn claim(&self, session: u64, qp_type: u32, qpn: u32, issued: u64) -> CreateQp {
+        let ticket = self.tenancy.ticket(SessionId(session), (qpn, qp_type), issued);
+        CreateQp { qp_type, pd: 1, statistics_slot: 0, qpn, issued, ticket }
     }
 
     /// A process says something; what comes of it is carried out.
@@ -112,14 +135,9 @@ impl Bench {
         while let Some(action) = queue.pop_front() {
             let more = match &action {
                 Action::ReadAddresses { vnic } => {
-                    let own = VnicAddress {
-                        ip: Ipv4Addr::new(10, 0, 0, vnic.inode as u8).into(),
-                        interface: 2,
-                        reach: Reach::Global,
-                        loopback: false,
-                        mtu: 1500,
-                    };
-                    self.tenancy.addresses(*vnic, &[own], self.now)
+                    let own = (0..6).filter(|number| self.owner(*number) == vnic.inode);
+                    let own: Vec<VnicAddress> = own.map(address).collect();
+                    self.tenancy.addresses(*vnic, &own, self.now)
                 }
                 Action::Probe { id, vnic, destination, .. } => self.probe(*id, *vnic, *destination),
                 Action::Drop { session, .. } => {
@@ -144,16 +162,23 @@ impl Bench {
         self.carry_out(actions);
     }
 
+    /// The vNIC that has the address of this number.
+    fn owner(&self, number: u64) -> u64 {
+        self.moved.get(&number).copied().unwrap_or(number)
+    }
+
     /// The network: vNICs 1 to 3 are here, number 4 is another Omniverb's, there are no others.
     fn probe(&mut self, id: ProbeId, from: VnicKey, destination: [u8; 16]) -> Vec<Action> {
-        let to = u64::from(destination[15]);
-        let known = destination == gid(to) && !self.walls.contains(&(from.inode, to));
+        let number = u64::from(destination[15]);
+        let to = self.owner(number);
+        let known = destination == gid(number) && !self.walls.contains(&(from.inode, to));
         if self.closed.contains(&from.inode) {
             return self.tenancy.probe_failed(id, self.now);
         }
         let mut more = match to {
             1..=3 if known && !self.closed.contains(&to) => {
-                self.tenancy.probe_arrived(id, vnic(to), self.now)
+                let source = gid((0..6).find(|n| self.owner(*n) == from.inode).unwrap_or(9));
+                self.tenancy.probe_arrived(id, (source, vnic(to)), self.now)
             }
             4 if known => self.tenancy.probe_replied(id, (destination, from), 1, self.now),
             _ => Vec::new(),
@@ -253,7 +278,16 @@ pub fn exercise(bytes: &[u8]) {
                 let length = rest.first().map_or(0, |n| usize::from(*n));
                 let Some(message) = rest.get(1..1 + length) else { break };
                 rest = &rest[1 + length..];
-                if let Ok((tag, message)) = omniverb_session::decode(message) {
+                if let Ok((tag, mut message)) = omniverb_session::decode(message) {
+                    // Half of those who claim a number had it, sooner or later.
+                    if let Message::CreateQp(m) = &mut message
+                        && what & 128 == 0
+                    {
+                        let issued = u64::from(who >> 6);
+                        m.ticket =
+                            bench.tenancy.ticket(SessionId(session), (m.qpn, m.qp_type), issued);
+                        m.issued = issued;
+                    }
                     let channel = match message {
                         Message::Adopted(_) => Channel::Events,
                         _ => Channel::Calls,

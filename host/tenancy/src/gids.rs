@@ -61,6 +61,18 @@ pub(crate) fn is_loopback(gid: [u8; 16]) -> bool {
     six.is_loopback() || six.to_ipv4_mapped().is_some_and(|four| four.is_loopback())
 }
 
+/// Addresses of a vNIC that are remembered beside its table. Whoever gives itself more than that
+/// may have probes from one that is not known, and so no direct links.
+const ADDRESSES_MAX: usize = 4096;
+
+/// The GIDs of all addresses, to be searched.
+pub(crate) fn sorted(addresses: &[VnicAddress]) -> Vec<[u8; 16]> {
+    let mut gids: Vec<_> = addresses.iter().take(ADDRESSES_MAX).map(|a| gid_of(a.ip)).collect();
+    gids.sort_unstable();
+    gids.dedup();
+    gids
+}
+
 /// The dense table: link-local first (index 0, where programs expect it), then IPv4 (index 1,
 /// where nearly all of them look), then the rest; loopback last.
 pub(crate) fn table(addresses: &[VnicAddress], node_guid: [u8; 8]) -> Vec<GidEntry> {

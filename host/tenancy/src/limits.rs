@@ -40,7 +40,7 @@ pub struct Limits {
     pub datagram_link_time_ns: u64,
     /// Grants a process may be waiting for, and the engine of what is that process's.
     pub grants_per_session: usize,
-    /// Probes a vNIC may have under way.
+    /// Probes a vNIC may have under way; and as many for links that it has already.
     pub probes_per_vnic: usize,
     /// How long the owner of an MR may take to hand out its pages.
     pub grant_time_ns: u64,
@@ -57,6 +57,10 @@ pub struct Limits {
     /// How long, after a daemon restart, one end of a surviving link waits for the other to
     /// announce itself before it is told that the other is dead.
     pub resume_time_ns: u64,
+    /// How long after the daemon was started announcements of what survived are believed at all.
+    pub resume_window_ns: u64,
+    /// How often the network is asked again whether it lets a link be; zero: never.
+    pub consent_time_ns: u64,
     /// Bytes of a link's request ring.
     pub request_bytes: u32,
     /// Bytes of a link's response ring.
@@ -100,6 +104,8 @@ impl Default for Limits {
             absence_time_ns: 20 * MILLISECOND,
             gids_time_ns: 250 * MILLISECOND,
             resume_time_ns: 5000 * MILLISECOND,
+            resume_window_ns: 30_000 * MILLISECOND,
+            consent_time_ns: 10_000 * MILLISECOND,
             request_bytes: 256 << 10,
             response_bytes: 64 << 10,
             wire_request_bytes: 2048 << 10,

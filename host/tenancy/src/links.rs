@@ -2,14 +2,15 @@
 
 use crate::action::{Action, LinkEnd};
 use crate::bells::Place;
+use crate::consent::Rest;
 use crate::errno::{ENOENT, ENOMEM};
 use crate::path::Why;
-use crate::tables::{Link, LinkKey, SessionId, VnicKey};
+use crate::tables::{GidPair, Link, LinkKey, SessionId, VnicKey};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{CLOSED_BY_PEER, DisconnectQp, Done, LinkClosed, LinkReady, QP_UD};
 
 /// A queue pair, its own GID, its peer's GID.
-type End = (u32, [u8; 16], [u8; 16]);
+pub(crate) type End = (u32, [u8; 16], [u8; 16]);
 
 impl Tenancy {
     /// Makes a link and has both ends told. `uninvited`: a datagram link from the first vNIC to
@@ -19,12 +20,14 @@ impl Tenancy {
         one: End,
         other: End,
         uninvited: Option<(VnicKey, VnicKey)>,
+        now: u64,
     ) -> Result<(), u32> {
         let (first, second) = if one.0 <= other.0 { (one, other) } else { (other, one) };
         let key = LinkKey::new(first.0, second.0);
         let (sessions, _) = self.check_link(key, uninvited)?;
         let place = self.bells.take(sessions[0], sessions[1]).ok_or(ENOMEM)?;
-        self.insert_link(key, Some(place), Some([first.1, second.1]), uninvited)?;
+        let ways = [(first.1, first.2), (second.1, second.2)];
+        self.insert_link(key, Some(place), ways, uninvited, now)?;
         let traced = u32::from(self.trace_if_captured(key));
         let end = |this: usize| {
             let (ours, theirs) = if this == 0 { (first, second) } else { (second, first) };
@@ -88,8 +91,9 @@ impl Tenancy {
         &mut self,
         key: LinkKey,
         place: Option<Place>,
-        gids: Option<[[u8; 16]; 2]>,
+        ways: [GidPair; 2],
         uninvited: Option<(VnicKey, VnicKey)>,
+        now: u64,
     ) -> Result<(), u32> {
         let (sessions, vnics) = self.check_link(key, uninvited)?;
         let why = match place {
@@ -113,7 +117,14 @@ impl Tenancy {
         {
             *vnic.uninvited.entry(from).or_default() += 1;
         }
-        self.links.insert(key, Link { place, sessions, vnics, gids, why, uninvited });
+        let questions = [0, 1].map(|end| {
+            let (sgid, dgid) = ways[end];
+            self.question(vnics[end], vnics[1 - end], sgid, dgid)
+        });
+        for question in questions.into_iter().flatten() {
+            self.rest_on(question, Rest::Link(key), now);
+        }
+        self.links.insert(key, Link { place, sessions, vnics, ways, questions, why, uninvited });
         Ok(())
     }
 
@@ -214,6 +225,9 @@ impl Tenancy {
             && let Some(held) = self.vnics.get_mut(&to).and_then(|v| v.uninvited.get_mut(&from))
         {
             *held = held.saturating_sub(1);
+        }
+        for question in link.questions.into_iter().flatten() {
+            self.rest_no_more(question, Rest::Link(key));
         }
         self.untrace_removed(key, &link);
         if let Some(place) = &link.place {

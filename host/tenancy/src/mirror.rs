@@ -99,6 +99,10 @@ impl Mirror {
             Message::DestroyQp(m) if tenancy.own_qp(session, m.qpn).is_err() => {
                 self.clients.retain(|link, owner| link.0 != m.qpn || *owner != session);
             }
+            Message::CreateQp(m) if tenancy.own_qp(session, m.qpn).is_ok() => {
+                // Whoever had the number before, wrongly, has it no more.
+                self.clients.retain(|link, owner| link.0 != m.qpn || *owner == session);
+            }
             Message::ConnectQp(m) => {
                 // A connected queue pair has one link; a new wish is the end of the old one.
                 let qp = tenancy.own_qp(session, m.qpn).ok().filter(|qp| qp.qp_type != QP_UD);

@@ -3,8 +3,10 @@
 //! that the network lets traffic pass. Another Omniverb answers it; who else there is, does not.
 //!
 //! Answers are kept for a while. A probe's number is drawn at random and valid once, the vNIC it
-//! came out of must own the address that was asked for, and a reply must come from that address to
-//! the vNIC that asked: what was forged, caught and replayed, or carried elsewhere proves nothing.
+//! came out of must own the address that was asked for, it must have come from an address of the
+//! vNIC that asked, and a reply must come from the address asked for to that vNIC: what was forged,
+//! caught and replayed, or carried elsewhere proves nothing. Links that rest on an answer have the
+//! network asked again as long as they live (`consent.rs`).
 
 use crate::action::{Action, ProbeId};
 use crate::gids;
@@ -92,7 +94,7 @@ impl Tenancy {
         let question = Question { from, interface, gid: dgid };
         match self.neighbours.recall(&question, now) {
             Some(answer) => Resolved::To(answer),
-            None => self.ask(question, payer, waiter),
+            None => self.ask(question, payer, false, waiter),
         }
     }
 
@@ -108,7 +110,15 @@ impl Tenancy {
         self.neighbours.recall(&Question { from, interface, gid: dgid }, now)
     }
 
-    fn ask(&mut self, question: Question, payer: VnicKey, waiter: Option<Waiter>) -> Resolved {
+    /// Asks the network. `consent`: on the account for links that exist already, so that these
+    /// and new ones do not wait for each other.
+    pub(crate) fn ask(
+        &mut self,
+        question: Question,
+        payer: VnicKey,
+        consent: bool,
+        waiter: Option<Waiter>,
+    ) -> Resolved {
         if let Some(asked) = self.neighbours.asked.get_mut(&question) {
             asked.waiters.extend(waiter);
             return Resolved::Asking;
@@ -116,13 +126,15 @@ impl Tenancy {
         let Some(account) = self.vnics.get_mut(&payer) else {
             return Resolved::To(Answer::NoAccess);
         };
-        if account.probes >= self.limits.probes_per_vnic {
+        let held = if consent { &mut account.consents } else { &mut account.probes };
+        if *held >= self.limits.probes_per_vnic {
             return Resolved::Busy;
         }
-        account.probes += 1;
+        *held += 1;
         let id = u128::from(self.entropy.next()) << 64 | u128::from(self.entropy.next());
         self.neighbours.ids.insert(id, question);
-        let asked = Asked { id, payer: Some(payer), waiters: waiter.into_iter().collect() };
+        let waiters = waiter.into_iter().collect();
+        let asked = Asked { id, payer: Some(payer), consent, waiters };
         self.neighbours.asked.insert(question, asked);
         self.open_port(question.from);
         self.out.push(Action::Probe {
@@ -141,15 +153,26 @@ impl Tenancy {
     }
 
     /// A probe came out at a vNIC.
-    pub(crate) fn probe_at(&mut self, id: ProbeId, at: VnicKey, now: u64) {
+    pub(crate) fn probe_at(&mut self, id: ProbeId, (from, at): ([u8; 16], VnicKey), now: u64) {
         let Some(question) = self.neighbours.ids.get(&id).copied() else { return };
-        if self.owns(at, question.gid) {
-            self.answered(question, Answer::Is(at), now);
-        } else {
-            // Not the owner of the address: the network carried it elsewhere. Or the owner has it
-            // only since a moment; then the next try of this probe finds it in the table.
+        let (arrived, sent) = (self.owns(at, question.gid), self.has(question.from, from));
+        if arrived && sent {
+            return self.answered(question, Answer::Is(at), now);
+        }
+        // Not the owner of the address: the network carried it elsewhere. Or not from who asks:
+        // somebody saw it and sent it again, or an address was translated on the way. Or the one
+        // has the address only since a moment; then the next try of this probe finds it.
+        if !arrived {
             self.read_addresses(at, None);
         }
+        if !sent {
+            self.read_addresses(question.from, None);
+        }
+    }
+
+    /// True if the address is one of the vNIC's, in its table or not.
+    fn has(&self, vnic: VnicKey, gid: [u8; 16]) -> bool {
+        self.vnics.get(&vnic).is_some_and(|v| v.addresses.binary_search(&gid).is_ok())
     }
 
     /// A reply to a probe came from an address to a vNIC.
@@ -187,12 +210,17 @@ impl Tenancy {
         let Some(asked) = self.neighbours.asked.remove(&question) else { return };
         self.neighbours.ids.remove(&asked.id);
         if let Some(payer) = asked.payer.and_then(|key| self.vnics.get_mut(&key)) {
-            payer.probes -= 1;
+            *(if asked.consent { &mut payer.consents } else { &mut payer.probes }) -= 1;
         }
         self.out.push(Action::ForgetProbe { id: asked.id });
         for waiter in asked.waiters {
-            let Waiter::Wish { qpn, peer } = waiter;
-            self.advance_wish(qpn, peer, now);
+            match waiter {
+                Waiter::Wish { qpn, peer } => self.advance_wish(qpn, peer, now),
+                Waiter::Consent => {
+                    let answer = self.neighbours.recall(&question, now);
+                    self.consent_answered(question, answer);
+                }
+            }
         }
     }
 

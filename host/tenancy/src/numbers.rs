@@ -1,5 +1,7 @@
 //! Numbers that are handed out: queue pair numbers, keys, tokens.
 
+use std::ops::RangeInclusive;
+
 /// Where random numbers come from. The daemon asks the kernel; tests count.
 pub trait Entropy {
     /// 64 bits that nobody can guess.
@@ -16,44 +18,104 @@ pub(crate) fn is_qpn(number: u32) -> bool {
     (QPN_FIRST..=QPN_LAST).contains(&number)
 }
 
-/// Hands out queue pair numbers in turn, so that a number comes back only after all others have
-/// been used. Starts anywhere, so that a restarted daemon is unlikely to hand out a number that
-/// a surviving process is about to announce.
+/// All of them.
+pub(crate) const QPN_ALL: RangeInclusive<u32> = QPN_FIRST..=QPN_LAST;
+
+/// Draws before a free number is looked for one by one: with half of them in use, all of these
+/// fail once in 2^64.
+const DRAWS: u32 = 64;
+
+/// A bit for each 24-bit number: 2 MiB of address space, of which the kernel gives pages as they
+/// are touched.
+#[derive(Debug)]
+struct Bits(Vec<u64>);
+
+impl Bits {
+    fn new() -> Bits {
+        Bits(vec![0; 1 << (24 - 6)])
+    }
+
+    fn has(&self, number: u32) -> bool {
+        self.0.get(number as usize / 64).is_some_and(|word| word >> (number % 64) & 1 == 1)
+    }
+
+    /// True if it was not there before.
+    fn insert(&mut self, number: u32) -> bool {
+        let Some(word) = self.0.get_mut(number as usize / 64) else { return false };
+        let before = *word;
+        *word |= 1 << (number % 64);
+        *word != before
+    }
+}
+
+/// Hands out queue pair numbers, drawn at random, so that nobody can tell which one somebody else
+/// has or gets next. A number that was given does not come back before half of all have been.
 #[derive(Debug)]
 pub(crate) struct QpNumbers {
-    first: u32,
-    next: u32,
-    /// All numbers have been handed out at least once.
-    round: bool,
+    /// Given since this was last emptied, which it is when half are in it.
+    recent: Bits,
+    count: u32,
+    /// Given before that; there is none until then.
+    before: Option<Bits>,
 }
 
 impl QpNumbers {
-    pub(crate) fn new(entropy: &mut dyn Entropy) -> QpNumbers {
-        let span = u64::from(QPN_LAST - QPN_FIRST + 1);
-        let start = u32::try_from(entropy.next() % span).unwrap_or(0);
-        QpNumbers { first: QPN_FIRST + start, next: QPN_FIRST + start, round: false }
+    pub(crate) fn new() -> QpNumbers {
+        QpNumbers { recent: Bits::new(), count: 0, before: None }
     }
 
-    /// A number that is not `taken`; `None` if all are. `held` is how many are, which bounds the
-    /// search.
-    pub(crate) fn take(&mut self, held: usize, taken: impl Fn(u32) -> bool) -> Option<u32> {
-        for _ in 0..=held {
-            let number = self.next;
-            self.next = if number >= QPN_LAST { QPN_FIRST } else { number + 1 };
-            self.round |= self.next == self.first;
-            if !taken(number) {
+    /// A number out of `range` that is not `taken`; `None` if all are. A tenant that is to have its
+    /// numbers in one piece can be given a smaller range here.
+    pub(crate) fn take(
+        &mut self,
+        range: RangeInclusive<u32>,
+        entropy: &mut dyn Entropy,
+        taken: impl Fn(u32) -> bool,
+    ) -> Option<u32> {
+        let (first, last) = (*range.start(), *range.end());
+        // The bits that a number out of the range may differ in from its first one.
+        let span = last.checked_sub(first)?.checked_add(1)?;
+        let mask = span.checked_next_power_of_two().map_or(u32::MAX, |above| above - 1);
+        for _ in 0..DRAWS {
+            let number = match first <= QPN_FIRST {
+                // The number itself, so that those of a repeatable source stay small.
+                true => entropy.next() as u32 & mask,
+                false => first + (entropy.next() as u32 & mask),
+            };
+            if range.contains(&number) && !self.recent.has(number) && !taken(number) {
+                self.note(number);
                 return Some(number);
             }
         }
-        None
+        // A small range, nearly used up: one that was given not long ago must do.
+        let from = u32::try_from(entropy.next() % u64::from(span)).unwrap_or(0);
+        let number = (0..span).map(|n| first + (from + n) % span).find(|n| !taken(*n))?;
+        self.note(number);
+        Some(number)
     }
 
-    /// True for a number that was handed out at some time: if there is no queue pair of that
-    /// number, then there is none any more.
+    /// A number is somebody's now.
+    pub(crate) fn note(&mut self, number: u32) {
+        if !is_qpn(number) || !self.recent.insert(number) {
+            return;
+        }
+        self.count += 1;
+        if self.count > (QPN_LAST - QPN_FIRST) / 2 {
+            let recent = std::mem::replace(&mut self.recent, Bits::new());
+            self.count = 0;
+            match &mut self.before {
+                None => self.before = Some(recent),
+                Some(before) => {
+                    before.0.iter_mut().zip(recent.0).for_each(|(word, new)| *word |= new);
+                }
+            }
+        }
+    }
+
+    /// True for a number that was given at some time: if there is no queue pair of that number,
+    /// then there is none any more.
     pub(crate) fn was_given(&self, number: u32) -> bool {
-        let ahead =
-            |n: u32| (n + QPN_LAST + 1 - QPN_FIRST - self.first) % (QPN_LAST + 1 - QPN_FIRST);
-        is_qpn(number) && (self.round || ahead(number) < ahead(self.next))
+        self.recent.has(number) || self.before.as_ref().is_some_and(|bits| bits.has(number))
     }
 }
 
@@ -75,26 +137,75 @@ mod tests {
         }
     }
 
-    #[test]
-    fn numbers_go_round_and_skip_reserved_ones() {
-        let span = u64::from(QPN_LAST - QPN_FIRST + 1);
-        let mut numbers = QpNumbers::new(&mut Fixed(span - 2));
-        let taken = |number| number == QPN_FIRST;
-        let seen: Vec<_> = (0..4).map(|_| numbers.take(1, taken).unwrap()).collect();
-        assert_eq!(seen, [QPN_LAST - 1, QPN_LAST, QPN_FIRST + 1, QPN_FIRST + 2]);
-        for number in [QPN_LAST - 1, QPN_LAST, QPN_FIRST, QPN_FIRST + 2] {
-            assert!(numbers.was_given(number));
+    /// Not random, but well spread (splitmix64).
+    struct Spread(u64);
+
+    impl Entropy for Spread {
+        fn next(&mut self) -> u64 {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let a = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let b = (a ^ (a >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            b ^ (b >> 31)
         }
-        for number in [0, 1, QPN_LAST + 1, QPN_LAST - 2, QPN_FIRST + 3] {
+    }
+
+    #[test]
+    fn numbers_have_no_order_and_do_not_come_back_soon() {
+        let (mut numbers, mut source) = (QpNumbers::new(), Spread(1));
+        let mut seen = std::collections::HashSet::new();
+        let (mut last, mut ups, mut near) = (0, 0, 0);
+        for _ in 0..100_000 {
+            let number = numbers.take(QPN_ALL, &mut source, |_| false).unwrap();
+            assert!(is_qpn(number) && seen.insert(number), "{number} twice");
+            ups += u32::from(number > last);
+            near += u32::from(number.abs_diff(last) < 1 << 16);
+            last = number;
+        }
+        assert!((45_000..55_000).contains(&ups), "{ups} went up");
+        assert!(near < 2_000, "{near} were near the one before: a 128th expected");
+        for number in &seen {
+            assert!(numbers.was_given(*number));
+        }
+        let given = (QPN_FIRST..=QPN_LAST).filter(|n| numbers.was_given(*n)).count();
+        assert_eq!(given, seen.len(), "exactly those");
+    }
+
+    #[test]
+    fn after_half_of_all_they_may_come_back_and_are_still_known() {
+        let (mut numbers, mut source) = (QpNumbers::new(), Spread(2));
+        for number in QPN_FIRST..=QPN_LAST / 2 + 1 {
+            numbers.note(number);
+        }
+        assert!(numbers.was_given(QPN_FIRST) && !numbers.was_given(QPN_LAST));
+        let low = |n: &u32| *n <= QPN_LAST / 2;
+        let next = (0..1000).filter_map(|_| numbers.take(QPN_ALL, &mut source, |_| false));
+        assert!((400..600).contains(&next.filter(low).count()));
+        assert!(numbers.was_given(QPN_FIRST + 7));
+        assert!(!is_qpn(0) && !is_qpn(1) && !is_qpn(0x00ff_ffff) && is_qpn(QPN_FIRST));
+        for number in [0, 1, 0x00ff_ffff, u32::MAX] {
+            numbers.note(number);
             assert!(!numbers.was_given(number));
         }
-        assert!(!is_qpn(0) && !is_qpn(1) && !is_qpn(0x00ff_ffff) && is_qpn(QPN_FIRST));
+    }
+
+    #[test]
+    fn a_range_of_ones_own_is_used_to_its_end() {
+        let (mut numbers, mut source) = (QpNumbers::new(), Spread(3));
+        let mut held = std::collections::HashSet::new();
+        for _ in 0..300 {
+            let number = numbers.take(5000..=5299, &mut source, |n| held.contains(&n)).unwrap();
+            assert!((5000..=5299).contains(&number) && held.insert(number));
+        }
+        assert_eq!(numbers.take(5000..=5299, &mut source, |n| held.contains(&n)), None);
+        assert!(held.remove(&5123));
+        let again = numbers.take(5000..=5299, &mut source, |n| held.contains(&n));
+        assert_eq!(again, Some(5123));
     }
 
     #[test]
     fn a_full_table_gives_nothing() {
-        let mut numbers = QpNumbers::new(&mut Fixed(0));
-        assert_eq!(numbers.take(10, |_| true), None);
+        let mut numbers = QpNumbers::new();
+        assert_eq!(numbers.take(2..=9, &mut Fixed(0), |_| true), None);
         assert_eq!(key(&mut Fixed(0), |_| false), None);
         assert_eq!(key(&mut Fixed(1 << 16), |_| false), Some(1));
         assert_eq!(key(&mut Fixed(1 << 16), |_| true), None);

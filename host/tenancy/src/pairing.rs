@@ -8,7 +8,7 @@
 //!
 //! UD is in `datagrams.rs`.
 
-use crate::errno::{EINVAL, ENOMEM};
+use crate::errno::{EINVAL, ENOMEM, EPERM};
 use crate::neighbours::{Answer, Resolved};
 use crate::path::Why;
 use crate::tables::{SessionId, VnicKey, Waiter, Wish};
@@ -28,7 +28,7 @@ const NUMBER_MAX: u32 = 0x00ff_ffff;
 
 impl Tenancy {
     pub(crate) fn connect_qp(&mut self, id: SessionId, tag: u64, m: &ConnectQp, now: u64) {
-        let (qp_type, resume) = match self.connect_checked(id, m) {
+        let (qp_type, resume) = match self.connect_checked(id, m, now) {
             Ok(found) => found,
             Err(errno) => return self.fail(id, tag, errno),
         };
@@ -59,12 +59,16 @@ impl Tenancy {
     }
 
     /// Type of the queue pair, and whether it is an announcement.
-    fn connect_checked(&self, id: SessionId, m: &ConnectQp) -> Result<(u32, bool), u32> {
+    fn connect_checked(&self, id: SessionId, m: &ConnectQp, now: u64) -> Result<(u32, bool), u32> {
         let qp = self.own_qp(id, m.qpn)?;
         let resume = m.resume != 0;
-        let allowed = self.sessions.get(&id).is_some_and(|s| s.resume);
-        if m.dest_qpn > NUMBER_MAX || !self.owns(qp.vnic, m.sgid) || (resume && !allowed) {
+        let resumes = self.sessions.get(&id).is_some_and(|s| s.resume);
+        if m.dest_qpn > NUMBER_MAX || !self.owns(qp.vnic, m.sgid) || (resume && !resumes) {
             return Err(EINVAL);
+        }
+        // Only what has proved that it was there can have had links.
+        if resume && !(qp.claimed && self.tickets.are_taken(now)) {
+            return Err(EPERM);
         }
         Ok((qp.qp_type, resume))
     }
@@ -131,9 +135,9 @@ impl Tenancy {
             };
             return self.wish_by_engine(qpn, peer, route, now);
         }
-        match self.wish_target(peer, qpn) {
+        match self.wish_target(peer, qpn, now) {
             None => self.advance_wish(peer, qpn, now),
-            Some(back) if back == vnic => self.fulfil(qpn, peer),
+            Some(back) if back == vnic => self.fulfil(qpn, peer, now),
             Some(_) => {}
         }
     }
@@ -184,8 +188,14 @@ impl Tenancy {
         }
     }
 
-    fn wish_target(&self, qpn: u32, peer: u32) -> Option<VnicKey> {
-        self.qps.get(&qpn)?.wishes.get(&peer)?.target
+    /// Whom a wish leads to. What the network said when it was made may be long ago: where that is
+    /// known no longer, it is to be asked anew.
+    fn wish_target(&self, qpn: u32, peer: u32, now: u64) -> Option<VnicKey> {
+        let qp = self.qps.get(&qpn)?;
+        let wish = qp.wishes.get(&peer)?;
+        let target = wish.target?;
+        let known = || self.known_answer(qp.vnic, wish.sgid, wish.dgid, now);
+        (target == qp.vnic || known() == Some(Answer::Is(target))).then_some(target)
     }
 
     /// Both queue pairs are of one type and wish each other.
@@ -201,18 +211,17 @@ impl Tenancy {
         }
     }
 
-    fn fulfil(&mut self, qpn: u32, peer: u32) {
+    fn fulfil(&mut self, qpn: u32, peer: u32, now: u64) {
         let Some(wish) = self.qps.get(&qpn).and_then(|qp| qp.wishes.get(&peer)).copied() else {
             return;
         };
         let Some(back) = self.qps.get(&peer).and_then(|qp| qp.wishes.get(&qpn)).copied() else {
             return;
         };
-        let made = if wish.resumed {
-            self.record_link(qpn, peer)
-        } else {
-            let ends = ((qpn, wish.sgid, wish.dgid), (peer, back.sgid, back.dgid));
-            self.make_link(ends.0, ends.1, None)
+        let ends = ((qpn, wish.sgid, wish.dgid), (peer, back.sgid, back.dgid));
+        let made = match wish.resumed {
+            true => self.record_link(ends.0, ends.1, now),
+            false => self.make_link(ends.0, ends.1, None, now),
         };
         for (from, to) in [(qpn, peer), (peer, qpn)] {
             self.clear_wish_timer(from, to);

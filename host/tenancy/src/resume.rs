@@ -1,18 +1,89 @@
 //! After a restart of the daemon: links that went on without it are written down again.
 //!
-//! Both ends announce what they hold. A link counts when both have, and the same checks hold as
-//! for a new one. An end whose other end does not announce itself in time is told that its peer is
+//! Whoever announces a queue pair proves with its ticket that the number was given to it; of two
+//! with a ticket for the same number, which has then been given twice, the later one has it. Both
+//! ends announce what they hold. A link counts when both have, and the same checks hold as for a
+//! new one. An end whose other end does not announce itself in time is told that its peer is
 //! dead: most likely it died while nobody was watching. A link to the engine ended with the engine;
-//! who announces one is told that its peer is dead.
+//! who announces one is told that its peer is dead. All this is heard only for a while after the
+//! daemon was started.
 
-use crate::errno::ENOMEM;
-use crate::tables::LinkKey;
+use crate::errno::{EADDRINUSE, EINVAL, ENOMEM, EPERM};
+use crate::links::End;
+use crate::numbers;
+use crate::tables::{LinkKey, Qp, SessionId};
 use crate::tenancy::Tenancy;
+use crate::tickets::Claim;
 use omniverb_session::body::{
-    CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, LinkClosed, QP_UD, RESUME_WIRE,
+    CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, CreateQp, LinkClosed, QP_UD, RESUME_LINK,
+    RESUME_WIRE,
 };
 
 impl Tenancy {
+    /// Checks that a session may have the number it asks for, and makes it free.
+    pub(crate) fn claim(&mut self, id: SessionId, m: &CreateQp, now: u64) -> Result<(), u32> {
+        let session = self.sessions.get(&id).filter(|s| s.resume).ok_or(EINVAL)?;
+        if !numbers::is_qpn(m.qpn) {
+            return Err(EINVAL);
+        }
+        let (vnic, uid) = (session.client.vnic, session.client.uid);
+        let cookie = self.vnics.get(&vnic).ok_or(EINVAL)?.cookie;
+        let (qpn, qp_type, issued) = (m.qpn, m.qp_type, m.issued);
+        let claim = Claim { qpn, qp_type, vnic, cookie, uid, issued };
+        if !self.tickets.are_taken(now) || !self.tickets.proves(&claim, m.ticket) {
+            return Err(EPERM);
+        }
+        let held = |holder: &Qp| holder.session == id || holder.issued >= issued;
+        if self.qps.get(&qpn).is_some_and(held) {
+            return Err(EADDRINUSE);
+        }
+        self.tickets.seen(issued);
+        self.numbers.note(qpn);
+        self.displace(qpn, now);
+        Ok(())
+    }
+
+    /// The ticket that a session's process would have been given; for tests, which play liars.
+    pub(crate) fn ticket(
+        &self,
+        id: SessionId,
+        (qpn, qp_type): (u32, u32),
+        issued: u64,
+    ) -> [u8; 16] {
+        let Some(client) = self.sessions.get(&id).map(|s| &s.client) else { return [0; 16] };
+        let (vnic, uid) = (client.vnic, client.uid);
+        let cookie = self.vnics.get(&vnic).map_or(0, |vnic| vnic.cookie);
+        self.tickets.make(&Claim { qpn, qp_type, vnic, cookie, uid, issued })
+    }
+
+    /// Takes a number from a session that had it before its owner. Peers whose links were taken
+    /// for that session's wait on for the owner.
+    fn displace(&mut self, qpn: u32, now: u64) {
+        let Some(qp) = self.qps.get(&qpn) else { return };
+        let survivors = qp.links.iter().filter(|peer| **peer != qpn).filter_map(|peer| {
+            let key = LinkKey::new(qpn, *peer);
+            let link = self.links.get(&key).filter(|link| link.place.is_none())?;
+            let (sgid, dgid) = link.ways[usize::from(key.1 == *peer)];
+            Some((
+                key,
+                ConnectQp {
+                    qpn: *peer,
+                    dest_qpn: qpn,
+                    sgid,
+                    dgid,
+                    resume: RESUME_LINK,
+                    reserved: 0,
+                },
+            ))
+        });
+        for (key, announcement) in survivors.collect::<Vec<_>>() {
+            self.remove_link(key);
+            self.wait_for(&announcement, now);
+        }
+        self.close_all(qpn, CLOSED_BY_PEER);
+        self.strike_qp(qpn);
+    }
+
     pub(crate) fn announce(&mut self, m: &ConnectQp, qp_type: u32, now: u64) -> Result<(), u32> {
         let Some(qp) = self.qps.get(&m.qpn) else { return Ok(()) };
         if m.resume == RESUME_WIRE {
@@ -25,19 +96,24 @@ impl Tenancy {
         }
         // A connected queue pair has one peer; a datagram one as many as its session may have.
         if qp_type != QP_UD && !qp.wishes.is_empty() {
-            return Err(crate::errno::EINVAL);
+            return Err(EINVAL);
         }
         if qp.wishes.len() + qp.links.len() >= self.limits.links_per_session {
             return Err(ENOMEM);
         }
+        self.wait_for(m, now);
+        self.advance_wish(m.qpn, m.dest_qpn, now);
+        Ok(())
+    }
+
+    /// Writes down that a link survived, if its other end says so before long.
+    fn wait_for(&mut self, m: &ConnectQp, now: u64) {
         self.wish(m, true);
         let deadline = now.saturating_add(self.limits.resume_time_ns);
         if let Some(wish) = self.qps.get_mut(&m.qpn).and_then(|qp| qp.wishes.get_mut(&m.dest_qpn)) {
             wish.deadline = deadline;
         }
         self.set_wish_timer(m.qpn, m.dest_qpn, deadline);
-        self.advance_wish(m.qpn, m.dest_qpn, now);
-        Ok(())
     }
 
     /// The other end did not announce itself.
@@ -51,9 +127,11 @@ impl Tenancy {
     }
 
     /// Writes down a link that both ends still hold.
-    pub(crate) fn record_link(&mut self, one: u32, other: u32) -> Result<(), u32> {
-        let key = LinkKey::new(one, other);
-        self.insert_link(key, None, None, None)?;
+    pub(crate) fn record_link(&mut self, one: End, other: End, now: u64) -> Result<(), u32> {
+        let key = LinkKey::new(one.0, other.0);
+        let (first, second) = if one.0 <= other.0 { (one, other) } else { (other, one) };
+        let ways = [(first.1, first.2), (second.1, second.2)];
+        self.insert_link(key, None, ways, None, now)?;
         self.trace_survivor(key);
         Ok(())
     }

@@ -107,7 +107,10 @@ impl Tenancy {
             wires: 0,
             strangers: BTreeSet::new(),
             probes: 0,
+            consents: 0,
             port: false,
+            addresses: Vec::new(),
+            cookie: 0,
         });
         vnic.sessions.insert(id);
         if vnic.read_at.is_some() {

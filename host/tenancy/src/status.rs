@@ -129,7 +129,7 @@ impl Tenancy {
         Some(PeerStatus {
             qpn: peer,
             vnic: Some(self.vnic_name(link.vnics[far])),
-            gid: link.gids.map(|gids| gids[far]),
+            gid: Some(link.ways[far].0),
             path: Path::Direct,
             why: link.why,
         })

@@ -53,7 +53,13 @@ pub(crate) struct Vnic {
     /// Wire links of datagram queue pairs that strangers caused, the oldest first.
     pub(crate) strangers: BTreeSet<WireKey>,
     pub(crate) probes: usize,
+    /// Probes under way for links that exist already.
+    pub(crate) consents: usize,
     pub(crate) port: bool,
+    /// All its addresses, sorted; the GID table has only some of them.
+    pub(crate) addresses: Vec<[u8; 16]>,
+    /// Of its namespace; zero while unknown.
+    pub(crate) cookie: u64,
 }
 
 /// A call that is answered later.
@@ -128,6 +134,10 @@ pub(crate) struct Qp {
     pub(crate) qp_type: u32,
     pub(crate) pd: u32,
     pub(crate) slot: u32,
+    /// When its number was given out.
+    pub(crate) issued: u64,
+    /// It was made before this daemon was started.
+    pub(crate) claimed: bool,
     /// By peer: one for RC and UC; for UD only surviving links that wait for their other end.
     pub(crate) wishes: BTreeMap<u32, Wish>,
     /// Peers on this host that a link exists to.
@@ -168,6 +178,8 @@ pub(crate) struct Wire {
     pub(crate) born: u64,
     /// A stranger caused it.
     pub(crate) uninvited: bool,
+    /// What the network must go on saying, if the peer is reached without it.
+    pub(crate) question: Option<Question>,
 }
 
 /// The two queue pairs of a link, the smaller number first.
@@ -180,6 +192,9 @@ impl LinkKey {
     }
 }
 
+/// Its own GID, the peer's.
+pub(crate) type GidPair = ([u8; 16], [u8; 16]);
+
 #[derive(Debug)]
 pub(crate) struct Link {
     /// The first end is the queue pair with the smaller number. `None` for a link that survived a
@@ -187,8 +202,10 @@ pub(crate) struct Link {
     pub(crate) place: Option<Place>,
     pub(crate) sessions: [SessionId; 2],
     pub(crate) vnics: [VnicKey; 2],
-    /// Each end's own GID, of a datagram link that was made here.
-    pub(crate) gids: Option<[[u8; 16]; 2]>,
+    /// Each end's own GID and that which it knows the other by.
+    pub(crate) ways: [GidPair; 2],
+    /// What the network must go on saying to each end.
+    pub(crate) questions: [Option<Question>; 2],
     pub(crate) why: Why,
     /// Counted in `uninvited` of the second of these, under the first.
     pub(crate) uninvited: Option<(VnicKey, VnicKey)>,
@@ -228,6 +245,8 @@ pub(crate) struct Question {
 pub(crate) enum Waiter {
     /// A wish of a queue pair.
     Wish { qpn: u32, peer: u32 },
+    /// Links that rest on the answer.
+    Consent,
 }
 
 /// A question under way.
@@ -236,5 +255,7 @@ pub(crate) struct Asked {
     pub(crate) id: ProbeId,
     /// Whose quota it counts against; `None` once that vNIC is gone.
     pub(crate) payer: Option<VnicKey>,
+    /// It is on the account for links that exist already.
+    pub(crate) consent: bool,
     pub(crate) waiters: BTreeSet<Waiter>,
 }

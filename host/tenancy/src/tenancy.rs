@@ -2,6 +2,7 @@
 
 use crate::action::{Action, Arrived, ProbeId};
 use crate::bells::Bells;
+use crate::consent::Consents;
 use crate::gids::{self, VnicAddress};
 use crate::holders::Holders;
 use crate::limits::Limits;
@@ -9,8 +10,10 @@ use crate::neighbours::{Answer, Neighbours};
 use crate::numbers::{Entropy, QpNumbers};
 use crate::path::Policies;
 use crate::tables::{
-    Client, Link, LinkKey, PendingGrant, Qp, Session, SessionId, Vnic, VnicKey, Waiting, WireKey,
+    Client, Link, LinkKey, PendingGrant, Qp, Question, Session, SessionId, Vnic, VnicKey, Waiting,
+    WireKey,
 };
+use crate::tickets::{Secret, Tickets};
 use omniverb_session::Message;
 use omniverb_session::body::{GidsChanged, ROLE_VERBS};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -22,6 +25,8 @@ pub(crate) enum Timer {
     Grant(u64),
     /// A wish's network is asked again, or a resumed one is given up.
     Wish { qpn: u32, peer: u32 },
+    /// The network is asked whether it still lets links be.
+    Consent(Question),
 }
 
 /// All tables of one daemon.
@@ -37,7 +42,9 @@ pub struct Tenancy {
     pub(crate) bells: Bells,
     pub(crate) grants: HashMap<u64, PendingGrant>,
     pub(crate) neighbours: Neighbours,
+    pub(crate) consents: Consents,
     pub(crate) numbers: QpNumbers,
+    pub(crate) tickets: Tickets,
     pub(crate) policies: Policies,
     /// vNICs whose packets are captured.
     pub(crate) captured: BTreeSet<VnicKey>,
@@ -65,7 +72,7 @@ impl Tenancy {
         home: VnicKey,
         guid_seed: u64,
     ) -> Tenancy {
-        let numbers = QpNumbers::new(entropy.as_mut());
+        let secret = [entropy.next(), entropy.next()];
         Tenancy {
             limits,
             entropy,
@@ -78,7 +85,9 @@ impl Tenancy {
             bells: Bells::default(),
             grants: HashMap::new(),
             neighbours: Neighbours::default(),
-            numbers,
+            consents: Consents::default(),
+            numbers: QpNumbers::new(),
+            tickets: Tickets::new(secret, guid_seed),
             policies: Policies::default(),
             captured: BTreeSet::new(),
             wires: Holders::default(),
@@ -88,6 +97,25 @@ impl Tenancy {
             wishers: BTreeMap::new(),
             timers: BTreeSet::new(),
             out: Vec::new(),
+        }
+    }
+
+    /// Takes over the secret of the daemon before, whose clients may announce what they have of it
+    /// until `until`. Without this nobody can announce anything.
+    pub fn inherit(&mut self, secret: Secret, until: u64) {
+        self.tickets.inherit(secret, until);
+    }
+
+    /// The secret for the daemon after this one.
+    #[must_use]
+    pub fn secret(&self) -> Secret {
+        self.tickets.secret()
+    }
+
+    /// The kernel's number of a vNIC's namespace, which unlike its identity is not given again.
+    pub fn cookie(&mut self, key: VnicKey, cookie: u64) {
+        if let Some(vnic) = self.vnics.get_mut(&key) {
+            vnic.cookie = cookie;
         }
     }
 
@@ -135,6 +163,7 @@ impl Tenancy {
             let table = gids::table(found, vnic.guid);
             let changed = vnic.read_at.is_some() && vnic.gids != table;
             vnic.gids = table;
+            vnic.addresses = gids::sorted(found);
             vnic.read_at = Some(now);
             let waiting = vnic.reading.take().unwrap_or_default();
             if changed {
@@ -149,10 +178,15 @@ impl Tenancy {
         std::mem::take(&mut self.out)
     }
 
-    /// The datagram of a probe came out at a socket of vNIC `at`.
+    /// The datagram of a probe, sent from the address `from`, came out at a socket of vNIC `at`.
     #[must_use]
-    pub fn probe_arrived(&mut self, id: ProbeId, at: VnicKey, now: u64) -> Vec<Action> {
-        self.probe_at(id, at, now);
+    pub fn probe_arrived(
+        &mut self,
+        id: ProbeId,
+        (from, at): ([u8; 16], VnicKey),
+        now: u64,
+    ) -> Vec<Action> {
+        self.probe_at(id, (from, at), now);
         std::mem::take(&mut self.out)
     }
 
@@ -226,6 +260,7 @@ impl Tenancy {
             match timer {
                 Timer::Grant(token) => self.grant_timed_out(token),
                 Timer::Wish { qpn, peer } => self.wish_due(qpn, peer, at, now),
+                Timer::Consent(question) => self.consent_due(question, at, now),
             }
         }
         std::mem::take(&mut self.out)
@@ -270,6 +305,7 @@ impl Tenancy {
             && self.bells.count() == 0
             && self.grants.is_empty()
             && self.neighbours.is_idle()
+            && self.consents.is_empty()
             && self.wishers.is_empty()
             && self.timers.is_empty()
     }

@@ -5,6 +5,7 @@
 //! which goes with the last of them.
 
 use crate::action::{Action, WireEnd};
+use crate::consent::Rest;
 use crate::errno::{EINVAL, ENOENT, ENOMEM};
 use crate::gids;
 use crate::neighbours::Answer;
@@ -75,7 +76,11 @@ impl Tenancy {
         let place = self.bells.take(session, ENGINE).ok_or(ENOMEM)?;
         let Route { path, why, within, uninvited, .. } = route;
         let Way { qpn, peer, sgid, dgid } = way;
-        let wire = Wire { place, sgid, dgid, path, why, within, born: now, uninvited };
+        let question = within.and_then(|to| self.question(vnic, to, sgid, dgid));
+        if let Some(question) = question {
+            self.rest_on(question, Rest::Wire(qpn, far), now);
+        }
+        let wire = Wire { place, sgid, dgid, path, why, within, born: now, uninvited, question };
         if let Some(qp) = self.qps.get_mut(&qpn) {
             qp.wires.insert(far, wire);
         }
@@ -201,6 +206,9 @@ impl Tenancy {
         }
         for wire in &wires {
             let row: WireKey = (wire.born, qpn, (peer, wire.dgid));
+            if let Some(question) = wire.question {
+                self.rest_no_more(question, Rest::Wire(qpn, (peer, wire.dgid)));
+            }
             if let Some(session) = self.sessions.get_mut(&id) {
                 session.links -= 1;
                 session.wires -= 1;

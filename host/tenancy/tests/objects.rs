@@ -63,7 +63,7 @@ fn quotas_end_in_enomem_and_come_back() {
 
     let kept = qp(&mut bench, 1, QP_RC);
     qp(&mut bench, 1, QP_RC);
-    let create = CreateQp { qp_type: QP_RC, pd: 1, statistics_slot: 0, qpn: 0 };
+    let create = create_qp(QP_RC);
     assert_eq!(errno(call(&mut bench, 1, create)), ENOMEM);
     qp(&mut bench, 2, QP_RC);
     assert_eq!(errno(call(&mut bench, 2, create)), ENOMEM);
@@ -90,11 +90,11 @@ fn quotas_end_in_enomem_and_come_back() {
 fn nonsense_is_einval() {
     let mut bench = bench();
     hello(&mut bench, 1, 1, 0);
-    let bad = CreateQp { qp_type: 9, pd: 1, statistics_slot: 0, qpn: 0 };
+    let bad = create_qp(9);
     assert_eq!(errno(call(&mut bench, 1, bad)), EOPNOTSUPP);
-    let bad = CreateQp { qp_type: QP_RC, pd: 1, statistics_slot: 8192, qpn: 0 };
+    let bad = CreateQp { statistics_slot: 8192, ..create_qp(QP_RC) };
     assert_eq!(errno(call(&mut bench, 1, bad)), EINVAL);
-    let bad = CreateQp { qp_type: QP_RC, pd: 1, statistics_slot: 0, qpn: 5 };
+    let bad = CreateQp { qpn: 5, ..create_qp(QP_RC) };
     assert_eq!(errno(call(&mut bench, 1, bad)), EINVAL, "only after a restart");
     let bad = RegMr { pd: 1, access: READ, addr: u64::MAX, length: 2, rkey: 0, reserved: 0 };
     assert_eq!(errno(call(&mut bench, 1, bad)), EINVAL);
@@ -322,9 +322,8 @@ fn steps() -> impl Strategy<Value = Vec<u8>> {
     let qpn = 0u32..16;
     let message = prop_oneof![
         Just(Message::from(Hello { role: 1, resume: 1, name: [65; 16] })),
-        (2u32..6, small.clone()).prop_map(|(qp_type, qpn)| {
-            CreateQp { qp_type, pd: 1, statistics_slot: 1, qpn }.into()
-        }),
+        (2u32..6, small.clone())
+            .prop_map(|(qp_type, qpn)| { CreateQp { qpn, ..create_qp(qp_type) }.into() }),
         (qpn.clone(), qpn.clone(), gid.clone(), gid, 0u32..3).prop_map(
             |(qpn, dest_qpn, sgid, dgid, resume)| {
                 ConnectQp { qpn, dest_qpn, sgid, dgid, resume, reserved: 0 }.into()
@@ -356,7 +355,7 @@ fn steps() -> impl Strategy<Value = Vec<u8>> {
         if what % 16 == 5 {
             step.extend([who, what, who >> 2, what >> 3]);
         }
-        if what % 16 > 5 {
+        if what % 16 > 8 {
             step.push(u8::try_from(length).unwrap());
             step.extend(&bytes[..length]);
         }
@@ -365,14 +364,14 @@ fn steps() -> impl Strategy<Value = Vec<u8>> {
     // Everybody is there, and has a connected queue pair and one for datagrams.
     let begin = (0..6u8).flat_map(|who| {
         let hello = Hello { role: 1, resume: 1, name: [65; 16] };
-        let queue_pair = |qp_type, qpn| CreateQp { qp_type, pd: 1, statistics_slot: 1, qpn };
+        let queue_pair = |qp_type, qpn| CreateQp { qpn, ..create_qp(qp_type) };
         let number = 2 + u32::from(who);
         let messages: [Message; 3] =
             [hello.into(), queue_pair(QP_RC, number).into(), queue_pair(QP_UD, number + 6).into()];
         messages.into_iter().flat_map(move |message| {
             let mut bytes = [0; MESSAGE_BYTES_MAX];
             let length = encode(1, &message, &mut bytes);
-            let head = [6 | 64, who, u8::try_from(length).unwrap()];
+            let head = [9 | 64, who, u8::try_from(length).unwrap()];
             head.into_iter().chain(bytes[..length].to_vec())
         })
     });

@@ -241,9 +241,9 @@ fn a_probe_that_comes_out_elsewhere_proves_nothing() {
     };
     // vNIC 2's address was asked for; somebody carried the datagram to vNIC 3.
     let at = omniverb_tenancy::exercise::vnic(3);
-    let actions = bench.tenancy.probe_arrived(*id, at, bench.now);
+    let actions = bench.tenancy.probe_arrived(*id, (gid(1), at), bench.now);
     assert_eq!(actions, [Action::ReadAddresses { vnic: at }]);
-    assert!(bench.tenancy.probe_arrived(id ^ 1, at, bench.now).is_empty(), "a guess");
+    assert!(bench.tenancy.probe_arrived(id ^ 1, (gid(1), at), bench.now).is_empty(), "a guess");
 }
 
 #[test]

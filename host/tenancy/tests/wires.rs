@@ -286,7 +286,7 @@ fn forged_and_replayed_replies_gain_nothing() {
     assert!(!tenancy.is_probe(id));
     for _ in 0..2 {
         assert!(tenancy.probe_replied(id, (right, at), 1, now).is_empty());
-        assert!(tenancy.probe_arrived(id, at, now).is_empty());
+        assert!(tenancy.probe_arrived(id, (gid(1), at), now).is_empty());
     }
     assert_eq!(paths(&bench, 1), [(Path::Roce, Why::Unanswered)]);
     // What was answered once is not answered again by who comes later.

@@ -127,11 +127,24 @@ bodies! {
         pd: u32,
         /// Which statistics slot this QP writes.
         statistics_slot: u32,
-        /// Zero, or with `resume`: the number to keep. Refused with `EADDRINUSE` if taken.
+        /// Zero, or with `resume`: the number to keep. Refused with `EPERM` without a valid ticket,
+        /// with `EADDRINUSE` if taken.
         qpn: u32,
+        /// With `qpn`: as in the answer that brought this number.
+        issued: u64,
+        /// The same.
+        ticket: [u8; 16],
     }
     /// Answer to `CreateQp`.
-    QpCreated { qpn: u32, reserved: u32 }
+    QpCreated {
+        qpn: u32,
+        reserved: u32,
+        /// When the number was given out: of two who were given the same, the later one has it.
+        issued: u64,
+        /// Proves to the next daemon that the number is this process's: only a daemon can make it,
+        /// and it holds for this number and type, this network namespace and this user.
+        ticket: [u8; 16],
+    }
     /// Give a queue pair number back; closes its links.
     DestroyQp { qpn: u32, reserved: u32 }
     /// RC, UC: this QP names its peer (modify to RTR). The link exists once both name each other.

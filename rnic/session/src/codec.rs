@@ -116,7 +116,14 @@ mod tests {
 
     #[test]
     fn a_message_survives_the_wire() {
-        let message = Message::from(CreateQp { qp_type: QP_RC, pd: 7, statistics_slot: 9, qpn: 0 });
+        let message = Message::from(CreateQp {
+            qp_type: QP_RC,
+            pd: 7,
+            statistics_slot: 9,
+            qpn: 0,
+            issued: 1,
+            ticket: [3; 16],
+        });
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(42, &message, &mut bytes);
         assert_eq!(decode(&bytes[..length]), Ok((42, message)));

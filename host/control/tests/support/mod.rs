@@ -213,8 +213,22 @@ impl Speaker for Client {
 pub const SOON: Duration = Duration::from_secs(5);
 pub const MOMENT: Duration = Duration::from_millis(100);
 
+pub fn create_qp(qp_type: u32) -> CreateQp {
+    CreateQp { qp_type, pd: 1, statistics_slot: 0, qpn: 0, issued: 0, ticket: [0; 16] }
+}
+
+/// A queue pair, as its owner announces it to another daemon.
+pub fn create_kept(client: &mut dyn Speaker, qp_type: u32) -> CreateQp {
+    match client.call(create_qp(qp_type).into()) {
+        Message::QpCreated(QpCreated { qpn, issued, ticket, .. }) => {
+            CreateQp { qpn, issued, ticket, ..create_qp(qp_type) }
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 pub fn create(client: &mut dyn Speaker, qp_type: u32) -> u32 {
-    match client.call(CreateQp { qp_type, pd: 1, statistics_slot: 0, qpn: 0 }.into()) {
+    match client.call(create_qp(qp_type).into()) {
         Message::QpCreated(created) => created.qpn,
         other => panic!("{other:?}"),
     }
@@ -228,15 +242,25 @@ pub fn connect(qpn: u32, dest_qpn: u32, from: &str, to: &str) -> ConnectQp {
     ConnectQp { qpn, dest_qpn, sgid: gid(from), dgid: gid(to), resume: 0, reserved: 0 }
 }
 
+/// The next event that is not about addresses, which the kernel changes when it likes.
+fn next_but_gids(client: &mut dyn Speaker) -> Option<(Message, usize)> {
+    loop {
+        match client.next_event(SOON)? {
+            (Message::GidsChanged(_), _) => {}
+            event => return Some(event),
+        }
+    }
+}
+
 pub fn link_ready(client: &mut dyn Speaker) -> LinkReady {
-    match client.next_event(SOON) {
+    match next_but_gids(client) {
         Some((Message::LinkReady(ready), _)) => ready,
         other => panic!("{other:?}"),
     }
 }
 
 pub fn link_closed(client: &mut dyn Speaker) -> LinkClosed {
-    match client.next_event(SOON) {
+    match next_but_gids(client) {
         Some((Message::LinkClosed(closed), _)) => closed,
         other => panic!("{other:?}"),
     }

@@ -70,6 +70,11 @@ impl Remote {
         }
     }
 
+    /// Says hello as a process does whose daemon went away.
+    pub fn come_back(&mut self) {
+        assert!(matches!(unhex(&self.ask("hello again")), Message::Welcome(_)));
+    }
+
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -105,7 +110,8 @@ pub fn live() {
         let (verb, rest) = line.split_once(' ').unwrap_or((&line, ""));
         match verb {
             "hello" => {
-                let hello = Hello { role: ROLE_VERBS, resume: 0, name: *b"remote client\0\0\0" };
+                let resume = u32::from(rest == "again");
+                let hello = Hello { role: ROLE_VERBS, resume, name: *b"remote client\0\0\0" };
                 let area = area();
                 let (answer, mut files) = client.call_with(hello, &[area.as_fd()]);
                 client.events = files.pop();

@@ -49,15 +49,21 @@ pub fn hello(bench: &mut Bench, session: u64, vnic: u64, resume: u32) {
     assert!(matches!(answer, Some(Message::Welcome(_))), "{answer:?}");
 }
 
+pub fn create_qp(qp_type: u32) -> CreateQp {
+    CreateQp { qp_type, pd: 1, statistics_slot: 0, qpn: 0, issued: 0, ticket: [0; 16] }
+}
+
 pub fn qp(bench: &mut Bench, session: u64, qp_type: u32) -> u32 {
-    match call(bench, session, CreateQp { qp_type, pd: 1, statistics_slot: 0, qpn: 0 }) {
+    match call(bench, session, create_qp(qp_type)) {
         Some(Message::QpCreated(created)) => created.qpn,
         other => panic!("{other:?}"),
     }
 }
 
+/// Keeps a number that was given before the daemon was started.
 pub fn keep_qp(bench: &mut Bench, session: u64, qp_type: u32, qpn: u32) -> Option<Message> {
-    call(bench, session, CreateQp { qp_type, pd: 1, statistics_slot: 0, qpn })
+    let claim = bench.claim(session, qp_type, qpn, 1);
+    call(bench, session, claim)
 }
 
 pub fn to(qpn: u32, from: u64, dest_qpn: u32, dest: u64) -> ConnectQp {

@@ -1,0 +1,168 @@
+//! Consent while a link lives. A link between two vNICs exists because the network let a probe
+//! pass; what travels on it no longer asks the network. So the probe is repeated as long as links
+//! rest on its answer: one for all of them. When it stays unanswered for some periods in a row, or
+//! comes out at another vNIC, the links end, as connections end when a network goes away.
+//!
+//! Only what leaves the network out needs this: links between processes, and links to the engine
+//! that lead to another vNIC of this host. Within one vNIC there is nobody to ask.
+
+use crate::neighbours::{Answer, Resolved};
+use crate::tables::{Far, LinkKey, Question, VnicKey, Waiter};
+use crate::tenancy::{Tenancy, Timer};
+use omniverb_session::body::CLOSED_BY_NETWORK;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Periods without an answer, each of several tries, after which links end.
+const MISSES_MAX: u32 = 2;
+
+/// A probe that cannot be sent because too many are under way is tried again after this part of a
+/// period; after as many of these the period counts as one without an answer.
+const DELAYS: u32 = 8;
+
+/// Something that lives by an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Rest {
+    /// A direct link.
+    Link(LinkKey),
+    /// A queue pair's link to the engine.
+    Wire(u32, Far),
+}
+
+#[derive(Debug)]
+struct Consent {
+    rests: BTreeSet<Rest>,
+    due: u64,
+    misses: u32,
+    delays: u32,
+}
+
+/// All answers that something rests on.
+#[derive(Debug, Default)]
+pub(crate) struct Consents {
+    held: BTreeMap<Question, Consent>,
+}
+
+impl Consents {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+}
+
+impl Tenancy {
+    /// What the network is to be asked again for a link from one vNIC to another.
+    pub(crate) fn question(
+        &self,
+        from: VnicKey,
+        to: VnicKey,
+        sgid: [u8; 16],
+        dgid: [u8; 16],
+    ) -> Option<Question> {
+        let interface = self.interface_of(from, sgid, dgid);
+        (from != to).then_some(Question { from, interface, gid: dgid })
+    }
+
+    /// Something new that lives by an answer which has just been given.
+    pub(crate) fn rest_on(&mut self, question: Question, rest: Rest, now: u64) {
+        if self.limits.consent_time_ns == 0 {
+            return;
+        }
+        if let Some(consent) = self.consents.held.get_mut(&question) {
+            consent.rests.insert(rest);
+            return;
+        }
+        let due = self.next_consent(&question, now);
+        let rests = BTreeSet::from([rest]);
+        let consent = Consent { rests, due, misses: 0, delays: 0 };
+        self.consents.held.insert(question, consent);
+        self.timers.insert((due, Timer::Consent(question)));
+    }
+
+    pub(crate) fn rest_no_more(&mut self, question: Question, rest: Rest) {
+        let Some(consent) = self.consents.held.get_mut(&question) else { return };
+        consent.rests.remove(&rest);
+        if consent.rests.is_empty() {
+            self.timers.remove(&(consent.due, Timer::Consent(question)));
+            self.consents.held.remove(&question);
+        }
+    }
+
+    /// When a period from now is over: three quarters of it to the whole, so that what began
+    /// together does not stay together.
+    fn next_consent(&self, question: &Question, now: u64) -> u64 {
+        let mut hash = 0xcbf2_9ce4_8422_2325 ^ now ^ question.from.inode.rotate_left(32);
+        for byte in question.gid {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        let period = self.limits.consent_time_ns;
+        now.saturating_add((period - (hash >> 24) % (period / 4).max(1)).max(1))
+    }
+
+    fn set_consent(&mut self, question: Question, due: u64) {
+        let Some(consent) = self.consents.held.get_mut(&question) else { return };
+        self.timers.remove(&(consent.due, Timer::Consent(question)));
+        consent.due = due;
+        self.timers.insert((due, Timer::Consent(question)));
+    }
+
+    /// A period is over.
+    pub(crate) fn consent_due(&mut self, question: Question, at: u64, now: u64) {
+        if self.consents.held.get(&question).is_none_or(|consent| consent.due != at) {
+            return;
+        }
+        match self.ask(question, question.from, true, Some(Waiter::Consent)) {
+            Resolved::Asking => {
+                let due = self.next_consent(&question, now);
+                self.set_consent(question, due);
+            }
+            Resolved::To(_) | Resolved::Busy => {
+                let period = self.limits.consent_time_ns;
+                self.set_consent(question, now.saturating_add((period / 8).max(1)));
+                let Some(consent) = self.consents.held.get_mut(&question) else { return };
+                consent.delays += 1;
+                if consent.delays >= DELAYS {
+                    self.consent_answered(question, None);
+                }
+            }
+        }
+    }
+
+    /// The network has, or has not, answered a probe that links rest on.
+    pub(crate) fn consent_answered(&mut self, question: Question, answer: Option<Answer>) {
+        let Some(consent) = self.consents.held.get_mut(&question) else { return };
+        consent.delays = 0;
+        let at = match answer {
+            Some(Answer::Is(vnic)) => Some(vnic),
+            _ => None,
+        };
+        consent.misses = if at.is_some() { 0 } else { consent.misses + 1 };
+        if at.is_none() && consent.misses < MISSES_MAX {
+            return;
+        }
+        let rests: Vec<Rest> = consent.rests.iter().copied().collect();
+        for rest in rests {
+            if at.is_none() || at != self.far_end(question.from, rest) {
+                self.withdraw(rest);
+            }
+        }
+    }
+
+    /// The vNIC that something leads to.
+    fn far_end(&self, from: VnicKey, rest: Rest) -> Option<VnicKey> {
+        match rest {
+            Rest::Link(key) => {
+                let [first, second] = self.links.get(&key)?.vnics;
+                Some(if first == from { second } else { first })
+            }
+            Rest::Wire(qpn, far) => self.qps.get(&qpn)?.wires.get(&far)?.within,
+        }
+    }
+
+    fn withdraw(&mut self, rest: Rest) {
+        match rest {
+            Rest::Link(key) => self.part_link(key),
+            Rest::Wire(qpn, (peer, _)) => {
+                self.end_wires(qpn, peer, Some(CLOSED_BY_NETWORK));
+            }
+        }
+    }
+}

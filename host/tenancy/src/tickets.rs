@@ -1,0 +1,145 @@
+//! Tickets: what a queue pair's owner shows to the next daemon.
+//!
+//! A daemon knows nothing of what its predecessor gave out. So that nobody can claim what is
+//! somebody else's, the predecessor gave a ticket with each number: a keyed hash (SipHash-2-4 with
+//! 128 bits of key and of output) over the number and everything that makes it the owner's, under
+//! a secret that daemons hand on to each other. What a process shows is only compared with what
+//! the hash of its own claim is, so a ticket in other hands, or of another boot, is worth nothing.
+//!
+//! Only a number needs one. A memory key is a process's own: others name it through a queue pair
+//! of that process, and every process may have the same keys.
+
+use crate::tables::VnicKey;
+use siphasher::sip128::{Hasher128, SipHasher24};
+use std::hash::Hasher;
+
+/// What daemons that follow each other share, and nobody else knows.
+#[derive(Clone, Copy)]
+pub struct Secret(pub [u64; 2]);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
+/// Everything a ticket is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) qpn: u32,
+    pub(crate) qp_type: u32,
+    pub(crate) vnic: VnicKey,
+    /// Of the namespace, which is not given out again in a boot as its inode number is; zero where
+    /// the kernel does not say.
+    pub(crate) cookie: u64,
+    pub(crate) uid: u32,
+    pub(crate) issued: u64,
+}
+
+/// Makes tickets and checks them.
+#[derive(Debug)]
+pub(crate) struct Tickets {
+    secret: Secret,
+    /// The same as long as the machine runs.
+    boot: u64,
+    last: u64,
+    /// Until when claims are believed; zero: there is nothing that could have survived.
+    until: u64,
+}
+
+impl Tickets {
+    pub(crate) fn new(secret: [u64; 2], boot: u64) -> Tickets {
+        Tickets { secret: Secret(secret), boot, last: 0, until: 0 }
+    }
+
+    /// Goes on with the secret of the daemon before; `until`: when nobody is left who could still
+    /// announce what it gave out.
+    pub(crate) fn inherit(&mut self, secret: Secret, until: u64) {
+        (self.secret, self.until) = (secret, until);
+    }
+
+    pub(crate) fn secret(&self) -> Secret {
+        self.secret
+    }
+
+    /// True while what survived a restart may announce itself.
+    pub(crate) fn are_taken(&self, now: u64) -> bool {
+        now < self.until
+    }
+
+    /// A number of an issue that is later than all before.
+    pub(crate) fn issue(&mut self, now: u64) -> u64 {
+        self.last = now.max(self.last + 1);
+        self.last
+    }
+
+    /// Somebody showed a ticket of this issue: what is given out from now on is later.
+    pub(crate) fn seen(&mut self, issued: u64) {
+        self.last = self.last.max(issued);
+    }
+
+    pub(crate) fn make(&self, claim: &Claim) -> [u8; 16] {
+        let Secret([one, other]) = self.secret;
+        let mut hasher = SipHasher24::new_with_keys(one, other);
+        // Every field has its length, so no two claims are the same bytes.
+        hasher.write(b"omniverb qp 1");
+        hasher.write(&self.boot.to_le_bytes());
+        hasher.write(&claim.qpn.to_le_bytes());
+        hasher.write(&claim.qp_type.to_le_bytes());
+        hasher.write(&claim.vnic.device.to_le_bytes());
+        hasher.write(&claim.vnic.inode.to_le_bytes());
+        hasher.write(&claim.cookie.to_le_bytes());
+        hasher.write(&claim.uid.to_le_bytes());
+        hasher.write(&claim.issued.to_le_bytes());
+        hasher.finish128().as_bytes()
+    }
+
+    /// Compares in the same time whatever the bytes are.
+    pub(crate) fn proves(&self, claim: &Claim, ticket: [u8; 16]) -> bool {
+        let difference = u128::from_le_bytes(self.make(claim)) ^ u128::from_le_bytes(ticket);
+        std::hint::black_box(difference) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_holds_for_one_claim_only() {
+        let tickets = Tickets::new([3, 4], 5);
+        let vnic = VnicKey { device: 4, inode: 77 };
+        let claim = Claim { qpn: 9, qp_type: 2, vnic, cookie: 6, uid: 1000, issued: 8 };
+        let ticket = tickets.make(&claim);
+        assert!(tickets.proves(&claim, ticket));
+        let elsewhere = VnicKey { device: 4, inode: 78 };
+        for other in [
+            Claim { qpn: 10, ..claim },
+            Claim { qp_type: 3, ..claim },
+            Claim { vnic: elsewhere, ..claim },
+            Claim { cookie: 7, ..claim },
+            Claim { uid: 0, ..claim },
+            Claim { issued: 9, ..claim },
+        ] {
+            assert!(!tickets.proves(&other, ticket), "{other:?}");
+        }
+        for bit in 0..128 {
+            let forged = u128::from_le_bytes(ticket) ^ 1 << bit;
+            assert!(!tickets.proves(&claim, forged.to_le_bytes()));
+        }
+        assert!(!Tickets::new([3, 5], 5).proves(&claim, ticket), "another secret");
+        assert!(!Tickets::new([3, 4], 6).proves(&claim, ticket), "another boot");
+        assert!(Tickets::new([3, 4], 5).proves(&claim, ticket), "the next daemon");
+        assert_eq!(format!("{:?}", Secret([1, 2])), "Secret");
+    }
+
+    #[test]
+    fn later_issues_have_larger_numbers() {
+        let mut tickets = Tickets::new([0, 0], 0);
+        let issued: Vec<_> = [5, 5, 4, 9].map(|now| tickets.issue(now)).into();
+        assert_eq!(issued, [5, 6, 7, 9]);
+        assert!(!tickets.are_taken(0));
+        tickets.inherit(Secret([0, 0]), 100);
+        assert!(tickets.are_taken(99) && !tickets.are_taken(100));
+    }
+}
