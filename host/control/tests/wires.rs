@@ -78,7 +78,8 @@ fn another_host_is_reached_by_the_wire() {
     let later = create(&mut a, QP_RC);
     a.call(connect(later, 0x77, A, "10.98.0.3").into());
     assert_eq!(link_ready(&mut a).dgid, gid("10.98.0.3"));
-    assert_eq!(paths(&one.status(), 0)[3].0, "roce");
+    let found = paths(&one.status(), 0);
+    assert_eq!(found.iter().filter(|(path, _)| path == "roce").count(), 1, "{found:?}");
     drop((one, nets));
 }
 

@@ -20,6 +20,8 @@ pub(crate) struct Configuration {
     #[serde(deserialize_with = "optional_level")]
     pub(crate) log_level: Option<Level>,
     pub(crate) idle_exit_seconds: Option<u64>,
+    consent_seconds: Option<u32>,
+    resume_seconds: Option<u32>,
     #[serde(deserialize_with = "vnics::optional_datapath")]
     datapath: Option<Datapath>,
     #[serde(deserialize_with = "vnics::optional_adoption")]
@@ -119,7 +121,10 @@ impl Configuration {
     pub(crate) fn limits(&self) -> Limits {
         let default = Limits::default();
         let (vnic, process) = (&self.vnic.quotas, &self.process);
+        let nanoseconds = |seconds: u32| u64::from(seconds) * 1_000_000_000;
         Limits {
+            consent_time_ns: self.consent_seconds.map_or(default.consent_time_ns, nanoseconds),
+            resume_window_ns: self.resume_seconds.map_or(default.resume_window_ns, nanoseconds),
             sessions_per_vnic: vnic.processes.unwrap_or(default.sessions_per_vnic),
             qps_per_vnic: vnic.queue_pairs.unwrap_or(default.qps_per_vnic),
             mrs_per_vnic: vnic.memory_regions.unwrap_or(default.mrs_per_vnic),
@@ -143,11 +148,13 @@ mod tests {
 
     #[test]
     fn quotas_are_taken_over() {
-        let text = "log_level = \"debug\"\n[vnic]\nqueue_pairs = 5\n[process]\nlinks = 3\n";
+        let text = "log_level = \"debug\"\nconsent_seconds = 0\nresume_seconds = 7\n\
+                    [vnic]\nqueue_pairs = 5\n[process]\nlinks = 3\n";
         let configuration = Configuration::parse(text, "x").unwrap();
         assert_eq!(configuration.log_level, Some(Level::Debug));
         let limits = configuration.limits();
         assert_eq!((limits.qps_per_vnic, limits.links_per_session), (5, 3));
+        assert_eq!((limits.consent_time_ns, limits.resume_window_ns), (0, 7_000_000_000));
         assert_eq!(limits.mrs_per_vnic, Limits::default().mrs_per_vnic);
     }
 
