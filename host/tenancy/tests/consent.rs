@@ -1,0 +1,225 @@
+//! Consent while a link lives, and probes from addresses that are not the asker's.
+
+mod support;
+
+use omniverb_session::Message;
+use omniverb_session::body::*;
+use omniverb_tenancy::exercise::{Bench, gid, vnic};
+use omniverb_tenancy::{Action, Limits, Path, Why};
+use support::*;
+
+const PERIOD: u64 = 10_000_000_000;
+
+fn parted(qpn: u32, peer_qpn: u32) -> Message {
+    LinkClosed { qpn, peer_qpn, reason: CLOSED_BY_NETWORK, reserved: 0 }.into()
+}
+
+/// Sessions 1 to 3 in the vNIC of their number, and 4 and 5 in vNICs 1 and 2.
+fn bench_with(limits: Limits) -> Bench {
+    let mut bench = Bench::new(limits);
+    for (session, vnic) in [(1, 1), (2, 2), (3, 3), (4, 1), (5, 2)] {
+        hello(&mut bench, session, vnic, 1);
+    }
+    bench
+}
+
+fn link(
+    bench: &mut Bench,
+    (one, at): (u64, u64),
+    (other, peer_at): (u64, u64),
+    qp_type: u32,
+) -> (u32, u32) {
+    let (a, b) = (qp(bench, one, qp_type), qp(bench, other, qp_type));
+    call(bench, one, to(a, at, b, peer_at));
+    if qp_type != QP_UD {
+        call(bench, other, to(b, peer_at, a, at));
+    }
+    (a, b)
+}
+
+fn probes(bench: &mut Bench) -> Vec<([u8; 16], u64)> {
+    let told = std::mem::take(&mut bench.told);
+    let probe = |action: &Action| match action {
+        Action::Probe { vnic, destination, .. } => Some((*destination, vnic.inode)),
+        _ => None,
+    };
+    told.iter().filter_map(probe).collect()
+}
+
+/// Time passes as it does, in small steps.
+fn pass(bench: &mut Bench, nanoseconds: u64) {
+    for _ in 0..nanoseconds / 100_000_000 {
+        bench.wait(100_000_000);
+    }
+}
+
+fn told(bench: &mut Bench, session: u64) -> Vec<Message> {
+    let all = bench.told.clone();
+    let mut messages = events(bench, session);
+    messages.retain(|message| matches!(message, Message::LinkClosed(_)));
+    bench.told = all;
+    messages
+}
+
+#[test]
+fn the_network_is_asked_once_a_period_for_all_links_between_two() {
+    let mut bench = bench_with(Limits::default());
+    for qp_type in [QP_RC, QP_UC, QP_UD, QP_RC] {
+        link(&mut bench, (1, 1), (2, 2), qp_type);
+        link(&mut bench, (4, 1), (5, 2), qp_type);
+    }
+    let own = qp(&mut bench, 3, QP_RC);
+    call(&mut bench, 3, to(own, 3, own, 3));
+    probes(&mut bench);
+    pass(&mut bench, 10 * PERIOD);
+    let asked = probes(&mut bench);
+    for question in [(gid(2), 1), (gid(1), 2)] {
+        let times = asked.iter().filter(|other| **other == question).count();
+        assert!((10..=14).contains(&times), "{times}");
+    }
+    assert!(asked.iter().all(|(_, from)| *from != 3), "nobody is asked within a vNIC");
+    for session in 1..=5 {
+        bench.end(session);
+    }
+    assert!(bench.tenancy.is_empty());
+}
+
+#[test]
+fn a_wall_that_appears_ends_what_rests_on_the_answer() {
+    for wall in [(1, 2), (2, 1)] {
+        let mut bench = bench_with(Limits::default());
+        let pairs = [QP_RC, QP_UC, QP_UD].map(|kind| link(&mut bench, (1, 1), (2, 2), kind));
+        let elsewhere = link(&mut bench, (1, 1), (3, 3), QP_RC);
+        pass(&mut bench, 3 * PERIOD);
+        bench.told.clear();
+        bench.walls.insert(wall);
+        // Once unanswered is not yet an end: a datagram may be lost, three even.
+        pass(&mut bench, PERIOD / 2);
+        assert_eq!(told(&mut bench, 1), []);
+        pass(&mut bench, 2 * PERIOD);
+        for (a, b) in pairs {
+            assert!(told(&mut bench, 1).contains(&parted(a, b)));
+            assert!(told(&mut bench, 2).contains(&parted(b, a)));
+        }
+        assert_eq!(told(&mut bench, 1).len(), 3);
+        assert_eq!(paths(&bench, 3).len(), 1, "others go on: {elsewhere:?}");
+        // The neighbours' cache knows it as well.
+        let before = links(&bench).len();
+        link(&mut bench, (4, 1), (5, 2), QP_RC);
+        assert_eq!(links(&bench).len(), before);
+        for session in 1..=5 {
+            bench.end(session);
+        }
+        assert!(bench.tenancy.is_empty());
+    }
+}
+
+#[test]
+fn a_moment_of_silence_is_forgiven() {
+    let mut bench = bench_with(Limits::default());
+    link(&mut bench, (1, 1), (2, 2), QP_RC);
+    for _ in 0..5 {
+        bench.walls.insert((1, 2));
+        pass(&mut bench, PERIOD * 3 / 4 - 200_000_000);
+        bench.walls.clear();
+        pass(&mut bench, PERIOD + 200_000_000);
+    }
+    assert_eq!(paths(&bench, 1), [(Path::Direct, Why::Neighbour)]);
+}
+
+#[test]
+fn an_address_that_moves_takes_its_links_along() {
+    let mut bench = bench_with(Limits::default());
+    let (a, b) = link(&mut bench, (1, 1), (2, 2), QP_RC);
+    bench.told.clear();
+    // Address 2 is vNIC 3's from now on.
+    bench.moved.insert(2, 3);
+    for key in [2, 3] {
+        let actions = vec![Action::ReadAddresses { vnic: vnic(key) }];
+        bench.carry_out(actions);
+    }
+    pass(&mut bench, PERIOD);
+    assert!(told(&mut bench, 1).contains(&parted(a, b)));
+    assert!(told(&mut bench, 2).contains(&parted(b, a)));
+}
+
+#[test]
+fn forwarded_and_surviving_links_need_consent_as_well() {
+    let mut bench = bench_with(Limits::default());
+    for (session, own, peer, other) in [(1, 900, 800, 2), (2, 800, 900, 1)] {
+        keep_qp(&mut bench, session, QP_RC, own);
+        let survived = ConnectQp { resume: RESUME_LINK, ..to(own, session, peer, other) };
+        call(&mut bench, session, survived);
+    }
+    assert_eq!(paths(&bench, 1), [(Path::Direct, Why::Survivor)]);
+    let policy = omniverb_tenancy::Policy {
+        datapath: omniverb_tenancy::Datapath::Forwarded,
+        ..Default::default()
+    };
+    let _ = bench.tenancy.set_policy(vnic(3), policy);
+    let (c, d) = link(&mut bench, (3, 3), (2, 2), QP_RC);
+    assert_eq!(wires(&bench).len(), 2);
+    bench.told.clear();
+    bench.walls.extend([(1, 2), (3, 2)]);
+    pass(&mut bench, 3 * PERIOD);
+    assert!(told(&mut bench, 1).contains(&parted(900, 800)));
+    assert!(told(&mut bench, 2).contains(&parted(800, 900)));
+    assert!(told(&mut bench, 3).contains(&parted(c, d)));
+}
+
+#[test]
+fn who_turns_it_off_is_not_asked() {
+    let mut bench = bench_with(Limits { consent_time_ns: 0, ..Limits::default() });
+    link(&mut bench, (1, 1), (2, 2), QP_RC);
+    bench.walls.insert((1, 2));
+    probes(&mut bench);
+    pass(&mut bench, 5 * PERIOD);
+    assert_eq!(probes(&mut bench), []);
+    assert_eq!(paths(&bench, 1).len(), 1);
+}
+
+#[test]
+fn a_full_account_hides_nothing() {
+    // vNIC 1 keeps all the probes it may have under way, for ever.
+    let limits = Limits { probes_per_vnic: 1, ..Limits::default() };
+    let mut bench = bench_with(limits);
+    let (a, b) = link(&mut bench, (1, 1), (2, 2), QP_RC);
+    let waiting = qp(&mut bench, 1, QP_RC);
+    let arrived = omniverb_tenancy::Arrived {
+        channel: omniverb_tenancy::Channel::Calls,
+        tag: 5,
+        message: to(waiting, 1, 77, 5).into(),
+        memory: None,
+    };
+    let actions = bench.tenancy.handle(omniverb_tenancy::SessionId(1), &arrived, bench.now);
+    assert!(actions.iter().any(|action| matches!(action, Action::Probe { .. })));
+    bench.walls.insert((1, 2));
+    bench.told.clear();
+    pass(&mut bench, 3 * PERIOD);
+    assert!(told(&mut bench, 2).contains(&parted(b, a)));
+}
+
+#[test]
+fn a_probe_counts_only_from_an_address_of_who_asks() {
+    let mut bench = bench_with(Limits::default());
+    let (a, c) = (qp(&mut bench, 1, QP_UD), qp(&mut bench, 2, QP_UD));
+    let arrived = omniverb_tenancy::Arrived {
+        channel: omniverb_tenancy::Channel::Calls,
+        tag: 5,
+        message: to(a, 1, c, 2).into(),
+        memory: None,
+    };
+    let actions = bench.tenancy.handle(omniverb_tenancy::SessionId(1), &arrived, bench.now);
+    let [Action::Probe { id, .. }, Action::Reply { .. }] = actions.as_slice() else {
+        panic!("{actions:?}")
+    };
+    // Seen by vNIC 3 and sent again, with its own address, the victim's and one of nobody.
+    for number in [3, 2, 9] {
+        let actions = bench.tenancy.probe_arrived(*id, (gid(number), vnic(2)), bench.now);
+        let read = Action::ReadAddresses { vnic: vnic(1) };
+        assert!(actions.is_empty() || actions == [read], "{actions:?}");
+    }
+    assert!(bench.tenancy.is_probe(*id), "it is still under way");
+    let actions = bench.tenancy.probe_arrived(*id, (gid(1), vnic(2)), bench.now);
+    assert_eq!(actions, [Action::ForgetProbe { id: *id }]);
+}
