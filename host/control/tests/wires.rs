@@ -8,7 +8,7 @@ use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_session::faults::Faults;
 use omniverb_tenancy::errno::*;
-use omniverb_tenancy::{Datapath, Policies};
+use omniverb_tenancy::{Datapath, Policies, Why};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
@@ -199,8 +199,10 @@ fn a_forwarded_host_joins_nobody_directly() {
     assert_eq!(a.call(connect(c, d, home, home).into()), Connected { qpn: c, ready: 1 }.into());
     assert_eq!(link_ready(&mut a).engine, 1);
     let status = daemon.status();
-    let path = |vnic: usize| status["vnics"][vnic]["processes"][0]["qps"][0]["path"].clone();
-    assert_eq!((path(0), path(1)), ("forwarded".into(), "forwarded".into()));
+    for vnic in 0..2 {
+        let forwarded = ("forwarded".to_owned(), Why::Forwarded.phrase().to_owned());
+        assert!(paths(&status, vnic).contains(&forwarded), "{status}");
+    }
     // The death of a forwarded peer is told like that of any other.
     b.kill();
     let expected = LinkClosed { qpn: one, peer_qpn: other, reason: CLOSED_BY_DEATH, reserved: 0 };

@@ -1,0 +1,74 @@
+"""Claims what is somebody else's, as soon as there is a daemon to claim it from.
+
+Usage: attack_names.py PEER NUMBER... : the first number's owner is at the address PEER.
+"""
+
+import os
+import struct
+import sys
+import time
+
+import session
+
+
+class Liar(session.Client):
+    """A client that says it had a daemon before."""
+
+    def __init__(self):
+        body = session.body
+
+        def resuming(name, /, **values):
+            if name == "Hello":
+                values["resume"] = 1
+            return body(name, **values)
+
+        session.body = resuming
+        try:
+            super().__init__(b"liar", timeout=10)
+        finally:
+            session.body = body
+
+
+def _refused(client, name, **values):
+    try:
+        client.call(name, **values)
+    except session.Refused as refused:
+        return str(refused) == os.strerror(1)
+    return False
+
+
+def _connected():
+    for _ in range(2000):
+        try:
+            return Liar()
+        except (OSError, session.Refused):
+            time.sleep(0.005)
+    raise TimeoutError("no daemon")
+
+
+def main(peer, *numbers):
+    """Says how many of its lies were refused, and goes on holding what it got."""
+    print("ready", flush=True)
+    client = _connected()
+    numbers = [int(number) for number in numbers]
+    kinds = [session.constant(name) for name in ("QP_RC", "QP_UD")]
+    tried = refused = 0
+    for number in numbers:
+        for kind in kinds:
+            for ticket in (b"", struct.pack("QQ", number, 1), os.urandom(16)):
+                tried += 1
+                refused += _refused(client, "CreateQp", qp_type=kind, pd=1, qpn=number,
+                                    issued=time.monotonic_ns(), ticket=ticket)
+    own = client.call("CreateQp", qp_type=kinds[0], pd=1)["qpn"]
+    sgid = next(gid for gid in client.gids() if gid[:12] == session.gid("0.0.0.0")[:12])
+    for number in numbers:
+        tried += 1
+        refused += _refused(client, "ConnectQp", qpn=own, dest_qpn=number, sgid=sgid,
+                            dgid=session.gid(peer), resume=1)
+        # Not as something that survived it may be said, to no effect.
+        client.call("ConnectQp", qpn=own, dest_qpn=number, sgid=sgid, dgid=session.gid(peer))
+    print(f"refused {refused} of {tried}", flush=True)
+    sys.stdin.read()
+
+
+main(*sys.argv[1:])
