@@ -32,6 +32,7 @@
 mod calm;
 mod error;
 mod fork;
+mod holders;
 mod lock;
 mod maps;
 mod region;

@@ -3,6 +3,7 @@
 //! without going through the page tables.
 
 use crate::error::AdoptError;
+use crate::holders;
 use crate::maps::{self, Mapping};
 use core::ops::ControlFlow;
 use rustix::fs::{AtFlags, CWD, statat};
@@ -38,7 +39,7 @@ pub(crate) fn check(start: usize, end: usize) -> Result<(), AdoptError> {
     if survey.unfit || survey.covered_to < end {
         return Err(AdoptError::NotAnonymous);
     }
-    if survey.kernel_stores {
+    if survey.kernel_stores || holders::present() {
         return Err(AdoptError::KernelStores);
     }
     if survey.mappings > mappings_max() / 2 {

@@ -12,6 +12,7 @@ mod fork;
 mod measure;
 mod memory;
 mod refusal;
+mod rings;
 mod sharing;
 mod stress;
 
@@ -84,6 +85,13 @@ const SCENARIOS: &[Scenario] = &[
     scenario("refusals", refusal::refusals),
     scenario("refused_stacks", refusal::stacks),
     scenario("refused_with_aio", refusal::asynchronous_io),
+    scenario("refused_ring_without_mapping", rings::without_mapping),
+    scenario("refused_ring_of_another_thread", rings::in_another_table),
+    scenario("refused_ring_with_buffers", rings::registered_only_with_buffers),
+    scenario("refused_ring_with_thread", rings::registered_only_with_thread),
+    scenario("refused_packet_socket", rings::packet_sockets),
+    as_nobody("nobody_refused_ring", rings::without_mapping),
+    as_nobody("nobody_refused_ring_buffers", rings::registered_only_with_buffers),
     as_nobody("nobody_stress_single", || stress::alone(Strategy::SingleThread)),
     as_nobody("nobody_stress_stop", || stress::writers(Strategy::Stop)),
     as_nobody("nobody_kernel_stores_stop", || stress::kernel_stores(Strategy::Stop)),
