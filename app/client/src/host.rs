@@ -54,10 +54,6 @@ impl Host for ProcessHost {
         self.progress.run(Errand::DatagramLink { qpn, destination });
     }
 
-    fn invalidated(&self, rkey: u32) {
-        self.progress.run(Errand::Invalidated { rkey });
-    }
-
     fn async_event(&self, event: AsyncEvent, cookie: usize) {
         if let Some(sink) = SINK.get() {
             sink(event, cookie);

@@ -13,7 +13,6 @@ use omniverb_sys::{memfd, window};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Keys with remote access, by R_Key.
 #[derive(Default)]
@@ -61,8 +60,7 @@ impl Client {
         }
         // SAFETY: the caller's promise.
         let memory = unsafe { crate::window::registered(address, length) };
-        let remote = AtomicBool::new(true);
-        let region = Arc::new(Region { lkey, rkey, pd, access: flags, iova, memory, remote });
+        let region = Arc::new(Region { lkey, rkey, pd, access: flags, iova, memory });
         self.shared.regions.insert(region.clone());
         if rkey != 0 {
             let mediated = iova != address as u64;
@@ -164,12 +162,7 @@ impl Client {
         let Some(key) = keys.list.get_mut(&ask.rkey) else { return refused(libc::ENOENT) };
         let rights = key.region.access & access::REMOTE;
         let (_, attributes) = qp.query();
-        let invalidated = !key.region.remote.load(Ordering::Acquire);
-        if key.mediated
-            || invalidated
-            || attributes.access_flags & rights != rights
-            || qp.pd != key.region.pd
-        {
+        if key.mediated || attributes.access_flags & rights != rights || qp.pd != key.region.pd {
             return refused(libc::EACCES);
         }
         if key.adopted.is_none() {

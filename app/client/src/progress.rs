@@ -30,7 +30,6 @@ const EVENTS: u64 = u64::MAX - 1;
 pub(crate) enum Errand {
     Grant { qpn: u32, peer_qpn: u32, rkey: u32 },
     DatagramLink { qpn: u32, destination: Destination },
-    Invalidated { rkey: u32 },
 }
 
 /// What others share with the thread.
@@ -213,7 +212,6 @@ impl Client {
             match errand {
                 Errand::Grant { qpn, peer_qpn, rkey } => self.request_grant(qpn, peer_qpn, rkey),
                 Errand::DatagramLink { qpn, destination } => asking.add(qpn, destination),
-                Errand::Invalidated { rkey } => drop(self.revoke(rkey)),
             }
         }
         any

@@ -49,6 +49,7 @@ impl Incoming {
         let end = part.offset + part.data.len() as u64;
         let sure = delivery == Delivery::Later
             && part.kind == Kind::Send
+            && part.invalidate.is_none()
             && self.floor.is_some_and(|floor| end <= floor)
             && endpoint.request_position().saturating_sub(self.consumed) <= self.sure_bytes;
         Ok(if sure { Delivery::Done } else { delivery })

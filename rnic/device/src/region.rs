@@ -3,7 +3,7 @@
 use crate::shared::lock;
 use omniverb_ring::UserMemory;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 /// A registered range.
@@ -21,8 +21,6 @@ pub struct Region {
     pub iova: u64,
     /// The memory.
     pub memory: UserMemory,
-    /// False after a SEND with invalidate named the R_Key: no remote access any more.
-    pub remote: AtomicBool,
 }
 
 impl Region {
@@ -112,10 +110,18 @@ impl Regions {
         cache.last = self.by_lkey.read().unwrap_or_else(|e| e.into_inner()).get(&lkey).cloned();
     }
 
-    /// Looks a remote key up. A key that was invalidated is not found.
+    /// Looks a remote key up.
     pub fn by_rkey(&self, rkey: u32) -> Option<Arc<Region>> {
         let table = self.by_rkey.read().unwrap_or_else(|e| e.into_inner());
-        table.get(&rkey).filter(|region| region.remote.load(Ordering::Acquire)).cloned()
+        table.get(&rkey).cloned()
+    }
+
+    /// A peer asks, through a QP of protection domain `pd`, that a key be void from now on. Keys of
+    /// regions that a program registered never are: others hold them, too, and nobody but the
+    /// program ends them. Only keys that are made to be given up are (memory windows, regions that
+    /// are allocated first and filled by work requests), of which there are none yet.
+    pub(crate) fn invalidate(&self, _pd: u32, _rkey: u32) -> bool {
+        false
     }
 
     /// How many there are.

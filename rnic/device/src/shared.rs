@@ -41,8 +41,6 @@ pub trait Host: Send + Sync {
     /// Ask the daemon for a datagram link; the answer comes as [`Qp::attach`] or
     /// [`Qp::unreachable`].
     fn request_datagram_link(&self, qpn: u32, destination: Destination);
-    /// A peer invalidated a remote key: mappings granted on it must go.
-    fn invalidated(&self, rkey: u32);
     /// Tell the application. `cookie` is the object's.
     fn async_event(&self, event: AsyncEvent, cookie: usize);
 }

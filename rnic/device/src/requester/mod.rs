@@ -5,7 +5,8 @@
 //! the rest wait their turn; completions come strictly in order.
 //!
 //! When does a request complete?
-//! * SEND into a promised receive (credit, and long enough): when it is in the ring.
+//! * SEND into a promised receive (credit, and long enough), but for one with invalidate: when it
+//!   is in the ring.
 //! * Mapped WRITE, READ, atomic: when the bytes are copied.
 //! * UC, UD: when it is in the ring.
 //! * everything else: when the peer consumed it, or answered.

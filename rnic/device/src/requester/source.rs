@@ -11,7 +11,6 @@ use omniverb_link::source::{SOURCES, slot};
 use omniverb_link::{Broken, Endpoint, Source, Unfilled};
 use omniverb_ring::UserMemory;
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
 
 const PAGE_BYTES: usize = 4096;
 
@@ -119,7 +118,7 @@ impl Inner {
         let inside = part.address() >= whole.start && part.address() + part.len() <= whole.end;
         let named = region.rkey != 0 && region.iova == begin as u64;
         let large = region.memory.len() > SOURCE_REGION_MAX;
-        if !inside || !named || large || !region.remote.load(Ordering::Acquire) {
+        if !inside || !named || large {
             return None;
         }
         let (key, address) = (region.rkey, part.address() as u64);

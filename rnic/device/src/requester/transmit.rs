@@ -159,7 +159,10 @@ fn send(
     if !order.begun {
         match credit {
             Credit::None => return Ok(Step::Wait(Why::Receive)),
-            Credit::Promised { floor } => order.promised = order.length <= floor,
+            // What is to be invalidated may be no key that can be: the peer has the last word.
+            Credit::Promised { floor } => {
+                order.promised = order.length <= floor && order.opcode != opcode::SEND_WITH_INV;
+            }
             Credit::Unpromised => order.promised = false,
         }
     }

@@ -10,7 +10,6 @@ use crate::region::RegionCache;
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, SOLICITED};
 use omniverb_link::{Broken, Nak};
 use omniverb_ring::Record;
-use std::sync::atomic::Ordering;
 
 /// Copies the record's payload, from `skip` on, to bytes `offset ..` of a scatter list.
 /// False: the list names memory it may not.
@@ -104,10 +103,12 @@ impl Inner {
             link.incoming = Incoming::Send { receive, placed, capacity };
             return Outcome::Passed;
         }
-        if flags & INVALIDATE != 0 && !self.invalidate(qp, index, immediate) {
+        // The message is there, but its sender asks for what it may not: as with rdma_rxe, the
+        // receive tells that, and the connection is over.
+        if flags & INVALIDATE != 0 && !qp.shared.regions.invalidate(qp.pd, immediate) {
             return Outcome::Refused(
                 Nak::RemoteAccess,
-                Some(Box::new((receive, status::LOC_QP_OP_ERR))),
+                Some(Box::new((receive, status::REM_INV_REQ_ERR))),
             );
         }
         self.deliver(qp, index, receive.wr_id, wc_opcode::RECV, placed, flags, immediate);
@@ -228,20 +229,5 @@ impl Inner {
         let ended = flags & LAST != 0;
         self.links[index].incoming = if ended { Incoming::Idle } else { Incoming::Skip };
         Outcome::Passed
-    }
-
-    /// SEND with invalidate: the key loses its remote rights. Its pages are taken back from
-    /// everybody in a moment; whoever sent this and has them mapped must not use them from now on.
-    #[cold]
-    fn invalidate(&mut self, qp: &Qp, index: usize, rkey: u32) -> bool {
-        match qp.shared.regions.by_rkey(rkey) {
-            Some(region) if region.pd == qp.pd => {
-                region.remote.store(false, Ordering::Release);
-                self.links[index].revoke();
-                qp.shared.host.invalidated(rkey);
-                true
-            }
-            _ => false,
-        }
     }
 }

@@ -14,7 +14,7 @@ use omniverb_device::{
 use omniverb_link::{Doorbell, Endpoint, EndpointParts, layout};
 use omniverb_ring::bell::PAGE_BYTES;
 use omniverb_ring::{BellPage, Window};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 pub const PD: u32 = 7;
@@ -27,7 +27,6 @@ pub struct World {
     pub grants: Mutex<Vec<(u32, u32, u32)>>,
     pub links: Mutex<Vec<(u32, Destination)>>,
     pub events: Mutex<Vec<(AsyncEvent, usize)>>,
-    pub invalidated: Mutex<Vec<u32>>,
     pub attended: AtomicUsize,
 }
 
@@ -50,9 +49,6 @@ impl Host for Handle {
     }
     fn request_datagram_link(&self, qpn: u32, destination: Destination) {
         self.0.links.lock().unwrap().push((qpn, destination));
-    }
-    fn invalidated(&self, rkey: u32) {
-        self.0.invalidated.lock().unwrap().push(rkey);
     }
     fn async_event(&self, event: AsyncEvent, cookie: usize) {
         self.0.events.lock().unwrap().push((event, cookie));
@@ -175,7 +171,6 @@ impl Side {
             access: flags,
             iova: buffer.address(),
             memory: buffer.memory(),
-            remote: AtomicBool::new(true),
         });
         self.shared.regions.insert(region.clone());
         self.buffers.lock().unwrap().push(buffer.clone());

@@ -213,17 +213,33 @@ fn a_receive_that_may_not_be_written() {
 }
 
 #[test]
-fn invalidating_a_key_that_is_not_ours() {
-    let pair = Pair::new();
-    let qps = pair.connected(&Options::new(qp_type::RC));
-    let there = Buffer::new(64);
-    let target = pair.sides[1].register_in(PD + 1, &there, ALL);
-    receive(&qps[1], 5, &[]);
-    post(&qps[0], &Work::send(1).invalidate(target.rkey));
-    pair.settle();
-    assert_eq!(qps[1].state(), State::Err);
-    assert_ne!(outcomes(&qps[1].recv_cq)[0].1, status::SUCCESS);
-    assert!(pair.sides[1].shared.regions.by_rkey(target.rkey).is_some(), "the key still works");
+fn nobody_invalidates_a_region() {
+    // Our own protection domain or not, a key that exists or not.
+    for (pd, other) in [(PD, 0), (PD + 1, 0), (PD, 1)] {
+        let pair = Pair::new();
+        let qps = pair.connected(&Options::new(qp_type::RC));
+        let more = pair.connected(&Options::new(qp_type::RC));
+        let there = Buffer::new(64);
+        let target = pair.sides[1].register_in(pd, &there, ALL);
+        receive(&qps[1], 5, &[]);
+        receive(&qps[1], 6, &[]);
+        post(&qps[0], &Work::send(1).invalidate(target.rkey ^ other));
+        post(&qps[0], &Work::send(2));
+        pair.settle();
+        // The receive was promised, but not that the key goes.
+        let sent = [(1, status::REM_ACCESS_ERR), (2, status::WR_FLUSH_ERR)];
+        assert_eq!(outcomes(&qps[0].send_cq), sent);
+        let received = [(5, status::REM_INV_REQ_ERR), (6, status::WR_FLUSH_ERR)];
+        assert_eq!(outcomes(&qps[1].recv_cq), received);
+        assert_eq!((qps[0].state(), qps[1].state()), (State::Err, State::Err));
+        if pd == PD {
+            // For everybody else nothing has happened.
+            let local = pair.sides[0].register(&Buffer::pattern(8, 3));
+            post(&more[0], &Work::write(3, remote(&target, 0)).sge(whole(&local)));
+            pair.settle();
+            assert_eq!(outcomes(&more[0].send_cq), [(3, status::SUCCESS)]);
+        }
+    }
 }
 
 /// The sender's own mistakes never reach the peer.

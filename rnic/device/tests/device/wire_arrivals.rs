@@ -23,10 +23,9 @@ fn messages_arrive_in_packets() {
     receive(&qp, 3, &[part(&target, 0, 10_000)]);
     assert_eq!(far.credit(), Credit::Promised { floor: 10_000 });
     let message = pattern(10_000, 5);
-    let key = pair.sides[0].register(&Buffer::new(8)).rkey;
     deliver(&mut far, &Request::Send { flags: WHOLE | SOLICITED, immediate: 0 }, &message);
     far.use_credit();
-    deliver(&mut far, &Request::Send { flags: WHOLE | INVALIDATE, immediate: key }, &message[..9]);
+    deliver(&mut far, &Request::Send { flags: WHOLE, immediate: 0 }, &message[..9]);
     far.use_credit();
     let write = Request::WriteFirst {
         flags: LAST | IMMEDIATE,
@@ -52,14 +51,29 @@ fn messages_arrive_in_packets() {
     };
     let expected = [
         wc(1, wc_opcode::RECV, 10_000, 0, 0),
-        wc(2, wc_opcode::RECV, 9, key, wc_flags::WITH_INV),
+        wc(2, wc_opcode::RECV, 9, 0, 0),
         wc(3, wc_opcode::RECV_RDMA_WITH_IMM, 10_000, 77, wc_flags::WITH_IMM),
     ];
     assert_eq!(poll(&qp.recv_cq), expected);
     assert_eq!(far.request_consumed(position), Ok(true));
     assert!(there.read(0, 10_000) == message && there.read(10_000, 9) == message[..9]);
     assert!(there.read(20_000, 10_000) == message);
-    assert_eq!(*pair.sides[0].world.invalidated.lock().unwrap(), [key]);
+}
+
+/// A region's key is not the peer's to end: the far end is told so, and the connection is over.
+#[test]
+fn invalidates_from_the_network_are_refused() {
+    let pair = Pair::new();
+    let (qp, mut far) = ready(&pair, &options(qp_type::RC));
+    let target = pair.sides[0].register(&Buffer::new(100));
+    receive(&qp, 1, &[part(&target, 0, 10)]);
+    let request = Request::Send { flags: WHOLE | INVALIDATE, immediate: target.rkey };
+    deliver(&mut far, &request, &pattern(9, 5));
+    assert_eq!(outcomes(&qp.recv_cq), [(1, status::REM_INV_REQ_ERR)]);
+    let (response, _) = far.next_response().unwrap().unwrap();
+    assert_eq!(response, Response::Nak { code: Nak::RemoteAccess });
+    assert_eq!(qp.state(), State::Err);
+    assert!(pair.sides[0].shared.regions.by_rkey(target.rkey).is_some());
 }
 
 /// READs are answered as fast as the far end takes the answers, in pieces of the small ring.
