@@ -6,7 +6,10 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 
 #define PAGE 4096u
 #define SPAN (12 * PAGE)  /* one heap block; the MR lies inside it */
@@ -162,6 +165,108 @@ TEST(no_store_is_lost)
     printf("%" PRIu64 " cycles of %.0f us, %" PRIu64 " stores, none lost\n", cycles,
            (double)(now_ns() - start) / 1e3 / (double)cycles, stores);
     free(block);
+}
+
+/* ---- io_uring with registered buffers, of which neither a mapping nor a descriptor tells ---- */
+
+#define NO_MMAP (1u << 14)
+#define REGISTERED_FD_ONLY (1u << 15)
+#define THROUGH_REGISTERED (1u << 31)
+#define ENTER_REGISTERED (1u << 4)
+#define READ_FIXED 4
+
+struct parameters {
+    uint32_t entries[2], flags, more[7], submission[8];
+    uint64_t submission_memory;
+    uint32_t completion[8];
+    uint64_t completion_memory;
+};
+
+struct submission {
+    uint8_t opcode, flags;
+    uint16_t priority;
+    int32_t file;
+    uint64_t offset, memory;
+    uint32_t bytes, how;
+    uint64_t id;
+    uint16_t buffer, person;
+    uint32_t more[5];
+};
+
+static char *pages(size_t bytes)
+{
+    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    check(memory != MAP_FAILED, "%m");
+    memset(memory, 0, bytes);
+    return memory;
+}
+
+/* Begins to read from `file` into all of `memory`; false: there is no such io_uring here. */
+static bool begin_read(int file, char *memory, size_t bytes, char **ring)
+{
+    struct submission *entries = (struct submission *)pages(PAGE);
+    *ring = pages(PAGE);
+    struct parameters p = {.flags = NO_MMAP | REGISTERED_FD_ONLY,
+                           .submission_memory = (uintptr_t)entries,
+                           .completion_memory = (uintptr_t)*ring};
+    long slot = syscall(SYS_io_uring_setup, 1, &p);
+    if (slot < 0)
+        return false;
+    struct iovec buffer = {.iov_base = memory, .iov_len = bytes};
+    same(syscall(SYS_io_uring_register, slot, THROUGH_REGISTERED, &buffer, 1), 0);
+    entries[0] = (struct submission){.opcode = READ_FIXED, .file = file,
+                                     .memory = (uintptr_t)memory, .bytes = (uint32_t)bytes};
+    uint32_t *tail = (uint32_t *)(*ring + p.submission[1]);
+    uint32_t *order = (uint32_t *)(*ring + p.submission[6]);
+    order[0] = 0;
+    __atomic_store_n(tail, 1, __ATOMIC_RELEASE);
+    same(syscall(SYS_io_uring_enter, slot, 1, 0, ENTER_REGISTERED, NULL, 0), 1);
+    return true;
+}
+
+/* What the kernel reads into a buffer that a peer has named meanwhile is there. */
+TEST(kernel_stores_arrive)
+{
+    struct device d;
+    struct address theirs;
+    pid_t pid;
+    int pipes[2];
+    char *ring;
+    int socket = spawn(peer, &pid);
+    device_open(&d);
+    struct ibv_cq *cq = cq_make(&d, 100);
+    struct ibv_qp *qp = qp_make(&d, (struct queue_options){.send_cq = cq});
+    struct address ours = qp_address(&d, qp, NULL);
+    swap(socket, &ours, &theirs, sizeof ours);
+    qp_connect(&d, qp, theirs);
+    char *block = pages(SPAN);
+    struct ibv_mr *mr = mr_make(&d, block, SPAN, ALL_ACCESS);
+    same(pipe(pipes), 0);
+    char *target = block + LANE; /* the peer does not write there */
+    bool begun = begin_read(pipes[0], target, PAGE, &ring);
+    if (!begun)
+        printf("not tried: no io_uring without mappings here (%m)\n");
+    struct work w = {.address = (uintptr_t)block, .bytes = SPAN, .rkey = mr->rkey, .word = 7};
+    for (int turn = 0; begun && turn < 20; turn++) {
+        w.count = 10;
+        put(socket, &w, sizeof w);
+        await(socket, cq);
+        sleep_ms(5);
+    }
+    char message[PAGE];
+    fill(message, PAGE, 99);
+    if (begun) {
+        same(write(pipes[1], message, PAGE), PAGE);
+        uint64_t limit = now_ns() + 5000000000u;
+        while (unfilled(target, PAGE, 99) >= 0 && now_ns() < limit) {
+            sleep_ms(1); /* the kernel completes it in the course of a system call of ours */
+        }
+        check(unfilled(target, PAGE, 99) < 0, "what io_uring stored is lost");
+    }
+    w.count = 0;
+    put(socket, &w, sizeof w);
+    reap(pid);
+    same(ibv_dereg_mr(mr), 0);
 }
 
 int main(int count, char **words)

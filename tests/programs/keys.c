@@ -273,8 +273,8 @@ TEST(deregistered_under_way)
     close_all();
 }
 
-/* A region is not its peers' to end: whoever asks for it has lost his connection, and everybody else
- * goes on as before. */
+/* A region is not its peers' to end: whoever asks for it has lost his connection, and everybody
+ * else goes on as before. */
 TEST(invalidated)
 {
     open_all();

@@ -160,7 +160,8 @@ mod tests {
 
     #[test]
     fn vnics_have_policies() {
-        let text = "adoption = \"trusting\"\ndatapath = \"forwarded\"\n[vnic]\nlinks = 7\n[vnic.host]\n\
+        let text = "adoption = \"trusting\"\ndatapath = \"forwarded\"\n\
+                    [vnic]\nlinks = 7\n[vnic.host]\n\
                     datapath = \"direct\"\n[vnic.\"net-5\"]\nrate = \"300mbit\"\n\
                     burst = \"128k\"\nadoption = \"off\"\n[vnic.\"net-6\"]\nrate = \"8mbit\"\n\
                     faults = \"loss=2%\"\n";
