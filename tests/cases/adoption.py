@@ -1,0 +1,87 @@
+"""Where pages are to stay with their owners, said for a vNIC or for a process, nothing is mapped,
+also not what was before."""
+
+import contextlib
+
+from harness import duet, process
+from harness.case import Case, Failure, Group, check
+from harness.containers import Pair
+
+
+@contextlib.contextmanager
+def _fixture(stage):
+    with Pair(stage) as pair:
+        yield pair
+
+
+def _operations(pair):
+    """How many operations were mapped, and how many mediated, of all queue pairs there are."""
+    found = [qp for vnic in pair.daemon.status()["vnics"] for one in vnic["processes"]
+             for qp in one["qps"]]
+    return [sum(qp[f"operations_{kind}"] for qp in found) for kind in ("mapped", "mediated")]
+
+
+def _grows(pair, kind, seconds=20):
+    before = _operations(pair)[kind]
+    process.until(lambda: _operations(pair)[kind] > before, seconds, "operations")
+
+
+def _stays(pair):
+    """Nothing is mapped any more, while messages travel."""
+    def still():
+        before = _operations(pair)[0]
+        _grows(pair, 1)
+        return _operations(pair)[0] == before
+    process.until(still, 20, "nothing to be mapped")
+    check(still() and still(), f"mapped: {_operations(pair)}")
+
+
+def _set(pair, what, *containers):
+    for container in containers:
+        pair.daemon.set_vnic(container.namespace, "adoption", what)
+
+
+def _switched(which):
+    """Owner or initiator are told to keep theirs while READs run."""
+    def run(pair):
+        running = duet.Duet(pair, ["ib_read_bw", "-F", "-s", "65536", "-D", "12"])
+        try:
+            _grows(pair, 0)
+            _set(pair, "off", getattr(pair, which))
+            _stays(pair)
+            vnic = pair.daemon.vnic(getattr(pair, which).namespace)
+            check(vnic["adoption"] == "off", f"{vnic}")
+            running.finish(60)
+        finally:
+            running.abort()
+            _set(pair, "on", pair.server, pair.client)
+    return Case(f"adoption.switched_off {which}", run, 100)
+
+
+def _variable(pair):
+    """A process can keep its own pages."""
+    argv = ["ib_read_bw", "-F", "-s", "65536", "-D", "4"]
+    running = duet.Duet(pair, argv, server_argv=["env", "OMNIVERB_ADOPTION=off", *argv])
+    try:
+        _stays(pair)
+        check(_operations(pair)[0] == 0, f"mapped: {_operations(pair)}")
+        running.finish(60)
+    finally:
+        running.abort()
+
+
+def _wrong(pair):
+    """What makes no sense is refused."""
+    try:
+        _set(pair, "sometimes", pair.server)
+    except Failure:
+        return
+    raise Failure("adoption sometimes")
+
+
+def groups():
+    """One host, two containers."""
+    return [Group("adoption", [
+        _switched("server"), _switched("client"), Case("adoption.variable", _variable),
+        Case("adoption.wrong", _wrong),
+    ], _fixture)]
