@@ -1,24 +1,15 @@
 //! Clients come and go, and what they say until then.
 
-use crate::client::Client;
 use crate::journal::Level;
-use crate::outbox::Outbox;
 use crate::server::{Server, Timer, token};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{DESCRIPTORS_MAX, Header, Message, decode};
-use omniverb_sys::netns::Namespace;
 use omniverb_sys::{clock, memfd, socket};
-use omniverb_tenancy::{Arrived, Channel, Holder, MemoryFacts, SessionId, VnicKey, errno};
+use omniverb_tenancy::{Arrived, Channel, MemoryFacts, SessionId, errno};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// How long a connection may stay silent at first.
-const HELLO_TIME: Duration = Duration::from_secs(5);
-/// Connections that have not said hello, of one vNIC.
-const HALF_OPEN_PER_VNIC: usize = 256;
-/// The same, of all together.
-const HALF_OPEN: usize = 4096;
 /// Connections accepted, and messages read from one client, before others get their turn.
 const TURN: usize = 32;
 
@@ -45,97 +36,6 @@ impl Server {
         }
     }
 
-    fn admit(&mut self, calls: OwnedFd) {
-        let Ok(peer) = socket::peer(calls.as_fd()) else { return };
-        let pidfd = socket::peer_pidfd(calls.as_fd()).ok();
-        let vnic = self.vnic_of(peer.pid, pidfd.as_ref());
-        if self.half_open >= HALF_OPEN {
-            return;
-        }
-        let vnic = match vnic {
-            Ok(namespace) => {
-                let key = self.namespaces.join(namespace);
-                let entry = self.namespaces.get_mut(key);
-                if entry.is_some_and(|entry| entry.half_open > HALF_OPEN_PER_VNIC) {
-                    self.leave(key, true);
-                    return;
-                }
-                Ok(key)
-            }
-            Err(errno) => Err(errno),
-        };
-        self.last_session += 1;
-        let id = SessionId(self.last_session);
-        let watched =
-            self.poller.add(&calls, token::new(token::CALLS, id.0)).and_then(|()| match &pidfd {
-                Some(pidfd) => self.poller.add(pidfd, token::new(token::PROCESS, id.0)),
-                None => Ok(()),
-            });
-        if watched.is_err() {
-            if let Ok(key) = vnic {
-                self.leave(key, true);
-            }
-            return;
-        }
-        if let Ok(vnic) = vnic {
-            let holder = Holder::new("", peer.uid);
-            let (pid, uid) = (peer.pid, peer.uid);
-            let client = omniverb_tenancy::Client { vnic, pid, uid, holder };
-            self.tenancy.open(id, client);
-        }
-        let client = Client {
-            calls,
-            events: None,
-            pidfd,
-            peer,
-            vnic,
-            half_open: true,
-            statistics: None,
-            calls_box: Outbox::default(),
-            events_box: Outbox::default(),
-            flush_timer: false,
-        };
-        self.half_open += 1;
-        self.clients.insert(id, client);
-        self.set_timer(HELLO_TIME, Timer::Hello(id));
-    }
-
-    /// The namespace of a process, if we serve it.
-    fn vnic_of(&self, pid: i32, pidfd: Option<&OwnedFd>) -> Result<Namespace, u32> {
-        let pidfd = pidfd.ok_or(errno::EPERM)?;
-        let namespace = Namespace::of_process(pid, pidfd.as_fd()).map_err(|_| errno::EPERM)?;
-        if crate::namespaces::key(&namespace) != self.home && !self.privileged {
-            return Err(errno::EPERM);
-        }
-        Ok(namespace)
-    }
-
-    fn leave(&mut self, key: VnicKey, half_open: bool) {
-        if let Some(entry) = self.namespaces.get_mut(key) {
-            entry.half_open -= usize::from(half_open);
-        }
-        drop(self.namespaces.leave(key));
-    }
-
-    /// The client has said hello.
-    pub(crate) fn fully_open(&mut self, id: SessionId) {
-        let Some(client) = self.clients.get_mut(&id) else { return };
-        if std::mem::take(&mut client.half_open) {
-            self.half_open -= 1;
-            if let Ok(key) = client.vnic
-                && let Some(entry) = self.namespaces.get_mut(key)
-            {
-                entry.half_open -= 1;
-            }
-        }
-    }
-
-    pub(crate) fn hello_due(&mut self, id: SessionId) {
-        if self.clients.get(&id).is_some_and(|client| client.half_open) {
-            self.part(id, "did not say hello");
-        }
-    }
-
     /// Notes that a client's connection is to end.
     pub(crate) fn part(&mut self, id: SessionId, reason: &'static str) {
         if self.clients.contains_key(&id) {
@@ -149,14 +49,20 @@ impl Server {
         let pid = client.peer.pid;
         self.journal.log(Level::Debug, format_args!("client {} (pid {pid}): {reason}", id.0));
         let _ = self.poller.remove(&client.calls);
-        for file in [&client.events, &client.pidfd].into_iter().flatten() {
-            let _ = self.poller.remove(file);
+        if let Some(events) = &client.events {
+            let _ = self.poller.remove(events);
+        }
+        if let Some(pidfd) = &client.pidfd {
+            let _ = self.poller.remove(pidfd);
         }
         if let Ok(key) = client.vnic
             && let Some(entry) = self.namespaces.get_mut(key)
         {
             entry.queued -= client.events_box.descriptors();
+            entry.half_open.remove(&id);
         }
+        self.half_open_of.remove(&id);
+        self.unnamed.remove(&id);
         self.end_recording(id);
         let actions = self.tenancy.end(id, clock::now());
         self.work.extend(actions);
@@ -164,11 +70,8 @@ impl Server {
         while let Some(action) = self.work.pop_front() {
             self.execute(action);
         }
-        if client.half_open {
-            self.half_open -= 1;
-        }
         if let Ok(key) = client.vnic {
-            self.leave(key, client.half_open);
+            drop(self.namespaces.leave(key));
         }
     }
 

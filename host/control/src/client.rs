@@ -1,11 +1,13 @@
 //! One client connection: its sockets, what waits to be sent, its statistics area.
 
+use crate::naming::PidNamed;
 use crate::outbox::Outbox;
 use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
 use omniverb_sys::pidfd::Peer;
 use omniverb_sys::{Access, Mapping, memfd};
 use omniverb_tenancy::VnicKey;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 /// Bytes of a statistics area.
 const AREA_BYTES: usize = STATISTICS_SLOTS * STATISTICS_SLOT_BYTES;
@@ -18,13 +20,15 @@ pub(crate) struct Client {
     /// The process is told here; once it has said hello.
     pub(crate) events: Option<OwnedFd>,
     /// Readable when the process has ended.
-    pub(crate) pidfd: Option<OwnedFd>,
+    pub(crate) pidfd: Option<Arc<OwnedFd>>,
     /// What the kernel says about it.
     pub(crate) peer: Peer,
     /// Its vNIC, or the errno it is refused with.
     pub(crate) vnic: Result<VnicKey, u32>,
     /// Has not said hello yet.
     pub(crate) half_open: bool,
+    /// The process that its call names, once somebody has looked where that is.
+    pub(crate) named: Option<PidNamed>,
     /// Counters it lets us look at.
     pub(crate) statistics: Option<Mapping>,
     pub(crate) calls_box: Outbox,

@@ -48,7 +48,9 @@ impl Server {
                 self.start_probe(id, vnic, interface, destination);
             }
             Action::ForgetProbe { id } => self.probes.forget(id),
-            Action::ReadAddresses { vnic } => self.namespaces.read_addresses(vnic),
+            Action::ReadAddresses { vnic } => {
+                self.namespaces.read_addresses(vnic, clock::now());
+            }
             Action::OpenPort { vnic } => {
                 self.namespaces.port_is_coming(vnic, clock::now());
             }

@@ -10,6 +10,8 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod arrivals;
+mod asking;
 mod captures;
 mod client;
 mod engine;
@@ -18,6 +20,7 @@ mod execute;
 mod journal;
 mod memory;
 mod namespaces;
+mod naming;
 mod outbox;
 mod place;
 mod port;
@@ -25,6 +28,7 @@ mod probes;
 mod secret;
 mod server;
 mod status;
+mod told;
 mod vnics;
 mod wires;
 

@@ -1,21 +1,19 @@
-//! Looking into network namespaces: addresses, and sockets of UDP port 4791, on a helper thread,
-//! because the kernel may make whoever asks wait for its networking lock.
+//! Network namespaces with clients, and what the helper is asked about them: addresses, and sockets
+//! of UDP port 4791.
 
+use crate::asking::{Asking, Enclosed, Subject, Told};
 use crate::port::Replies;
-use crate::probes::PORT;
-use omniverb_sys::EventFd;
+use omniverb_netns::Kind;
 use omniverb_sys::addresses::{self, Scope};
+use omniverb_sys::child::Helpers;
 use omniverb_sys::datagram::Port;
 use omniverb_sys::netns::Namespace;
-use omniverb_tenancy::{Reach, VnicAddress, VnicKey, WireEnd};
+use omniverb_tenancy::{Holder, Holders, Reach, SessionId, VnicAddress, VnicKey, WireEnd};
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, mpsc};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
-
-/// Times a port that is in use is tried again, and the time between.
-const PORT_TRIES: u32 = 10;
-const PORT_PAUSE: Duration = Duration::from_millis(10);
 
 /// The key of a namespace.
 pub(crate) fn key(namespace: &Namespace) -> VnicKey {
@@ -23,41 +21,42 @@ pub(crate) fn key(namespace: &Namespace) -> VnicKey {
     VnicKey { device: identity.device, inode: identity.inode }
 }
 
-/// What the helper found out.
-pub(crate) enum Found {
-    /// A vNIC's addresses, and its namespace's cookie.
-    Addresses(VnicKey, io::Result<Vec<VnicAddress>>, Option<u64>),
-    /// A vNIC's sockets.
-    Port(VnicKey, io::Result<Port>),
-}
-
-enum Job {
-    Addresses(VnicKey, Arc<Namespace>),
-    Port(VnicKey, Arc<Namespace>),
-}
-
 /// How long sockets that could not be had are not asked for again.
 const PORT_AGAIN: u64 = 5_000_000_000;
+/// Times a port that is in use is tried again.
+const PORT_TRIES: u32 = 10;
+/// The time between.
+pub(crate) const PORT_PAUSE: Duration = Duration::from_millis(20);
 
 /// State of a vNIC's sockets.
 #[derive(Debug)]
 pub(crate) enum Opening {
     /// Not asked for.
     No,
-    /// The helper is at it.
-    Asked,
+    /// The helper is at it, or will be again; it has found the port in use so many times.
+    Asked(u32),
     /// There they are; the engine has them, too.
     Open(Arc<Port>),
     /// There were none to be had at that time.
     Failed(u64),
 }
 
+/// A namespace, and its number that never comes back, where the kernel says.
+#[derive(Clone, Debug)]
+pub(crate) struct Known {
+    pub(crate) namespace: Arc<Namespace>,
+    pub(crate) cookie: Option<u64>,
+}
+
 /// A vNIC's namespace, while clients of it are connected.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    namespace: Arc<Namespace>,
-    pub(crate) connections: usize,
-    pub(crate) half_open: usize,
+    known: Known,
+    /// Who brought it.
+    holder: Holder,
+    connections: usize,
+    /// Whose connections have not said hello yet.
+    pub(crate) half_open: Holders<SessionId>,
     pub(crate) port: Opening,
     /// Links to the engine that wait for the sockets.
     pub(crate) waiting: Vec<WireEnd>,
@@ -68,62 +67,76 @@ pub(crate) struct Entry {
     pub(crate) number: u64,
 }
 
-/// All namespaces with clients, and the helper.
+/// All namespaces with clients.
 pub(crate) struct Namespaces {
     entries: HashMap<VnicKey, Entry>,
     by_number: HashMap<u64, VnicKey>,
     last: u64,
-    jobs: mpsc::Sender<Job>,
-    found: mpsc::Receiver<Found>,
-    ready: Arc<EventFd>,
+    asking: Asking,
 }
 
 impl Namespaces {
-    pub(crate) fn new() -> io::Result<Namespaces> {
-        let (jobs, work) = mpsc::channel();
-        let (tell, found) = mpsc::channel();
-        let ready = Arc::new(EventFd::new()?);
-        let bell = ready.clone();
-        std::thread::Builder::new().name("namespaces".into()).spawn(move || {
-            // Ends when the daemon drops its end of the channel.
-            for job in work {
-                if tell.send(perform(job)).is_err() {
-                    return;
-                }
-                bell.signal();
-            }
-        })?;
+    pub(crate) fn new(helpers: &Helpers) -> io::Result<Namespaces> {
         let (entries, by_number) = (HashMap::new(), HashMap::new());
-        Ok(Namespaces { entries, by_number, last: 0, jobs, found, ready })
+        Ok(Namespaces { entries, by_number, last: 0, asking: Asking::start(helpers)? })
     }
 
-    /// Readable when [`next_found`](Self::next_found) has something.
-    pub(crate) fn ready(&self) -> &EventFd {
-        &self.ready
+    /// Namespaces other than our own can be entered.
+    pub(crate) fn others_too(&self) -> bool {
+        self.asking.enters
     }
 
-    pub(crate) fn next_found(&mut self) -> Option<Found> {
-        self.found.try_recv().ok()
+    /// Readable when [`next_told`](Self::next_told) has something.
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.asking.socket()
+    }
+
+    pub(crate) fn next_told(&mut self, now: u64) -> io::Result<Option<Told>> {
+        self.asking.next(now)
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        self.asking.next_deadline()
+    }
+
+    /// What the helper has not answered in time.
+    pub(crate) fn late(&mut self, now: u64) -> Vec<Told> {
+        self.asking.late(now)
+    }
+
+    /// See [`Asking::ask`].
+    pub(crate) fn ask(
+        &mut self,
+        kind: Kind,
+        subject: Subject,
+        holder: &Holder,
+        enclosed: Enclosed,
+        now: u64,
+    ) {
+        self.asking.ask(kind, subject, holder, enclosed, now);
+    }
+
+    /// See [`Asking::forget`].
+    pub(crate) fn forget(&mut self, kind: Kind, subject: Subject, holder: &Holder) {
+        self.asking.forget(kind, subject, holder);
     }
 
     /// A connection from this namespace.
-    pub(crate) fn join(&mut self, namespace: Namespace) -> VnicKey {
-        let key = key(&namespace);
-        let entry = self.entry(key, Arc::new(namespace));
-        entry.connections += 1;
-        entry.half_open += 1;
-        key
+    pub(crate) fn join(&mut self, known: Known, holder: &Holder) {
+        let key = key(&known.namespace);
+        self.entry(key, known, holder).connections += 1;
     }
 
-    fn entry(&mut self, key: VnicKey, namespace: Arc<Namespace>) -> &mut Entry {
+    fn entry(&mut self, key: VnicKey, known: Known, holder: &Holder) -> &mut Entry {
         self.entries.entry(key).or_insert_with(|| {
             self.last += 1;
             let number = self.last;
             self.by_number.insert(number, key);
             Entry {
-                namespace,
+                known,
+                holder: holder.clone(),
                 connections: 0,
-                half_open: 0,
+                half_open: Holders::default(),
                 port: Opening::No,
                 waiting: Vec::new(),
                 replies: Replies::default(),
@@ -134,8 +147,8 @@ impl Namespaces {
     }
 
     /// Somebody else who needs it, until he leaves.
-    pub(crate) fn hold(&mut self, key: VnicKey, namespace: Arc<Namespace>) {
-        self.entry(key, namespace).connections += 1;
+    pub(crate) fn hold(&mut self, key: VnicKey, known: Known) {
+        self.entry(key, known, &Holder::default()).connections += 1;
     }
 
     /// A connection less; the namespace is let go with the last.
@@ -164,13 +177,13 @@ impl Namespaces {
         match self.entries.get(&key).map(|entry| &entry.port) {
             Some(Opening::Open(_)) => "open",
             Some(Opening::Failed(_)) => "unavailable",
-            Some(Opening::No | Opening::Asked) | None => "closed",
+            Some(Opening::No | Opening::Asked(_)) | None => "closed",
         }
     }
 
     /// The namespace of a vNIC that has clients.
-    pub(crate) fn namespace(&self, key: VnicKey) -> Option<Arc<Namespace>> {
-        self.entries.get(&key).map(|entry| entry.namespace.clone())
+    pub(crate) fn namespace(&self, key: VnicKey) -> Option<Known> {
+        self.entries.get(&key).map(|entry| entry.known.clone())
     }
 
     /// The vNIC of an engine's number.
@@ -183,9 +196,14 @@ impl Namespaces {
         self.entries.keys().copied()
     }
 
-    pub(crate) fn read_addresses(&self, key: VnicKey) {
+    pub(crate) fn read_addresses(&mut self, key: VnicKey, now: u64) {
+        self.ask_of(Kind::Addresses, key, now);
+    }
+
+    fn ask_of(&mut self, kind: Kind, key: VnicKey, now: u64) {
         if let Some(entry) = self.entries.get(&key) {
-            let _ = self.jobs.send(Job::Addresses(key, entry.namespace.clone()));
+            let enclosed = Enclosed::Namespace(entry.known.namespace.clone());
+            self.asking.ask(kind, Subject::Vnic(key), &entry.holder, enclosed, now);
         }
     }
 
@@ -193,39 +211,40 @@ impl Namespaces {
     pub(crate) fn port_is_coming(&mut self, key: VnicKey, now: u64) -> bool {
         let Some(entry) = self.entries.get_mut(&key) else { return false };
         match entry.port {
-            Opening::Open(_) | Opening::Asked => return true,
+            Opening::Open(_) | Opening::Asked(_) => return true,
             Opening::Failed(at) if now.saturating_sub(at) < PORT_AGAIN => return false,
             Opening::No | Opening::Failed(_) => {}
         }
-        entry.port = Opening::Asked;
-        let _ = self.jobs.send(Job::Port(key, entry.namespace.clone()));
+        entry.port = Opening::Asked(0);
+        self.ask_of(Kind::Port, key, now);
         true
     }
-}
 
-fn perform(job: Job) -> Found {
-    match job {
-        Job::Addresses(key, namespace) => {
-            let found = namespace.run(addresses::list);
-            let list = found.map(|list| list.iter().filter_map(convert).collect());
-            Found::Addresses(key, list, namespace.cookie().ok())
-        }
-        Job::Port(key, namespace) => Found::Port(key, namespace.run(open_port)),
-    }
-}
-
-/// Opens the port. It may still be ours: when a vNIC's last process has ended the packet thread
-/// lets go of it a moment later, and its next process may be quicker.
-fn open_port() -> io::Result<Port> {
-    for _ in 0..PORT_TRIES {
-        match Port::open(PORT) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                std::thread::sleep(PORT_PAUSE)
+    /// The port was in use; true if it is worth another try in a moment. It may still be ours: when
+    /// a vNIC's last process has ended the packet thread lets go of it a little later, and its next
+    /// process may be quicker.
+    pub(crate) fn port_in_use(&mut self, key: VnicKey) -> bool {
+        match self.entries.get_mut(&key).map(|entry| &mut entry.port) {
+            Some(Opening::Asked(tries)) => {
+                *tries += 1;
+                *tries <= PORT_TRIES
             }
-            result => return result,
+            _ => false,
         }
     }
-    Port::open(PORT)
+
+    /// Now is that moment.
+    pub(crate) fn try_port_again(&mut self, key: VnicKey, now: u64) {
+        let port = self.entries.get(&key).map(|entry| &entry.port);
+        if matches!(port, Some(Opening::Asked(_))) {
+            self.ask_of(Kind::Port, key, now);
+        }
+    }
+}
+
+/// The addresses of a vNIC as the tables want them.
+pub(crate) fn usable(list: &[addresses::Address]) -> Vec<VnicAddress> {
+    list.iter().filter_map(convert).collect()
 }
 
 fn convert(address: &addresses::Address) -> Option<VnicAddress> {

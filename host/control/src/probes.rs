@@ -6,11 +6,8 @@
 //! answer.
 
 use omniverb_tenancy::{ProbeId, VnicKey};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-
-/// RoCE v2's port.
-pub(crate) const PORT: u16 = 4791;
 
 /// Bytes of a handshake datagram: a base transport header, our mark, the probe's number, and, where
 /// a checksum would be, four zero bytes or the features of who replies.
@@ -74,12 +71,17 @@ pub(crate) struct Probe {
     pub(crate) destination: IpAddr,
     begun: u64,
     tries: usize,
+    /// When something is due for it.
+    due: u64,
 }
 
 /// All probes under way.
 #[derive(Debug, Default)]
 pub(crate) struct Probes {
     under_way: BTreeMap<ProbeId, Probe>,
+    /// The same, by when something is due. Those that were given up are in here no more.
+    deadlines: BTreeSet<(u64, ProbeId)>,
+    by_vnic: BTreeSet<(VnicKey, ProbeId)>,
 }
 
 /// What is due for a probe.
@@ -100,43 +102,56 @@ impl Probes {
         destination: IpAddr,
         now: u64,
     ) {
-        let probe = Probe { vnic, interface, destination, begun: now, tries: 0 };
+        let probe = Probe { vnic, interface, destination, begun: now, tries: 0, due: now };
+        self.forget(id);
+        self.deadlines.insert((now, id));
+        self.by_vnic.insert((vnic, id));
         self.under_way.insert(id, probe);
     }
 
     pub(crate) fn forget(&mut self, id: ProbeId) {
-        self.under_way.remove(&id);
+        if let Some(probe) = self.under_way.remove(&id) {
+            self.deadlines.remove(&(probe.due, id));
+            self.by_vnic.remove(&(probe.vnic, id));
+        }
     }
 
     /// The vNIC's port has just opened: what should have gone out goes out now.
     pub(crate) fn start_again(&mut self, vnic: VnicKey, now: u64) {
-        for probe in self.under_way.values_mut().filter(|probe| probe.vnic == vnic) {
-            probe.begun = now;
-            probe.tries = 0;
+        for id in self.of(vnic) {
+            let Some(probe) = self.under_way.get_mut(&id) else { continue };
+            self.deadlines.remove(&(probe.due, id));
+            (probe.begun, probe.due, probe.tries) = (now, now, 0);
+            self.deadlines.insert((now, id));
         }
     }
 
     /// Probes of a vNIC.
     pub(crate) fn of(&self, vnic: VnicKey) -> Vec<ProbeId> {
-        self.under_way.iter().filter(|(_, p)| p.vnic == vnic).map(|(id, _)| *id).collect()
+        let all = (vnic, ProbeId::MIN)..=(vnic, ProbeId::MAX);
+        self.by_vnic.range(all).map(|(_, id)| *id).collect()
     }
 
     pub(crate) fn next_deadline(&self) -> Option<u64> {
-        let due = |p: &Probe| p.begun + TRIES.get(p.tries).copied().unwrap_or(GIVEN_UP);
-        self.under_way.values().map(due).min()
+        self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// What is due now; each thing once.
+    /// What is due now; each thing once, and no work for what is not.
     pub(crate) fn due(&mut self, now: u64) -> Vec<Due> {
         let mut due = Vec::new();
-        for (id, probe) in &mut self.under_way {
-            let passed = now.saturating_sub(probe.begun);
-            if TRIES.get(probe.tries).is_some_and(|at| passed >= *at) {
-                probe.tries += 1;
-                due.push(Due::Send(*id, probe.vnic, probe.destination, probe.interface));
-            } else if passed >= GIVEN_UP {
-                due.push(Due::GiveUp(*id));
+        while let Some((at, id)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
+            self.deadlines.remove(&(at, id));
+            let Some(probe) = self.under_way.get_mut(&id) else { continue };
+            if probe.tries == TRIES.len() {
+                due.push(Due::GiveUp(id));
+                continue;
             }
+            due.push(Due::Send(id, probe.vnic, probe.destination, probe.interface));
+            probe.tries += 1;
+            // Not twice in one go, however late it is.
+            let next = probe.begun + TRIES.get(probe.tries).copied().unwrap_or(GIVEN_UP);
+            probe.due = next.max(now + 1);
+            self.deadlines.insert((probe.due, id));
         }
         due
     }
@@ -179,5 +194,30 @@ mod tests {
         assert_eq!(probes.due(1000 + GIVEN_UP), [Due::GiveUp(7)]);
         probes.forget(7);
         assert_eq!(probes.next_deadline(), None);
+    }
+
+    #[test]
+    fn what_is_not_due_is_no_work() {
+        let vnic = |inode| VnicKey { device: 0, inode };
+        let mut probes = Probes::default();
+        let to = "10.0.0.1".parse().unwrap();
+        for id in 0..1000 {
+            probes.start(id, vnic(id as u64 % 10), 0, to, 1000 * id as u64);
+        }
+        assert_eq!(probes.due(0).len(), 1);
+        assert_eq!(probes.next_deadline(), Some(1000));
+        // Very late: all the same one thing at a time for each.
+        assert_eq!(probes.due(u64::MAX / 2).len(), 1000);
+        assert_eq!(probes.deadlines.len(), 1000);
+        assert_eq!(probes.of(vnic(3)).len(), 100);
+        let now = u64::MAX / 2 + 5;
+        probes.start_again(vnic(3), now);
+        assert_eq!(probes.deadlines.len(), 1000);
+        for id in 0..1000 {
+            probes.forget(id);
+            probes.forget(id);
+        }
+        assert!(probes.deadlines.is_empty() && probes.by_vnic.is_empty());
+        assert!(probes.under_way.is_empty());
     }
 }

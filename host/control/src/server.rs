@@ -1,18 +1,22 @@
 //! The loop: waits for whatever comes first and hands it on.
 
+use crate::arrivals::Arrival;
 use crate::captures::Recording;
 use crate::client::Client;
 use crate::engine::{Packets, Recorder};
 use crate::errors::StartError;
 use crate::journal::{Journal, Level};
-use crate::namespaces::{self, Found, Namespaces};
+use crate::namespaces::{self, Namespaces};
+use crate::naming::Unnamed;
 use crate::place::Place;
 use crate::probes::{Due, Probes};
 use crate::secret;
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES};
-use omniverb_sys::netns::{self, Namespace};
+use omniverb_sys::child::Helpers;
+use omniverb_sys::netns::Namespace;
+use omniverb_sys::privileges::{Privilege, keep_only};
 use omniverb_sys::{Poller, clock, random};
-use omniverb_tenancy::{Action, Entropy, Limits, Policies, SessionId, Tenancy, VnicKey};
+use omniverb_tenancy::{Action, Entropy, Holders, Limits, Policies, SessionId, Tenancy, VnicKey};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,6 +34,8 @@ pub struct Settings {
     pub queued_descriptors: usize,
     /// End after this time without a client.
     pub idle_exit: Option<Duration>,
+    /// What helpers are. If they are processes, this one gives up its privileges to them.
+    pub helpers: Helpers,
 }
 
 impl Default for Settings {
@@ -39,6 +45,7 @@ impl Default for Settings {
             policies: Policies::default(),
             queued_descriptors: 8192,
             idle_exit: None,
+            helpers: Helpers::Threads,
         }
     }
 }
@@ -51,6 +58,9 @@ pub enum Ended {
     /// Nobody needed it.
     Idle,
 }
+
+/// What the daemon itself needs, of all that its helper has.
+const KEPT: [Privilege; 1] = [Privilege::ManyDescriptors];
 
 /// What is ready, as a token of the poller: a kind in the top byte, a number below.
 pub(crate) mod token {
@@ -81,6 +91,8 @@ pub(crate) enum Timer {
     Flush(SessionId),
     /// Connections are accepted again.
     Accept,
+    /// A port that was in use is tried again.
+    Port(VnicKey),
 }
 
 /// The daemon.
@@ -96,6 +108,11 @@ pub struct Server {
     pub(crate) probes: Probes,
     /// vNICs whose sockets could not be opened, once this was said.
     pub(crate) warned: BTreeSet<VnicKey>,
+    /// Connections of processes that are not identified yet, and whose they are.
+    pub(crate) arrivals: BTreeMap<SessionId, Arrival>,
+    pub(crate) arrivals_of: Holders<SessionId>,
+    /// Calls that wait until it is known what they name.
+    pub(crate) unnamed: BTreeMap<SessionId, Unnamed>,
     pub(crate) clients: BTreeMap<SessionId, Client>,
     pub(crate) timers: BTreeSet<(u64, Timer)>,
     /// Namespaces that something was set for at run time, with their cookies.
@@ -115,7 +132,8 @@ pub struct Server {
     /// May look into other network namespaces.
     pub(crate) privileged: bool,
     pub(crate) last_session: u64,
-    pub(crate) half_open: usize,
+    /// Whose connections have not said hello yet.
+    pub(crate) half_open_of: Holders<SessionId>,
     pub(crate) started: u64,
     idle_since: u64,
 }
@@ -151,19 +169,23 @@ impl Server {
         let home = namespaces::key(&Namespace::current().map_err(os("find its own namespace"))?);
         settings.limits.request_bytes = REQUEST_BYTES as u32;
         settings.limits.response_bytes = RESPONSE_BYTES as u32;
-        let namespaces = Namespaces::new().map_err(os("start its helper thread"))?;
+        // First the helper, which keeps the privileges, then everything that can be attacked.
+        let namespaces = Namespaces::new(&settings.helpers).map_err(os("start its helper"))?;
+        if settings.helpers != Helpers::Threads {
+            keep_only(&KEPT).map_err(os("give up its privileges"))?;
+        }
         let engine = Packets::start().map_err(os("start its engine"))?;
         let recorder = Recorder::start().map_err(os("start its recorder"))?;
         let poller = Poller::new().map_err(os("make an epoll descriptor"))?;
         let watch = |fd: BorrowedFd<'_>, kind| poller.add(fd, token::new(kind, 0));
         watch(place.listener().as_fd(), token::LISTENER).map_err(os("watch its socket"))?;
-        watch(namespaces.ready().as_fd(), token::NAMESPACES).map_err(os("watch its helper"))?;
+        watch(namespaces.socket(), token::NAMESPACES).map_err(os("watch its helper"))?;
         watch(engine.ready(), token::ENGINE).map_err(os("watch its engine"))?;
         watch(recorder.ready(), token::RECORDER).map_err(os("watch its recorder"))?;
         let mut tenancy =
             Tenancy::new(settings.limits.clone(), Box::new(Kernel), home, guid_seed());
         tenancy.configure(settings.policies.clone());
-        let now = clock::now();
+        let (now, privileged) = (clock::now(), namespaces.others_too());
         let found = secret::take(place.path());
         if let Some(error) = found.problem {
             let text = format_args!("cannot keep a secret, so no links outlive it: {error}");
@@ -187,15 +209,18 @@ impl Server {
             recordings: BTreeMap::new(),
             finishing: BTreeMap::new(),
             tracing: BTreeSet::new(),
+            arrivals: BTreeMap::new(),
+            arrivals_of: Holders::default(),
+            unnamed: BTreeMap::new(),
             clients: BTreeMap::new(),
             timers: BTreeSet::new(),
             work: VecDeque::new(),
             parting: Vec::new(),
             attached: None,
             home,
-            privileged: netns::may_enter_others(),
+            privileged,
             last_session: 0,
-            half_open: 0,
+            half_open_of: Holders::default(),
             started: now,
             idle_since: now,
         })
@@ -210,7 +235,8 @@ impl Server {
     /// Serves until `termination` is readable or nobody needs it.
     ///
     /// # Errors
-    /// Only if the kernel refuses to wait.
+    /// If the kernel refuses to wait, or the helper is gone for good: without it no new client can
+    /// be served, and only whoever started this daemon can give it another one.
     pub fn run(&mut self, termination: Option<BorrowedFd<'_>>) -> io::Result<Ended> {
         if let Some(file) = termination {
             self.poller.add(file, token::new(token::TERMINATION, 0))?;
@@ -218,12 +244,15 @@ impl Server {
         let mut ready = Vec::new();
         loop {
             self.poller.wait(self.timeout(), &mut ready)?;
+            // First: whoever ends us may have ended our helper as well.
+            if ready.contains(&token::new(token::TERMINATION, 0)) {
+                return Ok(Ended::Terminated);
+            }
             for token in &ready {
                 let (kind, number) = token::parts(*token);
                 match kind {
                     token::LISTENER => self.accept(),
-                    token::NAMESPACES => self.namespaces_found(),
-                    token::TERMINATION => return Ok(Ended::Terminated),
+                    token::NAMESPACES => self.namespaces_found()?,
                     token::CALLS => self.calls_ready(SessionId(number)),
                     token::EVENTS => self.events_ready(SessionId(number)),
                     token::PROCESS => self.part(SessionId(number), "its process has ended"),
@@ -259,20 +288,22 @@ impl Server {
     fn timeout(&self) -> Option<Duration> {
         let own = self.timers.first().map(|(at, _)| *at);
         let idle = self.idle_deadline();
-        let deadlines = [own, idle, self.tenancy.next_deadline(), self.probes.next_deadline()];
-        let next = deadlines.into_iter().flatten().min()?;
+        let tables = [self.tenancy.next_deadline(), self.probes.next_deadline()];
+        let deadlines = [own, idle, self.namespaces.next_deadline()].into_iter().chain(tables);
+        let next = deadlines.flatten().min()?;
         // Rounded up: epoll counts in milliseconds, and a wait that ends early would only spin.
         Some(Duration::from_nanos(next.saturating_sub(clock::now())) + Duration::from_micros(999))
     }
 
     fn idle_deadline(&self) -> Option<u64> {
         let patience = u64::try_from(self.settings.idle_exit?.as_nanos()).ok()?;
-        self.clients.is_empty().then(|| self.idle_since.saturating_add(patience))
+        let alone = self.clients.is_empty() && self.arrivals.is_empty();
+        alone.then(|| self.idle_since.saturating_add(patience))
     }
 
     fn is_idle(&mut self) -> bool {
         let now = clock::now();
-        if !self.clients.is_empty() {
+        if !self.clients.is_empty() || !self.arrivals.is_empty() {
             self.idle_since = now;
         }
         self.idle_deadline().is_some_and(|at| at <= now)
@@ -286,11 +317,15 @@ impl Server {
                 Timer::Hello(session) => self.hello_due(session),
                 Timer::Flush(session) => self.flush_due(session),
                 Timer::Accept => self.accept_again(),
+                Timer::Port(vnic) => self.namespaces.try_port_again(vnic, now),
             }
         }
         if self.tenancy.next_deadline().is_some_and(|at| at <= now) {
             let actions = self.tenancy.tick(now);
             self.work.extend(actions);
+        }
+        for told in self.namespaces.late(now) {
+            self.helper_told(told);
         }
         for due in self.probes.due(now) {
             match due {
@@ -304,26 +339,5 @@ impl Server {
             }
         }
         self.settle();
-    }
-
-    fn namespaces_found(&mut self) {
-        self.namespaces.ready().take();
-        while let Some(found) = self.namespaces.next_found() {
-            let now = clock::now();
-            match found {
-                Found::Addresses(vnic, addresses, cookie) => {
-                    self.check_policy(vnic, cookie);
-                    self.tenancy.cookie(vnic, cookie.unwrap_or_default());
-                    let addresses = addresses.unwrap_or_else(|error| {
-                        let text = format_args!("cannot read the addresses of a vNIC: {error}");
-                        self.journal.log(Level::Warning, text);
-                        Vec::new()
-                    });
-                    let actions = self.tenancy.addresses(vnic, &addresses, now);
-                    self.work.extend(actions);
-                }
-                Found::Port(vnic, port) => self.port_found(vnic, port),
-            }
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! What an administrator asks: the vNICs, their datapaths, limits and faults.
 
 use crate::journal::Level;
-use crate::namespaces::{self, Opening};
+use crate::namespaces::{Known, Opening};
 use crate::server::Server;
 use omniverb_session::Message;
 use omniverb_session::body::{
@@ -9,19 +9,16 @@ use omniverb_session::body::{
     SET_RATE, SetVnic, VnicChanged,
 };
 use omniverb_session::rate::burst_for;
-use omniverb_sys::netns::Namespace;
-use omniverb_sys::pidfd;
 use omniverb_tenancy::{Adoption, Datapath, Policy, RateLimit, SessionId, VnicKey, errno};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
 
 /// Namespaces that something may be set for.
 const POLICIES_MAX: usize = 65536;
 
 /// A vNIC that somebody named, and its namespace if that is at hand.
-type Named = (VnicKey, Option<Arc<Namespace>>);
+pub(crate) type Named = (VnicKey, Option<Known>);
 
 impl Server {
     /// The call of a command line.
@@ -30,8 +27,16 @@ impl Server {
         id: SessionId,
         tag: u64,
         message: &Message,
-        files: Vec<OwnedFd>,
+        mut files: Vec<OwnedFd>,
     ) {
+        let name = match message {
+            Message::SetVnic(m) => &m.name[..],
+            Message::Capture(m) => &m.name[..],
+            _ => &[],
+        };
+        if self.is_administrator(id) && !self.is_named(id, name, (tag, message), &mut files) {
+            return;
+        }
         let answer = match message {
             Message::QueryStatus(_) => {
                 let text = self.status_text(self.scope(id));
@@ -65,7 +70,7 @@ impl Server {
         })
     }
 
-    pub(crate) fn named(&self, id: SessionId, name: &[u8]) -> Result<Named, u32> {
+    pub(crate) fn named(&mut self, id: SessionId, name: &[u8]) -> Result<Named, u32> {
         if !self.is_administrator(id) {
             return Err(errno::EPERM);
         }
@@ -76,13 +81,7 @@ impl Server {
         }
         if let Some(pid) = name.strip_prefix("pid:") {
             let pid: i32 = pid.parse().map_err(|_| errno::EINVAL)?;
-            let file = pidfd::of(pid).map_err(|_| errno::ENOENT)?;
-            let namespace = Namespace::of_process(pid, file.as_fd()).map_err(|_| errno::ENOENT)?;
-            let key = namespaces::key(&namespace);
-            if key != self.home && !self.privileged {
-                return Err(errno::EPERM);
-            }
-            return Ok((key, Some(Arc::new(namespace))));
+            return self.take_named(id, pid);
         }
         let mut known = self.namespaces.keys().chain(self.policies_of.keys().copied());
         let key = known.find(|key| self.tenancy.vnic_name(*key) == name).ok_or(errno::ENOENT)?;
@@ -97,8 +96,7 @@ impl Server {
             if self.policies_of.len() >= POLICIES_MAX {
                 return Err(errno::ENOMEM);
             }
-            let cookie = namespace.and_then(|namespace| namespace.cookie().ok());
-            self.policies_of.insert(key, cookie);
+            self.policies_of.insert(key, namespace.and_then(|known| known.cookie));
         }
         let (direct_links, actions) = self.tenancy.set_policy(key, policy);
         self.work.extend(actions);

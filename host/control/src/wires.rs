@@ -2,8 +2,8 @@
 
 use crate::journal::Level;
 use crate::memory;
-use crate::namespaces::Opening;
-use crate::server::Server;
+use crate::namespaces::{Opening, PORT_PAUSE};
+use crate::server::{Server, Timer};
 use omniverb_sys::clock;
 use omniverb_sys::datagram::Port;
 use omniverb_tenancy::{VnicKey, WireEnd};
@@ -61,8 +61,12 @@ impl Server {
     /// The helper has opened a vNIC's sockets, or could not.
     pub(crate) fn port_found(&mut self, vnic: VnicKey, port: io::Result<Port>) {
         let now = clock::now();
+        let in_use = port.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::AddrInUse);
+        if in_use && self.namespaces.port_in_use(vnic) {
+            return self.set_timer(PORT_PAUSE, Timer::Port(vnic));
+        }
         let Some(entry) = self.namespaces.get_mut(vnic) else { return };
-        if !matches!(entry.port, Opening::Asked) {
+        if !matches!(entry.port, Opening::Asked(_)) {
             return;
         }
         let number = entry.number;

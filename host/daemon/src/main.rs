@@ -11,12 +11,17 @@ use clap::Parser;
 use clap::error::ErrorKind;
 use configuration::Configuration;
 use omniverb_control::{Journal, Level, Place, Server, Settings};
+use omniverb_netns::{self as netns, HELPER, STARTER};
+use omniverb_sys::child::{self, Helpers, OWN_PROGRAM};
 use omniverb_sys::signals;
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+
+/// A process takes three descriptors; the fourth is for what it has on the way, and for vNICs.
+const DESCRIPTORS_PER_SESSION: usize = 4;
 
 /// Exit code for a wrong command line.
 const WRONG_USE: u8 = 2;
@@ -50,6 +55,9 @@ struct Arguments {
     /// Become the leader of a session of its own (used by --detach).
     #[arg(long, hide = true)]
     own_session: bool,
+    /// Be a helper of the daemon that started this (used by the daemon).
+    #[arg(long, hide = true, value_name = "NAME")]
+    helper: Option<String>,
 }
 
 fn main() -> ExitCode {
@@ -68,12 +76,33 @@ fn main() -> ExitCode {
             return ExitCode::from(WRONG_USE);
         }
     };
+    if let Some(name) = &arguments.helper {
+        return helper(name);
+    }
     let result = if arguments.detach { background::start(&arguments) } else { serve(&arguments) };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("omniverbd: {error:#}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// Does what a helper does, if it was started as one.
+fn helper(name: &str) -> ExitCode {
+    // What a terminal sends to the daemon's group is for the daemon, which ends us.
+    let _ = rustix::process::setpgid(None, None);
+    let served = match name {
+        STARTER => child::socket_of_helper(STARTER).and_then(|socket| netns::start(&socket)),
+        HELPER => child::socket_of_helper(HELPER).map(|socket| netns::serve(socket, true)),
+        _ => Err(std::io::ErrorKind::InvalidInput.into()),
+    };
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("omniverbd: cannot be the helper {name:?}: {error}");
+            ExitCode::from(WRONG_USE)
         }
     }
 }
@@ -106,11 +135,14 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let descriptors = raise_descriptor_limit();
     let idle = arguments.idle_exit.or(configuration.idle_exit_seconds);
+    let mut limits = configuration.limits();
+    limits.sessions = limits.sessions.min(descriptors / DESCRIPTORS_PER_SESSION);
     let settings = Settings {
-        limits: configuration.limits(),
+        limits,
         policies: configuration.policies(),
-        queued_descriptors: descriptors,
+        queued_descriptors: (descriptors / 8).clamp(128, 65536),
         idle_exit: idle.map(Duration::from_secs),
+        helpers: Helpers::Program(OWN_PROGRAM.into()),
     };
     let level = arguments.log_level.or(configuration.log_level).unwrap_or(Level::Warning);
     let mut journal = Journal::new(level, std::env::var_os("JOURNAL_STREAM").is_some());
@@ -130,8 +162,8 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes as many descriptors as we may have, and says how many may wait in queues for the
-/// processes of one vNIC, so that no vNIC can take them all.
+/// Takes as many descriptors as we may have, and says how many that is. An eighth may wait in
+/// queues for the processes of one vNIC, so that no vNIC can take them all.
 fn raise_descriptor_limit() -> usize {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(
@@ -139,5 +171,5 @@ fn raise_descriptor_limit() -> usize {
         Rlimit { current: limit.maximum.or(limit.current), maximum: limit.maximum },
     );
     let current = getrlimit(Resource::Nofile).current.unwrap_or(1 << 20);
-    usize::try_from(current / 8).unwrap_or(usize::MAX).clamp(128, 65536)
+    usize::try_from(current).unwrap_or(usize::MAX)
 }

@@ -211,7 +211,7 @@ impl<K: Clone + Debug + Eq + Hash> Holders<K> {
                     None => node.held.first_key_value().map(|(_, key)| key),
                 };
             }
-            // Nobody here is larger by enough, so what is to go is its own, or its neighbours' there.
+            // Nobody here is larger by enough: what is to go is its own, or its neighbours' there.
             at = own_branch?;
         }
     }

@@ -35,6 +35,7 @@ mod status;
 mod tables;
 mod tenancy;
 mod tickets;
+mod turns;
 mod wires;
 
 pub use action::{Action, Arrived, Channel, LinkEnd, MemoryFacts, ProbeId, TracedEnd, WireEnd};
@@ -48,3 +49,4 @@ pub use status::{PeerStatus, ProcessStatus, QpStatus, VnicStatus};
 pub use tables::{Client, SessionId, VnicKey};
 pub use tenancy::Tenancy;
 pub use tickets::Secret;
+pub use turns::Turns;

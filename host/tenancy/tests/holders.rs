@@ -93,7 +93,10 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(100) })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(100)
+    })]
 
     #[test]
     fn holders_are_as_in_the_model(steps_to_do in prop::collection::vec(step(), 1..120)) {

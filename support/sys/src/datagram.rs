@@ -107,6 +107,28 @@ impl Port {
         Ok(Port { number, four, six, senders })
     }
 
+    /// All of it as descriptors, in an order of our own, and the senders' ports.
+    pub fn parts(&self) -> (Vec<BorrowedFd<'_>>, Vec<(u16, bool)>) {
+        let senders = self.senders.iter().map(|sender| sender.socket.as_fd());
+        let ports = self.senders.iter().map(|sender| (sender.number, sender.six)).collect();
+        (self.sockets().chain(senders).collect(), ports)
+    }
+
+    /// What [`parts`](Self::parts) took apart; `None` if that is not what this is.
+    pub fn join(number: u16, files: Vec<OwnedFd>, senders: &[(u16, bool)]) -> Option<Port> {
+        let receivers = files.len().checked_sub(senders.len())?;
+        let mut files = files.into_iter();
+        let four = files.next()?;
+        let six = match receivers {
+            1 => None,
+            2 => Some(files.next()?),
+            _ => return None,
+        };
+        let senders = senders.iter().zip(files);
+        let senders = senders.map(|(&(number, six), socket)| Sender { socket, number, six });
+        Some(Port { number, four, six, senders: senders.collect() })
+    }
+
     /// The sockets to send from.
     pub fn senders(&self) -> &[Sender] {
         &self.senders

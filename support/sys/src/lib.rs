@@ -17,6 +17,7 @@ pub mod mapping;
 pub mod memfd;
 pub mod netns;
 pub mod pidfd;
+pub mod privileges;
 pub mod random;
 pub mod signals;
 pub mod socket;

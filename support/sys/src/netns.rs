@@ -56,6 +56,16 @@ impl Namespace {
         Ok(namespace)
     }
 
+    /// What somebody whom we trust has opened for us.
+    ///
+    /// # Errors
+    /// What `fstat` says.
+    pub fn received(file: OwnedFd) -> io::Result<Namespace> {
+        let status = fstat(&file)?;
+        let identity = Identity { device: status.st_dev, inode: status.st_ino };
+        Ok(Namespace { file, identity })
+    }
+
     /// Its identity.
     #[must_use]
     pub fn identity(&self) -> Identity {
@@ -68,11 +78,19 @@ impl Namespace {
     /// # Errors
     /// As [`run`](Self::run), or `ENOPROTOOPT` before Linux 5.14.
     pub fn cookie(&self) -> io::Result<u64> {
-        self.run(|| {
-            let flags = SocketFlags::CLOEXEC;
-            let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
-            crate::pidfd::option(socket.as_fd(), libc::SO_NETNS_COOKIE)
-        })
+        self.run(cookie)
+    }
+
+    /// Makes it the network namespace of the calling thread, for good. In our own namespace this
+    /// needs no privilege.
+    ///
+    /// # Errors
+    /// `EPERM` without CAP_SYS_ADMIN there, `EINVAL` if it is something else.
+    pub fn enter(&self) -> io::Result<()> {
+        if Self::current()?.identity == self.identity {
+            return Ok(());
+        }
+        Ok(move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network))?)
     }
 
     /// Runs `work` with this as the network namespace, on a thread of its own. Sockets made there
@@ -84,17 +102,32 @@ impl Namespace {
         if Self::current()?.identity == self.identity {
             return work();
         }
-        let file = self.file.as_fd();
         std::thread::scope(|scope| {
             std::thread::Builder::new()
                 .name("namespace".into())
                 .spawn_scoped(scope, move || {
-                    move_into_link_name_space(file, Some(LinkNameSpaceType::Network))?;
+                    self.enter()?;
                     work()
                 })?
                 .join()
                 .unwrap_or_else(|_| Err(io::Error::other("a thread in a namespace panicked")))
         })
+    }
+}
+
+/// As [`Namespace::cookie`], of the calling thread's.
+///
+/// # Errors
+/// `ENOPROTOOPT` before Linux 5.14.
+pub fn cookie() -> io::Result<u64> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+    crate::pidfd::option(socket.as_fd(), libc::SO_NETNS_COOKIE)
+}
+
+impl AsFd for Namespace {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

@@ -84,6 +84,42 @@ pub fn of(pid: i32) -> io::Result<OwnedFd> {
     Ok(pidfd_open(pid, PidfdFlags::empty())?)
 }
 
+/// The pid of a process by its descriptor, as we see it now.
+///
+/// # Errors
+/// `ESRCH` if it has ended or is outside our pid namespace, `EINVAL` if this is no such descriptor.
+pub fn pid_of(pidfd: BorrowedFd<'_>) -> io::Result<i32> {
+    let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pid:"));
+    let pid: i32 = line
+        .and_then(|pid| pid.trim().parse().ok())
+        .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+    if pid > 0 { Ok(pid) } else { Err(io::Error::from_raw_os_error(libc::ESRCH)) }
+}
+
+/// The cgroup of a process, as a path: that of version 2 if there is one, else the longest of
+/// version 1. At most `longest` bytes of it.
+///
+/// # Errors
+/// `ESRCH` if the process has ended.
+pub fn cgroup_of(pid: i32, longest: usize) -> io::Result<String> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/cgroup"))?;
+    let mut path = cgroup_in(&text).to_owned();
+    while path.len() > longest {
+        path.pop();
+    }
+    Ok(path)
+}
+
+/// Lines are `hierarchy:controllers:path`; version 2 is hierarchy 0.
+fn cgroup_in(text: &str) -> &str {
+    let paths = || text.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    // With both versions mounted, processes may all be in the root of version 2.
+    let two = text.lines().find_map(|line| line.strip_prefix("0::"));
+    let one = || paths().max_by_key(|path| path.len());
+    two.filter(|path| path.len() > 1).or_else(one).unwrap_or("/")
+}
+
 /// False once the process has ended.
 #[must_use]
 pub fn is_alive(pidfd: BorrowedFd<'_>) -> bool {
@@ -97,6 +133,19 @@ mod tests {
     use std::process::Command;
 
     #[test]
+    fn a_cgroup_is_a_path() {
+        assert_eq!(cgroup_in("0::/a/b:c\n"), "/a/b:c");
+        assert_eq!(cgroup_in("12:pids:/x/y\n1:name=systemd:/x\n0::/\n"), "/x/y");
+        assert_eq!(cgroup_in("1:name=systemd:/x\n"), "/x");
+        assert_eq!(cgroup_in("0::/\n"), "/");
+        assert_eq!(cgroup_in(""), "/");
+        assert_eq!(cgroup_in("nonsense\n::\n"), "");
+        let ours = cgroup_of(i32::try_from(std::process::id()).unwrap(), 4096).unwrap();
+        assert!(ours.starts_with('/'));
+        assert!(cgroup_of(0, 10).is_err());
+    }
+
+    #[test]
     fn tells_who_and_whether_alive() {
         let (one, _other) = crate::socket::pair().unwrap();
         let us = peer(one.as_fd()).unwrap();
@@ -107,10 +156,14 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let pidfd = of(i32::try_from(child.id()).unwrap()).unwrap();
         assert!(is_alive(pidfd.as_fd()));
+        assert_eq!(pid_of(pidfd.as_fd()).unwrap(), i32::try_from(child.id()).unwrap());
+        let socket = crate::socket::pair().unwrap().0;
+        assert!(pid_of(socket.as_fd()).is_err());
         child.kill().unwrap();
         assert!(crate::event::readable(pidfd.as_fd(), Some(Duration::from_secs(10))).unwrap());
         assert!(!is_alive(pidfd.as_fd()));
         child.wait().unwrap();
+        assert!(pid_of(pidfd.as_fd()).is_err());
         assert!(of(0).is_err());
         assert!(of(-1).is_err());
     }

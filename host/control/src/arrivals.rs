@@ -1,0 +1,178 @@
+//! Connections, from the moment they are accepted until it is known who made them.
+//!
+//! The helper says which namespace and cgroup a process is in, which may take a while, so nothing
+//! waits for it: what a client says meanwhile stays in its socket. Then it is half open until it
+//! says hello. Both are bounded, and over the bound whoever has the most of them loses the oldest.
+
+use crate::asking::{Enclosed, Subject};
+use crate::client::Client;
+use crate::namespaces::Known;
+use crate::outbox::Outbox;
+use crate::server::{Server, Timer, token};
+use omniverb_netns::{Kind, Process};
+use omniverb_sys::netns::Namespace;
+use omniverb_sys::pidfd::Peer;
+use omniverb_sys::{clock, socket};
+use omniverb_tenancy::{Holder, SessionId, VnicKey, errno};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a connection may stay silent at first.
+const HELLO_TIME: Duration = Duration::from_secs(5);
+/// Connections whose process is being identified.
+const ARRIVALS: usize = 4096;
+/// Connections that have not said hello, of one vNIC.
+const HALF_OPEN_PER_VNIC: usize = 256;
+/// The same, of all together.
+const HALF_OPEN: usize = 4096;
+
+/// A connection whose process is being identified.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    calls: OwnedFd,
+    peer: Peer,
+    pidfd: Option<Arc<OwnedFd>>,
+    /// As far as that is known.
+    holder: Holder,
+}
+
+impl Server {
+    pub(crate) fn admit(&mut self, calls: OwnedFd) {
+        let Ok(peer) = socket::peer(calls.as_fd()) else { return };
+        let pidfd = socket::peer_pidfd(calls.as_fd()).ok().map(Arc::new);
+        self.last_session += 1;
+        let id = SessionId(self.last_session);
+        self.set_timer(HELLO_TIME, Timer::Hello(id));
+        let holder = Holder::new("", peer.uid).in_process(peer.pid);
+        let arrival = Arrival { calls, peer, pidfd: pidfd.clone(), holder: holder.clone() };
+        let Some(pidfd) = pidfd else {
+            return self.enter(id, arrival, None, Err(errno::EPERM));
+        };
+        self.arrivals_of.add(&holder, id);
+        self.arrivals.insert(id, arrival);
+        if self.arrivals.len() > ARRIVALS
+            && let Some(oldest) = self.arrivals_of.yields().copied()
+        {
+            self.forget_arrival(oldest);
+        }
+        let (subject, process) = (Subject::Arrival(id), Enclosed::Process(pidfd));
+        if self.arrivals.contains_key(&id) {
+            self.namespaces.ask(Kind::Process, subject, &holder, process, clock::now());
+        }
+    }
+
+    /// A connection that is not identified after all this time, or has to make room.
+    fn forget_arrival(&mut self, id: SessionId) {
+        if let Some(arrival) = self.take_arrival(id) {
+            self.namespaces.forget(Kind::Process, Subject::Arrival(id), &arrival.holder);
+        }
+    }
+
+    fn take_arrival(&mut self, id: SessionId) -> Option<Arrival> {
+        self.arrivals_of.remove(&id);
+        self.arrivals.remove(&id)
+    }
+
+    /// The helper has found out who it is, or could not.
+    pub(crate) fn identified(&mut self, id: SessionId, found: io::Result<Process>) {
+        let Some(mut arrival) = self.take_arrival(id) else { return };
+        let namespace = match found {
+            Ok(process) => {
+                arrival.holder = Holder::new(&process.cgroup, arrival.peer.uid);
+                self.served(process.namespace).map(|namespace| (namespace, process.cookie))
+            }
+            Err(_) => Err(errno::EPERM),
+        };
+        match namespace {
+            Ok((namespace, cookie)) => {
+                let key = crate::namespaces::key(&namespace);
+                let known = Known { namespace: Arc::new(namespace), cookie };
+                self.namespaces.join(known, &arrival.holder);
+                self.check_policy(key, cookie);
+                self.enter(id, arrival, Some(key), Ok(key));
+            }
+            Err(errno) => self.enter(id, arrival, None, Err(errno)),
+        }
+    }
+
+    /// A namespace, if we serve it.
+    pub(crate) fn served(&self, namespace: Namespace) -> Result<Namespace, u32> {
+        let ours = crate::namespaces::key(&namespace) == self.home;
+        if ours || self.privileged { Ok(namespace) } else { Err(errno::EPERM) }
+    }
+
+    /// It becomes a client, half open.
+    fn enter(
+        &mut self,
+        id: SessionId,
+        arrival: Arrival,
+        joined: Option<VnicKey>,
+        vnic: Result<VnicKey, u32>,
+    ) {
+        let Arrival { calls, peer, pidfd, holder } = arrival;
+        let watched =
+            self.poller.add(&calls, token::new(token::CALLS, id.0)).and_then(|()| match &pidfd {
+                Some(pidfd) => self.poller.add(pidfd, token::new(token::PROCESS, id.0)),
+                None => Ok(()),
+            });
+        if watched.is_err() {
+            if let Some(key) = joined {
+                drop(self.namespaces.leave(key));
+            }
+            return;
+        }
+        let (pid, uid) = (peer.pid, peer.uid);
+        if let Ok(vnic) = vnic {
+            let holder = holder.clone();
+            self.tenancy.open(id, omniverb_tenancy::Client { vnic, pid, uid, holder });
+        }
+        let client = Client {
+            calls,
+            events: None,
+            pidfd,
+            peer,
+            vnic,
+            half_open: true,
+            statistics: None,
+            named: None,
+            calls_box: Outbox::default(),
+            events_box: Outbox::default(),
+            flush_timer: false,
+        };
+        self.clients.insert(id, client);
+        self.half_open_of.add(&holder.in_process(pid), id);
+        let full = self.half_open_of.len() > HALF_OPEN;
+        let oldest = full.then(|| self.half_open_of.yields().copied()).flatten();
+        let oldest_here = joined.and_then(|key| {
+            let here = &mut self.namespaces.get_mut(key)?.half_open;
+            here.add(&holder.in_process(pid), id);
+            let full = here.len() > HALF_OPEN_PER_VNIC;
+            full.then(|| here.yields().copied()).flatten()
+        });
+        for oldest in [oldest_here, oldest].into_iter().flatten() {
+            self.end(oldest, "made room: its user has the most connections that say nothing");
+        }
+    }
+
+    /// The client has said hello.
+    pub(crate) fn fully_open(&mut self, id: SessionId) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        client.half_open = false;
+        let vnic = client.vnic;
+        self.half_open_of.remove(&id);
+        if let Ok(key) = vnic
+            && let Some(entry) = self.namespaces.get_mut(key)
+        {
+            entry.half_open.remove(&id);
+        }
+    }
+
+    pub(crate) fn hello_due(&mut self, id: SessionId) {
+        self.forget_arrival(id);
+        if self.clients.get(&id).is_some_and(|client| client.half_open) {
+            self.part(id, "did not say hello");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What the helper for network namespaces tells goes to whoever has asked.
+
+use crate::asking::{Subject, Told};
+use crate::journal::Level;
+use crate::namespaces::usable;
+use crate::server::Server;
+use omniverb_netns::{Found, Kind};
+use omniverb_sys::clock;
+use omniverb_tenancy::VnicKey;
+use std::io;
+
+/// Answers of the helper that are handled before others get their turn.
+const TOLD_PER_TURN: usize = 64;
+
+impl Server {
+    pub(crate) fn namespaces_found(&mut self) -> io::Result<()> {
+        for _ in 0..TOLD_PER_TURN {
+            let told = self.namespaces.next_told(clock::now()).map_err(|error| {
+                io::Error::new(error.kind(), "its helper for network namespaces is gone")
+            })?;
+            let Some(told) = told else { break };
+            self.helper_told(told);
+            self.settle();
+        }
+        Ok(())
+    }
+
+    pub(crate) fn helper_told(&mut self, told: Told) {
+        let (kind, subject, found) = match told {
+            Told::Found(kind, subject, found) => (kind, subject, found),
+            Told::Restarted => {
+                let text = "the helper for network namespaces had died and was started again";
+                return self.journal.log(Level::Warning, text);
+            }
+        };
+        match (kind, subject, found) {
+            (Kind::Process, subject, found) => {
+                let found = found.and_then(|found| match found {
+                    Found::Process(process) => Ok(process),
+                    _ => Err(io::ErrorKind::InvalidData.into()),
+                });
+                match subject {
+                    Subject::Arrival(id) => self.identified(id, found),
+                    Subject::Named(id) => self.name_found(id, found),
+                    Subject::Vnic(_) => {}
+                }
+            }
+            (Kind::Addresses, Subject::Vnic(vnic), found) => self.addresses_found(vnic, found),
+            (Kind::Port, Subject::Vnic(vnic), found) => {
+                let port = found.and_then(|found| match found {
+                    Found::Port(port) => Ok(port),
+                    _ => Err(io::ErrorKind::InvalidData.into()),
+                });
+                self.port_found(vnic, port);
+            }
+            _ => {}
+        }
+    }
+
+    fn addresses_found(&mut self, vnic: VnicKey, found: io::Result<Found>) {
+        let addresses = match found {
+            Ok(Found::Addresses(list, cookie)) => {
+                self.check_policy(vnic, cookie);
+                self.tenancy.cookie(vnic, cookie.unwrap_or_default());
+                usable(&list)
+            }
+            Ok(_) => Vec::new(),
+            Err(error) => {
+                let text = format_args!("cannot read the addresses of a vNIC: {error}");
+                self.journal.log(Level::Warning, text);
+                Vec::new()
+            }
+        };
+        let actions = self.tenancy.addresses(vnic, &addresses, clock::now());
+        self.work.extend(actions);
+    }
+}

@@ -1,0 +1,123 @@
+//! The helper's loop: a thread for each request, because the kernel may make whoever looks into a
+//! namespace wait for locks that others hold, and nobody else shall wait for that.
+
+use crate::protocol::{self, Found, Kind, PORT, Process, REQUEST_BYTES};
+use omniverb_sys::datagram::Port;
+use omniverb_sys::netns::{self, Namespace};
+use omniverb_sys::privileges::{Privilege, keep_only};
+use omniverb_sys::{addresses, pidfd, socket};
+use rustix::io::Errno;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Requests under way at the same time; each is a thread. The daemon never has more, see
+/// `host/control/src/asking.rs`.
+pub const WORKERS: usize = 64;
+
+/// What the helper needs.
+const NEEDED: [Privilege; 3] = [Privilege::Enter, Privilege::Look, Privilege::LargeBuffers];
+
+/// Serves until the other end of `socket` is closed. As a process (`alone`) it gives up what it
+/// does not need first.
+pub fn serve(socket: OwnedFd, alone: bool) {
+    if alone && keep_only(&NEEDED).is_err() {
+        return;
+    }
+    if protocol::send_started(socket.as_fd(), netns::may_enter_others()).is_err() {
+        return;
+    }
+    let socket = Arc::new(socket);
+    let under_way = Arc::new(AtomicUsize::new(0));
+    loop {
+        let mut bytes = [0; REQUEST_BYTES + 1];
+        let request = match socket::receive(socket.as_fd(), &mut bytes, true) {
+            Ok((0, _)) => return,
+            Ok((length, files)) => protocol::read_request(&bytes[..length], files),
+            // Too long, or with too many descriptors: not ours.
+            Err(error) if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => None,
+            Err(_) => return,
+        };
+        let Some((id, kind, file)) = request else { continue };
+        let mut owed = Owed { socket: socket.clone(), id, kind, under_way: None };
+        if under_way.fetch_add(1, Ordering::Relaxed) >= WORKERS {
+            under_way.fetch_sub(1, Ordering::Relaxed);
+            owed.pay(Err(Errno::BUSY.into()));
+            continue;
+        }
+        owed.under_way = Some(under_way.clone());
+        // A thread that has entered a namespace never does anything else. If there is no thread to
+        // be had, the answer is EIO, as it is when one panics.
+        let thread = std::thread::Builder::new().name("namespace".into());
+        let _ = thread.spawn(move || {
+            let found = perform(kind, file);
+            owed.pay(found);
+        });
+    }
+}
+
+/// An answer that the daemon waits for.
+struct Owed {
+    socket: Arc<OwnedFd>,
+    id: u64,
+    kind: Kind,
+    under_way: Option<Arc<AtomicUsize>>,
+}
+
+impl Owed {
+    fn pay(self, found: io::Result<Found>) {
+        // If the daemon is gone nobody needs it.
+        let _ = protocol::send_answer(self.socket.as_fd(), self.id, self.kind, &found);
+        self.settle();
+        std::mem::forget(self);
+    }
+
+    fn settle(&self) {
+        if let Some(under_way) = &self.under_way {
+            under_way.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        let lost = Err(Errno::IO.into());
+        let _ = protocol::send_answer(self.socket.as_fd(), self.id, self.kind, &lost);
+        self.settle();
+    }
+}
+
+fn perform(kind: Kind, file: OwnedFd) -> io::Result<Found> {
+    match kind {
+        Kind::Process => identify(&file).map(Found::Process),
+        Kind::Addresses => {
+            enter(file)?;
+            Ok(Found::Addresses(addresses::list()?, netns::cookie().ok()))
+        }
+        Kind::Port => {
+            enter(file)?;
+            Ok(Found::Port(Port::open(PORT)?))
+        }
+    }
+}
+
+fn enter(file: OwnedFd) -> io::Result<()> {
+    let namespace = Namespace::received(file)?;
+    // The kernel would take a pidfd as well.
+    if namespace.identity().device != Namespace::current()?.identity().device {
+        return Err(Errno::INVAL.into());
+    }
+    namespace.enter()
+}
+
+/// The process is named by a descriptor only: its pid is what the kernel says that it is, and it
+/// is looked at again after everything that was found by that number.
+fn identify(process: &OwnedFd) -> io::Result<Process> {
+    let pid = pidfd::pid_of(process.as_fd())?;
+    let cgroup = pidfd::cgroup_of(pid, protocol::CGROUP_BYTES)?;
+    let namespace = Namespace::of_process(pid, process.as_fd())?;
+    // Where we may not enter, the daemon does not serve it.
+    let cookie = namespace.enter().and_then(|()| netns::cookie()).ok();
+    Ok(Process { namespace, cookie, pid, cgroup })
+}

@@ -1,0 +1,18 @@
+//! The privileged helper of the daemon: network namespaces are identified and entered here, and
+//! nothing else is done here.
+//!
+//! In: requests of fixed size, with a descriptor each, from the daemon, over a socket pair. Out:
+//! answers of fixed size. The daemon itself parses what tenants send, and has no privilege to
+//! enter anything; who breaks into it can ask for what this protocol offers: sockets of one UDP
+//! port in namespaces of processes it can name.
+#![forbid(unsafe_code)]
+
+mod helper;
+mod protocol;
+mod starter;
+
+pub use helper::{WORKERS, serve};
+pub use protocol::{
+    ADDRESSES_MAX, Answer, CGROUP_BYTES, Found, Kind, PORT, Process, receive, request,
+};
+pub use starter::{HELPER, STARTER, start};

@@ -1,0 +1,92 @@
+//! Both ends of the protocol, against each other and against noise.
+
+use super::*;
+use omniverb_sys::{memfd, pidfd};
+
+fn pass(id: u64, kind: Kind, found: &io::Result<Found>) -> Answer {
+    let (one, other) = socket::pair().unwrap();
+    send_answer(one.as_fd(), id, kind, found).unwrap();
+    receive(other.as_fd()).unwrap().unwrap()
+}
+
+#[test]
+fn what_is_said_is_understood() {
+    let address = |ip: &str, scope, up| Address {
+        ip: ip.parse().unwrap(),
+        interface: 7,
+        scope,
+        up,
+        loopback: !up,
+        mtu: 1500,
+    };
+    let list = vec![
+        address("10.1.2.3", Scope::Global, true),
+        address("fe80::1", Scope::Link, false),
+        address("::ffff:1.2.3.4", Scope::Host, true),
+    ];
+    match pass(3, Kind::Addresses, &Ok(Found::Addresses(list.clone(), Some(9)))) {
+        Answer::Found { id: 3, found: Ok(Found::Addresses(seen, Some(9))), .. } => {
+            assert_eq!(seen, list);
+        }
+        other => panic!("{other:?}"),
+    }
+    let many = vec![list[0]; 5000];
+    match pass(3, Kind::Addresses, &Ok(Found::Addresses(many, None))) {
+        Answer::Found { found: Ok(Found::Addresses(seen, None)), .. } => {
+            assert_eq!(seen.len(), ADDRESSES_MAX);
+        }
+        other => panic!("{other:?}"),
+    }
+    let namespace = Namespace::current().unwrap();
+    let identity = namespace.identity();
+    let process = Process { namespace, cookie: None, pid: 5, cgroup: "/ä".repeat(2000) };
+    match pass(u64::MAX, Kind::Process, &Ok(Found::Process(process))) {
+        Answer::Found { id: u64::MAX, found: Ok(Found::Process(seen)), .. } => {
+            assert_eq!((seen.namespace.identity(), seen.pid), (identity, 5));
+            assert!(seen.cgroup.starts_with("/ä/ä") && seen.cgroup.len() < 1100);
+        }
+        other => panic!("{other:?}"),
+    }
+    let busy = Err(rustix::io::Errno::ADDRINUSE.into());
+    match pass(4, Kind::Port, &busy) {
+        Answer::Found { kind: Kind::Port, found: Err(error), .. } => {
+            assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn nonsense_is_refused_at_both_ends() {
+    let (one, other) = socket::pair().unwrap();
+    let file = memfd::create("x", 4096).unwrap();
+    let mut seed = 1u64;
+    let mut next = move || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) as u32
+    };
+    for round in 0..3000u32 {
+        let lengths = [0, 1, 15, 16, 17, HEADER_BYTES, PORT_BYTES, PROCESS_BYTES, ADDRESSES_BYTES];
+        let mut bytes = vec![0u8; lengths[next() as usize % lengths.len()]];
+        bytes.iter_mut().for_each(|byte| *byte = if next() % 3 == 0 { next() as u8 } else { 0 });
+        if round % 2 == 0 && bytes.len() >= 8 {
+            bytes[..4].copy_from_slice(&MARK.to_ne_bytes());
+            bytes[4..8].copy_from_slice(&(next() % 5).to_ne_bytes());
+        }
+        let files = vec![file.as_fd(); next() as usize % 6];
+        let own = || files.iter().map(|file| file.try_clone_to_owned().unwrap()).collect();
+        if let Some((_, kind, _)) = read_request(&bytes, own()) {
+            assert!(bytes.len() == REQUEST_BYTES && Kind::of(kind.number()).is_some());
+        }
+        let _ = read_answer(&bytes, own());
+        if !bytes.is_empty() {
+            socket::send(one.as_fd(), &bytes, &files).unwrap();
+            let _ = receive(other.as_fd());
+        }
+    }
+    assert!(read_request(&[0; REQUEST_BYTES], vec![file]).is_none());
+    drop(one);
+    let end = receive(other.as_fd()).unwrap_err();
+    assert_eq!(end.kind(), io::ErrorKind::UnexpectedEof);
+    assert!(pidfd::of(0).is_err());
+}
