@@ -9,8 +9,6 @@ use crate::tenancy::Tenancy;
 use omniverb_session::body::{TraceEnd, TraceLink};
 use std::collections::BTreeSet;
 
-/// How the GID of an IPv4 address begins.
-
 impl Tenancy {
     /// Packets of this vNIC are captured from now on, or no longer.
     #[must_use]
