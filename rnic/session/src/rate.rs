@@ -73,7 +73,7 @@ fn number(text: &str, units: &[(&str, u64)]) -> Option<u64> {
     let whole: u128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
     let tenths = 10u128.pow(u32::try_from(part.len()).ok()?);
     let part: u128 = if part.is_empty() { 0 } else { part.parse().ok()? };
-    u64::try_from(whole.checked_mul(factor)? + part * factor / tenths).ok()
+    u64::try_from(whole.checked_mul(factor)?.checked_add(part * factor / tenths)?).ok()
 }
 
 /// A rate for people, with the largest unit that needs no fraction.
@@ -117,6 +117,8 @@ mod tests {
         for text in ["", "mbit", "5 mbit", "-1mbit", "1.2.3mbit", "5mb", ".", "99999999999tbit"] {
             assert!(rate(text).is_err(), "{text}");
         }
+        // The whole part fits the widest number there is, just not with what comes behind it.
+        assert!(rate("340282366920938463463374607431768211.999kbit").is_err());
     }
 
     #[test]

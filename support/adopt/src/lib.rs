@@ -42,6 +42,7 @@ mod work;
 
 pub use error::AdoptError;
 pub use fork::install as install_fork_hooks;
+pub use maps::fuzz as fuzz_maps;
 pub use strategy::Strategy;
 
 use calm::Calm;

@@ -30,15 +30,21 @@ pub(crate) fn open_read(path: &'static core::ffi::CStr) -> Result<OwnedFd, Errno
 }
 
 /// Calls `visit` for every mapping of this process in order of address, until it breaks.
-pub(crate) fn for_each(
+pub(crate) fn for_each(visit: impl FnMut(&Mapping<'_>) -> ControlFlow<()>) -> Result<(), Errno> {
+    let file = open_read(c"/proc/self/maps")?;
+    lines(|buffer| read(&file, buffer), visit)
+}
+
+/// The same for whatever `more` puts into the buffer, until it returns 0.
+fn lines(
+    mut more: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
     mut visit: impl FnMut(&Mapping<'_>) -> ControlFlow<()>,
 ) -> Result<(), Errno> {
-    let file = open_read(c"/proc/self/maps")?;
     let mut buffer = [0u8; BUFFER_BYTES];
     let mut filled = 0;
     let mut skip_to_line_end = false;
     loop {
-        let count = match read(&file, &mut buffer[filled..]) {
+        let count = match more(&mut buffer[filled..]) {
             Ok(0) => return Ok(()),
             Ok(count) => count,
             Err(Errno::INTR) => continue,
@@ -67,6 +73,26 @@ pub(crate) fn for_each(
         buffer.copy_within(begin..filled, 0);
         filled -= begin;
     }
+}
+
+/// For fuzzing: any text, in pieces whose sizes the bytes say as well.
+pub fn fuzz(bytes: &[u8]) {
+    let mut rest = bytes;
+    let piece = 1 + usize::from(bytes.first().copied().unwrap_or(0)) * 40;
+    let mut seen = 0;
+    let _ = lines(
+        |buffer| {
+            let (now, after) = rest.split_at(rest.len().min(piece).min(buffer.len()));
+            buffer[..now.len()].copy_from_slice(now);
+            rest = after;
+            Ok(now.len())
+        },
+        |mapping| {
+            seen += 1;
+            assert!(mapping.name.len() <= BUFFER_BYTES && seen <= bytes.len());
+            ControlFlow::Continue(())
+        },
+    );
 }
 
 fn hexadecimal(text: &[u8]) -> Option<u64> {

@@ -113,23 +113,41 @@ fn dump(request: u16, mut each: impl FnMut(u16, &[u8])) -> io::Result<()> {
             Err(Errno::INTR) => continue,
             Err(errno) => return Err(errno.into()),
         };
-        let mut rest = &buffer[..length];
-        while let (Some(size), Some(kind)) = (u32_at(rest, 0), u16_at(rest, 4)) {
-            let size = size as usize;
-            let Some(body) = rest.get(HEADER_BYTES..size) else { break };
-            match kind {
-                NLMSG_DONE => return Ok(()),
-                NLMSG_ERROR => {
-                    let code = u32_at(body, 0).unwrap_or(0).cast_signed();
-                    return Err(io::Error::from_raw_os_error(code.wrapping_neg()));
-                }
-                _ => each(kind, body),
-            }
+        if messages(&buffer[..length], |kind, body| {
             entries += 1;
-            rest = rest.get(size.next_multiple_of(4)..).unwrap_or(&[]);
+            each(kind, body);
+        })? {
+            return Ok(());
         }
     }
     Ok(())
+}
+
+/// The messages of a datagram; true if the dump is complete.
+fn messages(mut rest: &[u8], mut each: impl FnMut(u16, &[u8])) -> io::Result<bool> {
+    while let (Some(size), Some(kind)) = (u32_at(rest, 0), u16_at(rest, 4)) {
+        let size = size as usize;
+        let Some(body) = rest.get(HEADER_BYTES..size) else { break };
+        match kind {
+            NLMSG_DONE => return Ok(true),
+            NLMSG_ERROR => {
+                let code = u32_at(body, 0).unwrap_or(0).cast_signed();
+                return Err(io::Error::from_raw_os_error(code.wrapping_neg()));
+            }
+            _ => each(kind, body),
+        }
+        rest = rest.get(size.next_multiple_of(4)..).unwrap_or(&[]);
+    }
+    Ok(false)
+}
+
+/// For fuzzing: an answer of the kernel, whatever it may be.
+pub fn fuzz(bytes: &[u8]) {
+    let mut links = BTreeMap::new();
+    let _ = messages(bytes, |_, body| links.extend(parse_link(body)));
+    let _ = messages(bytes, |_, body| {
+        let _ = parse_address(body, &links);
+    });
 }
 
 /// The attributes of a message: kind and value each, until one makes no sense.

@@ -1,4 +1,0 @@
-//! See [`omniverb_fuzz::engine_link`].
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| omniverb_fuzz::engine_link(bytes));
