@@ -12,6 +12,8 @@ mod environment;
 mod events;
 mod fork;
 mod host;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod hostile;
 mod keys;
 mod link;
 pub mod notify;

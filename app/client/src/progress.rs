@@ -91,7 +91,7 @@ impl Progress {
     }
 
     /// Listens to the daemon's present events socket.
-    fn listen(&self, client: &Client) -> bool {
+    pub(crate) fn listen(&self, client: &Client) -> bool {
         let events = client.session.events();
         let listening = self.listening();
         let same = match (&listening, &events) {

@@ -1,0 +1,527 @@
+//! A process whose daemon is hostile: what it says and hands over is what some bytes say.
+//!
+//! The process is this one and connects to a socket as any does. What must hold whatever comes:
+//! no panic, no access beside what is mapped, no call that never returns.
+// UNSAFETY: names the daemon in the environment, and registers memory that outlives everything.
+#![expect(unsafe_code)]
+
+use crate::Client;
+use omniverb_device::attributes::State;
+use omniverb_device::{Cq, Data, Qp, QpAttributes, QpMask, QpSpec, SendWork, Sge, Wc, access};
+use omniverb_device::{qp_type, send_flags};
+use omniverb_link::layout;
+use omniverb_session::body::*;
+use omniverb_session::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
+use omniverb_session::{Message, SOCKET_VARIABLE, decode, encode};
+use omniverb_sys::{memfd, socket};
+use rustix::event::{PollFd, PollFlags};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use zerocopy::FromZeros;
+
+/// Steps of one run.
+const STEPS_MAX: usize = 48;
+const PD: u32 = 1;
+const BYTES: usize = 16384;
+const PAGE: u64 = 4096;
+const BELL_BYTES: u64 = 2 * omniverb_ring::bell::PAGE_BYTES as u64;
+
+/// Bytes, and zeros when they are used up.
+pub struct Bytes<'a>(pub &'a [u8]);
+
+impl Bytes<'_> {
+    fn byte(&mut self) -> u8 {
+        let (first, rest) = self.0.split_first().unwrap_or((&0, &[]));
+        self.0 = rest;
+        *first
+    }
+
+    fn of<T: Copy, const N: usize>(&mut self, list: [T; N]) -> T {
+        list[usize::from(self.byte()) % N]
+    }
+
+    /// Small, or at the edge of something.
+    fn word(&mut self) -> u32 {
+        let small = u32::from(self.byte());
+        self.of([small % 4, small, 1 << (small % 32), u32::MAX - small, small << 24, small << 12])
+    }
+
+    fn long(&mut self) -> u64 {
+        let (low, high) = (u64::from(self.word()), u64::from(self.word()));
+        self.of([low, low << 12, high << 32 | low, u64::MAX - low, high << 48])
+    }
+}
+
+/// What the daemon says to the next call: events first, then the answer, or its own tag or bytes.
+struct Plan {
+    events: Vec<(Message, Vec<OwnedFd>)>,
+    answer: Option<Message>,
+    wrong_tag: bool,
+}
+
+static PLANS: Mutex<VecDeque<Plan>> = Mutex::new(VecDeque::new());
+
+fn plans() -> std::sync::MutexGuard<'static, VecDeque<Plan>> {
+    PLANS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts the daemon, once, and names it to the client.
+fn daemon() {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
+        let name = format!("omniverb-hostile-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_file(&path);
+        if let Ok(listener) = socket::listen(&path, 0o600) {
+            std::thread::spawn(move || serve(&listener));
+        }
+        // SAFETY: done once, before any other thread of the fuzzer or test looks.
+        unsafe { std::env::set_var(SOCKET_VARIABLE, &path) };
+    });
+}
+
+fn serve(listener: &OwnedFd) {
+    loop {
+        let mut poll = [PollFd::new(listener, PollFlags::IN)];
+        if rustix::event::poll(&mut poll, None).is_ok()
+            && let Ok(Some(calls)) = socket::accept(listener.as_fd())
+        {
+            let _ = converse(&calls);
+        }
+    }
+}
+
+/// One connection, until it ends.
+fn converse(calls: &OwnedFd) -> std::io::Result<()> {
+    let mut bytes = [0; MESSAGE_BYTES_MAX];
+    let (events, theirs) = socket::pair()?;
+    let mut numbers = 0x100;
+    loop {
+        let (length, _) = socket::receive(calls.as_fd(), &mut bytes, true)?;
+        let Ok((tag, call)) = decode(&bytes[..length]) else { return Ok(()) };
+        numbers += 1;
+        if let Message::Hello(_) = call {
+            let mut welcome = Welcome::new_zeroed();
+            (welcome.qp_max, welcome.mr_max, welcome.link_max) = (100, 100, 100);
+            tell(calls, tag, &welcome.into(), &[theirs.as_fd()])?;
+            continue;
+        }
+        let plan = plans().pop_front();
+        let plan = plan.unwrap_or(Plan { events: Vec::new(), answer: None, wrong_tag: false });
+        for (event, files) in &plan.events {
+            let files: Vec<BorrowedFd<'_>> = files.iter().map(AsFd::as_fd).collect();
+            let _ = tell(&events, 0, event, &files);
+        }
+        let proper = match call {
+            Message::CreateQp(_) => QpCreated { qpn: numbers, reserved: 0 }.into(),
+            Message::RegMr(_) => MrRegistered { rkey: numbers, reserved: 0 }.into(),
+            Message::ConnectQp(ask) => Connected { qpn: ask.qpn, ready: 1 }.into(),
+            Message::RequestGrant(ask) => Connected { qpn: ask.qpn, ready: 1 }.into(),
+            _ => Done { reserved: 0 }.into(),
+        };
+        let tag = tag.wrapping_add(u64::from(plan.wrong_tag));
+        tell(calls, tag, &plan.answer.unwrap_or(proper), &[])?;
+    }
+}
+
+fn tell(
+    to: &OwnedFd,
+    tag: u64,
+    message: &Message,
+    files: &[BorrowedFd<'_>],
+) -> std::io::Result<()> {
+    let mut bytes = [0; MESSAGE_BYTES_MAX];
+    let length = encode(tag, message, &mut bytes);
+    socket::try_send(to.as_fd(), &bytes[..length], files)
+}
+
+/// The process: queue pairs of two kinds, a region.
+struct Process {
+    client: Arc<Client>,
+    cq: Arc<Cq>,
+    qps: Vec<Arc<Qp>>,
+    lkey: u32,
+    rkey: u32,
+    memory: &'static [u64],
+}
+
+impl Process {
+    fn new() -> Option<Process> {
+        static MEMORY: [u64; BYTES / 8] = [0; BYTES / 8];
+        daemon();
+        plans().clear();
+        let client = Client::connect().ok()?;
+        let cq = Cq::new(&client.shared, 64, None);
+        let mut memory: Vec<u64> = MEMORY.to_vec();
+        memory.shrink_to_fit();
+        let memory: &'static [u64] = Box::leak(memory.into_boxed_slice());
+        let at = memory.as_ptr() as usize;
+        let flags = access::LOCAL_WRITE | access::REMOTE;
+        // Another address than the real one: its pages are not to be moved.
+        let iova = at as u64 + (1 << 40);
+        // SAFETY: leaked, so mapped for ever.
+        let region = unsafe { client.register(PD, at, BYTES, iova, flags) }.ok()?;
+        let (lkey, rkey) = (region.lkey, region.rkey);
+        let mut process = Process { client, cq, qps: Vec::new(), lkey, rkey, memory };
+        process.qps.extend(process.queue_pair(qp_type::RC));
+        process.qps.extend(process.queue_pair(qp_type::UD));
+        Some(process)
+    }
+
+    fn queue_pair(&self, kind: u32) -> Option<Arc<Qp>> {
+        let spec = QpSpec {
+            kind,
+            pd: PD,
+            send_cq: self.cq.clone(),
+            recv_cq: self.cq.clone(),
+            srq: None,
+            send_max: 16,
+            recv_max: 16,
+            send_sge_max: 4,
+            recv_sge_max: 4,
+            inline_max: 64,
+            signal_all: true,
+        };
+        let qp = self.client.create_qp(spec).ok()?;
+        let attributes = QpAttributes {
+            port: 1,
+            access_flags: access::LOCAL_WRITE | access::REMOTE,
+            path_mtu: 5,
+            dest_qpn: 0x200,
+            max_rd_atomic: 4,
+            max_dest_rd_atomic: 4,
+            ..QpAttributes::default()
+        };
+        // Not by the client: its progress thread would run beside what happens here.
+        let step = |to, mask| {
+            let _ = qp.modify(mask | QpMask::STATE, to, &attributes, None);
+        };
+        let connected = QpMask::AV | QpMask::PATH_MTU | QpMask::DEST_QPN | QpMask::RQ_PSN;
+        let reliable = QpMask::TIMEOUT
+            | QpMask::RETRY_CNT
+            | QpMask::RNR_RETRY
+            | QpMask::MAX_QP_RD_ATOMIC
+            | QpMask::SQ_PSN;
+        let first = QpMask::PKEY_INDEX | QpMask::PORT;
+        if kind == qp_type::UD {
+            step(State::Init, first | QpMask::QKEY);
+            step(State::Rtr, QpMask::empty());
+            step(State::Rts, QpMask::SQ_PSN);
+        } else {
+            step(State::Init, first | QpMask::ACCESS_FLAGS);
+            step(State::Rtr, connected | QpMask::MAX_DEST_RD_ATOMIC | QpMask::MIN_RNR_TIMER);
+            step(State::Rts, reliable);
+        }
+        Some(qp)
+    }
+
+    /// Posts something to where a grant may be, and looks what came of everything so far.
+    fn work(&self, bytes: &mut Bytes<'_>) {
+        let entry = Sge {
+            address: self.memory.as_ptr() as u64 + (1 << 40) + u64::from(bytes.byte()),
+            length: bytes.of([8, 0, 1, 4096, 8192]),
+            lkey: self.lkey,
+        };
+        let list = [entry];
+        for qp in &self.qps {
+            let _ = qp.post_send(&SendWork {
+                wr_id: 1,
+                opcode: u32::from(bytes.byte() % 8),
+                flags: send_flags::SIGNALED,
+                immediate: bytes.word(),
+                address: bytes.long(),
+                rkey: u32::from(bytes.byte() % 4),
+                compare_add: 1,
+                swap: 2,
+                destination: None,
+                route: Default::default(),
+                data: Data::Gather(&list),
+            });
+            let _ = qp.post_recv(2, &list);
+            qp.pump();
+        }
+        let _ = self.client.shared.progress();
+        let _ = self.cq.poll(&mut [Wc::default(); 16]);
+    }
+}
+
+/// A file that may be what is expected.
+fn file(bytes: &mut Bytes<'_>, expected: u64) -> Option<OwnedFd> {
+    match bytes.byte() % 16 {
+        0 => None,
+        1 => std::fs::File::open("/dev/null").ok().map(Into::into),
+        2 => std::fs::File::open("/").ok().map(Into::into),
+        3 => socket::pair().ok().map(|pair| pair.0),
+        4 => memfd::create("hostile", PAGE).ok(),
+        5 => memfd::create("hostile", expected.wrapping_sub(PAGE).min(1 << 30)).ok(),
+        6 => rustix::fs::memfd_create("unsealed", rustix::fs::MemfdFlags::CLOEXEC).ok(),
+        _ => memfd::create("hostile", expected.min(1 << 26)).ok(),
+    }
+}
+
+/// Something the daemon tells by itself, with what it hands over.
+fn event(bytes: &mut Bytes<'_>, process: &Process) -> (Message, Vec<OwnedFd>) {
+    let known = process.qps.get(usize::from(bytes.byte() % 3)).map(|qp| qp.number);
+    let qpn = known.unwrap_or_else(|| bytes.word());
+    let peer_qpn = bytes.of([0x200, 0x201, qpn]);
+    let mut files = Vec::new();
+    let message = match bytes.byte() % 12 {
+        0..=4 => {
+            let mut ready = LinkReady::new_zeroed();
+            (ready.qpn, ready.peer_qpn) = (qpn, peer_qpn);
+            ready.request_bytes = bytes.of([1 << 16, 1 << 18, 4096, 0, 3, 1 << 31, u32::MAX]);
+            ready.response_bytes = bytes.of([1 << 12, 1 << 16, 1 << 12, 0, 5, 1 << 31, u32::MAX]);
+            ready.side = bytes.of([0, 1, 0, 1, 2, u32::MAX]);
+            ready.bell_new = bytes.of([1, 1, 0]);
+            ready.bell = u64::from(bytes.byte() % 3);
+            ready.bell_side = bytes.of([0, 1, 0, 1, 7, u32::MAX]);
+            ready.loopback = bytes.of([0, 0, 1, 9]);
+            ready.local_slot = bytes.of([0, 1, 4095, 4096, u32::MAX, 64]);
+            ready.peer_slot = bytes.of([0, 1, 4095, 4096, u32::MAX, 64]);
+            ready.engine = bytes.of([0, 1]);
+            ready.traced = bytes.of([0, 1]);
+            let (request, response) = (ready.request_bytes as usize, ready.response_bytes as usize);
+            files.extend(file(bytes, layout::link_bytes(request, response) as u64));
+            if bytes.byte() % 8 != 0 {
+                files.extend(file(bytes, BELL_BYTES));
+                files.extend(wakers(bytes));
+            }
+            ready.into()
+        }
+        5..=7 => {
+            let mut granted = Granted::new_zeroed();
+            (granted.qpn, granted.peer_qpn) = (qpn, peer_qpn);
+            granted.rkey = u32::from(bytes.byte() % 4);
+            granted.access = bytes.of([0xf, 0xe, 2, 4, 0, u32::MAX]);
+            granted.addr = bytes.long();
+            granted.length = bytes.long();
+            granted.page_start = bytes.of([granted.addr, granted.addr & !0xfff, 0, u64::MAX]);
+            granted.page_length = bytes.of([PAGE, 4 * PAGE, 1, 0, u64::MAX, 1 << 40]);
+            granted.epoch = bytes.word();
+            files.extend(file(bytes, granted.page_length));
+            granted.into()
+        }
+        8 => {
+            let mut adopt = Adopt::new_zeroed();
+            (adopt.token, adopt.qpn) = (bytes.long(), qpn);
+            adopt.rkey = bytes.of([process.rkey, 0, 1]);
+            adopt.into()
+        }
+        9 => {
+            let reason = bytes.of([CLOSED_BY_PEER, CLOSED_BY_DEATH, 0]);
+            LinkClosed { qpn, peer_qpn, reason, reserved: 0 }.into()
+        }
+        10 => {
+            files.extend(file(bytes, omniverb_link::trace::TRACE_BYTES as u64));
+            TraceBegin { reserved: 0 }.into()
+        }
+        _ => match bytes.byte() % 5 {
+            0 => TraceEnd { reserved: 0 }.into(),
+            1 => TraceLink { qpn, peer_qpn, on: 1, reserved: 0 }.into(),
+            2 => BellClosed { bell: u64::from(bytes.byte() % 3) }.into(),
+            3 => GrantDenied { qpn, peer_qpn, rkey: 1, errno: bytes.word() }.into(),
+            _ => GidsChanged { reserved: 0 }.into(),
+        },
+    };
+    files.truncate(omniverb_session::DESCRIPTORS_MAX);
+    (message, files)
+}
+
+fn wakers(bytes: &mut Bytes<'_>) -> Vec<OwnedFd> {
+    let made = match bytes.byte() % 4 {
+        0 => rustix::pipe::pipe().ok(),
+        1 => omniverb_sys::EventFd::new().ok().and_then(|event| {
+            let file = event.as_fd().try_clone_to_owned().ok()?;
+            Some((file.try_clone().ok()?, file))
+        }),
+        _ => socket::pair().ok(),
+    };
+    made.map(|(one, other)| vec![one, other]).unwrap_or_default()
+}
+
+fn answer(bytes: &mut Bytes<'_>) -> Option<Message> {
+    Some(match bytes.byte() % 12 {
+        0 => Message::Failed(bytes.word()),
+        1 => {
+            let mut gids = Gids::new_zeroed();
+            gids.count = bytes.of([0, 1, GIDS_MAX as u32, GIDS_MAX as u32 + 1, u32::MAX]);
+            gids.into()
+        }
+        2 => QpCreated { qpn: bytes.of([0, 0x101, u32::MAX, 1 << 24]), reserved: 0 }.into(),
+        3 => MrRegistered { rkey: bytes.of([0, 1, 2, u32::MAX]), reserved: 0 }.into(),
+        4 => Connected { qpn: bytes.word(), ready: bytes.of([0, 1, 2, 3, u32::MAX]) }.into(),
+        5 => Message::from(Welcome::new_zeroed()),
+        _ => return None,
+    })
+}
+
+/// Runs what the bytes say.
+pub fn daemon_says(bytes: &[u8]) {
+    let mut bytes = Bytes(bytes);
+    let Some(mut process) = Process::new() else { return };
+    let client = process.client.clone();
+    client.progress.listen(&client);
+    for _ in 0..STEPS_MAX {
+        if bytes.0.is_empty() {
+            break;
+        }
+        let events = (0..bytes.byte() % 3).map(|_| event(&mut bytes, &process)).collect();
+        let answer = answer(&mut bytes);
+        plans().push_back(Plan { events, answer, wrong_tag: bytes.byte() == 0xff });
+        match bytes.byte() % 6 {
+            0 => {
+                let made = process.queue_pair(bytes.of([qp_type::RC, qp_type::UC, qp_type::UD]));
+                process.qps.extend(made.filter(|_| process.qps.len() < 8));
+            }
+            1 if process.qps.len() > 2 => {
+                let gone = process.qps.swap_remove(2);
+                client.destroy_qp(&gone);
+            }
+            2 => client.request_grant(bytes.word(), bytes.word(), bytes.word()),
+            _ => drop(client.gids()),
+        }
+        client.take_events();
+        process.work(&mut bytes);
+        if client.session.events().is_none() {
+            break;
+        }
+    }
+    for qp in &process.qps {
+        client.destroy_qp(qp);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both tests talk to the same daemon.
+    static TURN: Mutex<()> = Mutex::new(());
+
+    fn ready(qpn: u32) -> LinkReady {
+        LinkReady {
+            qpn,
+            peer_qpn: 0x200,
+            request_bytes: 1 << 16,
+            response_bytes: 1 << 12,
+            bell_new: 1,
+            ..LinkReady::new_zeroed()
+        }
+    }
+
+    fn files(link: u64) -> Vec<OwnedFd> {
+        let memory = [link, BELL_BYTES].map(|bytes| memfd::create("test", bytes).unwrap());
+        let (one, other) = omniverb_sys::wake::pair().unwrap();
+        let ends = [one, other].map(|end| end.as_fd().try_clone_to_owned().unwrap());
+        memory.into_iter().chain(ends).collect()
+    }
+
+    fn says(process: &Process, message: impl Into<Message>, files: Vec<OwnedFd>) {
+        let events = vec![(message.into(), files)];
+        plans().push_back(Plan { events, answer: None, wrong_tag: false });
+        let _ = process.client.gids();
+        process.client.take_events();
+        process.work(&mut Bytes(&[7; 64]));
+    }
+
+    fn links(process: &Process) -> usize {
+        process.qps.iter().map(|qp| qp.peers().len()).sum()
+    }
+
+    #[test]
+    fn nothing_that_is_not_as_it_should_be_becomes_a_link() {
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = Process::new().unwrap();
+        process.client.progress.listen(&process.client);
+        let qpn = process.qps[0].number;
+        let good = layout::link_bytes(1 << 16, 1 << 12) as u64;
+        type Change = fn(&mut LinkReady);
+        let changes: [Change; 11] = [
+            |ready| ready.request_bytes = 0,
+            |ready| ready.request_bytes = u32::MAX,
+            |ready| ready.request_bytes = 1 << 31,
+            |ready| ready.request_bytes -= 8,
+            |ready| ready.response_bytes = 3,
+            |ready| ready.response_bytes = 1 << 16,
+            |ready| ready.side = 2,
+            |ready| ready.bell_side = u32::MAX,
+            |ready| ready.bell_new = 0,
+            |ready| ready.qpn = 0x7777,
+            |ready| ready.side = u32::MAX,
+        ];
+        for (bell, change) in (100..).zip(changes) {
+            let mut wrong = LinkReady { bell, ..ready(qpn) };
+            change(&mut wrong);
+            says(&process, wrong, files(good));
+            assert_eq!(links(&process), 0, "{wrong:?}");
+        }
+        for (bell, length) in (200..).zip([0, 8, good - 8, good + 4096, 1 << 30]) {
+            says(&process, LinkReady { bell, ..ready(qpn) }, files(length));
+            assert_eq!(links(&process), 0, "link memory of {length} bytes");
+        }
+        for missing in 0..4 {
+            let mut some = files(good);
+            some.truncate(missing);
+            says(&process, LinkReady { bell: 300, ..ready(qpn) }, some);
+            assert_eq!(links(&process), 0, "{missing} descriptors");
+        }
+        for place in 0..2 {
+            let mut some = files(good);
+            let open = rustix::fs::memfd_create("open", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            rustix::fs::ftruncate(&open, [good, BELL_BYTES][place]).unwrap();
+            some[place] = open;
+            says(&process, LinkReady { bell: 400 + place as u64, ..ready(qpn) }, some);
+            assert_eq!(links(&process), 0, "unsealed memory");
+        }
+        says(&process, LinkReady { bell: 500, ..ready(qpn) }, files(good));
+        assert_eq!(links(&process), 1, "one that is as it should be");
+    }
+
+    #[test]
+    fn grants_that_nobody_asked_for_and_lies_about_their_size_break_nothing() {
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = Process::new().unwrap();
+        process.client.progress.listen(&process.client);
+        let qpn = process.qps[0].number;
+        let good = layout::link_bytes(1 << 16, 1 << 12) as u64;
+        says(&process, ready(qpn), files(good));
+        for length in [0, 1, 4096, 1 << 40, u64::MAX - 4095, u64::MAX] {
+            for start in [0, 4096, u64::MAX - 4095, u64::MAX] {
+                let granted = Granted {
+                    qpn,
+                    peer_qpn: 0x200,
+                    access: 0xf,
+                    addr: start,
+                    length,
+                    page_start: start,
+                    page_length: 4096,
+                    ..Granted::new_zeroed()
+                };
+                for rkey in 0..4 {
+                    let file = vec![memfd::create("test", 4096).unwrap()];
+                    says(&process, Granted { rkey, ..granted }, file);
+                }
+                says(&process, Granted { page_length: length, ..granted }, Vec::new());
+            }
+        }
+        assert!(process.client.gids().is_err() || process.client.session.events().is_some());
+    }
+
+    #[test]
+    fn whatever_a_daemon_says() {
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        for _ in 0..150 {
+            let bytes: Vec<u8> = (0..700)
+                .map(|_| {
+                    state ^= state << 13;
+                    state ^= state >> 7;
+                    state ^= state << 17;
+                    (state >> 24) as u8
+                })
+                .collect();
+            daemon_says(&bytes);
+        }
+    }
+}
