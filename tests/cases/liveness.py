@@ -7,7 +7,9 @@ Who finds a new way to hold others up adds a row.
 """
 
 import contextlib
+import os
 import re
+import stat
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -62,6 +64,8 @@ TABLE = [
     Row("hostile_peers", ("/opt/programs/hostile", "peer", "20", "5"), seconds=0),
     _python("wakers_full", *_TO_ENGINE, title="_engine"),
     _python("datagram_links_come_and_go", *_TO_VICTIM),
+    _python("owners_asleep", "10.77.0.4"),
+    _python("huge_grants", "10.77.0.4"),
 ]
 
 
@@ -71,6 +75,9 @@ class _Scene:
 
     def __init__(self, stage):
         self.observers = Observers()
+        self.fuse = stage.folder("devices") / "fuse"  # most machines let everybody open it
+        os.mknod(self.fuse, stat.S_IFCHR, os.makedev(10, 229))
+        os.chmod(self.fuse, 0o666)
         self.hosts = Hosts(stage)
         try:
             a = self.hosts.a
@@ -94,8 +101,8 @@ class _Scene:
 
     def attack(self, row):
         """Starts it."""
-        words = [{"VICTIM": str(self.victim)}.get(word, word).replace("SECONDS", str(row.seconds))
-                 for word in row.argv]
+        meant = {"VICTIM": str(self.victim), "FUSE": str(self.fuse)}
+        words = [meant.get(word, word).replace("SECONDS", str(row.seconds)) for word in row.argv]
         place = {"container": self.container, "user": self.user}[row.where]
         return place.start(*words, plain=row.argv[0].startswith(("/usr", "/bin")),
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
