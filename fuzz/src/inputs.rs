@@ -36,6 +36,11 @@ pub fn input(target: &str, random: &mut Random) -> Vec<u8> {
         "session_decode" => message(random),
         "engine_trace" => (0..random.below(12)).flat_map(|_| record(random)).collect(),
         "broker" => (0..random.below(60)).flat_map(|_| step(random)).collect(),
+        "wire_packet" | "transport_connection" => packets(target, random),
+        "kernel_addresses" => (0..random.below(6)).flat_map(|_| netlink(random)).collect(),
+        "kernel_maps" => text(random, &MAPS),
+        "configuration" => text(random, &SETTINGS),
+        "words" => text(random, &WORDS),
         _ => {
             let length = random.below(3000);
             random.bytes(length)
@@ -129,4 +134,133 @@ fn step(random: &mut Random) -> Vec<u8> {
         bytes.extend(message);
     }
     bytes
+}
+
+/// `input` with something changed, as fuzzers do.
+pub fn mutated(input: &[u8], random: &mut Random) -> Vec<u8> {
+    let mut bytes = input.to_vec();
+    for _ in 0..=random.below(4) {
+        let at = random.below(bytes.len() + 1);
+        match random.below(5) {
+            0 => bytes.truncate(at),
+            1 => bytes.insert(at, random.number() as u8),
+            2 => bytes.extend_from_within(at..),
+            _ => {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = [random.number() as u8, *byte ^ 1 << random.below(8), 0, 0xff]
+                        [random.below(4)];
+                }
+            }
+        }
+        bytes.truncate(4096);
+    }
+    bytes
+}
+
+/// Packets whose headers are as long as their opcodes say; for a connection, each with its length
+/// before it.
+fn packets(target: &str, random: &mut Random) -> Vec<u8> {
+    let single = target == "wire_packet";
+    let count = if single { 1 } else { random.below(30) };
+    let mut bytes = Vec::new();
+    for _ in 0..count {
+        let opcode = (random.below(8) << 5 | random.below(0x18)) as u8;
+        let mut packet = vec![opcode, 0x40, 0xff, 0xff, 0, 0, 0, 7, 0x80, 0, 0];
+        packet.push(random.below(40) as u8);
+        let length = [0, 4, 8, 16, 28, 32, 64, 256][random.below(8)] + random.below(2) * 4;
+        packet.extend(random.bytes(length + 4));
+        if !single {
+            bytes.push(packet.len() as u8);
+        }
+        bytes.extend(packet);
+    }
+    bytes
+}
+
+/// A message of the kernel: an interface or an address, with attributes.
+fn netlink(random: &mut Random) -> Vec<u8> {
+    let (kind, header) = [(16_u16, 16), (20, 8), (20, 8), (3, 4), (2, 4)][random.below(5)];
+    let mut body = vec![2, 24, 0, [0, 253, 254][random.below(3)], 1, 0, 0, 0];
+    body.resize(header, 1);
+    for _ in 0..random.below(5) {
+        let length = [4, 16, 0, 3][random.below(4)];
+        body.extend((length as u16 + 4).to_ne_bytes());
+        body.extend((1 + random.below(8) as u16).to_ne_bytes());
+        body.extend(random.bytes(length));
+    }
+    let mut bytes = (body.len() as u32 + 16).to_ne_bytes().to_vec();
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend([0; 10]);
+    bytes.extend(body);
+    bytes
+}
+
+const MAPS: [&str; 12] = [
+    "55d0c0a00000-55d0c0b21000 rw-p 00000000 00:00 0",
+    "7f00-7f01 r-xs 0000f000 103:1f 4294967296 /tmp/with space (deleted)",
+    "ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]",
+    "\n",
+    "\n",
+    "-",
+    " ",
+    "rw-s",
+    "0123456789abcdef",
+    "99999999999999999999",
+    ":",
+    "          [heap]",
+];
+const SETTINGS: [&str; 20] = [
+    "[vnic]\n",
+    "[vnic.host]\n",
+    "[vnic.\"net-5\"]\n",
+    "[process]\n",
+    "queue_pairs = ",
+    "links = ",
+    "probes = ",
+    "processes = ",
+    "log_level = \"debug\"\n",
+    "datapath = \"forwarded\"\n",
+    "rate = \"8mbit\"\n",
+    "burst = \"64k\"\n",
+    "faults = \"loss=1%,delay=2ms\"\n",
+    "idle_exit_seconds = ",
+    "7\n",
+    "-1\n",
+    "18446744073709551616\n",
+    "1e400\n",
+    "[[vnic]]\n",
+    "= {}\n",
+];
+const WORDS: [&str; 24] = [
+    "loss=",
+    "duplicate=",
+    "reorder=",
+    "corrupt=",
+    "mark=",
+    "delay=",
+    "jitter=",
+    "limit=",
+    "seed=",
+    "1%",
+    "0.0001",
+    "100%",
+    "10s",
+    "2ms",
+    "1.5",
+    "us",
+    ",",
+    "none",
+    "kbit",
+    "gibps",
+    "k",
+    "g",
+    "340282366920938463463374607431768211455",
+    ".999999999",
+];
+
+/// Words in any order.
+fn text(random: &mut Random, words: &[&str]) -> Vec<u8> {
+    let count = random.below(12);
+    let text: String = (0..count).map(|_| words[random.below(words.len())]).collect();
+    text.into_bytes()
 }

@@ -1,5 +1,5 @@
-//! What is fuzzed, as plain functions of bytes. libFuzzer calls them (`fuzz_targets/`), and where
-//! there is none, a driver with seeded random inputs does (`src/bin/driver.rs`).
+//! What is fuzzed, as plain functions of bytes. libFuzzer calls them (`src/bin/fuzzer.rs`), and
+//! where there is none, a driver with seeded random inputs does (`src/bin/driver.rs`).
 //!
 //! In: bytes. Out: nothing, or a panic: then the bytes are a bug report.
 
@@ -23,14 +23,22 @@ mod pair;
 #[path = "../../rnic/device/tests/device/work.rs"]
 mod work;
 
-pub use inputs::{Random, input};
+// The daemon's configuration, which is part of a program.
+#[allow(dead_code)]
+#[path = "../../host/daemon/src/configuration.rs"]
+mod configuration;
+#[allow(dead_code)]
+#[path = "../../host/daemon/src/vnics.rs"]
+mod vnics;
+
+pub use inputs::{Random, input, mutated};
 pub use ring::ring_consumer;
 
 /// A target's name and body.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 14] = [
     ("ring_consumer", ring_consumer),
     ("link_records", link_records),
     ("session_decode", session_decode),
@@ -40,6 +48,11 @@ pub const TARGETS: [Target; 9] = [
     ("engine_link", engine_link),
     ("engine_trace", engine_trace),
     ("cm_message", cm_message),
+    ("hostile_daemon", hostile_daemon),
+    ("kernel_addresses", kernel_addresses),
+    ("kernel_maps", kernel_maps),
+    ("configuration", configuration_file),
+    ("words", words),
 ];
 
 /// A whole device whose peer does what the bytes say: requests with any fields, words of the
@@ -85,4 +98,43 @@ pub fn engine_trace(bytes: &[u8]) {
 /// A message of the connection manager.
 pub fn cm_message(bytes: &[u8]) {
     omniverb_cm::fuzz::message(bytes);
+}
+
+/// A process whose daemon says and hands over anything.
+pub fn hostile_daemon(bytes: &[u8]) {
+    omniverb_client::hostile::daemon_says(bytes);
+}
+
+/// What the kernel says of interfaces and addresses.
+pub fn kernel_addresses(bytes: &[u8]) {
+    omniverb_sys::addresses::fuzz(bytes);
+}
+
+/// `/proc/self/maps`, in pieces.
+pub fn kernel_maps(bytes: &[u8]) {
+    omniverb_adopt::fuzz_maps(bytes);
+}
+
+/// A configuration file.
+pub fn configuration_file(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    if let Ok(configuration) = configuration::Configuration::parse(&text, "x") {
+        let _ = (configuration.limits(), configuration.policies());
+    }
+}
+
+/// Rates, sizes and faults as people write them: what is shown is understood, and means the same.
+pub fn words(bytes: &[u8]) {
+    use omniverb_session::{faults, rate};
+    let text = String::from_utf8_lossy(bytes);
+    if let Ok(number) = rate::rate(&text) {
+        assert_eq!(rate::rate(&rate::show_rate(number)), Ok(number));
+        let _ = rate::burst_for(number);
+    }
+    if let Ok(number) = rate::size(&text) {
+        assert_eq!(rate::size(&rate::show_size(number)), Ok(number));
+    }
+    if let Ok(Some(faults)) = faults::faults(&text) {
+        assert_eq!(faults::faults(&faults.show()), Ok(Some(faults)));
+    }
 }

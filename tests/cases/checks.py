@@ -19,7 +19,7 @@ _CHECKS = [
 _SCRIPTS = [
     ("ring", ["support/ring/check"], 1200),
     ("address-sanitizer", ["rnic/device/check"], 900),
-    ("fuzz", ["fuzz/run.sh", "10"], 900),
+    ("fuzz", ["fuzz/run.sh", "check"], 900),
     ("demo", ["/usr/bin/python3", "demo/demo.py"], 400),
 ]
 

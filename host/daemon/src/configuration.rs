@@ -69,7 +69,7 @@ impl Configuration {
         Configuration::parse(&text, &file.display().to_string())
     }
 
-    fn parse(text: &str, name: &str) -> anyhow::Result<Configuration> {
+    pub(crate) fn parse(text: &str, name: &str) -> anyhow::Result<Configuration> {
         let configuration: Configuration = toml::from_str(text).map_err(|error| {
             let start = error.span().map_or(0, |span| span.start);
             let line = 1 + text.bytes().take(start).filter(|byte| *byte == b'\n').count();
