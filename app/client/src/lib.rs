@@ -136,8 +136,8 @@ impl Client {
     }
 
     fn connect() -> Result<Arc<Client>, NoDevice> {
-        let area = statistics::Area::new().map_err(NoDevice::Resources)?;
-        let (session, nic) = Session::connect(area.file())?;
+        let (session, nic, area) = Session::connect()?;
+        let area = statistics::Area::new(&area).map_err(NoDevice::Resources)?;
         let progress = progress::Progress::new().map_err(NoDevice::Resources)?;
         Ok(Arc::new_cyclic(|me| Client {
             shared: Shared::new(Box::new(host::ProcessHost::new(me.clone(), progress.clone()))),

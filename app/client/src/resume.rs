@@ -14,7 +14,7 @@ impl Client {
             return Ok(()); // somebody else did
         }
         let announcements = self.announcements();
-        let nic = self.session.reopen(self.statistics.file(), |call| {
+        let nic = self.session.reopen(|call| {
             for message in &announcements {
                 match call(message) {
                     // Refused: we are too late, or the daemon has lost what our tickets were made
@@ -26,7 +26,9 @@ impl Client {
             }
             Ok(())
         })?;
-        if let Some(nic) = nic {
+        if let Some((nic, area)) = nic {
+            // If that fails the counts are ours alone from now on.
+            let _ = self.statistics.move_to(&area);
             *self.nic.write().unwrap_or_else(|e| e.into_inner()) = nic;
         }
         self.progress.attend();

@@ -31,25 +31,24 @@ pub(crate) fn is_lost(errno: i32) -> bool {
 
 impl Session {
     /// Connects to the first daemon that answers.
-    pub(crate) fn connect(area: BorrowedFd<'_>) -> Result<(Session, VirtualNic), NoDevice> {
-        let (calls, events, nic) = open(area, false)?;
+    pub(crate) fn connect() -> Result<(Session, VirtualNic, OwnedFd), NoDevice> {
+        let (calls, Welcomed { events, area, nic }) = open(false)?;
         let calls = Calls { socket: Some(calls), tag: 1 };
         let events = Mutex::new(Some(Arc::new(events)));
-        Ok((Session { calls: Mutex::new(calls), events }, nic))
+        Ok((Session { calls: Mutex::new(calls), events }, nic, area))
     }
 
     /// Connects anew after the daemon went away, and has `announce` tell it what we hold, before
     /// anybody else can call. `None`: another thread has done so meanwhile.
     pub(crate) fn reopen(
         &self,
-        area: BorrowedFd<'_>,
         announce: impl FnOnce(&mut dyn FnMut(&Message) -> Result<Message, i32>) -> Result<(), i32>,
-    ) -> Result<Option<VirtualNic>, i32> {
+    ) -> Result<Option<(VirtualNic, OwnedFd)>, i32> {
         let mut calls = lock(&self.calls);
         if calls.socket.is_some() && self.events().is_some() {
             return Ok(None);
         }
-        let (socket, events, nic) = open(area, true).map_err(|error| match error {
+        let (socket, Welcomed { events, area, nic }) = open(true).map_err(|error| match error {
             NoDevice::NoDaemon(_, _) => libc::EPIPE,
             NoDevice::Refused(_, errno) | NoDevice::Resources(errno) => errno,
         })?;
@@ -57,7 +56,7 @@ impl Session {
         announce(&mut |message| exchange(socket.as_fd(), &mut tag, message))?;
         *calls = Calls { socket: Some(socket), tag };
         *lock(&self.events) = Some(Arc::new(events));
-        Ok(Some(nic))
+        Ok(Some((nic, area)))
     }
 
     /// One question, one answer.
@@ -95,15 +94,24 @@ impl Session {
     }
 }
 
-fn open(area: BorrowedFd<'_>, resume: bool) -> Result<(OwnedFd, OwnedFd, VirtualNic), NoDevice> {
+/// What a daemon says to a hello.
+struct Welcomed {
+    /// Our end of the events socket.
+    events: OwnedFd,
+    /// The statistics area.
+    area: OwnedFd,
+    nic: VirtualNic,
+}
+
+fn open(resume: bool) -> Result<(OwnedFd, Welcomed), NoDevice> {
     let mut failure = None;
     for path in daemon::sockets() {
         let name = path.display().to_string();
         match socket::connect(&path) {
             Ok(socket) => {
-                let (events, nic) =
-                    greet(&socket, area, resume).map_err(|errno| NoDevice::Refused(name, errno))?;
-                return Ok((socket, events, nic));
+                let welcomed =
+                    greet(&socket, resume).map_err(|errno| NoDevice::Refused(name, errno))?;
+                return Ok((socket, welcomed));
             }
             Err(error) => {
                 failure.get_or_insert(NoDevice::NoDaemon(name, errno_of(&error)));
@@ -113,25 +121,22 @@ fn open(area: BorrowedFd<'_>, resume: bool) -> Result<(OwnedFd, OwnedFd, Virtual
     Err(failure.unwrap_or(NoDevice::Resources(libc::ENOENT)))
 }
 
-fn greet(
-    socket: &OwnedFd,
-    area: BorrowedFd<'_>,
-    resume: bool,
-) -> Result<(OwnedFd, VirtualNic), i32> {
+fn greet(socket: &OwnedFd, resume: bool) -> Result<Welcomed, i32> {
     let hello = Hello { role: ROLE_VERBS, resume: u32::from(resume), name: process_name() };
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let length = encode(0, &hello.into(), &mut bytes);
-    socket::send(socket.as_fd(), &bytes[..length], &[area]).map_err(|e| errno_of(&e))?;
-    let (length, mut descriptors) =
+    socket::send(socket.as_fd(), &bytes[..length], &[]).map_err(|e| errno_of(&e))?;
+    let (length, descriptors) =
         socket::receive(socket.as_fd(), &mut bytes, true).map_err(|e| errno_of(&e))?;
     if length == 0 {
         return Err(libc::ECONNRESET);
     }
     match decode(&bytes[..length]) {
-        Ok((_, Message::Welcome(welcome))) if descriptors.len() == 1 => {
+        Ok((_, Message::Welcome(welcome))) => {
+            let [events, area] = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| libc::EPROTO)?;
             let Welcome { node_guid, qp_max, mr_max, link_max, .. } = welcome;
             let nic = VirtualNic { node_guid, qp_max, mr_max, link_max };
-            descriptors.pop().map(|events| (events, nic)).ok_or(libc::EPROTO)
+            Ok(Welcomed { events, area, nic })
         }
         Ok((_, Message::Failed(errno))) => Err(errno as i32),
         _ => Err(libc::EPROTO),

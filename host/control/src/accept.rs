@@ -2,12 +2,10 @@
 
 use crate::journal::Level;
 use crate::server::{Server, Timer, token};
-use omniverb_session::limits::MESSAGE_BYTES_MAX;
-use omniverb_session::{DESCRIPTORS_MAX, Header, Message, decode};
+use omniverb_session::{Header, Message, decode};
 use omniverb_sys::{clock, memfd, socket};
 use omniverb_tenancy::{Arrived, Channel, MemoryFacts, SessionId, errno};
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 /// Connections accepted, and messages read from one client, before others get their turn.
@@ -36,45 +34,6 @@ impl Server {
         }
     }
 
-    /// Notes that a client's connection is to end.
-    pub(crate) fn part(&mut self, id: SessionId, reason: &'static str) {
-        if self.clients.contains_key(&id) {
-            self.parting.push((id, reason));
-        }
-    }
-
-    /// Ends a client's connection; everything it had goes.
-    pub(crate) fn end(&mut self, id: SessionId, reason: &'static str) {
-        let Some(client) = self.clients.remove(&id) else { return };
-        let pid = client.peer.pid;
-        self.journal.log(Level::Debug, format_args!("client {} (pid {pid}): {reason}", id.0));
-        let _ = self.poller.remove(&client.calls);
-        if let Some(events) = &client.events {
-            let _ = self.poller.remove(events);
-        }
-        if let Some(pidfd) = &client.pidfd {
-            let _ = self.poller.remove(pidfd);
-        }
-        if let Ok(key) = client.vnic
-            && let Some(entry) = self.namespaces.get_mut(key)
-        {
-            entry.queued -= client.events_box.descriptors();
-            entry.half_open.remove(&id);
-        }
-        self.half_open_of.remove(&id);
-        self.unnamed.remove(&id);
-        self.end_recording(id);
-        let actions = self.tenancy.end(id, clock::now());
-        self.work.extend(actions);
-        // While its namespace is still known: the engine must hear of what is closed.
-        while let Some(action) = self.work.pop_front() {
-            self.execute(action);
-        }
-        if let Ok(key) = client.vnic {
-            drop(self.namespaces.leave(key));
-        }
-    }
-
     pub(crate) fn calls_ready(&mut self, id: SessionId) {
         self.flush_calls(id);
         for _ in 0..TURN {
@@ -97,7 +56,10 @@ impl Server {
             let Some((bytes, length, files)) = self.receive(id, Channel::Events) else { return };
             match decode(&bytes[..length]) {
                 Ok((tag, message)) => self.hand_over(id, Channel::Events, tag, message, files),
-                Err(_) => self.part(id, "sent something that is no message"),
+                Err(_) => {
+                    files.into_iter().for_each(|file| self.keep(file));
+                    self.part(id, "sent something that is no message");
+                }
             }
             while let Some(action) = self.work.pop_front() {
                 self.execute(action);
@@ -105,39 +67,12 @@ impl Server {
         }
     }
 
-    /// The next message of a client; notes its end if that is what there is.
-    fn receive(
-        &mut self,
-        id: SessionId,
-        channel: Channel,
-    ) -> Option<([u8; MESSAGE_BYTES_MAX], usize, Vec<OwnedFd>)> {
-        let parting = self.parting.iter().any(|(session, _)| *session == id);
-        let client = self.clients.get(&id).filter(|_| !parting)?;
-        let from: BorrowedFd<'_> = match channel {
-            Channel::Calls => client.calls.as_fd(),
-            Channel::Events => client.events.as_ref()?.as_fd(),
-        };
-        let mut bytes = [0; MESSAGE_BYTES_MAX];
-        match socket::receive(from, &mut bytes, false) {
-            Ok((0, _)) => self.part(id, "closed its connection"),
-            Ok((_, files)) if files.len() > DESCRIPTORS_MAX => {
-                self.part(id, "sent too many descriptors");
-            }
-            Ok((length, files)) => return Some((bytes, length, files)),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
-                self.part(id, "broke its connection");
-            }
-            Err(_) => self.part(id, "sent something that is no message"),
-        }
-        None
-    }
-
     fn call(&mut self, id: SessionId, bytes: &[u8], files: Vec<OwnedFd>) {
         let Some(client) = self.clients.get(&id) else { return };
         let refused = client.vnic.err();
         match decode(bytes) {
             Ok((tag, _)) if refused.is_some() => {
+                files.into_iter().for_each(|file| self.keep(file));
                 let answer = Message::Failed(refused.unwrap_or(errno::EPERM));
                 self.answer(id, tag, &answer, Vec::new());
                 self.part(id, "is in a network namespace that is not served");
@@ -147,6 +82,7 @@ impl Server {
             }
             Ok((tag, message)) => self.hand_over(id, Channel::Calls, tag, message, files),
             Err(_) => {
+                files.into_iter().for_each(|file| self.keep(file));
                 // Another version, most likely: say so in the part that all versions share.
                 if let Some(tag) = tag_of(bytes) {
                     self.answer(id, tag, &Message::Failed(errno::EPROTO), Vec::new());
@@ -165,13 +101,10 @@ impl Server {
         message: Message,
         files: Vec<OwnedFd>,
     ) {
-        let file = files.into_iter().next();
+        let mut files = files.into_iter();
+        let file = files.next();
+        files.for_each(|file| self.keep(file));
         let memory = match (&message, &file) {
-            (Message::Hello(_), Some(file)) => {
-                let half_open = self.clients.get_mut(&id).filter(|client| client.half_open);
-                let sound = half_open.is_some_and(|client| client.take_area(file));
-                Some(MemoryFacts { sound, write_sealed: false })
-            }
             (Message::Adopted(adopted), Some(file)) => Some(MemoryFacts {
                 sound: memfd::verify(file.as_fd(), adopted.page_length).is_ok(),
                 write_sealed: memfd::is_write_sealed(file.as_fd()).unwrap_or(false),
@@ -186,7 +119,9 @@ impl Server {
         while let Some(action) = self.work.pop_front() {
             self.execute(action);
         }
-        self.attached = None;
+        if let Some(file) = self.attached.take() {
+            self.keep(file);
+        }
     }
 }
 

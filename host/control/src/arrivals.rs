@@ -31,7 +31,7 @@ const HALF_OPEN: usize = 4096;
 /// A connection whose process is being identified.
 #[derive(Debug)]
 pub(crate) struct Arrival {
-    calls: OwnedFd,
+    pub(crate) calls: OwnedFd,
     peer: Peer,
     pidfd: Option<Arc<OwnedFd>>,
     /// As far as that is known.
@@ -40,7 +40,7 @@ pub(crate) struct Arrival {
 
 impl Server {
     pub(crate) fn admit(&mut self, calls: OwnedFd) {
-        let Ok(peer) = socket::peer(calls.as_fd()) else { return };
+        let Ok(peer) = socket::peer(calls.as_fd()) else { return self.let_go(calls) };
         let pidfd = socket::peer_pidfd(calls.as_fd()).ok().map(Arc::new);
         self.last_session += 1;
         let id = SessionId(self.last_session);
@@ -67,6 +67,7 @@ impl Server {
     fn forget_arrival(&mut self, id: SessionId) {
         if let Some(arrival) = self.take_arrival(id) {
             self.namespaces.forget(Kind::Process, Subject::Arrival(id), &arrival.holder);
+            self.let_go(arrival.calls);
         }
     }
 
@@ -121,7 +122,7 @@ impl Server {
             if let Some(key) = joined {
                 drop(self.namespaces.leave(key));
             }
-            return;
+            return self.let_go(calls);
         }
         let (pid, uid) = (peer.pid, peer.uid);
         if let Ok(vnic) = vnic {
@@ -137,8 +138,8 @@ impl Server {
             half_open: true,
             statistics: None,
             named: None,
-            calls_box: Outbox::default(),
-            events_box: Outbox::default(),
+            calls_box: Outbox::new(self.disposal.bin()),
+            events_box: Outbox::new(self.disposal.bin()),
             flush_timer: false,
         };
         self.clients.insert(id, client);

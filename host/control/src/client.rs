@@ -6,6 +6,7 @@ use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
 use omniverb_sys::pidfd::Peer;
 use omniverb_sys::{Access, Mapping, memfd};
 use omniverb_tenancy::VnicKey;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -29,7 +30,7 @@ pub(crate) struct Client {
     pub(crate) half_open: bool,
     /// The process that its call names, once somebody has looked where that is.
     pub(crate) named: Option<PidNamed>,
-    /// Counters it lets us look at.
+    /// Counters that it writes.
     pub(crate) statistics: Option<Mapping>,
     pub(crate) calls_box: Outbox,
     pub(crate) events_box: Outbox,
@@ -38,14 +39,12 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Takes the statistics area from the descriptor that came with a hello; false if it will not
-    /// do.
-    pub(crate) fn take_area(&mut self, file: &OwnedFd) -> bool {
-        if memfd::verify(file.as_fd(), AREA_BYTES as u64).is_err() {
-            return false;
-        }
-        self.statistics = Mapping::shared(file.as_fd(), 0, AREA_BYTES, Access::ReadOnly).ok();
-        self.statistics.is_some()
+    /// Makes a statistics area that the client is to write.
+    pub(crate) fn make_area(&mut self) -> io::Result<OwnedFd> {
+        let file = memfd::create("omniverb-statistics", AREA_BYTES as u64)?;
+        let mapping = Mapping::shared(file.as_fd(), 0, AREA_BYTES, Access::ReadOnly)?;
+        self.statistics = Some(mapping);
+        Ok(file)
     }
 
     /// The eight words of a statistics slot, as they are at the moment.

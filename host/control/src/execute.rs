@@ -62,16 +62,18 @@ impl Server {
     fn welcome(&mut self, id: SessionId, tag: u64, message: &Message) {
         self.fully_open(id);
         if self.tenancy.is_tool(id) {
+            self.expect_descriptors(id);
             return self.answer(id, tag, message, Vec::new());
         }
         let Some(client) = self.clients.get_mut(&id) else { return };
         let made = socket::pair().and_then(|(ours, theirs)| {
+            let area = client.make_area()?;
             self.poller.add(&ours, token::new(token::EVENTS, id.0))?;
             client.events = Some(ours);
-            Ok(theirs)
+            Ok(vec![Arc::new(theirs), Arc::new(area)])
         });
         match made {
-            Ok(theirs) => self.answer(id, tag, message, vec![Arc::new(theirs)]),
+            Ok(files) => self.answer(id, tag, message, files),
             Err(error) => {
                 self.journal.log(Level::Warning, format_args!("no events socket: {error}"));
                 self.answer(id, tag, &Message::Failed(errno::ENOMEM), Vec::new());

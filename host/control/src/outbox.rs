@@ -3,9 +3,11 @@
 //! What the socket has no room for is kept here, up to a bound; a client that lets more pile up
 //! is dropped.
 
+use crate::disposal::Bin;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, encode};
-use omniverb_sys::socket;
+use omniverb_sys::{memfd, socket};
+use rustix::fs::fstat;
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,6 +19,9 @@ const MESSAGES_MAX: usize = 20_000;
 
 /// Descriptors kept for one socket: they count against the daemon's own limit.
 const DESCRIPTORS_MAX: usize = 4096;
+
+/// 512-byte blocks of a file that takes well below a millisecond to free.
+const LARGE_BLOCKS: i64 = (4 << 20) / 512;
 
 /// A descriptor on its way to one client or two.
 pub(crate) type Parcel = Arc<OwnedFd>;
@@ -39,9 +44,15 @@ pub(crate) enum Sent {
 pub(crate) struct Outbox {
     waiting: VecDeque<(Vec<u8>, Vec<Parcel>)>,
     descriptors: usize,
+    /// Where large files go that nobody else has any more.
+    bin: Option<Bin>,
 }
 
 impl Outbox {
+    pub(crate) fn new(bin: Bin) -> Outbox {
+        Outbox { waiting: VecDeque::new(), descriptors: 0, bin: Some(bin) }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -64,11 +75,15 @@ impl Outbox {
         if self.waiting.is_empty() {
             match attempt(to, &bytes[..length], &parcels) {
                 Sent::Room | Sent::Descriptors => {}
-                done => return done,
+                done => {
+                    self.let_go(parcels);
+                    return done;
+                }
             }
         }
         let descriptors = self.descriptors + parcels.len();
         if self.waiting.len() >= MESSAGES_MAX || descriptors > DESCRIPTORS_MAX {
+            self.let_go(parcels);
             return Sent::Over;
         }
         self.descriptors = descriptors;
@@ -78,17 +93,45 @@ impl Outbox {
 
     /// Sends what there is room for.
     pub(crate) fn flush(&mut self, to: BorrowedFd<'_>) -> Sent {
-        while let Some((bytes, parcels)) = self.waiting.front() {
-            match attempt(to, bytes, parcels) {
+        while let Some((bytes, parcels)) = self.waiting.pop_front() {
+            match attempt(to, &bytes, &parcels) {
                 Sent::All => {
                     self.descriptors -= parcels.len();
-                    self.waiting.pop_front();
+                    self.let_go(parcels);
                 }
-                not_yet => return not_yet,
+                not_yet => {
+                    self.waiting.push_front((bytes, parcels));
+                    return not_yet;
+                }
             }
         }
         Sent::All
     }
+
+    /// Lets go of files. The last reference to a large one may be ours: whoever it was sent to may
+    /// have closed it already, and to free its pages takes long.
+    fn let_go(&self, parcels: Vec<Parcel>) {
+        let Some(bin) = &self.bin else { return };
+        for file in parcels.into_iter().filter_map(Arc::into_inner) {
+            if is_large(&file) {
+                bin.put(file);
+            }
+        }
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        for (_, parcels) in std::mem::take(&mut self.waiting) {
+            self.let_go(parcels);
+        }
+    }
+}
+
+/// Whether it takes long to free a file's pages. Asks no file system but that of memory files.
+fn is_large(file: &OwnedFd) -> bool {
+    memfd::seals(file.as_fd()).is_ok()
+        && fstat(file).is_ok_and(|status| status.st_blocks > LARGE_BLOCKS)
 }
 
 fn attempt(to: BorrowedFd<'_>, bytes: &[u8], parcels: &[Parcel]) -> Sent {

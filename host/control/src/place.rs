@@ -4,10 +4,11 @@
 //! serving this socket" has one answer, and two daemons started at once cannot both win.
 
 use crate::errors::{PATH_BYTES_MAX, StartError};
-use omniverb_sys::socket;
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, flock, lstat, open};
-use rustix::process::{geteuid, getpid};
-use std::io::{self, Read, Write};
+use crate::lock;
+use omniverb_sys::socket::{self, Listener};
+use rustix::fs::{FileType, lstat};
+use rustix::process::geteuid;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
@@ -16,10 +17,18 @@ use std::path::{Path, PathBuf};
 pub struct Place {
     path: PathBuf,
     listener: OwnedFd,
+    closed: bool,
     _lock: std::fs::File,
 }
 
 impl Place {
+    /// Nobody finds this place any more, and nobody can connect to it.
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+        let _ = std::fs::remove_file(&self.path);
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+    }
+
     /// Takes the place at `path`. `shared`: every user of the host may connect; otherwise only
     /// the owner, and the folder must be the owner's alone.
     ///
@@ -31,12 +40,12 @@ impl Place {
         }
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         make_folder(folder, shared)?;
-        let lock = lock(path)?;
-        remove_stale(path)?;
+        let (lock, succeeds) = lock::take(path)?;
+        remove_stale(path, succeeds)?;
         let mode = if shared { 0o666 } else { 0o600 };
         let listener = socket::listen(path, mode)
             .map_err(|source| StartError::Listen { path: path.into(), source })?;
-        Ok(Place { path: path.into(), listener, _lock: lock })
+        Ok(Place { path: path.into(), listener, closed: false, _lock: lock })
     }
 
     /// The socket's path.
@@ -54,7 +63,9 @@ impl Drop for Place {
     fn drop(&mut self) {
         // The lock is still held, so the socket is ours. The lock file stays: removing it would
         // let two daemons hold locks on different files of the same name.
-        let _ = std::fs::remove_file(&self.path);
+        if !self.closed {
+            self.close();
+        }
     }
 }
 
@@ -88,32 +99,20 @@ fn make_folder(folder: &Path, shared: bool) -> Result<(), StartError> {
     Ok(())
 }
 
-fn lock(path: &Path) -> Result<std::fs::File, StartError> {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    let listen_error =
-        |source: io::Error| StartError::Listen { path: PathBuf::from(&name), source };
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    let file = open(Path::new(&name), flags, Mode::from_raw_mode(0o600))
-        .map_err(|errno| listen_error(errno.into()))?;
-    let mut file = std::fs::File::from(file);
-    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        let mut text = String::new();
-        let _ = (&mut file).take(32).read_to_string(&mut text);
-        return Err(StartError::InUse { path: path.into(), pid: text.trim().parse().ok() });
-    }
-    let pid = getpid().as_raw_nonzero();
-    file.set_len(0).and_then(|()| writeln!(file, "{pid}")).map_err(listen_error)?;
-    Ok(file)
-}
-
-fn remove_stale(path: &Path) -> Result<(), StartError> {
+/// `succeeds`: the last daemon here is known to be dead.
+fn remove_stale(path: &Path, succeeds: bool) -> Result<(), StartError> {
     let Ok(status) = lstat(path) else { return Ok(()) };
     if FileType::from_raw_mode(status.st_mode) != FileType::Socket {
         return Err(StartError::NotASocket { path: path.into() });
     }
-    // We hold the lock, so no daemon of ours lives; somebody else's server may.
-    if socket::is_alive(path) {
+    // We hold the lock, so no daemon of ours lives; somebody else's server may. A dead process
+    // that cannot let go of its files still listens.
+    let alive = match socket::listener(path) {
+        Listener::Alive => true,
+        Listener::Full => !succeeds,
+        Listener::None | Listener::Dead => false,
+    };
+    if alive {
         return Err(StartError::InUse { path: path.into(), pid: None });
     }
     std::fs::remove_file(path).map_err(|source| StartError::Listen { path: path.into(), source })

@@ -3,6 +3,7 @@
 use crate::arrivals::Arrival;
 use crate::captures::Recording;
 use crate::client::Client;
+use crate::disposal::Disposal;
 use crate::engine::{Packets, Recorder};
 use crate::errors::StartError;
 use crate::journal::{Journal, Level};
@@ -15,7 +16,7 @@ use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES};
 use omniverb_sys::child::Helpers;
 use omniverb_sys::netns::Namespace;
 use omniverb_sys::privileges::{Privilege, keep_only};
-use omniverb_sys::{Poller, clock, random};
+use omniverb_sys::{Poller, clock, descriptors, random};
 use omniverb_tenancy::{Action, Entropy, Holders, Limits, Policies, SessionId, Tenancy, VnicKey};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -36,6 +37,9 @@ pub struct Settings {
     pub idle_exit: Option<Duration>,
     /// What helpers are. If they are processes, this one gives up its privileges to them.
     pub helpers: Helpers,
+    /// Have the kernel refuse descriptors at their senders, where it can. Off: as on kernels
+    /// before 6.16 (tests).
+    pub refuse_descriptors: bool,
 }
 
 impl Default for Settings {
@@ -46,6 +50,7 @@ impl Default for Settings {
             queued_descriptors: 8192,
             idle_exit: None,
             helpers: Helpers::Threads,
+            refuse_descriptors: true,
         }
     }
 }
@@ -72,6 +77,7 @@ pub(crate) mod token {
     pub(crate) const PROCESS: u64 = 6;
     pub(crate) const ENGINE: u64 = 7;
     pub(crate) const RECORDER: u64 = 8;
+    pub(crate) const DISPOSAL: u64 = 9;
 
     pub(crate) const fn new(kind: u64, number: u64) -> u64 {
         kind << 56 | number
@@ -100,6 +106,7 @@ pub struct Server {
     pub(crate) settings: Settings,
     pub(crate) place: Place,
     pub(crate) journal: Journal,
+    pub(crate) disposal: Disposal,
     pub(crate) poller: Poller,
     pub(crate) tenancy: Tenancy,
     pub(crate) namespaces: Namespaces,
@@ -174,6 +181,11 @@ impl Server {
         if settings.helpers != Helpers::Threads {
             keep_only(&KEPT).map_err(os("give up its privileges"))?;
         }
+        let disposal = Disposal::new(settings.helpers.clone()).map_err(os("start its disposer"))?;
+        if settings.refuse_descriptors {
+            // Before 6.16 the kernel does not know how; then we look before we take.
+            let _ = descriptors::refuse(place.listener().as_fd());
+        }
         let engine = Packets::start().map_err(os("start its engine"))?;
         let recorder = Recorder::start().map_err(os("start its recorder"))?;
         let poller = Poller::new().map_err(os("make an epoll descriptor"))?;
@@ -181,6 +193,7 @@ impl Server {
         watch(place.listener().as_fd(), token::LISTENER).map_err(os("watch its socket"))?;
         watch(namespaces.socket(), token::NAMESPACES).map_err(os("watch its helper"))?;
         watch(engine.ready(), token::ENGINE).map_err(os("watch its engine"))?;
+        watch(disposal.ready(), token::DISPOSAL).map_err(os("watch its disposer"))?;
         watch(recorder.ready(), token::RECORDER).map_err(os("watch its recorder"))?;
         let mut tenancy =
             Tenancy::new(settings.limits.clone(), Box::new(Kernel), home, guid_seed());
@@ -198,6 +211,7 @@ impl Server {
             settings,
             place,
             journal,
+            disposal,
             poller,
             tenancy,
             namespaces,
@@ -238,6 +252,12 @@ impl Server {
     /// If the kernel refuses to wait, or the helper is gone for good: without it no new client can
     /// be served, and only whoever started this daemon can give it another one.
     pub fn run(&mut self, termination: Option<BorrowedFd<'_>>) -> io::Result<Ended> {
+        let ended = self.serve(termination);
+        self.close();
+        ended
+    }
+
+    fn serve(&mut self, termination: Option<BorrowedFd<'_>>) -> io::Result<Ended> {
         if let Some(file) = termination {
             self.poller.add(file, token::new(token::TERMINATION, 0))?;
         }
@@ -258,6 +278,7 @@ impl Server {
                     token::PROCESS => self.part(SessionId(number), "its process has ended"),
                     token::ENGINE => self.engine_ready(),
                     token::RECORDER => self.recorder_ready(),
+                    token::DISPOSAL => self.disposal.turn(&mut self.journal),
                     _ => {}
                 }
                 self.settle();
@@ -289,7 +310,8 @@ impl Server {
         let own = self.timers.first().map(|(at, _)| *at);
         let idle = self.idle_deadline();
         let tables = [self.tenancy.next_deadline(), self.probes.next_deadline()];
-        let deadlines = [own, idle, self.namespaces.next_deadline()].into_iter().chain(tables);
+        let others = [own, idle, self.namespaces.next_deadline(), self.disposal.next_deadline()];
+        let deadlines = others.into_iter().chain(tables);
         let next = deadlines.flatten().min()?;
         // Rounded up: epoll counts in milliseconds, and a wait that ends early would only spin.
         Some(Duration::from_nanos(next.saturating_sub(clock::now())) + Duration::from_micros(999))
@@ -337,6 +359,9 @@ impl Server {
                     self.work.extend(actions);
                 }
             }
+        }
+        if self.disposal.next_deadline().is_some_and(|at| at <= now) {
+            self.disposal.turn(&mut self.journal);
         }
         self.settle();
     }

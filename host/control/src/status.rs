@@ -32,6 +32,7 @@ impl Server {
 
     pub(crate) fn status_text(&self, scope: Option<omniverb_tenancy::VnicKey>) -> String {
         let vnics: Vec<Value> = self.tenancy.status(scope).iter().map(|v| self.vnic(v)).collect();
+        let disposed = self.disposal.counts();
         let status = json!({
             "daemon": {
                 "version": env!("CARGO_PKG_VERSION"),
@@ -39,6 +40,9 @@ impl Server {
                 "socket": self.place.path(),
                 "seconds": (clock::now() - self.started) / 1_000_000_000,
                 "all_namespaces": self.privileged,
+                "disposers_lost": disposed.lost,
+                "disposers_hanging": disposed.hanging,
+                "files_kept": disposed.kept,
             },
             "vnics": vnics,
         });

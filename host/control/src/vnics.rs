@@ -63,7 +63,7 @@ impl Server {
     }
 
     /// Root in the daemon's namespace, or the user whose daemon it is.
-    fn is_administrator(&self, id: SessionId) -> bool {
+    pub(crate) fn is_administrator(&self, id: SessionId) -> bool {
         self.clients.get(&id).is_some_and(|client| {
             let us = rustix::process::geteuid().as_raw();
             (client.peer.uid == 0 || client.peer.uid == us) && client.vnic == Ok(self.home)

@@ -10,7 +10,7 @@ mod vnics;
 use clap::Parser;
 use clap::error::ErrorKind;
 use configuration::Configuration;
-use omniverb_control::{Journal, Level, Place, Server, Settings};
+use omniverb_control::{DISPOSER, Journal, Level, Place, Server, Settings, dispose};
 use omniverb_netns::{self as netns, HELPER, STARTER};
 use omniverb_sys::child::{self, Helpers, OWN_PROGRAM};
 use omniverb_sys::signals;
@@ -58,6 +58,9 @@ struct Arguments {
     /// Be a helper of the daemon that started this (used by the daemon).
     #[arg(long, hide = true, value_name = "NAME")]
     helper: Option<String>,
+    /// Do not have the kernel refuse descriptors: as before Linux 6.16 (for tests).
+    #[arg(long, hide = true)]
+    no_refusal: bool,
 }
 
 fn main() -> ExitCode {
@@ -96,6 +99,7 @@ fn helper(name: &str) -> ExitCode {
     let served = match name {
         STARTER => child::socket_of_helper(STARTER).and_then(|socket| netns::start(&socket)),
         HELPER => child::socket_of_helper(HELPER).map(|socket| netns::serve(socket, true)),
+        DISPOSER => child::socket_of_helper(DISPOSER).map(dispose),
         _ => Err(std::io::ErrorKind::InvalidInput.into()),
     };
     match served {
@@ -143,6 +147,7 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         queued_descriptors: (descriptors / 8).clamp(128, 65536),
         idle_exit: idle.map(Duration::from_secs),
         helpers: Helpers::Program(OWN_PROGRAM.into()),
+        refuse_descriptors: !arguments.no_refusal,
     };
     let level = arguments.log_level.or(configuration.log_level).unwrap_or(Level::Warning);
     let mut journal = Journal::new(level, std::env::var_os("JOURNAL_STREAM").is_some());

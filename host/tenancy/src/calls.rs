@@ -34,7 +34,7 @@ impl Tenancy {
             return self.fail(id, tag, EBUSY);
         }
         if let Message::Hello(hello) = message {
-            return self.hello(id, tag, hello, arrived.memory.is_some_and(|m| m.sound), now);
+            return self.hello(id, tag, hello, now);
         }
         if !session.welcomed {
             return self.fail(id, tag, EPROTO);

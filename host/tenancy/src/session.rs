@@ -9,7 +9,7 @@ use omniverb_session::limits::GIDS_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Tenancy {
-    pub(crate) fn hello(&mut self, id: SessionId, tag: u64, hello: &Hello, area: bool, now: u64) {
+    pub(crate) fn hello(&mut self, id: SessionId, tag: u64, hello: &Hello, now: u64) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if session.welcomed || session.role != 0 {
             return self.fail(id, tag, EPROTO);
@@ -30,7 +30,6 @@ impl Tenancy {
                 let message = self.welcome_message(id, key);
                 self.reply(id, tag, message);
             }
-            ROLE_VERBS if !area => self.fail(id, tag, EINVAL),
             ROLE_VERBS => {
                 let vnic = self.vnics.get(&key);
                 let full = vnic.is_some_and(|v| v.sessions.len() >= self.limits.sessions_per_vnic);

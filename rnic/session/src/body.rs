@@ -80,8 +80,7 @@ pub const CLOSED_BY_DEATH: u32 = 2;
 pub const CLOSED_BY_NETWORK: u32 = 3;
 
 bodies! {
-    /// First message. Descriptor: the statistics area (a memfd of
-    /// `STATISTICS_SLOTS * STATISTICS_SLOT_BYTES`, sealed against resizing), for `ROLE_VERBS` only.
+    /// First message.
     Hello {
         /// `ROLE_*`.
         role: u32,
@@ -90,7 +89,9 @@ bodies! {
         /// `comm` of the process, NUL-padded; shown by `omniverb status`, never trusted.
         name: [u8; 16],
     }
-    /// Answer to `Hello`. Descriptor: this process's end of the events socket (`ROLE_VERBS`).
+    /// Answer to `Hello`. Descriptors, for `ROLE_VERBS` only: this process's end of the events
+    /// socket; the statistics area (a memfd of `STATISTICS_SLOTS * STATISTICS_SLOT_BYTES`, sealed
+    /// against resizing), which the process writes and the daemon reads.
     Welcome {
         /// Unique while the daemon lives.
         session: u64,

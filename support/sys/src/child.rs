@@ -91,10 +91,15 @@ impl Helper {
         }
     }
 
-    /// Asks the kernel to end it, which may never happen. A thread cannot be ended.
+    /// Asks the kernel to end it, which may never happen. A thread finds its socket closed.
     pub fn kill(&mut self) {
-        if let Life::Process(process) = &mut self.life {
-            let _ = process.kill();
+        match &mut self.life {
+            Life::Process(process) => {
+                let _ = process.kill();
+            }
+            Life::Thread(_) => {
+                let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+            }
         }
     }
 

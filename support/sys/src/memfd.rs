@@ -113,6 +113,9 @@ pub fn is_write_sealed(file: BorrowedFd<'_>) -> io::Result<bool> {
 /// [`VerifyError`] says what is wrong with it.
 pub fn verify(file: BorrowedFd<'_>, bytes: u64) -> Result<(), VerifyError> {
     let os = |errno: Errno| VerifyError::Os(errno.into());
+    // First of all, and the only question that no file system is asked: what is behind the
+    // descriptor may be one that never answers.
+    let seals = fcntl_get_seals(file).map_err(|_| VerifyError::NotMemory)?;
     let status = fstat(file).map_err(os)?;
     if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
         return Err(VerifyError::NotMemory);
@@ -120,7 +123,6 @@ pub fn verify(file: BorrowedFd<'_>, bytes: u64) -> Result<(), VerifyError> {
     if fstatfs(file).map_err(os)?.f_type != TMPFS_MAGIC {
         return Err(VerifyError::NotMemory);
     }
-    let seals = fcntl_get_seals(file).map_err(|_| VerifyError::NotMemory)?;
     // Seals first, size second: a size that is read before the seal could still change.
     if !seals.contains(FIXED_SIZE) {
         return Err(VerifyError::Resizable);

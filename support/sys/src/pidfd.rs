@@ -48,6 +48,26 @@ pub(crate) fn option<T: Copy>(socket: BorrowedFd<'_>, name: libc::c_int) -> io::
     Ok(unsafe { value.assume_init() })
 }
 
+/// Sets a socket option that is a number.
+pub(crate) fn set_option(
+    socket: BorrowedFd<'_>,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(size_of::<libc::c_int>()).unwrap_or(0);
+    // SAFETY: the kernel reads `length` bytes of `value`, which has that many.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            name,
+            (&raw const value).cast(),
+            length,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Who connected `socket`.
 ///
 /// # Errors

@@ -12,7 +12,7 @@ use rustix::net::{
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 pub use crate::pidfd::{Peer, of_peer as peer_pidfd, peer};
@@ -163,16 +163,50 @@ pub fn receive(
     }
 }
 
-/// True if a daemon or anything else listens at `path`.
+/// What is behind the path of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listener {
+    /// Nobody.
+    None,
+    /// Somebody.
+    Alive,
+    /// A process that will never answer any more.
+    Dead,
+    /// Somebody who has more connections waiting than may wait, so that nothing can be known.
+    Full,
+}
+
+/// Who listens at `path`. Never waits.
+#[must_use]
+pub fn listener(path: &Path) -> Listener {
+    let connected = seqpacket().map_err(Some).and_then(|socket| {
+        rustix::io::ioctl_fionbio(&socket, true).map_err(|e| Some(e.into()))?;
+        let address = SocketAddrUnix::new(path).map_err(|e| Some(e.into()))?;
+        match connect_to(&socket, &address) {
+            Ok(()) => Ok(socket),
+            Err(Errno::AGAIN) => Err(None),
+            Err(errno) => Err(Some(io::Error::from(errno))),
+        }
+    });
+    match connected {
+        Ok(socket) => {
+            let dead = peer(socket.as_fd()).is_ok_and(|peer| crate::process::is_dead(peer.pid));
+            if dead { Listener::Dead } else { Listener::Alive }
+        }
+        Err(None) => Listener::Full,
+        Err(Some(_)) => Listener::None,
+    }
+}
+
+/// True if a daemon or anything else listens at `path`. Never waits.
 #[must_use]
 pub fn is_alive(path: &Path) -> bool {
-    connect(path).is_ok()
+    matches!(listener(path), Listener::Alive | Listener::Full)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
 
     #[test]
     fn messages_keep_their_boundaries_and_descriptors() {

@@ -4,7 +4,8 @@
 // kernel about ranges of it.
 
 use crate::mapping::{Access, Mapping};
-use omniverb_ring::Window;
+use omniverb_ring::sync::Ordering;
+use omniverb_ring::{Window, WordMemory};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -25,6 +26,39 @@ pub fn map(file: BorrowedFd<'_>, length: usize, access: Access) -> io::Result<Wi
     // SAFETY: mapped for `length` bytes as long as `mapping`, the owner, lives; page-aligned.
     // A read-only mapping is the caller's to write nothing through.
     Ok(unsafe { Window::new(base, length, mapping) })
+}
+
+/// Puts the verified memfd `file`, which has at least the window's length, in the place of what a
+/// writable window of [`map`] shows now, at the same addresses, with the same contents. What is
+/// written meanwhile may be lost.
+///
+/// # Errors
+/// `EINVAL` unless the window is all of a mapping's pages, otherwise what the kernel says.
+pub fn replace(window: &Window, file: BorrowedFd<'_>) -> io::Result<()> {
+    let page = crate::clock::page_bytes();
+    let length = window.len();
+    let first = window.cell(0).map(|cell| cell.address());
+    let Some(first) = first.filter(|at| at.is_multiple_of(page) && length.is_multiple_of(page))
+    else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    let new = map(file, length, Access::ReadWrite)?;
+    for offset in (0..length).step_by(8) {
+        let word = window.load(offset, Ordering::Relaxed);
+        // Pages that nobody wrote stay holes.
+        if word != 0 {
+            new.store(offset, word, Ordering::Relaxed);
+        }
+    }
+    let address = std::ptr::with_exposed_provenance_mut(first);
+    let protection = rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE;
+    let flags = rustix::mm::MapFlags::SHARED | rustix::mm::MapFlags::FIXED;
+    // SAFETY: the range is all of a live mapping that the window keeps; what takes its place is of
+    // the same length and kind, and goes when that mapping would have gone.
+    unsafe { rustix::mm::mmap(address, length, protection, flags, file, 0)? };
+    // SAFETY: as in `map`.
+    let _ = unsafe { rustix::mm::madvise(address, length, rustix::mm::Advice::LinuxDontFork) };
+    Ok(())
 }
 
 /// For each page that the range touches, whether it is in memory, so that reading or writing it
@@ -50,9 +84,25 @@ pub fn residency(window: &Window, start: usize, resident: &mut [u8]) -> io::Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_ring::WordMemory;
-    use omniverb_ring::sync::Ordering;
     use std::os::fd::AsFd;
+
+    #[test]
+    fn another_file_takes_the_place_of_one() {
+        let (old, new) = (0, 1);
+        let files = [old, new].map(|_| crate::memfd::create("test", 8192).unwrap());
+        let window = map(files[old].as_fd(), 8192, Access::ReadWrite).unwrap();
+        let part = window.part(4096, 64).unwrap();
+        part.store(8, 42, Ordering::Relaxed);
+        replace(&window, files[new].as_fd()).unwrap();
+        let theirs = map(files[new].as_fd(), 8192, Access::ReadOnly).unwrap();
+        assert_eq!(part.load(8, Ordering::Relaxed), 42);
+        assert_eq!(theirs.load(4104, Ordering::Relaxed), 42);
+        part.store(8, 43, Ordering::Relaxed);
+        assert_eq!(theirs.load(4104, Ordering::Relaxed), 43);
+        let before = map(files[old].as_fd(), 8192, Access::ReadOnly).unwrap();
+        assert_eq!(before.load(4104, Ordering::Relaxed), 42);
+        assert!(replace(&part, files[old].as_fd()).is_err());
+    }
 
     #[test]
     fn windows_on_one_file_share_and_outlive_their_whole() {

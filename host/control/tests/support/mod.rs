@@ -7,7 +7,7 @@ use omniverb_session::body::*;
 use omniverb_session::limits::{MESSAGE_BYTES_MAX, STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
 use omniverb_session::{Message, decode, encode};
 use omniverb_sys::event::readable;
-use omniverb_sys::{EventFd, memfd, socket};
+use omniverb_sys::{EventFd, socket};
 use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -107,16 +107,13 @@ impl Drop for Daemon {
 pub struct Client {
     pub calls: OwnedFd,
     pub events: Option<OwnedFd>,
+    pub area: Option<OwnedFd>,
     tag: u64,
-}
-
-pub fn area() -> OwnedFd {
-    memfd::create("statistics", AREA_BYTES).unwrap()
 }
 
 impl Client {
     pub fn connect(path: &Path) -> Client {
-        Client { calls: socket::connect(path).unwrap(), events: None, tag: 0 }
+        Client { calls: socket::connect(path).unwrap(), events: None, area: None, tag: 0 }
     }
 
     pub fn hello(path: &Path) -> Client {
@@ -126,10 +123,10 @@ impl Client {
     pub fn hello_with(path: &Path, resume: u32) -> Client {
         let mut client = Client::connect(path);
         let hello = Hello { role: ROLE_VERBS, resume, name: *b"test client\0\0\0\0\0" };
-        let area = area();
-        let (answer, mut files) = client.call_with(hello, &[area.as_fd()]);
+        let (answer, mut files) = client.call_with(hello, &[]);
         assert!(matches!(answer, Message::Welcome(_)), "{answer:?}");
-        assert_eq!(files.len(), 1);
+        assert_eq!(files.len(), 2);
+        client.area = files.pop();
         client.events = files.pop();
         client
     }

@@ -8,6 +8,9 @@ use std::fs::File;
 use std::io::{self, BufWriter};
 use std::sync::Arc;
 
+/// What is no file is not written to.
+const EINVAL: i32 = 22;
+
 /// A file that cannot be written any more ends its capture, never the traffic.
 pub(super) struct Recording {
     pub(super) vnic: VnicId,
@@ -28,6 +31,16 @@ impl Recording {
             file: None,
             unflushed: true,
         };
+        // A pipe could hold us up. Not asked earlier: its file system may do so, too.
+        let regular = match file.metadata().map(|status| status.is_file()) {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(io::Error::from_raw_os_error(EINVAL)),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = regular {
+            recording.fail(&error);
+            return recording;
+        }
         let target = BufWriter::with_capacity(256 << 10, file);
         match Capture::with_snap(target, snap_bytes) {
             Ok(capture) => recording.file = Some(capture),

@@ -1,0 +1,364 @@
+//! Where files are closed that others had a hand in.
+//!
+//! Letting go of the last reference to a file can take as long as somebody else likes: a socket
+//! with foreign descriptors in its queue, a memory file of many gigabytes. So that is done by a
+//! process that may hang, the disposer. In: files. Out: nothing but how often it hung.
+//!
+//! A file is sent to it, our own copy is closed, and only then is the disposer told to close its
+//! own: closing ours never lets go of the last reference. One that does not report a file as
+//! closed in time is abandoned to its fate and replaced. While too many hang, files are kept.
+
+use crate::journal::{Journal, Level};
+use omniverb_sys::child::{Helper, Helpers};
+use omniverb_sys::{EventFd, Poller, clock, socket};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+/// What the disposer is called as a helper.
+pub const DISPOSER: &str = "disposer";
+
+/// How long closing one file may take.
+const PATIENCE: u64 = 1_000_000_000;
+/// How often those that hang are looked at, and how soon a disposer that could not be started is
+/// tried again.
+const AGAIN: u64 = 1_000_000_000;
+/// Disposers that may hang at a time. Each is a process in memory, and a second of waiting for
+/// those whose files stand behind the one it hangs with.
+const ABANDONED_MAX: usize = 16;
+/// Files that a disposer is given ahead: they are lost with it if it hangs.
+const WINDOW: usize = 16;
+
+/// "Here is a file" and "close what you hold".
+const TAKE: [u8; 1] = [b'T'];
+const CLOSE: [u8; 1] = [b'C'];
+
+/// Files to be closed, from any thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Bin(Arc<Heap>);
+
+#[derive(Debug)]
+struct Heap {
+    files: Mutex<Vec<OwnedFd>>,
+    ready: EventFd,
+}
+
+impl Bin {
+    pub(crate) fn new() -> io::Result<Bin> {
+        Ok(Bin(Arc::new(Heap { files: Mutex::default(), ready: EventFd::new()? })))
+    }
+
+    /// Has this closed. Never waits.
+    pub(crate) fn put(&self, file: OwnedFd) {
+        self.0.files.lock().unwrap_or_else(|e| e.into_inner()).push(file);
+        self.0.ready.signal();
+    }
+
+    fn empty(&self) -> Vec<OwnedFd> {
+        self.0.ready.take();
+        std::mem::take(&mut *self.0.files.lock().unwrap_or_else(|e| e.into_inner()))
+    }
+}
+
+#[derive(Debug)]
+struct Disposer {
+    helper: Helper,
+    /// Files it has not reported as closed.
+    out: usize,
+    /// Of these, how many it has not been told to close.
+    untold: usize,
+    /// When it last reported one, or got the first.
+    since: u64,
+}
+
+/// The disposers.
+#[derive(Debug)]
+pub(crate) struct Disposal {
+    helpers: Helpers,
+    bin: Bin,
+    poller: Poller,
+    disposer: Option<Disposer>,
+    /// No new one before this time.
+    not_before: u64,
+    abandoned: Vec<Helper>,
+    waiting: VecDeque<OwnedFd>,
+    /// How many were ever abandoned.
+    lost: u64,
+    looked: u64,
+}
+
+/// How many files wait and disposers hang.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Disposed {
+    pub(crate) lost: u64,
+    pub(crate) hanging: usize,
+    pub(crate) kept: usize,
+}
+
+impl Disposal {
+    pub(crate) fn new(helpers: Helpers) -> io::Result<Disposal> {
+        let bin = Bin::new()?;
+        let poller = Poller::new()?;
+        poller.add(&bin.0.ready, 0)?;
+        let mut disposal = Disposal {
+            helpers,
+            bin,
+            poller,
+            disposer: None,
+            not_before: 0,
+            abandoned: Vec::new(),
+            waiting: VecDeque::new(),
+            lost: 0,
+            looked: 0,
+        };
+        disposal.start()?;
+        Ok(disposal)
+    }
+
+    /// Readable when there is something to do.
+    pub(crate) fn ready(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+
+    /// For those who have something closed.
+    pub(crate) fn bin(&self) -> Bin {
+        self.bin.clone()
+    }
+
+    pub(crate) fn counts(&self) -> Disposed {
+        let (hanging, kept) = (self.abandoned.len(), self.waiting.len());
+        Disposed { lost: self.lost, hanging, kept }
+    }
+
+    fn start(&mut self) -> io::Result<()> {
+        let helper = self.helpers.start(DISPOSER, dispose)?;
+        self.poller.add(helper.socket(), 1)?;
+        self.disposer = Some(Disposer { helper, out: 0, untold: 0, since: 0 });
+        Ok(())
+    }
+
+    /// When [`turn`](Self::turn) is due even if nothing is ready.
+    pub(crate) fn next_deadline(&self) -> Option<u64> {
+        let patience = self.disposer.as_ref().filter(|d| d.out > 0).map(|d| d.since + PATIENCE);
+        let again =
+            (!self.abandoned.is_empty() || !self.waiting.is_empty()).then_some(self.looked + AGAIN);
+        [patience, again].into_iter().flatten().min()
+    }
+
+    /// Does what there is to do; never waits.
+    pub(crate) fn turn(&mut self, journal: &mut Journal) {
+        let now = clock::now();
+        self.waiting.extend(self.bin.empty());
+        self.hear(now, journal);
+        if self.looked + AGAIN <= now {
+            self.looked = now;
+            self.abandoned.retain_mut(|helper| !helper.has_ended());
+        }
+        if self.disposer.is_none()
+            && now >= self.not_before
+            && self.abandoned.len() < ABANDONED_MAX
+            && let Err(error) = self.start()
+        {
+            self.not_before = now + AGAIN;
+            journal.log(Level::Error, format_args!("cannot start a disposer: {error}"));
+        }
+        self.hand_out(now);
+    }
+
+    /// Takes the reports of the disposer, or gives it up.
+    fn hear(&mut self, now: u64, journal: &mut Journal) {
+        let Some(disposer) = &mut self.disposer else { return };
+        let mut ended = false;
+        loop {
+            match socket::receive(disposer.helper.socket(), &mut [0; 1], false) {
+                Ok((0, _)) => ended = true,
+                Ok(_) => {
+                    disposer.out = disposer.out.saturating_sub(1);
+                    disposer.since = now;
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => ended = true,
+            }
+            break;
+        }
+        let hangs = disposer.out > 0 && now.saturating_sub(disposer.since) >= PATIENCE;
+        if !ended && !hangs {
+            return;
+        }
+        let Some(mut disposer) = self.disposer.take() else { return };
+        let _ = self.poller.remove(disposer.helper.socket());
+        disposer.helper.kill();
+        self.lost += 1;
+        let what = if ended { "ended" } else { "hangs with a file that somebody sent" };
+        let (lost, hanging) = (self.lost, self.abandoned.len() + 1);
+        journal.log(
+            Level::Warning,
+            format_args!("a disposer {what}: abandoned ({lost} so far, {hanging} at the moment)"),
+        );
+        if hanging == ABANDONED_MAX {
+            let text = "too many disposers hang: files that others sent are kept until one ends";
+            journal.log(Level::Error, text);
+        }
+        // Those that ended are dropped by the next look.
+        self.abandoned.push(disposer.helper);
+        if ended {
+            self.not_before = now + AGAIN / 10;
+        }
+    }
+
+    fn hand_out(&mut self, now: u64) {
+        let Some(disposer) = &mut self.disposer else { return };
+        loop {
+            while disposer.untold > 0 {
+                if socket::try_send(disposer.helper.socket(), &CLOSE, &[]).is_err() {
+                    return;
+                }
+                disposer.untold -= 1;
+            }
+            if disposer.out >= WINDOW {
+                return;
+            }
+            let Some(file) = self.waiting.pop_front() else { return };
+            if socket::try_send(disposer.helper.socket(), &TAKE, &[file.as_fd()]).is_err() {
+                return self.waiting.push_front(file);
+            }
+            // Another reference is on its way and stays until the disposer is told.
+            drop(file);
+            if disposer.out == 0 {
+                disposer.since = now;
+            }
+            disposer.out += 1;
+            disposer.untold += 1;
+        }
+    }
+}
+
+impl Drop for Disposal {
+    fn drop(&mut self) {
+        // Whatever is still here must not be closed by us: it ends with the process.
+        let rest = self.waiting.drain(..).chain(self.bin.empty());
+        rest.for_each(std::mem::forget);
+    }
+}
+
+/// The disposer's own life: closes what it is sent, reports each, ends with `socket`.
+pub fn dispose(socket: OwnedFd) {
+    let mut held = Vec::new();
+    loop {
+        match socket::receive(socket.as_fd(), &mut [0; 1], true) {
+            Ok((0, _)) | Err(_) => return,
+            Ok((_, files)) if !files.is_empty() => held.extend(files),
+            Ok(_) => {
+                for file in held.drain(..) {
+                    drop(file);
+                    if socket::send(socket.as_fd(), &CLOSE, &[]).is_err() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use omniverb_sys::event::readable;
+    use std::net::{TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
+
+    fn journal() -> Journal {
+        Journal::new(Level::Error, false)
+    }
+
+    fn turn_until(disposal: &mut Disposal, seconds: u64, done: impl Fn(&Disposal) -> bool) -> bool {
+        let begun = Instant::now();
+        while !done(disposal) {
+            if begun.elapsed() > Duration::from_secs(seconds) {
+                return false;
+            }
+            disposal.turn(&mut journal());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        true
+    }
+
+    /// A socket that takes `seconds` to close.
+    fn lingering(seconds: u64) -> (OwnedFd, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let theirs = listener.accept().unwrap().0;
+        let linger = Some(Duration::from_secs(seconds));
+        rustix::net::sockopt::set_socket_linger(&ours, linger).unwrap();
+        ours.set_nonblocking(true).unwrap();
+        use std::io::Write;
+        while (&ours).write(&[0; 65536]).is_ok() {}
+        (ours.into(), theirs)
+    }
+
+    #[test]
+    fn many_files_are_closed() {
+        let mut disposal = Disposal::new(Helpers::Threads).unwrap();
+        let ends: Vec<OwnedFd> = (0..200)
+            .map(|_| {
+                let (ours, theirs) = socket::pair().unwrap();
+                disposal.bin().put(ours);
+                theirs
+            })
+            .collect();
+        let idle =
+            |d: &Disposal| d.waiting.is_empty() && d.disposer.as_ref().is_some_and(|d| d.out == 0);
+        disposal.turn(&mut journal());
+        assert!(turn_until(&mut disposal, 10, idle));
+        for end in ends {
+            assert!(readable(end.as_fd(), Some(Duration::from_secs(5))).unwrap());
+        }
+        assert_eq!(disposal.counts(), Disposed { lost: 0, hanging: 0, kept: 0 });
+    }
+
+    #[test]
+    fn one_that_hangs_is_replaced_and_holds_up_nobody() {
+        let mut disposal = Disposal::new(Helpers::Threads).unwrap();
+        let (slow, peer) = lingering(30);
+        disposal.bin().put(slow);
+        let begun = Instant::now();
+        disposal.turn(&mut journal());
+        assert!(begun.elapsed() < Duration::from_millis(900), "nothing is closed here");
+        assert!(turn_until(&mut disposal, 10, |d| d.lost == 1 && d.disposer.is_some()));
+        let (ours, theirs) = socket::pair().unwrap();
+        disposal.bin().put(ours);
+        disposal.turn(&mut journal());
+        assert!(readable(theirs.as_fd(), Some(Duration::from_secs(5))).unwrap());
+        assert_eq!(disposal.counts().hanging, 1);
+        // The connection is reset; the disposer finds its end and is forgotten.
+        drop(peer);
+        assert!(turn_until(&mut disposal, 10, |d| d.counts().hanging == 0));
+    }
+
+    #[test]
+    fn while_too_many_hang_files_are_kept() {
+        let mut disposal = Disposal::new(Helpers::Threads).unwrap();
+        let (_never, hanging): (Vec<_>, Vec<_>) = (0..ABANDONED_MAX)
+            .map(|_| {
+                fn hang(socket: OwnedFd) {
+                    let _ = socket::receive(socket.as_fd(), &mut [0; 1], true);
+                }
+                let helper = Helpers::Threads.start("hang", hang).unwrap();
+                ((), helper)
+            })
+            .unzip();
+        disposal.abandoned = hanging;
+        let old = disposal.disposer.take().unwrap();
+        disposal.poller.remove(old.helper.socket()).unwrap();
+        let (ours, theirs) = socket::pair().unwrap();
+        disposal.bin().put(ours);
+        disposal.turn(&mut journal());
+        assert_eq!((disposal.counts().kept, disposal.disposer.is_none()), (1, true));
+        assert!(!readable(theirs.as_fd(), Some(Duration::from_millis(20))).unwrap());
+        disposal.abandoned.truncate(3);
+        assert!(turn_until(&mut disposal, 10, |d| d.counts().kept == 0));
+        assert!(readable(theirs.as_fd(), Some(Duration::from_secs(5))).unwrap());
+    }
+}

@@ -1,0 +1,180 @@
+//! The lock that says which daemon serves a socket.
+//!
+//! It is an flock on a file beside the socket, so it goes with its holder, unless the holder is
+//! dead but stuck in the kernel with its files: then a new daemon puts a new lock file in the
+//! place of the old one. A guard makes sure that of two newcomers one does.
+
+use crate::errors::StartError;
+use omniverb_sys::process;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, open, rename, stat};
+use rustix::process::getpid;
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Times the file is opened anew because another newcomer has replaced it.
+const TRIES: usize = 50;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Takes the lock of the socket at `path`; also tells whether the last holder is known to be dead.
+///
+/// # Errors
+/// [`StartError::InUse`] if somebody who lives has it.
+pub(crate) fn take(path: &Path) -> Result<(File, bool), StartError> {
+    let name = with(path, ".lock");
+    let failed = |source: io::Error| StartError::Listen { path: name.clone(), source };
+    for _ in 0..TRIES {
+        let mut file = open_file(&name).map_err(failed)?;
+        let pid = holder(&mut file);
+        let dead = pid.is_some_and(process::is_dead);
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            // Somebody may have put another in its place while we opened it.
+            if is_at(&file, &name) {
+                sign(&mut file).map_err(failed)?;
+                return Ok((file, dead));
+            }
+        } else if dead && pid.is_some_and(|pid| is_held_by(&file, pid)) {
+            if let Some(file) = replace(path, &name, &file).map_err(failed)? {
+                return Ok((file, true));
+            }
+        } else if is_at(&file, &name) {
+            return Err(StartError::InUse { path: path.into(), pid });
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Err(StartError::InUse { path: path.into(), pid: None })
+}
+
+fn with(path: &Path, ending: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
+fn open_file(name: &Path) -> io::Result<File> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    Ok(File::from(open(name, flags, Mode::from_raw_mode(0o600))?))
+}
+
+/// Who wrote its pid into the file.
+fn holder(file: &mut File) -> Option<i32> {
+    let mut text = String::new();
+    file.take(32).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+fn sign(file: &mut File) -> io::Result<()> {
+    file.set_len(0)?;
+    file.rewind()?;
+    writeln!(file, "{}", getpid().as_raw_nonzero())
+}
+
+/// Whether this is the file of that name.
+fn is_at(file: &File, name: &Path) -> bool {
+    match (fstat(file), stat(name)) {
+        (Ok(one), Ok(other)) => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),
+        _ => false,
+    }
+}
+
+/// Whether the kernel says that this process, as we see it, has the lock: a pid from another pid
+/// namespace means somebody else here.
+fn is_held_by(file: &File, pid: i32) -> bool {
+    let inode = fstat(file).map(|status| status.st_ino).unwrap_or_default();
+    let locks = std::fs::read_to_string("/proc/locks").unwrap_or_default();
+    locks.lines().any(|line| says(line, inode, pid))
+}
+
+/// Whether a line of `/proc/locks` says so.
+fn says(line: &str, inode: u64, pid: i32) -> bool {
+    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+    let [_, "FLOCK", _, _, owner, place, ..] = fields[..] else { return false };
+    owner.parse() == Ok(pid)
+        && place.rsplit(':').next().and_then(|text| text.parse().ok()) == Some(inode)
+}
+
+/// Puts a new lock file, locked by us, in the place of `old`, unless somebody else has done so.
+fn replace(path: &Path, name: &Path, old: &File) -> io::Result<Option<File>> {
+    let guard = open_file(&with(path, ".guard"))?;
+    // Held for a moment only, by somebody who is about to have the lock.
+    if flock(&guard, FlockOperation::NonBlockingLockExclusive).is_err() || !is_at(old, name) {
+        return Ok(None);
+    }
+    let fresh = with(path, ".lock.new");
+    let _ = std::fs::remove_file(&fresh);
+    let mut file = open_file(&fresh)?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    sign(&mut file)?;
+    rename(&fresh, name)?;
+    Ok(Some(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_list_is_understood() {
+        let line = "3: FLOCK  ADVISORY  WRITE 1234 00:1a:56789 0 EOF";
+        assert!(says(line, 56789, 1234));
+        assert!(!says(line, 5678, 1234) && !says(line, 56789, 123));
+        assert!(!says("3: POSIX  ADVISORY  WRITE 1234 00:1a:56789 0 EOF", 56789, 1234));
+        assert!(!says("", 0, 0));
+    }
+
+    /// A process whose main thread has ended while another thread lives, as one whose thread is
+    /// stuck in the kernel: a zombie that keeps its files.
+    #[test]
+    fn the_lock_of_a_dead_process_keeps_nobody_out() {
+        let folder = std::env::temp_dir().join(format!("omniverb-lock-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("socket");
+        let program = "import ctypes, fcntl, os, socket, sys, threading, time\n\
+            path = sys.argv[1]\n\
+            lock = open(path + '.lock', 'w')\n\
+            fcntl.flock(lock, fcntl.LOCK_EX)\n\
+            print(os.getpid(), file=lock, flush=True)\n\
+            s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
+            s.bind(path)\n\
+            s.listen(1)\n\
+            threading.Thread(target=time.sleep, args=(60,)).start()\n\
+            print('ready', flush=True)\n\
+            sys.stdin.readline()\n\
+            ctypes.CDLL(None).pthread_exit(0)\n";
+        let mut holder = std::process::Command::new("python3")
+            .args(["-c", program])
+            .arg(&path)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = [0; 6];
+        holder.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
+        let pid = i32::try_from(holder.id()).unwrap();
+        match crate::Place::take(&path, false).unwrap_err() {
+            StartError::InUse { pid: Some(by), .. } => assert_eq!(by, pid),
+            other => panic!("{other:?}"),
+        }
+        writeln!(holder.stdin.as_mut().unwrap()).unwrap();
+        while !process::is_dead(pid) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        assert!(holder.try_wait().unwrap().is_none(), "it cannot be reaped");
+        // Of many newcomers one wins.
+        let newcomers: Vec<_> = (0..8)
+            .map(|_| {
+                let path = path.clone();
+                std::thread::spawn(move || crate::Place::take(&path, false))
+            })
+            .collect();
+        let results: Vec<_> = newcomers.into_iter().map(|one| one.join().unwrap()).collect();
+        assert_eq!(results.iter().filter(|one| one.is_ok()).count(), 1, "{results:?}");
+        assert!(omniverb_sys::socket::is_alive(&path));
+        drop(results);
+        crate::Place::take(&path, false).unwrap();
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
