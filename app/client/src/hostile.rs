@@ -106,7 +106,8 @@ fn converse(calls: &OwnedFd) -> std::io::Result<()> {
         if let Message::Hello(_) = call {
             let mut welcome = Welcome::new_zeroed();
             (welcome.qp_max, welcome.mr_max, welcome.link_max) = (100, 100, 100);
-            tell(calls, tag, &welcome.into(), &[theirs.as_fd()])?;
+            let area = memfd::create("statistics", crate::statistics::BYTES as u64)?;
+            tell(calls, tag, &welcome.into(), &[theirs.as_fd(), area.as_fd()])?;
             continue;
         }
         let plan = plans().pop_front();

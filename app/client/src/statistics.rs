@@ -14,7 +14,7 @@ pub(crate) struct Area {
     free: Mutex<Vec<u32>>,
 }
 
-const BYTES: usize = STATISTICS_SLOTS * STATISTICS_SLOT_BYTES;
+pub(crate) const BYTES: usize = STATISTICS_SLOTS * STATISTICS_SLOT_BYTES;
 
 fn check(file: &OwnedFd) -> Result<(), i32> {
     memfd::verify(file.as_fd(), BYTES as u64).map_err(|_| libc::EPROTO)
