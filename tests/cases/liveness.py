@@ -56,6 +56,8 @@ TABLE = [
     Row("nothing", ("/bin/sh", "-c", "sleep SECONDS; echo 1")),
     _python("other_descriptors"),
     _python("many_namespaces", where="user"),
+    _python("silent_namespaces", where="user"),
+    _python("port_held", where="user"),
     _python("connections_come_and_go"),
     _python("answers_not_read"),
     _python("wakers_full", *_TO_VICTIM),

@@ -197,12 +197,13 @@ def _pid_namespace(pid):
 class Pair:
     """Two containers on one switch, and their own daemon."""
 
-    def __init__(self, stage, count=2, daemon_arguments=(), strict=False, mtu=1500):
+    def __init__(self, stage, count=2, daemon_arguments=(), strict=False, mtu=1500,
+                 daemon_enter=()):
         self.stage, self.strict = stage, strict
         self.parts = []
         try:
             self.switch = self._keep(Switch(mtu))
-            self.daemon = self._keep(Daemon(stage, arguments=daemon_arguments))
+            self.daemon = self._keep(Daemon(stage, enter=daemon_enter, arguments=daemon_arguments))
             self.containers = [self.add(number) for number in range(1, count + 1)]
         except BaseException:
             self.close()

@@ -15,11 +15,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Requests of one kind under way; all kinds together are fewer than the helper's
-/// [`WORKERS`](omniverb_netns::WORKERS).
-const UNDER_WAY: usize = 16;
-/// Those of one user in one cgroup: others must find one free.
-const OF_ONE: usize = 4;
+/// Requests of a kind under way, and those of one user in one cgroup, since others must find one
+/// free. Together they are fewer than the helper's [`WORKERS`](omniverb_netns::WORKERS). Who a
+/// process is the kernel says without waiting, so a few are enough, and leave the processor to the
+/// daemon when somebody connects as fast as he can.
+fn slots(kind: Kind) -> (usize, usize) {
+    match kind {
+        Kind::Process => (4, 2),
+        Kind::Addresses | Kind::Port => (16, 4),
+    }
+}
+
 /// What takes longer is taken for lost. Others may hold the kernel's lock for a while.
 const PATIENCE: u64 = 5_000_000_000;
 /// How long the helper may take to start.
@@ -159,12 +165,13 @@ impl Asking {
     /// Sends what there is room for.
     fn go_on(&mut self, now: u64) {
         for kind in [Kind::Process, Kind::Addresses, Kind::Port] {
-            while self.of_kind.get(&kind).is_none_or(|count| *count < UNDER_WAY) {
+            let (most, of_each) = slots(kind);
+            while self.of_kind.get(&kind).is_none_or(|count| *count < most) {
                 let Some(waiting) = self.waiting.get_mut(&kind) else { break };
                 let of_one = &self.of_one;
                 let question = waiting.take(|question| {
                     let count = of_one.get(&(kind, question.holder.clone()));
-                    count.is_none_or(|count| *count < OF_ONE)
+                    count.is_none_or(|count| *count < of_each)
                 });
                 let Some(question) = question else { break };
                 self.last += 1;

@@ -78,6 +78,21 @@ fn a_link_joins_two_clients() {
 }
 
 #[test]
+fn silent_connections_of_one_process_make_room_for_others_of_its_vnic() {
+    let daemon = Daemon::start(Settings::default());
+    let silent: Vec<Client> = (0..600).map(|_| Client::connect(&daemon.path)).collect();
+    // Another process, of the same user in the same vNIC, is served at once.
+    let mut other = Remote::start(&daemon.path, None);
+    create(&mut other, QP_UD);
+    // It was the oldest that went, and the rest goes in time.
+    assert!(silent[0].is_dropped());
+    assert!(silent[599].is_dropped());
+    other.kill();
+    let mut own = Client::hello(&daemon.path);
+    create(&mut own, QP_UD);
+}
+
+#[test]
 fn both_ends_in_one_process() {
     let daemon = Daemon::start(Settings::default());
     let mut a = Client::hello(&daemon.path);

@@ -1,0 +1,77 @@
+"""The daemon with what its systemd unit leaves it: capabilities, system calls."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import sys
+
+from harness import duet, process
+from harness.case import Case, Group, check
+from harness.containers import Pair
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_UNIT = _ROOT / "deploy" / "systemd" / "omniverbd.service"
+_KEPT = 1 << 24  # CAP_SYS_RESOURCE
+
+
+@contextlib.contextmanager
+def _fixture(stage):
+    enter = [sys.executable, _ROOT / "tests" / "harness" / "as_unit.py", _UNIT]
+    with Pair(stage, daemon_enter=enter) as pair:
+        pair.gid_index = duet.gid_index(pair.server)
+        yield pair
+
+
+def _field(pid, name):
+    text = pathlib.Path(f"/proc/{pid}/status").read_text()
+    return next(line.split()[1] for line in text.splitlines() if line.startswith(name + ":"))
+
+
+def _children(pid):
+    return [int(word) for task in pathlib.Path(f"/proc/{pid}/task").iterdir()
+            for word in (task / "children").read_text().split()]
+
+
+def _helper(daemon):
+    """The process that enters namespaces."""
+    for starter in _children(daemon):
+        if _field(starter, "Name") == "omni:starter":
+            for helper in _children(starter):
+                if _field(helper, "Name") == "omni:namespaces":
+                    return helper
+    return None
+
+
+def _serves(pair):
+    """Everything works: direct, forwarded, with a rate."""
+    for words in ((), ("--datapath", "forwarded", "--rate", "1gbit")):
+        for place in (pair.server, pair.client) if words else ():
+            pair.daemon.omniverb("vnic", "set", f"pid:{place.pid}", *words)
+        both = duet.run(pair, "ibv_rc_pingpong", "-g", str(pair.gid_index), "-n", "300")
+        check("300 iters" in both.client, both.client)
+
+
+def _has_no_privilege(pair):
+    pair.server.run("/opt/programs/guess", "view")
+    for task in pathlib.Path(f"/proc/{pair.daemon.pid}/task").iterdir():
+        for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+            left = int(_field(task.name, name), 16) & ~_KEPT
+            check(left == 0, f"{name} of a thread of the daemon: {left:x}")
+        check(_field(task.name, "Seccomp") == "2", "there is no filter")
+    check(int(_field(_helper(pair.daemon.pid), "CapEff"), 16) & 1 << 21, "the helper has too few")
+
+
+def _helper_comes_back(pair):
+    for _ in range(3):
+        process.until(lambda: _helper(pair.daemon.pid), 10, "a helper")
+        os.kill(_helper(pair.daemon.pid), signal.SIGKILL)
+        pair.client.run("/opt/programs/guess", "view")
+
+
+def groups():
+    """One daemon, two containers."""
+    cases = [Case("hardening.serves", _serves, 60),
+             Case("hardening.has_no_privilege", _has_no_privilege, 30),
+             Case("hardening.helper_comes_back", _helper_comes_back, 60)]
+    return [Group("hardening", cases, _fixture)]
