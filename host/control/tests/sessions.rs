@@ -83,6 +83,7 @@ fn silent_connections_of_one_process_make_room_for_others_of_its_vnic() {
     let silent: Vec<Client> = (0..600).map(|_| Client::connect(&daemon.path)).collect();
     // Another process, of the same user in the same vNIC, is served at once.
     let mut other = Remote::start(&daemon.path, None);
+    other.hello().unwrap();
     create(&mut other, QP_UD);
     // It was the oldest that went, and the rest goes in time.
     assert!(silent[0].is_dropped());
