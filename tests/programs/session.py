@@ -128,17 +128,14 @@ class Client:
 
     def __init__(self, name=b"attack", timeout=5):
         self.calls = connect(timeout)
-        length = constant("STATISTICS_SLOTS") * constant("STATISTICS_SLOT_BYTES")
-        area = memory(length)
-        try:
-            send(self.calls, message("Hello", role=constant("ROLE_VERBS"), name=name), [area])
-        finally:
-            os.close(area)
+        send(self.calls, message("Hello", role=constant("ROLE_VERBS"), name=name))
         data, files = receive(self.calls)
         _, errno, self.welcome = parse(data)
         if errno:
             raise Refused(os.strerror(errno))
-        self.events = socket.socket(fileno=files[0])
+        events, area = files
+        os.close(area)
+        self.events = socket.socket(fileno=events)
         self.events.settimeout(timeout)
 
     def call(self, name, /, files=(), **values):
