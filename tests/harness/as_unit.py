@@ -1,5 +1,5 @@
-"""`as_unit.py UNIT PROGRAM...`: runs a program with what a systemd unit leaves it: capabilities
-and system calls. unit leaves it, and no others. What systemd would answer with EPERM ends the process here."""
+"""`as_unit.py UNIT PROGRAM...`: runs a program with the capabilities and system calls that a unit
+of systemd leaves it, and no others. What systemd would answer with EPERM ends it here."""
 
 import ctypes
 import os
