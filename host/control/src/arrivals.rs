@@ -21,8 +21,9 @@ use std::time::Duration;
 
 /// How long a connection may stay silent at first.
 const HELLO_TIME: Duration = Duration::from_secs(5);
-/// Connections whose process is being identified.
-const ARRIVALS: usize = 4096;
+/// Connections whose process is being identified: two descriptors each, for less than a millisecond
+/// in peace.
+const ARRIVALS: usize = 1024;
 /// Connections that have not said hello, of one vNIC.
 const HALF_OPEN_PER_VNIC: usize = 256;
 /// The same, of all together.
