@@ -38,7 +38,7 @@ pub use ring::ring_consumer;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 15] = [
     ("ring_consumer", ring_consumer),
     ("link_records", link_records),
     ("session_decode", session_decode),
@@ -52,6 +52,7 @@ pub const TARGETS: [Target; 14] = [
     ("kernel_addresses", kernel_addresses),
     ("kernel_maps", kernel_maps),
     ("configuration", configuration_file),
+    ("helper", helper),
     ("words", words),
 ];
 
@@ -113,6 +114,11 @@ pub fn kernel_addresses(bytes: &[u8]) {
 /// `/proc/self/maps`, in pieces.
 pub fn kernel_maps(bytes: &[u8]) {
     omniverb_adopt::fuzz_maps(bytes);
+}
+
+/// What the daemon and its privileged helper say to each other.
+pub fn helper(bytes: &[u8]) {
+    omniverb_netns::fuzz_protocol(bytes);
 }
 
 /// A configuration file.

@@ -68,6 +68,8 @@ TABLE = [
     _python("datagram_links_come_and_go", *_TO_VICTIM),
     _python("owners_asleep", "10.77.0.4"),
     _python("huge_grants", "10.77.0.4"),
+    _python("silent_namespaces", where="user", seconds=8),
+    _python("port_held", where="user"),
 ]
 
 

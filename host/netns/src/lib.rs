@@ -12,6 +12,7 @@ mod protocol;
 mod starter;
 
 pub use helper::{WORKERS, serve};
+pub use protocol::fuzz as fuzz_protocol;
 pub use protocol::{
     ADDRESSES_MAX, Answer, CGROUP_BYTES, Found, Kind, PORT, Process, receive, request,
 };
