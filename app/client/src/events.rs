@@ -48,15 +48,15 @@ impl Client {
             }
             Message::BellClosed(closed) => self.bell_closed(closed.bell),
             Message::Adopt(adopt) => {
-                let (answer, file) = self.adopt(&adopt);
+                let answer = self.adopt(&adopt, files);
                 let mut bytes = [0; MESSAGE_BYTES_MAX];
                 let length = encode(0, &answer.into(), &mut bytes);
-                let files: Vec<BorrowedFd<'_>> = file.iter().map(AsFd::as_fd).collect();
-                let _ = socket::send(events, &bytes[..length], &files);
+                let _ = socket::send(events, &bytes[..length], &[]);
             }
             Message::Granted(granted) => {
-                let _ = self.granted(&granted, files);
+                self.granted(&granted, files);
             }
+            Message::GrantDenied(denied) => self.grant_denied(&denied),
             Message::TakeBack(_) => self.take_back_all(),
             Message::TraceBegin(_) => self.trace_begin(files),
             Message::TraceLink(trace) => self.trace_link(&trace),

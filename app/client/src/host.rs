@@ -5,6 +5,7 @@ use crate::progress::{Errand, Progress};
 use crate::{Client, SINK};
 use omniverb_device::work::Destination;
 use omniverb_device::{AsyncEvent, Host};
+use omniverb_ring::Window;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -46,8 +47,12 @@ impl Host for ProcessHost {
         }
     }
 
-    fn request_grant(&self, qpn: u32, peer_qpn: u32, rkey: u32) {
-        self.progress.run(Errand::Grant { qpn, peer_qpn, rkey });
+    fn request_grant(&self, qpn: u32, peer_qpn: u32, rkey: u32, range: (u64, u64)) {
+        self.progress.run(Errand::Grant { qpn, peer_qpn, rkey, range });
+    }
+
+    fn resident(&self, window: &Window, start: usize, found: &mut [u8]) -> bool {
+        omniverb_sys::window::residency_for_sure(window, start, found).is_ok()
     }
 
     fn request_datagram_link(&self, qpn: u32, destination: Destination) {

@@ -315,6 +315,11 @@ fn event(bytes: &mut Bytes<'_>, process: &Process) -> (Message, Vec<OwnedFd>) {
             let mut adopt = Adopt::new_zeroed();
             (adopt.token, adopt.qpn) = (bytes.long(), qpn);
             adopt.rkey = bytes.of([process.rkey, 0, 1]);
+            (adopt.fresh, adopt.trusted) = (u32::from(bytes.byte() & 1), bytes.word());
+            let any = bytes.long();
+            adopt.start = bytes.of([0, PAGE, any]);
+            adopt.length = bytes.of([PAGE, 4 * PAGE, 1, 0, u64::MAX, 1 << 40]);
+            files.extend(file(bytes, adopt.length));
             adopt.into()
         }
         9 => {
@@ -403,7 +408,12 @@ pub fn daemon_says(bytes: &[u8]) {
                 let gone = process.qps.swap_remove(2);
                 client.destroy_qp(&gone);
             }
-            2 => client.request_grant(bytes.word(), bytes.word(), bytes.word()),
+            2 => client.request_grant(
+                bytes.word(),
+                bytes.word(),
+                bytes.word(),
+                (bytes.long(), bytes.long()),
+            ),
             _ => drop(client.gids()),
         }
         client.take_events();

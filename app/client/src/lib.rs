@@ -10,12 +10,14 @@ mod daemon;
 mod doorbell;
 mod environment;
 mod events;
+mod extents;
 mod fork;
 mod host;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod hostile;
 mod keys;
 mod link;
+mod mapped;
 pub mod notify;
 mod objects;
 mod progress;
@@ -65,6 +67,8 @@ pub struct Client {
     /// Daemons that this process has outlived.
     era: AtomicU64,
     progress: Arc<progress::Progress>,
+    /// What of peers is mapped here.
+    mapped: Arc<Mutex<mapped::Mapped>>,
     /// Where to tell what is captured.
     tracer: Mutex<Option<Arc<Tracer>>>,
     generation: u64,
@@ -149,6 +153,7 @@ impl Client {
             bells: Mutex::default(),
             era: AtomicU64::new(0),
             progress,
+            mapped: Arc::default(),
             tracer: Mutex::default(),
             generation: fork::generation(),
             keeps_pages: environment::keeps_pages(),

@@ -55,6 +55,9 @@ impl Client {
             endpoint.close();
             return Err(libc::ENOENT);
         };
+        if let Some(record) = lock(&self.qps).get_mut(&ready.qpn) {
+            record.bell = Some(name);
+        }
         let LinkReady { peer_qpn: qpn, dgid, sgid, engine, .. } = *ready;
         let peer = Peer { qpn, dgid, sgid, wire: engine != 0 };
         let tracer = if ready.traced != 0 { lock(&self.tracer).clone() } else { None };

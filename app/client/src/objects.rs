@@ -1,5 +1,6 @@
 //! Queue pairs as the daemon knows them.
 
+use crate::BellName;
 use crate::{Client, lock};
 use omniverb_device::attributes::State;
 use omniverb_device::work::Destination;
@@ -35,6 +36,8 @@ pub(crate) struct QpRecord {
     /// Proves to the next daemon that the number is ours.
     pub(crate) ticket: Ticket,
     pub(crate) connection: Option<Connection>,
+    /// The bell of its latest link, which stands for the peer's process.
+    pub(crate) bell: Option<BellName>,
 }
 
 impl Client {
@@ -53,8 +56,8 @@ impl Client {
         });
         match made {
             Ok((qp, ticket)) => {
-                let (statistics_slot, connection) = (slot, None);
-                let record = QpRecord { qp: qp.clone(), statistics_slot, ticket, connection };
+                let (statistics_slot, connection, bell) = (slot, None, None);
+                let record = QpRecord { qp: qp.clone(), statistics_slot, ticket, connection, bell };
                 lock(&self.qps).insert(qp.number, record);
                 Ok(qp)
             }

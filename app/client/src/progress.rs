@@ -28,7 +28,7 @@ const EVENTS: u64 = u64::MAX - 1;
 
 /// Something that must not be done on the data path.
 pub(crate) enum Errand {
-    Grant { qpn: u32, peer_qpn: u32, rkey: u32 },
+    Grant { qpn: u32, peer_qpn: u32, rkey: u32, range: (u64, u64) },
     DatagramLink { qpn: u32, destination: Destination },
 }
 
@@ -210,7 +210,9 @@ impl Client {
         let any = !errands.is_empty();
         for errand in errands {
             match errand {
-                Errand::Grant { qpn, peer_qpn, rkey } => self.request_grant(qpn, peer_qpn, rkey),
+                Errand::Grant { qpn, peer_qpn, rkey, range } => {
+                    self.request_grant(qpn, peer_qpn, rkey, range);
+                }
                 Errand::DatagramLink { qpn, destination } => asking.add(qpn, destination),
             }
         }

@@ -3,8 +3,8 @@
 use crate::journal::Level;
 use crate::server::{Server, Timer, token};
 use omniverb_session::{Header, Message, decode};
-use omniverb_sys::{clock, memfd, socket};
-use omniverb_tenancy::{Arrived, Channel, MemoryFacts, SessionId, errno};
+use omniverb_sys::{clock, socket};
+use omniverb_tenancy::{Arrived, Channel, SessionId, errno};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
@@ -101,26 +101,17 @@ impl Server {
         message: Message,
         files: Vec<OwnedFd>,
     ) {
-        let mut files = files.into_iter();
-        let file = files.next();
-        files.for_each(|file| self.keep(file));
-        let memory = match (&message, &file) {
-            (Message::Adopted(adopted), Some(file)) => Some(MemoryFacts {
-                sound: memfd::verify(file.as_fd(), adopted.page_length).is_ok(),
-                write_sealed: memfd::is_write_sealed(file.as_fd()).unwrap_or(false),
-            }),
+        files.into_iter().for_each(|file| self.keep(file));
+        let memory = match &message {
+            // Whatever file came along is not looked at: the one that counts is our own.
+            Message::Adopted(adopted) => self.extents.facts(adopted.token),
             _ => None,
         };
-        self.attached = file;
         let arrived = Arrived { channel, tag, message, memory };
         let actions = self.tenancy.handle(id, &arrived, clock::now());
         self.work.extend(actions);
-        // A grant is the first thing to be done, while the memory is at hand.
         while let Some(action) = self.work.pop_front() {
             self.execute(action);
-        }
-        if let Some(file) = self.attached.take() {
-            self.keep(file);
         }
     }
 }

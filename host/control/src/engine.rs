@@ -9,14 +9,14 @@ use omniverb_engine::{
     Settings, VnicId, feature, recorder,
 };
 use omniverb_ring::Window;
-use omniverb_session::body::{Granted, QP_RC, QP_UC};
+use omniverb_session::body::{GrantDenied, Granted, QP_RC, QP_UC};
 use omniverb_session::faults::Faults;
 use omniverb_sys::datagram::Port;
-use omniverb_tenancy::{RateLimit, TracedEnd, WireEnd};
+use omniverb_tenancy::{RateLimit, TracedEnd, WireEnd, errno};
 use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 pub(crate) use omniverb_engine::recorder::Summary;
@@ -41,7 +41,7 @@ pub(crate) enum Event {
     /// A datagram from somebody its QP has no link for came.
     Stranger { vnic: u64, qpn: u32, source_qpn: u32, local: IpAddr, from: IpAddr },
     /// A peer names a key of a queue pair's process.
-    Wanted { qpn: u32, peer_qpn: u32, key: u32 },
+    Wanted { qpn: u32, peer_qpn: u32, key: u32, range: (u64, u64) },
     /// A connection failed.
     Failed { qpn: u32, peer_qpn: u32, why: String },
 }
@@ -151,18 +151,27 @@ impl Packets {
     }
 
     /// What it wanted.
-    pub(crate) fn grant(&self, vnic: u64, granted: &Granted, file: OwnedFd) {
+    pub(crate) fn grant(&self, vnic: u64, granted: &Granted, file: Parcel) {
         self.0.send(Command::Grant(Box::new(Grant {
             vnic: VnicId(vnic),
             qpn: granted.qpn,
             peer_qpn: granted.peer_qpn,
             key: granted.rkey,
             access: granted.access,
+            region: (granted.addr, granted.length),
             start: granted.page_start,
             length: granted.page_length,
             epoch: granted.epoch,
             file,
         })));
+    }
+
+    /// It gets nothing of what it wanted, or not yet.
+    pub(crate) fn deny(&self, vnic: u64, denied: &GrantDenied) {
+        let GrantDenied { qpn, peer_qpn, rkey: key, errno } = *denied;
+        // What touched no whole page says nothing of the rest of the region.
+        let again = matches!(errno, errno::EAGAIN | errno::ERANGE);
+        self.0.send(Command::Deny { vnic: VnicId(vnic), qpn, peer_qpn, key, again });
     }
 
     /// Leaves a vNIC's packets there, or no longer.
@@ -187,7 +196,9 @@ impl Packets {
             Told::Stranger { vnic, qpn, source_qpn, local, from, .. } => {
                 Event::Stranger { vnic: vnic.0, qpn, source_qpn, local, from }
             }
-            Told::Wanted { qpn, peer_qpn, key } => Event::Wanted { qpn, peer_qpn, key },
+            Told::Wanted { qpn, peer_qpn, key, range } => {
+                Event::Wanted { qpn, peer_qpn, key, range }
+            }
             Told::Failed { qpn, peer_qpn, status } => {
                 Event::Failed { qpn, peer_qpn, why: format!("{status:?}") }
             }

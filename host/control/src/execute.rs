@@ -29,15 +29,22 @@ impl Server {
             Action::DetachEngine { vnic, qpn, peer_qpn } => {
                 self.detach_engine(vnic, qpn, peer_qpn);
             }
-            Action::Grant { session, granted } => {
-                if let Some(file) = self.attached.take() {
-                    self.tell(session, &Message::Granted(granted), vec![Arc::new(file)]);
+            Action::Adopt { session, adopt } => self.adopt(session, &adopt),
+            Action::ForgetMemory { memory } => self.forget_memory(memory),
+            Action::Grant { session, memory, granted } => {
+                if let Some(file) = self.extents.file(memory) {
+                    self.tell(session, &Message::Granted(granted), vec![file]);
                 }
             }
-            Action::GrantEngine { vnic, granted } => {
+            Action::GrantEngine { vnic, memory, granted } => {
                 let number = self.namespaces.get_mut(vnic).map(|entry| entry.number);
-                if let (Some(file), Some(number)) = (self.attached.take(), number) {
+                if let (Some(file), Some(number)) = (self.extents.file(memory), number) {
                     self.engine.grant(number, &granted, file);
+                }
+            }
+            Action::DenyEngine { vnic, denied } => {
+                if let Some(entry) = self.namespaces.get_mut(vnic) {
+                    self.engine.deny(entry.number, &denied);
                 }
             }
             Action::BeginTrace { session } => self.begin_trace(session),

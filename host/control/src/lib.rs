@@ -18,6 +18,7 @@ mod disposal;
 mod engine;
 mod errors;
 mod execute;
+mod extents;
 mod journal;
 mod lock;
 mod memory;

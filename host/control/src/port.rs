@@ -73,8 +73,9 @@ impl Server {
                 let actions = self.tenancy.stranger(at, (qpn, source_qpn), gids, clock::now());
                 self.work.extend(actions);
             }
-            Event::Wanted { qpn, peer_qpn, key } => {
-                let actions = self.tenancy.engine_wants(qpn, peer_qpn, key, clock::now());
+            Event::Wanted { qpn, peer_qpn, key, range } => {
+                let link = (qpn, peer_qpn);
+                let actions = self.tenancy.engine_wants(link, key, range, clock::now());
                 self.work.extend(actions);
             }
             Event::Failed { qpn, peer_qpn, why } => {

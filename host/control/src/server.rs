@@ -6,6 +6,7 @@ use crate::client::Client;
 use crate::disposal::Disposal;
 use crate::engine::{Packets, Recorder};
 use crate::errors::StartError;
+use crate::extents::Extents;
 use crate::journal::{Journal, Level};
 use crate::namespaces::{self, Namespaces};
 use crate::naming::Unnamed;
@@ -20,7 +21,7 @@ use omniverb_sys::{Poller, clock, descriptors, random};
 use omniverb_tenancy::{Action, Entropy, Holders, Limits, Policies, SessionId, Tenancy, VnicKey};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 /// How a daemon is to run.
@@ -133,8 +134,8 @@ pub struct Server {
     pub(crate) work: VecDeque<Action>,
     /// Clients to part with once the work is done.
     pub(crate) parting: Vec<(SessionId, &'static str)>,
-    /// Memory that came with the message being handled.
-    pub(crate) attached: Option<OwnedFd>,
+    /// Memory files that owners' pages are on.
+    pub(crate) extents: Extents,
     pub(crate) home: VnicKey,
     /// May look into other network namespaces.
     pub(crate) privileged: bool,
@@ -176,6 +177,8 @@ impl Server {
         let home = namespaces::key(&Namespace::current().map_err(os("find its own namespace"))?);
         settings.limits.request_bytes = REQUEST_BYTES as u32;
         settings.limits.response_bytes = RESPONSE_BYTES as u32;
+        // Every extent is a descriptor of ours.
+        settings.limits.extents = settings.limits.extents.min(settings.queued_descriptors);
         // First the helper, which keeps the privileges, then everything that can be attacked.
         let namespaces = Namespaces::new(&settings.helpers).map_err(os("start its helper"))?;
         if settings.helpers != Helpers::Threads {
@@ -230,7 +233,7 @@ impl Server {
             timers: BTreeSet::new(),
             work: VecDeque::new(),
             parting: Vec::new(),
-            attached: None,
+            extents: Extents::default(),
             home,
             privileged,
             last_session: 0,

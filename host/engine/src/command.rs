@@ -81,8 +81,8 @@ pub mod feature {
     pub const ALL: u32 = WIRE | NAME_ALL;
 }
 
-/// The pages of a region, for one link. The descriptor is what the application says it is: a sealed
-/// memory file of `length` bytes, which has been verified.
+/// Pages of a region, for one link. The descriptor is of a sealed memory file of `length` bytes
+/// that the control plane made.
 #[derive(Debug)]
 pub struct Grant {
     /// Whose.
@@ -93,8 +93,10 @@ pub struct Grant {
     pub peer_qpn: u32,
     /// R_Key.
     pub key: u32,
-    /// `IBV_ACCESS_*` of the region.
+    /// `IBV_ACCESS_*`: what it may be used for.
     pub access: u32,
+    /// Address and length of the region.
+    pub region: (u64, u64),
     /// Address of the first page.
     pub start: u64,
     /// Bytes.
@@ -102,7 +104,7 @@ pub struct Grant {
     /// Low half of the application's EPOCH when it gave them.
     pub epoch: u32,
     /// The pages.
-    pub file: OwnedFd,
+    pub file: Arc<OwnedFd>,
 }
 
 /// Something to do. Commands take effect in the order they are sent.
@@ -145,6 +147,19 @@ pub enum Command {
     },
     /// What was wanted for a link, if it has not gone meanwhile.
     Grant(Box<Grant>),
+    /// Nothing of what was wanted for a link is granted.
+    Deny {
+        /// Whose.
+        vnic: VnicId,
+        /// The application's QP.
+        qpn: u32,
+        /// The QP it is linked with.
+        peer_qpn: u32,
+        /// R_Key.
+        key: u32,
+        /// It may be later, when more has been moved.
+        again: bool,
+    },
     /// Leave copies of all packets of a vNIC here from now on, or no longer.
     Capture {
         /// Which.
@@ -203,6 +218,8 @@ pub enum Event {
         peer_qpn: u32,
         /// R_Key.
         key: u32,
+        /// From where on, and how many bytes; `u64::MAX`: to its end.
+        range: (u64, u64),
     },
     /// A QP's connection failed.
     Failed {

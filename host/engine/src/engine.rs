@@ -110,6 +110,7 @@ impl Engine {
             | Command::CloseVnic { vnic }
             | Command::SetLimit { vnic, .. }
             | Command::SetFaults { vnic, .. }
+            | Command::Deny { vnic, .. }
             | Command::Capture { vnic, .. } => *vnic,
             Command::Attach(attach) => attach.vnic,
             Command::Grant(grant) => grant.vnic,

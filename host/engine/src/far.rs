@@ -1,7 +1,7 @@
 //! The application as the transport's layer above: an end of a link.
 
 use crate::backlog::{Allowance, Backlog};
-use crate::granted::{Grant, Grants};
+use crate::granted::{Grant, Grants, Stretch};
 use crate::held::{Filling, Held};
 use crate::incoming::{self, Incoming};
 use crate::outgoing::Outgoing;
@@ -118,14 +118,19 @@ impl Far {
         Ok(std::mem::take(&mut self.stuck))
     }
 
-    /// A key to ask the control plane for.
-    pub(crate) fn take_wanted(&mut self) -> Option<u32> {
+    /// A key to ask the control plane for, and what of it.
+    pub(crate) fn take_wanted(&mut self) -> Option<(u32, Stretch)> {
         self.grants.take_wanted()
     }
 
     /// It could not be asked.
     pub(crate) fn not_asked(&mut self, key: u32) {
         self.grants.not_asked(key);
+    }
+
+    /// It refused.
+    pub(crate) fn refused(&mut self, key: u32, again: bool) {
+        self.grants.refused(key, again);
     }
 
     /// Whether only the application itself wants this key to be mapped.

@@ -102,8 +102,9 @@ pub fn link(bytes: &[u8]) {
             break;
         }
         step(&mut bytes, &mut application, &memory, &mut engine, now);
-        while let Some(key) = engine.far.take_wanted() {
-            match bytes.byte() % 4 {
+        while let Some((key, _)) = engine.far.take_wanted() {
+            match bytes.byte() % 5 {
+                2 => engine.far.refused(key, bytes.byte() & 1 == 0),
                 0 => engine.far.not_asked(key),
                 1 => {}
                 _ => grant(&mut bytes, &mut engine, key),

@@ -8,6 +8,7 @@
 
 use crate::budget::Share;
 use omniverb_link::Endpoint;
+use omniverb_link::pace::Pace;
 use omniverb_ring::{UserMemory, Window, WordMemory};
 use omniverb_sys::window::residency;
 use omniverb_wire::Run;
@@ -31,10 +32,12 @@ pub(crate) struct Mapped {
     share: Share,
 }
 
-/// One grant: the whole pages of a region.
+/// One grant: an extent, some of the whole pages of a region.
 pub(crate) struct Grant {
     key: u32,
     access: u32,
+    /// All whole pages of the region.
+    region: Range<u64>,
     /// First address that is mapped.
     start: u64,
     mapped: Option<Mapped>,
@@ -46,8 +49,27 @@ pub(crate) struct Grant {
 
 impl Grant {
     pub(crate) fn new(key: u32, access: u32, start: u64, window: Window, share: Share) -> Grant {
+        let region = start..start.saturating_add(window.len() as u64);
         let mapped = Some(Mapped { window, share });
-        Grant { key, access, start, mapped, resident: 0..0, until: 0 }
+        Grant { key, access, region, start, mapped, resident: 0..0, until: 0 }
+    }
+
+    /// There is more of the region, which begins at `address` and has `length` bytes.
+    pub(crate) fn of_region(mut self, (address, length): (u64, u64)) -> Grant {
+        let page = PAGE_BYTES as u64;
+        let end = address.saturating_add(length);
+        self.region = address.checked_next_multiple_of(page).unwrap_or(end)..end - end % page;
+        self
+    }
+
+    fn allows(&self, access: u32) -> bool {
+        self.access & access == access
+    }
+
+    /// The addresses that are mapped.
+    fn range(&self) -> Range<u64> {
+        let length = self.mapped.as_ref().map_or(0, |mapped| mapped.window.len());
+        self.start..self.start.saturating_add(length as u64)
     }
 
     /// The window, if touching these bytes neither waits for a disk nor makes pages.
@@ -87,52 +109,106 @@ pub(crate) struct Target {
     pub(crate) length: u64,
 }
 
+/// Bytes of a region from an address on; `u64::MAX`: to its end.
+pub(crate) type Stretch = (u64, u64);
+
+/// A key that was asked for.
+struct Asked {
+    key: u32,
+    pace: Pace,
+    /// The application wants to send from it, and no peer has named it.
+    own: bool,
+}
+
 /// What a link was granted, and what it asked for.
 #[derive(Default)]
 pub(crate) struct Grants {
     epoch: u64,
     list: Vec<Grant>,
-    asked: Vec<u32>,
-    /// Those of them that the application wants to send from, and no peer has named.
-    own: Vec<u32>,
-    /// Those of them that the control plane has not been told.
-    wanted: Vec<u32>,
+    asked: Vec<Asked>,
+    /// What of them the control plane has not been told.
+    wanted: Vec<(u32, Stretch)>,
 }
 
+/// What a look for one's own region counts as moved, so that a question which was refused is asked
+/// again in a while.
+const LOOK_BYTES: u64 = 1024;
+
 impl Grants {
-    /// Whether a whole message can be executed here. A key that is not known is asked for, once.
+    /// Whether a whole message can be executed here. What is not there is asked for, seldom.
     pub(crate) fn reach(&mut self, endpoint: &Endpoint, target: Target, access: u32) -> bool {
         self.follow(endpoint.peer_epoch());
-        self.own.retain(|key| *key != target.key);
-        if self.list.iter().any(|grant| grant.key == target.key) {
-            return self.find(target, access).is_some();
+        let Target { key, address, length } = target;
+        if let Some(asked) = self.asked.iter_mut().find(|asked| asked.key == key) {
+            asked.own = false;
         }
-        self.ask(target.key);
-        false
+        match self.missing(key, (address, length)) {
+            None => self.list.iter().all(|grant| grant.key != key || grant.allows(access)),
+            Some(part) => {
+                if self.is_whole(target) {
+                    self.ask(key, part, (length, false));
+                }
+                false
+            }
+        }
     }
 
-    /// Whether the application's own region is mapped, for it to send from. A key that is not known
-    /// is asked for, once.
+    /// Whether all of it is in whole pages of its region, as far as that is known.
+    fn is_whole(&self, target: Target) -> bool {
+        let known = self.list.iter().find(|grant| grant.key == target.key);
+        known.is_none_or(|Grant { region, .. }| {
+            let end = target.address.checked_add(target.length);
+            target.address >= region.start && end.is_some_and(|end| end <= region.end)
+        })
+    }
+
+    /// What is not mapped of so many bytes of a key, from the first such byte on.
+    fn missing(&self, key: u32, (address, length): Stretch) -> Option<Stretch> {
+        let (mut at, mut left) = (address, length);
+        while left > 0 {
+            let mut ranges = self.list.iter().filter(|grant| grant.key == key).map(Grant::range);
+            let Some(range) = ranges.find(|range| range.contains(&at)) else {
+                return Some((at, left));
+            };
+            let step = (range.end - at).min(left);
+            (at, left) = (at + step, left - step);
+        }
+        None
+    }
+
+    /// Whether the application's own region is mapped, all of it, for it to send from. What is not
+    /// there is asked for, seldom.
     pub(crate) fn has(&mut self, endpoint: &Endpoint, key: u32) -> bool {
         self.follow(endpoint.peer_epoch());
-        let known = self.list.iter().any(|grant| grant.key == key);
-        if !known && !self.asked.contains(&key) {
-            self.ask(key);
-            self.own.retain(|own| *own != key);
-            self.own.push(key);
-        }
-        known
+        let region = self.list.iter().find(|grant| grant.key == key).map(|g| g.region.clone());
+        let part = match region {
+            Some(region) => {
+                let all = (region.start, region.end.saturating_sub(region.start));
+                let Some((at, _)) = self.missing(key, all) else { return true };
+                (at, u64::MAX)
+            }
+            None => (0, u64::MAX),
+        };
+        self.ask(key, part, (LOOK_BYTES, true));
+        false
     }
 
     /// Whether nobody but the application itself wants this one to be mapped.
     pub(crate) fn is_own(&self, key: u32) -> bool {
-        self.own.contains(&key)
+        self.asked.iter().any(|asked| asked.key == key && asked.own)
     }
 
-    fn ask(&mut self, key: u32) {
-        if !self.asked.contains(&key) && self.asked.len() < KEYS_PER_LINK {
-            self.asked.push(key);
-            self.wanted.push(key);
+    fn ask(&mut self, key: u32, part: Stretch, (moves, own): (u64, bool)) {
+        let asked = match self.asked.iter_mut().position(|asked| asked.key == key) {
+            Some(index) => self.asked.get_mut(index),
+            None if self.asked.len() < KEYS_PER_LINK => {
+                self.asked.push(Asked { key, pace: Pace::default(), own });
+                self.asked.last_mut()
+            }
+            None => None,
+        };
+        if asked.is_some_and(|asked| asked.pace.moves(moves)) {
+            self.wanted.push((key, part));
         }
     }
 
@@ -142,17 +218,18 @@ impl Grants {
             self.epoch = epoch;
             self.list.clear();
             self.asked.clear();
-            self.own.clear();
             self.wanted.clear();
         }
     }
 
+    /// The extent that all of this is in.
     fn find(&mut self, target: Target, access: u32) -> Option<(&mut Grant, usize)> {
-        let grant = self.list.iter_mut().find(|grant| grant.key == target.key)?;
-        let mapped = grant.mapped.as_ref()?.window.len() as u64;
-        let offset = target.address.checked_sub(grant.start)?;
-        let inside = offset <= mapped && target.length <= mapped - offset;
-        (inside && grant.access & access == access).then_some((grant, offset as usize))
+        self.list.iter_mut().filter(|grant| grant.key == target.key).find_map(|grant| {
+            let mapped = grant.mapped.as_ref()?.window.len() as u64;
+            let offset = target.address.checked_sub(grant.start)?;
+            let inside = offset <= mapped && target.length <= mapped - offset;
+            (inside && grant.allows(access)).then_some((grant, offset as usize))
+        })
     }
 
     /// Writes a part of a message, `offset` bytes behind its beginning; its last bytes, if they are
@@ -236,8 +313,11 @@ impl Grants {
         if !endpoint.peer_is_open() || offset + length as u64 > target.length {
             return false;
         }
-        let Some((grant, start)) = self.find(target, access) else { return false };
-        let at = start + offset as usize;
+        let Target { key, address, .. } = target;
+        let Some(address) = address.checked_add(offset) else { return false };
+        let stretch = Target { key, address, length: length as u64 };
+        // What crosses from one extent to the next goes the other way.
+        let Some((grant, at)) = self.find(stretch, access) else { return false };
         let Some(window) = grant.at_hand(at, length, now) else { return false };
         act(window, at);
         // If the pages went back meanwhile, it may have missed them.
@@ -245,22 +325,36 @@ impl Grants {
     }
 
     /// Something to ask the control plane for.
-    pub(crate) fn take_wanted(&mut self) -> Option<u32> {
+    pub(crate) fn take_wanted(&mut self) -> Option<(u32, Stretch)> {
         self.wanted.pop()
     }
 
     /// The control plane could not be asked; another time.
     pub(crate) fn not_asked(&mut self, key: u32) {
-        self.asked.retain(|asked| *asked != key);
+        self.waits_for(key).into_iter().for_each(|asked| asked.pace.not_asked());
+    }
+
+    /// The control plane refused. `again`: for now.
+    pub(crate) fn refused(&mut self, key: u32, again: bool) {
+        self.waits_for(key).into_iter().for_each(|asked| asked.pace.refused(again));
+    }
+
+    fn waits_for(&mut self, key: u32) -> Option<&mut Asked> {
+        self.asked.iter_mut().find(|asked| asked.key == key && asked.pace.is_waiting())
     }
 
     /// The control plane granted. Ignored unless it was asked for since the last revocation.
     pub(crate) fn insert(&mut self, endpoint: &Endpoint, grant: Grant, epoch: u32) {
         self.follow(endpoint.peer_epoch());
-        if self.epoch as u32 == epoch && self.asked.contains(&grant.key) {
-            self.list.retain(|other| other.key != grant.key);
-            self.list.push(grant);
+        let (key, range) = (grant.key, grant.range());
+        if self.epoch as u32 != epoch {
+            return;
         }
+        let Some(asked) = self.waits_for(key) else { return };
+        asked.pace.granted(range.end - range.start);
+        let apart = |other: &Range<u64>| other.end <= range.start || range.end <= other.start;
+        self.list.retain(|other| other.key != key || apart(&other.range()));
+        self.list.push(grant);
     }
 }
 
@@ -294,7 +388,8 @@ mod tests {
         let (pages, theirs, mut grants) = (map(), map(), Grants::default());
         UserMemory::lend(&[3; 8192], |bytes| pages.fill(0, bytes));
         assert!(!grants.reach(&far, target(0, 8), access), "not granted yet");
-        assert_eq!((grants.take_wanted(), grants.take_wanted()), (Some(9), None));
+        let wanted = Some((9, (START, 8)));
+        assert_eq!((grants.take_wanted(), grants.take_wanted()), (wanted, None));
         assert!(!grants.reach(&far, target(0, 8), access) && grants.take_wanted().is_none());
         let budget = Mappings::default().budget();
         let share = budget.share(3 * 4096).unwrap();
@@ -373,7 +468,7 @@ mod tests {
         assert_eq!(case.budget.mappings(), 0, "given back");
         case.grants.take_wanted();
         assert!(!case.grants.reach(&case.far, target(0, 8), REMOTE_WRITE));
-        assert_eq!(case.grants.take_wanted(), Some(9));
+        assert_eq!(case.grants.take_wanted(), Some((9, (START, 8))));
         // What was given before everything was taken back does not count, even if it was asked for
         // again since; nor does what nobody asked for.
         let share = case.budget.share(3 * 4096).unwrap();

@@ -364,7 +364,7 @@ impl Trial {
 
     /// The application grants what is wanted, or takes its memory back.
     fn manage(&mut self) {
-        while let Some(key) = self.holder.engine.far.take_wanted() {
+        while let Some((key, _)) = self.holder.engine.far.take_wanted() {
             if key == KEY && self.random.between(0, 3) > 0 {
                 let holes = self.random.between(0, 1) == 1;
                 let (ours, whole) = pages(&self.owner.contents(), holes);
@@ -377,7 +377,7 @@ impl Trial {
             }
         }
         let application = &mut self.asker.application;
-        while let Some(key) = self.asker.engine.far.take_wanted() {
+        while let Some((key, _)) = self.asker.engine.far.take_wanted() {
             if key == shelf::KEY
                 && self.random.between(0, 3) > 0
                 && let Some(grant) = self.shelf.grant(&self.budget)

@@ -260,6 +260,9 @@ impl Worker {
             Command::Attach(attach) => self.attach(&attach),
             Command::Detach { qpn, peer_qpn } => self.detach(qpn, peer_qpn),
             Command::Grant(grant) => self.granted(&grant),
+            Command::Deny { qpn, peer_qpn, key, again, .. } => {
+                self.denied((qpn, peer_qpn), key, again);
+            }
             Command::Capture { vnic, intake } => {
                 if let Some(vnic) = self.vnics.get_mut(&vnic.0) {
                     vnic.tap.set(intake);

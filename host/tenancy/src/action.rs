@@ -1,8 +1,9 @@
 //! What the tables tell the daemon to do, and what the daemon tells them beside a message.
 
+use crate::extents::MemoryId;
 use crate::tables::{SessionId, VnicKey};
 use omniverb_session::Message;
-use omniverb_session::body::{Granted, LinkReady};
+use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady};
 
 /// Names a probe under way. It travels in the probe's datagram and is drawn at random, so only
 /// who has seen that datagram knows it.
@@ -17,10 +18,11 @@ pub enum Channel {
     Events,
 }
 
-/// What the daemon found out about a memory file that came with a message.
+/// What the daemon found out about a memory file that came with a message, or about its own that
+/// an owner was to move pages onto.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryFacts {
-    /// It is a memfd of exactly the announced size that cannot be resized.
+    /// It is a memfd of exactly the announced size that cannot be resized; its seals are final.
     pub sound: bool,
     /// No writable mapping of it can be made any more.
     pub write_sealed: bool,
@@ -147,20 +149,45 @@ pub enum Action {
         /// Its peer.
         peer_qpn: u32,
     },
-    /// Pass on the memory file that came with the message just handled.
+    /// Make a memory file, if `adopt.fresh`, and ask the owner to move pages onto it. Its name is
+    /// `adopt.token`, and it is kept until `ForgetMemory`. If it cannot be made, call
+    /// `Tenancy::memory_failed`.
+    Adopt {
+        /// The owner.
+        session: SessionId,
+        /// What to ask.
+        adopt: Adopt,
+    },
+    /// Nobody will be granted this memory file any more: close it, where nobody waits for that.
+    ForgetMemory {
+        /// Which.
+        memory: MemoryId,
+    },
+    /// Pass on a memory file.
     Grant {
         /// To whom.
         session: SessionId,
+        /// Which.
+        memory: MemoryId,
         /// What to say with it.
         granted: Granted,
     },
-    /// Map the memory file that came with the message just handled in the engine, for a link that
-    /// it has. `qpn` of it is the owner's queue pair, `peer_qpn` the one beyond the engine.
+    /// Map a memory file in the engine, for a link that it has. `qpn` of it is the owner's queue
+    /// pair, `peer_qpn` the one beyond the engine.
     GrantEngine {
+        /// Which.
+        memory: MemoryId,
         /// The owner's vNIC.
         vnic: VnicKey,
         /// What.
         granted: Granted,
+    },
+    /// Tell the engine that what it wanted is not granted, or not yet.
+    DenyEngine {
+        /// The owner's vNIC.
+        vnic: VnicKey,
+        /// `qpn` of it is the owner's queue pair.
+        denied: GrantDenied,
     },
     /// Send a handshake datagram, a few times, and report back with `Tenancy::probe_arrived`,
     /// `probe_replied`, `probe_unanswered` or `probe_failed`.

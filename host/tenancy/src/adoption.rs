@@ -77,15 +77,6 @@ impl Tenancy {
         self.policy(one).adoption.with(self.policy(other).adoption)
     }
 
-    /// What holds for pages between two queue pairs of this host: `Off` if one is unknown.
-    pub(crate) fn adoption_of(&self, one: u32, other: u32) -> Adoption {
-        let vnic = |qpn: u32| self.qps.get(&qpn).map(|qp| qp.vnic);
-        match (vnic(one), vnic(other)) {
-            (Some(one), Some(other)) => self.adoption_between(one, other),
-            _ => Adoption::Off,
-        }
-    }
-
     /// What holds for a vNIC has changed from `before`: where less is allowed than was, its
     /// processes and all that are linked with them take back what they granted. One event for each
     /// process, however many links it has.

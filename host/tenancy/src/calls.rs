@@ -24,6 +24,9 @@ impl Tenancy {
                 Message::Adopted(adopted) if session.welcomed => {
                     self.adopted(id, adopted, arrived.memory);
                 }
+                Message::Released(released) if session.welcomed => {
+                    self.remove_extents(id, released.rkey);
+                }
                 _ => self.out.push(Action::Drop {
                     session: id,
                     reason: "sent something other than an answer on its events socket",
@@ -181,6 +184,7 @@ impl Tenancy {
         if let Some(vnic) = self.vnics.get_mut(&session.client.vnic) {
             vnic.mrs -= 1;
         }
+        self.remove_extents(id, m.rkey);
         // A grant of it that is under way finds no region when the owner answers.
         Ok(Done { reserved: 0 })
     }

@@ -7,6 +7,8 @@
 pub const EPERM: u32 = 1;
 /// No such object.
 pub const ENOENT: u32 = 2;
+/// Not yet.
+pub const EAGAIN: u32 = 11;
 /// Over a quota.
 pub const ENOMEM: u32 = 12;
 /// The object is there, but not for this use.
@@ -15,6 +17,8 @@ pub const EACCES: u32 = 13;
 pub const EBUSY: u32 = 16;
 /// A field has no sense.
 pub const EINVAL: u32 = 22;
+/// No part of a region that can be granted.
+pub const ERANGE: u32 = 34;
 /// Not a message for this place.
 pub const EPROTO: u32 = 71;
 /// A kind of object that is not offered.

@@ -203,6 +203,11 @@ pub fn exercise(bytes: &[u8]) {
         links_per_vnic: 9,
         datagram_links_per_neighbour: 2,
         grants_per_session: 2,
+        extents_per_region: 2,
+        extents_per_session: 3,
+        extents_per_vnic: 4,
+        extents: 5,
+        extent_bytes: 0x2000,
         strangers_per_vnic: 2,
         wires_per_vnic: 5,
         wires: 8,
@@ -260,7 +265,8 @@ pub fn exercise(bytes: &[u8]) {
                 });
                 let (qpn, peer) = (u32::from(who >> 4) + 2, u32::from(who & 15) + 2);
                 let key = key.unwrap_or_default();
-                let actions = bench.tenancy.engine_wants(qpn, peer, key, bench.now);
+                let range = (0x1000 * u64::from(what), u64::from(who) << 8);
+                let actions = bench.tenancy.engine_wants((qpn, peer), key, range, bench.now);
                 bench.carry_out(actions);
             }
             7 => hand_out(&mut bench, who),
@@ -289,7 +295,7 @@ pub fn exercise(bytes: &[u8]) {
                         m.issued = issued;
                     }
                     let channel = match message {
-                        Message::Adopted(_) => Channel::Events,
+                        Message::Adopted(_) | Message::Released(_) => Channel::Events,
                         _ => Channel::Calls,
                     };
                     let memory = Some(MemoryFacts { sound: what & 64 != 0, write_sealed: true });
@@ -308,12 +314,17 @@ pub fn exercise(bytes: &[u8]) {
 /// Whoever was asked for pages last hands out some.
 fn hand_out(bench: &mut Bench, who: u8) {
     let asked = bench.told.iter().rev().find_map(|action| match action {
-        Action::Event { session, message: Message::Adopt(adopt) } => Some((session.0, adopt.token)),
+        Action::Event { session, message: Message::Adopt(adopt) }
+        | Action::Adopt { session, adopt } => Some((session.0, adopt.token)),
         _ => None,
     });
     let Some((session, token)) = asked else { return };
-    let (page_start, page_length) = (u64::from(who & 15) << 12, u64::from(who >> 4) << 12);
-    let message = Adopted { token, errno: 0, epoch: 0, page_start, page_length }.into();
+    if who & 0xc0 == 0xc0 {
+        let actions = bench.tenancy.memory_failed(token);
+        return bench.carry_out(actions);
+    }
+    let errno = if who & 2 == 0 { 0 } else { u32::from(who >> 2 & 15) };
+    let message = Adopted { token, errno, epoch: 0 }.into();
     let memory = Some(MemoryFacts { sound: true, write_sealed: who & 1 == 0 });
     bench.say(session, &Arrived { channel: Channel::Events, tag: 0, message, memory });
 }

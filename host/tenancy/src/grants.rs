@@ -1,25 +1,34 @@
-//! Grants: the pages of one MR for one linked peer.
+//! Grants: parts of one MR for one linked peer.
 //!
-//! The initiator names a key. If the key is its peer's, of the peer queue pair's protection
-//! domain and open to remote access at all, the owner is asked for the pages; what it hands out is
-//! checked against the region before the initiator gets it. Where the far end of the owner's link
-//! is the engine, the engine is the initiator, for whoever is beyond it.
+//! The initiator names a key and a range. If the key is its peer's, of the peer queue pair's
+//! protection domain, and the region's flags are such that pages can express them, the owner is
+//! asked to move the extent around that range onto a file of the daemon's; what becomes of it is
+//! checked before the initiator gets it. Where the far end of the owner's link is the engine, the
+//! engine is the initiator, for whoever is beyond it.
 
 use crate::action::{Action, MemoryFacts};
 use crate::adoption::Adoption;
 use crate::errno::{
-    EACCES, ECONNRESET, EINVAL, ENOENT, ENOMEM, EOPNOTSUPP, EPERM, EPROTO, ETIMEDOUT,
+    EACCES, EAGAIN, ECONNRESET, EINVAL, ENOENT, ENOMEM, EOPNOTSUPP, EPERM, EPROTO, ETIMEDOUT,
 };
+use crate::extents::{MemoryId, Part, pages};
 use crate::tables::{Grantee, Mr, PendingGrant, SessionId};
 use crate::tenancy::{Tenancy, Timer};
 use omniverb_session::body::{
     Adopt, Adopted, Connected, GrantDenied, Granted, QP_UD, RequestGrant,
 };
+use omniverb_session::rights;
 
-const REMOTE_WRITE: u32 = 1 << 1;
-const REMOTE_READ: u32 = 1 << 2;
-const REMOTE_ATOMIC: u32 = 1 << 3;
-const PAGE_BYTES: u64 = 4096;
+/// What is asked for, of whom, by whom.
+#[derive(Clone, Copy)]
+struct Asking {
+    initiator: Grantee,
+    owner: SessionId,
+    qpn: u32,
+    peer_qpn: u32,
+    rkey: u32,
+    part: Part,
+}
 
 impl Tenancy {
     pub(crate) fn request_grant(
@@ -36,38 +45,52 @@ impl Tenancy {
         if !qp.links.contains(&m.peer_qpn) {
             return Err(ENOENT);
         }
-        if self.adoption_of(m.qpn, m.peer_qpn) == Adoption::Off {
-            return Err(EPERM);
-        }
-        let (owner, _) = self.grantable(m.peer_qpn, m.rkey)?;
+        let initiator = Grantee::Session(id);
+        let (owner, mr) = self.grantable(m.peer_qpn, m.rkey)?;
+        self.uses(initiator, owner, &mr)?;
+        let part = self.choose_part(owner, (m.rkey, &mr), (m.address, m.length))?;
         let session = self.sessions.get_mut(&id).ok_or(EPROTO)?;
         if session.grants >= self.limits.grants_per_session {
             return Err(ENOMEM);
         }
         session.grants += 1;
         let (qpn, peer_qpn, rkey) = (m.qpn, m.peer_qpn, m.rkey);
-        let initiator = Grantee::Session(id);
-        self.ask_owner(PendingGrant { initiator, owner, qpn, peer_qpn, rkey, deadline: 0 }, now);
+        self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part }, now);
         Ok(Connected { qpn: m.qpn, ready: 0 })
     }
 
-    /// Somebody beyond the engine names a key to `qpn`, which it is connected with. If nothing
-    /// comes of it, everything goes on through the application.
-    pub fn engine_wants(&mut self, qpn: u32, peer_qpn: u32, rkey: u32, now: u64) -> Vec<Action> {
-        let _ = self.ask_for_engine(qpn, peer_qpn, rkey, now);
+    /// Somebody beyond the engine names these bytes of a key to `qpn`, which it is connected with.
+    /// If nothing comes of it, everything goes on through the application. `u64::MAX` bytes are
+    /// all of the region.
+    pub fn engine_wants(
+        &mut self,
+        (qpn, peer_qpn): (u32, u32),
+        rkey: u32,
+        range: (u64, u64),
+        now: u64,
+    ) -> Vec<Action> {
+        if let Err(errno) = self.ask_for_engine((qpn, peer_qpn), rkey, range, now) {
+            self.deny_engine((qpn, peer_qpn), rkey, errno);
+        }
         std::mem::take(&mut self.out)
     }
 
-    fn ask_for_engine(&mut self, qpn: u32, peer_qpn: u32, rkey: u32, now: u64) -> Result<(), u32> {
+    fn ask_for_engine(
+        &mut self,
+        (qpn, peer_qpn): (u32, u32),
+        rkey: u32,
+        (address, length): (u64, u64),
+        now: u64,
+    ) -> Result<(), u32> {
         let qp = self.qps.get(&qpn).ok_or(ENOENT)?;
         if qp.qp_type == QP_UD || qp.wires_to(peer_qpn).next().is_none() {
             return Err(ENOENT);
         }
-        // The engine is no vNIC's: it takes what the owner's may give, and checks every access.
-        if self.policy(qp.vnic).adoption == Adoption::Off {
-            return Err(EPERM);
-        }
-        let (owner, _) = self.grantable(qpn, rkey)?;
+        let initiator = Grantee::Engine;
+        let (owner, mr) = self.grantable(qpn, rkey)?;
+        self.uses(initiator, owner, &mr)?;
+        let address = if length == u64::MAX { address.max(pages(&mr).start) } else { address };
+        let part = self.choose_part(owner, (rkey, &mr), (address, length))?;
         let session = self.sessions.get_mut(&owner).ok_or(ENOENT)?;
         if session.engine_grants >= self.limits.grants_per_session {
             return Err(ENOMEM);
@@ -75,21 +98,71 @@ impl Tenancy {
         session.engine_grants += 1;
         // To the engine's queue pair the owner's is the peer, as for any initiator.
         let (qpn, peer_qpn) = (peer_qpn, qpn);
-        let initiator = Grantee::Engine;
-        self.ask_owner(PendingGrant { initiator, owner, qpn, peer_qpn, rkey, deadline: 0 }, now);
+        self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part }, now);
         Ok(())
     }
 
     /// Asks the owner for pages.
-    fn ask_owner(&mut self, grant: PendingGrant, now: u64) {
+    fn ask_owner(&mut self, asking: Asking, now: u64) {
+        let Asking { initiator, owner, qpn, peer_qpn, rkey, part } = asking;
         let mut token = self.entropy.next();
         while self.grants.contains_key(&token) {
             token = token.wrapping_add(1);
         }
         let deadline = now.saturating_add(self.limits.grant_time_ns);
-        self.grants.insert(token, PendingGrant { deadline, ..grant });
+        let memory = match part.fresh {
+            true => token,
+            false => self.memory_at(owner, rkey, part.start).unwrap_or(token),
+        };
+        let pending =
+            PendingGrant { initiator, owner, qpn, peer_qpn, rkey, part, memory, deadline };
+        self.grants.insert(token, pending);
         self.timers.insert((deadline, Timer::Grant(token)));
-        self.event(grant.owner, Adopt { token, rkey: grant.rkey, qpn: grant.peer_qpn });
+        let Part { start, length, fresh } = part;
+        let trusted = u32::from(self.trusts(initiator, owner));
+        let adopt =
+            Adopt { token, rkey, qpn: peer_qpn, start, length, fresh: u32::from(fresh), trusted };
+        if fresh {
+            self.add_extent(owner, rkey, &part, memory);
+            self.out.push(Action::Adopt { session: owner, adopt });
+        } else {
+            self.event(owner, adopt);
+        }
+    }
+
+    /// Whether an initiator may be able to read what it may only write. The engine keeps to the
+    /// flags; and a process of the same user in the same place could read the owner's memory
+    /// anyway.
+    fn trusts(&self, initiator: Grantee, owner: SessionId) -> bool {
+        let Grantee::Session(initiator) = initiator else { return true };
+        match (self.sessions.get(&initiator), self.sessions.get(&owner)) {
+            (Some(one), Some(other)) => {
+                let (one, other) = (&one.client, &other.client);
+                (one.vnic, one.uid) == (other.vnic, other.uid)
+                    || self.adoption_between(one.vnic, other.vnic) == Adoption::Trusting
+            }
+            _ => false,
+        }
+    }
+
+    /// What the initiator may use a mapping of a region for.
+    fn uses(&self, initiator: Grantee, owner: SessionId, mr: &Mr) -> Result<u32, u32> {
+        let home = self.sessions.get(&owner).ok_or(ENOENT)?.client.vnic;
+        let adoption = match initiator {
+            Grantee::Session(id) => {
+                let from = self.sessions.get(&id).ok_or(ENOENT)?.client.vnic;
+                self.adoption_between(from, home)
+            }
+            // The engine is no vNIC's: it takes what the owner's may give.
+            Grantee::Engine => self.policy(home).adoption,
+        };
+        if adoption == Adoption::Off {
+            return Err(EPERM);
+        }
+        match rights::mappable(mr.access, self.trusts(initiator, owner)) {
+            0 => Err(EACCES),
+            uses => Ok(uses),
+        }
     }
 
     /// The owner and the region of a key that the peers of `qpn` may use.
@@ -97,43 +170,70 @@ impl Tenancy {
         let qp = self.qps.get(&qpn).ok_or(ENOENT)?;
         let owner = self.sessions.get(&qp.session).ok_or(ENOENT)?;
         let mr = owner.mrs.get(&rkey).ok_or(ENOENT)?;
-        let remote = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
-        if mr.pd != qp.pd || mr.access & remote == 0 {
+        if mr.pd != qp.pd || mr.access & rights::REMOTE == 0 {
             return Err(EACCES);
         }
         Ok((qp.session, *mr))
     }
 
-    /// The owner's answer.
+    /// The owner's answer. `memory`: how the file that it was given is now.
     pub(crate) fn adopted(&mut self, id: SessionId, m: &Adopted, memory: Option<MemoryFacts>) {
         // An unknown token is an answer that came too late; somebody else's is not ours to judge.
         if self.grants.get(&m.token).is_none_or(|grant| grant.owner != id) {
             return;
         }
         let Some(grant) = self.take_grant(m.token) else { return };
-        match self.check_adopted(&grant, m, memory) {
+        if let Err(errno) = self.settle_extent(&grant, m, memory) {
+            return self.deny(&grant, errno);
+        }
+        let memory = grant.memory;
+        match self.check_adopted(&grant, m) {
             Ok(granted) => self.out.push(match grant.initiator {
-                Grantee::Session(session) => Action::Grant { session, granted },
+                Grantee::Session(session) => Action::Grant { session, memory, granted },
                 Grantee::Engine => {
                     let (qpn, peer_qpn) = (grant.peer_qpn, grant.qpn);
                     let vnic = self.qps.get(&qpn).map(|qp| qp.vnic);
                     let Some(vnic) = vnic else { return };
-                    Action::GrantEngine { vnic, granted: Granted { qpn, peer_qpn, ..granted } }
+                    let granted = Granted { qpn, peer_qpn, ..granted };
+                    Action::GrantEngine { vnic, memory, granted }
                 }
             }),
             Err(errno) => self.deny(&grant, errno),
         }
     }
 
-    fn check_adopted(
-        &self,
+    /// What the owner's answer makes of the extent.
+    fn settle_extent(
+        &mut self,
         grant: &PendingGrant,
         m: &Adopted,
         memory: Option<MemoryFacts>,
-    ) -> Result<Granted, u32> {
-        if m.errno != 0 {
-            return Err(m.errno);
+    ) -> Result<(), u32> {
+        let PendingGrant { owner, rkey, part, .. } = *grant;
+        let writable = self.grantable(grant.peer_qpn, rkey).map(|(_, mr)| mr.access);
+        let writable = writable.is_ok_and(rights::is_writable);
+        // It went while the owner was asked: the region was deregistered, or its pages taken back.
+        let extent = self.extent_on(owner, (rkey, part.start), grant.memory).ok_or(EAGAIN)?;
+        if m.errno == 0 && !part.fresh {
+            return Ok(());
         }
+        let sealed = memory.is_some_and(|memory| memory.sound && (writable || memory.write_sealed));
+        if m.errno == 0 && sealed {
+            extent.there = true;
+            return Ok(());
+        }
+        // An owner that does not know the extent any more may be asked for a new one.
+        if part.fresh || m.errno == ENOENT {
+            self.remove_extent(owner, rkey, part.start);
+        }
+        match m.errno {
+            0 => Err(EINVAL),
+            ENOENT if !part.fresh => Err(EAGAIN),
+            errno => Err(errno),
+        }
+    }
+
+    fn check_adopted(&self, grant: &PendingGrant, m: &Adopted) -> Result<Granted, u32> {
         // The link may have been closed and the region replaced since the question.
         let linked = match grant.initiator {
             Grantee::Session(id) => self
@@ -148,44 +248,35 @@ impl Tenancy {
         if !linked {
             return Err(ENOENT);
         }
-        let allowed = match grant.initiator {
-            Grantee::Session(_) => self.adoption_of(grant.qpn, grant.peer_qpn),
-            Grantee::Engine => {
-                let owner = self.qps.get(&grant.peer_qpn).map(|qp| self.policy(qp.vnic).adoption);
-                owner.unwrap_or(Adoption::Off)
-            }
-        };
-        if allowed == Adoption::Off {
-            return Err(EPERM);
-        }
         let (owner, mr) = self.grantable(grant.peer_qpn, grant.rkey)?;
         if owner != grant.owner {
             return Err(ENOENT);
         }
-        let end = m.page_start.checked_add(m.page_length).ok_or(EINVAL)?;
-        let aligned =
-            m.page_start.is_multiple_of(PAGE_BYTES) && m.page_length.is_multiple_of(PAGE_BYTES);
-        let inside = m.page_start >= mr.addr && end <= mr.addr.saturating_add(mr.length);
-        if m.page_length == 0 || !aligned || !inside {
-            return Err(EINVAL);
-        }
-        let memory = memory.ok_or(EINVAL)?;
-        let writable = mr.access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
-        if !memory.sound || (!writable && !memory.write_sealed) {
+        let uses = self.uses(grant.initiator, owner, &mr)?;
+        let (whole, part) = (pages(&mr), grant.part);
+        if part.start < whole.start || part.start + part.length > whole.end {
             return Err(EINVAL);
         }
         Ok(Granted {
             qpn: grant.qpn,
             peer_qpn: grant.peer_qpn,
             rkey: grant.rkey,
-            access: mr.access,
+            access: uses,
             addr: mr.addr,
             length: mr.length,
-            page_start: m.page_start,
-            page_length: m.page_length,
+            page_start: part.start,
+            page_length: part.length,
             epoch: m.epoch,
             reserved: 0,
         })
+    }
+
+    /// A file could not be made: nobody was asked.
+    pub(crate) fn no_memory(&mut self, memory: MemoryId) {
+        if let Some(grant) = self.take_grant(memory) {
+            self.remove_extent(grant.owner, grant.rkey, grant.part.start);
+            self.deny(&grant, ENOMEM);
+        }
     }
 
     fn take_grant(&mut self, token: u64) -> Option<PendingGrant> {
@@ -206,12 +297,19 @@ impl Tenancy {
         Some(grant)
     }
 
-    /// The engine asks once and goes on without: it need not be told.
     fn deny(&mut self, grant: &PendingGrant, errno: u32) {
         let PendingGrant { qpn, peer_qpn, rkey, .. } = *grant;
-        if let Grantee::Session(id) = grant.initiator {
-            self.event(id, GrantDenied { qpn, peer_qpn, rkey, errno });
+        match grant.initiator {
+            Grantee::Session(id) => self.event(id, GrantDenied { qpn, peer_qpn, rkey, errno }),
+            Grantee::Engine => self.deny_engine((peer_qpn, qpn), rkey, errno),
         }
+    }
+
+    /// The engine goes on without.
+    fn deny_engine(&mut self, (qpn, peer_qpn): (u32, u32), rkey: u32, errno: u32) {
+        let Some(vnic) = self.qps.get(&qpn).map(|qp| qp.vnic) else { return };
+        self.out
+            .push(Action::DenyEngine { vnic, denied: GrantDenied { qpn, peer_qpn, rkey, errno } });
     }
 
     /// A link to the engine has ended: what is asked for it is void. There may be another one for
@@ -227,13 +325,26 @@ impl Tenancy {
         let tokens: Vec<u64> =
             self.grants.iter().filter(|(_, g)| names(g)).map(|(token, _)| *token).collect();
         for token in tokens {
-            self.take_grant(token);
+            if let Some(grant) = self.take_grant(token) {
+                self.give_up_extent(&grant);
+            }
         }
     }
 
     pub(crate) fn grant_timed_out(&mut self, token: u64) {
         if let Some(grant) = self.take_grant(token) {
+            self.give_up_extent(&grant);
             self.deny(&grant, ETIMEDOUT);
+        }
+    }
+
+    /// Nobody waits for the owner's answer any more. If it has moved pages meanwhile, it takes them
+    /// back when it is asked for them on another file.
+    fn give_up_extent(&mut self, grant: &PendingGrant) {
+        let place = (grant.rkey, grant.part.start);
+        let fresh = grant.part.fresh;
+        if fresh && self.extent_on(grant.owner, place, grant.memory).is_some() {
+            self.remove_extent(grant.owner, grant.rkey, grant.part.start);
         }
     }
 
@@ -245,6 +356,7 @@ impl Tenancy {
         tokens.sort_unstable();
         for token in tokens {
             if let Some(grant) = self.take_grant(token) {
+                self.give_up_extent(&grant);
                 self.deny(&grant, ECONNRESET);
             }
         }

@@ -18,6 +18,7 @@ mod consent;
 mod datagrams;
 pub mod errno;
 pub mod exercise;
+mod extents;
 mod gids;
 mod grants;
 mod holders;
@@ -40,6 +41,7 @@ mod wires;
 
 pub use action::{Action, Arrived, Channel, LinkEnd, MemoryFacts, ProbeId, TracedEnd, WireEnd};
 pub use adoption::Adoption;
+pub use extents::MemoryId;
 pub use gids::{Reach, VnicAddress, gid_of};
 pub use holders::{Holder, Holders};
 pub use limits::Limits;

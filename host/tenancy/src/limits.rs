@@ -40,6 +40,18 @@ pub struct Limits {
     pub datagram_link_time_ns: u64,
     /// Grants a process may be waiting for, and the engine of what is that process's.
     pub grants_per_session: usize,
+    /// Extents of one region: enough for any region, since each doubles what there is or closes a
+    /// gap.
+    pub extents_per_region: usize,
+    /// Extents of all regions of a process. Each is a descriptor of the daemon's, and a mapping of
+    /// the process's, of which the kernel allows it 65530.
+    pub extents_per_session: usize,
+    /// Those of one vNIC.
+    pub extents_per_vnic: usize,
+    /// Those of all together; the daemon must have as many descriptors to spare.
+    pub extents: usize,
+    /// Bytes of an extent: bounds how long owner and kernel are busy with one.
+    pub extent_bytes: u64,
     /// Probes a vNIC may have under way; and as many for links that it has already.
     pub probes_per_vnic: usize,
     /// How long the owner of an MR may take to hand out its pages.
@@ -97,6 +109,11 @@ impl Default for Limits {
             strangers_per_vnic: 1024,
             datagram_link_time_ns: 1000 * MILLISECOND,
             grants_per_session: 256,
+            extents_per_region: 64,
+            extents_per_session: 4096,
+            extents_per_vnic: 8192,
+            extents: 32768,
+            extent_bytes: 1 << 30,
             probes_per_vnic: 256,
             grant_time_ns: 2000 * MILLISECOND,
             neighbour_time_ns: 30_000 * MILLISECOND,

@@ -2,7 +2,7 @@
 //! they can know them from what they were told. It must agree with the tables at all times.
 
 use crate::path::Why;
-use crate::{Action, Arrived, SessionId, Tenancy};
+use crate::{Action, Arrived, MemoryId, SessionId, Tenancy};
 use omniverb_session::Message;
 use omniverb_session::body::{LinkReady, QP_UD};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,6 +17,8 @@ pub struct Mirror {
     engine: BTreeMap<LinkName, u64>,
     /// The clients' links.
     clients: BTreeMap<LinkName, SessionId>,
+    /// Memory files that the daemon has.
+    memories: BTreeSet<MemoryId>,
     /// Who tells what is captured, of which links.
     traced: BTreeMap<SessionId, BTreeSet<(u32, u32)>>,
 }
@@ -25,7 +27,10 @@ impl Mirror {
     /// True if the engine has no links.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.engine.is_empty() && self.clients.is_empty() && self.traced.is_empty()
+        self.engine.is_empty()
+            && self.clients.is_empty()
+            && self.traced.is_empty()
+            && self.memories.is_empty()
     }
 
     /// Somebody is told something.
@@ -53,7 +58,18 @@ impl Mirror {
                 self.engine.retain(|link, _| (link.0, link.1) != (*qpn, *peer_qpn));
                 assert!(self.engine.len() < before, "never attached");
             }
-            Action::GrantEngine { granted, .. } => {
+            Action::Adopt { adopt, .. } => {
+                assert!(adopt.fresh != 0 && adopt.length > 0);
+                assert!(self.memories.insert(adopt.token), "a name is used once");
+            }
+            Action::ForgetMemory { memory } => {
+                assert!(self.memories.remove(memory), "there is no such file");
+            }
+            Action::Grant { memory, .. } => {
+                assert!(self.memories.contains(memory), "there is no such file");
+            }
+            Action::GrantEngine { memory, granted, .. } => {
+                assert!(self.memories.contains(memory), "there is no such file");
                 let (qpn, peer_qpn) = (granted.qpn, granted.peer_qpn);
                 let known = self.engine.keys().any(|link| (link.0, link.1) == (qpn, peer_qpn));
                 assert!(known, "granted for a link that it does not have");

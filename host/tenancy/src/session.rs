@@ -101,6 +101,7 @@ impl Tenancy {
             sessions: BTreeSet::new(),
             qps: 0,
             mrs: 0,
+            extents: 0,
             links: 0,
             uninvited: BTreeMap::new(),
             wires: 0,

@@ -2,6 +2,7 @@
 
 use crate::action::ProbeId;
 use crate::bells::Place;
+use crate::extents::{Extent, MemoryId, Part};
 use crate::holders::Holder;
 use crate::path::{Path, Why};
 use omniverb_session::body::{GidEntry, RegMr};
@@ -45,6 +46,8 @@ pub(crate) struct Vnic {
     pub(crate) sessions: BTreeSet<SessionId>,
     pub(crate) qps: usize,
     pub(crate) mrs: usize,
+    /// Extents of its processes' regions.
+    pub(crate) extents: usize,
     pub(crate) links: usize,
     /// Datagram links opened towards this vNIC by others.
     pub(crate) uninvited: BTreeMap<VnicKey, usize>,
@@ -90,6 +93,8 @@ pub(crate) struct Session {
     pub(crate) grants: usize,
     /// Grants that the engine waits for, of what is this session's.
     pub(crate) engine_grants: usize,
+    /// Parts of its regions that are on memory files, by key and first page.
+    pub(crate) extents: BTreeMap<(u32, u64), Extent>,
     /// It has memory to tell through what is captured.
     pub(crate) tracing: bool,
 }
@@ -228,6 +233,10 @@ pub(crate) struct PendingGrant {
     pub(crate) qpn: u32,
     pub(crate) peer_qpn: u32,
     pub(crate) rkey: u32,
+    /// What the owner is asked for.
+    pub(crate) part: Part,
+    /// The file it is on, or is to be.
+    pub(crate) memory: MemoryId,
     pub(crate) deadline: u64,
 }
 

@@ -3,6 +3,7 @@
 use crate::action::{Action, Arrived, ProbeId};
 use crate::bells::Bells;
 use crate::consent::Consents;
+use crate::extents::MemoryId;
 use crate::gids::{self, VnicAddress};
 use crate::holders::Holders;
 use crate::limits::Limits;
@@ -50,6 +51,8 @@ pub struct Tenancy {
     pub(crate) captured: BTreeSet<VnicKey>,
     /// Who has links to the engine.
     pub(crate) wires: Holders<WireKey>,
+    /// Extents of all regions.
+    pub(crate) extents: usize,
     /// Who brought the vNICs that there are.
     pub(crate) vnics_of: Holders<VnicKey>,
     /// Whose the processes are, command lines included.
@@ -91,6 +94,7 @@ impl Tenancy {
             policies: Policies::default(),
             captured: BTreeSet::new(),
             wires: Holders::default(),
+            extents: 0,
             vnics_of: Holders::default(),
             sessions_of: Holders::default(),
             tools: HashMap::new(),
@@ -137,6 +141,7 @@ impl Tenancy {
                 datagrams: BTreeSet::new(),
                 grants: 0,
                 engine_grants: 0,
+                extents: BTreeMap::new(),
                 tracing: false,
             },
         );
@@ -246,6 +251,13 @@ impl Tenancy {
         std::mem::take(&mut self.out)
     }
 
+    /// The memory file of an [`Action::Adopt`] could not be made.
+    #[must_use]
+    pub fn memory_failed(&mut self, memory: MemoryId) -> Vec<Action> {
+        self.no_memory(memory);
+        std::mem::take(&mut self.out)
+    }
+
     /// When [`tick`](Self::tick) wants to be called.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
@@ -299,6 +311,7 @@ impl Tenancy {
             && self.qps.is_empty()
             && self.links.is_empty()
             && self.wires.is_empty()
+            && self.extents == 0
             && self.vnics_of.is_empty()
             && self.sessions_of.is_empty()
             && self.tools.is_empty()
@@ -336,6 +349,7 @@ impl Tenancy {
             self.remove_qp(qpn, omniverb_session::body::CLOSED_BY_DEATH, now);
         }
         self.end_grants(id);
+        self.remove_all_extents(id);
         self.end_trace(id);
         for (other, bell) in self.bells.end(id) {
             self.event(other, omniverb_session::body::BellClosed { bell });

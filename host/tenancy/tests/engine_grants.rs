@@ -6,7 +6,7 @@ use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::errno::*;
 use omniverb_tenancy::exercise::{Bench, vnic};
-use omniverb_tenancy::{Action, Adoption, Arrived, Channel, Limits, MemoryFacts, Policy};
+use omniverb_tenancy::{Action, Arrived, Channel, Limits, MemoryFacts};
 use support::*;
 
 /// vNIC number 4 of the bench is another Omniverb's.
@@ -30,11 +30,15 @@ fn wired(limits: Limits, qp_type: u32) -> (Bench, u32) {
 /// The engine asks; the token that the owner was asked with, if it was.
 fn want(bench: &mut Bench, qpn: u32, peer_qpn: u32, key: u32) -> Option<u64> {
     bench.told.clear();
-    let actions = bench.tenancy.engine_wants(qpn, peer_qpn, key, bench.now);
+    let range = (0x11008, 8);
+    let actions = bench.tenancy.engine_wants((qpn, peer_qpn), key, range, bench.now);
     bench.carry_out(actions);
     match bench.told.as_slice() {
-        [] => None,
-        [Action::Event { session, message: Message::Adopt(adopt) }] => {
+        [] | [Action::DenyEngine { .. }] => None,
+        [
+            Action::Event { session, message: Message::Adopt(adopt) }
+            | Action::Adopt { session, adopt },
+        ] => {
             assert_eq!((session.0, adopt.rkey, adopt.qpn), (1, key, qpn));
             Some(adopt.token)
         }
@@ -43,7 +47,7 @@ fn want(bench: &mut Bench, qpn: u32, peer_qpn: u32, key: u32) -> Option<u64> {
 }
 
 fn adopted(token: u64) -> Adopted {
-    Adopted { token, errno: 0, epoch: 0, page_start: 0x11000, page_length: 0x2000 }
+    Adopted { token, errno: 0, epoch: 0 }
 }
 
 fn adopt(bench: &mut Bench, from: u64, adopted: Adopted, memory: MemoryFacts) -> Vec<Action> {
@@ -61,7 +65,7 @@ fn the_engine_gets_what_a_peer_would_get() {
         let token = want(&mut bench, a, PEER, key).unwrap();
         assert!(adopt(&mut bench, 2, adopted(token), SEALED).is_empty(), "not the owner");
         let actions = adopt(&mut bench, 1, adopted(token), SEALED);
-        let [Action::GrantEngine { vnic: whose, granted }] = actions.as_slice() else {
+        let [Action::GrantEngine { vnic: whose, granted, .. }] = actions.as_slice() else {
             panic!("{actions:?}")
         };
         assert_eq!((*whose, granted.qpn, granted.peer_qpn), (vnic(1), a, PEER));
@@ -69,7 +73,14 @@ fn the_engine_gets_what_a_peer_would_get() {
         assert_eq!((granted.page_start, granted.page_length), (0x11000, 0x2000));
         assert!(adopt(&mut bench, 1, adopted(token), SEALED).is_empty(), "only once");
         // What is beyond the engine cannot be asked for from here.
-        let grant = RequestGrant { qpn: a, peer_qpn: PEER, rkey: key, reserved: 0 };
+        let grant = RequestGrant {
+            qpn: a,
+            peer_qpn: PEER,
+            rkey: key,
+            reserved: 0,
+            address: 0x11000,
+            length: 8,
+        };
         assert_eq!(errno(call(&mut bench, 1, grant)), EOPNOTSUPP);
         bench.end(1);
         bench.end(2);
@@ -103,18 +114,20 @@ fn what_the_owner_hands_out_is_checked() {
     let (mut bench, a) = wired(Limits::default(), QP_RC);
     let key = mr(&mut bench, 1, 1, READ);
     for (answer, memory) in [
-        (Adopted { page_length: 0x3000, ..adopted(0) }, SEALED),
-        (Adopted { page_start: 0x10000, ..adopted(0) }, SEALED),
         (Adopted { errno: 12, ..adopted(0) }, SEALED),
         (adopted(0), MemoryFacts { write_sealed: false, ..SEALED }),
         (adopted(0), MemoryFacts { sound: false, ..SEALED }),
     ] {
         let token = want(&mut bench, a, PEER, key).unwrap();
-        assert!(adopt(&mut bench, 1, Adopted { token, ..answer }, memory).is_empty());
+        let actions = adopt(&mut bench, 1, Adopted { token, ..answer }, memory);
+        let [Action::ForgetMemory { .. }, Action::DenyEngine { .. }] = actions.as_slice() else {
+            panic!("{actions:?}")
+        };
     }
     let token = want(&mut bench, a, PEER, key).unwrap();
     call(&mut bench, 1, DeregMr { rkey: key, reserved: 0 });
-    assert!(adopt(&mut bench, 1, adopted(token), SEALED).is_empty(), "deregistered meanwhile");
+    let actions = adopt(&mut bench, 1, adopted(token), SEALED);
+    assert!(matches!(actions.as_slice(), [Action::DenyEngine { .. }]), "deregistered meanwhile");
 }
 
 #[test]
@@ -140,25 +153,11 @@ fn a_question_ends_with_its_link() {
 #[test]
 fn a_process_is_asked_for_so_much_at_a_time() {
     let (mut bench, a) = wired(Limits { grants_per_session: 3, ..Limits::default() }, QP_RC);
-    let key = mr(&mut bench, 1, 1, READ);
-    let tokens: Vec<u64> = (0..3).filter_map(|_| want(&mut bench, a, PEER, key)).collect();
+    let keys: Vec<u32> = (0..5).map(|_| mr(&mut bench, 1, 1, READ)).collect();
+    let tokens: Vec<u64> = (0..3).filter_map(|n| want(&mut bench, a, PEER, keys[n])).collect();
     assert_eq!(tokens.len(), 3);
-    assert_eq!(want(&mut bench, a, PEER, key), None);
+    assert_eq!(want(&mut bench, a, PEER, keys[3]), None);
     adopt(&mut bench, 1, adopted(tokens[1]), SEALED);
-    assert!(want(&mut bench, a, PEER, key).is_some());
-    assert_eq!(want(&mut bench, a, PEER, key), None);
-}
-
-#[test]
-fn the_engine_is_given_no_pages_of_a_vnic_that_is_off() {
-    let (mut bench, a) = wired(Limits::default(), QP_RC);
-    let key = mr(&mut bench, 1, 1, READ);
-    let token = want(&mut bench, a, PEER, key).unwrap();
-    let off = Policy { adoption: Adoption::Off, ..Policy::default() };
-    let (_, actions) = bench.tenancy.set_policy(vnic(1), off);
-    let [Action::Event { message: Message::TakeBack(_), .. }] = actions.as_slice() else {
-        panic!("{actions:?}")
-    };
-    assert!(adopt(&mut bench, 1, adopted(token), SEALED).is_empty(), "asked for before");
-    assert_eq!(want(&mut bench, a, PEER, key), None);
+    assert!(want(&mut bench, a, PEER, keys[3]).is_some());
+    assert_eq!(want(&mut bench, a, PEER, keys[4]), None);
 }

@@ -176,7 +176,7 @@ fn keys_are_a_session_s_own() {
     both_come_back(&mut bench);
     // Named through B it is session 2's, whoever else has one of that number.
     bench.told.clear();
-    let ask = RequestGrant { qpn: A, peer_qpn: B, rkey: 77, reserved: 0 };
+    let ask = RequestGrant { qpn: A, peer_qpn: B, rkey: 77, reserved: 0, address: 0, length: 8 };
     call(&mut bench, 1, ask);
     assert!(matches!(events(&mut bench, 2).as_slice(), [Message::Adopt(_)]));
 }

@@ -4,10 +4,12 @@ mod support;
 
 use omniverb_session::body::*;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
-use omniverb_session::{Message, encode};
+use omniverb_session::{Message, encode, rights};
 use omniverb_tenancy::errno::*;
 use omniverb_tenancy::exercise::{Bench, exercise, vnic};
-use omniverb_tenancy::{Action, Arrived, Channel, Limits, MemoryFacts, Path, Why};
+use omniverb_tenancy::{
+    Action, Adoption, Arrived, Channel, Limits, MemoryFacts, Path, Policy, Why,
+};
 use proptest::prelude::*;
 use support::*;
 
@@ -106,7 +108,11 @@ fn nonsense_is_einval() {
 
 /// Two linked sessions: initiator 1, owner 2.
 fn linked() -> (Bench, u32, u32) {
-    let mut bench = bench();
+    linked_with(Limits::default())
+}
+
+fn linked_with(limits: Limits) -> (Bench, u32, u32) {
+    let mut bench = Bench::new(limits);
     hello(&mut bench, 1, 1, 0);
     hello(&mut bench, 2, 2, 0);
     let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
@@ -117,17 +123,23 @@ fn linked() -> (Bench, u32, u32) {
 
 fn ask(bench: &mut Bench, qpn: u32, peer_qpn: u32, rkey: u32) -> Result<u64, u32> {
     bench.told.clear();
-    match call(bench, 1, RequestGrant { qpn, peer_qpn, rkey, reserved: 0 }) {
+    match call(
+        bench,
+        1,
+        RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address: 0x11000, length: 8 },
+    ) {
         Some(Message::Connected(_)) => {}
         answer => return Err(errno(answer)),
     }
-    match events(bench, 2).as_slice() {
-        [Message::Adopt(adopt)] => {
-            assert_eq!((adopt.rkey, adopt.qpn), (rkey, peer_qpn));
-            Ok(adopt.token)
-        }
-        other => panic!("{other:?}"),
-    }
+    let asked = |action: &Action| match action {
+        Action::Event { session, message: Message::Adopt(adopt) }
+        | Action::Adopt { session, adopt } => Some((session.0, *adopt)),
+        _ => None,
+    };
+    let asked: Vec<_> = bench.told.iter().filter_map(asked).collect();
+    let [(2, adopt)] = asked.as_slice() else { panic!("{asked:?}") };
+    assert_eq!((adopt.rkey, adopt.qpn), (rkey, peer_qpn));
+    Ok(adopt.token)
 }
 
 fn adopt(bench: &mut Bench, from: u64, adopted: Adopted, memory: MemoryFacts) -> Vec<Action> {
@@ -140,58 +152,143 @@ fn adopt(bench: &mut Bench, from: u64, adopted: Adopted, memory: MemoryFacts) ->
 
 fn denied(actions: &[Action]) -> u32 {
     match actions {
-        [Action::Event { message: Message::GrantDenied(denied), session }] if session.0 == 1 => {
+        [.., Action::Event { message: Message::GrantDenied(denied), session }]
+            if session.0 == 1 =>
+        {
             denied.errno
         }
         other => panic!("{other:?}"),
     }
 }
 
+const SEALED: MemoryFacts = MemoryFacts { sound: true, write_sealed: true };
+const OPEN: MemoryFacts = MemoryFacts { sound: true, write_sealed: false };
+
+fn adopted(token: u64) -> Adopted {
+    Adopted { token, errno: 0, epoch: 0 }
+}
+
 #[test]
 fn a_grant_covers_whole_pages_inside_the_region_only() {
     let (mut bench, a, b) = linked();
-    let sealed = MemoryFacts { sound: true, write_sealed: true };
-    let open = MemoryFacts { sound: true, write_sealed: false };
     let unsound = MemoryFacts { sound: false, write_sealed: true };
-    let pages = |token, page_start, page_length| Adopted {
-        token,
-        errno: 0,
-        epoch: 0,
-        page_start,
-        page_length,
-    };
     // The region is 0x10800..0x13800: its whole pages are 0x11000..0x13000.
     let readable = mr(&mut bench, 2, 1, READ);
-    let token = ask(&mut bench, a, b, readable).unwrap();
-    assert!(
-        adopt(&mut bench, 1, pages(token, 0x11000, 0x2000), sealed).is_empty(),
-        "not the owner"
-    );
-    let actions = adopt(&mut bench, 2, pages(token, 0x11000, 0x2000), sealed);
-    let [Action::Grant { session, granted }] = actions.as_slice() else { panic!("{actions:?}") };
-    assert_eq!((session.0, granted.rkey, granted.access), (1, readable, READ));
-    assert_eq!((granted.page_start, granted.page_length), (0x11000, 0x2000));
-    assert!(adopt(&mut bench, 2, pages(token, 0x11000, 0x2000), sealed).is_empty(), "only once");
-
-    for (start, length, memory) in [
-        (0x10000, 0x2000, sealed),
-        (0x11000, 0x3000, sealed),
-        (0x11000, 0, sealed),
-        (0x11800, 0x1000, sealed),
-        (u64::MAX - 0xfff, 0x2000, sealed),
-        (0x11000, 0x2000, open),
-        (0x11000, 0x2000, unsound),
-    ] {
+    for memory in [OPEN, unsound] {
         let token = ask(&mut bench, a, b, readable).unwrap();
-        assert_eq!(denied(&adopt(&mut bench, 2, pages(token, start, length), memory)), EINVAL);
+        assert_eq!(denied(&adopt(&mut bench, 2, adopted(token), memory)), EINVAL);
     }
-    let writable = mr(&mut bench, 2, 1, WRITE);
-    let token = ask(&mut bench, a, b, writable).unwrap();
-    let actions = adopt(&mut bench, 2, pages(token, 0x11000, 0x1000), open);
-    assert!(matches!(actions.as_slice(), [Action::Grant { .. }]));
-    let token = ask(&mut bench, a, b, writable).unwrap();
-    let refused = Adopted { errno: 12, ..pages(token, 0, 0) };
-    assert_eq!(denied(&adopt(&mut bench, 2, refused, open)), 12);
+    let token = ask(&mut bench, a, b, readable).unwrap();
+    assert!(adopt(&mut bench, 1, adopted(token), SEALED).is_empty(), "not the owner");
+    let actions = adopt(&mut bench, 2, adopted(token), SEALED);
+    let [Action::Grant { session, granted, memory }] = actions.as_slice() else {
+        panic!("{actions:?}")
+    };
+    assert_eq!((session.0, granted.rkey, granted.access, *memory), (1, readable, READ, token));
+    assert_eq!((granted.page_start, granted.page_length), (0x11000, 0x2000));
+    assert!(adopt(&mut bench, 2, adopted(token), SEALED).is_empty(), "only once");
+    // The same file again, without another one.
+    let again = ask(&mut bench, a, b, readable).unwrap();
+    let actions = adopt(&mut bench, 2, adopted(again), OPEN);
+    assert!(matches!(actions.as_slice(), [Action::Grant { memory, .. }] if *memory == token));
+    // The owner does not have it any more: there will be another.
+    let again = ask(&mut bench, a, b, readable).unwrap();
+    let gone = Adopted { errno: ENOENT, ..adopted(again) };
+    let actions = adopt(&mut bench, 2, gone, SEALED);
+    assert!(matches!(actions.first(), Some(Action::ForgetMemory { memory }) if *memory == token));
+    assert_eq!(denied(&actions), EAGAIN);
+    let fresh = ask(&mut bench, a, b, readable).unwrap();
+    assert!(matches!(bench.told.as_slice(), [Action::Adopt { .. }, ..]));
+    let refused = Adopted { errno: ENOMEM, ..adopted(fresh) };
+    assert_eq!(denied(&adopt(&mut bench, 2, refused, OPEN)), ENOMEM);
+    // A file that could not be made.
+    let fresh = ask(&mut bench, a, b, readable).unwrap();
+    bench.told.clear();
+    let actions = bench.tenancy.memory_failed(fresh);
+    bench.carry_out(actions);
+    assert_eq!(denied(&bench.told.clone()), ENOMEM);
+    // Pages that were taken back.
+    let token = ask(&mut bench, a, b, readable).unwrap();
+    adopt(&mut bench, 2, adopted(token), SEALED);
+    bench.told.clear();
+    let message = Released { rkey: readable, reserved: 0 }.into();
+    bench.say(2, &Arrived { channel: Channel::Events, tag: 0, message, memory: None });
+    assert!(matches!(bench.told.as_slice(), [Action::ForgetMemory { .. }]));
+    bench.end(2);
+    bench.end(1);
+    assert!(bench.tenancy.is_empty() && bench.mirror.is_empty());
+}
+
+/// All combinations of flags, for peers that are trusted and not: what is granted, whether the
+/// file may be one that can be written to, and whether the owner is told of the trust.
+#[test]
+fn what_is_granted_is_what_the_flags_say() {
+    for access in 0..16u32 {
+        for trusting in [[false, false], [true, false], [false, true], [true, true]] {
+            let (mut bench, a, b) = linked();
+            for (who, trusts) in (1..=2).zip(trusting) {
+                let adoption = if trusts { Adoption::Trusting } else { Adoption::Exact };
+                let policy = Policy { adoption, ..Policy::default() };
+                drop(bench.tenancy.set_policy(vnic(who), policy));
+            }
+            let trusted = trusting == [true, true];
+            let key = mr(&mut bench, 2, 1, access);
+            let uses = rights::mappable(access, trusted);
+            let what = format!("{access:#x} {trusting:?}");
+            if uses == 0 {
+                assert_eq!(ask(&mut bench, a, b, key), Err(EACCES), "{what}");
+                continue;
+            }
+            let token = ask(&mut bench, a, b, key).unwrap();
+            let asked = |action: &Action| match action {
+                Action::Adopt { adopt, .. } => Some(*adopt),
+                _ => None,
+            };
+            let adopt_asked = bench.told.iter().find_map(asked).unwrap();
+            assert_eq!(adopt_asked.trusted != 0, trusted, "{what}");
+            let actions = adopt(&mut bench, 2, adopted(token), OPEN);
+            if !rights::is_writable(access) {
+                assert_eq!(denied(&actions), EINVAL, "{what}: it could be written to");
+                continue;
+            }
+            let [Action::Grant { granted, .. }] = actions.as_slice() else { panic!("{what}") };
+            assert_eq!(granted.access, uses, "{what}");
+        }
+    }
+}
+
+/// What counts is the daemon's own table, at the time of the answer.
+#[test]
+fn trust_that_ends_while_the_owner_is_asked_grants_nothing() {
+    let (mut bench, a, b) = linked();
+    let set = |bench: &mut Bench, who, adoption| {
+        drop(bench.tenancy.set_policy(vnic(who), Policy { adoption, ..Policy::default() }));
+    };
+    set(&mut bench, 1, Adoption::Trusting);
+    set(&mut bench, 2, Adoption::Trusting);
+    let key = mr(&mut bench, 2, 1, WRITE);
+    let token = ask(&mut bench, a, b, key).unwrap();
+    set(&mut bench, 1, Adoption::Exact);
+    assert_eq!(denied(&adopt(&mut bench, 2, adopted(token), OPEN)), EACCES);
+}
+
+#[test]
+fn extents_have_quotas() {
+    let limits = Limits { extents_per_session: 2, ..Limits::default() };
+    let (mut bench, a, b) = linked_with(limits);
+    let keys: Vec<u32> = (0..3).map(|_| mr(&mut bench, 2, 1, READ)).collect();
+    for key in &keys[..2] {
+        let token = ask(&mut bench, a, b, *key).unwrap();
+        adopt(&mut bench, 2, adopted(token), SEALED);
+    }
+    assert_eq!(ask(&mut bench, a, b, keys[2]), Err(ENOMEM));
+    ask(&mut bench, a, b, keys[1]).unwrap();
+    call(&mut bench, 2, DeregMr { rkey: keys[0], reserved: 0 });
+    ask(&mut bench, a, b, keys[2]).unwrap();
+    assert_eq!(ask(&mut bench, a, b, keys[2]), Err(EAGAIN), "it is on its way");
+    bench.end(1);
+    bench.end(2);
+    assert!(bench.tenancy.is_empty() && bench.mirror.is_empty());
 }
 
 #[test]
@@ -211,8 +308,8 @@ fn a_grant_needs_link_key_domain_and_access() {
     let sealed = MemoryFacts { sound: true, write_sealed: true };
     let token = ask(&mut bench, a, b, key).unwrap();
     call(&mut bench, 2, DeregMr { rkey: key, reserved: 0 });
-    let pages = Adopted { token, errno: 0, epoch: 0, page_start: 0x11000, page_length: 0x1000 };
-    assert_eq!(denied(&adopt(&mut bench, 2, pages, sealed)), ENOENT);
+    let pages = Adopted { token, errno: 0, epoch: 0 };
+    assert_eq!(denied(&adopt(&mut bench, 2, pages, sealed)), EAGAIN);
     let key = mr(&mut bench, 2, 1, READ);
     ask(&mut bench, a, b, key).unwrap();
     bench.told.clear();
@@ -275,7 +372,11 @@ fn an_announcement_alone_gives_nothing() {
 }
 
 fn ask_any(bench: &mut Bench, session: u64, qpn: u32, peer_qpn: u32) -> u32 {
-    errno(call(bench, session, RequestGrant { qpn, peer_qpn, rkey: 1, reserved: 0 }))
+    errno(call(
+        bench,
+        session,
+        RequestGrant { qpn, peer_qpn, rkey: 1, reserved: 0, address: 0, length: 8 },
+    ))
 }
 
 #[test]
@@ -337,11 +438,11 @@ fn steps() -> impl Strategy<Value = Vec<u8>> {
         }),
         small.clone().prop_map(|rkey| DeregMr { rkey, reserved: 0 }.into()),
         (qpn.clone(), qpn, small.clone()).prop_map(|(qpn, peer_qpn, rkey)| {
-            RequestGrant { qpn, peer_qpn, rkey, reserved: 0 }.into()
+            RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address: 0, length: 5000 }.into()
         }),
         (0u64..64).prop_map(|n| {
             let token = n * 0x1_0000_0001;
-            Adopted { token, errno: 0, epoch: 0, page_start: 0, page_length: 4096 }.into()
+            Adopted { token, errno: 0, epoch: 0 }.into()
         }),
         Just(QueryGids { reserved: 0 }.into()),
     ];

@@ -127,7 +127,14 @@ fn a_forwarded_limited_or_faulty_vnic_is_not_linked_directly() {
         assert_eq!(paths(&bench, 2), [(Path::Forwarded, theirs)]);
         // Nothing is mapped.
         let key = mr(&mut bench, 2, 1, 7);
-        let grant = RequestGrant { qpn: a, peer_qpn: b, rkey: key, reserved: 0 };
+        let grant = RequestGrant {
+            qpn: a,
+            peer_qpn: b,
+            rkey: key,
+            reserved: 0,
+            address: 0x11000,
+            length: 8,
+        };
         assert_eq!(errno(call(&mut bench, 1, grant)), EOPNOTSUPP);
         // Within one vNIC it is the same.
         let (c, d) = (qp(&mut bench, whose, QP_RC), qp(&mut bench, whose, QP_RC));

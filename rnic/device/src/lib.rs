@@ -17,6 +17,7 @@ pub mod grants;
 pub mod limits;
 mod lock;
 mod meter;
+mod pages;
 mod pause;
 pub mod poller;
 pub mod progress;

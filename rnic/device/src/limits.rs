@@ -48,8 +48,15 @@ pub const DETOURS_MAX: u32 = 16;
 /// Bytes of a WRITE that still goes through the ring when its target is mapped but earlier requests
 /// are on their way: copying it twice costs less than waiting for them.
 pub const MEDIATED_MAX: u64 = 4096;
-/// Grants a QP remembers.
+/// Keys that a QP asks for, until something is revoked.
 pub const GRANTS_MAX: usize = 64;
+/// Extents of peers' regions that a QP remembers: the oldest unused makes room.
+pub const EXTENTS_MAX: usize = 256;
+/// Bytes of a page.
+pub const PAGE_BYTES: usize = 4096;
+/// Different pages of peers that a process goes through before it looks again whether they are in
+/// memory. Those that their owners took away meanwhile are charged to it: 32 MiB at most.
+pub const PAGES_BELIEVED: usize = (32 << 20) / PAGE_BYTES;
 /// Bytes of the longest datagram: the path MTU.
 pub const DATAGRAM_MAX: u64 = 4096;
 /// Bytes of datagrams held back for one destination: half of the least request ring, so that they

@@ -21,6 +21,25 @@ pub struct Region {
     pub iova: u64,
     /// The memory.
     pub memory: UserMemory,
+    /// What was moved by mediation, and may therefore be mapped.
+    pub moved: Moved,
+}
+
+/// Bytes of a region that peers have moved through its owner, or that the owner has sent on copies.
+#[derive(Debug, Default)]
+pub struct Moved(AtomicU64);
+
+impl Moved {
+    /// As many as were noted. Some may be missing if several threads noted some at once.
+    pub fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Notes some more; two plain accesses, since nothing depends on the last byte.
+    #[inline(always)]
+    pub(crate) fn note(&self, bytes: u64) {
+        self.0.store(self.bytes().saturating_add(bytes), Ordering::Relaxed);
+    }
 }
 
 impl Region {

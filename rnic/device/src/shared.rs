@@ -2,10 +2,12 @@
 
 use crate::cq::Cq;
 use crate::limits::QP_SLOTS;
+use crate::pages::Toll;
 use crate::poller::BellSource;
 use crate::qp::Qp;
 use crate::region::Regions;
 use crate::work::Destination;
+use omniverb_ring::Window;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -36,8 +38,12 @@ pub trait Host: Send + Sync {
     fn attend(&self);
     /// A CQ was armed: peers must wake this process from now on.
     fn armed(&self);
-    /// Ask the daemon for a mapping of `rkey`; the answer comes as [`Qp::granted`] or not at all.
-    fn request_grant(&self, qpn: u32, peer_qpn: u32, rkey: u32);
+    /// Ask the daemon for a mapping of so many bytes of `rkey`, from an address on; the answer
+    /// comes as [`Qp::granted`], [`Qp::not_granted`] or not at all.
+    fn request_grant(&self, qpn: u32, peer_qpn: u32, rkey: u32, range: (u64, u64));
+    /// For each page of a granted window from byte `start` on, whether it is in memory: bit 0 of a
+    /// byte of `found`, which reaches to the end of the window at most. False: nobody knows.
+    fn resident(&self, window: &Window, start: usize, found: &mut [u8]) -> bool;
     /// Ask the daemon for a datagram link; the answer comes as [`Qp::attach`] or
     /// [`Qp::unreachable`].
     fn request_datagram_link(&self, qpn: u32, destination: Destination);
@@ -62,6 +68,8 @@ pub struct Shared {
     pub host: Box<dyn Host>,
     /// Bells of all peer processes.
     pub bells: BellSource,
+    /// How far the process has gone through pages of peers.
+    pub(crate) toll: Toll,
     released: Box<[Released]>,
     free_slots: Mutex<Vec<u32>>,
     pub(crate) cqs: Mutex<Vec<Weak<Cq>>>,
@@ -78,6 +86,7 @@ impl Shared {
             regions: Regions::default(),
             host,
             bells: BellSource::default(),
+            toll: Toll::default(),
             released: (0..QP_SLOTS).map(|_| Released::default()).collect(),
             free_slots: Mutex::new((0..QP_SLOTS as u32).rev().collect()),
             cqs: Mutex::default(),

@@ -9,6 +9,7 @@ pub mod endpoint;
 mod far;
 pub mod layout;
 pub mod nap;
+pub mod pace;
 pub mod record;
 pub mod source;
 pub mod trace;

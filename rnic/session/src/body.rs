@@ -187,9 +187,18 @@ bodies! {
     MrRegistered { rkey: u32, reserved: u32 }
     /// Forget a key.
     DeregMr { rkey: u32, reserved: u32 }
-    /// The initiator wants to reach `rkey` of `peer_qpn`'s process by mapping. Answered with
-    /// `Connected`; the outcome comes as `Granted` or `GrantDenied` event.
-    RequestGrant { qpn: u32, peer_qpn: u32, rkey: u32, reserved: u32 }
+    /// The initiator wants to reach these bytes of `rkey` of `peer_qpn`'s process by mapping.
+    /// Answered with `Connected`; the outcome comes as `Granted` or `GrantDenied` event.
+    RequestGrant {
+        qpn: u32,
+        peer_qpn: u32,
+        rkey: u32,
+        reserved: u32,
+        /// First byte that no grant of the initiator's covers.
+        address: u64,
+        /// Bytes wanted from there on. A grant covers the first of them, and not always all.
+        length: u64,
+    }
     /// Success without data.
     Done { reserved: u64 }
 
@@ -227,15 +236,31 @@ bodies! {
     }
     /// Event: a link is closed. `reason` is `CLOSED_*`.
     LinkClosed { qpn: u32, peer_qpn: u32, reason: u32, reserved: u32 }
-    /// Event to the owner of an MR: move its whole pages onto a memfd and answer `Adopted`.
-    /// `qpn` is the owner's QP through which the pages will be reached: its access flags count too.
-    Adopt { token: u64, rkey: u32, qpn: u32 }
-    /// The owner's answer, on the events socket. `errno` 0: the descriptor of the memfd comes
-    /// along and covers exactly `page_start .. page_start + page_length`. `epoch` is the low half
-    /// of the EPOCH word of its link then: when that has moved, the pages may have gone back.
-    Adopted { token: u64, errno: u32, epoch: u32, page_start: u64, page_length: u64 }
-    /// Event to the initiator: map this. Descriptor: the memfd, sealed against writing unless the
-    /// MR allows remote write or atomics.
+    /// Event to the owner of an MR: move these of its pages onto the memory file that comes along,
+    /// which nobody else has yet, and answer `Adopted`.
+    Adopt {
+        token: u64,
+        rkey: u32,
+        /// The owner's QP through which the pages will be reached: its access flags count too.
+        qpn: u32,
+        /// First page.
+        start: u64,
+        /// Bytes: an extent.
+        length: u64,
+        /// Non-zero: a descriptor comes along. Zero: the extent is on one already; is it still?
+        fresh: u32,
+        /// Non-zero: for somebody who may be able to read what it may only write: the engine,
+        /// which keeps to the flags, or a peer that is trusted with that.
+        trusted: u32,
+    }
+    /// The owner's answer, on the events socket. `epoch` is the low half of the EPOCH word of its
+    /// link then: when that has moved, the pages may have gone back. `EAGAIN`: not yet.
+    Adopted { token: u64, errno: u32, epoch: u32 }
+    /// The owner, on the events socket: no pages of this region are on files any more.
+    Released { rkey: u32, reserved: u32 }
+    /// Event to the initiator: map this extent. Descriptor: its memory file, sealed against writing
+    /// unless the MR allows remote write. `access` says what the mapping may be used for
+    /// ([`crate::rights`]).
     Granted {
         qpn: u32,
         peer_qpn: u32,
@@ -249,7 +274,8 @@ bodies! {
         epoch: u32,
         reserved: u32,
     }
-    /// Event to the initiator: stay with mediated operations for this key.
+    /// Event to the initiator: stay with mediated operations for this key, if `errno` is `EAGAIN`
+    /// until about as many bytes have been moved by them as have until now.
     GrantDenied { qpn: u32, peer_qpn: u32, rkey: u32, errno: u32 }
     /// Event: what was set for a vNIC forbids that pages stay granted. Take all back that were
     /// granted to others, and use no others' any more; who asks anew is judged anew.

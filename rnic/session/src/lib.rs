@@ -18,6 +18,7 @@ mod codec;
 pub mod faults;
 pub mod limits;
 pub mod rate;
+pub mod rights;
 
 pub use codec::{DecodeError, Header, Kind, Message, decode, encode};
 

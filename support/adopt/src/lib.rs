@@ -51,7 +51,7 @@ use core::ptr::NonNull;
 use lock::MOVES;
 use omniverb_sys::{clock, memfd};
 use region::Region;
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
 use rustix::time::Timespec;
@@ -123,19 +123,41 @@ pub fn adopt_with(
     writable_by_peers: bool,
     strategies: &[Strategy],
 ) -> Result<AdoptedPages, AdoptError> {
+    let (start, end) = whole_pages(address, length)?;
+    let file = memfd::create_sealable(FILE_NAME, (end - start) as u64).map_err(system)?;
+    adopt_onto(file, address, length, writable_by_peers, strategies)
+}
+
+fn whole_pages(address: usize, length: usize) -> Result<(usize, usize), AdoptError> {
     let end = address.checked_add(length).ok_or(AdoptError::NoWholePage)? & !(PAGE_BYTES - 1);
     let start = address.checked_next_multiple_of(PAGE_BYTES).ok_or(AdoptError::NoWholePage)?;
-    if start >= end {
-        return Err(AdoptError::NoWholePage);
-    }
+    if start >= end { Err(AdoptError::NoWholePage) } else { Ok((start, end)) }
+}
+
+fn system(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}
+
+/// As [`adopt_with`], onto a memfd that somebody else made: of as many bytes as there are whole
+/// pages, empty, sealed against resizing, and not finally. It is sealed for good here.
+///
+/// # Errors
+/// As [`adopt`].
+pub fn adopt_onto(
+    mut file: OwnedFd,
+    address: usize,
+    length: usize,
+    writable_by_peers: bool,
+    strategies: &[Strategy],
+) -> Result<AdoptedPages, AdoptError> {
+    let (start, end) = whole_pages(address, length)?;
+    memfd::verify(file.as_fd(), (end - start) as u64)
+        .map_err(|_| AdoptError::System(Errno::INVAL))?;
     if omniverb_sys::clock::page_bytes() != PAGE_BYTES {
         return Err(AdoptError::NotPermitted);
     }
     let calm = Calm::new();
     fork::install();
-    let system = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
-    let bytes = (end - start) as u64;
-    let mut file = memfd::create_sealable(FILE_NAME, bytes).map_err(system)?;
     if file.as_raw_fd() <= STANDARD_ERROR {
         // A program that closed its standard streams must not print into its own memory.
         file = rustix::io::fcntl_dupfd_cloexec(&file, STANDARD_ERROR + 1)?;

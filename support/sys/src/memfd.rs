@@ -107,6 +107,14 @@ pub fn is_write_sealed(file: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(seals(file)?.intersects(SealFlags::FUTURE_WRITE | SealFlags::WRITE))
 }
 
+/// True if neither the size nor the seals of the file can change any more.
+///
+/// # Errors
+/// As [`seals`].
+pub fn is_final(file: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(seals(file)?.contains(FIXED_SIZE | SealFlags::SEAL))
+}
+
 /// Checks that `file` is a memory file of exactly `bytes` bytes that cannot be resized.
 ///
 /// # Errors
@@ -152,11 +160,11 @@ mod tests {
     #[test]
     fn a_read_only_grant_cannot_be_written() {
         let file = create_sealable("test", 4096).unwrap();
-        assert!(!is_write_sealed(file.as_fd()).unwrap());
+        assert!(!is_write_sealed(file.as_fd()).unwrap() && !is_final(file.as_fd()).unwrap());
         let owner =
             crate::Mapping::shared(file.as_fd(), 0, 4096, crate::Access::ReadWrite).unwrap();
         seal_future_write(file.as_fd()).unwrap();
-        assert!(is_write_sealed(file.as_fd()).unwrap());
+        assert!(is_write_sealed(file.as_fd()).unwrap() && is_final(file.as_fd()).unwrap());
         assert!(crate::Mapping::shared(file.as_fd(), 0, 4096, crate::Access::ReadWrite).is_err());
         crate::Mapping::shared(file.as_fd(), 0, 4096, crate::Access::ReadOnly).unwrap();
         drop(owner);

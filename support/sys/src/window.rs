@@ -61,6 +61,54 @@ pub fn replace(window: &Window, file: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
+/// As [`map`], with a page behind it that the file does not have, for [`residency_for_sure`].
+/// `keep` lives as long as the mapping.
+///
+/// # Errors
+/// What the kernel says.
+pub fn map_with_proof(
+    file: BorrowedFd<'_>,
+    length: usize,
+    access: Access,
+    keep: impl Send + Sync + 'static,
+) -> io::Result<Window> {
+    let whole =
+        length.checked_add(crate::clock::page_bytes()).ok_or(io::ErrorKind::InvalidInput)?;
+    let mapping = Mapping::shared(file, 0, whole, access)?;
+    let base = mapping.as_ptr();
+    // SAFETY: as in `map`.
+    let _ = unsafe {
+        rustix::mm::madvise(base.as_ptr().cast(), whole, rustix::mm::Advice::LinuxDontFork)
+    };
+    // SAFETY: as in `map`; the page behind the window is part of no window.
+    Ok(unsafe { Window::new(base, length, Arc::new((mapping, keep))) })
+}
+
+/// As [`residency`], of a window of [`map_with_proof`]: an error also if the kernel does not tell
+/// the truth. To a process that may not write to a file by its mode bits, which the file's owner
+/// can change at any time, it says that every page is in memory, even one that the file has not.
+///
+/// # Errors
+/// As [`residency`]; `EPERM` if the answer is worth nothing.
+pub fn residency_for_sure(window: &Window, start: usize, resident: &mut [u8]) -> io::Result<()> {
+    proof(window)?;
+    residency(window, start, resident)?;
+    proof(window)
+}
+
+/// Asks about the page behind the window.
+fn proof(window: &Window) -> io::Result<()> {
+    let (page, mut byte) = (crate::clock::page_bytes(), 0);
+    let behind = std::ptr::with_exposed_provenance_mut(window.address() + window.len());
+    // SAFETY: the call reads and writes no memory but the byte.
+    let done = unsafe { libc::mincore(behind, page, &raw mut byte) };
+    match (done, byte & 1) {
+        (0, 0) => Ok(()),
+        (0, _) => Err(io::ErrorKind::PermissionDenied.into()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// For each page that the range touches, whether it is in memory, so that reading or writing it
 /// neither waits for a disk nor takes a page from the kernel on our account. It may be gone again
 /// when this returns. `resident` has as many elements as there are pages; `start` is the first one.
@@ -131,6 +179,28 @@ mod tests {
             assert!(residency(&ours, start, &mut resident).is_err(), "{start}");
         }
         assert!(residency(&ours, 0, &mut []).is_err());
+    }
+
+    #[test]
+    fn an_answer_that_is_worth_nothing_is_an_error() {
+        let file = crate::memfd::create("test", 2 * 4096).unwrap();
+        let window = map_with_proof(file.as_fd(), 2 * 4096, Access::ReadWrite, ()).unwrap();
+        assert_eq!(window.len(), 2 * 4096);
+        window.store(4096, 1, Ordering::Relaxed);
+        let mut found = [7; 2];
+        residency_for_sure(&window, 0, &mut found).unwrap();
+        assert_eq!(found.map(|byte| byte & 1), [0, 1]);
+        // As whoever is not the file's owner sees it, once that has changed the mode.
+        let file: std::fs::File = file.into();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0);
+        file.set_permissions(mode).unwrap();
+        let told = std::thread::spawn(move || {
+            // SAFETY: concerns this thread alone, which ends.
+            let other = unsafe { libc::syscall(libc::SYS_setresuid, 65534, 65534, 65534) };
+            (other == 0).then(|| residency_for_sure(&window, 0, &mut [0; 2]).is_err())
+        });
+        // `None`: whoever runs the tests cannot become another user.
+        assert_ne!(told.join().unwrap(), Some(false));
     }
 
     #[test]

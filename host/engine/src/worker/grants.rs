@@ -8,21 +8,29 @@ use omniverb_sys::mapping::Access;
 use omniverb_sys::window;
 use std::os::fd::AsFd;
 
-/// `IBV_ACCESS_REMOTE_ATOMIC`.
-const REMOTE_ATOMIC: u32 = 1 << 3;
-
 impl Worker {
     /// Has the control plane ask the application for what its peer named.
     pub(super) fn ask_for_grants(&mut self, link: &mut Link, now: u64) {
         let (qpn, peer_qpn) = (link.qpn, link.peer_qpn);
         let Kind::Connected(connected) = &mut link.kind else { return };
-        while let Some(key) = connected.far.take_wanted() {
+        while let Some((key, range)) = connected.far.take_wanted() {
             let vnic = self.vnics.get_mut(&link.vnic);
             let asked = vnic.is_some_and(|vnic| vnic.may_tell(now))
-                && self.outbox.tell(Event::Wanted { qpn, peer_qpn, key });
+                && self.outbox.tell(Event::Wanted { qpn, peer_qpn, key, range });
             if !asked {
                 connected.far.not_asked(key);
             }
+        }
+    }
+
+    /// What was wanted is not granted.
+    pub(super) fn denied(&mut self, (qpn, peer_qpn): (u32, u32), key: u32, again: bool) {
+        let Some(index) = self.by_number.get(&qpn) else { return };
+        let Some(link) = self.links.get_mut(*index).and_then(Option::as_mut) else { return };
+        if let Kind::Connected(connected) = &mut link.kind
+            && link.peer_qpn == peer_qpn
+        {
+            connected.far.refused(key, again);
         }
     }
 
@@ -40,11 +48,12 @@ impl Worker {
             true => vnic.budget.share_of_half(length),
             false => vnic.budget.share(length),
         };
-        let Some(share) = share else { return };
-        let writable = granted.access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
+        let Some(share) = share else { return connected.far.refused(granted.key, false) };
+        let writable = granted.access & REMOTE_WRITE != 0;
         let how = if writable { Access::ReadWrite } else { Access::ReadOnly };
         let Ok(window) = window::map(granted.file.as_fd(), length, how) else { return };
-        let Granted { key, access, start, .. } = *granted;
-        connected.far.granted(Grant::new(key, access, start, window, share), granted.epoch);
+        let Granted { key, access, start, region, .. } = *granted;
+        let grant = Grant::new(key, access, start, window, share).of_region(region);
+        connected.far.granted(grant, granted.epoch);
     }
 }

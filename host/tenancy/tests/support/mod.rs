@@ -115,6 +115,7 @@ pub fn events(bench: &mut Bench, session: u64) -> Vec<Message> {
     told.into_iter()
         .filter_map(|action| match action {
             Action::Event { session: to, message } if to == SessionId(session) => Some(message),
+            Action::Adopt { session: to, adopt } if to == SessionId(session) => Some(adopt.into()),
             _ => None,
         })
         .collect()

@@ -144,6 +144,20 @@ impl Qp {
         }
     }
 
+    /// The daemon did not grant what was asked for; `again`: it may later.
+    pub fn not_granted(&self, peer_qpn: u32, rkey: u32, again: bool) {
+        let mut guard = self.inner.lock();
+        if guard.links.first().is_some_and(|link| link.peer.qpn == peer_qpn) {
+            guard.grants.refused(rkey, again);
+        }
+    }
+
+    /// Lets go of the mapping of a peer's region that has not been used for longest. False: there
+    /// is none.
+    pub fn drop_oldest_grant(&self) -> bool {
+        self.inner.lock().grants.drop_oldest()
+    }
+
     /// What the peer of a connected QP sees as its EPOCH.
     pub fn epoch(&self) -> u64 {
         self.inner.lock().links.first().map_or(0, |link| link.endpoint.epoch())

@@ -6,7 +6,6 @@ use super::transmit::last_flags;
 use crate::attributes::State;
 use crate::constants::{access, opcode, qp_type};
 use crate::gather::resolve;
-use crate::grants::Reach;
 use crate::limits::CHUNK;
 use crate::qp::{Inner, Qp};
 use crate::work::{Data, SendWork};
@@ -92,15 +91,17 @@ impl Inner {
         }
         let epoch = endpoint.peer_epoch();
         let (rkey, address) = (work.rkey, work.address);
-        match self.grants.known(epoch, rkey, address, length, access::REMOTE_WRITE) {
-            Reach::Mapped(grant, offset) => {
-                grant.window.fill_last_byte_last(offset, *part);
-                let at = grant.window.address().wrapping_add(offset);
-                qp.mapped_at.store(at.wrapping_sub(address as usize), Ordering::Relaxed);
-                self.meter.mapped();
-                true
-            }
-            _ => false,
-        }
+        let range = (address, length);
+        let Some(place) = self.grants.known(epoch, rkey, range, access::REMOTE_WRITE) else {
+            return false;
+        };
+        let Some((window, offset)) = self.grants.at_hand(&qp.shared, place, length as usize) else {
+            return false;
+        };
+        window.fill_last_byte_last(offset, *part);
+        let at = window.address().wrapping_add(offset);
+        qp.mapped_at.store(at.wrapping_sub(address as usize), Ordering::Relaxed);
+        self.meter.mapped();
+        true
     }
 }

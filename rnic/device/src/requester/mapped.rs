@@ -14,7 +14,7 @@ use crate::limits::{DETOURS_MAX, MEDIATED_MAX};
 use crate::qp::{Inner, Qp};
 use omniverb_link::Broken;
 use omniverb_link::endpoint::Credit;
-use omniverb_ring::{UserMemory, WordMemory};
+use omniverb_ring::{UserMemory, Window, WordMemory};
 
 impl Inner {
     /// Whether nothing we sent is still on its way.
@@ -37,12 +37,13 @@ impl Inner {
         let Some(link) = self.links.first_mut() else { return Ok(None) };
         let with_immediate = order.opcode == opcode::RDMA_WRITE_WITH_IMM;
         let epoch = link.endpoint.peer_epoch();
-        let reach =
-            self.grants.reach(epoch, order.rkey, order.address, order.length, access::REMOTE_WRITE);
-        let (grant, offset) = match reach {
-            Reach::Mapped(grant, offset) => (grant, offset),
-            Reach::Ask => {
-                qp.shared.host.request_grant(qp.number, link.peer.qpn, order.rkey);
+        let range = (order.address, order.length);
+        let place = match self.grants.reach(epoch, order.rkey, range, access::REMOTE_WRITE) {
+            Reach::Mapped(place) => Some(place),
+            Reach::Spread => None,
+            Reach::Ask(at, length) => {
+                let range = (at, length);
+                qp.shared.host.request_grant(qp.number, link.peer.qpn, order.rkey, range);
                 return Ok(None);
             }
             Reach::Mediated => return Ok(None),
@@ -57,18 +58,32 @@ impl Inner {
         if with_immediate && link.endpoint.credit() == Credit::None {
             return Ok(None);
         }
+        let Some(place) = place else {
+            if !self.write_spread(qp, order, parts) {
+                return Ok(None);
+            }
+            return self.written(qp, order);
+        };
+        let at_hand = self.grants.at_hand(&qp.shared, place, order.length as usize);
+        let Some((window, offset)) = at_hand else { return Ok(None) };
         match parts {
-            [part] => grant.window.fill_last_byte_last(offset, *part),
+            [part] => window.fill_last_byte_last(offset, *part),
             _ => {
                 let mut at = offset;
                 for part in parts {
-                    grant.window.fill_last_byte_last(at, *part);
+                    window.fill_last_byte_last(at, *part);
                     at += part.len();
                 }
             }
         }
+        self.written(qp, order)
+    }
+
+    /// The bytes of a WRITE are in their place.
+    #[inline(always)]
+    fn written(&mut self, qp: &Qp, order: &mut Order) -> Result<Option<Step>, Broken> {
         self.meter.mapped();
-        if with_immediate {
+        if order.opcode == opcode::RDMA_WRITE_WITH_IMM {
             return Ok(Some(match self.write_placed(order)? {
                 // A peer that closes never consumes; UC does not wait for it.
                 Step::Started(_) if qp.kind == qp_type::UC => Step::Started(Finish::Done),
@@ -92,11 +107,13 @@ impl Inner {
         let is_read = order.opcode == opcode::RDMA_READ;
         let (needed, length) =
             if is_read { (access::REMOTE_READ, order.length) } else { (access::REMOTE_ATOMIC, 8) };
-        let reach = self.grants.reach(epoch, order.rkey, order.address, length, needed);
-        let (grant, offset) = match reach {
-            Reach::Mapped(grant, offset) => (grant, offset),
-            Reach::Ask => {
-                qp.shared.host.request_grant(qp.number, link.peer.qpn, order.rkey);
+        let range = (order.address, length);
+        let place = match self.grants.reach(epoch, order.rkey, range, needed) {
+            Reach::Mapped(place) => Some(place),
+            Reach::Spread => None,
+            Reach::Ask(at, length) => {
+                let range = (at, length);
+                qp.shared.host.request_grant(qp.number, link.peer.qpn, order.rkey, range);
                 return Ok(None);
             }
             Reach::Mediated => return Ok(None),
@@ -104,14 +121,24 @@ impl Inner {
         if !drained {
             return Ok(Some(Step::Wait(Why::Order)));
         }
+        let Some(place) = place else {
+            // An atomic that lies in two extents is misaligned.
+            let done = is_read && self.read_spread(qp, order, parts);
+            if done {
+                self.meter.mapped();
+            }
+            return Ok(done.then_some(Step::Started(Finish::Done)));
+        };
+        let at_hand = self.grants.at_hand(&qp.shared, place, length as usize);
+        let Some((window, offset)) = at_hand else { return Ok(None) };
         if is_read {
             pieces(parts, 0, order.length, |at, piece| {
-                grant.window.drain(offset + at as usize, piece);
+                window.drain(offset + at as usize, piece);
             });
         } else {
             // Misaligned atomics are the responder's to refuse.
             let aligned = order.address.is_multiple_of(8);
-            let Some(cell) = grant.window.cell(offset).filter(|_| aligned) else {
+            let Some(cell) = window.cell(offset).filter(|_| aligned) else {
                 return Ok(None);
             };
             let original = match order.opcode {
@@ -123,6 +150,50 @@ impl Inner {
         }
         self.meter.mapped();
         Ok(Some(Step::Started(Finish::Done)))
+    }
+}
+
+impl Inner {
+    /// A WRITE to several extents. False: nothing was written.
+    #[cold]
+    fn write_spread(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory]) -> bool {
+        self.each_extent(qp, order, |window, offset, (done, length)| {
+            pieces(parts, done, length, |at, piece| {
+                window.fill_last_byte_last(offset + at as usize, piece);
+            });
+        })
+    }
+
+    /// A READ of several extents. False: nothing was read.
+    #[cold]
+    fn read_spread(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory]) -> bool {
+        self.each_extent(qp, order, |window, offset, (done, length)| {
+            pieces(parts, done, length, |at, piece| window.drain(offset + at as usize, piece));
+        })
+    }
+
+    /// Does something to each extent that an access lies in, in order, if all its pages are in
+    /// memory: with the bytes of the access before those in it, and their number.
+    fn each_extent(
+        &mut self,
+        qp: &Qp,
+        order: &Order,
+        mut act: impl FnMut(&Window, usize, (u64, u64)),
+    ) -> bool {
+        let spread = self.grants.spread(order.rkey, (order.address, order.length));
+        for (place, length) in &spread {
+            if self.grants.at_hand(&qp.shared, *place, *length).is_none() {
+                return false;
+            }
+        }
+        let mut done = 0;
+        for (place, length) in &spread {
+            if let Some((window, offset)) = self.grants.extent(*place) {
+                act(window, offset, (done, *length as u64));
+            }
+            done += *length as u64;
+        }
+        !spread.is_empty()
     }
 }
 

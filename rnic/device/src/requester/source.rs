@@ -123,6 +123,9 @@ impl Inner {
         }
         let (key, address) = (region.rkey, part.address() as u64);
         let stays = self.links.first().is_some_and(|link| link.endpoint.peer_reaches(key));
+        if !stays {
+            region.moved.note(part.len() as u64);
+        }
         let worth = SOURCE_WORTH.max(region.memory.len() as u64);
         Some(Origin { source: Source { key, address }, stays, worth })
     }

@@ -28,7 +28,10 @@ impl Inner {
                     return Ok(Outcome::Refused(Nak::InvalidRequest, None));
                 }
                 let cell = match self.target(qp, rkey, access::REMOTE_ATOMIC, address, 8) {
-                    Ok((_, memory)) => memory,
+                    Ok((region, memory)) => {
+                        region.moved.note(8);
+                        memory
+                    }
                     Err(nak) => return Ok(Outcome::Refused(nak, None)),
                 };
                 match execute(&cell) {

@@ -34,7 +34,12 @@ impl Inner {
             omniverb_ring::UserMemory::EMPTY // a zero-length READ checks no key (C9-88)
         } else {
             match self.target(qp, rkey, access::REMOTE_READ, address, length) {
-                Ok((_, memory)) => memory,
+                Ok((region, memory)) => {
+                    if begins {
+                        region.moved.note(length);
+                    }
+                    memory
+                }
                 Err(nak) => return Ok(Outcome::Refused(nak, None)),
             }
         };

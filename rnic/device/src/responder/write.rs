@@ -93,7 +93,10 @@ impl Inner {
         };
         let link = &mut self.links[index];
         link.endpoint.request_payload(record, 0, memory);
-        if let Incoming::Write { address, left, .. } = &mut link.incoming {
+        if let Incoming::Write { region, address, left, .. } = &mut link.incoming {
+            if let Some(region) = region {
+                region.moved.note(length);
+            }
             *address += length;
             *left -= length;
         }

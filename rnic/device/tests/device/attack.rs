@@ -336,14 +336,15 @@ impl Victim {
     /// The daemon grants what was asked for.
     fn grant(&mut self, script: &mut Script<'_>) {
         let asked = std::mem::take(&mut *self.pair.sides[0].world.grants.lock().unwrap());
-        for (_, peer, rkey) in asked {
+        let ranges = std::mem::take(&mut *self.pair.sides[0].world.ranges.lock().unwrap());
+        for ((_, peer, rkey), (at, _)) in asked.into_iter().zip(ranges) {
             let length = script.number(4097);
             let grant = Grant {
                 rkey,
                 access: access::REMOTE,
                 address: 0x10_0000,
                 length: 8192,
-                page_start: 0x10_0000,
+                page_start: at.saturating_sub(u64::from(script.byte())),
                 epoch: self.attacker.epoch() as u32,
                 window: self.shadow.window(0, length),
             };

@@ -1,6 +1,7 @@
 //! Two devices in one process, joined by links in private memory: everything a queue pair does,
 //! without daemon, clock or threads. [`pair`] is the bench; the rest are the tests.
 
+mod extents;
 mod far;
 mod memory;
 mod pair;

@@ -55,13 +55,13 @@ impl Bench {
 
     /// A first operation makes the QP ask; then the grant comes.
     fn granted(self, access: u32) -> Bench {
-        let work = Work::write(0, remote(&self.target, 0)).sge(part(&self.local, 0, 1));
+        let work = Work::write(0, remote(&self.target, FIRST)).sge(part(&self.local, 0, 1));
         post(&self.qps[0], &work);
         self.pair.settle();
         assert_eq!(poll(&self.qps[0].send_cq).len(), 1);
         let ask = (self.qps[0].number, self.qps[1].number, self.target.rkey);
         assert_eq!(self.asked(), [ask]);
-        self.there.write(0, &[0]);
+        self.there.write(FIRST, &[0]);
         assert!(self.qps[0].granted(self.qps[1].number, self.grant(access)));
         self
     }

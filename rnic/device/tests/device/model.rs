@@ -372,12 +372,19 @@ impl Bench {
     fn grant(&mut self) {
         for side in [0, 1] {
             let asked = std::mem::take(&mut *self.pair.sides[side].world.grants.lock().unwrap());
-            for (qpn, peer, rkey) in asked {
+            let ranges = std::mem::take(&mut *self.pair.sides[side].world.ranges.lock().unwrap());
+            for ((qpn, peer, rkey), (address, _)) in asked.into_iter().zip(ranges) {
                 let flow = self.flows.iter().find(|flow| flow.from.number == qpn).unwrap();
                 if flow.target.region.rkey != rkey {
                     continue; // the zero-length WRITE that only flushes
                 }
-                let first = self.random.below(AREA / 4) & !7;
+                if self.random.below(8) == 0 {
+                    flow.from.not_granted(peer, rkey, self.random.below(2) == 0);
+                    continue;
+                }
+                // Around what was asked for, most of the time.
+                let asked = (address - flow.target.region.iova) as usize;
+                let first = asked.saturating_sub(self.random.below(AREA / 4)) & !7;
                 let length = self.random.below(AREA - first);
                 let grant = Grant {
                     rkey,

@@ -14,6 +14,7 @@ use omniverb_device::{
 use omniverb_link::{Doorbell, Endpoint, EndpointParts, layout};
 use omniverb_ring::bell::PAGE_BYTES;
 use omniverb_ring::{BellPage, Window};
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -25,6 +26,12 @@ pub const QKEY: u32 = 0x1111_1111;
 pub struct World {
     pub clock: Arc<AtomicU64>,
     pub grants: Mutex<Vec<(u32, u32, u32)>>,
+    /// What of them was asked for.
+    pub ranges: Mutex<Vec<(u64, u64)>>,
+    /// Addresses of pages that are not in memory.
+    pub holes: Mutex<BTreeSet<usize>>,
+    /// How often that was asked for.
+    pub looks: AtomicUsize,
     pub links: Mutex<Vec<(u32, Destination)>>,
     pub events: Mutex<Vec<(AsyncEvent, usize)>>,
     pub attended: AtomicUsize,
@@ -44,11 +51,22 @@ impl Host for Handle {
         self.0.attended.fetch_add(1, Ordering::Relaxed);
     }
     fn armed(&self) {}
-    fn request_grant(&self, qpn: u32, peer_qpn: u32, rkey: u32) {
+    fn request_grant(&self, qpn: u32, peer_qpn: u32, rkey: u32, range: (u64, u64)) {
+        self.0.ranges.lock().unwrap().push(range);
         self.0.grants.lock().unwrap().push((qpn, peer_qpn, rkey));
     }
     fn request_datagram_link(&self, qpn: u32, destination: Destination) {
         self.0.links.lock().unwrap().push((qpn, destination));
+    }
+    fn resident(&self, window: &Window, start: usize, found: &mut [u8]) -> bool {
+        assert!(start + found.len() * 4096 <= window.len().next_multiple_of(4096));
+        self.0.looks.fetch_add(1, Ordering::Relaxed);
+        let holes = self.0.holes.lock().unwrap();
+        for (index, byte) in found.iter_mut().enumerate() {
+            let at = window.address() + start + index * 4096;
+            *byte = u8::from(!holes.contains(&at));
+        }
+        true
     }
     fn async_event(&self, event: AsyncEvent, cookie: usize) {
         self.0.events.lock().unwrap().push((event, cookie));
@@ -171,6 +189,7 @@ impl Side {
             access: flags,
             iova: buffer.address(),
             memory: buffer.memory(),
+            moved: Default::default(),
         });
         self.shared.regions.insert(region.clone());
         self.buffers.lock().unwrap().push(buffer.clone());

@@ -1,0 +1,169 @@
+//! Extents: parts of this process's regions that are moved onto files, where peers can map them.
+//!
+//! The daemon makes a file and says which pages are to go onto it. The owner decides how much of a
+//! region may: a fork has to copy all of it, so that is in proportion to what peers had moved for
+//! them (`omniverb_link::pace`).
+
+use crate::keys::Key;
+use crate::{Client, lock};
+use omniverb_adopt::{AdoptError, AdoptedPages, Strategy};
+use omniverb_link::pace;
+use omniverb_session::body::{Adopt, Adopted, Released};
+use omniverb_session::limits::MESSAGE_BYTES_MAX;
+use omniverb_session::{Message, encode, rights};
+use omniverb_sys::socket;
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+
+/// Extents of one region: the daemon makes no more of a region of any size.
+const EXTENTS_MAX: usize = 64;
+/// How often to try to move pages back; each attempt waits for busy threads by itself.
+const RELEASE_ATTEMPTS: u32 = 4;
+
+impl Client {
+    /// A peer wants to map part of a region: moves its pages onto the file that came along.
+    pub(crate) fn adopt(&self, ask: &Adopt, files: Vec<OwnedFd>) -> Adopted {
+        let (errno, epoch) = match self.move_pages(ask, files) {
+            Ok(epoch) => (0, epoch),
+            Err(errno) => (errno as u32, 0),
+        };
+        Adopted { token: ask.token, errno, epoch }
+    }
+
+    /// The EPOCH of the link that the pages will be reached by.
+    fn move_pages(&self, ask: &Adopt, files: Vec<OwnedFd>) -> Result<u32, i32> {
+        if self.keeps_pages {
+            return Err(libc::EPERM);
+        }
+        let start = usize::try_from(ask.start).map_err(|_| libc::EPROTO)?;
+        let length = usize::try_from(ask.length).map_err(|_| libc::EPROTO)?;
+        let end = start.checked_add(length).ok_or(libc::EPROTO)?;
+        self.withdraw_older();
+        if ask.fresh != 0 {
+            // The daemon gave up waiting for it, or never had it: nobody is granted that one.
+            self.withdraw(|rkey, pages| rkey == ask.rkey && overlaps(pages, start, end))?;
+        }
+        let qp = self.qp(ask.qpn).ok_or(libc::EACCES)?;
+        let mut keys = lock(&self.keys);
+        let key = keys.list.get_mut(&ask.rkey).ok_or(libc::EACCES)?;
+        let uses = rights::mappable(key.region.access, ask.trusted != 0);
+        let (_, attributes) = qp.query();
+        if key.mediated
+            || uses == 0
+            || attributes.access_flags & uses != uses
+            || qp.pd != key.region.pd
+        {
+            return Err(libc::EACCES);
+        }
+        if ask.fresh == 0 {
+            let same = |p: &&AdoptedPages| p.page_start() == start && p.page_length() == length;
+            key.adopted.iter().find(same).ok_or(libc::ENOENT)?;
+        } else {
+            let pages = key.move_onto(files, start, length)?;
+            key.adopted.push(pages);
+        }
+        // Before whoever takes the pages back moves it: the keys are locked.
+        Ok(qp.epoch() as u32)
+    }
+
+    /// Extents that were made for a daemon before this one, which does not know them: it will ask
+    /// for others. All at once, so that what peers hold is void once.
+    fn withdraw_older(&self) {
+        let era = self.era.load(Ordering::Acquire);
+        let before = std::mem::replace(&mut lock(&self.keys).era, era);
+        if before != era {
+            // What cannot be taken back now is when an extent is made in its place.
+            let _ = self.withdraw(|_, _| true);
+        }
+    }
+
+    /// Takes extents back from everybody who mapped them.
+    ///
+    /// # Errors
+    /// errno: some could not be moved back, and whoever mapped them reaches them still.
+    pub(crate) fn withdraw(&self, which: impl Fn(u32, &AdoptedPages) -> bool) -> Result<(), i32> {
+        let mut taken = Vec::new();
+        for (rkey, key) in &mut lock(&self.keys).list {
+            let chosen = key.adopted.extract_if(.., |pages| which(*rkey, pages));
+            taken.extend(chosen.map(|pages| (*rkey, pages)));
+        }
+        if taken.is_empty() {
+            return Ok(());
+        }
+        let qps: Vec<_> = lock(&self.qps).values().map(|record| record.qp.clone()).collect();
+        qps.iter().for_each(|qp| qp.revoke_grants());
+        let (mut outcome, mut released) = (Ok(()), BTreeSet::new());
+        for (rkey, pages) in taken {
+            match release(pages) {
+                Ok(()) => drop(released.insert(rkey)),
+                Err((pages, errno)) => {
+                    outcome = Err(errno);
+                    if let Some(key) = lock(&self.keys).list.get_mut(&rkey) {
+                        key.adopted.push(pages);
+                    }
+                }
+            }
+        }
+        let kept =
+            |rkey: &u32| lock(&self.keys).list.get(rkey).is_some_and(|key| !key.adopted.is_empty());
+        released.iter().filter(|rkey| !kept(rkey)).for_each(|rkey| self.tell_released(*rkey));
+        outcome
+    }
+
+    /// The daemon need not keep files for this key.
+    fn tell_released(&self, rkey: u32) {
+        let Some(events) = self.session.events() else { return };
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = encode(0, &Message::from(Released { rkey, reserved: 0 }), &mut bytes);
+        // If it does not get that it keeps them until the key goes.
+        let _ = socket::send(events.as_fd(), &bytes[..length], &[]);
+    }
+}
+
+fn overlaps(pages: &AdoptedPages, start: usize, end: usize) -> bool {
+    pages.page_start() < end && start < pages.page_start() + pages.page_length()
+}
+
+fn release(mut pages: AdoptedPages) -> Result<(), (AdoptedPages, i32)> {
+    // Other threads may keep the pages busy for a moment; a region must not stay exposed.
+    let mut errno = 0;
+    for _ in 0..RELEASE_ATTEMPTS {
+        match pages.release() {
+            Ok(()) => return Ok(()),
+            Err(failed) => (pages, errno) = (failed.pages, failed.error.errno()),
+        }
+    }
+    Err((pages, errno))
+}
+
+impl Key {
+    /// Moves whole pages of the region onto a file.
+    fn move_onto(
+        &self,
+        files: Vec<OwnedFd>,
+        start: usize,
+        length: usize,
+    ) -> Result<AdoptedPages, i32> {
+        let file = files.into_iter().next().ok_or(libc::EPROTO)?;
+        let memory = self.region.memory;
+        let begin = start.checked_sub(memory.address()).ok_or(libc::EPROTO)?;
+        memory.part(begin, length).ok_or(libc::EPROTO)?;
+        if self.adopted.len() >= EXTENTS_MAX {
+            return Err(libc::ENOMEM);
+        }
+        let before: usize = self.adopted.iter().map(AdoptedPages::page_length).sum();
+        if (before + length) as u64 > pace::allowance(self.region.moved.bytes()) {
+            return Err(libc::EAGAIN);
+        }
+        let writable = rights::is_writable(self.region.access);
+        let pages = omniverb_adopt::adopt_onto(file, start, length, writable, &Strategy::ALL)
+            .map_err(AdoptError::errno)?;
+        // The file is as long as the range has whole pages: a range that is none of these is not
+        // what the daemon asked for.
+        match (pages.page_start(), pages.page_length()) == (start, length) {
+            true => Ok(pages),
+            false => Err(libc::EPROTO),
+        }
+    }
+}

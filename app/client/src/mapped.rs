@@ -1,0 +1,166 @@
+//! Pages of peers that are mapped here, and how much of that there may be.
+//!
+//! Who grants decides how large a region is and how many there are, so an initiator has a budget:
+//! for each peer process, and in all. Beyond it the mapping that its queue pair has not used for
+//! longest goes, or else operations stay mediated.
+
+use crate::{BellName, Client, errno_of, lock};
+use omniverb_device::grants::Grant;
+use omniverb_session::Message;
+use omniverb_session::body::{Connected, GrantDenied, Granted, RequestGrant};
+use omniverb_session::rights;
+use omniverb_sys::mapping::Access;
+use omniverb_sys::{memfd, window};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+/// Mappings of a process, of which the kernel allows it 65530 in all; and their bytes: address
+/// space, and page tables for what is touched of it.
+const ALL: Amount = Amount { mappings: 1024, bytes: 64 << 30 };
+/// Those of one peer process: several must work together to use up all.
+const PEER: Amount = Amount { mappings: 512, bytes: 32 << 30 };
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Amount {
+    mappings: usize,
+    bytes: usize,
+}
+
+impl Amount {
+    fn with(self, bytes: usize) -> Amount {
+        Amount { mappings: self.mappings + 1, bytes: self.bytes.saturating_add(bytes) }
+    }
+
+    fn fits(self, most: Amount) -> bool {
+        self.mappings <= most.mappings && self.bytes <= most.bytes
+    }
+}
+
+/// What is mapped, by peer.
+#[derive(Default)]
+pub(crate) struct Mapped {
+    all: Amount,
+    peers: HashMap<BellName, Amount>,
+}
+
+/// One mapping's part of the budget; given back when it is dropped, with the mapping.
+pub(crate) struct Share {
+    of: Arc<Mutex<Mapped>>,
+    peer: BellName,
+    bytes: usize,
+}
+
+impl Share {
+    /// `None`: that would be too much.
+    fn take(of: &Arc<Mutex<Mapped>>, peer: BellName, bytes: usize) -> Option<Share> {
+        let mut mapped = lock(of);
+        let all = mapped.all.with(bytes);
+        let theirs = mapped.peers.get(&peer).copied().unwrap_or_default().with(bytes);
+        if !all.fits(ALL) || !theirs.fits(PEER) {
+            return None;
+        }
+        mapped.all = all;
+        mapped.peers.insert(peer, theirs);
+        Some(Share { of: of.clone(), peer, bytes })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut mapped = lock(&self.of);
+        let less = |amount: Amount| Amount {
+            mappings: amount.mappings - 1,
+            bytes: amount.bytes - self.bytes,
+        };
+        mapped.all = less(mapped.all);
+        let theirs = mapped.peers.get(&self.peer).copied().map(less).unwrap_or_default();
+        match theirs.mappings {
+            0 => mapped.peers.remove(&self.peer),
+            _ => mapped.peers.insert(self.peer, theirs),
+        };
+    }
+}
+
+impl Client {
+    pub(crate) fn request_grant(&self, qpn: u32, peer_qpn: u32, rkey: u32, range: (u64, u64)) {
+        let (address, length) = range;
+        let ask = RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address, length };
+        let errno = match self.call(&ask.into()) {
+            Ok(Message::Connected(Connected { .. })) => return,
+            Ok(_) => libc::EPROTO,
+            Err(errno) => errno,
+        };
+        // Without a daemon, another may be asked in a while.
+        let errno = if crate::session::is_lost(errno) { libc::EAGAIN } else { errno };
+        self.grant_denied(&GrantDenied { qpn, peer_qpn, rkey, errno: errno as u32 });
+    }
+
+    /// The daemon did not grant what we asked for.
+    pub(crate) fn grant_denied(&self, denied: &GrantDenied) {
+        // What touched no whole page says nothing of the rest of the region.
+        let again = matches!(denied.errno as i32, libc::EAGAIN | libc::ERANGE);
+        if let Some(qp) = self.qp(denied.qpn) {
+            qp.not_granted(denied.peer_qpn, denied.rkey, again);
+        }
+    }
+
+    /// The daemon granted what we asked for.
+    pub(crate) fn granted(&self, granted: &Granted, files: Vec<OwnedFd>) {
+        let Granted { qpn, peer_qpn, rkey, .. } = *granted;
+        if let Err(errno) = self.map(granted, files) {
+            self.grant_denied(&GrantDenied { qpn, peer_qpn, rkey, errno: errno as u32 });
+        }
+    }
+
+    fn map(&self, granted: &Granted, files: Vec<OwnedFd>) -> Result<(), i32> {
+        let file = files.first().ok_or(libc::EPROTO)?;
+        let length = usize::try_from(granted.page_length).map_err(|_| libc::EPROTO)?;
+        memfd::verify(file.as_fd(), granted.page_length).map_err(|_| libc::EPROTO)?;
+        let (qp, peer) = {
+            let qps = lock(&self.qps);
+            let record = qps.get(&granted.qpn).ok_or(libc::ENOENT)?;
+            (record.qp.clone(), record.bell.unwrap_or_default())
+        };
+        let mut share = Share::take(&self.mapped, peer, length);
+        while share.is_none() && qp.drop_oldest_grant() {
+            share = Share::take(&self.mapped, peer, length);
+        }
+        let share = share.ok_or(libc::ENOMEM)?;
+        let writable = rights::is_writable(granted.access);
+        let how = if writable { Access::ReadWrite } else { Access::ReadOnly };
+        let window =
+            window::map_with_proof(file.as_fd(), length, how, share).map_err(|e| errno_of(&e))?;
+        let grant = Grant {
+            rkey: granted.rkey,
+            access: granted.access,
+            address: granted.addr,
+            length: granted.length,
+            page_start: granted.page_start,
+            epoch: granted.epoch,
+            window,
+        };
+        qp.granted(granted.peer_qpn, grant);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_has_no_more_mapped_here_than_its_share() {
+        let mapped = Arc::new(Mutex::new(Mapped::default()));
+        let take = |peer, bytes| Share::take(&mapped, (0, peer), bytes);
+        assert!(take(1, PEER.bytes + 1).is_none() && take(1, usize::MAX).is_none());
+        let held: Vec<Share> = (0..PEER.mappings).filter_map(|_| take(1, 4096)).collect();
+        assert_eq!(held.len(), PEER.mappings);
+        assert!(take(1, 4096).is_none() && take(2, 4096).is_some());
+        drop(held);
+        assert_eq!(lock(&mapped).all, Amount::default());
+        assert!(lock(&mapped).peers.is_empty());
+        let all: Vec<Share> = (0..9).map_while(|peer| take(peer, PEER.bytes)).collect();
+        assert_eq!(all.len(), ALL.bytes / PEER.bytes, "and all together");
+    }
+}

@@ -1,0 +1,111 @@
+//! How much of a region is granted, and when to ask for more.
+//!
+//! What is granted lives on files, and a fork of its owner has to copy all of that. So an owner
+//! hands out a little for nothing, and from then on in proportion to what peers had to have it move
+//! for them. An initiator knows that rule too, and asks when it has a right to: seldom.
+
+/// Bytes of a region that are handed out for nothing.
+pub const FREE_BYTES: u64 = 2 << 20;
+/// Bytes that are handed out for each byte that was moved by mediation.
+const FACTOR: u64 = 4;
+/// Least bytes to move before asking again after a refusal.
+const AGAIN_BYTES: u64 = 64 << 10;
+
+/// Bytes of a region that may be on files, when so many have been moved.
+#[must_use]
+pub const fn allowance(moved: u64) -> u64 {
+    FREE_BYTES.saturating_add(moved.saturating_mul(FACTOR))
+}
+
+/// What an initiator knows of one key.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pace {
+    moved: u64,
+    granted: u64,
+    ask_at: u64,
+    waiting: bool,
+    refused: bool,
+}
+
+impl Pace {
+    /// So many bytes are about to be moved by mediation that would better be mapped. True: ask now;
+    /// an answer is expected then.
+    #[inline]
+    pub fn moves(&mut self, bytes: u64) -> bool {
+        let ask = !self.waiting && !self.refused && self.moved >= self.ask_at;
+        self.moved = self.moved.saturating_add(bytes);
+        self.waiting |= ask;
+        ask
+    }
+
+    /// The question did not get through.
+    pub fn not_asked(&mut self) {
+        self.waiting = false;
+    }
+
+    /// Whether an answer is expected.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        self.waiting
+    }
+
+    /// An extent was granted.
+    pub fn granted(&mut self, bytes: u64) {
+        self.waiting = false;
+        self.granted = self.granted.saturating_add(bytes);
+        // The next one doubles what there is.
+        let next = self.granted.saturating_add(self.granted.max(FREE_BYTES));
+        self.ask_at = next.saturating_sub(FREE_BYTES).div_ceil(FACTOR);
+    }
+
+    /// Nothing was. `again`: it may be when more has been moved.
+    pub fn refused(&mut self, again: bool) {
+        self.waiting = false;
+        self.refused = !again;
+        self.ask_at = self.moved.saturating_add((self.moved / 2).max(AGAIN_BYTES));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_sweeps_a_region_asks_seldom_and_is_hardly_ever_refused() {
+        for length in [8, 4096, 65536, 1 << 20] {
+            let (mut pace, mut adopted, mut moved, mut asked, mut refused) =
+                (Pace::default(), 0, 0, 0, 0);
+            for _ in 0..(1 << 30) / length {
+                if adopted >= 1 << 30 {
+                    break;
+                }
+                if pace.moves(length) {
+                    asked += 1;
+                    let extent = adopted.max(FREE_BYTES);
+                    if adopted + extent <= allowance(moved) {
+                        adopted += extent;
+                        pace.granted(extent);
+                    } else {
+                        refused += 1;
+                        pace.refused(true);
+                    }
+                }
+                moved += length;
+            }
+            assert!(asked <= 40 && refused <= 10, "{length}: {asked} {refused}");
+            assert!(adopted >= 1 << 30, "{length}: {adopted}");
+            assert!(moved <= 300 << 20, "{length}: {moved}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_final_unless_it_says_otherwise() {
+        let mut pace = Pace::default();
+        assert!(pace.moves(8) && !pace.moves(8), "one question at a time");
+        pace.refused(true);
+        assert!(!pace.moves(8) && !pace.moves(AGAIN_BYTES));
+        assert!(pace.moves(8));
+        pace.refused(false);
+        assert!(!pace.moves(1 << 40) && !pace.moves(8));
+    }
+}

@@ -1,0 +1,66 @@
+//! What a mapping of a region's pages may be used for: never more than its verbs flags give.
+//!
+//! The processor's page protection knows pages that can be read, and pages that can be read and
+//! written. There are none that can be written only, and none that only an atomic instruction
+//! reaches. A region whose flags say such a thing is not mapped by a peer: its owner carries out
+//! what is asked, and looks at the flags. Decided by the daemon, by the owner's library and by the
+//! initiator's, each for itself.
+
+/// `IBV_ACCESS_REMOTE_WRITE`.
+pub const REMOTE_WRITE: u32 = 1 << 1;
+/// `IBV_ACCESS_REMOTE_READ`.
+pub const REMOTE_READ: u32 = 1 << 2;
+/// `IBV_ACCESS_REMOTE_ATOMIC`.
+pub const REMOTE_ATOMIC: u32 = 1 << 3;
+/// All of them.
+pub const REMOTE: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
+
+/// The operations that a mapping of a region with this access may be used for; zero: none, it is
+/// not to be mapped. `trusted`: for somebody who may be able to read what it may only write.
+#[must_use]
+pub const fn mappable(access: u32, trusted: bool) -> u32 {
+    let remote = access & REMOTE;
+    let (read, write) = (remote & REMOTE_READ != 0, remote & REMOTE_WRITE != 0);
+    match (read, write) {
+        (true, true) => remote,
+        (true, false) => REMOTE_READ,
+        (false, true) if trusted => remote,
+        (false, _) => 0,
+    }
+}
+
+/// Whether whoever gets the file of such a region may be able to write to it.
+#[must_use]
+pub const fn is_writable(access: u32) -> bool {
+    access & REMOTE_WRITE != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapping_gives_what_the_flags_give_and_nothing_else() {
+        const LOCAL_WRITE: u32 = 1;
+        for access in 0..16 {
+            let flags = access & REMOTE;
+            for trusted in [false, true] {
+                let uses = mappable(access, trusted);
+                assert_eq!(uses & !flags, 0, "{access:#x}: an operation that is not allowed");
+                if uses == 0 {
+                    continue;
+                }
+                // Who has the mapping can read, whatever it is used for.
+                assert!(trusted || flags & REMOTE_READ != 0, "{access:#x} is readable");
+                // And write, atomically or not, if the file lets it.
+                assert!(!is_writable(access) || flags & REMOTE_WRITE != 0, "{access:#x}");
+                let writes = uses & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
+                assert!(!writes || is_writable(access), "{access:#x} would be a fault");
+            }
+        }
+        assert_eq!(mappable(LOCAL_WRITE | REMOTE_WRITE, false), 0);
+        assert_eq!(mappable(LOCAL_WRITE | REMOTE_WRITE, true), REMOTE_WRITE);
+        assert_eq!(mappable(REMOTE_ATOMIC, true), 0);
+        assert_eq!(mappable(REMOTE_READ | REMOTE_ATOMIC, true), REMOTE_READ);
+    }
+}
