@@ -135,8 +135,6 @@ def status_in_a_loop(queue_pairs="8000"):
     while going_on():
         try:
             tool = session.connect()
-            session.send(tool, message("Hello", role=session.constant("ROLE_TOOL")))
-            session.receive(tool)
             for _ in range(8):
                 session.send(tool, message("QueryStatus"))
             tools.append(tool)

@@ -25,7 +25,7 @@ _TEXT = _sources()
 _CONSTANTS = dict(re.findall(r"const (\w+): \w+ = ([^;]+);", _TEXT))
 VERSION = int(_CONSTANTS["VERSION"])
 KINDS = {name: int(number) for block in re.findall(r"\bmessages! \{([^{}]*\d[^{}]*)\}", _TEXT)
-         for number, name in re.findall(r"(\d+) (\w+)", block)}
+         for number, name in re.findall(r"\b(\d+) (\w+)", block)}
 
 
 def constant(name):

@@ -11,6 +11,13 @@ use std::time::Duration;
 /// Connections accepted, and messages read from one client, before others get their turn.
 const TURN: usize = 32;
 
+/// Whether a client may say more before others get their turn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    GoesOn,
+    Over,
+}
+
 impl Server {
     pub(crate) fn accept(&mut self) {
         for _ in 0..TURN {
@@ -43,9 +50,12 @@ impl Server {
                 return;
             }
             let Some((bytes, length, files)) = self.receive(id, Channel::Calls) else { return };
-            self.call(id, &bytes[..length], files);
+            let turn = self.call(id, &bytes[..length], files);
             while let Some(action) = self.work.pop_front() {
                 self.execute(action);
+            }
+            if turn == Turn::Over {
+                return;
             }
         }
     }
@@ -67,18 +77,27 @@ impl Server {
         }
     }
 
-    fn call(&mut self, id: SessionId, bytes: &[u8], files: Vec<OwnedFd>) {
-        let Some(client) = self.clients.get(&id) else { return };
+    fn call(&mut self, id: SessionId, bytes: &[u8], files: Vec<OwnedFd>) -> Turn {
+        let Some(client) = self.clients.get(&id) else { return Turn::Over };
+        let own = client.vnic.unwrap_or(self.home);
         let refused = client.vnic.err();
         match decode(bytes) {
             Ok((tag, _)) if refused.is_some() => {
                 files.into_iter().for_each(|file| self.keep(file));
                 let answer = Message::Failed(refused.unwrap_or(errno::EPERM));
                 self.answer(id, tag, &answer, Vec::new());
-                self.part(id, "is in a network namespace that is not served");
+                self.part(id, "is not allowed, or in a network namespace that is not served");
             }
-            Ok((tag, message)) if self.tenancy.is_tool(id) => {
-                self.tool_call(id, tag, &message, files);
+            // Costs more than most, so others come first again.
+            Ok((tag, Message::QueryStatus(m))) => {
+                let answer = self.status_slice(Some(own), m.from);
+                self.answer(id, tag, &answer.into(), Vec::new());
+                return Turn::Over;
+            }
+            Ok((tag, Message::QueryVnic(_))) => {
+                let answer = self.policy_slice(own);
+                self.answer(id, tag, &answer.into(), Vec::new());
+                return Turn::Over;
             }
             Ok((tag, message)) => self.hand_over(id, Channel::Calls, tag, message, files),
             Err(_) => {
@@ -90,6 +109,7 @@ impl Server {
                 self.part(id, "sent something that is no message");
             }
         }
+        Turn::GoesOn
     }
 
     /// A message for the tables, with what is to be known about the memory it brings.
@@ -117,7 +137,7 @@ impl Server {
 }
 
 /// The tag of something that starts like a message.
-fn tag_of(bytes: &[u8]) -> Option<u64> {
+pub(crate) fn tag_of(bytes: &[u8]) -> Option<u64> {
     let start = std::mem::offset_of!(Header, tag);
     Some(u64::from_ne_bytes(bytes.get(start..start + 8)?.try_into().ok()?))
 }

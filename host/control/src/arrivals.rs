@@ -39,6 +39,9 @@ pub(crate) struct Arrival {
     holder: Holder,
 }
 
+/// Connections that are refused and have not been told so.
+const REFUSED: usize = 64;
+
 impl Server {
     pub(crate) fn admit(&mut self, calls: OwnedFd) {
         let Ok(peer) = socket::peer(calls.as_fd()) else { return self.let_go(calls) };
@@ -48,6 +51,9 @@ impl Server {
         self.set_timer(HELLO_TIME, Timer::Hello(id));
         let holder = Holder::new("", peer.uid).in_process(peer.pid);
         let arrival = Arrival { calls, peer, pidfd: pidfd.clone(), holder: holder.clone() };
+        if let Err(errno) = self.admitted(&peer, &arrival.calls) {
+            return self.refuse_arrival(id, arrival, errno);
+        }
         let Some(pidfd) = pidfd else {
             return self.enter(id, arrival, None, Err(errno::EPERM));
         };
@@ -61,6 +67,15 @@ impl Server {
         let (subject, process) = (Subject::Arrival(id), Enclosed::Process(pidfd));
         if self.arrivals.contains_key(&id) {
             self.namespaces.ask(Kind::Process, subject, &holder, process, clock::now());
+        }
+    }
+
+    /// Who is refused waits to be told so, which must not take places of those who are served.
+    fn refuse_arrival(&mut self, id: SessionId, arrival: Arrival, errno: u32) {
+        if self.refused < REFUSED {
+            self.enter(id, arrival, None, Err(errno));
+        } else {
+            self.let_go(arrival.calls);
         }
     }
 
@@ -82,6 +97,10 @@ impl Server {
         let Some(mut arrival) = self.take_arrival(id) else { return };
         let namespace = match found {
             Ok(process) => {
+                let admitted = self.admitted_from(&arrival.peer, &arrival.calls, &process.cgroup);
+                if let Err(errno) = admitted {
+                    return self.refuse_arrival(id, arrival, errno);
+                }
                 arrival.holder = Holder::new(&process.cgroup, arrival.peer.uid);
                 self.served(process.namespace).map(|namespace| (namespace, process.cookie))
             }
@@ -138,11 +157,11 @@ impl Server {
             vnic,
             half_open: true,
             statistics: None,
-            named: None,
             calls_box: Outbox::new(self.disposal.bin()),
             events_box: Outbox::new(self.disposal.bin()),
             flush_timer: false,
         };
+        self.refused += usize::from(client.vnic.is_err());
         self.clients.insert(id, client);
         self.half_open_of.add(&holder.in_process(pid), id);
         let full = self.half_open_of.len() > HALF_OPEN;

@@ -1,4 +1,4 @@
-//! Captures: what an administrator asks, and what the engine, its recorder and the clients of
+//! Captures: what an operator asks, and what the engine, its recorder and the clients of
 //! direct links have to do for it.
 
 use crate::engine::{self, Summary};
@@ -6,8 +6,8 @@ use crate::journal::Level;
 use crate::namespaces::Opening;
 use crate::server::Server;
 use omniverb_link::trace::TRACE_BYTES;
-use omniverb_session::Message;
-use omniverb_session::body::{Capture, Captured, Done, TraceBegin};
+use omniverb_session::body::{Done, TraceBegin};
+use omniverb_session::operator::{Capture, Captured, Message};
 use omniverb_sys::mapping::Access;
 use omniverb_sys::{clock, memfd, window};
 use omniverb_tenancy::{SessionId, TracedEnd, VnicKey, errno};
@@ -27,35 +27,39 @@ pub(crate) struct Recording {
 }
 
 impl Server {
+    /// Begins a capture; answered when the recorder has looked at the file. Here nobody asks a file
+    /// system about it, and nobody closes it: both may take for ever.
     pub(crate) fn capture(
         &mut self,
         id: SessionId,
+        tag: u64,
         m: &Capture,
-        files: Vec<OwnedFd>,
-    ) -> Result<Done, u32> {
+        files: &mut Vec<OwnedFd>,
+    ) -> Result<(), u32> {
         let (vnic, namespace) = self.named(id, &m.name)?;
         let namespace = namespace.ok_or(errno::ENOENT)?;
-        let file = files.into_iter().next().ok_or(errno::EINVAL)?;
+        let file = files.first().ok_or(errno::EINVAL)?;
         // The only question that no file system is asked; the recorder asks the others.
-        let writable =
-            fcntl_getfl(&file).is_ok_and(|flags| flags.intersects(OFlags::RDWR | OFlags::WRONLY));
-        if !writable {
+        let flags = fcntl_getfl(file).map_err(|_| errno::EINVAL)?;
+        if !flags.intersects(OFlags::RDWR | OFlags::WRONLY) || flags.contains(OFlags::PATH) {
             return Err(errno::EINVAL);
         }
         let taken = self.recordings.values().any(|recording| recording.vnic == vnic);
         if taken || self.recordings.contains_key(&id) || self.finishing.contains_key(&id) {
             return Err(errno::EBUSY);
         }
+        let file = files.remove(0);
         // Open from now on: also before the first process comes, and between two of them.
         self.namespaces.hold(vnic, namespace);
         let number = self.namespaces.get_mut(vnic).map(|entry| entry.number).unwrap_or_default();
-        let intake = self.recorder.begin(id.0, number, file.into(), m.snap_bytes);
+        let intake = self.recorder.begin(id.0, number, file, m.snap_bytes);
         self.recordings.insert(id, Recording { vnic, intake });
+        self.beginning.insert(id, tag);
         self.namespaces.port_is_coming(vnic, clock::now());
         self.record(vnic);
         let actions = self.tenancy.capture(vnic, true);
         self.work.extend(actions);
-        Ok(Done { reserved: 0 })
+        Ok(())
     }
 
     /// Has the engine leave a vNIC's packets, if somebody wants them and it is served.
@@ -73,7 +77,7 @@ impl Server {
             self.finishing.insert(id, tag);
             self.end_recording(id);
         } else {
-            self.answer(id, tag, &Message::Failed(errno::ENOENT), Vec::new());
+            self.answer_operator(id, tag, &Message::Failed(errno::ENOENT));
         }
     }
 
@@ -98,10 +102,22 @@ impl Server {
     /// The recorder has finished some files.
     pub(crate) fn recorder_ready(&mut self) {
         self.recorder.take_ready();
+        while let Some((capture, errno)) = self.recorder.next_begun() {
+            let id = SessionId(capture);
+            let Some(tag) = self.beginning.remove(&id) else { continue };
+            match errno {
+                None => self.answer_operator(id, tag, &Done { reserved: 0 }.into()),
+                Some(errno) => {
+                    self.end_recording(id);
+                    let failed = Message::Failed(errno.cast_unsigned());
+                    self.answer_operator(id, tag, &failed);
+                }
+            }
+        }
         while let Some((capture, summary)) = self.recorder.next_ended() {
             let id = SessionId(capture);
             if let Some(tag) = self.finishing.remove(&id) {
-                self.answer(id, tag, &captured(&summary).into(), Vec::new());
+                self.answer_operator(id, tag, &captured(&summary).into());
             }
         }
     }

@@ -1,6 +1,5 @@
 //! One client connection: its sockets, what waits to be sent, its statistics area.
 
-use crate::naming::PidNamed;
 use crate::outbox::Outbox;
 use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
 use omniverb_sys::pidfd::Peer;
@@ -28,8 +27,6 @@ pub(crate) struct Client {
     pub(crate) vnic: Result<VnicKey, u32>,
     /// Has not said hello yet.
     pub(crate) half_open: bool,
-    /// The process that its call names, once somebody has looked where that is.
-    pub(crate) named: Option<PidNamed>,
     /// Counters that it writes.
     pub(crate) statistics: Option<Mapping>,
     pub(crate) calls_box: Outbox,

@@ -13,10 +13,9 @@ use omniverb_session::body::{GrantDenied, Granted, QP_RC, QP_UC};
 use omniverb_session::faults::Faults;
 use omniverb_sys::datagram::Port;
 use omniverb_tenancy::{RateLimit, TracedEnd, WireEnd, errno};
-use std::fs::File;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 pub(crate) use omniverb_engine::recorder::Summary;
@@ -237,8 +236,18 @@ impl Recorder {
         self.0.next_ended()
     }
 
-    /// Begins a capture of a vNIC.
-    pub(crate) fn begin(&self, capture: u64, vnic: u64, file: File, snap_bytes: u32) -> Intake {
+    /// A capture that has begun, or the errno of its file.
+    pub(crate) fn next_begun(&self) -> Option<(u64, Option<i32>)> {
+        self.0.next_begun()
+    }
+
+    /// Closes files, however long that takes.
+    pub(crate) fn discard(&self, files: Vec<OwnedFd>) {
+        self.0.discard(files);
+    }
+
+    /// Begins a capture of a vNIC; [`next_begun`](Self::next_begun) says how that went.
+    pub(crate) fn begin(&self, capture: u64, vnic: u64, file: OwnedFd, snap_bytes: u32) -> Intake {
         self.0.begin(capture, VnicId(vnic), file, snap_bytes)
     }
 

@@ -61,6 +61,7 @@ impl Server {
             Action::OpenPort { vnic } => {
                 self.namespaces.port_is_coming(vnic, clock::now());
             }
+            Action::Audit(audited) => self.audit(&audited),
             Action::Drop { session, reason } => self.part(session, reason),
             Action::VnicGone { vnic } => self.close_port(vnic),
         }
@@ -68,10 +69,6 @@ impl Server {
 
     fn welcome(&mut self, id: SessionId, tag: u64, message: &Message) {
         self.fully_open(id);
-        if self.tenancy.is_tool(id) {
-            self.expect_descriptors(id);
-            return self.answer(id, tag, message, Vec::new());
-        }
         let Some(client) = self.clients.get_mut(&id) else { return };
         let made = socket::pair().and_then(|(ours, theirs)| {
             let area = client.make_area()?;

@@ -1,6 +1,7 @@
 //! The log: one line per event on stderr, with the priority prefix that the systemd journal reads.
 //! Bounded, so that a client cannot fill the disk by misbehaving.
 
+use omniverb_session::text;
 use std::fmt::Display;
 use std::io::Write;
 
@@ -61,6 +62,11 @@ impl Journal {
         }
     }
 
+    /// Writes a line of the audit, which has limits of its own.
+    pub(crate) fn audit(&self, text: impl Display) {
+        self.write(Level::Info, text);
+    }
+
     fn write(&self, level: Level, text: impl Display) {
         let (priority, word) = match level {
             Level::Error => (3, "error"),
@@ -68,6 +74,8 @@ impl Journal {
             Level::Info => (6, "info"),
             Level::Debug => (7, "debug"),
         };
+        // Names of others may be in it.
+        let text = text::clean(&text.to_string());
         // A log that cannot be written must not stop the daemon.
         let mut stderr = std::io::stderr().lock();
         let _ = if self.priorities {

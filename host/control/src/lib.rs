@@ -10,8 +10,10 @@
 #![forbid(unsafe_code)]
 
 mod accept;
+mod allow;
 mod arrivals;
 mod asking;
+mod audit;
 mod captures;
 mod client;
 mod disposal;
@@ -24,6 +26,7 @@ mod lock;
 mod memory;
 mod namespaces;
 mod naming;
+mod operators;
 mod outbox;
 mod parting;
 mod place;
@@ -36,6 +39,7 @@ mod told;
 mod vnics;
 mod wires;
 
+pub use allow::Allow;
 pub use disposal::{DISPOSER, dispose};
 pub use errors::StartError;
 pub use journal::{Journal, Level};

@@ -6,7 +6,7 @@ use crate::namespaces::{self, Known};
 use crate::server::Server;
 use crate::vnics::Named;
 use omniverb_netns::{Kind, Process};
-use omniverb_session::Message;
+use omniverb_session::operator::Message;
 use omniverb_sys::{clock, pidfd};
 use omniverb_tenancy::{Holder, SessionId, errno};
 use std::io;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 pub(crate) struct Unnamed {
     tag: u64,
     message: Message,
-    files: Vec<OwnedFd>,
+    pub(crate) files: Vec<OwnedFd>,
 }
 
 /// The process that a client has named, and what became of that.
@@ -40,7 +40,7 @@ impl Server {
         files: &mut Vec<OwnedFd>,
     ) -> bool {
         let Some(pid) = pid_in(name) else { return true };
-        let Some(client) = self.clients.get_mut(&id) else { return true };
+        let Some(client) = self.operators.get_mut(&id) else { return true };
         if client.named.as_ref().is_some_and(|(known, _)| *known == pid) {
             return true;
         }
@@ -62,7 +62,7 @@ impl Server {
 
     /// What the name means to a call that is carried out now.
     pub(crate) fn take_named(&mut self, id: SessionId, pid: i32) -> Result<Named, u32> {
-        let named = self.clients.get_mut(&id).and_then(|client| client.named.take());
+        let named = self.operators.get_mut(&id).and_then(|client| client.named.take());
         let (_, found) = named.filter(|(known, _)| *known == pid).ok_or(errno::ENOENT)?;
         let known = found?;
         Ok((namespaces::key(&known.namespace), Some(known)))
@@ -70,18 +70,22 @@ impl Server {
 
     /// The helper has found out what it means.
     pub(crate) fn name_found(&mut self, id: SessionId, found: io::Result<Process>) {
-        let Some(Unnamed { tag, message, files }) = self.unnamed.remove(&id) else { return };
+        let Some(Unnamed { tag, message, mut files }) = self.unnamed.remove(&id) else { return };
         let name = match &message {
             Message::SetVnic(m) => pid_in(&m.name),
             Message::Capture(m) => pid_in(&m.name),
+            Message::DisconnectVnic(m) => pid_in(&m.name),
             _ => None,
         };
         let known = found.map_err(|_| errno::ENOENT).and_then(|process| {
             let namespace = Arc::new(self.served(process.namespace)?);
             Ok(Known { namespace, cookie: process.cookie })
         });
-        let (Some(pid), Some(client)) = (name, self.clients.get_mut(&id)) else { return };
+        let (Some(pid), Some(client)) = (name, self.operators.get_mut(&id)) else { return };
         client.named = Some((pid, known));
-        self.tool_call(id, tag, &message, files);
+        self.operator_message(id, tag, &message, &mut files);
+        if !files.is_empty() {
+            self.recorder.discard(files);
+        }
     }
 }

@@ -25,6 +25,7 @@ impl Server {
     /// Ends a client's connection; everything it had goes.
     pub(crate) fn end(&mut self, id: SessionId, reason: &'static str) {
         let Some(client) = self.clients.remove(&id) else { return };
+        self.refused -= usize::from(client.vnic.is_err());
         let pid = client.peer.pid;
         self.journal.log(Level::Debug, format_args!("client {} (pid {pid}): {reason}", id.0));
         let _ = self.poller.remove(&client.calls);
@@ -41,8 +42,6 @@ impl Server {
             entry.half_open.remove(&id);
         }
         self.half_open_of.remove(&id);
-        self.unnamed.remove(&id);
-        self.end_recording(id);
         let actions = self.tenancy.end(id, clock::now());
         self.work.extend(actions);
         // While its namespace is still known: the engine must hear of what is closed.
@@ -69,7 +68,8 @@ impl Server {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let result = match descriptors::receive(from, &mut bytes) {
             Ok(Plain::Message(length)) => Ok((length, Vec::new())),
-            Ok(Plain::Descriptors) if !self.takes_descriptors(id, channel) => {
+            // Pages that were asked for are all that anybody brings.
+            Ok(Plain::Descriptors) if channel == Channel::Calls => {
                 self.part(id, "sent descriptors");
                 return None;
             }
@@ -95,24 +95,6 @@ impl Server {
         None
     }
 
-    /// Whether there is a message that brings a descriptor: pages that were asked for, and the file
-    /// that an administrator wants a capture in.
-    fn takes_descriptors(&self, id: SessionId, channel: Channel) -> bool {
-        match channel {
-            Channel::Calls => self.tenancy.is_tool(id) && self.is_administrator(id),
-            Channel::Events => true,
-        }
-    }
-
-    /// Sets a welcomed client's calls to what they may bring.
-    pub(crate) fn expect_descriptors(&self, id: SessionId) {
-        if let Some(client) = self.clients.get(&id)
-            && self.takes_descriptors(id, Channel::Calls)
-        {
-            let _ = descriptors::accept(client.calls.as_fd());
-        }
-    }
-
     /// Closes a socket whose other end somebody else has.
     pub(crate) fn let_go(&mut self, socket: OwnedFd) {
         if descriptors::is_spent(&socket) {
@@ -133,6 +115,7 @@ impl Server {
     /// Lets go of everything that others have a hand in, before the daemon ends. Links go on.
     pub(crate) fn close(&mut self) {
         self.place.close();
+        self.operators_place.close();
         for client in std::mem::take(&mut self.clients).into_values() {
             self.let_go(client.calls);
             if let Some(events) = client.events {
@@ -142,9 +125,15 @@ impl Server {
         for arrival in std::mem::take(&mut self.arrivals).into_values() {
             self.let_go(arrival.calls);
         }
+        for id in self.operators.keys().copied().collect::<Vec<_>>() {
+            self.end_operator(id);
+        }
         // Nobody can connect any more; those who have may have sent something.
         while let Ok(Some(calls)) = socket::accept(self.place.listener().as_fd()) {
             self.let_go(calls);
+        }
+        while let Ok(Some(operator)) = socket::accept(self.operators_place.listener().as_fd()) {
+            self.let_go(operator);
         }
         self.disposal.turn(&mut self.journal);
     }

@@ -1,6 +1,8 @@
 //! The loop: waits for whatever comes first and hands it on.
 
+use crate::allow::{Allow, Refusals};
 use crate::arrivals::Arrival;
+use crate::audit::Audit;
 use crate::captures::Recording;
 use crate::client::Client;
 use crate::disposal::Disposal;
@@ -10,6 +12,7 @@ use crate::extents::Extents;
 use crate::journal::{Journal, Level};
 use crate::namespaces::{self, Namespaces};
 use crate::naming::Unnamed;
+use crate::operators::Operator;
 use crate::place::Place;
 use crate::probes::{Due, Probes};
 use crate::secret;
@@ -34,6 +37,10 @@ pub struct Settings {
     /// Descriptors that may wait to be taken by the processes of one vNIC. They are the daemon's
     /// own until then.
     pub queued_descriptors: usize,
+    /// Who may use the tenants' socket; nothing: everybody.
+    pub allow: Option<Allow>,
+    /// Log who is linked with whom.
+    pub audit: bool,
     /// End after this time without a client.
     pub idle_exit: Option<Duration>,
     /// What helpers are. If they are processes, this one gives up its privileges to them.
@@ -49,6 +56,8 @@ impl Default for Settings {
             limits: Limits::default(),
             policies: Policies::default(),
             queued_descriptors: 8192,
+            allow: None,
+            audit: false,
             idle_exit: None,
             helpers: Helpers::Threads,
             refuse_descriptors: true,
@@ -79,6 +88,8 @@ pub(crate) mod token {
     pub(crate) const ENGINE: u64 = 7;
     pub(crate) const RECORDER: u64 = 8;
     pub(crate) const DISPOSAL: u64 = 9;
+    pub(crate) const OPERATORS: u64 = 10;
+    pub(crate) const OPERATOR: u64 = 11;
 
     pub(crate) const fn new(kind: u64, number: u64) -> u64 {
         kind << 56 | number
@@ -100,16 +111,25 @@ pub(crate) enum Timer {
     Accept,
     /// A port that was in use is tried again.
     Port(VnicKey),
+    /// Operators' connections are.
+    AcceptOperators,
+    /// It is said how many lines of the audit were left out.
+    Audit,
 }
 
 /// The daemon.
 pub struct Server {
     pub(crate) settings: Settings,
     pub(crate) place: Place,
+    pub(crate) operators_place: Place,
     pub(crate) journal: Journal,
     pub(crate) disposal: Disposal,
     pub(crate) poller: Poller,
     pub(crate) tenancy: Tenancy,
+    pub(crate) audit: Audit,
+    pub(crate) refusals: Refusals,
+    /// Connections that wait to be told that they are refused.
+    pub(crate) refused: usize,
     pub(crate) namespaces: Namespaces,
     pub(crate) engine: Packets,
     pub(crate) recorder: Recorder,
@@ -122,10 +142,14 @@ pub struct Server {
     /// Calls that wait until it is known what they name.
     pub(crate) unnamed: BTreeMap<SessionId, Unnamed>,
     pub(crate) clients: BTreeMap<SessionId, Client>,
+    /// By numbers that no session has.
+    pub(crate) operators: BTreeMap<SessionId, Operator>,
     pub(crate) timers: BTreeSet<(u64, Timer)>,
     /// Namespaces that something was set for at run time, with their cookies.
     pub(crate) policies_of: BTreeMap<VnicKey, Option<u64>>,
     pub(crate) recordings: BTreeMap<SessionId, Recording>,
+    /// Captures whose file is looked at, and the calls that wait for it.
+    pub(crate) beginning: BTreeMap<SessionId, u64>,
     /// Captures that end, and the calls that wait for it.
     pub(crate) finishing: BTreeMap<SessionId, u64>,
     /// Who has memory to tell through what is captured.
@@ -164,12 +188,14 @@ fn guid_seed() -> u64 {
 }
 
 impl Server {
-    /// A daemon at `place`, ready to run. Clients may connect from now on.
+    /// A daemon at `place`, ready to run. Clients may connect from now on; who may connect to the
+    /// socket of `operators` may do everything.
     ///
     /// # Errors
     /// [`StartError::Os`].
     pub fn new(
         place: Place,
+        operators: Place,
         mut settings: Settings,
         mut journal: Journal,
     ) -> Result<Server, StartError> {
@@ -195,6 +221,7 @@ impl Server {
         let watch = |fd: BorrowedFd<'_>, kind| poller.add(fd, token::new(kind, 0));
         watch(place.listener().as_fd(), token::LISTENER).map_err(os("watch its socket"))?;
         watch(namespaces.socket(), token::NAMESPACES).map_err(os("watch its helper"))?;
+        watch(operators.listener().as_fd(), token::OPERATORS).map_err(os("watch its socket"))?;
         watch(engine.ready(), token::ENGINE).map_err(os("watch its engine"))?;
         watch(disposal.ready(), token::DISPOSAL).map_err(os("watch its disposer"))?;
         watch(recorder.ready(), token::RECORDER).map_err(os("watch its recorder"))?;
@@ -202,6 +229,7 @@ impl Server {
             Tenancy::new(settings.limits.clone(), Box::new(Kernel), home, guid_seed());
         tenancy.configure(settings.policies.clone());
         let (now, privileged) = (clock::now(), namespaces.others_too());
+        tenancy.audit(settings.audit);
         let found = secret::take(place.path());
         if let Some(error) = found.problem {
             let text = format_args!("cannot keep a secret, so no links outlive it: {error}");
@@ -213,10 +241,14 @@ impl Server {
         Ok(Server {
             settings,
             place,
+            operators_place: operators,
             journal,
             disposal,
             poller,
             tenancy,
+            audit: Audit::default(),
+            refusals: Refusals::default(),
+            refused: 0,
             namespaces,
             engine,
             recorder,
@@ -224,12 +256,14 @@ impl Server {
             warned: BTreeSet::new(),
             policies_of: BTreeMap::new(),
             recordings: BTreeMap::new(),
+            beginning: BTreeMap::new(),
             finishing: BTreeMap::new(),
             tracing: BTreeSet::new(),
             arrivals: BTreeMap::new(),
             arrivals_of: Holders::default(),
             unnamed: BTreeMap::new(),
             clients: BTreeMap::new(),
+            operators: BTreeMap::new(),
             timers: BTreeSet::new(),
             work: VecDeque::new(),
             parting: Vec::new(),
@@ -282,6 +316,8 @@ impl Server {
                     token::ENGINE => self.engine_ready(),
                     token::RECORDER => self.recorder_ready(),
                     token::DISPOSAL => self.disposal.turn(&mut self.journal),
+                    token::OPERATORS => self.accept_operators(),
+                    token::OPERATOR => self.operator_ready(SessionId(number)),
                     _ => {}
                 }
                 self.settle();
@@ -322,13 +358,16 @@ impl Server {
 
     fn idle_deadline(&self) -> Option<u64> {
         let patience = u64::try_from(self.settings.idle_exit?.as_nanos()).ok()?;
-        let alone = self.clients.is_empty() && self.arrivals.is_empty();
-        alone.then(|| self.idle_since.saturating_add(patience))
+        self.is_alone().then(|| self.idle_since.saturating_add(patience))
+    }
+
+    fn is_alone(&self) -> bool {
+        self.clients.is_empty() && self.arrivals.is_empty() && self.operators.is_empty()
     }
 
     fn is_idle(&mut self) -> bool {
         let now = clock::now();
-        if !self.clients.is_empty() || !self.arrivals.is_empty() {
+        if !self.is_alone() {
             self.idle_since = now;
         }
         self.idle_deadline().is_some_and(|at| at <= now)
@@ -343,6 +382,8 @@ impl Server {
                 Timer::Flush(session) => self.flush_due(session),
                 Timer::Accept => self.accept_again(),
                 Timer::Port(vnic) => self.namespaces.try_port_again(vnic, now),
+                Timer::AcceptOperators => self.accept_operators_again(),
+                Timer::Audit => self.audit_due(),
             }
         }
         if self.tenancy.next_deadline().is_some_and(|at| at <= now) {

@@ -1,52 +1,110 @@
-//! Status as JSON, in pieces that fit a message.
+//! Status, in lines of JSON, as many as fit a message: `Status` of the protocol says how.
 
-use crate::client::Client;
 use crate::engine::{QpCounters, address};
 use crate::server::Server;
 use crate::vnics::datapath_name;
-use omniverb_session::Message;
-use omniverb_session::body::{QP_RC, QP_UC, QP_UD, STATUS_TEXT_BYTES, Status};
+use omniverb_session::body::{Cursor, QP_RC, QP_UC, QP_UD, STATUS_TEXT_BYTES, Status};
 use omniverb_sys::clock;
-use omniverb_tenancy::{Path, PeerStatus, ProcessStatus, QpStatus, SessionId, VnicStatus};
+use omniverb_tenancy::{Path, PeerStatus, ProcessStatus, QpStatus, Row, VnicKey, VnicStatus};
 use serde_json::{Value, json};
 use std::net::Ipv6Addr;
 
-impl Server {
-    /// Answers with a text, in as many messages as it takes.
-    pub(crate) fn tell_text(&mut self, id: SessionId, tag: u64, text: &str) {
-        let mut rest = text.as_bytes();
-        loop {
-            let (piece, after) = rest.split_at(rest.len().min(STATUS_TEXT_BYTES));
-            rest = after;
-            let mut bytes = [0; STATUS_TEXT_BYTES];
-            bytes[..piece.len()].copy_from_slice(piece);
-            let length = u32::try_from(piece.len()).unwrap_or(0);
-            let more = u32::from(!rest.is_empty());
-            let message = Message::Status(Status { length, more, text: bytes });
-            self.answer(id, tag, &message, Vec::new());
-            if rest.is_empty() {
-                break;
+/// Look-ups for one answer. What they find seldom fits into one, either.
+const STEPS: usize = 64;
+
+/// Lines for one answer.
+struct Slice {
+    text: [u8; STATUS_TEXT_BYTES],
+    length: usize,
+}
+
+impl Slice {
+    fn new() -> Slice {
+        Slice { text: [0; STATUS_TEXT_BYTES], length: 0 }
+    }
+
+    /// False if there is no room for it. What no answer has room for is left out.
+    fn add(&mut self, what: &str, row: &Value) -> bool {
+        let line = format!("{{\"{what}\":{row}}}\n");
+        match self.text.get_mut(self.length..self.length + line.len()) {
+            Some(room) => {
+                room.copy_from_slice(line.as_bytes());
+                self.length += line.len();
+                true
             }
+            None => self.length == 0,
         }
     }
 
-    pub(crate) fn status_text(&self, scope: Option<omniverb_tenancy::VnicKey>) -> String {
-        let vnics: Vec<Value> = self.tenancy.status(scope).iter().map(|v| self.vnic(v)).collect();
-        let disposed = self.disposal.counts();
-        let status = json!({
-            "daemon": {
-                "version": env!("CARGO_PKG_VERSION"),
-                "pid": std::process::id(),
-                "socket": self.place.path(),
-                "seconds": (clock::now() - self.started) / 1_000_000_000,
-                "all_namespaces": self.privileged,
-                "disposers_lost": disposed.lost,
-                "disposers_hanging": disposed.hanging,
-                "files_kept": disposed.kept,
-            },
-            "vnics": vnics,
+    fn status(self, next: Option<Cursor>) -> Status {
+        Status {
+            length: u32::try_from(self.length).unwrap_or(0),
+            more: u32::from(next.is_some()),
+            next: next.unwrap_or(Cursor::START),
+            text: self.text,
+        }
+    }
+}
+
+impl Server {
+    /// What there is to see of a vNIC, or of all, from a place on: as much as takes a moment.
+    pub(crate) fn status_slice(&self, scope: Option<VnicKey>, from: Cursor) -> Status {
+        let mut slice = Slice::new();
+        if from == Cursor::START {
+            slice.add("daemon", &self.daemon_row());
+        }
+        let next = self.tenancy.walk(scope, from, STEPS, &mut |row| match row {
+            Row::Vnic(vnic) => slice.add("vnic", &self.vnic(&vnic)),
+            Row::Process(process) => slice.add("process", &process_row(&process)),
+            Row::Qp(qp) => slice.add("qp", &queue_pair(self.counters_of(&qp), &qp)),
+            Row::Peer(qpn, peer) => slice.add("peer", &self.peer(qpn, &peer)),
+            Row::WaitsFor(peer) => slice.add("waiting_for", &json!(peer)),
         });
-        status.to_string()
+        slice.status(next)
+    }
+
+    /// What holds for a vNIC.
+    pub(crate) fn policy_slice(&self, key: VnicKey) -> Status {
+        let mut slice = Slice::new();
+        slice.add("vnic", &self.policy_row(key));
+        slice.status(None)
+    }
+
+    /// What holds for all vNICs, from a place on.
+    pub(crate) fn policies_slice(&self, from: Cursor) -> Status {
+        let mut slice = Slice::new();
+        let mut at = VnicKey { device: from.device, inode: from.inode };
+        while let Some(key) = self.vnic_from(at) {
+            if !slice.add("vnic", &self.policy_row(key)) {
+                let (device, inode) = (key.device, key.inode);
+                return slice.status(Some(Cursor { device, inode, ..Cursor::START }));
+            }
+            let Some(inode) = key.inode.checked_add(1) else { break };
+            at = VnicKey { inode, ..key };
+        }
+        slice.status(None)
+    }
+
+    fn daemon_row(&self) -> Value {
+        let disposed = self.disposal.counts();
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "pid": std::process::id(),
+            "socket": self.place.path(),
+            "seconds": (clock::now() - self.started) / 1_000_000_000,
+            "all_namespaces": self.privileged,
+            "disposers_lost": disposed.lost,
+            "disposers_hanging": disposed.hanging,
+            "files_kept": disposed.kept,
+        })
+    }
+
+    /// What a process says that it counted for a queue pair. It writes these words as it likes;
+    /// they are shown, nothing else.
+    fn counters_of(&self, qp: &QpStatus) -> Option<[u64; 8]> {
+        let session = self.tenancy.owner_of(qp.qpn)?;
+        let words = self.clients.get(&session)?.counters(qp.slot)?;
+        (words[0] as u32 == qp.qpn).then_some(words)
     }
 
     fn vnic(&self, vnic: &VnicStatus) -> Value {
@@ -64,47 +122,6 @@ impl Server {
             "adoption": vnic.policy.adoption.name(),
             "rate": vnic.policy.limit.map(|limit| limit.bits_per_second),
             "faults": vnic.policy.faults.map(|faults| faults.show()),
-            "processes": vnic.processes.iter().map(|p| self.process(p)).collect::<Vec<_>>(),
-        })
-    }
-
-    fn process(&self, process: &ProcessStatus) -> Value {
-        let client = self.clients.get(&process.session);
-        json!({
-            "session": process.session.0,
-            "pid": process.pid,
-            "uid": process.uid,
-            "name": process.name,
-            "mrs": process.mrs,
-            "links": process.links,
-            "qps": process.qps.iter().map(|qp| self.queue_pair(client, qp)).collect::<Vec<_>>(),
-        })
-    }
-
-    fn queue_pair(&self, client: Option<&Client>, qp: &QpStatus) -> Value {
-        // The process writes these words as it likes; they are shown, nothing else.
-        let words = client.and_then(|client| client.counters(qp.slot)).unwrap_or_default();
-        let known = words[0] as u32 == qp.qpn;
-        let words = if known { words } else { [0; 8] };
-        let [head, messages_sent, bytes_sent, messages_received, bytes_received, ..] = words;
-        let (path, why) = common_path(&qp.peers);
-        let peers: Vec<Value> = qp.peers.iter().map(|p| self.peer(qp.qpn, p)).collect();
-        json!({
-            "qpn": qp.qpn,
-            "type": type_name(qp.qp_type),
-            "state": if known { state_name((head >> 32) as u8) } else { "?" },
-            "path": path,
-            "why": why,
-            "datapath": operations_name((head >> 48) as u8, path),
-            "peers": peers,
-            "waiting_for": qp.waiting_for,
-            "messages_sent": messages_sent,
-            "bytes_sent": bytes_sent,
-            "messages_received": messages_received,
-            "bytes_received": bytes_received,
-            "operations_mapped": words[5],
-            "operations_mediated": words[6],
-            "receiver_not_ready": words[7],
         })
     }
 
@@ -134,6 +151,35 @@ impl Server {
     }
 }
 
+fn process_row(process: &ProcessStatus) -> Value {
+    json!({
+        "session": process.session.0,
+        "pid": process.pid,
+        "uid": process.uid,
+        "name": process.name,
+        "mrs": process.mrs,
+        "links": process.links,
+    })
+}
+
+fn queue_pair(counters: Option<[u64; 8]>, qp: &QpStatus) -> Value {
+    let words = counters.unwrap_or_default();
+    let [head, messages_sent, bytes_sent, messages_received, bytes_received, ..] = words;
+    json!({
+        "qpn": qp.qpn,
+        "type": type_name(qp.qp_type),
+        "state": if counters.is_some() { state_name((head >> 32) as u8) } else { "?" },
+        "operations": (head >> 48) as u8 & 3,
+        "messages_sent": messages_sent,
+        "bytes_sent": bytes_sent,
+        "messages_received": messages_received,
+        "bytes_received": bytes_received,
+        "operations_mapped": words[5],
+        "operations_mediated": words[6],
+        "receiver_not_ready": words[7],
+    })
+}
+
 fn type_name(qp_type: u32) -> &'static str {
     match qp_type {
         QP_RC => "RC",
@@ -147,27 +193,4 @@ fn type_name(qp_type: u32) -> &'static str {
 fn state_name(state: u8) -> &'static str {
     let names = ["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"];
     names.get(usize::from(state)).copied().unwrap_or("?")
-}
-
-/// The path of a queue pair, and why: that of its peers, if it is one.
-fn common_path(peers: &[PeerStatus]) -> (&'static str, &'static str) {
-    let Some(first) = peers.first() else { return ("none", "not connected") };
-    let same = |peer: &PeerStatus| (peer.path, peer.why) == (first.path, first.why);
-    if peers.iter().all(same) {
-        (first.path.name(), first.why.phrase())
-    } else if peers.iter().all(|peer| peer.path == first.path) {
-        (first.path.name(), "each peer has its own reason")
-    } else {
-        ("mixed", "each peer has its own path")
-    }
-}
-
-/// How one-sided operations of a direct link are done; otherwise the path.
-fn operations_name(bits: u8, path: &'static str) -> &'static str {
-    match bits & 3 {
-        1 if path == "direct" => "mapped",
-        2 if path == "direct" => "mediated",
-        3 if path == "direct" => "mapped+mediated",
-        _ => path,
-    }
 }

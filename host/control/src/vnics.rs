@@ -1,18 +1,15 @@
-//! What an administrator asks: the vNICs, their datapaths, limits and faults.
+//! What an operator asks: the vNICs, their datapaths, limits and faults.
 
 use crate::journal::Level;
 use crate::namespaces::{Known, Opening};
 use crate::server::Server;
-use omniverb_session::Message;
-use omniverb_session::body::{
-    DATAPATH_DIRECT, DATAPATH_FORWARDED, SET_ADOPTION, SET_BURST, SET_DATAPATH, SET_FAULTS,
-    SET_RATE, SetVnic, VnicChanged,
+use omniverb_session::operator::{
+    DATAPATH_DIRECT, DATAPATH_FORWARDED, DisconnectVnic, Disconnected, SET_ADOPTION, SET_BURST,
+    SET_DATAPATH, SET_FAULTS, SET_RATE, SetVnic, VnicChanged,
 };
 use omniverb_session::rate::burst_for;
 use omniverb_tenancy::{Adoption, Datapath, Policy, RateLimit, SessionId, VnicKey, errno};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
-use std::os::fd::OwnedFd;
 
 /// Namespaces that something may be set for.
 const POLICIES_MAX: usize = 65536;
@@ -21,59 +18,8 @@ const POLICIES_MAX: usize = 65536;
 pub(crate) type Named = (VnicKey, Option<Known>);
 
 impl Server {
-    /// The call of a command line.
-    pub(crate) fn tool_call(
-        &mut self,
-        id: SessionId,
-        tag: u64,
-        message: &Message,
-        mut files: Vec<OwnedFd>,
-    ) {
-        let name = match message {
-            Message::SetVnic(m) => &m.name[..],
-            Message::Capture(m) => &m.name[..],
-            _ => &[],
-        };
-        if self.is_administrator(id) && !self.is_named(id, name, (tag, message), &mut files) {
-            return;
-        }
-        let answer = match message {
-            Message::QueryStatus(_) => {
-                let text = self.status_text(self.scope(id));
-                return self.tell_text(id, tag, &text);
-            }
-            Message::QueryVnics(_) => {
-                let text = self.vnics_text(self.scope(id));
-                return self.tell_text(id, tag, &text);
-            }
-            Message::SetVnic(m) => self.set_vnic(id, m).map(Message::from),
-            Message::Capture(m) => self.capture(id, m, files).map(Message::from),
-            Message::EndCapture(_) => return self.end_capture(id, tag),
-            _ => Err(errno::EPERM),
-        };
-        let answer = answer.unwrap_or_else(Message::Failed);
-        self.answer(id, tag, &answer, Vec::new());
-    }
-
-    /// Who runs the daemon sees everything, others what is in their own network namespace.
-    fn scope(&self, id: SessionId) -> Option<VnicKey> {
-        let client = self.clients.get(&id);
-        let own = client.and_then(|client| client.vnic.ok()).unwrap_or(self.home);
-        (!self.is_administrator(id)).then_some(own)
-    }
-
-    /// Root in the daemon's namespace, or the user whose daemon it is.
-    pub(crate) fn is_administrator(&self, id: SessionId) -> bool {
-        self.clients.get(&id).is_some_and(|client| {
-            let us = rustix::process::geteuid().as_raw();
-            (client.peer.uid == 0 || client.peer.uid == us) && client.vnic == Ok(self.home)
-        })
-    }
-
+    /// The vNIC that an operator means.
     pub(crate) fn named(&mut self, id: SessionId, name: &[u8]) -> Result<Named, u32> {
-        if !self.is_administrator(id) {
-            return Err(errno::EPERM);
-        }
         let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
         let name = std::str::from_utf8(&name[..end]).map_err(|_| errno::EINVAL)?;
         if name.is_empty() {
@@ -88,7 +34,7 @@ impl Server {
         Ok((key, self.namespaces.namespace(key)))
     }
 
-    fn set_vnic(&mut self, id: SessionId, m: &SetVnic) -> Result<VnicChanged, u32> {
+    pub(crate) fn set_vnic(&mut self, id: SessionId, m: &SetVnic) -> Result<VnicChanged, u32> {
         let (key, namespace) = self.named(id, &m.name)?;
         let before = self.tenancy.policy(key);
         let policy = changed(before, m)?;
@@ -176,34 +122,42 @@ impl Server {
         }))
     }
 
-    fn vnics_text(&self, scope: Option<VnicKey>) -> String {
-        let known = self.tenancy.status(scope);
-        let mut keys: BTreeSet<VnicKey> = known.iter().map(|vnic| vnic.key).collect();
-        match scope {
-            None => keys.extend(self.policies_of.keys()),
-            Some(own) => drop(keys.insert(own)),
-        }
-        let vnics: Vec<Value> = keys
-            .into_iter()
-            .map(|key| {
-                let processes =
-                    known.iter().find(|v| v.key == key).map_or(0, |v| v.processes.len());
-                let policy = self.tenancy.policy(key);
-                json!({
-                    "name": self.tenancy.vnic_name(key),
-                    "namespace": key.inode,
-                    "processes": processes,
-                    "datapath": datapath_name(policy),
-                    "adoption": policy.adoption.name(),
-                    "rate": policy.limit.map(|limit| limit.bits_per_second),
-                    "burst": policy.limit.map(|limit| limit.burst_bytes),
-                    "faults": policy.faults.map(|faults| faults.show()),
-                    "injected": self.injected(key),
-                    "direct_links": self.tenancy.direct_links(key),
-                })
-            })
-            .collect();
-        json!({ "vnics": vnics }).to_string()
+    /// Ends all links of a vNIC.
+    pub(crate) fn disconnect_vnic(
+        &mut self,
+        id: SessionId,
+        m: &DisconnectVnic,
+    ) -> Result<Disconnected, u32> {
+        let (key, _) = self.named(id, &m.name)?;
+        let links = self.tenancy.links_of(key);
+        let actions = self.tenancy.disconnect_vnic(key);
+        self.work.extend(actions);
+        let name = self.tenancy.vnic_name(key);
+        self.journal.log(Level::Info, format_args!("an operator ended {links} links of {name}"));
+        Ok(Disconnected { links: u32::try_from(links).unwrap_or(u32::MAX), reserved: 0 })
+    }
+
+    /// The first vNIC from this one on that has processes or was given something.
+    pub(crate) fn vnic_from(&self, key: VnicKey) -> Option<VnicKey> {
+        let given = self.policies_of.range(key..).next().map(|(key, _)| *key);
+        [given, self.tenancy.vnic_from(key)].into_iter().flatten().min()
+    }
+
+    /// What holds for a vNIC.
+    pub(crate) fn policy_row(&self, key: VnicKey) -> Value {
+        let policy = self.tenancy.policy(key);
+        json!({
+            "name": self.tenancy.vnic_name(key),
+            "namespace": key.inode,
+            "processes": self.tenancy.processes(key),
+            "datapath": datapath_name(policy),
+            "adoption": policy.adoption.name(),
+            "rate": policy.limit.map(|limit| limit.bits_per_second),
+            "burst": policy.limit.map(|limit| limit.burst_bytes),
+            "faults": policy.faults.map(|faults| faults.show()),
+            "injected": self.injected(key),
+            "direct_links": self.tenancy.direct_links(key),
+        })
     }
 }
 
@@ -256,8 +210,8 @@ fn changed(mut policy: Policy, m: &SetVnic) -> Result<Policy, u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_session::body::VNIC_NAME_BYTES;
     use omniverb_session::faults::Faults;
+    use omniverb_session::operator::VNIC_NAME_BYTES;
 
     #[test]
     fn changes_are_what_was_said_and_nothing_else() {

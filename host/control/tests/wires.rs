@@ -7,6 +7,9 @@ use omniverb_control::Settings;
 use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_session::faults::Faults;
+use omniverb_session::operator::{
+    Capture, DATAPATH_FORWARDED, EndCapture, Message as Said, SET_DATAPATH, SET_RATE, SetVnic,
+};
 use omniverb_tenancy::errno::*;
 use omniverb_tenancy::{Datapath, Policies, Why};
 use std::fs::File;
@@ -14,6 +17,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use support::net::{Net, is_root};
+use support::operator::{Operator, name};
 use support::remote::Remote;
 use support::*;
 
@@ -209,12 +213,6 @@ fn a_forwarded_host_joins_nobody_directly() {
     assert_eq!(link_closed(&mut a), expected);
 }
 
-fn name(text: &str) -> [u8; VNIC_NAME_BYTES] {
-    let mut bytes = [0; VNIC_NAME_BYTES];
-    bytes[..text.len()].copy_from_slice(text.as_bytes());
-    bytes
-}
-
 fn set(vnic: &str, what: u32, bits_per_second: u64) -> SetVnic {
     SetVnic {
         name: name(vnic),
@@ -228,17 +226,6 @@ fn set(vnic: &str, what: u32, bits_per_second: u64) -> SetVnic {
     }
 }
 
-fn tool(daemon: &Daemon) -> Client {
-    let mut tool = Client::connect(&daemon.path);
-    let hello = Hello { role: ROLE_TOOL, resume: 0, name: [0; 16] };
-    assert!(matches!(tool.call_with(hello, &[]).0, Message::Welcome(_)));
-    tool
-}
-
-fn list(daemon: &Daemon) -> serde_json::Value {
-    daemon.text(QueryVnics { reserved: 0 })
-}
-
 #[test]
 fn a_policy_holds_for_the_namespace_it_was_set_for() {
     if !is_root() {
@@ -246,11 +233,11 @@ fn a_policy_holds_for_the_namespace_it_was_set_for() {
     }
     let daemon = Daemon::start(Settings::default());
     let net = Net::new();
-    let mut tool = tool(&daemon);
+    let mut tool = Operator::connect(&daemon);
     // Before there is any process of it.
     let by_pid = format!("pid:{}", net.pid());
-    let changed = tool.call(set(&by_pid, SET_RATE, 20_000_000).into());
-    let Message::VnicChanged(changed) = changed else { panic!("{changed:?}") };
+    let changed = tool.call(set(&by_pid, SET_RATE, 20_000_000));
+    let Said::VnicChanged(changed) = changed else { panic!("{changed:?}") };
     assert_eq!((changed.bits_per_second, changed.burst_bytes), (20_000_000, 64 << 10));
     let home = "127.0.0.1";
     let path_of = || {
@@ -264,49 +251,27 @@ fn a_policy_holds_for_the_namespace_it_was_set_for() {
     for _ in 0..2 {
         assert_eq!(path_of().0, 1);
     }
-    let vnics = list(&daemon);
+    let vnics = tool.vnics();
     let found = &vnics["vnics"][0];
     assert_eq!((&found["rate"], &found["datapath"]), (&20_000_000.into(), &"forwarded".into()));
     let known = found["name"].as_str().unwrap().to_owned();
     let (_, client) = path_of();
-    assert!(matches!(tool.call(set(&known, SET_RATE, 0).into()), Message::VnicChanged(_)));
+    assert!(matches!(tool.call(set(&known, SET_RATE, 0)), Said::VnicChanged(_)));
     drop(client);
     let (engine, client) = path_of();
     assert_eq!(engine, 0);
-    let changed = tool.call(set(&known, SET_DATAPATH, 0).into());
-    let Message::VnicChanged(changed) = changed else { panic!("{changed:?}") };
+    let changed = tool.call(set(&known, SET_DATAPATH, 0));
+    let Said::VnicChanged(changed) = changed else { panic!("{changed:?}") };
     assert_eq!((changed.datapath, changed.direct_links), (DATAPATH_FORWARDED, 1));
     drop(client);
     for wrong in ["net-1", "pid:0", "pid:x", "pid:-1"] {
-        assert!(matches!(
-            tool.call(set(wrong, SET_RATE, 0).into()),
-            Message::Failed(ENOENT | EINVAL)
-        ));
+        assert!(matches!(tool.call(set(wrong, SET_RATE, 0)), Said::Failed(ENOENT | EINVAL)));
     }
-    assert_eq!(tool.call(set(&known, 0, 0).into()), Message::Failed(EINVAL));
+    assert_eq!(tool.call(set(&known, 0, 0)), Said::Failed(EINVAL));
 }
 
 fn capture(vnic: &str) -> Capture {
     Capture { name: name(vnic), snap_bytes: 65536, reserved: 0 }
-}
-
-#[test]
-fn only_root_at_home_changes_and_captures() {
-    if !is_root() {
-        return;
-    }
-    let daemon = Daemon::start(Settings::default());
-    let net = Net::new();
-    // As root of a container.
-    let mut remote = Remote::start(&daemon.path, Some(net.pid()));
-    let hello = Hello { role: ROLE_TOOL, resume: 0, name: [0; 16] };
-    assert!(matches!(remote.call(hello.into()), Message::Welcome(_)));
-    let own = format!("pid:{}", net.pid());
-    assert_eq!(remote.call(set(&own, SET_RATE, 0).into()), Message::Failed(EPERM));
-    assert_eq!(remote.call(capture("").into()), Message::Failed(EPERM));
-    // A program that wants a device asks in vain.
-    let mut verbs = net.client(&daemon);
-    assert_eq!(verbs.call(set(&own, SET_RATE, 0).into()), Message::Failed(EPROTO));
 }
 
 #[test]
@@ -321,19 +286,15 @@ fn a_capture_ends_with_its_connection() {
     let file: OwnedFd = File::create(&path).unwrap().into();
     let read_only: OwnedFd = File::open(&path).unwrap().into();
     let (_, pipe) = rustix::pipe::pipe().unwrap();
-    let mut one = tool(&daemon);
+    let mut one = Operator::connect(&daemon);
     let capture = capture(&vnic);
-    assert_eq!(one.call(capture.into()), Message::Failed(EINVAL), "no file");
-    assert_eq!(one.call_with(capture, &[read_only.as_fd()]).0, Message::Failed(EINVAL));
-    // That it is no file the recorder finds out.
-    assert_eq!(one.call_with(capture, &[pipe.as_fd()]).0, Done { reserved: 0 }.into());
-    match one.call(EndCapture { reserved: 0 }.into()) {
-        Message::Captured(captured) => assert_eq!(captured.errno, EINVAL),
-        other => panic!("{other:?}"),
+    assert_eq!(one.call(capture), Said::Failed(EINVAL), "no file");
+    for wrong in [&read_only, &pipe] {
+        assert_eq!(one.call_with(capture, &[wrong.as_fd()]), Said::Failed(EINVAL));
     }
-    assert_eq!(one.call_with(capture, &[file.as_fd()]).0, Done { reserved: 0 }.into());
-    let mut two = tool(&daemon);
-    assert_eq!(two.call_with(capture, &[file.as_fd()]).0, Message::Failed(EBUSY));
+    assert_eq!(one.call_with(capture, &[file.as_fd()]), Done { reserved: 0 }.into());
+    let mut two = Operator::connect(&daemon);
+    assert_eq!(two.call_with(capture, &[file.as_fd()]), Said::Failed(EBUSY));
     // Processes come and go meanwhile.
     for _ in 0..2 {
         let mut client = net.client(&daemon);
@@ -341,7 +302,7 @@ fn a_capture_ends_with_its_connection() {
         client.call(connect(qpn, qpn, "127.0.0.1", "127.0.0.1").into());
         assert_eq!(link_ready(&mut client).engine, 1);
     }
-    assert_eq!(two.call(EndCapture { reserved: 0 }.into()), Message::Failed(ENOENT));
+    assert_eq!(two.call(EndCapture { reserved: 0 }), Said::Failed(ENOENT));
     drop(one);
     let written = (0..200).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
@@ -350,11 +311,11 @@ fn a_capture_ends_with_its_connection() {
     assert!(written);
     let free = (0..200).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
-        matches!(two.call_with(capture, &[file.as_fd()]).0, Message::Done(_))
+        matches!(two.call_with(capture, &[file.as_fd()]), Said::Done(_))
     });
     assert!(free);
     // It ends when it is told to, and says how it was.
-    let Message::Captured(captured) = two.call(EndCapture { reserved: 0 }.into()) else {
+    let Said::Captured(captured) = two.call(EndCapture { reserved: 0 }) else {
         panic!("not captured")
     };
     assert_eq!(

@@ -39,6 +39,9 @@ pub(crate) fn start(arguments: &Arguments) -> anyhow::Result<()> {
     inherit::nothing_but_standard()?;
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("--own-session").arg("--socket").arg(&path);
+    if let Some(operators) = &arguments.operator_socket {
+        command.arg("--operator-socket").arg(std::path::absolute(operators)?);
+    }
     if let Some(config) = &arguments.config {
         command.arg("--config").arg(std::path::absolute(config)?);
     }

@@ -1,9 +1,10 @@
 //! The configuration file. Every key is optional; an unknown one is an error, so that a misspelt
 //! quota is not silently no quota.
 
+use crate::allow::AllowTable;
 use crate::vnics::{self, VnicTable};
 use anyhow::{Context, bail};
-use omniverb_control::Level;
+use omniverb_control::{Allow, Level};
 use omniverb_session::limits::STATISTICS_SLOTS;
 use omniverb_tenancy::{Adoption, Datapath, Limits, Policies};
 use rustix::process::geteuid;
@@ -22,6 +23,8 @@ pub(crate) struct Configuration {
     pub(crate) idle_exit_seconds: Option<u64>,
     consent_seconds: Option<u32>,
     resume_seconds: Option<u32>,
+    pub(crate) audit: Option<bool>,
+    allow: Option<AllowTable>,
     #[serde(deserialize_with = "vnics::optional_datapath")]
     datapath: Option<Datapath>,
     #[serde(deserialize_with = "vnics::optional_adoption")]
@@ -106,6 +109,11 @@ impl Configuration {
         Ok(())
     }
 
+    /// Who may use the tenants' socket.
+    pub(crate) fn allow(&self) -> Option<Allow> {
+        self.allow.as_ref().map(AllowTable::allow)
+    }
+
     /// The datapaths and rates it asks for.
     pub(crate) fn policies(&self) -> Policies {
         let mut policies = Policies::default();
@@ -183,6 +191,18 @@ mod tests {
     }
 
     #[test]
+    fn who_may_connect_is_named() {
+        let text = "audit = true\n[allow]\nusers = [1000, \"root\"]\ngroups = [7]\n\
+                    cgroups = [\"/kubepods.slice\"]\n";
+        let configuration = Configuration::parse(text, "x").unwrap();
+        assert_eq!(configuration.audit, Some(true));
+        let allow = configuration.allow().unwrap();
+        assert_eq!((allow.users, allow.groups), (vec![1000, 0], vec![7]));
+        assert_eq!(allow.cgroups, ["/kubepods.slice"]);
+        assert_eq!(Configuration::default().allow(), None);
+    }
+
+    #[test]
     fn mistakes_are_found_with_their_line() {
         for (text, line, word) in [
             ("\n\nqueue_pair = 1\n", 3, "queue_pair"),
@@ -199,6 +219,9 @@ mod tests {
             ("[vnic.host]\nspeed = 3\n", 2, "speed"),
             ("[vnic.\"net-5\"]\nrate = \"300mb\"\n", 2, "300mb"),
             ("[vnic.\"net-5\"]\nburst = \"64k\"\n", 1, "rate"),
+            ("[allow]\nusers = []\n", 1, "nobody"),
+            ("[allow]\n\nusers = [\"no such user\"]\n", 3, "no such user"),
+            ("[allow]\ncgroups = [\"a\"]\n", 2, "cgroup"),
             ("[vnic.host]\nrate = \"8mbit\"\nfaults = \"loss=101%\"\n", 3, "100%"),
         ] {
             let error = Configuration::parse(text, "x.toml").unwrap_err().to_string();

@@ -2,6 +2,7 @@
 //! hands over to `omniverb_control`.
 #![forbid(unsafe_code)]
 
+mod allow;
 mod background;
 mod configuration;
 mod notify;
@@ -12,6 +13,7 @@ use clap::error::ErrorKind;
 use configuration::Configuration;
 use omniverb_control::{DISPOSER, Journal, Level, Place, Server, Settings, dispose};
 use omniverb_netns::{self as netns, HELPER, STARTER};
+use omniverb_session::operator;
 use omniverb_sys::child::{self, Helpers, OWN_PROGRAM};
 use omniverb_sys::signals;
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
@@ -37,6 +39,11 @@ struct Arguments {
     /// $XDG_RUNTIME_DIR/omniverb/omniverbd.sock or /tmp/omniverb-UID/omniverbd.sock].
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// Where operators are heard: root, and the user who runs this [default: beside the folder of
+    /// the other socket for root, as in /run/omniverb-operator/omniverbd.sock; in that folder for
+    /// others, as omniverbd.operator.sock].
+    #[arg(long, value_name = "PATH")]
+    operator_socket: Option<PathBuf>,
     /// Configuration file [default for root: /etc/omniverb/omniverbd.toml, if it exists].
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -118,6 +125,16 @@ fn socket(arguments: &Arguments) -> PathBuf {
     })
 }
 
+/// Where operators are heard.
+fn operator_socket(arguments: &Arguments) -> std::io::Result<PathBuf> {
+    let named = arguments.operator_socket.clone();
+    let beside = || {
+        let tenants = std::path::absolute(socket(arguments))?;
+        Ok(operator::socket_beside(&tenants, geteuid().is_root()))
+    };
+    named.map_or_else(beside, Ok)
+}
+
 /// The socket of an ordinary user's own daemon.
 fn own_socket() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty()) {
@@ -145,6 +162,8 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         limits,
         policies: configuration.policies(),
         queued_descriptors: (descriptors / 8).clamp(128, 65536),
+        allow: configuration.allow(),
+        audit: configuration.audit.unwrap_or(false),
         idle_exit: idle.map(Duration::from_secs),
         helpers: Helpers::Program(OWN_PROGRAM.into()),
         refuse_descriptors: !arguments.no_refusal,
@@ -153,8 +172,9 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let mut journal = Journal::new(level, std::env::var_os("JOURNAL_STREAM").is_some());
     let path = socket(arguments);
     let place = Place::take(&path, geteuid().is_root())?;
+    let operators = Place::take(&operator_socket(arguments)?, false)?;
     journal.log(Level::Info, format_args!("serving at {}", path.display()));
-    let mut server = Server::new(place, settings, journal)?;
+    let mut server = Server::new(place, operators, settings, journal)?;
     if geteuid().is_root() && !server.is_privileged() {
         eprintln!(
             "omniverbd: without CAP_SYS_ADMIN only processes of this network namespace are served"

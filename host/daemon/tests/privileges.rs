@@ -1,7 +1,7 @@
 //! Who may do what: the process that serves clients has no privilege over the host; its helper has,
 //! and comes back when it dies.
 
-use omniverb_session::body::{Hello, ROLE_TOOL};
+use omniverb_session::body::{Hello, ROLE_VERBS};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode, encode};
 use omniverb_sys::event::readable;
@@ -84,7 +84,7 @@ fn helper(daemon: u32) -> Option<u32> {
 
 fn answered(socket: &Path) -> bool {
     let Ok(calls) = socket::connect(socket) else { return false };
-    let hello = Hello { role: ROLE_TOOL, resume: 0, name: [0; 16] };
+    let hello = Hello { role: ROLE_VERBS, resume: 0, name: [0; 16] };
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let length = encode(1, &hello.into(), &mut bytes);
     socket::send(calls.as_fd(), &bytes[..length], &[]).unwrap();
@@ -100,7 +100,7 @@ fn answered_in_another_namespace(socket: &Path) -> bool {
     let script = "import socket,sys;s=socket.socket(socket.AF_UNIX,socket.SOCK_SEQPACKET);\
                   s.connect(sys.argv[1]);s.settimeout(10);s.send(bytes.fromhex(sys.argv[2]));\
                   sys.exit(0 if len(s.recv(4096))>40 else 1)";
-    let hello = Hello { role: ROLE_TOOL, resume: 0, name: [0; 16] };
+    let hello = Hello { role: ROLE_VERBS, resume: 0, name: [0; 16] };
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let length = encode(1, &hello.into(), &mut bytes);
     let hex: String = bytes[..length].iter().map(|byte| format!("{byte:02x}")).collect();

@@ -88,6 +88,25 @@ pub struct TracedEnd {
     pub dgid: [u8; 16],
 }
 
+/// A link, as the audit is told of it; of two ends the first is the one that is told about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Audited {
+    /// It was made; otherwise it has ended.
+    pub linked: bool,
+    /// `QP_*` of both.
+    pub qp_type: u32,
+    /// How data travels.
+    pub path: crate::path::Path,
+    /// The queue pairs.
+    pub qpns: [u32; 2],
+    /// Their vNICs, if they are on this host.
+    pub vnics: [Option<VnicKey>; 2],
+    /// Pid and user of their processes, if they are on this host.
+    pub clients: [Option<(i32, u32)>; 2],
+    /// Their GIDs, if the link was made by this daemon.
+    pub gids: [Option<[u8; 16]>; 2],
+}
+
 /// Something for the daemon to do, in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -216,6 +235,8 @@ pub enum Action {
         /// Whose.
         vnic: VnicKey,
     },
+    /// Write down that a link was made or has ended.
+    Audit(Box<Audited>),
     /// Break with a client that does not keep to the protocol.
     Drop {
         /// Whom.

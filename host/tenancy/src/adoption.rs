@@ -7,9 +7,8 @@
 use crate::path::Policy;
 use crate::tables::{SessionId, VnicKey};
 use crate::tenancy::Tenancy;
-use omniverb_session::body::{
-    ADOPTION_EXACT, ADOPTION_OFF, ADOPTION_TRUSTING, ROLE_VERBS, TakeBack,
-};
+use omniverb_session::body::{ROLE_VERBS, TakeBack};
+use omniverb_session::operator::{ADOPTION_EXACT, ADOPTION_OFF, ADOPTION_TRUSTING};
 use std::collections::BTreeSet;
 
 /// Which pages of a vNIC's processes may be mapped by others, and theirs by them.

@@ -11,6 +11,7 @@
 
 mod action;
 mod adoption;
+mod audit;
 mod bells;
 mod calls;
 mod capture;
@@ -37,9 +38,12 @@ mod tables;
 mod tenancy;
 mod tickets;
 mod turns;
+mod walk;
 mod wires;
 
-pub use action::{Action, Arrived, Channel, LinkEnd, MemoryFacts, ProbeId, TracedEnd, WireEnd};
+pub use action::{
+    Action, Arrived, Audited, Channel, LinkEnd, MemoryFacts, ProbeId, TracedEnd, WireEnd,
+};
 pub use adoption::Adoption;
 pub use extents::MemoryId;
 pub use gids::{Reach, VnicAddress, gid_of};
@@ -47,7 +51,7 @@ pub use holders::{Holder, Holders};
 pub use limits::Limits;
 pub use numbers::Entropy;
 pub use path::{Datapath, Path, Policies, Policy, RateLimit, Why};
-pub use status::{PeerStatus, ProcessStatus, QpStatus, VnicStatus};
+pub use status::{PeerStatus, ProcessStatus, QpStatus, Row, VnicStatus};
 pub use tables::{Client, SessionId, VnicKey};
 pub use tenancy::Tenancy;
 pub use tickets::Secret;

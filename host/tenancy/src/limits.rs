@@ -11,8 +11,6 @@ pub struct Limits {
     pub sessions: usize,
     /// Processes with an open device, per vNIC. Enough for a full node of ranks.
     pub sessions_per_vnic: usize,
-    /// Command lines asking for status at the same time, per vNIC.
-    pub tools_per_vnic: usize,
     /// Queue pairs per vNIC: what small hardware offers.
     pub qps_per_vnic: usize,
     /// Queue pairs per process; each has a slot in the statistics area.
@@ -96,7 +94,6 @@ impl Default for Limits {
             vnics: 4096,
             sessions: 65536,
             sessions_per_vnic: 1024,
-            tools_per_vnic: 32,
             qps_per_vnic: 16384,
             qps_per_session: 8192,
             mrs_per_vnic: 65536,

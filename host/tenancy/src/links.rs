@@ -112,6 +112,11 @@ impl Tenancy {
                 vnic.links += 1;
             }
         }
+        for key in apart(vnics) {
+            if let Some(vnic) = self.vnics.get_mut(&key) {
+                vnic.direct += 1;
+            }
+        }
         if let Some((from, to)) = uninvited
             && let Some(vnic) = self.vnics.get_mut(&to)
         {
@@ -124,7 +129,9 @@ impl Tenancy {
         for question in questions.into_iter().flatten() {
             self.rest_on(question, Rest::Link(key), now);
         }
-        self.links.insert(key, Link { place, sessions, vnics, ways, questions, why, uninvited });
+        let link = Link { place, sessions, vnics, ways, questions, why, uninvited };
+        self.audit_link(key, &link, true);
+        self.links.insert(key, link);
         Ok(())
     }
 
@@ -205,6 +212,7 @@ impl Tenancy {
     /// Takes a link out of the tables; false if there is none.
     pub(crate) fn remove_link(&mut self, key: LinkKey) -> bool {
         let Some(link) = self.links.remove(&key) else { return false };
+        self.audit_link(key, &link, false);
         for (qpn, peer, end) in [(key.0, key.1, 0), (key.1, key.0, 1)] {
             let connected = self.qps.get(&qpn).is_some_and(|qp| qp.qp_type != QP_UD);
             if connected {
@@ -221,6 +229,11 @@ impl Tenancy {
                 vnic.links -= 1;
             }
         }
+        for key in apart(link.vnics) {
+            if let Some(vnic) = self.vnics.get_mut(&key) {
+                vnic.direct -= 1;
+            }
+        }
         if let Some((from, to)) = link.uninvited
             && let Some(held) = self.vnics.get_mut(&to).and_then(|v| v.uninvited.get_mut(&from))
         {
@@ -235,4 +248,9 @@ impl Tenancy {
         }
         true
     }
+}
+
+/// The vNICs of a link, each once.
+fn apart(vnics: [VnicKey; 2]) -> impl Iterator<Item = VnicKey> {
+    vnics.into_iter().take(if vnics[0] == vnics[1] { 1 } else { 2 })
 }

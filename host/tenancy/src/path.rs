@@ -184,7 +184,13 @@ impl Tenancy {
     /// Links of a vNIC's queue pairs with others that do not pass through the engine.
     #[must_use]
     pub fn direct_links(&self, key: VnicKey) -> usize {
-        self.links.values().filter(|link| link.vnics.contains(&key)).count()
+        self.vnics.get(&key).map_or(0, |vnic| vnic.direct)
+    }
+
+    /// Link ends of a vNIC, those to the engine included.
+    #[must_use]
+    pub fn links_of(&self, key: VnicKey) -> usize {
+        self.vnics.get(&key).map_or(0, |vnic| vnic.direct + vnic.wires)
     }
 
     /// Why traffic from one vNIC to another of this host must pass through the engine, if it must.

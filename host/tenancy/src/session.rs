@@ -4,7 +4,7 @@ use crate::action::Action;
 use crate::errno::{EINVAL, ENOMEM, EPROTO};
 use crate::tables::{SessionId, Vnic, VnicKey, Waiting};
 use crate::tenancy::Tenancy;
-use omniverb_session::body::{GidEntry, Gids, Hello, ROLE_TOOL, ROLE_VERBS, Welcome};
+use omniverb_session::body::{GidEntry, Gids, Hello, ROLE_VERBS, Welcome};
 use omniverb_session::limits::GIDS_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,21 +15,8 @@ impl Tenancy {
             return self.fail(id, tag, EPROTO);
         }
         let key = session.client.vnic;
-        session.name = text(&hello.name);
+        session.name = omniverb_session::text::name(&hello.name);
         match hello.role {
-            ROLE_TOOL => {
-                let tools = self.tools.get(&key).copied().unwrap_or(0);
-                if tools >= self.limits.tools_per_vnic || !self.make_room_for_process(id, now) {
-                    return self.fail(id, tag, ENOMEM);
-                }
-                *self.tools.entry(key).or_default() += 1;
-                self.count_process(id);
-                let Some(session) = self.sessions.get_mut(&id) else { return };
-                session.role = ROLE_TOOL;
-                session.welcomed = true;
-                let message = self.welcome_message(id, key);
-                self.reply(id, tag, message);
-            }
             ROLE_VERBS => {
                 let vnic = self.vnics.get(&key);
                 let full = vnic.is_some_and(|v| v.sessions.len() >= self.limits.sessions_per_vnic);
@@ -103,6 +90,7 @@ impl Tenancy {
             mrs: 0,
             extents: 0,
             links: 0,
+            direct: 0,
             uninvited: BTreeMap::new(),
             wires: 0,
             strangers: BTreeSet::new(),
@@ -200,13 +188,6 @@ impl Tenancy {
             self.out.push(Action::OpenPort { vnic: key });
         }
     }
-}
-
-/// A name from a client: cut at the NUL, control characters replaced.
-fn text(bytes: &[u8]) -> String {
-    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
-    let clean = |c: char| if c.is_control() { '?' } else { c };
-    String::from_utf8_lossy(&bytes[..end]).chars().map(clean).collect()
 }
 
 /// Spreads the bits of a number over all of it (the finaliser of splitmix64).

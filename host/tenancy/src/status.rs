@@ -1,9 +1,10 @@
-//! What `omniverb status` shows of the tables.
+//! What `omniverb status` shows of the tables: rows, which `walk.rs` goes through from any place
+//! on, so that nobody is shown more at a time than takes a moment.
 
 use crate::path::{Path, Policy, Why};
-use crate::tables::{LinkKey, SessionId, VnicKey};
+use crate::tables::{LinkKey, Qp, SessionId, VnicKey, Wire};
 use crate::tenancy::Tenancy;
-use omniverb_session::body::ROLE_VERBS;
+use omniverb_session::body::{Cursor, ROLE_VERBS};
 
 /// One vNIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,26 +72,77 @@ pub struct PeerStatus {
     pub why: Why,
 }
 
+/// What there is to see, in this order: a vNIC, its processes, of each its queue pairs, of each its
+/// peers. What contains others comes without them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Row {
+    /// A vNIC.
+    Vnic(VnicStatus),
+    /// A process of the last vNIC.
+    Process(ProcessStatus),
+    /// A queue pair of the last process.
+    Qp(QpStatus),
+    /// A peer of the last queue pair, whose number is the first.
+    Peer(u32, PeerStatus),
+    /// Whom the last queue pair waits for.
+    WaitsFor(u32),
+}
+
 impl Tenancy {
-    /// The vNIC `scope`, or all of them.
+    /// The vNIC `scope`, or all of them, at once: for tests.
     #[must_use]
     pub fn status(&self, scope: Option<VnicKey>) -> Vec<VnicStatus> {
-        let wanted = |key: &VnicKey| scope.is_none_or(|scope| scope == *key);
-        self.vnics
-            .iter()
-            .filter(|(key, _)| wanted(key))
-            .map(|(key, vnic)| VnicStatus {
-                key: *key,
-                name: vnic.name.clone(),
-                guid: vnic.guid,
-                gids: vnic.gids.iter().map(|entry| entry.gid).collect(),
-                policy: self.policy(*key),
-                processes: vnic.sessions.iter().filter_map(|id| self.process(*id)).collect(),
-            })
-            .collect()
+        let mut vnics: Vec<VnicStatus> = Vec::new();
+        let _ = self.walk(scope, Cursor::START, usize::MAX, &mut |row| {
+            if let Row::Vnic(vnic) = row {
+                vnics.push(vnic);
+                return true;
+            }
+            let Some(vnic) = vnics.last_mut() else { return true };
+            let Some(process) =
+                vnic.processes.last_mut().filter(|_| !matches!(row, Row::Process(_)))
+            else {
+                if let Row::Process(process) = row {
+                    vnic.processes.push(process);
+                }
+                return true;
+            };
+            match (row, process.qps.last_mut()) {
+                (Row::Qp(qp), _) => process.qps.push(qp),
+                (Row::Peer(_, peer), Some(qp)) => qp.peers.push(peer),
+                (Row::WaitsFor(peer), Some(qp)) => qp.waiting_for.push(peer),
+                _ => {}
+            }
+            true
+        });
+        vnics
     }
 
-    fn process(&self, id: SessionId) -> Option<ProcessStatus> {
+    pub(crate) fn vnic_row(&self, key: VnicKey) -> Option<VnicStatus> {
+        let vnic = self.vnics.get(&key)?;
+        Some(VnicStatus {
+            key,
+            name: vnic.name.clone(),
+            guid: vnic.guid,
+            gids: vnic.gids.iter().map(|entry| entry.gid).collect(),
+            policy: self.policy(key),
+            processes: Vec::new(),
+        })
+    }
+
+    /// Processes of a vNIC with an open device.
+    #[must_use]
+    pub fn processes(&self, key: VnicKey) -> usize {
+        self.vnics.get(&key).map_or(0, |vnic| vnic.sessions.len())
+    }
+
+    /// The first vNIC with processes from this one on.
+    #[must_use]
+    pub fn vnic_from(&self, key: VnicKey) -> Option<VnicKey> {
+        self.vnics.range(key..).next().map(|(key, _)| *key)
+    }
+
+    pub(crate) fn process_row(&self, id: SessionId) -> Option<ProcessStatus> {
         let session = self.sessions.get(&id).filter(|s| s.welcomed && s.role == ROLE_VERBS)?;
         Some(ProcessStatus {
             session: id,
@@ -99,30 +151,32 @@ impl Tenancy {
             name: session.name.clone(),
             mrs: session.mrs.len(),
             links: session.links,
-            qps: session.qps.iter().filter_map(|qpn| self.qp_status(*qpn)).collect(),
+            qps: Vec::new(),
         })
     }
 
-    fn qp_status(&self, qpn: u32) -> Option<QpStatus> {
-        let qp = self.qps.get(&qpn)?;
-        let direct = qp.links.iter().filter_map(|peer| self.direct_peer(qpn, *peer));
-        let wires = qp.wires.iter().map(|((peer, _), wire)| PeerStatus {
-            qpn: *peer,
+    /// Whose queue pair this is.
+    #[must_use]
+    pub fn owner_of(&self, qpn: u32) -> Option<SessionId> {
+        self.qps.get(&qpn).map(|qp| qp.session)
+    }
+
+    pub(crate) fn qp_row(&self, qpn: u32) -> Option<QpStatus> {
+        let Qp { qp_type, slot, .. } = *self.qps.get(&qpn)?;
+        Some(QpStatus { qpn, qp_type, slot, peers: Vec::new(), waiting_for: Vec::new() })
+    }
+
+    pub(crate) fn far_row(&self, peer: u32, wire: &Wire) -> PeerStatus {
+        PeerStatus {
+            qpn: peer,
             vnic: wire.within.map(|key| self.vnic_name(key)),
             gid: Some(wire.dgid),
             path: wire.path,
             why: wire.why,
-        });
-        Some(QpStatus {
-            qpn,
-            qp_type: qp.qp_type,
-            slot: qp.slot,
-            peers: direct.chain(wires).collect(),
-            waiting_for: qp.wishes.keys().filter(|p| !qp.is_linked(**p)).copied().collect(),
-        })
+        }
     }
 
-    fn direct_peer(&self, qpn: u32, peer: u32) -> Option<PeerStatus> {
+    pub(crate) fn direct_row(&self, qpn: u32, peer: u32) -> Option<PeerStatus> {
         let key = LinkKey::new(qpn, peer);
         let link = self.links.get(&key)?;
         let far = usize::from(peer == key.1);

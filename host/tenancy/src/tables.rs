@@ -49,6 +49,8 @@ pub(crate) struct Vnic {
     /// Extents of its processes' regions.
     pub(crate) extents: usize,
     pub(crate) links: usize,
+    /// Links that do not lead to the engine and have an end here, or both.
+    pub(crate) direct: usize,
     /// Datagram links opened towards this vNIC by others.
     pub(crate) uninvited: BTreeMap<VnicKey, usize>,
     /// Those of `links` that lead to the engine.

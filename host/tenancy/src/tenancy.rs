@@ -57,11 +57,11 @@ pub struct Tenancy {
     pub(crate) vnics_of: Holders<VnicKey>,
     /// Whose the processes are, command lines included.
     pub(crate) sessions_of: Holders<SessionId>,
-    /// Command lines, by vNIC.
-    pub(crate) tools: HashMap<VnicKey, usize>,
     /// Queue pairs that wish for another, by that other.
     pub(crate) wishers: BTreeMap<u32, BTreeSet<u32>>,
     pub(crate) timers: BTreeSet<(u64, Timer)>,
+    /// Links are told to the audit.
+    pub(crate) audited: bool,
     pub(crate) out: Vec<Action>,
 }
 
@@ -97,9 +97,9 @@ impl Tenancy {
             extents: 0,
             vnics_of: Holders::default(),
             sessions_of: Holders::default(),
-            tools: HashMap::new(),
             wishers: BTreeMap::new(),
             timers: BTreeSet::new(),
+            audited: false,
             out: Vec::new(),
         }
     }
@@ -278,13 +278,6 @@ impl Tenancy {
         std::mem::take(&mut self.out)
     }
 
-    /// True for a command line that has said hello.
-    #[must_use]
-    pub fn is_tool(&self, session: SessionId) -> bool {
-        let found = self.sessions.get(&session);
-        found.is_some_and(|s| s.welcomed && s.role == omniverb_session::body::ROLE_TOOL)
-    }
-
     /// True once the session's hello was accepted.
     #[must_use]
     pub fn is_welcomed(&self, session: SessionId) -> bool {
@@ -314,7 +307,6 @@ impl Tenancy {
             && self.extents == 0
             && self.vnics_of.is_empty()
             && self.sessions_of.is_empty()
-            && self.tools.is_empty()
             && self.bells.count() == 0
             && self.grants.is_empty()
             && self.neighbours.is_idle()
@@ -356,14 +348,6 @@ impl Tenancy {
         }
         let Some(session) = self.sessions.remove(&id) else { return };
         self.sessions_of.remove(&id);
-        if session.role == omniverb_session::body::ROLE_TOOL
-            && let Some(tools) = self.tools.get_mut(&key)
-        {
-            *tools -= 1;
-            if *tools == 0 {
-                self.tools.remove(&key);
-            }
-        }
         let Some(vnic) = self.vnics.get_mut(&key) else { return };
         if vnic.sessions.remove(&id) {
             vnic.mrs -= session.mrs.len();

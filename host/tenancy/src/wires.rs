@@ -84,6 +84,7 @@ impl Tenancy {
         if let Some(qp) = self.qps.get_mut(&qpn) {
             qp.wires.insert(far, wire);
         }
+        self.audit_wire((session, vnic), qpn, far, &wire, true);
         let key: WireKey = (now, qpn, far);
         if let Some(session) = self.sessions.get_mut(&session) {
             session.links += 1;
@@ -209,6 +210,7 @@ impl Tenancy {
             if let Some(question) = wire.question {
                 self.rest_no_more(question, Rest::Wire(qpn, (peer, wire.dgid)));
             }
+            self.audit_wire((id, key), qpn, (peer, wire.dgid), wire, false);
             if let Some(session) = self.sessions.get_mut(&id) {
                 session.links -= 1;
                 session.wires -= 1;

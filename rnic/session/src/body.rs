@@ -4,25 +4,12 @@
 //! participle (`QpCreated`). A call that fails is answered with the errno in the header and no
 //! body.
 
-use crate::faults::Faults;
 use crate::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
+use crate::macros::bodies;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
-macro_rules! bodies {
-    ($($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident : $ty:ty),* $(,)? })*) => {$(
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-        #[repr(C)]
-        #[allow(missing_docs)] // fields whose name says it all
-        pub struct $name { $($(#[$fdoc])* pub $field: $ty),* }
-    )*};
-}
 
 /// `Hello::role`: a process that wants a device.
 pub const ROLE_VERBS: u32 = 1;
-/// `Hello::role`: the command line. May only ask for status, within its own network namespace
-/// unless it is root in the daemon's; and, if it is that, change vNICs and capture their packets.
-pub const ROLE_TOOL: u32 = 2;
 
 /// Queue pair types, numbered as in `enum ibv_qp_type`.
 pub const QP_RC: u32 = 2;
@@ -41,34 +28,6 @@ pub const RESUME_WIRE: u32 = 2;
 /// only, whose destinations are many: nobody else of the process waits for that. Ask again in a
 /// moment; how the network has answered is kept for a second at least.
 pub const CONNECT_AGAIN: u32 = 2;
-
-/// `SetVnic::what`: `bits_per_second` is meant; zero takes the limit away.
-pub const SET_RATE: u32 = 1;
-/// `SetVnic::what`: `burst_bytes` is meant; zero lets the daemon choose.
-pub const SET_BURST: u32 = 2;
-/// `SetVnic::what`: `datapath` is meant.
-pub const SET_DATAPATH: u32 = 4;
-/// `SetVnic::what`: `faults` is meant; all zeros take them away.
-pub const SET_FAULTS: u32 = 8;
-/// `SetVnic::what`: `adoption` is meant.
-pub const SET_ADOPTION: u32 = 16;
-
-/// Traffic within the host takes links between the processes.
-pub const DATAPATH_DIRECT: u32 = 0;
-/// Traffic within the host passes through the daemon's engine.
-pub const DATAPATH_FORWARDED: u32 = 1;
-
-/// Pages are granted where their protection expresses exactly what the verbs flags of the region
-/// allow.
-pub const ADOPTION_EXACT: u32 = 0;
-/// Also where it expresses more, if the vNICs at both ends say so: a peer that may write may then
-/// be able to read.
-pub const ADOPTION_TRUSTING: u32 = 1;
-/// No pages are granted, by nobody of the vNIC and to nobody of it.
-pub const ADOPTION_OFF: u32 = 2;
-
-/// Bytes of a vNIC's name in a message, NUL-padded.
-pub const VNIC_NAME_BYTES: usize = 64;
 
 /// `LinkClosed::reason`: the peer destroyed or reset its QP.
 pub const CLOSED_BY_PEER: u32 = 1;
@@ -293,71 +252,51 @@ bodies! {
     /// Event: the vNIC's GID table changed.
     GidsChanged { reserved: u64 }
 
-    /// Ask for status as JSON.
-    QueryStatus { reserved: u64 }
-    /// Ask for the vNICs and what was set for them, as JSON. Answered with `Status`.
-    QueryVnics { reserved: u64 }
-    /// Change a vNIC. Answered with `VnicChanged`; `EPERM` unless root in the daemon's network
-    /// namespace (or its own user), `ENOENT` if there is no such vNIC.
-    SetVnic {
-        /// As `omniverb status` shows it, or `pid:` and the number of a process in its namespace.
-        name: [u8; VNIC_NAME_BYTES],
-        /// Which of the following are meant: `SET_*`.
-        what: u32,
-        /// `DATAPATH_*`.
-        datapath: u32,
-        bits_per_second: u64,
-        burst_bytes: u64,
-        /// What is done to packets that arrive.
-        faults: Faults,
-        /// `ADOPTION_*`.
-        adoption: u32,
+    /// Ask for what there is to see of this process's own vNIC, from a place on. Needs no `Hello`.
+    QueryStatus { from: Cursor }
+    /// Ask what holds for this process's own vNIC. Answered with `Status`; needs no `Hello`.
+    QueryVnic { reserved: u64 }
+    /// A place in the list of everything. The daemon keeps none: who asks says where to go on. All
+    /// zeros is the beginning; any other bytes are a place, too.
+    Cursor {
+        /// Of a network namespace.
+        device: u64,
+        /// The same.
+        inode: u64,
+        /// A process's connection.
+        session: u64,
+        qpn: u32,
+        /// Which of the lists that belong to what the above name.
+        stage: u32,
+        peer: u32,
         reserved: u32,
+        gid: [u8; 16],
     }
-    /// Answer to `SetVnic`: how the vNIC is now. A rate of zero is no limit.
-    VnicChanged {
-        bits_per_second: u64,
-        burst_bytes: u64,
-        /// `DATAPATH_*`, as set; a limited or faulty vNIC is forwarded whatever it says.
-        datapath: u32,
-        /// Direct links that exist and stay.
-        direct_links: u32,
-        /// All zeros: none.
-        faults: Faults,
-        /// `ADOPTION_*`.
-        adoption: u32,
-        reserved: u32,
+    /// What there is to see, from a place on, as far as one message goes: lines of JSON, each an
+    /// object of one member whose name says what it is. What belongs to something comes after it.
+    Status {
+        /// Bytes of `text`.
+        length: u32,
+        /// Non-zero: there is more, from `next` on.
+        more: u32,
+        next: Cursor,
+        text: [u8; STATUS_TEXT_BYTES],
     }
-    /// Write the packets of a vNIC into the file that comes along (a regular file), until
-    /// `EndCapture` or the end of this connection. Answered with `Done`, or as `SetVnic`; `EBUSY`
-    /// if another one captures.
-    Capture {
-        /// As in `SetVnic`; empty: the daemon's own vNIC.
-        name: [u8; VNIC_NAME_BYTES],
-        /// Bytes of each packet to keep, from the Ethernet header on.
-        snap_bytes: u32,
-        reserved: u32,
-    }
-    /// End this connection's capture. Answered with `Captured` when all is written, `ENOENT` if
-    /// there is none.
-    EndCapture { reserved: u64 }
-    /// Answer to `EndCapture`.
-    Captured {
-        /// Packets in the file.
-        packets: u64,
-        /// Packets there was no room for: on their way to the file, or in the memory that a process
-        /// tells through.
-        dropped: u64,
-        /// What processes told that made no sense.
-        refused: u64,
-        /// Processes whose direct links could not be traced.
-        untraced: u32,
-        /// Zero, or the errno that ended the file early.
-        errno: u32,
-    }
-    /// A piece of the status text; `more` non-zero: another piece follows in its own message.
-    Status { length: u32, more: u32, text: [u8; STATUS_TEXT_BYTES] }
+}
+
+impl Cursor {
+    /// Before everything.
+    pub const START: Cursor = Cursor {
+        device: 0,
+        inode: 0,
+        session: 0,
+        qpn: 0,
+        stage: 0,
+        peer: 0,
+        reserved: 0,
+        gid: [0; 16],
+    };
 }
 
 /// Bytes of status text in one message.
-pub const STATUS_TEXT_BYTES: usize = MESSAGE_BYTES_MAX - 16 - 8;
+pub const STATUS_TEXT_BYTES: usize = MESSAGE_BYTES_MAX - 16 - 8 - size_of::<Cursor>();

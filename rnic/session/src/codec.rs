@@ -1,5 +1,6 @@
 //! Bytes to messages and back.
 
+use crate::macros::messages;
 use crate::{VERSION, body::*, limits::MESSAGE_BYTES_MAX};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -28,84 +29,12 @@ pub enum DecodeError {
     Kind,
 }
 
-macro_rules! messages {
-    ($($number:literal $name:ident),* $(,)?) => {
-        /// Number of a message kind. Numbers are never reused.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[repr(u16)]
-        pub enum Kind { $(
-            #[doc = concat!("[`", stringify!($name), "`]")]
-            $name = $number),*
-        }
-
-        /// A decoded message.
-        #[derive(Clone, Debug, PartialEq, Eq)]
-        #[allow(clippy::large_enum_variant)] // status text; messages are rare and short-lived
-        pub enum Message { $(
-            #[doc = concat!("[`", stringify!($name), "`]")]
-            $name($name)),* ,
-            /// An answer that carries only an errno.
-            Failed(u32),
-        }
-
-        impl Message {
-            fn parts(&self) -> (u16, u32, &[u8]) {
-                match self {
-                    $(Message::$name(b) => (Kind::$name as u16, 0, b.as_bytes()),)*
-                    Message::Failed(errno) => (0, *errno, &[]),
-                }
-            }
-            fn parse(kind: u16, body: &[u8]) -> Result<Message, DecodeError> {
-                match kind {
-                    $($number => $name::read_from_bytes(body)
-                        .map(Message::$name).map_err(|_| DecodeError::Length),)*
-                    _ => Err(DecodeError::Kind),
-                }
-            }
-        }
-
-        $(impl From<$name> for Message {
-            fn from(b: $name) -> Message { Message::$name(b) }
-        })*
-    };
-}
-
 messages! {
     1 Hello, 2 Welcome, 3 QueryGids, 4 Gids, 5 CreateQp, 6 QpCreated, 7 DestroyQp, 8 ConnectQp,
     9 Connected, 10 DisconnectQp, 11 RegMr, 12 MrRegistered, 13 DeregMr, 14 RequestGrant, 15 Done,
     20 LinkReady, 21 LinkClosed, 22 Adopt, 23 Adopted, 24 Granted, 25 GrantDenied, 26 GidsChanged,
     27 BellClosed, 28 TraceBegin, 29 TraceLink, 30 TraceEnd, 31 TakeBack, 35 Released,
-    40 QueryStatus, 41 Status, 42 QueryVnics, 43 SetVnic, 44 VnicChanged, 45 Capture,
-    46 EndCapture, 47 Captured,
-}
-
-/// Writes a message into `out` and returns how many bytes it took.
-pub fn encode(tag: u64, message: &Message, out: &mut [u8; MESSAGE_BYTES_MAX]) -> usize {
-    let (kind, errno, body) = message.parts();
-    let header = Header { version: VERSION, kind, errno, tag };
-    let end = size_of::<Header>() + body.len();
-    out[..size_of::<Header>()].copy_from_slice(header.as_bytes());
-    out[size_of::<Header>()..end].copy_from_slice(body);
-    end
-}
-
-/// Reads a message. Accepts any bytes; never panics.
-///
-/// # Errors
-/// [`DecodeError`] when the bytes are not exactly one message of this version.
-pub fn decode(bytes: &[u8]) -> Result<(u64, Message), DecodeError> {
-    let (header, body) = Header::read_from_prefix(bytes).map_err(|_| DecodeError::Length)?;
-    if header.version != VERSION {
-        return Err(DecodeError::Version);
-    }
-    if header.errno != 0 || header.kind == 0 {
-        return if body.is_empty() {
-            Ok((header.tag, Message::Failed(header.errno)))
-        } else {
-            Err(DecodeError::Length)
-        };
-    }
-    Ok((header.tag, Message::parse(header.kind, body)?))
+    41 Status, 48 QueryStatus, 49 QueryVnic,
 }
 
 const _: () = assert!(size_of::<Header>() + size_of::<Status>() <= MESSAGE_BYTES_MAX);

@@ -7,6 +7,8 @@
 //! * **events**: the daemon tells (a link is ready, a peer died, adopt these pages); the process
 //!   answers [`body::Adopted`] on it. The daemon hands it over in its answer to [`body::Hello`].
 //!
+//! Who runs the daemon has a socket apart, with messages of its own: [`operator`].
+//!
 //! One datagram is one message: a [`Header`], then the body its [`Kind`] names, both fixed-size
 //! and native-endian (both ends are on one host). Descriptors travel as `SCM_RIGHTS` beside it,
 //! in the order the body documents. Nothing here does I/O; [`encode`] and [`decode`] are pure, and
@@ -17,8 +19,11 @@ pub mod body;
 mod codec;
 pub mod faults;
 pub mod limits;
+mod macros;
+pub mod operator;
 pub mod rate;
 pub mod rights;
+pub mod text;
 
 pub use codec::{DecodeError, Header, Kind, Message, decode, encode};
 

@@ -77,6 +77,33 @@ pub fn peer(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     Ok(Peer { pid: found.pid, uid: found.uid, gid: found.gid })
 }
 
+/// Supplementary groups that are looked at: the kernel allows 65536, nobody has as many.
+const GROUPS_MAX: usize = 1024;
+
+/// The supplementary groups of who connected `socket`, as we see them.
+///
+/// # Errors
+/// `ERANGE` for a process with very many, otherwise what the kernel says.
+pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let mut groups = vec![0u32; GROUPS_MAX];
+    let mut length = libc::socklen_t::try_from(size_of::<u32>() * GROUPS_MAX).unwrap_or(0);
+    // SAFETY: the kernel writes at most `length` bytes into `groups`, which has that many.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERGROUPS,
+            groups.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    groups.truncate(length as usize / size_of::<u32>());
+    Ok(groups)
+}
+
 /// A descriptor of the process that connected `socket`; readable once that process has ended.
 ///
 /// # Errors

@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(found.map(|byte| byte & 1), [0, 1]);
         // As whoever is not the file's owner sees it, once that has changed the mode.
         let file: std::fs::File = file.into();
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0);
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o0);
         file.set_permissions(mode).unwrap();
         let told = std::thread::spawn(move || {
             // SAFETY: concerns this thread alone, which ends.

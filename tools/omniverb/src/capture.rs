@@ -3,16 +3,16 @@
 //! The daemon writes into a regular file that we open (so it needs no rights of its own, and no
 //! slow reader can hold it up). For a pipe that file is a nameless one, and we copy from it.
 
-use crate::client::Client;
-use crate::daemon;
+use crate::operator::Operator;
 use crate::vnic::name_bytes;
 use anyhow::{Context, bail};
-use omniverb_session::body::{Capture, Captured};
+use omniverb_session::operator::{Capture, Captured};
 use omniverb_sys::{event, signals};
+use rustix::fs::{FileType, OFlags};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -32,17 +32,11 @@ pub(crate) fn capture(
     // Before anything is written: an interruption ends the capture in an orderly way.
     let termination = signals::termination()?;
     let target = match file.filter(|_| !to_stdout) {
-        Some(file) => OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .open(file)
-            .with_context(|| format!("{}", file.display()))?,
+        Some(file) => private(file).with_context(|| format!("{}", file.display()))?,
         None => nameless().context("a temporary file")?,
     };
     let name = vnic.unwrap_or_default();
-    let client = Client::tool(&daemon::serving()?)?;
+    let client = Operator::connect()?;
     let capture = Capture { name: name_bytes(name)?, snap_bytes, reserved: 0 };
     client.capture(&capture, target.as_fd(), name)?;
     let mut copy = to_stdout.then_some(Copy { from: target, at: 0, buffer: vec![0; 64 << 10] });
@@ -86,6 +80,39 @@ fn report(captured: &Captured) {
     }
 }
 
+/// A new file, or an own regular one whose contents go, that nobody else may read. Folders where
+/// root captures to may be others' as well: what they have laid there, a link or a pipe, is not
+/// touched.
+fn private(path: &Path) -> anyhow::Result<File> {
+    const MODE: u32 = 0o600;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).mode(MODE);
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    options.custom_flags(flags.bits().cast_signed());
+    match options.clone().create_new(true).open(path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+        result => return Ok(result?),
+    }
+    let link = rustix::fs::lstat(path)?;
+    if FileType::from_raw_mode(link.st_mode) != FileType::RegularFile {
+        bail!("exists and is not a regular file");
+    }
+    let file = options.open(path)?;
+    let found = file.metadata()?;
+    if !found.is_file() {
+        bail!("exists and is not a regular file");
+    }
+    if found.uid() != rustix::process::geteuid().as_raw() {
+        bail!("belongs to another user");
+    }
+    if found.nlink() != 1 {
+        bail!("has other names as well");
+    }
+    file.set_permissions(std::fs::Permissions::from_mode(MODE))?;
+    file.set_len(0)?;
+    Ok(file)
+}
+
 /// A regular file that nobody else finds.
 fn nameless() -> std::io::Result<File> {
     const O_TMPFILE: i32 = 0o20_200_000;
@@ -119,5 +146,38 @@ impl Copy {
                 result => result?,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn only_an_own_regular_file_is_written_to_and_nobody_else_reads_it() {
+        let folder = std::env::temp_dir().join(format!("omniverb-files-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let at = |name: &str| folder.join(name);
+        let mode = |name: &str| std::fs::metadata(at(name)).unwrap().permissions().mode() & 0o777;
+        private(&at("new")).unwrap();
+        assert_eq!(mode("new"), 0o600);
+        std::fs::write(at("old"), "contents").unwrap();
+        std::fs::set_permissions(at("old"), std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(private(&at("old")).unwrap().metadata().unwrap().len(), 0);
+        assert_eq!(mode("old"), 0o600);
+        std::fs::write(at("victim"), "contents").unwrap();
+        symlink(at("victim"), at("link")).unwrap();
+        symlink(at("nothing"), at("dangling")).unwrap();
+        std::fs::hard_link(at("victim"), at("twin")).unwrap();
+        std::fs::create_dir(at("folder")).unwrap();
+        let pipe = std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap();
+        assert!(pipe.success());
+        for name in ["link", "dangling", "twin", "folder", "pipe"] {
+            assert!(private(&at(name)).is_err(), "{name}");
+        }
+        assert_eq!(std::fs::read(at("victim")).unwrap(), b"contents");
+        assert!(!at("nothing").exists());
+        std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -1,7 +1,7 @@
 //! Which daemon serves us, and starting one if there is none.
 
 use anyhow::{Context, bail};
-use omniverb_session::{SOCKET_VARIABLE, SYSTEM_SOCKET};
+use omniverb_session::{SOCKET_VARIABLE, SYSTEM_SOCKET, operator};
 use omniverb_sys::socket;
 use rustix::process::geteuid;
 use std::path::{Path, PathBuf};
@@ -40,6 +40,24 @@ pub(crate) fn serving() -> anyhow::Result<PathBuf> {
             candidates().iter().map(|path| path.display().to_string()).collect();
         format!("no daemon answers at {}", tried.join(" or "))
     })
+}
+
+/// The operators' socket that the environment names.
+pub(crate) fn named_operators() -> Option<PathBuf> {
+    let named = std::env::var_os(operator::SOCKET_VARIABLE).filter(|name| !name.is_empty());
+    named.map(PathBuf::from)
+}
+
+/// Where the operators' socket of the daemon that serves us may be: we do not know its user.
+pub(crate) fn operator_sockets() -> anyhow::Result<Vec<PathBuf>> {
+    if let Some(path) = named_operators() {
+        return Ok(vec![path]);
+    }
+    let path = std::path::absolute(serving()?)?;
+    let mut beside = vec![operator::socket_beside(&path, true)];
+    beside.push(operator::socket_beside(&path, false));
+    beside.dedup();
+    Ok(beside)
 }
 
 /// A socket to hand to a program: the one that is named, one that answers, or one of a daemon

@@ -7,13 +7,16 @@ mod client;
 mod daemon;
 mod doctor;
 mod library;
+mod operator;
 mod output;
+mod pages;
 mod run;
 mod status;
 mod table;
 mod vnic;
 
 use clap::{Parser, Subcommand};
+use omniverb_session::text;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -47,7 +50,8 @@ enum Command {
     /// A queue pair's path is `direct` (a link between the two processes; one-sided operations may
     /// be mapped or mediated), `forwarded` (through the daemon, to a peer of this host), `wire`
     /// (through the daemon and the network, to another Omniverb) or `roce` (the same, to whatever
-    /// else speaks RoCE v2 there). The last column says why it is that one.
+    /// else speaks RoCE v2 there). The last column says why it is that one. Who may open the
+    /// daemon's socket for operators is shown all network namespaces, others their own.
     Status {
         /// As JSON.
         #[arg(long)]
@@ -64,8 +68,10 @@ enum Command {
     /// that it stands for, answers included, numbered from the queue pair's first PSN on: each
     /// process with an end of such a link tells, while somebody captures, what it requests there.
     /// Links that exist show from then on. Programs do not wait for this: what they cannot tell in
-    /// time is dropped, and counted when the capture ends. Needs root in the daemon's network
-    /// namespace.
+    /// time is dropped, and counted when the capture ends. The file is the user's alone (mode
+    /// 0600); one that exists is overwritten if it is a regular file of the user's, and a symbolic
+    /// link is not followed. Needs the daemon's socket for operators: root where it runs, or its
+    /// own user.
     Capture {
         /// The device, as `omniverb vnic list` shows it, or pid:N for that of process N [default:
         /// that of the daemon's own network namespace].
@@ -111,7 +117,8 @@ enum Vnic {
     /// back, and everything goes on through the processes themselves.
     ///
     /// What is set holds while the network namespace exists and the daemon runs; for longer, use
-    /// the daemon's configuration file. Needs root in the daemon's network namespace.
+    /// the daemon's configuration file. Needs the daemon's socket for operators: root where it
+    /// runs, or its own user.
     Set {
         /// The device, as `omniverb vnic list` shows it, or pid:N for that of process N.
         #[arg(value_name = "NAME")]
@@ -119,6 +126,16 @@ enum Vnic {
         /// What to change, in pairs.
         #[arg(value_name = "WHAT VALUE", required = true)]
         words: Vec<String>,
+    },
+    /// End all links of a virtual device at once.
+    ///
+    /// Its connected queue pairs, and their peers, fail as when the network between them has gone.
+    /// Whoever connects again has the network asked first: to keep the two apart, have the network
+    /// do so before.
+    Disconnect {
+        /// The device, as `omniverb vnic list` shows it, or pid:N for that of process N.
+        #[arg(value_name = "NAME")]
+        name: String,
     },
     /// Show all virtual devices, their datapaths, adoption, rates and faults.
     List {
@@ -134,6 +151,7 @@ fn main() -> ExitCode {
         Command::Run { preload, command } => (run::run(preload, &command), OWN_FAILURE),
         Command::Status { json } => (status::status(json), 1),
         Command::Vnic(Vnic::Set { name, words }) => (vnic::set(&name, &words), 1),
+        Command::Vnic(Vnic::Disconnect { name }) => (vnic::disconnect(&name), 1),
         Command::Vnic(Vnic::List { json }) => (vnic::list(json), 1),
         Command::Capture { vnic, file, snaplen } => {
             (capture::capture(vnic.as_deref(), file.as_deref(), snaplen), 1)
@@ -141,7 +159,7 @@ fn main() -> ExitCode {
         Command::Doctor { program } => (doctor::doctor(program.as_deref()), 1),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("omniverb: {error:#}");
+        eprintln!("omniverb: {}", text::clean_lines(&format!("{error:#}")));
         ExitCode::from(failure)
     })
 }

@@ -1,5 +1,7 @@
 //! Columns of text.
 
+use omniverb_session::text;
+
 /// A table under construction.
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
@@ -10,8 +12,9 @@ impl Table {
         Table { rows: vec![head.iter().map(|cell| (*cell).to_owned()).collect()] }
     }
 
+    /// A row, whose cells become fit to be shown: names are others'.
     pub(crate) fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+        self.rows.push(cells.iter().map(|cell| text::clean(cell)).collect());
     }
 
     /// All rows, aligned and indented; nothing if there is only the head.
@@ -47,5 +50,7 @@ mod tests {
         assert_eq!(table.render(""), "");
         table.row(vec!["wide".into(), "x".into()]);
         assert_eq!(table.render("> "), "> a     long\n> wide  x\n");
+        table.row(vec!["\u{202e}\n".into(), "\x1b[2J".into()]);
+        assert!(table.render("").ends_with("\n??    ?[2J\n"));
     }
 }

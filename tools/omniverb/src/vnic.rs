@@ -1,15 +1,16 @@
 //! `omniverb vnic`: which way a vNIC's traffic takes, how fast, and how bad its network is.
 
 use crate::client::Client;
+use crate::operator::Operator;
 use crate::table::Table;
 use crate::{daemon, output};
 use anyhow::bail;
-use omniverb_session::body::{
-    ADOPTION_EXACT, ADOPTION_OFF, ADOPTION_TRUSTING, DATAPATH_DIRECT, DATAPATH_FORWARDED,
-    SET_ADOPTION, SET_BURST, SET_DATAPATH, SET_FAULTS, SET_RATE, SetVnic, VNIC_NAME_BYTES,
-    VnicChanged,
-};
 use omniverb_session::faults::{self, Faults};
+use omniverb_session::operator::{
+    ADOPTION_EXACT, ADOPTION_OFF, ADOPTION_TRUSTING, DATAPATH_DIRECT, DATAPATH_FORWARDED,
+    DisconnectVnic, SET_ADOPTION, SET_BURST, SET_DATAPATH, SET_FAULTS, SET_RATE, SetVnic,
+    VNIC_NAME_BYTES, VnicChanged,
+};
 use omniverb_session::rate::{self, show_rate, show_size};
 use serde_json::Value;
 use std::process::ExitCode;
@@ -29,7 +30,7 @@ const WORDS: &str = "rate, burst, datapath, adoption or faults";
 /// `words`: what to change, as pairs.
 pub(crate) fn set(name: &str, words: &[String]) -> anyhow::Result<ExitCode> {
     let change = change(name, words)?;
-    let changed = Client::tool(&daemon::serving()?)?.set_vnic(&change, name)?;
+    let changed = Operator::connect()?.set_vnic(&change, name)?;
     output::write(&said(name, &changed))
 }
 
@@ -135,8 +136,21 @@ fn said(name: &str, changed: &VnicChanged) -> String {
     out
 }
 
+/// Ends all links of a vNIC.
+pub(crate) fn disconnect(name: &str) -> anyhow::Result<ExitCode> {
+    let which = DisconnectVnic { name: name_bytes(name)? };
+    let links = Operator::connect()?.disconnect(&which, name)?;
+    output::write(&format!("{name}: {links} links ended\n"))
+}
+
 pub(crate) fn list(json: bool) -> anyhow::Result<ExitCode> {
-    let found = Client::tool(&daemon::serving()?)?.vnics()?;
+    let found = match Operator::connect() {
+        Ok(operator) => operator.vnics()?,
+        Err(_) => {
+            let path = daemon::serving()?;
+            Client::connect(&path)?.vnics(&path)?
+        }
+    };
     let text = if json { serde_json::to_string_pretty(&found)? + "\n" } else { people(&found) };
     output::write(&text)
 }

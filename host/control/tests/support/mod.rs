@@ -18,12 +18,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 pub mod net;
+pub mod operator;
+#[path = "../../../../tools/omniverb/src/pages.rs"]
+mod pages;
 pub mod remote;
 
 pub const AREA_BYTES: u64 = (STATISTICS_SLOTS * STATISTICS_SLOT_BYTES) as u64;
 
 pub struct Daemon {
     pub path: PathBuf,
+    pub operators: PathBuf,
     folder: PathBuf,
     stop: Arc<EventFd>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -43,18 +47,20 @@ impl Daemon {
 
     pub fn start_in(folder: PathBuf, settings: Settings) -> Daemon {
         let path = folder.join("socket");
+        let operators = folder.join("operators");
         let stop = Arc::new(EventFd::new().unwrap());
         let (ready, started) = std::sync::mpsc::channel();
-        let (at, stopped) = (path.clone(), stop.clone());
+        let (at, apart, stopped) = (path.clone(), operators.clone(), stop.clone());
         let thread = std::thread::spawn(move || {
             let place = Place::take(&at, false).unwrap();
             let journal = Journal::new(Level::Warning, false);
-            let mut server = Server::new(place, settings, journal).unwrap();
+            let operators = Place::take(&apart, false).unwrap();
+            let mut server = Server::new(place, operators, settings, journal).unwrap();
             ready.send(()).unwrap();
             server.run(Some(stopped.as_fd())).unwrap();
         });
         started.recv_timeout(Duration::from_secs(10)).unwrap();
-        Daemon { path, folder, stop, thread: Some(thread) }
+        Daemon { path, operators, folder, stop, thread: Some(thread) }
     }
 
     /// Ends the daemon and gives back its folder for another one.
@@ -70,28 +76,9 @@ impl Daemon {
         }
     }
 
+    /// What an operator is shown.
     pub fn status(&self) -> serde_json::Value {
-        self.text(QueryStatus { reserved: 0 })
-    }
-
-    /// What the daemon says to a tool that asks this.
-    pub fn text(&self, question: impl Into<Message>) -> serde_json::Value {
-        let mut tool = Client::connect(&self.path);
-        let hello = Hello { role: ROLE_TOOL, resume: 0, name: *b"tool\0\0\0\0\0\0\0\0\0\0\0\0" };
-        assert!(matches!(tool.call_with(hello, &[]).0, Message::Welcome(_)));
-        let mut text = Vec::new();
-        tool.send(question, &[]);
-        loop {
-            match tool.answer().0 {
-                Message::Status(piece) => {
-                    text.extend(&piece.text[..piece.length as usize]);
-                    if piece.more == 0 {
-                        return serde_json::from_slice(&text).unwrap();
-                    }
-                }
-                other => panic!("{other:?}"),
-            }
-        }
+        operator::Operator::connect(self).status()
     }
 }
 

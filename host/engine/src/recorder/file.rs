@@ -6,6 +6,7 @@ use crate::command::VnicId;
 use omniverb_wire::pcap::{Capture, Envelope};
 use std::fs::File;
 use std::io::{self, BufWriter};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// What is no file is not written to.
@@ -22,7 +23,12 @@ pub(super) struct Recording {
 }
 
 impl Recording {
-    pub(super) fn new(vnic: VnicId, file: File, snap_bytes: u32, intake: Arc<Intake>) -> Recording {
+    pub(super) fn new(
+        vnic: VnicId,
+        file: OwnedFd,
+        snap_bytes: u32,
+        intake: Arc<Intake>,
+    ) -> Recording {
         let mut recording = Recording {
             vnic,
             intake,
@@ -31,6 +37,7 @@ impl Recording {
             file: None,
             unflushed: true,
         };
+        let file = File::from(file);
         // A pipe could hold us up. Not asked earlier: its file system may do so, too.
         let regular = match file.metadata().map(|status| status.is_file()) {
             Ok(true) => Ok(()),

@@ -18,8 +18,8 @@ use crate::command::VnicId;
 use crate::engine::lock;
 use omniverb_ring::Window;
 use omniverb_sys::EventFd;
-use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
@@ -27,13 +27,36 @@ pub use story::TracedEnd;
 
 /// Something to do.
 pub(crate) enum Task {
-    Begin { capture: u64, vnic: VnicId, file: File, snap_bytes: u32, intake: Arc<Intake> },
-    End { capture: u64 },
-    Ring { session: u64, memory: Window },
-    EndRing { session: u64 },
-    Trace { session: u64, end: TracedEnd, vnics: [VnicId; 2] },
-    Untrace { session: u64, qpn: u32, peer_qpn: u32 },
+    Begin {
+        capture: u64,
+        vnic: VnicId,
+        file: OwnedFd,
+        snap_bytes: u32,
+        intake: Arc<Intake>,
+    },
+    End {
+        capture: u64,
+    },
+    Ring {
+        session: u64,
+        memory: Window,
+    },
+    EndRing {
+        session: u64,
+    },
+    Trace {
+        session: u64,
+        end: TracedEnd,
+        vnics: [VnicId; 2],
+    },
+    Untrace {
+        session: u64,
+        qpn: u32,
+        peer_qpn: u32,
+    },
     Untraced,
+    /// To be closed, which may take long.
+    Discard(Vec<OwnedFd>),
 }
 
 /// How a capture went.
@@ -56,6 +79,7 @@ pub struct Summary {
 pub struct Recorder {
     tasks: Option<mpsc::Sender<Task>>,
     thread: Option<JoinHandle<()>>,
+    begun: Mutex<mpsc::Receiver<(u64, Option<i32>)>>,
     ended: Mutex<mpsc::Receiver<(u64, Summary)>>,
     ready: Arc<EventFd>,
 }
@@ -67,19 +91,22 @@ impl Recorder {
     /// `EMFILE`, `EAGAIN` and the like.
     pub fn start() -> io::Result<Recorder> {
         let (tasks, work) = mpsc::channel();
+        let (tell_begun, begun) = mpsc::channel();
         let (tell, ended) = mpsc::channel();
         let ready = Arc::new(EventFd::new()?);
-        let thread = thread::Thread::new(work, tell, ready.clone());
+        let thread = thread::Thread::new(work, tell_begun, tell, ready.clone());
         let thread =
             std::thread::Builder::new().name("recorder".into()).spawn(move || thread.run())?;
         let (tasks, thread) = (Some(tasks), Some(thread));
-        Ok(Recorder { tasks, thread, ended: Mutex::new(ended), ready })
+        let (begun, ended) = (Mutex::new(begun), Mutex::new(ended));
+        Ok(Recorder { tasks, thread, begun, ended, ready })
     }
 
     /// Begins to capture a vNIC: `snap_bytes` of each packet. What the engine has of it is to go to
-    /// where the answer says. `capture` is the caller's name for it.
+    /// where the answer says. `capture` is the caller's name for it. Only the recorder's thread has
+    /// anything to do with the file, and says whether it will do ([`Recorder::next_begun`]).
     #[must_use]
-    pub fn begin(&self, capture: u64, vnic: VnicId, file: File, snap_bytes: u32) -> Arc<Intake> {
+    pub fn begin(&self, capture: u64, vnic: VnicId, file: OwnedFd, snap_bytes: u32) -> Arc<Intake> {
         let intake = Arc::new(Intake::new(snap_bytes as usize));
         let kept = intake.clone();
         self.send(Task::Begin { capture, vnic, file, snap_bytes, intake: kept });
@@ -116,7 +143,17 @@ impl Recorder {
         self.send(Task::Untraced);
     }
 
-    /// Readable when [`Recorder::next_ended`] has something.
+    /// Closes files that nobody needs, however long that takes.
+    pub fn discard(&self, files: Vec<OwnedFd>) {
+        self.send(Task::Discard(files));
+    }
+
+    /// A capture that has begun; or why its file will not do, an errno. It still wants to be ended.
+    pub fn next_begun(&self) -> Option<(u64, Option<i32>)> {
+        lock(&self.begun).try_recv().ok()
+    }
+
+    /// Readable when [`Recorder::next_begun`] or [`Recorder::next_ended`] has something.
     pub fn ready(&self) -> &EventFd {
         &self.ready
     }

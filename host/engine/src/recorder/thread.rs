@@ -106,6 +106,7 @@ fn bytes_of(content: &Content) -> usize {
 
 pub(super) struct Thread {
     tasks: mpsc::Receiver<Task>,
+    tell_begun: mpsc::Sender<(u64, Option<i32>)>,
     tell: mpsc::Sender<(u64, Summary)>,
     ready: Arc<EventFd>,
     recordings: BTreeMap<u64, Recording>,
@@ -117,11 +118,21 @@ pub(super) struct Thread {
 impl Thread {
     pub(super) fn new(
         tasks: mpsc::Receiver<Task>,
+        tell_begun: mpsc::Sender<(u64, Option<i32>)>,
         tell: mpsc::Sender<(u64, Summary)>,
         ready: Arc<EventFd>,
     ) -> Thread {
         let (recordings, rings) = (BTreeMap::new(), BTreeMap::new());
-        Thread { tasks, tell, ready, recordings, rings, held: Held::default(), flushed: 0 }
+        Thread {
+            tasks,
+            tell_begun,
+            tell,
+            ready,
+            recordings,
+            rings,
+            held: Held::default(),
+            flushed: 0,
+        }
     }
 
     /// Works until the control plane is gone.
@@ -153,6 +164,8 @@ impl Thread {
         match task {
             Task::Begin { capture, vnic, file, snap_bytes, intake } => {
                 let recording = Recording::new(vnic, file, snap_bytes, intake);
+                let _ = self.tell_begun.send((capture, recording.summary.errno));
+                self.ready.signal();
                 self.recordings.insert(capture, recording);
                 let keep = self.keep();
                 self.rings.values().for_each(|ring| ring.want(keep));
@@ -177,6 +190,7 @@ impl Thread {
                     ring.untrace(qpn, peer_qpn);
                 }
             }
+            Task::Discard(files) => drop(files),
             Task::Untraced => {
                 let recordings = self.recordings.values_mut();
                 recordings.for_each(|recording| recording.summary.untraced += 1);

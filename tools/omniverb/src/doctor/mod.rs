@@ -5,6 +5,7 @@ mod libraries;
 mod network;
 mod processes;
 
+use omniverb_session::text;
 use std::ffi::OsStr;
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -38,7 +39,7 @@ impl Findings {
     }
 
     fn add(&mut self, grade: Grade, text: String) {
-        self.0.push((grade, text.replace('\n', " ")));
+        self.0.push((grade, text::clean(&text.replace('\n', " "))));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Findings;
 use crate::client::Client;
-use crate::daemon;
+use crate::{client, daemon};
 use omniverb_sys::socket;
 use std::io::ErrorKind;
 use std::net::Ipv6Addr;
@@ -18,7 +18,7 @@ pub(super) fn daemon(findings: &mut Findings) -> Option<PathBuf> {
         let shown = path.display();
         match socket::connect(&path) {
             Ok(_) => {
-                return match Client::tool(&path) {
+                return match Client::connect(&path).and_then(|client| client.vnics(&path)) {
                     Ok(_) => {
                         findings.good(format_args!("a daemon answers at {shown}"));
                         Some(path)
@@ -87,7 +87,7 @@ pub(super) fn gids(findings: &mut Findings, path: &Path) {
 
 /// UDP port 4791 of this network namespace: the daemon reaches everybody outside through it.
 pub(super) fn port(findings: &mut Findings, path: &Path) {
-    let status = Client::tool(path).and_then(|client| client.status()).unwrap_or_default();
+    let status = client::status(path).unwrap_or_default();
     let own = std::fs::metadata("/proc/self/ns/net").map(|file| file.ino()).unwrap_or_default();
     let vnics = status["vnics"].as_array().map_or(&[][..], Vec::as_slice);
     let ours = vnics.iter().find(|vnic| vnic["namespace"].as_u64() == Some(own));

@@ -1,0 +1,124 @@
+//! Who may use the tenants' socket, if the configuration says so.
+//!
+//! In: what the kernel says of who has connected, and the cgroup that the helper has found, since
+//! who serves tenants may not look at their processes. Out: yes, no, or to be asked again with it.
+//! A rule is about users, groups and cgroups; whom one of its entries fits may connect.
+
+use crate::journal::Level;
+use crate::server::Server;
+use omniverb_sys::pidfd::Peer;
+use omniverb_sys::{clock, socket};
+use omniverb_tenancy::errno;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Whom an entry fits may connect.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Allow {
+    /// Users.
+    pub users: Vec<u32>,
+    /// Groups: the effective one of the process, or one of the others it is in.
+    pub groups: Vec<u32>,
+    /// Paths of cgroups: a process in one of them or below.
+    pub cgroups: Vec<String>,
+}
+
+impl Allow {
+    /// Whether the user or a group fits.
+    fn fits(&self, peer: &Peer, socket: BorrowedFd<'_>) -> bool {
+        let in_group = || {
+            let groups = socket::peer_groups(socket).unwrap_or_default();
+            self.groups.contains(&peer.gid) || groups.iter().any(|gid| self.groups.contains(gid))
+        };
+        self.users.contains(&peer.uid) || (!self.groups.is_empty() && in_group())
+    }
+
+    fn fits_cgroup(&self, path: &str) -> bool {
+        self.cgroups.iter().any(|cgroup| is_below(path, cgroup))
+    }
+}
+
+/// True if a cgroup is another one or below it. A path with `..` is outside of all that we see.
+fn is_below(path: &str, cgroup: &str) -> bool {
+    let rest = path.strip_prefix(cgroup.trim_end_matches('/'));
+    let inside = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    inside && path.starts_with('/') && !path.split('/').any(|part| part == "..")
+}
+
+/// Lines about who was refused: one a second, and how many it stands for.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals {
+    second: u64,
+    unsaid: u64,
+}
+
+impl Server {
+    /// Whether somebody who has connected may use the socket, or else may if the cgroup fits.
+    pub(crate) fn admitted(&mut self, peer: &Peer, socket: &OwnedFd) -> Result<(), u32> {
+        let Some(allow) = &self.settings.allow else { return Ok(()) };
+        if !allow.cgroups.is_empty() || allow.fits(peer, socket.as_fd()) {
+            return Ok(());
+        }
+        Err(self.refuse(peer))
+    }
+
+    /// The same, once the cgroup is known.
+    pub(crate) fn admitted_from(
+        &mut self,
+        peer: &Peer,
+        socket: &OwnedFd,
+        cgroup: &str,
+    ) -> Result<(), u32> {
+        let Some(allow) = &self.settings.allow else { return Ok(()) };
+        if allow.fits_cgroup(cgroup) || allow.fits(peer, socket.as_fd()) {
+            return Ok(());
+        }
+        Err(self.refuse(peer))
+    }
+
+    fn refuse(&mut self, peer: &Peer) -> u32 {
+        let second = clock::now() / 1_000_000_000;
+        self.refusals.unsaid += 1;
+        if second != self.refusals.second {
+            self.refusals.second = second;
+            let count = std::mem::take(&mut self.refusals.unsaid);
+            let Peer { pid, uid, gid } = *peer;
+            let text = format_args!(
+                "not allowed to connect: uid {uid} gid {gid} pid {pid} ({count} refused since this \
+                 was said last)"
+            );
+            self.journal.log(Level::Warning, text);
+        }
+        errno::EACCES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_fit_or_they_do_not() {
+        let (one, _other) = socket::pair().unwrap();
+        let peer = socket::peer(one.as_fd()).unwrap();
+        let fits = |allow: Allow| allow.fits(&peer, one.as_fd());
+        assert!(!fits(Allow::default()));
+        assert!(fits(Allow { users: vec![peer.uid], ..Allow::default() }));
+        assert!(!fits(Allow { users: vec![peer.uid + 1], ..Allow::default() }));
+        assert!(fits(Allow { groups: vec![peer.gid], ..Allow::default() }));
+        assert!(!fits(Allow { groups: vec![0x7000_0000], ..Allow::default() }));
+        let below = Allow { cgroups: vec!["/a".into(), "/b/c".into()], ..Allow::default() };
+        assert!(below.fits_cgroup("/a/x") && below.fits_cgroup("/b/c"));
+        assert!(!below.fits_cgroup("/b") && !Allow::default().fits_cgroup("/"));
+    }
+
+    #[test]
+    fn cgroups_are_compared_by_whole_names() {
+        assert!(is_below("/kubepods.slice/pod1", "/kubepods.slice"));
+        assert!(is_below("/kubepods.slice", "/kubepods.slice/"));
+        assert!(is_below("/anything", "/"));
+        assert!(!is_below("/kubepods.slice2", "/kubepods.slice"));
+        assert!(!is_below("/kubepods.slice/../user.slice", "/kubepods.slice"));
+        assert!(!is_below("/../kubepods.slice", "/"));
+        assert!(!is_below("", "/"));
+    }
+}

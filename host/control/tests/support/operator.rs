@@ -1,0 +1,76 @@
+//! An operator who speaks the protocol by hand.
+
+use super::pages::Pages;
+use super::*;
+use omniverb_session::operator::{Message, QueryAll, QueryVnics, VNIC_NAME_BYTES, decode, encode};
+
+pub struct Operator {
+    pub socket: OwnedFd,
+}
+
+pub fn name(text: &str) -> [u8; VNIC_NAME_BYTES] {
+    let mut bytes = [0; VNIC_NAME_BYTES];
+    bytes[..text.len()].copy_from_slice(text.as_bytes());
+    bytes
+}
+
+impl Operator {
+    pub fn connect(daemon: &Daemon) -> Operator {
+        Operator { socket: socket::connect(&daemon.operators).unwrap() }
+    }
+
+    pub fn call(&mut self, message: impl Into<Message>) -> Message {
+        self.call_with(message, &[])
+    }
+
+    pub fn call_with(&mut self, message: impl Into<Message>, files: &[BorrowedFd<'_>]) -> Message {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = encode(7, &message.into(), &mut bytes);
+        socket::send(self.socket.as_fd(), &bytes[..length], files).unwrap();
+        assert!(readable(self.socket.as_fd(), Some(Duration::from_secs(10))).unwrap(), "no answer");
+        let (length, files) = socket::receive(self.socket.as_fd(), &mut bytes, true).unwrap();
+        assert!(files.is_empty());
+        let (tag, message) = decode(&bytes[..length]).unwrap();
+        assert_eq!(tag, 7);
+        message
+    }
+
+    pub fn status(&mut self) -> serde_json::Value {
+        self.pages(|from| QueryAll { from }.into()).status()
+    }
+
+    pub fn vnics(&mut self) -> serde_json::Value {
+        self.pages(|from| QueryVnics { from }.into()).vnics()
+    }
+
+    fn pages(&mut self, question: impl Fn(Cursor) -> Message) -> Pages {
+        collect(|from| match self.call(question(from)) {
+            Message::Status(piece) => piece,
+            other => panic!("{other:?}"),
+        })
+    }
+}
+
+/// Asks until there is no more.
+pub fn collect(mut ask: impl FnMut(Cursor) -> Status) -> Pages {
+    let mut pages = Pages::default();
+    let mut from = Cursor::START;
+    loop {
+        let piece = ask(from);
+        pages.add(&piece.text[..piece.length as usize]).unwrap();
+        if piece.more == 0 {
+            return pages;
+        }
+        assert_ne!(piece.next, from, "no step");
+        from = piece.next;
+    }
+}
+
+/// What a tenant is shown, on a connection that may have said nothing yet.
+pub fn own_status(client: &mut Client) -> serde_json::Value {
+    let pages = collect(|from| match client.call_with(QueryStatus { from }, &[]).0 {
+        omniverb_session::Message::Status(piece) => piece,
+        other => panic!("{other:?}"),
+    });
+    pages.status()
+}

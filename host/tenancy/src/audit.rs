@@ -1,0 +1,57 @@
+//! What the audit is told: every link that is made and every one that ends, with both its ends.
+
+use crate::action::{Action, Audited};
+use crate::path::Path;
+use crate::tables::{Far, Link, LinkKey, SessionId, VnicKey, Wire};
+use crate::tenancy::Tenancy;
+
+impl Tenancy {
+    /// Tells of links from now on, or not.
+    pub fn audit(&mut self, on: bool) {
+        self.audited = on;
+    }
+
+    pub(crate) fn audit_link(&mut self, key: LinkKey, link: &Link, linked: bool) {
+        if !self.audited {
+            return;
+        }
+        let audited = Audited {
+            linked,
+            qp_type: self.qps.get(&key.0).map_or(0, |qp| qp.qp_type),
+            path: Path::Direct,
+            qpns: [key.0, key.1],
+            vnics: link.vnics.map(Some),
+            clients: link.sessions.map(|session| self.client_of(session)),
+            gids: link.ways.map(|(own, _)| Some(own)),
+        };
+        self.out.push(Action::Audit(Box::new(audited)));
+    }
+
+    pub(crate) fn audit_wire(
+        &mut self,
+        (session, vnic): (SessionId, VnicKey),
+        qpn: u32,
+        (peer, _): Far,
+        wire: &Wire,
+        linked: bool,
+    ) {
+        if !self.audited {
+            return;
+        }
+        let far = wire.within.and_then(|_| self.qps.get(&peer)).map(|qp| qp.session);
+        let audited = Audited {
+            linked,
+            qp_type: self.qps.get(&qpn).map_or(0, |qp| qp.qp_type),
+            path: wire.path,
+            qpns: [qpn, peer],
+            vnics: [Some(vnic), wire.within],
+            clients: [self.client_of(session), far.and_then(|session| self.client_of(session))],
+            gids: [Some(wire.sgid), Some(wire.dgid)],
+        };
+        self.out.push(Action::Audit(Box::new(audited)));
+    }
+
+    fn client_of(&self, session: SessionId) -> Option<(i32, u32)> {
+        self.sessions.get(&session).map(|session| (session.client.pid, session.client.uid))
+    }
+}

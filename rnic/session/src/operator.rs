@@ -1,0 +1,181 @@
+//! The operators' protocol: who runs the daemon sees and changes all vNICs.
+//!
+//! It is spoken on a socket of its own, which only the daemon's user and root may open, and being
+//! connected there *is* the right. The header is that of the other protocol; the kinds are numbers
+//! that the other one does not have, so neither socket takes a message of the other's for one of
+//! its own. There is no greeting: every call is answered by itself, with one message.
+
+use crate::VERSION;
+use crate::body::{Cursor, Done, Status};
+use crate::codec::{DecodeError, Header};
+use crate::faults::Faults;
+use crate::limits::MESSAGE_BYTES_MAX;
+use crate::macros::{bodies, messages};
+use std::path::{Path, PathBuf};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// The operators' socket of the host's daemon.
+pub const SYSTEM_SOCKET: &str = "/run/omniverb-operator/omniverbd.sock";
+
+/// Variable that names the operators' socket.
+pub const SOCKET_VARIABLE: &str = "OMNIVERB_OPERATOR_SOCKET";
+
+/// `SetVnic::what`: `bits_per_second` is meant; zero takes the limit away.
+pub const SET_RATE: u32 = 1;
+/// `SetVnic::what`: `burst_bytes` is meant; zero lets the daemon choose.
+pub const SET_BURST: u32 = 2;
+/// `SetVnic::what`: `datapath` is meant.
+pub const SET_DATAPATH: u32 = 4;
+/// `SetVnic::what`: `faults` is meant; all zeros take them away.
+pub const SET_FAULTS: u32 = 8;
+/// `SetVnic::what`: `adoption` is meant.
+pub const SET_ADOPTION: u32 = 16;
+
+/// Traffic within the host takes links between the processes.
+pub const DATAPATH_DIRECT: u32 = 0;
+/// Traffic within the host passes through the daemon's engine.
+pub const DATAPATH_FORWARDED: u32 = 1;
+
+/// Pages are granted where their protection expresses exactly what the verbs flags of the region
+/// allow.
+pub const ADOPTION_EXACT: u32 = 0;
+/// Also where it expresses more, if the vNICs at both ends say so: a peer that may write may then
+/// be able to read.
+pub const ADOPTION_TRUSTING: u32 = 1;
+/// No pages are granted, by nobody of the vNIC and to nobody of it.
+pub const ADOPTION_OFF: u32 = 2;
+
+/// Bytes of a vNIC's name in a message, NUL-padded.
+pub const VNIC_NAME_BYTES: usize = 64;
+
+bodies! {
+    /// Ask for what there is to see of all vNICs, from a place on. Answered with `Status`.
+    QueryAll { from: Cursor }
+    /// Ask for the vNICs and what was set for them, from a place on. Answered with `Status`.
+    QueryVnics { from: Cursor }
+    /// Change a vNIC. Answered with `VnicChanged`; `ENOENT` if there is no such vNIC.
+    SetVnic {
+        /// As `omniverb status` shows it, or `pid:` and the number of a process in its namespace.
+        name: [u8; VNIC_NAME_BYTES],
+        /// Which of the following are meant: `SET_*`.
+        what: u32,
+        /// `DATAPATH_*`.
+        datapath: u32,
+        bits_per_second: u64,
+        burst_bytes: u64,
+        /// What is done to packets that arrive.
+        faults: Faults,
+        /// `ADOPTION_*`.
+        adoption: u32,
+        reserved: u32,
+    }
+    /// Answer to `SetVnic`: how the vNIC is now. A rate of zero is no limit.
+    VnicChanged {
+        bits_per_second: u64,
+        burst_bytes: u64,
+        /// `DATAPATH_*`, as set; a limited or faulty vNIC is forwarded whatever it says.
+        datapath: u32,
+        /// Direct links that exist and stay.
+        direct_links: u32,
+        /// All zeros: none.
+        faults: Faults,
+        /// `ADOPTION_*`.
+        adoption: u32,
+        reserved: u32,
+    }
+    /// End all links of a vNIC. Its processes and their peers are told `CLOSED_BY_NETWORK`.
+    /// Answered with `Disconnected`, or as `SetVnic`.
+    DisconnectVnic {
+        /// As in `SetVnic`.
+        name: [u8; VNIC_NAME_BYTES],
+    }
+    /// Answer to `DisconnectVnic`.
+    Disconnected {
+        /// Links that were ended.
+        links: u32,
+        reserved: u32,
+    }
+    /// Write the packets of a vNIC into the file that comes along (a regular file), until
+    /// `EndCapture` or the end of this connection. Answered with `Done`, or as `SetVnic`; `EBUSY`
+    /// if another one captures.
+    Capture {
+        /// As in `SetVnic`; empty: the daemon's own vNIC.
+        name: [u8; VNIC_NAME_BYTES],
+        /// Bytes of each packet to keep, from the Ethernet header on.
+        snap_bytes: u32,
+        reserved: u32,
+    }
+    /// End this connection's capture. Answered with `Captured` when all is written, `ENOENT` if
+    /// there is none.
+    EndCapture { reserved: u64 }
+    /// Answer to `EndCapture`.
+    Captured {
+        /// Packets in the file.
+        packets: u64,
+        /// Packets there was no room for: on their way to the file, or in the memory that a process
+        /// tells through.
+        dropped: u64,
+        /// What processes told that made no sense.
+        refused: u64,
+        /// Processes whose direct links could not be traced.
+        untraced: u32,
+        /// Zero, or the errno that ended the file early.
+        errno: u32,
+    }
+}
+
+messages! {
+    0x4001 QueryAll, 0x4002 QueryVnics, 0x4003 Status, 0x4004 SetVnic, 0x4005 VnicChanged,
+    0x4006 DisconnectVnic, 0x4007 Disconnected, 0x4008 Capture, 0x4009 EndCapture,
+    0x400a Captured, 0x400b Done,
+}
+
+/// Where the operators' socket of a daemon is whose tenants' socket is at `path`. Of root's
+/// daemon: in a folder beside the tenants', since that one is mounted into containers. Of another
+/// user's, and where the tenants' folder is nobody's to have one beside: in the same.
+#[must_use]
+pub fn socket_beside(path: &Path, root: bool) -> PathBuf {
+    // Not beside what is in the root folder itself, as /tmp is.
+    let folder = path.parent().filter(|folder| folder.is_absolute());
+    let above = folder.and_then(Path::parent).and_then(Path::file_name);
+    match (folder, folder.and_then(Path::file_name), path.file_name()) {
+        (Some(folder), Some(tenants), Some(name)) if root && above.is_some() => {
+            let mut beside = tenants.to_owned();
+            beside.push("-operator");
+            folder.with_file_name(beside).join(name)
+        }
+        _ => path.with_extension("operator.sock"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operators_do_not_share_the_folder_that_containers_are_given() {
+        let beside = |path: &str, root| socket_beside(Path::new(path), root).display().to_string();
+        assert_eq!(beside(crate::SYSTEM_SOCKET, true), SYSTEM_SOCKET);
+        assert_eq!(beside("/a/b/x.sock", true), "/a/b-operator/x.sock");
+        assert_eq!(beside("/a/b/x.sock", false), "/a/b/x.operator.sock");
+        assert_eq!(beside("/tmp/x.sock", true), "/tmp/x.operator.sock");
+        assert_eq!(beside("x.sock", true), "x.operator.sock");
+    }
+
+    #[test]
+    fn neither_protocol_knows_messages_of_the_other() {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        for kind in 0..=u16::MAX {
+            let header = Header { version: VERSION, kind, errno: 0, tag: 0 };
+            bytes[..size_of::<Header>()].copy_from_slice(header.as_bytes());
+            let unknown = |bytes: &[u8]| {
+                let ours = decode(bytes) != Err(DecodeError::Kind);
+                let theirs = crate::decode(bytes) != Err(DecodeError::Kind);
+                (ours, theirs)
+            };
+            let (ours, theirs) = unknown(&bytes);
+            assert!(kind == 0 || !(ours && theirs), "{kind}");
+            assert!(kind == 0 || ours == (0x4001..=0x400b).contains(&kind), "{kind}");
+        }
+    }
+}

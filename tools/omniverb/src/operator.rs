@@ -1,0 +1,146 @@
+//! A short conversation with the daemon, as who runs it.
+
+use crate::client::{PATIENCE, listen, pages};
+use crate::daemon;
+use anyhow::{Context, bail};
+use omniverb_session::limits::MESSAGE_BYTES_MAX;
+use omniverb_session::operator::{
+    Capture, Captured, DisconnectVnic, EndCapture, Message, QueryAll, QueryVnics, SetVnic,
+    VnicChanged, decode, encode,
+};
+use omniverb_sys::{event, socket};
+use rustix::io::Errno;
+use serde_json::Value;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+/// How long the daemon may take to complete a capture file.
+const LAST_WORDS: Duration = Duration::from_secs(60);
+
+/// A connection to the operators' socket.
+pub(crate) struct Operator(OwnedFd);
+
+impl Operator {
+    /// Connects to the daemon that serves us.
+    pub(crate) fn connect() -> anyhow::Result<Operator> {
+        let mut first = None;
+        for path in daemon::operator_sockets()? {
+            match open(&path) {
+                Ok(socket) => return Ok(Operator(socket)),
+                Err(error) => {
+                    first.get_or_insert((path, error));
+                }
+            }
+        }
+        let Some((path, error)) = first else { bail!("the daemon has no socket for operators") };
+        bail!(
+            "only root where the daemon runs, or the daemon's own user, may: {}: {error}",
+            path.display()
+        )
+    }
+
+    /// What the daemon says about itself and all its clients.
+    pub(crate) fn status(&self) -> anyhow::Result<Value> {
+        Ok(pages(|from| self.page(&QueryAll { from }.into()))?.status())
+    }
+
+    /// What the daemon says about vNICs.
+    pub(crate) fn vnics(&self) -> anyhow::Result<Value> {
+        Ok(pages(|from| self.page(&QueryVnics { from }.into()))?.vnics())
+    }
+
+    fn page(&self, question: &Message) -> anyhow::Result<omniverb_session::body::Status> {
+        match self.call(question, &[], PATIENCE)? {
+            Message::Status(status) => Ok(status),
+            other => refused(&other, ""),
+        }
+    }
+
+    /// Changes the vNIC of this name.
+    pub(crate) fn set_vnic(&self, change: &SetVnic, name: &str) -> anyhow::Result<VnicChanged> {
+        match self.call(&(*change).into(), &[], PATIENCE)? {
+            Message::VnicChanged(changed) => Ok(changed),
+            other => refused(&other, name),
+        }
+    }
+
+    /// Ends all links of the vNIC of this name; how many there were.
+    pub(crate) fn disconnect(&self, which: &DisconnectVnic, name: &str) -> anyhow::Result<u32> {
+        match self.call(&(*which).into(), &[], PATIENCE)? {
+            Message::Disconnected(done) => Ok(done.links),
+            other => refused(&other, name),
+        }
+    }
+
+    /// Has the packets of the vNIC of this name written into `file`, while we are connected.
+    pub(crate) fn capture(
+        &self,
+        capture: &Capture,
+        file: BorrowedFd<'_>,
+        name: &str,
+    ) -> anyhow::Result<()> {
+        match self.call(&(*capture).into(), &[file], PATIENCE)? {
+            Message::Done(_) => Ok(()),
+            other => refused(&other, name),
+        }
+    }
+
+    /// Ends it: everything is in the file then.
+    pub(crate) fn end_capture(&self) -> anyhow::Result<Captured> {
+        // There may be a lot to write down.
+        match self.call(&EndCapture { reserved: 0 }.into(), &[], LAST_WORDS)? {
+            Message::Captured(captured) => Ok(captured),
+            _ => bail!("the daemon answers something else"),
+        }
+    }
+
+    /// The daemon has closed the connection: it says nothing by itself.
+    pub(crate) fn is_over(&self) -> bool {
+        event::readable(self.0.as_fd(), Some(Duration::ZERO)).unwrap_or(true)
+    }
+
+    fn call(
+        &self,
+        message: &Message,
+        files: &[BorrowedFd<'_>],
+        patience: Duration,
+    ) -> anyhow::Result<Message> {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = encode(1, message, &mut bytes);
+        socket::send(self.0.as_fd(), &bytes[..length], files)?;
+        let (length, _) = listen(self.0.as_fd(), patience, &mut bytes)?;
+        let (_, answer) =
+            decode(&bytes[..length]).ok().context("the daemon is of another version")?;
+        Ok(answer)
+    }
+}
+
+/// A socket whose other end is root's or ours, unless somebody named it: what we send is not meant
+/// for others.
+fn open(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket::connect(path)?;
+    let owner = socket::peer(socket.as_fd())?.uid;
+    let named = daemon::named().is_some() || daemon::named_operators().is_some();
+    if named || owner == 0 || owner == rustix::process::geteuid().as_raw() {
+        return Ok(socket);
+    }
+    Err(io::ErrorKind::PermissionDenied.into())
+}
+
+/// Why the daemon did not do what concerns a vNIC.
+fn refused<T>(answer: &Message, name: &str) -> anyhow::Result<T> {
+    let Message::Failed(errno) = answer else { bail!("the daemon answers something else") };
+    let error = io::Error::from_raw_os_error(errno.cast_signed());
+    match Errno::from_io_error(&error) {
+        Some(Errno::PERM) => bail!("the daemon does not serve the network namespace of {name:?}"),
+        Some(Errno::NOENT) => bail!("no vNIC is called {name:?}; see `omniverb vnic list`"),
+        Some(Errno::BUSY) => bail!("somebody else captures the packets of that vNIC"),
+        Some(Errno::INVAL) => bail!(
+            "this makes no sense to the daemon: rates are 8kbit to 1000tbit, bursts 1500 to 1g \
+             and need a rate, a capture needs a regular file"
+        ),
+        _ => bail!(error),
+    }
+}
