@@ -1,8 +1,8 @@
 //! The lock that says which daemon serves a socket.
 //!
-//! It is an flock on a file beside the socket, so it goes with its holder, unless the holder is
-//! dead but stuck in the kernel with its files: then a new daemon puts a new lock file in the
-//! place of the old one. A guard makes sure that of two newcomers one does.
+//! It is an flock on a file in a folder that nobody else is given, so it goes with its holder,
+//! unless that is dead but stuck in the kernel with its files: then a new daemon puts a new lock
+//! file in the place of the old one. A guard makes sure that of two newcomers one does.
 
 use crate::errors::StartError;
 use omniverb_sys::process;
@@ -17,12 +17,13 @@ use std::time::Duration;
 const TRIES: usize = 50;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Takes the lock of the socket at `path`; also tells whether the last holder is known to be dead.
+/// Takes the lock of the socket at `path`, a file whose name begins with `files`; also tells
+/// whether the last holder is known to be dead.
 ///
 /// # Errors
 /// [`StartError::InUse`] if somebody who lives has it.
-pub(crate) fn take(path: &Path) -> Result<(File, bool), StartError> {
-    let name = with(path, ".lock");
+pub(crate) fn take(path: &Path, files: &Path) -> Result<(File, bool), StartError> {
+    let name = with(files, ".lock");
     let failed = |source: io::Error| StartError::Listen { path: name.clone(), source };
     for _ in 0..TRIES {
         let mut file = open_file(&name).map_err(failed)?;
@@ -35,7 +36,7 @@ pub(crate) fn take(path: &Path) -> Result<(File, bool), StartError> {
                 return Ok((file, dead));
             }
         } else if dead && pid.is_some_and(|pid| is_held_by(&file, pid)) {
-            if let Some(file) = replace(path, &name, &file).map_err(failed)? {
+            if let Some(file) = replace(files, &name, &file).map_err(failed)? {
                 return Ok((file, true));
             }
         } else if is_at(&file, &name) {
@@ -95,13 +96,13 @@ fn says(line: &str, inode: u64, pid: i32) -> bool {
 }
 
 /// Puts a new lock file, locked by us, in the place of `old`, unless somebody else has done so.
-fn replace(path: &Path, name: &Path, old: &File) -> io::Result<Option<File>> {
-    let guard = open_file(&with(path, ".guard"))?;
+fn replace(files: &Path, name: &Path, old: &File) -> io::Result<Option<File>> {
+    let guard = open_file(&with(files, ".guard"))?;
     // Held for a moment only, by somebody who is about to have the lock.
     if flock(&guard, FlockOperation::NonBlockingLockExclusive).is_err() || !is_at(old, name) {
         return Ok(None);
     }
-    let fresh = with(path, ".lock.new");
+    let fresh = with(files, ".lock.new");
     let _ = std::fs::remove_file(&fresh);
     let mut file = open_file(&fresh)?;
     flock(&file, FlockOperation::NonBlockingLockExclusive)?;

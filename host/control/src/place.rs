@@ -1,4 +1,5 @@
-//! The daemon's place in the file system: a folder, a lock, a socket.
+//! The daemon's place in the file system: a folder, a socket, and a lock, which is not in that
+//! folder if others are given it.
 //!
 //! The lock is held while the daemon lives and goes with it however it dies, so "is somebody
 //! serving this socket" has one answer, and two daemons started at once cannot both win.
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct Place {
     path: PathBuf,
+    files: PathBuf,
     listener: OwnedFd,
     closed: bool,
     _lock: std::fs::File,
@@ -29,29 +31,45 @@ impl Place {
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
     }
 
-    /// Takes the place at `path`. `shared`: every user of the host may connect; otherwise only
-    /// the owner, and the folder must be the owner's alone.
+    /// Takes the place at `path`, with its files beside it; see [`Place::take_apart`].
     ///
     /// # Errors
     /// [`StartError`] says what is in the way.
     pub fn take(path: &Path, shared: bool) -> Result<Place, StartError> {
+        Place::take_apart(path, path, shared)
+    }
+
+    /// Takes the place at `path`. `files`: what the names of the lock and of other files begin
+    /// with; in a folder that containers are given, root there could hold the lock. `shared`: every
+    /// user of the host may connect; otherwise only the owner, and the folder must be the owner's.
+    ///
+    /// # Errors
+    /// [`StartError`] says what is in the way.
+    pub fn take_apart(path: &Path, files: &Path, shared: bool) -> Result<Place, StartError> {
         if path.as_os_str().len() > PATH_BYTES_MAX {
             return Err(StartError::TooLong { path: path.into() });
         }
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        make_folder(folder, shared)?;
-        let (lock, succeeds) = lock::take(path)?;
+        make_folder(folder_of(path), shared)?;
+        if folder_of(files) != folder_of(path) {
+            make_folder(folder_of(files), false)?;
+        }
+        let (lock, succeeds) = lock::take(path, files)?;
         remove_stale(path, succeeds)?;
         let mode = if shared { 0o666 } else { 0o600 };
         let listener = socket::listen(path, mode)
             .map_err(|source| StartError::Listen { path: path.into(), source })?;
-        Ok(Place { path: path.into(), listener, closed: false, _lock: lock })
+        Ok(Place { path: path.into(), files: files.into(), listener, closed: false, _lock: lock })
     }
 
     /// The socket's path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What the names of the daemon's files begin with.
+    pub(crate) fn files(&self) -> &Path {
+        &self.files
     }
 
     pub(crate) fn listener(&self) -> &OwnedFd {
@@ -67,6 +85,10 @@ impl Drop for Place {
             self.close();
         }
     }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn folder_error(path: &Path, problem: impl Into<String>) -> StartError {
@@ -116,4 +138,32 @@ fn remove_stale(path: &Path, succeeds: bool) -> Result<(), StartError> {
         return Err(StartError::InUse { path: path.into(), pid: None });
     }
     std::fs::remove_file(path).map_err(|source| StartError::Listen { path: path.into(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::{FlockOperation, flock};
+
+    #[test]
+    fn whoever_is_given_the_folder_keeps_no_newcomer_out() {
+        let folder = std::env::temp_dir().join(format!("omniverb-place-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (path, files) = (folder.join("tenants/x.sock"), folder.join("tenants-operator/x.sock"));
+        let take = || Place::take_apart(&path, &files, true);
+        let first = take().unwrap();
+        assert!(matches!(take(), Err(StartError::InUse { pid: Some(_), .. })));
+        let tenants = || std::fs::read_dir(path.parent().unwrap()).unwrap().map(Result::unwrap);
+        let names: Vec<_> = tenants().map(|entry| entry.file_name()).collect();
+        assert_eq!(names, ["x.sock"], "nothing but the socket");
+        // What can be opened there, and the folder itself, is held by somebody else.
+        let opened = tenants().filter_map(|entry| std::fs::File::open(entry.path()).ok());
+        let held: Vec<_> = opened.chain(std::fs::File::open(path.parent().unwrap())).collect();
+        for file in &held {
+            flock(file, FlockOperation::NonBlockingLockExclusive).unwrap();
+        }
+        drop(first);
+        drop(take().unwrap());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 }

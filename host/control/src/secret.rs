@@ -26,8 +26,8 @@ pub(crate) struct Found {
 }
 
 /// The secret of the daemon before, or a new one. Only whoever holds the lock may ask.
-pub(crate) fn take(socket: &Path) -> Found {
-    let mut name = socket.as_os_str().to_owned();
+pub(crate) fn take(files: &Path) -> Found {
+    let mut name = files.as_os_str().to_owned();
     name.push(".secret");
     let path = PathBuf::from(name);
     if let Ok(secret) = read(&path) {

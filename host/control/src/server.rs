@@ -230,7 +230,7 @@ impl Server {
         tenancy.configure(settings.policies.clone());
         let (now, privileged) = (clock::now(), namespaces.others_too());
         tenancy.audit(settings.audit);
-        let found = secret::take(place.path());
+        let found = secret::take(place.files());
         if let Some(error) = found.problem {
             let text = format_args!("cannot keep a secret, so no links outlive it: {error}");
             journal.log(Level::Warning, text);

@@ -3,12 +3,12 @@
 //! The caller does not become its parent: a program that `omniverb run` turns into must not find a
 //! child it never started.
 
-use crate::{Arguments, socket};
+use crate::{Arguments, files, socket};
 use anyhow::{Context, bail};
 use omniverb_sys::{inherit, socket as unix};
 use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -20,9 +20,12 @@ pub(crate) fn start(arguments: &Arguments) -> anyhow::Result<()> {
     if unix::is_alive(&path) {
         return Ok(());
     }
-    let log = log_path(&path);
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    if let Err(error) = std::fs::create_dir(folder)
+    let log = files(&path)?.with_extension("log");
+    let folder = log.parent().unwrap_or(Path::new("/"));
+    // Of root's two folders this one is nobody else's.
+    let made =
+        std::fs::DirBuilder::new().mode(if is_root() { 0o700 } else { 0o777 }).create(folder);
+    if let Err(error) = made
         && error.kind() != std::io::ErrorKind::AlreadyExists
     {
         bail!("{} cannot be created: {error}", folder.display());
@@ -81,8 +84,8 @@ fn restrict(folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn log_path(socket: &Path) -> PathBuf {
-    socket.with_extension("log")
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
 }
 
 /// The first line that the daemon logged since `from`, without its own name.

@@ -135,6 +135,11 @@ fn operator_socket(arguments: &Arguments) -> std::io::Result<PathBuf> {
     named.map_or_else(beside, Ok)
 }
 
+/// What the names of our files begin with, if tenants are heard at `path`.
+fn files(path: &Path) -> std::io::Result<PathBuf> {
+    Ok(operator::files_beside(&std::path::absolute(path)?, geteuid().is_root()))
+}
+
 /// The socket of an ordinary user's own daemon.
 fn own_socket() -> PathBuf {
     match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty()) {
@@ -171,8 +176,10 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
     let level = arguments.log_level.or(configuration.log_level).unwrap_or(Level::Warning);
     let mut journal = Journal::new(level, std::env::var_os("JOURNAL_STREAM").is_some());
     let path = socket(arguments);
-    let place = Place::take(&path, geteuid().is_root())?;
-    let operators = Place::take(&operator_socket(arguments)?, false)?;
+    let place = Place::take_apart(&path, &files(&path)?, geteuid().is_root())?;
+    let at = operator_socket(arguments)?;
+    // Not the name of the other one's files, which may be in this folder.
+    let operators = Place::take_apart(&at, &at.with_added_extension("operators"), false)?;
     journal.log(Level::Info, format_args!("serving at {}", path.display()));
     let mut server = Server::new(place, operators, settings, journal)?;
     if geteuid().is_root() && !server.is_privileged() {

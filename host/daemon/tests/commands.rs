@@ -18,7 +18,9 @@ impl Folder {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path =
             std::env::temp_dir().join(format!("omniverbd-test-{}-{number}", std::process::id()));
-        fs::create_dir(&path).unwrap();
+        // Root's daemon has another folder beside it.
+        let path = path.join("run");
+        fs::create_dir_all(&path).unwrap();
         Folder(path)
     }
 
@@ -29,8 +31,14 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = fs::remove_dir_all(self.0.parent().unwrap());
     }
+}
+
+/// What the names of the daemon's files begin with.
+fn files_of(socket: &Path) -> PathBuf {
+    let root = rustix::process::geteuid().is_root();
+    omniverb_session::operator::files_beside(socket, root)
 }
 
 struct Daemon(Child);
@@ -157,10 +165,16 @@ fn many_starters_one_daemon() {
         assert!(output.status.success() && text.is_empty(), "{text}");
     }
     assert!(omniverb_sys::socket::is_alive(&socket));
-    let lock = fs::read_to_string(folder.0.join("omniverbd.sock.lock")).unwrap();
+    let lock = fs::read_to_string(files_of(&socket).with_added_extension("lock")).unwrap();
     let status = fs::File::open(format!("/proc/{}/status", lock.trim())).unwrap();
     let name = BufReader::new(status).lines().next().unwrap().unwrap();
     assert!(name.ends_with("omniverbd"), "{name}");
+    if rustix::process::geteuid().is_root() {
+        let names: Vec<_> =
+            fs::read_dir(&folder.0).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert_eq!(names, ["omniverbd.sock"], "nothing but the socket where containers look");
+        assert!(files_of(&socket).with_extension("log").exists());
+    }
     until(|| !socket.exists());
 }
 

@@ -148,6 +148,15 @@ pub fn socket_beside(path: &Path, root: bool) -> PathBuf {
     }
 }
 
+/// The name that files of the daemon begin with that listens at `path` for tenants: its lock, its
+/// secret, its log. Always in the folder of [`socket_beside`], wherever operators are heard: root
+/// of a container that is given the tenants' folder could hold the lock and read the secret there.
+#[must_use]
+pub fn files_beside(path: &Path, root: bool) -> PathBuf {
+    let beside = socket_beside(path, root);
+    path.file_name().map_or_else(|| beside.clone(), |name| beside.with_file_name(name))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,6 +169,14 @@ mod tests {
         assert_eq!(beside("/a/b/x.sock", false), "/a/b/x.operator.sock");
         assert_eq!(beside("/tmp/x.sock", true), "/tmp/x.operator.sock");
         assert_eq!(beside("x.sock", true), "x.operator.sock");
+    }
+
+    #[test]
+    fn files_of_the_daemon_are_not_in_the_tenants_folder_either() {
+        let beside = |path: &str, root| files_beside(Path::new(path), root).display().to_string();
+        assert_eq!(beside(crate::SYSTEM_SOCKET, true), "/run/omniverb-operator/omniverbd.sock");
+        assert_eq!(beside("/a/b/x.sock", false), "/a/b/x.sock");
+        assert_eq!(beside("/tmp/x.sock", true), "/tmp/x.sock");
     }
 
     #[test]
