@@ -3,17 +3,17 @@
 use omniverb_device::poller::Bell;
 use omniverb_link::Doorbell;
 use omniverb_ring::{BellPage, Window};
-use omniverb_sys::wake::WakeEnd;
+use omniverb_sys::{Sleeper, Waker};
 use std::sync::Arc;
 
 /// Rings the peer.
 pub(crate) struct PeerBell {
     page: BellPage<Window>,
-    wake: WakeEnd,
+    wake: Waker,
 }
 
 impl PeerBell {
-    pub(crate) fn new(page: BellPage<Window>, wake: WakeEnd) -> Arc<PeerBell> {
+    pub(crate) fn new(page: BellPage<Window>, wake: Waker) -> Arc<PeerBell> {
         Arc::new(PeerBell { page, wake })
     }
 }
@@ -35,7 +35,7 @@ pub(crate) struct BellRecord {
     /// The peer's.
     pub(crate) peer: Arc<PeerBell>,
     /// Where we are woken.
-    pub(crate) wake: Arc<WakeEnd>,
+    pub(crate) wake: Arc<Sleeper>,
     /// The peer is the daemon's engine.
     pub(crate) engine: bool,
 }

@@ -8,8 +8,7 @@ use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::BellPage;
 use omniverb_session::body::LinkReady;
 use omniverb_sys::mapping::Access;
-use omniverb_sys::wake::WakeEnd;
-use omniverb_sys::{memfd, window};
+use omniverb_sys::{Sleeper, Waker, memfd, window};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -75,7 +74,9 @@ impl Client {
         mut files: impl Iterator<Item = OwnedFd>,
     ) -> Result<(), i32> {
         let mut next = || files.next().ok_or(libc::EPROTO);
-        let (memory, ours, theirs) = (next()?, WakeEnd::from(next()?), WakeEnd::from(next()?));
+        let memory = next()?;
+        let ours = Sleeper::received(next()?).map_err(|_| libc::EPROTO)?;
+        let theirs = Waker::received(next()?).map_err(|_| libc::EPROTO)?;
         memfd::verify(memory.as_fd(), BELL_BYTES as u64).map_err(|_| libc::EPROTO)?;
         let memory =
             window::map(memory.as_fd(), BELL_BYTES, Access::ReadWrite).map_err(|e| errno_of(&e))?;

@@ -113,7 +113,7 @@ impl Packets {
     }
 
     /// Serves a link; `files` are what its far end needs: the link's memory, and if the bell is
-    /// new, the bell's, the socket to wait on and the socket to wake with.
+    /// new, the bell's, what to wait for and what to wake with.
     pub(crate) fn attach(&self, vnic: u64, end: &WireEnd, files: &[Parcel]) {
         let ready = &end.ready;
         let Some((link, bell)) = files.split_first() else { return };

@@ -182,7 +182,7 @@ impl Server {
     }
 
     fn create_link(&mut self, first: &LinkEnd, second: &LinkEnd) {
-        match memory::make(&first.ready) {
+        match memory::make(&first.ready, [Some(first.session), Some(second.session)]) {
             Ok(shared) => {
                 self.tell(first.session, &first.ready.into(), shared.first);
                 self.tell(second.session, &second.ready.into(), shared.second);

@@ -3,7 +3,9 @@
 use crate::outbox::Parcel;
 use omniverb_link::layout::link_bytes;
 use omniverb_session::body::LinkReady;
-use omniverb_sys::{memfd, wake};
+use omniverb_sys::memfd;
+use omniverb_sys::wake::{self, Payer};
+use omniverb_tenancy::SessionId;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,23 +19,37 @@ pub(crate) struct Shared {
     pub(crate) second: Vec<Parcel>,
 }
 
-/// Makes what `ready` (either end's) describes.
-pub(crate) fn make(ready: &LinkReady) -> io::Result<Shared> {
+/// Makes what `ready` (either end's) describes, for these two. Without a session an end is the
+/// engine's.
+pub(crate) fn make(ready: &LinkReady, ends: [Option<SessionId>; 2]) -> io::Result<Shared> {
     let bytes = link_bytes(ready.request_bytes as usize, ready.response_bytes as usize);
     let link: Parcel = Arc::new(memfd::create("omniverb-link", bytes as u64)?);
     let (mut first, mut second) = (vec![link.clone()], vec![link]);
     if ready.bell_new != 0 {
         let bell: Parcel = Arc::new(memfd::create("omniverb-bell", BELL_BYTES)?);
-        let (one, other) = wake::pair()?;
-        let (one, other): (Parcel, Parcel) =
-            (Arc::new(OwnedFd::from(one)), Arc::new(OwnedFd::from(other)));
-        // An end of the pair is both: what one waits on, and what one wakes the other with. Within
-        // one process waiting is at the first end and waking at the second.
-        let loopback = ready.loopback != 0;
-        let (second_waits, wakes) =
-            if loopback { (&one, [&other, &other]) } else { (&other, [&one, &other]) };
-        first.extend([&bell, &one, wakes[0]].map(Arc::clone));
-        second.extend([&bell, second_waits, wakes[1]].map(Arc::clone));
+        // Within one process there is one direction, from its second end to its first, and both
+        // ends have both ends of it.
+        let one = Direction::towards(ends[0])?;
+        let other = if ready.loopback != 0 { one.clone() } else { Direction::towards(ends[1])? };
+        first.extend([&bell, &one.sleeper, &other.waker].map(Arc::clone));
+        second.extend([&bell, &other.sleeper, &one.waker].map(Arc::clone));
     }
     Ok(Shared { first, second })
+}
+
+/// A way to wake.
+#[derive(Clone)]
+struct Direction {
+    waker: Parcel,
+    sleeper: Parcel,
+}
+
+impl Direction {
+    fn towards(sleeper: Option<SessionId>) -> io::Result<Direction> {
+        let (waker, sleeper) = wake::direction(sleeper.map(|session| Payer(session.0)))?;
+        Ok(Direction {
+            waker: Arc::new(OwnedFd::from(waker)),
+            sleeper: Arc::new(OwnedFd::from(sleeper)),
+        })
+    }
 }

@@ -5,7 +5,7 @@ mod support;
 use omniverb_control::{Place, Settings, StartError};
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_sys::{Access, Mapping, WakeEnd, memfd, socket};
+use omniverb_sys::{Access, Mapping, Sleeper, Waker, memfd, socket};
 use omniverb_tenancy::Limits;
 use omniverb_tenancy::errno::*;
 use std::os::fd::{AsFd, OwnedFd};
@@ -63,8 +63,8 @@ fn a_link_joins_two_clients() {
         assert_eq!(seen.load_u64(0x1000), Some(7));
     }
     let wakes = |files: Vec<OwnedFd>| {
-        let mut files = files.into_iter().skip(2).map(WakeEnd::from);
-        (files.next().unwrap(), files.next().unwrap())
+        let [_, _, wait, wake] = <[OwnedFd; 4]>::try_from(files).unwrap();
+        (Sleeper::received(wait).unwrap(), Waker::received(wake).unwrap())
     };
     let ((our_wait, our_wake), (their_wait, their_wake)) = (wakes(our_files), wakes(their_files));
     our_wake.signal();
@@ -105,7 +105,7 @@ fn both_ends_in_one_process() {
     assert_eq!((first.bell, first.local_slot), (second.bell, second.peer_slot));
     for files in [files, more] {
         let [_, _, wait, wake] = <[OwnedFd; 4]>::try_from(files).unwrap();
-        let (wait, wake) = (WakeEnd::from(wait), WakeEnd::from(wake));
+        let (wait, wake) = (Sleeper::received(wait).unwrap(), Waker::received(wake).unwrap());
         wake.signal();
         assert!(wait.take());
     }

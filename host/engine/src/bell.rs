@@ -4,7 +4,7 @@ use crate::command::BellFiles;
 use omniverb_link::Doorbell;
 use omniverb_ring::{BellPage, Window};
 use omniverb_sys::mapping::Access;
-use omniverb_sys::{WakeEnd, window};
+use omniverb_sys::{Sleeper, Waker, window};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
@@ -17,7 +17,7 @@ const PAGE_BYTES: usize = omniverb_ring::bell::PAGE_BYTES;
 /// record it would take our processor and find no other.
 struct Ringer {
     page: BellPage<Window>,
-    wake: WakeEnd,
+    wake: Waker,
     due: AtomicBool,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Bell {
     pub(crate) page: BellPage<Window>,
     ringer: Arc<Ringer>,
     /// Where we are woken.
-    pub(crate) wait: WakeEnd,
+    pub(crate) wait: Sleeper,
     /// Link by bit.
     links: HashMap<u32, usize>,
 }
@@ -48,8 +48,8 @@ impl Bell {
             let part = memory.part(side * PAGE_BYTES, PAGE_BYTES);
             part.map(BellPage::new).ok_or_else(|| io::Error::other("a bell that is too small"))
         };
-        let wake = WakeEnd::from(files.wake.as_fd().try_clone_to_owned()?);
-        let wait = WakeEnd::from(files.wait.as_fd().try_clone_to_owned()?);
+        let wake = Waker::received(files.wake.as_fd().try_clone_to_owned()?)?;
+        let wait = Sleeper::received(files.wait.as_fd().try_clone_to_owned()?)?;
         let ringer = Arc::new(Ringer { page: page(0)?, wake, due: AtomicBool::new(false) });
         Ok(Bell { page: page(1)?, ringer, wait, links: HashMap::new() })
     }

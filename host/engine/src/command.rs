@@ -27,9 +27,9 @@ pub enum Service {
 pub struct BellFiles {
     /// The bell's two pages; ours is the second.
     pub memory: Arc<OwnedFd>,
-    /// The socket that we are woken by.
+    /// What we are woken by: a sleeper of `omniverb_sys::wake`.
     pub wait: Arc<OwnedFd>,
-    /// The socket that wakes the application.
+    /// What wakes the application: a waker.
     pub wake: Arc<OwnedFd>,
 }
 

@@ -216,11 +216,8 @@ impl Worker {
                 self.more_arrived |= self.receive(number >> 1, (number & 1) as usize);
             }
             token::BELL => {
-                // Rung, or hung up.
-                if let Some(bell) = self.bells.get(&number)
-                    && !bell.wait.take()
-                {
-                    self.drop_bell(number);
+                if let Some(bell) = self.bells.get(&number) {
+                    bell.wait.take();
                 }
             }
             // Which is due is found out by looking at the clock.

@@ -72,6 +72,13 @@ impl Poller {
     }
 }
 
+/// Takes one report of a descriptor that is watched edge-triggered; true if there was one.
+pub(crate) fn take_edge(poller: BorrowedFd<'_>) -> rustix::io::Result<bool> {
+    let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; 1];
+    let (events, _) = epoll::wait(poller, &mut events, Some(&timespec(Duration::ZERO)))?;
+    Ok(!events.is_empty())
+}
+
 impl AsFd for Poller {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -1,80 +1,139 @@
 //! Waking another process that need not be trusted.
 //!
-//! A wake is a datagram on a unix socket pair, one end per process. An eventfd would be simpler,
-//! but its blocking mode is shared by all holders: a hostile peer could make it blocking, fill it,
-//! and hang whoever rings next. Here every call says for itself that it must not block, the two
-//! ends share no state, and a dead peer does not make our end readable for ever.
+//! One direction is an eventfd E and an epoll instance P that watches E, edge-triggered. The waker
+//! holds E alone and writes to it; the sleeper holds P alone and waits for that. Nobody reads E.
+//! Neither end can carry a descriptor or a byte, be made blocking by the other, or be filled by it;
+//! a waker that is gone leaves P silent,
+//! and takes what it signalled just before with it: whoever ends is told of by the daemon. Why nothing simpler will do is decision 0020.
 
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
-};
+use crate::epoll::take_edge;
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::{Errno, write};
+use rustix::process::{Uid, geteuid, getuid};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// Wakes that one [`WakeEnd::take`] removes. The kernel queues about ten; a flood beyond this is
-/// left for the next call, so that it cannot hold us.
-const TAKEN_AT_ONCE: usize = 16;
-
-/// One end of a pair: [`signal`](Self::signal) wakes the other end's sleeper.
+/// The end that wakes: E.
 #[derive(Debug)]
-pub struct WakeEnd(OwnedFd);
+pub struct Waker(OwnedFd);
 
-/// A new pair.
+/// The end that sleeps: P.
+#[derive(Debug)]
+pub struct Sleeper(OwnedFd);
+
+/// First of the numbers that stand for [`Payer`]s: above those of users, of containers' users
+/// (`systemd` gives out up to 0x6fff0000) and below those that are negative for somebody.
+const PAYERS: u32 = 0x7000_0000;
+const PAYERS_MAX: u32 = 0x0800_0000;
+
+/// In whose name the kernel counts what the holder of a [`Sleeper`] has it watch: whoever makes an
+/// epoll instance pays for all that anybody adds to it, and has a limit for all of them
+/// (`fs.epoll.max_user_watches`). A user number that nobody has, of the caller's choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Payer(pub u64);
+
+/// One direction. With a payer and the privilege for it P is made in that name, otherwise in ours.
 ///
 /// # Errors
-/// `EMFILE`, `ENFILE`, `ENOMEM`.
-pub fn pair() -> io::Result<(WakeEnd, WakeEnd)> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let (one, other) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
-    Ok((WakeEnd(one), WakeEnd(other)))
+/// `EMFILE`, `ENFILE`, `ENOMEM`; `ENOSPC` over the limit of watches.
+pub fn direction(payer: Option<Payer>) -> io::Result<(Waker, Sleeper)> {
+    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let view = {
+        let _name = payer.and_then(Borrowed::name);
+        epoll::create(epoll::CreateFlags::CLOEXEC)?
+    };
+    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+    epoll::add(&view, &bell, epoll::EventData::new_u64(0), flags)?;
+    Ok((Waker(bell), Sleeper(view)))
 }
 
-impl WakeEnd {
-    /// Makes the other end readable. Never blocks. A full queue means the other side has been
-    /// woken often enough, and a dead one needs no waking: neither is an error.
-    pub fn signal(&self) {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        while let Err(Errno::INTR) = send(&self.0, &[0], flags) {}
-    }
+/// The real user number of this thread is another one while this lives. Only accounting looks at
+/// it: what the thread may do goes by the effective one.
+struct Borrowed;
 
-    /// Removes what is pending; `true` if there was anything. Never blocks.
-    pub fn take(&self) -> bool {
-        let mut any = false;
-        for _ in 0..TAKEN_AT_ONCE {
-            match recv(&self.0, &mut [0u8; 1], RecvFlags::DONTWAIT) {
-                Ok(_) => any = true,
-                Err(Errno::INTR) => {}
-                Err(_) => break,
-            }
+impl Borrowed {
+    /// `None` without privilege, or where a filter forbids it.
+    fn name(payer: Payer) -> Option<Borrowed> {
+        if !getuid().is_root() || !geteuid().is_root() {
+            return None;
         }
-        any
+        let number = PAYERS + (payer.0 % u64::from(PAYERS_MAX)) as u32;
+        set_real(Uid::from_raw(number)).ok().map(|()| Borrowed)
+    }
+}
+
+impl Drop for Borrowed {
+    fn drop(&mut self) {
+        // Only a lack of memory can be in the way.
+        while set_real(Uid::ROOT).is_err() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+fn set_real(user: Uid) -> rustix::io::Result<()> {
+    rustix::thread::set_thread_res_uid(user, Uid::ROOT, Uid::ROOT)
+}
+
+impl Waker {
+    /// Wakes the sleeper. Never blocks: nobody else can fill the counter or change its flags.
+    pub fn signal(&self) {
+        while let Err(Errno::INTR) = write(&self.0, &1u64.to_ne_bytes()) {}
     }
 
-    /// Sleeps until the other end signals; `false` after `timeout`. Does not take.
+    /// What somebody who is trusted says is such an end.
+    ///
+    /// # Errors
+    /// `EINVAL` if writing to it may block.
+    pub fn received(file: OwnedFd) -> io::Result<Waker> {
+        match fcntl_getfl(&file)?.contains(OFlags::NONBLOCK) {
+            true => Ok(Waker(file)),
+            false => Err(Errno::INVAL.into()),
+        }
+    }
+}
+
+impl Sleeper {
+    /// Takes the news; `true` if there was any. Never blocks.
+    pub fn take(&self) -> bool {
+        take_edge(self.0.as_fd()).unwrap_or(false)
+    }
+
+    /// Sleeps until there is news; `false` after `timeout`. Does not take.
     ///
     /// # Errors
     /// What `poll` says, `EINTR` included.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
         crate::event::readable(self.0.as_fd(), timeout)
     }
+
+    /// What somebody who is trusted says is such an end.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is something else, which might be ready for ever.
+    pub fn received(file: OwnedFd) -> io::Result<Sleeper> {
+        // A wake that came before is not lost: whoever attaches a bell looks at it.
+        take_edge(file.as_fd())?;
+        Ok(Sleeper(file))
+    }
 }
 
-impl AsFd for WakeEnd {
+impl AsFd for Sleeper {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-impl From<OwnedFd> for WakeEnd {
-    fn from(file: OwnedFd) -> WakeEnd {
-        WakeEnd(file)
+impl From<Waker> for OwnedFd {
+    fn from(end: Waker) -> OwnedFd {
+        end.0
     }
 }
 
-impl From<WakeEnd> for OwnedFd {
-    fn from(end: WakeEnd) -> OwnedFd {
+impl From<Sleeper> for OwnedFd {
+    fn from(end: Sleeper) -> OwnedFd {
         end.0
     }
 }
@@ -82,27 +141,121 @@ impl From<WakeEnd> for OwnedFd {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Poller;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    const NOW: Option<Duration> = Some(Duration::ZERO);
+    const LONG: Option<Duration> = Some(Duration::from_secs(10));
 
     #[test]
-    fn wakes_the_other_end_only() {
-        let (ours, theirs) = pair().unwrap();
-        ours.signal();
-        assert!(!ours.take());
-        assert!(theirs.wait(None).unwrap());
-        assert!(theirs.take());
-        assert!(!theirs.take());
-        assert!(!theirs.wait(Some(Duration::ZERO)).unwrap());
+    fn every_wake_is_seen_until_it_is_taken_and_only_then_gone() {
+        let (waker, sleeper) = direction(None).unwrap();
+        let poller = Poller::new().unwrap();
+        poller.add(&sleeper, 7).unwrap();
+        let mut ready = Vec::new();
+        let mut seen = |sleeper: &Sleeper| {
+            poller.wait(NOW, &mut ready).unwrap();
+            let direct = sleeper.wait(NOW).unwrap();
+            assert_eq!(direct, ready == [7]);
+            direct
+        };
+        assert!(!seen(&sleeper) && !sleeper.take());
+        for wakes in [1, 1, 2, 100] {
+            (0..wakes).for_each(|_| waker.signal());
+            assert!(seen(&sleeper) && seen(&sleeper));
+            assert!(sleeper.take());
+            assert!(!sleeper.take() && !seen(&sleeper));
+        }
+        waker.signal();
+        drop(waker);
+        assert!(!seen(&sleeper), "a dead waker must not look like a wake");
     }
 
     #[test]
-    fn a_full_queue_and_a_dead_peer_do_not_block() {
-        let (ours, theirs) = pair().unwrap();
-        for _ in 0..10_000 {
-            ours.signal();
+    fn no_wake_is_lost_under_stress() {
+        static TOLD: AtomicU64 = AtomicU64::new(0);
+        static HEARD: AtomicU64 = AtomicU64::new(0);
+        const WAKES: u64 = 50_000;
+        let ((waker, sleeper), (back, waits)) =
+            (direction(None).unwrap(), direction(None).unwrap());
+        let other = std::thread::spawn(move || {
+            let poller = Poller::new().unwrap();
+            poller.add(&sleeper, 0).unwrap();
+            let (mut ready, mut heard) = (Vec::new(), 0);
+            while heard < WAKES {
+                poller.wait(LONG, &mut ready).unwrap();
+                assert!(!ready.is_empty(), "lost after {heard}");
+                sleeper.take();
+                heard = TOLD.load(Ordering::SeqCst);
+                HEARD.store(heard, Ordering::SeqCst);
+                back.signal();
+            }
+        });
+        for told in 1..=WAKES {
+            TOLD.store(told, Ordering::SeqCst);
+            waker.signal();
+            while told % 3 == 0 && HEARD.load(Ordering::SeqCst) < told {
+                assert!(waits.wait(LONG).unwrap(), "the answer to {told} was lost");
+                waits.take();
+            }
         }
-        assert!(theirs.take());
-        drop(theirs);
-        ours.signal();
-        assert!(!ours.wait(Some(Duration::ZERO)).unwrap(), "a dead peer must not look like a wake");
+        other.join().unwrap();
+    }
+
+    /// What the waker can do to its own end: the sleeper goes on.
+    #[test]
+    fn a_hostile_waker_stops_nobody() {
+        let (Waker(bell), sleeper) = direction(None).unwrap();
+        let mut count = [0; 8];
+        write(&bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        assert!(sleeper.take());
+        rustix::io::read(&bell, &mut count).unwrap();
+        rustix::io::ioctl_fionbio(&bell, false).unwrap();
+        let nests: Vec<Poller> = (0..64).map(|_| Poller::new().unwrap()).collect();
+        nests.iter().for_each(|nest| nest.add(&bell, 0).unwrap());
+        assert!(!sleeper.take() && !sleeper.wait(NOW).unwrap());
+        write(&bell, &1u64.to_ne_bytes()).unwrap();
+        assert!(sleeper.wait(NOW).unwrap() && sleeper.take());
+    }
+
+    /// What the sleeper can do to its own end: waking goes on.
+    #[test]
+    fn a_hostile_sleeper_stops_nobody() {
+        let (waker, Sleeper(view)) = direction(None).unwrap();
+        assert!(rustix::io::read(&view, &mut [0u8; 8]).is_err());
+        assert!(write(&view, &[0; 8]).is_err());
+        rustix::io::ioctl_fionbio(&view, false).unwrap();
+        let mut nests: Vec<Poller> = Vec::new();
+        for _ in 0..8 {
+            let nest = Poller::new().unwrap();
+            let below = nests.last().map_or(view.as_fd(), |below| below.as_fd());
+            // Until the kernel has had enough of it.
+            let _ = nest.add(below, 0);
+            nests.push(nest);
+        }
+        (0..1000).for_each(|_| waker.signal());
+        drop(view);
+        waker.signal();
+    }
+
+    #[test]
+    fn a_payer_pays_and_the_thread_is_itself_again() {
+        let before = (getuid(), geteuid());
+        let (waker, sleeper) = direction(Some(Payer(u64::MAX))).unwrap();
+        assert_eq!((getuid(), geteuid()), before);
+        waker.signal();
+        assert!(sleeper.take());
+    }
+
+    #[test]
+    fn what_is_something_else_is_refused() {
+        let (one, other) = rustix::pipe::pipe().unwrap();
+        assert!(Sleeper::received(one).is_err());
+        assert!(Waker::received(other).is_err());
+        let (waker, sleeper) = direction(None).unwrap();
+        let waker = Waker::received(waker.into()).unwrap();
+        let sleeper = Sleeper::received(sleeper.into()).unwrap();
+        waker.signal();
+        assert!(sleeper.take());
     }
 }

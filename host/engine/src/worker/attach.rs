@@ -48,14 +48,6 @@ impl Worker {
         self.drop_links(|link| link.vnic == number);
     }
 
-    /// The other end of a bell is gone, and its process with it.
-    pub(super) fn drop_bell(&mut self, number: u64) {
-        if let Some(bell) = self.bells.remove(&number) {
-            let _ = self.poller.remove(&bell.wait);
-            self.drop_links(|link| link.bell == number);
-        }
-    }
-
     fn drop_links(&mut self, which: impl Fn(&Link) -> bool) {
         let indices = 0..self.links.len();
         let those = |index: &usize| self.links[*index].as_ref().is_some_and(|link| which(link));

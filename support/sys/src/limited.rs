@@ -1,0 +1,132 @@
+//! Talking to somebody who may never answer: what [`crate::socket`] does, with a deadline.
+//!
+//! In: a time of [`crate::clock`]. Out: `ETIMEDOUT` when it has passed. A process that is stopped
+//! has sockets that work, and hangs whoever waits for it; so does one whose backlog is full.
+
+use crate::event::timespec;
+use crate::{clock, socket};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect as connect_to};
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+/// The shortest time the kernel can be told: none at all means for ever.
+const INSTANT: Duration = Duration::from_millis(1);
+
+fn left(deadline: u64) -> io::Result<Duration> {
+    match deadline.saturating_sub(clock::now()) {
+        0 => Err(Errno::TIMEDOUT.into()),
+        left => Ok(Duration::from_nanos(left)),
+    }
+}
+
+/// Connects to the socket at `path`.
+///
+/// # Errors
+/// `ETIMEDOUT`, and as [`socket::connect`].
+pub fn connect(path: &Path, deadline: u64) -> io::Result<OwnedFd> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let file = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    let address = SocketAddrUnix::new(path)?;
+    loop {
+        // What bounds sending bounds waiting for room in the backlog.
+        set_socket_timeout(&file, Timeout::Send, Some(left(deadline)?.max(INSTANT)))?;
+        match connect_to(&file, &address) {
+            Err(Errno::INTR | Errno::AGAIN) => {}
+            other => {
+                other?;
+                set_socket_timeout(&file, Timeout::Send, None)?;
+                return Ok(file);
+            }
+        }
+    }
+}
+
+/// Waits until one of `flags` holds.
+fn ready(file: BorrowedFd<'_>, flags: PollFlags, deadline: u64) -> io::Result<()> {
+    let patience = timespec(left(deadline)?);
+    match poll(&mut [PollFd::from_borrowed_fd(file, flags)], Some(&patience)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Sends one message.
+///
+/// # Errors
+/// `ETIMEDOUT`, and as [`socket::send`].
+pub fn send(
+    file: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+    deadline: u64,
+) -> io::Result<()> {
+    loop {
+        match socket::try_send(file, bytes, descriptors) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                ready(file, PollFlags::OUT, deadline)?;
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Receives one message and its descriptors; `(0, [])` when the other end is closed.
+///
+/// # Errors
+/// `ETIMEDOUT`, and as [`socket::receive`].
+pub fn receive(
+    file: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    deadline: u64,
+) -> io::Result<(usize, Vec<OwnedFd>)> {
+    loop {
+        ready(file, PollFlags::IN, deadline)?;
+        match socket::receive(file, buffer, false) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            other => return other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    fn soon() -> u64 {
+        clock::now() + 30_000_000
+    }
+
+    #[test]
+    fn nobody_is_waited_for_longer_than_said() {
+        let late = |error: &io::Error| error.raw_os_error() == Some(libc::ETIMEDOUT);
+        let (one, other) = socket::pair().unwrap();
+        assert!(late(&receive(other.as_fd(), &mut [0; 8], soon()).unwrap_err()));
+        send(one.as_fd(), b"hello", &[], soon()).unwrap();
+        assert_eq!(receive(other.as_fd(), &mut [0; 8], soon()).unwrap().0, 5);
+        let full = (0..100_000).find_map(|_| send(one.as_fd(), &[0; 512], &[], soon()).err());
+        assert!(late(&full.unwrap()));
+        drop(other);
+        let closed = receive(one.as_fd(), &mut [0; 8], soon());
+        assert!(!matches!(closed, Err(error) if late(&error)));
+    }
+
+    #[test]
+    fn a_full_backlog_is_waited_for_no_longer_than_said() {
+        let folder = std::env::temp_dir().join(format!("omniverb-limited-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("socket");
+        let listener = socket::listen(&path, 0o600).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
+        let clients: Vec<_> = (0..8).map(|_| connect(&path, soon())).collect();
+        assert!(clients.first().is_some_and(Result::is_ok));
+        let last = clients.last().and_then(|last| last.as_ref().err());
+        assert_eq!(last.and_then(io::Error::raw_os_error), Some(libc::ETIMEDOUT));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
