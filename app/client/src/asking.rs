@@ -1,8 +1,9 @@
 //! Datagram destinations whose way the daemon is still finding out.
 //!
-//! The network takes its time to answer, 0.3 s if nobody does. Meanwhile neither the progress
-//! thread nor the socket to the daemon, of which there is one for all threads, waits for it: each
-//! destination is asked for again, at first after a millisecond, then less and less often.
+//! The network takes its time to answer, 0.3 s if nobody does. Meanwhile the socket to the daemon,
+//! of which there is one for all threads, does not wait for it: each destination is asked for
+//! again, at first after a millisecond, then less and less often. A peer that does not take what it
+//! is told may take for ever, so what is asked for long makes room for others.
 
 use crate::Client;
 use omniverb_device::work::Destination;
@@ -14,12 +15,16 @@ use std::collections::VecDeque;
 const AT_ONCE: usize = 32;
 /// First and longest pause between two questions, in nanoseconds.
 const PAUSE: (u64, u64) = (1_000_000, 50_000_000);
+/// When a question makes room for others that wait, in nanoseconds: the network has answered by
+/// then, if it answers.
+const LONG: u64 = 1_000_000_000;
 
 struct Question {
     qpn: u32,
     destination: Destination,
     at: u64,
     pause: u64,
+    since: Option<u64>,
 }
 
 /// The questions.
@@ -31,18 +36,26 @@ pub(crate) struct Asking {
 impl Asking {
     /// A new destination.
     pub(crate) fn add(&mut self, qpn: u32, destination: Destination) {
-        self.open.push_back(Question { qpn, destination, at: 0, pause: PAUSE.0 });
+        self.open.push_back(Question { qpn, destination, at: 0, pause: PAUSE.0, since: None });
     }
 
-    /// Asks where it is time to; true if something is still open.
-    pub(crate) fn go_on(&mut self, client: &Client) -> bool {
-        self.ask(clock::now(), |qpn, destination| client.request_datagram_link(qpn, destination))
+    /// Asks where it is time to.
+    pub(crate) fn go_on(&mut self, client: &Client) {
+        self.ask(clock::now(), |qpn, destination| client.request_datagram_link(qpn, destination));
+    }
+
+    /// When to go on; `None` if nothing is open.
+    pub(crate) fn next_at(&self) -> Option<u64> {
+        self.open.iter().take(AT_ONCE).map(|question| question.at).min()
     }
 
     /// `over`: asks, and says whether that is the end of it.
     fn ask(&mut self, now: u64, mut over: impl FnMut(u32, Destination) -> bool) -> bool {
         let mut index = 0;
-        while let Some(question) = self.open.get_mut(index).filter(|_| index < AT_ONCE) {
+        for _ in 0..self.open.len() {
+            let Some(question) = self.open.get_mut(index).filter(|_| index < AT_ONCE) else {
+                break;
+            };
             if question.at > now {
                 index += 1;
             } else if over(question.qpn, question.destination) {
@@ -50,7 +63,12 @@ impl Asking {
             } else {
                 question.at = now + question.pause;
                 question.pause = (2 * question.pause).min(PAUSE.1);
-                index += 1;
+                if now - *question.since.get_or_insert(now) < LONG {
+                    index += 1;
+                } else if let Some(mut question) = self.open.remove(index) {
+                    question.since = None;
+                    self.open.push_back(question);
+                }
             }
         }
         !self.open.is_empty()
@@ -80,6 +98,22 @@ mod tests {
         assert_eq!(asked[..3], [0, 1, 2]);
         assert!((8..16).contains(&asked.len()), "{asked:?}");
         assert!(over_at.is_some_and(|at| (290..=340).contains(&at)), "{over_at:?}");
+    }
+
+    #[test]
+    fn peers_that_never_answer_hold_up_nobody_for_long() {
+        let mut asking = Asking::default();
+        (0..100).for_each(|qpn| asking.add(7, NOBODY(qpn)));
+        let mut reached = false;
+        for step in 0..500 {
+            let at = asking.next_at();
+            assert!(at.is_some());
+            asking.ask(step * 10_000_000, |_, destination| {
+                reached |= destination.qpn == 99;
+                false
+            });
+        }
+        assert!(reached);
     }
 
     #[test]

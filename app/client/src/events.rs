@@ -4,26 +4,30 @@ use crate::{Client, lock};
 use omniverb_device::Qp;
 use omniverb_session::body::{CLOSED_BY_DEATH, CLOSED_BY_NETWORK};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
-use omniverb_session::{Message, decode, encode};
+use omniverb_session::{Message, decode};
 use omniverb_sys::socket;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+
+/// Events taken in one turn.
+const EVENTS_AT_ONCE: usize = 64;
 
 impl Client {
     pub(crate) fn qp(&self, qpn: u32) -> Option<Arc<Qp>> {
         lock(&self.qps).get(&qpn).map(|record| record.qp.clone())
     }
 
-    /// Takes all events there are.
+    /// Takes the events there are, a number of them at a time: the data path has its turns, too.
     pub(crate) fn take_events(&self) {
         let Some(events) = self.progress.listening() else { return };
+        self.progress.flush_answers(&events);
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        loop {
+        for _ in 0..EVENTS_AT_ONCE {
             match socket::receive(events.as_fd(), &mut bytes, false) {
                 Ok((0, _)) => return self.session.lost_events(&events),
                 Ok((length, files)) => {
                     if let Ok((_, message)) = decode(&bytes[..length]) {
-                        self.take_event(events.as_fd(), message, files);
+                        self.take_event(&events, message, files);
                     }
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
@@ -32,7 +36,7 @@ impl Client {
         }
     }
 
-    fn take_event(&self, events: BorrowedFd<'_>, message: Message, files: Vec<OwnedFd>) {
+    fn take_event(&self, events: &OwnedFd, message: Message, files: Vec<OwnedFd>) {
         match message {
             Message::LinkReady(ready) => {
                 // A link that cannot be attached is as good as a peer that never answers.
@@ -49,9 +53,7 @@ impl Client {
             Message::BellClosed(closed) => self.bell_closed(closed.bell),
             Message::Adopt(adopt) => {
                 let answer = self.adopt(&adopt, files);
-                let mut bytes = [0; MESSAGE_BYTES_MAX];
-                let length = encode(0, &answer.into(), &mut bytes);
-                let _ = socket::send(events, &bytes[..length], &[]);
+                self.progress.answer(events, answer.into());
             }
             Message::Granted(granted) => {
                 self.granted(&granted, files);

@@ -1,7 +1,8 @@
 //! What the device asks of the world: answered without blocking, the rest is left to the progress
 //! thread.
 
-use crate::progress::{Errand, Progress};
+use crate::calls::Call;
+use crate::progress::Progress;
 use crate::{Client, SINK};
 use omniverb_device::work::Destination;
 use omniverb_device::{AsyncEvent, Host};
@@ -48,7 +49,7 @@ impl Host for ProcessHost {
     }
 
     fn request_grant(&self, qpn: u32, peer_qpn: u32, rkey: u32, range: (u64, u64)) {
-        self.progress.run(Errand::Grant { qpn, peer_qpn, rkey, range });
+        self.progress.run(Call::Grant { qpn, peer_qpn, rkey, range });
     }
 
     fn resident(&self, window: &Window, start: usize, found: &mut [u8]) -> bool {
@@ -56,7 +57,7 @@ impl Host for ProcessHost {
     }
 
     fn request_datagram_link(&self, qpn: u32, destination: Destination) {
-        self.progress.run(Errand::DatagramLink { qpn, destination });
+        self.progress.run(Call::DatagramLink { qpn, destination });
     }
 
     fn async_event(&self, event: AsyncEvent, cookie: usize) {

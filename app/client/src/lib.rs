@@ -5,7 +5,9 @@
 //! then work without either. There is one [`Client`] per process, made when the program first
 //! asks for devices; nothing runs or is open before that.
 
+mod answers;
 mod asking;
+mod calls;
 mod daemon;
 mod doorbell;
 mod environment;
@@ -25,6 +27,7 @@ mod resume;
 mod session;
 mod statistics;
 mod tracing;
+mod turns;
 mod window;
 
 use omniverb_device::{AsyncEvent, Shared};
@@ -35,7 +38,7 @@ use omniverb_session::{Message, SOCKET_VARIABLE};
 use session::Session;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 
 pub use notify::Notifier;
 
@@ -69,6 +72,8 @@ pub struct Client {
     progress: Arc<progress::Progress>,
     /// What of peers is mapped here.
     mapped: Arc<Mutex<mapped::Mapped>>,
+    /// Itself, for the threads it starts.
+    me: Weak<Client>,
     /// Where to tell what is captured.
     tracer: Mutex<Option<Arc<Tracer>>>,
     generation: u64,
@@ -154,6 +159,7 @@ impl Client {
             era: AtomicU64::new(0),
             progress,
             mapped: Arc::default(),
+            me: me.clone(),
             tracer: Mutex::default(),
             generation: fork::generation(),
             keeps_pages: environment::keeps_pages(),
@@ -195,6 +201,10 @@ impl Client {
             Err(errno) if session::is_lost(errno) => {
                 self.reconnect()?;
                 self.session.call(message)
+            }
+            Err(libc::ETIMEDOUT) => {
+                self.have_called(calls::Call::Settle);
+                Err(libc::ETIMEDOUT)
             }
             answer => answer,
         }

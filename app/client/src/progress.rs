@@ -3,13 +3,16 @@
 //! It sleeps until a peer kicks, the daemon tells something, or a timer is due. While nobody polls
 //! it asks for kicks before it waits. After any activity it takes a turn every millisecond; after
 //! two quiet ones, by when nobody can have missed that kicks are wanted, it sleeps without a limit.
+//! It waits for nothing else: what needs an answer of the daemon is done in `calls.rs`, and what the
+//! daemon has no room for waits in `answers.rs`.
 // UNSAFETY: blocks signals for the new thread, which only the C library's mask calls can do.
 #![expect(unsafe_code)]
 
-use crate::asking::Asking;
+use crate::answers::Answers;
+use crate::calls::{Call, Calls};
 use crate::{Client, errno_of, lock};
 use omniverb_device::progress::Turn;
-use omniverb_device::work::Destination;
+use omniverb_session::Message;
 use omniverb_sys::clock;
 use omniverb_sys::epoll::Poller;
 use omniverb_sys::event::EventFd;
@@ -26,21 +29,18 @@ const RECONNECT: Duration = Duration::from_millis(100);
 const WAKE: u64 = u64::MAX;
 const EVENTS: u64 = u64::MAX - 1;
 
-/// Something that must not be done on the data path.
-pub(crate) enum Errand {
-    Grant { qpn: u32, peer_qpn: u32, rkey: u32, range: (u64, u64) },
-    DatagramLink { qpn: u32, destination: Destination },
-}
-
 /// What others share with the thread.
 pub(crate) struct Progress {
     wake: EventFd,
     pub(crate) poller: Poller,
     started: AtomicBool,
     asleep: AtomicBool,
-    errands: Mutex<Vec<Errand>>,
+    errands: Mutex<Vec<Call>>,
     /// The events socket that is in the poller.
     listening: Mutex<Option<Arc<OwnedFd>>>,
+    /// What is to be sent there.
+    answers: Mutex<Answers>,
+    calls: Arc<Calls>,
 }
 
 impl Progress {
@@ -52,6 +52,8 @@ impl Progress {
             asleep: AtomicBool::new(false),
             errands: Mutex::default(),
             listening: Mutex::default(),
+            answers: Mutex::default(),
+            calls: Arc::default(),
         };
         progress.poller.add(&progress.wake, WAKE).map_err(|e| errno_of(&e))?;
         Ok(Arc::new(progress))
@@ -65,7 +67,7 @@ impl Progress {
     }
 
     /// Leaves an errand to the thread.
-    pub(crate) fn run(&self, errand: Errand) {
+    pub(crate) fn run(&self, errand: Call) {
         lock(&self.errands).push(errand);
         // Also when it is awake: an errand should not wait for the next tick.
         self.asleep.store(false, Ordering::SeqCst);
@@ -78,15 +80,8 @@ impl Progress {
             return Ok(());
         }
         let weak = Arc::downgrade(client);
-        let masked = Masked::new();
-        let spawned = std::thread::Builder::new()
-            .name("omniverb".into())
-            .stack_size(256 << 10)
-            .spawn(move || run(&weak));
-        drop(masked);
-        spawned.map(drop).map_err(|error| {
+        spawn_quietly("omniverb", move || run(&weak)).inspect_err(|_| {
             self.started.store(false, Ordering::Release);
-            errno_of(&error)
         })
     }
 
@@ -102,12 +97,31 @@ impl Progress {
         if !same {
             if let Some(old) = listening {
                 let _ = self.poller.remove(&*old);
+                lock(&self.answers).clear();
                 client.daemon_lost();
             }
             let added = |new: &Arc<OwnedFd>| self.poller.add(&**new, EVENTS).is_ok();
             *lock(&self.listening) = events.clone().filter(added);
         }
         events.is_some()
+    }
+
+    /// Answers the daemon, now or when there is room.
+    pub(crate) fn answer(&self, to: &OwnedFd, message: Message) {
+        let mut answers = lock(&self.answers);
+        answers.push(to.as_fd(), message);
+        if !answers.is_empty() {
+            let _ = self.poller.watch(to, EVENTS, true, true);
+        }
+    }
+
+    /// There may be room for answers.
+    pub(crate) fn flush_answers(&self, to: &OwnedFd) {
+        let mut answers = lock(&self.answers);
+        if !answers.is_empty() {
+            answers.flush(to.as_fd());
+            let _ = self.poller.watch(to, EVENTS, true, !answers.is_empty());
+        }
     }
 
     /// The events socket that is listened to; the session may have a newer one already.
@@ -140,11 +154,18 @@ impl Drop for Masked {
     }
 }
 
+/// Starts a thread that takes none of the application's signals.
+pub(crate) fn spawn_quietly(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), i32> {
+    let masked = Masked::new();
+    let spawned = std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(work);
+    drop(masked);
+    spawned.map(drop).map_err(|error| errno_of(&error))
+}
+
 fn run(client: &Weak<Client>) {
     let (mut quiet, mut deadline) = (0, None);
     let mut ready = Vec::new();
     let mut reconnect_at = 0;
-    let mut asking = Asking::default();
     loop {
         let Some(client) = client.upgrade() else { return };
         let progress = client.progress.clone();
@@ -183,8 +204,7 @@ fn run(client: &Weak<Client>) {
                 bell => client.bell_rang(bell),
             }
         }
-        active |= client.run_errands(&mut asking);
-        active |= asking.go_on(&client);
+        active |= client.run_errands();
         let mut turn = client.shared.progress();
         if !turn.polled && client.want_kicks() {
             // Whoever rang just before that left no kick.
@@ -195,7 +215,7 @@ fn run(client: &Weak<Client>) {
         quiet = if active || turn.busy { 0 } else { quiet + 1 };
         if !connected && clock::now() >= reconnect_at {
             reconnect_at = clock::now() + RECONNECT.as_nanos() as u64;
-            let _ = client.reconnect();
+            client.have_called(Call::Reconnect);
         }
     }
 }
@@ -205,16 +225,16 @@ fn due_in(due: u64) -> u64 {
 }
 
 impl Client {
-    fn run_errands(&self, asking: &mut Asking) -> bool {
+    /// Has this done by the thread for it.
+    pub(crate) fn have_called(&self, call: Call) {
+        self.progress.calls.ask(&self.me, call);
+    }
+
+    fn run_errands(&self) -> bool {
         let errands = std::mem::take(&mut *lock(&self.progress.errands));
         let any = !errands.is_empty();
         for errand in errands {
-            match errand {
-                Errand::Grant { qpn, peer_qpn, rkey, range } => {
-                    self.request_grant(qpn, peer_qpn, rkey, range);
-                }
-                Errand::DatagramLink { qpn, destination } => asking.add(qpn, destination),
-            }
+            self.have_called(errand);
         }
         any
     }

@@ -1,24 +1,45 @@
 //! The two sockets to the daemon.
 //!
-//! Calls are strictly one at a time: the lock is held from question to answer. Events are read by
-//! the progress thread alone.
+//! Calls are strictly one at a time: whoever calls has the turn from question to answer, and gives
+//! up after [`limit`], because a daemon may be stopped or hostile. The answer that then comes late
+//! is known by its tag: the next who calls passes it by, and what was made in it is given back.
+//! Nobody who has the turn holds a lock, so whoever only looks never waits. Events are read by the
+//! progress thread alone.
 
+use crate::turns::{Turn, Turns};
 use crate::{NoDevice, VirtualNic, daemon, errno_of, lock};
-use omniverb_session::body::{Hello, ROLE_VERBS, Welcome};
+use omniverb_session::body::{
+    DeregMr, DestroyQp, Hello, MrRegistered, QpCreated, ROLE_VERBS, Welcome,
+};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode, encode};
-use omniverb_sys::socket;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use omniverb_sys::{clock, limited, own};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
-pub(crate) struct Session {
-    calls: Mutex<Calls>,
-    events: Mutex<Option<Arc<OwnedFd>>>,
+/// How long a call may take, waiting for its turn included.
+const LIMIT: Duration = Duration::from_secs(10);
+/// A smaller limit in milliseconds, for tests.
+const LIMIT_VARIABLE: &str = "OMNIVERB_CALL_LIMIT_MS";
+/// How many times that telling a new daemon everything may take.
+const ANNOUNCING: u32 = 3;
+
+fn limit() -> Duration {
+    static CHOSEN: OnceLock<Duration> = OnceLock::new();
+    *CHOSEN.get_or_init(|| {
+        let named = own::variable(LIMIT_VARIABLE).and_then(|text| text.to_str()?.parse().ok());
+        named.map_or(LIMIT, |limit| Duration::from_millis(limit).min(LIMIT))
+    })
 }
 
-struct Calls {
-    socket: Option<OwnedFd>,
-    tag: u64,
+fn deadline(after: Duration) -> u64 {
+    clock::now() + after.as_nanos() as u64
+}
+
+pub(crate) struct Session {
+    calls: Turns,
+    events: Mutex<Option<Arc<OwnedFd>>>,
 }
 
 /// What a call fails with when the daemon is gone. An answer of the daemon never carries it.
@@ -32,10 +53,9 @@ pub(crate) fn is_lost(errno: i32) -> bool {
 impl Session {
     /// Connects to the first daemon that answers.
     pub(crate) fn connect() -> Result<(Session, VirtualNic, OwnedFd), NoDevice> {
-        let (calls, Welcomed { events, area, nic }) = open(false)?;
-        let calls = Calls { socket: Some(calls), tag: 1 };
+        let (calls, Welcomed { events, area, nic }) = open(false, deadline(limit()))?;
         let events = Mutex::new(Some(Arc::new(events)));
-        Ok((Session { calls: Mutex::new(calls), events }, nic, area))
+        Ok((Session { calls: Turns::new(calls), events }, nic, area))
     }
 
     /// Connects anew after the daemon went away, and has `announce` tell it what we hold, before
@@ -44,33 +64,55 @@ impl Session {
         &self,
         announce: impl FnOnce(&mut dyn FnMut(&Message) -> Result<Message, i32>) -> Result<(), i32>,
     ) -> Result<Option<(VirtualNic, OwnedFd)>, i32> {
-        let mut calls = lock(&self.calls);
-        if calls.socket.is_some() && self.events().is_some() {
+        let deadline = deadline(limit() * ANNOUNCING);
+        let mut turn = self.calls.take(deadline)?;
+        if self.is_open() && self.events().is_some() {
             return Ok(None);
         }
-        let (socket, Welcomed { events, area, nic }) = open(true).map_err(|error| match error {
-            NoDevice::NoDaemon(_, _) => libc::EPIPE,
+        let opened = open(true, deadline).map_err(|error| match error {
+            NoDevice::NoDaemon(_, libc::ETIMEDOUT) => libc::ETIMEDOUT,
+            NoDevice::NoDaemon(_, _) => LOST,
             NoDevice::Refused(_, errno) | NoDevice::Resources(errno) => errno,
-        })?;
-        let mut tag = 1;
-        announce(&mut |message| exchange(socket.as_fd(), &mut tag, message))?;
-        *calls = Calls { socket: Some(socket), tag };
+        });
+        let (socket, Welcomed { events, area, nic }) = opened?;
+        turn.renew(socket);
+        let told = announce(&mut |message| exchange(&mut turn, message, deadline));
+        if let Err(errno) = told {
+            turn.lost();
+            return Err(errno);
+        }
         *lock(&self.events) = Some(Arc::new(events));
+        turn.publish();
         Ok(Some((nic, area)))
     }
 
     /// One question, one answer.
     pub(crate) fn call(&self, message: &Message) -> Result<Message, i32> {
-        let mut calls = lock(&self.calls);
-        let Calls { socket, tag } = &mut *calls;
-        let Some(open) = socket else { return Err(libc::EPIPE) };
-        let answer = exchange(open.as_fd(), tag, message);
+        let deadline = deadline(limit());
+        let mut turn = self.calls.take(deadline)?;
+        let answer = exchange(&mut turn, message, deadline);
         if let Err(errno) = answer
             && is_lost(errno)
         {
-            *socket = None;
+            turn.lost();
         }
         answer
+    }
+
+    /// Waits for answers to calls that were given up, as long as for a call. False: there may be
+    /// more to come.
+    pub(crate) fn settle(&self) -> bool {
+        let deadline = deadline(limit());
+        let Ok(mut turn) = self.calls.take(deadline) else { return false };
+        while turn.owed > 0 {
+            match hear(&mut turn, deadline) {
+                Ok(_) => {}
+                Err(errno) if is_lost(errno) => turn.lost(),
+                Err(_) => return false,
+            }
+        }
+        give_back(&mut turn, deadline);
+        true
     }
 
     /// The events socket, while there is a daemon.
@@ -80,7 +122,7 @@ impl Session {
 
     /// Whether there is a daemon to call, as far as we know.
     pub(crate) fn is_open(&self) -> bool {
-        lock(&self.calls).socket.is_some()
+        self.calls.is_open()
     }
 
     /// The daemon closed the events socket.
@@ -89,7 +131,7 @@ impl Session {
         if events.as_ref().is_some_and(|now| Arc::ptr_eq(now, which)) {
             *events = None;
             drop(events);
-            lock(&self.calls).socket = None;
+            self.calls.close();
         }
     }
 }
@@ -103,14 +145,14 @@ struct Welcomed {
     nic: VirtualNic,
 }
 
-fn open(resume: bool) -> Result<(OwnedFd, Welcomed), NoDevice> {
+fn open(resume: bool, deadline: u64) -> Result<(OwnedFd, Welcomed), NoDevice> {
     let mut failure = None;
-    for path in daemon::sockets() {
-        let name = path.display().to_string();
-        match socket::connect(&path) {
+    for place in daemon::candidates() {
+        let name = place.path.display().to_string();
+        match place.connect(deadline) {
             Ok(socket) => {
-                let welcomed =
-                    greet(&socket, resume).map_err(|errno| NoDevice::Refused(name, errno))?;
+                let welcomed = greet(&socket, resume, deadline)
+                    .map_err(|errno| NoDevice::Refused(name, errno))?;
                 return Ok((socket, welcomed));
             }
             Err(error) => {
@@ -121,13 +163,13 @@ fn open(resume: bool) -> Result<(OwnedFd, Welcomed), NoDevice> {
     Err(failure.unwrap_or(NoDevice::Resources(libc::ENOENT)))
 }
 
-fn greet(socket: &OwnedFd, resume: bool) -> Result<Welcomed, i32> {
+fn greet(socket: &OwnedFd, resume: bool, deadline: u64) -> Result<Welcomed, i32> {
     let hello = Hello { role: ROLE_VERBS, resume: u32::from(resume), name: process_name() };
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let length = encode(0, &hello.into(), &mut bytes);
-    socket::send(socket.as_fd(), &bytes[..length], &[]).map_err(|e| errno_of(&e))?;
+    limited::send(socket.as_fd(), &bytes[..length], &[], deadline).map_err(|e| errno_of(&e))?;
     let (length, descriptors) =
-        socket::receive(socket.as_fd(), &mut bytes, true).map_err(|e| errno_of(&e))?;
+        limited::receive(socket.as_fd(), &mut bytes, deadline).map_err(|e| errno_of(&e))?;
     if length == 0 {
         return Err(libc::ECONNRESET);
     }
@@ -143,26 +185,74 @@ fn greet(socket: &OwnedFd, resume: bool) -> Result<Welcomed, i32> {
     }
 }
 
-fn exchange(socket: BorrowedFd<'_>, tag: &mut u64, message: &Message) -> Result<Message, i32> {
-    *tag += 1;
-    let mut bytes = [0; MESSAGE_BYTES_MAX];
-    let length = encode(*tag, message, &mut bytes);
-    let transport = |error: std::io::Error| match errno_of(&error) {
+fn transport(error: &std::io::Error) -> i32 {
+    match errno_of(error) {
         libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN => LOST,
         other => other,
+    }
+}
+
+/// Asks, and waits for the answer until `deadline`.
+fn exchange(turn: &mut Turn<'_>, message: &Message, deadline: u64) -> Result<Message, i32> {
+    let tag = ask(turn, message, deadline)?;
+    let answer = loop {
+        match hear(turn, deadline)? {
+            (answered, answer) if answered == tag => break answer,
+            (answered, _) if answered > tag => return Err(libc::EPROTO),
+            _ => {}
+        }
     };
-    socket::send(socket, &bytes[..length], &[]).map_err(transport)?;
-    let (length, _) = socket::receive(socket, &mut bytes, true).map_err(transport)?;
+    give_back(turn, deadline);
+    match answer {
+        // ENOTCONN, say, is about a QP, not about the connection to the daemon.
+        Message::Failed(errno) if errno as i32 == LOST => Err(libc::EIO),
+        Message::Failed(errno) => Err(errno as i32),
+        answer => Ok(answer),
+    }
+}
+
+fn ask(turn: &mut Turn<'_>, message: &Message, deadline: u64) -> Result<u64, i32> {
+    let socket = turn.socket.clone().ok_or(LOST)?;
+    let mut bytes = [0; MESSAGE_BYTES_MAX];
+    let length = encode(turn.tag + 1, message, &mut bytes);
+    limited::send(socket.as_fd(), &bytes[..length], &[], deadline).map_err(|e| transport(&e))?;
+    turn.tag += 1;
+    turn.owed += 1;
+    Ok(turn.tag)
+}
+
+/// The next answer, whatever it answers.
+fn hear(turn: &mut Turn<'_>, deadline: u64) -> Result<(u64, Message), i32> {
+    let socket = turn.socket.clone().ok_or(LOST)?;
+    let mut bytes = [0; MESSAGE_BYTES_MAX];
+    let (length, _) =
+        limited::receive(socket.as_fd(), &mut bytes, deadline).map_err(|e| transport(&e))?;
     if length == 0 {
         return Err(LOST);
     }
-    match decode(&bytes[..length]) {
-        Ok((answered, _)) if answered != *tag => Err(libc::EPROTO),
-        // ENOTCONN, say, is about a QP, not about the connection to the daemon.
-        Ok((_, Message::Failed(errno))) if errno as i32 == LOST => Err(libc::EIO),
-        Ok((_, Message::Failed(errno))) => Err(errno as i32),
-        Ok((_, answer)) => Ok(answer),
-        Err(_) => Err(libc::EPROTO),
+    turn.owed = turn.owed.saturating_sub(1);
+    let (tag, answer) = decode(&bytes[..length]).map_err(|_| libc::EPROTO)?;
+    if tag < turn.tag {
+        // Whoever asked for it has failed.
+        let undo: Option<Message> = match answer {
+            Message::QpCreated(QpCreated { qpn, .. }) => {
+                Some(DestroyQp { qpn, reserved: 0 }.into())
+            }
+            Message::MrRegistered(MrRegistered { rkey, .. }) => {
+                Some(DeregMr { rkey, reserved: 0 }.into())
+            }
+            _ => None,
+        };
+        turn.unwanted.extend(undo);
+    }
+    Ok((tag, answer))
+}
+
+/// Tells the daemon what nobody wants any more.
+fn give_back(turn: &mut Turn<'_>, deadline: u64) {
+    while let Some(message) = turn.unwanted.pop() {
+        let Ok(tag) = ask(turn, &message, deadline) else { return turn.unwanted.push(message) };
+        while matches!(hear(turn, deadline), Ok((answered, _)) if answered < tag) {}
     }
 }
 
@@ -174,4 +264,68 @@ fn process_name() -> [u8; 16] {
     let length = bytes.len().min(15);
     name[..length].copy_from_slice(&bytes[..length]);
     name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use omniverb_session::body::{Done, QueryGids};
+    use omniverb_sys::socket;
+
+    fn soon() -> u64 {
+        deadline(Duration::from_millis(30))
+    }
+
+    fn answer(daemon: &OwnedFd, reply: impl FnOnce(Message) -> Message) -> Message {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let (length, _) = socket::receive(daemon.as_fd(), &mut bytes, false).unwrap();
+        let (tag, asked) = decode(&bytes[..length]).unwrap();
+        let length = encode(tag, &reply(asked.clone()), &mut bytes);
+        socket::send(daemon.as_fd(), &bytes[..length], &[]).unwrap();
+        asked
+    }
+
+    #[test]
+    fn an_answer_that_comes_too_late_breaks_nothing_and_what_it_made_is_given_back() {
+        let (ours, daemon) = socket::pair().unwrap();
+        let calls = Turns::new(ours);
+        let ask: Message = QueryGids { reserved: 7 }.into();
+        let mut turn = calls.take(soon()).unwrap();
+        assert_eq!(exchange(&mut turn, &ask, soon()), Err(libc::ETIMEDOUT));
+        assert_eq!(exchange(&mut turn, &ask, soon()), Err(libc::ETIMEDOUT));
+        assert_eq!(turn.owed, 2);
+        drop(turn);
+        let done = || Message::from(Done { reserved: 0 });
+        answer(&daemon, |_| QpCreated { qpn: 77, reserved: 0 }.into());
+        answer(&daemon, |_| Message::Failed(12));
+        let serving = std::thread::spawn(move || {
+            let serve = || {
+                omniverb_sys::event::readable(daemon.as_fd(), None).unwrap();
+                answer(&daemon, |_| done())
+            };
+            [serve(), serve()]
+        });
+        let mut turn = calls.take(soon()).unwrap();
+        let long = deadline(Duration::from_secs(5));
+        assert_eq!(exchange(&mut turn, &ask, long), Ok(done()));
+        assert_eq!((turn.owed, turn.unwanted.len()), (0, 0));
+        let destroyed = DestroyQp { qpn: 77, reserved: 0 }.into();
+        assert_eq!(serving.join().unwrap(), [ask, destroyed]);
+    }
+
+    #[test]
+    fn who_looks_never_waits_for_who_calls() {
+        let (ours, daemon) = socket::pair().unwrap();
+        let calls = Turns::new(ours);
+        let turn = calls.take(soon()).unwrap();
+        assert!(calls.is_open());
+        assert_eq!(calls.take(soon()).err(), Some(libc::ETIMEDOUT));
+        calls.close();
+        assert!(!calls.is_open());
+        drop(turn);
+        let mut turn = calls.take(soon()).unwrap();
+        let ask: Message = QueryGids { reserved: 0 }.into();
+        assert_eq!(exchange(&mut turn, &ask, soon()), Err(LOST));
+        drop(daemon);
+    }
 }

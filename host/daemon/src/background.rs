@@ -6,8 +6,9 @@
 use crate::{Arguments, files, socket};
 use anyhow::{Context, bail};
 use omniverb_sys::{inherit, socket as unix};
+use rustix::process::geteuid;
 use std::fs::OpenOptions;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -31,6 +32,7 @@ pub(crate) fn start(arguments: &Arguments) -> anyhow::Result<()> {
         bail!("{} cannot be created: {error}", folder.display());
     }
     restrict(folder)?;
+    trust(folder)?;
     let file = OpenOptions::new()
         .create(true)
         .append(true)
@@ -38,7 +40,12 @@ pub(crate) fn start(arguments: &Arguments) -> anyhow::Result<()> {
         .custom_flags(0o400_000) // O_NOFOLLOW
         .open(&log)
         .with_context(|| log.display().to_string())?;
-    let from = file.metadata()?.len();
+    let status = file.metadata()?;
+    // In a folder for everybody somebody else may have made it.
+    if !status.is_file() || status.uid() != geteuid().as_raw() {
+        bail!("{} is another user's", log.display());
+    }
+    let from = status.len();
     inherit::nothing_but_standard()?;
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("--own-session").arg("--socket").arg(&path);
@@ -74,18 +81,29 @@ pub(crate) fn start(arguments: &Arguments) -> anyhow::Result<()> {
 
 /// A folder just made for an ordinary user is the user's alone.
 fn restrict(folder: &Path) -> anyhow::Result<()> {
-    use std::os::unix::fs::{MetadataExt, PermissionsExt};
-    let user = rustix::process::geteuid();
-    let status = std::fs::metadata(folder)?;
+    use std::os::unix::fs::PermissionsExt;
+    let user = geteuid();
+    let status = std::fs::symlink_metadata(folder)?;
     let ours = folder.file_name().is_some_and(|n| n.to_string_lossy().starts_with("omniverb"));
-    if !user.is_root() && ours && status.uid() == user.as_raw() {
+    if !user.is_root() && ours && status.is_dir() && status.uid() == user.as_raw() {
         std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o700))?;
     }
     Ok(())
 }
 
 fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
+    geteuid().is_root()
+}
+
+/// Nothing is made in a folder where others decide what is there. The daemon looks again.
+fn trust(folder: &Path) -> anyhow::Result<()> {
+    let status = std::fs::symlink_metadata(folder)?;
+    let (mode, sticky) = (status.mode() & 0o022, status.mode() & 0o1000 != 0);
+    let known = status.uid() == 0 || status.uid() == geteuid().as_raw();
+    if !status.is_dir() || !known || (mode != 0 && !sticky) {
+        bail!("{} is not a folder of this user's own", folder.display());
+    }
+    Ok(())
 }
 
 /// The first line that the daemon logged since `from`, without its own name.

@@ -15,10 +15,10 @@ use omniverb_control::{DISPOSER, Journal, Level, Place, Server, Settings, dispos
 use omniverb_netns::{self as netns, HELPER, STARTER};
 use omniverb_session::operator;
 use omniverb_sys::child::{self, Helpers, OWN_PROGRAM};
-use omniverb_sys::signals;
+use omniverb_sys::{own, signals};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -121,7 +121,8 @@ fn helper(name: &str) -> ExitCode {
 /// Where to listen.
 fn socket(arguments: &Arguments) -> PathBuf {
     arguments.socket.clone().unwrap_or_else(|| {
-        if geteuid().is_root() { omniverb_session::SYSTEM_SOCKET.into() } else { own_socket() }
+        let own = own::path().filter(|_| !geteuid().is_root());
+        own.unwrap_or_else(|| omniverb_session::SYSTEM_SOCKET.into())
     })
 }
 
@@ -138,14 +139,6 @@ fn operator_socket(arguments: &Arguments) -> std::io::Result<PathBuf> {
 /// What the names of our files begin with, if tenants are heard at `path`.
 fn files(path: &Path) -> std::io::Result<PathBuf> {
     Ok(operator::files_beside(&std::path::absolute(path)?, geteuid().is_root()))
-}
-
-/// The socket of an ordinary user's own daemon.
-fn own_socket() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty()) {
-        Some(folder) => Path::new(&folder).join("omniverb/omniverbd.sock"),
-        None => format!("/tmp/omniverb-{}/omniverbd.sock", geteuid().as_raw()).into(),
-    }
 }
 
 fn serve(arguments: &Arguments) -> anyhow::Result<()> {

@@ -5,9 +5,9 @@ use anyhow::{Context, bail};
 use omniverb_session::body::{
     Cursor, Gids, Hello, QueryGids, QueryStatus, QueryVnic, ROLE_VERBS, Status, Welcome,
 };
-use omniverb_session::limits::{MESSAGE_BYTES_MAX, STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
+use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode, encode};
-use omniverb_sys::{event, memfd, socket};
+use omniverb_sys::{event, socket};
 use serde_json::Value;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,17 +30,15 @@ pub(crate) struct Client {
 impl Client {
     /// Connects, without wanting a device.
     pub(crate) fn connect(path: &Path) -> anyhow::Result<Client> {
-        let calls = socket::connect(path).with_context(|| format!("{}", path.display()))?;
+        let calls = crate::daemon::connect(path).with_context(|| format!("{}", path.display()))?;
         Ok(Client { calls, _events: Vec::new() })
     }
 
     /// Connects as a program that wants a device.
     pub(crate) fn verbs(path: &Path) -> anyhow::Result<(Client, Welcome)> {
-        let area =
-            memfd::create("omniverb-doctor", (STATISTICS_SLOTS * STATISTICS_SLOT_BYTES) as u64)?;
         let mut client = Client::connect(path)?;
         let hello = Hello { role: ROLE_VERBS, resume: 0, name: *b"omniverb\0\0\0\0\0\0\0\0" };
-        client.send(&hello.into(), &[area.as_fd()])?;
+        client.send(&hello.into())?;
         let (answer, files) = client.answer_with_files()?;
         client._events = files;
         match answer {
@@ -51,7 +49,7 @@ impl Client {
 
     /// The GID table.
     pub(crate) fn gids(&self) -> anyhow::Result<Gids> {
-        self.send(&QueryGids { reserved: 0 }.into(), &[])?;
+        self.send(&QueryGids { reserved: 0 }.into())?;
         match self.answer_with_files()?.0 {
             Message::Gids(gids) => Ok(gids),
             other => bail!("no GID table but {other:?}"),
@@ -66,17 +64,17 @@ impl Client {
     }
 
     fn status_answer(&self, question: &Message, path: &Path) -> anyhow::Result<Status> {
-        self.send(question, &[])?;
+        self.send(question)?;
         match self.answer_with_files()?.0 {
             Message::Status(status) => Ok(status),
             other => refused(&other, path),
         }
     }
 
-    fn send(&self, message: &Message, files: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
+    fn send(&self, message: &Message) -> anyhow::Result<()> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(1, message, &mut bytes);
-        Ok(socket::send(self.calls.as_fd(), &bytes[..length], files)?)
+        Ok(socket::send(self.calls.as_fd(), &bytes[..length], &[])?)
     }
 
     fn answer_with_files(&self) -> anyhow::Result<(Message, Vec<OwnedFd>)> {

@@ -2,35 +2,44 @@
 
 use anyhow::{Context, bail};
 use omniverb_session::{SOCKET_VARIABLE, SYSTEM_SOCKET, operator};
-use omniverb_sys::socket;
+use omniverb_sys::{clock, limited, own};
 use rustix::process::geteuid;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Seconds after which a daemon started on demand ends when nobody uses it.
 const IDLE_SECONDS: &str = "600";
 
+/// Nanoseconds that a daemon may take to accept a connection.
+const PATIENCE: u64 = 10_000_000_000;
+
 /// The socket that the environment names.
 pub(crate) fn named() -> Option<PathBuf> {
-    std::env::var_os(SOCKET_VARIABLE).filter(|name| !name.is_empty()).map(PathBuf::from)
-}
-
-/// The socket of this user's own daemon.
-pub(crate) fn own() -> PathBuf {
-    match std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty()) {
-        Some(folder) => Path::new(&folder).join("omniverb/omniverbd.sock"),
-        None => format!("/tmp/omniverb-{}/omniverbd.sock", geteuid().as_raw()).into(),
-    }
+    own::variable(SOCKET_VARIABLE).map(PathBuf::from)
 }
 
 /// Sockets to try, the best first.
 pub(crate) fn candidates() -> Vec<PathBuf> {
-    named().map_or_else(|| vec![SYSTEM_SOCKET.into(), own()], |path| vec![path])
+    if let Some(path) = named() {
+        return vec![path];
+    }
+    std::iter::once(SYSTEM_SOCKET.into()).chain(own::path()).collect()
+}
+
+/// Connects to one of them, as the library does: the user's own must be shown to be that.
+pub(crate) fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let deadline = clock::now() + PATIENCE;
+    match named().is_none() && own::path().is_some_and(|own| own == path) {
+        true => own::connect(path, deadline),
+        false => limited::connect(path, deadline),
+    }
 }
 
 /// The socket of a daemon that answers.
 pub(crate) fn find() -> Option<PathBuf> {
-    candidates().into_iter().find(|path| socket::is_alive(path))
+    candidates().into_iter().find(|path| connect(path).is_ok())
 }
 
 /// The socket of a daemon that serves us.
@@ -44,8 +53,7 @@ pub(crate) fn serving() -> anyhow::Result<PathBuf> {
 
 /// The operators' socket that the environment names.
 pub(crate) fn named_operators() -> Option<PathBuf> {
-    let named = std::env::var_os(operator::SOCKET_VARIABLE).filter(|name| !name.is_empty());
-    named.map(PathBuf::from)
+    own::variable(operator::SOCKET_VARIABLE).map(PathBuf::from)
 }
 
 /// Where the operators' socket of the daemon that serves us may be: we do not know its user.
@@ -74,7 +82,7 @@ pub(crate) fn find_or_start() -> anyhow::Result<PathBuf> {
         return Ok(SYSTEM_SOCKET.into());
     }
     // An ordinary user; or root in a container whose /run is not writable.
-    let path = own();
+    let path = own::path().context("no daemon is running, and none is started for this program")?;
     start(&program, &path)?;
     Ok(path)
 }

@@ -3,7 +3,6 @@
 use super::Findings;
 use crate::client::Client;
 use crate::{client, daemon};
-use omniverb_sys::socket;
 use std::io::ErrorKind;
 use std::net::Ipv6Addr;
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +15,7 @@ const PORT: &str = "12B7";
 pub(super) fn daemon(findings: &mut Findings) -> Option<PathBuf> {
     for path in daemon::candidates() {
         let shown = path.display();
-        match socket::connect(&path) {
+        match daemon::connect(&path) {
             Ok(_) => {
                 return match Client::connect(&path).and_then(|client| client.vnics(&path)) {
                     Ok(_) => {
@@ -34,7 +33,8 @@ pub(super) fn daemon(findings: &mut Findings) -> Option<PathBuf> {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 findings.bad(
                     format_args!("{shown} may not be opened"),
-                    "it is another user's; unset OMNIVERB_SOCKET or ask for access",
+                    "it, or its folder, is another user's, or others may write there; unset OMNIVERB_SOCKET \
+                     or ask for access",
                 );
             }
             Err(_) => {}

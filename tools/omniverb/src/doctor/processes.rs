@@ -2,8 +2,8 @@
 
 use super::Findings;
 use crate::daemon;
-use omniverb_sys::socket;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// Daemons that nobody can reach any more.
@@ -54,15 +54,14 @@ fn socket_of(process: &Path) -> Option<PathBuf> {
 /// Sockets that nobody serves any more.
 pub(super) fn sockets(findings: &mut Findings) {
     for path in daemon::candidates() {
-        if path.exists() && !socket::is_alive(&path) {
-            let denied = socket::connect(&path)
-                .is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied);
-            if !denied {
-                findings.note(
-                    format_args!("{} is left over from a daemon that died", path.display()),
-                    "the next daemon replaces it",
-                );
-            }
+        let refused = daemon::connect(&path).is_err_and(|error| {
+            !matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::TimedOut)
+        });
+        if path.exists() && refused {
+            findings.note(
+                format_args!("{} is left over from a daemon that died", path.display()),
+                "the next daemon replaces it",
+            );
         }
     }
 }

@@ -1,0 +1,79 @@
+//! What the progress thread answers on the events socket, without ever waiting for the daemon.
+
+use omniverb_session::limits::MESSAGE_BYTES_MAX;
+use omniverb_session::{Message, encode};
+use omniverb_sys::socket;
+use std::collections::VecDeque;
+use std::io::ErrorKind;
+use std::os::fd::BorrowedFd;
+
+/// Answers that wait for room: as many as the daemon has questions for one process at a time.
+const ANSWERS_MAX: usize = 1024;
+
+#[derive(Default)]
+pub(crate) struct Answers {
+    waiting: VecDeque<Message>,
+}
+
+impl Answers {
+    /// Sends an answer, now or later. One too many is dropped: the daemon takes that for a refusal.
+    pub(crate) fn push(&mut self, to: BorrowedFd<'_>, answer: Message) {
+        if self.waiting.len() < ANSWERS_MAX {
+            self.waiting.push_back(answer);
+        }
+        self.flush(to);
+    }
+
+    /// Sends what there is room for.
+    pub(crate) fn flush(&mut self, to: BorrowedFd<'_>) {
+        while let Some(answer) = self.waiting.front() {
+            let mut bytes = [0; MESSAGE_BYTES_MAX];
+            let length = encode(0, answer, &mut bytes);
+            match socket::try_send(to, &bytes[..length], &[]) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                // Sent; or the daemon is gone: then it is as good as never answered.
+                _ => drop(self.waiting.pop_front()),
+            }
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Who was to hear them is gone.
+    pub(crate) fn clear(&mut self) {
+        self.waiting.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use omniverb_session::body::Adopted;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_daemon_that_does_not_listen_is_not_waited_for() {
+        let (ours, daemon) = socket::pair().unwrap();
+        let answer = |token| Adopted { token, errno: 1, epoch: 0 };
+        let mut answers = Answers::default();
+        let mut pushed = 0;
+        while answers.waiting.len() < ANSWERS_MAX {
+            answers.push(ours.as_fd(), answer(pushed).into());
+            pushed += 1;
+        }
+        answers.push(ours.as_fd(), answer(u64::MAX).into());
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        for token in 0..pushed {
+            let (length, _) = socket::receive(daemon.as_fd(), &mut bytes, false).unwrap();
+            let (_, found) = omniverb_session::decode(&bytes[..length]).unwrap();
+            assert_eq!(found, answer(token).into());
+            answers.flush(ours.as_fd());
+        }
+        assert!(answers.is_empty());
+        drop(daemon);
+        answers.push(ours.as_fd(), answer(0).into());
+        assert!(answers.is_empty());
+    }
+}

@@ -1,0 +1,111 @@
+//! Whose turn it is to call the daemon.
+//!
+//! The lock is held for moments only; the turn, from question to answer. So threads that call wait
+//! for each other, up to a time, and those that only look at the state of things wait for nobody.
+
+use crate::lock;
+use omniverb_session::Message;
+use omniverb_sys::clock;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+pub(crate) struct Turns {
+    state: Mutex<State>,
+    free: Condvar,
+}
+
+struct State {
+    /// While there is a daemon.
+    socket: Option<Arc<OwnedFd>>,
+    taken: bool,
+    tag: u64,
+    owed: u32,
+    unwanted: Vec<Message>,
+}
+
+/// The right to call, until it is dropped.
+pub(crate) struct Turn<'a> {
+    turns: &'a Turns,
+    /// Where to.
+    pub(crate) socket: Option<Arc<OwnedFd>>,
+    /// Of the newest question.
+    pub(crate) tag: u64,
+    /// Questions without an answer.
+    pub(crate) owed: u32,
+    /// What tells the daemon that something it made is not wanted any more.
+    pub(crate) unwanted: Vec<Message>,
+}
+
+impl Turns {
+    pub(crate) fn new(socket: OwnedFd) -> Turns {
+        let socket = Some(Arc::new(socket));
+        let state = State { socket, taken: false, tag: 1, owed: 0, unwanted: Vec::new() };
+        Turns { state: Mutex::new(state), free: Condvar::new() }
+    }
+
+    /// Waits for the others who call.
+    pub(crate) fn take(&self, deadline: u64) -> Result<Turn<'_>, i32> {
+        let mut state = lock(&self.state);
+        while state.taken {
+            let left = deadline.saturating_sub(clock::now());
+            if left == 0 {
+                return Err(libc::ETIMEDOUT);
+            }
+            let waited = self.free.wait_timeout(state, Duration::from_nanos(left));
+            state = waited.unwrap_or_else(|e| e.into_inner()).0;
+        }
+        state.taken = true;
+        Ok(Turn {
+            turns: self,
+            socket: state.socket.clone(),
+            tag: state.tag,
+            owed: state.owed,
+            unwanted: std::mem::take(&mut state.unwanted),
+        })
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        lock(&self.state).socket.is_some()
+    }
+
+    /// The daemon is gone. Who is calling it finds out by itself.
+    pub(crate) fn close(&self) {
+        lock(&self.state).socket = None;
+    }
+}
+
+impl Turn<'_> {
+    /// The daemon called until now is gone.
+    pub(crate) fn lost(&mut self) {
+        let mut state = lock(&self.turns.state);
+        let same = |now: &Arc<OwnedFd>| self.socket.as_ref().is_some_and(|s| Arc::ptr_eq(s, now));
+        if state.socket.as_ref().is_some_and(same) {
+            state.socket = None;
+        }
+        drop(state);
+        (self.socket, self.owed) = (None, 0);
+        self.unwanted.clear();
+    }
+
+    /// Calls another daemon from now on; the others still know of none.
+    pub(crate) fn renew(&mut self, socket: OwnedFd) {
+        self.lost();
+        (self.socket, self.tag) = (Some(Arc::new(socket)), 1);
+    }
+
+    /// The others may call it, too.
+    pub(crate) fn publish(&self) {
+        lock(&self.turns.state).socket = self.socket.clone();
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.turns.state);
+        (state.taken, state.tag, state.owed) = (false, self.tag, self.owed);
+        state.unwanted = std::mem::take(&mut self.unwanted);
+        drop(state);
+        self.turns.free.notify_one();
+    }
+}
