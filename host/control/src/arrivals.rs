@@ -159,6 +159,7 @@ impl Server {
             statistics: None,
             calls_box: Outbox::new(self.disposal.bin()),
             events_box: Outbox::new(self.disposal.bin()),
+            behind: false,
             flush_timer: false,
         };
         self.refused += usize::from(client.vnic.is_err());

@@ -31,6 +31,8 @@ pub(crate) struct Client {
     pub(crate) statistics: Option<Mapping>,
     pub(crate) calls_box: Outbox,
     pub(crate) events_box: Outbox,
+    /// What the tables were told: it has left more than a little of what it was told.
+    pub(crate) behind: bool,
     /// A timer will try again to send what waits.
     pub(crate) flush_timer: bool,
 }

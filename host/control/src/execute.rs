@@ -11,6 +11,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Bytes of messages, with what the kernel needs to keep them, that a client may leave unread and
+/// not count as behind: some thirty messages.
+const UNREAD_MAX: usize = 32 << 10;
+
 /// When to try again after clients held too many of our descriptors unread.
 const DESCRIPTORS_AGAIN: Duration = Duration::from_millis(10);
 
@@ -24,6 +28,7 @@ impl Server {
                 self.answer(session, tag, &message, Vec::new());
             }
             Action::Event { session, message } => self.tell(session, &message, Vec::new()),
+            Action::LookAgain { session } => self.look_at_backlog(session),
             Action::CreateLink { first, second } => self.create_link(&first, &second),
             Action::AttachEngine(end) => self.attach_engine(*end),
             Action::DetachEngine { vnic, qpn, peer_qpn } => {
@@ -143,6 +148,19 @@ impl Server {
     /// Tells a client something it did not ask for.
     pub(crate) fn tell(&mut self, id: SessionId, message: &Message, parcels: Vec<Parcel>) {
         self.with_events(id, |outbox, events| outbox.push(events, 0, message, parcels));
+        self.look_at_backlog(id);
+    }
+
+    /// Tells the tables whether a client has left more than a little of what it was told.
+    fn look_at_backlog(&mut self, id: SessionId) {
+        let Some(client) = self.clients.get_mut(&id) else { return };
+        let Some(events) = &client.events else { return };
+        let unread = || socket::unread(events.as_fd()).unwrap_or(0);
+        let behind = !client.events_box.is_empty() || unread() > UNREAD_MAX;
+        if client.behind != behind {
+            client.behind = behind;
+            self.tenancy.behind(id, behind);
+        }
     }
 
     pub(crate) fn flush_events(&mut self, id: SessionId) {

@@ -13,9 +13,10 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Messages kept for one socket. A process that connects its whole quota of queue pairs without
-/// looking once stays below.
-const MESSAGES_MAX: usize = 20_000;
+/// Messages kept for one socket. A process that looks at none stays below whatever others do: each
+/// link of its quota is made, told of by a capture, and closed; a bell for each may end; and its
+/// peers may ask for pages (`omniverb_tenancy::Limits`).
+const MESSAGES_MAX: usize = 4 * 16_384 + 4096;
 
 /// Descriptors kept for one socket: they count against the daemon's own limit.
 const DESCRIPTORS_MAX: usize = 4096;

@@ -126,7 +126,14 @@ pub enum Action {
         /// What.
         message: Message,
     },
-    /// Make link memory (and bell memory and wake pair if `bell_new`) and tell both ends. If that
+    /// Something was kept from a session that is behind: is it still? See [`Tenancy::behind`].
+    ///
+    /// [`Tenancy::behind`]: crate::Tenancy::behind
+    LookAgain {
+        /// The session.
+        session: SessionId,
+    },
+    /// Make link memory (and bell memory and wakes if `bell_new`) and tell both ends. If that
     /// fails, call `Tenancy::link_failed`.
     CreateLink {
         /// The end on side 0.
@@ -134,7 +141,7 @@ pub enum Action {
         /// The end on side 1.
         second: LinkEnd,
     },
-    /// Make link memory (and bell memory and wake pair if `bell_new`), give one end to the engine
+    /// Make link memory (and bell memory and wakes if `bell_new`), give one end to the engine
     /// and tell the other. If that fails, call `Tenancy::wire_failed`.
     AttachEngine(Box<WireEnd>),
     /// A link to the engine has ended.

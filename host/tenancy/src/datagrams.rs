@@ -20,7 +20,7 @@ impl Tenancy {
         }
     }
 
-    /// `Ok(true)`: linked. `Ok(false)`: the network is being asked.
+    /// `Ok(true)`: linked. `Ok(false)`: the network is being asked, or the peer has no time.
     fn connect_datagram(&mut self, id: SessionId, m: &ConnectQp, now: u64) -> Result<bool, u32> {
         let ours = self.own_qp(id, m.qpn)?.vnic;
         if self.leads_to(m) {
@@ -42,6 +42,7 @@ impl Tenancy {
         if peer.qp_type != QP_UD {
             return Err(ENOENT);
         }
+        let far = peer.session;
         if let Some(why) = self.through_engine(ours, theirs) {
             return self.datagrams_by_engine(m, Route::forwarded(why, theirs), now);
         }
@@ -55,6 +56,9 @@ impl Tenancy {
                     return self.datagrams_by_engine(m, Route::wire(Why::OneWay, 0), now);
                 }
             }
+        }
+        if far != id && !self.has_time(far) {
+            return Ok(false);
         }
         self.end_datagrams(m.qpn, m.dest_qpn);
         let invited = (theirs != ours).then_some((ours, theirs));

@@ -270,6 +270,7 @@ pub fn exercise(bytes: &[u8]) {
                 bench.carry_out(actions);
             }
             7 => hand_out(&mut bench, who),
+            9 => bench.tenancy.behind(SessionId(u64::from(who & 7) % 6), who & 8 != 0),
             8 => {
                 let actions = bench.tenancy.capture(vnic(u64::from(who % 4)), who & 16 != 0);
                 bench.carry_out(actions);

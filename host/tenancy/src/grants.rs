@@ -48,6 +48,7 @@ impl Tenancy {
         let initiator = Grantee::Session(id);
         let (owner, mr) = self.grantable(m.peer_qpn, m.rkey)?;
         self.uses(initiator, owner, &mr)?;
+        self.may_be_asked(owner)?;
         let part = self.choose_part(owner, (m.rkey, &mr), (m.address, m.length))?;
         let session = self.sessions.get_mut(&id).ok_or(EPROTO)?;
         if session.grants >= self.limits.grants_per_session {
@@ -89,6 +90,7 @@ impl Tenancy {
         let initiator = Grantee::Engine;
         let (owner, mr) = self.grantable(qpn, rkey)?;
         self.uses(initiator, owner, &mr)?;
+        self.may_be_asked(owner)?;
         let address = if length == u64::MAX { address.max(pages(&mr).start) } else { address };
         let part = self.choose_part(owner, (rkey, &mr), (address, length))?;
         let session = self.sessions.get_mut(&owner).ok_or(ENOENT)?;
@@ -118,6 +120,9 @@ impl Tenancy {
             PendingGrant { initiator, owner, qpn, peer_qpn, rkey, part, memory, deadline };
         self.grants.insert(token, pending);
         self.timers.insert((deadline, Timer::Grant(token)));
+        if let Some(owner) = self.sessions.get_mut(&owner) {
+            owner.questions += 1;
+        }
         let Part { start, length, fresh } = part;
         let trusted = u32::from(self.trusts(initiator, owner));
         let adopt =
@@ -178,6 +183,10 @@ impl Tenancy {
 
     /// The owner's answer. `memory`: how the file that it was given is now.
     pub(crate) fn adopted(&mut self, id: SessionId, m: &Adopted, memory: Option<MemoryFacts>) {
+        // Late or not, it has been taken.
+        if let Some(owner) = self.sessions.get_mut(&id) {
+            owner.questions = owner.questions.saturating_sub(1);
+        }
         // An unknown token is an answer that came too late; somebody else's is not ours to judge.
         if self.grants.get(&m.token).is_none_or(|grant| grant.owner != id) {
             return;

@@ -28,6 +28,7 @@ mod links;
 pub mod mirror;
 mod neighbours;
 mod numbers;
+mod pace;
 mod pairing;
 mod parting;
 mod path;

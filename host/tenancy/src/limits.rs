@@ -50,6 +50,9 @@ pub struct Limits {
     pub extents: usize,
     /// Bytes of an extent: bounds how long owner and kernel are busy with one.
     pub extent_bytes: u64,
+    /// Questions for its pages that a process may leave unanswered; what is asked beyond is refused,
+    /// so that its peers cannot fill what waits for it.
+    pub questions_per_session: usize,
     /// Probes a vNIC may have under way; and as many for links that it has already.
     pub probes_per_vnic: usize,
     /// How long the owner of an MR may take to hand out its pages.
@@ -111,6 +114,7 @@ impl Default for Limits {
             extents_per_vnic: 8192,
             extents: 32768,
             extent_bytes: 1 << 30,
+            questions_per_session: 1024,
             probes_per_vnic: 256,
             grant_time_ns: 2000 * MILLISECOND,
             neighbour_time_ns: 30_000 * MILLISECOND,

@@ -93,6 +93,10 @@ pub(crate) struct Session {
     pub(crate) datagrams: BTreeSet<WireKey>,
     /// Grants it waits for.
     pub(crate) grants: usize,
+    /// It has not taken what it was told; see `pace.rs`.
+    pub(crate) behind: bool,
+    /// Questions for pages that it has not answered.
+    pub(crate) questions: usize,
     /// Grants that the engine waits for, of what is this session's.
     pub(crate) engine_grants: usize,
     /// Parts of its regions that are on memory files, by key and first page.

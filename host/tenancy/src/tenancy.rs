@@ -140,6 +140,8 @@ impl Tenancy {
                 wires: 0,
                 datagrams: BTreeSet::new(),
                 grants: 0,
+                behind: false,
+                questions: 0,
                 engine_grants: 0,
                 extents: BTreeMap::new(),
                 tracing: false,

@@ -265,7 +265,11 @@ impl Tenancy {
         // A link for that number to somebody whom the queue pair knows stays as it is.
         let known = qp.links.contains(&way.peer) || qp.wires.contains_key(&(way.peer, way.dgid));
         let fits = qp.vnic == key && qp.qp_type == QP_UD && !known;
+        let session = qp.session;
         if !fits || !numbers::is_qpn(way.peer) || !self.owns(key, way.sgid) {
+            return;
+        }
+        if !self.has_time(session) {
             return;
         }
         let route = match self.local_source(key, way) {

@@ -26,6 +26,7 @@ pub mod random;
 pub mod signals;
 pub mod socket;
 pub mod timer;
+mod unread;
 pub mod wake;
 pub mod window;
 

@@ -16,6 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 pub use crate::pidfd::{Peer, of_peer as peer_pidfd, peer, peer_groups};
+pub use crate::unread::unread;
 
 /// Most descriptors one message carries. A message with more is an error at either end.
 pub const DESCRIPTORS_MAX: usize = 8;

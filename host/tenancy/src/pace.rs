@@ -1,0 +1,36 @@
+//! What a session did not ask for comes no faster than it takes it.
+//!
+//! Others may open datagram links towards a session, strangers' packets make links for it, and peers
+//! ask for its pages. Each is told to it, and what it is told waits until it is taken. So whoever
+//! is behind gets no new links that it did not ask for: those who ask do so again, packets are lost
+//! as on a busy line. What waits for a session is bounded then by what it has and what it asked
+//! for: each of its links can be made once and end once, whoever else opens and closes how many.
+
+use crate::action::Action;
+use crate::errno::ENOMEM;
+use crate::tables::SessionId;
+use crate::tenancy::Tenancy;
+
+impl Tenancy {
+    /// Whether the session has left more than a little of what it was told.
+    pub fn behind(&mut self, session: SessionId, behind: bool) {
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.behind = behind;
+        }
+    }
+
+    /// False: nothing that `session` did not ask for may be told to it for now.
+    pub(crate) fn has_time(&mut self, session: SessionId) -> bool {
+        let behind = self.sessions.get(&session).is_some_and(|session| session.behind);
+        if behind {
+            self.out.push(Action::LookAgain { session });
+        }
+        !behind
+    }
+
+    /// One more question for pages may wait for this owner.
+    pub(crate) fn may_be_asked(&self, owner: SessionId) -> Result<(), u32> {
+        let asked = self.sessions.get(&owner).map_or(0, |owner| owner.questions);
+        if asked >= self.limits.questions_per_session { Err(ENOMEM) } else { Ok(()) }
+    }
+}
