@@ -26,6 +26,9 @@ const TICK: Duration = Duration::from_millis(1);
 /// How often to look for a daemon that went away.
 const RECONNECT: Duration = Duration::from_millis(100);
 
+/// Address space for a stack: messages are kilobytes, and builds without optimisation keep many.
+const STACK_BYTES: usize = 1 << 20;
+
 const WAKE: u64 = u64::MAX;
 const EVENTS: u64 = u64::MAX - 1;
 
@@ -157,7 +160,7 @@ impl Drop for Masked {
 /// Starts a thread that takes none of the application's signals.
 pub(crate) fn spawn_quietly(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), i32> {
     let masked = Masked::new();
-    let spawned = std::thread::Builder::new().name(name.into()).stack_size(256 << 10).spawn(work);
+    let spawned = std::thread::Builder::new().name(name.into()).stack_size(STACK_BYTES).spawn(work);
     drop(masked);
     spawned.map(drop).map_err(|error| errno_of(&error))
 }

@@ -162,8 +162,8 @@ bodies! {
     Done { reserved: u64 }
 
     /// Event: a link is there. Descriptors: the link memory; if `bell_new`, then also the bell
-    /// memory, the socket this process waits on, and the socket that wakes the peer (ends of wake
-    /// pairs, see `support/sys/src/wake.rs`).
+    /// memory, what this process sleeps on, and what wakes the peer (ends of
+    /// `support/sys/src/wake.rs`).
     LinkReady {
         qpn: u32,
         peer_qpn: u32,
