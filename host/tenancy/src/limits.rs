@@ -50,8 +50,8 @@ pub struct Limits {
     pub extents: usize,
     /// Bytes of an extent: bounds how long owner and kernel are busy with one.
     pub extent_bytes: u64,
-    /// Questions for its pages that a process may leave unanswered; what is asked beyond is refused,
-    /// so that its peers cannot fill what waits for it.
+    /// Questions for its pages that a process may leave unanswered; further ones are refused, so
+    /// that its peers cannot fill what waits for it.
     pub questions_per_session: usize,
     /// Probes a vNIC may have under way; and as many for links that it has already.
     pub probes_per_vnic: usize,

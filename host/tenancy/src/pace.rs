@@ -1,6 +1,6 @@
 //! What a session did not ask for comes no faster than it takes it.
 //!
-//! Others may open datagram links towards a session, strangers' packets make links for it, and peers
+//! Others may open datagram links towards a session, strangers' packets make links for it, peers
 //! ask for its pages. Each is told to it, and what it is told waits until it is taken. So whoever
 //! is behind gets no new links that it did not ask for: those who ask do so again, packets are lost
 //! as on a busy line. What waits for a session is bounded then by what it has and what it asked

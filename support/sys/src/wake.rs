@@ -2,9 +2,9 @@
 //!
 //! One direction is an eventfd E and an epoll instance P that watches E, edge-triggered. The waker
 //! holds E alone and writes to it; the sleeper holds P alone and waits for that. Nobody reads E.
-//! Neither end can carry a descriptor or a byte, be made blocking by the other, or be filled by it;
-//! a waker that is gone leaves P silent,
-//! and takes what it signalled just before with it: whoever ends is told of by the daemon. Why nothing simpler will do is decision 0020.
+//! Neither end can carry a descriptor or a byte, be made blocking by the other, or be filled by it.
+//! A waker that is gone leaves P silent, and takes what it signalled just before with it: who ends
+//! is told of by the daemon. Why nothing simpler will do is decision 0020.
 
 use crate::epoll::take_edge;
 use rustix::event::{EventfdFlags, epoll, eventfd};

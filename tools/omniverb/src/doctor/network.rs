@@ -33,8 +33,7 @@ pub(super) fn daemon(findings: &mut Findings) -> Option<PathBuf> {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 findings.bad(
                     format_args!("{shown} may not be opened"),
-                    "it, or its folder, is another user's, or others may write there; unset OMNIVERB_SOCKET \
-                     or ask for access",
+                    "it is another user's, or its folder is; unset OMNIVERB_SOCKET or ask for access",
                 );
             }
             Err(_) => {}
