@@ -18,8 +18,8 @@ fn ready(qpn: u32) -> LinkReady {
 
 fn files(link: u64) -> Vec<OwnedFd> {
     let memory = [link, BELL_BYTES].map(|bytes| memfd::create("test", bytes).unwrap());
-    let (one, other) = omniverb_sys::wake::pair().unwrap();
-    let ends = [one, other].map(|end| end.as_fd().try_clone_to_owned().unwrap());
+    let (waker, sleeper) = omniverb_sys::wake::direction(None).unwrap();
+    let ends = [OwnedFd::from(sleeper), OwnedFd::from(waker)];
     memory.into_iter().chain(ends).collect()
 }
 
