@@ -117,7 +117,7 @@ impl Client {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(0, &Message::from(Released { rkey, reserved: 0 }), &mut bytes);
         // If it does not get that it keeps them until the key goes.
-        let _ = socket::send(events.as_fd(), &bytes[..length], &[]);
+        let _ = socket::try_send(events.as_fd(), &bytes[..length], &[]);
     }
 }
 

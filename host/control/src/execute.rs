@@ -200,7 +200,11 @@ impl Server {
     }
 
     fn create_link(&mut self, first: &LinkEnd, second: &LinkEnd) {
-        match memory::make(&first.ready, [Some(first.session), Some(second.session)]) {
+        match memory::make(
+            &first.ready,
+            [Some(first.session), Some(second.session)],
+            self.payers.as_ref(),
+        ) {
             Ok(shared) => {
                 self.tell(first.session, &first.ready.into(), shared.first);
                 self.tell(second.session, &second.ready.into(), shared.second);

@@ -19,6 +19,7 @@ use crate::secret;
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES};
 use omniverb_sys::child::Helpers;
 use omniverb_sys::netns::Namespace;
+use omniverb_sys::payers::Payers;
 use omniverb_sys::privileges::{Privilege, keep_only};
 use omniverb_sys::{Poller, clock, descriptors, random};
 use omniverb_tenancy::{Action, Entropy, Holders, Limits, Policies, SessionId, Tenancy, VnicKey};
@@ -124,6 +125,8 @@ pub struct Server {
     pub(crate) operators_place: Place,
     pub(crate) journal: Journal,
     pub(crate) disposal: Disposal,
+    /// In whose name is made what clients sleep on.
+    pub(crate) payers: Option<Payers>,
     pub(crate) poller: Poller,
     pub(crate) tenancy: Tenancy,
     pub(crate) audit: Audit,
@@ -205,7 +208,8 @@ impl Server {
         settings.limits.response_bytes = RESPONSE_BYTES as u32;
         // Every extent is a descriptor of ours.
         settings.limits.extents = settings.limits.extents.min(settings.queued_descriptors);
-        // First the helper, which keeps the privileges, then everything that can be attacked.
+        // First those who keep privileges or need them once, then everything that can be attacked.
+        let payers = Payers::start();
         let namespaces = Namespaces::new(&settings.helpers).map_err(os("start its helper"))?;
         if settings.helpers != Helpers::Threads {
             keep_only(&KEPT).map_err(os("give up its privileges"))?;
@@ -244,6 +248,7 @@ impl Server {
             operators_place: operators,
             journal,
             disposal,
+            payers,
             poller,
             tenancy,
             audit: Audit::default(),

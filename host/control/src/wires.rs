@@ -23,7 +23,7 @@ impl Server {
             return entry.waiting.push(end);
         }
         let number = entry.number;
-        match memory::make(&end.ready, [Some(end.session), None]) {
+        match memory::make(&end.ready, [Some(end.session), None], self.payers.as_ref()) {
             Ok(shared) => {
                 self.engine.attach(number, &end, &shared.second);
                 self.tell(end.session, &end.ready.into(), shared.first);

@@ -80,7 +80,18 @@ fn an_owner_that_does_not_answer_is_asked_so_often_and_no_more() {
     let ask = |bench: &mut Bench| {
         // Questions that nobody answers are over before the next one.
         bench.wait(10_000_000_000);
-        call(bench, 2, RequestGrant { qpn: peer, peer_qpn: owner, rkey, reserved: 0 })
+        call(
+            bench,
+            2,
+            RequestGrant {
+                qpn: peer,
+                peer_qpn: owner,
+                rkey,
+                reserved: 0,
+                address: 0x11000,
+                length: 8,
+            },
+        )
     };
     events(&mut bench, 1);
     for _ in 0..3 {
@@ -105,7 +116,7 @@ fn an_owner_that_does_not_answer_is_asked_so_often_and_no_more() {
 }
 
 fn adopted(bench: &mut Bench, session: u64, token: u64) {
-    let message = Adopted { token, errno: 13, epoch: 0, page_start: 0, page_length: 0 }.into();
+    let message = Adopted { token, errno: 13, epoch: 0 }.into();
     let channel = omniverb_tenancy::Channel::Events;
     bench.say(session, &omniverb_tenancy::Arrived { channel, tag: 0, message, memory: None });
 }

@@ -19,6 +19,7 @@ pub mod mapping;
 pub mod memfd;
 pub mod netns;
 pub mod own;
+pub mod payers;
 pub mod pidfd;
 pub mod privileges;
 pub mod process;

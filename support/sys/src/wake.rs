@@ -7,10 +7,10 @@
 //! is told of by the daemon. Why nothing simpler will do is decision 0020.
 
 use crate::epoll::take_edge;
+use crate::payers::Payers;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::{Errno, write};
-use rustix::process::{Uid, geteuid, getuid};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -23,58 +23,23 @@ pub struct Waker(OwnedFd);
 #[derive(Debug)]
 pub struct Sleeper(OwnedFd);
 
-/// First of the numbers that stand for [`Payer`]s: above those of users, of containers' users
-/// (`systemd` gives out up to 0x6fff0000) and below those that are negative for somebody.
-const PAYERS: u32 = 0x7000_0000;
-const PAYERS_MAX: u32 = 0x0800_0000;
-
-/// In whose name the kernel counts what the holder of a [`Sleeper`] has it watch: whoever makes an
-/// epoll instance pays for all that anybody adds to it, and has a limit for all of them
-/// (`fs.epoll.max_user_watches`). A user number that nobody has, of the caller's choice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Payer(pub u64);
-
-/// One direction. With a payer and the privilege for it P is made in that name, otherwise in ours.
+/// One direction. P is made in the name of one of `payers`, which `who` has a part in choosing, or
+/// without any in ours.
 ///
 /// # Errors
 /// `EMFILE`, `ENFILE`, `ENOMEM`; `ENOSPC` over the limit of watches.
-pub fn direction(payer: Option<Payer>) -> io::Result<(Waker, Sleeper)> {
+pub fn direction(payers: Option<&Payers>, who: u64) -> io::Result<(Waker, Sleeper)> {
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    let view = {
-        let _name = payer.and_then(Borrowed::name);
-        epoll::create(epoll::CreateFlags::CLOEXEC)?
+    let watching = |view: OwnedFd| -> io::Result<OwnedFd> {
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&view, &bell, epoll::EventData::new_u64(0), flags)?;
+        Ok(view)
     };
-    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-    epoll::add(&view, &bell, epoll::EventData::new_u64(0), flags)?;
+    let view = match payers {
+        Some(payers) => payers.first_who_can(who, watching)?,
+        None => watching(epoll::create(epoll::CreateFlags::CLOEXEC)?)?,
+    };
     Ok((Waker(bell), Sleeper(view)))
-}
-
-/// The real user number of this thread is another one while this lives. Only accounting looks at
-/// it: what the thread may do goes by the effective one.
-struct Borrowed;
-
-impl Borrowed {
-    /// `None` without privilege, or where a filter forbids it.
-    fn name(payer: Payer) -> Option<Borrowed> {
-        if !getuid().is_root() || !geteuid().is_root() {
-            return None;
-        }
-        let number = PAYERS + (payer.0 % u64::from(PAYERS_MAX)) as u32;
-        set_real(Uid::from_raw(number)).ok().map(|()| Borrowed)
-    }
-}
-
-impl Drop for Borrowed {
-    fn drop(&mut self) {
-        // Only a lack of memory can be in the way.
-        while set_real(Uid::ROOT).is_err() {
-            std::thread::yield_now();
-        }
-    }
-}
-
-fn set_real(user: Uid) -> rustix::io::Result<()> {
-    rustix::thread::set_thread_res_uid(user, Uid::ROOT, Uid::ROOT)
 }
 
 impl Waker {
@@ -149,7 +114,7 @@ mod tests {
 
     #[test]
     fn every_wake_is_seen_until_it_is_taken_and_only_then_gone() {
-        let (waker, sleeper) = direction(None).unwrap();
+        let (waker, sleeper) = direction(None, 0).unwrap();
         let poller = Poller::new().unwrap();
         poller.add(&sleeper, 7).unwrap();
         let mut ready = Vec::new();
@@ -177,7 +142,7 @@ mod tests {
         static HEARD: AtomicU64 = AtomicU64::new(0);
         const WAKES: u64 = 50_000;
         let ((waker, sleeper), (back, waits)) =
-            (direction(None).unwrap(), direction(None).unwrap());
+            (direction(None, 0).unwrap(), direction(None, 0).unwrap());
         let other = std::thread::spawn(move || {
             let poller = Poller::new().unwrap();
             poller.add(&sleeper, 0).unwrap();
@@ -205,7 +170,7 @@ mod tests {
     /// What the waker can do to its own end: the sleeper goes on.
     #[test]
     fn a_hostile_waker_stops_nobody() {
-        let (Waker(bell), sleeper) = direction(None).unwrap();
+        let (Waker(bell), sleeper) = direction(None, 0).unwrap();
         let mut count = [0; 8];
         write(&bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
         assert!(sleeper.take());
@@ -221,7 +186,7 @@ mod tests {
     /// What the sleeper can do to its own end: waking goes on.
     #[test]
     fn a_hostile_sleeper_stops_nobody() {
-        let (waker, Sleeper(view)) = direction(None).unwrap();
+        let (waker, Sleeper(view)) = direction(None, 0).unwrap();
         assert!(rustix::io::read(&view, &mut [0u8; 8]).is_err());
         assert!(write(&view, &[0; 8]).is_err());
         rustix::io::ioctl_fionbio(&view, false).unwrap();
@@ -239,20 +204,11 @@ mod tests {
     }
 
     #[test]
-    fn a_payer_pays_and_the_thread_is_itself_again() {
-        let before = (getuid(), geteuid());
-        let (waker, sleeper) = direction(Some(Payer(u64::MAX))).unwrap();
-        assert_eq!((getuid(), geteuid()), before);
-        waker.signal();
-        assert!(sleeper.take());
-    }
-
-    #[test]
     fn what_is_something_else_is_refused() {
         let (one, other) = rustix::pipe::pipe().unwrap();
         assert!(Sleeper::received(one).is_err());
         assert!(Waker::received(other).is_err());
-        let (waker, sleeper) = direction(None).unwrap();
+        let (waker, sleeper) = direction(None, 0).unwrap();
         let waker = Waker::received(waker.into()).unwrap();
         let sleeper = Sleeper::received(sleeper.into()).unwrap();
         waker.signal();
