@@ -18,7 +18,7 @@ use omniverb_sys::child::{self, Helpers, OWN_PROGRAM};
 use omniverb_sys::{own, signals};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
