@@ -8,6 +8,7 @@ use omniverb_netns::{Answer, Found, Kind, STARTER, receive, request};
 use omniverb_sys::child::{Helper, Helpers};
 use omniverb_sys::event::readable;
 use omniverb_sys::netns::Namespace;
+use omniverb_sys::pulse::Pulse;
 use omniverb_tenancy::{Holder, SessionId, Turns, VnicKey};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
@@ -103,6 +104,8 @@ pub(crate) struct Asking {
     known: HashSet<(Kind, Subject)>,
     told: VecDeque<Told>,
     last: u64,
+    /// Within a turn as long as it owes an answer; each answer begins another.
+    pulse: Pulse,
 }
 
 fn serve(socket: OwnedFd) {
@@ -111,7 +114,7 @@ fn serve(socket: OwnedFd) {
 
 impl Asking {
     /// Starts the helper and waits until it serves.
-    pub(crate) fn start(helpers: &Helpers) -> io::Result<Asking> {
+    pub(crate) fn start(helpers: &Helpers, pulse: Pulse) -> io::Result<Asking> {
         let helper = helpers.start(STARTER, serve)?;
         if !readable(helper.socket(), Some(START))? {
             return Err(io::ErrorKind::TimedOut.into());
@@ -130,6 +133,7 @@ impl Asking {
             known: HashSet::new(),
             told: VecDeque::new(),
             last: 0,
+            pulse,
         })
     }
 
@@ -175,6 +179,9 @@ impl Asking {
                 });
                 let Some(question) = question else { break };
                 self.last += 1;
+                if self.under_way.is_empty() {
+                    self.pulse.work();
+                }
                 self.send(self.last, &question);
                 let deadline = now + PATIENCE;
                 self.deadlines.insert((deadline, self.last));
@@ -195,6 +202,10 @@ impl Asking {
 
     fn end(&mut self, id: u64) -> Option<Asked> {
         let asked = self.under_way.remove(&id)?;
+        match self.under_way.is_empty() {
+            true => self.pulse.rest(),
+            false => self.pulse.work(),
+        }
         self.deadlines.remove(&(asked.deadline, id));
         let Question { kind, subject, holder, .. } = &asked.question;
         if let Some(count) = self.of_kind.get_mut(kind) {

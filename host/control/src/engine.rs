@@ -12,6 +12,7 @@ use omniverb_ring::Window;
 use omniverb_session::body::{GrantDenied, Granted, QP_RC, QP_UC};
 use omniverb_session::faults::Faults;
 use omniverb_sys::datagram::Port;
+use omniverb_sys::pulse::Pulses;
 use omniverb_tenancy::{RateLimit, TracedEnd, WireEnd, errno};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
@@ -49,8 +50,9 @@ pub(crate) enum Event {
 pub(crate) struct Packets(Engine);
 
 impl Packets {
-    pub(crate) fn start() -> io::Result<Packets> {
-        Ok(Packets(Engine::start(&Settings::default())?))
+    pub(crate) fn start(pulses: &Pulses) -> io::Result<Packets> {
+        let settings = Settings { pulses: pulses.clone(), ..Settings::default() };
+        Ok(Packets(Engine::start(&settings)?))
     }
 
     /// Readable when [`next_event`](Self::next_event) has something.
@@ -217,8 +219,8 @@ fn service(qp_type: u32) -> Service {
 pub(crate) struct Recorder(recorder::Recorder);
 
 impl Recorder {
-    pub(crate) fn start() -> io::Result<Recorder> {
-        Ok(Recorder(recorder::Recorder::start()?))
+    pub(crate) fn start(pulses: &Pulses) -> io::Result<Recorder> {
+        Ok(Recorder(recorder::Recorder::start(pulses.minor("recorder"))?))
     }
 
     /// Readable when [`next_ended`](Self::next_ended) has something.

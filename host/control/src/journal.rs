@@ -40,6 +40,11 @@ impl Journal {
         Journal { level, priorities, second: 0, lines: 0, suppressed: 0 }
     }
 
+    /// Another one like this, for another thread.
+    pub(crate) fn another(&self) -> Journal {
+        Journal::new(self.level, self.priorities)
+    }
+
     /// Logs a line.
     pub fn log(&mut self, level: Level, text: impl Display) {
         if level > self.level {

@@ -37,6 +37,7 @@ mod server;
 mod status;
 mod told;
 mod vnics;
+mod watchdog;
 mod wires;
 
 pub use allow::Allow;
@@ -45,3 +46,4 @@ pub use errors::StartError;
 pub use journal::{Journal, Level};
 pub use place::Place;
 pub use server::{Ended, Server, Settings};
+pub use watchdog::SignOfLife;

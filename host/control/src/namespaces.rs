@@ -8,6 +8,7 @@ use omniverb_sys::addresses::{self, Scope};
 use omniverb_sys::child::Helpers;
 use omniverb_sys::datagram::Port;
 use omniverb_sys::netns::Namespace;
+use omniverb_sys::pulse::Pulses;
 use omniverb_tenancy::{Holder, Holders, Reach, SessionId, VnicAddress, VnicKey, WireEnd};
 use std::collections::HashMap;
 use std::io;
@@ -76,9 +77,10 @@ pub(crate) struct Namespaces {
 }
 
 impl Namespaces {
-    pub(crate) fn new(helpers: &Helpers) -> io::Result<Namespaces> {
+    pub(crate) fn new(helpers: &Helpers, pulses: &Pulses) -> io::Result<Namespaces> {
         let (entries, by_number) = (HashMap::new(), HashMap::new());
-        Ok(Namespaces { entries, by_number, last: 0, asking: Asking::start(helpers)? })
+        let asking = Asking::start(helpers, pulses.minor("helper"))?;
+        Ok(Namespaces { entries, by_number, last: 0, asking })
     }
 
     /// Namespaces other than our own can be entered.

@@ -16,11 +16,13 @@ use crate::operators::Operator;
 use crate::place::Place;
 use crate::probes::{Due, Probes};
 use crate::secret;
+use crate::watchdog::{SignOfLife, Watchdog};
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES};
 use omniverb_sys::child::Helpers;
 use omniverb_sys::netns::Namespace;
 use omniverb_sys::payers::Payers;
 use omniverb_sys::privileges::{Privilege, keep_only};
+use omniverb_sys::pulse::{Pulse, Pulses};
 use omniverb_sys::{Poller, clock, descriptors, random};
 use omniverb_tenancy::{Action, Entropy, Holders, Limits, Policies, SessionId, Tenancy, VnicKey};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -49,6 +51,12 @@ pub struct Settings {
     /// Have the kernel refuse descriptors at their senders, where it can. Off: as on kernels
     /// before 6.16 (tests).
     pub refuse_descriptors: bool,
+    /// How long a turn of a thread's loop may last until that is said; nobody looks if not given.
+    pub watchdog: Option<Duration>,
+    /// What the service manager wants to hear.
+    pub sign_of_life: Option<SignOfLife>,
+    /// The threads that are looked at; more can be added.
+    pub pulses: Pulses,
 }
 
 impl Default for Settings {
@@ -62,6 +70,9 @@ impl Default for Settings {
             idle_exit: None,
             helpers: Helpers::Threads,
             refuse_descriptors: true,
+            watchdog: Some(Duration::from_secs(5)),
+            sign_of_life: None,
+            pulses: Pulses::default(),
         }
     }
 }
@@ -127,6 +138,8 @@ pub struct Server {
     pub(crate) disposal: Disposal,
     /// In whose name is made what clients sleep on.
     pub(crate) payers: Option<Payers>,
+    pub(crate) watchdog: Watchdog,
+    pulse: Pulse,
     pub(crate) poller: Poller,
     pub(crate) tenancy: Tenancy,
     pub(crate) audit: Audit,
@@ -210,7 +223,8 @@ impl Server {
         settings.limits.extents = settings.limits.extents.min(settings.queued_descriptors);
         // First those who keep privileges or need them once, then everything that can be attacked.
         let payers = Payers::start();
-        let namespaces = Namespaces::new(&settings.helpers).map_err(os("start its helper"))?;
+        let namespaces =
+            Namespaces::new(&settings.helpers, &settings.pulses).map_err(os("start its helper"))?;
         if settings.helpers != Helpers::Threads {
             keep_only(&KEPT).map_err(os("give up its privileges"))?;
         }
@@ -219,8 +233,12 @@ impl Server {
             // Before 6.16 the kernel does not know how; then we look before we take.
             let _ = descriptors::refuse(place.listener().as_fd());
         }
-        let engine = Packets::start().map_err(os("start its engine"))?;
-        let recorder = Recorder::start().map_err(os("start its recorder"))?;
+        let engine = Packets::start(&settings.pulses).map_err(os("start its engine"))?;
+        let recorder = Recorder::start(&settings.pulses).map_err(os("start its recorder"))?;
+        let pulse = settings.pulses.vital("control");
+        let (patience, sign) = (settings.watchdog, settings.sign_of_life);
+        let watchdog = Watchdog::start(&settings.pulses, patience, sign, journal.another())
+            .map_err(os("start its watchdog"))?;
         let poller = Poller::new().map_err(os("make an epoll descriptor"))?;
         let watch = |fd: BorrowedFd<'_>, kind| poller.add(fd, token::new(kind, 0));
         watch(place.listener().as_fd(), token::LISTENER).map_err(os("watch its socket"))?;
@@ -249,6 +267,8 @@ impl Server {
             journal,
             disposal,
             payers,
+            watchdog,
+            pulse,
             poller,
             tenancy,
             audit: Audit::default(),
@@ -305,7 +325,10 @@ impl Server {
         }
         let mut ready = Vec::new();
         loop {
-            self.poller.wait(self.timeout(), &mut ready)?;
+            let timeout = self.timeout();
+            self.pulse.rest();
+            self.poller.wait(timeout, &mut ready)?;
+            self.pulse.work();
             // First: whoever ends us may have ended our helper as well.
             if ready.contains(&token::new(token::TERMINATION, 0)) {
                 return Ok(Ended::Terminated);

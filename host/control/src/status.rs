@@ -86,7 +86,11 @@ impl Server {
     }
 
     fn daemon_row(&self) -> Value {
-        let disposed = self.disposal.counts();
+        let (disposed, seen) = (self.disposal.counts(), self.watchdog.seen());
+        let stuck = seen
+            .stuck
+            .iter()
+            .map(|stuck| json!({ "thread": stuck.thread, "seconds": stuck.time / 1_000_000_000 }));
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
@@ -96,6 +100,8 @@ impl Server {
             "disposers_lost": disposed.lost,
             "disposers_hanging": disposed.hanging,
             "files_kept": disposed.kept,
+            "stuck": stuck.collect::<Vec<_>>(),
+            "stuck_so_far": seen.total,
         })
     }
 

@@ -52,6 +52,7 @@ pub(crate) fn start(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(operators) = &arguments.operator_socket {
         command.arg("--operator-socket").arg(std::path::absolute(operators)?);
     }
+    command.env_remove("NOTIFY_SOCKET").env_remove("WATCHDOG_USEC").env_remove("WATCHDOG_PID");
     if let Some(config) = &arguments.config {
         command.arg("--config").arg(std::path::absolute(config)?);
     }

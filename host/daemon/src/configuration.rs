@@ -10,9 +10,12 @@ use omniverb_tenancy::{Adoption, Datapath, Limits, Policies};
 use rustix::process::geteuid;
 use serde::{Deserialize, Deserializer, de::Error};
 use std::path::Path;
+use std::time::Duration;
 
 /// Where root's configuration is if nothing else is said.
 const SYSTEM_FILE: &str = "/etc/omniverb/omniverbd.toml";
+/// Nothing that a thread does in one turn takes a hundredth of it.
+const WATCHDOG_SECONDS: u32 = 5;
 
 /// A configuration file.
 #[derive(Debug, Default, Deserialize)]
@@ -25,6 +28,7 @@ pub(crate) struct Configuration {
     resume_seconds: Option<u32>,
     pub(crate) audit: Option<bool>,
     allow: Option<AllowTable>,
+    watchdog_seconds: Option<u32>,
     #[serde(deserialize_with = "vnics::optional_datapath")]
     datapath: Option<Datapath>,
     #[serde(deserialize_with = "vnics::optional_adoption")]
@@ -125,6 +129,12 @@ impl Configuration {
         policies
     }
 
+    /// How long a thread may be at one and the same thing until that is said, if at all.
+    pub(crate) fn watchdog(&self) -> Option<Duration> {
+        let seconds = self.watchdog_seconds.unwrap_or(WATCHDOG_SECONDS);
+        (seconds > 0).then(|| Duration::from_secs(seconds.into()))
+    }
+
     /// The quotas it asks for.
     pub(crate) fn limits(&self) -> Limits {
         let default = Limits::default();
@@ -157,11 +167,15 @@ mod tests {
     #[test]
     fn quotas_are_taken_over() {
         let text = "log_level = \"debug\"\nconsent_seconds = 0\nresume_seconds = 7\n\
+                    watchdog_seconds = 0\n\
                     [vnic]\nqueue_pairs = 5\n[process]\nlinks = 3\n";
         let configuration = Configuration::parse(text, "x").unwrap();
         assert_eq!(configuration.log_level, Some(Level::Debug));
         let limits = configuration.limits();
         assert_eq!((limits.qps_per_vnic, limits.links_per_session), (5, 3));
+        assert_eq!(configuration.watchdog(), None);
+        let seconds = Configuration::default().watchdog();
+        assert_eq!(seconds, Some(Duration::from_secs(5)));
         assert_eq!((limits.consent_time_ns, limits.resume_window_ns), (0, 7_000_000_000));
         assert_eq!(limits.mrs_per_vnic, Limits::default().mrs_per_vnic);
     }

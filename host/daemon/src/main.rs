@@ -165,6 +165,9 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         idle_exit: idle.map(Duration::from_secs),
         helpers: Helpers::Program(OWN_PROGRAM.into()),
         refuse_descriptors: !arguments.no_refusal,
+        watchdog: configuration.watchdog(),
+        sign_of_life: notify::sign_of_life(),
+        ..Settings::default()
     };
     let level = arguments.log_level.or(configuration.log_level).unwrap_or(Level::Warning);
     let mut journal = Journal::new(level, std::env::var_os("JOURNAL_STREAM").is_some());

@@ -1,6 +1,7 @@
 //! How much of tenants' memory is mapped here: bounded for each vNIC, and in all.
 
-use crate::granted::Mapped;
+use crate::granted::Remains;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 
@@ -42,14 +43,22 @@ impl Count {
 #[derive(Clone, Default)]
 pub(crate) struct Mappings {
     all: Arc<Count>,
-    undertaker: Option<mpsc::Sender<Mapped>>,
+    undertaker: Option<mpsc::Sender<Remains>>,
 }
 
 impl Mappings {
     /// Taking down a large mapping takes the kernel milliseconds that a packet thread does not
     /// have: whoever holds the other end of `undertaker` has them.
-    pub(crate) fn new(undertaker: mpsc::Sender<Mapped>) -> Mappings {
+    pub(crate) fn new(undertaker: mpsc::Sender<Remains>) -> Mappings {
         Mappings { all: Arc::default(), undertaker: Some(undertaker) }
+    }
+
+    /// Has a file closed whose last reference may be ours: freeing its pages takes long, too.
+    pub(crate) fn bury(&self, file: Arc<OwnedFd>) {
+        // Without an undertaker it goes here and now.
+        if let Some(undertaker) = &self.undertaker {
+            let _ = undertaker.send(Remains::File(file));
+        }
     }
 
     /// For one more vNIC.
@@ -102,7 +111,7 @@ pub(crate) struct Share {
 
 impl Share {
     /// Who takes down the mapping that it stands for.
-    pub(crate) fn undertaker(&self) -> Option<mpsc::Sender<Mapped>> {
+    pub(crate) fn undertaker(&self) -> Option<mpsc::Sender<Remains>> {
         self.budget.mappings.undertaker.clone()
     }
 }

@@ -3,9 +3,10 @@
 use crate::FaultCounters;
 use crate::budget::Mappings;
 use crate::command::{Command, Event, QpCounters, VnicId};
-use crate::granted::Mapped;
+use crate::granted::Remains;
 use crate::worker::Worker;
 use omniverb_sys::EventFd;
+use omniverb_sys::pulse::Pulses;
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -23,12 +24,18 @@ pub struct Settings {
     pub threads: usize,
     /// How long a thread without work looks for more before it sleeps.
     pub spin: Duration,
+    /// Where its threads show that they go on.
+    pub pulses: Pulses,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        Settings { threads: (processors / 4).clamp(1, 4), spin: Duration::from_micros(50) }
+        Settings {
+            threads: (processors / 4).clamp(1, 4),
+            spin: Duration::from_micros(50),
+            pulses: Pulses::default(),
+        }
     }
 }
 
@@ -75,10 +82,16 @@ impl Engine {
             ready,
             counters,
         };
-        let (bury, gone) = mpsc::channel::<Mapped>();
-        let undertaker = std::thread::Builder::new()
-            .name("engine-unmap".into())
-            .spawn(move || gone.into_iter().for_each(drop))?;
+        let (bury, gone) = mpsc::channel::<Remains>();
+        let pulse = settings.pulses.minor("engine-unmap");
+        let undertaker =
+            std::thread::Builder::new().name("engine-unmap".into()).spawn(move || {
+                while let Ok(remains) = gone.recv() {
+                    pulse.work();
+                    drop(remains);
+                    pulse.rest();
+                }
+            })?;
         engine.undertaker = Some(undertaker);
         let mappings = Mappings::new(bury);
         for number in 0..settings.threads.max(1) {
@@ -86,17 +99,18 @@ impl Engine {
             let wake = Arc::new(EventFd::new()?);
             let outbox = crate::worker::Outbox::new(tell.clone(), engine.ready.clone());
             let counters = engine.counters.clone();
+            let name = format!("engine-{number}");
+            let pulse = settings.pulses.vital(&name);
             let mut worker =
                 Worker::new(work, wake.clone(), outbox, counters, settings.spin, mappings.clone())?;
-            let handle =
-                std::thread::Builder::new().name(format!("engine-{number}")).spawn(move || {
-                    // Without its packet threads a daemon is of no use to anybody; started afresh,
-                    // it is, and direct links do not notice.
-                    let work = std::panic::AssertUnwindSafe(|| worker.run());
-                    if std::panic::catch_unwind(work).is_err() {
-                        std::process::abort();
-                    }
-                })?;
+            let handle = std::thread::Builder::new().name(name).spawn(move || {
+                // Without its packet threads a daemon is of no use to anybody; started afresh, it
+                // is, and direct links do not notice.
+                let work = std::panic::AssertUnwindSafe(|| worker.run(&pulse));
+                if std::panic::catch_unwind(work).is_err() {
+                    std::process::abort();
+                }
+            })?;
             let (commands, handle) = (Some(commands), Some(handle));
             engine.threads.push(Thread { commands, wake, handle });
         }

@@ -13,6 +13,8 @@ use omniverb_ring::{UserMemory, Window, WordMemory};
 use omniverb_sys::window::residency;
 use omniverb_wire::Run;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// `IBV_ACCESS_REMOTE_WRITE`.
 pub(crate) const REMOTE_WRITE: u32 = 1 << 1;
@@ -30,6 +32,15 @@ const RESIDENT_TIME: u64 = 1_000_000;
 pub(crate) struct Mapped {
     window: Window,
     share: Share,
+}
+
+/// What a packet thread has not the time to drop.
+#[expect(dead_code, reason = "what they hold is there to be dropped")]
+pub(crate) enum Remains {
+    /// A mapping.
+    Mapped(Mapped),
+    /// A file of granted pages.
+    File(Arc<OwnedFd>),
 }
 
 /// One grant: an extent, some of the whole pages of a region.
@@ -96,7 +107,7 @@ impl Drop for Grant {
         let Some(mapped) = self.mapped.take() else { return };
         // Without an undertaker it goes here and now.
         if let Some(undertaker) = mapped.share.undertaker() {
-            let _ = undertaker.send(mapped);
+            let _ = undertaker.send(Remains::Mapped(mapped));
         }
     }
 }

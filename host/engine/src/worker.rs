@@ -19,6 +19,7 @@ use crate::timers::{Due, Timers};
 use crate::train::Train;
 use crate::vnic::Vnic;
 use link::Link;
+use omniverb_sys::pulse::Pulse;
 use omniverb_sys::{EventFd, Poller, Timer, clock};
 use omniverb_wire::Prepared;
 use std::collections::{BTreeMap, HashMap};
@@ -151,7 +152,7 @@ impl Worker {
     }
 
     /// Works until the control plane is gone.
-    pub(crate) fn run(&mut self) {
+    pub(crate) fn run(&mut self, pulse: &Pulse) {
         let mut ready = Vec::new();
         let mut busy_at = clock::now();
         // Quiet looks since the last news.
@@ -179,7 +180,9 @@ impl Worker {
             } else {
                 self.prepare_to_sleep(&mut quiet)
             };
+            pulse.rest();
             let Ok(()) = self.poller.wait(timeout, &mut ready) else { return };
+            pulse.work();
             for token in &ready {
                 self.awake(*token);
             }
@@ -256,7 +259,11 @@ impl Worker {
             Command::SetFaults { vnic, faults } => self.set_faults(vnic.0, faults),
             Command::Attach(attach) => self.attach(&attach),
             Command::Detach { qpn, peer_qpn } => self.detach(qpn, peer_qpn),
-            Command::Grant(grant) => self.granted(&grant),
+            Command::Grant(grant) => {
+                self.granted(&grant);
+                // The owner may have closed it, or it was not mapped: then nobody else has it.
+                self.mappings.bury(grant.file);
+            }
             Command::Deny { qpn, peer_qpn, key, again, .. } => {
                 self.denied((qpn, peer_qpn), key, again);
             }

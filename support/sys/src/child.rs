@@ -47,6 +47,10 @@ impl Helpers {
                     .arg0("omniverbd")
                     .args([ARGUMENT, name])
                     .current_dir("/")
+                    // What the service manager said is for us, not for it (sd_notify(3)).
+                    .env_remove("NOTIFY_SOCKET")
+                    .env_remove("WATCHDOG_USEC")
+                    .env_remove("WATCHDOG_PID")
                     .stdin(Stdio::from(theirs))
                     .stdout(Stdio::null())
                     .stderr(Stdio::null())

@@ -23,6 +23,7 @@ pub mod payers;
 pub mod pidfd;
 pub mod privileges;
 pub mod process;
+pub mod pulse;
 pub mod random;
 pub mod signals;
 pub mod socket;

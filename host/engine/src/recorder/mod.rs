@@ -18,6 +18,7 @@ use crate::command::VnicId;
 use crate::engine::lock;
 use omniverb_ring::Window;
 use omniverb_sys::EventFd;
+use omniverb_sys::pulse::Pulse;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, mpsc};
@@ -89,14 +90,15 @@ impl Recorder {
     ///
     /// # Errors
     /// `EMFILE`, `EAGAIN` and the like.
-    pub fn start() -> io::Result<Recorder> {
+    pub fn start(pulse: Pulse) -> io::Result<Recorder> {
         let (tasks, work) = mpsc::channel();
         let (tell_begun, begun) = mpsc::channel();
         let (tell, ended) = mpsc::channel();
         let ready = Arc::new(EventFd::new()?);
         let thread = thread::Thread::new(work, tell_begun, tell, ready.clone());
-        let thread =
-            std::thread::Builder::new().name("recorder".into()).spawn(move || thread.run())?;
+        let thread = std::thread::Builder::new()
+            .name("recorder".into())
+            .spawn(move || thread.run(&pulse))?;
         let (tasks, thread) = (Some(tasks), Some(thread));
         let (begun, ended) = (Mutex::new(begun), Mutex::new(ended));
         Ok(Recorder { tasks, thread, begun, ended, ready })

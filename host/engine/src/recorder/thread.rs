@@ -10,6 +10,7 @@ use super::{Summary, Task};
 use crate::capture::Copy;
 use crate::command::VnicId;
 use omniverb_link::Trace;
+use omniverb_sys::pulse::Pulse;
 use omniverb_sys::{EventFd, clock};
 use omniverb_wire::Identification;
 use omniverb_wire::pcap::Envelope;
@@ -136,14 +137,16 @@ impl Thread {
     }
 
     /// Works until the control plane is gone.
-    pub(super) fn run(mut self) {
+    pub(super) fn run(mut self, pulse: &Pulse) {
         let mut busy = false;
         loop {
+            pulse.rest();
             let task = match (self.recordings.is_empty(), busy) {
                 (true, _) => self.tasks.recv().map_err(|_| mpsc::RecvTimeoutError::Disconnected),
                 (false, true) => self.tasks.recv_timeout(Duration::ZERO),
                 (false, false) => self.tasks.recv_timeout(LOOK),
             };
+            pulse.work();
             match task {
                 Ok(task) => {
                     self.obey(task);

@@ -1,0 +1,130 @@
+//! The watchdog: a thread that looks at the others.
+//!
+//! In: pulses of the daemon's threads. Out: a line in the log when one is stuck, and one when it
+//! goes on; what status shows; and signs of life for the service manager, which are not given
+//! while a thread is stuck that everybody depends on, so that the daemon is started afresh. What
+//! others can do without for a while (the recorder with its files, whoever unmaps, the helper that
+//! looks into tenants' namespaces) is told, but no reason to end: a restart would not help it.
+
+use crate::journal::{Journal, Level};
+use omniverb_sys::clock;
+use omniverb_sys::pulse::{News, Pulses, Stuck, Watch};
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::Duration;
+
+/// How often pulses are looked at, unless something is wanted more often.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The shortest time between two looks.
+const LOOK_AT_MOST: Duration = Duration::from_millis(10);
+
+/// What the service manager is to be told as long as all is well.
+#[derive(Clone, Copy, Debug)]
+pub struct SignOfLife {
+    /// How often.
+    pub every: Duration,
+    /// Tells it. Must not wait.
+    pub send: fn(),
+}
+
+/// What was seen.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// Who is stuck.
+    pub(crate) stuck: Vec<Stuck>,
+    /// How often somebody was, so far.
+    pub(crate) total: u64,
+}
+
+/// The watchdog's handle; it ends soon after this is dropped.
+#[derive(Debug)]
+pub(crate) struct Watchdog {
+    seen: Arc<Mutex<Seen>>,
+    _alive: mpsc::Sender<()>,
+}
+
+impl Watchdog {
+    /// Starts the thread, if there is something for it to do. Without `patience` nobody is looked
+    /// at, and signs of life are given all the time.
+    pub(crate) fn start(
+        pulses: &Pulses,
+        patience: Option<Duration>,
+        sign: Option<SignOfLife>,
+        journal: Journal,
+    ) -> io::Result<Watchdog> {
+        let (alive, ended) = mpsc::channel();
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let watchdog = Watchdog { seen: seen.clone(), _alive: alive };
+        if patience.is_none() && sign.is_none() {
+            return Ok(watchdog);
+        }
+        let wanted = [patience.map(|patience| patience / 2), sign.map(|sign| sign.every)];
+        let every = wanted.into_iter().flatten().fold(LOOK_EVERY, Duration::min).max(LOOK_AT_MOST);
+        let step = 2 * nanoseconds(every);
+        let watch = patience.map(|time| Watch::new(pulses.clone(), nanoseconds(time), step));
+        let mut dog = Dog { watch, sign, signed: None, seen, journal };
+        // Nobody waits for its end: it may stand in the log.
+        std::thread::Builder::new().name("watchdog".into()).spawn(move || {
+            while ended.recv_timeout(every) == Err(mpsc::RecvTimeoutError::Timeout) {
+                dog.look(clock::now(), nanoseconds(every));
+            }
+        })?;
+        Ok(watchdog)
+    }
+
+    pub(crate) fn seen(&self) -> Seen {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4)
+}
+
+struct Dog {
+    watch: Option<Watch>,
+    sign: Option<SignOfLife>,
+    /// When the last sign of life was given.
+    signed: Option<u64>,
+    seen: Arc<Mutex<Seen>>,
+    journal: Journal,
+}
+
+impl Dog {
+    fn look(&mut self, now: u64, every: u64) {
+        let news = self.watch.as_mut().map(|watch| watch.look(now)).unwrap_or_default();
+        let stuck = self.watch.as_ref().map(Watch::stuck).unwrap_or_default();
+        if !stuck.iter().any(|stuck| stuck.vital) {
+            self.give_sign(now, every);
+        }
+        {
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.stuck = stuck;
+            seen.total += news.iter().filter(|news| matches!(news, News::Stuck(_))).count() as u64;
+        }
+        // Last, because it may wait.
+        for news in news {
+            let seconds = |stuck: &Stuck| stuck.time as f64 / 1e9;
+            match &news {
+                News::Stuck(who) => self.journal.log(
+                    Level::Error,
+                    format_args!("{} has been stuck for {:.1} s", who.thread, seconds(who)),
+                ),
+                News::GoesOn(who) => self.journal.log(
+                    Level::Warning,
+                    format_args!("{} goes on, after {:.1} s", who.thread, seconds(who)),
+                ),
+            }
+        }
+    }
+
+    fn give_sign(&mut self, now: u64, every: u64) {
+        let Some(sign) = self.sign else { return };
+        // Rather early than late by one look.
+        let due = |last: u64| now + every / 2 >= last + nanoseconds(sign.every);
+        if self.signed.is_none_or(due) {
+            self.signed = Some(now);
+            (sign.send)();
+        }
+    }
+}

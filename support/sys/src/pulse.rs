@@ -1,0 +1,226 @@
+//! Pulses: how threads show that they go on, and how those are found that do not.
+//!
+//! In: threads say when a turn of their loop begins, and when they sleep: an atomic of their own,
+//! stored to twice a turn, without looking at a clock. Out: which threads have been within one and
+//! the same turn for too long, as seen by whoever looks from time to time.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+#[derive(Debug)]
+struct Beat {
+    name: String,
+    vital: bool,
+    /// Odd within a turn, even while the thread sleeps; never the same twice.
+    turn: AtomicU64,
+    over: AtomicBool,
+}
+
+/// A thread's own end. Dropped, the thread is not looked at any more.
+#[derive(Debug)]
+pub struct Pulse(Arc<Beat>);
+
+impl Pulse {
+    /// A turn begins.
+    pub fn work(&self) {
+        // Nobody else stores.
+        let turn = self.0.turn.load(Ordering::Relaxed);
+        self.0.turn.store((turn | 1).wrapping_add(2), Ordering::Relaxed);
+    }
+
+    /// The thread is about to sleep until something comes.
+    pub fn rest(&self) {
+        let turn = self.0.turn.load(Ordering::Relaxed);
+        self.0.turn.store((turn | 1).wrapping_add(1), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Pulse {
+    fn drop(&mut self) {
+        self.0.over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// All pulses there are; clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Pulses(Arc<Mutex<Vec<Arc<Beat>>>>);
+
+impl Pulses {
+    /// For a thread that everybody depends on.
+    #[must_use]
+    pub fn vital(&self, name: &str) -> Pulse {
+        self.add(name, true)
+    }
+
+    /// For one that others can do without for a while.
+    #[must_use]
+    pub fn minor(&self, name: &str) -> Pulse {
+        self.add(name, false)
+    }
+
+    fn add(&self, name: &str, vital: bool) -> Pulse {
+        let beat = Arc::new(Beat {
+            name: name.into(),
+            vital,
+            turn: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+        });
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(beat.clone());
+        Pulse(beat)
+    }
+
+    fn list(&self) -> Vec<Arc<Beat>> {
+        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        list.retain(|beat| !beat.over.load(Ordering::Relaxed));
+        list.clone()
+    }
+}
+
+/// A thread that is stuck.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// What it is called.
+    pub thread: String,
+    /// For how long, in nanoseconds, as far as was seen.
+    pub time: u64,
+    /// Everybody depends on it.
+    pub vital: bool,
+}
+
+/// What is new since the last look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// This thread is stuck.
+    Stuck(Stuck),
+    /// It was, until now.
+    GoesOn(Stuck),
+}
+
+#[derive(Debug)]
+struct Seen {
+    beat: Arc<Beat>,
+    turn: u64,
+    time: u64,
+    stuck: bool,
+}
+
+impl Seen {
+    fn show(&self) -> Stuck {
+        Stuck { thread: self.beat.name.clone(), time: self.time, vital: self.beat.vital }
+    }
+}
+
+/// Whoever looks at pulses.
+#[derive(Debug)]
+pub struct Watch {
+    pulses: Pulses,
+    patience: u64,
+    step: u64,
+    seen: Vec<Seen>,
+    looked: Option<u64>,
+}
+
+impl Watch {
+    /// A turn may last `patience` nanoseconds. A look is meant to follow another after half of
+    /// `step` or so: if it comes later than `step`, we stood still too (a stopped process, a
+    /// machine that was paused), and that time is nobody's.
+    #[must_use]
+    pub fn new(pulses: Pulses, patience: u64, step: u64) -> Watch {
+        Watch { pulses, patience, step, seen: Vec::new(), looked: None }
+    }
+
+    /// Looks, at the time `now` in nanoseconds; says what has changed.
+    pub fn look(&mut self, now: u64) -> Vec<News> {
+        let passed = now.saturating_sub(self.looked.replace(now).unwrap_or(now)).min(self.step);
+        let mut news = Vec::new();
+        let mut before = std::mem::take(&mut self.seen);
+        for beat in self.pulses.list() {
+            let turn = beat.turn.load(Ordering::Relaxed);
+            let known = before.iter().position(|seen| Arc::ptr_eq(&seen.beat, &beat));
+            let mut seen = match known {
+                Some(place) => before.swap_remove(place),
+                None => Seen { beat, turn, time: 0, stuck: false },
+            };
+            if turn % 2 == 1 && turn == seen.turn {
+                seen.time += if known.is_some() { passed } else { 0 };
+                if seen.time >= self.patience && !seen.stuck {
+                    seen.stuck = true;
+                    news.push(News::Stuck(seen.show()));
+                }
+            } else {
+                if std::mem::take(&mut seen.stuck) {
+                    news.push(News::GoesOn(seen.show()));
+                }
+                (seen.turn, seen.time) = (turn, 0);
+            }
+            self.seen.push(seen);
+        }
+        // Those that ended had gone on.
+        news.extend(before.iter().filter(|seen| seen.stuck).map(|seen| News::GoesOn(seen.show())));
+        news
+    }
+
+    /// Which threads were found stuck by the last look.
+    #[must_use]
+    pub fn stuck(&self) -> Vec<Stuck> {
+        self.seen.iter().filter(|seen| seen.stuck).map(Seen::show).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn stuck(thread: &str, seconds: u64, vital: bool) -> Stuck {
+        Stuck { thread: thread.into(), time: seconds * SECOND, vital }
+    }
+
+    #[test]
+    fn a_turn_that_does_not_end_is_told_once_and_its_end_once() {
+        let pulses = Pulses::default();
+        let (one, other) = (pulses.vital("one"), pulses.minor("other"));
+        let mut watch = Watch::new(pulses, 5 * SECOND, 2 * SECOND);
+        one.work();
+        for second in 0..5 {
+            other.work(); // busy all the time, but going on
+            assert_eq!(watch.look(second * SECOND), []);
+        }
+        other.work();
+        assert_eq!(watch.look(5 * SECOND), [News::Stuck(stuck("one", 5, true))]);
+        other.rest();
+        assert_eq!(watch.look(6 * SECOND), []);
+        assert_eq!(watch.stuck(), [stuck("one", 6, true)]);
+        one.work();
+        assert_eq!(watch.look(7 * SECOND), [News::GoesOn(stuck("one", 6, true))]);
+        assert!(watch.look(8 * SECOND).is_empty() && watch.stuck().is_empty());
+    }
+
+    #[test]
+    fn who_sleeps_is_not_stuck() {
+        let pulses = Pulses::default();
+        let (asleep, new) = (pulses.vital("asleep"), pulses.vital("new"));
+        asleep.work();
+        asleep.rest();
+        let mut watch = Watch::new(pulses, 5 * SECOND, 2 * SECOND);
+        assert!((0..100).all(|second| watch.look(second * SECOND).is_empty()));
+        // Twice the same is as good as once.
+        new.rest();
+        asleep.rest();
+        assert!((100..200).all(|second| watch.look(second * SECOND).is_empty()));
+    }
+
+    #[test]
+    fn time_in_which_nobody_looked_is_nobodys() {
+        let pulses = Pulses::default();
+        let pulse = pulses.vital("one");
+        let mut watch = Watch::new(pulses, 5 * SECOND, 2 * SECOND);
+        pulse.work();
+        assert!(watch.look(0).is_empty() && watch.look(600 * SECOND).is_empty());
+        assert!(watch.look(601 * SECOND).is_empty() && watch.look(602 * SECOND).is_empty());
+        assert_eq!(watch.look(603 * SECOND), [News::Stuck(stuck("one", 5, true))]);
+        drop(pulse);
+        assert_eq!(watch.look(604 * SECOND), [News::GoesOn(stuck("one", 5, true))]);
+    }
+}
