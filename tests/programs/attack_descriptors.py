@@ -136,7 +136,7 @@ def other_descriptors():
                     session.send(first, hello, [file])
                 session.send(client.calls, message("QueryGids"), [file])
                 session.receive(client.calls)
-                session.send(client.events, message("Adopted", token=7, page_length=4096), [file])
+                session.send(client.events, message("Adopted", token=7), [file])
                 sent += 3
             except OSError:
                 client.close()

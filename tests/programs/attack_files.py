@@ -1,7 +1,6 @@
 """Files whose server does not answer, and owners of memory who do not."""
 
 import ctypes
-import fcntl
 import os
 import signal
 import struct
@@ -92,7 +91,7 @@ def silent_files(node):
                 client = Client(timeout=2)
                 kept.append(client)
                 session.send(client.calls, message("QueryGids"), [file])
-                session.send(client.events, message("Adopted", token=7, page_length=4096), [file])
+                session.send(client.events, message("Adopted", token=7), [file])
                 sent += 5
             except (OSError, session.Refused):
                 time.sleep(0.05)
@@ -153,16 +152,13 @@ def huge_grants(source, megabytes="512"):
     length, granted = int(megabytes) << 20, 0
     while going_on():
         (owner, asker), (own, other) = _joined(source)
-        file = os.memfd_create("huge", os.MFD_ALLOW_SEALING)
-        os.posix_fallocate(file, 0, length)
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS,
-                    fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         key = _region(owner, 1 << 30, length)
         asker.call("RequestGrant", qpn=other, peer_qpn=own, rkey=key)
-        asked, _ = owner.event("Adopt")
-        session.send(owner.events, message("Adopted", token=asked["token"], page_start=1 << 30,
-                                           page_length=length), [file])
-        os.close(file)
+        asked, files = owner.event("Adopt")
+        for file in files:
+            os.posix_fallocate(file, 0, asked["length"])
+            os.close(file)
+        session.send(owner.events, message("Adopted", token=asked["token"]))
         owner.close()
         asker.close()
         granted += 1

@@ -5,7 +5,7 @@ use crate::server::{Server, Timer, token};
 use omniverb_session::{Header, Message, decode};
 use omniverb_sys::{clock, socket};
 use omniverb_tenancy::{Arrived, Channel, SessionId, errno};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// Connections accepted, and messages read from one client, before others get their turn.
@@ -49,8 +49,8 @@ impl Server {
             if !client.calls_box.is_empty() {
                 return;
             }
-            let Some((bytes, length, files)) = self.receive(id, Channel::Calls) else { return };
-            let turn = self.call(id, &bytes[..length], files);
+            let Some((bytes, length)) = self.receive(id, Channel::Calls) else { return };
+            let turn = self.call(id, &bytes[..length]);
             while let Some(action) = self.work.pop_front() {
                 self.execute(action);
             }
@@ -63,11 +63,10 @@ impl Server {
     pub(crate) fn events_ready(&mut self, id: SessionId) {
         self.flush_events(id);
         for _ in 0..TURN {
-            let Some((bytes, length, files)) = self.receive(id, Channel::Events) else { return };
+            let Some((bytes, length)) = self.receive(id, Channel::Events) else { return };
             match decode(&bytes[..length]) {
-                Ok((tag, message)) => self.hand_over(id, Channel::Events, tag, message, files),
+                Ok((tag, message)) => self.hand_over(id, Channel::Events, tag, message),
                 Err(_) => {
-                    files.into_iter().for_each(|file| self.keep(file));
                     self.part(id, "sent something that is no message");
                 }
             }
@@ -77,13 +76,12 @@ impl Server {
         }
     }
 
-    fn call(&mut self, id: SessionId, bytes: &[u8], files: Vec<OwnedFd>) -> Turn {
+    fn call(&mut self, id: SessionId, bytes: &[u8]) -> Turn {
         let Some(client) = self.clients.get(&id) else { return Turn::Over };
         let own = client.vnic.unwrap_or(self.home);
         let refused = client.vnic.err();
         match decode(bytes) {
             Ok((tag, _)) if refused.is_some() => {
-                files.into_iter().for_each(|file| self.keep(file));
                 let answer = Message::Failed(refused.unwrap_or(errno::EPERM));
                 self.answer(id, tag, &answer, Vec::new());
                 self.part(id, "is not allowed, or in a network namespace that is not served");
@@ -99,9 +97,8 @@ impl Server {
                 self.answer(id, tag, &answer.into(), Vec::new());
                 return Turn::Over;
             }
-            Ok((tag, message)) => self.hand_over(id, Channel::Calls, tag, message, files),
+            Ok((tag, message)) => self.hand_over(id, Channel::Calls, tag, message),
             Err(_) => {
-                files.into_iter().for_each(|file| self.keep(file));
                 // Another version, most likely: say so in the part that all versions share.
                 if let Some(tag) = tag_of(bytes) {
                     self.answer(id, tag, &Message::Failed(errno::EPROTO), Vec::new());
@@ -113,17 +110,8 @@ impl Server {
     }
 
     /// A message for the tables, with what is to be known about the memory it brings.
-    fn hand_over(
-        &mut self,
-        id: SessionId,
-        channel: Channel,
-        tag: u64,
-        message: Message,
-        files: Vec<OwnedFd>,
-    ) {
-        files.into_iter().for_each(|file| self.keep(file));
+    fn hand_over(&mut self, id: SessionId, channel: Channel, tag: u64, message: Message) {
         let memory = match &message {
-            // Whatever file came along is not looked at: the one that counts is our own.
             Message::Adopted(adopted) => self.extents.facts(adopted.token),
             _ => None,
         };

@@ -3,7 +3,6 @@
 
 use crate::journal::Level;
 use crate::server::Server;
-use omniverb_session::DESCRIPTORS_MAX;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_sys::descriptors::{self, Plain};
 use omniverb_sys::{clock, memfd, socket};
@@ -12,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// A message, its length, and what came with it.
-pub(crate) type Received = ([u8; MESSAGE_BYTES_MAX], usize, Vec<OwnedFd>);
+pub(crate) type Received = ([u8; MESSAGE_BYTES_MAX], usize);
 
 impl Server {
     /// Notes that a client's connection is to end.
@@ -66,26 +65,11 @@ impl Server {
             Channel::Events => client.events.as_ref()?.as_fd(),
         };
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let result = match descriptors::receive(from, &mut bytes) {
-            Ok(Plain::Message(length)) => Ok((length, Vec::new())),
-            // Pages that were asked for are all that anybody brings.
-            Ok(Plain::Descriptors) if channel == Channel::Calls => {
-                self.part(id, "sent descriptors");
-                return None;
-            }
-            Ok(Plain::Descriptors) => socket::receive(from, &mut bytes, false),
-            Err(error) => Err(error),
-        };
-        match result {
-            Ok((0, files)) => {
-                files.into_iter().for_each(|file| self.keep(file));
-                self.part(id, "closed its connection");
-            }
-            Ok((_, files)) if files.len() > DESCRIPTORS_MAX => {
-                files.into_iter().for_each(|file| self.keep(file));
-                self.part(id, "sent too many descriptors");
-            }
-            Ok((length, files)) => return Some((bytes, length, files)),
+        match descriptors::receive(from, &mut bytes) {
+            Ok(Plain::Message(0)) => self.part(id, "closed its connection"),
+            Ok(Plain::Message(length)) => return Some((bytes, length)),
+            // Nobody brings any. They stay in the socket, which somebody else closes.
+            Ok(Plain::Descriptors) => self.part(id, "sent descriptors"),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
                 self.part(id, "broke its connection");

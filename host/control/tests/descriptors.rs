@@ -171,7 +171,7 @@ fn foreign_descriptors_hold_up_nobody_where_it_does_not() {
 fn a_client_that_sends_descriptors_is_parted_with() {
     let daemon = Daemon::start(Settings { refuse_descriptors: false, ..Settings::default() });
     let null = std::fs::File::open("/dev/null").unwrap();
-    for at in [At::BeforeHello, At::WithHello, At::AfterHello] {
+    for at in [At::BeforeHello, At::WithHello, At::AfterHello, At::Events] {
         let client = attack(&daemon, at, &[null.as_fd()]);
         assert!(client.is_dropped(), "{at:?}");
     }
