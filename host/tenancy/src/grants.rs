@@ -164,10 +164,13 @@ impl Tenancy {
         if adoption == Adoption::Off {
             return Err(EPERM);
         }
-        match rights::mappable(mr.access, self.trusts(initiator, owner)) {
-            0 => Err(EACCES),
-            uses => Ok(uses),
-        }
+        let uses = rights::mappable(mr.access, self.trusts(initiator, owner));
+        // The engine has the owner execute atomics.
+        let useful = match initiator {
+            Grantee::Session(_) => uses,
+            Grantee::Engine => uses & !rights::REMOTE_ATOMIC,
+        };
+        if useful == 0 { Err(EACCES) } else { Ok(uses) }
     }
 
     /// The owner and the region of a key that the peers of `qpn` may use.

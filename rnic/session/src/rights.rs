@@ -16,7 +16,8 @@ pub const REMOTE_ATOMIC: u32 = 1 << 3;
 pub const REMOTE: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
 
 /// The operations that a mapping of a region with this access may be used for; zero: none, it is
-/// not to be mapped. `trusted`: for somebody who may be able to read what it may only write.
+/// not to be mapped. `trusted`: for somebody who may be able to read and write what it may only
+/// write, or only reach by atomics.
 #[must_use]
 pub const fn mappable(access: u32, trusted: bool) -> u32 {
     let remote = access & REMOTE;
@@ -24,15 +25,16 @@ pub const fn mappable(access: u32, trusted: bool) -> u32 {
     match (read, write) {
         (true, true) => remote,
         (true, false) => REMOTE_READ,
-        (false, true) if trusted => remote,
+        (false, _) if trusted => remote,
         (false, _) => 0,
     }
 }
 
-/// Whether whoever gets the file of such a region may be able to write to it.
+/// Whether whoever gets the file of such a region may be able to write to it. One file serves all:
+/// where somebody who is not trusted may read it, it takes the right to write.
 #[must_use]
 pub const fn is_writable(access: u32) -> bool {
-    access & REMOTE_WRITE != 0
+    access & REMOTE_WRITE != 0 || access & (REMOTE_ATOMIC | REMOTE_READ) == REMOTE_ATOMIC
 }
 
 #[cfg(test)]
@@ -53,14 +55,23 @@ mod tests {
                 // Who has the mapping can read, whatever it is used for.
                 assert!(trusted || flags & REMOTE_READ != 0, "{access:#x} is readable");
                 // And write, atomically or not, if the file lets it.
-                assert!(!is_writable(access) || flags & REMOTE_WRITE != 0, "{access:#x}");
+                assert!(
+                    trusted || !is_writable(access) || flags & REMOTE_WRITE != 0,
+                    "{access:#x}"
+                );
+                assert_eq!(
+                    is_writable(uses),
+                    is_writable(access),
+                    "{access:#x}: another protection"
+                );
                 let writes = uses & (REMOTE_WRITE | REMOTE_ATOMIC) != 0;
                 assert!(!writes || is_writable(access), "{access:#x} would be a fault");
             }
         }
         assert_eq!(mappable(LOCAL_WRITE | REMOTE_WRITE, false), 0);
         assert_eq!(mappable(LOCAL_WRITE | REMOTE_WRITE, true), REMOTE_WRITE);
-        assert_eq!(mappable(REMOTE_ATOMIC, true), 0);
+        assert_eq!(mappable(REMOTE_ATOMIC, false), 0);
+        assert_eq!(mappable(REMOTE_ATOMIC, true), REMOTE_ATOMIC);
         assert_eq!(mappable(REMOTE_READ | REMOTE_ATOMIC, true), REMOTE_READ);
     }
 }
