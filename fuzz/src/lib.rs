@@ -25,6 +25,9 @@ mod work;
 
 // The daemon's configuration, which is part of a program.
 #[allow(dead_code)]
+#[path = "../../host/daemon/src/allow.rs"]
+mod allow;
+#[allow(dead_code)]
 #[path = "../../host/daemon/src/configuration.rs"]
 mod configuration;
 #[allow(dead_code)]

@@ -311,7 +311,7 @@ def _flood(two):
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "packets")
         capture = two.capture(two.server, path, "-s", "128")
-        outcome = duet.run(two, "ib_write_bw", "-F", "-x", two.gid_index, "-s", "65536", "-n",
+        outcome = duet.run(two, "ib_read_bw", "-F", "-x", two.gid_index, "-s", "65536", "-n",
                            "200000")
         captured, dropped = _end(capture)
         print(outcome.client, captured, "packets", dropped, "dropped")

@@ -15,13 +15,13 @@
 #define WRITE IBV_ACCESS_REMOTE_WRITE
 #define ATOMIC IBV_ACCESS_REMOTE_ATOMIC
 
-/* The owner: one queue pair and one region for each combination of flags. */
 /* One file serves all: where others may read it, atomics alone do not make it writable. */
 static bool may_store(int flags)
 {
     return flags & WRITE || (flags & (READ | ATOMIC)) == ATOMIC;
 }
 
+/* The owner: one queue pair and one region for each combination of flags. */
 static void owner(int socket)
 {
     struct device d;

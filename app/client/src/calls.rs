@@ -78,12 +78,10 @@ impl Calls {
                 }
                 Some(Call::DatagramLink { qpn, destination }) => asking.add(qpn, destination),
                 Some(Call::Reconnect) => drop(client.reconnect()),
-                Some(Call::Settle) => {
-                    if !client.session.settle() {
-                        self.ask(&Arc::downgrade(&client), Call::Settle);
-                    }
+                Some(Call::Settle) if !client.session.settle() => {
+                    self.ask(&Arc::downgrade(&client), Call::Settle);
                 }
-                None => {}
+                Some(Call::Settle) | None => {}
             }
             asking.go_on(&client);
         }

@@ -28,6 +28,12 @@ struct Amount {
 }
 
 impl Amount {
+    /// A mapping of so many bytes is gone.
+    fn give_back(&mut self, bytes: usize) {
+        self.mappings -= 1;
+        self.bytes -= bytes;
+    }
+
     fn with(self, bytes: usize) -> Amount {
         Amount { mappings: self.mappings + 1, bytes: self.bytes.saturating_add(bytes) }
     }
@@ -69,16 +75,12 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         let mut mapped = lock(&self.of);
-        let less = |amount: Amount| Amount {
-            mappings: amount.mappings - 1,
-            bytes: amount.bytes - self.bytes,
-        };
-        mapped.all = less(mapped.all);
-        let theirs = mapped.peers.get(&self.peer).copied().map(less).unwrap_or_default();
-        match theirs.mappings {
-            0 => mapped.peers.remove(&self.peer),
-            _ => mapped.peers.insert(self.peer, theirs),
-        };
+        mapped.all.give_back(self.bytes);
+        let Some(theirs) = mapped.peers.get_mut(&self.peer) else { return };
+        theirs.give_back(self.bytes);
+        if theirs.mappings == 0 {
+            mapped.peers.remove(&self.peer);
+        }
     }
 }
 

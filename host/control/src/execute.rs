@@ -5,7 +5,7 @@ use crate::memory;
 use crate::outbox::{Outbox, Parcel, Sent};
 use crate::server::{Server, Timer, token};
 use omniverb_session::Message;
-use omniverb_sys::{clock, socket};
+use omniverb_sys::{clock, descriptors, socket};
 use omniverb_tenancy::{Action, LinkEnd, SessionId, errno};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -77,6 +77,9 @@ impl Server {
         let Some(client) = self.clients.get_mut(&id) else { return };
         let made = socket::pair().and_then(|(ours, theirs)| {
             let area = client.make_area()?;
+            if self.settings.refuse_descriptors {
+                let _ = descriptors::refuse(ours.as_fd());
+            }
             self.poller.add(&ours, token::new(token::EVENTS, id.0))?;
             client.events = Some(ours);
             Ok(vec![Arc::new(theirs), Arc::new(area)])

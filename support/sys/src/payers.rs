@@ -1,11 +1,12 @@
 //! Users in whose name epoll instances are made that others will hold.
 //!
 //! Whoever *makes* an epoll instance pays for all that anybody adds to it, out of a limit for all
-//! instances of its real user (`fs.epoll.max_user_watches`). Made in root's name, one that a hostile
-//! process holds could be filled until nobody of root's can watch anything any more. So some threads
-//! have a real user number each that nobody else has, and make them; the effective one, by which
-//! rights go, stays. They do nothing else, give up all privileges, and never wait for anything but
-//! the next request. To use up all of them takes as many descriptors as their limits together.
+//! instances of its real user (`fs.epoll.max_user_watches`). Made in root's name, one that a
+//! hostile process holds could be filled until nobody of root's can watch anything any more. So
+//! some threads have a real user number each that nobody else has, and make them; the effective
+//! one, by which rights go, stays. They do nothing else, give up all privileges, and never wait for
+//! anything but the next request. To use up all of them takes as many descriptors as their limits
+//! together.
 
 use crate::privileges::keep_only;
 use rustix::event::epoll;

@@ -33,7 +33,7 @@ pub(super) fn daemon(findings: &mut Findings) -> Option<PathBuf> {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 findings.bad(
                     format_args!("{shown} may not be opened"),
-                    "it is another user's, or its folder is; unset OMNIVERB_SOCKET or ask for access",
+                    "it is another user's, or its folder is; unset OMNIVERB_SOCKET or ask for it",
                 );
             }
             Err(_) => {}
