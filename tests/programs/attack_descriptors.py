@@ -2,16 +2,19 @@
 
 import ctypes
 import fcntl
+import itertools
 import os
+import select
 import socket
 import struct
 import time
 
 import session
-from attacking import attack, datagrams, going_on, leave, link, send_and_forget
+from attacking import attach, attack, datagrams, going_on, leave, link, send_and_forget
 from session import Client, message
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
+
 
 def lingering(seconds=30):
     """A TCP socket with data that nobody takes; who closes it last waits."""
@@ -81,7 +84,7 @@ def lingering_before_hello():
 
 @attack
 def lingering_with_hello():
-    """Where a statistics area is expected, and more than one."""
+    """With the first message, where a descriptor was expected once, and more than one."""
     data = message("Hello", role=session.constant("ROLE_VERBS"))
     return _over(session.connect, data)
 
@@ -103,21 +106,31 @@ def lingering_in_the_backlog():
     return sent
 
 
+# Where a session that is open can send, and what.
+_CHANNELS = (("calls", message("QueryGids")), ("events", message("Adopted", token=7)))
+
+
+def _in_a_session(client, channel, data, files):
+    """Beside a message of a session; what was tried, and a session to go on with."""
+    try:
+        client = client or Client()
+        return attach(getattr(client, channel), data, files), client
+    except (OSError, session.Refused):
+        if client:
+            client.close()
+        return 0, None
+
+
 @attack
 def lingering_with_calls():
     """Beside calls and answers of a session that is open."""
-    sent, kept = 0, []
-    client = Client()
+    sent, kept, client = 0, [], None
     while going_on():
-        for to, data in ((client.calls, message("QueryGids")),
-                         (client.events, message("Adopted", token=7))):
+        for channel, data in _CHANNELS:
             ours, theirs = lingering()
             kept.append(theirs)
-            try:
-                session.send(to, data, [ours.fileno()])
-                sent += 1
-            except OSError:
-                client = Client()
+            tried, client = _in_a_session(client, channel, data, [ours.fileno()])
+            sent += tried
             leave(ours)
         time.sleep(0.02)
     return sent
@@ -125,50 +138,89 @@ def lingering_with_calls():
 
 @attack
 def other_descriptors():
-    """Every kind of descriptor there is, everywhere one is taken."""
-    sent = 0
+    """Every kind of descriptor there is, everywhere one can be sent."""
+    sent, client = 0, None
+    hello = message("Hello", role=session.constant("ROLE_VERBS"))
     while going_on():
-        client = Client()
-        hello = message("Hello", role=session.constant("ROLE_VERBS"))
         for file in others():
-            try:
+            for data in (hello, b"no message"):
                 with session.connect() as first:
-                    session.send(first, hello, [file])
-                session.send(client.calls, message("QueryGids"), [file])
-                session.receive(client.calls)
-                session.send(client.events, message("Adopted", token=7), [file])
-                sent += 3
-            except OSError:
-                client.close()
-                client = Client()
-            finally:
-                os.close(file)
-        client.close()
+                    sent += send_and_forget(first, data, [file], [])
+            for channel, data in _CHANNELS:
+                tried, client = _in_a_session(client, channel, data, [file])
+                sent += tried
+            os.close(file)
     return sent
 
 
-# ---- descriptors over what a link brings ----
+# ---- what a link brings ----
+
+def _try_all(file, ours):
+    """What one can do to a descriptor that came down, so that others who use it may wait."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as to:
+        os.dup2(file, to.fileno())  # whatever it is
+        yield lambda: attach(to, b"x", [ours.fileno()])
+    for command, word in ((fcntl.F_SETFL, 0), (fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK),
+                          (fcntl.F_SETOWN, os.getpid()), (fcntl.F_ADD_SEALS, 0x1f),
+                          (fcntl.F_SETPIPE_SZ, 4096), (fcntl.F_SETLEASE, fcntl.F_WRLCK)):
+        yield lambda: fcntl.fcntl(file, command, word)
+    yield lambda: fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    yield lambda: os.ftruncate(file, 0)
+    yield lambda: _LIBC.fallocate(file, 3, ctypes.c_long(0), ctypes.c_long(1 << 20))  # a hole
+    yield lambda: os.set_blocking(file, False)
+    yield lambda: [os.write(file, struct.pack("Q", (1 << 64) - 2)) for _ in range(50)]
+    yield lambda: os.read(file, 8)
+
+
+def _nest(file, ours, polls):
+    """The same, with epoll: what came down is watched, and made to watch."""
+    with socket.socket(fileno=os.dup(ours.fileno())) as slow:
+        for one, other in ((polls[-1], file), (file, polls[0]), (file, slow.fileno()),
+                           (file, file)):
+            yield lambda: _watch(one, other)
+    for poll in polls:
+        yield lambda: _watch(poll.fileno(), file)
+
+
+def _watch(poll, file):
+    """EPOLL_CTL_ADD, of any descriptor to any."""
+    event = struct.pack("=IQ", select.EPOLLIN | select.EPOLLOUT, 0)
+    poll = poll if isinstance(poll, int) else poll.fileno()
+    file = file if isinstance(file, int) else file.fileno()
+    if _LIBC.epoll_ctl(poll, 1, file, event):
+        raise OSError(ctypes.get_errno(), "epoll_ctl")
+
 
 @attack
 def lingering_over_wakers(source, destination, peer):
-    """Over all descriptors that came with the link to somebody, or to the engine."""
-    client = Client()
-    _, files = link(client, source, datagrams(client), destination, int(peer))
-    sent, kept = 0, []
+    """Whatever can be tried with what came with a link to somebody, or to the engine: to send over
+    it, to lock, fill, empty, change and nest it, to close it."""
+    tried, worked, kept = 0, 0, []
     while going_on():
-        ours, theirs = lingering()
-        kept.append(theirs)
+        client = Client()
+        _, files = link(client, source, datagrams(client), destination, int(peer))
+        polls = [select.epoll() for _ in range(50)]
+        for _ in range(3):
+            ours, theirs = lingering()
+            kept.append(theirs)
+            for file in files:
+                for act in itertools.chain(_try_all(file, ours), _nest(file, ours, polls)):
+                    tried += 1
+                    try:
+                        act()
+                        worked += 1
+                    except OSError:
+                        pass
+            leave(ours)
+        for poll in polls:
+            poll.close()
         for file in files:
-            try:
-                with socket.socket(fileno=os.dup(file)) as to:
-                    to.setblocking(False)
-                    session.send(to, b"x", [ours.fileno()])
-            except OSError:
-                pass
-        leave(ours)
-        sent += 1
-        time.sleep(0.01)
-    return sent
+            os.close(file)
+        time.sleep(0.05)
+        client.close()
+    if worked == 0:
+        raise RuntimeError("nothing can be done with what a link brings")
+    return tried
 
 
 @attack

@@ -1,6 +1,8 @@
 """Files whose server does not answer, and owners of memory who do not."""
 
 import ctypes
+import fcntl
+import mmap
 import os
 import signal
 import struct
@@ -8,7 +10,7 @@ import tempfile
 import time
 
 import session
-from attacking import attack, empty, going_on
+from attacking import attack, attach, empty, going_on
 from session import Client, message
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -87,12 +89,11 @@ def silent_files(node):
             try:
                 for data in (b"x", hello, message("QueryGids")):
                     kept.append(session.connect(2))
-                    session.send(kept[-1], data, [file])
-                client = Client(timeout=2)
-                kept.append(client)
-                session.send(client.calls, message("QueryGids"), [file])
-                session.send(client.events, message("Adopted", token=7), [file])
-                sent += 5
+                    sent += attach(kept[-1], data, [file])
+                for channel, data in (("calls", message("QueryGids")),
+                                      ("events", message("Adopted", token=7))):
+                    kept.append(Client(timeout=2))
+                    sent += attach(getattr(kept[-1], channel), data, [file])
             except (OSError, session.Refused):
                 time.sleep(0.05)
             time.sleep(0.05)
@@ -128,38 +129,63 @@ def _region(owner, address, length):
     return owner.call("RegMr", pd=1, access=0xf, addr=address, length=length)["rkey"]
 
 
+def _ask(asker, ends, key, address, length):
+    """Asks for a grant of so many bytes."""
+    own, other = ends
+    asker.call("RequestGrant", qpn=other, peer_qpn=own, rkey=key, address=address, length=length)
+
+
 @attack
-def owners_asleep(source):
-    """Many keys are asked for whose owner takes no notice, as if it were stopped."""
-    (owner, asker), (own, other) = _joined(source)
-    keys = [_region(owner, 1 << 20, 1 << 20) for _ in range(400)]
-    asked = 0
-    asker.events.setblocking(False)
+def owners_asleep(source, pairs="4"):
+    """Many keys are asked for whose owners take no notice, as if they were stopped."""
+    asked, all_ = 0, []
+    for _ in range(int(pairs)):
+        (owner, asker), numbers = _joined(source)
+        asker.events.setblocking(False)
+        all_.append((owner, asker, numbers,
+                     [_region(owner, 1 << 20, 1 << 20) for _ in range(300)]))
     while going_on():
-        for key in keys:
-            try:
-                asker.call("RequestGrant", qpn=other, peer_qpn=own, rkey=key)
-                asked += 1
-            except session.Refused:
-                pass
-        empty(asker.events)
+        for _, asker, numbers, keys in all_:
+            for key in keys:
+                try:
+                    _ask(asker, numbers, key, 1 << 20, 1 << 20)
+                    asked += 1
+                except session.Refused:
+                    pass
+            empty(asker.events)
     return asked
+
+
+def _populated(file, length):
+    """Maps a file that came down, makes all its pages, writes to some, and drops it."""
+    with mmap.mmap(file, length) as pages:
+        os.posix_fallocate(file, 0, length)
+        for at in range(0, length, 1 << 20):
+            pages[at] = 1
+    os.close(file)
 
 
 @attack
 def huge_grants(source, megabytes="512"):
-    """Regions whose pages are all there, granted and dropped."""
+    """Regions are asked for as a whole, their pages are all made, and the daemon is the last that
+    has their file: until the region goes, its owner takes the pages back, or is gone itself."""
     length, granted = int(megabytes) << 20, 0
     while going_on():
-        (owner, asker), (own, other) = _joined(source)
-        key = _region(owner, 1 << 30, length)
-        asker.call("RequestGrant", qpn=other, peer_qpn=own, rkey=key)
-        asked, files = owner.event("Adopt")
-        for file in files:
-            os.posix_fallocate(file, 0, asked["length"])
-            os.close(file)
-        session.send(owner.events, message("Adopted", token=asked["token"]))
-        owner.close()
-        asker.close()
-        granted += 1
+        for give_up in ("DeregMr", "Released", None):
+            (owner, asker), numbers = _joined(source)
+            key = _region(owner, 1 << 30, length)
+            _ask(asker, numbers, key, 1 << 30, length)
+            asked, files = owner.event("Adopt")
+            fcntl.fcntl(files[0], fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
+            _populated(files[0], asked["length"])
+            session.send(owner.events, message("Adopted", token=asked["token"]))
+            granting, files = asker.event("Granted")
+            _populated(files[0], granting["page_length"])
+            if give_up == "DeregMr":
+                owner.call(give_up, rkey=key)
+            elif give_up:
+                session.send(owner.events, message(give_up, rkey=key))
+            owner.close()
+            asker.close()
+            granted += 1
     return granted

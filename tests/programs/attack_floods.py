@@ -9,7 +9,7 @@ import struct
 import time
 
 import session
-from attacking import attack, datagrams, empty, going_on, link, send_and_forget
+from attacking import attack, begin, datagrams, empty, going_on, link, send_and_forget
 from session import Client, message
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -123,28 +123,38 @@ def connections_come_and_go():
 
 
 @attack
-def status_in_a_loop(queue_pairs="8000"):
-    """A tenant with many queue pairs asks how they are."""
+def status_in_a_loop(queue_pairs="4000", seconds="4"):
+    """A tenant with many queue pairs asks how they are: from the beginning again and again without
+    a look at the answers, and from where the last answer ended."""
     client = Client()
     try:
         for slot in range(int(queue_pairs)):
-            datagrams(client, slot % session.constant("STATISTICS_SLOTS"))
+            datagrams(client, slot)
     except session.Refused:
         pass
-    asked, tools = 0, []
+    begin(float(seconds))  # they took a while
+    asked, tools, walker = 0, [], session.connect()
     while going_on():
         try:
-            tool = session.connect()
+            tools.append(session.connect())
             for _ in range(8):
-                session.send(tool, message("QueryStatus"))
-            tools.append(tool)
-            asked += 8
+                session.send(tools[-1], message("QueryStatus"))
+            asked += 8 + _walk(walker)
             if len(tools) > 16:
-                oldest = tools.pop(0)
-                session.receive(oldest)
-                oldest.close()
+                tools.pop(0).close()
         except OSError:
             time.sleep(0.01)
+    return asked
+
+
+def _walk(tool, steps=20):
+    place, asked = b"", 0
+    for _ in range(steps):
+        session.send(tool, message("QueryStatus", **({"from": place})))
+        data, _ = session.receive(tool)
+        _, _, answer = session.parse(data)
+        place = answer["next"] if answer["more"] else b""
+        asked += 1
     return asked
 
 
@@ -221,9 +231,8 @@ def huge_files(megabytes="1024"):
     while going_on():
         file = os.memfd_create("huge", os.MFD_ALLOW_SEALING)
         os.posix_fallocate(file, 0, int(megabytes) << 20)
-        to = session.connect()
-        sent += send_and_forget(to, message("Hello", role=session.constant("ROLE_VERBS")),
-                                 [file], [])
+        for data in (b"x", message("Hello", role=session.constant("ROLE_VERBS"))):
+            to = session.connect()
+            sent += send_and_forget(to, data, [file], [to])
         os.close(file)
-        to.close()
     return sent

@@ -1,5 +1,6 @@
-"""What attacks share (attacks.py): the clock, sockets that are slow to close, links."""
+"""What attacks share (attacks.py): the clock, descriptors that are sent, links."""
 
+import errno
 import os
 import threading
 import time
@@ -7,6 +8,7 @@ import time
 import session
 
 ATTACKS = {}
+REFUSED = [0]  # descriptors that the kernel did not let us send
 _END = [0.0]
 
 
@@ -31,16 +33,26 @@ def leave(end):
     threading.Thread(target=end.close, daemon=True).start()
 
 
-def send_and_forget(to, data, files, ends):
-    """Sends, and leaves the receiver the last to hold them."""
+def attach(to, data, files):
+    """Sends descriptors; how many were sent or refused by the kernel, which is all one can try."""
     try:
         session.send(to, data, files)
+    except OSError as error:
+        if error.errno != errno.EPERM:
+            raise
+        REFUSED[0] += len(files)
+    return len(files)
+
+
+def send_and_forget(to, data, files, ends):
+    """Sends, and leaves the receiver the last to hold them; likewise."""
+    try:
+        return attach(to, data, files)
     except OSError:
         return 0
     finally:
         for end in ends:
             leave(end)
-    return len(files)
 
 
 def link(client, source, qpn, destination, peer):
