@@ -5,8 +5,8 @@
 //! hostile process holds could be filled until nobody of root's can watch anything any more. So
 //! some threads have a real user number each that nobody else has, and make them; the effective
 //! one, by which rights go, stays. They do nothing else, give up all privileges, and never wait for
-//! anything but the next request. Each watch is kernel memory, charged to whoever adds it: to use up
-//! the limits of all takes more than a limited container has.
+//! anything but the next request. Each watch is kernel memory, charged to whoever adds it: to use
+//! up the limits of all takes more than a limited container has.
 
 use crate::privileges::keep_only;
 use rustix::event::epoll;
