@@ -113,6 +113,18 @@ pub fn registered_only_with_buffers() -> Outcome {
 pub fn registered_only_with_thread() -> Outcome {
     allowed();
     ring(REGISTERED_FD_ONLY | SQPOLL)?;
+    // It has its name as soon as it has run.
+    let named = || {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let names = tasks.filter_map(|task| std::fs::read(task.path().join("comm")).ok());
+        names.into_iter().any(|name| name.starts_with(b"iou-"))
+    };
+    for _ in 0..5000 {
+        if named() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     refused();
     Ok(())
 }
