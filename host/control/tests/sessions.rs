@@ -189,7 +189,13 @@ fn pages_are_granted_if_they_are_what_they_should_be() {
         let length = omniverb_session::encode(0, &adopted.into(), &mut bytes);
         let events = b.events.as_ref().unwrap().as_fd();
         let along: Vec<_> = along.iter().map(AsFd::as_fd).collect();
-        socket::send(events, &bytes[..length], &along).unwrap();
+        match socket::send(events, &bytes[..length], &along) {
+            // A kernel that can refuse descriptors for the daemon did.
+            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied && !along.is_empty() => {
+                socket::send(events, &bytes[..length], &[]).unwrap();
+            }
+            sent => sent.unwrap(),
+        }
         a.event(SOON).unwrap()
     };
     let refused = Message::from(GrantDenied { qpn: one, peer_qpn: other, rkey, errno: EINVAL });
