@@ -148,7 +148,16 @@ def cases(setting, slow=False, latency_of_all_sizes=("RC", "UC", "UD")):
                     if wanted(program, options)]
 
 
+def _spins_on_memory(pair):
+    """Between containers these WRITEs are mediated, while their targets poll for a moment and then
+    look at memory: one turn of the progress thread for each would be a minute."""
+    outcome = duet.run(pair, "ib_write_lat", "-F", "-s", "8", "-n", "20000", limit=25)
+    check(8 in duet.rows(outcome.client, 6), outcome.client)
+
+
 def groups():
     """The same matrix in both settings."""
-    return [Group(f"{setting}.programs", cases(setting), fixture)
+    yield Group("containers.mediated", [Case("containers.mediated.ib_write_lat", _spins_on_memory)],
+                _containers)
+    yield from [Group(f"{setting}.programs", cases(setting), fixture)
             for setting, fixture in (("containers", _containers), ("user", _processes))]

@@ -263,5 +263,6 @@ impl Client {
         if let Some(wake) = wake {
             wake.take();
         }
+        self.shared.rung();
     }
 }

@@ -7,7 +7,7 @@
 //! Locks: a watch list may be held while *trying* for a QP, never while waiting for one; a QP may
 //! be held while waiting for a watch list.
 
-use crate::constants::Wc;
+use crate::constants::{Wc, qp_type};
 use crate::cq::Cq;
 use crate::limits::{IDLE_LOOKS_MAX, WATCHED_MAX};
 use crate::lock::Lock;
@@ -265,6 +265,7 @@ impl Inner {
         let idle = link.idle;
         if !self.sends.is_empty() {
             self.advance(qp);
+            self.insist(qp);
         }
         Look::Quiet(idle)
     }
@@ -292,6 +293,21 @@ impl Inner {
         }
         self.receives_taken(qp, count as u64);
         count
+    }
+
+    /// A request is on its way: polls of its CQ look at the peer from now on, also if only the
+    /// progress thread heard of it before. Who does not poll stops watching soon.
+    pub(crate) fn be_watched(&mut self, qp: &Qp) {
+        let direct = qp.kind != qp_type::UD
+            && self.links.first().is_some_and(|link| link.watchers == 0 && !link.peer.wire);
+        let list = if direct { qp.send_cq.watch.list.try_lock() } else { None };
+        if let Some(mut list) = list
+            && list.links.len() < WATCHED_MAX
+            && let Some(qp) = qp.me.upgrade()
+            && self.watch(0)
+        {
+            list.links.push(Watched { qp, index: 0 });
+        }
     }
 
     fn watch(&mut self, index: usize) -> bool {

@@ -50,6 +50,12 @@ impl Shared {
         Turn { busy: busy | polled | moved | cooling, polled: polled && !armed, deadline }
     }
 
+    /// A peer woke this process: serves what is announced, also if somebody polls. True if
+    /// something was.
+    pub fn rung(&self) -> bool {
+        answer_all(&self.bells.all())
+    }
+
     /// QPs with unfinished sends.
     fn serve_waiting(&self) -> (bool, Option<u64>) {
         let list = std::mem::take(&mut *lock(&self.waiting));

@@ -18,7 +18,7 @@ use crate::lock::{Guard, Lock};
 use crate::meter::Meter;
 use crate::queue::ReceiveQueue;
 use crate::region::RegionCache;
-use crate::requester::{Held, SendEntry, Sources, Telling, Wait};
+use crate::requester::{Held, Patience, SendEntry, Sources, Telling, Wait};
 use crate::responder::Incoming;
 use crate::shared::{AsyncEvent, Shared, lock};
 use crate::srq::Srq;
@@ -73,6 +73,7 @@ pub(crate) struct Inner {
     pub(crate) answers: VecDeque<u64>,
     pub(crate) posted: u64,
     pub(crate) wait: Option<Wait>,
+    pub(crate) patience: Patience,
     pub(crate) on_waiting_list: bool,
     pub(crate) receives: ReceiveQueue,
     /// Receives that completed in the batch being served; they reach the CQ together.
@@ -172,6 +173,7 @@ impl Qp {
                 answers: VecDeque::new(),
                 posted: 0,
                 wait: None,
+                patience: Patience::default(),
                 on_waiting_list: false,
                 receives: ReceiveQueue::new(recv_max, spec.recv_sge_max),
                 fresh: Vec::new(),

@@ -141,6 +141,11 @@ impl Endpoint {
         Ok(self.requests_out.consumed(position)? >= position)
     }
 
+    /// How far the peer has consumed our requests.
+    pub fn requests_consumed(&mut self) -> Result<u64, Broken> {
+        self.requests_out.consumed(self.requests_out.position())
+    }
+
     // --- credits ------------------------------------------------------------------------------
 
     /// Whether the peer has a receive posted for us; `None`: it cannot promise any. `Some(n)`:
@@ -374,6 +379,14 @@ impl Endpoint {
         if self.peer_page.take_kick() {
             self.doorbell.kick();
         }
+    }
+
+    /// Wakes the peer, whether or not it asked for that.
+    #[cold]
+    pub fn insist(&self) {
+        self.peer_page.set_ready(self.peer_slot);
+        self.peer_page.take_kick();
+        self.doorbell.kick();
     }
 
     #[inline(always)]

@@ -13,6 +13,7 @@
 
 mod datagram;
 mod express;
+mod insisting;
 mod mapped;
 mod response;
 mod source;
@@ -21,6 +22,7 @@ mod transmit;
 mod waiting;
 
 pub(crate) use datagram::Held;
+pub(crate) use insisting::Patience;
 pub(crate) use source::Sources;
 pub(crate) use telling::{Telling, Told};
 pub(crate) use waiting::Wait;

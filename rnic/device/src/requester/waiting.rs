@@ -168,6 +168,7 @@ impl Inner {
     #[inline(never)]
     fn join_waiting_list(&mut self, qp: &Qp) {
         self.on_waiting_list = true;
+        self.be_watched(qp);
         crate::shared::lock(&qp.shared.waiting).push(qp.me.clone());
         qp.shared.host.attend();
     }

@@ -164,3 +164,62 @@ fn polling_serves_a_full_ring_to_the_end() {
     received += poll(&cq).len();
     assert_eq!(received, 12_000);
 }
+
+/// A program polls for completions, and then looks at memory for its peer's WRITE. The peer polls
+/// for that WRITE's completion.
+#[test]
+fn who_polls_in_vain_wakes_a_peer_that_polled_lately() {
+    let pair = Pair::new();
+    let qps = pair.connected(&Options::new(qp_type::RC));
+    let (here, there) = (Buffer::pattern(64, 1), Buffer::new(64));
+    let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
+    for id in 0..3 {
+        assert_eq!(poll(&qps[1].recv_cq).len(), 0);
+        pair.sides[1].shared.progress();
+        assert_eq!(poll(&qps[1].recv_cq).len(), 0);
+        there.write(0, &[0; 64]);
+        post(&qps[0], &Work::write(id, remote(&target, 0)).sge(whole(&local)));
+        assert_eq!(kicks(&pair, 1), 0, "nobody sleeps, for all that is known");
+        (0..1000).for_each(|_| assert_eq!(poll(&qps[0].send_cq).len(), 0));
+        assert_eq!(kicks(&pair, 1), 1, "once");
+        assert!(pair.sides[1].shared.rung(), "also if the peer polls");
+        assert!(there.all() == here.all());
+        assert_eq!(outcomes(&qps[0].send_cq), [(id, status::SUCCESS)]);
+        // Whoever answers its own bell takes away what a poll would have found there.
+        pair.sides[0].shared.rung();
+    }
+}
+
+#[test]
+fn a_peer_that_consumes_is_not_woken() {
+    let pair = Pair::new();
+    let qps = pair.connected(&Options::new(qp_type::RC));
+    let (here, there) = (Buffer::pattern(64, 1), Buffer::new(64));
+    let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
+    for id in 0..100 {
+        post(&qps[0], &Work::write(id, remote(&target, 0)).sge(whole(&local)));
+        (0..5).for_each(|_| assert_eq!(poll(&qps[0].send_cq).len(), 0));
+        assert_eq!(poll(&qps[1].recv_cq).len(), 0);
+        assert_eq!(outcomes(&qps[0].send_cq), [(id, status::SUCCESS)]);
+    }
+    assert_eq!(kicks(&pair, 1), 0);
+}
+
+/// A long message is consumed piece by piece, and what is consumed counts.
+#[test]
+fn a_request_that_takes_long_wakes_nobody_while_it_goes_on() {
+    let pair = Pair::new();
+    let options = Options::new(qp_type::RC).with(|o| o.ring_bytes = (128 << 10, 16 << 10));
+    let qps = pair.connected(&options);
+    let (here, there) = (Buffer::pattern(4 << 20, 1), Buffer::new(4 << 20));
+    let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
+    post(&qps[0], &Work::write(1, remote(&target, 0)).sge(whole(&local)));
+    let mut done = Vec::new();
+    while done.is_empty() {
+        (0..5).for_each(|_| done.append(&mut outcomes(&qps[0].send_cq)));
+        poll(&qps[1].recv_cq);
+    }
+    assert_eq!(done, [(1, status::SUCCESS)]);
+    assert_eq!(kicks(&pair, 1), 0);
+    assert!(here.all() == there.all());
+}
