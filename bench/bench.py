@@ -16,6 +16,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import exact
 import machine
 import plan
 import report
@@ -92,8 +93,10 @@ def omniverb_plan(dist, folder, cpus, tsc, stack):
     program = folder / "qp_to_rts"
     subprocess.run(["cc", "-O2", "-o", program, ROOT / "bench/qp_to_rts.c", "-libverbs"],
                    check=True)
+    strangers = exact.pair(cpus, variables, stack)
     return (plan.perftest_plan("omv", "Omniverb", Pair(cpus, variables), tsc)
-            + plan.connect_plan(program, {**os.environ, **variables}))
+            + plan.connect_plan(program, {**os.environ, **variables})
+            + (plan.exact_plan(strangers, tsc) if strangers else []))
 
 
 def sample_all(measurements, limits_program, pin, rounds):
@@ -178,7 +181,8 @@ def main():
         print(line)
     print("Both processes run on this one machine: these are not numbers of RDMA hardware.")
     print(f"Details: {chosen.out}")
-    failed = [key for key, row in rows.items() if key.startswith("omv_") and "error" in row]
+    ours = ("omv_", "exact_")
+    failed = [key for key, row in rows.items() if key.startswith(ours) and "error" in row]
     if failed or notes:
         print(f"bench: not (well) measured: {', '.join(failed) or notes[0]}", file=sys.stderr)
         return 1

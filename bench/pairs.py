@@ -27,9 +27,9 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def listening(port):
+def listening(port, network="/proc/net"):
     wanted = f":{port:04X} "
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+    for table in (f"{network}/tcp", f"{network}/tcp6"):
         if not Path(table).exists():
             continue
         for line in Path(table).read_text().split("\n")[1:]:
@@ -47,18 +47,22 @@ def last_line(text):
 class Pair:
     """A server and a client on two CPUs (or wherever the kernel likes)."""
 
-    def __init__(self, cpus, environment=None, roles=None):
+    def __init__(self, cpus, environment=None, roles=None, enter=((), ()), address="127.0.0.1",
+                 network="/proc/net"):
         self.cpus = cpus
         self.environment = environment or {}
         # Variables that differ between (server, client).
         self.roles = roles or ({}, {})
+        # What goes before the command lines of (server, client); where the server is, and its
+        # network's tables.
+        self.enter, self.address, self.network = enter, address, network
 
     def command(self, side, command):
         if not shutil.which(command[0]):
             raise Failure(f"{command[0]} is not installed")
         pin = ["taskset", "-c", str(self.cpus[side])] if self.cpus else []
         environment = {**os.environ, **self.environment, **self.roles[side]}
-        return {"args": pin + command, "env": environment, "text": True,
+        return {"args": [*self.enter[side], *pin, *command], "env": environment, "text": True,
                 "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE,
                 "stderr": subprocess.STDOUT}
 
@@ -67,7 +71,7 @@ class Pair:
         back = subprocess.Popen(**self.command(0, server))
         try:
             deadline = time.monotonic() + 10
-            while not listening(port):
+            while not listening(port, self.network):
                 if back.poll() is not None:
                     raise Failure(f"{server[0]} server: {last_line(back.communicate()[0])}")
                 if time.monotonic() > deadline:
@@ -107,7 +111,7 @@ def perftest_lines(pair, program, size, iterations, *options):
     command = [program, "-F", "-p", str(port), "-n", str(iterations), *options]
     if "atomic" not in program:
         command += ["-s", str(size)]
-    return row(pair.run(command, command + ["127.0.0.1"], port), size)
+    return row(pair.run(command, command + [pair.address], port), size)
 
 
 def perftest_lat(pair, program, size, iterations, tsc, *options):

@@ -103,6 +103,22 @@ def perftest_plan(prefix, label, pair, tsc):
     ]
 
 
+def exact_plan(pair, tsc):
+    """perftest's WRITE between two vNICs that do not trust each other; nothing is demanded."""
+    name = "Omniverb, two vNICs, exact: "
+    return [
+        Measurement("exact_write_lat", name + "WRITE 8 B", "ns",
+                    lambda n: pairs.perftest_lat(pair, "ib_write_lat", SMALL, n, tsc),
+                    iterations=1000, limits=(500, 20_000)),
+        Measurement("exact_write_rate", name + "8 B", "msg/s",
+                    lambda n: pairs.perftest_bw(pair, "ib_write_bw", SMALL, n)[0],
+                    iterations=20_000, limits=(2000, 1_000_000)),
+        Measurement("exact_write_1m", name + "1 MiB", "B/s",
+                    lambda n: pairs.perftest_bw(pair, "ib_write_bw", LARGE, n)[1],
+                    iterations=200, limits=(200, 10_000), size=LARGE),
+    ]
+
+
 def null_plan(library, cpus, tsc):
     """perftest on the null device: how fast perftest itself is."""
     pair = Pair(cpus, {"LD_LIBRARY_PATH": str(library.parent)})
