@@ -15,10 +15,10 @@
 // tables of descriptors by a system call that rustix does not have.
 
 use crate::maps;
-use core::ffi::CStr;
+use crate::tasks::{self, number, open_directory};
 use core::mem::MaybeUninit;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
-use rustix::fs::{Mode, OFlags, RawDir, openat, readlinkat_raw};
+use rustix::fs::{CWD, RawDir, readlinkat_raw};
 use rustix::io::{Errno, read};
 use rustix::thread::gettid;
 
@@ -56,25 +56,25 @@ fn pinned_in(status: &[u8]) -> bool {
 /// Goes through the threads: each may have descriptors of its own (`unshare(CLONE_FILES)`), and
 /// the kernel's workers for io_uring are among them.
 fn tasks_hold() -> Result<bool, Errno> {
-    let tasks = open_directory(rustix::fs::CWD, c"/proc/self/task")?;
+    let list = open_directory(CWD, format_args!("/proc/self/task"))?;
     let own = gettid().as_raw_nonzero().get();
-    let ours = open_descriptors(tasks.as_fd(), own)?;
+    let ours = open_directory(&list, format_args!("{own}/fd"))?;
     if descriptors_hold(&ours, &ours)? {
         return Ok(true);
     }
     let mut buffer = [MaybeUninit::uninit(); 4096];
-    let mut entries = RawDir::new(&tasks, &mut buffer);
+    let mut entries = RawDir::new(&list, &mut buffer);
     while let Some(entry) = entries.next() {
         let entry = entry?;
         let Some(task) = number(entry.file_name()) else { continue };
         if task == own {
             continue;
         }
-        if is_worker(tasks.as_fd(), task) {
+        if is_worker(list.as_fd(), task) {
             return Ok(true);
         }
         if !shares_files(own, task) {
-            let outcome = open_descriptors(tasks.as_fd(), task)
+            let outcome = open_directory(&list, format_args!("{task}/fd"))
                 .and_then(|theirs| descriptors_hold(&theirs, &ours));
             match outcome {
                 Ok(false) | Err(Errno::NOENT | Errno::SRCH) => {} // or it has ended meanwhile
@@ -87,14 +87,10 @@ fn tasks_hold() -> Result<bool, Errno> {
 
 /// The kernel's threads for a ring, which they outlive by seconds at most (`iou-wrk-N`), or which
 /// lives as long as they do (`iou-sqp-N`), whether or not it has a descriptor.
-fn is_worker(tasks: BorrowedFd<'_>, task: i32) -> bool {
-    let mut path = [0; 32];
-    let Some(path) = path_of(&mut path, task, b"/comm") else { return true };
+fn is_worker(list: BorrowedFd<'_>, task: i32) -> bool {
     let mut name = [0u8; 16];
-    let Ok(file) = openat(tasks, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
-        return false;
-    };
-    read(&file, &mut name).is_ok_and(|length| name[..length].starts_with(b"iou-"))
+    let name = tasks::read_start(list, format_args!("{task}/comm"), &mut name);
+    name.is_ok_and(|name| name.starts_with(b"iou-"))
 }
 
 /// False also if it cannot be known: then its descriptors are looked at.
@@ -102,11 +98,6 @@ fn shares_files(one: i32, other: i32) -> bool {
     let (one, other) = (libc::c_long::from(one), libc::c_long::from(other));
     // SAFETY: a comparison of two numbers' objects in the kernel; no memory is passed.
     unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_FILES, 0, 0) == 0 }
-}
-
-fn open_descriptors(tasks: BorrowedFd<'_>, task: i32) -> Result<OwnedFd, Errno> {
-    let mut path = [0; 32];
-    open_directory(tasks, path_of(&mut path, task, b"/fd").ok_or(Errno::INVAL)?)
 }
 
 /// One of the descriptors in `directory` belongs to somebody who may. `ours`: the directory of
@@ -223,35 +214,6 @@ fn stores_behind_page_tables(name: &[u8]) -> bool {
     }
 }
 
-fn open_directory(at: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    openat(at, path, flags, Mode::empty())
-}
-
-fn number(name: &CStr) -> Option<i32> {
-    core::str::from_utf8(name.to_bytes()).ok()?.parse().ok()
-}
-
-/// `N` and what follows it, as a path.
-fn path_of<'a>(room: &'a mut [u8; 32], number: i32, rest: &[u8]) -> Option<&'a CStr> {
-    let mut digits = [0u8; 10];
-    let mut begin = digits.len();
-    let mut left = u32::try_from(number).ok()?;
-    loop {
-        begin -= 1;
-        digits[begin] = b'0' + (left % 10) as u8;
-        left /= 10;
-        if left == 0 {
-            break;
-        }
-    }
-    let digits = &digits[begin..];
-    room[..digits.len()].copy_from_slice(digits);
-    room[digits.len()..digits.len() + rest.len()].copy_from_slice(rest);
-    room[digits.len() + rest.len()] = 0;
-    CStr::from_bytes_until_nul(room).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -292,14 +254,6 @@ mod tests {
         assert!(!pinned_in(b"VmLck:\t 4 kB\nVmPin:\t       0 kB\nVmHWM:\t 8 kB\n"));
         assert!(pinned_in(b"VmLck:\t 0 kB\nVmPin:\t      16 kB\nVmHWM:\t 8 kB\n"));
         assert!(!pinned_in(b"Name:\tx\n"));
-    }
-
-    #[test]
-    fn paths() {
-        let mut room = [0; 32];
-        assert_eq!(path_of(&mut room, 1_234_567_890, b"/comm"), Some(c"1234567890/comm"));
-        assert_eq!(path_of(&mut room, 0, b"/fd"), Some(c"0/fd"));
-        assert_eq!(path_of(&mut room, -1, b"/fd"), None);
     }
 
     #[test]

@@ -36,8 +36,10 @@ mod holders;
 mod lock;
 mod maps;
 mod region;
+mod sharers;
 mod strategy;
 mod survey;
+mod tasks;
 mod work;
 
 pub use error::AdoptError;

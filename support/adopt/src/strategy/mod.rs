@@ -9,16 +9,17 @@ mod userfault;
 pub(crate) use userfault::forget_in_child;
 
 use crate::error::AdoptError;
+use crate::sharers::Sharers;
 use crate::work::Work;
 
 /// A way to move pages without losing a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// The calling thread is the only one.
+    /// The calling thread is the only one in this memory.
     SingleThread,
     /// Write-protection by userfaultfd: only threads that write to the pages wait.
     Userfault,
-    /// A helper process stops the other threads with ptrace.
+    /// A helper process stops the other threads, of all processes in this memory, with ptrace.
     Stop,
 }
 
@@ -32,17 +33,18 @@ pub(crate) struct Mover<'a> {
     strategies: &'a [Strategy],
     must_succeed: bool,
     direct_io: Option<bool>,
+    sharers: Option<Sharers>,
 }
 
 impl<'a> Mover<'a> {
     /// For an adoption, which may be left undone.
     pub(crate) fn optional(strategies: &'a [Strategy]) -> Mover<'a> {
-        Mover { strategies, must_succeed: false, direct_io: None }
+        Mover { strategies, must_succeed: false, direct_io: None, sharers: None }
     }
 
     /// For a release: what was granted must be taken back.
     pub(crate) fn mandatory(strategies: &'a [Strategy]) -> Mover<'a> {
-        Mover { strategies, must_succeed: true, direct_io: None }
+        Mover { strategies, must_succeed: true, direct_io: None, sharers: None }
     }
 
     /// Does the work by the first strategy that can.
@@ -53,7 +55,7 @@ impl<'a> Mover<'a> {
                 Strategy::SingleThread => single::perform(work),
                 Strategy::Userfault if self.direct_io() => Err(AdoptError::NotPermitted),
                 Strategy::Userfault => userfault::perform(work),
-                Strategy::Stop => stop::perform(work),
+                Strategy::Stop => self.sharers().and_then(|sharers| stop::perform(work, sharers)),
             };
             if !matches!(outcome, Err(AdoptError::NotPermitted | AdoptError::Busy)) {
                 return outcome;
@@ -66,6 +68,14 @@ impl<'a> Mover<'a> {
             return userfault::perform(work);
         }
         outcome
+    }
+
+    /// Looked for once: who is made later is looked for when everybody stands still.
+    fn sharers(&mut self) -> Result<&Sharers, AdoptError> {
+        if self.sharers.is_none() {
+            self.sharers = Some(Sharers::find()?);
+        }
+        self.sharers.as_ref().ok_or(AdoptError::NotPermitted)
     }
 
     fn direct_io(&mut self) -> bool {

@@ -1,12 +1,13 @@
-//! A process with one thread: nobody else can store. Signals of the calling thread are blocked, so
-//! not even a handler of its own can.
+//! A process with one thread, in memory of its own: nobody else can store. Signals of the calling
+//! thread are blocked, so not even a handler of its own can.
 
 use crate::error::AdoptError;
+use crate::sharers;
 use crate::survey::thread_count;
 use crate::work::Work;
 
 pub(super) fn perform(work: &Work<'_>) -> Result<(), AdoptError> {
-    if thread_count() != 1 {
+    if thread_count() != 1 || !sharers::none() {
         return Err(AdoptError::NotPermitted);
     }
     work.copy()?;

@@ -13,6 +13,7 @@ mod measure;
 mod memory;
 mod refusal;
 mod rings;
+mod sharers;
 mod sharing;
 mod stress;
 
@@ -90,6 +91,14 @@ const SCENARIOS: &[Scenario] = &[
     scenario("refused_ring_with_buffers", rings::registered_only_with_buffers),
     scenario("refused_ring_with_thread", rings::registered_only_with_thread),
     scenario("refused_packet_socket", rings::packet_sockets),
+    scenario("sharer_excludes_single", sharers::one_thread_is_not_alone),
+    scenario("sharer_stores_userfault", || sharers::stores(Strategy::Userfault)),
+    scenario("sharer_stores_stop", || sharers::stores(Strategy::Stop)),
+    scenario("sharer_stores_from_afar", sharers::stores_from_afar),
+    scenario("sharers_come_and_go", sharers::come_and_go),
+    scenario("sharer_is_no_forked_child", sharers::forked_children_are_not_in_the_way),
+    as_nobody("nobody_sharer_excludes_single", sharers::one_thread_is_not_alone),
+    as_nobody("nobody_sharer_stores_stop", || sharers::stores(Strategy::Stop)),
     as_nobody("nobody_refused_ring", rings::without_mapping),
     as_nobody("nobody_refused_ring_buffers", rings::registered_only_with_buffers),
     as_nobody("nobody_stress_single", || stress::alone(Strategy::SingleThread)),

@@ -4,21 +4,21 @@
 //! When is everybody stopped? Threads are made by running threads only. Once every thread of a list
 //! stands still, a thread that is not on the list can only have been there while the list was read,
 //! so the list is read again until it brings nothing new, and its length is compared with the
-//! kernel's own count.
+//! kernel's own count. Then the same for every other process in this memory; processes, too, are
+//! made by running threads only, so at last those are looked at that were made meanwhile.
 #![expect(unsafe_code)]
 // UNSAFETY: timers and signals of the helper, and the thread table in raw memory.
 
 use super::tracee::Tracee;
 use super::{Order, REASON_BUSY, REASON_NOT_PERMITTED, STOP_TIME_MAX, THREADS_MAX, work_halted};
-use core::ffi::CStr;
-use core::fmt::{self, Write};
+use crate::tasks;
 use core::mem::MaybeUninit;
 use core::slice;
 use core::time::Duration;
 use omniverb_sys::clock;
-use rustix::fd::BorrowedFd;
-use rustix::fs::{Mode, OFlags, RawDir, fstat, openat};
-use rustix::io::read;
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{RawDir, fstat};
+use rustix::process::getpid;
 use rustix::thread::{ClockId, clock_nanosleep_relative, sched_yield};
 use rustix::time::Timespec;
 
@@ -34,9 +34,8 @@ const COPY_DEADLINE: Duration = Duration::from_secs(10);
 
 pub(super) fn run(order: &Order<'_>) -> Result<(), i32> {
     arm(STOP_DEADLINE);
-    let list = order.thread_list;
-    let mut halted = Halted { table: order.threads, count: 0, process: order.process, list };
-    let outcome = halted.stop_all(order.caller).and_then(|()| {
+    let mut halted = Halted { table: order.threads, count: 0 };
+    let outcome = halted.stop_all(order).and_then(|()| {
         arm(COPY_DEADLINE);
         work_halted(order, &halted)
     });
@@ -77,46 +76,22 @@ unsafe fn set_timer(value: libc::timeval) {
 }
 
 /// The threads the helper holds.
-pub(super) struct Halted<'a> {
+pub(super) struct Halted {
     table: *mut Tracee,
     count: usize,
+}
+
+/// The threads of one process.
+struct Group<'a> {
     process: i32,
     list: BorrowedFd<'a>,
-}
-
-/// A path, built without allocating.
-struct Path {
-    text: [u8; 32],
-    length: usize,
-}
-
-impl Write for Path {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let end = self.length + text.len();
-        // One byte stays for the terminator.
-        let room = self.text.get_mut(self.length..end).filter(|_| end < 32).ok_or(fmt::Error)?;
-        room.copy_from_slice(text.as_bytes());
-        self.length = end;
-        Ok(())
-    }
-}
-
-/// The kernel's letter for what a thread is doing. `None`: it is gone.
-fn state_of(list: BorrowedFd<'_>, thread: i32) -> Option<u8> {
-    let mut path = Path { text: [0; 32], length: 0 };
-    write!(path, "{thread}/stat").ok()?;
-    let path = CStr::from_bytes_until_nul(&path.text).ok()?;
-    let file = openat(list, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let mut text = [0u8; 512];
-    let count = read(&file, &mut text).ok()?;
-    // The name before the state is in parentheses and may contain any byte.
-    let end_of_name = text[..count].iter().rposition(|&byte| byte == b')')?;
-    text.get(end_of_name + 2).copied()
+    /// The one that waits for the helper.
+    caller: Option<i32>,
 }
 
 /// True if a thread has ended, though its number is still listed.
-pub(super) fn is_dead(list: BorrowedFd<'_>, thread: i32) -> bool {
-    state_of(list, thread).is_none_or(|state| matches!(state, b'Z' | b'X' | b'x'))
+pub(super) fn is_dead(thread: i32) -> bool {
+    tasks::state(thread).is_none_or(|state| matches!(state, b'Z' | b'X' | b'x'))
 }
 
 fn now() -> Duration {
@@ -128,22 +103,34 @@ fn nap() {
     let _ = clock_nanosleep_relative(ClockId::Monotonic, &NAP);
 }
 
-impl Halted<'_> {
+impl Halted {
     fn tracees(&mut self) -> &mut [Tracee] {
         // SAFETY: the first `count` entries were written by `take_new`.
         unsafe { slice::from_raw_parts_mut(self.table, self.count) }
     }
 
-    fn stop_all(&mut self, caller: i32) -> Result<(), i32> {
+    fn stop_all(&mut self, order: &Order<'_>) -> Result<(), i32> {
         let give_up_at = now() + STOP_TIME_MAX;
+        let caller = Some(order.caller);
+        let own = Group { process: order.process, list: order.thread_list, caller };
+        self.stop_group(&own, give_up_at)?;
+        for sharer in order.sharers.iter() {
+            let list = sharer.threads.as_fd();
+            self.stop_group(&Group { process: sharer.process, list, caller: None }, give_up_at)?;
+        }
+        let helper = getpid().as_raw_nonzero().get();
+        if order.sharers.are_all(order.process, helper) { Ok(()) } else { Err(REASON_BUSY) }
+    }
+
+    fn stop_group(&mut self, group: &Group<'_>, give_up_at: Duration) -> Result<(), i32> {
         let mut quiet_looks = 0;
         while quiet_looks < 2 {
-            let listed = self.take_new(caller)?;
+            let listed = self.take_new(group)?;
             if listed.new > 0 {
                 quiet_looks = 0;
                 self.wait_for_all(give_up_at)?;
             } else {
-                let links = fstat(self.list).map_err(|_| REASON_NOT_PERMITTED)?.st_nlink;
+                let links = fstat(group.list).map_err(|_| REASON_NOT_PERMITTED)?.st_nlink;
                 quiet_looks = if listed.all + 2 == links as usize { quiet_looks + 1 } else { 0 };
                 // Threads that end, but are not gone from the count yet.
                 if quiet_looks == 0 && now() > give_up_at + OVERLOAD_TIME_MAX {
@@ -155,17 +142,16 @@ impl Halted<'_> {
     }
 
     /// Seizes the threads that are not held yet.
-    fn take_new(&mut self, caller: i32) -> Result<Listed, i32> {
-        rustix::fs::seek(self.list, rustix::fs::SeekFrom::Start(0)).map_err(|_| REASON_BUSY)?;
-        let mut listed = Listed { new: 0, all: 0, caller: false };
+    fn take_new(&mut self, group: &Group<'_>) -> Result<Listed, i32> {
+        rustix::fs::seek(group.list, rustix::fs::SeekFrom::Start(0)).map_err(|_| REASON_BUSY)?;
+        let mut listed = Listed { new: 0, all: 0, caller: group.caller.is_none() };
         let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut entries = RawDir::new(self.list, &mut buffer);
+        let mut entries = RawDir::new(group.list, &mut buffer);
         while let Some(entry) = entries.next() {
             let entry = entry.map_err(|_| REASON_BUSY)?;
-            let name = core::str::from_utf8(entry.file_name().to_bytes()).unwrap_or("");
-            let Ok(thread) = name.parse::<i32>() else { continue };
+            let Some(thread) = tasks::number(entry.file_name()) else { continue };
             listed.all += 1;
-            if thread == caller {
+            if Some(thread) == group.caller {
                 listed.caller = true;
                 continue;
             }
@@ -178,7 +164,7 @@ impl Halted<'_> {
             if index == THREADS_MAX {
                 return Err(REASON_NOT_PERMITTED);
             }
-            if let Some(tracee) = Tracee::seize(self.process, thread, self.list)? {
+            if let Some(tracee) = Tracee::seize(group.process, thread)? {
                 // SAFETY: the table has room, see above; entries need no dropping.
                 unsafe { self.table.add(index).write(tracee) };
                 self.count = self.count.max(index + 1);
@@ -213,7 +199,7 @@ impl Halted<'_> {
     fn only_waits_for_a_processor(&mut self, index: usize, give_up_at: Duration) -> bool {
         now() < give_up_at + OVERLOAD_TIME_MAX
             // `t`: it stopped just now.
-            && matches!(state_of(self.list, self.tracees()[index].thread), Some(b'R' | b't'))
+            && matches!(tasks::state(self.tracees()[index].thread), Some(b'R' | b't'))
     }
 
     /// True if a stopped thread runs on these pages: they are a stack then.
@@ -234,7 +220,7 @@ impl Halted<'_> {
         let give_up_at = now() + SETTLE_TIME_MAX;
         for index in 0..self.count {
             while self.tracees()[index].has_stopped() == Ok(false) && now() < give_up_at {
-                if matches!(state_of(self.list, self.tracees()[index].thread), None | Some(b'D')) {
+                if matches!(tasks::state(self.tracees()[index].thread), None | Some(b'D')) {
                     break;
                 }
                 nap();

@@ -2,7 +2,8 @@
 //! container, every ordinary user).
 //!
 //! The calling thread makes a helper process that shares its memory, waits for it as after
-//! `vfork()`, and reaps it. The helper stops every other thread with ptrace, copies, replaces, and
+//! `vfork()`, and reaps it. The helper stops every other thread with ptrace, and those of
+//! all other processes in this memory (see `sharers.rs`), copies, replaces, and
 //! lets the threads go. Why not a signal handler in each thread instead: it would turn sleeping
 //! system calls into EINTR, run on stacks that may be too small for a signal frame, fail for
 //! threads that block the signal, and take a signal number from the program. A thread stopped by
@@ -27,6 +28,7 @@ mod tracee;
 
 use crate::error::AdoptError;
 use crate::maps;
+use crate::sharers::Sharers;
 use crate::work::{PAGE_BYTES, Staging, Work};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
@@ -62,6 +64,8 @@ struct Order<'a> {
     /// Lists this process's threads. Opened by the caller, to be closed even if the helper is
     /// killed: they share descriptors.
     thread_list: BorrowedFd<'a>,
+    /// Other processes whose threads are to be stopped too.
+    sharers: &'a Sharers,
     /// Room for [`THREADS_MAX`] threads.
     threads: *mut Tracee,
     progress: AtomicU32,
@@ -74,7 +78,7 @@ const REASON_BUSY: i32 = -2;
 const REASON_CHANGED: i32 = -3;
 const REASON_STACK: i32 = -4;
 
-pub(super) fn perform(work: &Work<'_>) -> Result<(), AdoptError> {
+pub(super) fn perform(work: &Work<'_>, sharers: &Sharers) -> Result<(), AdoptError> {
     // Stack and thread table in one piece: an inaccessible page, the stack growing down to it, and
     // the table above.
     let table_bytes = (THREADS_MAX * size_of::<Tracee>()).next_multiple_of(PAGE_BYTES);
@@ -90,6 +94,7 @@ pub(super) fn perform(work: &Work<'_>) -> Result<(), AdoptError> {
     allow_own_children_to_trace();
     let order = Order {
         work,
+        sharers,
         process: getpid().as_raw_nonzero().get(),
         thread_list: thread_list.as_fd(),
         caller: gettid().as_raw_nonzero().get(),
@@ -157,7 +162,7 @@ fn allow_own_children_to_trace() {
 }
 
 /// Does the work while everybody is halted; in the helper.
-fn work_halted(order: &Order<'_>, halted: &Halted<'_>) -> Result<(), i32> {
+fn work_halted(order: &Order<'_>, halted: &Halted) -> Result<(), i32> {
     let errno = |errno: Errno| errno.raw_os_error();
     let stretch = order.work.stretch;
     if halted.any_stack_within(stretch.address, stretch.length) {

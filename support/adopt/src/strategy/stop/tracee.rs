@@ -1,11 +1,11 @@
-//! One thread of the program in the helper's hands.
+//! One thread of the program, or of a process in its memory, in the helper's hands.
 #![expect(unsafe_code)]
 // UNSAFETY: ptrace. libc's wrapper is avoided: it is variadic and touches errno on success.
 
 use super::{REASON_BUSY, REASON_NOT_PERMITTED};
+use crate::tasks::belongs;
 use core::ffi::{c_int, c_void};
 use core::ptr;
-use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 
 /// A thread, seized by the helper.
@@ -33,20 +33,15 @@ fn ptrace(request: u32, thread: i32, address: usize, data: *mut c_void) -> Resul
 
 impl Tracee {
     /// Takes hold of a thread and asks it to stop. `None`: there is nothing to stop.
-    pub(super) fn seize(
-        process: i32,
-        thread: i32,
-        list: BorrowedFd<'_>,
-    ) -> Result<Option<Tracee>, i32> {
+    pub(super) fn seize(process: i32, thread: i32) -> Result<Option<Tracee>, i32> {
         // The number came from a directory; make sure that it means one of our threads here too.
-        // SAFETY: signal 0 only asks.
-        if unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) } != 0 {
+        if !belongs(process, thread) {
             return Ok(None);
         }
         match ptrace(libc::PTRACE_SEIZE, thread, 0, ptr::null_mut()) {
             Ok(()) => {}
             Err(Errno::SRCH) => return Ok(None),
-            Err(_) if super::helper::is_dead(list, thread) => return Ok(None),
+            Err(_) if super::helper::is_dead(thread) => return Ok(None),
             Err(_) => return Err(REASON_NOT_PERMITTED),
         }
         // Fails only if the thread is gone, which the wait will tell.

@@ -1,0 +1,257 @@
+//! Other *processes* in this process's memory: what `clone(CLONE_VM)` makes without
+//! `CLONE_THREAD`. Sandboxes and launchers do, `vfork()` and `posix_spawn()` for a moment, and
+//! they store as threads do, but are in no list of threads.
+//!
+//! In: nothing. Out: who they are, also under which number nobody was looked at.
+//!
+//! **How.** The kernel keeps the count of who uses a memory for itself; for a process of one thread
+//! only, `unshare(CLONE_VM)` tells. `kcmp` tells of two processes, but a container has it not. So
+//! a large piece of address space is reserved and given back, and whose size (`statm`, which
+//! everybody may read of everybody) goes up and down with it has the same memory.
+//!
+//! Who has none of our memory never gets it: it is shared when a process is made, by somebody who
+//! has it. So all are looked at once, while the program runs on; and when everybody found was
+//! stopped, only those made since, whose numbers are higher. Those must differ from us in size.
+//!
+//! **What is not found**: who does not show in our `/proc`. That is somebody outside of our PID
+//! namespace (who then made us, and went on in our memory), and with `hidepid` another user's
+//! process, which only a program that had privileges can have made.
+#![expect(unsafe_code)]
+// UNSAFETY: asks by `unshare`; reserves address space, which it gives back.
+
+use crate::error::AdoptError;
+use crate::tasks::{belongs, for_each_number, open_directory, read_start};
+use crate::work::PAGE_BYTES;
+use core::ops::ControlFlow;
+use core::sync::atomic::{AtomicI32, Ordering};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{CWD, fstat};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::process::getpid;
+
+/// Processes besides this one. More are made by nobody known, and adoption does not happen.
+const SHARERS_MAX: usize = 8;
+/// Processes as large as us while the reservation is there: those with a large one of their own.
+const CANDIDATES_MAX: usize = 256;
+/// Most numbers to look at one by one; with more it is simpler to look at all processes.
+const NEW_MAX: i32 = 1024;
+/// What is reserved, the first that there is room for. The larger, the fewer others have a size
+/// to be looked at twice, and the less matters what the program's threads do meanwhile.
+const RESERVATIONS: [usize; 4] = [16 << 40, 256 << 30, 4 << 30, 256 << 20];
+
+/// A process that has our memory.
+pub(crate) struct Sharer {
+    pub process: i32,
+    /// Lists its threads.
+    pub threads: OwnedFd,
+}
+
+/// All of them.
+pub(crate) struct Sharers {
+    list: [Option<Sharer>; SHARERS_MAX],
+    /// Processes with higher numbers were not looked at. 0: it is not known.
+    newest: AtomicI32,
+}
+
+/// True if the kernel says that only the calling thread uses this memory.
+pub(crate) fn none() -> bool {
+    // SAFETY: of a process of one thread, in memory of its own, it changes nothing, otherwise it
+    // fails; it takes no pointer.
+    if unsafe { libc::unshare(libc::CLONE_VM) } == 0 {
+        return true;
+    }
+    let refused = std::io::Error::last_os_error().raw_os_error();
+    // A sandbox that knows no `unshare` is no answer.
+    refused != Some(libc::EINVAL) && Sharers::find().is_ok_and(|found| found.iter().count() == 0)
+}
+
+/// Reserved address space.
+struct Reservation {
+    address: usize,
+    length: usize,
+}
+
+impl Reservation {
+    fn new() -> Option<Reservation> {
+        RESERVATIONS.iter().find_map(|&length| {
+            let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+            // SAFETY: a new mapping, of nothing, where the kernel likes it.
+            let made = unsafe {
+                mmap_anonymous(core::ptr::null_mut(), length, ProtFlags::empty(), flags).ok()?
+            };
+            Some(Reservation { address: made.expose_provenance(), length })
+        })
+    }
+
+    fn pages(&self) -> u64 {
+        (self.length / PAGE_BYTES) as u64
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        let at = core::ptr::with_exposed_provenance_mut(self.address);
+        // SAFETY: mapped in `new`; nobody else knows it.
+        let _ = unsafe { munmap(at, self.length) };
+    }
+}
+
+/// Pages of address space a process has. 0: none, it has ended or is the kernel's.
+fn size_of(process: i32) -> u64 {
+    let own = size_in(format_args!("/proc/{process}/statm"));
+    if own > 0 {
+        return own;
+    }
+    // The first thread may have ended before the others. Two links are the directory's own.
+    let Ok(tasks) = open_directory(CWD, format_args!("/proc/{process}/task")) else { return 0 };
+    if fstat(&tasks).is_ok_and(|status| status.st_nlink <= 3) {
+        return 0;
+    }
+    let mut found = 0;
+    let _ = for_each_number(tasks.as_fd(), |task| {
+        found = size_in(format_args!("/proc/{process}/task/{task}/statm"));
+        if found > 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    found
+}
+
+fn size_in(path: core::fmt::Arguments<'_>) -> u64 {
+    let mut text = [0u8; 128];
+    let first = read_start(CWD, path, &mut text).ok();
+    let first = first.and_then(|text| text.split(|&byte| byte == b' ').next());
+    first.and_then(|digits| core::str::from_utf8(digits).ok()?.parse().ok()).unwrap_or(0)
+}
+
+/// The number that was given out last in our PID namespace; 0 if it is not to be known.
+fn newest_number() -> i32 {
+    let mut text = [0u8; 128];
+    let last = read_start(CWD, format_args!("/proc/loadavg"), &mut text).ok();
+    let last = last.and_then(|text| text.trim_ascii().rsplit(|&byte| byte == b' ').next());
+    last.and_then(|digits| core::str::from_utf8(digits).ok()?.parse().ok()).unwrap_or(0)
+}
+
+fn for_each_process(visit: impl FnMut(i32) -> ControlFlow<()>) -> Result<(), Errno> {
+    let processes = open_directory(CWD, format_args!("/proc"))?;
+    for_each_number(processes.as_fd(), visit)
+}
+
+/// Processes that may have our memory, and how large they were.
+struct Candidates {
+    list: [(i32, u64); CANDIDATES_MAX],
+    count: usize,
+}
+
+impl Candidates {
+    fn keep(&mut self, mut which: impl FnMut(i32, u64, u64) -> bool) {
+        let mut kept = 0;
+        for index in 0..self.count {
+            let (process, before) = self.list[index];
+            let now = size_of(process);
+            if now > 0 && which(process, before, now) {
+                self.list[kept] = (process, now);
+                kept += 1;
+            }
+        }
+        self.count = kept;
+    }
+}
+
+impl Sharers {
+    /// Looks at all processes.
+    ///
+    /// # Errors
+    /// `NotPermitted` where it cannot be known, `Busy` if it could not be known this time.
+    pub(crate) fn find() -> Result<Sharers, AdoptError> {
+        let newest = AtomicI32::new(newest_number());
+        let mut candidates = Candidates { list: [(0, 0); CANDIDATES_MAX], count: 0 };
+        let reservation = Reservation::new().ok_or(AdoptError::NotPermitted)?;
+        let step = reservation.pages();
+        let mut too_many = false;
+        for_each_process(|process| {
+            let size = size_of(process);
+            if size >= step {
+                match candidates.list.get_mut(candidates.count) {
+                    Some(free) => {
+                        (*free, candidates.count) = ((process, size), candidates.count + 1)
+                    }
+                    None => too_many = true,
+                }
+            }
+            ControlFlow::Continue(())
+        })?;
+        if too_many {
+            return Err(AdoptError::NotPermitted);
+        }
+        drop(reservation);
+        candidates.keep(|_, before, now| before.saturating_sub(now) >= step / 2);
+        let reservation = Reservation::new().ok_or(AdoptError::Busy)?;
+        if reservation.pages() != step {
+            return Err(AdoptError::Busy);
+        }
+        candidates.keep(|_, before, now| now.saturating_sub(before) >= step / 2);
+        drop(reservation);
+
+        let own = getpid().as_raw_nonzero().get();
+        let (mut list, mut found, mut seen) = ([const { None }; SHARERS_MAX], 0, false);
+        for &(process, _) in &candidates.list[..candidates.count] {
+            if process == own {
+                seen = true;
+                continue;
+            }
+            let threads = match open_directory(CWD, format_args!("/proc/{process}/task")) {
+                Ok(threads) => threads,
+                Err(Errno::NOENT | Errno::SRCH) => continue,
+                Err(_) => return Err(AdoptError::NotPermitted),
+            };
+            *list.get_mut(found).ok_or(AdoptError::NotPermitted)? =
+                Some(Sharer { process, threads });
+            found += 1;
+        }
+        // Where not even we are to be seen in our own memory nobody else is.
+        if seen { Ok(Sharers { list, newest }) } else { Err(AdoptError::Busy) }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Sharer> {
+        self.list.iter().flatten()
+    }
+
+    /// True if nobody else has got our memory by now. All that are known, and all threads of
+    /// `process`, stand still, but for the one that waits for `helper`, who asks.
+    pub(crate) fn are_all(&self, process: i32, helper: i32) -> bool {
+        let known = |task: i32| {
+            task == helper
+                || belongs(process, task)
+                || self.iter().any(|sharer| belongs(sharer.process, task))
+        };
+        let like_us = |task: i32| {
+            let before = size_of(process);
+            let theirs = size_of(task);
+            // If ours changes there is somebody who changes it.
+            theirs != 0 && (theirs == before || size_of(process) != before)
+        };
+        let stranger = |task: i32| like_us(task) && !known(task);
+        let since = self.newest.load(Ordering::Relaxed);
+        // Unless the numbers began anew, or are another namespace's.
+        let fits = |newest| since > 0 && since < helper && helper <= newest;
+        let (mut looked_to, mut newest) = (since, newest_number());
+        let found = if fits(newest) && newest - since <= NEW_MAX {
+            // Who is seen no more may have made somebody before it ended, with a higher number.
+            while looked_to < newest && !(looked_to + 1..=newest).any(stranger) {
+                (looked_to, newest) = (newest, newest_number());
+            }
+            looked_to != newest
+        } else {
+            let mut found = false;
+            let looked = for_each_process(|task| {
+                found |= stranger(task);
+                if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            found || looked.is_err()
+        };
+        if !found {
+            self.newest.store(newest, Ordering::Relaxed);
+        }
+        !found
+    }
+}
