@@ -89,6 +89,12 @@ def _account(test):
     return Case(f"grants.accounts.{test}", run, 130)
 
 
+def _parted(test):
+    def run(scene):
+        print(scene.run("parted", test))
+    return Case(f"grants.parted.{test}", run, 60)
+
+
 def _rights(trusted):
     def run(scene):
         print(scene.run("rights", "mappings_give_what_the_flags_give", trusted))
@@ -117,6 +123,7 @@ def _trusting(stage):
 
 def groups():
     """With the default policy, and where the two trust each other."""
-    cases = [Case("grants.rights.exact", _rights(0), 60), *map(_account, tests_of("accounts"))]
+    cases = [Case("grants.rights.exact", _rights(0), 60), *map(_account, tests_of("accounts")),
+             *map(_parted, tests_of("parted"))]
     return [Group("grants.exact", cases, _exact),
             Group("grants.trusting", [Case("grants.rights.trusting", _rights(1), 60)], _trusting)]

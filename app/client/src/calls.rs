@@ -30,6 +30,10 @@ pub(crate) enum Call {
         qpn: u32,
         destination: Destination,
     },
+    /// What was granted by way of a queue pair's links is to end.
+    Failed {
+        qpn: u32,
+    },
     /// Look for a daemon, as often as this is asked for.
     Reconnect,
     /// A call was given up: hear what became of it.
@@ -77,6 +81,7 @@ impl Calls {
                     client.request_grant(qpn, peer_qpn, rkey, range);
                 }
                 Some(Call::DatagramLink { qpn, destination }) => asking.add(qpn, destination),
+                Some(Call::Failed { qpn }) => client.qp_failed(qpn),
                 Some(Call::Reconnect) => drop(client.reconnect()),
                 Some(Call::Settle) if !client.session.settle() => {
                     self.ask(&Arc::downgrade(&client), Call::Settle);

@@ -36,7 +36,7 @@ impl Client {
         }
     }
 
-    fn take_event(&self, events: &OwnedFd, message: Message, files: Vec<OwnedFd>) {
+    fn take_event(&self, events: &Arc<OwnedFd>, message: Message, files: Vec<OwnedFd>) {
         match message {
             Message::LinkReady(ready) => {
                 // A link that cannot be attached is as good as a peer that never answers.
@@ -52,14 +52,16 @@ impl Client {
             }
             Message::BellClosed(closed) => self.bell_closed(closed.bell),
             Message::Adopt(adopt) => {
-                let answer = self.adopt(&adopt, files);
-                self.progress.answer(events, answer.into());
+                // Not while others are on their way back: what is asked for may be among them.
+                if let Some(question) = self.taking.leave((adopt, files, events.clone())) {
+                    self.answer_adopt(question);
+                }
             }
             Message::Granted(granted) => {
                 self.granted(&granted, files);
             }
             Message::GrantDenied(denied) => self.grant_denied(&denied),
-            Message::TakeBack(_) => self.take_back_all(),
+            Message::TakeBack(ask) => self.take_back(&ask),
             Message::TraceBegin(_) => self.trace_begin(files),
             Message::TraceLink(trace) => self.trace_link(&trace),
             Message::TraceEnd(_) => self.trace_end(),

@@ -7,19 +7,36 @@
 use crate::keys::Key;
 use crate::{Client, lock};
 use omniverb_adopt::{AdoptError, AdoptedPages, Strategy};
+use omniverb_device::Qp;
 use omniverb_link::pace;
 use omniverb_session::body::{Adopt, Adopted, Released};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, encode, rights};
+use omniverb_sys::clock;
 use omniverb_sys::socket;
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Extents of one region: the daemon makes no more of a region of any size.
 const EXTENTS_MAX: usize = 64;
 /// How often to try to move pages back; each attempt waits for busy threads by itself.
 const RELEASE_ATTEMPTS: u32 = 4;
+
+/// How long a peer may be at pages that are taken back: an honest one copies a large message, or
+/// waits for a processor.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// How long it takes at most until one sees what another has written.
+const MOMENT: Duration = Duration::from_millis(1);
+
+/// A part of a region that is on a file of a daemon's.
+pub(crate) struct Extent {
+    pub(crate) pages: AdoptedPages,
+    /// Of the daemon.
+    pub(crate) era: u64,
+}
 
 impl Client {
     /// A peer wants to map part of a region: moves its pages onto the file that came along.
@@ -39,11 +56,9 @@ impl Client {
         let start = usize::try_from(ask.start).map_err(|_| libc::EPROTO)?;
         let length = usize::try_from(ask.length).map_err(|_| libc::EPROTO)?;
         let end = start.checked_add(length).ok_or(libc::EPROTO)?;
-        self.withdraw_older();
-        if ask.fresh != 0 {
-            // The daemon gave up waiting for it, or never had it: nobody is granted that one.
-            self.withdraw(|rkey, pages| rkey == ask.rkey && overlaps(pages, start, end))?;
-        }
+        // While others are on their way back, in another thread, none are moved.
+        let Ok(_moving) = self.moving.try_lock() else { return Err(libc::EAGAIN) };
+        let era = self.era.load(Ordering::Acquire);
         let qp = self.qp(ask.qpn).ok_or(libc::EACCES)?;
         let mut keys = lock(&self.keys);
         let key = keys.list.get_mut(&ask.rkey).ok_or(libc::EACCES)?;
@@ -53,54 +68,61 @@ impl Client {
             || uses == 0
             || attributes.access_flags & uses != uses
             || qp.pd != key.region.pd
+            || !qp.lend()
         {
             return Err(libc::EACCES);
         }
         if ask.fresh == 0 {
             let same = |p: &&AdoptedPages| p.page_start() == start && p.page_length() == length;
-            key.adopted.iter().find(same).ok_or(libc::ENOENT)?;
+            key.adopted.iter().map(|extent| &extent.pages).find(same).ok_or(libc::ENOENT)?;
         } else {
+            let there = |extent: &&Extent| overlaps(&extent.pages, start, end);
+            if let Some(extent) = key.adopted.iter().find(there) {
+                // The daemon gave up waiting for it, has it taken back, or is another one.
+                let old = extent.pages.page_start();
+                drop(keys);
+                self.take_back_those(0, |rkey, start, _| (rkey, start) == (ask.rkey, old));
+                return Err(libc::EAGAIN);
+            }
             let pages = key.move_onto(files, start, length)?;
-            key.adopted.push(pages);
+            key.adopted.push(Extent { pages, era });
         }
         // Before whoever takes the pages back moves it: the keys are locked.
         Ok(qp.epoch() as u32)
     }
 
-    /// Extents that were made for a daemon before this one, which does not know them: it will ask
-    /// for others. All at once, so that what peers hold is void once.
-    fn withdraw_older(&self) {
-        let era = self.era.load(Ordering::Acquire);
-        let before = std::mem::replace(&mut lock(&self.keys).era, era);
-        if before != era {
-            // What cannot be taken back now is when an extent is made in its place.
-            let _ = self.withdraw(|_, _| true);
-        }
-    }
-
-    /// Takes extents back from everybody who mapped them.
+    /// Takes extents back from everybody who mapped them. `kindly`: some of those may go on using
+    /// the region, and lose nothing.
     ///
     /// # Errors
     /// errno: some could not be moved back, and whoever mapped them reaches them still.
-    pub(crate) fn withdraw(&self, which: impl Fn(u32, &AdoptedPages) -> bool) -> Result<(), i32> {
+    pub(crate) fn withdraw(
+        &self,
+        which: impl Fn(u32, &AdoptedPages) -> bool,
+        kindly: bool,
+    ) -> Result<(), i32> {
+        let _moving = lock(&self.moving);
         let mut taken = Vec::new();
         for (rkey, key) in &mut lock(&self.keys).list {
-            let chosen = key.adopted.extract_if(.., |pages| which(*rkey, pages));
-            taken.extend(chosen.map(|pages| (*rkey, pages)));
+            let chosen = key.adopted.extract_if(.., |extent| which(*rkey, &extent.pages));
+            taken.extend(chosen.map(|extent| (*rkey, extent)));
         }
         if taken.is_empty() {
             return Ok(());
         }
         let qps: Vec<_> = lock(&self.qps).values().map(|record| record.qp.clone()).collect();
         qps.iter().for_each(|qp| qp.revoke_grants());
+        if kindly {
+            await_peers(&qps);
+        }
         let (mut outcome, mut released) = (Ok(()), BTreeSet::new());
-        for (rkey, pages) in taken {
+        for (rkey, Extent { pages, era }) in taken {
             match release(pages) {
                 Ok(()) => drop(released.insert(rkey)),
                 Err((pages, errno)) => {
                     outcome = Err(errno);
                     if let Some(key) = lock(&self.keys).list.get_mut(&rkey) {
-                        key.adopted.push(pages);
+                        key.adopted.push(Extent { pages, era });
                     }
                 }
             }
@@ -118,6 +140,21 @@ impl Client {
         let length = encode(0, &Message::from(Released { rkey, reserved: 0 }), &mut bytes);
         // If it does not get that it keeps them until the key goes.
         let _ = socket::try_send(events.as_fd(), &bytes[..length], &[]);
+    }
+}
+
+/// Lets those come back who are at pages that were granted to them, so that what they do there is
+/// not lost.
+fn await_peers(qps: &[Arc<Qp>]) {
+    let patience = clock::now() + PATIENCE.as_nanos() as u64;
+    loop {
+        std::thread::sleep(MOMENT);
+        if !qps.iter().any(|qp| qp.peers_reach_pages()) {
+            return;
+        }
+        if clock::now() >= patience {
+            return qps.iter().for_each(|qp| qp.give_up_on_peers());
+        }
     }
 }
 
@@ -152,7 +189,7 @@ impl Key {
         if self.adopted.len() >= EXTENTS_MAX {
             return Err(libc::ENOMEM);
         }
-        let before: usize = self.adopted.iter().map(AdoptedPages::page_length).sum();
+        let before: usize = self.adopted.iter().map(|extent| extent.pages.page_length()).sum();
         if (before + length) as u64 > pace::allowance(self.region.moved.bytes()) {
             return Err(libc::EAGAIN);
         }

@@ -52,6 +52,10 @@ impl Host for ProcessHost {
         self.progress.run(Call::Grant { qpn, peer_qpn, rkey, range });
     }
 
+    fn qp_failed(&self, qpn: u32) {
+        self.progress.run(Call::Failed { qpn });
+    }
+
     fn resident(&self, window: &Window, start: usize, found: &mut [u8]) -> bool {
         omniverb_sys::window::residency_for_sure(window, start, found).is_ok()
     }

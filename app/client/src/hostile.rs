@@ -127,7 +127,7 @@ fn converse(calls: &OwnedFd) -> std::io::Result<()> {
             Message::RequestGrant(ask) => {
                 Connected { qpn: ask.qpn, ready: 1, ..Connected::new_zeroed() }.into()
             }
-            _ => Done { reserved: 0 }.into(),
+            _ => Done { take_back: 0 }.into(),
         };
         let tag = tag.wrapping_add(u64::from(plan.wrong_tag));
         tell(calls, tag, &plan.answer.unwrap_or(proper), &[])?;
@@ -330,7 +330,7 @@ fn event(bytes: &mut Bytes<'_>, process: &Process) -> (Message, Vec<OwnedFd>) {
             files.extend(file(bytes, omniverb_link::trace::TRACE_BYTES as u64));
             TraceBegin { reserved: 0 }.into()
         }
-        _ => match bytes.byte() % 5 {
+        _ => match bytes.byte() % 6 {
             0 => TraceEnd { reserved: 0 }.into(),
             1 => TraceLink { qpn, peer_qpn, on: 1, ..TraceLink::new_zeroed() }.into(),
             2 => {
@@ -342,6 +342,13 @@ fn event(bytes: &mut Bytes<'_>, process: &Process) -> (Message, Vec<OwnedFd>) {
                 rkey: 1,
                 errno: bytes.word(),
                 ..GrantDenied::new_zeroed()
+            }
+            .into(),
+            4 => TakeBack {
+                what: u32::from(bytes.byte() % 4),
+                rkey: u32::from(bytes.byte() % 3),
+                start: bytes.long(),
+                number: bytes.long(),
             }
             .into(),
             _ => GidsChanged { reserved: 0 }.into(),

@@ -1,7 +1,7 @@
 //! Memory keys: registration and revocation. How pages come to be granted is in `extents`.
 
+use crate::extents::Extent;
 use crate::{Client, lock};
-use omniverb_adopt::AdoptedPages;
 use omniverb_device::region::Moved;
 use omniverb_device::{Region, access};
 use omniverb_session::Message;
@@ -13,14 +13,12 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(crate) struct Keys {
     pub(crate) list: HashMap<u32, Key>,
-    /// No extent was made for a daemon before the one of this era.
-    pub(crate) era: u64,
 }
 
 pub(crate) struct Key {
     pub(crate) region: Arc<Region>,
     /// Parts of it that are on files of a daemon's.
-    pub(crate) adopted: Vec<AdoptedPages>,
+    pub(crate) adopted: Vec<Extent>,
     /// Never to be mapped (again).
     pub(crate) mediated: bool,
 }
@@ -97,35 +95,22 @@ impl Client {
     ///
     /// # Errors
     /// errno: the pages could not be moved back, and whoever mapped them reaches them still.
-    pub(crate) fn revoke(&self, rkey: u32) -> Result<(), i32> {
+    fn revoke(&self, rkey: u32) -> Result<(), i32> {
         if let Some(key) = lock(&self.keys).list.get_mut(&rkey) {
             key.mediated = true;
         }
-        self.withdraw(|other, _| other == rkey)
+        // Who is at them at this moment writes to a region that is gone.
+        self.withdraw(|other, _| other == rkey, false)
     }
 
     /// A QP lost access rights: no mapping may outlive them.
-    pub(crate) fn revoke_all(&self) {
-        let keys: Vec<u32> = lock(&self.keys).list.keys().copied().collect();
-        for rkey in keys {
-            // What cannot be taken back now is tried again at deregistration.
-            let _ = self.revoke(rkey);
-        }
-    }
-
-    /// What was granted must not stay so, and others' pages are not to be used any more. For this
-    /// once: who asks anew is judged by the daemon, so that whoever still may gets them again.
-    pub(crate) fn take_back_all(&self) {
-        let qps: Vec<_> = lock(&self.qps).values().map(|record| record.qp.clone()).collect();
-        qps.iter().for_each(|qp| qp.forget_grants());
-        let before: Vec<(u32, bool)> =
-            lock(&self.keys).list.iter().map(|(rkey, key)| (*rkey, key.mediated)).collect();
-        for (rkey, mediated) in before {
-            let taken = self.revoke(rkey).is_ok();
-            if let Some(key) = lock(&self.keys).list.get_mut(&rkey).filter(|_| taken) {
-                key.mediated = mediated;
-            }
-        }
+    ///
+    /// # Errors
+    /// errno: as when pages cannot be taken back at deregistration. It is tried again, but who
+    /// mapped them reaches them until that succeeds.
+    pub(crate) fn revoke_all(&self) -> Result<(), i32> {
+        lock(&self.keys).list.values_mut().for_each(|key| key.mediated = true);
+        self.withdraw(|_, _| true, true).inspect_err(|_| self.take_all_back())
     }
 }
 

@@ -26,6 +26,7 @@ mod progress;
 mod resume;
 mod session;
 mod statistics;
+mod taking;
 mod tracing;
 mod turns;
 mod window;
@@ -70,6 +71,10 @@ pub struct Client {
     /// Daemons that this process has outlived.
     era: AtomicU64,
     progress: Arc<progress::Progress>,
+    /// What is taken back from peers.
+    taking: Arc<taking::Taking>,
+    /// Held while pages move, in either direction.
+    moving: Mutex<()>,
     /// What of peers is mapped here.
     mapped: Arc<Mutex<mapped::Mapped>>,
     /// Itself, for the threads it starts.
@@ -158,6 +163,8 @@ impl Client {
             bells: Mutex::default(),
             era: AtomicU64::new(0),
             progress,
+            taking: Arc::default(),
+            moving: Mutex::default(),
             mapped: Arc::default(),
             me: me.clone(),
             tracer: Mutex::default(),

@@ -7,7 +7,7 @@ use omniverb_device::work::Destination;
 use omniverb_device::{PostError, Qp, QpAttributes, QpMask, QpSpec, qp_type};
 use omniverb_session::Message;
 use omniverb_session::body::{
-    CONNECT_AGAIN, ConnectQp, Connected, CreateQp, DestroyQp, DisconnectQp, QpCreated,
+    CONNECT_AGAIN, ConnectQp, Connected, CreateQp, DestroyQp, DisconnectQp, QpCreated, QpFailed,
 };
 use std::sync::Arc;
 
@@ -101,8 +101,9 @@ impl Client {
             PostError::Full => libc::ENOMEM,
         })?;
         let lost = before.access_flags & !attributes.access_flags;
+        let mut revoked = Ok(());
         if mask.contains(QpMask::ACCESS_FLAGS) && from != State::Reset && lost != 0 {
-            self.revoke_all();
+            revoked = self.revoke_all();
         }
         match to {
             State::Rtr => {
@@ -118,13 +119,13 @@ impl Client {
                     record.is_some_and(|record| record.connection.take().is_some())
                 };
                 if connected || qp.kind == qp_type::UD {
-                    // A daemon that is gone has forgotten the link anyway.
-                    let _ = self.call(&DisconnectQp { qpn: qp.number, peer_qpn: 0 }.into());
+                    let answer = self.call(&DisconnectQp { qpn: qp.number, peer_qpn: 0 }.into());
+                    self.link_ended(answer);
                 }
             }
             _ => {}
         }
-        Ok(())
+        revoked
     }
 
     fn connect_qp(&self, qp: &Qp, connection: Connection) -> Result<(), i32> {
@@ -148,6 +149,11 @@ impl Client {
         true
     }
 
+    /// A queue pair that peers were granted something by is in ERR.
+    pub(crate) fn qp_failed(&self, qpn: u32) {
+        self.link_ended(self.call(&QpFailed { qpn, reserved: 0 }.into()));
+    }
+
     /// Destroys a queue pair.
     pub fn destroy_qp(&self, qp: &Arc<Qp>) {
         if !self.is_ours() {
@@ -155,7 +161,7 @@ impl Client {
         }
         qp.destroy();
         let record = lock(&self.qps).remove(&qp.number);
-        let _ = self.call(&DestroyQp { qpn: qp.number, reserved: 0 }.into());
+        self.link_ended(self.call(&DestroyQp { qpn: qp.number, reserved: 0 }.into()));
         if let Some(record) = record {
             self.statistics.give(record.statistics_slot);
         }

@@ -105,6 +105,9 @@ impl Progress {
             }
             let added = |new: &Arc<OwnedFd>| self.poller.add(&**new, EVENTS).is_ok();
             *lock(&self.listening) = events.clone().filter(added);
+            if events.is_some() {
+                client.take_older_back(client.era.load(Ordering::Acquire));
+            }
         }
         events.is_some()
     }

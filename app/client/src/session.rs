@@ -296,7 +296,7 @@ mod tests {
         assert_eq!(exchange(&mut turn, &ask, soon()), Err(libc::ETIMEDOUT));
         assert_eq!(turn.owed, 2);
         drop(turn);
-        let done = || Message::from(Done { reserved: 0 });
+        let done = || Message::from(Done { take_back: 0 });
         answer(&daemon, |_| QpCreated { qpn: 77, reserved: 0, issued: 0, ticket: [0; 16] }.into());
         answer(&daemon, |_| Message::Failed(12));
         let serving = std::thread::spawn(move || {

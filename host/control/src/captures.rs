@@ -106,7 +106,7 @@ impl Server {
             let id = SessionId(capture);
             let Some(tag) = self.beginning.remove(&id) else { continue };
             match errno {
-                None => self.answer_operator(id, tag, &Done { reserved: 0 }.into()),
+                None => self.answer_operator(id, tag, &Done { take_back: 0 }.into()),
                 Some(errno) => {
                     self.end_recording(id);
                     let failed = Message::Failed(errno.cast_unsigned());

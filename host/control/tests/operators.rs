@@ -101,7 +101,7 @@ fn the_operators_socket_is_the_owners_alone_and_knows_no_message_of_a_tenant() {
     let (length, _) = socket::receive(stranger.as_fd(), &mut bytes, true).unwrap();
     assert_eq!(operator::decode(&bytes[..length]), Ok((5, Said::Failed(EPROTO))));
     let mut operator = Operator::connect(&daemon);
-    assert_eq!(operator.call(Done { reserved: 0 }), Said::Failed(EPROTO));
+    assert_eq!(operator.call(Done { take_back: 0 }), Said::Failed(EPROTO));
     assert!(operator.status()["daemon"]["pid"].is_number());
 }
 

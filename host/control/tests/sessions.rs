@@ -147,7 +147,7 @@ fn death_is_told_at_once_and_leaves_nothing() {
             assert!(told.contains(&expected), "round {round}");
             assert_eq!(
                 b.call(DestroyQp { qpn: other, reserved: 0 }.into()),
-                Done { reserved: 0 }.into()
+                Done { take_back: 0 }.into()
             );
         }
         assert_eq!(b.next_event(SOON).unwrap().0, BellClosed { bell }.into());

@@ -292,7 +292,7 @@ fn a_capture_ends_with_its_connection() {
     for wrong in [&read_only, &pipe] {
         assert_eq!(one.call_with(capture, &[wrong.as_fd()]), Said::Failed(EINVAL));
     }
-    assert_eq!(one.call_with(capture, &[file.as_fd()]), Done { reserved: 0 }.into());
+    assert_eq!(one.call_with(capture, &[file.as_fd()]), Done { take_back: 0 }.into());
     let mut two = Operator::connect(&daemon);
     assert_eq!(two.call_with(capture, &[file.as_fd()]), Said::Failed(EBUSY));
     // Processes come and go meanwhile.

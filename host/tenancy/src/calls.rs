@@ -25,7 +25,7 @@ impl Tenancy {
                     self.adopted(id, adopted, arrived.memory);
                 }
                 Message::Released(released) if session.welcomed => {
-                    self.remove_extents(id, released.rkey);
+                    self.extents_released(id, released.rkey);
                 }
                 _ => self.out.push(Action::Drop {
                     session: id,
@@ -51,6 +51,7 @@ impl Tenancy {
             Message::CreateQp(m) => self.create_qp(id, m, now).map(Message::from),
             Message::DestroyQp(m) => self.destroy_qp(id, m, now).map(Message::from),
             Message::DisconnectQp(m) => self.disconnect_qp(id, m).map(Message::from),
+            Message::QpFailed(m) => self.qp_failed(id, m).map(Message::from),
             Message::RegMr(m) => self.reg_mr(id, m).map(Message::from),
             Message::DeregMr(m) => self.dereg_mr(id, m).map(Message::from),
             Message::RequestGrant(m) => self.request_grant(id, m, now).map(Message::from),
@@ -102,6 +103,7 @@ impl Tenancy {
                 slot: m.statistics_slot,
                 issued,
                 claimed,
+                failed: false,
                 wishes: BTreeMap::new(),
                 links: BTreeSet::new(),
                 wires: BTreeMap::new(),
@@ -118,9 +120,10 @@ impl Tenancy {
     }
 
     fn destroy_qp(&mut self, id: SessionId, m: &DestroyQp, now: u64) -> Result<Done, u32> {
+        let before = self.taken(id);
         self.own_qp(id, m.qpn)?;
         self.remove_qp(m.qpn, CLOSED_BY_PEER, now);
-        Ok(Done { reserved: 0 })
+        Ok(self.done_since(id, before))
     }
 
     /// Closes all links of a queue pair and gives its number back.
@@ -186,6 +189,6 @@ impl Tenancy {
         }
         self.remove_extents(id, m.rkey);
         // A grant of it that is under way finds no region when the owner answers.
-        Ok(Done { reserved: 0 })
+        Ok(Done { take_back: 0 })
     }
 }

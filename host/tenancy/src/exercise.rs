@@ -208,6 +208,7 @@ pub fn exercise(bytes: &[u8]) {
         extents_per_vnic: 4,
         extents: 5,
         extent_bytes: 0x2000,
+        held_per_session: 3,
         strangers_per_vnic: 2,
         wires_per_vnic: 5,
         wires: 8,

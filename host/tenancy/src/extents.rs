@@ -140,13 +140,25 @@ impl Tenancy {
             vnic.extents -= 1;
         }
         self.extents -= 1;
+        self.release_holders(extent.memory);
         self.out.push(Action::ForgetMemory { memory: extent.memory });
+    }
+
+    /// Its owner has taken back what it had on files of this key's. What it is asked for at this
+    /// moment it answers yet.
+    pub(crate) fn extents_released(&mut self, owner: SessionId, rkey: u32) {
+        self.remove_those(owner, rkey, |extent| extent.there);
     }
 
     /// Nor any of this key.
     pub(crate) fn remove_extents(&mut self, owner: SessionId, rkey: u32) {
+        self.remove_those(owner, rkey, |_| true);
+    }
+
+    fn remove_those(&mut self, owner: SessionId, rkey: u32, which: impl Fn(&Extent) -> bool) {
         let Some(session) = self.sessions.get(&owner) else { return };
         let of_key = session.extents.range((rkey, 0)..=(rkey, u64::MAX));
+        let of_key = of_key.filter(|(_, extent)| which(extent));
         let starts: Vec<u64> = of_key.map(|((_, start), _)| *start).collect();
         for start in starts {
             self.remove_extent(owner, rkey, start);

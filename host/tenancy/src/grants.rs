@@ -12,7 +12,7 @@ use crate::errno::{
     EACCES, EAGAIN, ECONNRESET, EINVAL, ENOENT, ENOMEM, EOPNOTSUPP, EPERM, EPROTO, ETIMEDOUT,
 };
 use crate::extents::{MemoryId, Part, pages};
-use crate::tables::{Grantee, Mr, PendingGrant, SessionId};
+use crate::tables::{Grantee, LinkKey, Mr, PendingGrant, SessionId};
 use crate::tenancy::{Tenancy, Timer};
 use omniverb_session::body::{
     Adopt, Adopted, Connected, GrantDenied, Granted, QP_UD, RequestGrant,
@@ -38,6 +38,9 @@ impl Tenancy {
         now: u64,
     ) -> Result<Connected, u32> {
         let qp = self.own_qp(id, m.qpn)?;
+        if qp.failed {
+            return Err(EACCES);
+        }
         // What is beyond the engine is the other engine's to map.
         if qp.qp_type == QP_UD || qp.wires_to(m.peer_qpn).next().is_some() {
             return Err(EOPNOTSUPP);
@@ -49,6 +52,7 @@ impl Tenancy {
         let (owner, mr) = self.grantable(m.peer_qpn, m.rkey)?;
         self.uses(initiator, owner, &mr)?;
         self.may_be_asked(owner)?;
+        self.may_hold_more(id, owner, now)?;
         let part = self.choose_part(owner, (m.rkey, &mr), (m.address, m.length))?;
         let session = self.sessions.get_mut(&id).ok_or(EPROTO)?;
         if session.grants >= self.limits.grants_per_session {
@@ -178,7 +182,7 @@ impl Tenancy {
         let qp = self.qps.get(&qpn).ok_or(ENOENT)?;
         let owner = self.sessions.get(&qp.session).ok_or(ENOENT)?;
         let mr = owner.mrs.get(&rkey).ok_or(ENOENT)?;
-        if mr.pd != qp.pd || mr.access & rights::REMOTE == 0 {
+        if qp.failed || mr.pd != qp.pd || mr.access & rights::REMOTE == 0 {
             return Err(EACCES);
         }
         Ok((qp.session, *mr))
@@ -200,16 +204,20 @@ impl Tenancy {
         }
         let memory = grant.memory;
         match self.check_adopted(&grant, m) {
-            Ok(granted) => self.out.push(match grant.initiator {
-                Grantee::Session(session) => Action::Grant { session, memory, granted },
+            Ok(granted) => match grant.initiator {
+                Grantee::Session(session) => {
+                    let link = LinkKey::new(grant.qpn, grant.peer_qpn);
+                    self.hold(memory, link, (id, grant.rkey, grant.part.start));
+                    self.out.push(Action::Grant { session, memory, granted });
+                }
                 Grantee::Engine => {
                     let (qpn, peer_qpn) = (grant.peer_qpn, grant.qpn);
                     let vnic = self.qps.get(&qpn).map(|qp| qp.vnic);
                     let Some(vnic) = vnic else { return };
                     let granted = Granted { qpn, peer_qpn, ..granted };
-                    Action::GrantEngine { vnic, memory, granted }
+                    self.out.push(Action::GrantEngine { vnic, memory, granted });
                 }
-            }),
+            },
             Err(errno) => self.deny(&grant, errno),
         }
     }

@@ -21,6 +21,7 @@ pub mod errno;
 pub mod exercise;
 mod extents;
 mod gids;
+mod grantees;
 mod grants;
 mod holders;
 mod limits;

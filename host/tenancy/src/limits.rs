@@ -50,6 +50,9 @@ pub struct Limits {
     pub extents: usize,
     /// Bytes of an extent: bounds how long owner and kernel are busy with one.
     pub extent_bytes: u64,
+    /// Extents of others that a process was granted, each counted once for each link by which: more
+    /// than it can have mapped at a time.
+    pub held_per_session: usize,
     /// Questions for its pages that a process may leave unanswered; further ones are refused, so
     /// that its peers cannot fill what waits for it.
     pub questions_per_session: usize,
@@ -114,6 +117,7 @@ impl Default for Limits {
             extents_per_vnic: 8192,
             extents: 32768,
             extent_bytes: 1 << 30,
+            held_per_session: 16384,
             questions_per_session: 1024,
             probes_per_vnic: 256,
             grant_time_ns: 2000 * MILLISECOND,

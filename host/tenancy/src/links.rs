@@ -104,6 +104,7 @@ impl Tenancy {
         for (qpn, peer, end) in [(key.0, key.1, 0), (key.1, key.0, 1)] {
             if let Some(qp) = self.qps.get_mut(&qpn) {
                 qp.links.insert(peer);
+                qp.failed = false;
             }
             if let Some(session) = self.sessions.get_mut(&sessions[end]) {
                 session.links += 1;
@@ -136,6 +137,7 @@ impl Tenancy {
     }
 
     pub(crate) fn disconnect_qp(&mut self, id: SessionId, m: &DisconnectQp) -> Result<Done, u32> {
+        let before = self.taken(id);
         let qp = self.own_qp(id, m.qpn)?;
         if m.peer_qpn == 0 {
             self.close_all(m.qpn, CLOSED_BY_PEER);
@@ -144,7 +146,7 @@ impl Tenancy {
         } else {
             return Err(ENOENT);
         }
-        Ok(Done { reserved: 0 })
+        Ok(self.done_since(id, before))
     }
 
     /// Closes every link of a queue pair and forgets its wishes.
@@ -242,6 +244,7 @@ impl Tenancy {
         for question in link.questions.into_iter().flatten() {
             self.rest_no_more(question, Rest::Link(key));
         }
+        self.end_holding(key, &link);
         self.untrace_removed(key, &link);
         if let Some(place) = &link.place {
             self.bells.give(link.sessions[0], link.sessions[1], place);

@@ -2,6 +2,7 @@
 //! they can know them from what they were told. It must agree with the tables at all times.
 
 use crate::path::Why;
+use crate::tables::LinkKey;
 use crate::{Action, Arrived, MemoryId, SessionId, Tenancy};
 use omniverb_session::Message;
 use omniverb_session::body::{LinkReady, QP_UD};
@@ -19,6 +20,8 @@ pub struct Mirror {
     clients: BTreeMap<LinkName, SessionId>,
     /// Memory files that the daemon has.
     memories: BTreeSet<MemoryId>,
+    /// Who was granted which of them, by which link.
+    held: BTreeMap<(MemoryId, SessionId), BTreeSet<LinkKey>>,
     /// Who tells what is captured, of which links.
     traced: BTreeMap<SessionId, BTreeSet<(u32, u32)>>,
 }
@@ -30,6 +33,7 @@ impl Mirror {
         self.engine.is_empty()
             && self.clients.is_empty()
             && self.traced.is_empty()
+            && self.held.is_empty()
             && self.memories.is_empty()
     }
 
@@ -64,9 +68,17 @@ impl Mirror {
             }
             Action::ForgetMemory { memory } => {
                 assert!(self.memories.remove(memory), "there is no such file");
+                self.held.retain(|(of, _), _| of != memory);
             }
-            Action::Grant { memory, .. } => {
+            Action::Grant { memory, session, granted } => {
                 assert!(self.memories.contains(memory), "there is no such file");
+                let link = LinkKey::new(granted.qpn, granted.peer_qpn);
+                // What a process grants to itself is not taken back from it.
+                let mut ends = self.clients.iter();
+                let owner = ends.find(|(end, _)| (end.0, end.1) == (granted.peer_qpn, granted.qpn));
+                if owner.is_none_or(|(_, owner)| owner != session) {
+                    self.held.entry((*memory, *session)).or_default().insert(link);
+                }
             }
             Action::GrantEngine { memory, granted, .. } => {
                 assert!(self.memories.contains(memory), "there is no such file");
@@ -160,6 +172,13 @@ impl Mirror {
         tables.sort_unstable();
         clients.sort_unstable();
         assert_eq!(tables, clients, "what the tables say, and what the clients believe");
+        for ((memory, session), by) in &self.held {
+            let lives = |link: &LinkKey| {
+                let working = |qpn| tenancy.qps.get(&qpn).is_some_and(|qp| !qp.failed);
+                tenancy.links.contains_key(link) && working(link.0) && working(link.1)
+            };
+            assert!(by.iter().any(lives), "{session:?} holds {memory} by no link");
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::action::ProbeId;
 use crate::bells::Place;
 use crate::extents::{Extent, MemoryId, Part};
+use crate::grantees::Strain;
 use crate::holders::Holder;
 use crate::path::{Path, Why};
 use omniverb_session::body::{GidEntry, RegMr};
@@ -101,6 +102,12 @@ pub(crate) struct Session {
     pub(crate) engine_grants: usize,
     /// Parts of its regions that are on memory files, by key and first page.
     pub(crate) extents: BTreeMap<(u32, u64), Extent>,
+    /// Extents of others that it was granted, once for each link.
+    pub(crate) held: usize,
+    /// How often it was told to take an extent back.
+    pub(crate) taken: u64,
+    /// What of that was because of whom.
+    pub(crate) strain: Strain,
     /// It has memory to tell through what is captured.
     pub(crate) tracing: bool,
 }
@@ -149,6 +156,8 @@ pub(crate) struct Qp {
     pub(crate) issued: u64,
     /// It was made before this daemon was started.
     pub(crate) claimed: bool,
+    /// Its process says that it is in ERR; nothing is granted through it.
+    pub(crate) failed: bool,
     /// By peer: one for RC and UC; for UD only surviving links that wait for their other end.
     pub(crate) wishes: BTreeMap<u32, Wish>,
     /// Peers on this host that a link exists to.

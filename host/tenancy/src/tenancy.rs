@@ -5,6 +5,7 @@ use crate::bells::Bells;
 use crate::consent::Consents;
 use crate::extents::MemoryId;
 use crate::gids::{self, VnicAddress};
+use crate::grantees::{Grantees, Strain};
 use crate::holders::Holders;
 use crate::limits::Limits;
 use crate::neighbours::{Answer, Neighbours};
@@ -42,6 +43,7 @@ pub struct Tenancy {
     pub(crate) links: BTreeMap<LinkKey, Link>,
     pub(crate) bells: Bells,
     pub(crate) grants: HashMap<u64, PendingGrant>,
+    pub(crate) grantees: Grantees,
     pub(crate) neighbours: Neighbours,
     pub(crate) consents: Consents,
     pub(crate) numbers: QpNumbers,
@@ -62,6 +64,8 @@ pub struct Tenancy {
     pub(crate) timers: BTreeSet<(u64, Timer)>,
     /// Links are told to the audit.
     pub(crate) audited: bool,
+    /// The latest time that was told.
+    pub(crate) now: u64,
     pub(crate) out: Vec<Action>,
 }
 
@@ -87,6 +91,7 @@ impl Tenancy {
             links: BTreeMap::new(),
             bells: Bells::default(),
             grants: HashMap::new(),
+            grantees: Grantees::default(),
             neighbours: Neighbours::default(),
             consents: Consents::default(),
             numbers: QpNumbers::new(),
@@ -100,6 +105,7 @@ impl Tenancy {
             wishers: BTreeMap::new(),
             timers: BTreeSet::new(),
             audited: false,
+            now: 0,
             out: Vec::new(),
         }
     }
@@ -144,6 +150,9 @@ impl Tenancy {
                 questions: 0,
                 engine_grants: 0,
                 extents: BTreeMap::new(),
+                held: 0,
+                taken: 0,
+                strain: Strain::default(),
                 tracing: false,
             },
         );
@@ -152,6 +161,7 @@ impl Tenancy {
     /// A client said something.
     #[must_use]
     pub fn handle(&mut self, session: SessionId, arrived: &Arrived, now: u64) -> Vec<Action> {
+        self.now = self.now.max(now);
         self.dispatch(session, arrived, now);
         std::mem::take(&mut self.out)
     }
@@ -159,6 +169,7 @@ impl Tenancy {
     /// A client is gone (or was dropped): everything it had goes, its peers are told.
     #[must_use]
     pub fn end(&mut self, session: SessionId, now: u64) -> Vec<Action> {
+        self.now = self.now.max(now);
         self.end_session(session, now);
         std::mem::take(&mut self.out)
     }
@@ -269,6 +280,7 @@ impl Tenancy {
     /// Does what is due.
     #[must_use]
     pub fn tick(&mut self, now: u64) -> Vec<Action> {
+        self.now = self.now.max(now);
         while let Some((at, timer)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
             self.timers.remove(&(at, timer));
             match timer {
@@ -311,6 +323,7 @@ impl Tenancy {
             && self.sessions_of.is_empty()
             && self.bells.count() == 0
             && self.grants.is_empty()
+            && self.grantees.is_empty()
             && self.neighbours.is_idle()
             && self.consents.is_empty()
             && self.wishers.is_empty()

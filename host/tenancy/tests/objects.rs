@@ -28,7 +28,7 @@ fn first_things_first() {
         panic!("no table")
     };
     assert_eq!(gids.count, 4);
-    assert_eq!(errno(call(&mut bench, 2, Done { reserved: 0 })), EPROTO);
+    assert_eq!(errno(call(&mut bench, 2, Done { take_back: 0 })), EPROTO);
     let arrived = Arrived {
         channel: Channel::Events,
         tag: 0,

@@ -90,6 +90,8 @@ pub(crate) struct Inner {
     /// Requests may take the express way.
     pub(crate) express_is_open: bool,
     established: bool,
+    /// Its peer was granted something, or is about to be.
+    lends: bool,
     notify_drained: bool,
 }
 
@@ -186,6 +188,7 @@ impl Qp {
                 telling: None,
                 express_is_open: false,
                 established: false,
+                lends: false,
                 notify_drained: false,
             }),
             state_hint: AtomicU32::new(State::Reset as u32),

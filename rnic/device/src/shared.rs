@@ -41,6 +41,8 @@ pub trait Host: Send + Sync {
     /// Ask the daemon for a mapping of so many bytes of `rkey`, from an address on; the answer
     /// comes as [`Qp::granted`], [`Qp::not_granted`] or not at all.
     fn request_grant(&self, qpn: u32, peer_qpn: u32, rkey: u32, range: (u64, u64));
+    /// A queue pair has gone to ERR: what was granted to its peer is to be taken back.
+    fn qp_failed(&self, qpn: u32);
     /// For each page of a granted window from byte `start` on, whether it is in memory: bit 0 of a
     /// byte of `found`, which reaches to the end of the window at most. False: nobody knows.
     fn resident(&self, window: &Window, start: usize, found: &mut [u8]) -> bool;

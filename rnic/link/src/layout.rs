@@ -78,6 +78,8 @@ pub mod word {
     pub const SOURCES_WANTED: usize = 0x140;
     /// Four keys, each with the peer's EPOCH: of its regions that this side has mapped.
     pub const SOURCES: usize = 0x160;
+    /// 1: this side is at pages that the peer granted. See [`crate::reach`].
+    pub const REACHING: usize = 0x180;
 }
 
 /// Credits word of a side whose receives cannot be promised to one link (SRQ, UD): senders

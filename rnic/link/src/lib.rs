@@ -10,6 +10,7 @@ mod far;
 pub mod layout;
 pub mod nap;
 pub mod pace;
+pub mod reach;
 pub mod record;
 pub mod source;
 pub mod trace;

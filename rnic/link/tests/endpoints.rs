@@ -260,3 +260,23 @@ fn revocations_are_seen() {
     receiver.advance_epoch();
     assert_ne!(sender.peer_epoch(), before);
 }
+
+#[test]
+fn who_is_at_granted_pages_is_seen_and_learns_whether_it_was_waited_for() {
+    let Link { ends: [mut owner, peer], .. } = link();
+    let epoch = peer.peer_epoch();
+    assert!(!owner.peer_reaches_pages());
+    assert!(peer.enter_pages(epoch));
+    assert!(owner.peer_reaches_pages());
+    owner.advance_epoch();
+    assert!(peer.leave_pages(epoch), "the owner waited");
+    assert!(!owner.peer_reaches_pages());
+    assert!(!peer.enter_pages(epoch), "void");
+    assert!(!owner.peer_reaches_pages());
+    let epoch = peer.peer_epoch();
+    assert!(peer.enter_pages(epoch));
+    owner.advance_epoch();
+    owner.advance_epoch();
+    assert!(!peer.leave_pages(epoch), "the owner gave up");
+    assert!(!owner.peer_reaches_pages());
+}

@@ -38,6 +38,13 @@ pub const CLOSED_BY_DEATH: u32 = 2;
 /// when its retries are over.
 pub const CLOSED_BY_NETWORK: u32 = 3;
 
+/// `TakeBack::what`: what was set for a vNIC forbids that pages stay granted. All of them, and no
+/// others' are to be used any more.
+pub const TAKE_ALL: u32 = 1;
+/// `TakeBack::what`: somebody has lost the last link that he was granted this extent by. The daemon
+/// has forgotten the extent; others who had it ask for another.
+pub const TAKE_EXTENT: u32 = 2;
+
 bodies! {
     /// First message.
     Hello {
@@ -158,8 +165,12 @@ bodies! {
         /// Bytes wanted from there on. A grant covers the first of them, and not always all.
         length: u64,
     }
-    /// Success without data.
-    Done { reserved: u64 }
+    /// Success. If that ended links, and with them what peers were granted: the number of the last
+    /// `TakeBack` that follows from it, else zero.
+    Done { take_back: u64 }
+    /// The queue pair is in ERR: what was granted by way of its links ends, as when they do.
+    /// Nothing else happens to them, and nothing is granted through it before it has another.
+    QpFailed { qpn: u32, reserved: u32 }
 
     /// Event: a link is there. Descriptors: the link memory; if `bell_new`, then also the bell
     /// memory, what this process sleeps on, and what wakes the peer (ends of
@@ -236,9 +247,17 @@ bodies! {
     /// Event to the initiator: stay with mediated operations for this key, if `errno` is `EAGAIN`
     /// until about as many bytes have been moved by them as have until now.
     GrantDenied { qpn: u32, peer_qpn: u32, rkey: u32, errno: u32 }
-    /// Event: what was set for a vNIC forbids that pages stay granted. Take all back that were
-    /// granted to others, and use no others' any more; who asks anew is judged anew.
-    TakeBack { reserved: u64 }
+    /// Event: take pages back that were granted to others; who asks anew is judged anew.
+    TakeBack {
+        /// `TAKE_*`.
+        what: u32,
+        /// Of `TAKE_EXTENT`: the region.
+        rkey: u32,
+        /// Its first page, or zero.
+        start: u64,
+        /// Counts those of `TAKE_EXTENT` that this process was told; else zero.
+        number: u64,
+    }
     /// Event: the other process of this bell is gone. All links on it have been closed by earlier
     /// events and no new one will name it: drop its memory and descriptors.
     BellClosed { bell: u64 }

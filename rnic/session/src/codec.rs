@@ -34,6 +34,7 @@ messages! {
     9 Connected, 10 DisconnectQp, 11 RegMr, 12 MrRegistered, 13 DeregMr, 14 RequestGrant, 15 Done,
     20 LinkReady, 21 LinkClosed, 22 Adopt, 23 Adopted, 24 Granted, 25 GrantDenied, 26 GidsChanged,
     27 BellClosed, 28 TraceBegin, 29 TraceLink, 30 TraceEnd, 31 TakeBack, 35 Released,
+    36 QpFailed,
     41 Status, 48 QueryStatus, 49 QueryVnic,
 }
 

@@ -163,9 +163,31 @@ impl Qp {
         self.inner.lock().links.first().map_or(0, |link| link.endpoint.epoch())
     }
 
+    /// Something is to be granted to the peer of this QP: the host is told when it goes to ERR.
+    /// False: it has gone already.
+    pub fn lend(&self) -> bool {
+        let mut inner = self.inner.lock();
+        let lends = !matches!(inner.state, State::Reset | State::Err);
+        inner.lends |= lends;
+        lends
+    }
+
     /// Voids the grants that peers hold on our regions; call before the pages move back.
     pub fn revoke_grants(&self) {
         self.inner.lock().links.iter_mut().for_each(LinkEnd::revoke);
+    }
+
+    /// Whether a peer is at our pages still; to be asked a moment after [`Qp::revoke_grants`], as
+    /// often as one likes to wait.
+    pub fn peers_reach_pages(&self) -> bool {
+        self.inner.lock().links.iter().any(|link| link.endpoint.peer_reaches_pages())
+    }
+
+    /// Waits no longer: whoever is at our pages finds out that it may have been in vain.
+    pub fn give_up_on_peers(&self) {
+        let mut inner = self.inner.lock();
+        let late = inner.links.iter_mut().filter(|link| link.endpoint.peer_reaches_pages());
+        late.for_each(LinkEnd::revoke);
     }
 
     /// Uses none of the mappings of peers' regions any more.

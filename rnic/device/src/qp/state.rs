@@ -121,6 +121,7 @@ impl Inner {
         self.held.clear();
         self.unreachable.clear();
         self.established = false;
+        self.lends = false;
         qp.send_cq.purge(qp.number);
         qp.recv_cq.purge(qp.number);
         let released = qp.shared.released(qp.slot);
@@ -156,6 +157,9 @@ impl Inner {
             self.links[index].sources = Sources::default();
         }
         self.grants.clear();
+        if std::mem::take(&mut self.lends) {
+            qp.shared.host.qp_failed(qp.number);
+        }
         self.flush_receives(qp);
         if qp.srq.is_some() {
             qp.event(AsyncEvent::QpLastWqeReached);

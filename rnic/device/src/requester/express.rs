@@ -98,7 +98,13 @@ impl Inner {
         let Some((window, offset)) = self.grants.at_hand(&qp.shared, place, length as usize) else {
             return false;
         };
+        if !endpoint.enter_pages(epoch) {
+            return false;
+        }
         window.fill_last_byte_last(offset, *part);
+        if !endpoint.leave_pages(epoch) {
+            return false;
+        }
         let at = window.address().wrapping_add(offset);
         qp.mapped_at.store(at.wrapping_sub(address as usize), Ordering::Relaxed);
         self.meter.mapped();

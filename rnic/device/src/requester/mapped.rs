@@ -59,13 +59,16 @@ impl Inner {
             return Ok(None);
         }
         let Some(place) = place else {
-            if !self.write_spread(qp, order, parts) {
+            if !self.write_spread(qp, order, parts, epoch) {
                 return Ok(None);
             }
             return self.written(qp, order);
         };
         let at_hand = self.grants.at_hand(&qp.shared, place, order.length as usize);
         let Some((window, offset)) = at_hand else { return Ok(None) };
+        if !link.endpoint.enter_pages(epoch) {
+            return Ok(None);
+        }
         match parts {
             [part] => window.fill_last_byte_last(offset, *part),
             _ => {
@@ -75,6 +78,9 @@ impl Inner {
                     at += part.len();
                 }
             }
+        }
+        if !link.endpoint.leave_pages(epoch) {
+            return Ok(None);
         }
         self.written(qp, order)
     }
@@ -123,7 +129,7 @@ impl Inner {
         }
         let Some(place) = place else {
             // An atomic that lies in two extents is misaligned.
-            let done = is_read && self.read_spread(qp, order, parts);
+            let done = is_read && self.read_spread(qp, order, parts, epoch);
             if done {
                 self.meter.mapped();
             }
@@ -131,20 +137,32 @@ impl Inner {
         };
         let at_hand = self.grants.at_hand(&qp.shared, place, length as usize);
         let Some((window, offset)) = at_hand else { return Ok(None) };
+        let enter = || link.endpoint.enter_pages(epoch);
         if is_read {
+            if !enter() {
+                return Ok(None);
+            }
             pieces(parts, 0, order.length, |at, piece| {
                 window.drain(offset + at as usize, piece);
             });
+            if !link.endpoint.leave_pages(epoch) {
+                return Ok(None);
+            }
         } else {
             // Misaligned atomics are the responder's to refuse.
             let aligned = order.address.is_multiple_of(8);
             let Some(cell) = window.cell(offset).filter(|_| aligned) else {
                 return Ok(None);
             };
+            if !enter() {
+                return Ok(None);
+            }
             let original = match order.opcode {
                 opcode::ATOMIC_CMP_AND_SWP => cell.compare_swap(order.compare_add, order.swap),
                 _ => cell.fetch_add(order.compare_add),
             };
+            // Even if the owner did not wait: once more would be once too often.
+            link.endpoint.leave_pages(epoch);
             let Some(original) = original else { return Ok(None) };
             scatter_number(parts, original);
         }
@@ -156,8 +174,8 @@ impl Inner {
 impl Inner {
     /// A WRITE to several extents. False: nothing was written.
     #[cold]
-    fn write_spread(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory]) -> bool {
-        self.each_extent(qp, order, |window, offset, (done, length)| {
+    fn write_spread(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory], epoch: u64) -> bool {
+        self.each_extent(qp, order, epoch, |window, offset, (done, length)| {
             pieces(parts, done, length, |at, piece| {
                 window.fill_last_byte_last(offset + at as usize, piece);
             });
@@ -166,8 +184,8 @@ impl Inner {
 
     /// A READ of several extents. False: nothing was read.
     #[cold]
-    fn read_spread(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory]) -> bool {
-        self.each_extent(qp, order, |window, offset, (done, length)| {
+    fn read_spread(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory], epoch: u64) -> bool {
+        self.each_extent(qp, order, epoch, |window, offset, (done, length)| {
             pieces(parts, done, length, |at, piece| window.drain(offset + at as usize, piece));
         })
     }
@@ -178,6 +196,7 @@ impl Inner {
         &mut self,
         qp: &Qp,
         order: &Order,
+        epoch: u64,
         mut act: impl FnMut(&Window, usize, (u64, u64)),
     ) -> bool {
         let spread = self.grants.spread(order.rkey, (order.address, order.length));
@@ -186,6 +205,10 @@ impl Inner {
                 return false;
             }
         }
+        let Some(link) = self.links.first() else { return false };
+        if !link.endpoint.enter_pages(epoch) {
+            return false;
+        }
         let mut done = 0;
         for (place, length) in &spread {
             if let Some((window, offset)) = self.grants.extent(*place) {
@@ -193,7 +216,7 @@ impl Inner {
             }
             done += *length as u64;
         }
-        !spread.is_empty()
+        link.endpoint.leave_pages(epoch) && !spread.is_empty()
     }
 }
 

@@ -8,6 +8,7 @@ use omniverb_device::attributes::State;
 use omniverb_device::grants::Grant;
 use omniverb_device::{Qp, Region, access, qp_type, send_flags, status, wc_opcode};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const LENGTH: usize = 16384;
 /// The part of the region that is mapped.
@@ -206,6 +207,58 @@ fn revoked_grants_are_not_used_any_more() {
     post(&bench.qps[0], &work);
     assert_eq!(outcomes(&bench.qps[0].send_cq), [(1, status::SUCCESS)]);
     assert_eq!(bench.shadow.read(0, 8), bench.here.read(0, 8));
+}
+
+#[test]
+fn who_is_on_the_way_to_pages_that_go_back_turns_round() {
+    for (gives_up, writes) in [(false, true), (true, true), (false, false), (true, false)] {
+        let bench = bench().granted(access::REMOTE);
+        let at = bench.at(FIRST);
+        let work = match writes {
+            true => Work::write(1, at).sge(part(&bench.local, 0, 8)),
+            false => Work::read(1, at).sge(part(&bench.local, 0, 8)),
+        };
+        assert!(!bench.qps[1].peers_reach_pages());
+        // Between its first look at the EPOCH and its going there, the pages are on their way back.
+        let owner = bench.qps[1].clone();
+        let seen = Arc::new(AtomicBool::new(false));
+        let (told, first) = (seen.clone(), AtomicBool::new(true));
+        let hook = move || {
+            if first.swap(false, Ordering::Relaxed) {
+                told.store(owner.peers_reach_pages(), Ordering::Relaxed);
+                owner.revoke_grants();
+                if gives_up {
+                    owner.give_up_on_peers();
+                }
+            }
+        };
+        *bench.pair.sides[0].world.on_look.lock().unwrap() = Some(Box::new(hook));
+        post(&bench.qps[0], &work);
+        bench.pair.settle();
+        assert_eq!(outcomes(&bench.qps[0].send_cq), [(1, status::SUCCESS)]);
+        assert!(!seen.load(Ordering::Relaxed), "it is not there before it has looked");
+        assert!(bench.is_zero(&bench.shadow), "void grants are not used");
+        assert!(!bench.qps[1].peers_reach_pages());
+    }
+}
+
+#[test]
+fn who_granted_something_is_told_when_the_queue_pair_fails() {
+    let bench = bench().granted(access::REMOTE);
+    let failed = || std::mem::take(&mut *bench.pair.sides[1].world.failed.lock().unwrap());
+    to_state(&bench.qps[1], State::Err);
+    assert!(failed().is_empty(), "nothing was granted by it");
+    assert!(!bench.qps[1].lend());
+    to_state(&bench.qps[1], State::Reset);
+    assert!(!bench.qps[1].lend());
+    to_init(&bench.qps[1], &Options::new(qp_type::RC));
+    assert!(bench.qps[1].lend());
+    to_state(&bench.qps[1], State::Err);
+    assert_eq!(failed(), [bench.qps[1].number]);
+    to_state(&bench.qps[1], State::Reset);
+    to_init(&bench.qps[1], &Options::new(qp_type::RC));
+    to_state(&bench.qps[1], State::Err);
+    assert!(failed().is_empty());
 }
 
 #[test]

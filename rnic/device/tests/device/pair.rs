@@ -32,6 +32,9 @@ pub struct World {
     pub holes: Mutex<BTreeSet<usize>>,
     /// How often that was asked for.
     pub looks: AtomicUsize,
+    pub failed: Mutex<Vec<u32>>,
+    /// Called when the kernel is asked about pages.
+    pub on_look: Mutex<Option<Box<dyn Fn() + Send>>>,
     pub links: Mutex<Vec<(u32, Destination)>>,
     pub events: Mutex<Vec<(AsyncEvent, usize)>>,
     pub attended: AtomicUsize,
@@ -55,12 +58,18 @@ impl Host for Handle {
         self.0.ranges.lock().unwrap().push(range);
         self.0.grants.lock().unwrap().push((qpn, peer_qpn, rkey));
     }
+    fn qp_failed(&self, qpn: u32) {
+        self.0.failed.lock().unwrap().push(qpn);
+    }
     fn request_datagram_link(&self, qpn: u32, destination: Destination) {
         self.0.links.lock().unwrap().push((qpn, destination));
     }
     fn resident(&self, window: &Window, start: usize, found: &mut [u8]) -> bool {
         assert!(start + found.len() * 4096 <= window.len().next_multiple_of(4096));
         self.0.looks.fetch_add(1, Ordering::Relaxed);
+        if let Some(hook) = &*self.0.on_look.lock().unwrap() {
+            hook();
+        }
         let holes = self.0.holes.lock().unwrap();
         for (index, byte) in found.iter_mut().enumerate() {
             let at = window.address() + start + index * 4096;

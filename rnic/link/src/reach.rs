@@ -1,0 +1,43 @@
+//! At the pages of a peer, or not: so that pages can be taken back without losing anything.
+//!
+//! Who carries out an operation on granted pages says so in its REACHING word, and looks at the
+//! owner's EPOCH after that. An owner that takes pages back from those who may have them again
+//! advances EPOCH first, waits a moment, and then until nobody it is linked with is at its pages.
+//! There is no memory fence between the word and the look, so either may be missed; but not for a
+//! millisecond (the same as for sleeping: decision 0001). So whoever goes to the pages after that
+//! has seen the new EPOCH, and turns round; who was there before is waited for.
+//!
+//! An owner does not wait for ever. When it has had enough it advances EPOCH once more: who comes
+//! back and finds that it moved by two may have been at pages that nobody uses any more.
+
+use crate::endpoint::Endpoint;
+use crate::layout::word;
+use omniverb_ring::WordMemory;
+use omniverb_ring::sync::Ordering;
+use std::sync::atomic::compiler_fence;
+
+impl Endpoint {
+    /// Before going to granted pages. False: what was granted at `epoch` is void.
+    #[inline(always)]
+    pub fn enter_pages(&self, epoch: u64) -> bool {
+        self.ours.store(word::REACHING, 1, Ordering::Relaxed);
+        compiler_fence(Ordering::SeqCst); // SYNC: reached
+        let valid = self.peer_epoch() == epoch;
+        if !valid {
+            self.ours.store(word::REACHING, 0, Ordering::Relaxed);
+        }
+        valid
+    }
+
+    /// After it. False: the owner did not wait for it.
+    #[inline(always)]
+    pub fn leave_pages(&self, epoch: u64) -> bool {
+        self.ours.store(word::REACHING, 0, Ordering::Release); // SYNC: reached
+        self.peer_epoch().wrapping_sub(epoch) < 2
+    }
+
+    /// Whether the peer is at our pages; to be asked a moment after [`Endpoint::advance_epoch`].
+    pub fn peer_reaches_pages(&self) -> bool {
+        self.theirs.load(word::REACHING, Ordering::Acquire) != 0 // SYNC: reached
+    }
+}
