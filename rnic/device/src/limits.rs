@@ -36,9 +36,9 @@ pub const QP_SLOTS: usize = 8192;
 pub const WATCHED_MAX: usize = 8;
 /// Looks without news after which a link is no longer looked at directly, if others compete.
 pub const IDLE_LOOKS_MAX: u32 = 2048;
-/// Looks of polls that see the peer consume nothing, until it is woken although it polls: a few
-/// microseconds, which is less than waking it takes.
-pub const INSIST_LOOKS: u32 = 64;
+/// Looks of polls that see the peer consume nothing, until it is woken although it polls: some
+/// microseconds, about what waking it takes.
+pub const INSIST_LOOKS: u32 = 256;
 /// How long a datagram or UC message waits for room, in nanoseconds, before it is dropped.
 pub const UNRELIABLE_WAIT: u64 = 100_000_000;
 /// How long the first request waits at least for the peer to attach, in nanoseconds.

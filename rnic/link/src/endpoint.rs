@@ -53,6 +53,8 @@ pub struct Endpoint {
     credits_seen: u64,
     /// Whether our BLOCKED word is set.
     blocked: bool,
+    /// The peer was woken, since it was last seen to consume.
+    kicked: bool,
     pub(crate) naps: Naps,
     /// So many bytes are consumed without telling the peer, in the middle of a batch.
     publish_at: u64,
@@ -91,6 +93,7 @@ impl Endpoint {
             credits_used: 0,
             credits_seen: 0,
             blocked: false,
+            kicked: false,
             naps: Naps::default(),
             publish_at: request_bytes as u64 / 8,
         })
@@ -372,21 +375,30 @@ impl Endpoint {
 
     /// Something was published that the peer may be waiting for.
     #[inline(always)]
-    pub(crate) fn notify(&self) {
+    pub(crate) fn notify(&mut self) {
         if self.theirs.load(word::WAKE, Ordering::Relaxed) != 0 {
             self.peer_page.set_ready(self.peer_slot);
         }
         if self.peer_page.take_kick() {
+            self.kicked = true;
             self.doorbell.kick();
         }
     }
 
-    /// Wakes the peer, whether or not it asked for that.
+    /// Wakes the peer, whether or not it asked for that, unless it was woken since
+    /// [`Endpoint::content`].
     #[cold]
-    pub fn insist(&self) {
-        self.peer_page.set_ready(self.peer_slot);
-        self.peer_page.take_kick();
-        self.doorbell.kick();
+    pub fn insist(&mut self) {
+        if !self.kicked {
+            self.peer_page.set_ready(self.peer_slot);
+            self.peer_page.take_kick();
+            self.doorbell.kick();
+        }
+    }
+
+    /// The peer consumes.
+    pub fn content(&mut self) {
+        self.kicked = false;
     }
 
     #[inline(always)]

@@ -38,6 +38,9 @@ impl Inner {
             Ok(consumed) => {
                 let seen = (self.patience.position, self.patience.consumed);
                 if seen != (oldest.order.position, consumed) {
+                    if self.patience.consumed != consumed && self.patience.looks > 0 {
+                        link.endpoint.content();
+                    }
                     let position = oldest.order.position;
                     self.patience = Patience { position, consumed, looks: 0 };
                 }
