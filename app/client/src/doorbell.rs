@@ -3,18 +3,17 @@
 use omniverb_device::poller::Bell;
 use omniverb_link::Doorbell;
 use omniverb_ring::{BellPage, Window};
-use omniverb_sys::{Sleeper, Waker};
+use omniverb_sys::listener;
 use std::sync::Arc;
 
 /// Rings the peer.
 pub(crate) struct PeerBell {
     page: BellPage<Window>,
-    wake: Waker,
 }
 
 impl PeerBell {
-    pub(crate) fn new(page: BellPage<Window>, wake: Waker) -> Arc<PeerBell> {
-        Arc::new(PeerBell { page, wake })
+    pub(crate) fn new(page: BellPage<Window>) -> Arc<PeerBell> {
+        Arc::new(PeerBell { page })
     }
 }
 
@@ -24,7 +23,7 @@ impl Doorbell for PeerBell {
     }
 
     fn kick(&self) {
-        self.wake.signal();
+        listener::ring(&self.page);
     }
 }
 
@@ -34,8 +33,8 @@ pub(crate) struct BellRecord {
     pub(crate) bell: Arc<Bell>,
     /// The peer's.
     pub(crate) peer: Arc<PeerBell>,
-    /// Where we are woken.
-    pub(crate) wake: Arc<Sleeper>,
+    /// What our sleep calls our page.
+    pub(crate) heard_as: u64,
     /// The peer is the daemon's engine.
     pub(crate) engine: bool,
 }

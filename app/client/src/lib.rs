@@ -10,6 +10,7 @@ mod asking;
 mod calls;
 mod daemon;
 mod doorbell;
+mod ears;
 mod environment;
 mod events;
 mod extents;

@@ -8,9 +8,8 @@ use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::BellPage;
 use omniverb_session::body::LinkReady;
 use omniverb_sys::mapping::Access;
-use omniverb_sys::{Sleeper, Waker, memfd, window};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::Arc;
+use omniverb_sys::{memfd, window};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 /// Most bytes of one ring that we map at a daemon's word.
@@ -26,7 +25,7 @@ impl Client {
         let name = self.bell_name(ready.bell);
         let known = lock(&self.bells).contains_key(&name);
         if ready.bell_new != 0 && !known {
-            self.add_bell(ready, files)?;
+            self.add_bell(ready, &files.next().ok_or(libc::EPROTO)?)?;
         }
         let (bell, doorbell) = {
             let bells = lock(&self.bells);
@@ -68,15 +67,7 @@ impl Client {
         Ok(())
     }
 
-    fn add_bell(
-        &self,
-        ready: &LinkReady,
-        mut files: impl Iterator<Item = OwnedFd>,
-    ) -> Result<(), i32> {
-        let mut next = || files.next().ok_or(libc::EPROTO);
-        let memory = next()?;
-        let ours = Sleeper::received(next()?).map_err(|_| libc::EPROTO)?;
-        let theirs = Waker::received(next()?).map_err(|_| libc::EPROTO)?;
+    fn add_bell(&self, ready: &LinkReady, memory: &OwnedFd) -> Result<(), i32> {
         memfd::verify(memory.as_fd(), BELL_BYTES as u64).map_err(|_| libc::EPROTO)?;
         let memory =
             window::map(memory.as_fd(), BELL_BYTES, Access::ReadWrite).map_err(|e| errno_of(&e))?;
@@ -86,15 +77,11 @@ impl Client {
         };
         let peer_side = if ready.loopback != 0 { ready.bell_side } else { ready.bell_side ^ 1 };
         let bell = Bell::new(page(ready.bell_side)?);
-        let peer = PeerBell::new(page(peer_side)?, theirs);
-        let wake = Arc::new(ours);
-        self.progress
-            .poller
-            .add(&*wake, wake.as_fd().as_raw_fd() as u64)
-            .map_err(|e| errno_of(&e))?;
+        let peer = PeerBell::new(page(peer_side)?);
+        let heard_as = self.progress.sleep.add(page(ready.bell_side)?).map_err(|e| errno_of(&e))?;
         bell.page.want_kick();
         self.shared.bells.add(bell.clone());
-        let record = BellRecord { bell, peer, wake, engine: ready.engine != 0 };
+        let record = BellRecord { bell, peer, heard_as, engine: ready.engine != 0 };
         lock(&self.bells).insert(self.bell_name(ready.bell), record);
         Ok(())
     }
@@ -111,7 +98,7 @@ impl Client {
     }
 
     fn drop_bell(&self, record: &BellRecord) {
-        let _ = self.progress.poller.remove(&*record.wake);
+        self.progress.sleep.remove(record.heard_as);
         self.shared.bells.remove(&record.bell);
     }
 

@@ -10,13 +10,14 @@
 
 use crate::answers::Answers;
 use crate::calls::{Call, Calls};
+use crate::ears::Ears;
 use crate::{Client, errno_of, lock};
 use omniverb_device::progress::Turn;
 use omniverb_session::Message;
+use omniverb_sys::Sleeper;
 use omniverb_sys::clock;
-use omniverb_sys::epoll::Poller;
-use omniverb_sys::event::EventFd;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -29,17 +30,15 @@ const RECONNECT: Duration = Duration::from_millis(100);
 /// Address space for a stack: messages are kilobytes, and builds without optimisation keep many.
 const STACK_BYTES: usize = 1 << 20;
 
-const WAKE: u64 = u64::MAX;
-const EVENTS: u64 = u64::MAX - 1;
-
 /// What others share with the thread.
 pub(crate) struct Progress {
-    wake: EventFd,
-    pub(crate) poller: Poller,
+    /// Its sleep, which the peers' bells end, too.
+    pub(crate) sleep: Sleeper,
+    ears: Arc<Ears>,
     started: AtomicBool,
     asleep: AtomicBool,
     errands: Mutex<Vec<Call>>,
-    /// The events socket that is in the poller.
+    /// The events socket that is listened to.
     listening: Mutex<Option<Arc<OwnedFd>>>,
     /// What is to be sent there.
     answers: Mutex<Answers>,
@@ -48,24 +47,22 @@ pub(crate) struct Progress {
 
 impl Progress {
     pub(crate) fn new() -> Result<Arc<Progress>, i32> {
-        let progress = Progress {
-            wake: EventFd::new().map_err(|e| errno_of(&e))?,
-            poller: Poller::new().map_err(|e| errno_of(&e))?,
+        Ok(Arc::new(Progress {
+            sleep: Sleeper::new(spawn_listener),
+            ears: Ears::new()?,
             started: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             errands: Mutex::default(),
             listening: Mutex::default(),
             answers: Mutex::default(),
             calls: Arc::default(),
-        };
-        progress.poller.add(&progress.wake, WAKE).map_err(|e| errno_of(&e))?;
-        Ok(Arc::new(progress))
+        }))
     }
 
     /// Makes the thread take a turn soon.
     pub(crate) fn attend(&self) {
         if self.asleep.swap(false, Ordering::SeqCst) {
-            self.wake.signal();
+            self.sleep.nudge();
         }
     }
 
@@ -74,7 +71,7 @@ impl Progress {
         lock(&self.errands).push(errand);
         // Also when it is awake: an errand should not wait for the next tick.
         self.asleep.store(false, Ordering::SeqCst);
-        self.wake.signal();
+        self.sleep.nudge();
     }
 
     /// Starts the thread, if it does not run.
@@ -83,7 +80,8 @@ impl Progress {
             return Ok(());
         }
         let weak = Arc::downgrade(client);
-        spawn_quietly("omniverb", move || run(&weak)).inspect_err(|_| {
+        let started = self.ears.start(self.sleep.nudger());
+        started.and_then(|()| spawn_quietly("omniverb", move || run(&weak))).inspect_err(|_| {
             self.started.store(false, Ordering::Release);
         })
     }
@@ -99,11 +97,11 @@ impl Progress {
         };
         if !same {
             if let Some(old) = listening {
-                let _ = self.poller.remove(&*old);
+                self.ears.remove(&old);
                 lock(&self.answers).clear();
                 client.daemon_lost();
             }
-            let added = |new: &Arc<OwnedFd>| self.poller.add(&**new, EVENTS).is_ok();
+            let added = |new: &Arc<OwnedFd>| self.ears.add(new);
             *lock(&self.listening) = events.clone().filter(added);
             if events.is_some() {
                 client.take_older_back(client.era.load(Ordering::Acquire));
@@ -117,7 +115,7 @@ impl Progress {
         let mut answers = lock(&self.answers);
         answers.push(to.as_fd(), message);
         if !answers.is_empty() {
-            let _ = self.poller.watch(to, EVENTS, true, true);
+            self.ears.again(to, true);
         }
     }
 
@@ -126,7 +124,13 @@ impl Progress {
         let mut answers = lock(&self.answers);
         if !answers.is_empty() {
             answers.flush(to.as_fd());
-            let _ = self.poller.watch(to, EVENTS, true, !answers.is_empty());
+        }
+    }
+
+    /// Wants to be told of what else comes from the daemon, and of room for answers.
+    fn listen_on(&self) {
+        if let Some(events) = self.listening() {
+            self.ears.again(&events, !lock(&self.answers).is_empty());
         }
     }
 
@@ -168,9 +172,12 @@ pub(crate) fn spawn_quietly(name: &str, work: impl FnOnce() + Send + 'static) ->
     spawned.map(drop).map_err(|error| errno_of(&error))
 }
 
+fn spawn_listener(name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+    spawn_quietly(name, work).map_err(io::Error::from_raw_os_error)
+}
+
 fn run(client: &Weak<Client>) {
     let (mut quiet, mut deadline) = (0, None);
-    let mut ready = Vec::new();
     let mut reconnect_at = 0;
     loop {
         let Some(client) = client.upgrade() else { return };
@@ -195,20 +202,16 @@ fn run(client: &Weak<Client>) {
         if !connected {
             timeout = Some(timeout.map_or(RECONNECT, |timeout| timeout.min(RECONNECT)));
         }
-        ready.clear();
         // The client is not kept alive by its own sleeping thread... but contexts never go away
         // while the process lives, so holding it costs nothing.
-        if progress.poller.wait(timeout, &mut ready).is_err() {
-            continue;
-        }
+        let mut active = progress.sleep.wait(timeout);
         progress.asleep.store(false, Ordering::SeqCst);
-        let mut active = !ready.is_empty();
-        for token in &ready {
-            match *token {
-                WAKE => drop(progress.wake.take()),
-                EVENTS => client.take_events(),
-                bell => client.bell_rang(bell),
-            }
+        if active {
+            client.shared.rung();
+        }
+        if progress.ears.take() {
+            client.take_events();
+            progress.listen_on();
         }
         active |= client.run_errands();
         let mut turn = client.shared.progress();
@@ -253,19 +256,5 @@ impl Client {
             news = true;
         }
         news
-    }
-
-    fn bell_rang(&self, token: u64) {
-        let wake = {
-            let bells = lock(&self.bells);
-            bells
-                .values()
-                .find(|r| r.wake.as_fd().as_raw_fd() as u64 == token)
-                .map(|r| r.wake.clone())
-        };
-        if let Some(wake) = wake {
-            wake.take();
-        }
-        self.shared.rung();
     }
 }

@@ -5,8 +5,8 @@
 
 use crate::outbox::Parcel;
 use omniverb_engine::{
-    Attach, BellFiles, Command, Engine, Event as Told, Faults as Line, Grant, Limit, Service,
-    Settings, VnicId, feature, recorder,
+    Attach, Command, Engine, Event as Told, Faults as Line, Grant, Limit, Service, Settings,
+    VnicId, feature, recorder,
 };
 use omniverb_ring::Window;
 use omniverb_session::body::{GrantDenied, Granted, QP_RC, QP_UC};
@@ -115,16 +115,10 @@ impl Packets {
     }
 
     /// Serves a link; `files` are what its far end needs: the link's memory, and if the bell is
-    /// new, the bell's, what to wait for and what to wake with.
+    /// new, the bell's.
     pub(crate) fn attach(&self, vnic: u64, end: &WireEnd, files: &[Parcel]) {
         let ready = &end.ready;
         let Some((link, bell)) = files.split_first() else { return };
-        let bell_files = match bell {
-            [memory, wait, wake] => {
-                Some(BellFiles { memory: memory.clone(), wait: wait.clone(), wake: wake.clone() })
-            }
-            _ => None,
-        };
         self.0.send(Command::Attach(Box::new(Attach {
             vnic: VnicId(vnic),
             qpn: ready.qpn,
@@ -137,7 +131,7 @@ impl Packets {
             request_bytes: ready.request_bytes as usize,
             response_bytes: ready.response_bytes as usize,
             bell: ready.bell,
-            bell_files,
+            bell_memory: bell.first().cloned(),
             // The two ends of a link see its bits the other way round.
             local_slot: ready.peer_slot,
             peer_slot: ready.local_slot,

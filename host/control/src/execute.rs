@@ -203,14 +203,10 @@ impl Server {
     }
 
     fn create_link(&mut self, first: &LinkEnd, second: &LinkEnd) {
-        match memory::make(
-            &first.ready,
-            [Some(first.session), Some(second.session)],
-            self.payers.as_ref(),
-        ) {
-            Ok(shared) => {
-                self.tell(first.session, &first.ready.into(), shared.first);
-                self.tell(second.session, &second.ready.into(), shared.second);
+        match memory::make(&first.ready) {
+            Ok(files) => {
+                self.tell(first.session, &first.ready.into(), files.clone());
+                self.tell(second.session, &second.ready.into(), files);
             }
             Err(error) => {
                 self.journal.log(Level::Warning, format_args!("no memory for a link: {error}"));

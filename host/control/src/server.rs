@@ -20,7 +20,6 @@ use crate::watchdog::{SignOfLife, Watchdog};
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES};
 use omniverb_sys::child::Helpers;
 use omniverb_sys::netns::Namespace;
-use omniverb_sys::payers::Payers;
 use omniverb_sys::privileges::{Privilege, keep_only};
 use omniverb_sys::pulse::{Pulse, Pulses};
 use omniverb_sys::{Poller, clock, descriptors, random};
@@ -136,8 +135,6 @@ pub struct Server {
     pub(crate) operators_place: Place,
     pub(crate) journal: Journal,
     pub(crate) disposal: Disposal,
-    /// In whose name is made what clients sleep on.
-    pub(crate) payers: Option<Payers>,
     pub(crate) watchdog: Watchdog,
     pulse: Pulse,
     pub(crate) poller: Poller,
@@ -221,8 +218,7 @@ impl Server {
         settings.limits.response_bytes = RESPONSE_BYTES as u32;
         // Every extent is a descriptor of ours.
         settings.limits.extents = settings.limits.extents.min(settings.queued_descriptors);
-        // First those who keep privileges or need them once, then everything that can be attacked.
-        let payers = Payers::start();
+        // First those who keep privileges, then everything that can be attacked.
         let namespaces =
             Namespaces::new(&settings.helpers, &settings.pulses).map_err(os("start its helper"))?;
         if settings.helpers != Helpers::Threads {
@@ -266,7 +262,6 @@ impl Server {
             operators_place: operators,
             journal,
             disposal,
-            payers,
             watchdog,
             pulse,
             poller,

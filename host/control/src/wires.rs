@@ -23,10 +23,10 @@ impl Server {
             return entry.waiting.push(end);
         }
         let number = entry.number;
-        match memory::make(&end.ready, [Some(end.session), None], self.payers.as_ref()) {
-            Ok(shared) => {
-                self.engine.attach(number, &end, &shared.second);
-                self.tell(end.session, &end.ready.into(), shared.first);
+        match memory::make(&end.ready) {
+            Ok(files) => {
+                self.engine.attach(number, &end, &files);
+                self.tell(end.session, &end.ready.into(), files);
             }
             Err(error) => {
                 self.journal.log(Level::Warning, format_args!("no memory for a link: {error}"));

@@ -1,13 +1,12 @@
 //! A bell shared with one client process: who of its links has news, and the way to wake it.
 
-use crate::command::BellFiles;
 use omniverb_link::Doorbell;
 use omniverb_ring::{BellPage, Window};
 use omniverb_sys::mapping::Access;
-use omniverb_sys::{Sleeper, Waker, window};
+use omniverb_sys::{Listener, listener, window};
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,7 +16,6 @@ const PAGE_BYTES: usize = omniverb_ring::bell::PAGE_BYTES;
 /// record it would take our processor and find no other.
 struct Ringer {
     page: BellPage<Window>,
-    wake: Waker,
     due: AtomicBool,
 }
 
@@ -35,30 +33,30 @@ impl Doorbell for Ringer {
 pub(crate) struct Bell {
     pub(crate) page: BellPage<Window>,
     ringer: Arc<Ringer>,
-    /// Where we are woken.
-    pub(crate) wait: Sleeper,
+    /// What the listener calls our page.
+    pub(crate) heard_as: u64,
     /// Link by bit.
     links: HashMap<u32, usize>,
 }
 
 impl Bell {
-    pub(crate) fn new(files: &BellFiles) -> io::Result<Bell> {
-        let memory = window::map(files.memory.as_fd(), 2 * PAGE_BYTES, Access::ReadWrite)?;
+    /// Over this memory: its two pages; ours is the second.
+    pub(crate) fn new(memory: &OwnedFd, listener: &Listener) -> io::Result<Bell> {
+        let memory = window::map(memory.as_fd(), 2 * PAGE_BYTES, Access::ReadWrite)?;
         let page = |side: usize| {
             let part = memory.part(side * PAGE_BYTES, PAGE_BYTES);
             part.map(BellPage::new).ok_or_else(|| io::Error::other("a bell that is too small"))
         };
-        let wake = Waker::received(files.wake.as_fd().try_clone_to_owned()?)?;
-        let wait = Sleeper::received(files.wait.as_fd().try_clone_to_owned()?)?;
-        let ringer = Arc::new(Ringer { page: page(0)?, wake, due: AtomicBool::new(false) });
-        Ok(Bell { page: page(1)?, ringer, wait, links: HashMap::new() })
+        let ringer = Arc::new(Ringer { page: page(0)?, due: AtomicBool::new(false) });
+        let heard_as = listener.add(page(1)?)?;
+        Ok(Bell { page: page(1)?, ringer, heard_as, links: HashMap::new() })
     }
 
     /// The end of a turn: wakes the application if it is to be woken.
     pub(crate) fn ring(&self) {
         if self.ringer.due.load(Ordering::Relaxed) {
             self.ringer.due.store(false, Ordering::Relaxed);
-            self.ringer.wake.signal();
+            listener::ring(&self.ringer.page);
         }
     }
 

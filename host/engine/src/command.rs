@@ -22,17 +22,6 @@ pub enum Service {
     Ud,
 }
 
-/// The far end's half of a new bell.
-#[derive(Debug)]
-pub struct BellFiles {
-    /// The bell's two pages; ours is the second.
-    pub memory: Arc<OwnedFd>,
-    /// What we are woken by: a sleeper of `omniverb_sys::wake`.
-    pub wait: Arc<OwnedFd>,
-    /// What wakes the application: a waker.
-    pub wake: Arc<OwnedFd>,
-}
-
 /// A link whose far end (side 1) is the engine.
 #[derive(Debug)]
 pub struct Attach {
@@ -58,8 +47,8 @@ pub struct Attach {
     pub response_bytes: usize,
     /// The bell the link belongs to.
     pub bell: u64,
-    /// What the bell is made of, if it is new.
-    pub bell_files: Option<BellFiles>,
+    /// The bell's memory, if it is new: two pages, of which ours is the second.
+    pub bell_memory: Option<Arc<OwnedFd>>,
     /// Our bit in our page of the bell.
     pub local_slot: u32,
     /// The application's bit in its page.

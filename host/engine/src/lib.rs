@@ -45,7 +45,7 @@ mod worker;
 
 pub use bucket::Limit;
 pub use capture::Intake;
-pub use command::{Attach, BellFiles, Command, Event, Grant, QpCounters, Service, VnicId, feature};
+pub use command::{Attach, Command, Event, Grant, QpCounters, Service, VnicId, feature};
 pub use engine::{Engine, Settings};
 pub use omniverb_transport::Status;
 pub use omniverb_transport::faults::{Done as FaultCounters, Faults};

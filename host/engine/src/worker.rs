@@ -20,7 +20,7 @@ use crate::train::Train;
 use crate::vnic::Vnic;
 use link::Link;
 use omniverb_sys::pulse::Pulse;
-use omniverb_sys::{EventFd, Poller, Timer, clock};
+use omniverb_sys::{EventFd, Listener, Poller, Timer, clock};
 use omniverb_wire::Prepared;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -40,7 +40,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 mod token {
     pub(super) const COMMANDS: u64 = 1 << 56;
     pub(super) const TIMER: u64 = 2 << 56;
-    pub(super) const BELL: u64 = 3 << 56;
+    pub(super) const BELLS: u64 = 3 << 56;
     pub(super) const VNIC: u64 = 4 << 56;
     pub(super) const NUMBER: u64 = (1 << 56) - 1;
 }
@@ -66,6 +66,11 @@ impl Outbox {
     }
 }
 
+/// Starts a thread that hears bells.
+fn spawn(name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+    std::thread::Builder::new().name(name.into()).spawn(work).map(drop)
+}
+
 /// One thread's state.
 pub(crate) struct Worker {
     commands: mpsc::Receiver<Command>,
@@ -77,6 +82,10 @@ pub(crate) struct Worker {
     alarm: Timer,
     spin: u64,
     bells: BTreeMap<u64, Bell>,
+    /// Hears them while we sleep.
+    listener: Listener,
+    /// What it tells by.
+    rung: Arc<EventFd>,
     vnics: BTreeMap<u64, Vnic>,
     /// A link that is being served is not here.
     links: Vec<Option<Box<Link>>>,
@@ -120,6 +129,10 @@ impl Worker {
         let (poller, alarm) = (Poller::new()?, Timer::new()?);
         poller.add(&*wake, token::COMMANDS)?;
         poller.add(&alarm, token::TIMER)?;
+        let rung = Arc::new(EventFd::new()?);
+        poller.add(&*rung, token::BELLS)?;
+        let told = rung.clone();
+        let listener = Listener::new(spawn, move || told.signal());
         Ok(Worker {
             commands,
             wake,
@@ -130,6 +143,8 @@ impl Worker {
             alarm,
             spin: u64::try_from(spin.as_nanos()).unwrap_or_default(),
             bells: BTreeMap::new(),
+            listener,
+            rung,
             vnics: BTreeMap::new(),
             links: Vec::new(),
             free: Vec::new(),
@@ -218,11 +233,8 @@ impl Worker {
             token::VNIC => {
                 self.more_arrived |= self.receive(number >> 1, (number & 1) as usize);
             }
-            token::BELL => {
-                if let Some(bell) = self.bells.get(&number) {
-                    bell.wait.take();
-                }
-            }
+            // Which it was is found out by looking at their maps.
+            token::BELLS => drop(self.rung.take()),
             // Which is due is found out by looking at the clock.
             _ => {
                 let _ = self.alarm.set(u64::MAX / 2);

@@ -173,8 +173,7 @@ bodies! {
     QpFailed { qpn: u32, reserved: u32 }
 
     /// Event: a link is there. Descriptors: the link memory; if `bell_new`, then also the bell
-    /// memory, what this process sleeps on, and what wakes the peer (ends of
-    /// `support/sys/src/wake.rs`).
+    /// memory.
     LinkReady {
         qpn: u32,
         peer_qpn: u32,
@@ -184,7 +183,7 @@ bodies! {
         request_bytes: u32,
         /// Bytes of each response ring.
         response_bytes: u32,
-        /// Non-zero: descriptors of the bell come along.
+        /// Non-zero: the descriptor of the bell comes along.
         bell_new: u32,
         /// Identifies the bell between these two processes.
         bell: u64,

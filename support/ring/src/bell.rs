@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! 0x00 kick      1: the owner may be asleep, wake it
+//! 0x08 rung      how often the owner was woken; it sleeps on the low half of this
 //! 0x40 summary   bit w: word w of the map may have bits
 //! 0x80 map       64 words of 64 bits, one bit per link
 //! ```
@@ -17,11 +18,16 @@
 //! which the data path cannot afford, both may miss each other. The owner therefore looks again a
 //! millisecond later before it sleeps without a limit: by then every store that preceded the
 //! ringer's load has long left its core.
+//!
+//! **Ordering of rung.** Whoever took the kick adds to `rung` and then wakes whoever sleeps on it;
+//! the kernel compares `rung` with what the owner saw last as it puts the owner to sleep. Between
+//! the two there is no gap in which a wake could be lost.
 
 use crate::memory::WordMemory;
-use crate::sync::Ordering;
+use crate::sync::{AtomicU64, Ordering};
 
 const KICK: usize = 0x00;
+const RUNG: usize = 0x08;
 const SUMMARY: usize = 0x40;
 const MAP: usize = 0x80;
 
@@ -62,6 +68,16 @@ impl<M: WordMemory> BellPage<M> {
     pub fn take_kick(&self) -> bool {
         let kick = self.memory.word(KICK);
         kick.load(Ordering::Relaxed) != 0 && kick.swap(0, Ordering::SeqCst) != 0
+    }
+
+    /// Ringer: counts one wake. Whoever sleeps on [`rung`](Self::rung) is to be woken then.
+    pub fn count_ring(&self) {
+        self.memory.word(RUNG).fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The word the owner sleeps on.
+    pub fn rung(&self) -> &AtomicU64 {
+        self.memory.word(RUNG)
     }
 
     /// Owner: I may sleep from now on.

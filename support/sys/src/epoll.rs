@@ -44,6 +44,17 @@ impl Poller {
         Ok(epoll::modify(&self.0, file, epoll::EventData::new_u64(token), flags)?)
     }
 
+    /// Reports `file` once, for input or if there is `room` to write, and then not before this is
+    /// called again.
+    ///
+    /// # Errors
+    /// `ENOENT` if it is not watched.
+    pub fn watch_once(&self, file: impl AsFd, token: u64, room: bool) -> io::Result<()> {
+        let mut flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        flags.set(epoll::EventFlags::OUT, room);
+        Ok(epoll::modify(&self.0, file, epoll::EventData::new_u64(token), flags)?)
+    }
+
     /// No longer watches `file`.
     ///
     /// # Errors
@@ -70,13 +81,6 @@ impl Poller {
             Err(errno) => Err(errno.into()),
         }
     }
-}
-
-/// Takes one report of a descriptor that is watched edge-triggered; true if there was one.
-pub(crate) fn take_edge(poller: BorrowedFd<'_>) -> rustix::io::Result<bool> {
-    let mut events = [const { MaybeUninit::<epoll::Event>::uninit() }; 1];
-    let (events, _) = epoll::wait(poller, &mut events, Some(&timespec(Duration::ZERO)))?;
-    Ok(!events.is_empty())
 }
 
 impl AsFd for Poller {

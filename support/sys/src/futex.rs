@@ -1,12 +1,15 @@
-//! Sleeping on a word of memory that another process shares, and waking who does.
+//! Sleeping on words of memory that another process shares, and waking who does.
 //!
 //! The kernel compares 32 bits: the low half of the word. Whoever shares the memory can wake a
-//! sleeper early, or never; so every sleep has a limit, and proves nothing when it ends.
+//! sleeper early, or never; a sleep proves nothing when it ends. What one can do to the *waker* is
+//! little: waking stops at the first sleepers it finds, however many there are.
 // UNSAFETY: the kernel is given the address of one half of an atomic.
 #![expect(unsafe_code)]
 
-use rustix::thread::futex;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use rustix::io::Errno;
+use rustix::thread::{ClockId, futex};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The half of a word that the kernel looks at.
@@ -25,9 +28,58 @@ pub fn wait(word: &AtomicU64, value: u32, limit: Duration) {
     let _ = futex::wait(low_half(word), futex::Flags::empty(), value, Some(&limit));
 }
 
-/// Wakes everybody who sleeps on `word`.
-pub fn wake(word: &AtomicU64) {
-    let _ = futex::wake(low_half(word), futex::Flags::empty(), i32::MAX as u32);
+/// Wakes up to `most` who sleep on `word`. All would be as many as a hostile process likes.
+pub fn wake(word: &AtomicU64, most: u32) {
+    let _ = futex::wake(low_half(word), futex::Flags::empty(), most);
+}
+
+/// The half of `word` that sleeps are about.
+#[must_use]
+pub fn low(word: &AtomicU64) -> u32 {
+    low_half(word).load(Ordering::SeqCst)
+}
+
+/// How long a sleep is that the kernel refuses.
+const UNABLE: Duration = Duration::from_millis(1);
+
+/// Most words that one can sleep on at once: `FUTEX_WAITV_MAX`.
+pub const WORDS_MAX: usize = 128;
+
+/// Whether [`wait_any`] works here: Linux 5.16, and no filter that forbids `futex_waitv`.
+#[must_use]
+pub fn has_wait_any() -> bool {
+    static HAS: OnceLock<bool> = OnceLock::new();
+    *HAS.get_or_init(|| {
+        let none = futex::waitv(&[], futex::WaitvFlags::empty(), None, ClockId::Monotonic);
+        none == Err(Errno::INVAL)
+    })
+}
+
+/// Sleeps while the low half of every word is what is said, until somebody wakes us, or the clock
+/// (`crate::clock`) says `until`. The index of a word by which we were woken, if that is known.
+pub fn wait_any(words: &[(&AtomicU64, u32)], until: Option<u64>) -> Option<usize> {
+    let waits = words.iter().map(|(word, value)| {
+        let mut wait = futex::Wait::new();
+        let half = std::ptr::from_ref(low_half(word)).cast_mut();
+        wait.uaddr = futex::WaitPtr::new(half.cast());
+        wait.val = u64::from(*value);
+        wait.flags = futex::WaitFlags::SIZE_U32;
+        wait
+    });
+    let waits: Vec<_> = waits.collect();
+    let until = until.map(|at| futex::Timespec {
+        tv_sec: (at / 1_000_000_000).cast_signed(),
+        tv_nsec: (at % 1_000_000_000).cast_signed(),
+    });
+    match futex::waitv(&waits, futex::WaitvFlags::empty(), until.as_ref(), ClockId::Monotonic) {
+        Ok(word) => Some(word),
+        Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => None,
+        Err(_) => {
+            // A filter that the process was given meanwhile: slower, but no busy loop.
+            std::thread::sleep(UNABLE);
+            None
+        }
+    }
 }
 
 #[cfg(test)]
@@ -51,7 +103,7 @@ mod tests {
             });
             std::thread::sleep(Duration::from_millis(5));
             word.store(8, Ordering::Release);
-            wake(&word);
+            wake(&word, 1);
         });
         assert!(began.elapsed() < Duration::from_secs(50), "it was woken");
     }

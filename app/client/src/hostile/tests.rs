@@ -18,9 +18,7 @@ fn ready(qpn: u32) -> LinkReady {
 
 fn files(link: u64) -> Vec<OwnedFd> {
     let memory = [link, BELL_BYTES].map(|bytes| memfd::create("test", bytes).unwrap());
-    let (waker, sleeper) = omniverb_sys::wake::direction(None, 0).unwrap();
-    let ends = [OwnedFd::from(sleeper), OwnedFd::from(waker)];
-    memory.into_iter().chain(ends).collect()
+    memory.into()
 }
 
 fn says(process: &Process, message: impl Into<Message>, files: Vec<OwnedFd>) {

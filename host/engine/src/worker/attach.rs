@@ -1,7 +1,7 @@
 //! vNICs, bells and links come and go.
 
+use super::Worker;
 use super::link::{Kind, Link};
-use super::{Worker, token};
 use crate::bell::Bell;
 use crate::command::{Attach, Event, QpCounters, Service, VnicId, feature};
 use crate::connected::Connected;
@@ -81,7 +81,7 @@ impl Worker {
             // The control plane lets go of a bell with its last link; nobody would tell us later.
             if bell.is_unused() {
                 bell.ring();
-                let _ = self.poller.remove(&bell.wait);
+                self.listener.remove(bell.heard_as);
                 self.bells.remove(&link.bell);
             }
         }
@@ -121,9 +121,8 @@ impl Worker {
     }
 
     fn try_attach(&mut self, attach: &Attach) -> io::Result<usize> {
-        if let Some(files) = &attach.bell_files {
-            let bell = Bell::new(files)?;
-            self.poller.add(&bell.wait, token::BELL | attach.bell)?;
+        if let Some(memory) = &attach.bell_memory {
+            let bell = Bell::new(memory, &self.listener)?;
             self.bells.insert(attach.bell, bell);
         }
         let missing = || io::Error::from(io::ErrorKind::NotFound);

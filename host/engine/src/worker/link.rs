@@ -6,6 +6,9 @@ use crate::datagram::Datagrams;
 use omniverb_sys::futex;
 use omniverb_wire::Flow;
 
+/// Threads of an application that are woken from naps on one link at once. One naps as a rule; how
+/// many a hostile one has is not for us to go through.
+const NAPPERS: u32 = 8;
 /// When a link that waits for its application is looked at again, in nanoseconds.
 const LOOK_AGAIN: u64 = 1_000_000;
 /// How long an acknowledgement waits for the application's answer, in nanoseconds, or for one turn
@@ -116,7 +119,7 @@ impl Link {
     /// Wakes it.
     pub(super) fn wake_napping(&mut self) {
         if let Kind::Connected(connected) = &mut self.kind {
-            futex::wake(connected.far.endpoint.answer_nap());
+            futex::wake(connected.far.endpoint.answer_nap(), NAPPERS);
         }
     }
 

@@ -1,0 +1,57 @@
+//! Listens to the daemon for the progress thread, which sleeps on bells and not on descriptors.
+
+use crate::errno_of;
+use crate::progress::spawn_quietly;
+use omniverb_sys::epoll::Poller;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// There is one socket at a time.
+const EVENTS: u64 = 0;
+
+/// What the thread that listens shares with the one that takes.
+pub(crate) struct Ears {
+    poller: Poller,
+    heard: AtomicBool,
+}
+
+impl Ears {
+    pub(crate) fn new() -> Result<Arc<Ears>, i32> {
+        let poller = Poller::new().map_err(|error| errno_of(&error))?;
+        Ok(Arc::new(Ears { poller, heard: AtomicBool::new(false) }))
+    }
+
+    /// Starts the thread, which calls `nudge` after there was something.
+    pub(crate) fn start(self: &Arc<Ears>, nudge: impl Fn() + Send + 'static) -> Result<(), i32> {
+        let ears = self.clone();
+        spawn_quietly("omniverb-events", move || {
+            let mut ready = Vec::new();
+            while ears.poller.wait(None, &mut ready).is_ok() {
+                if !ready.is_empty() {
+                    ears.heard.store(true, Ordering::Release);
+                    nudge();
+                }
+            }
+        })
+    }
+
+    /// Listens to this socket, too; whether it can.
+    pub(crate) fn add(&self, socket: &OwnedFd) -> bool {
+        self.poller.add(socket, EVENTS).is_ok() && self.again(socket, false)
+    }
+
+    pub(crate) fn remove(&self, socket: &OwnedFd) {
+        let _ = self.poller.remove(socket);
+    }
+
+    /// Tells once more if there is, or comes, something in this socket, or room in it.
+    pub(crate) fn again(&self, socket: &OwnedFd, room: bool) -> bool {
+        self.poller.watch_once(socket, EVENTS, room).is_ok()
+    }
+
+    /// Whether something was heard.
+    pub(crate) fn take(&self) -> bool {
+        self.heard.swap(false, Ordering::Acquire)
+    }
+}

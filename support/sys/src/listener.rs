@@ -1,0 +1,251 @@
+//! Hearing bells that other processes ring, which need not be trusted.
+//!
+//! A bell is a word of the memory that two processes share anyway; whoever rings it counts the word
+//! up and makes one system call ([`ring`]). A thread of the sleeper's sleeps on many such words
+//! at once: either the one that is to be woken ([`crate::Sleeper`]), or, if that has to wait for
+//! descriptors, one that tells it by what only their process has ([`Listener`]). So the
+//! two share no descriptor and none of the kernel's lists of waiters: a sleeper that has millions of
+//! them, or a ringer that holds a lock, keeps nobody else (decision 0020).
+//!
+//! A bell that is rung without end is heard [`MOST`] times a millisecond and then rests until that
+//! is over, so that the others are heard meanwhile.
+
+use crate::{clock, futex};
+use omniverb_ring::{BellPage, Window};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Bells a thread hears. The kernel's limit is twice that; the cost of a sleep grows with it.
+pub(crate) const GROUP: usize = 63;
+/// Bells that are heard where each needs a thread of its own.
+const SINGLES: usize = 64;
+/// How often a single one looks whether it is over: there is nothing that wakes it for that.
+const SINGLE_LOOKS: Duration = Duration::from_millis(200);
+/// How often a bell is heard in a [`WINDOW`]. Who sleeps and is woken in turns, as fast as two
+/// processors can, does not get there.
+const MOST: u32 = 200;
+/// In nanoseconds.
+const WINDOW: u64 = 1_000_000;
+
+/// Wakes the owner of this page.
+pub fn ring(page: &BellPage<Window>) {
+    page.count_ring();
+    futex::wake(page.rung(), 1);
+}
+
+/// What starts a thread, under a name.
+pub type Spawn = fn(&str, Box<dyn FnOnce() + Send>) -> io::Result<()>;
+
+/// Hears bells, and tells. Its threads end soon after it is dropped.
+pub struct Listener {
+    tell: Arc<dyn Fn() + Send + Sync>,
+    spawn: Spawn,
+    /// Bells that one thread can hear.
+    pub(crate) room: usize,
+    groups: Mutex<Vec<Arc<Group>>>,
+    last: AtomicU64,
+}
+
+impl Listener {
+    /// Hears nothing yet. `tell` is called by its threads after a bell was rung; it must not block.
+    pub fn new(spawn: Spawn, tell: impl Fn() + Send + Sync + 'static) -> Listener {
+        Listener::with_room(if futex::has_wait_any() { GROUP } else { 1 }, spawn, tell)
+    }
+
+    fn with_room(room: usize, spawn: Spawn, tell: impl Fn() + Send + Sync + 'static) -> Listener {
+        Listener {
+            tell: Arc::new(tell),
+            spawn,
+            room,
+            groups: Mutex::default(),
+            last: AtomicU64::new(0),
+        }
+    }
+
+    /// Hears the bell of this page from now on, and tells at least once. The number it is to be
+    /// [removed](Self::remove) by; no other ever has it.
+    ///
+    /// # Errors
+    /// `EAGAIN` if there can be no thread for it.
+    pub fn add(&self, page: BellPage<Window>) -> io::Result<u64> {
+        let number = self.last.fetch_add(1, Ordering::Relaxed);
+        let mut groups = lock(&self.groups);
+        groups.retain(|group| !group.over.load(Ordering::SeqCst));
+        if let Some(group) = groups.iter().find(|group| lock(&group.bells).len() < self.room) {
+            lock(&group.bells).insert(number, page);
+            group.change();
+            return Ok(number);
+        }
+        if self.room == 1 && groups.len() >= SINGLES {
+            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
+        }
+        let group = Arc::new(Group::default());
+        lock(&group.bells).insert(number, page);
+        let (tell, many, theirs) = (self.tell.clone(), self.room > 1, group.clone());
+        (self.spawn)("omniverb-bells", Box::new(move || theirs.hear(many, &*tell)))?;
+        groups.push(group);
+        Ok(number)
+    }
+
+    /// No longer hears bell `number`.
+    pub fn remove(&self, number: u64) {
+        for group in lock(&self.groups).iter() {
+            let mut bells = lock(&group.bells);
+            if bells.remove(&number).is_some() {
+                // A thread that hears one bell hears no other after it.
+                group.over.fetch_or(self.room == 1, Ordering::SeqCst);
+                drop(bells);
+                group.change();
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        for group in lock(&self.groups).iter() {
+            group.over.store(true, Ordering::SeqCst);
+            group.change();
+        }
+    }
+}
+
+/// The bells of one thread.
+#[derive(Default)]
+pub(crate) struct Group {
+    pub(crate) bells: Mutex<BTreeMap<u64, BellPage<Window>>>,
+    /// Counted up after a change of them.
+    pub(crate) changes: AtomicU64,
+    over: AtomicBool,
+}
+
+impl Group {
+    fn change(&self) {
+        self.changes.fetch_add(1, Ordering::SeqCst);
+        futex::wake(&self.changes, 1);
+    }
+
+    /// What the thread does.
+    fn hear(&self, many: bool, tell: &dyn Fn()) {
+        let mut known = None;
+        let mut bells: Vec<Bell> = Vec::new();
+        while !self.over.load(Ordering::SeqCst) {
+            let changes = futex::low(&self.changes);
+            let now = clock::now();
+            if known != Some(changes) {
+                known = Some(changes);
+                self.take_changes(&mut bells);
+                // What was rung before we looked for the first time.
+                tell();
+            }
+            let mut news = false;
+            for bell in &mut bells {
+                news |= bell.look(now);
+            }
+            if news {
+                tell();
+            } else if many {
+                sleep(&mut bells, (&self.changes, changes), now, None);
+            } else if let Some(bell) = bells.first_mut() {
+                bell.sleep_alone(now);
+            }
+        }
+    }
+
+    pub(crate) fn take_changes(&self, bells: &mut Vec<Bell>) {
+        let present = lock(&self.bells);
+        bells.retain(|bell| present.contains_key(&bell.number));
+        for (number, page) in present.iter() {
+            if !bells.iter().any(|bell| bell.number == *number) {
+                bells.push(Bell::new(*number, page.clone()));
+            }
+        }
+    }
+}
+
+/// Sleeps until one of the bells is rung, one that rests may be heard again, `changes` changes, or
+/// the clock says `until`.
+pub(crate) fn sleep(bells: &mut [Bell], changes: (&AtomicU64, u32), now: u64, until: Option<u64>) {
+    let (mut words, mut whose) = (vec![changes], Vec::new());
+    let mut until = until.unwrap_or(u64::MAX);
+    for (index, bell) in bells.iter().enumerate() {
+        match bell.rests(now) {
+            Some(end) => until = until.min(end),
+            None => {
+                words.push((bell.page.rung(), bell.seen));
+                whose.push(index);
+            }
+        }
+    }
+    let woken = futex::wait_any(&words, (until != u64::MAX).then_some(until));
+    // Woken without a change of the word that says why: that, too, is counted.
+    if let Some(by) = woken.and_then(|word| word.checked_sub(1)) {
+        let index = whose[by];
+        bells[index].count(now);
+    }
+}
+
+/// A bell as the thread knows it.
+pub(crate) struct Bell {
+    number: u64,
+    page: BellPage<Window>,
+    /// The word, when it was looked at last.
+    seen: u32,
+    /// When it was first heard in this window, and how often since.
+    since: u64,
+    heard: u32,
+}
+
+impl Bell {
+    fn new(number: u64, page: BellPage<Window>) -> Bell {
+        let seen = futex::low(page.rung());
+        Bell { number, page, seen, since: 0, heard: 0 }
+    }
+
+    /// Whether it was rung since.
+    pub(crate) fn look(&mut self, now: u64) -> bool {
+        if self.rests(now).is_some() {
+            return false;
+        }
+        let before = std::mem::replace(&mut self.seen, futex::low(self.page.rung()));
+        let rung = before != self.seen;
+        if rung {
+            self.count(now);
+        }
+        rung
+    }
+
+    fn count(&mut self, now: u64) {
+        if now.saturating_sub(self.since) > WINDOW {
+            (self.since, self.heard) = (now, 0);
+        }
+        self.heard += 1;
+    }
+
+    /// When it is heard again, if not now.
+    fn rests(&self, now: u64) -> Option<u64> {
+        let end = self.since + WINDOW;
+        (self.heard >= MOST && now <= end).then_some(end + 1)
+    }
+
+    fn sleep_alone(&mut self, now: u64) {
+        match self.rests(now) {
+            Some(end) => std::thread::sleep(Duration::from_nanos(end - now)),
+            None => {
+                futex::wait(self.page.rung(), self.seen, SINGLE_LOOKS);
+                self.count(now);
+            }
+        }
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! Bells that are heard: by one thread each, and many by one.
+
+use super::*;
+use crate::mapping::Access;
+use crate::{EventFd, memfd, window};
+use std::os::fd::AsFd;
+
+const LONG: Option<Duration> = Some(Duration::from_secs(20));
+const SOON: Option<Duration> = Some(Duration::from_millis(30));
+
+fn thread(name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+    std::thread::Builder::new().name(name.into()).spawn(work).map(drop)
+}
+
+/// Both processes' views of one bell.
+fn bell() -> (BellPage<Window>, BellPage<Window>) {
+    let file = memfd::create("bell", 4096).unwrap();
+    let view = || window::map(file.as_fd(), 4096, Access::ReadWrite).unwrap();
+    (BellPage::new(view()), BellPage::new(view()))
+}
+
+fn listener(room: usize) -> (Listener, Arc<EventFd>) {
+    let told = Arc::new(EventFd::new().unwrap());
+    let theirs = told.clone();
+    (Listener::with_room(room, thread, move || theirs.signal()), told)
+}
+
+/// Until nothing is told for a while.
+fn settle(told: &EventFd) {
+    while told.wait(SOON).unwrap() {
+        told.take();
+    }
+}
+
+#[test]
+fn a_bell_that_is_rung_is_heard_until_it_is_removed() {
+    assert!(futex::has_wait_any(), "the machine of the tests has Linux 5.16");
+    for room in [1, 2, GROUP] {
+        let (listener, told) = listener(room);
+        let bells: Vec<_> = (0..5).map(|_| bell()).collect();
+        let numbers: Vec<_> =
+            bells.iter().map(|(ours, _)| listener.add(ours.clone()).unwrap()).collect();
+        assert_eq!(lock(&listener.groups).len(), 5_usize.div_ceil(room));
+        settle(&told);
+        for (_, theirs) in &bells {
+            ring(theirs);
+            assert!(told.wait(LONG).unwrap());
+            settle(&told);
+        }
+        listener.remove(numbers[2]);
+        settle(&told);
+        ring(&bells[2].1);
+        assert!(!told.wait(SOON).unwrap());
+        ring(&bells[3].1);
+        assert!(told.wait(LONG).unwrap());
+        settle(&told);
+        // Its place is taken by another.
+        let (ours, theirs) = bell();
+        listener.add(ours).unwrap();
+        settle(&told);
+        assert_eq!(lock(&listener.groups).len(), 5_usize.div_ceil(room));
+        ring(&theirs);
+        assert!(told.wait(LONG).unwrap());
+    }
+}
+
+#[test]
+fn what_was_rung_before_it_was_added_is_told() {
+    let (listener, told) = listener(GROUP);
+    for _ in 0..3 {
+        let (ours, theirs) = bell();
+        ring(&theirs);
+        listener.add(ours).unwrap();
+        assert!(told.wait(LONG).unwrap());
+        settle(&told);
+    }
+}
+
+#[test]
+fn no_ring_is_lost_under_stress() {
+    const RINGS: u64 = 30_000;
+    for room in [1, GROUP] {
+        let (there, back) = (listener(room), listener(room));
+        let (one, other) = (bell(), bell());
+        there.0.add(one.0).unwrap();
+        back.0.add(other.0).unwrap();
+        let (news, heard) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (their_news, their_heard) = (news.clone(), heard.clone());
+        let answering = std::thread::spawn(move || {
+            let mut seen = 0;
+            while seen < RINGS {
+                assert!(there.1.wait(LONG).unwrap(), "lost after {seen}");
+                there.1.take();
+                seen = their_news.load(Ordering::SeqCst);
+                their_heard.store(seen, Ordering::SeqCst);
+                ring(&other.1);
+            }
+        });
+        for told in 1..=RINGS {
+            news.store(told, Ordering::SeqCst);
+            ring(&one.1);
+            while told % 3 == 0 && heard.load(Ordering::SeqCst) < told {
+                assert!(back.1.wait(LONG).unwrap(), "the answer to {told} was lost");
+                back.1.take();
+            }
+        }
+        answering.join().unwrap();
+    }
+}
+
+/// One that is rung, or woken, without end is heard seldom; and the one beside it always.
+#[test]
+fn a_storm_drowns_nobody() {
+    for room in [1, GROUP] {
+        let (listener, told) = listener(room);
+        let ((loud, theirs), (quiet, other)) = (bell(), bell());
+        listener.add(loud).unwrap();
+        listener.add(quiet).unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let storms: Vec<_> = [true, false]
+            .map(|counts| {
+                let (page, over) = (theirs.clone(), over.clone());
+                std::thread::spawn(move || {
+                    while !over.load(Ordering::Relaxed) {
+                        match counts {
+                            true => ring(&page),
+                            false => futex::wake(page.rung(), 1),
+                        }
+                    }
+                })
+            })
+            .into();
+        std::thread::sleep(Duration::from_millis(20));
+        let begun = clock::now();
+        let mut times = told.take().unwrap_or_default();
+        while clock::now() - begun < 50 * WINDOW {
+            ring(&other);
+            assert!(told.wait(LONG).unwrap());
+            times += told.take().unwrap_or_default();
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let windows = (clock::now() - begun) / WINDOW + 20;
+        assert!(times <= (u64::from(MOST) + 4) * (windows + 2), "{times} in {windows} ms");
+        over.store(true, Ordering::Relaxed);
+        storms.into_iter().for_each(|storm| storm.join().unwrap());
+    }
+}
+
+#[test]
+fn where_each_needs_a_thread_there_is_a_limit() {
+    let (listener, told) = listener(1);
+    let bells: Vec<_> = (0..SINGLES).map(|_| bell()).collect();
+    let numbers: Vec<_> =
+        bells.iter().map(|(ours, _)| listener.add(ours.clone()).unwrap()).collect();
+    assert!(listener.add(bell().0).is_err());
+    settle(&told);
+    listener.remove(numbers[5]);
+    listener.add(bell().0).unwrap();
+    settle(&told);
+    ring(&bells[63].1);
+    assert!(told.wait(LONG).unwrap());
+}
