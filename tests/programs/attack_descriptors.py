@@ -192,7 +192,7 @@ def _watch(poll, file):
 
 
 @attack
-def lingering_over_wakers(source, destination, peer):
+def lingering_over_links(source, destination, peer):
     """Whatever can be tried with what came with a link to somebody, or to the engine: to send over
     it, to lock, fill, empty, change and nest it, to close it."""
     tried, worked, kept = 0, 0, []
@@ -221,27 +221,3 @@ def lingering_over_wakers(source, destination, peer):
     if worked == 0:
         raise RuntimeError("nothing can be done with what a link brings")
     return tried
-
-
-@attack
-def wakers_full(source, destination, peer):
-    """Fills, empties and changes whatever came with a link, all the time."""
-    client = Client()
-    _, files = link(client, source, datagrams(client), destination, int(peer))
-    did = 0
-    while going_on():
-        for file in files:
-            for flags in (0, os.O_NONBLOCK):
-                try:
-                    fcntl.fcntl(file, fcntl.F_SETFL, os.O_NONBLOCK)
-                    for _ in range(50):
-                        os.write(file, struct.pack("Q", (1 << 64) - 2))
-                except OSError:
-                    pass
-                try:
-                    fcntl.fcntl(file, fcntl.F_SETFL, flags)
-                except OSError:
-                    pass
-            did += 1
-        time.sleep(0.001)
-    return did

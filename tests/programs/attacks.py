@@ -11,6 +11,7 @@ import sys
 import attack_descriptors  # noqa: F401 - they enter themselves in the list
 import attack_files  # noqa: F401
 import attack_floods  # noqa: F401
+import attack_sleeps  # noqa: F401
 import attacking
 
 
