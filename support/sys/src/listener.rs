@@ -55,6 +55,11 @@ impl Listener {
         Listener::with_room(if futex::has_wait_any() { GROUP } else { 1 }, spawn, tell)
     }
 
+    #[cfg(test)]
+    pub(crate) fn limit_room(&mut self, room: usize) {
+        self.room = room;
+    }
+
     fn with_room(room: usize, spawn: Spawn, tell: impl Fn() + Send + Sync + 'static) -> Listener {
         Listener {
             tell: Arc::new(tell),

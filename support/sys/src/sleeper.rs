@@ -127,3 +127,88 @@ fn nudge(nudges: &AtomicU64) {
 }
 
 const HOUR: Duration = Duration::from_secs(3600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listener::ring;
+    use crate::mapping::Access;
+    use crate::{memfd, window};
+    use std::os::fd::AsFd;
+
+    const LONG: Option<Duration> = Some(Duration::from_secs(20));
+    const SOON: Option<Duration> = Some(Duration::from_millis(30));
+
+    fn thread(name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        std::thread::Builder::new().name(name.into()).spawn(work).map(drop)
+    }
+
+    fn bell() -> (BellPage<Window>, BellPage<Window>) {
+        let file = memfd::create("bell", 4096).unwrap();
+        let view = || window::map(file.as_fd(), 4096, Access::ReadWrite).unwrap();
+        (BellPage::new(view()), BellPage::new(view()))
+    }
+
+    /// More bells than it can hear itself, and one where each needs a thread.
+    #[test]
+    fn it_sleeps_until_a_nudge_a_bell_or_the_end_of_its_time() {
+        for (room, count) in [(GROUP, GROUP + 5), (1, 9)] {
+            let mut sleeper = Sleeper::new(thread);
+            sleeper.rest.limit_room(room);
+            let bells: Vec<_> = (0..count).map(|_| bell()).collect();
+            let numbers: Vec<_> =
+                bells.iter().map(|(ours, _)| sleeper.add(ours.clone()).unwrap()).collect();
+            while sleeper.wait(SOON) {}
+            for (_, theirs) in &bells {
+                ring(theirs);
+                assert!(sleeper.wait(LONG));
+            }
+            while sleeper.wait(SOON) {}
+            sleeper.nudge();
+            assert!(sleeper.wait(LONG) && !sleeper.wait(SOON));
+            for index in [0, count - 1] {
+                sleeper.remove(numbers[index]);
+                while sleeper.wait(SOON) {}
+                ring(&bells[index].1);
+                assert!(!sleeper.wait(SOON), "heard after it was removed");
+            }
+            // The place of the first one is taken by another.
+            let (ours, theirs) = bell();
+            sleeper.add(ours).unwrap();
+            while sleeper.wait(SOON) {}
+            ring(&theirs);
+            assert!(sleeper.wait(LONG));
+        }
+    }
+
+    #[test]
+    fn what_comes_while_it_falls_asleep_wakes_it() {
+        const TURNS: u64 = 20_000;
+        let sleeper = Arc::new(Sleeper::new(thread));
+        let (ours, theirs) = bell();
+        sleeper.add(ours).unwrap();
+        let (news, heard) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (their_sleeper, their_news, their_heard) =
+            (sleeper.clone(), news.clone(), heard.clone());
+        let other = std::thread::spawn(move || {
+            for turn in 1..=TURNS {
+                their_news.store(turn, Ordering::SeqCst);
+                if turn % 2 == 0 {
+                    ring(&theirs)
+                } else {
+                    their_sleeper.nudge()
+                }
+                while turn % 5 == 0 && their_heard.load(Ordering::SeqCst) < turn {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        let mut seen = 0;
+        while seen < TURNS {
+            assert!(sleeper.wait(LONG), "lost after {seen}");
+            seen = news.load(Ordering::SeqCst);
+            heard.store(seen, Ordering::SeqCst);
+        }
+        other.join().unwrap();
+    }
+}
