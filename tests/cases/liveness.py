@@ -85,10 +85,9 @@ TABLE = [
     _python("bells_without_end", *_TO_ENGINE, title="_engine"),
     _python("waiters_pile_up", *_TO_VICTIM),
     _python("waiters_pile_up", *_TO_ENGINE, title="_engine"),
-    # The kernel does not give the processor back while it goes through all watches, so that programs
+    # The kernel does not give the processor back while it goes through all watches, so programs
     # without a watch wait, too: a second was seen. The lock itself is held for ten.
-    _python("nested_polls", *_TO_ENGINE, seconds=8,
-            bounds=dict.fromkeys(_BOUNDS, 4000)),
+    _python("nested_polls", *_TO_ENGINE, seconds=8, bounds=dict.fromkeys(_BOUNDS, 4000)),
 ]
 
 

@@ -1,8 +1,8 @@
 //! eventfd: a counter one can sleep on, for use *inside* one process.
 //!
-//! Between processes that do not trust each other use [`crate::listener`]: whoever holds a descriptor
-//! of the same eventfd can clear its non-blocking flag and fill its counter, and the next writer
-//! hangs.
+//! Between processes that do not trust each other use [`crate::listener`]: whoever holds a
+//! descriptor of the same eventfd can clear its non-blocking flag and fill its counter, and the
+//! next writer hangs.
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{Errno, read, write};

@@ -1,7 +1,7 @@
 //! The sleep of one thread, ended by bells of other processes and by nudges of its own.
 //!
-//! The thread hears as many bells as the kernel lets it sleep on; threads of a [`Listener`] hear the
-//! others and nudge. What sleeps on descriptors, too, is another thread's business.
+//! The thread hears as many bells as the kernel lets it sleep on; threads of a [`Listener`] hear
+//! the others and nudge. What sleeps on descriptors, too, is another thread's business.
 
 use crate::listener::{Bell, GROUP, Group, Listener, Spawn, lock, sleep};
 use crate::{clock, futex};
