@@ -7,7 +7,8 @@
 //! A mapping shows a ring or a device only while it is mapped; a ring can be made without
 //! (`IORING_SETUP_NO_MMAP`). So every descriptor counts, of every table of descriptors that the
 //! process has, and so does every page that is pinned (`VmPin`): registered buffers of io_uring and
-//! memory regions of real RDMA devices stay pinned after the descriptor was closed.
+//! memory regions of real RDMA devices stay pinned after the descriptor was closed. And so does
+//! every thread that waits for a ring, whichever way it knows it.
 //!
 //! What this does not see is at the end of `docs/decisions/0021-adoption-between-tenants.md`.
 #![expect(unsafe_code)]
@@ -70,7 +71,7 @@ fn tasks_hold() -> Result<bool, Errno> {
         if task == own {
             continue;
         }
-        if is_worker(list.as_fd(), task) {
+        if is_worker(list.as_fd(), task) || waits_for_a_ring(task) {
             return Ok(true);
         }
         if !shares_files(own, task) {
@@ -93,8 +94,14 @@ fn is_worker(list: BorrowedFd<'_>, task: i32) -> bool {
     name.is_ok_and(|name| name.starts_with(b"iou-"))
 }
 
+/// A thread that waits for what a ring does, which may be in no table of descriptors.
+fn waits_for_a_ring(task: i32) -> bool {
+    let calls = [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter, libc::SYS_io_uring_register];
+    tasks::system_call(task).flatten().is_some_and(|call| calls.contains(&call))
+}
+
 /// False also if it cannot be known: then its descriptors are looked at.
-fn shares_files(one: i32, other: i32) -> bool {
+pub(crate) fn shares_files(one: i32, other: i32) -> bool {
     let (one, other) = (libc::c_long::from(one), libc::c_long::from(other));
     // SAFETY: a comparison of two numbers' objects in the kernel; no memory is passed.
     unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_FILES, 0, 0) == 0 }

@@ -27,7 +27,7 @@
 //! Kernel stores that do not go through the page tables (AIO, io_uring, devices) would hit the old
 //! pages. A program that uses such interfaces at the time is refused
 //! ([`AdoptError::KernelStores`]); one that begins to use them on adopted pages must not have them
-//! in flight when it deregisters.
+//! in flight when pages are released (at deregistration, and when rights or links of peers end).
 
 mod calm;
 mod error;

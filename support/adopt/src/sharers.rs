@@ -20,12 +20,12 @@
 // UNSAFETY: asks by `unshare`; reserves address space, which it gives back.
 
 use crate::error::AdoptError;
-use crate::tasks::{belongs, for_each_number, open_directory, read_start};
+use crate::tasks::{belongs, for_each_number, open_directory, read_start, with_path};
 use crate::work::PAGE_BYTES;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicI32, Ordering};
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{CWD, fstat};
+use rustix::fs::{AtFlags, CWD, statat};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::process::getpid;
@@ -104,10 +104,13 @@ fn size_of(process: i32) -> u64 {
         return own;
     }
     // The first thread may have ended before the others. Two links are the directory's own.
-    let Ok(tasks) = open_directory(CWD, format_args!("/proc/{process}/task")) else { return 0 };
-    if fstat(&tasks).is_ok_and(|status| status.st_nlink <= 3) {
+    let links = with_path(format_args!("/proc/{process}/task"), |path| {
+        statat(CWD, path, AtFlags::empty()).map(|status| status.st_nlink)
+    });
+    if links.is_ok_and(|links| links <= 3) {
         return 0;
     }
+    let Ok(tasks) = open_directory(CWD, format_args!("/proc/{process}/task")) else { return 0 };
     let mut found = 0;
     let _ = for_each_number(tasks.as_fd(), |task| {
         found = size_in(format_args!("/proc/{process}/task/{task}/statm"));

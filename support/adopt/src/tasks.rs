@@ -91,6 +91,16 @@ pub(crate) fn state(task: i32) -> Option<u8> {
     text.get(end_of_name + 2).copied()
 }
 
+/// The number of the system call that a task is asleep in; `Some(None)` if it is in none. `None` if
+/// it is running, or if that is not told.
+pub(crate) fn system_call(task: i32) -> Option<Option<i64>> {
+    let mut text = [0u8; 256];
+    let text = read_start(rustix::fs::CWD, format_args!("/proc/{task}/syscall"), &mut text).ok()?;
+    let first = text.trim_ascii().split(|&byte| byte == b' ').next()?;
+    let call: i64 = core::str::from_utf8(first).ok()?.parse().ok()?;
+    Some(Some(call).filter(|&call| call >= 0))
+}
+
 /// True if `task` is a thread of `process`, also of one that may not be sent signals.
 pub(crate) fn belongs(process: i32, task: i32) -> bool {
     let failed = || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH);
@@ -118,5 +128,8 @@ mod tests {
     fn own_threads_are_known() {
         let own = i32::try_from(std::process::id()).unwrap();
         assert!(belongs(own, own) && !belongs(own, 1) && state(own).is_some());
+        // Whoever asks is reading the answer.
+        let asked = system_call(rustix::thread::gettid().as_raw_nonzero().get());
+        assert_eq!(asked, Some(Some(libc::SYS_read)));
     }
 }

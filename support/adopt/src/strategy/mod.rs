@@ -32,19 +32,18 @@ impl Strategy {
 pub(crate) struct Mover<'a> {
     strategies: &'a [Strategy],
     must_succeed: bool,
-    direct_io: Option<bool>,
     sharers: Option<Sharers>,
 }
 
 impl<'a> Mover<'a> {
     /// For an adoption, which may be left undone.
     pub(crate) fn optional(strategies: &'a [Strategy]) -> Mover<'a> {
-        Mover { strategies, must_succeed: false, direct_io: None, sharers: None }
+        Mover { strategies, must_succeed: false, sharers: None }
     }
 
     /// For a release: what was granted must be taken back.
     pub(crate) fn mandatory(strategies: &'a [Strategy]) -> Mover<'a> {
-        Mover { strategies, must_succeed: true, direct_io: None, sharers: None }
+        Mover { strategies, must_succeed: true, sharers: None }
     }
 
     /// Does the work by the first strategy that can.
@@ -53,21 +52,30 @@ impl<'a> Mover<'a> {
         for strategy in self.strategies {
             outcome = match strategy {
                 Strategy::SingleThread => single::perform(work),
-                Strategy::Userfault if self.direct_io() => Err(AdoptError::NotPermitted),
-                Strategy::Userfault => userfault::perform(work),
+                Strategy::Userfault => self.protected(work, false),
                 Strategy::Stop => self.sharers().and_then(|sharers| stop::perform(work, sharers)),
             };
             if !matches!(outcome, Err(AdoptError::NotPermitted | AdoptError::Busy)) {
                 return outcome;
             }
         }
-        // A store by a device into memory that is being deregistered, at this moment, is not likely
-        // enough to leave the memory in a peer's hands for good.
+        // Where nobody may be stopped a descriptor for direct I/O alone must not leave the memory
+        // in a peer's hands. A request that is under way does, until it is done.
         let last_resort = self.must_succeed && self.strategies.contains(&Strategy::Userfault);
-        if last_resort && outcome == Err(AdoptError::NotPermitted) && self.direct_io() {
-            return userfault::perform(work);
+        if last_resort && outcome == Err(AdoptError::NotPermitted) {
+            return self.protected(work, true);
         }
         outcome
+    }
+
+    fn protected(&mut self, work: &Work<'_>, despite_descriptors: bool) -> Result<(), AdoptError> {
+        let sharers = match self.sharers() {
+            Ok(sharers) => Some(sharers),
+            // Protection holds for them all the same.
+            Err(AdoptError::NotPermitted) => None,
+            Err(error) => return Err(error),
+        };
+        userfault::perform(work, userfault::Others { sharers, despite_descriptors })
     }
 
     /// Looked for once: who is made later is looked for when everybody stands still.
@@ -76,9 +84,5 @@ impl<'a> Mover<'a> {
             self.sharers = Some(Sharers::find()?);
         }
         self.sharers.as_ref().ok_or(AdoptError::NotPermitted)
-    }
-
-    fn direct_io(&mut self) -> bool {
-        *self.direct_io.get_or_insert_with(direct_io::may_be_in_use)
     }
 }

@@ -5,14 +5,17 @@
 //! Needs the full form that also catches faults of the kernel (root, `CAP_SYS_PTRACE`, the sysctl
 //! `vm.unprivileged_userfaultfd`, or access to `/dev/userfaultfd`): the form that everybody may
 //! use turns a `read()` into the pages into EFAULT. Write protection of file pages, needed for the
-//! way back, came with Linux 5.19.
+//! way back, came with Linux 5.19. It holds for every process in this memory, known or not, but
+//! not for devices that were given pages before: see `direct_io.rs`.
 //!
 //! Between protecting and waking, the calling thread must not write to the pages itself: it runs
 //! on a stack that is not among them, with signals blocked, and neither allocates nor frees.
 #![expect(unsafe_code)]
 // UNSAFETY: userfaultfd ioctls on the program's memory.
 
+use super::direct_io;
 use crate::error::AdoptError;
+use crate::sharers::Sharers;
 use crate::work::{PAGE_BYTES, Work};
 use core::cell::UnsafeCell;
 use rustix::fd::{FromRawFd, OwnedFd, RawFd};
@@ -80,8 +83,33 @@ unsafe impl Sync for Kept {}
 
 static KEPT: Kept = Kept(UnsafeCell::new(None));
 
+/// What is known of direct I/O, whose stores no protection sees.
+#[derive(Clone, Copy)]
+pub(super) struct Others<'a> {
+    /// Other processes in this memory.
+    pub sharers: Option<&'a Sharers>,
+    /// Go on although a descriptor is open for direct I/O, once nobody is in a request.
+    pub despite_descriptors: bool,
+}
+
+impl Others<'_> {
+    /// That no request is under way that began before the pages were protected.
+    fn check(&self) -> Result<(), AdoptError> {
+        if !self.despite_descriptors && direct_io::may_be_in_use(self.sharers) {
+            return Err(AdoptError::NotPermitted);
+        }
+        // Twice, where there may be some: who began to be in one at the first look is at the second.
+        for _ in 0..=u32::from(self.despite_descriptors) {
+            if !direct_io::has_drained(self.sharers) {
+                return Err(AdoptError::Busy);
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Does the work under write protection. With [`crate::lock::MOVES`] held.
-pub(super) fn perform(work: &Work<'_>) -> Result<(), AdoptError> {
+pub(super) fn perform(work: &Work<'_>, others: Others<'_>) -> Result<(), AdoptError> {
     // SAFETY: the lock is held.
     let kept = unsafe { &mut *KEPT.0.get() };
     if kept.as_ref().is_some_and(|userfault| userfault.process != getpid()) {
@@ -91,7 +119,7 @@ pub(super) fn perform(work: &Work<'_>) -> Result<(), AdoptError> {
         if kept.is_none() {
             *kept = Some(prepare().ok_or(AdoptError::NotPermitted)?);
         }
-        match kept.as_ref().map(|userfault| userfault.perform(work)) {
+        match kept.as_ref().map(|userfault| userfault.perform(work, others)) {
             Some(Err(AdoptError::System(Errno::NOTTY | Errno::BADF))) => {
                 // The program closed our descriptor, and the number may mean a file of its own.
                 core::mem::forget(kept.take());
@@ -170,7 +198,7 @@ fn enable(file: &OwnedFd, features: u64) -> bool {
 }
 
 impl Userfault {
-    fn perform(&self, work: &Work<'_>) -> Result<(), AdoptError> {
+    fn perform(&self, work: &Work<'_>, others: Others<'_>) -> Result<(), AdoptError> {
         let range =
             Range { start: work.stretch.address as u64, length: work.stretch.length as u64 };
         // Refused when the program uses userfaultfd on these pages itself, or they are gone.
@@ -178,7 +206,7 @@ impl Userfault {
             Errno::NOTTY | Errno::BADF => AdoptError::System(errno),
             _ => AdoptError::NotPermitted,
         })?;
-        let outcome = self.replace_protected(work, range);
+        let outcome = self.replace_protected(work, range, others);
         if outcome.is_err() {
             // The old pages stay: lift the protection. After success they no longer exist.
             let _ = self.protect(range, 0);
@@ -190,11 +218,17 @@ impl Userfault {
         outcome
     }
 
-    fn replace_protected(&self, work: &Work<'_>, range: Range) -> Result<(), AdoptError> {
+    fn replace_protected(
+        &self,
+        work: &Work<'_>,
+        range: Range,
+        others: Others<'_>,
+    ) -> Result<(), AdoptError> {
         if !self.covers_unpopulated {
             touch(work);
         }
         self.protect(range, PROTECT_MODE_ON)?;
+        others.check()?;
         work.copy()?;
         // Whoever unmapped the pages meanwhile took the registration away with them, and then this
         // fails instead of burying what lives there now.

@@ -7,6 +7,7 @@
 //! (without it they also end after some time).
 
 mod content;
+mod direct;
 mod disturbance;
 mod fork;
 mod measure;
@@ -63,6 +64,12 @@ const SCENARIOS: &[Scenario] = &[
     scenario("threads_come_and_go_stop", || stress::come_and_go(Strategy::Stop)),
     scenario("direct_io_stop", disturbance::direct_io),
     scenario("direct_io_excludes_userfault", disturbance::direct_io_excludes_userfault),
+    scenario("direct_io_in_another_table", direct::in_another_table),
+    scenario("direct_io_in_another_process", direct::in_another_process),
+    scenario("direct_reads_another_table", direct::reads_by_another_table),
+    scenario("direct_reads_changing_flags", direct::reads_by_a_changing_descriptor),
+    scenario("direct_reads_closed_descriptor", direct::reads_by_a_closed_descriptor),
+    scenario("direct_reads_not_to_be_stopped", direct::reads_that_cannot_be_stopped),
     scenario("spawning_userfault", || disturbance::spawning(Strategy::Userfault)),
     scenario("spawning_stop", || disturbance::spawning(Strategy::Stop)),
     scenario("signals_userfault", || disturbance::signals(Strategy::Userfault)),
@@ -90,6 +97,7 @@ const SCENARIOS: &[Scenario] = &[
     scenario("refused_ring_of_another_thread", rings::in_another_table),
     scenario("refused_ring_with_buffers", rings::registered_only_with_buffers),
     scenario("refused_ring_with_thread", rings::registered_only_with_thread),
+    scenario("refused_ring_that_is_waited_for", rings::registered_only_and_waited_for),
     scenario("refused_packet_socket", rings::packet_sockets),
     scenario("sharer_excludes_single", sharers::one_thread_is_not_alone),
     scenario("sharer_stores_userfault", || sharers::stores(Strategy::Userfault)),
@@ -101,6 +109,7 @@ const SCENARIOS: &[Scenario] = &[
     as_nobody("nobody_sharer_stores_stop", || sharers::stores(Strategy::Stop)),
     as_nobody("nobody_refused_ring", rings::without_mapping),
     as_nobody("nobody_refused_ring_buffers", rings::registered_only_with_buffers),
+    as_nobody("nobody_refused_ring_waited_for", rings::registered_only_and_waited_for),
     as_nobody("nobody_stress_single", || stress::alone(Strategy::SingleThread)),
     as_nobody("nobody_stress_stop", || stress::writers(Strategy::Stop)),
     as_nobody("nobody_kernel_stores_stop", || stress::kernel_stores(Strategy::Stop)),

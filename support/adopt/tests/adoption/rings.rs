@@ -109,6 +109,28 @@ pub fn registered_only_with_buffers() -> Outcome {
     Ok(())
 }
 
+/// The same without either, in another thread, which waits for it.
+pub fn registered_only_and_waited_for() -> Outcome {
+    const GET_EVENTS: u32 = 1 << 0;
+    const REGISTERED_RING: u32 = 1 << 4;
+    allowed();
+    let (told, news) = std::sync::mpsc::channel();
+    // Ends with the process: nothing ever happens to this ring.
+    std::thread::spawn(move || {
+        let slot = ring(REGISTERED_FD_ONLY);
+        told.send(slot.clone().map(drop)).unwrap();
+        let flags = GET_EVENTS | REGISTERED_RING;
+        // SAFETY: no pointers.
+        let call =
+            |slot: i32| unsafe { libc::syscall(libc::SYS_io_uring_enter, slot, 0, 1, flags, 0, 0) };
+        slot.map(call)
+    });
+    news.recv().unwrap()?;
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    refused();
+    Ok(())
+}
+
 /// The same without buffers, but with a thread of the kernel.
 pub fn registered_only_with_thread() -> Outcome {
     allowed();
