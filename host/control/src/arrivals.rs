@@ -13,7 +13,7 @@ use omniverb_netns::{Kind, Process};
 use omniverb_sys::netns::Namespace;
 use omniverb_sys::pidfd::Peer;
 use omniverb_sys::{clock, socket};
-use omniverb_tenancy::{Holder, SessionId, VnicKey, errno};
+use omniverb_tenancy::{Circle, Holder, SessionId, VnicKey, errno};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -35,6 +35,8 @@ pub(crate) struct Arrival {
     pub(crate) calls: OwnedFd,
     peer: Peer,
     pidfd: Option<Arc<OwnedFd>>,
+    /// Who may look into it.
+    circle: Option<Circle>,
     /// As far as that is known.
     holder: Holder,
 }
@@ -50,7 +52,8 @@ impl Server {
         let id = SessionId(self.last_session);
         self.set_timer(HELLO_TIME, Timer::Hello(id));
         let holder = Holder::new("", peer.uid).in_process(peer.pid);
-        let arrival = Arrival { calls, peer, pidfd: pidfd.clone(), holder: holder.clone() };
+        let (circle, pidfd_of) = (None, pidfd.clone());
+        let arrival = Arrival { calls, peer, pidfd: pidfd_of, circle, holder: holder.clone() };
         if let Err(errno) = self.admitted(&peer, &arrival.calls) {
             return self.refuse_arrival(id, arrival, errno);
         }
@@ -102,6 +105,9 @@ impl Server {
                     return self.refuse_arrival(id, arrival, errno);
                 }
                 arrival.holder = Holder::new(&process.cgroup, arrival.peer.uid);
+                let group = arrival.peer.gid;
+                let circle = |namespaces| Circle { namespaces, group };
+                arrival.circle = process.surroundings.map(circle);
                 self.served(process.namespace).map(|namespace| (namespace, process.cookie))
             }
             Err(_) => Err(errno::EPERM),
@@ -132,7 +138,7 @@ impl Server {
         joined: Option<VnicKey>,
         vnic: Result<VnicKey, u32>,
     ) {
-        let Arrival { calls, peer, pidfd, holder } = arrival;
+        let Arrival { calls, peer, pidfd, circle, holder } = arrival;
         let watched =
             self.poller.add(&calls, token::new(token::CALLS, id.0)).and_then(|()| match &pidfd {
                 Some(pidfd) => self.poller.add(pidfd, token::new(token::PROCESS, id.0)),
@@ -147,7 +153,8 @@ impl Server {
         let (pid, uid) = (peer.pid, peer.uid);
         if let Ok(vnic) = vnic {
             let holder = holder.clone();
-            self.tenancy.open(id, omniverb_tenancy::Client { vnic, pid, uid, holder });
+            let client = omniverb_tenancy::Client { vnic, pid, uid, circle, holder };
+            self.tenancy.open(id, client);
         }
         let client = Client {
             calls,

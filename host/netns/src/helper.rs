@@ -116,8 +116,9 @@ fn enter(file: OwnedFd) -> io::Result<()> {
 fn identify(process: &OwnedFd) -> io::Result<Process> {
     let pid = pidfd::pid_of(process.as_fd())?;
     let cgroup = pidfd::cgroup_of(pid, protocol::CGROUP_BYTES)?;
+    let surroundings = pidfd::surroundings_of(pid);
     let namespace = Namespace::of_process(pid, process.as_fd())?;
     // Where we may not enter, the daemon does not serve it.
     let cookie = namespace.enter().and_then(|()| netns::cookie()).ok();
-    Ok(Process { namespace, cookie, pid, cgroup })
+    Ok(Process { namespace, cookie, pid, surroundings, cgroup })
 }

@@ -22,7 +22,7 @@ const SENDERS_MAX: usize = 2;
 const MARK: u32 = u32::from_ne_bytes(*b"ovh1");
 pub(crate) const REQUEST_BYTES: usize = 16;
 const HEADER_BYTES: usize = 24;
-const PROCESS_BYTES: usize = HEADER_BYTES + 24 + 8 + CGROUP_BYTES;
+const PROCESS_BYTES: usize = HEADER_BYTES + 24 + 8 + 24 + CGROUP_BYTES;
 const ADDRESS_BYTES: usize = 28;
 const ADDRESSES_BYTES: usize = HEADER_BYTES + 8 + ADDRESSES_MAX * ADDRESS_BYTES;
 const PORT_BYTES: usize = HEADER_BYTES + 4 * SENDERS_MAX;
@@ -64,6 +64,8 @@ pub struct Process {
     pub cookie: Option<u64>,
     /// Its pid at that time.
     pub pid: i32,
+    /// Its user, pid and mount namespaces, if they could be looked at.
+    pub surroundings: Option<[u64; 3]>,
     /// The path of its cgroup.
     pub cgroup: String,
 }
@@ -163,6 +165,7 @@ pub(crate) fn send_answer(
             bytes.long(process.cookie.unwrap_or(0));
             bytes.number(process.pid.cast_unsigned());
             bytes.number(0);
+            process.surroundings.unwrap_or_default().into_iter().for_each(|n| bytes.long(n));
             bytes.0.extend(cgroup);
             bytes.0.resize(PROCESS_BYTES, 0);
             socket::send(socket, &bytes.0, &[process.namespace.as_fd()])
@@ -234,12 +237,14 @@ fn read_answer(bytes: &[u8], files: Vec<OwnedFd>) -> Option<Answer> {
             let cookie = Some(reader.long()?).filter(|cookie| *cookie != 0);
             let pid = reader.number()?.cast_signed();
             reader.number()?;
+            let around = [reader.long()?, reader.long()?, reader.long()?];
+            let surroundings = Some(around).filter(|around| !around.contains(&0));
             let identity = namespace.identity();
             if (identity.device, identity.inode) != (device, inode) || pid <= 0 {
                 return None;
             }
             let cgroup = String::from_utf8_lossy(reader.0.get(..count)?).into_owned();
-            Found::Process(Process { namespace, cookie, pid, cgroup })
+            Found::Process(Process { namespace, cookie, pid, surroundings, cgroup })
         }
         Kind::Addresses if bytes.len() == ADDRESSES_BYTES && files.is_empty() => {
             let cookie = Some(reader.long()?).filter(|cookie| *cookie != 0);

@@ -4,8 +4,9 @@
 
 use crate::mirror::Mirror;
 use crate::{
-    Action, Adoption, Arrived, Channel, Client, Datapath, Entropy, Holder, Limits, MemoryFacts,
-    Policy, ProbeId, RateLimit, Reach, Secret, SessionId, Tenancy, VnicAddress, VnicKey,
+    Action, Adoption, Arrived, Channel, Circle, Client, Datapath, Entropy, Holder, Limits,
+    MemoryFacts, Policy, ProbeId, RateLimit, Reach, Secret, SessionId, Tenancy, VnicAddress,
+    VnicKey,
 };
 use omniverb_session::Message;
 use omniverb_session::body::{Adopted, CreateQp, Hello, ROLE_VERBS};
@@ -92,8 +93,20 @@ impl Bench {
 
     /// A process of somebody connects.
     pub fn open_as(&mut self, session: u64, number: u64, holder: &Holder) {
+        let circle = Some(Circle { namespaces: [1, 2, 3], group: 0 });
+        self.open_within(session, number, holder, circle);
+    }
+
+    /// A process of somebody connects, whose namespaces are known or not.
+    pub fn open_within(
+        &mut self,
+        session: u64,
+        number: u64,
+        holder: &Holder,
+        circle: Option<Circle>,
+    ) {
         let holder = holder.clone();
-        let client = Client { vnic: vnic(number), pid: 1000, uid: 0, holder };
+        let client = Client { vnic: vnic(number), pid: 1000, uid: 0, circle, holder };
         self.tenancy.open(SessionId(session), client);
     }
 

@@ -141,13 +141,16 @@ impl Tenancy {
 
     /// Whether an initiator may be able to read what it may only write. The engine keeps to the
     /// flags; and a process of the same user in the same place could read the owner's memory
-    /// anyway.
+    /// anyway. That is not so for containers of one pod: they share a network and may share a user,
+    /// but are kept apart by their other namespaces.
     fn trusts(&self, initiator: Grantee, owner: SessionId) -> bool {
         let Grantee::Session(initiator) = initiator else { return true };
         match (self.sessions.get(&initiator), self.sessions.get(&owner)) {
             (Some(one), Some(other)) => {
                 let (one, other) = (&one.client, &other.client);
-                (one.vnic, one.uid) == (other.vnic, other.uid)
+                let alike =
+                    (one.vnic, one.uid, one.circle) == (other.vnic, other.uid, other.circle);
+                alike && one.circle.is_some()
                     || self.adoption_between(one.vnic, other.vnic) == Adoption::Trusting
             }
             _ => false,

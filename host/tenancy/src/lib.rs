@@ -54,7 +54,7 @@ pub use limits::Limits;
 pub use numbers::Entropy;
 pub use path::{Datapath, Path, Policies, Policy, RateLimit, Why};
 pub use status::{PeerStatus, ProcessStatus, QpStatus, Row, VnicStatus};
-pub use tables::{Client, SessionId, VnicKey};
+pub use tables::{Circle, Client, SessionId, VnicKey};
 pub use tenancy::Tenancy;
 pub use tickets::Secret;
 pub use turns::Turns;

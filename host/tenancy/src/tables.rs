@@ -22,6 +22,16 @@ pub struct VnicKey {
     pub inode: u64,
 }
 
+/// Within what processes of one user may look into each other, as far as the kernel is concerned
+/// (`ptrace(2)`): their user, pid and mount namespaces, and their group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Circle {
+    /// Inode numbers of the namespaces.
+    pub namespaces: [u64; 3],
+    /// The group, as the daemon sees it.
+    pub group: u32,
+}
+
 /// What the kernel says about a client's process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
@@ -31,6 +41,8 @@ pub struct Client {
     pub pid: i32,
     /// Its user, as the daemon sees it.
     pub uid: u32,
+    /// Who may look into it; `None`: nobody, as far as we can tell.
+    pub circle: Option<Circle>,
     /// Whom what it takes of the host's is counted for.
     pub holder: Holder,
 }

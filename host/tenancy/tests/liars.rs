@@ -68,6 +68,7 @@ fn a_number_without_its_ticket_is_refused_and_blocks_nobody() {
         vnic: omniverb_tenancy::exercise::vnic(1),
         pid: 1,
         uid: 5,
+        circle: None,
         holder,
     };
     bench.tenancy.open(omniverb_tenancy::SessionId(9), stranger);

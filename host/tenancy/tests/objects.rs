@@ -8,7 +8,7 @@ use omniverb_session::{Message, encode, rights};
 use omniverb_tenancy::errno::*;
 use omniverb_tenancy::exercise::{Bench, exercise, vnic};
 use omniverb_tenancy::{
-    Action, Adoption, Arrived, Channel, Limits, MemoryFacts, Path, Policy, Why,
+    Action, Adoption, Arrived, Channel, Circle, Holder, Limits, MemoryFacts, Path, Policy, Why,
 };
 use proptest::prelude::*;
 use support::*;
@@ -252,6 +252,35 @@ fn what_is_granted_is_what_the_flags_say() {
             let [Action::Grant { granted, .. }] = actions.as_slice() else { panic!("{what}") };
             assert_eq!(granted.access, uses, "{what}");
         }
+    }
+}
+
+/// Of one user in one vNIC, by which of their other namespaces and groups they are told apart.
+#[test]
+fn who_cannot_look_into_the_owner_is_not_trusted() {
+    let circle = |namespaces, group| Some(Circle { namespaces, group });
+    let own = circle([1, 2, 3], 7);
+    let cases = [
+        (own, own, true),
+        (own, circle([9, 2, 3], 7), false),
+        (own, circle([1, 9, 3], 7), false),
+        (own, circle([1, 2, 9], 7), false),
+        (own, circle([1, 2, 3], 9), false),
+        (own, None, false),
+        (None, None, false),
+    ];
+    for (first, second, trusted) in cases {
+        let mut bench = Bench::new(Limits::default());
+        for (session, circle) in [(1, first), (2, second)] {
+            bench.open_within(session, 1, &Holder::new("/pod", 0), circle);
+            call(&mut bench, session, Hello { role: ROLE_VERBS, resume: 0, name: [0; 16] });
+        }
+        let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+        call(&mut bench, 1, to(a, 1, b, 1));
+        call(&mut bench, 2, to(b, 1, a, 1));
+        let key = mr(&mut bench, 2, 1, WRITE);
+        let answer = ask(&mut bench, a, b, key).map(drop);
+        assert_eq!(answer, if trusted { Ok(()) } else { Err(EACCES) }, "{first:?} {second:?}");
     }
 }
 

@@ -158,6 +158,14 @@ pub fn cgroup_of(pid: i32, longest: usize) -> io::Result<String> {
     Ok(path)
 }
 
+/// The user, pid and mount namespaces of a process, as numbers that are equal for two that are alive
+/// exactly if they share the namespace. `None`: we may not look.
+#[must_use]
+pub fn surroundings_of(pid: i32) -> Option<[u64; 3]> {
+    let inode = |name| rustix::fs::stat(format!("/proc/{pid}/ns/{name}")).ok().map(|s| s.st_ino);
+    Some([inode("user")?, inode("pid")?, inode("mnt")?])
+}
+
 /// Lines are `hierarchy:controllers:path`; version 2 is hierarchy 0.
 fn cgroup_in(text: &str) -> &str {
     let paths = || text.lines().filter_map(|line| line.splitn(3, ':').nth(2));

@@ -39,10 +39,13 @@ fn what_is_said_is_understood() {
     }
     let namespace = Namespace::current().unwrap();
     let identity = namespace.identity();
-    let process = Process { namespace, cookie: None, pid: 5, cgroup: "/ä".repeat(2000) };
+    let surroundings = Some([1, 2, 3]);
+    let cgroup = "/ä".repeat(2000);
+    let process = Process { namespace, cookie: None, pid: 5, surroundings, cgroup };
     match pass(u64::MAX, Kind::Process, &Ok(Found::Process(process))) {
         Answer::Found { id: u64::MAX, found: Ok(Found::Process(seen)), .. } => {
             assert_eq!((seen.namespace.identity(), seen.pid), (identity, 5));
+            assert_eq!(seen.surroundings, surroundings);
             assert!(seen.cgroup.starts_with("/ä/ä") && seen.cgroup.len() < 1100);
         }
         other => panic!("{other:?}"),
