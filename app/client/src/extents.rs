@@ -61,6 +61,10 @@ impl Client {
         let era = self.era.load(Ordering::Acquire);
         let qp = self.qp(ask.qpn).ok_or(libc::EACCES)?;
         let mut keys = lock(&self.keys);
+        let others =
+            keys.list.iter().filter(|(rkey, key)| **rkey != ask.rkey && !key.adopted.is_empty());
+        let others_free: u64 =
+            others.map(|(_, key)| pace::free(key.granted(), key.region.moved.bytes())).sum();
         let key = keys.list.get_mut(&ask.rkey).ok_or(libc::EACCES)?;
         let uses = rights::mappable(key.region.access, ask.trusted != 0);
         let (_, attributes) = qp.query();
@@ -82,6 +86,10 @@ impl Client {
                 let old = extent.pages.page_start();
                 drop(keys);
                 self.take_back_those(0, |rkey, start, _| (rkey, start) == (ask.rkey, old));
+                return Err(libc::EAGAIN);
+            }
+            let granted = key.granted() + length as u64;
+            if !pace::allows(granted, key.region.moved.bytes(), others_free) {
                 return Err(libc::EAGAIN);
             }
             let pages = key.move_onto(files, start, length)?;
@@ -175,6 +183,11 @@ fn release(mut pages: AdoptedPages) -> Result<(), (AdoptedPages, i32)> {
 }
 
 impl Key {
+    /// Bytes of it that are on files.
+    fn granted(&self) -> u64 {
+        self.adopted.iter().map(|extent| extent.pages.page_length() as u64).sum()
+    }
+
     /// Moves whole pages of the region onto a file.
     fn move_onto(
         &self,
@@ -188,10 +201,6 @@ impl Key {
         memory.part(begin, length).ok_or(libc::EPROTO)?;
         if self.adopted.len() >= EXTENTS_MAX {
             return Err(libc::ENOMEM);
-        }
-        let before: usize = self.adopted.iter().map(|extent| extent.pages.page_length()).sum();
-        if (before + length) as u64 > pace::allowance(self.region.moved.bytes()) {
-            return Err(libc::EAGAIN);
         }
         let writable = rights::is_writable(self.region.access);
         let pages = omniverb_adopt::adopt_onto(file, start, length, writable, &Strategy::ALL)

@@ -6,6 +6,9 @@
 
 /// Bytes of a region that are handed out for nothing.
 pub const FREE_BYTES: u64 = 2 << 20;
+/// Bytes of all regions of a process together that are handed out for nothing: many regions must
+/// not add up to what a fork cannot copy.
+pub const FREE_BYTES_IN_ALL: u64 = 64 << 20;
 /// Bytes that are handed out for each byte that was moved by mediation.
 const FACTOR: u64 = 4;
 /// Least bytes to move before asking again after a refusal.
@@ -15,6 +18,21 @@ const AGAIN_BYTES: u64 = 64 << 10;
 #[must_use]
 pub const fn allowance(moved: u64) -> u64 {
     FREE_BYTES.saturating_add(moved.saturating_mul(FACTOR))
+}
+
+/// Of so many bytes of a region on files, those that are there for nothing.
+#[must_use]
+pub const fn free(granted: u64, moved: u64) -> u64 {
+    granted.saturating_sub(moved.saturating_mul(FACTOR))
+}
+
+/// Whether so many bytes of a region may be on files, when so many have been moved and so many of
+/// other regions of the process are there for nothing.
+#[must_use]
+pub const fn allows(granted: u64, moved: u64, others_free: u64) -> bool {
+    let free = free(granted, moved);
+    granted <= allowance(moved)
+        && (free == 0 || free.saturating_add(others_free) <= FREE_BYTES_IN_ALL)
 }
 
 /// What an initiator knows of one key.
@@ -96,6 +114,21 @@ mod tests {
             assert!(adopted >= 1 << 30, "{length}: {adopted}");
             assert!(moved <= 300 << 20, "{length}: {moved}");
         }
+    }
+
+    #[test]
+    fn many_regions_do_not_add_up() {
+        let (mut free_in_all, mut regions) = (0, 0);
+        while allows(FREE_BYTES, 0, free_in_all) {
+            free_in_all += free(FREE_BYTES, 0);
+            regions += 1;
+        }
+        assert_eq!(regions, FREE_BYTES_IN_ALL / FREE_BYTES);
+        // What peers move is theirs in any region, however many there are.
+        assert!(allows(FREE_BYTES, FREE_BYTES / FACTOR, free_in_all));
+        assert!(!allows(FREE_BYTES, FREE_BYTES / FACTOR - 1, free_in_all));
+        assert!(!allows(FREE_BYTES + 1, 0, 0) && allows(FREE_BYTES + 4, 1, 0));
+        assert!(allows(4 << 30, 1 << 30, u64::MAX) && !allows(u64::MAX, 0, u64::MAX));
     }
 
     #[test]

@@ -15,8 +15,8 @@
 // UNSAFETY: borrows descriptors of the program by number, only to ask what they are; compares
 // tables of descriptors by a system call that rustix does not have.
 
-use crate::maps;
 use crate::tasks::{self, number, open_directory};
+use crate::{devices, maps};
 use core::mem::MaybeUninit;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::fs::{CWD, RawDir, readlinkat_raw};
@@ -131,6 +131,11 @@ fn descriptors_hold(directory: &OwnedFd, ours: &OwnedFd) -> Result<bool, Errno> 
             }
         } else if stores_behind_page_tables(target) {
             return Ok(true);
+        } else if target.starts_with(b"/") {
+            match devices::may_store(directory, entry.file_name()) {
+                Ok(false) | Err(Errno::NOENT) => {}
+                outcome => return outcome,
+            }
         }
     }
     Ok(false)
@@ -157,13 +162,9 @@ fn is_packet_memory(number: RawFd) -> bool {
 /// Whether what a descriptor leads to, by its name, may keep pages of this process and store into
 /// them later. What is not known to be harmless may.
 ///
-/// * `anon_inode:` io_uring (registered and provided buffers, the rings themselves), KVM (guests
-///   whose memory is encrypted have it pinned), VFIO and the events of RDMA devices; harmless are
-///   those that only count, wait, or store in the course of a system call.
-/// * `/dev/`: devices with memory of their own accord (RDMA, VFIO, GPUs and other accelerators,
-///   vhost, udmabuf). Harmless are terminals, sources of zeros and random numbers, FUSE, tun, disks
-///   (whose direct I/O is another matter, see `direct_io.rs`), and what only has the name: files
-///   in `/dev/shm`, `/dev/hugepages` and `/dev/mqueue`.
+/// These are io_uring (registered and provided buffers, the rings themselves), KVM (guests
+/// whose memory is encrypted have it pinned), VFIO and the events of RDMA devices; harmless are
+/// those that only count, wait, or store in the course of a system call.
 fn stores_behind_page_tables(name: &[u8]) -> bool {
     const ANONYMOUS: [&[u8]; 18] = [
         b"[eventpoll]",
@@ -185,37 +186,9 @@ fn stores_behind_page_tables(name: &[u8]) -> bool {
         b"[mount",
         b"[pidfs]",
     ];
-    const DEVICES: [&[u8]; 24] = [
-        b"null",
-        b"zero",
-        b"full",
-        b"random",
-        b"urandom",
-        b"tty",
-        b"pts/",
-        b"ptmx",
-        b"console",
-        b"kmsg",
-        b"fuse",
-        b"net/tun",
-        b"shm/",
-        b"hugepages",
-        b"mqueue/",
-        b"userfaultfd",
-        b"cpu_dma_latency",
-        b"rtc",
-        b"ptp",
-        b"loop",
-        b"sd",
-        b"vd",
-        b"nvme",
-        b"mapper/",
-    ];
     let harmless = |name: &[u8], known: &[&[u8]]| known.iter().any(|one| name.starts_with(one));
     if let Some(kind) = name.strip_prefix(b"anon_inode:") {
         !harmless(kind, &ANONYMOUS)
-    } else if let Some(device) = name.strip_prefix(b"/dev/") {
-        !harmless(device, &DEVICES)
     } else {
         false
     }
@@ -232,21 +205,11 @@ mod tests {
             b"anon_inode:kvm-vm",
             b"anon_inode:[vfio-device]",
             b"anon_inode:[something new]",
-            b"/dev/infiniband/uverbs0",
-            b"/dev/vfio/vfio",
-            b"/dev/nvidia0",
-            b"/dev/dri/renderD128",
-            b"/dev/vhost-net",
-            b"/dev/udmabuf",
-            b"/dev/kvm",
         ] {
             assert!(stores_behind_page_tables(name), "{name:?}");
         }
         for name in [
-            &b"/dev/null"[..],
-            b"/dev/pts/0",
-            b"/dev/shm/x",
-            b"anon_inode:[eventpoll]",
+            &b"anon_inode:[eventpoll]"[..],
             b"anon_inode:inotify",
             b"pipe:[7]",
             b"/tmp/dev/infiniband",

@@ -30,6 +30,7 @@
 //! in flight when pages are released (at deregistration, and when rights or links of peers end).
 
 mod calm;
+mod devices;
 mod error;
 mod fork;
 mod holders;

@@ -158,8 +158,8 @@ pub fn cgroup_of(pid: i32, longest: usize) -> io::Result<String> {
     Ok(path)
 }
 
-/// The user, pid and mount namespaces of a process, as numbers that are equal for two that are alive
-/// exactly if they share the namespace. `None`: we may not look.
+/// The user, pid and mount namespaces of a process, as numbers that are equal for two that are
+/// alive exactly if they share the namespace. `None`: we may not look.
 #[must_use]
 pub fn surroundings_of(pid: i32) -> Option<[u64; 3]> {
     let inode = |name| rustix::fs::stat(format!("/proc/{pid}/ns/{name}")).ok().map(|s| s.st_ino);
