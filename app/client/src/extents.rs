@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Extents of one region: the daemon makes no more of a region of any size.
-const EXTENTS_MAX: usize = 64;
+const EXTENTS_MAX: usize = 192;
 /// How often to try to move pages back; each attempt waits for busy threads by itself.
 const RELEASE_ATTEMPTS: u32 = 4;
 

@@ -73,6 +73,12 @@ pub(crate) fn choose<'a>(
     if count >= limits.extents_per_region {
         return Err(ENOMEM);
     }
+    // Where a file is as large as it may be they lie side by side: gaps would make many.
+    if bytes >= limits.extent_bytes {
+        let side = address - address % limits.extent_bytes;
+        gap.start = gap.start.max(side);
+        gap.end = gap.end.min(side.saturating_add(limits.extent_bytes));
+    }
     let wanted_end = address.saturating_add(length.max(1)).min(gap.end);
     let wanted_end = wanted_end.next_multiple_of(PAGE_BYTES).min(gap.end);
     let start = (address - address % FIRST_BYTES).max(gap.start);
@@ -231,6 +237,25 @@ mod tests {
     }
 
     #[test]
+    fn what_a_process_maps_of_one_peer_has_no_more_extents_than_there_may_be() {
+        let limits = Limits { extents_per_region: 1000, ..Limits::default() };
+        for seed in 1..3 {
+            let count = cover(0x7000..0x7000 + 32 * 1024 * MIB, 4096, &limits, seed);
+            assert!(count <= Limits::default().extents_per_region, "{count}");
+        }
+    }
+
+    /// Who touches a page of a file waits while somebody punches a hole around it.
+    #[test]
+    fn a_file_is_no_larger_than_a_hole_that_others_can_wait_for() {
+        let limits = Limits::default();
+        let known = [(0, Extent { length: 1 << 30, memory: 0, there: true })];
+        let known = known.iter().map(|(start, extent)| (*start, extent));
+        let part = choose(&(0..8 << 30), known, (3 << 30, 2 << 30), &limits).unwrap();
+        assert!(part.length <= 256 * MIB, "{part:?}");
+    }
+
+    #[test]
     fn a_region_has_few_extents_whatever_is_asked_for() {
         let limits = Limits::default();
         for seed in 1..50 {
@@ -254,7 +279,7 @@ mod tests {
         assert_eq!(first(end - 8, 8), Part { start: end - 2 * MIB, length: 2 * MIB, fresh: true });
         let large = first(6 * MIB, 9 * MIB);
         assert_eq!((large.start, large.length), (6 * MIB, 9 * MIB));
-        assert_eq!(first(0x1000, u64::MAX).length, 300 * MIB);
+        assert_eq!(first(0x1000, u64::MAX).length, 256 * MIB);
         assert_eq!(choose(&whole, std::iter::empty(), (0xfff, 8), &limits), Err(ERANGE));
     }
 }

@@ -48,7 +48,8 @@ pub struct Limits {
     pub extents_per_vnic: usize,
     /// Those of all together; the daemon must have as many descriptors to spare.
     pub extents: usize,
-    /// Bytes of an extent: bounds how long owner and kernel are busy with one.
+    /// Bytes of an extent: bounds how long owner and kernel are busy with one, and how long whoever
+    /// touches it waits while somebody punches a hole (50 to 90 ms).
     pub extent_bytes: u64,
     /// Extents of others that a process was granted, each counted once for each link by which: more
     /// than it can have mapped at a time.
@@ -112,11 +113,11 @@ impl Default for Limits {
             strangers_per_vnic: 1024,
             datagram_link_time_ns: 1000 * MILLISECOND,
             grants_per_session: 256,
-            extents_per_region: 64,
+            extents_per_region: 192,
             extents_per_session: 4096,
             extents_per_vnic: 8192,
             extents: 32768,
-            extent_bytes: 1 << 30,
+            extent_bytes: 256 << 20,
             held_per_session: 16384,
             questions_per_session: 1024,
             probes_per_vnic: 256,

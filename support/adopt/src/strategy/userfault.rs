@@ -98,7 +98,7 @@ impl Others<'_> {
         if !self.despite_descriptors && direct_io::may_be_in_use(self.sharers) {
             return Err(AdoptError::NotPermitted);
         }
-        // Twice, where there may be some: who began to be in one at the first look is at the second.
+        // Twice, where there may be some: who was about to sleep in one does so by then.
         for _ in 0..=u32::from(self.despite_descriptors) {
             if !direct_io::has_drained(self.sharers) {
                 return Err(AdoptError::Busy);
