@@ -5,6 +5,7 @@
 //! opcode, destination queue pair 0, and no valid checksum. Devices drop such packets without an
 //! answer.
 
+use omniverb_sys::pulse::{Mark, Pulses};
 use omniverb_tenancy::{ProbeId, VnicKey};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -31,6 +32,12 @@ const MILLISECOND: u64 = 1_000_000;
 const TRIES: [u64; 3] = [0, 30 * MILLISECOND, 100 * MILLISECOND];
 /// When nobody is there.
 const GIVEN_UP: u64 = 300 * MILLISECOND;
+/// Who hears handshakes are threads of ours. When one of them stood still meanwhile, or we did,
+/// silence says nothing: so much longer is listened after that, and so long in all.
+const LISTEN_ON: u64 = 100 * MILLISECOND;
+const LISTEN_MOST: u64 = 30_000 * MILLISECOND;
+/// Later than this we were standing still ourselves.
+const LATE: u64 = 50 * MILLISECOND;
 
 fn write(mark: [u8; 8], id: ProbeId, features: u32) -> [u8; DATAGRAM_BYTES] {
     let mut bytes = [0; DATAGRAM_BYTES];
@@ -71,13 +78,34 @@ pub(crate) struct Probe {
     pub(crate) destination: IpAddr,
     begun: u64,
     tries: usize,
+    /// Where those who hear were at the last try; `None`: they have gone on since.
+    heard: Option<Mark>,
     /// When something is due for it.
     due: u64,
+}
+
+impl Probe {
+    /// Whether its end, due `at`, is put off.
+    fn listens_on(&mut self, at: u64, now: u64) -> bool {
+        if now.saturating_sub(self.begun) >= LISTEN_MOST {
+            return false;
+        }
+        let standing = self.heard.as_ref().is_some_and(|mark| !mark.is_passed());
+        let late = now.saturating_sub(at) > LATE;
+        // Once more after that: what was heard has to come here, too.
+        let stood = self.due - self.begun > GIVEN_UP && self.heard.take_if(|_| !standing).is_some();
+        if !standing && !late && !stood {
+            return false;
+        }
+        self.due = now + LISTEN_ON;
+        true
+    }
 }
 
 /// All probes under way.
 #[derive(Debug, Default)]
 pub(crate) struct Probes {
+    pulses: Pulses,
     under_way: BTreeMap<ProbeId, Probe>,
     /// The same, by when something is due. Those that were given up are in here no more.
     deadlines: BTreeSet<(u64, ProbeId)>,
@@ -94,6 +122,11 @@ pub(crate) enum Due {
 }
 
 impl Probes {
+    /// `pulses`: of those who hear.
+    pub(crate) fn new(pulses: Pulses) -> Probes {
+        Probes { pulses, ..Probes::default() }
+    }
+
     pub(crate) fn start(
         &mut self,
         id: ProbeId,
@@ -102,7 +135,8 @@ impl Probes {
         destination: IpAddr,
         now: u64,
     ) {
-        let probe = Probe { vnic, interface, destination, begun: now, tries: 0, due: now };
+        let (begun, tries, heard, due) = (now, 0, None, now);
+        let probe = Probe { vnic, interface, destination, begun, tries, heard, due };
         self.forget(id);
         self.deadlines.insert((now, id));
         self.by_vnic.insert((vnic, id));
@@ -142,12 +176,19 @@ impl Probes {
         while let Some((at, id)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
             self.deadlines.remove(&(at, id));
             let Some(probe) = self.under_way.get_mut(&id) else { continue };
+            if probe.tries == TRIES.len() && probe.listens_on(at, now) {
+                self.deadlines.insert((probe.due, id));
+                continue;
+            }
             if probe.tries == TRIES.len() {
                 due.push(Due::GiveUp(id));
                 continue;
             }
             due.push(Due::Send(id, probe.vnic, probe.destination, probe.interface));
             probe.tries += 1;
+            if probe.tries == TRIES.len() {
+                probe.heard = Some(self.pulses.mark());
+            }
             // Not twice in one go, however late it is.
             let next = probe.begun + TRIES.get(probe.tries).copied().unwrap_or(GIVEN_UP);
             probe.due = next.max(now + 1);
@@ -194,6 +235,48 @@ mod tests {
         assert_eq!(probes.due(1000 + GIVEN_UP), [Due::GiveUp(7)]);
         probes.forget(7);
         assert_eq!(probes.next_deadline(), None);
+    }
+
+    #[test]
+    fn silence_while_we_stood_still_ourselves_says_nothing() {
+        let vnic = VnicKey { device: 0, inode: 1 };
+        let pulses = Pulses::default();
+        let engine = pulses.vital("engine");
+        let mut probes = Probes::new(pulses);
+        let start = |probes: &mut Probes| {
+            probes.start(7, vnic, 0, "10.0.0.1".parse().unwrap(), 1);
+            TRIES.iter().for_each(|at| assert_eq!(probes.due(1 + at).len(), 1));
+        };
+        // Somebody who hears stands in one turn, for longer than a probe lasts.
+        engine.work();
+        start(&mut probes);
+        let mut now = 1 + GIVEN_UP;
+        for _ in 0..50 {
+            assert_eq!(probes.due(now), []);
+            now = probes.next_deadline().unwrap();
+        }
+        // It goes on: what it heard has time to arrive.
+        engine.rest();
+        assert_eq!(probes.due(now), []);
+        now = probes.next_deadline().unwrap();
+        assert_eq!(probes.due(now), [Due::GiveUp(7)]);
+        // We come late.
+        probes.forget(7);
+        start(&mut probes);
+        now = 1 + GIVEN_UP + 9 * LISTEN_ON;
+        assert_eq!(probes.due(now), []);
+        assert_eq!(probes.due(now + LISTEN_ON), []);
+        assert_eq!(probes.due(now + 2 * LISTEN_ON), [Due::GiveUp(7)]);
+        // Not for ever.
+        probes.forget(7);
+        engine.work();
+        start(&mut probes);
+        now = 1 + GIVEN_UP;
+        while probes.due(now).is_empty() {
+            now = probes.next_deadline().unwrap();
+            assert!(now < LISTEN_MOST + 2 * LISTEN_ON);
+        }
+        assert!(now >= LISTEN_MOST);
     }
 
     #[test]

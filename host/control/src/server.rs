@@ -232,6 +232,7 @@ impl Server {
         let engine = Packets::start(&settings.pulses).map_err(os("start its engine"))?;
         let recorder = Recorder::start(&settings.pulses).map_err(os("start its recorder"))?;
         let pulse = settings.pulses.vital("control");
+        let probes = Probes::new(settings.pulses.clone());
         let (patience, sign) = (settings.watchdog, settings.sign_of_life);
         let watchdog = Watchdog::start(&settings.pulses, patience, sign, journal.another())
             .map_err(os("start its watchdog"))?;
@@ -272,7 +273,7 @@ impl Server {
             namespaces,
             engine,
             recorder,
-            probes: Probes::default(),
+            probes,
             warned: BTreeSet::new(),
             policies_of: BTreeMap::new(),
             recordings: BTreeMap::new(),

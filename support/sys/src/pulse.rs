@@ -69,10 +69,35 @@ impl Pulses {
         Pulse(beat)
     }
 
+    /// Where the threads that everybody depends on are now.
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        let vital = self.list().into_iter().filter(|beat| beat.vital);
+        Mark(vital.map(|beat| (beat.turn.load(Ordering::Relaxed), beat)).collect())
+    }
+
     fn list(&self) -> Vec<Arc<Beat>> {
         let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         list.retain(|beat| !beat.over.load(Ordering::Relaxed));
         list.clone()
+    }
+}
+
+/// Where some threads were.
+#[derive(Clone, Debug, Default)]
+pub struct Mark(Vec<(u64, Arc<Beat>)>);
+
+impl Mark {
+    /// Whether each of them has had a whole turn since, or sleeps: what had come for it until then
+    /// it has seen.
+    #[must_use]
+    pub fn is_passed(&self) -> bool {
+        self.0.iter().all(|(then, beat)| {
+            let now = beat.turn.load(Ordering::Relaxed);
+            now.is_multiple_of(2)
+                || now.wrapping_sub(*then) >= 4
+                || beat.over.load(Ordering::Relaxed)
+        })
     }
 }
 
@@ -175,6 +200,27 @@ mod tests {
 
     fn stuck(thread: &str, seconds: u64, vital: bool) -> Stuck {
         Stuck { thread: thread.into(), time: seconds * SECOND, vital }
+    }
+
+    #[test]
+    fn a_mark_is_passed_when_a_whole_turn_was_had() {
+        let pulses = Pulses::default();
+        let (one, _minor) = (pulses.vital("one"), pulses.minor("other"));
+        assert!(pulses.mark().is_passed(), "it sleeps");
+        one.work();
+        let mark = pulses.mark();
+        assert!(!mark.is_passed());
+        one.work();
+        assert!(!mark.is_passed(), "the turn that it was in says nothing");
+        one.work();
+        assert!(mark.is_passed());
+        let mark = pulses.mark();
+        one.rest();
+        assert!(mark.is_passed());
+        one.work();
+        let mark = pulses.mark();
+        drop(one);
+        assert!(mark.is_passed());
     }
 
     #[test]
