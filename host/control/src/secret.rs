@@ -37,6 +37,15 @@ pub(crate) fn take(files: &Path) -> Found {
     Found { secret, inherited: false, problem: write(&path, secret).err() }
 }
 
+/// How many daemons have asked this before, if it can be written down that we did, too.
+pub(crate) fn count(files: &Path) -> Option<u64> {
+    let mut name = files.as_os_str().to_owned();
+    name.push(".count");
+    let path = PathBuf::from(name);
+    let before = read(&path).map(|Secret([count, _])| count).unwrap_or_else(|_| random::number());
+    write(&path, Secret([before.wrapping_add(1), 0])).ok().map(|()| before)
+}
+
 fn read(path: &Path) -> io::Result<Secret> {
     // Not blocking, should it be a pipe.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -76,6 +85,18 @@ fn write(path: &Path, Secret([one, other]): Secret) -> io::Result<()> {
 mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn daemons_are_counted() {
+        let folder = std::env::temp_dir().join(format!("omniverb-count-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let socket = folder.join("socket");
+        let first = count(&socket).unwrap();
+        assert_eq!(count(&socket), Some(first.wrapping_add(1)));
+        assert_eq!(count(&socket), Some(first.wrapping_add(2)));
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(count(&socket), None);
+    }
 
     #[test]
     fn a_secret_is_handed_on_and_nothing_else_is_believed() {

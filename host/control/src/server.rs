@@ -256,6 +256,7 @@ impl Server {
         }
         // Where there was no daemon before, nothing can have survived it.
         let window = if found.inherited { settings.limits.resume_window_ns } else { 0 };
+        tenancy.count(secret::count(place.files()));
         tenancy.inherit(found.secret, now.saturating_add(window));
         Ok(Server {
             settings,

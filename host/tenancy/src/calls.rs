@@ -3,7 +3,7 @@
 
 use crate::action::{Action, Arrived, Channel};
 use crate::errno::{EADDRINUSE, EBUSY, EINVAL, ENOENT, ENOMEM, EOPNOTSUPP, EPERM, EPROTO};
-use crate::numbers::{self, QPN_ALL};
+use crate::numbers::{self, QPN_ORDINARY};
 use crate::tables::{Mr, Qp, SessionId};
 use crate::tenancy::Tenancy;
 use crate::tickets::Claim;
@@ -84,7 +84,12 @@ impl Tenancy {
             (m.qpn, m.issued)
         } else {
             let taken = |n| self.qps.contains_key(&n);
-            let number = self.numbers.take(QPN_ALL, self.entropy.as_mut(), taken);
+            let new = self.tickets.are_taken(now);
+            let apart = self.generation.filter(|_| new).map(numbers::apart);
+            let number = [apart, Some(QPN_ORDINARY)]
+                .into_iter()
+                .flatten()
+                .find_map(|range| self.numbers.take(range, self.entropy.as_mut(), taken));
             (number.ok_or(ENOMEM)?, self.tickets.issue(now))
         };
         if let Some(session) = self.sessions.get_mut(&id) {

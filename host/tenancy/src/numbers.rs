@@ -18,8 +18,20 @@ pub(crate) fn is_qpn(number: u32) -> bool {
     (QPN_FIRST..=QPN_LAST).contains(&number)
 }
 
-/// All of them.
-pub(crate) const QPN_ALL: RangeInclusive<u32> = QPN_FIRST..=QPN_LAST;
+/// Those that are given out. The quarter above is for a daemon that has just been started.
+pub(crate) const QPN_ORDINARY: RangeInclusive<u32> = QPN_FIRST..=0x00bf_ffff;
+
+/// Daemons in a row that draw from numbers of their own while they are new.
+const GENERATIONS: u64 = 64;
+/// Numbers that each of them has.
+const APART: u32 = 0x40_0000 / GENERATIONS as u32;
+
+/// What a daemon draws from as long as processes may announce numbers that it does not know: nobody
+/// else has drawn from there but the 64th before it, when it was new.
+pub(crate) fn apart(generation: u64) -> RangeInclusive<u32> {
+    let first = QPN_ORDINARY.end() + 1 + (generation % GENERATIONS) as u32 * APART;
+    first..=(first + APART - 1).min(QPN_LAST)
+}
 
 /// Draws before a free number is looked for one by one: with half of them in use, all of these
 /// fail once in 2^64.
@@ -129,6 +141,9 @@ pub(crate) fn key(entropy: &mut dyn Entropy, taken: impl Fn(u32) -> bool) -> Opt
 mod tests {
     use super::*;
 
+    /// All of them.
+    const QPN_ALL: RangeInclusive<u32> = QPN_FIRST..=QPN_LAST;
+
     struct Fixed(u64);
 
     impl Entropy for Fixed {
@@ -200,6 +215,23 @@ mod tests {
         assert!(held.remove(&5123));
         let again = numbers.take(5000..=5299, &mut source, |n| held.contains(&n));
         assert_eq!(again, Some(5123));
+    }
+
+    #[test]
+    fn new_daemons_draw_from_numbers_that_nobody_has() {
+        let mut end = *QPN_ORDINARY.end();
+        for generation in 0..GENERATIONS {
+            let range = apart(generation);
+            assert_eq!(*range.start(), end + 1);
+            end = *range.end();
+            assert_eq!(range, apart(generation + GENERATIONS));
+            let (mut numbers, mut source) = (QpNumbers::new(), Spread(generation));
+            for _ in 0..1000 {
+                let number = numbers.take(range.clone(), &mut source, |_| false).unwrap();
+                assert!(range.contains(&number));
+            }
+        }
+        assert_eq!(end, QPN_LAST);
     }
 
     #[test]

@@ -48,6 +48,8 @@ pub struct Tenancy {
     pub(crate) consents: Consents,
     pub(crate) numbers: QpNumbers,
     pub(crate) tickets: Tickets,
+    /// How many daemons there were before, if that is known.
+    pub(crate) generation: Option<u64>,
     pub(crate) policies: Policies,
     /// vNICs whose packets are captured.
     pub(crate) captured: BTreeSet<VnicKey>,
@@ -96,6 +98,7 @@ impl Tenancy {
             consents: Consents::default(),
             numbers: QpNumbers::new(),
             tickets: Tickets::new(secret, guid_seed),
+            generation: None,
             policies: Policies::default(),
             captured: BTreeSet::new(),
             wires: Holders::default(),
@@ -114,6 +117,12 @@ impl Tenancy {
     /// until `until`. Without this nobody can announce anything.
     pub fn inherit(&mut self, secret: Secret, until: u64) {
         self.tickets.inherit(secret, until);
+    }
+
+    /// How many daemons there were before, if that is known: while announcements are taken, numbers
+    /// are drawn that none of those has given to anybody who may announce himself yet.
+    pub fn count(&mut self, generation: Option<u64>) {
+        self.generation = generation;
     }
 
     /// The secret for the daemon after this one.

@@ -10,6 +10,20 @@ use omniverb_tenancy::exercise::{Bench, gid};
 use proptest::prelude::*;
 use support::*;
 
+/// Whoever comes while survivors may announce themselves gets no number of theirs.
+#[test]
+fn a_new_daemon_gives_nobody_the_number_of_a_survivor() {
+    let mut bench = bench();
+    bench.tenancy.count(Some(3));
+    hello(&mut bench, 1, 1, 0);
+    for _ in 0..100 {
+        let number = qp(&mut bench, 1, QP_RC);
+        assert!(number >= 0x00c0_0000, "{number:#x} may be somebody's");
+    }
+    bench.wait(31_000_000_000);
+    assert!(qp(&mut bench, 1, QP_RC) < 0x00c0_0000);
+}
+
 const A: u32 = 900;
 const B: u32 = 800;
 
