@@ -14,18 +14,26 @@ const EVENTS: u64 = 0;
 pub(crate) struct Ears {
     poller: Poller,
     heard: AtomicBool,
+    started: AtomicBool,
 }
 
 impl Ears {
     pub(crate) fn new() -> Result<Arc<Ears>, i32> {
         let poller = Poller::new().map_err(|error| errno_of(&error))?;
-        Ok(Arc::new(Ears { poller, heard: AtomicBool::new(false) }))
+        Ok(Arc::new(Ears {
+            poller,
+            heard: AtomicBool::new(false),
+            started: AtomicBool::new(false),
+        }))
     }
 
-    /// Starts the thread, which calls `nudge` after there was something.
+    /// Starts the thread, once, which calls `nudge` after there was something.
     pub(crate) fn start(self: &Arc<Ears>, nudge: impl Fn() + Send + 'static) -> Result<(), i32> {
+        if self.started.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
         let ears = self.clone();
-        spawn_quietly("omniverb-events", move || {
+        let listening = spawn_quietly("omniverb-events", move || {
             let mut ready = Vec::new();
             while ears.poller.wait(None, &mut ready).is_ok() {
                 if !ready.is_empty() {
@@ -33,7 +41,8 @@ impl Ears {
                     nudge();
                 }
             }
-        })
+        });
+        listening.inspect_err(|_| self.started.store(false, Ordering::Release))
     }
 
     /// Listens to this socket, too; whether it can.

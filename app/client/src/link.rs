@@ -61,6 +61,9 @@ impl Client {
         let tracer = if ready.traced != 0 { lock(&self.tracer).clone() } else { None };
         if let Some(index) = qp.attach_traced(peer, endpoint, tracer.as_ref()) {
             bell.bind(ready.local_slot, &qp, index);
+            if let Some(record) = lock(&self.bells).get_mut(&name) {
+                self.hear(record);
+            }
             // News that came before the bit had a meaning.
             qp.pump();
         }
@@ -78,18 +81,49 @@ impl Client {
         let peer_side = if ready.loopback != 0 { ready.bell_side } else { ready.bell_side ^ 1 };
         let bell = Bell::new(page(ready.bell_side)?);
         let peer = PeerBell::new(page(peer_side)?);
-        let heard_as = self.progress.sleep.add(page(ready.bell_side)?).map_err(|e| errno_of(&e))?;
-        bell.page.want_kick();
         self.shared.bells.add(bell.clone());
-        let record = BellRecord { bell, peer, heard_as, engine: ready.engine != 0 };
+        let record = BellRecord { bell, peer, heard_as: None, engine: ready.engine != 0 };
         lock(&self.bells).insert(self.bell_name(ready.bell), record);
         Ok(())
+    }
+
+    /// Bells with links are to wake us, those without no more. Those of a daemon that is gone and
+    /// that have none are given up: nobody will tell us of their peers' end.
+    pub(crate) fn hear_bells(&self) {
+        let era = self.era.load(Ordering::Acquire);
+        let mut over = Vec::new();
+        lock(&self.bells).retain(|(of, _), record| {
+            let unused = record.bell.is_unused();
+            match unused {
+                true => self.hear_no_more(record),
+                // Where there was no thread for it, there may be one now.
+                false => self.hear(record),
+            }
+            if unused && *of != era {
+                over.push(record.bell.clone());
+            }
+            !unused || *of == era
+        });
+        over.iter().for_each(|bell| self.shared.bells.remove(bell));
+    }
+
+    fn hear(&self, record: &mut BellRecord) {
+        if record.heard_as.is_none() {
+            record.heard_as = self.progress.sleep.add(record.bell.page.clone()).ok();
+            record.bell.page.want_kick();
+        }
+    }
+
+    fn hear_no_more(&self, record: &mut BellRecord) {
+        if let Some(number) = record.heard_as.take() {
+            self.progress.sleep.remove(number);
+        }
     }
 
     /// The peer process of a bell is gone.
     pub(crate) fn bell_closed(&self, bell: u64) {
         let record = lock(&self.bells).remove(&self.bell_name(bell));
-        record.iter().for_each(|record| self.drop_bell(record));
+        record.into_iter().for_each(|record| self.drop_bell(record));
     }
 
     /// What the present daemon's bell `number` is called here.
@@ -97,8 +131,8 @@ impl Client {
         (self.era.load(Ordering::Acquire), number)
     }
 
-    fn drop_bell(&self, record: &BellRecord) {
-        self.progress.sleep.remove(record.heard_as);
+    fn drop_bell(&self, mut record: BellRecord) {
+        self.hear_no_more(&mut record);
         self.shared.bells.remove(&record.bell);
     }
 
@@ -113,6 +147,6 @@ impl Client {
             let mut bells = lock(&self.bells);
             bells.extract_if(|_, record| record.engine).map(|(_, record)| record).collect()
         };
-        dead.iter().for_each(|record| self.drop_bell(record));
+        dead.into_iter().for_each(|record| self.drop_bell(record));
     }
 }

@@ -24,6 +24,9 @@ use std::time::Duration;
 
 /// How long to wait between turns while there is activity.
 const TICK: Duration = Duration::from_millis(1);
+/// How often bells that have links, or have none any more, are looked for, in nanoseconds, by a
+/// thread that is awake.
+const HEAR_EVERY: u64 = 100_000_000;
 /// How often to look for a daemon that went away.
 const RECONNECT: Duration = Duration::from_millis(100);
 
@@ -80,8 +83,8 @@ impl Progress {
             return Ok(());
         }
         let weak = Arc::downgrade(client);
-        let started = self.ears.start(self.sleep.nudger());
-        started.and_then(|()| spawn_quietly("omniverb", move || run(&weak))).inspect_err(|_| {
+        let listens = self.ears.start(self.sleep.nudger());
+        listens.and_then(|()| spawn_quietly("omniverb", move || run(&weak))).inspect_err(|_| {
             self.started.store(false, Ordering::Release);
         })
     }
@@ -102,12 +105,12 @@ impl Progress {
                 client.daemon_lost();
             }
             let added = |new: &Arc<OwnedFd>| self.ears.add(new);
-            *lock(&self.listening) = events.clone().filter(added);
-            if events.is_some() {
+            *lock(&self.listening) = events.filter(added);
+            if self.listening().is_some() {
                 client.take_older_back(client.era.load(Ordering::Acquire));
             }
         }
-        events.is_some()
+        self.listening().is_some()
     }
 
     /// Answers the daemon, now or when there is room.
@@ -178,7 +181,7 @@ fn spawn_listener(name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> 
 
 fn run(client: &Weak<Client>) {
     let (mut quiet, mut deadline) = (0, None);
-    let mut reconnect_at = 0;
+    let (mut reconnect_at, mut hear_at) = (0, 0);
     loop {
         let Some(client) = client.upgrade() else { return };
         let progress = client.progress.clone();
@@ -214,6 +217,10 @@ fn run(client: &Weak<Client>) {
             progress.listen_on();
         }
         active |= client.run_errands();
+        if clock::now() >= hear_at {
+            hear_at = clock::now() + HEAR_EVERY;
+            client.hear_bells();
+        }
         let mut turn = client.shared.progress();
         if !turn.polled && client.want_kicks() {
             // Whoever rang just before that left no kick.

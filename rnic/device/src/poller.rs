@@ -51,6 +51,20 @@ impl Bell {
         lock(&self.links).insert(slot, (Arc::downgrade(qp), index));
     }
 
+    /// Whether nothing can come by it any more, because all its links have ended.
+    pub fn is_unused(&self) -> bool {
+        let links: Vec<_> =
+            lock(&self.links).iter().map(|(slot, link)| (*slot, link.clone())).collect();
+        let over =
+            |(qp, index): &(Weak<Qp>, usize)| qp.upgrade().is_none_or(|qp| !qp.listens_to(*index));
+        let dead: Vec<_> = links.into_iter().filter(|(_, link)| over(link)).collect();
+        let mut links = lock(&self.links);
+        for (slot, _) in dead {
+            links.remove(&slot);
+        }
+        links.is_empty()
+    }
+
     fn find(&self, slot: u32) -> Option<(Arc<Qp>, usize)> {
         let (qp, index) = lock(&self.links).get(&slot)?.clone();
         Some((qp.upgrade()?, index))

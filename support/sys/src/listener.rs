@@ -20,8 +20,10 @@ use std::time::Duration;
 
 /// Bells a thread hears. The kernel's limit is twice that; the cost of a sleep grows with it.
 pub(crate) const GROUP: usize = 63;
-/// Bells that are heard where each needs a thread of its own.
+/// Bells that have a thread each, where one thread cannot sleep on many. The others share one that
+/// looks at them every [`LOOKS`].
 const SINGLES: usize = 64;
+const LOOKS: Duration = Duration::from_millis(1);
 /// How often a single one looks whether it is over: there is nothing that wakes it for that.
 const SINGLE_LOOKS: Duration = Duration::from_millis(200);
 /// How often a bell is heard in a [`WINDOW`]. Who sleeps and is woken in turns, as fast as two
@@ -79,18 +81,20 @@ impl Listener {
         let number = self.last.fetch_add(1, Ordering::Relaxed);
         let mut groups = lock(&self.groups);
         groups.retain(|group| !group.over.load(Ordering::SeqCst));
-        if let Some(group) = groups.iter().find(|group| lock(&group.bells).len() < self.room) {
+        if let Some(group) = groups.iter().find(|group| group.has_room(self.room)) {
             lock(&group.bells).insert(number, page);
             group.change();
             return Ok(number);
         }
-        if self.room == 1 && groups.len() >= SINGLES {
-            return Err(io::Error::from_raw_os_error(libc::EAGAIN));
-        }
-        let group = Arc::new(Group::default());
+        let way = match (self.room, groups.len()) {
+            (1, ..SINGLES) => Way::Alone,
+            (1, _) => Way::Looking,
+            _ => Way::Many,
+        };
+        let group = Arc::new(Group { way, ..Group::default() });
         lock(&group.bells).insert(number, page);
-        let (tell, many, theirs) = (self.tell.clone(), self.room > 1, group.clone());
-        (self.spawn)("omniverb-bells", Box::new(move || theirs.hear(many, &*tell)))?;
+        let (tell, theirs) = (self.tell.clone(), group.clone());
+        (self.spawn)("omniverb-bells", Box::new(move || theirs.hear(&*tell)))?;
         groups.push(group);
         Ok(number)
     }
@@ -101,7 +105,7 @@ impl Listener {
             let mut bells = lock(&group.bells);
             if bells.remove(&number).is_some() {
                 // A thread that hears one bell hears no other after it.
-                group.over.fetch_or(self.room == 1, Ordering::SeqCst);
+                group.over.fetch_or(self.room == 1 && bells.is_empty(), Ordering::SeqCst);
                 drop(bells);
                 group.change();
                 return;
@@ -119,9 +123,22 @@ impl Drop for Listener {
     }
 }
 
+/// How a thread waits for its bells.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Way {
+    /// It sleeps on all of them.
+    #[default]
+    Many,
+    /// It sleeps on the only one.
+    Alone,
+    /// It looks at them from time to time.
+    Looking,
+}
+
 /// The bells of one thread.
 #[derive(Default)]
 pub(crate) struct Group {
+    way: Way,
     pub(crate) bells: Mutex<BTreeMap<u64, BellPage<Window>>>,
     /// Counted up after a change of them.
     pub(crate) changes: AtomicU64,
@@ -129,13 +146,17 @@ pub(crate) struct Group {
 }
 
 impl Group {
+    fn has_room(&self, room: usize) -> bool {
+        self.way == Way::Looking || lock(&self.bells).len() < room
+    }
+
     fn change(&self) {
         self.changes.fetch_add(1, Ordering::SeqCst);
         futex::wake(&self.changes, 1);
     }
 
     /// What the thread does.
-    fn hear(&self, many: bool, tell: &dyn Fn()) {
+    fn hear(&self, tell: &dyn Fn()) {
         let mut known = None;
         let mut bells: Vec<Bell> = Vec::new();
         while !self.over.load(Ordering::SeqCst) {
@@ -153,10 +174,12 @@ impl Group {
             }
             if news {
                 tell();
-            } else if many {
-                sleep(&mut bells, (&self.changes, changes), now, None);
-            } else if let Some(bell) = bells.first_mut() {
-                bell.sleep_alone(now);
+            } else {
+                match (self.way, bells.first_mut()) {
+                    (Way::Alone, Some(bell)) => bell.sleep_alone(now),
+                    (Way::Looking, _) => std::thread::sleep(LOOKS),
+                    _ => sleep(&mut bells, (&self.changes, changes), now, None),
+                }
             }
         }
     }
@@ -189,8 +212,7 @@ pub(crate) fn sleep(bells: &mut [Bell], changes: (&AtomicU64, u32), now: u64, un
     let woken = futex::wait_any(&words, (until != u64::MAX).then_some(until));
     // Woken without a change of the word that says why: that, too, is counted.
     if let Some(by) = woken.and_then(|word| word.checked_sub(1)) {
-        let index = whose[by];
-        bells[index].count(now);
+        bells[whose[by]].woken(now);
     }
 }
 
@@ -224,6 +246,13 @@ impl Bell {
         rung
     }
 
+    /// A sleep on it ended. What [`look`](Self::look) will see is counted there.
+    fn woken(&mut self, now: u64) {
+        if futex::low(self.page.rung()) == self.seen {
+            self.count(now);
+        }
+    }
+
     fn count(&mut self, now: u64) {
         if now.saturating_sub(self.since) > WINDOW {
             (self.since, self.heard) = (now, 0);
@@ -242,7 +271,7 @@ impl Bell {
             Some(end) => std::thread::sleep(Duration::from_nanos(end - now)),
             None => {
                 futex::wait(self.page.rung(), self.seen, SINGLE_LOOKS);
-                self.count(now);
+                self.woken(now);
             }
         }
     }

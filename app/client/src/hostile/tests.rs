@@ -128,3 +128,28 @@ fn whatever_a_daemon_says() {
         daemon_says(&bytes);
     }
 }
+
+#[test]
+fn a_bell_without_links_wakes_nobody_and_goes_with_its_daemon() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = Process::new().unwrap();
+    process.client.progress.listen(&process.client);
+    let qpn = process.qps[0].number;
+    let good = layout::link_bytes(1 << 16, 1 << 12) as u64;
+    let heard = || {
+        process.client.hear_bells();
+        crate::lock(&process.client.bells)
+            .values()
+            .map(|bell| bell.heard_as.is_some())
+            .collect::<Vec<_>>()
+    };
+    says(&process, LinkReady { bell: 400, ..ready(qpn) }, files(good));
+    assert_eq!((links(&process), heard()), (1, vec![true]));
+    let closed = LinkClosed { qpn, peer_qpn: 0x200, reason: 2, ..LinkClosed::new_zeroed() };
+    says(&process, closed, Vec::new());
+    let (none, same) = (QpMask::empty(), QpAttributes::default());
+    process.qps[0].modify(none, State::Reset, &same, None).unwrap();
+    assert_eq!(heard(), [false]);
+    process.client.daemon_lost();
+    assert_eq!(heard(), []);
+}

@@ -78,13 +78,8 @@ impl Worker {
         self.timers.disarm(Due::Link(index), link.armed);
         if let Some(bell) = self.bells.get_mut(&link.bell) {
             bell.unbind(link.slot, index);
-            // The control plane lets go of a bell with its last link; nobody would tell us later.
-            if bell.is_unused() {
-                bell.ring();
-                self.listener.remove(bell.heard_as);
-                self.bells.remove(&link.bell);
-            }
         }
+        self.drop_unused_bell(link.bell);
         if link.service == Service::Ud {
             self.by_source.remove(&(link.qpn, link.flow.destination, link.peer_qpn));
         } else if self.by_number.get(&link.qpn) == Some(&index) {
@@ -97,6 +92,15 @@ impl Worker {
         self.dirty.remove(link.vnic, index);
         self.forget_counters(link.qpn, link.peer_qpn);
         self.free.push(index);
+    }
+
+    /// The control plane lets go of a bell with its last link; nobody would tell us later.
+    fn drop_unused_bell(&mut self, number: u64) {
+        if let Some(bell) = self.bells.get(&number).filter(|bell| bell.is_unused()) {
+            bell.ring();
+            self.listener.remove(bell.heard_as);
+            self.bells.remove(&number);
+        }
     }
 
     pub(super) fn attach(&mut self, attach: &Attach) {
@@ -114,6 +118,7 @@ impl Worker {
                 }
             }
             Err(_) => {
+                self.drop_unused_bell(attach.bell);
                 let status = Status::LocalProtection;
                 self.outbox.tell(Event::Failed { qpn, peer_qpn, status });
             }

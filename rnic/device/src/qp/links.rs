@@ -199,6 +199,14 @@ impl Qp {
     pub fn peers(&self) -> Vec<Peer> {
         self.inner.lock().links.iter().map(|link| link.peer).collect()
     }
+
+    /// Whether something may still come over link `index`.
+    pub(crate) fn listens_to(&self, index: usize) -> bool {
+        // Who is at work with it right now uses it, or one beside it.
+        self.inner.try_lock().is_none_or(|inner| {
+            inner.links.get(index).is_some_and(|link| !matches!(link.incoming, Incoming::Deaf))
+        })
+    }
 }
 
 impl Inner {

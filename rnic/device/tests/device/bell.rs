@@ -1,8 +1,9 @@
 //! Who is told of news and how: watched links, ready bits, kicks, and notifications that got lost.
 
 use crate::memory::Buffer;
-use crate::pair::{Options, Pair, outcomes, poll, post, receive};
+use crate::pair::{Options, Pair, outcomes, poll, post, receive, to_state};
 use crate::work::{Work, remote, whole};
+use omniverb_device::attributes::State;
 use omniverb_device::{Wc, qp_type, status};
 use std::sync::atomic::Ordering;
 
@@ -222,4 +223,22 @@ fn a_request_that_takes_long_wakes_nobody_while_it_goes_on() {
     assert_eq!(done, [(1, status::SUCCESS)]);
     assert_eq!(kicks(&pair, 1), 0);
     assert!(here.all() == there.all());
+}
+
+/// What nothing can come by any more need not be heard.
+#[test]
+fn a_bell_is_unused_when_all_its_links_have_ended() {
+    let pair = Pair::new();
+    let bell = &pair.sides[1].bell;
+    assert!(bell.is_unused());
+    let first = pair.connected(&Options::new(qp_type::RC));
+    let second = pair.connected(&Options::new(qp_type::UC));
+    assert!(!bell.is_unused());
+    to_state(&first[1], State::Reset);
+    assert!(!bell.is_unused(), "the other link is alive");
+    drop(second);
+    assert!(bell.is_unused());
+    assert!(!pair.sides[0].bell.is_unused(), "whose peer has gone has not gone itself");
+    to_state(&first[0], State::Reset);
+    assert!(pair.sides[0].bell.is_unused());
 }

@@ -147,16 +147,23 @@ fn a_storm_drowns_nobody() {
 }
 
 #[test]
-fn where_each_needs_a_thread_there_is_a_limit() {
+fn where_each_needs_a_thread_there_is_a_limit_and_the_others_share_one() {
     let (listener, told) = listener(1);
-    let bells: Vec<_> = (0..SINGLES).map(|_| bell()).collect();
+    let bells: Vec<_> = (0..SINGLES + 20).map(|_| bell()).collect();
     let numbers: Vec<_> =
         bells.iter().map(|(ours, _)| listener.add(ours.clone()).unwrap()).collect();
-    assert!(listener.add(bell().0).is_err());
+    assert_eq!(lock(&listener.groups).len(), SINGLES + 1);
     settle(&told);
-    listener.remove(numbers[5]);
-    listener.add(bell().0).unwrap();
+    for index in [0, SINGLES - 1, SINGLES, SINGLES + 19] {
+        ring(&bells[index].1);
+        assert!(told.wait(LONG).unwrap());
+        settle(&told);
+    }
+    for index in [5, SINGLES, SINGLES + 5] {
+        listener.remove(numbers[index]);
+        ring(&bells[index].1);
+    }
     settle(&told);
-    ring(&bells[63].1);
+    ring(&bells[SINGLES + 10].1);
     assert!(told.wait(LONG).unwrap());
 }
