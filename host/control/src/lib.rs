@@ -23,6 +23,7 @@ mod execute;
 mod extents;
 mod journal;
 mod lock;
+mod mappings;
 mod memory;
 mod namespaces;
 mod naming;

@@ -10,6 +10,7 @@ use crate::engine::{Packets, Recorder};
 use crate::errors::StartError;
 use crate::extents::Extents;
 use crate::journal::{Journal, Level};
+use crate::mappings;
 use crate::namespaces::{self, Namespaces};
 use crate::naming::Unnamed;
 use crate::operators::Operator;
@@ -218,6 +219,8 @@ impl Server {
         settings.limits.response_bytes = RESPONSE_BYTES as u32;
         // Every extent is a descriptor of ours.
         settings.limits.extents = settings.limits.extents.min(settings.queued_descriptors);
+        // Every link to the engine is a mapping of ours, and every process has some.
+        settings.limits.fit_mappings(mappings::allowed());
         // First those who keep privileges, then everything that can be attacked.
         let namespaces =
             Namespaces::new(&settings.helpers, &settings.pulses).map_err(os("start its helper"))?;

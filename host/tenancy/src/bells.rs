@@ -31,6 +31,10 @@ impl Slots {
         None
     }
 
+    fn free(&self) -> usize {
+        self.words.iter().map(|word| word.count_zeros() as usize).sum()
+    }
+
     fn give(&mut self, slot: u32) {
         let slot = slot as usize % LINKS_PER_BELL;
         self.words[slot / 64] &= !(1 << (slot % 64));
@@ -93,6 +97,15 @@ impl Bells {
             return None;
         };
         Some(Place { bell: bell.id, new, sides, slots: [one, other] })
+    }
+
+    /// There is a place for a link between these two.
+    pub(crate) fn has_room(&self, first: SessionId, second: SessionId) -> bool {
+        let Some(bell) = self.bells.get(&pair(first, second).0) else { return true };
+        match first == second {
+            true => bell.slots[0].free() >= 2,
+            false => bell.slots.iter().all(|slots| slots.free() >= 1),
+        }
     }
 
     /// Gives a place back.
@@ -160,6 +173,7 @@ mod tests {
             assert_eq!(place.sides, [0, 0]);
             assert!(seen.insert(place.slots[0]) && seen.insert(place.slots[1]));
         }
+        assert!(!bells.has_room(A, A));
         assert_eq!(bells.take(A, A), None);
         assert_eq!(bells.end(A), []);
     }
@@ -169,7 +183,9 @@ mod tests {
         let mut bells = Bells::default();
         let places: Vec<_> = (0..LINKS_PER_BELL).map(|_| bells.take(A, B).unwrap()).collect();
         assert_eq!(bells.take(A, B), None);
+        assert!(!bells.has_room(A, B));
         bells.give(A, B, &places[77]);
+        assert!(bells.has_room(A, B));
         assert_eq!(bells.take(A, B).unwrap().slots, [77, 77]);
         assert_eq!(bells.take(A, B), None);
     }

@@ -40,6 +40,7 @@ mod tables;
 mod tenancy;
 mod tickets;
 mod turns;
+mod uninvited;
 mod walk;
 mod wires;
 

@@ -7,7 +7,8 @@ pub struct Limits {
     /// the largest holder's oldest goes.
     pub vnics: usize,
     /// Processes with an open device, and command lines, of the host: each takes descriptors of the
-    /// daemon, which has a limit. Over this the largest holder's oldest goes.
+    /// daemon, which has a limit, and two mappings, see [`Limits::fit_mappings`]. Over this the
+    /// largest holder's oldest goes.
     pub sessions: usize,
     /// Processes with an open device, per vNIC. Enough for a full node of ranks.
     pub sessions_per_vnic: usize,
@@ -19,15 +20,18 @@ pub struct Limits {
     pub mrs_per_vnic: usize,
     /// The same, per process.
     pub mrs_per_session: usize,
-    /// Link ends per vNIC; a link takes about 650 KiB of address space.
+    /// Link ends per vNIC; a link takes about 650 KiB of address space. Direct links for datagrams
+    /// that others opened may be half of them at most, and make way for all others.
     pub links_per_vnic: usize,
     /// Link ends per process: bounds the mappings a process gets (the kernel allows 65530).
+    /// Of those that others opened the same holds as for a vNIC's.
     pub links_per_session: usize,
     /// Datagram links that one foreign vNIC may open towards one vNIC. They need no consent,
-    /// so a neighbour must not be able to use up somebody's whole quota with them.
+    /// so a neighbour must not be able to use up somebody's whole quota with them; of several the
+    /// largest holder's oldest goes when half of a process's or vNIC's quota is used up.
     pub datagram_links_per_neighbour: usize,
-    /// Links to the engine of all vNICs together: each is a mapping of the daemon, and the kernel
-    /// allows it 65530. Over this the largest holder's oldest goes.
+    /// Links to the engine of all vNICs together: each is a mapping of the daemon, see
+    /// [`Limits::fit_mappings`]. Over this the largest holder's oldest goes.
     pub wires: usize,
     /// Those of one vNIC: several must work together to use up the daemon's.
     pub wires_per_vnic: usize,
@@ -93,6 +97,29 @@ pub struct Limits {
     pub datagram_response_bytes: u32,
 }
 
+/// Mappings of a process with an open device, besides those of its links: its statistics area, and
+/// its bell with the engine.
+const MAPPINGS_PER_SESSION: usize = 2;
+
+/// Mappings that the daemon needs for other things: 4096 granted regions, 256 captured processes,
+/// and its program, heap, stacks, and what is on its way to be unmapped.
+const MAPPINGS_RESERVED: usize = 6144;
+
+impl Limits {
+    /// Lowers what all together may have to what fits into the `most` mappings that the kernel
+    /// allows the daemon (`vm.max_map_count`, 65530 where nobody changed it): half for processes,
+    /// half for links to the engine, and what one does not need for the other. Without this nobody
+    /// would yield, and when the mappings had run out nobody could open a device.
+    pub fn fit_mappings(&mut self, most: usize) {
+        // Where there are hardly any, most of the reserve is not needed, either.
+        let room = most - MAPPINGS_RESERVED.min(most / 2);
+        let for_sessions = (room / 2).max(room.saturating_sub(self.wires));
+        self.sessions = self.sessions.min(for_sessions / MAPPINGS_PER_SESSION).max(1);
+        let for_wires = room.saturating_sub(self.sessions.saturating_mul(MAPPINGS_PER_SESSION));
+        self.wires = self.wires.min(for_wires).max(1);
+    }
+}
+
 const MILLISECOND: u64 = 1_000_000;
 
 impl Default for Limits {
@@ -136,5 +163,50 @@ impl Default for Limits {
             datagram_request_bytes: 64 << 10,
             datagram_response_bytes: 4 << 10,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fitted(most: usize) -> (usize, usize) {
+        let mut limits = Limits::default();
+        limits.fit_mappings(most);
+        let rest = Limits { sessions: 65536, wires: 57344, ..limits.clone() };
+        assert_eq!(rest, Limits::default(), "nothing else changes");
+        (limits.sessions, limits.wires)
+    }
+
+    #[test]
+    fn what_the_kernel_allows_is_shared_by_processes_and_links() {
+        assert_eq!(fitted(65530), (14846, 29694));
+        for most in (16..400_000).step_by(997) {
+            let (sessions, wires) = fitted(most);
+            let reserve = MAPPINGS_RESERVED.min(most / 2);
+            assert!(MAPPINGS_PER_SESSION * sessions + wires + reserve <= most, "{most}");
+        }
+    }
+
+    #[test]
+    fn who_may_have_many_mappings_keeps_the_quotas() {
+        assert_eq!(fitted(262_144), (65536, 57344));
+        assert_eq!(fitted(usize::MAX), (65536, 57344));
+        // One of them does not need its half.
+        let mut few = Limits { wires: 100, ..Limits::default() };
+        few.fit_mappings(65530);
+        assert_eq!((few.sessions, few.wires), (29643, 100));
+        let mut few = Limits { sessions: 100, ..Limits::default() };
+        few.fit_mappings(65530);
+        assert_eq!((few.sessions, few.wires), (100, 57344));
+    }
+
+    #[test]
+    fn who_may_have_hardly_any_still_has_one_of_each() {
+        for most in 0..=8 {
+            assert_eq!(fitted(most).0, 1);
+            assert!(fitted(most).1 >= 1);
+        }
+        assert_eq!(fitted(1000), (125, 250));
     }
 }

@@ -24,7 +24,8 @@ impl Tenancy {
     ) -> Result<(), u32> {
         let (first, second) = if one.0 <= other.0 { (one, other) } else { (other, one) };
         let key = LinkKey::new(first.0, second.0);
-        let (sessions, _) = self.check_link(key, uninvited)?;
+        self.make_way(key, uninvited)?;
+        let (sessions, _) = self.check_link(key)?;
         let place = self.bells.take(sessions[0], sessions[1]).ok_or(ENOMEM)?;
         let ways = [(first.1, first.2), (second.1, second.2)];
         self.insert_link(key, Some(place), ways, uninvited, now)?;
@@ -57,11 +58,7 @@ impl Tenancy {
     }
 
     /// Sessions and vNICs of a link's ends, if their quotas allow it.
-    fn check_link(
-        &self,
-        key: LinkKey,
-        uninvited: Option<(VnicKey, VnicKey)>,
-    ) -> Result<([SessionId; 2], [VnicKey; 2]), u32> {
+    fn check_link(&self, key: LinkKey) -> Result<([SessionId; 2], [VnicKey; 2]), u32> {
         let first = self.qps.get(&key.0).ok_or(ENOENT)?;
         let second = self.qps.get(&key.1).ok_or(ENOENT)?;
         let ends = [first, second];
@@ -77,12 +74,6 @@ impl Tenancy {
                 return Err(ENOMEM);
             }
         }
-        if let Some((from, to)) = uninvited {
-            let held = self.vnics.get(&to).and_then(|v| v.uninvited.get(&from)).copied();
-            if held.unwrap_or(0) >= self.limits.datagram_links_per_neighbour {
-                return Err(ENOMEM);
-            }
-        }
         Ok(([first.session, second.session], [first.vnic, second.vnic]))
     }
 
@@ -95,7 +86,7 @@ impl Tenancy {
         uninvited: Option<(VnicKey, VnicKey)>,
         now: u64,
     ) -> Result<(), u32> {
-        let (sessions, vnics) = self.check_link(key, uninvited)?;
+        let (sessions, vnics) = self.check_link(key)?;
         let why = match place {
             None => Why::Survivor,
             Some(_) if vnics[0] == vnics[1] => Why::SameVnic,
@@ -118,11 +109,6 @@ impl Tenancy {
                 vnic.direct += 1;
             }
         }
-        if let Some((from, to)) = uninvited
-            && let Some(vnic) = self.vnics.get_mut(&to)
-        {
-            *vnic.uninvited.entry(from).or_default() += 1;
-        }
         let questions = [0, 1].map(|end| {
             let (sgid, dgid) = ways[end];
             self.question(vnics[end], vnics[1 - end], sgid, dgid)
@@ -132,6 +118,7 @@ impl Tenancy {
         }
         let link = Link { place, sessions, vnics, ways, questions, why, uninvited };
         self.audit_link(key, &link, true);
+        self.count_uninvited(key, &link);
         self.links.insert(key, link);
         Ok(())
     }
@@ -236,11 +223,7 @@ impl Tenancy {
                 vnic.direct -= 1;
             }
         }
-        if let Some((from, to)) = link.uninvited
-            && let Some(held) = self.vnics.get_mut(&to).and_then(|v| v.uninvited.get_mut(&from))
-        {
-            *held = held.saturating_sub(1);
-        }
+        self.count_uninvited_no_more(key, &link);
         for question in link.questions.into_iter().flatten() {
             self.rest_no_more(question, Rest::Link(key));
         }

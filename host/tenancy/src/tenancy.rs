@@ -16,6 +16,7 @@ use crate::tables::{
     WireKey,
 };
 use crate::tickets::{Secret, Tickets};
+use crate::uninvited::Uninvited;
 use omniverb_session::Message;
 use omniverb_session::body::{GidsChanged, ROLE_VERBS};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -55,6 +56,8 @@ pub struct Tenancy {
     pub(crate) captured: BTreeSet<VnicKey>,
     /// Who has links to the engine.
     pub(crate) wires: Holders<WireKey>,
+    /// Direct datagram links, for the ends that did not ask for them.
+    pub(crate) uninvited: Uninvited,
     /// Extents of all regions.
     pub(crate) extents: usize,
     /// Who brought the vNICs that there are.
@@ -102,6 +105,7 @@ impl Tenancy {
             policies: Policies::default(),
             captured: BTreeSet::new(),
             wires: Holders::default(),
+            uninvited: Uninvited::default(),
             extents: 0,
             vnics_of: Holders::default(),
             sessions_of: Holders::default(),
@@ -327,6 +331,7 @@ impl Tenancy {
             && self.qps.is_empty()
             && self.links.is_empty()
             && self.wires.is_empty()
+            && self.uninvited.is_empty()
             && self.extents == 0
             && self.vnics_of.is_empty()
             && self.sessions_of.is_empty()

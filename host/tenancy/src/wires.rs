@@ -158,6 +158,9 @@ impl Tenancy {
             let (_, qpn, (peer, _)) = *oldest.next().ok_or(ENOMEM)?;
             self.end_wires(qpn, peer, Some(CLOSED_BY_PEER));
         }
+        if !uninvited {
+            self.make_way_to_engine(id, key);
+        }
         let vnic = self.vnics.get(&key).ok_or(ENOENT)?;
         let session = self.sessions.get(&id).ok_or(ENOENT)?;
         let full = session.links >= self.limits.links_per_session
