@@ -33,7 +33,7 @@ pub(crate) struct BellRecord {
     pub(crate) bell: Arc<Bell>,
     /// The peer's.
     pub(crate) peer: Arc<PeerBell>,
-    /// What our sleep calls our page; `None` while it has no links, when nobody is to wake us by it.
+    /// What our sleep calls our page; `None` while it has no links: then nobody is to wake us.
     pub(crate) heard_as: Option<u64>,
     /// The peer is the daemon's engine.
     pub(crate) engine: bool,
