@@ -144,10 +144,13 @@ fn a_probe_from_a_foreign_address_makes_no_direct_link() {
     let daemon = Daemon::start(Settings::default());
     let (one_net, other_net) = two_nets();
     let (mut a, mut b) = (one_net.client(&daemon), other_net.client(&daemon));
-    // What leaves has somebody else's address: translated here, forged by an attacker.
+    // What leaves has somebody else's address: translated here, forged by an attacker. (Questions
+    // from the other side would, if they came first, make ours answers to them, which keep theirs.)
     one_net.run(
         "nft add table ip t; nft 'add chain ip t c { type nat hook postrouting priority 100; }'; \
-         nft add rule ip t c udp dport 4791 snat to 10.97.0.77",
+         nft add rule ip t c udp dport 4791 snat to 10.97.0.77; \
+         nft 'add chain ip t i { type filter hook input priority 0; }'; \
+         nft add rule ip t i ct state new udp dport 4791 drop",
     );
     let (one, other) = (create(&mut a, QP_RC), create(&mut b, QP_RC));
     a.call(connect(one, other, A, B).into());
