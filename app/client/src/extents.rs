@@ -5,6 +5,7 @@
 //! them (`omniverb_link::pace`).
 
 use crate::keys::Key;
+use crate::taking::Stay;
 use crate::{Client, lock};
 use omniverb_adopt::{AdoptError, AdoptedPages, Strategy};
 use omniverb_device::Qp;
@@ -36,6 +37,8 @@ pub(crate) struct Extent {
     pub(crate) pages: AdoptedPages,
     /// Of the daemon.
     pub(crate) era: u64,
+    /// Somebody can take it back.
+    pub(crate) stay: Stay,
 }
 
 impl Client {
@@ -92,8 +95,16 @@ impl Client {
             if !pace::allows(granted, key.region.moved.bytes(), others_free) {
                 return Err(libc::EAGAIN);
             }
-            let pages = key.move_onto(files, start, length)?;
-            key.adopted.push(Extent { pages, era });
+            // Before anybody is given anything: later there may be no thread to be had.
+            let stay = self.taking.stay(&self.me)?;
+            match key.move_onto(files, start, length) {
+                Ok(pages) => key.adopted.push(Extent { pages, era, stay }),
+                Err(errno) => {
+                    drop(stay);
+                    self.taking.left();
+                    return Err(errno);
+                }
+            }
         }
         // Before whoever takes the pages back moves it: the keys are locked.
         Ok(qp.epoch() as u32)
@@ -124,17 +135,18 @@ impl Client {
             await_peers(&qps);
         }
         let (mut outcome, mut released) = (Ok(()), BTreeSet::new());
-        for (rkey, Extent { pages, era }) in taken {
+        for (rkey, Extent { pages, era, stay }) in taken {
             match release(pages) {
-                Ok(()) => drop(released.insert(rkey)),
+                Ok(()) => drop((stay, released.insert(rkey))),
                 Err((pages, errno)) => {
                     outcome = Err(errno);
                     if let Some(key) = lock(&self.keys).list.get_mut(&rkey) {
-                        key.adopted.push(Extent { pages, era });
+                        key.adopted.push(Extent { pages, era, stay });
                     }
                 }
             }
         }
+        self.taking.left();
         let kept =
             |rkey: &u32| lock(&self.keys).list.get(rkey).is_some_and(|key| !key.adopted.is_empty());
         released.iter().filter(|rkey| !kept(rkey)).for_each(|rkey| self.tell_released(*rkey));

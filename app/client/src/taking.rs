@@ -4,6 +4,9 @@
 //! of its own moves their pages, since copying takes as long as there is to copy: the data path
 //! goes on meanwhile. What cannot be moved now is tried again every second, for as long as it
 //! is there. Who ended a link may wait, but not for long, until what that takes back is back.
+//!
+//! A process may be out of threads when a link ends. So the thread runs before the first extent is
+//! made, without it there is none, and it stays while there are any.
 
 use crate::progress::spawn_quietly;
 use crate::{Client, lock};
@@ -11,6 +14,7 @@ use omniverb_session::body::{Adopt, TAKE_ALL, TAKE_EXTENT, TakeBack};
 use omniverb_sys::clock;
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
 
@@ -23,11 +27,38 @@ const QUESTIONS_MAX: usize = 1024;
 /// How long somebody who ended a link waits at most. Small extents take a few milliseconds.
 const WAIT_MAX: Duration = Duration::from_millis(500);
 
+/// Starts a thread.
+type Spawn = fn(&str, Box<dyn FnOnce() + Send>) -> Result<(), i32>;
+
 /// What is to be taken back, and how far that is.
-#[derive(Default)]
 pub(crate) struct Taking {
     state: Mutex<State>,
     change: Condvar,
+    /// Extents that are, or are about to be. Grows with the state locked.
+    stays: AtomicUsize,
+    spawn: Spawn,
+}
+
+impl Default for Taking {
+    fn default() -> Taking {
+        let spawn: Spawn = |name, work| spawn_quietly(name, work);
+        Taking {
+            state: Mutex::default(),
+            change: Condvar::new(),
+            stays: AtomicUsize::new(0),
+            spawn,
+        }
+    }
+}
+
+/// The thread that takes extents back stays for as long as this is there.
+pub(crate) struct Stay(Arc<Taking>);
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        // Takes no lock: a forked child, too, drops those of its parent.
+        self.0.stays.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 #[derive(Default)]
@@ -62,6 +93,32 @@ impl Taking {
         None
     }
 
+    /// Makes sure that there is a thread that can take back what is granted next.
+    ///
+    /// # Errors
+    /// `EAGAIN`: none can be started at present.
+    pub(crate) fn stay(self: &Arc<Self>, client: &Weak<Client>) -> Result<Stay, i32> {
+        let mut state = lock(&self.state);
+        self.start(&mut state, client).map_err(|_| libc::EAGAIN)?;
+        self.stays.fetch_add(1, Ordering::AcqRel);
+        Ok(Stay(self.clone()))
+    }
+
+    /// Extents are gone: perhaps the thread need not stay.
+    pub(crate) fn left(&self) {
+        drop(lock(&self.state));
+        self.change.notify_all();
+    }
+
+    fn start(self: &Arc<Self>, state: &mut State, client: &Weak<Client>) -> Result<(), i32> {
+        if !state.running {
+            let (taking, client) = (self.clone(), client.clone());
+            (self.spawn)("omniverb-pages", Box::new(move || taking.run(&client)))?;
+            state.running = true;
+        }
+        Ok(())
+    }
+
     fn ask(self: &Arc<Self>, client: &Weak<Client>, number: u64, what: &[(u32, usize)]) {
         let mut state = lock(&self.state);
         state.asked = state.asked.max(number);
@@ -69,11 +126,11 @@ impl Taking {
         if !what.is_empty() {
             state.again_at = None;
         }
-        if !state.running && !state.open.is_empty() {
-            let (taking, client) = (self.clone(), client.clone());
-            // Without a thread it is left for the next question.
-            state.running = spawn_quietly("omniverb-pages", move || taking.run(&client)).is_ok();
-        } else if state.open.is_empty() {
+        if !state.open.is_empty() && self.start(&mut state, client).is_err() {
+            // There would be a thread if any of these were there still.
+            state.open.clear();
+        }
+        if state.open.is_empty() {
             state.done = state.asked;
         }
         drop(state);
@@ -127,9 +184,10 @@ impl Taking {
         }
     }
 
-    /// Waits for work. `None`: there was none for long, and the thread counts as ended.
+    /// Waits for work. `None`: there was none for long, nor can there be any, and the thread counts
+    /// as ended.
     fn next(&self) -> Option<(BTreeSet<(u32, usize)>, u64)> {
-        let idle_at = clock::now() + IDLE.as_nanos() as u64;
+        let mut idle_at = None;
         let mut state = lock(&self.state);
         loop {
             let until = match (state.again_at, state.open.is_empty()) {
@@ -138,7 +196,12 @@ impl Taking {
                     return Some((std::mem::take(&mut state.open), state.asked));
                 }
                 (Some(at), false) => at,
-                (_, true) => idle_at,
+                (_, true) if self.stays.load(Ordering::Acquire) > 0 => {
+                    idle_at = None;
+                    state = self.change.wait(state).unwrap_or_else(|e| e.into_inner());
+                    continue;
+                }
+                (_, true) => *idle_at.get_or_insert_with(|| clock::now() + IDLE.as_nanos() as u64),
             };
             let left = until.saturating_sub(clock::now());
             if left == 0 {
@@ -236,5 +299,42 @@ mod tests {
         taking.ask(&Weak::new(), 1, &[]);
         taking.wait(1);
         assert_eq!(lock(&taking.state).done, 1);
+    }
+
+    #[test]
+    fn nothing_is_granted_without_a_thread_that_can_take_it_back() {
+        let spawn: Spawn = |_, _| Err(libc::EAGAIN);
+        let taking = Arc::new(Taking { spawn, ..Taking::default() });
+        assert_eq!(taking.stay(&Weak::new()).err(), Some(libc::EAGAIN));
+        assert_eq!(taking.stays.load(Ordering::Relaxed), 0);
+        assert!(!lock(&taking.state).running);
+    }
+
+    #[test]
+    fn the_thread_stays_while_something_may_have_to_be_taken_back() {
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
+        // As if there were a free thread only once.
+        let spawn: Spawn = |name, work| match STARTED.fetch_add(1, Ordering::Relaxed) {
+            0 => spawn_quietly(name, work),
+            _ => Err(libc::EAGAIN),
+        };
+        let taking = Arc::new(Taking { spawn, ..Taking::default() });
+        let first = taking.stay(&Weak::new()).ok();
+        let second = taking.stay(&Weak::new()).ok();
+        assert!(first.is_some() && second.is_some());
+        drop(first);
+        taking.left();
+        std::thread::sleep(2 * IDLE);
+        taking.ask(&Weak::new(), 1, &[(1, 4096)]);
+        taking.wait(1);
+        assert_eq!(lock(&taking.state).done, 1, "nobody took it back");
+        drop(second);
+        taking.left();
+        let late = clock::now() + 20_000_000_000;
+        while lock(&taking.state).running {
+            assert!(clock::now() < late, "it stays for nothing");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(STARTED.load(Ordering::Relaxed), 1);
     }
 }
