@@ -1,9 +1,9 @@
 //! One-sided operations on pages that are mapped here: the requester does them itself.
 //!
 //! Order: requests of a QP take effect in the order they were posted. A mapped operation takes
-//! effect at once, so it may only be used when everything sent before it has been consumed. Until
-//! then a short WRITE follows the others through the ring; everything else waits: the ring drains
-//! once, and the rest of a pipeline is mapped. Memory order is the CPU's: what was written by
+//! effect at once, so it may only be used when everything sent before it has been consumed (and
+//! answered, if it brings something back). Until then a short WRITE follows the others through the
+//! ring; everything else waits: the ring drains once, and the rest of a pipeline is mapped. Memory order is the CPU's: what was written by
 //! earlier mapped operations is visible before anything published afterwards.
 
 use super::{Finish, Order, Step, Why};
@@ -124,7 +124,8 @@ impl Inner {
             }
             Reach::Mediated => return Ok(None),
         };
-        if !drained {
+        // What was asked for earlier may be on its way to the same place of ours.
+        if !drained || !self.answers.is_empty() {
             return Ok(Some(Step::Wait(Why::Order)));
         }
         let Some(place) = place else {

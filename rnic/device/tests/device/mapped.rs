@@ -123,6 +123,34 @@ fn mapped_operations_need_nobody_else() {
     assert!(bench.is_zero(&bench.there));
 }
 
+/// A READ was consumed, but its answer not taken. What is mapped comes after it in our own memory,
+/// too.
+#[test]
+fn answers_that_are_on_their_way_come_first() {
+    let Bench { pair, qps, target, shadow, .. } = &bench().granted(access::REMOTE);
+    let landing = Buffer::new(LENGTH);
+    let region = pair.sides[0].register(&landing);
+    let (end, word) = (LENGTH - 8, FIRST + 8);
+    shadow.write(8, &50u64.to_ne_bytes());
+    let read = |id, at, length| Work::read(id, remote(target, at)).sge(part(&region, 0, length));
+    let atomic = Work::fetch_add(2, remote(target, word), 5).sge(part(&region, end, 8));
+    for work in [read(1, 0, LENGTH), atomic] {
+        post(&qps[0], &work);
+        qps[1].pump();
+    }
+    pair.settle();
+    let done = [(1, status::SUCCESS), (2, status::SUCCESS)];
+    assert_eq!(outcomes(&qps[0].send_cq), done);
+    assert_eq!((landing.number(end), shadow.number(8)), (50, 55));
+    for work in [read(1, 0, LENGTH), read(2, FIRST, MAPPED)] {
+        post(&qps[0], &work);
+        qps[1].pump();
+    }
+    pair.settle();
+    assert_eq!(outcomes(&qps[0].send_cq), done);
+    assert!(landing.read(0, MAPPED) == shadow.all());
+}
+
 #[test]
 fn what_leaves_the_mapped_pages_travels() {
     let bench = bench().granted(access::REMOTE);

@@ -439,9 +439,19 @@ impl Bench {
         for (number, flow) in self.flows.iter().enumerate() {
             assert!(flow.sent.is_empty(), "flow {number}: sends did not complete");
             assert!(flow.messages.is_empty(), "flow {number}: messages did not arrive");
-            assert!(flow.target.buffer.all() == flow.target.model, "flow {number}: target");
-            assert!(flow.landing.buffer.all() == flow.landing.model, "flow {number}: landing");
-            assert!(flow.source.buffer.all() == flow.source.model, "flow {number}: source");
+            for (name, area) in
+                [("target", &flow.target), ("landing", &flow.landing), ("source", &flow.source)]
+            {
+                let all = area.buffer.all();
+                let wrong: Vec<_> = (0..AREA).filter(|&at| all[at] != area.model[at]).collect();
+                assert!(
+                    wrong.is_empty(),
+                    "flow {number}: {name}: {} bytes from {:?} to {:?}",
+                    wrong.len(),
+                    wrong.first(),
+                    wrong.last()
+                );
+            }
         }
         self.pair.check_guards();
     }
