@@ -150,6 +150,11 @@ impl Cq {
         count
     }
 
+    /// How many links an empty poll looks at, besides a few bells: what it costs.
+    pub fn watched_links(&self) -> usize {
+        self.watch.list.lock().links.len()
+    }
+
     /// Looks for news. Returns how many completions went straight to the caller; others may be in
     /// the queue.
     #[inline(always)]

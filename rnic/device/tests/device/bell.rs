@@ -4,6 +4,7 @@ use crate::memory::Buffer;
 use crate::pair::{Options, Pair, outcomes, poll, post, receive, to_state};
 use crate::work::{Work, remote, whole};
 use omniverb_device::attributes::State;
+use omniverb_device::limits::{IDLE_LOOKS_MAX, WATCHED_MAX};
 use omniverb_device::{Wc, qp_type, status};
 use std::sync::atomic::Ordering;
 
@@ -137,6 +138,29 @@ fn a_hundred_links_on_one_queue() {
         }
         assert_eq!(received, sent);
     }
+}
+
+/// What an empty poll looks at is bounded, however many QPs had news, and is one link before long.
+#[test]
+fn idle_links_make_polls_no_dearer() {
+    let pair = Pair::new();
+    let cq = pair.sides[1].cq();
+    let options = Options::new(qp_type::RC).with(|o| o.ring_bytes = (32 << 10, 4 << 10));
+    let listening = options.clone().with(|o| o.recv_cq = Some(cq.clone()));
+    let links: Vec<_> = (0..200).map(|_| pair.connected_with([&options, &listening])).collect();
+    for qps in &links {
+        receive(&qps[1], 0, &[]);
+        post(&qps[0], &Work::send(0));
+        let mut out = [Wc::default(); 4];
+        let arrived = (0..1000).any(|_| cq.poll(&mut out) == 1);
+        assert!(arrived);
+        assert!((1..=WATCHED_MAX).contains(&cq.watched_links()));
+    }
+    // One link at a time is dropped.
+    for _ in 0..=WATCHED_MAX as u32 * (IDLE_LOOKS_MAX + 1) {
+        assert_eq!(cq.poll(&mut [Wc::default(); 4]), 0);
+    }
+    assert_eq!(cq.watched_links(), 1);
 }
 
 /// A poller takes no more than a batch at once, and leaves nothing behind.
