@@ -1,4 +1,4 @@
-//! Listens to the daemon for the progress thread, which sleeps on bells and not on descriptors.
+//! The thread that listens to the daemon: the progress thread sleeps on bells, not on descriptors.
 
 use crate::errno_of;
 use crate::progress::spawn_quietly;
@@ -10,25 +10,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// There is one socket at a time.
 const EVENTS: u64 = 0;
 
-/// What the thread that listens shares with the one that takes.
+/// What it listens to.
 pub(crate) struct Ears {
     poller: Poller,
-    heard: AtomicBool,
     started: AtomicBool,
 }
 
 impl Ears {
     pub(crate) fn new() -> Result<Arc<Ears>, i32> {
         let poller = Poller::new().map_err(|error| errno_of(&error))?;
-        Ok(Arc::new(Ears {
-            poller,
-            heard: AtomicBool::new(false),
-            started: AtomicBool::new(false),
-        }))
+        Ok(Arc::new(Ears { poller, started: AtomicBool::new(false) }))
     }
 
-    /// Starts the thread, once, which calls `nudge` after there was something.
-    pub(crate) fn start(self: &Arc<Ears>, nudge: impl Fn() + Send + 'static) -> Result<(), i32> {
+    /// Starts the thread, once, which calls `take` when there is something.
+    pub(crate) fn start(self: &Arc<Ears>, take: impl Fn() + Send + 'static) -> Result<(), i32> {
         if self.started.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
@@ -37,8 +32,7 @@ impl Ears {
             let mut ready = Vec::new();
             while ears.poller.wait(None, &mut ready).is_ok() {
                 if !ready.is_empty() {
-                    ears.heard.store(true, Ordering::Release);
-                    nudge();
+                    take();
                 }
             }
         });
@@ -57,10 +51,5 @@ impl Ears {
     /// Tells once more if there is, or comes, something in this socket, or room in it.
     pub(crate) fn again(&self, socket: &OwnedFd, room: bool) -> bool {
         self.poller.watch_once(socket, EVENTS, room).is_ok()
-    }
-
-    /// Whether something was heard.
-    pub(crate) fn take(&self) -> bool {
-        self.heard.swap(false, Ordering::Acquire)
     }
 }

@@ -19,6 +19,7 @@ struct State {
     /// While there is a daemon.
     socket: Option<Arc<OwnedFd>>,
     taken: bool,
+    waiting: u32,
     tag: u64,
     owed: u32,
     unwanted: Vec<Message>,
@@ -40,7 +41,8 @@ pub(crate) struct Turn<'a> {
 impl Turns {
     pub(crate) fn new(socket: OwnedFd) -> Turns {
         let socket = Some(Arc::new(socket));
-        let state = State { socket, taken: false, tag: 1, owed: 0, unwanted: Vec::new() };
+        let state =
+            State { socket, taken: false, waiting: 0, tag: 1, owed: 0, unwanted: Vec::new() };
         Turns { state: Mutex::new(state), free: Condvar::new() }
     }
 
@@ -52,8 +54,10 @@ impl Turns {
             if left == 0 {
                 return Err(libc::ETIMEDOUT);
             }
+            state.waiting += 1;
             let waited = self.free.wait_timeout(state, Duration::from_nanos(left));
             state = waited.unwrap_or_else(|e| e.into_inner()).0;
+            state.waiting -= 1;
         }
         state.taken = true;
         Ok(Turn {
@@ -105,7 +109,11 @@ impl Drop for Turn<'_> {
         let mut state = lock(&self.turns.state);
         (state.taken, state.tag, state.owed) = (false, self.tag, self.owed);
         state.unwanted = std::mem::take(&mut self.unwanted);
+        let is_awaited = state.waiting > 0;
         drop(state);
-        self.turns.free.notify_one();
+        // A system call, needed or not.
+        if is_awaited {
+            self.turns.free.notify_one();
+        }
     }
 }

@@ -8,15 +8,8 @@ use omniverb_tenancy::{Arrived, Channel, SessionId, errno};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Connections accepted, and messages read from one client, before others get their turn.
+/// Connections accepted, and events read from one client, before others get their turn.
 const TURN: usize = 32;
-
-/// Whether a client may say more before others get their turn.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
-    GoesOn,
-    Over,
-}
 
 impl Server {
     pub(crate) fn accept(&mut self) {
@@ -41,22 +34,18 @@ impl Server {
         }
     }
 
+    /// One call: who called waits for the answer, and has no other call to make.
     pub(crate) fn calls_ready(&mut self, id: SessionId) {
         self.flush_calls(id);
-        for _ in 0..TURN {
-            let Some(client) = self.clients.get(&id) else { return };
-            // Who does not take its answers is not asked for more.
-            if !client.calls_box.is_empty() {
-                return;
-            }
-            let Some((bytes, length)) = self.receive(id, Channel::Calls) else { return };
-            let turn = self.call(id, &bytes[..length]);
-            while let Some(action) = self.work.pop_front() {
-                self.execute(action);
-            }
-            if turn == Turn::Over {
-                return;
-            }
+        let Some(client) = self.clients.get(&id) else { return };
+        // Who does not take its answers is not asked for more.
+        if !client.calls_box.is_empty() {
+            return;
+        }
+        let Some((bytes, length)) = self.receive(id, Channel::Calls) else { return };
+        self.call(id, &bytes[..length]);
+        while let Some(action) = self.work.pop_front() {
+            self.execute(action);
         }
     }
 
@@ -76,8 +65,8 @@ impl Server {
         }
     }
 
-    fn call(&mut self, id: SessionId, bytes: &[u8]) -> Turn {
-        let Some(client) = self.clients.get(&id) else { return Turn::Over };
+    fn call(&mut self, id: SessionId, bytes: &[u8]) {
+        let Some(client) = self.clients.get(&id) else { return };
         let own = client.vnic.unwrap_or(self.home);
         let refused = client.vnic.err();
         match decode(bytes) {
@@ -86,16 +75,13 @@ impl Server {
                 self.answer(id, tag, &answer, Vec::new());
                 self.part(id, "is not allowed, or in a network namespace that is not served");
             }
-            // Costs more than most, so others come first again.
             Ok((tag, Message::QueryStatus(m))) => {
                 let answer = self.status_slice(Some(own), m.from);
                 self.answer(id, tag, &answer.into(), Vec::new());
-                return Turn::Over;
             }
             Ok((tag, Message::QueryVnic(_))) => {
                 let answer = self.policy_slice(own);
                 self.answer(id, tag, &answer.into(), Vec::new());
-                return Turn::Over;
             }
             Ok((tag, message)) => self.hand_over(id, Channel::Calls, tag, message),
             Err(_) => {
@@ -106,7 +92,6 @@ impl Server {
                 self.part(id, "sent something that is no message");
             }
         }
-        Turn::GoesOn
     }
 
     /// A message for the tables, with what is to be known about the memory it brings.

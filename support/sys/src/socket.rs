@@ -137,31 +137,36 @@ pub fn receive(
     buffer: &mut [u8],
     blocking: bool,
 ) -> io::Result<(usize, Vec<OwnedFd>)> {
+    loop {
+        match receive_once(socket, buffer, blocking) {
+            Err(Errno::INTR) => {}
+            other => return Ok(other?),
+        }
+    }
+}
+
+/// As [`receive`]; a signal ends it.
+pub(crate) fn receive_once(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+    blocking: bool,
+) -> Result<(usize, Vec<OwnedFd>), Errno> {
     let mut flags = RecvFlags::CMSG_CLOEXEC;
     flags.set(RecvFlags::DONTWAIT, !blocking);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     // Whatever is not moved out of the ancillary buffer is closed when it is dropped.
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    loop {
-        let mut slices = [IoSliceMut::new(buffer)];
-        match recvmsg(socket, &mut slices, &mut ancillary, flags) {
-            Ok(message) => {
-                let lost = ReturnFlags::TRUNC | ReturnFlags::CTRUNC;
-                if message.flags.intersects(lost) {
-                    return Err(Errno::MSGSIZE.into());
-                }
-                let mut descriptors = Vec::new();
-                for item in ancillary.drain() {
-                    if let RecvAncillaryMessage::ScmRights(rights) = item {
-                        descriptors.extend(rights);
-                    }
-                }
-                return Ok((message.bytes, descriptors));
-            }
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(errno.into()),
+    let message = recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags)?;
+    if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+        return Err(Errno::MSGSIZE);
+    }
+    let mut descriptors = Vec::new();
+    for item in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = item {
+            descriptors.extend(rights);
         }
     }
+    Ok((message.bytes, descriptors))
 }
 
 /// What is behind the path of a socket.
