@@ -242,9 +242,13 @@ fn find_place(region: &Region) -> Result<Option<Place>, AdoptError> {
 }
 
 /// Moves everything that is still mapped of the region's file, wherever that is by now.
-fn move_back(region: NonNull<Region>, strategies: &[Strategy]) -> Result<(), AdoptError> {
+fn move_back(
+    region: NonNull<Region>,
+    strategies: &[Strategy],
+    patience_is_over: bool,
+) -> Result<(), AdoptError> {
     let region = region_of(region);
-    let mut mover = Mover::mandatory(strategies);
+    let mut mover = Mover::mandatory(strategies, patience_is_over);
     while let Some(place) = find_place(region)? {
         let mut staging = Staging::new(place.length)?;
         // Without descriptor the copy is made from the mapping, which must be readable.
@@ -316,11 +320,13 @@ impl AdoptedPages {
     fn withdraw(&mut self, strategies: &[Strategy]) -> Result<(), AdoptError> {
         let _calm = Calm::new();
         let lock = MOVES.guard();
-        let give_up_at = clock::now() + RELEASE_TIME_MAX_NS;
-        let mut outcome = move_back(self.region, strategies);
-        while outcome == Err(AdoptError::Busy) && clock::now() < give_up_at {
+        let begun = clock::now();
+        let tried_for = || clock::now().saturating_sub(begun);
+        let mut outcome = move_back(self.region, strategies, false);
+        while outcome == Err(AdoptError::Busy) && tried_for() < RELEASE_TIME_MAX_NS {
             let _ = rustix::thread::nanosleep(&RELEASE_PAUSE);
-            outcome = move_back(self.region, strategies);
+            let patience_is_over = tried_for() > RELEASE_TIME_MAX_NS / 2;
+            outcome = move_back(self.region, strategies, patience_is_over);
         }
         outcome?;
         let freed = Region::unlink(self.region);

@@ -11,6 +11,11 @@
 //! or changed its flags; then the thread sleeps, uninterruptibly, or is about to: so a thread that
 //! runs, and has ever read from storage, is watched until it slept or has used the processor for
 //! longer than it takes to hand over a request of usual size.
+//!
+//! Whoever stores there waits meanwhile, and how much there is to look at is the program's affair:
+//! all descriptors, once for each thread where `kcmp` is forbidden. So it is looked at once before
+//! the pages are protected, and if that takes too long they never are; and no longer than that
+//! under protection.
 #![expect(unsafe_code)]
 // UNSAFETY: borrows descriptors of the program by number, only to ask for their flags; reads
 // the clocks of its threads.
@@ -25,30 +30,92 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{CWD, OFlags, fcntl_getfl};
 use rustix::io::Errno;
 use rustix::thread::gettid;
-use rustix::time::Timespec;
+use rustix::time::{ClockId, Timespec, clock_gettime};
 
+/// How much of the processor looking at descriptors may take, or at threads.
+const LOOK_TIME_MAX: Duration = Duration::from_millis(20);
+/// How many times that may pass meanwhile: on a busy machine this thread, too, waits for its turn.
+const LOAD_MAX: u32 = 10;
 /// How long threads may take to come out of a request.
 const DRAIN_TIME_MAX: Duration = Duration::from_millis(20);
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000 };
 /// Far more than a request of 1 MiB takes the processor until it sleeps.
 const SUBMIT_TIME_NS: u64 = 300_000;
 
-/// Is a file open for direct I/O? True also when it cannot be known.
-pub(super) fn may_be_in_use(sharers: Option<&Sharers>) -> bool {
-    let own = gettid().as_raw_nonzero().get();
-    if own_table() {
-        return true;
+/// What descriptors tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Descriptors {
+    /// None is open for direct I/O.
+    Without,
+    /// One is, or it cannot be known.
+    Direct,
+    /// There was no end to them in time.
+    TooMany,
+}
+
+/// What looking may take.
+struct Budget {
+    time: Duration,
+    /// Both clocks at the beginning.
+    begun: u64,
+    ran: u64,
+    is_spent: bool,
+}
+
+impl Budget {
+    fn new(time: Duration) -> Budget {
+        Budget { time, begun: clock::now(), ran: own_processor_time(), is_spent: false }
     }
-    let apart = |task: i32| task != own && !shares_files(own, task) && table_of(task);
-    any_task(sharers, apart).unwrap_or(true)
+
+    /// To be asked before each descriptor or thread.
+    fn is_spent(&mut self) -> bool {
+        let passed = Duration::from_nanos(clock::now().saturating_sub(self.begun));
+        if !self.is_spent && passed > self.time {
+            let ran = Duration::from_nanos(own_processor_time().saturating_sub(self.ran));
+            self.is_spent = ran > self.time || passed > self.time * LOAD_MAX;
+        }
+        self.is_spent
+    }
+}
+
+fn own_processor_time() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Is a file open for direct I/O?
+pub(super) fn descriptors(sharers: Option<&Sharers>) -> Descriptors {
+    descriptors_within(sharers, LOOK_TIME_MAX)
+}
+
+fn descriptors_within(sharers: Option<&Sharers>, time: Duration) -> Descriptors {
+    let own = gettid().as_raw_nonzero().get();
+    let mut budget = Budget::new(time);
+    let found = own_table(&mut budget) || {
+        let apart = |task: i32| {
+            let look = || task != own && !shares_files(own, task);
+            budget.is_spent() || look() && table_of(task, &mut budget)
+        };
+        any_task(sharers, apart).unwrap_or(true)
+    };
+    match found {
+        _ if budget.is_spent => Descriptors::TooMany,
+        true => Descriptors::Direct,
+        false => Descriptors::Without,
+    }
 }
 
 /// Waits until every thread was seen outside of a request once. False: that took too long.
-pub(super) fn has_drained(sharers: Option<&Sharers>) -> bool {
+/// `however_many`: waiting takes too long at some time, but looking at many threads does not.
+pub(super) fn has_drained(sharers: Option<&Sharers>, however_many: bool) -> bool {
     let give_up_at = clock::now() + DRAIN_TIME_MAX.as_nanos() as u64;
     let own = gettid().as_raw_nonzero().get();
+    let mut budget = Budget::new(LOOK_TIME_MAX);
     let stays = |task: i32| {
         let mut ran_before = None;
+        if !however_many && budget.is_spent() {
+            return true;
+        }
         while task != own && may_be_in_request(task, &mut ran_before) {
             if clock::now() > give_up_at {
                 return true;
@@ -84,7 +151,7 @@ fn any_task(sharers: Option<&Sharers>, mut which: impl FnMut(i32) -> bool) -> Re
     Ok(found)
 }
 
-fn own_table() -> bool {
+fn own_table(budget: &mut Budget) -> bool {
     let Ok(directory) = open_directory(CWD, format_args!("/proc/thread-self/fd")) else {
         return true;
     };
@@ -92,13 +159,14 @@ fn own_table() -> bool {
     let looked = for_each_number(directory.as_fd(), |number| {
         // SAFETY: used for one fcntl; a descriptor closed meanwhile yields EBADF.
         let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
-        found |= fcntl_getfl(descriptor).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
+        found |= budget.is_spent()
+            || fcntl_getfl(descriptor).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
         if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     found || looked.is_err()
 }
 
-fn table_of(task: i32) -> bool {
+fn table_of(task: i32, budget: &mut Budget) -> bool {
     let gone = |errno| matches!(errno, Errno::NOENT | Errno::SRCH);
     let directory = match open_directory(CWD, format_args!("/proc/{task}/fdinfo")) {
         Ok(directory) => directory,
@@ -107,6 +175,10 @@ fn table_of(task: i32) -> bool {
     let mut found = false;
     let looked = for_each_number(directory.as_fd(), |number| {
         let mut text = [0u8; 256];
+        if budget.is_spent() {
+            found = true;
+            return ControlFlow::Break(());
+        }
         found |= match read_start(&directory, format_args!("{number}"), &mut text) {
             Ok(text) => flags_in(text).is_none_or(|flags| flags & OFlags::DIRECT.bits() != 0),
             Err(errno) => !gone(errno),
@@ -188,5 +260,12 @@ mod tests {
     fn flags_are_read() {
         assert_eq!(flags_in(b"pos:\t0\nflags:\t0140000\nmnt_id:\t29\n"), Some(0o140_000));
         assert_eq!(flags_in(b"pos:\t0\n"), None);
+    }
+
+    #[test]
+    fn looking_ends_in_time() {
+        assert_eq!(descriptors_within(None, Duration::ZERO), Descriptors::TooMany);
+        // Other tests of this process have no direct I/O.
+        assert_eq!(descriptors_within(None, Duration::from_secs(60)), Descriptors::Without);
     }
 }

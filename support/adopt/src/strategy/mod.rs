@@ -32,18 +32,23 @@ impl Strategy {
 pub(crate) struct Mover<'a> {
     strategies: &'a [Strategy],
     must_succeed: bool,
+    /// It has been tried for long enough: what stands in the way of protection alone does not
+    /// count any more.
+    patience_is_over: bool,
     sharers: Option<Sharers>,
+    /// Descriptors were looked at, and it did not take long.
+    looked: bool,
 }
 
 impl<'a> Mover<'a> {
     /// For an adoption, which may be left undone.
     pub(crate) fn optional(strategies: &'a [Strategy]) -> Mover<'a> {
-        Mover { strategies, must_succeed: false, sharers: None }
+        Mover { strategies, must_succeed: false, patience_is_over: false, sharers: None, looked: false }
     }
 
     /// For a release: what was granted must be taken back.
-    pub(crate) fn mandatory(strategies: &'a [Strategy]) -> Mover<'a> {
-        Mover { strategies, must_succeed: true, sharers: None }
+    pub(crate) fn mandatory(strategies: &'a [Strategy], patience_is_over: bool) -> Mover<'a> {
+        Mover { strategies, must_succeed: true, patience_is_over, sharers: None, looked: false }
     }
 
     /// Does the work by the first strategy that can.
@@ -60,22 +65,30 @@ impl<'a> Mover<'a> {
             }
         }
         // Where nobody may be stopped a descriptor for direct I/O alone must not leave the memory
-        // in a peer's hands. A request that is under way does, until it is done.
+        // in a peer's hands. A request that is under way does, until it is done. Nor must it where
+        // stopping is permitted, but does not come to an end.
         let last_resort = self.must_succeed && self.strategies.contains(&Strategy::Userfault);
-        if last_resort && outcome == Err(AdoptError::NotPermitted) {
+        if last_resort && (self.patience_is_over || outcome == Err(AdoptError::NotPermitted)) {
             return self.protected(work, true);
         }
         outcome
     }
 
     fn protected(&mut self, work: &Work<'_>, despite_descriptors: bool) -> Result<(), AdoptError> {
+        let (must_succeed, looked) = (self.must_succeed, self.looked);
         let sharers = match self.sharers() {
             Ok(sharers) => Some(sharers),
             // Protection holds for them all the same.
             Err(AdoptError::NotPermitted) => None,
             Err(error) => return Err(error),
         };
-        userfault::perform(work, userfault::Others { sharers, despite_descriptors })
+        let others = userfault::Others { sharers, must_succeed, despite_descriptors };
+        if !looked {
+            others.check_descriptors()?;
+        }
+        let outcome = userfault::perform(work, others);
+        self.looked |= !despite_descriptors;
+        outcome
     }
 
     /// Looked for once: who is made later is looked for when everybody stands still.

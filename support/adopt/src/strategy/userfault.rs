@@ -13,7 +13,7 @@
 #![expect(unsafe_code)]
 // UNSAFETY: userfaultfd ioctls on the program's memory.
 
-use super::direct_io;
+use super::direct_io::{self, Descriptors};
 use crate::error::AdoptError;
 use crate::sharers::Sharers;
 use crate::work::{PAGE_BYTES, Work};
@@ -88,19 +88,32 @@ static KEPT: Kept = Kept(UnsafeCell::new(None));
 pub(super) struct Others<'a> {
     /// Other processes in this memory.
     pub sharers: Option<&'a Sharers>,
+    /// It may not be left undone only since there is much to look at.
+    pub must_succeed: bool,
     /// Go on although a descriptor is open for direct I/O, once nobody is in a request.
     pub despite_descriptors: bool,
 }
 
 impl Others<'_> {
+    /// That no descriptor is open for direct I/O, as far as can be found out in time.
+    pub(super) fn check_descriptors(&self) -> Result<(), AdoptError> {
+        if self.despite_descriptors {
+            return Ok(());
+        }
+        match direct_io::descriptors(self.sharers) {
+            Descriptors::Without => Ok(()),
+            Descriptors::TooMany if !self.must_succeed => Err(AdoptError::Busy),
+            // What must be done is done in spite of them, if there is no other way.
+            Descriptors::TooMany | Descriptors::Direct => Err(AdoptError::NotPermitted),
+        }
+    }
+
     /// That no request is under way that began before the pages were protected.
     fn check(&self) -> Result<(), AdoptError> {
-        if !self.despite_descriptors && direct_io::may_be_in_use(self.sharers) {
-            return Err(AdoptError::NotPermitted);
-        }
+        self.check_descriptors()?;
         // Twice, where there may be some: who was about to sleep in one does so by then.
         for _ in 0..=u32::from(self.despite_descriptors) {
-            if !direct_io::has_drained(self.sharers) {
+            if !direct_io::has_drained(self.sharers, self.must_succeed) {
                 return Err(AdoptError::Busy);
             }
         }

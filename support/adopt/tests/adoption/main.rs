@@ -7,6 +7,7 @@
 //! (without it they also end after some time).
 
 mod content;
+mod descriptors;
 mod direct;
 mod disturbance;
 mod fork;
@@ -66,6 +67,8 @@ const SCENARIOS: &[Scenario] = &[
     scenario("direct_io_excludes_userfault", disturbance::direct_io_excludes_userfault),
     scenario("direct_io_in_another_table", direct::in_another_table),
     scenario("direct_io_in_another_process", direct::in_another_process),
+    scenario("many_descriptors_are_not_protected", descriptors::too_many_to_look_at),
+    scenario("many_descriptors_are_no_excuse", descriptors::released_all_the_same),
     scenario("direct_reads_another_table", direct::reads_by_another_table),
     scenario("direct_reads_changing_flags", direct::reads_by_a_changing_descriptor),
     scenario("direct_reads_closed_descriptor", direct::reads_by_a_closed_descriptor),
