@@ -181,7 +181,9 @@ pub fn adopt_onto(
     });
     let outcome = match moved {
         Ok(()) => Ok(region),
-        Err(error) => Err((move_back(region, strategies).map(|()| Region::unlink(region)), error)),
+        Err(error) => {
+            Err((move_back(region, strategies, false).map(|()| Region::unlink(region)), error))
+        }
     };
     drop(lock);
     drop(calm);

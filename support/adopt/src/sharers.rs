@@ -34,6 +34,9 @@ use rustix::process::getpid;
 const SHARERS_MAX: usize = 8;
 /// Processes as large as us while the reservation is there: those with a large one of their own.
 const CANDIDATES_MAX: usize = 256;
+/// A process has its number a moment before it is to be seen. So many numbers that were given out
+/// before everybody was looked at are looked at again: more are not given out in that moment.
+const UNSEEN_MAX: i32 = 256;
 /// Most numbers to look at one by one; with more it is simpler to look at all processes.
 const NEW_MAX: i32 = 1024;
 /// What is reserved, the first that there is room for. The larger, the fewer others have a size
@@ -50,7 +53,7 @@ pub(crate) struct Sharer {
 /// All of them.
 pub(crate) struct Sharers {
     list: [Option<Sharer>; SHARERS_MAX],
-    /// Processes with higher numbers were not looked at. 0: it is not known.
+    /// Processes with higher numbers were not looked at, or too early. 0: it is not known.
     newest: AtomicI32,
 }
 
@@ -166,7 +169,7 @@ impl Sharers {
     /// # Errors
     /// `NotPermitted` where it cannot be known, `Busy` if it could not be known this time.
     pub(crate) fn find() -> Result<Sharers, AdoptError> {
-        let newest = AtomicI32::new(newest_number());
+        let newest = AtomicI32::new((newest_number() - UNSEEN_MAX).max(0));
         let mut candidates = Candidates { list: [(0, 0); CANDIDATES_MAX], count: 0 };
         let reservation = Reservation::new().ok_or(AdoptError::NotPermitted)?;
         let step = reservation.pages();

@@ -43,7 +43,13 @@ pub(crate) struct Mover<'a> {
 impl<'a> Mover<'a> {
     /// For an adoption, which may be left undone.
     pub(crate) fn optional(strategies: &'a [Strategy]) -> Mover<'a> {
-        Mover { strategies, must_succeed: false, patience_is_over: false, sharers: None, looked: false }
+        Mover {
+            strategies,
+            must_succeed: false,
+            patience_is_over: false,
+            sharers: None,
+            looked: false,
+        }
     }
 
     /// For a release: what was granted must be taken back.
