@@ -21,7 +21,8 @@ help:
 	@echo "make bench   latency and bandwidth against the raw limits of this machine, on one host"
 	@echo "             between two, and against rdma_rxe; rate limits and floods (needs root;"
 	@echo "             about 15 minutes)"
-	@echo "make soak    the transport under 10000 simulated networks (SEEDS=n for others)"
+	@echo "make soak    the transport under 10000 simulated networks (SEEDS=n for others), and pages"
+	@echo "             that move under stores 20000 times (CYCLES=n)"
 	@echo "make deps    install the Debian packages that the above need (they do it themselves)"
 	@echo "make clean   remove what was built"
 
@@ -54,8 +55,10 @@ bench: deps build
 	exit $$failed
 
 SEEDS ?= 10000
+CYCLES ?= 20000
 soak:
 	OMNIVERB_SEEDS=$(SEEDS) cargo test --release --locked -p omniverb_transport --test simulator -- --nocapture
+	OMNIVERB_ADOPT_CYCLES=$(CYCLES) cargo test --release --locked -p omniverb_adopt --test adoption
 
 clean:
 	cargo clean

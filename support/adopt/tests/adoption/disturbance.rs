@@ -57,7 +57,7 @@ pub fn direct_io() -> Outcome {
             }
             reads
         });
-        cycle(buffer, Strategy::Stop, cycles(2_000));
+        cycle(buffer, Strategy::Stop, cycles(500));
         stop.store(true, Ordering::Relaxed);
         assert!(reader.join().unwrap() > 100);
     });
@@ -94,7 +94,7 @@ pub fn spawning(strategy: Strategy) -> Outcome {
             let stop = &stop;
             move || count_in(&words, stop)
         });
-        cycle(buffer, strategy, cycles(1_000));
+        cycle(buffer, strategy, cycles(300));
         stop.store(true, Ordering::Relaxed);
         spawner.join().unwrap();
         counter.join().unwrap();
@@ -157,7 +157,7 @@ pub fn signals(strategy: Strategy) -> Outcome {
             drop(done);
             sent
         });
-        cycle(buffer, strategy, cycles(2_000));
+        cycle(buffer, strategy, cycles(500));
         stop.store(true, Ordering::Relaxed);
         sent = sender.join().unwrap();
         counter.join().unwrap();
@@ -232,7 +232,7 @@ pub fn helper_is_killed() -> Outcome {
             move || count_in(&words, stop)
         });
         let begin = Instant::now();
-        for _ in 0..cycles(10_000) / 10 {
+        for _ in 0..cycles(2_500) / 10 {
             if failed > 20 && moved > 20 && begin.elapsed() > Duration::from_secs(20) {
                 break;
             }

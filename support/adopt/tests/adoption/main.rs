@@ -3,8 +3,8 @@
 //! Every scenario runs in a child process of its own, forked while this process has one thread, so
 //! that it has exactly the threads it starts. Arguments that are not flags select scenarios by
 //! part of their name; `--measure` prints the cost table of the decision record instead.
-//! `OMNIVERB_ADOPT_CYCLES` sets the number of adopt/release cycles of the stress scenarios
-//! (without it they also end after some time).
+//! `OMNIVERB_ADOPT_CYCLES` sets the number of adopt/release cycles of the stress scenarios (`make
+//! soak` does); without it they also end after some time.
 
 mod content;
 mod descriptors;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const WRITERS: usize = 3;
 
 /// On an overloaded machine, where stopping threads takes long, fewer cycles must do.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(4);
 const CYCLES_MIN: usize = 100;
 
 /// Moves `memory` out and back `count` times. Now and then the cycle has another shape.
@@ -83,7 +83,7 @@ pub fn writers(strategy: Strategy) -> Outcome {
             })
             .collect();
         // Stopping threads that compute takes until each of them gets a processor.
-        cycle(buffer, strategy, cycles(if strategy == Strategy::Stop { 6_000 } else { 20_000 }));
+        cycle(buffer, strategy, cycles(if strategy == Strategy::Stop { 1_500 } else { 4_000 }));
         stop.store(true, Ordering::Relaxed);
         for thread in threads {
             assert!(thread.join().expect("a writer lost a store") > 0);
@@ -107,7 +107,7 @@ pub fn large_writers(strategy: Strategy) -> Outcome {
                 scope.spawn(move || count_in(&words, stop))
             })
             .collect();
-        cycle(buffer, strategy, cycles(20_000).div_ceil(200));
+        cycle(buffer, strategy, cycles(4_000).div_ceil(200));
         stop.store(true, Ordering::Relaxed);
         for thread in threads {
             assert!(thread.join().expect("a writer lost a store") > 0);
@@ -120,7 +120,7 @@ pub fn large_writers(strategy: Strategy) -> Outcome {
 pub fn alone(strategy: Strategy) -> Outcome {
     require(strategy)?;
     let Neighbourhood { buffer, small } = neighbourhood(5);
-    for round in 0..cycles(20_000) as u64 {
+    for round in 0..cycles(5_000) as u64 {
         let store = |value: u64, old: u64| {
             for index in (0..buffer.words()).step_by(61) {
                 assert_eq!(buffer.get(index), old);
@@ -177,7 +177,7 @@ pub fn kernel_stores(strategy: Strategy) -> Outcome {
                 }
             });
         }
-        cycle(buffer, strategy, cycles(6_000));
+        cycle(buffer, strategy, cycles(1_500));
         stop.store(true, Ordering::Relaxed);
     });
     assert!(received.load(Ordering::Relaxed) > 1000);
@@ -247,7 +247,7 @@ pub fn come_and_go(strategy: Strategy) -> Outcome {
                 }
             });
         }
-        cycle(buffer, strategy, cycles(4_000) / 2);
+        cycle(buffer, strategy, cycles(1_000) / 2);
         stop.store(true, Ordering::Relaxed);
     });
     Ok(())
