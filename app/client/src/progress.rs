@@ -247,8 +247,8 @@ fn due_in(due: u64) -> u64 {
 }
 
 impl Client {
-    /// The daemon told something, or there is room for answers. The progress thread is woken only if
-    /// it sleeps without a limit: a link is ready without it.
+    /// The daemon told something, or there is room for answers. The progress thread is woken only
+    /// if it sleeps without a limit: a link is ready without it.
     fn hear_daemon(&self) {
         let hearing = lock(&self.progress.hearing);
         self.take_events();

@@ -3,8 +3,9 @@
 //! Order: requests of a QP take effect in the order they were posted. A mapped operation takes
 //! effect at once, so it may only be used when everything sent before it has been consumed (and
 //! answered, if it brings something back). Until then a short WRITE follows the others through the
-//! ring; everything else waits: the ring drains once, and the rest of a pipeline is mapped. Memory order is the CPU's: what was written by
-//! earlier mapped operations is visible before anything published afterwards.
+//! ring; everything else waits: the ring drains once, and the rest of a pipeline is mapped. Memory
+//! order is the CPU's: what was written by earlier mapped operations is visible before anything
+//! published afterwards.
 
 use super::{Finish, Order, Step, Why};
 use crate::constants::{access, opcode, qp_type};
