@@ -11,12 +11,13 @@ RUN_PACKAGES := python3 python3-pyverbs ibverbs-utils perftest crun iproute2 nft
 # For a virtual machine with Linux's own software RNIC, and for a look at packets.
 GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ibverbs-providers tshark
 
-.PHONY: help deps guest build test demo bench clean
+.PHONY: help deps guest build check test demo bench clean
 
 help:
 	@echo "make build   library, daemon and command line into dist/"
 	@echo "make demo    RDMA between two containers, beside TCP (needs root; about 2 minutes)"
 	@echo "make demo-wire  the same between two hosts, over RoCE v2 (needs root; about 2 minutes)"
+	@echo "make check   unit and property tests, lints (no root; some minutes)"
 	@echo "make test    all tests (needs root; about half an hour)"
 	@echo "make bench   latency and bandwidth against the raw limits of this machine, on one host"
 	@echo "             between two, and against rdma_rxe; rate limits and floods (needs root;"
@@ -36,6 +37,13 @@ guest:
 build:
 	@tools/install-packages $(BUILD_PACKAGES)
 	@cargo xtask dist
+
+check: build
+	@cargo fmt --all --check
+	@cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
+	@cargo xtask layers
+	@cargo xtask tidy
+	@tools/unit-tests
 
 test: deps guest build
 	@$(PYTHON) tests/run $(TESTS)

@@ -84,4 +84,4 @@ def groups():
     return [Group("adoption", [
         _switched("server"), _switched("client"), Case("adoption.variable", _variable),
         Case("adoption.wrong", _wrong),
-    ], _fixture)]
+    ], _fixture, processors=1)]

@@ -359,6 +359,6 @@ def groups():
              Case("capture.soak", _soak, 120),
              Case("capture.deaths", _deaths, 60),
              Case("capture.flood", _flood, 60)]
-    return [Group("capture", cases, _fixture(lambda stage: ())),
+    return [Group("capture", cases, _fixture(lambda stage: ()), processors=1),
             Group("capture.engine", [Case("capture.forwarded", _forwarded, 60)],
-                  _fixture(forwarding))]
+                  _fixture(forwarding), processors=1)]

@@ -9,7 +9,6 @@ from harness.case import Case, Group
 _CHECKS = [
     ("format", ["fmt", "--all", "--check"], 60),
     ("clippy", ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"], 600),
-    ("unit-tests", ["test", "--workspace", "--locked"], 1500),
     ("layers", ["xtask", "layers"], 300),
     ("tidy", ["xtask", "tidy"], 300),
     ("abi", ["xtask", "abi"], 300),
@@ -17,6 +16,7 @@ _CHECKS = [
 
 
 _SCRIPTS = [
+    ("unit-tests", ["tools/unit-tests"], 1500),
     ("ring", ["support/ring/check"], 1200),
     ("address-sanitizer", ["rnic/device/check"], 900),
     ("fuzz", ["fuzz/run.sh", "check"], 900),
@@ -30,8 +30,13 @@ def _command(words, limit):
     return run
 
 
+# What keeps one processor busy at most.
+_LIGHT = {"format", "layers", "tidy", "abi"}
+
+
 def groups():
-    """One case a check."""
+    """One case a check, each a group of its own."""
     commands = [(name, ["cargo", *words], limit) for name, words, limit in _CHECKS] + _SCRIPTS
-    return [Group("checks", [Case(f"checks.{name}", _command(words, limit), limit + 10)
-                             for name, words, limit in commands], staged=False)]
+    return [Group(f"checks.{name}", [Case(f"checks.{name}", _command(words, limit), limit + 10)],
+                  staged=False, processors=1 if name in _LIGHT else 2)
+            for name, words, limit in commands]

@@ -108,10 +108,10 @@ def groups():
             Case("command.view", _view),
             Case("command.status", _status),
             Case("command.doctor", _doctor),
-        ], _container),
+        ], _container, processors=1),
         Group("command.user", [
             Case("command.no_daemon", _no_daemon),
             Case("command.starts_a_daemon", _starts_a_daemon),
             Case("command.daemon_errors", _daemon_errors),
-        ], _user),
+        ], _user, processors=1),
     ]

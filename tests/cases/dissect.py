@@ -23,4 +23,5 @@ def _every_packet(_fixture):
 
 def groups():
     """Needs cargo and tshark."""
-    return [Group("dissect", [Case("dissect.every_packet", _every_packet, 360)], staged=False)]
+    return [Group("dissect", [Case("dissect.every_packet", _every_packet, 360)], staged=False,
+                  processors=1)]

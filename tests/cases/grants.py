@@ -125,5 +125,6 @@ def groups():
     """With the default policy, and where the two trust each other."""
     cases = [Case("grants.rights.exact", _rights(0), 60), *map(_account, tests_of("accounts")),
              *map(_parted, tests_of("parted"))]
-    return [Group("grants.exact", cases, _exact),
-            Group("grants.trusting", [Case("grants.rights.trusting", _rights(1), 60)], _trusting)]
+    return [Group("grants.exact", cases, _exact, processors=1),
+            Group("grants.trusting", [Case("grants.rights.trusting", _rights(1), 60)], _trusting,
+                  processors=1)]

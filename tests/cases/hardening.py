@@ -74,4 +74,4 @@ def groups():
     cases = [Case("hardening.serves", _serves, 60),
              Case("hardening.has_no_privilege", _has_no_privilege, 30),
              Case("hardening.helper_comes_back", _helper_comes_back, 60)]
-    return [Group("hardening", cases, _fixture)]
+    return [Group("hardening", cases, _fixture, processors=1)]

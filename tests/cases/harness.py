@@ -54,4 +54,4 @@ def groups():
         Case("harness.default_privileges", _privileges),
         Case("harness.refused_system_calls", _refusals),
         Case("harness.own_namespaces", _views),
-    ], _container)]
+    ], _container, processors=1)]

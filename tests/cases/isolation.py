@@ -135,4 +135,4 @@ def groups():
         Case("isolation.unreachable_address", _unreachable_address),
         Case("isolation.network_drops_roce", _dropped_by_the_network),
         Case("isolation.socket_is_safe", _socket_of_another_user),
-    ], _fixture)]
+    ], _fixture, processors=1)]

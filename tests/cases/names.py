@@ -94,4 +94,4 @@ def groups():
     """Three containers, of which the second is a liar, or gets a packet filter."""
     cases = [Case("names.liar_after_a_restart", _liar_after_a_restart, 90),
              Case("names.wall_ends_a_link", _wall_ends_a_link, 90)]
-    return [Group("names", cases, _trio)]
+    return [Group("names", cases, _trio, processors=1)]

@@ -194,4 +194,4 @@ def groups():
         Case("operators.capture_files", _capture_files),
         Case("operators.allowed", _allowed),
         Case("operators.disconnect", _disconnect),
-    ], _pair)]
+    ], _pair, processors=1)]

@@ -47,4 +47,4 @@ def _run(pair):
 
 def groups():
     """The suite as one case."""
-    return [Group("pyverbs", [Case("pyverbs.suite", _run, 250)], _suite)]
+    return [Group("pyverbs", [Case("pyverbs.suite", _run, 250)], _suite, processors=1)]

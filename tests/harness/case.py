@@ -40,6 +40,8 @@ class Group:
     cases: list = field(default_factory=list)
     fixture: Callable = contextlib.nullcontext
     staged: bool = True  # needs dist/ and the test programs
+    # How many it needs for itself. Two: something polls, or is measured, or time limits are short.
+    processors: int = 2
 
 
 def check(condition, message):

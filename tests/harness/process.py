@@ -91,8 +91,9 @@ def kill(pid):
         pass
 
 
-def descendants(root=None):
-    """All processes below `root` (ourselves), children first."""
+def descendants(root=None, but=()):
+    """All processes below `root` (ourselves), children first; without those in `but` and what is
+    below them."""
     root = root or os.getpid()
     children = {}
     for pid in numeric("/proc"):
@@ -104,23 +105,25 @@ def descendants(root=None):
         children.setdefault(parent, []).append(pid)
     found, queue = [], [root]
     while queue:
-        below = children.get(queue.pop(0), [])
+        below = [pid for pid in children.get(queue.pop(0), []) if pid not in but]
         found += below
         queue += below
     return found
 
 
-def end_descendants():
-    """Kills every process below us and reaps it."""
+def end_descendants(but=()):
+    """Kills every process below us and reaps it; but not those in `but`, and what is below them."""
     for _ in range(50):
-        below = descendants()
+        below = descendants(but=but)
+        if not below:
+            return
         for pid in below:
             kill(pid)
-        try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        except ChildProcessError:
-            return
+        for pid in below:
+            try:
+                os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                pass  # not ours yet
         time.sleep(0.02)
 
 

@@ -12,6 +12,7 @@ class Report:
     def __init__(self, folder: pathlib.Path, keep=False):
         self.folder, self.keep = folder, keep
         self.counts = {"PASS": 0, "FAIL": 0, "SKIP": 0}
+        self.flaky = []
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("*.log"):
             old.unlink()
@@ -20,9 +21,11 @@ class Report:
         """The file that collects what a case prints."""
         return self.folder / (re.sub(r"[^A-Za-z0-9._-]+", "_", name) + ".log")
 
-    def add(self, name, verdict, seconds, reason=""):
-        """Records one result."""
+    def add(self, name, verdict, seconds, reason="", second=False):
+        """Records one result; `second`: it failed before."""
         self.counts[verdict] += 1
+        if second and verdict == "PASS":
+            self.flaky.append(name)
         note = ""
         if verdict == "SKIP":
             note = f"  ({first_line(reason)})"
@@ -44,6 +47,8 @@ class Report:
 
     def finish(self):
         """Prints the last line; returns the exit status."""
+        for name in self.flaky:
+            print(f"only the second time: {name}", flush=True)
         if self.counts["SKIP"]:
             print(f"{self.counts['SKIP']} skipped", flush=True)
         print(f"{self.counts['PASS']} passed, {self.counts['FAIL']} failed", flush=True)

@@ -1,6 +1,10 @@
-"""Runs groups of cases, each group in a process of its own, each case under a time limit."""
+"""Runs groups of cases, each group in a process of its own, each case under a time limit.
 
-import contextlib
+Groups run side by side as far as they leave each other the processors they need: what measures or
+polls hard needs all that a small machine has, what mostly waits needs one. A group whose case failed
+goes on with a fresh fixture, in a new process.
+"""
+
 import json
 import os
 import select
@@ -14,99 +18,144 @@ from .report import Report
 
 _FIXTURE_LIMIT = 60.0
 _GRACE = 15.0
+# How often to look whether a process has ended that was told to.
+_LOOK = 0.02
 
 
 def run_groups(groups, stage, report: Report):
-    """Runs everything, one case at a time.
+    """Runs everything, the cases of one group one at a time.
 
     A case that fails is tried once more, with a fresh fixture, and counts as it ends then: these
     are tests of real programs with real time limits, and the machine may have stood still. Both
     failures and second tries are printed."""
     process.become_subreaper()
     signal.signal(signal.SIGTERM, _stop)
-    tried = set()
-    for group in groups:
-        left = list(group.cases)
-        while left:
-            left = _run_some(group, left, stage, report, tried)
-
-
-def _run_some(group, cases, stage, report, tried):
-    """Runs cases until one fails; returns those not yet run."""
-    here, there = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(here)
-        _child(group, cases, stage, there, report)
-    os.close(there)
-    left = list(cases)
-    started = time.monotonic()
-    verdict, reason, late = None, "", False
-    with os.fdopen(here, "rb", buffering=0) as pipe, _ended(child):
-        lines = _Lines(pipe)
-        while left and verdict != "FAIL":
-            limit = left[0].limit + (_FIXTURE_LIMIT if len(left) == len(cases) else 0)
-            line = lines.next(started + limit)
-            late = line is None
-            if late:
-                verdict, reason = "FAIL", f"not done after {limit:g} s"
-            elif line == b"":
-                verdict, reason = "FAIL", "the test process died"
-            else:
-                verdict, reason = json.loads(line)
-            now = time.monotonic()
-            if verdict == "FAIL" and left[0].name not in tried:
-                tried.add(left[0].name)
-                report.again(left[0].name, now - started, reason)
-                break
-            report.add(left.pop(0).name, verdict, now - started, reason)
-            started = now
-        _end_child(child, late)
-    return left
-
-
-@contextlib.contextmanager
-def _ended(child):
-    """If we are interrupted, so is the child."""
+    processors = max(2, os.cpu_count() or 2)
+    # First those that need all processors; the others fill the gaps between each other.
+    groups = sorted(groups, key=lambda group: -group.processors)
+    waiting = [(group, list(group.cases)) for group in groups if group.cases]
+    running, tried = [], set()
     try:
-        yield
+        while waiting or running:
+            for at in _fitting(waiting, running, processors):
+                running.append(_Running(*waiting.pop(at), stage, report, tried))
+            _wait(running)
+            for group in [group for group in running if group.is_over(running)]:
+                running.remove(group)
+                if group.left:
+                    waiting.insert(0, (group.group, group.left))
     except BaseException:
-        _end_child(child, True)
+        for group in running:
+            group.interrupt()
+        process.end_descendants()
         raise
 
 
-class _Lines:
-    """Lines from a pipe, with a deadline."""
-
-    def __init__(self, pipe):
-        self.pipe, self.rest = pipe, b""
-
-    def next(self, deadline):
-        """One line; b"" at the end; None when the deadline passes first."""
-        while b"\n" not in self.rest:
-            left = max(0.0, deadline - time.monotonic())
-            if not select.select([self.pipe], [], [], left)[0]:
-                return None
-            more = self.pipe.read(65536)
-            if not more:
-                return b""
-            self.rest += more
-        line, _, self.rest = self.rest.partition(b"\n")
-        return line
+def _fitting(waiting, running, processors):
+    """Yields places of the list of groups that may start, the first that fits each time."""
+    while True:
+        free = processors - sum(one.group.processors for one in running)
+        fits = (at for at, (group, _) in enumerate(waiting) if group.processors <= free)
+        at = next(fits, 0 if waiting and not running else None)
+        if at is None:
+            return
+        yield at
 
 
-def _end_child(child, interrupt):
-    """Lets the group's process clean up, then makes sure that nothing is left of it."""
-    deadline = time.monotonic() + _GRACE
-    if interrupt:
-        os.kill(child, signal.SIGTERM)
-    while os.waitpid(child, os.WNOHANG)[0] == 0:
-        if time.monotonic() > deadline:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            break
-        time.sleep(0.01)
-    process.end_descendants()
+def _wait(running):
+    """Until something is there to be read, or some time is over."""
+    now = time.monotonic()
+    until = min(one.next_at() for one in running)
+    pipes = [one.pipe for one in running if one.pipe]
+    ready, _, _ = select.select(pipes, [], [], max(0.0, until - now))
+    for one in running:
+        one.look(one.pipe in ready)
+
+
+class _Running:
+    """A group whose process runs, or is about to be gone."""
+
+    def __init__(self, group, cases, stage, report, tried):
+        self.group, self.left, self.report, self.tried = group, cases, report, tried
+        here, there = os.pipe()
+        self.child = os.fork()
+        if self.child == 0:
+            os.close(here)
+            _child(group, cases, stage, there, report)
+        os.close(there)
+        os.set_blocking(here, False)
+        self.pipe, self.rest = here, b""
+        self.started = time.monotonic()
+        self.limit = cases[0].limit + _FIXTURE_LIMIT
+        # When its process is killed, once nothing is expected of it any more.
+        self.gone_by = None
+
+    def next_at(self):
+        """When to look at the latest."""
+        if self.gone_by is None:
+            return self.started + self.limit
+        return time.monotonic() + _LOOK
+
+    def look(self, readable):
+        """Takes what the process says; notes when it says nothing for too long."""
+        if self.gone_by is not None:
+            return
+        late = time.monotonic() > self.started + self.limit
+        if readable or late:
+            self._read()
+        if self.gone_by is None and late and time.monotonic() > self.started + self.limit:
+            self._result("FAIL", f"not done after {self.limit:g} s")
+            os.kill(self.child, signal.SIGTERM)
+
+    def _read(self):
+        try:
+            more = os.read(self.pipe, 65536)
+        except BlockingIOError:
+            return
+        self.rest += more
+        while self.gone_by is None and b"\n" in self.rest:
+            line, _, self.rest = self.rest.partition(b"\n")
+            self._result(*json.loads(line))
+        if not more and self.gone_by is None:
+            self._result("FAIL", "the test process died")
+
+    def _result(self, verdict, reason):
+        """The next case has ended."""
+        now = time.monotonic()
+        name, seconds = self.left[0].name, now - self.started
+        if verdict == "FAIL" and name not in self.tried:
+            self.tried.add(name)
+            self.report.again(name, seconds, reason)
+        else:
+            self.report.add(self.left.pop(0).name, verdict, seconds, reason, name in self.tried)
+        self.started = now
+        if verdict == "FAIL" or not self.left:
+            self.gone_by = now + _GRACE
+        else:
+            self.limit = self.left[0].limit
+
+    def is_over(self, running):
+        """Whether its process is gone, and all that it left behind."""
+        if self.gone_by is None:
+            return False
+        if os.waitpid(self.child, os.WNOHANG)[0] == 0:
+            if time.monotonic() <= self.gone_by:
+                return False
+            os.kill(self.child, signal.SIGKILL)
+            os.waitpid(self.child, 0)
+        os.close(self.pipe)
+        process.end_descendants(but=[one.child for one in running if one is not self])
+        return True
+
+    def interrupt(self):
+        """Lets its process clean up."""
+        try:
+            os.kill(self.child, signal.SIGTERM)
+            deadline = time.monotonic() + _GRACE
+            while os.waitpid(self.child, os.WNOHANG)[0] == 0 and time.monotonic() < deadline:
+                time.sleep(_LOOK)
+        except (ProcessLookupError, ChildProcessError):
+            pass
 
 
 def _child(group, cases, stage, pipe, report):
