@@ -160,6 +160,6 @@ def groups():
     cases += [Case(f"deaths.daemon_{program}", _daemon_dies(program), 60)
               for program in ("ib_write_bw", "ib_send_bw", "ib_read_lat")]
     cases.append(Case("deaths.daemon_stays_dead", _daemon_dies_and_stays_dead, 60))
-    return [Group("deaths", cases, _containers, processors=1),
+    return [Group("deaths", cases, _containers),
             Group("deaths.user", [Case("deaths.user.random_50", _random_deaths(50, 3), 120)],
-                  _user, processors=1)]
+                  _user)]

@@ -275,15 +275,15 @@ def groups():
             _perftest("ib_send_bw", "-b", "-s", "8192", "-n", "1000"),
             _perftest("ib_atomic_bw", "-n", "500"),
             Case("faults.as_often_as_said", _as_often_as_said),
-        ], _everything, processors=1),
+        ], _everything),
         Group("faults.loss", _renamed(
             "faults", program("lossy.connected", 2000, 50, 99),
-            program("lossy.datagrams", 2000, 85, 99)), _loss, processors=1),
+            program("lossy.datagrams", 2000, 85, 99)), _loss),
         Group("faults.set", [
             Case("faults.ends_at_once", _ends_at_once), Case("faults.late", _late, 90),
             Case("faults.bounded", _bounded), Case("faults.mistakes", _mistakes),
-        ], _none, processors=1),
-        Group("faults.forwarded", [Case("faults.forwarded", _forwarded, 120)], _pair, processors=1),
+        ], _none),
+        Group("faults.forwarded", [Case("faults.forwarded", _forwarded, 120)], _pair),
         Group("faults.configured", [Case("faults.configured", lambda stage: _configured(stage))],
-              lambda stage: contextlib.nullcontext(stage), processors=1),
+              lambda stage: contextlib.nullcontext(stage)),
     ]

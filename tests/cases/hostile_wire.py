@@ -283,4 +283,4 @@ def groups():
         Case("hostile_wire.forged_handshakes", _forged_handshakes, 90),
         Case("hostile_wire.flood_of_noise", _flood(floods.NOISE), 120),
         Case("hostile_wire.flood_like_roce", _flood(floods.ALIKE), 120),
-    ], _fixture, processors=1)]
+    ], _fixture)]

@@ -199,7 +199,7 @@ def groups():
         Group("wire_paths", [
             Case("wire_paths.wire", _path_wire), Case("wire_paths.direct", _path_direct),
             Case("wire_paths.forwarded", _path_forwarded), Case("wire_paths.roce", _path_roce, 90),
-        ], _hosts, processors=1),
+        ], _hosts),
         Group("wire_failures", [
             Case("wire_failures.daemon_of_the_server", _daemon_killed("server"), 90),
             Case("wire_failures.daemon_of_the_client", _daemon_killed("client"), 90),
