@@ -1,4 +1,4 @@
-//! What is answered on the events socket, without ever waiting for the daemon.
+//! What the progress thread answers on the events socket, without ever waiting for the daemon.
 
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, encode};

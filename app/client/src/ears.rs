@@ -1,4 +1,4 @@
-//! The thread that listens to the daemon: the progress thread sleeps on bells, not on descriptors.
+//! Listens to the daemon for the progress thread, which sleeps on bells and not on descriptors.
 
 use crate::errno_of;
 use crate::progress::spawn_quietly;
@@ -10,20 +10,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// There is one socket at a time.
 const EVENTS: u64 = 0;
 
-/// What it listens to.
+/// What the thread that listens shares with the one that takes.
 pub(crate) struct Ears {
     poller: Poller,
+    heard: AtomicBool,
     started: AtomicBool,
 }
 
 impl Ears {
     pub(crate) fn new() -> Result<Arc<Ears>, i32> {
         let poller = Poller::new().map_err(|error| errno_of(&error))?;
-        Ok(Arc::new(Ears { poller, started: AtomicBool::new(false) }))
+        Ok(Arc::new(Ears {
+            poller,
+            heard: AtomicBool::new(false),
+            started: AtomicBool::new(false),
+        }))
     }
 
-    /// Starts the thread, once, which calls `take` when there is something.
-    pub(crate) fn start(self: &Arc<Ears>, take: impl Fn() + Send + 'static) -> Result<(), i32> {
+    /// Starts the thread, once, which calls `nudge` after there was something.
+    pub(crate) fn start(self: &Arc<Ears>, nudge: impl Fn() + Send + 'static) -> Result<(), i32> {
         if self.started.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
@@ -32,7 +37,8 @@ impl Ears {
             let mut ready = Vec::new();
             while ears.poller.wait(None, &mut ready).is_ok() {
                 if !ready.is_empty() {
-                    take();
+                    ears.heard.store(true, Ordering::Release);
+                    nudge();
                 }
             }
         });
@@ -51,5 +57,10 @@ impl Ears {
     /// Tells once more if there is, or comes, something in this socket, or room in it.
     pub(crate) fn again(&self, socket: &OwnedFd, room: bool) -> bool {
         self.poller.watch_once(socket, EVENTS, room).is_ok()
+    }
+
+    /// Whether something was heard.
+    pub(crate) fn take(&self) -> bool {
+        self.heard.swap(false, Ordering::Acquire)
     }
 }

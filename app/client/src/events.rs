@@ -1,4 +1,4 @@
-//! What the daemon tells by itself. Read by the thread that listens (`ears.rs`).
+//! What the daemon tells by itself. Read by the progress thread.
 
 use crate::{Client, lock};
 use omniverb_device::Qp;
@@ -17,7 +17,7 @@ impl Client {
         lock(&self.qps).get(&qpn).map(|record| record.qp.clone())
     }
 
-    /// Takes the events there are, a number of them at a time: there may be a newer daemon.
+    /// Takes the events there are, a number of them at a time: the data path has its turns, too.
     pub(crate) fn take_events(&self) {
         let Some(events) = self.progress.listening() else { return };
         self.progress.flush_answers(&events);

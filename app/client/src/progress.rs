@@ -1,11 +1,10 @@
 //! The progress thread.
 //!
-//! It sleeps until a peer kicks, the daemon told something, or a timer is due. While nobody polls
+//! It sleeps until a peer kicks, the daemon tells something, or a timer is due. While nobody polls
 //! it asks for kicks before it waits. After any activity it takes a turn every millisecond; after
 //! two quiet ones, by when nobody can have missed that kicks are wanted, it sleeps without a limit.
-//! It waits for nothing else: what needs an answer of the daemon is done in `calls.rs`, what the
-//! daemon tells is taken by the thread of `ears.rs`, and what the daemon has no room for waits in
-//! `answers.rs`.
+//! It waits for nothing else: what needs an answer of the daemon is done in `calls.rs`, and what
+//! the daemon has no room for waits in `answers.rs`.
 // UNSAFETY: blocks signals for the new thread, which only the C library's mask calls can do.
 #![expect(unsafe_code)]
 
@@ -39,8 +38,6 @@ pub(crate) struct Progress {
     /// Its sleep, which the peers' bells end, too.
     pub(crate) sleep: Sleeper,
     ears: Arc<Ears>,
-    /// Held while events are taken, and while it changes where they come from.
-    hearing: Mutex<()>,
     started: AtomicBool,
     asleep: AtomicBool,
     errands: Mutex<Vec<Call>>,
@@ -56,7 +53,6 @@ impl Progress {
         Ok(Arc::new(Progress {
             sleep: Sleeper::new(spawn_listener),
             ears: Ears::new()?,
-            hearing: Mutex::default(),
             started: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             errands: Mutex::default(),
@@ -87,12 +83,7 @@ impl Progress {
             return Ok(());
         }
         let weak = Arc::downgrade(client);
-        let listener = weak.clone();
-        let listens = self.ears.start(move || {
-            if let Some(client) = listener.upgrade() {
-                client.hear_daemon();
-            }
-        });
+        let listens = self.ears.start(self.sleep.nudger());
         listens.and_then(|()| spawn_quietly("omniverb", move || run(&weak))).inspect_err(|_| {
             self.started.store(false, Ordering::Release);
         })
@@ -108,7 +99,6 @@ impl Progress {
             _ => false,
         };
         if !same {
-            let _hearing = lock(&self.hearing);
             if let Some(old) = listening {
                 self.ears.remove(&old);
                 lock(&self.answers).clear();
@@ -222,6 +212,10 @@ fn run(client: &Weak<Client>) {
         if active {
             client.shared.rung();
         }
+        if progress.ears.take() {
+            client.take_events();
+            progress.listen_on();
+        }
         active |= client.run_errands();
         if clock::now() >= hear_at {
             hear_at = clock::now() + HEAR_EVERY;
@@ -247,16 +241,6 @@ fn due_in(due: u64) -> u64 {
 }
 
 impl Client {
-    /// The daemon told something, or there is room for answers. The progress thread is woken only
-    /// if it sleeps without a limit: a link is ready without it.
-    fn hear_daemon(&self) {
-        let hearing = lock(&self.progress.hearing);
-        self.take_events();
-        self.progress.listen_on();
-        drop(hearing);
-        self.progress.attend();
-    }
-
     /// Has this done by the thread for it.
     pub(crate) fn have_called(&self, call: Call) {
         self.progress.calls.ask(&self.me, call);

@@ -4,7 +4,7 @@
 //! up after [`limit`], because a daemon may be stopped or hostile. The answer that then comes late
 //! is known by its tag: the next who calls passes it by, and what was made in it is given back.
 //! Nobody who has the turn holds a lock, so whoever only looks never waits. Events are read by the
-//! thread that listens alone.
+//! progress thread alone.
 
 use crate::turns::{Turn, Turns};
 use crate::{NoDevice, VirtualNic, daemon, errno_of, lock};

@@ -52,6 +52,12 @@ impl Sleeper {
         nudge(&self.nudges);
     }
 
+    /// What else may nudge.
+    pub fn nudger(&self) -> impl Fn() + Send + Sync + 'static {
+        let nudges = self.nudges.clone();
+        move || nudge(&nudges)
+    }
+
     /// Is woken by the bell of this page, too, from now on, and at least once. The number it is to
     /// be [removed](Self::remove) by; no other ever has it.
     ///
