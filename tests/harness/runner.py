@@ -1,8 +1,8 @@
 """Runs groups of cases, each group in a process of its own, each case under a time limit.
 
 Groups run side by side as far as they leave each other the processors they need: what measures or
-polls hard needs all that a small machine has, what mostly waits needs one. A group whose case failed
-goes on with a fresh fixture, in a new process.
+polls hard needs all that a small machine has, what mostly waits needs one. After a case failed its
+group goes on with a fresh fixture, in a new process.
 """
 
 import json
