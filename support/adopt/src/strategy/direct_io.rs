@@ -39,8 +39,9 @@ const LOAD_MAX: u32 = 10;
 /// How long threads may take to come out of a request.
 const DRAIN_TIME_MAX: Duration = Duration::from_millis(20);
 const NAP: Timespec = Timespec { tv_sec: 0, tv_nsec: 30_000 };
-/// Far more than a request of 1 MiB takes the processor until it sleeps.
-const SUBMIT_TIME_NS: u64 = 300_000;
+/// Far more than a request of 1 MiB takes the processor until it sleeps, also where a hypervisor
+/// gives the processor to somebody else meanwhile, which counts.
+const SUBMIT_TIME_NS: u64 = 1_000_000;
 
 /// What descriptors tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

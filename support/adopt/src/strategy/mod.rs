@@ -59,7 +59,7 @@ impl<'a> Mover<'a> {
 
     /// Does the work by the first strategy that can.
     pub(crate) fn perform(&mut self, work: &Work<'_>) -> Result<(), AdoptError> {
-        let mut outcome = Err(AdoptError::NotPermitted);
+        let (mut outcome, mut descriptors_only) = (Err(AdoptError::NotPermitted), false);
         for strategy in self.strategies {
             outcome = match strategy {
                 Strategy::SingleThread => single::perform(work),
@@ -69,12 +69,14 @@ impl<'a> Mover<'a> {
             if !matches!(outcome, Err(AdoptError::NotPermitted | AdoptError::Busy)) {
                 return outcome;
             }
+            descriptors_only |=
+                *strategy == Strategy::Userfault && outcome == Err(AdoptError::NotPermitted);
         }
         // Where nobody may be stopped a descriptor for direct I/O alone must not leave the memory
         // in a peer's hands. A request that is under way does, until it is done. Nor must it where
         // stopping is permitted, but does not come to an end.
-        let last_resort = self.must_succeed && self.strategies.contains(&Strategy::Userfault);
-        if last_resort && (self.patience_is_over || outcome == Err(AdoptError::NotPermitted)) {
+        let hopeless = self.patience_is_over || outcome == Err(AdoptError::NotPermitted);
+        if self.must_succeed && descriptors_only && hopeless {
             return self.protected(work, true);
         }
         outcome
