@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::elf::{self, Export};
-use crate::run::{output, root};
+use crate::run::root;
 use crate::symbols::Table;
 use crate::{glibc, matrix, probe};
 
@@ -94,26 +94,47 @@ fn covers(exported: &BTreeSet<Export>, other: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Installed programs and libraries that need libibverbs must find all they want in ours.
+/// Installed programs and libraries that need libibverbs must find all they want in ours. Plug-ins
+/// want more, of the program that loads them: what they miss with the installed library as well is
+/// not our affair.
 fn programs_load(library: &Path) -> Result<()> {
     let folder = library.parent().context("the library has no folder")?;
     let mut checked = 0;
     for file in users_of_libibverbs()? {
-        let text = output(Command::new("ldd").arg("-r").arg(&file).env("LD_LIBRARY_PATH", folder))?;
-        if !text.contains(&format!("=> {}", library.display())) {
+        let with_ours = linked(&file, Some(folder))?;
+        if !with_ours.contains(&format!("=> {}", library.display())) {
             continue;
         }
-        let bad = |line: &&str| {
-            (line.contains("undefined symbol") || line.contains("not found"))
-                && (line.contains("ibv") || line.contains("verbs"))
-        };
-        if let Some(line) = text.lines().find(bad) {
+        if let Some(line) = new_complaint(&with_ours, &linked(&file, None)?) {
             bail!("{} does not load: {line}", file.display());
         }
         checked += 1;
     }
     println!("{checked} installed programs and libraries load with it");
     Ok(())
+}
+
+/// What `ldd -r` says of a file, whose libraries are looked for in `folder` first.
+fn linked(file: &Path, folder: Option<&Path>) -> Result<String> {
+    let mut command = Command::new("ldd");
+    command.arg("-r").arg(file).env_remove("LD_LIBRARY_PATH");
+    if let Some(folder) = folder {
+        command.env("LD_LIBRARY_PATH", folder);
+    }
+    // It fails for what lacks something, and says so in its output.
+    let said = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    Ok([said.stdout, said.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat())
+}
+
+/// The first thing missing with one library that is not missing with another.
+fn new_complaint<'a>(with_ours: &'a str, with_theirs: &str) -> Option<&'a str> {
+    let bad = |line: &&str| line.contains("undefined symbol") || line.contains("not found");
+    // Behind the name stands who misses it, and where it was looked for.
+    fn what(line: &str) -> &str {
+        line.split(['(', '\t']).find(|part| !part.trim().is_empty()).unwrap_or(line)
+    }
+    let theirs: BTreeSet<_> = with_theirs.lines().filter(bad).map(what).collect();
+    with_ours.lines().filter(bad).find(|line| !theirs.contains(what(line)))
 }
 
 /// Files in the usual places whose dynamic section asks for libibverbs.
@@ -136,4 +157,24 @@ fn users_of_libibverbs() -> Result<Vec<PathBuf>> {
     }
     found.sort();
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::new_complaint;
+
+    #[test]
+    fn what_is_missing_anyway_is_no_fault_of_ours() {
+        let theirs = "libibverbs.so.1 => /usr/lib/libibverbs.so.1 (0x1)\n\
+                      undefined symbol: opal_common_verbs_port\t(/usr/lib/plugin.so)\n\
+                      \tlibother.so.7 => not found\n";
+        let ours = theirs.replace("/usr/lib/libibverbs", "/ours/libibverbs");
+        assert_eq!(new_complaint(&ours, theirs), None);
+        for line in [
+            "undefined symbol: ibv_new, version IBVERBS_1.18\t(/usr/bin/program)",
+            "/usr/bin/x: /ours/libibverbs.so.1: version `IBVERBS_1.18' not found (required by x)",
+        ] {
+            assert_eq!(new_complaint(&format!("{ours}{line}\n"), theirs), Some(line));
+        }
+    }
 }
