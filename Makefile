@@ -54,7 +54,7 @@ demo: deps build
 demo-wire: deps build
 	@$(PYTHON) demo/wire.py
 
-bench: deps build
+bench: deps guest build
 	@failed=0; $(PYTHON) bench/bench.py $(BENCH) || failed=1; \
 	$(PYTHON) bench/wire.py $(BENCH_WIRE) || failed=1; \
 	$(PYTHON) bench/wire.py --mtu 9000 --out target/bench/wire-9000.json $(BENCH_WIRE) || failed=1; \
