@@ -90,10 +90,8 @@ impl<'a> Mover<'a> {
             Err(AdoptError::NotPermitted) => None,
             Err(error) => return Err(error),
         };
-        let others = userfault::Others { sharers, must_succeed, despite_descriptors };
-        if !looked {
-            others.check_descriptors()?;
-        }
+        let look_first = !looked && !despite_descriptors;
+        let others = userfault::Others { sharers, must_succeed, despite_descriptors, look_first };
         let outcome = userfault::perform(work, others);
         self.looked |= !despite_descriptors;
         outcome

@@ -92,11 +92,13 @@ pub(super) struct Others<'a> {
     pub must_succeed: bool,
     /// Go on although a descriptor is open for direct I/O, once nobody is in a request.
     pub despite_descriptors: bool,
+    /// It is not known yet how long looking at descriptors takes.
+    pub look_first: bool,
 }
 
 impl Others<'_> {
     /// That no descriptor is open for direct I/O, as far as can be found out in time.
-    pub(super) fn check_descriptors(&self) -> Result<(), AdoptError> {
+    fn check_descriptors(&self) -> Result<(), AdoptError> {
         if self.despite_descriptors {
             return Ok(());
         }
@@ -131,6 +133,9 @@ pub(super) fn perform(work: &Work<'_>, others: Others<'_>) -> Result<(), AdoptEr
     for _ in 0..2 {
         if kept.is_none() {
             *kept = Some(prepare().ok_or(AdoptError::NotPermitted)?);
+        }
+        if others.look_first {
+            others.check_descriptors()?;
         }
         match kept.as_ref().map(|userfault| userfault.perform(work, others)) {
             Some(Err(AdoptError::System(Errno::NOTTY | Errno::BADF))) => {
