@@ -48,7 +48,7 @@ class Report:
     def finish(self):
         """Prints the last line; returns the exit status."""
         for name in self.flaky:
-            print(f"only the second time: {name}", flush=True)
+            print(f"only when tried again: {name}", flush=True)
         if self.counts["SKIP"]:
             print(f"{self.counts['SKIP']} skipped", flush=True)
         print(f"{self.counts['PASS']} passed, {self.counts['FAIL']} failed", flush=True)

@@ -12,7 +12,7 @@ import signal
 import time
 import traceback
 
-from . import process
+from . import flaky, process
 from .case import Failure, Skip
 from .report import Report
 
@@ -27,14 +27,14 @@ def run_groups(groups, stage, report: Report):
 
     A case that fails is tried once more, with a fresh fixture, and counts as it ends then: these
     are tests of real programs with real time limits, and the machine may have stood still. Both
-    failures and second tries are printed."""
+    failures and second tries are printed. A few known cases are tried more often (flaky.py)."""
     process.become_subreaper()
     signal.signal(signal.SIGTERM, _stop)
     processors = max(2, os.cpu_count() or 2)
     # First those that need all processors; the others fill the gaps between each other.
     groups = sorted(groups, key=lambda group: -group.processors)
     waiting = [(group, list(group.cases)) for group in groups if group.cases]
-    running, tried = [], set()
+    running, tried = [], {}
     try:
         while waiting or running:
             for at in _fitting(waiting, running, processors):
@@ -123,11 +123,11 @@ class _Running:
         """The next case has ended."""
         now = time.monotonic()
         name, seconds = self.left[0].name, now - self.started
-        if verdict == "FAIL" and name not in self.tried:
-            self.tried.add(name)
+        tries = self.tried[name] = self.tried.get(name, 0) + 1
+        if verdict == "FAIL" and tries < flaky.tries(name):
             self.report.again(name, seconds, reason)
         else:
-            self.report.add(self.left.pop(0).name, verdict, seconds, reason, name in self.tried)
+            self.report.add(self.left.pop(0).name, verdict, seconds, reason, tries > 1)
         self.started = now
         if verdict == "FAIL" or not self.left:
             self.gone_by = now + _GRACE
