@@ -9,8 +9,8 @@ KNOWN = {
         "refusal (remote access error) should come: a request of a key that goes just then is "
         "answered with silence by the forwarded path",
     "checks.unit-tests":
-        "direct_reads_closed_descriptor of support/adopt: on two real cores one run in five loses one "
-        "direct read among some thousands whose descriptors are closed while they are under way",
+        "direct_reads_closed_descriptor of support/adopt: on two real cores one run in five loses "
+        "one direct read among some thousands whose descriptors are closed meanwhile",
 }
 
 
