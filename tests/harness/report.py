@@ -12,7 +12,7 @@ class Report:
     def __init__(self, folder: pathlib.Path, keep=False):
         self.folder, self.keep = folder, keep
         self.counts = {"PASS": 0, "FAIL": 0, "SKIP": 0}
-        self.flaky = []
+        self.repeated, self.flaky = set(), []
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("*.log"):
             old.unlink()
@@ -21,10 +21,10 @@ class Report:
         """The file that collects what a case prints."""
         return self.folder / (re.sub(r"[^A-Za-z0-9._-]+", "_", name) + ".log")
 
-    def add(self, name, verdict, seconds, reason="", second=False):
-        """Records one result; `second`: it failed before."""
+    def add(self, name, verdict, seconds, reason=""):
+        """Records one result."""
         self.counts[verdict] += 1
-        if second and verdict == "PASS":
+        if name in self.repeated and verdict == "PASS":
             self.flaky.append(name)
         note = ""
         if verdict == "SKIP":
@@ -41,6 +41,7 @@ class Report:
     def again(self, name, seconds, reason):
         """Records that a case failed and is tried once more. Why stays in its log, if that is
         kept."""
+        self.repeated.add(name)
         with open(self.log_path(name), "a", encoding="utf-8") as file:
             file.write(f"\n{reason}\n--- once more ---\n")
         print(f"AGAIN{seconds:7.1f} s  {name}\n     {first_line(reason)[:180]}", flush=True)

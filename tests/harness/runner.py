@@ -64,10 +64,10 @@ def _fitting(waiting, running, processors):
 
 def _wait(running):
     """Until something is there to be read, or some time is over."""
-    now = time.monotonic()
     until = min(one.next_at() for one in running)
-    pipes = [one.pipe for one in running if one.pipe]
-    ready, _, _ = select.select(pipes, [], [], max(0.0, until - now))
+    # Of the others nothing is expected, and the end of a pipe would be told for ever.
+    pipes = [one.pipe for one in running if one.gone_by is None]
+    ready, _, _ = select.select(pipes, [], [], max(0.0, until - time.monotonic()))
     for one in running:
         one.look(one.pipe in ready)
 
@@ -100,10 +100,9 @@ class _Running:
         """Takes what the process says; notes when it says nothing for too long."""
         if self.gone_by is not None:
             return
-        late = time.monotonic() > self.started + self.limit
-        if readable or late:
+        if readable or time.monotonic() > self.next_at():
             self._read()
-        if self.gone_by is None and late and time.monotonic() > self.started + self.limit:
+        if self.gone_by is None and time.monotonic() > self.next_at():
             self._result("FAIL", f"not done after {self.limit:g} s")
             os.kill(self.child, signal.SIGTERM)
 
@@ -127,7 +126,7 @@ class _Running:
         if verdict == "FAIL" and tries < flaky.tries(name):
             self.report.again(name, seconds, reason)
         else:
-            self.report.add(self.left.pop(0).name, verdict, seconds, reason, tries > 1)
+            self.report.add(self.left.pop(0).name, verdict, seconds, reason)
         self.started = now
         if verdict == "FAIL" or not self.left:
             self.gone_by = now + _GRACE
