@@ -43,7 +43,7 @@ check: build
 	@cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
 	@cargo xtask layers
 	@cargo xtask tidy
-	@tools/unit-tests
+	@cargo test --quiet --workspace --locked
 
 test: deps guest build
 	@$(PYTHON) tests/run $(TESTS)

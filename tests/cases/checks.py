@@ -9,6 +9,8 @@ from harness.case import Case, Group
 _CHECKS = [
     ("format", ["fmt", "--all", "--check"], 60),
     ("clippy", ["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"], 600),
+    ("unit-tests", ["test", "--workspace", "--exclude", "omniverb_adopt", "--locked"], 1500),
+    ("adoption", ["test", "-p", "omniverb_adopt", "--locked"], 900),
     ("layers", ["xtask", "layers"], 300),
     ("tidy", ["xtask", "tidy"], 300),
     ("abi", ["xtask", "abi"], 300),
@@ -16,7 +18,6 @@ _CHECKS = [
 
 
 _SCRIPTS = [
-    ("unit-tests", ["tools/unit-tests"], 1500),
     ("ring", ["support/ring/check"], 1200),
     ("address-sanitizer", ["rnic/device/check"], 900),
     ("fuzz", ["fuzz/run.sh", "check"], 900),

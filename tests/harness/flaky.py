@@ -8,8 +8,8 @@ KNOWN = {
         "on two real cores one run in four ends with 'transport retry counter exceeded' where the "
         "refusal (remote access error) should come: a request of a key that goes just then is "
         "answered with silence by the forwarded path",
-    "checks.unit-tests":
-        "direct_reads_closed_descriptor of support/adopt: on two real cores one run in five loses "
+    "checks.adoption":
+        "direct_reads_closed_descriptor: on two real cores one run in five loses "
         "one direct read among some thousands whose descriptors are closed meanwhile",
 }
 
