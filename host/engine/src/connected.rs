@@ -5,7 +5,9 @@ use crate::command::{Service, feature};
 use crate::far::{Far, Said};
 use crate::flow::{Inflow, Outflow};
 use omniverb_link::{Broken, Endpoint};
-use omniverb_transport::{Answer, Config, Connection, Event, Sending, Status, Unreliable};
+use omniverb_transport::{
+    Answer, Config, Connection, Event, Sending, Status, Transmit, Unreliable,
+};
 use omniverb_wire::{Packet, Run, Service as WireService, write_notification, write_report};
 
 /// PSNs under way at most to plain RoCE; as many as Linux rxe has itself.
@@ -113,14 +115,15 @@ impl Connected {
         if self.far.endpoint.peer_has_closed() {
             self.leave(now);
         }
-        if self.leaving {
-            return false;
-        }
-        self.come_up();
-        if self.service == Service::Rc {
-            self.far.offer_sources();
-        }
-        let more = self.hear(now).and_then(|()| self.take_requests());
+        let more = if self.leaving {
+            self.hear(now).map(|()| false)
+        } else {
+            self.come_up();
+            if self.service == Service::Rc {
+                self.far.offer_sources();
+            }
+            self.hear(now).and_then(|()| self.take_requests())
+        };
         self.after();
         match more {
             Ok(more) if !self.far.broken => more && !self.closed,
@@ -299,8 +302,12 @@ impl Connected {
     pub(crate) fn transmit(&mut self, now: u64, datagram: &mut [u8]) -> Option<usize> {
         match self.transport.as_mut()? {
             Transport::Rc(connection) => {
-                let sent = connection.poll_transmit(now, datagram, &mut self.far);
-                self.silent = self.leaving && sent.is_none();
+                let mut sent = connection.poll_transmit(now, datagram, &mut self.far);
+                if self.leaving && sent.is_none() {
+                    // The last data of a READ may have stood in front of a refusal.
+                    sent = self.last_words(now, datagram);
+                    self.silent = sent.is_none();
+                }
                 sent.map(|sent| sent.length)
             }
             Transport::Uc(connection) => {
@@ -325,6 +332,14 @@ impl Connected {
                 Some(length)
             }
         }
+    }
+
+    /// Hears what the application said before it left, as far as nothing stands in front of it any
+    /// more, and writes what follows from it.
+    fn last_words(&mut self, now: u64, datagram: &mut [u8]) -> Option<Transmit> {
+        self.hear(now).ok()?;
+        let Some(Transport::Rc(connection)) = &mut self.transport else { return None };
+        connection.poll_transmit(now, datagram, &mut self.far)
     }
 
     /// Writes up to `count` packets like the one that was written last, which is the first `length`

@@ -4,8 +4,13 @@ use crate::layout::{self, NO_CREDITS, state, word};
 use crate::nap::Naps;
 use crate::record::{Request, Response};
 use omniverb_ring::sync::{Ordering, fence};
-use omniverb_ring::{BellPage, Broken, Consumer, Producer, Record, UserMemory, Window, WordMemory};
+use omniverb_ring::{
+    BellPage, Broken, Consumer, Producer, Record, UserMemory, Window, WordMemory, room_of,
+};
 use std::sync::Arc;
+
+/// What a refusal takes of a response ring.
+const NAK_ROOM: u64 = room_of(1, 0);
 
 /// How a sleeping peer is woken; the only thing here that leaves memory. One datagram.
 pub trait Doorbell: Send + Sync {
@@ -253,14 +258,18 @@ impl Endpoint {
         self.responses_out.payload_max()
     }
 
-    /// Sends a response. False: no room now.
+    /// Sends a response. False: no room now. One refusal always finds room, however much else the
+    /// peer has not taken: nothing follows it, and a peer that misses it waits until its retries
+    /// are over.
     pub fn send_response(
         &mut self,
         response: &Response,
         payload: UserMemory,
     ) -> Result<bool, Broken> {
         let (tag, word, extra) = response.encode();
-        let Some(at) = self.responses_out.reserve(extra, payload.len())? else { return Ok(false) };
+        let spare = if matches!(response, Response::Nak { .. }) { 0 } else { NAK_ROOM };
+        let reserved = self.responses_out.reserve_leaving(extra, payload.len(), spare)?;
+        let Some(at) = reserved else { return Ok(false) };
         if extra == 1 {
             self.responses_out.extra(at, 0, word);
         }

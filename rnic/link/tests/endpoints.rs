@@ -2,7 +2,7 @@
 
 use omniverb_link::endpoint::Credit;
 use omniverb_link::layout::{self, RNR_VALID, word};
-use omniverb_link::{Broken, Doorbell, Endpoint, EndpointParts, Request, Response};
+use omniverb_link::{Broken, Doorbell, Endpoint, EndpointParts, Nak, Request, Response};
 use omniverb_ring::bell::PAGE_BYTES;
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{BellPage, UserMemory, Window, WordMemory};
@@ -117,6 +117,25 @@ fn both_directions_at_once() {
     for end in &mut ends {
         let position = end.request_position();
         assert_eq!(end.request_consumed(position), Ok(true));
+    }
+}
+
+/// Whatever fills the ring of answers, and wherever it has come to, one refusal fits in behind it.
+#[test]
+fn a_refusal_always_finds_room() {
+    let bytes = [7; RESPONSES];
+    for (first, length) in (0..RESPONSES / 4 - 64).step_by(8).map(|first| (first, first % 440)) {
+        let Link { ends: [mut sender, mut receiver], .. } = link();
+        let mut answer = |response: Response, length: usize| {
+            UserMemory::lend(&bytes[..length], |data| sender.send_response(&response, data))
+        };
+        // Elsewhere than at the ring's beginning.
+        assert_eq!(answer(Response::ReadData { last: true }, first), Ok(true));
+        let (_, record) = receiver.next_response().unwrap().unwrap();
+        receiver.pass_response(&record);
+        while answer(Response::ReadData { last: true }, length) == Ok(true) {}
+        while answer(Response::AtomicResult { original: 7 }, 0) == Ok(true) {}
+        assert_eq!(answer(Response::Nak { code: Nak::RemoteAccess }, 0), Ok(true), "{first}");
     }
 }
 

@@ -22,7 +22,7 @@ pub mod window;
 
 pub use bell::BellPage;
 pub use memory::WordMemory;
-pub use spsc::{Broken, Consumer, Producer, Record};
+pub use spsc::{Broken, Consumer, Producer, Record, room_of};
 pub use user::UserMemory;
 #[cfg(not(loom))]
 pub use window::Window;

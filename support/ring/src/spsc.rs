@@ -45,6 +45,12 @@ const fn record_bytes(extra: usize, length: usize) -> usize {
     8 + extra * 8 + length.next_multiple_of(8)
 }
 
+/// Bytes that a record takes wherever in the ring it comes to lie: before it, what is left at the
+/// end of the ring may be too short for it.
+pub const fn room_of(extra: usize, length: usize) -> u64 {
+    2 * record_bytes(extra, length) as u64 - 8
+}
+
 /// The sending end. There is one per ring.
 pub struct Producer<M> {
     ring: M,
@@ -102,12 +108,23 @@ impl<M: WordMemory> Producer<M> {
     /// room now. Follow with [`Self::extra`], [`Self::payload`] and then [`Self::publish`].
     #[inline(always)]
     pub fn reserve(&mut self, extra: usize, length: usize) -> Result<Option<usize>, Broken> {
+        self.reserve_leaving(extra, length, 0)
+    }
+
+    /// The same, only if another record of `spare` bytes (see [`room_of`]) fits behind it.
+    #[inline(always)]
+    pub fn reserve_leaving(
+        &mut self,
+        extra: usize,
+        length: usize,
+        spare: u64,
+    ) -> Result<Option<usize>, Broken> {
         debug_assert!(extra <= EXTRA_MAX && length <= self.payload_max());
         let bytes = record_bytes(extra, length) as u64;
         let at = self.position & (self.capacity - 1);
         let until_end = self.capacity - at;
         if bytes > until_end {
-            if !self.has_room(until_end + bytes)? {
+            if !self.has_room(until_end + bytes + spare)? {
                 return Ok(None);
             }
             self.ring.store(0, 0, Ordering::Relaxed);
@@ -116,7 +133,7 @@ impl<M: WordMemory> Producer<M> {
             self.position += until_end;
             return Ok(Some(0));
         }
-        Ok(self.has_room(bytes)?.then_some(at as usize))
+        Ok(self.has_room(bytes + spare)?.then_some(at as usize))
     }
 
     /// Whether `bytes` and the zero word behind them fit.

@@ -203,7 +203,7 @@ impl Inner {
         let link = &mut self.links[index];
         link.endpoint.publish_requests();
         if qp.kind == qp_type::RC {
-            // If there is no room the peer times out instead, as if the NAK were lost.
+            // There always is room for one, and nobody to tell if the link is broken.
             let _ = link.endpoint.send_response(&Response::Nak { code: nak }, UserMemory::EMPTY);
         }
         let event = match (&receive, nak) {

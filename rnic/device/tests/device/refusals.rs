@@ -5,6 +5,7 @@ use crate::pair::{Options, PD, Pair, outcomes, poll, post, receive};
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::attributes::State;
 use omniverb_device::{AsyncEvent, Qp, Region, access, qp_type, status};
+use omniverb_link::layout;
 use std::sync::Arc;
 
 const ALL: u32 = access::LOCAL_WRITE | access::REMOTE;
@@ -104,6 +105,26 @@ fn a_long_write_is_checked_whole() {
     pair.settle();
     assert_eq!(outcomes(&qps[0].send_cq), [(1, status::REM_ACCESS_ERR)]);
     assert!(there.all().iter().all(|byte| *byte == 0));
+}
+
+/// The requester that has not taken the data of earlier READs is told all the same.
+#[test]
+fn a_refusal_behind_data_that_nobody_took() {
+    for length in (8..layout::RESPONSE_BYTES_MIN / 2).step_by(8) {
+        let rings = (layout::REQUEST_BYTES_MIN, layout::RESPONSE_BYTES_MIN);
+        let pair = Pair::new();
+        let qps = pair.connected(&Options::new(qp_type::RC).with(|o| o.ring_bytes = rings));
+        let (here, there) = (Buffer::new(4096), Buffer::new(4096));
+        let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
+        let read = |id, at| Work::read(id, at).sge(part(&local, 0, length));
+        post(&qps[0], &read(1, remote(&target, 0)));
+        post(&qps[0], &read(2, remote(&target, 0)));
+        post(&qps[0], &read(3, (0, 0)));
+        (0..10).for_each(|_| drop(pair.sides[1].shared.progress()));
+        pair.settle();
+        let expected = [(1, 0), (2, 0), (3, status::REM_ACCESS_ERR)];
+        assert_eq!(outcomes(&qps[0].send_cq), expected, "READs of {length} bytes");
+    }
 }
 
 #[test]

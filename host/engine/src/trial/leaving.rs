@@ -1,0 +1,61 @@
+//! An application that refuses something fails its QP in the same moment. What it said before is
+//! passed on, in order, and the refusal last.
+
+use super::{Side, side};
+use crate::command::Service;
+use omniverb_link::{Nak, Request, Response};
+use omniverb_ring::UserMemory;
+use omniverb_wire::{DATAGRAM_MAX, Packet};
+
+/// Everything that one has to say, to the other.
+fn talk(from: &mut Side, to: &mut Side) {
+    let mut datagram = vec![0; DATAGRAM_MAX];
+    from.engine.serve(1);
+    while let Some(length) = from.engine.transmit(1, &mut datagram) {
+        to.engine.packet(1, &Packet::parse(&datagram[..length]).unwrap(), false);
+    }
+    from.engine.after();
+    to.engine.after();
+}
+
+/// What the peer is told when READs of `reads` bytes are answered, and what comes next is not.
+fn told(reads: &[u64]) -> Vec<Response> {
+    let [mut asker, mut holder] = [(); 2].map(|()| side(Service::Rc, 1));
+    for &length in reads.iter().chain(&[8]) {
+        let request = Request::Read { address: 0, rkey: 5, length };
+        assert_eq!(asker.application.send_request(&request, 0, []), Ok(true));
+    }
+    talk(&mut asker, &mut holder);
+    for &length in reads {
+        let (_, record) = holder.application.next_request().unwrap().expect("a READ");
+        let response = Response::ReadData { last: true };
+        let data = vec![7; length as usize];
+        let sent =
+            UserMemory::lend(&data, |data| holder.application.send_response(&response, data));
+        assert_eq!(sent, Ok(true));
+        holder.application.pass_request(&record);
+    }
+    holder.application.publish_requests();
+    let refusal = Response::Nak { code: Nak::RemoteAccess };
+    assert_eq!(holder.application.send_response(&refusal, UserMemory::EMPTY), Ok(true));
+    holder.application.close();
+    // The engine may look in between: at the data first, and at the rest with its last packets.
+    talk(&mut holder, &mut asker);
+    asker.engine.serve(1);
+    let mut told = Vec::new();
+    while let Some((response, record)) = asker.application.next_response().unwrap() {
+        told.push(response);
+        asker.application.pass_response(&record);
+    }
+    told
+}
+
+#[test]
+fn a_refusal_behind_data_arrives() {
+    for reads in [&[][..], &[8], &[600], &[8, 8], &[600, 8, 600]] {
+        let told = told(reads);
+        let data = told.iter().filter(|r| **r == Response::ReadData { last: true }).count();
+        assert_eq!(data, reads.len(), "{reads:?}: {told:?}");
+        assert_eq!(told.last(), Some(&Response::Nak { code: Nak::RemoteAccess }), "{reads:?}");
+    }
+}
