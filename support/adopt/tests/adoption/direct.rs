@@ -42,6 +42,16 @@ fn direct(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(path)
 }
 
+/// The same with a number that nobody else is given once it is closed, as the lowest ones are.
+fn direct_far_up(path: &Path) -> i32 {
+    const FAR_UP: i32 = 500;
+    let file = direct(path).unwrap();
+    // SAFETY: a copy of our own descriptor.
+    let number = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, FAR_UP) };
+    assert!(number >= FAR_UP);
+    number
+}
+
 fn userfault(memory: Memory) -> Option<AdoptError> {
     adopt_with(memory.address, memory.length, true, &[Strategy::Userfault]).err()
 }
@@ -59,7 +69,7 @@ fn lost(descriptor: i32, memory: Memory) -> bool {
     let to = std::ptr::with_exposed_provenance_mut(memory.address);
     // SAFETY: memory of the test, and a descriptor that may have been closed.
     let count = unsafe { libc::pread(descriptor, to, memory.length, 0) };
-    // Otherwise it was closed before this began, and may mean something else by now.
+    // Otherwise it was closed before this began.
     count == memory.length as isize
         && (0..PAGES).any(|page| memory.get(page * 512) != u64::from_ne_bytes([CONTENTS; 8]))
 }
@@ -233,7 +243,7 @@ pub fn reads_by_a_closed_descriptor() -> Outcome {
         nothing_is_lost(
             || {},
             |memory| {
-                let number = direct(&stored.0).unwrap().into_raw_fd();
+                let number = direct_far_up(&stored.0);
                 open.store(number, Ordering::Relaxed);
                 let lost = lost(number, memory);
                 while open.load(Ordering::Relaxed) >= 0 && !late() {
