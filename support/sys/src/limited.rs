@@ -14,6 +14,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
+/// Who is asked has mostly answered within this time. For as long it is cheaper to look, and to let
+/// others have the processor in between, than to sleep and be woken.
+const LOOK_TIME_NS: u64 = 30_000;
+
 /// The shortest time the kernel can be told: none at all means for ever.
 const INSTANT: Duration = Duration::from_millis(1);
 
@@ -75,8 +79,8 @@ pub fn send(
     }
 }
 
-/// Receives one message and its descriptors; `(0, [])` when the other end is closed. Changes the
-/// time limit that the socket has for receiving, which costs less than waiting in `poll` first.
+/// Receives one message and its descriptors; `(0, [])` when the other end is closed. May change
+/// the time limit that the socket has for receiving, which costs less than waiting in `poll` first.
 ///
 /// # Errors
 /// `ETIMEDOUT`, and as [`socket::receive`].
@@ -85,6 +89,14 @@ pub fn receive(
     buffer: &mut [u8],
     deadline: u64,
 ) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let sleep_at = clock::now() + LOOK_TIME_NS;
+    while clock::now() < sleep_at.min(deadline) {
+        match socket::receive_once(file, buffer, false) {
+            Err(Errno::AGAIN) => rustix::thread::sched_yield(),
+            Err(Errno::INTR) => {}
+            other => return Ok(other?),
+        }
+    }
     loop {
         set_socket_timeout(file, Timeout::Recv, Some(left(deadline)?.max(INSTANT)))?;
         match socket::receive_once(file, buffer, true) {
