@@ -50,7 +50,7 @@ def tests_of(program):
     return re.findall(r"^TEST\((\w+)\)", text, re.MULTILINE)
 
 
-def _case(setting, name, arguments, limit, slow=False, title=""):
+def case(setting, name, arguments, limit, slow=False, title=""):
     program, test = name.split(".")
 
     def run(pair):
@@ -73,13 +73,13 @@ def groups():
             for test in tests_of(program):
                 name = f"{program}.{test}"
                 arguments, limit = _ARGUMENTS.get((setting, name), ([], 60))
-                cases.append(_case(setting, name, arguments, limit))
+                cases.append(case(setting, name, arguments, limit))
         for slow, extra in ((False, _MORE), (True, _SLOW)):
-            cases += [_case(setting, name, arguments, limit, slow,
+            cases += [case(setting, name, arguments, limit, slow,
                             " " + " ".join(map(str, arguments)))
                       for where, name, arguments, limit in extra if where == setting]
         found.append(Group(f"{setting}.tests", cases, fixture))
-    found.append(Group("strict.tests", [_case("strict", *rest) for rest in _STRICT], _strict))
+    found.append(Group("strict.tests", [case("strict", *rest) for rest in _STRICT], _strict))
     return found
 
 

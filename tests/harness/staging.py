@@ -10,12 +10,17 @@ from .case import Failure
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
+LIBRARY = ROOT / "dist" / "lib" / "libibverbs.so.1"
 BUILT = ROOT / "target" / "tests"
 _SESSION = ROOT / "rnic" / "session" / "src"
 
 # Programs that are also built with AddressSanitizer. The library's copies into and out of the
 # program's memory go through memcpy, which the sanitizer checks.
 _UNDER_ADDRESS_SANITIZER = ["hostile", "keys"]
+
+# Has a library of Omniverb's own beside it, and so is linked with the library under test.
+_WITH_SECOND = "owner"
+SECOND = PROGRAMS / "second"
 
 _COMMON = ["common.c", "common_processes.c", "common_far.c"]
 _FLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
@@ -25,19 +30,34 @@ def build_programs():
     """Compiles tests/programs/*.c against the system's <infiniband/verbs.h>."""
     out = BUILT / "programs"
     out.mkdir(parents=True, exist_ok=True)
-    newest = max(p.stat().st_mtime for p in PROGRAMS.glob("*.[ch]"))
+    newest = max(p.stat().st_mtime for p in PROGRAMS.glob("**/*.[ch]"))
+    build_second(out)
     common = [PROGRAMS / name for name in _COMMON]
     for source in program_sources():
         binary = out / source.stem
         if binary.exists() and binary.stat().st_mtime > newest:
             continue
-        process.run(["gcc", *_FLAGS, "-o", binary, source, *common, "-libverbs", "-lm"],
-                    limit=120)
+        verbs = ["-libverbs"]
+        if source.stem == _WITH_SECOND:
+            verbs = [out / "libsecond.so", LIBRARY, "-Wl,-rpath,$ORIGIN"]
+        process.run(["gcc", *_FLAGS, "-o", binary, source, *common, *verbs, "-lm"], limit=120)
     for name in _UNDER_ADDRESS_SANITIZER:
         process.run(["gcc", *_FLAGS, "-fsanitize=address", "-fno-omit-frame-pointer", "-o",
                      out / f"{name}-asan", PROGRAMS / f"{name}.c", *common, "-libverbs", "-lm"],
                     limit=120)
     return out
+
+
+def build_second(out):
+    """A second library that reaches libibverbs.so.1 through its private node, and one of a later
+    release."""
+    shared = ["gcc", *_FLAGS, "-fPIC", "-shared"]
+    process.run([*shared, "-o", out / "libsecond.so", "-Wl,-soname,libsecond.so", "-I",
+                 ROOT / "app" / "ibverbs" / "include", SECOND / "second.c", LIBRARY])
+    owner = BUILT / "later_owner.so"
+    process.run([*shared, "-o", owner, "-Wl,-soname,libibverbs.so.1", SECOND / "later_owner.c",
+                 f"-Wl,--version-script={SECOND / 'later_owner.map'}"])
+    process.run([*shared, "-o", out / "liblater.so", SECOND / "later.c", owner])
 
 
 def program_sources():

@@ -26,7 +26,7 @@ pub(crate) fn run() -> Result<()> {
     let expected = expected(&table);
     same(&exported, &expected)?;
     let nodes = elf::nodes(&library)?;
-    for node in table.nodes.keys() {
+    for node in table.nodes.keys().chain([&table.own.node]) {
         if !nodes.contains(node) {
             bail!("the library does not define the node {node}");
         }
@@ -56,6 +56,7 @@ fn expected(table: &Table) -> BTreeSet<Export> {
     for (node, symbols) in &table.nodes {
         symbols.keys().for_each(|name| add(name, node, true, false));
     }
+    table.own.functions.iter().for_each(|name| add(name, &table.own.node, false, false));
     let private = &table.private;
     for number in &private.nodes {
         let node = format!("IBVERBS_PRIVATE_{number}");

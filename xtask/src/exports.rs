@@ -58,6 +58,7 @@ pub(crate) fn version_script(table: &Table) -> String {
     for number in &table.private.nodes {
         writeln!(out, "IBVERBS_PRIVATE_{number} {{ }};").ok();
     }
+    writeln!(out, "{} {{ }};", table.own.node).ok();
     out
 }
 
@@ -97,6 +98,11 @@ pub(crate) fn assembly(table: &Table, machine: Machine) -> String {
             .ok();
             bind(&mut out, &label, name, *number);
         }
+    }
+    for name in &table.own.functions {
+        let label = format!("own_{name}");
+        entry(&mut out, machine, &label, &format!("ov_{name}"));
+        writeln!(out, ".symver {label}, {name}@{}", table.own.node).ok();
     }
     writeln!(out, ".section .note.GNU-stack,\"\",{}progbits", machine.type_mark()).ok();
     out

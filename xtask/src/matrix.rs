@@ -88,5 +88,13 @@ fn page(table: &Table) -> String {
         table.private.works.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(" and "),
     )
     .ok();
+    write!(
+        out,
+        "\n`{}`: {} functions for Omniverb's own other libraries; no default versions, so no \
+         program\nis bound to them (decisions/0027).\n",
+        table.own.node,
+        table.own.functions.len(),
+    )
+    .ok();
     out
 }

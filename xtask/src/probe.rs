@@ -50,6 +50,15 @@ static void variable(const char *name, const char *node)
 		faults++;
 	}
 }
+/* Found by those who name the node, and by nobody else. */
+static void own(const char *name, const char *node)
+{
+	find(name, node);
+	if (dlsym(library, name)) {
+		printf("%s is a default version\n", name);
+		faults++;
+	}
+}
 int main(int argc, char **argv)
 {
 	library = argc > 1 ? dlopen(argv[1], RTLD_NOW) : NULL;
@@ -102,6 +111,9 @@ fn text(table: &Table) -> String {
         for name in &private.data {
             writeln!(out, "\tvariable(\"{name}\", \"{node}\");").ok();
         }
+    }
+    for name in &table.own.functions {
+        writeln!(out, "\town(\"{name}\", \"{}\");", table.own.node).ok();
     }
     out + "\treturn faults != 0;\n}\n"
 }

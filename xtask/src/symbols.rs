@@ -16,6 +16,7 @@ pub(crate) struct Table {
     /// Verbs that are inline functions over struct members.
     pub inline: BTreeMap<String, Inline>,
     pub private: Private,
+    pub own: Own,
 }
 
 /// How far a verb is.
@@ -84,6 +85,15 @@ pub(crate) struct Inline {
     pub slot: String,
     #[serde(default)]
     pub note: String,
+}
+
+/// The node for our own other libraries. Its names are no default versions, so nobody is bound to
+/// one without asking for this node.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Own {
+    pub node: String,
+    pub functions: Vec<String>,
 }
 
 /// The private nodes: all names in all of them.
@@ -167,7 +177,8 @@ impl Table {
     pub(crate) fn wanted_functions(&self) -> Vec<String> {
         let public = self.nodes.values().flatten();
         let public = public.filter(|(_, symbol)| symbol.status != Status::Unsupported);
-        let names = public.map(|(name, _)| name).chain(&self.private.works);
+        let names =
+            public.map(|(name, _)| name).chain(&self.private.works).chain(&self.own.functions);
         names.map(|name| format!("ov_{name}")).collect()
     }
 }

@@ -1,19 +1,22 @@
-//! Listens to the daemon for the progress thread, which sleeps on bells and not on descriptors.
+//! Listens to the daemon, and to what other libraries watch, for the progress thread, which sleeps
+//! on bells and not on descriptors.
 
-use crate::errno_of;
 use crate::progress::spawn_quietly;
-use omniverb_sys::epoll::Poller;
+use crate::{errno_of, lock};
+use omniverb_sys::epoll::{Interest, Poller};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
-/// There is one socket at a time.
+/// There is one socket at a time. The other numbers are those of watches.
 const EVENTS: u64 = 0;
 
 /// What the thread that listens shares with the one that takes.
 pub(crate) struct Ears {
     poller: Poller,
     heard: AtomicBool,
+    /// Watches whose descriptors are ready; no more than there are, as each is reported once.
+    watched: Mutex<Vec<u64>>,
     started: AtomicBool,
 }
 
@@ -23,6 +26,7 @@ impl Ears {
         Ok(Arc::new(Ears {
             poller,
             heard: AtomicBool::new(false),
+            watched: Mutex::default(),
             started: AtomicBool::new(false),
         }))
     }
@@ -37,7 +41,11 @@ impl Ears {
             let mut ready = Vec::new();
             while ears.poller.wait(None, &mut ready).is_ok() {
                 if !ready.is_empty() {
-                    ears.heard.store(true, Ordering::Release);
+                    let watched = ready.iter().filter(|token| **token != EVENTS);
+                    lock(&ears.watched).extend(watched);
+                    if ready.contains(&EVENTS) {
+                        ears.heard.store(true, Ordering::Release);
+                    }
                     nudge();
                 }
             }
@@ -57,6 +65,21 @@ impl Ears {
     /// Tells once more if there is, or comes, something in this socket, or room in it.
     pub(crate) fn again(&self, socket: &OwnedFd, room: bool) -> bool {
         self.poller.watch_once(socket, EVENTS, room).is_ok()
+    }
+
+    /// Tells once when there is something in `file`, or room, as watch `number`, which is not 0.
+    pub(crate) fn watch(&self, file: &OwnedFd, number: u64, interest: Interest) -> Result<(), i32> {
+        self.poller.add_once(file, number, interest).map_err(|error| errno_of(&error))
+    }
+
+    /// The same once more.
+    pub(crate) fn watch_on(&self, file: &OwnedFd, number: u64, interest: Interest) {
+        let _ = self.poller.once_more(file, number, interest);
+    }
+
+    /// The watches that something is ready for.
+    pub(crate) fn take_watched(&self) -> Vec<u64> {
+        std::mem::take(&mut *lock(&self.watched))
     }
 
     /// Whether something was heard.

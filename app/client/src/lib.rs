@@ -25,11 +25,13 @@ pub mod notify;
 mod objects;
 mod progress;
 mod resume;
+mod second;
 mod session;
 mod statistics;
 mod taking;
 mod tracing;
 mod turns;
+mod watches;
 mod window;
 
 use omniverb_device::{AsyncEvent, Shared};
@@ -39,12 +41,15 @@ use omniverb_session::body::QueryGids;
 use omniverb_session::{Message, SOCKET_VARIABLE};
 use session::Session;
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 
 pub use notify::Notifier;
 
 pub use objects::Connection;
+pub use omniverb_sys::epoll::Interest;
+pub use second::Answer;
 
 /// Facts about the vNIC, from the daemon.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +81,8 @@ pub struct Client {
     taking: Arc<taking::Taking>,
     /// Held while pages move, in either direction.
     moving: Mutex<()>,
+    /// Descriptors of other libraries that the progress thread looks after.
+    watches: watches::Watches,
     /// What of peers is mapped here.
     mapped: Arc<Mutex<mapped::Mapped>>,
     /// Itself, for the threads it starts.
@@ -166,6 +173,7 @@ impl Client {
             progress,
             taking: Arc::default(),
             moving: Mutex::default(),
+            watches: watches::Watches::default(),
             mapped: Arc::default(),
             me: me.clone(),
             tracer: Mutex::default(),
@@ -202,6 +210,11 @@ impl Client {
 
     /// Asks the daemon; reconnects if it was restarted.
     fn call(&self, message: &Message) -> Result<Message, i32> {
+        self.call_with_files(message).map(|(answer, _)| answer)
+    }
+
+    /// The same, with the descriptors that come beside the answer.
+    fn call_with_files(&self, message: &Message) -> Result<(Message, Vec<OwnedFd>), i32> {
         if !self.is_ours() {
             return Err(libc::EIO);
         }

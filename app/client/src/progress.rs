@@ -37,7 +37,7 @@ const STACK_BYTES: usize = 1 << 20;
 pub(crate) struct Progress {
     /// Its sleep, which the peers' bells end, too.
     pub(crate) sleep: Sleeper,
-    ears: Arc<Ears>,
+    pub(crate) ears: Arc<Ears>,
     started: AtomicBool,
     asleep: AtomicBool,
     errands: Mutex<Vec<Call>>,
@@ -216,6 +216,7 @@ fn run(client: &Weak<Client>) {
             client.take_events();
             progress.listen_on();
         }
+        client.call_watchers();
         active |= client.run_errands();
         if clock::now() >= hear_at {
             hear_at = clock::now() + HEAR_EVERY;

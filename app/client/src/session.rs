@@ -87,11 +87,11 @@ impl Session {
         Ok(Some((nic, area)))
     }
 
-    /// One question, one answer.
-    pub(crate) fn call(&self, message: &Message) -> Result<Message, i32> {
+    /// One question, one answer, and the descriptors beside it.
+    pub(crate) fn call(&self, message: &Message) -> Result<(Message, Vec<OwnedFd>), i32> {
         let deadline = deadline(limit());
         let mut turn = self.calls.take(deadline)?;
-        let answer = exchange(&mut turn, message, deadline);
+        let answer = exchange_with_files(&mut turn, message, deadline);
         if let Err(errno) = answer
             && is_lost(errno)
         {
@@ -195,11 +195,19 @@ fn transport(error: &std::io::Error) -> i32 {
 
 /// Asks, and waits for the answer until `deadline`.
 fn exchange(turn: &mut Turn<'_>, message: &Message, deadline: u64) -> Result<Message, i32> {
+    exchange_with_files(turn, message, deadline).map(|(answer, _)| answer)
+}
+
+fn exchange_with_files(
+    turn: &mut Turn<'_>,
+    message: &Message,
+    deadline: u64,
+) -> Result<(Message, Vec<OwnedFd>), i32> {
     let tag = ask(turn, message, deadline)?;
-    let answer = loop {
+    let (answer, files) = loop {
         match hear(turn, deadline)? {
-            (answered, answer) if answered == tag => break answer,
-            (answered, _) if answered > tag => return Err(libc::EPROTO),
+            Heard { tag: answered, answer, files } if answered == tag => break (answer, files),
+            Heard { tag: answered, .. } if answered > tag => return Err(libc::EPROTO),
             _ => {}
         }
     };
@@ -208,7 +216,7 @@ fn exchange(turn: &mut Turn<'_>, message: &Message, deadline: u64) -> Result<Mes
         // ENOTCONN, say, is about a QP, not about the connection to the daemon.
         Message::Failed(errno) if errno as i32 == LOST => Err(libc::EIO),
         Message::Failed(errno) => Err(errno as i32),
-        answer => Ok(answer),
+        answer => Ok((answer, files)),
     }
 }
 
@@ -222,11 +230,18 @@ fn ask(turn: &mut Turn<'_>, message: &Message, deadline: u64) -> Result<u64, i32
     Ok(turn.tag)
 }
 
+/// An answer, and what it answers.
+struct Heard {
+    tag: u64,
+    answer: Message,
+    files: Vec<OwnedFd>,
+}
+
 /// The next answer, whatever it answers.
-fn hear(turn: &mut Turn<'_>, deadline: u64) -> Result<(u64, Message), i32> {
+fn hear(turn: &mut Turn<'_>, deadline: u64) -> Result<Heard, i32> {
     let socket = turn.socket.clone().ok_or(LOST)?;
     let mut bytes = [0; MESSAGE_BYTES_MAX];
-    let (length, _) =
+    let (length, files) =
         limited::receive(socket.as_fd(), &mut bytes, deadline).map_err(|e| transport(&e))?;
     if length == 0 {
         return Err(LOST);
@@ -246,14 +261,14 @@ fn hear(turn: &mut Turn<'_>, deadline: u64) -> Result<(u64, Message), i32> {
         };
         turn.unwanted.extend(undo);
     }
-    Ok((tag, answer))
+    Ok(Heard { tag, answer, files })
 }
 
 /// Tells the daemon what nobody wants any more.
 fn give_back(turn: &mut Turn<'_>, deadline: u64) {
     while let Some(message) = turn.unwanted.pop() {
         let Ok(tag) = ask(turn, &message, deadline) else { return turn.unwanted.push(message) };
-        while matches!(hear(turn, deadline), Ok((answered, _)) if answered < tag) {}
+        while matches!(hear(turn, deadline), Ok(heard) if heard.tag < tag) {}
     }
 }
 
@@ -312,6 +327,31 @@ mod tests {
         assert_eq!((turn.owed, turn.unwanted.len()), (0, 0));
         let destroyed = DestroyQp { qpn: 77, reserved: 0 }.into();
         assert_eq!(serving.join().unwrap(), [ask, destroyed]);
+    }
+
+    #[test]
+    fn descriptors_come_with_their_own_answer_and_late_ones_are_closed() {
+        let (ours, daemon) = socket::pair().unwrap();
+        let calls = Turns::new(ours);
+        let ask: Message = QueryGids { reserved: 1 }.into();
+        let done: Message = Done { take_back: 0 }.into();
+        let mut turn = calls.take(soon()).unwrap();
+        assert_eq!(exchange(&mut turn, &ask, soon()), Err(libc::ETIMEDOUT));
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let (late, late_end) = socket::pair().unwrap();
+        let (file, end) = socket::pair().unwrap();
+        for (tag, file) in [(turn.tag, late), (turn.tag + 1, file)] {
+            let length = encode(tag, &done, &mut bytes);
+            socket::send(daemon.as_fd(), &bytes[..length], &[file.as_fd()]).unwrap();
+        }
+        let (answer, files) = exchange_with_files(&mut turn, &ask, soon()).unwrap();
+        assert_eq!((answer, files.len()), (done, 1));
+        let closed = |end: &OwnedFd| {
+            matches!(socket::receive(end.as_fd(), &mut [0; MESSAGE_BYTES_MAX], false), Ok((0, _)))
+        };
+        assert!(closed(&late_end) && !closed(&end));
+        drop(files);
+        assert!(closed(&end));
     }
 
     #[test]

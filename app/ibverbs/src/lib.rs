@@ -30,6 +30,7 @@
 pub mod errno;
 pub mod fork;
 pub mod kernel;
+pub mod private;
 pub mod rate;
 pub mod strings;
 pub mod sysfs;

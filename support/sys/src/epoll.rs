@@ -11,6 +11,25 @@ use std::time::Duration;
 /// Tokens one [`Poller::wait`] can report. More are reported by the next call.
 const EVENTS_MAX: usize = 64;
 
+/// What a descriptor is watched for, besides its end and errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interest {
+    /// Something to read.
+    Input,
+    /// Room to write.
+    Room,
+}
+
+impl Interest {
+    fn once(self) -> epoll::EventFlags {
+        let flags = match self {
+            Interest::Input => epoll::EventFlags::IN,
+            Interest::Room => epoll::EventFlags::OUT,
+        };
+        flags | epoll::EventFlags::ONESHOT
+    }
+}
+
 /// Watches descriptors for input, hang-up and errors.
 #[derive(Debug)]
 pub struct Poller(OwnedFd);
@@ -53,6 +72,22 @@ impl Poller {
         let mut flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
         flags.set(epoll::EventFlags::OUT, room);
         Ok(epoll::modify(&self.0, file, epoll::EventData::new_u64(token), flags)?)
+    }
+
+    /// Watches `file`, which is reported once and then not before [`once_more`](Self::once_more).
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    pub fn add_once(&self, file: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
+        Ok(epoll::add(&self.0, file, epoll::EventData::new_u64(token), interest.once())?)
+    }
+
+    /// Reports `file`, which was added to be reported once, once more.
+    ///
+    /// # Errors
+    /// `ENOENT` if it is not watched.
+    pub fn once_more(&self, file: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
+        Ok(epoll::modify(&self.0, file, epoll::EventData::new_u64(token), interest.once())?)
     }
 
     /// No longer watches `file`.
@@ -109,5 +144,25 @@ mod tests {
         poller.remove(&two).unwrap();
         poller.wait(Some(Duration::from_millis(5)), &mut ready).unwrap();
         assert!(ready.is_empty());
+    }
+
+    #[test]
+    fn what_is_watched_once_is_reported_once_and_for_what_was_asked() {
+        let poller = Poller::new().unwrap();
+        let (empty, room) = (EventFd::new().unwrap(), EventFd::new().unwrap());
+        poller.add_once(&empty, 1, Interest::Input).unwrap();
+        poller.add_once(&room, 2, Interest::Room).unwrap();
+        let mut ready = Vec::new();
+        let mut look = || {
+            poller.wait(Some(Duration::ZERO), &mut ready).unwrap();
+            ready.clone()
+        };
+        assert_eq!(look(), [2]);
+        assert!(look().is_empty());
+        poller.once_more(&room, 2, Interest::Room).unwrap();
+        assert_eq!(look(), [2]);
+        empty.signal();
+        assert_eq!(look(), [1]);
+        assert!(look().is_empty());
     }
 }

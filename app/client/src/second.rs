@@ -1,0 +1,106 @@
+//! What other libraries of this process may have asked on its connection to the daemon.
+//!
+//! In: a message of the session's protocol, as bytes. Out: the answer, and its descriptors. There
+//! is one connection in a process, and one owner of what is said on it: what would change what the
+//! owner believes to hold is refused here, not in the daemon, which cannot tell the two apart.
+
+use crate::Client;
+use omniverb_session::limits::MESSAGE_BYTES_MAX;
+use omniverb_session::{DecodeError, Message, decode, encode};
+use std::os::fd::OwnedFd;
+
+/// An answer as the daemon gave it, with the tag of the question.
+pub struct Answer {
+    /// The message is at their beginning.
+    pub message: [u8; MESSAGE_BYTES_MAX],
+    /// Its length.
+    pub bytes: usize,
+    /// What came along; at most [`omniverb_session::DESCRIPTORS_MAX`].
+    pub files: Vec<OwnedFd>,
+}
+
+impl Client {
+    /// Asks the daemon what another library wants to know, as if the owner asked: with its limits
+    /// of time, in its turn, and of the next daemon if the last one is gone.
+    ///
+    /// # Errors
+    /// errno: `EPROTO` for a message of another version, `EINVAL` for no message, `EPERM` for one
+    /// that is the owner's to send, `EDEADLK` in a call of a watch, `EIO` in a forked child; and
+    /// what the daemon answers, or the owner is told when it does not.
+    pub fn ask_for_another(&self, question: &[u8]) -> Result<Answer, i32> {
+        let (tag, question) = decode(question).map_err(|error| match error {
+            DecodeError::Version => libc::EPROTO,
+            DecodeError::Length | DecodeError::Kind => libc::EINVAL,
+        })?;
+        if !is_for_all(&question) {
+            return Err(libc::EPERM);
+        }
+        if !self.is_ours() {
+            return Err(libc::EIO);
+        }
+        if self.is_in_watch() {
+            return Err(libc::EDEADLK);
+        }
+        let (answer, files) = self.call_with_files(&question)?;
+        let mut message = [0; MESSAGE_BYTES_MAX];
+        let bytes = encode(tag, &answer, &mut message);
+        Ok(Answer { message, bytes, files })
+    }
+}
+
+/// Whether anybody may ask this: it leaves what the owner holds as it is.
+fn is_for_all(question: &Message) -> bool {
+    // Whoever adds a message decides.
+    match question {
+        Message::QueryGids(_) => true,
+        // Whose connection it is, and what is made on it, linked and granted.
+        Message::Hello(_)
+        | Message::CreateQp(_)
+        | Message::DestroyQp(_)
+        | Message::ConnectQp(_)
+        | Message::DisconnectQp(_)
+        | Message::RegMr(_)
+        | Message::DeregMr(_)
+        | Message::RequestGrant(_)
+        | Message::QpFailed(_)
+        | Message::Adopted(_)
+        | Message::Released(_) => false,
+        // Asked without a session, on a connection that ends with the answer.
+        Message::QueryStatus(_) | Message::QueryVnic(_) => false,
+        // No questions.
+        Message::Welcome(_)
+        | Message::Gids(_)
+        | Message::QpCreated(_)
+        | Message::Connected(_)
+        | Message::MrRegistered(_)
+        | Message::Done(_)
+        | Message::LinkReady(_)
+        | Message::LinkClosed(_)
+        | Message::Adopt(_)
+        | Message::Granted(_)
+        | Message::GrantDenied(_)
+        | Message::GidsChanged(_)
+        | Message::BellClosed(_)
+        | Message::TraceBegin(_)
+        | Message::TraceLink(_)
+        | Message::TraceEnd(_)
+        | Message::TakeBack(_)
+        | Message::Status(_)
+        | Message::Failed(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use omniverb_session::body::{DestroyQp, Hello, QueryGids, ROLE_VERBS};
+
+    #[test]
+    fn what_is_the_owners_to_say_nobody_else_says() {
+        let hello = Hello { role: ROLE_VERBS, resume: 0, name: [0; 16] };
+        assert!(!is_for_all(&hello.into()));
+        assert!(!is_for_all(&DestroyQp { qpn: 1, reserved: 0 }.into()));
+        assert!(!is_for_all(&Message::Failed(1)));
+        assert!(is_for_all(&QueryGids { reserved: 0 }.into()));
+    }
+}

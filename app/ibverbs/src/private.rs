@@ -1,0 +1,223 @@
+//! The node that Omniverb's other libraries reach this one through: `OMNIVERB_PRIVATE_1`.
+//!
+//! In: C calls of those libraries, as `include/omniverb_private.h` describes them. Out: calls of
+//! the process's one client. Nothing here is for programs.
+
+use core::ffi::{c_int, c_void};
+use core::mem::offset_of;
+use std::sync::{Arc, Mutex};
+
+use omniverb_abi::ibv_context;
+use omniverb_client::{Client, Interest};
+use omniverb_session::DESCRIPTORS_MAX;
+use omniverb_session::limits::MESSAGE_BYTES_MAX;
+use rustix::fd::{BorrowedFd, IntoRawFd};
+
+use crate::verbs::context::ContextShell;
+
+/// A library's hold on the client.
+pub struct Opened {
+    client: Arc<Client>,
+    watches: Mutex<Vec<u64>>,
+}
+
+/// `struct omniverb_private_answer`.
+#[repr(C)]
+pub struct Answer {
+    bytes: usize,
+    descriptors: u32,
+    descriptor: [c_int; DESCRIPTORS_MAX],
+    message: [u64; MESSAGE_BYTES_MAX / 8],
+}
+
+// As a C compiler lays it out.
+const _: () = assert!(DESCRIPTORS_MAX == 4 && MESSAGE_BYTES_MAX == 4096);
+const _: () = assert!(offset_of!(Answer, message) == 32 && size_of::<Answer>() == 32 + 4096);
+
+/// `OMNIVERB_PRIVATE_INPUT`.
+const INPUT: u32 = 1;
+/// `OMNIVERB_PRIVATE_ROOM`.
+const ROOM: u32 = 2;
+
+/// What a library gave to be called with.
+#[derive(Clone, Copy)]
+struct Cookie(*mut c_void);
+
+// SAFETY: it is only handed back, to a function that is said to take it in any thread.
+unsafe impl Send for Cookie {}
+// SAFETY: as above.
+unsafe impl Sync for Cookie {}
+
+impl Cookie {
+    fn get(self) -> *mut c_void {
+        self.0
+    }
+}
+
+fn outcome<T>(result: Result<T, c_int>) -> c_int {
+    result.err().unwrap_or(0)
+}
+
+/// The version of the messages.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_omniverb_private_version() -> u32 {
+    u32::from(omniverb_session::VERSION)
+}
+
+/// Takes hold of the connection.
+///
+/// # Safety
+/// `context` is null or open; `opened` is valid for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_omniverb_private_open(
+    version: u32,
+    context: *mut ibv_context,
+    opened: *mut *mut Opened,
+) -> c_int {
+    if version != ov_omniverb_private_version() {
+        return libc::EPROTO;
+    }
+    let client = if context.is_null() {
+        Client::get().map_err(|_| libc::ENODEV)
+    } else {
+        // SAFETY: the caller's promise.
+        let client = unsafe { ContextShell::of(context) }.client.clone();
+        if client.is_ours() { Ok(client) } else { Err(libc::EIO) }
+    };
+    outcome(client.map(|client| {
+        let fresh = Box::new(Opened { client, watches: Mutex::default() });
+        // SAFETY: the caller's promise.
+        unsafe { opened.write(Box::into_raw(fresh)) };
+    }))
+}
+
+/// Lets go.
+///
+/// # Safety
+/// `opened` came from [`ov_omniverb_private_open`] and is not used any more, or is null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_omniverb_private_close(opened: *mut Opened) -> c_int {
+    if opened.is_null() {
+        return libc::EINVAL;
+    }
+    // SAFETY: the caller's promise; it was leaked by `open`.
+    let Opened { client, watches } = *unsafe { Box::from_raw(opened) };
+    if client.is_ours() {
+        let watches = watches.into_inner().unwrap_or_else(|e| e.into_inner());
+        for watch in watches {
+            let _ = client.unwatch(watch);
+        }
+    } else {
+        // A forked child: the numbers of its files may be in use for something else by now.
+        core::mem::forget(client);
+    }
+    0
+}
+
+/// Asks the daemon.
+///
+/// # Safety
+/// `opened` is open, `question` has so many bytes, `answer` is valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_omniverb_private_call(
+    opened: *mut Opened,
+    question: *const c_void,
+    bytes: usize,
+    answer: *mut Answer,
+) -> c_int {
+    if question.is_null() || bytes > MESSAGE_BYTES_MAX {
+        return libc::EINVAL;
+    }
+    let mut asked = [0; MESSAGE_BYTES_MAX];
+    // SAFETY: the caller's promise; there is room for as many.
+    unsafe { core::ptr::copy_nonoverlapping(question.cast(), asked.as_mut_ptr(), bytes) };
+    // SAFETY: the caller's promise.
+    let client = unsafe { &(*opened).client };
+    let heard = match client.ask_for_another(&asked[..bytes]) {
+        Ok(heard) if heard.files.len() <= DESCRIPTORS_MAX => heard,
+        Ok(_) => return libc::EPROTO,
+        Err(errno) => return errno,
+    };
+    let count = heard.files.len() as u32;
+    let mut descriptor = [-1; DESCRIPTORS_MAX];
+    for (place, file) in descriptor.iter_mut().zip(heard.files) {
+        *place = file.into_raw_fd();
+    }
+    // SAFETY: the caller's promise; the message has as many bytes as are copied.
+    unsafe {
+        (&raw mut (*answer).bytes).write(heard.bytes);
+        (&raw mut (*answer).descriptors).write(count);
+        (&raw mut (*answer).descriptor).write(descriptor);
+        let message = (&raw mut (*answer).message).cast::<u8>();
+        core::ptr::copy_nonoverlapping(heard.message.as_ptr(), message, MESSAGE_BYTES_MAX);
+    }
+    0
+}
+
+/// Has the progress thread call when there is something in a descriptor.
+///
+/// # Safety
+/// `opened` is open, `watch` is valid for a number, and `ready` may be called with `cookie` in
+/// another thread until the watch has ended.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_omniverb_private_watch(
+    opened: *mut Opened,
+    descriptor: c_int,
+    what: u32,
+    ready: Option<unsafe extern "C" fn(*mut c_void, u64)>,
+    cookie: *mut c_void,
+    watch: *mut u64,
+) -> c_int {
+    let interest = match what {
+        INPUT => Interest::Input,
+        ROOM => Interest::Room,
+        _ => return libc::EINVAL,
+    };
+    let Some(ready) = ready else { return libc::EINVAL };
+    if descriptor < 0 {
+        return libc::EBADF;
+    }
+    // SAFETY: not a lasting use of the number; if it is nobody's the kernel says so.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
+    let file = match rustix::io::fcntl_dupfd_cloexec(borrowed, 0) {
+        Ok(file) => file,
+        Err(errno) => return errno.raw_os_error(),
+    };
+    // SAFETY: the caller's promise.
+    let opened = unsafe { &*opened };
+    let cookie = Cookie(cookie);
+    // SAFETY: the caller's promise.
+    let call = Box::new(move |number| unsafe { ready(cookie.get(), number) });
+    if !opened.client.is_ours() {
+        return libc::EIO;
+    }
+    // Held until the number is known: the call may come at once, and end its watch.
+    let mut watches = opened.watches.lock().unwrap_or_else(|e| e.into_inner());
+    outcome(opened.client.watch(file, interest, call).map(|number| {
+        watches.push(number);
+        // SAFETY: the caller's promise.
+        unsafe { watch.write(number) };
+    }))
+}
+
+/// Ends a watch.
+///
+/// # Safety
+/// `opened` is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_omniverb_private_unwatch(opened: *mut Opened, watch: u64) -> c_int {
+    // SAFETY: the caller's promise.
+    let opened = unsafe { &*opened };
+    if !opened.client.is_ours() {
+        return libc::EIO;
+    }
+    let known = {
+        let mut watches = opened.watches.lock().unwrap_or_else(|e| e.into_inner());
+        let place = watches.iter().position(|number| *number == watch);
+        place.map(|place| watches.swap_remove(place)).is_some()
+    };
+    if !known {
+        return libc::ENOENT;
+    }
+    outcome(opened.client.unwatch(watch))
+}
