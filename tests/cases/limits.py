@@ -3,7 +3,10 @@ and fifty of them, is measured by bench/limits.py."""
 
 import contextlib
 
+from harness import duet
 from harness.case import Case, Group, check
+from harness.containers import Pair
+from harness.host import Hosts
 from harness.rates import Limited, changes
 
 
@@ -59,9 +62,35 @@ def _taken_away(limited):
     check(min(rates) > 60, f"still limited: {rates} Mbit/s")
 
 
+@contextlib.contextmanager
+def _slow(pair, daemon):
+    with pair as pair:
+        pair.gid_index = duet.gid_index(pair.server)
+        daemon(pair).set_vnic(pair.server.namespace, "rate", "8kbit", "burst", "1500")
+        yield pair
+
+
+def _slow_neighbour(stage):
+    return _slow(Pair(stage), lambda pair: pair.daemon)
+
+
+def _slow_host(stage):
+    return _slow(Hosts(stage), lambda hosts: hosts.a.daemon)
+
+
+def _finishes(name):
+    """Each answer takes a second, and retries are over after half of one."""
+    def run(pair):
+        for program, size in (("ib_read_lat", 1024), ("ib_write_bw", 4096)):
+            duet.run(pair, program, "-x", pair.gid_index, "-s", size, "-n", 5, limit=60)
+    return Case(f"limits.8kbit_finishes {name}", run, 130)
+
+
 def groups():
-    """One host, one daemon."""
-    return [Group("limits", [
+    """One host, one daemon; at the slowest rate also two."""
+    slow = [Group("limits.8kbit", [_finishes("container")], _slow_neighbour),
+            Group("limits.8kbit hosts", [_finishes("host")], _slow_host)]
+    return slow + [Group("limits", [
         Case("limits.changed_under_way", _changed_under_way),
         Case("limits.taken_away", _taken_away),
         _nothing_twice("10mbit", 2, False), _nothing_twice("10mbit", 2, True),

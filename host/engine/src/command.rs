@@ -66,8 +66,10 @@ pub mod feature {
     /// It takes WRITEs every packet of which names what is left, and answers to READs every packet
     /// of which has a syndrome.
     pub const NAME_ALL: u32 = 2;
+    /// It understands delay notices ([`omniverb_wire::write_delay`]).
+    pub const DELAYS: u32 = 4;
     /// All that this one can.
-    pub const ALL: u32 = WIRE | NAME_ALL;
+    pub const ALL: u32 = WIRE | NAME_ALL | DELAYS;
 }
 
 /// Pages of a region, for one link. The descriptor is of a sealed memory file of `length` bytes

@@ -159,6 +159,7 @@ impl Connected {
             config.delay_target = LATE;
             config.acknowledge_behind = self.trains;
             config.name_all = self.features & feature::NAME_ALL != 0;
+            config.tells_delays = self.features & feature::DELAYS != 0;
             config.burst = TRAIN;
             if self.features != 0 {
                 config.ask_every = Some(config.window / 4);
@@ -331,6 +332,14 @@ impl Connected {
                 }
                 Some(length)
             }
+        }
+    }
+
+    /// Writes a packet that tells the peer that nothing can leave for `wait`, if it should know.
+    pub(crate) fn delay(&mut self, now: u64, wait: u64, datagram: &mut [u8]) -> Option<usize> {
+        match self.transport.as_mut()? {
+            Transport::Rc(connection) => connection.poll_delay(now, wait, datagram),
+            Transport::Uc(_) => None,
         }
     }
 

@@ -25,14 +25,28 @@ const STRANGERS_MAX: usize = 1024;
 /// How long a vNIC that has used up its limit waits at least, in nanoseconds: then it has earned
 /// several packets, which are sent in one go.
 const QUANTUM: u64 = 1_000_000;
+/// What may be spent on telling peers that answers wait for a limit: a part of the limit itself, so
+/// that whatever they do most of it is left for the answers; and bytes at once.
+const NOTICES: (u64, u64) = (8, 512);
 
 /// A datagram's QP, where it came from, and from which QP.
 pub(crate) type Stranger = (u32, IpAddr, u32);
 
+/// A limit, what is left of it, and what is left for notices.
+struct Limited {
+    bucket: Bucket,
+    notices: Bucket,
+}
+
+/// What a limit leaves for notices.
+fn notices(limit: Limit) -> Limit {
+    Limit { bits_per_second: limit.bits_per_second / NOTICES.0, burst_bytes: NOTICES.1 }
+}
+
 /// One vNIC.
 pub(crate) struct Vnic {
     pub(crate) sockets: Arc<Sockets>,
-    limit: Option<(Limit, Bucket)>,
+    limit: Option<Limited>,
     /// Links that wait for the limit.
     pub(crate) parked: Vec<usize>,
     /// When they may go on.
@@ -69,11 +83,16 @@ impl Vnic {
     /// Another limit, or none.
     pub(crate) fn set_limit(&mut self, limit: Option<Limit>, now: u64) {
         match (limit, &mut self.limit) {
-            (Some(limit), Some((old, bucket))) => {
-                bucket.change(limit, now);
-                *old = limit;
+            (Some(limit), Some(limited)) => {
+                limited.bucket.change(limit, now);
+                limited.notices.change(notices(limit), now);
             }
-            (limit, held) => *held = limit.map(|limit| (limit, Bucket::new(limit, now))),
+            (limit, held) => {
+                *held = limit.map(|limit| Limited {
+                    bucket: Bucket::new(limit, now),
+                    notices: Bucket::new(notices(limit), now),
+                });
+            }
         }
     }
 
@@ -86,14 +105,27 @@ impl Vnic {
     pub(crate) fn may_send(&mut self, now: u64) -> Result<(), u64> {
         match &mut self.limit {
             None => Ok(()),
-            Some((_, bucket)) => bucket.ready(now).map_err(|at| at.max(now + QUANTUM)),
+            Some(limited) => limited.bucket.ready(now).map_err(|at| at.max(now + QUANTUM)),
+        }
+    }
+
+    /// Whether a peer may be told that answers wait. That counts as sent as well, on account.
+    pub(crate) fn may_notice(&mut self, now: u64) -> bool {
+        self.limit.as_mut().is_some_and(|limited| limited.notices.ready(now).is_ok())
+    }
+
+    /// A notice of so many bytes was sent.
+    pub(crate) fn noticed(&mut self, bytes: u64) {
+        if let Some(limited) = &mut self.limit {
+            limited.notices.take(bytes);
+            limited.bucket.take(bytes);
         }
     }
 
     /// So many bytes were sent.
     pub(crate) fn sent(&mut self, bytes: u64) {
-        if let Some((_, bucket)) = &mut self.limit {
-            bucket.take(bytes);
+        if let Some(limited) = &mut self.limit {
+            limited.bucket.take(bytes);
         }
     }
 

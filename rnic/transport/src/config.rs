@@ -56,6 +56,9 @@ pub struct Config {
     /// An acknowledgement may travel right behind one request packet, which the peer takes in after
     /// it. See [`crate::Connection::may_wait`].
     pub acknowledge_behind: bool,
+    /// The peer is told when answers to it wait for a rate limit. See
+    /// [`crate::Connection::poll_delay`].
+    pub tells_delays: bool,
 }
 
 /// What cannot be.
@@ -95,6 +98,7 @@ impl Config {
             ask_every: None,
             acknowledge_every: 32,
             acknowledge_behind: false,
+            tells_delays: false,
         }
     }
 

@@ -1,12 +1,13 @@
 //! A reliable connection: the two halves, congestion notification, and one place to call.
 
 use crate::congestion::Congestion;
+use crate::delay::Delays;
 use crate::requester::Requester;
 use crate::responder::Responder;
 use crate::upper::{Answer, Ticket, Upper};
 use crate::work::{Event, Request, Status, SubmitError};
 use crate::{Config, ConfigError, Time};
-use omniverb_wire::{Operation, Packet, Run, Service, write_notification};
+use omniverb_wire::{Operation, Packet, Run, Service, write_delay, write_notification};
 
 /// A peer is told of congestion at most this often (A17.9.3 leaves it open).
 const NOTIFY_EVERY: Time = 50_000;
@@ -54,6 +55,8 @@ pub struct Connection {
     answered_last: bool,
     /// A request packet was let in front of the acknowledgement that is due.
     let_by: bool,
+    /// What the peer knows of answers that wait.
+    delays: Delays,
 }
 
 impl Connection {
@@ -68,6 +71,7 @@ impl Connection {
             notified: None,
             answered_last: false,
             let_by: false,
+            delays: Delays::default(),
         })
     }
 
@@ -111,7 +115,12 @@ impl Connection {
         let opcode = packet.opcode();
         match opcode.service {
             Service::Cnp => {
-                self.requester.congestion.on_notification(now);
+                match packet.delay() {
+                    Some(delay) => {
+                        self.requester.delayed(now, &self.config, Time::from(delay) * 1000)
+                    }
+                    None => self.requester.congestion.on_notification(now),
+                }
                 return;
             }
             Service::Rc => {}
@@ -190,6 +199,19 @@ impl Connection {
         // Answers take turns with requests.
         let count = if self.responder.has_answers() { 0 } else { count };
         self.requester.transmit_alike(now, &self.config, datagrams, length, count, upper)
+    }
+
+    /// Nothing may be sent for `wait`, because of a rate limit. Writes a packet all the same, that
+    /// tells the peer, if there are answers that it should not take for lost, and it can be told.
+    pub fn poll_delay(&mut self, now: Time, wait: Time, datagram: &mut [u8]) -> Option<usize> {
+        let Connection { config, responder, delays, .. } = self;
+        let matters = config.tells_delays && wait >= config.early_timeout / 2;
+        if !matters || !responder.acknowledges(config) && !responder.has_answers() {
+            return None;
+        }
+        let patience = delays.tell(now, wait, responder.duplicates)?;
+        let microseconds = u32::try_from(patience / 1000).unwrap_or(u32::MAX);
+        write_delay(datagram, config.destination, microseconds)
     }
 
     /// Whether the only thing to send is an acknowledgement, which an answer of the application

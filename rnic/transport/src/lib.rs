@@ -13,6 +13,7 @@ mod config;
 mod congestion;
 mod connection;
 pub mod datagram;
+mod delay;
 pub mod faults;
 pub mod fuzz;
 pub mod random;

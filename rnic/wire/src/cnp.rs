@@ -38,9 +38,29 @@ pub(crate) fn read_report(reserved: &[u8]) -> Option<(u32, u32)> {
     (reserved.get(..4)? == REPORT).then_some((number(4)?, number(8)?))
 }
 
+/// What a delay notice of an Omniverb begins with, where a notification has zeros.
+const DELAY: [u8; 4] = *b"omv2";
+
+/// Writes a delay notice: a notification whose reserved bytes tell another Omniverb that answers to
+/// the QP `destination` may take so many microseconds, because of a rate limit. Nobody else is sent
+/// one.
+pub fn write_delay(datagram: &mut [u8], destination: u32, microseconds: u32) -> Option<usize> {
+    let length = write_notification(datagram, destination)?;
+    let reserved = datagram.get_mut(Bth::BYTES..Bth::BYTES + RESERVED_BYTES)?;
+    reserved[..4].copy_from_slice(&DELAY);
+    reserved[4..8].copy_from_slice(&microseconds.to_be_bytes());
+    Some(length)
+}
+
+/// Microseconds of a delay notice; `None`: it is none.
+pub(crate) fn read_delay(reserved: &[u8]) -> Option<u32> {
+    let microseconds = u32::from_be_bytes(reserved.get(4..8)?.try_into().ok()?);
+    (reserved.get(..4)? == DELAY).then_some(microseconds)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{write_notification, write_report};
+    use super::{write_delay, write_notification, write_report};
     use crate::Packet;
 
     #[test]
@@ -51,6 +71,15 @@ mod tests {
         assert_eq!(write_report(&mut datagram, 9, 7, 0x12_3456), Some(length));
         let packet = Packet::parse(&datagram[..length]).unwrap();
         assert_eq!(packet.bth().destination(), 9);
-        assert_eq!(packet.report(), Some((7, 0x12_3456)));
+        assert_eq!((packet.report(), packet.delay()), (Some((7, 0x12_3456)), None));
+    }
+
+    #[test]
+    fn so_is_a_delay_notice() {
+        let mut datagram = [0xff; 64];
+        let length = write_delay(&mut datagram, 9, 0x12_3456).unwrap();
+        let packet = Packet::parse(&datagram[..length]).unwrap();
+        assert_eq!(packet.bth().destination(), 9);
+        assert_eq!((packet.report(), packet.delay()), (None, Some(0x12_3456)));
     }
 }

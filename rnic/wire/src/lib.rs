@@ -31,7 +31,7 @@ pub use aeth::Aeth;
 pub use atomic::{AtomicAckEth, AtomicEth};
 pub use bth::Bth;
 pub use builder::Builder;
-pub use cnp::{write_notification, write_report};
+pub use cnp::{write_delay, write_notification, write_report};
 pub use deth::Deth;
 pub use flow::{Flow, Verdict};
 pub use grh::{GRH_BYTES, receive_area};

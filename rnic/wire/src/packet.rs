@@ -116,6 +116,11 @@ impl<'a> Packet<'a> {
         let is_notification = self.opcode.service == Service::Cnp;
         crate::cnp::read_report(self.headers).filter(|_| is_notification)
     }
+    /// Microseconds of a delay notice (see [`crate::write_delay`]).
+    pub fn delay(&self) -> Option<u32> {
+        let is_notification = self.opcode.service == Service::Cnp;
+        crate::cnp::read_delay(self.headers).filter(|_| is_notification)
+    }
     /// R_Key to invalidate.
     pub fn invalidate(&self) -> Option<Ieth> {
         self.header(self.opcode.has_invalidate(), 0)

@@ -88,6 +88,7 @@ impl Worker {
                     vnic.parked.push(index);
                 }
                 vnic.armed = self.timers.arm(Due::Vnic(link.vnic), vnic.armed, Some(at));
+                self.tell_delay(link, train, now, at);
                 return false;
             }
             let length = match &mut link.kind {
@@ -135,6 +136,26 @@ impl Worker {
                 return true;
             }
         }
+    }
+
+    /// Nothing may be sent until `at`; the peer may have to know.
+    fn tell_delay(&mut self, link: &mut Link, train: &mut Train, now: u64, at: u64) {
+        let Kind::Connected(connected) = &mut link.kind else { return };
+        let Some(vnic) = self.vnics.get_mut(&link.vnic) else { return };
+        if !vnic.may_notice(now) {
+            return;
+        }
+        // All that wait take turns.
+        let wait = at.saturating_sub(now).saturating_mul(vnic.parked.len() as u64);
+        let Some(length) = connected.delay(now, wait, train.tail()) else { return };
+        vnic.noticed(length as u64 + framing(link.flow.destination.is_ipv6()));
+        link.counted.sent_packets += 1;
+        link.counted.sent_bytes += length as u64;
+        // By itself: it is not like others.
+        if !train.is_empty() {
+            self.depart(link, train);
+        }
+        train.restart(length);
     }
 
     /// The train leaves: through the network, or straight to a link of ours.

@@ -170,6 +170,7 @@ impl Requester {
         self.next = self.next.max(self.unacked);
         self.retries = config.retry_count;
         self.retry_is_due = false;
+        self.patient_since = None;
         self.rnr_retries = config.rnr_retry;
         self.not_ready = None;
         self.answered(now);

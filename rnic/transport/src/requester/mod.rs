@@ -79,6 +79,9 @@ pub(crate) struct Requester {
     /// How long the peer was silent lately before it answered.
     silence: Time,
     deadline: Option<Time>,
+    /// The peer said that its answers take until then; since when nothing else came.
+    patient_until: Time,
+    patient_since: Option<Time>,
     not_ready: Option<Time>,
     retries: u8,
     /// A retry is due, and will be spent when what is to be sent again leaves.
@@ -126,6 +129,8 @@ impl Requester {
             resent_at: None,
             silence: 0,
             deadline: None,
+            patient_until: 0,
+            patient_since: None,
             not_ready: None,
             retries: config.retry_count,
             retry_is_due: false,

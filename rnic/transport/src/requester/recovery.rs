@@ -7,6 +7,8 @@ use omniverb_wire::rnr_nanoseconds;
 
 /// An answer is never waited for longer than this before it is asked for again.
 const EARLY_MAX: Time = 200_000_000;
+/// Time that a peer may ask for until it answers something: its word is all there is.
+const PATIENCE_MAX: Time = 60_000_000_000;
 /// "Without end" as a count of RNR retries (9.7.5.2.8).
 const FOR_EVER: u8 = 7;
 
@@ -34,11 +36,29 @@ impl Requester {
             let time = overdue << self.backoff.min(10);
             // At least one more attempt before each retry is spent.
             let most = config.ack_timeout().map_or(EARLY_MAX, |timeout| timeout / 2);
-            self.early = Some(now + time.min(most.min(EARLY_MAX)));
+            self.early = Some((now + time.min(most.min(EARLY_MAX))).max(self.patient_until));
         }
         if self.deadline.is_none() {
-            self.deadline = config.ack_timeout().map(|timeout| now + timeout);
+            let from = now.max(self.patient_until);
+            self.deadline = config.ack_timeout().map(|timeout| from + timeout);
         }
+    }
+
+    /// The peer says that it is alive and that its answers may take so long
+    /// ([`crate::Connection::poll_delay`]). As after an RNR NAK, retries begin anew (9.9.2.1.1 lets
+    /// a requester wait longer than its timeout); and as for one, only so often.
+    pub(crate) fn delayed(&mut self, now: Time, config: &Config, time: Time) {
+        if self.failed || self.unacked == self.sent {
+            return;
+        }
+        let most = *self.patient_since.get_or_insert(now) + PATIENCE_MAX;
+        let until = now.saturating_add(time).min(most);
+        if until <= now.max(self.patient_until) {
+            return;
+        }
+        self.patient_until = until;
+        (self.retries, self.retry_is_due) = (config.retry_count, false);
+        self.rearm(now, config);
     }
 
     /// Starts the timers afresh if they have something to wait for, else stops them.

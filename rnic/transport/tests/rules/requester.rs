@@ -2,7 +2,7 @@
 
 use crate::script::{ADD, End, Parts, READ, SEND, acknowledge, config, make, read_data};
 use omniverb_transport::{Config, Event, Operation, Placed, Request, RequestId, Status};
-use omniverb_wire::{Aeth, AtomicAckEth, Packet, Place, Syndrome, write_notification};
+use omniverb_wire::{Aeth, AtomicAckEth, Packet, Place, Syndrome, write_delay, write_notification};
 
 fn end() -> End {
     End::new(config())
@@ -301,6 +301,46 @@ fn a_notification_narrows_the_window() {
     let packet = Packet::parse(&datagram[..length]).unwrap();
     end.connection.handle_packet(end.now, &packet, false, &mut end.script);
     assert_eq!(end.connection.counters().window, before / 2);
+}
+
+/// The peer says that its answers take so many seconds.
+fn delay(end: &mut End, seconds: u32) {
+    let mut datagram = [0; 64];
+    let length = write_delay(&mut datagram, 0x11, seconds * 1_000_000).unwrap();
+    let packet = Packet::parse(&datagram[..length]).unwrap();
+    end.connection.handle_packet(end.now, &packet, false, &mut end.script);
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+#[test]
+fn a_peer_that_says_it_is_slow_is_waited_for() {
+    let mut end = End::new(Config { retry_count: 0, ..config() });
+    end.submit(1, SEND, 1);
+    end.sent();
+    delay(&mut end, 2);
+    delay(&mut end, 1); // the longer one counts
+    assert_eq!(end.wait(), 2 * SECOND);
+    assert_eq!(end.sent(), ["04 1000 ask"], "asked again, when that time is over");
+    end.receive(&acknowledge(1000, 0x1f));
+    assert_eq!(end.statuses(), [(1, Status::Success)]);
+    assert_eq!(end.connection.poll_timeout(), None);
+    delay(&mut end, 2);
+    assert_eq!(end.connection.poll_timeout(), None, "nothing is waited for");
+}
+
+#[test]
+fn a_peer_that_only_says_that_it_is_slow_is_given_up() {
+    let mut end = End::new(Config { retry_count: 7, ..config() });
+    end.submit(1, SEND, 1);
+    end.sent();
+    let begin = end.now;
+    while end.statuses().is_empty() {
+        delay(&mut end, 4000);
+        end.wait();
+        end.sent();
+    }
+    assert!((60 * SECOND..62 * SECOND).contains(&(end.now - begin)), "{}", end.now - begin);
 }
 
 #[test]

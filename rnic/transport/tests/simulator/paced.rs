@@ -23,12 +23,18 @@ fn plan(random: u64, rate: u64, which: fn(&Item) -> bool) -> Rc<Plan> {
 }
 
 fn run(plans: [Rc<Plan>; 2], rates: [u64; 2], faults: Faults) -> Outcome {
+    run_with(1024, plans, rates, faults)
+}
+
+fn run_with(path_mtu: usize, plans: [Rc<Plan>; 2], rates: [u64; 2], faults: Faults) -> Outcome {
     // As the engine has it.
     let config = |index: u32| Config {
         early_timeout: 8_000_000,
         delay_target: 8_000_000,
         window: 256,
         window_floor: 128,
+        tells_delays: true,
+        path_mtu,
         ..Config::new(0x11 + index)
     };
     let paces = rates.map(|rate| 8_000_000_000_000_u64.checked_div(rate).unwrap_or(0));
@@ -64,15 +70,26 @@ fn a_limited_requester_sends_nothing_twice() {
 }
 
 #[test]
-fn a_limited_responder_is_asked_again_only_until_its_pace_is_known() {
-    for rate in RATES.into_iter().filter(|rate| *rate >= 1_000_000) {
+fn a_limited_responder_is_not_asked_again() {
+    for rate in RATES {
         let reads = run([plan(1, rate, is_read), quiet()], [0, rate], line());
+        let acknowledged = run([plan(1, rate, |item| !is_read(item)), quiet()], [0, rate], line());
         let both = run([plan(1, rate, |_| true), plan(2, rate, |_| true)], [rate, rate], line());
-        assert!(all_is_well(&reads) && all_is_well(&both));
-        let most = if rate == 1_000_000 { [100, both.sent / 10] } else { [0, 0] };
-        for (outcome, most) in [reads, both].iter().zip(most) {
-            assert!(outcome.resent <= most, "{} at {rate} bit/s", outcome.resent);
+        for outcome in [reads, acknowledged, both] {
+            assert!(all_is_well(&outcome), "at {rate} bit/s: {:?}", outcome.statuses);
+            assert_eq!(outcome.resent, 0, "at {rate} bit/s, of {}", outcome.sent);
         }
+    }
+}
+
+#[test]
+fn a_limited_responder_at_8_kbit_s_finishes() {
+    // A full packet takes four seconds, and retries are over after half of one.
+    for loss in [0, 20_000] {
+        let faults = Faults { loss, ..line() };
+        let outcome = run_with(4096, [plan(3, 8_000, |_| true), quiet()], [0, 8_000], faults);
+        assert!(all_is_well(&outcome), "{:?}", outcome.statuses);
+        assert!(loss > 0 || outcome.resent == 0, "{} of {}", outcome.resent, outcome.sent);
     }
 }
 

@@ -41,6 +41,7 @@ pub fn configs(random: &mut Random, path_mtu: usize) -> [Config; 2] {
         burst: random.pick(&[1, 1, 4, 64]),
         ask_every: random.pick(&[None, None, Some(16), Some(200)]),
         acknowledge_every: random.pick(&[1, 32, 500]),
+        tells_delays: psns[index] % 2 == 0,
         ..Config::new(0x11 + index as u32)
     };
     [config(0), config(1)]
