@@ -1,6 +1,7 @@
 //! From a message to the function that handles it, and the simple objects: queue pair numbers and
 //! keys.
 
+use crate::accounts::Kind;
 use crate::action::{Action, Arrived, Channel};
 use crate::errno::{EADDRINUSE, EBUSY, EINVAL, ENOENT, ENOMEM, EOPNOTSUPP, EPERM, EPROTO};
 use crate::numbers::{self, QPN_ORDINARY};
@@ -73,10 +74,7 @@ impl Tenancy {
         if m.statistics_slot as usize >= STATISTICS_SLOTS {
             return Err(EINVAL);
         }
-        if session.qps.len() >= self.limits.qps_per_session || vnic.qps >= self.limits.qps_per_vnic
-        {
-            return Err(ENOMEM);
-        }
+        let receipt = session.account.charge(&[Kind::Qp])?;
         let cookie = vnic.cookie;
         let claimed = m.qpn != 0;
         let (qpn, issued) = if claimed {
@@ -95,12 +93,10 @@ impl Tenancy {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.qps.insert(qpn);
         }
-        if let Some(vnic) = self.vnics.get_mut(&key) {
-            vnic.qps += 1;
-        }
         self.qps.insert(
             qpn,
             Qp {
+                receipt,
                 session: id,
                 vnic: key,
                 qp_type: m.qp_type,
@@ -154,22 +150,15 @@ impl Tenancy {
         if let Some(session) = self.sessions.get_mut(&qp.session) {
             session.qps.remove(&qpn);
         }
-        if let Some(vnic) = self.vnics.get_mut(&qp.vnic) {
-            vnic.qps -= 1;
-        }
         Some(qp)
     }
 
     fn reg_mr(&mut self, id: SessionId, m: &RegMr) -> Result<MrRegistered, u32> {
         let session = self.sessions.get_mut(&id).ok_or(EPROTO)?;
-        let vnic = self.vnics.get_mut(&session.client.vnic).ok_or(EPROTO)?;
         if m.addr.checked_add(m.length).is_none() {
             return Err(EINVAL);
         }
-        if session.mrs.len() >= self.limits.mrs_per_session || vnic.mrs >= self.limits.mrs_per_vnic
-        {
-            return Err(ENOMEM);
-        }
+        let receipt = session.account.charge(&[Kind::Mr])?;
         let rkey = if m.rkey == 0 {
             let mrs = &session.mrs;
             numbers::key(self.entropy.as_mut(), |k| mrs.contains_key(&k)).ok_or(ENOMEM)?
@@ -181,17 +170,13 @@ impl Tenancy {
         } else {
             m.rkey
         };
-        session.mrs.insert(rkey, Mr::from(m));
-        vnic.mrs += 1;
+        session.mrs.insert(rkey, receipt.pays_for(Mr::from(m)));
         Ok(MrRegistered { rkey, reserved: 0 })
     }
 
     fn dereg_mr(&mut self, id: SessionId, m: &DeregMr) -> Result<Done, u32> {
         let session = self.sessions.get_mut(&id).ok_or(EPROTO)?;
         session.mrs.remove(&m.rkey).ok_or(ENOENT)?;
-        if let Some(vnic) = self.vnics.get_mut(&session.client.vnic) {
-            vnic.mrs -= 1;
-        }
         self.remove_extents(id, m.rkey);
         // A grant of it that is under way finds no region when the owner answers.
         Ok(Done { take_back: 0 })

@@ -5,6 +5,7 @@
 //! Only what peers come near is moved, since a fork of the owner copies it all: the first extent is
 //! small, and every further one doubles what there is or closes a gap, so a region has few.
 
+use crate::accounts::{Kind, Paid, Receipt};
 use crate::action::Action;
 use crate::errno::{EAGAIN, ENOENT, ENOMEM, ERANGE};
 use crate::limits::Limits;
@@ -92,34 +93,34 @@ pub(crate) fn choose<'a>(
 }
 
 impl Tenancy {
-    /// The part of a key's region to ask its owner for; `u64::MAX` bytes are all of it.
+    /// The part of a key's region to ask its owner for, with what a new extent for it pays;
+    /// `u64::MAX` bytes are all of the region.
     pub(crate) fn choose_part(
         &self,
         owner: SessionId,
         (rkey, mr): (u32, &Mr),
         (address, length): (u64, u64),
-    ) -> Result<Part, u32> {
+    ) -> Result<(Part, Option<Receipt>), u32> {
         let session = self.sessions.get(&owner).ok_or(ENOENT)?;
         let known = session.extents.range((rkey, 0)..=(rkey, u64::MAX));
-        let known = known.map(|((_, start), extent)| (*start, extent));
+        let known = known.map(|((_, start), extent)| (*start, &**extent));
         let part = choose(&pages(mr), known, (address, length), &self.limits)?;
-        let vnic = self.vnics.get(&session.client.vnic).ok_or(ENOENT)?;
-        let full = session.extents.len() >= self.limits.extents_per_session
-            || vnic.extents >= self.limits.extents_per_vnic
-            || self.extents >= self.limits.extents;
-        if part.fresh && full { Err(ENOMEM) } else { Ok(part) }
+        let receipt = part.fresh.then(|| session.account.charge(&[Kind::Extent])).transpose()?;
+        Ok((part, receipt))
     }
 
     /// An extent is on its way.
-    pub(crate) fn add_extent(&mut self, owner: SessionId, rkey: u32, part: &Part, memory: u64) {
+    pub(crate) fn add_extent(
+        &mut self,
+        owner: SessionId,
+        rkey: u32,
+        (part, receipt): (&Part, Receipt),
+        memory: MemoryId,
+    ) {
         let Some(session) = self.sessions.get_mut(&owner) else { return };
         let extent = Extent { length: part.length, memory, there: false };
-        let before = session.extents.insert((rkey, part.start), extent);
+        let before = session.extents.insert((rkey, part.start), receipt.pays_for(extent));
         debug_assert!(before.is_none(), "extents do not overlap");
-        if let Some(vnic) = self.vnics.get_mut(&session.client.vnic) {
-            vnic.extents += 1;
-        }
-        self.extents += 1;
     }
 
     /// An extent of this owner, if it is on this file.
@@ -128,7 +129,7 @@ impl Tenancy {
         owner: SessionId,
         (rkey, start): (u32, u64),
         memory: MemoryId,
-    ) -> Option<&mut Extent> {
+    ) -> Option<&mut Paid<Extent>> {
         let session = self.sessions.get_mut(&owner)?;
         session.extents.get_mut(&(rkey, start)).filter(|extent| extent.memory == memory)
     }
@@ -142,10 +143,6 @@ impl Tenancy {
     pub(crate) fn remove_extent(&mut self, owner: SessionId, rkey: u32, start: u64) {
         let Some(session) = self.sessions.get_mut(&owner) else { return };
         let Some(extent) = session.extents.remove(&(rkey, start)) else { return };
-        if let Some(vnic) = self.vnics.get_mut(&session.client.vnic) {
-            vnic.extents -= 1;
-        }
-        self.extents -= 1;
         self.release_holders(extent.memory);
         self.out.push(Action::ForgetMemory { memory: extent.memory });
     }

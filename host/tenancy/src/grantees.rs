@@ -11,6 +11,7 @@
 //! copy all the time. So there is an account of that for each peer, by user and vNIC, and one for
 //! all of an owner's: who has overdrawn it is not granted anything for a while.
 
+use crate::accounts::{Kind, Receipt};
 use crate::errno::{EAGAIN, ENOMEM};
 use crate::extents::MemoryId;
 use crate::tables::{Link, LinkKey, SessionId, VnicKey};
@@ -41,7 +42,8 @@ struct Place {
 #[derive(Debug, Default)]
 pub(crate) struct Grantees {
     places: HashMap<MemoryId, Place>,
-    by_memory: BTreeSet<(MemoryId, LinkKey)>,
+    /// With what whoever was granted it pays.
+    by_memory: BTreeMap<(MemoryId, LinkKey), Receipt>,
     by_link: BTreeSet<(LinkKey, MemoryId)>,
 }
 
@@ -53,7 +55,7 @@ impl Grantees {
     fn links_of(&self, memory: MemoryId) -> impl Iterator<Item = LinkKey> {
         let from = (memory, LinkKey(0, 0));
         let to = (memory, LinkKey(u32::MAX, u32::MAX));
-        self.by_memory.range(from..=to).map(|(_, link)| *link)
+        self.by_memory.range(from..=to).map(|((_, link), _)| *link)
     }
 
     fn memories_of(&self, link: LinkKey) -> Vec<MemoryId> {
@@ -61,9 +63,16 @@ impl Grantees {
         all.map(|(_, memory)| *memory).collect()
     }
 
-    fn remove(&mut self, memory: MemoryId, link: LinkKey) -> bool {
+    fn remove(&mut self, memory: MemoryId, link: LinkKey) {
         self.by_link.remove(&(link, memory));
-        self.by_memory.remove(&(memory, link))
+        self.by_memory.remove(&(memory, link));
+    }
+
+    /// Every grant by a link, with what is paid for it.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (LinkKey, SessionId, &Receipt)> {
+        let owner = |memory| self.places.get(memory).map(|place| place.owner);
+        let all = self.by_memory.iter();
+        all.filter_map(move |((memory, link), paid)| Some((*link, owner(memory)?, paid)))
     }
 }
 
@@ -127,7 +136,7 @@ impl Tenancy {
         now: u64,
     ) -> Result<(), u32> {
         let Some(session) = self.sessions.get(&peer) else { return Ok(()) };
-        if session.held >= self.limits.held_per_session {
+        if session.account.full(&[Kind::Held]).is_some() {
             return Err(ENOMEM);
         }
         let peer = (session.client.uid, session.client.vnic);
@@ -148,26 +157,18 @@ impl Tenancy {
         let Some(grantee) = other_end(sessions, owner) else { return };
         self.grantees.places.insert(memory, Place { owner, rkey, start });
         self.grantees.by_link.insert((link, memory));
-        if self.grantees.by_memory.insert((memory, link)) {
-            self.holds(grantee, 1);
-        }
-    }
-
-    fn holds(&mut self, grantee: SessionId, by: isize) {
-        if let Some(session) = self.sessions.get_mut(&grantee) {
-            session.held = session.held.saturating_add_signed(by);
+        // There was room when it was asked for; what is granted is a fact.
+        let held = self.grantees.by_memory.entry((memory, link));
+        if let Some(grantee) = self.sessions.get(&grantee) {
+            held.or_insert_with(|| grantee.account.note(&[Kind::Held]));
         }
     }
 
     /// A file is nobody's any more.
     pub(crate) fn release_holders(&mut self, memory: MemoryId) {
-        let Some(place) = self.grantees.places.remove(&memory) else { return };
+        self.grantees.places.remove(&memory);
         for link in self.grantees.links_of(memory).collect::<Vec<_>>() {
             self.grantees.remove(memory, link);
-            let sessions = self.links.get(&link).map(|link| link.sessions);
-            if let Some(grantee) = sessions.and_then(|both| other_end(both, place.owner)) {
-                self.holds(grantee, -1);
-            }
         }
     }
 
@@ -178,7 +179,6 @@ impl Tenancy {
             self.grantees.remove(memory, key);
             let Some(place) = self.grantees.places.get(&memory).copied() else { continue };
             let Some(grantee) = other_end(link.sessions, place.owner) else { continue };
-            self.holds(grantee, -1);
             let joins = |other: LinkKey| {
                 self.links.get(&other).is_some_and(|other| other.sessions.contains(&grantee))
             };
@@ -234,7 +234,7 @@ impl Tenancy {
 }
 
 /// The one who is not the owner; `None`: the link is within a process.
-fn other_end(sessions: [SessionId; 2], owner: SessionId) -> Option<SessionId> {
+pub(crate) fn other_end(sessions: [SessionId; 2], owner: SessionId) -> Option<SessionId> {
     let [first, second] = sessions;
     match (first == owner, second == owner) {
         (true, false) => Some(second),

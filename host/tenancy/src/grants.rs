@@ -6,6 +6,7 @@
 //! checked before the initiator gets it. Where the far end of the owner's link is the engine, the
 //! engine is the initiator, for whoever is beyond it.
 
+use crate::accounts::{Kind, Receipt};
 use crate::action::{Action, MemoryFacts};
 use crate::adoption::Adoption;
 use crate::errno::{
@@ -20,7 +21,6 @@ use omniverb_session::body::{
 use omniverb_session::rights;
 
 /// What is asked for, of whom, by whom.
-#[derive(Clone, Copy)]
 struct Asking {
     initiator: Grantee,
     owner: SessionId,
@@ -28,6 +28,8 @@ struct Asking {
     peer_qpn: u32,
     rkey: u32,
     part: Part,
+    /// What it pays: the grant, the question, and the extent, if it is new.
+    paid: (Receipt, Receipt, Option<Receipt>),
 }
 
 impl Tenancy {
@@ -51,16 +53,13 @@ impl Tenancy {
         let initiator = Grantee::Session(id);
         let (owner, mr) = self.grantable(m.peer_qpn, m.rkey)?;
         self.uses(initiator, owner, &mr)?;
-        self.may_be_asked(owner)?;
+        let question = self.charge_question(owner)?;
         self.may_hold_more(id, owner, now)?;
-        let part = self.choose_part(owner, (m.rkey, &mr), (m.address, m.length))?;
-        let session = self.sessions.get_mut(&id).ok_or(EPROTO)?;
-        if session.grants >= self.limits.grants_per_session {
-            return Err(ENOMEM);
-        }
-        session.grants += 1;
+        let (part, extent) = self.choose_part(owner, (m.rkey, &mr), (m.address, m.length))?;
+        let session = self.sessions.get(&id).ok_or(EPROTO)?;
+        let paid = (session.account.charge(&[Kind::Grant])?, question, extent);
         let (qpn, peer_qpn, rkey) = (m.qpn, m.peer_qpn, m.rkey);
-        self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part }, now);
+        self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid }, now);
         Ok(Connected { qpn: m.qpn, ready: 0 })
     }
 
@@ -94,23 +93,21 @@ impl Tenancy {
         let initiator = Grantee::Engine;
         let (owner, mr) = self.grantable(qpn, rkey)?;
         self.uses(initiator, owner, &mr)?;
-        self.may_be_asked(owner)?;
+        let question = self.charge_question(owner)?;
         let address = if length == u64::MAX { address.max(pages(&mr).start) } else { address };
-        let part = self.choose_part(owner, (rkey, &mr), (address, length))?;
-        let session = self.sessions.get_mut(&owner).ok_or(ENOENT)?;
-        if session.engine_grants >= self.limits.grants_per_session {
-            return Err(ENOMEM);
-        }
-        session.engine_grants += 1;
+        let (part, extent) = self.choose_part(owner, (rkey, &mr), (address, length))?;
+        let session = self.sessions.get(&owner).ok_or(ENOENT)?;
+        let paid = (session.account.charge(&[Kind::EngineGrant])?, question, extent);
         // To the engine's queue pair the owner's is the peer, as for any initiator.
         let (qpn, peer_qpn) = (peer_qpn, qpn);
-        self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part }, now);
+        self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid }, now);
         Ok(())
     }
 
     /// Asks the owner for pages.
     fn ask_owner(&mut self, asking: Asking, now: u64) {
-        let Asking { initiator, owner, qpn, peer_qpn, rkey, part } = asking;
+        let Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid } = asking;
+        let (receipt, question, extent) = paid;
         let mut token = self.entropy.next();
         while self.grants.contains_key(&token) {
             token = token.wrapping_add(1);
@@ -121,18 +118,18 @@ impl Tenancy {
             false => self.memory_at(owner, rkey, part.start).unwrap_or(token),
         };
         let pending =
-            PendingGrant { initiator, owner, qpn, peer_qpn, rkey, part, memory, deadline };
+            PendingGrant { receipt, initiator, owner, qpn, peer_qpn, rkey, part, memory, deadline };
         self.grants.insert(token, pending);
         self.timers.insert((deadline, Timer::Grant(token)));
         if let Some(owner) = self.sessions.get_mut(&owner) {
-            owner.questions += 1;
+            owner.questions.push(question);
         }
         let Part { start, length, fresh } = part;
         let trusted = u32::from(self.trusts(initiator, owner));
         let adopt =
             Adopt { token, rkey, qpn: peer_qpn, start, length, fresh: u32::from(fresh), trusted };
-        if fresh {
-            self.add_extent(owner, rkey, &part, memory);
+        if let Some(extent) = extent {
+            self.add_extent(owner, rkey, (&part, extent), memory);
             self.out.push(Action::Adopt { session: owner, adopt });
         } else {
             self.event(owner, adopt);
@@ -188,14 +185,14 @@ impl Tenancy {
         if qp.failed || mr.pd != qp.pd || mr.access & rights::REMOTE == 0 {
             return Err(EACCES);
         }
-        Ok((qp.session, *mr))
+        Ok((qp.session, **mr))
     }
 
     /// The owner's answer. `memory`: how the file that it was given is now.
     pub(crate) fn adopted(&mut self, id: SessionId, m: &Adopted, memory: Option<MemoryFacts>) {
         // Late or not, it has been taken.
         if let Some(owner) = self.sessions.get_mut(&id) {
-            owner.questions = owner.questions.saturating_sub(1);
+            owner.questions.pop();
         }
         // An unknown token is an answer that came too late; somebody else's is not ours to judge.
         if self.grants.get(&m.token).is_none_or(|grant| grant.owner != id) {
@@ -305,18 +302,6 @@ impl Tenancy {
     fn take_grant(&mut self, token: u64) -> Option<PendingGrant> {
         let grant = self.grants.remove(&token)?;
         self.timers.remove(&(grant.deadline, Timer::Grant(token)));
-        match grant.initiator {
-            Grantee::Session(id) => {
-                if let Some(session) = self.sessions.get_mut(&id) {
-                    session.grants -= 1;
-                }
-            }
-            Grantee::Engine => {
-                if let Some(session) = self.sessions.get_mut(&grant.owner) {
-                    session.engine_grants -= 1;
-                }
-            }
-        }
         Some(grant)
     }
 
@@ -339,7 +324,7 @@ impl Tenancy {
     /// the same queue pairs soon, and an answer to the old question must not count for that.
     pub(crate) fn end_engine_grants(&mut self, qpn: u32, peer_qpn: u32) {
         let owner = self.qps.get(&qpn).and_then(|qp| self.sessions.get(&qp.session));
-        if owner.is_none_or(|owner| owner.engine_grants == 0) {
+        if owner.is_none_or(|owner| owner.account.count(Kind::EngineGrant) == 0) {
             return;
         }
         let names = |grant: &PendingGrant| {

@@ -9,6 +9,7 @@
 //! Start reading at [`Tenancy::handle`]; a queue pair's way to its peer is in `pairing.rs`.
 #![forbid(unsafe_code)]
 
+mod accounts;
 mod action;
 mod adoption;
 mod audit;

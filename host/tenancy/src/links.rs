@@ -1,11 +1,11 @@
 //! Links: their quotas, their place in a bell, their end.
 
+use crate::accounts::Kind;
 use crate::action::{Action, LinkEnd};
-use crate::bells::Place;
 use crate::consent::Rest;
 use crate::errno::{ENOENT, ENOMEM};
 use crate::path::Why;
-use crate::tables::{GidPair, Link, LinkKey, SessionId, VnicKey};
+use crate::tables::{Link, LinkKey, LinkReceipts, Qp, SessionId, VnicKey};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{CLOSED_BY_PEER, DisconnectQp, Done, LinkClosed, LinkReady, QP_UD};
 
@@ -25,10 +25,14 @@ impl Tenancy {
         let (first, second) = if one.0 <= other.0 { (one, other) } else { (other, one) };
         let key = LinkKey::new(first.0, second.0);
         self.make_way(key, uninvited)?;
-        let (sessions, _) = self.check_link(key)?;
+        let (sessions, vnics, receipts) = self.charge_link(key)?;
         let place = self.bells.take(sessions[0], sessions[1]).ok_or(ENOMEM)?;
         let ways = [(first.1, first.2), (second.1, second.2)];
-        self.insert_link(key, Some(place), ways, uninvited, now)?;
+        let why = if vnics[0] == vnics[1] { Why::SameVnic } else { Why::Neighbour };
+        let (questions, place_of) = ([None; 2], Some(place));
+        let link =
+            Link { receipts, place: place_of, sessions, vnics, ways, questions, why, uninvited };
+        self.insert_link(key, link, now);
         let traced = u32::from(self.trace_if_captured(key));
         let end = |this: usize| {
             let (ours, theirs) = if this == 0 { (first, second) } else { (second, first) };
@@ -57,70 +61,44 @@ impl Tenancy {
         Ok(())
     }
 
-    /// Sessions and vNICs of a link's ends, if their quotas allow it.
-    fn check_link(&self, key: LinkKey) -> Result<([SessionId; 2], [VnicKey; 2]), u32> {
+    /// Sessions and vNICs of a link's ends, and what it pays, if their quotas allow it.
+    pub(crate) fn charge_link(
+        &self,
+        key: LinkKey,
+    ) -> Result<([SessionId; 2], [VnicKey; 2], LinkReceipts), u32> {
         let first = self.qps.get(&key.0).ok_or(ENOENT)?;
         let second = self.qps.get(&key.1).ok_or(ENOENT)?;
-        let ends = [first, second];
-        for (this, qp) in ends.iter().enumerate() {
-            // An end may be the second one of the same session or vNIC.
-            let same_session = usize::from(this == 1 && first.session == second.session);
-            let same_vnic = usize::from(this == 1 && first.vnic == second.vnic);
-            let session = self.sessions.get(&qp.session).ok_or(ENOENT)?;
+        let charge_end =
+            |qp: &Qp| self.sessions.get(&qp.session).ok_or(ENOENT)?.account.charge(&[Kind::Link]);
+        let ends = [charge_end(first)?, charge_end(second)?];
+        let direct = |qp: &Qp| {
             let vnic = self.vnics.get(&qp.vnic).ok_or(ENOENT)?;
-            if session.links + same_session >= self.limits.links_per_session
-                || vnic.links + same_vnic >= self.limits.links_per_vnic
-            {
-                return Err(ENOMEM);
-            }
-        }
-        Ok(([first.session, second.session], [first.vnic, second.vnic]))
+            Ok::<_, u32>(vnic.account.note(&[Kind::Direct]))
+        };
+        let apart = first.vnic != second.vnic;
+        let direct = [Some(direct(first)?), apart.then(|| direct(second)).transpose()?];
+        let receipts = LinkReceipts { ends, direct };
+        Ok(([first.session, second.session], [first.vnic, second.vnic], receipts))
     }
 
     /// Writes a link into the tables.
-    pub(crate) fn insert_link(
-        &mut self,
-        key: LinkKey,
-        place: Option<Place>,
-        ways: [GidPair; 2],
-        uninvited: Option<(VnicKey, VnicKey)>,
-        now: u64,
-    ) -> Result<(), u32> {
-        let (sessions, vnics) = self.check_link(key)?;
-        let why = match place {
-            None => Why::Survivor,
-            Some(_) if vnics[0] == vnics[1] => Why::SameVnic,
-            Some(_) => Why::Neighbour,
-        };
-        for (qpn, peer, end) in [(key.0, key.1, 0), (key.1, key.0, 1)] {
+    pub(crate) fn insert_link(&mut self, key: LinkKey, mut link: Link, now: u64) {
+        for (qpn, peer) in [(key.0, key.1), (key.1, key.0)] {
             if let Some(qp) = self.qps.get_mut(&qpn) {
                 qp.links.insert(peer);
                 qp.failed = false;
             }
-            if let Some(session) = self.sessions.get_mut(&sessions[end]) {
-                session.links += 1;
-            }
-            if let Some(vnic) = self.vnics.get_mut(&vnics[end]) {
-                vnic.links += 1;
-            }
         }
-        for key in apart(vnics) {
-            if let Some(vnic) = self.vnics.get_mut(&key) {
-                vnic.direct += 1;
-            }
-        }
-        let questions = [0, 1].map(|end| {
-            let (sgid, dgid) = ways[end];
-            self.question(vnics[end], vnics[1 - end], sgid, dgid)
+        link.questions = [0, 1].map(|end| {
+            let (sgid, dgid) = link.ways[end];
+            self.question(link.vnics[end], link.vnics[1 - end], sgid, dgid)
         });
-        for question in questions.into_iter().flatten() {
+        for question in link.questions.into_iter().flatten() {
             self.rest_on(question, Rest::Link(key), now);
         }
-        let link = Link { place, sessions, vnics, ways, questions, why, uninvited };
         self.audit_link(key, &link, true);
         self.count_uninvited(key, &link);
         self.links.insert(key, link);
-        Ok(())
     }
 
     pub(crate) fn disconnect_qp(&mut self, id: SessionId, m: &DisconnectQp) -> Result<Done, u32> {
@@ -202,7 +180,7 @@ impl Tenancy {
     pub(crate) fn remove_link(&mut self, key: LinkKey) -> bool {
         let Some(link) = self.links.remove(&key) else { return false };
         self.audit_link(key, &link, false);
-        for (qpn, peer, end) in [(key.0, key.1, 0), (key.1, key.0, 1)] {
+        for (qpn, peer) in [(key.0, key.1), (key.1, key.0)] {
             let connected = self.qps.get(&qpn).is_some_and(|qp| qp.qp_type != QP_UD);
             if connected {
                 // The other end must wish anew before there can be a link again.
@@ -210,17 +188,6 @@ impl Tenancy {
             }
             if let Some(qp) = self.qps.get_mut(&qpn) {
                 qp.links.remove(&peer);
-            }
-            if let Some(session) = self.sessions.get_mut(&link.sessions[end]) {
-                session.links -= 1;
-            }
-            if let Some(vnic) = self.vnics.get_mut(&link.vnics[end]) {
-                vnic.links -= 1;
-            }
-        }
-        for key in apart(link.vnics) {
-            if let Some(vnic) = self.vnics.get_mut(&key) {
-                vnic.direct -= 1;
             }
         }
         self.count_uninvited_no_more(key, &link);
@@ -234,9 +201,4 @@ impl Tenancy {
         }
         true
     }
-}
-
-/// The vNICs of a link, each once.
-fn apart(vnics: [VnicKey; 2]) -> impl Iterator<Item = VnicKey> {
-    vnics.into_iter().take(if vnics[0] == vnics[1] { 1 } else { 2 })
 }

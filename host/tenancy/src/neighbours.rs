@@ -8,6 +8,7 @@
 //! caught and replayed, or carried elsewhere proves nothing. Links that rest on an answer have the
 //! network asked again as long as they live (`consent.rs`).
 
+use crate::accounts::{Kind, Receipt};
 use crate::action::{Action, ProbeId};
 use crate::gids;
 use crate::tables::{Asked, Question, VnicKey, Waiter};
@@ -54,6 +55,11 @@ impl Neighbours {
     /// No probe is under way.
     pub(crate) fn is_idle(&self) -> bool {
         self.asked.is_empty() && self.ids.is_empty()
+    }
+
+    /// What the questions under way pay.
+    pub(crate) fn receipts(&self) -> impl Iterator<Item = &Receipt> {
+        self.asked.values().map(|asked| &asked.receipt)
     }
 
     fn learn(&mut self, question: Question, answer: Answer, until: u64, now: u64) {
@@ -123,18 +129,15 @@ impl Tenancy {
             asked.waiters.extend(waiter);
             return Resolved::Asking;
         }
-        let Some(account) = self.vnics.get_mut(&payer) else {
+        let Some(payer) = self.vnics.get(&payer) else {
             return Resolved::To(Answer::NoAccess);
         };
-        let held = if consent { &mut account.consents } else { &mut account.probes };
-        if *held >= self.limits.probes_per_vnic {
-            return Resolved::Busy;
-        }
-        *held += 1;
+        let kind = if consent { Kind::Consent } else { Kind::Probe };
+        let Ok(receipt) = payer.account.charge(&[kind]) else { return Resolved::Busy };
         let id = u128::from(self.entropy.next()) << 64 | u128::from(self.entropy.next());
         self.neighbours.ids.insert(id, question);
         let waiters = waiter.into_iter().collect();
-        let asked = Asked { id, payer: Some(payer), consent, waiters };
+        let asked = Asked { receipt, id, waiters };
         self.neighbours.asked.insert(question, asked);
         self.open_port(question.from);
         self.out.push(Action::Probe {
@@ -209,11 +212,11 @@ impl Tenancy {
     fn settle(&mut self, question: Question, now: u64) {
         let Some(asked) = self.neighbours.asked.remove(&question) else { return };
         self.neighbours.ids.remove(&asked.id);
-        if let Some(payer) = asked.payer.and_then(|key| self.vnics.get_mut(&key)) {
-            *(if asked.consent { &mut payer.consents } else { &mut payer.probes }) -= 1;
-        }
-        self.out.push(Action::ForgetProbe { id: asked.id });
-        for waiter in asked.waiters {
+        let Asked { receipt, id, waiters } = asked;
+        // The waiters may ask anew.
+        drop(receipt);
+        self.out.push(Action::ForgetProbe { id });
+        for waiter in waiters {
             match waiter {
                 Waiter::Wish { qpn, peer } => self.advance_wish(qpn, peer, now),
                 Waiter::Consent => {
@@ -234,9 +237,6 @@ impl Tenancy {
     /// A vNIC is gone: what was known of it, and what was asked from it, is void.
     pub(crate) fn forget_vnic(&mut self, key: VnicKey, now: u64) {
         self.forget_answers(key);
-        for asked in self.neighbours.asked.values_mut() {
-            asked.payer = asked.payer.filter(|payer| *payer != key);
-        }
         let open: Vec<_> =
             self.neighbours.asked.keys().filter(|question| question.from == key).copied().collect();
         for question in open {

@@ -6,8 +6,9 @@
 //! as on a busy line. What waits for a session is bounded then by what it has and what it asked
 //! for: each of its links can be made once and end once, whoever else opens and closes how many.
 
+use crate::accounts::{Kind, Receipt};
 use crate::action::Action;
-use crate::errno::ENOMEM;
+use crate::errno::ENOENT;
 use crate::tables::SessionId;
 use crate::tenancy::Tenancy;
 
@@ -28,9 +29,8 @@ impl Tenancy {
         !behind
     }
 
-    /// One more question for pages may wait for this owner.
-    pub(crate) fn may_be_asked(&self, owner: SessionId) -> Result<(), u32> {
-        let asked = self.sessions.get(&owner).map_or(0, |owner| owner.questions);
-        if asked >= self.limits.questions_per_session { Err(ENOMEM) } else { Ok(()) }
+    /// What one more question for pages pays, if it may wait for this owner.
+    pub(crate) fn charge_question(&self, owner: SessionId) -> Result<Receipt, u32> {
+        self.sessions.get(&owner).ok_or(ENOENT)?.account.charge(&[Kind::Question])
     }
 }

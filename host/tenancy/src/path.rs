@@ -1,5 +1,6 @@
 //! How the data of a queue pair travels, why, and what an administrator may say about it.
 
+use crate::accounts::Kind;
 use crate::action::Action;
 use crate::adoption::Adoption;
 use crate::tables::VnicKey;
@@ -184,13 +185,14 @@ impl Tenancy {
     /// Links of a vNIC's queue pairs with others that do not pass through the engine.
     #[must_use]
     pub fn direct_links(&self, key: VnicKey) -> usize {
-        self.vnics.get(&key).map_or(0, |vnic| vnic.direct)
+        self.vnics.get(&key).map_or(0, |vnic| vnic.account.count(Kind::Direct))
     }
 
     /// Link ends of a vNIC, those to the engine included.
     #[must_use]
     pub fn links_of(&self, key: VnicKey) -> usize {
-        self.vnics.get(&key).map_or(0, |vnic| vnic.direct + vnic.wires)
+        let account = self.vnics.get(&key).map(|vnic| &vnic.account);
+        account.map_or(0, |all| all.count(Kind::Direct) + all.count(Kind::Wire))
     }
 
     /// Why traffic from one vNIC to another of this host must pass through the engine, if it must.

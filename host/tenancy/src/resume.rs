@@ -11,7 +11,8 @@
 use crate::errno::{EADDRINUSE, EINVAL, ENOMEM, EPERM};
 use crate::links::End;
 use crate::numbers;
-use crate::tables::{LinkKey, Qp, SessionId};
+use crate::path::Why;
+use crate::tables::{Link, LinkKey, Qp, SessionId};
 use crate::tenancy::Tenancy;
 use crate::tickets::Claim;
 use omniverb_session::body::{
@@ -131,7 +132,11 @@ impl Tenancy {
         let key = LinkKey::new(one.0, other.0);
         let (first, second) = if one.0 <= other.0 { (one, other) } else { (other, one) };
         let ways = [(first.1, first.2), (second.1, second.2)];
-        self.insert_link(key, None, ways, None, now)?;
+        let (sessions, vnics, receipts) = self.charge_link(key)?;
+        let (questions, why) = ([None; 2], Why::Survivor);
+        let (place, uninvited) = (None, None);
+        let link = Link { receipts, place, sessions, vnics, ways, questions, why, uninvited };
+        self.insert_link(key, link, now);
         self.trace_survivor(key);
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! The beginning of a session, and its vNIC's table of GIDs.
 
+use crate::accounts::{Kind, Quotas};
 use crate::action::Action;
 use crate::errno::{EINVAL, ENOMEM, EPROTO};
 use crate::tables::{SessionId, Vnic, VnicKey, Waiting};
@@ -19,16 +20,21 @@ impl Tenancy {
         match hello.role {
             ROLE_VERBS => {
                 let vnic = self.vnics.get(&key);
-                let full = vnic.is_some_and(|v| v.sessions.len() >= self.limits.sessions_per_vnic);
+                let full = vnic.is_some_and(|v| {
+                    v.account.full(&[Kind::Process]).is_some_and(|full| full.is(&v.account))
+                });
                 let may = !full && self.make_room_for_process(id, now);
                 if !may || !self.make_room_for_vnic(id, now) {
                     return self.fail(id, tag, ENOMEM);
+                }
+                if let Err(errno) = self.join(id, key) {
+                    return self.fail(id, tag, errno);
                 }
                 let Some(session) = self.sessions.get_mut(&id) else { return };
                 session.role = ROLE_VERBS;
                 session.resume = hello.resume != 0;
                 session.waiting = Some(Waiting::Hello { tag });
-                self.join(id, key);
+                self.answer_when_known(id, key);
             }
             _ => self.fail(id, tag, EINVAL),
         }
@@ -37,7 +43,7 @@ impl Tenancy {
     /// True if there may be one more process. The host's quotas are shared by all, so over them the
     /// largest holder yields to whoever would have less.
     fn make_room_for_process(&mut self, id: SessionId, now: u64) -> bool {
-        if self.sessions_of.len() < self.limits.sessions {
+        if self.host.full(&[Kind::Process]).is_none() {
             return true;
         }
         let Some(session) = self.sessions.get(&id) else { return false };
@@ -51,7 +57,8 @@ impl Tenancy {
     /// The same for its vNIC, if that is new.
     fn make_room_for_vnic(&mut self, id: SessionId, now: u64) -> bool {
         let Some(session) = self.sessions.get(&id) else { return false };
-        if self.vnics.contains_key(&session.client.vnic) || self.vnics.len() < self.limits.vnics {
+        if self.vnics.contains_key(&session.client.vnic) || self.host.full(&[Kind::Vnic]).is_none()
+        {
             return true;
         }
         let other = self.vnics_of.yields_to(&session.client.holder);
@@ -63,45 +70,46 @@ impl Tenancy {
         true
     }
 
-    fn count_process(&mut self, id: SessionId) {
-        if let Some(session) = self.sessions.get(&id) {
-            self.sessions_of.add(&session.client.holder, id);
+    /// Makes the session one of its vNIC's, and the vNIC if it is the first.
+    fn join(&mut self, id: SessionId, key: VnicKey) -> Result<(), u32> {
+        let session = self.sessions.get_mut(&id).ok_or(EPROTO)?;
+        let (known, holder) = (self.vnics.get(&key), &session.client.holder);
+        let new = match known {
+            Some(_) => None,
+            None => Some(self.host.charge(&[Kind::Vnic])?),
+        };
+        let account = known.map(|vnic| vnic.account.clone());
+        let account = account.unwrap_or_else(|| self.host.below(Quotas::of_vnic(&self.limits)));
+        session.process = Some(account.charge(&[Kind::Process])?);
+        session.account = account.below(Quotas::of_session(&self.limits));
+        self.sessions_of.add(holder, id);
+        if let Some(receipt) = new {
+            self.vnics_of.add(holder, key);
+            let vnic = Vnic {
+                name: self.vnic_name(key),
+                guid: self.node_guid(key),
+                gids: Vec::new(),
+                read_at: None,
+                reading: None,
+                sessions: BTreeSet::new(),
+                account,
+                receipt,
+                uninvited: BTreeMap::new(),
+                strangers: BTreeSet::new(),
+                port: false,
+                addresses: Vec::new(),
+                cookie: 0,
+            };
+            self.vnics.insert(key, vnic);
         }
+        if let Some(vnic) = self.vnics.get_mut(&key) {
+            vnic.sessions.insert(id);
+        }
+        Ok(())
     }
 
-    /// Makes the session one of its vNIC's, and the vNIC if it is the first.
-    fn join(&mut self, id: SessionId, key: VnicKey) {
-        self.count_process(id);
-        if let Some(session) = self.sessions.get(&id)
-            && !self.vnics.contains_key(&key)
-        {
-            self.vnics_of.add(&session.client.holder, key);
-        }
-        let name = self.vnic_name(key);
-        let guid = self.node_guid(key);
-        let vnic = self.vnics.entry(key).or_insert_with(|| Vnic {
-            name,
-            guid,
-            gids: Vec::new(),
-            read_at: None,
-            reading: None,
-            sessions: BTreeSet::new(),
-            qps: 0,
-            mrs: 0,
-            extents: 0,
-            links: 0,
-            direct: 0,
-            uninvited: BTreeMap::new(),
-            wires: 0,
-            strangers: BTreeSet::new(),
-            probes: 0,
-            consents: 0,
-            port: false,
-            addresses: Vec::new(),
-            cookie: 0,
-        });
-        vnic.sessions.insert(id);
-        if vnic.read_at.is_some() {
+    fn answer_when_known(&mut self, id: SessionId, key: VnicKey) {
+        if self.vnics.get(&key).is_some_and(|vnic| vnic.read_at.is_some()) {
             let waiting = self.sessions.get_mut(&id).and_then(|s| s.waiting.take());
             if let Some(Waiting::Hello { tag }) = waiting {
                 self.welcome(id, tag);

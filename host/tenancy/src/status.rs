@@ -1,6 +1,7 @@
 //! What `omniverb status` shows of the tables: rows, which `walk.rs` goes through from any place
 //! on, so that nobody is shown more at a time than takes a moment.
 
+use crate::accounts::Kind;
 use crate::path::{Path, Policy, Why};
 use crate::tables::{LinkKey, Qp, SessionId, VnicKey, Wire};
 use crate::tenancy::Tenancy;
@@ -150,7 +151,7 @@ impl Tenancy {
             uid: session.client.uid,
             name: session.name.clone(),
             mrs: session.mrs.len(),
-            links: session.links,
+            links: session.account.count(Kind::Link),
             qps: Vec::new(),
         })
     }

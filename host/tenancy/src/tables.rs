@@ -1,5 +1,6 @@
 //! The rows of the tables.
 
+use crate::accounts::{Account, Paid, Receipt};
 use crate::action::ProbeId;
 use crate::bells::Place;
 use crate::extents::{Extent, MemoryId, Part};
@@ -57,22 +58,12 @@ pub(crate) struct Vnic {
     /// Sessions to answer when the addresses arrive; `Some` while they are being read.
     pub(crate) reading: Option<Vec<SessionId>>,
     pub(crate) sessions: BTreeSet<SessionId>,
-    pub(crate) qps: usize,
-    pub(crate) mrs: usize,
-    /// Extents of its processes' regions.
-    pub(crate) extents: usize,
-    pub(crate) links: usize,
-    /// Links that do not lead to the engine and have an end here, or both.
-    pub(crate) direct: usize,
+    pub(crate) account: Account,
+    pub(crate) receipt: Receipt,
     /// Datagram links opened towards this vNIC by others.
     pub(crate) uninvited: BTreeMap<VnicKey, usize>,
-    /// Those of `links` that lead to the engine.
-    pub(crate) wires: usize,
     /// Wire links of datagram queue pairs that strangers caused, the oldest first.
     pub(crate) strangers: BTreeSet<WireKey>,
-    pub(crate) probes: usize,
-    /// Probes under way for links that exist already.
-    pub(crate) consents: usize,
     pub(crate) port: bool,
     /// All its addresses, sorted; the GID table has only some of them.
     pub(crate) addresses: Vec<[u8; 16]>,
@@ -97,25 +88,22 @@ pub(crate) struct Session {
     pub(crate) resume: bool,
     pub(crate) welcomed: bool,
     pub(crate) waiting: Option<Waiting>,
+    /// Below its vNIC's once it has one.
+    pub(crate) account: Account,
+    /// What it pays as a connection.
+    pub(crate) receipt: Receipt,
+    /// What it pays as a process of its vNIC's, once it is that.
+    pub(crate) process: Option<Receipt>,
     pub(crate) qps: BTreeSet<u32>,
-    pub(crate) mrs: HashMap<u32, Mr>,
-    pub(crate) links: usize,
-    /// Those of `links` that lead to the engine.
-    pub(crate) wires: usize,
-    /// Those of `wires` that are for datagrams, the oldest first.
+    pub(crate) mrs: HashMap<u32, Paid<Mr>>,
+    /// Its links to the engine that are for datagrams, the oldest first.
     pub(crate) datagrams: BTreeSet<WireKey>,
-    /// Grants it waits for.
-    pub(crate) grants: usize,
     /// It has not taken what it was told; see `pace.rs`.
     pub(crate) behind: bool,
-    /// Questions for pages that it has not answered.
-    pub(crate) questions: usize,
-    /// Grants that the engine waits for, of what is this session's.
-    pub(crate) engine_grants: usize,
+    /// Questions for pages that it has not answered: any answer, late or not, is to one of them.
+    pub(crate) questions: Vec<Receipt>,
     /// Parts of its regions that are on memory files, by key and first page.
-    pub(crate) extents: BTreeMap<(u32, u64), Extent>,
-    /// Extents of others that it was granted, once for each link.
-    pub(crate) held: usize,
+    pub(crate) extents: BTreeMap<(u32, u64), Paid<Extent>>,
     /// How often it was told to take an extent back.
     pub(crate) taken: u64,
     /// What of that was because of whom.
@@ -159,6 +147,7 @@ pub(crate) struct Wish {
 
 #[derive(Debug)]
 pub(crate) struct Qp {
+    pub(crate) receipt: Receipt,
     pub(crate) session: SessionId,
     pub(crate) vnic: VnicKey,
     pub(crate) qp_type: u32,
@@ -176,7 +165,7 @@ pub(crate) struct Qp {
     pub(crate) links: BTreeSet<u32>,
     /// Links to the engine. The numbers are the peers' own: one may be that of somebody here, and
     /// datagram peers on different hosts may have the same.
-    pub(crate) wires: BTreeMap<Far, Wire>,
+    pub(crate) wires: BTreeMap<Far, Paid<Wire>>,
 }
 
 /// A peer beyond the engine: its number and its GID.
@@ -189,7 +178,7 @@ impl Qp {
     }
 
     /// The links to the engine for this number.
-    pub(crate) fn wires_to(&self, peer: u32) -> impl Iterator<Item = &Wire> {
+    pub(crate) fn wires_to(&self, peer: u32) -> impl Iterator<Item = &Paid<Wire>> {
         self.wires.range((peer, [0; 16])..=(peer, [0xff; 16])).map(|(_, wire)| wire)
     }
 }
@@ -224,11 +213,19 @@ impl LinkKey {
     }
 }
 
+/// What a link pays for its ends, and for being direct in one vNIC or two.
+#[derive(Debug)]
+pub(crate) struct LinkReceipts {
+    pub(crate) ends: [Receipt; 2],
+    pub(crate) direct: [Option<Receipt>; 2],
+}
+
 /// Its own GID, the peer's.
 pub(crate) type GidPair = ([u8; 16], [u8; 16]);
 
 #[derive(Debug)]
 pub(crate) struct Link {
+    pub(crate) receipts: LinkReceipts,
     /// The first end is the queue pair with the smaller number. `None` for a link that survived a
     /// restart: its bell is older than we are.
     pub(crate) place: Option<Place>,
@@ -253,8 +250,9 @@ pub(crate) enum Grantee {
 }
 
 /// A grant that waits for the owner's pages.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct PendingGrant {
+    pub(crate) receipt: Receipt,
     pub(crate) initiator: Grantee,
     pub(crate) owner: SessionId,
     pub(crate) qpn: u32,
@@ -289,9 +287,7 @@ pub(crate) enum Waiter {
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) id: ProbeId,
-    /// Whose quota it counts against; `None` once that vNIC is gone.
-    pub(crate) payer: Option<VnicKey>,
-    /// It is on the account for links that exist already.
-    pub(crate) consent: bool,
+    /// From whichever vNIC had it asked first.
+    pub(crate) receipt: Receipt,
     pub(crate) waiters: BTreeSet<Waiter>,
 }

@@ -1,5 +1,6 @@
 //! The tables as a whole: the ways in, and what every one of them needs.
 
+use crate::accounts::{Account, Kind, Quotas};
 use crate::action::{Action, Arrived, ProbeId};
 use crate::bells::Bells;
 use crate::consent::Consents;
@@ -35,6 +36,8 @@ pub(crate) enum Timer {
 /// All tables of one daemon.
 pub struct Tenancy {
     pub(crate) limits: Limits,
+    /// What all together have; every other account is below it.
+    pub(crate) host: Account,
     pub(crate) entropy: Box<dyn Entropy>,
     pub(crate) home: VnicKey,
     pub(crate) guid_seed: u64,
@@ -58,8 +61,6 @@ pub struct Tenancy {
     pub(crate) wires: Holders<WireKey>,
     /// Direct datagram links, for the ends that did not ask for them.
     pub(crate) uninvited: Uninvited,
-    /// Extents of all regions.
-    pub(crate) extents: usize,
     /// Who brought the vNICs that there are.
     pub(crate) vnics_of: Holders<VnicKey>,
     /// Whose the processes are, command lines included.
@@ -86,6 +87,7 @@ impl Tenancy {
     ) -> Tenancy {
         let secret = [entropy.next(), entropy.next()];
         Tenancy {
+            host: Account::new(Quotas::of_host(&limits)),
             limits,
             entropy,
             home,
@@ -106,7 +108,6 @@ impl Tenancy {
             captured: BTreeSet::new(),
             wires: Holders::default(),
             uninvited: Uninvited::default(),
-            extents: 0,
             vnics_of: Holders::default(),
             sessions_of: Holders::default(),
             wishers: BTreeMap::new(),
@@ -144,10 +145,15 @@ impl Tenancy {
 
     /// A client connected. It must say `Hello` before anything else.
     pub fn open(&mut self, session: SessionId, client: Client) {
+        let account = self.host.below(Quotas::of_session(&self.limits));
+        let receipt = self.host.note(&[Kind::Client]);
         self.sessions.insert(
             session,
             Session {
                 client,
+                account,
+                receipt,
+                process: None,
                 name: String::new(),
                 role: 0,
                 resume: false,
@@ -155,15 +161,10 @@ impl Tenancy {
                 waiting: None,
                 qps: BTreeSet::new(),
                 mrs: HashMap::new(),
-                links: 0,
-                wires: 0,
                 datagrams: BTreeSet::new(),
-                grants: 0,
                 behind: false,
-                questions: 0,
-                engine_grants: 0,
+                questions: Vec::new(),
                 extents: BTreeMap::new(),
-                held: 0,
                 taken: 0,
                 strain: Strain::default(),
                 tracing: false,
@@ -323,25 +324,17 @@ impl Tenancy {
         self.sessions.values().filter(|s| s.welcomed).count()
     }
 
-    /// True if nothing is left of anybody: what must hold after the last client has gone.
+    /// True if nothing is left of anybody, that is, if no receipt is out: what must hold after the
+    /// last client has gone.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.vnics.is_empty()
-            && self.sessions.is_empty()
-            && self.qps.is_empty()
-            && self.links.is_empty()
-            && self.wires.is_empty()
-            && self.uninvited.is_empty()
-            && self.extents == 0
-            && self.vnics_of.is_empty()
-            && self.sessions_of.is_empty()
-            && self.bells.count() == 0
-            && self.grants.is_empty()
-            && self.grantees.is_empty()
-            && self.neighbours.is_idle()
-            && self.consents.is_empty()
-            && self.wishers.is_empty()
-            && self.timers.is_empty()
+        self.receipts() == 0
+    }
+
+    /// Receipts that are out: of rows in the tables that count against a quota.
+    #[must_use]
+    pub fn receipts(&self) -> usize {
+        self.host.receipts()
     }
 
     pub(crate) fn reply(&mut self, session: SessionId, tag: u64, message: impl Into<Message>) {
@@ -375,12 +368,10 @@ impl Tenancy {
         for (other, bell) in self.bells.end(id) {
             self.event(other, omniverb_session::body::BellClosed { bell });
         }
-        let Some(session) = self.sessions.remove(&id) else { return };
+        self.sessions.remove(&id);
         self.sessions_of.remove(&id);
         let Some(vnic) = self.vnics.get_mut(&key) else { return };
-        if vnic.sessions.remove(&id) {
-            vnic.mrs -= session.mrs.len();
-        }
+        vnic.sessions.remove(&id);
         if let Some(reading) = &mut vnic.reading {
             reading.retain(|waiting| *waiting != id);
         }

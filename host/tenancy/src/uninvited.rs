@@ -5,6 +5,7 @@
 //! get half of it; in that half the largest holder (`holders.rs`) makes way for whoever has less;
 //! and where a link that was asked for finds no place, one of them goes.
 
+use crate::accounts::{Account, Kind};
 use crate::errno::{ENOENT, ENOMEM};
 use crate::holders::{Holder, Holders};
 use crate::tables::{Link, LinkKey, SessionId, VnicKey};
@@ -127,10 +128,11 @@ impl Tenancy {
     ) -> Result<Option<LinkKey>, u32> {
         let session = self.sessions.get(&id).ok_or(ENOENT)?;
         let vnic = self.vnics.get(&key).ok_or(ENOENT)?;
-        let links = (session.links + more[0], self.limits.links_per_session);
-        let found = makes_way(self.uninvited.sessions.get(&id), links, newcomer)?;
-        let links = (vnic.links + more[1], self.limits.links_per_vnic);
-        let in_vnic = makes_way(self.uninvited.vnics.get(&key), links, newcomer)?;
+        let links = |of: &Account, more| (of.count(Kind::Link) + more, of.quota(Kind::Link));
+        let of_session = links(&session.account, more[0]);
+        let found = makes_way(self.uninvited.sessions.get(&id), of_session, newcomer)?;
+        let of_vnic = links(&vnic.account, more[1]);
+        let in_vnic = makes_way(self.uninvited.vnics.get(&key), of_vnic, newcomer)?;
         // What the process loses is room in its vNIC, too.
         Ok(found.or(in_vnic))
     }

@@ -4,6 +4,7 @@
 //! queue pair makes a link, within a quota. All links of a session to the engine share one bell,
 //! which goes with the last of them.
 
+use crate::accounts::Kind;
 use crate::action::{Action, WireEnd};
 use crate::consent::Rest;
 use crate::errno::{EINVAL, ENOENT, ENOMEM};
@@ -16,7 +17,6 @@ use crate::tenancy::Tenancy;
 use omniverb_session::body::{
     BellClosed, CLOSED_BY_DEATH, CLOSED_BY_PEER, LinkClosed, LinkReady, QP_UD,
 };
-use omniverb_session::limits::LINKS_PER_BELL;
 use std::collections::BTreeSet;
 
 /// The engine, as the other party of bells. Sessions are counted from below.
@@ -57,6 +57,11 @@ impl Route {
     }
 }
 
+/// What a link to the engine counts as.
+pub(crate) fn kinds(uninvited: bool) -> &'static [Kind] {
+    if uninvited { &[Kind::Link, Kind::Wire, Kind::Stranger] } else { &[Kind::Link, Kind::Wire] }
+}
+
 impl Tenancy {
     /// Makes a link to the engine. There must be none for this peer yet; for datagrams there may be
     /// one for another peer of the same number.
@@ -73,6 +78,8 @@ impl Tenancy {
             return Err(EINVAL);
         }
         self.make_room(session, vnic, datagram, route.uninvited, now)?;
+        let account = &self.sessions.get(&session).ok_or(ENOENT)?.account;
+        let receipt = account.charge(kinds(route.uninvited))?;
         let place = self.bells.take(session, ENGINE).ok_or(ENOMEM)?;
         let Route { path, why, within, uninvited, .. } = route;
         let Way { qpn, peer, sgid, dgid } = way;
@@ -82,25 +89,17 @@ impl Tenancy {
         }
         let wire = Wire { place, sgid, dgid, path, why, within, born: now, uninvited, question };
         if let Some(qp) = self.qps.get_mut(&qpn) {
-            qp.wires.insert(far, wire);
+            qp.wires.insert(far, receipt.pays_for(wire));
         }
         self.audit_wire((session, vnic), qpn, far, &wire, true);
         let key: WireKey = (now, qpn, far);
-        if let Some(session) = self.sessions.get_mut(&session) {
-            session.links += 1;
-            session.wires += 1;
-            if datagram {
-                session.datagrams.insert(key);
-            }
+        if let Some(session) = self.sessions.get_mut(&session).filter(|_| datagram) {
+            session.datagrams.insert(key);
         }
         let holder = self.sessions.get(&session).map(|session| session.client.holder.in_vnic(vnic));
         self.wires.add(&holder.unwrap_or_default(), key);
-        if let Some(vnic) = self.vnics.get_mut(&vnic) {
-            vnic.links += 1;
-            vnic.wires += 1;
-            if uninvited {
-                vnic.strangers.insert(key);
-            }
+        if let Some(vnic) = self.vnics.get_mut(&vnic).filter(|_| uninvited) {
+            vnic.strangers.insert(key);
         }
         let limits = &self.limits;
         let (request_bytes, response_bytes) = match datagram {
@@ -147,7 +146,7 @@ impl Tenancy {
     ) -> Result<(), u32> {
         let rested = now.saturating_sub(self.limits.datagram_link_time_ns);
         let vnic = self.vnics.get(&key).ok_or(ENOENT)?;
-        if uninvited && vnic.strangers.len() >= self.limits.strangers_per_vnic {
+        if uninvited && vnic.account.full(&[Kind::Stranger]).is_some() {
             // Not with a peer that the application knows, which may have the same number.
             let alone = |qpn: &u32, peer: u32| {
                 let qp = self.qps.get(qpn);
@@ -161,26 +160,22 @@ impl Tenancy {
         if !uninvited {
             self.make_way_to_engine(id, key);
         }
-        let vnic = self.vnics.get(&key).ok_or(ENOENT)?;
         let session = self.sessions.get(&id).ok_or(ENOENT)?;
-        let full = session.links >= self.limits.links_per_session
-            || session.wires >= LINKS_PER_BELL
-            || vnic.links >= self.limits.links_per_vnic
-            || vnic.wires >= self.limits.wires_per_vnic;
-        let host_full = self.wires.len() >= self.limits.wires;
+        let Some(full) = session.account.full(kinds(uninvited)) else { return Ok(()) };
         // The host's quota is shared by all: whoever has the most of it yields.
+        let host_full = full.is(&self.host);
         let holder = session.client.holder.in_vnic(key);
         let yields = host_full.then(|| self.wires.yields_to(&holder).copied()).flatten();
-        if full || (host_full && yields.is_none()) {
+        let Some((_, qpn, (peer, _))) = yields else {
             let oldest = session.datagrams.first().filter(|wire| datagram && wire.0 <= rested);
             let (_, qpn, (peer, _)) = *oldest.ok_or(ENOMEM)?;
             self.end_wires(qpn, peer, Some(CLOSED_BY_PEER));
-        } else if let Some((_, qpn, (peer, _))) = yields {
-            // A connected queue pair has nobody else; one for datagrams asks again.
-            let alone = self.qps.get(&qpn).is_some_and(|qp| qp.qp_type != QP_UD);
-            let reason = if alone { CLOSED_BY_DEATH } else { CLOSED_BY_PEER };
-            self.end_wires(qpn, peer, Some(reason));
-        }
+            return Ok(());
+        };
+        // A connected queue pair has nobody else; one for datagrams asks again.
+        let alone = self.qps.get(&qpn).is_some_and(|qp| qp.qp_type != QP_UD);
+        let reason = if alone { CLOSED_BY_DEATH } else { CLOSED_BY_PEER };
+        self.end_wires(qpn, peer, Some(reason));
         Ok(())
     }
 
@@ -199,7 +194,7 @@ impl Tenancy {
     fn remove_wires(&mut self, qpn: u32, peer: u32) -> Option<(SessionId, VnicKey, Vec<Wire>)> {
         let qp = self.qps.get_mut(&qpn)?;
         let (id, key, connected) = (qp.session, qp.vnic, qp.qp_type != QP_UD);
-        let wires: Vec<Wire> = qp.wires_to(peer).copied().collect();
+        let wires: Vec<Wire> = qp.wires_to(peer).map(|wire| **wire).collect();
         qp.wires.retain(|(number, _), _| *number != peer);
         if wires.is_empty() {
             return None;
@@ -215,13 +210,9 @@ impl Tenancy {
             }
             self.audit_wire((id, key), qpn, (peer, wire.dgid), wire, false);
             if let Some(session) = self.sessions.get_mut(&id) {
-                session.links -= 1;
-                session.wires -= 1;
                 session.datagrams.remove(&row);
             }
             if let Some(vnic) = self.vnics.get_mut(&key) {
-                vnic.links -= 1;
-                vnic.wires -= 1;
                 vnic.strangers.remove(&row);
             }
             self.wires.remove(&row);
@@ -232,7 +223,7 @@ impl Tenancy {
 
     /// Without links to the engine a session needs no bell with it.
     fn rest_bell(&mut self, id: SessionId, bell: u64) {
-        if self.sessions.get(&id).is_some_and(|session| session.wires == 0) {
+        if self.sessions.get(&id).is_some_and(|session| session.account.count(Kind::Wire) == 0) {
             self.bells.forget(id, ENGINE);
             self.event(id, BellClosed { bell });
         }

@@ -1,0 +1,327 @@
+//! Accounts, and the receipts for what is charged to them.
+//!
+//! One thread charges: `Tenancy` is behind `&mut`. The counters are atomic only so that a receipt
+//! can return what it holds without having the tables at hand and may still go to another thread
+//! with them; no ordering is needed, and asking before counting is not a race.
+
+use super::quotas::{Kind, Quotas};
+use crate::errno::ENOMEM;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// What somebody has, and may have. Clones are the same account.
+#[derive(Clone, Debug)]
+pub(crate) struct Account(Arc<Counters>);
+
+#[derive(Debug)]
+struct Counters {
+    used: [AtomicUsize; Kind::ALL.len()],
+    quotas: Quotas,
+    /// Receipts that are out, of this account and those below.
+    receipts: AtomicUsize,
+    above: Option<Account>,
+}
+
+impl Account {
+    /// One above which there is none.
+    pub(crate) fn new(quotas: Quotas) -> Account {
+        Account::open(quotas, None)
+    }
+
+    /// One whose charges count here, too.
+    pub(crate) fn below(&self, quotas: Quotas) -> Account {
+        Account::open(quotas, Some(self.clone()))
+    }
+
+    fn open(quotas: Quotas, above: Option<Account>) -> Account {
+        let used = [const { AtomicUsize::new(0) }; Kind::ALL.len()];
+        Account(Arc::new(Counters { used, quotas, receipts: AtomicUsize::new(0), above }))
+    }
+
+    /// This one and all above.
+    pub(super) fn upwards(&self) -> impl Iterator<Item = &Account> {
+        std::iter::successors(Some(self), |account| account.0.above.as_ref())
+    }
+
+    /// How many of a kind are counted here.
+    pub(crate) fn count(&self, kind: Kind) -> usize {
+        self.0.used[kind as usize].load(Relaxed)
+    }
+
+    /// How many of a kind there may be, as far as this account is concerned.
+    pub(crate) fn quota(&self, kind: Kind) -> usize {
+        self.0.quotas.most(kind)
+    }
+
+    /// Receipts that are out, of this account and all below.
+    pub(crate) fn receipts(&self) -> usize {
+        self.0.receipts.load(Relaxed)
+    }
+
+    /// The first account, from here upwards, that has no room for one more of each of these.
+    pub(crate) fn full(&self, kinds: &[Kind]) -> Option<&Account> {
+        let full = |account: &&Account| {
+            kinds.iter().any(|kind| account.count(*kind) >= account.quota(*kind))
+        };
+        self.upwards().find(full)
+    }
+
+    /// One more of each of these, here and in all accounts above; nothing if there is no room in
+    /// one of them.
+    pub(crate) fn charge(&self, kinds: &[Kind]) -> Result<Receipt, u32> {
+        if self.full(kinds).is_some() {
+            return Err(ENOMEM);
+        }
+        Ok(self.note(kinds))
+    }
+
+    /// The same, whether or not there is room: for what is a fact already.
+    pub(crate) fn note(&self, kinds: &[Kind]) -> Receipt {
+        let kinds = KindSet::new(kinds);
+        for account in self.upwards() {
+            account.0.receipts.fetch_add(1, Relaxed);
+            for kind in kinds.iter() {
+                account.0.used[kind as usize].fetch_add(1, Relaxed);
+            }
+        }
+        Receipt { account: self.clone(), kinds }
+    }
+
+    /// What tells it from all others, as long as it is there.
+    pub(super) fn id(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
+    /// The same account, not one like it.
+    pub(crate) fn is(&self, other: &Account) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+/// Some kinds, each once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct KindSet(u32);
+
+impl KindSet {
+    fn new(kinds: &[Kind]) -> KindSet {
+        KindSet(kinds.iter().fold(0, |set, kind| set | 1 << *kind as u32))
+    }
+
+    fn iter(self) -> impl Iterator<Item = Kind> {
+        let next = |set: &u32| Some(set & (set - 1)).filter(|rest| *rest != 0);
+        let sets = std::iter::successors(Some(self.0).filter(|set| *set != 0), next);
+        sets.map(|set| Kind::ALL[set.trailing_zeros() as usize])
+    }
+}
+
+/// What was charged, until this is dropped: it lies with the row that it was charged for.
+#[derive(Debug)]
+#[must_use = "what was charged is returned at once"]
+pub(crate) struct Receipt {
+    account: Account,
+    kinds: KindSet,
+}
+
+impl Receipt {
+    /// For a row that is copied about: the table has it with its receipt.
+    pub(crate) fn pays_for<T>(self, row: T) -> Paid<T> {
+        Paid { row, receipt: self }
+    }
+
+    /// These kinds and no others were charged to this account.
+    pub(super) fn is_for(&self, account: &Account, kinds: &[Kind]) -> bool {
+        self.account.is(account) && self.kinds == KindSet::new(kinds)
+    }
+
+    /// What was charged.
+    pub(super) fn kinds(&self) -> impl Iterator<Item = Kind> {
+        self.kinds.iter()
+    }
+
+    /// The account that was charged, first of those that it counts in.
+    pub(super) fn account(&self) -> &Account {
+        &self.account
+    }
+}
+
+impl Drop for Receipt {
+    fn drop(&mut self) {
+        for account in self.account.upwards() {
+            account.0.receipts.fetch_sub(1, Relaxed);
+            for kind in self.kinds.iter() {
+                account.0.used[kind as usize].fetch_sub(1, Relaxed);
+            }
+        }
+    }
+}
+
+/// A row of a table with what it pays.
+#[derive(Debug)]
+pub(crate) struct Paid<T> {
+    row: T,
+    receipt: Receipt,
+}
+
+impl<T> Paid<T> {
+    /// What was charged for it.
+    pub(super) fn receipt(&self) -> &Receipt {
+        &self.receipt
+    }
+}
+
+impl<T> Deref for Paid<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.row
+    }
+}
+
+impl<T> DerefMut for Paid<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.row
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BOTH: [Kind; 2] = [Kind::Link, Kind::Wire];
+
+    #[test]
+    fn a_quota_is_exact_and_what_is_dropped_comes_back() {
+        let account = Account::new(Quotas::only(&[(Kind::Mr, 2)]));
+        let first = account.charge(&[Kind::Mr]).unwrap();
+        let second = account.charge(&[Kind::Mr]).unwrap();
+        assert_eq!(account.charge(&[Kind::Mr]).unwrap_err(), ENOMEM);
+        assert_eq!((account.count(Kind::Mr), account.receipts()), (2, 2));
+        drop(first);
+        let third = account.charge(&[Kind::Mr]).unwrap();
+        assert_eq!((account.count(Kind::Mr), account.receipts()), (2, 2));
+        drop((second, third));
+        assert_eq!((account.count(Kind::Mr), account.receipts()), (0, 0));
+    }
+
+    #[test]
+    fn it_is_all_or_nothing() {
+        let host = Account::new(Quotas::only(&[(Kind::Wire, 1)]));
+        let (one, other) = (host.below(Quotas::only(&[])), host.below(Quotas::only(&[])));
+        let held = one.charge(&BOTH).unwrap();
+        assert!(other.full(&BOTH).unwrap().is(&host), "it says who is full");
+        assert_eq!(other.charge(&BOTH).unwrap_err(), ENOMEM);
+        assert_eq!((other.count(Kind::Link), host.count(Kind::Link)), (0, 1));
+        let ends = || Ok::<_, u32>([other.charge(&[Kind::Link])?, other.charge(&[Kind::Wire])?]);
+        assert_eq!(ends().unwrap_err(), ENOMEM);
+        assert_eq!(other.receipts(), 0, "the first of two goes when the second is refused");
+        drop(held);
+        assert!(ends().is_ok());
+        assert_eq!(host.receipts(), 0);
+    }
+
+    #[test]
+    fn a_fact_counts_whether_or_not_there_is_room() {
+        let account = Account::new(Quotas::only(&[(Kind::Held, 0)]));
+        let fact = account.note(&[Kind::Held]);
+        assert_eq!(account.count(Kind::Held), 1);
+        drop(fact);
+        assert_eq!(account.count(Kind::Held), 0);
+    }
+
+    #[test]
+    fn a_row_returns_what_it_pays_when_it_goes_and_not_when_it_is_copied() {
+        let account = Account::new(Quotas::only(&[]));
+        let mut rows = vec![account.charge(&[Kind::Extent]).unwrap().pays_for(7u8)];
+        *rows[0] += 1;
+        let copy = *rows[0];
+        assert_eq!((copy, account.count(Kind::Extent)), (8, 1));
+        rows.clear();
+        assert_eq!(account.receipts(), 0);
+    }
+
+    #[test]
+    fn an_account_outlives_its_owner_as_long_as_a_receipt_is_out() {
+        let host = Account::new(Quotas::only(&[]));
+        let vnic = host.below(Quotas::only(&[]));
+        let probe = vnic.charge(&[Kind::Probe]).unwrap();
+        drop(vnic);
+        assert_eq!(host.receipts(), 1);
+        drop(probe);
+        assert_eq!(host.receipts(), 0);
+    }
+
+    /// A third party, between the host and the vNICs: its line is the second.
+    #[test]
+    fn a_tenant_of_several_vnics_is_one_more_account() {
+        let host = Account::new(Quotas::only(&[(Kind::Qp, 4)]));
+        let tenant = host.below(Quotas::only(&[(Kind::Qp, 3)]));
+        let vnics = [0; 2].map(|_| tenant.below(Quotas::only(&[(Kind::Qp, 2)])));
+        let mut held: Vec<Receipt> = Vec::new();
+        let charge = |vnic: &Account| vnic.charge(&[Kind::Qp]);
+        held.extend([charge(&vnics[0]).unwrap(), charge(&vnics[0]).unwrap()]);
+        assert!(vnics[0].full(&[Kind::Qp]).unwrap().is(&vnics[0]));
+        held.push(charge(&vnics[1]).unwrap());
+        assert!(vnics[1].full(&[Kind::Qp]).unwrap().is(&tenant), "it has three in two vNICs");
+        assert_eq!(charge(&vnics[1]).unwrap_err(), ENOMEM);
+        assert_eq!(tenant.count(Kind::Qp), 3);
+        held.push(charge(&host.below(Quotas::only(&[]))).unwrap());
+        assert!(vnics[1].full(&[Kind::Qp]).is_some());
+        held.clear();
+        assert_eq!((host.receipts(), tenant.receipts()), (0, 0));
+    }
+
+    proptest! {
+        /// Whatever is charged and dropped in whatever order: no account counts anything but what
+        /// is out, nor more than it may.
+        #[test]
+        fn accounts_say_what_is_out(
+            steps in prop::collection::vec((0usize..4, 0u8..7, 0usize..40), 0..200),
+        ) {
+            let host = Account::new(Quotas::only(&[(Kind::Wire, 5)]));
+            let tenant = host.below(Quotas::only(&[(Kind::Link, 6)]));
+            let leaves = [
+                tenant.below(Quotas::only(&[(Kind::Link, 4), (Kind::Wire, 3)])),
+                tenant.below(Quotas::only(&[(Kind::Wire, 3)])),
+                host.below(Quotas::only(&[(Kind::Link, 2)])),
+                host.clone(),
+            ];
+            let mut out: Vec<(usize, &[Kind], Receipt)> = Vec::new();
+            for (leaf, what, which) in steps {
+                let kinds: &[Kind] = match what {
+                    0 | 1 => &[Kind::Link],
+                    2 => &[Kind::Wire],
+                    3 => &BOTH,
+                    _ => {
+                        if which < out.len() {
+                            drop(out.swap_remove(which));
+                        }
+                        continue;
+                    }
+                };
+                let may = leaves[leaf].full(kinds).is_none();
+                let receipt = leaves[leaf].charge(kinds);
+                prop_assert_eq!(receipt.is_ok(), may);
+                out.extend(receipt.ok().map(|receipt| (leaf, kinds, receipt)));
+                for kind in BOTH {
+                    let count = |leaves: &[usize]| {
+                        let ours = out.iter().filter(|row| leaves.contains(&row.0));
+                        ours.filter(|row| row.1.contains(&kind)).count()
+                    };
+                    for (leaf, account) in leaves.iter().take(3).enumerate() {
+                        prop_assert_eq!(account.count(kind), count(&[leaf]));
+                    }
+                    prop_assert_eq!(tenant.count(kind), count(&[0, 1]));
+                    prop_assert_eq!(host.count(kind), count(&[0, 1, 2, 3]));
+                    for account in leaves.iter().chain([&tenant]) {
+                        prop_assert!(account.count(kind) <= account.quota(kind));
+                    }
+                }
+                prop_assert_eq!(host.receipts(), out.len());
+            }
+            out.clear();
+            prop_assert_eq!((host.receipts(), host.count(Kind::Link)), (0, 0));
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! The books are checked: what the accounts say against what lies in the tables, row by row, for
+//! tests and fuzzing.
+
+use super::account::{Account, Receipt};
+use super::quotas::Kind;
+use crate::grantees::other_end;
+use crate::tables::{Grantee, Qp};
+use crate::tenancy::Tenancy;
+use crate::wires;
+use std::collections::HashMap;
+use std::fmt::Debug;
+
+/// What an account should say: of each kind, and receipts.
+type Counts = ([usize; Kind::ALL.len()], usize);
+
+/// What the accounts should say that were charged, those above them left out.
+#[derive(Default)]
+struct Tally(HashMap<usize, (Account, Counts)>);
+
+impl Tally {
+    /// A row that pays these kinds, from this account.
+    fn row(&mut self, receipt: &Receipt, account: &Account, kinds: &[Kind]) {
+        assert!(receipt.is_for(account, kinds), "{kinds:?} is paid by whoever causes it");
+        self.count(receipt);
+    }
+
+    fn count(&mut self, receipt: &Receipt) {
+        let account = receipt.account();
+        let known = self.0.entry(account.id());
+        let (_, (counts, receipts)) = known.or_insert_with(|| (account.clone(), Counts::default()));
+        *receipts += 1;
+        for kind in receipt.kinds() {
+            counts[kind as usize] += 1;
+        }
+    }
+
+    /// With those above them.
+    fn upwards(&self) -> HashMap<usize, Counts> {
+        let mut all = HashMap::<usize, Counts>::new();
+        for (account, (counts, receipts)) in self.0.values() {
+            for account in account.upwards() {
+                let above = all.entry(account.id()).or_default();
+                above.1 += receipts;
+                for (above, count) in above.0.iter_mut().zip(counts) {
+                    *above += count;
+                }
+            }
+        }
+        all
+    }
+}
+
+/// Compares.
+fn check(tally: &HashMap<usize, Counts>, account: &Account, whose: &dyn Debug) {
+    let (counts, receipts) = tally.get(&account.id()).copied().unwrap_or_default();
+    for kind in Kind::ALL {
+        let rows = counts[kind as usize];
+        assert_eq!(account.count(kind), rows, "{kind:?}, counted and there: {whose:?}");
+    }
+    assert_eq!(account.receipts(), receipts, "receipts that are out, and rows: {whose:?}");
+}
+
+impl Tenancy {
+    /// Compares what the accounts say with what is in the tables.
+    ///
+    /// # Panics
+    /// If they do not agree, or if no receipt is out and yet something is left.
+    pub fn check_accounts(&self) {
+        let mut tally = Tally::default();
+        for (key, vnic) in &self.vnics {
+            tally.row(&vnic.receipt, &self.host, &[Kind::Vnic]);
+            let processes = vnic.sessions.iter().filter_map(|id| self.sessions.get(id));
+            let processes = processes.filter_map(|session| session.process.as_ref());
+            assert_eq!(processes.count(), vnic.sessions.len(), "of {key:?}");
+        }
+        for (id, session) in &self.sessions {
+            tally.row(&session.receipt, &self.host, &[Kind::Client]);
+            if let Some(process) = &session.process {
+                let vnic = &self.vnics[&session.client.vnic];
+                assert!(vnic.sessions.contains(id));
+                tally.row(process, &vnic.account, &[Kind::Process]);
+            }
+            for mr in session.mrs.values() {
+                tally.row(mr.receipt(), &session.account, &[Kind::Mr]);
+            }
+            for extent in session.extents.values() {
+                tally.row(extent.receipt(), &session.account, &[Kind::Extent]);
+            }
+            for question in &session.questions {
+                tally.row(question, &session.account, &[Kind::Question]);
+            }
+        }
+        for qp in self.qps.values() {
+            self.tally_qp(qp, &mut tally);
+        }
+        for link in self.links.values() {
+            for end in [0, 1] {
+                let account = &self.sessions[&link.sessions[end]].account;
+                tally.row(&link.receipts.ends[end], account, &[Kind::Link]);
+                if let Some(direct) = &link.receipts.direct[end] {
+                    tally.row(direct, &self.vnics[&link.vnics[end]].account, &[Kind::Direct]);
+                }
+            }
+            let apart = link.vnics[0] != link.vnics[1];
+            let direct = link.receipts.direct.each_ref().map(Option::is_some);
+            assert_eq!(direct, [true, apart], "once for each vNIC");
+        }
+        for grant in self.grants.values() {
+            let (session, kind) = match grant.initiator {
+                Grantee::Session(id) => (id, Kind::Grant),
+                Grantee::Engine => (grant.owner, Kind::EngineGrant),
+            };
+            tally.row(&grant.receipt, &self.sessions[&session].account, &[kind]);
+        }
+        for (link, owner, held) in self.grantees.iter() {
+            let grantee = other_end(self.links[&link].sessions, owner).expect("somebody else");
+            tally.row(held, &self.sessions[&grantee].account, &[Kind::Held]);
+        }
+        for receipt in self.neighbours.receipts() {
+            // Whose vNIC is gone by now has not taken the question with it.
+            assert!(receipt.kinds().all(|kind| matches!(kind, Kind::Probe | Kind::Consent)));
+            tally.count(receipt);
+        }
+        let tally = tally.upwards();
+        check(&tally, &self.host, &"the host");
+        for (key, vnic) in &self.vnics {
+            check(&tally, &vnic.account, key);
+        }
+        for (id, session) in &self.sessions {
+            check(&tally, &session.account, id);
+        }
+        if self.is_empty() {
+            self.check_empty();
+        }
+    }
+
+    fn tally_qp(&self, qp: &Qp, tally: &mut Tally) {
+        let account = &self.sessions[&qp.session].account;
+        tally.row(&qp.receipt, account, &[Kind::Qp]);
+        for wire in qp.wires.values() {
+            tally.row(wire.receipt(), account, wires::kinds(wire.uninvited));
+        }
+    }
+
+    /// What is only there to find rows by goes with them.
+    fn check_empty(&self) {
+        let tables = [
+            ("vNICs", self.vnics.is_empty() && self.vnics_of.is_empty()),
+            ("processes", self.sessions.is_empty() && self.sessions_of.is_empty()),
+            ("queue pairs", self.qps.is_empty() && self.wishers.is_empty()),
+            ("links", self.links.is_empty() && self.uninvited.is_empty()),
+            ("links to the engine", self.wires.is_empty() && self.bells.count() == 0),
+            ("grants", self.grants.is_empty() && self.grantees.is_empty()),
+            ("probes", self.neighbours.is_idle() && self.consents.is_empty()),
+            ("timers", self.timers.is_empty()),
+        ];
+        for (name, empty) in tables {
+            assert!(empty, "no receipt is out, and there are {name}");
+        }
+    }
+}

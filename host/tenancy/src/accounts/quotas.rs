@@ -1,0 +1,144 @@
+//! What is counted, and how many of it each kind of party may have.
+//!
+//! A party is whoever has an account. One more, between two that there are, is one more function
+//! here and one more [`Account::below`](super::Account::below) where theirs are opened.
+
+use crate::limits::Limits;
+use omniverb_session::limits::LINKS_PER_BELL;
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Kind {
+    /// A connection, whether or not it has said who it is.
+    Client,
+    /// A process with an open device.
+    Process,
+    /// A vNIC with processes.
+    Vnic,
+    /// A queue pair.
+    Qp,
+    /// A region with remote access.
+    Mr,
+    /// An end of a link, to another queue pair or to the engine.
+    Link,
+    /// A link to the engine.
+    Wire,
+    /// One of those that a stranger caused.
+    Stranger,
+    /// A link that does not lead to the engine; once for each vNIC that it has an end in.
+    Direct,
+    /// A part of a region on a memory file.
+    Extent,
+    /// A grant that a process waits for.
+    Grant,
+    /// A grant that the engine waits for, of what is this process's.
+    EngineGrant,
+    /// A question for pages that a process has not answered.
+    Question,
+    /// An extent of somebody else's, once for each link by which it was granted.
+    Held,
+    /// A question to the network.
+    Probe,
+    /// The same, for links that exist already.
+    Consent,
+}
+
+impl Kind {
+    /// All of them, in the order of their numbers.
+    pub(crate) const ALL: [Kind; 16] = [
+        Kind::Client,
+        Kind::Process,
+        Kind::Vnic,
+        Kind::Qp,
+        Kind::Mr,
+        Kind::Link,
+        Kind::Wire,
+        Kind::Stranger,
+        Kind::Direct,
+        Kind::Extent,
+        Kind::Grant,
+        Kind::EngineGrant,
+        Kind::Question,
+        Kind::Held,
+        Kind::Probe,
+        Kind::Consent,
+    ];
+}
+
+/// How many of each kind somebody may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Quotas([usize; Kind::ALL.len()]);
+
+impl Quotas {
+    /// As many as he likes, but for these.
+    pub(crate) fn only(quotas: &[(Kind, usize)]) -> Quotas {
+        let mut most = [usize::MAX; Kind::ALL.len()];
+        for (kind, quota) in quotas {
+            most[*kind as usize] = *quota;
+        }
+        Quotas(most)
+    }
+
+    /// A process's.
+    pub(crate) fn of_session(limits: &Limits) -> Quotas {
+        Quotas::only(&[
+            (Kind::Qp, limits.qps_per_session),
+            (Kind::Mr, limits.mrs_per_session),
+            (Kind::Link, limits.links_per_session),
+            (Kind::Wire, LINKS_PER_BELL),
+            (Kind::Extent, limits.extents_per_session),
+            (Kind::Grant, limits.grants_per_session),
+            (Kind::EngineGrant, limits.grants_per_session),
+            (Kind::Question, limits.questions_per_session),
+            (Kind::Held, limits.held_per_session),
+        ])
+    }
+
+    /// A vNIC's.
+    pub(crate) fn of_vnic(limits: &Limits) -> Quotas {
+        Quotas::only(&[
+            (Kind::Process, limits.sessions_per_vnic),
+            (Kind::Qp, limits.qps_per_vnic),
+            (Kind::Mr, limits.mrs_per_vnic),
+            (Kind::Link, limits.links_per_vnic),
+            (Kind::Wire, limits.wires_per_vnic),
+            (Kind::Stranger, limits.strangers_per_vnic),
+            (Kind::Extent, limits.extents_per_vnic),
+            (Kind::Probe, limits.probes_per_vnic),
+            (Kind::Consent, limits.probes_per_vnic),
+        ])
+    }
+
+    /// That of all together.
+    pub(crate) fn of_host(limits: &Limits) -> Quotas {
+        Quotas::only(&[
+            (Kind::Process, limits.sessions),
+            (Kind::Vnic, limits.vnics),
+            (Kind::Wire, limits.wires),
+            (Kind::Extent, limits.extents),
+        ])
+    }
+
+    /// How many of a kind.
+    pub(crate) fn most(&self, kind: Kind) -> usize {
+        self.0[kind as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_its_own_place() {
+        for (place, kind) in Kind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, place);
+        }
+    }
+
+    #[test]
+    fn what_is_not_named_is_not_limited() {
+        let quotas = Quotas::only(&[(Kind::Mr, 3)]);
+        assert_eq!((quotas.most(Kind::Mr), quotas.most(Kind::Qp)), (3, usize::MAX));
+    }
+}

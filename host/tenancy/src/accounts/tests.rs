@@ -1,0 +1,130 @@
+//! What the tables hold and what the accounts say, and that the check of it can fail.
+
+use super::Kind;
+use crate::exercise::{Bench, gid, vnic};
+use crate::{Action, Arrived, Channel, Limits, SessionId};
+use omniverb_session::Message;
+use omniverb_session::body::*;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+fn call(bench: &mut Bench, session: u64, message: impl Into<Message>) -> Message {
+    let (message, memory) = (message.into(), None);
+    bench.say(session, &Arrived { channel: Channel::Calls, tag: 1, message, memory });
+    let answer = bench.told.iter().rev().find_map(|action| match action {
+        Action::Reply { session: to, message, .. } if to.0 == session => Some(message.clone()),
+        _ => None,
+    });
+    answer.expect("an answer")
+}
+
+fn process(bench: &mut Bench, session: u64, number: u64) {
+    bench.open(session, number);
+    call(bench, session, Hello { role: ROLE_VERBS, resume: 0, name: [0; 16] });
+}
+
+fn qp(bench: &mut Bench, session: u64) -> u32 {
+    let (qp_type, ticket) = (QP_RC, [0; 16]);
+    let create = CreateQp { qp_type, pd: 1, statistics_slot: 0, qpn: 0, issued: 0, ticket };
+    match call(bench, session, create) {
+        Message::QpCreated(created) => created.qpn,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn connect(bench: &mut Bench, session: u64, [qpn, dest_qpn]: [u32; 2], [from, to]: [u64; 2]) {
+    let (sgid, dgid) = (gid(from), gid(to));
+    call(bench, session, ConnectQp { qpn, dest_qpn, sgid, dgid, resume: 0, reserved: 0 });
+}
+
+/// A process in each of two vNICs, linked.
+fn linked(limits: Limits) -> (Bench, [u32; 2]) {
+    let mut bench = Bench::new(limits);
+    process(&mut bench, 1, 1);
+    process(&mut bench, 2, 2);
+    let both = [qp(&mut bench, 1), qp(&mut bench, 2)];
+    connect(&mut bench, 1, both, [1, 2]);
+    connect(&mut bench, 2, [both[1], both[0]], [2, 1]);
+    (bench, both)
+}
+
+fn counts(bench: &Bench, session: u64) -> [usize; 3] {
+    let account = &bench.tenancy.sessions[&SessionId(session)].account;
+    [Kind::Qp, Kind::Link, Kind::Wire].map(|kind| account.count(kind))
+}
+
+#[test]
+fn a_link_counts_at_both_ends_and_for_both_vnics() {
+    let (mut bench, [one, _]) = linked(Limits::default());
+    assert_eq!((counts(&bench, 1), counts(&bench, 2)), ([1, 1, 0], [1, 1, 0]));
+    for number in [1, 2] {
+        let account = &bench.tenancy.vnics[&vnic(number)].account;
+        assert_eq!((account.count(Kind::Link), account.count(Kind::Direct)), (1, 1));
+    }
+    assert_eq!(bench.tenancy.host.count(Kind::Link), 2);
+    call(&mut bench, 1, DestroyQp { qpn: one, reserved: 0 });
+    assert_eq!((counts(&bench, 1), counts(&bench, 2)), ([0, 0, 0], [1, 0, 0]));
+    bench.end(1);
+    bench.end(2);
+    assert!(bench.tenancy.is_empty());
+}
+
+#[test]
+fn a_link_whose_second_end_is_over_quota_leaves_nothing_charged() {
+    let limits = Limits { links_per_session: 2, links_per_vnic: 3, ..Limits::default() };
+    let (mut bench, _) = linked(limits);
+    // The end of the smaller number has room, the other has not: it has one with each of two.
+    process(&mut bench, 3, 3);
+    let third = qp(&mut bench, 3);
+    let fill = qp(&mut bench, 2);
+    connect(&mut bench, 3, [third, fill], [3, 2]);
+    connect(&mut bench, 2, [fill, third], [2, 3]);
+    assert_eq!((counts(&bench, 2)[1], counts(&bench, 3)[1]), (2, 1));
+    let (last, full) = (qp(&mut bench, 3), qp(&mut bench, 2));
+    assert!(last < full, "the end with room is charged first");
+    let before = bench.tenancy.receipts();
+    connect(&mut bench, 3, [last, full], [3, 2]);
+    connect(&mut bench, 2, [full, last], [2, 3]);
+    assert_eq!((counts(&bench, 2)[1], counts(&bench, 3)[1]), (2, 1));
+    assert_eq!(bench.tenancy.receipts(), before);
+    assert_eq!(bench.tenancy.vnics[&vnic(3)].account.count(Kind::Direct), 1);
+    bench.tenancy.check_accounts();
+}
+
+fn is_noticed(bench: &Bench) -> bool {
+    catch_unwind(AssertUnwindSafe(|| bench.tenancy.check_accounts())).is_err()
+}
+
+#[test]
+fn a_receipt_that_is_lost_is_noticed_and_something_is_left() {
+    let (mut bench, [one, _]) = linked(Limits::default());
+    assert!(!is_noticed(&bench));
+    // The row goes, and what it holds is not returned.
+    let qp = bench.tenancy.qps.remove(&one).unwrap();
+    std::mem::forget(qp.receipt);
+    assert!(is_noticed(&bench));
+    for session in [1, 2] {
+        let _ = bench.tenancy.end(SessionId(session), 2);
+    }
+    assert!(!bench.tenancy.is_empty(), "a receipt is out");
+}
+
+#[test]
+fn a_row_that_others_pay_is_noticed() {
+    let (mut bench, [one, other]) = linked(Limits::default());
+    let [one, other] = [one, other].map(|qpn| bench.tenancy.qps.remove(&qpn).unwrap());
+    let (mut one, mut other) = (one, other);
+    std::mem::swap(&mut one.receipt, &mut other.receipt);
+    bench.tenancy.qps.extend([(100, one), (101, other)]);
+    assert!(is_noticed(&bench), "the host's sums are the same");
+}
+
+#[test]
+fn a_row_without_a_receipt_is_noticed() {
+    let (mut bench, _) = linked(Limits::default());
+    for session in [1, 2] {
+        bench.end(session);
+    }
+    assert!(bench.tenancy.is_empty() && !is_noticed(&bench));
+    bench.tenancy.wishers.entry(7).or_default().insert(8);
+    assert!(is_noticed(&bench));
+}
