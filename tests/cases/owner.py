@@ -2,6 +2,8 @@
 libibverbs.so.1 (tests/programs/owner.c, tests/programs/second)."""
 
 import contextlib
+import os
+import signal
 import subprocess
 
 from cases import programs
@@ -10,8 +12,9 @@ from harness.case import Case, Group, check
 from harness.containers import Pair
 from harness.plain import PlainPair
 
-# Needs somebody who kills the daemon.
+# Need somebody who kills the daemon, or stops it.
 _OUTLIVES = "outlives_the_daemon"
+_WAITS = "waits_as_long_as_the_owner"
 
 
 def _processes(pair):
@@ -19,8 +22,24 @@ def _processes(pair):
 
 
 def _outlives(pair):
-    """The daemon knows of one process with one connection; it dies, and there is another."""
-    running = pair.server.start("/opt/programs/owner", _OUTLIVES, stdin=subprocess.PIPE,
+    """The daemon dies, and there is another."""
+    _with_daemon(pair, _OUTLIVES, pair.daemon.kill, pair.daemon.start)
+
+
+def _waits(pair):
+    """The daemon is stopped, and goes on."""
+    def tell(number):
+        return lambda: os.kill(pair.daemon.pid, number)
+    try:
+        _with_daemon(pair, _WAITS, tell(signal.SIGSTOP), tell(signal.SIGCONT))
+    finally:
+        tell(signal.SIGCONT)()
+
+
+def _with_daemon(pair, test, take, give):
+    """Runs a test that wants the daemon taken away, and given back; the daemon knows of one process
+    with one connection before and afterwards."""
+    running = pair.server.start("/opt/programs/owner", test, stdin=subprocess.PIPE,
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def reached(what):
@@ -37,10 +56,10 @@ def _outlives(pair):
     try:
         reached("connected")
         check(_processes(pair) == 1, f"{pair.daemon.status()}")
-        pair.daemon.kill()
+        take()
         go_on()
         reached("alone")
-        pair.daemon.start()
+        give()
         go_on()
         reached("again")
         check(_processes(pair) == 1, f"{pair.daemon.status()}")
@@ -65,11 +84,12 @@ def _no_accident(_pair):
 
 def groups():
     """In containers, and as an ordinary user."""
-    tests = [test for test in programs.tests_of("owner") if test != _OUTLIVES]
+    tests = [test for test in programs.tests_of("owner") if test not in (_OUTLIVES, _WAITS)]
     found = []
     for setting, fixture in (("containers", _container), ("user", _user)):
         cases = [programs.case(setting, f"owner.{test}", [], 60) for test in tests]
-        cases.append(Case(f"{setting}.owner.{_OUTLIVES}", _outlives, 60))
+        cases += [Case(f"{setting}.owner.{_OUTLIVES}", _outlives, 60),
+                  Case(f"{setting}.owner.{_WAITS}", _waits, 60)]
         if setting == "user":
             cases += [Case("user.owner.beside_another_libibverbs", _without_owner, 30),
                       Case("user.owner.no_program_is_bound_by_accident", _no_accident, 30)]

@@ -356,6 +356,31 @@ TEST(outlives_the_daemon)
     traffic_end(&t);
 }
 
+TEST(waits_as_long_as_the_owner)
+{
+    struct second *second;
+    struct traffic t;
+    union ibv_gid gids[32];
+    unsigned count;
+    check(!setenv("OMNIVERB_CALL_LIMIT_MS", "300", 1), "setenv: %m");
+    traffic_begin(&t);
+    same(second_open(t.device.context, &second), 0);
+    same_gids(second, t.device.context);
+    pause_as("connected");
+    /* The daemon is stopped. */
+    uint64_t begun = now_ns();
+    same(second_gids(second, gids, 32, &count), ETIMEDOUT);
+    check(now_ns() - begun < 5000000000u, "waited for seconds");
+    traffic_turn(&t);
+    pause_as("alone");
+    /* It goes on; the answer that comes too late is nobody's. */
+    same_gids(second, t.device.context);
+    traffic_turn(&t);
+    pause_as("again");
+    same(second_close(second), 0);
+    traffic_end(&t);
+}
+
 int main(int count, char **words)
 {
     return run_tests(count, words);

@@ -57,7 +57,7 @@ int omniverb_private_open(uint32_t version, struct ibv_context *context,
                           struct omniverb_private **opened);
 
 /* Ends its watches, as omniverb_private_unwatch does, and lets go. What was opened before a fork
- * is let go of in the child, too. */
+ * is let go of in the child, too. A library that can be unloaded closes before it is. */
 int omniverb_private_close(struct omniverb_private *opened);
 
 /* Asks the daemon: one message of the session's protocol, header included, and its answer, with
@@ -75,8 +75,8 @@ int omniverb_private_call(struct omniverb_private *opened, const void *question,
  *
  * `ready` is called with none of the owner's locks held, one call at a time for the whole
  * process. Peers wait while it runs: it must not block. It may watch, unwatch, close, post and
- * poll; it calls no verb that asks the daemon. All signals are blocked. EPERM: a file of a kind
- * that cannot be waited for, such as one on a disk. */
+ * poll; it calls no verb that asks the daemon, and does not fork. All signals are blocked. EPERM:
+ * a file of a kind that cannot be waited for, such as one on a disk. */
 int omniverb_private_watch(struct omniverb_private *opened, int descriptor, uint32_t what,
                            void (*ready)(void *cookie, uint64_t watch), void *cookie,
                            uint64_t *watch);
