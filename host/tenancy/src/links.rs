@@ -25,7 +25,7 @@ impl Tenancy {
         let (first, second) = if one.0 <= other.0 { (one, other) } else { (other, one) };
         let key = LinkKey::new(first.0, second.0);
         self.make_way(key, uninvited)?;
-        let (sessions, vnics, receipts) = self.charge_link(key)?;
+        let (sessions, vnics, receipts) = self.charge_link(key, uninvited)?;
         let place = self.bells.take(sessions[0], sessions[1]).ok_or(ENOMEM)?;
         let ways = [(first.1, first.2), (second.1, second.2)];
         let why = if vnics[0] == vnics[1] { Why::SameVnic } else { Why::Neighbour };
@@ -63,9 +63,11 @@ impl Tenancy {
 
     /// Sessions and vNICs of a link's ends, and what it pays, if their quotas allow it.
     pub(crate) fn charge_link(
-        &self,
+        &mut self,
         key: LinkKey,
+        uninvited: Option<(VnicKey, VnicKey)>,
     ) -> Result<([SessionId; 2], [VnicKey; 2], LinkReceipts), u32> {
+        let uninvited = uninvited.map(|way| self.charge_uninvited(way)).transpose()?;
         let first = self.qps.get(&key.0).ok_or(ENOENT)?;
         let second = self.qps.get(&key.1).ok_or(ENOENT)?;
         let charge_end =
@@ -77,7 +79,7 @@ impl Tenancy {
         };
         let apart = first.vnic != second.vnic;
         let direct = [Some(direct(first)?), apart.then(|| direct(second)).transpose()?];
-        let receipts = LinkReceipts { ends, direct };
+        let receipts = LinkReceipts { ends, direct, uninvited };
         Ok(([first.session, second.session], [first.vnic, second.vnic], receipts))
     }
 
@@ -97,7 +99,7 @@ impl Tenancy {
             self.rest_on(question, Rest::Link(key), now);
         }
         self.audit_link(key, &link, true);
-        self.count_uninvited(key, &link);
+        self.add_uninvited(key, &link);
         self.links.insert(key, link);
     }
 
@@ -190,7 +192,7 @@ impl Tenancy {
                 qp.links.remove(&peer);
             }
         }
-        self.count_uninvited_no_more(key, &link);
+        self.remove_uninvited(key, &link);
         for question in link.questions.into_iter().flatten() {
             self.rest_no_more(question, Rest::Link(key));
         }

@@ -132,7 +132,7 @@ impl Tenancy {
         let key = LinkKey::new(one.0, other.0);
         let (first, second) = if one.0 <= other.0 { (one, other) } else { (other, one) };
         let ways = [(first.1, first.2), (second.1, second.2)];
-        let (sessions, vnics, receipts) = self.charge_link(key)?;
+        let (sessions, vnics, receipts) = self.charge_link(key, None)?;
         let (questions, why) = ([None; 2], Why::Survivor);
         let (place, uninvited) = (None, None);
         let link = Link { receipts, place, sessions, vnics, ways, questions, why, uninvited };

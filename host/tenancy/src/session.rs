@@ -129,7 +129,11 @@ impl Tenancy {
     }
 
     fn welcome_message(&self, id: SessionId, key: VnicKey) -> Welcome {
-        let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let account = self.sessions.get(&id).map(|session| &session.account);
+        let most = |kind| {
+            let most = account.map_or(0, |account| account.least_quota(kind));
+            u32::try_from(most).unwrap_or(u32::MAX)
+        };
         let mut vnic = [0; 32];
         for (to, from) in vnic.iter_mut().zip(self.vnic_name(key).bytes().take(31)) {
             *to = from;
@@ -137,9 +141,9 @@ impl Tenancy {
         Welcome {
             session: id.0,
             node_guid: self.node_guid(key),
-            qp_max: small(self.limits.qps_per_session.min(self.limits.qps_per_vnic)),
-            mr_max: small(self.limits.mrs_per_session.min(self.limits.mrs_per_vnic)),
-            link_max: small(self.limits.links_per_session.min(self.limits.links_per_vnic)),
+            qp_max: most(Kind::Qp),
+            mr_max: most(Kind::Mr),
+            link_max: most(Kind::Link),
             reserved: 0,
             vnic,
         }

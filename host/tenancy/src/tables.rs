@@ -60,8 +60,8 @@ pub(crate) struct Vnic {
     pub(crate) sessions: BTreeSet<SessionId>,
     pub(crate) account: Account,
     pub(crate) receipt: Receipt,
-    /// Datagram links opened towards this vNIC by others.
-    pub(crate) uninvited: BTreeMap<VnicKey, usize>,
+    /// What others have of it: accounts below its own for datagram links opened towards it.
+    pub(crate) uninvited: BTreeMap<VnicKey, Account>,
     /// Wire links of datagram queue pairs that strangers caused, the oldest first.
     pub(crate) strangers: BTreeSet<WireKey>,
     pub(crate) port: bool,
@@ -213,11 +213,12 @@ impl LinkKey {
     }
 }
 
-/// What a link pays for its ends, and for being direct in one vNIC or two.
+/// What a link pays for its ends, for being direct in one vNIC or two, and for being uninvited.
 #[derive(Debug)]
 pub(crate) struct LinkReceipts {
     pub(crate) ends: [Receipt; 2],
     pub(crate) direct: [Option<Receipt>; 2],
+    pub(crate) uninvited: Option<Receipt>,
 }
 
 /// Its own GID, the peer's.
@@ -236,7 +237,7 @@ pub(crate) struct Link {
     /// What the network must go on saying to each end.
     pub(crate) questions: [Option<Question>; 2],
     pub(crate) why: Why,
-    /// Counted in `uninvited` of the second of these, under the first.
+    /// It is in `uninvited` of the second of these, and paid by the first.
     pub(crate) uninvited: Option<(VnicKey, VnicKey)>,
 }
 

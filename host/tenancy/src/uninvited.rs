@@ -5,7 +5,7 @@
 //! get half of it; in that half the largest holder (`holders.rs`) makes way for whoever has less;
 //! and where a link that was asked for finds no place, one of them goes.
 
-use crate::accounts::{Account, Kind};
+use crate::accounts::{Account, Kind, Quotas, Receipt};
 use crate::errno::{ENOENT, ENOMEM};
 use crate::holders::{Holder, Holders};
 use crate::tables::{Link, LinkKey, SessionId, VnicKey};
@@ -83,7 +83,7 @@ impl Tenancy {
         let holder = match uninvited {
             Some((from, to)) => {
                 let held = self.vnics.get(&to).and_then(|vnic| vnic.uninvited.get(&from));
-                if held.is_some_and(|held| *held >= self.limits.datagram_links_per_neighbour) {
+                if held.is_some_and(|held| held.full(&[Kind::Uninvited]).is_some()) {
                     return Err(ENOMEM);
                 }
                 let inviter = ends.iter().find(|(_, vnic)| *vnic == from).ok_or(ENOENT)?.0;
@@ -144,26 +144,30 @@ impl Tenancy {
         }
     }
 
-    /// Counts a link, if one end did not ask for it.
-    pub(crate) fn count_uninvited(&mut self, key: LinkKey, link: &Link) {
+    /// What a link that its second vNIC did not ask for pays, of what the first may have of that.
+    pub(crate) fn charge_uninvited(
+        &mut self,
+        (from, to): (VnicKey, VnicKey),
+    ) -> Result<Receipt, u32> {
+        let vnic = self.vnics.get_mut(&to).ok_or(ENOENT)?;
+        let open = || vnic.account.below(Quotas::of_neighbour(&self.limits));
+        vnic.uninvited.entry(from).or_insert_with(open).charge(&[Kind::Uninvited])
+    }
+
+    /// Notes whose a link is, if one end did not ask for it.
+    pub(crate) fn add_uninvited(&mut self, key: LinkKey, link: &Link) {
         let Some((from, to)) = link.uninvited else { return };
         let end = usize::from(link.vnics[1] == to);
         let inviter = self.sessions.get(&link.sessions[1 - end]);
         let holder = inviter.map(|inviter| inviter.client.holder.in_vnic(from));
         let holder = holder.unwrap_or_default();
         self.uninvited.add((link.sessions[end], to), &holder, key);
-        if let Some(vnic) = self.vnics.get_mut(&to) {
-            *vnic.uninvited.entry(from).or_default() += 1;
-        }
     }
 
     /// The same when it is no more.
-    pub(crate) fn count_uninvited_no_more(&mut self, key: LinkKey, link: &Link) {
-        let Some((from, to)) = link.uninvited else { return };
+    pub(crate) fn remove_uninvited(&mut self, key: LinkKey, link: &Link) {
+        let Some((_, to)) = link.uninvited else { return };
         let session = link.sessions[usize::from(link.vnics[1] == to)];
         self.uninvited.remove((session, to), key);
-        if let Some(held) = self.vnics.get_mut(&to).and_then(|v| v.uninvited.get_mut(&from)) {
-            *held = held.saturating_sub(1);
-        }
     }
 }

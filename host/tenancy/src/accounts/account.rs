@@ -54,6 +54,11 @@ impl Account {
         self.0.quotas.most(kind)
     }
 
+    /// How many of a kind there may be here, as far as any account upwards is concerned.
+    pub(crate) fn least_quota(&self, kind: Kind) -> usize {
+        self.upwards().map(|account| account.quota(kind)).min().unwrap_or_default()
+    }
+
     /// Receipts that are out, of this account and all below.
     pub(crate) fn receipts(&self) -> usize {
         self.0.receipts.load(Relaxed)
@@ -258,6 +263,8 @@ mod tests {
         let host = Account::new(Quotas::only(&[(Kind::Qp, 4)]));
         let tenant = host.below(Quotas::only(&[(Kind::Qp, 3)]));
         let vnics = [0; 2].map(|_| tenant.below(Quotas::only(&[(Kind::Qp, 2)])));
+        let least = vnics.each_ref().map(|vnic| vnic.least_quota(Kind::Qp));
+        assert_eq!((least, tenant.least_quota(Kind::Qp)), ([2, 2], 3));
         let mut held: Vec<Receipt> = Vec::new();
         let charge = |vnic: &Account| vnic.charge(&[Kind::Qp]);
         held.extend([charge(&vnics[0]).unwrap(), charge(&vnics[0]).unwrap()]);

@@ -104,6 +104,11 @@ impl Tenancy {
             let apart = link.vnics[0] != link.vnics[1];
             let direct = link.receipts.direct.each_ref().map(Option::is_some);
             assert_eq!(direct, [true, apart], "once for each vNIC");
+            let uninvited = link.uninvited.map(|(from, to)| &self.vnics[&to].uninvited[&from]);
+            assert_eq!(uninvited.is_some(), link.receipts.uninvited.is_some());
+            if let (Some(account), Some(receipt)) = (uninvited, &link.receipts.uninvited) {
+                tally.row(receipt, account, &[Kind::Uninvited]);
+            }
         }
         for grant in self.grants.values() {
             let (session, kind) = match grant.initiator {
@@ -125,6 +130,9 @@ impl Tenancy {
         check(&tally, &self.host, &"the host");
         for (key, vnic) in &self.vnics {
             check(&tally, &vnic.account, key);
+            for (from, account) in &vnic.uninvited {
+                check(&tally, account, &(from, key));
+            }
         }
         for (id, session) in &self.sessions {
             check(&tally, &session.account, id);

@@ -27,6 +27,8 @@ pub(crate) enum Kind {
     Stranger,
     /// A link that does not lead to the engine; once for each vNIC that it has an end in.
     Direct,
+    /// One for datagrams that the vNIC did not ask for.
+    Uninvited,
     /// A part of a region on a memory file.
     Extent,
     /// A grant that a process waits for.
@@ -45,7 +47,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// All of them, in the order of their numbers.
-    pub(crate) const ALL: [Kind; 16] = [
+    pub(crate) const ALL: [Kind; 17] = [
         Kind::Client,
         Kind::Process,
         Kind::Vnic,
@@ -55,6 +57,7 @@ impl Kind {
         Kind::Wire,
         Kind::Stranger,
         Kind::Direct,
+        Kind::Uninvited,
         Kind::Extent,
         Kind::Grant,
         Kind::EngineGrant,
@@ -92,6 +95,11 @@ impl Quotas {
             (Kind::Question, limits.questions_per_session),
             (Kind::Held, limits.held_per_session),
         ])
+    }
+
+    /// What another vNIC may open towards one.
+    pub(crate) fn of_neighbour(limits: &Limits) -> Quotas {
+        Quotas::only(&[(Kind::Uninvited, limits.datagram_links_per_neighbour)])
     }
 
     /// A vNIC's.
