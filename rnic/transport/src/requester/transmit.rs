@@ -164,7 +164,6 @@ impl Requester {
                 Gathered::Filled => {}
                 Gathered::Later => {
                     self.starved = true;
-                    self.arm(now, config);
                     return None;
                 }
                 Gathered::Failed => {
