@@ -208,12 +208,12 @@ impl Far {
         Ok(if sent { Delivery::Done } else { Delivery::Full })
     }
 
-    /// Has the application answer a READ; false: no room.
-    fn ask(&mut self, ticket: Ticket, request: &ReadRequest) -> Result<bool, Broken> {
+    /// Has the application answer a READ, or what is left of it from `begin` on; false: no room.
+    fn ask(&mut self, ticket: Ticket, request: &ReadRequest, begin: u64) -> Result<bool, Broken> {
         let record = incoming::read(request);
         let asked = self.incoming.ask(&mut self.endpoint, ticket, &record)?;
         if asked {
-            self.readings.read(ticket, request.length);
+            self.readings.read(ticket, request, begin);
         }
         Ok(asked)
     }
@@ -221,17 +221,18 @@ impl Far {
     /// Fills a packet of an answer.
     fn fill(&mut self, ticket: Ticket, offset: u64, target: &mut [u8]) -> Result<Fetched, Broken> {
         let Far { grants, endpoint, held, .. } = self;
-        match held.fill(grants, endpoint, (ticket, offset), target, self.now)? {
-            Filling::Done(fetched) => return Ok(fetched),
-            Filling::Travels(rest) => {
-                if !self.ask(ticket, &rest)? {
-                    return Ok(Fetched::Later);
-                }
-                self.held.release(ticket);
-            }
-            Filling::NotHeld => {}
+        let mut filling = held.fill(grants, endpoint, (ticket, offset), target, self.now)?;
+        if let Filling::NotHeld = filling {
+            filling = self.readings.fetch(endpoint, (ticket, offset), target)?;
         }
-        self.readings.fetch(&mut self.endpoint, ticket, target)
+        if let Filling::Travels(rest) = filling {
+            if !self.ask(ticket, &rest, offset)? {
+                return Ok(Fetched::Later);
+            }
+            self.held.release(ticket);
+            filling = self.readings.fetch(&mut self.endpoint, (ticket, offset), target)?;
+        }
+        Ok(if let Filling::Done(fetched) = filling { fetched } else { Fetched::Later })
     }
 
     /// Bytes that the application sends.
@@ -311,7 +312,7 @@ impl Upper for Far {
             self.held.push(ticket, request, self.endpoint.request_position());
             return Delivery::Later;
         }
-        let asked = self.ask(ticket, request);
+        let asked = self.ask(ticket, request, 0);
         if !self.checked(asked, false) {
             self.stuck = true;
             return Delivery::Full;

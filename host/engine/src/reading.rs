@@ -3,11 +3,14 @@
 //!
 //! READ data usually go from the ring straight into a packet. Only when the peer asks for an
 //! earlier READ again while a later one is being answered, the later one's data, which come first,
-//! are kept until their turn.
+//! are kept until their turn. What is too much to keep is dropped, and the application asked for it
+//! anew when its turn has come (a READ may be executed again, 9.4.4): nothing else would ever make
+//! room, since answers leave in order.
 
+use crate::held::Filling;
 use omniverb_link::{Broken, Endpoint, Nak, Response};
 use omniverb_ring::{Record, UserMemory};
-use omniverb_transport::{Fetched, Ticket};
+use omniverb_transport::{Fetched, ReadRequest, Ticket};
 use std::collections::VecDeque;
 
 /// Bytes that are kept for one QP at most.
@@ -25,6 +28,9 @@ enum Kind {
 }
 
 struct Reading {
+    /// What was asked for, and where in the peer's READ it begins.
+    request: ReadRequest,
+    begin: u64,
     /// Bytes still to come out of the ring.
     left: u64,
     /// The last of them was there.
@@ -54,13 +60,23 @@ pub(crate) struct Readings {
     taken: usize,
     /// Bytes kept in all.
     kept: usize,
+    /// READs whose data were dropped. The transport has no more of them under way than it allows
+    /// the peer (`max_dest_rd_atomic`), and as many that it answers again.
+    dropped: Vec<(Ticket, ReadRequest, u64)>,
 }
 
 impl Readings {
-    /// A READ was passed on.
-    pub(crate) fn read(&mut self, ticket: Ticket, length: u64) {
-        let reading =
-            Reading { left: length, complete: false, wanted: true, kept: VecDeque::new() };
+    /// A READ was passed on, or what is left of it from `begin` on.
+    pub(crate) fn read(&mut self, ticket: Ticket, request: &ReadRequest, begin: u64) {
+        self.dropped.retain(|(dropped, ..)| *dropped != ticket);
+        let reading = Reading {
+            request: *request,
+            begin,
+            left: request.length,
+            complete: false,
+            wanted: true,
+            kept: VecDeque::new(),
+        };
         self.asked.push_back(Asked { ticket, kind: Kind::Read(reading) });
     }
 
@@ -71,9 +87,8 @@ impl Readings {
 
     /// Nobody wants the rest of this READ.
     pub(crate) fn release(&mut self, ticket: Ticket) {
-        let Some(index) = self.asked.iter().position(|asked| asked.ticket == ticket) else {
-            return;
-        };
+        self.dropped.retain(|(dropped, ..)| *dropped != ticket);
+        let Some(index) = self.wanted(ticket) else { return };
         if let Kind::Read(reading) = &mut self.asked[index].kind {
             reading.wanted = false;
             self.kept -= reading.kept.len();
@@ -82,6 +97,12 @@ impl Readings {
                 self.asked.remove(index);
             }
         }
+    }
+
+    /// Where the READ, or atomic, with this ticket is; what was dropped does not count.
+    fn wanted(&self, ticket: Ticket) -> Option<usize> {
+        let dropped = |asked: &Asked| matches!(&asked.kind, Kind::Read(r) if !r.wanted);
+        self.asked.iter().position(|asked| asked.ticket == ticket && !dropped(asked))
     }
 
     /// What the application says next, and takes it, but for READ data, which is fetched.
@@ -153,19 +174,35 @@ impl Readings {
         Ok(())
     }
 
-    /// Fills a packet with the next bytes of a READ.
+    /// What is to be asked for anew, if a READ was dropped of which the bytes from `offset` on are
+    /// wanted now.
+    fn anew(&self, ticket: Ticket, offset: u64) -> Option<ReadRequest> {
+        let (_, request, begin) = self.dropped.iter().find(|(dropped, ..)| *dropped == ticket)?;
+        let passed = offset.saturating_sub(*begin);
+        Some(ReadRequest {
+            address: request.address.wrapping_add(passed),
+            length: request.length.saturating_sub(passed),
+            again: true,
+            ..*request
+        })
+    }
+
+    /// Fills a packet with the bytes at `offset` of a READ, which are the next of it.
     pub(crate) fn fetch(
         &mut self,
         endpoint: &mut Endpoint,
-        ticket: Ticket,
+        (ticket, offset): (Ticket, u64),
         target: &mut [u8],
-    ) -> Result<Fetched, Broken> {
+    ) -> Result<Filling, Broken> {
         loop {
+            if let Some(rest) = self.anew(ticket, offset) {
+                return Ok(Filling::Travels(rest));
+            }
             if self.take_kept(ticket, target) {
-                return Ok(Fetched::Filled);
+                return Ok(Filling::Done(Fetched::Filled));
             }
             let Some((Response::ReadData { last }, record)) = self.look(endpoint)? else {
-                return Ok(Fetched::Later);
+                return Ok(Filling::Done(Fetched::Later));
             };
             let rest = record.length.checked_sub(self.taken).ok_or(Broken)?;
             let index = self.current().ok_or(Broken)?;
@@ -179,12 +216,16 @@ impl Readings {
                 if self.taken == record.length {
                     self.pass(endpoint, &record, last)?;
                 }
-                return Ok(Fetched::Filled);
+                return Ok(Filling::Done(Fetched::Filled));
             }
             // A packet that spans two records, or somebody else's turn.
             let ours = asked.ticket == ticket;
             if !ours && self.kept + rest > KEPT_MAX {
-                return Ok(Fetched::Behind);
+                reading.wanted = false;
+                self.kept -= reading.kept.len();
+                reading.kept = VecDeque::new();
+                self.dropped.push((asked.ticket, reading.request, reading.begin));
+                continue;
             }
             let mut bytes = vec![0; rest];
             UserMemory::lend_mut(&mut bytes, |memory| {
@@ -198,9 +239,7 @@ impl Readings {
 
     /// Fills a packet from what was kept; false: there is not enough.
     fn take_kept(&mut self, ticket: Ticket, target: &mut [u8]) -> bool {
-        let Some(index) = self.asked.iter().position(|asked| asked.ticket == ticket) else {
-            return false;
-        };
+        let Some(index) = self.wanted(ticket) else { return false };
         let Kind::Read(reading) = &mut self.asked[index].kind else { return false };
         if reading.kept.len() < target.len() {
             return false;

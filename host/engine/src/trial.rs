@@ -2,6 +2,7 @@
 //! and sends, and one whose memory it is and which grants it, takes it back and grants it again at
 //! random. Whatever goes which way, the memory holds what was written, in the order it was written.
 
+mod again;
 mod leaving;
 mod shelf;
 
