@@ -216,7 +216,7 @@ fn run(client: &Weak<Client>) {
             client.take_events();
             progress.listen_on();
         }
-        client.call_watchers();
+        client.watches.call();
         active |= client.run_errands();
         if clock::now() >= hear_at {
             hear_at = clock::now() + HEAR_EVERY;

@@ -38,7 +38,7 @@ impl Client {
         if !self.is_ours() {
             return Err(libc::EIO);
         }
-        if self.is_in_watch() {
+        if self.watches.is_calling_me() {
             return Err(libc::EDEADLK);
         }
         let (answer, files) = self.call_with_files(&question)?;

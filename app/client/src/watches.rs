@@ -5,6 +5,7 @@
 //! (`ears.rs`) waits for it, the progress thread calls, one at a time and with no lock held. How
 //! many there are is limited by the process's descriptors: each holds one.
 
+use crate::ears::Ears;
 use crate::{Client, lock};
 use omniverb_sys::epoll::Interest;
 use std::collections::HashMap;
@@ -22,8 +23,9 @@ struct Watch {
     ready: Ready,
 }
 
-#[derive(Default)]
+/// All of them.
 pub(crate) struct Watches {
+    ears: Arc<Ears>,
     state: Mutex<State>,
     /// A call has returned that somebody waits for.
     over: Condvar,
@@ -44,6 +46,66 @@ impl State {
     }
 }
 
+impl Watches {
+    pub(crate) fn new(ears: Arc<Ears>) -> Watches {
+        Watches { ears, state: Mutex::default(), over: Condvar::new() }
+    }
+
+    fn begin(&self, file: OwnedFd, interest: Interest, ready: Ready) -> Result<u64, i32> {
+        let watch = Arc::new(Watch { file, interest, ready });
+        let number = {
+            let mut state = lock(&self.state);
+            state.latest += 1;
+            let number = state.latest;
+            state.open.insert(number, watch.clone());
+            number
+        };
+        let listens = self.ears.watch(&watch.file, number, interest);
+        listens.inspect_err(|_| drop(lock(&self.state).open.remove(&number)))?;
+        Ok(number)
+    }
+
+    fn end(&self, number: u64) -> Result<(), i32> {
+        let mut state = lock(&self.state);
+        let ended = state.open.remove(&number);
+        if let Some(watch) = &ended {
+            self.ears.remove(&watch.file);
+        }
+        while !state.calls_me() && state.calling.is_some_and(|(of, _)| of == number) {
+            state = self.over.wait(state).unwrap_or_else(|e| e.into_inner());
+        }
+        drop(state);
+        ended.map(drop).ok_or(libc::ENOENT)
+    }
+
+    /// Whether this thread is in a call that somebody asked for.
+    pub(crate) fn is_calling_me(&self) -> bool {
+        lock(&self.state).calls_me()
+    }
+
+    /// Calls those who have something to see to. Only the progress thread does.
+    pub(crate) fn call(&self) {
+        for number in self.ears.take_watched() {
+            let Some(watch) = self.enter(number) else { continue };
+            (watch.ready)(number);
+            let mut state = lock(&self.state);
+            state.calling = None;
+            if state.open.contains_key(&number) {
+                self.ears.watch_on(&watch.file, number, watch.interest);
+            }
+            drop(state);
+            self.over.notify_all();
+        }
+    }
+
+    fn enter(&self, number: u64) -> Option<Arc<Watch>> {
+        let mut state = lock(&self.state);
+        let watch = state.open.get(&number).cloned()?;
+        state.calling = Some((number, thread::current().id()));
+        Some(watch)
+    }
+}
+
 impl Client {
     /// Has the progress thread call `ready` whenever there is something in `file`, or room, for as
     /// long as that is so. It must not block, and may watch and unwatch. Returns the watch's
@@ -61,17 +123,7 @@ impl Client {
             return Err(libc::EIO);
         }
         self.progress.start(self)?;
-        let watch = Arc::new(Watch { file, interest, ready });
-        let number = {
-            let mut state = lock(&self.watches.state);
-            state.latest += 1;
-            let number = state.latest;
-            state.open.insert(number, watch.clone());
-            number
-        };
-        let listens = self.progress.ears.watch(&watch.file, number, interest);
-        listens.inspect_err(|_| drop(lock(&self.watches.state).open.remove(&number)))?;
-        Ok(number)
+        self.watches.begin(file, interest, ready)
     }
 
     /// Ends a watch. Its call is not made any more once this has returned; only within that call
@@ -83,42 +135,72 @@ impl Client {
         if !self.is_ours() {
             return Err(libc::EIO);
         }
-        let mut state = lock(&self.watches.state);
-        let ended = state.open.remove(&number);
-        if let Some(watch) = &ended {
-            self.progress.ears.remove(&watch.file);
-        }
-        while !state.calls_me() && state.calling.is_some_and(|(of, _)| of == number) {
-            state = self.watches.over.wait(state).unwrap_or_else(|e| e.into_inner());
-        }
-        drop(state);
-        ended.map(drop).ok_or(libc::ENOENT)
+        self.watches.end(number)
     }
+}
 
-    /// Whether this is the progress thread, in a call that somebody asked for.
-    pub(crate) fn is_in_watch(&self) -> bool {
-        lock(&self.watches.state).calls_me()
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use omniverb_sys::{EventFd, event};
+    use std::os::fd::AsFd;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::sync::mpsc;
+    use std::time::Duration;
 
-    /// Calls those who have something to see to.
-    pub(crate) fn call_watchers(&self) {
-        for number in self.progress.ears.take_watched() {
-            let Some(watch) = self.begin(number) else { continue };
-            (watch.ready)(number);
-            let mut state = lock(&self.watches.state);
-            state.calling = None;
-            if state.open.contains_key(&number) {
-                self.progress.ears.watch_on(&watch.file, number, watch.interest);
+    /// Watches, a thread that calls for them, and a file with something in it.
+    fn served() -> (Arc<Watches>, OwnedFd) {
+        let ears = Ears::new().unwrap();
+        let watches = Arc::new(Watches::new(ears.clone()));
+        let (nudge, nudged) = mpsc::channel();
+        ears.start(move || _ = nudge.send(())).unwrap();
+        let serving = Arc::downgrade(&watches);
+        thread::spawn(move || {
+            while let (Ok(()), Some(watches)) = (nudged.recv(), serving.upgrade()) {
+                watches.call();
             }
-            drop(state);
-            self.watches.over.notify_all();
-        }
+        });
+        let full = EventFd::new().unwrap();
+        full.signal();
+        assert!(event::readable(full.as_fd(), None).unwrap());
+        (watches, full.into())
     }
 
-    fn begin(&self, number: u64) -> Option<Arc<Watch>> {
-        let mut state = lock(&self.watches.state);
-        let watch = state.open.get(&number).cloned()?;
-        state.calling = Some((number, thread::current().id()));
-        Some(watch)
+    #[test]
+    fn nobody_is_called_once_the_watch_has_ended_and_its_end_waits_for_the_call() {
+        let (watches, full) = served();
+        let (entered, has_entered) = mpsc::channel();
+        let left = Arc::new(AtomicBool::new(false));
+        let leaves = left.clone();
+        let ready = Box::new(move |_| {
+            leaves.store(false, Ordering::SeqCst);
+            let _ = entered.send(());
+            thread::sleep(Duration::from_millis(50));
+            leaves.store(true, Ordering::SeqCst);
+        });
+        let number = watches.begin(full, Interest::Input, ready).unwrap();
+        has_entered.recv().unwrap();
+        watches.end(number).unwrap();
+        assert!(left.load(Ordering::SeqCst));
+        while has_entered.try_recv().is_ok() {}
+        assert!(has_entered.recv_timeout(Duration::from_millis(20)).is_err());
+        assert_eq!(watches.end(number), Err(libc::ENOENT));
+    }
+
+    #[test]
+    fn a_call_is_made_again_while_there_is_something_and_can_end_its_own_watch() {
+        let (watches, full) = served();
+        let (me, calls) = (watches.clone(), AtomicU32::new(0));
+        let (over, is_over) = mpsc::channel();
+        let ready = Box::new(move |number| {
+            assert!(me.is_calling_me());
+            if calls.fetch_add(1, Ordering::SeqCst) == 2 {
+                let _ = over.send(me.end(number));
+            }
+        });
+        watches.begin(full, Interest::Input, ready).unwrap();
+        assert_eq!(is_over.recv().unwrap(), Ok(()));
+        assert!(is_over.recv().is_err(), "called for the last time, and let go of");
+        assert!(!watches.is_calling_me());
     }
 }
