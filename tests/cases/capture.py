@@ -312,11 +312,11 @@ def _flood(two):
         path = pathlib.Path(folder, "packets")
         capture = two.capture(two.server, path, "-s", "128")
         outcome = duet.run(two, "ib_read_bw", "-F", "-x", two.gid_index, "-s", "65536", "-n",
-                           "200000")
+                           "50000")
         captured, dropped = _end(capture)
         print(outcome.client, captured, "packets", dropped, "dropped")
         check(dropped > 0, "a capture that keeps up with memory?")
-        check(captured + dropped >= 200_000 * 65, "some are not counted")
+        check(captured + dropped >= 50_000 * 65, "some are not counted")
         print({f"{code:#04x}": count for code, count
                in sorted(dissection.opcodes(path, True).items())})
 

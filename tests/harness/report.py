@@ -34,7 +34,7 @@ class Report:
         if verdict == "FAIL":
             with open(path, "a", encoding="utf-8") as file:
                 file.write(f"\n{reason}\n")
-            print(f"     {first_line(reason)[:180]}\n     see {os.path.relpath(path)}", flush=True)
+            print(f"{_first_lines(reason)}\n     see {os.path.relpath(path)}", flush=True)
         elif path.exists() and not self.keep:
             path.unlink()
 
@@ -44,7 +44,7 @@ class Report:
         self.repeated.add(name)
         with open(self.log_path(name), "a", encoding="utf-8") as file:
             file.write(f"\n{reason}\n--- once more ---\n")
-        print(f"AGAIN{seconds:7.1f} s  {name}\n     {first_line(reason)[:180]}", flush=True)
+        print(f"AGAIN{seconds:7.1f} s  {name}\n{_first_lines(reason)}", flush=True)
 
     def finish(self):
         """Prints the last line; returns the exit status."""
@@ -55,6 +55,12 @@ class Report:
         print(f"{self.counts['PASS']} passed, {self.counts['FAIL']} failed", flush=True)
         sys.stdout.flush()
         return 1 if self.counts["FAIL"] else 0
+
+
+def _first_lines(text):
+    """The beginning of a reason, indented."""
+    lines = [line.strip()[:180] for line in text.splitlines() if line.strip()]
+    return "\n".join(f"     {line}" for line in lines[:6])
 
 
 def first_line(text):
