@@ -10,6 +10,7 @@ import struct
 import subprocess
 import tempfile
 import time
+import types
 
 from harness import dissection, duet, packets, process
 from harness.case import Case, Group, check
@@ -331,6 +332,25 @@ def _forwarded(two):
             check(sources == {two.server.address, two.client.address}, f"only from {sources}")
 
 
+def _within_faulty(program):
+    """Both ends in one vNIC, whose packets take a detour: each shows once. Unreliable ones, of
+    which none is sent again."""
+    def run(two):
+        two.daemon.set_vnic(two.server.namespace, "faults", "delay=100us")
+        alone = types.SimpleNamespace(server=two.server, client=two.server)
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder, "packets")
+            capture = two.capture(two.server, path)
+            duet.run(alone, program, "-g", two.gid_index, "-s", 1000, "-n", 50)
+            captured, dropped = _end(capture)
+            found = [packet for packet in packets.read(path) if packet.service in (1, 3)]
+        print(captured, "packets", dropped, "dropped", len(found), "of messages")
+        check(len(found) >= 100, f"only {len(found)} packets for 100 messages")
+        once = {(packet.opcode, packet.qpn, packet.psn, packet.headers) for packet in found}
+        check(len(once) == len(found), f"{len(found)} packets, {len(once)} different ones")
+    return Case(f"capture.within_faulty {program}", run, 60)
+
+
 def _fixture(arguments):
     @contextlib.contextmanager
     def fixture(stage):
@@ -360,5 +380,7 @@ def groups():
              Case("capture.deaths", _deaths, 60),
              Case("capture.flood", _flood, 60)]
     return [Group("capture", cases, _fixture(lambda stage: ()), processors=1),
-            Group("capture.engine", [Case("capture.forwarded", _forwarded, 60)],
+            Group("capture.engine",
+                  [Case("capture.forwarded", _forwarded, 60),
+                   _within_faulty("ibv_uc_pingpong"), _within_faulty("ibv_ud_pingpong")],
                   _fixture(forwarding), processors=1)]

@@ -4,9 +4,12 @@
 use crate::engine::lock;
 use omniverb_sys::clock;
 use omniverb_wire::{Flow, Identification};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+/// Addresses of a vNIC that are remembered: more than it has GIDs.
+const ADDRESSES_MAX: usize = 64;
 /// Bytes that may wait to be written down.
 const BYTES_MAX: usize = 64 << 20;
 
@@ -61,16 +64,34 @@ impl Intake {
 
 /// The engine's end: open, or not.
 #[derive(Default)]
-pub(crate) struct Tap(Option<Arc<Intake>>);
+pub(crate) struct Tap {
+    intake: Option<Arc<Intake>>,
+    /// From here packets left, copied, that may arrive at the same vNIC.
+    sources: Vec<IpAddr>,
+}
 
 impl Tap {
     /// Starts, or stops.
     pub(crate) fn set(&mut self, intake: Option<Arc<Intake>>) {
-        self.0 = intake;
+        self.intake = intake;
+        self.sources.clear();
+    }
+
+    /// Packets from this address, which have been copied, leave for another vNIC of the host, or the
+    /// same.
+    pub(crate) fn has_sent(&mut self, from: IpAddr) {
+        if self.is_on() && !self.sources.contains(&from) && self.sources.len() < ADDRESSES_MAX {
+            self.sources.push(from);
+        }
+    }
+
+    /// Whether what arrives from this address was copied when it left.
+    pub(crate) fn has_from(&self, address: IpAddr) -> bool {
+        self.sources.contains(&address)
     }
 
     pub(crate) fn is_on(&self) -> bool {
-        self.0.as_ref().is_some_and(|intake| intake.open.load(Ordering::Relaxed))
+        self.intake.as_ref().is_some_and(|intake| intake.open.load(Ordering::Relaxed))
     }
 
     /// Takes a copy of one packet, ICRC included.
@@ -81,7 +102,7 @@ impl Tap {
         traffic_class: u8,
         datagram: &[u8],
     ) {
-        let Some(intake) = &self.0 else { return };
+        let Some(intake) = &self.intake else { return };
         let kept = datagram.len().min(intake.snap_bytes);
         let copy = Copy {
             time: clock::now(),
@@ -105,6 +126,19 @@ impl Tap {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_vnic_sends_itself_is_known() {
+        let mut tap = Tap::default();
+        let [one, other] = ["10.0.0.1", "10.0.0.2"].map(|text| text.parse().unwrap());
+        tap.has_sent(one);
+        assert!(!tap.has_from(one), "nobody copied it");
+        tap.set(Some(Arc::new(Intake::new(100))));
+        tap.has_sent(one);
+        assert!(tap.has_from(one) && !tap.has_from(other));
+        tap.set(None);
+        assert!(!tap.has_from(one));
+    }
 
     #[test]
     fn what_does_not_fit_is_counted_and_memory_bounded() {

@@ -67,6 +67,7 @@ mod tests {
         interface: 0,
         congested: false,
         identification: None,
+        captured: false,
     };
 
     fn datagram(id: u16) -> Vec<u8> {

@@ -37,6 +37,8 @@ pub(crate) struct Arrival {
     pub(crate) congested: bool,
     /// What its identification is known to have been.
     pub(crate) identification: Option<Identification>,
+    /// Whoever captures this vNIC's packets has it already.
+    pub(crate) captured: bool,
 }
 
 /// The sockets.
@@ -132,5 +134,5 @@ fn arrival(meta: &RecvMeta) -> Option<Arrival> {
     };
     let flow = Flow { source, destination: meta.dst_ip?, source_port: meta.addr.port() };
     let congested = meta.ecn == Some(EcnCodepoint::Ce);
-    Some(Arrival { flow, interface, congested, identification: None })
+    Some(Arrival { flow, interface, congested, identification: None, captured: false })
 }

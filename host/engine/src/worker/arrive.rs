@@ -120,6 +120,8 @@ impl Worker {
         ids.found(identification);
         if let Some(vnic) = self.vnics.get_mut(&number)
             && vnic.tap.is_on()
+            && !arrival.captured
+            && !vnic.tap.has_from(flow.source)
         {
             vnic.tap.add(flow, identification, if arrival.congested { 3 } else { 2 }, datagram);
         }

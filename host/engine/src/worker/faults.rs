@@ -67,8 +67,10 @@ impl Worker {
         let (flow, congested, identification) = (from.flow, false, None);
         // Nobody checks what is handed over otherwise; here damage must be found.
         train.seal(&flow);
+        // One vNIC has both ends: then its captures show what leaves, not what is left of it as well.
+        let captured = number == from.vnic;
         for packet in train.packets() {
-            let arrival = Arrival { flow, interface, congested, identification };
+            let arrival = Arrival { flow, interface, congested, identification, captured };
             line.put(clock::now(), &arrival, packet);
         }
         line.armed = self.timers.arm(Due::Faults(number), line.armed, line.next_time());

@@ -187,7 +187,11 @@ impl Worker {
             None => {
                 let segment = train.segment();
                 let bytes = train.seal(&link.flow);
-                let Some(vnic) = self.vnics.get(&link.vnic) else { return };
+                let Some(vnic) = self.vnics.get_mut(&link.vnic) else { return };
+                if link.within {
+                    // It may come back to this vNIC.
+                    vnic.tap.has_sent(link.flow.source);
+                }
                 vnic.sockets.send(&link.flow, link.interface, bytes, segment);
             }
         }
