@@ -67,7 +67,7 @@ impl Worker {
         let (flow, congested, identification) = (from.flow, false, None);
         // Nobody checks what is handed over otherwise; here damage must be found.
         train.seal(&flow);
-        // One vNIC has both ends: then its captures show what leaves, not what is left of it as well.
+        // One vNIC has both ends: its captures show what leaves, not also what is left of it.
         let captured = number == from.vnic;
         for packet in train.packets() {
             let arrival = Arrival { flow, interface, congested, identification, captured };
