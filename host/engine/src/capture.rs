@@ -77,8 +77,8 @@ impl Tap {
         self.sources.clear();
     }
 
-    /// Packets from this address, which have been copied, leave for another vNIC of the host, or the
-    /// same.
+    /// Packets from this address, which have been copied, leave for another vNIC of the host, or
+    /// the same.
     pub(crate) fn has_sent(&mut self, from: IpAddr) {
         if self.is_on() && !self.sources.contains(&from) && self.sources.len() < ADDRESSES_MAX {
             self.sources.push(from);
