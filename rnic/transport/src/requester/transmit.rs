@@ -164,6 +164,7 @@ impl Requester {
                 Gathered::Filled => {}
                 Gathered::Later => {
                     self.starved = true;
+                    self.arm(now, config);
                     return None;
                 }
                 Gathered::Failed => {

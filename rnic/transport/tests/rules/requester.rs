@@ -1,7 +1,7 @@
 //! Rules for the requester and the completer.
 
 use crate::script::{ADD, End, Parts, READ, SEND, acknowledge, config, make, read_data};
-use omniverb_transport::{Config, Event, Gathered, Operation, Placed, Request, RequestId, Status};
+use omniverb_transport::{Config, Event, Operation, Placed, Request, RequestId, Status};
 use omniverb_wire::{Aeth, AtomicAckEth, Packet, Place, Syndrome, write_delay, write_notification};
 
 fn end() -> End {
@@ -301,60 +301,6 @@ fn a_notification_narrows_the_window() {
     let packet = Packet::parse(&datagram[..length]).unwrap();
     end.connection.handle_packet(end.now, &packet, false, &mut end.script);
     assert_eq!(end.connection.counters().window, before / 2);
-}
-
-#[test]
-fn payload_that_comes_late_is_no_loss() {
-    let mut end = End::new(Config { retry_count: 0, ..config() });
-    end.submit(1, SEND, 256 * 4);
-    end.script.gathers.extend([Gathered::Filled, Gathered::Filled, Gathered::Later]);
-    assert_eq!(end.sent(), ["00 1000", "01 1001"]);
-    // The peer owes no answer to these, and what it would answer was not sent.
-    assert_eq!(end.connection.poll_timeout(), None);
-    end.now += 3600 * SECOND;
-    end.connection.handle_timeout(end.now);
-    end.script.gathers.push_back(Gathered::Later);
-    end.connection.resume(end.now);
-    assert_eq!(end.sent(), [""; 0]);
-    assert_eq!(end.connection.poll_timeout(), None);
-    end.connection.resume(end.now);
-    assert_eq!(end.sent(), ["01 1002 ask", "02 1003 ask"]);
-    assert_eq!(end.connection.counters().resent, 0);
-    end.receive(&acknowledge(1003, 0x1f));
-    assert_eq!(end.statuses(), [(1, Status::Success)]);
-    // What was asked for is waited for, and no longer: the peer is gone.
-    end.submit(2, SEND, 256 * 40);
-    end.script.gathers.extend([Gathered::Filled; 18]);
-    end.script.gathers.push_back(Gathered::Later);
-    assert_eq!(end.sent().len(), 18);
-    let begin = end.now;
-    while end.statuses().is_empty() {
-        end.script.gathers.clear();
-        end.script.gathers.extend([Gathered::Filled; 18]);
-        end.script.gathers.push_back(Gathered::Later);
-        end.wait();
-        end.sent();
-    }
-    assert!(end.now - begin < SECOND);
-}
-
-#[test]
-fn payload_that_comes_late_once_more_is_one_retry() {
-    let mut end = End::new(Config { retry_count: 1, ..config() });
-    end.submit(1, SEND, 1);
-    assert_eq!(end.sent(), ["04 1000 ask"]);
-    // It was lost, and cannot be sent again for a long time.
-    end.script.gathers.push_back(Gathered::Later);
-    while end.connection.poll_timeout().is_some() {
-        end.wait();
-        assert_eq!(end.sent(), [""; 0]);
-    }
-    assert_eq!(end.statuses(), []);
-    end.now += 3600 * SECOND;
-    end.connection.resume(end.now);
-    assert_eq!(end.sent(), ["04 1000 ask"]);
-    end.receive(&acknowledge(1000, 0x1f));
-    assert_eq!(end.statuses(), [(1, Status::Success)]);
 }
 
 /// The peer says that its answers take so many seconds.

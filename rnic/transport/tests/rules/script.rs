@@ -18,8 +18,6 @@ pub const ME: u32 = 0x11;
 pub struct Script {
     /// Answers to what is handed over, in order; "done" when there is none left.
     pub answers: VecDeque<Delivery>,
-    /// Answers to [`Upper::gather`].
-    pub gathers: VecDeque<Gathered>,
     /// Answers to [`Upper::fetch`].
     pub fetches: VecDeque<Fetched>,
     pub placements: VecDeque<Placed>,
@@ -46,7 +44,7 @@ impl Upper for Script {
         for (at, target) in (offset..).zip(target) {
             *target = (request.0 + at) as u8;
         }
-        self.gathers.pop_front().unwrap_or(Gathered::Filled)
+        Gathered::Filled
     }
     fn place(&mut self, request: RequestId, offset: u64, data: &[u8]) -> Placed {
         self.log.push(format!("place {} {offset}+{}", request.0, data.len()));
