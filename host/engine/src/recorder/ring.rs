@@ -4,11 +4,17 @@ use super::story::TracedEnd;
 use crate::command::VnicId;
 use omniverb_link::{Trace, TraceReader};
 use omniverb_ring::Window;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// Records of one process between two looks at others.
 const RECORDS_PER_TURN: usize = 4096;
+
+/// How long links that have ended are known still, in nanoseconds: of their end one process learns
+/// later than we do, and tells of them until then.
+const ENDED_TIME: u64 = 1_000_000_000;
+/// How many of one process. Who ends more of them in that time misses packets of the others.
+const ENDED_MAX: usize = 1024;
 
 /// An end of a link, and who is concerned.
 pub(super) struct Traced {
@@ -16,10 +22,35 @@ pub(super) struct Traced {
     pub(super) vnics: [VnicId; 2],
 }
 
+/// The links that a process may tell of.
+#[derive(Default)]
+struct Links {
+    live: HashMap<(u32, u32), Arc<Traced>>,
+    /// Those that ended lately, and when, the latest at the end.
+    ended: VecDeque<(u64, Arc<Traced>)>,
+}
+
+impl Links {
+    fn find(&self, qpn: u32, peer_qpn: u32) -> Option<&Arc<Traced>> {
+        let same = |traced: &&Arc<Traced>| (traced.end.qpn, traced.end.peer_qpn) == (qpn, peer_qpn);
+        let ended = || self.ended.iter().rev().map(|(_, traced)| traced).find(same);
+        self.live.get(&(qpn, peer_qpn)).or_else(ended)
+    }
+
+    fn end(&mut self, qpn: u32, peer_qpn: u32, now: u64) {
+        let over = |(at, _): &mut (u64, _)| at.saturating_add(ENDED_TIME) < now;
+        while self.ended.len() >= ENDED_MAX || self.ended.front_mut().is_some_and(over) {
+            self.ended.pop_front();
+        }
+        let ended = self.live.remove(&(qpn, peer_qpn));
+        self.ended.extend(ended.map(|traced| (now, traced)));
+    }
+}
+
 /// One process.
 pub(super) struct Ring {
     reader: Option<TraceReader>,
-    links: HashMap<(u32, u32), Arc<Traced>>,
+    links: Links,
     /// Nothing happened earlier.
     since: u64,
     lost: u64,
@@ -44,7 +75,7 @@ impl Ring {
         if let Some(reader) = &reader {
             reader.want(keep);
         }
-        Ring { reader, links: HashMap::new(), since: now, lost: 0 }
+        Ring { reader, links: Links::default(), since: now, lost: 0 }
     }
 
     pub(super) fn want(&self, keep: usize) {
@@ -54,21 +85,22 @@ impl Ring {
     }
 
     pub(super) fn trace(&mut self, end: TracedEnd, vnics: [VnicId; 2]) {
-        self.links.insert((end.qpn, end.peer_qpn), Arc::new(Traced { end, vnics }));
+        self.links.live.insert((end.qpn, end.peer_qpn), Arc::new(Traced { end, vnics }));
     }
 
-    pub(super) fn untrace(&mut self, qpn: u32, peer_qpn: u32) {
-        self.links.remove(&(qpn, peer_qpn));
+    /// A link has ended, or nobody wants to know of it any more.
+    pub(super) fn untrace(&mut self, qpn: u32, peer_qpn: u32, now: u64) {
+        self.links.end(qpn, peer_qpn, now);
     }
 
     /// Whether it has a link that concerns this vNIC.
     pub(super) fn concerns(&self, vnic: VnicId) -> bool {
-        self.links.values().any(|traced| traced.vnics.contains(&vnic))
+        self.links.live.values().any(|traced| traced.vnics.contains(&vnic))
     }
 
     /// The link that a record says it is about.
     pub(super) fn link(&self, trace: &Trace) -> Option<&Arc<Traced>> {
-        self.links.get(&(trace.qpn, trace.peer_qpn))
+        self.links.find(trace.qpn, trace.peer_qpn)
     }
 
     /// Reads; calls `each` with the time, the link, the record and its payload. A link that is not
@@ -84,7 +116,7 @@ impl Ring {
         for count in 1.. {
             match reader.take() {
                 Ok(Some((trace, payload))) => {
-                    let traced = self.links.get(&(trace.qpn, trace.peer_qpn));
+                    let traced = self.links.find(trace.qpn, trace.peer_qpn);
                     // It may claim any time, as long as it is one that can be.
                     let time = trace.time.max(self.since).min(now);
                     turn.last = time;
@@ -110,5 +142,38 @@ impl Ring {
             self.reader = None;
         }
         turn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::Service;
+
+    #[test]
+    fn a_link_that_has_ended_is_known_for_a_moment() {
+        let (local, remote) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
+        let end = |qpn| TracedEnd { qpn, peer_qpn: 7, service: Service::Rc, local, remote };
+        let mut links = Links::default();
+        let begin = |links: &mut Links, qpn| {
+            let traced = Arc::new(Traced { end: end(qpn), vnics: [VnicId(1), VnicId(2)] });
+            links.live.insert((qpn, 7), traced);
+        };
+        for qpn in 1..=3 {
+            begin(&mut links, qpn);
+        }
+        links.end(1, 7, 100);
+        links.end(9, 7, 100); // nobody's
+        assert!((1..=3).all(|qpn| links.find(qpn, 7).is_some()) && links.find(9, 7).is_none());
+        links.end(2, 7, 100 + ENDED_TIME);
+        assert!(links.find(1, 7).is_some());
+        links.end(3, 7, 101 + ENDED_TIME);
+        assert!(links.find(1, 7).is_none() && links.find(2, 7).is_some());
+        for qpn in 0..2 * ENDED_MAX as u32 {
+            begin(&mut links, 100 + qpn);
+            links.end(100 + qpn, 7, 102 + ENDED_TIME);
+        }
+        assert_eq!(links.ended.len(), ENDED_MAX);
+        assert!(links.live.is_empty());
     }
 }

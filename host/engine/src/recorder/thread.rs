@@ -190,7 +190,7 @@ impl Thread {
             Task::Untrace { session, qpn, peer_qpn } => {
                 self.drain(session);
                 if let Some(ring) = self.rings.get_mut(&session) {
-                    ring.untrace(qpn, peer_qpn);
+                    ring.untrace(qpn, peer_qpn, clock::now());
                 }
             }
             Task::Discard(files) => drop(files),
