@@ -59,7 +59,7 @@ esac
 build_driver
 if [ -n "${FUZZ_DRIVER:-}" ] || ! build_fuzzer; then
     echo "fuzz: no nightly toolchain, or not wanted: random inputs without guidance"
-    exec "$driver" "$seconds" "${FUZZ_SEED:-1}"
+    exec "$driver" "$seconds" "${FUZZ_SEED:-1}" "$@"
 fi
 "$driver" seeds "$found"
 mkdir -p artifacts

@@ -60,7 +60,7 @@ pub(crate) fn run() -> Result<()> {
     if !faults.is_empty() {
         bail!("{}", faults.join("\n"));
     }
-    println!("{} crates, {edges} edges, all of them downwards", packages.len());
+    println!("{} crates, {edges} edges, all as layers.toml has them", packages.len());
     Ok(())
 }
 

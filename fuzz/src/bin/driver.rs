@@ -1,7 +1,7 @@
 //! The targets without a fuzzer: what is kept in `corpus/`, as it is and changed at random, and
 //! seeded random inputs.
 //!
-//! `driver SECONDS [SEED]`: every target for so long. `driver check RUNS`: every target, the corpus
+//! `driver SECONDS [SEED [TARGET...]]`: every target, or these, for so long. `driver check RUNS`: every target, the corpus
 //! and so many inputs more. `driver targets`: their names. `driver seeds DIR`: writes inputs to
 //! start a fuzzer from. `driver TARGET FILE...`: runs these inputs.
 
@@ -20,16 +20,16 @@ fn main() -> ExitCode {
         }
         ["seeds", folder] => seeds(Path::new(folder)),
         ["check", runs] => match runs.parse() {
-            Ok(runs) => drive(1, |count, _| count < runs),
+            Ok(runs) => drive(1, &[], |count, _| count < runs),
             Err(_) => complain("RUNS is a number"),
         },
         [target, _, ..] if TARGETS.iter().any(|(name, _)| *name == target) => {
             replay(target, &words[1..])
         }
-        [seconds] => for_seconds(seconds, "1"),
-        [seconds, seed] => for_seconds(seconds, seed),
+        [seconds] => for_seconds(seconds, "1", &[]),
+        [seconds, seed, ref names @ ..] => for_seconds(seconds, seed, names),
         _ => complain(
-            "usage: driver SECONDS [SEED] | check RUNS | targets | seeds DIR | \
+            "usage: driver SECONDS [SEED [TARGET...]] | check RUNS | targets | seeds DIR | \
                        TARGET FILE...",
         ),
     }
@@ -40,9 +40,14 @@ fn complain(why: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
-fn for_seconds(seconds: &str, seed: &str) -> ExitCode {
+fn for_seconds(seconds: &str, seed: &str, names: &[&str]) -> ExitCode {
+    if let Some(name) = names.iter().find(|name| TARGETS.iter().all(|(known, _)| known != *name)) {
+        return complain(&format!("{name} is no target"));
+    }
     match (seconds.parse(), seed.parse()) {
-        (Ok(seconds), Ok(seed)) => drive(seed, |_, time| time < Duration::from_secs(seconds)),
+        (Ok(seconds), Ok(seed)) => {
+            drive(seed, names, |_, time| time < Duration::from_secs(seconds))
+        }
         _ => complain("seconds and seed are numbers"),
     }
 }
@@ -56,22 +61,23 @@ fn kept(name: &str) -> Vec<Vec<u8>> {
     files.iter().filter_map(|file| std::fs::read(file).ok()).collect()
 }
 
-/// Every target, while `more` says so of the inputs so far and the time they took.
-fn drive(seed: u64, more: impl Fn(u64, Duration) -> bool) -> ExitCode {
+/// Every target, or these, while `more` says so of the inputs so far and the time they took.
+fn drive(seed: u64, names: &[&str], more: impl Fn(u64, Duration) -> bool) -> ExitCode {
     let mut failed = false;
     println!("{:22} {:>10} {:>8} {:>9}", "target", "inputs", "of these", "seconds");
     println!("{:22} {:>10} {:>8} {:>9}", "", "", "kept", "");
-    for (name, body) in TARGETS {
+    for (name, body) in TARGETS.iter().filter(|(name, _)| names.is_empty() || names.contains(name))
+    {
         let (start, kept) = (Instant::now(), kept(name));
         let mut count = 0;
-        let well = kept.iter().all(|bytes| one((name, body), bytes, "kept"));
+        let well = kept.iter().all(|bytes| one((name, *body), bytes, "kept"));
         while well && more(count, start.elapsed()) {
             let mut random = Random::new(seed + count);
             let bytes = match kept.get(random.below(2 * kept.len())) {
                 Some(bytes) => mutated(bytes, &mut random),
                 None => input(name, &mut random),
             };
-            if !one((name, body), &bytes, &format!("{}", seed + count)) {
+            if !one((name, *body), &bytes, &format!("{}", seed + count)) {
                 failed = true;
                 break;
             }
