@@ -1,10 +1,14 @@
 """Cases that fail now and then for a reason that is known and not mended yet. They get more tries
-than others. The list, by name with the reason, is to be short, and each entry a debt; it is empty
-now."""
+than others. The list, by name with the reason, is to be short, and each entry a debt."""
 
 TRIES = 4
 
-KNOWN = {}
+KNOWN = {
+    "interop.client ibv_srq_pingpong ipv4":
+        "on machines with two slow processors two in five runs of 64 KiB and one byte over sixteen "
+        "queue pairs end with 'transport retry counter exceeded': rxe answers later than its peer's "
+        "retries last, or not at all",
+}
 
 
 def tries(name):
