@@ -1,9 +1,9 @@
 //! The targets without a fuzzer: what is kept in `corpus/`, as it is and changed at random, and
 //! seeded random inputs.
 //!
-//! `driver SECONDS [SEED [TARGET...]]`: every target, or these, for so long. `driver check RUNS`: every target, the corpus
-//! and so many inputs more. `driver targets`: their names. `driver seeds DIR`: writes inputs to
-//! start a fuzzer from. `driver TARGET FILE...`: runs these inputs.
+//! `driver SECONDS [SEED [TARGET...]]`: every target, or these, for so long. `driver check RUNS`:
+//! every target, the corpus and so many inputs more. `driver targets`: their names. `driver seeds
+//! DIR`: writes inputs to start a fuzzer from. `driver TARGET FILE...`: runs these inputs.
 
 use omniverb_fuzz::{Random, TARGETS, Target, input, mutated};
 use std::path::{Path, PathBuf};
