@@ -1,6 +1,5 @@
 """The command line, and what happens when there is no daemon."""
 
-import contextlib
 import json
 import time
 
@@ -9,18 +8,6 @@ from harness.case import Case, Group, check
 from harness.containers import Pair
 from harness.daemon import as_user, environment
 from harness.plain import UID, PlainPair
-
-
-@contextlib.contextmanager
-def _container(stage):
-    with Pair(stage) as pair:
-        yield pair
-
-
-@contextlib.contextmanager
-def _user(stage):
-    with PlainPair(stage) as pair:
-        yield pair
 
 
 def _exit_status_passes(pair):
@@ -108,10 +95,10 @@ def groups():
             Case("command.view", _view),
             Case("command.status", _status),
             Case("command.doctor", _doctor),
-        ], _container, processors=1),
+        ], Pair, processors=1),
         Group("command.user", [
             Case("command.no_daemon", _no_daemon),
             Case("command.starts_a_daemon", _starts_a_daemon),
             Case("command.daemon_errors", _daemon_errors),
-        ], _user, processors=1),
+        ], PlainPair, processors=1),
     ]

@@ -1,6 +1,5 @@
 """Processes that die: peers, and the daemon itself."""
 
-import contextlib
 import os
 import random
 import signal
@@ -133,18 +132,6 @@ def _daemon_dies_and_stays_dead(pair):
     duet.run(pair, "ibv_rc_pingpong", "-g", duet.gid_index(pair.server), "-c")
 
 
-@contextlib.contextmanager
-def _containers(stage):
-    with Pair(stage) as pair:
-        yield pair
-
-
-@contextlib.contextmanager
-def _user(stage):
-    with PlainPair(stage) as pair:
-        yield pair
-
-
 def groups():
     """In containers, and the random deaths also as an ordinary user."""
     cases = [Case("deaths.random_200", _random_deaths(200, 1), 300),
@@ -160,6 +147,6 @@ def groups():
     cases += [Case(f"deaths.daemon_{program}", _daemon_dies(program), 60)
               for program in ("ib_write_bw", "ib_send_bw", "ib_read_lat")]
     cases.append(Case("deaths.daemon_stays_dead", _daemon_dies_and_stays_dead, 60))
-    return [Group("deaths", cases, _containers),
+    return [Group("deaths", cases, Pair),
             Group("deaths.user", [Case("deaths.user.random_50", _random_deaths(50, 3), 120)],
-                  _user)]
+                  PlainPair)]

@@ -1,7 +1,6 @@
 """One owner of the process: a second library reaches the daemon and the progress thread through
 libibverbs.so.1 (tests/programs/owner.c, tests/programs/second)."""
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -9,8 +8,6 @@ import subprocess
 from cases import programs
 from harness import process, staging
 from harness.case import Case, Group, check
-from harness.containers import Pair
-from harness.plain import PlainPair
 
 # Need somebody who kills the daemon, or stops it.
 _OUTLIVES = "outlives_the_daemon"
@@ -86,7 +83,7 @@ def groups():
     """In containers, and as an ordinary user."""
     tests = [test for test in programs.tests_of("owner") if test not in (_OUTLIVES, _WAITS)]
     found = []
-    for setting, fixture in (("containers", _container), ("user", _user)):
+    for setting, fixture in programs.SETTINGS:
         cases = [programs.case(setting, f"owner.{test}", [], 60) for test in tests]
         cases += [Case(f"{setting}.owner.{_OUTLIVES}", _outlives, 60),
                   Case(f"{setting}.owner.{_WAITS}", _waits, 60)]
@@ -95,15 +92,3 @@ def groups():
                       Case("user.owner.no_program_is_bound_by_accident", _no_accident, 30)]
         found.append(Group(f"{setting}.owner", cases, fixture))
     return found
-
-
-@contextlib.contextmanager
-def _container(stage):
-    with Pair(stage, count=1) as pair:
-        yield pair
-
-
-@contextlib.contextmanager
-def _user(stage):
-    with PlainPair(stage) as pair:
-        yield pair

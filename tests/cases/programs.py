@@ -1,13 +1,16 @@
 """The C programs in tests/programs, each named test a case, inside a container and as an
 unprivileged user."""
 
-import contextlib
+import functools
 import re
 
 from harness import process, staging
 from harness.case import Case, Group
 from harness.containers import Pair
 from harness.plain import PlainPair
+
+# Where the programs run: one container, or an ordinary user's processes.
+SETTINGS = (("containers", functools.partial(Pair, count=1)), ("user", PlainPair))
 
 _SELF_CONTAINED = ["states", "errors", "keys", "events", "messages", "extended", "nopoll", "forked",
                    "many", "adoption", "soak", "sources", "apart", "lossy"]
@@ -67,7 +70,7 @@ def _left(pair):
 def groups():
     """The same programs in both settings."""
     found = []
-    for setting, fixture in (("containers", _container), ("user", _user)):
+    for setting, fixture in SETTINGS:
         cases = []
         for program in _SELF_CONTAINED:
             for test in tests_of(program):
@@ -79,23 +82,6 @@ def groups():
                             " " + " ".join(map(str, arguments)))
                       for where, name, arguments, limit in extra if where == setting]
         found.append(Group(f"{setting}.tests", cases, fixture))
-    found.append(Group("strict.tests", [case("strict", *rest) for rest in _STRICT], _strict))
+    found.append(Group("strict.tests", [case("strict", *rest) for rest in _STRICT],
+                       functools.partial(Pair, count=1, strict=True)))
     return found
-
-
-@contextlib.contextmanager
-def _container(stage):
-    with Pair(stage, count=1) as pair:
-        yield pair
-
-
-@contextlib.contextmanager
-def _strict(stage):
-    with Pair(stage, count=1, strict=True) as pair:
-        yield pair
-
-
-@contextlib.contextmanager
-def _user(stage):
-    with PlainPair(stage) as pair:
-        yield pair

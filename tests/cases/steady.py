@@ -1,6 +1,5 @@
 """The steady state: no system call an operation, no CPU for those who wait."""
 
-import contextlib
 import re
 import subprocess
 import time
@@ -9,12 +8,6 @@ from types import SimpleNamespace
 from harness import duet, process
 from harness.case import Case, Group, check
 from harness.plain import PlainPair
-
-
-@contextlib.contextmanager
-def _fixture(stage):
-    with PlainPair(stage) as pair:
-        yield pair
 
 
 def _calls(summary):
@@ -98,4 +91,4 @@ def groups():
         Case("steady.system_calls_ib_read_lat", _no_system_calls("ib_read_lat", "-s", "8"), 150),
         Case("steady.idle_processes", _idle),
         Case("steady.daemon_out_of_the_way", _daemon_out_of_the_way),
-    ], _fixture)]
+    ], PlainPair)]
