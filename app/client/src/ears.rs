@@ -55,7 +55,7 @@ impl Ears {
 
     /// Listens to this socket, too; whether it can.
     pub(crate) fn add(&self, socket: &OwnedFd) -> bool {
-        self.poller.add(socket, EVENTS).is_ok() && self.again(socket, false)
+        self.poller.add_once(socket, EVENTS, Interest::Input).is_ok()
     }
 
     pub(crate) fn remove(&self, socket: &OwnedFd) {
@@ -64,7 +64,8 @@ impl Ears {
 
     /// Tells once more if there is, or comes, something in this socket, or room in it.
     pub(crate) fn again(&self, socket: &OwnedFd, room: bool) -> bool {
-        self.poller.watch_once(socket, EVENTS, room).is_ok()
+        let interest = if room { Interest::Both } else { Interest::Input };
+        self.poller.once_more(socket, EVENTS, interest).is_ok()
     }
 
     /// Tells once when there is something in `file`, or room, as watch `number`, which is not 0.

@@ -18,6 +18,8 @@ pub enum Interest {
     Input,
     /// Room to write.
     Room,
+    /// Either.
+    Both,
 }
 
 impl Interest {
@@ -25,6 +27,7 @@ impl Interest {
         let flags = match self {
             Interest::Input => epoll::EventFlags::IN,
             Interest::Room => epoll::EventFlags::OUT,
+            Interest::Both => epoll::EventFlags::IN | epoll::EventFlags::OUT,
         };
         flags | epoll::EventFlags::ONESHOT
     }
@@ -63,17 +66,6 @@ impl Poller {
         Ok(epoll::modify(&self.0, file, epoll::EventData::new_u64(token), flags)?)
     }
 
-    /// Reports `file` once, for input or if there is `room` to write, and then not before this is
-    /// called again.
-    ///
-    /// # Errors
-    /// `ENOENT` if it is not watched.
-    pub fn watch_once(&self, file: impl AsFd, token: u64, room: bool) -> io::Result<()> {
-        let mut flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
-        flags.set(epoll::EventFlags::OUT, room);
-        Ok(epoll::modify(&self.0, file, epoll::EventData::new_u64(token), flags)?)
-    }
-
     /// Watches `file`, which is reported once and then not before [`once_more`](Self::once_more).
     ///
     /// # Errors
@@ -82,7 +74,7 @@ impl Poller {
         Ok(epoll::add(&self.0, file, epoll::EventData::new_u64(token), interest.once())?)
     }
 
-    /// Reports `file`, which was added to be reported once, once more.
+    /// Reports `file`, which is watched, once, also if it was before.
     ///
     /// # Errors
     /// `ENOENT` if it is not watched.

@@ -38,8 +38,8 @@ impl Links {
     }
 
     fn end(&mut self, qpn: u32, peer_qpn: u32, now: u64) {
-        let over = |(at, _): &mut (u64, _)| at.saturating_add(ENDED_TIME) < now;
-        while self.ended.len() >= ENDED_MAX || self.ended.front_mut().is_some_and(over) {
+        let over = |(at, _): &(u64, _)| at.saturating_add(ENDED_TIME) < now;
+        while self.ended.len() >= ENDED_MAX || self.ended.front().is_some_and(over) {
             self.ended.pop_front();
         }
         let ended = self.live.remove(&(qpn, peer_qpn));
