@@ -1,0 +1,85 @@
+//! What an application finds in `errno`.
+
+use core::fmt;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// A Linux error number, or zero: none.
+#[derive(
+    Clone, Copy, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(transparent)]
+pub struct Errno(pub u32);
+
+macro_rules! numbers {
+    ($($name:ident $number:literal $doc:literal)*) => {
+        impl Errno {
+            $(#[doc = $doc] pub const $name: Errno = Errno($number);)*
+
+            /// Its name, if it has one here.
+            #[must_use]
+            pub const fn name(self) -> Option<&'static str> {
+                match self.0 {
+                    $($number => Some(stringify!($name)),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+numbers! {
+    EPERM 1 "Not yours to ask."
+    ENOENT 2 "No such object."
+    EIO 5 "It did not work, and nobody knows why."
+    EAGAIN 11 "Not yet."
+    ENOMEM 12 "Over a quota."
+    EACCES 13 "The object is there, but not for this use."
+    EBUSY 16 "Something else is under way, or holds it."
+    EINVAL 22 "A value has no sense."
+    ERANGE 34 "Not of that size."
+    ENOSYS 38 "No such function here."
+    EPROTO 71 "Not a message for this place."
+    EOPNOTSUPP 95 "A kind of object, or an operation, that is not offered."
+    EADDRINUSE 98 "The number belongs to somebody else."
+    ECONNRESET 104 "The other process is gone."
+    ETIMEDOUT 110 "Nobody answered in time."
+    EHOSTUNREACH 113 "No neighbour there, or the network does not let us through."
+}
+
+impl Errno {
+    /// None.
+    pub const NONE: Errno = Errno(0);
+
+    /// As the C library has it.
+    #[must_use]
+    pub const fn raw(self) -> i32 {
+        self.0.cast_signed()
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.write_str(name),
+            None => write!(f, "errno {}", self.0),
+        }
+    }
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+
+    #[test]
+    fn numbers_have_names() {
+        assert_eq!(std::format!("{} {:?}", Errno::ENOMEM, Errno(7)), "ENOMEM errno 7");
+        assert_eq!((Errno::ENOMEM.raw(), Errno::NONE.raw()), (12, 0));
+    }
+}

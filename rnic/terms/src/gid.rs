@@ -1,0 +1,129 @@
+//! Names of ports: GIDs (InfiniBand specification 4.1; of RoCE v2: A17.4.5).
+
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// A GID: 128 bits in network order. That of RoCE v2 is an IP address, IPv4 mapped into IPv6.
+#[derive(
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+)]
+#[repr(transparent)]
+pub struct Gid([u8; 16]);
+
+impl Gid {
+    /// All zeros: an empty entry of a table, or nobody.
+    pub const ZERO: Gid = Gid([0; 16]);
+
+    /// From its bytes in network order, as in `union ibv_gid`.
+    #[must_use]
+    pub const fn new(bytes: [u8; 16]) -> Gid {
+        Gid(bytes)
+    }
+
+    /// Its bytes in network order.
+    #[must_use]
+    pub const fn bytes(self) -> [u8; 16] {
+        self.0
+    }
+
+    /// The address that it is written as; a mapped one is IPv4.
+    #[must_use]
+    pub const fn address(self) -> IpAddr {
+        Ipv6Addr::from_octets(self.0).to_canonical()
+    }
+
+    /// All zeros.
+    #[must_use]
+    pub fn is_zero(self) -> bool {
+        self == Gid::ZERO
+    }
+
+    /// `fe80::/10`: means something on one interface's link only (RFC 4291, 2.5.6).
+    #[must_use]
+    pub const fn is_link_local(self) -> bool {
+        self.0[0] == 0xfe && self.0[1] & 0xc0 == 0x80
+    }
+
+    /// `127.0.0.0/8` and `::1`: "myself" everywhere.
+    #[must_use]
+    pub const fn is_loopback(self) -> bool {
+        self.address().is_loopback()
+    }
+}
+
+impl From<IpAddr> for Gid {
+    fn from(address: IpAddr) -> Gid {
+        match address {
+            IpAddr::V4(four) => four.into(),
+            IpAddr::V6(six) => six.into(),
+        }
+    }
+}
+
+impl From<Ipv4Addr> for Gid {
+    fn from(address: Ipv4Addr) -> Gid {
+        Gid(address.to_ipv6_mapped().octets())
+    }
+}
+
+impl From<Ipv6Addr> for Gid {
+    fn from(address: Ipv6Addr) -> Gid {
+        Gid(address.octets())
+    }
+}
+
+impl fmt::Display for Gid {
+    /// As an IPv6 address, mapped ones with the dotted form (RFC 5952, 5).
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Ipv6Addr::from_octets(self.0), f)
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::string::ToString;
+
+    fn gid(text: &str) -> Gid {
+        let address: IpAddr = text.parse().unwrap();
+        address.into()
+    }
+
+    #[test]
+    fn an_address_is_a_name_and_back() {
+        for text in ["10.0.0.1", "fe80::1", "2001:db8::7"] {
+            assert_eq!(gid(text).address().to_string(), text);
+        }
+        assert_eq!(gid("10.0.0.1"), gid("::ffff:10.0.0.1"));
+        assert_eq!(gid("10.0.0.1").to_string(), "::ffff:10.0.0.1");
+        assert_eq!(gid("::").bytes(), [0; 16]);
+        assert!(gid("::").is_zero());
+    }
+
+    #[test]
+    fn how_far_a_name_reaches() {
+        assert!(gid("fe80::1").is_link_local() && gid("febf::1").is_link_local());
+        assert!(!gid("fec0::1").is_link_local() && !gid("169.254.0.1").is_link_local());
+        assert!(gid("127.0.0.1").is_loopback() && gid("127.255.0.9").is_loopback());
+        assert!(gid("::1").is_loopback() && !gid("::2").is_loopback());
+    }
+}

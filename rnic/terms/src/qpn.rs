@@ -1,0 +1,53 @@
+//! Names of queue pairs: QPNs.
+
+use core::fmt;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// A queue pair number: 24 bits on the wire. In a message it may be any number.
+#[derive(
+    Clone,
+    Copy,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    FromBytes,
+    IntoBytes,
+    Immutable,
+    KnownLayout,
+)]
+#[repr(transparent)]
+pub struct Qpn(pub u32);
+
+impl Qpn {
+    /// QP 1, which connection managers talk to (General Services, 13.5.1).
+    pub const GENERAL_SERVICES: Qpn = Qpn(1);
+    /// The largest: 24 bits.
+    pub const MAX: Qpn = Qpn(0x00ff_ffff);
+}
+
+impl fmt::Display for Qpn {
+    /// Six hexadecimal digits, as the field's tools write it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#08x}", self.0)
+    }
+}
+
+impl fmt::Debug for Qpn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+
+    #[test]
+    fn it_is_written_as_others_write_it() {
+        assert_eq!(std::format!("{} {:?}", Qpn(0x1f6), Qpn::MAX), "0x0001f6 0xffffff");
+    }
+}

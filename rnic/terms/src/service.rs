@@ -1,0 +1,79 @@
+//! How a queue pair serves its user: RC, UC, UD.
+
+use core::fmt;
+
+/// Transport service of a queue pair (9.1). The numbers are those of `enum ibv_qp_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u32)]
+pub enum Service {
+    /// Reliable connection.
+    Rc = 2,
+    /// Unreliable connection.
+    Uc = 3,
+    /// Unreliable datagram.
+    Ud = 4,
+}
+
+impl Service {
+    /// All that there are.
+    pub const ALL: [Service; 3] = [Service::Rc, Service::Uc, Service::Ud];
+
+    /// The service of an `enum ibv_qp_type`, if it is one of these.
+    #[must_use]
+    pub fn from_qp_type(number: u32) -> Option<Service> {
+        Service::ALL.into_iter().find(|service| service.qp_type() == number)
+    }
+
+    /// Its number as an `enum ibv_qp_type`.
+    #[must_use]
+    pub const fn qp_type(self) -> u32 {
+        self as u32
+    }
+
+    /// The queue pair has one peer.
+    #[must_use]
+    pub const fn is_connected(self) -> bool {
+        match self {
+            Service::Rc | Service::Uc => true,
+            Service::Ud => false,
+        }
+    }
+
+    /// What is sent is acknowledged.
+    #[must_use]
+    pub const fn is_reliable(self) -> bool {
+        matches!(self, Service::Rc)
+    }
+
+    /// Two letters.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Service::Rc => "RC",
+            Service::Uc => "UC",
+            Service::Ud => "UD",
+        }
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_those_of_verbs() {
+        for (service, number) in Service::ALL.into_iter().zip([2, 3, 4]) {
+            assert_eq!(service.qp_type(), number);
+            assert_eq!(Service::from_qp_type(number), Some(service));
+        }
+        for number in [0, 1, 5, 8, 9, 10, 255, u32::MAX] {
+            assert_eq!(Service::from_qp_type(number), None);
+        }
+    }
+}
