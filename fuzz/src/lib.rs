@@ -91,12 +91,12 @@ pub fn transport_connection(bytes: &[u8]) {
 
 /// A queue pair of the engine whose application and network both do anything.
 pub fn engine_link(bytes: &[u8]) {
-    omniverb_engine::fuzz::link(bytes);
+    omniverb_engine::testing::fuzz::link(bytes);
 }
 
 /// What a process tells of its direct links while packets are captured.
 pub fn engine_trace(bytes: &[u8]) {
-    omniverb_engine::fuzz::trace(bytes);
+    omniverb_engine::testing::fuzz::trace(bytes);
 }
 
 /// A message of the connection manager.

@@ -1,15 +1,16 @@
 //! The handle that the control plane holds.
 
 use crate::FaultCounters;
-use crate::budget::Mappings;
 use crate::command::{Command, Event, QpCounters, VnicId};
-use crate::granted::Remains;
+use crate::lock::lock;
+use crate::pages::budget::Mappings;
+use crate::pages::granted::Remains;
 use crate::worker::Worker;
 use omniverb_sys::EventFd;
 use omniverb_sys::pulse::Pulses;
 use std::collections::HashMap;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -189,9 +190,4 @@ impl Drop for Engine {
             let _ = undertaker.join();
         }
     }
-}
-
-/// A panic in another thread must not make ours panic: what is behind these locks is always whole.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -4,48 +4,28 @@
 //! network namespace, commands of the control plane. Out: the same in the other direction, paced.
 //! The protocol is `omniverb_transport`'s; here are the threads, sockets and queues around it.
 //!
-//! A packet's way out: [`worker`] finds a link with news, [`connected`] turns its records into
-//! requests ([`outgoing`]), the transport makes packets of them, [`train`] gathers and seals them,
-//! [`port`] sends. The way in: `port` receives, `worker` finds the QP, `connected` hands the packet
-//! to the transport, and [`far`] writes what comes out into the link ([`incoming`]).
+//! A packet's way out: [`worker`] finds a link with news, [`queue_pair::connected`] turns its
+//! records into requests ([`queue_pair::outgoing`]), the transport makes packets of them,
+//! [`network::train`] gathers and seals them, [`network::port`] sends. The way in: `port` receives,
+//! `worker` finds the QP, `connected` hands the packet to the transport, and [`queue_pair::far`]
+//! writes what comes out into the link ([`queue_pair::incoming`]), or to its place ([`pages`]).
 #![forbid(unsafe_code)]
 
-mod agenda;
-mod backlog;
-mod bell;
-mod bucket;
-mod budget;
-mod capture;
 mod command;
-mod connected;
-mod datagram;
-mod early;
 mod engine;
-mod far;
-mod faults;
-mod flow;
-pub mod fuzz;
-mod granted;
-mod held;
-mod incoming;
-mod numbering;
-mod outgoing;
-mod placing;
-mod port;
-mod queue;
-mod reading;
+mod lock;
+mod network;
+mod pacing;
+mod pages;
+mod queue_pair;
 pub mod recorder;
-mod sources;
-mod timers;
-mod train;
-#[cfg(test)]
-mod trial;
-mod vnic;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod testing;
 mod worker;
 
-pub use bucket::Limit;
-pub use capture::Intake;
 pub use command::{Attach, Command, Event, Grant, QpCounters, Service, VnicId, feature};
 pub use engine::{Engine, Settings};
 pub use omniverb_transport::Status;
 pub use omniverb_transport::faults::{Done as FaultCounters, Faults};
+pub use pacing::bucket::Limit;
+pub use recorder::intake::Intake;

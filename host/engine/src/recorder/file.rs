@@ -1,8 +1,8 @@
 //! One capture: its file, its counts.
 
 use super::Summary;
-use crate::capture::Intake;
 use crate::command::VnicId;
+use crate::recorder::intake::Intake;
 use omniverb_wire::pcap::{Capture, Envelope};
 use std::fs::File;
 use std::io::{self, BufWriter};

@@ -1,21 +1,22 @@
 //! The thread that writes capture files.
 //!
-//! In: copies of packets that the engine sends and receives ([`crate::capture`]); what processes
-//! tell of their direct links (rings of `omniverb_link::trace`), which [`story`] turns into the
-//! packets it stands for. Out: one file for each captured vNIC, in the order of time, and counts of
+//! In: copies of packets that the engine sends and receives ([`intake`]); what processes tell of
+//! their direct links (rings of `omniverb_link::trace`), which [`story`] turns into the packets it
+//! stands for. Out: one file for each captured vNIC, in the order of time, and counts of
 //! what was lost. There is nothing to do, and nothing done, while nobody captures. Nobody waits for
 //! this thread: whoever has something for it and finds no room counts it and goes on.
 
 mod file;
+pub(crate) mod intake;
 mod ring;
 pub(crate) mod story;
 #[cfg(test)]
 mod tests;
 mod thread;
 
-use crate::capture::Intake;
 use crate::command::VnicId;
-use crate::engine::lock;
+use crate::lock::lock;
+use crate::recorder::intake::Intake;
 use omniverb_ring::Window;
 use omniverb_sys::EventFd;
 use omniverb_sys::pulse::Pulse;

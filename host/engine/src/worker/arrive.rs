@@ -3,8 +3,8 @@
 use super::Worker;
 use super::link::{Kind, Link};
 use crate::command::{Event, VnicId};
-use crate::numbering::Numbering;
-use crate::port::Arrival;
+use crate::network::numbering::Numbering;
+use crate::network::port::Arrival;
 use omniverb_sys::clock;
 use omniverb_wire::{Identification, Opcode, Operation, Packet, Run, Service, Verdict};
 use std::net::IpAddr;

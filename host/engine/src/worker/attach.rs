@@ -2,13 +2,13 @@
 
 use super::Worker;
 use super::link::{Kind, Link};
-use crate::bell::Bell;
 use crate::command::{Attach, Event, QpCounters, Service, VnicId, feature};
-use crate::connected::Connected;
-use crate::datagram::Datagrams;
-use crate::port::Sockets;
-use crate::timers::Due;
-use crate::vnic::Vnic;
+use crate::network::port::Sockets;
+use crate::queue_pair::connected::Connected;
+use crate::queue_pair::datagram::Datagrams;
+use crate::worker::bell::Bell;
+use crate::worker::timers::Due;
+use crate::worker::vnic::Vnic;
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_sys::datagram::Port;
 use omniverb_sys::mapping::Access;

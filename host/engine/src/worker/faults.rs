@@ -2,10 +2,10 @@
 
 use super::Worker;
 use super::link::Link;
-use crate::faults::BadLine;
-use crate::port::Arrival;
-use crate::timers::Due;
-use crate::train::Train;
+use crate::network::faults::BadLine;
+use crate::network::port::Arrival;
+use crate::network::train::Train;
+use crate::worker::timers::Due;
 use omniverb_sys::clock;
 use omniverb_transport::faults::Faults;
 

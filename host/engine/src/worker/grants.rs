@@ -3,7 +3,7 @@
 use super::Worker;
 use super::link::{Kind, Link};
 use crate::command::{Event, Grant as Granted};
-use crate::granted::{Grant, REMOTE_WRITE};
+use crate::pages::granted::{Grant, REMOTE_WRITE};
 use omniverb_sys::mapping::Access;
 use omniverb_sys::window;
 use std::os::fd::AsFd;

@@ -1,8 +1,8 @@
 //! One link as a packet thread sees it.
 
 use crate::command::{QpCounters, Service};
-use crate::connected::Connected;
-use crate::datagram::Datagrams;
+use crate::queue_pair::connected::Connected;
+use crate::queue_pair::datagram::Datagrams;
 use omniverb_sys::futex;
 use omniverb_wire::Flow;
 

@@ -3,9 +3,9 @@
 use super::Worker;
 use super::link::{Kind, Link};
 use crate::command::{Event, Service};
-use crate::timers::Due;
-use crate::train::Train;
-use crate::vnic::{Vnic, framing};
+use crate::network::train::Train;
+use crate::worker::timers::Due;
+use crate::worker::vnic::{Vnic, framing};
 use omniverb_sys::clock;
 use omniverb_wire::{Identification, Pattern};
 

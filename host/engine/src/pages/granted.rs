@@ -6,7 +6,7 @@
 //! a tenant's and the process that touches it is the daemon: what is mapped is bounded for each
 //! vNIC, and only pages that are in memory are touched.
 
-use crate::budget::Share;
+use crate::pages::budget::Share;
 use omniverb_link::Endpoint;
 use omniverb_link::pace::Pace;
 use omniverb_ring::{UserMemory, Window, WordMemory};
@@ -372,8 +372,8 @@ impl Grants {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::budget::{Budget, Mappings};
-    use crate::fuzz::end;
+    use crate::pages::budget::{Budget, Mappings};
+    use crate::testing::fuzz::end;
     use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
     use omniverb_sys::mapping::Access;
     use omniverb_sys::{memfd, window};

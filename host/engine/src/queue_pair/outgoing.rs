@@ -1,8 +1,8 @@
 //! What the application asks for: records of its request ring become requests of the transport,
 //! and stay in the ring until they are over.
 
-use crate::granted::{Grants, Target};
-use crate::sources::Sources;
+use crate::pages::granted::{Grants, Target};
+use crate::pages::sources::Sources;
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, PLACED, SOLICITED};
 use omniverb_link::{Ahead, Broken, Endpoint, Nak, Request, Response, Source};
 use omniverb_ring::{Record, UserMemory};

@@ -5,7 +5,7 @@
 //! application has consumed what it was given before. If pages are taken back in the middle, the
 //! application answers the rest.
 
-use crate::granted::{Grants, REMOTE_READ, Target};
+use crate::pages::granted::{Grants, REMOTE_READ, Target};
 use omniverb_link::{Broken, Endpoint};
 use omniverb_transport::{Fetched, ReadRequest, Ticket};
 use std::collections::VecDeque;

@@ -1,7 +1,7 @@
 //! A vNIC's packets on their way to a capture file: the engine leaves copies here, a thread of its
 //! own ([`crate::recorder`]) writes them down. Neither waits for the other.
 
-use crate::engine::lock;
+use crate::lock::lock;
 use omniverb_sys::clock;
 use omniverb_wire::{Flow, Identification};
 use std::net::IpAddr;

@@ -3,21 +3,25 @@
 
 mod arrive;
 mod attach;
+mod bell;
 mod faults;
 mod grants;
 mod link;
 mod send;
+mod timers;
+mod vnic;
 
-use crate::agenda::Agenda;
-use crate::bell::Bell;
-use crate::budget::Mappings;
+use self::bell::Bell;
+use self::timers::{Due, Timers};
+use self::vnic::Vnic;
 use crate::command::{Command, Event};
-use crate::engine::{Counters, lock};
-use crate::port::Buffers;
-use crate::queue::Passages;
-use crate::timers::{Due, Timers};
-use crate::train::Train;
-use crate::vnic::Vnic;
+use crate::engine::Counters;
+use crate::lock::lock;
+use crate::network::passages::Passages;
+use crate::network::port::Buffers;
+use crate::network::train::Train;
+use crate::pacing::agenda::Agenda;
+use crate::pages::budget::Mappings;
 use link::Link;
 use omniverb_sys::pulse::Pulse;
 use omniverb_sys::{EventFd, Listener, Poller, Timer, clock};

@@ -1,6 +1,6 @@
 //! How much of tenants' memory is mapped here: bounded for each vNIC, and in all.
 
-use crate::granted::Remains;
+use crate::pages::granted::Remains;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};

@@ -1,7 +1,7 @@
 //! The region that the one application sends from: what the engine can reach stays there, and is
 //! put into the ring when pages go back or the engine asks.
 
-use crate::granted::Grant;
+use crate::pages::granted::Grant;
 use omniverb_link::{Endpoint, Request, Source, Unfilled};
 use omniverb_ring::{UserMemory, Window, WordMemory};
 use omniverb_sys::mapping::Access;
@@ -108,7 +108,7 @@ impl Shelf {
     }
 
     /// What the engine maps.
-    pub(super) fn grant(&mut self, budget: &crate::budget::Budget) -> Option<Grant> {
+    pub(super) fn grant(&mut self, budget: &crate::pages::budget::Budget) -> Option<Grant> {
         let reached = self.reached.take()?;
         let share = budget.share(reached.len())?;
         Some(Grant::new(KEY, 0, START + 4096, reached, share))

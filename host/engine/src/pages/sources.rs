@@ -4,7 +4,7 @@
 //! for those that a peer names, and offers. What the application leaves in place because of an
 //! offer is read from its pages when packets are made; see `omniverb_link::source`.
 
-use crate::granted::Grants;
+use crate::pages::granted::Grants;
 use omniverb_link::Endpoint;
 use omniverb_link::source::SOURCES;
 

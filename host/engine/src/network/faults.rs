@@ -4,7 +4,7 @@
 //! where datagrams come in, behind the kernel's merging of them, so each meets its own fate; and
 //! before the ICRC is checked, so damage is found by what finds it on a real network.
 
-use crate::port::Arrival;
+use crate::network::port::Arrival;
 use omniverb_transport::faults::{Done, Faults, FaultyLine};
 use omniverb_wire::{DATAGRAM_MAX, Identification, Verdict};
 
@@ -56,7 +56,7 @@ impl BadLine {
 #[cfg(test)]
 mod tests {
     use super::BadLine;
-    use crate::port::Arrival;
+    use crate::network::port::Arrival;
     use omniverb_transport::faults::Faults;
     use omniverb_wire::{DATAGRAM_MAX, Flow, Identification, Verdict};
     use std::net::{IpAddr, Ipv4Addr};

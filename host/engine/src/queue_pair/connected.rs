@@ -1,9 +1,9 @@
 //! An RC or UC queue pair: a link on one side, a transport connection on the other.
 
-use crate::backlog::{Allowance, Throttle};
 use crate::command::{Service, feature};
-use crate::far::{Far, Said};
-use crate::flow::{Inflow, Outflow};
+use crate::pacing::flow::{Inflow, Outflow};
+use crate::queue_pair::backlog::{Allowance, Throttle};
+use crate::queue_pair::far::{Far, Said};
 use omniverb_link::{Broken, Endpoint};
 use omniverb_transport::{
     Answer, Config, Connection, Event, Sending, Status, Transmit, Unreliable,

@@ -1,12 +1,12 @@
 //! What belongs to one vNIC: its sockets, its limit, packets that came too early, its capture.
 
-use crate::backlog::Allowance;
-use crate::bucket::{Bucket, Limit};
-use crate::budget::Budget;
-use crate::capture::Tap;
-use crate::early::Waiting;
-use crate::faults::BadLine;
-use crate::port::Sockets;
+use crate::network::early::Waiting;
+use crate::network::faults::BadLine;
+use crate::network::port::Sockets;
+use crate::pacing::bucket::{Bucket, Limit};
+use crate::pages::budget::Budget;
+use crate::queue_pair::backlog::Allowance;
+use crate::recorder::intake::Tap;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;

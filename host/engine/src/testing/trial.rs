@@ -7,12 +7,12 @@ mod leaving;
 mod shelf;
 
 use self::shelf::Shelf;
-use crate::backlog::Allowance;
-use crate::budget::{Budget, Mappings};
 use crate::command::{Service, feature};
-use crate::connected::Connected;
-use crate::fuzz::end;
-use crate::granted::{Grant, REMOTE_READ, REMOTE_WRITE};
+use crate::pages::budget::{Budget, Mappings};
+use crate::pages::granted::{Grant, REMOTE_READ, REMOTE_WRITE};
+use crate::queue_pair::backlog::Allowance;
+use crate::queue_pair::connected::Connected;
+use crate::testing::fuzz::end;
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
 use omniverb_link::record::{FIRST, IMMEDIATE, LAST, PLACED};
 use omniverb_link::wire::{Receiving, Sending};

@@ -1,11 +1,11 @@
 //! For fuzzing: a queue pair of the engine between an application and a network that both do what
 //! the bytes say.
 
-use crate::backlog::Allowance;
-use crate::budget::Budget;
 use crate::command::Service;
-use crate::connected::Connected;
-use crate::granted::Grant;
+use crate::pages::budget::Budget;
+use crate::pages::granted::Grant;
+use crate::queue_pair::backlog::Allowance;
+use crate::queue_pair::connected::Connected;
 use omniverb_link::layout::{self, REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN};
 use omniverb_link::wire::{Receiving, Sending};
 use omniverb_link::{Doorbell, Endpoint, EndpointParts, Request, Response};

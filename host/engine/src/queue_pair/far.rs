@@ -1,13 +1,13 @@
 //! The application as the transport's layer above: an end of a link.
 
-use crate::backlog::{Allowance, Backlog};
-use crate::granted::{Grant, Grants, Stretch};
-use crate::held::{Filling, Held};
-use crate::incoming::{self, Incoming};
-use crate::outgoing::Outgoing;
-use crate::placing::{Course, Placing, is_drained};
-use crate::reading::{Answer, Readings};
-use crate::sources::Sources;
+use crate::pages::granted::{Grant, Grants, Stretch};
+use crate::pages::held::{Filling, Held};
+use crate::pages::placing::{Course, Placing, is_drained};
+use crate::pages::sources::Sources;
+use crate::queue_pair::backlog::{Allowance, Backlog};
+use crate::queue_pair::incoming::{self, Incoming};
+use crate::queue_pair::outgoing::Outgoing;
+use crate::queue_pair::reading::{Answer, Readings};
 use omniverb_link::endpoint::Credit;
 use omniverb_link::{Broken, Endpoint, Nak, Request};
 use omniverb_transport::{

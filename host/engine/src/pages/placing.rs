@@ -6,8 +6,8 @@
 //! WRITE of its own behind what is written: the application checks the key and refuses or places
 //! it, as if the whole had come that way.
 
-use crate::granted::{Grants, REMOTE_WRITE, Target};
-use crate::incoming;
+use crate::pages::granted::{Grants, REMOTE_WRITE, Target};
+use crate::queue_pair::incoming;
 use omniverb_link::record::{IMMEDIATE, LAST, PLACED, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_transport::{Kind, Part};

@@ -1,0 +1,5 @@
+//! Scaffolding: what tests and fuzzers drive the engine with. Not in products.
+
+pub mod fuzz;
+#[cfg(test)]
+mod trial;
