@@ -5,7 +5,7 @@
 
 use crate::outbox::Parcel;
 use omniverb_engine::{
-    Attach, Command, Engine, Event as Told, Faults as Line, Grant, Limit, Service, Settings,
+    Attach, Command, Engine, Event as Told, Faults as Line, Grant, Limit, Settings, Underlay,
     VnicId, feature, recorder,
 };
 use omniverb_ring::Window;
@@ -14,6 +14,7 @@ use omniverb_session::faults::Faults;
 use omniverb_sys::datagram::Port;
 use omniverb_sys::pulse::Pulses;
 use omniverb_tenancy::{RateLimit, TracedEnd, WireEnd, errno};
+use omniverb_terms::{Qpn, Rkey, Service};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -121,12 +122,14 @@ impl Packets {
         let Some((link, bell)) = files.split_first() else { return };
         self.0.send(Command::Attach(Box::new(Attach {
             vnic: VnicId(vnic),
-            qpn: ready.qpn,
-            peer_qpn: ready.peer_qpn,
+            qpn: Qpn(ready.qpn),
+            peer_qpn: Qpn(ready.peer_qpn),
             service: service(end.qp_type),
-            local: address(ready.sgid),
-            remote: address(ready.dgid),
-            interface: end.interface,
+            underlay: Underlay {
+                local: address(ready.sgid),
+                remote: address(ready.dgid),
+                interface: end.interface,
+            },
             link: link.clone(),
             request_bytes: ready.request_bytes as usize,
             response_bytes: ready.response_bytes as usize,
@@ -142,16 +145,16 @@ impl Packets {
 
     /// A link is closed.
     pub(crate) fn detach(&self, qpn: u32, peer_qpn: u32) {
-        self.0.send(Command::Detach { qpn, peer_qpn });
+        self.0.send(Command::Detach { qpn: Qpn(qpn), peer_qpn: Qpn(peer_qpn) });
     }
 
     /// What it wanted.
     pub(crate) fn grant(&self, vnic: u64, granted: &Granted, file: Parcel) {
         self.0.send(Command::Grant(Box::new(Grant {
             vnic: VnicId(vnic),
-            qpn: granted.qpn,
-            peer_qpn: granted.peer_qpn,
-            key: granted.rkey,
+            qpn: Qpn(granted.qpn),
+            peer_qpn: Qpn(granted.peer_qpn),
+            key: Rkey(granted.rkey),
             access: granted.access,
             region: (granted.addr, granted.length),
             start: granted.page_start,
@@ -163,7 +166,8 @@ impl Packets {
 
     /// It gets nothing of what it wanted, or not yet.
     pub(crate) fn deny(&self, vnic: u64, denied: &GrantDenied) {
-        let GrantDenied { qpn, peer_qpn, rkey: key, errno } = *denied;
+        let GrantDenied { qpn, peer_qpn, rkey, errno } = *denied;
+        let (qpn, peer_qpn, key) = (Qpn(qpn), Qpn(peer_qpn), Rkey(rkey));
         // What touched no whole page says nothing of the rest of the region.
         let again = matches!(errno, errno::EAGAIN | errno::ERANGE);
         self.0.send(Command::Deny { vnic: VnicId(vnic), qpn, peer_qpn, key, again });
@@ -176,7 +180,7 @@ impl Packets {
 
     /// What was counted for a link.
     pub(crate) fn counters(&self, qpn: u32, peer_qpn: u32) -> Option<QpCounters> {
-        self.0.status(qpn, peer_qpn)
+        self.0.status(Qpn(qpn), Qpn(peer_qpn))
     }
 
     pub(crate) fn next_event(&self) -> Option<Event> {
@@ -188,14 +192,18 @@ impl Packets {
             Told::Management { vnic, from, local, datagram } => {
                 Event::Management { vnic: vnic.0, from, local, length: datagram.len() }
             }
-            Told::Stranger { vnic, qpn, source_qpn, local, from, .. } => {
-                Event::Stranger { vnic: vnic.0, qpn, source_qpn, local, from }
-            }
+            Told::Stranger { vnic, qpn, source_qpn, underlay } => Event::Stranger {
+                vnic: vnic.0,
+                qpn: qpn.0,
+                source_qpn: source_qpn.0,
+                local: underlay.local,
+                from: underlay.remote,
+            },
             Told::Wanted { qpn, peer_qpn, key, range } => {
-                Event::Wanted { qpn, peer_qpn, key, range }
+                Event::Wanted { qpn: qpn.0, peer_qpn: peer_qpn.0, key: key.0, range }
             }
             Told::Failed { qpn, peer_qpn, status } => {
-                Event::Failed { qpn, peer_qpn, why: format!("{status:?}") }
+                Event::Failed { qpn: qpn.0, peer_qpn: peer_qpn.0, why: format!("{status:?}") }
             }
         })
     }
@@ -265,8 +273,8 @@ impl Recorder {
     /// Believes what a session tells of this end of a link, which is of these vNICs.
     pub(crate) fn trace(&self, end: &TracedEnd, vnics: [u64; 2]) {
         let told = recorder::TracedEnd {
-            qpn: end.qpn,
-            peer_qpn: end.peer_qpn,
+            qpn: Qpn(end.qpn),
+            peer_qpn: Qpn(end.peer_qpn),
             service: service(end.qp_type),
             local: address(end.sgid),
             remote: address(end.dgid),
@@ -276,7 +284,7 @@ impl Recorder {
 
     /// Or no longer.
     pub(crate) fn untrace(&self, session: u64, qpn: u32, peer_qpn: u32) {
-        self.0.untrace(session, qpn, peer_qpn);
+        self.0.untrace(session, Qpn(qpn), Qpn(peer_qpn));
     }
 
     /// There is a session that cannot tell.

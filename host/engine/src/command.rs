@@ -1,8 +1,11 @@
 //! What the control plane tells the engine, and what the engine tells it.
 
-use crate::{Faults, Intake, Limit};
+use crate::pacing::bucket::Limit;
+use crate::recorder::intake::Intake;
 use omniverb_sys::datagram::Port;
+use omniverb_terms::{Qpn, Rkey, Service};
 use omniverb_transport::Status;
+use omniverb_transport::faults::Faults;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -11,15 +14,15 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VnicId(pub u64);
 
-/// Transport service of a QP.
+/// How a peer is reached: by the network below, of which names that verbs know say nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Service {
-    /// Reliable connection.
-    Rc,
-    /// Unreliable connection.
-    Uc,
-    /// Unreliable datagram.
-    Ud,
+pub struct Underlay {
+    /// Our address.
+    pub local: IpAddr,
+    /// The peer's.
+    pub remote: IpAddr,
+    /// Interface of a link-local peer, otherwise zero.
+    pub interface: u32,
 }
 
 /// A link whose far end (side 1) is the engine.
@@ -28,17 +31,13 @@ pub struct Attach {
     /// Whose.
     pub vnic: VnicId,
     /// The application's QP.
-    pub qpn: u32,
+    pub qpn: Qpn,
     /// The QP at the other side of the network.
-    pub peer_qpn: u32,
+    pub peer_qpn: Qpn,
     /// Of both.
     pub service: Service,
-    /// Our address.
-    pub local: IpAddr,
-    /// The peer's.
-    pub remote: IpAddr,
-    /// Interface of a link-local peer, otherwise zero.
-    pub interface: u32,
+    /// The way to the peer.
+    pub underlay: Underlay,
     /// The link's memory.
     pub link: Arc<OwnedFd>,
     /// Bytes of a request ring.
@@ -79,11 +78,11 @@ pub struct Grant {
     /// Whose.
     pub vnic: VnicId,
     /// The application's QP.
-    pub qpn: u32,
+    pub qpn: Qpn,
     /// The QP at the other side of the network.
-    pub peer_qpn: u32,
+    pub peer_qpn: Qpn,
     /// R_Key.
-    pub key: u32,
+    pub key: Rkey,
     /// `IBV_ACCESS_*`: what it may be used for.
     pub access: u32,
     /// Address and length of the region.
@@ -132,9 +131,9 @@ pub enum Command {
     /// The link is closed.
     Detach {
         /// The application's QP.
-        qpn: u32,
+        qpn: Qpn,
         /// The QP it was linked with.
-        peer_qpn: u32,
+        peer_qpn: Qpn,
     },
     /// What was wanted for a link, if it has not gone meanwhile.
     Grant(Box<Grant>),
@@ -143,11 +142,11 @@ pub enum Command {
         /// Whose.
         vnic: VnicId,
         /// The application's QP.
-        qpn: u32,
+        qpn: Qpn,
         /// The QP it is linked with.
-        peer_qpn: u32,
+        peer_qpn: Qpn,
         /// R_Key.
-        key: u32,
+        key: Rkey,
         /// It may be later, when more has been moved.
         again: bool,
     },
@@ -190,34 +189,30 @@ pub enum Event {
         /// Where it came out.
         vnic: VnicId,
         /// For whom.
-        qpn: u32,
+        qpn: Qpn,
         /// From which QP.
-        source_qpn: u32,
-        /// At which address of ours.
-        local: IpAddr,
-        /// From which address.
-        from: IpAddr,
-        /// Through which interface, if that is link-local.
-        interface: u32,
+        source_qpn: Qpn,
+        /// The way it came, which is the way back.
+        underlay: Underlay,
     },
     /// A peer names a key of the application. What it does with it goes through the application
     /// until a grant comes, if one comes.
     Wanted {
         /// The application's QP.
-        qpn: u32,
+        qpn: Qpn,
         /// Its peer.
-        peer_qpn: u32,
+        peer_qpn: Qpn,
         /// R_Key.
-        key: u32,
+        key: Rkey,
         /// From where on, and how many bytes; `u64::MAX`: to its end.
         range: (u64, u64),
     },
     /// A QP's connection failed.
     Failed {
         /// The application's QP.
-        qpn: u32,
+        qpn: Qpn,
         /// Its peer.
-        peer_qpn: u32,
+        peer_qpn: Qpn,
         /// Why.
         status: Status,
     },

@@ -1,6 +1,5 @@
 //! The handle that the control plane holds.
 
-use crate::FaultCounters;
 use crate::command::{Command, Event, QpCounters, VnicId};
 use crate::lock::lock;
 use crate::pages::budget::Mappings;
@@ -8,6 +7,8 @@ use crate::pages::granted::Remains;
 use crate::worker::Worker;
 use omniverb_sys::EventFd;
 use omniverb_sys::pulse::Pulses;
+use omniverb_terms::Qpn;
+use omniverb_transport::faults::Done as FaultCounters;
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, mpsc};
@@ -44,7 +45,7 @@ impl Default for Settings {
 #[derive(Default)]
 pub(crate) struct Counted {
     /// By QP and peer.
-    pub(crate) links: HashMap<(u32, u32), QpCounters>,
+    pub(crate) links: HashMap<(Qpn, Qpn), QpCounters>,
     /// By vNIC, of those with faults.
     pub(crate) faults: HashMap<u64, FaultCounters>,
 }
@@ -156,7 +157,7 @@ impl Engine {
     }
 
     /// What was counted for a link, up to a tenth of a second ago.
-    pub fn status(&self, qpn: u32, peer_qpn: u32) -> Option<QpCounters> {
+    pub fn status(&self, qpn: Qpn, peer_qpn: Qpn) -> Option<QpCounters> {
         lock(&self.counters).links.get(&(qpn, peer_qpn)).copied()
     }
 

@@ -23,7 +23,7 @@ pub mod recorder;
 pub mod testing;
 mod worker;
 
-pub use command::{Attach, Command, Event, Grant, QpCounters, Service, VnicId, feature};
+pub use command::{Attach, Command, Event, Grant, QpCounters, Underlay, VnicId, feature};
 pub use engine::{Engine, Settings};
 pub use omniverb_transport::Status;
 pub use omniverb_transport::faults::{Done as FaultCounters, Faults};

@@ -4,6 +4,7 @@ use crate::Private;
 use crate::bytes::Fields;
 use crate::reply::Reply;
 use crate::request::Request;
+use omniverb_terms::Qpn;
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,7 +111,7 @@ pub struct Disconnect {
     /// The receiver's name for it.
     pub remote: u32,
     /// The receiver's QP.
-    pub queue_pair: u32,
+    pub queue_pair: Qpn,
     /// For the application.
     pub private: Private<220>,
 }
@@ -143,7 +144,7 @@ pub struct Resolved {
     /// Vendor of the options in the modifier; its low byte lies apart.
     pub vendor: u32,
     /// The QP.
-    pub queue_pair: u32,
+    pub queue_pair: Qpn,
     /// Whom it belongs to.
     pub service: u64,
     /// Its Q_Key.
@@ -202,7 +203,7 @@ impl Message {
             0x15 => Message::Disconnect(Disconnect {
                 communication,
                 remote,
-                queue_pair: fields.u24(8),
+                queue_pair: Qpn(fields.u24(8)),
                 private: fields.array(12),
             }),
             0x16 => Message::Disconnected(received()),
@@ -217,7 +218,7 @@ impl Message {
                 status: fields.u8(4),
                 information_length: fields.u8(5),
                 vendor: u32::from(fields.u16(6)) << 8 | u32::from(fields.u8(11)),
-                queue_pair: fields.u24(8),
+                queue_pair: Qpn(fields.u24(8)),
                 service: fields.u64(12),
                 queue_key: fields.u32(20),
                 information: fields.array(24),
@@ -265,7 +266,7 @@ impl Message {
             Message::Disconnect(disconnect) => {
                 fields.set_u32(0, disconnect.communication);
                 fields.set_u32(4, disconnect.remote);
-                fields.set_u24(8, disconnect.queue_pair);
+                fields.set_u24(8, disconnect.queue_pair.0);
                 fields.set(12, disconnect.private);
                 0x15
             }
@@ -281,7 +282,7 @@ impl Message {
                 fields.set_u8(4, resolved.status);
                 fields.set_u8(5, resolved.information_length);
                 fields.set_u16(6, (resolved.vendor >> 8) as u16);
-                fields.set_u24(8, resolved.queue_pair);
+                fields.set_u24(8, resolved.queue_pair.0);
                 fields.set_u8(11, resolved.vendor as u8);
                 fields.set_u64(12, resolved.service);
                 fields.set_u32(20, resolved.queue_key);

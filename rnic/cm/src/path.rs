@@ -1,6 +1,7 @@
 //! A path in a REQ: primary and alternate look alike (12.6.5).
 
 use crate::bytes::Fields;
+use omniverb_terms::Gid;
 
 /// One path. LIDs mean nothing on RoCE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,9 +11,9 @@ pub struct Path {
     /// The receiver's LID; the alternate path is absent if it is zero.
     pub remote_lid: u16,
     /// The sender's GID.
-    pub local_gid: [u8; 16],
+    pub local_gid: Gid,
     /// The receiver's GID.
-    pub remote_gid: [u8; 16],
+    pub remote_gid: Gid,
     /// Flow label, 20 bits; it decides the UDP source port of the connection.
     pub flow_label: u32,
     /// Packet rate, 6 bits.
@@ -35,8 +36,8 @@ impl Path {
         Path {
             local_lid: fields.u16(at),
             remote_lid: fields.u16(at + 2),
-            local_gid: fields.array(at + 4),
-            remote_gid: fields.array(at + 20),
+            local_gid: Gid::new(fields.array(at + 4)),
+            remote_gid: Gid::new(fields.array(at + 20)),
             flow_label: label >> 12,
             rate: label as u8 & 0x3f,
             traffic_class: fields.u8(at + 40),
@@ -50,8 +51,8 @@ impl Path {
     pub(crate) fn write(&self, fields: &mut Fields, at: usize) {
         fields.set_u16(at, self.local_lid);
         fields.set_u16(at + 2, self.remote_lid);
-        fields.set(at + 4, self.local_gid);
-        fields.set(at + 20, self.remote_gid);
+        fields.set(at + 4, self.local_gid.bytes());
+        fields.set(at + 20, self.remote_gid.bytes());
         fields.set_u32(at + 36, self.flow_label << 12 | u32::from(self.rate & 0x3f));
         fields.set_u8(at + 40, self.traffic_class);
         fields.set_u8(at + 41, self.hop_limit);

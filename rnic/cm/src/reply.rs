@@ -2,6 +2,7 @@
 
 use crate::Private;
 use crate::bytes::Fields;
+use omniverb_terms::Qpn;
 
 /// The message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +14,7 @@ pub struct Reply {
     /// Q_Key, for datagrams.
     pub queue_key: u32,
     /// The sender's QP.
-    pub queue_pair: u32,
+    pub queue_pair: Qpn,
     /// Vendor of the options in the modifier.
     pub vendor: u32,
     /// End-to-end context; the target QP of an extended connection.
@@ -47,7 +48,7 @@ impl Reply {
             communication: fields.u32(0),
             remote: fields.u32(4),
             queue_key: fields.u32(8),
-            queue_pair: fields.u24(12),
+            queue_pair: Qpn(fields.u24(12)),
             vendor: u32::from_be_bytes([0, high, middle, low]),
             context: fields.u24(16),
             psn: fields.u24(20),
@@ -68,7 +69,7 @@ impl Reply {
         fields.set_u32(0, self.communication);
         fields.set_u32(4, self.remote);
         fields.set_u32(8, self.queue_key);
-        fields.set_u24(12, self.queue_pair);
+        fields.set_u24(12, self.queue_pair.0);
         fields.set_u8(15, high);
         fields.set_u24(16, self.context);
         fields.set_u8(19, middle);

@@ -3,16 +3,16 @@
 use crate::Private;
 use crate::bytes::Fields;
 use crate::path::Path;
+use omniverb_terms::{Qpn, Service};
 
-/// What kind of connection.
+/// What kind of connection: transport services, and what no queue pair here has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// Reliable connection.
-    Rc,
-    /// Unreliable connection.
-    Uc,
-    /// Reliable datagram.
-    Rd,
+    /// Of queue pairs with this service. Datagrams need no connection: a REQ that names them is read
+    /// as one for something unknown.
+    Of(Service),
+    /// Reliable datagrams.
+    ReliableDatagram,
     /// Something newer, by its number.
     Extended(u8),
 }
@@ -31,7 +31,7 @@ pub struct Request {
     /// Q_Key, for datagrams.
     pub queue_key: u32,
     /// The sender's QP.
-    pub queue_pair: u32,
+    pub queue_pair: Qpn,
     /// READs and atomics the sender can serve at a time.
     pub responder_resources: u8,
     /// READs and atomics the sender wants to have under way.
@@ -77,9 +77,9 @@ impl Request {
         let (timeouts, retries, mtu, last) =
             (fields.u8(43), fields.u8(47), fields.u8(50), fields.u8(51));
         let transport = match (timeouts >> 1 & 3, last & 7) {
-            (0, _) => Transport::Rc,
-            (1, _) => Transport::Uc,
-            (2, _) => Transport::Rd,
+            (0, _) => Transport::Of(Service::Rc),
+            (1, _) => Transport::Of(Service::Uc),
+            (2, _) => Transport::ReliableDatagram,
             (_, extended) => Transport::Extended(extended),
         };
         Request {
@@ -88,7 +88,7 @@ impl Request {
             service: fields.u64(8),
             device: fields.u64(16),
             queue_key: fields.u32(28),
-            queue_pair: fields.u24(32),
+            queue_pair: Qpn(fields.u24(32)),
             responder_resources: fields.u8(35),
             initiator_depth: fields.u8(39),
             contexts: (fields.u24(36), fields.u24(40)),
@@ -114,9 +114,10 @@ impl Request {
     pub(crate) fn write(&self, fields: &mut Fields) {
         let flag = |set: bool, bit: u8| u8::from(set) << bit;
         let (transport, extended) = match self.transport {
-            Transport::Rc => (0, 0),
-            Transport::Uc => (1, 0),
-            Transport::Rd => (2, 0),
+            Transport::Of(Service::Rc) => (0, 0),
+            Transport::Of(Service::Uc) => (1, 0),
+            Transport::ReliableDatagram => (2, 0),
+            Transport::Of(Service::Ud) => (3, 0),
             Transport::Extended(extended) => (3, extended & 7),
         };
         fields.set_u32(0, self.communication);
@@ -124,7 +125,7 @@ impl Request {
         fields.set_u64(8, self.service);
         fields.set_u64(16, self.device);
         fields.set_u32(28, self.queue_key);
-        fields.set_u24(32, self.queue_pair);
+        fields.set_u24(32, self.queue_pair.0);
         fields.set_u8(35, self.responder_resources);
         fields.set_u24(36, self.contexts.0);
         fields.set_u8(39, self.initiator_depth);

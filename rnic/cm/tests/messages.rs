@@ -4,6 +4,7 @@ use omniverb_cm::{
     Disconnect, IpHeader, Mad, Message, Path, PortSpace, Received, Reject, Rejected, Reply,
     Request, Resolve, Resolved, ServiceId, Transport, Wait, fuzz, reject_reason,
 };
+use omniverb_terms::{Gid, Qpn, Service};
 use omniverb_transport::datagram;
 use omniverb_wire::{DATAGRAM_MAX, Flow, Packet, QKEY_GSI, Verdict};
 use proptest::prelude::*;
@@ -20,8 +21,8 @@ const REQUEST: &str = "\
     000000000a4d00020000000000000000000000000000000000000000000000000000000000000000\
     000000000000000000000000000000000000000000000000571fd4ab";
 
-fn mapped(last: u8) -> [u8; 16] {
-    Ipv4Addr::new(10, 77, 0, last).to_ipv6_mapped().octets()
+fn mapped(last: u8) -> Gid {
+    Ipv4Addr::new(10, 77, 0, last).into()
 }
 
 fn request() -> Mad {
@@ -41,13 +42,13 @@ fn request() -> Mad {
             service: ServiceId { space: PortSpace::Tcp, port: 7471 }.to_u64(),
             device: 0x02fc_00ff_fe00_0001,
             queue_key: 0,
-            queue_pair: 0x15,
+            queue_pair: Qpn(0x15),
             responder_resources: 1,
             initiator_depth: 1,
             contexts: (0, 0),
             remote_timeout: 20,
             local_timeout: 20,
-            transport: Transport::Rc,
+            transport: Transport::Of(Service::Rc),
             flow_control: false,
             psn: 0xab_cdef,
             retry_count: 7,
@@ -90,11 +91,15 @@ fn a_known_request() {
     assert_eq!(flow.check(known, None), Verdict::Exact);
     let packet = Packet::parse(known).unwrap();
     let arrived = datagram::read(&packet, QKEY_GSI).unwrap();
-    assert_eq!(arrived.source, 1);
+    assert_eq!(arrived.source, Qpn::GENERAL_SERVICES);
     assert_eq!(Mad::parse(arrived.data), Ok(request()));
     // The same packet, built anew.
     let mut buffer = [0; DATAGRAM_MAX];
-    let address = datagram::Address { destination: 1, queue_key: QKEY_GSI, source: 1 };
+    let address = datagram::Address {
+        destination: Qpn::GENERAL_SERVICES,
+        queue_key: QKEY_GSI,
+        source: Qpn::GENERAL_SERVICES,
+    };
     let mad = request().to_bytes();
     let length = datagram::write(&mut buffer, &address, 7, None, false, &mad).unwrap();
     // It was sent by somebody who does not set MigReq.
@@ -142,7 +147,7 @@ proptest! {
                 communication,
                 remote,
                 queue_key: word,
-                queue_pair: low,
+                queue_pair: Qpn(low),
                 vendor: a & 0xff_ffff,
                 context: b & 0xff_ffff,
                 psn: low ^ 0xff,
@@ -161,7 +166,7 @@ proptest! {
             Message::Disconnect(Disconnect {
                 communication,
                 remote,
-                queue_pair: low,
+                queue_pair: Qpn(low),
                 private: array(4),
             }),
             Message::Resolve(Resolve {
@@ -175,7 +180,7 @@ proptest! {
                 status: byte,
                 information_length: !byte,
                 vendor: low,
-                queue_pair: b & 0xff_ffff,
+                queue_pair: Qpn(b & 0xff_ffff),
                 service: long,
                 queue_key: word,
                 information: array(6),

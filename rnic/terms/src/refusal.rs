@@ -1,5 +1,7 @@
 //! Why a responder refuses a request.
 
+use core::fmt;
+
 /// The NAK codes of a responder that will not (9.7.5.2.8, table 46), by their numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
@@ -27,6 +29,17 @@ impl Refusal {
     #[must_use]
     pub const fn code(self) -> u8 {
         self as u8
+    }
+}
+
+impl fmt::Display for Refusal {
+    /// In words.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Refusal::InvalidRequest => "invalid request",
+            Refusal::RemoteAccess => "remote access",
+            Refusal::RemoteOperation => "remote operation",
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 //! `cargo bench -p omniverb_transport` prints, for a few sizes of SEND, nanoseconds per message at
 //! both ends together. What the engine adds (sockets, links) comes on top.
 
+use omniverb_terms::Qpn;
 use omniverb_transport::{
     AtomicRequest, Config, Connection, Delivery, Event, Fetched, Gathered, Operation, Part, Placed,
     ReadRequest, Request, RequestId, Ticket, Upper,
@@ -48,7 +49,7 @@ struct End {
 
 impl End {
     fn new(path_mtu: usize) -> End {
-        let config = Config { path_mtu, react_to_delay: false, ..Config::new(7) };
+        let config = Config { path_mtu, react_to_delay: false, ..Config::new(Qpn(7)) };
         End { connection: Connection::new(config).unwrap(), memory: Memory(vec![3; 1 << 20]) }
     }
 }

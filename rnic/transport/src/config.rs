@@ -1,12 +1,13 @@
 //! What the two ends agreed on, and what this end decided.
 
 use crate::Time;
+use omniverb_terms::Qpn;
 
 /// Everything a connection is made with; the names of the verbs where verbs has one.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The peer's QP number.
-    pub destination: u32,
+    pub destination: Qpn,
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
     pub path_mtu: usize,
     /// First PSN we send.
@@ -74,7 +75,7 @@ pub enum ConfigError {
 
 impl Config {
     /// What most connections use, to a QP that has the given number.
-    pub fn new(destination: u32) -> Config {
+    pub fn new(destination: Qpn) -> Config {
         Config {
             destination,
             path_mtu: 1024,

@@ -139,9 +139,10 @@ impl Congestion {
 mod tests {
     use super::Congestion;
     use crate::Config;
+    use omniverb_terms::Qpn;
 
     fn config() -> Config {
-        Config { window_floor: 4, delay_target: 150_000, ..Config::new(1) }
+        Config { window_floor: 4, delay_target: 150_000, ..Config::new(Qpn(1)) }
     }
 
     const TRIP: (Option<u64>, Option<u64>) = (Some(10_000), Some(10_000));

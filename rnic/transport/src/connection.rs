@@ -7,7 +7,8 @@ use crate::responder::Responder;
 use crate::upper::{Answer, Ticket, Upper};
 use crate::work::{Event, Request, Status, SubmitError};
 use crate::{Config, ConfigError, Time};
-use omniverb_wire::{Operation, Packet, Run, Service, write_delay, write_notification};
+use omniverb_terms::Service;
+use omniverb_wire::{Class, Operation, Packet, Run, write_delay, write_notification};
 
 /// A peer is told of congestion at most this often (A17.9.3 leaves it open).
 const NOTIFY_EVERY: Time = 50_000;
@@ -113,8 +114,8 @@ impl Connection {
         upper: &mut impl Upper,
     ) {
         let opcode = packet.opcode();
-        match opcode.service {
-            Service::Cnp => {
+        match opcode.class {
+            Class::Notification => {
                 match packet.delay() {
                     Some(delay) => {
                         self.requester.delayed(now, &self.config, Time::from(delay) * 1000)
@@ -123,8 +124,8 @@ impl Connection {
                 }
                 return;
             }
-            Service::Rc => {}
-            Service::Uc | Service::Ud => return,
+            Class::Service(Service::Rc) => {}
+            Class::Service(Service::Uc | Service::Ud) => return,
         }
         if !packet.bth().is_in_default_partition() {
             return;

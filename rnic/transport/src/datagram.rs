@@ -1,24 +1,25 @@
 //! Unreliable datagram (9.8.3, 9.9.5): one packet, one message.
 
-use omniverb_wire::{Bth, Builder, Deth, ImmDt, Opcode, Operation, Packet, Place, Service};
+use omniverb_terms::{Qpn, Service};
+use omniverb_wire::{Bth, Builder, Deth, ImmDt, Opcode, Operation, Packet, Place};
 
 /// Where a datagram goes, and what goes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The receiver's QP number.
-    pub destination: u32,
+    pub destination: Qpn,
     /// Q_Key that the receiver must have. The caller has replaced it by the QP's own if its highest
     /// bit is set (10.2.5).
     pub queue_key: u32,
     /// The sender's QP number.
-    pub source: u32,
+    pub source: Qpn,
 }
 
 /// A datagram that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
     /// The sender's QP number.
-    pub source: u32,
+    pub source: Qpn,
     /// Immediate data.
     pub immediate: Option<[u8; 4]>,
     /// Solicited event.
@@ -81,18 +82,19 @@ pub fn read<'a>(packet: &Packet<'a>, queue_key: u32) -> Result<Datagram<'a>, Dro
 #[cfg(test)]
 mod tests {
     use super::{Address, Dropped, read, write};
+    use omniverb_terms::Qpn;
     use omniverb_wire::Packet;
 
     #[test]
     fn arrives_as_sent_and_only_with_the_right_key() {
-        let address = Address { destination: 9, queue_key: 0x1234_5678, source: 7 };
+        let address = Address { destination: Qpn(9), queue_key: 0x1234_5678, source: Qpn(7) };
         let mut buffer = [0; 256];
         for (length, immediate) in [(0, None), (1, Some([1, 2, 3, 4])), (100, None)] {
             let data = vec![0x5a; length];
             let used = write(&mut buffer, &address, 5, immediate, true, &data).unwrap();
             let packet = Packet::parse(&buffer[..used]).unwrap();
             let datagram = read(&packet, 0x1234_5678).unwrap();
-            assert_eq!((datagram.source, datagram.immediate), (7, immediate));
+            assert_eq!((datagram.source, datagram.immediate), (Qpn(7), immediate));
             assert_eq!((datagram.solicited, datagram.data), (true, &data[..]));
             assert_eq!(read(&packet, 1), Err(Dropped::QueueKey));
         }

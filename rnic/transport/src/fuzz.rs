@@ -1,9 +1,10 @@
 //! Entry points for fuzzers: bytes in, nothing out, never a panic, memory bounded.
 
 use crate::upper::{
-    AtomicRequest, Delivery, Fetched, Gathered, Part, Placed, ReadRequest, Refusal, Ticket, Upper,
+    AtomicRequest, Delivery, Fetched, Gathered, Part, Placed, ReadRequest, Ticket, Upper,
 };
 use crate::{Config, Connection, Operation, Request, RequestId, Unreliable};
+use omniverb_terms::{Qpn, Refusal, Rkey};
 use omniverb_wire::{DATAGRAM_MAX, Packet, Place};
 
 /// A layer above that answers as the input says.
@@ -62,10 +63,15 @@ impl Upper for Whim {
 /// Requests under way while packets arrive.
 fn requests() -> [Request; 5] {
     let send = Operation::Send { immediate: None, invalidate: None, solicited: true };
-    let write =
-        Operation::Write { address: 64, key: 1, total: 600, immediate: None, solicited: false };
-    let read = Operation::Read { address: 64, key: 1 };
-    let add = Operation::FetchAdd { address: 64, key: 1, add: 1 };
+    let write = Operation::Write {
+        address: 64,
+        key: Rkey(1),
+        total: 600,
+        immediate: None,
+        solicited: false,
+    };
+    let read = Operation::Read { address: 64, key: Rkey(1) };
+    let add = Operation::FetchAdd { address: 64, key: Rkey(1), add: 1 };
     let list = [(send, 300), (read, 700), (write, 600), (add, 8), (send, 0)];
     let mut id = 0;
     list.map(|(operation, length)| {
@@ -80,7 +86,7 @@ pub fn connection(bytes: &[u8]) {
     let mut upper = Whim { bytes: bytes.to_vec(), at: 0, tickets: 0 };
     // The unreliable end numbers its own tickets.
     let mut other = Whim { bytes: bytes.to_vec(), at: 0, tickets: 0 };
-    let config = Config { path_mtu: 256, unanswered_max: 8, ..Config::new(5) };
+    let config = Config { path_mtu: 256, unanswered_max: 8, ..Config::new(Qpn(5)) };
     let (Ok(mut reliable), Ok(mut unreliable)) =
         (Connection::new(config.clone()), Unreliable::new(config))
     else {

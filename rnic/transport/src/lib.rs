@@ -30,7 +30,7 @@ pub use connection::{Connection, Counters, Sending, Transmit};
 pub use unreliable::Unreliable;
 pub use upper::{
     Answer, AtomicOperation, AtomicRequest, Delivery, Fetched, Gathered, Kind, Part, Placed,
-    ReadRequest, Refusal, Ticket, Upper,
+    ReadRequest, Ticket, Upper,
 };
 pub use work::{Event, Operation, Request, RequestId, Status, SubmitError};
 

@@ -2,7 +2,8 @@
 
 use crate::Operation;
 use crate::work::Request;
-use omniverb_wire::{Bth, Builder, Ieth, ImmDt, Opcode, Operation as Code, Place, Reth, Service};
+use omniverb_terms::Service;
+use omniverb_wire::{Bth, Builder, Ieth, ImmDt, Opcode, Operation as Code, Place, Reth};
 
 /// Packets, and so PSNs, that `length` bytes take; at least one.
 pub(crate) fn packets(length: u64, path_mtu: usize) -> u64 {

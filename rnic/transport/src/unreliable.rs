@@ -2,10 +2,11 @@
 
 use crate::requester::{OpenMessage, check};
 use crate::responder::{length_fits, part};
-use crate::upper::{Delivery, Gathered, Kind, Refusal, Ticket, Upper};
+use crate::upper::{Delivery, Gathered, Kind, Ticket, Upper};
 use crate::work::{Event, Operation, Request, Status, SubmitError};
 use crate::{Config, ConfigError, MESSAGE_MAX, segment};
-use omniverb_wire::{Bth, Operation as Code, Packet, Place, Service, psn};
+use omniverb_terms::{Refusal, Rkey, Service};
+use omniverb_wire::{Bth, Operation as Code, Packet, Place, psn};
 use std::collections::VecDeque;
 
 /// Where in a message the sender is.
@@ -13,7 +14,7 @@ use std::collections::VecDeque;
 enum Message {
     None,
     Send { offset: u64 },
-    Write { address: u64, key: u32, total: u64, offset: u64 },
+    Write { address: u64, key: Rkey, total: u64, offset: u64 },
 }
 
 /// One end of an unreliable connection.
@@ -137,7 +138,7 @@ impl Unreliable {
     /// Takes a packet addressed to this QP from its peer's address, with a good ICRC.
     pub fn handle_packet(&mut self, packet: &Packet<'_>, upper: &mut impl Upper) {
         let partition = packet.bth().is_in_default_partition();
-        if packet.opcode().service != Service::Uc || self.closed || !partition {
+        if !packet.opcode().is_of(Service::Uc) || self.closed || !partition {
             return;
         }
         let psn = psn::extend(self.expected, packet.bth().psn());

@@ -5,22 +5,12 @@
 //! the [`Ticket`] it was handed over with.
 
 use crate::RequestId;
+use omniverb_terms::{Refusal, Rkey};
 use omniverb_wire::{Place, Run, Slots};
 
 /// Names something that was handed to the layer above; they count up in the order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
-
-/// Why a request of the peer is refused (9.7.5.2.8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// It cannot be right: length, alignment, not enabled on this QP.
-    InvalidRequest,
-    /// R_Key, range or rights.
-    RemoteAccess,
-    /// The receive it would have used is malformed.
-    RemoteOperation,
-}
 
 /// Where a part of a message goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +23,7 @@ pub enum Kind {
         /// Virtual address of the message's first byte.
         address: u64,
         /// R_Key.
-        key: u32,
+        key: Rkey,
         /// Bytes of the whole message.
         total: u64,
     },
@@ -53,7 +43,7 @@ pub struct Part<'a> {
     /// Immediate data, with the last part: takes a receive.
     pub immediate: Option<[u8; 4]>,
     /// R_Key to invalidate, with the last part of a SEND.
-    pub invalidate: Option<u32>,
+    pub invalidate: Option<Rkey>,
     /// Whether the completion solicits an event.
     pub solicited: bool,
 }
@@ -103,7 +93,7 @@ pub struct ReadRequest {
     /// Virtual address.
     pub address: u64,
     /// R_Key. Not looked at if the length is zero (C9-88).
-    pub key: u32,
+    pub key: Rkey,
     /// Bytes.
     pub length: u64,
     /// A part of it was answered before: what the peer asked for before it has taken effect, and
@@ -117,7 +107,7 @@ pub struct AtomicRequest {
     /// Virtual address.
     pub address: u64,
     /// R_Key.
-    pub key: u32,
+    pub key: Rkey,
     /// What to do.
     pub operation: AtomicOperation,
 }

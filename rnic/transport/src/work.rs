@@ -1,5 +1,6 @@
 //! Requests of the layer above, and what becomes of them.
 
+use omniverb_terms::{Refusal, Rkey};
 use omniverb_wire::Place;
 
 /// Names a request of the layer above; its choice.
@@ -14,7 +15,7 @@ pub enum Operation {
         /// Immediate data.
         immediate: Option<[u8; 4]>,
         /// R_Key that the responder shall invalidate.
-        invalidate: Option<u32>,
+        invalidate: Option<Rkey>,
         /// Solicited event.
         solicited: bool,
     },
@@ -23,7 +24,7 @@ pub enum Operation {
         /// Virtual address at the responder.
         address: u64,
         /// R_Key.
-        key: u32,
+        key: Rkey,
         /// Bytes of the whole message, of which this may be a piece.
         total: u64,
         /// Immediate data.
@@ -36,14 +37,14 @@ pub enum Operation {
         /// Virtual address at the responder.
         address: u64,
         /// R_Key.
-        key: u32,
+        key: Rkey,
     },
     /// Compare and swap.
     CompareSwap {
         /// Virtual address at the responder.
         address: u64,
         /// R_Key.
-        key: u32,
+        key: Rkey,
         /// The value it must have.
         compare: u64,
         /// The value it gets.
@@ -54,7 +55,7 @@ pub enum Operation {
         /// Virtual address at the responder.
         address: u64,
         /// R_Key.
-        key: u32,
+        key: Rkey,
         /// What to add.
         add: u64,
     },
@@ -128,7 +129,7 @@ pub enum Event {
         original: Option<u64>,
     },
     /// We refused a request of the peer: the QP is to go to the error state (9.9.3).
-    Refused(crate::Refusal),
+    Refused(Refusal),
     /// A request of ours failed: the QP is to go to the error state (9.9.2).
     Failed(Status),
 }

@@ -1,10 +1,11 @@
 //! Writes a capture file with a packet of every opcode, over IPv4 and IPv6, with and without
 //! padding: `every_packet FILE`. The tests show it to a packet analyser.
 
+use omniverb_terms::{Qpn, Refusal, Rkey, Service};
 use omniverb_wire::pcap::{Capture, Envelope};
 use omniverb_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Builder, DATAGRAM_MAX, Deth, Flow, Identification, Ieth,
-    ImmDt, NakCode, Opcode, Operation, Reth, Service, Syndrome, write_notification,
+    ImmDt, Opcode, Operation, Reth, Syndrome, write_notification,
 };
 use std::fs::File;
 use std::io::{self, BufWriter};
@@ -13,8 +14,8 @@ use std::net::IpAddr;
 const SYNDROMES: [Syndrome; 4] = [
     Syndrome::Ack(0x1f),
     Syndrome::ReceiverNotReady(12),
-    Syndrome::Nak(NakCode::SequenceError),
-    Syndrome::Nak(NakCode::RemoteAccess),
+    Syndrome::SequenceError,
+    Syndrome::Refused(Refusal::RemoteAccess),
 ];
 
 fn main() -> io::Result<()> {
@@ -56,20 +57,20 @@ fn main() -> io::Result<()> {
 }
 
 fn build(datagram: &mut [u8], opcode: Opcode, payload: usize, syndrome: Syndrome) -> usize {
-    if opcode.service == Service::Cnp {
-        return write_notification(datagram, 0x118).unwrap_or(0);
+    if opcode.is_notification() {
+        return write_notification(datagram, Qpn(0x118)).unwrap_or(0);
     }
-    let bth = Bth::new(opcode.to_byte(), 0x15, 0xff_fff0).acknowledged(true);
+    let bth = Bth::new(opcode.to_byte(), Qpn(0x15), 0xff_fff0).acknowledged(true);
     let Some(builder) = Builder::new(datagram, opcode, bth, payload) else { return 0 };
     let original = opcode.operation == Operation::AtomicAcknowledge;
     let mut builder = builder
-        .maybe((opcode.service == Service::Ud).then(|| Deth::new(0x11, 0x17)))
-        .maybe(opcode.has_reth().then(|| Reth::new(0x1000, 0x77, payload as u32)))
-        .maybe(opcode.has_atomic().then(|| AtomicEth::new(0x1000, 0x77, 7, 9)))
+        .maybe((opcode.is_of(Service::Ud)).then(|| Deth::new(0x11, Qpn(0x17))))
+        .maybe(opcode.has_reth().then(|| Reth::new(0x1000, Rkey(0x77), payload as u32)))
+        .maybe(opcode.has_atomic().then(|| AtomicEth::new(0x1000, Rkey(0x77), 7, 9)))
         .maybe(opcode.has_aeth().then(|| Aeth::new(syndrome, 5)))
         .maybe(original.then(|| AtomicAckEth::new(7)))
         .maybe(opcode.has_immediate().then_some(ImmDt([0xde, 0xad, 0xbe, 0xef])))
-        .maybe(opcode.has_invalidate().then(|| Ieth::new(0x99)));
+        .maybe(opcode.has_invalidate().then(|| Ieth::new(Rkey(0x99))));
     builder.payload().fill(0x5a);
     builder.finish()
 }

@@ -1,5 +1,6 @@
 //! Atomic extended transport header (9.3.4) and its answer (9.5.3).
 
+use omniverb_terms::Rkey;
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -20,10 +21,10 @@ impl AtomicEth {
     pub const BYTES: usize = 28;
 
     /// Target, R_Key, operands. FetchAdd has no use for `compare`.
-    pub fn new(address: u64, key: u32, swap_or_add: u64, compare: u64) -> AtomicEth {
+    pub fn new(address: u64, key: Rkey, swap_or_add: u64, compare: u64) -> AtomicEth {
         AtomicEth {
             address: U64::new(address),
-            key: U32::new(key),
+            key: U32::new(key.0),
             swap_or_add: U64::new(swap_or_add),
             compare: U64::new(compare),
         }
@@ -33,8 +34,8 @@ impl AtomicEth {
         self.address.get()
     }
     /// R_Key.
-    pub fn key(&self) -> u32 {
-        self.key.get()
+    pub fn key(&self) -> Rkey {
+        Rkey(self.key.get())
     }
     /// The value to swap in or to add.
     pub fn swap_or_add(&self) -> u64 {

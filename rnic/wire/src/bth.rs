@@ -1,5 +1,6 @@
 //! Base transport header (clause 9.2): in every packet.
 
+use omniverb_terms::Qpn;
 use zerocopy::byteorder::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -29,12 +30,12 @@ impl Bth {
 
     /// A header with MigReq set, as hardware without a path migration under way sends it (9.2.3).
     #[inline]
-    pub fn new(opcode: u8, destination: u32, psn: u32) -> Bth {
+    pub fn new(opcode: u8, destination: Qpn, psn: u32) -> Bth {
         Bth {
             opcode,
             flags: MIGRATED,
             partition_key: U16::new(crate::PKEY_DEFAULT),
-            destination: U32::new(destination & LOW_24),
+            destination: U32::new(destination.0 & LOW_24),
             sequence: U32::new(psn & LOW_24),
         }
     }
@@ -142,8 +143,8 @@ impl Bth {
     }
     /// Destination QP number.
     #[inline]
-    pub fn destination(&self) -> u32 {
-        self.destination.get() & LOW_24
+    pub fn destination(&self) -> Qpn {
+        Qpn(self.destination.get() & LOW_24)
     }
     /// Forward congestion notification.
     #[inline]

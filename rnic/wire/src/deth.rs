@@ -1,5 +1,6 @@
 //! Datagram extended transport header (9.3.2): UD.
 
+use omniverb_terms::Qpn;
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -18,15 +19,15 @@ impl Deth {
     pub const BYTES: usize = 8;
 
     /// Q_Key and the QP number of the sender.
-    pub fn new(queue_key: u32, source: u32) -> Deth {
-        Deth { queue_key: U32::new(queue_key), source: U32::new(source & 0xff_ffff) }
+    pub fn new(queue_key: u32, source: Qpn) -> Deth {
+        Deth { queue_key: U32::new(queue_key), source: U32::new(source.0 & 0xff_ffff) }
     }
     /// Q_Key.
     pub fn queue_key(&self) -> u32 {
         self.queue_key.get()
     }
     /// QP number of the sender.
-    pub fn source(&self) -> u32 {
-        self.source.get() & 0xff_ffff
+    pub fn source(&self) -> Qpn {
+        Qpn(self.source.get() & 0xff_ffff)
     }
 }

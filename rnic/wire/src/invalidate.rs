@@ -1,5 +1,6 @@
 //! Invalidate extended transport header (9.3.7): SEND with invalidate.
 
+use omniverb_terms::Rkey;
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -15,11 +16,11 @@ impl Ieth {
     pub const BYTES: usize = 4;
 
     /// Carries `key`.
-    pub fn new(key: u32) -> Ieth {
-        Ieth(U32::new(key))
+    pub fn new(key: Rkey) -> Ieth {
+        Ieth(U32::new(key.0))
     }
     /// The R_Key.
-    pub fn key(&self) -> u32 {
-        self.0.get()
+    pub fn key(&self) -> Rkey {
+        Rkey(self.0.get())
     }
 }

@@ -11,6 +11,7 @@ mod builder;
 mod cnp;
 mod crc;
 mod deth;
+mod display;
 mod flow;
 pub mod fuzz;
 mod grh;
@@ -39,12 +40,12 @@ pub use icrc::{SUFFIX_BYTES, icrc};
 pub use identification::{Identification, solve};
 pub use immediate::ImmDt;
 pub use invalidate::Ieth;
-pub use opcode::{Opcode, Operation, Place, Service};
+pub use opcode::{Class, Opcode, Operation, Place};
 pub use packet::{Malformed, Packet};
 pub use prepared::Prepared;
 pub use reth::Reth;
 pub use run::{Pattern, Run, Slots};
-pub use syndrome::{CREDITS_INVALID, NakCode, Syndrome, credits, rnr_nanoseconds};
+pub use syndrome::{CREDITS_INVALID, Syndrome, credits, rnr_nanoseconds};
 
 /// The UDP port of RoCEv2 (A17.3.1).
 pub const PORT: u16 = 4791;

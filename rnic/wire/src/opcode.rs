@@ -1,18 +1,15 @@
 //! The opcode table (9.2.1, table 38; A17 for CNP): which packets there are, and what they carry.
 
 use crate::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ieth, ImmDt, Reth};
+use omniverb_terms::Service;
 
-/// Transport service: the upper three bits.
+/// The upper three bits: whose packet it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Service {
-    /// Reliable connection.
-    Rc,
-    /// Unreliable connection.
-    Uc,
-    /// Unreliable datagram.
-    Ud,
-    /// Congestion notification (A17.9.3).
-    Cnp,
+pub enum Class {
+    /// That of queue pairs with this transport service.
+    Service(Service),
+    /// That of congestion notifications (A17.9.3), which are for queue pairs of any service.
+    Notification,
 }
 
 /// Where in its message a packet stands.
@@ -69,8 +66,8 @@ pub enum Operation {
 /// An opcode that we know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opcode {
-    /// Transport service.
-    pub service: Service,
+    /// Whose packet it is.
+    pub class: Class,
     /// What the packet is for.
     pub operation: Operation,
 }
@@ -143,30 +140,46 @@ impl Operation {
 }
 
 impl Opcode {
+    /// That of a congestion notification.
+    pub const NOTIFICATION: Opcode =
+        Opcode { class: Class::Notification, operation: Operation::Notification };
+
     /// The operation on a service. Combinations the specification lacks become what is nearest:
     /// only the requester and responder of that service make opcodes.
     #[inline]
     pub fn new(service: Service, operation: Operation) -> Opcode {
-        Opcode { service, operation }
+        Opcode { class: Class::Service(service), operation }
+    }
+
+    /// Whether it is a packet of this service.
+    #[inline]
+    pub fn is_of(self, service: Service) -> bool {
+        self.class == Class::Service(service)
+    }
+
+    /// Whether it is a congestion notification.
+    #[inline]
+    pub fn is_notification(self) -> bool {
+        self.class == Class::Notification
     }
 
     /// The byte on the wire.
     #[inline]
     pub fn to_byte(self) -> u8 {
-        let service = match self.service {
-            Service::Rc => 0x00,
-            Service::Uc => 0x20,
-            Service::Ud => 0x60,
-            Service::Cnp => return NOTIFICATION,
+        let class = match self.class {
+            Class::Service(Service::Rc) => 0x00,
+            Class::Service(Service::Uc) => 0x20,
+            Class::Service(Service::Ud) => 0x60,
+            Class::Notification => return NOTIFICATION,
         };
-        service | self.operation.code()
+        class | self.operation.code()
     }
 
     /// From the byte on the wire; `None`: unknown, to be dropped (9.6.1).
     #[inline]
     pub fn from_byte(byte: u8) -> Option<Opcode> {
         if byte == NOTIFICATION {
-            return Some(Opcode::new(Service::Cnp, Operation::Notification));
+            return Some(Opcode::NOTIFICATION);
         }
         let operation = Operation::from_code(byte & 0x1f)?;
         let service = match (byte >> 5, byte & 0x1f) {
@@ -222,14 +235,14 @@ impl Opcode {
     pub fn header_bytes(self) -> usize {
         let part = |present: bool, bytes: usize| if present { bytes } else { 0 };
         Bth::BYTES
-            + part(self.service == Service::Ud, Deth::BYTES)
+            + part(self.is_of(Service::Ud), Deth::BYTES)
             + part(self.has_reth(), Reth::BYTES)
             + part(self.has_atomic(), AtomicEth::BYTES)
             + part(self.has_aeth(), Aeth::BYTES)
             + part(self.operation == Operation::AtomicAcknowledge, AtomicAckEth::BYTES)
             + part(self.has_immediate(), ImmDt::BYTES)
             + part(self.has_invalidate(), Ieth::BYTES)
-            + part(self.service == Service::Cnp, crate::cnp::RESERVED_BYTES)
+            + part(self.is_notification(), crate::cnp::RESERVED_BYTES)
     }
 }
 

@@ -2,8 +2,9 @@
 
 use crate::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, HEADERS_MAX, Ieth, ImmDt, Opcode, Operation, Reth,
-    SUFFIX_BYTES, Service,
+    SUFFIX_BYTES,
 };
+use omniverb_terms::{Qpn, Service};
 use zerocopy::FromBytes;
 
 /// Why a datagram is no packet; it is dropped without an answer (9.6.1).
@@ -48,7 +49,7 @@ impl<'a> Packet<'a> {
         if bth.version() != 0 {
             return Err(Malformed::Version(bth.version()));
         }
-        if bth.destination() == 0 {
+        if bth.destination() == Qpn(0) {
             return Err(Malformed::Destination);
         }
         if !datagram.len().is_multiple_of(4) {
@@ -60,7 +61,7 @@ impl<'a> Packet<'a> {
         let headers = datagram.get(Bth::BYTES..header_bytes).ok_or(Malformed::Short)?;
         let payload = datagram.get(header_bytes..end.ok_or(Malformed::Short)?);
         let payload = payload.ok_or(Malformed::Short)?;
-        if !opcode.has_payload() && !payload.is_empty() && opcode.service != Service::Cnp {
+        if !opcode.has_payload() && !payload.is_empty() && !opcode.is_notification() {
             return Err(Malformed::Excess);
         }
         Ok(Packet { bth, opcode, headers, payload })
@@ -105,21 +106,19 @@ impl<'a> Packet<'a> {
     }
     /// Datagram header.
     pub fn deth(&self) -> Option<Deth> {
-        self.header(self.opcode.service == Service::Ud, 0)
+        self.header(self.opcode.is_of(Service::Ud), 0)
     }
     /// Immediate data.
     pub fn immediate(&self) -> Option<ImmDt> {
         self.header(self.opcode.has_immediate(), self.headers.len().saturating_sub(ImmDt::BYTES))
     }
     /// QP and PSN of a report (see [`crate::write_report`]).
-    pub fn report(&self) -> Option<(u32, u32)> {
-        let is_notification = self.opcode.service == Service::Cnp;
-        crate::cnp::read_report(self.headers).filter(|_| is_notification)
+    pub fn report(&self) -> Option<(Qpn, u32)> {
+        crate::cnp::read_report(self.headers).filter(|_| self.opcode.is_notification())
     }
     /// Microseconds of a delay notice (see [`crate::write_delay`]).
     pub fn delay(&self) -> Option<u32> {
-        let is_notification = self.opcode.service == Service::Cnp;
-        crate::cnp::read_delay(self.headers).filter(|_| is_notification)
+        crate::cnp::read_delay(self.headers).filter(|_| self.opcode.is_notification())
     }
     /// R_Key to invalidate.
     pub fn invalidate(&self) -> Option<Ieth> {

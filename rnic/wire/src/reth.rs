@@ -1,5 +1,6 @@
 //! RDMA extended transport header (9.3.3): WRITE and READ requests.
 
+use omniverb_terms::Rkey;
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -20,8 +21,8 @@ impl Reth {
 
     /// Virtual address, R_Key, length of the whole message.
     #[inline]
-    pub fn new(address: u64, key: u32, length: u32) -> Reth {
-        Reth { address: U64::new(address), key: U32::new(key), length: U32::new(length) }
+    pub fn new(address: u64, key: Rkey, length: u32) -> Reth {
+        Reth { address: U64::new(address), key: U32::new(key.0), length: U32::new(length) }
     }
     /// Virtual address at the responder.
     #[inline]
@@ -30,8 +31,8 @@ impl Reth {
     }
     /// R_Key.
     #[inline]
-    pub fn key(&self) -> u32 {
-        self.key.get()
+    pub fn key(&self) -> Rkey {
+        Rkey(self.key.get())
     }
     /// Bytes of the whole message.
     #[inline]

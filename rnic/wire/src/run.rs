@@ -4,7 +4,8 @@
 //! be made, and taken, in one go. They travel between two Omniverbs only; plain RoCE names address
 //! and length in the first packet of a WRITE (9.7.4.1.2).
 
-use crate::{Bth, Opcode, Operation, Packet, Place, Reth, SUFFIX_BYTES, Service};
+use crate::{Bth, Opcode, Operation, Packet, Place, Reth, SUFFIX_BYTES};
+use omniverb_terms::Service;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Bytes of the headers.

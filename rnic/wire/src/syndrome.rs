@@ -1,5 +1,9 @@
 //! Syndromes of the AETH (9.7.5.2, table 45 and following): acknowledge, not ready, refused.
 
+use omniverb_terms::Refusal;
+
+/// Syndrome of a NAK, to which its code is added (9.7.5.2.8).
+const NAK: u8 = 0x60;
 /// Credit code that says "credits are not in use" (9.7.7.2.5).
 pub const CREDITS_INVALID: u8 = 0x1f;
 
@@ -10,24 +14,12 @@ pub enum Syndrome {
     Ack(u8),
     /// No receive; ask again after this timer (a code).
     ReceiverNotReady(u8),
-    /// Refused or missing.
-    Nak(NakCode),
+    /// NAK: a packet is missing; the PSN is that of the one expected.
+    SequenceError,
+    /// NAK: the responder will not.
+    Refused(Refusal),
     /// Values nobody may send; ignored.
     Reserved(u8),
-}
-
-/// Why a responder refuses (9.7.5.2.8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum NakCode {
-    /// A packet is missing: the PSN is the one expected.
-    SequenceError = 0,
-    /// The request cannot be right.
-    InvalidRequest = 1,
-    /// R_Key, range or rights.
-    RemoteAccess = 2,
-    /// The responder's own receive was malformed.
-    RemoteOperation = 3,
 }
 
 impl Syndrome {
@@ -36,7 +28,8 @@ impl Syndrome {
         match self {
             Syndrome::Ack(code) => code & 0x1f,
             Syndrome::ReceiverNotReady(code) => 0x20 | code & 0x1f,
-            Syndrome::Nak(code) => 0x60 | code as u8,
+            Syndrome::SequenceError => NAK,
+            Syndrome::Refused(refusal) => NAK | refusal.code(),
             Syndrome::Reserved(byte) => byte,
         }
     }
@@ -46,10 +39,11 @@ impl Syndrome {
         match (byte >> 5, byte & 0x1f) {
             (0, code) => Syndrome::Ack(code),
             (1, code) => Syndrome::ReceiverNotReady(code),
-            (3, 0) => Syndrome::Nak(NakCode::SequenceError),
-            (3, 1) => Syndrome::Nak(NakCode::InvalidRequest),
-            (3, 2) => Syndrome::Nak(NakCode::RemoteAccess),
-            (3, 3) => Syndrome::Nak(NakCode::RemoteOperation),
+            (3, 0) => Syndrome::SequenceError,
+            (3, code) => match Refusal::from_code(code) {
+                Some(refusal) => Syndrome::Refused(refusal),
+                None => Syndrome::Reserved(byte),
+            },
             _ => Syndrome::Reserved(byte),
         }
     }

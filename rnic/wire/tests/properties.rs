@@ -1,10 +1,11 @@
 //! What is built is read back; arbitrary and damaged bytes never panic and are never believed.
 
+use omniverb_terms::{Qpn, Rkey, Service};
 use omniverb_wire::pcap::{Capture, Envelope};
 use omniverb_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Builder, DATAGRAM_MAX, Deth, Flow, Identification, Ieth,
-    ImmDt, Opcode, Operation, Packet, Pattern, Place, Prepared, Reth, Run, Service, Syndrome,
-    Verdict, fuzz, icrc, receive_area,
+    ImmDt, Opcode, Operation, Packet, Pattern, Place, Prepared, Reth, Run, Syndrome, Verdict, fuzz,
+    icrc, receive_area,
 };
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -28,7 +29,7 @@ fn flow() -> impl Strategy<Value = Flow> {
 fn opcode() -> impl Strategy<Value = Opcode> {
     any::<u8>()
         .prop_filter_map("known opcodes", Opcode::from_byte)
-        .prop_filter("notifications have a writer of their own", |o| o.service != Service::Cnp)
+        .prop_filter("notifications have a writer of their own", |o| !o.is_notification())
 }
 
 proptest! {
@@ -44,21 +45,22 @@ proptest! {
         id in any::<u16>(),
         payload in prop::collection::vec(any::<u8>(), 0..600),
     ) {
+        let (qpn, key) = (Qpn(qpn), Rkey(word));
         let payload = if opcode.has_payload() { payload } else { Vec::new() };
-        let reth = Reth::new(long, word, half as u32);
-        let atomic = AtomicEth::new(half, word, long, !long);
+        let reth = Reth::new(long, key, half as u32);
+        let atomic = AtomicEth::new(half, key, long, !long);
         let aeth = Aeth::new(Syndrome::from_byte(word as u8), word);
         let result = opcode.operation == Operation::AtomicAcknowledge;
         let bth = Bth::new(opcode.to_byte(), qpn, psn).acknowledged(ack).solicited(solicited);
         let mut buffer = [0xaa; DATAGRAM_MAX];
         let mut builder = Builder::new(&mut buffer, opcode, bth, payload.len()).unwrap()
-            .maybe((opcode.service == Service::Ud).then(|| Deth::new(word, qpn)))
+            .maybe((opcode.is_of(Service::Ud)).then(|| Deth::new(word, qpn)))
             .maybe(opcode.has_reth().then_some(reth))
             .maybe(opcode.has_atomic().then_some(atomic))
             .maybe(opcode.has_aeth().then_some(aeth))
             .maybe(result.then(|| AtomicAckEth::new(long)))
             .maybe(opcode.has_immediate().then(|| ImmDt(word.to_be_bytes())))
-            .maybe(opcode.has_invalidate().then(|| Ieth::new(word)));
+            .maybe(opcode.has_invalidate().then(|| Ieth::new(key)));
         builder.payload().copy_from_slice(&payload);
         let length = builder.finish();
         flow.seal(&mut buffer[..length], id);
@@ -78,8 +80,8 @@ proptest! {
             packet.immediate(),
             opcode.has_immediate().then(|| ImmDt(word.to_be_bytes()))
         );
-        prop_assert_eq!(packet.invalidate(), opcode.has_invalidate().then(|| Ieth::new(word)));
-        let deth = (opcode.service == Service::Ud).then(|| Deth::new(word, qpn));
+        prop_assert_eq!(packet.invalidate(), opcode.has_invalidate().then(|| Ieth::new(key)));
+        let deth = (opcode.is_of(Service::Ud)).then(|| Deth::new(word, qpn));
         prop_assert_eq!(packet.deth(), deth);
 
         let prepared = Prepared::new(&flow, length).unwrap();
@@ -171,10 +173,10 @@ fn the_receive_area_of_ipv4_has_a_valid_checksum() {
 fn in_the_middle(psn: u32, (address, left): (u64, u32), payload: usize) -> Vec<u8> {
     let place = Place::First;
     let opcode = Opcode::new(Service::Rc, Operation::Write { place, immediate: false });
-    let bth = Bth::new(opcode.to_byte(), 17, psn);
+    let bth = Bth::new(opcode.to_byte(), Qpn(17), psn);
     let mut buffer = [0; DATAGRAM_MAX];
     let builder = Builder::new(&mut buffer, opcode, bth, payload).unwrap();
-    let length = builder.header(Reth::new(address, 9, left)).finish();
+    let length = builder.header(Reth::new(address, Rkey(9), left)).finish();
     buffer[..length].to_vec()
 }
 

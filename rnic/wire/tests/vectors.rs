@@ -1,8 +1,9 @@
 //! Packets known to be right, from the IPv4 header to the ICRC.
 
+use omniverb_terms::{Qpn, Refusal, Rkey};
 use omniverb_wire::{
-    Aeth, AtomicEth, Bth, Builder, Flow, Identification, Ieth, ImmDt, NakCode, Opcode, Packet,
-    Reth, Syndrome, Verdict, write_notification,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, Flow, Identification, Ieth, ImmDt, Opcode, Packet,
+    Reth, Syndrome, Verdict, write_notification, write_report,
 };
 use std::net::Ipv4Addr;
 
@@ -79,7 +80,7 @@ fn same(text: &str, build: impl FnOnce(&mut [u8]) -> usize) {
 
 fn begin(datagram: &mut [u8], code: u8, ack: bool, payload: usize) -> Builder<'_> {
     let opcode = Opcode::from_byte(code).unwrap();
-    let bth = Bth::new(code, 0x15, 1).acknowledged(ack).solicited(code == 0x17);
+    let bth = Bth::new(code, Qpn(0x15), 1).acknowledged(ack).solicited(code == 0x17);
     Builder::new(datagram, opcode, bth, payload).unwrap()
 }
 
@@ -117,16 +118,16 @@ fn icrc_of_every_vector() {
 
 #[test]
 fn headers_of_every_vector() {
-    same(NOTIFICATION, |datagram| write_notification(datagram, 0x118).unwrap());
+    same(NOTIFICATION, |datagram| write_notification(datagram, Qpn(0x118)).unwrap());
     same(COMPARE_SWAP, |datagram| {
-        let operands = AtomicEth::new(0x1122_3344_5566_7788, 0x1234, 7, 9);
+        let operands = AtomicEth::new(0x1122_3344_5566_7788, Rkey(0x1234), 7, 9);
         begin(datagram, 0x13, true, 0).header(operands).finish()
     });
     same(READ_REQUEST, |datagram| {
-        begin(datagram, 0x0c, true, 0).header(Reth::new(0x1000, 0x77, 5000)).finish()
+        begin(datagram, 0x0c, true, 0).header(Reth::new(0x1000, Rkey(0x77), 5000)).finish()
     });
     same(NAK, |datagram| {
-        let aeth = Aeth::new(Syndrome::Nak(NakCode::SequenceError), 5);
+        let aeth = Aeth::new(Syndrome::SequenceError, 5);
         begin(datagram, 0x11, false, 0).header(aeth).finish()
     });
     same(NOT_READY, |datagram| {
@@ -135,13 +136,13 @@ fn headers_of_every_vector() {
     });
     same(WRITE_IMMEDIATE, |datagram| {
         let mut builder = begin(datagram, 0x0b, true, 5)
-            .header(Reth::new(0x1000, 0x77, 5))
+            .header(Reth::new(0x1000, Rkey(0x77), 5))
             .header(ImmDt([0xde, 0xad, 0xbe, 0xef]));
         builder.payload().copy_from_slice(b"hello");
         builder.finish()
     });
     same(SEND_INVALIDATE, |datagram| {
-        let mut builder = begin(datagram, 0x17, true, 3).header(Ieth::new(0x99));
+        let mut builder = begin(datagram, 0x17, true, 3).header(Ieth::new(Rkey(0x99)));
         builder.payload().copy_from_slice(b"abc");
         builder.finish()
     });
@@ -152,9 +153,49 @@ fn fields_of_the_vectors() {
     let vector = vector(WRITE_IMMEDIATE);
     let packet = Packet::parse(&vector.datagram).unwrap();
     assert_eq!(packet.payload(), b"hello");
-    assert_eq!(packet.reth(), Some(Reth::new(0x1000, 0x77, 5)));
+    assert_eq!(packet.reth(), Some(Reth::new(0x1000, Rkey(0x77), 5)));
     assert_eq!(packet.immediate(), Some(ImmDt([0xde, 0xad, 0xbe, 0xef])));
-    assert_eq!((packet.bth().destination(), packet.bth().psn()), (0x15, 1));
+    assert_eq!((packet.bth().destination(), packet.bth().psn()), (Qpn(0x15), 1));
     assert!(packet.bth().is_ack_requested() && packet.bth().is_migrated());
     assert_eq!((packet.aeth(), packet.atomic(), packet.deth()), (None, None, None));
+}
+
+#[test]
+fn packets_print_themselves() {
+    let swap = "COMPARE-SWAP qpn 0x15 psn 1 ask 0x1122334455667788 rkey 0x1234 0x9 -> 0x7";
+    let lines = [
+        (MANAGEMENT, "UD SEND-ONLY qpn 0x1 psn 7 from 0x1 qkey 0x80010000"),
+        (NOTIFICATION, "CNP qpn 0x118"),
+        (COMPARE_SWAP, swap),
+        (READ_REQUEST, "READ-REQUEST qpn 0x15 psn 1 ask 0x1000+5000 rkey 0x77"),
+        (NAK, "NAK sequence qpn 0x15 psn 1 msn 5"),
+        (NOT_READY, "RNR-NAK timer 12 qpn 0x15 psn 1 msn 5"),
+        (WRITE_IMMEDIATE, "WRITE-ONLY-IMM qpn 0x15 psn 1 ask 0x1000+5 rkey 0x77 imm deadbeef"),
+        (SEND_INVALIDATE, "SEND-ONLY-INV qpn 0x15 psn 1 solicited ask inv 0x99"),
+    ];
+    for (text, line) in lines {
+        let vector = vector(text);
+        assert_eq!(Packet::parse(&vector.datagram).unwrap().to_string(), line);
+    }
+    // Answers, and what only an Omniverb says.
+    let made = |code, syndrome: Option<Syndrome>, result: Option<u64>| {
+        let mut datagram = [0; 64];
+        let aeth = syndrome.map(|syndrome| Aeth::new(syndrome, 3));
+        let builder = begin(&mut datagram, code, false, 0).maybe(aeth);
+        let length = builder.maybe(result.map(AtomicAckEth::new)).finish();
+        Packet::parse(&datagram[..length]).unwrap().to_string()
+    };
+    let ack = Some(Syndrome::Ack(0x1f));
+    let refused = Some(Syndrome::Refused(Refusal::RemoteAccess));
+    assert_eq!(made(0x11, ack, None), "ACK qpn 0x15 psn 1 msn 3");
+    assert_eq!(made(0x11, refused, None), "NAK remote access qpn 0x15 psn 1 msn 3");
+    assert_eq!(made(0x0d, ack, None), "READ-RESPONSE-FIRST qpn 0x15 psn 1 msn 3");
+    assert_eq!(made(0x0e, None, None), "READ-RESPONSE-MIDDLE qpn 0x15 psn 1");
+    let line = "ATOMIC-ACKNOWLEDGE qpn 0x15 psn 1 credits 0x2 msn 3 original 0x5";
+    assert_eq!(made(0x12, Some(Syndrome::Ack(2)), Some(5)), line);
+    assert_eq!(made(0x20, None, None), "UC SEND-FIRST qpn 0x15 psn 1");
+    let mut datagram = [0; 64];
+    let length = write_report(&mut datagram, Qpn(9), Qpn(7), 12).unwrap();
+    let report = Packet::parse(&datagram[..length]).unwrap();
+    assert_eq!(report.to_string(), "CNP qpn 0x9 report of 0x7 psn 12");
 }

@@ -1,6 +1,7 @@
 //! Packets for a queue pair that has no link yet, or whose application is not ready to receive:
 //! they are kept for a moment, since a link is often made while its first packet is on its way.
 
+use omniverb_terms::Qpn;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
@@ -14,7 +15,7 @@ const BYTES_MAX: usize = 2 << 20;
 /// A packet whose ICRC is right.
 pub(crate) struct Early {
     arrived: u64,
-    pub(crate) qpn: u32,
+    pub(crate) qpn: Qpn,
     pub(crate) from: IpAddr,
     pub(crate) local: IpAddr,
     pub(crate) congested: bool,
@@ -33,7 +34,7 @@ impl Waiting {
     pub(crate) fn keep(
         &mut self,
         now: u64,
-        qpn: u32,
+        qpn: Qpn,
         (from, local): (IpAddr, IpAddr),
         congested: bool,
         datagram: &[u8],
@@ -52,7 +53,7 @@ impl Waiting {
     }
 
     /// Takes the packets of a queue pair from a peer.
-    pub(crate) fn take(&mut self, now: u64, qpn: u32, from: IpAddr) -> Vec<Early> {
+    pub(crate) fn take(&mut self, now: u64, qpn: Qpn, from: IpAddr) -> Vec<Early> {
         let mut taken = Vec::new();
         for packet in std::mem::take(&mut self.packets) {
             if packet.qpn == qpn && packet.from == from {
@@ -74,6 +75,7 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use super::{BYTES_MAX, KEPT, PACKETS_MAX, Waiting};
+    use omniverb_terms::Qpn;
     use std::net::{IpAddr, Ipv4Addr};
 
     const HOME: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -81,13 +83,13 @@ mod tests {
     #[test]
     fn kept_in_order_and_not_for_long() {
         let mut waiting = Waiting::default();
-        for (time, qpn, byte) in [(0, 7, 1), (1, 8, 2), (2, 7, 3)] {
+        for (time, qpn, byte) in [(0, Qpn(7), 1), (1, Qpn(8), 2), (2, Qpn(7), 3)] {
             waiting.keep(time, qpn, (HOME, HOME), false, &[byte]);
         }
         let taken: Vec<u8> =
-            waiting.take(3, 7, HOME).iter().map(|packet| packet.datagram[0]).collect();
+            waiting.take(3, Qpn(7), HOME).iter().map(|packet| packet.datagram[0]).collect();
         assert_eq!(taken, [1, 3]);
-        assert!(waiting.take(KEPT + 2, 8, HOME).is_empty(), "too old");
+        assert!(waiting.take(KEPT + 2, Qpn(8), HOME).is_empty(), "too old");
         assert!(waiting.is_empty());
     }
 
@@ -96,7 +98,7 @@ mod tests {
         let mut waiting = Waiting::default();
         for length in [1, 4096] {
             for _ in 0..10 * PACKETS_MAX {
-                waiting.keep(0, 7, (HOME, HOME), false, &vec![0; length]);
+                waiting.keep(0, Qpn(7), (HOME, HOME), false, &vec![0; length]);
                 assert!(waiting.packets.len() <= PACKETS_MAX && waiting.bytes <= BYTES_MAX);
             }
         }

@@ -96,5 +96,5 @@ impl Held {
 }
 
 fn target(request: &ReadRequest) -> Target {
-    Target { key: request.key, address: request.address, length: request.length }
+    Target { key: request.key.0, address: request.address, length: request.length }
 }

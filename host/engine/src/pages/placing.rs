@@ -77,7 +77,7 @@ impl Placing {
             self.interrupted();
             return Ok(Course::Travels(incoming::request(part)));
         };
-        let target = Target { key, address, length: total };
+        let target = Target { key: key.0, address, length: total };
         if part.place.begins() {
             match self.choose(grants, endpoint, target, (waiting, may_wait))? {
                 Some(way) => self.way = way,
@@ -141,7 +141,7 @@ impl Placing {
         now: u64,
     ) -> Result<bool, Broken> {
         let Kind::Write { address, key, total } = part.kind else { return Ok(false) };
-        let target = Target { key, address, length: total };
+        let target = Target { key: key.0, address, length: total };
         let here = match part.place.begins() {
             true => !waiting && is_drained(endpoint)?,
             false => self.way == Way::Here,
@@ -176,7 +176,7 @@ fn rest(part: &Part<'_>, begins: bool) -> Course {
         Request::WriteFirst {
             flags,
             address: address.wrapping_add(part.offset),
-            rkey: key,
+            rkey: key.0,
             immediate: 0,
             total: total.saturating_sub(part.offset),
         }
@@ -192,5 +192,5 @@ fn placed(part: &Part<'_>) -> Option<Request> {
     let immediate = u32::from_ne_bytes(part.immediate?);
     let solicited = if part.solicited { SOLICITED } else { 0 };
     let flags = LAST | IMMEDIATE | PLACED | solicited;
-    Some(Request::WriteFirst { flags, address, rkey: key, immediate, total })
+    Some(Request::WriteFirst { flags, address, rkey: key.0, immediate, total })
 }

@@ -1,14 +1,15 @@
 //! An RC or UC queue pair: a link on one side, a transport connection on the other.
 
-use crate::command::{Service, feature};
+use crate::command::feature;
 use crate::pacing::flow::{Inflow, Outflow};
 use crate::queue_pair::backlog::{Allowance, Throttle};
 use crate::queue_pair::far::{Far, Said};
 use omniverb_link::{Broken, Endpoint};
+use omniverb_terms::{Qpn, Service};
 use omniverb_transport::{
     Answer, Config, Connection, Event, Sending, Status, Transmit, Unreliable,
 };
-use omniverb_wire::{Packet, Run, Service as WireService, write_notification, write_report};
+use omniverb_wire::{Packet, Run, write_notification, write_report};
 
 /// PSNs under way at most to plain RoCE; as many as Linux rxe has itself.
 const WINDOW_ROCE: u64 = 128;
@@ -37,7 +38,7 @@ pub(crate) struct Connected {
     /// And nothing is left to be said about it.
     silent: bool,
     closed: bool,
-    peer_qpn: u32,
+    peer_qpn: Qpn,
     service: Service,
     window: u64,
     trains: bool,
@@ -52,7 +53,7 @@ pub(crate) struct Connected {
     throttle: Throttle,
     /// UC: when to look again, if it is too early to send.
     due: Option<u64>,
-    qpn: u32,
+    qpn: Qpn,
     failure: Option<Status>,
 }
 
@@ -61,7 +62,7 @@ impl Connected {
     pub(crate) fn new(
         mut endpoint: Endpoint,
         service: Service,
-        (qpn, peer_qpn): (u32, u32),
+        (qpn, peer_qpn): (Qpn, Qpn),
         features: u32,
         request_bytes: usize,
         allowance: Allowance,
@@ -246,7 +247,7 @@ impl Connected {
                 // The result of an atomic goes before the data of a READ behind it.
                 self.tell();
             }
-            Some(Transport::Uc(_)) if packet.opcode().service == WireService::Cnp => {
+            Some(Transport::Uc(_)) if packet.opcode().is_notification() => {
                 match (packet.report(), &mut self.outflow) {
                     (Some((_, psn)), Some(out)) => out.on_report(psn),
                     (None, None) => self.throttle.on_notification(now),

@@ -5,8 +5,9 @@ use crate::queue_pair::backlog::{Allowance, Backlog, Throttle};
 use omniverb_link::record::{FIRST, IMMEDIATE, LAST, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_ring::UserMemory;
+use omniverb_terms::Qpn;
 use omniverb_transport::datagram::{Address, write};
-use omniverb_wire::{Packet, Service, write_notification, write_report};
+use omniverb_wire::{Packet, write_notification, write_report};
 
 /// Bytes of the longest datagram.
 const MESSAGE_MAX: usize = 4096;
@@ -14,8 +15,8 @@ const MESSAGE_MAX: usize = 4096;
 /// One destination.
 pub(crate) struct Datagrams {
     endpoint: Endpoint,
-    qpn: u32,
-    peer_qpn: u32,
+    qpn: Qpn,
+    peer_qpn: Qpn,
     psn: u32,
     backlog: Backlog,
     throttle: Throttle,
@@ -30,8 +31,8 @@ pub(crate) struct Datagrams {
 impl Datagrams {
     pub(crate) fn new(
         mut endpoint: Endpoint,
-        qpn: u32,
-        peer_qpn: u32,
+        qpn: Qpn,
+        peer_qpn: Qpn,
         features: u32,
         allowance: Allowance,
     ) -> Datagrams {
@@ -129,7 +130,7 @@ impl Datagrams {
 
     /// A packet from the peer; the application looks at the Q_Key.
     pub(crate) fn packet(&mut self, now: u64, packet: &Packet<'_>) {
-        if packet.opcode().service == Service::Cnp {
+        if packet.opcode().is_notification() {
             return match (packet.report(), &mut self.outflow) {
                 (Some((_, psn)), Some(out)) => out.on_report(psn),
                 (None, None) => self.throttle.on_notification(now),

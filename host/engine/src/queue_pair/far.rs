@@ -10,9 +10,9 @@ use crate::queue_pair::outgoing::Outgoing;
 use crate::queue_pair::reading::{Answer, Readings};
 use omniverb_link::endpoint::Credit;
 use omniverb_link::{Broken, Endpoint, Nak, Request};
+use omniverb_terms::{Refusal, Rkey};
 use omniverb_transport::{
-    AtomicRequest, Delivery, Fetched, Gathered, Part, Placed, ReadRequest, Refusal, RequestId,
-    Ticket, Upper,
+    AtomicRequest, Delivery, Fetched, Gathered, Part, Placed, ReadRequest, RequestId, Ticket, Upper,
 };
 use omniverb_wire::{Run, Slots};
 
@@ -119,23 +119,23 @@ impl Far {
     }
 
     /// A key to ask the control plane for, and what of it.
-    pub(crate) fn take_wanted(&mut self) -> Option<(u32, Stretch)> {
-        self.grants.take_wanted()
+    pub(crate) fn take_wanted(&mut self) -> Option<(Rkey, Stretch)> {
+        self.grants.take_wanted().map(|(key, stretch)| (Rkey(key), stretch))
     }
 
     /// It could not be asked.
-    pub(crate) fn not_asked(&mut self, key: u32) {
-        self.grants.not_asked(key);
+    pub(crate) fn not_asked(&mut self, key: Rkey) {
+        self.grants.not_asked(key.0);
     }
 
     /// It refused.
-    pub(crate) fn refused(&mut self, key: u32, again: bool) {
-        self.grants.refused(key, again);
+    pub(crate) fn refused(&mut self, key: Rkey, again: bool) {
+        self.grants.refused(key.0, again);
     }
 
     /// Whether only the application itself wants this key to be mapped.
-    pub(crate) fn is_own(&self, key: u32) -> bool {
-        self.grants.is_own(key)
+    pub(crate) fn is_own(&self, key: Rkey) -> bool {
+        self.grants.is_own(key.0)
     }
 
     /// It granted.

@@ -6,6 +6,7 @@ use crate::pages::sources::Sources;
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, PLACED, SOLICITED};
 use omniverb_link::{Ahead, Broken, Endpoint, Nak, Request, Response, Source};
 use omniverb_ring::{Record, UserMemory};
+use omniverb_terms::Rkey;
 use omniverb_transport::{
     Gathered, Operation, Placed, Request as Order, RequestId, Status, SubmitError,
 };
@@ -39,7 +40,7 @@ enum Kind {
 }
 
 /// Address, key and length of a whole WRITE.
-type Write = (u64, u32, u64);
+type Write = (u64, Rkey, u64);
 
 /// The records under way, oldest first.
 #[derive(Default)]
@@ -96,21 +97,21 @@ impl Outgoing {
             Request::Send { flags, immediate } => (send(flags, immediate), flags, Kind::Data),
             Request::WriteFirst { flags, address, rkey, immediate, total } => {
                 let flags = flags | FIRST;
-                (write((address, rkey, total), flags, immediate), flags, Kind::Data)
+                (write((address, Rkey(rkey), total), flags, immediate), flags, Kind::Data)
             }
             Request::WriteMore { flags, immediate } => {
                 let flags = flags & !FIRST;
                 (write(self.write?, flags, immediate), flags, Kind::Data)
             }
             Request::Read { address, rkey, length } => {
-                (Operation::Read { address, key: rkey }, FIRST | LAST, Kind::Read { length })
+                (Operation::Read { address, key: Rkey(rkey) }, FIRST | LAST, Kind::Read { length })
             }
             Request::CompareSwap { address, rkey, compare, swap } => {
-                let operation = Operation::CompareSwap { address, key: rkey, compare, swap };
+                let operation = Operation::CompareSwap { address, key: Rkey(rkey), compare, swap };
                 (operation, FIRST | LAST, Kind::Atomic)
             }
             Request::FetchAdd { address, rkey, add } => {
-                (Operation::FetchAdd { address, key: rkey, add }, FIRST | LAST, Kind::Atomic)
+                (Operation::FetchAdd { address, key: Rkey(rkey), add }, FIRST | LAST, Kind::Atomic)
             }
             Request::Datagram { .. } => return None,
         };
@@ -270,7 +271,7 @@ fn say(endpoint: &mut Endpoint, response: &Response, data: &[u8]) -> Result<bool
 fn send(flags: u32, immediate: u32) -> Operation {
     Operation::Send {
         immediate: (flags & IMMEDIATE != 0).then(|| immediate.to_ne_bytes()),
-        invalidate: (flags & INVALIDATE != 0).then_some(immediate),
+        invalidate: (flags & INVALIDATE != 0).then_some(Rkey(immediate)),
         solicited: flags & SOLICITED != 0,
     }
 }

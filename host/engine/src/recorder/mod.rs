@@ -20,6 +20,7 @@ use crate::recorder::intake::Intake;
 use omniverb_ring::Window;
 use omniverb_sys::EventFd;
 use omniverb_sys::pulse::Pulse;
+use omniverb_terms::Qpn;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, mpsc};
@@ -53,8 +54,8 @@ pub(crate) enum Task {
     },
     Untrace {
         session: u64,
-        qpn: u32,
-        peer_qpn: u32,
+        qpn: Qpn,
+        peer_qpn: Qpn,
     },
     Untraced,
     /// To be closed, which may take long.
@@ -137,7 +138,7 @@ impl Recorder {
     }
 
     /// It no longer is, once what was told until now is read.
-    pub fn untrace(&self, session: u64, qpn: u32, peer_qpn: u32) {
+    pub fn untrace(&self, session: u64, qpn: Qpn, peer_qpn: Qpn) {
         self.send(Task::Untrace { session, qpn, peer_qpn });
     }
 

@@ -4,6 +4,7 @@ use super::story::TracedEnd;
 use crate::command::VnicId;
 use omniverb_link::{Trace, TraceReader};
 use omniverb_ring::Window;
+use omniverb_terms::Qpn;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -25,19 +26,19 @@ pub(super) struct Traced {
 /// The links that a process may tell of.
 #[derive(Default)]
 struct Links {
-    live: HashMap<(u32, u32), Arc<Traced>>,
+    live: HashMap<(Qpn, Qpn), Arc<Traced>>,
     /// Those that ended lately, and when, the latest at the end.
     ended: VecDeque<(u64, Arc<Traced>)>,
 }
 
 impl Links {
-    fn find(&self, qpn: u32, peer_qpn: u32) -> Option<&Arc<Traced>> {
+    fn find(&self, qpn: Qpn, peer_qpn: Qpn) -> Option<&Arc<Traced>> {
         let same = |traced: &&Arc<Traced>| (traced.end.qpn, traced.end.peer_qpn) == (qpn, peer_qpn);
         let ended = || self.ended.iter().rev().map(|(_, traced)| traced).find(same);
         self.live.get(&(qpn, peer_qpn)).or_else(ended)
     }
 
-    fn end(&mut self, qpn: u32, peer_qpn: u32, now: u64) {
+    fn end(&mut self, qpn: Qpn, peer_qpn: Qpn, now: u64) {
         let over = |(at, _): &(u64, _)| at.saturating_add(ENDED_TIME) < now;
         while self.ended.len() >= ENDED_MAX || self.ended.front().is_some_and(over) {
             self.ended.pop_front();
@@ -89,7 +90,7 @@ impl Ring {
     }
 
     /// A link has ended, or nobody wants to know of it any more.
-    pub(super) fn untrace(&mut self, qpn: u32, peer_qpn: u32, now: u64) {
+    pub(super) fn untrace(&mut self, qpn: Qpn, peer_qpn: Qpn, now: u64) {
         self.links.end(qpn, peer_qpn, now);
     }
 
@@ -100,7 +101,7 @@ impl Ring {
 
     /// The link that a record says it is about.
     pub(super) fn link(&self, trace: &Trace) -> Option<&Arc<Traced>> {
-        self.links.find(trace.qpn, trace.peer_qpn)
+        self.links.find(Qpn(trace.qpn), Qpn(trace.peer_qpn))
     }
 
     /// Reads; calls `each` with the time, the link, the record and its payload. A link that is not
@@ -116,7 +117,7 @@ impl Ring {
         for count in 1.. {
             match reader.take() {
                 Ok(Some((trace, payload))) => {
-                    let traced = self.links.find(trace.qpn, trace.peer_qpn);
+                    let traced = self.links.find(Qpn(trace.qpn), Qpn(trace.peer_qpn));
                     // It may claim any time, as long as it is one that can be.
                     let time = trace.time.max(self.since).min(now);
                     turn.last = time;
@@ -148,30 +149,35 @@ impl Ring {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::Service;
+    use omniverb_terms::Service;
+
+    const PEER: Qpn = Qpn(7);
 
     #[test]
     fn a_link_that_has_ended_is_known_for_a_moment() {
         let (local, remote) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
-        let end = |qpn| TracedEnd { qpn, peer_qpn: 7, service: Service::Rc, local, remote };
+        let end = |qpn| TracedEnd { qpn, peer_qpn: PEER, service: Service::Rc, local, remote };
         let mut links = Links::default();
         let begin = |links: &mut Links, qpn| {
             let traced = Arc::new(Traced { end: end(qpn), vnics: [VnicId(1), VnicId(2)] });
-            links.live.insert((qpn, 7), traced);
+            links.live.insert((qpn, PEER), traced);
         };
         for qpn in 1..=3 {
-            begin(&mut links, qpn);
+            begin(&mut links, Qpn(qpn));
         }
-        links.end(1, 7, 100);
-        links.end(9, 7, 100); // nobody's
-        assert!((1..=3).all(|qpn| links.find(qpn, 7).is_some()) && links.find(9, 7).is_none());
-        links.end(2, 7, 100 + ENDED_TIME);
-        assert!(links.find(1, 7).is_some());
-        links.end(3, 7, 101 + ENDED_TIME);
-        assert!(links.find(1, 7).is_none() && links.find(2, 7).is_some());
+        links.end(Qpn(1), PEER, 100);
+        links.end(Qpn(9), PEER, 100); // nobody's
+        assert!(
+            (1..=3).all(|qpn| links.find(Qpn(qpn), PEER).is_some())
+                && links.find(Qpn(9), PEER).is_none()
+        );
+        links.end(Qpn(2), PEER, 100 + ENDED_TIME);
+        assert!(links.find(Qpn(1), PEER).is_some());
+        links.end(Qpn(3), PEER, 101 + ENDED_TIME);
+        assert!(links.find(Qpn(1), PEER).is_none() && links.find(Qpn(2), PEER).is_some());
         for qpn in 0..2 * ENDED_MAX as u32 {
-            begin(&mut links, 100 + qpn);
-            links.end(100 + qpn, 7, 102 + ENDED_TIME);
+            begin(&mut links, Qpn(100 + qpn));
+            links.end(Qpn(100 + qpn), PEER, 102 + ENDED_TIME);
         }
         assert_eq!(links.ended.len(), ENDED_MAX);
         assert!(links.live.is_empty());

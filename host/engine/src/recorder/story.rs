@@ -3,12 +3,12 @@
 //! In: a record, which is hostile; the link's end, which is ours. Out: datagrams with addresses and
 //! queue pair numbers of the latter, or nothing if the record makes no sense.
 
-use crate::command::Service;
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
 use omniverb_link::trace::{ACKNOWLEDGED, KEEP_MAX, Kind, NOT_READY, PIECE, Trace};
+use omniverb_terms::{Qpn, Refusal, Rkey, Service};
 use omniverb_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Builder, CREDITS_INVALID, DATAGRAM_MAX, Deth, Flow, Ieth,
-    ImmDt, NakCode, Opcode, Operation, Place, Reth, Service as WireService, Syndrome,
+    ImmDt, Opcode, Operation, Place, Reth, Syndrome,
 };
 use std::net::IpAddr;
 
@@ -21,9 +21,9 @@ const DATAGRAM_BYTES_MAX: u64 = 4096;
 #[derive(Clone, Debug)]
 pub struct TracedEnd {
     /// Its queue pair.
-    pub qpn: u32,
+    pub qpn: Qpn,
     /// The peer.
-    pub peer_qpn: u32,
+    pub peer_qpn: Qpn,
     /// Of both.
     pub service: Service,
     /// Its address.
@@ -121,11 +121,11 @@ impl<F: FnMut(Told<'_>)> Story<'_, F> {
     /// Records that are one packet.
     fn short(&mut self) -> Option<()> {
         let Trace { kind, code, psn, messages, address, rkey, first, second, .. } = *self.trace;
-        let request = |operation| Opcode::new(WireService::Rc, operation);
+        let request = |operation| Opcode::new(Service::Rc, operation);
         let mut buffer = [0; 128];
         match kind {
             Kind::Read if first <= MESSAGE_MAX => {
-                let reth = Reth::new(address, rkey, first as u32);
+                let reth = Reth::new(address, Rkey(rkey), first as u32);
                 let begin = self.begin(&mut buffer, request(Operation::ReadRequest), psn, 0)?;
                 let length = begin.header(reth).finish();
                 self.done(&mut buffer, length, 0, false);
@@ -133,9 +133,11 @@ impl<F: FnMut(Told<'_>)> Story<'_, F> {
             Kind::CompareSwap | Kind::FetchAdd => {
                 let (operation, header) = match kind {
                     Kind::FetchAdd => {
-                        (Operation::FetchAdd, AtomicEth::new(address, rkey, first, 0))
+                        (Operation::FetchAdd, AtomicEth::new(address, Rkey(rkey), first, 0))
                     }
-                    _ => (Operation::CompareSwap, AtomicEth::new(address, rkey, second, first)),
+                    _ => {
+                        (Operation::CompareSwap, AtomicEth::new(address, Rkey(rkey), second, first))
+                    }
                 };
                 let begin = self.begin(&mut buffer, request(operation), psn, 0)?;
                 let length = begin.header(header).finish();
@@ -152,13 +154,7 @@ impl<F: FnMut(Told<'_>)> Story<'_, F> {
                 self.acknowledge(psn, Syndrome::Ack(CREDITS_INVALID), messages);
             }
             Kind::Refusal => {
-                let nak = match code {
-                    1 => NakCode::InvalidRequest,
-                    2 => NakCode::RemoteAccess,
-                    3 => NakCode::RemoteOperation,
-                    _ => return None,
-                };
-                self.acknowledge(psn, Syndrome::Nak(nak), messages);
+                self.acknowledge(psn, Syndrome::Refused(Refusal::from_code(code)?), messages);
             }
             _ => return None,
         }
@@ -195,18 +191,14 @@ impl<F: FnMut(Told<'_>)> Story<'_, F> {
         known: &[u8],
     ) -> Option<usize> {
         let Trace { kind, flags, messages, address, rkey, immediate, first, .. } = *self.trace;
-        let service = match self.end.service {
-            Service::Rc => WireService::Rc,
-            Service::Uc => WireService::Uc,
-            Service::Ud => WireService::Ud,
-        };
+        let service = self.end.service;
         let with_immediate = place.ends() && flags & IMMEDIATE != 0 && kind != Kind::ReadData;
         // UC has no packet that invalidates.
         let invalidate = place.ends()
             && flags & INVALIDATE != 0
             && !with_immediate
             && kind == Kind::Send
-            && service == WireService::Rc;
+            && service == Service::Rc;
         let operation = match kind {
             Kind::Write => Operation::Write { place, immediate: with_immediate },
             Kind::ReadData => Operation::ReadResponse { place },
@@ -215,12 +207,12 @@ impl<F: FnMut(Told<'_>)> Story<'_, F> {
         let opcode = Opcode::new(service, operation);
         let mut builder = self
             .begin(buffer, opcode, psn, length)?
-            .maybe(opcode.has_reth().then(|| Reth::new(address, rkey, first as u32)))
+            .maybe(opcode.has_reth().then(|| Reth::new(address, Rkey(rkey), first as u32)))
             .maybe((kind == Kind::Datagram).then(|| Deth::new(rkey, self.end.qpn)))
             .maybe(opcode.has_aeth().then(|| Aeth::new(Syndrome::Ack(CREDITS_INVALID), messages)))
             // As the application gave it, in network order.
             .maybe(with_immediate.then(|| ImmDt(immediate.to_ne_bytes())))
-            .maybe(invalidate.then(|| Ieth::new(immediate)));
+            .maybe(invalidate.then(|| Ieth::new(Rkey(immediate))));
         let target = builder.payload();
         let (begin, rest) = target.split_at_mut(known.len());
         begin.copy_from_slice(known);
@@ -230,7 +222,7 @@ impl<F: FnMut(Told<'_>)> Story<'_, F> {
 
     fn acknowledge(&mut self, psn: u32, syndrome: Syndrome, messages: u32) {
         let mut buffer = [0; 64];
-        let opcode = Opcode::new(WireService::Rc, Operation::Acknowledge);
+        let opcode = Opcode::new(Service::Rc, Operation::Acknowledge);
         let Some(builder) = self.begin(&mut buffer, opcode, psn, 0) else { return };
         let length = builder.header(Aeth::new(syndrome, messages)).finish();
         self.done(&mut buffer, length, 0, true);
@@ -250,7 +242,7 @@ impl<F: FnMut(Told<'_>)> Story<'_, F> {
             Operation::Write { place, immediate } => place.ends() && immediate,
             _ => false,
         };
-        let asks = opcode.service == WireService::Rc
+        let asks = opcode.is_of(Service::Rc)
             && match opcode.operation {
                 Operation::Send { place, .. } | Operation::Write { place, .. } => place.ends(),
                 _ => !back,
@@ -283,8 +275,8 @@ impl<F: FnMut(Told<'_>)> Story<'_, F> {
 }
 
 /// The port that packets of a connection come from: one of RoCE's range, the same for all of them.
-fn source_port(from: u32, to: u32) -> u16 {
-    let product = u64::from(from) * u64::from(to);
+fn source_port(from: Qpn, to: Qpn) -> u16 {
+    let product = u64::from(from.0) * u64::from(to.0);
     let folded = product ^ product >> 20 ^ product >> 40;
     0xc000 | (folded & 0x3fff) as u16
 }

@@ -1,9 +1,9 @@
 //! Records become the packets they stand for, and no others.
 
 use super::story::{TracedEnd, tell};
-use crate::command::Service;
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
 use omniverb_link::trace::{ACKNOWLEDGED, Kind, NOT_READY, PIECE, Trace};
+use omniverb_terms::{Qpn, Rkey, Service};
 use omniverb_wire::{Flow, Operation, Packet, Place, Syndrome, Verdict};
 use proptest::prelude::*;
 
@@ -22,7 +22,7 @@ impl Seen {
 
 fn end(service: Service) -> TracedEnd {
     let (local, remote) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
-    TracedEnd { qpn: 0x11, peer_qpn: 0x22, service, local, remote }
+    TracedEnd { qpn: Qpn(0x11), peer_qpn: Qpn(0x22), service, local, remote }
 }
 
 fn told(end: &TracedEnd, trace: &Trace, payload: &[u8]) -> Option<Vec<Seen>> {
@@ -69,10 +69,10 @@ fn a_write_with_immediate_data_and_its_acknowledgement() {
         let last = place.ends();
         assert_eq!(packet.opcode().operation, Operation::Write { place, immediate: last });
         assert_eq!(packet.bth().psn(), (0xff_fffe + index as u32) & 0xff_ffff);
-        assert_eq!(packet.bth().destination(), 0x22);
+        assert_eq!(packet.bth().destination(), Qpn(0x22));
         assert_eq!((packet.bth().is_solicited(), packet.bth().is_ack_requested()), (last, last));
         let reth = packet.reth().map(|reth| (reth.address(), reth.key(), reth.length()));
-        assert_eq!(reth, place.begins().then_some((0x7000, 0x99, 600)));
+        assert_eq!(reth, place.begins().then_some((0x7000, Rkey(0x99), 600)));
         assert_eq!(packet.immediate().map(|immediate| immediate.0), last.then_some(*b"immd"));
         assert_eq!((seen.flow.source, seen.flow.destination), (end.local, end.remote));
         payload.extend(packet.payload());
@@ -80,7 +80,7 @@ fn a_write_with_immediate_data_and_its_acknowledgement() {
     assert_eq!(payload, data);
     let answer = seen[3].packet();
     assert_eq!(answer.opcode().operation, Operation::Acknowledge);
-    assert_eq!((answer.bth().psn(), answer.bth().destination()), (0, 0x11));
+    assert_eq!((answer.bth().psn(), answer.bth().destination()), (0, Qpn(0x11)));
     let aeth = answer.aeth().unwrap();
     assert_eq!((aeth.syndrome(), aeth.messages()), (Syndrome::Ack(31), 9));
     assert_eq!((seen[3].flow.source, seen[3].flow.destination), (end.remote, end.local));
@@ -106,7 +106,7 @@ fn a_long_message_comes_in_pieces() {
     let last = seen[4].packet();
     let operation = Operation::Send { place: Place::Last, immediate: false, invalidate: true };
     assert_eq!(last.opcode().operation, operation);
-    assert_eq!(last.invalidate().map(|key| key.key()), Some(begin.immediate));
+    assert_eq!(last.invalidate().map(|key| key.key()), Some(Rkey(begin.immediate)));
     assert_eq!((last.bth().psn(), seen[5].packet().bth().psn()), (2, 2));
     let payload: Vec<u8> = seen.iter().flat_map(|seen| seen.packet().payload().to_vec()).collect();
     assert_eq!(payload, whole);
@@ -147,15 +147,15 @@ fn reads_and_atomics_with_their_answers() {
         assert_eq!(packet.opcode().operation, Operation::ReadResponse { place });
         assert_eq!(packet.aeth().is_some(), speaks);
         assert_eq!(packet.bth().psn(), (0xff_fffe + index as u32) & 0xff_ffff);
-        assert_eq!((packet.bth().destination(), seen.flow.source), (0x11, end.remote));
+        assert_eq!((packet.bth().destination(), seen.flow.source), (Qpn(0x11), end.remote));
     }
     let numbers = |kind| {
         let seen = told(&end, &Trace { second: 7, ..trace(kind, 5) }, &[]).unwrap();
         let header = seen[0].packet().atomic().unwrap();
         (header.swap_or_add(), header.compare(), header.address(), header.key())
     };
-    assert_eq!(numbers(Kind::CompareSwap), (7, 5, 0x7000, 0x99));
-    assert_eq!(numbers(Kind::FetchAdd), (5, 0, 0x7000, 0x99));
+    assert_eq!(numbers(Kind::CompareSwap), (7, 5, 0x7000, Rkey(0x99)));
+    assert_eq!(numbers(Kind::FetchAdd), (5, 0, 0x7000, Rkey(0x99)));
     let result = told(&end, &trace(Kind::AtomicResult, 77), &[]).unwrap();
     assert_eq!(result[0].packet().atomic_ack().map(|ack| ack.original()), Some(77));
 }
@@ -180,7 +180,7 @@ fn a_datagram_and_what_other_services_cannot_do() {
     let datagram = Trace { path_mtu: 5, rkey: 0x8000_0001, ..trace(Kind::Datagram, 100) };
     let seen = told(&datagrams, &datagram, &bytes(100)).unwrap();
     let deth = seen[0].packet().deth().unwrap();
-    assert_eq!((deth.queue_key(), deth.source()), (0x8000_0001, 0x11));
+    assert_eq!((deth.queue_key(), deth.source()), (0x8000_0001, Qpn(0x11)));
     let long = Trace { first: 4097, ..datagram };
     assert!(told(&datagrams, &long, &bytes(4097)).is_none());
     for kind in [Kind::Send, Kind::Read, Kind::Acknowledge] {
@@ -246,7 +246,7 @@ proptest! {
             let flow = &seen.flow;
             let (from, to) = if back { (end.remote, end.local) } else { (end.local, end.remote) };
             prop_assert_eq!((flow.source, flow.destination), (from, to));
-            prop_assert_eq!(packet.bth().destination(), if back { 0x11 } else { 0x22 });
+            prop_assert_eq!(packet.bth().destination(), if back { Qpn(0x11) } else { Qpn(0x22) });
             prop_assert_eq!(flow.check(&seen.bytes, None), Verdict::Exact);
             prop_assert!(seen.known <= seen.bytes.len());
         }

@@ -1,7 +1,6 @@
 //! For fuzzing: a queue pair of the engine between an application and a network that both do what
 //! the bytes say.
 
-use crate::command::Service;
 use crate::pages::budget::Budget;
 use crate::pages::granted::Grant;
 use crate::queue_pair::backlog::Allowance;
@@ -13,6 +12,7 @@ use omniverb_ring::sync::Ordering;
 use omniverb_ring::{BellPage, UserMemory, Window, WordMemory};
 use omniverb_sys::mapping::Access;
 use omniverb_sys::{memfd, window};
+use omniverb_terms::{Qpn, Rkey, Service};
 use omniverb_wire::{Bth, DATAGRAM_MAX, Packet, Reth};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ pub fn link(bytes: &[u8]) {
     let mut engine = Connected::new(
         far,
         service,
-        (6, 7),
+        (Qpn(6), Qpn(7)),
         features,
         REQUEST_BYTES_MIN,
         Allowance::default(),
@@ -125,7 +125,7 @@ pub fn link(bytes: &[u8]) {
 }
 
 /// Grants pages, of which some may be holes, perhaps of something that nobody asked for.
-fn grant(bytes: &mut Bytes<'_>, engine: &mut Connected, key: u32) {
+fn grant(bytes: &mut Bytes<'_>, engine: &mut Connected, key: Rkey) {
     let count = 1 + usize::from(bytes.byte() % 3);
     let made = memfd::create("fuzz", (count * PAGE_BYTES) as u64)
         .and_then(|file| window::map(file.as_fd(), count * PAGE_BYTES, Access::ReadWrite));
@@ -135,7 +135,7 @@ fn grant(bytes: &mut Bytes<'_>, engine: &mut Connected, key: u32) {
         pages.store(page * PAGE_BYTES, 1, Ordering::Relaxed);
     }
     let Some(share) = Budget::default().share(count * PAGE_BYTES) else { return };
-    let key = if bytes.byte() == 0 { key ^ 1 } else { key };
+    let key = if bytes.byte() == 0 { key.0 ^ 1 } else { key.0 };
     let start = u64::from(bytes.byte()) << 12;
     let access = u32::from(bytes.byte() & 15);
     let epoch = u32::from(bytes.byte() >> 6);
@@ -223,12 +223,12 @@ fn packet(bytes: &mut Bytes<'_>) -> Vec<u8> {
     // From "RDMA WRITE first" to "RDMA READ request".
     let opcode = if names_memory { (6 + code % 7) | (what & 0x20) } else { code };
     let psn = PSN.wrapping_add(u32::from(bytes.byte() % 24)) & 0xff_ffff;
-    let header = Bth::new(opcode, 7, psn).acknowledged(bytes.byte() & 1 != 0);
+    let header = Bth::new(opcode, Qpn(7), psn).acknowledged(bytes.byte() & 1 != 0);
     let mut packet = header.as_bytes().to_vec();
     if names_memory && !matches!(opcode & 0x1f, 7..=9) {
         let address = u64::from(bytes.byte()) << 8 | u64::from(bytes.byte());
         let length = u32::from(bytes.byte()) * 16;
-        packet.extend(Reth::new(address, 5 + u32::from(what >> 7), length).as_bytes());
+        packet.extend(Reth::new(address, Rkey(5 + u32::from(what >> 7)), length).as_bytes());
     }
     let length = usize::from(bytes.byte() % 12) * 4 + usize::from(bytes.byte() % 5) * 256;
     packet.extend((0..length).map(|_| bytes.byte()));
@@ -249,7 +249,7 @@ pub fn trace(bytes: &[u8]) {
     let [Ok(local), Ok(remote)] = addresses else { return };
     while let Ok(Some((trace, payload))) = reader.take() {
         for service in [Service::Rc, Service::Uc, Service::Ud] {
-            let end = TracedEnd { qpn: 0x11, peer_qpn: 0x22, service, local, remote };
+            let end = TracedEnd { qpn: Qpn(0x11), peer_qpn: Qpn(0x22), service, local, remote };
             let mut count = 0;
             tell(&end, &trace, payload, |told| {
                 count += 1;

@@ -5,9 +5,11 @@
 mod again;
 mod leaving;
 mod shelf;
+mod trace;
 
 use self::shelf::Shelf;
-use crate::command::{Service, feature};
+use self::trace::Trace;
+use crate::command::feature;
 use crate::pages::budget::{Budget, Mappings};
 use crate::pages::granted::{Grant, REMOTE_READ, REMOTE_WRITE};
 use crate::queue_pair::backlog::Allowance;
@@ -20,6 +22,7 @@ use omniverb_link::{Endpoint, Request, Response};
 use omniverb_ring::{UserMemory, Window, WordMemory};
 use omniverb_sys::mapping::Access;
 use omniverb_sys::{memfd, window};
+use omniverb_terms::{Qpn, Rkey, Service};
 use omniverb_transport::random::Random;
 use omniverb_wire::{DATAGRAM_MAX, Packet, Run};
 use std::collections::VecDeque;
@@ -63,7 +66,7 @@ fn side(service: Service, features: u32) -> Side {
     let mut engine = Connected::new(
         far,
         service,
-        (6, 6),
+        (Qpn(6), Qpn(6)),
         features,
         REQUEST_BYTES_MIN,
         allowance,
@@ -219,6 +222,7 @@ struct Trial {
     now: u64,
     /// Runs placed at once.
     runs: u64,
+    trace: Trace,
 }
 
 impl Trial {
@@ -246,6 +250,7 @@ impl Trial {
             budget,
             now: 1,
             runs: 0,
+            trace: Trace::default(),
         }
     }
 
@@ -330,9 +335,9 @@ impl Trial {
     fn exchange(&mut self) {
         let mut datagrams = vec![0; 9 * DATAGRAM_MAX];
         for turn in 0..2 {
-            let (from, to) = match turn {
-                0 => (&mut self.asker.engine, &mut self.holder.engine),
-                _ => (&mut self.holder.engine, &mut self.asker.engine),
+            let (from, to, who) = match turn {
+                0 => (&mut self.asker.engine, &mut self.holder.engine, "asker"),
+                _ => (&mut self.holder.engine, &mut self.asker.engine, "holder"),
             };
             from.serve(self.now);
             for _ in 0..self.random.between(1, 20) {
@@ -340,6 +345,7 @@ impl Trial {
                 let most = self.random.between(0, 8) as usize;
                 let alike = from.transmit_alike(self.now, &mut datagrams, length, most);
                 let train = &datagrams[..length * (1 + alike)];
+                train.chunks(length).for_each(|one| self.trace.sent(self.now, who, one));
                 if let Some(run) = Run::of(train, length)
                     && self.random.between(1, 100) > self.loss
                     && to.run(self.now, &run)
@@ -367,7 +373,7 @@ impl Trial {
     /// The application grants what is wanted, or takes its memory back.
     fn manage(&mut self) {
         while let Some((key, _)) = self.holder.engine.far.take_wanted() {
-            if key == KEY && self.random.between(0, 3) > 0 {
+            if key == Rkey(KEY) && self.random.between(0, 3) > 0 {
                 let holes = self.random.between(0, 1) == 1;
                 let (ours, whole) = pages(&self.owner.contents(), holes);
                 self.owner.memory = ours;
@@ -380,7 +386,7 @@ impl Trial {
         }
         let application = &mut self.asker.application;
         while let Some((key, _)) = self.asker.engine.far.take_wanted() {
-            if key == shelf::KEY
+            if key == Rkey(shelf::KEY)
                 && self.random.between(0, 3) > 0
                 && let Some(grant) = self.shelf.grant(&self.budget)
             {

@@ -2,15 +2,14 @@
 
 use super::Worker;
 use super::link::{Kind, Link};
-use crate::command::{Event, VnicId};
+use crate::command::{Event, Underlay, VnicId};
 use crate::network::numbering::Numbering;
 use crate::network::port::Arrival;
 use omniverb_sys::clock;
-use omniverb_wire::{Identification, Opcode, Operation, Packet, Run, Service, Verdict};
+use omniverb_terms::{Qpn, Service};
+use omniverb_wire::{Identification, Opcode, Operation, Packet, Run, Verdict};
 use std::net::IpAddr;
 
-/// Destination of connection management.
-const QPN_MANAGEMENT: u32 = 1;
 /// How handshakes of Omniverb begin: with a transport version that does not exist.
 const VERSION_OTHER: u8 = 0x0f;
 
@@ -182,10 +181,10 @@ impl Worker {
     /// Finds out whom a packet is for.
     fn dispatch(&mut self, number: u64, sound: &Sound<'_>) {
         let destination = sound.packet.bth().destination();
-        if destination == QPN_MANAGEMENT {
+        if destination == Qpn::GENERAL_SERVICES {
             return self.management(number, sound);
         }
-        if sound.packet.opcode().service == Service::Cnp {
+        if sound.packet.opcode().is_notification() {
             return self.slow_down(destination, sound);
         }
         let index = match sound.packet.deth() {
@@ -209,7 +208,7 @@ impl Worker {
     }
 
     /// The RC or UC link of this queue pair; mostly that of the packet before.
-    fn connected(&mut self, qpn: u32) -> Option<usize> {
+    fn connected(&mut self, qpn: Qpn) -> Option<usize> {
         if let Some((latest, index)) = self.latest
             && latest == qpn
         {
@@ -221,12 +220,12 @@ impl Worker {
     }
 
     /// A congestion notification, or a report: for an RC or UC QP, or for what a UD QP sends there.
-    fn slow_down(&mut self, qpn: u32, sound: &Sound<'_>) {
+    fn slow_down(&mut self, qpn: Qpn, sound: &Sound<'_>) {
         let connected = self.by_number.get(&qpn).copied();
         // A report names the QP it comes from.
         let sources = match sound.packet.report() {
             Some((source, _)) => source..=source,
-            None => 0..=u32::MAX,
+            None => Qpn(0)..=Qpn(u32::MAX),
         };
         let (first, last) = sources.into_inner();
         let datagrams = self.by_source.range((qpn, sound.from, first)..=(qpn, sound.from, last));
@@ -244,7 +243,7 @@ impl Worker {
 
     fn management(&mut self, number: u64, sound: &Sound<'_>) {
         let Some(vnic) = self.vnics.get_mut(&number) else { return };
-        let is_datagram = sound.packet.opcode().service == Service::Ud;
+        let is_datagram = sound.packet.opcode().is_of(Service::Ud);
         if is_datagram && vnic.may_tell(clock::now()) {
             self.outbox.tell(Event::Management {
                 vnic: VnicId(number),
@@ -256,7 +255,7 @@ impl Worker {
     }
 
     /// There is no such link, so far.
-    fn nobody(&mut self, number: u64, qpn: u32, sound: &Sound<'_>) {
+    fn nobody(&mut self, number: u64, qpn: Qpn, sound: &Sound<'_>) {
         let now = clock::now();
         self.keep(number, qpn, sound);
         let Some(deth) = sound.packet.deth() else { return };
@@ -267,14 +266,16 @@ impl Worker {
                 vnic: VnicId(number),
                 qpn,
                 source_qpn,
-                local: sound.local,
-                from: sound.from,
-                interface: sound.interface,
+                underlay: Underlay {
+                    local: sound.local,
+                    remote: sound.from,
+                    interface: sound.interface,
+                },
             });
         }
     }
 
-    fn keep(&mut self, number: u64, qpn: u32, sound: &Sound<'_>) {
+    fn keep(&mut self, number: u64, qpn: Qpn, sound: &Sound<'_>) {
         let Some(vnic) = self.vnics.get_mut(&number) else { return };
         let ends = (sound.from, sound.local);
         vnic.early.keep(clock::now(), qpn, ends, sound.congested, sound.datagram);

@@ -2,7 +2,7 @@
 
 use super::Worker;
 use super::link::{Kind, Link};
-use crate::command::{Attach, Event, QpCounters, Service, VnicId, feature};
+use crate::command::{Attach, Event, QpCounters, Underlay, VnicId, feature};
 use crate::network::port::Sockets;
 use crate::queue_pair::connected::Connected;
 use crate::queue_pair::datagram::Datagrams;
@@ -13,6 +13,7 @@ use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_sys::datagram::Port;
 use omniverb_sys::mapping::Access;
 use omniverb_sys::{clock, window};
+use omniverb_terms::{Qpn, Service};
 use omniverb_transport::Status;
 use omniverb_wire::{Flow, PORT};
 use std::io;
@@ -56,7 +57,7 @@ impl Worker {
         }
     }
 
-    pub(super) fn detach(&mut self, qpn: u32, peer_qpn: u32) {
+    pub(super) fn detach(&mut self, qpn: Qpn, peer_qpn: Qpn) {
         self.drop_links(|link| link.qpn == qpn && link.peer_qpn == peer_qpn);
     }
 
@@ -106,7 +107,7 @@ impl Worker {
     pub(super) fn attach(&mut self, attach: &Attach) {
         // The application's QP was reset and comes back. Datagram peers on different hosts may have
         // the same number.
-        let Attach { qpn, peer_qpn, remote, .. } = *attach;
+        let Attach { qpn, peer_qpn, underlay: Underlay { remote, .. }, .. } = *attach;
         self.drop_links(|link| {
             (link.qpn, link.peer_qpn, link.flow.destination) == (qpn, peer_qpn, remote)
         });
@@ -143,13 +144,11 @@ impl Worker {
             peer_slot: attach.peer_slot,
         })
         .ok_or_else(missing)?;
+        let Underlay { local, remote, interface } = attach.underlay;
         let vnic = self.vnics.get(&attach.vnic.0);
-        let source_port = vnic.and_then(|vnic| vnic.sockets.source_port(attach.remote));
-        let flow = Flow {
-            source: attach.local,
-            destination: attach.remote,
-            source_port: source_port.unwrap_or(PORT),
-        };
+        let source_port = vnic.and_then(|vnic| vnic.sockets.source_port(remote));
+        let flow =
+            Flow { source: local, destination: remote, source_port: source_port.unwrap_or(PORT) };
         let allowance = vnic.map(|vnic| vnic.allowance.clone()).unwrap_or_default();
         let Attach { qpn, peer_qpn, service, .. } = *attach;
         // A peer within this engine is an Omniverb, too.
@@ -175,7 +174,7 @@ impl Worker {
             peer_qpn,
             service,
             flow,
-            interface: attach.interface,
+            interface,
             within: attach.within,
             kind,
             bell: attach.bell,
@@ -194,7 +193,7 @@ impl Worker {
         self.links[index] = Some(Box::new(link));
         bell.bind(attach.local_slot, index);
         if service == Service::Ud {
-            self.by_source.insert((qpn, attach.remote, peer_qpn), index);
+            self.by_source.insert((qpn, remote, peer_qpn), index);
         } else {
             self.by_number.insert(qpn, index);
             self.latest = None;

@@ -6,6 +6,7 @@ use crate::command::{Event, Grant as Granted};
 use crate::pages::granted::{Grant, REMOTE_WRITE};
 use omniverb_sys::mapping::Access;
 use omniverb_sys::window;
+use omniverb_terms::{Qpn, Rkey};
 use std::os::fd::AsFd;
 
 impl Worker {
@@ -24,7 +25,7 @@ impl Worker {
     }
 
     /// What was wanted is not granted.
-    pub(super) fn denied(&mut self, (qpn, peer_qpn): (u32, u32), key: u32, again: bool) {
+    pub(super) fn denied(&mut self, (qpn, peer_qpn): (Qpn, Qpn), key: Rkey, again: bool) {
         let Some(index) = self.by_number.get(&qpn) else { return };
         let Some(link) = self.links.get_mut(*index).and_then(Option::as_mut) else { return };
         if let Kind::Connected(connected) = &mut link.kind
@@ -53,7 +54,7 @@ impl Worker {
         let how = if writable { Access::ReadWrite } else { Access::ReadOnly };
         let Ok(window) = window::map(granted.file.as_fd(), length, how) else { return };
         let Granted { key, access, start, region, .. } = *granted;
-        let grant = Grant::new(key, access, start, window, share).of_region(region);
+        let grant = Grant::new(key.0, access, start, window, share).of_region(region);
         connected.far.granted(grant, granted.epoch);
     }
 }

@@ -1,9 +1,10 @@
 //! One link as a packet thread sees it.
 
-use crate::command::{QpCounters, Service};
+use crate::command::QpCounters;
 use crate::queue_pair::connected::Connected;
 use crate::queue_pair::datagram::Datagrams;
 use omniverb_sys::futex;
+use omniverb_terms::{Qpn, Service};
 use omniverb_wire::Flow;
 
 /// Threads of an application that are woken from naps on one link at once. One naps as a rule; how
@@ -24,8 +25,8 @@ pub(super) enum Kind {
 /// One link.
 pub(super) struct Link {
     pub(super) vnic: u64,
-    pub(super) qpn: u32,
-    pub(super) peer_qpn: u32,
+    pub(super) qpn: Qpn,
+    pub(super) peer_qpn: Qpn,
     pub(super) service: Service,
     /// From us to the peer.
     pub(super) flow: Flow,

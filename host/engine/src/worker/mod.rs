@@ -25,6 +25,7 @@ use crate::pages::budget::Mappings;
 use link::Link;
 use omniverb_sys::pulse::Pulse;
 use omniverb_sys::{EventFd, Listener, Poller, Timer, clock};
+use omniverb_terms::Qpn;
 use omniverb_wire::Prepared;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -95,11 +96,11 @@ pub(crate) struct Worker {
     links: Vec<Option<Box<Link>>>,
     free: Vec<usize>,
     /// RC and UC, by QP number.
-    by_number: HashMap<u32, usize>,
+    by_number: HashMap<Qpn, usize>,
     /// What was last found in it.
-    latest: Option<(u32, usize)>,
+    latest: Option<(Qpn, usize)>,
     /// UD, by QP number, peer's address and peer's QP number.
-    by_source: BTreeMap<(u32, IpAddr, u32), usize>,
+    by_source: BTreeMap<(Qpn, IpAddr, Qpn), usize>,
     /// Links to be served.
     dirty: Agenda,
     /// Links whose acknowledgement waits for their application's next turn.
@@ -397,7 +398,7 @@ impl Worker {
         lock(&self.counters).faults.remove(&number);
     }
 
-    fn forget_counters(&self, qpn: u32, peer_qpn: u32) {
+    fn forget_counters(&self, qpn: Qpn, peer_qpn: Qpn) {
         lock(&self.counters).links.remove(&(qpn, peer_qpn));
     }
 }

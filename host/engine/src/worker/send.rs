@@ -2,11 +2,12 @@
 
 use super::Worker;
 use super::link::{Kind, Link};
-use crate::command::{Event, Service};
+use crate::command::Event;
 use crate::network::train::Train;
 use crate::worker::timers::Due;
 use crate::worker::vnic::{Vnic, framing};
 use omniverb_sys::clock;
+use omniverb_terms::Service;
 use omniverb_wire::{Identification, Pattern};
 
 /// Packets of one link between two looks at others.

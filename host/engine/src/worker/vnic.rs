@@ -7,6 +7,7 @@ use crate::pacing::bucket::{Bucket, Limit};
 use crate::pages::budget::Budget;
 use crate::queue_pair::backlog::Allowance;
 use crate::recorder::intake::Tap;
+use omniverb_terms::Qpn;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ const QUANTUM: u64 = 1_000_000;
 const NOTICES: (u64, u64) = (8, 512);
 
 /// A datagram's QP, where it came from, and from which QP.
-pub(crate) type Stranger = (u32, IpAddr, u32);
+pub(crate) type Stranger = (Qpn, IpAddr, Qpn);
 
 /// A limit, what is left of it, and what is left for notices.
 struct Limited {

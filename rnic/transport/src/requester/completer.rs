@@ -4,7 +4,8 @@ use super::Requester;
 use crate::upper::{Placed, Upper};
 use crate::work::{Event, Operation, Status};
 use crate::{Config, Time, segment};
-use omniverb_wire::{NakCode, Operation as Code, Packet, Syndrome, psn};
+use omniverb_terms::Refusal;
+use omniverb_wire::{Operation as Code, Packet, Syndrome, psn};
 
 impl Requester {
     /// Takes a response packet.
@@ -45,19 +46,19 @@ impl Requester {
                     self.receiver_not_ready(now, config, code);
                 }
             }
-            Syndrome::Nak(NakCode::SequenceError) => {
+            Syndrome::SequenceError => {
                 if self.acknowledged(now, config, psn) {
                     self.sequence_error(now, config);
                 }
             }
-            Syndrome::Nak(code) => {
+            Syndrome::Refused(refusal) => {
                 // Earlier READs and atomics without an answer are asked for anew first (9.7.5.1.4);
                 // the responder is in the error state and will not answer, so they fail.
                 if self.acknowledged(now, config, psn) {
-                    let status = match code {
-                        NakCode::RemoteAccess => Status::RemoteAccess,
-                        NakCode::RemoteOperation => Status::RemoteOperation,
-                        _ => Status::RemoteInvalidRequest,
+                    let status = match refusal {
+                        Refusal::InvalidRequest => Status::RemoteInvalidRequest,
+                        Refusal::RemoteAccess => Status::RemoteAccess,
+                        Refusal::RemoteOperation => Status::RemoteOperation,
                     };
                     self.fail(status);
                 }

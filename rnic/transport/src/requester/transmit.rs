@@ -5,7 +5,8 @@ use crate::segment;
 use crate::upper::{Gathered, Upper};
 use crate::work::{Operation, Status};
 use crate::{Config, Time};
-use omniverb_wire::{AtomicEth, Bth, Builder, Opcode, Operation as Code, Reth, Service, psn};
+use omniverb_terms::Service;
+use omniverb_wire::{AtomicEth, Bth, Builder, Opcode, Operation as Code, Reth, psn};
 
 /// Within a long message an acknowledgement is asked for at least this often, so that the window
 /// moves on (9.7.5.1.2 leaves the choice to the requester)...

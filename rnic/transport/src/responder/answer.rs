@@ -2,11 +2,12 @@
 //! then acknowledgements of what is done, then what is oldest among the rest.
 
 use super::{Negative, Pended, Pending, Reading, Replay, Responder, State};
-use crate::upper::{Fetched, Refusal};
+use crate::upper::Fetched;
 use crate::{Config, Upper, segment};
+use omniverb_terms::{Refusal, Service};
 use omniverb_wire::{
-    Aeth, AtomicAckEth, Bth, Builder, CREDITS_INVALID, NakCode, Opcode, Operation as Code, Place,
-    Service, Syndrome, psn,
+    Aeth, AtomicAckEth, Bth, Builder, CREDITS_INVALID, Opcode, Operation as Code, Place, Syndrome,
+    psn,
 };
 
 /// What came of answering a READ.
@@ -135,7 +136,7 @@ impl Responder {
             (State::Refused(refusal), kind) => {
                 // The PSN of a READ is that of the first answer it does not get (9.7.5.2.8).
                 let psn = if let Pended::Read(reading) = kind { reading.next } else { first };
-                let length = self.simple(config, datagram, psn, Syndrome::Nak(code(refusal)))?;
+                let length = self.simple(config, datagram, psn, Syndrome::Refused(refusal))?;
                 self.close(upper);
                 self.refused = Some(refusal);
                 Some(length)
@@ -201,7 +202,7 @@ impl Responder {
     /// What is to be said of the packet expected; everything before it is answered.
     fn negative(&mut self, config: &Config, datagram: &mut [u8]) -> Option<usize> {
         let syndrome = match self.negative? {
-            Negative::Sequence => Syndrome::Nak(NakCode::SequenceError),
+            Negative::Sequence => Syndrome::SequenceError,
             Negative::NotReady => Syndrome::ReceiverNotReady(config.min_rnr_timer),
         };
         let length = self.simple(config, datagram, self.expected, syndrome)?;
@@ -272,13 +273,5 @@ impl Responder {
         }
         reading.next += 1;
         Answered::Packet(builder.finish())
-    }
-}
-
-fn code(refusal: Refusal) -> NakCode {
-    match refusal {
-        Refusal::InvalidRequest => NakCode::InvalidRequest,
-        Refusal::RemoteAccess => NakCode::RemoteAccess,
-        Refusal::RemoteOperation => NakCode::RemoteOperation,
     }
 }

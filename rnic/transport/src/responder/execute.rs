@@ -1,8 +1,9 @@
 //! A request packet in its turn: checks in the order of 9.7.4, then to the layer above.
 
 use super::{Memory, Message, Negative, Pended, Pending, Reading, Remembered, Responder, State};
-use crate::upper::{AtomicOperation, AtomicRequest, Delivery, Kind, Part, ReadRequest, Refusal};
+use crate::upper::{AtomicOperation, AtomicRequest, Delivery, Kind, Part, ReadRequest};
 use crate::{Config, MESSAGE_MAX, Upper, segment};
+use omniverb_terms::{Refusal, Rkey};
 use omniverb_wire::{Operation as Code, Packet, Place};
 
 const INVALID: Delivery = Delivery::Refused(Refusal::InvalidRequest);
@@ -127,7 +128,7 @@ impl Responder {
         &self,
         config: &Config,
         packet: &Packet<'_>,
-    ) -> Option<(u64, u32, u64, u64)> {
+    ) -> Option<(u64, Rkey, u64, u64)> {
         match (self.message, packet.reth()) {
             (Message::None, Some(reth)) => {
                 Some((reth.address(), reth.key(), u64::from(reth.length()), 0))

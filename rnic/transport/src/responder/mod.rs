@@ -13,7 +13,8 @@ mod run;
 pub(crate) use execute::{length_fits, part};
 
 use crate::Config;
-use crate::upper::{Answer, Refusal, Ticket, Upper};
+use crate::upper::{Answer, Ticket, Upper};
+use omniverb_terms::{Refusal, Rkey};
 use omniverb_wire::{Packet, psn};
 use std::collections::VecDeque;
 
@@ -22,7 +23,7 @@ use std::collections::VecDeque;
 enum Message {
     None,
     Send { offset: u64 },
-    Write { address: u64, key: u32, total: u64, offset: u64 },
+    Write { address: u64, key: Rkey, total: u64, offset: u64 },
 }
 
 /// Something taken, and not answered to the requester.
@@ -89,7 +90,7 @@ struct Memory {
 
 #[derive(Clone, Copy, Debug)]
 enum Remembered {
-    Read { address: u64, key: u32, length: u64 },
+    Read { address: u64, key: Rkey, length: u64 },
     Atomic { original: Option<u64> },
 }
 

@@ -1,7 +1,10 @@
-//! One rule of the specification each: packets by hand in, packets in words out.
+//! One rule of the specification each: packets by hand in, packets as they print themselves out.
 
+mod answering;
+mod reading;
 mod requester;
 mod responder;
+mod retrying;
 mod runs;
 mod script;
 mod unreliable;

@@ -1,17 +1,19 @@
 //! A layer above that does what it is told and writes down what happens, and packets by hand.
 
+use omniverb_terms::{Qpn, Rkey};
 use omniverb_transport::{
     AtomicOperation, AtomicRequest, Config, Connection, Delivery, Event, Fetched, Gathered, Kind,
     Operation, Part, Placed, ReadRequest, Request, RequestId, Status, Ticket, Time, Upper,
 };
 use omniverb_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, DATAGRAM_MAX, ImmDt, Opcode, Packet, Place, Reth,
-    Run, Syndrome,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, CREDITS_INVALID, DATAGRAM_MAX, ImmDt, Opcode,
+    Packet, Place, Reth, Run, Syndrome,
 };
 use std::collections::VecDeque;
 
 pub const MTU: usize = 256;
-pub const ME: u32 = 0x11;
+pub const ME: Qpn = Qpn(0x11);
+pub const PEER: Qpn = Qpn(0x22);
 
 /// The layer above.
 #[derive(Default)]
@@ -53,7 +55,7 @@ impl Upper for Script {
     fn deliver(&mut self, ticket: Ticket, part: &Part<'_>) -> Delivery {
         let kind = match part.kind {
             Kind::Send => "send".to_string(),
-            Kind::Write { address, key, total } => format!("write {address:x} {key:x} {total}"),
+            Kind::Write { address, key, total } => format!("write {address:x} {:x} {total}", key.0),
         };
         self.log.push(format!("{kind} {:?} {}+{}", part.place, part.offset, part.data.len()));
         self.answer(ticket)
@@ -66,7 +68,7 @@ impl Upper for Script {
         self.places_runs
     }
     fn read(&mut self, ticket: Ticket, request: &ReadRequest) -> Delivery {
-        self.log.push(format!("read {:x} {:x} {}", request.address, request.key, request.length));
+        self.log.push(format!("read {:x} {:x} {}", request.address, request.key.0, request.length));
         self.answer(ticket)
     }
     fn fetch(&mut self, _: Ticket, offset: u64, target: &mut [u8]) -> Fetched {
@@ -99,7 +101,11 @@ pub struct End {
 }
 
 pub fn config() -> Config {
-    Config { path_mtu: MTU, sq_psn: 1000, rq_psn: 500, ..Config::new(0x22) }
+    Config { path_mtu: MTU, sq_psn: 1000, rq_psn: 500, ..Config::new(PEER) }
+}
+
+pub fn end() -> End {
+    End::new(config())
 }
 
 impl End {
@@ -126,7 +132,7 @@ impl End {
         self.connection.handle_run(&run, &mut self.script)
     }
 
-    /// All packets it sends now, in words.
+    /// All packets it sends now, each as a [`line`].
     pub fn sent(&mut self) -> Vec<String> {
         let mut datagram = [0; DATAGRAM_MAX];
         let mut list = Vec::new();
@@ -134,8 +140,7 @@ impl End {
             self.connection.poll_transmit(self.now, &mut datagram, &mut self.script)
         {
             let packet = Packet::parse(&datagram[..sent.length]).unwrap();
-            assert_eq!(packet.bth().destination(), 0x22);
-            list.push(words(&packet));
+            list.push(line(&packet));
             assert!(list.len() < 1000);
         }
         list
@@ -171,26 +176,28 @@ impl End {
 }
 
 pub const SEND: Operation = Operation::Send { immediate: None, invalidate: None, solicited: false };
-pub const READ: Operation = Operation::Read { address: 0x1000, key: 7 };
-pub const ADD: Operation = Operation::FetchAdd { address: 0x2000, key: 7, add: 1 };
+pub const READ: Operation = Operation::Read { address: 0x1000, key: Rkey(7) };
+pub const ADD: Operation = Operation::FetchAdd { address: 0x2000, key: Rkey(7), add: 1 };
 
-/// Name of the opcode, PSN, and what else tells packets apart.
-pub fn words(packet: &Packet<'_>) -> String {
-    let bth = packet.bth();
-    let mut text = format!("{:02x} {}", bth.opcode(), bth.psn());
-    if bth.is_ack_requested() {
-        text += " ask";
-    }
-    if let Some(reth) = packet.reth() {
-        text += &format!(" {:x}+{}", reth.address(), reth.length());
-    }
-    if let Some(aeth) = packet.aeth() {
-        text += &format!(" {:02x} msn {}", aeth.syndrome().to_byte(), aeth.messages());
-    }
-    if let Some(result) = packet.atomic_ack() {
-        text += &format!(" = {}", result.original());
-    }
-    text
+/// A packet as it prints itself, but for the QP that all are for.
+pub fn line(packet: &Packet<'_>) -> String {
+    assert_eq!(packet.bth().destination(), PEER);
+    packet.to_string().replace(" qpn 0x22", "")
+}
+
+/// Opcodes (9.2.1, table 38).
+macro_rules! opcodes {
+    ($($name:ident $code:literal)*) => { $(pub const $name: u8 = $code;)* };
+}
+
+opcodes! {
+    SEND_FIRST 0x00 SEND_MIDDLE 0x01 SEND_LAST 0x02 SEND_ONLY 0x04
+    WRITE_FIRST 0x06 WRITE_LAST 0x08 WRITE_LAST_IMM 0x09 WRITE_ONLY 0x0a
+    READ_REQUEST 0x0c READ_RESPONSE_FIRST 0x0d READ_RESPONSE_MIDDLE 0x0e READ_RESPONSE_LAST 0x0f
+    READ_RESPONSE_ONLY 0x10 ACKNOWLEDGE 0x11 ATOMIC_ACKNOWLEDGE 0x12 COMPARE_SWAP 0x13
+    FETCH_ADD 0x14
+    UC_SEND_FIRST 0x20 UC_SEND_MIDDLE 0x21 UC_SEND_LAST 0x22 UC_SEND_ONLY 0x24
+    UC_WRITE_FIRST 0x26 UC_WRITE_LAST 0x28 UC_WRITE_ONLY 0x2a
 }
 
 /// A packet made by hand, without a valid ICRC.
@@ -224,26 +231,34 @@ pub fn make(code: u8, psn: u32, parts: Parts) -> Made {
 }
 
 pub fn send(psn: u32, payload: usize) -> Made {
-    make(0x04, psn, Parts { ask: true, payload, ..Parts::default() })
+    make(SEND_ONLY, psn, Parts { ask: true, payload, ..Parts::default() })
 }
 pub fn read(psn: u32, address: u64, key: u32, length: u32) -> Made {
-    let reth = Some(Reth::new(address, key, length));
-    make(0x0c, psn, Parts { ask: true, reth, ..Parts::default() })
+    let reth = Some(Reth::new(address, Rkey(key), length));
+    make(READ_REQUEST, psn, Parts { ask: true, reth, ..Parts::default() })
 }
 pub fn add(psn: u32, address: u64) -> Made {
-    let atomic = Some(AtomicEth::new(address, 7, 5, 0));
-    make(0x14, psn, Parts { ask: true, atomic, ..Parts::default() })
+    let atomic = Some(AtomicEth::new(address, Rkey(7), 5, 0));
+    make(FETCH_ADD, psn, Parts { ask: true, atomic, ..Parts::default() })
 }
 pub fn write(code: u8, psn: u32, total: Option<u32>, payload: usize) -> Made {
-    let reth = total.map(|total| Reth::new(0x4000, 7, total));
+    let reth = total.map(|total| Reth::new(0x4000, Rkey(7), total));
     make(code, psn, Parts { ask: true, reth, payload, ..Parts::default() })
 }
 pub fn acknowledge(psn: u32, syndrome: u8) -> Made {
     let aeth = Some(Aeth::new(Syndrome::from_byte(syndrome), 0));
-    make(0x11, psn, Parts { aeth, ..Parts::default() })
+    make(ACKNOWLEDGE, psn, Parts { aeth, ..Parts::default() })
+}
+/// An ACK.
+pub fn ack(psn: u32) -> Made {
+    acknowledge(psn, Syndrome::Ack(CREDITS_INVALID).to_byte())
+}
+/// A NAK: this one is missing.
+pub fn sequence_nak(psn: u32) -> Made {
+    acknowledge(psn, Syndrome::SequenceError.to_byte())
 }
 pub fn read_data(code: u8, psn: u32, payload: usize) -> Made {
-    let aeth = (code != 0x0e).then(|| Aeth::new(Syndrome::Ack(0x1f), 0));
+    let aeth = (code != READ_RESPONSE_MIDDLE).then(|| Aeth::new(Syndrome::Ack(CREDITS_INVALID), 0));
     make(code, psn, Parts { aeth, payload, ..Parts::default() })
 }
 

@@ -2,10 +2,11 @@
 //! refusal for lack of a receive. It compares everything that arrives with the plan.
 
 use crate::model::{BASE, COUNTERS, KEY, Plan, READABLE, WRITABLE, byte, readable};
+use omniverb_terms::Refusal;
 use omniverb_transport::random::Random;
 use omniverb_transport::{
     Answer, AtomicOperation, AtomicRequest, Connection, Delivery, Fetched, Gathered, Kind,
-    Operation, Part, Placed, ReadRequest, Refusal, RequestId, Ticket, Time, Upper,
+    Operation, Part, Placed, ReadRequest, RequestId, Ticket, Time, Upper,
 };
 use omniverb_wire::Run;
 use std::collections::{BTreeMap, HashMap, VecDeque};

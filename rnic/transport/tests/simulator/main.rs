@@ -8,6 +8,7 @@ mod model;
 mod paced;
 mod scenario;
 mod table;
+mod trace;
 mod world;
 
 use model::Item;

@@ -1,5 +1,6 @@
 //! What one end asks of the other, and what must come of it.
 
+use omniverb_terms::Rkey;
 use omniverb_transport::random::{Random, mix};
 use omniverb_transport::{Operation, Request, RequestId};
 use omniverb_wire::Place;
@@ -9,7 +10,7 @@ pub const WRITABLE: u64 = 16 << 10;
 pub const READABLE: u64 = 64 << 10;
 pub const COUNTERS: u64 = 8;
 pub const BASE: u64 = 0x7f00_0000_0000;
-pub const KEY: u32 = 0xabcd_1234;
+pub const KEY: Rkey = Rkey(0xabcd_1234);
 
 /// One message.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +87,7 @@ impl Plan {
             0..=2 => {
                 let (immediate, invalidate) = match random.below(4) {
                     0 => (Some(four(random)), None),
-                    1 => (None, Some(random.next() as u32)),
+                    1 => (None, Some(Rkey(random.next() as u32))),
                     _ => (None, None),
                 };
                 let solicited = random.chance(3000);

@@ -3,6 +3,7 @@
 use crate::model::{Item, Plan};
 use crate::scenario::PROMPT;
 use crate::world::{Outcome, Scenario, World};
+use omniverb_terms::Qpn;
 use omniverb_transport::faults::Faults;
 use omniverb_transport::random::Random;
 use omniverb_transport::{Config, Operation, Status, Time};
@@ -35,7 +36,7 @@ fn run_with(path_mtu: usize, plans: [Rc<Plan>; 2], rates: [u64; 2], faults: Faul
         window_floor: 128,
         tells_delays: true,
         path_mtu,
-        ..Config::new(0x11 + index)
+        ..Config::new(Qpn(0x11 + index))
     };
     let paces = rates.map(|rate| 8_000_000_000_000_u64.checked_div(rate).unwrap_or(0));
     let (configs, manners) = ([config(1), config(0)], [PROMPT, PROMPT]);

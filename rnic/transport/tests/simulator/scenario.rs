@@ -3,6 +3,7 @@
 use crate::application::Manners;
 use crate::model::Plan;
 use crate::world::Scenario;
+use omniverb_terms::Qpn;
 use omniverb_transport::faults::Faults;
 use omniverb_transport::random::Random;
 use omniverb_transport::{Config, Time};
@@ -42,7 +43,7 @@ pub fn configs(random: &mut Random, path_mtu: usize) -> [Config; 2] {
         ask_every: random.pick(&[None, None, Some(16), Some(200)]),
         acknowledge_every: random.pick(&[1, 32, 500]),
         tells_delays: psns[index] % 2 == 0,
-        ..Config::new(0x11 + index as u32)
+        ..Config::new(Qpn(0x11 + index as u32))
     };
     [config(0), config(1)]
 }

@@ -5,6 +5,7 @@
 use crate::model::Plan;
 use crate::scenario::PROMPT;
 use crate::world::{Scenario, World};
+use omniverb_terms::Qpn;
 use omniverb_transport::faults::Faults;
 use omniverb_transport::random::Random;
 use omniverb_transport::{Config, Status};
@@ -14,7 +15,7 @@ use std::rc::Rc;
 fn scenario(path_mtu: usize, loss: u64) -> Scenario {
     let seed = 2;
     let mut random = Random::new(seed);
-    let config = |index: u32| Config { path_mtu, ..Config::new(0x11 + index) };
+    let config = |index: u32| Config { path_mtu, ..Config::new(Qpn(0x11 + index)) };
     let faults =
         Faults { loss: 100 * loss, delay: (10_000, 10_000), byte_time: 800, ..Faults::default() };
     let plan = Rc::new(Plan::new(seed, &mut random, 150, 60_000));

@@ -2,6 +2,7 @@
 
 use crate::application::{Application, Manners};
 use crate::model::Plan;
+use crate::trace::Trace;
 use omniverb_transport::faults::{Faults, FaultyLine};
 use omniverb_transport::random::Random;
 use omniverb_transport::{Config, Connection, Event, Request, RequestId, Status, Time, Transmit};
@@ -62,6 +63,7 @@ pub struct World {
     random: Random,
     /// Runs made, and runs taken.
     runs: [u64; 2],
+    trace: Trace,
 }
 
 impl World {
@@ -105,6 +107,7 @@ impl World {
             limit: scenario.limit,
             random,
             runs: [0; 2],
+            trace: Trace::default(),
         }
     }
 
@@ -237,6 +240,7 @@ impl World {
                 if let Some(length) = told {
                     host.free += length as u64 * host.pace / 1000;
                     self.flows[index].seal(&mut datagrams[..length], 0);
+                    self.trace.sent(self.now, index, &datagrams[..length]);
                     self.lines[1 - index].send(self.now, (), &datagrams[..length]);
                 }
                 return;
@@ -252,6 +256,7 @@ impl World {
             host.free = self.now + length as u64 * host.pace / 1000;
             for bytes in datagrams.chunks_mut(length).take(1 + alike) {
                 self.flows[index].seal(bytes, 0);
+                self.trace.sent(self.now, index, bytes);
                 self.lines[1 - index].send(self.now, (), bytes);
             }
         }

@@ -2,10 +2,10 @@
 //! than is kept, stands in front of its answer: both are answered, in order.
 
 use super::{KEY, Side, side};
-use crate::command::Service;
 use omniverb_link::{Endpoint, Request, Response};
 use omniverb_ring::UserMemory;
-use omniverb_wire::{Bth, Builder, DATAGRAM_MAX, Opcode, Operation, Packet, Reth, Service as Rc};
+use omniverb_terms::{Qpn, Rkey, Service};
+use omniverb_wire::{Bth, Builder, DATAGRAM_MAX, Opcode, Operation, Packet, Reth};
 use std::collections::VecDeque;
 
 const PACKET: usize = 256;
@@ -23,10 +23,10 @@ fn byte(address: u64) -> u8 {
 
 fn ask(side: &mut Side, psn: u32, address: u64, length: usize) {
     let mut datagram = [0; DATAGRAM_MAX];
-    let code = Opcode::new(Rc::Rc, Operation::ReadRequest);
-    let header = Bth::new(code.to_byte(), 6, psn).acknowledged(true);
+    let code = Opcode::new(Service::Rc, Operation::ReadRequest);
+    let header = Bth::new(code.to_byte(), Qpn(6), psn).acknowledged(true);
     let builder = Builder::new(&mut datagram, code, header, 0).unwrap();
-    let length = builder.header(Reth::new(address, KEY, length as u32)).finish();
+    let length = builder.header(Reth::new(address, Rkey(KEY), length as u32)).finish();
     side.engine.packet(1, &Packet::parse(&datagram[..length]).unwrap(), false);
     side.engine.after();
 }

@@ -2,9 +2,9 @@
 //! passed on, in order, and the refusal last.
 
 use super::{Side, side};
-use crate::command::Service;
 use omniverb_link::{Nak, Request, Response};
 use omniverb_ring::UserMemory;
+use omniverb_terms::Service;
 use omniverb_wire::{DATAGRAM_MAX, Packet};
 
 /// Everything that one has to say, to the other.

@@ -1,0 +1,207 @@
+//! Rules for the responder: READs and atomics, and answers that the layer above gives late.
+
+use crate::script::*;
+use omniverb_terms::Refusal;
+use omniverb_transport::{Answer, Config, Delivery, Event, Fetched};
+
+#[test]
+fn reads_are_answered_in_packets_and_count_when_accepted() {
+    let mut end = end();
+    end.receive(&read(500, 0x1000, 7, 600));
+    end.receive(&send(503, 1));
+    end.receive(&read(504, 0, 0, 0));
+    let expected = [
+        "READ-RESPONSE-FIRST psn 500 msn 1",
+        "READ-RESPONSE-MIDDLE psn 501",
+        "READ-RESPONSE-LAST psn 502 msn 1",
+        "ACK psn 503 msn 2",
+        "READ-RESPONSE-ONLY psn 504 msn 3",
+    ];
+    assert_eq!(end.sent(), expected);
+    assert_eq!(end.script.released.len(), 2);
+}
+
+#[test]
+fn every_packet_that_answers_a_read_may_have_a_syndrome() {
+    let mut end = End::new(Config { name_all: true, ..config() });
+    end.receive(&read(500, 0x1000, 7, 600));
+    let first = [
+        "READ-RESPONSE-FIRST psn 500 msn 1",
+        "READ-RESPONSE-FIRST psn 501 msn 1",
+        "READ-RESPONSE-ONLY psn 502 msn 1",
+    ];
+    assert_eq!(end.sent(), first);
+    end.receive(&read(501, 0x1100, 7, 344));
+    assert_eq!(end.sent(), first[1..]);
+}
+
+#[test]
+fn a_repeated_read_is_answered_from_where_it_was_asked_for() {
+    let mut end = end();
+    end.receive(&read(500, 0x1000, 7, 600));
+    end.sent();
+    end.receive(&read(501, 0x1100, 7, 344));
+    assert_eq!(
+        end.sent(),
+        ["READ-RESPONSE-FIRST psn 501 msn 1", "READ-RESPONSE-LAST psn 502 msn 1"]
+    );
+    assert_eq!(end.script.take_log()[1], "read 1100 7 344");
+    // Another key, another range, another place: not answered at all.
+    end.receive(&read(501, 0x1100, 8, 344));
+    end.receive(&read(501, 0x1100, 7, 345));
+    end.receive(&read(501, 0x1101, 7, 344));
+    end.receive(&read(499, 0x1100, 7, 344));
+    assert_eq!(end.sent(), [""; 0]);
+    // The key is checked anew; a refusal is not told.
+    end.script.answers.push_back(Delivery::Refused(Refusal::RemoteAccess));
+    end.receive(&read(501, 0x1100, 7, 344));
+    assert_eq!((end.sent(), end.events()), (vec![], vec![]));
+}
+
+#[test]
+fn a_read_repeated_while_it_is_answered_starts_again_and_stays_in_order() {
+    let mut end = end();
+    end.script.fetches.extend([Fetched::Filled, Fetched::Filled, Fetched::Later]);
+    end.receive(&read(500, 0x1000, 7, 1024));
+    end.receive(&send(504, 1));
+    assert_eq!(end.sent(), ["READ-RESPONSE-FIRST psn 500 msn 1", "READ-RESPONSE-MIDDLE psn 501"]);
+    // What was not sent yet is on its way anyhow.
+    end.receive(&read(502, 0x1200, 7, 512));
+    end.receive(&read(501, 0x1100, 7, 768));
+    let expected = [
+        "READ-RESPONSE-FIRST psn 501 msn 1",
+        "READ-RESPONSE-MIDDLE psn 502",
+        "READ-RESPONSE-LAST psn 503 msn 1",
+        "ACK psn 504 msn 2",
+    ];
+    assert_eq!(end.sent(), expected);
+    assert_eq!(end.script.released.len(), 2);
+}
+
+#[test]
+fn atomics_are_executed_once_and_answered_as_often_as_asked() {
+    let mut end = end();
+    end.receive(&add(500, 0x2000));
+    end.receive(&add(501, 0x2000));
+    assert_eq!(
+        end.sent(),
+        [
+            "ATOMIC-ACKNOWLEDGE psn 500 msn 1 original 0x0",
+            "ATOMIC-ACKNOWLEDGE psn 501 msn 2 original 0x5"
+        ]
+    );
+    end.receive(&add(500, 0x2000));
+    end.receive(&add(501, 0x2000));
+    assert_eq!(
+        end.sent(),
+        [
+            "ATOMIC-ACKNOWLEDGE psn 500 msn 2 original 0x0",
+            "ATOMIC-ACKNOWLEDGE psn 501 msn 2 original 0x5"
+        ]
+    );
+    assert_eq!(end.script.counter, 10);
+}
+
+#[test]
+fn only_so_many_atomics_are_remembered() {
+    let mut end = End::new(Config { max_dest_rd_atomic: 2, ..config() });
+    for psn in 500..503 {
+        end.receive(&add(psn, 0x2000));
+        end.sent();
+    }
+    end.receive(&add(500, 0x2000));
+    assert_eq!(end.sent(), [""; 0]);
+    end.receive(&add(501, 0x2000));
+    assert_eq!(end.sent(), ["ATOMIC-ACKNOWLEDGE psn 501 msn 3 original 0x5"]);
+    assert_eq!(end.script.counter, 15);
+}
+
+#[test]
+fn more_reads_than_agreed_on_are_refused() {
+    let mut end = End::new(Config { max_dest_rd_atomic: 1, ..config() });
+    end.script.fetches.push_back(Fetched::Later);
+    end.receive(&read(500, 0x1000, 7, 100));
+    end.receive(&add(501, 0x2000));
+    assert_eq!(end.sent(), [""; 0]);
+    end.connection.resume(end.now);
+    assert_eq!(
+        end.sent(),
+        ["READ-RESPONSE-ONLY psn 500 msn 1", "NAK invalid request psn 501 msn 1"]
+    );
+    let mut end = End::new(Config { max_dest_rd_atomic: 0, ..config() });
+    end.receive(&read(500, 0x1000, 7, 100));
+    assert_eq!(end.sent(), ["NAK invalid request psn 500 msn 0"]);
+}
+
+#[test]
+fn late_answers_leave_in_order() {
+    let mut end = end();
+    end.script.answers.extend([Delivery::Later, Delivery::Done, Delivery::Later]);
+    end.receive(&send(500, 1));
+    end.receive(&send(501, 1));
+    end.receive(&add(502, 0x2000));
+    end.receive(&send(504, 1));
+    assert_eq!(end.sent(), [""; 0]);
+    let tickets = end.script.tickets.clone();
+    end.connection.answer(tickets[2], Answer::Original(77));
+    assert_eq!(end.sent(), [""; 0]);
+    // Repeated meanwhile: still one execution.
+    end.receive(&send(500, 1));
+    end.receive(&add(502, 0x2000));
+    end.connection.answer(tickets[0], Answer::Done);
+    assert_eq!(
+        end.sent(),
+        [
+            "ACK psn 501 msn 2",
+            "ATOMIC-ACKNOWLEDGE psn 502 msn 3 original 0x4d",
+            "NAK sequence psn 503 msn 3"
+        ]
+    );
+    assert_eq!(end.script.take_log().len(), 3);
+}
+
+#[test]
+fn a_late_refusal_comes_after_what_was_before_it() {
+    let mut end = end();
+    end.script.answers.extend([Delivery::Later, Delivery::Later, Delivery::Later]);
+    for psn in 500..503 {
+        end.receive(&send(psn, 1));
+    }
+    let tickets = end.script.tickets.clone();
+    end.connection.answer(tickets[1], Answer::Refused(Refusal::RemoteAccess));
+    assert_eq!(end.sent(), [""; 0]);
+    end.connection.done_through(tickets[0]);
+    assert_eq!(end.sent(), ["ACK psn 500 msn 1", "NAK remote access psn 501 msn 1"]);
+    assert_eq!(end.events(), [Event::Refused(Refusal::RemoteAccess)]);
+}
+
+#[test]
+fn a_receive_found_missing_late() {
+    let mut end = end();
+    end.script.answers.extend([Delivery::Later, Delivery::Later]);
+    end.receive(&send(500, 1));
+    end.receive(&send(501, 1));
+    let tickets = end.script.tickets.clone();
+    end.connection.answer(tickets[0], Answer::NotReady);
+    assert_eq!(end.sent(), ["RNR-NAK timer 12 psn 500 msn 0"]);
+    // Still missing when the requester tries again.
+    end.receive(&send(500, 1));
+    end.receive(&send(501, 1));
+    assert_eq!(end.sent(), ["RNR-NAK timer 12 psn 500 msn 0"]);
+    end.connection.done_through(tickets[1]);
+    assert_eq!(end.sent(), ["ACK psn 501 msn 2"]);
+    assert_eq!(end.script.take_log().len(), 2);
+}
+
+#[test]
+fn a_read_that_turns_out_to_be_forbidden_is_refused_at_the_answer_it_lacks() {
+    let mut end = end();
+    let refused = Fetched::Refused(Refusal::RemoteAccess);
+    end.script.fetches.extend([Fetched::Filled, refused]);
+    end.receive(&read(500, 0x1000, 7, 600));
+    assert_eq!(
+        end.sent(),
+        ["READ-RESPONSE-FIRST psn 500 msn 1", "NAK remote access psn 501 msn 1"]
+    );
+    assert_eq!(end.script.released.len(), 1);
+}

@@ -1,0 +1,165 @@
+//! Rules for the requester: what is sent again, when, and how often.
+
+use crate::script::*;
+use omniverb_transport::{Config, Event, RequestId, Status};
+use omniverb_wire::{Packet, write_delay};
+
+#[test]
+fn a_sequence_nak_goes_back_once_and_spends_a_retry() {
+    let mut end = End::new(Config { retry_count: 1, ..config() });
+    for id in 0..4 {
+        end.submit(id, SEND, 1);
+    }
+    assert_eq!(end.sent().len(), 4);
+    end.receive(&sequence_nak(1001));
+    end.receive(&sequence_nak(1001));
+    assert_eq!(
+        end.sent(),
+        ["SEND-ONLY psn 1001 ask", "SEND-ONLY psn 1002 ask", "SEND-ONLY psn 1003 ask"]
+    );
+    assert_eq!(end.statuses(), [(0, Status::Success)]);
+    end.receive(&ack(1002));
+    // Progress gave the retry back.
+    end.receive(&sequence_nak(1003));
+    assert_eq!(end.sent(), ["SEND-ONLY psn 1003 ask"]);
+    end.receive(&ack(1003));
+    assert_eq!(end.statuses().len(), 3);
+}
+
+#[test]
+fn silence_is_answered_early_and_spends_no_retry() {
+    let mut end = End::new(Config { timeout: 14, retry_count: 2, ..config() });
+    end.submit(1, SEND, 1);
+    end.sent();
+    let begin = end.now;
+    let mut times = 0;
+    while end.events().is_empty() {
+        end.wait();
+        times += end.sent().len();
+    }
+    // Three times 67 ms: the first try and two retries.
+    let timeout = 4096 << 14;
+    assert_eq!(end.now - begin, 3 * timeout);
+    assert!(times > 6, "sent again {times} times");
+    assert!(end.sent().is_empty() && end.connection.poll_timeout().is_none());
+}
+
+#[test]
+fn without_a_timeout_it_tries_for_ever() {
+    let mut end = End::new(Config { timeout: 0, retry_count: 0, ..config() });
+    end.submit(1, SEND, 1);
+    end.sent();
+    for _ in 0..100 {
+        end.wait();
+        assert_eq!(end.sent(), ["SEND-ONLY psn 1000 ask"]);
+    }
+    end.receive(&ack(1000));
+    assert_eq!(end.statuses(), [(1, Status::Success)]);
+}
+
+#[test]
+fn receiver_not_ready_waits_and_hears_no_sequence_nak_meanwhile() {
+    let mut end = end();
+    for id in 0..3 {
+        end.submit(id, SEND, 1);
+    }
+    end.sent();
+    end.receive(&acknowledge(1001, 0x2c));
+    // What Linux rxe sends for the packets behind it.
+    end.receive(&sequence_nak(1001));
+    end.receive(&acknowledge(1001, 0x2c));
+    assert_eq!(end.statuses(), [(0, Status::Success)]);
+    assert_eq!(end.sent(), [""; 0]);
+    assert_eq!(end.wait(), 640_000);
+    assert_eq!(end.sent(), ["SEND-ONLY psn 1001 ask", "SEND-ONLY psn 1002 ask"]);
+}
+
+#[test]
+fn receiver_not_ready_ends_after_the_retries_or_never() {
+    for rnr_retry in [0, 3] {
+        let mut end = End::new(Config { rnr_retry, ..config() });
+        end.submit(1, SEND, 1);
+        end.submit(2, SEND, 1);
+        end.sent();
+        for _ in 0..rnr_retry {
+            end.receive(&acknowledge(1000, 0x21));
+            end.wait();
+            assert_eq!(end.sent().len(), 2);
+        }
+        end.receive(&acknowledge(1000, 0x21));
+        let (id, flushed) = (RequestId(1), RequestId(2));
+        let status = Status::RnrRetryExceeded;
+        let completed = |id, status| Event::Completed { id, status, original: None };
+        let expected =
+            [completed(id, status), completed(flushed, Status::Flushed), Event::Failed(status)];
+        assert_eq!(end.events(), expected);
+    }
+    let mut end = end();
+    end.submit(1, SEND, 1);
+    end.sent();
+    for _ in 0..100 {
+        end.receive(&acknowledge(1000, 0x21));
+        end.wait();
+        assert_eq!(end.sent().len(), 1);
+    }
+}
+
+#[test]
+fn refusals_hit_the_request_they_name() {
+    let cases = [
+        (0x61, Status::RemoteInvalidRequest),
+        (0x62, Status::RemoteAccess),
+        (0x63, Status::RemoteOperation),
+    ];
+    for (syndrome, status) in cases {
+        let mut end = end();
+        for id in 0..3 {
+            end.submit(id, SEND, 300);
+        }
+        end.sent();
+        end.receive(&acknowledge(1003, syndrome));
+        let expected = [(0, Status::Success), (1, status), (2, Status::Flushed)];
+        assert_eq!(end.statuses(), expected);
+        assert_eq!(end.sent(), [""; 0]);
+    }
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+/// The peer says that its answers take so many seconds.
+fn delay(end: &mut End, seconds: u32) {
+    let mut datagram = [0; 64];
+    let length = write_delay(&mut datagram, ME, seconds * 1_000_000).unwrap();
+    let packet = Packet::parse(&datagram[..length]).unwrap();
+    end.connection.handle_packet(end.now, &packet, false, &mut end.script);
+}
+
+#[test]
+fn a_peer_that_says_it_is_slow_is_waited_for() {
+    let mut end = End::new(Config { retry_count: 0, ..config() });
+    end.submit(1, SEND, 1);
+    end.sent();
+    delay(&mut end, 2);
+    delay(&mut end, 1); // the longer one counts
+    assert_eq!(end.wait(), 2 * SECOND);
+    assert_eq!(end.sent(), ["SEND-ONLY psn 1000 ask"], "asked again, when that time is over");
+    end.receive(&ack(1000));
+    assert_eq!(end.statuses(), [(1, Status::Success)]);
+    assert_eq!(end.connection.poll_timeout(), None);
+    delay(&mut end, 2);
+    assert_eq!(end.connection.poll_timeout(), None, "nothing is waited for");
+}
+
+#[test]
+fn a_peer_that_only_says_that_it_is_slow_is_given_up() {
+    let mut end = End::new(Config { retry_count: 7, ..config() });
+    end.submit(1, SEND, 1);
+    end.sent();
+    let begin = end.now;
+    while end.statuses().is_empty() {
+        delay(&mut end, 4000);
+        end.wait();
+        end.sent();
+    }
+    assert!((60 * SECOND..62 * SECOND).contains(&(end.now - begin)), "{}", end.now - begin);
+}
