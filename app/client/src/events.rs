@@ -62,7 +62,7 @@ impl Client {
             }
             Message::GrantDenied(denied) => self.grant_denied(&denied),
             Message::TakeBack(ask) => self.take_back(&ask),
-            Message::TraceBegin(_) => self.trace_begin(files),
+            Message::TraceBegin(begin) => self.trace_begin(&begin, files),
             Message::TraceLink(trace) => self.trace_link(&trace),
             Message::TraceEnd(_) => self.trace_end(),
             // Denied: the QP stays with mediated operations, which it uses already.

@@ -6,7 +6,7 @@
 
 use crate::keys::Key;
 use crate::taking::Stay;
-use crate::{Client, lock};
+use crate::{Client, lock, memory};
 use omniverb_adopt::{AdoptError, AdoptedPages, Strategy};
 use omniverb_device::Qp;
 use omniverb_link::pace;
@@ -57,7 +57,7 @@ impl Client {
             return Err(libc::EPERM);
         }
         let start = usize::try_from(ask.start).map_err(|_| libc::EPROTO)?;
-        let length = usize::try_from(ask.length).map_err(|_| libc::EPROTO)?;
+        let length = usize::try_from(ask.memory.length).map_err(|_| libc::EPROTO)?;
         let end = start.checked_add(length).ok_or(libc::EPROTO)?;
         // While others are on their way back, in another thread, none are moved.
         let Ok(_moving) = self.moving.try_lock() else { return Err(libc::EAGAIN) };
@@ -97,7 +97,7 @@ impl Client {
             }
             // Before anybody is given anything: later there may be no thread to be had.
             let stay = self.taking.stay(&self.me)?;
-            match key.move_onto(files, start, length) {
+            match key.move_onto(files, ask, (start, length)) {
                 Ok(pages) => key.adopted.push(Extent { pages, era, stay }),
                 Err(errno) => {
                     drop(stay);
@@ -204,21 +204,21 @@ impl Key {
     fn move_onto(
         &self,
         files: Vec<OwnedFd>,
-        start: usize,
-        length: usize,
+        ask: &Adopt,
+        (start, length): (usize, usize),
     ) -> Result<AdoptedPages, i32> {
-        let file = files.into_iter().next().ok_or(libc::EPROTO)?;
-        let memory = self.region.memory;
-        let begin = start.checked_sub(memory.address()).ok_or(libc::EPROTO)?;
-        memory.part(begin, length).ok_or(libc::EPROTO)?;
+        let extent = memory::next(&mut files.into_iter(), ask.memory)?;
+        let region = self.region.memory;
+        let begin = start.checked_sub(region.address()).ok_or(libc::EPROTO)?;
+        region.part(begin, length).ok_or(libc::EPROTO)?;
         if self.adopted.len() >= EXTENTS_MAX {
             return Err(libc::ENOMEM);
         }
         let writable = rights::is_writable(self.region.access);
-        let pages = omniverb_adopt::adopt_onto(file, start, length, writable, &Strategy::ALL)
+        let pages = omniverb_adopt::adopt_onto(extent, start, writable, &Strategy::ALL)
             .map_err(AdoptError::errno)?;
-        // The file is as long as the range has whole pages: a range that is none of these is not
-        // what the daemon asked for.
+        // As many whole pages as the extent has: a range that is none of these is not what the daemon
+        // asked for.
         match (pages.page_start(), pages.page_length()) == (start, length) {
             true => Ok(pages),
             false => Err(libc::EPROTO),

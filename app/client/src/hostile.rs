@@ -107,6 +107,7 @@ fn converse(calls: &OwnedFd) -> std::io::Result<()> {
             let mut welcome = Welcome::new_zeroed();
             (welcome.qp_max, welcome.mr_max, welcome.link_max) = (100, 100, 100);
             let area = memfd::create("statistics", crate::statistics::BYTES as u64)?;
+            welcome.area = Extent { offset: 0, length: crate::statistics::BYTES as u64 };
             tell(calls, tag, &welcome.into(), &[theirs.as_fd(), area.as_fd()])?;
             continue;
         }
@@ -255,8 +256,16 @@ impl Process {
     }
 }
 
-/// A file that may be what is expected.
-fn file(bytes: &mut Bytes<'_>, expected: u64) -> Option<OwnedFd> {
+/// A place in a file that may be what is expected.
+fn extent(bytes: &mut Bytes<'_>, expected: u64) -> Extent {
+    let length = bytes.of([expected, expected, expected, expected, expected ^ 1, u64::MAX]);
+    let offset = bytes.of([0, 0, 0, PAGE, 4 * PAGE, 8, 1 << 40, u64::MAX - PAGE + 1]);
+    Extent { offset, length }
+}
+
+/// A file that may have that place.
+fn file(bytes: &mut Bytes<'_>, place: Extent) -> Option<OwnedFd> {
+    let expected = place.offset.saturating_add(place.length);
     match bytes.byte() % 16 {
         0 => None,
         1 => std::fs::File::open("/dev/null").ok().map(Into::into),
@@ -291,9 +300,11 @@ fn event(bytes: &mut Bytes<'_>, process: &Process) -> (Message, Vec<OwnedFd>) {
             ready.engine = bytes.of([0, 1]);
             ready.traced = bytes.of([0, 1]);
             let (request, response) = (ready.request_bytes as usize, ready.response_bytes as usize);
-            files.extend(file(bytes, layout::link_bytes(request, response) as u64));
+            ready.memory = extent(bytes, layout::link_bytes(request, response) as u64);
+            files.extend(file(bytes, ready.memory));
             if !bytes.byte().is_multiple_of(8) {
-                files.extend(file(bytes, BELL_BYTES));
+                ready.bell_memory = extent(bytes, BELL_BYTES);
+                files.extend(file(bytes, ready.bell_memory));
                 files.extend(wakers(bytes));
             }
             ready.into()
@@ -306,9 +317,10 @@ fn event(bytes: &mut Bytes<'_>, process: &Process) -> (Message, Vec<OwnedFd>) {
             granted.addr = bytes.long();
             granted.length = bytes.long();
             granted.page_start = bytes.of([granted.addr, granted.addr & !0xfff, 0, u64::MAX]);
-            granted.page_length = bytes.of([PAGE, 4 * PAGE, 1, 0, u64::MAX, 1 << 40]);
+            let length = bytes.of([PAGE, 4 * PAGE, 1, 0, u64::MAX, 1 << 40]);
+            granted.memory = extent(bytes, length);
             granted.epoch = bytes.word();
-            files.extend(file(bytes, granted.page_length));
+            files.extend(file(bytes, granted.memory));
             granted.into()
         }
         8 => {
@@ -318,8 +330,9 @@ fn event(bytes: &mut Bytes<'_>, process: &Process) -> (Message, Vec<OwnedFd>) {
             (adopt.fresh, adopt.trusted) = (u32::from(bytes.byte() & 1), bytes.word());
             let any = bytes.long();
             adopt.start = bytes.of([0, PAGE, any]);
-            adopt.length = bytes.of([PAGE, 4 * PAGE, 1, 0, u64::MAX, 1 << 40]);
-            files.extend(file(bytes, adopt.length));
+            let length = bytes.of([PAGE, 4 * PAGE, 1, 0, u64::MAX, 1 << 40]);
+            adopt.memory = extent(bytes, length);
+            files.extend(file(bytes, adopt.memory));
             adopt.into()
         }
         9 => {
@@ -327,8 +340,9 @@ fn event(bytes: &mut Bytes<'_>, process: &Process) -> (Message, Vec<OwnedFd>) {
             LinkClosed { qpn, peer_qpn, reason, ..LinkClosed::new_zeroed() }.into()
         }
         10 => {
-            files.extend(file(bytes, omniverb_link::trace::TRACE_BYTES as u64));
-            TraceBegin { reserved: 0 }.into()
+            let memory = extent(bytes, omniverb_link::trace::TRACE_BYTES as u64);
+            files.extend(file(bytes, memory));
+            TraceBegin { memory }.into()
         }
         _ => match bytes.byte() % 6 {
             0 => TraceEnd { reserved: 0 }.into(),

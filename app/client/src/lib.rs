@@ -21,6 +21,7 @@ pub mod hostile;
 mod keys;
 mod link;
 mod mapped;
+mod memory;
 pub mod notify;
 mod objects;
 mod progress;

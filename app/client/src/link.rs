@@ -1,15 +1,14 @@
 //! Attaching links that the daemon made.
 
 use crate::doorbell::{BellRecord, PeerBell};
-use crate::{BellName, Client, errno_of, lock};
+use crate::{BellName, Client, lock, memory};
 use omniverb_device::Peer;
 use omniverb_device::poller::Bell;
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::BellPage;
 use omniverb_session::body::LinkReady;
-use omniverb_sys::mapping::Access;
-use omniverb_sys::{memfd, window};
-use std::os::fd::{AsFd, OwnedFd};
+use omniverb_sys::Extent;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 /// Most bytes of one ring that we map at a daemon's word.
@@ -20,12 +19,12 @@ impl Client {
     /// A link is there.
     pub(crate) fn link_ready(&self, ready: &LinkReady, files: Vec<OwnedFd>) -> Result<(), i32> {
         let mut files = files.into_iter();
-        let memory = files.next().ok_or(libc::EPROTO)?;
+        let link = memory::next(&mut files, ready.memory)?;
         // A link within this process tells of its bell twice, once for each end.
         let name = self.bell_name(ready.bell);
         let known = lock(&self.bells).contains_key(&name);
         if ready.bell_new != 0 && !known {
-            self.add_bell(ready, &files.next().ok_or(libc::EPROTO)?)?;
+            self.add_bell(ready, &memory::next(&mut files, ready.bell_memory)?)?;
         }
         let (bell, doorbell) = {
             let bells = lock(&self.bells);
@@ -38,10 +37,8 @@ impl Client {
         let (request_bytes, response_bytes) =
             (ready.request_bytes as usize, ready.response_bytes as usize);
         let bytes = layout::link_bytes(request_bytes, response_bytes);
-        memfd::verify(memory.as_fd(), bytes as u64).map_err(|_| libc::EPROTO)?;
         let parts = EndpointParts {
-            memory: window::map(memory.as_fd(), bytes, Access::ReadWrite)
-                .map_err(|e| errno_of(&e))?,
+            memory: memory::map(&link, bytes)?,
             side: ready.side as usize,
             request_bytes,
             response_bytes,
@@ -70,10 +67,8 @@ impl Client {
         Ok(())
     }
 
-    fn add_bell(&self, ready: &LinkReady, memory: &OwnedFd) -> Result<(), i32> {
-        memfd::verify(memory.as_fd(), BELL_BYTES as u64).map_err(|_| libc::EPROTO)?;
-        let memory =
-            window::map(memory.as_fd(), BELL_BYTES, Access::ReadWrite).map_err(|e| errno_of(&e))?;
+    fn add_bell(&self, ready: &LinkReady, memory: &Extent<OwnedFd>) -> Result<(), i32> {
+        let memory = memory::map(memory, BELL_BYTES)?;
         let page = |side: u32| {
             let bytes = BELL_BYTES / 2;
             memory.part(side as usize * bytes, bytes).map(BellPage::new).ok_or(libc::EPROTO)

@@ -4,15 +4,14 @@
 //! for each peer process, and in all. Beyond it the mapping that its queue pair has not used for
 //! longest goes, or else operations stay mediated.
 
-use crate::{BellName, Client, errno_of, lock};
+use crate::{BellName, Client, lock, memory};
 use omniverb_device::grants::Grant;
 use omniverb_session::Message;
 use omniverb_session::body::{Connected, GrantDenied, Granted, RequestGrant};
 use omniverb_session::rights;
-use omniverb_sys::mapping::Access;
-use omniverb_sys::{memfd, window};
+use omniverb_sys::Access;
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 
 /// Mappings of a process, of which the kernel allows it 65530 in all; and their bytes: address
@@ -116,9 +115,8 @@ impl Client {
     }
 
     fn map(&self, granted: &Granted, files: Vec<OwnedFd>) -> Result<(), i32> {
-        let file = files.first().ok_or(libc::EPROTO)?;
-        let length = usize::try_from(granted.page_length).map_err(|_| libc::EPROTO)?;
-        memfd::verify(file.as_fd(), granted.page_length).map_err(|_| libc::EPROTO)?;
+        let extent = memory::next(&mut files.into_iter(), granted.memory)?;
+        let length = extent.verify().map_err(|_| libc::EPROTO)?;
         let (qp, peer) = {
             let qps = lock(&self.qps);
             let record = qps.get(&granted.qpn).ok_or(libc::ENOENT)?;
@@ -131,8 +129,7 @@ impl Client {
         let share = share.ok_or(libc::ENOMEM)?;
         let writable = rights::is_writable(granted.access);
         let how = if writable { Access::ReadWrite } else { Access::ReadOnly };
-        let window =
-            window::map_with_proof(file.as_fd(), length, how, share).map_err(|e| errno_of(&e))?;
+        let window = extent.map_with_proof(how, share).map_err(|error| memory::errno(&error))?;
         let grant = Grant {
             rkey: granted.rkey,
             access: granted.access,

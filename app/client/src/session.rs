@@ -7,13 +7,13 @@
 //! progress thread alone.
 
 use crate::turns::{Turn, Turns};
-use crate::{NoDevice, VirtualNic, daemon, errno_of, lock};
+use crate::{NoDevice, VirtualNic, daemon, errno_of, lock, memory};
 use omniverb_session::body::{
     DeregMr, DestroyQp, Hello, MrRegistered, QpCreated, ROLE_VERBS, Welcome,
 };
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode, encode};
-use omniverb_sys::{clock, limited, own};
+use omniverb_sys::{Extent, clock, limited, own};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -53,7 +53,7 @@ pub(crate) fn is_lost(errno: i32) -> bool {
 
 impl Session {
     /// Connects to the first daemon that answers.
-    pub(crate) fn connect() -> Result<(Session, VirtualNic, OwnedFd), NoDevice> {
+    pub(crate) fn connect() -> Result<(Session, VirtualNic, Extent<OwnedFd>), NoDevice> {
         let (calls, Welcomed { events, area, nic }) = open(false, deadline(limit()))?;
         let events = Mutex::new(Some(Arc::new(events)));
         Ok((Session { calls: Turns::new(calls), events }, nic, area))
@@ -64,7 +64,7 @@ impl Session {
     pub(crate) fn reopen(
         &self,
         announce: impl FnOnce(&mut dyn FnMut(&Message) -> Result<Message, i32>) -> Result<(), i32>,
-    ) -> Result<Option<(VirtualNic, OwnedFd)>, i32> {
+    ) -> Result<Option<(VirtualNic, Extent<OwnedFd>)>, i32> {
         let deadline = deadline(limit() * ANNOUNCING);
         let mut turn = self.calls.take(deadline)?;
         if self.is_open() && self.events().is_some() {
@@ -142,7 +142,7 @@ struct Welcomed {
     /// Our end of the events socket.
     events: OwnedFd,
     /// The statistics area.
-    area: OwnedFd,
+    area: Extent<OwnedFd>,
     nic: VirtualNic,
 }
 
@@ -177,6 +177,7 @@ fn greet(socket: &OwnedFd, resume: bool, deadline: u64) -> Result<Welcomed, i32>
     match decode(&bytes[..length]) {
         Ok((_, Message::Welcome(welcome))) => {
             let [events, area] = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| libc::EPROTO)?;
+            let area = memory::extent(area, welcome.area);
             let Welcome { node_guid, qp_max, mr_max, link_max, .. } = welcome;
             let nic = VirtualNic { node_guid, qp_max, mr_max, link_max };
             Ok(Welcomed { events, area, nic })

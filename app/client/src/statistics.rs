@@ -1,12 +1,11 @@
 //! The statistics area: one cache line per QP, written here, shown by the daemon, which makes it.
 //! After a restart of the daemon the new one's area takes the place of the old.
 
-use crate::{errno_of, lock};
+use crate::{lock, memory};
 use omniverb_ring::Window;
 use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
-use omniverb_sys::mapping::Access;
-use omniverb_sys::{memfd, window};
-use std::os::fd::{AsFd, OwnedFd};
+use omniverb_sys::Extent;
+use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
 pub(crate) struct Area {
@@ -16,24 +15,17 @@ pub(crate) struct Area {
 
 pub(crate) const BYTES: usize = STATISTICS_SLOTS * STATISTICS_SLOT_BYTES;
 
-fn check(file: &OwnedFd) -> Result<(), i32> {
-    memfd::verify(file.as_fd(), BYTES as u64).map_err(|_| libc::EPROTO)
-}
-
 impl Area {
     /// Maps what the daemon made.
-    pub(crate) fn new(file: &OwnedFd) -> Result<Area, i32> {
-        check(file)?;
-        let window =
-            window::map(file.as_fd(), BYTES, Access::ReadWrite).map_err(|e| errno_of(&e))?;
+    pub(crate) fn new(made: &Extent<OwnedFd>) -> Result<Area, i32> {
+        let window = memory::map(made, BYTES)?;
         let free = Mutex::new((0..STATISTICS_SLOTS as u32).rev().collect());
         Ok(Area { window, free })
     }
 
     /// Goes on in the area of another daemon, with the counts of now.
-    pub(crate) fn move_to(&self, file: &OwnedFd) -> Result<(), i32> {
-        check(file)?;
-        window::replace(&self.window, file.as_fd()).map_err(|e| errno_of(&e))
+    pub(crate) fn move_to(&self, made: &Extent<OwnedFd>) -> Result<(), i32> {
+        made.replace(&self.window).map_err(|error| memory::errno(&error))
     }
 
     /// A free slot and its memory.

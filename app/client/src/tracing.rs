@@ -1,23 +1,19 @@
 //! While somebody captures packets: telling the daemon what happens on direct links.
 
-use crate::{Client, lock};
+use crate::{Client, lock, memory};
 use omniverb_link::Tracer;
 use omniverb_link::trace::TRACE_BYTES;
-use omniverb_session::body::TraceLink;
-use omniverb_sys::mapping::Access;
-use omniverb_sys::{memfd, window};
-use std::os::fd::{AsFd, OwnedFd};
+use omniverb_session::body::{TraceBegin, TraceLink};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 impl Client {
     /// The daemon gave us memory to tell through. Without it nothing is told, and the daemon sees
     /// that nothing comes.
-    pub(crate) fn trace_begin(&self, files: Vec<OwnedFd>) {
-        let memory = files.first().and_then(|file| {
-            memfd::verify(file.as_fd(), TRACE_BYTES as u64).ok()?;
-            window::map(file.as_fd(), TRACE_BYTES, Access::ReadWrite).ok()
-        });
-        *lock(&self.tracer) = memory.and_then(|memory| Tracer::new(&memory)).map(Arc::new);
+    pub(crate) fn trace_begin(&self, begin: &TraceBegin, files: Vec<OwnedFd>) {
+        let extent = memory::next(&mut files.into_iter(), begin.memory);
+        let mapped = extent.and_then(|extent| memory::map(&extent, TRACE_BYTES));
+        *lock(&self.tracer) = mapped.ok().and_then(|memory| Tracer::new(&memory)).map(Arc::new);
     }
 
     /// A link is to be told of, or no longer.

@@ -3,18 +3,17 @@
 
 use crate::engine::{self, Summary};
 use crate::journal::Level;
+use crate::memory;
 use crate::namespaces::Opening;
 use crate::server::Server;
 use omniverb_link::trace::TRACE_BYTES;
 use omniverb_session::body::{Done, TraceBegin};
 use omniverb_session::operator::{Capture, Captured, Message};
-use omniverb_sys::mapping::Access;
-use omniverb_sys::{clock, memfd, window};
+use omniverb_sys::{Access, Extent, clock};
 use omniverb_tenancy::{SessionId, TracedEnd, VnicKey, errno};
 use rustix::fs::{OFlags, fcntl_getfl};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
 
 /// Processes that may tell at the same time: each has memory of 8 MiB for it.
 const TRACING_MAX: usize = 256;
@@ -128,10 +127,10 @@ impl Server {
             return self.recorder.miss();
         }
         match self.trace_memory(id) {
-            Ok(file) => {
+            Ok(memory) => {
                 self.tracing.insert(id);
-                let message = TraceBegin { reserved: 0 }.into();
-                self.tell(id, &message, vec![Arc::new(file)]);
+                let message = TraceBegin { memory: memory::said(&memory) }.into();
+                self.tell(id, &message, vec![memory.file]);
             }
             Err(error) => {
                 self.journal.log(Level::Warning, format_args!("no memory for a trace: {error}"));
@@ -140,11 +139,10 @@ impl Server {
         }
     }
 
-    fn trace_memory(&mut self, id: SessionId) -> io::Result<OwnedFd> {
-        let file = memfd::create("omniverb-trace", TRACE_BYTES as u64)?;
-        let memory = window::map(file.as_fd(), TRACE_BYTES, Access::ReadWrite)?;
-        self.recorder.read(id.0, memory);
-        Ok(file)
+    fn trace_memory(&mut self, id: SessionId) -> io::Result<Extent> {
+        let memory = memory::make("omniverb-trace", TRACE_BYTES as u64)?;
+        self.recorder.read(id.0, memory.map(Access::ReadWrite)?);
+        Ok(memory)
     }
 
     pub(crate) fn end_trace(&mut self, id: SessionId) {

@@ -1,12 +1,13 @@
 //! One client connection: its sockets, what waits to be sent, its statistics area.
 
+use crate::memory;
 use crate::outbox::Outbox;
 use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
 use omniverb_sys::pidfd::Peer;
-use omniverb_sys::{Access, Mapping, memfd};
+use omniverb_sys::{Access, Extent, Mapping};
 use omniverb_tenancy::VnicKey;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Bytes of a statistics area.
@@ -39,11 +40,10 @@ pub(crate) struct Client {
 
 impl Client {
     /// Makes a statistics area that the client is to write.
-    pub(crate) fn make_area(&mut self) -> io::Result<OwnedFd> {
-        let file = memfd::create("omniverb-statistics", AREA_BYTES as u64)?;
-        let mapping = Mapping::shared(file.as_fd(), 0, AREA_BYTES, Access::ReadOnly)?;
-        self.statistics = Some(mapping);
-        Ok(file)
+    pub(crate) fn make_area(&mut self) -> io::Result<Extent> {
+        let area = memory::make("omniverb-statistics", AREA_BYTES as u64)?;
+        self.statistics = Some(area.mapping(Access::ReadOnly)?);
+        Ok(area)
     }
 
     /// The eight words of a statistics slot, as they are at the moment.

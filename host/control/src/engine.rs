@@ -3,6 +3,7 @@
 //! In: vNICs with their sockets, links, limits, faults. Out: events. Nothing outside this file
 //! names the engine's own types.
 
+use crate::memory::Shared;
 use crate::outbox::Parcel;
 use omniverb_engine::{
     Attach, Command, Engine, Event as Told, Faults as Line, Grant, Limit, Settings, Underlay,
@@ -11,6 +12,7 @@ use omniverb_engine::{
 use omniverb_ring::Window;
 use omniverb_session::body::{GrantDenied, Granted, QP_RC, QP_UC};
 use omniverb_session::faults::Faults;
+use omniverb_sys::Extent;
 use omniverb_sys::datagram::Port;
 use omniverb_sys::pulse::Pulses;
 use omniverb_tenancy::{RateLimit, TracedEnd, WireEnd, errno};
@@ -115,11 +117,9 @@ impl Packets {
         self.0.faults(VnicId(vnic))
     }
 
-    /// Serves a link; `files` are what its far end needs: the link's memory, and if the bell is
-    /// new, the bell's.
-    pub(crate) fn attach(&self, vnic: u64, end: &WireEnd, files: &[Parcel]) {
+    /// Serves a link over this memory.
+    pub(crate) fn attach(&self, vnic: u64, end: &WireEnd, shared: &Shared) {
         let ready = &end.ready;
-        let Some((link, bell)) = files.split_first() else { return };
         self.0.send(Command::Attach(Box::new(Attach {
             vnic: VnicId(vnic),
             qpn: Qpn(ready.qpn),
@@ -130,11 +130,11 @@ impl Packets {
                 remote: address(ready.dgid),
                 interface: end.interface,
             },
-            link: link.clone(),
+            link: shared.link.clone(),
             request_bytes: ready.request_bytes as usize,
             response_bytes: ready.response_bytes as usize,
             bell: ready.bell,
-            bell_memory: bell.first().cloned(),
+            bell_memory: shared.bell.clone(),
             // The two ends of a link see its bits the other way round.
             local_slot: ready.peer_slot,
             peer_slot: ready.local_slot,
@@ -150,6 +150,7 @@ impl Packets {
 
     /// What it wanted.
     pub(crate) fn grant(&self, vnic: u64, granted: &Granted, file: Parcel) {
+        let memory = Extent::new(file, granted.memory.offset, granted.memory.length);
         self.0.send(Command::Grant(Box::new(Grant {
             vnic: VnicId(vnic),
             qpn: Qpn(granted.qpn),
@@ -158,9 +159,8 @@ impl Packets {
             access: granted.access,
             region: (granted.addr, granted.length),
             start: granted.page_start,
-            length: granted.page_length,
             epoch: granted.epoch,
-            file,
+            memory,
         })));
     }
 

@@ -1,10 +1,11 @@
 //! What the tables decided is carried out.
 
 use crate::journal::Level;
-use crate::memory;
+use crate::memory::{self, Shared};
 use crate::outbox::{Outbox, Parcel, Sent};
 use crate::server::{Server, Timer, token};
 use omniverb_session::Message;
+use omniverb_session::body::Welcome;
 use omniverb_sys::{clock, descriptors, socket};
 use omniverb_tenancy::{Action, LinkEnd, SessionId, errno};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,8 +22,8 @@ const DESCRIPTORS_AGAIN: Duration = Duration::from_millis(10);
 impl Server {
     pub(crate) fn execute(&mut self, action: Action) {
         match action {
-            Action::Reply { session, tag, message: message @ Message::Welcome(_) } => {
-                self.welcome(session, tag, &message);
+            Action::Reply { session, tag, message: Message::Welcome(welcome) } => {
+                self.welcome(session, tag, &welcome);
             }
             Action::Reply { session, tag, message } => {
                 self.answer(session, tag, &message, Vec::new());
@@ -72,7 +73,7 @@ impl Server {
         }
     }
 
-    fn welcome(&mut self, id: SessionId, tag: u64, message: &Message) {
+    fn welcome(&mut self, id: SessionId, tag: u64, welcome: &Welcome) {
         self.fully_open(id);
         let Some(client) = self.clients.get_mut(&id) else { return };
         let made = socket::pair().and_then(|(ours, theirs)| {
@@ -82,10 +83,13 @@ impl Server {
             }
             self.poller.add(&ours, token::new(token::EVENTS, id.0))?;
             client.events = Some(ours);
-            Ok(vec![Arc::new(theirs), Arc::new(area)])
+            Ok((vec![Arc::new(theirs), area.file.clone()], memory::said(&area)))
         });
         match made {
-            Ok(files) => self.answer(id, tag, message, files),
+            Ok((files, area)) => {
+                let message = Welcome { area, ..*welcome }.into();
+                self.answer(id, tag, &message, files);
+            }
             Err(error) => {
                 self.journal.log(Level::Warning, format_args!("no events socket: {error}"));
                 self.answer(id, tag, &Message::Failed(errno::ENOMEM), Vec::new());
@@ -203,10 +207,12 @@ impl Server {
     }
 
     fn create_link(&mut self, first: &LinkEnd, second: &LinkEnd) {
-        match memory::make(&first.ready) {
-            Ok(files) => {
-                self.tell(first.session, &first.ready.into(), files.clone());
-                self.tell(second.session, &second.ready.into(), files);
+        match Shared::make(&first.ready) {
+            Ok(shared) => {
+                for end in [first, second] {
+                    let (ready, files) = shared.told(&end.ready);
+                    self.tell(end.session, &ready.into(), files);
+                }
             }
             Err(error) => {
                 self.journal.log(Level::Warning, format_args!("no memory for a link: {error}"));

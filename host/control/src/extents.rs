@@ -47,7 +47,7 @@ impl Server {
 
     /// Gives an owner a file for pages of its own.
     pub(crate) fn adopt(&mut self, owner: SessionId, adopt: &Adopt) {
-        match memfd::create_sealable(FILE_NAME, adopt.length) {
+        match memfd::create_sealable(FILE_NAME, adopt.memory.length) {
             Ok(file) => {
                 let file: Parcel = Arc::new(file);
                 self.extents.files.insert(adopt.token, file.clone());

@@ -2,21 +2,46 @@
 
 use crate::outbox::Parcel;
 use omniverb_link::layout::link_bytes;
-use omniverb_session::body::LinkReady;
-use omniverb_sys::memfd;
+use omniverb_session::body::{self, LinkReady};
+use omniverb_sys::{Extent, memfd};
 use std::io;
 use std::sync::Arc;
 
 /// A bell: one page per side.
 const BELL_BYTES: u64 = 0x2000;
 
-/// Makes what goes to the ends of the link that `ready` (either end's) describes: the link's memory
-/// and, if the bell between these two processes is new, that.
-pub(crate) fn make(ready: &LinkReady) -> io::Result<Vec<Parcel>> {
-    let bytes = link_bytes(ready.request_bytes as usize, ready.response_bytes as usize);
-    let mut files: Vec<Parcel> = vec![Arc::new(memfd::create("omniverb-link", bytes as u64)?)];
-    if ready.bell_new != 0 {
-        files.push(Arc::new(memfd::create("omniverb-bell", BELL_BYTES)?));
+/// What the ends of a new link get: its memory and, if the bell between these two processes is new,
+/// that of the bell.
+pub(crate) struct Shared {
+    pub(crate) link: Extent,
+    pub(crate) bell: Option<Extent>,
+}
+
+/// Makes memory that is handed out as it is.
+pub(crate) fn make(name: &str, bytes: u64) -> io::Result<Extent> {
+    Ok(Extent::new(Arc::new(memfd::create(name, bytes)?), 0, bytes))
+}
+
+/// As others are told of it, to whom its file goes along.
+pub(crate) fn said(extent: &Extent) -> body::Extent {
+    body::Extent { offset: extent.offset, length: extent.length }
+}
+
+impl Shared {
+    /// Makes what the link that `ready` (either end's) describes needs.
+    pub(crate) fn make(ready: &LinkReady) -> io::Result<Shared> {
+        let bytes = link_bytes(ready.request_bytes as usize, ready.response_bytes as usize);
+        let link = make("omniverb-link", bytes as u64)?;
+        let bell = || make("omniverb-bell", BELL_BYTES);
+        let bell = (ready.bell_new != 0).then(bell).transpose()?;
+        Ok(Shared { link, bell })
     }
-    Ok(files)
+
+    /// What to tell an end, and what goes along.
+    pub(crate) fn told(&self, ready: &LinkReady) -> (LinkReady, Vec<Parcel>) {
+        let all = [Some(&self.link), self.bell.as_ref()].into_iter().flatten();
+        let bell_memory = self.bell.as_ref().map_or(body::Extent::NONE, said);
+        let ready = LinkReady { memory: said(&self.link), bell_memory, ..*ready };
+        (ready, all.map(|extent| extent.file.clone()).collect())
+    }
 }

@@ -1,7 +1,7 @@
 //! Links to the engine: their memory, and the sockets the engine needs for them.
 
 use crate::journal::Level;
-use crate::memory;
+use crate::memory::Shared;
 use crate::namespaces::{Opening, PORT_PAUSE};
 use crate::server::{Server, Timer};
 use omniverb_sys::clock;
@@ -23,10 +23,11 @@ impl Server {
             return entry.waiting.push(end);
         }
         let number = entry.number;
-        match memory::make(&end.ready) {
-            Ok(files) => {
-                self.engine.attach(number, &end, &files);
-                self.tell(end.session, &end.ready.into(), files);
+        match Shared::make(&end.ready) {
+            Ok(shared) => {
+                self.engine.attach(number, &end, &shared);
+                let (ready, files) = shared.told(&end.ready);
+                self.tell(end.session, &ready.into(), files);
             }
             Err(error) => {
                 self.journal.log(Level::Warning, format_args!("no memory for a link: {error}"));

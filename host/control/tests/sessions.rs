@@ -4,8 +4,8 @@ mod support;
 
 use omniverb_control::{Place, Settings, StartError};
 use omniverb_session::Message;
-use omniverb_session::body::*;
-use omniverb_sys::{Access, Mapping, memfd, socket};
+use omniverb_session::body::{self, *};
+use omniverb_sys::{Access, Extent, memfd, socket};
 use omniverb_tenancy::Limits;
 use omniverb_tenancy::errno::*;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,6 +29,14 @@ fn pair(a: &mut dyn Speaker, b: &mut dyn Speaker, qp_type: u32) -> (u32, u32) {
     (one, other)
 }
 
+/// What came along with a message that describes it.
+fn extent(file: &OwnedFd, said: body::Extent) -> Extent<&OwnedFd> {
+    Extent::new(file, said.offset, said.length)
+}
+
+/// Does something with the memory that pages are to be moved onto.
+type With<'a> = &'a dyn Fn(&Extent<&OwnedFd>);
+
 fn files_of(client: &mut Client) -> (LinkReady, Vec<OwnedFd>) {
     match client.event(SOON) {
         Some((Message::LinkReady(ready), files)) => (ready, files),
@@ -50,17 +58,17 @@ fn a_link_joins_two_clients() {
         ours.request_bytes as usize,
         ours.response_bytes as usize,
     );
-    for files in [&our_files, &their_files] {
-        memfd::verify(files[0].as_fd(), bytes as u64).unwrap();
-        memfd::verify(files[1].as_fd(), 0x2000).unwrap();
+    for (ready, files) in [(&ours, &our_files), (&theirs, &their_files)] {
+        assert_eq!(extent(&files[0], ready.memory).verify().unwrap(), bytes);
+        assert_eq!(extent(&files[1], ready.bell_memory).verify().unwrap(), 0x2000);
     }
     // It is the same memory.
     for index in [0, 1] {
-        let write = rustix::io::pwrite(&our_files[index], &7u64.to_ne_bytes(), 0x1000);
-        assert_eq!(write, Ok(8));
-        let seen =
-            Mapping::shared(their_files[index].as_fd(), 0, 0x2000, Access::ReadOnly).unwrap();
-        assert_eq!(seen.load_u64(0x1000), Some(7));
+        let [mine, seen] = [(&ours, &our_files), (&theirs, &their_files)]
+            .map(|(ready, files)| extent(&files[index], [ready.memory, ready.bell_memory][index]));
+        let at = mine.offset + 0x1000;
+        assert_eq!(rustix::io::pwrite(mine.file, &7u64.to_ne_bytes(), at), Ok(8));
+        assert_eq!(seen.mapping(Access::ReadOnly).unwrap().load_u64(0x1000), Some(7));
     }
     // The second link uses the same bell.
     pair(&mut a, &mut b, QP_UC);
@@ -163,13 +171,14 @@ fn pages_are_granted_if_they_are_what_they_should_be() {
     let ask = RequestGrant { qpn: one, peer_qpn: other, rkey, reserved: 0, address, length };
     // The daemon gives the owner a file; `with` says what that does with it, and `along` what comes
     // with its answer.
-    let adopt = |a: &mut Client, b: &mut Client, with: &dyn Fn(&OwnedFd), along: &[OwnedFd]| {
+    let adopt = |a: &mut Client, b: &mut Client, with: With<'_>, along: &[OwnedFd]| {
         assert!(matches!(a.call(ask.into()), Message::Connected(_)));
         let Some((Message::Adopt(adopt), files)) = b.event(SOON) else { panic!() };
-        assert_eq!((adopt.start, adopt.length, adopt.fresh != 0), (0x11000, 0x2000, true));
+        assert_eq!((adopt.start, adopt.memory.length, adopt.fresh != 0), (0x11000, 0x2000, true));
         let [file] = files.as_slice() else { panic!("{files:?}") };
-        memfd::verify(file.as_fd(), 0x2000).unwrap();
-        with(file);
+        let place = extent(file, adopt.memory);
+        place.verify().unwrap();
+        with(&place);
         let adopted = Adopted { token: adopt.token, errno: 0, epoch: 0 };
         let mut bytes = [0; 4096];
         let length = omniverb_session::encode(0, &adopted.into(), &mut bytes);
@@ -190,16 +199,17 @@ fn pages_are_granted_if_they_are_what_they_should_be() {
     let good = memfd::create_sealable("pages", 0x2000).unwrap();
     memfd::seal_future_write(good.as_fd()).unwrap();
     assert_eq!(adopt(&mut a, &mut b, &|_| {}, &[good]).0, refused, "not the daemon's file");
-    let seal = |file: &OwnedFd| {
-        let map = Mapping::shared(file.as_fd(), 0, 0x2000, Access::ReadWrite).unwrap();
-        memfd::seal_future_write(file.as_fd()).unwrap();
+    let seal = |place: &Extent<&OwnedFd>| {
+        let map = place.mapping(Access::ReadWrite).unwrap();
+        memfd::seal_future_write(place.file.as_fd()).unwrap();
         drop(map);
     };
     let (granted, files) = adopt(&mut a, &mut b, &seal, &[]);
     let Message::Granted(granted) = granted else { panic!("{granted:?}") };
-    assert_eq!((granted.page_start, granted.page_length, files.len()), (0x11000, 0x2000, 1));
-    assert!(Mapping::shared(files[0].as_fd(), 0, 0x2000, Access::ReadWrite).is_err());
-    Mapping::shared(files[0].as_fd(), 0, 0x2000, Access::ReadOnly).unwrap();
+    assert_eq!((granted.page_start, granted.memory.length, files.len()), (0x11000, 0x2000, 1));
+    let place = extent(&files[0], granted.memory);
+    assert!(place.mapping(Access::ReadWrite).is_err());
+    place.mapping(Access::ReadOnly).unwrap();
 }
 
 #[test]

@@ -2,12 +2,12 @@
 
 use crate::pacing::bucket::Limit;
 use crate::recorder::intake::Intake;
+use omniverb_sys::Extent;
 use omniverb_sys::datagram::Port;
 use omniverb_terms::{Qpn, Rkey, Service};
 use omniverb_transport::Status;
 use omniverb_transport::faults::Faults;
 use std::net::IpAddr;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// A vNIC, by a number of the control plane's choice that is not used again.
@@ -39,7 +39,7 @@ pub struct Attach {
     /// The way to the peer.
     pub underlay: Underlay,
     /// The link's memory.
-    pub link: Arc<OwnedFd>,
+    pub link: Extent,
     /// Bytes of a request ring.
     pub request_bytes: usize,
     /// Bytes of a response ring.
@@ -47,7 +47,7 @@ pub struct Attach {
     /// The bell the link belongs to.
     pub bell: u64,
     /// The bell's memory, if it is new: two pages, of which ours is the second.
-    pub bell_memory: Option<Arc<OwnedFd>>,
+    pub bell_memory: Option<Extent>,
     /// Our bit in our page of the bell.
     pub local_slot: u32,
     /// The application's bit in its page.
@@ -71,8 +71,7 @@ pub mod feature {
     pub const ALL: u32 = WIRE | NAME_ALL | DELAYS;
 }
 
-/// Pages of a region, for one link. The descriptor is of a sealed memory file of `length` bytes
-/// that the control plane made.
+/// The right of one link to a part of a region, and the pages that hold it.
 #[derive(Debug)]
 pub struct Grant {
     /// Whose.
@@ -89,12 +88,10 @@ pub struct Grant {
     pub region: (u64, u64),
     /// Address of the first page.
     pub start: u64,
-    /// Bytes.
-    pub length: u64,
     /// Low half of the application's EPOCH when it gave them.
     pub epoch: u32,
     /// The pages.
-    pub file: Arc<OwnedFd>,
+    pub memory: Extent,
 }
 
 /// Something to do. Commands take effect in the order they are sent.

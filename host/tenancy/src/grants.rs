@@ -16,7 +16,7 @@ use crate::extents::{MemoryId, Part, pages};
 use crate::tables::{Grantee, LinkKey, Mr, PendingGrant, SessionId};
 use crate::tenancy::{Tenancy, Timer};
 use omniverb_session::body::{
-    Adopt, Adopted, Connected, GrantDenied, Granted, QP_UD, RequestGrant,
+    Adopt, Adopted, Connected, Extent, GrantDenied, Granted, QP_UD, RequestGrant,
 };
 use omniverb_session::rights;
 
@@ -126,8 +126,9 @@ impl Tenancy {
         }
         let Part { start, length, fresh } = part;
         let trusted = u32::from(self.trusts(initiator, owner));
-        let adopt =
-            Adopt { token, rkey, qpn: peer_qpn, start, length, fresh: u32::from(fresh), trusted };
+        let fresh = u32::from(fresh);
+        let place = Extent { offset: 0, length };
+        let adopt = Adopt { token, rkey, qpn: peer_qpn, start, fresh, trusted, memory: place };
         if let Some(extent) = extent {
             self.add_extent(owner, rkey, (&part, extent), memory);
             self.out.push(Action::Adopt { session: owner, adopt });
@@ -285,9 +286,9 @@ impl Tenancy {
             addr: mr.addr,
             length: mr.length,
             page_start: part.start,
-            page_length: part.length,
             epoch: m.epoch,
             reserved: 0,
+            memory: Extent { offset: 0, length: part.length },
         })
     }
 

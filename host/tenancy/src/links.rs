@@ -7,7 +7,9 @@ use crate::errno::{ENOENT, ENOMEM};
 use crate::path::Why;
 use crate::tables::{Link, LinkKey, LinkReceipts, Qp, SessionId, VnicKey};
 use crate::tenancy::Tenancy;
-use omniverb_session::body::{CLOSED_BY_PEER, DisconnectQp, Done, LinkClosed, LinkReady, QP_UD};
+use omniverb_session::body::{
+    CLOSED_BY_PEER, DisconnectQp, Done, Extent, LinkClosed, LinkReady, QP_UD,
+};
 
 /// A queue pair, its own GID, its peer's GID.
 pub(crate) type End = (u32, [u8; 16], [u8; 16]);
@@ -54,6 +56,8 @@ impl Tenancy {
                     dgid: ours.2,
                     engine: 0,
                     traced,
+                    memory: Extent::NONE,
+                    bell_memory: Extent::NONE,
                 },
             }
         };

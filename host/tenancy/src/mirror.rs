@@ -63,7 +63,7 @@ impl Mirror {
                 assert!(self.engine.len() < before, "never attached");
             }
             Action::Adopt { adopt, .. } => {
-                assert!(adopt.fresh != 0 && adopt.length > 0);
+                assert!(adopt.fresh != 0 && adopt.memory.length > 0);
                 assert!(self.memories.insert(adopt.token), "a name is used once");
             }
             Action::ForgetMemory { memory } => {

@@ -5,7 +5,7 @@ use crate::action::Action;
 use crate::errno::{EINVAL, ENOMEM, EPROTO};
 use crate::tables::{SessionId, Vnic, VnicKey, Waiting};
 use crate::tenancy::Tenancy;
-use omniverb_session::body::{GidEntry, Gids, Hello, ROLE_VERBS, Welcome};
+use omniverb_session::body::{Extent, GidEntry, Gids, Hello, ROLE_VERBS, Welcome};
 use omniverb_session::limits::GIDS_MAX;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -146,6 +146,7 @@ impl Tenancy {
             link_max: most(Kind::Link),
             reserved: 0,
             vnic,
+            area: Extent::NONE,
         }
     }
 

@@ -15,7 +15,7 @@ use crate::path::{Path, Why};
 use crate::tables::{Far, SessionId, VnicKey, Wire, WireKey};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{
-    BellClosed, CLOSED_BY_DEATH, CLOSED_BY_PEER, LinkClosed, LinkReady, QP_UD,
+    BellClosed, CLOSED_BY_DEATH, CLOSED_BY_PEER, Extent, LinkClosed, LinkReady, QP_UD,
 };
 use std::collections::BTreeSet;
 
@@ -122,6 +122,8 @@ impl Tenancy {
             dgid,
             engine: 1,
             traced: 0,
+            memory: Extent::NONE,
+            bell_memory: Extent::NONE,
         };
         self.out.push(Action::AttachEngine(Box::new(WireEnd {
             session,

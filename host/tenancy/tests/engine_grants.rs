@@ -70,7 +70,7 @@ fn the_engine_gets_what_a_peer_would_get() {
         };
         assert_eq!((*whose, granted.qpn, granted.peer_qpn), (vnic(1), a, PEER));
         assert_eq!((granted.rkey, granted.access), (key, READ | WRITE));
-        assert_eq!((granted.page_start, granted.page_length), (0x11000, 0x2000));
+        assert_eq!((granted.page_start, granted.memory.length), (0x11000, 0x2000));
         assert!(adopt(&mut bench, 1, adopted(token), SEALED).is_empty(), "only once");
         // What is beyond the engine cannot be asked for from here.
         let grant = RequestGrant {

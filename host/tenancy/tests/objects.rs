@@ -183,7 +183,7 @@ fn a_grant_covers_whole_pages_inside_the_region_only() {
         panic!("{actions:?}")
     };
     assert_eq!((session.0, granted.rkey, granted.access, *memory), (1, readable, READ, token));
-    assert_eq!((granted.page_start, granted.page_length), (0x11000, 0x2000));
+    assert_eq!((granted.page_start, granted.memory.length), (0x11000, 0x2000));
     assert!(adopt(&mut bench, 2, adopted(token), SEALED).is_empty(), "only once");
     // The same file again, without another one.
     let again = ask(&mut bench, a, b, readable).unwrap();

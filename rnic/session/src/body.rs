@@ -46,6 +46,10 @@ pub const TAKE_ALL: u32 = 1;
 pub const TAKE_EXTENT: u32 = 2;
 
 bodies! {
+    /// Memory that two parties share: these bytes of the file whose descriptor comes along. Whole
+    /// pages; whoever gets it checks that the file has them and can never lose them.
+    Extent { offset: u64, length: u64 }
+
     /// First message.
     Hello {
         /// `ROLE_*`.
@@ -56,8 +60,8 @@ bodies! {
         name: [u8; 16],
     }
     /// Answer to `Hello`. Descriptors, for `ROLE_VERBS` only: this process's end of the events
-    /// socket; the statistics area (a memfd of `STATISTICS_SLOTS * STATISTICS_SLOT_BYTES`, sealed
-    /// against resizing), which the process writes and the daemon reads.
+    /// socket; the file of the statistics area (`STATISTICS_SLOTS * STATISTICS_SLOT_BYTES`), which
+    /// the process writes and the daemon reads.
     Welcome {
         /// Unique while the daemon lives.
         session: u64,
@@ -74,6 +78,8 @@ bodies! {
         reserved: u32,
         /// vNIC name for people, NUL-padded.
         vnic: [u8; 32],
+        /// The statistics area.
+        area: Extent,
     }
     /// Ask for the GID table.
     QueryGids { reserved: u64 }
@@ -172,8 +178,8 @@ bodies! {
     /// Nothing else happens to them, and nothing is granted through it before it has another.
     QpFailed { qpn: u32, reserved: u32 }
 
-    /// Event: a link is there. Descriptors: the link memory; if `bell_new`, then also the bell
-    /// memory.
+    /// Event: a link is there. Descriptors: the file of the link's memory; if `bell_new`, then also
+    /// that of the bell's.
     LinkReady {
         qpn: u32,
         peer_qpn: u32,
@@ -202,34 +208,38 @@ bodies! {
         engine: u32,
         /// Non-zero: what happens on it is to be told, as after `TraceLink`.
         traced: u32,
+        /// The link's memory.
+        memory: Extent,
+        /// The bell's, if `bell_new`.
+        bell_memory: Extent,
     }
     /// Event: a link is closed. `reason` is `CLOSED_*`.
     LinkClosed { qpn: u32, peer_qpn: u32, reason: u32, reserved: u32 }
-    /// Event to the owner of an MR: move these of its pages onto the memory file that comes along,
-    /// which nobody else has yet, and answer `Adopted`.
+    /// Event to the owner of an MR: move these of its pages to a place in the memory file that comes
+    /// along, which is empty and nobody else's yet, and answer `Adopted`.
     Adopt {
         token: u64,
         rkey: u32,
         /// The owner's QP through which the pages will be reached: its access flags count too.
         qpn: u32,
-        /// First page.
+        /// First page. There are as many as go into `memory`.
         start: u64,
-        /// Bytes: an extent.
-        length: u64,
-        /// Non-zero: a descriptor comes along. Zero: the extent is on one already; is it still?
+        /// Non-zero: a descriptor comes along. Zero: they are there already; are they still?
         fresh: u32,
         /// Non-zero: for somebody who may be able to read what it may only write: the engine,
         /// which keeps to the flags, or a peer that is trusted with that.
         trusted: u32,
+        /// The place.
+        memory: Extent,
     }
     /// The owner's answer, on the events socket. `epoch` is the low half of the EPOCH word of its
     /// link then: when that has moved, the pages may have gone back. `EAGAIN`: not yet.
     Adopted { token: u64, errno: u32, epoch: u32 }
     /// The owner, on the events socket: no pages of this region are on files any more.
     Released { rkey: u32, reserved: u32 }
-    /// Event to the initiator: map this extent. Descriptor: its memory file, sealed against writing
-    /// unless the MR allows remote write. `access` says what the mapping may be used for
-    /// ([`crate::rights`]).
+    /// Event to the initiator: the right to a part of a region, and the memory that holds it.
+    /// Descriptor: the memory's file, sealed against writing unless the MR allows remote write.
+    /// `access` says what a mapping may be used for ([`crate::rights`]).
     Granted {
         qpn: u32,
         peer_qpn: u32,
@@ -237,11 +247,12 @@ bodies! {
         access: u32,
         addr: u64,
         length: u64,
+        /// First address that is granted; as many bytes follow as `memory` has.
         page_start: u64,
-        page_length: u64,
         /// Of the owner's answer.
         epoch: u32,
         reserved: u32,
+        memory: Extent,
     }
     /// Event to the initiator: stay with mediated operations for this key, if `errno` is `EAGAIN`
     /// until about as many bytes have been moved by them as have until now.
@@ -261,8 +272,8 @@ bodies! {
     /// events and no new one will name it: drop its memory and descriptors.
     BellClosed { bell: u64 }
     /// Event: somebody captures packets of links that this process has an end of. Descriptor: the
-    /// memory to tell through (`rnic/link/src/trace.rs`), instead of any before.
-    TraceBegin { reserved: u64 }
+    /// file of the memory to tell through (`rnic/link/src/trace.rs`), instead of any before.
+    TraceBegin { memory: Extent }
     /// Event: tell (or, if zero, no longer) what this queue pair requests of that peer.
     TraceLink { qpn: u32, peer_qpn: u32, on: u32, reserved: u32 }
     /// Event: the capture is over, the memory is not read any more.
@@ -300,6 +311,11 @@ bodies! {
         next: Cursor,
         text: [u8; STATUS_TEXT_BYTES],
     }
+}
+
+impl Extent {
+    /// No memory comes along, or it is not made yet.
+    pub const NONE: Extent = Extent { offset: 0, length: 0 };
 }
 
 impl Cursor {

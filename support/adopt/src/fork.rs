@@ -19,7 +19,7 @@
 use crate::calm::Calm;
 use crate::lock::MOVES;
 use crate::maps;
-use crate::region::Region;
+use crate::region::{Part, Region};
 use crate::work::{PAGE_BYTES, Staging, Stretch, copy_back, protection_of, unmap};
 use core::cell::UnsafeCell;
 use core::ops::ControlFlow;
@@ -70,11 +70,9 @@ extern "C" fn before() {
     forking.calm = Some(Calm::new());
     // A failure leaves the rest without snapshots, see above.
     let _ = maps::for_each(|mapping| {
-        if let Some(region) = Region::find(mapping) {
-            let length = mapping.end - mapping.start;
+        Region::each_in(mapping, |region, Part { address, length, offset }| {
             if let Ok(staging) = Staging::new(PAGE_BYTES + length) {
-                let stretch =
-                    Stretch { region, offset: mapping.offset, address: mapping.start, length };
+                let stretch = Stretch { region, offset, address, length };
                 // Without descriptor the copy is made from the mapping, which must be readable.
                 let from_file = region.file_is_ours() || !mapping.read;
                 if copy_back(stretch, staging.address + PAGE_BYTES, from_file).is_ok() {
@@ -84,7 +82,7 @@ extern "C" fn before() {
                     unsafe {
                         header.write(Header {
                             next: forking.snapshots,
-                            address: mapping.start,
+                            address,
                             length,
                             protection: protection_of(mapping),
                         });
@@ -92,7 +90,7 @@ extern "C" fn before() {
                     forking.snapshots = header;
                 }
             }
-        }
+        });
         ControlFlow::Continue(())
     });
 }

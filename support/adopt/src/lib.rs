@@ -52,8 +52,8 @@ use calm::Calm;
 use core::ops::ControlFlow;
 use core::ptr::NonNull;
 use lock::MOVES;
-use omniverb_sys::{clock, memfd};
-use region::Region;
+use omniverb_sys::{Extent, clock, memfd};
+use region::{Part, Region};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
@@ -127,8 +127,9 @@ pub fn adopt_with(
     strategies: &[Strategy],
 ) -> Result<AdoptedPages, AdoptError> {
     let (start, end) = whole_pages(address, length)?;
-    let file = memfd::create_sealable(FILE_NAME, (end - start) as u64).map_err(system)?;
-    adopt_onto(file, address, length, writable_by_peers, strategies)
+    let bytes = (end - start) as u64;
+    let file = memfd::create_sealable(FILE_NAME, bytes).map_err(system)?;
+    adopt_onto(Extent::new(file, 0, bytes), start, writable_by_peers, strategies)
 }
 
 fn whole_pages(address: usize, length: usize) -> Result<(usize, usize), AdoptError> {
@@ -141,21 +142,22 @@ fn system(error: std::io::Error) -> Errno {
     Errno::from_io_error(&error).unwrap_or(Errno::IO)
 }
 
-/// As [`adopt_with`], onto a memfd that somebody else made: of as many bytes as there are whole
-/// pages, empty, sealed against resizing, and not finally. It is sealed for good here.
+/// As [`adopt_with`], of as many pages as an extent of a memfd has that somebody else made: it is
+/// empty and its file sealed against resizing, and, if peers may not write, not finally. The file is
+/// sealed for good here.
 ///
 /// # Errors
 /// As [`adopt`].
 pub fn adopt_onto(
-    mut file: OwnedFd,
-    address: usize,
-    length: usize,
+    extent: Extent<OwnedFd>,
+    start: usize,
     writable_by_peers: bool,
     strategies: &[Strategy],
 ) -> Result<AdoptedPages, AdoptError> {
-    let (start, end) = whole_pages(address, length)?;
-    memfd::verify(file.as_fd(), (end - start) as u64)
-        .map_err(|_| AdoptError::System(Errno::INVAL))?;
+    let length = extent.verify().map_err(|_| AdoptError::System(Errno::INVAL))?;
+    let end = start.checked_add(length).filter(|_| start.is_multiple_of(PAGE_BYTES));
+    let end = end.ok_or(AdoptError::NoWholePage)?;
+    let Extent { mut file, offset, .. } = extent;
     if omniverb_sys::clock::page_bytes() != PAGE_BYTES {
         return Err(AdoptError::NotPermitted);
     }
@@ -165,19 +167,14 @@ pub fn adopt_onto(
         // A program that closed its standard streams must not print into its own memory.
         file = rustix::io::fcntl_dupfd_cloexec(&file, STANDARD_ERROR + 1)?;
     }
-    let region = Region::new(start, end - start, file)?;
+    let region = Region::new(start, length, (file, offset))?;
 
     let lock = MOVES.guard();
     survey::check(start, end)?;
     let region = region.link();
     let moved = move_out(region, strategies).and_then(|()| {
         let file = region_of(region).file();
-        if writable_by_peers {
-            rustix::fs::fcntl_add_seals(file, rustix::fs::SealFlags::SEAL)?;
-        } else {
-            memfd::seal_future_write(file).map_err(system)?;
-        }
-        Ok(())
+        Ok(memfd::finish(file, writable_by_peers).map_err(system)?)
     });
     let outcome = match moved {
         Ok(()) => Ok(region),
@@ -205,7 +202,7 @@ fn move_out(region: NonNull<Region>, strategies: &[Strategy]) -> Result<(), Adop
     while done < region.length {
         let stretch = Stretch {
             region,
-            offset: done as u64,
+            offset: region.offset + done as u64,
             address: region.start + done,
             length: STRETCH_BYTES_MAX.min(region.length - done),
         };
@@ -218,9 +215,7 @@ fn move_out(region: NonNull<Region>, strategies: &[Strategy]) -> Result<(), Adop
 
 /// A place where the program has part of a region mapped.
 struct Place {
-    start: usize,
-    length: usize,
-    offset: u64,
+    part: Part,
     protection: MprotectFlags,
     readable: bool,
 }
@@ -228,16 +223,9 @@ struct Place {
 fn find_place(region: &Region) -> Result<Option<Place>, AdoptError> {
     let mut found = None;
     maps::for_each(|mapping| {
-        if !region.is_behind(mapping) {
-            return ControlFlow::Continue(());
-        }
-        found = Some(Place {
-            start: mapping.start,
-            length: mapping.end - mapping.start,
-            offset: mapping.offset,
-            protection: work::protection_of(mapping),
-            readable: mapping.read,
-        });
+        let Some(part) = region.part_in(mapping) else { return ControlFlow::Continue(()) };
+        found =
+            Some(Place { part, protection: work::protection_of(mapping), readable: mapping.read });
         ControlFlow::Break(())
     })?;
     Ok(found)
@@ -252,16 +240,17 @@ fn move_back(
     let region = region_of(region);
     let mut mover = Mover::mandatory(strategies, patience_is_over);
     while let Some(place) = find_place(region)? {
-        let mut staging = Staging::new(place.length)?;
+        let Part { address, length, offset } = place.part;
+        let mut staging = Staging::new(length)?;
         // Without descriptor the copy is made from the mapping, which must be readable.
         let from_file = region.file_is_ours() || !place.readable;
         let mut done = 0;
-        while done < place.length {
+        while done < length {
             let stretch = Stretch {
                 region,
-                offset: place.offset + done as u64,
-                address: place.start + done,
-                length: STRETCH_BYTES_MAX.min(place.length - done),
+                offset: offset + done as u64,
+                address: address + done,
+                length: STRETCH_BYTES_MAX.min(length - done),
             };
             let direction = Direction::Back {
                 staging: staging.address,
@@ -281,7 +270,7 @@ impl AdoptedPages {
         region_of(self.region)
     }
 
-    /// The memfd: covers exactly the adopted pages and is sealed for handing out.
+    /// The memfd that the adopted pages are in, sealed for handing out.
     #[must_use]
     pub fn memfd(&self) -> BorrowedFd<'_> {
         self.region().file()

@@ -1,4 +1,4 @@
-//! The list of all memfds that pages of this process live on. It exists for `fork()`, whose hooks
+//! The list of all places in memfds that pages of this process live in. It exists for `fork()`, whose hooks
 //! must find them without allocating; a region whose pages could not be moved back stays on it for
 //! ever.
 #![expect(unsafe_code)]
@@ -15,21 +15,34 @@ use rustix::io::Errno;
 pub(crate) struct Region {
     pub start: usize,
     pub length: usize,
+    /// Where in the file its first page is.
+    pub offset: u64,
     file: ManuallyDrop<OwnedFd>,
     device: (u32, u32),
     inode: u64,
     next: Cell<*mut Region>,
 }
 
+/// Pages of a region, where they are mapped and where they are in its file.
+pub(crate) struct Part {
+    pub address: usize,
+    pub length: usize,
+    pub offset: u64,
+}
+
 static FIRST: AtomicPtr<Region> = AtomicPtr::new(ptr::null_mut());
 
 impl Region {
-    pub(crate) fn new(start: usize, length: usize, file: OwnedFd) -> Result<Box<Region>, Errno> {
+    pub(crate) fn new(
+        start: usize,
+        length: usize,
+        (file, offset): (OwnedFd, u64),
+    ) -> Result<Box<Region>, Errno> {
         let status = rustix::fs::fstat(&file)?;
         let device = (rustix::fs::major(status.st_dev), rustix::fs::minor(status.st_dev));
         let next = Cell::new(ptr::null_mut());
         let file = ManuallyDrop::new(file);
-        Ok(Box::new(Region { start, length, file, device, inode: status.st_ino, next }))
+        Ok(Box::new(Region { start, length, offset, file, device, inode: status.st_ino, next }))
     }
 
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
@@ -46,9 +59,18 @@ impl Region {
         })
     }
 
-    /// True if a mapping is of this region's file.
-    pub(crate) fn is_behind(&self, mapping: &crate::maps::Mapping<'_>) -> bool {
-        mapping.inode == self.inode && mapping.device == self.device && mapping.shared
+    /// What a mapping shows of this region: a mapping may be of several that are neighbours in one
+    /// file and in memory, or of other parts of the file.
+    pub(crate) fn part_in(&self, mapping: &crate::maps::Mapping<'_>) -> Option<Part> {
+        if mapping.inode != self.inode || mapping.device != self.device || !mapping.shared {
+            return None;
+        }
+        let offset = self.offset.max(mapping.offset);
+        let mapped_to = mapping.offset.saturating_add((mapping.end - mapping.start) as u64);
+        let end = mapped_to.min(self.offset + self.length as u64);
+        let length = usize::try_from(end.checked_sub(offset)?).ok().filter(|length| *length > 0)?;
+        let address = mapping.start + usize::try_from(offset - mapping.offset).ok()?;
+        Some(Part { address, length, offset })
     }
 
     /// Puts the region on the list. With the lock held.
@@ -82,17 +104,19 @@ impl Region {
         }
     }
 
-    /// The region a mapping belongs to. With the lock held.
-    pub(crate) fn find(mapping: &crate::maps::Mapping<'_>) -> Option<&'static Region> {
+    /// The regions that a mapping shows something of. With the lock held.
+    pub(crate) fn each_in(
+        mapping: &crate::maps::Mapping<'_>,
+        mut visit: impl FnMut(&Region, Part),
+    ) {
         let mut at = FIRST.load(Ordering::Relaxed);
         // SAFETY: the list holds live boxes; with the lock held nobody frees one.
         while let Some(region) = unsafe { at.as_ref() } {
-            if region.is_behind(mapping) {
-                return Some(region);
+            if let Some(part) = region.part_in(mapping) {
+                visit(region, part);
             }
             at = region.next.get();
         }
-        None
     }
 
     /// True if there is no region. With the lock held.

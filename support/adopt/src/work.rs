@@ -107,7 +107,8 @@ impl Work<'_> {
                     Direction::Back { .. } => {
                         let into = covered_to - mapping.start;
                         let expected = offset + (covered_to - address) as u64;
-                        region.is_behind(mapping) && mapping.offset + into as u64 == expected
+                        region.part_in(mapping).is_some()
+                            && mapping.offset + into as u64 == expected
                     }
                 };
                 if !fits {

@@ -12,6 +12,7 @@ pub mod datagram;
 pub mod descriptors;
 pub mod epoll;
 pub mod event;
+pub mod extent;
 pub mod futex;
 pub mod inherit;
 pub mod limited;
@@ -34,6 +35,7 @@ pub mod window;
 
 pub use epoll::Poller;
 pub use event::EventFd;
+pub use extent::Extent;
 pub use listener::Listener;
 pub use mapping::{Access, Mapping};
 pub use sleeper::Sleeper;

@@ -17,6 +17,15 @@ pub enum Access {
     ReadWrite,
 }
 
+impl Access {
+    fn protection(self) -> ProtFlags {
+        match self {
+            Access::ReadOnly => ProtFlags::READ,
+            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+        }
+    }
+}
+
 /// Shared memory, unmapped on drop.
 ///
 /// The contents are shared with other processes, possibly hostile ones: they change at any
@@ -26,6 +35,8 @@ pub enum Access {
 pub struct Mapping {
     start: NonNull<u8>,
     length: usize,
+    /// Bytes behind those that are mapped, too.
+    behind: usize,
 }
 
 // SAFETY: the mapping belongs to the whole process, and `Mapping` hands out only raw pointers, so
@@ -35,35 +46,63 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `length` bytes of `file` from `offset`, shared. Check the file with
-    /// [`crate::memfd::verify`] first if it came from somebody else.
+    /// Maps `length` bytes of `file` from `offset`, shared. For [`crate::Extent`], which verifies
+    /// them first.
     ///
     /// # Errors
     /// `EINVAL` for a zero length or an unaligned offset, `EPERM` for a write-sealed file mapped
     /// writable, otherwise what the kernel says.
-    pub fn shared(
+    pub(crate) fn shared(
         file: BorrowedFd<'_>,
         offset: u64,
         length: usize,
         access: Access,
     ) -> io::Result<Mapping> {
-        let protection = match access {
-            Access::ReadOnly => ProtFlags::READ,
-            Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
-        };
+        let protection = access.protection();
         // SAFETY: a null hint lets the kernel choose unused addresses, so no existing object of
         // this process is touched.
         let start = unsafe {
             mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, file, offset)?
         };
         let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Mapping { start, length })
+        Ok(Mapping { start, length, behind: 0 })
+    }
+
+    /// As [`shared`](Self::shared), with a page of the file, from `other` on, behind it: a part of
+    /// the mapping that is not counted.
+    ///
+    /// # Errors
+    /// The same.
+    pub(crate) fn with_a_page_of(
+        file: BorrowedFd<'_>,
+        (offset, length): (u64, usize),
+        other: u64,
+        access: Access,
+    ) -> io::Result<Mapping> {
+        let page = crate::clock::page_bytes();
+        let whole = length.checked_add(page).ok_or(io::ErrorKind::InvalidInput)?;
+        let mut mapping = Mapping::shared(file, offset, whole, access)?;
+        if offset.checked_add(length as u64) != Some(other) {
+            // SAFETY: the last page of the mapping just made, which nobody knows.
+            unsafe {
+                let last = mapping.start.as_ptr().add(length).cast();
+                let flags = MapFlags::SHARED | MapFlags::FIXED;
+                mmap(last, page, access.protection(), flags, file, other)?;
+            }
+        }
+        (mapping.length, mapping.behind) = (length, page);
+        Ok(mapping)
     }
 
     /// First byte.
     #[must_use]
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.start
+    }
+
+    /// Bytes mapped, with those behind.
+    pub(crate) fn all(&self) -> usize {
+        self.length + self.behind
     }
 
     /// Bytes mapped.
@@ -89,9 +128,9 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: exactly the range that `shared` mapped; whoever still uses a pointer into it
-        // broke the rule that the range is valid only while the `Mapping` lives.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.length) };
+        // SAFETY: exactly the range that was mapped; whoever still uses a pointer into it broke the
+        // rule that the range is valid only while the `Mapping` lives.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.all()) };
     }
 }
 

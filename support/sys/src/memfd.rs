@@ -1,15 +1,15 @@
 //! Anonymous shared files that cannot be cut short under a reader.
 //!
 //! A file that shrinks after it was mapped turns the next access into a SIGBUS, so every file that
-//! crosses between processes is sealed against resizing by whoever makes it, and [`verify`]
-//! checks that (never trusting the sender) before anyone maps it.
+//! crosses between processes is sealed against resizing by whoever makes it, and [`size`] checks
+//! that (never trusting the sender) before anyone maps any of it.
 
+use crate::extent::VerifyError;
 use rustix::fs::{
     FileType, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
     memfd_create,
 };
 use rustix::io::Errno;
-use std::fmt;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -18,39 +18,6 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 const FIXED_SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
-
-/// Why a descriptor from another process is not an acceptable shared file.
-#[derive(Debug)]
-pub enum VerifyError {
-    /// Not a memfd on ordinary pages.
-    NotMemory,
-    /// Another size than announced.
-    Size {
-        /// Bytes the file has.
-        found: u64,
-        /// Bytes it should have.
-        expected: u64,
-    },
-    /// It could still change its size.
-    Resizable,
-    /// The kernel would not tell.
-    Os(io::Error),
-}
-
-impl fmt::Display for VerifyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotMemory => write!(f, "the descriptor is not a memory file"),
-            Self::Size { found, expected } => {
-                write!(f, "the memory file has {found} bytes instead of {expected}")
-            }
-            Self::Resizable => write!(f, "the memory file is not sealed against resizing"),
-            Self::Os(error) => write!(f, "cannot inspect the memory file: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for VerifyError {}
 
 /// A memory file of `bytes` zero bytes whose size and seals are final.
 ///
@@ -91,6 +58,20 @@ pub fn seal_future_write(file: BorrowedFd<'_>) -> io::Result<()> {
     Ok(fcntl_add_seals(file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?)
 }
 
+/// Makes the seals of a memory file final, if they are not yet, after which nobody can make a
+/// writable mapping of it any more unless it is to be `writable`.
+///
+/// # Errors
+/// `EPERM` if they are final already and allow more.
+pub fn finish(file: BorrowedFd<'_>, writable: bool) -> io::Result<()> {
+    match (is_final(file)?, writable) {
+        (false, true) => Ok(fcntl_add_seals(file, SealFlags::SEAL)?),
+        (true, true) => Ok(()),
+        (true, false) if is_write_sealed(file)? => Ok(()),
+        (_, false) => seal_future_write(file),
+    }
+}
+
 /// The seals of a memory file.
 ///
 /// # Errors
@@ -115,11 +96,11 @@ pub fn is_final(file: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(seals(file)?.contains(FIXED_SIZE | SealFlags::SEAL))
 }
 
-/// Checks that `file` is a memory file of exactly `bytes` bytes that cannot be resized.
+/// Bytes of a memory file that will never have fewer, nor more.
 ///
 /// # Errors
-/// [`VerifyError`] says what is wrong with it.
-pub fn verify(file: BorrowedFd<'_>, bytes: u64) -> Result<(), VerifyError> {
+/// [`VerifyError`]: it is no such file.
+pub fn size(file: BorrowedFd<'_>) -> Result<u64, VerifyError> {
     let os = |errno: Errno| VerifyError::Os(errno.into());
     // First of all, and the only question that no file system is asked: what is behind the
     // descriptor may be one that never answers.
@@ -135,11 +116,7 @@ pub fn verify(file: BorrowedFd<'_>, bytes: u64) -> Result<(), VerifyError> {
     if !seals.contains(FIXED_SIZE) {
         return Err(VerifyError::Resizable);
     }
-    let found = u64::try_from(fstat(file).map_err(os)?.st_size).unwrap_or(0);
-    if found != bytes {
-        return Err(VerifyError::Size { found, expected: bytes });
-    }
-    Ok(())
+    Ok(u64::try_from(fstat(file).map_err(os)?.st_size).unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -150,8 +127,7 @@ mod tests {
     #[test]
     fn a_created_file_is_acceptable_and_final() {
         let file = create("test", 8192).unwrap();
-        verify(file.as_fd(), 8192).unwrap();
-        assert!(matches!(verify(file.as_fd(), 4096), Err(VerifyError::Size { found: 8192, .. })));
+        assert_eq!(size(file.as_fd()).unwrap(), 8192);
         assert!(ftruncate(&file, 0).is_err());
         assert!(ftruncate(&file, 1 << 20).is_err());
         assert!(seal_future_write(file.as_fd()).is_err());
@@ -161,24 +137,19 @@ mod tests {
     fn a_read_only_grant_cannot_be_written() {
         let file = create_sealable("test", 4096).unwrap();
         assert!(!is_write_sealed(file.as_fd()).unwrap() && !is_final(file.as_fd()).unwrap());
-        let owner =
-            crate::Mapping::shared(file.as_fd(), 0, 4096, crate::Access::ReadWrite).unwrap();
         seal_future_write(file.as_fd()).unwrap();
         assert!(is_write_sealed(file.as_fd()).unwrap() && is_final(file.as_fd()).unwrap());
-        assert!(crate::Mapping::shared(file.as_fd(), 0, 4096, crate::Access::ReadWrite).is_err());
-        crate::Mapping::shared(file.as_fd(), 0, 4096, crate::Access::ReadOnly).unwrap();
-        drop(owner);
+        finish(file.as_fd(), false).unwrap();
     }
 
     #[test]
-    fn other_descriptors_are_refused() {
-        let resizable = memfd_create("x", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-        ftruncate(&resizable, 4096).unwrap();
-        assert!(matches!(verify(resizable.as_fd(), 4096), Err(VerifyError::Resizable)));
-        let file = std::fs::File::open("/proc/self/exe").unwrap();
-        let size = file.metadata().unwrap().len();
-        assert!(matches!(verify(file.as_fd(), size), Err(VerifyError::NotMemory)));
-        let null = std::fs::File::open("/dev/null").unwrap();
-        assert!(matches!(verify(null.as_fd(), 0), Err(VerifyError::NotMemory)));
+    fn what_is_final_for_writers_never_becomes_read_only() {
+        let [open, closed] = [(); 2].map(|()| create_sealable("test", 4096).unwrap());
+        finish(open.as_fd(), true).unwrap();
+        finish(open.as_fd(), true).unwrap();
+        assert!(is_final(open.as_fd()).unwrap() && !is_write_sealed(open.as_fd()).unwrap());
+        assert!(finish(open.as_fd(), false).is_err());
+        finish(closed.as_fd(), false).unwrap();
+        assert!(is_final(closed.as_fd()).unwrap() && is_write_sealed(closed.as_fd()).unwrap());
     }
 }

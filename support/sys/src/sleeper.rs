@@ -133,8 +133,7 @@ mod tests {
     use super::*;
     use crate::listener::ring;
     use crate::mapping::Access;
-    use crate::{memfd, window};
-    use std::os::fd::AsFd;
+    use crate::{Extent, memfd};
 
     const LONG: Option<Duration> = Some(Duration::from_secs(20));
     const SOON: Option<Duration> = Some(Duration::from_millis(30));
@@ -145,7 +144,7 @@ mod tests {
 
     fn bell() -> (BellPage<Window>, BellPage<Window>) {
         let file = memfd::create("bell", 4096).unwrap();
-        let view = || window::map(file.as_fd(), 4096, Access::ReadWrite).unwrap();
+        let view = || Extent::new(&file, 0, 4096).map(Access::ReadWrite).unwrap();
         (BellPage::new(view()), BellPage::new(view()))
     }
 

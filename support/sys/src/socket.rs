@@ -223,7 +223,7 @@ mod tests {
         let mut buffer = [0; 64];
         let (length, files) = receive(other.as_fd(), &mut buffer, true).unwrap();
         assert_eq!((&buffer[..length], files.len()), (&b"first"[..], 2));
-        crate::memfd::verify(files[1].as_fd(), 4096).unwrap();
+        crate::Extent::new(&files[1], 0, 4096).verify().unwrap();
         let (length, files) = receive(other.as_fd(), &mut buffer, true).unwrap();
         assert_eq!((&buffer[..length], files.len()), (&b"second"[..], 0));
         let error = receive(other.as_fd(), &mut buffer, false).unwrap_err();

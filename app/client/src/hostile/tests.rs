@@ -12,6 +12,8 @@ fn ready(qpn: u32) -> LinkReady {
         request_bytes: 1 << 16,
         response_bytes: 1 << 12,
         bell_new: 1,
+        memory: Extent { offset: 0, length: layout::link_bytes(1 << 16, 1 << 12) as u64 },
+        bell_memory: Extent { offset: 0, length: BELL_BYTES },
         ..LinkReady::new_zeroed()
     }
 }
@@ -60,9 +62,28 @@ fn nothing_that_is_not_as_it_should_be_becomes_a_link() {
         says(&process, wrong, files(good));
         assert_eq!(links(&process), 0, "{wrong:?}");
     }
-    for (bell, length) in (200..).zip([0, 8, good - 8, good + 4096, 1 << 30]) {
+    for (bell, length) in (200..).zip([0, 8, good - 8, good - 4096]) {
         says(&process, LinkReady { bell, ..ready(qpn) }, files(length));
-        assert_eq!(links(&process), 0, "link memory of {length} bytes");
+        assert_eq!(links(&process), 0, "a file of {length} bytes");
+    }
+    let places = [
+        (0, 0),
+        (0, 8),
+        (0, good - 4096),
+        (0, good + 4096),
+        (8, good),
+        (4096, good),
+        (1 << 40, good),
+        (u64::MAX - 4095, good),
+        (0, u64::MAX),
+    ];
+    for (bell, (offset, length)) in (220..).zip(places) {
+        let memory = Extent { offset, length };
+        says(&process, LinkReady { bell, memory, ..ready(qpn) }, files(good));
+        assert_eq!(links(&process), 0, "{memory:?}");
+        let bell_memory = memory;
+        says(&process, LinkReady { bell: bell + 20, bell_memory, ..ready(qpn) }, files(good));
+        assert_eq!(links(&process), 0, "a bell: {memory:?}");
     }
     for missing in 0..2 {
         let mut some = files(good);
@@ -83,6 +104,31 @@ fn nothing_that_is_not_as_it_should_be_becomes_a_link() {
 }
 
 #[test]
+fn memory_may_be_anywhere_in_a_file() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let process = Process::new().unwrap();
+    process.client.progress.listen(&process.client);
+    let ready = ready(process.qps[0].number);
+    let length = ready.memory.length;
+    // The bell before the link, in one file, with something in front, between and behind.
+    let file = memfd::create("test", length + BELL_BYTES + 3 * PAGE).unwrap();
+    let bell_memory = Extent { offset: PAGE, length: BELL_BYTES };
+    let memory = Extent { offset: PAGE + BELL_BYTES + PAGE, length };
+    let both = vec![file.try_clone().unwrap(), file.try_clone().unwrap()];
+    says(&process, LinkReady { bell: 600, memory, bell_memory, ..ready }, both);
+    assert_eq!(links(&process), 1);
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut std::fs::File::from(file), &mut bytes).unwrap();
+    let written: Vec<u64> = (0..).zip(bytes).filter(|(_, b)| *b != 0).map(|(at, _)| at).collect();
+    assert!(!written.is_empty(), "the link is open");
+    let place = |at: &u64| {
+        let inside = |e: Extent| (e.offset..e.offset + e.length).contains(at);
+        inside(memory) || inside(bell_memory)
+    };
+    assert!(written.iter().all(place), "and nothing else was written: {written:?}");
+}
+
+#[test]
 fn grants_that_nobody_asked_for_and_lies_about_their_size_break_nothing() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let process = Process::new().unwrap();
@@ -99,14 +145,18 @@ fn grants_that_nobody_asked_for_and_lies_about_their_size_break_nothing() {
                 addr: start,
                 length,
                 page_start: start,
-                page_length: 4096,
+                memory: Extent { offset: 0, length: 4096 },
                 ..Granted::new_zeroed()
             };
             for rkey in 0..4 {
                 let file = vec![memfd::create("test", 4096).unwrap()];
                 says(&process, Granted { rkey, ..granted }, file);
             }
-            says(&process, Granted { page_length: length, ..granted }, Vec::new());
+            let memory = Extent { offset: 0, length };
+            says(&process, Granted { memory, ..granted }, Vec::new());
+            let file = vec![memfd::create("test", 4096).unwrap()];
+            let memory = Extent { offset: start, length: 4096 };
+            says(&process, Granted { memory, ..granted }, file);
         }
     }
     assert!(process.client.gids().is_err() || process.client.session.events().is_some());

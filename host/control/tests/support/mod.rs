@@ -94,7 +94,7 @@ impl Drop for Daemon {
 pub struct Client {
     pub calls: OwnedFd,
     pub events: Option<OwnedFd>,
-    pub area: Option<OwnedFd>,
+    pub area: Option<(OwnedFd, Extent)>,
     tag: u64,
 }
 
@@ -111,9 +111,9 @@ impl Client {
         let mut client = Client::connect(path);
         let hello = Hello { role: ROLE_VERBS, resume, name: *b"test client\0\0\0\0\0" };
         let (answer, mut files) = client.call_with(hello, &[]);
-        assert!(matches!(answer, Message::Welcome(_)), "{answer:?}");
+        let Message::Welcome(Welcome { area, .. }) = answer else { panic!("{answer:?}") };
         assert_eq!(files.len(), 2);
-        client.area = files.pop();
+        client.area = files.pop().map(|file| (file, area));
         client.events = files.pop();
         client
     }

@@ -375,9 +375,7 @@ mod tests {
     use crate::pages::budget::{Budget, Mappings};
     use crate::testing::fuzz::end;
     use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
-    use omniverb_sys::mapping::Access;
-    use omniverb_sys::{memfd, window};
-    use std::os::fd::AsFd;
+    use omniverb_sys::{Access, Extent, memfd};
 
     const START: u64 = 0x7000_0000;
 
@@ -395,7 +393,7 @@ mod tests {
         let (mut application, far) = (end(&memory, 0).unwrap(), end(&memory, 1).unwrap());
         application.open(0);
         let file = memfd::create("test", 3 * 4096).unwrap();
-        let map = || window::map(file.as_fd(), 3 * 4096, Access::ReadWrite).unwrap();
+        let map = || Extent::new(&file, 0, 3 * 4096).map(Access::ReadWrite).unwrap();
         let (pages, theirs, mut grants) = (map(), map(), Grants::default());
         UserMemory::lend(&[3; 8192], |bytes| pages.fill(0, bytes));
         assert!(!grants.reach(&far, target(0, 8), access), "not granted yet");

@@ -11,10 +11,9 @@ use omniverb_link::{Doorbell, Endpoint, EndpointParts, Request, Response};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{BellPage, UserMemory, Window, WordMemory};
 use omniverb_sys::mapping::Access;
-use omniverb_sys::{memfd, window};
+use omniverb_sys::{Extent, memfd};
 use omniverb_terms::{Qpn, Rkey, Service};
 use omniverb_wire::{Bth, DATAGRAM_MAX, Packet, Reth};
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
@@ -128,7 +127,7 @@ pub fn link(bytes: &[u8]) {
 fn grant(bytes: &mut Bytes<'_>, engine: &mut Connected, key: Rkey) {
     let count = 1 + usize::from(bytes.byte() % 3);
     let made = memfd::create("fuzz", (count * PAGE_BYTES) as u64)
-        .and_then(|file| window::map(file.as_fd(), count * PAGE_BYTES, Access::ReadWrite));
+        .and_then(|file| Extent::new(file, 0, (count * PAGE_BYTES) as u64).map(Access::ReadWrite));
     let Ok(pages) = made else { return };
     let holes = bytes.byte();
     for page in (0..count).filter(|page| holes >> page & 1 == 0) {

@@ -21,12 +21,11 @@ use omniverb_link::wire::{Receiving, Sending};
 use omniverb_link::{Endpoint, Request, Response};
 use omniverb_ring::{UserMemory, Window, WordMemory};
 use omniverb_sys::mapping::Access;
-use omniverb_sys::{memfd, window};
+use omniverb_sys::{Extent, memfd};
 use omniverb_terms::{Qpn, Rkey, Service};
 use omniverb_transport::random::Random;
 use omniverb_wire::{DATAGRAM_MAX, Packet, Run};
 use std::collections::VecDeque;
-use std::os::fd::AsFd;
 
 const PAGES: usize = 6;
 const BYTES: usize = PAGES * 4096;
@@ -195,13 +194,14 @@ impl Owner {
 /// Pages with these contents, and the whole ones of the region for somebody else.
 fn pages(contents: &[u8], holes: bool) -> (Window, Window) {
     let file = memfd::create("trial", BYTES as u64).unwrap();
-    let ours = window::map(file.as_fd(), BYTES, Access::ReadWrite).unwrap();
+    let extent = Extent::new(file, 0, BYTES as u64);
+    let ours = extent.map(Access::ReadWrite).unwrap();
     for (index, page) in contents.chunks(4096).enumerate() {
         if !holes || page.iter().any(|byte| *byte != 0) {
             UserMemory::lend(page, |page| ours.fill(index * 4096, page));
         }
     }
-    let theirs = window::map(file.as_fd(), BYTES, Access::ReadWrite).unwrap();
+    let theirs = extent.map(Access::ReadWrite).unwrap();
     let whole = theirs.part(4096, BYTES - 2 * 4096).unwrap();
     (ours, whole)
 }

@@ -11,13 +11,11 @@ use crate::worker::timers::Due;
 use crate::worker::vnic::Vnic;
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_sys::datagram::Port;
-use omniverb_sys::mapping::Access;
-use omniverb_sys::{clock, window};
+use omniverb_sys::{Access, clock};
 use omniverb_terms::{Qpn, Service};
 use omniverb_transport::Status;
 use omniverb_wire::{Flow, PORT};
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// Turns that a link gets to send what it has left when it is closed.
@@ -136,7 +134,7 @@ impl Worker {
         let (request_bytes, response_bytes) = (attach.request_bytes, attach.response_bytes);
         let bytes = layout::link_bytes(request_bytes, response_bytes);
         let endpoint = Endpoint::new(EndpointParts {
-            memory: window::map(attach.link.as_fd(), bytes, Access::ReadWrite)?,
+            memory: attach.link.map_exactly(bytes, Access::ReadWrite)?,
             side: 1,
             request_bytes,
             response_bytes,

@@ -2,11 +2,9 @@
 
 use omniverb_link::Doorbell;
 use omniverb_ring::{BellPage, Window};
-use omniverb_sys::mapping::Access;
-use omniverb_sys::{Listener, listener, window};
+use omniverb_sys::{Access, Extent, Listener, listener};
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -41,8 +39,8 @@ pub(crate) struct Bell {
 
 impl Bell {
     /// Over this memory: its two pages; ours is the second.
-    pub(crate) fn new(memory: &OwnedFd, listener: &Listener) -> io::Result<Bell> {
-        let memory = window::map(memory.as_fd(), 2 * PAGE_BYTES, Access::ReadWrite)?;
+    pub(crate) fn new(memory: &Extent, listener: &Listener) -> io::Result<Bell> {
+        let memory = memory.map_exactly(2 * PAGE_BYTES, Access::ReadWrite)?;
         let page = |side: usize| {
             let part = memory.part(side * PAGE_BYTES, PAGE_BYTES);
             part.map(BellPage::new).ok_or_else(|| io::Error::other("a bell that is too small"))

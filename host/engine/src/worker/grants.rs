@@ -4,10 +4,8 @@ use super::Worker;
 use super::link::{Kind, Link};
 use crate::command::{Event, Grant as Granted};
 use crate::pages::granted::{Grant, REMOTE_WRITE};
-use omniverb_sys::mapping::Access;
-use omniverb_sys::window;
+use omniverb_sys::Access;
 use omniverb_terms::{Qpn, Rkey};
-use std::os::fd::AsFd;
 
 impl Worker {
     /// Has the control plane ask the application for what its peer named.
@@ -44,7 +42,7 @@ impl Worker {
         if (link.vnic, link.peer_qpn) != (granted.vnic.0, granted.peer_qpn) {
             return;
         }
-        let Ok(length) = usize::try_from(granted.length) else { return };
+        let Ok(length) = usize::try_from(granted.memory.length) else { return };
         let share = match connected.far.is_own(granted.key) {
             true => vnic.budget.share_of_half(length),
             false => vnic.budget.share(length),
@@ -52,7 +50,7 @@ impl Worker {
         let Some(share) = share else { return connected.far.refused(granted.key, false) };
         let writable = granted.access & REMOTE_WRITE != 0;
         let how = if writable { Access::ReadWrite } else { Access::ReadOnly };
-        let Ok(window) = window::map(granted.file.as_fd(), length, how) else { return };
+        let Ok(window) = granted.memory.map(how) else { return };
         let Granted { key, access, start, region, .. } = *granted;
         let grant = Grant::new(key.0, access, start, window, share).of_region(region);
         connected.far.granted(grant, granted.epoch);

@@ -279,7 +279,7 @@ impl Worker {
             Command::Grant(grant) => {
                 self.granted(&grant);
                 // The owner may have closed it, or it was not mapped: then nobody else has it.
-                self.mappings.bury(grant.file);
+                self.mappings.bury(grant.memory.file);
             }
             Command::Deny { qpn, peer_qpn, key, again, .. } => {
                 self.denied((qpn, peer_qpn), key, again);

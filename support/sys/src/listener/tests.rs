@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::mapping::Access;
-use crate::{EventFd, memfd, window};
-use std::os::fd::AsFd;
+use crate::{EventFd, Extent, memfd};
 
 const LONG: Option<Duration> = Some(Duration::from_secs(20));
 const SOON: Option<Duration> = Some(Duration::from_millis(30));
@@ -15,7 +14,7 @@ fn thread(name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
 /// Both processes' views of one bell.
 fn bell() -> (BellPage<Window>, BellPage<Window>) {
     let file = memfd::create("bell", 4096).unwrap();
-    let view = || window::map(file.as_fd(), 4096, Access::ReadWrite).unwrap();
+    let view = || Extent::new(&file, 0, 4096).map(Access::ReadWrite).unwrap();
     (BellPage::new(view()), BellPage::new(view()))
 }
 

@@ -1,7 +1,7 @@
 //! What the kernel and the sandbox around us allow.
 
 use super::Findings;
-use omniverb_sys::{Access, Mapping, memfd};
+use omniverb_sys::{Access, Extent, memfd};
 use rustix::process::{Resource, geteuid, getrlimit};
 use std::os::fd::AsFd;
 
@@ -14,9 +14,10 @@ const MAPPINGS_WANTED: u64 = 65530;
 pub(super) fn memory_files(findings: &mut Findings) {
     let tried = || -> std::io::Result<bool> {
         let file = memfd::create_sealable("omniverb-doctor", 4096)?;
-        let _writer = Mapping::shared(file.as_fd(), 0, 4096, Access::ReadWrite)?;
+        let all = Extent::new(&file, 0, 4096);
+        let _writer = all.mapping(Access::ReadWrite)?;
         memfd::seal_future_write(file.as_fd())?;
-        Ok(Mapping::shared(file.as_fd(), 0, 4096, Access::ReadWrite).is_err())
+        Ok(all.mapping(Access::ReadWrite).is_err())
     };
     match tried() {
         Ok(true) => findings.good("memory files and their seals work"),

@@ -4,10 +4,8 @@
 use crate::pages::granted::Grant;
 use omniverb_link::{Endpoint, Request, Source, Unfilled};
 use omniverb_ring::{UserMemory, Window, WordMemory};
-use omniverb_sys::mapping::Access;
-use omniverb_sys::{memfd, window};
+use omniverb_sys::{Access, Extent, memfd};
 use std::collections::VecDeque;
-use std::os::fd::AsFd;
 
 pub(super) const KEY: u32 = 77;
 const START: u64 = 0x70_0000;
@@ -28,7 +26,7 @@ pub(super) struct Shelf {
 
 fn pages() -> (Window, Window) {
     let file = memfd::create("shelf", BYTES as u64).unwrap();
-    let map = || window::map(file.as_fd(), BYTES, Access::ReadWrite).unwrap();
+    let map = || Extent::new(&file, 0, BYTES as u64).map(Access::ReadWrite).unwrap();
     let (ours, theirs) = (map(), map());
     UserMemory::lend(&[1; BYTES], |all| ours.fill(0, all));
     (ours, theirs.part(4096, BYTES - 4096).unwrap())

@@ -1,0 +1,31 @@
+//! Memory that the daemon hands over: what it says of it and the descriptor that came along become
+//! an extent here, which is verified before it is mapped. A daemon may be hostile.
+
+use omniverb_ring::Window;
+use omniverb_session::body;
+use omniverb_sys::{Access, Extent};
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// What came along with a message, as the message describes it.
+pub(crate) fn extent(file: OwnedFd, said: body::Extent) -> Extent<OwnedFd> {
+    Extent::new(file, said.offset, said.length)
+}
+
+/// The next of the descriptors that came along, as the message describes it.
+pub(crate) fn next(
+    files: &mut impl Iterator<Item = OwnedFd>,
+    said: body::Extent,
+) -> Result<Extent<OwnedFd>, i32> {
+    files.next().map(|file| extent(file, said)).ok_or(libc::EPROTO)
+}
+
+/// Maps what has to have just so many bytes, for both to write.
+pub(crate) fn map(extent: &Extent<OwnedFd>, bytes: usize) -> Result<Window, i32> {
+    extent.map_exactly(bytes, Access::ReadWrite).map_err(|error| errno(&error))
+}
+
+/// Why memory cannot be mapped; `EPROTO`: it is not what it should be.
+pub(crate) fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EPROTO)
+}
