@@ -1,42 +1,28 @@
-//! Fails on a dependency between workspace crates that `layers.toml` does not allow.
+//! Fails where the structure is not what `layers.toml` says: which crates use which, no circles of
+//! files, and what a crate must not name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
+use crate::modules::{File, Modules, Name};
 use crate::run::{metadata, root};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Layers {
-    /// Folder: folders that the crates in it may use. The longest matching folder counts.
-    may_use: BTreeMap<String, Vec<String>>,
-}
-
-impl Layers {
-    fn rule(&self, folder: &str) -> Option<(&str, &[String])> {
-        let matching = self.may_use.iter().filter(|(prefix, _)| within(folder, prefix));
-        let longest = matching.max_by_key(|(prefix, _)| prefix.len());
-        longest.map(|(prefix, allowed)| (prefix.as_str(), allowed.as_slice()))
-    }
-
-    /// What is wrong with a crate in `from` that depends on one in `to`, if anything.
-    fn fault(&self, from: &str, to: &str) -> Option<String> {
-        match self.rule(from) {
-            None => Some(format!("layers.toml has no line for {from}")),
-            Some((prefix, allowed)) if !allowed.iter().any(|folder| within(to, folder)) => {
-                Some(format!("{from} uses {to}, but {prefix} may use only {allowed:?}"))
-            }
-            Some(_) => None,
-        }
-    }
-}
-
-/// Whether `folder` is `prefix` or below it.
-fn within(folder: &str, prefix: &str) -> bool {
-    folder.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    /// Folder of a crate: those of the crates that it uses, for other things than tests.
+    crates: BTreeMap<String, BTreeSet<String>>,
+    /// A word: beginnings of paths that it stands for.
+    banned: BTreeMap<String, Vec<String>>,
+    /// Folder of a crate: words for what it does not name.
+    never: BTreeMap<String, BTreeSet<String>>,
+    /// A file: words for what it does name, and why.
+    except: BTreeMap<String, BTreeMap<String, String>>,
+    /// Folder of a crate: files of it that may be in circles.
+    circles: BTreeMap<String, usize>,
 }
 
 /// The task.
@@ -44,24 +30,119 @@ pub(crate) fn run() -> Result<()> {
     let path = root().join("layers.toml");
     let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let layers: Layers = toml::from_str(&text).with_context(|| path.display().to_string())?;
-    let metadata = metadata()?;
-    let packages = metadata["packages"].as_array().context("cargo metadata has no packages")?;
-    let mut faults = Vec::new();
-    let mut edges = 0;
-    for package in packages {
-        let manifest = package["manifest_path"].as_str().context("a package has no path")?;
-        let from = folder_of(Path::new(manifest).parent().context("a manifest has no folder")?)?;
-        for dependency in package["dependencies"].as_array().into_iter().flatten() {
-            let Some(path) = dependency["path"].as_str() else { continue };
-            edges += 1;
-            faults.extend(layers.fault(&from, &folder_of(Path::new(path))?));
-        }
+    let crates = crates()?;
+    let mut faults = layers.crate_faults(&crates);
+    let mut files = 0;
+    let mut unused: BTreeSet<(&str, &str)> = BTreeSet::new();
+    for (file, words) in &layers.except {
+        unused.extend(words.keys().map(|word| (file.as_str(), word.as_str())));
     }
+    for folder in crates.keys() {
+        let modules = Modules::read(&root().join(folder))?;
+        files += modules.0.len();
+        for file in modules.0.values() {
+            let path = format!("{folder}/{}", file.path);
+            for (word, named) in layers.banned_in(folder, file) {
+                let reasons = layers.except.get_key_value(&path);
+                match reasons.and_then(|(path, words)| Some((path, words.get_key_value(word)?))) {
+                    Some((path, (word, _))) => _ = unused.remove(&(path.as_str(), word.as_str())),
+                    None => faults.push(format!("{path} names {named}: no {word} in {folder}")),
+                }
+            }
+        }
+        faults.extend(layers.circle_faults(folder, &modules.circles()));
+    }
+    faults.extend(unused.iter().map(|(file, word)| format!("{file} has no {word} any more")));
     if !faults.is_empty() {
         bail!("{}", faults.join("\n"));
     }
-    println!("{} crates, {edges} edges, all as layers.toml has them", packages.len());
+    let edges: usize = crates.values().map(BTreeSet::len).sum();
+    println!("{} crates, {edges} edges, {files} files, all as layers.toml has them", crates.len());
     Ok(())
+}
+
+impl Layers {
+    fn crate_faults(&self, crates: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
+        let mut faults = Vec::new();
+        for (folder, uses) in crates {
+            let Some(allowed) = self.crates.get(folder) else {
+                faults.push(format!("layers.toml has no line for {folder}"));
+                continue;
+            };
+            let more = uses.difference(allowed).map(|to| format!("{folder} uses {to}"));
+            let less = allowed.difference(uses).map(|to| format!("{folder} does not use {to}"));
+            faults.extend(more.chain(less));
+            let up = uses.iter().filter(|to| layer(to) > layer(folder));
+            faults.extend(up.map(|to| format!("{folder} uses {to}, which is above it")));
+        }
+        let gone = self.crates.keys().filter(|folder| !crates.contains_key(*folder));
+        faults.extend(gone.map(|folder| format!("there is no {folder}")));
+        faults
+    }
+
+    /// Words for what a file names and its crate must not, with what it names.
+    fn banned_in<'a>(&'a self, folder: &str, file: &'a File) -> Vec<(&'a str, String)> {
+        let words = self.never.get(folder).into_iter().flatten();
+        let paths = |word: &String| self.banned.get(word).map_or(&[][..], Vec::as_slice);
+        words
+            .filter_map(|word| {
+                let named = file.paths.iter().map(|path| path.join("::"));
+                let is_one = |named: &String| paths(word).iter().any(|ban| below(named, ban));
+                Some((word.as_str(), named.into_iter().find(is_one)?))
+            })
+            .collect()
+    }
+
+    fn circle_faults(&self, folder: &str, circles: &[Vec<&Name>]) -> Option<String> {
+        let known = self.circles.get(folder).copied().unwrap_or(0);
+        let files: usize = circles.iter().map(Vec::len).sum();
+        if files <= known {
+            return None;
+        }
+        let line = |circle: &Vec<&Name>| {
+            let names = circle.iter().map(|name| match name.is_empty() {
+                true => "lib".to_owned(),
+                false => name.join("::"),
+            });
+            names.collect::<Vec<_>>().join(", ")
+        };
+        let lines: Vec<String> = circles.iter().map(line).collect();
+        Some(format!("{folder}: {files} files in circles, more than {known}: {}", lines.join("; ")))
+    }
+}
+
+/// Crates by their folders, with those that they use.
+fn crates() -> Result<BTreeMap<String, BTreeSet<String>>> {
+    let metadata = metadata()?;
+    let packages = metadata["packages"].as_array().context("cargo metadata has no packages")?;
+    let mut crates = BTreeMap::new();
+    for package in packages {
+        let manifest = package["manifest_path"].as_str().context("a package has no path")?;
+        let folder = Path::new(manifest).parent().context("a manifest has no folder")?;
+        let mut uses = BTreeSet::new();
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            if let Some(path) = dependency["path"].as_str().filter(|_| dependency["kind"] != "dev")
+            {
+                uses.insert(folder_of(Path::new(path))?);
+            }
+        }
+        crates.insert(folder_of(folder)?, uses);
+    }
+    Ok(crates)
+}
+
+/// How high a crate stands.
+fn layer(folder: &str) -> u32 {
+    match folder.split('/').next() {
+        Some("support") => 0,
+        Some("rnic") => 1,
+        _ => 2,
+    }
+}
+
+/// Whether `path` is `beginning` or below it.
+fn below(path: &str, beginning: &str) -> bool {
+    path.strip_prefix(beginning).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }
 
 /// A crate's folder, from the top of the repository.
@@ -75,22 +156,68 @@ fn folder_of(path: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use super::Layers;
+    use crate::modules::parse;
+    use std::collections::{BTreeMap, BTreeSet};
+
+    fn layers() -> Layers {
+        toml::from_str(
+            r#"
+            [crates]
+            "app/ibverbs" = ["rnic/device"]
+            "rnic/device" = ["support/ring"]
+            "support/ring" = []
+            [banned]
+            threads = ["std::thread"]
+            [never]
+            "rnic/device" = ["threads"]
+            [except]
+            [circles]
+            "app/ibverbs" = 2
+            "#,
+        )
+        .unwrap()
+    }
+
+    fn faults(edges: &[(&str, &[&str])]) -> usize {
+        let set = |to: &[&str]| to.iter().map(|one| (*one).to_owned()).collect::<BTreeSet<_>>();
+        let crates: BTreeMap<_, _> =
+            edges.iter().map(|(from, to)| ((*from).to_owned(), set(to))).collect();
+        layers().crate_faults(&crates).len()
+    }
 
     #[test]
-    fn the_longest_rule_counts() {
-        let text = r#"
-            [may_use]
-            "app" = ["rnic", "app/abi"]
-            "app/abi" = []
-            "rnic" = ["support"]
-        "#;
-        let layers: Layers = toml::from_str(text).unwrap();
-        assert_eq!(layers.fault("app/ibverbs", "rnic/device"), None);
-        assert_eq!(layers.fault("app/ibverbs", "app/abi"), None);
-        assert!(layers.fault("app/ibverbs", "app/client").is_some());
-        assert!(layers.fault("app/abi", "rnic/device").is_some());
-        assert!(layers.fault("rnic/device", "app/abi").is_some());
-        assert!(layers.fault("rnic/device", "supportive").is_some());
-        assert!(layers.fault("elsewhere", "rnic/device").is_some());
+    fn crates_use_what_is_said_no_more_and_no_less() {
+        let (app, ring): (_, (_, &[&str])) =
+            (("app/ibverbs", &["rnic/device"][..]), ("support/ring", &[]));
+        let device = ("rnic/device", &["support/ring"][..]);
+        assert_eq!(faults(&[app, device, ring]), 0);
+        assert_eq!(faults(&[app, ("rnic/device", &[]), ring]), 1);
+        // Not said, and upwards.
+        assert_eq!(faults(&[app, device, ("support/ring", &["rnic/device"])]), 2);
+        assert_eq!(faults(&[app, device]), 1);
+        assert_eq!(faults(&[app, device, ring, ("rnic/more", &[])]), 1);
+    }
+
+    #[test]
+    fn what_must_not_be_named_is_found() {
+        let banned = |folder: &str, text: &str| {
+            layers().banned_in(folder, &parse(text, String::new()).unwrap()).len()
+        };
+        assert_eq!(banned("rnic/device", "use std::thread;"), 1);
+        assert_eq!(banned("rnic/device", "use std::{sync, thread::yield_now};"), 1);
+        assert_eq!(banned("rnic/device", "fn f() { std::thread::yield_now() }"), 1);
+        assert_eq!(banned("rnic/device", "use std::threading; fn thread() {}"), 0);
+        assert_eq!(banned("rnic/device", "#[cfg(test)] mod tests { use std::thread; }"), 0);
+        assert_eq!(banned("app/ibverbs", "use std::thread;"), 0);
+    }
+
+    #[test]
+    fn circles_do_not_become_more() {
+        let (a, b) = (vec!["a".to_owned()], vec!["b".to_owned()]);
+        let circle = [vec![&a, &b]];
+        assert_eq!(layers().circle_faults("app/ibverbs", &circle), None);
+        assert_eq!(layers().circle_faults("app/ibverbs", &[]), None);
+        assert!(layers().circle_faults("rnic/device", &circle).is_some());
+        assert_eq!(layers().circle_faults("rnic/device", &[]), None);
     }
 }

@@ -7,6 +7,7 @@ mod exports;
 mod glibc;
 mod layers;
 mod matrix;
+mod modules;
 mod probe;
 mod run;
 mod symbols;
@@ -24,7 +25,7 @@ cargo xtask <task>
                the programs linked to it
   matrix [--check]
                write docs/verbs-matrix.md (or fail if it is not current)
-  layers       fail on a dependency that points up the folder order
+  layers       fail where the structure is not what layers.toml says
   tidy         file lengths, line lengths, forbidden words, folder READMEs";
 
 fn main() -> ExitCode {

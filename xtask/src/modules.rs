@@ -1,0 +1,288 @@
+//! What the files of a crate name: of each other (by `crate::`, `super::`, `self::`), and of
+//! others. Code that is only there for tests is left out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use syn::visit::{self, Visit};
+
+/// A module's place in its crate: `["worker", "send"]`; the root has none.
+pub(crate) type Name = Vec<String>;
+
+/// A file of a crate.
+pub(crate) struct File {
+    /// From the crate's folder.
+    pub(crate) path: String,
+    /// All paths in it that are not of the file itself, as they are written.
+    pub(crate) paths: BTreeSet<Name>,
+    /// What `pub use` in it makes known, by the name it gets.
+    exports: BTreeMap<String, Name>,
+}
+
+/// The files of a crate by the modules that they are.
+pub(crate) struct Modules(pub(crate) BTreeMap<Name, File>);
+
+impl Modules {
+    /// Reads `folder/src`, without `tests.rs`, `tests/` and `testing/`.
+    pub(crate) fn read(folder: &Path) -> Result<Modules> {
+        let mut found = BTreeMap::new();
+        read_folder(folder, "src", &mut Vec::new(), &mut found)?;
+        Ok(Modules(found))
+    }
+
+    /// Which files name which others.
+    pub(crate) fn edges(&self) -> BTreeMap<&Name, BTreeSet<&Name>> {
+        let mut edges: BTreeMap<&Name, BTreeSet<&Name>> = BTreeMap::new();
+        for (name, file) in &self.0 {
+            let named = file.paths.iter().filter_map(|path| self.file_of(name, path));
+            edges.insert(name, named.filter(|to| *to != name).collect());
+        }
+        edges
+    }
+
+    /// The file that has what `path` names in the module `from`, if it is of this crate.
+    fn file_of(&self, from: &Name, path: &[String]) -> Option<&Name> {
+        let mut path = self.absolute(from, path)?;
+        // What another file exports from elsewhere is there. Names are not exported in a ring.
+        for _ in 0..8 {
+            let (module, end) = self.split(&path)?;
+            let exports = &self.0.get(module)?.exports;
+            let Some(elsewhere) = path.get(end).and_then(|first| exports.get(first)) else {
+                return Some(module);
+            };
+            path = [self.absolute(module, elsewhere)?, path[end + 1..].to_vec()].concat();
+        }
+        None
+    }
+
+    /// From the root of the crate, if it is of the crate.
+    fn absolute(&self, from: &Name, path: &[String]) -> Option<Name> {
+        let first = path.first()?;
+        match first.as_str() {
+            "crate" => Some(path[1..].to_vec()),
+            "self" => Some([from, &path[1..]].concat()),
+            "super" => {
+                let ups = path.iter().take_while(|word| *word == "super").count();
+                let base = &from[..from.len().checked_sub(ups)?];
+                Some([base, &path[ups..]].concat())
+            }
+            _ => {
+                let inside = [from.clone(), vec![first.clone()]].concat();
+                self.0.contains_key(&inside).then(|| [from, path].concat())
+            }
+        }
+    }
+
+    /// The longest beginning of `path` that is a file, and where it ends.
+    fn split(&self, path: &[String]) -> Option<(&Name, usize)> {
+        let mut ends = (0..=path.len()).rev();
+        ends.find_map(|end| self.0.get_key_value(&path[..end]).map(|(name, _)| (name, end)))
+    }
+
+    /// The rings of files that name each other, each in order of names.
+    pub(crate) fn circles(&self) -> Vec<Vec<&Name>> {
+        let edges = self.edges();
+        let reach: BTreeMap<&Name, BTreeSet<&Name>> =
+            edges.keys().map(|from| (*from, reachable(from, &edges))).collect();
+        let mut seen = BTreeSet::new();
+        let mut circles = Vec::new();
+        for (from, there) in &reach {
+            if !there.contains(from) || seen.contains(from) {
+                continue;
+            }
+            let back = |to: &&&Name| reach.get(**to).is_some_and(|back| back.contains(from));
+            let circle: Vec<&Name> = there.iter().filter(back).copied().collect();
+            seen.extend(circle.iter().copied());
+            circles.push(circle);
+        }
+        circles
+    }
+}
+
+fn reachable<'a>(
+    from: &'a Name,
+    edges: &BTreeMap<&'a Name, BTreeSet<&'a Name>>,
+) -> BTreeSet<&'a Name> {
+    let mut found = BTreeSet::new();
+    let mut left = vec![from];
+    while let Some(one) = left.pop() {
+        for to in edges.get(one).into_iter().flatten() {
+            if found.insert(*to) {
+                left.push(to);
+            }
+        }
+    }
+    found
+}
+
+fn read_folder(
+    top: &Path,
+    at: &str,
+    module: &mut Name,
+    found: &mut BTreeMap<Name, File>,
+) -> Result<()> {
+    let folder = top.join(at);
+    let entries = std::fs::read_dir(&folder).with_context(|| folder.display().to_string())?;
+    for entry in entries {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let path = format!("{at}/{name}");
+        if entry.file_type()?.is_dir() {
+            if name != "tests" && name != "testing" {
+                module.push(name);
+                read_folder(top, &path, module, found)?;
+                module.pop();
+            }
+        } else if let Some(stem) = name.strip_suffix(".rs").filter(|stem| *stem != "tests") {
+            let text = std::fs::read_to_string(entry.path())?;
+            let mut full = module.clone();
+            if !matches!(stem, "lib" | "main" | "mod") {
+                full.push(stem.to_owned());
+            }
+            found.insert(full, parse(&text, path)?);
+        }
+    }
+    Ok(())
+}
+
+/// Reads one file.
+pub(crate) fn parse(text: &str, path: String) -> Result<File> {
+    let tree = syn::parse_file(text).with_context(|| path.clone())?;
+    let mut reader = Reader { paths: BTreeSet::new(), exports: BTreeMap::new() };
+    reader.visit_file(&tree);
+    Ok(File { path, paths: reader.paths, exports: reader.exports })
+}
+
+struct Reader {
+    paths: BTreeSet<Name>,
+    exports: BTreeMap<String, Name>,
+}
+
+impl Reader {
+    fn tree(&mut self, tree: &syn::UseTree, before: &mut Name, exported: bool) {
+        match tree {
+            syn::UseTree::Path(path) => {
+                before.push(path.ident.to_string());
+                self.tree(&path.tree, before, exported);
+                before.pop();
+            }
+            syn::UseTree::Name(name) => self.found(&name.ident, &name.ident, before, exported),
+            syn::UseTree::Rename(both) => self.found(&both.ident, &both.rename, before, exported),
+            syn::UseTree::Glob(_) => {
+                self.paths.insert(before.clone());
+            }
+            syn::UseTree::Group(group) => {
+                for tree in &group.items {
+                    self.tree(tree, before, exported);
+                }
+            }
+        }
+    }
+
+    fn found(&mut self, name: &syn::Ident, known: &syn::Ident, before: &Name, exported: bool) {
+        let mut path = before.clone();
+        // `use a::{self}` names `a`.
+        if name != "self" || path.is_empty() {
+            path.push(name.to_string());
+        }
+        if exported {
+            self.exports.insert(known.to_string(), path.clone());
+        } else {
+            self.paths.insert(path);
+        }
+    }
+}
+
+impl<'a> Visit<'a> for Reader {
+    fn visit_item(&mut self, item: &'a syn::Item) {
+        let attributes = match item {
+            syn::Item::Mod(one) => &one.attrs,
+            syn::Item::Fn(one) => &one.attrs,
+            syn::Item::Use(one) => &one.attrs,
+            syn::Item::Impl(one) => &one.attrs,
+            syn::Item::Struct(one) => &one.attrs,
+            _ => return visit::visit_item(self, item),
+        };
+        if !attributes.iter().any(is_for_tests) {
+            visit::visit_item(self, item);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'a syn::ItemUse) {
+        let exported = !matches!(item.vis, syn::Visibility::Inherited);
+        self.tree(&item.tree, &mut Vec::new(), exported);
+    }
+
+    fn visit_path(&mut self, path: &'a syn::Path) {
+        if path.segments.len() > 1 {
+            self.paths.insert(path.segments.iter().map(|one| one.ident.to_string()).collect());
+        }
+        visit::visit_path(self, path);
+    }
+
+    /// `pub(in crate::x)` says who may use it, not what it uses.
+    fn visit_visibility(&mut self, _: &'a syn::Visibility) {}
+}
+
+fn is_for_tests(attribute: &syn::Attribute) -> bool {
+    let text = match &attribute.meta {
+        syn::Meta::List(list) if list.path.is_ident("cfg") => list.tokens.to_string(),
+        _ => return false,
+    };
+    ["test", "any (test , fuzzing)", "fuzzing", "any (fuzzing , test)"].contains(&text.as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn modules(files: &[(&str, &str)]) -> Modules {
+        let name =
+            |text: &str| text.split("::").filter(|w| !w.is_empty()).map(Into::into).collect();
+        let file =
+            |(module, text): &(&str, &str)| (name(module), parse(text, String::new()).unwrap());
+        Modules(files.iter().map(file).collect())
+    }
+
+    fn circles(files: &[(&str, &str)]) -> Vec<String> {
+        let modules = modules(files);
+        let circles = modules.circles();
+        let line = |circle: &Vec<&Name>| {
+            circle.iter().map(|name| name.join("::")).collect::<Vec<_>>().join(" ")
+        };
+        circles.iter().map(line).collect()
+    }
+
+    #[test]
+    fn circles_are_found() {
+        let straight = [("", "pub mod a; mod b;"), ("a", "use crate::b::B;"), ("b", "")];
+        assert!(circles(&straight).is_empty());
+        let round = [("", ""), ("a", "use crate::b::B;"), ("b", "fn f(_: super::a::A) {}")];
+        assert_eq!(circles(&round), ["a b"]);
+        let long = [("a", "use super::b;"), ("b", "use super::c;"), ("c", "use crate::{a, d};")];
+        assert_eq!(circles(&[("", ""), ("d", ""), long[0], long[1], long[2]]), ["a b c"]);
+    }
+
+    #[test]
+    fn what_the_root_exports_is_where_it_was_made() {
+        let root = ("", "mod a; mod b; pub use a::A; pub use b::B;");
+        assert!(circles(&[root, ("a", ""), ("b", "use crate::A;")]).is_empty());
+        assert_eq!(circles(&[root, ("a", "use crate::B;"), ("b", "use crate::A;")]), ["a b"]);
+    }
+
+    #[test]
+    fn tests_do_not_count() {
+        let tests = "#[cfg(test)] mod tests { use crate::b::B; }";
+        assert!(circles(&[("", ""), ("a", tests), ("b", "use crate::a::A;")]).is_empty());
+    }
+
+    #[test]
+    fn a_folder_is_a_module_and_so_are_its_files() {
+        let files =
+            [("", ""), ("a", "mod c;"), ("a::c", "use super::A;"), ("b", "use crate::a::c::C;")];
+        assert!(circles(&files).is_empty());
+        let back = [("", ""), ("a", "mod c; use c::C;"), ("a::c", "use super::A;")];
+        assert_eq!(circles(&back), ["a a::c"]);
+    }
+}
