@@ -13,6 +13,7 @@ class Report:
         self.folder, self.keep = folder, keep
         self.counts = {"PASS": 0, "FAIL": 0, "SKIP": 0}
         self.repeated, self.flaky = set(), []
+        self.groups = {}
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("*.log"):
             old.unlink()
@@ -37,6 +38,17 @@ class Report:
             print(f"{_first_lines(reason)}\n     see {os.path.relpath(path)}", flush=True)
         elif path.exists() and not self.keep:
             path.unlink()
+
+    def group(self, name, seconds, processor_seconds):
+        """Records what a group took, of time and of processors, its last fixture's end included."""
+        taken = self.groups.get(name, (0.0, 0.0))
+        self.groups[name] = (taken[0] + seconds, taken[1] + processor_seconds)
+
+    def print_groups(self):
+        """Prints where the time went, the longest first."""
+        print("  time  processors  group")
+        for name, (seconds, used) in sorted(self.groups.items(), key=lambda item: -item[1][0]):
+            print(f"{seconds:6.1f} {used:11.1f}  {name}")
 
     def again(self, name, seconds, reason):
         """Records that a case failed and is tried once more. Why stays in its log, if that is

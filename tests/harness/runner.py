@@ -85,7 +85,7 @@ class _Running:
         os.close(there)
         os.set_blocking(here, False)
         self.pipe, self.rest = here, b""
-        self.started = time.monotonic()
+        self.begun = self.started = time.monotonic()
         self.limit = cases[0].limit + _FIXTURE_LIMIT
         # When its process is killed, once nothing is expected of it any more.
         self.gone_by = None
@@ -137,11 +137,14 @@ class _Running:
         """Whether its process is gone, and all that it left behind."""
         if self.gone_by is None:
             return False
-        if os.waitpid(self.child, os.WNOHANG)[0] == 0:
+        pid, _, used = os.wait4(self.child, os.WNOHANG)
+        if pid == 0:
             if time.monotonic() <= self.gone_by:
                 return False
             os.kill(self.child, signal.SIGKILL)
-            os.waitpid(self.child, 0)
+            _, _, used = os.wait4(self.child, 0)
+        self.report.group(self.group.name, time.monotonic() - self.begun,
+                          used.ru_utime + used.ru_stime)
         os.close(self.pipe)
         process.end_descendants(but=[one.child for one in running if one is not self])
         return True
