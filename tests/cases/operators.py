@@ -120,7 +120,7 @@ def _audit(pair):
     for event in ("linked", "unlinked"):
         found = [line for line in lines if f"event={event} " in line and "path=direct" in line]
         check(found, f"{event}: {lines}")
-        for word in ("type=RC", " qpn=0x", "peer_qpn=0x", "vnic=net-", "peer_vnic=net-", "pid=",
+        for word in ("type=RC", " qpn=0x", "peer_qpn=0x", "vnic=vnic-", "peer_vnic=vnic-", "pid=",
                      "peer_pid=", "uid=0", "gid=10.77.0.1", "gid=10.77.0.2"):
             check(word in found[-1], f"{word}: {found[-1]}")
 

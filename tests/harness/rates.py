@@ -18,7 +18,7 @@ class End:
 
     def __init__(self, host, number, namespace, message, depth):
         self.host, self.namespace, self.message = host, namespace, message
-        self.name = f"net-{os.stat(namespace.path).st_ino}"
+        self.inode = os.stat(namespace.path).st_ino
         place = host.bare(namespace, "")
         self.process = place.start("/opt/programs/rate", "one_end", message, depth,
                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -48,7 +48,7 @@ class End:
     def count(self, status):
         """Takes from the daemon's status how many bytes of frames, acknowledgements included, went
         with each byte that the program sent."""
-        vnic = next(vnic for vnic in status["vnics"] if vnic["name"] == self.name)
+        vnic = next(vnic for vnic in status["vnics"] if vnic["namespace"] == self.inode)
         packets = vnic["processes"][0]["qps"][0]["peers"][0]["packets"]
         self.overhead, self.packets = 1, packets or {}  # of a direct link
         if self.posted and packets:

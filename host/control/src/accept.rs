@@ -67,7 +67,7 @@ impl Server {
 
     fn call(&mut self, id: SessionId, bytes: &[u8]) {
         let Some(client) = self.clients.get(&id) else { return };
-        let own = client.vnic.unwrap_or(self.home);
+        let own = client.vnic.unwrap_or(self.registry.home());
         let refused = client.vnic.err();
         match decode(bytes) {
             Ok((tag, _)) if refused.is_some() => {

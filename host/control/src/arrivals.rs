@@ -13,7 +13,7 @@ use omniverb_netns::{Kind, Process};
 use omniverb_sys::netns::Namespace;
 use omniverb_sys::pidfd::Peer;
 use omniverb_sys::{clock, socket};
-use omniverb_tenancy::{Circle, Holder, SessionId, VnicKey, errno};
+use omniverb_tenancy::{Circle, Holder, SessionId, VnicId, errno};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -98,7 +98,7 @@ impl Server {
     /// The helper has found out who it is, or could not.
     pub(crate) fn identified(&mut self, id: SessionId, found: io::Result<Process>) {
         let Some(mut arrival) = self.take_arrival(id) else { return };
-        let namespace = match found {
+        let known = match found {
             Ok(process) => {
                 let admitted = self.admitted_from(&arrival.peer, &arrival.calls, &process.cgroup);
                 if let Err(errno) = admitted {
@@ -108,16 +108,15 @@ impl Server {
                 let group = arrival.peer.gid;
                 let circle = |namespaces| Circle { namespaces, group };
                 arrival.circle = process.surroundings.map(circle);
-                self.served(process.namespace).map(|namespace| (namespace, process.cookie))
+                self.served(process.namespace, process.cookie)
             }
             Err(_) => Err(errno::EPERM),
         };
-        match namespace {
-            Ok((namespace, cookie)) => {
-                let key = crate::namespaces::key(&namespace);
-                let known = Known { namespace: Arc::new(namespace), cookie };
-                self.namespaces.join(known, &arrival.holder);
-                self.check_policy(key, cookie);
+        match known {
+            Ok(known) => {
+                let key = self.recognize(&known.evidence());
+                self.registry.hold(key);
+                self.namespaces.join(key, known, &arrival.holder);
                 self.enter(id, arrival, Some(key), Ok(key));
             }
             Err(errno) => self.enter(id, arrival, None, Err(errno)),
@@ -125,9 +124,10 @@ impl Server {
     }
 
     /// A namespace, if we serve it.
-    pub(crate) fn served(&self, namespace: Namespace) -> Result<Namespace, u32> {
-        let ours = crate::namespaces::key(&namespace) == self.home;
-        if ours || self.privileged { Ok(namespace) } else { Err(errno::EPERM) }
+    pub(crate) fn served(&self, namespace: Namespace, cookie: Option<u64>) -> Result<Known, u32> {
+        let known = Known { namespace: Arc::new(namespace), cookie };
+        let serves = self.privileged || self.registry.is_home(&known.evidence());
+        if serves { Ok(known) } else { Err(errno::EPERM) }
     }
 
     /// It becomes a client, half open.
@@ -135,8 +135,8 @@ impl Server {
         &mut self,
         id: SessionId,
         arrival: Arrival,
-        joined: Option<VnicKey>,
-        vnic: Result<VnicKey, u32>,
+        joined: Option<VnicId>,
+        vnic: Result<VnicId, u32>,
     ) {
         let Arrival { calls, peer, pidfd, circle, holder } = arrival;
         let watched =
@@ -146,7 +146,7 @@ impl Server {
             });
         if watched.is_err() {
             if let Some(key) = joined {
-                drop(self.namespaces.leave(key));
+                self.leave(key);
             }
             return self.let_go(calls);
         }

@@ -9,7 +9,7 @@ use omniverb_sys::child::{Helper, Helpers};
 use omniverb_sys::event::readable;
 use omniverb_sys::netns::Namespace;
 use omniverb_sys::pulse::Pulse;
-use omniverb_tenancy::{Holder, SessionId, Turns, VnicKey};
+use omniverb_tenancy::{Holder, SessionId, Turns, VnicId};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,7 +40,7 @@ pub(crate) enum Subject {
     /// A process that this client has named.
     Named(SessionId),
     /// A vNIC.
-    Vnic(VnicKey),
+    Vnic(VnicId),
 }
 
 /// What goes with a request.

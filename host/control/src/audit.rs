@@ -8,7 +8,7 @@ use crate::engine::address;
 use crate::server::{Server, Timer};
 use omniverb_session::body::{QP_RC, QP_UC, QP_UD};
 use omniverb_sys::clock;
-use omniverb_tenancy::{Audited, VnicKey};
+use omniverb_tenancy::{Audited, VnicId};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::time::Duration;
@@ -38,11 +38,11 @@ impl Account {
 
 /// What vNICs have caused of late.
 #[derive(Debug, Default)]
-pub(crate) struct Audit(BTreeMap<VnicKey, Account>);
+pub(crate) struct Audit(BTreeMap<VnicId, Account>);
 
 impl Audit {
     /// True if a line about these vNICs is to be written.
-    fn take(&mut self, vnics: impl Iterator<Item = VnicKey> + Clone, now: u64) -> bool {
+    fn take(&mut self, vnics: impl Iterator<Item = VnicId> + Clone, now: u64) -> bool {
         for key in vnics.clone() {
             let new = || Account { lines: BURST, at: now, left_out: 0 };
             self.0.entry(key).or_insert_with(new).refill(now);
@@ -58,7 +58,7 @@ impl Audit {
     }
 
     /// How many lines of whom were left out; forgets who has caused nothing of late.
-    fn left_out(&mut self, now: u64) -> Vec<(VnicKey, u64)> {
+    fn left_out(&mut self, now: u64) -> Vec<(VnicId, u64)> {
         let mut found = Vec::new();
         self.0.retain(|key, account| {
             account.refill(now);
@@ -86,7 +86,7 @@ impl Server {
 
     pub(crate) fn audit_due(&mut self) {
         for (key, lines) in self.audit.left_out(clock::now()) {
-            let name = self.tenancy.vnic_name(key);
+            let name = self.registry.name(key);
             self.journal.audit(format_args!("audit event=left-out vnic={name} lines={lines}"));
         }
         if !self.audit.0.is_empty() {
@@ -107,7 +107,7 @@ impl Server {
             QP_UD => "UD",
             _ => "?",
         };
-        let names = a.vnics.map(|vnic| vnic.map(|key| self.tenancy.vnic_name(key)));
+        let names = a.vnics.map(|vnic| vnic.map(|key| self.registry.name(key)));
         let gids = a.gids.map(|gid| gid.map(address));
         let [qpn, peer_qpn] = a.qpns.map(|qpn| format!("{qpn:#08x}"));
         add("event", Some(&if a.linked { "linked" } else { "unlinked" }));
@@ -129,15 +129,12 @@ impl Server {
 mod tests {
     use super::*;
 
-    fn vnic(inode: u64) -> VnicKey {
-        VnicKey { device: 4, inode }
-    }
-
     #[test]
     fn a_flood_hides_only_its_own_lines() {
         let mut audit = Audit::default();
-        let mut link =
-            |one: u64, other: u64, now: u64| audit.take([vnic(one), vnic(other)].into_iter(), now);
+        let mut link = |one: u64, other: u64, now: u64| {
+            audit.take([VnicId(one), VnicId(other)].into_iter(), now)
+        };
         // One vNIC is linked with another all the time.
         let written = (0..10_000).filter(|_| link(1, 2, 0)).count();
         assert_eq!(written as u64, BURST);
@@ -147,7 +144,7 @@ mod tests {
         let left = audit.left_out(0);
         assert_eq!(left.iter().map(|(_, lines)| lines).sum::<u64>(), 20_000 - BURST);
         assert!(audit.left_out(0).is_empty(), "said once");
-        assert!(audit.take([vnic(1)].into_iter(), SECOND), "a second later it may again");
+        assert!(audit.take([VnicId(1)].into_iter(), SECOND), "a second later it may again");
         audit.left_out(1000 * SECOND);
         assert!(audit.0.is_empty());
     }

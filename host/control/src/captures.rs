@@ -6,11 +6,12 @@ use crate::journal::Level;
 use crate::memory;
 use crate::namespaces::Opening;
 use crate::server::Server;
+use crate::vnics::Named;
 use omniverb_link::trace::TRACE_BYTES;
 use omniverb_session::body::{Done, TraceBegin};
 use omniverb_session::operator::{Capture, Captured, Message};
 use omniverb_sys::{Access, Extent, clock};
-use omniverb_tenancy::{SessionId, TracedEnd, VnicKey, errno};
+use omniverb_tenancy::{SessionId, TracedEnd, VnicId, errno};
 use rustix::fs::{OFlags, fcntl_getfl};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -21,7 +22,7 @@ const TRACING_MAX: usize = 256;
 /// A capture under way.
 #[derive(Debug)]
 pub(crate) struct Recording {
-    pub(crate) vnic: VnicKey,
+    pub(crate) vnic: VnicId,
     intake: engine::Intake,
 }
 
@@ -33,9 +34,9 @@ impl Server {
         id: SessionId,
         tag: u64,
         m: &Capture,
+        (vnic, namespace): Named,
         files: &mut Vec<OwnedFd>,
     ) -> Result<(), u32> {
-        let (vnic, namespace) = self.named(id, &m.name)?;
         let namespace = namespace.ok_or(errno::ENOENT)?;
         let file = files.first().ok_or(errno::EINVAL)?;
         // The only question that no file system is asked; the recorder asks the others.
@@ -49,9 +50,9 @@ impl Server {
         }
         let file = files.remove(0);
         // Open from now on: also before the first process comes, and between two of them.
+        self.registry.hold(vnic);
         self.namespaces.hold(vnic, namespace);
-        let number = self.namespaces.get_mut(vnic).map(|entry| entry.number).unwrap_or_default();
-        let intake = self.recorder.begin(id.0, number, file, m.snap_bytes);
+        let intake = self.recorder.begin(id.0, vnic, file, m.snap_bytes);
         self.recordings.insert(id, Recording { vnic, intake });
         self.beginning.insert(id, tag);
         self.namespaces.port_is_coming(vnic, clock::now());
@@ -62,11 +63,11 @@ impl Server {
     }
 
     /// Has the engine leave a vNIC's packets, if somebody wants them and it is served.
-    pub(crate) fn record(&mut self, vnic: VnicKey) {
+    pub(crate) fn record(&mut self, vnic: VnicId) {
         let Some(entry) = self.namespaces.get_mut(vnic) else { return };
         let wanted = self.recordings.values().find(|recording| recording.vnic == vnic);
         if let (Opening::Open(_), Some(recording)) = (&entry.port, wanted) {
-            self.engine.capture(entry.number, Some(recording.intake.clone()));
+            self.engine.capture(vnic, Some(recording.intake.clone()));
         }
     }
 
@@ -86,7 +87,7 @@ impl Server {
         if let Some(entry) = self.namespaces.get_mut(vnic)
             && matches!(entry.port, Opening::Open(_))
         {
-            self.engine.capture(entry.number, None);
+            self.engine.capture(vnic, None);
         }
         // First: what was told until now belongs to it.
         self.recorder.end(id.0);
@@ -95,7 +96,7 @@ impl Server {
         if !self.tenancy.has_vnic(vnic) {
             self.close_port(vnic);
         }
-        drop(self.namespaces.leave(vnic));
+        self.leave(vnic);
     }
 
     /// The recorder has finished some files.
@@ -153,9 +154,8 @@ impl Server {
 
     /// What a session tells of this end of a link is sound.
     pub(crate) fn trace(&mut self, end: &TracedEnd) {
-        let number = |vnic| self.namespaces.number(vnic);
-        if let [Some(own), Some(peer)] = end.vnics.map(number) {
-            self.recorder.trace(end, [own, peer]);
+        if end.vnics.iter().all(|vnic| self.namespaces.has(*vnic)) {
+            self.recorder.trace(end);
         }
     }
 

@@ -5,7 +5,7 @@ use crate::outbox::Outbox;
 use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
 use omniverb_sys::pidfd::Peer;
 use omniverb_sys::{Access, Extent, Mapping};
-use omniverb_tenancy::VnicKey;
+use omniverb_tenancy::VnicId;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ pub(crate) struct Client {
     /// What the kernel says about it.
     pub(crate) peer: Peer,
     /// Its vNIC, or the errno it is refused with.
-    pub(crate) vnic: Result<VnicKey, u32>,
+    pub(crate) vnic: Result<VnicId, u32>,
     /// Has not said hello yet.
     pub(crate) half_open: bool,
     /// Counters that it writes.

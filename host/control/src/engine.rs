@@ -7,7 +7,7 @@ use crate::memory::Shared;
 use crate::outbox::Parcel;
 use omniverb_engine::{
     Attach, Command, Engine, Event as Told, Faults as Line, Grant, Limit, Settings, Underlay,
-    VnicId, feature, recorder,
+    VnicId as Number, feature, recorder,
 };
 use omniverb_ring::Window;
 use omniverb_session::body::{GrantDenied, Granted, QP_RC, QP_UC};
@@ -15,7 +15,7 @@ use omniverb_session::faults::Faults;
 use omniverb_sys::Extent;
 use omniverb_sys::datagram::Port;
 use omniverb_sys::pulse::Pulses;
-use omniverb_tenancy::{RateLimit, TracedEnd, WireEnd, errno};
+use omniverb_tenancy::{RateLimit, TracedEnd, VnicId, WireEnd, errno};
 use omniverb_terms::{Qpn, Rkey, Service};
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
@@ -34,15 +34,15 @@ pub(crate) const FEATURES: u32 = feature::ALL;
 /// longest delay if that is more.
 const HELD: u64 = 1_000_000;
 
-/// What the engine tells. `vnic` is the number that its sockets were opened under.
+/// What the engine tells. A vNIC that it names may have gone meanwhile.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// Something that may be a handshake came.
-    Handshake { vnic: u64, from: IpAddr, interface: u32, bytes: Vec<u8> },
+    Handshake { vnic: VnicId, from: IpAddr, interface: u32, bytes: Vec<u8> },
     /// A packet for QP 1 came.
-    Management { vnic: u64, from: IpAddr, local: IpAddr, length: usize },
+    Management { vnic: VnicId, from: IpAddr, local: IpAddr, length: usize },
     /// A datagram from somebody its QP has no link for came.
-    Stranger { vnic: u64, qpn: u32, source_qpn: u32, local: IpAddr, from: IpAddr },
+    Stranger { vnic: VnicId, qpn: u32, source_qpn: u32, local: IpAddr, from: IpAddr },
     /// A peer names a key of a queue pair's process.
     Wanted { qpn: u32, peer_qpn: u32, key: u32, range: (u64, u64) },
     /// A connection failed.
@@ -74,26 +74,26 @@ impl Packets {
     }
 
     /// Serves a vNIC.
-    pub(crate) fn open(&self, vnic: u64, port: Arc<Port>) {
-        self.0.send(Command::OpenVnic { vnic: VnicId(vnic), port });
+    pub(crate) fn open(&self, vnic: VnicId, port: Arc<Port>) {
+        self.0.send(Command::OpenVnic { vnic: number(vnic), port });
     }
 
     /// Serves it no more.
-    pub(crate) fn close(&self, vnic: u64) {
-        self.0.send(Command::CloseVnic { vnic: VnicId(vnic) });
+    pub(crate) fn close(&self, vnic: VnicId) {
+        self.0.send(Command::CloseVnic { vnic: number(vnic) });
     }
 
     /// Limits what a vNIC sends, or no longer does.
-    pub(crate) fn limit(&self, vnic: u64, limit: Option<RateLimit>) {
+    pub(crate) fn limit(&self, vnic: VnicId, limit: Option<RateLimit>) {
         let limit = limit.map(|RateLimit { bits_per_second, burst_bytes }| Limit {
             bits_per_second,
             burst_bytes,
         });
-        self.0.send(Command::SetLimit { vnic: VnicId(vnic), limit });
+        self.0.send(Command::SetLimit { vnic: number(vnic), limit });
     }
 
     /// Does this to packets that arrive for a vNIC, or nothing any more.
-    pub(crate) fn faults(&self, vnic: u64, faults: Option<Faults>) {
+    pub(crate) fn faults(&self, vnic: VnicId, faults: Option<Faults>) {
         let faults = faults.map(|faults| {
             let (least, most) = (faults.delay - faults.jitter, faults.delay + faults.jitter);
             let line = Line {
@@ -109,19 +109,19 @@ impl Packets {
             };
             (line, faults.seed)
         });
-        self.0.send(Command::SetFaults { vnic: VnicId(vnic), faults: faults.map(Box::new) });
+        self.0.send(Command::SetFaults { vnic: number(vnic), faults: faults.map(Box::new) });
     }
 
     /// What was done to them, since that was set.
-    pub(crate) fn fault_counters(&self, vnic: u64) -> Option<FaultCounters> {
-        self.0.faults(VnicId(vnic))
+    pub(crate) fn fault_counters(&self, vnic: VnicId) -> Option<FaultCounters> {
+        self.0.faults(number(vnic))
     }
 
     /// Serves a link over this memory.
-    pub(crate) fn attach(&self, vnic: u64, end: &WireEnd, shared: &Shared) {
+    pub(crate) fn attach(&self, vnic: VnicId, end: &WireEnd, shared: &Shared) {
         let ready = &end.ready;
         self.0.send(Command::Attach(Box::new(Attach {
-            vnic: VnicId(vnic),
+            vnic: number(vnic),
             qpn: Qpn(ready.qpn),
             peer_qpn: Qpn(ready.peer_qpn),
             service: service(end.qp_type),
@@ -149,10 +149,10 @@ impl Packets {
     }
 
     /// What it wanted.
-    pub(crate) fn grant(&self, vnic: u64, granted: &Granted, file: Parcel) {
+    pub(crate) fn grant(&self, vnic: VnicId, granted: &Granted, file: Parcel) {
         let memory = Extent::new(file, granted.memory.offset, granted.memory.length);
         self.0.send(Command::Grant(Box::new(Grant {
-            vnic: VnicId(vnic),
+            vnic: number(vnic),
             qpn: Qpn(granted.qpn),
             peer_qpn: Qpn(granted.peer_qpn),
             key: Rkey(granted.rkey),
@@ -165,17 +165,17 @@ impl Packets {
     }
 
     /// It gets nothing of what it wanted, or not yet.
-    pub(crate) fn deny(&self, vnic: u64, denied: &GrantDenied) {
+    pub(crate) fn deny(&self, vnic: VnicId, denied: &GrantDenied) {
         let GrantDenied { qpn, peer_qpn, rkey, errno } = *denied;
         let (qpn, peer_qpn, key) = (Qpn(qpn), Qpn(peer_qpn), Rkey(rkey));
         // What touched no whole page says nothing of the rest of the region.
         let again = matches!(errno, errno::EAGAIN | errno::ERANGE);
-        self.0.send(Command::Deny { vnic: VnicId(vnic), qpn, peer_qpn, key, again });
+        self.0.send(Command::Deny { vnic: number(vnic), qpn, peer_qpn, key, again });
     }
 
     /// Leaves a vNIC's packets there, or no longer.
-    pub(crate) fn capture(&self, vnic: u64, intake: Option<Intake>) {
-        self.0.send(Command::Capture { vnic: VnicId(vnic), intake });
+    pub(crate) fn capture(&self, vnic: VnicId, intake: Option<Intake>) {
+        self.0.send(Command::Capture { vnic: number(vnic), intake });
     }
 
     /// What was counted for a link.
@@ -187,13 +187,13 @@ impl Packets {
         let told = self.0.next_event()?;
         Some(match told {
             Told::Handshake { vnic, from, interface, bytes } => {
-                Event::Handshake { vnic: vnic.0, from, interface, bytes }
+                Event::Handshake { vnic: VnicId(vnic.0), from, interface, bytes }
             }
             Told::Management { vnic, from, local, datagram } => {
-                Event::Management { vnic: vnic.0, from, local, length: datagram.len() }
+                Event::Management { vnic: VnicId(vnic.0), from, local, length: datagram.len() }
             }
             Told::Stranger { vnic, qpn, source_qpn, underlay } => Event::Stranger {
-                vnic: vnic.0,
+                vnic: VnicId(vnic.0),
                 qpn: qpn.0,
                 source_qpn: source_qpn.0,
                 local: underlay.local,
@@ -207,6 +207,11 @@ impl Packets {
             }
         })
     }
+}
+
+/// The engine knows vNICs by the same numbers.
+fn number(vnic: VnicId) -> Number {
+    Number(vnic.0)
 }
 
 fn service(qp_type: u32) -> Service {
@@ -251,8 +256,14 @@ impl Recorder {
     }
 
     /// Begins a capture of a vNIC; [`next_begun`](Self::next_begun) says how that went.
-    pub(crate) fn begin(&self, capture: u64, vnic: u64, file: OwnedFd, snap_bytes: u32) -> Intake {
-        self.0.begin(capture, VnicId(vnic), file, snap_bytes)
+    pub(crate) fn begin(
+        &self,
+        capture: u64,
+        vnic: VnicId,
+        file: OwnedFd,
+        snap_bytes: u32,
+    ) -> Intake {
+        self.0.begin(capture, number(vnic), file, snap_bytes)
     }
 
     /// Ends it; [`next_ended`](Self::next_ended) says when it is over.
@@ -270,8 +281,8 @@ impl Recorder {
         self.0.read_no_more(session);
     }
 
-    /// Believes what a session tells of this end of a link, which is of these vNICs.
-    pub(crate) fn trace(&self, end: &TracedEnd, vnics: [u64; 2]) {
+    /// Believes what a session tells of this end of a link.
+    pub(crate) fn trace(&self, end: &TracedEnd) {
         let told = recorder::TracedEnd {
             qpn: Qpn(end.qpn),
             peer_qpn: Qpn(end.peer_qpn),
@@ -279,7 +290,7 @@ impl Recorder {
             local: address(end.sgid),
             remote: address(end.dgid),
         };
-        self.0.trace(end.session.0, told, vnics.map(VnicId));
+        self.0.trace(end.session.0, told, end.vnics.map(number));
     }
 
     /// Or no longer.

@@ -43,16 +43,11 @@ impl Server {
                 }
             }
             Action::GrantEngine { vnic, memory, granted } => {
-                let number = self.namespaces.get_mut(vnic).map(|entry| entry.number);
-                if let (Some(file), Some(number)) = (self.extents.file(memory), number) {
-                    self.engine.grant(number, &granted, file);
+                if let Some(file) = self.extents.file(memory) {
+                    self.engine.grant(vnic, &granted, file);
                 }
             }
-            Action::DenyEngine { vnic, denied } => {
-                if let Some(entry) = self.namespaces.get_mut(vnic) {
-                    self.engine.deny(entry.number, &denied);
-                }
-            }
+            Action::DenyEngine { vnic, denied } => self.engine.deny(vnic, &denied),
             Action::BeginTrace { session } => self.begin_trace(session),
             Action::EndTrace { session } => self.end_trace(session),
             Action::Trace(end) => self.trace(&end),

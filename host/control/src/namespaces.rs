@@ -3,24 +3,19 @@
 
 use crate::asking::{Asking, Enclosed, Subject, Told};
 use crate::port::Replies;
+use crate::registry::{Attachment, Evidence};
 use omniverb_netns::Kind;
 use omniverb_sys::addresses::{self, Scope};
 use omniverb_sys::child::Helpers;
 use omniverb_sys::datagram::Port;
 use omniverb_sys::netns::Namespace;
 use omniverb_sys::pulse::Pulses;
-use omniverb_tenancy::{Holder, Holders, Reach, SessionId, VnicAddress, VnicKey, WireEnd};
+use omniverb_tenancy::{Holder, Holders, Reach, SessionId, VnicAddress, VnicId, WireEnd};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The key of a namespace.
-pub(crate) fn key(namespace: &Namespace) -> VnicKey {
-    let identity = namespace.identity();
-    VnicKey { device: identity.device, inode: identity.inode }
-}
 
 /// How long sockets that could not be had are not asked for again.
 const PORT_AGAIN: u64 = 5_000_000_000;
@@ -49,6 +44,25 @@ pub(crate) struct Known {
     pub(crate) cookie: Option<u64>,
 }
 
+impl Known {
+    /// What tells it from others: its device and inode number are given again once nobody has it
+    /// open, its cookie is not.
+    pub(crate) fn evidence(&self) -> Evidence {
+        let identity = self.namespace.identity();
+        Evidence {
+            attachment: Attachment::Namespace,
+            place: [identity.device, identity.inode],
+            serial: self.cookie,
+        }
+    }
+}
+
+/// Our own, which needs no privilege.
+pub(crate) fn home() -> io::Result<Known> {
+    let namespace = Arc::new(Namespace::current()?);
+    Ok(Known { cookie: namespace.cookie().ok(), namespace })
+}
+
 /// A vNIC's namespace, while clients of it are connected.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -64,23 +78,18 @@ pub(crate) struct Entry {
     pub(crate) replies: Replies,
     /// Descriptors that wait to be sent to its processes.
     pub(crate) queued: usize,
-    /// Small number for the engine.
-    pub(crate) number: u64,
 }
 
-/// All namespaces with clients.
+/// The namespaces of all vNICs with clients.
 pub(crate) struct Namespaces {
-    entries: HashMap<VnicKey, Entry>,
-    by_number: HashMap<u64, VnicKey>,
-    last: u64,
+    entries: HashMap<VnicId, Entry>,
     asking: Asking,
 }
 
 impl Namespaces {
     pub(crate) fn new(helpers: &Helpers, pulses: &Pulses) -> io::Result<Namespaces> {
-        let (entries, by_number) = (HashMap::new(), HashMap::new());
         let asking = Asking::start(helpers, pulses.minor("helper"))?;
-        Ok(Namespaces { entries, by_number, last: 0, asking })
+        Ok(Namespaces { entries: HashMap::new(), asking })
     }
 
     /// Namespaces other than our own can be entered.
@@ -124,58 +133,49 @@ impl Namespaces {
     }
 
     /// A connection from this namespace.
-    pub(crate) fn join(&mut self, known: Known, holder: &Holder) {
-        let key = key(&known.namespace);
+    pub(crate) fn join(&mut self, key: VnicId, known: Known, holder: &Holder) {
         self.entry(key, known, holder).connections += 1;
     }
 
-    fn entry(&mut self, key: VnicKey, known: Known, holder: &Holder) -> &mut Entry {
-        self.entries.entry(key).or_insert_with(|| {
-            self.last += 1;
-            let number = self.last;
-            self.by_number.insert(number, key);
-            Entry {
-                known,
-                holder: holder.clone(),
-                connections: 0,
-                half_open: Holders::default(),
-                port: Opening::No,
-                waiting: Vec::new(),
-                replies: Replies::default(),
-                queued: 0,
-                number,
-            }
+    fn entry(&mut self, key: VnicId, known: Known, holder: &Holder) -> &mut Entry {
+        self.entries.entry(key).or_insert_with(|| Entry {
+            known,
+            holder: holder.clone(),
+            connections: 0,
+            half_open: Holders::default(),
+            port: Opening::No,
+            waiting: Vec::new(),
+            replies: Replies::default(),
+            queued: 0,
         })
     }
 
     /// Somebody else who needs it, until he leaves.
-    pub(crate) fn hold(&mut self, key: VnicKey, known: Known) {
+    pub(crate) fn hold(&mut self, key: VnicId, known: Known) {
         self.entry(key, known, &Holder::default()).connections += 1;
     }
 
     /// A connection less; the namespace is let go with the last.
-    pub(crate) fn leave(&mut self, key: VnicKey) -> Option<Entry> {
+    pub(crate) fn leave(&mut self, key: VnicId) -> Option<Entry> {
         let entry = self.entries.get_mut(&key)?;
         entry.connections -= 1;
         if entry.connections > 0 {
             return None;
         }
-        let entry = self.entries.remove(&key)?;
-        self.by_number.remove(&entry.number);
-        Some(entry)
+        self.entries.remove(&key)
     }
 
-    pub(crate) fn get_mut(&mut self, key: VnicKey) -> Option<&mut Entry> {
+    pub(crate) fn get_mut(&mut self, key: VnicId) -> Option<&mut Entry> {
         self.entries.get_mut(&key)
     }
 
-    /// The number that the engine knows a vNIC by.
-    pub(crate) fn number(&self, key: VnicKey) -> Option<u64> {
-        self.entries.get(&key).map(|entry| entry.number)
+    /// True for a vNIC that has clients.
+    pub(crate) fn has(&self, key: VnicId) -> bool {
+        self.entries.contains_key(&key)
     }
 
     /// How far a vNIC's sockets are, in a word.
-    pub(crate) fn port_state(&self, key: VnicKey) -> &'static str {
+    pub(crate) fn port_state(&self, key: VnicId) -> &'static str {
         match self.entries.get(&key).map(|entry| &entry.port) {
             Some(Opening::Open(_)) => "open",
             Some(Opening::Failed(_)) => "unavailable",
@@ -184,25 +184,15 @@ impl Namespaces {
     }
 
     /// The namespace of a vNIC that has clients.
-    pub(crate) fn namespace(&self, key: VnicKey) -> Option<Known> {
+    pub(crate) fn namespace(&self, key: VnicId) -> Option<Known> {
         self.entries.get(&key).map(|entry| entry.known.clone())
     }
 
-    /// The vNIC of an engine's number.
-    pub(crate) fn by_number(&self, number: u64) -> Option<VnicKey> {
-        self.by_number.get(&number).copied()
-    }
-
-    /// All that have clients.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = VnicKey> {
-        self.entries.keys().copied()
-    }
-
-    pub(crate) fn read_addresses(&mut self, key: VnicKey, now: u64) {
+    pub(crate) fn read_addresses(&mut self, key: VnicId, now: u64) {
         self.ask_of(Kind::Addresses, key, now);
     }
 
-    fn ask_of(&mut self, kind: Kind, key: VnicKey, now: u64) {
+    fn ask_of(&mut self, kind: Kind, key: VnicId, now: u64) {
         if let Some(entry) = self.entries.get(&key) {
             let enclosed = Enclosed::Namespace(entry.known.namespace.clone());
             self.asking.ask(kind, Subject::Vnic(key), &entry.holder, enclosed, now);
@@ -210,7 +200,7 @@ impl Namespaces {
     }
 
     /// True if the vNIC's sockets are open or asked for; asks for them if that was long ago.
-    pub(crate) fn port_is_coming(&mut self, key: VnicKey, now: u64) -> bool {
+    pub(crate) fn port_is_coming(&mut self, key: VnicId, now: u64) -> bool {
         let Some(entry) = self.entries.get_mut(&key) else { return false };
         match entry.port {
             Opening::Open(_) | Opening::Asked(_) => return true,
@@ -225,7 +215,7 @@ impl Namespaces {
     /// The port was in use; true if it is worth another try in a moment. It may still be ours: when
     /// a vNIC's last process has ended the packet thread lets go of it a little later, and its next
     /// process may be quicker.
-    pub(crate) fn port_in_use(&mut self, key: VnicKey) -> bool {
+    pub(crate) fn port_in_use(&mut self, key: VnicId) -> bool {
         match self.entries.get_mut(&key).map(|entry| &mut entry.port) {
             Some(Opening::Asked(tries)) => {
                 *tries += 1;
@@ -236,7 +226,7 @@ impl Namespaces {
     }
 
     /// Now is that moment.
-    pub(crate) fn try_port_again(&mut self, key: VnicKey, now: u64) {
+    pub(crate) fn try_port_again(&mut self, key: VnicId, now: u64) {
         let port = self.entries.get(&key).map(|entry| &entry.port);
         if matches!(port, Some(Opening::Asked(_))) {
             self.ask_of(Kind::Port, key, now);

@@ -1,91 +1,91 @@
-//! `pid:N` as the name of a vNIC: the helper looks which namespace that process is in, and the call
-//! that named it waits for that.
+//! What vNICs are called: names that no other vNIC has, now or later.
+//!
+//! A name is made of what the kernel counts and gives only once (a namespace's cookie), and of a
+//! mark of the boot that it counts in. Nothing in it can be chosen by a tenant. Where the kernel
+//! does not count, the daemon does, with a mark of its own.
 
-use crate::asking::{Enclosed, Subject};
-use crate::namespaces::{self, Known};
-use crate::server::Server;
-use crate::vnics::Named;
-use omniverb_netns::{Kind, Process};
-use omniverb_session::operator::Message;
-use omniverb_sys::{clock, pidfd};
-use omniverb_tenancy::{Holder, SessionId, errno};
-use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use crate::registry::{Attachment, Evidence};
+use omniverb_tenancy::VnicId;
 
-/// A call that waits until it is known what it names.
-#[derive(Debug)]
-pub(crate) struct Unnamed {
-    tag: u64,
-    message: Message,
-    pub(crate) files: Vec<OwnedFd>,
+/// What names and GUIDs are made with, besides evidence.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Marks {
+    /// The same as long as the machine runs.
+    pub(crate) boot: u64,
+    /// Of this daemon alone.
+    pub(crate) daemon: u64,
 }
 
-/// The process that a client has named, and what became of that.
-pub(crate) type PidNamed = (i32, Result<Known, u32>);
-
-/// The pid in a name of that form.
-pub(crate) fn pid_in(name: &[u8]) -> Option<i32> {
-    let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
-    std::str::from_utf8(&name[..end]).ok()?.strip_prefix("pid:")?.parse().ok()
+/// The name of whoever shows this evidence.
+pub(crate) fn name(marks: &Marks, evidence: &Evidence, id: VnicId) -> String {
+    let kind = match evidence.attachment {
+        Attachment::Namespace => "vnic",
+        #[cfg(test)]
+        Attachment::Double => "double",
+    };
+    match evidence.serial {
+        Some(serial) => format!("{kind}-{serial}-{}", word(mix(marks.boot))),
+        // Another form, so it is no name of the first kind whatever the words are.
+        None => format!("{kind}-d{}-{}", id.0, word(mix(marks.daemon))),
+    }
 }
 
-impl Server {
-    /// True if the call can be carried out now; otherwise it is kept until it can.
-    pub(crate) fn is_named(
-        &mut self,
-        id: SessionId,
-        name: &[u8],
-        (tag, message): (u64, &Message),
-        files: &mut Vec<OwnedFd>,
-    ) -> bool {
-        let Some(pid) = pid_in(name) else { return true };
-        let Some(client) = self.operators.get_mut(&id) else { return true };
-        if client.named.as_ref().is_some_and(|(known, _)| *known == pid) {
-            return true;
-        }
-        let Ok(file) = pidfd::of(pid) else {
-            client.named = Some((pid, Err(errno::ENOENT)));
-            return true;
-        };
-        if self.unnamed.contains_key(&id) {
-            client.named = Some((pid, Err(errno::EBUSY)));
-            return true;
-        }
-        let holder = Holder::new("", client.peer.uid).in_process(client.peer.pid);
-        let unnamed = Unnamed { tag, message: message.clone(), files: std::mem::take(files) };
-        self.unnamed.insert(id, unnamed);
-        let enclosed = Enclosed::Process(Arc::new(file));
-        self.namespaces.ask(Kind::Process, Subject::Named(id), &holder, enclosed, clock::now());
-        false
+/// The inode number in a name of the old form, `net-INODE`.
+pub(crate) fn inode_in(name: &str) -> Option<u64> {
+    name.strip_prefix("net-")?.parse().ok()
+}
+
+/// A locally administered EUI-64, the same whenever the same place comes back.
+pub(crate) fn guid(boot: u64, evidence: &Evidence) -> [u8; 8] {
+    let [device, inode] = evidence.place;
+    let kind = evidence.attachment.code() - Attachment::Namespace.code();
+    let mixed = mix(mix(boot ^ inode ^ kind) ^ device);
+    let mut guid = mixed.to_be_bytes();
+    guid[0] = (guid[0] & 0xfc) | 0x02;
+    guid
+}
+
+/// Four letters and digits, none of which looks like another.
+fn word(number: u64) -> String {
+    const LETTERS: [u8; 32] = *b"abcdefghijkmnpqrstuvwxyz23456789";
+    (0..4).map(|at| char::from(LETTERS[(number >> (5 * at)) as usize % LETTERS.len()])).collect()
+}
+
+/// Spreads the bits of a number over all of it (the finaliser of splitmix64).
+fn mix(number: u64) -> u64 {
+    let a = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let b = (a ^ (a >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    b ^ (b >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn evidence(serial: Option<u64>) -> Evidence {
+        Evidence { attachment: Attachment::Namespace, place: [4, 4_026_532_243], serial }
     }
 
-    /// What the name means to a call that is carried out now.
-    pub(crate) fn take_named(&mut self, id: SessionId, pid: i32) -> Result<Named, u32> {
-        let named = self.operators.get_mut(&id).and_then(|client| client.named.take());
-        let (_, found) = named.filter(|(known, _)| *known == pid).ok_or(errno::ENOENT)?;
-        let known = found?;
-        Ok((namespaces::key(&known.namespace), Some(known)))
+    #[test]
+    fn a_name_is_of_one_boot_and_fits_where_names_go() {
+        let marks = Marks { boot: 1, daemon: 2 };
+        let named = |marks: &Marks, serial| name(marks, &evidence(serial), VnicId(7));
+        let first = named(&marks, Some(4097));
+        assert!(first.starts_with("vnic-4097-"), "{first}");
+        assert_eq!(first, named(&Marks { daemon: 9, ..marks }, Some(4097)), "the next daemon");
+        assert_ne!(first, named(&Marks { boot: 3, ..marks }, Some(4097)), "the next boot");
+        assert_ne!(first, named(&marks, Some(4098)));
+        let counted = named(&marks, None);
+        assert!(counted.starts_with("vnic-d7-"), "{counted}");
+        assert_ne!(counted, named(&Marks { daemon: 9, ..marks }, None), "the next daemon");
+        assert!(named(&marks, Some(u64::MAX)).len() < 31, "as a process is told it");
     }
 
-    /// The helper has found out what it means.
-    pub(crate) fn name_found(&mut self, id: SessionId, found: io::Result<Process>) {
-        let Some(Unnamed { tag, message, mut files }) = self.unnamed.remove(&id) else { return };
-        let name = match &message {
-            Message::SetVnic(m) => pid_in(&m.name),
-            Message::Capture(m) => pid_in(&m.name),
-            Message::DisconnectVnic(m) => pid_in(&m.name),
-            _ => None,
-        };
-        let known = found.map_err(|_| errno::ENOENT).and_then(|process| {
-            let namespace = Arc::new(self.served(process.namespace)?);
-            Ok(Known { namespace, cookie: process.cookie })
-        });
-        let (Some(pid), Some(client)) = (name, self.operators.get_mut(&id)) else { return };
-        client.named = Some((pid, known));
-        self.operator_message(id, tag, &message, &mut files);
-        if !files.is_empty() {
-            self.recorder.discard(files);
+    #[test]
+    fn the_old_form_is_an_inode_number() {
+        assert_eq!(inode_in("net-4026532243"), Some(4_026_532_243));
+        for other in ["net-", "net-x", "host", "vnic-1-abcd", "net-99999999999999999999"] {
+            assert_eq!(inode_in(other), None, "{other}");
         }
     }
 }

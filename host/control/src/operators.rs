@@ -6,7 +6,7 @@
 
 use crate::accept::tag_of;
 use crate::journal::Level;
-use crate::naming::PidNamed;
+use crate::pids::PidNamed;
 use crate::server::{Server, Timer, token};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::operator::{Message, decode, encode};
@@ -121,9 +121,16 @@ impl Server {
         let answer = match message {
             Message::QueryAll(m) => Ok(self.status_slice(None, m.from).into()),
             Message::QueryVnics(m) => Ok(self.policies_slice(m.from).into()),
-            Message::SetVnic(m) => self.set_vnic(id, m).map(Message::from),
-            Message::DisconnectVnic(m) => self.disconnect_vnic(id, m).map(Message::from),
-            Message::Capture(m) => match self.capture(id, tag, m, files) {
+            Message::SetVnic(m) => {
+                self.named(id, &m.name).and_then(|named| self.set_vnic(named.0, m)).map(Into::into)
+            }
+            Message::DisconnectVnic(m) => {
+                self.named(id, &m.name).map(|(vnic, _)| self.disconnect_vnic(vnic).into())
+            }
+            Message::Capture(m) => match self
+                .named(id, &m.name)
+                .and_then(|named| self.capture(id, tag, m, named, files))
+            {
                 Ok(()) => return,
                 Err(errno) => Err(errno),
             },

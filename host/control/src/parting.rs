@@ -48,7 +48,7 @@ impl Server {
             self.execute(action);
         }
         if let Ok(key) = client.vnic {
-            drop(self.namespaces.leave(key));
+            self.leave(key);
         }
         self.let_go(client.calls);
         if let Some(events) = client.events {

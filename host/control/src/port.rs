@@ -10,7 +10,7 @@ use crate::namespaces::Opening;
 use crate::probes::{self, Handshake};
 use crate::server::Server;
 use omniverb_sys::clock;
-use omniverb_tenancy::{ProbeId, VnicKey, gid_of};
+use omniverb_tenancy::{ProbeId, VnicId, gid_of};
 use std::net::IpAddr;
 
 /// Events of the engine that are handled before others get their turn.
@@ -56,21 +56,27 @@ impl Server {
     fn engine_event(&mut self, event: Event) {
         match event {
             Event::Handshake { vnic, from, interface, bytes } => {
-                let Some(at) = self.namespaces.by_number(vnic) else { return };
-                self.handshake(at, from, interface, &bytes);
+                if !self.namespaces.has(vnic) {
+                    return;
+                }
+                self.handshake(vnic, from, interface, &bytes);
             }
             Event::Management { vnic, from, local, length } => {
-                let Some(at) = self.namespaces.by_number(vnic) else { return };
-                let name = self.tenancy.vnic_name(at);
+                if !self.namespaces.has(vnic) {
+                    return;
+                }
+                let name = self.registry.name(vnic);
                 self.journal.log(
                     Level::Debug,
                     format_args!("{name}: {length} bytes for QP 1 of {local} from {from}: dropped"),
                 );
             }
             Event::Stranger { vnic, qpn, source_qpn, local, from } => {
-                let Some(at) = self.namespaces.by_number(vnic) else { return };
+                if !self.namespaces.has(vnic) {
+                    return;
+                }
                 let gids = (gid_of(local), gid_of(from));
-                let actions = self.tenancy.stranger(at, (qpn, source_qpn), gids, clock::now());
+                let actions = self.tenancy.stranger(vnic, (qpn, source_qpn), gids, clock::now());
                 self.work.extend(actions);
             }
             Event::Wanted { qpn, peer_qpn, key, range } => {
@@ -87,7 +93,7 @@ impl Server {
         }
     }
 
-    fn handshake(&mut self, at: VnicKey, from: IpAddr, interface: u32, bytes: &[u8]) {
+    fn handshake(&mut self, at: VnicId, from: IpAddr, interface: u32, bytes: &[u8]) {
         let now = clock::now();
         let actions = match probes::read(bytes) {
             Some(Handshake::Probe(id)) if self.tenancy.is_probe(id) => {
@@ -103,7 +109,7 @@ impl Server {
     }
 
     /// Somebody else's probe, so somebody else's daemon: it shall know that there is another one.
-    fn reply(&mut self, id: ProbeId, at: VnicKey, to: IpAddr, interface: u32) {
+    fn reply(&mut self, id: ProbeId, at: VnicId, to: IpAddr, interface: u32) {
         let Some(entry) = self.namespaces.get_mut(at) else { return };
         if let Opening::Open(port) = &entry.port
             && entry.replies.take(clock::now())
@@ -115,7 +121,7 @@ impl Server {
     pub(crate) fn start_probe(
         &mut self,
         id: ProbeId,
-        vnic: VnicKey,
+        vnic: VnicId,
         interface: u32,
         destination: [u8; 16],
     ) {
@@ -129,7 +135,7 @@ impl Server {
         }
     }
 
-    pub(crate) fn send_probe(&mut self, id: ProbeId, vnic: VnicKey, to: IpAddr, interface: u32) {
+    pub(crate) fn send_probe(&mut self, id: ProbeId, vnic: VnicId, to: IpAddr, interface: u32) {
         let Some(entry) = self.namespaces.get_mut(vnic) else { return };
         if let Opening::Open(port) = &entry.port {
             // No route, or a packet filter: the same as no answer.

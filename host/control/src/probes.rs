@@ -6,7 +6,7 @@
 //! answer.
 
 use omniverb_sys::pulse::{Mark, Pulses};
-use omniverb_tenancy::{ProbeId, VnicKey};
+use omniverb_tenancy::{ProbeId, VnicId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -73,7 +73,7 @@ pub(crate) fn read(bytes: &[u8]) -> Option<Handshake> {
 /// A probe under way.
 #[derive(Debug)]
 pub(crate) struct Probe {
-    pub(crate) vnic: VnicKey,
+    pub(crate) vnic: VnicId,
     pub(crate) interface: u32,
     pub(crate) destination: IpAddr,
     begun: u64,
@@ -109,14 +109,14 @@ pub(crate) struct Probes {
     under_way: BTreeMap<ProbeId, Probe>,
     /// The same, by when something is due. Those that were given up are in here no more.
     deadlines: BTreeSet<(u64, ProbeId)>,
-    by_vnic: BTreeSet<(VnicKey, ProbeId)>,
+    by_vnic: BTreeSet<(VnicId, ProbeId)>,
 }
 
 /// What is due for a probe.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     /// Send its datagram.
-    Send(ProbeId, VnicKey, IpAddr, u32),
+    Send(ProbeId, VnicId, IpAddr, u32),
     /// It is over.
     GiveUp(ProbeId),
 }
@@ -130,7 +130,7 @@ impl Probes {
     pub(crate) fn start(
         &mut self,
         id: ProbeId,
-        vnic: VnicKey,
+        vnic: VnicId,
         interface: u32,
         destination: IpAddr,
         now: u64,
@@ -151,7 +151,7 @@ impl Probes {
     }
 
     /// The vNIC's port has just opened: what should have gone out goes out now.
-    pub(crate) fn start_again(&mut self, vnic: VnicKey, now: u64) {
+    pub(crate) fn start_again(&mut self, vnic: VnicId, now: u64) {
         for id in self.of(vnic) {
             let Some(probe) = self.under_way.get_mut(&id) else { continue };
             self.deadlines.remove(&(probe.due, id));
@@ -161,7 +161,7 @@ impl Probes {
     }
 
     /// Probes of a vNIC.
-    pub(crate) fn of(&self, vnic: VnicKey) -> Vec<ProbeId> {
+    pub(crate) fn of(&self, vnic: VnicId) -> Vec<ProbeId> {
         let all = (vnic, ProbeId::MIN)..=(vnic, ProbeId::MAX);
         self.by_vnic.range(all).map(|(_, id)| *id).collect()
     }
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn three_tries_then_the_end() {
-        let vnic = VnicKey { device: 0, inode: 1 };
+        let vnic = VnicId(1);
         let mut probes = Probes::default();
         let to = "10.0.0.1".parse().unwrap();
         probes.start(7, vnic, 0, to, 1000);
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn silence_while_we_stood_still_ourselves_says_nothing() {
-        let vnic = VnicKey { device: 0, inode: 1 };
+        let vnic = VnicId(1);
         let pulses = Pulses::default();
         let engine = pulses.vital("engine");
         let mut probes = Probes::new(pulses);
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn what_is_not_due_is_no_work() {
-        let vnic = |inode| VnicKey { device: 0, inode };
+        let vnic = VnicId;
         let mut probes = Probes::default();
         let to = "10.0.0.1".parse().unwrap();
         for id in 0..1000 {

@@ -12,19 +12,20 @@ use crate::extents::Extents;
 use crate::journal::{Journal, Level};
 use crate::mappings;
 use crate::namespaces::{self, Namespaces};
-use crate::naming::Unnamed;
+use crate::naming::Marks;
 use crate::operators::Operator;
+use crate::pids::Unnamed;
 use crate::place::Place;
 use crate::probes::{Due, Probes};
+use crate::registry::Registry;
 use crate::secret;
 use crate::watchdog::{SignOfLife, Watchdog};
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES};
 use omniverb_sys::child::Helpers;
-use omniverb_sys::netns::Namespace;
 use omniverb_sys::privileges::{Privilege, keep_only};
 use omniverb_sys::pulse::{Pulse, Pulses};
 use omniverb_sys::{Poller, clock, descriptors, random};
-use omniverb_tenancy::{Action, Entropy, Holders, Limits, Policies, SessionId, Tenancy, VnicKey};
+use omniverb_tenancy::{Action, Entropy, Holders, Limits, Policies, SessionId, Tenancy, VnicId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -122,7 +123,7 @@ pub(crate) enum Timer {
     /// Connections are accepted again.
     Accept,
     /// A port that was in use is tried again.
-    Port(VnicKey),
+    Port(VnicId),
     /// Operators' connections are.
     AcceptOperators,
     /// It is said how many lines of the audit were left out.
@@ -144,12 +145,13 @@ pub struct Server {
     pub(crate) refusals: Refusals,
     /// Connections that wait to be told that they are refused.
     pub(crate) refused: usize,
+    pub(crate) registry: Registry,
     pub(crate) namespaces: Namespaces,
     pub(crate) engine: Packets,
     pub(crate) recorder: Recorder,
     pub(crate) probes: Probes,
     /// vNICs whose sockets could not be opened, once this was said.
-    pub(crate) warned: BTreeSet<VnicKey>,
+    pub(crate) warned: BTreeSet<VnicId>,
     /// Connections of processes that are not identified yet, and whose they are.
     pub(crate) arrivals: BTreeMap<SessionId, Arrival>,
     pub(crate) arrivals_of: Holders<SessionId>,
@@ -159,8 +161,6 @@ pub struct Server {
     /// By numbers that no session has.
     pub(crate) operators: BTreeMap<SessionId, Operator>,
     pub(crate) timers: BTreeSet<(u64, Timer)>,
-    /// Namespaces that something was set for at run time, with their cookies.
-    pub(crate) policies_of: BTreeMap<VnicKey, Option<u64>>,
     pub(crate) recordings: BTreeMap<SessionId, Recording>,
     /// Captures whose file is looked at, and the calls that wait for it.
     pub(crate) beginning: BTreeMap<SessionId, u64>,
@@ -174,7 +174,6 @@ pub struct Server {
     pub(crate) parting: Vec<(SessionId, &'static str)>,
     /// Memory files that owners' pages are on.
     pub(crate) extents: Extents,
-    pub(crate) home: VnicKey,
     /// May look into other network namespaces.
     pub(crate) privileged: bool,
     pub(crate) last_session: u64,
@@ -193,7 +192,7 @@ impl Entropy for Kernel {
 }
 
 /// The same after a restart of the daemon, another after a restart of the machine.
-fn guid_seed() -> u64 {
+fn boot() -> u64 {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     // FNV-1a: short, fixed for ever, and nothing depends on its strength.
     text.trim().bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -214,7 +213,7 @@ impl Server {
         mut journal: Journal,
     ) -> Result<Server, StartError> {
         let os = |what| move |source| StartError::Os { what, source };
-        let home = namespaces::key(&Namespace::current().map_err(os("find its own namespace"))?);
+        let home = namespaces::home().map_err(os("find its own namespace"))?;
         settings.limits.request_bytes = REQUEST_BYTES as u32;
         settings.limits.response_bytes = RESPONSE_BYTES as u32;
         // Every extent is a descriptor of ours.
@@ -247,8 +246,9 @@ impl Server {
         watch(engine.ready(), token::ENGINE).map_err(os("watch its engine"))?;
         watch(disposal.ready(), token::DISPOSAL).map_err(os("watch its disposer"))?;
         watch(recorder.ready(), token::RECORDER).map_err(os("watch its recorder"))?;
-        let mut tenancy =
-            Tenancy::new(settings.limits.clone(), Box::new(Kernel), home, guid_seed());
+        let marks = Marks { boot: boot(), daemon: random::number() };
+        let registry = Registry::new(marks, &home.evidence(), settings.policies.named.keys());
+        let mut tenancy = Tenancy::new(settings.limits.clone(), Box::new(Kernel), marks.boot);
         tenancy.configure(settings.policies.clone());
         let (now, privileged) = (clock::now(), namespaces.others_too());
         tenancy.audit(settings.audit);
@@ -261,7 +261,7 @@ impl Server {
         let window = if found.inherited { settings.limits.resume_window_ns } else { 0 };
         tenancy.count(secret::count(place.files()));
         tenancy.inherit(found.secret, now.saturating_add(window));
-        Ok(Server {
+        let mut server = Server {
             settings,
             place,
             operators_place: operators,
@@ -274,12 +274,12 @@ impl Server {
             audit: Audit::default(),
             refusals: Refusals::default(),
             refused: 0,
+            registry,
             namespaces,
             engine,
             recorder,
             probes,
             warned: BTreeSet::new(),
-            policies_of: BTreeMap::new(),
             recordings: BTreeMap::new(),
             beginning: BTreeMap::new(),
             finishing: BTreeMap::new(),
@@ -293,13 +293,14 @@ impl Server {
             work: VecDeque::new(),
             parting: Vec::new(),
             extents: Extents::default(),
-            home,
             privileged,
             last_session: 0,
             half_open_of: Holders::default(),
             started: now,
             idle_since: now,
-        })
+        };
+        server.tell_registered();
+        Ok(server)
     }
 
     /// True if it can serve other network namespaces than its own.

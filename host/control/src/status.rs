@@ -5,7 +5,7 @@ use crate::server::Server;
 use crate::vnics::datapath_name;
 use omniverb_session::body::{Cursor, QP_RC, QP_UC, QP_UD, STATUS_TEXT_BYTES, Status};
 use omniverb_sys::clock;
-use omniverb_tenancy::{Path, PeerStatus, ProcessStatus, QpStatus, Row, VnicKey, VnicStatus};
+use omniverb_tenancy::{Path, PeerStatus, ProcessStatus, QpStatus, Row, VnicId, VnicStatus};
 use serde_json::{Value, json};
 use std::net::Ipv6Addr;
 
@@ -48,7 +48,7 @@ impl Slice {
 
 impl Server {
     /// What there is to see of a vNIC, or of all, from a place on: as much as takes a moment.
-    pub(crate) fn status_slice(&self, scope: Option<VnicKey>, from: Cursor) -> Status {
+    pub(crate) fn status_slice(&self, scope: Option<VnicId>, from: Cursor) -> Status {
         let mut slice = Slice::new();
         if from == Cursor::START {
             slice.add("daemon", &self.daemon_row());
@@ -64,7 +64,7 @@ impl Server {
     }
 
     /// What holds for a vNIC.
-    pub(crate) fn policy_slice(&self, key: VnicKey) -> Status {
+    pub(crate) fn policy_slice(&self, key: VnicId) -> Status {
         let mut slice = Slice::new();
         slice.add("vnic", &self.policy_row(key));
         slice.status(None)
@@ -73,14 +73,13 @@ impl Server {
     /// What holds for all vNICs, from a place on.
     pub(crate) fn policies_slice(&self, from: Cursor) -> Status {
         let mut slice = Slice::new();
-        let mut at = VnicKey { device: from.device, inode: from.inode };
+        let mut at = VnicId(from.vnic);
         while let Some(key) = self.vnic_from(at) {
             if !slice.add("vnic", &self.policy_row(key)) {
-                let (device, inode) = (key.device, key.inode);
-                return slice.status(Some(Cursor { device, inode, ..Cursor::START }));
+                return slice.status(Some(Cursor { vnic: key.0, ..Cursor::START }));
             }
-            let Some(inode) = key.inode.checked_add(1) else { break };
-            at = VnicKey { inode, ..key };
+            let Some(next) = key.0.checked_add(1) else { break };
+            at = VnicId(next);
         }
         slice.status(None)
     }
@@ -120,7 +119,7 @@ impl Server {
             vnic.gids.iter().map(|gid| Ipv6Addr::from(*gid).to_string()).collect();
         json!({
             "name": vnic.name,
-            "namespace": vnic.key.inode,
+            "namespace": self.registry.inode(vnic.key),
             "node_guid": guid.join(":"),
             "gids": gids,
             "port": self.namespaces.port_state(vnic.key),

@@ -6,7 +6,7 @@ use crate::namespaces::usable;
 use crate::server::Server;
 use omniverb_netns::{Found, Kind};
 use omniverb_sys::clock;
-use omniverb_tenancy::VnicKey;
+use omniverb_tenancy::VnicId;
 use std::io;
 
 /// Answers of the helper that are handled before others get their turn.
@@ -57,13 +57,9 @@ impl Server {
         }
     }
 
-    fn addresses_found(&mut self, vnic: VnicKey, found: io::Result<Found>) {
+    fn addresses_found(&mut self, vnic: VnicId, found: io::Result<Found>) {
         let addresses = match found {
-            Ok(Found::Addresses(list, cookie)) => {
-                self.check_policy(vnic, cookie);
-                self.tenancy.cookie(vnic, cookie.unwrap_or_default());
-                usable(&list)
-            }
+            Ok(Found::Addresses(list)) => usable(&list),
             Ok(_) => Vec::new(),
             Err(error) => {
                 let text = format_args!("cannot read the addresses of a vNIC: {error}");

@@ -2,20 +2,18 @@
 
 use crate::journal::Level;
 use crate::namespaces::{Known, Opening};
+use crate::registry::{Evidence, News};
 use crate::server::Server;
 use omniverb_session::operator::{
-    DATAPATH_DIRECT, DATAPATH_FORWARDED, DisconnectVnic, Disconnected, SET_ADOPTION, SET_BURST,
-    SET_DATAPATH, SET_FAULTS, SET_RATE, SetVnic, VnicChanged,
+    DATAPATH_DIRECT, DATAPATH_FORWARDED, Disconnected, SET_ADOPTION, SET_BURST, SET_DATAPATH,
+    SET_FAULTS, SET_RATE, SetVnic, VnicChanged,
 };
 use omniverb_session::rate::burst_for;
-use omniverb_tenancy::{Adoption, Datapath, Policy, RateLimit, SessionId, VnicKey, errno};
+use omniverb_tenancy::{Adoption, Datapath, Policy, RateLimit, SessionId, VnicId, errno};
 use serde_json::{Value, json};
 
-/// Namespaces that something may be set for.
-const POLICIES_MAX: usize = 65536;
-
 /// A vNIC that somebody named, and its namespace if that is at hand.
-pub(crate) type Named = (VnicKey, Option<Known>);
+pub(crate) type Named = (VnicId, Option<Known>);
 
 impl Server {
     /// The vNIC that an operator means.
@@ -23,37 +21,30 @@ impl Server {
         let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
         let name = std::str::from_utf8(&name[..end]).map_err(|_| errno::EINVAL)?;
         if name.is_empty() {
-            return Ok((self.home, self.namespaces.namespace(self.home)));
+            let home = self.registry.home();
+            return Ok((home, self.namespaces.namespace(home)));
         }
         if let Some(pid) = name.strip_prefix("pid:") {
             let pid: i32 = pid.parse().map_err(|_| errno::EINVAL)?;
             return self.take_named(id, pid);
         }
-        let mut known = self.namespaces.keys().chain(self.policies_of.keys().copied());
-        let key = known.find(|key| self.tenancy.vnic_name(*key) == name).ok_or(errno::ENOENT)?;
+        let key = self.registry.named(name).ok_or(errno::ENOENT)?;
         Ok((key, self.namespaces.namespace(key)))
     }
 
-    pub(crate) fn set_vnic(&mut self, id: SessionId, m: &SetVnic) -> Result<VnicChanged, u32> {
-        let (key, namespace) = self.named(id, &m.name)?;
+    pub(crate) fn set_vnic(&mut self, key: VnicId, m: &SetVnic) -> Result<VnicChanged, u32> {
         let before = self.tenancy.policy(key);
         let policy = changed(before, m)?;
-        if !self.policies_of.contains_key(&key) {
-            if self.policies_of.len() >= POLICIES_MAX {
-                return Err(errno::ENOMEM);
-            }
-            self.policies_of.insert(key, namespace.and_then(|known| known.cookie));
-        }
+        self.registry.keep(key)?;
         let (direct_links, actions) = self.tenancy.set_policy(key, policy);
         self.work.extend(actions);
         if let Some(entry) = self.namespaces.get_mut(key)
             && matches!(entry.port, Opening::Open(_))
         {
-            let number = entry.number;
-            self.engine.limit(number, policy.limit);
+            self.engine.limit(key, policy.limit);
             // The same ones again: from the start.
             if m.what & SET_FAULTS != 0 {
-                self.engine.faults(number, policy.faults);
+                self.engine.faults(key, policy.faults);
             }
         }
         if policy.faults != before.faults {
@@ -74,8 +65,8 @@ impl Server {
     }
 
     /// Whoever looks for the reason of a bad network finds it in the log, too.
-    pub(crate) fn warn_of_faults(&mut self, key: VnicKey) {
-        let name = self.tenancy.vnic_name(key);
+    pub(crate) fn warn_of_faults(&mut self, key: VnicId) {
+        let name = self.registry.name(key);
         let text = match self.tenancy.policy(key).faults {
             Some(faults) => format!("packets for vNIC {name} are given faults: {}", faults.show()),
             None => format!("packets for vNIC {name} are given no more faults"),
@@ -83,34 +74,45 @@ impl Server {
         self.journal.log(Level::Warning, text);
     }
 
-    /// A vNIC has come (back): what was set for its inode number may have been meant for another
-    /// namespace, which is no more.
-    pub(crate) fn check_policy(&mut self, key: VnicKey, cookie: Option<u64>) {
-        // Where the kernel does not say, nobody escapes from a limit by that.
-        if let (Some(Some(known)), Some(now)) = (self.policies_of.get(&key), cookie)
-            && *known != now
-        {
-            self.forget_policy(key);
-        }
+    /// Whose evidence this is.
+    pub(crate) fn recognize(&mut self, evidence: &Evidence) -> VnicId {
+        let vnic = self.registry.recognize(evidence);
+        self.tell_registered();
+        vnic
     }
 
-    /// A vNIC's last process has gone. Without a cookie nobody can tell whether the next namespace
-    /// of that number is the same.
-    pub(crate) fn check_policy_at_end(&mut self, key: VnicKey) {
-        if self.policies_of.get(&key) == Some(&None) {
-            self.forget_policy(key);
-        }
+    /// Somebody who had a vNIC's attachment open has it no longer.
+    pub(crate) fn leave(&mut self, vnic: VnicId) {
+        drop(self.namespaces.leave(vnic));
+        self.registry.release(vnic);
+        self.tell_registered();
     }
 
-    fn forget_policy(&mut self, key: VnicKey) {
-        self.policies_of.remove(&key);
-        let actions = self.tenancy.forget_policy(key);
-        self.work.extend(actions);
+    /// The tables are told who is new, and who is no more.
+    pub(crate) fn tell_registered(&mut self) {
+        for news in self.registry.news() {
+            match news {
+                News::New(vnic, identity) => self.tenancy.introduce(vnic, identity),
+                News::Gone(vnic) => {
+                    let actions = self.tenancy.forget_policy(vnic);
+                    self.work.extend(actions);
+                    self.tenancy.forget_identity(vnic);
+                }
+                News::NotMeant(vnic, inode) => {
+                    let name = self.registry.name(vnic);
+                    let text = format_args!(
+                        "what the configuration says of net-{inode} does not hold for vNIC {name}: \
+                         the kernel gave that inode number to another namespace before"
+                    );
+                    self.journal.log(Level::Warning, text);
+                }
+            }
+        }
     }
 
     /// What was done to packets of a vNIC that is served and has faults.
-    fn injected(&self, key: VnicKey) -> Option<Value> {
-        let done = self.engine.fault_counters(self.namespaces.number(key)?)?;
+    fn injected(&self, key: VnicId) -> Option<Value> {
+        let done = self.engine.fault_counters(key)?;
         Some(json!({
             "packets": done.sent,
             "lost": done.lost,
@@ -123,32 +125,26 @@ impl Server {
     }
 
     /// Ends all links of a vNIC.
-    pub(crate) fn disconnect_vnic(
-        &mut self,
-        id: SessionId,
-        m: &DisconnectVnic,
-    ) -> Result<Disconnected, u32> {
-        let (key, _) = self.named(id, &m.name)?;
+    pub(crate) fn disconnect_vnic(&mut self, key: VnicId) -> Disconnected {
         let links = self.tenancy.links_of(key);
         let actions = self.tenancy.disconnect_vnic(key);
         self.work.extend(actions);
-        let name = self.tenancy.vnic_name(key);
+        let name = self.registry.name(key);
         self.journal.log(Level::Info, format_args!("an operator ended {links} links of {name}"));
-        Ok(Disconnected { links: u32::try_from(links).unwrap_or(u32::MAX), reserved: 0 })
+        Disconnected { links: u32::try_from(links).unwrap_or(u32::MAX), reserved: 0 }
     }
 
     /// The first vNIC from this one on that has processes or was given something.
-    pub(crate) fn vnic_from(&self, key: VnicKey) -> Option<VnicKey> {
-        let given = self.policies_of.range(key..).next().map(|(key, _)| *key);
-        [given, self.tenancy.vnic_from(key)].into_iter().flatten().min()
+    pub(crate) fn vnic_from(&self, key: VnicId) -> Option<VnicId> {
+        [self.registry.kept_from(key), self.tenancy.vnic_from(key)].into_iter().flatten().min()
     }
 
     /// What holds for a vNIC.
-    pub(crate) fn policy_row(&self, key: VnicKey) -> Value {
+    pub(crate) fn policy_row(&self, key: VnicId) -> Value {
         let policy = self.tenancy.policy(key);
         json!({
-            "name": self.tenancy.vnic_name(key),
-            "namespace": key.inode,
+            "name": self.registry.name(key),
+            "namespace": self.registry.inode(key),
             "processes": self.tenancy.processes(key),
             "datapath": datapath_name(policy),
             "adoption": policy.adoption.name(),

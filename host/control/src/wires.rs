@@ -6,7 +6,7 @@ use crate::namespaces::{Opening, PORT_PAUSE};
 use crate::server::{Server, Timer};
 use omniverb_sys::clock;
 use omniverb_sys::datagram::Port;
-use omniverb_tenancy::{VnicKey, WireEnd};
+use omniverb_tenancy::{VnicId, WireEnd};
 use std::io;
 use std::sync::Arc;
 
@@ -22,10 +22,9 @@ impl Server {
         if !matches!(entry.port, Opening::Open(_)) {
             return entry.waiting.push(end);
         }
-        let number = entry.number;
         match Shared::make(&end.ready) {
             Ok(shared) => {
-                self.engine.attach(number, &end, &shared);
+                self.engine.attach(end.vnic, &end, &shared);
                 let (ready, files) = shared.told(&end.ready);
                 self.tell(end.session, &ready.into(), files);
             }
@@ -41,7 +40,7 @@ impl Server {
         self.work.extend(actions);
     }
 
-    pub(crate) fn detach_engine(&mut self, vnic: VnicKey, qpn: u32, peer_qpn: u32) {
+    pub(crate) fn detach_engine(&mut self, vnic: VnicId, qpn: u32, peer_qpn: u32) {
         let waiting = self.namespaces.get_mut(vnic).map(|entry| &mut entry.waiting);
         let names = |end: &WireEnd| (end.ready.qpn, end.ready.peer_qpn) == (qpn, peer_qpn);
         if let Some(waiting) = waiting
@@ -60,7 +59,7 @@ impl Server {
     }
 
     /// The helper has opened a vNIC's sockets, or could not.
-    pub(crate) fn port_found(&mut self, vnic: VnicKey, port: io::Result<Port>) {
+    pub(crate) fn port_found(&mut self, vnic: VnicId, port: io::Result<Port>) {
         let now = clock::now();
         let in_use = port.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::AddrInUse);
         if in_use && self.namespaces.port_in_use(vnic) {
@@ -70,19 +69,18 @@ impl Server {
         if !matches!(entry.port, Opening::Asked(_)) {
             return;
         }
-        let number = entry.number;
         match port {
             Ok(port) => {
                 let port = Arc::new(port);
                 entry.port = Opening::Open(port.clone());
                 let waiting = std::mem::take(&mut entry.waiting);
-                self.engine.open(number, port);
+                self.engine.open(vnic, port);
                 let policy = self.tenancy.policy(vnic);
-                self.engine.limit(number, policy.limit);
+                self.engine.limit(vnic, policy.limit);
                 if policy.faults.is_some() {
-                    self.engine.faults(number, policy.faults);
+                    self.engine.faults(vnic, policy.faults);
                     // Those that were set at run time are in the log already.
-                    if !self.policies_of.contains_key(&vnic) {
+                    if !self.registry.is_kept(vnic) {
                         self.warn_of_faults(vnic);
                     }
                 }
@@ -108,12 +106,12 @@ impl Server {
     }
 
     /// Once for each vNIC.
-    fn warn_of_port(&mut self, vnic: VnicKey, error: &io::Error) {
+    fn warn_of_port(&mut self, vnic: VnicId, error: &io::Error) {
         if self.warned.len() >= WARNED_MAX {
             self.warned.clear();
         }
         if self.warned.insert(vnic) {
-            let name = self.tenancy.vnic_name(vnic);
+            let name = self.registry.name(vnic);
             let text = format_args!(
                 "UDP port 4791 of vNIC {name}: {error}; \
                  its processes reach nobody outside their network namespace"
@@ -123,8 +121,7 @@ impl Server {
     }
 
     /// The vNIC has no processes any more.
-    pub(crate) fn close_port(&mut self, vnic: VnicKey) {
-        self.check_policy_at_end(vnic);
+    pub(crate) fn close_port(&mut self, vnic: VnicId) {
         let recorded = self.recordings.values().any(|recording| recording.vnic == vnic);
         let Some(entry) = self.namespaces.get_mut(vnic) else { return };
         entry.waiting.clear();
@@ -133,8 +130,7 @@ impl Server {
         }
         let was = std::mem::replace(&mut entry.port, Opening::No);
         if matches!(was, Opening::Open(_)) {
-            let number = entry.number;
-            self.engine.close(number);
+            self.engine.close(vnic);
         }
     }
 }

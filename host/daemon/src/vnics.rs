@@ -1,4 +1,4 @@
-//! The `[vnic]` table: quotas of every vNIC, and in tables of its own (`[vnic."net-4026532538"]`)
+//! The `[vnic]` table: quotas of every vNIC, and in tables of its own (`[vnic."vnic-4099-k7mw"]`)
 //! what holds for a certain one.
 
 use omniverb_session::faults::{self, Faults};

@@ -93,7 +93,7 @@ fn perform(kind: Kind, file: OwnedFd) -> io::Result<Found> {
         Kind::Process => identify(&file).map(Found::Process),
         Kind::Addresses => {
             enter(file)?;
-            Ok(Found::Addresses(addresses::list()?, netns::cookie().ok()))
+            Ok(Found::Addresses(addresses::list()?))
         }
         Kind::Port => {
             enter(file)?;

@@ -24,7 +24,7 @@ pub(crate) const REQUEST_BYTES: usize = 16;
 const HEADER_BYTES: usize = 24;
 const PROCESS_BYTES: usize = HEADER_BYTES + 24 + 8 + 24 + CGROUP_BYTES;
 const ADDRESS_BYTES: usize = 28;
-const ADDRESSES_BYTES: usize = HEADER_BYTES + 8 + ADDRESSES_MAX * ADDRESS_BYTES;
+const ADDRESSES_BYTES: usize = HEADER_BYTES + ADDRESSES_MAX * ADDRESS_BYTES;
 const PORT_BYTES: usize = HEADER_BYTES + 4 * SENDERS_MAX;
 
 /// What is asked for.
@@ -76,7 +76,7 @@ pub enum Found {
     /// See [`Kind::Process`].
     Process(Process),
     /// See [`Kind::Addresses`].
-    Addresses(Vec<Address>, Option<u64>),
+    Addresses(Vec<Address>),
     /// See [`Kind::Port`].
     Port(Port),
 }
@@ -170,10 +170,9 @@ pub(crate) fn send_answer(
             bytes.0.resize(PROCESS_BYTES, 0);
             socket::send(socket, &bytes.0, &[process.namespace.as_fd()])
         }
-        Ok(Found::Addresses(list, cookie)) => {
+        Ok(Found::Addresses(list)) => {
             let list = list.get(..ADDRESSES_MAX).unwrap_or(list);
             let mut bytes = header(number, id, 0, list.len());
-            bytes.long(cookie.unwrap_or(0));
             for address in list {
                 bytes.address(address);
             }
@@ -247,12 +246,11 @@ fn read_answer(bytes: &[u8], files: Vec<OwnedFd>) -> Option<Answer> {
             Found::Process(Process { namespace, cookie, pid, surroundings, cgroup })
         }
         Kind::Addresses if bytes.len() == ADDRESSES_BYTES && files.is_empty() => {
-            let cookie = Some(reader.long()?).filter(|cookie| *cookie != 0);
             if count > ADDRESSES_MAX {
                 return None;
             }
             let list: Option<Vec<Address>> = (0..count).map(|_| reader.address()).collect();
-            Found::Addresses(list?, cookie)
+            Found::Addresses(list?)
         }
         Kind::Port if bytes.len() == PORT_BYTES && count <= SENDERS_MAX => {
             let mut senders = Vec::new();

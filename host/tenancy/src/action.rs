@@ -1,7 +1,7 @@
 //! What the tables tell the daemon to do, and what the daemon tells them beside a message.
 
 use crate::extents::MemoryId;
-use crate::tables::{SessionId, VnicKey};
+use crate::tables::{SessionId, VnicId};
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady};
 
@@ -56,7 +56,7 @@ pub struct WireEnd {
     /// Whom to tell.
     pub session: SessionId,
     /// The queue pair's vNIC.
-    pub vnic: VnicKey,
+    pub vnic: VnicId,
     /// `QP_*`.
     pub qp_type: u32,
     /// Through this interface if the peer's address is link-local.
@@ -81,7 +81,7 @@ pub struct TracedEnd {
     /// `QP_*` of both.
     pub qp_type: u32,
     /// Its vNIC and the peer's.
-    pub vnics: [VnicKey; 2],
+    pub vnics: [VnicId; 2],
     /// Its own GID.
     pub sgid: [u8; 16],
     /// The peer's.
@@ -100,7 +100,7 @@ pub struct Audited {
     /// The queue pairs.
     pub qpns: [u32; 2],
     /// Their vNICs, if they are on this host.
-    pub vnics: [Option<VnicKey>; 2],
+    pub vnics: [Option<VnicId>; 2],
     /// Pid and user of their processes, if they are on this host.
     pub clients: [Option<(i32, u32)>; 2],
     /// Their GIDs, if the link was made by this daemon.
@@ -147,7 +147,7 @@ pub enum Action {
     /// A link to the engine has ended.
     DetachEngine {
         /// Its queue pair's vNIC.
-        vnic: VnicKey,
+        vnic: VnicId,
         /// Its queue pair.
         qpn: u32,
         /// The peer.
@@ -204,14 +204,14 @@ pub enum Action {
         /// Which.
         memory: MemoryId,
         /// The owner's vNIC.
-        vnic: VnicKey,
+        vnic: VnicId,
         /// What.
         granted: Granted,
     },
     /// Tell the engine that what it wanted is not granted, or not yet.
     DenyEngine {
         /// The owner's vNIC.
-        vnic: VnicKey,
+        vnic: VnicId,
         /// `qpn` of it is the owner's queue pair.
         denied: GrantDenied,
     },
@@ -221,7 +221,7 @@ pub enum Action {
         /// Goes into the datagram.
         id: ProbeId,
         /// From this vNIC's network namespace.
-        vnic: VnicKey,
+        vnic: VnicId,
         /// Through this interface if the destination is link-local.
         interface: u32,
         /// To this address.
@@ -235,12 +235,12 @@ pub enum Action {
     /// Read the vNIC's addresses and report with `Tenancy::addresses`.
     ReadAddresses {
         /// Whose.
-        vnic: VnicKey,
+        vnic: VnicId,
     },
     /// Open the vNIC's handshake sockets if they are not open yet.
     OpenPort {
         /// Whose.
-        vnic: VnicKey,
+        vnic: VnicId,
     },
     /// Write down that a link was made or has ended.
     Audit(Box<Audited>),
@@ -254,6 +254,6 @@ pub enum Action {
     /// The vNIC has no clients any more: let go of its namespace and sockets.
     VnicGone {
         /// Which.
-        vnic: VnicKey,
+        vnic: VnicId,
     },
 }

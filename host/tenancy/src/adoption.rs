@@ -5,7 +5,7 @@
 //! well: a peer cannot be made to give a mapping back, so owners are told to take the pages.
 
 use crate::path::Policy;
-use crate::tables::{SessionId, VnicKey};
+use crate::tables::{SessionId, VnicId};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{ROLE_VERBS, TAKE_ALL, TakeBack};
 use omniverb_session::operator::{ADOPTION_EXACT, ADOPTION_OFF, ADOPTION_TRUSTING};
@@ -72,14 +72,14 @@ impl Adoption {
 
 impl Tenancy {
     /// What holds for pages between two vNICs.
-    pub(crate) fn adoption_between(&self, one: VnicKey, other: VnicKey) -> Adoption {
+    pub(crate) fn adoption_between(&self, one: VnicId, other: VnicId) -> Adoption {
         self.policy(one).adoption.with(self.policy(other).adoption)
     }
 
     /// What holds for a vNIC has changed from `before`: where less is allowed than was, its
     /// processes and all that are linked with them take back what they granted. One event for each
     /// process, however many links it has.
-    pub(crate) fn adoption_changed(&mut self, key: VnicKey, before: Policy) {
+    pub(crate) fn adoption_changed(&mut self, key: VnicId, before: Policy) {
         let now = self.policy(key).adoption;
         if before.adoption.with(now) == before.adoption {
             return;

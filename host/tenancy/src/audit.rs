@@ -2,7 +2,7 @@
 
 use crate::action::{Action, Audited};
 use crate::path::Path;
-use crate::tables::{Far, Link, LinkKey, SessionId, VnicKey, Wire};
+use crate::tables::{Far, Link, LinkKey, SessionId, VnicId, Wire};
 use crate::tenancy::Tenancy;
 
 impl Tenancy {
@@ -29,7 +29,7 @@ impl Tenancy {
 
     pub(crate) fn audit_wire(
         &mut self,
-        (session, vnic): (SessionId, VnicKey),
+        (session, vnic): (SessionId, VnicId),
         qpn: u32,
         (peer, _): Far,
         wire: &Wire,

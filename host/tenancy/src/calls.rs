@@ -67,7 +67,9 @@ impl Tenancy {
     fn create_qp(&mut self, id: SessionId, m: &CreateQp, now: u64) -> Result<QpCreated, u32> {
         let session = self.sessions.get(&id).ok_or(EPROTO)?;
         let (key, uid) = (session.client.vnic, session.client.uid);
-        let vnic = self.vnics.get(&key).ok_or(EPROTO)?;
+        if !self.vnics.contains_key(&key) {
+            return Err(EPROTO);
+        }
         if !matches!(m.qp_type, QP_RC | QP_UC | QP_UD) {
             return Err(EOPNOTSUPP);
         }
@@ -75,7 +77,6 @@ impl Tenancy {
             return Err(EINVAL);
         }
         let receipt = session.account.charge(&[Kind::Qp])?;
-        let cookie = vnic.cookie;
         let claimed = m.qpn != 0;
         let (qpn, issued) = if claimed {
             self.claim(id, m, now)?;
@@ -111,7 +112,7 @@ impl Tenancy {
             },
         );
         self.open_port(key);
-        let claim = Claim { qpn, qp_type: m.qp_type, vnic: key, cookie, uid, issued };
+        let claim = Claim { qpn, qp_type: m.qp_type, vnic: self.proof(key), uid, issued };
         Ok(QpCreated { qpn, reserved: 0, issued, ticket: self.tickets.make(&claim) })
     }
 

@@ -4,7 +4,7 @@
 //! requests. Who has such an end gets memory to tell through; of its other links nothing is asked.
 
 use crate::action::{Action, TracedEnd};
-use crate::tables::{Link, LinkKey, SessionId, VnicKey};
+use crate::tables::{Link, LinkKey, SessionId, VnicId};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{TraceEnd, TraceLink};
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 impl Tenancy {
     /// Packets of this vNIC are captured from now on, or no longer.
     #[must_use]
-    pub fn capture(&mut self, vnic: VnicKey, on: bool) -> Vec<Action> {
+    pub fn capture(&mut self, vnic: VnicId, on: bool) -> Vec<Action> {
         let before: BTreeSet<LinkKey> = self.traced_links();
         if on {
             self.captured.insert(vnic);

@@ -7,7 +7,7 @@
 //! that lead to another vNIC of this host. Within one vNIC there is nobody to ask.
 
 use crate::neighbours::{Answer, Resolved};
-use crate::tables::{Far, LinkKey, Question, VnicKey, Waiter};
+use crate::tables::{Far, LinkKey, Question, VnicId, Waiter};
 use crate::tenancy::{Tenancy, Timer};
 use omniverb_session::body::CLOSED_BY_NETWORK;
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,8 +52,8 @@ impl Tenancy {
     /// What the network is to be asked again for a link from one vNIC to another.
     pub(crate) fn question(
         &self,
-        from: VnicKey,
-        to: VnicKey,
+        from: VnicId,
+        to: VnicId,
         sgid: [u8; 16],
         dgid: [u8; 16],
     ) -> Option<Question> {
@@ -89,7 +89,7 @@ impl Tenancy {
     /// When a period from now is over: three quarters of it to the whole, so that what began
     /// together does not stay together.
     fn next_consent(&self, question: &Question, now: u64) -> u64 {
-        let mut hash = 0xcbf2_9ce4_8422_2325 ^ now ^ question.from.inode.rotate_left(32);
+        let mut hash = 0xcbf2_9ce4_8422_2325 ^ now ^ question.from.0.rotate_left(32);
         for byte in question.gid {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
@@ -147,7 +147,7 @@ impl Tenancy {
     }
 
     /// The vNIC that something leads to.
-    fn far_end(&self, from: VnicKey, rest: Rest) -> Option<VnicKey> {
+    fn far_end(&self, from: VnicId, rest: Rest) -> Option<VnicId> {
         match rest {
             Rest::Link(key) => {
                 let [first, second] = self.links.get(&key)?.vnics;

@@ -4,9 +4,9 @@
 
 use crate::mirror::Mirror;
 use crate::{
-    Action, Adoption, Arrived, Channel, Circle, Client, Datapath, Entropy, Holder, Limits,
-    MemoryFacts, Policy, ProbeId, RateLimit, Reach, Secret, SessionId, Tenancy, VnicAddress,
-    VnicKey,
+    Action, Adoption, Arrived, Channel, Circle, Client, Datapath, Entropy, Holder, Identity,
+    Limits, MemoryFacts, Policy, ProbeId, RateLimit, Reach, Secret, SessionId, Tenancy,
+    VnicAddress, VnicId,
 };
 use omniverb_session::Message;
 use omniverb_session::body::{Adopted, CreateQp, Hello, ROLE_VERBS};
@@ -51,8 +51,8 @@ pub struct Bench {
 
 /// The vNIC of this number.
 #[must_use]
-pub fn vnic(number: u64) -> VnicKey {
-    VnicKey { device: 4, inode: number }
+pub fn vnic(number: u64) -> VnicId {
+    VnicId(number)
 }
 
 fn address(number: u64) -> VnicAddress {
@@ -76,7 +76,7 @@ impl Bench {
     #[must_use]
     pub fn new(limits: Limits) -> Bench {
         let until = 1 + limits.resume_window_ns;
-        let mut tenancy = Tenancy::new(limits, Box::<Counting>::default(), vnic(1), 7);
+        let mut tenancy = Tenancy::new(limits, Box::<Counting>::default(), 7);
         // As if there had been one before, which had given out what somebody claims.
         tenancy.inherit(Secret([8, 9]), until);
         let mirror = Mirror::default();
@@ -112,8 +112,16 @@ impl Bench {
         circle: Option<Circle>,
     ) {
         let holder = holder.clone();
+        self.introduce(number, 0);
         let client = Client { vnic: vnic(number), pid: 1000, uid: 0, circle, holder };
         self.tenancy.open(SessionId(session), client);
+    }
+
+    /// Says who the vNIC of a number is: a life of it, as its proof has it.
+    pub fn introduce(&mut self, number: u64, life: u64) {
+        let guid = (0x0200_0000_0000_0000 | number).to_be_bytes();
+        let (name, proof) = (format!("net-{number}"), [1, 4, number, life]);
+        self.tenancy.introduce(vnic(number), Identity { name, alias: None, guid, proof });
     }
 
     /// The message with which the process of a session keeps a number that was given to it.
@@ -154,7 +162,7 @@ impl Bench {
         while let Some(action) = queue.pop_front() {
             let more = match &action {
                 Action::ReadAddresses { vnic } => {
-                    let own = (0..6).filter(|number| self.owner(*number) == vnic.inode);
+                    let own = (0..6).filter(|number| self.owner(*number) == vnic.0);
                     let own: Vec<VnicAddress> = own.map(address).collect();
                     self.tenancy.addresses(*vnic, &own, self.now)
                 }
@@ -192,16 +200,16 @@ impl Bench {
     }
 
     /// The network: vNICs 1 to 3 are here, number 4 is another Omniverb's, there are no others.
-    fn probe(&mut self, id: ProbeId, from: VnicKey, destination: [u8; 16]) -> Vec<Action> {
+    fn probe(&mut self, id: ProbeId, from: VnicId, destination: [u8; 16]) -> Vec<Action> {
         let number = u64::from(destination[15]);
         let to = self.owner(number);
-        let known = destination == gid(number) && !self.walls.contains(&(from.inode, to));
-        if self.closed.contains(&from.inode) {
+        let known = destination == gid(number) && !self.walls.contains(&(from.0, to));
+        if self.closed.contains(&from.0) {
             return self.tenancy.probe_failed(id, self.now);
         }
         let mut more = match to {
             1..=3 if known && !self.closed.contains(&to) => {
-                let source = gid((0..6).find(|n| self.owner(*n) == from.inode).unwrap_or(9));
+                let source = gid((0..6).find(|n| self.owner(*n) == from.0).unwrap_or(9));
                 self.tenancy.probe_arrived(id, (source, vnic(to)), self.now)
             }
             4 if known => self.tenancy.probe_replied(id, (destination, from), 1, self.now),

@@ -14,7 +14,7 @@
 use crate::accounts::{Kind, Receipt};
 use crate::errno::{EAGAIN, ENOMEM};
 use crate::extents::MemoryId;
-use crate::tables::{Link, LinkKey, SessionId, VnicKey};
+use crate::tables::{Link, LinkKey, SessionId, VnicId};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{Done, QpFailed, TAKE_EXTENT, TakeBack};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -100,13 +100,13 @@ impl Debt {
 /// What was taken back of an owner's extents.
 #[derive(Debug, Default)]
 pub(crate) struct Strain {
-    peers: BTreeMap<(u32, VnicKey), Debt>,
+    peers: BTreeMap<(u32, VnicId), Debt>,
     others: Debt,
     all: Debt,
 }
 
 impl Strain {
-    fn add(&mut self, peer: (u32, VnicKey), bytes: u64, now: u64) {
+    fn add(&mut self, peer: (u32, VnicId), bytes: u64, now: u64) {
         self.all.add(bytes, OWNER_RATE, now);
         for debt in self.peers.values_mut() {
             debt.settle(PEER_RATE, now);
@@ -117,7 +117,7 @@ impl Strain {
         debt.add(bytes, PEER_RATE, now);
     }
 
-    fn is_overdrawn(&mut self, peer: (u32, VnicKey), now: u64) -> bool {
+    fn is_overdrawn(&mut self, peer: (u32, VnicId), now: u64) -> bool {
         self.all.settle(OWNER_RATE, now);
         let known = self.peers.get_mut(&peer);
         let debt = known.unwrap_or(&mut self.others);

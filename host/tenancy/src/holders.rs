@@ -6,7 +6,7 @@
 //! What somebody holds counts in every branch above, so nobody gains by spreading it over
 //! cgroups, users, namespaces or processes below his own.
 
-use crate::tables::VnicKey;
+use crate::tables::VnicId;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Debug;
@@ -22,7 +22,7 @@ const GROUPS_MAX: usize = 16;
 pub(crate) enum Part {
     Group(Box<str>),
     User(u32),
-    Vnic(VnicKey),
+    Vnic(VnicId),
     Process(i32),
 }
 
@@ -41,7 +41,7 @@ impl Holder {
 
     /// What this one does in one of its vNICs.
     #[must_use]
-    pub fn in_vnic(&self, vnic: VnicKey) -> Holder {
+    pub fn in_vnic(&self, vnic: VnicId) -> Holder {
         Holder(self.0.iter().cloned().chain([Part::Vnic(vnic)]).collect())
     }
 

@@ -3,7 +3,7 @@
 //! In: decoded messages of clients, probe results, address tables, the time. Out: [`Action`]s for
 //! the daemon to carry out. Nothing here does I/O, knows a clock or holds a descriptor, so every
 //! decision can be tested and fuzzed in isolation. What a client says is never believed: its vNIC
-//! comes from the kernel (the network namespace of its process), everything it names is looked up
+//! comes from whoever knows how it is reached, everything it names is looked up
 //! among what it owns.
 //!
 //! Start reading at [`Tenancy::handle`]; a queue pair's way to its peer is in `pairing.rs`.
@@ -56,7 +56,7 @@ pub use limits::Limits;
 pub use numbers::Entropy;
 pub use path::{Datapath, Path, Policies, Policy, RateLimit, Why};
 pub use status::{PeerStatus, ProcessStatus, QpStatus, Row, VnicStatus};
-pub use tables::{Circle, Client, SessionId, VnicKey};
+pub use tables::{Circle, Client, Identity, SessionId, VnicId};
 pub use tenancy::Tenancy;
 pub use tickets::Secret;
 pub use turns::Turns;

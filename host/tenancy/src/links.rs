@@ -5,7 +5,7 @@ use crate::action::{Action, LinkEnd};
 use crate::consent::Rest;
 use crate::errno::{ENOENT, ENOMEM};
 use crate::path::Why;
-use crate::tables::{Link, LinkKey, LinkReceipts, Qp, SessionId, VnicKey};
+use crate::tables::{Link, LinkKey, LinkReceipts, Qp, SessionId, VnicId};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{
     CLOSED_BY_PEER, DisconnectQp, Done, Extent, LinkClosed, LinkReady, QP_UD,
@@ -21,7 +21,7 @@ impl Tenancy {
         &mut self,
         one: End,
         other: End,
-        uninvited: Option<(VnicKey, VnicKey)>,
+        uninvited: Option<(VnicId, VnicId)>,
         now: u64,
     ) -> Result<(), u32> {
         let (first, second) = if one.0 <= other.0 { (one, other) } else { (other, one) };
@@ -69,8 +69,8 @@ impl Tenancy {
     pub(crate) fn charge_link(
         &mut self,
         key: LinkKey,
-        uninvited: Option<(VnicKey, VnicKey)>,
-    ) -> Result<([SessionId; 2], [VnicKey; 2], LinkReceipts), u32> {
+        uninvited: Option<(VnicId, VnicId)>,
+    ) -> Result<([SessionId; 2], [VnicId; 2], LinkReceipts), u32> {
         let uninvited = uninvited.map(|way| self.charge_uninvited(way)).transpose()?;
         let first = self.qps.get(&key.0).ok_or(ENOENT)?;
         let second = self.qps.get(&key.1).ok_or(ENOENT)?;

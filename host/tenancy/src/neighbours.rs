@@ -11,7 +11,7 @@
 use crate::accounts::{Kind, Receipt};
 use crate::action::{Action, ProbeId};
 use crate::gids;
-use crate::tables::{Asked, Question, VnicKey, Waiter};
+use crate::tables::{Asked, Question, VnicId, Waiter};
 use crate::tenancy::Tenancy;
 use std::collections::{BTreeMap, HashMap};
 
@@ -31,7 +31,7 @@ pub(crate) struct Neighbours {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// It is this vNIC's.
-    Is(VnicKey),
+    Is(VnicId),
     /// It is another Omniverb's, which has these features.
     Omniverb(u32),
     /// Nothing: whoever may be there does not know the question.
@@ -77,7 +77,7 @@ impl Neighbours {
 
 impl Tenancy {
     /// True if the GID is in the vNIC's table.
-    pub(crate) fn owns(&self, vnic: VnicKey, gid: [u8; 16]) -> bool {
+    pub(crate) fn owns(&self, vnic: VnicId, gid: [u8; 16]) -> bool {
         self.vnics.get(&vnic).is_some_and(|v| v.gids.iter().any(|entry| entry.gid == gid))
     }
 
@@ -85,8 +85,8 @@ impl Tenancy {
     /// network is asked on `payer`'s account; `waiter` goes on when it has answered.
     pub(crate) fn resolve(
         &mut self,
-        (from, sgid, dgid): (VnicKey, [u8; 16], [u8; 16]),
-        payer: VnicKey,
+        (from, sgid, dgid): (VnicId, [u8; 16], [u8; 16]),
+        payer: VnicId,
         waiter: Option<Waiter>,
         now: u64,
     ) -> Resolved {
@@ -107,7 +107,7 @@ impl Tenancy {
     /// What is known already.
     pub(crate) fn known_answer(
         &self,
-        from: VnicKey,
+        from: VnicId,
         sgid: [u8; 16],
         dgid: [u8; 16],
         now: u64,
@@ -121,7 +121,7 @@ impl Tenancy {
     pub(crate) fn ask(
         &mut self,
         question: Question,
-        payer: VnicKey,
+        payer: VnicId,
         consent: bool,
         waiter: Option<Waiter>,
     ) -> Resolved {
@@ -156,7 +156,7 @@ impl Tenancy {
     }
 
     /// A probe came out at a vNIC.
-    pub(crate) fn probe_at(&mut self, id: ProbeId, (from, at): ([u8; 16], VnicKey), now: u64) {
+    pub(crate) fn probe_at(&mut self, id: ProbeId, (from, at): ([u8; 16], VnicId), now: u64) {
         let Some(question) = self.neighbours.ids.get(&id).copied() else { return };
         let (arrived, sent) = (self.owns(at, question.gid), self.has(question.from, from));
         if arrived && sent {
@@ -174,7 +174,7 @@ impl Tenancy {
     }
 
     /// True if the address is one of the vNIC's, in its table or not.
-    fn has(&self, vnic: VnicKey, gid: [u8; 16]) -> bool {
+    fn has(&self, vnic: VnicId, gid: [u8; 16]) -> bool {
         self.vnics.get(&vnic).is_some_and(|v| v.addresses.binary_search(&gid).is_ok())
     }
 
@@ -182,7 +182,7 @@ impl Tenancy {
     pub(crate) fn reply_from(
         &mut self,
         id: ProbeId,
-        (from, at): ([u8; 16], VnicKey),
+        (from, at): ([u8; 16], VnicId),
         features: u32,
         now: u64,
     ) {
@@ -228,14 +228,14 @@ impl Tenancy {
     }
 
     /// What is known of the network, seen from a vNIC and up to it, holds no longer.
-    pub(crate) fn forget_answers(&mut self, key: VnicKey) {
+    pub(crate) fn forget_answers(&mut self, key: VnicId) {
         self.neighbours
             .known
             .retain(|question, (answer, _)| question.from != key && *answer != Answer::Is(key));
     }
 
     /// A vNIC is gone: what was known of it, and what was asked from it, is void.
-    pub(crate) fn forget_vnic(&mut self, key: VnicKey, now: u64) {
+    pub(crate) fn forget_vnic(&mut self, key: VnicId, now: u64) {
         self.forget_answers(key);
         let open: Vec<_> =
             self.neighbours.asked.keys().filter(|question| question.from == key).copied().collect();

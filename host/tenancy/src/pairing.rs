@@ -11,7 +11,7 @@
 use crate::errno::{EINVAL, ENOMEM, EPERM};
 use crate::neighbours::{Answer, Resolved};
 use crate::path::Why;
-use crate::tables::{SessionId, VnicKey, Waiter, Wish};
+use crate::tables::{SessionId, VnicId, Waiter, Wish};
 use crate::tenancy::{Tenancy, Timer};
 use crate::wires::{Route, Way};
 use omniverb_session::body::{
@@ -190,7 +190,7 @@ impl Tenancy {
 
     /// Whom a wish leads to. What the network said when it was made may be long ago: where that is
     /// known no longer, it is to be asked anew.
-    fn wish_target(&self, qpn: u32, peer: u32, now: u64) -> Option<VnicKey> {
+    fn wish_target(&self, qpn: u32, peer: u32, now: u64) -> Option<VnicId> {
         let qp = self.qps.get(&qpn)?;
         let wish = qp.wishes.get(&peer)?;
         let target = wish.target?;

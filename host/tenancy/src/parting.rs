@@ -3,7 +3,7 @@
 //! as when their retries are over: the memory they share would carry them on otherwise.
 
 use crate::action::Action;
-use crate::tables::{LinkKey, VnicKey};
+use crate::tables::{LinkKey, VnicId};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{CLOSED_BY_NETWORK, LinkClosed};
 
@@ -12,7 +12,7 @@ impl Tenancy {
     /// lead to it. What is known of the network from it and to it is forgotten: whoever connects
     /// again has the network asked first.
     #[must_use]
-    pub fn disconnect_vnic(&mut self, key: VnicKey) -> Vec<Action> {
+    pub fn disconnect_vnic(&mut self, key: VnicId) -> Vec<Action> {
         let direct = self.links.iter().filter(|(_, link)| link.vnics.contains(&key));
         let direct: Vec<LinkKey> = direct.map(|(link, _)| *link).collect();
         for link in direct {

@@ -3,7 +3,7 @@
 use crate::accounts::Kind;
 use crate::action::Action;
 use crate::adoption::Adoption;
-use crate::tables::VnicKey;
+use crate::tables::VnicId;
 use crate::tenancy::Tenancy;
 use omniverb_session::faults::Faults;
 use std::collections::{BTreeMap, HashMap};
@@ -138,7 +138,7 @@ pub struct Policies {
     pub general: Policy,
     /// By the vNIC's name.
     pub named: HashMap<String, Policy>,
-    set: BTreeMap<VnicKey, Policy>,
+    set: BTreeMap<VnicId, Policy>,
 }
 
 impl Policies {
@@ -157,15 +157,19 @@ impl Tenancy {
 
     /// What holds for a vNIC, whether or not it has processes.
     #[must_use]
-    pub fn policy(&self, key: VnicKey) -> Policy {
+    pub fn policy(&self, key: VnicId) -> Policy {
         let Policies { general, named, set } = &self.policies;
-        let by_name = || named.get(&self.vnic_name(key)).copied();
+        let by_name = || {
+            let identity = self.identities.get(&key)?;
+            let alias = identity.alias.as_ref().and_then(|alias| named.get(alias));
+            named.get(&identity.name).or(alias).copied()
+        };
         set.get(&key).copied().or_else(by_name).unwrap_or(*general)
     }
 
     /// Changes what holds for a vNIC from now on. Links that exist stay as they are: says how many
     /// direct ones. What was granted and must not be any more is taken back: by the actions.
-    pub fn set_policy(&mut self, key: VnicKey, policy: Policy) -> (usize, Vec<Action>) {
+    pub fn set_policy(&mut self, key: VnicId, policy: Policy) -> (usize, Vec<Action>) {
         let before = self.policy(key);
         self.policies.set.insert(key, policy);
         self.adoption_changed(key, before);
@@ -175,7 +179,7 @@ impl Tenancy {
     /// The namespace that this was set for is no more. If one with processes has its place, what
     /// these granted and must not any more is taken back.
     #[must_use]
-    pub fn forget_policy(&mut self, key: VnicKey) -> Vec<Action> {
+    pub fn forget_policy(&mut self, key: VnicId) -> Vec<Action> {
         let before = self.policy(key);
         self.policies.set.remove(&key);
         self.adoption_changed(key, before);
@@ -184,19 +188,19 @@ impl Tenancy {
 
     /// Links of a vNIC's queue pairs with others that do not pass through the engine.
     #[must_use]
-    pub fn direct_links(&self, key: VnicKey) -> usize {
+    pub fn direct_links(&self, key: VnicId) -> usize {
         self.vnics.get(&key).map_or(0, |vnic| vnic.account.count(Kind::Direct))
     }
 
     /// Link ends of a vNIC, those to the engine included.
     #[must_use]
-    pub fn links_of(&self, key: VnicKey) -> usize {
+    pub fn links_of(&self, key: VnicId) -> usize {
         let account = self.vnics.get(&key).map(|vnic| &vnic.account);
         account.map_or(0, |all| all.count(Kind::Direct) + all.count(Kind::Wire))
     }
 
     /// Why traffic from one vNIC to another of this host must pass through the engine, if it must.
-    pub(crate) fn through_engine(&self, from: VnicKey, to: VnicKey) -> Option<Why> {
+    pub(crate) fn through_engine(&self, from: VnicId, to: VnicId) -> Option<Why> {
         let (own, peer) = (self.policy(from), self.policy(to));
         if own.limit.is_some() {
             Some(Why::Limited)

@@ -28,9 +28,12 @@ impl Tenancy {
             return Err(EINVAL);
         }
         let (vnic, uid) = (session.client.vnic, session.client.uid);
-        let cookie = self.vnics.get(&vnic).ok_or(EINVAL)?.cookie;
+        if !self.vnics.contains_key(&vnic) {
+            return Err(EINVAL);
+        }
+        let vnic = self.proof(vnic);
         let (qpn, qp_type, issued) = (m.qpn, m.qp_type, m.issued);
-        let claim = Claim { qpn, qp_type, vnic, cookie, uid, issued };
+        let claim = Claim { qpn, qp_type, vnic, uid, issued };
         if !self.tickets.are_taken(now) || !self.tickets.proves(&claim, m.ticket) {
             return Err(EPERM);
         }
@@ -52,9 +55,8 @@ impl Tenancy {
         issued: u64,
     ) -> [u8; 16] {
         let Some(client) = self.sessions.get(&id).map(|s| &s.client) else { return [0; 16] };
-        let (vnic, uid) = (client.vnic, client.uid);
-        let cookie = self.vnics.get(&vnic).map_or(0, |vnic| vnic.cookie);
-        self.tickets.make(&Claim { qpn, qp_type, vnic, cookie, uid, issued })
+        let (vnic, uid) = (self.proof(client.vnic), client.uid);
+        self.tickets.make(&Claim { qpn, qp_type, vnic, uid, issued })
     }
 
     /// Takes a number from a session that had it before its owner. Peers whose links were taken

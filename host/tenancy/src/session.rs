@@ -3,7 +3,7 @@
 use crate::accounts::{Kind, Quotas};
 use crate::action::Action;
 use crate::errno::{EINVAL, ENOMEM, EPROTO};
-use crate::tables::{SessionId, Vnic, VnicKey, Waiting};
+use crate::tables::{SessionId, Vnic, VnicId, Waiting};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{Extent, GidEntry, Gids, Hello, ROLE_VERBS, Welcome};
 use omniverb_session::limits::GIDS_MAX;
@@ -71,7 +71,7 @@ impl Tenancy {
     }
 
     /// Makes the session one of its vNIC's, and the vNIC if it is the first.
-    fn join(&mut self, id: SessionId, key: VnicKey) -> Result<(), u32> {
+    fn join(&mut self, id: SessionId, key: VnicId) -> Result<(), u32> {
         let session = self.sessions.get_mut(&id).ok_or(EPROTO)?;
         let (known, holder) = (self.vnics.get(&key), &session.client.holder);
         let new = match known {
@@ -86,8 +86,6 @@ impl Tenancy {
         if let Some(receipt) = new {
             self.vnics_of.add(holder, key);
             let vnic = Vnic {
-                name: self.vnic_name(key),
-                guid: self.node_guid(key),
                 gids: Vec::new(),
                 read_at: None,
                 reading: None,
@@ -98,7 +96,6 @@ impl Tenancy {
                 strangers: BTreeSet::new(),
                 port: false,
                 addresses: Vec::new(),
-                cookie: 0,
             };
             self.vnics.insert(key, vnic);
         }
@@ -108,7 +105,7 @@ impl Tenancy {
         Ok(())
     }
 
-    fn answer_when_known(&mut self, id: SessionId, key: VnicKey) {
+    fn answer_when_known(&mut self, id: SessionId, key: VnicId) {
         if self.vnics.get(&key).is_some_and(|vnic| vnic.read_at.is_some()) {
             let waiting = self.sessions.get_mut(&id).and_then(|s| s.waiting.take());
             if let Some(Waiting::Hello { tag }) = waiting {
@@ -128,7 +125,7 @@ impl Tenancy {
         self.take_back_after_restart(id);
     }
 
-    fn welcome_message(&self, id: SessionId, key: VnicKey) -> Welcome {
+    fn welcome_message(&self, id: SessionId, key: VnicId) -> Welcome {
         let account = self.sessions.get(&id).map(|session| &session.account);
         let most = |kind| {
             let most = account.map_or(0, |account| account.least_quota(kind));
@@ -152,16 +149,12 @@ impl Tenancy {
 
     /// The vNIC's name for people.
     #[must_use]
-    pub fn vnic_name(&self, key: VnicKey) -> String {
-        if key == self.home { "host".into() } else { format!("net-{}", key.inode) }
+    pub fn vnic_name(&self, key: VnicId) -> &str {
+        self.identities.get(&key).map_or("?", |identity| &identity.name)
     }
 
-    /// A locally administered EUI-64, the same whenever the same namespace comes back.
-    fn node_guid(&self, key: VnicKey) -> [u8; 8] {
-        let mixed = mix(mix(self.guid_seed ^ key.inode) ^ key.device);
-        let mut guid = mixed.to_be_bytes();
-        guid[0] = (guid[0] & 0xfc) | 0x02;
-        guid
+    pub(crate) fn node_guid(&self, key: VnicId) -> [u8; 8] {
+        self.identities.get(&key).map_or([0; 8], |identity| identity.guid)
     }
 
     pub(crate) fn query_gids(&mut self, id: SessionId, tag: u64, now: u64) {
@@ -193,7 +186,7 @@ impl Tenancy {
 
     /// Opens the vNIC's handshake sockets when the first queue pair is made: only then can
     /// somebody look for it.
-    pub(crate) fn open_port(&mut self, key: VnicKey) {
+    pub(crate) fn open_port(&mut self, key: VnicId) {
         if let Some(vnic) = self.vnics.get_mut(&key)
             && !vnic.port
         {
@@ -201,11 +194,4 @@ impl Tenancy {
             self.out.push(Action::OpenPort { vnic: key });
         }
     }
-}
-
-/// Spreads the bits of a number over all of it (the finaliser of splitmix64).
-fn mix(number: u64) -> u64 {
-    let a = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let b = (a ^ (a >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    b ^ (b >> 31)
 }

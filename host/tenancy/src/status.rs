@@ -3,7 +3,7 @@
 
 use crate::accounts::Kind;
 use crate::path::{Path, Policy, Why};
-use crate::tables::{LinkKey, Qp, SessionId, VnicKey, Wire};
+use crate::tables::{LinkKey, Qp, SessionId, VnicId, Wire};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{Cursor, ROLE_VERBS};
 
@@ -11,7 +11,7 @@ use omniverb_session::body::{Cursor, ROLE_VERBS};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VnicStatus {
     /// Its key.
-    pub key: VnicKey,
+    pub key: VnicId,
     /// Its name for people.
     pub name: String,
     /// Its node GUID.
@@ -92,7 +92,7 @@ pub enum Row {
 impl Tenancy {
     /// The vNIC `scope`, or all of them, at once: for tests.
     #[must_use]
-    pub fn status(&self, scope: Option<VnicKey>) -> Vec<VnicStatus> {
+    pub fn status(&self, scope: Option<VnicId>) -> Vec<VnicStatus> {
         let mut vnics: Vec<VnicStatus> = Vec::new();
         let _ = self.walk(scope, Cursor::START, usize::MAX, &mut |row| {
             if let Row::Vnic(vnic) = row {
@@ -119,12 +119,12 @@ impl Tenancy {
         vnics
     }
 
-    pub(crate) fn vnic_row(&self, key: VnicKey) -> Option<VnicStatus> {
+    pub(crate) fn vnic_row(&self, key: VnicId) -> Option<VnicStatus> {
         let vnic = self.vnics.get(&key)?;
         Some(VnicStatus {
             key,
-            name: vnic.name.clone(),
-            guid: vnic.guid,
+            name: self.vnic_name(key).to_owned(),
+            guid: self.node_guid(key),
             gids: vnic.gids.iter().map(|entry| entry.gid).collect(),
             policy: self.policy(key),
             processes: Vec::new(),
@@ -133,13 +133,13 @@ impl Tenancy {
 
     /// Processes of a vNIC with an open device.
     #[must_use]
-    pub fn processes(&self, key: VnicKey) -> usize {
+    pub fn processes(&self, key: VnicId) -> usize {
         self.vnics.get(&key).map_or(0, |vnic| vnic.sessions.len())
     }
 
     /// The first vNIC with processes from this one on.
     #[must_use]
-    pub fn vnic_from(&self, key: VnicKey) -> Option<VnicKey> {
+    pub fn vnic_from(&self, key: VnicId) -> Option<VnicId> {
         self.vnics.range(key..).next().map(|(key, _)| *key)
     }
 
@@ -170,7 +170,7 @@ impl Tenancy {
     pub(crate) fn far_row(&self, peer: u32, wire: &Wire) -> PeerStatus {
         PeerStatus {
             qpn: peer,
-            vnic: wire.within.map(|key| self.vnic_name(key)),
+            vnic: wire.within.map(|key| self.vnic_name(key).to_owned()),
             gid: Some(wire.dgid),
             path: wire.path,
             why: wire.why,
@@ -183,7 +183,7 @@ impl Tenancy {
         let far = usize::from(peer == key.1);
         Some(PeerStatus {
             qpn: peer,
-            vnic: Some(self.vnic_name(link.vnics[far])),
+            vnic: Some(self.vnic_name(link.vnics[far]).to_owned()),
             gid: Some(link.ways[far].0),
             path: Path::Direct,
             why: link.why,

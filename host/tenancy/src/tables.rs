@@ -14,13 +14,22 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
-/// A vNIC, by the identity of its network namespace.
+/// A vNIC, by a number that its daemon has counted and never gives again. How it is reached it does
+/// not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct VnicKey {
-    /// Device number of the namespace's file.
-    pub device: u64,
-    /// Inode number of the namespace's file.
-    pub inode: u64,
+pub struct VnicId(pub u64);
+
+/// Who a vNIC is, as whoever knows how it is reached says: the same for the next daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Its name for people. No other vNIC has it, now or later.
+    pub name: String,
+    /// Another name that configuration may have for it.
+    pub alias: Option<String>,
+    /// Its node GUID.
+    pub guid: [u8; 8],
+    /// What no other vNIC of this boot has or will have, where that can be told. Only compared.
+    pub proof: [u64; 4],
 }
 
 /// Within what processes of one user may look into each other, as far as the kernel is concerned
@@ -36,8 +45,8 @@ pub struct Circle {
 /// What the kernel says about a client's process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Client {
-    /// Its network namespace.
-    pub vnic: VnicKey,
+    /// The vNIC that it has: introduced before, with [`Tenancy::introduce`](crate::Tenancy).
+    pub vnic: VnicId,
     /// Its pid, as the daemon sees it.
     pub pid: i32,
     /// Its user, as the daemon sees it.
@@ -50,8 +59,6 @@ pub struct Client {
 
 #[derive(Debug)]
 pub(crate) struct Vnic {
-    pub(crate) name: String,
-    pub(crate) guid: [u8; 8],
     pub(crate) gids: Vec<GidEntry>,
     /// When `gids` was read; `None`: never.
     pub(crate) read_at: Option<u64>,
@@ -61,14 +68,12 @@ pub(crate) struct Vnic {
     pub(crate) account: Account,
     pub(crate) receipt: Receipt,
     /// What others have of it: accounts below its own for datagram links opened towards it.
-    pub(crate) uninvited: BTreeMap<VnicKey, Account>,
+    pub(crate) uninvited: BTreeMap<VnicId, Account>,
     /// Wire links of datagram queue pairs that strangers caused, the oldest first.
     pub(crate) strangers: BTreeSet<WireKey>,
     pub(crate) port: bool,
     /// All its addresses, sorted; the GID table has only some of them.
     pub(crate) addresses: Vec<[u8; 16]>,
-    /// Of its namespace; zero while unknown.
-    pub(crate) cookie: u64,
 }
 
 /// A call that is answered later.
@@ -132,7 +137,7 @@ pub(crate) struct Wish {
     pub(crate) sgid: [u8; 16],
     pub(crate) dgid: [u8; 16],
     /// Whose address `dgid` is, once that is known.
-    pub(crate) target: Option<VnicKey>,
+    pub(crate) target: Option<VnicId>,
     /// Announced as surviving a restart of the daemon.
     pub(crate) resumed: bool,
     /// Times the network was asked in vain.
@@ -149,7 +154,7 @@ pub(crate) struct Wish {
 pub(crate) struct Qp {
     pub(crate) receipt: Receipt,
     pub(crate) session: SessionId,
-    pub(crate) vnic: VnicKey,
+    pub(crate) vnic: VnicId,
     pub(crate) qp_type: u32,
     pub(crate) pd: u32,
     pub(crate) slot: u32,
@@ -195,7 +200,7 @@ pub(crate) struct Wire {
     pub(crate) path: Path,
     pub(crate) why: Why,
     /// The peer's vNIC, if that is on this host and reached without the network.
-    pub(crate) within: Option<VnicKey>,
+    pub(crate) within: Option<VnicId>,
     pub(crate) born: u64,
     /// A stranger caused it.
     pub(crate) uninvited: bool,
@@ -231,14 +236,14 @@ pub(crate) struct Link {
     /// restart: its bell is older than we are.
     pub(crate) place: Option<Place>,
     pub(crate) sessions: [SessionId; 2],
-    pub(crate) vnics: [VnicKey; 2],
+    pub(crate) vnics: [VnicId; 2],
     /// Each end's own GID and that which it knows the other by.
     pub(crate) ways: [GidPair; 2],
     /// What the network must go on saying to each end.
     pub(crate) questions: [Option<Question>; 2],
     pub(crate) why: Why,
     /// It is in `uninvited` of the second of these, and paid by the first.
-    pub(crate) uninvited: Option<(VnicKey, VnicKey)>,
+    pub(crate) uninvited: Option<(VnicId, VnicId)>,
 }
 
 /// Who is to be granted something.
@@ -269,7 +274,7 @@ pub(crate) struct PendingGrant {
 /// The question "whose address is this, seen from there?".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Question {
-    pub(crate) from: VnicKey,
+    pub(crate) from: VnicId,
     /// Zero unless the address needs one.
     pub(crate) interface: u32,
     pub(crate) gid: [u8; 16],

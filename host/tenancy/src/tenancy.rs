@@ -13,8 +13,8 @@ use crate::neighbours::{Answer, Neighbours};
 use crate::numbers::{Entropy, QpNumbers};
 use crate::path::Policies;
 use crate::tables::{
-    Client, Link, LinkKey, PendingGrant, Qp, Question, Session, SessionId, Vnic, VnicKey, Waiting,
-    WireKey,
+    Client, Identity, Link, LinkKey, PendingGrant, Qp, Question, Session, SessionId, Vnic, VnicId,
+    Waiting, WireKey,
 };
 use crate::tickets::{Secret, Tickets};
 use crate::uninvited::Uninvited;
@@ -39,9 +39,9 @@ pub struct Tenancy {
     /// What all together have; every other account is below it.
     pub(crate) host: Account,
     pub(crate) entropy: Box<dyn Entropy>,
-    pub(crate) home: VnicKey,
-    pub(crate) guid_seed: u64,
-    pub(crate) vnics: BTreeMap<VnicKey, Vnic>,
+    /// Who the vNICs are that there are, or that something was set for.
+    pub(crate) identities: BTreeMap<VnicId, Identity>,
+    pub(crate) vnics: BTreeMap<VnicId, Vnic>,
     pub(crate) sessions: BTreeMap<SessionId, Session>,
     pub(crate) qps: HashMap<u32, Qp>,
     pub(crate) links: BTreeMap<LinkKey, Link>,
@@ -56,13 +56,13 @@ pub struct Tenancy {
     pub(crate) generation: Option<u64>,
     pub(crate) policies: Policies,
     /// vNICs whose packets are captured.
-    pub(crate) captured: BTreeSet<VnicKey>,
+    pub(crate) captured: BTreeSet<VnicId>,
     /// Who has links to the engine.
     pub(crate) wires: Holders<WireKey>,
     /// Direct datagram links, for the ends that did not ask for them.
     pub(crate) uninvited: Uninvited,
     /// Who brought the vNICs that there are.
-    pub(crate) vnics_of: Holders<VnicKey>,
+    pub(crate) vnics_of: Holders<VnicId>,
     /// Whose the processes are, command lines included.
     pub(crate) sessions_of: Holders<SessionId>,
     /// Queue pairs that wish for another, by that other.
@@ -76,22 +76,15 @@ pub struct Tenancy {
 }
 
 impl Tenancy {
-    /// Empty tables. `home` is the daemon's own network namespace; `guid_seed` makes node GUIDs
-    /// that stay the same over a restart of the daemon if the seed does.
+    /// Empty tables. `boot` is the same as long as the machine runs.
     #[must_use]
-    pub fn new(
-        limits: Limits,
-        mut entropy: Box<dyn Entropy>,
-        home: VnicKey,
-        guid_seed: u64,
-    ) -> Tenancy {
+    pub fn new(limits: Limits, mut entropy: Box<dyn Entropy>, boot: u64) -> Tenancy {
         let secret = [entropy.next(), entropy.next()];
         Tenancy {
             host: Account::new(Quotas::of_host(&limits)),
             limits,
             entropy,
-            home,
-            guid_seed,
+            identities: BTreeMap::new(),
             vnics: BTreeMap::new(),
             sessions: BTreeMap::new(),
             qps: HashMap::new(),
@@ -102,7 +95,7 @@ impl Tenancy {
             neighbours: Neighbours::default(),
             consents: Consents::default(),
             numbers: QpNumbers::new(),
-            tickets: Tickets::new(secret, guid_seed),
+            tickets: Tickets::new(secret, boot),
             generation: None,
             policies: Policies::default(),
             captured: BTreeSet::new(),
@@ -136,11 +129,19 @@ impl Tenancy {
         self.tickets.secret()
     }
 
-    /// The kernel's number of a vNIC's namespace, which unlike its identity is not given again.
-    pub fn cookie(&mut self, key: VnicKey, cookie: u64) {
-        if let Some(vnic) = self.vnics.get_mut(&key) {
-            vnic.cookie = cookie;
-        }
+    /// Says who a vNIC is, before anything else is said of it.
+    pub fn introduce(&mut self, vnic: VnicId, identity: Identity) {
+        self.identities.insert(vnic, identity);
+    }
+
+    /// A vNIC that nobody is in, nobody comes back to, and nothing is set for.
+    pub fn forget_identity(&mut self, vnic: VnicId) {
+        self.identities.remove(&vnic);
+    }
+
+    /// What proves that a vNIC is this one, to the next daemon as well.
+    pub(crate) fn proof(&self, vnic: VnicId) -> [u64; 4] {
+        self.identities.get(&vnic).map_or([0; 4], |identity| identity.proof)
     }
 
     /// A client connected. It must say `Hello` before anything else.
@@ -190,9 +191,10 @@ impl Tenancy {
 
     /// The addresses of a vNIC, as asked for by [`Action::ReadAddresses`].
     #[must_use]
-    pub fn addresses(&mut self, key: VnicKey, found: &[VnicAddress], now: u64) -> Vec<Action> {
+    pub fn addresses(&mut self, key: VnicId, found: &[VnicAddress], now: u64) -> Vec<Action> {
+        let guid = self.node_guid(key);
         if let Some(vnic) = self.vnics.get_mut(&key) {
-            let table = gids::table(found, vnic.guid);
+            let table = gids::table(found, guid);
             let changed = vnic.read_at.is_some() && vnic.gids != table;
             vnic.gids = table;
             vnic.addresses = gids::sorted(found);
@@ -215,7 +217,7 @@ impl Tenancy {
     pub fn probe_arrived(
         &mut self,
         id: ProbeId,
-        (from, at): ([u8; 16], VnicKey),
+        (from, at): ([u8; 16], VnicId),
         now: u64,
     ) -> Vec<Action> {
         self.probe_at(id, (from, at), now);
@@ -227,7 +229,7 @@ impl Tenancy {
     pub fn probe_replied(
         &mut self,
         id: ProbeId,
-        (from, at): ([u8; 16], VnicKey),
+        (from, at): ([u8; 16], VnicId),
         features: u32,
         now: u64,
     ) -> Vec<Action> {
@@ -254,7 +256,7 @@ impl Tenancy {
     #[must_use]
     pub fn stranger(
         &mut self,
-        at: VnicKey,
+        at: VnicId,
         (qpn, source_qpn): (u32, u32),
         (local, from): ([u8; 16], [u8; 16]),
         now: u64,
@@ -314,7 +316,7 @@ impl Tenancy {
 
     /// True for a vNIC with processes.
     #[must_use]
-    pub fn has_vnic(&self, key: VnicKey) -> bool {
+    pub fn has_vnic(&self, key: VnicId) -> bool {
         self.vnics.contains_key(&key)
     }
 
@@ -393,7 +395,7 @@ impl Tenancy {
     }
 
     /// Has the vNIC's addresses read; `session` is answered when they are there.
-    pub(crate) fn read_addresses(&mut self, key: VnicKey, session: Option<SessionId>) {
+    pub(crate) fn read_addresses(&mut self, key: VnicId, session: Option<SessionId>) {
         let Some(vnic) = self.vnics.get_mut(&key) else { return };
         match &mut vnic.reading {
             Some(waiting) => waiting.extend(session),

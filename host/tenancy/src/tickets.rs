@@ -9,7 +9,6 @@
 //! Only a number needs one. A memory key is a process's own: others name it through a queue pair
 //! of that process, and every process may have the same keys.
 
-use crate::tables::VnicKey;
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 
@@ -28,10 +27,8 @@ impl std::fmt::Debug for Secret {
 pub(crate) struct Claim {
     pub(crate) qpn: u32,
     pub(crate) qp_type: u32,
-    pub(crate) vnic: VnicKey,
-    /// Of the namespace, which is not given out again in a boot as its inode number is; zero where
-    /// the kernel does not say.
-    pub(crate) cookie: u64,
+    /// What proves its vNIC ([`Identity::proof`](crate::Identity)).
+    pub(crate) vnic: [u64; 4],
     pub(crate) uid: u32,
     pub(crate) issued: u64,
 }
@@ -86,9 +83,7 @@ impl Tickets {
         hasher.write(&self.boot.to_le_bytes());
         hasher.write(&claim.qpn.to_le_bytes());
         hasher.write(&claim.qp_type.to_le_bytes());
-        hasher.write(&claim.vnic.device.to_le_bytes());
-        hasher.write(&claim.vnic.inode.to_le_bytes());
-        hasher.write(&claim.cookie.to_le_bytes());
+        claim.vnic.iter().for_each(|word| hasher.write(&word.to_le_bytes()));
         hasher.write(&claim.uid.to_le_bytes());
         hasher.write(&claim.issued.to_le_bytes());
         hasher.finish128().as_bytes()
@@ -108,16 +103,16 @@ mod tests {
     #[test]
     fn a_ticket_holds_for_one_claim_only() {
         let tickets = Tickets::new([3, 4], 5);
-        let vnic = VnicKey { device: 4, inode: 77 };
-        let claim = Claim { qpn: 9, qp_type: 2, vnic, cookie: 6, uid: 1000, issued: 8 };
+        let vnic = [1, 4, 77, 6];
+        let claim = Claim { qpn: 9, qp_type: 2, vnic, uid: 1000, issued: 8 };
         let ticket = tickets.make(&claim);
         assert!(tickets.proves(&claim, ticket));
-        let elsewhere = VnicKey { device: 4, inode: 78 };
         for other in [
             Claim { qpn: 10, ..claim },
             Claim { qp_type: 3, ..claim },
-            Claim { vnic: elsewhere, ..claim },
-            Claim { cookie: 7, ..claim },
+            Claim { vnic: [2, 4, 77, 6], ..claim },
+            Claim { vnic: [1, 4, 78, 6], ..claim },
+            Claim { vnic: [1, 4, 77, 7], ..claim },
             Claim { uid: 0, ..claim },
             Claim { issued: 9, ..claim },
         ] {

@@ -8,7 +8,7 @@
 use crate::accounts::{Account, Kind, Quotas, Receipt};
 use crate::errno::{ENOENT, ENOMEM};
 use crate::holders::{Holder, Holders};
-use crate::tables::{Link, LinkKey, SessionId, VnicKey};
+use crate::tables::{Link, LinkKey, SessionId, VnicId};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::CLOSED_BY_PEER;
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use std::collections::HashMap;
 #[derive(Debug, Default)]
 pub(crate) struct Uninvited {
     sessions: HashMap<SessionId, Holders<LinkKey>>,
-    vnics: HashMap<VnicKey, Holders<LinkKey>>,
+    vnics: HashMap<VnicId, Holders<LinkKey>>,
 }
 
 impl Uninvited {
@@ -25,12 +25,12 @@ impl Uninvited {
         self.sessions.is_empty() && self.vnics.is_empty()
     }
 
-    fn add(&mut self, (session, vnic): (SessionId, VnicKey), holder: &Holder, key: LinkKey) {
+    fn add(&mut self, (session, vnic): (SessionId, VnicId), holder: &Holder, key: LinkKey) {
         self.sessions.entry(session).or_default().add(holder, key);
         self.vnics.entry(vnic).or_default().add(holder, key);
     }
 
-    fn remove(&mut self, (session, vnic): (SessionId, VnicKey), key: LinkKey) {
+    fn remove(&mut self, (session, vnic): (SessionId, VnicId), key: LinkKey) {
         let without = |held: &mut Holders<LinkKey>| {
             held.remove(&key);
             held.is_empty()
@@ -72,7 +72,7 @@ impl Tenancy {
     pub(crate) fn make_way(
         &mut self,
         key: LinkKey,
-        uninvited: Option<(VnicKey, VnicKey)>,
+        uninvited: Option<(VnicId, VnicId)>,
     ) -> Result<(), u32> {
         let first = self.qps.get(&key.0).ok_or(ENOENT)?;
         let second = self.qps.get(&key.1).ok_or(ENOENT)?;
@@ -112,7 +112,7 @@ impl Tenancy {
     }
 
     /// Makes room for a link to the engine that its process asks for.
-    pub(crate) fn make_way_to_engine(&mut self, id: SessionId, vnic: VnicKey) {
+    pub(crate) fn make_way_to_engine(&mut self, id: SessionId, vnic: VnicId) {
         if let Ok(Some(key)) = self.in_the_way(id, vnic, [0, 0], None) {
             self.end_uninvited(key);
         }
@@ -122,7 +122,7 @@ impl Tenancy {
     fn in_the_way(
         &self,
         id: SessionId,
-        key: VnicKey,
+        key: VnicId,
         more: [usize; 2],
         newcomer: Option<&Holder>,
     ) -> Result<Option<LinkKey>, u32> {
@@ -147,7 +147,7 @@ impl Tenancy {
     /// What a link that its second vNIC did not ask for pays, of what the first may have of that.
     pub(crate) fn charge_uninvited(
         &mut self,
-        (from, to): (VnicKey, VnicKey),
+        (from, to): (VnicId, VnicId),
     ) -> Result<Receipt, u32> {
         let vnic = self.vnics.get_mut(&to).ok_or(ENOENT)?;
         let open = || vnic.account.below(Quotas::of_neighbour(&self.limits));

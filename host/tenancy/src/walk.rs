@@ -6,7 +6,7 @@
 //! nobody can make us keep anything.
 
 use crate::status::Row;
-use crate::tables::{Qp, SessionId, VnicKey};
+use crate::tables::{Qp, SessionId, VnicId};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::Cursor;
 
@@ -31,7 +31,7 @@ impl Tenancy {
     /// when `show` has no room for a row; says where to go on, if that was not all.
     pub fn walk(
         &self,
-        scope: Option<VnicKey>,
+        scope: Option<VnicId>,
         from: Cursor,
         steps: usize,
         show: &mut dyn FnMut(Row) -> bool,
@@ -47,8 +47,8 @@ impl Tenancy {
         Some(at)
     }
 
-    fn step(&self, scope: Option<VnicKey>, at: Cursor) -> Step {
-        let key = VnicKey { device: at.device, inode: at.inode };
+    fn step(&self, scope: Option<VnicId>, at: Cursor) -> Step {
+        let key = VnicId(at.vnic);
         if at.stage == VNIC {
             return self.vnic_step(scope, key);
         }
@@ -80,13 +80,13 @@ impl Tenancy {
         }
     }
 
-    fn vnic_step(&self, scope: Option<VnicKey>, from: VnicKey) -> Step {
+    fn vnic_step(&self, scope: Option<VnicId>, from: VnicId) -> Step {
         let found = match scope {
             Some(own) => Some(own).filter(|own| *own >= from && self.vnics.contains_key(own)),
             None => self.vnic_from(from),
         };
         let Some(key) = found else { return (None, None) };
-        let next = Cursor { device: key.device, inode: key.inode, stage: PROCESS, ..Cursor::START };
+        let next = Cursor { vnic: key.0, stage: PROCESS, ..Cursor::START };
         (self.vnic_row(key).map(Row::Vnic), Some(next))
     }
 
@@ -136,18 +136,15 @@ fn after_qp(at: Cursor) -> Option<Cursor> {
 }
 
 fn after_process(at: Cursor) -> Option<Cursor> {
-    let key = VnicKey { device: at.device, inode: at.inode };
-    let start = Cursor { device: at.device, inode: at.inode, ..Cursor::START };
+    let key = VnicId(at.vnic);
+    let start = Cursor { vnic: at.vnic, ..Cursor::START };
     match at.session.checked_add(1) {
         Some(session) => Some(Cursor { stage: PROCESS, session, ..start }),
         None => after_vnic(key),
     }
 }
 
-fn after_vnic(key: VnicKey) -> Option<Cursor> {
-    let (device, inode) = match key.inode.checked_add(1) {
-        Some(inode) => (key.device, inode),
-        None => (key.device.checked_add(1)?, 0),
-    };
-    Some(Cursor { device, inode, stage: VNIC, ..Cursor::START })
+fn after_vnic(key: VnicId) -> Option<Cursor> {
+    let vnic = key.0.checked_add(1)?;
+    Some(Cursor { vnic, stage: VNIC, ..Cursor::START })
 }

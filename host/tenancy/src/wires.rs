@@ -12,7 +12,7 @@ use crate::gids;
 use crate::neighbours::Answer;
 use crate::numbers;
 use crate::path::{Path, Why};
-use crate::tables::{Far, SessionId, VnicKey, Wire, WireKey};
+use crate::tables::{Far, SessionId, VnicId, Wire, WireKey};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{
     BellClosed, CLOSED_BY_DEATH, CLOSED_BY_PEER, Extent, LinkClosed, LinkReady, QP_UD,
@@ -36,13 +36,13 @@ pub(crate) struct Way {
 pub(crate) struct Route {
     pub(crate) path: Path,
     pub(crate) why: Why,
-    pub(crate) within: Option<VnicKey>,
+    pub(crate) within: Option<VnicId>,
     pub(crate) features: u32,
     pub(crate) uninvited: bool,
 }
 
 impl Route {
-    pub(crate) fn forwarded(why: Why, to: VnicKey) -> Route {
+    pub(crate) fn forwarded(why: Why, to: VnicId) -> Route {
         let path = Path::Forwarded;
         Route { path, why, within: Some(to), features: 0, uninvited: false }
     }
@@ -141,7 +141,7 @@ impl Tenancy {
     fn make_room(
         &mut self,
         id: SessionId,
-        key: VnicKey,
+        key: VnicId,
         datagram: bool,
         uninvited: bool,
         now: u64,
@@ -193,7 +193,7 @@ impl Tenancy {
         true
     }
 
-    fn remove_wires(&mut self, qpn: u32, peer: u32) -> Option<(SessionId, VnicKey, Vec<Wire>)> {
+    fn remove_wires(&mut self, qpn: u32, peer: u32) -> Option<(SessionId, VnicId, Vec<Wire>)> {
         let qp = self.qps.get_mut(&qpn)?;
         let (id, key, connected) = (qp.session, qp.vnic, qp.qp_type != QP_UD);
         let wires: Vec<Wire> = qp.wires_to(peer).map(|wire| **wire).collect();
@@ -256,7 +256,7 @@ impl Tenancy {
     }
 
     /// A datagram for `qpn` came from somebody it has no link for.
-    pub(crate) fn meet_stranger(&mut self, key: VnicKey, way: Way, now: u64) {
+    pub(crate) fn meet_stranger(&mut self, key: VnicId, way: Way, now: u64) {
         let Some(qp) = self.qps.get(&way.qpn) else { return };
         // A link for that number to somebody whom the queue pair knows stays as it is.
         let known = qp.links.contains(&way.peer) || qp.wires.contains_key(&(way.peer, way.dgid));
@@ -281,7 +281,7 @@ impl Tenancy {
     }
 
     /// The vNIC of a sender that the engine forwards to us.
-    fn local_source(&self, key: VnicKey, way: Way) -> Option<(VnicKey, Why)> {
+    fn local_source(&self, key: VnicId, way: Way) -> Option<(VnicId, Why)> {
         let source = self.qps.get(&way.peer)?;
         let wire = source.wires.get(&(way.qpn, way.sgid))?;
         let ours = wire.within == Some(key) && wire.sgid == way.dgid;
@@ -290,7 +290,7 @@ impl Tenancy {
     }
 
     /// The interface through which a link-local address is to be reached; 0 for others.
-    pub(crate) fn interface_of(&self, vnic: VnicKey, sgid: [u8; 16], dgid: [u8; 16]) -> u32 {
+    pub(crate) fn interface_of(&self, vnic: VnicId, sgid: [u8; 16], dgid: [u8; 16]) -> u32 {
         let Some(vnic) = self.vnics.get(&vnic).filter(|_| gids::needs_interface(dgid)) else {
             return 0;
         };

@@ -40,7 +40,7 @@ fn link(
 fn probes(bench: &mut Bench) -> Vec<([u8; 16], u64)> {
     let told = std::mem::take(&mut bench.told);
     let probe = |action: &Action| match action {
-        Action::Probe { vnic, destination, .. } => Some((*destination, vnic.inode)),
+        Action::Probe { vnic, destination, .. } => Some((*destination, vnic.0)),
         _ => None,
     };
     told.iter().filter_map(probe).collect()

@@ -95,9 +95,9 @@ fn a_number_without_its_ticket_is_refused_and_blocks_nobody() {
 #[test]
 fn a_number_of_a_vnic_that_is_gone_proves_nothing_in_the_next() {
     let mut bench = three();
-    bench.tenancy.cookie(omniverb_tenancy::exercise::vnic(1), 11);
+    bench.introduce(1, 11);
     let claim = bench.claim(1, QP_RC, A, 1);
-    bench.tenancy.cookie(omniverb_tenancy::exercise::vnic(1), 12);
+    bench.introduce(1, 12);
     assert_eq!(errno(call(&mut bench, 1, claim)), EPERM);
 }
 

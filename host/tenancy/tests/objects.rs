@@ -368,7 +368,7 @@ fn links_survive_a_restart_if_both_ends_do() {
     assert!(links(&bench).is_empty(), "no new memory for an old link");
     let status = bench.tenancy.status(Some(vnic(2)));
     let peer = &status[0].processes[0].qps[0].peers[0];
-    assert_eq!((peer.qpn, peer.vnic.as_deref()), (a, Some("host")));
+    assert_eq!((peer.qpn, peer.vnic.as_deref()), (a, Some("net-1")));
     assert_eq!((peer.path, peer.why), (Path::Direct, Why::Survivor));
     let message = RegMr { pd: 1, access: READ, addr: 0, length: 1, rkey: 42, reserved: 0 };
     let answer = call(&mut bench, 2, message);

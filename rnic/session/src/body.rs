@@ -288,10 +288,8 @@ bodies! {
     /// A place in the list of everything. The daemon keeps none: who asks says where to go on. All
     /// zeros is the beginning; any other bytes are a place, too.
     Cursor {
-        /// Of a network namespace.
-        device: u64,
-        /// The same.
-        inode: u64,
+        /// Of a vNIC.
+        vnic: u64,
         /// A process's connection.
         session: u64,
         qpn: u32,
@@ -320,16 +318,8 @@ impl Extent {
 
 impl Cursor {
     /// Before everything.
-    pub const START: Cursor = Cursor {
-        device: 0,
-        inode: 0,
-        session: 0,
-        qpn: 0,
-        stage: 0,
-        peer: 0,
-        reserved: 0,
-        gid: [0; 16],
-    };
+    pub const START: Cursor =
+        Cursor { vnic: 0, session: 0, qpn: 0, stage: 0, peer: 0, reserved: 0, gid: [0; 16] };
 }
 
 /// Bytes of status text in one message.

@@ -158,6 +158,7 @@ pub(crate) fn list(json: bool) -> anyhow::Result<ExitCode> {
 fn people(found: &Value) -> String {
     let mut table = Table::new(&[
         "vNIC",
+        "namespace",
         "processes",
         "datapath",
         "adoption",
@@ -171,6 +172,7 @@ fn people(found: &Value) -> String {
         let number = |key: &str| vnic[key].as_u64();
         table.row(vec![
             text("name"),
+            number("namespace").map_or("-".into(), |inode| inode.to_string()),
             number("processes").unwrap_or(0).to_string(),
             text("datapath"),
             text("adoption"),
@@ -246,10 +248,14 @@ mod tests {
     #[test]
     fn the_list_reads_well() {
         let found = serde_json::json!({"vnics": [
-            {"name": "host", "processes": 2, "datapath": "forwarded", "rate": 20_000_000,
+            {"name": "host", "namespace": 4_026_531_840_u64, "processes": 2,
+             "datapath": "forwarded", "rate": 20_000_000,
              "burst": 65536, "adoption": "off", "direct_links": 1, "faults": "loss=1%,seed=1"}]});
         let text = people(&found);
-        assert!(text.contains("20mbit") && text.contains("64k"), "{text}");
+        assert!(
+            text.contains("4026531840") && text.contains("20mbit") && text.contains("64k"),
+            "{text}"
+        );
         assert!(text.contains("loss=1%,seed=1\n"), "{text}");
         assert!(people(&Value::Null).contains("no vNIC"));
     }

@@ -1,0 +1,291 @@
+//! Who the vNICs are: the one place that knows what tells one from all others.
+//!
+//! In: evidence, what the kernel says of the attachment through which somebody reaches a vNIC
+//! (today a network namespace: device, inode, cookie). Out: the vNIC's number, which is counted
+//! here and never given again, and what follows from the evidence alone: name, node GUID, proof.
+//! Nobody else compares evidence, and nothing here depends on what kind of attachment it is of.
+
+use crate::naming::{Marks, guid, inode_in, name};
+use omniverb_tenancy::{Identity, VnicId, errno};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// vNICs that something may be set for.
+const KEPT_MAX: usize = 65536;
+/// vNICs that are remembered after their last process, so that they are the same when they come
+/// back. Whoever makes more namespaces than that has no more of it than by making new ones.
+const RESTING_MAX: usize = 4096;
+
+/// How a vNIC is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Attachment {
+    /// It is the network of a namespace.
+    Namespace,
+    /// Nothing there is: shows that nothing depends on there being namespaces only.
+    #[cfg(test)]
+    Double,
+}
+
+impl Attachment {
+    /// Numbers that stay: tickets of daemons before depend on them.
+    pub(crate) fn code(self) -> u64 {
+        match self {
+            Attachment::Namespace => 1,
+            #[cfg(test)]
+            Attachment::Double => u64::MAX,
+        }
+    }
+}
+
+/// What tells an attachment from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Evidence {
+    pub(crate) attachment: Attachment,
+    /// No other of its kind has this as long as it is held, but one may later.
+    pub(crate) place: [u64; 2],
+    /// No other of its kind in this boot has had this or will have it, where the kernel says.
+    pub(crate) serial: Option<u64>,
+}
+
+impl Evidence {
+    fn slot(&self) -> (Attachment, [u64; 2]) {
+        (self.attachment, self.place)
+    }
+
+    /// The inode number of its namespace, if it is one.
+    pub(crate) fn inode(&self) -> Option<u64> {
+        (self.attachment == Attachment::Namespace).then_some(self.place[1])
+    }
+}
+
+#[derive(Debug)]
+struct Entry {
+    evidence: Evidence,
+    name: String,
+    /// Whoever has its attachment open.
+    holds: usize,
+    /// Something is set for it.
+    kept: bool,
+    /// Neither, since then.
+    resting: Option<u64>,
+}
+
+/// What there is to say about changes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// There is a new vNIC.
+    New(VnicId, Identity),
+    /// Nobody refers to this one any more.
+    Gone(VnicId),
+    /// Configuration names this inode number, and meant another namespace by it.
+    NotMeant(VnicId, u64),
+}
+
+/// All vNICs that are in use, that something is set for, or that are remembered.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    marks: Marks,
+    home: VnicId,
+    last: u64,
+    entries: BTreeMap<VnicId, Entry>,
+    by_slot: HashMap<(Attachment, [u64; 2]), VnicId>,
+    by_name: HashMap<String, VnicId>,
+    /// In the order of their going.
+    resting: BTreeMap<u64, VnicId>,
+    clock: u64,
+    /// Those that something is set for.
+    kept: BTreeSet<VnicId>,
+    /// Inode numbers that configuration names, and the serials of those that had them first.
+    configured: HashMap<u64, Option<u64>>,
+    news: Vec<News>,
+}
+
+impl Registry {
+    /// With the daemon's own vNIC, which stays. `names`: those of the configuration.
+    pub(crate) fn new<'a>(
+        marks: Marks,
+        home: &Evidence,
+        names: impl IntoIterator<Item = &'a String>,
+    ) -> Registry {
+        let inodes = names.into_iter().filter_map(|name| inode_in(name));
+        let mut registry = Registry {
+            marks,
+            home: VnicId(1),
+            last: 0,
+            entries: BTreeMap::new(),
+            by_slot: HashMap::new(),
+            by_name: HashMap::new(),
+            resting: BTreeMap::new(),
+            clock: 0,
+            kept: BTreeSet::new(),
+            configured: inodes.map(|inode| (inode, None)).collect(),
+            news: Vec::new(),
+        };
+        registry.home = registry.recognize(home);
+        registry.hold(registry.home);
+        registry
+    }
+
+    /// The daemon's own vNIC.
+    pub(crate) fn home(&self) -> VnicId {
+        self.home
+    }
+
+    /// Whether this is the daemon's own vNIC.
+    pub(crate) fn is_home(&self, evidence: &Evidence) -> bool {
+        self.by_slot.get(&evidence.slot()) == Some(&self.home)
+    }
+
+    /// What has changed since this was asked last.
+    pub(crate) fn news(&mut self) -> Vec<News> {
+        std::mem::take(&mut self.news)
+    }
+
+    /// Whose evidence this is. Who is new gets a number.
+    pub(crate) fn recognize(&mut self, evidence: &Evidence) -> VnicId {
+        if let Some(id) = self.by_slot.get(&evidence.slot()).copied() {
+            let known = self.entries.get(&id);
+            // What is held cannot have been given to another. Where the kernel does not say now,
+            // nobody escapes from a limit by that.
+            let same = known.is_some_and(|known| {
+                let serials = [known.evidence.serial, evidence.serial];
+                known.holds > 0 || serials[1].is_none() || serials[0] == serials[1]
+            });
+            if same {
+                return id;
+            }
+            self.remove(id);
+        }
+        self.last += 1;
+        let id = VnicId(self.last);
+        let home = self.entries.is_empty();
+        let name = if home { "host".to_owned() } else { name(&self.marks, evidence, id) };
+        let alias = if home { None } else { self.alias(id, evidence) };
+        let proof = [evidence.attachment.code(), evidence.place[0], evidence.place[1]];
+        let [one, two, three] = proof;
+        let identity = Identity {
+            name: name.clone(),
+            alias,
+            guid: guid(self.marks.boot, evidence),
+            proof: [one, two, three, evidence.serial.unwrap_or(0)],
+        };
+        self.news.push(News::New(id, identity));
+        self.by_slot.insert(evidence.slot(), id);
+        self.by_name.insert(name.clone(), id);
+        let (evidence, resting) = (*evidence, None);
+        self.entries.insert(id, Entry { evidence, name, holds: 0, kept: false, resting });
+        self.rest(id);
+        id
+    }
+
+    /// The old name that configuration has for it: an inode number, which denotes the first
+    /// namespace with it that was seen.
+    fn alias(&mut self, id: VnicId, evidence: &Evidence) -> Option<String> {
+        let inode = evidence.inode()?;
+        let meant = self.configured.get_mut(&inode)?;
+        let first = *meant.get_or_insert(evidence.serial.unwrap_or(0));
+        if evidence.serial.is_some_and(|serial| serial != first) {
+            self.news.push(News::NotMeant(id, inode));
+            return None;
+        }
+        Some(format!("net-{inode}"))
+    }
+
+    /// Somebody has its attachment open.
+    pub(crate) fn hold(&mut self, id: VnicId) {
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.holds += 1;
+        }
+        self.rest(id);
+    }
+
+    /// He no longer has. Without a serial nobody can tell whether the next at that place is the
+    /// same, so nothing set for it stays then.
+    pub(crate) fn release(&mut self, id: VnicId) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        entry.holds = entry.holds.saturating_sub(1);
+        if entry.holds == 0 && entry.evidence.serial.is_none() {
+            return self.remove(id);
+        }
+        self.rest(id);
+    }
+
+    /// Something is set for it: it is remembered.
+    pub(crate) fn keep(&mut self, id: VnicId) -> Result<(), u32> {
+        let full = self.kept.len() >= KEPT_MAX;
+        let entry = self.entries.get_mut(&id).ok_or(errno::ENOENT)?;
+        if !entry.kept && full {
+            return Err(errno::ENOMEM);
+        }
+        entry.kept = true;
+        self.kept.insert(id);
+        self.rest(id);
+        Ok(())
+    }
+
+    /// Something was set for it.
+    pub(crate) fn is_kept(&self, id: VnicId) -> bool {
+        self.kept.contains(&id)
+    }
+
+    /// The first one from this on that something is set for.
+    pub(crate) fn kept_from(&self, id: VnicId) -> Option<VnicId> {
+        self.kept.range(id..).next().copied()
+    }
+
+    /// Its name for people.
+    pub(crate) fn name(&self, id: VnicId) -> &str {
+        self.entries.get(&id).map_or("?", |entry| &entry.name)
+    }
+
+    /// The inode number of its namespace, if that is how it is attached.
+    pub(crate) fn inode(&self, id: VnicId) -> Option<u64> {
+        self.entries.get(&id)?.evidence.inode()
+    }
+
+    /// Who is called that, of those who are there or whom something is set for. `net-INODE` is a
+    /// name, too, of a namespace that is held: only then that number is certainly its own.
+    pub(crate) fn named(&self, name: &str) -> Option<VnicId> {
+        let by_inode = |inode| {
+            let is = |entry: &Entry| entry.evidence.inode() == Some(inode) && entry.name != "host";
+            let of = |entry: &Entry| entry.holds > 0 && is(entry);
+            self.entries.iter().find(|(_, entry)| of(entry)).map(|(id, _)| *id)
+        };
+        let by_name = self.by_name.get(name).copied();
+        let found = by_name.or_else(|| by_inode(inode_in(name)?))?;
+        self.entries.get(&found).filter(|entry| entry.holds > 0 || entry.kept).map(|_| found)
+    }
+
+    /// Notes whether it is only remembered, and forgets the oldest of those.
+    fn rest(&mut self, id: VnicId) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        let rests = entry.holds == 0 && !entry.kept;
+        if let Some(since) = entry.resting.take() {
+            self.resting.remove(&since);
+        }
+        if !rests {
+            return;
+        }
+        self.clock += 1;
+        entry.resting = Some(self.clock);
+        self.resting.insert(self.clock, id);
+        if self.resting.len() > RESTING_MAX
+            && let Some((_, oldest)) = self.resting.first_key_value()
+        {
+            self.remove(*oldest);
+        }
+    }
+
+    fn remove(&mut self, id: VnicId) {
+        let Some(entry) = self.entries.remove(&id) else { return };
+        if let Some(since) = entry.resting {
+            self.resting.remove(&since);
+        }
+        self.kept.remove(&id);
+        self.by_slot.remove(&entry.evidence.slot());
+        self.by_name.remove(&entry.name);
+        self.news.push(News::Gone(id));
+    }
+}
+
+#[cfg(test)]
+mod tests;
