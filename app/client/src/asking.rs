@@ -8,6 +8,7 @@
 use crate::Client;
 use omniverb_device::work::Destination;
 use omniverb_sys::clock;
+use omniverb_terms::Qpn;
 use std::collections::VecDeque;
 
 /// Destinations that are being asked for at a time; further ones wait. The daemon asks the network
@@ -20,7 +21,7 @@ const PAUSE: (u64, u64) = (1_000_000, 50_000_000);
 const LONG: u64 = 1_000_000_000;
 
 struct Question {
-    qpn: u32,
+    qpn: Qpn,
     destination: Destination,
     at: u64,
     pause: u64,
@@ -35,7 +36,7 @@ pub(crate) struct Asking {
 
 impl Asking {
     /// A new destination.
-    pub(crate) fn add(&mut self, qpn: u32, destination: Destination) {
+    pub(crate) fn add(&mut self, qpn: Qpn, destination: Destination) {
         self.open.push_back(Question { qpn, destination, at: 0, pause: PAUSE.0, since: None });
     }
 
@@ -50,7 +51,7 @@ impl Asking {
     }
 
     /// `over`: asks, and says whether that is the end of it.
-    fn ask(&mut self, now: u64, mut over: impl FnMut(u32, Destination) -> bool) -> bool {
+    fn ask(&mut self, now: u64, mut over: impl FnMut(Qpn, Destination) -> bool) -> bool {
         let mut index = 0;
         for _ in 0..self.open.len() {
             let Some(question) = self.open.get_mut(index).filter(|_| index < AT_ONCE) else {
@@ -79,19 +80,22 @@ impl Asking {
 mod tests {
     use super::{AT_ONCE, Asking};
     use omniverb_device::work::Destination;
+    use omniverb_terms::{Gid, Qpn};
 
-    const NOBODY: fn(u32) -> Destination = |qpn| Destination { dgid: [0; 16], sgid: [0; 16], qpn };
+    const PROBER: Qpn = Qpn(7);
+    const NOBODY: fn(u32) -> Destination =
+        |qpn| Destination { dgid: Gid::ZERO, sgid: Gid::ZERO, qpn: Qpn(qpn) };
 
     #[test]
     fn one_that_takes_long_holds_up_nobody_and_is_asked_for_less_and_less() {
         let mut asking = Asking::default();
-        (0..3).for_each(|qpn| asking.add(7, NOBODY(qpn)));
+        (0..3).for_each(|qpn| asking.add(PROBER, NOBODY(qpn)));
         let mut asked = Vec::new();
         let mut over_at = None;
         for millisecond in 0..400 {
             let open = asking.ask(millisecond * 1_000_000, |_, destination| {
-                asked.push(destination.qpn);
-                destination.qpn != 0 || millisecond >= 290
+                asked.push(destination.qpn.0);
+                destination.qpn != Qpn(0) || millisecond >= 290
             });
             over_at = over_at.or((!open).then_some(millisecond));
         }
@@ -103,13 +107,13 @@ mod tests {
     #[test]
     fn peers_that_never_answer_hold_up_nobody_for_long() {
         let mut asking = Asking::default();
-        (0..100).for_each(|qpn| asking.add(7, NOBODY(qpn)));
+        (0..100).for_each(|qpn| asking.add(PROBER, NOBODY(qpn)));
         let mut reached = false;
         for step in 0..500 {
             let at = asking.next_at();
             assert!(at.is_some());
             asking.ask(step * 10_000_000, |_, destination| {
-                reached |= destination.qpn == 99;
+                reached |= destination.qpn == Qpn(99);
                 false
             });
         }
@@ -119,7 +123,7 @@ mod tests {
     #[test]
     fn only_so_many_are_asked_for_at_a_time() {
         let mut asking = Asking::default();
-        (0..100).for_each(|qpn| asking.add(7, NOBODY(qpn)));
+        (0..100).for_each(|qpn| asking.add(PROBER, NOBODY(qpn)));
         let mut asked = 0;
         assert!(asking.ask(0, |_, _| {
             asked += 1;

@@ -9,6 +9,7 @@ use crate::progress::spawn_quietly;
 use crate::{Client, lock};
 use omniverb_device::work::Destination;
 use omniverb_sys::clock;
+use omniverb_terms::{Qpn, Rkey};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
@@ -20,19 +21,19 @@ const IDLE: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Grant {
-        qpn: u32,
-        peer_qpn: u32,
-        rkey: u32,
+        qpn: Qpn,
+        peer_qpn: Qpn,
+        rkey: Rkey,
         /// Address and length of what is wanted of it.
         range: (u64, u64),
     },
     DatagramLink {
-        qpn: u32,
+        qpn: Qpn,
         destination: Destination,
     },
     /// What was granted by way of a queue pair's links is to end.
     Failed {
-        qpn: u32,
+        qpn: Qpn,
     },
     /// Look for a daemon, as often as this is asked for.
     Reconnect,

@@ -4,6 +4,7 @@
 use crate::progress::spawn_quietly;
 use crate::{errno_of, lock};
 use omniverb_sys::epoll::{Interest, Poller};
+use omniverb_terms::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -21,7 +22,7 @@ pub(crate) struct Ears {
 }
 
 impl Ears {
-    pub(crate) fn new() -> Result<Arc<Ears>, i32> {
+    pub(crate) fn new() -> Result<Arc<Ears>, Errno> {
         let poller = Poller::new().map_err(|error| errno_of(&error))?;
         Ok(Arc::new(Ears {
             poller,
@@ -32,7 +33,7 @@ impl Ears {
     }
 
     /// Starts the thread, once, which calls `nudge` after there was something.
-    pub(crate) fn start(self: &Arc<Ears>, nudge: impl Fn() + Send + 'static) -> Result<(), i32> {
+    pub(crate) fn start(self: &Arc<Ears>, nudge: impl Fn() + Send + 'static) -> Result<(), Errno> {
         if self.started.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
@@ -69,7 +70,12 @@ impl Ears {
     }
 
     /// Tells once when there is something in `file`, or room, as watch `number`, which is not 0.
-    pub(crate) fn watch(&self, file: &OwnedFd, number: u64, interest: Interest) -> Result<(), i32> {
+    pub(crate) fn watch(
+        &self,
+        file: &OwnedFd,
+        number: u64,
+        interest: Interest,
+    ) -> Result<(), Errno> {
         self.poller.add_once(file, number, interest).map_err(|error| errno_of(&error))
     }
 

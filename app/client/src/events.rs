@@ -6,6 +6,7 @@ use omniverb_session::body::{CLOSED_BY_DEATH, CLOSED_BY_NETWORK};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode};
 use omniverb_sys::socket;
+use omniverb_terms::Qpn;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use std::sync::Arc;
 const EVENTS_AT_ONCE: usize = 64;
 
 impl Client {
-    pub(crate) fn qp(&self, qpn: u32) -> Option<Arc<Qp>> {
+    pub(crate) fn qp(&self, qpn: Qpn) -> Option<Arc<Qp>> {
         lock(&self.qps).get(&qpn).map(|record| record.qp.clone())
     }
 
@@ -43,10 +44,10 @@ impl Client {
                 let _ = self.link_ready(&ready, files);
             }
             Message::LinkClosed(closed) => {
-                if let Some(qp) = self.qp(closed.qpn) {
+                if let Some(qp) = self.qp(Qpn(closed.qpn)) {
                     match closed.reason {
-                        CLOSED_BY_DEATH | CLOSED_BY_NETWORK => qp.peer_died(closed.peer_qpn),
-                        _ => qp.peer_closed(closed.peer_qpn),
+                        CLOSED_BY_DEATH | CLOSED_BY_NETWORK => qp.peer_died(Qpn(closed.peer_qpn)),
+                        _ => qp.peer_closed(Qpn(closed.peer_qpn)),
                     }
                 }
             }

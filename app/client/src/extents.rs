@@ -7,7 +7,7 @@
 use crate::keys::Key;
 use crate::taking::Stay;
 use crate::{Client, lock, memory};
-use omniverb_adopt::{AdoptError, AdoptedPages, Strategy};
+use omniverb_adopt::{AdoptedPages, Strategy};
 use omniverb_device::Qp;
 use omniverb_link::pace;
 use omniverb_session::body::{Adopt, Adopted, Released};
@@ -15,6 +15,7 @@ use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, encode, rights};
 use omniverb_sys::clock;
 use omniverb_sys::socket;
+use omniverb_terms::{Errno, Qpn, Rkey};
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -46,29 +47,29 @@ impl Client {
     pub(crate) fn adopt(&self, ask: &Adopt, files: Vec<OwnedFd>) -> Adopted {
         let (errno, epoch) = match self.move_pages(ask, files) {
             Ok(epoch) => (0, epoch),
-            Err(errno) => (errno as u32, 0),
+            Err(errno) => (errno.0, 0),
         };
         Adopted { token: ask.token, errno, epoch }
     }
 
     /// The EPOCH of the link that the pages will be reached by.
-    fn move_pages(&self, ask: &Adopt, files: Vec<OwnedFd>) -> Result<u32, i32> {
+    fn move_pages(&self, ask: &Adopt, files: Vec<OwnedFd>) -> Result<u32, Errno> {
         if self.keeps_pages {
-            return Err(libc::EPERM);
+            return Err(Errno::EPERM);
         }
-        let start = usize::try_from(ask.start).map_err(|_| libc::EPROTO)?;
-        let length = usize::try_from(ask.memory.length).map_err(|_| libc::EPROTO)?;
-        let end = start.checked_add(length).ok_or(libc::EPROTO)?;
+        let start = usize::try_from(ask.start).map_err(|_| Errno::EPROTO)?;
+        let length = usize::try_from(ask.memory.length).map_err(|_| Errno::EPROTO)?;
+        let end = start.checked_add(length).ok_or(Errno::EPROTO)?;
         // While others are on their way back, in another thread, none are moved.
-        let Ok(_moving) = self.moving.try_lock() else { return Err(libc::EAGAIN) };
+        let Ok(_moving) = self.moving.try_lock() else { return Err(Errno::EAGAIN) };
         let era = self.era.load(Ordering::Acquire);
-        let qp = self.qp(ask.qpn).ok_or(libc::EACCES)?;
+        let qp = self.qp(Qpn(ask.qpn)).ok_or(Errno::EACCES)?;
         let mut keys = lock(&self.keys);
         let others =
-            keys.list.iter().filter(|(rkey, key)| **rkey != ask.rkey && !key.adopted.is_empty());
+            keys.list.iter().filter(|(rkey, key)| rkey.0 != ask.rkey && !key.adopted.is_empty());
         let others_free: u64 =
             others.map(|(_, key)| pace::free(key.granted(), key.region.moved.bytes())).sum();
-        let key = keys.list.get_mut(&ask.rkey).ok_or(libc::EACCES)?;
+        let key = keys.list.get_mut(&Rkey(ask.rkey)).ok_or(Errno::EACCES)?;
         let uses = rights::mappable(key.region.access, ask.trusted != 0);
         let (_, attributes) = qp.query();
         if key.mediated
@@ -77,23 +78,23 @@ impl Client {
             || qp.pd != key.region.pd
             || !qp.lend()
         {
-            return Err(libc::EACCES);
+            return Err(Errno::EACCES);
         }
         if ask.fresh == 0 {
             let same = |p: &&AdoptedPages| p.page_start() == start && p.page_length() == length;
-            key.adopted.iter().map(|extent| &extent.pages).find(same).ok_or(libc::ENOENT)?;
+            key.adopted.iter().map(|extent| &extent.pages).find(same).ok_or(Errno::ENOENT)?;
         } else {
             let there = |extent: &&Extent| overlaps(&extent.pages, start, end);
             if let Some(extent) = key.adopted.iter().find(there) {
                 // The daemon gave up waiting for it, has it taken back, or is another one.
                 let old = extent.pages.page_start();
                 drop(keys);
-                self.take_back_those(0, |rkey, start, _| (rkey, start) == (ask.rkey, old));
-                return Err(libc::EAGAIN);
+                self.take_back_those(0, |rkey, start, _| (rkey, start) == (Rkey(ask.rkey), old));
+                return Err(Errno::EAGAIN);
             }
             let granted = key.granted() + length as u64;
             if !pace::allows(granted, key.region.moved.bytes(), others_free) {
-                return Err(libc::EAGAIN);
+                return Err(Errno::EAGAIN);
             }
             // Before anybody is given anything: later there may be no thread to be had.
             let stay = self.taking.stay(&self.me)?;
@@ -117,9 +118,9 @@ impl Client {
     /// errno: some could not be moved back, and whoever mapped them reaches them still.
     pub(crate) fn withdraw(
         &self,
-        which: impl Fn(u32, &AdoptedPages) -> bool,
+        which: impl Fn(Rkey, &AdoptedPages) -> bool,
         kindly: bool,
-    ) -> Result<(), i32> {
+    ) -> Result<(), Errno> {
         let _moving = lock(&self.moving);
         let mut taken = Vec::new();
         for (rkey, key) in &mut lock(&self.keys).list {
@@ -147,17 +148,18 @@ impl Client {
             }
         }
         self.taking.left();
-        let kept =
-            |rkey: &u32| lock(&self.keys).list.get(rkey).is_some_and(|key| !key.adopted.is_empty());
+        let kept = |rkey: &Rkey| {
+            lock(&self.keys).list.get(rkey).is_some_and(|key| !key.adopted.is_empty())
+        };
         released.iter().filter(|rkey| !kept(rkey)).for_each(|rkey| self.tell_released(*rkey));
         outcome
     }
 
     /// The daemon need not keep files for this key.
-    fn tell_released(&self, rkey: u32) {
+    fn tell_released(&self, rkey: Rkey) {
         let Some(events) = self.session.events() else { return };
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let length = encode(0, &Message::from(Released { rkey, reserved: 0 }), &mut bytes);
+        let length = encode(0, &Message::from(Released { rkey: rkey.0, reserved: 0 }), &mut bytes);
         // If it does not get that it keeps them until the key goes.
         let _ = socket::try_send(events.as_fd(), &bytes[..length], &[]);
     }
@@ -182,13 +184,13 @@ fn overlaps(pages: &AdoptedPages, start: usize, end: usize) -> bool {
     pages.page_start() < end && start < pages.page_start() + pages.page_length()
 }
 
-fn release(mut pages: AdoptedPages) -> Result<(), (AdoptedPages, i32)> {
+fn release(mut pages: AdoptedPages) -> Result<(), (AdoptedPages, Errno)> {
     // Other threads may keep the pages busy for a moment; a region must not stay exposed.
-    let mut errno = 0;
+    let mut errno = Errno::EIO;
     for _ in 0..RELEASE_ATTEMPTS {
         match pages.release() {
             Ok(()) => return Ok(()),
-            Err(failed) => (pages, errno) = (failed.pages, failed.error.errno()),
+            Err(failed) => (pages, errno) = (failed.pages, crate::errno(failed.error.errno())),
         }
     }
     Err((pages, errno))
@@ -206,22 +208,22 @@ impl Key {
         files: Vec<OwnedFd>,
         ask: &Adopt,
         (start, length): (usize, usize),
-    ) -> Result<AdoptedPages, i32> {
+    ) -> Result<AdoptedPages, Errno> {
         let extent = memory::next(&mut files.into_iter(), ask.memory)?;
         let region = self.region.memory;
-        let begin = start.checked_sub(region.address()).ok_or(libc::EPROTO)?;
-        region.part(begin, length).ok_or(libc::EPROTO)?;
+        let begin = start.checked_sub(region.address()).ok_or(Errno::EPROTO)?;
+        region.part(begin, length).ok_or(Errno::EPROTO)?;
         if self.adopted.len() >= EXTENTS_MAX {
-            return Err(libc::ENOMEM);
+            return Err(Errno::ENOMEM);
         }
         let writable = rights::is_writable(self.region.access);
         let pages = omniverb_adopt::adopt_onto(extent, start, writable, &Strategy::ALL)
-            .map_err(AdoptError::errno)?;
+            .map_err(|error| crate::errno(error.errno()))?;
         // As many whole pages as the extent has: a range that is none of these is not what the daemon
         // asked for.
         match (pages.page_start(), pages.page_length()) == (start, length) {
             true => Ok(pages),
-            false => Err(libc::EPROTO),
+            false => Err(Errno::EPROTO),
         }
     }
 }

@@ -7,6 +7,7 @@ use crate::{Client, SINK};
 use omniverb_device::work::Destination;
 use omniverb_device::{AsyncEvent, Host};
 use omniverb_ring::Window;
+use omniverb_terms::{Qpn, Rkey};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -48,11 +49,11 @@ impl Host for ProcessHost {
         }
     }
 
-    fn request_grant(&self, qpn: u32, peer_qpn: u32, rkey: u32, range: (u64, u64)) {
+    fn request_grant(&self, qpn: Qpn, peer_qpn: Qpn, rkey: Rkey, range: (u64, u64)) {
         self.progress.run(Call::Grant { qpn, peer_qpn, rkey, range });
     }
 
-    fn qp_failed(&self, qpn: u32) {
+    fn qp_failed(&self, qpn: Qpn) {
         self.progress.run(Call::Failed { qpn });
     }
 
@@ -60,7 +61,7 @@ impl Host for ProcessHost {
         omniverb_sys::window::residency_for_sure(window, start, found).is_ok()
     }
 
-    fn request_datagram_link(&self, qpn: u32, destination: Destination) {
+    fn request_datagram_link(&self, qpn: Qpn, destination: Destination) {
         self.progress.run(Call::DatagramLink { qpn, destination });
     }
 

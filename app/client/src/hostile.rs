@@ -9,13 +9,14 @@
 
 use crate::Client;
 use omniverb_device::attributes::State;
+use omniverb_device::send_flags;
 use omniverb_device::{Cq, Data, Qp, QpAttributes, QpMask, QpSpec, SendWork, Sge, Wc, access};
-use omniverb_device::{qp_type, send_flags};
 use omniverb_link::layout;
 use omniverb_session::body::*;
 use omniverb_session::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
 use omniverb_session::{Message, SOCKET_VARIABLE, decode, encode};
 use omniverb_sys::{memfd, socket};
+use omniverb_terms::{Lkey, Qpn, Rkey, Service};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -151,8 +152,8 @@ struct Process {
     client: Arc<Client>,
     cq: Arc<Cq>,
     qps: Vec<Arc<Qp>>,
-    lkey: u32,
-    rkey: u32,
+    lkey: Lkey,
+    rkey: Rkey,
     memory: &'static [u64],
 }
 
@@ -174,14 +175,14 @@ impl Process {
         let region = unsafe { client.register(PD, at, BYTES, iova, flags) }.ok()?;
         let (lkey, rkey) = (region.lkey, region.rkey);
         let mut process = Process { client, cq, qps: Vec::new(), lkey, rkey, memory };
-        process.qps.extend(process.queue_pair(qp_type::RC));
-        process.qps.extend(process.queue_pair(qp_type::UD));
+        process.qps.extend(process.queue_pair(Service::Rc));
+        process.qps.extend(process.queue_pair(Service::Ud));
         Some(process)
     }
 
-    fn queue_pair(&self, kind: u32) -> Option<Arc<Qp>> {
+    fn queue_pair(&self, service: Service) -> Option<Arc<Qp>> {
         let spec = QpSpec {
-            kind,
+            service,
             pd: PD,
             send_cq: self.cq.clone(),
             recv_cq: self.cq.clone(),
@@ -198,7 +199,7 @@ impl Process {
             port: 1,
             access_flags: access::LOCAL_WRITE | access::REMOTE,
             path_mtu: 5,
-            dest_qpn: 0x200,
+            dest_qpn: Qpn(0x200),
             max_rd_atomic: 4,
             max_dest_rd_atomic: 4,
             ..QpAttributes::default()
@@ -214,7 +215,7 @@ impl Process {
             | QpMask::MAX_QP_RD_ATOMIC
             | QpMask::SQ_PSN;
         let first = QpMask::PKEY_INDEX | QpMask::PORT;
-        if kind == qp_type::UD {
+        if service == Service::Ud {
             step(State::Init, first | QpMask::QKEY);
             step(State::Rtr, QpMask::empty());
             step(State::Rts, QpMask::SQ_PSN);
@@ -241,11 +242,10 @@ impl Process {
                 flags: send_flags::SIGNALED,
                 immediate: bytes.word(),
                 address: bytes.long(),
-                rkey: u32::from(bytes.byte() % 4),
+                rkey: Rkey(u32::from(bytes.byte() % 4)),
                 compare_add: 1,
                 swap: 2,
-                destination: None,
-                route: Default::default(),
+                to: None,
                 data: Data::Gather(&list),
             });
             let _ = qp.post_recv(2, &list);
@@ -280,7 +280,7 @@ fn file(bytes: &mut Bytes<'_>, place: Extent) -> Option<OwnedFd> {
 
 /// Something the daemon tells by itself, with what it hands over.
 fn event(bytes: &mut Bytes<'_>, process: &Process) -> (Message, Vec<OwnedFd>) {
-    let known = process.qps.get(usize::from(bytes.byte() % 3)).map(|qp| qp.number);
+    let known = process.qps.get(usize::from(bytes.byte() % 3)).map(|qp| qp.number.0);
     let qpn = known.unwrap_or_else(|| bytes.word());
     let peer_qpn = bytes.of([0x200, 0x201, qpn]);
     let mut files = Vec::new();
@@ -326,7 +326,7 @@ fn event(bytes: &mut Bytes<'_>, process: &Process) -> (Message, Vec<OwnedFd>) {
         8 => {
             let mut adopt = Adopt::new_zeroed();
             (adopt.token, adopt.qpn) = (bytes.long(), qpn);
-            adopt.rkey = bytes.of([process.rkey, 0, 1]);
+            adopt.rkey = bytes.of([process.rkey.0, 0, 1]);
             (adopt.fresh, adopt.trusted) = (u32::from(bytes.byte() & 1), bytes.word());
             let any = bytes.long();
             adopt.start = bytes.of([0, PAGE, any]);
@@ -422,7 +422,7 @@ pub fn daemon_says(bytes: &[u8]) {
         plans().push_back(Plan { events, answer, wrong_tag: bytes.byte() == 0xff });
         match bytes.byte() % 6 {
             0 => {
-                let made = process.queue_pair(bytes.of([qp_type::RC, qp_type::UC, qp_type::UD]));
+                let made = process.queue_pair(bytes.of([Service::Rc, Service::Uc, Service::Ud]));
                 process.qps.extend(made.filter(|_| process.qps.len() < 8));
             }
             1 if process.qps.len() > 2 => {
@@ -430,9 +430,9 @@ pub fn daemon_says(bytes: &[u8]) {
                 client.destroy_qp(&gone);
             }
             2 => client.request_grant(
-                bytes.word(),
-                bytes.word(),
-                bytes.word(),
+                Qpn(bytes.word()),
+                Qpn(bytes.word()),
+                Rkey(bytes.word()),
                 (bytes.long(), bytes.long()),
             ),
             _ => drop(client.gids()),

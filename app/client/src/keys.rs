@@ -2,17 +2,18 @@
 
 use crate::extents::Extent;
 use crate::{Client, lock};
-use omniverb_device::region::Moved;
+use omniverb_device::region::{Moved, NO_RKEY};
 use omniverb_device::{Region, access};
 use omniverb_session::Message;
 use omniverb_session::body::{DeregMr, MrRegistered, RegMr};
+use omniverb_terms::{Errno, Rkey};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Keys with remote access, by R_Key.
 #[derive(Default)]
 pub(crate) struct Keys {
-    pub(crate) list: HashMap<u32, Key>,
+    pub(crate) list: HashMap<Rkey, Key>,
 }
 
 pub(crate) struct Key {
@@ -40,18 +41,24 @@ impl Client {
         length: usize,
         iova: u64,
         flags: u32,
-    ) -> Result<Arc<Region>, i32> {
+    ) -> Result<Arc<Region>, Errno> {
         if self.shared.regions.count() >= REGIONS_MAX {
-            return Err(libc::ENOMEM);
+            return Err(Errno::ENOMEM);
         }
         let lkey = self.shared.regions.new_lkey();
-        let mut rkey = 0;
+        let mut rkey = NO_RKEY;
         if flags & access::REMOTE != 0 {
-            let ask =
-                RegMr { pd, access: flags, addr: iova, length: length as u64, rkey, reserved: 0 };
+            let ask = RegMr {
+                pd,
+                access: flags,
+                addr: iova,
+                length: length as u64,
+                rkey: 0,
+                reserved: 0,
+            };
             rkey = match self.call(&ask.into())? {
-                Message::MrRegistered(MrRegistered { rkey, .. }) if rkey != 0 => rkey,
-                _ => return Err(libc::EPROTO),
+                Message::MrRegistered(MrRegistered { rkey, .. }) if rkey != 0 => Rkey(rkey),
+                _ => return Err(Errno::EPROTO),
             };
         }
         // SAFETY: the caller's promise.
@@ -59,7 +66,7 @@ impl Client {
         let moved = Moved::default();
         let region = Arc::new(Region { lkey, rkey, pd, access: flags, iova, memory, moved });
         self.shared.regions.insert(region.clone());
-        if rkey != 0 {
+        if rkey != NO_RKEY {
             let mediated = iova != address as u64;
             let key = Key { region: region.clone(), adopted: Vec::new(), mediated };
             lock(&self.keys).list.insert(rkey, key);
@@ -71,7 +78,7 @@ impl Client {
     ///
     /// # Errors
     /// errno; the region is registered still.
-    pub fn deregister(&self, region: &Region) -> Result<(), i32> {
+    pub fn deregister(&self, region: &Region) -> Result<(), Errno> {
         if !self.is_ours() {
             return Ok(()); // a forked child's copy of the handle: nothing of it is registered
         }
@@ -79,14 +86,14 @@ impl Client {
         // Another thread may be placing a message there at this moment.
         let qps: Vec<_> = lock(&self.qps).values().map(|record| record.qp.clone()).collect();
         qps.iter().for_each(|qp| qp.finish_access());
-        if region.rkey != 0 {
+        if region.rkey != NO_RKEY {
             if let (Err(errno), Some(region)) = (self.revoke(region.rkey), registered) {
                 self.shared.regions.insert(region);
                 return Err(errno);
             }
             lock(&self.keys).list.remove(&region.rkey);
             // Without a daemon there is nobody to forget it.
-            let _ = self.call(&DeregMr { rkey: region.rkey, reserved: 0 }.into());
+            let _ = self.call(&DeregMr { rkey: region.rkey.0, reserved: 0 }.into());
         }
         Ok(())
     }
@@ -95,7 +102,7 @@ impl Client {
     ///
     /// # Errors
     /// errno: the pages could not be moved back, and whoever mapped them reaches them still.
-    fn revoke(&self, rkey: u32) -> Result<(), i32> {
+    fn revoke(&self, rkey: Rkey) -> Result<(), Errno> {
         if let Some(key) = lock(&self.keys).list.get_mut(&rkey) {
             key.mediated = true;
         }
@@ -108,7 +115,7 @@ impl Client {
     /// # Errors
     /// errno: as when pages cannot be taken back at deregistration. It is tried again, but who
     /// mapped them reaches them until that succeeds.
-    pub(crate) fn revoke_all(&self) -> Result<(), i32> {
+    pub(crate) fn revoke_all(&self) -> Result<(), Errno> {
         lock(&self.keys).list.values_mut().for_each(|key| key.mediated = true);
         self.withdraw(|_, _| true, true).inspect_err(|_| self.take_all_back())
     }

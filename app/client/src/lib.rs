@@ -40,6 +40,7 @@ use omniverb_link::Tracer;
 pub use omniverb_session::body::GidEntry;
 use omniverb_session::body::QueryGids;
 use omniverb_session::{Message, SOCKET_VARIABLE};
+use omniverb_terms::{Errno, Qpn};
 use session::Session;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -72,7 +73,7 @@ pub struct Client {
     session: Session,
     nic: RwLock<VirtualNic>,
     statistics: statistics::Area,
-    qps: Mutex<HashMap<u32, objects::QpRecord>>,
+    qps: Mutex<HashMap<Qpn, objects::QpRecord>>,
     keys: Mutex<keys::Keys>,
     bells: Mutex<HashMap<BellName, doorbell::BellRecord>>,
     /// Daemons that this process has outlived.
@@ -113,16 +114,16 @@ pub fn on_async_event(sink: AsyncEventSink) {
 #[derive(Debug)]
 pub enum NoDevice {
     /// No daemon answers at this path.
-    NoDaemon(String, i32),
+    NoDaemon(String, Errno),
     /// The daemon refused: errno.
-    Refused(String, i32),
+    Refused(String, Errno),
     /// This process ran out of something: errno.
-    Resources(i32),
+    Resources(Errno),
 }
 
 impl std::fmt::Display for NoDevice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let text = |errno: &i32| std::io::Error::from_raw_os_error(*errno);
+        let text = |errno: &Errno| std::io::Error::from_raw_os_error(errno.raw());
         match self {
             NoDevice::NoDaemon(path, errno) => write!(
                 f,
@@ -199,34 +200,34 @@ impl Client {
     ///
     /// # Errors
     /// errno.
-    pub fn gids(&self) -> Result<Vec<GidEntry>, i32> {
+    pub fn gids(&self) -> Result<Vec<GidEntry>, Errno> {
         match self.call(&QueryGids { reserved: 0 }.into())? {
             Message::Gids(gids) => {
                 let count = (gids.count as usize).min(gids.entries.len());
                 Ok(gids.entries[..count].to_vec())
             }
-            _ => Err(libc::EPROTO),
+            _ => Err(Errno::EPROTO),
         }
     }
 
     /// Asks the daemon; reconnects if it was restarted.
-    fn call(&self, message: &Message) -> Result<Message, i32> {
+    fn call(&self, message: &Message) -> Result<Message, Errno> {
         self.call_with_files(message).map(|(answer, _)| answer)
     }
 
     /// The same, with the descriptors that come beside the answer.
-    fn call_with_files(&self, message: &Message) -> Result<(Message, Vec<OwnedFd>), i32> {
+    fn call_with_files(&self, message: &Message) -> Result<(Message, Vec<OwnedFd>), Errno> {
         if !self.is_ours() {
-            return Err(libc::EIO);
+            return Err(Errno::EIO);
         }
         match self.session.call(message) {
             Err(errno) if session::is_lost(errno) => {
                 self.reconnect()?;
                 self.session.call(message)
             }
-            Err(libc::ETIMEDOUT) => {
+            Err(Errno::ETIMEDOUT) => {
                 self.have_called(calls::Call::Settle);
-                Err(libc::ETIMEDOUT)
+                Err(Errno::ETIMEDOUT)
             }
             answer => answer,
         }
@@ -237,6 +238,11 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> 
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-pub(crate) fn errno_of(error: &std::io::Error) -> i32 {
-    error.raw_os_error().unwrap_or(libc::EIO)
+pub(crate) fn errno_of(error: &std::io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EIO, errno)
+}
+
+/// As the C library has it: never negative.
+pub(crate) fn errno(raw: i32) -> Errno {
+    Errno(raw.unsigned_abs())
 }

@@ -8,6 +8,7 @@ use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::BellPage;
 use omniverb_session::body::LinkReady;
 use omniverb_sys::Extent;
+use omniverb_terms::{Errno, Gid, Qpn};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
@@ -17,7 +18,7 @@ const BELL_BYTES: usize = 2 * omniverb_ring::bell::PAGE_BYTES;
 
 impl Client {
     /// A link is there.
-    pub(crate) fn link_ready(&self, ready: &LinkReady, files: Vec<OwnedFd>) -> Result<(), i32> {
+    pub(crate) fn link_ready(&self, ready: &LinkReady, files: Vec<OwnedFd>) -> Result<(), Errno> {
         let mut files = files.into_iter();
         let link = memory::next(&mut files, ready.memory)?;
         // A link within this process tells of its bell twice, once for each end.
@@ -28,11 +29,11 @@ impl Client {
         }
         let (bell, doorbell) = {
             let bells = lock(&self.bells);
-            let record = bells.get(&name).ok_or(libc::EPROTO)?;
+            let record = bells.get(&name).ok_or(Errno::EPROTO)?;
             (record.bell.clone(), record.peer.clone())
         };
         if ready.request_bytes > RING_BYTES_MAX || ready.response_bytes > RING_BYTES_MAX {
-            return Err(libc::EPROTO);
+            return Err(Errno::EPROTO);
         }
         let (request_bytes, response_bytes) =
             (ready.request_bytes as usize, ready.response_bytes as usize);
@@ -45,16 +46,20 @@ impl Client {
             doorbell,
             peer_slot: ready.peer_slot,
         };
-        let mut endpoint = Endpoint::new(parts).ok_or(libc::EPROTO)?;
-        let Some(qp) = self.qp(ready.qpn) else {
+        let mut endpoint = Endpoint::new(parts).ok_or(Errno::EPROTO)?;
+        let Some(qp) = self.qp(Qpn(ready.qpn)) else {
             endpoint.close();
-            return Err(libc::ENOENT);
+            return Err(Errno::ENOENT);
         };
-        if let Some(record) = lock(&self.qps).get_mut(&ready.qpn) {
+        if let Some(record) = lock(&self.qps).get_mut(&Qpn(ready.qpn)) {
             record.bell = Some(name);
         }
-        let LinkReady { peer_qpn: qpn, dgid, sgid, engine, .. } = *ready;
-        let peer = Peer { qpn, dgid, sgid, wire: engine != 0 };
+        let peer = Peer {
+            qpn: Qpn(ready.peer_qpn),
+            dgid: Gid::new(ready.dgid),
+            sgid: Gid::new(ready.sgid),
+            wire: ready.engine != 0,
+        };
         let tracer = if ready.traced != 0 { lock(&self.tracer).clone() } else { None };
         if let Some(index) = qp.attach_traced(peer, endpoint, tracer.as_ref()) {
             bell.bind(ready.local_slot, &qp, index);
@@ -67,11 +72,11 @@ impl Client {
         Ok(())
     }
 
-    fn add_bell(&self, ready: &LinkReady, memory: &Extent<OwnedFd>) -> Result<(), i32> {
+    fn add_bell(&self, ready: &LinkReady, memory: &Extent<OwnedFd>) -> Result<(), Errno> {
         let memory = memory::map(memory, BELL_BYTES)?;
         let page = |side: u32| {
             let bytes = BELL_BYTES / 2;
-            memory.part(side as usize * bytes, bytes).map(BellPage::new).ok_or(libc::EPROTO)
+            memory.part(side as usize * bytes, bytes).map(BellPage::new).ok_or(Errno::EPROTO)
         };
         let peer_side = if ready.loopback != 0 { ready.bell_side } else { ready.bell_side ^ 1 };
         let bell = Bell::new(page(ready.bell_side)?);

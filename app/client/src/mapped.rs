@@ -10,6 +10,7 @@ use omniverb_session::Message;
 use omniverb_session::body::{Connected, GrantDenied, Granted, RequestGrant};
 use omniverb_session::rights;
 use omniverb_sys::Access;
+use omniverb_terms::{Errno, Qpn, Rkey};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
@@ -84,25 +85,26 @@ impl Drop for Share {
 }
 
 impl Client {
-    pub(crate) fn request_grant(&self, qpn: u32, peer_qpn: u32, rkey: u32, range: (u64, u64)) {
+    pub(crate) fn request_grant(&self, qpn: Qpn, peer_qpn: Qpn, rkey: Rkey, range: (u64, u64)) {
         let (address, length) = range;
+        let (qpn, peer_qpn, rkey) = (qpn.0, peer_qpn.0, rkey.0);
         let ask = RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address, length };
         let errno = match self.call(&ask.into()) {
             Ok(Message::Connected(Connected { .. })) => return,
-            Ok(_) => libc::EPROTO,
+            Ok(_) => Errno::EPROTO,
             Err(errno) => errno,
         };
         // Without a daemon, another may be asked in a while.
-        let errno = if crate::session::is_lost(errno) { libc::EAGAIN } else { errno };
-        self.grant_denied(&GrantDenied { qpn, peer_qpn, rkey, errno: errno as u32 });
+        let errno = if crate::session::is_lost(errno) { Errno::EAGAIN } else { errno };
+        self.grant_denied(&GrantDenied { qpn, peer_qpn, rkey, errno: errno.0 });
     }
 
     /// The daemon did not grant what we asked for.
     pub(crate) fn grant_denied(&self, denied: &GrantDenied) {
         // What touched no whole page says nothing of the rest of the region.
-        let again = matches!(denied.errno as i32, libc::EAGAIN | libc::ERANGE);
-        if let Some(qp) = self.qp(denied.qpn) {
-            qp.not_granted(denied.peer_qpn, denied.rkey, again);
+        let again = matches!(Errno(denied.errno), Errno::EAGAIN | Errno::ERANGE);
+        if let Some(qp) = self.qp(Qpn(denied.qpn)) {
+            qp.not_granted(Qpn(denied.peer_qpn), Rkey(denied.rkey), again);
         }
     }
 
@@ -110,28 +112,28 @@ impl Client {
     pub(crate) fn granted(&self, granted: &Granted, files: Vec<OwnedFd>) {
         let Granted { qpn, peer_qpn, rkey, .. } = *granted;
         if let Err(errno) = self.map(granted, files) {
-            self.grant_denied(&GrantDenied { qpn, peer_qpn, rkey, errno: errno as u32 });
+            self.grant_denied(&GrantDenied { qpn, peer_qpn, rkey, errno: errno.0 });
         }
     }
 
-    fn map(&self, granted: &Granted, files: Vec<OwnedFd>) -> Result<(), i32> {
+    fn map(&self, granted: &Granted, files: Vec<OwnedFd>) -> Result<(), Errno> {
         let extent = memory::next(&mut files.into_iter(), granted.memory)?;
-        let length = extent.verify().map_err(|_| libc::EPROTO)?;
+        let length = extent.verify().map_err(|_| Errno::EPROTO)?;
         let (qp, peer) = {
             let qps = lock(&self.qps);
-            let record = qps.get(&granted.qpn).ok_or(libc::ENOENT)?;
+            let record = qps.get(&Qpn(granted.qpn)).ok_or(Errno::ENOENT)?;
             (record.qp.clone(), record.bell.unwrap_or_default())
         };
         let mut share = Share::take(&self.mapped, peer, length);
         while share.is_none() && qp.drop_oldest_grant() {
             share = Share::take(&self.mapped, peer, length);
         }
-        let share = share.ok_or(libc::ENOMEM)?;
+        let share = share.ok_or(Errno::ENOMEM)?;
         let writable = rights::is_writable(granted.access);
         let how = if writable { Access::ReadWrite } else { Access::ReadOnly };
         let window = extent.map_with_proof(how, share).map_err(|error| memory::errno(&error))?;
         let grant = Grant {
-            rkey: granted.rkey,
+            rkey: Rkey(granted.rkey),
             access: granted.access,
             address: granted.addr,
             length: granted.length,
@@ -139,7 +141,7 @@ impl Client {
             epoch: granted.epoch,
             window,
         };
-        qp.granted(granted.peer_qpn, grant);
+        qp.granted(Qpn(granted.peer_qpn), grant);
         Ok(())
     }
 }

@@ -4,6 +4,7 @@
 use omniverb_ring::Window;
 use omniverb_session::body;
 use omniverb_sys::{Access, Extent};
+use omniverb_terms::Errno;
 use std::io;
 use std::os::fd::OwnedFd;
 
@@ -16,16 +17,16 @@ pub(crate) fn extent(file: OwnedFd, said: body::Extent) -> Extent<OwnedFd> {
 pub(crate) fn next(
     files: &mut impl Iterator<Item = OwnedFd>,
     said: body::Extent,
-) -> Result<Extent<OwnedFd>, i32> {
-    files.next().map(|file| extent(file, said)).ok_or(libc::EPROTO)
+) -> Result<Extent<OwnedFd>, Errno> {
+    files.next().map(|file| extent(file, said)).ok_or(Errno::EPROTO)
 }
 
 /// Maps what has to have just so many bytes, for both to write.
-pub(crate) fn map(extent: &Extent<OwnedFd>, bytes: usize) -> Result<Window, i32> {
+pub(crate) fn map(extent: &Extent<OwnedFd>, bytes: usize) -> Result<Window, Errno> {
     extent.map_exactly(bytes, Access::ReadWrite).map_err(|error| errno(&error))
 }
 
 /// Why memory cannot be mapped; `EPROTO`: it is not what it should be.
-pub(crate) fn errno(error: &io::Error) -> i32 {
-    error.raw_os_error().unwrap_or(libc::EPROTO)
+pub(crate) fn errno(error: &io::Error) -> Errno {
+    error.raw_os_error().map_or(Errno::EPROTO, crate::errno)
 }

@@ -4,22 +4,23 @@ use crate::BellName;
 use crate::{Client, lock};
 use omniverb_device::attributes::State;
 use omniverb_device::work::Destination;
-use omniverb_device::{PostError, Qp, QpAttributes, QpMask, QpSpec, qp_type};
+use omniverb_device::{PostError, Qp, QpAttributes, QpMask, QpSpec};
 use omniverb_session::Message;
 use omniverb_session::body::{
     CONNECT_AGAIN, ConnectQp, Connected, CreateQp, DestroyQp, DisconnectQp, QpCreated, QpFailed,
 };
+use omniverb_terms::{Errno, Gid, Qpn, Service};
 use std::sync::Arc;
 
 /// Whom a QP is to be connected with.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection {
     /// The peer's GID.
-    pub dgid: [u8; 16],
+    pub dgid: Gid,
     /// Our own.
-    pub sgid: [u8; 16],
+    pub sgid: Gid,
     /// The peer's QP.
-    pub dest_qpn: u32,
+    pub dest_qpn: Qpn,
 }
 
 /// What came with a queue pair's number.
@@ -45,14 +46,14 @@ impl Client {
     ///
     /// # Errors
     /// errno: `ENOMEM` over a quota.
-    pub fn create_qp(&self, spec: QpSpec) -> Result<Arc<Qp>, i32> {
-        let (slot, statistics) = self.statistics.take().ok_or(libc::ENOMEM)?;
+    pub fn create_qp(&self, spec: QpSpec) -> Result<Arc<Qp>, Errno> {
+        let (slot, statistics) = self.statistics.take().ok_or(Errno::ENOMEM)?;
         let made = self.number_qp(&spec, slot).and_then(|(number, ticket)| {
             let qp = Qp::new(&self.shared, spec, number, statistics);
             if qp.is_none() {
-                let _ = self.call(&DestroyQp { qpn: number, reserved: 0 }.into());
+                let _ = self.call(&DestroyQp { qpn: number.0, reserved: 0 }.into());
             }
-            Ok((qp.ok_or(libc::ENOMEM)?, ticket))
+            Ok((qp.ok_or(Errno::ENOMEM)?, ticket))
         });
         match made {
             Ok((qp, ticket)) => {
@@ -68,14 +69,14 @@ impl Client {
         }
     }
 
-    fn number_qp(&self, spec: &QpSpec, statistics_slot: u32) -> Result<(u32, Ticket), i32> {
-        let (qp_type, pd) = (spec.kind, spec.pd);
+    fn number_qp(&self, spec: &QpSpec, statistics_slot: u32) -> Result<(Qpn, Ticket), Errno> {
+        let (qp_type, pd) = (spec.service.qp_type(), spec.pd);
         let ask = CreateQp { qp_type, pd, statistics_slot, qpn: 0, issued: 0, ticket: [0; 16] };
         match self.call(&ask.into())? {
             Message::QpCreated(QpCreated { qpn, issued, ticket, .. }) => {
-                Ok((qpn, Ticket { issued, proof: ticket }))
+                Ok((Qpn(qpn), Ticket { issued, proof: ticket }))
             }
-            _ => Err(libc::EPROTO),
+            _ => Err(Errno::EPROTO),
         }
     }
 
@@ -91,14 +92,14 @@ impl Client {
         attributes: &QpAttributes,
         current: Option<State>,
         connection: Option<Connection>,
-    ) -> Result<(), i32> {
+    ) -> Result<(), Errno> {
         if !self.is_ours() {
-            return Err(libc::EIO);
+            return Err(Errno::EIO);
         }
         let (from, before) = qp.query();
         qp.modify(mask, to, attributes, current).map_err(|error| match error {
-            PostError::Invalid => libc::EINVAL,
-            PostError::Full => libc::ENOMEM,
+            PostError::Invalid => Errno::EINVAL,
+            PostError::Full => Errno::ENOMEM,
         })?;
         let lost = before.access_flags & !attributes.access_flags;
         let mut revoked = Ok(());
@@ -108,7 +109,7 @@ impl Client {
         match to {
             State::Rtr => {
                 self.progress.start(self)?;
-                if let Some(connection) = connection.filter(|_| qp.kind != qp_type::UD) {
+                if let Some(connection) = connection.filter(|_| qp.service != Service::Ud) {
                     self.connect_qp(qp, connection)?;
                 }
             }
@@ -118,8 +119,8 @@ impl Client {
                     let record = qps.get_mut(&qp.number);
                     record.is_some_and(|record| record.connection.take().is_some())
                 };
-                if connected || qp.kind == qp_type::UD {
-                    let answer = self.call(&DisconnectQp { qpn: qp.number, peer_qpn: 0 }.into());
+                if connected || qp.service == Service::Ud {
+                    let answer = self.call(&DisconnectQp { qpn: qp.number.0, peer_qpn: 0 }.into());
                     self.link_ended(answer);
                 }
             }
@@ -128,7 +129,7 @@ impl Client {
         revoked
     }
 
-    fn connect_qp(&self, qp: &Qp, connection: Connection) -> Result<(), i32> {
+    fn connect_qp(&self, qp: &Qp, connection: Connection) -> Result<(), Errno> {
         if let Some(record) = lock(&self.qps).get_mut(&qp.number) {
             record.connection = Some(connection);
         }
@@ -137,7 +138,7 @@ impl Client {
     }
 
     /// Asks for a datagram link. False: the daemon does not know yet where to; ask again.
-    pub(crate) fn request_datagram_link(&self, qpn: u32, destination: Destination) -> bool {
+    pub(crate) fn request_datagram_link(&self, qpn: Qpn, destination: Destination) -> bool {
         let Some(qp) = self.qp(qpn) else { return true };
         let Destination { dgid, sgid, qpn: dest_qpn } = destination;
         let connection = Connection { dgid, sgid, dest_qpn };
@@ -150,8 +151,8 @@ impl Client {
     }
 
     /// A queue pair that peers were granted something by is in ERR.
-    pub(crate) fn qp_failed(&self, qpn: u32) {
-        self.link_ended(self.call(&QpFailed { qpn, reserved: 0 }.into()));
+    pub(crate) fn qp_failed(&self, qpn: Qpn) {
+        self.link_ended(self.call(&QpFailed { qpn: qpn.0, reserved: 0 }.into()));
     }
 
     /// Destroys a queue pair.
@@ -161,14 +162,22 @@ impl Client {
         }
         qp.destroy();
         let record = lock(&self.qps).remove(&qp.number);
-        self.link_ended(self.call(&DestroyQp { qpn: qp.number, reserved: 0 }.into()));
+        self.link_ended(self.call(&DestroyQp { qpn: qp.number.0, reserved: 0 }.into()));
         if let Some(record) = record {
             self.statistics.give(record.statistics_slot);
         }
     }
 }
 
-pub(crate) fn connect_message(qpn: u32, connection: &Connection, resume: bool) -> Message {
+pub(crate) fn connect_message(qpn: Qpn, connection: &Connection, resume: bool) -> Message {
     let Connection { dgid, sgid, dest_qpn } = *connection;
-    ConnectQp { qpn, dest_qpn, sgid, dgid, resume: u32::from(resume), reserved: 0 }.into()
+    ConnectQp {
+        qpn: qpn.0,
+        dest_qpn: dest_qpn.0,
+        sgid: sgid.bytes(),
+        dgid: dgid.bytes(),
+        resume: u32::from(resume),
+        reserved: 0,
+    }
+    .into()
 }

@@ -16,6 +16,7 @@ use omniverb_device::progress::Turn;
 use omniverb_session::Message;
 use omniverb_sys::Sleeper;
 use omniverb_sys::clock;
+use omniverb_terms::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,7 +50,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    pub(crate) fn new() -> Result<Arc<Progress>, i32> {
+    pub(crate) fn new() -> Result<Arc<Progress>, Errno> {
         Ok(Arc::new(Progress {
             sleep: Sleeper::new(spawn_listener),
             ears: Ears::new()?,
@@ -78,7 +79,7 @@ impl Progress {
     }
 
     /// Starts the thread, if it does not run.
-    pub(crate) fn start(&self, client: &Arc<Client>) -> Result<(), i32> {
+    pub(crate) fn start(&self, client: &Arc<Client>) -> Result<(), Errno> {
         if self.started.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
@@ -168,7 +169,7 @@ impl Drop for Masked {
 }
 
 /// Starts a thread that takes none of the application's signals.
-pub(crate) fn spawn_quietly(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), i32> {
+pub(crate) fn spawn_quietly(name: &str, work: impl FnOnce() + Send + 'static) -> Result<(), Errno> {
     let masked = Masked::new();
     let spawned = std::thread::Builder::new().name(name.into()).stack_size(STACK_BYTES).spawn(work);
     drop(masked);
@@ -176,7 +177,7 @@ pub(crate) fn spawn_quietly(name: &str, work: impl FnOnce() + Send + 'static) ->
 }
 
 fn spawn_listener(name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
-    spawn_quietly(name, work).map_err(io::Error::from_raw_os_error)
+    spawn_quietly(name, work).map_err(|errno| io::Error::from_raw_os_error(errno.raw()))
 }
 
 fn run(client: &Weak<Client>) {

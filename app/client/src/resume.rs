@@ -2,14 +2,14 @@
 
 use crate::objects::connect_message;
 use crate::{Client, lock};
-use omniverb_device::qp_type;
 use omniverb_session::Message;
 use omniverb_session::body::{CreateQp, RegMr};
+use omniverb_terms::{Errno, Service};
 
 impl Client {
     /// Connects to the daemon that is there now and announces queue pairs, links and keys. Links
     /// work on meanwhile, they need no daemon.
-    pub(crate) fn reconnect(&self) -> Result<(), i32> {
+    pub(crate) fn reconnect(&self) -> Result<(), Errno> {
         if self.session.events().is_some() && self.session.is_open() {
             return Ok(()); // somebody else did
         }
@@ -19,7 +19,7 @@ impl Client {
                 match call(message) {
                     // Refused: we are too late, or the daemon has lost what our tickets were made
                     // with. The object works on with its peer; it cannot be connected anew.
-                    Ok(_) | Err(libc::EPERM | libc::EADDRINUSE) => {}
+                    Ok(_) | Err(Errno::EPERM | Errno::EADDRINUSE) => {}
                     Err(errno) if crate::session::is_lost(errno) => return Err(errno),
                     Err(_) => {}
                 }
@@ -45,7 +45,7 @@ impl Client {
                     access: region.access,
                     addr: region.iova,
                     length: region.memory.len() as u64,
-                    rkey: region.rkey,
+                    rkey: region.rkey.0,
                     reserved: 0,
                 }
                 .into(),
@@ -55,10 +55,10 @@ impl Client {
             let qp = &record.qp;
             list.push(
                 CreateQp {
-                    qp_type: qp.kind,
+                    qp_type: qp.service.qp_type(),
                     pd: qp.pd,
                     statistics_slot: record.statistics_slot,
-                    qpn: qp.number,
+                    qpn: qp.number.0,
                     issued: record.ticket.issued,
                     ticket: record.ticket.proof,
                 }
@@ -66,7 +66,7 @@ impl Client {
             );
             let linked = qp.peers();
             // A link to the engine died with the daemon; so did, or does now, the connection.
-            if qp.kind != qp_type::UD && linked.iter().any(|peer| peer.wire) {
+            if qp.service != Service::Ud && linked.iter().any(|peer| peer.wire) {
                 continue;
             }
             if let Some(connection) = &record.connection {

@@ -7,6 +7,7 @@
 use crate::Client;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{DecodeError, Message, decode, encode};
+use omniverb_terms::Errno;
 use std::os::fd::OwnedFd;
 
 /// An answer as the daemon gave it, with the tag of the question.
@@ -27,19 +28,19 @@ impl Client {
     /// errno: `EPROTO` for a message of another version, `EINVAL` for no message, `EPERM` for one
     /// that is the owner's to send, `EDEADLK` in a call of a watch, `EIO` in a forked child; and
     /// what the daemon answers, or the owner is told when it does not.
-    pub fn ask_for_another(&self, question: &[u8]) -> Result<Answer, i32> {
+    pub fn ask_for_another(&self, question: &[u8]) -> Result<Answer, Errno> {
         let (tag, question) = decode(question).map_err(|error| match error {
-            DecodeError::Version => libc::EPROTO,
-            DecodeError::Length | DecodeError::Kind => libc::EINVAL,
+            DecodeError::Version => Errno::EPROTO,
+            DecodeError::Length | DecodeError::Kind => Errno::EINVAL,
         })?;
         if !is_for_all(&question) {
-            return Err(libc::EPERM);
+            return Err(Errno::EPERM);
         }
         if !self.is_ours() {
-            return Err(libc::EIO);
+            return Err(Errno::EIO);
         }
         if self.watches.is_calling_me() {
-            return Err(libc::EDEADLK);
+            return Err(Errno::EDEADLK);
         }
         let (answer, files) = self.call_with_files(&question)?;
         let mut message = [0; MESSAGE_BYTES_MAX];

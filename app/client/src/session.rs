@@ -14,6 +14,7 @@ use omniverb_session::body::{
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode, encode};
 use omniverb_sys::{Extent, clock, limited, own};
+use omniverb_terms::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -44,12 +45,15 @@ pub(crate) struct Session {
 }
 
 /// What a call fails with when the daemon is gone. An answer of the daemon never carries it.
-const LOST: i32 = libc::EPIPE;
+const LOST: Errno = Errno::EPIPE;
 
 /// Whether an errno of a call means that the daemon is gone.
-pub(crate) fn is_lost(errno: i32) -> bool {
+pub(crate) fn is_lost(errno: Errno) -> bool {
     errno == LOST
 }
+
+/// Tells a new daemon one thing, and hears what it says to that.
+type Announce<'a> = dyn FnMut(&Message) -> Result<Message, Errno> + 'a;
 
 impl Session {
     /// Connects to the first daemon that answers.
@@ -63,15 +67,15 @@ impl Session {
     /// anybody else can call. `None`: another thread has done so meanwhile.
     pub(crate) fn reopen(
         &self,
-        announce: impl FnOnce(&mut dyn FnMut(&Message) -> Result<Message, i32>) -> Result<(), i32>,
-    ) -> Result<Option<(VirtualNic, Extent<OwnedFd>)>, i32> {
+        announce: impl FnOnce(&mut Announce<'_>) -> Result<(), Errno>,
+    ) -> Result<Option<(VirtualNic, Extent<OwnedFd>)>, Errno> {
         let deadline = deadline(limit() * ANNOUNCING);
         let mut turn = self.calls.take(deadline)?;
         if self.is_open() && self.events().is_some() {
             return Ok(None);
         }
         let opened = open(true, deadline).map_err(|error| match error {
-            NoDevice::NoDaemon(_, libc::ETIMEDOUT) => libc::ETIMEDOUT,
+            NoDevice::NoDaemon(_, Errno::ETIMEDOUT) => Errno::ETIMEDOUT,
             NoDevice::NoDaemon(_, _) => LOST,
             NoDevice::Refused(_, errno) | NoDevice::Resources(errno) => errno,
         });
@@ -88,7 +92,7 @@ impl Session {
     }
 
     /// One question, one answer, and the descriptors beside it.
-    pub(crate) fn call(&self, message: &Message) -> Result<(Message, Vec<OwnedFd>), i32> {
+    pub(crate) fn call(&self, message: &Message) -> Result<(Message, Vec<OwnedFd>), Errno> {
         let deadline = deadline(limit());
         let mut turn = self.calls.take(deadline)?;
         let answer = exchange_with_files(&mut turn, message, deadline);
@@ -161,10 +165,10 @@ fn open(resume: bool, deadline: u64) -> Result<(OwnedFd, Welcomed), NoDevice> {
             }
         }
     }
-    Err(failure.unwrap_or(NoDevice::Resources(libc::ENOENT)))
+    Err(failure.unwrap_or(NoDevice::Resources(Errno::ENOENT)))
 }
 
-fn greet(socket: &OwnedFd, resume: bool, deadline: u64) -> Result<Welcomed, i32> {
+fn greet(socket: &OwnedFd, resume: bool, deadline: u64) -> Result<Welcomed, Errno> {
     let hello = Hello { role: ROLE_VERBS, resume: u32::from(resume), name: process_name() };
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let length = encode(0, &hello.into(), &mut bytes);
@@ -172,30 +176,31 @@ fn greet(socket: &OwnedFd, resume: bool, deadline: u64) -> Result<Welcomed, i32>
     let (length, descriptors) =
         limited::receive(socket.as_fd(), &mut bytes, deadline).map_err(|e| errno_of(&e))?;
     if length == 0 {
-        return Err(libc::ECONNRESET);
+        return Err(Errno::ECONNRESET);
     }
     match decode(&bytes[..length]) {
         Ok((_, Message::Welcome(welcome))) => {
-            let [events, area] = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| libc::EPROTO)?;
+            let [events, area] =
+                <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| Errno::EPROTO)?;
             let area = memory::extent(area, welcome.area);
             let Welcome { node_guid, qp_max, mr_max, link_max, .. } = welcome;
             let nic = VirtualNic { node_guid, qp_max, mr_max, link_max };
             Ok(Welcomed { events, area, nic })
         }
-        Ok((_, Message::Failed(errno))) => Err(errno as i32),
-        _ => Err(libc::EPROTO),
+        Ok((_, Message::Failed(errno))) => Err(Errno(errno)),
+        _ => Err(Errno::EPROTO),
     }
 }
 
-fn transport(error: &std::io::Error) -> i32 {
+fn transport(error: &std::io::Error) -> Errno {
     match errno_of(error) {
-        libc::EPIPE | libc::ECONNRESET | libc::ENOTCONN => LOST,
+        Errno::EPIPE | Errno::ECONNRESET | Errno::ENOTCONN => LOST,
         other => other,
     }
 }
 
 /// Asks, and waits for the answer until `deadline`.
-fn exchange(turn: &mut Turn<'_>, message: &Message, deadline: u64) -> Result<Message, i32> {
+fn exchange(turn: &mut Turn<'_>, message: &Message, deadline: u64) -> Result<Message, Errno> {
     exchange_with_files(turn, message, deadline).map(|(answer, _)| answer)
 }
 
@@ -203,25 +208,25 @@ fn exchange_with_files(
     turn: &mut Turn<'_>,
     message: &Message,
     deadline: u64,
-) -> Result<(Message, Vec<OwnedFd>), i32> {
+) -> Result<(Message, Vec<OwnedFd>), Errno> {
     let tag = ask(turn, message, deadline)?;
     let (answer, files) = loop {
         match hear(turn, deadline)? {
             Heard { tag: answered, answer, files } if answered == tag => break (answer, files),
-            Heard { tag: answered, .. } if answered > tag => return Err(libc::EPROTO),
+            Heard { tag: answered, .. } if answered > tag => return Err(Errno::EPROTO),
             _ => {}
         }
     };
     give_back(turn, deadline);
     match answer {
         // ENOTCONN, say, is about a QP, not about the connection to the daemon.
-        Message::Failed(errno) if errno as i32 == LOST => Err(libc::EIO),
-        Message::Failed(errno) => Err(errno as i32),
+        Message::Failed(errno) if Errno(errno) == LOST => Err(Errno::EIO),
+        Message::Failed(errno) => Err(Errno(errno)),
         answer => Ok((answer, files)),
     }
 }
 
-fn ask(turn: &mut Turn<'_>, message: &Message, deadline: u64) -> Result<u64, i32> {
+fn ask(turn: &mut Turn<'_>, message: &Message, deadline: u64) -> Result<u64, Errno> {
     let socket = turn.socket.clone().ok_or(LOST)?;
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let length = encode(turn.tag + 1, message, &mut bytes);
@@ -239,7 +244,7 @@ struct Heard {
 }
 
 /// The next answer, whatever it answers.
-fn hear(turn: &mut Turn<'_>, deadline: u64) -> Result<Heard, i32> {
+fn hear(turn: &mut Turn<'_>, deadline: u64) -> Result<Heard, Errno> {
     let socket = turn.socket.clone().ok_or(LOST)?;
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let (length, files) =
@@ -248,7 +253,7 @@ fn hear(turn: &mut Turn<'_>, deadline: u64) -> Result<Heard, i32> {
         return Err(LOST);
     }
     turn.owed = turn.owed.saturating_sub(1);
-    let (tag, answer) = decode(&bytes[..length]).map_err(|_| libc::EPROTO)?;
+    let (tag, answer) = decode(&bytes[..length]).map_err(|_| Errno::EPROTO)?;
     if tag < turn.tag {
         // Whoever asked for it has failed.
         let undo: Option<Message> = match answer {
@@ -308,8 +313,8 @@ mod tests {
         let calls = Turns::new(ours);
         let ask: Message = QueryGids { reserved: 7 }.into();
         let mut turn = calls.take(soon()).unwrap();
-        assert_eq!(exchange(&mut turn, &ask, soon()), Err(libc::ETIMEDOUT));
-        assert_eq!(exchange(&mut turn, &ask, soon()), Err(libc::ETIMEDOUT));
+        assert_eq!(exchange(&mut turn, &ask, soon()), Err(Errno::ETIMEDOUT));
+        assert_eq!(exchange(&mut turn, &ask, soon()), Err(Errno::ETIMEDOUT));
         assert_eq!(turn.owed, 2);
         drop(turn);
         let done = || Message::from(Done { take_back: 0 });
@@ -337,7 +342,7 @@ mod tests {
         let ask: Message = QueryGids { reserved: 1 }.into();
         let done: Message = Done { take_back: 0 }.into();
         let mut turn = calls.take(soon()).unwrap();
-        assert_eq!(exchange(&mut turn, &ask, soon()), Err(libc::ETIMEDOUT));
+        assert_eq!(exchange(&mut turn, &ask, soon()), Err(Errno::ETIMEDOUT));
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let (late, late_end) = socket::pair().unwrap();
         let (file, end) = socket::pair().unwrap();
@@ -361,7 +366,7 @@ mod tests {
         let calls = Turns::new(ours);
         let turn = calls.take(soon()).unwrap();
         assert!(calls.is_open());
-        assert_eq!(calls.take(soon()).err(), Some(libc::ETIMEDOUT));
+        assert_eq!(calls.take(soon()).err(), Some(Errno::ETIMEDOUT));
         calls.close();
         assert!(!calls.is_open());
         drop(turn);

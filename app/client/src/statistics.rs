@@ -5,6 +5,7 @@ use crate::{lock, memory};
 use omniverb_ring::Window;
 use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
 use omniverb_sys::Extent;
+use omniverb_terms::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
@@ -17,14 +18,14 @@ pub(crate) const BYTES: usize = STATISTICS_SLOTS * STATISTICS_SLOT_BYTES;
 
 impl Area {
     /// Maps what the daemon made.
-    pub(crate) fn new(made: &Extent<OwnedFd>) -> Result<Area, i32> {
+    pub(crate) fn new(made: &Extent<OwnedFd>) -> Result<Area, Errno> {
         let window = memory::map(made, BYTES)?;
         let free = Mutex::new((0..STATISTICS_SLOTS as u32).rev().collect());
         Ok(Area { window, free })
     }
 
     /// Goes on in the area of another daemon, with the counts of now.
-    pub(crate) fn move_to(&self, made: &Extent<OwnedFd>) -> Result<(), i32> {
+    pub(crate) fn move_to(&self, made: &Extent<OwnedFd>) -> Result<(), Errno> {
         made.replace(&self.window).map_err(|error| memory::errno(&error))
     }
 

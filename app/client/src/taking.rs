@@ -12,6 +12,7 @@ use crate::progress::spawn_quietly;
 use crate::{Client, lock};
 use omniverb_session::body::{Adopt, TAKE_ALL, TAKE_EXTENT, TakeBack};
 use omniverb_sys::clock;
+use omniverb_terms::{Errno, Rkey};
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,7 +29,7 @@ const QUESTIONS_MAX: usize = 1024;
 const WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// Starts a thread.
-type Spawn = fn(&str, Box<dyn FnOnce() + Send>) -> Result<(), i32>;
+type Spawn = fn(&str, Box<dyn FnOnce() + Send>) -> Result<(), Errno>;
 
 /// What is to be taken back, and how far that is.
 pub(crate) struct Taking {
@@ -65,7 +66,7 @@ impl Drop for Stay {
 struct State {
     running: bool,
     /// Regions and first pages.
-    open: BTreeSet<(u32, usize)>,
+    open: BTreeSet<(Rkey, usize)>,
     /// Pages are on their way back at this moment.
     busy: bool,
     /// Questions for pages that came meanwhile: as many as the daemon has for one process.
@@ -97,9 +98,9 @@ impl Taking {
     ///
     /// # Errors
     /// `EAGAIN`: none can be started at present.
-    pub(crate) fn stay(self: &Arc<Self>, client: &Weak<Client>) -> Result<Stay, i32> {
+    pub(crate) fn stay(self: &Arc<Self>, client: &Weak<Client>) -> Result<Stay, Errno> {
         let mut state = lock(&self.state);
-        self.start(&mut state, client).map_err(|_| libc::EAGAIN)?;
+        self.start(&mut state, client).map_err(|_| Errno::EAGAIN)?;
         self.stays.fetch_add(1, Ordering::AcqRel);
         Ok(Stay(self.clone()))
     }
@@ -110,7 +111,7 @@ impl Taking {
         self.change.notify_all();
     }
 
-    fn start(self: &Arc<Self>, state: &mut State, client: &Weak<Client>) -> Result<(), i32> {
+    fn start(self: &Arc<Self>, state: &mut State, client: &Weak<Client>) -> Result<(), Errno> {
         if !state.running {
             let (taking, client) = (self.clone(), client.clone());
             (self.spawn)("omniverb-pages", Box::new(move || taking.run(&client)))?;
@@ -119,7 +120,7 @@ impl Taking {
         Ok(())
     }
 
-    fn ask(self: &Arc<Self>, client: &Weak<Client>, number: u64, what: &[(u32, usize)]) {
+    fn ask(self: &Arc<Self>, client: &Weak<Client>, number: u64, what: &[(Rkey, usize)]) {
         let mut state = lock(&self.state);
         state.asked = state.asked.max(number);
         state.open.extend(what);
@@ -186,7 +187,7 @@ impl Taking {
 
     /// Waits for work. `None`: there was none for long, nor can there be any, and the thread counts
     /// as ended.
-    fn next(&self) -> Option<(BTreeSet<(u32, usize)>, u64)> {
+    fn next(&self) -> Option<(BTreeSet<(Rkey, usize)>, u64)> {
         let mut idle_at = None;
         let mut state = lock(&self.state);
         loop {
@@ -223,7 +224,7 @@ impl Client {
     pub(crate) fn take_back(&self, ask: &TakeBack) {
         match ask.what {
             TAKE_EXTENT => {
-                let chosen = |rkey, start| (rkey, start as u64) == (ask.rkey, ask.start);
+                let chosen = |rkey, start| (rkey, start as u64) == (Rkey(ask.rkey), ask.start);
                 self.take_back_those(ask.number, |rkey, start, _| chosen(rkey, start));
             }
             TAKE_ALL => {
@@ -254,7 +255,7 @@ impl Client {
     }
 
     /// By region, first page and era.
-    pub(crate) fn take_back_those(&self, number: u64, which: impl Fn(u32, usize, u64) -> bool) {
+    pub(crate) fn take_back_those(&self, number: u64, which: impl Fn(Rkey, usize, u64) -> bool) {
         let mut what = Vec::new();
         for (rkey, key) in &lock(&self.keys).list {
             let all = key.adopted.iter().map(|extent| (extent.pages.page_start(), extent.era));
@@ -266,12 +267,12 @@ impl Client {
 
     /// The answer to a call that may have ended a link. Without one nobody says what was granted by
     /// it.
-    pub(crate) fn link_ended(&self, answer: Result<omniverb_session::Message, i32>) {
+    pub(crate) fn link_ended(&self, answer: Result<omniverb_session::Message, Errno>) {
         match answer {
             Ok(omniverb_session::Message::Done(done)) => self.taking.wait(done.take_back),
             Ok(_) => {}
             // Somebody else's by now, or unknown: nothing was granted by it.
-            Err(libc::ENOENT) => {}
+            Err(Errno::ENOENT) => {}
             Err(_) => self.take_all_back(),
         }
     }
@@ -289,7 +290,7 @@ mod tests {
         taking.wait(7);
         let waited = clock::now() - begun;
         assert!((400_000_000..20_000_000_000).contains(&waited), "{waited}");
-        taking.ask(&Weak::new(), 7, &[(1, 4096)]);
+        taking.ask(&Weak::new(), 7, &[(Rkey(1), 4096)]);
         taking.wait(7);
         assert_eq!(lock(&taking.state).done, 7);
         // Nothing of that is there: done at once.
@@ -303,9 +304,9 @@ mod tests {
 
     #[test]
     fn nothing_is_granted_without_a_thread_that_can_take_it_back() {
-        let spawn: Spawn = |_, _| Err(libc::EAGAIN);
+        let spawn: Spawn = |_, _| Err(Errno::EAGAIN);
         let taking = Arc::new(Taking { spawn, ..Taking::default() });
-        assert_eq!(taking.stay(&Weak::new()).err(), Some(libc::EAGAIN));
+        assert_eq!(taking.stay(&Weak::new()).err(), Some(Errno::EAGAIN));
         assert_eq!(taking.stays.load(Ordering::Relaxed), 0);
         assert!(!lock(&taking.state).running);
     }
@@ -316,7 +317,7 @@ mod tests {
         // As if there were a free thread only once.
         let spawn: Spawn = |name, work| match STARTED.fetch_add(1, Ordering::Relaxed) {
             0 => spawn_quietly(name, work),
-            _ => Err(libc::EAGAIN),
+            _ => Err(Errno::EAGAIN),
         };
         let taking = Arc::new(Taking { spawn, ..Taking::default() });
         let first = taking.stay(&Weak::new()).ok();
@@ -325,7 +326,7 @@ mod tests {
         drop(first);
         taking.left();
         std::thread::sleep(2 * IDLE);
-        taking.ask(&Weak::new(), 1, &[(1, 4096)]);
+        taking.ask(&Weak::new(), 1, &[(Rkey(1), 4096)]);
         taking.wait(1);
         assert_eq!(lock(&taking.state).done, 1, "nobody took it back");
         drop(second);

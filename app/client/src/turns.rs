@@ -6,6 +6,7 @@
 use crate::lock;
 use omniverb_session::Message;
 use omniverb_sys::clock;
+use omniverb_terms::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -47,12 +48,12 @@ impl Turns {
     }
 
     /// Waits for the others who call.
-    pub(crate) fn take(&self, deadline: u64) -> Result<Turn<'_>, i32> {
+    pub(crate) fn take(&self, deadline: u64) -> Result<Turn<'_>, Errno> {
         let mut state = lock(&self.state);
         while state.taken {
             let left = deadline.saturating_sub(clock::now());
             if left == 0 {
-                return Err(libc::ETIMEDOUT);
+                return Err(Errno::ETIMEDOUT);
             }
             state.waiting += 1;
             let waited = self.free.wait_timeout(state, Duration::from_nanos(left));

@@ -8,6 +8,7 @@
 use crate::ears::Ears;
 use crate::{Client, lock};
 use omniverb_sys::epoll::Interest;
+use omniverb_terms::Errno;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex};
@@ -51,7 +52,7 @@ impl Watches {
         Watches { ears, state: Mutex::default(), over: Condvar::new() }
     }
 
-    fn begin(&self, file: OwnedFd, interest: Interest, ready: Ready) -> Result<u64, i32> {
+    fn begin(&self, file: OwnedFd, interest: Interest, ready: Ready) -> Result<u64, Errno> {
         let watch = Arc::new(Watch { file, interest, ready });
         let number = {
             let mut state = lock(&self.state);
@@ -65,7 +66,7 @@ impl Watches {
         Ok(number)
     }
 
-    fn end(&self, number: u64) -> Result<(), i32> {
+    fn end(&self, number: u64) -> Result<(), Errno> {
         let mut state = lock(&self.state);
         let ended = state.open.remove(&number);
         if let Some(watch) = &ended {
@@ -75,7 +76,7 @@ impl Watches {
             state = self.over.wait(state).unwrap_or_else(|e| e.into_inner());
         }
         drop(state);
-        ended.map(drop).ok_or(libc::ENOENT)
+        ended.map(drop).ok_or(Errno::ENOENT)
     }
 
     /// Whether this thread is in a call that somebody asked for.
@@ -118,9 +119,9 @@ impl Client {
         file: OwnedFd,
         interest: Interest,
         ready: Ready,
-    ) -> Result<u64, i32> {
+    ) -> Result<u64, Errno> {
         if !self.is_ours() {
-            return Err(libc::EIO);
+            return Err(Errno::EIO);
         }
         self.progress.start(self)?;
         self.watches.begin(file, interest, ready)
@@ -131,9 +132,9 @@ impl Client {
     ///
     /// # Errors
     /// errno: `ENOENT` if there is none of this number, `EIO` in a forked child.
-    pub fn unwatch(&self, number: u64) -> Result<(), i32> {
+    pub fn unwatch(&self, number: u64) -> Result<(), Errno> {
         if !self.is_ours() {
-            return Err(libc::EIO);
+            return Err(Errno::EIO);
         }
         self.watches.end(number)
     }
@@ -184,7 +185,7 @@ mod tests {
         assert!(left.load(Ordering::SeqCst));
         while has_entered.try_recv().is_ok() {}
         assert!(has_entered.recv_timeout(Duration::from_millis(20)).is_err());
-        assert_eq!(watches.end(number), Err(libc::ENOENT));
+        assert_eq!(watches.end(number), Err(Errno::ENOENT));
     }
 
     #[test]

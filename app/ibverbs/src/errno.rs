@@ -1,21 +1,28 @@
-//! The three ways in which C verbs report an error.
+//! The four ways in which C verbs report an error.
 
 use core::ffi::c_int;
 
+use omniverb_terms::Errno;
+
 /// Sets the calling thread's `errno`.
-pub fn set_errno(number: c_int) {
+pub fn set_errno(number: Errno) {
     // SAFETY: libc returns a valid pointer to this thread's own variable.
-    unsafe { *libc::__errno_location() = number };
+    unsafe { *libc::__errno_location() = number.raw() };
+}
+
+/// For verbs that return zero, or the number itself.
+pub fn outcome<T>(result: Result<T, Errno>) -> c_int {
+    result.err().unwrap_or(Errno::NONE).raw()
 }
 
 /// For verbs that return a pointer: sets `errno`, returns null.
-pub fn null<T>(number: c_int) -> *mut T {
+pub fn null<T>(number: Errno) -> *mut T {
     set_errno(number);
     core::ptr::null_mut()
 }
 
 /// For the few verbs that return -1 and set `errno`.
-pub fn minus_one(number: c_int) -> c_int {
+pub fn minus_one(number: Errno) -> c_int {
     set_errno(number);
     -1
 }

@@ -11,8 +11,10 @@ use omniverb_abi::ibv_context;
 use omniverb_client::{Client, Interest};
 use omniverb_session::DESCRIPTORS_MAX;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
+use omniverb_terms::Errno;
 use rustix::fd::{BorrowedFd, IntoRawFd};
 
+use crate::errno::outcome;
 use crate::verbs::context::ContextShell;
 
 /// A library's hold on the client.
@@ -54,10 +56,6 @@ impl Cookie {
     }
 }
 
-fn outcome<T>(result: Result<T, c_int>) -> c_int {
-    result.err().unwrap_or(0)
-}
-
 /// The version of the messages.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_omniverb_private_version() -> u32 {
@@ -75,14 +73,14 @@ pub unsafe extern "C" fn ov_omniverb_private_open(
     opened: *mut *mut Opened,
 ) -> c_int {
     if version != ov_omniverb_private_version() {
-        return libc::EPROTO;
+        return Errno::EPROTO.raw();
     }
     let client = if context.is_null() {
-        Client::get().map_err(|_| libc::ENODEV)
+        Client::get().map_err(|_| Errno::ENODEV)
     } else {
         // SAFETY: the caller's promise.
         let client = unsafe { ContextShell::of(context) }.client.clone();
-        if client.is_ours() { Ok(client) } else { Err(libc::EIO) }
+        if client.is_ours() { Ok(client) } else { Err(Errno::EIO) }
     };
     outcome(client.map(|client| {
         let fresh = Box::new(Opened { client, watches: Mutex::default() });
@@ -98,7 +96,7 @@ pub unsafe extern "C" fn ov_omniverb_private_open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_omniverb_private_close(opened: *mut Opened) -> c_int {
     if opened.is_null() {
-        return libc::EINVAL;
+        return Errno::EINVAL.raw();
     }
     // SAFETY: the caller's promise; it was leaked by `open`.
     let Opened { client, watches } = *unsafe { Box::from_raw(opened) };
@@ -126,7 +124,7 @@ pub unsafe extern "C" fn ov_omniverb_private_call(
     answer: *mut Answer,
 ) -> c_int {
     if question.is_null() || bytes > MESSAGE_BYTES_MAX {
-        return libc::EINVAL;
+        return Errno::EINVAL.raw();
     }
     let mut asked = [0; MESSAGE_BYTES_MAX];
     // SAFETY: the caller's promise; there is room for as many.
@@ -135,8 +133,8 @@ pub unsafe extern "C" fn ov_omniverb_private_call(
     let client = unsafe { &(*opened).client };
     let heard = match client.ask_for_another(&asked[..bytes]) {
         Ok(heard) if heard.files.len() <= DESCRIPTORS_MAX => heard,
-        Ok(_) => return libc::EPROTO,
-        Err(errno) => return errno,
+        Ok(_) => return Errno::EPROTO.raw(),
+        Err(errno) => return errno.raw(),
     };
     let count = heard.files.len() as u32;
     let mut descriptor = [-1; DESCRIPTORS_MAX];
@@ -171,11 +169,11 @@ pub unsafe extern "C" fn ov_omniverb_private_watch(
     let interest = match what {
         INPUT => Interest::Input,
         ROOM => Interest::Room,
-        _ => return libc::EINVAL,
+        _ => return Errno::EINVAL.raw(),
     };
-    let Some(ready) = ready else { return libc::EINVAL };
+    let Some(ready) = ready else { return Errno::EINVAL.raw() };
     if descriptor < 0 {
-        return libc::EBADF;
+        return Errno::EBADF.raw();
     }
     // SAFETY: not a lasting use of the number; if it is nobody's the kernel says so.
     let borrowed = unsafe { BorrowedFd::borrow_raw(descriptor) };
@@ -189,7 +187,7 @@ pub unsafe extern "C" fn ov_omniverb_private_watch(
     // SAFETY: the caller's promise.
     let call = Box::new(move |number| unsafe { ready(cookie.get(), number) });
     if !opened.client.is_ours() {
-        return libc::EIO;
+        return Errno::EIO.raw();
     }
     // Held until the number is known: the call may come at once, and end its watch.
     let mut watches = opened.watches.lock().unwrap_or_else(|e| e.into_inner());
@@ -209,7 +207,7 @@ pub unsafe extern "C" fn ov_omniverb_private_unwatch(opened: *mut Opened, watch:
     // SAFETY: the caller's promise.
     let opened = unsafe { &*opened };
     if !opened.client.is_ours() {
-        return libc::EIO;
+        return Errno::EIO.raw();
     }
     let known = {
         let mut watches = opened.watches.lock().unwrap_or_else(|e| e.into_inner());
@@ -217,7 +215,7 @@ pub unsafe extern "C" fn ov_omniverb_private_unwatch(opened: *mut Opened, watch:
         place.map(|place| watches.swap_remove(place)).is_some()
     };
     if !known {
-        return libc::ENOENT;
+        return Errno::ENOENT.raw();
     }
     outcome(opened.client.unwatch(watch))
 }

@@ -1,11 +1,11 @@
 //! Small text files that some clients read through the library instead of by themselves.
 
 use core::ffi::{CStr, c_char, c_int};
+use omniverb_terms::Errno;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 
-use libc::{EINVAL, ENAMETOOLONG};
 use rustix::fs::{Mode, OFlags};
 
 use crate::errno::minus_one;
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn ov_ibv_read_sysfs_file(
     size: usize,
 ) -> c_int {
     if dir.is_null() || file.is_null() || buf.is_null() || size == 0 {
-        return minus_one(EINVAL);
+        return minus_one(Errno::EINVAL);
     }
     // SAFETY: the caller's promise, and neither is null.
     let (dir, file) = unsafe { (CStr::from_ptr(dir), CStr::from_ptr(file)) };
@@ -59,13 +59,13 @@ pub unsafe extern "C" fn ov_ibv_read_sysfs_file(
     };
     let mut length = match { read }() {
         Ok(length) => length,
-        Err(error) => return minus_one(error.raw_os_error()),
+        Err(error) => return minus_one(Errno(error.raw_os_error().unsigned_abs())),
     };
     if length > 0 && buf[length - 1] == b'\n' {
         length -= 1;
     } else if length == size {
-        return minus_one(ENAMETOOLONG);
+        return minus_one(Errno::ENAMETOOLONG);
     }
     buf[length] = 0;
-    c_int::try_from(length).unwrap_or_else(|_| minus_one(EINVAL))
+    c_int::try_from(length).unwrap_or_else(|_| minus_one(Errno::EINVAL))
 }

@@ -5,39 +5,38 @@
 //! `symbols.toml` uses.
 
 use core::ffi::{c_int, c_void};
-
-use libc::EOPNOTSUPP;
+use omniverb_terms::Errno;
 
 use crate::errno::{minus_one, null, set_errno};
 
 /// Returns the number itself.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_unsupported_errno() -> c_int {
-    EOPNOTSUPP
+    Errno::EOPNOTSUPP.raw()
 }
 
 /// Returns the number negated, as wide as the widest such function (`ssize_t`).
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_unsupported_negative_errno() -> isize {
-    -(EOPNOTSUPP as isize)
+    -(Errno::EOPNOTSUPP.raw() as isize)
 }
 
 /// Returns NULL and sets `errno`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_unsupported_null() -> *mut c_void {
-    null(EOPNOTSUPP)
+    null(Errno::EOPNOTSUPP)
 }
 
 /// Returns -1 and sets `errno`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_unsupported_minus_one() -> c_int {
-    minus_one(EOPNOTSUPP)
+    minus_one(Errno::EOPNOTSUPP)
 }
 
 /// Returns 0 and sets `errno`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_unsupported_zero() -> u64 {
-    set_errno(EOPNOTSUPP);
+    set_errno(Errno::EOPNOTSUPP);
     0
 }
 

@@ -1,7 +1,7 @@
 //! QP attributes and which transition needs which (InfiniBand specification 11.2.5.2, table 96).
 
-use crate::constants::qp_type::{RC, UC, UD};
 use omniverb_link::wire::{Receiving, Route, Sending};
+use omniverb_terms::{Qpn, Service};
 
 /// QP states, numbered as `enum ibv_qp_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub struct QpAttributes {
     pub access_flags: u32,
     pub qkey: u32,
     pub path_mtu: u32,
-    pub dest_qpn: u32,
+    pub dest_qpn: Qpn,
     pub rq_psn: u32,
     pub sq_psn: u32,
     pub max_rd_atomic: u8,
@@ -124,15 +124,16 @@ impl From<&QpAttributes> for Sending {
 }
 
 /// Attributes that a transition must and may carry. `None`: no such transition.
-fn table(kind: u32, from: State, to: State) -> Option<(QpMask, QpMask)> {
+fn table(service: Service, from: State, to: State) -> Option<(QpMask, QpMask)> {
     use QpMask as M;
+    use Service::{Rc as RC, Uc as UC, Ud as UD};
     use State::*;
     let none = M::empty();
     let address = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
     let answers = M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
     let retries = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
     let migration = M::ALT_PATH | M::PATH_MIG_STATE;
-    Some(match (kind, from, to) {
+    Some(match (service, from, to) {
         (_, Reset, Err) => return None,
         (_, _, Reset | Err) => (none, none),
         (RC | UC, Reset, Init) => (M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS, none),
@@ -166,8 +167,8 @@ fn table(kind: u32, from: State, to: State) -> Option<(QpMask, QpMask)> {
 }
 
 /// Whether `mask` is right for going from `from` to `to`.
-pub fn transition_is_valid(kind: u32, from: State, to: State, mask: QpMask) -> bool {
-    let Some((required, optional)) = table(kind, from, to) else { return false };
+pub fn transition_is_valid(service: Service, from: State, to: State, mask: QpMask) -> bool {
+    let Some((required, optional)) = table(service, from, to) else { return false };
     // The rate of a QP is a hint that this device does not limit by.
     let given = mask - QpMask::STATE - QpMask::RATE_LIMIT;
     given.contains(required) && (required | optional).contains(given)

@@ -1,12 +1,6 @@
 //! Numbers that applications see, as in `verbs.h`. Plain integers: anything may come in.
 #![allow(missing_docs)] // the names are those of the verbs API
 
-pub mod qp_type {
-    pub const RC: u32 = 2;
-    pub const UC: u32 = 3;
-    pub const UD: u32 = 4;
-}
-
 pub mod opcode {
     pub const RDMA_WRITE: u32 = 0;
     pub const RDMA_WRITE_WITH_IMM: u32 = 1;

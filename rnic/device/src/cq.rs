@@ -5,6 +5,7 @@ use crate::lock::{Guard, Lock};
 use crate::pause::Links;
 use crate::poller::Watch;
 use crate::shared::{AsyncEvent, Shared, lock};
+use omniverb_terms::Qpn;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -268,10 +269,10 @@ impl Cq {
 
     /// Removes the completions of a QP that is reset or destroyed; those of an SRQ give their
     /// receive back.
-    pub(crate) fn purge(&self, qpn: u32) {
+    pub(crate) fn purge(&self, qpn: Qpn) {
         let mut inner = self.inner.lock();
         inner.entries.retain(|entry| {
-            let keep = entry.wc.qp_num != qpn;
+            let keep = entry.wc.qp_num != qpn.0;
             if !keep && let Release::Receive { slot } = entry.release {
                 self.shared.released(slot).receives.fetch_add(1, Ordering::Release);
             }

@@ -2,6 +2,7 @@
 
 use crate::region::{Region, RegionCache, Regions};
 use omniverb_ring::UserMemory;
+use omniverb_terms::Lkey;
 
 /// `struct ibv_sge`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,7 +13,7 @@ pub struct Sge {
     /// Bytes.
     pub length: u32,
     /// L_Key of the region it lies in.
-    pub lkey: u32,
+    pub lkey: Lkey,
 }
 
 /// Total length of a list, in bytes.

@@ -10,13 +10,14 @@ use crate::pages::Pages;
 use crate::shared::Shared;
 use omniverb_link::pace::Pace;
 use omniverb_ring::Window;
+use omniverb_terms::Rkey;
 use std::ops::Range;
 
 /// One grant: an extent, some of the whole pages of a region, mapped.
 #[derive(Clone)]
 pub struct Grant {
     /// The peer's key.
-    pub rkey: u32,
+    pub rkey: Rkey,
     /// `IBV_ACCESS_*`: what it may be used for.
     pub access: u32,
     /// The region, as the peer's requests name it.
@@ -33,7 +34,7 @@ pub struct Grant {
 
 /// A grant in use.
 struct Extent {
-    rkey: u32,
+    rkey: Rkey,
     access: u32,
     start: u64,
     window: Window,
@@ -47,7 +48,7 @@ struct Extent {
 impl Extent {
     /// Where an access lies in it, if wholly.
     #[inline(always)]
-    fn offset(&self, rkey: u32, address: u64, length: u64) -> Option<usize> {
+    fn offset(&self, rkey: Rkey, address: u64, length: u64) -> Option<usize> {
         let offset = address.wrapping_sub(self.start);
         let mapped = self.window.len() as u64;
         let inside = self.rkey == rkey && offset <= mapped && length <= mapped - offset;
@@ -61,7 +62,7 @@ impl Extent {
 
 /// A key that was asked for.
 struct Asked {
-    rkey: u32,
+    rkey: Rkey,
     pace: Pace,
     /// What was asked for last.
     address: u64,
@@ -103,7 +104,7 @@ impl Grants {
     pub(crate) fn reach(
         &mut self,
         epoch: u64,
-        rkey: u32,
+        rkey: Rkey,
         (address, length): (u64, u64),
         access: u32,
     ) -> Reach {
@@ -121,7 +122,7 @@ impl Grants {
     pub(crate) fn known(
         &mut self,
         epoch: u64,
-        rkey: u32,
+        rkey: Rkey,
         (address, length): (u64, u64),
         access: u32,
     ) -> Option<Place> {
@@ -136,7 +137,7 @@ impl Grants {
         self.find(rkey, (address, length), access)
     }
 
-    fn find(&mut self, rkey: u32, (address, length): (u64, u64), access: u32) -> Option<Place> {
+    fn find(&mut self, rkey: Rkey, (address, length): (u64, u64), access: u32) -> Option<Place> {
         let mut all = self.list.iter_mut().enumerate();
         let (extent, offset) = all.find_map(|(index, extent)| {
             let offset = extent.offset(rkey, address, length)?;
@@ -151,7 +152,7 @@ impl Grants {
 
     /// An access that lies in no single extent, or is not allowed in the one it lies in.
     #[cold]
-    fn elsewhere(&mut self, rkey: u32, (address, length): (u64, u64), access: u32) -> Reach {
+    fn elsewhere(&mut self, rkey: Rkey, (address, length): (u64, u64), access: u32) -> Reach {
         if let Some(extent) = self.list.iter().find(|extent| extent.rkey == rkey) {
             // The head or tail of the region, on pages it shares with others, is not mapped.
             let end = address.checked_add(length);
@@ -189,7 +190,7 @@ impl Grants {
     }
 
     /// The parts of an access that is [`Reach::Spread`], in order: where, and how many bytes.
-    pub(crate) fn spread(&self, rkey: u32, (address, length): (u64, u64)) -> Vec<(Place, usize)> {
+    pub(crate) fn spread(&self, rkey: Rkey, (address, length): (u64, u64)) -> Vec<(Place, usize)> {
         let (mut at, mut left, mut parts) = (address, length, Vec::new());
         while left > 0 {
             let mut all = self.list.iter().enumerate().filter(|(_, e)| e.rkey == rkey);
@@ -266,7 +267,7 @@ impl Grants {
     }
 
     /// The daemon did not grant; `again`: it may when more has been moved.
-    pub(crate) fn refused(&mut self, rkey: u32, again: bool) {
+    pub(crate) fn refused(&mut self, rkey: Rkey, again: bool) {
         let mut all = self.asked.iter_mut();
         if let Some(asked) = all.find(|asked| asked.rkey == rkey && asked.pace.is_waiting()) {
             asked.pace.refused(again);

@@ -38,4 +38,4 @@ pub use qp::{Peer, Qp, QpSpec};
 pub use region::Region;
 pub use shared::{AsyncEvent, Host, Shared};
 pub use srq::Srq;
-pub use work::{Data, PostError, Route, SendWork};
+pub use work::{Addressee, Data, PostError, Route, SendWork};

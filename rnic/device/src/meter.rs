@@ -3,6 +3,7 @@
 use crate::attributes::State;
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{Window, WordMemory};
+use omniverb_terms::{Qpn, Service};
 
 /// Word offsets; see docs/architecture.md, statistics slot.
 const IDENTITY: usize = 0;
@@ -22,8 +23,8 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    pub(crate) fn new(slot: Window, qpn: u32, kind: u32) -> Self {
-        let identity = u64::from(qpn) | u64::from(kind & 0xff) << 40;
+    pub(crate) fn new(slot: Window, qpn: Qpn, service: Service) -> Self {
+        let identity = u64::from(qpn.0) | u64::from(service.qp_type()) << 40;
         let meter = Self { slot, identity, counts: [0; 8] };
         (0..8).for_each(|word| meter.slot.store(word * 8, 0, Ordering::Relaxed));
         meter

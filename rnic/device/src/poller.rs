@@ -7,13 +7,14 @@
 //! Locks: a watch list may be held while *trying* for a QP, never while waiting for one; a QP may
 //! be held while waiting for a watch list.
 
-use crate::constants::{Wc, qp_type};
+use crate::constants::Wc;
 use crate::cq::Cq;
 use crate::limits::{IDLE_LOOKS_MAX, WATCHED_MAX};
 use crate::lock::Lock;
 use crate::qp::{Inner, Qp};
 use crate::shared::lock;
 use omniverb_ring::{BellPage, Window};
+use omniverb_terms::{Qpn, Service};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -127,7 +128,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Stops watching a QP's links: they are gone.
-    pub(crate) fn forget(&self, qpn: u32) {
+    pub(crate) fn forget(&self, qpn: Qpn) {
         self.list.lock().links.retain(|watched| watched.qp.number != qpn);
     }
 }
@@ -317,7 +318,7 @@ impl Inner {
     /// A request is on its way: polls of its CQ look at the peer from now on, also if only the
     /// progress thread heard of it before. Who does not poll stops watching soon.
     pub(crate) fn be_watched(&mut self, qp: &Qp) {
-        let direct = qp.kind != qp_type::UD
+        let direct = qp.service != Service::Ud
             && self.links.first().is_some_and(|link| link.watchers == 0 && !link.peer.wire);
         let list = if direct { qp.send_cq.watch.list.try_lock() } else { None };
         if let Some(mut list) = list

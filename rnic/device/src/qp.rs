@@ -10,7 +10,7 @@ pub use self::spec::{Caps, Peer, QpSpec};
 
 use self::hanging::Hanging;
 use crate::attributes::{QpAttributes, State};
-use crate::constants::{opcode, qp_type};
+use crate::constants::opcode;
 use crate::cq::{Cq, Entry, Release};
 use crate::gather::Sge;
 use crate::grants::Grants;
@@ -27,6 +27,7 @@ use omniverb_link::wire::Route;
 use omniverb_link::{Broken, Endpoint};
 use omniverb_ring::Window;
 use omniverb_ring::window::prefetch_for_write;
+use omniverb_terms::{Qpn, Service};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -98,9 +99,9 @@ pub(crate) struct Inner {
 /// A queue pair.
 pub struct Qp {
     /// Its number.
-    pub number: u32,
-    /// `IBV_QPT_*`.
-    pub kind: u32,
+    pub number: Qpn,
+    /// How it serves its user.
+    pub service: Service,
     /// Protection domain.
     pub pd: u32,
     /// Where sends complete.
@@ -132,7 +133,7 @@ impl Qp {
     pub fn new(
         shared: &Arc<Shared>,
         spec: QpSpec,
-        number: u32,
+        number: Qpn,
         statistics: Window,
     ) -> Option<Arc<Qp>> {
         let slot = shared.take_slot()?;
@@ -142,11 +143,11 @@ impl Qp {
             srq.use_by_one(true);
         }
         let recv_max = if spec.srq.is_some() { 0 } else { spec.recv_max };
-        let mut meter = Meter::new(statistics, number, spec.kind);
+        let mut meter = Meter::new(statistics, number, spec.service);
         meter.state(State::Reset);
         Some(Arc::new_cyclic(|me| Qp {
             number,
-            kind: spec.kind,
+            service: spec.service,
             pd: spec.pd,
             send_cq: spec.send_cq,
             recv_cq: spec.recv_cq,
@@ -267,7 +268,7 @@ impl Qp {
             inner.flush_receives(self);
             return Ok(());
         }
-        if self.kind == qp_type::UD {
+        if self.service == Service::Ud {
             inner.receives_arrived(self);
             return Ok(());
         }
@@ -355,7 +356,7 @@ impl Inner {
     pub(crate) fn note_traffic(&mut self, qp: &Qp) {
         if !self.established {
             self.established = true;
-            if self.state == State::Rtr && qp.kind == qp_type::RC {
+            if self.state == State::Rtr && qp.service == Service::Rc {
                 qp.event(AsyncEvent::CommunicationEstablished);
             }
         }

@@ -2,17 +2,21 @@
 
 use crate::shared::lock;
 use omniverb_ring::UserMemory;
+use omniverb_terms::{Lkey, Rkey};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
+
+/// What nothing is named by.
+pub const NO_RKEY: Rkey = Rkey(0);
 
 /// A registered range.
 #[derive(Debug)]
 pub struct Region {
     /// Local key.
-    pub lkey: u32,
-    /// Remote key; 0 when there is no remote access.
-    pub rkey: u32,
+    pub lkey: Lkey,
+    /// Remote key; [`NO_RKEY`] when there is no remote access.
+    pub rkey: Rkey,
     /// The protection domain's number.
     pub pd: u32,
     /// `IBV_ACCESS_*`.
@@ -59,8 +63,8 @@ impl Region {
 pub struct Regions {
     /// Moves with every removal: cached look-ups are void then.
     generation: AtomicU64,
-    by_lkey: RwLock<HashMap<u32, Arc<Region>>>,
-    by_rkey: RwLock<HashMap<u32, Arc<Region>>>,
+    by_lkey: RwLock<HashMap<Lkey, Arc<Region>>>,
+    by_rkey: RwLock<HashMap<Rkey, Arc<Region>>>,
     next_lkey: Mutex<u32>,
 }
 
@@ -80,21 +84,22 @@ impl RegionCache {
 
 impl Regions {
     /// A local key that is not in use.
-    pub fn new_lkey(&self) -> u32 {
+    pub fn new_lkey(&self) -> Lkey {
         let mut next = lock(&self.next_lkey);
         let table = self.by_lkey.read().unwrap_or_else(|e| e.into_inner());
         loop {
             *next = next.wrapping_add(0x100);
             // Never 0, which zero-initialised work requests carry by mistake.
-            if *next != 0 && !table.contains_key(&*next) {
-                return *next;
+            let key = Lkey(*next);
+            if key.0 != 0 && !table.contains_key(&key) {
+                return key;
             }
         }
     }
 
     /// Adds a region.
     pub fn insert(&self, region: Arc<Region>) {
-        if region.rkey != 0 {
+        if region.rkey != NO_RKEY {
             write(&self.by_rkey).insert(region.rkey, region.clone());
         }
         write(&self.by_lkey).insert(region.lkey, region);
@@ -102,9 +107,9 @@ impl Regions {
 
     /// Removes a region; its keys are void when this returns. A QP that is being served by another
     /// thread may have looked it up just before: see [`crate::Qp::finish_access`].
-    pub fn remove(&self, lkey: u32) -> Option<Arc<Region>> {
+    pub fn remove(&self, lkey: Lkey) -> Option<Arc<Region>> {
         let region = write(&self.by_lkey).remove(&lkey)?;
-        if region.rkey != 0 {
+        if region.rkey != NO_RKEY {
             write(&self.by_rkey).remove(&region.rkey);
         }
         self.generation.fetch_add(1, Ordering::SeqCst);
@@ -113,7 +118,7 @@ impl Regions {
 
     /// Looks a local key up.
     #[inline(always)]
-    pub fn by_lkey<'c>(&self, cache: &'c mut RegionCache, lkey: u32) -> Option<&'c Region> {
+    pub fn by_lkey<'c>(&self, cache: &'c mut RegionCache, lkey: Lkey) -> Option<&'c Region> {
         let generation = self.generation.load(Ordering::Acquire);
         let hit = cache.generation == generation
             && cache.last.as_ref().is_some_and(|region| region.lkey == lkey);
@@ -124,13 +129,13 @@ impl Regions {
     }
 
     #[cold]
-    fn refill(&self, cache: &mut RegionCache, lkey: u32, generation: u64) {
+    fn refill(&self, cache: &mut RegionCache, lkey: Lkey, generation: u64) {
         cache.generation = generation;
         cache.last = self.by_lkey.read().unwrap_or_else(|e| e.into_inner()).get(&lkey).cloned();
     }
 
     /// Looks a remote key up.
-    pub fn by_rkey(&self, rkey: u32) -> Option<Arc<Region>> {
+    pub fn by_rkey(&self, rkey: Rkey) -> Option<Arc<Region>> {
         let table = self.by_rkey.read().unwrap_or_else(|e| e.into_inner());
         table.get(&rkey).cloned()
     }
@@ -139,7 +144,7 @@ impl Regions {
     /// regions that a program registered never are: others hold them, too, and nobody but the
     /// program ends them. Only keys that are made to be given up are (memory windows, regions that
     /// are allocated first and filled by work requests), of which there are none yet.
-    pub(crate) fn invalidate(&self, _pd: u32, _rkey: u32) -> bool {
+    pub(crate) fn invalidate(&self, _pd: u32, _rkey: Rkey) -> bool {
         false
     }
 

@@ -8,6 +8,7 @@ use crate::qp::Qp;
 use crate::region::Regions;
 use crate::work::Destination;
 use omniverb_ring::Window;
+use omniverb_terms::{Qpn, Rkey};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -40,15 +41,15 @@ pub trait Host: Send + Sync {
     fn armed(&self);
     /// Ask the daemon for a mapping of so many bytes of `rkey`, from an address on; the answer
     /// comes as [`Qp::granted`], [`Qp::not_granted`] or not at all.
-    fn request_grant(&self, qpn: u32, peer_qpn: u32, rkey: u32, range: (u64, u64));
+    fn request_grant(&self, qpn: Qpn, peer_qpn: Qpn, rkey: Rkey, range: (u64, u64));
     /// A queue pair has gone to ERR: what was granted to its peer is to be taken back.
-    fn qp_failed(&self, qpn: u32);
+    fn qp_failed(&self, qpn: Qpn);
     /// For each page of a granted window from byte `start` on, whether it is in memory: bit 0 of a
     /// byte of `found`, which reaches to the end of the window at most. False: nobody knows.
     fn resident(&self, window: &Window, start: usize, found: &mut [u8]) -> bool;
     /// Ask the daemon for a datagram link; the answer comes as [`Qp::attach`] or
     /// [`Qp::unreachable`].
-    fn request_datagram_link(&self, qpn: u32, destination: Destination);
+    fn request_datagram_link(&self, qpn: Qpn, destination: Destination);
     /// Tell the application. `cookie` is the object's.
     fn async_event(&self, event: AsyncEvent, cookie: usize);
 }

@@ -3,6 +3,7 @@
 use crate::gather::Sge;
 pub use omniverb_link::wire::Route;
 use omniverb_ring::UserMemory;
+use omniverb_terms::{Gid, Qpn, Rkey};
 
 /// Where the bytes of a send are.
 #[derive(Clone, Copy)]
@@ -26,29 +27,38 @@ pub struct SendWork<'a> {
     pub immediate: u32,
     /// Remote address of one-sided operations.
     pub address: u64,
-    /// Remote key, or remote Q_Key of a datagram.
-    pub rkey: u32,
+    /// Remote key of one-sided operations.
+    pub rkey: Rkey,
     /// Atomics: the number to compare with or to add.
     pub compare_add: u64,
     /// Compare-and-swap: the new number.
     pub swap: u64,
     /// UD: where to.
-    pub destination: Option<Destination>,
-    /// UD: how packets to there are to travel, if it is on a network.
-    pub route: Route,
+    pub to: Option<Addressee>,
     /// The bytes.
     pub data: Data<'a>,
+}
+
+/// To whom a datagram goes, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addressee {
+    /// Which queue pair.
+    pub destination: Destination,
+    /// What that expects datagrams to know; bit 31: take the sender's own.
+    pub qkey: u32,
+    /// How packets to there are to travel, if it is on a network.
+    pub route: Route,
 }
 
 /// Destination of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Destination {
     /// GID of the peer's port.
-    pub dgid: [u8; 16],
+    pub dgid: Gid,
     /// Which of our GIDs it goes out from.
-    pub sgid: [u8; 16],
+    pub sgid: Gid,
     /// The peer's QP.
-    pub qpn: u32,
+    pub qpn: Qpn,
 }
 
 /// Why a post is refused. Nothing was queued.

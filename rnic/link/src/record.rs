@@ -5,6 +5,7 @@
 //! first byte is placed.
 
 use omniverb_ring::{Consumer, Record, WordMemory};
+use omniverb_terms::{Refusal, Rkey};
 
 /// The low bits of a tag: what the record is.
 pub(crate) const OPERATION: u32 = 0xff;
@@ -34,47 +35,44 @@ pub const PLACED: u32 = 1 << 13;
 /// Flag: the payload is not in the ring; see [`crate::source`].
 pub const SOURCE: u32 = 1 << 14;
 
-/// Why a request fails. The first three are a responder's (syndromes of the AETH, InfiniBand
-/// specification 9.7.5.2.8). The others come from a far end that speaks for a peer on a network:
-/// it gives up what a requester by itself would have given up.
+/// Why a request fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
 pub enum Nak {
-    /// Invalid request: length, alignment, operation not allowed on this QP.
-    InvalidRequest = 1,
-    /// Remote access error: R_Key, range, access rights.
-    RemoteAccess = 2,
-    /// Remote operational error: the responder's own receive was malformed.
-    RemoteOperation = 3,
-    /// The peer was silent for as long as the retries last.
-    RetryExceeded = 4,
+    /// A responder refuses it.
+    Refused(Refusal),
+    /// The peer was silent for as long as the retries last. This and what follows comes from a far
+    /// end that speaks for a peer on a network: it gives up what a requester by itself would have
+    /// given up.
+    RetryExceeded,
     /// The peer lacked a receive for as long as the retries last.
-    RnrRetryExceeded = 5,
+    RnrRetryExceeded,
     /// The peer answered what no peer answers.
-    BadResponse = 6,
+    BadResponse,
     /// Given up without a fault of the request.
-    Flushed = 7,
+    Flushed,
 }
 
 impl Nak {
-    const ALL: [Nak; 7] = [
-        Nak::InvalidRequest,
-        Nak::RemoteAccess,
-        Nak::RemoteOperation,
-        Nak::RetryExceeded,
-        Nak::RnrRetryExceeded,
-        Nak::BadResponse,
-        Nak::Flushed,
-    ];
-
-    /// As a word.
-    pub fn encode(self) -> u64 {
-        self as u64
+    /// As a word: that of a refusal is its code in a syndrome.
+    pub const fn encode(self) -> u64 {
+        match self {
+            Nak::Refused(refusal) => refusal.code() as u64,
+            Nak::RetryExceeded => 4,
+            Nak::RnrRetryExceeded => 5,
+            Nak::BadResponse => 6,
+            Nak::Flushed => 7,
+        }
     }
 
     /// From a word.
     pub fn decode(word: u64) -> Option<Nak> {
-        Nak::ALL.into_iter().find(|code| code.encode() == word)
+        Some(match word {
+            4 => Nak::RetryExceeded,
+            5 => Nak::RnrRetryExceeded,
+            6 => Nak::BadResponse,
+            7 => Nak::Flushed,
+            _ => Nak::Refused(Refusal::from_code(u8::try_from(word).ok()?)?),
+        })
     }
 }
 
@@ -85,15 +83,15 @@ pub enum Request {
     /// Part of a SEND.
     Send { flags: u32, immediate: u32 },
     /// First part of a WRITE of `total` bytes.
-    WriteFirst { flags: u32, address: u64, rkey: u32, immediate: u32, total: u64 },
+    WriteFirst { flags: u32, address: u64, rkey: Rkey, immediate: u32, total: u64 },
     /// Another part of it.
     WriteMore { flags: u32, immediate: u32 },
     /// READ of `length` bytes.
-    Read { address: u64, rkey: u32, length: u64 },
+    Read { address: u64, rkey: Rkey, length: u64 },
     /// Atomic compare and swap.
-    CompareSwap { address: u64, rkey: u32, compare: u64, swap: u64 },
+    CompareSwap { address: u64, rkey: Rkey, compare: u64, swap: u64 },
     /// Atomic fetch and add.
-    FetchAdd { address: u64, rkey: u32, add: u64 },
+    FetchAdd { address: u64, rkey: Rkey, add: u64 },
     /// A whole UD message.
     Datagram { flags: u32, immediate: u32, qkey: u32 },
 }
@@ -109,20 +107,20 @@ impl Request {
             }
             Request::WriteFirst { flags, address, rkey, immediate, total } => (
                 WRITE_FIRST | flags,
-                [address, u64::from(rkey) | u64::from(immediate) << 32, total, 0],
+                [address, u64::from(rkey.0) | u64::from(immediate) << 32, total, 0],
                 3,
             ),
             Request::WriteMore { flags, immediate } => {
                 (WRITE_MORE | flags, [u64::from(immediate), 0, 0, 0], 1)
             }
             Request::Read { address, rkey, length } => {
-                (READ | LAST, [address, u64::from(rkey), length, 0], 3)
+                (READ | LAST, [address, u64::from(rkey.0), length, 0], 3)
             }
             Request::CompareSwap { address, rkey, compare, swap } => {
-                (COMPARE_SWAP | LAST, [address, u64::from(rkey), compare, swap], 4)
+                (COMPARE_SWAP | LAST, [address, u64::from(rkey.0), compare, swap], 4)
             }
             Request::FetchAdd { address, rkey, add } => {
-                (FETCH_ADD | LAST, [address, u64::from(rkey), add, 0], 3)
+                (FETCH_ADD | LAST, [address, u64::from(rkey.0), add, 0], 3)
             }
             Request::Datagram { flags, immediate, qkey } => {
                 (DATAGRAM | flags, [u64::from(qkey) | u64::from(immediate) << 32, 0, 0, 0], 1)
@@ -158,21 +156,23 @@ impl Request {
                 Request::WriteFirst {
                     flags,
                     address: word(0),
-                    rkey: key as u32,
+                    rkey: Rkey(key as u32),
                     immediate: (key >> 32) as u32,
                     total: word(2),
                 }
             }
             (WRITE_MORE, 1) => Request::WriteMore { flags, immediate: word(0) as u32 },
-            (READ, 3) => Request::Read { address: word(0), rkey: word(1) as u32, length: word(2) },
+            (READ, 3) => {
+                Request::Read { address: word(0), rkey: Rkey(word(1) as u32), length: word(2) }
+            }
             (COMPARE_SWAP, 4) => Request::CompareSwap {
                 address: word(0),
-                rkey: word(1) as u32,
+                rkey: Rkey(word(1) as u32),
                 compare: word(2),
                 swap: word(3),
             },
             (FETCH_ADD, 3) => {
-                Request::FetchAdd { address: word(0), rkey: word(1) as u32, add: word(2) }
+                Request::FetchAdd { address: word(0), rkey: Rkey(word(1) as u32), add: word(2) }
             }
             (DATAGRAM, 1) => {
                 let key = word(0);

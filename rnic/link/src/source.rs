@@ -21,15 +21,18 @@ use crate::layout::word;
 use crate::record::{OPERATION, Request, SEND, SOURCE, WRITE_FIRST, WRITE_MORE};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{Broken, Consumer, Record, UserMemory, WordMemory};
+use omniverb_terms::Rkey;
 
 /// Regions of a link that may be sources at the same time.
 pub const SOURCES: usize = 4;
+/// What no region is named by.
+const NO_KEY: Rkey = Rkey(0);
 
 /// Where a payload is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     /// R_Key of the region.
-    pub key: u32,
+    pub key: Rkey,
     /// Address of the first byte.
     pub address: u64,
 }
@@ -51,19 +54,19 @@ impl Unfilled {
 }
 
 /// Which of the words is this key's.
-pub fn slot(key: u32) -> usize {
-    (key.wrapping_mul(0x9e37_79b9) >> 30) as usize
+pub fn slot(key: Rkey) -> usize {
+    (key.0.wrapping_mul(0x9e37_79b9) >> 30) as usize
 }
 
-fn offered(key: u32, epoch: u64) -> u64 {
-    u64::from(key) | epoch << 32
+fn offered(key: Rkey, epoch: u64) -> u64 {
+    u64::from(key.0) | epoch << 32
 }
 
 impl Request {
     /// As [`Request::encode`], of one whose payload is elsewhere. `None`: it carries none.
     fn encode_from(&self, source: Source) -> Option<(u32, [u64; 4], usize)> {
         let (tag, words, _) = self.encode();
-        let key = u64::from(source.key) << 32;
+        let key = u64::from(source.key.0) << 32;
         let (words, extra) = match *self {
             Request::WriteFirst { total, .. } if total >> 32 == 0 => {
                 ([words[0], words[1], total | key, source.address], 4)
@@ -87,17 +90,18 @@ impl Request {
         // Each word once: the other side may change it.
         let word = |i| ring.extra(record, i);
         let high = |word: u64| (word >> 32) as u32;
+        let key = |word: u64| Rkey(high(word));
         let flags = record.tag & !OPERATION & !SOURCE;
         Some(match (record.tag & OPERATION, record.extra) {
             (WRITE_FIRST, 4) => {
                 let (address, keys, last) = (word(0), word(1), word(2));
-                let (rkey, immediate, total) = (keys as u32, high(keys), last & 0xffff_ffff);
+                let (rkey, immediate, total) = (Rkey(keys as u32), high(keys), last & 0xffff_ffff);
                 let request = Request::WriteFirst { flags, address, rkey, immediate, total };
-                (request, Some(Source { key: high(last), address: word(3) }))
+                (request, Some(Source { key: key(last), address: word(3) }))
             }
             (operation @ (WRITE_MORE | SEND), 2) => {
                 let (first, address) = (word(0), word(1));
-                let (key, immediate) = (high(first), first as u32);
+                let (key, immediate) = (key(first), first as u32);
                 let request = match operation {
                     SEND => Request::Send { flags, immediate },
                     _ => Request::WriteMore { flags, immediate },
@@ -112,17 +116,17 @@ impl Request {
 impl Endpoint {
     /// Whether the peer has this region mapped.
     #[inline]
-    pub fn peer_reaches(&self, key: u32) -> bool {
+    pub fn peer_reaches(&self, key: Rkey) -> bool {
         let epoch = self.epoch();
         let word = word::SOURCES + 8 * slot(key);
-        key != 0 && self.theirs.load(word, Ordering::Acquire) == offered(key, epoch)
+        key != NO_KEY && self.theirs.load(word, Ordering::Acquire) == offered(key, epoch)
     }
 
     /// Asks the peer to map this region, to send from.
-    pub fn want_source(&mut self, key: u32) {
+    pub fn want_source(&mut self, key: Rkey) {
         let word = word::SOURCES_WANTED + 8 * slot(key);
-        if self.ours.load(word, Ordering::Relaxed) != u64::from(key) {
-            self.ours.store(word, u64::from(key), Ordering::Release);
+        if self.ours.load(word, Ordering::Relaxed) != u64::from(key.0) {
+            self.ours.store(word, u64::from(key.0), Ordering::Release);
         }
     }
 
@@ -169,20 +173,20 @@ impl Endpoint {
     }
 
     /// Far end: the regions that the peer sends from; 0: none.
-    pub fn sources_wanted(&self) -> [u32; SOURCES] {
+    pub fn sources_wanted(&self) -> [Rkey; SOURCES] {
         let word = |slot: usize| word::SOURCES_WANTED + 8 * slot;
-        std::array::from_fn(|slot| self.theirs.load(word(slot), Ordering::Acquire) as u32)
+        std::array::from_fn(|slot| Rkey(self.theirs.load(word(slot), Ordering::Acquire) as u32))
     }
 
     /// Far end: this region was mapped when the peer's revocation count was `epoch`.
-    pub fn publish_source(&mut self, key: u32, epoch: u64) {
+    pub fn publish_source(&mut self, key: Rkey, epoch: u64) {
         self.ours.store(word::SOURCES + 8 * slot(key), offered(key, epoch), Ordering::Release);
     }
 
     /// Far end: this region is out of reach.
-    pub fn withdraw_source(&mut self, key: u32) {
+    pub fn withdraw_source(&mut self, key: Rkey) {
         let word = word::SOURCES + 8 * slot(key);
-        if self.ours.load(word, Ordering::Relaxed) as u32 == key {
+        if self.ours.load(word, Ordering::Relaxed) as u32 == key.0 {
             self.ours.store(word, 0, Ordering::Release);
         }
     }

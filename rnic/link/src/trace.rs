@@ -15,6 +15,7 @@
 
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{Broken, Consumer, Producer, Record, UserMemory, Window, WordMemory};
+use omniverb_terms::Qpn;
 use std::sync::{Mutex, PoisonError};
 
 /// Bytes of the ring: tens of milliseconds of what one process can do.
@@ -95,9 +96,9 @@ pub struct Trace {
     /// When it happened, in monotonic nanoseconds.
     pub time: u64,
     /// The requester's queue pair; 24 bits.
-    pub qpn: u32,
+    pub qpn: Qpn,
     /// Its peer; 24 bits.
-    pub peer_qpn: u32,
+    pub peer_qpn: Qpn,
     /// `enum ibv_mtu`.
     pub path_mtu: u8,
     /// Why a request was refused, or the code of the time to wait for a receive.
@@ -123,8 +124,8 @@ pub struct Trace {
 impl Trace {
     fn encode(&self) -> (u32, [u64; WORDS]) {
         let number = |number: u32| u64::from(number) & NUMBER;
-        let qps = number(self.qpn)
-            | number(self.peer_qpn) << 24
+        let qps = number(self.qpn.0)
+            | number(self.peer_qpn.0) << 24
             | u64::from(self.path_mtu) << 48
             | u64::from(self.code) << 56;
         let position = number(self.psn) | number(self.messages) << 24 | u64::from(self.keep) << 48;
@@ -141,8 +142,8 @@ impl Trace {
             kind,
             flags: tag & !KIND,
             time,
-            qpn: number(qps),
-            peer_qpn: number(qps >> 24),
+            qpn: Qpn(number(qps)),
+            peer_qpn: Qpn(number(qps >> 24)),
             path_mtu: (qps >> 48) as u8,
             code: (qps >> 56) as u8,
             psn: number(position),

@@ -6,6 +6,7 @@ use omniverb_link::{Broken, Doorbell, Endpoint, EndpointParts, Nak, Request, Res
 use omniverb_ring::bell::PAGE_BYTES;
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{BellPage, UserMemory, Window, WordMemory};
+use omniverb_terms::Refusal;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
@@ -135,7 +136,11 @@ fn a_refusal_always_finds_room() {
         receiver.pass_response(&record);
         while answer(Response::ReadData { last: true }, length) == Ok(true) {}
         while answer(Response::AtomicResult { original: 7 }, 0) == Ok(true) {}
-        assert_eq!(answer(Response::Nak { code: Nak::RemoteAccess }, 0), Ok(true), "{first}");
+        assert_eq!(
+            answer(Response::Nak { code: Nak::Refused(Refusal::RemoteAccess) }, 0),
+            Ok(true),
+            "{first}"
+        );
     }
 }
 

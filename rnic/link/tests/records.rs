@@ -4,6 +4,7 @@ use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOURCE};
 use omniverb_link::{Nak, Request, Response};
 use omniverb_ring::spsc::TAG_END;
 use omniverb_ring::{Consumer, Producer, Window};
+use omniverb_terms::{Refusal, Rkey};
 use proptest::prelude::*;
 
 fn config() -> ProptestConfig {
@@ -42,11 +43,11 @@ fn requests() -> impl Strategy<Value = Request> {
                 // Without one of these flags nothing comes along.
                 immediate: if flags & (IMMEDIATE | INVALIDATE) == 0 { 0 } else { immediate },
             },
-            1 => Request::WriteFirst { flags, address, rkey, immediate, total: b },
+            1 => Request::WriteFirst { flags, address, rkey: Rkey(rkey), immediate, total: b },
             2 => Request::WriteMore { flags, immediate },
-            3 => Request::Read { address, rkey, length: b },
-            4 => Request::CompareSwap { address, rkey, compare: b, swap: c },
-            5 => Request::FetchAdd { address, rkey, add: b },
+            3 => Request::Read { address, rkey: Rkey(rkey), length: b },
+            4 => Request::CompareSwap { address, rkey: Rkey(rkey), compare: b, swap: c },
+            5 => Request::FetchAdd { address, rkey: Rkey(rkey), add: b },
             _ => Request::Datagram { flags, immediate, qkey: rkey },
         },
     )
@@ -104,9 +105,9 @@ proptest! {
 #[test]
 fn codes_of_refusals() {
     for (number, code) in [
-        (1, Nak::InvalidRequest),
-        (2, Nak::RemoteAccess),
-        (3, Nak::RemoteOperation),
+        (1, Nak::Refused(Refusal::InvalidRequest)),
+        (2, Nak::Refused(Refusal::RemoteAccess)),
+        (3, Nak::Refused(Refusal::RemoteOperation)),
         (4, Nak::RetryExceeded),
         (5, Nak::RnrRetryExceeded),
         (6, Nak::BadResponse),

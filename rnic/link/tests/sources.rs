@@ -10,6 +10,7 @@ use omniverb_link::source::SOURCES;
 use omniverb_link::{Broken, Request, Source};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, WordMemory};
+use omniverb_terms::Rkey;
 use proptest::prelude::*;
 
 proptest! {
@@ -26,10 +27,10 @@ proptest! {
         let total = u64::from(total);
         let request = match kind {
             0 => Request::Send { flags, immediate },
-            1 => Request::WriteFirst { flags, address, rkey, immediate, total },
+            1 => Request::WriteFirst { flags, address, rkey: Rkey(rkey), immediate, total },
             _ => Request::WriteMore { flags, immediate },
         };
-        let source = Source { key, address: at };
+        let source = Source { key: Rkey(key), address: at };
         let record = app.send_request_from(&request, length, source).unwrap().unwrap();
         prop_assert!(matches!(engine.next_request(), Err(Broken)), "not for a queue pair");
         let ahead = engine.request_after(0).unwrap().unwrap();
@@ -56,32 +57,35 @@ proptest! {
 #[test]
 fn an_offer_holds_for_one_key_and_one_epoch() {
     let (_, [mut app, mut engine]) = ends();
-    assert_eq!(engine.sources_wanted(), [0; SOURCES]);
-    for key in 1..100 {
-        app.want_source(key << 8);
-        assert!(engine.sources_wanted().contains(&(key << 8)), "{key}");
-        assert!(!app.peer_reaches(key << 8));
-        engine.publish_source(key << 8, engine.peer_epoch());
-        assert!(app.peer_reaches(key << 8) && !app.peer_reaches(key << 8 | 1));
+    assert_eq!(engine.sources_wanted(), [Rkey(0); SOURCES]);
+    for number in 1..100 {
+        let key = Rkey(number << 8);
+        app.want_source(key);
+        assert!(engine.sources_wanted().contains(&key), "{key}");
+        assert!(!app.peer_reaches(key));
+        engine.publish_source(key, engine.peer_epoch());
+        assert!(app.peer_reaches(key) && !app.peer_reaches(Rkey(number << 8 | 1)));
     }
-    assert!(!app.peer_reaches(0), "no key");
-    engine.withdraw_source(98 << 8);
-    engine.withdraw_source(77);
-    assert!(!app.peer_reaches(98 << 8) && app.peer_reaches(99 << 8));
+    assert!(!app.peer_reaches(Rkey(0)), "no key");
+    engine.withdraw_source(Rkey(98 << 8));
+    engine.withdraw_source(Rkey(77));
+    assert!(!app.peer_reaches(Rkey(98 << 8)) && app.peer_reaches(Rkey(99 << 8)));
     app.advance_epoch();
-    assert!(!app.peer_reaches(99 << 8), "pages may have gone back");
-    engine.publish_source(99 << 8, engine.peer_epoch());
-    assert!(app.peer_reaches(99 << 8));
+    assert!(!app.peer_reaches(Rkey(99 << 8)), "pages may have gone back");
+    engine.publish_source(Rkey(99 << 8), engine.peer_epoch());
+    assert!(app.peer_reaches(Rkey(99 << 8)));
     app.forget_sources();
-    assert_eq!(engine.sources_wanted(), [0; SOURCES]);
+    assert_eq!(engine.sources_wanted(), [Rkey(0); SOURCES]);
 }
 
 /// Other records with this flag are no requests.
 #[test]
 fn only_what_carries_data_has_a_source() {
     let (memory, [mut app, engine]) = ends();
-    let read = Request::Read { address: 1, rkey: 2, length: 3 };
-    assert!(app.send_request_from(&read, 0, Source { key: 1, address: 2 }).unwrap().is_none());
+    let read = Request::Read { address: 1, rkey: Rkey(2), length: 3 };
+    assert!(
+        app.send_request_from(&read, 0, Source { key: Rkey(1), address: 2 }).unwrap().is_none()
+    );
     assert!(engine.request_after(0).unwrap().is_none());
     app.send_request(&read, 0, []).unwrap();
     let at = layout::request_ring(0, layout::REQUEST_BYTES_MIN);

@@ -6,6 +6,7 @@ use omniverb_link::trace::{
 };
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, Window, WordMemory};
+use omniverb_terms::Qpn;
 use proptest::prelude::*;
 
 fn some() -> Trace {
@@ -13,8 +14,8 @@ fn some() -> Trace {
         kind: Kind::Write,
         flags: 1 << 10,
         time: 77,
-        qpn: 0xab_cdef,
-        peer_qpn: 0x12_3456,
+        qpn: Qpn(0xab_cdef),
+        peer_qpn: Qpn(0x12_3456),
         path_mtu: 3,
         code: 9,
         psn: 0xff_ffff,

@@ -40,7 +40,7 @@ fn nothing_that_is_not_as_it_should_be_becomes_a_link() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let process = Process::new().unwrap();
     process.client.progress.listen(&process.client);
-    let qpn = process.qps[0].number;
+    let qpn = process.qps[0].number.0;
     let good = layout::link_bytes(1 << 16, 1 << 12) as u64;
     type Change = fn(&mut LinkReady);
     let changes: [Change; 11] = [
@@ -108,7 +108,7 @@ fn memory_may_be_anywhere_in_a_file() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let process = Process::new().unwrap();
     process.client.progress.listen(&process.client);
-    let ready = ready(process.qps[0].number);
+    let ready = ready(process.qps[0].number.0);
     let length = ready.memory.length;
     // The bell before the link, in one file, with something in front, between and behind.
     let file = memfd::create("test", length + BELL_BYTES + 3 * PAGE).unwrap();
@@ -133,7 +133,7 @@ fn grants_that_nobody_asked_for_and_lies_about_their_size_break_nothing() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let process = Process::new().unwrap();
     process.client.progress.listen(&process.client);
-    let qpn = process.qps[0].number;
+    let qpn = process.qps[0].number.0;
     let good = layout::link_bytes(1 << 16, 1 << 12) as u64;
     says(&process, ready(qpn), files(good));
     for length in [0, 1, 4096, 1 << 40, u64::MAX - 4095, u64::MAX] {
@@ -184,7 +184,7 @@ fn a_bell_without_links_wakes_nobody_and_goes_with_its_daemon() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let process = Process::new().unwrap();
     process.client.progress.listen(&process.client);
-    let qpn = process.qps[0].number;
+    let qpn = process.qps[0].number.0;
     let good = layout::link_bytes(1 << 16, 1 << 12) as u64;
     let heard = || {
         process.client.hear_bells();

@@ -6,7 +6,9 @@ use core::sync::atomic::Ordering;
 use omniverb_abi::{
     ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd, ibv_wc,
 };
-use omniverb_device::Route;
+use omniverb_device::work::Destination;
+use omniverb_device::{Addressee, Route};
+use omniverb_terms::{Errno, Gid, Qpn};
 
 use super::context::{ContextShell, one_less, one_more};
 use super::limits::AH_MAX;
@@ -19,8 +21,8 @@ const WC_GRH: u32 = 1;
 #[repr(C)]
 pub(super) struct AhShell {
     ah: ibv_ah,
-    pub(super) dgid: [u8; 16],
-    pub(super) sgid: [u8; 16],
+    pub(super) dgid: Gid,
+    pub(super) sgid: Gid,
     pub(super) route: Route,
 }
 
@@ -34,16 +36,22 @@ impl AhShell {
     }
 }
 
-/// The GIDs that address attributes name: (destination, source). RoCE has no other addresses.
-pub(super) fn resolve(
-    shell: &ContextShell,
-    attr: &ibv_ah_attr,
-) -> Result<([u8; 16], [u8; 16]), c_int> {
-    if attr.is_global == 0 || attr.grh.dgid.raw == [0; 16] || attr.port_num > 1 {
-        return Err(libc::EINVAL);
+impl AhShell {
+    /// A datagram by way of it, to this queue pair.
+    #[inline(always)]
+    pub(super) fn leads_to(&self, qpn: Qpn, qkey: u32) -> Addressee {
+        let destination = Destination { dgid: self.dgid, sgid: self.sgid, qpn };
+        Addressee { destination, qkey, route: self.route }
     }
-    let sgid = shell.gid(usize::from(attr.grh.sgid_index)).ok_or(libc::EINVAL)?;
-    Ok((attr.grh.dgid.raw, sgid))
+}
+
+/// The GIDs that address attributes name: (destination, source). RoCE has no other addresses.
+pub(super) fn resolve(shell: &ContextShell, attr: &ibv_ah_attr) -> Result<(Gid, Gid), Errno> {
+    if attr.is_global == 0 || Gid::new(attr.grh.dgid.raw).is_zero() || attr.port_num > 1 {
+        return Err(Errno::EINVAL);
+    }
+    let sgid = shell.gid(usize::from(attr.grh.sgid_index)).ok_or(Errno::EINVAL)?;
+    Ok((Gid::new(attr.grh.dgid.raw), sgid))
 }
 
 /// What an address vector says about the way to there.
@@ -63,14 +71,14 @@ pub unsafe extern "C" fn ov_ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
         let context = (*pd).context;
         let shell = ContextShell::of(context);
         if (*attr).port_num != 1 {
-            return null(libc::EINVAL);
+            return null(Errno::EINVAL);
         }
         let (dgid, sgid) = match resolve(shell, &*attr) {
             Ok(gids) => gids,
             Err(errno) => return null(errno),
         };
         if !one_more(&shell.counts.ahs, AH_MAX) {
-            return null(libc::ENOMEM);
+            return null(Errno::ENOMEM);
         }
         PdShell::of(pd).users.fetch_add(1, Ordering::AcqRel);
         let ah = ibv_ah { context, pd, handle: 0 };
@@ -95,7 +103,7 @@ pub unsafe extern "C" fn ov_ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
 }
 
 /// The two addresses in the 40 bytes before a datagram: (sender, us).
-fn addresses(grh: &[u8; 40]) -> ([u8; 16], [u8; 16]) {
+fn addresses(grh: &[u8; 40]) -> (Gid, Gid) {
     let wide = |bytes: &[u8]| {
         let mut gid = [0; 16];
         match bytes.len() {
@@ -105,7 +113,7 @@ fn addresses(grh: &[u8; 40]) -> ([u8; 16], [u8; 16]) {
             }
             _ => gid.copy_from_slice(bytes),
         }
-        gid
+        Gid::new(gid)
     };
     // An IPv4 header sits in the second half, and the first half is then no IPv6 header.
     if grh[0] >> 4 != 6 && grh[20] >> 4 == 4 {
@@ -130,15 +138,15 @@ pub unsafe extern "C" fn ov_ibv_init_ah_from_wc(
     // SAFETY: the caller's promise; the GRH area is 40 bytes of any alignment.
     unsafe {
         if (*wc).wc_flags & WC_GRH == 0 {
-            return minus_one(libc::EINVAL);
+            return minus_one(Errno::EINVAL);
         }
         let bytes: [u8; 40] = grh.cast::<[u8; 40]>().read_unaligned();
         let (sender, us) = addresses(&bytes);
         let shell = ContextShell::of(context);
-        let Some(sgid_index) = shell.gid_index(&us) else { return minus_one(libc::EINVAL) };
+        let Some(sgid_index) = shell.gid_index(us) else { return minus_one(Errno::EINVAL) };
         attr.write(ibv_ah_attr {
             grh: ibv_global_route {
-                dgid: ibv_gid { raw: sender },
+                dgid: ibv_gid { raw: sender.bytes() },
                 flow_label: 0,
                 sgid_index,
                 hop_limit: 64,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use omniverb_abi::{ibv_comp_channel, ibv_context, ibv_cq};
 use omniverb_client::Notifier;
+use omniverb_terms::Errno;
 
 use super::cq::CqShell;
 use crate::errno::{minus_one, null};
@@ -57,7 +58,7 @@ pub unsafe extern "C" fn ov_ibv_destroy_comp_channel(channel: *mut ibv_comp_chan
     // SAFETY: the caller's promise.
     unsafe {
         if (*channel).refcnt > 0 {
-            return libc::EBUSY;
+            return Errno::EBUSY.raw();
         }
         drop(Box::from_raw(channel.cast::<ChannelShell>()));
     }

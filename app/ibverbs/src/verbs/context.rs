@@ -10,6 +10,7 @@ use omniverb_abi::{
 };
 use omniverb_client::{Client, Notifier};
 use omniverb_device::{AsyncEvent, Shared};
+use omniverb_terms::Errno;
 use rustix::fd::{IntoRawFd, OwnedFd};
 
 use super::{cq, cq_ex, event, memory, post, qp, query, srq};
@@ -70,12 +71,12 @@ impl ContextShell {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     if device.is_null() {
-        return null(libc::EINVAL);
+        return null(Errno::EINVAL);
     }
     omniverb_client::on_async_event(event::deliver);
-    let Ok(client) = Client::get() else { return null(libc::ENODEV) };
+    let Ok(client) = Client::get() else { return null(Errno::ENODEV) };
     let (Ok(events), Ok(command)) = (Notifier::new(), command_file()) else {
-        return null(libc::EMFILE);
+        return null(Errno::EMFILE);
     };
     let gids = Mutex::new(client.gids().unwrap_or_default());
     let shell = Box::new(ContextShell {
@@ -122,7 +123,7 @@ fn fill(shell: &mut ContextShell, device: *mut ibv_device) {
 
 /// XRC is not offered, but inlines call this slot without looking.
 unsafe extern "C" fn close_xrcd(_xrcd: *mut omniverb_abi::ibv_xrcd) -> c_int {
-    libc::EOPNOTSUPP
+    Errno::EOPNOTSUPP.raw()
 }
 
 /// `cmd_fd` must be a descriptor that programs can `dup`; nothing travels on it.
@@ -137,7 +138,7 @@ fn command_file() -> rustix::io::Result<OwnedFd> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_ibv_close_device(context: *mut ibv_context) -> c_int {
     if context.is_null() {
-        return crate::errno::minus_one(libc::EINVAL);
+        return crate::errno::minus_one(Errno::EINVAL);
     }
     // SAFETY: came from `ov_ibv_open_device`, by the caller's promise for the last time.
     drop(unsafe { Box::from_raw(context.byte_sub(CONTEXT_OFFSET).cast::<ContextShell>()) });

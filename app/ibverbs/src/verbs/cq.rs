@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use omniverb_abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 use omniverb_device::{CompletionEvents, Cq, Wc, limits::CQE_MAX};
+use omniverb_terms::Errno;
 
 use super::channel::{ChannelShell, count_users};
 use super::context::{ContextShell, one_less, one_more};
@@ -53,12 +54,12 @@ pub(super) unsafe fn create(
     channel: *mut ibv_comp_channel,
 ) -> *mut CqShell {
     if cqe == 0 || cqe > CQE_MAX {
-        return null(libc::EINVAL);
+        return null(Errno::EINVAL);
     }
     // SAFETY: the caller's promise.
     let shell = unsafe { ContextShell::of(context) };
     if !one_more(&shell.counts.cqs, CQ_MAX) {
-        return null(libc::ENOMEM);
+        return null(Errno::ENOMEM);
     }
     let events = (!channel.is_null()).then(|| {
         // SAFETY: the caller's promise.
@@ -99,9 +100,9 @@ pub unsafe extern "C" fn ov_ibv_create_cq(
     channel: *mut ibv_comp_channel,
     comp_vector: c_int,
 ) -> *mut ibv_cq {
-    let Ok(cqe) = u32::try_from(cqe) else { return null(libc::EINVAL) };
+    let Ok(cqe) = u32::try_from(cqe) else { return null(Errno::EINVAL) };
     if comp_vector != 0 {
-        return null(libc::EINVAL);
+        return null(Errno::EINVAL);
     }
     // SAFETY: the caller's promise.
     unsafe { create(context, cqe, cq_context, channel).cast() }
@@ -118,13 +119,13 @@ pub unsafe extern "C" fn ov_ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int 
             // SAFETY: the caller's promise.
             unsafe {
                 if !CqShell::of(cq).cq.resize(count) {
-                    return libc::EINVAL;
+                    return Errno::EINVAL.raw();
                 }
                 (*cq).cqe = cqe;
             }
             0
         }
-        _ => libc::EINVAL,
+        _ => Errno::EINVAL.raw(),
     }
 }
 
@@ -138,7 +139,7 @@ pub unsafe extern "C" fn ov_ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     unsafe {
         let shell = CqShell::of(cq);
         if shell.cq.is_busy() {
-            return libc::EBUSY;
+            return Errno::EBUSY.raw();
         }
         shell.cq.cookie.store(0, Ordering::Release);
         let channel = (*cq).channel;
@@ -176,7 +177,7 @@ pub unsafe extern "C" fn ov_ibv_ack_cq_events(cq: *mut ibv_cq, count: u32) {
 
 /// `ibv_poll_cq`: the slot that the inline calls.
 pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut ibv_wc) -> c_int {
-    let Ok(count) = usize::try_from(count) else { return -libc::EINVAL };
+    let Ok(count) = usize::try_from(count) else { return -Errno::EINVAL.raw() };
     if count == 0 {
         return 0;
     }

@@ -9,6 +9,7 @@ use omniverb_abi::{
     IBV_WC_EX_WITH_SRC_QP, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr,
 };
 use omniverb_device::Wc;
+use omniverb_terms::Errno;
 
 use super::cq::{CqShell, create};
 use crate::errno::null;
@@ -38,10 +39,10 @@ pub(super) unsafe extern "C" fn create_cq_ex(
             || fields & !u64::from(FIELDS) != 0
             || flags & !known != 0
         {
-            return null(libc::EOPNOTSUPP);
+            return null(Errno::EOPNOTSUPP);
         }
         if (*attr).comp_vector != 0 {
-            return null(libc::EINVAL);
+            return null(Errno::EINVAL);
         }
         let made = create(context, (*attr).cqe, (*attr).cq_context, (*attr).channel);
         if !made.is_null() {
@@ -78,7 +79,7 @@ unsafe fn take(ex: *mut ibv_cq_ex) -> c_int {
         let shell = ex.cast::<CqShell>();
         let mut wc = [Wc::default()];
         if (*shell).cq.poll(&mut wc) == 0 {
-            return libc::ENOENT;
+            return Errno::ENOENT.raw();
         }
         (*shell).current = wc[0];
         (*ex).status = wc[0].status;
@@ -92,7 +93,7 @@ unsafe extern "C" fn start_poll(ex: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     // SAFETY: the inline's arguments.
     unsafe {
         if !attr.is_null() && (*attr).comp_mask != 0 {
-            return libc::EINVAL;
+            return Errno::EINVAL.raw();
         }
         libc::pthread_mutex_lock(&raw mut (*ex).cq.mutex);
         let result = take(ex);

@@ -6,6 +6,7 @@ use std::sync::{Mutex, OnceLock};
 
 use omniverb_abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
 use omniverb_client::Client;
+use omniverb_terms::Errno;
 
 use crate::errno::null;
 
@@ -75,7 +76,7 @@ pub unsafe extern "C" fn ov_ibv_get_device_list(count: *mut c_int) -> *mut *mut 
     let list: *mut *mut ibv_device =
         unsafe { libc::calloc(2, size_of::<*mut ibv_device>()) }.cast();
     if list.is_null() {
-        return null(libc::ENOMEM);
+        return null(Errno::ENOMEM);
     }
     // SAFETY: room for two pointers; `count` is the caller's promise.
     unsafe {

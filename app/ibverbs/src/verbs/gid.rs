@@ -5,6 +5,7 @@ use core::ffi::c_int;
 use omniverb_abi::{IBV_GID_TYPE_ROCE_V2, ibv_context, ibv_gid, ibv_gid_entry};
 use omniverb_client::GidEntry;
 use omniverb_session::limits::GIDS_MAX;
+use omniverb_terms::{Errno, Gid};
 
 use super::context::ContextShell;
 use crate::errno::minus_one;
@@ -20,18 +21,18 @@ impl ContextShell {
     }
 
     /// One entry, from the table as it was last seen.
-    pub(super) fn gid(&self, index: usize) -> Option<[u8; 16]> {
+    pub(super) fn gid(&self, index: usize) -> Option<Gid> {
         let known = {
             let kept = self.gids.lock().unwrap_or_else(|e| e.into_inner());
-            kept.get(index).map(|entry| entry.gid)
+            kept.get(index).map(|entry| Gid::new(entry.gid))
         };
-        known.or_else(|| self.fresh_gids().get(index).map(|entry| entry.gid))
+        known.or_else(|| self.fresh_gids().get(index).map(|entry| Gid::new(entry.gid)))
     }
 
     /// Where a GID is in the table.
-    pub(super) fn gid_index(&self, gid: &[u8; 16]) -> Option<u8> {
+    pub(super) fn gid_index(&self, gid: Gid) -> Option<u8> {
         let kept = self.gids.lock().unwrap_or_else(|e| e.into_inner());
-        let index = kept.iter().position(|entry| entry.gid == *gid)?;
+        let index = kept.iter().position(|entry| Gid::new(entry.gid) == gid)?;
         u8::try_from(index).ok()
     }
 }
@@ -48,7 +49,7 @@ pub unsafe extern "C" fn ov_ibv_query_gid(
     gid: *mut ibv_gid,
 ) -> c_int {
     let Some(index) = usize::try_from(index).ok().filter(|i| port == 1 && *i < GIDS_MAX) else {
-        return minus_one(libc::EINVAL);
+        return minus_one(Errno::EINVAL);
     };
     // SAFETY: the caller's promise.
     unsafe {
@@ -82,12 +83,12 @@ pub unsafe extern "C" fn ov__ibv_query_gid_ex(
     size: usize,
 ) -> c_int {
     if port != 1 || index as usize >= GIDS_MAX || flags != 0 || size < size_of::<ibv_gid_entry>() {
-        return libc::EINVAL;
+        return Errno::EINVAL.raw();
     }
     // SAFETY: the caller's promise.
     let table = unsafe { ContextShell::of(context) }.fresh_gids();
     match table.get(index as usize) {
-        None => libc::ENODATA,
+        None => Errno::ENODATA.raw(),
         Some(found) => {
             // SAFETY: the caller's promise; the size was checked.
             unsafe { out.write(entry(index as usize, found)) };
@@ -111,7 +112,7 @@ pub unsafe extern "C" fn ov__ibv_query_gid_table(
     // SAFETY: the caller's promise.
     let table = unsafe { ContextShell::of(context) }.fresh_gids();
     if flags != 0 || size < size_of::<ibv_gid_entry>() || table.len() > most {
-        return -(libc::EINVAL as isize);
+        return -(Errno::EINVAL.raw() as isize);
     }
     for (index, found) in table.iter().enumerate() {
         // SAFETY: `index` is below `most`; entries are `size` bytes apart.
@@ -134,10 +135,10 @@ pub unsafe extern "C" fn ov_ibv_query_gid_type(
     // SAFETY: the caller's promise.
     let shell = unsafe { ContextShell::of(context) };
     if port != 1 || index as usize >= GIDS_MAX {
-        return minus_one(libc::EINVAL);
+        return minus_one(Errno::EINVAL);
     }
     if shell.gid(index as usize).is_none() {
-        return minus_one(libc::ENODATA);
+        return minus_one(Errno::ENODATA);
     }
     // SAFETY: the caller's promise.
     unsafe { kind.write(1) };

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use omniverb_abi::{ibv_context, ibv_mr, ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp};
+use omniverb_device::region::NO_RKEY;
 use omniverb_device::{Region, access};
+use omniverb_terms::Errno;
 
 use super::context::{ContextShell, one_less, one_more};
 use super::limits::{MR_BYTES_MAX, PD_MAX};
@@ -47,7 +49,7 @@ pub unsafe extern "C" fn ov_ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_
     // SAFETY: the caller's promise.
     let shell = unsafe { ContextShell::of(context) };
     if !one_more(&shell.counts.pds, PD_MAX) {
-        return null(libc::ENOMEM);
+        return null(Errno::ENOMEM);
     }
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let pd = ibv_pd { context, handle: number };
@@ -63,7 +65,7 @@ pub unsafe extern "C" fn ov_ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
         if PdShell::of(pd).users.load(Ordering::Acquire) != 0 {
-            return libc::EBUSY;
+            return Errno::EBUSY.raw();
         }
         one_less(&ContextShell::of((*pd).context).counts.pds);
         drop(Box::from_raw(pd.cast::<PdShell>()));
@@ -95,7 +97,7 @@ unsafe fn register(
         // Memory windows and on-demand paging are features that other devices have.
         let offered_elsewhere = 1 << 4 | 1 << 6;
         let unknown = flags & !known & !offered_elsewhere != 0;
-        return null(if unknown { libc::EINVAL } else { libc::EOPNOTSUPP });
+        return null(if unknown { Errno::EINVAL } else { Errno::EOPNOTSUPP });
     }
     let iova = if flags & ZERO_BASED != 0 { 0 } else { iova };
     if length == 0
@@ -104,10 +106,10 @@ unsafe fn register(
         || iova.checked_add(length as u64).is_none()
         || (writes && flags & access::LOCAL_WRITE == 0)
     {
-        return null(libc::EINVAL);
+        return null(Errno::EINVAL);
     }
     if !is_mapped(address as usize, length) {
-        return null(libc::EFAULT);
+        return null(Errno::EFAULT);
     }
     // SAFETY: the caller's promise.
     unsafe {
@@ -129,10 +131,10 @@ unsafe fn register(
                     pd,
                     addr: address,
                     length,
-                    handle: region.lkey,
-                    lkey: region.lkey,
+                    handle: region.lkey.0,
+                    lkey: region.lkey.0,
                     // A key that opens nothing looks like one that does, as on hardware.
-                    rkey: if region.rkey == 0 { region.lkey } else { region.rkey },
+                    rkey: if region.rkey == NO_RKEY { region.lkey.0 } else { region.rkey.0 },
                 };
                 Box::into_raw(Box::new(MrShell { mr, region })).cast()
             }
@@ -208,7 +210,7 @@ pub unsafe extern "C" fn ov_ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     unsafe {
         let shell = &*mr.cast::<MrShell>();
         if let Err(errno) = ContextShell::of((*mr).context).client.deregister(&shell.region) {
-            return errno;
+            return errno.raw();
         }
         PdShell::of((*mr).pd).users.fetch_sub(1, Ordering::AcqRel);
         drop(Box::from_raw(mr.cast::<MrShell>()));
@@ -222,10 +224,10 @@ pub(super) unsafe extern "C" fn bind_mw(
     _mw: *mut ibv_mw,
     _bind: *mut ibv_mw_bind,
 ) -> c_int {
-    libc::EOPNOTSUPP
+    Errno::EOPNOTSUPP.raw()
 }
 
 /// As [`bind_mw`].
 pub(super) unsafe extern "C" fn dealloc_mw(_mw: *mut ibv_mw) -> c_int {
-    libc::EOPNOTSUPP
+    Errno::EOPNOTSUPP.raw()
 }

@@ -5,19 +5,19 @@ use core::ffi::c_int;
 
 use omniverb_abi::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use omniverb_device::limits::SGE_MAX;
-use omniverb_device::work::Destination;
-use omniverb_device::{Data, PostError, Qp, Route, SendWork, Sge, opcode, qp_type, send_flags};
+use omniverb_device::{Data, PostError, Qp, SendWork, Sge, opcode, send_flags};
 use omniverb_ring::UserMemory;
+use omniverb_terms::{Errno, Qpn, Rkey, Service};
 
 use super::address::AhShell;
 use super::qp::QpShell;
 
 /// The errno of a refused post.
 #[inline(always)]
-pub(super) fn post_error(error: PostError) -> c_int {
+pub(super) fn post_error(error: PostError) -> Errno {
     match error {
-        PostError::Invalid => libc::EINVAL,
-        PostError::Full => libc::ENOMEM,
+        PostError::Invalid => Errno::EINVAL,
+        PostError::Full => Errno::ENOMEM,
     }
 }
 
@@ -49,7 +49,7 @@ pub(super) unsafe extern "C" fn post_send(
         while !wr.is_null() {
             if let Err(errno) = post_one(&shell.qp, wr) {
                 bad.write(wr);
-                return errno;
+                return errno.raw();
             }
             wr = (*wr).next;
         }
@@ -60,10 +60,10 @@ pub(super) unsafe extern "C" fn post_send(
 /// # Safety
 /// `wr` is valid as far as its opcode needs.
 #[inline(always)]
-unsafe fn post_one(qp: &Qp, wr: *mut ibv_send_wr) -> Result<(), c_int> {
+unsafe fn post_one(qp: &Qp, wr: *mut ibv_send_wr) -> Result<(), Errno> {
     // SAFETY: the caller's promise; fields are read one by one through the pointer.
     unsafe {
-        let list = entries((*wr).sg_list, (*wr).num_sge).ok_or(libc::EINVAL)?;
+        let list = entries((*wr).sg_list, (*wr).num_sge).ok_or(Errno::EINVAL)?;
         if (*wr).send_flags & send_flags::INLINE == 0 {
             return post_data(qp, wr, Data::Gather(list));
         }
@@ -90,7 +90,7 @@ unsafe fn vouched(sge: &Sge) -> UserMemory {
 /// # Safety
 /// `wr` is valid as far as its opcode needs.
 #[inline(always)]
-unsafe fn post_data(qp: &Qp, wr: *mut ibv_send_wr, data: Data<'_>) -> Result<(), c_int> {
+unsafe fn post_data(qp: &Qp, wr: *mut ibv_send_wr, data: Data<'_>) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe {
         let code = (*wr).opcode;
@@ -100,40 +100,37 @@ unsafe fn post_data(qp: &Qp, wr: *mut ibv_send_wr, data: Data<'_>) -> Result<(),
             flags: (*wr).send_flags,
             immediate: (*wr).imm_data,
             address: 0,
-            rkey: 0,
+            rkey: Rkey(0),
             compare_add: 0,
             swap: 0,
-            destination: None,
-            route: Route::default(),
+            to: None,
             data,
         };
         let work = match code {
-            opcode::SEND | opcode::SEND_WITH_IMM if qp.kind == qp_type::UD => {
+            opcode::SEND | opcode::SEND_WITH_IMM if qp.service == Service::Ud => {
                 let ud = (*wr).wr.ud;
                 if ud.ah.is_null() {
-                    return Err(libc::EINVAL);
+                    return Err(Errno::EINVAL);
                 }
                 let ah = AhShell::of(ud.ah);
-                let (dgid, sgid) = (ah.dgid, ah.sgid);
-                let destination = Some(Destination { dgid, sgid, qpn: ud.remote_qpn });
-                SendWork { destination, route: ah.route, rkey: ud.remote_qkey, ..plain }
+                SendWork { to: Some(ah.leads_to(Qpn(ud.remote_qpn), ud.remote_qkey)), ..plain }
             }
             opcode::SEND | opcode::SEND_WITH_IMM | opcode::SEND_WITH_INV => plain,
             opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM | opcode::RDMA_READ => {
                 let rdma = (*wr).wr.rdma;
-                SendWork { address: rdma.remote_addr, rkey: rdma.rkey, ..plain }
+                SendWork { address: rdma.remote_addr, rkey: Rkey(rdma.rkey), ..plain }
             }
             opcode::ATOMIC_CMP_AND_SWP | opcode::ATOMIC_FETCH_AND_ADD => {
                 let atomic = (*wr).wr.atomic;
                 SendWork {
                     address: atomic.remote_addr,
-                    rkey: atomic.rkey,
+                    rkey: Rkey(atomic.rkey),
                     compare_add: atomic.compare_add,
                     swap: atomic.swap,
                     ..plain
                 }
             }
-            _ => return Err(libc::EINVAL),
+            _ => return Err(Errno::EINVAL),
         };
         qp.post_send(&work).map_err(post_error)
     }
@@ -151,11 +148,11 @@ pub(super) unsafe extern "C" fn post_recv(
         while !wr.is_null() {
             let posted = match entries((*wr).sg_list, (*wr).num_sge) {
                 Some(list) => shell.qp.post_recv((*wr).wr_id, list).map_err(post_error),
-                None => Err(libc::EINVAL),
+                None => Err(Errno::EINVAL),
             };
             if let Err(errno) = posted {
                 bad.write(wr);
-                return errno;
+                return errno.raw();
             }
             wr = (*wr).next;
         }

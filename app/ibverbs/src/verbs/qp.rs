@@ -9,7 +9,8 @@ use omniverb_abi::{
     ibv_context, ibv_global_route, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
     ibv_qp_init_attr_ex,
 };
-use omniverb_device::{Qp, QpSpec, limits, qp_type};
+use omniverb_device::{Qp, QpSpec, limits};
+use omniverb_terms::{Errno, Service};
 
 use super::context::ContextShell;
 use super::cq::CqShell;
@@ -58,7 +59,7 @@ pub unsafe extern "C" fn ov_ibv_create_qp(
     init: *mut ibv_qp_init_attr,
 ) -> *mut ibv_qp {
     if pd.is_null() || init.is_null() {
-        return null(libc::EINVAL);
+        return null(Errno::EINVAL);
     }
     // SAFETY: the caller's promise.
     unsafe { create(pd, init, None) }
@@ -77,15 +78,17 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         if mask & !known != 0
             || (mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && (*init).create_flags != 0)
         {
-            return null(libc::EOPNOTSUPP);
+            return null(Errno::EOPNOTSUPP);
         }
         if mask & IBV_QP_INIT_ATTR_PD == 0 || (*init).pd.is_null() {
-            return null(libc::EINVAL);
+            return null(Errno::EINVAL);
         }
         let wanted = mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
         let operations = wanted.then(|| (*init).send_ops_flags);
-        if operations.is_some_and(|wanted| !qp_ex::can_build((*init).qp_type, wanted)) {
-            return null(libc::EOPNOTSUPP);
+        let service = Service::from_qp_type((*init).qp_type);
+        let builds = |wanted| service.is_some_and(|service| qp_ex::can_build(service, wanted));
+        if operations.is_some_and(|wanted| !builds(wanted)) {
+            return null(Errno::EOPNOTSUPP);
         }
         create((*init).pd, init.cast(), operations)
     }
@@ -109,16 +112,16 @@ unsafe fn create(
     // SAFETY: the caller's promise.
     unsafe {
         let asked = *init;
-        if !matches!(asked.qp_type, qp_type::RC | qp_type::UC | qp_type::UD) {
-            return null(libc::EOPNOTSUPP);
-        }
+        let Some(service) = Service::from_qp_type(asked.qp_type) else {
+            return null(Errno::EOPNOTSUPP);
+        };
         if asked.send_cq.is_null() || asked.recv_cq.is_null() || !caps_are_valid(&asked.cap) {
-            return null(libc::EINVAL);
+            return null(Errno::EINVAL);
         }
         let context = (*pd).context;
         let srq = (!asked.srq.is_null()).then(|| SrqShell::of(asked.srq).inner.clone());
         let made = ContextShell::of(context).client.create_qp(QpSpec {
-            kind: asked.qp_type,
+            service,
             pd: PdShell::of(pd).number,
             send_cq: CqShell::of(asked.send_cq).cq.clone(),
             recv_cq: CqShell::of(asked.recv_cq).cq.clone(),
@@ -144,8 +147,8 @@ unsafe fn create(
         base.send_cq = asked.send_cq;
         base.recv_cq = asked.recv_cq;
         base.srq = asked.srq;
-        base.handle = qp.number;
-        base.qp_num = qp.number;
+        base.handle = qp.number.0;
+        base.qp_num = qp.number.0;
         base.qp_type = asked.qp_type;
         if let Some(operations) = operations {
             qp_ex::fill(&mut ex, operations);

@@ -6,6 +6,7 @@ use omniverb_abi::{ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp, ibv_qp_attr, 
 use omniverb_client::Connection;
 use omniverb_device::attributes::State;
 use omniverb_device::{QpAttributes, QpMask, access, limits};
+use omniverb_terms::{Errno, Qpn};
 
 use super::address::{resolve, route};
 use super::context::ContextShell;
@@ -19,7 +20,7 @@ fn attributes(attr: &ibv_qp_attr) -> QpAttributes {
         access_flags: attr.qp_access_flags,
         qkey: attr.qkey,
         path_mtu: attr.path_mtu,
-        dest_qpn: attr.dest_qp_num,
+        dest_qpn: Qpn(attr.dest_qp_num),
         rq_psn: attr.rq_psn,
         sq_psn: attr.sq_psn,
         max_rd_atomic: attr.max_rd_atomic,
@@ -59,19 +60,19 @@ pub unsafe extern "C" fn ov_ibv_modify_qp(
     attr: *mut ibv_qp_attr,
     mask: c_int,
 ) -> c_int {
-    let Some(mask) = QpMask::from_bits(mask as u32) else { return libc::EINVAL };
+    let Some(mask) = QpMask::from_bits(mask as u32) else { return Errno::EINVAL.raw() };
     // SAFETY: the caller's promise.
     unsafe {
         let shell = QpShell::of(qp);
         let context = ContextShell::of((*qp).context);
         let attr = &*attr;
         if !values_are_valid(mask, attr) {
-            return libc::EINVAL;
+            return Errno::EINVAL.raw();
         }
         let to = if mask.contains(QpMask::STATE) {
             match State::from_number(attr.qp_state) {
                 Some(state) => state,
-                None => return libc::EINVAL,
+                None => return Errno::EINVAL.raw(),
             }
         } else {
             shell.qp.state()
@@ -83,8 +84,10 @@ pub unsafe extern "C" fn ov_ibv_modify_qp(
         };
         let connection = if mask.contains(QpMask::AV) {
             match resolve(context, &attr.ah_attr) {
-                Ok((dgid, sgid)) => Some(Connection { dgid, sgid, dest_qpn: attr.dest_qp_num }),
-                Err(errno) => return errno,
+                Ok((dgid, sgid)) => {
+                    Some(Connection { dgid, sgid, dest_qpn: Qpn(attr.dest_qp_num) })
+                }
+                Err(errno) => return errno.raw(),
             }
         } else {
             None
@@ -97,7 +100,7 @@ pub unsafe extern "C" fn ov_ibv_modify_qp(
                 shell.remember(mask, attr);
                 0
             }
-            Err(errno) => errno,
+            Err(errno) => errno.raw(),
         }
     }
 }
@@ -127,7 +130,7 @@ pub unsafe extern "C" fn ov_ibv_query_qp(
             qkey: known.qkey,
             rq_psn: known.rq_psn,
             sq_psn: known.sq_psn,
-            dest_qp_num: known.dest_qpn,
+            dest_qp_num: known.dest_qpn.0,
             qp_access_flags: known.access_flags,
             cap,
             ah_attr: shell.address(),

@@ -11,19 +11,20 @@ use omniverb_abi::{
     IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_ah,
     ibv_data_buf, ibv_qp_ex, ibv_sge,
 };
-use omniverb_device::work::Destination;
-use omniverb_device::{Data, Route, SendWork, Sge, limits, opcode, qp_type};
+use omniverb_device::{Data, SendWork, Sge, limits, opcode};
 use omniverb_ring::UserMemory;
+use omniverb_terms::{Errno, Lkey, Qpn, Rkey, Service};
 
 use super::address::AhShell;
 use super::post::post_error;
 use super::qp::QpShell;
+use crate::errno::outcome;
 
 /// Requests being built.
 #[derive(Default)]
 pub(super) struct Builder {
     requests: Vec<Request>,
-    error: c_int,
+    error: Errno,
 }
 
 struct Request {
@@ -43,12 +44,11 @@ const RELIABLE: u64 = UNRELIABLE
     | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
 
 /// Whether a transport has all these operations.
-pub(super) fn can_build(kind: u32, operations: u64) -> bool {
-    let offered = match kind {
-        qp_type::RC => RELIABLE,
-        qp_type::UC => UNRELIABLE,
-        qp_type::UD => DATAGRAM,
-        _ => 0,
+pub(super) fn can_build(service: Service, operations: u64) -> bool {
+    let offered = match service {
+        Service::Rc => RELIABLE,
+        Service::Uc => UNRELIABLE,
+        Service::Ud => DATAGRAM,
     };
     operations & !offered == 0
 }
@@ -109,7 +109,7 @@ unsafe extern "C" fn wr_start(ex: *mut ibv_qp_ex) {
         libc::pthread_mutex_lock(&raw mut (*ex).qp_base.mutex);
         if let Some(builder) = builder(ex) {
             builder.requests.clear();
-            builder.error = 0;
+            builder.error = Errno::NONE;
         }
     }
 }
@@ -123,8 +123,8 @@ unsafe extern "C" fn wr_complete(ex: *mut ibv_qp_ex) -> c_int {
     // SAFETY: after `wr_start`, by the verbs contract.
     unsafe {
         let result = match builder(ex) {
-            None => libc::EINVAL,
-            Some(builder) if builder.error != 0 => builder.error,
+            None => Errno::EINVAL.raw(),
+            Some(builder) if builder.error != Errno::NONE => builder.error.raw(),
             Some(builder) => builder.post(&(*ex.cast::<QpShell>()).qp),
         };
         libc::pthread_mutex_unlock(&raw mut (*ex).qp_base.mutex);
@@ -155,7 +155,7 @@ impl Builder {
                 SendWork { data, ..request.work }
             })
             .collect();
-        qp.post_all(&works).map_or_else(post_error, |()| 0)
+        outcome(qp.post_all(&works).map_err(post_error))
     }
 }
 
@@ -172,11 +172,10 @@ unsafe fn begin(ex: *mut ibv_qp_ex, code: u32, set: impl FnOnce(&mut SendWork<'s
             flags: (*ex).wr_flags,
             immediate: 0,
             address: 0,
-            rkey: 0,
+            rkey: Rkey(0),
             compare_add: 0,
             swap: 0,
-            destination: None,
-            route: Route::default(),
+            to: None,
             data: Data::Gather(&[]),
         };
         set(&mut work);
@@ -195,7 +194,7 @@ unsafe fn change(ex: *mut ibv_qp_ex, change: impl FnOnce(&mut Request) -> bool) 
     if let Some(builder) = unsafe { builder(ex) } {
         let done = builder.requests.last_mut().is_some_and(change);
         if !done {
-            builder.error = libc::EINVAL;
+            builder.error = Errno::EINVAL;
         }
     }
 }
@@ -217,21 +216,25 @@ unsafe extern "C" fn wr_send_inv(ex: *mut ibv_qp_ex, rkey: u32) {
 
 unsafe extern "C" fn wr_rdma_write(ex: *mut ibv_qp_ex, rkey: u32, address: u64) {
     // SAFETY: as above.
-    unsafe { begin(ex, opcode::RDMA_WRITE, |work| (work.rkey, work.address) = (rkey, address)) }
+    unsafe {
+        begin(ex, opcode::RDMA_WRITE, |work| (work.rkey, work.address) = (Rkey(rkey), address))
+    }
 }
 
 unsafe extern "C" fn wr_rdma_write_imm(ex: *mut ibv_qp_ex, rkey: u32, address: u64, imm: u32) {
     // SAFETY: as above.
     unsafe {
         begin(ex, opcode::RDMA_WRITE_WITH_IMM, |work| {
-            (work.rkey, work.address, work.immediate) = (rkey, address, imm);
+            (work.rkey, work.address, work.immediate) = (Rkey(rkey), address, imm);
         });
     }
 }
 
 unsafe extern "C" fn wr_rdma_read(ex: *mut ibv_qp_ex, rkey: u32, address: u64) {
     // SAFETY: as above.
-    unsafe { begin(ex, opcode::RDMA_READ, |work| (work.rkey, work.address) = (rkey, address)) }
+    unsafe {
+        begin(ex, opcode::RDMA_READ, |work| (work.rkey, work.address) = (Rkey(rkey), address))
+    }
 }
 
 unsafe extern "C" fn wr_atomic_cmp_swp(
@@ -244,7 +247,8 @@ unsafe extern "C" fn wr_atomic_cmp_swp(
     // SAFETY: as above.
     unsafe {
         begin(ex, opcode::ATOMIC_CMP_AND_SWP, |work| {
-            (work.rkey, work.address, work.compare_add, work.swap) = (rkey, address, compare, swap);
+            (work.rkey, work.address, work.compare_add, work.swap) =
+                (Rkey(rkey), address, compare, swap);
         });
     }
 }
@@ -253,7 +257,7 @@ unsafe extern "C" fn wr_atomic_fetch_add(ex: *mut ibv_qp_ex, rkey: u32, address:
     // SAFETY: as above.
     unsafe {
         begin(ex, opcode::ATOMIC_FETCH_AND_ADD, |work| {
-            (work.rkey, work.address, work.compare_add) = (rkey, address, add);
+            (work.rkey, work.address, work.compare_add) = (Rkey(rkey), address, add);
         });
     }
 }
@@ -265,10 +269,7 @@ unsafe extern "C" fn wr_set_ud_addr(ex: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u3
             if ah.is_null() {
                 return false;
             }
-            let AhShell { dgid, sgid, route, .. } = *AhShell::of(ah);
-            request.work.destination = Some(Destination { dgid, sgid, qpn });
-            request.work.route = route;
-            request.work.rkey = qkey;
+            request.work.to = Some(AhShell::of(ah).leads_to(Qpn(qpn), qkey));
             true
         });
     }
@@ -278,7 +279,7 @@ unsafe extern "C" fn wr_set_sge(ex: *mut ibv_qp_ex, lkey: u32, address: u64, len
     // SAFETY: as above.
     unsafe {
         change(ex, |request| {
-            request.sges = vec![Sge { address, length, lkey }];
+            request.sges = vec![Sge { address, length, lkey: Lkey(lkey) }];
             true
         });
     }
@@ -293,7 +294,7 @@ unsafe extern "C" fn wr_set_sge_list(ex: *mut ibv_qp_ex, count: usize, list: *co
             }
             let entries = (0..count).map(|at| list.add(at).read());
             request.sges = entries
-                .map(|sge| Sge { address: sge.addr, length: sge.length, lkey: sge.lkey })
+                .map(|sge| Sge { address: sge.addr, length: sge.length, lkey: Lkey(sge.lkey) })
                 .collect();
             true
         });

@@ -12,6 +12,7 @@ use omniverb_abi::{
 use omniverb_client::GidEntry;
 use omniverb_device::limits;
 use omniverb_session::limits::GIDS_MAX;
+use omniverb_terms::Errno;
 
 use super::context::ContextShell;
 use super::limits::{AH_MAX, CQ_MAX, MR_BYTES_MAX, PD_MAX, SRQ_MAX};
@@ -138,7 +139,7 @@ pub(super) unsafe extern "C" fn query_device_ex(
     // SAFETY: the caller's pointers; `input` may be null.
     unsafe {
         if !input.is_null() && (*input).comp_mask != 0 {
-            return libc::EINVAL;
+            return Errno::EINVAL.raw();
         }
         let mut ours: ibv_device_attr_ex = core::mem::zeroed();
         ours.orig_attr = device_attributes(ContextShell::of(context));
@@ -180,7 +181,7 @@ pub(super) unsafe extern "C" fn query_port(
     length: usize,
 ) -> c_int {
     if port != 1 {
-        return libc::EINVAL;
+        return Errno::EINVAL.raw();
     }
     // SAFETY: the caller's context, and `length` bytes.
     unsafe {
@@ -202,7 +203,7 @@ pub unsafe extern "C" fn ov_ibv_query_pkey(
     pkey: *mut u16,
 ) -> c_int {
     if port != 1 || index != 0 {
-        return minus_one(libc::EINVAL);
+        return minus_one(Errno::EINVAL);
     }
     // SAFETY: the caller's promise.
     unsafe { pkey.write(0xffff) };
@@ -213,7 +214,7 @@ pub unsafe extern "C" fn ov_ibv_query_pkey(
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_ibv_get_pkey_index(_context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
     if port != 1 || pkey != 0xffff {
-        return minus_one(libc::EINVAL);
+        return minus_one(Errno::EINVAL);
     }
     0
 }
@@ -229,7 +230,7 @@ pub unsafe extern "C" fn ov_ibv_query_port_speed(
     speed: *mut u64,
 ) -> c_int {
     if port != 1 {
-        return libc::EINVAL;
+        return Errno::EINVAL.raw();
     }
     // SAFETY: the caller's promise. Four lanes at 25 Gb/s, as the port attributes say.
     unsafe { speed.write(1000) };

@@ -9,6 +9,7 @@ use omniverb_abi::{
     ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex,
 };
 use omniverb_device::{Srq, limits};
+use omniverb_terms::Errno;
 
 use super::context::{ContextShell, one_less, one_more};
 use super::limits::SRQ_MAX;
@@ -53,24 +54,24 @@ pub unsafe extern "C" fn ov_ibv_create_srq(
     init: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
     if pd.is_null() || init.is_null() {
-        return null(libc::EINVAL);
+        return null(Errno::EINVAL);
     }
     // SAFETY: the caller's promise.
     unsafe {
         let attr = (*init).attr;
         if attr.max_wr == 0 || attr.max_wr > limits::WR_MAX || attr.max_sge > limits::SGE_MAX {
-            return null(libc::EINVAL);
+            return null(Errno::EINVAL);
         }
         let context = (*pd).context;
         let shell = ContextShell::of(context);
         if !one_more(&shell.counts.srqs, SRQ_MAX) {
-            return null(libc::ENOMEM);
+            return null(Errno::ENOMEM);
         }
         let sges = attr.max_sge.max(1);
         let Some(inner) = Srq::new(shell.shared(), PdShell::of(pd).number, attr.max_wr, sges)
         else {
             one_less(&shell.counts.srqs);
-            return null(libc::ENOMEM);
+            return null(Errno::ENOMEM);
         };
         (*init).attr.max_sge = sges;
         PdShell::of(pd).users.fetch_add(1, Ordering::AcqRel);
@@ -96,10 +97,10 @@ pub(super) unsafe extern "C" fn create_srq_ex(
         if mask & !(IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE) != 0
             || (mask & IBV_SRQ_INIT_ATTR_TYPE != 0 && (*init).srq_type != TYPE_BASIC)
         {
-            return null(libc::EOPNOTSUPP);
+            return null(Errno::EOPNOTSUPP);
         }
         if mask & IBV_SRQ_INIT_ATTR_PD == 0 {
-            return null(libc::EINVAL);
+            return null(Errno::EINVAL);
         }
         ov_ibv_create_srq((*init).pd, init.cast())
     }
@@ -116,15 +117,15 @@ pub unsafe extern "C" fn ov_ibv_modify_srq(
     mask: c_int,
 ) -> c_int {
     if mask & !(SRQ_MAX_WR | SRQ_LIMIT) != 0 {
-        return libc::EINVAL;
+        return Errno::EINVAL.raw();
     }
     if mask & SRQ_MAX_WR != 0 {
-        return libc::EOPNOTSUPP;
+        return Errno::EOPNOTSUPP.raw();
     }
     // SAFETY: the caller's promise.
     let set =
         unsafe { mask & SRQ_LIMIT == 0 || SrqShell::of(srq).inner.set_limit((*attr).srq_limit) };
-    if set { 0 } else { libc::EINVAL }
+    if set { 0 } else { Errno::EINVAL.raw() }
 }
 
 /// `ibv_query_srq`.
@@ -151,7 +152,7 @@ pub unsafe extern "C" fn ov_ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     unsafe {
         let shell = SrqShell::of(srq);
         if shell.inner.is_busy() {
-            return libc::EBUSY;
+            return Errno::EBUSY.raw();
         }
         shell.inner.cookie.store(0, Ordering::Release);
         let context = ContextShell::of((*srq).context);
@@ -178,11 +179,11 @@ pub(super) unsafe extern "C" fn post_srq_recv(
         while !wr.is_null() {
             let posted = match entries((*wr).sg_list, (*wr).num_sge) {
                 Some(list) => inner.post((*wr).wr_id, list).map_err(post_error),
-                None => Err(libc::EINVAL),
+                None => Err(Errno::EINVAL),
             };
             if let Err(errno) = posted {
                 bad.write(wr);
-                return errno;
+                return errno.raw();
             }
             wr = (*wr).next;
         }

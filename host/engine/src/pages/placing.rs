@@ -176,7 +176,7 @@ fn rest(part: &Part<'_>, begins: bool) -> Course {
         Request::WriteFirst {
             flags,
             address: address.wrapping_add(part.offset),
-            rkey: key.0,
+            rkey: key,
             immediate: 0,
             total: total.saturating_sub(part.offset),
         }
@@ -192,5 +192,5 @@ fn placed(part: &Part<'_>) -> Option<Request> {
     let immediate = u32::from_ne_bytes(part.immediate?);
     let solicited = if part.solicited { SOLICITED } else { 0 };
     let flags = LAST | IMMEDIATE | PLACED | solicited;
-    Some(Request::WriteFirst { flags, address, rkey: key.0, immediate, total })
+    Some(Request::WriteFirst { flags, address, rkey: key, immediate, total })
 }

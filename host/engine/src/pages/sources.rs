@@ -7,6 +7,7 @@
 use crate::pages::granted::Grants;
 use omniverb_link::Endpoint;
 use omniverb_link::source::SOURCES;
+use omniverb_terms::Rkey;
 
 /// A region that could not be reached is not offered for so long, in nanoseconds: its pages may be
 /// on their way out of memory.
@@ -16,7 +17,7 @@ const PAUSE: u64 = 100_000_000;
 #[derive(Default)]
 pub(crate) struct Sources {
     /// What was wanted when this was looked at last, and the revocation count of that time.
-    seen: ([u32; SOURCES], u64),
+    seen: ([Rkey; SOURCES], u64),
     /// All of it is offered.
     settled: bool,
     /// Nothing is offered before this time.
@@ -32,8 +33,8 @@ impl Sources {
         }
         self.seen = (wanted, epoch);
         self.settled = true;
-        for key in wanted.into_iter().filter(|key| *key != 0) {
-            if grants.has(endpoint, key) {
+        for key in wanted.into_iter().filter(|key| *key != Rkey(0)) {
+            if grants.has(endpoint, key.0) {
                 endpoint.publish_source(key, epoch);
             } else {
                 self.settled = false;
@@ -42,7 +43,7 @@ impl Sources {
     }
 
     /// This one cannot be reached now.
-    pub(crate) fn withdraw(&mut self, endpoint: &mut Endpoint, key: u32, now: u64) {
+    pub(crate) fn withdraw(&mut self, endpoint: &mut Endpoint, key: Rkey, now: u64) {
         endpoint.withdraw_source(key);
         (self.settled, self.paused_until) = (false, now + PAUSE);
     }

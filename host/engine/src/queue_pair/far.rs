@@ -266,9 +266,7 @@ impl Far {
 /// Which of the codes an application may use.
 fn refusal(code: Nak) -> Result<Refusal, Broken> {
     match code {
-        Nak::InvalidRequest => Ok(Refusal::InvalidRequest),
-        Nak::RemoteAccess => Ok(Refusal::RemoteAccess),
-        Nak::RemoteOperation => Ok(Refusal::RemoteOperation),
+        Nak::Refused(refusal) => Ok(refusal),
         _ => Err(Broken),
     }
 }

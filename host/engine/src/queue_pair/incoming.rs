@@ -145,7 +145,7 @@ pub(crate) fn request(part: &Part<'_>) -> Request {
             immediate: part.invalidate.map_or(immediate, |key| key.0),
         },
         Kind::Write { address, key, total } if part.place.begins() => {
-            Request::WriteFirst { flags, address, rkey: key.0, immediate, total }
+            Request::WriteFirst { flags, address, rkey: key, immediate, total }
         }
         Kind::Write { .. } => Request::WriteMore { flags, immediate },
     }
@@ -153,12 +153,12 @@ pub(crate) fn request(part: &Part<'_>) -> Request {
 
 /// A READ of the peer as a record.
 pub(crate) fn read(request: &ReadRequest) -> Request {
-    Request::Read { address: request.address, rkey: request.key.0, length: request.length }
+    Request::Read { address: request.address, rkey: request.key, length: request.length }
 }
 
 /// An atomic of the peer as a record.
 pub(crate) fn atomic(request: &AtomicRequest) -> Request {
-    let (address, rkey) = (request.address, request.key.0);
+    let (address, rkey) = (request.address, request.key);
     match request.operation {
         AtomicOperation::CompareSwap { compare, swap } => {
             Request::CompareSwap { address, rkey, compare, swap }

@@ -6,7 +6,7 @@ use crate::pages::sources::Sources;
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, PLACED, SOLICITED};
 use omniverb_link::{Ahead, Broken, Endpoint, Nak, Request, Response, Source};
 use omniverb_ring::{Record, UserMemory};
-use omniverb_terms::Rkey;
+use omniverb_terms::{Refusal, Rkey};
 use omniverb_transport::{
     Gathered, Operation, Placed, Request as Order, RequestId, Status, SubmitError,
 };
@@ -97,21 +97,21 @@ impl Outgoing {
             Request::Send { flags, immediate } => (send(flags, immediate), flags, Kind::Data),
             Request::WriteFirst { flags, address, rkey, immediate, total } => {
                 let flags = flags | FIRST;
-                (write((address, Rkey(rkey), total), flags, immediate), flags, Kind::Data)
+                (write((address, rkey, total), flags, immediate), flags, Kind::Data)
             }
             Request::WriteMore { flags, immediate } => {
                 let flags = flags & !FIRST;
                 (write(self.write?, flags, immediate), flags, Kind::Data)
             }
             Request::Read { address, rkey, length } => {
-                (Operation::Read { address, key: Rkey(rkey) }, FIRST | LAST, Kind::Read { length })
+                (Operation::Read { address, key: rkey }, FIRST | LAST, Kind::Read { length })
             }
             Request::CompareSwap { address, rkey, compare, swap } => {
-                let operation = Operation::CompareSwap { address, key: Rkey(rkey), compare, swap };
+                let operation = Operation::CompareSwap { address, key: rkey, compare, swap };
                 (operation, FIRST | LAST, Kind::Atomic)
             }
             Request::FetchAdd { address, rkey, add } => {
-                (Operation::FetchAdd { address, key: Rkey(rkey), add }, FIRST | LAST, Kind::Atomic)
+                (Operation::FetchAdd { address, key: rkey, add }, FIRST | LAST, Kind::Atomic)
             }
             Request::Datagram { .. } => return None,
         };
@@ -152,7 +152,7 @@ impl Outgoing {
             && !endpoint.is_filled(piece.end)
         {
             let target = Target {
-                key: source.key,
+                key: source.key.0,
                 address: source.address,
                 length: piece.record.length as u64,
             };
@@ -289,9 +289,9 @@ fn write((address, key, total): Write, flags: u32, immediate: u32) -> Operation 
 /// What the application is told.
 fn nak(status: Status) -> Nak {
     match status {
-        Status::RemoteInvalidRequest => Nak::InvalidRequest,
-        Status::RemoteAccess => Nak::RemoteAccess,
-        Status::RemoteOperation => Nak::RemoteOperation,
+        Status::RemoteInvalidRequest => Nak::Refused(Refusal::InvalidRequest),
+        Status::RemoteAccess => Nak::Refused(Refusal::RemoteAccess),
+        Status::RemoteOperation => Nak::Refused(Refusal::RemoteOperation),
         Status::RetryExceeded => Nak::RetryExceeded,
         Status::RnrRetryExceeded => Nak::RnrRetryExceeded,
         Status::BadResponse => Nak::BadResponse,

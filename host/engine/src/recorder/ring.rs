@@ -101,7 +101,7 @@ impl Ring {
 
     /// The link that a record says it is about.
     pub(super) fn link(&self, trace: &Trace) -> Option<&Arc<Traced>> {
-        self.links.find(Qpn(trace.qpn), Qpn(trace.peer_qpn))
+        self.links.find(trace.qpn, trace.peer_qpn)
     }
 
     /// Reads; calls `each` with the time, the link, the record and its payload. A link that is not
@@ -117,7 +117,7 @@ impl Ring {
         for count in 1.. {
             match reader.take() {
                 Ok(Some((trace, payload))) => {
-                    let traced = self.links.find(Qpn(trace.qpn), Qpn(trace.peer_qpn));
+                    let traced = self.links.find(trace.qpn, trace.peer_qpn);
                     // It may claim any time, as long as it is one that can be.
                     let time = trace.time.max(self.since).min(now);
                     turn.last = time;

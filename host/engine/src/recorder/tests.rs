@@ -38,8 +38,8 @@ fn told(end: &TracedEnd, trace: &Trace, payload: &[u8]) -> Option<Vec<Seen>> {
 fn trace(kind: Kind, length: u64) -> Trace {
     Trace {
         kind,
-        qpn: 0x11,
-        peer_qpn: 0x22,
+        qpn: Qpn(0x11),
+        peer_qpn: Qpn(0x22),
         path_mtu: 1,
         psn: 0xff_fffe,
         messages: 9,
@@ -215,7 +215,7 @@ prop_compose! {
     ) -> Trace {
         Trace {
             kind, flags, path_mtu, code, psn, messages, keep, first, second, address, rkey,
-            immediate, qpn: 0x11, peer_qpn: 0x22, time: 0,
+            immediate, qpn: Qpn(0x11), peer_qpn: Qpn(0x22), time: 0,
         }
     }
 }

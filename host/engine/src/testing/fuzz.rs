@@ -12,7 +12,7 @@ use omniverb_ring::sync::Ordering;
 use omniverb_ring::{BellPage, UserMemory, Window, WordMemory};
 use omniverb_sys::mapping::Access;
 use omniverb_sys::{Extent, memfd};
-use omniverb_terms::{Qpn, Rkey, Service};
+use omniverb_terms::{Qpn, Refusal, Rkey, Service};
 use omniverb_wire::{Bth, DATAGRAM_MAX, Packet, Reth};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -174,7 +174,7 @@ fn step(
 /// A request of the application, nearly right.
 fn ask(bytes: &mut Bytes<'_>, application: &mut Endpoint) {
     let flags = u32::from(bytes.byte() & 0x3f) << 8;
-    let (address, rkey, length) = (bytes.number() & 0xffff, 5, u64::from(bytes.byte()) * 64);
+    let (address, rkey, length) = (bytes.number() & 0xffff, Rkey(5), u64::from(bytes.byte()) * 64);
     let immediate = 9;
     let request = match bytes.byte() % 7 {
         0 => Request::Send { flags, immediate },
@@ -204,7 +204,7 @@ fn answer(bytes: &mut Bytes<'_>, application: &mut Endpoint) {
                 Some(Response::AtomicResult { original: 3 })
             }
             (_, 1..=6) => None,
-            _ => Some(Response::Nak { code: omniverb_link::Nak::RemoteAccess }),
+            _ => Some(Response::Nak { code: omniverb_link::Nak::Refused(Refusal::RemoteAccess) }),
         };
         if let Some(response) = response {
             let _ = application.send_response(&response, UserMemory::EMPTY);

@@ -106,7 +106,7 @@ impl Owner {
                     assert!(self.contents() == was, "a SEND was overtaken, or overtook");
                 }
                 Request::WriteFirst { flags, address, rkey, total, .. } => {
-                    assert!(rkey == KEY && self.write.is_none());
+                    assert!(rkey == Rkey(KEY) && self.write.is_none());
                     let at = (address - START) as usize;
                     assert!(at >= SKEW && at + total as usize <= BYTES - SKEW);
                     self.records += 1;
@@ -279,7 +279,8 @@ impl Trial {
                 sent
             }
             1 | 2 if self.service == Service::Rc => {
-                let sent = self.send(&Request::Read { address, rkey, length: total }, &[]);
+                let sent =
+                    self.send(&Request::Read { address, rkey: Rkey(rkey), length: total }, &[]);
                 if sent {
                     self.reading = Some((self.model[at..at + length].to_vec(), Vec::new()));
                 }
@@ -287,7 +288,8 @@ impl Trial {
             }
             kind => {
                 let flags = LAST | if kind == 3 { IMMEDIATE } else { 0 };
-                let request = Request::WriteFirst { flags, address, rkey, immediate: 7, total };
+                let request =
+                    Request::WriteFirst { flags, address, rkey: Rkey(rkey), immediate: 7, total };
                 let sent = self.send(&request, &data);
                 if sent {
                     self.model[at..at + length].copy_from_slice(&data);

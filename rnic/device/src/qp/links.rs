@@ -2,7 +2,7 @@
 
 use super::{Hanging, Inner, LinkEnd, Peer, Qp};
 use crate::attributes::State;
-use crate::constants::{qp_type, status};
+use crate::constants::status;
 use crate::grants::Grant;
 use crate::limits;
 use crate::requester::{SendEntry, Sources};
@@ -10,6 +10,7 @@ use crate::responder::Incoming;
 use crate::shared::AsyncEvent;
 use crate::work::Destination;
 use omniverb_link::{Endpoint, Tracer};
+use omniverb_terms::{Qpn, Rkey, Service};
 use std::sync::Arc;
 
 impl Qp {
@@ -28,11 +29,11 @@ impl Qp {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let usable = matches!(inner.state, State::Rtr | State::Rts | State::Sqd | State::Sqe)
-            || (inner.state == State::Init && self.kind != qp_type::UD);
+            || (inner.state == State::Init && self.service != Service::Ud);
         if !usable || inner.links.len() >= limits::DATAGRAM_LINKS_MAX && !inner.has_dead_link() {
             return None;
         }
-        if self.kind != qp_type::UD {
+        if self.service != Service::Ud {
             // The peer was reset and came back: the old link is of no use any more.
             if !inner.abandon_flight(self) {
                 return None;
@@ -40,7 +41,7 @@ impl Qp {
             inner.drop_links(self);
         }
         let credits = inner.receives.waiting() as u32;
-        if self.kind == qp_type::UD || self.srq.is_some() {
+        if self.service == Service::Ud || self.srq.is_some() {
             endpoint.publish_no_credits();
         } else {
             endpoint.publish_credits(credits, inner.floor);
@@ -88,16 +89,16 @@ impl Qp {
 
     /// The daemon says the peer's process is gone: what it sent is delivered, then a connected
     /// QP fails.
-    pub fn peer_died(&self, peer_qpn: u32) {
+    pub fn peer_died(&self, peer_qpn: Qpn) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         // A connected QP's peer may die before there is a link.
-        let waits = self.kind != qp_type::UD && inner.attributes.dest_qpn == peer_qpn;
+        let waits = self.service != Service::Ud && inner.attributes.dest_qpn == peer_qpn;
         if !waits && !inner.links.iter().any(|link| link.peer.qpn == peer_qpn) {
             return;
         }
         inner.pump_all(self);
-        if self.kind == qp_type::UD {
+        if self.service == Service::Ud {
             inner.forget_links(|peer| peer.qpn == peer_qpn);
         } else if inner.state != State::Err && inner.state != State::Reset {
             inner.enter_error(self, Some(status::RETRY_EXC_ERR));
@@ -106,10 +107,10 @@ impl Qp {
     }
 
     /// The daemon says the peer destroyed or reset its QP. Sends fail when their retries are over.
-    pub fn peer_closed(&self, peer_qpn: u32) {
+    pub fn peer_closed(&self, peer_qpn: Qpn) {
         let mut guard = self.inner.lock();
         guard.pump_all(self);
-        if self.kind == qp_type::UD {
+        if self.service == Service::Ud {
             guard.forget_links(|peer| peer.qpn == peer_qpn);
         }
     }
@@ -123,7 +124,7 @@ impl Qp {
             return;
         }
         inner.pump_all(self);
-        if self.kind == qp_type::UD {
+        if self.service == Service::Ud {
             inner.forget_links(|peer| peer.wire);
         } else if inner.state != State::Err && inner.state != State::Reset {
             inner.enter_error(self, Some(status::RETRY_EXC_ERR));
@@ -132,7 +133,7 @@ impl Qp {
     }
 
     /// The daemon granted a mapping.
-    pub fn granted(&self, peer_qpn: u32, grant: Grant) -> bool {
+    pub fn granted(&self, peer_qpn: Qpn, grant: Grant) -> bool {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         match inner.links.first() {
@@ -145,7 +146,7 @@ impl Qp {
     }
 
     /// The daemon did not grant what was asked for; `again`: it may later.
-    pub fn not_granted(&self, peer_qpn: u32, rkey: u32, again: bool) {
+    pub fn not_granted(&self, peer_qpn: Qpn, rkey: Rkey, again: bool) {
         let mut guard = self.inner.lock();
         if guard.links.first().is_some_and(|link| link.peer.qpn == peer_qpn) {
             guard.grants.refused(rkey, again);
@@ -214,7 +215,7 @@ impl Inner {
     /// receives from now on.
     pub(super) fn present(&mut self, qp: &Qp, index: usize) {
         let LinkEnd { endpoint, route, .. } = &mut self.links[index];
-        if qp.kind != qp_type::UD {
+        if qp.service != Service::Ud {
             *route = self.attributes.route;
         }
         endpoint.publish_receiving(&(&self.attributes).into());
@@ -228,7 +229,7 @@ impl Inner {
     /// The peer wrote what no peer writes.
     #[cold]
     pub(crate) fn broken(&mut self, qp: &Qp, index: usize) {
-        if qp.kind == qp_type::UD {
+        if qp.service == Service::Ud {
             let broken = self.links[index].peer;
             self.forget_links(|peer| *peer == broken);
         } else if self.state != State::Err {
@@ -276,7 +277,7 @@ impl Inner {
         if !self.sends.front().is_some_and(under_way) && self.started == 0 {
             return true;
         }
-        if qp.kind == qp_type::RC {
+        if qp.service == Service::Rc {
             self.enter_error(qp, Some(status::RETRY_EXC_ERR));
             return false;
         }

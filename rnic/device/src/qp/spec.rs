@@ -2,12 +2,13 @@
 
 use crate::cq::Cq;
 use crate::srq::Srq;
+use omniverb_terms::{Gid, Qpn, Service};
 use std::sync::Arc;
 
 /// What a QP is to be like; limits have been checked.
 pub struct QpSpec {
-    /// `IBV_QPT_*`.
-    pub kind: u32,
+    /// How it serves its user.
+    pub service: Service,
     /// Protection domain.
     pub pd: u32,
     /// Where sends complete.
@@ -45,11 +46,11 @@ pub struct Caps {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
     /// Its QP.
-    pub qpn: u32,
+    pub qpn: Qpn,
     /// Its GID.
-    pub dgid: [u8; 16],
+    pub dgid: Gid,
     /// Ours.
-    pub sgid: [u8; 16],
+    pub sgid: Gid,
     /// It is on a network: at the far end of the link is an engine that speaks for it.
     pub wire: bool,
 }

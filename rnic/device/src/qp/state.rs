@@ -28,7 +28,7 @@ impl Qp {
         let inner = &mut *guard;
         let from = inner.state;
         if current.is_some_and(|current| current != from)
-            || !transition_is_valid(self.kind, from, to, mask)
+            || !transition_is_valid(self.service, from, to, mask)
         {
             return Err(PostError::Invalid);
         }
@@ -178,7 +178,7 @@ impl Inner {
             wr_id: receive.wr_id,
             status,
             opcode: wc_opcode::RECV,
-            qp_num: qp.number,
+            qp_num: qp.number.0,
             ..Wc::default()
         };
         self.fresh.push(Entry { wc, release: qp.receive_release(), solicited: false });

@@ -9,7 +9,7 @@ use super::{Finish, Order, Step, Why};
 use crate::constants::status;
 use crate::limits::{ANSWER_WAIT, DATAGRAM_MAX, HELD_BYTES_MAX, HELD_MAX, HELD_OVERHEAD};
 use crate::qp::{Inner, LinkEnd, Qp};
-use crate::work::Destination;
+use crate::work::{Addressee, Destination};
 use omniverb_link::wire::Route;
 use omniverb_link::{Broken, Request};
 use omniverb_ring::UserMemory;
@@ -64,23 +64,23 @@ impl Inner {
         order: &mut Order,
         parts: &[UserMemory],
     ) -> Step {
-        let Some(destination) = order.destination else {
+        let Some(to) = order.to else {
             return Step::Fail(status::LOC_QP_OP_ERR);
         };
         if order.length > DATAGRAM_MAX {
             return Step::Fail(status::LOC_LEN_ERR);
         }
-        let qkey = self.qkey_of(order);
+        let qkey = self.qkey_to(&to);
         let flags = ending(order, true);
         let request = Request::Datagram { flags, immediate: order.immediate, qkey };
-        let Some(&index) = self.by_destination.get(&destination) else {
-            return self.hold(qp, destination, request, order, parts);
+        let Some(&index) = self.by_destination.get(&to.destination) else {
+            return self.hold(qp, &to, request, order.length, parts);
         };
         let link = &mut self.links[index];
         if link.endpoint.peer_has_closed() {
             return Step::Started(Finish::Done); // lost, as on any network
         }
-        link.take_route(order.route);
+        link.take_route(to.route);
         // A peer that has not attached yet finds the datagram when it does.
         match link.endpoint.send_request(&request, order.length as usize, parts) {
             Ok(true) => {
@@ -103,8 +103,8 @@ impl Inner {
 
     /// Bit 31: a privileged Q_Key, taken from the QP (specification 10.2.5).
     #[inline(always)]
-    pub(super) fn qkey_of(&self, order: &Order) -> u32 {
-        if order.rkey >> 31 != 0 { self.attributes.qkey } else { order.rkey }
+    pub(super) fn qkey_to(&self, to: &Addressee) -> u32 {
+        if to.qkey >> 31 != 0 { self.attributes.qkey } else { to.qkey }
     }
 
     /// No link to that destination yet: asks for one, unless it is known to lead nowhere.
@@ -112,9 +112,9 @@ impl Inner {
     fn hold(
         &mut self,
         qp: &Qp,
-        destination: Destination,
+        &Addressee { destination, route, .. }: &Addressee,
         request: Request,
-        order: &Order,
+        length: u64,
         parts: &[UserMemory],
     ) -> Step {
         let now = qp.shared.host.now();
@@ -136,7 +136,7 @@ impl Inner {
         if self.held.count >= HELD_MAX {
             return Step::Wait(Why::Link);
         }
-        let length = order.length as usize;
+        let length = length as usize;
         let needed = length + HELD_OVERHEAD;
         let line = self.held.by_destination.get(&destination);
         if line.is_some_and(|line| line.bytes + needed > HELD_BYTES_MAX) {
@@ -150,7 +150,7 @@ impl Inner {
         }
         if let Some(line) = self.held.by_destination.get_mut(&destination) {
             line.bytes += needed;
-            line.route = order.route;
+            line.route = route;
             line.list.push((request, bytes.into()));
             self.held.count += 1;
         }

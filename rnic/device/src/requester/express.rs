@@ -4,7 +4,7 @@
 
 use super::transmit::last_flags;
 use crate::attributes::State;
-use crate::constants::{access, opcode, qp_type};
+use crate::constants::{access, opcode};
 use crate::gather::resolve;
 use crate::limits::CHUNK;
 use crate::qp::{Inner, Qp};
@@ -13,13 +13,14 @@ use omniverb_link::Request;
 use omniverb_link::endpoint::Credit;
 use omniverb_link::record::FIRST;
 use omniverb_ring::UserMemory;
+use omniverb_terms::Service;
 use std::sync::atomic::Ordering;
 
 impl Inner {
     /// After a change of state, or of whether somebody wants to be told: what is captured is told
     /// by the general way.
     pub(crate) fn choose_way(&mut self, qp: &Qp) {
-        let open = self.state == State::Rts && qp.kind != qp_type::UD;
+        let open = self.state == State::Rts && qp.service != Service::Ud;
         self.express_is_open = open && self.telling.is_none();
     }
 
@@ -55,7 +56,7 @@ impl Inner {
     ) -> bool {
         let Some(link) = self.links.first_mut() else { return false };
         let endpoint = &mut link.endpoint;
-        if qp.kind != qp_type::RC
+        if qp.service != Service::Rc
             || length > CHUNK.min(endpoint.request_payload_max()) as u64
             || !endpoint.peer_is_open()
         {

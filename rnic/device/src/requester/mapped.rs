@@ -8,7 +8,7 @@
 //! published afterwards.
 
 use super::{Finish, Order, Step, Why};
-use crate::constants::{access, opcode, qp_type};
+use crate::constants::{access, opcode};
 use crate::gather::pieces;
 use crate::grants::Reach;
 use crate::limits::{DETOURS_MAX, MEDIATED_MAX};
@@ -16,6 +16,7 @@ use crate::qp::{Inner, Qp};
 use omniverb_link::Broken;
 use omniverb_link::endpoint::Credit;
 use omniverb_ring::{UserMemory, Window, WordMemory};
+use omniverb_terms::Service;
 
 impl Inner {
     /// Whether nothing we sent is still on its way.
@@ -93,7 +94,7 @@ impl Inner {
         if order.opcode == opcode::RDMA_WRITE_WITH_IMM {
             return Ok(Some(match self.write_placed(order)? {
                 // A peer that closes never consumes; UC does not wait for it.
-                Step::Started(_) if qp.kind == qp_type::UC => Step::Started(Finish::Done),
+                Step::Started(_) if qp.service == Service::Uc => Step::Started(Finish::Done),
                 step => step,
             }));
         }

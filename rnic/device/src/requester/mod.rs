@@ -28,16 +28,16 @@ pub(crate) use telling::{Telling, Told};
 pub(crate) use waiting::Wait;
 
 use crate::attributes::State;
-use crate::constants::{Wc, opcode, qp_type, send_flags, status, wc_opcode};
+use crate::constants::{Wc, opcode, send_flags, status, wc_opcode};
 use crate::cq::Release;
 use crate::gather::{Sge, resolve, total};
 use crate::limits::{MESSAGE_MAX, SGE_MAX};
 use crate::qp::{Inner, Qp};
 use crate::queue::SgeList;
-use crate::work::{Data, Destination, PostError, SendWork};
+use crate::work::{Addressee, Data, PostError, SendWork};
 use omniverb_link::Broken;
-use omniverb_link::wire::Route;
 use omniverb_ring::UserMemory;
+use omniverb_terms::{Rkey, Service};
 use std::sync::atomic::Ordering;
 
 /// A work request without its data.
@@ -48,11 +48,10 @@ pub(crate) struct Order {
     pub(crate) flags: u32,
     pub(crate) immediate: u32,
     pub(crate) address: u64,
-    pub(crate) rkey: u32,
+    pub(crate) rkey: Rkey,
     pub(crate) compare_add: u64,
     pub(crate) swap: u64,
-    pub(crate) destination: Option<Destination>,
-    pub(crate) route: Route,
+    pub(crate) to: Option<Addressee>,
     /// Bytes in all.
     pub(crate) length: u64,
     /// Bytes handed to the link, or for a READ received.
@@ -142,11 +141,11 @@ impl Order {
 
 /// Which opcodes a transport has.
 #[inline(always)]
-fn opcode_is_valid(kind: u32, code: u32) -> bool {
+fn opcode_is_valid(service: Service, code: u32) -> bool {
     use opcode::*;
-    match kind {
-        qp_type::RC => code <= ATOMIC_FETCH_AND_ADD || code == SEND_WITH_INV,
-        qp_type::UC => code <= SEND_WITH_IMM || code == SEND_WITH_INV,
+    match service {
+        Service::Rc => code <= ATOMIC_FETCH_AND_ADD || code == SEND_WITH_INV,
+        Service::Uc => code <= SEND_WITH_IMM || code == SEND_WITH_INV,
         _ => matches!(code, SEND | SEND_WITH_IMM),
     }
 }
@@ -156,8 +155,8 @@ impl Inner {
     #[inline(always)]
     pub(crate) fn check(&self, qp: &Qp, work: &SendWork<'_>) -> Result<u64, PostError> {
         if !matches!(self.state, State::Rts | State::Sqd | State::Sqe | State::Err)
-            || !opcode_is_valid(qp.kind, work.opcode)
-            || (qp.kind == qp_type::UD) != work.destination.is_some()
+            || !opcode_is_valid(qp.service, work.opcode)
+            || (qp.service == Service::Ud) != work.to.is_some()
         {
             return Err(PostError::Invalid);
         }
@@ -213,8 +212,7 @@ impl Inner {
             rkey: work.rkey,
             compare_add: work.compare_add,
             swap: work.swap,
-            destination: work.destination,
-            route: work.route,
+            to: work.to,
             length,
             done: 0,
             begun: false,
@@ -472,7 +470,7 @@ impl Inner {
             status,
             opcode,
             byte_len: length as u32,
-            qp_num: qp.number,
+            qp_num: qp.number.0,
             ..Wc::default()
         };
         if !qp.send_cq.push(wc, Release::Send { slot: qp.slot, position }, false) {

@@ -3,12 +3,13 @@
 use super::mapped::scatter_number;
 use super::{Finish, Kept};
 use crate::attributes::State;
-use crate::constants::{access, opcode, qp_type, status};
+use crate::constants::{access, opcode, status};
 use crate::gather::{pieces, resolve};
 use crate::qp::{Inner, Qp};
 use crate::shared::AsyncEvent;
 use omniverb_link::{Broken, Nak, Response};
 use omniverb_ring::{Record, UserMemory};
+use omniverb_terms::{Refusal, Service};
 
 impl Inner {
     /// Takes the answer at the head of link `index`.
@@ -19,7 +20,7 @@ impl Inner {
         response: &Response,
         record: &Record,
     ) -> Result<(), Broken> {
-        if self.state == State::Rtr || qp.kind == qp_type::UD {
+        if self.state == State::Rtr || qp.service == Service::Ud {
             return Err(Broken); // nothing was asked
         }
         if let Response::Nak { code } = *response {
@@ -109,9 +110,9 @@ impl Inner {
             Some(None) => {}
         }
         let why = match code {
-            Nak::InvalidRequest => status::REM_INV_REQ_ERR,
-            Nak::RemoteAccess => status::REM_ACCESS_ERR,
-            Nak::RemoteOperation => status::REM_OP_ERR,
+            Nak::Refused(Refusal::InvalidRequest) => status::REM_INV_REQ_ERR,
+            Nak::Refused(Refusal::RemoteAccess) => status::REM_ACCESS_ERR,
+            Nak::Refused(Refusal::RemoteOperation) => status::REM_OP_ERR,
             Nak::RetryExceeded => status::RETRY_EXC_ERR,
             Nak::RnrRetryExceeded => status::RNR_RETRY_EXC_ERR,
             Nak::BadResponse => status::BAD_RESP_ERR,

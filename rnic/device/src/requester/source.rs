@@ -4,12 +4,13 @@
 //! What is left in place is noted until the engine has consumed it: before pages move back, or if
 //! the engine cannot reach them, it is put into the ring after all.
 
-use crate::constants::qp_type;
 use crate::limits::{SOURCE_MIN, SOURCE_REGION_MAX, SOURCE_WORTH};
 use crate::qp::{Inner, LinkEnd, Qp};
+use crate::region::NO_RKEY;
 use omniverb_link::source::{SOURCES, slot};
 use omniverb_link::{Broken, Endpoint, Source, Unfilled};
 use omniverb_ring::UserMemory;
+use omniverb_terms::{Rkey, Service};
 use std::collections::VecDeque;
 
 const PAGE_BYTES: usize = 4096;
@@ -21,7 +22,7 @@ pub(crate) struct Sources {
     /// of this is filled.
     unfilled: VecDeque<(Unfilled, UserMemory)>,
     /// Regions that were sent from lately, and how many bytes of each were copied.
-    copied: [(u32, u64); SOURCES],
+    copied: [(Rkey, u64); SOURCES],
     /// Up to here the engine has asked to have records filled, and they are.
     filled: u64,
 }
@@ -109,14 +110,14 @@ impl Inner {
     pub(super) fn origin(&self, qp: &Qp, parts: &[UserMemory]) -> Option<Origin> {
         let [part] = parts else { return None };
         // Inline data is shorter: what is long is in the region that was looked up for it.
-        if part.len() < SOURCE_MIN || qp.kind != qp_type::RC {
+        if part.len() < SOURCE_MIN || qp.service != Service::Rc {
             return None;
         }
         let region = self.send_cache.latest()?;
         let (begin, end) = (region.memory.address(), region.memory.address() + region.memory.len());
         let whole = begin.next_multiple_of(PAGE_BYTES)..end - end % PAGE_BYTES;
         let inside = part.address() >= whole.start && part.address() + part.len() <= whole.end;
-        let named = region.rkey != 0 && region.iova == begin as u64;
+        let named = region.rkey != NO_RKEY && region.iova == begin as u64;
         let large = region.memory.len() > SOURCE_REGION_MAX;
         if !inside || !named || large {
             return None;

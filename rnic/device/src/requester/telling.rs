@@ -7,7 +7,7 @@
 use super::transmit::last_flags;
 use super::{Finish, Order, Step, Why};
 use crate::attributes::QpAttributes;
-use crate::constants::{opcode, qp_type};
+use crate::constants::opcode;
 use crate::gather::pieces;
 use crate::qp::{Inner, LinkEnd, Qp};
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
@@ -15,6 +15,7 @@ use omniverb_link::trace::{ACKNOWLEDGED, Kind, NOT_READY, PIECE};
 use omniverb_link::wire::Receiving;
 use omniverb_link::{Broken, Nak, Request, Trace, Tracer};
 use omniverb_ring::UserMemory;
+use omniverb_terms::{Qpn, Service};
 use std::sync::Arc;
 
 /// Flags of a request that its packets show.
@@ -43,7 +44,7 @@ pub(crate) struct Told {
 
 impl Qp {
     /// Tells of the link with this peer from now on.
-    pub fn trace(&self, peer_qpn: u32, tracer: &Arc<Tracer>) {
+    pub fn trace(&self, peer_qpn: Qpn, tracer: &Arc<Tracer>) {
         let mut guard = self.inner();
         let inner = &mut *guard;
         for index in 0..inner.links.len() {
@@ -54,7 +55,7 @@ impl Qp {
     }
 
     /// Tells of the link with this peer no longer; `None`: of none.
-    pub fn untrace(&self, peer_qpn: Option<u32>) {
+    pub fn untrace(&self, peer_qpn: Option<Qpn>) {
         let mut guard = self.inner();
         for link in &mut guard.links {
             link.traced &= peer_qpn.is_some_and(|qpn| qpn != link.peer.qpn);
@@ -91,7 +92,7 @@ impl Inner {
     ) -> Result<Step, Broken> {
         let time = qp.shared.host.now();
         let step = self.transmit_silently(qp, order, parts)?;
-        if qp.kind == qp_type::UD {
+        if qp.service == Service::Ud {
             if matches!(step, Step::Started(_)) {
                 self.tell_datagram(qp, order, parts, time);
             }
@@ -120,7 +121,7 @@ impl Inner {
 
     /// A request that was done at once.
     fn tell_done(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory], time: u64) {
-        let acknowledged = qp.kind == qp_type::RC && !order.needs_answer();
+        let acknowledged = qp.service == Service::Rc && !order.needs_answer();
         let flags = if acknowledged { ACKNOWLEDGED } else { 0 };
         let told = self.tell_request(qp, order, parts, time, flags);
         if let Some(told) = told.filter(|_| order.needs_answer()) {
@@ -155,7 +156,7 @@ impl Inner {
         trace.flags = last_flags(order.opcode, order.flags) & SHOWN | flags;
         trace.code = code.filter(|_| not_ready).unwrap_or_default();
         trace.address = order.address;
-        trace.rkey = order.rkey;
+        trace.rkey = order.rkey.0;
         trace.immediate = order.immediate;
         (trace.first, trace.second) =
             if order.is_atomic() { (order.compare_add, order.swap) } else { (order.length, 0) };
@@ -171,15 +172,14 @@ impl Inner {
     /// The peer has refused one.
     #[cold]
     pub(super) fn tell_refused(&mut self, qp: &Qp, told: Told, code: Nak) {
-        let refusal = [Nak::InvalidRequest, Nak::RemoteAccess, Nak::RemoteOperation];
-        if refusal.contains(&code) {
+        if let Nak::Refused(refusal) = code {
             let before = Told { messages: told.messages.wrapping_sub(1), ..told };
-            self.tell_back(qp, before, Kind::Refusal, code.encode() as u8);
+            self.tell_back(qp, before, Kind::Refusal, refusal.code());
         }
     }
 
     fn tell_back(&mut self, qp: &Qp, told: Told, kind: Kind, code: u8) {
-        if qp.kind != qp_type::RC {
+        if qp.service != Service::Rc {
             return;
         }
         let Some(link) = self.links.first().filter(|link| link.traced) else { return };
@@ -210,10 +210,11 @@ impl Inner {
     }
 
     fn tell_datagram(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory], time: u64) {
-        let index = order.destination.and_then(|to| self.by_destination.get(&to).copied());
+        let Some(to) = order.to else { return };
+        let index = self.by_destination.get(&to.destination).copied();
         let Some(index) = index else { return }; // it is held back
         let flags = last_flags(order.opcode, order.flags);
-        let qkey = self.qkey_of(order);
+        let qkey = self.qkey_to(&to);
         let request = Request::Datagram { flags, immediate: order.immediate, qkey };
         self.tell_of_datagram(qp, index, &request, order.length, parts, time);
     }

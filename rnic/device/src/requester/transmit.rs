@@ -2,7 +2,7 @@
 
 use super::source::Origin;
 use super::{Finish, Order, Step, Why};
-use crate::constants::{opcode, qp_type, send_flags};
+use crate::constants::{opcode, send_flags};
 use crate::gather::pieces;
 use crate::limits::{CHUNK, CHUNK_WIRE, PATH_MTU_MAX, SGE_MAX};
 use crate::qp::{Inner, LinkEnd, Qp};
@@ -10,6 +10,7 @@ use omniverb_link::endpoint::Credit;
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, PLACED, SOLICITED};
 use omniverb_link::{Broken, Request, Source};
 use omniverb_ring::UserMemory;
+use omniverb_terms::Service;
 
 impl Inner {
     #[inline(always)]
@@ -32,7 +33,7 @@ impl Inner {
         order: &mut Order,
         parts: &[UserMemory],
     ) -> Result<Step, Broken> {
-        if qp.kind == qp_type::UD {
+        if qp.service == Service::Ud {
             return Ok(self.transmit_datagram(qp, order, parts));
         }
         let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
@@ -42,12 +43,12 @@ impl Inner {
         let mappable = !link.peer.wire;
         match order.opcode {
             opcode::SEND | opcode::SEND_WITH_IMM | opcode::SEND_WITH_INV if mappable => {
-                send(link, order, parts, None, qp.kind == qp_type::RC)
+                send(link, order, parts, None, qp.service == Service::Rc)
             }
             opcode::SEND | opcode::SEND_WITH_IMM | opcode::SEND_WITH_INV => {
                 let origin = self.origin(qp, parts);
                 let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
-                send(link, order, parts, origin, qp.kind == qp_type::RC)
+                send(link, order, parts, origin, qp.service == Service::Rc)
             }
             opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => {
                 if mappable
@@ -70,7 +71,7 @@ impl Inner {
     /// WRITE through the ring. One with immediate data needs a receive at the other end.
     fn write(&mut self, qp: &Qp, order: &mut Order, parts: &[UserMemory]) -> Result<Step, Broken> {
         let with_immediate = order.opcode == opcode::RDMA_WRITE_WITH_IMM;
-        let reliable = qp.kind == qp_type::RC;
+        let reliable = qp.service == Service::Rc;
         let wire = self.links.first().is_some_and(|link| link.peer.wire);
         let origin = if wire { self.origin(qp, parts) } else { None };
         let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };

@@ -1,11 +1,12 @@
 //! Requests that wait: for a receive, for a peer, for room. Who waits too long fails.
 
 use super::{Finish, Verdict, Why};
-use crate::constants::{qp_type, status};
+use crate::constants::status;
 use crate::limits::{ANSWER_WAIT, ATTACH_WAIT, LINK_WAIT, UNRELIABLE_WAIT};
 use crate::qp::{Inner, Qp};
 use crate::responder::Incoming;
 use omniverb_link::Broken;
+use omniverb_terms::Service;
 
 /// What the oldest unfinished request waits for.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +36,7 @@ impl Inner {
     /// Whether the request at `at` goes to a network. There it waits for its turn to leave, as at
     /// any NIC, and is not lost for that.
     fn is_for_wire(&self, at: usize) -> bool {
-        let destination = self.sends[at].order.destination;
+        let destination = self.sends[at].order.to.map(|to| to.destination);
         let link = match destination {
             Some(to) => self.by_destination.get(&to).and_then(|index| self.links.get(*index)),
             None => self.links.first(),
@@ -45,7 +46,7 @@ impl Inner {
 
     fn begin_wait(&mut self, qp: &Qp, why: Why, at: usize, now: u64) -> Option<Verdict> {
         let position = self.sends[at].order.position;
-        let reliable = qp.kind == qp_type::RC;
+        let reliable = qp.service == Service::Rc;
         let retries = self.attributes.rnr_retry & 7;
         let deadline = match why {
             Why::Receive if retries == 0 => return Some(Verdict::Fail(status::RNR_RETRY_EXC_ERR)),
@@ -90,9 +91,9 @@ impl Inner {
                     Some(Wait { deadline: timer.map(|timer| now + timer), retries, ..wait });
                 None
             }
-            _ if qp.kind == qp_type::RC => Some(Verdict::Fail(status::RETRY_EXC_ERR)),
+            _ if qp.service == Service::Rc => Some(Verdict::Fail(status::RETRY_EXC_ERR)),
             _ => {
-                let destination = self.sends[at].order.destination;
+                let destination = self.sends[at].order.to.map(|to| to.destination);
                 let index = destination.and_then(|to| self.by_destination.get(&to).copied());
                 if let Some(link) = index.and_then(|index| self.links.get_mut(index)) {
                     link.lossy = true;
@@ -140,7 +141,7 @@ impl Inner {
     #[inline(always)]
     pub(crate) fn settle(&mut self, qp: &Qp) {
         let unfinished = !self.sends.is_empty();
-        if qp.kind != qp_type::UD
+        if qp.service != Service::Ud
             && let Some(link) = self.links.first_mut()
         {
             let answering =
@@ -155,13 +156,14 @@ impl Inner {
 
     /// Whether a UC or UD message waits for a receive, and is lost if none comes.
     pub(crate) fn is_starved(&self, qp: &Qp) -> bool {
-        qp.kind != qp_type::RC && self.links.iter().any(|link| link.starved.is_some())
+        qp.service != Service::Rc && self.links.iter().any(|link| link.starved.is_some())
     }
 
     /// When the progress thread must look again, if nothing else happens.
     pub(crate) fn next_deadline(&self, qp: &Qp) -> Option<u64> {
         let starved = self.links.iter().filter_map(|link| link.starved);
-        let lost = starved.filter(|_| qp.kind != qp_type::RC).min().map(|at| at + UNRELIABLE_WAIT);
+        let lost =
+            starved.filter(|_| qp.service != Service::Rc).min().map(|at| at + UNRELIABLE_WAIT);
         [self.wait.and_then(|wait| wait.deadline), lost].into_iter().flatten().min()
     }
 

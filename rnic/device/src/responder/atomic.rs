@@ -4,8 +4,9 @@
 use super::{Incoming, Outcome};
 use crate::constants::access;
 use crate::qp::{Inner, Qp};
-use omniverb_link::{Broken, Nak, Response};
+use omniverb_link::{Broken, Response};
 use omniverb_ring::UserMemory;
+use omniverb_terms::{Refusal, Rkey};
 
 impl Inner {
     pub(super) fn serve_atomic(
@@ -13,7 +14,7 @@ impl Inner {
         qp: &Qp,
         index: usize,
         address: u64,
-        rkey: u32,
+        rkey: Rkey,
         execute: impl FnOnce(&UserMemory) -> Option<u64>,
     ) -> Result<Outcome, Broken> {
         let begins = matches!(self.links[index].incoming, Incoming::Idle);
@@ -25,22 +26,22 @@ impl Inner {
                     || self.attributes.max_dest_rd_atomic == 0
                     || !address.is_multiple_of(8)
                 {
-                    return Ok(Outcome::Refused(Nak::InvalidRequest, None));
+                    return Ok(Outcome::Refused(Refusal::InvalidRequest, None));
                 }
                 let cell = match self.target(qp, rkey, access::REMOTE_ATOMIC, address, 8) {
                     Ok((region, memory)) => {
                         region.moved.note(8);
                         memory
                     }
-                    Err(nak) => return Ok(Outcome::Refused(nak, None)),
+                    Err(refusal) => return Ok(Outcome::Refused(refusal, None)),
                 };
                 match execute(&cell) {
                     Some(original) => original,
                     // The IOVA is aligned, the memory behind it is not.
-                    None => return Ok(Outcome::Refused(Nak::InvalidRequest, None)),
+                    None => return Ok(Outcome::Refused(Refusal::InvalidRequest, None)),
                 }
             }
-            _ => return Ok(Outcome::Refused(Nak::InvalidRequest, None)),
+            _ => return Ok(Outcome::Refused(Refusal::InvalidRequest, None)),
         };
         let link = &mut self.links[index];
         let answer = Response::AtomicResult { original };

@@ -9,6 +9,8 @@ use crate::qp::{Inner, Peer, Qp};
 use crate::queue::Receive;
 use omniverb_link::record::{IMMEDIATE, SOLICITED};
 use omniverb_ring::Record;
+use omniverb_terms::Gid;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// Bytes in front of every datagram.
 pub(crate) const GRH_BYTES: u64 = 40;
@@ -56,8 +58,8 @@ impl Inner {
             opcode: wc_opcode::RECV,
             byte_len: (length + GRH_BYTES) as u32,
             immediate,
-            qp_num: qp.number,
-            src_qp: peer.qpn,
+            qp_num: qp.number.0,
+            src_qp: peer.qpn.0,
             flags: wc_flags::GRH | with_immediate,
             ..Wc::default()
         };
@@ -93,7 +95,7 @@ fn network_header(peer: &Peer, length: usize) -> [u8; 40] {
     let mut header = [0; 40];
     let payload = length.next_multiple_of(4) + UDP_BTH_DETH_ICRC;
     // From the peer to us.
-    match (ipv4(&peer.dgid), ipv4(&peer.sgid)) {
+    match (ipv4(peer.dgid), ipv4(peer.sgid)) {
         (Some(source), Some(target)) => {
             let ip = &mut header[20..];
             ip[0] = 0x45;
@@ -101,8 +103,8 @@ fn network_header(peer: &Peer, length: usize) -> [u8; 40] {
             ip[6] = 0x40; // don't fragment
             ip[8] = 64;
             ip[9] = 17;
-            ip[12..16].copy_from_slice(&source);
-            ip[16..20].copy_from_slice(&target);
+            ip[12..16].copy_from_slice(&source.octets());
+            ip[16..20].copy_from_slice(&target.octets());
             let sum =
                 ip.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum::<u32>();
             let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
@@ -113,32 +115,33 @@ fn network_header(peer: &Peer, length: usize) -> [u8; 40] {
             header[4..6].copy_from_slice(&(payload as u16).to_be_bytes());
             header[6] = 17;
             header[7] = 64;
-            header[8..24].copy_from_slice(&peer.dgid);
-            header[24..40].copy_from_slice(&peer.sgid);
+            header[8..24].copy_from_slice(&peer.dgid.bytes());
+            header[24..40].copy_from_slice(&peer.sgid.bytes());
         }
     }
     header
 }
 
-fn ipv4(gid: &[u8; 16]) -> Option<[u8; 4]> {
-    let (prefix, address) = gid.split_at(12);
-    (prefix == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff])
-        .then(|| address.try_into().ok())
-        .flatten()
+fn ipv4(gid: Gid) -> Option<Ipv4Addr> {
+    match gid.address() {
+        IpAddr::V4(address) => Some(address),
+        IpAddr::V6(_) => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use omniverb_terms::Qpn;
 
-    fn mapped(last: u8) -> [u8; 16] {
-        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, last]
+    fn mapped(last: u8) -> Gid {
+        Ipv4Addr::new(10, 0, 0, last).into()
     }
 
     #[test]
     fn the_ipv4_checksum_adds_up() {
         let header =
-            network_header(&Peer { qpn: 1, dgid: mapped(1), sgid: mapped(2), wire: false }, 5);
+            network_header(&Peer { qpn: Qpn(1), dgid: mapped(1), sgid: mapped(2), wire: false }, 5);
         assert_eq!(header[..20], [0; 20]);
         let sum: u32 =
             header[20..].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();

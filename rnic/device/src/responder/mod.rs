@@ -11,7 +11,7 @@ mod read;
 mod send;
 mod write;
 
-use crate::constants::{qp_type, status};
+use crate::constants::status;
 use crate::cq::Entry;
 use crate::limits::UNRELIABLE_WAIT;
 use crate::qp::{Inner, Qp};
@@ -20,6 +20,7 @@ use crate::region::Region;
 use crate::shared::AsyncEvent;
 use omniverb_link::{Broken, Nak, Request, Response};
 use omniverb_ring::{Record, UserMemory};
+use omniverb_terms::{Refusal, Rkey, Service};
 use std::sync::Arc;
 
 /// Requests served in one go, so that one busy peer does not keep a poll from returning.
@@ -61,7 +62,7 @@ pub(crate) enum Outcome {
     Later,
     /// Refused: the QP fails. The receive it took, if any, completes with the given status. Boxed,
     /// so that the usual outcomes are one byte.
-    Refused(Nak, Option<Box<(Receive, u32)>>),
+    Refused(Refusal, Option<Box<(Receive, u32)>>),
 }
 
 impl Inner {
@@ -83,7 +84,7 @@ impl Inner {
         }
         let more_responses = std::mem::replace(&mut more, true);
         for _ in 0..BATCH {
-            if qp.kind == qp_type::RC
+            if qp.service == Service::Rc
                 && let Some((wc, solicited)) = self.serve_plain_send(qp, index)?
             {
                 self.fresh.push(Entry { wc, release: qp.receive_release(), solicited });
@@ -101,8 +102,8 @@ impl Inner {
                     more = false;
                     break;
                 }
-                Outcome::Refused(nak, receive) => {
-                    self.refuse(qp, index, nak, receive);
+                Outcome::Refused(refusal, receive) => {
+                    self.refuse(qp, index, refusal, receive);
                     return Ok(());
                 }
             }
@@ -130,7 +131,7 @@ impl Inner {
         request: &Request,
         record: &Record,
     ) -> Result<Outcome, Broken> {
-        if (qp.kind == qp_type::UD) != matches!(request, Request::Datagram { .. }) {
+        if (qp.service == Service::Ud) != matches!(request, Request::Datagram { .. }) {
             return Err(Broken);
         }
         match *request {
@@ -146,7 +147,7 @@ impl Inner {
             Request::Datagram { flags, immediate, qkey } => {
                 Ok(self.serve_datagram(qp, index, flags, immediate, qkey, record))
             }
-            _ if qp.kind != qp_type::RC => Err(Broken),
+            _ if qp.service != Service::Rc => Err(Broken),
             Request::Read { address, rkey, length } => {
                 self.serve_read(qp, index, address, rkey, length)
             }
@@ -183,7 +184,7 @@ impl Inner {
         if link.starved.is_none() {
             self.meter.waited();
         }
-        if qp.kind == qp_type::RC {
+        if qp.service == Service::Rc {
             link.starved = Some(0);
             link.endpoint.report_lack_of_receive();
             return Taken::Later;
@@ -199,17 +200,25 @@ impl Inner {
 
     /// Refuses the request at the head: tells the peer, completes the receive, fails the QP.
     #[cold]
-    fn refuse(&mut self, qp: &Qp, index: usize, nak: Nak, receive: Option<Box<(Receive, u32)>>) {
+    fn refuse(
+        &mut self,
+        qp: &Qp,
+        index: usize,
+        refusal: Refusal,
+        receive: Option<Box<(Receive, u32)>>,
+    ) {
         let link = &mut self.links[index];
         link.endpoint.publish_requests();
-        if qp.kind == qp_type::RC {
+        if qp.service == Service::Rc {
             // There always is room for one, and nobody to tell if the link is broken.
-            let _ = link.endpoint.send_response(&Response::Nak { code: nak }, UserMemory::EMPTY);
+            let _ = link
+                .endpoint
+                .send_response(&Response::Nak { code: Nak::Refused(refusal) }, UserMemory::EMPTY);
         }
-        let event = match (&receive, nak) {
+        let event = match (&receive, refusal) {
             (Some(_), _) => None,
-            (None, Nak::InvalidRequest) => Some(AsyncEvent::QpRequestError),
-            (None, Nak::RemoteAccess) => Some(AsyncEvent::QpAccessError),
+            (None, Refusal::InvalidRequest) => Some(AsyncEvent::QpRequestError),
+            (None, Refusal::RemoteAccess) => Some(AsyncEvent::QpAccessError),
             (None, _) => Some(AsyncEvent::QpFatal),
         };
         if let Some(taken) = receive {
@@ -226,16 +235,16 @@ impl Inner {
     fn target(
         &self,
         qp: &Qp,
-        rkey: u32,
+        rkey: Rkey,
         access: u32,
         address: u64,
         length: u64,
-    ) -> Result<(Arc<Region>, UserMemory), Nak> {
-        let region = qp.shared.regions.by_rkey(rkey).ok_or(Nak::RemoteAccess)?;
+    ) -> Result<(Arc<Region>, UserMemory), Refusal> {
+        let region = qp.shared.regions.by_rkey(rkey).ok_or(Refusal::RemoteAccess)?;
         if region.pd != qp.pd || region.access & access != access {
-            return Err(Nak::RemoteAccess);
+            return Err(Refusal::RemoteAccess);
         }
-        let part = region.part(address, length).ok_or(Nak::RemoteAccess)?;
+        let part = region.part(address, length).ok_or(Refusal::RemoteAccess)?;
         Ok((region, part))
     }
 }

@@ -4,7 +4,8 @@ use super::{Incoming, Outcome};
 use crate::constants::access;
 use crate::limits::{CHUNK, MESSAGE_MAX};
 use crate::qp::{Inner, Qp};
-use omniverb_link::{Broken, Nak, Response};
+use omniverb_link::{Broken, Response};
+use omniverb_terms::{Refusal, Rkey};
 
 impl Inner {
     pub(super) fn serve_read(
@@ -12,7 +13,7 @@ impl Inner {
         qp: &Qp,
         index: usize,
         address: u64,
-        rkey: u32,
+        rkey: Rkey,
         length: u64,
     ) -> Result<Outcome, Broken> {
         let link = &self.links[index];
@@ -22,13 +23,13 @@ impl Inner {
             Incoming::Read { sent } => (false, sent),
             // A peer on a network asks for an earlier READ again while it is inside a message.
             _ if interjected => (link.interjected.is_none(), link.interjected.unwrap_or(0)),
-            _ => return Ok(Outcome::Refused(Nak::InvalidRequest, None)),
+            _ => return Ok(Outcome::Refused(Refusal::InvalidRequest, None)),
         };
         if self.attributes.access_flags & access::REMOTE_READ == 0
             || self.attributes.max_dest_rd_atomic == 0
             || length > MESSAGE_MAX
         {
-            return Ok(Outcome::Refused(Nak::InvalidRequest, None));
+            return Ok(Outcome::Refused(Refusal::InvalidRequest, None));
         }
         let memory = if length == 0 {
             omniverb_ring::UserMemory::EMPTY // a zero-length READ checks no key (C9-88)
@@ -40,7 +41,7 @@ impl Inner {
                     }
                     memory
                 }
-                Err(nak) => return Ok(Outcome::Refused(nak, None)),
+                Err(refusal) => return Ok(Outcome::Refused(refusal, None)),
             }
         };
         let link = &mut self.links[index];

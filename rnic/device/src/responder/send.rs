@@ -1,15 +1,16 @@
 //! SEND: into the oldest receive.
 
 use super::{Incoming, Outcome, Taken};
-use crate::constants::{Wc, access, qp_type, status, wc_flags, wc_opcode};
+use crate::constants::{Wc, access, status, wc_flags, wc_opcode};
 use crate::cq::Entry;
 use crate::gather::{Sge, resolve, total};
 use crate::qp::{Inner, LinkEnd, Qp};
 use crate::queue::Receive;
 use crate::region::RegionCache;
+use omniverb_link::Broken;
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, SOLICITED};
-use omniverb_link::{Broken, Nak};
 use omniverb_ring::Record;
+use omniverb_terms::{Refusal, Rkey, Service};
 
 /// Copies the record's payload, from `skip` on, to bytes `offset ..` of a scatter list.
 /// False: the list names memory it may not.
@@ -58,7 +59,7 @@ impl Inner {
         let incoming = std::mem::replace(&mut self.links[index].incoming, Incoming::Idle);
         let incoming = match incoming {
             // UC takes up again at the first record of a message, whatever was lost before it.
-            Incoming::Skip | Incoming::Write { .. } if first && qp.kind == qp_type::UC => {
+            Incoming::Skip | Incoming::Write { .. } if first && qp.service == Service::Uc => {
                 Incoming::Idle
             }
             incoming => incoming,
@@ -75,11 +76,11 @@ impl Inner {
             }
             Incoming::Send { receive, placed, capacity } if !first => (receive, placed, capacity),
             // UC lost the end of a message: its receive serves the next one.
-            Incoming::Send { receive, capacity, .. } if qp.kind == qp_type::UC => {
+            Incoming::Send { receive, capacity, .. } if qp.service == Service::Uc => {
                 (receive, 0, capacity)
             }
-            other if qp.kind == qp_type::UC => return self.skip_uc(index, other, flags),
-            _ => return Outcome::Refused(Nak::InvalidRequest, None),
+            other if qp.service == Service::Uc => return self.skip_uc(index, other, flags),
+            _ => return Outcome::Refused(Refusal::InvalidRequest, None),
         };
         if placed + record.length as u64 > capacity {
             return self.send_too_long(qp, index, flags, receive);
@@ -87,9 +88,9 @@ impl Inner {
         let link = &mut self.links[index];
         let list = receive.sges.as_slice();
         if !scatter(qp, &mut self.recv_cache, link, record, list, placed) {
-            return match qp.kind {
-                qp_type::RC => Outcome::Refused(
-                    Nak::RemoteOperation,
+            return match qp.service {
+                Service::Rc => Outcome::Refused(
+                    Refusal::RemoteOperation,
                     Some(Box::new((receive, status::LOC_PROT_ERR))),
                 ),
                 _ => {
@@ -105,9 +106,9 @@ impl Inner {
         }
         // The message is there, but its sender asks for what it may not: as with rdma_rxe, the
         // receive tells that, and the connection is over.
-        if flags & INVALIDATE != 0 && !qp.shared.regions.invalidate(qp.pd, immediate) {
+        if flags & INVALIDATE != 0 && !qp.shared.regions.invalidate(qp.pd, Rkey(immediate)) {
             return Outcome::Refused(
-                Nak::RemoteAccess,
+                Refusal::RemoteAccess,
                 Some(Box::new((receive, status::REM_INV_REQ_ERR))),
             );
         }
@@ -136,11 +137,11 @@ impl Inner {
         }
         link.starved = None;
         link.endpoint.pass_request(&record);
-        let src_qp = link.peer.qpn;
+        let src_qp = link.peer.qpn.0;
         self.receives.pass();
         self.note_traffic(qp);
         self.meter.received(length);
-        let (opcode, qp_num) = (wc_opcode::RECV, qp.number);
+        let (opcode, qp_num) = (wc_opcode::RECV, qp.number.0);
         let byte_len = length as u32;
         let wc = Wc { wr_id, opcode, byte_len, qp_num, src_qp, ..Wc::default() };
         Ok(Some((wc, record.tag & SOLICITED != 0)))
@@ -151,7 +152,7 @@ impl Inner {
     /// rest.
     #[inline(always)]
     pub(crate) fn serve_straight(&mut self, qp: &Qp, index: usize, out: &mut [Wc]) -> usize {
-        let first = qp.kind == qp_type::RC
+        let first = qp.service == Service::Rc
             && self.receives_messages()
             && self.fresh.is_empty()
             // Sends that the peer consumed before complete before.
@@ -195,8 +196,8 @@ impl Inner {
             opcode,
             byte_len: length as u32,
             immediate,
-            qp_num: qp.number,
-            src_qp: self.links[index].peer.qpn,
+            qp_num: qp.number.0,
+            src_qp: self.links[index].peer.qpn.0,
             flags: with_immediate | with_invalidate,
             ..Wc::default()
         };
@@ -207,9 +208,9 @@ impl Inner {
 
     #[cold]
     fn send_too_long(&mut self, qp: &Qp, index: usize, flags: u32, receive: Receive) -> Outcome {
-        if qp.kind == qp_type::RC {
+        if qp.service == Service::Rc {
             return Outcome::Refused(
-                Nak::InvalidRequest,
+                Refusal::InvalidRequest,
                 Some(Box::new((receive, status::LOC_LEN_ERR))),
             );
         }

@@ -1,12 +1,12 @@
 //! WRITE that travels: into a region, after its key allowed the whole of it.
 
 use super::{Incoming, Outcome, Taken};
-use crate::constants::{access, qp_type, wc_opcode};
+use crate::constants::{access, wc_opcode};
 use crate::limits::MESSAGE_MAX;
 use crate::qp::{Inner, Qp};
-use omniverb_link::Nak;
 use omniverb_link::record::{IMMEDIATE, LAST, PLACED};
 use omniverb_ring::Record;
+use omniverb_terms::{Refusal, Rkey, Service};
 
 impl Inner {
     pub(super) fn serve_write(
@@ -14,29 +14,29 @@ impl Inner {
         qp: &Qp,
         index: usize,
         flags: u32,
-        (address, rkey, total): (u64, u32, u64),
+        (address, rkey, total): (u64, Rkey, u64),
         immediate: u32,
         record: &Record,
     ) -> Outcome {
         match self.links[index].incoming {
             Incoming::Idle => {}
-            _ if qp.kind == qp_type::UC => self.abandon_uc(qp, index),
-            _ => return Outcome::Refused(Nak::InvalidRequest, None),
+            _ if qp.service == Service::Uc => self.abandon_uc(qp, index),
+            _ => return Outcome::Refused(Refusal::InvalidRequest, None),
         }
         if self.attributes.access_flags & access::REMOTE_WRITE == 0 || total > MESSAGE_MAX {
-            return self.refuse_write(qp, index, flags, Nak::InvalidRequest);
+            return self.refuse_write(qp, index, flags, Refusal::InvalidRequest);
         }
         let region = if total == 0 {
             None // a zero-length WRITE checks no key (C9-88)
         } else {
             match self.target(qp, rkey, access::REMOTE_WRITE, address, total) {
                 Ok((region, _)) => Some(region),
-                Err(nak) => return self.refuse_write(qp, index, flags, nak),
+                Err(refusal) => return self.refuse_write(qp, index, flags, refusal),
             }
         };
         if flags & PLACED != 0 {
             if record.length != 0 || flags & (LAST | IMMEDIATE) != LAST | IMMEDIATE {
-                return Outcome::Refused(Nak::InvalidRequest, None);
+                return Outcome::Refused(Refusal::InvalidRequest, None);
             }
             return self.finish_write(qp, index, flags, immediate, total);
         }
@@ -59,16 +59,16 @@ impl Inner {
         let length = record.length as u64;
         let link = &mut self.links[index];
         let Incoming::Write { region, address, left, total } = &mut link.incoming else {
-            if qp.kind == qp_type::UC {
+            if qp.service == Service::Uc {
                 self.abandon_uc(qp, index);
                 return self.skip_uc(index, Incoming::Skip, flags);
             }
-            return Outcome::Refused(Nak::InvalidRequest, None);
+            return Outcome::Refused(Refusal::InvalidRequest, None);
         };
         let total = *total;
         let ends = flags & LAST != 0;
         if length > *left || (ends && length != *left) {
-            return self.refuse_write(qp, index, flags, Nak::InvalidRequest);
+            return self.refuse_write(qp, index, flags, Refusal::InvalidRequest);
         }
         // The key is looked at again for every record: it may have been deregistered meanwhile.
         let memory = match region {
@@ -77,7 +77,7 @@ impl Inner {
                 let (rkey, address) = (region.rkey, *address);
                 match self.target(qp, rkey, access::REMOTE_WRITE, address, length) {
                     Ok((_, memory)) => memory,
-                    Err(nak) => return self.refuse_write(qp, index, flags, nak),
+                    Err(refusal) => return self.refuse_write(qp, index, flags, refusal),
                 }
             }
         };
@@ -133,10 +133,10 @@ impl Inner {
 
     /// RC refuses; UC drops the message without a word.
     #[cold]
-    fn refuse_write(&mut self, qp: &Qp, index: usize, flags: u32, nak: Nak) -> Outcome {
-        match qp.kind {
-            qp_type::UC => self.skip_uc(index, Incoming::Skip, flags),
-            _ => Outcome::Refused(nak, None),
+    fn refuse_write(&mut self, qp: &Qp, index: usize, flags: u32, refusal: Refusal) -> Outcome {
+        match qp.service {
+            Service::Uc => self.skip_uc(index, Incoming::Skip, flags),
+            _ => Outcome::Refused(refusal, None),
         }
     }
 

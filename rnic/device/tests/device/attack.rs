@@ -9,11 +9,12 @@ use crate::work::{Work, part, whole};
 use omniverb_device::attributes::State;
 use omniverb_device::grants::Grant;
 use omniverb_device::work::Destination;
-use omniverb_device::{Peer, Qp, Region, Sge, Srq, access, qp_type, status};
+use omniverb_device::{Peer, Qp, Region, Sge, Srq, access, status};
 use omniverb_link::trace::TRACE_BYTES;
 use omniverb_link::{Endpoint, Nak, Request, Response, TraceReader, Tracer};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, Window, WordMemory};
+use omniverb_terms::{Qpn, Rkey, Service};
 use std::sync::Arc;
 
 /// Small, so that everything wraps and fills up soon.
@@ -65,12 +66,12 @@ impl<'b> Script<'b> {
 /// The device under attack, and what must not change.
 pub struct Victim {
     pub pair: Pair,
-    kind: u32,
+    service: Service,
     options: Options,
     pub qp: Arc<Qp>,
     pub joint: Joint,
     attacker: Endpoint,
-    attacker_qpn: u32,
+    attacker_qpn: Qpn,
     /// Everybody may do everything with it.
     open: Arc<Region>,
     read_only: Arc<Region>,
@@ -88,8 +89,8 @@ impl Victim {
     pub fn new(script: &mut Script<'_>) -> Victim {
         let pair = Pair::new();
         let choice = script.byte();
-        let kind = [qp_type::RC, qp_type::RC, qp_type::UC, qp_type::UD][usize::from(choice & 3)];
-        let mut options = Options::new(kind).with(|o| o.ring_bytes = RINGS);
+        let service = [Service::Rc, Service::Rc, Service::Uc, Service::Ud][usize::from(choice & 3)];
+        let mut options = Options::new(service).with(|o| o.ring_bytes = RINGS);
         if choice & 4 != 0 {
             options.srq = Srq::new(&pair.sides[0].shared, PD, 16, 4);
         }
@@ -108,8 +109,8 @@ impl Victim {
         let (private, _) = register(PD, 0, true);
         let (foreign, _) = register(PD + 1, all, true);
         let (local, local_memory) = register(PD, access::LOCAL_WRITE, false);
-        let bystanders = pair.connected(&Options::new(qp_type::RC));
-        let attacker_qpn = pair.sides[1].number();
+        let bystanders = pair.connected(&Options::new(Service::Rc));
+        let attacker_qpn = Qpn(pair.sides[1].number());
         let (qp, joint, attacker) = appear(&pair, &options, attacker_qpn);
         let shadow = Buffer::new(4096);
         // Seldom: it takes time.
@@ -121,7 +122,7 @@ impl Victim {
         }
         Victim {
             pair,
-            kind,
+            service,
             options,
             qp,
             joint,
@@ -201,8 +202,8 @@ impl Victim {
 
     fn post_send(&mut self, script: &mut Script<'_>) {
         let at = match script.byte() % 3 {
-            0 => (script.word(), script.word() as u32),
-            _ => (0x10_0000 + script.number(8192) as u64, 77),
+            0 => (script.word(), Rkey(script.word() as u32)),
+            _ => (0x10_0000 + script.number(8192) as u64, Rkey(77)),
         };
         let work = match script.byte() % 8 {
             0 | 1 => Work::send(1),
@@ -217,10 +218,9 @@ impl Victim {
             0 => work.sge(part(&self.local, 8, 8)),
             _ => work.sge(self.sge(script)).sge(self.sge(script)),
         };
-        if self.kind == qp_type::UD {
-            work.destination =
-                Some(Destination { dgid: gid(1), sgid: gid(0), qpn: self.attacker_qpn });
-            work.rkey = QKEY;
+        if self.service == Service::Ud {
+            let to = Destination { dgid: gid(1), sgid: gid(0), qpn: self.attacker_qpn };
+            work = work.to(to, QKEY);
             work.sges.truncate(1);
             work.sges.iter_mut().for_each(|sge| sge.length %= 4097);
         }
@@ -255,7 +255,7 @@ impl Victim {
             0 => script.word(),
             _ => length as u64,
         };
-        let immediate = self.open.rkey;
+        let immediate = self.open.rkey.0;
         let request = match script.byte() % 9 {
             0 | 1 => Request::Send { flags, immediate },
             2 | 3 => Request::WriteFirst { flags, address, rkey, immediate, total },
@@ -272,12 +272,12 @@ impl Victim {
     }
 
     /// An address and a key that may or may not fit together.
-    fn aim(&self, script: &mut Script<'_>) -> (u64, u32) {
+    fn aim(&self, script: &mut Script<'_>) -> (u64, Rkey) {
         let regions = [&self.open, &self.open, &self.read_only, &self.private, &self.foreign];
         let place = regions[script.number(5)];
         let key = match script.byte() % 4 {
             0 => regions[script.number(5)].rkey,
-            1 => script.word() as u32,
+            1 => Rkey(script.word() as u32),
             _ => place.rkey,
         };
         let offset = match script.byte() % 3 {
@@ -390,14 +390,14 @@ fn attacker(pair: &Pair, joint: &Joint) -> Endpoint {
     attacker
 }
 
-fn link(pair: &Pair, qp: &Arc<Qp>, joint: &Joint, attacker_qpn: u32, wire: bool) {
+fn link(pair: &Pair, qp: &Arc<Qp>, joint: &Joint, attacker_qpn: Qpn, wire: bool) {
     let peer = Peer { qpn: attacker_qpn, dgid: gid(1), sgid: gid(0), wire };
     if let Some(index) = qp.attach(peer, pair.endpoint(0, joint)) {
         pair.sides[0].bell.bind(joint.slot, qp, index);
     }
 }
 
-fn appear(pair: &Pair, options: &Options, attacker_qpn: u32) -> (Arc<Qp>, Joint, Endpoint) {
+fn appear(pair: &Pair, options: &Options, attacker_qpn: Qpn) -> (Arc<Qp>, Joint, Endpoint) {
     let qp = pair.sides[0].qp(options);
     to_init(&qp, options);
     to_rts(&qp, options);

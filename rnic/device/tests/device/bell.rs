@@ -5,7 +5,8 @@ use crate::pair::{Options, Pair, outcomes, poll, post, receive, to_state};
 use crate::work::{Work, remote, whole};
 use omniverb_device::attributes::State;
 use omniverb_device::limits::{IDLE_LOOKS_MAX, WATCHED_MAX};
-use omniverb_device::{Wc, qp_type, status};
+use omniverb_device::{Wc, status};
+use omniverb_terms::Service;
 use std::sync::atomic::Ordering;
 
 fn kicks(pair: &Pair, side: usize) -> usize {
@@ -20,7 +21,7 @@ fn lose_bits(pair: &Pair, side: usize) {
 #[test]
 fn a_sleeper_is_kicked_once() {
     let pair = Pair::new();
-    let qps = pair.connected(&Options::new(qp_type::RC));
+    let qps = pair.connected(&Options::new(Service::Rc));
     (0..4).for_each(|id| receive(&qps[1], id, &[]));
     pair.settle();
     kicks(&pair, 1);
@@ -37,7 +38,7 @@ fn a_sleeper_is_kicked_once() {
 #[test]
 fn a_waiting_sender_is_kicked_when_there_is_a_receive() {
     let pair = Pair::new();
-    let qps = pair.connected(&Options::new(qp_type::RC));
+    let qps = pair.connected(&Options::new(Service::Rc));
     post(&qps[0], &Work::send(0));
     pair.settle();
     pair.sides[0].bell.page.want_kick();
@@ -50,7 +51,7 @@ fn a_waiting_sender_is_kicked_when_there_is_a_receive() {
 #[test]
 fn polling_stops_the_bell() {
     let pair = Pair::new();
-    let qps = pair.connected(&Options::new(qp_type::RC));
+    let qps = pair.connected(&Options::new(Service::Rc));
     (0..20).for_each(|id| receive(&qps[1], id, &[]));
     let page = &pair.sides[1].bell.page;
     let ring = || {
@@ -74,7 +75,7 @@ fn polling_stops_the_bell() {
 #[test]
 fn a_bit_lost_while_watching_ends_is_made_up_for() {
     let pair = Pair::new();
-    let qps = pair.connected(&Options::new(qp_type::RC));
+    let qps = pair.connected(&Options::new(Service::Rc));
     (0..20).for_each(|id| receive(&qps[1], id, &[]));
     post(&qps[0], &Work::send(0));
     assert_eq!(poll(&qps[1].recv_cq).len(), 1);
@@ -93,7 +94,7 @@ fn a_bit_lost_while_watching_ends_is_made_up_for() {
 #[test]
 fn an_answer_that_waits_for_room_is_looked_after() {
     let pair = Pair::new();
-    let qps = pair.connected(&Options::new(qp_type::RC));
+    let qps = pair.connected(&Options::new(Service::Rc));
     let (here, there) = (Buffer::new(90 << 10), Buffer::pattern(90 << 10, 1));
     let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
     post(&qps[0], &Work::read(1, remote(&target, 0)).sge(whole(&local)));
@@ -111,7 +112,7 @@ fn an_answer_that_waits_for_room_is_looked_after() {
 fn a_hundred_links_on_one_queue() {
     let pair = Pair::new();
     let cq = omniverb_device::Cq::new(&pair.sides[1].shared, 1 << 16, None);
-    let options = Options::new(qp_type::RC).with(|o| o.ring_bytes = (128 << 10, 16 << 10));
+    let options = Options::new(Service::Rc).with(|o| o.ring_bytes = (128 << 10, 16 << 10));
     let listening = options.clone().with(|o| {
         (o.send_cq, o.recv_cq, o.recv_max) = (Some(cq.clone()), Some(cq.clone()), 400);
     });
@@ -145,7 +146,7 @@ fn a_hundred_links_on_one_queue() {
 fn idle_links_make_polls_no_dearer() {
     let pair = Pair::new();
     let cq = pair.sides[1].cq();
-    let options = Options::new(qp_type::RC).with(|o| o.ring_bytes = (32 << 10, 4 << 10));
+    let options = Options::new(Service::Rc).with(|o| o.ring_bytes = (32 << 10, 4 << 10));
     let listening = options.clone().with(|o| o.recv_cq = Some(cq.clone()));
     let links: Vec<_> = (0..200).map(|_| pair.connected_with([&options, &listening])).collect();
     for qps in &links {
@@ -168,11 +169,11 @@ fn idle_links_make_polls_no_dearer() {
 fn polling_serves_a_full_ring_to_the_end() {
     let pair = Pair::new();
     let cq = omniverb_device::Cq::new(&pair.sides[1].shared, 1 << 16, None);
-    let listening = Options::new(qp_type::RC).with(|o| {
+    let listening = Options::new(Service::Rc).with(|o| {
         (o.send_cq, o.recv_cq, o.recv_max) = (Some(cq.clone()), Some(cq.clone()), 2000);
     });
     let links: Vec<_> =
-        (0..12).map(|_| pair.connected_with([&Options::new(qp_type::RC), &listening])).collect();
+        (0..12).map(|_| pair.connected_with([&Options::new(Service::Rc), &listening])).collect();
     for qps in &links {
         (0..1000).for_each(|id| receive(&qps[1], id, &[]));
         for id in 0..1000 {
@@ -195,7 +196,7 @@ fn polling_serves_a_full_ring_to_the_end() {
 #[test]
 fn who_polls_in_vain_wakes_a_peer_that_polled_lately() {
     let pair = Pair::new();
-    let qps = pair.connected(&Options::new(qp_type::RC));
+    let qps = pair.connected(&Options::new(Service::Rc));
     let (here, there) = (Buffer::pattern(64, 1), Buffer::new(64));
     let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
     for id in 0..3 {
@@ -218,7 +219,7 @@ fn who_polls_in_vain_wakes_a_peer_that_polled_lately() {
 #[test]
 fn a_peer_that_consumes_is_not_woken() {
     let pair = Pair::new();
-    let qps = pair.connected(&Options::new(qp_type::RC));
+    let qps = pair.connected(&Options::new(Service::Rc));
     let (here, there) = (Buffer::pattern(64, 1), Buffer::new(64));
     let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
     for id in 0..100 {
@@ -234,7 +235,7 @@ fn a_peer_that_consumes_is_not_woken() {
 #[test]
 fn a_request_that_takes_long_wakes_nobody_while_it_goes_on() {
     let pair = Pair::new();
-    let options = Options::new(qp_type::RC).with(|o| o.ring_bytes = (128 << 10, 16 << 10));
+    let options = Options::new(Service::Rc).with(|o| o.ring_bytes = (128 << 10, 16 << 10));
     let qps = pair.connected(&options);
     let (here, there) = (Buffer::pattern(4 << 20, 1), Buffer::new(4 << 20));
     let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
@@ -255,8 +256,8 @@ fn a_bell_is_unused_when_all_its_links_have_ended() {
     let pair = Pair::new();
     let bell = &pair.sides[1].bell;
     assert!(bell.is_unused());
-    let first = pair.connected(&Options::new(qp_type::RC));
-    let second = pair.connected(&Options::new(qp_type::UC));
+    let first = pair.connected(&Options::new(Service::Rc));
+    let second = pair.connected(&Options::new(Service::Uc));
     assert!(!bell.is_unused());
     to_state(&first[1], State::Reset);
     assert!(!bell.is_unused(), "the other link is alive");

@@ -3,7 +3,8 @@
 use crate::pair::{Channel, Options, Pair, poll, post, receive, to_state};
 use crate::work::Work;
 use omniverb_device::attributes::State;
-use omniverb_device::{AsyncEvent, Cq, Wc, qp_type, send_flags};
+use omniverb_device::{AsyncEvent, Cq, Wc, send_flags};
+use omniverb_terms::Service;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -20,7 +21,7 @@ fn bench(capacity: u32) -> Bench {
     let channel = Arc::new(Channel::default());
     let cq = Cq::new(&pair.sides[1].shared, capacity, Some(channel.clone()));
     cq.cookie.store(42, Ordering::Relaxed);
-    let options = Options::new(qp_type::RC);
+    let options = Options::new(Service::Rc);
     let listening = options.clone().with(|o| o.recv_cq = Some(cq.clone()));
     let qps = pair.connected_with([&options, &listening]);
     (0..60).for_each(|id| receive(&qps[1], id, &[]));
@@ -147,8 +148,8 @@ fn it_is_busy_while_it_is_used() {
 #[test]
 fn reset_takes_its_completions_along() {
     let bench = bench(100);
-    let other = Options::new(qp_type::RC).with(|o| o.recv_cq = Some(bench.cq.clone()));
-    let others = bench.pair.connected_with([&Options::new(qp_type::RC), &other]);
+    let other = Options::new(Service::Rc).with(|o| o.recv_cq = Some(bench.cq.clone()));
+    let others = bench.pair.connected_with([&Options::new(Service::Rc), &other]);
     receive(&others[1], 7, &[]);
     bench.send(0);
     post(&others[0], &Work::send(0));
@@ -156,5 +157,5 @@ fn reset_takes_its_completions_along() {
     to_state(&bench.qps[1], State::Reset);
     let left = poll(&bench.cq);
     assert_eq!(left.len(), 1);
-    assert_eq!(left[0].qp_num, others[1].number);
+    assert_eq!(left[0].qp_num, others[1].number.0);
 }

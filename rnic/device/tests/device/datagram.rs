@@ -6,11 +6,12 @@ use crate::work::{Work, part, whole};
 use omniverb_device::attributes::State;
 use omniverb_device::limits::{ANSWER_WAIT, DATAGRAM_LINKS_MAX, HELD_MAX, UNRELIABLE_WAIT};
 use omniverb_device::work::Destination;
-use omniverb_device::{Qp, Wc, qp_type, status, wc_flags, wc_opcode};
+use omniverb_device::{Qp, Wc, status, wc_flags, wc_opcode};
+use omniverb_terms::{Qpn, Rkey, Service};
 use std::sync::Arc;
 
 fn ready(pair: &Pair, side: usize) -> Arc<Qp> {
-    let options = Options::new(qp_type::UD);
+    let options = Options::new(Service::Ud);
     let qp = pair.sides[side].qp(&options);
     to_init(&qp, &options);
     to_rts(&qp, &options);
@@ -23,7 +24,7 @@ fn unlinked(pair: &Pair) -> [Arc<Qp>; 2] {
 
 fn linked(pair: &Pair) -> [Arc<Qp>; 2] {
     let qps = unlinked(pair);
-    pair.join(&qps, Options::new(qp_type::UD).ring_bytes);
+    pair.join(&qps, Options::new(Service::Ud).ring_bytes);
     qps
 }
 
@@ -32,7 +33,7 @@ fn to(qp: &Qp) -> Destination {
     Destination { dgid: gid(1), sgid: gid(0), qpn: qp.number }
 }
 
-fn asked(pair: &Pair) -> Vec<(u32, Destination)> {
+fn asked(pair: &Pair) -> Vec<(Qpn, Destination)> {
     std::mem::take(&mut *pair.sides[0].world.links.lock().unwrap())
 }
 
@@ -51,7 +52,7 @@ fn the_first_message_asks_for_a_link_and_is_held_back() {
     assert_eq!(asked(&pair), [(qps[0].number, to(&qps[1]))]);
     // Held back in a copy, so the application has its buffers back.
     assert_eq!(outcomes(&qps[0].send_cq), [(0, 0), (1, 0), (2, 0)]);
-    pair.join(&qps, Options::new(qp_type::UD).ring_bytes);
+    pair.join(&qps, Options::new(Service::Ud).ring_bytes);
     pair.settle();
     let received = poll(&qps[1].recv_cq);
     assert_eq!(received.len(), 3);
@@ -61,8 +62,8 @@ fn the_first_message_asks_for_a_link_and_is_held_back() {
             opcode: wc_opcode::RECV,
             byte_len: 4096 + 40,
             immediate: id as u32,
-            qp_num: qps[1].number,
-            src_qp: qps[0].number,
+            qp_num: qps[1].number.0,
+            src_qp: qps[0].number.0,
             flags: wc_flags::GRH | wc_flags::WITH_IMM,
             ..Wc::default()
         };
@@ -73,14 +74,14 @@ fn the_first_message_asks_for_a_link_and_is_held_back() {
     // An IPv4 header, from us to them, in the second half of the 40 bytes.
     let header = there.read(0, 40);
     assert_eq!((&header[..20], header[20]), (&[0; 20][..], 0x45));
-    assert_eq!((&header[32..36], &header[36..40]), (&gid(0)[12..], &gid(1)[12..]));
+    assert_eq!((&header[32..36], &header[36..40]), (&gid(0).bytes()[12..], &gid(1).bytes()[12..]));
 }
 
 #[test]
 fn nobody_there() {
     let pair = Pair::new();
     let qps = unlinked(&pair);
-    let nobody = Destination { qpn: 9999, ..to(&qps[1]) };
+    let nobody = Destination { qpn: Qpn(9999), ..to(&qps[1]) };
     post(&qps[0], &Work::send(1).to(nobody, QKEY));
     qps[0].unreachable(nobody);
     pair.settle();
@@ -119,7 +120,7 @@ fn what_is_held_back_for_nobody_is_let_go() {
     let pair = Pair::new();
     let qps = unlinked(&pair);
     for id in 0..HELD_MAX as u64 {
-        let nobody = Destination { qpn: 5000 + id as u32, ..to(&qps[1]) };
+        let nobody = Destination { qpn: Qpn(5000 + id as u32), ..to(&qps[1]) };
         post(&qps[0], &Work::send(id).to(nobody, QKEY));
         assert_eq!(outcomes(&qps[0].send_cq), [(id, status::SUCCESS)]);
     }
@@ -205,14 +206,14 @@ fn connected_operations_are_refused_when_posted() {
     let refused = Err(omniverb_device::PostError::Invalid);
     let works = [
         Work::send(1),
-        Work::write(1, (0, 0)).to(to(&qps[1]), QKEY),
-        Work::read(1, (0, 0)).to(to(&qps[1]), QKEY),
-        Work::send(1).invalidate(3).to(to(&qps[1]), QKEY),
+        Work::write(1, (0, Rkey(0))).to(to(&qps[1]), QKEY),
+        Work::read(1, (0, Rkey(0))).to(to(&qps[1]), QKEY),
+        Work::send(1).invalidate(Rkey(3)).to(to(&qps[1]), QKEY),
     ];
     for work in works {
         assert_eq!(crate::pair::try_post(&qps[0], &work), refused);
     }
-    let connected = pair.connected(&Options::new(qp_type::RC));
+    let connected = pair.connected(&Options::new(Service::Rc));
     let work = Work::send(1).to(to(&qps[1]), QKEY);
     assert_eq!(crate::pair::try_post(&connected[0], &work), refused);
 }
@@ -223,7 +224,7 @@ fn a_peer_that_died_is_forgotten() {
     let pair = Pair::new();
     let [sender, first] = linked(&pair);
     let second = ready(&pair, 1);
-    pair.join(&[sender.clone(), second.clone()], Options::new(qp_type::UD).ring_bytes);
+    pair.join(&[sender.clone(), second.clone()], Options::new(Service::Ud).ring_bytes);
     let there = Buffer::new(40);
     let target = pair.sides[1].register(&there);
     receive(&first, 1, &[whole(&target)]);

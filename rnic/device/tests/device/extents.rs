@@ -5,7 +5,8 @@ use crate::memory::Buffer;
 use crate::pair::{Options, Pair, outcomes, poll, post};
 use crate::work::{Work, part, remote};
 use omniverb_device::grants::Grant;
-use omniverb_device::{Qp, Region, access, qp_type, status};
+use omniverb_device::{Qp, Region, access, status};
+use omniverb_terms::Service;
 use std::sync::Arc;
 
 const PAGE: usize = 4096;
@@ -27,7 +28,7 @@ struct Bench {
 
 fn bench() -> Bench {
     let pair = Pair::new();
-    let qps = pair.connected(&Options::new(qp_type::RC));
+    let qps = pair.connected(&Options::new(Service::Rc));
     let (here, there) = (Buffer::new(LENGTH), Buffer::new(LENGTH));
     let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
     let (shadow, mapped) = (Buffer::new(LENGTH), vec![false; PAGES]);

@@ -3,11 +3,12 @@
 //! when the other side has.
 
 use crate::pair::{Pair, gid};
-use omniverb_device::{Peer, Qp, qp_type};
+use omniverb_device::{Peer, Qp};
 use omniverb_link::endpoint::Credit;
 use omniverb_link::record::{FIRST, LAST};
 use omniverb_link::{Endpoint, EndpointParts, Request, Response};
 use omniverb_ring::{Record, UserMemory};
+use omniverb_terms::{Qpn, Service};
 use std::sync::Arc;
 
 /// Payload of a packet.
@@ -18,7 +19,7 @@ pub fn attach(
     pair: &Pair,
     side: usize,
     qp: &Arc<Qp>,
-    peer_qpn: u32,
+    peer_qpn: Qpn,
     rings: (usize, usize),
 ) -> Endpoint {
     let joint = pair.joint(rings);
@@ -47,7 +48,7 @@ pub fn open(
     pair: &Pair,
     side: usize,
     qp: &Arc<Qp>,
-    peer_qpn: u32,
+    peer_qpn: Qpn,
     rings: (usize, usize),
 ) -> Endpoint {
     let mut far = attach(pair, side, qp, peer_qpn, rings);
@@ -135,7 +136,7 @@ struct Way {
 
 /// An engine with two links and nothing between them.
 pub struct Relay {
-    kind: u32,
+    service: Service,
     ends: [Endpoint; 2],
     ways: [Way; 2],
 }
@@ -144,7 +145,7 @@ impl Relay {
     /// Gives each of these its wire link.
     pub fn join(pair: &Pair, qps: &[Arc<Qp>; 2], rings: (usize, usize)) -> Relay {
         let end = |side: usize| open(pair, side, &qps[side], qps[1 - side].number, rings);
-        Relay { kind: qps[0].kind, ends: [end(0), end(1)], ways: Default::default() }
+        Relay { service: qps[0].service, ends: [end(0), end(1)], ways: Default::default() }
     }
 
     /// Does something in both directions. False: there was nothing to do.
@@ -163,7 +164,7 @@ impl Relay {
             return false;
         }
         let Some((request, record)) = from.next_request().unwrap() else { return false };
-        if self.kind == qp_type::RC && !to.peer_is_open() {
+        if self.service == Service::Rc && !to.peer_is_open() {
             return false;
         }
         let bytes = request_bytes(from, &record);
@@ -173,7 +174,7 @@ impl Relay {
         let last = way.sent + piece.len() == bytes.len();
         let packet = packet(&request, way.sent, last);
         let credit = to.credit();
-        if takes_receive(&packet) && self.kind == qp_type::RC && credit == Credit::None {
+        if takes_receive(&packet) && self.service == Service::Rc && credit == Credit::None {
             return false;
         }
         if !crate::far::request(to, &packet, piece) {
@@ -194,7 +195,7 @@ impl Relay {
         let Some(position) = way.whole else { return false };
         let (request, record) = from.next_request().unwrap().unwrap();
         let done = match request {
-            _ if self.kind != qp_type::RC => true,
+            _ if self.service != Service::Rc => true,
             Request::Read { .. } | Request::CompareSwap { .. } | Request::FetchAdd { .. } => {
                 way.answered
             }

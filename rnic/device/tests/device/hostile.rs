@@ -5,10 +5,10 @@ use crate::attack::{Script, Victim, run};
 use crate::memory::{Buffer, pattern};
 use crate::pair::{Options, Pair, poll, post};
 use crate::work::{Work, whole};
-use omniverb_device::qp_type;
 use omniverb_link::Response;
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, WordMemory};
+use omniverb_terms::{Rkey, Service};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -89,7 +89,7 @@ fn words_that_change_while_they_are_read() {
 fn empty_answers_without_end() {
     within(Duration::from_secs(20), || {
         let pair = Pair::new();
-        let options = Options::new(qp_type::RC);
+        let options = Options::new(Service::Rc);
         let qps = pair.connected(&options);
         let joint = pair.joint(options.ring_bytes);
         let qps = [qps[0].clone(), qps[1].clone()];
@@ -98,7 +98,7 @@ fn empty_answers_without_end() {
         attacker.open(10_000);
         let here = Buffer::new(64);
         let local = pair.sides[0].register(&here);
-        post(&qps[0], &Work::read(1, (0, 5)).sge(whole(&local)));
+        post(&qps[0], &Work::read(1, (0, Rkey(5))).sge(whole(&local)));
         // The whole ring full of them, its end leading to its start again.
         while attacker.send_response(&Response::ReadData { last: false }, UserMemory::EMPTY)
             == Ok(true)
@@ -122,7 +122,7 @@ fn empty_answers_without_end() {
 fn empty_requests_without_end() {
     within(Duration::from_secs(20), || {
         let pair = Pair::new();
-        let options = Options::new(qp_type::UC);
+        let options = Options::new(Service::Uc);
         let qps = pair.connected(&options);
         let joint = pair.joint(options.ring_bytes);
         pair.attach(0, &qps, &joint).unwrap();

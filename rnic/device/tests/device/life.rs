@@ -6,21 +6,22 @@ use crate::pair::{
 };
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::attributes::State;
-use omniverb_device::{AsyncEvent, PostError, QpAttributes, QpMask, Wc, qp_type, status};
+use omniverb_device::{AsyncEvent, PostError, QpAttributes, QpMask, Wc, status};
+use omniverb_terms::{Qpn, Service};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 fn rc() -> Options {
-    Options::new(qp_type::RC)
+    Options::new(Service::Rc)
 }
 
 #[test]
 fn transitions_and_the_attributes_they_need() {
     use State::*;
     let pair = Pair::new();
-    for kind in [qp_type::RC, qp_type::UC, qp_type::UD] {
-        let options = Options::new(kind);
+    for service in [Service::Rc, Service::Uc, Service::Ud] {
+        let options = Options::new(service);
         let fresh = |to: State| {
             let qp = pair.sides[0].qp(&options);
             if to != Reset {
@@ -65,16 +66,16 @@ fn transitions_and_the_attributes_they_need() {
                 let done = qp.modify(QpMask::STATE, to, &QpAttributes::default(), None);
                 // UD goes from INIT to RTR without attributes.
                 let allowed = bare.contains(&(from, to))
-                    || (kind == qp_type::UD && (from, to) == (Init, Rtr));
-                assert_eq!(done.is_ok(), allowed, "{kind}: {from:?} to {to:?}");
+                    || (service == Service::Ud && (from, to) == (Init, Rtr));
+                assert_eq!(done.is_ok(), allowed, "{service}: {from:?} to {to:?}");
                 assert_eq!(qp.state(), if allowed { to } else { from });
                 assert_eq!(qp.query().0, qp.state());
             }
         }
         // One attribute missing; one too many; the wrong present state.
         let full = QpMask::STATE | QpMask::PKEY_INDEX | QpMask::PORT;
-        let last = if kind == qp_type::UD { QpMask::QKEY } else { QpMask::ACCESS_FLAGS };
-        let wrong = if kind == qp_type::UD { QpMask::ACCESS_FLAGS } else { QpMask::QKEY };
+        let last = if service == Service::Ud { QpMask::QKEY } else { QpMask::ACCESS_FLAGS };
+        let wrong = if service == Service::Ud { QpMask::ACCESS_FLAGS } else { QpMask::QKEY };
         let attributes = &options.attributes;
         let qp = fresh(Reset);
         for mask in [full, full | last | wrong, full | last | QpMask::SQ_PSN] {
@@ -94,7 +95,7 @@ fn attributes_are_told_as_they_were_set() {
     let options = rc().with(|o| {
         o.attributes.rq_psn = 17;
         o.attributes.sq_psn = 18;
-        o.attributes.dest_qpn = 19;
+        o.attributes.dest_qpn = Qpn(19);
         o.attributes.timeout = 9;
         o.attributes.min_rnr_timer = 3;
     });

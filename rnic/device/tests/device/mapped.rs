@@ -6,7 +6,8 @@ use crate::pair::{Options, Pair, outcomes, poll, post, receive, to_init, to_rts,
 use crate::work::{Work, part, remote};
 use omniverb_device::attributes::State;
 use omniverb_device::grants::Grant;
-use omniverb_device::{Qp, Region, access, qp_type, send_flags, status, wc_opcode};
+use omniverb_device::{Qp, Region, access, send_flags, status, wc_opcode};
+use omniverb_terms::{Qpn, Rkey, Service};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,7 +27,7 @@ struct Bench {
 }
 
 fn bench() -> Bench {
-    bench_of(&Options::new(qp_type::RC))
+    bench_of(&Options::new(Service::Rc))
 }
 
 fn bench_of(options: &Options) -> Bench {
@@ -38,7 +39,7 @@ fn bench_of(options: &Options) -> Bench {
 }
 
 impl Bench {
-    fn asked(&self) -> Vec<(u32, u32, u32)> {
+    fn asked(&self) -> Vec<(Qpn, Qpn, Rkey)> {
         std::mem::take(&mut *self.pair.sides[0].world.grants.lock().unwrap())
     }
 
@@ -67,7 +68,7 @@ impl Bench {
         self
     }
 
-    fn at(&self, offset: usize) -> (u64, u32) {
+    fn at(&self, offset: usize) -> (u64, Rkey) {
         remote(&self.target, offset)
     }
 
@@ -210,8 +211,8 @@ fn grants_nobody_asked_for_are_ignored() {
     let peer = bench.qps[1].number;
     assert!(!bench.qps[0].granted(peer, bench.grant(access::REMOTE)));
     let bench = bench.granted(access::REMOTE);
-    assert!(!bench.qps[0].granted(peer + 1, bench.grant(access::REMOTE)));
-    let other = Grant { rkey: 1, ..bench.grant(access::REMOTE) };
+    assert!(!bench.qps[0].granted(Qpn(peer.0 + 1), bench.grant(access::REMOTE)));
+    let other = Grant { rkey: Rkey(1), ..bench.grant(access::REMOTE) };
     assert!(!bench.qps[0].granted(peer, other));
     assert!(!bench.qps[1].granted(bench.qps[0].number, bench.grant(access::REMOTE)));
 }
@@ -279,19 +280,19 @@ fn who_granted_something_is_told_when_the_queue_pair_fails() {
     assert!(!bench.qps[1].lend());
     to_state(&bench.qps[1], State::Reset);
     assert!(!bench.qps[1].lend());
-    to_init(&bench.qps[1], &Options::new(qp_type::RC));
+    to_init(&bench.qps[1], &Options::new(Service::Rc));
     assert!(bench.qps[1].lend());
     to_state(&bench.qps[1], State::Err);
     assert_eq!(failed(), [bench.qps[1].number]);
     to_state(&bench.qps[1], State::Reset);
-    to_init(&bench.qps[1], &Options::new(qp_type::RC));
+    to_init(&bench.qps[1], &Options::new(Service::Rc));
     to_state(&bench.qps[1], State::Err);
     assert!(failed().is_empty());
 }
 
 #[test]
 fn a_new_link_knows_no_old_grants() {
-    let options = Options::new(qp_type::RC);
+    let options = Options::new(Service::Rc);
     let bench = bench().granted(access::REMOTE);
     for qp in &bench.qps {
         to_state(qp, State::Reset);
@@ -346,10 +347,10 @@ fn a_fence_waits_for_the_answer() {
 
 #[test]
 fn immediate_data_follows_what_is_placed() {
-    for kind in [qp_type::RC, qp_type::UC] {
-        let bench = bench_of(&Options::new(kind)).granted(access::REMOTE);
+    for service in [Service::Rc, Service::Uc] {
+        let bench = bench_of(&Options::new(service)).granted(access::REMOTE);
         let work = Work::write(1, bench.at(FIRST)).sge(part(&bench.local, 0, 100)).immediate(6);
-        if kind == qp_type::RC {
+        if service == Service::Rc {
             // Without a receive, nothing is placed.
             post(&bench.qps[0], &work);
             assert!(bench.is_zero(&bench.shadow));
@@ -374,7 +375,7 @@ fn immediate_data_follows_what_is_placed() {
 /// UC waits for nobody: not for a peer that closed before it took the immediate data, either.
 #[test]
 fn uc_does_not_wait_for_the_immediate_to_be_taken() {
-    let bench = bench_of(&Options::new(qp_type::UC)).granted(access::REMOTE);
+    let bench = bench_of(&Options::new(Service::Uc)).granted(access::REMOTE);
     receive(&bench.qps[1], 2, &[]);
     bench.pair.settle();
     let work = Work::write(1, bench.at(FIRST)).sge(part(&bench.local, 0, 100)).immediate(6);
@@ -396,7 +397,7 @@ fn misaligned_mapped_atomics_are_refused_by_the_responder() {
 
 #[test]
 fn no_more_than_max_rd_atomic_are_under_way() {
-    let options = Options::new(qp_type::RC).with(|o| o.attributes.max_rd_atomic = 2);
+    let options = Options::new(Service::Rc).with(|o| o.attributes.max_rd_atomic = 2);
     let bench = bench_of(&options);
     for id in 0..6 {
         bench.there.write(id * 8, &(id as u64 + 100).to_ne_bytes());

@@ -3,7 +3,8 @@
 use crate::memory::{Buffer, pattern};
 use crate::pair::{Options, Pair, poll, post, receive};
 use crate::work::{Work, part, remote, whole};
-use omniverb_device::{Sge, Wc, qp_type, send_flags, status, wc_flags, wc_opcode};
+use omniverb_device::{Sge, Wc, send_flags, status, wc_flags, wc_opcode};
+use omniverb_terms::{Lkey, Service};
 
 /// Across the sizes of chunks, rings and their halves.
 const SIZES: [usize; 17] = [
@@ -41,9 +42,9 @@ fn both(pair: &Pair, qps: &[std::sync::Arc<omniverb_device::Qp>; 2]) -> [Vec<Wc>
 
 #[test]
 fn send_of_every_size() {
-    for kind in [qp_type::RC, qp_type::UC] {
+    for service in [Service::Rc, Service::Uc] {
         let pair = Pair::new();
-        let qps = pair.connected(&Options::new(kind));
+        let qps = pair.connected(&Options::new(service));
         for (number, size) in SIZES.into_iter().enumerate() {
             let (from, to) = (Buffer::pattern(size, 3), Buffer::new(size + 9));
             let (local, target) = (pair.sides[0].register(&from), pair.sides[1].register(&to));
@@ -54,7 +55,10 @@ fn send_of_every_size() {
             assert_eq!((sent.len(), received.len()), (1, 1), "{size} bytes");
             success(&sent[0], id, wc_opcode::SEND, size);
             success(&received[0], 100 + id, wc_opcode::RECV, size);
-            assert_eq!((received[0].qp_num, received[0].src_qp), (qps[1].number, qps[0].number));
+            assert_eq!(
+                (received[0].qp_num, received[0].src_qp),
+                (qps[1].number.0, qps[0].number.0)
+            );
             assert_eq!(received[0].flags, 0);
             assert_eq!(to.read(0, size), from.all());
             assert_eq!(to.read(size, 9), [0; 9]);
@@ -65,7 +69,7 @@ fn send_of_every_size() {
 #[test]
 fn write_and_read_of_every_size() {
     let pair = Pair::new();
-    let qps = pair.connected(&Options::new(qp_type::RC));
+    let qps = pair.connected(&Options::new(Service::Rc));
     for (number, size) in SIZES.into_iter().enumerate() {
         let (here, there) = (Buffer::pattern(size, 5), Buffer::new(size + 30));
         let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
@@ -89,9 +93,9 @@ fn write_and_read_of_every_size() {
 
 #[test]
 fn write_with_immediate_takes_a_receive() {
-    for kind in [qp_type::RC, qp_type::UC] {
+    for service in [Service::Rc, Service::Uc] {
         let pair = Pair::new();
-        let qps = pair.connected(&Options::new(kind));
+        let qps = pair.connected(&Options::new(service));
         for size in SIZES {
             let (here, there) = (Buffer::pattern(size, 6), Buffer::new(size));
             let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
@@ -110,7 +114,7 @@ fn write_with_immediate_takes_a_receive() {
 #[test]
 fn atomics_return_what_was_there() {
     let pair = Pair::new();
-    let qps = pair.connected(&Options::new(qp_type::RC));
+    let qps = pair.connected(&Options::new(Service::Rc));
     let (here, there) = (Buffer::new(24), Buffer::new(24));
     let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
     there.write(8, &40u64.to_ne_bytes());
@@ -136,7 +140,7 @@ fn atomics_return_what_was_there() {
 #[test]
 fn lists_are_gathered_and_scattered() {
     let pair = Pair::new();
-    let qps = pair.connected(&Options::new(qp_type::RC));
+    let qps = pair.connected(&Options::new(Service::Rc));
     let (from, to) = (Buffer::pattern(300_000, 8), Buffer::new(300_000));
     let (local, target) = (pair.sides[0].register(&from), pair.sides[1].register(&to));
     // Entries of all sizes, empty ones with keys that do not exist among them.
@@ -147,7 +151,7 @@ fn lists_are_gathered_and_scattered() {
             list.push(part(region, at, *step));
             at += step;
         }
-        list.push(Sge { address: 1, length: 0, lkey: 0xdead });
+        list.push(Sge { address: 1, length: 0, lkey: Lkey(0xdead) });
         list.push(part(region, at, 300_000 - at));
         list
     };
@@ -173,7 +177,7 @@ fn lists_are_gathered_and_scattered() {
 #[test]
 fn inline_data_is_copied_when_posted() {
     let pair = Pair::new();
-    let qps = pair.connected(&Options::new(qp_type::RC));
+    let qps = pair.connected(&Options::new(Service::Rc));
     let to = Buffer::new(1024);
     let target = pair.sides[1].register(&to);
     // Nobody receives yet: the request waits, and the application reuses its memory.
@@ -195,7 +199,7 @@ fn inline_data_is_copied_when_posted() {
 #[test]
 fn immediate_and_solicited() {
     let pair = Pair::new();
-    let qps = pair.connected(&Options::new(qp_type::RC));
+    let qps = pair.connected(&Options::new(Service::Rc));
     receive(&qps[1], 0, &[]);
     post(&qps[0], &Work::send(0).immediate(0x0102_0304));
     let [sent, received] = both(&pair, &qps);
@@ -206,7 +210,7 @@ fn immediate_and_solicited() {
 #[test]
 fn unsignalled_sends_complete_silently_but_hold_their_slot() {
     let pair = Pair::new();
-    let options = Options::new(qp_type::RC).with(|o| (o.send_max, o.recv_max) = (8, 64));
+    let options = Options::new(Service::Rc).with(|o| (o.send_max, o.recv_max) = (8, 64));
     let qps = pair.connected(&options);
     (0..20).for_each(|id| receive(&qps[1], id, &[]));
     for id in 0..7 {
@@ -235,7 +239,7 @@ fn unsignalled_sends_complete_silently_but_hold_their_slot() {
 #[test]
 fn a_qp_that_signals_all_signals_all() {
     let pair = Pair::new();
-    let qps = pair.connected(&Options::new(qp_type::RC).with(|o| o.signal_all = true));
+    let qps = pair.connected(&Options::new(Service::Rc).with(|o| o.signal_all = true));
     (0..5).for_each(|id| receive(&qps[1], id, &[]));
     (0..5).for_each(|id| post(&qps[0], &Work::send(id).flags(0)));
     let [sent, received] = both(&pair, &qps);
@@ -246,7 +250,7 @@ fn a_qp_that_signals_all_signals_all() {
 #[test]
 fn the_receive_queue_is_full_until_polled() {
     let pair = Pair::new();
-    let qps = pair.connected(&Options::new(qp_type::RC).with(|o| o.recv_max = 4));
+    let qps = pair.connected(&Options::new(Service::Rc).with(|o| o.recv_max = 4));
     (0..4).for_each(|id| receive(&qps[1], id, &[]));
     let full = Err(omniverb_device::PostError::Full);
     assert_eq!(qps[1].post_recv(4, &[]), full);
@@ -263,7 +267,7 @@ fn the_receive_queue_is_full_until_polled() {
 #[test]
 fn a_full_ring_is_served_to_the_end_by_progress_alone() {
     let pair = Pair::new();
-    let qps = pair.connected(&Options::new(qp_type::RC).with(|o| o.recv_max = 1000));
+    let qps = pair.connected(&Options::new(Service::Rc).with(|o| o.recv_max = 1000));
     (0..1000).for_each(|id| receive(&qps[1], id, &[]));
     (0..1000).for_each(|id| {
         post(&qps[0], &Work::send(id));

@@ -7,11 +7,12 @@ use crate::work::{Work, part, remote};
 use omniverb_device::grants::Grant;
 use omniverb_device::work::Destination;
 use omniverb_device::{
-    Cq, PostError, Qp, Region, Sge, Srq, Wc, access, qp_type, send_flags, status, wc_flags,
+    Cq, PostError, Qp, Region, Sge, Srq, Wc, access, send_flags, status, wc_flags,
 };
 use omniverb_link::trace::TRACE_BYTES;
 use omniverb_link::{TraceReader, Tracer};
 use omniverb_ring::Window;
+use omniverb_terms::{Qpn, Rkey, Service};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -20,17 +21,17 @@ const SLOT: usize = 40 << 10;
 const SLOTS: usize = 12;
 
 /// Kinds of QPs: with an SRQ; by wire.
-const KINDS: [(u32, bool, bool); 10] = [
-    (qp_type::RC, false, false),
-    (qp_type::RC, true, false),
-    (qp_type::RC, true, false),
-    (qp_type::RC, false, false),
-    (qp_type::UC, false, false),
-    (qp_type::UD, false, false),
-    (qp_type::RC, false, true),
-    (qp_type::RC, true, true),
-    (qp_type::UC, false, true),
-    (qp_type::UD, false, true),
+const KINDS: [(Service, bool, bool); 10] = [
+    (Service::Rc, false, false),
+    (Service::Rc, true, false),
+    (Service::Rc, true, false),
+    (Service::Rc, false, false),
+    (Service::Uc, false, false),
+    (Service::Ud, false, false),
+    (Service::Rc, false, true),
+    (Service::Rc, true, true),
+    (Service::Uc, false, true),
+    (Service::Ud, false, true),
 ];
 
 struct Random(u64);
@@ -99,7 +100,7 @@ struct Message {
 
 /// One direction between two QPs.
 struct Flow {
-    kind: u32,
+    service: Service,
     from: Arc<Qp>,
     to: Arc<Qp>,
     side: usize,
@@ -126,15 +127,15 @@ struct Bench {
     flows: Vec<Flow>,
     receives: Vec<Receives>,
     /// Which receives a QP takes.
-    pools: HashMap<u32, usize>,
+    pools: HashMap<Qpn, usize>,
     cqs: [Arc<Cq>; 2],
     random: Random,
     completed: usize,
 }
 
-fn flow(pair: &Pair, kind: u32, side: usize, qps: &[Arc<Qp>; 2], seed: u64) -> Flow {
+fn flow(pair: &Pair, service: Service, side: usize, qps: &[Arc<Qp>; 2], seed: u64) -> Flow {
     Flow {
-        kind,
+        service,
         from: qps[side].clone(),
         to: qps[1 - side].clone(),
         side,
@@ -162,14 +163,14 @@ impl Bench {
             completed: 0,
         };
         let shared = [0, 1].map(|side| bench.pool(side, None, Some(srqs[side].clone())));
-        for (number, (kind, with_srq, wire)) in KINDS.into_iter().enumerate() {
+        for (number, (service, with_srq, wire)) in KINDS.into_iter().enumerate() {
             let rings = match number % 2 {
-                _ if wire && kind == qp_type::UD => (64 << 10, 4 << 10),
+                _ if wire && service == Service::Ud => (64 << 10, 4 << 10),
                 0 => (256 << 10, 64 << 10),
                 _ => (128 << 10, 16 << 10),
             };
             let options = [0, 1].map(|side| {
-                Options::new(kind).with(|o| {
+                Options::new(service).with(|o| {
                     o.ring_bytes = rings;
                     o.send_max = 24;
                     o.attributes.max_rd_atomic = 1 + number as u8;
@@ -178,7 +179,7 @@ impl Bench {
                     o.srq = with_srq.then(|| srqs[side].clone());
                 })
             });
-            let qps = if kind == qp_type::UD || wire {
+            let qps = if service == Service::Ud || wire {
                 let qps =
                     [bench.pair.sides[0].qp(&options[0]), bench.pair.sides[1].qp(&options[1])];
                 for (qp, options) in qps.iter().zip(&options) {
@@ -200,7 +201,7 @@ impl Bench {
                 };
                 bench.pools.insert(qps[side].number, pool);
                 let seed = seed * 100 + number as u64 * 10 + side as u64 * 5;
-                bench.flows.push(flow(&bench.pair, kind, side, &qps, seed));
+                bench.flows.push(flow(&bench.pair, service, side, &qps, seed));
             }
         }
         bench
@@ -234,14 +235,14 @@ impl Bench {
     fn post(&mut self, at: usize) {
         let (flow, random) = (&mut self.flows[at], &mut self.random);
         let id = flow.next;
-        let is_datagram = flow.kind == qp_type::UD;
+        let is_datagram = flow.service == Service::Ud;
         let length = random.size(if is_datagram { 4096 } else { SLOT });
         let (from, to) = (random.below(2 * AREA - length), random.below(AREA - length));
         let gather = random.cut(&flow.source.region, from, length);
         let data = flow.source.get(from, length);
-        let choice = random.below(match flow.kind {
-            qp_type::RC => 9,
-            qp_type::UC => 5,
+        let choice = random.below(match flow.service {
+            Service::Rc => 9,
+            Service::Uc => 5,
             _ => 2,
         });
         let immediate = choice % 2 == 1;
@@ -327,10 +328,10 @@ impl Bench {
     /// Unsignalled sends hold their slots until a signalled one completes: make sure one comes.
     fn flush(&mut self, at: usize) {
         let flow = &mut self.flows[at];
-        if flow.kind == qp_type::UD {
+        if flow.service == Service::Ud {
             return;
         }
-        let work = Work::write(flow.next, (0, 0));
+        let work = Work::write(flow.next, (0, Rkey(0)));
         if try_post(&flow.from, &work).is_ok() {
             flow.sent.push_back(flow.next);
             flow.next += 1;
@@ -349,22 +350,22 @@ impl Bench {
     }
 
     fn check_sent(&mut self, wc: &Wc) {
-        let flow = self.flows.iter_mut().find(|flow| flow.from.number == wc.qp_num).unwrap();
+        let flow = self.flows.iter_mut().find(|flow| flow.from.number == Qpn(wc.qp_num)).unwrap();
         assert_eq!(flow.sent.pop_front(), Some(wc.wr_id));
     }
 
     fn check_received(&mut self, wc: &Wc) {
-        let flow = self.flows.iter_mut().find(|flow| flow.to.number == wc.qp_num).unwrap();
+        let flow = self.flows.iter_mut().find(|flow| flow.to.number == Qpn(wc.qp_num)).unwrap();
         let message = flow.messages.pop_front().expect("a message that nobody sent");
-        let header = if flow.kind == qp_type::UD { 40 } else { 0 };
+        let header = if flow.service == Service::Ud { 40 } else { 0 };
         assert_eq!(wc.byte_len as usize, message.length + header);
         let immediate = (wc.flags & wc_flags::WITH_IMM != 0).then_some(wc.immediate);
         assert_eq!(immediate, message.immediate);
-        let pool = &mut self.receives[self.pools[&wc.qp_num]];
+        let pool = &mut self.receives[self.pools[&Qpn(wc.qp_num)]];
         let slot = wc.wr_id as usize;
         let bytes = pool.memory.read(slot * SLOT + header, message.bytes.len());
         let wrong = bytes.iter().zip(&message.bytes).position(|(came, sent)| came != sent);
-        assert_eq!(wrong, None, "kind {}, {wc:?}", flow.kind);
+        assert_eq!(wrong, None, "service {}, {wc:?}", flow.service);
         pool.free.push(slot);
     }
 

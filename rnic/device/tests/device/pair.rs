@@ -6,15 +6,18 @@ use crate::work::Work;
 use omniverb_device::attributes::State;
 use omniverb_device::poller::Bell;
 use omniverb_device::progress::Turn;
+use omniverb_device::region::NO_RKEY;
 use omniverb_device::work::Destination;
 use omniverb_device::{
     AsyncEvent, CompletionEvents, Cq, Host, Peer, PostError, Qp, QpAttributes, QpMask, QpSpec,
-    Region, Sge, Shared, Srq, Wc, access, qp_type,
+    Region, Sge, Shared, Srq, Wc, access,
 };
 use omniverb_link::{Doorbell, Endpoint, EndpointParts, layout};
 use omniverb_ring::bell::PAGE_BYTES;
 use omniverb_ring::{BellPage, Window};
+use omniverb_terms::{Gid, Qpn, Rkey, Service};
 use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -25,17 +28,17 @@ pub const QKEY: u32 = 0x1111_1111;
 #[derive(Default)]
 pub struct World {
     pub clock: Arc<AtomicU64>,
-    pub grants: Mutex<Vec<(u32, u32, u32)>>,
+    pub grants: Mutex<Vec<(Qpn, Qpn, Rkey)>>,
     /// What of them was asked for.
     pub ranges: Mutex<Vec<(u64, u64)>>,
     /// Addresses of pages that are not in memory.
     pub holes: Mutex<BTreeSet<usize>>,
     /// How often that was asked for.
     pub looks: AtomicUsize,
-    pub failed: Mutex<Vec<u32>>,
+    pub failed: Mutex<Vec<Qpn>>,
     /// Called when the kernel is asked about pages.
     pub on_look: Mutex<Option<Box<dyn Fn() + Send>>>,
-    pub links: Mutex<Vec<(u32, Destination)>>,
+    pub links: Mutex<Vec<(Qpn, Destination)>>,
     pub events: Mutex<Vec<(AsyncEvent, usize)>>,
     pub attended: AtomicUsize,
 }
@@ -54,14 +57,14 @@ impl Host for Handle {
         self.0.attended.fetch_add(1, Ordering::Relaxed);
     }
     fn armed(&self) {}
-    fn request_grant(&self, qpn: u32, peer_qpn: u32, rkey: u32, range: (u64, u64)) {
+    fn request_grant(&self, qpn: Qpn, peer_qpn: Qpn, rkey: Rkey, range: (u64, u64)) {
         self.0.ranges.lock().unwrap().push(range);
         self.0.grants.lock().unwrap().push((qpn, peer_qpn, rkey));
     }
-    fn qp_failed(&self, qpn: u32) {
+    fn qp_failed(&self, qpn: Qpn) {
         self.0.failed.lock().unwrap().push(qpn);
     }
-    fn request_datagram_link(&self, qpn: u32, destination: Destination) {
+    fn request_datagram_link(&self, qpn: Qpn, destination: Destination) {
         self.0.links.lock().unwrap().push((qpn, destination));
     }
     fn resident(&self, window: &Window, start: usize, found: &mut [u8]) -> bool {
@@ -123,7 +126,7 @@ pub struct Side {
 /// What a QP should be like.
 #[derive(Clone)]
 pub struct Options {
-    pub kind: u32,
+    pub service: Service,
     pub send_max: u32,
     pub recv_max: u32,
     pub srq: Option<Arc<Srq>>,
@@ -137,9 +140,9 @@ pub struct Options {
 }
 
 impl Options {
-    pub fn new(kind: u32) -> Options {
+    pub fn new(service: Service) -> Options {
         Options {
-            kind,
+            service,
             send_max: 64,
             recv_max: 64,
             srq: None,
@@ -190,7 +193,7 @@ impl Side {
     }
 
     pub fn register_in(&self, pd: u32, buffer: &Buffer, flags: u32) -> Arc<Region> {
-        let rkey = if flags & access::REMOTE != 0 { self.number() << 8 } else { 0 };
+        let rkey = if flags & access::REMOTE != 0 { Rkey(self.number() << 8) } else { NO_RKEY };
         let region = Arc::new(Region {
             lkey: self.shared.regions.new_lkey(),
             rkey,
@@ -213,7 +216,7 @@ impl Side {
     pub fn qp(&self, options: &Options) -> Arc<Qp> {
         let recv_cq = options.recv_cq.clone().unwrap_or_else(|| self.cq());
         let spec = QpSpec {
-            kind: options.kind,
+            service: options.service,
             pd: PD,
             send_cq: options.send_cq.clone().unwrap_or_else(|| recv_cq.clone()),
             recv_cq,
@@ -225,7 +228,7 @@ impl Side {
             inline_max: 1024,
             signal_all: options.signal_all,
         };
-        Qp::new(&self.shared, spec, self.number(), Window::private(64)).unwrap()
+        Qp::new(&self.shared, spec, Qpn(self.number()), Window::private(64)).unwrap()
     }
 
     /// Events so far, without their cookies.
@@ -370,12 +373,12 @@ pub struct Joint {
 }
 
 /// The GID of a side.
-pub fn gid(side: usize) -> [u8; 16] {
-    [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1 + side as u8]
+pub fn gid(side: usize) -> Gid {
+    Ipv4Addr::new(10, 0, 0, 1 + side as u8).into()
 }
 
 pub fn to_init(qp: &Qp, options: &Options) {
-    let last = if options.kind == qp_type::UD { QpMask::QKEY } else { QpMask::ACCESS_FLAGS };
+    let last = if options.service == Service::Ud { QpMask::QKEY } else { QpMask::ACCESS_FLAGS };
     let mask = QpMask::STATE | QpMask::PKEY_INDEX | QpMask::PORT | last;
     qp.modify(mask, State::Init, &options.attributes, None).unwrap();
 }
@@ -383,9 +386,9 @@ pub fn to_init(qp: &Qp, options: &Options) {
 pub fn to_rtr(qp: &Qp, options: &Options) {
     let connected = QpMask::AV | QpMask::PATH_MTU | QpMask::DEST_QPN | QpMask::RQ_PSN;
     let reliable = QpMask::MAX_DEST_RD_ATOMIC | QpMask::MIN_RNR_TIMER;
-    let mask = match options.kind {
-        qp_type::RC => connected | reliable,
-        qp_type::UC => connected,
+    let mask = match options.service {
+        Service::Rc => connected | reliable,
+        Service::Uc => connected,
         _ => QpMask::empty(),
     };
     qp.modify(mask | QpMask::STATE, State::Rtr, &options.attributes, None).unwrap();
@@ -397,8 +400,8 @@ pub fn to_rts(qp: &Qp, options: &Options) {
     }
     let reliable =
         QpMask::TIMEOUT | QpMask::RETRY_CNT | QpMask::RNR_RETRY | QpMask::MAX_QP_RD_ATOMIC;
-    let mask = match options.kind {
-        qp_type::RC => QpMask::SQ_PSN | reliable,
+    let mask = match options.service {
+        Service::Rc => QpMask::SQ_PSN | reliable,
         _ => QpMask::SQ_PSN,
     };
     qp.modify(mask | QpMask::STATE, State::Rts, &options.attributes, None).unwrap();

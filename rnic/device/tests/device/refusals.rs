@@ -4,8 +4,9 @@ use crate::memory::Buffer;
 use crate::pair::{Options, PD, Pair, outcomes, poll, post, receive};
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::attributes::State;
-use omniverb_device::{AsyncEvent, Qp, Region, access, qp_type, status};
+use omniverb_device::{AsyncEvent, Qp, Region, access, status};
 use omniverb_link::layout;
+use omniverb_terms::{Lkey, Rkey, Service};
 use std::sync::Arc;
 
 const ALL: u32 = access::LOCAL_WRITE | access::REMOTE;
@@ -20,7 +21,7 @@ struct Bench {
 
 fn bench(options: &Options) -> Bench {
     let pair = Pair::new();
-    let qps = pair.connected_with([&Options::new(options.kind), options]);
+    let qps = pair.connected_with([&Options::new(options.service), options]);
     let (here, there) = (Buffer::pattern(4096, 1), Buffer::pattern(4096, 2));
     let local = pair.sides[0].register(&here);
     Bench { pair, qps, here, local, there }
@@ -48,7 +49,7 @@ impl Bench {
 }
 
 /// Each one-sided operation on 8 bytes at `at`, with the right it needs.
-fn operations(at: (u64, u32), local: &Region) -> [(Work, u32); 4] {
+fn operations(at: (u64, Rkey), local: &Region) -> [(Work, u32); 4] {
     [
         (Work::write(1, at).sge(part(local, 0, 8)), access::REMOTE_WRITE),
         (Work::read(1, at).sge(part(local, 0, 8)), access::REMOTE_READ),
@@ -57,9 +58,9 @@ fn operations(at: (u64, u32), local: &Region) -> [(Work, u32); 4] {
     ]
 }
 
-fn each(number: impl Fn(&Bench) -> (u64, u32)) {
+fn each(number: impl Fn(&Bench) -> (u64, Rkey)) {
     for index in 0..4 {
-        let bench = bench(&Options::new(qp_type::RC));
+        let bench = bench(&Options::new(Service::Rc));
         let (work, _) = operations(number(&bench), &bench.local)[index].clone();
         bench.refused(&work, status::REM_ACCESS_ERR, AsyncEvent::QpAccessError);
     }
@@ -67,7 +68,7 @@ fn each(number: impl Fn(&Bench) -> (u64, u32)) {
 
 #[test]
 fn a_key_that_does_not_exist() {
-    each(|bench| (bench.there.address(), 0x1234_5600));
+    each(|bench| (bench.there.address(), Rkey(0x1234_5600)));
 }
 
 #[test]
@@ -84,7 +85,7 @@ fn one_word_before_the_region_and_behind_it() {
 fn one_byte_too_far() {
     for read in [false, true] {
         for size in [2, 4096] {
-            let bench = bench(&Options::new(qp_type::RC));
+            let bench = bench(&Options::new(Service::Rc));
             let target = bench.pair.sides[1].register(&bench.there);
             let at = remote(&target, 4096 - size + 1);
             let work = if read { Work::read(1, at) } else { Work::write(1, at) };
@@ -98,7 +99,7 @@ fn one_byte_too_far() {
 #[test]
 fn a_long_write_is_checked_whole() {
     let pair = Pair::new();
-    let qps = pair.connected(&Options::new(qp_type::RC));
+    let qps = pair.connected(&Options::new(Service::Rc));
     let (here, there) = (Buffer::pattern(3 << 20, 1), Buffer::new((3 << 20) - 1));
     let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
     post(&qps[0], &Work::write(1, remote(&target, 0)).sge(whole(&local)));
@@ -113,13 +114,13 @@ fn a_refusal_behind_data_that_nobody_took() {
     for length in (8..layout::RESPONSE_BYTES_MIN / 2).step_by(8) {
         let rings = (layout::REQUEST_BYTES_MIN, layout::RESPONSE_BYTES_MIN);
         let pair = Pair::new();
-        let qps = pair.connected(&Options::new(qp_type::RC).with(|o| o.ring_bytes = rings));
+        let qps = pair.connected(&Options::new(Service::Rc).with(|o| o.ring_bytes = rings));
         let (here, there) = (Buffer::new(4096), Buffer::new(4096));
         let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
         let read = |id, at| Work::read(id, at).sge(part(&local, 0, length));
         post(&qps[0], &read(1, remote(&target, 0)));
         post(&qps[0], &read(2, remote(&target, 0)));
-        post(&qps[0], &read(3, (0, 0)));
+        post(&qps[0], &read(3, (0, Rkey(0))));
         for _ in 0..10 {
             let _ = pair.sides[1].shared.progress();
         }
@@ -146,8 +147,8 @@ fn deregistered() {
 #[test]
 fn a_right_that_the_region_lacks() {
     for index in 0..4 {
-        let bench = bench(&Options::new(qp_type::RC));
-        let (_, right) = operations((0, 0), &bench.local)[index];
+        let bench = bench(&Options::new(Service::Rc));
+        let (_, right) = operations((0, Rkey(0)), &bench.local)[index];
         let target = bench.pair.sides[1].register_in(PD, &bench.there, ALL & !right);
         let (work, _) = operations(remote(&target, 0), &bench.local)[index].clone();
         bench.refused(&work, status::REM_ACCESS_ERR, AsyncEvent::QpAccessError);
@@ -157,9 +158,10 @@ fn a_right_that_the_region_lacks() {
 #[test]
 fn a_right_that_the_queue_pair_lacks() {
     for index in 0..4 {
-        let (_, right) = operations((0, 0), &Pair::new().sides[0].register(&Buffer::new(8)))[index];
+        let (_, right) =
+            operations((0, Rkey(0)), &Pair::new().sides[0].register(&Buffer::new(8)))[index];
         let bench =
-            bench(&Options::new(qp_type::RC).with(|o| o.attributes.access_flags = ALL & !right));
+            bench(&Options::new(Service::Rc).with(|o| o.attributes.access_flags = ALL & !right));
         let target = bench.pair.sides[1].register(&bench.there);
         let (work, _) = operations(remote(&target, 0), &bench.local)[index].clone();
         bench.refused(&work, status::REM_INV_REQ_ERR, AsyncEvent::QpRequestError);
@@ -169,7 +171,7 @@ fn a_right_that_the_queue_pair_lacks() {
 #[test]
 fn reads_and_atomics_where_none_are_served() {
     for index in 1..4 {
-        let bench = bench(&Options::new(qp_type::RC).with(|o| o.attributes.max_dest_rd_atomic = 0));
+        let bench = bench(&Options::new(Service::Rc).with(|o| o.attributes.max_dest_rd_atomic = 0));
         let target = bench.pair.sides[1].register(&bench.there);
         let (work, _) = operations(remote(&target, 0), &bench.local)[index].clone();
         bench.refused(&work, status::REM_INV_REQ_ERR, AsyncEvent::QpRequestError);
@@ -179,7 +181,7 @@ fn reads_and_atomics_where_none_are_served() {
 #[test]
 fn a_misaligned_atomic() {
     for index in 2..4 {
-        let bench = bench(&Options::new(qp_type::RC));
+        let bench = bench(&Options::new(Service::Rc));
         let target = bench.pair.sides[1].register(&bench.there);
         let (work, _) = operations(remote(&target, 4), &bench.local)[index].clone();
         bench.refused(&work, status::REM_INV_REQ_ERR, AsyncEvent::QpRequestError);
@@ -191,7 +193,7 @@ fn a_misaligned_atomic() {
 fn a_receive_that_is_too_short() {
     for size in [11, 100_000] {
         let pair = Pair::new();
-        let qps = pair.connected(&Options::new(qp_type::RC));
+        let qps = pair.connected(&Options::new(Service::Rc));
         let (here, there) = (Buffer::pattern(size, 1), Buffer::new(size - 1));
         let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
         receive(&qps[1], 5, &[whole(&target)]);
@@ -209,8 +211,8 @@ fn a_receive_that_is_too_short() {
 #[test]
 fn a_receive_that_may_not_be_written() {
     let there = Buffer::new(64);
-    let regions: [fn(&Pair, &Buffer) -> u32; 4] = [
-        |_, _| 0xdead_0000,
+    let regions: [fn(&Pair, &Buffer) -> Lkey; 4] = [
+        |_, _| Lkey(0xdead_0000),
         |pair, there| pair.sides[1].register_in(PD, there, 0).lkey,
         |pair, there| pair.sides[1].register_in(PD + 1, there, ALL).lkey,
         |pair, there| {
@@ -221,7 +223,7 @@ fn a_receive_that_may_not_be_written() {
     ];
     for lkey in regions {
         let pair = Pair::new();
-        let qps = pair.connected(&Options::new(qp_type::RC));
+        let qps = pair.connected(&Options::new(Service::Rc));
         let here = Buffer::pattern(64, 1);
         let local = pair.sides[0].register(&here);
         let mut sge = part(&pair.sides[1].register(&there), 0, 64);
@@ -240,13 +242,13 @@ fn nobody_invalidates_a_region() {
     // Our own protection domain or not, a key that exists or not.
     for (pd, other) in [(PD, 0), (PD + 1, 0), (PD, 1)] {
         let pair = Pair::new();
-        let qps = pair.connected(&Options::new(qp_type::RC));
-        let more = pair.connected(&Options::new(qp_type::RC));
+        let qps = pair.connected(&Options::new(Service::Rc));
+        let more = pair.connected(&Options::new(Service::Rc));
         let there = Buffer::new(64);
         let target = pair.sides[1].register_in(pd, &there, ALL);
         receive(&qps[1], 5, &[]);
         receive(&qps[1], 6, &[]);
-        post(&qps[0], &Work::send(1).invalidate(target.rkey ^ other));
+        post(&qps[0], &Work::send(1).invalidate(Rkey(target.rkey.0 ^ other)));
         post(&qps[0], &Work::send(2));
         pair.settle();
         // The receive was promised, but not that the key goes.
@@ -275,7 +277,7 @@ fn local_errors_stay_local() {
                 Work::send(1).sge(omniverb_device::Sge {
                     address: here.address(),
                     length: 8,
-                    lkey: 5,
+                    lkey: Lkey(5),
                 })
             },
             status::LOC_PROT_ERR,
@@ -292,13 +294,13 @@ fn local_errors_stay_local() {
         ),
         (
             |pair, here| {
-                Work::read(1, (0, 0)).sge(part(&pair.sides[0].register_in(PD, here, 0), 0, 5))
+                Work::read(1, (0, Rkey(0))).sge(part(&pair.sides[0].register_in(PD, here, 0), 0, 5))
             },
             status::LOC_PROT_ERR,
         ),
         (
             |pair, here| {
-                Work::fetch_add(1, (0, 0), 1).sge(part(&pair.sides[0].register(here), 0, 7))
+                Work::fetch_add(1, (0, Rkey(0)), 1).sge(part(&pair.sides[0].register(here), 0, 7))
             },
             status::LOC_LEN_ERR,
         ),
@@ -313,7 +315,7 @@ fn local_errors_stay_local() {
     ];
     for (work, why) in cases {
         let pair = Pair::new();
-        let qps = pair.connected(&Options::new(qp_type::RC));
+        let qps = pair.connected(&Options::new(Service::Rc));
         let here = Buffer::new(64);
         receive(&qps[0], 3, &[]);
         receive(&qps[1], 4, &[]);
@@ -331,7 +333,7 @@ fn local_errors_stay_local() {
 #[test]
 fn order_is_kept_around_a_refusal() {
     let pair = Pair::new();
-    let qps = pair.connected(&Options::new(qp_type::RC));
+    let qps = pair.connected(&Options::new(Service::Rc));
     let (here, there) = (Buffer::pattern(64, 1), Buffer::new(64));
     let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
     receive(&qps[1], 9, &[]);

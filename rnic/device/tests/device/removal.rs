@@ -4,7 +4,7 @@
 use crate::memory::Buffer;
 use crate::pair::{Options, Pair, poll, post, to_init, to_rts, to_state};
 use crate::work::{Work, remote, whole};
-use omniverb_device::qp_type;
+use omniverb_terms::Service;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ const BYTES: usize = 16 << 10;
 #[test]
 fn nothing_is_written_after_removal() {
     let pair = Arc::new(Pair::new());
-    let options = Options::new(qp_type::RC);
+    let options = Options::new(Service::Rc);
     let qps = pair.connected(&options);
     let here = Buffer::pattern(BYTES, 1);
     let local = pair.sides[0].register(&here);

@@ -4,13 +4,14 @@ use crate::memory::Buffer;
 use crate::pair::{Options, Pair, outcomes, poll, post, receive, to_init, to_rts, to_state};
 use crate::work::{Work, remote, whole};
 use omniverb_device::attributes::State;
-use omniverb_device::{AsyncEvent, qp_type, status};
+use omniverb_device::{AsyncEvent, status};
+use omniverb_terms::{Qpn, Rkey, Service};
 
 /// min_rnr_timer 12.
 const RNR_TIMER: u64 = 640_000;
 
 fn impatient(rnr_retry: u8) -> Options {
-    Options::new(qp_type::RC).with(|o| o.attributes.rnr_retry = rnr_retry)
+    Options::new(Service::Rc).with(|o| o.attributes.rnr_retry = rnr_retry)
 }
 
 #[test]
@@ -100,8 +101,8 @@ fn a_peer_that_closed_is_given_up_after_its_retries() {
     let here = Buffer::new(8);
     let local = pair.sides[0].register(&here);
     post(&qps[0], &Work::send(1));
-    post(&qps[0], &Work::write(2, (0, 1)).sge(whole(&local)));
-    post(&qps[0], &Work::read(3, (0, 1)).sge(whole(&local)));
+    post(&qps[0], &Work::write(2, (0, Rkey(1))).sge(whole(&local)));
+    post(&qps[0], &Work::read(3, (0, Rkey(1))).sge(whole(&local)));
     pair.settle();
     pair.wait(SILENCE - 1);
     assert!(poll(&qps[0].send_cq).is_empty());
@@ -212,6 +213,6 @@ fn a_dead_peer_ends_everything_at_once() {
     assert_eq!(pair.sides[0].events(), [AsyncEvent::QpFatal]);
     // Twice is as good as once, and strangers' deaths are nobody's business.
     qps[0].peer_died(qps[1].number);
-    qps[0].peer_died(12345);
+    qps[0].peer_died(Qpn(12345));
     assert!(poll(&qps[0].send_cq).is_empty() && pair.sides[0].events().is_empty());
 }

@@ -4,12 +4,13 @@ use crate::memory::Buffer;
 use crate::pair::{Options, PD, Pair, outcomes, poll, post, receive, to_state};
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::attributes::State;
-use omniverb_device::{AsyncEvent, PostError, Srq, qp_type, status, wc_opcode};
+use omniverb_device::{AsyncEvent, PostError, Srq, status, wc_opcode};
+use omniverb_terms::Service;
 use std::sync::Arc;
 
 /// Side 1 receives from an SRQ; side 0 has receives of its own.
 fn options(srq: &Arc<Srq>, rnr_retry: u8) -> [Options; 2] {
-    let options = Options::new(qp_type::RC).with(|o| o.attributes.rnr_retry = rnr_retry);
+    let options = Options::new(Service::Rc).with(|o| o.attributes.rnr_retry = rnr_retry);
     [options.clone(), options.with(|o| o.srq = Some(srq.clone()))]
 }
 
@@ -39,7 +40,7 @@ fn receives_go_to_whom_they_are_needed_by() {
         assert_eq!(outcomes(&qps[0].send_cq), [(9, status::SUCCESS)]);
         let received = poll(&qps[1].recv_cq);
         assert_eq!(received.len(), 1);
-        assert_eq!((received[0].wr_id, received[0].qp_num), (at as u64, qps[1].number));
+        assert_eq!((received[0].wr_id, received[0].qp_num), (at as u64, qps[1].number.0));
     }
     assert_eq!(to.all(), from.all());
     assert_eq!(first[1].post_recv(1, &[]), Err(PostError::Invalid));

@@ -4,8 +4,10 @@ use crate::memory::{Buffer, pattern};
 use crate::pair::{Options, Pair, outcomes, post};
 use crate::wire::{drain, options, ready};
 use crate::work::{Work, part};
+use omniverb_device::region::NO_RKEY;
+use omniverb_terms::{Rkey, Service};
 
-use omniverb_device::{Qp, Region, Sge, access, qp_type, status};
+use omniverb_device::{Qp, Region, Sge, access, status};
 use omniverb_link::{Ahead, Endpoint, Request, Source};
 use omniverb_ring::UserMemory;
 use std::sync::Arc;
@@ -25,24 +27,24 @@ struct Case {
 }
 
 /// A QP that has sent enough from a region, and a far end that has mapped it.
-fn offered(kind: u32, flags: u32) -> Case {
-    let mut case = case(&options(kind), flags);
+fn offered(service: Service, flags: u32) -> Case {
+    let mut case = case(&options(service), flags);
     for id in 0..(WORTH / (64 << 10)) as u64 {
-        assert_eq!(case.far.sources_wanted(), [0; 4], "{id}");
-        post(&case.qp, &Work::write(id, (0, 1)).sge(case.part(0, 64 << 10)));
+        assert_eq!(case.far.sources_wanted(), [NO_RKEY; 4], "{id}");
+        post(&case.qp, &Work::write(id, (0, Rkey(1))).sge(case.part(0, 64 << 10)));
         while case.next().is_some() {
             drain(&mut case.far);
         }
         assert_eq!(outcomes(&case.qp.send_cq), [(id, status::SUCCESS)]);
     }
     let epoch = case.far.peer_epoch();
-    let wanted = case.far.sources_wanted().into_iter().filter(|key| *key != 0);
+    let wanted = case.far.sources_wanted().into_iter().filter(|key| *key != NO_RKEY);
     for key in wanted.collect::<Vec<_>>() {
         assert_eq!(key, case.region.rkey);
         case.far.publish_source(key, epoch);
     }
-    let wants = case.far.sources_wanted() != [0; 4];
-    assert_eq!(wants, kind == qp_type::RC && case.region.rkey != 0);
+    let wants = case.far.sources_wanted() != [NO_RKEY; 4];
+    assert_eq!(wants, service == Service::Rc && case.region.rkey != NO_RKEY);
     case
 }
 
@@ -76,7 +78,7 @@ impl Case {
     }
 
     fn write(&self, id: u64, offset: usize, length: usize) {
-        post(&self.qp, &Work::write(id, (0x9000, 1)).sge(self.part(offset, length)));
+        post(&self.qp, &Work::write(id, (0x9000, Rkey(1))).sge(self.part(offset, length)));
     }
 
     fn in_ring(&self, ahead: &Ahead) -> Vec<u8> {
@@ -93,12 +95,12 @@ impl Case {
 
 #[test]
 fn what_is_mapped_stays_where_it_is() {
-    let mut case = offered(qp_type::RC, access::LOCAL_WRITE | access::REMOTE);
+    let mut case = offered(Service::Rc, access::LOCAL_WRITE | access::REMOTE);
     case.write(100, 8192, 100_000);
     let ahead = case.next().unwrap();
     assert_eq!((ahead.source, ahead.record.length), (case.source(8192), 61_440));
     let Request::WriteFirst { address, rkey, total, .. } = ahead.request else { panic!() };
-    assert_eq!((address, rkey, total), (0x9000, 1, 100_000));
+    assert_eq!((address, rkey, total), (0x9000, Rkey(1), 100_000));
     assert!(!case.far.is_filled(ahead.end));
     let more = case.far.request_after(ahead.end).unwrap().unwrap();
     assert_eq!((more.source, more.record.length), (case.source(8192 + 61_440), 38_560));
@@ -122,7 +124,7 @@ fn what_is_mapped_stays_where_it_is() {
 
 #[test]
 fn what_the_engine_wants_filled_is_filled() {
-    let mut case = offered(qp_type::RC, access::LOCAL_WRITE | access::REMOTE);
+    let mut case = offered(Service::Rc, access::LOCAL_WRITE | access::REMOTE);
     for id in 0..3 {
         case.write(100 + id, 10_000 * id as usize, 10_000);
     }
@@ -151,7 +153,7 @@ fn what_the_engine_wants_filled_is_filled() {
 
 #[test]
 fn before_pages_go_back_everything_is_filled() {
-    let mut case = offered(qp_type::RC, access::LOCAL_WRITE | access::REMOTE);
+    let mut case = offered(Service::Rc, access::LOCAL_WRITE | access::REMOTE);
     case.write(100, 0, 50_000);
     let epoch = case.far.peer_epoch();
     case.qp.revoke_grants();
@@ -160,7 +162,7 @@ fn before_pages_go_back_everything_is_filled() {
     assert!(case.far.is_filled(first.end));
     case.buffer.write(0, &[0; BYTES]);
     assert!(case.in_ring(&first) == case.was(0, 50_000));
-    assert_eq!(case.far.sources_wanted(), [0; 4], "it is to be worth it again");
+    assert_eq!(case.far.sources_wanted(), [NO_RKEY; 4], "it is to be worth it again");
     // The offer was for pages that went.
     case.write(101, 0, 50_000);
     let second = case.far.request_after(first.end).unwrap().unwrap();
@@ -173,10 +175,10 @@ fn before_pages_go_back_everything_is_filled() {
 
 #[test]
 fn what_peers_may_not_reach_is_never_asked_for() {
-    for (kind, flags) in
-        [(qp_type::RC, access::LOCAL_WRITE), (qp_type::UC, access::LOCAL_WRITE | access::REMOTE)]
+    for (service, flags) in
+        [(Service::Rc, access::LOCAL_WRITE), (Service::Uc, access::LOCAL_WRITE | access::REMOTE)]
     {
-        let mut case = offered(kind, flags);
+        let mut case = offered(service, flags);
         case.far.publish_source(case.region.rkey, case.far.peer_epoch());
         case.write(100, 0, 8192);
         assert!(case.next().unwrap().source.is_none());
@@ -185,7 +187,7 @@ fn what_peers_may_not_reach_is_never_asked_for() {
 
 #[test]
 fn what_was_flushed_is_not_touched_any_more() {
-    let mut case = offered(qp_type::RC, access::LOCAL_WRITE | access::REMOTE);
+    let mut case = offered(Service::Rc, access::LOCAL_WRITE | access::REMOTE);
     case.write(100, 0, 50_000);
     let first = case.next().unwrap();
     crate::pair::to_state(&case.qp, omniverb_device::attributes::State::Err);
@@ -199,14 +201,14 @@ fn what_was_flushed_is_not_touched_any_more() {
 /// Trying again for want of room is not sending.
 #[test]
 fn only_bytes_that_were_copied_count() {
-    let mut case = case(&options(qp_type::RC), access::LOCAL_WRITE | access::REMOTE);
+    let mut case = case(&options(Service::Rc), access::LOCAL_WRITE | access::REMOTE);
     for id in 0..8 {
         case.write(id, 0, 64 << 10);
     }
     for _ in 0..1000 {
         assert!(outcomes(&case.qp.send_cq).is_empty());
     }
-    assert_eq!(case.far.sources_wanted(), [0; 4]);
+    assert_eq!(case.far.sources_wanted(), [NO_RKEY; 4]);
     assert!(case.next().is_some());
 }
 
@@ -214,9 +216,9 @@ fn only_bytes_that_were_copied_count() {
 #[test]
 fn from_a_large_region_more_is_sent_before_it_is_moved() {
     let flags = access::LOCAL_WRITE | access::REMOTE;
-    let mut case = case_of(&options(qp_type::RC), flags, 6 << 20);
+    let mut case = case_of(&options(Service::Rc), flags, 6 << 20);
     let mut copied = 0;
-    while case.far.sources_wanted() == [0; 4] {
+    while case.far.sources_wanted() == [NO_RKEY; 4] {
         case.write(1, 0, 64 << 10);
         while case.next().is_some() {
             drain(&mut case.far);
@@ -230,7 +232,7 @@ fn from_a_large_region_more_is_sent_before_it_is_moved() {
 /// Only the far end that asked for it understands such a record.
 #[test]
 fn a_queue_pair_takes_no_source_from_its_peer() {
-    let mut case = case(&options(qp_type::RC), access::LOCAL_WRITE | access::REMOTE);
+    let mut case = case(&options(Service::Rc), access::LOCAL_WRITE | access::REMOTE);
     let request = Request::Send { flags: 0x1100, immediate: 0 };
     let source = case.source(0).unwrap();
     case.far.send_request_from(&request, 4096, source).unwrap();

@@ -5,11 +5,12 @@ use crate::pair::{Options, Pair, QKEY, gid, outcomes, post, receive, to_init, to
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::grants::Grant;
 use omniverb_device::work::Destination;
-use omniverb_device::{Qp, access, qp_type, status};
+use omniverb_device::{Qp, access, status};
 use omniverb_link::record::IMMEDIATE;
 use omniverb_link::trace::{ACKNOWLEDGED, Kind, NOT_READY, TRACE_BYTES, Trace};
 use omniverb_link::{TraceReader, Tracer};
 use omniverb_ring::Window;
+use omniverb_terms::{Rkey, Service};
 use std::sync::Arc;
 
 const PSN: u32 = 0xff_fffe;
@@ -42,8 +43,8 @@ impl Trail {
     }
 }
 
-fn options(kind: u32) -> Options {
-    Options::new(kind).with(|options| {
+fn options(service: Service) -> Options {
+    Options::new(service).with(|options| {
         options.attributes.sq_psn = PSN;
         options.attributes.path_mtu = 1;
     })
@@ -58,7 +59,7 @@ fn traced(pair: &Pair, options: &Options) -> ([Arc<Qp>; 2], Trail) {
 #[test]
 fn sends_and_their_acknowledgements() {
     let pair = Pair::new();
-    let (qps, mut trail) = traced(&pair, &options(qp_type::RC));
+    let (qps, mut trail) = traced(&pair, &options(Service::Rc));
     let (here, there) = (Buffer::pattern(40_000, 1), Buffer::new(40_000));
     let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
     // Promised, and done at once.
@@ -96,7 +97,7 @@ fn sends_and_their_acknowledgements() {
 #[test]
 fn one_sided_requests_whichever_way_they_take() {
     let pair = Pair::new();
-    let (qps, mut trail) = traced(&pair, &options(qp_type::RC));
+    let (qps, mut trail) = traced(&pair, &options(Service::Rc));
     let (here, there) = (Buffer::pattern(4096, 1), Buffer::new(4096));
     let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
     let shadow = Buffer::new(4096);
@@ -143,7 +144,7 @@ fn one_sided_requests_whichever_way_they_take() {
         ];
         assert_eq!(kinds, expected, "{way}");
         assert_eq!(told[0].1, content, "{way}");
-        assert_eq!((told[0].0.address, told[0].0.rkey), (target.iova, target.rkey));
+        assert_eq!((told[0].0.address, told[0].0.rkey), (target.iova, target.rkey.0));
         assert_eq!(told[2].1, content[..512], "{way}: what the READ brought");
         assert_eq!((told[5].0.first, told[5].0.second), (1, 2), "{way}");
         let before = u64::from_ne_bytes(content[..8].try_into().unwrap());
@@ -154,7 +155,7 @@ fn one_sided_requests_whichever_way_they_take() {
 #[test]
 fn what_is_refused_and_what_waits() {
     let pair = Pair::new();
-    let (qps, mut trail) = traced(&pair, &options(qp_type::RC));
+    let (qps, mut trail) = traced(&pair, &options(Service::Rc));
     let (here, there) = (Buffer::pattern(4096, 1), Buffer::new(4096));
     let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
     post(&qps[0], &Work::send(1).sge(part(&local, 0, 10)));
@@ -167,7 +168,7 @@ fn what_is_refused_and_what_waits() {
     pair.settle();
     assert_eq!(outcomes(&qps[0].send_cq), [(1, 0)]);
     assert_eq!(trail.kinds(), [(Kind::Send, PSN)], "again, and this time it is taken");
-    post(&qps[0], &Work::write(2, (target.iova, target.rkey + 1)).sge(part(&local, 0, 10)));
+    post(&qps[0], &Work::write(2, (target.iova, Rkey(target.rkey.0 + 1))).sge(part(&local, 0, 10)));
     pair.settle();
     assert_eq!(outcomes(&qps[0].send_cq), [(2, status::REM_ACCESS_ERR)]);
     let told = trail.all();
@@ -179,7 +180,7 @@ fn what_is_refused_and_what_waits() {
 #[test]
 fn datagrams_those_held_back_included() {
     let pair = Pair::new();
-    let options = options(qp_type::UD);
+    let options = options(Service::Ud);
     let qps = [0, 1].map(|side| {
         let qp = pair.sides[side].qp(&options);
         to_init(&qp, &options);
@@ -205,7 +206,7 @@ fn datagrams_those_held_back_included() {
 #[test]
 fn nobody_waits_for_a_reader() {
     let pair = Pair::new();
-    let (qps, mut trail) = traced(&pair, &options(qp_type::RC));
+    let (qps, mut trail) = traced(&pair, &options(Service::Rc));
     let (here, there) = (Buffer::pattern(1 << 20, 1), Buffer::new(1 << 20));
     let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
     let mut packets = 0;
@@ -236,8 +237,8 @@ fn nobody_waits_for_a_reader() {
 #[test]
 fn only_what_is_asked_for_and_as_long() {
     let pair = Pair::new();
-    let (qps, mut trail) = traced(&pair, &options(qp_type::RC));
-    let others = pair.connected(&options(qp_type::RC));
+    let (qps, mut trail) = traced(&pair, &options(Service::Rc));
+    let others = pair.connected(&options(Service::Rc));
     let (here, there) = (Buffer::pattern(64, 1), Buffer::new(64));
     let (local, target) = (pair.sides[0].register(&here), pair.sides[1].register(&there));
     let send = |qps: &[Arc<Qp>; 2]| {

@@ -5,11 +5,12 @@ use crate::pair::{Options, PD, Pair, outcomes, poll, post, receive, to_state};
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::attributes::State;
 use omniverb_device::limits::UNRELIABLE_WAIT;
-use omniverb_device::{Qp, Srq, access, qp_type, status};
+use omniverb_device::{Qp, Srq, access, status};
+use omniverb_terms::{Rkey, Service};
 use std::sync::Arc;
 
 fn uc() -> Options {
-    Options::new(qp_type::UC)
+    Options::new(Service::Uc)
 }
 
 /// A small message arrives in the next receive.
@@ -54,7 +55,7 @@ fn a_write_that_is_not_allowed_is_lost() {
         let local = pair.sides[0].register(&from);
         let target = pair.sides[1].register_in(PD, &to, access::LOCAL_WRITE | access::REMOTE_READ);
         let good = pair.sides[1].register(&to);
-        let places = [remote(&target, 0), (5, 5), remote(&good, 1)];
+        let places = [remote(&target, 0), (5, Rkey(5)), remote(&good, 1)];
         for (id, at) in places.into_iter().enumerate() {
             let work = Work::write(id as u64, at).sge(whole(&local));
             post(&qps[0], &work);
@@ -116,7 +117,7 @@ fn a_peer_that_closed_holds_nobody_up() {
     let from = Buffer::new(8);
     let local = pair.sides[0].register(&from);
     post(&qps[0], &Work::send(1));
-    post(&qps[0], &Work::write(2, (0, 0)).sge(whole(&local)));
+    post(&qps[0], &Work::write(2, (0, Rkey(0))).sge(whole(&local)));
     pair.settle();
     pair.wait(UNRELIABLE_WAIT);
     pair.wait(UNRELIABLE_WAIT);
@@ -127,7 +128,7 @@ fn a_peer_that_closed_holds_nobody_up() {
 fn reads_and_atomics_are_refused_when_posted() {
     let pair = Pair::new();
     let qps = pair.connected(&uc());
-    for work in [Work::read(1, (0, 0)), Work::fetch_add(1, (0, 0), 1)] {
+    for work in [Work::read(1, (0, Rkey(0))), Work::fetch_add(1, (0, Rkey(0)), 1)] {
         let refused = Err(omniverb_device::PostError::Invalid);
         assert_eq!(crate::pair::try_post(&qps[0], &work), refused);
     }

@@ -8,21 +8,20 @@ use crate::pair::{
 };
 use crate::work::{Work, part, whole};
 use omniverb_device::attributes::State;
-use omniverb_device::{
-    AsyncEvent, Qp, QpAttributes, QpMask, Route, Wc, qp_type, send_flags, status,
-};
+use omniverb_device::{AsyncEvent, Qp, QpAttributes, QpMask, Route, Wc, send_flags, status};
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, LAST, SOLICITED};
 use omniverb_link::wire::{Receiving, Sending};
 use omniverb_link::{Endpoint, Nak, Request, Response, layout};
+use omniverb_terms::{Qpn, Refusal, Rkey, Service};
 use std::sync::Arc;
 
 pub const RINGS: (usize, usize) = (layout::REQUEST_BYTES, layout::RESPONSE_BYTES);
 /// The daemon gives datagram links these.
 pub const SMALL: (usize, usize) = (64 << 10, 4 << 10);
-pub const PEER: u32 = 4711;
+pub const PEER: Qpn = Qpn(4711);
 
-pub fn options(kind: u32) -> Options {
-    Options::new(kind).with(|o| {
+pub fn options(service: Service) -> Options {
+    Options::new(service).with(|o| {
         (o.send_max, o.recv_max) = (4096, 4096);
         let a = &mut o.attributes;
         (a.rq_psn, a.sq_psn) = (0xab_cdef, 0x12_3456);
@@ -37,7 +36,7 @@ pub fn ready(pair: &Pair, options: &Options) -> (Arc<Qp>, Endpoint) {
     let qp = pair.sides[0].qp(options);
     to_init(&qp, options);
     to_rts(&qp, options);
-    let rings = if options.kind == qp_type::UD { SMALL } else { RINGS };
+    let rings = if options.service == Service::Ud { SMALL } else { RINGS };
     let far = far::open(pair, 0, &qp, PEER, rings);
     pair.settle();
     (qp, far)
@@ -67,7 +66,7 @@ pub fn deliver(far: &mut Endpoint, request: &Request, bytes: &[u8]) {
 #[test]
 fn the_far_end_is_told_what_the_queue_pair_is_like() {
     let pair = Pair::new();
-    let options = options(qp_type::RC);
+    let options = options(Service::Rc);
     let qp = pair.sides[0].qp(&options);
     to_init(&qp, &options);
     let mut far = far::attach(&pair, 0, &qp, PEER, RINGS);
@@ -105,13 +104,13 @@ fn the_far_end_is_told_what_the_queue_pair_is_like() {
 #[test]
 fn what_the_far_end_is_told_is_in_range() {
     let pair = Pair::new();
-    let options = options(qp_type::RC).with(|o| {
+    let options = options(Service::Rc).with(|o| {
         (o.attributes.rq_psn, o.attributes.sq_psn) = (0xff00_0001, 0xff00_0002);
     });
     let (_qp, far) = ready(&pair, &options);
     assert_eq!(far.peer_receiving().map(|it| it.rq_psn), Some(1));
     assert_eq!(far.peer_sending().map(|it| it.sq_psn), Some(2));
-    let (_qp, far) = ready(&pair, &Options::new(qp_type::UD));
+    let (_qp, far) = ready(&pair, &Options::new(Service::Ud));
     assert_eq!(far.peer_receiving().map(|it| it.path_mtu), Some(5));
     assert!(far.peer_sending().is_some() && far.peer_route().is_some());
 }
@@ -120,7 +119,7 @@ fn what_the_far_end_is_told_is_in_range() {
 #[test]
 fn everything_is_said_before_the_link_opens() {
     let pair = Pair::new();
-    let options = options(qp_type::RC);
+    let options = options(Service::Rc);
     for round in 0..300 {
         let qp = pair.sides[0].qp(&options);
         to_init(&qp, &options);
@@ -153,7 +152,7 @@ fn everything_is_said_before_the_link_opens() {
 fn sends_complete_when_they_are_consumed() {
     const COUNT: u64 = 1000;
     let pair = Pair::new();
-    let (qp, mut far) = ready(&pair, &options(qp_type::RC));
+    let (qp, mut far) = ready(&pair, &options(Service::Rc));
     let from = Buffer::pattern(100_000, 1);
     let local = pair.sides[0].register(&from);
     let length = |id: u64| [8, 100, 100_000, 0][id as usize % 4];
@@ -186,7 +185,7 @@ fn sends_complete_when_they_are_consumed() {
 #[test]
 fn consumption_is_told_to_who_waits_for_it() {
     let pair = Pair::new();
-    let (qp, mut far) = ready(&pair, &options(qp_type::RC));
+    let (qp, mut far) = ready(&pair, &options(Service::Rc));
     post(&qp, &Work::send(1));
     pair.sides[0].bell.page.want_kick();
     drain(&mut far);
@@ -200,27 +199,33 @@ fn consumption_is_told_to_who_waits_for_it() {
 #[test]
 fn requests_of_all_kinds_keep_their_order() {
     let pair = Pair::new();
-    let (qp, mut far) = ready(&pair, &options(qp_type::RC));
+    let (qp, mut far) = ready(&pair, &options(Service::Rc));
     let (from, to) = (Buffer::pattern(5000, 1), Buffer::new(5000));
     let (local, landing) = (pair.sides[0].register(&from), pair.sides[0].register(&to));
-    let there = (0x1_0000, 99);
+    let there = (0x1_0000, Rkey(99));
     post(&qp, &Work::send(0).sge(part(&local, 0, 10)));
     post(&qp, &Work::read(1, there).sge(part(&landing, 0, 3000)));
     post(&qp, &Work::write(2, there).sge(part(&local, 0, 5000)));
     post(&qp, &Work::fetch_add(3, there, 5).sge(part(&landing, 3000, 8)));
-    post(&qp, &Work::send(4).invalidate(0x77));
+    post(&qp, &Work::send(4).invalidate(Rkey(0x77)));
     post(&qp, &Work::write(5, there).immediate(6).sge(part(&local, 0, 4)).and(2 | 4));
     let requests: Vec<_> = std::iter::from_fn(|| take(&mut far)).collect();
     let expected = [
         Request::Send { flags: WHOLE, immediate: 0 },
-        Request::Read { address: there.0, rkey: 99, length: 3000 },
-        Request::WriteFirst { flags: LAST, address: there.0, rkey: 99, immediate: 0, total: 5000 },
-        Request::FetchAdd { address: there.0, rkey: 99, add: 5 },
+        Request::Read { address: there.0, rkey: Rkey(99), length: 3000 },
+        Request::WriteFirst {
+            flags: LAST,
+            address: there.0,
+            rkey: Rkey(99),
+            immediate: 0,
+            total: 5000,
+        },
+        Request::FetchAdd { address: there.0, rkey: Rkey(99), add: 5 },
         Request::Send { flags: WHOLE | INVALIDATE, immediate: 0x77 },
         Request::WriteFirst {
             flags: LAST | IMMEDIATE | SOLICITED,
             address: there.0,
-            rkey: 99,
+            rkey: Rkey(99),
             immediate: 6,
             total: 4,
         },
@@ -246,7 +251,7 @@ fn requests_of_all_kinds_keep_their_order() {
 #[test]
 fn reads_are_bounded_and_fences_wait() {
     let pair = Pair::new();
-    let (qp, mut far) = ready(&pair, &options(qp_type::RC));
+    let (qp, mut far) = ready(&pair, &options(Service::Rc));
     let to = Buffer::new(64);
     let landing = pair.sides[0].register(&to);
     // Many SENDs before them: they count for nothing.
@@ -254,8 +259,11 @@ fn reads_are_bounded_and_fences_wait() {
     for id in 100..110 {
         let fence = if id == 109 { send_flags::FENCE } else { 0 };
         let at = part(&landing, id as usize % 8 * 8, 8);
-        let work =
-            if id % 2 == 0 { Work::read(id, (0, 1)) } else { Work::fetch_add(id, (0, 1), 1) };
+        let work = if id % 2 == 0 {
+            Work::read(id, (0, Rkey(1)))
+        } else {
+            Work::fetch_add(id, (0, Rkey(1)), 1)
+        };
         post(&qp, &work.sge(at).and(fence));
     }
     post(&qp, &Work::send(110));
@@ -288,8 +296,8 @@ fn reads_are_bounded_and_fences_wait() {
 #[test]
 fn a_fenced_send_stays_behind_a_read() {
     let pair = Pair::new();
-    let (qp, mut far) = ready(&pair, &options(qp_type::RC));
-    post(&qp, &Work::read(1, (0, 1)));
+    let (qp, mut far) = ready(&pair, &options(Service::Rc));
+    post(&qp, &Work::read(1, (0, Rkey(1))));
     post(&qp, &Work::send(2).and(send_flags::FENCE));
     assert_eq!(drain(&mut far).len(), 1);
     assert!(respond(&mut far, &Response::ReadData { last: true }, &[]));
@@ -298,9 +306,9 @@ fn a_fenced_send_stays_behind_a_read() {
 }
 
 const CODES: [(Nak, u32); 7] = [
-    (Nak::InvalidRequest, status::REM_INV_REQ_ERR),
-    (Nak::RemoteAccess, status::REM_ACCESS_ERR),
-    (Nak::RemoteOperation, status::REM_OP_ERR),
+    (Nak::Refused(Refusal::InvalidRequest), status::REM_INV_REQ_ERR),
+    (Nak::Refused(Refusal::RemoteAccess), status::REM_ACCESS_ERR),
+    (Nak::Refused(Refusal::RemoteOperation), status::REM_OP_ERR),
     (Nak::RetryExceeded, status::RETRY_EXC_ERR),
     (Nak::RnrRetryExceeded, status::RNR_RETRY_EXC_ERR),
     (Nak::BadResponse, status::BAD_RESP_ERR),
@@ -311,11 +319,11 @@ const CODES: [(Nak, u32); 7] = [
 fn refusals_fail_the_oldest_that_is_not_consumed() {
     for (code, expected) in CODES {
         let pair = Pair::new();
-        let (qp, mut far) = ready(&pair, &options(qp_type::RC));
+        let (qp, mut far) = ready(&pair, &options(Service::Rc));
         receive(&qp, 9, &[]);
         post(&qp, &Work::send(0).flags(0));
         (1..4).for_each(|id| post(&qp, &Work::send(id)));
-        post(&qp, &Work::read(4, (0, 1)));
+        post(&qp, &Work::read(4, (0, Rkey(1))));
         // Two are consumed; the application has not looked yet.
         take(&mut far).unwrap();
         take(&mut far).unwrap();
@@ -338,10 +346,10 @@ fn refusals_fail_the_oldest_that_is_not_consumed() {
 fn a_refusal_in_the_middle_of_a_long_message() {
     for (code, expected) in CODES {
         let pair = Pair::new();
-        let (qp, mut far) = ready(&pair, &options(qp_type::RC));
+        let (qp, mut far) = ready(&pair, &options(Service::Rc));
         let from = Buffer::pattern(1 << 20, 1);
         let local = pair.sides[0].register(&from);
-        post(&qp, &Work::write(1, (0, 1)).sge(whole(&local)).flags(0));
+        post(&qp, &Work::write(1, (0, Rkey(1))).sge(whole(&local)).flags(0));
         post(&qp, &Work::send(2));
         for _ in 0..3 {
             take(&mut far).unwrap();
@@ -356,7 +364,7 @@ fn a_refusal_in_the_middle_of_a_long_message() {
 #[test]
 fn a_refusal_of_nothing_is_told_as_an_event() {
     let pair = Pair::new();
-    let (qp, mut far) = ready(&pair, &options(qp_type::RC));
+    let (qp, mut far) = ready(&pair, &options(Service::Rc));
     receive(&qp, 9, &[]);
     assert!(respond(&mut far, &Response::Nak { code: Nak::RetryExceeded }, &[]));
     pair.settle();
@@ -367,11 +375,11 @@ fn a_refusal_of_nothing_is_told_as_an_event() {
 #[test]
 fn unreliable_messages_complete_when_they_have_left() {
     let pair = Pair::new();
-    let (qp, mut far) = ready(&pair, &options(qp_type::UC));
+    let (qp, mut far) = ready(&pair, &options(Service::Uc));
     let from = Buffer::pattern(40_000, 1);
     let local = pair.sides[0].register(&from);
     post(&qp, &Work::send(1).sge(whole(&local)));
-    post(&qp, &Work::write(2, (0, 1)).sge(whole(&local)).immediate(3));
+    post(&qp, &Work::write(2, (0, Rkey(1))).sge(whole(&local)).immediate(3));
     pair.settle();
     assert_eq!(outcomes(&qp.send_cq), [], "a program that ends now would lose them");
     let records = drain(&mut far);

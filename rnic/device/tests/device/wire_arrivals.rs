@@ -6,15 +6,16 @@ use crate::pair::{Options, PD, Pair, outcomes, poll, post, receive, to_init, to_
 use crate::wire::{PEER, RINGS, deliver, drain, options, ready};
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::attributes::State;
-use omniverb_device::{AsyncEvent, Srq, Wc, qp_type, status, wc_flags, wc_opcode};
+use omniverb_device::{AsyncEvent, Srq, Wc, status, wc_flags, wc_opcode};
 use omniverb_link::endpoint::Credit;
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, SOLICITED};
 use omniverb_link::{Nak, Request, Response};
+use omniverb_terms::{Refusal, Service};
 
 #[test]
 fn messages_arrive_in_packets() {
     let pair = Pair::new();
-    let (qp, mut far) = ready(&pair, &options(qp_type::RC));
+    let (qp, mut far) = ready(&pair, &options(Service::Rc));
     let there = Buffer::new(30_000);
     let target = pair.sides[0].register(&there);
     assert_eq!(far.credit(), Credit::None);
@@ -45,8 +46,8 @@ fn messages_arrive_in_packets() {
         byte_len,
         immediate,
         flags,
-        qp_num: qp.number,
-        src_qp: PEER,
+        qp_num: qp.number.0,
+        src_qp: PEER.0,
         ..Wc::default()
     };
     let expected = [
@@ -64,14 +65,14 @@ fn messages_arrive_in_packets() {
 #[test]
 fn invalidates_from_the_network_are_refused() {
     let pair = Pair::new();
-    let (qp, mut far) = ready(&pair, &options(qp_type::RC));
+    let (qp, mut far) = ready(&pair, &options(Service::Rc));
     let target = pair.sides[0].register(&Buffer::new(100));
     receive(&qp, 1, &[part(&target, 0, 10)]);
-    let request = Request::Send { flags: WHOLE | INVALIDATE, immediate: target.rkey };
+    let request = Request::Send { flags: WHOLE | INVALIDATE, immediate: target.rkey.0 };
     deliver(&mut far, &request, &pattern(9, 5));
     assert_eq!(outcomes(&qp.recv_cq), [(1, status::REM_INV_REQ_ERR)]);
     let (response, _) = far.next_response().unwrap().unwrap();
-    assert_eq!(response, Response::Nak { code: Nak::RemoteAccess });
+    assert_eq!(response, Response::Nak { code: Nak::Refused(Refusal::RemoteAccess) });
     assert_eq!(qp.state(), State::Err);
     assert!(pair.sides[0].shared.regions.by_rkey(target.rkey).is_some());
 }
@@ -80,7 +81,7 @@ fn invalidates_from_the_network_are_refused() {
 #[test]
 fn reads_and_atomics_from_the_network_are_answered() {
     let pair = Pair::new();
-    let (qp, mut far) = ready(&pair, &options(qp_type::RC));
+    let (qp, mut far) = ready(&pair, &options(Service::Rc));
     let there = Buffer::pattern(300_000, 3);
     let target = pair.sides[0].register(&there);
     let (address, rkey) = remote(&target, 0);
@@ -114,14 +115,14 @@ fn reads_and_atomics_from_the_network_are_answered() {
     assert!(far::request(&mut far, &wrong, &[]));
     pair.settle();
     let (response, _) = far.next_response().unwrap().unwrap();
-    assert_eq!(response, Response::Nak { code: Nak::RemoteAccess });
+    assert_eq!(response, Response::Nak { code: Nak::Refused(Refusal::RemoteAccess) });
 }
 
 /// A peer asks for a READ again, since the answer was lost, while it is inside a later message.
 #[test]
 fn a_read_between_the_parts_of_a_message() {
     let pair = Pair::new();
-    let (qp, mut far) = ready(&pair, &options(qp_type::RC));
+    let (qp, mut far) = ready(&pair, &options(Service::Rc));
     let there = Buffer::pattern(300_000, 3);
     let target = pair.sides[0].register(&there);
     let (address, rkey) = remote(&target, 100_000);
@@ -166,7 +167,7 @@ fn a_read_between_the_parts_of_a_message() {
 fn a_shared_queue_that_is_empty_says_so() {
     let pair = Pair::new();
     let srq = Srq::new(&pair.sides[0].shared, PD, 8, 4).unwrap();
-    let options = options(qp_type::RC).with(|o| o.srq = Some(srq.clone()));
+    let options = options(Service::Rc).with(|o| o.srq = Some(srq.clone()));
     let (qp, mut far) = ready(&pair, &options);
     assert_eq!(far.credit(), Credit::Unpromised);
     let there = Buffer::new(3000);
@@ -186,7 +187,7 @@ fn a_shared_queue_that_is_empty_says_so() {
 #[test]
 fn a_missing_receive_is_reported() {
     let pair = Pair::new();
-    let (qp, mut far) = ready(&pair, &options(qp_type::RC));
+    let (qp, mut far) = ready(&pair, &options(Service::Rc));
     deliver(&mut far, &Request::Send { flags: WHOLE, immediate: 0 }, &[]);
     pair.settle();
     assert_eq!(far.peer_lacks_receive(), Ok(true));
@@ -199,8 +200,8 @@ fn a_missing_receive_is_reported() {
 #[test]
 fn wire_links_end_with_the_daemon() {
     let pair = Pair::new();
-    let (qp, mut far) = ready(&pair, &options(qp_type::RC));
-    let direct = pair.connected(&Options::new(qp_type::RC));
+    let (qp, mut far) = ready(&pair, &options(Service::Rc));
+    let direct = pair.connected(&Options::new(Service::Rc));
     receive(&qp, 9, &[]);
     receive(&qp, 10, &[]);
     // Its last words are heard.
@@ -224,7 +225,7 @@ fn wire_links_end_with_the_daemon() {
     assert_eq!(outcomes(&direct[1].recv_cq), [(1, status::SUCCESS)]);
     // A queue pair that was reset starts anew.
     to_state(&qp, State::Reset);
-    let options = options(qp_type::RC);
+    let options = options(Service::Rc);
     to_init(&qp, &options);
     to_rts(&qp, &options);
     let mut far = far::open(&pair, 0, &qp, PEER, RINGS);

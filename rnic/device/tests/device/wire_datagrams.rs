@@ -7,9 +7,10 @@ use crate::wire::{PEER, RINGS, SMALL, drain, options, ready};
 use crate::work::{Work, part, whole};
 use omniverb_device::attributes::State;
 use omniverb_device::work::Destination;
-use omniverb_device::{Route, qp_type, status};
+use omniverb_device::{Route, status};
 use omniverb_link::record::{IMMEDIATE, LAST};
 use omniverb_link::{Request, Response};
+use omniverb_terms::{Gid, Service};
 
 fn datagram(length: usize, number: u64) -> Vec<u8> {
     pattern(length, 100 + number)
@@ -22,7 +23,7 @@ fn to_peer() -> Destination {
 #[test]
 fn datagrams_of_every_length_pass_a_small_ring() {
     let pair = Pair::new();
-    let (qp, mut far) = ready(&pair, &options(qp_type::UD));
+    let (qp, mut far) = ready(&pair, &options(Service::Ud));
     let from = Buffer::new(4096);
     let local = pair.sides[0].register(&from);
     let mut arrived = 0;
@@ -48,7 +49,7 @@ fn datagrams_of_every_length_pass_a_small_ring() {
 #[test]
 fn datagrams_from_the_network() {
     let pair = Pair::new();
-    let (qp, mut far) = ready(&pair, &options(qp_type::UD));
+    let (qp, mut far) = ready(&pair, &options(Service::Ud));
     let there = Buffer::new(4136 * 30);
     let target = pair.sides[0].register(&there);
     for id in 0..30u64 {
@@ -67,19 +68,19 @@ fn datagrams_from_the_network() {
     for number in 0..30u64 {
         let at = number as usize * 4136;
         assert!(there.read(at + 40, 4096) == datagram(4096, number));
-        assert_eq!(there.read(at + 32, 4), gid(1)[12..], "from whom");
+        assert_eq!(there.read(at + 32, 4), gid(1).bytes()[12..], "from whom");
     }
 }
 
 #[test]
 fn datagrams_travel_as_their_address_handle_says() {
     let pair = Pair::new();
-    let options = options(qp_type::UD);
+    let options = options(Service::Ud);
     let qp = pair.sides[0].qp(&options);
     to_init(&qp, &options);
     to_rts(&qp, &options);
     let route = |traffic_class| Route { traffic_class, hop_limit: 5, flow_label: 6 };
-    let work = |id, class| Work { route: route(class), ..Work::send(id).to(to_peer(), QKEY) };
+    let work = |id, class| Work::send(id).to(to_peer(), QKEY).by(route(class));
     post(&qp, &work(1, 8));
     assert_eq!(pair.sides[0].world.links.lock().unwrap().len(), 1);
     let mut far = far::open(&pair, 0, &qp, PEER, SMALL);
@@ -96,8 +97,9 @@ fn datagrams_travel_as_their_address_handle_says() {
 #[test]
 fn peers_with_the_same_number_are_told_apart() {
     let pair = Pair::new();
-    let (qp, mut far) = ready(&pair, &options(qp_type::UD));
-    let peer = omniverb_device::Peer { qpn: PEER, dgid: [9; 16], sgid: gid(0), wire: true };
+    let (qp, mut far) = ready(&pair, &options(Service::Ud));
+    let peer =
+        omniverb_device::Peer { qpn: PEER, dgid: Gid::new([9; 16]), sgid: gid(0), wire: true };
     let joint = pair.joint(SMALL);
     let index = qp.attach(peer, pair.endpoint(0, &joint)).unwrap();
     pair.sides[0].bell.bind(joint.slot, &qp, index);
@@ -116,10 +118,10 @@ fn peers_with_the_same_number_are_told_apart() {
 #[test]
 fn datagram_queue_pairs_outlive_the_daemon() {
     let pair = Pair::new();
-    let (qp, far) = ready(&pair, &options(qp_type::UD));
-    let other = pair.sides[1].qp(&options(qp_type::UD));
-    to_init(&other, &options(qp_type::UD));
-    to_rts(&other, &options(qp_type::UD));
+    let (qp, far) = ready(&pair, &options(Service::Ud));
+    let other = pair.sides[1].qp(&options(Service::Ud));
+    to_init(&other, &options(Service::Ud));
+    to_rts(&other, &options(Service::Ud));
     pair.join(&[qp.clone(), other.clone()], RINGS);
     qp.engine_died();
     assert!(far.peer_has_closed());

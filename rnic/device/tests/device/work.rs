@@ -2,8 +2,9 @@
 
 use crate::memory::Buffer;
 use omniverb_device::work::Destination;
-use omniverb_device::{Data, Region, Route, SendWork, Sge, opcode, send_flags};
+use omniverb_device::{Addressee, Data, Region, Route, SendWork, Sge, opcode, send_flags};
 use omniverb_ring::UserMemory;
+use omniverb_terms::Rkey;
 
 /// A send work request that owns its lists.
 #[derive(Clone, Default)]
@@ -13,11 +14,10 @@ pub struct Work {
     pub flags: u32,
     pub immediate: u32,
     pub address: u64,
-    pub rkey: u32,
+    pub rkey: Rkey,
     pub compare_add: u64,
     pub swap: u64,
-    pub destination: Option<Destination>,
-    pub route: Route,
+    pub to: Option<Addressee>,
     pub sges: Vec<Sge>,
     pub inline: Option<Vec<UserMemory>>,
 }
@@ -31,20 +31,20 @@ impl Work {
         Work::new(wr_id, opcode::SEND)
     }
 
-    pub fn write(wr_id: u64, at: (u64, u32)) -> Work {
+    pub fn write(wr_id: u64, at: (u64, Rkey)) -> Work {
         Work { address: at.0, rkey: at.1, ..Work::new(wr_id, opcode::RDMA_WRITE) }
     }
 
-    pub fn read(wr_id: u64, at: (u64, u32)) -> Work {
+    pub fn read(wr_id: u64, at: (u64, Rkey)) -> Work {
         Work { address: at.0, rkey: at.1, ..Work::new(wr_id, opcode::RDMA_READ) }
     }
 
-    pub fn compare_swap(wr_id: u64, at: (u64, u32), compare: u64, swap: u64) -> Work {
+    pub fn compare_swap(wr_id: u64, at: (u64, Rkey), compare: u64, swap: u64) -> Work {
         let work = Work::new(wr_id, opcode::ATOMIC_CMP_AND_SWP);
         Work { address: at.0, rkey: at.1, compare_add: compare, swap, ..work }
     }
 
-    pub fn fetch_add(wr_id: u64, at: (u64, u32), add: u64) -> Work {
+    pub fn fetch_add(wr_id: u64, at: (u64, Rkey), add: u64) -> Work {
         let work = Work::new(wr_id, opcode::ATOMIC_FETCH_AND_ADD);
         Work { address: at.0, rkey: at.1, compare_add: add, ..work }
     }
@@ -58,15 +58,20 @@ impl Work {
         self
     }
 
-    pub fn invalidate(mut self, rkey: u32) -> Work {
+    pub fn invalidate(mut self, rkey: Rkey) -> Work {
         self.opcode = opcode::SEND_WITH_INV;
-        self.immediate = rkey;
+        self.immediate = rkey.0;
         self
     }
 
     pub fn to(mut self, destination: Destination, qkey: u32) -> Work {
-        self.destination = Some(destination);
-        self.rkey = qkey;
+        self.to = Some(Addressee { destination, qkey, route: Route::default() });
+        self
+    }
+
+    /// How packets to there are to travel; behind [`Work::to`].
+    pub fn by(mut self, route: Route) -> Work {
+        self.to = self.to.map(|to| Addressee { route, ..to });
         self
     }
 
@@ -103,8 +108,7 @@ impl Work {
             rkey: self.rkey,
             compare_add: self.compare_add,
             swap: self.swap,
-            destination: self.destination,
-            route: self.route,
+            to: self.to,
             data: match &self.inline {
                 Some(parts) => Data::Inline(parts),
                 None => Data::Gather(&self.sges),
@@ -124,6 +128,6 @@ pub fn whole(region: &Region) -> Sge {
 }
 
 /// Where a peer finds byte `offset` of a region.
-pub fn remote(region: &Region, offset: usize) -> (u64, u32) {
+pub fn remote(region: &Region, offset: usize) -> (u64, Rkey) {
     (region.iova + offset as u64, region.rkey)
 }

@@ -4,7 +4,7 @@
 use super::{Side, side};
 use omniverb_link::{Nak, Request, Response};
 use omniverb_ring::UserMemory;
-use omniverb_terms::Service;
+use omniverb_terms::{Refusal, Rkey, Service};
 use omniverb_wire::{DATAGRAM_MAX, Packet};
 
 /// Everything that one has to say, to the other.
@@ -22,7 +22,7 @@ fn talk(from: &mut Side, to: &mut Side) {
 fn told(reads: &[u64]) -> Vec<Response> {
     let [mut asker, mut holder] = [(); 2].map(|()| side(Service::Rc, 1));
     for &length in reads.iter().chain(&[8]) {
-        let request = Request::Read { address: 0, rkey: 5, length };
+        let request = Request::Read { address: 0, rkey: Rkey(5), length };
         assert_eq!(asker.application.send_request(&request, 0, []), Ok(true));
     }
     talk(&mut asker, &mut holder);
@@ -36,7 +36,7 @@ fn told(reads: &[u64]) -> Vec<Response> {
         holder.application.pass_request(&record);
     }
     holder.application.publish_requests();
-    let refusal = Response::Nak { code: Nak::RemoteAccess };
+    let refusal = Response::Nak { code: Nak::Refused(Refusal::RemoteAccess) };
     assert_eq!(holder.application.send_response(&refusal, UserMemory::EMPTY), Ok(true));
     holder.application.close();
     // The engine may look in between: at the data first, and at the rest with its last packets.
@@ -56,6 +56,10 @@ fn a_refusal_behind_data_arrives() {
         let told = told(reads);
         let data = told.iter().filter(|r| **r == Response::ReadData { last: true }).count();
         assert_eq!(data, reads.len(), "{reads:?}: {told:?}");
-        assert_eq!(told.last(), Some(&Response::Nak { code: Nak::RemoteAccess }), "{reads:?}");
+        assert_eq!(
+            told.last(),
+            Some(&Response::Nak { code: Nak::Refused(Refusal::RemoteAccess) }),
+            "{reads:?}"
+        );
     }
 }
