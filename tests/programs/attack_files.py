@@ -156,10 +156,11 @@ def owners_asleep(source, pairs="4"):
     return asked
 
 
-def _populated(file, length):
-    """Maps a file that came down, makes all its pages, writes to some, and drops it."""
-    with mmap.mmap(file, length) as pages:
-        os.posix_fallocate(file, 0, length)
+def _populated(file, extent):
+    """Maps what came down, makes all its pages, writes to some, and drops it."""
+    offset, length = session.values("Extent", extent).values()
+    with mmap.mmap(file, length, offset=offset) as pages:
+        os.posix_fallocate(file, offset, length)
         for at in range(0, length, 1 << 20):
             pages[at] = 1
     os.close(file)
@@ -177,10 +178,10 @@ def huge_grants(source, megabytes="512"):
             _ask(asker, numbers, key, 1 << 30, length)
             asked, files = owner.event("Adopt")
             fcntl.fcntl(files[0], fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL)
-            _populated(files[0], asked["length"])
+            _populated(files[0], asked["memory"])
             session.send(owner.events, message("Adopted", token=asked["token"]))
             granting, files = asker.event("Granted")
-            _populated(files[0], granting["page_length"])
+            _populated(files[0], granting["memory"])
             if give_up == "DeregMr":
                 owner.call(give_up, rkey=key)
             elif give_up:

@@ -74,13 +74,18 @@ def parse(data):
     """Name, errno and fields of a message; the name is None for one without a body."""
     _, kind, errno, _ = struct.unpack_from("HHIQ", data)
     name = next((name for name, number in KINDS.items() if number == kind), None)
-    values, at = {}, 16
-    for field, of in _fields(name) if name and not errno else ():
+    return name, errno, values(name, data[16:]) if name and not errno else {}
+
+
+def values(name, data):
+    """The fields of a body; those that are bodies themselves as bytes."""
+    found, at = {}, 0
+    for field, of in _fields(name):
         length = _length(of)
         part = data[at:at + length]
-        values[field] = struct.unpack(_WORDS[of], part)[0] if of in _WORDS else part
+        found[field] = struct.unpack(_WORDS[of], part)[0] if of in _WORDS else part
         at += length
-    return name, errno, values
+    return found
 
 
 class Refused(Exception):

@@ -97,7 +97,10 @@ impl Server {
     /// A message for the tables, with what is to be known about the memory it brings.
     fn hand_over(&mut self, id: SessionId, channel: Channel, tag: u64, message: Message) {
         let memory = match &message {
-            Message::Adopted(adopted) => self.extents.facts(adopted.token),
+            Message::Adopted(adopted) => {
+                let file = self.tenancy.file_asked_for(adopted.token);
+                file.and_then(|file| self.extents.facts(file))
+            }
             _ => None,
         };
         let arrived = Arrived { channel, tag, message, memory };

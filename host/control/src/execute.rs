@@ -35,15 +35,18 @@ impl Server {
             Action::DetachEngine { vnic, qpn, peer_qpn } => {
                 self.detach_engine(vnic, qpn, peer_qpn);
             }
-            Action::Adopt { session, adopt } => self.adopt(session, &adopt),
-            Action::ForgetMemory { memory } => self.forget_memory(memory),
-            Action::Grant { session, memory, granted } => {
-                if let Some(file) = self.extents.file(memory) {
+            Action::Adopt { session, adopt, file, new_file } => {
+                self.adopt(session, &adopt, (file, new_file));
+            }
+            Action::ForgetFile { file } => self.forget_file(file),
+            Action::EmptyPlace { place } => self.extents.empty(&place),
+            Action::Grant { session, file, granted } => {
+                if let Some(file) = self.extents.file(file) {
                     self.tell(session, &Message::Granted(granted), vec![file]);
                 }
             }
-            Action::GrantEngine { vnic, memory, granted } => {
-                if let Some(file) = self.extents.file(memory) {
+            Action::GrantEngine { vnic, file, granted } => {
+                if let Some(file) = self.extents.file(file) {
                     self.engine.grant(vnic, &granted, file);
                 }
             }

@@ -1,6 +1,6 @@
 //! What the tables tell the daemon to do, and what the daemon tells them beside a message.
 
-use crate::extents::MemoryId;
+use crate::layout::{FileId, Place};
 use crate::tables::{SessionId, VnicId};
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady};
@@ -22,7 +22,7 @@ pub enum Channel {
 /// an owner was to move pages onto.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryFacts {
-    /// It is a memfd of exactly the announced size that cannot be resized; its seals are final.
+    /// It cannot be resized, and its seals are final.
     pub sound: bool,
     /// No writable mapping of it can be made any more.
     pub write_sealed: bool,
@@ -175,34 +175,44 @@ pub enum Action {
         /// Its peer.
         peer_qpn: u32,
     },
-    /// Make a memory file, if `adopt.fresh`, and ask the owner to move pages onto it. Its name is
-    /// `adopt.token`, and it is kept until `ForgetMemory`. If it cannot be made, call
-    /// `Tenancy::memory_failed`.
+    /// Ask an owner to move pages onto a memory file, which is kept until `ForgetFile`. If it cannot
+    /// be made, call `Tenancy::memory_failed`.
     Adopt {
         /// The owner.
         session: SessionId,
         /// What to ask.
         adopt: Adopt,
+        /// The file.
+        file: FileId,
+        /// Make it first, of so many bytes.
+        new_file: Option<u64>,
     },
-    /// Nobody will be granted this memory file any more: close it, where nobody waits for that.
-    ForgetMemory {
+    /// Nobody will be granted any of this memory file any more: close it, where nobody waits for
+    /// that.
+    ForgetFile {
         /// Which.
-        memory: MemoryId,
+        file: FileId,
     },
-    /// Pass on a memory file.
+    /// Nobody will be granted this part of a memory file any more, but other parts: empty it, since
+    /// somebody else gets it.
+    EmptyPlace {
+        /// Which.
+        place: Place,
+    },
+    /// Pass on a right, and the memory file that holds what it is to.
     Grant {
         /// To whom.
         session: SessionId,
         /// Which.
-        memory: MemoryId,
+        file: FileId,
         /// What to say with it.
         granted: Granted,
     },
-    /// Map a memory file in the engine, for a link that it has. `qpn` of it is the owner's queue
+    /// Map some of a memory file in the engine, for a link that it has. `qpn` of it is the owner's queue
     /// pair, `peer_qpn` the one beyond the engine.
     GrantEngine {
         /// Which.
-        memory: MemoryId,
+        file: FileId,
         /// The owner's vNIC.
         vnic: VnicId,
         /// What.

@@ -3,6 +3,7 @@
 //! Any input must leave the tables consistent, and when everybody has gone, empty.
 
 use crate::mirror::Mirror;
+use crate::packed::Packed;
 use crate::{
     Action, Adoption, Arrived, Channel, Circle, Client, Datapath, Entropy, Holder, Identity,
     Limits, MemoryFacts, Policy, ProbeId, RateLimit, Reach, Secret, SessionId, Tenancy,
@@ -250,6 +251,9 @@ pub fn exercise(bytes: &[u8]) {
         ..Limits::default()
     };
     let mut bench = Bench::new(limits);
+    if bytes.len() % 2 == 1 {
+        bench.tenancy.lay_out(Box::new(Packed::new(0x6000)));
+    }
     let mut rest = bytes;
     let mut opened = BTreeSet::new();
     // One step: two bytes of what to do, then the message if it is one.
@@ -350,7 +354,7 @@ pub fn exercise(bytes: &[u8]) {
 fn hand_out(bench: &mut Bench, who: u8) {
     let asked = bench.told.iter().rev().find_map(|action| match action {
         Action::Event { session, message: Message::Adopt(adopt) }
-        | Action::Adopt { session, adopt } => Some((session.0, adopt.token)),
+        | Action::Adopt { session, adopt, .. } => Some((session.0, adopt.token)),
         _ => None,
     });
     let Some((session, token)) = asked else { return };

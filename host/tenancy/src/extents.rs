@@ -1,32 +1,137 @@
 //! Extents: the parts of regions whose pages live on memory files, so that they can be granted.
 //!
 //! The files are made by the daemon; an owner moves pages onto them. A grant is the right to a
-//! range of a region; an extent (a file, from its beginning, for so many bytes) is what holds it.
+//! range of a region; an extent is the bytes that hold it, wherever these are (`layout.rs`): a row of
+//! its own, that rights refer to and that goes when nobody may have it any more.
 //! Only what peers come near is moved, since a fork of the owner copies it all: the first extent is
 //! small, and every further one doubles what there is or closes a gap, so a region has few.
 
 use crate::accounts::{Kind, Paid, Receipt};
 use crate::action::Action;
 use crate::errno::{EAGAIN, ENOENT, ENOMEM, ERANGE};
+use crate::layout::{Apart, FileId, Freed, Layout, Place};
 use crate::limits::Limits;
 use crate::tables::{Mr, SessionId};
 use crate::tenancy::Tenancy;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Bytes of a region's first extent.
 const FIRST_BYTES: u64 = 2 << 20;
 
-/// Names a memory file that the daemon made.
-pub type MemoryId = u64;
+/// Names an extent; none is given twice.
+pub(crate) type ExtentId = u64;
 
-/// A part of a region; the table's key says which region and where it begins.
+/// A region: its owner and its key.
+pub(crate) type RegionKey = (SessionId, u32);
+
+/// A part of a region, and where its bytes are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
-    pub(crate) length: u64,
-    pub(crate) memory: MemoryId,
+    pub(crate) region: RegionKey,
+    /// Its first page, as the owner has it.
+    pub(crate) start: u64,
+    pub(crate) place: Place,
     /// The owner has moved its pages.
     pub(crate) there: bool,
+}
+
+/// All extents.
+pub(crate) struct Extents {
+    rows: BTreeMap<ExtentId, Paid<Extent>>,
+    /// By owner, key and first page.
+    by_start: BTreeMap<(SessionId, u32, u64), ExtentId>,
+    last: ExtentId,
+    layout: Box<dyn Layout>,
+}
+
+impl Default for Extents {
+    fn default() -> Extents {
+        Extents::new(Box::<Apart>::default())
+    }
+}
+
+impl Extents {
+    /// None yet.
+    pub(crate) fn new(layout: Box<dyn Layout>) -> Extents {
+        Extents { rows: BTreeMap::new(), by_start: BTreeMap::new(), last: 0, layout }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.by_start.is_empty()
+    }
+
+    /// All, with what they pay.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = &Paid<Extent>> {
+        self.rows.values()
+    }
+
+    pub(crate) fn get(&self, id: ExtentId) -> Option<&Extent> {
+        self.rows.get(&id).map(|row| &**row)
+    }
+
+    /// Of a region, in order.
+    fn of_region(&self, (owner, rkey): RegionKey) -> impl Iterator<Item = (ExtentId, &Extent)> {
+        let all = self.by_start.range((owner, rkey, 0)..=(owner, rkey, u64::MAX));
+        all.filter_map(|(_, id)| Some((*id, self.get(*id)?)))
+    }
+
+    /// Of an owner.
+    fn of_owner(&self, owner: SessionId) -> Vec<ExtentId> {
+        let all = self.by_start.range((owner, 0, 0)..=(owner, u32::MAX, u64::MAX));
+        all.map(|(_, id)| *id).collect()
+    }
+
+    /// The one that begins there.
+    pub(crate) fn at(&self, (owner, rkey): RegionKey, start: u64) -> Option<ExtentId> {
+        self.by_start.get(&(owner, rkey, start)).copied()
+    }
+
+    /// One more, whose pages are on their way. With the bytes of its file, if that is to be made.
+    pub(crate) fn add(
+        &mut self,
+        region: RegionKey,
+        part: &Part,
+        receipt: Receipt,
+    ) -> Result<(ExtentId, Option<u64>), u32> {
+        let placed = self.layout.place(region.0, part.length).ok_or(ENOMEM)?;
+        self.last += 1;
+        let extent = Extent { region, start: part.start, place: placed.place, there: false };
+        let before = self.by_start.insert((region.0, region.1, part.start), self.last);
+        debug_assert!(before.is_none(), "extents do not overlap");
+        self.rows.insert(self.last, receipt.pays_for(extent));
+        Ok((self.last, placed.new_file))
+    }
+
+    /// Its pages have come.
+    fn arrived(&mut self, id: ExtentId) {
+        if let Some(row) = self.rows.get_mut(&id) {
+            row.there = true;
+        }
+    }
+
+    fn remove(&mut self, id: ExtentId) -> Option<(Place, Freed)> {
+        let row = self.rows.remove(&id)?;
+        let Extent { region, start, place, .. } = *row;
+        self.by_start.remove(&(region.0, region.1, start));
+        Some((place, self.layout.free(&place)))
+    }
+}
+
+/// What of a region an extent covers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    start: u64,
+    length: u64,
+    /// Its pages have come.
+    there: bool,
+}
+
+impl Extent {
+    fn span(&self) -> Span {
+        Span { start: self.start, length: self.place.length, there: self.there }
+    }
 }
 
 /// What is to be asked of an owner.
@@ -34,7 +139,7 @@ pub(crate) struct Extent {
 pub(crate) struct Part {
     pub(crate) start: u64,
     pub(crate) length: u64,
-    /// There is no file for it yet.
+    /// There is no extent for it yet.
     pub(crate) fresh: bool,
 }
 
@@ -46,10 +151,10 @@ pub(crate) fn pages(mr: &Mr) -> Range<u64> {
 }
 
 /// The part of a region to ask for, so that `address` and some of the `length` bytes from there on
-/// are in it. `known`: what is there or on its way, by start.
-pub(crate) fn choose<'a>(
+/// are in it. `known`: what is there or on its way, in order.
+pub(crate) fn choose(
     whole: &Range<u64>,
-    known: impl Iterator<Item = (u64, &'a Extent)>,
+    known: impl Iterator<Item = Span>,
     (address, length): (u64, u64),
     limits: &Limits,
 ) -> Result<Part, u32> {
@@ -57,18 +162,18 @@ pub(crate) fn choose<'a>(
         return Err(ERANGE);
     }
     let (mut gap, mut bytes, mut count) = (whole.clone(), 0, 0);
-    for (start, extent) in known {
-        let end = start + extent.length;
+    for Span { start, length, there } in known {
+        let end = start + length;
         if (start..end).contains(&address) {
-            let part = Part { start, length: extent.length, fresh: false };
-            return if extent.there { Ok(part) } else { Err(EAGAIN) };
+            let part = Part { start, length, fresh: false };
+            return if there { Ok(part) } else { Err(EAGAIN) };
         }
         if end <= address {
             gap.start = gap.start.max(end);
         } else {
             gap.end = gap.end.min(start);
         }
-        bytes += extent.length;
+        bytes += length;
         count += 1;
     }
     if count >= limits.extents_per_region {
@@ -93,6 +198,18 @@ pub(crate) fn choose<'a>(
 }
 
 impl Tenancy {
+    /// Has extents be where a layout says, before there are any.
+    pub fn lay_out(&mut self, layout: Box<dyn Layout>) {
+        debug_assert!(self.extents.is_empty(), "before anybody is there");
+        self.extents = Extents::new(layout);
+    }
+
+    /// The file of the memory that an owner was asked with `token` to move pages onto.
+    #[must_use]
+    pub fn file_asked_for(&self, token: u64) -> Option<FileId> {
+        Some(self.extents.get(self.grants.get(&token)?.extent)?.place.file)
+    }
+
     /// The part of a key's region to ask its owner for, with what a new extent for it pays;
     /// `u64::MAX` bytes are all of the region.
     pub(crate) fn choose_part(
@@ -102,78 +219,50 @@ impl Tenancy {
         (address, length): (u64, u64),
     ) -> Result<(Part, Option<Receipt>), u32> {
         let session = self.sessions.get(&owner).ok_or(ENOENT)?;
-        let known = session.extents.range((rkey, 0)..=(rkey, u64::MAX));
-        let known = known.map(|((_, start), extent)| (*start, &**extent));
+        let known = self.extents.of_region((owner, rkey));
+        let known = known.map(|(_, extent)| extent.span());
         let part = choose(&pages(mr), known, (address, length), &self.limits)?;
         let receipt = part.fresh.then(|| session.account.charge(&[Kind::Extent])).transpose()?;
         Ok((part, receipt))
     }
 
-    /// An extent is on its way.
-    pub(crate) fn add_extent(
-        &mut self,
-        owner: SessionId,
-        rkey: u32,
-        (part, receipt): (&Part, Receipt),
-        memory: MemoryId,
-    ) {
-        let Some(session) = self.sessions.get_mut(&owner) else { return };
-        let extent = Extent { length: part.length, memory, there: false };
-        let before = session.extents.insert((rkey, part.start), receipt.pays_for(extent));
-        debug_assert!(before.is_none(), "extents do not overlap");
+    /// The owner has moved pages onto an extent that it was asked for.
+    pub(crate) fn extent_arrived(&mut self, id: ExtentId) {
+        self.extents.arrived(id);
     }
 
-    /// An extent of this owner, if it is on this file.
-    pub(crate) fn extent_on(
-        &mut self,
-        owner: SessionId,
-        (rkey, start): (u32, u64),
-        memory: MemoryId,
-    ) -> Option<&mut Paid<Extent>> {
-        let session = self.sessions.get_mut(&owner)?;
-        session.extents.get_mut(&(rkey, start)).filter(|extent| extent.memory == memory)
-    }
-
-    /// The file of an extent.
-    pub(crate) fn memory_at(&self, owner: SessionId, rkey: u32, start: u64) -> Option<MemoryId> {
-        Some(self.sessions.get(&owner)?.extents.get(&(rkey, start))?.memory)
-    }
-
-    /// Nobody is granted this extent any more.
-    pub(crate) fn remove_extent(&mut self, owner: SessionId, rkey: u32, start: u64) {
-        let Some(session) = self.sessions.get_mut(&owner) else { return };
-        let Some(extent) = session.extents.remove(&(rkey, start)) else { return };
-        self.release_holders(extent.memory);
-        self.out.push(Action::ForgetMemory { memory: extent.memory });
+    /// Nobody is granted this extent any more. What else is in its file stays as it is.
+    pub(crate) fn remove_extent(&mut self, id: ExtentId) {
+        let Some((place, freed)) = self.extents.remove(id) else { return };
+        self.release_holders(id);
+        self.out.push(match freed {
+            Freed::File => Action::ForgetFile { file: place.file },
+            Freed::Place => Action::EmptyPlace { place },
+        });
     }
 
     /// Its owner has taken back what it had on files of this key's. What it is asked for at this
     /// moment it answers yet.
     pub(crate) fn extents_released(&mut self, owner: SessionId, rkey: u32) {
-        self.remove_those(owner, rkey, |extent| extent.there);
+        self.remove_those((owner, rkey), |extent| extent.there);
     }
 
     /// Nor any of this key.
     pub(crate) fn remove_extents(&mut self, owner: SessionId, rkey: u32) {
-        self.remove_those(owner, rkey, |_| true);
+        self.remove_those((owner, rkey), |_| true);
     }
 
-    fn remove_those(&mut self, owner: SessionId, rkey: u32, which: impl Fn(&Extent) -> bool) {
-        let Some(session) = self.sessions.get(&owner) else { return };
-        let of_key = session.extents.range((rkey, 0)..=(rkey, u64::MAX));
-        let of_key = of_key.filter(|(_, extent)| which(extent));
-        let starts: Vec<u64> = of_key.map(|((_, start), _)| *start).collect();
-        for start in starts {
-            self.remove_extent(owner, rkey, start);
+    fn remove_those(&mut self, region: RegionKey, which: impl Fn(&Extent) -> bool) {
+        let those = self.extents.of_region(region).filter(|(_, extent)| which(extent));
+        for id in those.map(|(id, _)| id).collect::<Vec<_>>() {
+            self.remove_extent(id);
         }
     }
 
     /// Nor any of this owner.
     pub(crate) fn remove_all_extents(&mut self, owner: SessionId) {
-        let Some(session) = self.sessions.get(&owner) else { return };
-        let all: Vec<(u32, u64)> = session.extents.keys().copied().collect();
-        for (rkey, start) in all {
-            self.remove_extent(owner, rkey, start);
+        for id in self.extents.of_owner(owner) {
+            self.remove_extent(id);
         }
     }
 }
@@ -199,14 +288,14 @@ mod tests {
     /// Asks for accesses in an arbitrary order until all is there; what is asked for is checked on
     /// the way, and how many extents there are in the end.
     fn cover(whole: Range<u64>, length: u64, limits: &Limits, seed: u64) -> usize {
-        let mut known = BTreeMap::<u64, Extent>::new();
+        let mut known = BTreeMap::<u64, Span>::new();
         let mut random = seed | 1;
         for _ in 0..100_000 {
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
             let address = whole.start + random % (whole.end - whole.start);
-            let list = known.iter().map(|(start, extent)| (*start, extent));
+            let list = known.values().copied();
             let part = choose(&whole, list, (address, length), limits).unwrap();
             assert!((part.start..part.start + part.length).contains(&address));
             assert!(
@@ -224,7 +313,8 @@ mod tests {
                     part.start + part.length <= *start || start + extent.length <= part.start;
                 assert!(apart, "extents do not overlap");
             }
-            known.insert(part.start, Extent { length: part.length, memory: 0, there: true });
+            let Part { start, length, .. } = part;
+            known.insert(start, Span { start, length, there: true });
             let total: u64 = known.values().map(|extent| extent.length).sum();
             if total == whole.end - whole.start {
                 break;
@@ -246,8 +336,7 @@ mod tests {
     #[test]
     fn a_file_is_no_larger_than_a_hole_that_others_can_wait_for() {
         let limits = Limits::default();
-        let known = [(0, Extent { length: 1 << 30, memory: 0, there: true })];
-        let known = known.iter().map(|(start, extent)| (*start, extent));
+        let known = [Span { start: 0, length: 1 << 30, there: true }].into_iter();
         let part = choose(&(0..8 << 30), known, (3 << 30, 2 << 30), &limits).unwrap();
         assert!(part.length <= 256 * MIB, "{part:?}");
     }

@@ -13,11 +13,11 @@
 
 use crate::accounts::{Kind, Receipt};
 use crate::errno::{EAGAIN, ENOMEM};
-use crate::extents::MemoryId;
+use crate::extents::{Extent, ExtentId, Extents};
 use crate::tables::{Link, LinkKey, SessionId, VnicId};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{Done, QpFailed, TAKE_EXTENT, TakeBack};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What an extent costs at least that is taken back: threads stand still for it, others ask anew.
 const COST_MIN: u64 = 1 << 20;
@@ -30,49 +30,43 @@ const OWNER_RATE: u64 = 128 << 20;
 /// Peers that an owner has an account of; all others are counted together.
 const ACCOUNTS_MAX: usize = 64;
 
-/// An extent, as its owner knows it.
-#[derive(Clone, Copy, Debug)]
-struct Place {
-    owner: SessionId,
-    rkey: u32,
-    start: u64,
-}
-
-/// Files that somebody was granted, and the links by which.
+/// Extents that somebody was granted, and the links by which.
 #[derive(Debug, Default)]
 pub(crate) struct Grantees {
-    places: HashMap<MemoryId, Place>,
     /// With what whoever was granted it pays.
-    by_memory: BTreeMap<(MemoryId, LinkKey), Receipt>,
-    by_link: BTreeSet<(LinkKey, MemoryId)>,
+    by_extent: BTreeMap<(ExtentId, LinkKey), Receipt>,
+    by_link: BTreeSet<(LinkKey, ExtentId)>,
 }
 
 impl Grantees {
     pub(crate) fn is_empty(&self) -> bool {
-        self.places.is_empty() && self.by_memory.is_empty() && self.by_link.is_empty()
+        self.by_extent.is_empty() && self.by_link.is_empty()
     }
 
-    fn links_of(&self, memory: MemoryId) -> impl Iterator<Item = LinkKey> {
-        let from = (memory, LinkKey(0, 0));
-        let to = (memory, LinkKey(u32::MAX, u32::MAX));
-        self.by_memory.range(from..=to).map(|((_, link), _)| *link)
+    fn links_of(&self, extent: ExtentId) -> impl Iterator<Item = LinkKey> {
+        let from = (extent, LinkKey(0, 0));
+        let to = (extent, LinkKey(u32::MAX, u32::MAX));
+        self.by_extent.range(from..=to).map(|((_, link), _)| *link)
     }
 
-    fn memories_of(&self, link: LinkKey) -> Vec<MemoryId> {
-        let all = self.by_link.range((link, 0)..=(link, MemoryId::MAX));
-        all.map(|(_, memory)| *memory).collect()
+    fn extents_of(&self, link: LinkKey) -> Vec<ExtentId> {
+        let all = self.by_link.range((link, 0)..=(link, ExtentId::MAX));
+        all.map(|(_, extent)| *extent).collect()
     }
 
-    fn remove(&mut self, memory: MemoryId, link: LinkKey) {
-        self.by_link.remove(&(link, memory));
-        self.by_memory.remove(&(memory, link));
+    fn remove(&mut self, extent: ExtentId, link: LinkKey) {
+        self.by_link.remove(&(link, extent));
+        self.by_extent.remove(&(extent, link));
     }
 
-    /// Every grant by a link, with what is paid for it.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (LinkKey, SessionId, &Receipt)> {
-        let owner = |memory| self.places.get(memory).map(|place| place.owner);
-        let all = self.by_memory.iter();
-        all.filter_map(move |((memory, link), paid)| Some((*link, owner(memory)?, paid)))
+    /// Every grant by a link: whose what is granted is, and what is paid for it.
+    pub(crate) fn iter(
+        &self,
+        extents: &Extents,
+    ) -> impl Iterator<Item = (LinkKey, SessionId, &Receipt)> {
+        let owner = |extent| extents.get(extent).map(|extent| extent.region.0);
+        let all = self.by_extent.iter();
+        all.filter_map(move |((extent, link), paid)| Some((*link, owner(*extent)?, paid)))
     }
 }
 
@@ -146,60 +140,57 @@ impl Tenancy {
     }
 
     /// An extent is granted by way of a link.
-    pub(crate) fn hold(
-        &mut self,
-        memory: MemoryId,
-        link: LinkKey,
-        (owner, rkey, start): (SessionId, u32, u64),
-    ) {
+    pub(crate) fn hold(&mut self, extent: ExtentId, owner: SessionId, link: LinkKey) {
         let Some(sessions) = self.links.get(&link).map(|link| link.sessions) else { return };
         // Within a process there is nothing to take back.
         let Some(grantee) = other_end(sessions, owner) else { return };
-        self.grantees.places.insert(memory, Place { owner, rkey, start });
-        self.grantees.by_link.insert((link, memory));
+        self.grantees.by_link.insert((link, extent));
         // There was room when it was asked for; what is granted is a fact.
-        let held = self.grantees.by_memory.entry((memory, link));
+        let held = self.grantees.by_extent.entry((extent, link));
         if let Some(grantee) = self.sessions.get(&grantee) {
             held.or_insert_with(|| grantee.account.note(&[Kind::Held]));
         }
     }
 
-    /// A file is nobody's any more.
-    pub(crate) fn release_holders(&mut self, memory: MemoryId) {
-        self.grantees.places.remove(&memory);
-        for link in self.grantees.links_of(memory).collect::<Vec<_>>() {
-            self.grantees.remove(memory, link);
+    /// An extent is nobody's any more.
+    pub(crate) fn release_holders(&mut self, extent: ExtentId) {
+        for link in self.grantees.links_of(extent).collect::<Vec<_>>() {
+            self.grantees.remove(extent, link);
         }
     }
 
     /// A link carries nothing any more. What its ends were granted by it, and by no other, is taken
     /// back from them: every link's end passes here.
     pub(crate) fn end_holding(&mut self, key: LinkKey, link: &Link) {
-        for memory in self.grantees.memories_of(key) {
-            self.grantees.remove(memory, key);
-            let Some(place) = self.grantees.places.get(&memory).copied() else { continue };
-            let Some(grantee) = other_end(link.sessions, place.owner) else { continue };
+        for extent in self.grantees.extents_of(key) {
+            self.grantees.remove(extent, key);
+            let Some((owner, _)) = self.extents.get(extent).map(|extent| extent.region) else {
+                continue;
+            };
+            let Some(grantee) = other_end(link.sessions, owner) else { continue };
             let joins = |other: LinkKey| {
                 self.links.get(&other).is_some_and(|other| other.sessions.contains(&grantee))
             };
-            if !self.grantees.links_of(memory).any(joins) {
-                self.take_extent_back(grantee, place);
+            if !self.grantees.links_of(extent).any(joins) {
+                self.take_extent_back(grantee, extent);
             }
         }
     }
 
-    fn take_extent_back(&mut self, from: SessionId, place: Place) {
-        let Place { owner, rkey, start } = place;
+    fn take_extent_back(&mut self, from: SessionId, id: ExtentId) {
+        let Some(Extent { region, start, place, .. }) = self.extents.get(id).copied() else {
+            return;
+        };
+        let (owner, rkey) = region;
         let peer = self.sessions.get(&from).map(|peer| (peer.client.uid, peer.client.vnic));
         let now = self.now;
         let Some(session) = self.sessions.get_mut(&owner) else { return };
-        let length = session.extents.get(&(rkey, start)).map_or(0, |extent| extent.length);
         if let Some(peer) = peer {
-            session.strain.add(peer, length.max(COST_MIN), now);
+            session.strain.add(peer, place.length.max(COST_MIN), now);
         }
         session.taken += 1;
         let number = session.taken;
-        self.remove_extent(owner, rkey, start);
+        self.remove_extent(id);
         self.event(owner, TakeBack { what: TAKE_EXTENT, rkey, start, number });
     }
 

@@ -12,7 +12,8 @@ use crate::adoption::Adoption;
 use crate::errno::{
     EACCES, EAGAIN, ECONNRESET, EINVAL, ENOENT, ENOMEM, EOPNOTSUPP, EPERM, EPROTO, ETIMEDOUT,
 };
-use crate::extents::{MemoryId, Part, pages};
+use crate::extents::{Part, pages};
+use crate::layout::{FileId, Place};
 use crate::tables::{Grantee, LinkKey, Mr, PendingGrant, SessionId};
 use crate::tenancy::{Tenancy, Timer};
 use omniverb_session::body::{
@@ -59,7 +60,7 @@ impl Tenancy {
         let session = self.sessions.get(&id).ok_or(EPROTO)?;
         let paid = (session.account.charge(&[Kind::Grant])?, question, extent);
         let (qpn, peer_qpn, rkey) = (m.qpn, m.peer_qpn, m.rkey);
-        self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid }, now);
+        self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid }, now)?;
         Ok(Connected { qpn: m.qpn, ready: 0 })
     }
 
@@ -100,41 +101,42 @@ impl Tenancy {
         let paid = (session.account.charge(&[Kind::EngineGrant])?, question, extent);
         // To the engine's queue pair the owner's is the peer, as for any initiator.
         let (qpn, peer_qpn) = (peer_qpn, qpn);
-        self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid }, now);
-        Ok(())
+        self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid }, now)
     }
 
     /// Asks the owner for pages.
-    fn ask_owner(&mut self, asking: Asking, now: u64) {
+    fn ask_owner(&mut self, asking: Asking, now: u64) -> Result<(), u32> {
         let Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid } = asking;
-        let (receipt, question, extent) = paid;
+        let (receipt, question, new) = paid;
+        let region = (owner, rkey);
+        let (extent, new_file) = match new {
+            Some(paid) => self.extents.add(region, &part, paid)?,
+            None => (self.extents.at(region, part.start).ok_or(ENOENT)?, None),
+        };
+        let Place { file, offset, length } = self.extents.get(extent).ok_or(ENOENT)?.place;
         let mut token = self.entropy.next();
         while self.grants.contains_key(&token) {
             token = token.wrapping_add(1);
         }
         let deadline = now.saturating_add(self.limits.grant_time_ns);
-        let memory = match part.fresh {
-            true => token,
-            false => self.memory_at(owner, rkey, part.start).unwrap_or(token),
-        };
         let pending =
-            PendingGrant { receipt, initiator, owner, qpn, peer_qpn, rkey, part, memory, deadline };
+            PendingGrant { receipt, initiator, owner, qpn, peer_qpn, rkey, part, extent, deadline };
         self.grants.insert(token, pending);
         self.timers.insert((deadline, Timer::Grant(token)));
         if let Some(owner) = self.sessions.get_mut(&owner) {
             owner.questions.push(question);
         }
-        let Part { start, length, fresh } = part;
+        let Part { start, fresh, .. } = part;
         let trusted = u32::from(self.trusts(initiator, owner));
         let fresh = u32::from(fresh);
-        let place = Extent { offset: 0, length };
-        let adopt = Adopt { token, rkey, qpn: peer_qpn, start, fresh, trusted, memory: place };
-        if let Some(extent) = extent {
-            self.add_extent(owner, rkey, (&part, extent), memory);
-            self.out.push(Action::Adopt { session: owner, adopt });
+        let memory = Extent { offset, length };
+        let adopt = Adopt { token, rkey, qpn: peer_qpn, start, fresh, trusted, memory };
+        if part.fresh {
+            self.out.push(Action::Adopt { session: owner, adopt, file, new_file });
         } else {
             self.event(owner, adopt);
         }
+        Ok(())
     }
 
     /// Whether an initiator may be able to read what it may only write. The engine keeps to the
@@ -203,20 +205,19 @@ impl Tenancy {
         if let Err(errno) = self.settle_extent(&grant, m, memory) {
             return self.deny(&grant, errno);
         }
-        let memory = grant.memory;
         match self.check_adopted(&grant, m) {
-            Ok(granted) => match grant.initiator {
+            Ok((granted, file)) => match grant.initiator {
                 Grantee::Session(session) => {
                     let link = LinkKey::new(grant.qpn, grant.peer_qpn);
-                    self.hold(memory, link, (id, grant.rkey, grant.part.start));
-                    self.out.push(Action::Grant { session, memory, granted });
+                    self.hold(grant.extent, id, link);
+                    self.out.push(Action::Grant { session, file, granted });
                 }
                 Grantee::Engine => {
                     let (qpn, peer_qpn) = (grant.peer_qpn, grant.qpn);
                     let vnic = self.qps.get(&qpn).map(|qp| qp.vnic);
                     let Some(vnic) = vnic else { return };
                     let granted = Granted { qpn, peer_qpn, ..granted };
-                    self.out.push(Action::GrantEngine { vnic, memory, granted });
+                    self.out.push(Action::GrantEngine { vnic, file, granted });
                 }
             },
             Err(errno) => self.deny(&grant, errno),
@@ -230,22 +231,22 @@ impl Tenancy {
         m: &Adopted,
         memory: Option<MemoryFacts>,
     ) -> Result<(), u32> {
-        let PendingGrant { owner, rkey, part, .. } = *grant;
-        let writable = self.grantable(grant.peer_qpn, rkey).map(|(_, mr)| mr.access);
+        let PendingGrant { part, extent, .. } = *grant;
+        let writable = self.grantable(grant.peer_qpn, grant.rkey).map(|(_, mr)| mr.access);
         let writable = writable.is_ok_and(rights::is_writable);
         // It went while the owner was asked: the region was deregistered, or its pages taken back.
-        let extent = self.extent_on(owner, (rkey, part.start), grant.memory).ok_or(EAGAIN)?;
+        self.extents.get(extent).ok_or(EAGAIN)?;
         if m.errno == 0 && !part.fresh {
             return Ok(());
         }
         let sealed = memory.is_some_and(|memory| memory.sound && (writable || memory.write_sealed));
         if m.errno == 0 && sealed {
-            extent.there = true;
+            self.extent_arrived(extent);
             return Ok(());
         }
         // An owner that does not know the extent any more may be asked for a new one.
         if part.fresh || m.errno == ENOENT {
-            self.remove_extent(owner, rkey, part.start);
+            self.remove_extent(extent);
         }
         match m.errno {
             0 => Err(EINVAL),
@@ -254,7 +255,8 @@ impl Tenancy {
         }
     }
 
-    fn check_adopted(&self, grant: &PendingGrant, m: &Adopted) -> Result<Granted, u32> {
+    /// The right, and the file that holds what it is to.
+    fn check_adopted(&self, grant: &PendingGrant, m: &Adopted) -> Result<(Granted, FileId), u32> {
         // The link may have been closed and the region replaced since the question.
         let linked = match grant.initiator {
             Grantee::Session(id) => self
@@ -278,7 +280,8 @@ impl Tenancy {
         if part.start < whole.start || part.start + part.length > whole.end {
             return Err(EINVAL);
         }
-        Ok(Granted {
+        let Place { file, offset, length } = self.extents.get(grant.extent).ok_or(EAGAIN)?.place;
+        let granted = Granted {
             qpn: grant.qpn,
             peer_qpn: grant.peer_qpn,
             rkey: grant.rkey,
@@ -288,14 +291,15 @@ impl Tenancy {
             page_start: part.start,
             epoch: m.epoch,
             reserved: 0,
-            memory: Extent { offset: 0, length: part.length },
-        })
+            memory: Extent { offset, length },
+        };
+        Ok((granted, file))
     }
 
     /// A file could not be made: nobody was asked.
-    pub(crate) fn no_memory(&mut self, memory: MemoryId) {
-        if let Some(grant) = self.take_grant(memory) {
-            self.remove_extent(grant.owner, grant.rkey, grant.part.start);
+    pub(crate) fn no_memory(&mut self, token: u64) {
+        if let Some(grant) = self.take_grant(token) {
+            self.remove_extent(grant.extent);
             self.deny(&grant, ENOMEM);
         }
     }
@@ -350,10 +354,8 @@ impl Tenancy {
     /// Nobody waits for the owner's answer any more. If it has moved pages meanwhile, it takes them
     /// back when it is asked for them on another file.
     fn give_up_extent(&mut self, grant: &PendingGrant) {
-        let place = (grant.rkey, grant.part.start);
-        let fresh = grant.part.fresh;
-        if fresh && self.extent_on(grant.owner, place, grant.memory).is_some() {
-            self.remove_extent(grant.owner, grant.rkey, grant.part.start);
+        if grant.part.fresh {
+            self.remove_extent(grant.extent);
         }
     }
 

@@ -25,12 +25,14 @@ mod gids;
 mod grantees;
 mod grants;
 mod holders;
+mod layout;
 mod limits;
 mod links;
 pub mod mirror;
 mod neighbours;
 mod numbers;
 mod pace;
+pub mod packed;
 mod pairing;
 mod parting;
 mod path;
@@ -49,9 +51,9 @@ pub use action::{
     Action, Arrived, Audited, Channel, LinkEnd, MemoryFacts, ProbeId, TracedEnd, WireEnd,
 };
 pub use adoption::Adoption;
-pub use extents::MemoryId;
 pub use gids::{Reach, VnicAddress, gid_of};
 pub use holders::{Holder, Holders};
+pub use layout::{Apart, FileId, Freed, Layout, Place, Placed};
 pub use limits::Limits;
 pub use numbers::Entropy;
 pub use path::{Datapath, Path, Policies, Policy, RateLimit, Why};

@@ -3,9 +3,9 @@
 
 use crate::path::Why;
 use crate::tables::LinkKey;
-use crate::{Action, Arrived, MemoryId, SessionId, Tenancy};
+use crate::{Action, Arrived, FileId, Place, SessionId, Tenancy};
 use omniverb_session::Message;
-use omniverb_session::body::{LinkReady, QP_UD};
+use omniverb_session::body::{Adopt, Extent, Granted, LinkReady, QP_UD};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A queue pair, its peer, and the peer's GID.
@@ -18,10 +18,12 @@ pub struct Mirror {
     engine: BTreeMap<LinkName, u64>,
     /// The clients' links.
     clients: BTreeMap<LinkName, SessionId>,
-    /// Memory files that the daemon has.
-    memories: BTreeSet<MemoryId>,
-    /// Who was granted which of them, by which link.
-    held: BTreeMap<(MemoryId, SessionId), BTreeSet<LinkKey>>,
+    /// Memory files that the daemon has, with their sizes.
+    files: BTreeMap<FileId, u64>,
+    /// What of them somebody's pages are on.
+    places: BTreeSet<Place>,
+    /// Who was granted which of that, by which link.
+    held: BTreeMap<(Place, SessionId), BTreeSet<LinkKey>>,
     /// Who tells what is captured, of which links.
     traced: BTreeMap<SessionId, BTreeSet<(u32, u32)>>,
 }
@@ -34,7 +36,8 @@ impl Mirror {
             && self.clients.is_empty()
             && self.traced.is_empty()
             && self.held.is_empty()
-            && self.memories.is_empty()
+            && self.files.is_empty()
+            && self.places.is_empty()
     }
 
     /// Somebody is told something.
@@ -62,26 +65,28 @@ impl Mirror {
                 self.engine.retain(|link, _| (link.0, link.1) != (*qpn, *peer_qpn));
                 assert!(self.engine.len() < before, "never attached");
             }
-            Action::Adopt { adopt, .. } => {
-                assert!(adopt.fresh != 0 && adopt.memory.length > 0);
-                assert!(self.memories.insert(adopt.token), "a name is used once");
+            Action::Adopt { adopt, file, new_file, .. } => self.adopt(adopt, *file, *new_file),
+            Action::ForgetFile { file } => {
+                assert!(self.files.remove(file).is_some(), "there is no such file");
+                self.places.retain(|place| place.file != *file);
+                self.held.retain(|(place, _), _| place.file != *file);
             }
-            Action::ForgetMemory { memory } => {
-                assert!(self.memories.remove(memory), "there is no such file");
-                self.held.retain(|(of, _), _| of != memory);
+            Action::EmptyPlace { place } => {
+                assert!(self.places.remove(place), "nobody had it");
+                self.held.retain(|(of, _), _| of != place);
             }
-            Action::Grant { memory, session, granted } => {
-                assert!(self.memories.contains(memory), "there is no such file");
+            Action::Grant { file, session, granted } => {
+                let place = self.granted(*file, granted);
                 let link = LinkKey::new(granted.qpn, granted.peer_qpn);
                 // What a process grants to itself is not taken back from it.
                 let mut ends = self.clients.iter();
                 let owner = ends.find(|(end, _)| (end.0, end.1) == (granted.peer_qpn, granted.qpn));
                 if owner.is_none_or(|(_, owner)| owner != session) {
-                    self.held.entry((*memory, *session)).or_default().insert(link);
+                    self.held.entry((place, *session)).or_default().insert(link);
                 }
             }
-            Action::GrantEngine { memory, granted, .. } => {
-                assert!(self.memories.contains(memory), "there is no such file");
+            Action::GrantEngine { file, granted, .. } => {
+                self.granted(*file, granted);
                 let (qpn, peer_qpn) = (granted.qpn, granted.peer_qpn);
                 let known = self.engine.keys().any(|link| (link.0, link.1) == (qpn, peer_qpn));
                 assert!(known, "granted for a link that it does not have");
@@ -106,6 +111,30 @@ impl Mirror {
             }
             _ => {}
         }
+    }
+
+    /// An owner is asked to move pages to a place that is nobody's yet.
+    fn adopt(&mut self, adopt: &Adopt, file: FileId, new_file: Option<u64>) {
+        if let Some(bytes) = new_file {
+            assert_eq!(self.files.insert(file, bytes), None, "a name is used once");
+        }
+        let Extent { offset, length } = adopt.memory;
+        let bytes = *self.files.get(&file).expect("a file that there is");
+        assert!(adopt.fresh != 0 && length > 0 && offset + length <= bytes);
+        let apart = |other: &Place| {
+            let before = other.offset + other.length <= offset || offset + length <= other.offset;
+            other.file != file || before
+        };
+        assert!(self.places.iter().all(apart), "somebody has it");
+        self.places.insert(Place { file, offset, length });
+    }
+
+    /// What was granted is what an owner was asked for.
+    fn granted(&self, file: FileId, granted: &Granted) -> Place {
+        let Extent { offset, length } = granted.memory;
+        let place = Place { file, offset, length };
+        assert!(self.places.contains(&place), "there is no such place");
+        place
     }
 
     fn ready(&mut self, session: SessionId, ready: &LinkReady) {
@@ -172,12 +201,12 @@ impl Mirror {
         tables.sort_unstable();
         clients.sort_unstable();
         assert_eq!(tables, clients, "what the tables say, and what the clients believe");
-        for ((memory, session), by) in &self.held {
+        for ((place, session), by) in &self.held {
             let lives = |link: &LinkKey| {
                 let working = |qpn| tenancy.qps.get(&qpn).is_some_and(|qp| !qp.failed);
                 tenancy.links.contains_key(link) && working(link.0) && working(link.1)
             };
-            assert!(by.iter().any(lives), "{session:?} holds {memory} by no link");
+            assert!(by.iter().any(lives), "{session:?} holds {place:?} by no link");
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::accounts::{Account, Paid, Receipt};
 use crate::action::ProbeId;
 use crate::bells::Place;
-use crate::extents::{Extent, MemoryId, Part};
+use crate::extents::{ExtentId, Part};
 use crate::grantees::Strain;
 use crate::holders::Holder;
 use crate::path::{Path, Why};
@@ -107,8 +107,6 @@ pub(crate) struct Session {
     pub(crate) behind: bool,
     /// Questions for pages that it has not answered: any answer, late or not, is to one of them.
     pub(crate) questions: Vec<Receipt>,
-    /// Parts of its regions that are on memory files, by key and first page.
-    pub(crate) extents: BTreeMap<(u32, u64), Paid<Extent>>,
     /// How often it was told to take an extent back.
     pub(crate) taken: u64,
     /// What of that was because of whom.
@@ -266,8 +264,8 @@ pub(crate) struct PendingGrant {
     pub(crate) rkey: u32,
     /// What the owner is asked for.
     pub(crate) part: Part,
-    /// The file it is on, or is to be.
-    pub(crate) memory: MemoryId,
+    /// What holds that, or is to.
+    pub(crate) extent: ExtentId,
     pub(crate) deadline: u64,
 }
 

@@ -4,7 +4,7 @@ use crate::accounts::{Account, Kind, Quotas};
 use crate::action::{Action, Arrived, ProbeId};
 use crate::bells::Bells;
 use crate::consent::Consents;
-use crate::extents::MemoryId;
+use crate::extents::Extents;
 use crate::gids::{self, VnicAddress};
 use crate::grantees::{Grantees, Strain};
 use crate::holders::Holders;
@@ -47,6 +47,7 @@ pub struct Tenancy {
     pub(crate) links: BTreeMap<LinkKey, Link>,
     pub(crate) bells: Bells,
     pub(crate) grants: HashMap<u64, PendingGrant>,
+    pub(crate) extents: Extents,
     pub(crate) grantees: Grantees,
     pub(crate) neighbours: Neighbours,
     pub(crate) consents: Consents,
@@ -91,6 +92,7 @@ impl Tenancy {
             links: BTreeMap::new(),
             bells: Bells::default(),
             grants: HashMap::new(),
+            extents: Extents::default(),
             grantees: Grantees::default(),
             neighbours: Neighbours::default(),
             consents: Consents::default(),
@@ -165,7 +167,6 @@ impl Tenancy {
                 datagrams: BTreeSet::new(),
                 behind: false,
                 questions: Vec::new(),
-                extents: BTreeMap::new(),
                 taken: 0,
                 strain: Strain::default(),
                 tracing: false,
@@ -280,10 +281,10 @@ impl Tenancy {
         std::mem::take(&mut self.out)
     }
 
-    /// The memory file of an [`Action::Adopt`] could not be made.
+    /// The memory file of an [`Action::Adopt`] with this token could not be made.
     #[must_use]
-    pub fn memory_failed(&mut self, memory: MemoryId) -> Vec<Action> {
-        self.no_memory(memory);
+    pub fn memory_failed(&mut self, token: u64) -> Vec<Action> {
+        self.no_memory(token);
         std::mem::take(&mut self.out)
     }
 

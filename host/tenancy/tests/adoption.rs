@@ -35,7 +35,7 @@ fn told(actions: &[Action]) -> Vec<u64> {
 
 /// Processes 1, 2 and 3 in vNICs of these numbers; the queue pairs of 1 and 2 are linked.
 fn linked() -> (Bench, u32, u32) {
-    let mut bench = Bench::new(Limits::default());
+    let mut bench = bench_with(Limits::default());
     for session in 1..=3 {
         hello(&mut bench, session, session, 0);
     }
@@ -122,7 +122,7 @@ fn one_event_for_a_process_however_many_links_it_has() {
 
 #[test]
 fn a_configuration_that_says_off_is_heard_by_whoever_outlived_the_daemon() {
-    let mut bench = Bench::new(Limits::default());
+    let mut bench = bench_with(Limits::default());
     let mut policies = Policies::default();
     policies.named.insert("net-1".into(), policy(Adoption::Off));
     bench.tenancy.configure(policies);

@@ -18,7 +18,7 @@ const SEALED: MemoryFacts = MemoryFacts { sound: true, write_sealed: true };
 
 /// A process, number 1, whose queue pair is linked with somebody beyond the engine.
 fn wired(limits: Limits, qp_type: u32) -> (Bench, u32) {
-    let mut bench = Bench::new(limits);
+    let mut bench = bench_with(limits);
     hello(&mut bench, 1, 1, 0);
     hello(&mut bench, 2, 2, 0);
     let a = qp(&mut bench, 1, qp_type);
@@ -37,7 +37,7 @@ fn want(bench: &mut Bench, qpn: u32, peer_qpn: u32, key: u32) -> Option<u64> {
         [] | [Action::DenyEngine { .. }] => None,
         [
             Action::Event { session, message: Message::Adopt(adopt) }
-            | Action::Adopt { session, adopt },
+            | Action::Adopt { session, adopt, .. },
         ] => {
             assert_eq!((session.0, adopt.rkey, adopt.qpn), (1, key, qpn));
             Some(adopt.token)
@@ -120,9 +120,8 @@ fn what_the_owner_hands_out_is_checked() {
     ] {
         let token = want(&mut bench, a, PEER, key).unwrap();
         let actions = adopt(&mut bench, 1, Adopted { token, ..answer }, memory);
-        let [Action::ForgetMemory { .. }, Action::DenyEngine { .. }] = actions.as_slice() else {
-            panic!("{actions:?}")
-        };
+        let [freed, Action::DenyEngine { .. }] = actions.as_slice() else { panic!("{actions:?}") };
+        assert!(is_freed(freed), "{freed:?}");
     }
     let token = want(&mut bench, a, PEER, key).unwrap();
     call(&mut bench, 1, DeregMr { rkey: key, reserved: 0 });

@@ -7,7 +7,7 @@ use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::errno::{EACCES, EAGAIN, ENOMEM};
 use omniverb_tenancy::exercise::{Bench, vnic};
-use omniverb_tenancy::{Action, Arrived, Channel, Limits, MemoryFacts};
+use omniverb_tenancy::{Action, Arrived, Channel, Limits, MemoryFacts, Place};
 use support::*;
 
 const ACCESS: u32 = 7;
@@ -27,7 +27,7 @@ fn three() -> (Bench, (u32, u32), (u32, u32)) {
 }
 
 fn three_with(limits: Limits) -> (Bench, (u32, u32), (u32, u32)) {
-    let mut bench = Bench::new(limits);
+    let mut bench = bench_with(limits);
     for session in 1..=3 {
         hello(&mut bench, session, session, 0);
     }
@@ -43,8 +43,8 @@ fn ask(bench: &mut Bench, session: u64, (qpn, peer_qpn): (u32, u32), rkey: u32) 
     )
 }
 
-/// Grants the extent of a key; says on which file it is.
-fn grant(bench: &mut Bench, session: u64, pair: (u32, u32), rkey: u32) -> u64 {
+/// Grants the extent of a key; says where that is.
+fn grant(bench: &mut Bench, session: u64, pair: (u32, u32), rkey: u32) -> Place {
     bench.told.clear();
     let answer = ask(bench, session, pair, rkey);
     assert!(matches!(answer, Some(Message::Connected(_))), "{answer:?}");
@@ -56,7 +56,9 @@ fn grant(bench: &mut Bench, session: u64, pair: (u32, u32), rkey: u32) -> u64 {
     });
     answered(bench, asked.unwrap());
     let granted = bench.told.iter().find_map(|action| match action {
-        Action::Grant { session: to, memory, .. } if to.0 == session => Some(*memory),
+        Action::Grant { session: to, file, granted } if to.0 == session => {
+            Some(place(*file, granted))
+        }
         _ => None,
     });
     granted.unwrap()
@@ -71,7 +73,7 @@ fn answered(bench: &mut Bench, token: u64) {
 /// What was taken back since this was last asked: keys, and that files were let go of.
 fn taken(bench: &mut Bench) -> Vec<u32> {
     let told = std::mem::take(&mut bench.told);
-    let forgotten = told.iter().filter(|a| matches!(a, Action::ForgetMemory { .. })).count();
+    let forgotten = told.iter().filter(|action| is_freed(action)).count();
     let keys: Vec<u32> = told
         .iter()
         .filter_map(|action| match action {
@@ -130,7 +132,7 @@ fn however_a_link_ends_its_grants_end() {
         let unrelated = mr(&mut bench, OWNER, 1, ACCESS);
         let file = grant(&mut bench, 1, one, key);
         grant(&mut bench, 1, one, second);
-        assert_eq!(grant(&mut bench, 3, other, key), file, "one file serves all");
+        assert_eq!(grant(&mut bench, 3, other, key), file, "one extent serves all");
         grant(&mut bench, 3, other, unrelated);
         bench.told.clear();
         end(&mut bench, one);
@@ -139,7 +141,7 @@ fn however_a_link_ends_its_grants_end() {
         expected.sort_unstable();
         found.sort_unstable();
         assert_eq!(found, expected, "{what}");
-        assert_ne!(grant(&mut bench, 3, other, key), file, "{what}: on a file of its own");
+        assert_ne!(grant(&mut bench, 3, other, key), file, "{what}: somewhere else");
         bench.told.clear();
         (1..=3).for_each(|session| bench.end(session));
         assert!(bench.tenancy.is_empty() && bench.mirror.is_empty(), "{what}");

@@ -50,7 +50,7 @@ fn quotas_end_in_enomem_and_come_back() {
         vnics: 2,
         ..Limits::default()
     };
-    let mut bench = Bench::new(limits);
+    let mut bench = bench_with(limits);
     hello(&mut bench, 1, 1, 0);
     hello(&mut bench, 2, 1, 0);
     bench.open(3, 1);
@@ -110,7 +110,7 @@ fn linked() -> (Bench, u32, u32) {
 }
 
 fn linked_with(limits: Limits) -> (Bench, u32, u32) {
-    let mut bench = Bench::new(limits);
+    let mut bench = bench_with(limits);
     hello(&mut bench, 1, 1, 0);
     hello(&mut bench, 2, 2, 0);
     let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
@@ -131,7 +131,7 @@ fn ask(bench: &mut Bench, qpn: u32, peer_qpn: u32, rkey: u32) -> Result<u64, u32
     }
     let asked = |action: &Action| match action {
         Action::Event { session, message: Message::Adopt(adopt) }
-        | Action::Adopt { session, adopt } => Some((session.0, *adopt)),
+        | Action::Adopt { session, adopt, .. } => Some((session.0, *adopt)),
         _ => None,
     };
     let asked: Vec<_> = bench.told.iter().filter_map(asked).collect();
@@ -179,21 +179,24 @@ fn a_grant_covers_whole_pages_inside_the_region_only() {
     let token = ask(&mut bench, a, b, readable).unwrap();
     assert!(adopt(&mut bench, 1, adopted(token), SEALED).is_empty(), "not the owner");
     let actions = adopt(&mut bench, 2, adopted(token), SEALED);
-    let [Action::Grant { session, granted, memory }] = actions.as_slice() else {
+    let [Action::Grant { session, granted, file }] = actions.as_slice() else {
         panic!("{actions:?}")
     };
-    assert_eq!((session.0, granted.rkey, granted.access, *memory), (1, readable, READ, token));
+    assert_eq!((session.0, granted.rkey, granted.access), (1, readable, READ));
+    let held = place(*file, granted);
+    assert_eq!(held.offset != 0, PACKED);
     assert_eq!((granted.page_start, granted.memory.length), (0x11000, 0x2000));
     assert!(adopt(&mut bench, 2, adopted(token), SEALED).is_empty(), "only once");
-    // The same file again, without another one.
+    // The same extent again, without another one.
     let again = ask(&mut bench, a, b, readable).unwrap();
     let actions = adopt(&mut bench, 2, adopted(again), OPEN);
-    assert!(matches!(actions.as_slice(), [Action::Grant { memory, .. }] if *memory == token));
+    let [Action::Grant { granted, file, .. }] = actions.as_slice() else { panic!("{actions:?}") };
+    assert_eq!(place(*file, granted), held);
     // The owner does not have it any more: there will be another.
     let again = ask(&mut bench, a, b, readable).unwrap();
     let gone = Adopted { errno: ENOENT, ..adopted(again) };
     let actions = adopt(&mut bench, 2, gone, SEALED);
-    assert!(matches!(actions.first(), Some(Action::ForgetMemory { memory }) if *memory == token));
+    assert!(actions.first().is_some_and(is_freed), "{actions:?}");
     assert_eq!(denied(&actions), EAGAIN);
     let fresh = ask(&mut bench, a, b, readable).unwrap();
     assert!(matches!(bench.told.as_slice(), [Action::Adopt { .. }, ..]));
@@ -211,7 +214,7 @@ fn a_grant_covers_whole_pages_inside_the_region_only() {
     bench.told.clear();
     let message = Released { rkey: readable, reserved: 0 }.into();
     bench.say(2, &Arrived { channel: Channel::Events, tag: 0, message, memory: None });
-    assert!(matches!(bench.told.as_slice(), [Action::ForgetMemory { .. }]));
+    assert!(matches!(bench.told.as_slice(), [freed] if is_freed(freed)));
     bench.end(2);
     bench.end(1);
     assert!(bench.tenancy.is_empty() && bench.mirror.is_empty());
@@ -270,7 +273,7 @@ fn who_cannot_look_into_the_owner_is_not_trusted() {
         (None, None, false),
     ];
     for (first, second, trusted) in cases {
-        let mut bench = Bench::new(Limits::default());
+        let mut bench = bench_with(Limits::default());
         for (session, circle) in [(1, first), (2, second)] {
             bench.open_within(session, 1, &Holder::new("/pod", 0), circle);
             call(&mut bench, session, Hello { role: ROLE_VERBS, resume: 0, name: [0; 16] });

@@ -9,6 +9,7 @@
 use crate::mapping::{Access, Mapping};
 use crate::{clock, memfd, window};
 use omniverb_ring::Window;
+use rustix::fs::{FallocateFlags, fallocate, fstat};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -129,7 +130,7 @@ impl<F: AsFd> Extent<F> {
     /// # Errors
     /// What the kernel says.
     pub fn file_id(&self) -> io::Result<FileId> {
-        let status = rustix::fs::fstat(&self.file)?;
+        let status = fstat(&self.file)?;
         Ok(FileId { device: status.st_dev, inode: status.st_ino })
     }
 
@@ -178,6 +179,17 @@ impl<F: AsFd> Extent<F> {
         let mapping =
             Mapping::with_a_page_of(self.file.as_fd(), (self.offset, length), end, access)?;
         Ok(window::over(mapping, keep))
+    }
+
+    /// Takes its pages out of the file: it reads as zeros, for everybody who has it mapped, too. The
+    /// kernel takes long for a large one.
+    ///
+    /// # Errors
+    /// One without an errno if it is not sound; `EPERM` for a write-sealed file.
+    pub fn empty(&self) -> io::Result<()> {
+        self.verify()?;
+        let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(fallocate(&self.file, how, self.offset, self.length)?)
     }
 
     /// Puts it in the place of what a writable window of [`map`](Self::map) shows now, at the same
@@ -325,6 +337,17 @@ mod tests {
             assert!(old.replace(&part).is_err(), "not all of a mapping's pages");
             assert!(of(&new.file, 0, 1).replace(&window).is_err(), "shorter");
         }
+    }
+
+    #[test]
+    fn what_is_emptied_reads_as_zeros_and_nothing_beside_it() {
+        let file = file(4);
+        let whole = of(&file, 0, 4).map(Access::ReadWrite).unwrap();
+        (0..4).for_each(|page| whole.store(page * 4096, 7, Ordering::Relaxed));
+        of(&file, 1, 2).empty().unwrap();
+        let left = [0, 1, 2, 3].map(|page| whole.load(page * 4096, Ordering::Relaxed));
+        assert_eq!(left, [7, 0, 0, 7]);
+        assert!(of(&file, 3, 2).empty().is_err());
     }
 
     #[test]

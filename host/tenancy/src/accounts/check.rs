@@ -83,9 +83,6 @@ impl Tenancy {
             for mr in session.mrs.values() {
                 tally.row(mr.receipt(), &session.account, &[Kind::Mr]);
             }
-            for extent in session.extents.values() {
-                tally.row(extent.receipt(), &session.account, &[Kind::Extent]);
-            }
             for question in &session.questions {
                 tally.row(question, &session.account, &[Kind::Question]);
             }
@@ -110,6 +107,10 @@ impl Tenancy {
                 tally.row(receipt, account, &[Kind::Uninvited]);
             }
         }
+        for extent in self.extents.rows() {
+            let account = &self.sessions[&extent.region.0].account;
+            tally.row(extent.receipt(), account, &[Kind::Extent]);
+        }
         for grant in self.grants.values() {
             let (session, kind) = match grant.initiator {
                 Grantee::Session(id) => (id, Kind::Grant),
@@ -117,7 +118,7 @@ impl Tenancy {
             };
             tally.row(&grant.receipt, &self.sessions[&session].account, &[kind]);
         }
-        for (link, owner, held) in self.grantees.iter() {
+        for (link, owner, held) in self.grantees.iter(&self.extents) {
             let grantee = other_end(self.links[&link].sessions, owner).expect("somebody else");
             tally.row(held, &self.sessions[&grantee].account, &[Kind::Held]);
         }
@@ -159,6 +160,7 @@ impl Tenancy {
             ("links", self.links.is_empty() && self.uninvited.is_empty()),
             ("links to the engine", self.wires.is_empty() && self.bells.count() == 0),
             ("grants", self.grants.is_empty() && self.grantees.is_empty()),
+            ("extents", self.extents.is_empty()),
             ("probes", self.neighbours.is_idle() && self.consents.is_empty()),
             ("timers", self.timers.is_empty()),
         ];

@@ -4,12 +4,36 @@
 use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::exercise::{Bench, gid, vnic};
+use omniverb_tenancy::packed::Packed;
 use omniverb_tenancy::{
-    Action, Arrived, Channel, Limits, LinkEnd, MemoryFacts, Path, SessionId, Why, WireEnd,
+    Action, Arrived, Channel, FileId, Limits, LinkEnd, MemoryFacts, Path, Place, SessionId, Why,
+    WireEnd,
 };
 
+/// Whether these are the tests of `packed.rs`.
+pub const PACKED: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"packed");
+
 pub fn bench() -> Bench {
-    Bench::new(Limits::default())
+    bench_with(Limits::default())
+}
+
+/// A bench whose extents are in files of their own or, in `packed.rs`, side by side in large ones.
+pub fn bench_with(limits: Limits) -> Bench {
+    let mut bench = Bench::new(limits);
+    if PACKED {
+        bench.tenancy.lay_out(Box::new(Packed::new(1 << 24)));
+    }
+    bench
+}
+
+/// What a grant says holds it: which file, and where in it.
+pub fn place(file: FileId, granted: &Granted) -> Place {
+    Place { file, offset: granted.memory.offset, length: granted.memory.length }
+}
+
+/// Whether it is said that nobody has an extent any more.
+pub fn is_freed(action: &Action) -> bool {
+    matches!(action, Action::ForgetFile { .. } | Action::EmptyPlace { .. })
 }
 
 pub fn call(bench: &mut Bench, session: u64, message: impl Into<Message>) -> Option<Message> {
@@ -115,7 +139,9 @@ pub fn events(bench: &mut Bench, session: u64) -> Vec<Message> {
     told.into_iter()
         .filter_map(|action| match action {
             Action::Event { session: to, message } if to == SessionId(session) => Some(message),
-            Action::Adopt { session: to, adopt } if to == SessionId(session) => Some(adopt.into()),
+            Action::Adopt { session: to, adopt, .. } if to == SessionId(session) => {
+                Some(adopt.into())
+            }
             _ => None,
         })
         .collect()
