@@ -219,8 +219,8 @@ impl Key {
         let writable = rights::is_writable(self.region.access);
         let pages = omniverb_adopt::adopt_onto(extent, start, writable, &Strategy::ALL)
             .map_err(|error| crate::errno(error.errno()))?;
-        // As many whole pages as the extent has: a range that is none of these is not what the daemon
-        // asked for.
+        // As many whole pages as the extent has: a range that is none of these is not what the
+        // daemon asked for.
         match (pages.page_start(), pages.page_length()) == (start, length) {
             true => Ok(pages),
             false => Err(Errno::EPROTO),

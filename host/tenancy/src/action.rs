@@ -175,8 +175,8 @@ pub enum Action {
         /// Its peer.
         peer_qpn: u32,
     },
-    /// Ask an owner to move pages onto a memory file, which is kept until `ForgetFile`. If it cannot
-    /// be made, call `Tenancy::memory_failed`.
+    /// Ask an owner to move pages onto a memory file, which is kept until `ForgetFile`. If it
+    /// cannot be made, call `Tenancy::memory_failed`.
     Adopt {
         /// The owner.
         session: SessionId,
@@ -208,8 +208,8 @@ pub enum Action {
         /// What to say with it.
         granted: Granted,
     },
-    /// Map some of a memory file in the engine, for a link that it has. `qpn` of it is the owner's queue
-    /// pair, `peer_qpn` the one beyond the engine.
+    /// Map some of a memory file in the engine, for a link that it has. `qpn` of it is the owner's
+    /// queue pair, `peer_qpn` the one beyond the engine.
     GrantEngine {
         /// Which.
         file: FileId,

@@ -1,10 +1,10 @@
 //! Extents: the parts of regions whose pages live on memory files, so that they can be granted.
 //!
 //! The files are made by the daemon; an owner moves pages onto them. A grant is the right to a
-//! range of a region; an extent is the bytes that hold it, wherever these are (`layout.rs`): a row of
-//! its own, that rights refer to and that goes when nobody may have it any more.
-//! Only what peers come near is moved, since a fork of the owner copies it all: the first extent is
-//! small, and every further one doubles what there is or closes a gap, so a region has few.
+//! range of a region; an extent is the bytes that hold it, wherever these are (`layout.rs`): a row
+//! of its own, that rights refer to and that goes when nobody may have it any more. Only what peers
+//! come near is moved, since a fork of the owner copies it all: the first extent is small, and
+//! every further one doubles what there is or closes a gap, so a region has few.
 
 use crate::accounts::{Kind, Paid, Receipt};
 use crate::action::Action;

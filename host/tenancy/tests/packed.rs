@@ -1,5 +1,6 @@
-//! A second kind of extents: the tests of grants again, with many side by side in one file at offsets
-//! that are not 0, as a virtual machine's window holds them. And what this kind alone can show.
+//! A second kind of extents: the tests of grants again, with many side by side in one file at
+//! offsets that are not 0, as a virtual machine's window holds them. And what this kind alone can
+//! show.
 
 #[path = "adoption.rs"]
 mod adoption;

@@ -215,8 +215,8 @@ bodies! {
     }
     /// Event: a link is closed. `reason` is `CLOSED_*`.
     LinkClosed { qpn: u32, peer_qpn: u32, reason: u32, reserved: u32 }
-    /// Event to the owner of an MR: move these of its pages to a place in the memory file that comes
-    /// along, which is empty and nobody else's yet, and answer `Adopted`.
+    /// Event to the owner of an MR: move these of its pages to a place in the memory file that
+    /// comes along, which is empty and nobody else's yet, and answer `Adopted`.
     Adopt {
         token: u64,
         rkey: u32,

@@ -143,8 +143,8 @@ fn system(error: std::io::Error) -> Errno {
 }
 
 /// As [`adopt_with`], of as many pages as an extent of a memfd has that somebody else made: it is
-/// empty and its file sealed against resizing, and, if peers may not write, not finally. The file is
-/// sealed for good here.
+/// empty and its file sealed against resizing, and, if peers may not write, not finally. The file
+/// is sealed for good here.
 ///
 /// # Errors
 /// As [`adopt`].

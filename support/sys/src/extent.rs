@@ -1,10 +1,10 @@
 //! Memory that processes share, as it is named between them: some bytes of a file.
 //!
-//! In: a descriptor, an offset and a length, perhaps from somebody hostile. Out: those bytes mapped,
-//! and no others; nothing is mapped that was not verified, and nobody maps a file by another way. How
-//! a file shows that it cannot be cut short under a reader depends on its kind: for a memfd its seals
-//! do ([`memfd::size`]), and it is the only kind there is. An extent is no border: whoever has
-//! the descriptor can map all of the file.
+//! In: a descriptor, an offset and a length, perhaps from somebody hostile. Out: those bytes
+//! mapped, and no others; nothing is mapped that was not verified, and nobody maps a file by
+//! another way. How a file shows that it cannot be cut short under a reader depends on its kind:
+//! for a memfd its seals do ([`memfd::size`]), and it is the only kind there is. An extent is no
+//! border: whoever has the descriptor can map all of the file.
 
 use crate::mapping::{Access, Mapping};
 use crate::{clock, memfd, window};
@@ -137,14 +137,14 @@ impl<F: AsFd> Extent<F> {
     /// Maps it, if it is sound, where a forked child inherits it.
     ///
     /// # Errors
-    /// One without an errno if it is not sound; otherwise what the kernel says, which is `EPERM` for
-    /// a write-sealed file that is to be written.
+    /// One without an errno if it is not sound; otherwise what the kernel says, which is `EPERM`
+    /// for a write-sealed file that is to be written.
     pub fn mapping(&self, access: Access) -> io::Result<Mapping> {
         Mapping::shared(self.file.as_fd(), self.offset, self.verify()?, access)
     }
 
-    /// Maps it, if it is sound, not to be inherited by forked children. The mapping lives as long as
-    /// the window, or any part of it.
+    /// Maps it, if it is sound, not to be inherited by forked children. The mapping lives as long
+    /// as the window, or any part of it.
     ///
     /// # Errors
     /// As [`mapping`](Self::mapping).
@@ -181,8 +181,8 @@ impl<F: AsFd> Extent<F> {
         Ok(window::over(mapping, keep))
     }
 
-    /// Takes its pages out of the file: it reads as zeros, for everybody who has it mapped, too. The
-    /// kernel takes long for a large one.
+    /// Takes its pages out of the file: it reads as zeros, for everybody who has it mapped, too.
+    /// The kernel takes long for a large one.
     ///
     /// # Errors
     /// One without an errno if it is not sound; `EPERM` for a write-sealed file.
@@ -196,8 +196,8 @@ impl<F: AsFd> Extent<F> {
     /// addresses, with the same contents. What is written meanwhile may be lost.
     ///
     /// # Errors
-    /// One without an errno if it is not sound or not as long as the window, or the window is not all
-    /// of a mapping's pages; otherwise what the kernel says.
+    /// One without an errno if it is not sound or not as long as the window, or the window is not
+    /// all of a mapping's pages; otherwise what the kernel says.
     pub fn replace(&self, window: &Window) -> io::Result<()> {
         let new = self.map_exactly(window.len(), Access::ReadWrite)?;
         window::replace(window, &new, self.file.as_fd(), self.offset)

@@ -11,8 +11,8 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-/// A window on all of a mapping, not to be inherited by forked children. The mapping lives as long as
-/// the window, or any part of it, and `keep` as long as the mapping.
+/// A window on all of a mapping, not to be inherited by forked children. The mapping lives as long
+/// as the window, or any part of it, and `keep` as long as the mapping.
 pub(crate) fn over(mapping: Mapping, keep: impl Send + Sync + 'static) -> Window {
     let (base, length, all) = (mapping.as_ptr(), mapping.len(), mapping.all());
     // SAFETY: the range is this fresh mapping; not inheriting it changes nothing in this process.
@@ -59,9 +59,10 @@ pub(crate) fn replace(
     Ok(())
 }
 
-/// As [`residency`], of a window of [`crate::Extent::map_with_proof`]: an error also if the kernel does not tell
-/// the truth. To a process that may not write to a file by its mode bits, which the file's owner
-/// can change at any time, it says that every page is in memory, even one that the file has not.
+/// As [`residency`], of a window of [`crate::Extent::map_with_proof`]: an error also if the kernel
+/// does not tell the truth. To a process that may not write to a file by its mode bits, which the
+/// file's owner can change at any time, it says that every page is in memory, even one that the
+/// file has not.
 ///
 /// # Errors
 /// As [`residency`]; `EPERM` if the answer is worth nothing.
