@@ -1,5 +1,6 @@
 //! What the control plane tells the engine, and what the engine tells it.
 
+use crate::identity::VnicId;
 use crate::pacing::bucket::Limit;
 use crate::recorder::intake::Intake;
 use omniverb_sys::Extent;
@@ -9,10 +10,6 @@ use omniverb_transport::Status;
 use omniverb_transport::faults::Faults;
 use std::net::IpAddr;
 use std::sync::Arc;
-
-/// A vNIC, by a number of the control plane's choice that is not used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct VnicId(pub u64);
 
 /// How a peer is reached: by the network below, of which names that verbs know say nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,15 +1,16 @@
 //! The handle that the control plane holds.
 
-use crate::command::{Command, Event, QpCounters, VnicId};
+use crate::command::{Command, Event, QpCounters};
+use crate::identity::VnicId;
 use crate::lock::lock;
-use crate::pages::budget::Mappings;
-use crate::pages::granted::Remains;
-use crate::worker::Worker;
+use crate::pages::budget::{Mappings, Remains};
+use crate::worker::counted::Counters;
+use crate::worker::outbox::Outbox;
+use crate::worker::run::{Inbox, Worker};
 use omniverb_sys::EventFd;
 use omniverb_sys::pulse::Pulses;
 use omniverb_terms::Qpn;
 use omniverb_transport::faults::Done as FaultCounters;
-use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
@@ -40,17 +41,6 @@ impl Default for Settings {
         }
     }
 }
-
-/// What is counted.
-#[derive(Default)]
-pub(crate) struct Counted {
-    /// By QP and peer.
-    pub(crate) links: HashMap<(Qpn, Qpn), QpCounters>,
-    /// By vNIC, of those with faults.
-    pub(crate) faults: HashMap<u64, FaultCounters>,
-}
-
-pub(crate) type Counters = Arc<Mutex<Counted>>;
 
 struct Thread {
     commands: Option<mpsc::Sender<Command>>,
@@ -99,12 +89,12 @@ impl Engine {
         for number in 0..settings.threads.max(1) {
             let (commands, work) = mpsc::channel();
             let wake = Arc::new(EventFd::new()?);
-            let outbox = crate::worker::Outbox::new(tell.clone(), engine.ready.clone());
+            let inbox = Inbox { commands: work, wake: wake.clone() };
+            let outbox = Outbox::new(tell.clone(), engine.ready.clone());
             let counters = engine.counters.clone();
             let name = format!("engine-{number}");
             let pulse = settings.pulses.vital(&name);
-            let mut worker =
-                Worker::new(work, wake.clone(), outbox, counters, settings.spin, mappings.clone())?;
+            let mut worker = Worker::new(inbox, outbox, counters, settings.spin, mappings.clone())?;
             let handle = std::thread::Builder::new().name(name).spawn(move || {
                 // Without its packet threads a daemon is of no use to anybody; started afresh, it
                 // is, and direct links do not notice.
@@ -158,12 +148,12 @@ impl Engine {
 
     /// What was counted for a link, up to a tenth of a second ago.
     pub fn status(&self, qpn: Qpn, peer_qpn: Qpn) -> Option<QpCounters> {
-        lock(&self.counters).links.get(&(qpn, peer_qpn)).copied()
+        self.counters.link(qpn, peer_qpn)
     }
 
     /// What was done to a vNIC's packets since faults were set, up to a tenth of a second ago.
     pub fn faults(&self, vnic: VnicId) -> Option<FaultCounters> {
-        lock(&self.counters).faults.get(&vnic.0).copied()
+        self.counters.faults(vnic)
     }
 }
 

@@ -13,18 +13,21 @@
 
 mod command;
 mod engine;
+mod identity;
 mod lock;
 mod network;
 mod pacing;
 mod pages;
 mod queue_pair;
 pub mod recorder;
+mod records;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod testing;
 mod worker;
 
-pub use command::{Attach, Command, Event, Grant, QpCounters, Underlay, VnicId, feature};
+pub use command::{Attach, Command, Event, Grant, QpCounters, Underlay, feature};
 pub use engine::{Engine, Settings};
+pub use identity::VnicId;
 pub use omniverb_transport::Status;
 pub use omniverb_transport::faults::{Done as FaultCounters, Faults};
 pub use pacing::bucket::Limit;

@@ -8,8 +8,8 @@ use omniverb_terms::{Qpn, Service};
 /// What kind of connection: transport services, and what no queue pair here has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// Of queue pairs with this service. Datagrams need no connection: a REQ that names them is read
-    /// as one for something unknown.
+    /// Of queue pairs with this service. (Datagrams need no connection; a REQ for them says that it
+    /// is for something newer.)
     Of(Service),
     /// Reliable datagrams.
     ReliableDatagram,

@@ -1,20 +1,21 @@
 //! Links to be served: vNICs take turns, and within a vNIC its links do, so that one that has much
 //! to do, or pretends to, delays nobody but itself.
 
+use crate::identity::VnicId;
 use std::collections::{HashMap, VecDeque};
 
 /// Who is to be served next.
 #[derive(Default)]
 pub(crate) struct Agenda {
-    links: HashMap<u64, VecDeque<usize>>,
+    links: HashMap<VnicId, VecDeque<usize>>,
     /// vNICs with links to serve; each once.
-    turns: VecDeque<u64>,
+    turns: VecDeque<VnicId>,
     count: usize,
 }
 
 impl Agenda {
     /// Adds a link, which is not there yet.
-    pub(crate) fn add(&mut self, vnic: u64, link: usize) {
+    pub(crate) fn add(&mut self, vnic: VnicId, link: usize) {
         let links = self.links.entry(vnic).or_default();
         if links.is_empty() {
             self.turns.push_back(vnic);
@@ -42,7 +43,7 @@ impl Agenda {
     }
 
     /// A link is gone.
-    pub(crate) fn remove(&mut self, vnic: u64, link: usize) {
+    pub(crate) fn remove(&mut self, vnic: VnicId, link: usize) {
         if let Some(links) = self.links.get_mut(&vnic) {
             let before = links.len();
             links.retain(|other| *other != link);
@@ -62,20 +63,20 @@ impl Agenda {
 
 #[cfg(test)]
 mod tests {
-    use super::Agenda;
+    use super::{Agenda, VnicId};
 
     #[test]
     fn a_vnic_with_one_link_is_not_behind_one_with_many() {
         let mut agenda = Agenda::default();
-        (10..20).for_each(|link| agenda.add(1, link));
-        agenda.add(2, 20);
+        (10..20).for_each(|link| agenda.add(VnicId(1), link));
+        agenda.add(VnicId(2), 20);
         assert_eq!(agenda.len(), 11);
         assert_eq!([agenda.next(), agenda.next(), agenda.next()], [Some(10), Some(20), Some(11)]);
-        agenda.remove(1, 12);
+        agenda.remove(VnicId(1), 12);
         assert_eq!(agenda.next(), Some(13));
-        (14..20).for_each(|link| agenda.remove(1, link));
+        (14..20).for_each(|link| agenda.remove(VnicId(1), link));
         assert_eq!((agenda.next(), agenda.len()), (None, 0));
-        agenda.add(1, 5);
+        agenda.add(VnicId(1), 5);
         assert_eq!(agenda.next(), Some(5));
     }
 }

@@ -3,3 +3,4 @@
 pub(crate) mod agenda;
 pub(crate) mod bucket;
 pub(crate) mod flow;
+pub(crate) mod throttle;

@@ -1,6 +1,6 @@
 //! How much of tenants' memory is mapped here: bounded for each vNIC, and in all.
 
-use crate::pages::granted::Remains;
+use omniverb_ring::Window;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -37,6 +37,21 @@ impl Count {
         self.mappings.fetch_sub(1, Ordering::Relaxed);
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
+}
+
+/// A mapping and its part of the budget, in the order in which they are to go.
+pub(crate) struct Mapped {
+    pub(super) window: Window,
+    pub(super) share: Share,
+}
+
+/// What a packet thread has not the time to drop.
+#[expect(dead_code, reason = "what they hold is there to be dropped")]
+pub(crate) enum Remains {
+    /// A mapping.
+    Mapped(Mapped),
+    /// A file of granted pages.
+    File(Arc<OwnedFd>),
 }
 
 /// What all vNICs have mapped, and who takes mappings down.

@@ -6,15 +6,13 @@
 //! a tenant's and the process that touches it is the daemon: what is mapped is bounded for each
 //! vNIC, and only pages that are in memory are touched.
 
-use crate::pages::budget::Share;
+use crate::pages::budget::{Mapped, Remains, Share};
 use omniverb_link::Endpoint;
 use omniverb_link::pace::Pace;
 use omniverb_ring::{UserMemory, Window, WordMemory};
 use omniverb_sys::window::residency;
 use omniverb_wire::Run;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
 
 /// `IBV_ACCESS_REMOTE_WRITE`.
 pub(crate) const REMOTE_WRITE: u32 = 1 << 1;
@@ -27,21 +25,6 @@ const PAGE_BYTES: usize = 4096;
 const PAGES_AT_ONCE: usize = 32;
 /// How long its answer is taken for true, in nanoseconds.
 const RESIDENT_TIME: u64 = 1_000_000;
-
-/// A mapping and its part of the budget, in the order in which they are to go.
-pub(crate) struct Mapped {
-    window: Window,
-    share: Share,
-}
-
-/// What a packet thread has not the time to drop.
-#[expect(dead_code, reason = "what they hold is there to be dropped")]
-pub(crate) enum Remains {
-    /// A mapping.
-    Mapped(Mapped),
-    /// A file of granted pages.
-    File(Arc<OwnedFd>),
-}
 
 /// One grant: an extent, some of the whole pages of a region.
 pub(crate) struct Grant {

@@ -7,7 +7,7 @@
 //! it, as if the whole had come that way.
 
 use crate::pages::granted::{Grants, REMOTE_WRITE, Target};
-use crate::queue_pair::incoming;
+use crate::records;
 use omniverb_link::record::{IMMEDIATE, LAST, PLACED, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_transport::{Kind, Part};
@@ -75,7 +75,7 @@ impl Placing {
     ) -> Result<Course, Broken> {
         let Kind::Write { address, key, total } = part.kind else {
             self.interrupted();
-            return Ok(Course::Travels(incoming::request(part)));
+            return Ok(Course::Travels(records::part(part)));
         };
         let target = Target { key: key.0, address, length: total };
         if part.place.begins() {
@@ -89,7 +89,7 @@ impl Placing {
             _ => 0,
         };
         Ok(match self.way {
-            Way::Records | Way::RecordsForNow => Course::Travels(incoming::request(part)),
+            Way::Records | Way::RecordsForNow => Course::Travels(records::part(part)),
             Way::Here => {
                 let ends = part.place.ends();
                 let place = (target, part.offset);
@@ -101,7 +101,7 @@ impl Placing {
                     }
                 } else if part.place.begins() {
                     self.way = Way::Records;
-                    Course::Travels(incoming::request(part))
+                    Course::Travels(records::part(part))
                 } else {
                     rest(part, true)
                 }
@@ -167,7 +167,7 @@ pub(crate) fn is_drained(endpoint: &mut Endpoint) -> Result<bool, Broken> {
 /// A part that has to travel although the message began here; `begins`: it is the first of these.
 fn rest(part: &Part<'_>, begins: bool) -> Course {
     let Kind::Write { address, key, total } = part.kind else {
-        return Course::Travels(incoming::request(part));
+        return Course::Travels(records::part(part));
     };
     // The completion is to tell the length of the whole message: it comes apart.
     let told = placed(part);

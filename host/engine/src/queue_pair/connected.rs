@@ -2,7 +2,8 @@
 
 use crate::command::feature;
 use crate::pacing::flow::{Inflow, Outflow};
-use crate::queue_pair::backlog::{Allowance, Throttle};
+use crate::pacing::throttle::Throttle;
+use crate::queue_pair::backlog::Allowance;
 use crate::queue_pair::far::{Far, Said};
 use omniverb_link::{Broken, Endpoint};
 use omniverb_terms::{Qpn, Service};

@@ -1,7 +1,8 @@
 //! A UD queue pair and one of its destinations: a link on one side, single packets on the other.
 
 use crate::pacing::flow::{Inflow, Outflow};
-use crate::queue_pair::backlog::{Allowance, Backlog, Throttle};
+use crate::pacing::throttle::Throttle;
+use crate::queue_pair::backlog::{Allowance, Backlog};
 use omniverb_link::record::{FIRST, IMMEDIATE, LAST, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_ring::UserMemory;

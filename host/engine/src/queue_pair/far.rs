@@ -5,9 +5,10 @@ use crate::pages::held::{Filling, Held};
 use crate::pages::placing::{Course, Placing, is_drained};
 use crate::pages::sources::Sources;
 use crate::queue_pair::backlog::{Allowance, Backlog};
-use crate::queue_pair::incoming::{self, Incoming};
+use crate::queue_pair::incoming::Incoming;
 use crate::queue_pair::outgoing::Outgoing;
 use crate::queue_pair::reading::{Answer, Readings};
+use crate::records;
 use omniverb_link::endpoint::Credit;
 use omniverb_link::{Broken, Endpoint, Nak, Request};
 use omniverb_terms::{Refusal, Rkey};
@@ -210,7 +211,7 @@ impl Far {
 
     /// Has the application answer a READ, or what is left of it from `begin` on; false: no room.
     fn ask(&mut self, ticket: Ticket, request: &ReadRequest, begin: u64) -> Result<bool, Broken> {
-        let record = incoming::read(request);
+        let record = records::read(request);
         let asked = self.incoming.ask(&mut self.endpoint, ticket, &record)?;
         if asked {
             self.readings.read(ticket, request, begin);
@@ -333,7 +334,7 @@ impl Upper for Far {
 
     fn atomic(&mut self, ticket: Ticket, request: &AtomicRequest) -> Result<u64, Delivery> {
         self.placing.interrupted();
-        let record = incoming::atomic(request);
+        let record = records::atomic(request);
         let asked = self.incoming.ask(&mut self.endpoint, ticket, &record);
         if !self.checked(asked, false) {
             self.stuck = true;

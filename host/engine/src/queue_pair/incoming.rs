@@ -1,12 +1,10 @@
 //! What the peer asks for: parts of its messages become records of the application's request ring.
 
+use crate::records;
 use omniverb_link::endpoint::Credit;
-use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_ring::UserMemory;
-use omniverb_transport::{
-    AtomicOperation, AtomicRequest, Delivery, Kind, Part, ReadRequest, Ticket,
-};
+use omniverb_transport::{Delivery, Kind, Part, Ticket};
 use std::collections::VecDeque;
 
 /// Something the application was given.
@@ -42,7 +40,7 @@ impl Incoming {
         ticket: Ticket,
         part: &Part<'_>,
     ) -> Result<Delivery, Broken> {
-        let request = request(part);
+        let request = records::part(part);
         let delivery = self.put(endpoint, ticket, &request, part.data, part.takes_receive())?;
         // A SEND into a promised receive that is long enough will surely be placed. Everything
         // else the application has to look at first.
@@ -127,42 +125,5 @@ impl Incoming {
     /// The oldest thing that the application has not consumed.
     pub(crate) fn oldest(&self) -> Option<Ticket> {
         self.given.front().map(|given| given.ticket)
-    }
-}
-
-/// A part of a message as a record.
-pub(crate) fn request(part: &Part<'_>) -> Request {
-    let flag = |set: bool, flag: u32| if set { flag } else { 0 };
-    let flags = flag(part.place.ends(), LAST)
-        | flag(part.solicited, SOLICITED)
-        | flag(part.immediate.is_some(), IMMEDIATE);
-    let immediate = part.immediate.map_or(0, u32::from_ne_bytes);
-    match part.kind {
-        Kind::Send => Request::Send {
-            flags: flags
-                | flag(part.place.begins(), FIRST)
-                | flag(part.invalidate.is_some(), INVALIDATE),
-            immediate: part.invalidate.map_or(immediate, |key| key.0),
-        },
-        Kind::Write { address, key, total } if part.place.begins() => {
-            Request::WriteFirst { flags, address, rkey: key, immediate, total }
-        }
-        Kind::Write { .. } => Request::WriteMore { flags, immediate },
-    }
-}
-
-/// A READ of the peer as a record.
-pub(crate) fn read(request: &ReadRequest) -> Request {
-    Request::Read { address: request.address, rkey: request.key, length: request.length }
-}
-
-/// An atomic of the peer as a record.
-pub(crate) fn atomic(request: &AtomicRequest) -> Request {
-    let (address, rkey) = (request.address, request.key);
-    match request.operation {
-        AtomicOperation::CompareSwap { compare, swap } => {
-            Request::CompareSwap { address, rkey, compare, swap }
-        }
-        AtomicOperation::FetchAdd { add } => Request::FetchAdd { address, rkey, add },
     }
 }

@@ -1,7 +1,7 @@
 //! One capture: its file, its counts.
 
-use super::Summary;
-use crate::command::VnicId;
+use super::task::Summary;
+use crate::identity::VnicId;
 use crate::recorder::intake::Intake;
 use omniverb_wire::pcap::{Capture, Envelope};
 use std::fs::File;

@@ -10,11 +10,12 @@ mod file;
 pub(crate) mod intake;
 mod ring;
 pub(crate) mod story;
+mod task;
 #[cfg(test)]
 mod tests;
 mod thread;
 
-use crate::command::VnicId;
+use crate::identity::VnicId;
 use crate::lock::lock;
 use crate::recorder::intake::Intake;
 use omniverb_ring::Window;
@@ -26,56 +27,9 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 
+use self::task::Task;
 pub use story::TracedEnd;
-
-/// Something to do.
-pub(crate) enum Task {
-    Begin {
-        capture: u64,
-        vnic: VnicId,
-        file: OwnedFd,
-        snap_bytes: u32,
-        intake: Arc<Intake>,
-    },
-    End {
-        capture: u64,
-    },
-    Ring {
-        session: u64,
-        memory: Window,
-    },
-    EndRing {
-        session: u64,
-    },
-    Trace {
-        session: u64,
-        end: TracedEnd,
-        vnics: [VnicId; 2],
-    },
-    Untrace {
-        session: u64,
-        qpn: Qpn,
-        peer_qpn: Qpn,
-    },
-    Untraced,
-    /// To be closed, which may take long.
-    Discard(Vec<OwnedFd>),
-}
-
-/// How a capture went.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
-    /// Packets in the file.
-    pub packets: u64,
-    /// Packets there was no room for.
-    pub dropped: u64,
-    /// Records of processes that made no sense.
-    pub refused: u64,
-    /// Processes that could not be given memory to tell through.
-    pub untraced: u32,
-    /// Why the file ended early, if it did.
-    pub errno: Option<i32>,
-}
+pub use task::Summary;
 
 /// The handle that the control plane holds. Dropping it ends all captures; their files are
 /// complete then.

@@ -1,7 +1,7 @@
 //! What one process tells: its ring, and the links it may tell of.
 
 use super::story::TracedEnd;
-use crate::command::VnicId;
+use crate::identity::VnicId;
 use omniverb_link::{Trace, TraceReader};
 use omniverb_ring::Window;
 use omniverb_terms::Qpn;

@@ -6,8 +6,8 @@
 use super::file::Recording;
 use super::ring::{Ring, Traced, Turn};
 use super::story;
-use super::{Summary, Task};
-use crate::command::VnicId;
+use super::task::{Summary, Task};
+use crate::identity::VnicId;
 use crate::recorder::intake::Copy;
 use omniverb_link::Trace;
 use omniverb_sys::pulse::Pulse;

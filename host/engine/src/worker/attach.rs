@@ -1,14 +1,16 @@
 //! vNICs, bells and links come and go.
 
-use super::Worker;
 use super::link::{Kind, Link};
-use crate::command::{Attach, Event, QpCounters, Underlay, VnicId, feature};
+use super::links::Reason;
+use super::state::State;
+use super::timers::Due;
+use super::vnic::Vnic;
+use super::watcher::Watcher;
+use crate::command::{Attach, Event, QpCounters, Underlay, feature};
+use crate::identity::VnicId;
 use crate::network::port::Sockets;
 use crate::queue_pair::connected::Connected;
 use crate::queue_pair::datagram::Datagrams;
-use crate::worker::bell::Bell;
-use crate::worker::timers::Due;
-use crate::worker::vnic::Vnic;
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_sys::datagram::Port;
 use omniverb_sys::{Access, clock};
@@ -21,38 +23,32 @@ use std::sync::Arc;
 /// Turns that a link gets to send what it has left when it is closed.
 const LAST_TURNS: usize = 64;
 
-impl Worker {
-    pub(super) fn open_vnic(&mut self, id: VnicId, port: Arc<Port>) {
+impl State {
+    pub(super) fn open_vnic(&mut self, id: VnicId, port: Arc<Port>, watcher: &Watcher) {
         let made = Sockets::new(port).and_then(|sockets| {
             let vnic = Vnic::new(sockets, self.mappings.budget(), clock::now());
-            self.watch(id.0, &vnic)?;
+            watcher.add(id, &vnic.sockets)?;
             Ok(vnic)
         });
         // Without sockets it has no network, and its links fail by their own timeouts.
         if let Ok(vnic) = made {
-            self.vnics.insert(id.0, vnic);
+            self.vnics.insert(id, vnic);
         }
     }
 
-    pub(super) fn close_vnic(&mut self, number: u64) {
-        let Some(vnic) = self.vnics.remove(&number) else { return };
-        for socket in vnic.sockets.files() {
-            let _ = self.poller.remove(socket);
-        }
-        self.timers.disarm(Due::Vnic(number), vnic.armed);
+    pub(super) fn close_vnic(&mut self, id: VnicId, watcher: &Watcher) {
+        let Some(vnic) = self.vnics.remove(&id) else { return };
+        watcher.remove(&vnic.sockets);
+        self.timers.disarm(Due::Vnic(id), vnic.armed);
         if let Some(line) = &vnic.bad_line {
-            self.timers.disarm(Due::Faults(number), line.armed);
-            self.forget_faults(number);
+            self.timers.disarm(Due::Faults(id), line.armed);
+            self.counters.forget_faults(id);
         }
-        self.drop_links(|link| link.vnic == number);
+        self.drop_links(|link| link.vnic == id);
     }
 
     fn drop_links(&mut self, which: impl Fn(&Link) -> bool) {
-        let indices = 0..self.links.len();
-        let those = |index: &usize| self.links[*index].as_ref().is_some_and(|link| which(link));
-        for index in indices.filter(those).collect::<Vec<_>>() {
-            self.remove(index);
-        }
+        self.links.those(which).into_iter().for_each(|index| self.remove(index));
     }
 
     pub(super) fn detach(&mut self, qpn: Qpn, peer_qpn: Qpn) {
@@ -62,7 +58,7 @@ impl Worker {
     fn remove(&mut self, index: usize) {
         // What an unreliable service has completed is to leave, and what a reliable one's peer is
         // waiting for.
-        if let Some(Some(link)) = self.links.get_mut(index) {
+        if let Some(link) = self.links.get_mut(index) {
             link.leave(clock::now());
             for _ in 0..LAST_TURNS {
                 if !self.serve(index) {
@@ -72,34 +68,17 @@ impl Worker {
             // Nothing else may happen for long that would have its last packets forwarded.
             self.deliver_passages();
         }
-        let Some(mut link) = self.links.get_mut(index).and_then(Option::take) else { return };
+        let Some(mut link) = self.links.remove(index) else { return };
         link.close();
         self.timers.disarm(Due::Link(index), link.armed);
-        if let Some(bell) = self.bells.get_mut(&link.bell) {
+        if let Some(bell) = self.bells.get_mut(link.bell) {
             bell.unbind(link.slot, index);
         }
-        self.drop_unused_bell(link.bell);
-        if link.service == Service::Ud {
-            self.by_source.remove(&(link.qpn, link.flow.destination, link.peer_qpn));
-        } else if self.by_number.get(&link.qpn) == Some(&index) {
-            self.by_number.remove(&link.qpn);
-            self.latest = None;
-        }
+        self.bells.drop_unused(link.bell);
         if let Some(vnic) = self.vnics.get_mut(&link.vnic) {
             vnic.parked.retain(|parked| *parked != index);
         }
-        self.dirty.remove(link.vnic, index);
-        self.forget_counters(link.qpn, link.peer_qpn);
-        self.free.push(index);
-    }
-
-    /// The control plane lets go of a bell with its last link; nobody would tell us later.
-    fn drop_unused_bell(&mut self, number: u64) {
-        if let Some(bell) = self.bells.get(&number).filter(|bell| bell.is_unused()) {
-            bell.ring();
-            self.listener.remove(bell.heard_as);
-            self.bells.remove(&number);
-        }
+        self.counters.forget_link(link.qpn, link.peer_qpn);
     }
 
     pub(super) fn attach(&mut self, attach: &Attach) {
@@ -111,26 +90,25 @@ impl Worker {
         });
         match self.try_attach(attach) {
             Ok(index) => {
-                self.touch(index);
+                self.links.touch(index, Reason::News);
                 if attach.service == Service::Ud {
                     self.take_early(index);
                 }
             }
             Err(_) => {
-                self.drop_unused_bell(attach.bell);
+                self.bells.drop_unused(attach.bell);
                 let status = Status::LocalProtection;
-                self.outbox.tell(Event::Failed { qpn, peer_qpn, status });
+                let _ = self.outbox.post(Event::Failed { qpn, peer_qpn, status });
             }
         }
     }
 
     fn try_attach(&mut self, attach: &Attach) -> io::Result<usize> {
         if let Some(memory) = &attach.bell_memory {
-            let bell = Bell::new(memory, &self.listener)?;
-            self.bells.insert(attach.bell, bell);
+            self.bells.add(attach.bell, memory)?;
         }
         let missing = || io::Error::from(io::ErrorKind::NotFound);
-        let bell = self.bells.get_mut(&attach.bell).ok_or_else(missing)?;
+        let bell = self.bells.get_mut(attach.bell).ok_or_else(missing)?;
         let (request_bytes, response_bytes) = (attach.request_bytes, attach.response_bytes);
         let bytes = layout::link_bytes(request_bytes, response_bytes);
         let endpoint = Endpoint::new(EndpointParts {
@@ -143,7 +121,7 @@ impl Worker {
         })
         .ok_or_else(missing)?;
         let Underlay { local, remote, interface } = attach.underlay;
-        let vnic = self.vnics.get(&attach.vnic.0);
+        let vnic = self.vnics.get(&attach.vnic);
         let source_port = vnic.and_then(|vnic| vnic.sockets.source_port(remote));
         let flow =
             Flow { source: local, destination: remote, source_port: source_port.unwrap_or(PORT) };
@@ -167,7 +145,7 @@ impl Worker {
             ))),
         };
         let link = Link {
-            vnic: attach.vnic.0,
+            vnic: attach.vnic,
             qpn,
             peer_qpn,
             service,
@@ -184,18 +162,8 @@ impl Worker {
             looked_again: true,
             counted: QpCounters::default(),
         };
-        let index = self.free.pop().unwrap_or(self.links.len());
-        if index == self.links.len() {
-            self.links.push(None);
-        }
-        self.links[index] = Some(Box::new(link));
+        let index = self.links.insert(link);
         bell.bind(attach.local_slot, index);
-        if service == Service::Ud {
-            self.by_source.insert((qpn, remote, peer_qpn), index);
-        } else {
-            self.by_number.insert(qpn, index);
-            self.latest = None;
-        }
         Ok(index)
     }
 }

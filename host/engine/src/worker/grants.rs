@@ -1,21 +1,23 @@
 //! Keys that peers name are asked for, and what is granted is mapped.
 
-use super::Worker;
 use super::link::{Kind, Link};
+use super::outbox::Posted;
+use super::state::State;
 use crate::command::{Event, Grant as Granted};
 use crate::pages::granted::{Grant, REMOTE_WRITE};
 use omniverb_sys::Access;
 use omniverb_terms::{Qpn, Rkey};
 
-impl Worker {
+impl State {
     /// Has the control plane ask the application for what its peer named.
     pub(super) fn ask_for_grants(&mut self, link: &mut Link, now: u64) {
         let (qpn, peer_qpn) = (link.qpn, link.peer_qpn);
         let Kind::Connected(connected) = &mut link.kind else { return };
         while let Some((key, range)) = connected.far.take_wanted() {
             let vnic = self.vnics.get_mut(&link.vnic);
+            let wanted = Event::Wanted { qpn, peer_qpn, key, range };
             let asked = vnic.is_some_and(|vnic| vnic.may_tell(now))
-                && self.outbox.tell(Event::Wanted { qpn, peer_qpn, key, range });
+                && self.outbox.post(wanted) == Posted::Sent;
             if !asked {
                 connected.far.not_asked(key);
             }
@@ -24,24 +26,16 @@ impl Worker {
 
     /// What was wanted is not granted.
     pub(super) fn denied(&mut self, (qpn, peer_qpn): (Qpn, Qpn), key: Rkey, again: bool) {
-        let Some(index) = self.by_number.get(&qpn) else { return };
-        let Some(link) = self.links.get_mut(*index).and_then(Option::as_mut) else { return };
-        if let Kind::Connected(connected) = &mut link.kind
-            && link.peer_qpn == peer_qpn
-        {
+        if let Some((_, connected)) = self.links.between(qpn, peer_qpn) {
             connected.far.refused(key, again);
         }
     }
 
     /// The application granted. What cannot be mapped stays with it.
     pub(super) fn granted(&mut self, granted: &Granted) {
-        let Some(index) = self.by_number.get(&granted.qpn) else { return };
-        let Some(link) = self.links.get_mut(*index).and_then(Option::as_mut) else { return };
-        let Some(vnic) = self.vnics.get(&granted.vnic.0) else { return };
-        let Kind::Connected(connected) = &mut link.kind else { return };
-        if (link.vnic, link.peer_qpn) != (granted.vnic.0, granted.peer_qpn) {
-            return;
-        }
+        let Some(vnic) = self.vnics.get(&granted.vnic) else { return };
+        let found = self.links.between(granted.qpn, granted.peer_qpn);
+        let Some((_, connected)) = found.filter(|(of, _)| *of == granted.vnic) else { return };
         let Ok(length) = usize::try_from(granted.memory.length) else { return };
         let share = match connected.far.is_own(granted.key) {
             true => vnic.budget.share_of_half(length),

@@ -1,6 +1,7 @@
 //! One link as a packet thread sees it.
 
 use crate::command::QpCounters;
+use crate::identity::VnicId;
 use crate::queue_pair::connected::Connected;
 use crate::queue_pair::datagram::Datagrams;
 use omniverb_sys::futex;
@@ -24,7 +25,7 @@ pub(super) enum Kind {
 
 /// One link.
 pub(super) struct Link {
-    pub(super) vnic: u64,
+    pub(super) vnic: VnicId,
     pub(super) qpn: Qpn,
     pub(super) peer_qpn: Qpn,
     pub(super) service: Service,

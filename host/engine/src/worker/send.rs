@@ -1,25 +1,23 @@
 //! A link is served: what its application did is taken, what is to be sent is sent.
 
-use super::Worker;
 use super::link::{Kind, Link};
+use super::links::Reason;
+use super::state::State;
+use super::timers::Due;
+use super::vnic::{Vnic, framing};
 use crate::command::Event;
+use crate::identity::VnicId;
 use crate::network::train::Train;
-use crate::worker::timers::Due;
-use crate::worker::vnic::{Vnic, framing};
 use omniverb_sys::clock;
-use omniverb_terms::Service;
 use omniverb_wire::{Identification, Pattern};
 
 /// Packets of one link between two looks at others.
 const PACKETS_PER_TURN: usize = 128;
 
-impl Worker {
+impl State {
     /// Serves a link. True: there is more than fits into one turn.
     pub(super) fn serve(&mut self, index: usize) -> bool {
-        let Some(mut link) = self.links.get_mut(index).and_then(Option::take) else {
-            return false;
-        };
-        link.queued = false;
+        let Some(mut link) = self.links.take(index) else { return false };
         let now = clock::now();
         let mut came_up = false;
         let mut more = match &mut link.kind {
@@ -36,7 +34,7 @@ impl Worker {
         };
         self.ask_for_grants(&mut link, now);
         if link.hold(now) {
-            self.held.push(index);
+            self.acknowledge_later.push(index);
         } else {
             more |= self.transmit(index, &mut link, now);
         }
@@ -44,7 +42,7 @@ impl Worker {
             connected.after();
             if let Some(status) = connected.take_failure() {
                 let (qpn, peer_qpn) = (link.qpn, link.peer_qpn);
-                self.outbox.tell(Event::Failed { qpn, peer_qpn, status });
+                let _ = self.outbox.post(Event::Failed { qpn, peer_qpn, status });
             }
         }
         if link.nap_is_over() {
@@ -52,9 +50,9 @@ impl Worker {
         }
         let next = link.next_timeout(now);
         link.armed = self.timers.arm(Due::Link(index), link.armed, next);
-        self.links[index] = Some(link);
+        self.links.put_back(index, link);
         if more {
-            self.touch(index);
+            self.links.touch(index, Reason::News);
         }
         if came_up {
             self.take_early(index);
@@ -164,20 +162,13 @@ impl Worker {
         if !self.vnics.contains_key(&link.vnic) {
             return;
         }
-        let near = link.within.then(|| {
-            if link.service == Service::Ud {
-                let key = (link.peer_qpn, link.flow.source, link.qpn);
-                self.by_source.get(&key).copied()
-            } else {
-                self.by_number.get(&link.peer_qpn).copied()
-            }
-        });
+        let near = link.within.then(|| self.links.opposite(link));
         self.copy(link.vnic, link, train);
         match near.flatten() {
             Some(to) if self.near_detour(to, link, train) => {}
             Some(to) => {
                 // What comes from the network is copied where it arrives.
-                let vnic = self.links.get(to).and_then(Option::as_ref).map(|near| near.vnic);
+                let vnic = self.links.get(to).map(|near| near.vnic);
                 if let Some(vnic) = vnic.filter(|vnic| *vnic != link.vnic) {
                     self.copy(vnic, link, train);
                 }
@@ -199,7 +190,7 @@ impl Worker {
     }
 
     /// For whoever captures the packets of this vNIC.
-    fn copy(&mut self, vnic: u64, link: &Link, train: &mut Train) {
+    fn copy(&mut self, vnic: VnicId, link: &Link, train: &mut Train) {
         let Some(vnic) = self.vnics.get_mut(&vnic).filter(|vnic| vnic.tap.is_on()) else { return };
         train.seal(&link.flow);
         for (id, packet) in (0..).zip(train.packets()) {

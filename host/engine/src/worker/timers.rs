@@ -1,5 +1,6 @@
 //! Moments at which links and vNICs want to be looked at.
 
+use crate::identity::VnicId;
 use std::collections::BTreeSet;
 
 /// Who.
@@ -8,9 +9,9 @@ pub(crate) enum Due {
     /// The link at this index.
     Link(usize),
     /// A vNIC whose limit lets it send again.
-    Vnic(u64),
+    Vnic(VnicId),
     /// A vNIC for which delayed packets arrive.
-    Faults(u64),
+    Faults(VnicId),
 }
 
 /// All of them, soonest first.

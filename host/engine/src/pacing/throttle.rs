@@ -1,0 +1,56 @@
+//! A sender of unreliable messages whose receiver asks it to slow down.
+
+/// Shortest and longest time that a sender pauses, in nanoseconds.
+const PAUSE: std::ops::RangeInclusive<u64> = 100_000..=20_000_000;
+
+/// A sender that pauses when it is asked to slow down: longer each time it is asked again at once,
+/// shorter when it was left in peace.
+#[derive(Debug, Default)]
+pub(crate) struct Throttle {
+    pause: u64,
+    until: u64,
+}
+
+impl Throttle {
+    /// The receiver asks.
+    pub(crate) fn on_notification(&mut self, now: u64) {
+        if now < self.until {
+            return;
+        }
+        let peace = now - self.until;
+        self.pause = if peace > 4 * self.pause { self.pause / 2 } else { self.pause * 2 };
+        self.pause = self.pause.clamp(*PAUSE.start(), *PAUSE.end());
+        self.until = now + self.pause;
+    }
+
+    /// When something may be sent again, if not now.
+    pub(crate) fn due(&self, now: u64) -> Option<u64> {
+        (now < self.until).then_some(self.until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PAUSE, Throttle};
+
+    #[test]
+    fn a_pause_grows_while_it_does_not_help_and_shrinks_when_it_does() {
+        let mut throttle = Throttle::default();
+        let mut now = 1_000_000_000;
+        assert_eq!(throttle.due(now), None);
+        let mut pauses = Vec::new();
+        for _ in 0..12 {
+            throttle.on_notification(now);
+            let until = throttle.due(now).unwrap();
+            pauses.push(until - now);
+            throttle.on_notification(until - 1);
+            assert_eq!(throttle.due(until - 1), Some(until), "asked during a pause");
+            now = until;
+        }
+        assert!(pauses.is_sorted() && pauses[0] == *PAUSE.start());
+        assert_eq!(pauses.last(), Some(PAUSE.end()));
+        now += 1_000_000_000;
+        throttle.on_notification(now);
+        assert_eq!(throttle.due(now), Some(now + PAUSE.end() / 2));
+    }
+}

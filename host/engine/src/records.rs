@@ -1,0 +1,42 @@
+//! What the peer asks for as records of a link, which is how its application is asked for it.
+
+use omniverb_link::Request;
+use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, SOLICITED};
+use omniverb_transport::{AtomicOperation, AtomicRequest, Kind, Part, ReadRequest};
+
+/// A part of a message as a record.
+pub(crate) fn part(part: &Part<'_>) -> Request {
+    let flag = |set: bool, flag: u32| if set { flag } else { 0 };
+    let flags = flag(part.place.ends(), LAST)
+        | flag(part.solicited, SOLICITED)
+        | flag(part.immediate.is_some(), IMMEDIATE);
+    let immediate = part.immediate.map_or(0, u32::from_ne_bytes);
+    match part.kind {
+        Kind::Send => Request::Send {
+            flags: flags
+                | flag(part.place.begins(), FIRST)
+                | flag(part.invalidate.is_some(), INVALIDATE),
+            immediate: part.invalidate.map_or(immediate, |key| key.0),
+        },
+        Kind::Write { address, key, total } if part.place.begins() => {
+            Request::WriteFirst { flags, address, rkey: key, immediate, total }
+        }
+        Kind::Write { .. } => Request::WriteMore { flags, immediate },
+    }
+}
+
+/// A READ of the peer as a record.
+pub(crate) fn read(request: &ReadRequest) -> Request {
+    Request::Read { address: request.address, rkey: request.key, length: request.length }
+}
+
+/// An atomic of the peer as a record.
+pub(crate) fn atomic(request: &AtomicRequest) -> Request {
+    let (address, rkey) = (request.address, request.key);
+    match request.operation {
+        AtomicOperation::CompareSwap { compare, swap } => {
+            Request::CompareSwap { address, rkey, compare, swap }
+        }
+        AtomicOperation::FetchAdd { add } => Request::FetchAdd { address, rkey, add },
+    }
+}
