@@ -4,9 +4,10 @@
 //! data path goes on meanwhile. The thread is started when there is something to do and ends when
 //! there was nothing for a second.
 
+use crate::Client;
 use crate::asking::Asking;
+use crate::lock::lock;
 use crate::progress::spawn_quietly;
-use crate::{Client, lock};
 use omniverb_device::work::Destination;
 use omniverb_sys::clock;
 use omniverb_terms::{Qpn, Rkey};

@@ -1,8 +1,9 @@
 //! Listens to the daemon, and to what other libraries watch, for the progress thread, which sleeps
 //! on bells and not on descriptors.
 
+use crate::errno::errno_of;
+use crate::lock::lock;
 use crate::progress::spawn_quietly;
-use crate::{errno_of, lock};
 use omniverb_sys::epoll::{Interest, Poller};
 use omniverb_terms::Errno;
 use std::os::fd::OwnedFd;

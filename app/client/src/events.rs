@@ -1,6 +1,7 @@
 //! What the daemon tells by itself. Read by the progress thread.
 
-use crate::{Client, lock};
+use crate::Client;
+use crate::lock::lock;
 use omniverb_device::Qp;
 use omniverb_session::body::{CLOSED_BY_DEATH, CLOSED_BY_NETWORK};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;

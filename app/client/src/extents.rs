@@ -5,8 +5,9 @@
 //! them (`omniverb_link::pace`).
 
 use crate::keys::Key;
+use crate::lock::lock;
 use crate::taking::Stay;
-use crate::{Client, lock, memory};
+use crate::{Client, memory};
 use omniverb_adopt::{AdoptedPages, Strategy};
 use omniverb_device::Qp;
 use omniverb_link::pace;
@@ -190,7 +191,9 @@ fn release(mut pages: AdoptedPages) -> Result<(), (AdoptedPages, Errno)> {
     for _ in 0..RELEASE_ATTEMPTS {
         match pages.release() {
             Ok(()) => return Ok(()),
-            Err(failed) => (pages, errno) = (failed.pages, crate::errno(failed.error.errno())),
+            Err(failed) => {
+                (pages, errno) = (failed.pages, crate::errno::from_raw(failed.error.errno()))
+            }
         }
     }
     Err((pages, errno))
@@ -218,7 +221,7 @@ impl Key {
         }
         let writable = rights::is_writable(self.region.access);
         let pages = omniverb_adopt::adopt_onto(extent, start, writable, &Strategy::ALL)
-            .map_err(|error| crate::errno(error.errno()))?;
+            .map_err(|error| crate::errno::from_raw(error.errno()))?;
         // As many whole pages as the extent has: a range that is none of these is not what the
         // daemon asked for.
         match (pages.page_start(), pages.page_length()) == (start, length) {

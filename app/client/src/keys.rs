@@ -1,7 +1,8 @@
 //! Memory keys: registration and revocation. How pages come to be granted is in `extents`.
 
+use crate::Client;
 use crate::extents::Extent;
-use crate::{Client, lock};
+use crate::lock::lock;
 use omniverb_device::region::{Moved, NO_RKEY};
 use omniverb_device::{Region, access};
 use omniverb_session::Message;

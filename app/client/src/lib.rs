@@ -12,6 +12,7 @@ mod daemon;
 mod doorbell;
 mod ears;
 mod environment;
+mod errno;
 mod events;
 mod extents;
 mod fork;
@@ -20,6 +21,7 @@ mod host;
 pub mod hostile;
 mod keys;
 mod link;
+mod lock;
 mod mapped;
 mod memory;
 pub mod notify;
@@ -35,6 +37,7 @@ mod turns;
 mod watches;
 mod window;
 
+use lock::lock;
 use omniverb_device::{AsyncEvent, Shared};
 use omniverb_link::Tracer;
 pub use omniverb_session::body::GidEntry;
@@ -232,17 +235,4 @@ impl Client {
             answer => answer,
         }
     }
-}
-
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
-}
-
-pub(crate) fn errno_of(error: &std::io::Error) -> Errno {
-    error.raw_os_error().map_or(Errno::EIO, errno)
-}
-
-/// As the C library has it: never negative.
-pub(crate) fn errno(raw: i32) -> Errno {
-    Errno(raw.unsigned_abs())
 }

@@ -1,7 +1,8 @@
 //! Attaching links that the daemon made.
 
 use crate::doorbell::{BellRecord, PeerBell};
-use crate::{BellName, Client, lock, memory};
+use crate::lock::lock;
+use crate::{BellName, Client, memory};
 use omniverb_device::Peer;
 use omniverb_device::poller::Bell;
 use omniverb_link::{Endpoint, EndpointParts, layout};

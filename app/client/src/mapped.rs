@@ -4,7 +4,8 @@
 //! for each peer process, and in all. Beyond it the mapping that its queue pair has not used for
 //! longest goes, or else operations stay mediated.
 
-use crate::{BellName, Client, lock, memory};
+use crate::lock::lock;
+use crate::{BellName, Client, memory};
 use omniverb_device::grants::Grant;
 use omniverb_session::Message;
 use omniverb_session::body::{Connected, GrantDenied, Granted, RequestGrant};

@@ -28,5 +28,5 @@ pub(crate) fn map(extent: &Extent<OwnedFd>, bytes: usize) -> Result<Window, Errn
 
 /// Why memory cannot be mapped; `EPROTO`: it is not what it should be.
 pub(crate) fn errno(error: &io::Error) -> Errno {
-    error.raw_os_error().map_or(Errno::EPROTO, crate::errno)
+    error.raw_os_error().map_or(Errno::EPROTO, crate::errno::from_raw)
 }

@@ -3,7 +3,8 @@
 //! The descriptor is readable exactly while the queue has an entry (one semaphore count each), so
 //! `poll`, `epoll` and `O_NONBLOCK` work as on a device file.
 
-use crate::{errno, lock};
+use crate::errno::from_raw;
+use crate::lock::lock;
 use omniverb_device::CompletionEvents;
 use omniverb_sys::event::EventFd;
 use omniverb_terms::Errno;
@@ -23,11 +24,11 @@ impl<T> Notifier<T> {
     /// # Errors
     /// errno.
     pub fn new() -> Result<Self, Errno> {
-        let semaphore = EventFd::semaphore().map_err(|e| crate::errno_of(&e))?;
+        let semaphore = EventFd::semaphore().map_err(|e| crate::errno::errno_of(&e))?;
         // Blocking, like a device file, until the application says otherwise.
-        let flags = rustix::fs::fcntl_getfl(&semaphore).map_err(|e| errno(e.raw_os_error()))?;
+        let flags = rustix::fs::fcntl_getfl(&semaphore).map_err(|e| from_raw(e.raw_os_error()))?;
         rustix::fs::fcntl_setfl(&semaphore, flags - rustix::fs::OFlags::NONBLOCK)
-            .map_err(|e| errno(e.raw_os_error()))?;
+            .map_err(|e| from_raw(e.raw_os_error()))?;
         Ok(Self { semaphore, entries: Mutex::default() })
     }
 
@@ -49,7 +50,8 @@ impl<T> Notifier<T> {
     pub fn take(&self) -> Result<T, Errno> {
         loop {
             let mut count = [0; 8];
-            rustix::io::read(&self.semaphore, &mut count).map_err(|e| errno(e.raw_os_error()))?;
+            rustix::io::read(&self.semaphore, &mut count)
+                .map_err(|e| from_raw(e.raw_os_error()))?;
             if let Some(entry) = lock(&self.entries).pop_front() {
                 return Ok(entry);
             }

@@ -1,7 +1,8 @@
 //! Queue pairs as the daemon knows them.
 
 use crate::BellName;
-use crate::{Client, lock};
+use crate::Client;
+use crate::lock::lock;
 use omniverb_device::attributes::State;
 use omniverb_device::work::Destination;
 use omniverb_device::{PostError, Qp, QpAttributes, QpMask, QpSpec};

@@ -8,10 +8,12 @@
 // UNSAFETY: blocks signals for the new thread, which only the C library's mask calls can do.
 #![expect(unsafe_code)]
 
+use crate::Client;
 use crate::answers::Answers;
 use crate::calls::{Call, Calls};
 use crate::ears::Ears;
-use crate::{Client, errno_of, lock};
+use crate::errno::errno_of;
+use crate::lock::lock;
 use omniverb_device::progress::Turn;
 use omniverb_session::Message;
 use omniverb_sys::Sleeper;

@@ -1,7 +1,8 @@
 //! After the daemon was restarted: tell the new one what this process holds.
 
+use crate::Client;
+use crate::lock::lock;
 use crate::objects::connect_message;
-use crate::{Client, lock};
 use omniverb_session::Message;
 use omniverb_session::body::{CreateQp, RegMr};
 use omniverb_terms::{Errno, Service};

@@ -6,8 +6,10 @@
 //! Nobody who has the turn holds a lock, so whoever only looks never waits. Events are read by the
 //! progress thread alone.
 
+use crate::errno::errno_of;
+use crate::lock::lock;
 use crate::turns::{Turn, Turns};
-use crate::{NoDevice, VirtualNic, daemon, errno_of, lock, memory};
+use crate::{NoDevice, VirtualNic, daemon, memory};
 use omniverb_session::body::{
     DeregMr, DestroyQp, Hello, MrRegistered, QpCreated, ROLE_VERBS, Welcome,
 };

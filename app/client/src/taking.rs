@@ -8,8 +8,9 @@
 //! A process may be out of threads when a link ends. So the thread runs before the first extent is
 //! made, without it there is none, and it stays while there are any.
 
+use crate::Client;
+use crate::lock::lock;
 use crate::progress::spawn_quietly;
-use crate::{Client, lock};
 use omniverb_session::body::{Adopt, TAKE_ALL, TAKE_EXTENT, TakeBack};
 use omniverb_sys::clock;
 use omniverb_terms::{Errno, Rkey};

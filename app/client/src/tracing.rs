@@ -1,6 +1,7 @@
 //! While somebody captures packets: telling the daemon what happens on direct links.
 
-use crate::{Client, lock, memory};
+use crate::lock::lock;
+use crate::{Client, memory};
 use omniverb_link::Tracer;
 use omniverb_link::trace::TRACE_BYTES;
 use omniverb_session::body::{TraceBegin, TraceLink};

@@ -3,7 +3,7 @@
 //! The lock is held for moments only; the turn, from question to answer. So threads that call wait
 //! for each other, up to a time, and those that only look at the state of things wait for nobody.
 
-use crate::lock;
+use crate::lock::lock;
 use omniverb_session::Message;
 use omniverb_sys::clock;
 use omniverb_terms::Errno;

@@ -5,8 +5,9 @@
 //! (`ears.rs`) waits for it, the progress thread calls, one at a time and with no lock held. How
 //! many there are is limited by the process's descriptors: each holds one.
 
+use crate::Client;
 use crate::ears::Ears;
-use crate::{Client, lock};
+use crate::lock::lock;
 use omniverb_sys::epoll::Interest;
 use omniverb_terms::Errno;
 use std::collections::HashMap;

@@ -6,21 +6,16 @@
 //! through [`Host`].
 //!
 //! Follow a request: [`qp::Qp::post_send`] -> `requester` -> the link -> `responder` of the peer
-//! -> [`cq::Cq`]. Follow time: [`poller`] (the application polls) and [`progress`] (it does not).
+//! -> [`cq::Cq`]. Follow time: [`cq::poller`] (the application polls) and [`cq::progress`] (it does not).
 #![forbid(unsafe_code)]
 
-pub mod attributes;
 pub mod constants;
 pub mod cq;
 pub mod gather;
 pub mod grants;
 pub mod limits;
 mod lock;
-mod meter;
 mod pages;
-mod pause;
-pub mod poller;
-pub mod progress;
 pub mod qp;
 pub mod queue;
 pub mod region;
@@ -30,10 +25,10 @@ pub mod shared;
 pub mod srq;
 pub mod work;
 
-pub use attributes::{QpAttributes, QpMask};
 pub use constants::*;
-pub use cq::{CompletionEvents, Cq};
+pub use cq::{CompletionEvents, Cq, poller, progress};
 pub use gather::Sge;
+pub use qp::attributes::{self, QpAttributes, QpMask};
 pub use qp::{Peer, Qp, QpSpec};
 pub use region::Region;
 pub use shared::{AsyncEvent, Host, Shared};

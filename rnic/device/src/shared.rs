@@ -1,9 +1,9 @@
 //! What all objects of one opened device share, and what the device needs from outside.
 
 use crate::cq::Cq;
+use crate::cq::poller::BellSource;
 use crate::limits::QP_SLOTS;
 use crate::pages::Toll;
-use crate::poller::BellSource;
 use crate::qp::Qp;
 use crate::region::Regions;
 use crate::work::Destination;

@@ -1,10 +1,10 @@
 //! The links of a queue pair: they come from the daemon, and they end.
 
 use super::{Hanging, Inner, LinkEnd, Peer, Qp};
-use crate::attributes::State;
 use crate::constants::status;
 use crate::grants::Grant;
 use crate::limits;
+use crate::qp::attributes::State;
 use crate::requester::{SendEntry, Sources};
 use crate::responder::Incoming;
 use crate::shared::AsyncEvent;

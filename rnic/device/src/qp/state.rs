@@ -1,9 +1,9 @@
 //! The states of a queue pair: attributes, transitions, and what an error or a reset leaves.
 
 use super::{Inner, Qp};
-use crate::attributes::{QpAttributes, QpMask, State, transition_is_valid};
 use crate::constants::{Wc, status, wc_opcode};
 use crate::cq::Entry;
+use crate::qp::attributes::{QpAttributes, QpMask, State, transition_is_valid};
 use crate::queue::Receive;
 use crate::requester::Sources;
 use crate::responder::Incoming;

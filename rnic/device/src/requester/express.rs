@@ -3,10 +3,10 @@
 //! not fit takes the general way, from the start.
 
 use super::transmit::last_flags;
-use crate::attributes::State;
 use crate::constants::{access, opcode};
 use crate::gather::resolve;
 use crate::limits::CHUNK;
+use crate::qp::attributes::State;
 use crate::qp::{Inner, Qp};
 use crate::work::{Data, SendWork};
 use omniverb_link::Request;

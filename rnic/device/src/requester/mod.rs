@@ -27,11 +27,11 @@ pub(crate) use source::Sources;
 pub(crate) use telling::{Telling, Told};
 pub(crate) use waiting::Wait;
 
-use crate::attributes::State;
 use crate::constants::{Wc, opcode, send_flags, status, wc_opcode};
 use crate::cq::Release;
 use crate::gather::{Sge, resolve, total};
 use crate::limits::{MESSAGE_MAX, SGE_MAX};
+use crate::qp::attributes::State;
 use crate::qp::{Inner, Qp};
 use crate::queue::SgeList;
 use crate::work::{Addressee, Data, PostError, SendWork};

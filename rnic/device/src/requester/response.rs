@@ -2,9 +2,9 @@
 
 use super::mapped::scatter_number;
 use super::{Finish, Kept};
-use crate::attributes::State;
 use crate::constants::{access, opcode, status};
 use crate::gather::{pieces, resolve};
+use crate::qp::attributes::State;
 use crate::qp::{Inner, Qp};
 use crate::shared::AsyncEvent;
 use omniverb_link::{Broken, Nak, Response};

@@ -6,9 +6,9 @@
 
 use super::transmit::last_flags;
 use super::{Finish, Order, Step, Why};
-use crate::attributes::QpAttributes;
 use crate::constants::opcode;
 use crate::gather::pieces;
+use crate::qp::attributes::QpAttributes;
 use crate::qp::{Inner, LinkEnd, Qp};
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
 use omniverb_link::trace::{ACKNOWLEDGED, Kind, NOT_READY, PIECE};

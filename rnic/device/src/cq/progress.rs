@@ -5,7 +5,7 @@
 //! timers of requests that wait.
 
 use crate::cq::Cq;
-use crate::poller::answer_all;
+use crate::cq::poller::answer_all;
 use crate::qp::Qp;
 use crate::shared::{Shared, lock};
 use std::sync::atomic::Ordering;

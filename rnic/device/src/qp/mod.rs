@@ -1,21 +1,23 @@
 //! The queue pair: its parts, its queues, and how it moves on. Its links are in `links`, its states
 //! in `state`; what it does with requests is in `requester` and `responder`.
 
+pub mod attributes;
 mod hanging;
 mod links;
+pub(crate) mod meter;
 mod spec;
 mod state;
 
 pub use self::spec::{Caps, Peer, QpSpec};
 
+use self::attributes::{QpAttributes, State};
 use self::hanging::Hanging;
-use crate::attributes::{QpAttributes, State};
+use self::meter::Meter;
 use crate::constants::opcode;
 use crate::cq::{Cq, Entry, Release};
 use crate::gather::Sge;
 use crate::grants::Grants;
 use crate::lock::{Guard, Lock};
-use crate::meter::Meter;
 use crate::queue::ReceiveQueue;
 use crate::region::RegionCache;
 use crate::requester::{Held, Patience, SendEntry, Sources, Telling, Wait};

@@ -1,9 +1,13 @@
 //! The completion queue: private to the process, filled by QPs, emptied by polls.
 
+mod pause;
+pub mod poller;
+pub mod progress;
+
+use self::pause::Links;
+use self::poller::Watch;
 use crate::constants::{Wc, status};
 use crate::lock::{Guard, Lock};
-use crate::pause::Links;
-use crate::poller::Watch;
 use crate::shared::{AsyncEvent, Shared, lock};
 use omniverb_terms::Qpn;
 use std::collections::VecDeque;

@@ -1,6 +1,6 @@
 //! Counters of one QP, in memory that the daemon shows (`omniverb status`).
 
-use crate::attributes::State;
+use crate::qp::attributes::State;
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{Window, WordMemory};
 use omniverb_terms::{Qpn, Service};
