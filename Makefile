@@ -22,8 +22,9 @@ help:
 	@echo "make bench   latency and bandwidth against the raw limits of this machine, on one host"
 	@echo "             between two, and against rdma_rxe; rate limits and floods (needs root;"
 	@echo "             about 15 minutes)"
-	@echo "make soak    the transport under 10000 simulated networks (SEEDS=n for others), and pages"
-	@echo "             that move under stores 20000 times (CYCLES=n)"
+	@echo "make soak    the transport under 10000 simulated networks (SEEDS=n for others), pages that"
+	@echo "             move under stores 20000 times (CYCLES=n), and the long versions of tests"
+	@echo "             (needs root; an hour)"
 	@echo "make deps    install the Debian packages that the above need (they do it themselves)"
 	@echo "make clean   remove what was built"
 
@@ -64,9 +65,10 @@ bench: deps guest build
 
 SEEDS ?= 10000
 CYCLES ?= 20000
-soak:
+soak: deps build
 	OMNIVERB_SEEDS=$(SEEDS) cargo test --release --locked -p omniverb_transport --test simulator -- --nocapture
 	OMNIVERB_ADOPT_CYCLES=$(CYCLES) cargo test --release --locked -p omniverb_adopt --test adoption
+	@$(PYTHON) tests/run --slow
 
 clean:
 	cargo clean

@@ -4,7 +4,7 @@ also not what was before."""
 import contextlib
 
 from harness import duet, process
-from harness.case import Case, Failure, Group, check
+from harness.case import WAITS, Case, Failure, Group, check
 from harness.containers import Pair
 
 
@@ -84,4 +84,4 @@ def groups():
     return [Group("adoption", [
         _switched("server"), _switched("client"), Case("adoption.variable", _variable),
         Case("adoption.wrong", _wrong),
-    ], _fixture, processors=1)]
+    ], _fixture, weight=WAITS)]

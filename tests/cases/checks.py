@@ -4,7 +4,7 @@ demo goes through."""
 import os
 
 from harness import process, staging
-from harness.case import Case, Group
+from harness.case import POLLS, WAITS, Case, Group
 
 _CHECKS = [
     ("format", ["fmt", "--all", "--check"], 60),
@@ -39,5 +39,5 @@ def groups():
     """One case a check, each a group of its own."""
     commands = [(name, ["cargo", *words], limit) for name, words, limit in _CHECKS] + _SCRIPTS
     return [Group(f"checks.{name}", [Case(f"checks.{name}", _command(words, limit), limit + 10)],
-                  staged=False, processors=1 if name in _LIGHT else 2)
+                  staged=False, weight=WAITS if name in _LIGHT else POLLS)
             for name, words, limit in commands]

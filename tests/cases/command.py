@@ -4,7 +4,7 @@ import json
 import time
 
 from harness import duet, process
-from harness.case import Case, Group, check
+from harness.case import WAITS, Case, Group, check
 from harness.containers import Pair
 from harness.daemon import as_user, environment
 from harness.plain import UID, PlainPair
@@ -95,10 +95,10 @@ def groups():
             Case("command.view", _view),
             Case("command.status", _status),
             Case("command.doctor", _doctor),
-        ], Pair, processors=1),
+        ], Pair, weight=WAITS),
         Group("command.user", [
             Case("command.no_daemon", _no_daemon),
             Case("command.starts_a_daemon", _starts_a_daemon),
             Case("command.daemon_errors", _daemon_errors),
-        ], PlainPair, processors=1),
+        ], PlainPair, weight=WAITS),
     ]

@@ -5,7 +5,7 @@ import pathlib
 import tempfile
 
 from harness import dissection, process, staging
-from harness.case import Case, Group, check
+from harness.case import WAITS, Case, Group, check
 
 # The opcodes of rnic/wire/src/opcode.rs: RC, UC, UD and congestion notification.
 _OPCODES = {*range(0x00, 0x15), 0x16, 0x17, *range(0x20, 0x2C), 0x64, 0x65, 0x81}
@@ -24,4 +24,4 @@ def _every_packet(_fixture):
 def groups():
     """Needs cargo and tshark."""
     return [Group("dissect", [Case("dissect.every_packet", _every_packet, 360)], staged=False,
-                  processors=1)]
+                  weight=WAITS)]

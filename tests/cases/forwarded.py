@@ -51,5 +51,5 @@ def groups():
               *[_program(f"apart.{test}") for test in tests_of("apart")],
               *[_program(f"lossy.{test}") for test in tests_of("lossy")],
               *[_program(f"keys.{test}") for test in tests_of("keys")]]
-    return [Group("forwarded.programs", perftest.cases("forwarded", True, ()), _fixture),
+    return [Group("forwarded.programs", perftest.cases("forwarded", True), _fixture),
             Group("forwarded.tests", cases, _fixture)]

@@ -7,7 +7,7 @@ import contextlib
 import os
 import time
 
-from harness.case import Case, Group, Skip
+from harness.case import WAITS, Case, Group, Skip
 from harness.host import Host
 
 from cases.programs import tests_of
@@ -125,6 +125,6 @@ def groups():
     """With the default policy, and where the two trust each other."""
     cases = [Case("grants.rights.exact", _rights(0), 60), *map(_account, tests_of("accounts")),
              *map(_parted, tests_of("parted"))]
-    return [Group("grants.exact", cases, _exact, processors=1),
+    return [Group("grants.exact", cases, _exact, weight=WAITS),
             Group("grants.trusting", [Case("grants.rights.trusting", _rights(1), 60)], _trusting,
-                  processors=1)]
+                  weight=WAITS)]

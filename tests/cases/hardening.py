@@ -7,7 +7,7 @@ import signal
 import sys
 
 from harness import duet, process
-from harness.case import Case, Group, check
+from harness.case import WAITS, Case, Group, check
 from harness.containers import Pair
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -74,4 +74,4 @@ def groups():
     cases = [Case("hardening.serves", _serves, 60),
              Case("hardening.has_no_privilege", _has_no_privilege, 30),
              Case("hardening.helper_comes_back", _helper_comes_back, 60)]
-    return [Group("hardening", cases, _fixture, processors=1)]
+    return [Group("hardening", cases, _fixture, weight=WAITS)]

@@ -1,7 +1,7 @@
 """The harness itself: are the containers as unprivileged as they claim to be?"""
 
 from harness import containers, network
-from harness.case import Case, Group, check
+from harness.case import WAITS, Case, Group, check
 import contextlib
 
 
@@ -54,4 +54,4 @@ def groups():
         Case("harness.default_privileges", _privileges),
         Case("harness.refused_system_calls", _refusals),
         Case("harness.own_namespaces", _views),
-    ], _container, processors=1)]
+    ], _container, weight=WAITS)]

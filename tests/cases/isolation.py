@@ -6,7 +6,7 @@ import subprocess
 import time
 
 from harness import duet
-from harness.case import Case, Failure, Group, check
+from harness.case import WAITS, Case, Failure, Group, check
 from harness.containers import Container, Pair
 from harness.network import Switch
 
@@ -135,4 +135,4 @@ def groups():
         Case("isolation.unreachable_address", _unreachable_address),
         Case("isolation.network_drops_roce", _dropped_by_the_network),
         Case("isolation.socket_is_safe", _socket_of_another_user),
-    ], _fixture, processors=1)]
+    ], _fixture, weight=WAITS)]

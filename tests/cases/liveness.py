@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 from harness import process
-from harness.case import Case, Group, check
+from harness.case import ALONE, Case, Group, check
 from harness.host import Hosts
 from harness.observers import Observers
 from harness.plain import UID, Place
@@ -42,7 +42,7 @@ class Row:
     name: str
     argv: tuple
     where: str = "container"  # or "user": an unprivileged user of the host
-    seconds: float = 4
+    seconds: float = 3  # longer than the bounds
     bounds: dict = field(default_factory=dict)
     title: str = ""
     sends: bool = False  # descriptors
@@ -175,5 +175,5 @@ def _did(text, scene):
 def groups():
     """One scene for all rows, and one whose daemons do not have the kernel refuse descriptors."""
     sending = [_case(row, "_not_refused") for row in TABLE if row.sends]
-    return [Group("liveness", [_case(row) for row in TABLE], _fixture),
-            Group("liveness without refusal", sending, _without_refusal)]
+    return [Group("liveness", [_case(row) for row in TABLE], _fixture, weight=ALONE),
+            Group("liveness without refusal", sending, _without_refusal, weight=ALONE)]

@@ -7,7 +7,7 @@ import time
 from types import SimpleNamespace
 
 from harness import duet, process
-from harness.case import Case, Failure, Group, check
+from harness.case import WAITS, Case, Failure, Group, check
 from harness.containers import Pair
 
 _SURVIVOR = "made before the daemon was restarted"
@@ -94,4 +94,4 @@ def groups():
     """Three containers, of which the second is a liar, or gets a packet filter."""
     cases = [Case("names.liar_after_a_restart", _liar_after_a_restart, 90),
              Case("names.wall_ends_a_link", _wall_ends_a_link, 90)]
-    return [Group("names", cases, _trio, processors=1)]
+    return [Group("names", cases, _trio, weight=WAITS)]

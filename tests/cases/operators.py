@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from harness import duet, process
-from harness.case import Case, Group, check
+from harness.case import WAITS, Case, Group, check
 from harness.containers import Pair
 from harness.daemon import environment
 from harness.plain import UID
@@ -194,4 +194,4 @@ def groups():
         Case("operators.capture_files", _capture_files),
         Case("operators.allowed", _allowed),
         Case("operators.disconnect", _disconnect),
-    ], _pair, processors=1)]
+    ], _pair, weight=WAITS)]

@@ -37,8 +37,8 @@ def pingpongs():
 def pingpong(program, size, events):
     def run(pair):
         bytes_ = mtu(pair.server) if size == "mtu" else size
-        outcome = duet.run(pair, f"ibv_{program}_pingpong", "-g", pair.gid_index, "-c",
-                           "-s", bytes_, "-n", 100, *events)
+        outcome = _patiently(pair, f"ibv_{program}_pingpong", program in ("uc", "ud"), "-g",
+                             pair.gid_index, "-c", "-s", bytes_, "-n", 100, *events)
         for text in (outcome.server, outcome.client):
             check("invalid data" not in text and "iters in" in text, text)
     return run
@@ -95,7 +95,8 @@ def perftest(program, options, sizes):
     latency = program.endswith("_lat")
 
     def run(pair):
-        outcome = _patiently(pair, program, "-F", *options)
+        unreliable = "UC" in options or "UD" in options
+        outcome = _patiently(pair, program, unreliable, "-F", *options)
         table = duet.rows(outcome.client, 5 if not latency else 6)
         wanted = sizes
         if sizes == "mtu":
@@ -108,17 +109,16 @@ def perftest(program, options, sizes):
     return run
 
 
-def _patiently(pair, program, *options):
-    """Runs perftest; once more where it fails for reasons of its own."""
-    unreliable = "UC" in options or "UD" in options
+def _patiently(pair, program, unreliable, *options):
+    """Runs a program; once more where it fails for reasons of its own."""
     # With -a, latency tests take a second for each size to measure the clock.
     limit = 60 if "-a" in options or not unreliable else 20
     for attempt in range(3):
         try:
             outcome = duet.run(pair, program, *options, limit=limit)
         except Late:
-            # A lost message is no error on UC and UD, but perftest waits for it for ever. Messages
-            # are lost when a side is kept from running for longer than they may wait.
+            # A lost message is no error on UC and UD, but these programs wait for it for ever.
+            # Messages are lost when a side is kept from running for longer than they may wait.
             if not unreliable or attempt == 2:
                 raise
             print("a message was lost")
@@ -134,18 +134,48 @@ def title(options):
     return " ".join(options).replace(" -n", " n").split(" n ")[0] or "default"
 
 
-def cases(setting, slow=False, latency_of_all_sizes=("RC", "UC", "UD")):
-    """The matrix as cases of `setting`."""
+# How much of the matrix runs where. Everything: where data takes a way of its own. Each once: where
+# only the way in differs (an ordinary user), or the way is that of another setting without its
+# network (forwarded); and of each program the latencies of all sizes, for which perftest measures
+# the clock 23 times, in one setting only.
+EVERYTHING, EACH_ONCE = "everything", "each once"
+MATRIX = {"containers": (EVERYTHING, ("RC",)), "user": (EACH_ONCE, ("UC", "UD")),
+          "wire": (EVERYTHING, ()), "forwarded": (EACH_ONCE, ()),
+          "wire-jumbo": (EVERYTHING, ()), "wire-routed": (EVERYTHING, ())}
+
+
+def cases(setting, slow=False):
+    """The matrix as cases of `setting`, as far as it runs there."""
+    much, latency_of_all_sizes = MATRIX[setting]
+
     def wanted(program, options):
         return (not ("-a" in options and program.endswith("_lat"))
                 or options[1] in latency_of_all_sizes)
 
+    chosen = [one for one in perftests(slow) if wanted(one[0], one[1])]
+    if much == EACH_ONCE:
+        chosen = _each_once(chosen)
     found = [Case(f"{setting}.ibv_{program}_pingpong {size}{' -e' if events else ''}",
-                  pingpong(program, size, events)) for program, size, events in pingpongs()]
+                  pingpong(program, size, events), 190) for program, size, events in pingpongs()]
     return found + [Case(f"{setting}.{program} {title(options)}",
                          perftest(program, options, sizes), 190)
-                    for program, options, sizes in perftests(slow)
-                    if wanted(program, options)]
+                    for program, options, sizes in chosen]
+
+
+def _each_once(matrix):
+    """Few cases, in which every program is there with every transport, and with every option."""
+    def meets(program, options):
+        transport = options[1] if options[0] == "-c" else "RC"
+        flags = [word for word in options if word.startswith("-") and word not in ("-c", "-n")]
+        return {(program, transport)} | {(program, flag) for flag in flags}
+
+    left = set().union(*(meets(program, options) for program, options, _ in matrix))
+    chosen = []
+    while left:
+        best = max(matrix, key=lambda one: len(meets(one[0], one[1]) & left))
+        left -= meets(best[0], best[1])
+        chosen.append(best)
+    return [one for one in matrix if one in chosen]
 
 
 def _spins_on_memory(pair):
@@ -159,7 +189,5 @@ def groups():
     """The matrix in both settings."""
     yield Group("containers.mediated", [Case("containers.mediated.ib_write_lat", _spins_on_memory)],
                 _containers)
-    # Latencies of all sizes once for each transport: perftest measures the clock for each size.
-    yield from [Group(f"{setting}.programs", cases(setting, False, transports), fixture)
-                for setting, fixture, transports in (("containers", _containers, ("RC",)),
-                                                     ("user", _processes, ("UC", "UD")))]
+    yield from [Group(f"{setting}.programs", cases(setting), fixture)
+                for setting, fixture in (("containers", _containers), ("user", _processes))]

@@ -18,13 +18,13 @@ _SELF_CONTAINED = ["states", "errors", "keys", "events", "messages", "extended",
 # Arguments and time limits that differ from the default: by setting and name.
 _MILLION = 1_000_000
 _ARGUMENTS = {
-    ("containers", "soak.two_processes"): ([10 * _MILLION, 1], 900),
-    ("containers", "soak.one_process"): ([_MILLION, 2], 200),
-    ("user", "soak.two_processes"): ([_MILLION, 3], 200),
+    ("containers", "soak.two_processes"): ([2 * _MILLION, 1], 300),
+    ("containers", "soak.one_process"): ([500_000, 2], 100),
+    ("user", "soak.two_processes"): ([500_000, 3], 100),
     ("user", "soak.one_process"): ([200_000, 4], 100),
-    ("containers", "adoption.no_store_is_lost"): ([100_000, 1], 300),
-    ("user", "adoption.no_store_is_lost"): ([20_000, 2], 120),
-    ("containers", "events.ping_pong_asleep"): ([500_000], 400),  # a sleep a side: 1 million
+    ("containers", "adoption.no_store_is_lost"): ([20_000, 1], 120),
+    ("user", "adoption.no_store_is_lost"): ([10_000, 2], 120),
+    ("containers", "events.ping_pong_asleep"): ([100_000], 200),  # a sleep a side
     ("containers", "many.pairs_of_processes"): ([], 180),
     ("user", "many.pairs_of_processes"): ([], 180),
     ("containers", "many.clients_of_one_server"): ([], 180),
@@ -35,8 +35,9 @@ _STRICT = [("adoption.no_store_is_lost", [10_000, 3], 120),
            ("forked.separate_memory_on_the_heap", [], 60),
            ("soak.two_processes", [_MILLION, 8], 200), ("keys.deregistered", [], 60),
            ("nopoll.receiver_asleep", [], 60)]
-# More of the same, only with --slow: (setting, test, arguments, limit).
+# More of the same, for `make soak`: (setting, test, arguments, limit).
 _SLOW = [
+    ("containers", "adoption.no_store_is_lost", [200_000, 6], 900),
     ("containers", "soak.two_processes", [100 * _MILLION, 5], 7200),
     ("containers", "events.ping_pong_asleep", [_MILLION], 900),
     ("containers", "messages.large_messages", [2047], 300),

@@ -12,7 +12,7 @@ import re
 import shutil
 import tempfile
 
-from harness.case import Case, Group, check
+from harness.case import WAITS, Case, Group, check
 from harness.plain import PlainPair
 
 _SUITE = pathlib.Path("/usr/share/doc/rdma-core/tests")
@@ -47,4 +47,4 @@ def _run(pair):
 
 def groups():
     """The suite as one case."""
-    return [Group("pyverbs", [Case("pyverbs.suite", _run, 250)], _suite, processors=1)]
+    return [Group("pyverbs", [Case("pyverbs.suite", _run, 250)], _suite, weight=WAITS)]

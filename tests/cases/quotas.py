@@ -4,7 +4,7 @@ import contextlib
 import subprocess
 
 from harness import duet, process
-from harness.case import Case, Group, check
+from harness.case import WAITS, Case, Group, check
 from harness.containers import Pair
 
 from cases.programs import tests_of
@@ -98,4 +98,4 @@ def groups():
     cases = [Case(f"quotas.{test}", _exhaust(test), 180) for test in tests_of("quota")]
     cases.append(Case("quotas.half_finished_handshakes", _half_finished_handshakes))
     cases.append(Case("quotas.noise_on_the_socket", _noise_on_the_socket, 90))
-    return [Group("quotas", cases, _fixture, processors=1)]
+    return [Group("quotas", cases, _fixture, weight=WAITS)]

@@ -159,7 +159,7 @@ def groups():
     """Two hosts: the whole matrix at 1500 bytes, some of it with jumbo frames and routers."""
     more = [Case("wire.ipv6_pingpongs", _over_ipv6), Case("wire.idle", _idle),
             Case("wire.mapped", _mapped), Case("wire.in_place", _in_place)]
-    return [Group("wire.programs", perftest.cases("wire", True, ("RC",)), _hosts),
+    return [Group("wire.programs", perftest.cases("wire", True), _hosts),
             Group("wire.tests", _PROGRAMS + more, _hosts),
             Group("wire.jumbo", _few("wire-jumbo"), _jumbo),
             Group("wire.routed", _few("wire-routed"), _routed)]

@@ -9,6 +9,11 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
+# What a group is for its neighbours. One that waits bears any: no polling, no losses, no limits of
+# a second or two. One that polls bears one that waits. One alone is measured, or floods, or has
+# short limits.
+WAITS, POLLS, ALONE = 1, 2, 3
+
 
 class Failure(Exception):
     """The case found something wrong. The message says what."""
@@ -40,8 +45,7 @@ class Group:
     cases: list = field(default_factory=list)
     fixture: Callable = contextlib.nullcontext
     staged: bool = True  # needs dist/ and the test programs
-    # How many it needs for itself. Two: something polls, or is measured, or time limits are short.
-    processors: int = 2
+    weight: int = POLLS  # what may run beside it
 
 
 def check(condition, message):

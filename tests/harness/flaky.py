@@ -1,5 +1,6 @@
 """Cases that fail now and then for a reason that is known and not mended yet. They get more tries
-than others. The list, by name with the reason, is to be short, and each entry a debt."""
+than others, and do not fail the run if one passes. The list, by name with the reason, is to be
+short, and each entry a debt."""
 
 TRIES = 4
 

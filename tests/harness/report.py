@@ -12,7 +12,8 @@ class Report:
     def __init__(self, folder: pathlib.Path, keep=False):
         self.folder, self.keep = folder, keep
         self.counts = {"PASS": 0, "FAIL": 0, "SKIP": 0}
-        self.repeated, self.flaky = set(), []
+        # Why a case was tried once more is no fault of its own, by name; or empty.
+        self.repeated, self.excused, self.flaky = {}, [], []
         self.groups = {}
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("*.log"):
@@ -24,9 +25,14 @@ class Report:
 
     def add(self, name, verdict, seconds, reason=""):
         """Records one result."""
-        self.counts[verdict] += 1
         if name in self.repeated and verdict == "PASS":
-            self.flaky.append(name)
+            excuse = self.repeated[name]
+            if excuse:
+                self.excused.append((name, excuse))
+            else:
+                self.flaky.append(name)
+                verdict, reason = "FAIL", "flaky: it passed only when tried again"
+        self.counts[verdict] += 1
         note = ""
         if verdict == "SKIP":
             note = f"  ({first_line(reason)})"
@@ -50,18 +56,20 @@ class Report:
         for name, (seconds, used) in sorted(self.groups.items(), key=lambda item: -item[1][0]):
             print(f"{seconds:6.1f} {used:11.1f}  {name}")
 
-    def again(self, name, seconds, reason):
+    def again(self, name, seconds, reason, excuse):
         """Records that a case failed and is tried once more. Why stays in its log, if that is
-        kept."""
-        self.repeated.add(name)
+        kept. `excuse`: why that is no fault of the case, or empty."""
+        self.repeated[name] = excuse
         with open(self.log_path(name), "a", encoding="utf-8") as file:
             file.write(f"\n{reason}\n--- once more ---\n")
         print(f"AGAIN{seconds:7.1f} s  {name}\n{_first_lines(reason)}", flush=True)
 
     def finish(self):
         """Prints the last line; returns the exit status."""
+        for name, excuse in self.excused:
+            print(f"only when tried again: {name} ({excuse})", flush=True)
         for name in self.flaky:
-            print(f"only when tried again: {name}", flush=True)
+            print(f"flaky, so counted as failed: {name}", flush=True)
         if self.counts["SKIP"]:
             print(f"{self.counts['SKIP']} skipped", flush=True)
         print(f"{self.counts['PASS']} passed, {self.counts['FAIL']} failed", flush=True)

@@ -1,8 +1,8 @@
 """Runs groups of cases, each group in a process of its own, each case under a time limit.
 
-Groups run side by side as far as they leave each other the processors they need: what measures or
-polls hard needs all that a small machine has, what mostly waits needs one. After a case failed its
-group goes on with a fresh fixture, in a new process.
+Groups run side by side as far as the machine bears it: what mostly waits beside anything, what
+polls beside what waits, what is measured or floods alone (`case.WAITS`, `POLLS`, `ALONE`). After a
+case failed its group goes on with a fresh fixture, in a new process.
 """
 
 import json
@@ -13,7 +13,8 @@ import time
 import traceback
 
 from . import flaky, process
-from .case import Failure, Skip
+from .case import ALONE, WAITS, Failure, Skip
+from .machine import Machine
 from .report import Report
 
 _FIXTURE_LIMIT = 60.0
@@ -25,20 +26,21 @@ _LOOK = 0.02
 def run_groups(groups, stage, report: Report):
     """Runs everything, the cases of one group one at a time.
 
-    A case that fails is tried once more, with a fresh fixture, and counts as it ends then: these
-    are tests of real programs with real time limits, and the machine may have stood still. Both
-    failures and second tries are printed. A few known cases are tried more often (flaky.py)."""
+    A case that fails is tried once more, with a fresh fixture, so that it is known whether it fails
+    always. One that passes then is flaky, which is a failure, too, but if the machine had stood
+    still (machine.py) or if that is known of it (flaky.py)."""
     process.become_subreaper()
     signal.signal(signal.SIGTERM, _stop)
-    processors = max(2, os.cpu_count() or 2)
-    # First those that need all processors; the others fill the gaps between each other.
-    groups = sorted(groups, key=lambda group: -group.processors)
+    room = max(2, os.cpu_count() or 2) + WAITS
+    machine = Machine()
+    # First the largest; those that wait fill the gaps.
+    groups = sorted(groups, key=lambda group: -group.weight)
     waiting = [(group, list(group.cases)) for group in groups if group.cases]
     running, tried = [], {}
     try:
         while waiting or running:
-            for at in _fitting(waiting, running, processors):
-                running.append(_Running(*waiting.pop(at), stage, report, tried))
+            for at in _fitting(waiting, running, room):
+                running.append(_Running(*waiting.pop(at), stage, report, tried, machine))
             _wait(running)
             for group in [group for group in running if group.is_over(running)]:
                 running.remove(group)
@@ -51,11 +53,12 @@ def run_groups(groups, stage, report: Report):
         raise
 
 
-def _fitting(waiting, running, processors):
+def _fitting(waiting, running, room):
     """Yields places of the list of groups that may start, the first that fits each time."""
     while True:
-        free = processors - sum(one.group.processors for one in running)
-        fits = (at for at, (group, _) in enumerate(waiting) if group.processors <= free)
+        alone = any(one.group.weight >= ALONE for one in running)
+        free = 0 if alone else room - sum(one.group.weight for one in running)
+        fits = (at for at, (group, _) in enumerate(waiting) if group.weight <= free)
         at = next(fits, 0 if waiting and not running else None)
         if at is None:
             return
@@ -75,8 +78,9 @@ def _wait(running):
 class _Running:
     """A group whose process runs, or is about to be gone."""
 
-    def __init__(self, group, cases, stage, report, tried):
+    def __init__(self, group, cases, stage, report, tried, machine):
         self.group, self.left, self.report, self.tried = group, cases, report, tried
+        self.machine, self.mark = machine, machine.mark()
         here, there = os.pipe()
         self.child = os.fork()
         if self.child == 0:
@@ -124,10 +128,11 @@ class _Running:
         name, seconds = self.left[0].name, now - self.started
         tries = self.tried[name] = self.tried.get(name, 0) + 1
         if verdict == "FAIL" and tries < flaky.tries(name):
-            self.report.again(name, seconds, reason)
+            excuse = flaky.KNOWN.get(name) or self.machine.trouble(self.mark)
+            self.report.again(name, seconds, reason, excuse)
         else:
             self.report.add(self.left.pop(0).name, verdict, seconds, reason)
-        self.started = now
+        self.started, self.mark = now, self.machine.mark()
         if verdict == "FAIL" or not self.left:
             self.gone_by = now + _GRACE
         else:
