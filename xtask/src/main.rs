@@ -2,6 +2,7 @@
 
 mod abi;
 mod dist;
+mod documents;
 mod elf;
 mod exports;
 mod glibc;
@@ -26,7 +27,7 @@ cargo xtask <task>
   matrix [--check]
                write docs/verbs-matrix.md (or fail if it is not current)
   layers       fail where the structure is not what layers.toml says
-  tidy         file lengths, line lengths, forbidden words, folder READMEs";
+  tidy         file lengths, line lengths, forbidden words, what documents say of files";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -1,11 +1,14 @@
 //! House rules that no compiler checks: file lengths, line lengths, words that must not be
-//! committed, and the six lines that every folder's README has.
+//! committed, the six lines that every folder's README has, and what documents say of files, lists
+//! and numbers.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
+use crate::documents;
 use crate::run::{output, root};
 
 const WARN_LINES: usize = 400;
@@ -40,6 +43,7 @@ pub(crate) fn run() -> Result<()> {
     for top in ["app", "rnic", "host", "support", "tools"] {
         check_readmes(top, &names, &mut faults);
     }
+    check_documents(&names, &mut faults)?;
     for warning in &warnings {
         println!("warning: {warning}");
     }
@@ -69,6 +73,44 @@ fn check_file(name: &str, text: &str, faults: &mut Vec<String>, warnings: &mut V
             }
         }
     }
+}
+
+/// What documents say is so. Decisions say how things were when they were made.
+fn check_documents(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
+    let read =
+        |name: &str| std::fs::read_to_string(root().join(name)).with_context(|| name.to_owned());
+    let makefile = read("Makefile")?;
+    let targets: Vec<&str> = makefile
+        .lines()
+        .filter_map(|line| Some(line.split_once(':')?.0))
+        .filter(|name| name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-'))
+        .collect();
+    for name in names.iter().filter(|name| name.ends_with(".md")) {
+        if !name.starts_with("docs/decisions/0") {
+            faults.extend(documents::faults(name, &read(name)?, names, &targets));
+        }
+    }
+    let architecture = read("docs/architecture.md")?;
+    if documents::words_of_table(&architecture)
+        != documents::words_of_code(&read("rnic/link/src/layout.rs")?)
+    {
+        faults.push("docs/architecture.md: the words of a link are others in layout.rs".into());
+    }
+    let fuzz = read("fuzz/src/lib.rs")?;
+    let listed = fuzz.lines().skip_while(|line| !line.starts_with("pub const TARGETS"));
+    let listed: BTreeSet<&str> = listed
+        .take_while(|line| !line.starts_with("];"))
+        .filter_map(|line| line.trim().strip_prefix("(\"")?.split('"').next())
+        .collect();
+    let readme = read("fuzz/README.md")?;
+    let said = documents::first_column(&readme, "| target");
+    documents::same("fuzz/README.md", &said, &listed, faults);
+    let index = read("docs/decisions/README.md")?;
+    let pages = names.iter().filter_map(|name| name.strip_prefix("docs/decisions/0"));
+    for page in pages.filter(|page| !index.contains(&format!("(0{page})"))) {
+        faults.push(format!("docs/decisions/README.md lacks 0{page}"));
+    }
+    Ok(())
 }
 
 /// Every folder right below `top` that holds files needs a README with the six lines.
