@@ -90,6 +90,8 @@ pub struct Client {
     watches: watches::Watches,
     /// What of peers is mapped here.
     mapped: Arc<Mutex<mapped::Mapped>>,
+    /// Mappings that several rights may have together.
+    together: Mutex<mapped::Together>,
     /// Itself, for the threads it starts.
     me: Weak<Client>,
     /// Where to tell what is captured.
@@ -180,6 +182,7 @@ impl Client {
             taking: Arc::default(),
             moving: Mutex::default(),
             mapped: Arc::default(),
+            together: Mutex::default(),
             me: me.clone(),
             tracer: Mutex::default(),
             generation: fork::generation(),

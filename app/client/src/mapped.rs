@@ -7,10 +7,12 @@
 use crate::lock::lock;
 use crate::{BellName, Client, memory};
 use omniverb_device::grants::Grant;
+use omniverb_ring::{WeakWindow, Window};
 use omniverb_session::Message;
 use omniverb_session::body::{Connected, GrantDenied, Granted, RequestGrant};
 use omniverb_session::rights;
-use omniverb_sys::Access;
+use omniverb_sys::extent::FileId;
+use omniverb_sys::{Access, Extent};
 use omniverb_terms::{Errno, Qpn, Rkey};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -85,6 +87,38 @@ impl Drop for Share {
     }
 }
 
+/// Of which peer, in which file, what of it, and how it may be used.
+type Name = (BellName, FileId, u64, u64, Access);
+
+/// What is mapped, so that two rights to the same bytes have one mapping of them. It goes with the
+/// last of them.
+#[derive(Default)]
+pub(crate) struct Together(HashMap<Name, WeakWindow>);
+
+impl Together {
+    /// The mapping of an extent of a peer's; made with what `share` takes for it, if there is none.
+    fn window(
+        &mut self,
+        peer: BellName,
+        extent: &Extent<OwnedFd>,
+        access: Access,
+        share: impl FnOnce(usize) -> Option<Share>,
+    ) -> Result<Window, Errno> {
+        let bytes = extent.verify().map_err(|_| Errno::EPROTO)?;
+        // Only who has it mapped keeps a file from becoming another of the same name.
+        let file = extent.file_id().map_err(|error| memory::errno(&error))?;
+        let name = (peer, file, extent.offset, extent.length, access);
+        if let Some(window) = self.0.get(&name).and_then(WeakWindow::upgrade) {
+            return Ok(window);
+        }
+        let share = share(bytes).ok_or(Errno::ENOMEM)?;
+        let window = extent.map_with_proof(access, share).map_err(|error| memory::errno(&error))?;
+        self.0.retain(|_, window| window.is_there());
+        self.0.insert(name, window.downgrade());
+        Ok(window)
+    }
+}
+
 impl Client {
     pub(crate) fn request_grant(&self, qpn: Qpn, peer_qpn: Qpn, rkey: Rkey, range: (u64, u64)) {
         let (address, length) = range;
@@ -119,20 +153,21 @@ impl Client {
 
     fn map(&self, granted: &Granted, files: Vec<OwnedFd>) -> Result<(), Errno> {
         let extent = memory::next(&mut files.into_iter(), granted.memory)?;
-        let length = extent.verify().map_err(|_| Errno::EPROTO)?;
         let (qp, peer) = {
             let qps = lock(&self.qps);
             let record = qps.get(&Qpn(granted.qpn)).ok_or(Errno::ENOENT)?;
             (record.qp.clone(), record.bell.unwrap_or_default())
         };
-        let mut share = Share::take(&self.mapped, peer, length);
-        while share.is_none() && qp.drop_oldest_grant() {
-            share = Share::take(&self.mapped, peer, length);
-        }
-        let share = share.ok_or(Errno::ENOMEM)?;
+        let share = |bytes| {
+            let mut share = Share::take(&self.mapped, peer, bytes);
+            while share.is_none() && qp.drop_oldest_grant() {
+                share = Share::take(&self.mapped, peer, bytes);
+            }
+            share
+        };
         let writable = rights::is_writable(granted.access);
         let how = if writable { Access::ReadWrite } else { Access::ReadOnly };
-        let window = extent.map_with_proof(how, share).map_err(|error| memory::errno(&error))?;
+        let window = lock(&self.together).window(peer, &extent, how, share)?;
         let grant = Grant {
             rkey: Rkey(granted.rkey),
             access: granted.access,
@@ -150,6 +185,62 @@ impl Client {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// An extent that is a whole file, and one in the middle of a file.
+    fn both_kinds() -> [(OwnedFd, u64); 2] {
+        [(2, 0), (5, 2)].map(|(pages, first)| {
+            (omniverb_sys::memfd::create("test", pages * 4096).unwrap(), first * 4096)
+        })
+    }
+
+    #[test]
+    fn two_rights_to_the_same_bytes_have_one_mapping_until_the_last_is_gone() {
+        for (file, offset) in both_kinds() {
+            let (mapped, mut together) = (Arc::default(), Together::default());
+            let extent = Extent::new(file, offset, 8192);
+            let mut right = |peer| {
+                let share = |bytes| Share::take(&mapped, (0, peer), bytes);
+                together.window((0, peer), &extent, Access::ReadWrite, share).unwrap()
+            };
+            let (one, other) = (right(1), right(1));
+            assert_eq!(one.address(), other.address());
+            assert_eq!(lock(&mapped).all, Amount { mappings: 1, bytes: 8192 });
+            // What another peer granted is another's to pay for.
+            let stranger = right(2);
+            assert_ne!(stranger.address(), one.address());
+            drop((one, stranger));
+            assert_eq!(lock(&mapped).all, Amount { mappings: 1, bytes: 8192 });
+            drop(other);
+            assert_eq!(lock(&mapped).all, Amount::default());
+            drop(right(1));
+            assert_eq!(lock(&mapped).all, Amount::default());
+        }
+    }
+
+    #[test]
+    fn other_bytes_of_a_file_are_another_mapping() {
+        let (mapped, mut together) = (Arc::default(), Together::default());
+        let [_, (file, _)] = both_kinds();
+        let mut right = |(offset, length), access| {
+            let extent = Extent::new(file.try_clone().unwrap(), offset, length);
+            let share = |bytes| Share::take(&mapped, (0, 1), bytes);
+            together.window((0, 1), &extent, access, share)
+        };
+        let (page, both) = (4096, Access::ReadWrite);
+        let all = [(0, page), (page, page), (page, 2 * page), (4 * page, page)];
+        let windows = all.map(|place| right(place, both).unwrap());
+        let reader = right(all[0], Access::ReadOnly).unwrap();
+        assert_eq!(lock(&mapped).all.mappings, 5);
+        omniverb_ring::WordMemory::store(&windows[2], 0, 7, std::sync::atomic::Ordering::Relaxed);
+        let seen = windows.iter().chain([&reader]).map(|window| {
+            omniverb_ring::WordMemory::load(window, 0, std::sync::atomic::Ordering::Relaxed)
+        });
+        assert_eq!(seen.collect::<Vec<_>>(), [0, 7, 7, 0, 0]);
+        for wrong in [(4 * page, 2 * page), (8, page), (page, 0), (u64::MAX - 4095, page)] {
+            assert_eq!(right(wrong, both).err(), Some(Errno::EPROTO), "{wrong:?}");
+        }
+        assert_eq!(lock(&mapped).all.mappings, 5);
+    }
 
     #[test]
     fn a_peer_has_no_more_mapped_here_than_its_share() {

@@ -25,4 +25,4 @@ pub use memory::WordMemory;
 pub use spsc::{Broken, Consumer, Producer, Record, room_of};
 pub use user::UserMemory;
 #[cfg(not(loom))]
-pub use window::Window;
+pub use window::{WeakWindow, Window};

@@ -10,7 +10,7 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{Ordering, fence};
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
@@ -22,6 +22,32 @@ pub struct Window {
     length: usize,
     _owner: Arc<dyn Any + Send + Sync>,
 }
+
+/// A window that does not keep its mapping alive.
+#[derive(Clone)]
+pub struct WeakWindow {
+    base: NonNull<u8>,
+    length: usize,
+    owner: Weak<dyn Any + Send + Sync>,
+}
+
+impl WeakWindow {
+    /// The window, if its mapping is there.
+    pub fn upgrade(&self) -> Option<Window> {
+        let owner = self.owner.upgrade()?;
+        Some(Window { base: self.base, length: self.length, _owner: owner })
+    }
+
+    /// Whether its mapping is there.
+    pub fn is_there(&self) -> bool {
+        self.owner.strong_count() > 0
+    }
+}
+
+// SAFETY: as for the window that it may become; by itself it reaches nothing.
+unsafe impl Send for WeakWindow {}
+// SAFETY: as above.
+unsafe impl Sync for WeakWindow {}
 
 // SAFETY: a window is an address range of shared memory; every access goes through atomics or
 // byte copies that tolerate concurrent change.
@@ -44,6 +70,12 @@ impl Window {
             Arc::new((0..length.div_ceil(8)).map(|_| Default::default()).collect());
         let base = NonNull::from(&words[..]).cast::<u8>();
         Self { base, length, _owner: words }
+    }
+
+    /// The same, as long as somebody else keeps the mapping alive.
+    pub fn downgrade(&self) -> WeakWindow {
+        let owner = Arc::downgrade(&self._owner);
+        WeakWindow { base: self.base, length: self.length, owner }
     }
 
     /// Bytes.

@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
 /// What may be done through a mapping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     /// Loads only; a store is a SIGSEGV.
     ReadOnly,

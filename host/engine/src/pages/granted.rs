@@ -6,7 +6,7 @@
 //! a tenant's and the process that touches it is the daemon: what is mapped is bounded for each
 //! vNIC, and only pages that are in memory are touched.
 
-use crate::pages::budget::{Mapped, Remains, Share};
+use crate::pages::together::Hold;
 use omniverb_link::Endpoint;
 use omniverb_link::pace::Pace;
 use omniverb_ring::{UserMemory, Window, WordMemory};
@@ -34,7 +34,7 @@ pub(crate) struct Grant {
     region: Range<u64>,
     /// First address that is mapped.
     start: u64,
-    mapped: Option<Mapped>,
+    mapped: Option<Hold>,
     /// These bytes are in memory, or were a moment ago.
     resident: Range<usize>,
     /// Until when that is believed.
@@ -42,10 +42,9 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    pub(crate) fn new(key: u32, access: u32, start: u64, window: Window, share: Share) -> Grant {
-        let region = start..start.saturating_add(window.len() as u64);
-        let mapped = Some(Mapped { window, share });
-        Grant { key, access, region, start, mapped, resident: 0..0, until: 0 }
+    pub(crate) fn new(key: u32, access: u32, start: u64, hold: Hold) -> Grant {
+        let region = start..start.saturating_add(hold.window().len() as u64);
+        Grant { key, access, region, start, mapped: Some(hold), resident: 0..0, until: 0 }
     }
 
     /// There is more of the region, which begins at `address` and has `length` bytes.
@@ -62,13 +61,13 @@ impl Grant {
 
     /// The addresses that are mapped.
     fn range(&self) -> Range<u64> {
-        let length = self.mapped.as_ref().map_or(0, |mapped| mapped.window.len());
+        let length = self.mapped.as_ref().map_or(0, |hold| hold.window().len());
         self.start..self.start.saturating_add(length as u64)
     }
 
     /// The window, if touching these bytes neither waits for a disk nor makes pages.
     fn at_hand(&mut self, offset: usize, length: usize, now: u64) -> Option<&Window> {
-        let window = &self.mapped.as_ref()?.window;
+        let window = self.mapped.as_ref()?.window();
         let end = offset.checked_add(length).filter(|end| *end <= window.len())?;
         if now >= self.until || offset < self.resident.start || end > self.resident.end {
             let first = offset - offset % PAGE_BYTES;
@@ -87,10 +86,8 @@ impl Grant {
 
 impl Drop for Grant {
     fn drop(&mut self) {
-        let Some(mapped) = self.mapped.take() else { return };
-        // Without an undertaker it goes here and now.
-        if let Some(undertaker) = mapped.share.undertaker() {
-            let _ = undertaker.send(Remains::Mapped(mapped));
+        if let Some(hold) = self.mapped.take() {
+            hold.release();
         }
     }
 }
@@ -219,7 +216,7 @@ impl Grants {
     /// The extent that all of this is in.
     fn find(&mut self, target: Target, access: u32) -> Option<(&mut Grant, usize)> {
         self.list.iter_mut().filter(|grant| grant.key == target.key).find_map(|grant| {
-            let mapped = grant.mapped.as_ref()?.window.len() as u64;
+            let mapped = grant.mapped.as_ref()?.window().len() as u64;
             let offset = target.address.checked_sub(grant.start)?;
             let inside = offset <= mapped && target.length <= mapped - offset;
             (inside && grant.allows(access)).then_some((grant, offset as usize))
@@ -370,13 +367,18 @@ mod tests {
         budget: Budget,
     }
 
+    /// The same for both kinds of extents: a file of its own, and a part of a larger one.
+    fn both(access: u32, test: impl Fn(Case)) {
+        [0, 5 * 4096].into_iter().for_each(|offset| test(case(access, offset)));
+    }
+
     /// Two pages with something in them, then a hole.
-    fn case(access: u32) -> Case {
+    fn case(access: u32, offset: u64) -> Case {
         let memory = Window::private(link_bytes(REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN));
         let (mut application, far) = (end(&memory, 0).unwrap(), end(&memory, 1).unwrap());
         application.open(0);
-        let file = memfd::create("test", 3 * 4096).unwrap();
-        let map = || Extent::new(&file, 0, 3 * 4096).map(Access::ReadWrite).unwrap();
+        let file = memfd::create("test", 3 * 4096 + 2 * offset).unwrap();
+        let map = || Extent::new(&file, offset, 3 * 4096).map(Access::ReadWrite).unwrap();
         let (pages, theirs, mut grants) = (map(), map(), Grants::default());
         UserMemory::lend(&[3; 8192], |bytes| pages.fill(0, bytes));
         assert!(!grants.reach(&far, target(0, 8), access), "not granted yet");
@@ -385,7 +387,7 @@ mod tests {
         assert!(!grants.reach(&far, target(0, 8), access) && grants.take_wanted().is_none());
         let budget = Mappings::default().budget();
         let share = budget.share(3 * 4096).unwrap();
-        grants.insert(&far, Grant::new(9, access, START, theirs, share), 0);
+        grants.insert(&far, Grant::new(9, access, START, Hold::alone(theirs, share)), 0);
         Case { application, far, grants, pages, budget }
     }
 
@@ -413,64 +415,67 @@ mod tests {
 
     #[test]
     fn what_was_granted_is_reached_and_nothing_else() {
-        let mut case = case(REMOTE_WRITE);
-        assert!(case.writes(0, 4096) && case.writes(4095, 4097));
-        assert_eq!((case.byte(0), case.byte(8191)), (5, 5));
-        for (offset, length) in [(-1, 1), (-1, 8192), (3 * 4096, 1), (3 * 4096 - 1, 2)] {
-            assert!(!case.writes(offset, length), "{offset} {length}");
-        }
-        assert!(!case.grants.reach(&case.far, target(0, u64::MAX), REMOTE_WRITE));
-        assert!(!case.reads(0, 8), "no right to read");
-        assert!(!case.grants.write(&case.far, (target(0, 8), 4), &[1; 8], true, 1), "too long");
-        let other = Target { key: 8, ..target(0, 8) };
-        assert!(!case.grants.write(&case.far, (other, 0), &[1; 8], true, 1), "another key");
-        case.application.close();
-        assert!(!case.writes(0, 8), "the queue pair is gone");
+        both(REMOTE_WRITE, |mut case| {
+            assert!(case.writes(0, 4096) && case.writes(4095, 4097));
+            assert_eq!((case.byte(0), case.byte(8191)), (5, 5));
+            for (offset, length) in [(-1, 1), (-1, 8192), (3 * 4096, 1), (3 * 4096 - 1, 2)] {
+                assert!(!case.writes(offset, length), "{offset} {length}");
+            }
+            assert!(!case.grants.reach(&case.far, target(0, u64::MAX), REMOTE_WRITE));
+            assert!(!case.reads(0, 8), "no right to read");
+            assert!(!case.grants.write(&case.far, (target(0, 8), 4), &[1; 8], true, 1), "too long");
+            let other = Target { key: 8, ..target(0, 8) };
+            assert!(!case.grants.write(&case.far, (other, 0), &[1; 8], true, 1), "another key");
+            case.application.close();
+            assert!(!case.writes(0, 8), "the queue pair is gone");
+        });
     }
 
     #[test]
     fn holes_are_left_to_the_application() {
-        let mut case = case(REMOTE_WRITE | REMOTE_READ);
-        assert!(case.reads(4096, 4096) && !case.reads(8192, 1) && !case.reads(8191, 2));
-        assert!(!case.writes(8192, 1) && !case.writes(8191, 2));
-        let mut there = [1];
-        residency(&case.pages, 8192, &mut there).unwrap();
-        assert_eq!(there[0] & 1, 0, "nothing was put there");
-        UserMemory::lend(&[1], |byte| case.pages.fill(8192, byte));
-        case.grants.list[0].until = 0; // a millisecond later
-        assert!(case.writes(8191, 2));
+        both(REMOTE_WRITE | REMOTE_READ, |mut case| {
+            assert!(case.reads(4096, 4096) && !case.reads(8192, 1) && !case.reads(8191, 2));
+            assert!(!case.writes(8192, 1) && !case.writes(8191, 2));
+            let mut there = [1];
+            residency(&case.pages, 8192, &mut there).unwrap();
+            assert_eq!(there[0] & 1, 0, "nothing was put there");
+            UserMemory::lend(&[1], |byte| case.pages.fill(8192, byte));
+            case.grants.list[0].until = 0; // a millisecond later
+            assert!(case.writes(8191, 2));
+        });
     }
 
     #[test]
     fn a_revocation_voids_and_lets_ask_anew() {
-        let mut case = case(REMOTE_WRITE);
-        assert!(case.writes(0, 8));
-        case.application.advance_epoch();
-        assert!(!case.writes(0, 8), "void");
-        assert!(!case.grants.reach(&case.far, target(0, 8), REMOTE_WRITE));
-        let share = case.budget.share(3 * 4096).unwrap();
-        let grant = Grant::new(9, REMOTE_WRITE, START, case.pages.clone(), share);
-        case.grants.insert(&case.far, grant, 1);
-        let Case { application, far, grants, .. } = &mut case;
-        let place = (target(0, 8), 0);
-        assert!(grants.access(far, place, REMOTE_WRITE, 8, 1, |_, _| {}));
-        let meanwhile = |_: &Window, _| application.advance_epoch();
-        assert!(!grants.access(far, place, REMOTE_WRITE, 8, 1, meanwhile), "perhaps too late");
-        assert!(!case.writes(0, 8), "void");
-        assert_eq!(case.budget.mappings(), 0, "given back");
-        case.grants.take_wanted();
-        assert!(!case.grants.reach(&case.far, target(0, 8), REMOTE_WRITE));
-        assert_eq!(case.grants.take_wanted(), Some((9, (START, 8))));
-        // What was given before everything was taken back does not count, even if it was asked for
-        // again since; nor does what nobody asked for.
-        let share = case.budget.share(3 * 4096).unwrap();
-        let stale = Grant::new(9, REMOTE_WRITE, START, case.pages.clone(), share);
-        case.grants.insert(&case.far, stale, 0);
-        assert!(!case.writes(0, 8), "the pages may have gone back since");
-        case.application.advance_epoch();
-        let share = case.budget.share(3 * 4096).unwrap();
-        let late = Grant::new(9, REMOTE_WRITE, START, case.pages.clone(), share);
-        case.grants.insert(&case.far, late, 2);
-        assert!(!case.writes(0, 8));
+        both(REMOTE_WRITE, |mut case| {
+            assert!(case.writes(0, 8));
+            case.application.advance_epoch();
+            assert!(!case.writes(0, 8), "void");
+            assert!(!case.grants.reach(&case.far, target(0, 8), REMOTE_WRITE));
+            let share = case.budget.share(3 * 4096).unwrap();
+            let grant = Grant::new(9, REMOTE_WRITE, START, Hold::alone(case.pages.clone(), share));
+            case.grants.insert(&case.far, grant, 1);
+            let Case { application, far, grants, .. } = &mut case;
+            let place = (target(0, 8), 0);
+            assert!(grants.access(far, place, REMOTE_WRITE, 8, 1, |_, _| {}));
+            let meanwhile = |_: &Window, _| application.advance_epoch();
+            assert!(!grants.access(far, place, REMOTE_WRITE, 8, 1, meanwhile), "perhaps too late");
+            assert!(!case.writes(0, 8), "void");
+            assert_eq!(case.budget.mappings(), 0, "given back");
+            case.grants.take_wanted();
+            assert!(!case.grants.reach(&case.far, target(0, 8), REMOTE_WRITE));
+            assert_eq!(case.grants.take_wanted(), Some((9, (START, 8))));
+            // What was given before everything was taken back does not count, even if it was asked for
+            // again since; nor does what nobody asked for.
+            let share = case.budget.share(3 * 4096).unwrap();
+            let stale = Grant::new(9, REMOTE_WRITE, START, Hold::alone(case.pages.clone(), share));
+            case.grants.insert(&case.far, stale, 0);
+            assert!(!case.writes(0, 8), "the pages may have gone back since");
+            case.application.advance_epoch();
+            let share = case.budget.share(3 * 4096).unwrap();
+            let late = Grant::new(9, REMOTE_WRITE, START, Hold::alone(case.pages.clone(), share));
+            case.grants.insert(&case.far, late, 2);
+            assert!(!case.writes(0, 8));
+        });
     }
 }

@@ -5,3 +5,4 @@ pub(crate) mod granted;
 pub(crate) mod held;
 pub(crate) mod placing;
 pub(crate) mod sources;
+pub(crate) mod together;

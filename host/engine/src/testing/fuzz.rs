@@ -3,6 +3,7 @@
 
 use crate::pages::budget::Budget;
 use crate::pages::granted::Grant;
+use crate::pages::together::Hold;
 use crate::queue_pair::backlog::Allowance;
 use crate::queue_pair::connected::Connected;
 use omniverb_link::layout::{self, REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN};
@@ -126,8 +127,10 @@ pub fn link(bytes: &[u8]) {
 /// Grants pages, of which some may be holes, perhaps of something that nobody asked for.
 fn grant(bytes: &mut Bytes<'_>, engine: &mut Connected, key: Rkey) {
     let count = 1 + usize::from(bytes.byte() % 3);
-    let made = memfd::create("fuzz", (count * PAGE_BYTES) as u64)
-        .and_then(|file| Extent::new(file, 0, (count * PAGE_BYTES) as u64).map(Access::ReadWrite));
+    // In a file of its own, or in a larger one.
+    let (length, offset) = ((count * PAGE_BYTES) as u64, (count % 2 * 4 * PAGE_BYTES) as u64);
+    let made = memfd::create("fuzz", length + 2 * offset)
+        .and_then(|file| Extent::new(file, offset, length).map(Access::ReadWrite));
     let Ok(pages) = made else { return };
     let holes = bytes.byte();
     for page in (0..count).filter(|page| holes >> page & 1 == 0) {
@@ -138,7 +141,7 @@ fn grant(bytes: &mut Bytes<'_>, engine: &mut Connected, key: Rkey) {
     let start = u64::from(bytes.byte()) << 12;
     let access = u32::from(bytes.byte() & 15);
     let epoch = u32::from(bytes.byte() >> 6);
-    engine.far.granted(Grant::new(key, access, start, pages, share), epoch);
+    engine.far.granted(Grant::new(key, access, start, Hold::alone(pages, share)), epoch);
 }
 
 fn step(

@@ -12,6 +12,7 @@ use self::trace::Trace;
 use crate::command::feature;
 use crate::pages::budget::{Budget, Mappings};
 use crate::pages::granted::{Grant, REMOTE_READ, REMOTE_WRITE};
+use crate::pages::together::Hold;
 use crate::queue_pair::backlog::Allowance;
 use crate::queue_pair::connected::Connected;
 use crate::testing::fuzz::end;
@@ -381,7 +382,7 @@ impl Trial {
                 self.owner.memory = ours;
                 let share = self.budget.share(whole.len()).unwrap();
                 let access = REMOTE_WRITE | REMOTE_READ;
-                let grant = Grant::new(KEY, access, START + 4096, whole, share);
+                let grant = Grant::new(KEY, access, START + 4096, Hold::alone(whole, share));
                 let epoch = self.holder.application.epoch() as u32;
                 self.holder.engine.far.granted(grant, epoch);
             }

@@ -36,17 +36,17 @@ impl State {
         let Some(vnic) = self.vnics.get(&granted.vnic) else { return };
         let found = self.links.between(granted.qpn, granted.peer_qpn);
         let Some((_, connected)) = found.filter(|(of, _)| *of == granted.vnic) else { return };
-        let Ok(length) = usize::try_from(granted.memory.length) else { return };
-        let share = match connected.far.is_own(granted.key) {
-            true => vnic.budget.share_of_half(length),
-            false => vnic.budget.share(length),
+        let own = connected.far.is_own(granted.key);
+        let share = |bytes| match own {
+            true => vnic.budget.share_of_half(bytes),
+            false => vnic.budget.share(bytes),
         };
-        let Some(share) = share else { return connected.far.refused(granted.key, false) };
         let writable = granted.access & REMOTE_WRITE != 0;
         let how = if writable { Access::ReadWrite } else { Access::ReadOnly };
-        let Ok(window) = granted.memory.map(how) else { return };
+        let hold = self.together.hold(granted.vnic, &granted.memory, how, share);
+        let Ok(hold) = hold else { return connected.far.refused(granted.key, false) };
         let Granted { key, access, start, region, .. } = *granted;
-        let grant = Grant::new(key.0, access, start, window, share).of_region(region);
+        let grant = Grant::new(key.0, access, start, hold).of_region(region);
         connected.far.granted(grant, granted.epoch);
     }
 }

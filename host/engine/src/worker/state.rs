@@ -11,6 +11,7 @@ use crate::network::faults::BadLine;
 use crate::network::passages::Passages;
 use crate::network::train::Train;
 use crate::pages::budget::Mappings;
+use crate::pages::together::Together;
 use std::collections::BTreeMap;
 use std::io;
 
@@ -34,6 +35,8 @@ pub(super) struct State {
     pub(super) message: Vec<u8>,
     /// What all packet threads have mapped.
     pub(super) mappings: Mappings,
+    /// Of them, those of this thread's links.
+    pub(super) together: Together,
 }
 
 impl State {
@@ -51,6 +54,7 @@ impl State {
             train: Some(Train::new()),
             message: Vec::new(),
             mappings,
+            together: Together::default(),
         })
     }
 

@@ -2,6 +2,7 @@
 //! put into the ring when pages go back or the engine asks.
 
 use crate::pages::granted::Grant;
+use crate::pages::together::Hold;
 use omniverb_link::{Endpoint, Request, Source, Unfilled};
 use omniverb_ring::{UserMemory, Window, WordMemory};
 use omniverb_sys::{Access, Extent, memfd};
@@ -26,8 +27,10 @@ pub(super) struct Shelf {
 }
 
 fn pages() -> (Window, Window) {
-    let file = memfd::create("shelf", BYTES as u64).unwrap();
-    let map = || Extent::new(&file, 0, BYTES as u64).map(Access::ReadWrite).unwrap();
+    // In the middle of a file.
+    let (length, before) = (BYTES as u64, 3 * 4096);
+    let file = memfd::create("shelf", length + 2 * before).unwrap();
+    let map = || Extent::new(&file, before, length).map(Access::ReadWrite).unwrap();
     let (ours, theirs) = (map(), map());
     UserMemory::lend(&[1; BYTES], |all| ours.fill(0, all));
     (ours, theirs.part(4096, BYTES - 4096).unwrap())
@@ -110,6 +113,6 @@ impl Shelf {
     pub(super) fn grant(&mut self, budget: &crate::pages::budget::Budget) -> Option<Grant> {
         let reached = self.reached.take()?;
         let share = budget.share(reached.len())?;
-        Some(Grant::new(KEY, 0, START + 4096, reached, share))
+        Some(Grant::new(KEY, 0, START + 4096, Hold::alone(reached, share)))
     }
 }
