@@ -25,7 +25,9 @@ use omniverb_sys::child::Helpers;
 use omniverb_sys::privileges::{Privilege, keep_only};
 use omniverb_sys::pulse::{Pulse, Pulses};
 use omniverb_sys::{Poller, clock, descriptors, random};
-use omniverb_tenancy::{Action, Entropy, Holders, Limits, Policies, SessionId, Tenancy, VnicId};
+use omniverb_tenancy::{
+    Action, Apart, Entropy, Holders, Layout, Limits, Policies, SessionId, Tenancy, VnicId,
+};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -58,6 +60,8 @@ pub struct Settings {
     pub sign_of_life: Option<SignOfLife>,
     /// The threads that are looked at; more can be added.
     pub pulses: Pulses,
+    /// Where the memory is that regions' pages are moved to.
+    pub layout: fn() -> Box<dyn Layout>,
 }
 
 impl Default for Settings {
@@ -74,6 +78,7 @@ impl Default for Settings {
             watchdog: Some(Duration::from_secs(5)),
             sign_of_life: None,
             pulses: Pulses::default(),
+            layout: || Box::<Apart>::default(),
         }
     }
 }
@@ -250,6 +255,7 @@ impl Server {
         let registry = Registry::new(marks, &home.evidence(), settings.policies.named.keys());
         let mut tenancy = Tenancy::new(settings.limits.clone(), Box::new(Kernel), marks.boot);
         tenancy.configure(settings.policies.clone());
+        tenancy.lay_out((settings.layout)());
         let (now, privileged) = (clock::now(), namespaces.others_too());
         tenancy.audit(settings.audit);
         let found = secret::take(place.files());

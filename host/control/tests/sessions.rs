@@ -34,9 +34,6 @@ fn extent(file: &OwnedFd, said: body::Extent) -> Extent<&OwnedFd> {
     Extent::new(file, said.offset, said.length)
 }
 
-/// Does something with the memory that pages are to be moved onto.
-type With<'a> = &'a dyn Fn(&Extent<&OwnedFd>);
-
 fn files_of(client: &mut Client) -> (LinkReady, Vec<OwnedFd>) {
     match client.event(SOON) {
         Some((Message::LinkReady(ready), files)) => (ready, files),
@@ -156,60 +153,6 @@ fn death_is_told_at_once_and_leaves_nothing() {
         daemon.status()["vnics"].as_array().unwrap().is_empty()
     });
     assert!(gone);
-}
-
-#[test]
-fn pages_are_granted_if_they_are_what_they_should_be() {
-    let daemon = Daemon::start(Settings::default());
-    let (mut a, mut b) = (Client::hello(&daemon.path), Client::hello(&daemon.path));
-    let (one, other) = pair(&mut a, &mut b, QP_RC);
-    link_ready(&mut a);
-    link_ready(&mut b);
-    let reg = RegMr { pd: 1, access: 4, addr: 0x10800, length: 0x3000, rkey: 0, reserved: 0 };
-    let Message::MrRegistered(MrRegistered { rkey, .. }) = b.call(reg.into()) else { panic!() };
-    let (address, length) = (0x11008, 8);
-    let ask = RequestGrant { qpn: one, peer_qpn: other, rkey, reserved: 0, address, length };
-    // The daemon gives the owner a file; `with` says what that does with it, and `along` what comes
-    // with its answer.
-    let adopt = |a: &mut Client, b: &mut Client, with: With<'_>, along: &[OwnedFd]| {
-        assert!(matches!(a.call(ask.into()), Message::Connected(_)));
-        let Some((Message::Adopt(adopt), files)) = b.event(SOON) else { panic!() };
-        assert_eq!((adopt.start, adopt.memory.length, adopt.fresh != 0), (0x11000, 0x2000, true));
-        let [file] = files.as_slice() else { panic!("{files:?}") };
-        let place = extent(file, adopt.memory);
-        place.verify().unwrap();
-        with(&place);
-        let adopted = Adopted { token: adopt.token, errno: 0, epoch: 0 };
-        let mut bytes = [0; 4096];
-        let length = omniverb_session::encode(0, &adopted.into(), &mut bytes);
-        let events = b.events.as_ref().unwrap().as_fd();
-        let along: Vec<_> = along.iter().map(AsFd::as_fd).collect();
-        match socket::send(events, &bytes[..length], &along) {
-            // A kernel that can refuse descriptors for the daemon did.
-            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied && !along.is_empty() => {
-                socket::send(events, &bytes[..length], &[]).unwrap();
-            }
-            sent => sent.unwrap(),
-        }
-        a.event(SOON).unwrap()
-    };
-    let refused = Message::from(GrantDenied { qpn: one, peer_qpn: other, rkey, errno: EINVAL });
-    assert_eq!(adopt(&mut a, &mut b, &|_| {}, &[]).0, refused, "could be written to");
-    // What comes up with the answer does not count.
-    let good = memfd::create_sealable("pages", 0x2000).unwrap();
-    memfd::seal_future_write(good.as_fd()).unwrap();
-    assert_eq!(adopt(&mut a, &mut b, &|_| {}, &[good]).0, refused, "not the daemon's file");
-    let seal = |place: &Extent<&OwnedFd>| {
-        let map = place.mapping(Access::ReadWrite).unwrap();
-        memfd::seal_future_write(place.file.as_fd()).unwrap();
-        drop(map);
-    };
-    let (granted, files) = adopt(&mut a, &mut b, &seal, &[]);
-    let Message::Granted(granted) = granted else { panic!("{granted:?}") };
-    assert_eq!((granted.page_start, granted.memory.length, files.len()), (0x11000, 0x2000, 1));
-    let place = extent(&files[0], granted.memory);
-    assert!(place.mapping(Access::ReadWrite).is_err());
-    place.mapping(Access::ReadOnly).unwrap();
 }
 
 #[test]

@@ -14,6 +14,8 @@ mod datagram;
 mod hostile;
 mod life;
 mod mapped;
+#[path = "mapped.rs"]
+mod mapped_within;
 mod messages;
 mod model;
 mod refusals;

@@ -18,7 +18,13 @@ pub struct Buffer {
 impl Buffer {
     /// Zeroes; on an 8-byte boundary.
     pub fn new(length: usize) -> Buffer {
-        let window = Window::private(length.next_multiple_of(8) + 2 * GUARD);
+        Buffer::within(length, 0)
+    }
+
+    /// The same in the middle of a mapping, with so many bytes before and behind it.
+    pub fn within(length: usize, around: usize) -> Buffer {
+        let all = length.next_multiple_of(8) + 2 * GUARD;
+        let window = Window::private(all + 2 * around).part(around, all).unwrap();
         let guard = [GUARD_BYTE; GUARD];
         let buffer = Buffer { window, length };
         UserMemory::lend(&guard, |bytes| buffer.window.fill(0, bytes));
