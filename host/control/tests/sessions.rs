@@ -5,7 +5,7 @@ mod support;
 use omniverb_control::{Place, Settings, StartError};
 use omniverb_session::Message;
 use omniverb_session::body::{self, *};
-use omniverb_sys::{Access, Extent, memfd, socket};
+use omniverb_sys::{Access, Extent, socket};
 use omniverb_tenancy::Limits;
 use omniverb_tenancy::errno::*;
 use std::os::fd::{AsFd, OwnedFd};

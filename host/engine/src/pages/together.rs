@@ -117,7 +117,8 @@ mod tests {
         let (mut together, budget) = (Together::default(), Mappings::default().budget());
         for (offset, length) in [(8192, 8192), (8, 4096), (0, 0), (4096, 1), (1 << 40, 4096)] {
             let extent = Extent::new(file.clone(), offset, length);
-            let held = together.hold(VnicId(1), &extent, Access::ReadOnly, |bytes| budget.share(bytes));
+            let held =
+                together.hold(VnicId(1), &extent, Access::ReadOnly, |bytes| budget.share(bytes));
             assert!(held.is_err(), "{offset} {length}");
         }
         assert_eq!(budget.mappings(), 0);
