@@ -57,8 +57,8 @@ impl Two {
         }
     }
 
-    /// The daemon gives the owner a file; `with` says what that does with it, and `along` what comes
-    /// with its answer. What the initiator is told.
+    /// The daemon gives the owner a file; `with` says what that does with it, and `along` what
+    /// comes with its answer. What the initiator is told.
     fn ask(&mut self, rkey: u32, with: With<'_>, along: &[OwnedFd]) -> (Message, Vec<OwnedFd>) {
         let (qpn, peer_qpn) = self.ends;
         let (address, length) = (0x11008, 8);

@@ -465,8 +465,8 @@ mod tests {
             case.grants.take_wanted();
             assert!(!case.grants.reach(&case.far, target(0, 8), REMOTE_WRITE));
             assert_eq!(case.grants.take_wanted(), Some((9, (START, 8))));
-            // What was given before everything was taken back does not count, even if it was asked for
-            // again since; nor does what nobody asked for.
+            // What was given before everything was taken back does not count, even if it was asked
+            // for again since; nor does what nobody asked for.
             let share = case.budget.share(3 * 4096).unwrap();
             let stale = Grant::new(9, REMOTE_WRITE, START, Hold::alone(case.pages.clone(), share));
             case.grants.insert(&case.far, stale, 0);
