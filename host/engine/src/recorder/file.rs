@@ -15,6 +15,8 @@ const EINVAL: i32 = 22;
 /// A file that cannot be written any more ends its capture, never the traffic.
 pub(super) struct Recording {
     pub(super) vnic: VnicId,
+    /// When it began, by our clock.
+    pub(super) since: u64,
     pub(super) intake: Arc<Intake>,
     pub(super) snap_bytes: u32,
     pub(super) summary: Summary,
@@ -28,9 +30,11 @@ impl Recording {
         file: OwnedFd,
         snap_bytes: u32,
         intake: Arc<Intake>,
+        since: u64,
     ) -> Recording {
         let mut recording = Recording {
             vnic,
+            since,
             intake,
             snap_bytes,
             summary: Summary::default(),

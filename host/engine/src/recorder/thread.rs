@@ -3,6 +3,9 @@
 //! Whoever tells something takes its time first and tells then, so what is read now may be older
 //! than what was read before. Everything is kept back for a moment ([`HOLD`]) and sorted.
 
+#[cfg(test)]
+mod tests;
+
 use super::file::Recording;
 use super::ring::{Ring, Traced, Turn};
 use super::story;
@@ -166,7 +169,7 @@ impl Thread {
     fn obey(&mut self, task: Task) {
         match task {
             Task::Begin { capture, vnic, file, snap_bytes, intake } => {
-                let recording = Recording::new(vnic, file, snap_bytes, intake);
+                let recording = Recording::new(vnic, file, snap_bytes, intake, clock::now());
                 let _ = self.tell_begun.send((capture, recording.summary.errno));
                 self.ready.signal();
                 self.recordings.insert(capture, recording);
@@ -279,16 +282,15 @@ impl Thread {
         let now = u64::try_from(now.as_nanos()).unwrap_or_default();
         let offset = now.wrapping_sub(clock::now());
         while let Some(Event { time, content, .. }) = self.held.take(until) {
-            let time = time.wrapping_add(offset);
             match content {
-                Content::Packet(vnic, copy) => self.write_copy(time, vnic, &copy),
+                Content::Packet(vnic, copy) => self.write_copy(time, offset, vnic, &copy),
                 Content::Told(Whose::Link(traced), trace, payload) => {
-                    self.write_told(time, &traced, &trace, &payload);
+                    self.write_told(time, offset, &traced, &trace, &payload);
                 }
                 Content::Told(Whose::Unknown(session), trace, payload) => {
                     let ring = self.rings.get(&session);
                     match ring.and_then(|ring| ring.link(&trace)).cloned() {
-                        Some(traced) => self.write_told(time, &traced, &trace, &payload),
+                        Some(traced) => self.write_told(time, offset, &traced, &trace, &payload),
                         None => self.blame(session, 0, 1),
                     }
                 }
@@ -296,7 +298,8 @@ impl Thread {
         }
     }
 
-    fn write_copy(&mut self, time: u64, vnic: VnicId, copy: &Copy) {
+    /// `offset`: from our clock to the time since 1970.
+    fn write_copy(&mut self, time: u64, offset: u64, vnic: VnicId, copy: &Copy) {
         let envelope = Envelope {
             flow: copy.flow,
             identification: copy.identification,
@@ -304,20 +307,32 @@ impl Thread {
             hop_limit: HOP_LIMIT,
         };
         let recordings = self.recordings.values_mut();
-        for recording in recordings.filter(|recording| recording.vnic == vnic) {
+        let time_of_day = time.wrapping_add(offset);
+        for recording in recordings.filter(|one| one.vnic == vnic && one.since <= time) {
             let known = copy.bytes.len();
             if known == copy.length {
-                recording.add(time, &envelope, &copy.bytes, known);
+                recording.add(time_of_day, &envelope, &copy.bytes, known);
             } else {
                 let mut whole = copy.bytes.to_vec();
                 whole.resize(copy.length, 0);
-                recording.add(time, &envelope, &whole, known);
+                recording.add(time_of_day, &envelope, &whole, known);
             }
         }
     }
 
-    fn write_told(&mut self, time: u64, traced: &Traced, trace: &Trace, payload: &[u8]) {
-        let concerned = |recording: &&mut Recording| traced.vnics.contains(&recording.vnic);
+    /// What was told before a capture began is none of it: another one began earlier, or ended
+    /// and who told learnt of that later.
+    fn write_told(
+        &mut self,
+        time: u64,
+        offset: u64,
+        traced: &Traced,
+        trace: &Trace,
+        payload: &[u8],
+    ) {
+        let concerned = |recording: &&mut Recording| {
+            traced.vnics.contains(&recording.vnic) && recording.since <= time
+        };
         let mut recordings: Vec<&mut Recording> =
             self.recordings.values_mut().filter(concerned).collect();
         if recordings.is_empty() {
@@ -331,7 +346,7 @@ impl Thread {
                 hop_limit: HOP_LIMIT,
             };
             for recording in &mut recordings {
-                recording.add(time, &envelope, told.datagram, told.known);
+                recording.add(time.wrapping_add(offset), &envelope, told.datagram, told.known);
             }
         });
         if !sense {

@@ -1,0 +1,96 @@
+//! One capture after, and beside, another.
+
+use super::*;
+use crate::recorder::intake::Intake;
+use crate::recorder::story::TracedEnd;
+use omniverb_link::Tracer;
+use omniverb_link::trace::{Kind, TRACE_BYTES};
+use omniverb_ring::Window;
+use omniverb_terms::{Qpn, Service};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const VNIC: VnicId = VnicId(1);
+
+fn file() -> OwnedFd {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("omniverb-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let path = std::env::temp_dir().join(name);
+    let file = std::fs::File::create_new(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    file.into()
+}
+
+struct Bench {
+    thread: Thread,
+    ended: mpsc::Receiver<(u64, Summary)>,
+    memory: Window,
+    tracer: Tracer,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let ((_, tasks), (begun, _), (tell, ended)) =
+            (mpsc::channel(), mpsc::channel(), mpsc::channel());
+        let ready = Arc::new(EventFd::new().unwrap());
+        let thread = Thread::new(tasks, begun, tell, ready);
+        let memory = Window::private(TRACE_BYTES);
+        let tracer = Tracer::new(&memory).unwrap();
+        Bench { thread, ended, memory, tracer }
+    }
+
+    fn begin(&mut self, capture: u64) {
+        let (file, intake) = (file(), Arc::new(Intake::new(100)));
+        let (vnic, snap_bytes) = (VNIC, 100);
+        self.thread.obey(Task::Begin { capture, vnic, file, snap_bytes, intake });
+    }
+
+    fn trace(&mut self) {
+        let (local, remote) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
+        let (qpn, peer_qpn, service) = (Qpn(0x11), Qpn(0x22), Service::Rc);
+        let end = TracedEnd { qpn, peer_qpn, service, local, remote };
+        self.thread.obey(Task::Ring { session: 5, memory: self.memory.clone() });
+        self.thread.obey(Task::Trace { session: 5, end, vnics: [VNIC; 2] });
+    }
+
+    fn tell(&self) {
+        let (qpn, peer_qpn, time) = (Qpn(0x11), Qpn(0x22), clock::now());
+        let (kind, path_mtu) = (Kind::FetchAdd, 1);
+        let trace = Trace { kind, qpn, peer_qpn, time, path_mtu, ..Trace::default() };
+        assert!(self.tracer.tell(&trace, 0, &[]));
+    }
+
+    fn end(&mut self, capture: u64) -> Summary {
+        self.thread.obey(Task::End { capture });
+        let (number, summary) = self.ended.try_recv().unwrap();
+        assert_eq!(number, capture);
+        summary
+    }
+}
+
+#[test]
+fn a_capture_has_nothing_of_the_one_before() {
+    let mut bench = Bench::new();
+    bench.begin(1);
+    bench.trace();
+    bench.tell();
+    assert_eq!(bench.end(1).packets, 1);
+    // Who tells has not heard yet that it is over.
+    bench.tell();
+    bench.thread.obey(Task::EndRing { session: 5 });
+    bench.begin(2);
+    let summary = bench.end(2);
+    assert_eq!((summary.packets, summary.refused), (0, 0), "{summary:?}");
+}
+
+#[test]
+fn of_two_captures_the_later_has_less() {
+    let mut bench = Bench::new();
+    bench.begin(1);
+    bench.trace();
+    bench.tell();
+    bench.begin(2);
+    bench.tell();
+    assert_eq!(bench.end(2).packets, 1);
+    assert_eq!(bench.end(1).packets, 2);
+}
