@@ -1,11 +1,9 @@
 //! Congestion notification packet (A17.9.3): a BTH with BECN and sixteen reserved bytes.
 
+use crate::opcode::RESERVED_BYTES;
 use crate::{Bth, Opcode, SUFFIX_BYTES};
 use omniverb_terms::Qpn;
 use zerocopy::IntoBytes;
-
-/// Zero bytes behind the BTH.
-pub(crate) const RESERVED_BYTES: usize = 16;
 
 /// Writes a notification for the QP that is to slow down; returns its length with room for the
 /// ICRC. `None`: no room.

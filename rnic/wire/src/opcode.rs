@@ -72,6 +72,8 @@ pub struct Opcode {
     pub operation: Operation,
 }
 
+/// Reserved bytes behind the BTH of a congestion notification.
+pub(crate) const RESERVED_BYTES: usize = 16;
 /// Congestion notification packet.
 const NOTIFICATION: u8 = 0x81;
 
@@ -242,7 +244,7 @@ impl Opcode {
             + part(self.operation == Operation::AtomicAcknowledge, AtomicAckEth::BYTES)
             + part(self.has_immediate(), ImmDt::BYTES)
             + part(self.has_invalidate(), Ieth::BYTES)
-            + part(self.is_notification(), crate::cnp::RESERVED_BYTES)
+            + part(self.is_notification(), RESERVED_BYTES)
     }
 }
 

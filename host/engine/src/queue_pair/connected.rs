@@ -1,30 +1,17 @@
 //! An RC or UC queue pair: a link on one side, a transport connection on the other.
 
-use crate::command::feature;
-use crate::pacing::flow::{Inflow, Outflow};
-use crate::pacing::throttle::Throttle;
 use crate::queue_pair::backlog::Allowance;
 use crate::queue_pair::far::{Far, Said};
+use crate::queue_pair::regulator::{Leaves, Regulator};
+use crate::queue_pair::terms::{Terms, Trains};
 use omniverb_link::{Broken, Endpoint};
 use omniverb_terms::{Qpn, Service};
-use omniverb_transport::{
-    Answer, Config, Connection, Event, Sending, Status, Transmit, Unreliable,
-};
-use omniverb_wire::{Packet, Run, write_notification, write_report};
-
-/// PSNs under way at most to plain RoCE; as many as Linux rxe has itself.
-const WINDOW_ROCE: u64 = 128;
-/// And between two Omniverbs.
-const WINDOW_OMNIVERB: u64 = 1024;
-/// Threads of a shared machine are late by milliseconds now and then; that is neither loss nor
-/// congestion.
-const LATE: u64 = 8_000_000;
-/// Packets that one system call sends, where it is not fewer.
-const TRAIN: u64 = 64;
+use omniverb_transport::{Answer, Connection, Event, Sending, Status, Transmit, Unreliable};
+use omniverb_wire::{Packet, Run};
 
 enum Transport {
     Rc(Box<Connection>),
-    Uc(Box<Unreliable>),
+    Uc(Box<Unreliable>, Regulator),
 }
 
 /// One queue pair.
@@ -39,27 +26,13 @@ pub(crate) struct Connected {
     /// And nothing is left to be said about it.
     silent: bool,
     closed: bool,
-    peer_qpn: Qpn,
     service: Service,
-    window: u64,
-    trains: bool,
-    /// Bits of [`feature`].
-    features: u32,
-    /// Bytes under way at most: half of the ring that they will end up in.
-    window_bytes: u64,
-    /// UC: to another Omniverb.
-    outflow: Option<Outflow>,
-    inflow: Inflow,
-    /// UC: otherwise.
-    throttle: Throttle,
-    /// UC: when to look again, if it is too early to send.
-    due: Option<u64>,
+    terms: Terms,
     qpn: Qpn,
     failure: Option<Status>,
 }
 
 impl Connected {
-    /// `trains`: the peer takes in an acknowledgement at the end of a train before the rest of it.
     pub(crate) fn new(
         mut endpoint: Endpoint,
         service: Service,
@@ -67,7 +40,7 @@ impl Connected {
         features: u32,
         request_bytes: usize,
         allowance: Allowance,
-        trains: bool,
+        trains: Trains,
     ) -> Connected {
         // The application's requests complete when the network has acknowledged them.
         endpoint.publish_no_credits();
@@ -83,16 +56,8 @@ impl Connected {
             leaving: false,
             silent: false,
             closed: false,
-            peer_qpn,
             service,
-            window: if features == 0 { WINDOW_ROCE } else { WINDOW_OMNIVERB },
-            trains,
-            features,
-            window_bytes: half,
-            outflow: (features != 0).then(Outflow::default),
-            inflow: Inflow::default(),
-            throttle: Throttle::default(),
-            due: None,
+            terms: Terms { peer_qpn, features, trains, window_bytes: half },
             qpn,
             failure: None,
         }
@@ -149,27 +114,10 @@ impl Connected {
         let endpoint = &self.far.endpoint;
         if self.transport.is_none() && endpoint.peer_is_open() {
             let Some(receiving) = endpoint.peer_receiving() else { return };
-            let mut config = Config::new(self.peer_qpn);
-            config.path_mtu = 128 << receiving.path_mtu.clamp(1, 5);
-            config.rq_psn = receiving.rq_psn;
-            config.min_rnr_timer = receiving.min_rnr_timer;
-            config.max_dest_rd_atomic = usize::from(receiving.max_dest_rd_atomic);
-            config.window = self.window.min(self.window_bytes / config.path_mtu as u64).max(4);
-            config.unanswered_max = config.unanswered_max.max(self.window as usize);
-            config.window_floor = config.window / 2;
-            config.early_timeout = LATE;
-            config.delay_target = LATE;
-            config.acknowledge_behind = self.trains;
-            config.name_all = self.features & feature::NAME_ALL != 0;
-            config.tells_delays = self.features & feature::DELAYS != 0;
-            config.burst = TRAIN;
-            if self.features != 0 {
-                config.ask_every = Some(config.window / 4);
-                config.acknowledge_every = (config.window / 2) as u32;
-            }
+            let config = self.terms.config(&receiving);
             let transport = match self.service {
                 Service::Rc => Connection::new(config).map(|c| Transport::Rc(Box::new(c))),
-                _ => Unreliable::new(config).map(|c| Transport::Uc(Box::new(c))),
+                _ => Unreliable::new(config).map(|c| Transport::Uc(Box::new(c), self.regulator())),
             };
             // The one fault a configuration can have is a wrong MTU, and it cannot be wrong.
             self.transport = transport.ok();
@@ -185,11 +133,15 @@ impl Connected {
                     retry_count: sending.retry_count,
                     rnr_retry: sending.rnr_retry,
                 }),
-                Some(Transport::Uc(connection)) => connection.ready_to_send(sending.sq_psn),
+                Some(Transport::Uc(connection, _)) => connection.ready_to_send(sending.sq_psn),
                 None => return,
             }
             self.sends = true;
         }
+    }
+
+    fn regulator(&self) -> Regulator {
+        Regulator::new((self.qpn, self.terms.peer_qpn), self.terms.features)
     }
 
     /// Passes on what the application said, and that it has made room.
@@ -211,7 +163,7 @@ impl Connected {
                     connection.resume(now);
                 }
             }
-            Transport::Uc(connection) => {
+            Transport::Uc(connection, _) => {
                 self.far.listen(|_| {})?;
                 self.far.backlog.flush(&mut self.far.endpoint)?;
                 if stuck {
@@ -232,7 +184,7 @@ impl Connected {
             Some(Transport::Rc(connection)) => {
                 outgoing.take(endpoint, |request| connection.submit(request))
             }
-            Some(Transport::Uc(connection)) => {
+            Some(Transport::Uc(connection, _)) => {
                 outgoing.take(endpoint, |request| connection.submit(request))
             }
             None => Ok(false),
@@ -248,15 +200,11 @@ impl Connected {
                 // The result of an atomic goes before the data of a READ behind it.
                 self.tell();
             }
-            Some(Transport::Uc(_)) if packet.opcode().is_notification() => {
-                match (packet.report(), &mut self.outflow) {
-                    (Some((_, psn)), Some(out)) => out.on_report(psn),
-                    (None, None) => self.throttle.on_notification(now),
-                    _ => {}
-                }
+            Some(Transport::Uc(_, regulator)) if packet.opcode().is_notification() => {
+                regulator.on_notification(now, packet);
             }
-            Some(Transport::Uc(connection)) => {
-                self.inflow.on_packet(packet.bth());
+            Some(Transport::Uc(connection, regulator)) => {
+                regulator.on_packet(packet.bth());
                 connection.handle_packet(packet, &mut self.far);
             }
             None => {}
@@ -283,7 +231,8 @@ impl Connected {
     pub(crate) fn next_timeout(&self) -> Option<u64> {
         match &self.transport {
             Some(Transport::Rc(connection)) => connection.poll_timeout(),
-            _ => self.due,
+            Some(Transport::Uc(_, regulator)) => regulator.due(),
+            None => None,
         }
     }
 
@@ -313,25 +262,14 @@ impl Connected {
                 }
                 sent.map(|sent| sent.length)
             }
-            Transport::Uc(connection) => {
-                self.due = None;
-                if let Some(psn) = self.inflow.report(self.far.backlog.is_empty()) {
-                    return write_report(datagram, self.peer_qpn, self.qpn, psn);
-                }
-                if let Some(out) = &mut self.outflow {
-                    self.due = out.may_send(now).err();
-                } else if self.far.backlog.asks(now) {
-                    return write_notification(datagram, self.peer_qpn);
-                } else {
-                    self.due = self.throttle.due(now);
-                }
-                if self.due.is_some() {
-                    return None;
+            Transport::Uc(connection, regulator) => {
+                match regulator.next(now, &mut self.far.backlog, datagram) {
+                    Leaves::Message => {}
+                    Leaves::Notice(length) => return Some(length),
+                    Leaves::Nothing => return None,
                 }
                 let length = connection.poll_transmit(datagram, &mut self.far)?;
-                if let Some(out) = &mut self.outflow {
-                    out.on_send(&mut datagram[..length]);
-                }
+                regulator.on_send(&mut datagram[..length]);
                 Some(length)
             }
         }
@@ -341,7 +279,7 @@ impl Connected {
     pub(crate) fn delay(&mut self, now: u64, wait: u64, datagram: &mut [u8]) -> Option<usize> {
         match self.transport.as_mut()? {
             Transport::Rc(connection) => connection.poll_delay(now, wait, datagram),
-            Transport::Uc(_) => None,
+            Transport::Uc(..) => None,
         }
     }
 
@@ -374,7 +312,7 @@ impl Connected {
     fn tell(&mut self) {
         while let Some(event) = match &mut self.transport {
             Some(Transport::Rc(connection)) => connection.poll_event(),
-            Some(Transport::Uc(connection)) => connection.poll_event(),
+            Some(Transport::Uc(connection, _)) => connection.poll_event(),
             None => None,
         } {
             let Far { endpoint, outgoing, .. } = &mut self.far;

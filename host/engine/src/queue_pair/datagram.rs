@@ -1,14 +1,13 @@
 //! A UD queue pair and one of its destinations: a link on one side, single packets on the other.
 
-use crate::pacing::flow::{Inflow, Outflow};
-use crate::pacing::throttle::Throttle;
 use crate::queue_pair::backlog::{Allowance, Backlog};
+use crate::queue_pair::regulator::{Leaves, Regulator};
 use omniverb_link::record::{FIRST, IMMEDIATE, LAST, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_ring::UserMemory;
 use omniverb_terms::Qpn;
 use omniverb_transport::datagram::{Address, write};
-use omniverb_wire::{Packet, write_notification, write_report};
+use omniverb_wire::Packet;
 
 /// Bytes of the longest datagram.
 const MESSAGE_MAX: usize = 4096;
@@ -20,12 +19,7 @@ pub(crate) struct Datagrams {
     peer_qpn: Qpn,
     psn: u32,
     backlog: Backlog,
-    throttle: Throttle,
-    /// To another Omniverb.
-    outflow: Option<Outflow>,
-    inflow: Inflow,
-    /// When to look again, if it is too early to send.
-    due: Option<u64>,
+    regulator: Regulator,
     closed: bool,
 }
 
@@ -46,10 +40,7 @@ impl Datagrams {
             peer_qpn,
             psn: 0,
             backlog: Backlog::new(allowance),
-            throttle: Throttle::default(),
-            outflow: (features != 0).then(Outflow::default),
-            inflow: Inflow::default(),
-            due: None,
+            regulator: Regulator::new((qpn, peer_qpn), features),
             closed: false,
         }
     }
@@ -69,7 +60,7 @@ impl Datagrams {
 
     /// When something may be sent again, if it is too early now.
     pub(crate) fn next_timeout(&self) -> Option<u64> {
-        self.due
+        self.regulator.due()
     }
 
     /// Writes the next packet. `buffer`: for the message.
@@ -82,24 +73,15 @@ impl Datagrams {
         if self.closed {
             return None;
         }
-        self.due = None;
-        if let Some(psn) = self.inflow.report(self.backlog.is_empty()) {
-            return write_report(datagram, self.peer_qpn, self.qpn, psn);
-        }
-        if let Some(out) = &mut self.outflow {
-            self.due = out.may_send(now).err();
-        } else if self.backlog.asks(now) {
-            return write_notification(datagram, self.peer_qpn);
-        } else {
-            self.due = self.throttle.due(now);
-        }
-        if self.due.is_some() {
-            return None;
+        match self.regulator.next(now, &mut self.backlog, datagram) {
+            Leaves::Message => {}
+            Leaves::Notice(length) => return Some(length),
+            Leaves::Nothing => return None,
         }
         match self.next(datagram, buffer) {
             Ok(length) => {
-                if let (Some(out), Some(length)) = (&mut self.outflow, length) {
-                    out.on_send(&mut datagram[..length]);
+                if let Some(length) = length {
+                    self.regulator.on_send(&mut datagram[..length]);
                 }
                 length
             }
@@ -132,17 +114,13 @@ impl Datagrams {
     /// A packet from the peer; the application looks at the Q_Key.
     pub(crate) fn packet(&mut self, now: u64, packet: &Packet<'_>) {
         if packet.opcode().is_notification() {
-            return match (packet.report(), &mut self.outflow) {
-                (Some((_, psn)), Some(out)) => out.on_report(psn),
-                (None, None) => self.throttle.on_notification(now),
-                _ => {}
-            };
+            return self.regulator.on_notification(now, packet);
         }
         let Some(deth) = packet.deth() else { return };
         if self.closed || !packet.bth().is_in_default_partition() {
             return;
         }
-        self.inflow.on_packet(packet.bth());
+        self.regulator.on_packet(packet.bth());
         let immediate = packet.immediate().map(|immediate| u32::from_ne_bytes(immediate.0));
         let with = |set: bool, flag: u32| if set { flag } else { 0 };
         let flags = FIRST

@@ -7,3 +7,5 @@ pub(crate) mod far;
 pub(crate) mod incoming;
 pub(crate) mod outgoing;
 pub(crate) mod reading;
+pub(crate) mod regulator;
+pub(crate) mod terms;

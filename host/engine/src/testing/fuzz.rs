@@ -6,6 +6,7 @@ use crate::pages::granted::Grant;
 use crate::pages::together::Hold;
 use crate::queue_pair::backlog::Allowance;
 use crate::queue_pair::connected::Connected;
+use crate::queue_pair::terms::Trains;
 use omniverb_link::layout::{self, REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN};
 use omniverb_link::wire::{Receiving, Sending};
 use omniverb_link::{Doorbell, Endpoint, EndpointParts, Request, Response};
@@ -93,7 +94,7 @@ pub fn link(bytes: &[u8]) {
         features,
         REQUEST_BYTES_MIN,
         Allowance::default(),
-        features != 0,
+        if features == 0 { Trains::OneByOne } else { Trains::AcknowledgementFirst },
     );
     let mut datagram = vec![0; DATAGRAM_MAX];
     let mut now = 1;

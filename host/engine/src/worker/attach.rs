@@ -11,6 +11,7 @@ use crate::identity::VnicId;
 use crate::network::port::Sockets;
 use crate::queue_pair::connected::Connected;
 use crate::queue_pair::datagram::Datagrams;
+use crate::queue_pair::terms::Trains;
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_sys::datagram::Port;
 use omniverb_sys::{Access, clock};
@@ -129,6 +130,10 @@ impl State {
         let Attach { qpn, peer_qpn, service, .. } = *attach;
         // A peer within this engine is an Omniverb, too.
         let features = if attach.within { feature::ALL } else { attach.features };
+        let trains = match attach.features != 0 && !attach.within {
+            true => Trains::AcknowledgementFirst,
+            false => Trains::OneByOne,
+        };
         let kind = match service {
             Service::Ud => {
                 let datagrams = Datagrams::new(endpoint, qpn, peer_qpn, features, allowance);
@@ -141,7 +146,7 @@ impl State {
                 features,
                 request_bytes,
                 allowance,
-                attach.features != 0 && !attach.within,
+                trains,
             ))),
         };
         let link = Link {

@@ -1,7 +1,8 @@
 //! A READ that is asked for again while what the application answered to a later one, which is more
 //! than is kept, stands in front of its answer: both are answered, in order.
 
-use super::{KEY, Side, side};
+use super::owner::KEY;
+use super::side::{Side, side};
 use omniverb_link::{Endpoint, Request, Response};
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Qpn, Rkey, Service};

@@ -1,7 +1,7 @@
 //! An application that refuses something fails its QP in the same moment. What it said before is
 //! passed on, in order, and the refusal last.
 
-use super::{Side, side};
+use super::side::{Side, side};
 use omniverb_link::{Nak, Request, Response};
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Refusal, Rkey, Service};

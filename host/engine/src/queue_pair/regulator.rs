@@ -1,0 +1,92 @@
+//! When messages of an unreliable service may leave, and what the two ends tell each other of that.
+//!
+//! Between two Omniverbs the receiver reports how far it got ([`crate::pacing::flow`]); to anybody
+//! else a receiver that falls behind sends congestion notifications, and a sender that gets them
+//! pauses ([`crate::pacing::throttle`]).
+
+use crate::pacing::flow::{Inflow, Outflow};
+use crate::pacing::throttle::Throttle;
+use crate::queue_pair::backlog::Backlog;
+use omniverb_terms::Qpn;
+use omniverb_wire::{Bth, Packet, write_notification, write_report};
+
+/// Both directions between a queue pair and one peer.
+pub(crate) struct Regulator {
+    qpn: Qpn,
+    peer_qpn: Qpn,
+    /// To another Omniverb.
+    outflow: Option<Outflow>,
+    inflow: Inflow,
+    /// To anybody else.
+    throttle: Throttle,
+    /// When to look again, if it is too early to send.
+    due: Option<u64>,
+}
+
+/// What may leave now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaves {
+    /// A message.
+    Message,
+    /// What was written instead, of so many bytes.
+    Notice(usize),
+    /// Nothing before [`Regulator::due`].
+    Nothing,
+}
+
+impl Regulator {
+    /// `features`: bits of [`crate::command::feature`] that the peer has.
+    pub(crate) fn new((qpn, peer_qpn): (Qpn, Qpn), features: u32) -> Regulator {
+        Regulator {
+            qpn,
+            peer_qpn,
+            outflow: (features != 0).then(Outflow::default),
+            inflow: Inflow::default(),
+            throttle: Throttle::default(),
+            due: None,
+        }
+    }
+
+    /// What may leave now; `backlog`: what the application here has not taken.
+    pub(crate) fn next(&mut self, now: u64, backlog: &mut Backlog, datagram: &mut [u8]) -> Leaves {
+        self.due = None;
+        let written = |length: Option<usize>| length.map_or(Leaves::Nothing, Leaves::Notice);
+        if let Some(psn) = self.inflow.report(backlog.is_empty()) {
+            return written(write_report(datagram, self.peer_qpn, self.qpn, psn));
+        }
+        if let Some(out) = &mut self.outflow {
+            self.due = out.may_send(now).err();
+        } else if backlog.asks(now) {
+            return written(write_notification(datagram, self.peer_qpn));
+        } else {
+            self.due = self.throttle.due(now);
+        }
+        if self.due.is_some() { Leaves::Nothing } else { Leaves::Message }
+    }
+
+    /// This packet of a message leaves.
+    pub(crate) fn on_send(&mut self, datagram: &mut [u8]) {
+        if let Some(out) = &mut self.outflow {
+            out.on_send(datagram);
+        }
+    }
+
+    /// A packet of a message arrived.
+    pub(crate) fn on_packet(&mut self, header: &Bth) {
+        self.inflow.on_packet(header);
+    }
+
+    /// A notification or a report arrived.
+    pub(crate) fn on_notification(&mut self, now: u64, packet: &Packet<'_>) {
+        match (packet.report(), &mut self.outflow) {
+            (Some((_, psn)), Some(out)) => out.on_report(psn),
+            (None, None) => self.throttle.on_notification(now),
+            _ => {}
+        }
+    }
+
+    /// When something may be sent again, if it is too early now.
+    pub(crate) fn due(&self) -> Option<u64> {
+        self.due
+    }
+}

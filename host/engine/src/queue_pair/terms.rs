@@ -1,0 +1,62 @@
+//! What a connection is made with: what the application's QP says, what the peer can do, and what
+//! has proved right for each kind of peer.
+
+use crate::command::feature;
+use omniverb_link::wire::Receiving;
+use omniverb_terms::Qpn;
+use omniverb_transport::Config;
+
+/// PSNs under way at most to plain RoCE; as many as Linux rxe has itself.
+const WINDOW_ROCE: u64 = 128;
+/// And between two Omniverbs.
+const WINDOW_OMNIVERB: u64 = 1024;
+/// Threads of a shared machine are late by milliseconds now and then; that is neither loss nor
+/// congestion.
+const LATE: u64 = 8_000_000;
+/// Packets that one system call sends, where it is not fewer.
+const TRAIN: u64 = 64;
+
+/// What the peer makes of an acknowledgement at the end of a train.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trains {
+    /// It takes it in before the rest of the train, so one may travel behind a request.
+    AcknowledgementFirst,
+    /// It takes in one packet after the other, or nobody knows.
+    OneByOne,
+}
+
+/// What is known of a connection before the application's QP is RTR.
+pub(crate) struct Terms {
+    pub(crate) peer_qpn: Qpn,
+    /// Bits of [`feature`] that the peer has.
+    pub(crate) features: u32,
+    pub(crate) trains: Trains,
+    /// Bytes under way at most: half of the ring that they will end up in.
+    pub(crate) window_bytes: u64,
+}
+
+impl Terms {
+    /// All that the transport wants to know, from RTR on.
+    pub(crate) fn config(&self, receiving: &Receiving) -> Config {
+        let window = if self.features == 0 { WINDOW_ROCE } else { WINDOW_OMNIVERB };
+        let mut config = Config::new(self.peer_qpn);
+        config.path_mtu = 128 << receiving.path_mtu.clamp(1, 5);
+        config.rq_psn = receiving.rq_psn;
+        config.min_rnr_timer = receiving.min_rnr_timer;
+        config.max_dest_rd_atomic = usize::from(receiving.max_dest_rd_atomic);
+        config.window = window.min(self.window_bytes / config.path_mtu as u64).max(4);
+        config.unanswered_max = config.unanswered_max.max(window as usize);
+        config.window_floor = config.window / 2;
+        config.early_timeout = LATE;
+        config.delay_target = LATE;
+        config.acknowledge_behind = self.trains == Trains::AcknowledgementFirst;
+        config.name_all = self.features & feature::NAME_ALL != 0;
+        config.tells_delays = self.features & feature::DELAYS != 0;
+        config.burst = TRAIN;
+        if self.features != 0 {
+            config.ask_every = Some(config.window / 4);
+            config.acknowledge_every = (config.window / 2) as u32;
+        }
+        config
+    }
+}

@@ -1,0 +1,52 @@
+//! One end of a trial: an application, and the engine's queue pair at the other end of its link.
+
+use super::super::fuzz::end;
+use crate::queue_pair::backlog::Allowance;
+use crate::queue_pair::connected::Connected;
+use crate::queue_pair::terms::Trains;
+use omniverb_link::Endpoint;
+use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
+use omniverb_link::wire::{Receiving, Sending};
+use omniverb_ring::Window;
+use omniverb_terms::{Qpn, Service};
+
+/// How many bytes a message may have.
+pub(super) const RECEIVE: usize = 200;
+const MTU: u8 = 1; // 256 bytes
+
+pub(super) struct Side {
+    pub(super) application: Endpoint,
+    pub(super) engine: Connected,
+}
+
+pub(super) fn side(service: Service, features: u32) -> Side {
+    let memory = Window::private(link_bytes(REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN));
+    let (mut application, far) = (end(&memory, 0).unwrap(), end(&memory, 1).unwrap());
+    application.publish_receiving(&Receiving {
+        rq_psn: 9,
+        path_mtu: MTU,
+        min_rnr_timer: 1,
+        max_dest_rd_atomic: 4,
+    });
+    application.publish_sending(&Sending {
+        sq_psn: 9,
+        timeout: 10,
+        retry_count: 7,
+        rnr_retry: 7,
+        max_rd_atomic: 4,
+    });
+    application.publish_credits(1 << 20, RECEIVE as u32);
+    application.open(0);
+    let allowance = Allowance::default();
+    let mut engine = Connected::new(
+        far,
+        service,
+        (Qpn(6), Qpn(6)),
+        features,
+        REQUEST_BYTES_MIN,
+        allowance,
+        if service == Service::Rc { Trains::AcknowledgementFirst } else { Trains::OneByOne },
+    );
+    engine.serve(1);
+    Side { application, engine }
+}
