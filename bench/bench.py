@@ -84,18 +84,24 @@ def start_daemon(dist, folder, stack):
     return socket
 
 
+def compiled(name, folder):
+    """A program of this folder."""
+    program = folder / name
+    subprocess.run(["cc", "-O2", "-o", program, ROOT / f"bench/{name}.c", "-libverbs"], check=True)
+    return program
+
+
 def omniverb_plan(dist, folder, cpus, tsc, stack):
     library = dist / "lib/libibverbs.so.1"
     if not library.exists():
         raise Failure(f"{library} is missing (make build)")
     socket = start_daemon(dist, folder, stack)
     variables = {"LD_LIBRARY_PATH": str(library.parent), "OMNIVERB_SOCKET": str(socket)}
-    program = folder / "qp_to_rts"
-    subprocess.run(["cc", "-O2", "-o", program, ROOT / "bench/qp_to_rts.c", "-libverbs"],
-                   check=True)
+    connect, idle = (compiled(name, folder) for name in ("qp_to_rts", "idle_poll"))
+    environment = {**os.environ, **variables}
     strangers = exact.pair(cpus, variables, stack)
     return (plan.perftest_plan("omv", "Omniverb", Pair(cpus, variables), tsc)
-            + plan.connect_plan(program, {**os.environ, **variables})
+            + plan.connect_plan(connect, environment) + plan.idle_plan(idle, environment)
             + (plan.exact_plan(strangers, tsc) if strangers else []))
 
 

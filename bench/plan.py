@@ -198,6 +198,22 @@ def connect_plan(program, environment):
     return [Measurement("omv_connect", "Omniverb ibv_create_qp to RTS", "ns", sample)]
 
 
+def idle_plan(program, environment):
+    """What a poll costs that finds nothing, with few and with many connections."""
+    def sample(pairs_, key):
+        def run(_):
+            answer = subprocess.run([program, str(pairs_)], env=environment, text=True, timeout=60,
+                                    capture_output=True)
+            if answer.returncode != 0:
+                raise Failure(pairs.last_line(answer.stderr))
+            return json.loads(answer.stdout)[key]
+        return run
+
+    return [Measurement(f"omv_idle_{count}_{key}", f"Omniverb empty poll, {count} pairs{after}",
+                        "ns", sample(count, f"{key}_ns"))
+            for count in (1, 1000) for key, after in (("fresh", ""), ("used", ", used"))]
+
+
 # Which raw limit a measurement is held against. A latency is half a round trip of one line
 # (perftest's READ and atomic latencies are whole operations: a whole round trip).
 LIMIT_OF = {
