@@ -51,12 +51,13 @@ impl Answers {
 mod tests {
     use super::*;
     use omniverb_session::body::Adopted;
+    use omniverb_terms::Errno;
     use std::os::fd::AsFd;
 
     #[test]
     fn a_daemon_that_does_not_listen_is_not_waited_for() {
         let (ours, daemon) = socket::pair().unwrap();
-        let answer = |token| Adopted { token, errno: 1, epoch: 0 };
+        let answer = |token| Adopted { token, errno: Errno(1), epoch: 0 };
         let mut answers = Answers::default();
         let mut pushed = 0;
         while answers.waiting.len() < ANSWERS_MAX {

@@ -45,10 +45,10 @@ impl Client {
                 let _ = self.link_ready(&ready, files);
             }
             Message::LinkClosed(closed) => {
-                if let Some(qp) = self.qp(Qpn(closed.qpn)) {
+                if let Some(qp) = self.qp(closed.qpn) {
                     match closed.reason {
-                        CLOSED_BY_DEATH | CLOSED_BY_NETWORK => qp.peer_died(Qpn(closed.peer_qpn)),
-                        _ => qp.peer_closed(Qpn(closed.peer_qpn)),
+                        CLOSED_BY_DEATH | CLOSED_BY_NETWORK => qp.peer_died(closed.peer_qpn),
+                        _ => qp.peer_closed(closed.peer_qpn),
                     }
                 }
             }

@@ -16,7 +16,7 @@ use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, encode, rights};
 use omniverb_sys::clock;
 use omniverb_sys::socket;
-use omniverb_terms::{Errno, Qpn, Rkey};
+use omniverb_terms::{Errno, Rkey};
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -47,8 +47,8 @@ impl Client {
     /// A peer wants to map part of a region: moves its pages onto the file that came along.
     pub(crate) fn adopt(&self, ask: &Adopt, files: Vec<OwnedFd>) -> Adopted {
         let (errno, epoch) = match self.move_pages(ask, files) {
-            Ok(epoch) => (0, epoch),
-            Err(errno) => (errno.0, 0),
+            Ok(epoch) => (Errno::NONE, epoch),
+            Err(errno) => (errno, 0),
         };
         Adopted { token: ask.token, errno, epoch }
     }
@@ -64,13 +64,13 @@ impl Client {
         // While others are on their way back, in another thread, none are moved.
         let Ok(_moving) = self.moving.try_lock() else { return Err(Errno::EAGAIN) };
         let era = self.era.load(Ordering::Acquire);
-        let qp = self.qp(Qpn(ask.qpn)).ok_or(Errno::EACCES)?;
+        let qp = self.qp(ask.qpn).ok_or(Errno::EACCES)?;
         let mut keys = lock(&self.keys);
         let others =
-            keys.list.iter().filter(|(rkey, key)| rkey.0 != ask.rkey && !key.adopted.is_empty());
+            keys.list.iter().filter(|(rkey, key)| **rkey != ask.rkey && !key.adopted.is_empty());
         let others_free: u64 =
             others.map(|(_, key)| pace::free(key.granted(), key.region.moved.bytes())).sum();
-        let key = keys.list.get_mut(&Rkey(ask.rkey)).ok_or(Errno::EACCES)?;
+        let key = keys.list.get_mut(&ask.rkey).ok_or(Errno::EACCES)?;
         let uses = rights::mappable(key.region.access, ask.trusted != 0);
         let (_, attributes) = qp.query();
         if key.mediated
@@ -90,7 +90,7 @@ impl Client {
                 // The daemon gave up waiting for it, has it taken back, or is another one.
                 let old = extent.pages.page_start();
                 drop(keys);
-                self.take_back_those(0, |rkey, start, _| (rkey, start) == (Rkey(ask.rkey), old));
+                self.take_back_those(0, |rkey, start, _| (rkey, start) == (ask.rkey, old));
                 return Err(Errno::EAGAIN);
             }
             let granted = key.granted() + length as u64;
@@ -160,7 +160,7 @@ impl Client {
     fn tell_released(&self, rkey: Rkey) {
         let Some(events) = self.session.events() else { return };
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let length = encode(0, &Message::from(Released { rkey: rkey.0, reserved: 0 }), &mut bytes);
+        let length = encode(0, &Message::from(Released { rkey, reserved: 0 }), &mut bytes);
         // If it does not get that it keeps them until the key goes.
         let _ = socket::try_send(events.as_fd(), &bytes[..length], &[]);
     }

@@ -16,7 +16,7 @@ use omniverb_session::body::*;
 use omniverb_session::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
 use omniverb_session::{Message, SOCKET_VARIABLE, decode, encode};
 use omniverb_sys::{memfd, socket};
-use omniverb_terms::{Lkey, Qpn, Rkey, Service};
+use omniverb_terms::{Errno, Lkey, Qpn, Rkey, Service};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -119,9 +119,11 @@ fn converse(calls: &OwnedFd) -> std::io::Result<()> {
             let _ = tell(&events, 0, event, &files);
         }
         let proper = match call {
-            Message::CreateQp(_) => QpCreated { qpn: numbers, ..QpCreated::new_zeroed() }.into(),
+            Message::CreateQp(_) => {
+                QpCreated { qpn: Qpn(numbers), ..QpCreated::new_zeroed() }.into()
+            }
             Message::RegMr(_) => {
-                MrRegistered { rkey: numbers, ..MrRegistered::new_zeroed() }.into()
+                MrRegistered { rkey: Rkey(numbers), ..MrRegistered::new_zeroed() }.into()
             }
             Message::ConnectQp(ask) => {
                 Connected { qpn: ask.qpn, ready: 1, ..Connected::new_zeroed() }.into()
@@ -287,7 +289,7 @@ fn event(bytes: &mut Bytes<'_>, process: &Process) -> (Message, Vec<OwnedFd>) {
     let message = match bytes.byte() % 12 {
         0..=4 => {
             let mut ready = LinkReady::new_zeroed();
-            (ready.qpn, ready.peer_qpn) = (qpn, peer_qpn);
+            (ready.qpn, ready.peer_qpn) = (Qpn(qpn), Qpn(peer_qpn));
             ready.request_bytes = bytes.of([1 << 16, 1 << 18, 4096, 0, 3, 1 << 31, u32::MAX]);
             ready.response_bytes = bytes.of([1 << 12, 1 << 16, 1 << 12, 0, 5, 1 << 31, u32::MAX]);
             ready.side = bytes.of([0, 1, 0, 1, 2, u32::MAX]);
@@ -311,8 +313,8 @@ fn event(bytes: &mut Bytes<'_>, process: &Process) -> (Message, Vec<OwnedFd>) {
         }
         5..=7 => {
             let mut granted = Granted::new_zeroed();
-            (granted.qpn, granted.peer_qpn) = (qpn, peer_qpn);
-            granted.rkey = u32::from(bytes.byte() % 4);
+            (granted.qpn, granted.peer_qpn) = (Qpn(qpn), Qpn(peer_qpn));
+            granted.rkey = Rkey(u32::from(bytes.byte() % 4));
             granted.access = bytes.of([0xf, 0xe, 2, 4, 0, u32::MAX]);
             granted.addr = bytes.long();
             granted.length = bytes.long();
@@ -325,8 +327,8 @@ fn event(bytes: &mut Bytes<'_>, process: &Process) -> (Message, Vec<OwnedFd>) {
         }
         8 => {
             let mut adopt = Adopt::new_zeroed();
-            (adopt.token, adopt.qpn) = (bytes.long(), qpn);
-            adopt.rkey = bytes.of([process.rkey.0, 0, 1]);
+            (adopt.token, adopt.qpn) = (bytes.long(), Qpn(qpn));
+            adopt.rkey = bytes.of([process.rkey, Rkey(0), Rkey(1)]);
             (adopt.fresh, adopt.trusted) = (u32::from(bytes.byte() & 1), bytes.word());
             let any = bytes.long();
             adopt.start = bytes.of([0, PAGE, any]);
@@ -337,7 +339,13 @@ fn event(bytes: &mut Bytes<'_>, process: &Process) -> (Message, Vec<OwnedFd>) {
         }
         9 => {
             let reason = bytes.of([CLOSED_BY_PEER, CLOSED_BY_DEATH, 0]);
-            LinkClosed { qpn, peer_qpn, reason, ..LinkClosed::new_zeroed() }.into()
+            LinkClosed {
+                qpn: Qpn(qpn),
+                peer_qpn: Qpn(peer_qpn),
+                reason,
+                ..LinkClosed::new_zeroed()
+            }
+            .into()
         }
         10 => {
             let memory = extent(bytes, omniverb_link::trace::TRACE_BYTES as u64);
@@ -346,21 +354,27 @@ fn event(bytes: &mut Bytes<'_>, process: &Process) -> (Message, Vec<OwnedFd>) {
         }
         _ => match bytes.byte() % 6 {
             0 => TraceEnd { reserved: 0 }.into(),
-            1 => TraceLink { qpn, peer_qpn, on: 1, ..TraceLink::new_zeroed() }.into(),
+            1 => TraceLink {
+                qpn: Qpn(qpn),
+                peer_qpn: Qpn(peer_qpn),
+                on: 1,
+                ..TraceLink::new_zeroed()
+            }
+            .into(),
             2 => {
                 BellClosed { bell: u64::from(bytes.byte() % 3), ..BellClosed::new_zeroed() }.into()
             }
             3 => GrantDenied {
-                qpn,
-                peer_qpn,
-                rkey: 1,
-                errno: bytes.word(),
+                qpn: Qpn(qpn),
+                peer_qpn: Qpn(peer_qpn),
+                rkey: Rkey(1),
+                errno: Errno(bytes.word()),
                 ..GrantDenied::new_zeroed()
             }
             .into(),
             4 => TakeBack {
                 what: u32::from(bytes.byte() % 4),
-                rkey: u32::from(bytes.byte() % 3),
+                rkey: Rkey(u32::from(bytes.byte() % 3)),
                 start: bytes.long(),
                 number: bytes.long(),
             }
@@ -386,18 +400,24 @@ fn wakers(bytes: &mut Bytes<'_>) -> Vec<OwnedFd> {
 
 fn answer(bytes: &mut Bytes<'_>) -> Option<Message> {
     Some(match bytes.byte() % 12 {
-        0 => Message::Failed(bytes.word()),
+        0 => Message::Failed(Errno(bytes.word())),
         1 => {
             let mut gids = Gids::new_zeroed();
             gids.count = bytes.of([0, 1, GIDS_MAX as u32, GIDS_MAX as u32 + 1, u32::MAX]);
             gids.into()
         }
-        2 => QpCreated { qpn: bytes.of([0, 0x101, u32::MAX, 1 << 24]), ..QpCreated::new_zeroed() }
-            .into(),
-        3 => MrRegistered { rkey: bytes.of([0, 1, 2, u32::MAX]), ..MrRegistered::new_zeroed() }
-            .into(),
+        2 => QpCreated {
+            qpn: bytes.of([Qpn(0), Qpn(0x101), Qpn(u32::MAX), Qpn(1 << 24)]),
+            ..QpCreated::new_zeroed()
+        }
+        .into(),
+        3 => MrRegistered {
+            rkey: bytes.of([Rkey(0), Rkey(1), Rkey(2), Rkey(u32::MAX)]),
+            ..MrRegistered::new_zeroed()
+        }
+        .into(),
         4 => Connected {
-            qpn: bytes.word(),
+            qpn: Qpn(bytes.word()),
             ready: bytes.of([0, 1, 2, 3, u32::MAX]),
             ..Connected::new_zeroed()
         }

@@ -54,11 +54,11 @@ impl Client {
                 access: flags,
                 addr: iova,
                 length: length as u64,
-                rkey: 0,
+                rkey: Rkey(0),
                 reserved: 0,
             };
             rkey = match self.call(&ask.into())? {
-                Message::MrRegistered(MrRegistered { rkey, .. }) if rkey != 0 => Rkey(rkey),
+                Message::MrRegistered(MrRegistered { rkey, .. }) if rkey != Rkey(0) => rkey,
                 _ => return Err(Errno::EPROTO),
             };
         }
@@ -94,7 +94,7 @@ impl Client {
             }
             lock(&self.keys).list.remove(&region.rkey);
             // Without a daemon there is nobody to forget it.
-            let _ = self.call(&DeregMr { rkey: region.rkey.0, reserved: 0 }.into());
+            let _ = self.call(&DeregMr { rkey: region.rkey, reserved: 0 }.into());
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::BellPage;
 use omniverb_session::body::LinkReady;
 use omniverb_sys::Extent;
-use omniverb_terms::{Errno, Gid, Qpn};
+use omniverb_terms::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
@@ -48,17 +48,17 @@ impl Client {
             peer_slot: ready.peer_slot,
         };
         let mut endpoint = Endpoint::new(parts).ok_or(Errno::EPROTO)?;
-        let Some(qp) = self.qp(Qpn(ready.qpn)) else {
+        let Some(qp) = self.qp(ready.qpn) else {
             endpoint.close();
             return Err(Errno::ENOENT);
         };
-        if let Some(record) = lock(&self.qps).get_mut(&Qpn(ready.qpn)) {
+        if let Some(record) = lock(&self.qps).get_mut(&ready.qpn) {
             record.bell = Some(name);
         }
         let peer = Peer {
-            qpn: Qpn(ready.peer_qpn),
-            dgid: Gid::new(ready.dgid),
-            sgid: Gid::new(ready.sgid),
+            qpn: ready.peer_qpn,
+            dgid: ready.dgid,
+            sgid: ready.sgid,
             wire: ready.engine != 0,
         };
         let tracer = if ready.traced != 0 { lock(&self.tracer).clone() } else { None };

@@ -122,7 +122,6 @@ impl Together {
 impl Client {
     pub(crate) fn request_grant(&self, qpn: Qpn, peer_qpn: Qpn, rkey: Rkey, range: (u64, u64)) {
         let (address, length) = range;
-        let (qpn, peer_qpn, rkey) = (qpn.0, peer_qpn.0, rkey.0);
         let ask = RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address, length };
         let errno = match self.call(&ask.into()) {
             Ok(Message::Connected(Connected { .. })) => return,
@@ -131,15 +130,15 @@ impl Client {
         };
         // Without a daemon, another may be asked in a while.
         let errno = if crate::session::is_lost(errno) { Errno::EAGAIN } else { errno };
-        self.grant_denied(&GrantDenied { qpn, peer_qpn, rkey, errno: errno.0 });
+        self.grant_denied(&GrantDenied { qpn, peer_qpn, rkey, errno });
     }
 
     /// The daemon did not grant what we asked for.
     pub(crate) fn grant_denied(&self, denied: &GrantDenied) {
         // What touched no whole page says nothing of the rest of the region.
-        let again = matches!(Errno(denied.errno), Errno::EAGAIN | Errno::ERANGE);
-        if let Some(qp) = self.qp(Qpn(denied.qpn)) {
-            qp.not_granted(Qpn(denied.peer_qpn), Rkey(denied.rkey), again);
+        let again = matches!(denied.errno, Errno::EAGAIN | Errno::ERANGE);
+        if let Some(qp) = self.qp(denied.qpn) {
+            qp.not_granted(denied.peer_qpn, denied.rkey, again);
         }
     }
 
@@ -147,7 +146,7 @@ impl Client {
     pub(crate) fn granted(&self, granted: &Granted, files: Vec<OwnedFd>) {
         let Granted { qpn, peer_qpn, rkey, .. } = *granted;
         if let Err(errno) = self.map(granted, files) {
-            self.grant_denied(&GrantDenied { qpn, peer_qpn, rkey, errno: errno.0 });
+            self.grant_denied(&GrantDenied { qpn, peer_qpn, rkey, errno });
         }
     }
 
@@ -155,7 +154,7 @@ impl Client {
         let extent = memory::next(&mut files.into_iter(), granted.memory)?;
         let (qp, peer) = {
             let qps = lock(&self.qps);
-            let record = qps.get(&Qpn(granted.qpn)).ok_or(Errno::ENOENT)?;
+            let record = qps.get(&granted.qpn).ok_or(Errno::ENOENT)?;
             (record.qp.clone(), record.bell.unwrap_or_default())
         };
         let share = |bytes| {
@@ -169,7 +168,7 @@ impl Client {
         let how = if writable { Access::ReadWrite } else { Access::ReadOnly };
         let window = lock(&self.together).window(peer, &extent, how, share)?;
         let grant = Grant {
-            rkey: Rkey(granted.rkey),
+            rkey: granted.rkey,
             access: granted.access,
             address: granted.addr,
             length: granted.length,
@@ -177,7 +176,7 @@ impl Client {
             epoch: granted.epoch,
             window,
         };
-        qp.granted(Qpn(granted.peer_qpn), grant);
+        qp.granted(granted.peer_qpn, grant);
         Ok(())
     }
 }

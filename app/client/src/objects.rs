@@ -52,7 +52,7 @@ impl Client {
         let made = self.number_qp(&spec, slot).and_then(|(number, ticket)| {
             let qp = Qp::new(&self.shared, spec, number, statistics);
             if qp.is_none() {
-                let _ = self.call(&DestroyQp { qpn: number.0, reserved: 0 }.into());
+                let _ = self.call(&DestroyQp { qpn: number, reserved: 0 }.into());
             }
             Ok((qp.ok_or(Errno::ENOMEM)?, ticket))
         });
@@ -72,10 +72,11 @@ impl Client {
 
     fn number_qp(&self, spec: &QpSpec, statistics_slot: u32) -> Result<(Qpn, Ticket), Errno> {
         let (qp_type, pd) = (spec.service.qp_type(), spec.pd);
-        let ask = CreateQp { qp_type, pd, statistics_slot, qpn: 0, issued: 0, ticket: [0; 16] };
+        let ask =
+            CreateQp { qp_type, pd, statistics_slot, qpn: Qpn(0), issued: 0, ticket: [0; 16] };
         match self.call(&ask.into())? {
             Message::QpCreated(QpCreated { qpn, issued, ticket, .. }) => {
-                Ok((Qpn(qpn), Ticket { issued, proof: ticket }))
+                Ok((qpn, Ticket { issued, proof: ticket }))
             }
             _ => Err(Errno::EPROTO),
         }
@@ -121,7 +122,8 @@ impl Client {
                     record.is_some_and(|record| record.connection.take().is_some())
                 };
                 if connected || qp.service == Service::Ud {
-                    let answer = self.call(&DisconnectQp { qpn: qp.number.0, peer_qpn: 0 }.into());
+                    let answer =
+                        self.call(&DisconnectQp { qpn: qp.number, peer_qpn: Qpn(0) }.into());
                     self.link_ended(answer);
                 }
             }
@@ -153,7 +155,7 @@ impl Client {
 
     /// A queue pair that peers were granted something by is in ERR.
     pub(crate) fn qp_failed(&self, qpn: Qpn) {
-        self.link_ended(self.call(&QpFailed { qpn: qpn.0, reserved: 0 }.into()));
+        self.link_ended(self.call(&QpFailed { qpn, reserved: 0 }.into()));
     }
 
     /// Destroys a queue pair.
@@ -163,7 +165,7 @@ impl Client {
         }
         qp.destroy();
         let record = lock(&self.qps).remove(&qp.number);
-        self.link_ended(self.call(&DestroyQp { qpn: qp.number.0, reserved: 0 }.into()));
+        self.link_ended(self.call(&DestroyQp { qpn: qp.number, reserved: 0 }.into()));
         if let Some(record) = record {
             self.statistics.give(record.statistics_slot);
         }
@@ -172,13 +174,5 @@ impl Client {
 
 pub(crate) fn connect_message(qpn: Qpn, connection: &Connection, resume: bool) -> Message {
     let Connection { dgid, sgid, dest_qpn } = *connection;
-    ConnectQp {
-        qpn: qpn.0,
-        dest_qpn: dest_qpn.0,
-        sgid: sgid.bytes(),
-        dgid: dgid.bytes(),
-        resume: u32::from(resume),
-        reserved: 0,
-    }
-    .into()
+    ConnectQp { qpn, dest_qpn, sgid, dgid, resume: u32::from(resume), reserved: 0 }.into()
 }

@@ -46,7 +46,7 @@ impl Client {
                     access: region.access,
                     addr: region.iova,
                     length: region.memory.len() as u64,
-                    rkey: region.rkey.0,
+                    rkey: region.rkey,
                     reserved: 0,
                 }
                 .into(),
@@ -59,7 +59,7 @@ impl Client {
                     qp_type: qp.service.qp_type(),
                     pd: qp.pd,
                     statistics_slot: record.statistics_slot,
-                    qpn: qp.number.0,
+                    qpn: qp.number,
                     issued: record.ticket.issued,
                     ticket: record.ticket.proof,
                 }

@@ -95,13 +95,14 @@ fn is_for_all(question: &Message) -> bool {
 mod tests {
     use super::*;
     use omniverb_session::body::{DestroyQp, Hello, QueryGids, ROLE_VERBS};
+    use omniverb_terms::Qpn;
 
     #[test]
     fn what_is_the_owners_to_say_nobody_else_says() {
         let hello = Hello { role: ROLE_VERBS, resume: 0, name: [0; 16] };
         assert!(!is_for_all(&hello.into()));
-        assert!(!is_for_all(&DestroyQp { qpn: 1, reserved: 0 }.into()));
-        assert!(!is_for_all(&Message::Failed(1)));
+        assert!(!is_for_all(&DestroyQp { qpn: Qpn(1), reserved: 0 }.into()));
+        assert!(!is_for_all(&Message::Failed(Errno(1))));
         assert!(is_for_all(&QueryGids { reserved: 0 }.into()));
     }
 }

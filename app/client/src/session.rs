@@ -189,7 +189,7 @@ fn greet(socket: &OwnedFd, resume: bool, deadline: u64) -> Result<Welcomed, Errn
             let nic = VirtualNic { node_guid, qp_max, mr_max, link_max };
             Ok(Welcomed { events, area, nic })
         }
-        Ok((_, Message::Failed(errno))) => Err(Errno(errno)),
+        Ok((_, Message::Failed(errno))) => Err(errno),
         _ => Err(Errno::EPROTO),
     }
 }
@@ -222,8 +222,8 @@ fn exchange_with_files(
     give_back(turn, deadline);
     match answer {
         // ENOTCONN, say, is about a QP, not about the connection to the daemon.
-        Message::Failed(errno) if Errno(errno) == LOST => Err(Errno::EIO),
-        Message::Failed(errno) => Err(Errno(errno)),
+        Message::Failed(errno) if errno == LOST => Err(Errno::EIO),
+        Message::Failed(errno) => Err(errno),
         answer => Ok((answer, files)),
     }
 }
@@ -295,6 +295,7 @@ mod tests {
     use super::*;
     use omniverb_session::body::{Done, QueryGids};
     use omniverb_sys::socket;
+    use omniverb_terms::Qpn;
 
     fn soon() -> u64 {
         deadline(Duration::from_millis(30))
@@ -320,8 +321,10 @@ mod tests {
         assert_eq!(turn.owed, 2);
         drop(turn);
         let done = || Message::from(Done { take_back: 0 });
-        answer(&daemon, |_| QpCreated { qpn: 77, reserved: 0, issued: 0, ticket: [0; 16] }.into());
-        answer(&daemon, |_| Message::Failed(12));
+        answer(&daemon, |_| {
+            QpCreated { qpn: Qpn(77), reserved: 0, issued: 0, ticket: [0; 16] }.into()
+        });
+        answer(&daemon, |_| Message::Failed(Errno(12)));
         let serving = std::thread::spawn(move || {
             let serve = || {
                 omniverb_sys::event::readable(daemon.as_fd(), None).unwrap();
@@ -333,7 +336,7 @@ mod tests {
         let long = deadline(Duration::from_secs(5));
         assert_eq!(exchange(&mut turn, &ask, long), Ok(done()));
         assert_eq!((turn.owed, turn.unwanted.len()), (0, 0));
-        let destroyed = DestroyQp { qpn: 77, reserved: 0 }.into();
+        let destroyed = DestroyQp { qpn: Qpn(77), reserved: 0 }.into();
         assert_eq!(serving.join().unwrap(), [ask, destroyed]);
     }
 

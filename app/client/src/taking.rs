@@ -225,7 +225,7 @@ impl Client {
     pub(crate) fn take_back(&self, ask: &TakeBack) {
         match ask.what {
             TAKE_EXTENT => {
-                let chosen = |rkey, start| (rkey, start as u64) == (Rkey(ask.rkey), ask.start);
+                let chosen = |rkey, start| (rkey, start as u64) == (ask.rkey, ask.start);
                 self.take_back_those(ask.number, |rkey, start, _| chosen(rkey, start));
             }
             TAKE_ALL => {

@@ -5,7 +5,6 @@ use crate::{Client, memory};
 use omniverb_link::Tracer;
 use omniverb_link::trace::TRACE_BYTES;
 use omniverb_session::body::{TraceBegin, TraceLink};
-use omniverb_terms::Qpn;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -21,10 +20,10 @@ impl Client {
     /// A link is to be told of, or no longer.
     pub(crate) fn trace_link(&self, m: &TraceLink) {
         let tracer = lock(&self.tracer).clone();
-        let Some(qp) = self.qp(Qpn(m.qpn)) else { return };
+        let Some(qp) = self.qp(m.qpn) else { return };
         match tracer.filter(|_| m.on != 0) {
-            Some(tracer) => qp.trace(Qpn(m.peer_qpn), &tracer),
-            None => qp.untrace(Some(Qpn(m.peer_qpn))),
+            Some(tracer) => qp.trace(m.peer_qpn, &tracer),
+            None => qp.untrace(Some(m.peer_qpn)),
         }
     }
 

@@ -4,7 +4,8 @@ use crate::journal::Level;
 use crate::server::{Server, Timer, token};
 use omniverb_session::{Header, Message, decode};
 use omniverb_sys::{clock, socket};
-use omniverb_tenancy::{Arrived, Channel, SessionId, errno};
+use omniverb_tenancy::{Arrived, Channel, SessionId};
+use omniverb_terms::Errno;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -71,7 +72,7 @@ impl Server {
         let refused = client.vnic.err();
         match decode(bytes) {
             Ok((tag, _)) if refused.is_some() => {
-                let answer = Message::Failed(refused.unwrap_or(errno::EPERM));
+                let answer = Message::Failed(refused.unwrap_or(Errno::EPERM));
                 self.answer(id, tag, &answer, Vec::new());
                 self.part(id, "is not allowed, or in a network namespace that is not served");
             }
@@ -87,7 +88,7 @@ impl Server {
             Err(_) => {
                 // Another version, most likely: say so in the part that all versions share.
                 if let Some(tag) = tag_of(bytes) {
-                    self.answer(id, tag, &Message::Failed(errno::EPROTO), Vec::new());
+                    self.answer(id, tag, &Message::Failed(Errno::EPROTO), Vec::new());
                 }
                 self.part(id, "sent something that is no message");
             }

@@ -8,7 +8,7 @@ use crate::journal::Level;
 use crate::server::Server;
 use omniverb_sys::pidfd::Peer;
 use omniverb_sys::{clock, socket};
-use omniverb_tenancy::errno;
+use omniverb_terms::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Whom an entry fits may connect.
@@ -53,7 +53,7 @@ pub(crate) struct Refusals {
 
 impl Server {
     /// Whether somebody who has connected may use the socket, or else may if the cgroup fits.
-    pub(crate) fn admitted(&mut self, peer: &Peer, socket: &OwnedFd) -> Result<(), u32> {
+    pub(crate) fn admitted(&mut self, peer: &Peer, socket: &OwnedFd) -> Result<(), Errno> {
         let Some(allow) = &self.settings.allow else { return Ok(()) };
         if !allow.cgroups.is_empty() || allow.fits(peer, socket.as_fd()) {
             return Ok(());
@@ -67,7 +67,7 @@ impl Server {
         peer: &Peer,
         socket: &OwnedFd,
         cgroup: &str,
-    ) -> Result<(), u32> {
+    ) -> Result<(), Errno> {
         let Some(allow) = &self.settings.allow else { return Ok(()) };
         if allow.fits_cgroup(cgroup) || allow.fits(peer, socket.as_fd()) {
             return Ok(());
@@ -75,7 +75,7 @@ impl Server {
         Err(self.refuse(peer))
     }
 
-    fn refuse(&mut self, peer: &Peer) -> u32 {
+    fn refuse(&mut self, peer: &Peer) -> Errno {
         let second = clock::now() / 1_000_000_000;
         self.refusals.unsaid += 1;
         if second != self.refusals.second {
@@ -88,7 +88,7 @@ impl Server {
             );
             self.journal.log(Level::Warning, text);
         }
-        errno::EACCES
+        Errno::EACCES
     }
 }
 

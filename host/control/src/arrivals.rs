@@ -13,7 +13,8 @@ use omniverb_netns::{Kind, Process};
 use omniverb_sys::netns::Namespace;
 use omniverb_sys::pidfd::Peer;
 use omniverb_sys::{clock, socket};
-use omniverb_tenancy::{Circle, Holder, SessionId, VnicId, errno};
+use omniverb_tenancy::{Circle, Holder, SessionId, VnicId};
+use omniverb_terms::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -58,7 +59,7 @@ impl Server {
             return self.refuse_arrival(id, arrival, errno);
         }
         let Some(pidfd) = pidfd else {
-            return self.enter(id, arrival, None, Err(errno::EPERM));
+            return self.enter(id, arrival, None, Err(Errno::EPERM));
         };
         self.arrivals_of.add(&holder, id);
         self.arrivals.insert(id, arrival);
@@ -74,7 +75,7 @@ impl Server {
     }
 
     /// Who is refused waits to be told so, which must not take places of those who are served.
-    fn refuse_arrival(&mut self, id: SessionId, arrival: Arrival, errno: u32) {
+    fn refuse_arrival(&mut self, id: SessionId, arrival: Arrival, errno: Errno) {
         if self.refused < REFUSED {
             self.enter(id, arrival, None, Err(errno));
         } else {
@@ -110,7 +111,7 @@ impl Server {
                 arrival.circle = process.surroundings.map(circle);
                 self.served(process.namespace, process.cookie)
             }
-            Err(_) => Err(errno::EPERM),
+            Err(_) => Err(Errno::EPERM),
         };
         match known {
             Ok(known) => {
@@ -124,10 +125,10 @@ impl Server {
     }
 
     /// A namespace, if we serve it.
-    pub(crate) fn served(&self, namespace: Namespace, cookie: Option<u64>) -> Result<Known, u32> {
+    pub(crate) fn served(&self, namespace: Namespace, cookie: Option<u64>) -> Result<Known, Errno> {
         let known = Known { namespace: Arc::new(namespace), cookie };
         let serves = self.privileged || self.registry.is_home(&known.evidence());
-        if serves { Ok(known) } else { Err(errno::EPERM) }
+        if serves { Ok(known) } else { Err(Errno::EPERM) }
     }
 
     /// It becomes a client, half open.
@@ -136,7 +137,7 @@ impl Server {
         id: SessionId,
         arrival: Arrival,
         joined: Option<VnicId>,
-        vnic: Result<VnicId, u32>,
+        vnic: Result<VnicId, Errno>,
     ) {
         let Arrival { calls, peer, pidfd, circle, holder } = arrival;
         let watched =

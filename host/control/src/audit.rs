@@ -4,11 +4,10 @@
 //! loop has its own lines left out (and counted), not somebody else's. A link is of two vNICs; it
 //! counts against the one that has caused more of late.
 
-use crate::engine::address;
 use crate::server::{Server, Timer};
-use omniverb_session::body::{QP_RC, QP_UC, QP_UD};
 use omniverb_sys::clock;
 use omniverb_tenancy::{Audited, VnicId};
+use omniverb_terms::Gid;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 use std::time::Duration;
@@ -101,17 +100,12 @@ impl Server {
             let none: &dyn Display = &"-";
             let _ = write!(line, " {key}={}", value.unwrap_or(none));
         };
-        let qp_type = match a.qp_type {
-            QP_RC => "RC",
-            QP_UC => "UC",
-            QP_UD => "UD",
-            _ => "?",
-        };
+        let service = a.service.name();
         let names = a.vnics.map(|vnic| vnic.map(|key| self.registry.name(key)));
-        let gids = a.gids.map(|gid| gid.map(address));
-        let [qpn, peer_qpn] = a.qpns.map(|qpn| format!("{qpn:#08x}"));
+        let gids = a.gids.map(|gid| gid.map(Gid::address));
+        let [qpn, peer_qpn] = a.qpns;
         add("event", Some(&if a.linked { "linked" } else { "unlinked" }));
-        add("type", Some(&qp_type));
+        add("type", Some(&service));
         add("path", Some(&a.path.name()));
         for (this, (prefix, qpn)) in [("", qpn), ("peer_", peer_qpn)].iter().enumerate() {
             add(&format!("{prefix}qpn"), Some(qpn));

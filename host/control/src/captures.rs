@@ -11,7 +11,8 @@ use omniverb_link::trace::TRACE_BYTES;
 use omniverb_session::body::{Done, TraceBegin};
 use omniverb_session::operator::{Capture, Captured, Message};
 use omniverb_sys::{Access, Extent, clock};
-use omniverb_tenancy::{SessionId, TracedEnd, VnicId, errno};
+use omniverb_tenancy::{SessionId, TracedEnd, VnicId};
+use omniverb_terms::{Errno, Qpn};
 use rustix::fs::{OFlags, fcntl_getfl};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -36,17 +37,17 @@ impl Server {
         m: &Capture,
         (vnic, namespace): Named,
         files: &mut Vec<OwnedFd>,
-    ) -> Result<(), u32> {
-        let namespace = namespace.ok_or(errno::ENOENT)?;
-        let file = files.first().ok_or(errno::EINVAL)?;
+    ) -> Result<(), Errno> {
+        let namespace = namespace.ok_or(Errno::ENOENT)?;
+        let file = files.first().ok_or(Errno::EINVAL)?;
         // The only question that no file system is asked; the recorder asks the others.
-        let flags = fcntl_getfl(file).map_err(|_| errno::EINVAL)?;
+        let flags = fcntl_getfl(file).map_err(|_| Errno::EINVAL)?;
         if !flags.intersects(OFlags::RDWR | OFlags::WRONLY) || flags.contains(OFlags::PATH) {
-            return Err(errno::EINVAL);
+            return Err(Errno::EINVAL);
         }
         let taken = self.recordings.values().any(|recording| recording.vnic == vnic);
         if taken || self.recordings.contains_key(&id) || self.finishing.contains_key(&id) {
-            return Err(errno::EBUSY);
+            return Err(Errno::EBUSY);
         }
         let file = files.remove(0);
         // Open from now on: also before the first process comes, and between two of them.
@@ -77,7 +78,7 @@ impl Server {
             self.finishing.insert(id, tag);
             self.end_recording(id);
         } else {
-            self.answer_operator(id, tag, &Message::Failed(errno::ENOENT));
+            self.answer_operator(id, tag, &Message::Failed(Errno::ENOENT));
         }
     }
 
@@ -109,7 +110,7 @@ impl Server {
                 None => self.answer_operator(id, tag, &Done { take_back: 0 }.into()),
                 Some(errno) => {
                     self.end_recording(id);
-                    let failed = Message::Failed(errno.cast_unsigned());
+                    let failed = Message::Failed(Errno(errno.cast_unsigned()));
                     self.answer_operator(id, tag, &failed);
                 }
             }
@@ -159,7 +160,7 @@ impl Server {
         }
     }
 
-    pub(crate) fn untrace(&self, id: SessionId, qpn: u32, peer_qpn: u32) {
+    pub(crate) fn untrace(&self, id: SessionId, qpn: Qpn, peer_qpn: Qpn) {
         self.recorder.untrace(id.0, qpn, peer_qpn);
     }
 }
@@ -170,6 +171,6 @@ fn captured(summary: &Summary) -> Captured {
         dropped: summary.dropped,
         refused: summary.refused,
         untraced: summary.untraced,
-        errno: summary.errno.unwrap_or_default().cast_unsigned(),
+        errno: Errno(summary.errno.unwrap_or_default().cast_unsigned()),
     }
 }

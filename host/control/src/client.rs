@@ -6,6 +6,7 @@ use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
 use omniverb_sys::pidfd::Peer;
 use omniverb_sys::{Access, Extent, Mapping};
 use omniverb_tenancy::VnicId;
+use omniverb_terms::Errno;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ pub(crate) struct Client {
     /// What the kernel says about it.
     pub(crate) peer: Peer,
     /// Its vNIC, or the errno it is refused with.
-    pub(crate) vnic: Result<VnicId, u32>,
+    pub(crate) vnic: Result<VnicId, Errno>,
     /// Has not said hello yet.
     pub(crate) half_open: bool,
     /// Counters that it writes.

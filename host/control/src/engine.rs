@@ -10,15 +10,15 @@ use omniverb_engine::{
     VnicId as Number, feature, recorder,
 };
 use omniverb_ring::Window;
-use omniverb_session::body::{GrantDenied, Granted, QP_RC, QP_UC};
+use omniverb_session::body::{GrantDenied, Granted};
 use omniverb_session::faults::Faults;
 use omniverb_sys::Extent;
 use omniverb_sys::datagram::Port;
 use omniverb_sys::pulse::Pulses;
-use omniverb_tenancy::{RateLimit, TracedEnd, VnicId, WireEnd, errno};
-use omniverb_terms::{Qpn, Rkey, Service};
+use omniverb_tenancy::{RateLimit, TracedEnd, VnicId, WireEnd};
+use omniverb_terms::{Errno, Qpn, Rkey};
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -42,11 +42,11 @@ pub(crate) enum Event {
     /// A packet for QP 1 came.
     Management { vnic: VnicId, from: IpAddr, local: IpAddr, length: usize },
     /// A datagram from somebody its QP has no link for came.
-    Stranger { vnic: VnicId, qpn: u32, source_qpn: u32, local: IpAddr, from: IpAddr },
+    Stranger { vnic: VnicId, qpn: Qpn, source_qpn: Qpn, local: IpAddr, from: IpAddr },
     /// A peer names a key of a queue pair's process.
-    Wanted { qpn: u32, peer_qpn: u32, key: u32, range: (u64, u64) },
+    Wanted { qpn: Qpn, peer_qpn: Qpn, key: Rkey, range: (u64, u64) },
     /// A connection failed.
-    Failed { qpn: u32, peer_qpn: u32, why: String },
+    Failed { qpn: Qpn, peer_qpn: Qpn, why: String },
 }
 
 /// The engine.
@@ -122,12 +122,12 @@ impl Packets {
         let ready = &end.ready;
         self.0.send(Command::Attach(Box::new(Attach {
             vnic: number(vnic),
-            qpn: Qpn(ready.qpn),
-            peer_qpn: Qpn(ready.peer_qpn),
-            service: service(end.qp_type),
+            qpn: ready.qpn,
+            peer_qpn: ready.peer_qpn,
+            service: end.service,
             underlay: Underlay {
-                local: address(ready.sgid),
-                remote: address(ready.dgid),
+                local: ready.sgid.address(),
+                remote: ready.dgid.address(),
                 interface: end.interface,
             },
             link: shared.link.clone(),
@@ -144,8 +144,8 @@ impl Packets {
     }
 
     /// A link is closed.
-    pub(crate) fn detach(&self, qpn: u32, peer_qpn: u32) {
-        self.0.send(Command::Detach { qpn: Qpn(qpn), peer_qpn: Qpn(peer_qpn) });
+    pub(crate) fn detach(&self, qpn: Qpn, peer_qpn: Qpn) {
+        self.0.send(Command::Detach { qpn, peer_qpn });
     }
 
     /// What it wanted.
@@ -153,9 +153,9 @@ impl Packets {
         let memory = Extent::new(file, granted.memory.offset, granted.memory.length);
         self.0.send(Command::Grant(Box::new(Grant {
             vnic: number(vnic),
-            qpn: Qpn(granted.qpn),
-            peer_qpn: Qpn(granted.peer_qpn),
-            key: Rkey(granted.rkey),
+            qpn: granted.qpn,
+            peer_qpn: granted.peer_qpn,
+            key: granted.rkey,
             access: granted.access,
             region: (granted.addr, granted.length),
             start: granted.page_start,
@@ -166,10 +166,9 @@ impl Packets {
 
     /// It gets nothing of what it wanted, or not yet.
     pub(crate) fn deny(&self, vnic: VnicId, denied: &GrantDenied) {
-        let GrantDenied { qpn, peer_qpn, rkey, errno } = *denied;
-        let (qpn, peer_qpn, key) = (Qpn(qpn), Qpn(peer_qpn), Rkey(rkey));
+        let GrantDenied { qpn, peer_qpn, rkey: key, errno } = *denied;
         // What touched no whole page says nothing of the rest of the region.
-        let again = matches!(errno, errno::EAGAIN | errno::ERANGE);
+        let again = matches!(errno, Errno::EAGAIN | Errno::ERANGE);
         self.0.send(Command::Deny { vnic: number(vnic), qpn, peer_qpn, key, again });
     }
 
@@ -179,8 +178,8 @@ impl Packets {
     }
 
     /// What was counted for a link.
-    pub(crate) fn counters(&self, qpn: u32, peer_qpn: u32) -> Option<QpCounters> {
-        self.0.status(Qpn(qpn), Qpn(peer_qpn))
+    pub(crate) fn counters(&self, qpn: Qpn, peer_qpn: Qpn) -> Option<QpCounters> {
+        self.0.status(qpn, peer_qpn)
     }
 
     pub(crate) fn next_event(&self) -> Option<Event> {
@@ -194,16 +193,16 @@ impl Packets {
             }
             Told::Stranger { vnic, qpn, source_qpn, underlay } => Event::Stranger {
                 vnic: VnicId(vnic.0),
-                qpn: qpn.0,
-                source_qpn: source_qpn.0,
+                qpn,
+                source_qpn,
                 local: underlay.local,
                 from: underlay.remote,
             },
             Told::Wanted { qpn, peer_qpn, key, range } => {
-                Event::Wanted { qpn: qpn.0, peer_qpn: peer_qpn.0, key: key.0, range }
+                Event::Wanted { qpn, peer_qpn, key, range }
             }
             Told::Failed { qpn, peer_qpn, status } => {
-                Event::Failed { qpn: qpn.0, peer_qpn: peer_qpn.0, why: format!("{status:?}") }
+                Event::Failed { qpn, peer_qpn, why: format!("{status:?}") }
             }
         })
     }
@@ -212,14 +211,6 @@ impl Packets {
 /// The engine knows vNICs by the same numbers.
 fn number(vnic: VnicId) -> Number {
     Number(vnic.0)
-}
-
-fn service(qp_type: u32) -> Service {
-    match qp_type {
-        QP_RC => Service::Rc,
-        QP_UC => Service::Uc,
-        _ => Service::Ud,
-    }
 }
 
 /// The engine's recorder.
@@ -284,27 +275,22 @@ impl Recorder {
     /// Believes what a session tells of this end of a link.
     pub(crate) fn trace(&self, end: &TracedEnd) {
         let told = recorder::TracedEnd {
-            qpn: Qpn(end.qpn),
-            peer_qpn: Qpn(end.peer_qpn),
-            service: service(end.qp_type),
-            local: address(end.sgid),
-            remote: address(end.dgid),
+            qpn: end.qpn,
+            peer_qpn: end.peer_qpn,
+            service: end.service,
+            local: end.sgid.address(),
+            remote: end.dgid.address(),
         };
         self.0.trace(end.session.0, told, end.vnics.map(number));
     }
 
     /// Or no longer.
-    pub(crate) fn untrace(&self, session: u64, qpn: u32, peer_qpn: u32) {
-        self.0.untrace(session, Qpn(qpn), Qpn(peer_qpn));
+    pub(crate) fn untrace(&self, session: u64, qpn: Qpn, peer_qpn: Qpn) {
+        self.0.untrace(session, qpn, peer_qpn);
     }
 
     /// There is a session that cannot tell.
     pub(crate) fn miss(&self) {
         self.0.miss();
     }
-}
-
-/// The address of a GID.
-pub(crate) fn address(gid: [u8; 16]) -> IpAddr {
-    Ipv6Addr::from(gid).to_canonical()
 }

@@ -7,7 +7,8 @@ use crate::server::{Server, Timer, token};
 use omniverb_session::Message;
 use omniverb_session::body::Welcome;
 use omniverb_sys::{clock, descriptors, socket};
-use omniverb_tenancy::{Action, LinkEnd, SessionId, errno};
+use omniverb_tenancy::{Action, LinkEnd, SessionId};
+use omniverb_terms::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,7 +91,7 @@ impl Server {
             }
             Err(error) => {
                 self.journal.log(Level::Warning, format_args!("no events socket: {error}"));
-                self.answer(id, tag, &Message::Failed(errno::ENOMEM), Vec::new());
+                self.answer(id, tag, &Message::Failed(Errno::ENOMEM), Vec::new());
                 self.part(id, "could not be served");
             }
         }

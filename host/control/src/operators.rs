@@ -11,7 +11,8 @@ use crate::server::{Server, Timer, token};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::operator::{Message, decode, encode};
 use omniverb_sys::socket::{self, Peer};
-use omniverb_tenancy::{SessionId, errno};
+use omniverb_tenancy::SessionId;
+use omniverb_terms::Errno;
 use rustix::process::geteuid;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -93,7 +94,7 @@ impl Server {
             Err(_) => {
                 // Another version, most likely: say so in the part that all versions share.
                 if let Some(tag) = tag_of(bytes) {
-                    self.answer_operator(id, tag, &Message::Failed(errno::EPROTO));
+                    self.answer_operator(id, tag, &Message::Failed(Errno::EPROTO));
                 }
                 return self.end_operator(id);
             }
@@ -135,7 +136,7 @@ impl Server {
                 Err(errno) => Err(errno),
             },
             Message::EndCapture(_) => return self.end_capture(id, tag),
-            _ => Err(errno::EPROTO),
+            _ => Err(Errno::EPROTO),
         };
         self.answer_operator(id, tag, &answer.unwrap_or_else(Message::Failed));
     }

@@ -8,7 +8,8 @@ use crate::vnics::Named;
 use omniverb_netns::{Kind, Process};
 use omniverb_session::operator::Message;
 use omniverb_sys::{clock, pidfd};
-use omniverb_tenancy::{Holder, SessionId, errno};
+use omniverb_tenancy::{Holder, SessionId};
+use omniverb_terms::Errno;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ pub(crate) struct Unnamed {
 }
 
 /// The process that a client has named, and what became of that.
-pub(crate) type PidNamed = (i32, Result<Known, u32>);
+pub(crate) type PidNamed = (i32, Result<Known, Errno>);
 
 /// The pid in a name of that form.
 pub(crate) fn pid_in(name: &[u8]) -> Option<i32> {
@@ -45,11 +46,11 @@ impl Server {
             return true;
         }
         let Ok(file) = pidfd::of(pid) else {
-            client.named = Some((pid, Err(errno::ENOENT)));
+            client.named = Some((pid, Err(Errno::ENOENT)));
             return true;
         };
         if self.unnamed.contains_key(&id) {
-            client.named = Some((pid, Err(errno::EBUSY)));
+            client.named = Some((pid, Err(Errno::EBUSY)));
             return true;
         }
         let holder = Holder::new("", client.peer.uid).in_process(client.peer.pid);
@@ -61,9 +62,9 @@ impl Server {
     }
 
     /// What the name means to a call that is carried out now.
-    pub(crate) fn take_named(&mut self, id: SessionId, pid: i32) -> Result<Named, u32> {
+    pub(crate) fn take_named(&mut self, id: SessionId, pid: i32) -> Result<Named, Errno> {
         let named = self.operators.get_mut(&id).and_then(|client| client.named.take());
-        let (_, found) = named.filter(|(known, _)| *known == pid).ok_or(errno::ENOENT)?;
+        let (_, found) = named.filter(|(known, _)| *known == pid).ok_or(Errno::ENOENT)?;
         let known = found?;
         Ok((self.recognize(&known.evidence()), Some(known)))
     }
@@ -78,7 +79,7 @@ impl Server {
             _ => None,
         };
         let known = found
-            .map_err(|_| errno::ENOENT)
+            .map_err(|_| Errno::ENOENT)
             .and_then(|process| self.served(process.namespace, process.cookie));
         let (Some(pid), Some(client)) = (name, self.operators.get_mut(&id)) else { return };
         client.named = Some((pid, known));

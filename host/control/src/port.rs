@@ -3,14 +3,15 @@
 //!
 //! In: the engine's events. Out: what a probe or a reply means, to the tables; replies.
 
+use crate::engine::Event;
 use crate::engine::FEATURES;
-use crate::engine::{Event, address};
 use crate::journal::Level;
 use crate::namespaces::Opening;
 use crate::probes::{self, Handshake};
 use crate::server::Server;
 use omniverb_sys::clock;
-use omniverb_tenancy::{ProbeId, VnicId, gid_of};
+use omniverb_tenancy::{ProbeId, VnicId};
+use omniverb_terms::Gid;
 use std::net::IpAddr;
 
 /// Events of the engine that are handled before others get their turn.
@@ -75,7 +76,7 @@ impl Server {
                 if !self.namespaces.has(vnic) {
                     return;
                 }
-                let gids = (gid_of(local), gid_of(from));
+                let gids = (local.into(), from.into());
                 let actions = self.tenancy.stranger(vnic, (qpn, source_qpn), gids, clock::now());
                 self.work.extend(actions);
             }
@@ -85,10 +86,8 @@ impl Server {
                 self.work.extend(actions);
             }
             Event::Failed { qpn, peer_qpn, why } => {
-                self.journal.log(
-                    Level::Debug,
-                    format_args!("QP {qpn:#08x} with {peer_qpn:#08x} on the wire: {why}"),
-                );
+                self.journal
+                    .log(Level::Debug, format_args!("QP {qpn} with {peer_qpn} on the wire: {why}"));
             }
         }
     }
@@ -97,11 +96,11 @@ impl Server {
         let now = clock::now();
         let actions = match probes::read(bytes) {
             Some(Handshake::Probe(id)) if self.tenancy.is_probe(id) => {
-                self.tenancy.probe_arrived(id, (gid_of(from), at), now)
+                self.tenancy.probe_arrived(id, (from.into(), at), now)
             }
             Some(Handshake::Probe(id)) => return self.reply(id, at, from, interface),
             Some(Handshake::Reply(id, features)) => {
-                self.tenancy.probe_replied(id, (gid_of(from), at), features, now)
+                self.tenancy.probe_replied(id, (from.into(), at), features, now)
             }
             None => return,
         };
@@ -123,12 +122,12 @@ impl Server {
         id: ProbeId,
         vnic: VnicId,
         interface: u32,
-        destination: [u8; 16],
+        destination: Gid,
     ) {
         let now = clock::now();
         if self.namespaces.port_is_coming(vnic, now) {
             // The datagram itself is sent by the timers, after this.
-            self.probes.start(id, vnic, interface, address(destination), now);
+            self.probes.start(id, vnic, interface, destination.address(), now);
         } else {
             let actions = self.tenancy.probe_failed(id, now);
             self.work.extend(actions);

@@ -6,7 +6,8 @@
 //! Nobody else compares evidence, and nothing here depends on what kind of attachment it is of.
 
 use crate::naming::{Marks, guid, inode_in, name};
-use omniverb_tenancy::{Identity, VnicId, errno};
+use omniverb_tenancy::{Identity, VnicId};
+use omniverb_terms::Errno;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// vNICs that something may be set for.
@@ -210,11 +211,11 @@ impl Registry {
     }
 
     /// Something is set for it: it is remembered.
-    pub(crate) fn keep(&mut self, id: VnicId) -> Result<(), u32> {
+    pub(crate) fn keep(&mut self, id: VnicId) -> Result<(), Errno> {
         let full = self.kept.len() >= KEPT_MAX;
-        let entry = self.entries.get_mut(&id).ok_or(errno::ENOENT)?;
+        let entry = self.entries.get_mut(&id).ok_or(Errno::ENOENT)?;
         if !entry.kept && full {
-            return Err(errno::ENOMEM);
+            return Err(Errno::ENOMEM);
         }
         entry.kept = true;
         self.kept.insert(id);

@@ -1,13 +1,13 @@
 //! Status, in lines of JSON, as many as fit a message: `Status` of the protocol says how.
 
-use crate::engine::{QpCounters, address};
+use crate::engine::QpCounters;
 use crate::server::Server;
 use crate::vnics::datapath_name;
-use omniverb_session::body::{Cursor, QP_RC, QP_UC, QP_UD, STATUS_TEXT_BYTES, Status};
+use omniverb_session::body::{Cursor, STATUS_TEXT_BYTES, Status};
 use omniverb_sys::clock;
 use omniverb_tenancy::{Path, PeerStatus, ProcessStatus, QpStatus, Row, VnicId, VnicStatus};
+use omniverb_terms::Qpn;
 use serde_json::{Value, json};
-use std::net::Ipv6Addr;
 
 /// Look-ups for one answer. What they find seldom fits into one, either.
 const STEPS: usize = 64;
@@ -58,7 +58,7 @@ impl Server {
             Row::Process(process) => slice.add("process", &process_row(&process)),
             Row::Qp(qp) => slice.add("qp", &queue_pair(self.counters_of(&qp), &qp)),
             Row::Peer(qpn, peer) => slice.add("peer", &self.peer(qpn, &peer)),
-            Row::WaitsFor(peer) => slice.add("waiting_for", &json!(peer)),
+            Row::WaitsFor(peer) => slice.add("waiting_for", &json!(peer.0)),
         });
         slice.status(next)
     }
@@ -109,14 +109,13 @@ impl Server {
     fn counters_of(&self, qp: &QpStatus) -> Option<[u64; 8]> {
         let session = self.tenancy.owner_of(qp.qpn)?;
         let words = self.clients.get(&session)?.counters(qp.slot)?;
-        (words[0] as u32 == qp.qpn).then_some(words)
+        (words[0] as u32 == qp.qpn.0).then_some(words)
     }
 
     fn vnic(&self, vnic: &VnicStatus) -> Value {
         let guid: Vec<String> =
             vnic.guid.chunks(2).map(|pair| format!("{:02x}{:02x}", pair[0], pair[1])).collect();
-        let gids: Vec<String> =
-            vnic.gids.iter().map(|gid| Ipv6Addr::from(*gid).to_string()).collect();
+        let gids: Vec<String> = vnic.gids.iter().map(ToString::to_string).collect();
         json!({
             "name": vnic.name,
             "namespace": self.registry.inode(vnic.key),
@@ -130,15 +129,15 @@ impl Server {
         })
     }
 
-    fn peer(&self, qpn: u32, peer: &PeerStatus) -> Value {
+    fn peer(&self, qpn: Qpn, peer: &PeerStatus) -> Value {
         let counters = match peer.path {
             Path::Direct => None,
             _ => self.engine.counters(qpn, peer.qpn),
         };
         json!({
-            "qpn": peer.qpn,
+            "qpn": peer.qpn.0,
             "vnic": peer.vnic,
-            "address": peer.gid.map(|gid| address(gid).to_string()),
+            "address": peer.gid.map(|gid| gid.address().to_string()),
             "path": peer.path.name(),
             "why": peer.why.phrase(),
             "packets": counters.map(|c: QpCounters| json!({
@@ -171,8 +170,8 @@ fn queue_pair(counters: Option<[u64; 8]>, qp: &QpStatus) -> Value {
     let words = counters.unwrap_or_default();
     let [head, messages_sent, bytes_sent, messages_received, bytes_received, ..] = words;
     json!({
-        "qpn": qp.qpn,
-        "type": type_name(qp.qp_type),
+        "qpn": qp.qpn.0,
+        "type": qp.service.name(),
         "state": if counters.is_some() { state_name((head >> 32) as u8) } else { "?" },
         "operations": (head >> 48) as u8 & 3,
         "messages_sent": messages_sent,
@@ -183,15 +182,6 @@ fn queue_pair(counters: Option<[u64; 8]>, qp: &QpStatus) -> Value {
         "operations_mediated": words[6],
         "receiver_not_ready": words[7],
     })
-}
-
-fn type_name(qp_type: u32) -> &'static str {
-    match qp_type {
-        QP_RC => "RC",
-        QP_UC => "UC",
-        QP_UD => "UD",
-        _ => "?",
-    }
 }
 
 /// Names of `enum ibv_qp_state`.

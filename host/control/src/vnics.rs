@@ -9,7 +9,8 @@ use omniverb_session::operator::{
     SET_FAULTS, SET_RATE, SetVnic, VnicChanged,
 };
 use omniverb_session::rate::burst_for;
-use omniverb_tenancy::{Adoption, Datapath, Policy, RateLimit, SessionId, VnicId, errno};
+use omniverb_tenancy::{Adoption, Datapath, Policy, RateLimit, SessionId, VnicId};
+use omniverb_terms::Errno;
 use serde_json::{Value, json};
 
 /// A vNIC that somebody named, and its namespace if that is at hand.
@@ -17,22 +18,22 @@ pub(crate) type Named = (VnicId, Option<Known>);
 
 impl Server {
     /// The vNIC that an operator means.
-    pub(crate) fn named(&mut self, id: SessionId, name: &[u8]) -> Result<Named, u32> {
+    pub(crate) fn named(&mut self, id: SessionId, name: &[u8]) -> Result<Named, Errno> {
         let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
-        let name = std::str::from_utf8(&name[..end]).map_err(|_| errno::EINVAL)?;
+        let name = std::str::from_utf8(&name[..end]).map_err(|_| Errno::EINVAL)?;
         if name.is_empty() {
             let home = self.registry.home();
             return Ok((home, self.namespaces.namespace(home)));
         }
         if let Some(pid) = name.strip_prefix("pid:") {
-            let pid: i32 = pid.parse().map_err(|_| errno::EINVAL)?;
+            let pid: i32 = pid.parse().map_err(|_| Errno::EINVAL)?;
             return self.take_named(id, pid);
         }
-        let key = self.registry.named(name).ok_or(errno::ENOENT)?;
+        let key = self.registry.named(name).ok_or(Errno::ENOENT)?;
         Ok((key, self.namespaces.namespace(key)))
     }
 
-    pub(crate) fn set_vnic(&mut self, key: VnicId, m: &SetVnic) -> Result<VnicChanged, u32> {
+    pub(crate) fn set_vnic(&mut self, key: VnicId, m: &SetVnic) -> Result<VnicChanged, Errno> {
         let before = self.tenancy.policy(key);
         let policy = changed(before, m)?;
         self.registry.keep(key)?;
@@ -165,20 +166,20 @@ pub(crate) fn datapath_name(policy: Policy) -> &'static str {
     }
 }
 
-fn changed(mut policy: Policy, m: &SetVnic) -> Result<Policy, u32> {
+fn changed(mut policy: Policy, m: &SetVnic) -> Result<Policy, Errno> {
     let known = SET_RATE | SET_BURST | SET_DATAPATH | SET_FAULTS | SET_ADOPTION;
     if m.what == 0 || m.what & !known != 0 {
-        return Err(errno::EINVAL);
+        return Err(Errno::EINVAL);
     }
     if m.what & SET_DATAPATH != 0 {
         policy.datapath = match m.datapath {
             DATAPATH_DIRECT => Datapath::Direct,
             DATAPATH_FORWARDED => Datapath::Forwarded,
-            _ => return Err(errno::EINVAL),
+            _ => return Err(Errno::EINVAL),
         };
     }
     if m.what & SET_ADOPTION != 0 {
-        policy.adoption = Adoption::from_code(m.adoption).ok_or(errno::EINVAL)?;
+        policy.adoption = Adoption::from_code(m.adoption).ok_or(Errno::EINVAL)?;
     }
     if m.what & SET_RATE != 0 {
         let bits_per_second = m.bits_per_second;
@@ -188,17 +189,17 @@ fn changed(mut policy: Policy, m: &SetVnic) -> Result<Policy, u32> {
         };
     }
     if m.what & SET_BURST != 0 {
-        let limit = policy.limit.as_mut().ok_or(errno::EINVAL)?;
+        let limit = policy.limit.as_mut().ok_or(Errno::EINVAL)?;
         limit.burst_bytes = match m.burst_bytes {
             0 => burst_for(limit.bits_per_second),
             burst => burst,
         };
     }
     if m.what & SET_FAULTS != 0 {
-        policy.faults = m.faults.checked().map_err(|_| errno::EINVAL)?;
+        policy.faults = m.faults.checked().map_err(|_| Errno::EINVAL)?;
     }
     if policy.limit.is_some_and(|limit| !limit.is_sensible()) {
-        return Err(errno::EINVAL);
+        return Err(Errno::EINVAL);
     }
     Ok(policy)
 }
@@ -222,7 +223,7 @@ mod tests {
             reserved: 0,
         };
         let start = Policy::default();
-        let refused = |m: SetVnic| assert_eq!(changed(start, &m), Err(errno::EINVAL));
+        let refused = |m: SetVnic| assert_eq!(changed(start, &m), Err(Errno::EINVAL));
         refused(nothing);
         refused(SetVnic { what: 32, ..nothing });
         refused(SetVnic {

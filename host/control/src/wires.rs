@@ -7,6 +7,7 @@ use crate::server::{Server, Timer};
 use omniverb_sys::clock;
 use omniverb_sys::datagram::Port;
 use omniverb_tenancy::{VnicId, WireEnd};
+use omniverb_terms::Qpn;
 use std::io;
 use std::sync::Arc;
 
@@ -40,7 +41,7 @@ impl Server {
         self.work.extend(actions);
     }
 
-    pub(crate) fn detach_engine(&mut self, vnic: VnicId, qpn: u32, peer_qpn: u32) {
+    pub(crate) fn detach_engine(&mut self, vnic: VnicId, qpn: Qpn, peer_qpn: Qpn) {
         let waiting = self.namespaces.get_mut(vnic).map(|entry| &mut entry.waiting);
         let names = |end: &WireEnd| (end.ready.qpn, end.ready.peer_qpn) == (qpn, peer_qpn);
         if let Some(waiting) = waiting

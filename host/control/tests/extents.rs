@@ -6,8 +6,8 @@ use omniverb_control::Settings;
 use omniverb_session::Message;
 use omniverb_session::body::{self, *};
 use omniverb_sys::{Access, Extent, memfd, socket};
-use omniverb_tenancy::errno::EINVAL;
 use omniverb_tenancy::packed::Packed;
+use omniverb_terms::{Errno, Qpn, Rkey, Service};
 use std::os::fd::{AsFd, OwnedFd};
 use support::*;
 
@@ -35,12 +35,12 @@ type With<'a> = &'a dyn Fn(&Extent<&OwnedFd>);
 struct Two {
     initiator: Client,
     owner: Client,
-    ends: (u32, u32),
+    ends: (Qpn, Qpn),
 }
 
 fn two(daemon: &Daemon) -> Two {
     let (mut a, mut b) = (Client::hello(&daemon.path), Client::hello(&daemon.path));
-    let (one, other) = (create(&mut a, QP_RC), create(&mut b, QP_RC));
+    let (one, other) = (create(&mut a, Service::Rc), create(&mut b, Service::Rc));
     a.call(connect(one, other, HOME, HOME).into());
     b.call(connect(other, one, HOME, HOME).into());
     link_ready(&mut a);
@@ -49,8 +49,9 @@ fn two(daemon: &Daemon) -> Two {
 }
 
 impl Two {
-    fn register(&mut self, access: u32) -> u32 {
-        let reg = RegMr { pd: 1, access, addr: 0x10800, length: 0x3000, rkey: 0, reserved: 0 };
+    fn register(&mut self, access: u32) -> Rkey {
+        let reg =
+            RegMr { pd: 1, access, addr: 0x10800, length: 0x3000, rkey: Rkey(0), reserved: 0 };
         match self.owner.call(reg.into()) {
             Message::MrRegistered(MrRegistered { rkey, .. }) => rkey,
             other => panic!("{other:?}"),
@@ -59,10 +60,10 @@ impl Two {
 
     /// The daemon gives the owner a file; `with` says what that does with it, and `along` what
     /// comes with its answer. What the initiator is told.
-    fn ask(&mut self, rkey: u32, with: With<'_>, along: &[OwnedFd]) -> (Message, Vec<OwnedFd>) {
+    fn ask(&mut self, rkey: Rkey, with: With<'_>, along: &[OwnedFd]) -> (Message, Vec<OwnedFd>) {
         let (qpn, peer_qpn) = self.ends;
         let (address, length) = (0x11008, 8);
-        let ask = RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address, length };
+        let ask = RequestGrant { qpn: qpn, peer_qpn: peer_qpn, rkey, reserved: 0, address, length };
         assert!(matches!(self.initiator.call(ask.into()), Message::Connected(_)));
         let Some((Message::Adopt(adopt), files)) = self.owner.event(SOON) else { panic!() };
         assert_eq!((adopt.start, adopt.memory.length, adopt.fresh != 0), (0x11000, 0x2000, true));
@@ -70,7 +71,7 @@ impl Two {
         let place = extent(file, adopt.memory);
         place.verify().unwrap();
         with(&place);
-        let adopted = Adopted { token: adopt.token, errno: 0, epoch: 0 };
+        let adopted = Adopted { token: adopt.token, errno: Errno(0), epoch: 0 };
         let mut bytes = [0; 4096];
         let length = omniverb_session::encode(0, &adopted.into(), &mut bytes);
         let events = self.owner.events.as_ref().unwrap().as_fd();
@@ -93,7 +94,12 @@ fn pages_are_granted_if_they_are_what_they_should_be() {
         let mut two = two(&daemon);
         let rkey = two.register(READ);
         let (qpn, peer_qpn) = two.ends;
-        let refused = Message::from(GrantDenied { qpn, peer_qpn, rkey, errno: EINVAL });
+        let refused = Message::from(GrantDenied {
+            qpn: qpn,
+            peer_qpn: peer_qpn,
+            rkey: rkey,
+            errno: Errno::EINVAL,
+        });
         assert_eq!(two.ask(rkey, &|_| {}, &[]).0, refused, "could be written to");
         // What comes up with the answer does not count.
         let good = memfd::create_sealable("pages", 0x2000).unwrap();
@@ -121,7 +127,7 @@ fn extents_come_and_go_each_by_itself() {
         let keys = [two.register(READ_WRITE), two.register(READ_WRITE)];
         let [one, other] = keys.map(|rkey| {
             let put = |place: &Extent<&OwnedFd>| {
-                let bytes = u64::from(rkey).to_ne_bytes();
+                let bytes = u64::from(rkey.0).to_ne_bytes();
                 rustix::io::pwrite(place.file, &bytes, place.offset + 0x1000).unwrap();
                 memfd::finish(place.file.as_fd(), true).unwrap();
             };
@@ -137,12 +143,12 @@ fn extents_come_and_go_each_by_itself() {
         assert_eq!([one.1.offset != 0, other.1.offset != 0], [shared; 2]);
         let maps = [shown(&one), shown(&other)];
         let words = || [maps[0].load_u64(0x1000), maps[1].load_u64(0x1000)];
-        assert_eq!(words(), keys.map(|key| Some(key.into())));
+        assert_eq!(words(), keys.map(|key| Some(key.0.into())));
         let gone = DeregMr { rkey: keys[0], reserved: 0 };
         assert_eq!(two.owner.call(gone.into()), Done { take_back: 0 }.into());
         // In a file of its own it is its owner who takes the pages off; where there are others the
         // daemon empties the place.
-        let left = if shared { 0 } else { keys[0].into() };
-        assert_eq!(words(), [Some(left), Some(keys[1].into())]);
+        let left = if shared { 0 } else { keys[0].0.into() };
+        assert_eq!(words(), [Some(left), Some(keys[1].0.into())]);
     }
 }

@@ -7,7 +7,7 @@ use omniverb_control::Settings;
 use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::Limits;
-use omniverb_tenancy::errno::*;
+use omniverb_terms::{Errno, Qpn, Service};
 use std::time::{Duration, Instant};
 use support::net::{Net, is_root};
 use support::remote::Remote;
@@ -33,7 +33,7 @@ fn two_nets() -> (Net, Net) {
 }
 
 /// Connects two queue pairs by a direct link.
-fn link(a: &mut Remote, b: &mut Remote, one: u32, other: u32) {
+fn link(a: &mut Remote, b: &mut Remote, one: Qpn, other: Qpn) {
     a.call(connect(one, other, A, B).into());
     b.call(connect(other, one, B, A).into());
     assert_eq!((link_ready(a).engine, link_ready(b).engine), (0, 0));
@@ -65,7 +65,7 @@ fn a_liar_who_comes_first_gets_nothing_and_harms_nobody() {
     let daemon = Daemon::start(Settings::default());
     let (one_net, other_net) = two_nets();
     let (mut a, mut b) = (one_net.client(&daemon), other_net.client(&daemon));
-    let (keep_a, keep_b) = (create_kept(&mut a, QP_RC), create_kept(&mut b, QP_RC));
+    let (keep_a, keep_b) = (create_kept(&mut a, Service::Rc), create_kept(&mut b, Service::Rc));
     let (one, other) = (keep_a.qpn, keep_b.qpn);
     link(&mut a, &mut b, one, other);
     let daemon = Daemon::start_in(daemon.stop(), Settings::default());
@@ -77,12 +77,12 @@ fn a_liar_who_comes_first_gets_nothing_and_harms_nobody() {
          ip addr add 10.97.0.1/24 dev eth0; ip link set eth0 up",
     );
     let mut liar = again(&daemon, &liar_net);
-    let refused = Message::Failed(EPERM);
-    for (stolen, qpn) in [(keep_a, one), (keep_b, other), (create_qp(QP_RC), one)] {
+    let refused = Message::Failed(Errno::EPERM);
+    for (stolen, qpn) in [(keep_a, one), (keep_b, other), (create_qp(Service::Rc), one)] {
         assert_eq!(liar.call(CreateQp { qpn, ..stolen }.into()), refused);
     }
     // Its own, with which it names a victim's as its peer.
-    let own = create(&mut liar, QP_RC);
+    let own = create(&mut liar, Service::Rc);
     for resume in [RESUME_LINK, RESUME_WIRE] {
         let claim = ConnectQp { resume, ..connect(own, other, A, B) };
         assert_eq!(liar.call(claim.into()), refused);
@@ -105,7 +105,7 @@ fn a_liar_who_comes_first_gets_nothing_and_harms_nobody() {
     let peers = vnics.iter().map(|v| &v["processes"][0]["qps"][0]["peers"][0]["qpn"]);
     let peers: Vec<_> = peers.filter_map(serde_json::Value::as_u64).collect();
     assert_eq!(peers.len(), 2, "{status}");
-    assert!(peers.contains(&u64::from(one)) && peers.contains(&u64::from(other)));
+    assert!(peers.contains(&u64::from(one.0)) && peers.contains(&u64::from(other.0)));
     // And it is closed as any other.
     a.call(DisconnectQp { qpn: one, peer_qpn: other }.into());
     let closed = LinkClosed { qpn: other, peer_qpn: one, reason: CLOSED_BY_PEER, reserved: 0 };
@@ -118,22 +118,22 @@ fn nothing_is_announced_late_or_to_the_first_daemon() {
     late.limits.resume_window_ns = 300_000_000;
     let daemon = Daemon::start(late.clone());
     let mut a = Client::hello(&daemon.path);
-    let keep = create_kept(&mut a, QP_RC);
+    let keep = create_kept(&mut a, Service::Rc);
     drop(a);
     let mut a = Client::hello_with(&daemon.path, 1);
-    assert_eq!(a.call(keep.into()), Message::Failed(EPERM), "there was no daemon before");
+    assert_eq!(a.call(keep.into()), Message::Failed(Errno::EPERM), "there was no daemon before");
     let daemon = Daemon::start_in(daemon.stop(), late);
     let mut a = Client::hello_with(&daemon.path, 1);
     assert!(matches!(a.call(keep.into()), Message::QpCreated(_)));
     a.call(DestroyQp { qpn: keep.qpn, reserved: 0 }.into());
     std::thread::sleep(Duration::from_millis(400));
-    assert_eq!(a.call(keep.into()), Message::Failed(EPERM));
+    assert_eq!(a.call(keep.into()), Message::Failed(Errno::EPERM));
     // Without the secret nobody can prove anything.
     let folder = daemon.stop();
     std::fs::remove_file(folder.join("socket.secret")).unwrap();
     let daemon = Daemon::start_in(folder, Settings::default());
     let mut a = Client::hello_with(&daemon.path, 1);
-    assert_eq!(a.call(keep.into()), Message::Failed(EPERM));
+    assert_eq!(a.call(keep.into()), Message::Failed(Errno::EPERM));
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_probe_from_a_foreign_address_makes_no_direct_link() {
          nft 'add chain ip t i { type filter hook input priority 0; }'; \
          nft add rule ip t i ct state new udp dport 4791 drop",
     );
-    let (one, other) = (create(&mut a, QP_RC), create(&mut b, QP_RC));
+    let (one, other) = (create(&mut a, Service::Rc), create(&mut b, Service::Rc));
     a.call(connect(one, other, A, B).into());
     b.call(connect(other, one, B, A).into());
     assert_eq!(link_ready(&mut a).engine, 1);
@@ -160,7 +160,7 @@ fn a_probe_from_a_foreign_address_makes_no_direct_link() {
     // An address that the asker has only since a moment counts, and so does a second one.
     one_net.run("nft delete table ip t; ip addr add 10.97.0.3/24 dev eth0");
     std::thread::sleep(Duration::from_millis(1100));
-    let (one, other) = (create(&mut a, QP_UD), create(&mut b, QP_UD));
+    let (one, other) = (create(&mut a, Service::Ud), create(&mut b, Service::Ud));
     a.call(QueryGids { reserved: 0 }.into());
     a.call(connect(one, other, "10.97.0.3", B).into());
     assert_eq!(link_ready(&mut a).engine, 0);
@@ -175,7 +175,7 @@ fn a_wall_that_appears_ends_links_and_leaves_others_alone() {
     let (one_net, other_net) = two_nets();
     let (mut a, mut b) = (one_net.client(&daemon), other_net.client(&daemon));
     let (mut c, mut d) = (one_net.client(&daemon), Client::hello(&daemon.path));
-    let (rc, uc, ud) = (QP_RC, QP_UC, QP_UD);
+    let (rc, uc, ud) = (Service::Rc, Service::Uc, Service::Ud);
     let pairs = [rc, uc, ud].map(|kind| (create(&mut a, kind), create(&mut b, kind)));
     for (one, other) in &pairs[..2] {
         link(&mut a, &mut b, *one, *other);
@@ -183,11 +183,11 @@ fn a_wall_that_appears_ends_links_and_leaves_others_alone() {
     a.call(connect(pairs[2].0, pairs[2].1, A, B).into());
     assert_eq!((link_ready(&mut a).engine, link_ready(&mut b).engine), (0, 0));
     // Within a vNIC nobody is asked.
-    let own = create(&mut c, QP_RC);
+    let own = create(&mut c, Service::Rc);
     c.call(connect(own, own, A, A).into());
     link_ready(&mut c);
     link_ready(&mut c);
-    let home = create(&mut d, QP_RC);
+    let home = create(&mut d, Service::Rc);
     d.call(connect(home, home, "127.0.0.1", "127.0.0.1").into());
     link_ready(&mut d);
     link_ready(&mut d);
@@ -207,7 +207,7 @@ fn a_wall_that_appears_ends_links_and_leaves_others_alone() {
     }
     assert_eq!((told(&mut c, MOMENT), told(&mut d, MOMENT)), (None, None));
     // What was known of the network does not help either.
-    let (one, other) = (create(&mut a, QP_RC), create(&mut b, QP_RC));
+    let (one, other) = (create(&mut a, Service::Rc), create(&mut b, Service::Rc));
     a.call(connect(one, other, A, B).into());
     b.call(connect(other, one, B, A).into());
     let ready = link_ready(&mut a);

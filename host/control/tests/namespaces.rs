@@ -5,7 +5,7 @@ mod support;
 use omniverb_control::Settings;
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::errno::*;
+use omniverb_terms::{Errno, Gid, Qpn, Service};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use support::net::{Net, is_root};
@@ -28,7 +28,7 @@ fn two() -> (Daemon, Net, Net, Remote, Remote) {
     (daemon, one, other, a, b)
 }
 
-fn table(client: &mut Remote) -> Vec<[u8; 16]> {
+fn table(client: &mut Remote) -> Vec<Gid> {
     match client.call(QueryGids { reserved: 0 }.into()) {
         Message::Gids(gids) => {
             gids.entries[..gids.count as usize].iter().map(|entry| entry.gid).collect()
@@ -44,10 +44,10 @@ fn containers_on_one_wire_are_neighbours() {
     }
     let (daemon, one_net, other_net, mut a, mut b) = two();
     let ours = table(&mut a);
-    assert_eq!((ours[0][0], ours[0][1], ours[1]), (0xfe, 0x80, gid(A)));
+    assert_eq!((ours[0].is_link_local(), ours[1]), (true, gid(A)));
     assert_eq!(&ours[ours.len() - 2..], [gid("127.0.0.1"), gid("::1")]);
-    for qp_type in [QP_RC, QP_UC] {
-        let (one, other) = (create(&mut a, qp_type), create(&mut b, qp_type));
+    for service in [Service::Rc, Service::Uc] {
+        let (one, other) = (create(&mut a, service), create(&mut b, service));
         let begun = Instant::now();
         assert!(matches!(a.call(connect(one, other, A, B).into()), Message::Connected(_)));
         assert!(matches!(b.call(connect(other, one, B, A).into()), Message::Connected(_)));
@@ -55,7 +55,7 @@ fn containers_on_one_wire_are_neighbours() {
         assert_eq!(link_ready(&mut b).dgid, gid(A));
         println!("pairing over the wire took {:?}", begun.elapsed());
     }
-    let (one, other) = (create(&mut a, QP_UD), create(&mut b, QP_UD));
+    let (one, other) = (create(&mut a, Service::Ud), create(&mut b, Service::Ud));
     let answer = a.call(connect(one, other, A, B).into());
     assert_eq!(answer, Connected { qpn: one, ready: 1 }.into());
     link_ready(&mut a);
@@ -67,7 +67,7 @@ fn containers_on_one_wire_are_neighbours() {
         .run("while ip -6 addr show dev eth0 scope link | grep -q tentative; do sleep 0.1; done");
     std::thread::sleep(Duration::from_millis(300));
     let (from, to) = (table(&mut a)[0], table(&mut b)[0]);
-    let (one, other) = (create(&mut a, QP_UD), create(&mut b, QP_UD));
+    let (one, other) = (create(&mut a, Service::Ud), create(&mut b, Service::Ud));
     let message =
         ConnectQp { qpn: one, dest_qpn: other, sgid: from, dgid: to, resume: 0, reserved: 0 };
     assert_eq!(a.call(message.into()), Connected { qpn: one, ready: 1 }.into());
@@ -96,10 +96,10 @@ fn what_the_network_forbids_is_not_linked() {
     let (daemon, one, _other, mut a, mut b) = two();
     // A's packets for B go astray; B's for A arrive.
     one.run(&format!("ip neigh replace {B} lladdr 02:00:00:00:00:99 dev eth0 nud permanent"));
-    let (rc, rc_peer) = (create(&mut a, QP_RC), create(&mut b, QP_RC));
+    let (rc, rc_peer) = (create(&mut a, Service::Rc), create(&mut b, Service::Rc));
     assert!(matches!(a.call(connect(rc, rc_peer, A, B).into()), Message::Connected(_)));
     assert!(matches!(b.call(connect(rc_peer, rc, B, A).into()), Message::Connected(_)));
-    let (ud, ud_peer) = (create(&mut a, QP_UD), create(&mut b, QP_UD));
+    let (ud, ud_peer) = (create(&mut a, Service::Ud), create(&mut b, Service::Ud));
     let begun = Instant::now();
     assert_eq!(a.call(connect(ud, ud_peer, A, B).into()), Connected { qpn: ud, ready: 1 }.into());
     assert!(begun.elapsed() < Duration::from_secs(1));
@@ -129,12 +129,12 @@ fn what_the_network_forbids_is_not_linked() {
     }
     // No such address, no route: on a network, nobody says so.
     for (nobody, peer) in [("10.99.0.77", 0x77), ("192.0.2.1", 0x78)] {
-        let answer = a.call(connect(ud, peer, A, nobody).into());
+        let answer = a.call(connect(ud, Qpn(peer), A, nobody).into());
         assert_eq!(answer, Connected { qpn: ud, ready: 1 }.into());
         assert_eq!(link_ready(&mut a).dgid, gid(nobody));
     }
     // Another's address as one's own.
-    assert_eq!(a.call(connect(ud, ud_peer, B, B).into()), Message::Failed(EINVAL));
+    assert_eq!(a.call(connect(ud, ud_peer, B, B).into()), Message::Failed(Errno::EINVAL));
 }
 
 #[test]
@@ -152,19 +152,22 @@ fn strangers_do_not_see_each_other() {
         );
     }
     let (mut a, mut b) = (one.client(&daemon), other.client(&daemon));
-    let (ud, victim) = (create(&mut a, QP_UD), create(&mut b, QP_UD));
-    assert_eq!(a.call(connect(ud, victim, A, A).into()), Message::Failed(ENOENT));
+    let (ud, victim) = (create(&mut a, Service::Ud), create(&mut b, Service::Ud));
+    assert_eq!(a.call(connect(ud, victim, A, A).into()), Message::Failed(Errno::ENOENT));
     a.call(connect(ud, victim, A, B).into());
     assert_eq!(link_ready(&mut a).engine, 1);
     assert_eq!(b.next_event(MOMENT), None);
-    let (rc, victim) = (create(&mut a, QP_RC), create(&mut b, QP_RC));
+    let (rc, victim) = (create(&mut a, Service::Rc), create(&mut b, Service::Rc));
     a.call(connect(rc, victim, A, A).into());
     b.call(connect(victim, rc, A, A).into());
     assert_eq!(a.next_event(MOMENT), None);
-    assert_eq!(a.call(DestroyQp { qpn: victim, reserved: 0 }.into()), Message::Failed(ENOENT));
     assert_eq!(
-        a.call(CreateQp { qpn: victim, ..create_qp(QP_RC) }.into()),
-        Message::Failed(EINVAL)
+        a.call(DestroyQp { qpn: victim, reserved: 0 }.into()),
+        Message::Failed(Errno::ENOENT)
+    );
+    assert_eq!(
+        a.call(CreateQp { qpn: victim, ..create_qp(Service::Rc) }.into()),
+        Message::Failed(Errno::EINVAL)
     );
 }
 
@@ -191,10 +194,10 @@ fn a_port_in_use_is_no_disaster() {
         Net::from(child)
     };
     let mut a = net.client(&daemon);
-    let (one, other) = (create(&mut a, QP_UD), create(&mut a, QP_UD));
+    let (one, other) = (create(&mut a, Service::Ud), create(&mut a, Service::Ud));
     let home = "127.0.0.1";
     let answer = a.call(connect(one, other, home, home).into());
     assert_eq!(answer, Connected { qpn: one, ready: 1 }.into());
-    let elsewhere = connect(one, 0x00ab_cdef, home, B);
-    assert_eq!(a.call(elsewhere.into()), Message::Failed(EHOSTUNREACH));
+    let elsewhere = connect(one, Qpn(0x00ab_cdef), home, B);
+    assert_eq!(a.call(elsewhere.into()), Message::Failed(Errno::EHOSTUNREACH));
 }

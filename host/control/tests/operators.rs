@@ -8,7 +8,7 @@ use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::operator::{self, Message as Said};
 use omniverb_session::{Header, Message};
 use omniverb_sys::socket;
-use omniverb_tenancy::errno::*;
+use omniverb_terms::{Errno, Qpn, Service};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -65,7 +65,7 @@ fn the_tenants_socket_knows_no_message_of_an_operator() {
             socket::send(client.calls.as_fd(), &bytes[..length], &[]).unwrap();
             let (length, _) = socket::receive(client.calls.as_fd(), &mut bytes, true).unwrap();
             let answer = omniverb_session::decode(&bytes[..length]).unwrap().1;
-            assert_eq!(answer, Message::Failed(EPROTO), "{message:?}");
+            assert_eq!(answer, Message::Failed(Errno::EPROTO), "{message:?}");
             assert!(client.is_dropped(), "{message:?}");
         }
     }
@@ -80,11 +80,11 @@ fn the_tenants_socket_knows_no_message_of_an_operator() {
         let mut answer = [0; MESSAGE_BYTES_MAX];
         let (length, _) = socket::receive(client.calls.as_fd(), &mut answer, true).unwrap();
         let answer = omniverb_session::decode(&answer[..length]).unwrap().1;
-        assert_eq!(answer, Message::Failed(EPROTO), "{kind}");
+        assert_eq!(answer, Message::Failed(Errno::EPROTO), "{kind}");
     }
     let mut client = Client::connect(&daemon.path);
     let tool = Hello { role: 2, resume: 0, name: [0; 16] };
-    assert_eq!(client.call_with(tool, &[]).0, Message::Failed(EINVAL));
+    assert_eq!(client.call_with(tool, &[]).0, Message::Failed(Errno::EINVAL));
 }
 
 #[test]
@@ -99,9 +99,9 @@ fn the_operators_socket_is_the_owners_alone_and_knows_no_message_of_a_tenant() {
     let length = omniverb_session::encode(5, &hello.into(), &mut bytes);
     socket::send(stranger.as_fd(), &bytes[..length], &[]).unwrap();
     let (length, _) = socket::receive(stranger.as_fd(), &mut bytes, true).unwrap();
-    assert_eq!(operator::decode(&bytes[..length]), Ok((5, Said::Failed(EPROTO))));
+    assert_eq!(operator::decode(&bytes[..length]), Ok((5, Said::Failed(Errno::EPROTO))));
     let mut operator = Operator::connect(&daemon);
-    assert_eq!(operator.call(Done { take_back: 0 }), Said::Failed(EPROTO));
+    assert_eq!(operator.call(Done { take_back: 0 }), Said::Failed(Errno::EPROTO));
     assert!(operator.status()["daemon"]["pid"].is_number());
 }
 
@@ -141,16 +141,16 @@ fn a_tenant_is_shown_its_own_vnic_and_an_operator_all() {
     let daemon = Daemon::start(Settings::default());
     let net = Net::new();
     let mut theirs = net.client(&daemon);
-    create(&mut theirs, QP_RC);
+    create(&mut theirs, Service::Rc);
     let mut ours = Client::hello(&daemon.path);
-    let qpn = create(&mut ours, QP_RC);
+    let qpn = create(&mut ours, Service::Rc);
     // Root at home, without a greeting and with one.
     for client in [&mut Client::connect(&daemon.path), &mut ours] {
         let status = own_status(client);
         assert_eq!(status["vnics"].as_array().unwrap().len(), 1, "{status}");
         assert_eq!(status["vnics"][0]["name"], "host");
         let qps = status["vnics"][0]["processes"][0]["qps"].as_array().unwrap().clone();
-        assert_eq!((qps.len(), &qps[0]["qpn"]), (1, &qpn.into()));
+        assert_eq!((qps.len(), &qps[0]["qpn"]), (1, &qpn.0.into()));
         // A place in somebody else's vNIC is a place where there is nothing.
         for stage in 0..8 {
             for session in 0..4 {
@@ -178,7 +178,7 @@ fn an_operator_ends_the_links_of_a_vnic() {
     let daemon = Daemon::start(Settings::default());
     let (mut a, mut b) = (Client::hello(&daemon.path), Remote::start(&daemon.path, None));
     b.hello().unwrap();
-    let (one, other) = (create(&mut a, QP_RC), create(&mut b, QP_RC));
+    let (one, other) = (create(&mut a, Service::Rc), create(&mut b, Service::Rc));
     let home = "127.0.0.1";
     a.call(connect(one, other, home, home).into());
     b.call(connect(other, one, home, home).into());
@@ -186,7 +186,7 @@ fn an_operator_ends_the_links_of_a_vnic() {
     link_ready(&mut b);
     let mut operator = Operator::connect(&daemon);
     let nobody = operator.call(operator::DisconnectVnic { name: name("net-1") });
-    assert_eq!(nobody, Said::Failed(ENOENT));
+    assert_eq!(nobody, Said::Failed(Errno::ENOENT));
     let done = operator.call(operator::DisconnectVnic { name: name("host") });
     assert_eq!(done, operator::Disconnected { links: 1, reserved: 0 }.into());
     for (client, qpn, peer_qpn) in [(&mut a as &mut dyn Speaker, one, other), (&mut b, other, one)]
@@ -201,7 +201,7 @@ fn whoever_asks_for_status_all_the_time_holds_up_nobody() {
     let daemon = Daemon::start(Settings::default());
     // Thousands of queue pairs, and one with thousands of links.
     let mut large = Client::hello(&daemon.path);
-    let qpns: Vec<u32> = (0..6000).map(|_| create(&mut large, QP_UD)).collect();
+    let qpns: Vec<Qpn> = (0..6000).map(|_| create(&mut large, Service::Ud)).collect();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -226,7 +226,7 @@ fn whoever_asks_for_status_all_the_time_holds_up_nobody() {
         for _ in 0..100 {
             let begun = Instant::now();
             let mut other = Client::hello(&daemon.path);
-            create(&mut other, QP_RC);
+            create(&mut other, Service::Rc);
             slowest = slowest.max(begun.elapsed());
         }
         stop.store(true, Ordering::Relaxed);
@@ -243,7 +243,7 @@ fn who_is_not_allowed_is_told_so_and_takes_nobodys_place() {
     let hello = Hello { role: ROLE_VERBS, resume: 0, name: [0; 16] };
     let mut refused = Client::connect(&daemon.path);
     let answer = refused.call_with(hello, &[]).0;
-    assert_eq!(answer, Message::Failed(EACCES));
+    assert_eq!(answer, Message::Failed(Errno::EACCES));
     assert!(refused.is_dropped());
     // However many connections wait to hear it, operators and the next one do.
     let held: Vec<Client> = (0..200).map(|_| Client::connect(&daemon.path)).collect();

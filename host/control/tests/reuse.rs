@@ -6,8 +6,8 @@ mod support;
 use omniverb_control::Settings;
 use omniverb_session::faults::Faults;
 use omniverb_session::operator::{Message as Said, SET_RATE, SetVnic};
-use omniverb_tenancy::errno::ENOENT;
 use omniverb_tenancy::{Policy, RateLimit};
+use omniverb_terms::Errno;
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -74,7 +74,7 @@ fn what_was_set_by_name_is_not_for_the_next_with_that_number() {
     let net = Net::new();
     let number = inode(&net);
     let old_form = format!("net-{number}");
-    assert_eq!(tool.call(rate(&old_form)), Said::Failed(ENOENT), "nobody is connected");
+    assert_eq!(tool.call(rate(&old_form)), Said::Failed(Errno::ENOENT), "nobody is connected");
     let client = net.client(&daemon);
     let old = shown(&daemon);
     let old_name = old["name"].as_str().unwrap();
@@ -95,7 +95,7 @@ fn what_was_set_by_name_is_not_for_the_next_with_that_number() {
     let new = shown(&daemon);
     assert_eq!((&new["namespace"], &new["rate"]), (&old["namespace"], &Value::Null));
     assert_ne!(new["name"], old["name"]);
-    assert_eq!(tool.call(rate(old_name)), Said::Failed(ENOENT), "it is no more");
+    assert_eq!(tool.call(rate(old_name)), Said::Failed(Errno::ENOENT), "it is no more");
     assert_eq!(shown(&daemon)["rate"], Value::Null);
     assert!(matches!(tool.call(rate(&old_form)), Said::VnicChanged(_)), "now it is this one's");
     assert_eq!(shown(&daemon)["rate"], limit);

@@ -7,7 +7,7 @@ use omniverb_session::Message;
 use omniverb_session::body::{self, *};
 use omniverb_sys::{Access, Extent, socket};
 use omniverb_tenancy::Limits;
-use omniverb_tenancy::errno::*;
+use omniverb_terms::{Errno, Qpn, Service};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 use support::remote::Remote;
@@ -20,8 +20,8 @@ fn remote_client() {
     support::remote::live();
 }
 
-fn pair(a: &mut dyn Speaker, b: &mut dyn Speaker, qp_type: u32) -> (u32, u32) {
-    let (one, other) = (create(a, qp_type), create(b, qp_type));
+fn pair(a: &mut dyn Speaker, b: &mut dyn Speaker, service: Service) -> (Qpn, Qpn) {
+    let (one, other) = (create(a, service), create(b, service));
     let first = a.call(connect(one, other, HOME, HOME).into());
     assert_eq!(first, Connected { qpn: one, ready: 0 }.into());
     let second = b.call(connect(other, one, HOME, HOME).into());
@@ -45,7 +45,7 @@ fn files_of(client: &mut Client) -> (LinkReady, Vec<OwnedFd>) {
 fn a_link_joins_two_clients() {
     let daemon = Daemon::start(Settings::default());
     let (mut a, mut b) = (Client::hello(&daemon.path), Client::hello(&daemon.path));
-    pair(&mut a, &mut b, QP_RC);
+    pair(&mut a, &mut b, Service::Rc);
     let ((ours, our_files), (theirs, their_files)) = (files_of(&mut a), files_of(&mut b));
     assert_eq!((our_files.len(), their_files.len()), (2, 2));
     let sides = if ours.qpn < theirs.qpn { (0, 1) } else { (1, 0) };
@@ -68,7 +68,7 @@ fn a_link_joins_two_clients() {
         assert_eq!(seen.mapping(Access::ReadOnly).unwrap().load_u64(0x1000), Some(7));
     }
     // The second link uses the same bell.
-    pair(&mut a, &mut b, QP_UC);
+    pair(&mut a, &mut b, Service::Uc);
     let (second, files) = files_of(&mut a);
     assert_eq!((second.bell_new, second.bell, files.len()), (0, ours.bell, 1));
 }
@@ -80,20 +80,20 @@ fn silent_connections_of_one_process_make_room_for_others_of_its_vnic() {
     // Another process, of the same user in the same vNIC, is served at once.
     let mut other = Remote::start(&daemon.path, None);
     other.hello().unwrap();
-    create(&mut other, QP_UD);
+    create(&mut other, Service::Ud);
     // It was the oldest that went, and the rest goes in time.
     assert!(silent[0].is_dropped());
     assert!(silent[599].is_dropped());
     other.kill();
     let mut own = Client::hello(&daemon.path);
-    create(&mut own, QP_UD);
+    create(&mut own, Service::Ud);
 }
 
 #[test]
 fn both_ends_in_one_process() {
     let daemon = Daemon::start(Settings::default());
     let mut a = Client::hello(&daemon.path);
-    let (one, other) = (create(&mut a, QP_RC), create(&mut a, QP_RC));
+    let (one, other) = (create(&mut a, Service::Rc), create(&mut a, Service::Rc));
     a.call(connect(one, other, HOME, HOME).into());
     a.call(connect(other, one, HOME, HOME).into());
     let ((first, files), (second, more)) = (files_of(&mut a), files_of(&mut a));
@@ -106,13 +106,13 @@ fn both_ends_in_one_process() {
 fn datagrams_reach_whoever_is_there() {
     let daemon = Daemon::start(Settings::default());
     let (mut a, mut b) = (Client::hello(&daemon.path), Client::hello(&daemon.path));
-    let (one, other) = (create(&mut a, QP_UD), create(&mut b, QP_UD));
+    let (one, other) = (create(&mut a, Service::Ud), create(&mut b, Service::Ud));
     let answer = a.call(connect(one, other, HOME, HOME).into());
     assert_eq!(answer, Connected { qpn: one, ready: 1 }.into());
     assert_eq!(link_ready(&mut a).peer_qpn, other);
     assert_eq!(link_ready(&mut b).peer_qpn, one);
-    let nobody = a.call(connect(one, 0x00ab_cdef, HOME, HOME).into());
-    assert_eq!(nobody, Message::Failed(ENOENT));
+    let nobody = a.call(connect(one, Qpn(0x00ab_cdef), HOME, HOME).into());
+    assert_eq!(nobody, Message::Failed(Errno::ENOENT));
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn death_is_told_at_once_and_leaves_nothing() {
     for round in 0..5 {
         let mut a = Remote::start(&daemon.path, None);
         a.hello().unwrap();
-        let pairs: Vec<_> = (0..10).map(|_| pair(&mut a, &mut b, QP_RC)).collect();
+        let pairs: Vec<_> = (0..10).map(|_| pair(&mut a, &mut b, Service::Rc)).collect();
         let bell = link_ready(&mut b).bell;
         for _ in 1..10 {
             link_ready(&mut b);
@@ -160,15 +160,15 @@ fn over_quota_is_enomem_and_others_go_on() {
     let limits = Limits { qps_per_session: 3, sessions_per_vnic: 2, ..Limits::default() };
     let daemon = Daemon::start(Settings { limits, ..Settings::default() });
     let (mut a, mut b) = (Client::hello(&daemon.path), Client::hello(&daemon.path));
-    let message = create_qp(QP_RC);
+    let message = create_qp(Service::Rc);
     for _ in 0..3 {
-        create(&mut a, QP_RC);
+        create(&mut a, Service::Rc);
     }
-    assert_eq!(a.call(message.into()), Message::Failed(ENOMEM));
-    create(&mut b, QP_RC);
+    assert_eq!(a.call(message.into()), Message::Failed(Errno::ENOMEM));
+    create(&mut b, Service::Rc);
     let mut third = Client::connect(&daemon.path);
     let hello = Hello { role: ROLE_VERBS, resume: 0, name: [0; 16] };
-    assert_eq!(third.call_with(hello, &[]).0, Message::Failed(ENOMEM));
+    assert_eq!(third.call_with(hello, &[]).0, Message::Failed(Errno::ENOMEM));
     drop(a);
     drop(third);
     let again = (0..100).any(|_| {
@@ -212,11 +212,11 @@ fn garbage_hurts_only_its_sender() {
     let mut answer = [0; 4096];
     let (length, _) = socket::receive(stranger.calls.as_fd(), &mut answer, true).unwrap();
     let decoded = omniverb_session::decode(&answer[..length]).unwrap();
-    assert_eq!(decoded, (9, Message::Failed(EPROTO)), "another version is told so");
+    assert_eq!(decoded, (9, Message::Failed(Errno::EPROTO)), "another version is told so");
     assert!(stranger.is_dropped());
     assert!(matches!(honest.call(QueryGids { reserved: 0 }.into()), Message::Gids(_)));
     let early = Client::connect(&daemon.path).call(QueryGids { reserved: 0 }.into());
-    assert_eq!(early, Message::Failed(EPROTO));
+    assert_eq!(early, Message::Failed(Errno::EPROTO));
 }
 
 #[test]
@@ -237,7 +237,7 @@ fn who_does_not_take_what_it_asked_for_is_dropped() {
     let (mut deaf, mut b) = (Client::hello(&daemon.path), Client::hello(&daemon.path));
     let wishes: Vec<_> = (0..1500)
         .map(|_| {
-            let (one, other) = (create(&mut deaf, QP_RC), create(&mut b, QP_RC));
+            let (one, other) = (create(&mut deaf, Service::Rc), create(&mut b, Service::Rc));
             deaf.call(connect(one, other, HOME, HOME).into());
             (other, one)
         })
@@ -263,11 +263,11 @@ fn nobody_is_dropped_for_what_others_do_to_it() {
     let settings = Settings { queued_descriptors: 300, ..Settings::default() };
     let daemon = Daemon::start(settings);
     let (mut deaf, mut b) = (Client::hello(&daemon.path), Client::hello(&daemon.path));
-    let target = create(&mut deaf, QP_UD);
-    let (kept, _) = pair(&mut deaf, &mut b, QP_RC);
+    let target = create(&mut deaf, Service::Ud);
+    let (kept, _) = pair(&mut deaf, &mut b, Service::Rc);
     link_ready(&mut b);
     let (mut linked, mut refused) = (0, 0);
-    let sources: Vec<u32> = (0..64).map(|_| create(&mut b, QP_UD)).collect();
+    let sources: Vec<Qpn> = (0..64).map(|_| create(&mut b, Service::Ud)).collect();
     // Links that come and go, of a session that does not look, and then of one that looks.
     let mut churn = |b: &mut Client, deaf: Option<&mut Client>| {
         let mut deaf = deaf;
@@ -278,7 +278,7 @@ fn nobody_is_dropped_for_what_others_do_to_it() {
                 Message::Connected(Connected { ready: CONNECT_AGAIN, .. }) => refused += 1,
                 other => panic!("{other:?}"),
             }
-            b.call(DisconnectQp { qpn: source, peer_qpn: 0 }.into());
+            b.call(DisconnectQp { qpn: source, peer_qpn: Qpn(0) }.into());
             while b.event(Duration::ZERO).is_some() {}
             while deaf.as_mut().is_some_and(|deaf| deaf.event(Duration::ZERO).is_some()) {}
         }
@@ -301,7 +301,8 @@ fn nobody_is_dropped_for_what_others_do_to_it() {
 fn survivors_announce_themselves_to_the_next_daemon() {
     let daemon = Daemon::start(Settings::default());
     let (mut a, mut b) = (Client::hello(&daemon.path), Client::hello(&daemon.path));
-    let (kept_one, kept_other) = (create_kept(&mut a, QP_RC), create_kept(&mut b, QP_RC));
+    let (kept_one, kept_other) =
+        (create_kept(&mut a, Service::Rc), create_kept(&mut b, Service::Rc));
     let (one, other) = (kept_one.qpn, kept_other.qpn);
     a.call(connect(one, other, HOME, HOME).into());
     b.call(connect(other, one, HOME, HOME).into());
@@ -311,8 +312,8 @@ fn survivors_announce_themselves_to_the_next_daemon() {
     let daemon = Daemon::start_in(folder, Settings::default());
     // Somebody new is served at once.
     let mut new = Client::hello(&daemon.path);
-    create(&mut new, QP_RC);
-    let resumed = |keep: CreateQp, peer: u32| {
+    create(&mut new, Service::Rc);
+    let resumed = |keep: CreateQp, peer: Qpn| {
         let mut client = Client::hello_with(&daemon.path, 1);
         let CreateQp { qpn, issued, ticket, .. } = keep;
         let kept = QpCreated { qpn, reserved: 0, issued, ticket };

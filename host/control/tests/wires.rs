@@ -10,8 +10,8 @@ use omniverb_session::faults::Faults;
 use omniverb_session::operator::{
     Capture, DATAPATH_FORWARDED, EndCapture, Message as Said, SET_DATAPATH, SET_RATE, SetVnic,
 };
-use omniverb_tenancy::errno::*;
 use omniverb_tenancy::{Datapath, Policies, Why};
+use omniverb_terms::{Errno, Qpn, Service};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
@@ -59,8 +59,8 @@ fn another_host_is_reached_by_the_wire() {
     }
     let hosts = Hosts::new();
     let (mut a, mut b) = hosts.clients();
-    for qp_type in [QP_RC, QP_UC, QP_UD] {
-        let (one, other) = (create(&mut a, qp_type), create(&mut b, qp_type));
+    for service in [Service::Rc, Service::Uc, Service::Ud] {
+        let (one, other) = (create(&mut a, service), create(&mut b, service));
         let begun = Instant::now();
         assert!(matches!(a.call(connect(one, other, A, B).into()), Message::Connected(_)));
         let ready = link_ready(&mut a);
@@ -79,8 +79,8 @@ fn another_host_is_reached_by_the_wire() {
     // When one of them is gone, it is plain RoCE at best.
     let Hosts { daemons: [one, other], nets } = hosts;
     drop((b, other));
-    let later = create(&mut a, QP_RC);
-    a.call(connect(later, 0x77, A, "10.98.0.3").into());
+    let later = create(&mut a, Service::Rc);
+    a.call(connect(later, Qpn(0x77), A, "10.98.0.3").into());
     assert_eq!(link_ready(&mut a).dgid, gid("10.98.0.3"));
     let found = paths(&one.status(), 0);
     assert_eq!(found.iter().filter(|(path, _)| path == "roce").count(), 1, "{found:?}");
@@ -96,9 +96,9 @@ fn what_was_made_for_links_to_the_engine_goes_with_them() {
     let (mut a, b) = hosts.clients();
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let round = |a: &mut Remote| {
-        let qps: Vec<_> = (0..20).map(|_| create(a, QP_RC)).collect();
+        let qps: Vec<_> = (0..20).map(|_| create(a, Service::Rc)).collect();
         for qpn in &qps {
-            a.call(connect(*qpn, 0x77, A, B).into());
+            a.call(connect(*qpn, Qpn(0x77), A, B).into());
             assert_eq!(link_ready(a).engine, 1);
         }
         for qpn in qps {
@@ -140,7 +140,7 @@ fn strangers_probes_are_answered_but_not_without_bounds() {
     }
     let hosts = Hosts::new();
     let mut a = hosts.nets[0].client(&hosts.daemons[0]);
-    create(&mut a, QP_RC);
+    create(&mut a, Service::Rc);
     // 40 bytes: a header nobody takes for RoCE, the mark, a number, zeroes.
     let script = format!(
         "import socket,time
@@ -192,13 +192,13 @@ fn a_forwarded_host_joins_nobody_directly() {
     let nets = [Net::new(), Net::new()];
     nets[0].join(&nets[1], A, B);
     let (mut a, mut b) = (nets[0].client(&daemon), nets[1].client(&daemon));
-    let (one, other) = (create(&mut a, QP_RC), create(&mut b, QP_RC));
+    let (one, other) = (create(&mut a, Service::Rc), create(&mut b, Service::Rc));
     a.call(connect(one, other, A, B).into());
     b.call(connect(other, one, B, A).into());
     let (ours, theirs) = (link_ready(&mut a), link_ready(&mut b));
     assert_eq!((ours.engine, theirs.engine, ours.side, theirs.side), (1, 1, 0, 0));
     // Within one process, before anybody has asked for the sockets.
-    let (c, d) = (create(&mut a, QP_UD), create(&mut a, QP_UD));
+    let (c, d) = (create(&mut a, Service::Ud), create(&mut a, Service::Ud));
     let home = "127.0.0.1";
     assert_eq!(a.call(connect(c, d, home, home).into()), Connected { qpn: c, ready: 1 }.into());
     assert_eq!(link_ready(&mut a).engine, 1);
@@ -242,7 +242,7 @@ fn a_policy_holds_for_the_namespace_it_was_set_for() {
     let home = "127.0.0.1";
     let path_of = || {
         let mut client = net.client(&daemon);
-        let (one, other) = (create(&mut client, QP_UD), create(&mut client, QP_UD));
+        let (one, other) = (create(&mut client, Service::Ud), create(&mut client, Service::Ud));
         client.call(connect(one, other, home, home).into());
         let engine = link_ready(&mut client).engine;
         (engine, client)
@@ -265,9 +265,12 @@ fn a_policy_holds_for_the_namespace_it_was_set_for() {
     assert_eq!((changed.datapath, changed.direct_links), (DATAPATH_FORWARDED, 1));
     drop(client);
     for wrong in ["net-1", "pid:0", "pid:x", "pid:-1"] {
-        assert!(matches!(tool.call(set(wrong, SET_RATE, 0)), Said::Failed(ENOENT | EINVAL)));
+        assert!(matches!(
+            tool.call(set(wrong, SET_RATE, 0)),
+            Said::Failed(Errno::ENOENT | Errno::EINVAL)
+        ));
     }
-    assert_eq!(tool.call(set(&known, 0, 0)), Said::Failed(EINVAL));
+    assert_eq!(tool.call(set(&known, 0, 0)), Said::Failed(Errno::EINVAL));
 }
 
 fn capture(vnic: &str) -> Capture {
@@ -288,21 +291,21 @@ fn a_capture_ends_with_its_connection() {
     let (_, pipe) = rustix::pipe::pipe().unwrap();
     let mut one = Operator::connect(&daemon);
     let capture = capture(&vnic);
-    assert_eq!(one.call(capture), Said::Failed(EINVAL), "no file");
+    assert_eq!(one.call(capture), Said::Failed(Errno::EINVAL), "no file");
     for wrong in [&read_only, &pipe] {
-        assert_eq!(one.call_with(capture, &[wrong.as_fd()]), Said::Failed(EINVAL));
+        assert_eq!(one.call_with(capture, &[wrong.as_fd()]), Said::Failed(Errno::EINVAL));
     }
     assert_eq!(one.call_with(capture, &[file.as_fd()]), Done { take_back: 0 }.into());
     let mut two = Operator::connect(&daemon);
-    assert_eq!(two.call_with(capture, &[file.as_fd()]), Said::Failed(EBUSY));
+    assert_eq!(two.call_with(capture, &[file.as_fd()]), Said::Failed(Errno::EBUSY));
     // Processes come and go meanwhile.
     for _ in 0..2 {
         let mut client = net.client(&daemon);
-        let qpn = create(&mut client, QP_UD);
+        let qpn = create(&mut client, Service::Ud);
         client.call(connect(qpn, qpn, "127.0.0.1", "127.0.0.1").into());
         assert_eq!(link_ready(&mut client).engine, 1);
     }
-    assert_eq!(two.call(EndCapture { reserved: 0 }), Said::Failed(ENOENT));
+    assert_eq!(two.call(EndCapture { reserved: 0 }), Said::Failed(Errno::ENOENT));
     drop(one);
     let written = (0..200).any(|_| {
         std::thread::sleep(Duration::from_millis(10));
@@ -320,7 +323,7 @@ fn a_capture_ends_with_its_connection() {
     };
     assert_eq!(
         (captured.packets, captured.dropped, captured.refused, captured.errno),
-        (0, 0, 0, 0)
+        (0, 0, 0, Errno::NONE)
     );
     std::fs::remove_file(path).unwrap();
 }

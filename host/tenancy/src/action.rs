@@ -4,6 +4,7 @@ use crate::layout::{FileId, Place};
 use crate::tables::{SessionId, VnicId};
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady};
+use omniverb_terms::{Gid, Qpn, Service};
 
 /// Names a probe under way. It travels in the probe's datagram and is drawn at random, so only
 /// who has seen that datagram knows it.
@@ -57,8 +58,8 @@ pub struct WireEnd {
     pub session: SessionId,
     /// The queue pair's vNIC.
     pub vnic: VnicId,
-    /// `QP_*`.
-    pub qp_type: u32,
+    /// Its transport service.
+    pub service: Service,
     /// Through this interface if the peer's address is link-local.
     pub interface: u32,
     /// The peer is on this host and reached without the network.
@@ -75,17 +76,17 @@ pub struct TracedEnd {
     /// Who tells.
     pub session: SessionId,
     /// Its queue pair.
-    pub qpn: u32,
+    pub qpn: Qpn,
     /// The peer.
-    pub peer_qpn: u32,
-    /// `QP_*` of both.
-    pub qp_type: u32,
+    pub peer_qpn: Qpn,
+    /// Transport service of both.
+    pub service: Service,
     /// Its vNIC and the peer's.
     pub vnics: [VnicId; 2],
     /// Its own GID.
-    pub sgid: [u8; 16],
+    pub sgid: Gid,
     /// The peer's.
-    pub dgid: [u8; 16],
+    pub dgid: Gid,
 }
 
 /// A link, as the audit is told of it; of two ends the first is the one that is told about.
@@ -93,18 +94,18 @@ pub struct TracedEnd {
 pub struct Audited {
     /// It was made; otherwise it has ended.
     pub linked: bool,
-    /// `QP_*` of both.
-    pub qp_type: u32,
+    /// Transport service of both.
+    pub service: Service,
     /// How data travels.
     pub path: crate::path::Path,
     /// The queue pairs.
-    pub qpns: [u32; 2],
+    pub qpns: [Qpn; 2],
     /// Their vNICs, if they are on this host.
     pub vnics: [Option<VnicId>; 2],
     /// Pid and user of their processes, if they are on this host.
     pub clients: [Option<(i32, u32)>; 2],
     /// Their GIDs, if the link was made by this daemon.
-    pub gids: [Option<[u8; 16]>; 2],
+    pub gids: [Option<Gid>; 2],
 }
 
 /// Something for the daemon to do, in the order given.
@@ -149,9 +150,9 @@ pub enum Action {
         /// Its queue pair's vNIC.
         vnic: VnicId,
         /// Its queue pair.
-        qpn: u32,
+        qpn: Qpn,
         /// The peer.
-        peer_qpn: u32,
+        peer_qpn: Qpn,
     },
     /// Make memory for a session to tell through what is captured, have it read, and give it to
     /// the session.
@@ -171,9 +172,9 @@ pub enum Action {
         /// Whose.
         session: SessionId,
         /// The end's queue pair.
-        qpn: u32,
+        qpn: Qpn,
         /// Its peer.
-        peer_qpn: u32,
+        peer_qpn: Qpn,
     },
     /// Ask an owner to move pages onto a memory file, which is kept until `ForgetFile`. If it
     /// cannot be made, call `Tenancy::memory_failed`.
@@ -235,7 +236,7 @@ pub enum Action {
         /// Through this interface if the destination is link-local.
         interface: u32,
         /// To this address.
-        destination: [u8; 16],
+        destination: Gid,
     },
     /// Nobody waits for this probe any more.
     ForgetProbe {

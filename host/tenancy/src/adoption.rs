@@ -9,6 +9,7 @@ use crate::tables::{SessionId, VnicId};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{ROLE_VERBS, TAKE_ALL, TakeBack};
 use omniverb_session::operator::{ADOPTION_EXACT, ADOPTION_OFF, ADOPTION_TRUSTING};
+use omniverb_terms::Rkey;
 use std::collections::BTreeSet;
 
 /// Which pages of a vNIC's processes may be mapped by others, and theirs by them.
@@ -89,7 +90,7 @@ impl Tenancy {
         let linked = self.links.values().filter(|link| link.vnics.contains(&key));
         told.extend(linked.flat_map(|link| link.sessions));
         for session in told {
-            self.event(session, TakeBack { what: TAKE_ALL, rkey: 0, start: 0, number: 0 });
+            self.event(session, TakeBack { what: TAKE_ALL, rkey: Rkey(0), start: 0, number: 0 });
         }
     }
 
@@ -99,7 +100,7 @@ impl Tenancy {
         let Some(session) = self.sessions.get(&id) else { return };
         let resumed = session.resume && session.role == ROLE_VERBS;
         if resumed && self.policies.any(Adoption::Off) {
-            self.event(id, TakeBack { what: TAKE_ALL, rkey: 0, start: 0, number: 0 });
+            self.event(id, TakeBack { what: TAKE_ALL, rkey: Rkey(0), start: 0, number: 0 });
         }
     }
 }

@@ -4,6 +4,7 @@ use crate::action::{Action, Audited};
 use crate::path::Path;
 use crate::tables::{Far, Link, LinkKey, SessionId, VnicId, Wire};
 use crate::tenancy::Tenancy;
+use omniverb_terms::Qpn;
 
 impl Tenancy {
     /// Tells of links from now on, or not.
@@ -12,12 +13,10 @@ impl Tenancy {
     }
 
     pub(crate) fn audit_link(&mut self, key: LinkKey, link: &Link, linked: bool) {
-        if !self.audited {
-            return;
-        }
+        let Some(qp) = self.qps.get(&key.0).filter(|_| self.audited) else { return };
         let audited = Audited {
             linked,
-            qp_type: self.qps.get(&key.0).map_or(0, |qp| qp.qp_type),
+            service: qp.service,
             path: Path::Direct,
             qpns: [key.0, key.1],
             vnics: link.vnics.map(Some),
@@ -30,18 +29,16 @@ impl Tenancy {
     pub(crate) fn audit_wire(
         &mut self,
         (session, vnic): (SessionId, VnicId),
-        qpn: u32,
+        qpn: Qpn,
         (peer, _): Far,
         wire: &Wire,
         linked: bool,
     ) {
-        if !self.audited {
-            return;
-        }
+        let Some(qp) = self.qps.get(&qpn).filter(|_| self.audited) else { return };
         let far = wire.within.and_then(|_| self.qps.get(&peer)).map(|qp| qp.session);
         let audited = Audited {
             linked,
-            qp_type: self.qps.get(&qpn).map_or(0, |qp| qp.qp_type),
+            service: qp.service,
             path: wire.path,
             qpns: [qpn, peer],
             vnics: [Some(vnic), wire.within],

@@ -3,17 +3,17 @@
 
 use crate::accounts::Kind;
 use crate::action::{Action, Arrived, Channel};
-use crate::errno::{EADDRINUSE, EBUSY, EINVAL, ENOENT, ENOMEM, EOPNOTSUPP, EPERM, EPROTO};
 use crate::numbers::{self, QPN_ORDINARY};
 use crate::tables::{Mr, Qp, SessionId};
 use crate::tenancy::Tenancy;
 use crate::tickets::Claim;
 use omniverb_session::Message;
 use omniverb_session::body::{
-    CLOSED_BY_DEATH, CLOSED_BY_PEER, CreateQp, DeregMr, DestroyQp, Done, MrRegistered, QP_RC,
-    QP_UC, QP_UD, QpCreated, ROLE_VERBS, RegMr,
+    CLOSED_BY_DEATH, CLOSED_BY_PEER, CreateQp, DeregMr, DestroyQp, Done, MrRegistered, QpCreated,
+    ROLE_VERBS, RegMr,
 };
 use omniverb_session::limits::STATISTICS_SLOTS;
+use omniverb_terms::{Errno, Qpn, Rkey, Service};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Tenancy {
@@ -35,16 +35,16 @@ impl Tenancy {
             };
         }
         if session.waiting.is_some() {
-            return self.fail(id, tag, EBUSY);
+            return self.fail(id, tag, Errno::EBUSY);
         }
         if let Message::Hello(hello) = message {
             return self.hello(id, tag, hello, now);
         }
         if !session.welcomed {
-            return self.fail(id, tag, EPROTO);
+            return self.fail(id, tag, Errno::EPROTO);
         }
         if session.role != ROLE_VERBS {
-            return self.fail(id, tag, EPERM);
+            return self.fail(id, tag, Errno::EPERM);
         }
         let result = match message {
             Message::QueryGids(_) => return self.query_gids(id, tag, now),
@@ -56,7 +56,7 @@ impl Tenancy {
             Message::RegMr(m) => self.reg_mr(id, m).map(Message::from),
             Message::DeregMr(m) => self.dereg_mr(id, m).map(Message::from),
             Message::RequestGrant(m) => self.request_grant(id, m, now).map(Message::from),
-            _ => Err(EPROTO),
+            _ => Err(Errno::EPROTO),
         };
         match result {
             Ok(message) => self.reply(id, tag, message),
@@ -64,32 +64,30 @@ impl Tenancy {
         }
     }
 
-    fn create_qp(&mut self, id: SessionId, m: &CreateQp, now: u64) -> Result<QpCreated, u32> {
-        let session = self.sessions.get(&id).ok_or(EPROTO)?;
+    fn create_qp(&mut self, id: SessionId, m: &CreateQp, now: u64) -> Result<QpCreated, Errno> {
+        let session = self.sessions.get(&id).ok_or(Errno::EPROTO)?;
         let (key, uid) = (session.client.vnic, session.client.uid);
         if !self.vnics.contains_key(&key) {
-            return Err(EPROTO);
+            return Err(Errno::EPROTO);
         }
-        if !matches!(m.qp_type, QP_RC | QP_UC | QP_UD) {
-            return Err(EOPNOTSUPP);
-        }
+        let service = Service::from_qp_type(m.qp_type).ok_or(Errno::EOPNOTSUPP)?;
         if m.statistics_slot as usize >= STATISTICS_SLOTS {
-            return Err(EINVAL);
+            return Err(Errno::EINVAL);
         }
         let receipt = session.account.charge(&[Kind::Qp])?;
-        let claimed = m.qpn != 0;
+        let claimed = m.qpn != Qpn(0);
         let (qpn, issued) = if claimed {
-            self.claim(id, m, now)?;
+            self.claim(id, m, service, now)?;
             (m.qpn, m.issued)
         } else {
-            let taken = |n| self.qps.contains_key(&n);
+            let taken = |n: Qpn| self.qps.contains_key(&n);
             let new = self.tickets.are_taken(now);
             let apart = self.generation.filter(|_| new).map(numbers::apart);
             let number = [apart, Some(QPN_ORDINARY)]
                 .into_iter()
                 .flatten()
                 .find_map(|range| self.numbers.take(range, self.entropy.as_mut(), taken));
-            (number.ok_or(ENOMEM)?, self.tickets.issue(now))
+            (number.ok_or(Errno::ENOMEM)?, self.tickets.issue(now))
         };
         if let Some(session) = self.sessions.get_mut(&id) {
             session.qps.insert(qpn);
@@ -100,7 +98,7 @@ impl Tenancy {
                 receipt,
                 session: id,
                 vnic: key,
-                qp_type: m.qp_type,
+                service,
                 pd: m.pd,
                 slot: m.statistics_slot,
                 issued,
@@ -112,16 +110,16 @@ impl Tenancy {
             },
         );
         self.open_port(key);
-        let claim = Claim { qpn, qp_type: m.qp_type, vnic: self.proof(key), uid, issued };
+        let claim = Claim { qpn, service, vnic: self.proof(key), uid, issued };
         Ok(QpCreated { qpn, reserved: 0, issued, ticket: self.tickets.make(&claim) })
     }
 
     /// A queue pair of this session.
-    pub(crate) fn own_qp(&self, id: SessionId, qpn: u32) -> Result<&Qp, u32> {
-        self.qps.get(&qpn).filter(|qp| qp.session == id).ok_or(ENOENT)
+    pub(crate) fn own_qp(&self, id: SessionId, qpn: Qpn) -> Result<&Qp, Errno> {
+        self.qps.get(&qpn).filter(|qp| qp.session == id).ok_or(Errno::ENOENT)
     }
 
-    fn destroy_qp(&mut self, id: SessionId, m: &DestroyQp, now: u64) -> Result<Done, u32> {
+    fn destroy_qp(&mut self, id: SessionId, m: &DestroyQp, now: u64) -> Result<Done, Errno> {
         let before = self.taken(id);
         self.own_qp(id, m.qpn)?;
         self.remove_qp(m.qpn, CLOSED_BY_PEER, now);
@@ -129,7 +127,7 @@ impl Tenancy {
     }
 
     /// Closes all links of a queue pair and gives its number back.
-    pub(crate) fn remove_qp(&mut self, qpn: u32, reason: u32, now: u64) {
+    pub(crate) fn remove_qp(&mut self, qpn: Qpn, reason: u32, now: u64) {
         self.close_all(qpn, reason);
         let Some(qp) = self.strike_qp(qpn) else { return };
         for wisher in self.wishers.get(&qpn).cloned().unwrap_or_default() {
@@ -146,7 +144,7 @@ impl Tenancy {
     }
 
     /// Takes a queue pair without links out of the tables.
-    pub(crate) fn strike_qp(&mut self, qpn: u32) -> Option<Qp> {
+    pub(crate) fn strike_qp(&mut self, qpn: Qpn) -> Option<Qp> {
         let qp = self.qps.remove(&qpn)?;
         if let Some(session) = self.sessions.get_mut(&qp.session) {
             session.qps.remove(&qpn);
@@ -154,20 +152,20 @@ impl Tenancy {
         Some(qp)
     }
 
-    fn reg_mr(&mut self, id: SessionId, m: &RegMr) -> Result<MrRegistered, u32> {
-        let session = self.sessions.get_mut(&id).ok_or(EPROTO)?;
+    fn reg_mr(&mut self, id: SessionId, m: &RegMr) -> Result<MrRegistered, Errno> {
+        let session = self.sessions.get_mut(&id).ok_or(Errno::EPROTO)?;
         if m.addr.checked_add(m.length).is_none() {
-            return Err(EINVAL);
+            return Err(Errno::EINVAL);
         }
         let receipt = session.account.charge(&[Kind::Mr])?;
-        let rkey = if m.rkey == 0 {
+        let rkey = if m.rkey == Rkey(0) {
             let mrs = &session.mrs;
-            numbers::key(self.entropy.as_mut(), |k| mrs.contains_key(&k)).ok_or(ENOMEM)?
+            numbers::key(self.entropy.as_mut(), |k| mrs.contains_key(&k)).ok_or(Errno::ENOMEM)?
         } else if !session.resume {
             // Needs no ticket: keys are the session's own, and nobody else's are touched.
-            return Err(EINVAL);
+            return Err(Errno::EINVAL);
         } else if session.mrs.contains_key(&m.rkey) {
-            return Err(EADDRINUSE);
+            return Err(Errno::EADDRINUSE);
         } else {
             m.rkey
         };
@@ -175,9 +173,9 @@ impl Tenancy {
         Ok(MrRegistered { rkey, reserved: 0 })
     }
 
-    fn dereg_mr(&mut self, id: SessionId, m: &DeregMr) -> Result<Done, u32> {
-        let session = self.sessions.get_mut(&id).ok_or(EPROTO)?;
-        session.mrs.remove(&m.rkey).ok_or(ENOENT)?;
+    fn dereg_mr(&mut self, id: SessionId, m: &DeregMr) -> Result<Done, Errno> {
+        let session = self.sessions.get_mut(&id).ok_or(Errno::EPROTO)?;
+        session.mrs.remove(&m.rkey).ok_or(Errno::ENOENT)?;
         self.remove_extents(id, m.rkey);
         // A grant of it that is under way finds no region when the owner answers.
         Ok(Done { take_back: 0 })

@@ -7,6 +7,7 @@ use crate::action::{Action, TracedEnd};
 use crate::tables::{Link, LinkKey, SessionId, VnicId};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{TraceEnd, TraceLink};
+use omniverb_terms::Qpn;
 use std::collections::BTreeSet;
 
 impl Tenancy {
@@ -123,19 +124,19 @@ impl Tenancy {
     /// Both ends of a link, as whoever reads what they tell must know them.
     fn ends(&self, key: LinkKey) -> Vec<TracedEnd> {
         let Some(link) = self.links.get(&key) else { return Vec::new() };
-        let ends = sides(key).map(|(qpn, peer_qpn, this)| {
+        let ends = sides(key).filter_map(|(qpn, peer_qpn, this)| {
             let vnics = [link.vnics[this], link.vnics[1 - this]];
             let (sgid, dgid) = link.ways[this];
-            let qp_type = self.qps.get(&qpn).map_or(0, |qp| qp.qp_type);
+            let service = self.qps.get(&qpn)?.service;
             let session = link.sessions[this];
-            TracedEnd { session, qpn, peer_qpn, qp_type, vnics, sgid, dgid }
+            Some(TracedEnd { session, qpn, peer_qpn, service, vnics, sgid, dgid })
         });
         ends.collect()
     }
 }
 
 /// A link's ends: queue pair, peer, which one. A queue pair that is linked with itself is one end.
-fn sides(key: LinkKey) -> impl Iterator<Item = (u32, u32, usize)> {
+fn sides(key: LinkKey) -> impl Iterator<Item = (Qpn, Qpn, usize)> {
     let sides = [(key.0, key.1, 0), (key.1, key.0, 1)];
     sides.into_iter().take(if key.0 == key.1 { 1 } else { 2 })
 }

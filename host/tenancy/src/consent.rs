@@ -10,6 +10,7 @@ use crate::neighbours::{Answer, Resolved};
 use crate::tables::{Far, LinkKey, Question, VnicId, Waiter};
 use crate::tenancy::{Tenancy, Timer};
 use omniverb_session::body::CLOSED_BY_NETWORK;
+use omniverb_terms::{Gid, Qpn};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Periods without an answer, each of several tries, after which links end.
@@ -25,7 +26,7 @@ pub(crate) enum Rest {
     /// A direct link.
     Link(LinkKey),
     /// A queue pair's link to the engine.
-    Wire(u32, Far),
+    Wire(Qpn, Far),
 }
 
 #[derive(Debug)]
@@ -54,8 +55,8 @@ impl Tenancy {
         &self,
         from: VnicId,
         to: VnicId,
-        sgid: [u8; 16],
-        dgid: [u8; 16],
+        sgid: Gid,
+        dgid: Gid,
     ) -> Option<Question> {
         let interface = self.interface_of(from, sgid, dgid);
         (from != to).then_some(Question { from, interface, gid: dgid })
@@ -90,7 +91,7 @@ impl Tenancy {
     /// together does not stay together.
     fn next_consent(&self, question: &Question, now: u64) -> u64 {
         let mut hash = 0xcbf2_9ce4_8422_2325 ^ now ^ question.from.0.rotate_left(32);
-        for byte in question.gid {
+        for byte in question.gid.bytes() {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
         let period = self.limits.consent_time_ns;

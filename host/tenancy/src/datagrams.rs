@@ -2,13 +2,13 @@
 //! has answered, for a neighbour in both directions, because a direct link, once there, carries
 //! both. It does not wait: that may be long, and a process has one call at a time.
 
-use crate::errno::{EHOSTUNREACH, ENOENT, ENOMEM};
 use crate::neighbours::{Answer, Resolved};
 use crate::path::Why;
 use crate::tables::{LinkKey, SessionId};
 use crate::tenancy::Tenancy;
 use crate::wires::{Route, Way};
-use omniverb_session::body::{CLOSED_BY_PEER, CONNECT_AGAIN, ConnectQp, Connected, QP_UD};
+use omniverb_session::body::{CLOSED_BY_PEER, CONNECT_AGAIN, ConnectQp, Connected};
+use omniverb_terms::{Errno, Qpn};
 
 impl Tenancy {
     /// Takes a session's datagram call as far as it gets.
@@ -21,26 +21,26 @@ impl Tenancy {
     }
 
     /// `Ok(true)`: linked. `Ok(false)`: the network is being asked, or the peer has no time.
-    fn connect_datagram(&mut self, id: SessionId, m: &ConnectQp, now: u64) -> Result<bool, u32> {
+    fn connect_datagram(&mut self, id: SessionId, m: &ConnectQp, now: u64) -> Result<bool, Errno> {
         let ours = self.own_qp(id, m.qpn)?.vnic;
         if self.leads_to(m) {
             return Ok(true);
         }
         let theirs = match self.resolve((ours, m.sgid, m.dgid), ours, None, now) {
             Resolved::To(Answer::Is(vnic)) => vnic,
-            Resolved::To(Answer::NoAccess) => return Err(EHOSTUNREACH),
+            Resolved::To(Answer::NoAccess) => return Err(Errno::EHOSTUNREACH),
             Resolved::To(Answer::Omniverb(features)) => {
                 return self.datagrams_by_engine(m, Route::wire(Why::Omniverb, features), now);
             }
             Resolved::To(Answer::Silence) => {
                 return self.datagrams_by_engine(m, Route::roce(), now);
             }
-            Resolved::Busy => return Err(ENOMEM),
+            Resolved::Busy => return Err(Errno::ENOMEM),
             Resolved::Asking => return Ok(false),
         };
-        let peer = self.qps.get(&m.dest_qpn).filter(|qp| qp.vnic == theirs).ok_or(ENOENT)?;
-        if peer.qp_type != QP_UD {
-            return Err(ENOENT);
+        let peer = self.qps.get(&m.dest_qpn).filter(|qp| qp.vnic == theirs).ok_or(Errno::ENOENT)?;
+        if peer.service.is_connected() {
+            return Err(Errno::ENOENT);
         }
         let far = peer.session;
         if let Some(why) = self.through_engine(ours, theirs) {
@@ -49,7 +49,7 @@ impl Tenancy {
         if theirs != ours {
             match self.resolve((theirs, m.dgid, m.sgid), ours, None, now) {
                 Resolved::To(Answer::Is(back)) if back == ours => {}
-                Resolved::Busy => return Err(ENOMEM),
+                Resolved::Busy => return Err(Errno::ENOMEM),
                 Resolved::Asking => return Ok(false),
                 // Datagrams need one direction only.
                 Resolved::To(_) => {
@@ -67,8 +67,13 @@ impl Tenancy {
         Ok(true)
     }
 
-    fn datagrams_by_engine(&mut self, m: &ConnectQp, route: Route, now: u64) -> Result<bool, u32> {
-        let qp = self.qps.get(&m.qpn).ok_or(ENOENT)?;
+    fn datagrams_by_engine(
+        &mut self,
+        m: &ConnectQp,
+        route: Route,
+        now: u64,
+    ) -> Result<bool, Errno> {
+        let qp = self.qps.get(&m.qpn).ok_or(Errno::ENOENT)?;
         // Its own address is another one now, or the peer is not here any more.
         if qp.links.contains(&m.dest_qpn) || qp.wires.contains_key(&(m.dest_qpn, m.dgid)) {
             self.end_datagrams(m.qpn, m.dest_qpn);
@@ -93,7 +98,7 @@ impl Tenancy {
 
     /// Links for the same number make way for one that the client cannot tell from them. Both queue
     /// pairs of a direct one may use it, so both are told.
-    fn end_datagrams(&mut self, qpn: u32, peer: u32) {
+    fn end_datagrams(&mut self, qpn: Qpn, peer: Qpn) {
         let linked = self.links.contains_key(&LinkKey::new(qpn, peer));
         if linked {
             self.close_link(qpn, peer, CLOSED_BY_PEER);

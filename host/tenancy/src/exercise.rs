@@ -11,8 +11,9 @@ use crate::{
 };
 use omniverb_session::Message;
 use omniverb_session::body::{Adopted, CreateQp, Hello, ROLE_VERBS};
+use omniverb_terms::{Errno, Gid, Qpn, Service};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::Ipv4Addr;
 
 /// Counts instead of drawing, so that a run can be repeated.
 #[derive(Debug, Default)]
@@ -68,8 +69,8 @@ fn address(number: u64) -> VnicAddress {
 
 /// The address of the vNIC of this number.
 #[must_use]
-pub fn gid(number: u64) -> [u8; 16] {
-    crate::gid_of(IpAddr::V4(Ipv4Addr::new(10, 0, 0, number as u8)))
+pub fn gid(number: u64) -> Gid {
+    Ipv4Addr::new(10, 0, 0, number as u8).into()
 }
 
 impl Bench {
@@ -127,9 +128,9 @@ impl Bench {
 
     /// The message with which the process of a session keeps a number that was given to it.
     #[must_use]
-    pub fn claim(&self, session: u64, qp_type: u32, qpn: u32, issued: u64) -> CreateQp {
-        let ticket = self.tenancy.ticket(SessionId(session), (qpn, qp_type), issued);
-        CreateQp { qp_type, pd: 1, statistics_slot: 0, qpn, issued, ticket }
+    pub fn claim(&self, session: u64, service: Service, qpn: Qpn, issued: u64) -> CreateQp {
+        let ticket = self.tenancy.ticket(SessionId(session), (qpn, service), issued);
+        CreateQp { qp_type: service.qp_type(), pd: 1, statistics_slot: 0, qpn, issued, ticket }
     }
 
     /// A process says something; what comes of it is carried out.
@@ -189,7 +190,7 @@ impl Bench {
 
 impl Bench {
     /// The link to the engine, if there is one, could not be made.
-    pub fn fail_wire(&mut self, qpn: u32, peer_qpn: u32) {
+    pub fn fail_wire(&mut self, qpn: Qpn, peer_qpn: Qpn) {
         self.mirror.failed(qpn, peer_qpn);
         let actions = self.tenancy.wire_failed(qpn, peer_qpn);
         self.carry_out(actions);
@@ -201,8 +202,8 @@ impl Bench {
     }
 
     /// The network: vNICs 1 to 3 are here, number 4 is another Omniverb's, there are no others.
-    fn probe(&mut self, id: ProbeId, from: VnicId, destination: [u8; 16]) -> Vec<Action> {
-        let number = u64::from(destination[15]);
+    fn probe(&mut self, id: ProbeId, from: VnicId, destination: Gid) -> Vec<Action> {
+        let number = u64::from(destination.bytes()[15]);
         let to = self.owner(number);
         let known = destination == gid(number) && !self.walls.contains(&(from.0, to));
         if self.closed.contains(&from.0) {
@@ -288,7 +289,7 @@ pub fn exercise(bytes: &[u8]) {
                     break;
                 };
                 rest = after;
-                let numbers = (u32::from(qpn % 16) + 2, u32::from(source % 16) + 2);
+                let numbers = (Qpn(u32::from(qpn % 16) + 2), Qpn(u32::from(source % 16) + 2));
                 let gids = (gid(u64::from(at % 4)), gid(u64::from(from % 6)));
                 let at = vnic(u64::from(at % 4));
                 let actions = bench.tenancy.stranger(at, numbers, gids, bench.now);
@@ -300,7 +301,7 @@ pub fn exercise(bytes: &[u8]) {
                     Action::Reply { message: Message::MrRegistered(mr), .. } => Some(mr.rkey),
                     _ => None,
                 });
-                let (qpn, peer) = (u32::from(who >> 4) + 2, u32::from(who & 15) + 2);
+                let (qpn, peer) = (Qpn(u32::from(who >> 4) + 2), Qpn(u32::from(who & 15) + 2));
                 let key = key.unwrap_or_default();
                 let range = (0x1000 * u64::from(what), u64::from(who) << 8);
                 let actions = bench.tenancy.engine_wants((qpn, peer), key, range, bench.now);
@@ -313,10 +314,10 @@ pub fn exercise(bytes: &[u8]) {
                 bench.carry_out(actions);
             }
             3 => {
-                let (a, b) = (u32::from(who >> 4), u32::from(who & 15));
-                let actions = bench.tenancy.link_failed(a + 2, b + 2, bench.now);
+                let (a, b) = (Qpn(u32::from(who >> 4) + 2), Qpn(u32::from(who & 15) + 2));
+                let actions = bench.tenancy.link_failed(a, b, bench.now);
                 bench.carry_out(actions);
-                bench.fail_wire(a + 2, b + 2);
+                bench.fail_wire(a, b);
             }
             _ => {
                 let length = rest.first().map_or(0, |n| usize::from(*n));
@@ -326,10 +327,11 @@ pub fn exercise(bytes: &[u8]) {
                     // Half of those who claim a number had it, sooner or later.
                     if let Message::CreateQp(m) = &mut message
                         && what & 128 == 0
+                        && let Some(service) = Service::from_qp_type(m.qp_type)
                     {
                         let issued = u64::from(who >> 6);
                         m.ticket =
-                            bench.tenancy.ticket(SessionId(session), (m.qpn, m.qp_type), issued);
+                            bench.tenancy.ticket(SessionId(session), (m.qpn, service), issued);
                         m.issued = issued;
                     }
                     let channel = match message {
@@ -362,7 +364,7 @@ fn hand_out(bench: &mut Bench, who: u8) {
         let actions = bench.tenancy.memory_failed(token);
         return bench.carry_out(actions);
     }
-    let errno = if who & 2 == 0 { 0 } else { u32::from(who >> 2 & 15) };
+    let errno = Errno(if who & 2 == 0 { 0 } else { u32::from(who >> 2 & 15) });
     let message = Adopted { token, errno, epoch: 0 }.into();
     let memory = Some(MemoryFacts { sound: true, write_sealed: who & 1 == 0 });
     bench.say(session, &Arrived { channel: Channel::Events, tag: 0, message, memory });

@@ -8,11 +8,11 @@
 
 use crate::accounts::{Kind, Paid, Receipt};
 use crate::action::Action;
-use crate::errno::{EAGAIN, ENOENT, ENOMEM, ERANGE};
 use crate::layout::{Apart, FileId, Freed, Layout, Place};
 use crate::limits::Limits;
 use crate::tables::{Mr, SessionId};
 use crate::tenancy::Tenancy;
+use omniverb_terms::{Errno, Rkey};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ const FIRST_BYTES: u64 = 2 << 20;
 pub(crate) type ExtentId = u64;
 
 /// A region: its owner and its key.
-pub(crate) type RegionKey = (SessionId, u32);
+pub(crate) type RegionKey = (SessionId, Rkey);
 
 /// A part of a region, and where its bytes are.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ pub(crate) struct Extent {
 pub(crate) struct Extents {
     rows: BTreeMap<ExtentId, Paid<Extent>>,
     /// By owner, key and first page.
-    by_start: BTreeMap<(SessionId, u32, u64), ExtentId>,
+    by_start: BTreeMap<(SessionId, Rkey, u64), ExtentId>,
     last: ExtentId,
     layout: Box<dyn Layout>,
 }
@@ -79,7 +79,7 @@ impl Extents {
 
     /// Of an owner.
     fn of_owner(&self, owner: SessionId) -> Vec<ExtentId> {
-        let all = self.by_start.range((owner, 0, 0)..=(owner, u32::MAX, u64::MAX));
+        let all = self.by_start.range((owner, Rkey(0), 0)..=(owner, Rkey(u32::MAX), u64::MAX));
         all.map(|(_, id)| *id).collect()
     }
 
@@ -94,8 +94,8 @@ impl Extents {
         region: RegionKey,
         part: &Part,
         receipt: Receipt,
-    ) -> Result<(ExtentId, Option<u64>), u32> {
-        let placed = self.layout.place(region.0, part.length).ok_or(ENOMEM)?;
+    ) -> Result<(ExtentId, Option<u64>), Errno> {
+        let placed = self.layout.place(region.0, part.length).ok_or(Errno::ENOMEM)?;
         self.last += 1;
         let extent = Extent { region, start: part.start, place: placed.place, there: false };
         let before = self.by_start.insert((region.0, region.1, part.start), self.last);
@@ -157,16 +157,16 @@ pub(crate) fn choose(
     known: impl Iterator<Item = Span>,
     (address, length): (u64, u64),
     limits: &Limits,
-) -> Result<Part, u32> {
+) -> Result<Part, Errno> {
     if !whole.contains(&address) {
-        return Err(ERANGE);
+        return Err(Errno::ERANGE);
     }
     let (mut gap, mut bytes, mut count) = (whole.clone(), 0, 0);
     for Span { start, length, there } in known {
         let end = start + length;
         if (start..end).contains(&address) {
             let part = Part { start, length, fresh: false };
-            return if there { Ok(part) } else { Err(EAGAIN) };
+            return if there { Ok(part) } else { Err(Errno::EAGAIN) };
         }
         if end <= address {
             gap.start = gap.start.max(end);
@@ -177,7 +177,7 @@ pub(crate) fn choose(
         count += 1;
     }
     if count >= limits.extents_per_region {
-        return Err(ENOMEM);
+        return Err(Errno::ENOMEM);
     }
     // Where a file is as large as it may be they lie side by side: gaps would make many.
     if bytes >= limits.extent_bytes {
@@ -215,10 +215,10 @@ impl Tenancy {
     pub(crate) fn choose_part(
         &self,
         owner: SessionId,
-        (rkey, mr): (u32, &Mr),
+        (rkey, mr): (Rkey, &Mr),
         (address, length): (u64, u64),
-    ) -> Result<(Part, Option<Receipt>), u32> {
-        let session = self.sessions.get(&owner).ok_or(ENOENT)?;
+    ) -> Result<(Part, Option<Receipt>), Errno> {
+        let session = self.sessions.get(&owner).ok_or(Errno::ENOENT)?;
         let known = self.extents.of_region((owner, rkey));
         let known = known.map(|(_, extent)| extent.span());
         let part = choose(&pages(mr), known, (address, length), &self.limits)?;
@@ -243,12 +243,12 @@ impl Tenancy {
 
     /// Its owner has taken back what it had on files of this key's. What it is asked for at this
     /// moment it answers yet.
-    pub(crate) fn extents_released(&mut self, owner: SessionId, rkey: u32) {
+    pub(crate) fn extents_released(&mut self, owner: SessionId, rkey: Rkey) {
         self.remove_those((owner, rkey), |extent| extent.there);
     }
 
     /// Nor any of this key.
-    pub(crate) fn remove_extents(&mut self, owner: SessionId, rkey: u32) {
+    pub(crate) fn remove_extents(&mut self, owner: SessionId, rkey: Rkey) {
         self.remove_those((owner, rkey), |_| true);
     }
 
@@ -366,6 +366,6 @@ mod tests {
         let large = first(6 * MIB, 9 * MIB);
         assert_eq!((large.start, large.length), (6 * MIB, 9 * MIB));
         assert_eq!(first(0x1000, u64::MAX).length, 256 * MIB);
-        assert_eq!(choose(&whole, std::iter::empty(), (0xfff, 8), &limits), Err(ERANGE));
+        assert_eq!(choose(&whole, std::iter::empty(), (0xfff, 8), &limits), Err(Errno::ERANGE));
     }
 }

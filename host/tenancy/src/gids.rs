@@ -3,6 +3,7 @@
 
 use omniverb_session::body::GidEntry;
 use omniverb_session::limits::GIDS_MAX;
+use omniverb_terms::Gid;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// How far an address reaches.
@@ -37,37 +38,13 @@ const LOOPBACK_INTERFACE: u32 = 1;
 /// Its MTU, unless somebody changed it: packets to oneself need not care.
 const LOOPBACK_MTU: u32 = 65536;
 
-/// The GID of an address.
-#[must_use]
-pub fn gid_of(ip: IpAddr) -> [u8; 16] {
-    match ip {
-        IpAddr::V4(four) => four.to_ipv6_mapped().octets(),
-        IpAddr::V6(six) => six.octets(),
-    }
-}
-
-fn is_link_local(ip: Ipv6Addr) -> bool {
-    ip.segments()[0] & 0xffc0 == 0xfe80
-}
-
-/// True if the GID can only be reached through a named interface.
-pub(crate) fn needs_interface(gid: [u8; 16]) -> bool {
-    is_link_local(Ipv6Addr::from(gid))
-}
-
-/// True for addresses that mean "myself" everywhere: `127.0.0.0/8` and `::1`.
-pub(crate) fn is_loopback(gid: [u8; 16]) -> bool {
-    let six = Ipv6Addr::from(gid);
-    six.is_loopback() || six.to_ipv4_mapped().is_some_and(|four| four.is_loopback())
-}
-
 /// Addresses of a vNIC that are remembered beside its table. Whoever gives itself more than that
 /// may have probes from one that is not known, and so no direct links.
 const ADDRESSES_MAX: usize = 4096;
 
 /// The GIDs of all addresses, to be searched.
-pub(crate) fn sorted(addresses: &[VnicAddress]) -> Vec<[u8; 16]> {
-    let mut gids: Vec<_> = addresses.iter().take(ADDRESSES_MAX).map(|a| gid_of(a.ip)).collect();
+pub(crate) fn sorted(addresses: &[VnicAddress]) -> Vec<Gid> {
+    let mut gids: Vec<_> = addresses.iter().take(ADDRESSES_MAX).map(|a| Gid::from(a.ip)).collect();
     gids.sort_unstable();
     gids.dedup();
     gids
@@ -76,20 +53,21 @@ pub(crate) fn sorted(addresses: &[VnicAddress]) -> Vec<[u8; 16]> {
 /// The dense table: link-local first (index 0, where programs expect it), then IPv4 (index 1,
 /// where nearly all of them look), then the rest; loopback last.
 pub(crate) fn table(addresses: &[VnicAddress], node_guid: [u8; 8]) -> Vec<GidEntry> {
-    let entry = |a: &VnicAddress| GidEntry { gid: gid_of(a.ip), ifindex: a.interface, mtu: a.mtu };
-    let outside = || addresses.iter().filter(|a| !a.loopback && !is_loopback(gid_of(a.ip)));
-    let is_local = |a: &&VnicAddress| matches!(a.ip, IpAddr::V6(six) if is_link_local(six));
+    let entry =
+        |a: &VnicAddress| GidEntry { gid: Gid::from(a.ip), ifindex: a.interface, mtu: a.mtu };
+    let outside = || addresses.iter().filter(|a| !a.loopback && !Gid::from(a.ip).is_loopback());
+    let is_local = |a: &&VnicAddress| Gid::from(a.ip).is_link_local();
     let global = |a: &&VnicAddress| !is_local(a) && a.reach != Reach::Host;
 
     let mut link_locals = outside().filter(is_local).map(entry);
     let mut fours: Vec<_> = outside().filter(|a| a.ip.is_ipv4() && global(a)).map(entry).collect();
     let sixes = outside().filter(|a| a.ip.is_ipv6() && global(a)).map(entry);
     let home_four = GidEntry {
-        gid: gid_of(Ipv4Addr::LOCALHOST.into()),
+        gid: Ipv4Addr::LOCALHOST.into(),
         ifindex: LOOPBACK_INTERFACE,
         mtu: LOOPBACK_MTU,
     };
-    let home_six = GidEntry { gid: gid_of(Ipv6Addr::LOCALHOST.into()), ..home_four };
+    let home_six = GidEntry { gid: Ipv6Addr::LOCALHOST.into(), ..home_four };
 
     // Without a link-local address (IPv6 switched off) the node GUID makes one up: the entry keeps
     // its place, and reaches this vNIC itself.
@@ -117,7 +95,7 @@ fn made_up(node_guid: [u8; 8]) -> GidEntry {
     let mut gid = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     gid[8..].copy_from_slice(&node_guid);
     gid[8] ^= 2; // an interface identifier has the universal/local bit the other way round
-    GidEntry { gid, ifindex: LOOPBACK_INTERFACE, mtu: LOOPBACK_MTU }
+    GidEntry { gid: Gid::new(gid), ifindex: LOOPBACK_INTERFACE, mtu: LOOPBACK_MTU }
 }
 
 #[cfg(test)]
@@ -135,7 +113,7 @@ mod tests {
     }
 
     fn shown(table: &[GidEntry]) -> Vec<String> {
-        table.iter().map(|e| format!("{}%{}", Ipv6Addr::from(e.gid), e.ifindex)).collect()
+        table.iter().map(|e| format!("{}%{}", e.gid, e.ifindex)).collect()
     }
 
     #[test]
@@ -175,6 +153,6 @@ mod tests {
             (0..200u8).map(|n| address(&format!("10.0.0.{n}"), 2, Reach::Global)).collect();
         let found = table(&many, [0; 8]);
         assert_eq!(found.len(), GIDS_MAX);
-        assert!(is_loopback(found[GIDS_MAX - 1].gid) && is_loopback(found[GIDS_MAX - 2].gid));
+        assert!(found[GIDS_MAX - 1].gid.is_loopback() && found[GIDS_MAX - 2].gid.is_loopback());
     }
 }

@@ -12,11 +12,11 @@
 //! all of an owner's: who has overdrawn it is not granted anything for a while.
 
 use crate::accounts::{Kind, Receipt};
-use crate::errno::{EAGAIN, ENOMEM};
 use crate::extents::{Extent, ExtentId, Extents};
 use crate::tables::{Link, LinkKey, SessionId, VnicId};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{Done, QpFailed, TAKE_EXTENT, TakeBack};
+use omniverb_terms::{Errno, Qpn};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What an extent costs at least that is taken back: threads stand still for it, others ask anew.
@@ -44,8 +44,8 @@ impl Grantees {
     }
 
     fn links_of(&self, extent: ExtentId) -> impl Iterator<Item = LinkKey> {
-        let from = (extent, LinkKey(0, 0));
-        let to = (extent, LinkKey(u32::MAX, u32::MAX));
+        let from = (extent, LinkKey(Qpn(0), Qpn(0)));
+        let to = (extent, LinkKey(Qpn(u32::MAX), Qpn(u32::MAX)));
         self.by_extent.range(from..=to).map(|((_, link), _)| *link)
     }
 
@@ -128,15 +128,15 @@ impl Tenancy {
         peer: SessionId,
         owner: SessionId,
         now: u64,
-    ) -> Result<(), u32> {
+    ) -> Result<(), Errno> {
         let Some(session) = self.sessions.get(&peer) else { return Ok(()) };
         if session.account.full(&[Kind::Held]).is_some() {
-            return Err(ENOMEM);
+            return Err(Errno::ENOMEM);
         }
         let peer = (session.client.uid, session.client.vnic);
         let owner = self.sessions.get_mut(&owner);
         let overdrawn = owner.is_some_and(|owner| owner.strain.is_overdrawn(peer, now));
-        if overdrawn { Err(EAGAIN) } else { Ok(()) }
+        if overdrawn { Err(Errno::EAGAIN) } else { Ok(()) }
     }
 
     /// An extent is granted by way of a link.
@@ -206,9 +206,9 @@ impl Tenancy {
     }
 
     /// A queue pair is in ERR: its peer is not served any more.
-    pub(crate) fn qp_failed(&mut self, id: SessionId, m: &QpFailed) -> Result<Done, u32> {
+    pub(crate) fn qp_failed(&mut self, id: SessionId, m: &QpFailed) -> Result<Done, Errno> {
         let before = self.taken(id);
-        let peers: Vec<u32> = self.own_qp(id, m.qpn)?.links.iter().copied().collect();
+        let peers: Vec<Qpn> = self.own_qp(id, m.qpn)?.links.iter().copied().collect();
         if let Some(qp) = self.qps.get_mut(&m.qpn) {
             qp.failed = true;
         }

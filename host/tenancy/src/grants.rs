@@ -9,25 +9,23 @@
 use crate::accounts::{Kind, Receipt};
 use crate::action::{Action, MemoryFacts};
 use crate::adoption::Adoption;
-use crate::errno::{
-    EACCES, EAGAIN, ECONNRESET, EINVAL, ENOENT, ENOMEM, EOPNOTSUPP, EPERM, EPROTO, ETIMEDOUT,
-};
 use crate::extents::{Part, pages};
 use crate::layout::{FileId, Place};
 use crate::tables::{Grantee, LinkKey, Mr, PendingGrant, SessionId};
 use crate::tenancy::{Tenancy, Timer};
 use omniverb_session::body::{
-    Adopt, Adopted, Connected, Extent, GrantDenied, Granted, QP_UD, RequestGrant,
+    Adopt, Adopted, Connected, Extent, GrantDenied, Granted, RequestGrant,
 };
 use omniverb_session::rights;
+use omniverb_terms::{Errno, Qpn, Rkey, Service};
 
 /// What is asked for, of whom, by whom.
 struct Asking {
     initiator: Grantee,
     owner: SessionId,
-    qpn: u32,
-    peer_qpn: u32,
-    rkey: u32,
+    qpn: Qpn,
+    peer_qpn: Qpn,
+    rkey: Rkey,
     part: Part,
     /// What it pays: the grant, the question, and the extent, if it is new.
     paid: (Receipt, Receipt, Option<Receipt>),
@@ -39,17 +37,17 @@ impl Tenancy {
         id: SessionId,
         m: &RequestGrant,
         now: u64,
-    ) -> Result<Connected, u32> {
+    ) -> Result<Connected, Errno> {
         let qp = self.own_qp(id, m.qpn)?;
         if qp.failed {
-            return Err(EACCES);
+            return Err(Errno::EACCES);
         }
         // What is beyond the engine is the other engine's to map.
-        if qp.qp_type == QP_UD || qp.wires_to(m.peer_qpn).next().is_some() {
-            return Err(EOPNOTSUPP);
+        if qp.service == Service::Ud || qp.wires_to(m.peer_qpn).next().is_some() {
+            return Err(Errno::EOPNOTSUPP);
         }
         if !qp.links.contains(&m.peer_qpn) {
-            return Err(ENOENT);
+            return Err(Errno::ENOENT);
         }
         let initiator = Grantee::Session(id);
         let (owner, mr) = self.grantable(m.peer_qpn, m.rkey)?;
@@ -57,7 +55,7 @@ impl Tenancy {
         let question = self.charge_question(owner)?;
         self.may_hold_more(id, owner, now)?;
         let (part, extent) = self.choose_part(owner, (m.rkey, &mr), (m.address, m.length))?;
-        let session = self.sessions.get(&id).ok_or(EPROTO)?;
+        let session = self.sessions.get(&id).ok_or(Errno::EPROTO)?;
         let paid = (session.account.charge(&[Kind::Grant])?, question, extent);
         let (qpn, peer_qpn, rkey) = (m.qpn, m.peer_qpn, m.rkey);
         self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid }, now)?;
@@ -69,8 +67,8 @@ impl Tenancy {
     /// all of the region.
     pub fn engine_wants(
         &mut self,
-        (qpn, peer_qpn): (u32, u32),
-        rkey: u32,
+        (qpn, peer_qpn): (Qpn, Qpn),
+        rkey: Rkey,
         range: (u64, u64),
         now: u64,
     ) -> Vec<Action> {
@@ -82,14 +80,14 @@ impl Tenancy {
 
     fn ask_for_engine(
         &mut self,
-        (qpn, peer_qpn): (u32, u32),
-        rkey: u32,
+        (qpn, peer_qpn): (Qpn, Qpn),
+        rkey: Rkey,
         (address, length): (u64, u64),
         now: u64,
-    ) -> Result<(), u32> {
-        let qp = self.qps.get(&qpn).ok_or(ENOENT)?;
-        if qp.qp_type == QP_UD || qp.wires_to(peer_qpn).next().is_none() {
-            return Err(ENOENT);
+    ) -> Result<(), Errno> {
+        let qp = self.qps.get(&qpn).ok_or(Errno::ENOENT)?;
+        if qp.service == Service::Ud || qp.wires_to(peer_qpn).next().is_none() {
+            return Err(Errno::ENOENT);
         }
         let initiator = Grantee::Engine;
         let (owner, mr) = self.grantable(qpn, rkey)?;
@@ -97,7 +95,7 @@ impl Tenancy {
         let question = self.charge_question(owner)?;
         let address = if length == u64::MAX { address.max(pages(&mr).start) } else { address };
         let (part, extent) = self.choose_part(owner, (rkey, &mr), (address, length))?;
-        let session = self.sessions.get(&owner).ok_or(ENOENT)?;
+        let session = self.sessions.get(&owner).ok_or(Errno::ENOENT)?;
         let paid = (session.account.charge(&[Kind::EngineGrant])?, question, extent);
         // To the engine's queue pair the owner's is the peer, as for any initiator.
         let (qpn, peer_qpn) = (peer_qpn, qpn);
@@ -105,15 +103,15 @@ impl Tenancy {
     }
 
     /// Asks the owner for pages.
-    fn ask_owner(&mut self, asking: Asking, now: u64) -> Result<(), u32> {
+    fn ask_owner(&mut self, asking: Asking, now: u64) -> Result<(), Errno> {
         let Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid } = asking;
         let (receipt, question, new) = paid;
         let region = (owner, rkey);
         let (extent, new_file) = match new {
             Some(paid) => self.extents.add(region, &part, paid)?,
-            None => (self.extents.at(region, part.start).ok_or(ENOENT)?, None),
+            None => (self.extents.at(region, part.start).ok_or(Errno::ENOENT)?, None),
         };
-        let Place { file, offset, length } = self.extents.get(extent).ok_or(ENOENT)?.place;
+        let Place { file, offset, length } = self.extents.get(extent).ok_or(Errno::ENOENT)?.place;
         let mut token = self.entropy.next();
         while self.grants.contains_key(&token) {
             token = token.wrapping_add(1);
@@ -158,18 +156,18 @@ impl Tenancy {
     }
 
     /// What the initiator may use a mapping of a region for.
-    fn uses(&self, initiator: Grantee, owner: SessionId, mr: &Mr) -> Result<u32, u32> {
-        let home = self.sessions.get(&owner).ok_or(ENOENT)?.client.vnic;
+    fn uses(&self, initiator: Grantee, owner: SessionId, mr: &Mr) -> Result<u32, Errno> {
+        let home = self.sessions.get(&owner).ok_or(Errno::ENOENT)?.client.vnic;
         let adoption = match initiator {
             Grantee::Session(id) => {
-                let from = self.sessions.get(&id).ok_or(ENOENT)?.client.vnic;
+                let from = self.sessions.get(&id).ok_or(Errno::ENOENT)?.client.vnic;
                 self.adoption_between(from, home)
             }
             // The engine is no vNIC's: it takes what the owner's may give.
             Grantee::Engine => self.policy(home).adoption,
         };
         if adoption == Adoption::Off {
-            return Err(EPERM);
+            return Err(Errno::EPERM);
         }
         let uses = rights::mappable(mr.access, self.trusts(initiator, owner));
         // The engine has the owner execute atomics.
@@ -177,16 +175,16 @@ impl Tenancy {
             Grantee::Session(_) => uses,
             Grantee::Engine => uses & !rights::REMOTE_ATOMIC,
         };
-        if useful == 0 { Err(EACCES) } else { Ok(uses) }
+        if useful == 0 { Err(Errno::EACCES) } else { Ok(uses) }
     }
 
     /// The owner and the region of a key that the peers of `qpn` may use.
-    fn grantable(&self, qpn: u32, rkey: u32) -> Result<(SessionId, Mr), u32> {
-        let qp = self.qps.get(&qpn).ok_or(ENOENT)?;
-        let owner = self.sessions.get(&qp.session).ok_or(ENOENT)?;
-        let mr = owner.mrs.get(&rkey).ok_or(ENOENT)?;
+    fn grantable(&self, qpn: Qpn, rkey: Rkey) -> Result<(SessionId, Mr), Errno> {
+        let qp = self.qps.get(&qpn).ok_or(Errno::ENOENT)?;
+        let owner = self.sessions.get(&qp.session).ok_or(Errno::ENOENT)?;
+        let mr = owner.mrs.get(&rkey).ok_or(Errno::ENOENT)?;
         if qp.failed || mr.pd != qp.pd || mr.access & rights::REMOTE == 0 {
-            return Err(EACCES);
+            return Err(Errno::EACCES);
         }
         Ok((qp.session, **mr))
     }
@@ -230,33 +228,33 @@ impl Tenancy {
         grant: &PendingGrant,
         m: &Adopted,
         memory: Option<MemoryFacts>,
-    ) -> Result<(), u32> {
+    ) -> Result<(), Errno> {
         let PendingGrant { part, extent, .. } = *grant;
         let writable = self.grantable(grant.peer_qpn, grant.rkey).map(|(_, mr)| mr.access);
         let writable = writable.is_ok_and(rights::is_writable);
         // It went while the owner was asked: the region was deregistered, or its pages taken back.
-        self.extents.get(extent).ok_or(EAGAIN)?;
-        if m.errno == 0 && !part.fresh {
+        self.extents.get(extent).ok_or(Errno::EAGAIN)?;
+        if m.errno == Errno(0) && !part.fresh {
             return Ok(());
         }
         let sealed = memory.is_some_and(|memory| memory.sound && (writable || memory.write_sealed));
-        if m.errno == 0 && sealed {
+        if m.errno == Errno(0) && sealed {
             self.extent_arrived(extent);
             return Ok(());
         }
         // An owner that does not know the extent any more may be asked for a new one.
-        if part.fresh || m.errno == ENOENT {
+        if part.fresh || m.errno == Errno::ENOENT {
             self.remove_extent(extent);
         }
         match m.errno {
-            0 => Err(EINVAL),
-            ENOENT if !part.fresh => Err(EAGAIN),
+            Errno::NONE => Err(Errno::EINVAL),
+            Errno::ENOENT if !part.fresh => Err(Errno::EAGAIN),
             errno => Err(errno),
         }
     }
 
     /// The right, and the file that holds what it is to.
-    fn check_adopted(&self, grant: &PendingGrant, m: &Adopted) -> Result<(Granted, FileId), u32> {
+    fn check_adopted(&self, grant: &PendingGrant, m: &Adopted) -> Result<(Granted, FileId), Errno> {
         // The link may have been closed and the region replaced since the question.
         let linked = match grant.initiator {
             Grantee::Session(id) => self
@@ -269,18 +267,19 @@ impl Tenancy {
                 .is_some_and(|qp| qp.wires_to(grant.qpn).next().is_some()),
         };
         if !linked {
-            return Err(ENOENT);
+            return Err(Errno::ENOENT);
         }
         let (owner, mr) = self.grantable(grant.peer_qpn, grant.rkey)?;
         if owner != grant.owner {
-            return Err(ENOENT);
+            return Err(Errno::ENOENT);
         }
         let uses = self.uses(grant.initiator, owner, &mr)?;
         let (whole, part) = (pages(&mr), grant.part);
         if part.start < whole.start || part.start + part.length > whole.end {
-            return Err(EINVAL);
+            return Err(Errno::EINVAL);
         }
-        let Place { file, offset, length } = self.extents.get(grant.extent).ok_or(EAGAIN)?.place;
+        let Place { file, offset, length } =
+            self.extents.get(grant.extent).ok_or(Errno::EAGAIN)?.place;
         let granted = Granted {
             qpn: grant.qpn,
             peer_qpn: grant.peer_qpn,
@@ -300,7 +299,7 @@ impl Tenancy {
     pub(crate) fn no_memory(&mut self, token: u64) {
         if let Some(grant) = self.take_grant(token) {
             self.remove_extent(grant.extent);
-            self.deny(&grant, ENOMEM);
+            self.deny(&grant, Errno::ENOMEM);
         }
     }
 
@@ -310,7 +309,7 @@ impl Tenancy {
         Some(grant)
     }
 
-    fn deny(&mut self, grant: &PendingGrant, errno: u32) {
+    fn deny(&mut self, grant: &PendingGrant, errno: Errno) {
         let PendingGrant { qpn, peer_qpn, rkey, .. } = *grant;
         match grant.initiator {
             Grantee::Session(id) => self.event(id, GrantDenied { qpn, peer_qpn, rkey, errno }),
@@ -319,7 +318,7 @@ impl Tenancy {
     }
 
     /// The engine goes on without.
-    fn deny_engine(&mut self, (qpn, peer_qpn): (u32, u32), rkey: u32, errno: u32) {
+    fn deny_engine(&mut self, (qpn, peer_qpn): (Qpn, Qpn), rkey: Rkey, errno: Errno) {
         let Some(vnic) = self.qps.get(&qpn).map(|qp| qp.vnic) else { return };
         self.out
             .push(Action::DenyEngine { vnic, denied: GrantDenied { qpn, peer_qpn, rkey, errno } });
@@ -327,7 +326,7 @@ impl Tenancy {
 
     /// A link to the engine has ended: what is asked for it is void. There may be another one for
     /// the same queue pairs soon, and an answer to the old question must not count for that.
-    pub(crate) fn end_engine_grants(&mut self, qpn: u32, peer_qpn: u32) {
+    pub(crate) fn end_engine_grants(&mut self, qpn: Qpn, peer_qpn: Qpn) {
         let owner = self.qps.get(&qpn).and_then(|qp| self.sessions.get(&qp.session));
         if owner.is_none_or(|owner| owner.account.count(Kind::EngineGrant) == 0) {
             return;
@@ -347,7 +346,7 @@ impl Tenancy {
     pub(crate) fn grant_timed_out(&mut self, token: u64) {
         if let Some(grant) = self.take_grant(token) {
             self.give_up_extent(&grant);
-            self.deny(&grant, ETIMEDOUT);
+            self.deny(&grant, Errno::ETIMEDOUT);
         }
     }
 
@@ -368,7 +367,7 @@ impl Tenancy {
         for token in tokens {
             if let Some(grant) = self.take_grant(token) {
                 self.give_up_extent(&grant);
-                self.deny(&grant, ECONNRESET);
+                self.deny(&grant, Errno::ECONNRESET);
             }
         }
     }

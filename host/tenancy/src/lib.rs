@@ -18,7 +18,6 @@ mod calls;
 mod capture;
 mod consent;
 mod datagrams;
-pub mod errno;
 pub mod exercise;
 mod extents;
 mod gids;
@@ -51,7 +50,7 @@ pub use action::{
     Action, Arrived, Audited, Channel, LinkEnd, MemoryFacts, ProbeId, TracedEnd, WireEnd,
 };
 pub use adoption::Adoption;
-pub use gids::{Reach, VnicAddress, gid_of};
+pub use gids::{Reach, VnicAddress};
 pub use holders::{Holder, Holders};
 pub use layout::{Apart, FileId, Freed, Layout, Place, Placed};
 pub use limits::Limits;

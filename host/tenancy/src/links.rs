@@ -3,16 +3,14 @@
 use crate::accounts::Kind;
 use crate::action::{Action, LinkEnd};
 use crate::consent::Rest;
-use crate::errno::{ENOENT, ENOMEM};
 use crate::path::Why;
 use crate::tables::{Link, LinkKey, LinkReceipts, Qp, SessionId, VnicId};
 use crate::tenancy::Tenancy;
-use omniverb_session::body::{
-    CLOSED_BY_PEER, DisconnectQp, Done, Extent, LinkClosed, LinkReady, QP_UD,
-};
+use omniverb_session::body::{CLOSED_BY_PEER, DisconnectQp, Done, Extent, LinkClosed, LinkReady};
+use omniverb_terms::{Errno, Gid, Qpn};
 
 /// A queue pair, its own GID, its peer's GID.
-pub(crate) type End = (u32, [u8; 16], [u8; 16]);
+pub(crate) type End = (Qpn, Gid, Gid);
 
 impl Tenancy {
     /// Makes a link and has both ends told. `uninvited`: a datagram link from the first vNIC to
@@ -23,12 +21,12 @@ impl Tenancy {
         other: End,
         uninvited: Option<(VnicId, VnicId)>,
         now: u64,
-    ) -> Result<(), u32> {
+    ) -> Result<(), Errno> {
         let (first, second) = if one.0 <= other.0 { (one, other) } else { (other, one) };
         let key = LinkKey::new(first.0, second.0);
         self.make_way(key, uninvited)?;
         let (sessions, vnics, receipts) = self.charge_link(key, uninvited)?;
-        let place = self.bells.take(sessions[0], sessions[1]).ok_or(ENOMEM)?;
+        let place = self.bells.take(sessions[0], sessions[1]).ok_or(Errno::ENOMEM)?;
         let ways = [(first.1, first.2), (second.1, second.2)];
         let why = if vnics[0] == vnics[1] { Why::SameVnic } else { Why::Neighbour };
         let (questions, place_of) = ([None; 2], Some(place));
@@ -70,16 +68,17 @@ impl Tenancy {
         &mut self,
         key: LinkKey,
         uninvited: Option<(VnicId, VnicId)>,
-    ) -> Result<([SessionId; 2], [VnicId; 2], LinkReceipts), u32> {
+    ) -> Result<([SessionId; 2], [VnicId; 2], LinkReceipts), Errno> {
         let uninvited = uninvited.map(|way| self.charge_uninvited(way)).transpose()?;
-        let first = self.qps.get(&key.0).ok_or(ENOENT)?;
-        let second = self.qps.get(&key.1).ok_or(ENOENT)?;
-        let charge_end =
-            |qp: &Qp| self.sessions.get(&qp.session).ok_or(ENOENT)?.account.charge(&[Kind::Link]);
+        let first = self.qps.get(&key.0).ok_or(Errno::ENOENT)?;
+        let second = self.qps.get(&key.1).ok_or(Errno::ENOENT)?;
+        let charge_end = |qp: &Qp| {
+            self.sessions.get(&qp.session).ok_or(Errno::ENOENT)?.account.charge(&[Kind::Link])
+        };
         let ends = [charge_end(first)?, charge_end(second)?];
         let direct = |qp: &Qp| {
-            let vnic = self.vnics.get(&qp.vnic).ok_or(ENOENT)?;
-            Ok::<_, u32>(vnic.account.note(&[Kind::Direct]))
+            let vnic = self.vnics.get(&qp.vnic).ok_or(Errno::ENOENT)?;
+            Ok::<_, Errno>(vnic.account.note(&[Kind::Direct]))
         };
         let apart = first.vnic != second.vnic;
         let direct = [Some(direct(first)?), apart.then(|| direct(second)).transpose()?];
@@ -107,25 +106,25 @@ impl Tenancy {
         self.links.insert(key, link);
     }
 
-    pub(crate) fn disconnect_qp(&mut self, id: SessionId, m: &DisconnectQp) -> Result<Done, u32> {
+    pub(crate) fn disconnect_qp(&mut self, id: SessionId, m: &DisconnectQp) -> Result<Done, Errno> {
         let before = self.taken(id);
         let qp = self.own_qp(id, m.qpn)?;
-        if m.peer_qpn == 0 {
+        if m.peer_qpn == Qpn(0) {
             self.close_all(m.qpn, CLOSED_BY_PEER);
         } else if qp.is_linked(m.peer_qpn) || qp.wishes.contains_key(&m.peer_qpn) {
             self.close_link(m.qpn, m.peer_qpn, CLOSED_BY_PEER);
         } else {
-            return Err(ENOENT);
+            return Err(Errno::ENOENT);
         }
         Ok(self.done_since(id, before))
     }
 
     /// Closes every link of a queue pair and forgets its wishes.
-    pub(crate) fn close_all(&mut self, qpn: u32, reason: u32) {
+    pub(crate) fn close_all(&mut self, qpn: Qpn, reason: u32) {
         let Some(qp) = self.qps.get(&qpn) else { return };
         let far = qp.wires.keys().map(|(peer, _)| peer);
         let peers = qp.links.iter().chain(far).chain(qp.wishes.keys());
-        let peers: Vec<u32> = peers.copied().collect();
+        let peers: Vec<Qpn> = peers.copied().collect();
         for peer in peers {
             self.close_link(qpn, peer, reason);
         }
@@ -133,7 +132,7 @@ impl Tenancy {
 
     /// Closes one link on behalf of `qpn`; the other end is told. Without a link, only the wish
     /// goes.
-    pub(crate) fn close_link(&mut self, qpn: u32, peer: u32, reason: u32) {
+    pub(crate) fn close_link(&mut self, qpn: Qpn, peer: Qpn, reason: u32) {
         self.drop_wish(qpn, peer);
         self.end_wires(qpn, peer, None);
         if !self.remove_link(LinkKey::new(qpn, peer)) || qpn == peer {
@@ -167,13 +166,13 @@ impl Tenancy {
     }
 
     /// Takes back both wishes and says so.
-    pub(crate) fn refuse_wishes(&mut self, one: u32, other: u32) {
+    pub(crate) fn refuse_wishes(&mut self, one: Qpn, other: Qpn) {
         self.refuse_wish(one, other);
         self.refuse_wish(other, one);
     }
 
     /// Takes back one wish and says so.
-    pub(crate) fn refuse_wish(&mut self, qpn: u32, peer_qpn: u32) {
+    pub(crate) fn refuse_wish(&mut self, qpn: Qpn, peer_qpn: Qpn) {
         self.drop_wish(qpn, peer_qpn);
         self.end_wires(qpn, peer_qpn, None);
         if let Some(session) = self.qps.get(&qpn).map(|qp| qp.session) {
@@ -187,7 +186,7 @@ impl Tenancy {
         let Some(link) = self.links.remove(&key) else { return false };
         self.audit_link(key, &link, false);
         for (qpn, peer) in [(key.0, key.1), (key.1, key.0)] {
-            let connected = self.qps.get(&qpn).is_some_and(|qp| qp.qp_type != QP_UD);
+            let connected = self.qps.get(&qpn).is_some_and(|qp| qp.service.is_connected());
             if connected {
                 // The other end must wish anew before there can be a link again.
                 self.drop_wish(qpn, peer);

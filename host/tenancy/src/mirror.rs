@@ -5,11 +5,12 @@ use crate::path::Why;
 use crate::tables::LinkKey;
 use crate::{Action, Arrived, FileId, Place, SessionId, Tenancy};
 use omniverb_session::Message;
-use omniverb_session::body::{Adopt, Extent, Granted, LinkReady, QP_UD};
+use omniverb_session::body::{Adopt, Extent, Granted, LinkReady};
+use omniverb_terms::{Gid, Qpn};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A queue pair, its peer, and the peer's GID.
-type LinkName = (u32, u32, [u8; 16]);
+type LinkName = (Qpn, Qpn, Gid);
 
 /// What others believe.
 #[derive(Debug, Default)]
@@ -25,7 +26,7 @@ pub struct Mirror {
     /// Who was granted which of that, by which link.
     held: BTreeMap<(Place, SessionId), BTreeSet<LinkKey>>,
     /// Who tells what is captured, of which links.
-    traced: BTreeMap<SessionId, BTreeSet<(u32, u32)>>,
+    traced: BTreeMap<SessionId, BTreeSet<(Qpn, Qpn)>>,
 }
 
 impl Mirror {
@@ -142,7 +143,7 @@ impl Mirror {
         assert!(before.is_none() || ready.qpn == ready.peer_qpn, "linked twice");
     }
 
-    fn closed(&mut self, qpn: u32, peer_qpn: u32) {
+    fn closed(&mut self, qpn: Qpn, peer_qpn: Qpn) {
         self.clients.retain(|link, _| (link.0, link.1) != (qpn, peer_qpn));
     }
 
@@ -150,8 +151,9 @@ impl Mirror {
     pub fn said(&mut self, tenancy: &Tenancy, session: SessionId, arrived: &Arrived) {
         match &arrived.message {
             Message::DisconnectQp(m) if tenancy.own_qp(session, m.qpn).is_ok() => {
-                self.clients
-                    .retain(|link, _| link.0 != m.qpn || (m.peer_qpn != 0 && link.1 != m.peer_qpn));
+                self.clients.retain(|link, _| {
+                    link.0 != m.qpn || (m.peer_qpn != Qpn(0) && link.1 != m.peer_qpn)
+                });
             }
             Message::DestroyQp(m) if tenancy.own_qp(session, m.qpn).is_err() => {
                 self.clients.retain(|link, owner| link.0 != m.qpn || *owner != session);
@@ -162,7 +164,7 @@ impl Mirror {
             }
             Message::ConnectQp(m) => {
                 // A connected queue pair has one link; a new wish is the end of the old one.
-                let qp = tenancy.own_qp(session, m.qpn).ok().filter(|qp| qp.qp_type != QP_UD);
+                let qp = tenancy.own_qp(session, m.qpn).ok().filter(|qp| qp.service.is_connected());
                 if let Some(qp) = qp {
                     self.clients.retain(|link, _| link.0 != m.qpn || qp.is_linked(link.1));
                 }
@@ -177,7 +179,7 @@ impl Mirror {
     }
 
     /// The newest link of these could not be made after all.
-    pub fn failed(&mut self, qpn: u32, peer_qpn: u32) {
+    pub fn failed(&mut self, qpn: Qpn, peer_qpn: Qpn) {
         let last = self.engine.keys().rfind(|link| (link.0, link.1) == (qpn, peer_qpn)).copied();
         if let Some(last) = last {
             self.engine.remove(&last);
@@ -191,12 +193,12 @@ impl Mirror {
     pub fn check(&self, tenancy: &Tenancy) {
         let vnics = tenancy.status(None);
         let qps = vnics.iter().flat_map(|v| &v.processes).flat_map(|process| &process.qps);
-        let mut tables: Vec<(u32, u32)> = qps
+        let mut tables: Vec<(Qpn, Qpn)> = qps
             .flat_map(|qp| qp.peers.iter().map(move |peer| (qp.qpn, peer)))
             .filter(|(_, peer)| peer.why != Why::Survivor)
             .map(|(qpn, peer)| (qpn, peer.qpn))
             .collect();
-        let mut clients: Vec<(u32, u32)> =
+        let mut clients: Vec<(Qpn, Qpn)> =
             self.clients.keys().map(|link| (link.0, link.1)).collect();
         tables.sort_unstable();
         clients.sort_unstable();

@@ -10,9 +10,9 @@
 
 use crate::accounts::{Kind, Receipt};
 use crate::action::{Action, ProbeId};
-use crate::gids;
 use crate::tables::{Asked, Question, VnicId, Waiter};
 use crate::tenancy::Tenancy;
+use omniverb_terms::Gid;
 use std::collections::{BTreeMap, HashMap};
 
 /// Answers kept before those that have run out are thrown away.
@@ -77,7 +77,7 @@ impl Neighbours {
 
 impl Tenancy {
     /// True if the GID is in the vNIC's table.
-    pub(crate) fn owns(&self, vnic: VnicId, gid: [u8; 16]) -> bool {
+    pub(crate) fn owns(&self, vnic: VnicId, gid: Gid) -> bool {
         self.vnics.get(&vnic).is_some_and(|v| v.gids.iter().any(|entry| entry.gid == gid))
     }
 
@@ -85,12 +85,12 @@ impl Tenancy {
     /// network is asked on `payer`'s account; `waiter` goes on when it has answered.
     pub(crate) fn resolve(
         &mut self,
-        (from, sgid, dgid): (VnicId, [u8; 16], [u8; 16]),
+        (from, sgid, dgid): (VnicId, Gid, Gid),
         payer: VnicId,
         waiter: Option<Waiter>,
         now: u64,
     ) -> Resolved {
-        if gids::is_loopback(dgid) || self.owns(from, dgid) {
+        if dgid.is_loopback() || self.owns(from, dgid) {
             return Resolved::To(Answer::Is(from));
         }
         if !self.vnics.contains_key(&from) {
@@ -108,8 +108,8 @@ impl Tenancy {
     pub(crate) fn known_answer(
         &self,
         from: VnicId,
-        sgid: [u8; 16],
-        dgid: [u8; 16],
+        sgid: Gid,
+        dgid: Gid,
         now: u64,
     ) -> Option<Answer> {
         let interface = self.interface_of(from, sgid, dgid);
@@ -156,7 +156,7 @@ impl Tenancy {
     }
 
     /// A probe came out at a vNIC.
-    pub(crate) fn probe_at(&mut self, id: ProbeId, (from, at): ([u8; 16], VnicId), now: u64) {
+    pub(crate) fn probe_at(&mut self, id: ProbeId, (from, at): (Gid, VnicId), now: u64) {
         let Some(question) = self.neighbours.ids.get(&id).copied() else { return };
         let (arrived, sent) = (self.owns(at, question.gid), self.has(question.from, from));
         if arrived && sent {
@@ -174,7 +174,7 @@ impl Tenancy {
     }
 
     /// True if the address is one of the vNIC's, in its table or not.
-    fn has(&self, vnic: VnicId, gid: [u8; 16]) -> bool {
+    fn has(&self, vnic: VnicId, gid: Gid) -> bool {
         self.vnics.get(&vnic).is_some_and(|v| v.addresses.binary_search(&gid).is_ok())
     }
 
@@ -182,7 +182,7 @@ impl Tenancy {
     pub(crate) fn reply_from(
         &mut self,
         id: ProbeId,
-        (from, at): ([u8; 16], VnicId),
+        (from, at): (Gid, VnicId),
         features: u32,
         now: u64,
     ) {

@@ -1,5 +1,6 @@
 //! Numbers that are handed out: queue pair numbers, keys, tokens.
 
+use omniverb_terms::{Qpn, Rkey};
 use std::ops::RangeInclusive;
 
 /// Where random numbers come from. The daemon asks the kernel; tests count.
@@ -14,8 +15,8 @@ pub(crate) const QPN_FIRST: u32 = 2;
 pub(crate) const QPN_LAST: u32 = 0x00ff_fffe;
 
 /// True for a number that an ordinary queue pair may have.
-pub(crate) fn is_qpn(number: u32) -> bool {
-    (QPN_FIRST..=QPN_LAST).contains(&number)
+pub(crate) fn is_qpn(number: Qpn) -> bool {
+    (QPN_FIRST..=QPN_LAST).contains(&number.0)
 }
 
 /// Those that are given out. The quarter above is for a daemon that has just been started.
@@ -82,8 +83,8 @@ impl QpNumbers {
         &mut self,
         range: RangeInclusive<u32>,
         entropy: &mut dyn Entropy,
-        taken: impl Fn(u32) -> bool,
-    ) -> Option<u32> {
+        taken: impl Fn(Qpn) -> bool,
+    ) -> Option<Qpn> {
         let (first, last) = (*range.start(), *range.end());
         // The bits that a number out of the range may differ in from its first one.
         let span = last.checked_sub(first)?.checked_add(1)?;
@@ -94,21 +95,21 @@ impl QpNumbers {
                 true => entropy.next() as u32 & mask,
                 false => first + (entropy.next() as u32 & mask),
             };
-            if range.contains(&number) && !self.recent.has(number) && !taken(number) {
-                self.note(number);
-                return Some(number);
+            if range.contains(&number) && !self.recent.has(number) && !taken(Qpn(number)) {
+                self.note(Qpn(number));
+                return Some(Qpn(number));
             }
         }
         // A small range, nearly used up: one that was given not long ago must do.
         let from = u32::try_from(entropy.next() % u64::from(span)).unwrap_or(0);
-        let number = (0..span).map(|n| first + (from + n) % span).find(|n| !taken(*n))?;
+        let number = (0..span).map(|n| Qpn(first + (from + n) % span)).find(|n| !taken(*n))?;
         self.note(number);
         Some(number)
     }
 
     /// A number is somebody's now.
-    pub(crate) fn note(&mut self, number: u32) {
-        if !is_qpn(number) || !self.recent.insert(number) {
+    pub(crate) fn note(&mut self, number: Qpn) {
+        if !is_qpn(number) || !self.recent.insert(number.0) {
             return;
         }
         self.count += 1;
@@ -126,15 +127,15 @@ impl QpNumbers {
 
     /// True for a number that was given at some time: if there is no queue pair of that number,
     /// then there is none any more.
-    pub(crate) fn was_given(&self, number: u32) -> bool {
-        self.recent.has(number) || self.before.as_ref().is_some_and(|bits| bits.has(number))
+    pub(crate) fn was_given(&self, number: Qpn) -> bool {
+        self.recent.has(number.0) || self.before.as_ref().is_some_and(|bits| bits.has(number.0))
     }
 }
 
 /// A random key that is neither 0 nor `taken`.
-pub(crate) fn key(entropy: &mut dyn Entropy, taken: impl Fn(u32) -> bool) -> Option<u32> {
+pub(crate) fn key(entropy: &mut dyn Entropy, taken: impl Fn(Rkey) -> bool) -> Option<Rkey> {
     // Quotas keep the table sparse, so the first draw nearly always fits.
-    (0..64).map(|_| (entropy.next() >> 16) as u32).find(|key| *key != 0 && !taken(*key))
+    (0..64).map(|_| Rkey((entropy.next() >> 16) as u32)).find(|key| key.0 != 0 && !taken(*key))
 }
 
 #[cfg(test)]
@@ -172,6 +173,7 @@ mod tests {
         for _ in 0..100_000 {
             let number = numbers.take(QPN_ALL, &mut source, |_| false).unwrap();
             assert!(is_qpn(number) && seen.insert(number), "{number} twice");
+            let number = number.0;
             ups += u32::from(number > last);
             near += u32::from(number.abs_diff(last) < 1 << 16);
             last = number;
@@ -181,7 +183,7 @@ mod tests {
         for number in &seen {
             assert!(numbers.was_given(*number));
         }
-        let given = (QPN_FIRST..=QPN_LAST).filter(|n| numbers.was_given(*n)).count();
+        let given = (QPN_FIRST..=QPN_LAST).filter(|n| numbers.was_given(Qpn(*n))).count();
         assert_eq!(given, seen.len(), "exactly those");
     }
 
@@ -189,15 +191,15 @@ mod tests {
     fn after_half_of_all_they_may_come_back_and_are_still_known() {
         let (mut numbers, mut source) = (QpNumbers::new(), Spread(2));
         for number in QPN_FIRST..=QPN_LAST / 2 + 1 {
-            numbers.note(number);
+            numbers.note(Qpn(number));
         }
-        assert!(numbers.was_given(QPN_FIRST) && !numbers.was_given(QPN_LAST));
-        let low = |n: &u32| *n <= QPN_LAST / 2;
+        assert!(numbers.was_given(Qpn(QPN_FIRST)) && !numbers.was_given(Qpn(QPN_LAST)));
+        let low = |n: &Qpn| n.0 <= QPN_LAST / 2;
         let next = (0..1000).filter_map(|_| numbers.take(QPN_ALL, &mut source, |_| false));
         assert!((400..600).contains(&next.filter(low).count()));
-        assert!(numbers.was_given(QPN_FIRST + 7));
-        assert!(!is_qpn(0) && !is_qpn(1) && !is_qpn(0x00ff_ffff) && is_qpn(QPN_FIRST));
-        for number in [0, 1, 0x00ff_ffff, u32::MAX] {
+        assert!(numbers.was_given(Qpn(QPN_FIRST + 7)));
+        assert!([0, 1, 0x00ff_ffff].iter().all(|n| !is_qpn(Qpn(*n))) && is_qpn(Qpn(QPN_FIRST)));
+        for number in [0, 1, 0x00ff_ffff, u32::MAX].map(Qpn) {
             numbers.note(number);
             assert!(!numbers.was_given(number));
         }
@@ -209,12 +211,12 @@ mod tests {
         let mut held = std::collections::HashSet::new();
         for _ in 0..300 {
             let number = numbers.take(5000..=5299, &mut source, |n| held.contains(&n)).unwrap();
-            assert!((5000..=5299).contains(&number) && held.insert(number));
+            assert!((5000..=5299).contains(&number.0) && held.insert(number));
         }
         assert_eq!(numbers.take(5000..=5299, &mut source, |n| held.contains(&n)), None);
-        assert!(held.remove(&5123));
+        assert!(held.remove(&Qpn(5123)));
         let again = numbers.take(5000..=5299, &mut source, |n| held.contains(&n));
-        assert_eq!(again, Some(5123));
+        assert_eq!(again, Some(Qpn(5123)));
     }
 
     #[test]
@@ -228,7 +230,7 @@ mod tests {
             let (mut numbers, mut source) = (QpNumbers::new(), Spread(generation));
             for _ in 0..1000 {
                 let number = numbers.take(range.clone(), &mut source, |_| false).unwrap();
-                assert!(range.contains(&number));
+                assert!(range.contains(&number.0));
             }
         }
         assert_eq!(end, QPN_LAST);
@@ -239,7 +241,7 @@ mod tests {
         let mut numbers = QpNumbers::new();
         assert_eq!(numbers.take(2..=9, &mut Fixed(0), |_| true), None);
         assert_eq!(key(&mut Fixed(0), |_| false), None);
-        assert_eq!(key(&mut Fixed(1 << 16), |_| false), Some(1));
+        assert_eq!(key(&mut Fixed(1 << 16), |_| false), Some(Rkey(1)));
         assert_eq!(key(&mut Fixed(1 << 16), |_| true), None);
     }
 }

@@ -8,9 +8,9 @@
 
 use crate::accounts::{Kind, Receipt};
 use crate::action::Action;
-use crate::errno::ENOENT;
 use crate::tables::SessionId;
 use crate::tenancy::Tenancy;
+use omniverb_terms::Errno;
 
 impl Tenancy {
     /// Whether the session has left more than a little of what it was told.
@@ -30,7 +30,7 @@ impl Tenancy {
     }
 
     /// What one more question for pages pays, if it may wait for this owner.
-    pub(crate) fn charge_question(&self, owner: SessionId) -> Result<Receipt, u32> {
-        self.sessions.get(&owner).ok_or(ENOENT)?.account.charge(&[Kind::Question])
+    pub(crate) fn charge_question(&self, owner: SessionId) -> Result<Receipt, Errno> {
+        self.sessions.get(&owner).ok_or(Errno::ENOENT)?.account.charge(&[Kind::Question])
     }
 }

@@ -8,39 +8,34 @@
 //!
 //! UD is in `datagrams.rs`.
 
-use crate::errno::{EINVAL, ENOMEM, EPERM};
 use crate::neighbours::{Answer, Resolved};
 use crate::path::Why;
 use crate::tables::{SessionId, VnicId, Waiter, Wish};
 use crate::tenancy::{Tenancy, Timer};
 use crate::wires::{Route, Way};
-use omniverb_session::body::{
-    CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, Connected, LinkClosed, QP_UD,
-};
+use omniverb_session::body::{CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, Connected, LinkClosed};
+use omniverb_terms::{Errno, Qpn, Service};
 
 /// Times a peer of this host that names us back is looked for where the network cannot be asked.
 const FAILURES_MAX: u32 = 8;
 /// Times it is looked for where the network does not answer; then the wire is tried.
 const SILENCES_MAX: u32 = 2;
 
-/// Largest 24-bit number.
-const NUMBER_MAX: u32 = 0x00ff_ffff;
-
 impl Tenancy {
     pub(crate) fn connect_qp(&mut self, id: SessionId, tag: u64, m: &ConnectQp, now: u64) {
-        let (qp_type, resume) = match self.connect_checked(id, m, now) {
+        let (service, resume) = match self.connect_checked(id, m, now) {
             Ok(found) => found,
             Err(errno) => return self.fail(id, tag, errno),
         };
         let ready = Connected { qpn: m.qpn, ready: 1 };
         if resume {
-            let answer = self.announce(m, qp_type, now);
+            let answer = self.announce(m, service, now);
             return match answer {
                 Ok(()) => self.reply(id, tag, ready),
                 Err(errno) => self.fail(id, tag, errno),
             };
         }
-        if qp_type == QP_UD {
+        if service == Service::Ud {
             return self.connect_datagrams(id, tag, m, now);
         }
         if self.qps.get(&m.qpn).is_some_and(|qp| qp.is_linked(m.dest_qpn)) {
@@ -54,23 +49,28 @@ impl Tenancy {
             let is_ready = u32::from(qp.is_linked(m.dest_qpn));
             self.reply(id, tag, Connected { qpn: m.qpn, ready: is_ready });
         } else {
-            self.fail(id, tag, ENOMEM);
+            self.fail(id, tag, Errno::ENOMEM);
         }
     }
 
     /// Type of the queue pair, and whether it is an announcement.
-    fn connect_checked(&self, id: SessionId, m: &ConnectQp, now: u64) -> Result<(u32, bool), u32> {
+    fn connect_checked(
+        &self,
+        id: SessionId,
+        m: &ConnectQp,
+        now: u64,
+    ) -> Result<(Service, bool), Errno> {
         let qp = self.own_qp(id, m.qpn)?;
         let resume = m.resume != 0;
         let resumes = self.sessions.get(&id).is_some_and(|s| s.resume);
-        if m.dest_qpn > NUMBER_MAX || !self.owns(qp.vnic, m.sgid) || (resume && !resumes) {
-            return Err(EINVAL);
+        if m.dest_qpn > Qpn::MAX || !self.owns(qp.vnic, m.sgid) || (resume && !resumes) {
+            return Err(Errno::EINVAL);
         }
         // Only what has proved that it was there can have had links.
         if resume && !(qp.claimed && self.tickets.are_taken(now)) {
-            return Err(EPERM);
+            return Err(Errno::EPERM);
         }
-        Ok((qp.qp_type, resume))
+        Ok((qp.service, resume))
     }
 
     /// Writes down where a queue pair wants to go.
@@ -93,7 +93,7 @@ impl Tenancy {
 
     /// Takes a wish as far as it gets: finds out whose address it names, then, if that is a
     /// neighbour who wishes the same, makes the link; or goes through the engine.
-    pub(crate) fn advance_wish(&mut self, qpn: u32, peer: u32, now: u64) {
+    pub(crate) fn advance_wish(&mut self, qpn: Qpn, peer: Qpn, now: u64) {
         let Some(qp) = self.qps.get(&qpn) else { return };
         let Some(wish) = qp.wishes.get(&peer) else { return };
         if qp.is_linked(peer) {
@@ -143,7 +143,7 @@ impl Tenancy {
     }
 
     /// The address is nobody's here.
-    fn no_neighbour(&mut self, qpn: u32, peer: u32, answer: Option<Answer>, now: u64) {
+    fn no_neighbour(&mut self, qpn: Qpn, peer: Qpn, answer: Option<Answer>, now: u64) {
         let mutual = self.is_mutual(qpn, peer);
         let Some(wish) = self.qps.get_mut(&qpn).and_then(|qp| qp.wishes.get_mut(&peer)) else {
             return;
@@ -173,7 +173,7 @@ impl Tenancy {
     }
 
     /// A wish is fulfilled by a link to the engine.
-    fn wish_by_engine(&mut self, qpn: u32, peer: u32, route: Route, now: u64) {
+    fn wish_by_engine(&mut self, qpn: Qpn, peer: Qpn, route: Route, now: u64) {
         self.clear_wish_timer(qpn, peer);
         let Some(wish) = self.qps.get(&qpn).and_then(|qp| qp.wishes.get(&peer)).copied() else {
             return;
@@ -190,7 +190,7 @@ impl Tenancy {
 
     /// Whom a wish leads to. What the network said when it was made may be long ago: where that is
     /// known no longer, it is to be asked anew.
-    fn wish_target(&self, qpn: u32, peer: u32, now: u64) -> Option<VnicId> {
+    fn wish_target(&self, qpn: Qpn, peer: Qpn, now: u64) -> Option<VnicId> {
         let qp = self.qps.get(&qpn)?;
         let wish = qp.wishes.get(&peer)?;
         let target = wish.target?;
@@ -199,19 +199,19 @@ impl Tenancy {
     }
 
     /// Both queue pairs are of one type and wish each other.
-    fn is_mutual(&self, qpn: u32, peer: u32) -> bool {
+    fn is_mutual(&self, qpn: Qpn, peer: Qpn) -> bool {
         let (Some(one), Some(other)) = (self.qps.get(&qpn), self.qps.get(&peer)) else {
             return false;
         };
         match (one.wishes.get(&peer), other.wishes.get(&qpn)) {
             (Some(there), Some(back)) => {
-                one.qp_type == other.qp_type && there.resumed == back.resumed
+                one.service == other.service && there.resumed == back.resumed
             }
             _ => false,
         }
     }
 
-    fn fulfil(&mut self, qpn: u32, peer: u32, now: u64) {
+    fn fulfil(&mut self, qpn: Qpn, peer: Qpn, now: u64) {
         let Some(wish) = self.qps.get(&qpn).and_then(|qp| qp.wishes.get(&peer)).copied() else {
             return;
         };
@@ -226,7 +226,7 @@ impl Tenancy {
         for (from, to) in [(qpn, peer), (peer, qpn)] {
             self.clear_wish_timer(from, to);
         }
-        let datagram = self.qps.get(&qpn).is_some_and(|qp| qp.qp_type == QP_UD);
+        let datagram = self.qps.get(&qpn).is_some_and(|qp| qp.service == Service::Ud);
         if made.is_err() {
             self.refuse_wishes(qpn, peer);
         } else if datagram {
@@ -235,7 +235,7 @@ impl Tenancy {
         }
     }
 
-    pub(crate) fn set_wish_timer(&mut self, qpn: u32, peer: u32, at: u64) {
+    pub(crate) fn set_wish_timer(&mut self, qpn: Qpn, peer: Qpn, at: u64) {
         self.clear_wish_timer(qpn, peer);
         if let Some(wish) = self.qps.get_mut(&qpn).and_then(|qp| qp.wishes.get_mut(&peer)) {
             wish.timer = Some(at);
@@ -243,7 +243,7 @@ impl Tenancy {
         }
     }
 
-    pub(crate) fn clear_wish_timer(&mut self, qpn: u32, peer: u32) {
+    pub(crate) fn clear_wish_timer(&mut self, qpn: Qpn, peer: Qpn) {
         if let Some(wish) = self.qps.get_mut(&qpn).and_then(|qp| qp.wishes.get_mut(&peer))
             && let Some(at) = wish.timer.take()
         {
@@ -251,7 +251,7 @@ impl Tenancy {
         }
     }
 
-    pub(crate) fn drop_wish(&mut self, qpn: u32, peer: u32) {
+    pub(crate) fn drop_wish(&mut self, qpn: Qpn, peer: Qpn) {
         self.clear_wish_timer(qpn, peer);
         let removed = self.qps.get_mut(&qpn).and_then(|qp| qp.wishes.remove(&peer));
         if removed.is_some()
@@ -265,7 +265,7 @@ impl Tenancy {
     }
 
     /// A wish cannot come true: its peer does not exist any more. The first caller's reason counts.
-    pub(crate) fn peer_is_gone(&mut self, qpn: u32, peer: u32, reason: u32, now: u64) {
+    pub(crate) fn peer_is_gone(&mut self, qpn: Qpn, peer: Qpn, reason: u32, now: u64) {
         let Some(wish) = self.qps.get_mut(&qpn).and_then(|qp| qp.wishes.get_mut(&peer)) else {
             return;
         };
@@ -278,7 +278,7 @@ impl Tenancy {
     }
 
     /// A wish's timer is due: ask again, or give up what survived only on one side.
-    pub(crate) fn wish_due(&mut self, qpn: u32, peer: u32, at: u64, now: u64) {
+    pub(crate) fn wish_due(&mut self, qpn: Qpn, peer: Qpn, at: u64, now: u64) {
         let Some(wish) = self.qps.get_mut(&qpn).and_then(|qp| qp.wishes.get_mut(&peer)) else {
             return;
         };

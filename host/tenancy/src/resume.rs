@@ -8,7 +8,6 @@
 //! who announces one is told that its peer is dead. All this is heard only for a while after the
 //! daemon was started.
 
-use crate::errno::{EADDRINUSE, EINVAL, ENOMEM, EPERM};
 use crate::links::End;
 use crate::numbers;
 use crate::path::Why;
@@ -16,30 +15,36 @@ use crate::tables::{Link, LinkKey, Qp, SessionId};
 use crate::tenancy::Tenancy;
 use crate::tickets::Claim;
 use omniverb_session::body::{
-    CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, CreateQp, LinkClosed, QP_UD, RESUME_LINK,
-    RESUME_WIRE,
+    CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, CreateQp, LinkClosed, RESUME_LINK, RESUME_WIRE,
 };
+use omniverb_terms::{Errno, Qpn, Service};
 
 impl Tenancy {
     /// Checks that a session may have the number it asks for, and makes it free.
-    pub(crate) fn claim(&mut self, id: SessionId, m: &CreateQp, now: u64) -> Result<(), u32> {
-        let session = self.sessions.get(&id).filter(|s| s.resume).ok_or(EINVAL)?;
+    pub(crate) fn claim(
+        &mut self,
+        id: SessionId,
+        m: &CreateQp,
+        service: Service,
+        now: u64,
+    ) -> Result<(), Errno> {
+        let session = self.sessions.get(&id).filter(|s| s.resume).ok_or(Errno::EINVAL)?;
         if !numbers::is_qpn(m.qpn) {
-            return Err(EINVAL);
+            return Err(Errno::EINVAL);
         }
         let (vnic, uid) = (session.client.vnic, session.client.uid);
         if !self.vnics.contains_key(&vnic) {
-            return Err(EINVAL);
+            return Err(Errno::EINVAL);
         }
         let vnic = self.proof(vnic);
-        let (qpn, qp_type, issued) = (m.qpn, m.qp_type, m.issued);
-        let claim = Claim { qpn, qp_type, vnic, uid, issued };
+        let (qpn, issued) = (m.qpn, m.issued);
+        let claim = Claim { qpn, service, vnic, uid, issued };
         if !self.tickets.are_taken(now) || !self.tickets.proves(&claim, m.ticket) {
-            return Err(EPERM);
+            return Err(Errno::EPERM);
         }
         let held = |holder: &Qp| holder.session == id || holder.issued >= issued;
         if self.qps.get(&qpn).is_some_and(held) {
-            return Err(EADDRINUSE);
+            return Err(Errno::EADDRINUSE);
         }
         self.tickets.seen(issued);
         self.numbers.note(qpn);
@@ -51,17 +56,17 @@ impl Tenancy {
     pub(crate) fn ticket(
         &self,
         id: SessionId,
-        (qpn, qp_type): (u32, u32),
+        (qpn, service): (Qpn, Service),
         issued: u64,
     ) -> [u8; 16] {
         let Some(client) = self.sessions.get(&id).map(|s| &s.client) else { return [0; 16] };
         let (vnic, uid) = (self.proof(client.vnic), client.uid);
-        self.tickets.make(&Claim { qpn, qp_type, vnic, uid, issued })
+        self.tickets.make(&Claim { qpn, service, vnic, uid, issued })
     }
 
     /// Takes a number from a session that had it before its owner. Peers whose links were taken
     /// for that session's wait on for the owner.
-    fn displace(&mut self, qpn: u32, now: u64) {
+    fn displace(&mut self, qpn: Qpn, now: u64) {
         let Some(qp) = self.qps.get(&qpn) else { return };
         let survivors = qp.links.iter().filter(|peer| **peer != qpn).filter_map(|peer| {
             let key = LinkKey::new(qpn, *peer);
@@ -87,7 +92,12 @@ impl Tenancy {
         self.strike_qp(qpn);
     }
 
-    pub(crate) fn announce(&mut self, m: &ConnectQp, qp_type: u32, now: u64) -> Result<(), u32> {
+    pub(crate) fn announce(
+        &mut self,
+        m: &ConnectQp,
+        service: Service,
+        now: u64,
+    ) -> Result<(), Errno> {
         let Some(qp) = self.qps.get(&m.qpn) else { return Ok(()) };
         if m.resume == RESUME_WIRE {
             // Its far end died with the daemon before us.
@@ -98,11 +108,11 @@ impl Tenancy {
             return Ok(());
         }
         // A connected queue pair has one peer; a datagram one as many as its session may have.
-        if qp_type != QP_UD && !qp.wishes.is_empty() {
-            return Err(EINVAL);
+        if service.is_connected() && !qp.wishes.is_empty() {
+            return Err(Errno::EINVAL);
         }
         if qp.wishes.len() + qp.links.len() >= self.limits.links_per_session {
-            return Err(ENOMEM);
+            return Err(Errno::ENOMEM);
         }
         self.wait_for(m, now);
         self.advance_wish(m.qpn, m.dest_qpn, now);
@@ -120,7 +130,7 @@ impl Tenancy {
     }
 
     /// The other end did not announce itself.
-    pub(crate) fn abandon_resume(&mut self, qpn: u32, peer: u32) {
+    pub(crate) fn abandon_resume(&mut self, qpn: Qpn, peer: Qpn) {
         // The client forgets whatever has that number, what is newer included.
         self.close_link(qpn, peer, CLOSED_BY_PEER);
         if let Some(session) = self.qps.get(&qpn).map(|qp| qp.session) {
@@ -130,7 +140,7 @@ impl Tenancy {
     }
 
     /// Writes down a link that both ends still hold.
-    pub(crate) fn record_link(&mut self, one: End, other: End, now: u64) -> Result<(), u32> {
+    pub(crate) fn record_link(&mut self, one: End, other: End, now: u64) -> Result<(), Errno> {
         let key = LinkKey::new(one.0, other.0);
         let (first, second) = if one.0 <= other.0 { (one, other) } else { (other, one) };
         let ways = [(first.1, first.2), (second.1, second.2)];

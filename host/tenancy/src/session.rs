@@ -2,18 +2,18 @@
 
 use crate::accounts::{Kind, Quotas};
 use crate::action::Action;
-use crate::errno::{EINVAL, ENOMEM, EPROTO};
 use crate::tables::{SessionId, Vnic, VnicId, Waiting};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{Extent, GidEntry, Gids, Hello, ROLE_VERBS, Welcome};
 use omniverb_session::limits::GIDS_MAX;
+use omniverb_terms::{Errno, Gid};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Tenancy {
     pub(crate) fn hello(&mut self, id: SessionId, tag: u64, hello: &Hello, now: u64) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         if session.welcomed || session.role != 0 {
-            return self.fail(id, tag, EPROTO);
+            return self.fail(id, tag, Errno::EPROTO);
         }
         let key = session.client.vnic;
         session.name = omniverb_session::text::name(&hello.name);
@@ -25,7 +25,7 @@ impl Tenancy {
                 });
                 let may = !full && self.make_room_for_process(id, now);
                 if !may || !self.make_room_for_vnic(id, now) {
-                    return self.fail(id, tag, ENOMEM);
+                    return self.fail(id, tag, Errno::ENOMEM);
                 }
                 if let Err(errno) = self.join(id, key) {
                     return self.fail(id, tag, errno);
@@ -36,7 +36,7 @@ impl Tenancy {
                 session.waiting = Some(Waiting::Hello { tag });
                 self.answer_when_known(id, key);
             }
-            _ => self.fail(id, tag, EINVAL),
+            _ => self.fail(id, tag, Errno::EINVAL),
         }
     }
 
@@ -71,8 +71,8 @@ impl Tenancy {
     }
 
     /// Makes the session one of its vNIC's, and the vNIC if it is the first.
-    fn join(&mut self, id: SessionId, key: VnicId) -> Result<(), u32> {
-        let session = self.sessions.get_mut(&id).ok_or(EPROTO)?;
+    fn join(&mut self, id: SessionId, key: VnicId) -> Result<(), Errno> {
+        let session = self.sessions.get_mut(&id).ok_or(Errno::EPROTO)?;
         let (known, holder) = (self.vnics.get(&key), &session.client.holder);
         let new = match known {
             Some(_) => None,
@@ -175,7 +175,7 @@ impl Tenancy {
         let Some(vnic) = self.sessions.get(&id).and_then(|s| self.vnics.get(&s.client.vnic)) else {
             return;
         };
-        let none = GidEntry { gid: [0; 16], ifindex: 0, mtu: 0 };
+        let none = GidEntry { gid: Gid::ZERO, ifindex: 0, mtu: 0 };
         let mut entries = [none; GIDS_MAX];
         for (to, from) in entries.iter_mut().zip(&vnic.gids) {
             *to = *from;

@@ -6,6 +6,7 @@ use crate::path::{Path, Policy, Why};
 use crate::tables::{LinkKey, Qp, SessionId, VnicId, Wire};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{Cursor, ROLE_VERBS};
+use omniverb_terms::{Gid, Qpn, Service};
 
 /// One vNIC.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +18,7 @@ pub struct VnicStatus {
     /// Its node GUID.
     pub guid: [u8; 8],
     /// Its GIDs.
-    pub gids: Vec<[u8; 16]>,
+    pub gids: Vec<Gid>,
     /// What holds for it.
     pub policy: Policy,
     /// Its processes.
@@ -47,26 +48,26 @@ pub struct ProcessStatus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QpStatus {
     /// Its number.
-    pub qpn: u32,
-    /// `QP_*`.
-    pub qp_type: u32,
+    pub qpn: Qpn,
+    /// Its transport service.
+    pub service: Service,
     /// Its slot in the process's statistics area.
     pub slot: u32,
     /// Whom it is linked to.
     pub peers: Vec<PeerStatus>,
     /// Whom it waits for.
-    pub waiting_for: Vec<u32>,
+    pub waiting_for: Vec<Qpn>,
 }
 
 /// A link, as its queue pair sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerStatus {
     /// The peer's number.
-    pub qpn: u32,
+    pub qpn: Qpn,
     /// The name of its vNIC, if that is on this host.
     pub vnic: Option<String>,
     /// Its address, if the link was made by this daemon.
-    pub gid: Option<[u8; 16]>,
+    pub gid: Option<Gid>,
     /// How data travels.
     pub path: Path,
     /// Why it does.
@@ -84,9 +85,9 @@ pub enum Row {
     /// A queue pair of the last process.
     Qp(QpStatus),
     /// A peer of the last queue pair, whose number is the first.
-    Peer(u32, PeerStatus),
+    Peer(Qpn, PeerStatus),
     /// Whom the last queue pair waits for.
-    WaitsFor(u32),
+    WaitsFor(Qpn),
 }
 
 impl Tenancy {
@@ -158,16 +159,16 @@ impl Tenancy {
 
     /// Whose queue pair this is.
     #[must_use]
-    pub fn owner_of(&self, qpn: u32) -> Option<SessionId> {
+    pub fn owner_of(&self, qpn: Qpn) -> Option<SessionId> {
         self.qps.get(&qpn).map(|qp| qp.session)
     }
 
-    pub(crate) fn qp_row(&self, qpn: u32) -> Option<QpStatus> {
-        let Qp { qp_type, slot, .. } = *self.qps.get(&qpn)?;
-        Some(QpStatus { qpn, qp_type, slot, peers: Vec::new(), waiting_for: Vec::new() })
+    pub(crate) fn qp_row(&self, qpn: Qpn) -> Option<QpStatus> {
+        let Qp { service, slot, .. } = *self.qps.get(&qpn)?;
+        Some(QpStatus { qpn, service, slot, peers: Vec::new(), waiting_for: Vec::new() })
     }
 
-    pub(crate) fn far_row(&self, peer: u32, wire: &Wire) -> PeerStatus {
+    pub(crate) fn far_row(&self, peer: Qpn, wire: &Wire) -> PeerStatus {
         PeerStatus {
             qpn: peer,
             vnic: wire.within.map(|key| self.vnic_name(key).to_owned()),
@@ -177,7 +178,7 @@ impl Tenancy {
         }
     }
 
-    pub(crate) fn direct_row(&self, qpn: u32, peer: u32) -> Option<PeerStatus> {
+    pub(crate) fn direct_row(&self, qpn: Qpn, peer: Qpn) -> Option<PeerStatus> {
         let key = LinkKey::new(qpn, peer);
         let link = self.links.get(&key)?;
         let far = usize::from(peer == key.1);

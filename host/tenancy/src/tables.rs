@@ -8,6 +8,7 @@ use crate::grantees::Strain;
 use crate::holders::Holder;
 use crate::path::{Path, Why};
 use omniverb_session::body::{GidEntry, RegMr};
+use omniverb_terms::{Gid, Qpn, Rkey, Service};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// A client connection. Numbers are never reused while the daemon lives.
@@ -73,7 +74,7 @@ pub(crate) struct Vnic {
     pub(crate) strangers: BTreeSet<WireKey>,
     pub(crate) port: bool,
     /// All its addresses, sorted; the GID table has only some of them.
-    pub(crate) addresses: Vec<[u8; 16]>,
+    pub(crate) addresses: Vec<Gid>,
 }
 
 /// A call that is answered later.
@@ -99,8 +100,8 @@ pub(crate) struct Session {
     pub(crate) receipt: Receipt,
     /// What it pays as a process of its vNIC's, once it is that.
     pub(crate) process: Option<Receipt>,
-    pub(crate) qps: BTreeSet<u32>,
-    pub(crate) mrs: HashMap<u32, Paid<Mr>>,
+    pub(crate) qps: BTreeSet<Qpn>,
+    pub(crate) mrs: HashMap<Rkey, Paid<Mr>>,
     /// Its links to the engine that are for datagrams, the oldest first.
     pub(crate) datagrams: BTreeSet<WireKey>,
     /// It has not taken what it was told; see `pace.rs`.
@@ -132,8 +133,8 @@ impl From<&RegMr> for Mr {
 /// Where a connected queue pair wants to go.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wish {
-    pub(crate) sgid: [u8; 16],
-    pub(crate) dgid: [u8; 16],
+    pub(crate) sgid: Gid,
+    pub(crate) dgid: Gid,
     /// Whose address `dgid` is, once that is known.
     pub(crate) target: Option<VnicId>,
     /// Announced as surviving a restart of the daemon.
@@ -153,7 +154,7 @@ pub(crate) struct Qp {
     pub(crate) receipt: Receipt,
     pub(crate) session: SessionId,
     pub(crate) vnic: VnicId,
-    pub(crate) qp_type: u32,
+    pub(crate) service: Service,
     pub(crate) pd: u32,
     pub(crate) slot: u32,
     /// When its number was given out.
@@ -163,38 +164,38 @@ pub(crate) struct Qp {
     /// Its process says that it is in ERR; nothing is granted through it.
     pub(crate) failed: bool,
     /// By peer: one for RC and UC; for UD only surviving links that wait for their other end.
-    pub(crate) wishes: BTreeMap<u32, Wish>,
+    pub(crate) wishes: BTreeMap<Qpn, Wish>,
     /// Peers on this host that a link exists to.
-    pub(crate) links: BTreeSet<u32>,
+    pub(crate) links: BTreeSet<Qpn>,
     /// Links to the engine. The numbers are the peers' own: one may be that of somebody here, and
     /// datagram peers on different hosts may have the same.
     pub(crate) wires: BTreeMap<Far, Paid<Wire>>,
 }
 
 /// A peer beyond the engine: its number and its GID.
-pub(crate) type Far = (u32, [u8; 16]);
+pub(crate) type Far = (Qpn, Gid);
 
 impl Qp {
     /// There is a link for this peer, of whatever kind.
-    pub(crate) fn is_linked(&self, peer: u32) -> bool {
+    pub(crate) fn is_linked(&self, peer: Qpn) -> bool {
         self.links.contains(&peer) || self.wires_to(peer).next().is_some()
     }
 
     /// The links to the engine for this number.
-    pub(crate) fn wires_to(&self, peer: u32) -> impl Iterator<Item = &Paid<Wire>> {
-        self.wires.range((peer, [0; 16])..=(peer, [0xff; 16])).map(|(_, wire)| wire)
+    pub(crate) fn wires_to(&self, peer: Qpn) -> impl Iterator<Item = &Paid<Wire>> {
+        self.wires.range((peer, Gid::ZERO)..=(peer, Gid::MAX)).map(|(_, wire)| wire)
     }
 }
 
 /// A link to the engine: when it was made, its queue pair, its peer.
-pub(crate) type WireKey = (u64, u32, Far);
+pub(crate) type WireKey = (u64, Qpn, Far);
 
 /// A link to the engine.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wire {
     pub(crate) place: Place,
-    pub(crate) sgid: [u8; 16],
-    pub(crate) dgid: [u8; 16],
+    pub(crate) sgid: Gid,
+    pub(crate) dgid: Gid,
     pub(crate) path: Path,
     pub(crate) why: Why,
     /// The peer's vNIC, if that is on this host and reached without the network.
@@ -208,10 +209,10 @@ pub(crate) struct Wire {
 
 /// The two queue pairs of a link, the smaller number first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct LinkKey(pub(crate) u32, pub(crate) u32);
+pub(crate) struct LinkKey(pub(crate) Qpn, pub(crate) Qpn);
 
 impl LinkKey {
-    pub(crate) fn new(one: u32, other: u32) -> LinkKey {
+    pub(crate) fn new(one: Qpn, other: Qpn) -> LinkKey {
         LinkKey(one.min(other), one.max(other))
     }
 }
@@ -225,7 +226,7 @@ pub(crate) struct LinkReceipts {
 }
 
 /// Its own GID, the peer's.
-pub(crate) type GidPair = ([u8; 16], [u8; 16]);
+pub(crate) type GidPair = (Gid, Gid);
 
 #[derive(Debug)]
 pub(crate) struct Link {
@@ -259,9 +260,9 @@ pub(crate) struct PendingGrant {
     pub(crate) receipt: Receipt,
     pub(crate) initiator: Grantee,
     pub(crate) owner: SessionId,
-    pub(crate) qpn: u32,
-    pub(crate) peer_qpn: u32,
-    pub(crate) rkey: u32,
+    pub(crate) qpn: Qpn,
+    pub(crate) peer_qpn: Qpn,
+    pub(crate) rkey: Rkey,
     /// What the owner is asked for.
     pub(crate) part: Part,
     /// What holds that, or is to.
@@ -275,14 +276,14 @@ pub(crate) struct Question {
     pub(crate) from: VnicId,
     /// Zero unless the address needs one.
     pub(crate) interface: u32,
-    pub(crate) gid: [u8; 16],
+    pub(crate) gid: Gid,
 }
 
 /// What goes on when a question has been answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Waiter {
     /// A wish of a queue pair.
-    Wish { qpn: u32, peer: u32 },
+    Wish { qpn: Qpn, peer: Qpn },
     /// Links that rest on the answer.
     Consent,
 }

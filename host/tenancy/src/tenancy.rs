@@ -20,6 +20,7 @@ use crate::tickets::{Secret, Tickets};
 use crate::uninvited::Uninvited;
 use omniverb_session::Message;
 use omniverb_session::body::{GidsChanged, ROLE_VERBS};
+use omniverb_terms::{Errno, Gid, Qpn};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Something that happens at a time.
@@ -28,7 +29,7 @@ pub(crate) enum Timer {
     /// The owner of an MR took too long.
     Grant(u64),
     /// A wish's network is asked again, or a resumed one is given up.
-    Wish { qpn: u32, peer: u32 },
+    Wish { qpn: Qpn, peer: Qpn },
     /// The network is asked whether it still lets links be.
     Consent(Question),
 }
@@ -43,7 +44,7 @@ pub struct Tenancy {
     pub(crate) identities: BTreeMap<VnicId, Identity>,
     pub(crate) vnics: BTreeMap<VnicId, Vnic>,
     pub(crate) sessions: BTreeMap<SessionId, Session>,
-    pub(crate) qps: HashMap<u32, Qp>,
+    pub(crate) qps: HashMap<Qpn, Qp>,
     pub(crate) links: BTreeMap<LinkKey, Link>,
     pub(crate) bells: Bells,
     pub(crate) grants: HashMap<u64, PendingGrant>,
@@ -67,7 +68,7 @@ pub struct Tenancy {
     /// Whose the processes are, command lines included.
     pub(crate) sessions_of: Holders<SessionId>,
     /// Queue pairs that wish for another, by that other.
-    pub(crate) wishers: BTreeMap<u32, BTreeSet<u32>>,
+    pub(crate) wishers: BTreeMap<Qpn, BTreeSet<Qpn>>,
     pub(crate) timers: BTreeSet<(u64, Timer)>,
     /// Links are told to the audit.
     pub(crate) audited: bool,
@@ -218,7 +219,7 @@ impl Tenancy {
     pub fn probe_arrived(
         &mut self,
         id: ProbeId,
-        (from, at): ([u8; 16], VnicId),
+        (from, at): (Gid, VnicId),
         now: u64,
     ) -> Vec<Action> {
         self.probe_at(id, (from, at), now);
@@ -230,7 +231,7 @@ impl Tenancy {
     pub fn probe_replied(
         &mut self,
         id: ProbeId,
-        (from, at): ([u8; 16], VnicId),
+        (from, at): (Gid, VnicId),
         features: u32,
         now: u64,
     ) -> Vec<Action> {
@@ -258,8 +259,8 @@ impl Tenancy {
     pub fn stranger(
         &mut self,
         at: VnicId,
-        (qpn, source_qpn): (u32, u32),
-        (local, from): ([u8; 16], [u8; 16]),
+        (qpn, source_qpn): (Qpn, Qpn),
+        (local, from): (Gid, Gid),
         now: u64,
     ) -> Vec<Action> {
         let way = crate::wires::Way { qpn, peer: source_qpn, sgid: local, dgid: from };
@@ -269,14 +270,14 @@ impl Tenancy {
 
     /// A link of [`Action::CreateLink`] could not be made.
     #[must_use]
-    pub fn link_failed(&mut self, one: u32, other: u32, _now: u64) -> Vec<Action> {
+    pub fn link_failed(&mut self, one: Qpn, other: Qpn, _now: u64) -> Vec<Action> {
         self.undo_link(LinkKey::new(one, other));
         std::mem::take(&mut self.out)
     }
 
     /// A link of [`Action::AttachEngine`] could not be made.
     #[must_use]
-    pub fn wire_failed(&mut self, qpn: u32, peer_qpn: u32) -> Vec<Action> {
+    pub fn wire_failed(&mut self, qpn: Qpn, peer_qpn: Qpn) -> Vec<Action> {
         self.undo_wires(qpn, peer_qpn);
         std::mem::take(&mut self.out)
     }
@@ -344,7 +345,7 @@ impl Tenancy {
         self.out.push(Action::Reply { session, tag, message: message.into() });
     }
 
-    pub(crate) fn fail(&mut self, session: SessionId, tag: u64, errno: u32) {
+    pub(crate) fn fail(&mut self, session: SessionId, tag: u64, errno: Errno) {
         self.reply(session, tag, Message::Failed(errno));
     }
 

@@ -9,6 +9,7 @@
 //! Only a number needs one. A memory key is a process's own: others name it through a queue pair
 //! of that process, and every process may have the same keys.
 
+use omniverb_terms::{Qpn, Service};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 
@@ -25,8 +26,8 @@ impl std::fmt::Debug for Secret {
 /// Everything a ticket is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Claim {
-    pub(crate) qpn: u32,
-    pub(crate) qp_type: u32,
+    pub(crate) qpn: Qpn,
+    pub(crate) service: Service,
     /// What proves its vNIC ([`Identity::proof`](crate::Identity)).
     pub(crate) vnic: [u64; 4],
     pub(crate) uid: u32,
@@ -81,8 +82,8 @@ impl Tickets {
         // Every field has its length, so no two claims are the same bytes.
         hasher.write(b"omniverb qp 1");
         hasher.write(&self.boot.to_le_bytes());
-        hasher.write(&claim.qpn.to_le_bytes());
-        hasher.write(&claim.qp_type.to_le_bytes());
+        hasher.write(&claim.qpn.0.to_le_bytes());
+        hasher.write(&claim.service.qp_type().to_le_bytes());
         claim.vnic.iter().for_each(|word| hasher.write(&word.to_le_bytes()));
         hasher.write(&claim.uid.to_le_bytes());
         hasher.write(&claim.issued.to_le_bytes());
@@ -104,12 +105,12 @@ mod tests {
     fn a_ticket_holds_for_one_claim_only() {
         let tickets = Tickets::new([3, 4], 5);
         let vnic = [1, 4, 77, 6];
-        let claim = Claim { qpn: 9, qp_type: 2, vnic, uid: 1000, issued: 8 };
+        let claim = Claim { qpn: Qpn(9), service: Service::Rc, vnic, uid: 1000, issued: 8 };
         let ticket = tickets.make(&claim);
         assert!(tickets.proves(&claim, ticket));
         for other in [
-            Claim { qpn: 10, ..claim },
-            Claim { qp_type: 3, ..claim },
+            Claim { qpn: Qpn(10), ..claim },
+            Claim { service: Service::Uc, ..claim },
             Claim { vnic: [2, 4, 77, 6], ..claim },
             Claim { vnic: [1, 4, 78, 6], ..claim },
             Claim { vnic: [1, 4, 77, 7], ..claim },

@@ -6,11 +6,11 @@
 //! and where a link that was asked for finds no place, one of them goes.
 
 use crate::accounts::{Account, Kind, Quotas, Receipt};
-use crate::errno::{ENOENT, ENOMEM};
 use crate::holders::{Holder, Holders};
 use crate::tables::{Link, LinkKey, SessionId, VnicId};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::CLOSED_BY_PEER;
+use omniverb_terms::Errno;
 use std::collections::HashMap;
 
 /// Who opened them, by the end that did not ask. Rows without any are not kept.
@@ -54,7 +54,7 @@ fn makes_way(
     held: Option<&Holders<LinkKey>>,
     (used, quota): (usize, usize),
     newcomer: Option<&Holder>,
-) -> Result<Option<LinkKey>, u32> {
+) -> Result<Option<LinkKey>, Errno> {
     let shared = newcomer.is_some() && held.map_or(0, Holders::len) >= share(quota);
     if used < quota && !shared {
         return Ok(None);
@@ -63,7 +63,7 @@ fn makes_way(
         Some(holder) => held.yields_to(holder),
         None => held.yields(),
     });
-    found.copied().map(Some).ok_or(ENOMEM)
+    found.copied().map(Some).ok_or(Errno::ENOMEM)
 }
 
 impl Tenancy {
@@ -73,21 +73,21 @@ impl Tenancy {
         &mut self,
         key: LinkKey,
         uninvited: Option<(VnicId, VnicId)>,
-    ) -> Result<(), u32> {
-        let first = self.qps.get(&key.0).ok_or(ENOENT)?;
-        let second = self.qps.get(&key.1).ok_or(ENOENT)?;
+    ) -> Result<(), Errno> {
+        let first = self.qps.get(&key.0).ok_or(Errno::ENOENT)?;
+        let second = self.qps.get(&key.1).ok_or(Errno::ENOENT)?;
         let ends = [(first.session, first.vnic), (second.session, second.vnic)];
         if !self.bells.has_room(ends[0].0, ends[1].0) {
-            return Err(ENOMEM);
+            return Err(Errno::ENOMEM);
         }
         let holder = match uninvited {
             Some((from, to)) => {
                 let held = self.vnics.get(&to).and_then(|vnic| vnic.uninvited.get(&from));
                 if held.is_some_and(|held| held.full(&[Kind::Uninvited]).is_some()) {
-                    return Err(ENOMEM);
+                    return Err(Errno::ENOMEM);
                 }
-                let inviter = ends.iter().find(|(_, vnic)| *vnic == from).ok_or(ENOENT)?.0;
-                let inviter = self.sessions.get(&inviter).ok_or(ENOENT)?;
+                let inviter = ends.iter().find(|(_, vnic)| *vnic == from).ok_or(Errno::ENOENT)?.0;
+                let inviter = self.sessions.get(&inviter).ok_or(Errno::ENOENT)?;
                 Some((to, inviter.client.holder.in_vnic(from)))
             }
             None => None,
@@ -125,9 +125,9 @@ impl Tenancy {
         key: VnicId,
         more: [usize; 2],
         newcomer: Option<&Holder>,
-    ) -> Result<Option<LinkKey>, u32> {
-        let session = self.sessions.get(&id).ok_or(ENOENT)?;
-        let vnic = self.vnics.get(&key).ok_or(ENOENT)?;
+    ) -> Result<Option<LinkKey>, Errno> {
+        let session = self.sessions.get(&id).ok_or(Errno::ENOENT)?;
+        let vnic = self.vnics.get(&key).ok_or(Errno::ENOENT)?;
         let links = |of: &Account, more| (of.count(Kind::Link) + more, of.quota(Kind::Link));
         let of_session = links(&session.account, more[0]);
         let found = makes_way(self.uninvited.sessions.get(&id), of_session, newcomer)?;
@@ -148,8 +148,8 @@ impl Tenancy {
     pub(crate) fn charge_uninvited(
         &mut self,
         (from, to): (VnicId, VnicId),
-    ) -> Result<Receipt, u32> {
-        let vnic = self.vnics.get_mut(&to).ok_or(ENOENT)?;
+    ) -> Result<Receipt, Errno> {
+        let vnic = self.vnics.get_mut(&to).ok_or(Errno::ENOENT)?;
         let open = || vnic.account.below(Quotas::of_neighbour(&self.limits));
         vnic.uninvited.entry(from).or_insert_with(open).charge(&[Kind::Uninvited])
     }

@@ -9,6 +9,7 @@ use crate::status::Row;
 use crate::tables::{Qp, SessionId, VnicId};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::Cursor;
+use omniverb_terms::{Gid, Qpn};
 
 /// `Cursor::stage`: a vNIC comes next.
 const VNIC: u32 = 0;
@@ -60,7 +61,9 @@ impl Tenancy {
             };
             let at = Cursor { session: id.0, ..at };
             return match self.process_row(*id) {
-                Some(row) => (Some(Row::Process(row)), Some(Cursor { stage: QP, qpn: 0, ..at })),
+                Some(row) => {
+                    (Some(Row::Process(row)), Some(Cursor { stage: QP, qpn: Qpn(0), ..at }))
+                }
                 None => (None, after_process(at)),
             };
         }
@@ -71,7 +74,7 @@ impl Tenancy {
             let Some(qpn) = session.qps.range(at.qpn..).next() else {
                 return (None, after_process(at));
             };
-            let next = Cursor { stage: DIRECT, qpn: *qpn, peer: 0, gid: [0; 16], ..at };
+            let next = Cursor { stage: DIRECT, qpn: *qpn, peer: Qpn(0), gid: Gid::ZERO, ..at };
             return (self.qp_row(*qpn).map(Row::Qp), Some(next));
         }
         match self.qps.get(&at.qpn).filter(|qp| qp.session == id) {
@@ -91,9 +94,9 @@ impl Tenancy {
     }
 
     fn peer_step(&self, qp: &Qp, at: Cursor) -> Step {
-        let stage = |stage| Some(Cursor { stage, peer: 0, gid: [0; 16], ..at });
-        let after = |peer: u32, following: u32| match peer.checked_add(1) {
-            Some(peer) => Some(Cursor { peer, gid: [0; 16], ..at }),
+        let stage = |stage| Some(Cursor { stage, peer: Qpn(0), gid: Gid::ZERO, ..at });
+        let after = |peer: Qpn, following: u32| match peer.next() {
+            Some(peer) => Some(Cursor { peer, gid: Gid::ZERO, ..at }),
             None => stage(following),
         };
         match at.stage {
@@ -107,8 +110,8 @@ impl Tenancy {
             FAR => match qp.wires.range((at.peer, at.gid)..).next() {
                 Some(((peer, gid), wire)) => {
                     let row = Row::Peer(at.qpn, self.far_row(*peer, wire));
-                    let next = match u128::from_be_bytes(*gid).checked_add(1) {
-                        Some(gid) => Some(Cursor { peer: *peer, gid: gid.to_be_bytes(), ..at }),
+                    let next = match gid.next() {
+                        Some(gid) => Some(Cursor { peer: *peer, gid, ..at }),
                         None => after(*peer, WISH),
                     };
                     (Some(row), next)
@@ -118,7 +121,7 @@ impl Tenancy {
             WISH => match qp.wishes.range(at.peer..).next() {
                 Some((peer, _)) => {
                     let row = (!qp.is_linked(*peer)).then_some(Row::WaitsFor(*peer));
-                    let next = peer.checked_add(1).map(|peer| Cursor { peer, ..at });
+                    let next = peer.next().map(|peer| Cursor { peer, ..at });
                     (row, next.or_else(|| after_qp(at)))
                 }
                 None => (None, after_qp(at)),
@@ -129,8 +132,8 @@ impl Tenancy {
 }
 
 fn after_qp(at: Cursor) -> Option<Cursor> {
-    match at.qpn.checked_add(1) {
-        Some(qpn) => Some(Cursor { stage: QP, qpn, peer: 0, gid: [0; 16], ..at }),
+    match at.qpn.next() {
+        Some(qpn) => Some(Cursor { stage: QP, qpn, peer: Qpn(0), gid: Gid::ZERO, ..at }),
         None => after_process(at),
     }
 }

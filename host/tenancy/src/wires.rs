@@ -7,16 +7,15 @@
 use crate::accounts::Kind;
 use crate::action::{Action, WireEnd};
 use crate::consent::Rest;
-use crate::errno::{EINVAL, ENOENT, ENOMEM};
-use crate::gids;
 use crate::neighbours::Answer;
 use crate::numbers;
 use crate::path::{Path, Why};
 use crate::tables::{Far, SessionId, VnicId, Wire, WireKey};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{
-    BellClosed, CLOSED_BY_DEATH, CLOSED_BY_PEER, Extent, LinkClosed, LinkReady, QP_UD,
+    BellClosed, CLOSED_BY_DEATH, CLOSED_BY_PEER, Extent, LinkClosed, LinkReady,
 };
+use omniverb_terms::{Errno, Gid, Qpn, Service};
 use std::collections::BTreeSet;
 
 /// The engine, as the other party of bells. Sessions are counted from below.
@@ -25,10 +24,10 @@ const ENGINE: SessionId = SessionId(u64::MAX);
 /// From a queue pair to its peer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
-    pub(crate) qpn: u32,
-    pub(crate) peer: u32,
-    pub(crate) sgid: [u8; 16],
-    pub(crate) dgid: [u8; 16],
+    pub(crate) qpn: Qpn,
+    pub(crate) peer: Qpn,
+    pub(crate) sgid: Gid,
+    pub(crate) dgid: Gid,
 }
 
 /// How and why it leads through the engine.
@@ -65,22 +64,22 @@ pub(crate) fn kinds(uninvited: bool) -> &'static [Kind] {
 impl Tenancy {
     /// Makes a link to the engine. There must be none for this peer yet; for datagrams there may be
     /// one for another peer of the same number.
-    pub(crate) fn make_wire(&mut self, way: Way, route: Route, now: u64) -> Result<(), u32> {
-        let qp = self.qps.get(&way.qpn).ok_or(ENOENT)?;
-        let (session, vnic, qp_type) = (qp.session, qp.vnic, qp.qp_type);
-        let datagram = qp_type == QP_UD;
+    pub(crate) fn make_wire(&mut self, way: Way, route: Route, now: u64) -> Result<(), Errno> {
+        let qp = self.qps.get(&way.qpn).ok_or(Errno::ENOENT)?;
+        let (session, vnic, service) = (qp.session, qp.vnic, qp.service);
+        let datagram = service == Service::Ud;
         let far: Far = (way.peer, way.dgid);
         let linked = match datagram {
             true => qp.links.contains(&way.peer) || qp.wires.contains_key(&far),
             false => qp.is_linked(way.peer),
         };
         if linked {
-            return Err(EINVAL);
+            return Err(Errno::EINVAL);
         }
         self.make_room(session, vnic, datagram, route.uninvited, now)?;
-        let account = &self.sessions.get(&session).ok_or(ENOENT)?.account;
+        let account = &self.sessions.get(&session).ok_or(Errno::ENOENT)?.account;
         let receipt = account.charge(kinds(route.uninvited))?;
-        let place = self.bells.take(session, ENGINE).ok_or(ENOMEM)?;
+        let place = self.bells.take(session, ENGINE).ok_or(Errno::ENOMEM)?;
         let Route { path, why, within, uninvited, .. } = route;
         let Way { qpn, peer, sgid, dgid } = way;
         let question = within.and_then(|to| self.question(vnic, to, sgid, dgid));
@@ -128,7 +127,7 @@ impl Tenancy {
         self.out.push(Action::AttachEngine(Box::new(WireEnd {
             session,
             vnic,
-            qp_type,
+            service,
             interface: self.interface_of(vnic, sgid, dgid),
             within: within.is_some(),
             features: route.features,
@@ -145,24 +144,24 @@ impl Tenancy {
         datagram: bool,
         uninvited: bool,
         now: u64,
-    ) -> Result<(), u32> {
+    ) -> Result<(), Errno> {
         let rested = now.saturating_sub(self.limits.datagram_link_time_ns);
-        let vnic = self.vnics.get(&key).ok_or(ENOENT)?;
+        let vnic = self.vnics.get(&key).ok_or(Errno::ENOENT)?;
         if uninvited && vnic.account.full(&[Kind::Stranger]).is_some() {
             // Not with a peer that the application knows, which may have the same number.
-            let alone = |qpn: &u32, peer: u32| {
+            let alone = |qpn: &Qpn, peer: Qpn| {
                 let qp = self.qps.get(qpn);
                 qp.is_some_and(|qp| qp.wires_to(peer).all(|wire| wire.uninvited))
             };
             let oldest = vnic.strangers.iter().take_while(|wire| wire.0 <= rested);
             let mut oldest = oldest.filter(|(_, qpn, (peer, _))| alone(qpn, *peer));
-            let (_, qpn, (peer, _)) = *oldest.next().ok_or(ENOMEM)?;
+            let (_, qpn, (peer, _)) = *oldest.next().ok_or(Errno::ENOMEM)?;
             self.end_wires(qpn, peer, Some(CLOSED_BY_PEER));
         }
         if !uninvited {
             self.make_way_to_engine(id, key);
         }
-        let session = self.sessions.get(&id).ok_or(ENOENT)?;
+        let session = self.sessions.get(&id).ok_or(Errno::ENOENT)?;
         let Some(full) = session.account.full(kinds(uninvited)) else { return Ok(()) };
         // The host's quota is shared by all: whoever has the most of it yields.
         let host_full = full.is(&self.host);
@@ -170,12 +169,12 @@ impl Tenancy {
         let yields = host_full.then(|| self.wires.yields_to(&holder).copied()).flatten();
         let Some((_, qpn, (peer, _))) = yields else {
             let oldest = session.datagrams.first().filter(|wire| datagram && wire.0 <= rested);
-            let (_, qpn, (peer, _)) = *oldest.ok_or(ENOMEM)?;
+            let (_, qpn, (peer, _)) = *oldest.ok_or(Errno::ENOMEM)?;
             self.end_wires(qpn, peer, Some(CLOSED_BY_PEER));
             return Ok(());
         };
         // A connected queue pair has nobody else; one for datagrams asks again.
-        let alone = self.qps.get(&qpn).is_some_and(|qp| qp.qp_type != QP_UD);
+        let alone = self.qps.get(&qpn).is_some_and(|qp| qp.service.is_connected());
         let reason = if alone { CLOSED_BY_DEATH } else { CLOSED_BY_PEER };
         self.end_wires(qpn, peer, Some(reason));
         Ok(())
@@ -183,7 +182,7 @@ impl Tenancy {
 
     /// Ends the links to the engine for this number, if there are any; the queue pair's process is
     /// told if there is something to be told.
-    pub(crate) fn end_wires(&mut self, qpn: u32, peer: u32, reason: Option<u32>) -> bool {
+    pub(crate) fn end_wires(&mut self, qpn: Qpn, peer: Qpn, reason: Option<u32>) -> bool {
         let Some((session, vnic, wires)) = self.remove_wires(qpn, peer) else { return false };
         if let Some(reason) = reason {
             self.event(session, LinkClosed { qpn, peer_qpn: peer, reason, reserved: 0 });
@@ -193,9 +192,9 @@ impl Tenancy {
         true
     }
 
-    fn remove_wires(&mut self, qpn: u32, peer: u32) -> Option<(SessionId, VnicId, Vec<Wire>)> {
+    fn remove_wires(&mut self, qpn: Qpn, peer: Qpn) -> Option<(SessionId, VnicId, Vec<Wire>)> {
         let qp = self.qps.get_mut(&qpn)?;
-        let (id, key, connected) = (qp.session, qp.vnic, qp.qp_type != QP_UD);
+        let (id, key, connected) = (qp.session, qp.vnic, qp.service.is_connected());
         let wires: Vec<Wire> = qp.wires_to(peer).map(|wire| **wire).collect();
         qp.wires.retain(|(number, _), _| *number != peer);
         if wires.is_empty() {
@@ -232,7 +231,7 @@ impl Tenancy {
     }
 
     /// A link to the engine could not be made after all.
-    pub(crate) fn undo_wires(&mut self, qpn: u32, peer: u32) {
+    pub(crate) fn undo_wires(&mut self, qpn: Qpn, peer: Qpn) {
         let Some((id, vnic, wires)) = self.remove_wires(qpn, peer) else { return };
         self.refuse_wish(qpn, peer);
         if wires.len() > 1 {
@@ -244,7 +243,7 @@ impl Tenancy {
             let qps = self.sessions.get(&id).map(|s| s.qps.clone()).unwrap_or_default();
             for qpn in qps {
                 let far = self.qps.get(&qpn).into_iter().flat_map(|qp| qp.wires.keys());
-                let peers: BTreeSet<u32> = far.map(|(peer, _)| *peer).collect();
+                let peers: BTreeSet<Qpn> = far.map(|(peer, _)| *peer).collect();
                 for peer in peers {
                     self.remove_wires(qpn, peer);
                     self.refuse_wish(qpn, peer);
@@ -260,7 +259,7 @@ impl Tenancy {
         let Some(qp) = self.qps.get(&way.qpn) else { return };
         // A link for that number to somebody whom the queue pair knows stays as it is.
         let known = qp.links.contains(&way.peer) || qp.wires.contains_key(&(way.peer, way.dgid));
-        let fits = qp.vnic == key && qp.qp_type == QP_UD && !known;
+        let fits = qp.vnic == key && qp.service == Service::Ud && !known;
         let session = qp.session;
         if !fits || !numbers::is_qpn(way.peer) || !self.owns(key, way.sgid) {
             return;
@@ -271,7 +270,7 @@ impl Tenancy {
         let route = match self.local_source(key, way) {
             Some((source, why)) => Route::forwarded(why, source),
             // Nobody else has addresses of ours.
-            None if gids::is_loopback(way.dgid) || self.owns(key, way.dgid) => return,
+            None if way.dgid.is_loopback() || self.owns(key, way.dgid) => return,
             None => match self.known_answer(key, way.sgid, way.dgid, now) {
                 Some(Answer::Omniverb(features)) => Route::wire(Why::Stranger, features),
                 _ => Route { why: Why::Stranger, ..Route::roce() },
@@ -290,8 +289,8 @@ impl Tenancy {
     }
 
     /// The interface through which a link-local address is to be reached; 0 for others.
-    pub(crate) fn interface_of(&self, vnic: VnicId, sgid: [u8; 16], dgid: [u8; 16]) -> u32 {
-        let Some(vnic) = self.vnics.get(&vnic).filter(|_| gids::needs_interface(dgid)) else {
+    pub(crate) fn interface_of(&self, vnic: VnicId, sgid: Gid, dgid: Gid) -> u32 {
+        let Some(vnic) = self.vnics.get(&vnic).filter(|_| dgid.is_link_local()) else {
             return 0;
         };
         vnic.gids.iter().find(|entry| entry.gid == sgid).map_or(0, |entry| entry.ifindex)

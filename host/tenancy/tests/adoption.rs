@@ -5,11 +5,11 @@ mod support;
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::errno::EPERM;
 use omniverb_tenancy::exercise::{Bench, vnic};
 use omniverb_tenancy::{
     Action, Adoption, Arrived, Channel, Limits, MemoryFacts, Policies, Policy, SessionId,
 };
+use omniverb_terms::{Errno, Qpn, Rkey, Service};
 use support::*;
 
 const ACCESS: u32 = 7;
@@ -34,19 +34,19 @@ fn told(actions: &[Action]) -> Vec<u64> {
 }
 
 /// Processes 1, 2 and 3 in vNICs of these numbers; the queue pairs of 1 and 2 are linked.
-fn linked() -> (Bench, u32, u32) {
+fn linked() -> (Bench, Qpn, Qpn) {
     let mut bench = bench_with(Limits::default());
     for session in 1..=3 {
         hello(&mut bench, session, session, 0);
     }
-    let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+    let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
     call(&mut bench, 1, to(a, 1, b, 2));
     call(&mut bench, 2, to(b, 2, a, 1));
     assert_eq!(links(&bench).len(), 1);
     (bench, a, b)
 }
 
-fn ask(bench: &mut Bench, qpn: u32, peer_qpn: u32, rkey: u32) -> Result<u64, u32> {
+fn ask(bench: &mut Bench, qpn: Qpn, peer_qpn: Qpn, rkey: Rkey) -> Result<u64, Errno> {
     bench.told.clear();
     match call(
         bench,
@@ -71,7 +71,7 @@ fn an_owner_or_an_initiator_that_is_off_shares_no_pages() {
         let (mut bench, a, b) = linked();
         let key = mr(&mut bench, 2, 1, ACCESS);
         set(&mut bench, who, Adoption::Off);
-        assert_eq!(ask(&mut bench, a, b, key), Err(EPERM));
+        assert_eq!(ask(&mut bench, a, b, key), Err(Errno::EPERM));
         set(&mut bench, who, Adoption::Exact);
         ask(&mut bench, a, b, key).unwrap();
     }
@@ -85,14 +85,14 @@ fn an_answer_that_comes_after_the_switch_grants_nothing() {
         let token = ask(&mut bench, a, b, key).unwrap();
         set(&mut bench, who, Adoption::Off);
         bench.told.clear();
-        let message = Adopted { token, errno: 0, epoch: 0 };
+        let message = Adopted { token, errno: Errno::NONE, epoch: 0 };
         let (channel, message) = (Channel::Events, message.into());
         bench.say(2, &Arrived { channel, tag: 0, message, memory: SOUND });
         let [Action::Event { message: Message::GrantDenied(denied), .. }] = bench.told.as_slice()
         else {
             panic!("{:?}", bench.told)
         };
-        assert_eq!(denied.errno, EPERM);
+        assert_eq!(denied.errno, Errno::EPERM);
     }
 }
 
@@ -113,7 +113,7 @@ fn who_granted_or_was_granted_takes_back_and_nobody_else() {
 fn one_event_for_a_process_however_many_links_it_has() {
     let (mut bench, ..) = linked();
     for _ in 0..50 {
-        let (c, d) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+        let (c, d) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
         call(&mut bench, 1, to(c, 1, d, 2));
         call(&mut bench, 2, to(d, 2, c, 1));
     }

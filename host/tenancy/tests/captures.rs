@@ -6,25 +6,26 @@ use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::exercise::{Bench, gid, vnic};
 use omniverb_tenancy::{Action, SessionId, TracedEnd};
+use omniverb_terms::{Qpn, Service};
 use support::*;
 
 /// Processes 1 and 2 in vNICs 1 and 2, 3 in vNIC 3, and what is linked with what.
-fn three() -> (Bench, [u32; 4]) {
+fn three() -> (Bench, [Qpn; 4]) {
     let mut bench = bench();
     for session in 1..=3 {
         hello(&mut bench, session, session, 0);
     }
-    let a = qp(&mut bench, 1, QP_RC);
-    let b = qp(&mut bench, 2, QP_RC);
-    let c = qp(&mut bench, 2, QP_RC);
-    let d = qp(&mut bench, 3, QP_RC);
+    let a = qp(&mut bench, 1, Service::Rc);
+    let b = qp(&mut bench, 2, Service::Rc);
+    let c = qp(&mut bench, 2, Service::Rc);
+    let d = qp(&mut bench, 3, Service::Rc);
     link(&mut bench, (1, a), (2, b));
     link(&mut bench, (2, c), (3, d));
     bench.told.clear();
     (bench, [a, b, c, d])
 }
 
-fn link(bench: &mut Bench, (one, a): (u64, u32), (other, b): (u64, u32)) {
+fn link(bench: &mut Bench, (one, a): (u64, Qpn), (other, b): (u64, Qpn)) {
     call(bench, one, to(a, one, b, other));
     call(bench, other, to(b, other, a, one));
 }
@@ -42,7 +43,7 @@ fn traced(bench: &Bench) -> Vec<TracedEnd> {
     bench.told.iter().filter_map(end).collect()
 }
 
-fn told(qpn: u32, peer_qpn: u32, on: u32) -> Message {
+fn told(qpn: Qpn, peer_qpn: Qpn, on: u32) -> Message {
     TraceLink { qpn, peer_qpn, on, reserved: 0 }.into()
 }
 
@@ -55,7 +56,7 @@ fn both_ends_of_a_captured_vnics_links_tell_and_nobody_else() {
         session: SessionId(session),
         qpn,
         peer_qpn,
-        qp_type: QP_RC,
+        service: Service::Rc,
         vnics: [vnic(own), vnic(peer)],
         sgid: gid(own),
         dgid: gid(peer),
@@ -97,7 +98,7 @@ fn a_link_made_meanwhile_tells_from_its_beginning() {
     let (mut bench, _) = three();
     capture(&mut bench, 3, true);
     bench.told.clear();
-    let (e, f) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 3, QP_RC));
+    let (e, f) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 3, Service::Rc));
     link(&mut bench, (1, e), (3, f));
     let [(first, second)] = links(&bench).try_into().unwrap();
     assert_eq!((first.ready.traced, second.ready.traced), (1, 1));
@@ -107,7 +108,7 @@ fn a_link_made_meanwhile_tells_from_its_beginning() {
     let last = bench.told.iter().rposition(|action| matches!(action, Action::Trace(_)));
     assert!(last.unwrap() < made, "known before anything is told");
     // Others are not.
-    let (g, h) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+    let (g, h) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
     link(&mut bench, (1, g), (2, h));
     assert!(links(&bench)[1..].iter().all(|(one, two)| one.ready.traced + two.ready.traced == 0));
     // It ends with its queue pair; the mirror looks at what is told of it.
@@ -123,7 +124,7 @@ fn a_link_made_meanwhile_tells_from_its_beginning() {
 fn a_queue_pair_linked_with_itself_is_one_end() {
     let mut bench = bench();
     hello(&mut bench, 1, 1, 0);
-    let a = qp(&mut bench, 1, QP_RC);
+    let a = qp(&mut bench, 1, Service::Rc);
     call(&mut bench, 1, to(a, 1, a, 1));
     assert_eq!(links(&bench).len(), 1);
     capture(&mut bench, 1, true);

@@ -6,11 +6,12 @@ use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::exercise::{Bench, gid, vnic};
 use omniverb_tenancy::{Action, Limits, Path, Why};
+use omniverb_terms::{Gid, Qpn, Service};
 use support::*;
 
 const PERIOD: u64 = 10_000_000_000;
 
-fn parted(qpn: u32, peer_qpn: u32) -> Message {
+fn parted(qpn: Qpn, peer_qpn: Qpn) -> Message {
     LinkClosed { qpn, peer_qpn, reason: CLOSED_BY_NETWORK, reserved: 0 }.into()
 }
 
@@ -27,17 +28,17 @@ fn link(
     bench: &mut Bench,
     (one, at): (u64, u64),
     (other, peer_at): (u64, u64),
-    qp_type: u32,
-) -> (u32, u32) {
-    let (a, b) = (qp(bench, one, qp_type), qp(bench, other, qp_type));
+    service: Service,
+) -> (Qpn, Qpn) {
+    let (a, b) = (qp(bench, one, service), qp(bench, other, service));
     call(bench, one, to(a, at, b, peer_at));
-    if qp_type != QP_UD {
+    if service != Service::Ud {
         call(bench, other, to(b, peer_at, a, at));
     }
     (a, b)
 }
 
-fn probes(bench: &mut Bench) -> Vec<([u8; 16], u64)> {
+fn probes(bench: &mut Bench) -> Vec<(Gid, u64)> {
     let told = std::mem::take(&mut bench.told);
     let probe = |action: &Action| match action {
         Action::Probe { vnic, destination, .. } => Some((*destination, vnic.0)),
@@ -64,11 +65,11 @@ fn told(bench: &mut Bench, session: u64) -> Vec<Message> {
 #[test]
 fn the_network_is_asked_once_a_period_for_all_links_between_two() {
     let mut bench = bench_with(Limits::default());
-    for qp_type in [QP_RC, QP_UC, QP_UD, QP_RC] {
-        link(&mut bench, (1, 1), (2, 2), qp_type);
-        link(&mut bench, (4, 1), (5, 2), qp_type);
+    for service in [Service::Rc, Service::Uc, Service::Ud, Service::Rc] {
+        link(&mut bench, (1, 1), (2, 2), service);
+        link(&mut bench, (4, 1), (5, 2), service);
     }
-    let own = qp(&mut bench, 3, QP_RC);
+    let own = qp(&mut bench, 3, Service::Rc);
     call(&mut bench, 3, to(own, 3, own, 3));
     probes(&mut bench);
     pass(&mut bench, 10 * PERIOD);
@@ -88,8 +89,9 @@ fn the_network_is_asked_once_a_period_for_all_links_between_two() {
 fn a_wall_that_appears_ends_what_rests_on_the_answer() {
     for wall in [(1, 2), (2, 1)] {
         let mut bench = bench_with(Limits::default());
-        let pairs = [QP_RC, QP_UC, QP_UD].map(|kind| link(&mut bench, (1, 1), (2, 2), kind));
-        let elsewhere = link(&mut bench, (1, 1), (3, 3), QP_RC);
+        let pairs = [Service::Rc, Service::Uc, Service::Ud]
+            .map(|kind| link(&mut bench, (1, 1), (2, 2), kind));
+        let elsewhere = link(&mut bench, (1, 1), (3, 3), Service::Rc);
         pass(&mut bench, 3 * PERIOD);
         bench.told.clear();
         bench.walls.insert(wall);
@@ -105,7 +107,7 @@ fn a_wall_that_appears_ends_what_rests_on_the_answer() {
         assert_eq!(paths(&bench, 3).len(), 1, "others go on: {elsewhere:?}");
         // The neighbours' cache knows it as well.
         let before = links(&bench).len();
-        link(&mut bench, (4, 1), (5, 2), QP_RC);
+        link(&mut bench, (4, 1), (5, 2), Service::Rc);
         assert_eq!(links(&bench).len(), before);
         for session in 1..=5 {
             bench.end(session);
@@ -117,7 +119,7 @@ fn a_wall_that_appears_ends_what_rests_on_the_answer() {
 #[test]
 fn a_moment_of_silence_is_forgiven() {
     let mut bench = bench_with(Limits::default());
-    link(&mut bench, (1, 1), (2, 2), QP_RC);
+    link(&mut bench, (1, 1), (2, 2), Service::Rc);
     for _ in 0..5 {
         bench.walls.insert((1, 2));
         pass(&mut bench, PERIOD * 3 / 4 - 200_000_000);
@@ -130,7 +132,7 @@ fn a_moment_of_silence_is_forgiven() {
 #[test]
 fn an_address_that_moves_takes_its_links_along() {
     let mut bench = bench_with(Limits::default());
-    let (a, b) = link(&mut bench, (1, 1), (2, 2), QP_RC);
+    let (a, b) = link(&mut bench, (1, 1), (2, 2), Service::Rc);
     bench.told.clear();
     // Address 2 is vNIC 3's from now on.
     bench.moved.insert(2, 3);
@@ -147,8 +149,8 @@ fn an_address_that_moves_takes_its_links_along() {
 fn forwarded_and_surviving_links_need_consent_as_well() {
     let mut bench = bench_with(Limits::default());
     for (session, own, peer, other) in [(1, 900, 800, 2), (2, 800, 900, 1)] {
-        keep_qp(&mut bench, session, QP_RC, own);
-        let survived = ConnectQp { resume: RESUME_LINK, ..to(own, session, peer, other) };
+        keep_qp(&mut bench, session, Service::Rc, Qpn(own));
+        let survived = ConnectQp { resume: RESUME_LINK, ..to(Qpn(own), session, Qpn(peer), other) };
         call(&mut bench, session, survived);
     }
     assert_eq!(paths(&bench, 1), [(Path::Direct, Why::Survivor)]);
@@ -157,20 +159,20 @@ fn forwarded_and_surviving_links_need_consent_as_well() {
         ..Default::default()
     };
     let _ = bench.tenancy.set_policy(vnic(3), policy);
-    let (c, d) = link(&mut bench, (3, 3), (2, 2), QP_RC);
+    let (c, d) = link(&mut bench, (3, 3), (2, 2), Service::Rc);
     assert_eq!(wires(&bench).len(), 2);
     bench.told.clear();
     bench.walls.extend([(1, 2), (3, 2)]);
     pass(&mut bench, 3 * PERIOD);
-    assert!(told(&mut bench, 1).contains(&parted(900, 800)));
-    assert!(told(&mut bench, 2).contains(&parted(800, 900)));
+    assert!(told(&mut bench, 1).contains(&parted(Qpn(900), Qpn(800))));
+    assert!(told(&mut bench, 2).contains(&parted(Qpn(800), Qpn(900))));
     assert!(told(&mut bench, 3).contains(&parted(c, d)));
 }
 
 #[test]
 fn who_turns_it_off_is_not_asked() {
     let mut bench = bench_with(Limits { consent_time_ns: 0, ..Limits::default() });
-    link(&mut bench, (1, 1), (2, 2), QP_RC);
+    link(&mut bench, (1, 1), (2, 2), Service::Rc);
     bench.walls.insert((1, 2));
     probes(&mut bench);
     pass(&mut bench, 5 * PERIOD);
@@ -183,12 +185,12 @@ fn a_full_account_hides_nothing() {
     // vNIC 1 keeps all the probes it may have under way, for ever.
     let limits = Limits { probes_per_vnic: 1, ..Limits::default() };
     let mut bench = bench_with(limits);
-    let (a, b) = link(&mut bench, (1, 1), (2, 2), QP_RC);
-    let waiting = qp(&mut bench, 1, QP_RC);
+    let (a, b) = link(&mut bench, (1, 1), (2, 2), Service::Rc);
+    let waiting = qp(&mut bench, 1, Service::Rc);
     let arrived = omniverb_tenancy::Arrived {
         channel: omniverb_tenancy::Channel::Calls,
         tag: 5,
-        message: to(waiting, 1, 77, 5).into(),
+        message: to(waiting, 1, Qpn(77), 5).into(),
         memory: None,
     };
     let actions = bench.tenancy.handle(omniverb_tenancy::SessionId(1), &arrived, bench.now);
@@ -202,7 +204,7 @@ fn a_full_account_hides_nothing() {
 #[test]
 fn a_probe_counts_only_from_an_address_of_who_asks() {
     let mut bench = bench_with(Limits::default());
-    let (a, c) = (qp(&mut bench, 1, QP_UD), qp(&mut bench, 2, QP_UD));
+    let (a, c) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 2, Service::Ud));
     let arrived = omniverb_tenancy::Arrived {
         channel: omniverb_tenancy::Channel::Calls,
         tag: 5,

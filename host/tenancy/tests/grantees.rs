@@ -5,28 +5,28 @@ mod support;
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::errno::{EACCES, EAGAIN, ENOMEM};
 use omniverb_tenancy::exercise::{Bench, vnic};
 use omniverb_tenancy::{Action, Arrived, Channel, Limits, MemoryFacts, Place};
+use omniverb_terms::{Errno, Qpn, Rkey, Service};
 use support::*;
 
 const ACCESS: u32 = 7;
 const OWNER: u64 = 2;
 
 /// A queue pair of `peer`, linked with one of the owner's.
-fn pair(bench: &mut Bench, peer: u64) -> (u32, u32) {
-    let (a, b) = (qp(bench, peer, QP_RC), qp(bench, OWNER, QP_RC));
+fn pair(bench: &mut Bench, peer: u64) -> (Qpn, Qpn) {
+    let (a, b) = (qp(bench, peer, Service::Rc), qp(bench, OWNER, Service::Rc));
     call(bench, peer, to(a, peer.min(3), b, 2));
     call(bench, OWNER, to(b, 2, a, peer.min(3)));
     (a, b)
 }
 
 /// Processes 1 and 3 are linked with the owner, each in its vNIC.
-fn three() -> (Bench, (u32, u32), (u32, u32)) {
+fn three() -> (Bench, (Qpn, Qpn), (Qpn, Qpn)) {
     three_with(Limits::default())
 }
 
-fn three_with(limits: Limits) -> (Bench, (u32, u32), (u32, u32)) {
+fn three_with(limits: Limits) -> (Bench, (Qpn, Qpn), (Qpn, Qpn)) {
     let mut bench = bench_with(limits);
     for session in 1..=3 {
         hello(&mut bench, session, session, 0);
@@ -35,7 +35,12 @@ fn three_with(limits: Limits) -> (Bench, (u32, u32), (u32, u32)) {
     (bench, one, other)
 }
 
-fn ask(bench: &mut Bench, session: u64, (qpn, peer_qpn): (u32, u32), rkey: u32) -> Option<Message> {
+fn ask(
+    bench: &mut Bench,
+    session: u64,
+    (qpn, peer_qpn): (Qpn, Qpn),
+    rkey: Rkey,
+) -> Option<Message> {
     call(
         bench,
         session,
@@ -44,7 +49,7 @@ fn ask(bench: &mut Bench, session: u64, (qpn, peer_qpn): (u32, u32), rkey: u32) 
 }
 
 /// Grants the extent of a key; says where that is.
-fn grant(bench: &mut Bench, session: u64, pair: (u32, u32), rkey: u32) -> Place {
+fn grant(bench: &mut Bench, session: u64, pair: (Qpn, Qpn), rkey: Rkey) -> Place {
     bench.told.clear();
     let answer = ask(bench, session, pair, rkey);
     assert!(matches!(answer, Some(Message::Connected(_))), "{answer:?}");
@@ -66,15 +71,15 @@ fn grant(bench: &mut Bench, session: u64, pair: (u32, u32), rkey: u32) -> Place 
 
 fn answered(bench: &mut Bench, token: u64) {
     let memory = Some(MemoryFacts { sound: true, write_sealed: false });
-    let message = Adopted { token, errno: 0, epoch: 0 }.into();
+    let message = Adopted { token, errno: Errno::NONE, epoch: 0 }.into();
     bench.say(OWNER, &Arrived { channel: Channel::Events, tag: 0, message, memory });
 }
 
 /// What was taken back since this was last asked: keys, and that files were let go of.
-fn taken(bench: &mut Bench) -> Vec<u32> {
+fn taken(bench: &mut Bench) -> Vec<Rkey> {
     let told = std::mem::take(&mut bench.told);
     let forgotten = told.iter().filter(|action| is_freed(action)).count();
-    let keys: Vec<u32> = told
+    let keys: Vec<Rkey> = told
         .iter()
         .filter_map(|action| match action {
             Action::Event { session, message: Message::TakeBack(take) } => {
@@ -95,7 +100,7 @@ fn done(answer: Option<Message>) -> u64 {
 
 #[test]
 fn however_a_link_ends_its_grants_end() {
-    type End = fn(&mut Bench, (u32, u32));
+    type End = fn(&mut Bench, (Qpn, Qpn));
     let ends: [(&str, End); 9] = [
         ("the owner destroys its queue pair", |bench, (_, b)| {
             assert_eq!(done(call(bench, 2, DestroyQp { qpn: b, reserved: 0 })), 2);
@@ -104,7 +109,7 @@ fn however_a_link_ends_its_grants_end() {
             assert_eq!(done(call(bench, 1, DestroyQp { qpn: a, reserved: 0 })), 0);
         }),
         ("the owner resets", |bench, (_, b)| {
-            assert_eq!(done(call(bench, 2, DisconnectQp { qpn: b, peer_qpn: 0 })), 2);
+            assert_eq!(done(call(bench, 2, DisconnectQp { qpn: b, peer_qpn: Qpn(0) })), 2);
         }),
         ("the peer resets", |bench, (a, b)| {
             assert_eq!(done(call(bench, 1, DisconnectQp { qpn: a, peer_qpn: b })), 0);
@@ -169,7 +174,7 @@ fn another_link_of_the_same_two_processes_justifies_it() {
 fn what_one_process_does_with_itself_is_not_taken_back() {
     let mut bench = bench();
     hello(&mut bench, OWNER, 2, 0);
-    let (a, b) = (qp(&mut bench, OWNER, QP_RC), qp(&mut bench, OWNER, QP_RC));
+    let (a, b) = (qp(&mut bench, OWNER, Service::Rc), qp(&mut bench, OWNER, Service::Rc));
     call(&mut bench, OWNER, to(a, 2, b, 2));
     call(&mut bench, OWNER, to(b, 2, a, 2));
     let key = mr(&mut bench, OWNER, 1, ACCESS);
@@ -200,7 +205,7 @@ fn an_answer_after_the_end_grants_nothing_and_one_for_another_is_asked_for_anew(
         Action::Event { message: Message::GrantDenied(denied), .. } => Some(denied.errno),
         _ => None,
     });
-    assert_eq!(denied, Some(EAGAIN), "its pages are on their way back");
+    assert_eq!(denied, Some(Errno::EAGAIN), "its pages are on their way back");
     grant(&mut bench, 3, other, key);
 }
 
@@ -209,9 +214,9 @@ fn a_queue_pair_in_err_grants_nothing_before_it_has_another_link() {
     let (mut bench, one, _) = three();
     let key = mr(&mut bench, OWNER, 1, ACCESS);
     call(&mut bench, OWNER, QpFailed { qpn: one.1, reserved: 0 });
-    assert_eq!(errno(ask(&mut bench, 1, one, key)), EACCES);
+    assert_eq!(errno(ask(&mut bench, 1, one, key)), Errno::EACCES);
     for (session, qpn) in [(OWNER, one.1), (1, one.0)] {
-        call(&mut bench, session, DisconnectQp { qpn, peer_qpn: 0 });
+        call(&mut bench, session, DisconnectQp { qpn: qpn, peer_qpn: Qpn(0) });
     }
     call(&mut bench, 1, to(one.0, 1, one.1, 2));
     call(&mut bench, OWNER, to(one.1, 2, one.0, 1));
@@ -240,7 +245,7 @@ fn who_has_pages_taken_back_all_the_time_is_mediated_for_a_while_and_nobody_else
         assert!(rounds < 1000);
     }
     assert!(rounds > 100, "{rounds}: short connections are nothing bad");
-    assert_eq!(errno(ask(&mut bench, 1, one, key)), EAGAIN);
+    assert_eq!(errno(ask(&mut bench, 1, one, key)), Errno::EAGAIN);
     grant(&mut bench, 3, other, key);
     bench.wait(1_000_000_000);
     grant(&mut bench, 1, one, key);
@@ -250,10 +255,10 @@ fn who_has_pages_taken_back_all_the_time_is_mediated_for_a_while_and_nobody_else
 fn a_process_holds_no_more_than_its_quota() {
     let limits = Limits { held_per_session: 2, ..Limits::default() };
     let (mut bench, one, other) = three_with(limits);
-    let keys: Vec<u32> = (0..3).map(|_| mr(&mut bench, OWNER, 1, ACCESS)).collect();
+    let keys: Vec<Rkey> = (0..3).map(|_| mr(&mut bench, OWNER, 1, ACCESS)).collect();
     grant(&mut bench, 1, one, keys[0]);
     grant(&mut bench, 1, one, keys[1]);
-    assert_eq!(errno(ask(&mut bench, 1, one, keys[2])), ENOMEM);
+    assert_eq!(errno(ask(&mut bench, 1, one, keys[2])), Errno::ENOMEM);
     grant(&mut bench, 3, other, keys[2]);
     call(&mut bench, OWNER, DeregMr { rkey: keys[0], reserved: 0 });
     grant(&mut bench, 1, one, keys[2]);

@@ -4,9 +4,9 @@ mod support;
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::errno::ENOMEM;
 use omniverb_tenancy::exercise::{Bench, gid, vnic};
 use omniverb_tenancy::{Action, Limits, SessionId};
+use omniverb_terms::{Errno, Qpn, Service};
 use support::*;
 
 const READ: u32 = 1 << 2;
@@ -26,7 +26,7 @@ fn links_that_a_session_did_not_ask_for_wait_until_it_has_time() {
         let mut bench = bench();
         hello(&mut bench, 1, 1, 0);
         hello(&mut bench, 2, far, 0);
-        let (victim, other) = (qp(&mut bench, 1, QP_UD), qp(&mut bench, 2, QP_UD));
+        let (victim, other) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 2, Service::Ud));
         let ask = |bench: &mut Bench| call_once(bench, 2, to(other, far, victim, 1));
         bench.tenancy.behind(SessionId(1), true);
         // The network is asked first, in one direction and then in the other.
@@ -40,7 +40,7 @@ fn links_that_a_session_did_not_ask_for_wait_until_it_has_time() {
         }
         assert!(links(&bench).is_empty() && events(&mut bench, 1).is_empty());
         // What it asks for itself it gets, and so do the others of theirs.
-        let third = qp(&mut bench, 2, QP_UD);
+        let third = qp(&mut bench, 2, Service::Ud);
         assert!(!is_again(call(&mut bench, 1, to(victim, 1, third, far))));
         assert_eq!(links(&bench).len(), 1);
         bench.tenancy.behind(SessionId(1), false);
@@ -56,16 +56,16 @@ fn links_that_a_session_did_not_ask_for_wait_until_it_has_time() {
 fn strangers_are_not_met_by_who_has_no_time() {
     let mut bench = bench();
     hello(&mut bench, 1, 1, 0);
-    let ud = qp(&mut bench, 1, QP_UD);
+    let ud = qp(&mut bench, 1, Service::Ud);
     let meet = |bench: &mut Bench, source| {
         let actions = bench.tenancy.stranger(vnic(1), (ud, source), (gid(1), gid(9)), bench.now);
         bench.carry_out(actions);
     };
     bench.tenancy.behind(SessionId(1), true);
-    meet(&mut bench, 50);
+    meet(&mut bench, Qpn(50));
     assert!(wires(&bench).is_empty() && looked(&mut bench));
     bench.tenancy.behind(SessionId(1), false);
-    meet(&mut bench, 51);
+    meet(&mut bench, Qpn(51));
     assert_eq!(wires(&bench).len(), 1);
 }
 
@@ -75,7 +75,7 @@ fn an_owner_that_does_not_answer_is_asked_so_often_and_no_more() {
     let mut bench = Bench::new(limits);
     hello(&mut bench, 1, 1, 0);
     hello(&mut bench, 2, 2, 0);
-    let (owner, peer) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+    let (owner, peer) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
     call(&mut bench, 1, to(owner, 1, peer, 2));
     call(&mut bench, 2, to(peer, 2, owner, 1));
     let rkey = mr(&mut bench, 1, 1, READ);
@@ -100,7 +100,7 @@ fn an_owner_that_does_not_answer_is_asked_so_often_and_no_more() {
         assert!(matches!(ask(&mut bench), Some(Message::Connected(_))));
     }
     for _ in 0..3 {
-        assert_eq!(errno(ask(&mut bench)), ENOMEM);
+        assert_eq!(errno(ask(&mut bench)), Errno::ENOMEM);
     }
     let asked: Vec<u64> = events(&mut bench, 1)
         .iter()
@@ -118,7 +118,7 @@ fn an_owner_that_does_not_answer_is_asked_so_often_and_no_more() {
 }
 
 fn adopted(bench: &mut Bench, session: u64, token: u64) {
-    let message = Adopted { token, errno: 13, epoch: 0 }.into();
+    let message = Adopted { token, errno: Errno(13), epoch: 0 }.into();
     let channel = omniverb_tenancy::Channel::Events;
     bench.say(session, &omniverb_tenancy::Arrived { channel, tag: 0, message, memory: None });
 }

@@ -16,6 +16,7 @@ use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::exercise::Bench;
 use omniverb_tenancy::{Action, Arrived, Channel, MemoryFacts, Place};
+use omniverb_terms::{Errno, Qpn, Rkey, Service};
 use support::*;
 
 const FINAL: MemoryFacts = MemoryFacts { sound: true, write_sealed: false };
@@ -28,14 +29,14 @@ fn moved(bench: &mut Bench, owner: u64) -> Vec<Action> {
         _ => None,
     });
     bench.told.clear();
-    let message = Adopted { token: asked.unwrap(), errno: 0, epoch: 0 }.into();
+    let message = Adopted { token: asked.unwrap(), errno: Errno(0), epoch: 0 }.into();
     bench.say(owner, &Arrived { channel: Channel::Events, tag: 0, message, memory: Some(FINAL) });
     bench.told.clone()
 }
 
 /// Process 1 is linked with this one and granted the pages of a key of its; where they are.
-fn grant(bench: &mut Bench, owner: u64) -> (u32, u32, Place) {
-    let (a, b) = (qp(bench, 1, QP_RC), qp(bench, owner, QP_RC));
+fn grant(bench: &mut Bench, owner: u64) -> (Qpn, Rkey, Place) {
+    let (a, b) = (qp(bench, 1, Service::Rc), qp(bench, owner, Service::Rc));
     call(bench, 1, to(a, 1, b, owner));
     call(bench, owner, to(b, owner, a, 1));
     let rkey = mr(bench, owner, 1, READ_WRITE);

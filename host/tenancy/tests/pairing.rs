@@ -4,22 +4,22 @@ mod support;
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::errno::*;
 use omniverb_tenancy::exercise::{Bench, gid};
 use omniverb_tenancy::{Action, Limits};
+use omniverb_terms::{Errno, Qpn, Service};
 use support::*;
 
-fn closed(qpn: u32, peer_qpn: u32, reason: u32) -> Message {
+fn closed(qpn: Qpn, peer_qpn: Qpn, reason: u32) -> Message {
     LinkClosed { qpn, peer_qpn, reason, reserved: 0 }.into()
 }
 
 #[test]
 fn two_containers_that_name_each_other_get_one_link() {
-    for qp_type in [QP_RC, QP_UC] {
+    for service in [Service::Rc, Service::Uc] {
         let mut bench = bench();
         hello(&mut bench, 1, 1, 0);
         hello(&mut bench, 2, 2, 0);
-        let (a, b) = (qp(&mut bench, 1, qp_type), qp(&mut bench, 2, qp_type));
+        let (a, b) = (qp(&mut bench, 1, service), qp(&mut bench, 2, service));
         let first = call(&mut bench, 1, to(a, 1, b, 2));
         assert_eq!(first, Some(Connected { qpn: a, ready: 0 }.into()));
         assert!(links(&bench).is_empty());
@@ -46,7 +46,7 @@ fn a_wall_in_either_direction_keeps_them_apart() {
         bench.walls.insert(wall);
         hello(&mut bench, 1, 1, 0);
         hello(&mut bench, 2, 2, 0);
-        let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+        let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
         call(&mut bench, 1, to(a, 1, b, 2));
         call(&mut bench, 2, to(b, 2, a, 1));
         // On the wire, if at all: there the network decides about every packet.
@@ -59,7 +59,7 @@ fn a_wall_in_either_direction_keeps_them_apart() {
     bench.walls.insert((2, 1));
     hello(&mut bench, 1, 1, 0);
     hello(&mut bench, 2, 2, 0);
-    let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+    let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
     call(&mut bench, 1, to(a, 1, b, 2));
     call(&mut bench, 2, to(b, 2, a, 1));
     bench.walls.clear();
@@ -73,25 +73,25 @@ fn guessing_a_number_is_not_enough() {
     for session in 1..=3 {
         hello(&mut bench, session, session, 0);
     }
-    let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
-    let c = qp(&mut bench, 3, QP_RC);
+    let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
+    let c = qp(&mut bench, 3, Service::Rc);
     call(&mut bench, 1, to(a, 1, b, 2));
     call(&mut bench, 2, to(b, 2, a, 1));
     // A third party names one of them; one that is connected, with a third party's address.
     call(&mut bench, 3, to(c, 3, a, 1));
     assert_eq!(links(&bench).len(), 1);
     // Somebody else's number, somebody else's address.
-    assert_eq!(errno(call(&mut bench, 3, to(a, 3, b, 2))), ENOENT);
-    assert_eq!(errno(call(&mut bench, 3, to(c, 1, b, 2))), EINVAL);
+    assert_eq!(errno(call(&mut bench, 3, to(a, 3, b, 2))), Errno::ENOENT);
+    assert_eq!(errno(call(&mut bench, 3, to(c, 1, b, 2))), Errno::EINVAL);
     let destroy = DestroyQp { qpn: a, reserved: 0 };
-    assert_eq!(errno(call(&mut bench, 3, destroy)), ENOENT);
+    assert_eq!(errno(call(&mut bench, 3, destroy)), Errno::ENOENT);
     // Right number, but at an address that is not the peer's vNIC.
-    let (d, e) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+    let (d, e) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
     call(&mut bench, 1, to(d, 1, e, 3));
     call(&mut bench, 2, to(e, 2, d, 1));
     assert_eq!(links(&bench).len(), 1);
     // Different types.
-    let (f, g) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_UC));
+    let (f, g) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Uc));
     call(&mut bench, 1, to(f, 1, g, 2));
     call(&mut bench, 2, to(g, 2, f, 1));
     assert_eq!(links(&bench).len(), 1);
@@ -101,14 +101,14 @@ fn guessing_a_number_is_not_enough() {
 fn within_one_process_and_with_itself() {
     let mut bench = bench();
     hello(&mut bench, 1, 1, 0);
-    let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 1, QP_RC));
+    let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 1, Service::Rc));
     call(&mut bench, 1, to(a, 1, b, 1));
     call(&mut bench, 1, to(b, 1, a, 1));
     let (one, other) = links(&bench)[0].clone();
     assert_eq!((one.ready.loopback, one.ready.bell_side, other.ready.bell_side), (1, 0, 0));
     assert_ne!(one.ready.local_slot, one.ready.peer_slot);
     assert_eq!(one.ready.local_slot, other.ready.peer_slot);
-    let c = qp(&mut bench, 1, QP_RC);
+    let c = qp(&mut bench, 1, Service::Rc);
     let answer = call(&mut bench, 1, to(c, 1, c, 1));
     assert_eq!(answer, Some(Connected { qpn: c, ready: 1 }.into()));
     assert_eq!(links(&bench).len(), 2);
@@ -121,11 +121,11 @@ fn datagrams_need_a_peer_and_both_directions() {
     let mut bench = bench();
     hello(&mut bench, 1, 1, 0);
     hello(&mut bench, 2, 2, 0);
-    let (a, b) = (qp(&mut bench, 1, QP_UD), qp(&mut bench, 2, QP_UD));
-    let rc = qp(&mut bench, 2, QP_RC);
-    assert_eq!(errno(call(&mut bench, 1, to(a, 1, rc, 2))), ENOENT);
-    assert_eq!(errno(call(&mut bench, 1, to(a, 1, 0xff_fffe, 2))), ENOENT);
-    assert_eq!(errno(call(&mut bench, 1, to(a, 1, b, 1))), ENOENT, "not at that address");
+    let (a, b) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 2, Service::Ud));
+    let rc = qp(&mut bench, 2, Service::Rc);
+    assert_eq!(errno(call(&mut bench, 1, to(a, 1, rc, 2))), Errno::ENOENT);
+    assert_eq!(errno(call(&mut bench, 1, to(a, 1, Qpn(0xff_fffe), 2))), Errno::ENOENT);
+    assert_eq!(errno(call(&mut bench, 1, to(a, 1, b, 1))), Errno::ENOENT, "not at that address");
     assert!(links(&bench).is_empty());
     for _ in 0..2 {
         let answer = call(&mut bench, 1, to(a, 1, b, 2));
@@ -139,9 +139,9 @@ fn datagrams_need_a_peer_and_both_directions() {
     closed.closed.insert(1);
     hello(&mut closed, 1, 1, 0);
     hello(&mut closed, 2, 2, 0);
-    let (a, b) = (qp(&mut closed, 1, QP_UD), qp(&mut closed, 2, QP_UD));
-    assert_eq!(errno(call(&mut closed, 1, to(a, 1, b, 2))), EHOSTUNREACH);
-    let c = qp(&mut closed, 1, QP_UD);
+    let (a, b) = (qp(&mut closed, 1, Service::Ud), qp(&mut closed, 2, Service::Ud));
+    assert_eq!(errno(call(&mut closed, 1, to(a, 1, b, 2))), Errno::EHOSTUNREACH);
+    let c = qp(&mut closed, 1, Service::Ud);
     assert!(matches!(call(&mut closed, 1, to(a, 1, c, 1)), Some(Message::Connected(_))));
 }
 
@@ -152,13 +152,13 @@ fn a_neighbour_cannot_use_up_the_links_of_others() {
     for session in 1..=3 {
         hello(&mut bench, session, session, 0);
     }
-    let victim = qp(&mut bench, 2, QP_UD);
-    let flood: Vec<_> = (0..4).map(|_| qp(&mut bench, 1, QP_UD)).collect();
+    let victim = qp(&mut bench, 2, Service::Ud);
+    let flood: Vec<_> = (0..4).map(|_| qp(&mut bench, 1, Service::Ud)).collect();
     for qpn in &flood[..3] {
         assert!(matches!(call(&mut bench, 1, to(*qpn, 1, victim, 2)), Some(Message::Connected(_))));
     }
-    assert_eq!(errno(call(&mut bench, 1, to(flood[3], 1, victim, 2))), ENOMEM);
-    let honest = qp(&mut bench, 3, QP_UD);
+    assert_eq!(errno(call(&mut bench, 1, to(flood[3], 1, victim, 2))), Errno::ENOMEM);
+    let honest = qp(&mut bench, 3, Service::Ud);
     assert!(matches!(call(&mut bench, 3, to(honest, 3, victim, 2)), Some(Message::Connected(_))));
     call(&mut bench, 1, DestroyQp { qpn: flood[0], reserved: 0 });
     assert!(matches!(call(&mut bench, 1, to(flood[3], 1, victim, 2)), Some(Message::Connected(_))));
@@ -171,7 +171,7 @@ fn death_and_parting_are_told_and_leave_nothing() {
     hello(&mut bench, 2, 2, 0);
     let mut pairs = Vec::new();
     for _ in 0..3 {
-        let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+        let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
         call(&mut bench, 1, to(a, 1, b, 2));
         call(&mut bench, 2, to(b, 2, a, 1));
         pairs.push((a, b));
@@ -180,12 +180,12 @@ fn death_and_parting_are_told_and_leave_nothing() {
     assert!(links(&bench)[1..].iter().all(|(one, _)| one.ready.bell_new == 0));
     events(&mut bench, 2);
     call(&mut bench, 1, DestroyQp { qpn: pairs[0].0, reserved: 0 });
-    call(&mut bench, 1, DisconnectQp { qpn: pairs[1].0, peer_qpn: 0 });
+    call(&mut bench, 1, DisconnectQp { qpn: pairs[1].0, peer_qpn: Qpn(0) });
     let told = events(&mut bench, 2);
     let expected: Vec<_> = pairs[..2].iter().map(|(a, b)| closed(*b, *a, CLOSED_BY_PEER)).collect();
     assert_eq!(told, expected);
     let nothing = DisconnectQp { qpn: pairs[1].0, peer_qpn: pairs[1].1 };
-    assert_eq!(errno(call(&mut bench, 1, nothing)), ENOENT);
+    assert_eq!(errno(call(&mut bench, 1, nothing)), Errno::ENOENT);
     bench.end(1);
     let told = events(&mut bench, 2);
     let (a, b) = pairs[2];
@@ -200,7 +200,7 @@ fn nobody_waits_while_the_network_is_asked_about_datagrams() {
     let mut bench = bench();
     hello(&mut bench, 1, 1, 0);
     hello(&mut bench, 2, 2, 0);
-    let (a, b) = (qp(&mut bench, 1, QP_UD), qp(&mut bench, 2, QP_UD));
+    let (a, b) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 2, Service::Ud));
     // Not through the bench: the probe stays unanswered.
     let arrived = omniverb_tenancy::Arrived {
         channel: omniverb_tenancy::Channel::Calls,
@@ -214,11 +214,11 @@ fn nobody_waits_while_the_network_is_asked_about_datagrams() {
     };
     let again = Connected { qpn: a, ready: CONNECT_AGAIN }.into();
     assert_eq!(*message, again);
-    qp(&mut bench, 1, QP_UD);
+    qp(&mut bench, 1, Service::Ud);
     assert_eq!(call_once(&mut bench, 1, to(a, 1, b, 2)), Some(again), "and asked once only");
     bench.end(2);
     let _ = bench.tenancy.probe_failed(*id, bench.now);
-    assert_eq!(errno(call_once(&mut bench, 1, to(a, 1, b, 2))), EHOSTUNREACH);
+    assert_eq!(errno(call_once(&mut bench, 1, to(a, 1, b, 2))), Errno::EHOSTUNREACH);
     assert!(bench.tenancy.probe_failed(*id, bench.now).is_empty(), "a number is valid once");
 }
 
@@ -228,7 +228,7 @@ fn a_probe_that_comes_out_elsewhere_proves_nothing() {
     for session in 1..=3 {
         hello(&mut bench, session, session, 0);
     }
-    let (a, c) = (qp(&mut bench, 1, QP_UD), qp(&mut bench, 3, QP_UD));
+    let (a, c) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 3, Service::Ud));
     let arrived = omniverb_tenancy::Arrived {
         channel: omniverb_tenancy::Channel::Calls,
         tag: 5,
@@ -257,9 +257,9 @@ fn who_waits_for_a_dead_peer_is_told() {
         events(bench, session)
     };
     // It dies after it was named, and before it named us.
-    let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+    let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
     // Somebody else names it at a place where it is not.
-    let c = qp(&mut bench, 3, QP_RC);
+    let c = qp(&mut bench, 3, Service::Rc);
     call(&mut bench, 1, to(a, 1, b, 2));
     call(&mut bench, 3, to(c, 3, b, 1));
     bench.told.clear();
@@ -269,23 +269,23 @@ fn who_waits_for_a_dead_peer_is_told() {
     bench.told.extend(copy);
     assert_eq!(told(&mut bench, 3), []);
     // It was dead before it was named.
-    let a = qp(&mut bench, 1, QP_RC);
+    let a = qp(&mut bench, 1, Service::Rc);
     call(&mut bench, 1, to(a, 1, b, 1));
     assert_eq!(told(&mut bench, 1), [closed(a, b, CLOSED_BY_DEATH)]);
     // It has never been: like a dead network.
-    let a = qp(&mut bench, 1, QP_RC);
-    call(&mut bench, 1, to(a, 1, 0xff_fff0, 1));
+    let a = qp(&mut bench, 1, Service::Rc);
+    call(&mut bench, 1, to(a, 1, Qpn(0xff_fff0), 1));
     assert_eq!(told(&mut bench, 1), []);
     // It went by itself, without ever naming us.
-    let (d, e) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 1, QP_RC));
+    let (d, e) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 1, Service::Rc));
     call(&mut bench, 1, to(d, 1, e, 1));
     call(&mut bench, 1, DestroyQp { qpn: e, reserved: 0 });
     assert_eq!(told(&mut bench, 1), [closed(d, e, CLOSED_BY_PEER)]);
     // Whoever gave up before is not told.
-    let (d, e) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 1, QP_RC));
+    let (d, e) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 1, Service::Rc));
     call(&mut bench, 1, to(d, 1, e, 1));
     call(&mut bench, 1, DestroyQp { qpn: e, reserved: 0 });
-    call(&mut bench, 1, DisconnectQp { qpn: d, peer_qpn: 0 });
+    call(&mut bench, 1, DisconnectQp { qpn: d, peer_qpn: Qpn(0) });
     assert_eq!(told(&mut bench, 1), []);
     bench.end(1);
     bench.end(3);

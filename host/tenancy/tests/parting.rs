@@ -5,9 +5,10 @@ mod support;
 use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::exercise::{Bench, vnic};
+use omniverb_terms::{Qpn, Service};
 use support::*;
 
-fn parted(qpn: u32, peer_qpn: u32) -> Message {
+fn parted(qpn: Qpn, peer_qpn: Qpn) -> Message {
     LinkClosed { qpn, peer_qpn, reason: CLOSED_BY_NETWORK, reserved: 0 }.into()
 }
 
@@ -21,10 +22,10 @@ fn three() -> Bench {
 }
 
 /// A link between two of them.
-fn link(bench: &mut Bench, one: u64, other: u64, qp_type: u32) -> (u32, u32) {
-    let (a, b) = (qp(bench, one, qp_type), qp(bench, other, qp_type));
+fn link(bench: &mut Bench, one: u64, other: u64, service: Service) -> (Qpn, Qpn) {
+    let (a, b) = (qp(bench, one, service), qp(bench, other, service));
     call(bench, one, to(a, one, b, other));
-    if qp_type != QP_UD {
+    if service != Service::Ud {
         call(bench, other, to(b, other, a, one));
     }
     (a, b)
@@ -33,30 +34,30 @@ fn link(bench: &mut Bench, one: u64, other: u64, qp_type: u32) -> (u32, u32) {
 #[test]
 fn an_operator_ends_all_links_of_a_vnic_at_once() {
     let mut bench = three();
-    let (a, b) = link(&mut bench, 1, 2, QP_RC);
-    let (c, d) = link(&mut bench, 1, 2, QP_UD);
-    let (e, f) = link(&mut bench, 1, 3, QP_RC);
-    let own = qp(&mut bench, 2, QP_RC);
+    let (a, b) = link(&mut bench, 1, 2, Service::Rc);
+    let (c, d) = link(&mut bench, 1, 2, Service::Ud);
+    let (e, f) = link(&mut bench, 1, 3, Service::Rc);
+    let own = qp(&mut bench, 2, Service::Rc);
     call(&mut bench, 2, to(own, 2, own, 2));
-    let wire = qp(&mut bench, 2, QP_RC);
-    call(&mut bench, 2, to(wire, 2, 0x77, 4));
+    let wire = qp(&mut bench, 2, Service::Rc);
+    call(&mut bench, 2, to(wire, 2, Qpn(0x77), 4));
     assert_eq!((links(&bench).len(), wires(&bench).len()), (4, 1));
     bench.told.clear();
     let actions = bench.tenancy.disconnect_vnic(vnic(2));
     bench.carry_out(actions);
-    assert_eq!(detached(&bench), [(wire, 0x77)]);
+    assert_eq!(detached(&bench), [(wire, Qpn(0x77))]);
     let copy = bench.told.clone();
     let told = events(&mut bench, 1);
     assert!(told.len() == 2 && told.contains(&parted(a, b)) && told.contains(&parted(c, d)));
     bench.told = copy;
     let told = events(&mut bench, 2);
-    for message in [parted(b, a), parted(d, c), parted(own, own), parted(wire, 0x77)] {
+    for message in [parted(b, a), parted(d, c), parted(own, own), parted(wire, Qpn(0x77))] {
         assert_eq!(told.iter().filter(|other| **other == message).count(), 1, "{message:?}");
     }
     assert_eq!((paths(&bench, 1).len(), paths(&bench, 2).len()), (1, 0), "others go on");
     // Where there is a wall now, what was known before does not help.
     bench.walls.extend([(1, 2), (2, 1)]);
-    link(&mut bench, 1, 2, QP_RC);
+    link(&mut bench, 1, 2, Service::Rc);
     assert!(links(&bench).is_empty());
     bench.walls.clear();
     bench.wait(1_100_000_000);
@@ -70,7 +71,7 @@ fn an_operator_ends_all_links_of_a_vnic_at_once() {
 #[test]
 fn a_wish_from_before_asks_the_network_again() {
     let mut bench = three();
-    let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+    let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
     call(&mut bench, 1, to(a, 1, b, 2));
     let actions = bench.tenancy.disconnect_vnic(vnic(2));
     bench.carry_out(actions);

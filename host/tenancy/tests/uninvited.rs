@@ -4,9 +4,9 @@ mod support;
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::errno::ENOMEM;
 use omniverb_tenancy::exercise::Bench;
 use omniverb_tenancy::{Holder, Limits};
+use omniverb_terms::{Errno, Qpn, Service};
 use support::*;
 
 /// The vNICs of the bench: whose links are filled, who fills them, somebody else.
@@ -21,15 +21,15 @@ fn hello_as(bench: &mut Bench, session: u64, vnic: u64, holder: &str) {
 }
 
 /// Opens a link from a new queue pair of a session; its number if it could be made.
-fn opens(bench: &mut Bench, session: u64, from: u64, victim: u32) -> Result<u32, u32> {
-    let qpn = qp(bench, session, QP_UD);
+fn opens(bench: &mut Bench, session: u64, from: u64, victim: Qpn) -> Result<Qpn, Errno> {
+    let qpn = qp(bench, session, Service::Ud);
     match call(bench, session, to(qpn, from, victim, VICTIM)) {
         Some(Message::Connected(Connected { ready: 1, .. })) => Ok(qpn),
         other => Err(errno(other)),
     }
 }
 
-fn closed(bench: &mut Bench, session: u64) -> Vec<(u32, u32)> {
+fn closed(bench: &mut Bench, session: u64) -> Vec<(Qpn, Qpn)> {
     let told = events(bench, session);
     let ends = told.into_iter().filter_map(|message| match message {
         Message::LinkClosed(closed) => Some((closed.qpn, closed.peer_qpn)),
@@ -39,14 +39,14 @@ fn closed(bench: &mut Bench, session: u64) -> Vec<(u32, u32)> {
 }
 
 /// Processes of one tenant, each for itself in a cgroup, fill what they get.
-fn flood(bench: &mut Bench, sessions: std::ops::Range<u64>, victim: u32) -> Vec<u32> {
+fn flood(bench: &mut Bench, sessions: std::ops::Range<u64>, victim: Qpn) -> Vec<Qpn> {
     let mut made = Vec::new();
     for session in sessions {
         hello_as(bench, session, NASTY, &format!("/tenants/nasty/{session}"));
         for _ in 0..10 {
             match opens(bench, session, NASTY, victim) {
                 Ok(qpn) => made.push(qpn),
-                Err(errno) => assert_eq!(errno, ENOMEM),
+                Err(errno) => assert_eq!(errno, Errno::ENOMEM),
             }
         }
     }
@@ -64,16 +64,16 @@ fn end_all(bench: &mut Bench) {
 fn whoever_fills_the_links_of_a_process_makes_way_for_others() {
     let mut bench = Bench::new(Limits { links_per_session: 20, ..Limits::default() });
     hello(&mut bench, 2, VICTIM, 0);
-    let victim = qp(&mut bench, 2, QP_UD);
+    let victim = qp(&mut bench, 2, Service::Ud);
     let _ = flood(&mut bench, 100..104, victim);
     // Others get what they need, until they would have as many.
     hello(&mut bench, 3, HONEST, 0);
     for count in 0..5 {
         assert!(opens(&mut bench, 3, HONEST, victim).is_ok(), "{count}");
     }
-    assert_eq!(opens(&mut bench, 3, HONEST, victim), Err(ENOMEM));
+    assert_eq!(opens(&mut bench, 3, HONEST, victim), Err(Errno::ENOMEM));
     assert_eq!(closed(&mut bench, 3), [], "nobody takes it from them");
-    assert_eq!(opens(&mut bench, 100, NASTY, victim), Err(ENOMEM));
+    assert_eq!(opens(&mut bench, 100, NASTY, victim), Err(Errno::ENOMEM));
     assert_eq!(closed(&mut bench, 3), []);
     end_all(&mut bench);
 }
@@ -84,7 +84,7 @@ fn whoever_fills_the_links_of_a_vnic_makes_way_for_others() {
     let mut victims = Vec::new();
     for session in [20, 21, 22] {
         hello(&mut bench, session, VICTIM, 0);
-        victims.push(qp(&mut bench, session, QP_UD));
+        victims.push(qp(&mut bench, session, Service::Ud));
     }
     let limits = [(200, 0), (201, 1), (202, 2)];
     for (session, victim) in limits {
@@ -99,7 +99,7 @@ fn whoever_fills_the_links_of_a_vnic_makes_way_for_others() {
     }
     // And the vNIC's own, between its processes.
     for _ in 0..10 {
-        let (a, b) = (qp(&mut bench, 20, QP_RC), qp(&mut bench, 21, QP_RC));
+        let (a, b) = (qp(&mut bench, 20, Service::Rc), qp(&mut bench, 21, Service::Rc));
         call(&mut bench, 20, to(a, VICTIM, b, VICTIM));
         call(&mut bench, 21, to(b, VICTIM, a, VICTIM));
         assert!(links(&bench).iter().any(|(one, _)| one.ready.qpn == a.min(b)), "no link");
@@ -114,12 +114,12 @@ fn whoever_fills_the_links_of_a_vnic_makes_way_for_others() {
 fn links_that_were_asked_for_never_fail_for_others() {
     let mut bench = Bench::new(Limits { links_per_session: 8, ..Limits::default() });
     hello(&mut bench, 2, VICTIM, 0);
-    let victim = qp(&mut bench, 2, QP_UD);
+    let victim = qp(&mut bench, 2, Service::Ud);
     let nasty = flood(&mut bench, 100..103, victim);
     bench.told.clear();
     // Within itself: two ends each.
     for count in 1..=4 {
-        let (a, b) = (qp(&mut bench, 2, QP_RC), qp(&mut bench, 2, QP_RC));
+        let (a, b) = (qp(&mut bench, 2, Service::Rc), qp(&mut bench, 2, Service::Rc));
         call(&mut bench, 2, to(a, VICTIM, b, VICTIM));
         call(&mut bench, 2, to(b, VICTIM, a, VICTIM));
         assert_eq!(links(&bench).len(), count);
@@ -138,8 +138,8 @@ fn links_that_were_asked_for_never_fail_for_others() {
         .collect();
     assert_eq!((lost.len(), known.len()), (4, 4), "both ends are told");
     // Nothing is left for others then, nor for itself.
-    assert_eq!(opens(&mut bench, 100, NASTY, victim), Err(ENOMEM));
-    assert_eq!(errno(call(&mut bench, 2, to(victim, VICTIM, 0x700, 9))), ENOMEM);
+    assert_eq!(opens(&mut bench, 100, NASTY, victim), Err(Errno::ENOMEM));
+    assert_eq!(errno(call(&mut bench, 2, to(victim, VICTIM, Qpn(0x700), 9))), Errno::ENOMEM);
     end_all(&mut bench);
 }
 
@@ -147,10 +147,10 @@ fn links_that_were_asked_for_never_fail_for_others() {
 fn links_to_the_engine_that_were_asked_for_do_not_fail_either() {
     let mut bench = Bench::new(Limits { links_per_session: 8, ..Limits::default() });
     hello(&mut bench, 2, VICTIM, 0);
-    let (victim, own) = (qp(&mut bench, 2, QP_UD), qp(&mut bench, 2, QP_UD));
+    let (victim, own) = (qp(&mut bench, 2, Service::Ud), qp(&mut bench, 2, Service::Ud));
     let _ = flood(&mut bench, 100..103, victim);
     for peer in 0..8 {
-        let answer = call(&mut bench, 2, to(own, VICTIM, 0x700 + peer, 9));
+        let answer = call(&mut bench, 2, to(own, VICTIM, Qpn(0x700 + peer), 9));
         assert!(matches!(answer, Some(Message::Connected(_))), "{answer:?}");
     }
     assert_eq!((wires(&bench).len(), detached(&bench).len()), (8, 0));
@@ -163,23 +163,23 @@ fn nobody_loses_a_link_for_one_that_cannot_be_made() {
     for session in 2..=3 {
         hello(&mut bench, session, session, 0);
     }
-    let victim = qp(&mut bench, 2, QP_UD);
+    let victim = qp(&mut bench, 2, Service::Ud);
     hello_as(&mut bench, 100, NASTY, "/tenants/nasty");
     for _ in 0..4 {
         assert!(opens(&mut bench, 100, NASTY, victim).is_ok());
     }
     // Somebody else would get a place there, but has none left himself.
-    let many = qp(&mut bench, 3, QP_UD);
+    let many = qp(&mut bench, 3, Service::Ud);
     for peer in 0..8 {
-        call(&mut bench, 3, to(many, HONEST, 0x700 + peer, 9));
+        call(&mut bench, 3, to(many, HONEST, Qpn(0x700 + peer), 9));
     }
-    assert_eq!(opens(&mut bench, 3, HONEST, victim), Err(ENOMEM));
+    assert_eq!(opens(&mut bench, 3, HONEST, victim), Err(Errno::ENOMEM));
     let told = bench.told.clone();
     assert_eq!(closed(&mut bench, 2), []);
     bench.told = told;
     assert_eq!(closed(&mut bench, 100), []);
     // With one place he gets it.
-    call(&mut bench, 3, DisconnectQp { qpn: many, peer_qpn: 0 });
+    call(&mut bench, 3, DisconnectQp { qpn: many, peer_qpn: Qpn(0) });
     assert!(opens(&mut bench, 3, HONEST, victim).is_ok());
     assert_eq!(closed(&mut bench, 100).len(), 1);
     end_all(&mut bench);

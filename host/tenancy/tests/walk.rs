@@ -5,6 +5,7 @@ mod support;
 use omniverb_session::body::*;
 use omniverb_tenancy::exercise::{Bench, vnic};
 use omniverb_tenancy::{Action, Audited, Path, Row, VnicId};
+use omniverb_terms::{Gid, Qpn, Service};
 use proptest::prelude::*;
 use support::*;
 
@@ -14,14 +15,14 @@ fn crowded() -> Bench {
     for session in 1..=4 {
         hello(&mut bench, session, 1 + session / 3, 0);
     }
-    let hub = qp(&mut bench, 1, QP_UD);
+    let hub = qp(&mut bench, 1, Service::Ud);
     for number in 0..300 {
-        let far = to(hub, 1, 0x700 + number, 9);
+        let far = to(hub, 1, Qpn(0x700 + number), 9);
         call(&mut bench, 1, far);
-        qp(&mut bench, 2, QP_RC);
+        qp(&mut bench, 2, Service::Rc);
     }
     for _ in 0..50 {
-        let near = qp(&mut bench, 3, QP_UD);
+        let near = qp(&mut bench, 3, Service::Ud);
         call(&mut bench, 1, to(hub, 1, near, 2));
     }
     bench
@@ -92,6 +93,7 @@ proptest! {
     ) {
         let bench = crowded_once();
         let own = VnicId(2);
+        let (qpn, peer, gid) = (Qpn(qpn), Qpn(peer), Gid::new(gid));
         let mut from = Some(Cursor { vnic, session, qpn, stage, peer, reserved: 9, gid });
         let mut walks = 0;
         while let Some(at) = from {
@@ -123,11 +125,11 @@ fn the_audit_is_told_of_every_link_and_its_end() {
     bench.tenancy.audit(true);
     hello(&mut bench, 1, 1, 0);
     hello(&mut bench, 2, 2, 0);
-    let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+    let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
     call(&mut bench, 1, to(a, 1, b, 2));
     call(&mut bench, 2, to(b, 2, a, 1));
-    let far = qp(&mut bench, 1, QP_RC);
-    call(&mut bench, 1, to(far, 1, 0x77, 9));
+    let far = qp(&mut bench, 1, Service::Rc);
+    call(&mut bench, 1, to(far, 1, Qpn(0x77), 9));
     bench.wait(1_000_000_000);
     bench.end(1);
     let told: Vec<Audited> = bench
@@ -139,19 +141,19 @@ fn the_audit_is_told_of_every_link_and_its_end() {
         })
         .collect();
     for linked in [true, false] {
-        let of = |qpns: [u32; 2]| {
+        let of = |qpns: [Qpn; 2]| {
             let found = told.iter().filter(|a| a.linked == linked && a.qpns == qpns);
             let found: Vec<_> = found.collect();
             assert_eq!(found.len(), 1, "{linked} {qpns:?}");
             found[0].clone()
         };
         let direct = of([a.min(b), a.max(b)]);
-        assert_eq!((direct.path, direct.qp_type), (Path::Direct, QP_RC));
+        assert_eq!((direct.path, direct.service), (Path::Direct, Service::Rc));
         assert!(direct.vnics.contains(&Some(vnic(1))) && direct.vnics.contains(&Some(vnic(2))));
         assert!(
             direct.clients.iter().all(Option::is_some) && direct.gids.iter().all(Option::is_some)
         );
-        let wire = of([far, 0x77]);
+        let wire = of([far, Qpn(0x77)]);
         assert_eq!((wire.vnics, wire.clients[1]), ([Some(vnic(1)), None], None));
     }
 }

@@ -4,18 +4,18 @@ mod support;
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::errno::*;
 use omniverb_tenancy::exercise::{Bench, gid, vnic};
 use omniverb_tenancy::{
     Action, Arrived, Channel, Datapath, Limits, Path, Policy, RateLimit, SessionId, Why,
 };
+use omniverb_terms::{Errno, Qpn, Service};
 use support::*;
 
 /// vNIC number 4 of the bench is another Omniverb's; 9 is nobody's.
 const OTHER: u64 = 4;
 const NOBODY: u64 = 9;
 
-fn closed(qpn: u32, peer_qpn: u32, reason: u32) -> Message {
+fn closed(qpn: Qpn, peer_qpn: Qpn, reason: u32) -> Message {
     LinkClosed { qpn, peer_qpn, reason, reserved: 0 }.into()
 }
 
@@ -45,32 +45,35 @@ fn one_wish_is_enough_for_the_wire() {
     for (to_whom, path, why, features) in
         [(OTHER, Path::Wire, Why::Omniverb, 1), (NOBODY, Path::Roce, Why::Unanswered, 0)]
     {
-        for qp_type in [QP_RC, QP_UC, QP_UD] {
+        for service in [Service::Rc, Service::Uc, Service::Ud] {
             let mut bench = two();
-            let a = qp(&mut bench, 1, qp_type);
-            let answer = call(&mut bench, 1, to(a, 1, 77, to_whom));
+            let a = qp(&mut bench, 1, service);
+            let answer = call(&mut bench, 1, to(a, 1, Qpn(77), to_whom));
             assert!(matches!(answer, Some(Message::Connected(_))), "{answer:?}");
             let wires = wires(&bench);
             let [wire] = wires.as_slice() else { panic!("{wires:?}") };
             let ready = &wire.ready;
-            assert_eq!((wire.session, wire.vnic, wire.qp_type), (SessionId(1), vnic(1), qp_type));
+            assert_eq!((wire.session, wire.vnic, wire.service), (SessionId(1), vnic(1), service));
             assert_eq!((wire.within, wire.features), (false, features));
-            assert_eq!((ready.qpn, ready.peer_qpn, ready.side, ready.bell_side), (a, 77, 0, 0));
+            assert_eq!(
+                (ready.qpn, ready.peer_qpn, ready.side, ready.bell_side),
+                (a, Qpn(77), 0, 0)
+            );
             assert_eq!((ready.loopback, ready.engine, ready.bell_new), (0, 1, 1));
             assert_eq!((ready.sgid, ready.dgid), (gid(1), gid(to_whom)));
             let small = (64 << 10, 4 << 10);
             let bytes = (ready.request_bytes, ready.response_bytes);
-            assert_eq!(bytes == small, qp_type == QP_UD, "{bytes:?}");
+            assert_eq!(bytes == small, service == Service::Ud, "{bytes:?}");
             assert_eq!(paths(&bench, 1), [(path, why)]);
             assert!(links(&bench).is_empty());
             // The same again changes nothing.
             assert!(matches!(
-                call(&mut bench, 1, to(a, 1, 77, to_whom)),
+                call(&mut bench, 1, to(a, 1, Qpn(77), to_whom)),
                 Some(Message::Connected(Connected { ready: 1, .. }))
             ));
             assert_eq!(wires.len(), support::wires(&bench).len());
             bench.end(1);
-            assert_eq!(detached(&bench), [(a, 77)]);
+            assert_eq!(detached(&bench), [(a, Qpn(77))]);
             bench.end(2);
             assert!(bench.tenancy.is_empty());
         }
@@ -80,9 +83,9 @@ fn one_wish_is_enough_for_the_wire() {
 #[test]
 fn datagram_peers_of_one_number_on_two_hosts() {
     let mut bench = two();
-    let a = qp(&mut bench, 1, QP_UD);
+    let a = qp(&mut bench, 1, Service::Ud);
     for whom in [OTHER, NOBODY, OTHER] {
-        let answer = call(&mut bench, 1, to(a, 1, 17, whom));
+        let answer = call(&mut bench, 1, to(a, 1, Qpn(17), whom));
         assert!(matches!(answer, Some(Message::Connected(_))));
     }
     let made: Vec<_> = wires(&bench).iter().map(|wire| wire.ready.dgid).collect();
@@ -96,10 +99,10 @@ fn datagram_peers_of_one_number_on_two_hosts() {
 fn without_sockets_there_is_no_way() {
     let mut bench = two();
     bench.closed.insert(1);
-    let (rc, ud) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 1, QP_UD));
-    let answer = call(&mut bench, 1, to(rc, 1, 77, OTHER));
+    let (rc, ud) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 1, Service::Ud));
+    let answer = call(&mut bench, 1, to(rc, 1, Qpn(77), OTHER));
     assert_eq!(answer, Some(Connected { qpn: rc, ready: 0 }.into()));
-    assert_eq!(errno(call(&mut bench, 1, to(ud, 1, 77, OTHER))), EHOSTUNREACH);
+    assert_eq!(errno(call(&mut bench, 1, to(ud, 1, Qpn(77), OTHER))), Errno::EHOSTUNREACH);
     assert!(wires(&bench).is_empty());
 }
 
@@ -116,7 +119,7 @@ fn a_forwarded_limited_or_faulty_vnic_is_not_linked_directly() {
     for (whose, policy, [ours, theirs]) in reasons {
         let mut bench = two();
         drop(bench.tenancy.set_policy(vnic(whose), policy));
-        let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+        let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
         call(&mut bench, 1, to(a, 1, b, 2));
         assert_eq!(wires(&bench).len(), 1, "by its own wish alone");
         call(&mut bench, 2, to(b, 2, a, 1));
@@ -135,9 +138,9 @@ fn a_forwarded_limited_or_faulty_vnic_is_not_linked_directly() {
             address: 0x11000,
             length: 8,
         };
-        assert_eq!(errno(call(&mut bench, 1, grant)), EOPNOTSUPP);
+        assert_eq!(errno(call(&mut bench, 1, grant)), Errno::EOPNOTSUPP);
         // Within one vNIC it is the same.
-        let (c, d) = (qp(&mut bench, whose, QP_RC), qp(&mut bench, whose, QP_RC));
+        let (c, d) = (qp(&mut bench, whose, Service::Rc), qp(&mut bench, whose, Service::Rc));
         call(&mut bench, whose, to(c, whose, d, whose));
         assert!(support::wires(&bench)[2].within);
     }
@@ -146,19 +149,19 @@ fn a_forwarded_limited_or_faulty_vnic_is_not_linked_directly() {
 #[test]
 fn a_change_of_policy_concerns_new_links_only_and_both_sides_agree() {
     let mut bench = two();
-    let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+    let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
     call(&mut bench, 1, to(a, 1, b, 2));
     call(&mut bench, 2, to(b, 2, a, 1));
     assert_eq!(paths(&bench, 1), [(Path::Direct, Why::Neighbour)]);
     // One side had made its wish already.
-    let (c, d) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+    let (c, d) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
     call(&mut bench, 1, to(c, 1, d, 2));
     assert_eq!(bench.tenancy.set_policy(vnic(2), limited()).0, 1);
     call(&mut bench, 2, to(d, 2, c, 1));
     let forwarded = (Path::Forwarded, Why::PeerLimited);
     assert_eq!(paths(&bench, 1), [(Path::Direct, Why::Neighbour), forwarded]);
     // One side went through the engine before that was no longer necessary.
-    let (e, f) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+    let (e, f) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
     call(&mut bench, 1, to(e, 1, f, 2));
     drop(bench.tenancy.forget_policy(vnic(2)));
     call(&mut bench, 2, to(f, 2, e, 1));
@@ -175,7 +178,7 @@ fn who_sees_no_neighbour_takes_the_wire_and_the_other_follows() {
         let mut bench = two();
         // 1's packets do not reach 2; 2's reach 1.
         bench.walls.insert((1, 2));
-        let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+        let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
         let wishes = [(1, to(a, 1, b, 2)), (2, to(b, 2, a, 1))];
         let (one, other) = if first == 1 { (0, 1) } else { (1, 0) };
         call(&mut bench, wishes[one].0, wishes[one].1);
@@ -188,7 +191,7 @@ fn who_sees_no_neighbour_takes_the_wire_and_the_other_follows() {
     // Datagrams need one direction.
     let mut bench = two();
     bench.walls.insert((2, 1));
-    let (a, b) = (qp(&mut bench, 1, QP_UD), qp(&mut bench, 2, QP_UD));
+    let (a, b) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 2, Service::Ud));
     call(&mut bench, 1, to(a, 1, b, 2));
     assert_eq!(paths(&bench, 1), [(Path::Wire, Why::OneWay)]);
 }
@@ -196,23 +199,23 @@ fn who_sees_no_neighbour_takes_the_wire_and_the_other_follows() {
 #[test]
 fn a_link_to_the_engine_ends_and_gives_everything_back() {
     let mut bench = two();
-    let qps: Vec<_> = (0..3).map(|_| qp(&mut bench, 1, QP_RC)).collect();
+    let qps: Vec<_> = (0..3).map(|_| qp(&mut bench, 1, Service::Rc)).collect();
     for qpn in &qps {
-        call(&mut bench, 1, to(*qpn, 1, 77, OTHER));
+        call(&mut bench, 1, to(*qpn, 1, Qpn(77), OTHER));
     }
     let ready: Vec<_> = wires(&bench).iter().map(|wire| wire.ready).collect();
     assert!(ready.iter().all(|one| one.bell == ready[0].bell), "one bell");
     assert_eq!(ready.iter().map(|one| one.bell_new).collect::<Vec<_>>(), [1, 0, 0]);
     assert_ne!(ready[0].local_slot, ready[1].local_slot);
-    call(&mut bench, 1, DisconnectQp { qpn: qps[0], peer_qpn: 0 });
-    call(&mut bench, 1, DisconnectQp { qpn: qps[1], peer_qpn: 77 });
+    call(&mut bench, 1, DisconnectQp { qpn: qps[0], peer_qpn: Qpn(0) });
+    call(&mut bench, 1, DisconnectQp { qpn: qps[1], peer_qpn: Qpn(77) });
     let bell = Message::from(BellClosed { bell: ready[0].bell });
-    assert_eq!(detached(&bench), [(qps[0], 77), (qps[1], 77)]);
+    assert_eq!(detached(&bench), [(qps[0], Qpn(77)), (qps[1], Qpn(77))]);
     assert_eq!(events(&mut bench, 1), [], "the bell is still in use");
     call(&mut bench, 1, DestroyQp { qpn: qps[2], reserved: 0 });
     assert_eq!(events(&mut bench, 1), [bell]);
     // The next one brings a bell of its own.
-    call(&mut bench, 1, to(qps[0], 1, 78, OTHER));
+    call(&mut bench, 1, to(qps[0], 1, Qpn(78), OTHER));
     let again = wires(&bench)[0].ready;
     assert_eq!((again.bell_new, again.bell != ready[0].bell), (1, true));
     bench.end(1);
@@ -223,16 +226,16 @@ fn a_link_to_the_engine_ends_and_gives_everything_back() {
 #[test]
 fn a_link_that_cannot_be_made_is_taken_back() {
     let mut bench = two();
-    let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 1, QP_RC));
-    call(&mut bench, 1, to(a, 1, 77, OTHER));
-    call(&mut bench, 1, to(b, 1, 77, OTHER));
+    let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 1, Service::Rc));
+    call(&mut bench, 1, to(a, 1, Qpn(77), OTHER));
+    call(&mut bench, 1, to(b, 1, Qpn(77), OTHER));
     bench.told.clear();
-    bench.fail_wire(a, 77);
-    assert!(bench.tenancy.wire_failed(a, 77).is_empty());
-    assert_eq!(detached(&bench), [(b, 77)], "it has no bell");
+    bench.fail_wire(a, Qpn(77));
+    assert!(bench.tenancy.wire_failed(a, Qpn(77)).is_empty());
+    assert_eq!(detached(&bench), [(b, Qpn(77))], "it has no bell");
     let told = events(&mut bench, 1);
-    assert_eq!(told[..2], [closed(a, 77, CLOSED_BY_PEER), closed(b, 77, CLOSED_BY_PEER)]);
-    call(&mut bench, 1, to(a, 1, 77, OTHER));
+    assert_eq!(told[..2], [closed(a, Qpn(77), CLOSED_BY_PEER), closed(b, Qpn(77), CLOSED_BY_PEER)]);
+    call(&mut bench, 1, to(a, 1, Qpn(77), OTHER));
     assert_eq!(wires(&bench)[0].ready.bell_new, 1);
 }
 
@@ -242,7 +245,7 @@ fn a_forwarded_peer_that_dies_is_told_one_that_closes_is_not() {
     drop(bench.tenancy.set_policy(vnic(1), forwarded()));
     let pairs: Vec<_> = (0..2)
         .map(|_| {
-            let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 2, QP_RC));
+            let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
             call(&mut bench, 1, to(a, 1, b, 2));
             call(&mut bench, 2, to(b, 2, a, 1));
             (a, b)
@@ -274,9 +277,9 @@ fn probe_of(bench: &mut Bench, session: u64, message: ConnectQp) -> u128 {
 #[test]
 fn forged_and_replayed_replies_gain_nothing() {
     let mut bench = two();
-    let a = qp(&mut bench, 1, QP_RC);
+    let a = qp(&mut bench, 1, Service::Rc);
     let now = bench.now;
-    let id = probe_of(&mut bench, 1, to(a, 1, 77, NOBODY));
+    let id = probe_of(&mut bench, 1, to(a, 1, Qpn(77), NOBODY));
     let tenancy = &mut bench.tenancy;
     assert!(tenancy.is_probe(id));
     let (right, at) = (gid(NOBODY), vnic(1));
@@ -297,8 +300,8 @@ fn forged_and_replayed_replies_gain_nothing() {
     }
     assert_eq!(paths(&bench, 1), [(Path::Roce, Why::Unanswered)]);
     // What was answered once is not answered again by who comes later.
-    let b = qp(&mut bench, 2, QP_RC);
-    let id = probe_of(&mut bench, 2, to(b, 2, 77, NOBODY));
+    let b = qp(&mut bench, 2, Service::Rc);
+    let id = probe_of(&mut bench, 2, to(b, 2, Qpn(77), NOBODY));
     let actions = bench.tenancy.probe_replied(id, (right, vnic(2)), 1, now);
     bench.carry_out(actions);
     assert!(bench.tenancy.probe_unanswered(id, now).is_empty());
@@ -308,13 +311,13 @@ fn forged_and_replayed_replies_gain_nothing() {
 #[test]
 fn nobody_waits_for_the_way_of_datagrams() {
     let mut bench = two();
-    let a = qp(&mut bench, 1, QP_UD);
+    let a = qp(&mut bench, 1, Service::Ud);
     // The first answer comes before the network's.
     let again = Connected { qpn: a, ready: CONNECT_AGAIN };
-    assert_eq!(call_once(&mut bench, 1, to(a, 1, 77, NOBODY)), Some(again.into()));
+    assert_eq!(call_once(&mut bench, 1, to(a, 1, Qpn(77), NOBODY)), Some(again.into()));
     assert!(wires(&bench).is_empty());
     let there = Connected { qpn: a, ready: 1 };
-    assert_eq!(call_once(&mut bench, 1, to(a, 1, 77, NOBODY)), Some(there.into()));
+    assert_eq!(call_once(&mut bench, 1, to(a, 1, Qpn(77), NOBODY)), Some(there.into()));
     assert_eq!(paths(&bench, 1), [(Path::Roce, Why::Unanswered)]);
     bench.end(1);
     bench.end(2);
@@ -325,17 +328,17 @@ fn nobody_waits_for_the_way_of_datagrams() {
 fn links_to_the_engine_die_with_the_daemon() {
     let mut bench = bench();
     hello(&mut bench, 1, 1, 1);
-    keep_qp(&mut bench, 1, QP_RC, 900);
-    let announced = ConnectQp { resume: RESUME_WIRE, ..to(900, 1, 77, OTHER) };
+    keep_qp(&mut bench, 1, Service::Rc, Qpn(900));
+    let announced = ConnectQp { resume: RESUME_WIRE, ..to(Qpn(900), 1, Qpn(77), OTHER) };
     let answer = call(&mut bench, 1, announced);
-    assert_eq!(answer, Some(Connected { qpn: 900, ready: 1 }.into()));
-    assert_eq!(events(&mut bench, 1), [closed(900, 77, CLOSED_BY_DEATH)]);
+    assert_eq!(answer, Some(Connected { qpn: Qpn(900), ready: 1 }.into()));
+    assert_eq!(events(&mut bench, 1), [closed(Qpn(900), Qpn(77), CLOSED_BY_DEATH)]);
     // A process that cannot tell the difference is told as well, later.
-    keep_qp(&mut bench, 1, QP_RC, 901);
-    call(&mut bench, 1, ConnectQp { resume: RESUME_LINK, ..to(901, 1, 77, OTHER) });
+    keep_qp(&mut bench, 1, Service::Rc, Qpn(901));
+    call(&mut bench, 1, ConnectQp { resume: RESUME_LINK, ..to(Qpn(901), 1, Qpn(77), OTHER) });
     assert!(wires(&bench).is_empty());
     bench.wait(6_000_000_000);
-    assert_eq!(events(&mut bench, 1), [closed(901, 77, CLOSED_BY_DEATH)]);
+    assert_eq!(events(&mut bench, 1), [closed(Qpn(901), Qpn(77), CLOSED_BY_DEATH)]);
     bench.end(1);
     assert!(bench.tenancy.is_empty());
 }
@@ -345,16 +348,16 @@ fn over_quota_nothing_is_made() {
     let limits = Limits { links_per_session: 2, ..Limits::default() };
     let mut bench = Bench::new(limits);
     hello(&mut bench, 1, 1, 0);
-    let qps: Vec<_> = (0..3).map(|_| qp(&mut bench, 1, QP_RC)).collect();
+    let qps: Vec<_> = (0..3).map(|_| qp(&mut bench, 1, Service::Rc)).collect();
     for qpn in &qps[..2] {
-        call(&mut bench, 1, to(*qpn, 1, 77, OTHER));
+        call(&mut bench, 1, to(*qpn, 1, Qpn(77), OTHER));
     }
-    assert_eq!(errno(call(&mut bench, 1, to(qps[2], 1, 77, OTHER))), ENOMEM);
+    assert_eq!(errno(call(&mut bench, 1, to(qps[2], 1, Qpn(77), OTHER))), Errno::ENOMEM);
     call(&mut bench, 1, DestroyQp { qpn: qps[0], reserved: 0 });
-    let ud = qp(&mut bench, 1, QP_UD);
+    let ud = qp(&mut bench, 1, Service::Ud);
     for peer in [80, 81] {
         bench.wait(2_000_000_000);
-        let answer = call(&mut bench, 1, to(ud, 1, peer, OTHER));
+        let answer = call(&mut bench, 1, to(ud, 1, Qpn(peer), OTHER));
         assert!(matches!(answer, Some(Message::Connected(_))), "the oldest datagram link goes");
     }
     assert_eq!(paths(&bench, 1).len(), 2);
@@ -365,9 +368,9 @@ fn too_many_questions_are_asked_later() {
     let limits = Limits { probes_per_vnic: 1, ..Limits::default() };
     let mut bench = Bench::new(limits);
     hello(&mut bench, 1, 1, 0);
-    let (a, b) = (qp(&mut bench, 1, QP_RC), qp(&mut bench, 1, QP_RC));
-    let id = probe_of(&mut bench, 1, to(a, 1, 77, NOBODY));
-    call(&mut bench, 1, to(b, 1, 77, OTHER));
+    let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 1, Service::Rc));
+    let id = probe_of(&mut bench, 1, to(a, 1, Qpn(77), NOBODY));
+    call(&mut bench, 1, to(b, 1, Qpn(77), OTHER));
     assert!(wires(&bench).is_empty());
     let actions = bench.tenancy.probe_unanswered(id, bench.now);
     bench.carry_out(actions);

@@ -4,9 +4,9 @@ mod support;
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::errno::ENOMEM;
 use omniverb_tenancy::exercise::{Bench, gid};
 use omniverb_tenancy::{Action, Holder, Limits};
+use omniverb_terms::{Errno, Qpn, Service};
 use support::*;
 
 fn hello_as(bench: &mut Bench, session: u64, vnic: u64, holder: &Holder) -> Option<Message> {
@@ -38,7 +38,7 @@ fn many_namespaces_of_one_tenant_do_not_keep_others_out() {
         assert!(welcomed(&hello_as(&mut bench, 100 + number, 100 + number, &nasty(number))));
     }
     // One more of the same is refused, and nobody goes for that.
-    assert_eq!(errno(hello_as(&mut bench, 190, 190, &nasty(8))), ENOMEM);
+    assert_eq!(errno(hello_as(&mut bench, 190, 190, &nasty(8))), Errno::ENOMEM);
     assert_eq!(dropped(&bench), []);
     // Others get what they need, until they would have as many.
     let good = Holder::new("/tenants/good", 0);
@@ -47,8 +47,8 @@ fn many_namespaces_of_one_tenant_do_not_keep_others_out() {
     }
     assert_eq!(dropped(&bench).len(), 4);
     assert!(dropped(&bench).iter().all(|session| *session < 200));
-    assert_eq!(errno(hello_as(&mut bench, 204, 204, &good)), ENOMEM);
-    assert_eq!(errno(hello_as(&mut bench, 191, 191, &nasty(9))), ENOMEM);
+    assert_eq!(errno(hello_as(&mut bench, 204, 204, &good)), Errno::ENOMEM);
+    assert_eq!(errno(hello_as(&mut bench, 191, 191, &nasty(9))), Errno::ENOMEM);
     // A vNIC that is there already takes no more room.
     assert!(welcomed(&hello_as(&mut bench, 205, 203, &good)));
     for session in (100..108).chain(200..206).chain([190, 191]) {
@@ -63,7 +63,7 @@ fn many_processes_of_one_tenant_do_not_keep_others_out() {
     for number in 0..10 {
         assert!(welcomed(&hello_as(&mut bench, 100 + number, 100 + number % 3, &nasty(number))));
     }
-    assert_eq!(errno(hello_as(&mut bench, 190, 190, &nasty(0))), ENOMEM);
+    assert_eq!(errno(hello_as(&mut bench, 190, 190, &nasty(0))), Errno::ENOMEM);
     let good = Holder::new("/tenants/good", 0);
     for number in 0..5 {
         assert!(welcomed(&hello_as(&mut bench, 200 + number, 50, &good)));
@@ -80,17 +80,17 @@ fn many_links_to_the_engine_do_not_keep_others_from_theirs() {
     let mut held = Vec::new();
     for vnic in [1, 2] {
         assert!(welcomed(&hello_as(&mut bench, vnic, vnic, &nasty(vnic))));
-        let qpn = qp(&mut bench, vnic, QP_UD);
+        let qpn = qp(&mut bench, vnic, Service::Ud);
         for peer in 0..3 {
-            let way = to(qpn, vnic, 0x700 + peer, 9);
+            let way = to(qpn, vnic, Qpn(0x700 + peer), 9);
             assert!(matches!(call(&mut bench, vnic, way), Some(Message::Connected(_))));
-            held.push((qpn, 0x700 + peer));
+            held.push((qpn, Qpn(0x700 + peer)));
         }
     }
     let (session, vnic) = (3, 3);
     assert!(welcomed(&hello_as(&mut bench, session, vnic, &good)));
-    let qpn = qp(&mut bench, session, QP_RC);
-    let _ = call(&mut bench, session, to(qpn, vnic, 0x900, 9));
+    let qpn = qp(&mut bench, session, Service::Rc);
+    let _ = call(&mut bench, session, to(qpn, vnic, Qpn(0x900), 9));
     let ready =
         |action: &Action| matches!(action, Action::AttachEngine(end) if end.ready.qpn == qpn);
     assert!(bench.told.iter().any(ready), "no link");
@@ -104,11 +104,11 @@ fn many_links_to_the_engine_do_not_keep_others_from_theirs() {
     // Who has the most gets none of another's.
     let count = bench.told.len();
     let first = held[0].0;
-    let _ = call(&mut bench, 1, to(first, 1, 0x710, 9));
+    let _ = call(&mut bench, 1, to(first, 1, Qpn(0x710), 9));
     let told = &bench.told[count..];
     let others = told.iter().any(|action| {
         matches!(action, Action::Event { message: Message::LinkClosed(c), .. } if c.qpn == qpn)
     });
     assert!(!others);
-    assert_eq!(gid(3)[15], 3);
+    assert_eq!(gid(3).bytes()[15], 3);
 }

@@ -6,17 +6,11 @@
 
 use crate::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
 use crate::macros::bodies;
+use omniverb_terms::{Errno, Gid, Qpn, Rkey};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// `Hello::role`: a process that wants a device.
 pub const ROLE_VERBS: u32 = 1;
-
-/// Queue pair types, numbered as in `enum ibv_qp_type`.
-pub const QP_RC: u32 = 2;
-/// Unreliable connected.
-pub const QP_UC: u32 = 3;
-/// Unreliable datagram.
-pub const QP_UD: u32 = 4;
 
 /// `ConnectQp::resume`: a link to the peer queue pair's process survived a restart of the daemon.
 pub const RESUME_LINK: u32 = 1;
@@ -87,14 +81,14 @@ bodies! {
     Gids { count: u32, reserved: u32, entries: [GidEntry; GIDS_MAX] }
     /// One RoCE v2 GID.
     GidEntry {
-        gid: [u8; 16],
+        gid: Gid,
         ifindex: u32,
         /// The interface's MTU in bytes; zero if there is none to name.
         mtu: u32,
     }
     /// Ask for a queue pair number.
     CreateQp {
-        /// `QP_*`.
+        /// A `Service::qp_type`; any other is refused with `EOPNOTSUPP`.
         qp_type: u32,
         /// The process's own number of the protection domain.
         pd: u32,
@@ -102,7 +96,7 @@ bodies! {
         statistics_slot: u32,
         /// Zero, or with `resume`: the number to keep. Refused with `EPERM` without a valid ticket,
         /// with `EADDRINUSE` if taken.
-        qpn: u32,
+        qpn: Qpn,
         /// With `qpn`: as in the answer that brought this number.
         issued: u64,
         /// The same.
@@ -110,7 +104,7 @@ bodies! {
     }
     /// Answer to `CreateQp`.
     QpCreated {
-        qpn: u32,
+        qpn: Qpn,
         reserved: u32,
         /// When the number was given out: of two who were given the same, the later one has it.
         issued: u64,
@@ -119,15 +113,15 @@ bodies! {
         ticket: [u8; 16],
     }
     /// Give a queue pair number back; closes its links.
-    DestroyQp { qpn: u32, reserved: u32 }
+    DestroyQp { qpn: Qpn, reserved: u32 }
     /// RC, UC: this QP names its peer (modify to RTR). The link exists once both name each other.
     /// UD: ask for a link to a destination. Answered with `Connected`.
     ConnectQp {
-        qpn: u32,
-        dest_qpn: u32,
+        qpn: Qpn,
+        dest_qpn: Qpn,
         /// The GID at `sgid_index`; must be one of the vNIC's own.
-        sgid: [u8; 16],
-        dgid: [u8; 16],
+        sgid: Gid,
+        dgid: Gid,
         /// Zero, or `RESUME_*`: there was a link to the same peer QP before the daemon was
         /// restarted; only record it, or what became of it.
         resume: u32,
@@ -137,13 +131,13 @@ bodies! {
     /// may already be in the events socket. UD to nobody: `ENOENT`. A destination beyond this
     /// network namespace, where the daemon has no access to the network: `EHOSTUNREACH`.
     Connected {
-        qpn: u32,
+        qpn: Qpn,
         /// 1: the link is there. 0: not yet. Or [`CONNECT_AGAIN`].
         ready: u32,
     }
     /// Close the link to `peer_qpn` (`ENOENT` if there is none, because the peer was quicker), or
     /// all links of the QP if that is 0 (modify to RESET or ERR).
-    DisconnectQp { qpn: u32, peer_qpn: u32 }
+    DisconnectQp { qpn: Qpn, peer_qpn: Qpn }
     /// Register memory for remote access.
     RegMr {
         pd: u32,
@@ -152,19 +146,19 @@ bodies! {
         addr: u64,
         length: u64,
         /// Zero, or with `resume`: the key to keep.
-        rkey: u32,
+        rkey: Rkey,
         reserved: u32,
     }
     /// Answer to `RegMr`.
-    MrRegistered { rkey: u32, reserved: u32 }
+    MrRegistered { rkey: Rkey, reserved: u32 }
     /// Forget a key.
-    DeregMr { rkey: u32, reserved: u32 }
+    DeregMr { rkey: Rkey, reserved: u32 }
     /// The initiator wants to reach these bytes of `rkey` of `peer_qpn`'s process by mapping.
     /// Answered with `Connected`; the outcome comes as `Granted` or `GrantDenied` event.
     RequestGrant {
-        qpn: u32,
-        peer_qpn: u32,
-        rkey: u32,
+        qpn: Qpn,
+        peer_qpn: Qpn,
+        rkey: Rkey,
         reserved: u32,
         /// First byte that no grant of the initiator's covers.
         address: u64,
@@ -176,13 +170,13 @@ bodies! {
     Done { take_back: u64 }
     /// The queue pair is in ERR: what was granted by way of its links ends, as when they do.
     /// Nothing else happens to them, and nothing is granted through it before it has another.
-    QpFailed { qpn: u32, reserved: u32 }
+    QpFailed { qpn: Qpn, reserved: u32 }
 
     /// Event: a link is there. Descriptors: the file of the link's memory; if `bell_new`, then also
     /// that of the bell's.
     LinkReady {
-        qpn: u32,
-        peer_qpn: u32,
+        qpn: Qpn,
+        peer_qpn: Qpn,
         /// 0 or 1: which half of the link is ours.
         side: u32,
         /// Bytes of each request ring.
@@ -202,8 +196,8 @@ bodies! {
         local_slot: u32,
         /// Bit of this link in the peer's page.
         peer_slot: u32,
-        sgid: [u8; 16],
-        dgid: [u8; 16],
+        sgid: Gid,
+        dgid: Gid,
         /// Non-zero: the far end is the daemon's engine, and the link ends with the daemon.
         engine: u32,
         /// Non-zero: what happens on it is to be told, as after `TraceLink`.
@@ -214,14 +208,14 @@ bodies! {
         bell_memory: Extent,
     }
     /// Event: a link is closed. `reason` is `CLOSED_*`.
-    LinkClosed { qpn: u32, peer_qpn: u32, reason: u32, reserved: u32 }
+    LinkClosed { qpn: Qpn, peer_qpn: Qpn, reason: u32, reserved: u32 }
     /// Event to the owner of an MR: move these of its pages to a place in the memory file that
     /// comes along, which is empty and nobody else's yet, and answer `Adopted`.
     Adopt {
         token: u64,
-        rkey: u32,
+        rkey: Rkey,
         /// The owner's QP through which the pages will be reached: its access flags count too.
-        qpn: u32,
+        qpn: Qpn,
         /// First page. There are as many as go into `memory`.
         start: u64,
         /// Non-zero: a descriptor comes along. Zero: they are there already; are they still?
@@ -234,16 +228,16 @@ bodies! {
     }
     /// The owner's answer, on the events socket. `epoch` is the low half of the EPOCH word of its
     /// link then: when that has moved, the pages may have gone back. `EAGAIN`: not yet.
-    Adopted { token: u64, errno: u32, epoch: u32 }
+    Adopted { token: u64, errno: Errno, epoch: u32 }
     /// The owner, on the events socket: no pages of this region are on files any more.
-    Released { rkey: u32, reserved: u32 }
+    Released { rkey: Rkey, reserved: u32 }
     /// Event to the initiator: the right to a part of a region, and the memory that holds it.
     /// Descriptor: the memory's file, sealed against writing unless the MR allows remote write.
     /// `access` says what a mapping may be used for ([`crate::rights`]).
     Granted {
-        qpn: u32,
-        peer_qpn: u32,
-        rkey: u32,
+        qpn: Qpn,
+        peer_qpn: Qpn,
+        rkey: Rkey,
         access: u32,
         addr: u64,
         length: u64,
@@ -256,13 +250,13 @@ bodies! {
     }
     /// Event to the initiator: stay with mediated operations for this key, if `errno` is `EAGAIN`
     /// until about as many bytes have been moved by them as have until now.
-    GrantDenied { qpn: u32, peer_qpn: u32, rkey: u32, errno: u32 }
+    GrantDenied { qpn: Qpn, peer_qpn: Qpn, rkey: Rkey, errno: Errno }
     /// Event: take pages back that were granted to others; who asks anew is judged anew.
     TakeBack {
         /// `TAKE_*`.
         what: u32,
         /// Of `TAKE_EXTENT`: the region.
-        rkey: u32,
+        rkey: Rkey,
         /// Its first page, or zero.
         start: u64,
         /// Counts those of `TAKE_EXTENT` that this process was told; else zero.
@@ -275,7 +269,7 @@ bodies! {
     /// file of the memory to tell through (`rnic/link/src/trace.rs`), instead of any before.
     TraceBegin { memory: Extent }
     /// Event: tell (or, if zero, no longer) what this queue pair requests of that peer.
-    TraceLink { qpn: u32, peer_qpn: u32, on: u32, reserved: u32 }
+    TraceLink { qpn: Qpn, peer_qpn: Qpn, on: u32, reserved: u32 }
     /// Event: the capture is over, the memory is not read any more.
     TraceEnd { reserved: u64 }
     /// Event: the vNIC's GID table changed.
@@ -292,12 +286,12 @@ bodies! {
         vnic: u64,
         /// A process's connection.
         session: u64,
-        qpn: u32,
+        qpn: Qpn,
         /// Which of the lists that belong to what the above name.
         stage: u32,
-        peer: u32,
+        peer: Qpn,
         reserved: u32,
-        gid: [u8; 16],
+        gid: Gid,
     }
     /// What there is to see, from a place on, as far as one message goes: lines of JSON, each an
     /// object of one member whose name says what it is. What belongs to something comes after it.
@@ -318,8 +312,15 @@ impl Extent {
 
 impl Cursor {
     /// Before everything.
-    pub const START: Cursor =
-        Cursor { vnic: 0, session: 0, qpn: 0, stage: 0, peer: 0, reserved: 0, gid: [0; 16] };
+    pub const START: Cursor = Cursor {
+        vnic: 0,
+        session: 0,
+        qpn: Qpn(0),
+        stage: 0,
+        peer: Qpn(0),
+        reserved: 0,
+        gid: Gid::ZERO,
+    };
 }
 
 /// Bytes of status text in one message.

@@ -2,6 +2,7 @@
 
 use crate::macros::messages;
 use crate::{VERSION, body::*, limits::MESSAGE_BYTES_MAX};
+use omniverb_terms::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// What every message starts with.
@@ -12,8 +13,8 @@ pub struct Header {
     pub version: u16,
     /// A [`Kind`].
     pub kind: u16,
-    /// In answers: 0 or a positive errno. In calls and events: 0.
-    pub errno: u32,
+    /// In answers: none, or why it failed. In calls and events: none.
+    pub errno: Errno,
     /// Chosen by the caller, repeated in the answer.
     pub tag: u64,
 }
@@ -43,14 +44,15 @@ const _: () = assert!(size_of::<Header>() + size_of::<Status>() <= MESSAGE_BYTES
 #[cfg(test)]
 mod tests {
     use super::*;
+    use omniverb_terms::{Qpn, Service};
 
     #[test]
     fn a_message_survives_the_wire() {
         let message = Message::from(CreateQp {
-            qp_type: QP_RC,
+            qp_type: Service::Rc.qp_type(),
             pd: 7,
             statistics_slot: 9,
-            qpn: 0,
+            qpn: Qpn(0),
             issued: 1,
             ticket: [3; 16],
         });
@@ -64,8 +66,8 @@ mod tests {
     #[test]
     fn a_failure_carries_its_errno() {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let length = encode(1, &Message::Failed(12), &mut bytes);
-        assert_eq!(decode(&bytes[..length]), Ok((1, Message::Failed(12))));
+        let length = encode(1, &Message::Failed(Errno::ENOMEM), &mut bytes);
+        assert_eq!(decode(&bytes[..length]), Ok((1, Message::Failed(Errno::ENOMEM))));
     }
 
     #[test]

@@ -30,13 +30,13 @@ macro_rules! messages {
             #[doc = concat!("[`", stringify!($name), "`]")]
             $name($name)),* ,
             /// An answer that carries only an errno.
-            Failed(u32),
+            Failed(Errno),
         }
 
         impl Message {
-            fn parts(&self) -> (u16, u32, &[u8]) {
+            fn parts(&self) -> (u16, Errno, &[u8]) {
                 match self {
-                    $(Message::$name(b) => (Kind::$name as u16, 0, b.as_bytes()),)*
+                    $(Message::$name(b) => (Kind::$name as u16, Errno::NONE, b.as_bytes()),)*
                     Message::Failed(errno) => (0, *errno, &[]),
                 }
             }
@@ -72,7 +72,7 @@ macro_rules! messages {
             if header.version != VERSION {
                 return Err(DecodeError::Version);
             }
-            if header.errno != 0 || header.kind == 0 {
+            if header.errno != Errno::NONE || header.kind == 0 {
                 return if body.is_empty() {
                     Ok((header.tag, Message::Failed(header.errno)))
                 } else {

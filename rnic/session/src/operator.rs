@@ -11,6 +11,7 @@ use crate::codec::{DecodeError, Header};
 use crate::faults::Faults;
 use crate::limits::MESSAGE_BYTES_MAX;
 use crate::macros::{bodies, messages};
+use omniverb_terms::Errno;
 use std::path::{Path, PathBuf};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -119,8 +120,8 @@ bodies! {
         refused: u64,
         /// Processes whose direct links could not be traced.
         untraced: u32,
-        /// Zero, or the errno that ended the file early.
-        errno: u32,
+        /// What ended the file early, if anything did.
+        errno: Errno,
     }
 }
 
@@ -183,7 +184,7 @@ mod tests {
     fn neither_protocol_knows_messages_of_the_other() {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         for kind in 0..=u16::MAX {
-            let header = Header { version: VERSION, kind, errno: 0, tag: 0 };
+            let header = Header { version: VERSION, kind, errno: Errno::NONE, tag: 0 };
             bytes[..size_of::<Header>()].copy_from_slice(header.as_bytes());
             let unknown = |bytes: &[u8]| {
                 let ours = decode(bytes) != Err(DecodeError::Kind);

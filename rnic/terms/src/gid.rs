@@ -25,6 +25,8 @@ pub struct Gid([u8; 16]);
 impl Gid {
     /// All zeros: an empty entry of a table, or nobody.
     pub const ZERO: Gid = Gid([0; 16]);
+    /// The last in order.
+    pub const MAX: Gid = Gid([0xff; 16]);
 
     /// From its bytes in network order, as in `union ibv_gid`.
     #[must_use]
@@ -42,6 +44,12 @@ impl Gid {
     #[must_use]
     pub const fn address(self) -> IpAddr {
         Ipv6Addr::from_octets(self.0).to_canonical()
+    }
+
+    /// The one after it in order, if it is not the last.
+    #[must_use]
+    pub fn next(self) -> Option<Gid> {
+        u128::from_be_bytes(self.0).checked_add(1).map(|next| Gid(next.to_be_bytes()))
     }
 
     /// All zeros.
@@ -117,6 +125,13 @@ mod tests {
         assert_eq!(gid("10.0.0.1").to_string(), "::ffff:10.0.0.1");
         assert_eq!(gid("::").bytes(), [0; 16]);
         assert!(gid("::").is_zero());
+    }
+
+    #[test]
+    fn they_have_an_order() {
+        assert_eq!(gid("::ffff").next(), Some(gid("::1:0")));
+        assert_eq!(Gid::MAX.next(), None);
+        assert!(Gid::ZERO < gid("::1") && gid("::2") < gid("fe80::1") && gid("fe80::1") < Gid::MAX);
     }
 
     #[test]

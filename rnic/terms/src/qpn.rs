@@ -26,6 +26,12 @@ impl Qpn {
     pub const GENERAL_SERVICES: Qpn = Qpn(1);
     /// The largest: 24 bits.
     pub const MAX: Qpn = Qpn(0x00ff_ffff);
+
+    /// The number after it, if it is not the last that a message can hold.
+    #[must_use]
+    pub fn next(self) -> Option<Qpn> {
+        self.0.checked_add(1).map(Qpn)
+    }
 }
 
 impl fmt::Display for Qpn {

@@ -8,6 +8,7 @@ use crate::vnic::name_bytes;
 use anyhow::{Context, bail};
 use omniverb_session::operator::{Capture, Captured};
 use omniverb_sys::{event, signals};
+use omniverb_terms::Errno;
 use rustix::fs::{FileType, OFlags};
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, IsTerminal, Write};
@@ -60,9 +61,9 @@ pub(crate) fn capture(
     }
     report(&captured);
     match captured.errno {
-        0 => Ok(ExitCode::SUCCESS),
+        Errno::NONE => Ok(ExitCode::SUCCESS),
         errno => {
-            let error = std::io::Error::from_raw_os_error(errno.cast_signed());
+            let error = std::io::Error::from_raw_os_error(errno.raw());
             bail!("the file ends early: {error}")
         }
     }

@@ -142,7 +142,7 @@ pub(crate) fn listen(
 fn refused<T>(answer: &Message, path: &Path) -> anyhow::Result<T> {
     match answer {
         Message::Failed(errno) => {
-            let error = io::Error::from_raw_os_error(errno.cast_signed());
+            let error = io::Error::from_raw_os_error(errno.raw());
             bail!("the daemon at {} refuses us: {error}", path.display())
         }
         _ => bail!("{} is served by something else", path.display()),

@@ -132,7 +132,7 @@ fn open(path: &Path) -> io::Result<OwnedFd> {
 /// Why the daemon did not do what concerns a vNIC.
 fn refused<T>(answer: &Message, name: &str) -> anyhow::Result<T> {
     let Message::Failed(errno) = answer else { bail!("the daemon answers something else") };
-    let error = io::Error::from_raw_os_error(errno.cast_signed());
+    let error = io::Error::from_raw_os_error(errno.raw());
     match Errno::from_io_error(&error) {
         Some(Errno::PERM) => bail!("the daemon does not serve the network namespace of {name:?}"),
         Some(Errno::NOENT) => bail!("no vNIC is called {name:?}; see `omniverb vnic list`"),

@@ -1,14 +1,15 @@
 //! What a client makes of a daemon that lies about sizes, files, bells and grants.
 
 use super::*;
+use omniverb_terms::{Qpn, Rkey};
 
 /// Both tests talk to the same daemon.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn ready(qpn: u32) -> LinkReady {
     LinkReady {
-        qpn,
-        peer_qpn: 0x200,
+        qpn: Qpn(qpn),
+        peer_qpn: Qpn(0x200),
         request_bytes: 1 << 16,
         response_bytes: 1 << 12,
         bell_new: 1,
@@ -53,7 +54,7 @@ fn nothing_that_is_not_as_it_should_be_becomes_a_link() {
         |ready| ready.side = 2,
         |ready| ready.bell_side = u32::MAX,
         |ready| ready.bell_new = 0,
-        |ready| ready.qpn = 0x7777,
+        |ready| ready.qpn = Qpn(0x7777),
         |ready| ready.side = u32::MAX,
     ];
     for (bell, change) in (100..).zip(changes) {
@@ -139,8 +140,8 @@ fn grants_that_nobody_asked_for_and_lies_about_their_size_break_nothing() {
     for length in [0, 1, 4096, 1 << 40, u64::MAX - 4095, u64::MAX] {
         for start in [0, 4096, u64::MAX - 4095, u64::MAX] {
             let granted = Granted {
-                qpn,
-                peer_qpn: 0x200,
+                qpn: Qpn(qpn),
+                peer_qpn: Qpn(0x200),
                 access: 0xf,
                 addr: start,
                 length,
@@ -150,7 +151,7 @@ fn grants_that_nobody_asked_for_and_lies_about_their_size_break_nothing() {
             };
             for rkey in 0..4 {
                 let file = vec![memfd::create("test", 4096).unwrap()];
-                says(&process, Granted { rkey, ..granted }, file);
+                says(&process, Granted { rkey: Rkey(rkey), ..granted }, file);
             }
             let memory = Extent { offset: 0, length };
             says(&process, Granted { memory, ..granted }, Vec::new());
@@ -195,7 +196,8 @@ fn a_bell_without_links_wakes_nobody_and_goes_with_its_daemon() {
     };
     says(&process, LinkReady { bell: 400, ..ready(qpn) }, files(good));
     assert_eq!((links(&process), heard()), (1, vec![true]));
-    let closed = LinkClosed { qpn, peer_qpn: 0x200, reason: 2, ..LinkClosed::new_zeroed() };
+    let closed =
+        LinkClosed { qpn: Qpn(qpn), peer_qpn: Qpn(0x200), reason: 2, ..LinkClosed::new_zeroed() };
     says(&process, closed, Vec::new());
     let (none, same) = (QpMask::empty(), QpAttributes::default());
     process.qps[0].modify(none, State::Reset, &same, None).unwrap();

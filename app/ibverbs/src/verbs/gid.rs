@@ -5,10 +5,10 @@ use core::ffi::c_int;
 use omniverb_abi::{IBV_GID_TYPE_ROCE_V2, ibv_context, ibv_gid, ibv_gid_entry};
 use omniverb_client::GidEntry;
 use omniverb_session::limits::GIDS_MAX;
-use omniverb_terms::{Errno, Gid};
 
 use super::context::ContextShell;
 use crate::errno::minus_one;
+use omniverb_terms::{Errno, Gid};
 
 impl ContextShell {
     /// The table as it is now; what it was if the daemon does not answer.
@@ -24,15 +24,15 @@ impl ContextShell {
     pub(super) fn gid(&self, index: usize) -> Option<Gid> {
         let known = {
             let kept = self.gids.lock().unwrap_or_else(|e| e.into_inner());
-            kept.get(index).map(|entry| Gid::new(entry.gid))
+            kept.get(index).map(|entry| entry.gid)
         };
-        known.or_else(|| self.fresh_gids().get(index).map(|entry| Gid::new(entry.gid)))
+        known.or_else(|| self.fresh_gids().get(index).map(|entry| entry.gid))
     }
 
     /// Where a GID is in the table.
     pub(super) fn gid_index(&self, gid: Gid) -> Option<u8> {
         let kept = self.gids.lock().unwrap_or_else(|e| e.into_inner());
-        let index = kept.iter().position(|entry| Gid::new(entry.gid) == gid)?;
+        let index = kept.iter().position(|entry| entry.gid == gid)?;
         u8::try_from(index).ok()
     }
 }
@@ -54,14 +54,14 @@ pub unsafe extern "C" fn ov_ibv_query_gid(
     // SAFETY: the caller's promise.
     unsafe {
         let table = ContextShell::of(context).fresh_gids();
-        gid.write(ibv_gid { raw: table.get(index).map_or([0; 16], |entry| entry.gid) });
+        gid.write(ibv_gid { raw: table.get(index).map_or([0; 16], |entry| entry.gid.bytes()) });
     }
     0
 }
 
 fn entry(index: usize, from: &GidEntry) -> ibv_gid_entry {
     ibv_gid_entry {
-        gid: ibv_gid { raw: from.gid },
+        gid: ibv_gid { raw: from.gid.bytes() },
         gid_index: index as u32,
         port_num: 1,
         gid_type: IBV_GID_TYPE_ROCE_V2,

@@ -67,14 +67,9 @@ const HEADERS: u32 = 80;
 /// `IBV_MTU_4096`.
 const MTU_4096: u32 = 5;
 
-fn is_loopback(gid: &[u8; 16]) -> bool {
-    let address = std::net::Ipv6Addr::from(*gid);
-    address.is_loopback() || address.to_ipv4_mapped().is_some_and(|address| address.is_loopback())
-}
-
 /// The longest packets (`enum ibv_mtu`) that fit every interface this device is reached through.
 fn active_mtu(gids: &[GidEntry]) -> u32 {
-    let outward = gids.iter().filter(|entry| !is_loopback(&entry.gid) && entry.mtu != 0);
+    let outward = gids.iter().filter(|entry| !entry.gid.is_loopback() && entry.mtu != 0);
     let Some(least) = outward.map(|entry| entry.mtu).min() else { return MTU_4096 };
     let room = least.saturating_sub(HEADERS);
     (2..=MTU_4096).rev().find(|mtu| 128 << mtu <= room).unwrap_or(1)
@@ -242,11 +237,8 @@ mod tests {
     use super::*;
 
     fn entry(address: &str, mtu: u32) -> GidEntry {
-        let gid = match address.parse().unwrap() {
-            std::net::IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-            std::net::IpAddr::V6(address) => address.octets(),
-        };
-        GidEntry { gid, ifindex: 1, mtu }
+        let address: std::net::IpAddr = address.parse().unwrap();
+        GidEntry { gid: address.into(), ifindex: 1, mtu }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use omniverb_session::limits::{MESSAGE_BYTES_MAX, STATISTICS_SLOT_BYTES, STATIST
 use omniverb_session::{Message, decode, encode};
 use omniverb_sys::event::readable;
 use omniverb_sys::{EventFd, socket};
+use omniverb_terms::{Gid, Qpn, Service};
 use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -197,32 +198,39 @@ impl Speaker for Client {
 pub const SOON: Duration = Duration::from_secs(5);
 pub const MOMENT: Duration = Duration::from_millis(100);
 
-pub fn create_qp(qp_type: u32) -> CreateQp {
-    CreateQp { qp_type, pd: 1, statistics_slot: 0, qpn: 0, issued: 0, ticket: [0; 16] }
+pub fn create_qp(service: Service) -> CreateQp {
+    CreateQp {
+        qp_type: service.qp_type(),
+        pd: 1,
+        statistics_slot: 0,
+        qpn: Qpn(0),
+        issued: 0,
+        ticket: [0; 16],
+    }
 }
 
 /// A queue pair, as its owner announces it to another daemon.
-pub fn create_kept(client: &mut dyn Speaker, qp_type: u32) -> CreateQp {
-    match client.call(create_qp(qp_type).into()) {
+pub fn create_kept(client: &mut dyn Speaker, service: Service) -> CreateQp {
+    match client.call(create_qp(service).into()) {
         Message::QpCreated(QpCreated { qpn, issued, ticket, .. }) => {
-            CreateQp { qpn, issued, ticket, ..create_qp(qp_type) }
+            CreateQp { qpn, issued, ticket, ..create_qp(service) }
         }
         other => panic!("{other:?}"),
     }
 }
 
-pub fn create(client: &mut dyn Speaker, qp_type: u32) -> u32 {
-    match client.call(create_qp(qp_type).into()) {
+pub fn create(client: &mut dyn Speaker, service: Service) -> Qpn {
+    match client.call(create_qp(service).into()) {
         Message::QpCreated(created) => created.qpn,
         other => panic!("{other:?}"),
     }
 }
 
-pub fn gid(ip: &str) -> [u8; 16] {
-    omniverb_tenancy::gid_of(ip.parse::<IpAddr>().unwrap())
+pub fn gid(ip: &str) -> Gid {
+    ip.parse::<IpAddr>().unwrap().into()
 }
 
-pub fn connect(qpn: u32, dest_qpn: u32, from: &str, to: &str) -> ConnectQp {
+pub fn connect(qpn: Qpn, dest_qpn: Qpn, from: &str, to: &str) -> ConnectQp {
     ConnectQp { qpn, dest_qpn, sgid: gid(from), dgid: gid(to), resume: 0, reserved: 0 }
 }
 

@@ -5,7 +5,7 @@
 //! with them; no ordering is needed, and asking before counting is not a race.
 
 use super::quotas::{Kind, Quotas};
-use crate::errno::ENOMEM;
+use omniverb_terms::Errno;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -74,9 +74,9 @@ impl Account {
 
     /// One more of each of these, here and in all accounts above; nothing if there is no room in
     /// one of them.
-    pub(crate) fn charge(&self, kinds: &[Kind]) -> Result<Receipt, u32> {
+    pub(crate) fn charge(&self, kinds: &[Kind]) -> Result<Receipt, Errno> {
         if self.full(kinds).is_some() {
-            return Err(ENOMEM);
+            return Err(Errno::ENOMEM);
         }
         Ok(self.note(kinds))
     }
@@ -201,7 +201,7 @@ mod tests {
         let account = Account::new(Quotas::only(&[(Kind::Mr, 2)]));
         let first = account.charge(&[Kind::Mr]).unwrap();
         let second = account.charge(&[Kind::Mr]).unwrap();
-        assert_eq!(account.charge(&[Kind::Mr]).unwrap_err(), ENOMEM);
+        assert_eq!(account.charge(&[Kind::Mr]).unwrap_err(), Errno::ENOMEM);
         assert_eq!((account.count(Kind::Mr), account.receipts()), (2, 2));
         drop(first);
         let third = account.charge(&[Kind::Mr]).unwrap();
@@ -216,10 +216,10 @@ mod tests {
         let (one, other) = (host.below(Quotas::only(&[])), host.below(Quotas::only(&[])));
         let held = one.charge(&BOTH).unwrap();
         assert!(other.full(&BOTH).unwrap().is(&host), "it says who is full");
-        assert_eq!(other.charge(&BOTH).unwrap_err(), ENOMEM);
+        assert_eq!(other.charge(&BOTH).unwrap_err(), Errno::ENOMEM);
         assert_eq!((other.count(Kind::Link), host.count(Kind::Link)), (0, 1));
-        let ends = || Ok::<_, u32>([other.charge(&[Kind::Link])?, other.charge(&[Kind::Wire])?]);
-        assert_eq!(ends().unwrap_err(), ENOMEM);
+        let ends = || Ok::<_, Errno>([other.charge(&[Kind::Link])?, other.charge(&[Kind::Wire])?]);
+        assert_eq!(ends().unwrap_err(), Errno::ENOMEM);
         assert_eq!(other.receipts(), 0, "the first of two goes when the second is refused");
         drop(held);
         assert!(ends().is_ok());
@@ -271,7 +271,7 @@ mod tests {
         assert!(vnics[0].full(&[Kind::Qp]).unwrap().is(&vnics[0]));
         held.push(charge(&vnics[1]).unwrap());
         assert!(vnics[1].full(&[Kind::Qp]).unwrap().is(&tenant), "it has three in two vNICs");
-        assert_eq!(charge(&vnics[1]).unwrap_err(), ENOMEM);
+        assert_eq!(charge(&vnics[1]).unwrap_err(), Errno::ENOMEM);
         assert_eq!(tenant.count(Kind::Qp), 3);
         held.push(charge(&host.below(Quotas::only(&[]))).unwrap());
         assert!(vnics[1].full(&[Kind::Qp]).is_some());

@@ -5,6 +5,7 @@ use crate::exercise::{Bench, gid, vnic};
 use crate::{Action, Arrived, Channel, Limits, SessionId};
 use omniverb_session::Message;
 use omniverb_session::body::*;
+use omniverb_terms::{Qpn, Service};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 fn call(bench: &mut Bench, session: u64, message: impl Into<Message>) -> Message {
@@ -22,22 +23,33 @@ fn process(bench: &mut Bench, session: u64, number: u64) {
     call(bench, session, Hello { role: ROLE_VERBS, resume: 0, name: [0; 16] });
 }
 
-fn qp(bench: &mut Bench, session: u64) -> u32 {
-    let (qp_type, ticket) = (QP_RC, [0; 16]);
-    let create = CreateQp { qp_type, pd: 1, statistics_slot: 0, qpn: 0, issued: 0, ticket };
+fn qp(bench: &mut Bench, session: u64) -> Qpn {
+    let (service, ticket) = (Service::Rc, [0; 16]);
+    let create = CreateQp {
+        qp_type: service.qp_type(),
+        pd: 1,
+        statistics_slot: 0,
+        qpn: Qpn(0),
+        issued: 0,
+        ticket,
+    };
     match call(bench, session, create) {
         Message::QpCreated(created) => created.qpn,
         other => panic!("{other:?}"),
     }
 }
 
-fn connect(bench: &mut Bench, session: u64, [qpn, dest_qpn]: [u32; 2], [from, to]: [u64; 2]) {
+fn connect(bench: &mut Bench, session: u64, [qpn, dest_qpn]: [Qpn; 2], [from, to]: [u64; 2]) {
     let (sgid, dgid) = (gid(from), gid(to));
-    call(bench, session, ConnectQp { qpn, dest_qpn, sgid, dgid, resume: 0, reserved: 0 });
+    call(
+        bench,
+        session,
+        ConnectQp { qpn: qpn, dest_qpn: dest_qpn, sgid, dgid, resume: 0, reserved: 0 },
+    );
 }
 
 /// A process in each of two vNICs, linked.
-fn linked(limits: Limits) -> (Bench, [u32; 2]) {
+fn linked(limits: Limits) -> (Bench, [Qpn; 2]) {
     let mut bench = Bench::new(limits);
     process(&mut bench, 1, 1);
     process(&mut bench, 2, 2);
@@ -114,7 +126,7 @@ fn a_row_that_others_pay_is_noticed() {
     let [one, other] = [one, other].map(|qpn| bench.tenancy.qps.remove(&qpn).unwrap());
     let (mut one, mut other) = (one, other);
     std::mem::swap(&mut one.receipt, &mut other.receipt);
-    bench.tenancy.qps.extend([(100, one), (101, other)]);
+    bench.tenancy.qps.extend([(Qpn(100), one), (Qpn(101), other)]);
     assert!(is_noticed(&bench), "the host's sums are the same");
 }
 
@@ -125,6 +137,6 @@ fn a_row_without_a_receipt_is_noticed() {
         bench.end(session);
     }
     assert!(bench.tenancy.is_empty() && !is_noticed(&bench));
-    bench.tenancy.wishers.entry(7).or_default().insert(8);
+    bench.tenancy.wishers.entry(Qpn(7)).or_default().insert(Qpn(8));
     assert!(is_noticed(&bench));
 }

@@ -9,6 +9,7 @@ use omniverb_tenancy::{
     Action, Arrived, Channel, FileId, Limits, LinkEnd, MemoryFacts, Path, Place, SessionId, Why,
     WireEnd,
 };
+use omniverb_terms::{Errno, Qpn, Rkey, Service};
 
 /// Whether these are the tests of `packed.rs`.
 pub const PACKED: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"packed");
@@ -59,7 +60,7 @@ pub fn call_once(bench: &mut Bench, session: u64, message: impl Into<Message>) -
     })
 }
 
-pub fn errno(answer: Option<Message>) -> u32 {
+pub fn errno(answer: Option<Message>) -> Errno {
     match answer {
         Some(Message::Failed(errno)) => errno,
         other => panic!("should have failed: {other:?}"),
@@ -73,29 +74,36 @@ pub fn hello(bench: &mut Bench, session: u64, vnic: u64, resume: u32) {
     assert!(matches!(answer, Some(Message::Welcome(_))), "{answer:?}");
 }
 
-pub fn create_qp(qp_type: u32) -> CreateQp {
-    CreateQp { qp_type, pd: 1, statistics_slot: 0, qpn: 0, issued: 0, ticket: [0; 16] }
+pub fn create_qp(service: Service) -> CreateQp {
+    CreateQp {
+        qp_type: service.qp_type(),
+        pd: 1,
+        statistics_slot: 0,
+        qpn: Qpn(0),
+        issued: 0,
+        ticket: [0; 16],
+    }
 }
 
-pub fn qp(bench: &mut Bench, session: u64, qp_type: u32) -> u32 {
-    match call(bench, session, create_qp(qp_type)) {
+pub fn qp(bench: &mut Bench, session: u64, service: Service) -> Qpn {
+    match call(bench, session, create_qp(service)) {
         Some(Message::QpCreated(created)) => created.qpn,
         other => panic!("{other:?}"),
     }
 }
 
 /// Keeps a number that was given before the daemon was started.
-pub fn keep_qp(bench: &mut Bench, session: u64, qp_type: u32, qpn: u32) -> Option<Message> {
-    let claim = bench.claim(session, qp_type, qpn, 1);
+pub fn keep_qp(bench: &mut Bench, session: u64, service: Service, qpn: Qpn) -> Option<Message> {
+    let claim = bench.claim(session, service, qpn, 1);
     call(bench, session, claim)
 }
 
-pub fn to(qpn: u32, from: u64, dest_qpn: u32, dest: u64) -> ConnectQp {
+pub fn to(qpn: Qpn, from: u64, dest_qpn: Qpn, dest: u64) -> ConnectQp {
     ConnectQp { qpn, dest_qpn, sgid: gid(from), dgid: gid(dest), resume: 0, reserved: 0 }
 }
 
-pub fn mr(bench: &mut Bench, session: u64, pd: u32, access: u32) -> u32 {
-    let message = RegMr { pd, access, addr: 0x10800, length: 0x3000, rkey: 0, reserved: 0 };
+pub fn mr(bench: &mut Bench, session: u64, pd: u32, access: u32) -> Rkey {
+    let message = RegMr { pd, access, addr: 0x10800, length: 0x3000, rkey: Rkey(0), reserved: 0 };
     match call(bench, session, message) {
         Some(Message::MrRegistered(registered)) => registered.rkey,
         other => panic!("{other:?}"),
@@ -118,7 +126,7 @@ pub fn wires(bench: &Bench) -> Vec<WireEnd> {
     bench.told.iter().filter_map(wire).collect()
 }
 
-pub fn detached(bench: &Bench) -> Vec<(u32, u32)> {
+pub fn detached(bench: &Bench) -> Vec<(Qpn, Qpn)> {
     let pair = |action: &Action| match action {
         Action::DetachEngine { qpn, peer_qpn, .. } => Some((*qpn, *peer_qpn)),
         _ => None,

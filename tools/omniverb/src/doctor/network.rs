@@ -64,7 +64,7 @@ pub(super) fn gids(findings: &mut Findings, path: &Path) {
     };
     let count = (gids.count as usize).min(gids.entries.len());
     let table: Vec<Ipv6Addr> =
-        gids.entries[..count].iter().map(|entry| Ipv6Addr::from(entry.gid)).collect();
+        gids.entries[..count].iter().map(|entry| Ipv6Addr::from(entry.gid.bytes())).collect();
     let shown: Vec<String> =
         table.iter().enumerate().map(|(index, gid)| format!("{index}={gid}")).collect();
     let outside = table.iter().any(|gid| {
