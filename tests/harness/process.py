@@ -168,6 +168,42 @@ def cpu_seconds(pid):
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def activity(pids, seconds=5.0):
+    """What processes do of their own accord for some seconds: in how many of a hundred looks at
+    them a thread of theirs ran or wanted to, and how often one had been waiting and went on."""
+    before, ran = _switches(pids), 0
+    for _ in range(100):
+        time.sleep(seconds / 100)
+        ran += any(_state(task) in "RD" for task in _tasks(pids))
+    after = _switches(pids)
+    return ran, sum(count - before.get(task, 0) for task, count in after.items())
+
+
+def _tasks(pids):
+    return [f"/proc/{pid}/task/{task}" for pid in pids for task in numeric(f"/proc/{pid}/task")]
+
+
+def _state(task):
+    try:
+        with open(f"{task}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
+def _switches(pids):
+    """By task, for those that are there."""
+    counts = {}
+    for task in _tasks(pids):
+        try:
+            with open(f"{task}/status", encoding="utf-8", errors="replace") as file:
+                lines = [line for line in file if "ctxt_switches" in line]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        counts[task] = sum(int(line.split()[1]) for line in lines)
+    return counts
+
+
 def descriptors(pid):
     """How many descriptors a process holds."""
     return len(numeric(f"/proc/{pid}/fd"))
