@@ -93,16 +93,13 @@ impl Qp {
         let Some(mut inner) = self.try_inner() else {
             return Waiting::On { moved: true, deadline: None };
         };
-        let signature = |inner: &crate::qp::Inner| {
-            (inner.sends.len(), inner.started, inner.sends.front().map(|e| e.order.done))
-        };
-        let before = signature(&inner);
+        let before = inner.sends.mark();
         inner.pump_all(self);
         if inner.sends.is_empty() && !inner.is_starved(self) {
             inner.on_waiting_list = false;
             return Waiting::Over;
         }
         let deadline = inner.next_deadline(self);
-        Waiting::On { moved: signature(&inner) != before, deadline }
+        Waiting::On { moved: inner.sends.mark() != before, deadline }
     }
 }

@@ -5,7 +5,7 @@ use crate::constants::status;
 use crate::grants::Grant;
 use crate::limits;
 use crate::qp::attributes::State;
-use crate::requester::{SendEntry, Sources};
+use crate::requester::Sources;
 use crate::responder::Incoming;
 use crate::shared::AsyncEvent;
 use crate::work::Destination;
@@ -273,19 +273,14 @@ impl Inner {
     /// it. RC fails then, as it does on the wire, where their PSNs would match no more; UC says its
     /// message again.
     pub(super) fn abandon_flight(&mut self, qp: &Qp) -> bool {
-        let under_way = |entry: &SendEntry| entry.order.begun;
-        if !self.sends.front().is_some_and(under_way) && self.started == 0 {
+        if !self.sends.has_begun() {
             return true;
         }
         if qp.service == Service::Rc {
             self.enter_error(qp, Some(status::RETRY_EXC_ERR));
             return false;
         }
-        for entry in &mut self.sends {
-            (entry.order.begun, entry.order.done) = (false, 0);
-        }
-        self.started = 0;
-        self.answers.clear();
+        self.sends.start_again();
         true
     }
 

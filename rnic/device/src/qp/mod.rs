@@ -20,7 +20,7 @@ use crate::grants::Grants;
 use crate::lock::{Guard, Lock};
 use crate::queue::ReceiveQueue;
 use crate::region::RegionCache;
-use crate::requester::{Held, Patience, SendEntry, Sources, Telling, Wait};
+use crate::requester::{Held, Patience, SendQueue, Sources, Telling, Wait};
 use crate::responder::Incoming;
 use crate::shared::{AsyncEvent, Shared, lock};
 use crate::srq::Srq;
@@ -30,7 +30,7 @@ use omniverb_link::{Broken, Endpoint};
 use omniverb_ring::Window;
 use omniverb_ring::window::prefetch_for_write;
 use omniverb_terms::{Qpn, Service};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -68,13 +68,7 @@ pub(crate) struct Inner {
     pub(crate) unreachable: Vec<(Destination, u64)>,
     /// Datagrams to destinations whose link is being made.
     pub(crate) held: Held,
-    pub(crate) sends: VecDeque<SendEntry>,
-    /// Entries at the front of `sends` that are on their way.
-    pub(crate) started: usize,
-    /// Of those, the ones that an answer completes (READs, atomics), oldest first, by their number
-    /// in the send queue.
-    pub(crate) answers: VecDeque<u64>,
-    pub(crate) posted: u64,
+    pub(crate) sends: SendQueue,
     pub(crate) wait: Option<Wait>,
     pub(crate) patience: Patience,
     pub(crate) on_waiting_list: bool,
@@ -173,10 +167,7 @@ impl Qp {
                 by_destination: HashMap::new(),
                 unreachable: Vec::new(),
                 held: Held::default(),
-                sends: VecDeque::new(),
-                started: 0,
-                answers: VecDeque::new(),
-                posted: 0,
+                sends: SendQueue::default(),
                 wait: None,
                 patience: Patience::default(),
                 on_waiting_list: false,

@@ -92,8 +92,7 @@ impl Inner {
     }
 
     pub(crate) fn check_drained(&mut self, qp: &Qp) {
-        let begun = self.started > 0 || self.sends.front().is_some_and(|entry| entry.order.begun);
-        if self.state == State::Sqd && self.notify_drained && !begun {
+        if self.state == State::Sqd && self.notify_drained && !self.sends.has_begun() {
             self.notify_drained = false;
             qp.event(AsyncEvent::SqDrained);
         }
@@ -111,10 +110,7 @@ impl Inner {
             }
         }
         self.drop_links(qp);
-        self.sends.clear();
-        self.started = 0;
-        self.answers.clear();
-        self.posted = 0;
+        self.sends.reset();
         self.wait = None;
         self.receives.clear();
         self.floor = u32::MAX;
@@ -139,12 +135,10 @@ impl Inner {
         }
         self.set_state(qp, State::Err);
         let mut reason = first;
-        while let Some(entry) = self.sends.pop_front() {
+        for entry in self.sends.take_all() {
             let why = reason.take().unwrap_or(status::WR_FLUSH_ERR);
             self.complete_order(qp, &entry.order, why);
         }
-        self.started = 0;
-        self.answers.clear();
         self.wait = None;
         for index in 0..self.links.len() {
             let incoming = std::mem::replace(&mut self.links[index].incoming, Incoming::Deaf);

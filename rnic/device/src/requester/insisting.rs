@@ -25,8 +25,7 @@ pub(crate) struct Patience {
 impl Inner {
     /// A look of a poll found nothing, and there are unfinished requests.
     pub(crate) fn insist(&mut self, qp: &Qp) {
-        let (1.., Some(oldest), Some(link)) =
-            (self.started, self.sends.front(), self.links.first_mut())
+        let (Some(oldest), Some(link)) = (self.sends.oldest_started(), self.links.first_mut())
         else {
             return;
         };

@@ -127,7 +127,7 @@ impl Inner {
             Reach::Mediated => return Ok(None),
         };
         // What was asked for earlier may be on its way to the same place of ours.
-        if !drained || !self.answers.is_empty() {
+        if !drained || self.sends.outstanding() > 0 {
             return Ok(Some(Step::Wait(Why::Order)));
         }
         let Some(place) = place else {

@@ -15,6 +15,7 @@ mod datagram;
 mod express;
 mod insisting;
 mod mapped;
+mod queue;
 mod response;
 mod source;
 mod telling;
@@ -23,6 +24,7 @@ mod waiting;
 
 pub(crate) use datagram::Held;
 pub(crate) use insisting::Patience;
+pub(crate) use queue::SendQueue;
 pub(crate) use source::Sources;
 pub(crate) use telling::{Telling, Told};
 pub(crate) use waiting::Wait;
@@ -180,7 +182,7 @@ impl Inner {
     #[inline(always)]
     pub(crate) fn room(&self, qp: &Qp) -> u64 {
         let released = qp.shared.released(qp.slot).sends.load(Ordering::Acquire);
-        u64::from(qp.caps.send_max).saturating_sub(self.posted - released)
+        u64::from(qp.caps.send_max).saturating_sub(self.sends.posted() - released)
     }
 
     /// Checks a work request and starts it, or queues it.
@@ -190,10 +192,10 @@ impl Inner {
         if self.room(qp) == 0 {
             return Err(PostError::Full);
         }
-        self.posted += 1;
+        let position = self.sends.count();
         if self.sends.is_empty() && self.express_is_open && self.express(qp, work, length) {
             let flags = work.flags;
-            self.succeed(qp, work.wr_id, work.opcode, flags, length, self.posted);
+            self.succeed(qp, work.wr_id, work.opcode, flags, length, position);
             return Ok(());
         }
         // A copy, so that on the way of most requests the original need not be in memory at all.
@@ -217,7 +219,7 @@ impl Inner {
             done: 0,
             begun: false,
             promised: false,
-            position: self.posted,
+            position: self.sends.posted(),
             told: None,
             told_of_wait: false,
         };
@@ -228,19 +230,14 @@ impl Inner {
                     return Ok(());
                 }
                 Ok(Step::Started(finish)) => {
-                    self.note_answer(finish, order.position);
-                    self.sends.push_back(SendEntry {
-                        order,
-                        data: keep(&work.data, &order),
-                        finish,
-                    });
-                    self.started = 1;
+                    self.sends.push(SendEntry { order, data: keep(&work.data, &order), finish });
+                    self.sends.start_next(finish);
                     self.settle(qp);
                     return Ok(());
                 }
                 Ok(Step::Wait(_)) => {}
                 Ok(Step::Fail(why)) => {
-                    self.sends.push_back(SendEntry {
+                    self.sends.push(SendEntry {
                         order,
                         data: Kept::Gather(SgeList::default()),
                         finish: Finish::Done,
@@ -263,7 +260,7 @@ impl Inner {
         match self.state {
             State::Err | State::Sqe => self.complete_order(qp, &entry.order, status::WR_FLUSH_ERR),
             _ => {
-                self.sends.push_back(entry);
+                self.sends.push(entry);
                 self.advance(qp);
             }
         }
@@ -326,40 +323,37 @@ impl Inner {
 
     fn try_advance(&mut self, qp: &Qp) -> Result<(), (usize, Broken)> {
         self.reap(qp)?;
-        while self.started < self.sends.len() {
-            let at = self.started;
+        while let Some(next) = self.sends.next() {
             // SQD starts nothing, but what has begun goes on to its end.
-            if self.state != State::Rts && !self.sends[at].order.begun {
+            if self.state != State::Rts && !next.order.begun {
                 break;
             }
-            let mut entry = std::mem::take(&mut self.sends[at]);
+            let Some((place, mut entry)) = self.sends.take_next() else { break };
             let step = if self.must_wait(&entry.order) {
                 Ok(Step::Wait(Why::Order))
             } else {
                 self.attempt_kept(qp, &mut entry)
             };
-            self.sends[at] = entry;
+            self.sends.put_back(place, entry);
+            let is_oldest = !self.sends.has_started();
             let verdict = match step.map_err(|broken| (0, broken))? {
                 Step::Started(finish) => {
-                    self.sends[at].finish = finish;
-                    self.started += 1;
-                    self.note_answer(finish, self.sends[at].order.position);
-                    if at == 0 {
+                    self.sends.start_next(finish);
+                    if is_oldest {
                         self.reap(qp)?;
                     }
                     continue;
                 }
                 // Completions come in order: whatever waits or fails behind others that are on
                 // their way is judged when it is the oldest.
-                _ if at > 0 => break,
+                _ if !is_oldest => break,
                 Step::Fail(why) => Some(Verdict::Fail(why)),
-                Step::Wait(why) => self.note_wait(qp, at, why),
+                Step::Wait(why) => self.note_wait(qp, why),
             };
             match verdict {
                 None => break,
                 Some(Verdict::Drop) => {
-                    self.sends[at].finish = Finish::Done;
-                    self.started += 1;
+                    self.sends.start_next(Finish::Done);
                     self.reap(qp)?;
                 }
                 Some(Verdict::Fail(why)) => {
@@ -376,7 +370,7 @@ impl Inner {
     /// sent them is complete first. Programs that share a completion channel rely on it.
     #[inline(always)]
     pub(crate) fn finish_sends(&mut self, qp: &Qp) {
-        if self.started > 0
+        if self.sends.has_started()
             && let Err((index, Broken)) = self.reap(qp)
         {
             self.broken(qp, index);
@@ -388,8 +382,7 @@ impl Inner {
         if let Some(link) = self.links.first_mut() {
             link.fill_if_wanted();
         }
-        while self.started > 0 {
-            let Some(entry) = self.sends.front() else { break };
+        while let Some(entry) = self.sends.oldest_started() {
             match entry.finish {
                 Finish::Done => {}
                 Finish::Response => break,
@@ -402,8 +395,7 @@ impl Inner {
                     }
                 }
             }
-            self.started -= 1;
-            if let Some(entry) = self.sends.pop_front() {
+            if let Some(entry) = self.sends.pop_started() {
                 if let Some(told) = entry.order.told {
                     self.tell_acknowledged(qp, told);
                 }
@@ -416,18 +408,10 @@ impl Inner {
 
     /// Fencing, and the bound on outstanding READs and atomics.
     fn must_wait(&self, order: &Order) -> bool {
-        let outstanding = self.answers.len();
+        let outstanding = self.sends.outstanding();
         (order.flags & send_flags::FENCE != 0 && outstanding > 0)
             || (order.needs_answer()
                 && outstanding >= usize::from(self.attributes.max_rd_atomic.max(1)))
-    }
-
-    /// A request was started that an answer completes.
-    #[inline(always)]
-    fn note_answer(&mut self, finish: Finish, position: u64) {
-        if finish == Finish::Response {
-            self.answers.push_back(position);
-        }
     }
 
     /// Produces the completion: of signalled requests, and of every one that fails.

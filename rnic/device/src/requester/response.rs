@@ -1,7 +1,7 @@
 //! Answers: READ data, atomic results, refusals.
 
+use super::Kept;
 use super::mapped::scatter_number;
-use super::{Finish, Kept};
 use crate::constants::{access, opcode, status};
 use crate::gather::{pieces, resolve};
 use crate::qp::attributes::State;
@@ -26,19 +26,12 @@ impl Inner {
         if let Response::Nak { code } = *response {
             return self.refused(qp, code);
         }
-        let (Some(asked), Some(oldest)) = (self.answers.front(), self.sends.front()) else {
-            return Err(Broken);
-        };
-        let at = (asked - oldest.order.position) as usize;
-        let mut entry = std::mem::take(&mut self.sends[at]);
+        let Some((at, mut entry)) = self.sends.take_asking() else { return Err(Broken) };
         let placed = self.place(qp, index, &mut entry, response, record);
-        self.sends[at] = entry;
+        self.sends.put_back(at, entry);
         match placed? {
             Placed::More => {}
-            Placed::Complete => {
-                self.sends[at].finish = Finish::Done;
-                self.answers.pop_front();
-            }
+            Placed::Complete => self.sends.answered(),
             Placed::Protection => {
                 // Those before it are complete or will never be: the peer answers in order.
                 self.enter_error(qp, Some(status::LOC_PROT_ERR));
@@ -104,7 +97,7 @@ impl Inner {
     fn refused(&mut self, qp: &Qp, code: Nak) -> Result<(), Broken> {
         // Everything that was consumed before it succeeded.
         self.reap(qp).map_err(|(_, broken)| broken)?;
-        match self.sends.front().map(|entry| entry.order.told) {
+        match self.sends.oldest().map(|entry| entry.order.told) {
             None => qp.event(AsyncEvent::QpFatal), // no completion says so
             Some(Some(told)) => self.tell_refused(qp, told, code),
             Some(None) => {}

@@ -1,6 +1,6 @@
 //! Requests that wait: for a receive, for a peer, for room. Who waits too long fails.
 
-use super::{Finish, Verdict, Why};
+use super::{Finish, Order, Verdict, Why};
 use crate::constants::status;
 use crate::limits::{ANSWER_WAIT, ATTACH_WAIT, LINK_WAIT, UNRELIABLE_WAIT};
 use crate::qp::{Inner, Qp};
@@ -19,24 +19,25 @@ pub(crate) struct Wait {
 }
 
 impl Inner {
-    /// The request at `at`, the oldest, waits. `Some`: it has waited too long.
+    /// The oldest request waits. `Some`: it has waited too long.
     #[cold]
-    pub(super) fn note_wait(&mut self, qp: &Qp, at: usize, why: Why) -> Option<Verdict> {
-        let position = self.sends[at].order.position;
+    pub(super) fn note_wait(&mut self, qp: &Qp, why: Why) -> Option<Verdict> {
+        let order = self.sends.oldest()?.order;
         let now = qp.shared.host.now();
         match self.wait {
-            Some(wait) if wait.why == why && wait.position == position => match wait.deadline {
-                Some(deadline) if now >= deadline => self.waited(qp, at, wait, now),
+            Some(wait) if wait.why == why && wait.position == order.position => match wait.deadline
+            {
+                Some(deadline) if now >= deadline => self.waited(qp, &order, wait, now),
                 _ => None,
             },
-            _ => self.begin_wait(qp, why, at, now),
+            _ => self.begin_wait(qp, why, &order, now),
         }
     }
 
-    /// Whether the request at `at` goes to a network. There it waits for its turn to leave, as at
+    /// Whether a request goes to a network. There it waits for its turn to leave, as at
     /// any NIC, and is not lost for that.
-    fn is_for_wire(&self, at: usize) -> bool {
-        let destination = self.sends[at].order.to.map(|to| to.destination);
+    fn is_for_wire(&self, order: &Order) -> bool {
+        let destination = order.to.map(|to| to.destination);
         let link = match destination {
             Some(to) => self.by_destination.get(&to).and_then(|index| self.links.get(*index)),
             None => self.links.first(),
@@ -44,8 +45,8 @@ impl Inner {
         link.is_some_and(|link| link.peer.wire)
     }
 
-    fn begin_wait(&mut self, qp: &Qp, why: Why, at: usize, now: u64) -> Option<Verdict> {
-        let position = self.sends[at].order.position;
+    fn begin_wait(&mut self, qp: &Qp, why: Why, order: &Order, now: u64) -> Option<Verdict> {
+        let position = order.position;
         let reliable = qp.service == Service::Rc;
         let retries = self.attributes.rnr_retry & 7;
         let deadline = match why {
@@ -55,7 +56,7 @@ impl Inner {
                 self.links.first().map(|link| now + link.endpoint.peer_rnr_timer())
             }
             Why::Peer if reliable => self.silence_deadline(now),
-            Why::Room if reliable || self.is_for_wire(at) => None,
+            Why::Room if reliable || self.is_for_wire(order) => None,
             Why::Order => None,
             // The peer is still being looked for.
             Why::Peer if self.links.is_empty() => Some(now + LINK_WAIT),
@@ -78,7 +79,7 @@ impl Inner {
     }
 
     /// The deadline passed.
-    fn waited(&mut self, qp: &Qp, at: usize, wait: Wait, now: u64) -> Option<Verdict> {
+    fn waited(&mut self, qp: &Qp, order: &Order, wait: Wait, now: u64) -> Option<Verdict> {
         match wait.why {
             Why::Receive => {
                 // Seven means for ever (specification 9.7.5.2.8).
@@ -93,7 +94,7 @@ impl Inner {
             }
             _ if qp.service == Service::Rc => Some(Verdict::Fail(status::RETRY_EXC_ERR)),
             _ => {
-                let destination = self.sends[at].order.to.map(|to| to.destination);
+                let destination = order.to.map(|to| to.destination);
                 let index = destination.and_then(|to| self.by_destination.get(&to).copied());
                 if let Some(link) = index.and_then(|index| self.links.get_mut(index)) {
                     link.lossy = true;
@@ -109,13 +110,13 @@ impl Inner {
 
     /// Looks after the oldest request if it is on its way: does the peer still take it?
     pub(super) fn check_flight(&mut self, qp: &Qp) -> Result<(), (usize, Broken)> {
-        if self.started == 0 {
+        let Some(oldest) = self.sends.oldest_started() else {
             if self.sends.is_empty() {
                 self.wait = None;
             }
             return Ok(());
-        }
-        let unconsumed = matches!(self.sends[0].finish, Finish::Consumed(..));
+        };
+        let unconsumed = matches!(oldest.finish, Finish::Consumed(..));
         let Some(link) = self.links.first_mut() else { return Ok(()) };
         let why = if !link.endpoint.peer_is_open() {
             Why::Peer
@@ -125,10 +126,10 @@ impl Inner {
             self.wait = None;
             return Ok(());
         };
-        match self.note_wait(qp, 0, why) {
+        match self.note_wait(qp, why) {
             Some(Verdict::Fail(why)) => self.enter_error(qp, Some(why)),
             Some(Verdict::Drop) => {
-                self.sends[0].finish = Finish::Done;
+                self.sends.settle_oldest();
                 self.reap(qp)?;
             }
             None => {}

@@ -156,7 +156,7 @@ impl Inner {
             && self.receives_messages()
             && self.fresh.is_empty()
             // Sends that the peer consumed before complete before.
-            && self.started == 0;
+            && !self.sends.has_started();
         if !first || self.links[index].endpoint.has_response() {
             return 0;
         }
