@@ -4,10 +4,11 @@ use omniverb_link::wire::{Receiving, Route, Sending};
 use omniverb_terms::{Qpn, Service};
 
 /// QP states, numbered as `enum ibv_qp_state`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 #[allow(missing_docs)]
 pub enum State {
+    #[default]
     Reset = 0,
     Init = 1,
     Rtr = 2,

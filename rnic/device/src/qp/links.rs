@@ -28,8 +28,8 @@ impl Qp {
     ) -> Option<usize> {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
-        let usable = matches!(inner.state, State::Rtr | State::Rts | State::Sqd | State::Sqe)
-            || (inner.state == State::Init && self.service != Service::Ud);
+        let usable = inner.machine.receives_messages()
+            || (inner.machine.state() == State::Init && self.service != Service::Ud);
         if !usable || inner.links.len() >= limits::DATAGRAM_LINKS_MAX && !inner.has_dead_link() {
             return None;
         }
@@ -57,7 +57,7 @@ impl Qp {
             idle: 0,
             watchers: 0,
             lossy: false,
-            route: inner.attributes.route,
+            route: inner.machine.attributes().route,
             traced: false,
             sources: Sources::default(),
             _hanging: Hanging::new(self, peer.wire),
@@ -66,7 +66,7 @@ impl Qp {
         if let Some(tracer) = tracer {
             inner.tell_of(self, index, tracer);
         }
-        if inner.state != State::Init {
+        if inner.machine.state() != State::Init {
             inner.present(self, index);
         }
         let to = Destination { dgid: peer.dgid, sgid: peer.sgid, qpn: peer.qpn };
@@ -93,14 +93,14 @@ impl Qp {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         // A connected QP's peer may die before there is a link.
-        let waits = self.service != Service::Ud && inner.attributes.dest_qpn == peer_qpn;
+        let waits = self.service != Service::Ud && inner.machine.attributes().dest_qpn == peer_qpn;
         if !waits && !inner.links.iter().any(|link| link.peer.qpn == peer_qpn) {
             return;
         }
         inner.pump_all(self);
         if self.service == Service::Ud {
             inner.forget_links(|peer| peer.qpn == peer_qpn);
-        } else if inner.state != State::Err && inner.state != State::Reset {
+        } else if inner.machine.state() != State::Err && inner.machine.state() != State::Reset {
             inner.enter_error(self, Some(status::RETRY_EXC_ERR));
             self.event(AsyncEvent::QpFatal);
         }
@@ -126,7 +126,7 @@ impl Qp {
         inner.pump_all(self);
         if self.service == Service::Ud {
             inner.forget_links(|peer| peer.wire);
-        } else if inner.state != State::Err && inner.state != State::Reset {
+        } else if inner.machine.state() != State::Err && inner.machine.state() != State::Reset {
             inner.enter_error(self, Some(status::RETRY_EXC_ERR));
             self.event(AsyncEvent::QpFatal);
         }
@@ -167,10 +167,7 @@ impl Qp {
     /// Something is to be granted to the peer of this QP: the host is told when it goes to ERR.
     /// False: it has gone already.
     pub fn lend(&self) -> bool {
-        let mut inner = self.inner.lock();
-        let lends = !matches!(inner.state, State::Reset | State::Err);
-        inner.lends |= lends;
-        lends
+        self.inner.lock().machine.lend()
     }
 
     /// Voids the grants that peers hold on our regions; call before the pages move back.
@@ -216,14 +213,14 @@ impl Inner {
     pub(super) fn present(&mut self, qp: &Qp, index: usize) {
         let LinkEnd { endpoint, route, .. } = &mut self.links[index];
         if qp.service != Service::Ud {
-            *route = self.attributes.route;
+            *route = self.machine.attributes().route;
         }
-        endpoint.publish_receiving(&(&self.attributes).into());
+        endpoint.publish_receiving(&(self.machine.attributes()).into());
         endpoint.publish_route(route);
-        if matches!(self.state, State::Rts | State::Sqd | State::Sqe) {
-            endpoint.publish_sending(&(&self.attributes).into());
+        if self.machine.is_ready_to_send() {
+            endpoint.publish_sending(&(self.machine.attributes()).into());
         }
-        endpoint.open(self.attributes.rnr_timer());
+        endpoint.open(self.machine.attributes().rnr_timer());
     }
 
     /// The peer wrote what no peer writes.
@@ -232,7 +229,7 @@ impl Inner {
         if qp.service == Service::Ud {
             let broken = self.links[index].peer;
             self.forget_links(|peer| *peer == broken);
-        } else if self.state != State::Err {
+        } else if self.machine.state() != State::Err {
             self.enter_error(qp, Some(status::FATAL_ERR));
             qp.event(AsyncEvent::QpFatal);
         }

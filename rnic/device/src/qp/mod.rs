@@ -4,6 +4,7 @@
 pub mod attributes;
 mod hanging;
 mod links;
+mod machine;
 pub(crate) mod meter;
 mod spec;
 mod state;
@@ -12,6 +13,7 @@ pub use self::spec::{Caps, Peer, QpSpec};
 
 use self::attributes::{QpAttributes, State};
 use self::hanging::Hanging;
+use self::machine::Machine;
 use self::meter::Meter;
 use crate::constants::opcode;
 use crate::cq::{Cq, Entry, Release};
@@ -61,8 +63,7 @@ pub(crate) struct LinkEnd {
 }
 
 pub(crate) struct Inner {
-    pub(crate) state: State,
-    pub(crate) attributes: QpAttributes,
+    pub(crate) machine: Machine,
     pub(crate) links: Vec<LinkEnd>,
     pub(crate) by_destination: HashMap<Destination, usize>,
     pub(crate) unreachable: Vec<(Destination, u64)>,
@@ -86,10 +87,6 @@ pub(crate) struct Inner {
     pub(crate) telling: Option<Box<Telling>>,
     /// Requests may take the express way.
     pub(crate) express_is_open: bool,
-    established: bool,
-    /// Its peer was granted something, or is about to be.
-    lends: bool,
-    notify_drained: bool,
 }
 
 /// A queue pair.
@@ -161,8 +158,7 @@ impl Qp {
             shared: shared.clone(),
             me: me.clone(),
             inner: Lock::new(Inner {
-                state: State::Reset,
-                attributes: QpAttributes::default(),
+                machine: Machine::default(),
                 links: Vec::new(),
                 by_destination: HashMap::new(),
                 unreachable: Vec::new(),
@@ -181,9 +177,6 @@ impl Qp {
                 meter,
                 telling: None,
                 express_is_open: false,
-                established: false,
-                lends: false,
-                notify_drained: false,
             }),
             state_hint: AtomicU32::new(State::Reset as u32),
             mapped_at: AtomicUsize::new(0),
@@ -199,7 +192,7 @@ impl Qp {
     /// State and attributes.
     pub fn query(&self) -> (State, QpAttributes) {
         let inner = self.inner.lock();
-        (inner.state, inner.attributes)
+        (inner.machine.state(), *inner.machine.attributes())
     }
 
     pub(crate) fn inner(&self) -> Guard<'_, Inner> {
@@ -249,7 +242,7 @@ impl Qp {
     pub fn post_recv(&self, wr_id: u64, list: &[Sge]) -> Result<(), PostError> {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
-        if inner.state == State::Reset
+        if inner.machine.state() == State::Reset
             || self.srq.is_some()
             || list.len() > inner.receives.sge_max() as usize
         {
@@ -257,7 +250,7 @@ impl Qp {
         }
         let released = self.shared.released(self.slot).receives.load(Ordering::Acquire);
         let capacity = inner.receives.post(wr_id, list, released).ok_or(PostError::Full)?;
-        if inner.state == State::Err {
+        if inner.machine.state() == State::Err {
             inner.flush_receives(self);
             return Ok(());
         }
@@ -311,7 +304,8 @@ impl Qp {
 impl Inner {
     /// Takes in and sends out on all links; a peer that breaks the rules breaks the QP.
     pub(crate) fn pump_all(&mut self, qp: &Qp) {
-        if qp.lost_completion.swap(false, Ordering::AcqRel) && self.state != State::Reset {
+        if qp.lost_completion.swap(false, Ordering::AcqRel) && self.machine.state() != State::Reset
+        {
             self.enter_error(qp, None);
         }
         for index in 0..self.links.len() {
@@ -329,7 +323,7 @@ impl Inner {
 
     /// As [`Self::pump_link`], but leaves successful receives in `fresh`.
     pub(crate) fn serve_link(&mut self, qp: &Qp, index: usize) {
-        if !self.receives_messages() || index >= self.links.len() {
+        if !self.machine.receives_messages() || index >= self.links.len() {
             return;
         }
         if let Err(Broken) = self.serve(qp, index) {
@@ -338,20 +332,11 @@ impl Inner {
         }
     }
 
-    /// Whether the state is one in which messages are taken.
-    #[inline(always)]
-    pub(crate) fn receives_messages(&self) -> bool {
-        matches!(self.state, State::Rtr | State::Rts | State::Sqd | State::Sqe)
-    }
-
     /// First traffic while in RTR (specification 9.7.2.1: communication established).
     #[inline(always)]
     pub(crate) fn note_traffic(&mut self, qp: &Qp) {
-        if !self.established {
-            self.established = true;
-            if self.state == State::Rtr && qp.service == Service::Rc {
-                qp.event(AsyncEvent::CommunicationEstablished);
-            }
+        if self.machine.note_traffic() && qp.service == Service::Rc {
+            qp.event(AsyncEvent::CommunicationEstablished);
         }
     }
 

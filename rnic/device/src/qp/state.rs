@@ -3,7 +3,7 @@
 use super::{Inner, Qp};
 use crate::constants::{Wc, status, wc_opcode};
 use crate::cq::Entry;
-use crate::qp::attributes::{QpAttributes, QpMask, State, transition_is_valid};
+use crate::qp::attributes::{QpAttributes, QpMask, State};
 use crate::queue::Receive;
 use crate::requester::Sources;
 use crate::responder::Incoming;
@@ -26,25 +26,10 @@ impl Qp {
     ) -> Result<(), PostError> {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
-        let from = inner.state;
-        if current.is_some_and(|current| current != from)
-            || !transition_is_valid(self.service, from, to, mask)
-        {
+        if !inner.machine.may_go(self.service, to, mask, current) {
             return Err(PostError::Invalid);
         }
-        let attributes = &mut inner.attributes;
-        macro_rules! take {
-            ($($flag:ident $field:ident),* $(,)?) => {
-                $(if mask.contains(QpMask::$flag) { attributes.$field = given.$field; })*
-            };
-        }
-        take!(
-            PKEY_INDEX pkey_index, PORT port, ACCESS_FLAGS access_flags, QKEY qkey,
-            PATH_MTU path_mtu, DEST_QPN dest_qpn, RQ_PSN rq_psn, SQ_PSN sq_psn,
-            MAX_QP_RD_ATOMIC max_rd_atomic, MAX_DEST_RD_ATOMIC max_dest_rd_atomic,
-            MIN_RNR_TIMER min_rnr_timer, TIMEOUT timeout, RETRY_CNT retry_cnt,
-            RNR_RETRY rnr_retry, AV route,
-        );
+        inner.machine.set_attributes(mask, given);
         match to {
             State::Reset => inner.reset(self),
             State::Err => {
@@ -58,7 +43,7 @@ impl Qp {
                     inner.pump_all(self);
                 }
                 if to == State::Sqd {
-                    inner.notify_drained = mask.contains(QpMask::EN_SQD_ASYNC_NOTIFY);
+                    inner.machine.wish_drained(mask.contains(QpMask::EN_SQD_ASYNC_NOTIFY));
                     inner.check_drained(self);
                 }
             }
@@ -85,15 +70,15 @@ impl Qp {
 
 impl Inner {
     pub(crate) fn set_state(&mut self, qp: &Qp, state: State) {
-        self.state = state;
+        self.machine.go(state);
         self.choose_way(qp);
         self.meter.state(state);
         qp.state_hint.store(state as u32, Ordering::Release);
     }
 
     pub(crate) fn check_drained(&mut self, qp: &Qp) {
-        if self.state == State::Sqd && self.notify_drained && !self.sends.has_begun() {
-            self.notify_drained = false;
+        let idle = self.machine.state() == State::Sqd && !self.sends.has_begun();
+        if idle && self.machine.drained() {
             qp.event(AsyncEvent::SqDrained);
         }
     }
@@ -116,21 +101,19 @@ impl Inner {
         self.floor = u32::MAX;
         self.held.clear();
         self.unreachable.clear();
-        self.established = false;
-        self.lends = false;
         qp.send_cq.purge(qp.number);
         qp.recv_cq.purge(qp.number);
         let released = qp.shared.released(qp.slot);
         released.sends.store(0, Ordering::Release);
         released.receives.store(0, Ordering::Release);
-        self.attributes = QpAttributes::default();
+        self.machine.reset();
         self.set_state(qp, State::Reset);
     }
 
     /// To ERR: the oldest send completes with `first` (if given), all others and the receives are
     /// flushed (specification 10.3.1 and 11.6.2).
     pub(crate) fn enter_error(&mut self, qp: &Qp, first: Option<u32>) {
-        if self.state == State::Err {
+        if self.machine.state() == State::Err {
             return;
         }
         self.set_state(qp, State::Err);
@@ -151,7 +134,7 @@ impl Inner {
             self.links[index].sources = Sources::default();
         }
         self.grants.clear();
-        if std::mem::take(&mut self.lends) {
+        if self.machine.take_lent() {
             qp.shared.host.qp_failed(qp.number);
         }
         self.flush_receives(qp);

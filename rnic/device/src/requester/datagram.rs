@@ -104,7 +104,7 @@ impl Inner {
     /// Bit 31: a privileged Q_Key, taken from the QP (specification 10.2.5).
     #[inline(always)]
     pub(super) fn qkey_to(&self, to: &Addressee) -> u32 {
-        if to.qkey >> 31 != 0 { self.attributes.qkey } else { to.qkey }
+        if to.qkey >> 31 != 0 { self.machine.attributes().qkey } else { to.qkey }
     }
 
     /// No link to that destination yet: asks for one, unless it is known to lead nowhere.

@@ -20,7 +20,7 @@ impl Inner {
     /// After a change of state, or of whether somebody wants to be told: what is captured is told
     /// by the general way.
     pub(crate) fn choose_way(&mut self, qp: &Qp) {
-        let open = self.state == State::Rts && qp.service != Service::Ud;
+        let open = self.machine.state() == State::Rts && qp.service != Service::Ud;
         self.express_is_open = open && self.telling.is_none();
     }
 

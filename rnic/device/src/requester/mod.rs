@@ -156,7 +156,7 @@ impl Inner {
     /// Checks what can be checked before a request is queued; returns its length.
     #[inline(always)]
     pub(crate) fn check(&self, qp: &Qp, work: &SendWork<'_>) -> Result<u64, PostError> {
-        if !matches!(self.state, State::Rts | State::Sqd | State::Sqe | State::Err)
+        if !matches!(self.machine.state(), State::Rts | State::Sqd | State::Sqe | State::Err)
             || !opcode_is_valid(qp.service, work.opcode)
             || (qp.service == Service::Ud) != work.to.is_some()
         {
@@ -223,7 +223,7 @@ impl Inner {
             told: None,
             told_of_wait: false,
         };
-        if self.sends.is_empty() && self.state == State::Rts {
+        if self.sends.is_empty() && self.machine.state() == State::Rts {
             match self.attempt(qp, &mut order, &work.data) {
                 Ok(Step::Started(Finish::Done)) => {
                     self.complete_order(qp, &order, status::SUCCESS);
@@ -257,7 +257,7 @@ impl Inner {
 
     #[inline(never)]
     fn enqueue(&mut self, qp: &Qp, entry: SendEntry) {
-        match self.state {
+        match self.machine.state() {
             State::Err | State::Sqe => self.complete_order(qp, &entry.order, status::WR_FLUSH_ERR),
             _ => {
                 self.sends.push(entry);
@@ -312,7 +312,7 @@ impl Inner {
 
     /// Completes what is complete, starts what can start, and notes what waits.
     pub(crate) fn advance(&mut self, qp: &Qp) {
-        if self.sends.is_empty() || !matches!(self.state, State::Rts | State::Sqd) {
+        if self.sends.is_empty() || !matches!(self.machine.state(), State::Rts | State::Sqd) {
             return;
         }
         match self.try_advance(qp) {
@@ -325,7 +325,7 @@ impl Inner {
         self.reap(qp)?;
         while let Some(next) = self.sends.next() {
             // SQD starts nothing, but what has begun goes on to its end.
-            if self.state != State::Rts && !next.order.begun {
+            if self.machine.state() != State::Rts && !next.order.begun {
                 break;
             }
             let Some((place, mut entry)) = self.sends.take_next() else { break };
@@ -411,7 +411,7 @@ impl Inner {
         let outstanding = self.sends.outstanding();
         (order.flags & send_flags::FENCE != 0 && outstanding > 0)
             || (order.needs_answer()
-                && outstanding >= usize::from(self.attributes.max_rd_atomic.max(1)))
+                && outstanding >= usize::from(self.machine.attributes().max_rd_atomic.max(1)))
     }
 
     /// Produces the completion: of signalled requests, and of every one that fails.

@@ -20,7 +20,7 @@ impl Inner {
         response: &Response,
         record: &Record,
     ) -> Result<(), Broken> {
-        if self.state == State::Rtr || qp.service == Service::Ud {
+        if self.machine.state() == State::Rtr || qp.service == Service::Ud {
             return Err(Broken); // nothing was asked
         }
         if let Response::Nak { code } = *response {

@@ -140,7 +140,7 @@ impl Inner {
         let link = self.links.first().filter(|link| link.traced)?;
         let not_ready = flags & NOT_READY != 0;
         let code = link.endpoint.peer_receiving().map(|peer| peer.min_rnr_timer);
-        let mut trace = begin(qp, link, &self.attributes, time);
+        let mut trace = begin(qp, link, self.machine.attributes(), time);
         trace.kind = match order.opcode {
             opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => Kind::Write,
             opcode::RDMA_READ => Kind::Read,
@@ -151,7 +151,7 @@ impl Inner {
         let length = if order.is_atomic() { 0 } else { order.length };
         let telling = self.telling.as_mut()?;
         let count = packets(length, trace.path_mtu);
-        let told = telling.number(self.attributes.sq_psn, count, not_ready);
+        let told = telling.number(self.machine.attributes().sq_psn, count, not_ready);
         (trace.psn, trace.messages) = (told.psn, told.messages);
         trace.flags = last_flags(order.opcode, order.flags) & SHOWN | flags;
         trace.code = code.filter(|_| not_ready).unwrap_or_default();
@@ -183,7 +183,7 @@ impl Inner {
             return;
         }
         let Some(link) = self.links.first().filter(|link| link.traced) else { return };
-        let trace = begin(qp, link, &self.attributes, qp.shared.host.now());
+        let trace = begin(qp, link, self.machine.attributes(), qp.shared.host.now());
         let psn = if kind == Kind::Refusal { told.psn } else { told.last };
         let trace = Trace { kind, code, psn, messages: told.messages, ..trace };
         if let Some(telling) = &self.telling {
@@ -196,7 +196,7 @@ impl Inner {
     pub(super) fn tell_answer(&mut self, qp: &Qp, order: &Order, told: Told, parts: &[UserMemory]) {
         let Some(link) = self.links.first().filter(|link| link.traced) else { return };
         let Some(telling) = &self.telling else { return };
-        let trace = begin(qp, link, &self.attributes, qp.shared.host.now());
+        let trace = begin(qp, link, self.machine.attributes(), qp.shared.host.now());
         let trace = Trace { psn: told.psn, messages: told.messages, ..trace };
         if order.is_atomic() {
             let mut original = [0; 8];
@@ -233,7 +233,7 @@ impl Inner {
         let Some(link) = self.links.get(index).filter(|link| link.traced) else { return };
         let Request::Datagram { flags, immediate, qkey } = *request else { return };
         let Some(telling) = &mut self.telling else { return };
-        let told = telling.number(self.attributes.sq_psn, 1, false);
+        let told = telling.number(self.machine.attributes().sq_psn, 1, false);
         let trace = Trace {
             kind: Kind::Datagram,
             flags: flags & SHOWN,
@@ -242,7 +242,7 @@ impl Inner {
             rkey: qkey,
             immediate,
             first: length,
-            ..begin(qp, link, &self.attributes, time)
+            ..begin(qp, link, self.machine.attributes(), time)
         };
         telling.tell(&trace, length, parts);
     }

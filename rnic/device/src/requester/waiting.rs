@@ -48,7 +48,7 @@ impl Inner {
     fn begin_wait(&mut self, qp: &Qp, why: Why, order: &Order, now: u64) -> Option<Verdict> {
         let position = order.position;
         let reliable = qp.service == Service::Rc;
-        let retries = self.attributes.rnr_retry & 7;
+        let retries = self.machine.attributes().rnr_retry & 7;
         let deadline = match why {
             Why::Receive if retries == 0 => return Some(Verdict::Fail(status::RNR_RETRY_EXC_ERR)),
             Why::Receive => {
@@ -70,7 +70,7 @@ impl Inner {
     /// A peer that closed is silent for as long as the retries last. One that was not there yet
     /// may be on its way: both ends learn of their link through the daemon, after they are RTR.
     fn silence_deadline(&self, now: u64) -> Option<u64> {
-        let silence = self.attributes.silence_max()?;
+        let silence = self.machine.attributes().silence_max()?;
         Some(match self.links.first() {
             Some(link) if link.endpoint.peer_has_closed() => now + silence,
             Some(_) => now + silence.max(ATTACH_WAIT),

@@ -22,8 +22,8 @@ impl Inner {
             // Executed on an earlier turn, exactly once; only the answer is missing.
             Incoming::Answer { original } => original,
             Incoming::Idle => {
-                if self.attributes.access_flags & access::REMOTE_ATOMIC == 0
-                    || self.attributes.max_dest_rd_atomic == 0
+                if self.machine.attributes().access_flags & access::REMOTE_ATOMIC == 0
+                    || self.machine.attributes().max_dest_rd_atomic == 0
                     || !address.is_multiple_of(8)
                 {
                     return Ok(Outcome::Refused(Refusal::InvalidRequest, None));

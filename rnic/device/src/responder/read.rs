@@ -25,8 +25,8 @@ impl Inner {
             _ if interjected => (link.interjected.is_none(), link.interjected.unwrap_or(0)),
             _ => return Ok(Outcome::Refused(Refusal::InvalidRequest, None)),
         };
-        if self.attributes.access_flags & access::REMOTE_READ == 0
-            || self.attributes.max_dest_rd_atomic == 0
+        if self.machine.attributes().access_flags & access::REMOTE_READ == 0
+            || self.machine.attributes().max_dest_rd_atomic == 0
             || length > MESSAGE_MAX
         {
             return Ok(Outcome::Refused(Refusal::InvalidRequest, None));

@@ -153,7 +153,7 @@ impl Inner {
     #[inline(always)]
     pub(crate) fn serve_straight(&mut self, qp: &Qp, index: usize, out: &mut [Wc]) -> usize {
         let first = qp.service == Service::Rc
-            && self.receives_messages()
+            && self.machine.receives_messages()
             && self.fresh.is_empty()
             // Sends that the peer consumed before complete before.
             && !self.sends.has_started();

@@ -23,7 +23,8 @@ impl Inner {
             _ if qp.service == Service::Uc => self.abandon_uc(qp, index),
             _ => return Outcome::Refused(Refusal::InvalidRequest, None),
         }
-        if self.attributes.access_flags & access::REMOTE_WRITE == 0 || total > MESSAGE_MAX {
+        if self.machine.attributes().access_flags & access::REMOTE_WRITE == 0 || total > MESSAGE_MAX
+        {
             return self.refuse_write(qp, index, flags, Refusal::InvalidRequest);
         }
         let region = if total == 0 {
