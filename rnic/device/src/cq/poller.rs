@@ -302,13 +302,13 @@ impl Inner {
     /// event are due first: it saves them the way through the queue.
     #[inline(always)]
     fn hand_out(&mut self, qp: &Qp, cq: &Cq, out: &mut [Wc]) -> usize {
-        let count = self.fresh.len();
+        let count = self.receives.completed();
         let straight = std::ptr::eq(&*qp.recv_cq, cq) && cq.is_bypassable();
         if count == 0 || count > out.len() || !straight {
             self.hand_over(qp);
             return 0;
         }
-        for (place, entry) in out.iter_mut().zip(self.fresh.drain(..)) {
+        for (place, entry) in out.iter_mut().zip(self.receives.take_completed()) {
             *place = entry.wc;
         }
         self.receives_taken(qp, count as u64);

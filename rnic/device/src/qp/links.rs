@@ -40,11 +40,11 @@ impl Qp {
             }
             inner.drop_links(self);
         }
-        let credits = inner.receives.waiting() as u32;
+        let (credits, floor) = inner.receives.promised();
         if self.service == Service::Ud || self.srq.is_some() {
             endpoint.publish_no_credits();
         } else {
-            endpoint.publish_credits(credits, inner.floor);
+            endpoint.publish_credits(credits, floor);
         }
         endpoint.set_watched(false);
         let link = LinkEnd {

@@ -16,14 +16,13 @@ use self::hanging::Hanging;
 use self::machine::Machine;
 use self::meter::Meter;
 use crate::constants::opcode;
-use crate::cq::{Cq, Entry, Release};
+use crate::cq::{Cq, Release};
 use crate::gather::Sge;
 use crate::grants::Grants;
 use crate::lock::{Guard, Lock};
-use crate::queue::ReceiveQueue;
 use crate::region::RegionCache;
 use crate::requester::{Held, Patience, SendQueue, Sources, Telling, Wait};
-use crate::responder::Incoming;
+use crate::responder::{Incoming, Receives};
 use crate::shared::{AsyncEvent, Shared, lock};
 use crate::srq::Srq;
 use crate::work::{Destination, PostError, SendWork};
@@ -73,10 +72,7 @@ pub(crate) struct Inner {
     pub(crate) wait: Option<Wait>,
     pub(crate) patience: Patience,
     pub(crate) on_waiting_list: bool,
-    pub(crate) receives: ReceiveQueue,
-    /// Receives that completed in the batch being served; they reach the CQ together.
-    pub(crate) fresh: Vec<Entry>,
-    pub(crate) floor: u32,
+    pub(crate) receives: Receives,
     pub(crate) send_cache: RegionCache,
     pub(crate) recv_cache: RegionCache,
     pub(crate) grants: Grants,
@@ -167,9 +163,7 @@ impl Qp {
                 wait: None,
                 patience: Patience::default(),
                 on_waiting_list: false,
-                receives: ReceiveQueue::new(recv_max, spec.recv_sge_max),
-                fresh: Vec::new(),
-                floor: u32::MAX,
+                receives: Receives::new(recv_max, spec.recv_sge_max),
                 send_cache: RegionCache::default(),
                 recv_cache: RegionCache::default(),
                 grants: Grants::default(),
@@ -244,7 +238,7 @@ impl Qp {
         let inner = &mut *guard;
         if inner.machine.state() == State::Reset
             || self.srq.is_some()
-            || list.len() > inner.receives.sge_max() as usize
+            || !inner.receives.takes(list.len())
         {
             return Err(PostError::Invalid);
         }
@@ -264,9 +258,7 @@ impl Qp {
             let regions = &self.shared.regions;
             crate::gather::resolve(regions, &mut inner.recv_cache, self.pd, sge, access).is_some()
         });
-        let capacity = if sound { capacity.min(u64::from(u32::MAX)) as u32 } else { 0 };
-        inner.floor = inner.floor.min(capacity);
-        let floor = inner.floor;
+        let floor = inner.receives.promise(if sound { capacity } else { 0 });
         if let Some(link) = inner.links.first_mut() {
             link.credits = link.credits.wrapping_add(1);
             link.endpoint.publish_credits(link.credits, floor);
@@ -321,7 +313,7 @@ impl Inner {
         self.hand_over(qp);
     }
 
-    /// As [`Self::pump_link`], but leaves successful receives in `fresh`.
+    /// As [`Self::pump_link`], but leaves the completions of receives where they are.
     pub(crate) fn serve_link(&mut self, qp: &Qp, index: usize) {
         if !self.machine.receives_messages() || index >= self.links.len() {
             return;
@@ -343,11 +335,8 @@ impl Inner {
     /// Puts the receives that completed into their CQ.
     #[inline(always)]
     pub(crate) fn hand_over(&mut self, qp: &Qp) {
-        if !self.fresh.is_empty() {
-            let fits = qp.recv_cq.push_all(&mut self.fresh);
-            if !fits {
-                qp.cq_overflowed();
-            }
+        if !self.receives.hand_over(&qp.recv_cq) {
+            qp.cq_overflowed();
         }
     }
 

@@ -97,8 +97,7 @@ impl Inner {
         self.drop_links(qp);
         self.sends.reset();
         self.wait = None;
-        self.receives.clear();
-        self.floor = u32::MAX;
+        self.receives.reset();
         self.held.clear();
         self.unreachable.clear();
         qp.send_cq.purge(qp.number);
@@ -158,7 +157,7 @@ impl Inner {
             qp_num: qp.number.0,
             ..Wc::default()
         };
-        self.fresh.push(Entry { wc, release: qp.receive_release(), solicited: false });
+        self.receives.complete(Entry { wc, release: qp.receive_release(), solicited: false });
         self.hand_over(qp);
     }
 }

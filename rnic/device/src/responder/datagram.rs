@@ -65,7 +65,7 @@ impl Inner {
         };
         self.meter.received(length);
         let release = qp.receive_release();
-        self.fresh.push(Entry { wc, release, solicited: flags & SOLICITED != 0 });
+        self.receives.complete(Entry { wc, release, solicited: flags & SOLICITED != 0 });
         Outcome::Passed
     }
 

@@ -8,8 +8,11 @@
 mod atomic;
 mod datagram;
 mod read;
+mod receives;
 mod send;
 mod write;
+
+pub(crate) use receives::Receives;
 
 use crate::constants::status;
 use crate::cq::Entry;
@@ -87,7 +90,7 @@ impl Inner {
             if qp.service == Service::Rc
                 && let Some((wc, solicited)) = self.serve_plain_send(qp, index)?
             {
-                self.fresh.push(Entry { wc, release: qp.receive_release(), solicited });
+                self.receives.complete(Entry { wc, release: qp.receive_release(), solicited });
                 continue;
             }
             let Some((request, record)) = self.links[index].endpoint.next_request()? else {

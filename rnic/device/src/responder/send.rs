@@ -154,7 +154,7 @@ impl Inner {
     pub(crate) fn serve_straight(&mut self, qp: &Qp, index: usize, out: &mut [Wc]) -> usize {
         let first = qp.service == Service::Rc
             && self.machine.receives_messages()
-            && self.fresh.is_empty()
+            && self.receives.completed() == 0
             // Sends that the peer consumed before complete before.
             && !self.sends.has_started();
         if !first || self.links[index].endpoint.has_response() {
@@ -203,7 +203,7 @@ impl Inner {
         };
         self.meter.received(length);
         let release = qp.receive_release();
-        self.fresh.push(Entry { wc, release, solicited: flags & SOLICITED != 0 });
+        self.receives.complete(Entry { wc, release, solicited: flags & SOLICITED != 0 });
     }
 
     #[cold]
