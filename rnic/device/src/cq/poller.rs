@@ -272,7 +272,7 @@ impl Inner {
     fn look(&mut self, qp: &Qp, index: usize, cq: &Cq, out: &mut [Wc]) -> Look {
         let Some(link) = self.links.get_mut(index) else { return Look::Quiet(u32::MAX) };
         if link.endpoint.has_news() {
-            link.idle = 0;
+            link.looks.found();
             let straight = std::ptr::eq(&*qp.recv_cq, cq) && cq.is_bypassable();
             let mut count = if straight { self.serve_straight(qp, index, out) } else { 0 };
             if count == 0 {
@@ -281,8 +281,7 @@ impl Inner {
             self.advance(qp);
             return Look::News(count);
         }
-        link.idle = link.idle.saturating_add(1);
-        let idle = link.idle;
+        let idle = link.looks.found_nothing();
         if !self.sends.is_empty() {
             self.advance(qp);
             self.insist(qp);
@@ -319,7 +318,7 @@ impl Inner {
     /// progress thread heard of it before. Who does not poll stops watching soon.
     pub(crate) fn be_watched(&mut self, qp: &Qp) {
         let direct = qp.service != Service::Ud
-            && self.links.first().is_some_and(|link| link.watchers == 0 && !link.peer.wire);
+            && self.links.first().is_some_and(|link| !link.looks.are_made() && !link.peer.wire);
         let list = if direct { qp.send_cq.watch.list.try_lock() } else { None };
         if let Some(mut list) = list
             && list.links.len() < WATCHED_MAX
@@ -332,18 +331,16 @@ impl Inner {
 
     fn watch(&mut self, index: usize) -> bool {
         let Some(link) = self.links.get_mut(index) else { return false };
-        link.watchers += 1;
-        link.idle = 0;
+        link.looks.begin();
         link.endpoint.set_watched(true);
         true
     }
 
     fn unwatch(&mut self, index: usize) {
-        if let Some(link) = self.links.get_mut(index) {
-            link.watchers = link.watchers.saturating_sub(1);
-            if link.watchers == 0 {
-                link.endpoint.set_watched(false);
-            }
+        if let Some(link) = self.links.get_mut(index)
+            && link.looks.end()
+        {
+            link.endpoint.set_watched(false);
         }
     }
 }

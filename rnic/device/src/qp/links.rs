@@ -1,307 +1,204 @@
-//! The links of a queue pair: they come from the daemon, and they end.
+//! The links of a queue pair: one if it is connected, one for each destination if it is not.
+//!
+//! The index of a link is handed out: to polls, to bells, to requests under way. So a link that has
+//! ended keeps its place until another one takes that, and who still has the index looks at the new
+//! one for nothing.
 
-use super::{Hanging, Inner, LinkEnd, Peer, Qp};
-use crate::constants::status;
-use crate::grants::Grant;
+use super::{Hanging, Peer};
 use crate::limits;
-use crate::qp::attributes::State;
 use crate::requester::Sources;
 use crate::responder::Incoming;
-use crate::shared::AsyncEvent;
 use crate::work::Destination;
-use omniverb_link::{Endpoint, Tracer};
-use omniverb_terms::{Qpn, Rkey, Service};
-use std::sync::Arc;
+use omniverb_link::Endpoint;
+use omniverb_link::wire::Route;
+use std::collections::HashMap;
+use std::ops::{Deref, DerefMut};
 
-impl Qp {
-    /// The daemon made a link; returns its index, or `None` if this QP cannot use it (any more).
-    pub fn attach(&self, peer: Peer, endpoint: Endpoint) -> Option<usize> {
-        self.attach_traced(peer, endpoint, None)
+/// A link of this QP and what is in flight on it.
+pub(crate) struct LinkEnd {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) peer: Peer,
+    pub(crate) incoming: Incoming,
+    /// Bytes that are out of a READ that came between two parts of a message.
+    pub(crate) interjected: Option<u64>,
+    /// The request at the head waits for a receive, since this time (UC, UD).
+    pub(crate) starved: Option<u64>,
+    /// Receives posted since the link is there, those before included.
+    credits: u32,
+    pub(crate) looks: Looks,
+    /// A datagram or UC message was dropped for want of room; drop at once until there is room.
+    pub(crate) lossy: bool,
+    /// How packets to the peer are to travel, as it was published last.
+    route: Route,
+    /// What happens on it is told to whoever captures packets.
+    pub(crate) traced: bool,
+    /// What was sent on it from where it is.
+    pub(crate) sources: Sources,
+    _hanging: Hanging,
+}
+
+/// How polls look at a link.
+#[derive(Default)]
+pub(crate) struct Looks {
+    /// In a row without news.
+    idle: u32,
+    /// Poll lists that look at it by themselves.
+    watchers: u8,
+}
+
+impl Looks {
+    /// There was news.
+    #[inline(always)]
+    pub(crate) fn found(&mut self) {
+        self.idle = 0;
     }
 
-    /// The same; somebody captures packets and is to be told of the link from the beginning.
-    pub fn attach_traced(
-        &self,
-        peer: Peer,
-        mut endpoint: Endpoint,
-        tracer: Option<&Arc<Tracer>>,
-    ) -> Option<usize> {
-        let mut guard = self.inner.lock();
-        let inner = &mut *guard;
-        let usable = inner.machine.receives_messages()
-            || (inner.machine.state() == State::Init && self.service != Service::Ud);
-        if !usable || inner.links.len() >= limits::DATAGRAM_LINKS_MAX && !inner.has_dead_link() {
-            return None;
-        }
-        if self.service != Service::Ud {
-            // The peer was reset and came back: the old link is of no use any more.
-            if !inner.abandon_flight(self) {
-                return None;
-            }
-            inner.drop_links(self);
-        }
-        let (credits, floor) = inner.receives.promised();
-        if self.service == Service::Ud || self.srq.is_some() {
-            endpoint.publish_no_credits();
-        } else {
-            endpoint.publish_credits(credits, floor);
-        }
-        endpoint.set_watched(false);
-        let link = LinkEnd {
+    /// There was none; for so many looks in a row.
+    #[inline(always)]
+    pub(crate) fn found_nothing(&mut self) -> u32 {
+        self.idle = self.idle.saturating_add(1);
+        self.idle
+    }
+
+    /// Whether polls look at it by themselves.
+    #[inline(always)]
+    pub(crate) fn are_made(&self) -> bool {
+        self.watchers > 0
+    }
+
+    /// One more poll list does.
+    pub(crate) fn begin(&mut self) {
+        self.watchers += 1;
+        self.idle = 0;
+    }
+
+    /// One does no longer. True: none does.
+    pub(crate) fn end(&mut self) -> bool {
+        self.watchers = self.watchers.saturating_sub(1);
+        self.watchers == 0
+    }
+}
+
+impl LinkEnd {
+    /// A link on which nothing has happened. `credits`: receives that are posted, unless they
+    /// cannot be promised.
+    pub(super) fn new(endpoint: Endpoint, peer: Peer, credits: u32, hanging: Hanging) -> LinkEnd {
+        LinkEnd {
             endpoint,
             peer,
             incoming: Incoming::Idle,
             interjected: None,
             starved: None,
             credits,
-            idle: 0,
-            watchers: 0,
+            looks: Looks::default(),
             lossy: false,
-            route: inner.machine.attributes().route,
+            route: Route::default(),
             traced: false,
             sources: Sources::default(),
-            _hanging: Hanging::new(self, peer.wire),
-        };
-        let index = inner.place_link(link);
-        if let Some(tracer) = tracer {
-            inner.tell_of(self, index, tracer);
-        }
-        if inner.machine.state() != State::Init {
-            inner.present(self, index);
-        }
-        let to = Destination { dgid: peer.dgid, sgid: peer.sgid, qpn: peer.qpn };
-        inner.by_destination.entry(to).or_insert(index);
-        inner.send_held(self, &to, index);
-        inner.wait = None;
-        inner.pump_all(self);
-        Some(index)
-    }
-
-    /// The daemon knows no way to this destination: datagrams to it are lost for a while.
-    pub fn unreachable(&self, destination: Destination) {
-        let mut guard = self.inner.lock();
-        let until = self.shared.host.now() + 1_000_000_000;
-        guard.held.drop_all(&destination);
-        guard.unreachable.retain(|(other, _)| *other != destination);
-        guard.unreachable.push((destination, until));
-        guard.pump_all(self);
-    }
-
-    /// The daemon says the peer's process is gone: what it sent is delivered, then a connected
-    /// QP fails.
-    pub fn peer_died(&self, peer_qpn: Qpn) {
-        let mut guard = self.inner.lock();
-        let inner = &mut *guard;
-        // A connected QP's peer may die before there is a link.
-        let waits = self.service != Service::Ud && inner.machine.attributes().dest_qpn == peer_qpn;
-        if !waits && !inner.links.iter().any(|link| link.peer.qpn == peer_qpn) {
-            return;
-        }
-        inner.pump_all(self);
-        if self.service == Service::Ud {
-            inner.forget_links(|peer| peer.qpn == peer_qpn);
-        } else if inner.machine.state() != State::Err && inner.machine.state() != State::Reset {
-            inner.enter_error(self, Some(status::RETRY_EXC_ERR));
-            self.event(AsyncEvent::QpFatal);
+            _hanging: hanging,
         }
     }
 
-    /// The daemon says the peer destroyed or reset its QP. Sends fail when their retries are over.
-    pub fn peer_closed(&self, peer_qpn: Qpn) {
-        let mut guard = self.inner.lock();
-        guard.pump_all(self);
-        if self.service == Service::Ud {
-            guard.forget_links(|peer| peer.qpn == peer_qpn);
+    /// A receive was posted; all of them take `floor` bytes.
+    #[inline(always)]
+    pub(super) fn credit(&mut self, floor: u32) {
+        self.credits = self.credits.wrapping_add(1);
+        self.endpoint.publish_credits(self.credits, floor);
+    }
+
+    /// Whether nothing can come over it any more.
+    pub(crate) fn is_deaf(&self) -> bool {
+        matches!(self.incoming, Incoming::Deaf)
+    }
+
+    /// Packets to the peer travel so from now on, says the link when it opens.
+    pub(super) fn publish_route(&mut self, route: Route) {
+        self.route = route;
+        self.endpoint.publish_route(&route);
+    }
+
+    /// The datagrams from here on travel so. Who changes routes within one destination may find a
+    /// few datagrams on the new one that were posted for the old.
+    #[inline(always)]
+    pub(crate) fn take_route(&mut self, route: Route) {
+        if self.route != route {
+            self.publish_route(route);
         }
     }
 
-    /// The daemon is gone, and its engine with it: what peers on a network sent is delivered, then
-    /// they are as good as dead. Others are not concerned.
-    pub fn engine_died(&self) {
-        let mut guard = self.inner.lock();
-        let inner = &mut *guard;
-        if !inner.links.iter().any(|link| link.peer.wire) {
-            return;
-        }
-        inner.pump_all(self);
-        if self.service == Service::Ud {
-            inner.forget_links(|peer| peer.wire);
-        } else if inner.machine.state() != State::Err && inner.machine.state() != State::Reset {
-            inner.enter_error(self, Some(status::RETRY_EXC_ERR));
-            self.event(AsyncEvent::QpFatal);
-        }
-    }
-
-    /// The daemon granted a mapping.
-    pub fn granted(&self, peer_qpn: Qpn, grant: Grant) -> bool {
-        let mut guard = self.inner.lock();
-        let inner = &mut *guard;
-        match inner.links.first() {
-            Some(link) if link.peer.qpn == peer_qpn => {
-                let epoch = link.endpoint.peer_epoch();
-                inner.grants.insert(epoch, grant)
-            }
-            _ => false,
-        }
-    }
-
-    /// The daemon did not grant what was asked for; `again`: it may later.
-    pub fn not_granted(&self, peer_qpn: Qpn, rkey: Rkey, again: bool) {
-        let mut guard = self.inner.lock();
-        if guard.links.first().is_some_and(|link| link.peer.qpn == peer_qpn) {
-            guard.grants.refused(rkey, again);
-        }
-    }
-
-    /// Lets go of the mapping of a peer's region that has not been used for longest. False: there
-    /// is none.
-    pub fn drop_oldest_grant(&self) -> bool {
-        self.inner.lock().grants.drop_oldest()
-    }
-
-    /// What the peer of a connected QP sees as its EPOCH.
-    pub fn epoch(&self) -> u64 {
-        self.inner.lock().links.first().map_or(0, |link| link.endpoint.epoch())
-    }
-
-    /// Something is to be granted to the peer of this QP: the host is told when it goes to ERR.
-    /// False: it has gone already.
-    pub fn lend(&self) -> bool {
-        self.inner.lock().machine.lend()
-    }
-
-    /// Voids the grants that peers hold on our regions; call before the pages move back.
-    pub fn revoke_grants(&self) {
-        self.inner.lock().links.iter_mut().for_each(LinkEnd::revoke);
-    }
-
-    /// Whether a peer is at our pages still; to be asked a moment after [`Qp::revoke_grants`], as
-    /// often as one likes to wait.
-    pub fn peers_reach_pages(&self) -> bool {
-        self.inner.lock().links.iter().any(|link| link.endpoint.peer_reaches_pages())
-    }
-
-    /// Waits no longer: whoever is at our pages finds out that it may have been in vain.
-    pub fn give_up_on_peers(&self) {
-        let mut inner = self.inner.lock();
-        let late = inner.links.iter_mut().filter(|link| link.endpoint.peer_reaches_pages());
-        late.for_each(LinkEnd::revoke);
-    }
-
-    /// Uses none of the mappings of peers' regions any more.
-    pub fn forget_grants(&self) {
-        self.inner.lock().grants.forget();
-    }
-
-    /// Peers this QP is linked with.
-    pub fn peers(&self) -> Vec<Peer> {
-        self.inner.lock().links.iter().map(|link| link.peer).collect()
-    }
-
-    /// Whether something may still come over link `index`.
-    pub(crate) fn listens_to(&self, index: usize) -> bool {
-        // Who is at work with it right now uses it, or one beside it.
-        self.inner.try_lock().is_none_or(|inner| {
-            inner.links.get(index).is_some_and(|link| !matches!(link.incoming, Incoming::Deaf))
-        })
+    /// How packets to the peer travel.
+    pub(super) fn route(&self) -> Route {
+        self.route
     }
 }
 
-impl Inner {
-    /// Tells the far end of a link what this QP is like, as far as its state says so, and that it
-    /// receives from now on.
-    pub(super) fn present(&mut self, qp: &Qp, index: usize) {
-        let LinkEnd { endpoint, route, .. } = &mut self.links[index];
-        if qp.service != Service::Ud {
-            *route = self.machine.attributes().route;
-        }
-        endpoint.publish_receiving(&(self.machine.attributes()).into());
-        endpoint.publish_route(route);
-        if self.machine.is_ready_to_send() {
-            endpoint.publish_sending(&(self.machine.attributes()).into());
-        }
-        endpoint.open(self.machine.attributes().rnr_timer());
+/// All links of a QP, by their indices.
+#[derive(Default)]
+pub(crate) struct Links {
+    list: Vec<LinkEnd>,
+    /// Those of datagrams that have not ended.
+    by_destination: HashMap<Destination, usize>,
+}
+
+impl Deref for Links {
+    type Target = [LinkEnd];
+
+    #[inline(always)]
+    fn deref(&self) -> &[LinkEnd] {
+        &self.list
+    }
+}
+
+impl DerefMut for Links {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [LinkEnd] {
+        &mut self.list
+    }
+}
+
+impl Links {
+    /// Whether another one may be added.
+    pub(super) fn has_room(&self) -> bool {
+        self.list.len() < limits::DATAGRAM_LINKS_MAX || self.list.iter().any(LinkEnd::is_deaf)
     }
 
-    /// The peer wrote what no peer writes.
-    #[cold]
-    pub(crate) fn broken(&mut self, qp: &Qp, index: usize) {
-        if qp.service == Service::Ud {
-            let broken = self.links[index].peer;
-            self.forget_links(|peer| *peer == broken);
-        } else if self.machine.state() != State::Err {
-            self.enter_error(qp, Some(status::FATAL_ERR));
-            qp.event(AsyncEvent::QpFatal);
-        }
+    /// The index of the link to a destination.
+    #[inline(always)]
+    pub(crate) fn to(&self, destination: &Destination) -> Option<usize> {
+        self.by_destination.get(destination).copied()
     }
 
-    /// Forgets the links of a UD QP to these peers.
-    pub(crate) fn forget_links(&mut self, gone: impl Fn(&Peer) -> bool) {
-        // Indices of links are handed out, so the entry stays; nobody finds it any more.
-        for link in self.links.iter_mut().filter(|link| gone(&link.peer)) {
+    /// Adds a link: where one was that has ended, or behind the others.
+    pub(super) fn add(&mut self, link: LinkEnd) -> usize {
+        let Peer { qpn, dgid, sgid, .. } = link.peer;
+        let index = match self.list.iter().position(LinkEnd::is_deaf) {
+            Some(index) => {
+                self.list[index] = link;
+                index
+            }
+            None => {
+                self.list.push(link);
+                self.list.len() - 1
+            }
+        };
+        self.by_destination.entry(Destination { dgid, sgid, qpn }).or_insert(index);
+        index
+    }
+
+    /// Ends the links to these peers; nobody finds them any more.
+    pub(super) fn forget(&mut self, gone: impl Fn(&Peer) -> bool) {
+        for link in self.list.iter_mut().filter(|link| gone(&link.peer)) {
             link.endpoint.close();
             link.incoming = Incoming::Deaf;
             link.starved = None;
         }
-        self.by_destination.retain(|_, index| !gone(&self.links[*index].peer));
+        let list = &self.list;
+        self.by_destination.retain(|_, index| !gone(&list[*index].peer));
     }
 
-    pub(super) fn has_dead_link(&self) -> bool {
-        self.links.iter().any(|link| matches!(link.incoming, Incoming::Deaf))
-    }
-
-    /// Puts a link where a forgotten one was, or behind the others. Who still has the index of the
-    /// forgotten one looks at the new one for nothing.
-    pub(super) fn place_link(&mut self, link: LinkEnd) -> usize {
-        let dead = self.links.iter().position(|link| matches!(link.incoming, Incoming::Deaf));
-        match dead {
-            Some(index) => {
-                self.links[index] = link;
-                index
-            }
-            None => {
-                self.links.push(link);
-                self.links.len() - 1
-            }
-        }
-    }
-
-    /// The link is replaced: nobody will ever say what became of requests that are under way on
-    /// it. RC fails then, as it does on the wire, where their PSNs would match no more; UC says its
-    /// message again.
-    pub(super) fn abandon_flight(&mut self, qp: &Qp) -> bool {
-        if !self.sends.has_begun() {
-            return true;
-        }
-        if qp.service == Service::Rc {
-            self.enter_error(qp, Some(status::RETRY_EXC_ERR));
-            return false;
-        }
-        self.sends.start_again();
-        true
-    }
-
-    pub(super) fn drop_links(&mut self, qp: &Qp) {
-        for index in 0..self.links.len() {
-            let incoming = std::mem::replace(&mut self.links[index].incoming, Incoming::Deaf);
-            match incoming {
-                // A shared receive does not go back; one of our own does.
-                Incoming::Send { receive, .. } if qp.srq.is_some() => {
-                    self.complete_receive(qp, &receive, status::WR_FLUSH_ERR);
-                }
-                Incoming::Send { .. } => self.receives.put_back(),
-                _ => {}
-            }
-            self.links[index].endpoint.close();
-        }
-        if !self.links.is_empty() {
-            qp.send_cq.watch.forget(qp.number);
-            qp.recv_cq.watch.forget(qp.number);
-        }
-        self.links.clear();
+    /// Forgets all, which have ended.
+    pub(super) fn clear(&mut self) {
+        self.list.clear();
         self.by_destination.clear();
-        self.grants.clear();
-        self.telling = None;
-        self.choose_way(qp);
     }
 }

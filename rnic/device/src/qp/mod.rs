@@ -3,6 +3,7 @@
 
 pub mod attributes;
 mod hanging;
+mod linking;
 mod links;
 mod machine;
 pub(crate) mod meter;
@@ -13,6 +14,8 @@ pub use self::spec::{Caps, Peer, QpSpec};
 
 use self::attributes::{QpAttributes, State};
 use self::hanging::Hanging;
+pub(crate) use self::links::LinkEnd;
+use self::links::Links;
 use self::machine::Machine;
 use self::meter::Meter;
 use crate::constants::opcode;
@@ -21,50 +24,21 @@ use crate::gather::Sge;
 use crate::grants::Grants;
 use crate::lock::{Guard, Lock};
 use crate::region::RegionCache;
-use crate::requester::{Held, Patience, SendQueue, Sources, Telling, Wait};
-use crate::responder::{Incoming, Receives};
+use crate::requester::{Held, Patience, SendQueue, Telling, Wait};
+use crate::responder::Receives;
 use crate::shared::{AsyncEvent, Shared, lock};
 use crate::srq::Srq;
 use crate::work::{Destination, PostError, SendWork};
-use omniverb_link::wire::Route;
-use omniverb_link::{Broken, Endpoint};
+use omniverb_link::Broken;
 use omniverb_ring::Window;
 use omniverb_ring::window::prefetch_for_write;
 use omniverb_terms::{Qpn, Service};
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-/// A link of this QP and what is in flight on it.
-pub(crate) struct LinkEnd {
-    pub(crate) endpoint: Endpoint,
-    pub(crate) peer: Peer,
-    pub(crate) incoming: Incoming,
-    /// Bytes that are out of a READ that came between two parts of a message.
-    pub(crate) interjected: Option<u64>,
-    /// The request at the head waits for a receive, since this time (UC, UD).
-    pub(crate) starved: Option<u64>,
-    /// Receives posted since the link is there, those before included.
-    pub(crate) credits: u32,
-    /// Polls without news; see the poller.
-    pub(crate) idle: u32,
-    /// Poll lists that look at this link by themselves.
-    pub(crate) watchers: u8,
-    /// A datagram or UC message was dropped for want of room; drop at once until there is room.
-    pub(crate) lossy: bool,
-    /// How packets to the peer are to travel, as it was published last.
-    pub(crate) route: Route,
-    /// What happens on it is told to whoever captures packets.
-    pub(crate) traced: bool,
-    /// What was sent on it from where it is.
-    pub(crate) sources: Sources,
-    _hanging: Hanging,
-}
-
 pub(crate) struct Inner {
     pub(crate) machine: Machine,
-    pub(crate) links: Vec<LinkEnd>,
-    pub(crate) by_destination: HashMap<Destination, usize>,
+    pub(crate) links: Links,
     pub(crate) unreachable: Vec<(Destination, u64)>,
     /// Datagrams to destinations whose link is being made.
     pub(crate) held: Held,
@@ -155,8 +129,7 @@ impl Qp {
             me: me.clone(),
             inner: Lock::new(Inner {
                 machine: Machine::default(),
-                links: Vec::new(),
-                by_destination: HashMap::new(),
+                links: Links::default(),
                 unreachable: Vec::new(),
                 held: Held::default(),
                 sends: SendQueue::default(),
@@ -260,8 +233,7 @@ impl Qp {
         });
         let floor = inner.receives.promise(if sound { capacity } else { 0 });
         if let Some(link) = inner.links.first_mut() {
-            link.credits = link.credits.wrapping_add(1);
-            link.endpoint.publish_credits(link.credits, floor);
+            link.credit(floor);
             if link.starved.is_some() {
                 inner.receives_arrived(self);
             }

@@ -87,7 +87,7 @@ impl Inner {
     pub(super) fn reset(&mut self, qp: &Qp) {
         if let Some(srq) = &qp.srq {
             // A message was half received: its receive is gone, its place in the queue is not.
-            for link in &mut self.links {
+            for link in self.links.iter_mut() {
                 if let Incoming::Send { .. } = std::mem::replace(&mut link.incoming, Incoming::Deaf)
                 {
                     qp.shared.released(srq.slot).receives.fetch_add(1, Ordering::Release);

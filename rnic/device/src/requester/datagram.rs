@@ -8,7 +8,7 @@ use super::transmit::ending;
 use super::{Finish, Order, Step, Why};
 use crate::constants::status;
 use crate::limits::{ANSWER_WAIT, DATAGRAM_MAX, HELD_BYTES_MAX, HELD_MAX, HELD_OVERHEAD};
-use crate::qp::{Inner, LinkEnd, Qp};
+use crate::qp::{Inner, Qp};
 use crate::work::{Addressee, Destination};
 use omniverb_link::wire::Route;
 use omniverb_link::{Broken, Request};
@@ -73,7 +73,7 @@ impl Inner {
         let qkey = self.qkey_to(&to);
         let flags = ending(order, true);
         let request = Request::Datagram { flags, immediate: order.immediate, qkey };
-        let Some(&index) = self.by_destination.get(&to.destination) else {
+        let Some(index) = self.links.to(&to.destination) else {
             return self.hold(qp, &to, request, order.length, parts);
         };
         let link = &mut self.links[index];
@@ -176,18 +176,6 @@ impl Inner {
             if sent != Ok(true) {
                 break;
             }
-        }
-    }
-}
-
-impl LinkEnd {
-    /// The datagrams from here on travel so. Who changes routes within one destination may find a
-    /// few datagrams on the new one that were posted for the old.
-    #[inline(always)]
-    fn take_route(&mut self, route: Route) {
-        if self.route != route {
-            self.route = route;
-            self.endpoint.publish_route(&route);
         }
     }
 }

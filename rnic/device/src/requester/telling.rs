@@ -57,7 +57,7 @@ impl Qp {
     /// Tells of the link with this peer no longer; `None`: of none.
     pub fn untrace(&self, peer_qpn: Option<Qpn>) {
         let mut guard = self.inner();
-        for link in &mut guard.links {
+        for link in guard.links.iter_mut() {
             link.traced &= peer_qpn.is_some_and(|qpn| qpn != link.peer.qpn);
         }
         if !guard.links.iter().any(|link| link.traced) {
@@ -211,7 +211,7 @@ impl Inner {
 
     fn tell_datagram(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory], time: u64) {
         let Some(to) = order.to else { return };
-        let index = self.by_destination.get(&to.destination).copied();
+        let index = self.links.to(&to.destination);
         let Some(index) = index else { return }; // it is held back
         let flags = last_flags(order.opcode, order.flags);
         let qkey = self.qkey_to(&to);

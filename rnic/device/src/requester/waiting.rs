@@ -39,7 +39,7 @@ impl Inner {
     fn is_for_wire(&self, order: &Order) -> bool {
         let destination = order.to.map(|to| to.destination);
         let link = match destination {
-            Some(to) => self.by_destination.get(&to).and_then(|index| self.links.get(*index)),
+            Some(to) => self.links.to(&to).and_then(|index| self.links.get(index)),
             None => self.links.first(),
         };
         link.is_some_and(|link| link.peer.wire)
@@ -95,7 +95,7 @@ impl Inner {
             _ if qp.service == Service::Rc => Some(Verdict::Fail(status::RETRY_EXC_ERR)),
             _ => {
                 let destination = order.to.map(|to| to.destination);
-                let index = destination.and_then(|to| self.by_destination.get(&to).copied());
+                let index = destination.and_then(|to| self.links.to(&to));
                 if let Some(link) = index.and_then(|index| self.links.get_mut(index)) {
                     link.lossy = true;
                 }

@@ -17,7 +17,7 @@ pub(crate) use receives::Receives;
 use crate::constants::status;
 use crate::cq::Entry;
 use crate::limits::UNRELIABLE_WAIT;
-use crate::qp::{Inner, Qp};
+use crate::qp::{Inner, LinkEnd, Qp};
 use crate::queue::Receive;
 use crate::region::Region;
 use crate::shared::AsyncEvent;
@@ -71,7 +71,7 @@ pub(crate) enum Outcome {
 impl Inner {
     /// Serves one link: answers first, they never wait; then requests.
     pub(crate) fn serve(&mut self, qp: &Qp, index: usize) -> Result<(), Broken> {
-        if matches!(self.links[index].incoming, Incoming::Deaf) {
+        if self.links[index].is_deaf() {
             return Ok(());
         }
         let mut more = true;
@@ -81,7 +81,7 @@ impl Inner {
                 break;
             };
             self.handle_response(qp, index, &response, &record)?;
-            if index >= self.links.len() || matches!(self.links[index].incoming, Incoming::Deaf) {
+            if self.links.get(index).is_none_or(LinkEnd::is_deaf) {
                 return Ok(());
             }
         }
@@ -113,7 +113,7 @@ impl Inner {
         }
         self.links[index].endpoint.publish_requests();
         // The ready bit is taken; what is left must be found by somebody.
-        if (more || more_responses) && self.links[index].watchers == 0 {
+        if (more || more_responses) && !self.links[index].looks.are_made() {
             self.come_back(qp);
         }
         Ok(())

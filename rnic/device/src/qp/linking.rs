@@ -1,0 +1,265 @@
+//! How a queue pair is linked: links come from the daemon, and they end.
+
+use super::{Hanging, Inner, LinkEnd, Peer, Qp};
+use crate::constants::status;
+use crate::grants::Grant;
+use crate::qp::attributes::State;
+use crate::responder::Incoming;
+use crate::shared::AsyncEvent;
+use crate::work::Destination;
+use omniverb_link::{Endpoint, Tracer};
+use omniverb_terms::{Qpn, Rkey, Service};
+use std::sync::Arc;
+
+impl Qp {
+    /// The daemon made a link; returns its index, or `None` if this QP cannot use it (any more).
+    pub fn attach(&self, peer: Peer, endpoint: Endpoint) -> Option<usize> {
+        self.attach_traced(peer, endpoint, None)
+    }
+
+    /// The same; somebody captures packets and is to be told of the link from the beginning.
+    pub fn attach_traced(
+        &self,
+        peer: Peer,
+        mut endpoint: Endpoint,
+        tracer: Option<&Arc<Tracer>>,
+    ) -> Option<usize> {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        let usable = inner.machine.receives_messages()
+            || (inner.machine.state() == State::Init && self.service != Service::Ud);
+        if !usable || !inner.links.has_room() {
+            return None;
+        }
+        if self.service != Service::Ud {
+            // The peer was reset and came back: the old link is of no use any more.
+            if !inner.abandon_flight(self) {
+                return None;
+            }
+            inner.drop_links(self);
+        }
+        let (credits, floor) = inner.receives.promised();
+        if self.service == Service::Ud || self.srq.is_some() {
+            endpoint.publish_no_credits();
+        } else {
+            endpoint.publish_credits(credits, floor);
+        }
+        endpoint.set_watched(false);
+        let hanging = Hanging::new(self, peer.wire);
+        let index = inner.links.add(LinkEnd::new(endpoint, peer, credits, hanging));
+        if let Some(tracer) = tracer {
+            inner.tell_of(self, index, tracer);
+        }
+        if inner.machine.state() != State::Init {
+            inner.present(self, index);
+        }
+        let to = Destination { dgid: peer.dgid, sgid: peer.sgid, qpn: peer.qpn };
+        inner.send_held(self, &to, index);
+        inner.wait = None;
+        inner.pump_all(self);
+        Some(index)
+    }
+
+    /// The daemon knows no way to this destination: datagrams to it are lost for a while.
+    pub fn unreachable(&self, destination: Destination) {
+        let mut guard = self.inner.lock();
+        let until = self.shared.host.now() + 1_000_000_000;
+        guard.held.drop_all(&destination);
+        guard.unreachable.retain(|(other, _)| *other != destination);
+        guard.unreachable.push((destination, until));
+        guard.pump_all(self);
+    }
+
+    /// The daemon says the peer's process is gone: what it sent is delivered, then a connected
+    /// QP fails.
+    pub fn peer_died(&self, peer_qpn: Qpn) {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        // A connected QP's peer may die before there is a link.
+        let waits = self.service != Service::Ud && inner.machine.attributes().dest_qpn == peer_qpn;
+        if !waits && !inner.links.iter().any(|link| link.peer.qpn == peer_qpn) {
+            return;
+        }
+        inner.pump_all(self);
+        if self.service == Service::Ud {
+            inner.forget_links(|peer| peer.qpn == peer_qpn);
+        } else if inner.machine.state() != State::Err && inner.machine.state() != State::Reset {
+            inner.enter_error(self, Some(status::RETRY_EXC_ERR));
+            self.event(AsyncEvent::QpFatal);
+        }
+    }
+
+    /// The daemon says the peer destroyed or reset its QP. Sends fail when their retries are over.
+    pub fn peer_closed(&self, peer_qpn: Qpn) {
+        let mut guard = self.inner.lock();
+        guard.pump_all(self);
+        if self.service == Service::Ud {
+            guard.forget_links(|peer| peer.qpn == peer_qpn);
+        }
+    }
+
+    /// The daemon is gone, and its engine with it: what peers on a network sent is delivered, then
+    /// they are as good as dead. Others are not concerned.
+    pub fn engine_died(&self) {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        if !inner.links.iter().any(|link| link.peer.wire) {
+            return;
+        }
+        inner.pump_all(self);
+        if self.service == Service::Ud {
+            inner.forget_links(|peer| peer.wire);
+        } else if inner.machine.state() != State::Err && inner.machine.state() != State::Reset {
+            inner.enter_error(self, Some(status::RETRY_EXC_ERR));
+            self.event(AsyncEvent::QpFatal);
+        }
+    }
+
+    /// The daemon granted a mapping.
+    pub fn granted(&self, peer_qpn: Qpn, grant: Grant) -> bool {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        match inner.links.first() {
+            Some(link) if link.peer.qpn == peer_qpn => {
+                let epoch = link.endpoint.peer_epoch();
+                inner.grants.insert(epoch, grant)
+            }
+            _ => false,
+        }
+    }
+
+    /// The daemon did not grant what was asked for; `again`: it may later.
+    pub fn not_granted(&self, peer_qpn: Qpn, rkey: Rkey, again: bool) {
+        let mut guard = self.inner.lock();
+        if guard.links.first().is_some_and(|link| link.peer.qpn == peer_qpn) {
+            guard.grants.refused(rkey, again);
+        }
+    }
+
+    /// Lets go of the mapping of a peer's region that has not been used for longest. False: there
+    /// is none.
+    pub fn drop_oldest_grant(&self) -> bool {
+        self.inner.lock().grants.drop_oldest()
+    }
+
+    /// What the peer of a connected QP sees as its EPOCH.
+    pub fn epoch(&self) -> u64 {
+        self.inner.lock().links.first().map_or(0, |link| link.endpoint.epoch())
+    }
+
+    /// Something is to be granted to the peer of this QP: the host is told when it goes to ERR.
+    /// False: it has gone already.
+    pub fn lend(&self) -> bool {
+        self.inner.lock().machine.lend()
+    }
+
+    /// Voids the grants that peers hold on our regions; call before the pages move back.
+    pub fn revoke_grants(&self) {
+        self.inner.lock().links.iter_mut().for_each(LinkEnd::revoke);
+    }
+
+    /// Whether a peer is at our pages still; to be asked a moment after [`Qp::revoke_grants`], as
+    /// often as one likes to wait.
+    pub fn peers_reach_pages(&self) -> bool {
+        self.inner.lock().links.iter().any(|link| link.endpoint.peer_reaches_pages())
+    }
+
+    /// Waits no longer: whoever is at our pages finds out that it may have been in vain.
+    pub fn give_up_on_peers(&self) {
+        let mut inner = self.inner.lock();
+        let late = inner.links.iter_mut().filter(|link| link.endpoint.peer_reaches_pages());
+        late.for_each(LinkEnd::revoke);
+    }
+
+    /// Uses none of the mappings of peers' regions any more.
+    pub fn forget_grants(&self) {
+        self.inner.lock().grants.forget();
+    }
+
+    /// Peers this QP is linked with.
+    pub fn peers(&self) -> Vec<Peer> {
+        self.inner.lock().links.iter().map(|link| link.peer).collect()
+    }
+
+    /// Whether something may still come over link `index`.
+    pub(crate) fn listens_to(&self, index: usize) -> bool {
+        // Who is at work with it right now uses it, or one beside it.
+        self.inner
+            .try_lock()
+            .is_none_or(|inner| inner.links.get(index).is_some_and(|link| !link.is_deaf()))
+    }
+}
+
+impl Inner {
+    /// Tells the far end of a link what this QP is like, as far as its state says so, and that it
+    /// receives from now on.
+    pub(super) fn present(&mut self, qp: &Qp, index: usize) {
+        let link = &mut self.links[index];
+        let route = match qp.service {
+            Service::Ud => link.route(),
+            _ => self.machine.attributes().route,
+        };
+        link.publish_route(route);
+        let endpoint = &mut link.endpoint;
+        endpoint.publish_receiving(&(self.machine.attributes()).into());
+        if self.machine.is_ready_to_send() {
+            endpoint.publish_sending(&(self.machine.attributes()).into());
+        }
+        endpoint.open(self.machine.attributes().rnr_timer());
+    }
+
+    /// The peer wrote what no peer writes.
+    #[cold]
+    pub(crate) fn broken(&mut self, qp: &Qp, index: usize) {
+        if qp.service == Service::Ud {
+            let broken = self.links[index].peer;
+            self.forget_links(|peer| *peer == broken);
+        } else if self.machine.state() != State::Err {
+            self.enter_error(qp, Some(status::FATAL_ERR));
+            qp.event(AsyncEvent::QpFatal);
+        }
+    }
+
+    /// Forgets the links of a UD QP to these peers.
+    pub(crate) fn forget_links(&mut self, gone: impl Fn(&Peer) -> bool) {
+        self.links.forget(gone);
+    }
+
+    /// The link is replaced: nobody will ever say what became of requests that are under way on
+    /// it. RC fails then, as it does on the wire, where their PSNs would match no more; UC says its
+    /// message again.
+    pub(super) fn abandon_flight(&mut self, qp: &Qp) -> bool {
+        if !self.sends.has_begun() {
+            return true;
+        }
+        if qp.service == Service::Rc {
+            self.enter_error(qp, Some(status::RETRY_EXC_ERR));
+            return false;
+        }
+        self.sends.start_again();
+        true
+    }
+
+    pub(super) fn drop_links(&mut self, qp: &Qp) {
+        for index in 0..self.links.len() {
+            let incoming = std::mem::replace(&mut self.links[index].incoming, Incoming::Deaf);
+            match incoming {
+                // A shared receive does not go back; one of our own does.
+                Incoming::Send { receive, .. } if qp.srq.is_some() => {
+                    self.complete_receive(qp, &receive, status::WR_FLUSH_ERR);
+                }
+                Incoming::Send { .. } => self.receives.put_back(),
+                _ => {}
+            }
+            self.links[index].endpoint.close();
+        }
+        if !self.links.is_empty() {
+            qp.send_cq.watch.forget(qp.number);
+            qp.recv_cq.watch.forget(qp.number);
+        }
+        self.links.clear();
+        self.grants.clear();
+        self.telling = None;
+        self.choose_way(qp);
+    }
+}
