@@ -64,12 +64,14 @@ pub const PAGES_BELIEVED: usize = (32 << 20) / PAGE_BYTES;
 pub const DATAGRAM_MAX: u64 = 4096;
 /// Bytes of datagrams held back for one destination: half of the least request ring, so that they
 /// fit with whatever the ring needs to wrap.
-pub const HELD_BYTES_MAX: usize = omniverb_link::layout::REQUEST_BYTES_MIN / 2;
-/// What a held datagram takes in a ring besides its payload: header, extra word, rounding.
-pub const HELD_OVERHEAD: usize = 24;
+pub const UNRESOLVED_BYTES_MAX: usize = omniverb_link::layout::REQUEST_BYTES_MIN / 2;
+/// What such a datagram takes in a ring besides its payload: header, extra word, rounding.
+pub const UNRESOLVED_OVERHEAD: usize = 24;
+/// How long datagrams to a destination that the daemon knows no way to are lost, in nanoseconds.
+pub const UNREACHABLE_WAIT: u64 = 1_000_000_000;
 /// How long the daemon may take to make a datagram link, in nanoseconds.
 pub const ANSWER_WAIT: u64 = 2_000_000_000;
 /// Datagrams a QP holds back while their links are made; later ones wait in the send queue.
-pub const HELD_MAX: usize = 256;
+pub const UNRESOLVED_MAX: usize = 256;
 /// Links of one UD QP.
 pub const DATAGRAM_LINKS_MAX: usize = 4096;

@@ -96,7 +96,7 @@ impl Qp {
         let before = inner.sends.mark();
         inner.pump_all(self);
         if inner.sends.is_empty() && !inner.is_starved(self) {
-            inner.on_waiting_list = false;
+            inner.waiting.unlist();
             return Waiting::Over;
         }
         let deadline = inner.next_deadline(self);

@@ -54,8 +54,8 @@ impl Qp {
             inner.present(self, index);
         }
         let to = Destination { dgid: peer.dgid, sgid: peer.sgid, qpn: peer.qpn };
-        inner.send_held(self, &to, index);
-        inner.wait = None;
+        inner.send_held_back(self, &to, index);
+        inner.waiting.end();
         inner.pump_all(self);
         Some(index)
     }
@@ -63,10 +63,7 @@ impl Qp {
     /// The daemon knows no way to this destination: datagrams to it are lost for a while.
     pub fn unreachable(&self, destination: Destination) {
         let mut guard = self.inner.lock();
-        let until = self.shared.host.now() + 1_000_000_000;
-        guard.held.drop_all(&destination);
-        guard.unreachable.retain(|(other, _)| *other != destination);
-        guard.unreachable.push((destination, until));
+        guard.unresolved.lead_nowhere(destination, self.shared.host.now());
         guard.pump_all(self);
     }
 

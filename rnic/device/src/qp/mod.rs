@@ -24,11 +24,11 @@ use crate::gather::Sge;
 use crate::grants::Grants;
 use crate::lock::{Guard, Lock};
 use crate::region::RegionCache;
-use crate::requester::{Held, Patience, SendQueue, Telling, Wait};
+use crate::requester::{Patience, SendQueue, Telling, Unresolved, Waiting};
 use crate::responder::Receives;
 use crate::shared::{AsyncEvent, Shared, lock};
 use crate::srq::Srq;
-use crate::work::{Destination, PostError, SendWork};
+use crate::work::{PostError, SendWork};
 use omniverb_link::Broken;
 use omniverb_ring::Window;
 use omniverb_ring::window::prefetch_for_write;
@@ -39,13 +39,10 @@ use std::sync::{Arc, Weak};
 pub(crate) struct Inner {
     pub(crate) machine: Machine,
     pub(crate) links: Links,
-    pub(crate) unreachable: Vec<(Destination, u64)>,
-    /// Datagrams to destinations whose link is being made.
-    pub(crate) held: Held,
+    pub(crate) unresolved: Unresolved,
     pub(crate) sends: SendQueue,
-    pub(crate) wait: Option<Wait>,
+    pub(crate) waiting: Waiting,
     pub(crate) patience: Patience,
-    pub(crate) on_waiting_list: bool,
     pub(crate) receives: Receives,
     pub(crate) send_cache: RegionCache,
     pub(crate) recv_cache: RegionCache,
@@ -130,12 +127,10 @@ impl Qp {
             inner: Lock::new(Inner {
                 machine: Machine::default(),
                 links: Links::default(),
-                unreachable: Vec::new(),
-                held: Held::default(),
+                unresolved: Unresolved::default(),
                 sends: SendQueue::default(),
-                wait: None,
+                waiting: Waiting::default(),
                 patience: Patience::default(),
-                on_waiting_list: false,
                 receives: Receives::new(recv_max, spec.recv_sge_max),
                 send_cache: RegionCache::default(),
                 recv_cache: RegionCache::default(),

@@ -5,7 +5,7 @@ use crate::constants::{Wc, status, wc_opcode};
 use crate::cq::Entry;
 use crate::qp::attributes::{QpAttributes, QpMask, State};
 use crate::queue::Receive;
-use crate::requester::Sources;
+use crate::requester::{Sources, Unresolved};
 use crate::responder::Incoming;
 use crate::shared::AsyncEvent;
 use crate::work::PostError;
@@ -96,10 +96,9 @@ impl Inner {
         }
         self.drop_links(qp);
         self.sends.reset();
-        self.wait = None;
+        self.waiting.end();
         self.receives.reset();
-        self.held.clear();
-        self.unreachable.clear();
+        self.unresolved = Unresolved::default();
         qp.send_cq.purge(qp.number);
         qp.recv_cq.purge(qp.number);
         let released = qp.shared.released(qp.slot);
@@ -121,7 +120,7 @@ impl Inner {
             let why = reason.take().unwrap_or(status::WR_FLUSH_ERR);
             self.complete_order(qp, &entry.order, why);
         }
-        self.wait = None;
+        self.waiting.end();
         for index in 0..self.links.len() {
             let incoming = std::mem::replace(&mut self.links[index].incoming, Incoming::Deaf);
             if let Incoming::Send { receive, .. } = incoming {

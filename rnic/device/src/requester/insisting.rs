@@ -22,6 +22,32 @@ pub(crate) struct Patience {
     looks: u32,
 }
 
+/// What to do after a look.
+#[derive(Debug, PartialEq, Eq)]
+enum Look {
+    /// Nothing.
+    Nothing,
+    /// The peer consumes after all: it need not be woken from now on.
+    Consumes,
+    /// Wake the peer.
+    Wake,
+}
+
+impl Patience {
+    /// Our poll has seen this.
+    fn look(&mut self, position: u64, consumed: u64) -> Look {
+        let mut found = Look::Nothing;
+        if (self.position, self.consumed) != (position, consumed) {
+            if self.consumed != consumed && self.looks > 0 {
+                found = Look::Consumes;
+            }
+            *self = Patience { position, consumed, looks: 0 };
+        }
+        self.looks = self.looks.saturating_add(1);
+        if self.looks == INSIST_LOOKS { Look::Wake } else { found }
+    }
+}
+
 impl Inner {
     /// A look of a poll found nothing, and there are unfinished requests.
     pub(crate) fn insist(&mut self, qp: &Qp) {
@@ -34,21 +60,29 @@ impl Inner {
             return;
         }
         match link.endpoint.requests_consumed() {
-            Ok(consumed) => {
-                let seen = (self.patience.position, self.patience.consumed);
-                if seen != (oldest.order.position, consumed) {
-                    if self.patience.consumed != consumed && self.patience.looks > 0 {
-                        link.endpoint.content();
-                    }
-                    let position = oldest.order.position;
-                    self.patience = Patience { position, consumed, looks: 0 };
-                }
-                self.patience.looks = self.patience.looks.saturating_add(1);
-                if self.patience.looks == INSIST_LOOKS {
-                    link.endpoint.insist();
-                }
-            }
+            Ok(consumed) => match self.patience.look(oldest.order.position, consumed) {
+                Look::Nothing => {}
+                Look::Consumes => link.endpoint.content(),
+                Look::Wake => link.endpoint.insist(),
+            },
             Err(Broken) => self.broken(qp, 0),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_woken_once_for_what_it_does_not_consume() {
+        let mut patience = Patience::default();
+        let looks = |patience: &mut Patience, consumed, what| {
+            (0..10 * INSIST_LOOKS).filter(|_| patience.look(1, consumed) == what).count()
+        };
+        assert_eq!(looks(&mut patience, 7, Look::Wake), 1);
+        assert_eq!(patience.look(1, 8), Look::Consumes);
+        assert_eq!(looks(&mut patience, 8, Look::Consumes), 0);
+        assert_eq!(patience.look(2, 8), Look::Nothing, "another request, and nothing consumed");
     }
 }

@@ -20,14 +20,15 @@ mod response;
 mod source;
 mod telling;
 mod transmit;
+mod unresolved;
 mod waiting;
 
-pub(crate) use datagram::Held;
 pub(crate) use insisting::Patience;
 pub(crate) use queue::SendQueue;
 pub(crate) use source::Sources;
 pub(crate) use telling::{Telling, Told};
-pub(crate) use waiting::Wait;
+pub(crate) use unresolved::Unresolved;
+pub(crate) use waiting::Waiting;
 
 use crate::constants::{Wc, opcode, send_flags, status, wc_opcode};
 use crate::cq::Release;

@@ -10,12 +10,32 @@ use omniverb_terms::Service;
 
 /// What the oldest unfinished request waits for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wait {
+struct Wait {
     why: Why,
     position: u64,
     /// Nanoseconds; `None`: for ever, news will come by itself.
-    pub(crate) deadline: Option<u64>,
+    deadline: Option<u64>,
     retries: u8,
+}
+
+/// Whether something waits, and the progress thread knows.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    wait: Option<Wait>,
+    /// The QP is among those that the progress thread looks after.
+    listed: bool,
+}
+
+impl Waiting {
+    /// Nothing waits any more, or what does begins anew.
+    pub(crate) fn end(&mut self) {
+        self.wait = None;
+    }
+
+    /// The progress thread looks after the QP no longer.
+    pub(crate) fn unlist(&mut self) {
+        self.listed = false;
+    }
 }
 
 impl Inner {
@@ -24,7 +44,7 @@ impl Inner {
     pub(super) fn note_wait(&mut self, qp: &Qp, why: Why) -> Option<Verdict> {
         let order = self.sends.oldest()?.order;
         let now = qp.shared.host.now();
-        match self.wait {
+        match self.waiting.wait {
             Some(wait) if wait.why == why && wait.position == order.position => match wait.deadline
             {
                 Some(deadline) if now >= deadline => self.waited(qp, &order, wait, now),
@@ -63,7 +83,7 @@ impl Inner {
             Why::Room | Why::Peer => Some(now + UNRELIABLE_WAIT),
             Why::Link => Some(now + ANSWER_WAIT),
         };
-        self.wait = Some(Wait { why, position, deadline, retries });
+        self.waiting.wait = Some(Wait { why, position, deadline, retries });
         None
     }
 
@@ -88,7 +108,7 @@ impl Inner {
                     return Some(Verdict::Fail(status::RNR_RETRY_EXC_ERR));
                 }
                 let timer = self.links.first().map(|link| link.endpoint.peer_rnr_timer());
-                self.wait =
+                self.waiting.wait =
                     Some(Wait { deadline: timer.map(|timer| now + timer), retries, ..wait });
                 None
             }
@@ -101,7 +121,7 @@ impl Inner {
                 }
                 // Nobody answered; whoever comes next asks again.
                 if let Some(destination) = destination.filter(|_| wait.why == Why::Link) {
-                    self.held.drop_all(&destination);
+                    self.unresolved.lose(&destination);
                 }
                 Some(Verdict::Drop)
             }
@@ -112,7 +132,7 @@ impl Inner {
     pub(super) fn check_flight(&mut self, qp: &Qp) -> Result<(), (usize, Broken)> {
         let Some(oldest) = self.sends.oldest_started() else {
             if self.sends.is_empty() {
-                self.wait = None;
+                self.waiting.end();
             }
             return Ok(());
         };
@@ -123,7 +143,7 @@ impl Inner {
         } else if unconsumed && link.endpoint.peer_lacks_receive().map_err(|broken| (0, broken))? {
             Why::Receive
         } else {
-            self.wait = None;
+            self.waiting.end();
             return Ok(());
         };
         match self.note_wait(qp, why) {
@@ -150,7 +170,7 @@ impl Inner {
                     || link.interjected.is_some();
             link.endpoint.set_blocked(unfinished || answering);
         }
-        if !self.on_waiting_list && (unfinished || self.is_starved(qp)) {
+        if !self.waiting.listed && (unfinished || self.is_starved(qp)) {
             self.join_waiting_list(qp);
         }
     }
@@ -165,12 +185,12 @@ impl Inner {
         let starved = self.links.iter().filter_map(|link| link.starved);
         let lost =
             starved.filter(|_| qp.service != Service::Rc).min().map(|at| at + UNRELIABLE_WAIT);
-        [self.wait.and_then(|wait| wait.deadline), lost].into_iter().flatten().min()
+        [self.waiting.wait.and_then(|wait| wait.deadline), lost].into_iter().flatten().min()
     }
 
     #[inline(never)]
     fn join_waiting_list(&mut self, qp: &Qp) {
-        self.on_waiting_list = true;
+        self.waiting.listed = true;
         self.be_watched(qp);
         crate::shared::lock(&qp.shared.waiting).push(qp.me.clone());
         qp.shared.host.attend();

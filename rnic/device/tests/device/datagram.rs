@@ -4,7 +4,7 @@ use crate::memory::Buffer;
 use crate::pair::{Options, Pair, QKEY, gid, outcomes, poll, post, receive, to_init, to_rts};
 use crate::work::{Work, part, whole};
 use omniverb_device::attributes::State;
-use omniverb_device::limits::{ANSWER_WAIT, DATAGRAM_LINKS_MAX, HELD_MAX, UNRELIABLE_WAIT};
+use omniverb_device::limits::{ANSWER_WAIT, DATAGRAM_LINKS_MAX, UNRELIABLE_WAIT, UNRESOLVED_MAX};
 use omniverb_device::work::Destination;
 use omniverb_device::{Qp, Wc, status, wc_flags, wc_opcode};
 use omniverb_terms::{Qpn, Rkey, Service};
@@ -119,7 +119,7 @@ fn a_question_without_an_answer_is_asked_again() {
 fn what_is_held_back_for_nobody_is_let_go() {
     let pair = Pair::new();
     let qps = unlinked(&pair);
-    for id in 0..HELD_MAX as u64 {
+    for id in 0..UNRESOLVED_MAX as u64 {
         let nobody = Destination { qpn: Qpn(5000 + id as u32), ..to(&qps[1]) };
         post(&qps[0], &Work::send(id).to(nobody, QKEY));
         assert_eq!(outcomes(&qps[0].send_cq), [(id, status::SUCCESS)]);
