@@ -16,8 +16,8 @@ use omniverb_ring::{Broken, Window, WordMemory};
 pub(crate) struct Naps {
     /// Of our latest one; at a far end, of the peer's that it answered last.
     number: u64,
-    /// Far end: what it had told when it last looked for a nap.
-    told: u64,
+    /// Far end: what it had sent when it last looked for a nap.
+    sent: u64,
 }
 
 /// A nap; over when this is dropped.
@@ -63,8 +63,8 @@ impl Endpoint {
 
     /// Far end: whether the peer naps, and has not been woken from this nap although it should be.
     pub fn nap_is_over(&mut self) -> bool {
-        let told = self.requests_out.position() + self.responses_out.position();
-        let given = std::mem::replace(&mut self.naps.told, told) != told;
+        let sent = self.requests_out.position() + self.responses_out.position();
+        let given = std::mem::replace(&mut self.naps.sent, sent) != sent;
         let nap = self.theirs.load(word::NAP, Ordering::Acquire);
         nap != 0
             && nap != self.naps.number

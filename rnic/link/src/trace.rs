@@ -44,7 +44,7 @@ pub const ACKNOWLEDGED: u32 = 1 << 14;
 /// Flag: the peer had no receive for it; it will be tried again.
 pub const NOT_READY: u32 = 1 << 15;
 
-/// What a record tells of.
+/// What a record is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 #[allow(missing_docs)] // named as the operations are
@@ -89,7 +89,7 @@ impl Kind {
 /// One record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
-    /// What it tells of.
+    /// What it is about.
     pub kind: Kind,
     /// `SOLICITED`, `IMMEDIATE`, `INVALIDATE` of [`crate::record`], and those above.
     pub flags: u32,
@@ -182,8 +182,8 @@ impl Tracer {
         self.words.load(KEEP, Ordering::Relaxed).min(KEEP_MAX as u64) as u16
     }
 
-    /// Tells, with `length` bytes of payload in `parts`. False: there is no room.
-    pub fn tell(&self, trace: &Trace, length: usize, parts: &[UserMemory]) -> bool {
+    /// Writes a trace, with `length` bytes of payload in `parts`. False: there is no room.
+    pub fn record(&self, trace: &Trace, length: usize, parts: &[UserMemory]) -> bool {
         let (tag, words) = trace.encode();
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         let Ok(Some(at)) = out.reserve(WORDS, length) else { return false };

@@ -38,7 +38,7 @@ fn what_is_told_is_read() {
     reader.want(100_000);
     assert_eq!(tracer.keep(), 4096);
     let told = UserMemory::lend(b"hello", |bytes| {
-        tracer.tell(&some(), 5, &[bytes.first(2), UserMemory::EMPTY, bytes.skip(2)])
+        tracer.record(&some(), 5, &[bytes.first(2), UserMemory::EMPTY, bytes.skip(2)])
     });
     assert!(told);
     assert_eq!(reader.take(), Ok(Some((some(), &b"hello"[..]))));
@@ -52,7 +52,7 @@ fn a_full_ring_loses_and_goes_on_when_it_was_read() {
     let tracer = Tracer::new(&memory).unwrap();
     let mut reader = TraceReader::new(&memory).unwrap();
     let bytes = vec![7; PIECE as usize];
-    let tell = || UserMemory::lend(&bytes, |bytes| tracer.tell(&some(), bytes.len(), &[bytes]));
+    let tell = || UserMemory::lend(&bytes, |bytes| tracer.record(&some(), bytes.len(), &[bytes]));
     let mut told = 0;
     while tell() {
         told += 1;

@@ -58,7 +58,7 @@ struct Inner {
     /// Completions ever added; how many of them when an event last told of them; how many when
     /// the queue was last armed.
     added: u64,
-    told: u64,
+    notified: u64,
     added_when_armed: u64,
     capacity: usize,
     armed: Armed,
@@ -96,7 +96,7 @@ impl Cq {
                 entries: VecDeque::with_capacity((capacity as usize).min(4096)),
                 capacity: capacity as usize,
                 added: 0,
-                told: 0,
+                notified: 0,
                 added_when_armed: 0,
                 armed: Armed::No,
                 overflowed: false,
@@ -158,11 +158,11 @@ impl Cq {
             inner.armed = if solicited_only { Armed::Solicited } else { Armed::Any };
         }
         let oldest = inner.added - inner.entries.len() as u64;
-        let untold = inner.added > inner.told || oldest < inner.added_when_armed;
+        let unnotified = inner.added > inner.notified || oldest < inner.added_when_armed;
         inner.added_when_armed = inner.added;
-        if untold && inner.entries.iter().any(|entry| inner.armed.wants(entry)) {
+        if unnotified && inner.entries.iter().any(|entry| inner.armed.wants(entry)) {
             inner.armed = Armed::No;
-            inner.told = inner.added;
+            inner.notified = inner.added;
             drop(inner);
             return self.notify();
         }
@@ -234,7 +234,7 @@ impl Cq {
         inner.added += 1;
         if fire {
             inner.armed = Armed::No;
-            inner.told = inner.added;
+            inner.notified = inner.added;
         }
         fire
     }

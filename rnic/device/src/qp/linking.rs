@@ -17,7 +17,7 @@ impl Qp {
         self.attach_traced(peer, endpoint, None)
     }
 
-    /// The same; somebody captures packets and is to be told of the link from the beginning.
+    /// The same; what happens on the link is traced from the beginning.
     pub fn attach_traced(
         &self,
         peer: Peer,
@@ -48,7 +48,7 @@ impl Qp {
         let hanging = Hanging::new(self, peer.wire);
         let index = inner.links.add(LinkEnd::new(endpoint, peer, credits, hanging));
         if let Some(tracer) = tracer {
-            inner.tell_of(self, index, tracer);
+            inner.trace_link(self, index, tracer);
         }
         if inner.machine.state() != State::Init {
             inner.present(self, index);
@@ -256,7 +256,7 @@ impl Inner {
         }
         self.links.clear();
         self.grants.clear();
-        self.telling = None;
+        self.tracing = None;
         self.choose_way(qp);
     }
 }

@@ -30,7 +30,7 @@ pub(crate) struct LinkEnd {
     pub(crate) lossy: bool,
     /// How packets to the peer are to travel, as it was published last.
     route: Route,
-    /// What happens on it is told to whoever captures packets.
+    /// What happens on it is traced for whoever captures packets.
     pub(crate) traced: bool,
     /// What was sent on it from where it is.
     pub(crate) sources: Sources,

@@ -24,7 +24,7 @@ use crate::gather::Sge;
 use crate::grants::Grants;
 use crate::lock::{Guard, Lock};
 use crate::region::RegionCache;
-use crate::requester::{Patience, SendQueue, Telling, Unresolved, Waiting};
+use crate::requester::{Patience, SendQueue, Tracing, Unresolved, Waiting};
 use crate::responder::Receives;
 use crate::shared::{AsyncEvent, Shared, lock};
 use crate::srq::Srq;
@@ -51,7 +51,7 @@ pub(crate) struct Inner {
     pub(crate) detours: u32,
     pub(crate) meter: Meter,
     /// Some links are traced.
-    pub(crate) telling: Option<Box<Telling>>,
+    pub(crate) tracing: Option<Box<Tracing>>,
     /// Requests may take the express way.
     pub(crate) express_is_open: bool,
 }
@@ -137,7 +137,7 @@ impl Qp {
                 grants: Grants::default(),
                 detours: 0,
                 meter,
-                telling: None,
+                tracing: None,
                 express_is_open: false,
             }),
             state_hint: AtomicU32::new(State::Reset as u32),

@@ -95,9 +95,9 @@ impl Inner {
             let sent = UserMemory::lend(&bytes, |memory| {
                 let endpoint = &mut self.links[index].endpoint;
                 let sent = endpoint.send_request(&request, bytes.len(), [&memory]);
-                if sent == Ok(true) && self.telling.is_some() {
+                if sent == Ok(true) && self.tracing.is_some() {
                     let (length, now) = (bytes.len() as u64, qp.shared.host.now());
-                    self.tell_of_datagram(qp, index, &request, length, &[memory], now);
+                    self.trace_datagram_on(qp, index, &request, length, &[memory], now);
                 }
                 sent
             });

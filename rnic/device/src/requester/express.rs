@@ -17,11 +17,11 @@ use omniverb_terms::Service;
 use std::sync::atomic::Ordering;
 
 impl Inner {
-    /// After a change of state, or of whether somebody wants to be told: what is captured is told
-    /// by the general way.
+    /// After a change of state, or of whether links are traced: what is traced takes the general
+    /// way.
     pub(crate) fn choose_way(&mut self, qp: &Qp) {
         let open = self.machine.state() == State::Rts && qp.service != Service::Ud;
-        self.express_is_open = open && self.telling.is_none();
+        self.express_is_open = open && self.tracing.is_none();
     }
 
     /// True: it is done. False: nothing happened.

@@ -18,7 +18,7 @@ mod mapped;
 mod queue;
 mod response;
 mod source;
-mod telling;
+mod tracing;
 mod transmit;
 mod unresolved;
 mod waiting;
@@ -26,7 +26,7 @@ mod waiting;
 pub(crate) use insisting::Patience;
 pub(crate) use queue::SendQueue;
 pub(crate) use source::Sources;
-pub(crate) use telling::{Telling, Told};
+pub(crate) use tracing::{Numbers, Tracing};
 pub(crate) use unresolved::Unresolved;
 pub(crate) use waiting::Waiting;
 
@@ -65,10 +65,10 @@ pub(crate) struct Order {
     pub(crate) promised: bool,
     /// Number in the send queue: one more than sends posted before it.
     pub(crate) position: u64,
-    /// Somebody captures packets, was told of it, and has not been told of the answer.
-    pub(crate) told: Option<Told>,
-    /// He was told that the peer had no receive for it.
-    pub(crate) told_of_wait: bool,
+    /// It was traced, and the answer was not yet.
+    pub(crate) traced: Option<Numbers>,
+    /// That the peer had no receive for it was traced.
+    pub(crate) wait_is_traced: bool,
 }
 
 /// Data of a queued work request.
@@ -221,8 +221,8 @@ impl Inner {
             begun: false,
             promised: false,
             position: self.sends.posted(),
-            told: None,
-            told_of_wait: false,
+            traced: None,
+            wait_is_traced: false,
         };
         if self.sends.is_empty() && self.machine.state() == State::Rts {
             match self.attempt(qp, &mut order, &work.data) {
@@ -397,8 +397,8 @@ impl Inner {
                 }
             }
             if let Some(entry) = self.sends.pop_started() {
-                if let Some(told) = entry.order.told {
-                    self.tell_acknowledged(qp, told);
+                if let Some(numbers) = entry.order.traced {
+                    self.trace_acknowledged(qp, numbers);
                 }
                 self.complete_order(qp, &entry.order, status::SUCCESS);
             }

@@ -85,9 +85,9 @@ impl Inner {
             _ => return Err(Broken),
         };
         if matches!(placed, Placed::Complete)
-            && let Some(told) = order.told.take()
+            && let Some(numbers) = order.traced.take()
         {
-            self.tell_answer(qp, order, told, &parts);
+            self.trace_answer(qp, order, numbers, &parts);
         }
         Ok(placed)
     }
@@ -97,9 +97,9 @@ impl Inner {
     fn refused(&mut self, qp: &Qp, code: Nak) -> Result<(), Broken> {
         // Everything that was consumed before it succeeded.
         self.reap(qp).map_err(|(_, broken)| broken)?;
-        match self.sends.oldest().map(|entry| entry.order.told) {
+        match self.sends.oldest().map(|entry| entry.order.traced) {
             None => qp.event(AsyncEvent::QpFatal), // no completion says so
-            Some(Some(told)) => self.tell_refused(qp, told, code),
+            Some(Some(numbers)) => self.trace_refused(qp, numbers, code),
             Some(None) => {}
         }
         let why = match code {

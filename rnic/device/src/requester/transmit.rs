@@ -20,14 +20,14 @@ impl Inner {
         order: &mut Order,
         parts: &[UserMemory],
     ) -> Result<Step, Broken> {
-        match self.telling {
-            None => self.transmit_silently(qp, order, parts),
-            Some(_) => self.transmit_told(qp, order, parts),
+        match self.tracing {
+            None => self.transmit_untraced(qp, order, parts),
+            Some(_) => self.transmit_traced(qp, order, parts),
         }
     }
 
     #[inline(always)]
-    pub(super) fn transmit_silently(
+    pub(super) fn transmit_untraced(
         &mut self,
         qp: &Qp,
         order: &mut Order,

@@ -1,7 +1,7 @@
-//! What this QP does on direct links, told to the daemon while somebody captures packets. Only the
-//! requester tells, of both directions: it knows what it sent and what came back.
+//! What this QP does on direct links, traced for the daemon while somebody captures packets. Only
+//! the requester writes traces, of both directions: it knows what it sent and what came back.
 //!
-//! Off this path, one look at [`Inner::telling`] is all it costs. On it, requests are told when
+//! Off this path, one look at [`Inner::tracing`] is all it costs. On it, requests are traced when
 //! they begin, answers when they are known, and packets are numbered from `sq_psn` on.
 
 use super::transmit::last_flags;
@@ -25,17 +25,17 @@ const NUMBER: u32 = 0xff_ffff;
 /// `IBV_MTU_4096`: datagrams are one packet each.
 const DATAGRAM_MTU: u8 = 5;
 
-/// What telling needs to know of a QP.
-pub(crate) struct Telling {
+/// What tracing needs to know of a QP.
+pub(crate) struct Tracing {
     tracer: Arc<Tracer>,
     /// Of the next packet, once there was one.
     psn: Option<u32>,
     messages: u32,
 }
 
-/// A request that was told of and not answered.
+/// The numbers of a request that was traced, its answer not yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Told {
+pub(crate) struct Numbers {
     psn: u32,
     /// Of its last packet.
     last: u32,
@@ -49,7 +49,7 @@ impl Qp {
         let inner = &mut *guard;
         for index in 0..inner.links.len() {
             if inner.links[index].peer.qpn == peer_qpn {
-                inner.tell_of(self, index, tracer);
+                inner.trace_link(self, index, tracer);
             }
         }
     }
@@ -61,7 +61,7 @@ impl Qp {
             link.traced &= peer_qpn.is_some_and(|qpn| qpn != link.peer.qpn);
         }
         if !guard.links.iter().any(|link| link.traced) {
-            guard.telling = None;
+            guard.tracing = None;
             guard.choose_way(self);
         }
     }
@@ -69,50 +69,50 @@ impl Qp {
 
 impl Inner {
     /// Tells of a link. What leads to the engine, the engine sees.
-    pub(crate) fn tell_of(&mut self, qp: &Qp, index: usize, tracer: &Arc<Tracer>) {
+    pub(crate) fn trace_link(&mut self, qp: &Qp, index: usize, tracer: &Arc<Tracer>) {
         let link = &mut self.links[index];
         link.traced = !link.peer.wire;
         let known =
-            self.telling.as_ref().is_some_and(|telling| Arc::ptr_eq(&telling.tracer, tracer));
+            self.tracing.as_ref().is_some_and(|tracing| Arc::ptr_eq(&tracing.tracer, tracer));
         if link.traced && !known {
             let tracer = tracer.clone();
-            self.telling = Some(Box::new(Telling { tracer, psn: None, messages: 0 }));
+            self.tracing = Some(Box::new(Tracing { tracer, psn: None, messages: 0 }));
             self.choose_way(qp);
         }
     }
 
-    /// As [`Inner::transmit_silently`], and tells.
+    /// As [`Inner::transmit_untraced`], and writes traces.
     #[cold]
     #[inline(never)]
-    pub(super) fn transmit_told(
+    pub(super) fn transmit_traced(
         &mut self,
         qp: &Qp,
         order: &mut Order,
         parts: &[UserMemory],
     ) -> Result<Step, Broken> {
         let time = qp.shared.host.now();
-        let step = self.transmit_silently(qp, order, parts)?;
+        let step = self.transmit_untraced(qp, order, parts)?;
         if qp.service == Service::Ud {
             if matches!(step, Step::Started(_)) {
-                self.tell_datagram(qp, order, parts, time);
+                self.trace_datagram(qp, order, parts, time);
             }
             return Ok(step);
         }
         match step {
-            Step::Started(Finish::Done) => match order.told.take() {
-                Some(told) => self.tell_acknowledged(qp, told),
-                None => self.tell_done(qp, order, parts, time),
+            Step::Started(Finish::Done) => match order.traced.take() {
+                Some(numbers) => self.trace_acknowledged(qp, numbers),
+                None => self.trace_done(qp, order, parts, time),
             },
-            Step::Wait(Why::Receive) if !order.begun && !order.told_of_wait => {
-                order.told_of_wait = true;
-                self.tell_request(qp, order, parts, time, NOT_READY);
+            Step::Wait(Why::Receive) if !order.begun && !order.wait_is_traced => {
+                order.wait_is_traced = true;
+                self.trace_request(qp, order, parts, time, NOT_READY);
             }
-            Step::Started(_) if order.told.is_none() => {
-                order.told = self.tell_request(qp, order, parts, time, 0);
+            Step::Started(_) if order.traced.is_none() => {
+                order.traced = self.trace_request(qp, order, parts, time, 0);
             }
             // The rest of it follows; the whole is known now.
-            Step::Wait(_) if order.told.is_none() && order.begun => {
-                order.told = self.tell_request(qp, order, parts, time, 0);
+            Step::Wait(_) if order.traced.is_none() && order.begun => {
+                order.traced = self.trace_request(qp, order, parts, time, 0);
             }
             _ => {}
         }
@@ -120,23 +120,23 @@ impl Inner {
     }
 
     /// A request that was done at once.
-    fn tell_done(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory], time: u64) {
+    fn trace_done(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory], time: u64) {
         let acknowledged = qp.service == Service::Rc && !order.needs_answer();
         let flags = if acknowledged { ACKNOWLEDGED } else { 0 };
-        let told = self.tell_request(qp, order, parts, time, flags);
-        if let Some(told) = told.filter(|_| order.needs_answer()) {
-            self.tell_answer(qp, order, told, parts);
+        let numbers = self.trace_request(qp, order, parts, time, flags);
+        if let Some(numbers) = numbers.filter(|_| order.needs_answer()) {
+            self.trace_answer(qp, order, numbers, parts);
         }
     }
 
-    fn tell_request(
+    fn trace_request(
         &mut self,
         qp: &Qp,
         order: &Order,
         parts: &[UserMemory],
         time: u64,
         flags: u32,
-    ) -> Option<Told> {
+    ) -> Option<Numbers> {
         let link = self.links.first().filter(|link| link.traced)?;
         let not_ready = flags & NOT_READY != 0;
         let code = link.endpoint.peer_receiving().map(|peer| peer.min_rnr_timer);
@@ -149,10 +149,10 @@ impl Inner {
             _ => Kind::Send,
         };
         let length = if order.is_atomic() { 0 } else { order.length };
-        let telling = self.telling.as_mut()?;
+        let tracing = self.tracing.as_mut()?;
         let count = packets(length, trace.path_mtu);
-        let told = telling.number(self.machine.attributes().sq_psn, count, not_ready);
-        (trace.psn, trace.messages) = (told.psn, told.messages);
+        let numbers = tracing.number(self.machine.attributes().sq_psn, count, not_ready);
+        (trace.psn, trace.messages) = (numbers.psn, numbers.messages);
         trace.flags = last_flags(order.opcode, order.flags) & SHOWN | flags;
         trace.code = code.filter(|_| not_ready).unwrap_or_default();
         trace.address = order.address;
@@ -160,68 +160,74 @@ impl Inner {
         trace.immediate = order.immediate;
         (trace.first, trace.second) =
             if order.is_atomic() { (order.compare_add, order.swap) } else { (order.length, 0) };
-        telling.tell(&trace, length, parts);
-        Some(told)
+        tracing.write(&trace, length, parts);
+        Some(numbers)
     }
 
     /// The peer has taken a request.
-    pub(super) fn tell_acknowledged(&mut self, qp: &Qp, told: Told) {
-        self.tell_back(qp, told, Kind::Acknowledge, 0);
+    pub(super) fn trace_acknowledged(&mut self, qp: &Qp, numbers: Numbers) {
+        self.trace_back(qp, numbers, Kind::Acknowledge, 0);
     }
 
     /// The peer has refused one.
     #[cold]
-    pub(super) fn tell_refused(&mut self, qp: &Qp, told: Told, code: Nak) {
+    pub(super) fn trace_refused(&mut self, qp: &Qp, numbers: Numbers, code: Nak) {
         if let Nak::Refused(refusal) = code {
-            let before = Told { messages: told.messages.wrapping_sub(1), ..told };
-            self.tell_back(qp, before, Kind::Refusal, refusal.code());
+            let before = Numbers { messages: numbers.messages.wrapping_sub(1), ..numbers };
+            self.trace_back(qp, before, Kind::Refusal, refusal.code());
         }
     }
 
-    fn tell_back(&mut self, qp: &Qp, told: Told, kind: Kind, code: u8) {
+    fn trace_back(&mut self, qp: &Qp, numbers: Numbers, kind: Kind, code: u8) {
         if qp.service != Service::Rc {
             return;
         }
         let Some(link) = self.links.first().filter(|link| link.traced) else { return };
         let trace = begin(qp, link, self.machine.attributes(), qp.shared.host.now());
-        let psn = if kind == Kind::Refusal { told.psn } else { told.last };
-        let trace = Trace { kind, code, psn, messages: told.messages, ..trace };
-        if let Some(telling) = &self.telling {
-            telling.tell(&trace, 0, &[]);
+        let psn = if kind == Kind::Refusal { numbers.psn } else { numbers.last };
+        let trace = Trace { kind, code, psn, messages: numbers.messages, ..trace };
+        if let Some(tracing) = &self.tracing {
+            tracing.write(&trace, 0, &[]);
         }
     }
 
     /// The answer to a READ or an atomic is in `parts`.
     #[cold]
-    pub(super) fn tell_answer(&mut self, qp: &Qp, order: &Order, told: Told, parts: &[UserMemory]) {
+    pub(super) fn trace_answer(
+        &mut self,
+        qp: &Qp,
+        order: &Order,
+        numbers: Numbers,
+        parts: &[UserMemory],
+    ) {
         let Some(link) = self.links.first().filter(|link| link.traced) else { return };
-        let Some(telling) = &self.telling else { return };
+        let Some(tracing) = &self.tracing else { return };
         let trace = begin(qp, link, self.machine.attributes(), qp.shared.host.now());
-        let trace = Trace { psn: told.psn, messages: told.messages, ..trace };
+        let trace = Trace { psn: numbers.psn, messages: numbers.messages, ..trace };
         if order.is_atomic() {
             let mut original = [0; 8];
             pieces(parts, 0, 8, |at, piece| piece.read(&mut original[at as usize..]));
             let first = u64::from_ne_bytes(original);
-            telling.tell(&Trace { kind: Kind::AtomicResult, first, ..trace }, 0, &[]);
+            tracing.write(&Trace { kind: Kind::AtomicResult, first, ..trace }, 0, &[]);
         } else {
             let trace = Trace { kind: Kind::ReadData, first: order.length, ..trace };
-            telling.tell(&trace, order.length, parts);
+            tracing.write(&trace, order.length, parts);
         }
     }
 
-    fn tell_datagram(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory], time: u64) {
+    fn trace_datagram(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory], time: u64) {
         let Some(to) = order.to else { return };
         let index = self.links.to(&to.destination);
         let Some(index) = index else { return }; // it is held back
         let flags = last_flags(order.opcode, order.flags);
         let qkey = self.qkey_to(&to);
         let request = Request::Datagram { flags, immediate: order.immediate, qkey };
-        self.tell_of_datagram(qp, index, &request, order.length, parts, time);
+        self.trace_datagram_on(qp, index, &request, order.length, parts, time);
     }
 
     /// A datagram has left for the peer of link `index`.
     #[cold]
-    pub(super) fn tell_of_datagram(
+    pub(super) fn trace_datagram_on(
         &mut self,
         qp: &Qp,
         index: usize,
@@ -232,36 +238,36 @@ impl Inner {
     ) {
         let Some(link) = self.links.get(index).filter(|link| link.traced) else { return };
         let Request::Datagram { flags, immediate, qkey } = *request else { return };
-        let Some(telling) = &mut self.telling else { return };
-        let told = telling.number(self.machine.attributes().sq_psn, 1, false);
+        let Some(tracing) = &mut self.tracing else { return };
+        let numbers = tracing.number(self.machine.attributes().sq_psn, 1, false);
         let trace = Trace {
             kind: Kind::Datagram,
             flags: flags & SHOWN,
             path_mtu: DATAGRAM_MTU,
-            psn: told.psn,
+            psn: numbers.psn,
             rkey: qkey,
             immediate,
             first: length,
             ..begin(qp, link, self.machine.attributes(), time)
         };
-        telling.tell(&trace, length, parts);
+        tracing.write(&trace, length, parts);
     }
 }
 
-impl Telling {
+impl Tracing {
     /// Numbers for a request of so many packets. One that will be tried again keeps them.
-    fn number(&mut self, sq_psn: u32, count: u64, again: bool) -> Told {
+    fn number(&mut self, sq_psn: u32, count: u64, again: bool) -> Numbers {
         let psn = *self.psn.get_or_insert(sq_psn) & NUMBER;
         let next = psn.wrapping_add(count as u32) & NUMBER;
         if !again {
             self.psn = Some(next);
             self.messages = self.messages.wrapping_add(1) & NUMBER;
         }
-        Told { psn, last: next.wrapping_sub(1) & NUMBER, messages: self.messages }
+        Numbers { psn, last: next.wrapping_sub(1) & NUMBER, messages: self.messages }
     }
 
     /// Tells, with `length` bytes of payload out of `parts`, in pieces.
-    fn tell(&self, trace: &Trace, length: u64, parts: &[UserMemory]) {
+    fn write(&self, trace: &Trace, length: u64, parts: &[UserMemory]) {
         let with_payload = trace.kind.has_payload();
         let Some(mtu) = trace.mtu_bytes() else { return };
         let keep = self.tracer.keep();
@@ -287,7 +293,7 @@ impl Telling {
                 }
             }
             let second = if with_payload { offset } else { trace.second };
-            if !self.tracer.tell(&Trace { keep, second, ..*trace }, bytes, &list) {
+            if !self.tracer.record(&Trace { keep, second, ..*trace }, bytes, &list) {
                 let answers = u64::from(trace.flags & (ACKNOWLEDGED | NOT_READY) != 0);
                 let left = if with_payload { packets(length - offset, trace.path_mtu) } else { 1 };
                 return self.tracer.lose(left + answers);
