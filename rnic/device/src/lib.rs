@@ -6,7 +6,8 @@
 //! through [`Host`].
 //!
 //! Follow a request: [`qp::Qp::post_send`] -> `requester` -> the link -> `responder` of the peer
-//! -> [`cq::Cq`]. Follow time: [`cq::poller`] (the application polls) and [`cq::progress`] (it does not).
+//! -> [`cq::Cq`]. Follow time: [`cq::poller`] (the application polls), [`cq::progress`] (it does
+//! not).
 #![forbid(unsafe_code)]
 
 pub mod constants;

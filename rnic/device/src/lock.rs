@@ -8,6 +8,7 @@
 //! its processor would never run.
 
 use spin::mutex::{SpinMutex, SpinMutexGuard};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Looks at the lock before the processor is given up.
@@ -67,6 +68,13 @@ impl<T> Lock<T> {
             }
         }
     }
+}
+
+/// Locks what is not on the data path, also after a panic elsewhere: the data behind our locks is
+/// valid at every step.
+#[inline(always)]
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 #[cfg(test)]

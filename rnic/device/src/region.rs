@@ -1,6 +1,6 @@
 //! Memory regions and the table of keys.
 
-use crate::shared::lock;
+use crate::lock::lock;
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Lkey, Rkey};
 use std::collections::HashMap;

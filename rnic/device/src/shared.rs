@@ -3,6 +3,7 @@
 use crate::cq::Cq;
 use crate::cq::poller::BellSource;
 use crate::limits::QP_SLOTS;
+use crate::lock::lock;
 use crate::pages::Toll;
 use crate::qp::Qp;
 use crate::region::Regions;
@@ -114,10 +115,4 @@ impl Shared {
     pub(crate) fn released(&self, slot: u32) -> &Released {
         &self.released[slot as usize]
     }
-}
-
-/// Locks, also after a panic elsewhere: the data behind our locks is valid at every step.
-#[inline(always)]
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }

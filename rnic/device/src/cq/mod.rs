@@ -1,14 +1,17 @@
 //! The completion queue: private to the process, filled by QPs, emptied by polls.
 
+pub(crate) mod entry;
 mod pause;
 pub mod poller;
 pub mod progress;
 
+pub(crate) use self::entry::{Entry, Release};
 use self::pause::Links;
 use self::poller::Watch;
 use crate::constants::{Wc, status};
+use crate::lock::lock;
 use crate::lock::{Guard, Lock};
-use crate::shared::{AsyncEvent, Shared, lock};
+use crate::shared::{AsyncEvent, Shared};
 use omniverb_terms::Qpn;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,21 +21,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 pub trait CompletionEvents: Send + Sync {
     /// The armed CQ with this cookie got a completion.
     fn completion(&self, cookie: usize);
-}
-
-/// What a polled completion gives back to its queue.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Release {
-    /// A send: everything up to this position.
-    Send { slot: u32, position: u64 },
-    /// One receive.
-    Receive { slot: u32 },
-}
-
-pub(crate) struct Entry {
-    pub(crate) wc: Wc,
-    pub(crate) release: Release,
-    pub(crate) solicited: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

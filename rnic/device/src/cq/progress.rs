@@ -6,8 +6,9 @@
 
 use crate::cq::Cq;
 use crate::cq::poller::answer_all;
+use crate::lock::lock;
 use crate::qp::Qp;
-use crate::shared::{Shared, lock};
+use crate::shared::Shared;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 

@@ -22,11 +22,12 @@ use crate::constants::opcode;
 use crate::cq::{Cq, Release};
 use crate::gather::Sge;
 use crate::grants::Grants;
+use crate::lock::lock;
 use crate::lock::{Guard, Lock};
 use crate::region::RegionCache;
 use crate::requester::{Patience, SendQueue, Tracing, Unresolved, Waiting};
 use crate::responder::Receives;
-use crate::shared::{AsyncEvent, Shared, lock};
+use crate::shared::{AsyncEvent, Shared};
 use crate::srq::Srq;
 use crate::work::{PostError, SendWork};
 use omniverb_link::Broken;
@@ -302,7 +303,7 @@ impl Inner {
     /// Puts the receives that completed into their CQ.
     #[inline(always)]
     pub(crate) fn hand_over(&mut self, qp: &Qp) {
-        if !self.receives.hand_over(&qp.recv_cq) {
+        if !self.receives.hand_over(|list| qp.recv_cq.push_all(list)) {
             qp.cq_overflowed();
         }
     }

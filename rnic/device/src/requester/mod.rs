@@ -15,6 +15,7 @@ mod datagram;
 mod express;
 mod insisting;
 mod mapped;
+mod order;
 mod queue;
 mod response;
 mod source;
@@ -24,9 +25,11 @@ mod unresolved;
 mod waiting;
 
 pub(crate) use insisting::Patience;
+pub(crate) use order::Order;
+use order::{Finish, Kept, SendEntry, Step, Why, keep, local_access};
 pub(crate) use queue::SendQueue;
 pub(crate) use source::Sources;
-pub(crate) use tracing::{Numbers, Tracing};
+pub(crate) use tracing::Tracing;
 pub(crate) use unresolved::Unresolved;
 pub(crate) use waiting::Waiting;
 
@@ -37,110 +40,11 @@ use crate::limits::{MESSAGE_MAX, SGE_MAX};
 use crate::qp::attributes::State;
 use crate::qp::{Inner, Qp};
 use crate::queue::SgeList;
-use crate::work::{Addressee, Data, PostError, SendWork};
+use crate::work::{Data, PostError, SendWork};
 use omniverb_link::Broken;
 use omniverb_ring::UserMemory;
-use omniverb_terms::{Rkey, Service};
+use omniverb_terms::Service;
 use std::sync::atomic::Ordering;
-
-/// A work request without its data.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Order {
-    pub(crate) wr_id: u64,
-    pub(crate) opcode: u32,
-    pub(crate) flags: u32,
-    pub(crate) immediate: u32,
-    pub(crate) address: u64,
-    pub(crate) rkey: Rkey,
-    pub(crate) compare_add: u64,
-    pub(crate) swap: u64,
-    pub(crate) to: Option<Addressee>,
-    /// Bytes in all.
-    pub(crate) length: u64,
-    /// Bytes handed to the link, or for a READ received.
-    pub(crate) done: u64,
-    /// Something of it is in the link already.
-    pub(crate) begun: bool,
-    /// The receive it goes into is promised.
-    pub(crate) promised: bool,
-    /// Number in the send queue: one more than sends posted before it.
-    pub(crate) position: u64,
-    /// It was traced, and the answer was not yet.
-    pub(crate) traced: Option<Numbers>,
-    /// That the peer had no receive for it was traced.
-    pub(crate) wait_is_traced: bool,
-}
-
-/// Data of a queued work request.
-pub(crate) enum Kept {
-    Gather(SgeList),
-    Bytes(Box<[u8]>),
-}
-
-/// A work request that did not finish when it was posted.
-#[derive(Default)]
-pub(crate) struct SendEntry {
-    pub(crate) order: Order,
-    data: Kept,
-    pub(crate) finish: Finish,
-}
-
-impl Default for Kept {
-    fn default() -> Self {
-        Kept::Gather(SgeList::default())
-    }
-}
-
-/// When a started request is complete.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Finish {
-    /// Now.
-    #[default]
-    Done,
-    /// When the peer consumed our requests on link `.0` up to `.1`.
-    Consumed(usize, u64),
-    /// When the answer is complete.
-    Response,
-}
-
-/// What came of trying a request.
-pub(crate) enum Step {
-    /// It is on its way (or done).
-    Started(Finish),
-    /// Not now.
-    Wait(Why),
-    /// It fails.
-    Fail(u32),
-}
-
-/// Why a request cannot go now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
-    /// The ring is full.
-    Room,
-    /// The peer has no receive.
-    Receive,
-    /// There is no peer (yet, or any more).
-    Peer,
-    /// The datagram link is being made.
-    Link,
-    /// Earlier requests must finish first.
-    Order,
-}
-
-impl Order {
-    #[inline(always)]
-    fn needs_answer(&self) -> bool {
-        matches!(
-            self.opcode,
-            opcode::RDMA_READ | opcode::ATOMIC_CMP_AND_SWP | opcode::ATOMIC_FETCH_AND_ADD
-        )
-    }
-
-    fn is_atomic(&self) -> bool {
-        self.needs_answer() && self.opcode != opcode::RDMA_READ
-    }
-}
 
 /// Which opcodes a transport has.
 #[inline(always)]
@@ -470,25 +374,4 @@ pub(crate) enum Verdict {
     Drop,
     /// It fails with this status.
     Fail(u32),
-}
-
-#[inline(always)]
-fn local_access(order: &Order) -> u32 {
-    if order.needs_answer() { crate::constants::access::LOCAL_WRITE } else { 0 }
-}
-
-/// Keeps what a queued request needs later; inline data is copied now.
-fn keep(data: &Data<'_>, order: &Order) -> Kept {
-    match data {
-        Data::Gather(list) => Kept::Gather(SgeList::new(list)),
-        Data::Inline(parts) => {
-            let mut bytes = vec![0; order.length as usize];
-            let mut at = 0;
-            for part in *parts {
-                part.read(&mut bytes[at..at + part.len()]);
-                at += part.len();
-            }
-            Kept::Bytes(bytes.into())
-        }
-    }
 }

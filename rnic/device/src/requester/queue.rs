@@ -4,7 +4,7 @@
 //! start in order. Of those that have started some are complete when an answer has come; answers
 //! come in the order of asking. Only the oldest request is ever taken off.
 
-use super::{Finish, SendEntry};
+use super::order::{Finish, SendEntry};
 use std::collections::VecDeque;
 
 /// The send queue of a QP.
@@ -178,7 +178,7 @@ impl SendQueue {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::requester::Order;
+    use crate::requester::order::Order;
 
     fn entry(position: u64) -> SendEntry {
         SendEntry { order: Order { position, ..Order::default() }, ..SendEntry::default() }

@@ -4,6 +4,7 @@
 //! Off this path, one look at [`Inner::tracing`] is all it costs. On it, requests are traced when
 //! they begin, answers when they are known, and packets are numbered from `sq_psn` on.
 
+use super::order::Numbers;
 use super::transmit::last_flags;
 use super::{Finish, Order, Step, Why};
 use crate::constants::opcode;
@@ -30,15 +31,6 @@ pub(crate) struct Tracing {
     tracer: Arc<Tracer>,
     /// Of the next packet, once there was one.
     psn: Option<u32>,
-    messages: u32,
-}
-
-/// The numbers of a request that was traced, its answer not yet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Numbers {
-    psn: u32,
-    /// Of its last packet.
-    last: u32,
     messages: u32,
 }
 

@@ -22,6 +22,9 @@ pub(crate) struct Unresolved {
     unreachable: Vec<(Destination, u64)>,
 }
 
+/// A datagram that waits, and its payload.
+type Datagram = (Request, Box<[u8]>);
+
 /// What waits for one link.
 #[derive(Default)]
 struct Line {
@@ -30,7 +33,7 @@ struct Line {
     bytes: usize,
     /// The route of the latest.
     route: Route,
-    list: Vec<(Request, Box<[u8]>)>,
+    list: Vec<Datagram>,
 }
 
 /// What is known of a destination without a link.
@@ -90,7 +93,7 @@ impl Unresolved {
     }
 
     /// The link is there: what waited for it, oldest first, and the route of the latest.
-    pub(super) fn take(&mut self, destination: &Destination) -> (Route, Vec<(Request, Box<[u8]>)>) {
+    pub(super) fn take(&mut self, destination: &Destination) -> (Route, Vec<Datagram>) {
         let line = self.lines.remove(destination).unwrap_or_default();
         self.count -= line.list.len();
         (line.route, line.list)

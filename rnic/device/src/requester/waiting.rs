@@ -192,7 +192,7 @@ impl Inner {
     fn join_waiting_list(&mut self, qp: &Qp) {
         self.waiting.listed = true;
         self.be_watched(qp);
-        crate::shared::lock(&qp.shared.waiting).push(qp.me.clone());
+        crate::lock::lock(&qp.shared.waiting).push(qp.me.clone());
         qp.shared.host.attend();
     }
 }

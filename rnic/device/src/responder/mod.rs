@@ -122,7 +122,7 @@ impl Inner {
     /// Has the progress thread look at this QP once more, on its next turn.
     #[cold]
     pub(crate) fn come_back(&self, qp: &Qp) {
-        crate::shared::lock(&qp.shared.cooling).push(qp.me.clone());
+        crate::lock::lock(&qp.shared.cooling).push(qp.me.clone());
         qp.shared.host.attend();
     }
 

@@ -1,7 +1,7 @@
 //! The receiving half's queue: receives that wait for a message, what they promise, and the
 //! completions of those that got one.
 
-use crate::cq::{Cq, Entry};
+use crate::cq::entry::Entry;
 use crate::gather::Sge;
 use crate::queue::{Receive, ReceiveQueue};
 
@@ -92,11 +92,12 @@ impl Receives {
         self.fresh.len()
     }
 
-    /// Puts those that completed into their CQ. False: that has lost completions.
+    /// Has those that completed put into their CQ, if there are any. False: that has lost
+    /// completions.
     #[inline(always)]
     #[must_use]
-    pub(crate) fn hand_over(&mut self, cq: &Cq) -> bool {
-        self.fresh.is_empty() || cq.push_all(&mut self.fresh)
+    pub(crate) fn hand_over(&mut self, push: impl FnOnce(&mut Vec<Entry>) -> bool) -> bool {
+        self.fresh.is_empty() || push(&mut self.fresh)
     }
 
     /// Takes those that completed, oldest first.
