@@ -4,8 +4,7 @@
 //! who serves tenants may not look at their processes. Out: yes, no, or to be asked again with it.
 //! A rule is about users, groups and cgroups; whom one of its entries fits may connect.
 
-use crate::journal::Level;
-use crate::server::Server;
+use crate::journal::{Journal, Level};
 use omniverb_sys::pidfd::Peer;
 use omniverb_sys::{clock, socket};
 use omniverb_terms::Errno;
@@ -44,49 +43,61 @@ fn is_below(path: &str, cgroup: &str) -> bool {
     inside && path.starts_with('/') && !path.split('/').any(|part| part == "..")
 }
 
-/// Lines about who was refused: one a second, and how many it stands for.
+/// Who may use the tenants' socket, and the log of who may not: a line a second, and how many it
+/// stands for.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals {
+pub(crate) struct Admission {
+    allow: Option<Allow>,
     second: u64,
     unsaid: u64,
 }
 
-impl Server {
+impl Admission {
+    pub(crate) fn new(allow: Option<Allow>) -> Admission {
+        Admission { allow, ..Admission::default() }
+    }
+
     /// Whether somebody who has connected may use the socket, or else may if the cgroup fits.
-    pub(crate) fn admitted(&mut self, peer: &Peer, socket: &OwnedFd) -> Result<(), Errno> {
-        let Some(allow) = &self.settings.allow else { return Ok(()) };
+    pub(crate) fn admits(
+        &mut self,
+        peer: &Peer,
+        socket: &OwnedFd,
+        journal: &mut Journal,
+    ) -> Result<(), Errno> {
+        let Some(allow) = &self.allow else { return Ok(()) };
         if !allow.cgroups.is_empty() || allow.fits(peer, socket.as_fd()) {
             return Ok(());
         }
-        Err(self.refuse(peer))
+        Err(self.refuse(peer, journal))
     }
 
     /// The same, once the cgroup is known.
-    pub(crate) fn admitted_from(
+    pub(crate) fn admits_from(
         &mut self,
         peer: &Peer,
         socket: &OwnedFd,
         cgroup: &str,
+        journal: &mut Journal,
     ) -> Result<(), Errno> {
-        let Some(allow) = &self.settings.allow else { return Ok(()) };
+        let Some(allow) = &self.allow else { return Ok(()) };
         if allow.fits_cgroup(cgroup) || allow.fits(peer, socket.as_fd()) {
             return Ok(());
         }
-        Err(self.refuse(peer))
+        Err(self.refuse(peer, journal))
     }
 
-    fn refuse(&mut self, peer: &Peer) -> Errno {
+    fn refuse(&mut self, peer: &Peer, journal: &mut Journal) -> Errno {
         let second = clock::now() / 1_000_000_000;
-        self.refusals.unsaid += 1;
-        if second != self.refusals.second {
-            self.refusals.second = second;
-            let count = std::mem::take(&mut self.refusals.unsaid);
+        self.unsaid += 1;
+        if second != self.second {
+            self.second = second;
+            let count = std::mem::take(&mut self.unsaid);
             let Peer { pid, uid, gid } = *peer;
             let text = format_args!(
                 "not allowed to connect: uid {uid} gid {gid} pid {pid} ({count} refused since this \
                  was said last)"
             );
-            self.journal.log(Level::Warning, text);
+            journal.log(Level::Warning, text);
         }
         Errno::EACCES
     }

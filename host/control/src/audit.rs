@@ -4,20 +4,13 @@
 //! loop has its own lines left out (and counted), not somebody else's. A link is of two vNICs; it
 //! counts against the one that has caused more of late.
 
-use crate::server::{Server, Timer};
-use omniverb_sys::clock;
-use omniverb_tenancy::{Audited, VnicId};
-use omniverb_terms::Gid;
+use omniverb_tenancy::VnicId;
 use std::collections::BTreeMap;
-use std::fmt::{Display, Write};
-use std::time::Duration;
 
 /// Lines that a vNIC may cause at once: a job that starts or ends.
 const BURST: u64 = 64;
 /// Lines a second that it may cause on and on.
 const RATE: u64 = 8;
-/// How often it is said how many were left out.
-const SUMMARY: Duration = Duration::from_secs(1);
 const SECOND: u64 = 1_000_000_000;
 
 #[derive(Debug)]
@@ -40,8 +33,13 @@ impl Account {
 pub(crate) struct Audit(BTreeMap<VnicId, Account>);
 
 impl Audit {
+    /// Nobody has caused anything of late.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// True if a line about these vNICs is to be written.
-    fn take(&mut self, vnics: impl Iterator<Item = VnicId> + Clone, now: u64) -> bool {
+    pub(crate) fn take(&mut self, vnics: impl Iterator<Item = VnicId> + Clone, now: u64) -> bool {
         for key in vnics.clone() {
             let new = || Account { lines: BURST, at: now, left_out: 0 };
             self.0.entry(key).or_insert_with(new).refill(now);
@@ -57,7 +55,7 @@ impl Audit {
     }
 
     /// How many lines of whom were left out; forgets who has caused nothing of late.
-    fn left_out(&mut self, now: u64) -> Vec<(VnicId, u64)> {
+    pub(crate) fn left_out(&mut self, now: u64) -> Vec<(VnicId, u64)> {
         let mut found = Vec::new();
         self.0.retain(|key, account| {
             account.refill(now);
@@ -67,55 +65,6 @@ impl Audit {
             account.lines < BURST
         });
         found
-    }
-}
-
-impl Server {
-    pub(crate) fn audit(&mut self, audited: &Audited) {
-        let [own, peer] = audited.vnics;
-        let peer = peer.filter(|peer| Some(*peer) != own);
-        if self.audit.0.is_empty() {
-            self.set_timer(SUMMARY, Timer::Audit);
-        }
-        if self.audit.take(own.into_iter().chain(peer), clock::now()) {
-            let line = self.audit_line(audited);
-            self.journal.audit(line);
-        }
-    }
-
-    pub(crate) fn audit_due(&mut self) {
-        for (key, lines) in self.audit.left_out(clock::now()) {
-            let name = self.registry.name(key);
-            self.journal.audit(format_args!("audit event=left-out vnic={name} lines={lines}"));
-        }
-        if !self.audit.0.is_empty() {
-            self.set_timer(SUMMARY, Timer::Audit);
-        }
-    }
-
-    /// Every value is ours: a number, a name we gave, an address.
-    fn audit_line(&self, a: &Audited) -> String {
-        let mut line = String::from("audit");
-        let mut add = |key: &str, value: Option<&dyn Display>| {
-            let none: &dyn Display = &"-";
-            let _ = write!(line, " {key}={}", value.unwrap_or(none));
-        };
-        let service = a.service.name();
-        let names = a.vnics.map(|vnic| vnic.map(|key| self.registry.name(key)));
-        let gids = a.gids.map(|gid| gid.map(Gid::address));
-        let [qpn, peer_qpn] = a.qpns;
-        add("event", Some(&if a.linked { "linked" } else { "unlinked" }));
-        add("type", Some(&service));
-        add("path", Some(&a.path.name()));
-        for (this, (prefix, qpn)) in [("", qpn), ("peer_", peer_qpn)].iter().enumerate() {
-            add(&format!("{prefix}qpn"), Some(qpn));
-            add(&format!("{prefix}vnic"), names[this].as_ref().map(|name| name as &dyn Display));
-            add(&format!("{prefix}gid"), gids[this].as_ref().map(|gid| gid as &dyn Display));
-            let client = a.clients[this];
-            add(&format!("{prefix}pid"), client.as_ref().map(|c| &c.0 as &dyn Display));
-            add(&format!("{prefix}uid"), client.as_ref().map(|c| &c.1 as &dyn Display));
-        }
-        line
     }
 }
 

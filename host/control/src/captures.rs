@@ -1,176 +1,96 @@
-//! Captures: what an operator asks, and what the engine, its recorder and the clients of
-//! direct links have to do for it.
+//! Captures under way: who asked for them, of which vNIC, and how far they are.
 
-use crate::engine::{self, Summary};
-use crate::journal::Level;
-use crate::memory;
-use crate::namespaces::Opening;
-use crate::server::Server;
-use crate::vnics::Named;
-use omniverb_link::trace::TRACE_BYTES;
-use omniverb_session::body::{Done, TraceBegin};
-use omniverb_session::operator::{Capture, Captured, Message};
-use omniverb_sys::{Access, Extent, clock};
-use omniverb_tenancy::{SessionId, TracedEnd, VnicId};
-use omniverb_terms::{Errno, Qpn};
-use rustix::fs::{OFlags, fcntl_getfl};
-use std::io;
-use std::os::fd::OwnedFd;
+use crate::engine::Intake;
+use omniverb_tenancy::{SessionId, VnicId};
+use omniverb_terms::Errno;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Processes that may tell at the same time: each has memory of 8 MiB for it.
 const TRACING_MAX: usize = 256;
 
-/// A capture under way.
 #[derive(Debug)]
-pub(crate) struct Recording {
-    pub(crate) vnic: VnicId,
-    intake: engine::Intake,
+struct Recording {
+    vnic: VnicId,
+    intake: Intake,
 }
 
-impl Server {
-    /// Begins a capture; answered when the recorder has looked at the file. Here nobody asks a file
-    /// system about it, and nobody closes it: both may take for ever.
-    pub(crate) fn capture(
-        &mut self,
-        id: SessionId,
-        tag: u64,
-        m: &Capture,
-        (vnic, namespace): Named,
-        files: &mut Vec<OwnedFd>,
-    ) -> Result<(), Errno> {
-        let namespace = namespace.ok_or(Errno::ENOENT)?;
-        let file = files.first().ok_or(Errno::EINVAL)?;
-        // The only question that no file system is asked; the recorder asks the others.
-        let flags = fcntl_getfl(file).map_err(|_| Errno::EINVAL)?;
-        if !flags.intersects(OFlags::RDWR | OFlags::WRONLY) || flags.contains(OFlags::PATH) {
-            return Err(Errno::EINVAL);
-        }
-        let taken = self.recordings.values().any(|recording| recording.vnic == vnic);
-        if taken || self.recordings.contains_key(&id) || self.finishing.contains_key(&id) {
-            return Err(Errno::EBUSY);
-        }
-        let file = files.remove(0);
-        // Open from now on: also before the first process comes, and between two of them.
-        self.registry.hold(vnic);
-        self.namespaces.hold(vnic, namespace);
-        let intake = self.recorder.begin(id.0, vnic, file, m.snap_bytes);
+/// All of them, by the operators who asked.
+#[derive(Debug, Default)]
+pub(crate) struct Captures {
+    recordings: BTreeMap<SessionId, Recording>,
+    /// Those whose file is looked at, and the calls that wait for it.
+    beginning: BTreeMap<SessionId, u64>,
+    /// Those that end, and the calls that wait for it.
+    finishing: BTreeMap<SessionId, u64>,
+    /// Who has memory to tell through what is captured.
+    tracing: BTreeSet<SessionId>,
+}
+
+impl Captures {
+    /// Whether somebody may begin one: one at a time of each vNIC, and for each operator.
+    pub(crate) fn may_begin(&self, id: SessionId, vnic: VnicId) -> Result<(), Errno> {
+        let busy = self.recordings.contains_key(&id) || self.finishing.contains_key(&id);
+        if busy || self.is_recorded(vnic) { Err(Errno::EBUSY) } else { Ok(()) }
+    }
+
+    /// One begins; call `tag` waits until the recorder has looked at its file.
+    pub(crate) fn begin(&mut self, id: SessionId, tag: u64, vnic: VnicId, intake: Intake) {
         self.recordings.insert(id, Recording { vnic, intake });
         self.beginning.insert(id, tag);
-        self.namespaces.port_is_coming(vnic, clock::now());
-        self.record(vnic);
-        let actions = self.tenancy.capture(vnic, true);
-        self.work.extend(actions);
-        Ok(())
     }
 
-    /// Has the engine leave a vNIC's packets, if somebody wants them and it is served.
-    pub(crate) fn record(&mut self, vnic: VnicId) {
-        let Some(entry) = self.namespaces.get_mut(vnic) else { return };
-        let wanted = self.recordings.values().find(|recording| recording.vnic == vnic);
-        if let (Opening::Open(_), Some(recording)) = (&entry.port, wanted) {
-            self.engine.capture(vnic, Some(recording.intake.clone()));
-        }
+    /// The recorder has looked; the call that waits for that.
+    pub(crate) fn begun(&mut self, id: SessionId) -> Option<u64> {
+        self.beginning.remove(&id)
     }
 
-    /// A client wants its capture to end; answered when that is written down.
-    pub(crate) fn end_capture(&mut self, id: SessionId, tag: u64) {
-        if self.recordings.contains_key(&id) {
+    pub(crate) fn is_recorded(&self, vnic: VnicId) -> bool {
+        self.intake_of(vnic).is_some()
+    }
+
+    /// Where a vNIC's packets are to be left, if somebody wants them.
+    pub(crate) fn intake_of(&self, vnic: VnicId) -> Option<&Intake> {
+        let mut all = self.recordings.values();
+        all.find(|recording| recording.vnic == vnic).map(|recording| &recording.intake)
+    }
+
+    /// Call `tag` waits until this one is written down; false if there is none.
+    pub(crate) fn finish(&mut self, id: SessionId, tag: u64) -> bool {
+        let there = self.recordings.contains_key(&id);
+        if there {
             self.finishing.insert(id, tag);
-            self.end_recording(id);
-        } else {
-            self.answer_operator(id, tag, &Message::Failed(Errno::ENOENT));
         }
+        there
     }
 
-    /// A recording is to end, because somebody said so or is gone.
-    pub(crate) fn end_recording(&mut self, id: SessionId) {
-        let Some(Recording { vnic, .. }) = self.recordings.remove(&id) else { return };
-        if let Some(entry) = self.namespaces.get_mut(vnic)
-            && matches!(entry.port, Opening::Open(_))
-        {
-            self.engine.capture(vnic, None);
-        }
-        // First: what was told until now belongs to it.
-        self.recorder.end(id.0);
-        let actions = self.tenancy.capture(vnic, false);
-        self.work.extend(actions);
-        if !self.tenancy.has_vnic(vnic) {
-            self.close_port(vnic);
-        }
-        self.leave(vnic);
+    /// No more packets are wanted; of whom.
+    pub(crate) fn end(&mut self, id: SessionId) -> Option<VnicId> {
+        self.recordings.remove(&id).map(|recording| recording.vnic)
     }
 
-    /// The recorder has finished some files.
-    pub(crate) fn recorder_ready(&mut self) {
-        self.recorder.take_ready();
-        while let Some((capture, errno)) = self.recorder.next_begun() {
-            let id = SessionId(capture);
-            let Some(tag) = self.beginning.remove(&id) else { continue };
-            match errno {
-                None => self.answer_operator(id, tag, &Done { take_back: 0 }.into()),
-                Some(errno) => {
-                    self.end_recording(id);
-                    let failed = Message::Failed(Errno(errno.cast_unsigned()));
-                    self.answer_operator(id, tag, &failed);
-                }
-            }
-        }
-        while let Some((capture, summary)) = self.recorder.next_ended() {
-            let id = SessionId(capture);
-            if let Some(tag) = self.finishing.remove(&id) {
-                self.answer_operator(id, tag, &captured(&summary).into());
-            }
-        }
+    /// It is written down; the call that waits for that.
+    pub(crate) fn ended(&mut self, id: SessionId) -> Option<u64> {
+        self.finishing.remove(&id)
     }
 
-    /// A session is to tell what happens on some of its links.
-    pub(crate) fn begin_trace(&mut self, id: SessionId) {
-        if self.tracing.len() >= TRACING_MAX {
-            return self.recorder.miss();
-        }
-        match self.trace_memory(id) {
-            Ok(memory) => {
-                self.tracing.insert(id);
-                let message = TraceBegin { memory: memory::said(&memory) }.into();
-                self.tell(id, &message, vec![memory.file]);
-            }
-            Err(error) => {
-                self.journal.log(Level::Warning, format_args!("no memory for a trace: {error}"));
-                self.recorder.miss();
-            }
-        }
+    /// No call waits for anything any more.
+    pub(crate) fn hang_up(&mut self, id: SessionId) {
+        self.beginning.remove(&id);
+        self.finishing.remove(&id);
     }
 
-    fn trace_memory(&mut self, id: SessionId) -> io::Result<Extent> {
-        let memory = memory::make("omniverb-trace", TRACE_BYTES as u64)?;
-        self.recorder.read(id.0, memory.map(Access::ReadWrite)?);
-        Ok(memory)
+    /// One more process may tell what happens on its links.
+    pub(crate) fn may_trace(&self) -> bool {
+        self.tracing.len() < TRACING_MAX
     }
 
-    pub(crate) fn end_trace(&mut self, id: SessionId) {
-        if self.tracing.remove(&id) {
-            self.recorder.read_no_more(id.0);
-        }
+    /// This one does.
+    pub(crate) fn trace(&mut self, id: SessionId) {
+        self.tracing.insert(id);
     }
 
-    /// What a session tells of this end of a link is sound.
-    pub(crate) fn trace(&mut self, end: &TracedEnd) {
-        if end.vnics.iter().all(|vnic| self.namespaces.has(*vnic)) {
-            self.recorder.trace(end);
-        }
-    }
-
-    pub(crate) fn untrace(&self, id: SessionId, qpn: Qpn, peer_qpn: Qpn) {
-        self.recorder.untrace(id.0, qpn, peer_qpn);
-    }
-}
-
-fn captured(summary: &Summary) -> Captured {
-    Captured {
-        packets: summary.packets,
-        dropped: summary.dropped,
-        refused: summary.refused,
-        untraced: summary.untraced,
-        errno: Errno(summary.errno.unwrap_or_default().cast_unsigned()),
+    /// It does no longer; false if it did not.
+    pub(crate) fn end_trace(&mut self, id: SessionId) -> bool {
+        self.tracing.remove(&id)
     }
 }

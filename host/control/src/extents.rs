@@ -5,13 +5,10 @@
 //! the tables decide.
 
 use crate::outbox::Parcel;
-use crate::server::Server;
-use omniverb_session::Message;
-use omniverb_session::body::Adopt;
 use omniverb_sys::{Extent, memfd};
-use omniverb_tenancy::{FileId, MemoryFacts, Place, SessionId};
+use omniverb_tenancy::{FileId, MemoryFacts, Place};
 use std::collections::HashMap;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// Shows in `/proc/PID/maps` of whoever maps one.
@@ -38,7 +35,7 @@ impl Extents {
     }
 
     /// The file, which is made first if it is to have so many bytes.
-    fn file_of(&mut self, (file, new): (FileId, Option<u64>)) -> Option<Parcel> {
+    pub(crate) fn file_of(&mut self, (file, new): (FileId, Option<u64>)) -> Option<Parcel> {
         if let Some(bytes) = new {
             let made = memfd::create_sealable(FILE_NAME, bytes).ok()?;
             self.files.insert(file, Arc::new(made));
@@ -53,24 +50,9 @@ impl Extents {
             let _ = Extent::new(file, place.offset, place.length).empty();
         }
     }
-}
 
-impl Server {
-    /// Nobody is given this one any more. Closing a large one takes the kernel long.
-    pub(crate) fn forget_file(&mut self, file: FileId) {
-        if let Some(file) = self.extents.files.remove(&file).and_then(Arc::into_inner) {
-            self.keep(file);
-        }
-    }
-
-    /// Gives an owner a file for pages of its own.
-    pub(crate) fn adopt(&mut self, owner: SessionId, adopt: &Adopt, file: (FileId, Option<u64>)) {
-        match self.extents.file_of(file) {
-            Some(file) => self.tell(owner, &Message::Adopt(*adopt), vec![file]),
-            None => {
-                let actions = self.tenancy.memory_failed(adopt.token);
-                self.work.extend(actions);
-            }
-        }
+    /// Nobody is given this one any more; the file, if nobody has it on its way.
+    pub(crate) fn forget(&mut self, file: FileId) -> Option<OwnedFd> {
+        self.files.remove(&file).and_then(Arc::into_inner)
     }
 }

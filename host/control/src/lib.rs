@@ -9,17 +9,16 @@
 //! Start reading at [`Server::run`].
 #![forbid(unsafe_code)]
 
-mod accept;
 mod allow;
 mod arrivals;
 mod asking;
 mod audit;
 mod captures;
-mod client;
+mod clients;
 mod disposal;
 mod engine;
 mod errors;
-mod execute;
+mod evidence;
 mod extents;
 mod journal;
 mod lock;
@@ -29,24 +28,23 @@ mod namespaces;
 mod naming;
 mod operators;
 mod outbox;
-mod parting;
-mod pids;
 mod place;
+mod policy;
 mod port;
 mod probes;
 mod registry;
 mod secret;
 mod server;
-mod status;
-mod told;
-mod vnics;
+mod settings;
+mod timers;
+mod token;
 mod watchdog;
-mod wires;
 
 pub use allow::Allow;
 pub use disposal::{DISPOSER, dispose};
 pub use errors::StartError;
 pub use journal::{Journal, Level};
 pub use place::Place;
-pub use server::{Ended, Server, Settings};
+pub use server::Server;
+pub use settings::{Ended, Settings};
 pub use watchdog::SignOfLife;

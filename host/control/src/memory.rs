@@ -1,6 +1,6 @@
 //! The memory two processes share, made by the daemon and kept by it only until it is sent.
 
-use crate::outbox::Parcel;
+use crate::outbox::Letter;
 use omniverb_link::layout::link_bytes;
 use omniverb_session::body::{self, LinkReady};
 use omniverb_sys::{Extent, memfd};
@@ -37,11 +37,11 @@ impl Shared {
         Ok(Shared { link, bell })
     }
 
-    /// What to tell an end, and what goes along.
-    pub(crate) fn told(&self, ready: &LinkReady) -> (LinkReady, Vec<Parcel>) {
+    /// What to tell an end.
+    pub(crate) fn told(&self, ready: &LinkReady) -> Letter {
         let all = [Some(&self.link), self.bell.as_ref()].into_iter().flatten();
         let bell_memory = self.bell.as_ref().map_or(body::Extent::NONE, said);
         let ready = LinkReady { memory: said(&self.link), bell_memory, ..*ready };
-        (ready, all.map(|extent| extent.file.clone()).collect())
+        Letter::with(ready, all.map(|extent| extent.file.clone()).collect())
     }
 }

@@ -2,40 +2,18 @@
 //! of UDP port 4791.
 
 use crate::asking::{Asking, Enclosed, Subject, Told};
-use crate::port::Replies;
-use crate::registry::{Attachment, Evidence};
+use crate::evidence::{Attachment, Evidence};
+use crate::port::{VnicPort, Wanted};
 use omniverb_netns::Kind;
 use omniverb_sys::addresses::{self, Scope};
 use omniverb_sys::child::Helpers;
-use omniverb_sys::datagram::Port;
 use omniverb_sys::netns::Namespace;
 use omniverb_sys::pulse::Pulses;
-use omniverb_tenancy::{Holder, Holders, Reach, SessionId, VnicAddress, VnicId, WireEnd};
+use omniverb_tenancy::{Holder, Reach, VnicAddress, VnicId};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// How long sockets that could not be had are not asked for again.
-const PORT_AGAIN: u64 = 5_000_000_000;
-/// Times a port that is in use is tried again.
-const PORT_TRIES: u32 = 10;
-/// The time between.
-pub(crate) const PORT_PAUSE: Duration = Duration::from_millis(20);
-
-/// State of a vNIC's sockets.
-#[derive(Debug)]
-pub(crate) enum Opening {
-    /// Not asked for.
-    No,
-    /// The helper is at it, or will be again; it has found the port in use so many times.
-    Asked(u32),
-    /// There they are; the engine has them, too.
-    Open(Arc<Port>),
-    /// There were none to be had at that time.
-    Failed(u64),
-}
 
 /// A namespace, and its number that never comes back, where the kernel says.
 #[derive(Clone, Debug)]
@@ -65,19 +43,12 @@ pub(crate) fn home() -> io::Result<Known> {
 
 /// A vNIC's namespace, while clients of it are connected.
 #[derive(Debug)]
-pub(crate) struct Entry {
+struct Entry {
     known: Known,
     /// Who brought it.
     holder: Holder,
     connections: usize,
-    /// Whose connections have not said hello yet.
-    pub(crate) half_open: Holders<SessionId>,
-    pub(crate) port: Opening,
-    /// Links to the engine that wait for the sockets.
-    pub(crate) waiting: Vec<WireEnd>,
-    pub(crate) replies: Replies,
-    /// Descriptors that wait to be sent to its processes.
-    pub(crate) queued: usize,
+    port: VnicPort,
 }
 
 /// The namespaces of all vNICs with clients.
@@ -142,11 +113,7 @@ impl Namespaces {
             known,
             holder: holder.clone(),
             connections: 0,
-            half_open: Holders::default(),
-            port: Opening::No,
-            waiting: Vec::new(),
-            replies: Replies::default(),
-            queued: 0,
+            port: VnicPort::default(),
         })
     }
 
@@ -156,31 +123,31 @@ impl Namespaces {
     }
 
     /// A connection less; the namespace is let go with the last.
-    pub(crate) fn leave(&mut self, key: VnicId) -> Option<Entry> {
-        let entry = self.entries.get_mut(&key)?;
+    pub(crate) fn leave(&mut self, key: VnicId) {
+        let Some(entry) = self.entries.get_mut(&key) else { return };
         entry.connections -= 1;
-        if entry.connections > 0 {
-            return None;
+        if entry.connections == 0 {
+            self.entries.remove(&key);
         }
-        self.entries.remove(&key)
     }
 
-    pub(crate) fn get_mut(&mut self, key: VnicId) -> Option<&mut Entry> {
-        self.entries.get_mut(&key)
+    /// The port of a vNIC that has clients.
+    pub(crate) fn port(&self, key: VnicId) -> Option<&VnicPort> {
+        self.entries.get(&key).map(|entry| &entry.port)
+    }
+
+    pub(crate) fn port_mut(&mut self, key: VnicId) -> Option<&mut VnicPort> {
+        self.entries.get_mut(&key).map(|entry| &mut entry.port)
+    }
+
+    /// True if a vNIC's sockets are there.
+    pub(crate) fn has_port(&self, key: VnicId) -> bool {
+        self.port(key).is_some_and(|port| port.open().is_some())
     }
 
     /// True for a vNIC that has clients.
     pub(crate) fn has(&self, key: VnicId) -> bool {
         self.entries.contains_key(&key)
-    }
-
-    /// How far a vNIC's sockets are, in a word.
-    pub(crate) fn port_state(&self, key: VnicId) -> &'static str {
-        match self.entries.get(&key).map(|entry| &entry.port) {
-            Some(Opening::Open(_)) => "open",
-            Some(Opening::Failed(_)) => "unavailable",
-            Some(Opening::No | Opening::Asked(_)) | None => "closed",
-        }
     }
 
     /// The namespace of a vNIC that has clients.
@@ -201,34 +168,16 @@ impl Namespaces {
 
     /// True if the vNIC's sockets are open or asked for; asks for them if that was long ago.
     pub(crate) fn port_is_coming(&mut self, key: VnicId, now: u64) -> bool {
-        let Some(entry) = self.entries.get_mut(&key) else { return false };
-        match entry.port {
-            Opening::Open(_) | Opening::Asked(_) => return true,
-            Opening::Failed(at) if now.saturating_sub(at) < PORT_AGAIN => return false,
-            Opening::No | Opening::Failed(_) => {}
+        let wanted = self.port_mut(key).map(|port| port.want(now));
+        if wanted == Some(Wanted::Ask) {
+            self.ask_of(Kind::Port, key, now);
         }
-        entry.port = Opening::Asked(0);
-        self.ask_of(Kind::Port, key, now);
-        true
+        wanted.is_some_and(|wanted| wanted != Wanted::Vain)
     }
 
-    /// The port was in use; true if it is worth another try in a moment. It may still be ours: when
-    /// a vNIC's last process has ended the packet thread lets go of it a little later, and its next
-    /// process may be quicker.
-    pub(crate) fn port_in_use(&mut self, key: VnicId) -> bool {
-        match self.entries.get_mut(&key).map(|entry| &mut entry.port) {
-            Some(Opening::Asked(tries)) => {
-                *tries += 1;
-                *tries <= PORT_TRIES
-            }
-            _ => false,
-        }
-    }
-
-    /// Now is that moment.
+    /// A port that was in use is asked for again.
     pub(crate) fn try_port_again(&mut self, key: VnicId, now: u64) {
-        let port = self.entries.get(&key).map(|entry| &entry.port);
-        if matches!(port, Some(Opening::Asked(_))) {
+        if self.port(key).is_some_and(VnicPort::is_asked_for) {
             self.ask_of(Kind::Port, key, now);
         }
     }

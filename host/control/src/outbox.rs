@@ -27,6 +27,24 @@ const LARGE_BLOCKS: i64 = (4 << 20) / 512;
 /// A descriptor on its way to one client or two.
 pub(crate) type Parcel = Arc<OwnedFd>;
 
+/// A message to a client, with the descriptors that it brings.
+#[derive(Clone, Debug)]
+pub(crate) struct Letter {
+    message: Message,
+    files: Vec<Parcel>,
+}
+
+impl Letter {
+    /// Without descriptors.
+    pub(crate) fn of(message: impl Into<Message>) -> Letter {
+        Letter::with(message, Vec::new())
+    }
+
+    pub(crate) fn with(message: impl Into<Message>, files: Vec<Parcel>) -> Letter {
+        Letter { message: message.into(), files }
+    }
+}
+
 /// How sending went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sent {
@@ -64,15 +82,10 @@ impl Outbox {
     }
 
     /// Sends a message, now or later.
-    pub(crate) fn push(
-        &mut self,
-        to: BorrowedFd<'_>,
-        tag: u64,
-        message: &Message,
-        parcels: Vec<Parcel>,
-    ) -> Sent {
+    pub(crate) fn push(&mut self, to: BorrowedFd<'_>, tag: u64, letter: Letter) -> Sent {
+        let Letter { message, files: parcels } = letter;
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let length = encode(tag, message, &mut bytes);
+        let length = encode(tag, &message, &mut bytes);
         if self.waiting.is_empty() {
             match attempt(to, &bytes[..length], &parcels) {
                 Sent::Room | Sent::Descriptors => {}
@@ -156,10 +169,11 @@ mod tests {
         let (ours, theirs) = socket::pair().unwrap();
         let mut outbox = Outbox::default();
         let message = |n: u64| Message::from(GidsChanged { reserved: n });
+        let letter = |n: u64| Letter::of(message(n));
         let mut pushed = 0;
         let mut waited = false;
         while pushed < 5000 {
-            match outbox.push(ours.as_fd(), pushed, &message(pushed), Vec::new()) {
+            match outbox.push(ours.as_fd(), pushed, letter(pushed)) {
                 Sent::All => {}
                 Sent::Room => waited = true,
                 other => panic!("{other:?}"),
@@ -175,10 +189,10 @@ mod tests {
             outbox.flush(ours.as_fd());
         }
         assert!(outbox.is_empty());
-        let flood = (0..2 * MESSAGES_MAX)
-            .any(|_| outbox.push(ours.as_fd(), 0, &message(0), Vec::new()) == Sent::Over);
+        let flood =
+            (0..2 * MESSAGES_MAX).any(|_| outbox.push(ours.as_fd(), 0, letter(0)) == Sent::Over);
         assert!(flood);
         drop(theirs);
-        assert_eq!(Outbox::default().push(ours.as_fd(), 0, &message(0), Vec::new()), Sent::Over);
+        assert_eq!(Outbox::default().push(ours.as_fd(), 0, letter(0)), Sent::Over);
     }
 }

@@ -1,28 +1,162 @@
-//! UDP port 4791 of each vNIC, as far as it is ours to answer: handshakes, and packets for queue
-//! pair 1. Everything else on that port is the engine's.
-//!
-//! In: the engine's events. Out: what a probe or a reply means, to the tables; replies.
+//! UDP port 4791 of a vNIC, as far as it is the daemon's: how far its sockets are, who waits for
+//! them, and how many replies to handshakes it may still give.
 
-use crate::engine::Event;
-use crate::engine::FEATURES;
-use crate::journal::Level;
-use crate::namespaces::Opening;
-use crate::probes::{self, Handshake};
-use crate::server::Server;
-use omniverb_sys::clock;
-use omniverb_tenancy::{ProbeId, VnicId};
-use omniverb_terms::Gid;
-use std::net::IpAddr;
+use omniverb_sys::datagram::Port;
+use omniverb_tenancy::WireEnd;
+use omniverb_terms::Qpn;
+use std::sync::Arc;
+use std::time::Duration;
 
-/// Events of the engine that are handled before others get their turn.
-const EVENTS_PER_TURN: usize = 256;
+/// How long sockets that could not be had are not asked for again.
+const AGAIN: u64 = 5_000_000_000;
+/// Times a port that is in use is tried again.
+const TRIES: u32 = 10;
+/// The time between.
+pub(crate) const PAUSE: Duration = Duration::from_millis(20);
 
 /// Replies per second that a vNIC gives at most; who gets none asks again.
 const REPLIES_PER_SECOND: u64 = 500;
 
+/// State of a vNIC's sockets.
+#[derive(Debug, Default)]
+enum State {
+    /// Not asked for.
+    #[default]
+    No,
+    /// The helper is at it, or will be again; it has found the port in use so many times.
+    Asked(u32),
+    /// There they are; the engine has them, too.
+    Open(Arc<Port>),
+    /// There were none to be had at that time.
+    Failed(u64),
+}
+
+/// What is to be done for somebody who wants the sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// They are there, or will be.
+    Coming,
+    /// Ask the helper for them.
+    Ask,
+    /// They cannot be had.
+    Vain,
+}
+
+/// A vNIC's port.
+#[derive(Debug, Default)]
+pub(crate) struct VnicPort {
+    state: State,
+    /// Links to the engine that wait for the sockets.
+    waiting: Vec<WireEnd>,
+    replies: Replies,
+}
+
+impl VnicPort {
+    /// Somebody wants the sockets. They are asked for again only if that was long ago.
+    pub(crate) fn want(&mut self, now: u64) -> Wanted {
+        match self.state {
+            State::Open(_) | State::Asked(_) => Wanted::Coming,
+            State::Failed(at) if now.saturating_sub(at) < AGAIN => Wanted::Vain,
+            State::No | State::Failed(_) => {
+                self.state = State::Asked(0);
+                Wanted::Ask
+            }
+        }
+    }
+
+    /// The port was in use; true if it is worth another try in a moment. It may still be ours: when
+    /// a vNIC's last process has ended the packet thread lets go of it a little later, and its next
+    /// process may be quicker.
+    pub(crate) fn in_use(&mut self) -> bool {
+        match &mut self.state {
+            State::Asked(tries) => {
+                *tries += 1;
+                *tries <= TRIES
+            }
+            _ => false,
+        }
+    }
+
+    pub(crate) fn is_asked_for(&self) -> bool {
+        matches!(self.state, State::Asked(_))
+    }
+
+    /// Here the sockets are; who has waited for them. Nothing if nobody wants them any more.
+    pub(crate) fn opened(&mut self, port: Arc<Port>) -> Option<Vec<WireEnd>> {
+        self.settle(State::Open(port))
+    }
+
+    /// They cannot be had; who has waited for them. Nothing if nobody wants them any more.
+    pub(crate) fn failed(&mut self, now: u64) -> Option<Vec<WireEnd>> {
+        self.settle(State::Failed(now))
+    }
+
+    fn settle(&mut self, state: State) -> Option<Vec<WireEnd>> {
+        if !self.is_asked_for() {
+            return None;
+        }
+        self.state = state;
+        Some(std::mem::take(&mut self.waiting))
+    }
+
+    /// The vNIC needs them no more; true if they were open.
+    pub(crate) fn close(&mut self) -> bool {
+        matches!(std::mem::take(&mut self.state), State::Open(_))
+    }
+
+    /// The sockets, if they are open.
+    pub(crate) fn open(&self) -> Option<&Port> {
+        match &self.state {
+            State::Open(port) => Some(port),
+            _ => None,
+        }
+    }
+
+    /// How far they are, in a word.
+    pub(crate) fn word(&self) -> &'static str {
+        match self.state {
+            State::Open(_) => "open",
+            State::Failed(_) => "unavailable",
+            State::No | State::Asked(_) => "closed",
+        }
+    }
+
+    /// A link waits for the sockets.
+    pub(crate) fn wait(&mut self, end: WireEnd) {
+        self.waiting.push(end);
+    }
+
+    /// A link no longer waits; false if it did not.
+    pub(crate) fn wait_no_more(&mut self, qpn: Qpn, peer_qpn: Qpn) -> bool {
+        let names = |end: &WireEnd| (end.ready.qpn, end.ready.peer_qpn) == (qpn, peer_qpn);
+        let before = self.waiting.len();
+        for gone in self.waiting.extract_if(.., |end| names(end)).collect::<Vec<_>>() {
+            // It was to bring the bell that others need: the next one of them does.
+            let shares = |end: &&mut WireEnd| end.ready.bell == gone.ready.bell;
+            if let Some(next) = self.waiting.iter_mut().find(shares) {
+                next.ready.bell_new |= gone.ready.bell_new;
+            }
+        }
+        self.waiting.len() < before
+    }
+
+    /// No link waits any more.
+    pub(crate) fn nobody_waits(&mut self) {
+        self.waiting.clear();
+    }
+
+    /// Where to send a reply to somebody else's handshake, if it may give one more.
+    pub(crate) fn for_reply(&mut self, now: u64) -> Option<&Port> {
+        match &self.state {
+            State::Open(port) if self.replies.take(now) => Some(port),
+            _ => None,
+        }
+    }
+}
+
 /// How many replies a vNIC may still give.
 #[derive(Debug, Default)]
-pub(crate) struct Replies {
+struct Replies {
     /// When the last one is worked off.
     busy_until: u64,
 }
@@ -41,108 +175,6 @@ impl Replies {
     }
 }
 
-impl Server {
-    /// The engine has something to tell.
-    pub(crate) fn engine_ready(&mut self) {
-        self.engine.take_ready();
-        for _ in 0..EVENTS_PER_TURN {
-            let Some(event) = self.engine.next_event() else { return };
-            self.engine_event(event);
-            self.settle();
-        }
-        // There may be more.
-        self.engine.come_back();
-    }
-
-    fn engine_event(&mut self, event: Event) {
-        match event {
-            Event::Handshake { vnic, from, interface, bytes } => {
-                if !self.namespaces.has(vnic) {
-                    return;
-                }
-                self.handshake(vnic, from, interface, &bytes);
-            }
-            Event::Management { vnic, from, local, length } => {
-                if !self.namespaces.has(vnic) {
-                    return;
-                }
-                let name = self.registry.name(vnic);
-                self.journal.log(
-                    Level::Debug,
-                    format_args!("{name}: {length} bytes for QP 1 of {local} from {from}: dropped"),
-                );
-            }
-            Event::Stranger { vnic, qpn, source_qpn, local, from } => {
-                if !self.namespaces.has(vnic) {
-                    return;
-                }
-                let gids = (local.into(), from.into());
-                let actions = self.tenancy.stranger(vnic, (qpn, source_qpn), gids, clock::now());
-                self.work.extend(actions);
-            }
-            Event::Wanted { qpn, peer_qpn, key, range } => {
-                let link = (qpn, peer_qpn);
-                let actions = self.tenancy.engine_wants(link, key, range, clock::now());
-                self.work.extend(actions);
-            }
-            Event::Failed { qpn, peer_qpn, why } => {
-                self.journal
-                    .log(Level::Debug, format_args!("QP {qpn} with {peer_qpn} on the wire: {why}"));
-            }
-        }
-    }
-
-    fn handshake(&mut self, at: VnicId, from: IpAddr, interface: u32, bytes: &[u8]) {
-        let now = clock::now();
-        let actions = match probes::read(bytes) {
-            Some(Handshake::Probe(id)) if self.tenancy.is_probe(id) => {
-                self.tenancy.probe_arrived(id, (from.into(), at), now)
-            }
-            Some(Handshake::Probe(id)) => return self.reply(id, at, from, interface),
-            Some(Handshake::Reply(id, features)) => {
-                self.tenancy.probe_replied(id, (from.into(), at), features, now)
-            }
-            None => return,
-        };
-        self.work.extend(actions);
-    }
-
-    /// Somebody else's probe, so somebody else's daemon: it shall know that there is another one.
-    fn reply(&mut self, id: ProbeId, at: VnicId, to: IpAddr, interface: u32) {
-        let Some(entry) = self.namespaces.get_mut(at) else { return };
-        if let Opening::Open(port) = &entry.port
-            && entry.replies.take(clock::now())
-        {
-            let _ = port.send(&probes::reply(id, FEATURES), to, interface);
-        }
-    }
-
-    pub(crate) fn start_probe(
-        &mut self,
-        id: ProbeId,
-        vnic: VnicId,
-        interface: u32,
-        destination: Gid,
-    ) {
-        let now = clock::now();
-        if self.namespaces.port_is_coming(vnic, now) {
-            // The datagram itself is sent by the timers, after this.
-            self.probes.start(id, vnic, interface, destination.address(), now);
-        } else {
-            let actions = self.tenancy.probe_failed(id, now);
-            self.work.extend(actions);
-        }
-    }
-
-    pub(crate) fn send_probe(&mut self, id: ProbeId, vnic: VnicId, to: IpAddr, interface: u32) {
-        let Some(entry) = self.namespaces.get_mut(vnic) else { return };
-        if let Opening::Open(port) = &entry.port {
-            // No route, or a packet filter: the same as no answer.
-            let _ = port.send(&probes::datagram(id), to, interface);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,5 +186,16 @@ mod tests {
         assert_eq!(at_once, REPLIES_PER_SECOND);
         let later = (0..10_000).filter(|_| replies.take(5 + 100_000_000)).count() as u64;
         assert_eq!(later, REPLIES_PER_SECOND / 10);
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_not_asked_for_all_the_time() {
+        let mut port = VnicPort::default();
+        assert_eq!([port.want(1), port.want(2)], [Wanted::Ask, Wanted::Coming]);
+        assert_eq!((0..20).filter(|_| port.in_use()).count(), TRIES as usize);
+        assert!(port.failed(3).is_some() && port.failed(4).is_none());
+        assert_eq!([port.want(5), port.want(3 + AGAIN)], [Wanted::Vain, Wanted::Ask]);
+        assert!(!port.close());
+        assert!(port.failed(6).is_none(), "nobody wants it any more");
     }
 }

@@ -5,6 +5,7 @@
 //! here and never given again, and what follows from the evidence alone: name, node GUID, proof.
 //! Nobody else compares evidence, and nothing here depends on what kind of attachment it is of.
 
+use crate::evidence::{Attachment, Evidence};
 use crate::naming::{Marks, guid, inode_in, name};
 use omniverb_tenancy::{Identity, VnicId};
 use omniverb_terms::Errno;
@@ -15,48 +16,6 @@ const KEPT_MAX: usize = 65536;
 /// vNICs that are remembered after their last process, so that they are the same when they come
 /// back. Whoever makes more namespaces than that has no more of it than by making new ones.
 const RESTING_MAX: usize = 4096;
-
-/// How a vNIC is attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Attachment {
-    /// It is the network of a namespace.
-    Namespace,
-    /// Nothing there is: shows that nothing depends on there being namespaces only.
-    #[cfg(test)]
-    Double,
-}
-
-impl Attachment {
-    /// Numbers that stay: tickets of daemons before depend on them.
-    pub(crate) fn code(self) -> u64 {
-        match self {
-            Attachment::Namespace => 1,
-            #[cfg(test)]
-            Attachment::Double => u64::MAX,
-        }
-    }
-}
-
-/// What tells an attachment from others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Evidence {
-    pub(crate) attachment: Attachment,
-    /// No other of its kind has this as long as it is held, but one may later.
-    pub(crate) place: [u64; 2],
-    /// No other of its kind in this boot has had this or will have it, where the kernel says.
-    pub(crate) serial: Option<u64>,
-}
-
-impl Evidence {
-    fn slot(&self) -> (Attachment, [u64; 2]) {
-        (self.attachment, self.place)
-    }
-
-    /// The inode number of its namespace, if it is one.
-    pub(crate) fn inode(&self) -> Option<u64> {
-        (self.attachment == Attachment::Namespace).then_some(self.place[1])
-    }
-}
 
 #[derive(Debug)]
 struct Entry {

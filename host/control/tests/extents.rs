@@ -63,7 +63,7 @@ impl Two {
     fn ask(&mut self, rkey: Rkey, with: With<'_>, along: &[OwnedFd]) -> (Message, Vec<OwnedFd>) {
         let (qpn, peer_qpn) = self.ends;
         let (address, length) = (0x11008, 8);
-        let ask = RequestGrant { qpn: qpn, peer_qpn: peer_qpn, rkey, reserved: 0, address, length };
+        let ask = RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address, length };
         assert!(matches!(self.initiator.call(ask.into()), Message::Connected(_)));
         let Some((Message::Adopt(adopt), files)) = self.owner.event(SOON) else { panic!() };
         assert_eq!((adopt.start, adopt.memory.length, adopt.fresh != 0), (0x11000, 0x2000, true));
@@ -94,12 +94,7 @@ fn pages_are_granted_if_they_are_what_they_should_be() {
         let mut two = two(&daemon);
         let rkey = two.register(READ);
         let (qpn, peer_qpn) = two.ends;
-        let refused = Message::from(GrantDenied {
-            qpn: qpn,
-            peer_qpn: peer_qpn,
-            rkey: rkey,
-            errno: Errno::EINVAL,
-        });
+        let refused = Message::from(GrantDenied { qpn, peer_qpn, rkey, errno: Errno::EINVAL });
         assert_eq!(two.ask(rkey, &|_| {}, &[]).0, refused, "could be written to");
         // What comes up with the answer does not count.
         let good = memfd::create_sealable("pages", 0x2000).unwrap();

@@ -83,11 +83,11 @@ fn who_a_vnic_is_the_next_daemon_says_as_well() {
         let introduced = |serial| {
             let mut registry = registry(&[]);
             registry.recognize(&at(7, Some(serial)));
-            let news = registry.news().into_iter().filter_map(|news| match news {
+            let mut news = registry.news().into_iter().filter_map(|news| match news {
                 News::New(id, identity) if id != VnicId(1) => Some(identity),
                 _ => None,
             });
-            news.last().unwrap()
+            news.next_back().unwrap()
         };
         let identity = introduced(20);
         assert_eq!(introduced(20), identity);

@@ -2,8 +2,9 @@
 
 use crate::journal::Level;
 use crate::memory::Shared;
-use crate::namespaces::{Opening, PORT_PAUSE};
-use crate::server::{Server, Timer};
+use crate::port::PAUSE;
+use crate::server::Server;
+use crate::timers::Timer;
 use omniverb_sys::clock;
 use omniverb_sys::datagram::Port;
 use omniverb_tenancy::{VnicId, WireEnd};
@@ -15,19 +16,18 @@ use std::sync::Arc;
 const WARNED_MAX: usize = 4096;
 
 impl Server {
-    pub(crate) fn attach_engine(&mut self, end: WireEnd) {
+    pub(super) fn attach_engine(&mut self, end: WireEnd) {
         if !self.namespaces.port_is_coming(end.vnic, clock::now()) {
             return self.wire_failed(&end);
         }
-        let Some(entry) = self.namespaces.get_mut(end.vnic) else { return };
-        if !matches!(entry.port, Opening::Open(_)) {
-            return entry.waiting.push(end);
+        let Some(port) = self.namespaces.port_mut(end.vnic) else { return };
+        if port.open().is_none() {
+            return port.wait(end);
         }
         match Shared::make(&end.ready) {
             Ok(shared) => {
                 self.engine.attach(end.vnic, &end, &shared);
-                let (ready, files) = shared.told(&end.ready);
-                self.tell(end.session, &ready.into(), files);
+                self.tell(end.session, shared.told(&end.ready));
             }
             Err(error) => {
                 self.journal.log(Level::Warning, format_args!("no memory for a link: {error}"));
@@ -41,40 +41,26 @@ impl Server {
         self.work.extend(actions);
     }
 
-    pub(crate) fn detach_engine(&mut self, vnic: VnicId, qpn: Qpn, peer_qpn: Qpn) {
-        let waiting = self.namespaces.get_mut(vnic).map(|entry| &mut entry.waiting);
-        let names = |end: &WireEnd| (end.ready.qpn, end.ready.peer_qpn) == (qpn, peer_qpn);
-        if let Some(waiting) = waiting
-            && waiting.iter().any(names)
-        {
-            for gone in waiting.extract_if(.., |end| names(end)).collect::<Vec<_>>() {
-                // It was to bring the bell that others need: the next one of them does.
-                let shares = |end: &&mut WireEnd| end.ready.bell == gone.ready.bell;
-                if let Some(next) = waiting.iter_mut().find(shares) {
-                    next.ready.bell_new |= gone.ready.bell_new;
-                }
-            }
+    pub(super) fn detach_engine(&mut self, vnic: VnicId, qpn: Qpn, peer_qpn: Qpn) {
+        let port = self.namespaces.port_mut(vnic);
+        if port.is_some_and(|port| port.wait_no_more(qpn, peer_qpn)) {
             return;
         }
         self.engine.detach(qpn, peer_qpn);
     }
 
     /// The helper has opened a vNIC's sockets, or could not.
-    pub(crate) fn port_found(&mut self, vnic: VnicId, port: io::Result<Port>) {
+    pub(super) fn port_found(&mut self, vnic: VnicId, port: io::Result<Port>) {
         let now = clock::now();
         let in_use = port.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::AddrInUse);
-        if in_use && self.namespaces.port_in_use(vnic) {
-            return self.set_timer(PORT_PAUSE, Timer::Port(vnic));
-        }
-        let Some(entry) = self.namespaces.get_mut(vnic) else { return };
-        if !matches!(entry.port, Opening::Asked(_)) {
-            return;
+        let Some(own) = self.namespaces.port_mut(vnic) else { return };
+        if in_use && own.in_use() {
+            return self.timers.set(PAUSE, Timer::Port(vnic));
         }
         match port {
             Ok(port) => {
                 let port = Arc::new(port);
-                entry.port = Opening::Open(port.clone());
-                let waiting = std::mem::take(&mut entry.waiting);
+                let Some(waiting) = own.opened(port.clone()) else { return };
                 self.engine.open(vnic, port);
                 let policy = self.tenancy.policy(vnic);
                 self.engine.limit(vnic, policy.limit);
@@ -92,8 +78,7 @@ impl Server {
                 }
             }
             Err(error) => {
-                entry.port = Opening::Failed(now);
-                let waiting = std::mem::take(&mut entry.waiting);
+                let Some(waiting) = own.failed(now) else { return };
                 self.warn_of_port(vnic, &error);
                 for id in self.probes.of(vnic) {
                     let actions = self.tenancy.probe_failed(id, now);
@@ -122,15 +107,10 @@ impl Server {
     }
 
     /// The vNIC has no processes any more.
-    pub(crate) fn close_port(&mut self, vnic: VnicId) {
-        let recorded = self.recordings.values().any(|recording| recording.vnic == vnic);
-        let Some(entry) = self.namespaces.get_mut(vnic) else { return };
-        entry.waiting.clear();
-        if recorded {
-            return;
-        }
-        let was = std::mem::replace(&mut entry.port, Opening::No);
-        if matches!(was, Opening::Open(_)) {
+    pub(super) fn close_port(&mut self, vnic: VnicId) {
+        let Some(port) = self.namespaces.port_mut(vnic) else { return };
+        port.nobody_waits();
+        if !self.captures.is_recorded(vnic) && port.close() {
             self.engine.close(vnic);
         }
     }

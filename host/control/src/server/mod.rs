@@ -1,10 +1,24 @@
 //! The loop: waits for whatever comes first and hands it on.
 
-use crate::allow::{Allow, Refusals};
-use crate::arrivals::Arrival;
+mod accept;
+mod audit;
+mod captures;
+mod deliver;
+mod execute;
+mod identify;
+mod operators;
+mod packets;
+mod parting;
+mod status;
+mod told;
+mod vnics;
+mod wires;
+
+use crate::allow::Admission;
+use crate::arrivals::Arrivals;
 use crate::audit::Audit;
-use crate::captures::Recording;
-use crate::client::Client;
+use crate::captures::Captures;
+use crate::clients::Clients;
 use crate::disposal::Disposal;
 use crate::engine::{Packets, Recorder};
 use crate::errors::StartError;
@@ -13,178 +27,66 @@ use crate::journal::{Journal, Level};
 use crate::mappings;
 use crate::namespaces::{self, Namespaces};
 use crate::naming::Marks;
-use crate::operators::Operator;
-use crate::pids::Unnamed;
+use crate::operators::Operators;
 use crate::place::Place;
 use crate::probes::{Due, Probes};
 use crate::registry::Registry;
 use crate::secret;
-use crate::watchdog::{SignOfLife, Watchdog};
+use crate::settings::{Ended, Settings};
+use crate::timers::{Timer, Timers};
+use crate::token;
+use crate::watchdog::Watchdog;
 use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES};
 use omniverb_sys::child::Helpers;
 use omniverb_sys::privileges::{Privilege, keep_only};
-use omniverb_sys::pulse::{Pulse, Pulses};
+use omniverb_sys::pulse::Pulse;
 use omniverb_sys::{Poller, clock, descriptors, random};
-use omniverb_tenancy::{
-    Action, Apart, Entropy, Holders, Layout, Limits, Policies, SessionId, Tenancy, VnicId,
-};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use omniverb_tenancy::{Action, Entropy, SessionId, Tenancy, VnicId};
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-/// How a daemon is to run.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Quotas.
-    pub limits: Limits,
-    /// Datapaths and rate limits of vNICs.
-    pub policies: Policies,
-    /// Descriptors that may wait to be taken by the processes of one vNIC. They are the daemon's
-    /// own until then.
-    pub queued_descriptors: usize,
-    /// Who may use the tenants' socket; nothing: everybody.
-    pub allow: Option<Allow>,
-    /// Log who is linked with whom.
-    pub audit: bool,
-    /// End after this time without a client.
-    pub idle_exit: Option<Duration>,
-    /// What helpers are. If they are processes, this one gives up its privileges to them.
-    pub helpers: Helpers,
-    /// Have the kernel refuse descriptors at their senders, where it can. Off: as on kernels
-    /// before 6.16 (tests).
-    pub refuse_descriptors: bool,
-    /// How long a turn of a thread's loop may last until that is said; nobody looks if not given.
-    pub watchdog: Option<Duration>,
-    /// What the service manager wants to hear.
-    pub sign_of_life: Option<SignOfLife>,
-    /// The threads that are looked at; more can be added.
-    pub pulses: Pulses,
-    /// Where the memory is that regions' pages are moved to.
-    pub layout: fn() -> Box<dyn Layout>,
-}
-
-impl Default for Settings {
-    fn default() -> Settings {
-        Settings {
-            limits: Limits::default(),
-            policies: Policies::default(),
-            queued_descriptors: 8192,
-            allow: None,
-            audit: false,
-            idle_exit: None,
-            helpers: Helpers::Threads,
-            refuse_descriptors: true,
-            watchdog: Some(Duration::from_secs(5)),
-            sign_of_life: None,
-            pulses: Pulses::default(),
-            layout: || Box::<Apart>::default(),
-        }
-    }
-}
-
-/// Why a daemon ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// It was told to.
-    Terminated,
-    /// Nobody needed it.
-    Idle,
-}
-
 /// What the daemon itself needs, of all that its helper has.
 const KEPT: [Privilege; 1] = [Privilege::ManyDescriptors];
 
-/// What is ready, as a token of the poller: a kind in the top byte, a number below.
-pub(crate) mod token {
-    pub(crate) const LISTENER: u64 = 1;
-    pub(crate) const NAMESPACES: u64 = 2;
-    pub(crate) const TERMINATION: u64 = 3;
-    pub(crate) const CALLS: u64 = 4;
-    pub(crate) const EVENTS: u64 = 5;
-    pub(crate) const PROCESS: u64 = 6;
-    pub(crate) const ENGINE: u64 = 7;
-    pub(crate) const RECORDER: u64 = 8;
-    pub(crate) const DISPOSAL: u64 = 9;
-    pub(crate) const OPERATORS: u64 = 10;
-    pub(crate) const OPERATOR: u64 = 11;
-
-    pub(crate) const fn new(kind: u64, number: u64) -> u64 {
-        kind << 56 | number
-    }
-
-    pub(crate) const fn parts(token: u64) -> (u64, u64) {
-        (token >> 56, token & ((1 << 56) - 1))
-    }
-}
-
-/// Something of the server's own that happens at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Timer {
-    /// A client should have said hello by now.
-    Hello(SessionId),
-    /// What waits to be sent to a client is tried again.
-    Flush(SessionId),
-    /// Connections are accepted again.
-    Accept,
-    /// A port that was in use is tried again.
-    Port(VnicId),
-    /// Operators' connections are.
-    AcceptOperators,
-    /// It is said how many lines of the audit were left out.
-    Audit,
-}
-
 /// The daemon.
 pub struct Server {
-    pub(crate) settings: Settings,
-    pub(crate) place: Place,
-    pub(crate) operators_place: Place,
-    pub(crate) journal: Journal,
-    pub(crate) disposal: Disposal,
-    pub(crate) watchdog: Watchdog,
+    settings: Settings,
+    place: Place,
+    operators_place: Place,
+    journal: Journal,
+    disposal: Disposal,
+    watchdog: Watchdog,
     pulse: Pulse,
-    pub(crate) poller: Poller,
-    pub(crate) tenancy: Tenancy,
-    pub(crate) audit: Audit,
-    pub(crate) refusals: Refusals,
-    /// Connections that wait to be told that they are refused.
-    pub(crate) refused: usize,
-    pub(crate) registry: Registry,
-    pub(crate) namespaces: Namespaces,
-    pub(crate) engine: Packets,
-    pub(crate) recorder: Recorder,
-    pub(crate) probes: Probes,
-    /// vNICs whose sockets could not be opened, once this was said.
-    pub(crate) warned: BTreeSet<VnicId>,
-    /// Connections of processes that are not identified yet, and whose they are.
-    pub(crate) arrivals: BTreeMap<SessionId, Arrival>,
-    pub(crate) arrivals_of: Holders<SessionId>,
-    /// Calls that wait until it is known what they name.
-    pub(crate) unnamed: BTreeMap<SessionId, Unnamed>,
-    pub(crate) clients: BTreeMap<SessionId, Client>,
-    /// By numbers that no session has.
-    pub(crate) operators: BTreeMap<SessionId, Operator>,
-    pub(crate) timers: BTreeSet<(u64, Timer)>,
-    pub(crate) recordings: BTreeMap<SessionId, Recording>,
-    /// Captures whose file is looked at, and the calls that wait for it.
-    pub(crate) beginning: BTreeMap<SessionId, u64>,
-    /// Captures that end, and the calls that wait for it.
-    pub(crate) finishing: BTreeMap<SessionId, u64>,
-    /// Who has memory to tell through what is captured.
-    pub(crate) tracing: BTreeSet<SessionId>,
+    poller: Poller,
+    timers: Timers,
+    tenancy: Tenancy,
     /// What the tables want done.
-    pub(crate) work: VecDeque<Action>,
+    work: VecDeque<Action>,
     /// Clients to part with once the work is done.
-    pub(crate) parting: Vec<(SessionId, &'static str)>,
-    /// Memory files that owners' pages are on.
-    pub(crate) extents: Extents,
+    parting: Vec<(SessionId, &'static str)>,
+    admission: Admission,
+    arrivals: Arrivals,
+    clients: Clients,
+    operators: Operators,
+    captures: Captures,
+    audit: Audit,
+    /// Who the vNICs are.
+    registry: Registry,
+    /// How they are reached.
+    namespaces: Namespaces,
     /// May look into other network namespaces.
-    pub(crate) privileged: bool,
-    pub(crate) last_session: u64,
-    /// Whose connections have not said hello yet.
-    pub(crate) half_open_of: Holders<SessionId>,
-    pub(crate) started: u64,
+    privileged: bool,
+    /// vNICs whose sockets could not be opened, once this was said.
+    warned: BTreeSet<VnicId>,
+    engine: Packets,
+    recorder: Recorder,
+    probes: Probes,
+    /// Memory files that owners' pages are on.
+    extents: Extents,
+    last_session: u64,
+    started: u64,
     idle_since: u64,
 }
 
@@ -268,6 +170,7 @@ impl Server {
         tenancy.count(secret::count(place.files()));
         tenancy.inherit(found.secret, now.saturating_add(window));
         let mut server = Server {
+            admission: Admission::new(settings.allow.clone()),
             settings,
             place,
             operators_place: operators,
@@ -276,32 +179,24 @@ impl Server {
             watchdog,
             pulse,
             poller,
+            timers: Timers::default(),
             tenancy,
+            work: VecDeque::new(),
+            parting: Vec::new(),
+            arrivals: Arrivals::default(),
+            clients: Clients::default(),
+            operators: Operators::default(),
+            captures: Captures::default(),
             audit: Audit::default(),
-            refusals: Refusals::default(),
-            refused: 0,
             registry,
             namespaces,
+            privileged,
+            warned: BTreeSet::new(),
             engine,
             recorder,
             probes,
-            warned: BTreeSet::new(),
-            recordings: BTreeMap::new(),
-            beginning: BTreeMap::new(),
-            finishing: BTreeMap::new(),
-            tracing: BTreeSet::new(),
-            arrivals: BTreeMap::new(),
-            arrivals_of: Holders::default(),
-            unnamed: BTreeMap::new(),
-            clients: BTreeMap::new(),
-            operators: BTreeMap::new(),
-            timers: BTreeSet::new(),
-            work: VecDeque::new(),
-            parting: Vec::new(),
             extents: Extents::default(),
-            privileged,
             last_session: 0,
-            half_open_of: Holders::default(),
             started: now,
             idle_since: now,
         };
@@ -365,23 +260,29 @@ impl Server {
     }
 
     /// Does everything that follows from what has happened.
-    pub(crate) fn settle(&mut self) {
+    fn settle(&mut self) {
         loop {
-            while let Some(action) = self.work.pop_front() {
-                self.execute(action);
-            }
+            self.carry_on();
             let Some((session, reason)) = self.parting.pop() else { break };
             self.end(session, reason);
         }
     }
 
-    pub(crate) fn set_timer(&mut self, after: Duration, timer: Timer) {
-        let at = clock::now() + u64::try_from(after.as_nanos()).unwrap_or(u64::MAX / 2);
-        self.timers.insert((at, timer));
+    /// Does what the tables want done.
+    fn carry_on(&mut self) {
+        while let Some(action) = self.work.pop_front() {
+            self.execute(action);
+        }
+    }
+
+    /// A number for a connection, which no other has.
+    fn next_session(&mut self) -> SessionId {
+        self.last_session += 1;
+        SessionId(self.last_session)
     }
 
     fn timeout(&self) -> Option<Duration> {
-        let own = self.timers.first().map(|(at, _)| *at);
+        let own = self.timers.next_deadline();
         let idle = self.idle_deadline();
         let tables = [self.tenancy.next_deadline(), self.probes.next_deadline()];
         let others = [own, idle, self.namespaces.next_deadline(), self.disposal.next_deadline()];
@@ -410,8 +311,7 @@ impl Server {
 
     fn timers_due(&mut self) {
         let now = clock::now();
-        while let Some((at, timer)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
-            self.timers.remove(&(at, timer));
+        while let Some(timer) = self.timers.due(now) {
             match timer {
                 Timer::Hello(session) => self.hello_due(session),
                 Timer::Flush(session) => self.flush_due(session),

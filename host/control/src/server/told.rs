@@ -13,7 +13,7 @@ use std::io;
 const TOLD_PER_TURN: usize = 64;
 
 impl Server {
-    pub(crate) fn namespaces_found(&mut self) -> io::Result<()> {
+    pub(super) fn namespaces_found(&mut self) -> io::Result<()> {
         for _ in 0..TOLD_PER_TURN {
             let told = self.namespaces.next_told(clock::now()).map_err(|error| {
                 io::Error::new(error.kind(), "its helper for network namespaces is gone")
@@ -25,7 +25,7 @@ impl Server {
         Ok(())
     }
 
-    pub(crate) fn helper_told(&mut self, told: Told) {
+    pub(super) fn helper_told(&mut self, told: Told) {
         let (kind, subject, found) = match told {
             Told::Found(kind, subject, found) => (kind, subject, found),
             Told::Restarted => {

@@ -1,8 +1,9 @@
 //! Status, in lines of JSON, as many as fit a message: `Status` of the protocol says how.
 
 use crate::engine::QpCounters;
+use crate::policy::datapath_name;
+use crate::port::VnicPort;
 use crate::server::Server;
-use crate::vnics::datapath_name;
 use omniverb_session::body::{Cursor, STATUS_TEXT_BYTES, Status};
 use omniverb_sys::clock;
 use omniverb_tenancy::{Path, PeerStatus, ProcessStatus, QpStatus, Row, VnicId, VnicStatus};
@@ -48,7 +49,7 @@ impl Slice {
 
 impl Server {
     /// What there is to see of a vNIC, or of all, from a place on: as much as takes a moment.
-    pub(crate) fn status_slice(&self, scope: Option<VnicId>, from: Cursor) -> Status {
+    pub(super) fn status_slice(&self, scope: Option<VnicId>, from: Cursor) -> Status {
         let mut slice = Slice::new();
         if from == Cursor::START {
             slice.add("daemon", &self.daemon_row());
@@ -64,14 +65,14 @@ impl Server {
     }
 
     /// What holds for a vNIC.
-    pub(crate) fn policy_slice(&self, key: VnicId) -> Status {
+    pub(super) fn policy_slice(&self, key: VnicId) -> Status {
         let mut slice = Slice::new();
         slice.add("vnic", &self.policy_row(key));
         slice.status(None)
     }
 
     /// What holds for all vNICs, from a place on.
-    pub(crate) fn policies_slice(&self, from: Cursor) -> Status {
+    pub(super) fn policies_slice(&self, from: Cursor) -> Status {
         let mut slice = Slice::new();
         let mut at = VnicId(from.vnic);
         while let Some(key) = self.vnic_from(at) {
@@ -108,7 +109,7 @@ impl Server {
     /// they are shown, nothing else.
     fn counters_of(&self, qp: &QpStatus) -> Option<[u64; 8]> {
         let session = self.tenancy.owner_of(qp.qpn)?;
-        let words = self.clients.get(&session)?.counters(qp.slot)?;
+        let words = self.clients.get(session)?.counters(qp.slot)?;
         (words[0] as u32 == qp.qpn.0).then_some(words)
     }
 
@@ -121,7 +122,7 @@ impl Server {
             "namespace": self.registry.inode(vnic.key),
             "node_guid": guid.join(":"),
             "gids": gids,
-            "port": self.namespaces.port_state(vnic.key),
+            "port": self.namespaces.port(vnic.key).map_or("closed", VnicPort::word),
             "datapath": datapath_name(vnic.policy),
             "adoption": vnic.policy.adoption.name(),
             "rate": vnic.policy.limit.map(|limit| limit.bits_per_second),

@@ -1,7 +1,10 @@
 //! Clients come and go, and what they say until then.
 
 use crate::journal::Level;
-use crate::server::{Server, Timer, token};
+use crate::outbox::Letter;
+use crate::server::Server;
+use crate::timers::Timer;
+use crate::token;
 use omniverb_session::{Header, Message, decode};
 use omniverb_sys::{clock, socket};
 use omniverb_tenancy::{Arrived, Channel, SessionId};
@@ -13,7 +16,7 @@ use std::time::Duration;
 const TURN: usize = 32;
 
 impl Server {
-    pub(crate) fn accept(&mut self) {
+    pub(super) fn accept(&mut self) {
         for _ in 0..TURN {
             match socket::accept(self.place.listener().as_fd()) {
                 Ok(Some(calls)) => self.admit(calls),
@@ -22,35 +25,32 @@ impl Server {
                     // Out of descriptors, most likely. Others keep what they have.
                     self.journal.log(Level::Warning, format_args!("cannot accept: {error}"));
                     let _ = self.poller.remove(self.place.listener());
-                    return self.set_timer(Duration::from_millis(100), Timer::Accept);
+                    return self.timers.set(Duration::from_millis(100), Timer::Accept);
                 }
             }
         }
     }
 
-    pub(crate) fn accept_again(&mut self) {
+    pub(super) fn accept_again(&mut self) {
         let token = token::new(token::LISTENER, 0);
         if self.poller.add(self.place.listener(), token).is_err() {
-            self.set_timer(Duration::from_millis(100), Timer::Accept);
+            self.timers.set(Duration::from_millis(100), Timer::Accept);
         }
     }
 
     /// One call: who called waits for the answer, and has no other call to make.
-    pub(crate) fn calls_ready(&mut self, id: SessionId) {
+    pub(super) fn calls_ready(&mut self, id: SessionId) {
         self.flush_calls(id);
-        let Some(client) = self.clients.get(&id) else { return };
         // Who does not take its answers is not asked for more.
-        if !client.calls_box.is_empty() {
+        if !self.clients.get(id).is_some_and(|client| client.listens()) {
             return;
         }
         let Some((bytes, length)) = self.receive(id, Channel::Calls) else { return };
         self.call(id, &bytes[..length]);
-        while let Some(action) = self.work.pop_front() {
-            self.execute(action);
-        }
+        self.carry_on();
     }
 
-    pub(crate) fn events_ready(&mut self, id: SessionId) {
+    pub(super) fn events_ready(&mut self, id: SessionId) {
         self.flush_events(id);
         for _ in 0..TURN {
             let Some((bytes, length)) = self.receive(id, Channel::Events) else { return };
@@ -60,35 +60,33 @@ impl Server {
                     self.part(id, "sent something that is no message");
                 }
             }
-            while let Some(action) = self.work.pop_front() {
-                self.execute(action);
-            }
+            self.carry_on();
         }
     }
 
     fn call(&mut self, id: SessionId, bytes: &[u8]) {
-        let Some(client) = self.clients.get(&id) else { return };
-        let own = client.vnic.unwrap_or(self.registry.home());
-        let refused = client.vnic.err();
+        let Some(vnic) = self.clients.get(id).map(|client| client.vnic()) else { return };
+        let own = vnic.unwrap_or(self.registry.home());
+        let refused = vnic.err();
         match decode(bytes) {
             Ok((tag, _)) if refused.is_some() => {
                 let answer = Message::Failed(refused.unwrap_or(Errno::EPERM));
-                self.answer(id, tag, &answer, Vec::new());
+                self.answer(id, tag, Letter::of(answer));
                 self.part(id, "is not allowed, or in a network namespace that is not served");
             }
             Ok((tag, Message::QueryStatus(m))) => {
                 let answer = self.status_slice(Some(own), m.from);
-                self.answer(id, tag, &answer.into(), Vec::new());
+                self.answer(id, tag, Letter::of(answer));
             }
             Ok((tag, Message::QueryVnic(_))) => {
                 let answer = self.policy_slice(own);
-                self.answer(id, tag, &answer.into(), Vec::new());
+                self.answer(id, tag, Letter::of(answer));
             }
             Ok((tag, message)) => self.hand_over(id, Channel::Calls, tag, message),
             Err(_) => {
                 // Another version, most likely: say so in the part that all versions share.
                 if let Some(tag) = tag_of(bytes) {
-                    self.answer(id, tag, &Message::Failed(Errno::EPROTO), Vec::new());
+                    self.answer(id, tag, Letter::of(Message::Failed(Errno::EPROTO)));
                 }
                 self.part(id, "sent something that is no message");
             }
@@ -107,14 +105,12 @@ impl Server {
         let arrived = Arrived { channel, tag, message, memory };
         let actions = self.tenancy.handle(id, &arrived, clock::now());
         self.work.extend(actions);
-        while let Some(action) = self.work.pop_front() {
-            self.execute(action);
-        }
+        self.carry_on();
     }
 }
 
 /// The tag of something that starts like a message.
-pub(crate) fn tag_of(bytes: &[u8]) -> Option<u64> {
+pub(super) fn tag_of(bytes: &[u8]) -> Option<u64> {
     let start = std::mem::offset_of!(Header, tag);
     Some(u64::from_ne_bytes(bytes.get(start..start + 8)?.try_into().ok()?))
 }

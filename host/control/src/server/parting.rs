@@ -8,64 +8,44 @@ use omniverb_sys::descriptors::{self, Plain};
 use omniverb_sys::{clock, memfd, socket};
 use omniverb_tenancy::{Channel, SessionId};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 /// A message, its length, and what came with it.
-pub(crate) type Received = ([u8; MESSAGE_BYTES_MAX], usize);
+pub(super) type Received = ([u8; MESSAGE_BYTES_MAX], usize);
 
 impl Server {
     /// Notes that a client's connection is to end.
-    pub(crate) fn part(&mut self, id: SessionId, reason: &'static str) {
-        if self.clients.contains_key(&id) {
+    pub(super) fn part(&mut self, id: SessionId, reason: &'static str) {
+        if self.clients.has(id) {
             self.parting.push((id, reason));
         }
     }
 
     /// Ends a client's connection; everything it had goes.
-    pub(crate) fn end(&mut self, id: SessionId, reason: &'static str) {
-        let Some(client) = self.clients.remove(&id) else { return };
-        self.refused -= usize::from(client.vnic.is_err());
-        let pid = client.peer.pid;
+    pub(super) fn end(&mut self, id: SessionId, reason: &'static str) {
+        let Some(client) = self.clients.remove(id) else { return };
+        let (pid, vnic) = (client.pid(), client.vnic());
         self.journal.log(Level::Debug, format_args!("client {} (pid {pid}): {reason}", id.0));
-        let _ = self.poller.remove(&client.calls);
-        if let Some(events) = &client.events {
-            let _ = self.poller.remove(events);
+        let files = [Some(client.calls()), client.events(), client.pidfd()];
+        for file in files.into_iter().flatten() {
+            let _ = self.poller.remove(file);
         }
-        if let Some(pidfd) = &client.pidfd {
-            let _ = self.poller.remove(pidfd);
-        }
-        if let Ok(key) = client.vnic
-            && let Some(entry) = self.namespaces.get_mut(key)
-        {
-            entry.queued -= client.events_box.descriptors();
-            entry.half_open.remove(&id);
-        }
-        self.half_open_of.remove(&id);
         let actions = self.tenancy.end(id, clock::now());
         self.work.extend(actions);
         // While its namespace is still known: the engine must hear of what is closed.
-        while let Some(action) = self.work.pop_front() {
-            self.execute(action);
+        self.carry_on();
+        if let Ok(vnic) = vnic {
+            self.leave(vnic);
         }
-        if let Ok(key) = client.vnic {
-            self.leave(key);
-        }
-        self.let_go(client.calls);
-        if let Some(events) = client.events {
-            self.let_go(events);
-        }
+        client.into_sockets().for_each(|socket| self.let_go(socket));
     }
 
     /// The next message of a client; notes its end if that is what there is.
-    pub(crate) fn receive(&mut self, id: SessionId, channel: Channel) -> Option<Received> {
+    pub(super) fn receive(&mut self, id: SessionId, channel: Channel) -> Option<Received> {
         let parting = self.parting.iter().any(|(session, _)| *session == id);
-        let client = self.clients.get(&id).filter(|_| !parting)?;
-        let from: BorrowedFd<'_> = match channel {
-            Channel::Calls => client.calls.as_fd(),
-            Channel::Events => client.events.as_ref()?.as_fd(),
-        };
+        let client = self.clients.get(id).filter(|_| !parting)?;
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        match descriptors::receive(from, &mut bytes) {
+        match client.receive(channel, &mut bytes)? {
             Ok(Plain::Message(0)) => self.part(id, "closed its connection"),
             Ok(Plain::Message(length)) => return Some((bytes, length)),
             // Nobody brings any. They stay in the socket, which somebody else closes.
@@ -80,7 +60,7 @@ impl Server {
     }
 
     /// Closes a socket whose other end somebody else has.
-    pub(crate) fn let_go(&mut self, socket: OwnedFd) {
+    pub(super) fn let_go(&mut self, socket: OwnedFd) {
         if descriptors::is_spent(&socket) {
             return;
         }
@@ -89,7 +69,7 @@ impl Server {
 
     /// Has a descriptor closed that came with a message. What is no memory file stays open:
     /// closing even a copy of it may ask a file system that never answers.
-    pub(crate) fn keep(&mut self, file: OwnedFd) {
+    pub(super) fn keep(&mut self, file: OwnedFd) {
         match memfd::seals(file.as_fd()) {
             Ok(_) => self.disposal.bin().put(file),
             Err(_) => std::mem::forget(file),
@@ -97,19 +77,16 @@ impl Server {
     }
 
     /// Lets go of everything that others have a hand in, before the daemon ends. Links go on.
-    pub(crate) fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         self.place.close();
         self.operators_place.close();
-        for client in std::mem::take(&mut self.clients).into_values() {
-            self.let_go(client.calls);
-            if let Some(events) = client.events {
-                self.let_go(events);
-            }
+        for client in self.clients.drain() {
+            client.into_sockets().for_each(|socket| self.let_go(socket));
         }
-        for arrival in std::mem::take(&mut self.arrivals).into_values() {
+        for arrival in self.arrivals.drain() {
             self.let_go(arrival.calls);
         }
-        for id in self.operators.keys().copied().collect::<Vec<_>>() {
+        for id in self.operators.all() {
             self.end_operator(id);
         }
         // Nobody can connect any more; those who have may have sent something.

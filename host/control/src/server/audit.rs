@@ -1,0 +1,61 @@
+//! The lines of the audit.
+
+use crate::server::Server;
+use crate::timers::Timer;
+use omniverb_sys::clock;
+use omniverb_tenancy::Audited;
+use omniverb_terms::Gid;
+use std::fmt::{Display, Write};
+use std::time::Duration;
+
+/// How often it is said how many lines were left out.
+const SUMMARY: Duration = Duration::from_secs(1);
+
+impl Server {
+    pub(super) fn audit(&mut self, audited: &Audited) {
+        let [own, peer] = audited.vnics;
+        let peer = peer.filter(|peer| Some(*peer) != own);
+        if self.audit.is_empty() {
+            self.timers.set(SUMMARY, Timer::Audit);
+        }
+        if self.audit.take(own.into_iter().chain(peer), clock::now()) {
+            let line = self.audit_line(audited);
+            self.journal.audit(line);
+        }
+    }
+
+    pub(super) fn audit_due(&mut self) {
+        for (key, lines) in self.audit.left_out(clock::now()) {
+            let name = self.registry.name(key);
+            self.journal.audit(format_args!("audit event=left-out vnic={name} lines={lines}"));
+        }
+        if !self.audit.is_empty() {
+            self.timers.set(SUMMARY, Timer::Audit);
+        }
+    }
+
+    /// Every value is ours: a number, a name we gave, an address.
+    fn audit_line(&self, a: &Audited) -> String {
+        let mut line = String::from("audit");
+        let mut add = |key: &str, value: Option<&dyn Display>| {
+            let none: &dyn Display = &"-";
+            let _ = write!(line, " {key}={}", value.unwrap_or(none));
+        };
+        let service = a.service.name();
+        let names = a.vnics.map(|vnic| vnic.map(|key| self.registry.name(key)));
+        let gids = a.gids.map(|gid| gid.map(Gid::address));
+        let [qpn, peer_qpn] = a.qpns;
+        add("event", Some(&if a.linked { "linked" } else { "unlinked" }));
+        add("type", Some(&service));
+        add("path", Some(&a.path.name()));
+        for (this, (prefix, qpn)) in [("", qpn), ("peer_", peer_qpn)].iter().enumerate() {
+            add(&format!("{prefix}qpn"), Some(qpn));
+            add(&format!("{prefix}vnic"), names[this].as_ref().map(|name| name as &dyn Display));
+            add(&format!("{prefix}gid"), gids[this].as_ref().map(|gid| gid as &dyn Display));
+            let client = a.clients[this];
+            add(&format!("{prefix}pid"), client.as_ref().map(|c| &c.0 as &dyn Display));
+            add(&format!("{prefix}uid"), client.as_ref().map(|c| &c.1 as &dyn Display));
+        }
+        line
+    }
+}

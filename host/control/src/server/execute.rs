@@ -1,0 +1,128 @@
+//! What the tables decided is carried out.
+
+use crate::journal::Level;
+use crate::memory::{self, Shared};
+use crate::outbox::Letter;
+use crate::server::Server;
+use crate::token;
+use omniverb_session::Message;
+use omniverb_session::body::{Adopt, Welcome};
+use omniverb_sys::{clock, descriptors};
+use omniverb_tenancy::{Action, FileId, LinkEnd, SessionId};
+use omniverb_terms::Errno;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+impl Server {
+    pub(super) fn execute(&mut self, action: Action) {
+        match action {
+            Action::Reply { session, tag, message: Message::Welcome(welcome) } => {
+                self.welcome(session, tag, &welcome);
+            }
+            Action::Reply { session, tag, message } => {
+                self.answer(session, tag, Letter::of(message));
+            }
+            Action::Event { session, message } => self.tell(session, Letter::of(message)),
+            Action::LookAgain { session } => self.look_at_backlog(session),
+            Action::CreateLink { first, second } => self.create_link(&first, &second),
+            Action::AttachEngine(end) => self.attach_engine(*end),
+            Action::DetachEngine { vnic, qpn, peer_qpn } => {
+                self.detach_engine(vnic, qpn, peer_qpn);
+            }
+            Action::Adopt { session, adopt, file, new_file } => {
+                self.adopt(session, &adopt, (file, new_file));
+            }
+            Action::ForgetFile { file } => self.forget_file(file),
+            Action::EmptyPlace { place } => self.extents.empty(&place),
+            Action::Grant { session, file, granted } => {
+                if let Some(file) = self.extents.file(file) {
+                    self.tell(session, Letter::with(granted, vec![file]));
+                }
+            }
+            Action::GrantEngine { vnic, file, granted } => {
+                if let Some(file) = self.extents.file(file) {
+                    self.engine.grant(vnic, &granted, file);
+                }
+            }
+            Action::DenyEngine { vnic, denied } => self.engine.deny(vnic, &denied),
+            Action::BeginTrace { session } => self.begin_trace(session),
+            Action::EndTrace { session } => self.end_trace(session),
+            Action::Trace(end) => self.trace(&end),
+            Action::Untrace { session, qpn, peer_qpn } => self.untrace(session, qpn, peer_qpn),
+            Action::Probe { id, vnic, interface, destination } => {
+                self.start_probe(id, vnic, interface, destination);
+            }
+            Action::ForgetProbe { id } => self.probes.forget(id),
+            Action::ReadAddresses { vnic } => {
+                self.namespaces.read_addresses(vnic, clock::now());
+            }
+            Action::OpenPort { vnic } => {
+                self.namespaces.port_is_coming(vnic, clock::now());
+            }
+            Action::Audit(audited) => self.audit(&audited),
+            Action::Drop { session, reason } => self.part(session, reason),
+            Action::VnicGone { vnic } => self.close_port(vnic),
+        }
+    }
+
+    fn welcome(&mut self, id: SessionId, tag: u64, welcome: &Welcome) {
+        self.clients.greeted(id);
+        let Some(client) = self.clients.get_mut(id) else { return };
+        let made = client.make_events().and_then(|(theirs, area)| {
+            let Some(ours) = client.events() else {
+                return Err(io::ErrorKind::NotConnected.into());
+            };
+            if self.settings.refuse_descriptors {
+                let _ = descriptors::refuse(ours.as_fd());
+            }
+            self.poller.add(ours, token::new(token::EVENTS, id.0))?;
+            Ok((vec![Arc::new(theirs), area.file.clone()], memory::said(&area)))
+        });
+        match made {
+            Ok((files, area)) => {
+                let welcome = Welcome { area, ..*welcome };
+                self.answer(id, tag, Letter::with(welcome, files));
+            }
+            Err(error) => {
+                self.journal.log(Level::Warning, format_args!("no events socket: {error}"));
+                self.answer(id, tag, Letter::of(Message::Failed(Errno::ENOMEM)));
+                self.part(id, "could not be served");
+            }
+        }
+    }
+
+    fn create_link(&mut self, first: &LinkEnd, second: &LinkEnd) {
+        match Shared::make(&first.ready) {
+            Ok(shared) => {
+                for end in [first, second] {
+                    self.tell(end.session, shared.told(&end.ready));
+                }
+            }
+            Err(error) => {
+                self.journal.log(Level::Warning, format_args!("no memory for a link: {error}"));
+                let (one, other) = (first.ready.qpn, second.ready.qpn);
+                let actions = self.tenancy.link_failed(one, other, clock::now());
+                self.work.extend(actions);
+            }
+        }
+    }
+
+    /// Nobody is given this one any more. Closing a large one takes the kernel long.
+    fn forget_file(&mut self, file: FileId) {
+        if let Some(file) = self.extents.forget(file) {
+            self.keep(file);
+        }
+    }
+
+    /// Gives an owner a file for pages of its own.
+    fn adopt(&mut self, owner: SessionId, adopt: &Adopt, file: (FileId, Option<u64>)) {
+        match self.extents.file_of(file) {
+            Some(file) => self.tell(owner, Letter::with(*adopt, vec![file])),
+            None => {
+                let actions = self.tenancy.memory_failed(adopt.token);
+                self.work.extend(actions);
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Connections, from the moment they are accepted until it is known who made them.
+//!
+//! The helper says which namespace and cgroup a process is in, which may take a while, so nothing
+//! waits for it: what a client says meanwhile stays in its socket. Then it is half open until it
+//! says hello.
+
+use crate::arrivals::Arrival;
+use crate::asking::{Enclosed, Subject};
+use crate::clients::Client;
+use crate::namespaces::Known;
+use crate::server::Server;
+use crate::timers::Timer;
+use crate::token;
+use omniverb_netns::{Kind, Process};
+use omniverb_sys::netns::Namespace;
+use omniverb_sys::{clock, socket};
+use omniverb_tenancy::{Circle, Holder, SessionId, VnicId};
+use omniverb_terms::Errno;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a connection may stay silent at first.
+const HELLO_TIME: Duration = Duration::from_secs(5);
+
+impl Server {
+    pub(super) fn admit(&mut self, calls: OwnedFd) {
+        let Ok(peer) = socket::peer(calls.as_fd()) else { return self.let_go(calls) };
+        let pidfd = socket::peer_pidfd(calls.as_fd()).ok().map(Arc::new);
+        let id = self.next_session();
+        self.timers.set(HELLO_TIME, Timer::Hello(id));
+        let holder = Holder::new("", peer.uid).in_process(peer.pid);
+        let (circle, pidfd_of) = (None, pidfd.clone());
+        let arrival = Arrival { calls, peer, pidfd: pidfd_of, circle, holder: holder.clone() };
+        let admitted = self.admission.admits(&peer, &arrival.calls, &mut self.journal);
+        if let Err(errno) = admitted {
+            return self.refuse_arrival(id, arrival, errno);
+        }
+        let Some(pidfd) = pidfd else {
+            return self.enter(id, arrival, Err(Errno::EPERM));
+        };
+        if let Some(oldest) = self.arrivals.add(id, arrival) {
+            self.forget_arrival(oldest);
+        }
+        let (subject, process) = (Subject::Arrival(id), Enclosed::Process(pidfd));
+        if self.arrivals.has(id) {
+            self.namespaces.ask(Kind::Process, subject, &holder, process, clock::now());
+        }
+    }
+
+    /// Who is refused waits to be told so, which must not take places of those who are served.
+    fn refuse_arrival(&mut self, id: SessionId, arrival: Arrival, errno: Errno) {
+        if self.clients.may_refuse() {
+            self.enter(id, arrival, Err(errno));
+        } else {
+            self.let_go(arrival.calls);
+        }
+    }
+
+    /// A connection that is not identified after all this time, or has to make room.
+    fn forget_arrival(&mut self, id: SessionId) {
+        if let Some(arrival) = self.arrivals.take(id) {
+            self.namespaces.forget(Kind::Process, Subject::Arrival(id), &arrival.holder);
+            self.let_go(arrival.calls);
+        }
+    }
+
+    /// The helper has found out who it is, or could not.
+    pub(super) fn identified(&mut self, id: SessionId, found: io::Result<Process>) {
+        let Some(mut arrival) = self.arrivals.take(id) else { return };
+        let Ok(process) = found else {
+            return self.enter(id, arrival, Err(Errno::EPERM));
+        };
+        let (peer, calls) = (&arrival.peer, &arrival.calls);
+        let admitted = self.admission.admits_from(peer, calls, &process.cgroup, &mut self.journal);
+        if let Err(errno) = admitted {
+            return self.refuse_arrival(id, arrival, errno);
+        }
+        arrival.holder = Holder::new(&process.cgroup, arrival.peer.uid);
+        let group = arrival.peer.gid;
+        arrival.circle = process.surroundings.map(|namespaces| Circle { namespaces, group });
+        let known = self.served(process.namespace, process.cookie);
+        self.enter(id, arrival, known);
+    }
+
+    /// A namespace, if we serve it.
+    pub(super) fn served(&self, namespace: Namespace, cookie: Option<u64>) -> Result<Known, Errno> {
+        let known = Known { namespace: Arc::new(namespace), cookie };
+        let serves = self.privileged || self.registry.is_home(&known.evidence());
+        if serves { Ok(known) } else { Err(Errno::EPERM) }
+    }
+
+    /// It becomes a client of the vNIC that is reached that way, half open.
+    fn enter(&mut self, id: SessionId, arrival: Arrival, known: Result<Known, Errno>) {
+        let Arrival { calls, peer, pidfd, circle, holder } = arrival;
+        let watched =
+            self.poller.add(&calls, token::new(token::CALLS, id.0)).and_then(|()| match &pidfd {
+                Some(pidfd) => self.poller.add(pidfd, token::new(token::PROCESS, id.0)),
+                None => Ok(()),
+            });
+        if watched.is_err() {
+            return self.let_go(calls);
+        }
+        let vnic = known.map(|known| self.join(known, &holder));
+        if let Ok(vnic) = vnic {
+            let (pid, uid, holder) = (peer.pid, peer.uid, holder.clone());
+            let client = omniverb_tenancy::Client { vnic, pid, uid, circle, holder };
+            self.tenancy.open(id, client);
+        }
+        let client = Client::new(calls, pidfd, peer, vnic, &self.disposal.bin());
+        for oldest in self.clients.add(id, client, &holder.in_process(peer.pid)) {
+            self.end(oldest, "made room: its user has the most connections that say nothing");
+        }
+    }
+
+    /// Somebody reaches a vNIC that way from now on.
+    fn join(&mut self, known: Known, holder: &Holder) -> VnicId {
+        let vnic = self.recognize(&known.evidence());
+        self.registry.hold(vnic);
+        self.namespaces.join(vnic, known, holder);
+        vnic
+    }
+
+    pub(super) fn hello_due(&mut self, id: SessionId) {
+        self.forget_arrival(id);
+        if self.clients.is_half_open(id) {
+            self.part(id, "did not say hello");
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Operators: who may open their socket sees and changes everything.
+//!
+//! In: connections to the operators' socket, their calls. Out: one answer each, of one message.
+//! The socket's mode is the right; what the kernel says of the other end is looked at besides.
+//! Operators need no network namespace that is served, and count against nobody's quota.
+
+use crate::asking::{Enclosed, Subject};
+use crate::journal::Level;
+use crate::operators::Call;
+use crate::server::Server;
+use crate::server::accept::tag_of;
+use crate::server::vnics::Named;
+use crate::timers::Timer;
+use crate::token;
+use omniverb_netns::{Kind, Process};
+use omniverb_session::limits::MESSAGE_BYTES_MAX;
+use omniverb_session::operator::{Message, decode, encode};
+use omniverb_sys::{clock, pidfd, socket};
+use omniverb_tenancy::SessionId;
+use omniverb_terms::Errno;
+use rustix::process::geteuid;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+impl Server {
+    pub(super) fn accept_operators(&mut self) {
+        match socket::accept(self.operators_place.listener().as_fd()) {
+            Ok(Some(operator)) => self.admit_operator(operator),
+            Ok(None) => {}
+            Err(error) => {
+                self.journal.log(Level::Warning, format_args!("cannot accept: {error}"));
+                let _ = self.poller.remove(self.operators_place.listener());
+                self.timers.set(Duration::from_millis(100), Timer::AcceptOperators);
+            }
+        }
+    }
+
+    pub(super) fn accept_operators_again(&mut self) {
+        let token = token::new(token::OPERATORS, 0);
+        if self.poller.add(self.operators_place.listener(), token).is_err() {
+            self.timers.set(Duration::from_millis(100), Timer::AcceptOperators);
+        }
+    }
+
+    fn admit_operator(&mut self, socket: OwnedFd) {
+        let Ok(peer) = socket::peer(socket.as_fd()) else { return self.let_go(socket) };
+        if peer.uid != 0 && peer.uid != geteuid().as_raw() {
+            let text = format_args!("uid {} is no operator (pid {})", peer.uid, peer.pid);
+            self.journal.log(Level::Warning, text);
+            return self.let_go(socket);
+        }
+        if self.operators.is_full() {
+            return self.let_go(socket);
+        }
+        let id = self.next_session();
+        if self.poller.add(&socket, token::new(token::OPERATOR, id.0)).is_err() {
+            return self.let_go(socket);
+        }
+        self.operators.add(id, socket, peer);
+    }
+
+    /// An operator says something, or is gone. One call, then others get their turn.
+    pub(super) fn operator_ready(&mut self, id: SessionId) {
+        let Some(socket) = self.operators.socket(id) else { return };
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        match socket::receive(socket.as_fd(), &mut bytes, false) {
+            Ok((0, files)) => {
+                self.recorder.discard(files);
+                self.end_operator(id);
+            }
+            Ok((length, files)) => match decode(&bytes[..length]) {
+                Ok((tag, message)) => self.operator_call(id, Call { tag, message, files }),
+                Err(_) => {
+                    self.recorder.discard(files);
+                    // Another version, most likely: say so in the part that all versions share.
+                    if let Some(tag) = tag_of(&bytes[..length]) {
+                        self.answer_operator(id, tag, &Message::Failed(Errno::EPROTO));
+                    }
+                    self.end_operator(id);
+                }
+            },
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => self.end_operator(id),
+        }
+    }
+
+    /// A call, which waits if it names a process: the helper looks which namespace that is in.
+    fn operator_call(&mut self, id: SessionId, call: Call) {
+        let Some(pid) = call.pid() else {
+            let named = call.name().map(|name| self.named(name));
+            return self.carry_out(id, call, named);
+        };
+        let Ok(process) = pidfd::of(pid) else {
+            return self.carry_out(id, call, Some(Err(Errno::ENOENT)));
+        };
+        let Some(holder) = self.operators.may_wait(id) else {
+            return self.carry_out(id, call, Some(Err(Errno::EBUSY)));
+        };
+        self.operators.wait(id, call);
+        let (subject, enclosed) = (Subject::Named(id), Enclosed::Process(process.into()));
+        self.namespaces.ask(Kind::Process, subject, &holder, enclosed, clock::now());
+    }
+
+    /// The helper has looked at the process that a call names.
+    pub(super) fn name_found(&mut self, id: SessionId, found: io::Result<Process>) {
+        let Some(call) = self.operators.take_call(id) else { return };
+        let known = found
+            .map_err(|_| Errno::ENOENT)
+            .and_then(|process| self.served(process.namespace, process.cookie));
+        let named = known.map(|known| (self.recognize(&known.evidence()), Some(known)));
+        self.carry_out(id, call, Some(named));
+    }
+
+    /// A call, with the vNIC that it names, if it does.
+    fn carry_out(&mut self, id: SessionId, mut call: Call, named: Option<Result<Named, Errno>>) {
+        let named = named.unwrap_or(Err(Errno::EPROTO));
+        let answer = match call.message {
+            Message::QueryAll(m) => Some(Ok(self.status_slice(None, m.from).into())),
+            Message::QueryVnics(m) => Some(Ok(self.policies_slice(m.from).into())),
+            Message::SetVnic(m) => {
+                Some(named.and_then(|named| self.set_vnic(named.0, &m)).map(Into::into))
+            }
+            Message::DisconnectVnic(_) => {
+                Some(named.map(|named| self.disconnect_vnic(named.0).into()))
+            }
+            Message::Capture(m) => {
+                let begun =
+                    named.and_then(|named| self.capture(id, &mut call, m.snap_bytes, named));
+                begun.err().map(Err)
+            }
+            Message::EndCapture(_) => {
+                self.end_capture(id, call.tag);
+                None
+            }
+            _ => Some(Err(Errno::EPROTO)),
+        };
+        if let Some(answer) = answer {
+            self.answer_operator(id, call.tag, &answer.unwrap_or_else(Message::Failed));
+        }
+        if !call.files.is_empty() {
+            self.recorder.discard(call.files);
+        }
+    }
+
+    /// Answers an operator's call. There is room for an answer to whoever takes his answers.
+    pub(super) fn answer_operator(&mut self, id: SessionId, tag: u64, message: &Message) {
+        let Some(socket) = self.operators.socket(id) else { return };
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = encode(tag, message, &mut bytes);
+        if socket::try_send(socket.as_fd(), &bytes[..length], &[]).is_err() {
+            self.end_operator(id);
+        }
+    }
+
+    pub(super) fn end_operator(&mut self, id: SessionId) {
+        let Some((socket, files)) = self.operators.remove(id) else { return };
+        let _ = self.poller.remove(&socket);
+        self.end_recording(id);
+        self.captures.hang_up(id);
+        if !files.is_empty() {
+            self.recorder.discard(files);
+        }
+        self.let_go(socket);
+    }
+}

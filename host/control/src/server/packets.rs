@@ -1,0 +1,117 @@
+//! UDP port 4791 of each vNIC, as far as it is ours to answer: handshakes, and packets for queue
+//! pair 1. Everything else on that port is the engine's.
+//!
+//! In: the engine's events. Out: what a probe or a reply means, to the tables; replies.
+
+use crate::engine::Event;
+use crate::engine::FEATURES;
+use crate::journal::Level;
+use crate::port::VnicPort;
+use crate::probes::{self, Handshake};
+use crate::server::Server;
+use omniverb_sys::clock;
+use omniverb_tenancy::{ProbeId, VnicId};
+use omniverb_terms::Gid;
+use std::net::IpAddr;
+
+/// Events of the engine that are handled before others get their turn.
+const EVENTS_PER_TURN: usize = 256;
+
+impl Server {
+    /// The engine has something to tell.
+    pub(super) fn engine_ready(&mut self) {
+        self.engine.take_ready();
+        for _ in 0..EVENTS_PER_TURN {
+            let Some(event) = self.engine.next_event() else { return };
+            self.engine_event(event);
+            self.settle();
+        }
+        // There may be more.
+        self.engine.come_back();
+    }
+
+    fn engine_event(&mut self, event: Event) {
+        match event {
+            Event::Handshake { vnic, from, interface, bytes } => {
+                if !self.namespaces.has(vnic) {
+                    return;
+                }
+                self.handshake(vnic, from, interface, &bytes);
+            }
+            Event::Management { vnic, from, local, length } => {
+                if !self.namespaces.has(vnic) {
+                    return;
+                }
+                let name = self.registry.name(vnic);
+                self.journal.log(
+                    Level::Debug,
+                    format_args!("{name}: {length} bytes for QP 1 of {local} from {from}: dropped"),
+                );
+            }
+            Event::Stranger { vnic, qpn, source_qpn, local, from } => {
+                if !self.namespaces.has(vnic) {
+                    return;
+                }
+                let gids = (local.into(), from.into());
+                let actions = self.tenancy.stranger(vnic, (qpn, source_qpn), gids, clock::now());
+                self.work.extend(actions);
+            }
+            Event::Wanted { qpn, peer_qpn, key, range } => {
+                let link = (qpn, peer_qpn);
+                let actions = self.tenancy.engine_wants(link, key, range, clock::now());
+                self.work.extend(actions);
+            }
+            Event::Failed { qpn, peer_qpn, why } => {
+                self.journal
+                    .log(Level::Debug, format_args!("QP {qpn} with {peer_qpn} on the wire: {why}"));
+            }
+        }
+    }
+
+    fn handshake(&mut self, at: VnicId, from: IpAddr, interface: u32, bytes: &[u8]) {
+        let now = clock::now();
+        let actions = match probes::read(bytes) {
+            Some(Handshake::Probe(id)) if self.tenancy.is_probe(id) => {
+                self.tenancy.probe_arrived(id, (from.into(), at), now)
+            }
+            Some(Handshake::Probe(id)) => return self.reply(id, at, from, interface),
+            Some(Handshake::Reply(id, features)) => {
+                self.tenancy.probe_replied(id, (from.into(), at), features, now)
+            }
+            None => return,
+        };
+        self.work.extend(actions);
+    }
+
+    /// Somebody else's probe, so somebody else's daemon: it shall know that there is another one.
+    fn reply(&mut self, id: ProbeId, at: VnicId, to: IpAddr, interface: u32) {
+        let port = self.namespaces.port_mut(at);
+        if let Some(port) = port.and_then(|port| port.for_reply(clock::now())) {
+            let _ = port.send(&probes::reply(id, FEATURES), to, interface);
+        }
+    }
+
+    pub(super) fn start_probe(
+        &mut self,
+        id: ProbeId,
+        vnic: VnicId,
+        interface: u32,
+        destination: Gid,
+    ) {
+        let now = clock::now();
+        if self.namespaces.port_is_coming(vnic, now) {
+            // The datagram itself is sent by the timers, after this.
+            self.probes.start(id, vnic, interface, destination.address(), now);
+        } else {
+            let actions = self.tenancy.probe_failed(id, now);
+            self.work.extend(actions);
+        }
+    }
+
+    pub(super) fn send_probe(&mut self, id: ProbeId, vnic: VnicId, to: IpAddr, interface: u32) {
+        if let Some(port) = self.namespaces.port(vnic).and_then(VnicPort::open) {
+            // No route, or a packet filter: the same as no answer.
+            let _ = port.send(&probes::datagram(id), to, interface);
+        }
+    }
+}
