@@ -15,7 +15,7 @@ use omniverb_session::faults::Faults;
 use omniverb_sys::Extent;
 use omniverb_sys::datagram::Port;
 use omniverb_sys::pulse::Pulses;
-use omniverb_tenancy::{RateLimit, TracedEnd, VnicId, WireEnd};
+use omniverb_tenancy::{RateLimit, TracedEnd, Underlay as Route, VnicId, WireEnd};
 use omniverb_terms::{Errno, Qpn, Rkey};
 use std::io;
 use std::net::IpAddr;
@@ -42,7 +42,7 @@ pub(crate) enum Event {
     /// A packet for QP 1 came.
     Management { vnic: VnicId, from: IpAddr, local: IpAddr, length: usize },
     /// A datagram from somebody its QP has no link for came.
-    Stranger { vnic: VnicId, qpn: Qpn, source_qpn: Qpn, local: IpAddr, from: IpAddr },
+    Stranger { vnic: VnicId, qpn: Qpn, source_qpn: Qpn, underlay: Route },
     /// A peer names a key of a queue pair's process.
     Wanted { qpn: Qpn, peer_qpn: Qpn, key: Rkey, range: (u64, u64) },
     /// A connection failed.
@@ -125,11 +125,7 @@ impl Packets {
             qpn: ready.qpn,
             peer_qpn: ready.peer_qpn,
             service: end.service,
-            underlay: Underlay {
-                local: ready.sgid.address(),
-                remote: ready.dgid.address(),
-                interface: end.interface,
-            },
+            underlay: underlay(end.underlay),
             link: shared.link.clone(),
             request_bytes: ready.request_bytes as usize,
             response_bytes: ready.response_bytes as usize,
@@ -195,8 +191,11 @@ impl Packets {
                 vnic: VnicId(vnic.0),
                 qpn,
                 source_qpn,
-                local: underlay.local,
-                from: underlay.remote,
+                underlay: Route {
+                    local: underlay.local,
+                    remote: underlay.remote,
+                    interface: underlay.interface,
+                },
             },
             Told::Wanted { qpn, peer_qpn, key, range } => {
                 Event::Wanted { qpn, peer_qpn, key, range }
@@ -206,6 +205,12 @@ impl Packets {
             }
         })
     }
+}
+
+/// A route as the engine has it.
+fn underlay(route: Route) -> Underlay {
+    let Route { local, remote, interface } = route;
+    Underlay { local, remote, interface }
 }
 
 /// The engine knows vNICs by the same numbers.
@@ -278,8 +283,8 @@ impl Recorder {
             qpn: end.qpn,
             peer_qpn: end.peer_qpn,
             service: end.service,
-            local: end.sgid.address(),
-            remote: end.dgid.address(),
+            local: end.underlay.local,
+            remote: end.underlay.remote,
         };
         self.0.trace(end.session.0, told, end.vnics.map(number));
     }

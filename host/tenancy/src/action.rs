@@ -1,10 +1,12 @@
 //! What the tables tell the daemon to do, and what the daemon tells them beside a message.
 
+use crate::directory::Underlay;
+use crate::ids::{SessionId, VnicId};
 use crate::layout::{FileId, Place};
-use crate::tables::{SessionId, VnicId};
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady};
 use omniverb_terms::{Gid, Qpn, Service};
+use std::net::IpAddr;
 
 /// Names a probe under way. It travels in the probe's datagram and is drawn at random, so only
 /// who has seen that datagram knows it.
@@ -60,8 +62,8 @@ pub struct WireEnd {
     pub vnic: VnicId,
     /// Its transport service.
     pub service: Service,
-    /// Through this interface if the peer's address is link-local.
-    pub interface: u32,
+    /// The way to the peer.
+    pub underlay: Underlay,
     /// The peer is on this host and reached without the network.
     pub within: bool,
     /// What the other Omniverb said about itself; 0: it is none, as far as we know.
@@ -83,10 +85,8 @@ pub struct TracedEnd {
     pub service: Service,
     /// Its vNIC and the peer's.
     pub vnics: [VnicId; 2],
-    /// Its own GID.
-    pub sgid: Gid,
-    /// The peer's.
-    pub dgid: Gid,
+    /// The way to the peer, if it led through the network.
+    pub underlay: Underlay,
 }
 
 /// A link, as the audit is told of it; of two ends the first is the one that is told about.
@@ -236,7 +236,7 @@ pub enum Action {
         /// Through this interface if the destination is link-local.
         interface: u32,
         /// To this address.
-        destination: Gid,
+        destination: IpAddr,
     },
     /// Nobody waits for this probe any more.
     ForgetProbe {

@@ -4,8 +4,8 @@
 //! pages back when that changes. A switch that was turned off concerns what was granted before as
 //! well: a peer cannot be made to give a mapping back, so owners are told to take the pages.
 
+use crate::ids::{SessionId, VnicId};
 use crate::path::Policy;
-use crate::tables::{SessionId, VnicId};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{ROLE_VERBS, TAKE_ALL, TakeBack};
 use omniverb_session::operator::{ADOPTION_EXACT, ADOPTION_OFF, ADOPTION_TRUSTING};

@@ -1,8 +1,9 @@
 //! What the audit is told: every link that is made and every one that ends, with both its ends.
 
 use crate::action::{Action, Audited};
+use crate::ids::{Far, LinkKey, SessionId, VnicId};
 use crate::path::Path;
-use crate::tables::{Far, Link, LinkKey, SessionId, VnicId, Wire};
+use crate::tables::{Link, Wire};
 use crate::tenancy::Tenancy;
 use omniverb_terms::Qpn;
 

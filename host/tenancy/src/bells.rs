@@ -1,7 +1,7 @@
 //! Bells: what two processes wake each other with, one per pair of processes; and the bits of
 //! their ready maps.
 
-use crate::tables::SessionId;
+use crate::ids::SessionId;
 use omniverb_session::limits::LINKS_PER_BELL;
 use std::collections::HashMap;
 

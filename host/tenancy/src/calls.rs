@@ -3,8 +3,9 @@
 
 use crate::accounts::Kind;
 use crate::action::{Action, Arrived, Channel};
+use crate::ids::SessionId;
 use crate::numbers::{self, QPN_ORDINARY};
-use crate::tables::{Mr, Qp, SessionId};
+use crate::tables::{Mr, Qp};
 use crate::tenancy::Tenancy;
 use crate::tickets::Claim;
 use omniverb_session::Message;

@@ -4,7 +4,8 @@
 //! requests. Who has such an end gets memory to tell through; of its other links nothing is asked.
 
 use crate::action::{Action, TracedEnd};
-use crate::tables::{Link, LinkKey, SessionId, VnicId};
+use crate::ids::{LinkKey, SessionId, VnicId};
+use crate::tables::Link;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{TraceEnd, TraceLink};
 use omniverb_terms::Qpn;
@@ -129,7 +130,8 @@ impl Tenancy {
             let (sgid, dgid) = link.ways[this];
             let service = self.qps.get(&qpn)?.service;
             let session = link.sessions[this];
-            Some(TracedEnd { session, qpn, peer_qpn, service, vnics, sgid, dgid })
+            let underlay = self.route_to(vnics[0], sgid, dgid)?;
+            Some(TracedEnd { session, qpn, peer_qpn, service, vnics, underlay })
         });
         ends.collect()
     }

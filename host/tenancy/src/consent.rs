@@ -6,8 +6,9 @@
 //! Only what leaves the network out needs this: links between processes, and links to the engine
 //! that lead to another vNIC of this host. Within one vNIC there is nobody to ask.
 
+use crate::ids::{Far, LinkKey, VnicId};
 use crate::neighbours::{Answer, Resolved};
-use crate::tables::{Far, LinkKey, Question, VnicId, Waiter};
+use crate::tables::{Question, Waiter};
 use crate::tenancy::{Tenancy, Timer};
 use omniverb_session::body::CLOSED_BY_NETWORK;
 use omniverb_terms::{Gid, Qpn};
@@ -58,8 +59,7 @@ impl Tenancy {
         sgid: Gid,
         dgid: Gid,
     ) -> Option<Question> {
-        let interface = self.interface_of(from, sgid, dgid);
-        (from != to).then_some(Question { from, interface, gid: dgid })
+        if from == to { None } else { self.question_of(from, sgid, dgid) }
     }
 
     /// Something new that lives by an answer which has just been given.

@@ -5,15 +5,15 @@
 use crate::mirror::Mirror;
 use crate::packed::Packed;
 use crate::{
-    Action, Adoption, Arrived, Channel, Circle, Client, Datapath, Entropy, Holder, Identity,
-    Limits, MemoryFacts, Policy, ProbeId, RateLimit, Reach, Secret, SessionId, Tenancy,
-    VnicAddress, VnicId,
+    Action, Adoption, Arrived, Channel, Circle, Client, Datapath, Directory, Entropy, Flat, Holder,
+    Identity, Limits, MemoryFacts, Policy, ProbeId, RateLimit, Reach, Secret, SessionId, Tenancy,
+    Underlay, VnicAddress, VnicId,
 };
 use omniverb_session::Message;
 use omniverb_session::body::{Adopted, CreateQp, Hello, ROLE_VERBS};
 use omniverb_terms::{Errno, Gid, Qpn, Service};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// Counts instead of drawing, so that a run can be repeated.
 #[derive(Debug, Default)]
@@ -58,27 +58,40 @@ pub fn vnic(number: u64) -> VnicId {
 }
 
 fn address(number: u64) -> VnicAddress {
-    VnicAddress {
-        ip: Ipv4Addr::new(10, 0, 0, number as u8).into(),
-        interface: 2,
-        reach: Reach::Global,
-        loopback: false,
-        mtu: 1500,
-    }
+    VnicAddress { ip: ip(number), interface: 2, reach: Reach::Global, loopback: false, mtu: 1500 }
 }
 
-/// The address of the vNIC of this number.
+/// The address of the vNIC of this number, as the network below knows it.
+#[must_use]
+pub fn ip(number: u64) -> IpAddr {
+    Ipv4Addr::new(10, 0, 0, number as u8).into()
+}
+
+/// The route from one vNIC to another.
+#[must_use]
+pub fn underlay(from: u64, to: u64) -> Underlay {
+    Underlay { local: ip(from), remote: ip(to), interface: 0 }
+}
+
+/// The same as a name, where names are addresses.
 #[must_use]
 pub fn gid(number: u64) -> Gid {
-    Ipv4Addr::new(10, 0, 0, number as u8).into()
+    ip(number).into()
 }
 
 impl Bench {
     /// An empty daemon whose own vNIC is number 1.
     #[must_use]
     pub fn new(limits: Limits) -> Bench {
+        Bench::with_directory(limits, Box::new(Flat))
+    }
+
+    /// The same where names are not addresses.
+    #[must_use]
+    pub fn with_directory(limits: Limits, directory: Box<dyn Directory>) -> Bench {
         let until = 1 + limits.resume_window_ns;
-        let mut tenancy = Tenancy::new(limits, Box::<Counting>::default(), 7);
+        let entropy = Box::<Counting>::default();
+        let mut tenancy = Tenancy::with_directory(limits, entropy, 7, directory);
         // As if there had been one before, which had given out what somebody claims.
         tenancy.inherit(Secret([8, 9]), until);
         let mirror = Mirror::default();
@@ -202,16 +215,16 @@ impl Bench {
     }
 
     /// The network: vNICs 1 to 3 are here, number 4 is another Omniverb's, there are no others.
-    fn probe(&mut self, id: ProbeId, from: VnicId, destination: Gid) -> Vec<Action> {
-        let number = u64::from(destination.bytes()[15]);
+    fn probe(&mut self, id: ProbeId, from: VnicId, destination: IpAddr) -> Vec<Action> {
+        let number = u64::from(Gid::from(destination).bytes()[15]);
         let to = self.owner(number);
-        let known = destination == gid(number) && !self.walls.contains(&(from.0, to));
+        let known = destination == ip(number) && !self.walls.contains(&(from.0, to));
         if self.closed.contains(&from.0) {
             return self.tenancy.probe_failed(id, self.now);
         }
         let mut more = match to {
             1..=3 if known && !self.closed.contains(&to) => {
-                let source = gid((0..6).find(|n| self.owner(*n) == from.0).unwrap_or(9));
+                let source = ip((0..6).find(|n| self.owner(*n) == from.0).unwrap_or(9));
                 self.tenancy.probe_arrived(id, (source, vnic(to)), self.now)
             }
             4 if known => self.tenancy.probe_replied(id, (destination, from), 1, self.now),
@@ -290,9 +303,9 @@ pub fn exercise(bytes: &[u8]) {
                 };
                 rest = after;
                 let numbers = (Qpn(u32::from(qpn % 16) + 2), Qpn(u32::from(source % 16) + 2));
-                let gids = (gid(u64::from(at % 4)), gid(u64::from(from % 6)));
+                let route = underlay(u64::from(at % 4), u64::from(from % 6));
                 let at = vnic(u64::from(at % 4));
-                let actions = bench.tenancy.stranger(at, numbers, gids, bench.now);
+                let actions = bench.tenancy.stranger(at, numbers, &route, bench.now);
                 bench.carry_out(actions);
             }
             6 => {

@@ -8,9 +8,10 @@
 
 use crate::accounts::{Kind, Paid, Receipt};
 use crate::action::Action;
+use crate::ids::SessionId;
 use crate::layout::{Apart, FileId, Freed, Layout, Place};
 use crate::limits::Limits;
-use crate::tables::{Mr, SessionId};
+use crate::tables::Mr;
 use crate::tenancy::Tenancy;
 use omniverb_terms::{Errno, Rkey};
 use std::collections::BTreeMap;

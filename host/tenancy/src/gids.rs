@@ -42,12 +42,13 @@ const LOOPBACK_MTU: u32 = 65536;
 /// may have probes from one that is not known, and so no direct links.
 const ADDRESSES_MAX: usize = 4096;
 
-/// The GIDs of all addresses, to be searched.
-pub(crate) fn sorted(addresses: &[VnicAddress]) -> Vec<Gid> {
-    let mut gids: Vec<_> = addresses.iter().take(ADDRESSES_MAX).map(|a| Gid::from(a.ip)).collect();
-    gids.sort_unstable();
-    gids.dedup();
-    gids
+/// All addresses, to be searched.
+pub(crate) fn sorted(addresses: &[VnicAddress]) -> Vec<IpAddr> {
+    let mut sorted: Vec<_> =
+        addresses.iter().take(ADDRESSES_MAX).map(|a| a.ip.to_canonical()).collect();
+    sorted.sort_unstable();
+    sorted.dedup();
+    sorted
 }
 
 /// The dense table: link-local first (index 0, where programs expect it), then IPv4 (index 1,

@@ -13,7 +13,8 @@
 
 use crate::accounts::{Kind, Receipt};
 use crate::extents::{Extent, ExtentId, Extents};
-use crate::tables::{Link, LinkKey, SessionId, VnicId};
+use crate::ids::{LinkKey, SessionId, VnicId};
+use crate::tables::Link;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{Done, QpFailed, TAKE_EXTENT, TakeBack};
 use omniverb_terms::{Errno, Qpn};

@@ -10,8 +10,9 @@ use crate::accounts::{Kind, Receipt};
 use crate::action::{Action, MemoryFacts};
 use crate::adoption::Adoption;
 use crate::extents::{Part, pages};
+use crate::ids::{LinkKey, SessionId};
 use crate::layout::{FileId, Place};
-use crate::tables::{Grantee, LinkKey, Mr, PendingGrant, SessionId};
+use crate::tables::{Grantee, Mr, PendingGrant};
 use crate::tenancy::{Tenancy, Timer};
 use omniverb_session::body::{
     Adopt, Adopted, Connected, Extent, GrantDenied, Granted, RequestGrant,

@@ -6,7 +6,7 @@
 //! What somebody holds counts in every branch above, so nobody gains by spreading it over
 //! cgroups, users, namespaces or processes below his own.
 
-use crate::tables::VnicId;
+use crate::ids::VnicId;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Debug;

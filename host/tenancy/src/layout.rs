@@ -3,7 +3,7 @@
 //! In: how many bytes an owner is to move. Out: a place for them that nobody else has, until it is
 //! given back. The tables believe what a layout says; it never gives one byte to two.
 
-use crate::tables::SessionId;
+use crate::ids::SessionId;
 
 /// Names a memory file of the daemon's.
 pub type FileId = u64;

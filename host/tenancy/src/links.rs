@@ -3,8 +3,9 @@
 use crate::accounts::Kind;
 use crate::action::{Action, LinkEnd};
 use crate::consent::Rest;
+use crate::ids::{LinkKey, SessionId, VnicId};
 use crate::path::Why;
-use crate::tables::{Link, LinkKey, LinkReceipts, Qp, SessionId, VnicId};
+use crate::tables::{Link, LinkReceipts, Qp};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{CLOSED_BY_PEER, DisconnectQp, Done, Extent, LinkClosed, LinkReady};
 use omniverb_terms::{Errno, Gid, Qpn};

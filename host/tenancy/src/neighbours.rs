@@ -1,19 +1,23 @@
-//! Whose address is this? Asked through the network itself: a datagram is sent from one vNIC's
-//! namespace, and the vNIC whose socket it comes out of is the neighbour. So the answer is also
+//! Who is at the end of a route, which the directory (`directory.rs`) has for a name? Asked through
+//! the network itself: a datagram is sent from one vNIC, and the vNIC whose socket it comes out of
+//! is the neighbour. So the answer is also
 //! that the network lets traffic pass. Another Omniverb answers it; who else there is, does not.
 //!
 //! Answers are kept for a while. A probe's number is drawn at random and valid once, the vNIC it
-//! came out of must own the address that was asked for, it must have come from an address of the
-//! vNIC that asked, and a reply must come from the address asked for to that vNIC: what was forged,
+//! came out of must have the name that was asked for, it must have come from an address of the
+//! vNIC that asked, and a reply must come from the address asked to that vNIC: what was forged,
 //! caught and replayed, or carried elsewhere proves nothing. Links that rest on an answer have the
 //! network asked again as long as they live (`consent.rs`).
 
 use crate::accounts::{Kind, Receipt};
 use crate::action::{Action, ProbeId};
-use crate::tables::{Asked, Question, VnicId, Waiter};
+use crate::directory::{Name, Underlay};
+use crate::ids::VnicId;
+use crate::tables::{Asked, Question, Waiter};
 use crate::tenancy::Tenancy;
 use omniverb_terms::Gid;
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 
 /// Answers kept before those that have run out are thrown away.
 const SWEEP_AT: usize = 1024;
@@ -96,8 +100,9 @@ impl Tenancy {
         if !self.vnics.contains_key(&from) {
             return Resolved::To(Answer::NoAccess);
         }
-        let interface = self.interface_of(from, sgid, dgid);
-        let question = Question { from, interface, gid: dgid };
+        let Some(question) = self.question_of(from, sgid, dgid) else {
+            return Resolved::To(Answer::NoAccess);
+        };
         match self.neighbours.recall(&question, now) {
             Some(answer) => Resolved::To(answer),
             None => self.ask(question, payer, false, waiter),
@@ -112,8 +117,22 @@ impl Tenancy {
         dgid: Gid,
         now: u64,
     ) -> Option<Answer> {
-        let interface = self.interface_of(from, sgid, dgid);
-        self.neighbours.recall(&Question { from, interface, gid: dgid }, now)
+        self.neighbours.recall(&self.question_of(from, sgid, dgid)?, now)
+    }
+
+    /// The route that a name means, seen from a vNIC.
+    pub(crate) fn route_to(&self, from: VnicId, sgid: Gid, dgid: Gid) -> Option<Underlay> {
+        let table = self.vnics.get(&from).map(|vnic| &vnic.gids);
+        let entry = table.and_then(|table| table.iter().find(|entry| entry.gid == sgid));
+        let interface = entry.map_or(0, |entry| entry.ifindex);
+        self.directory.route(&Name { from, sgid, interface, dgid })
+    }
+
+    /// What is to be asked to find out whom a name means. Not by which of the vNIC's addresses: it
+    /// is one question for all of them.
+    pub(crate) fn question_of(&self, from: VnicId, sgid: Gid, dgid: Gid) -> Option<Question> {
+        let Underlay { remote, interface, .. } = self.route_to(from, sgid, dgid)?;
+        Some(Question { from, interface, gid: dgid, remote })
     }
 
     /// Asks the network. `consent`: on the account for links that exist already, so that these
@@ -144,7 +163,7 @@ impl Tenancy {
             id,
             vnic: question.from,
             interface: question.interface,
-            destination: question.gid,
+            destination: question.remote,
         });
         Resolved::Asking
     }
@@ -156,7 +175,7 @@ impl Tenancy {
     }
 
     /// A probe came out at a vNIC.
-    pub(crate) fn probe_at(&mut self, id: ProbeId, (from, at): (Gid, VnicId), now: u64) {
+    pub(crate) fn probe_at(&mut self, id: ProbeId, (from, at): (IpAddr, VnicId), now: u64) {
         let Some(question) = self.neighbours.ids.get(&id).copied() else { return };
         let (arrived, sent) = (self.owns(at, question.gid), self.has(question.from, from));
         if arrived && sent {
@@ -174,20 +193,21 @@ impl Tenancy {
     }
 
     /// True if the address is one of the vNIC's, in its table or not.
-    fn has(&self, vnic: VnicId, gid: Gid) -> bool {
-        self.vnics.get(&vnic).is_some_and(|v| v.addresses.binary_search(&gid).is_ok())
+    fn has(&self, vnic: VnicId, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.vnics.get(&vnic).is_some_and(|v| v.addresses.binary_search(&address).is_ok())
     }
 
     /// A reply to a probe came from an address to a vNIC.
     pub(crate) fn reply_from(
         &mut self,
         id: ProbeId,
-        (from, at): (Gid, VnicId),
+        (from, at): (IpAddr, VnicId),
         features: u32,
         now: u64,
     ) {
         let Some(question) = self.neighbours.ids.get(&id).copied() else { return };
-        if question.from == at && question.gid == from {
+        if question.from == at && question.remote == from.to_canonical() {
             self.answered(question, Answer::Omniverb(features), now);
         }
     }

@@ -8,7 +8,7 @@
 
 use crate::accounts::{Kind, Receipt};
 use crate::action::Action;
-use crate::tables::SessionId;
+use crate::ids::SessionId;
 use crate::tenancy::Tenancy;
 use omniverb_terms::Errno;
 

@@ -8,9 +8,10 @@
 //!
 //! UD is in `datagrams.rs`.
 
+use crate::ids::{SessionId, VnicId};
 use crate::neighbours::{Answer, Resolved};
 use crate::path::Why;
-use crate::tables::{SessionId, VnicId, Waiter, Wish};
+use crate::tables::{Waiter, Wish};
 use crate::tenancy::{Tenancy, Timer};
 use crate::wires::{Route, Way};
 use omniverb_session::body::{CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, Connected, LinkClosed};

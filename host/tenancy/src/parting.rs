@@ -3,7 +3,7 @@
 //! as when their retries are over: the memory they share would carry them on otherwise.
 
 use crate::action::Action;
-use crate::tables::{LinkKey, VnicId};
+use crate::ids::{LinkKey, VnicId};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{CLOSED_BY_NETWORK, LinkClosed};
 

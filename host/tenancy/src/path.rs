@@ -3,7 +3,8 @@
 use crate::accounts::Kind;
 use crate::action::Action;
 use crate::adoption::Adoption;
-use crate::tables::VnicId;
+use crate::directory::Access;
+use crate::ids::VnicId;
 use crate::tenancy::Tenancy;
 use omniverb_session::faults::Faults;
 use std::collections::{BTreeMap, HashMap};
@@ -202,17 +203,18 @@ impl Tenancy {
     /// Why traffic from one vNIC to another of this host must pass through the engine, if it must.
     pub(crate) fn through_engine(&self, from: VnicId, to: VnicId) -> Option<Why> {
         let (own, peer) = (self.policy(from), self.policy(to));
+        let closed = |vnic| self.directory.access(vnic) == Access::Forwarded;
         if own.limit.is_some() {
             Some(Why::Limited)
         } else if own.faults.is_some() {
             Some(Why::Faulty)
-        } else if own.datapath == Datapath::Forwarded {
+        } else if own.datapath == Datapath::Forwarded || closed(from) {
             Some(Why::Forwarded)
         } else if peer.limit.is_some() {
             Some(Why::PeerLimited)
         } else if peer.faults.is_some() {
             Some(Why::PeerFaulty)
-        } else if peer.datapath == Datapath::Forwarded {
+        } else if peer.datapath == Datapath::Forwarded || closed(to) {
             Some(Why::PeerForwarded)
         } else {
             None

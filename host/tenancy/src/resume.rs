@@ -8,10 +8,11 @@
 //! who announces one is told that its peer is dead. All this is heard only for a while after the
 //! daemon was started.
 
+use crate::ids::{LinkKey, SessionId};
 use crate::links::End;
 use crate::numbers;
 use crate::path::Why;
-use crate::tables::{Link, LinkKey, Qp, SessionId};
+use crate::tables::{Link, Qp};
 use crate::tenancy::Tenancy;
 use crate::tickets::Claim;
 use omniverb_session::body::{

@@ -2,7 +2,8 @@
 
 use crate::accounts::{Kind, Quotas};
 use crate::action::Action;
-use crate::tables::{SessionId, Vnic, VnicId, Waiting};
+use crate::ids::{SessionId, VnicId};
+use crate::tables::{Vnic, Waiting};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{Extent, GidEntry, Gids, Hello, ROLE_VERBS, Welcome};
 use omniverb_session::limits::GIDS_MAX;

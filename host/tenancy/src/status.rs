@@ -2,8 +2,9 @@
 //! on, so that nobody is shown more at a time than takes a moment.
 
 use crate::accounts::Kind;
+use crate::ids::{LinkKey, SessionId, VnicId};
 use crate::path::{Path, Policy, Why};
-use crate::tables::{LinkKey, Qp, SessionId, VnicId, Wire};
+use crate::tables::{Qp, Wire};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{Cursor, ROLE_VERBS};
 use omniverb_terms::{Gid, Qpn, Service};

@@ -6,19 +6,12 @@ use crate::bells::Place;
 use crate::extents::{ExtentId, Part};
 use crate::grantees::Strain;
 use crate::holders::Holder;
+use crate::ids::{Far, SessionId, VnicId};
 use crate::path::{Path, Why};
 use omniverb_session::body::{GidEntry, RegMr};
 use omniverb_terms::{Gid, Qpn, Rkey, Service};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-
-/// A client connection. Numbers are never reused while the daemon lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SessionId(pub u64);
-
-/// A vNIC, by a number that its daemon has counted and never gives again. How it is reached it does
-/// not say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct VnicId(pub u64);
+use std::net::IpAddr;
 
 /// Who a vNIC is, as whoever knows how it is reached says: the same for the next daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,7 +67,7 @@ pub(crate) struct Vnic {
     pub(crate) strangers: BTreeSet<WireKey>,
     pub(crate) port: bool,
     /// All its addresses, sorted; the GID table has only some of them.
-    pub(crate) addresses: Vec<Gid>,
+    pub(crate) addresses: Vec<IpAddr>,
 }
 
 /// A call that is answered later.
@@ -172,9 +165,6 @@ pub(crate) struct Qp {
     pub(crate) wires: BTreeMap<Far, Paid<Wire>>,
 }
 
-/// A peer beyond the engine: its number and its GID.
-pub(crate) type Far = (Qpn, Gid);
-
 impl Qp {
     /// There is a link for this peer, of whatever kind.
     pub(crate) fn is_linked(&self, peer: Qpn) -> bool {
@@ -205,16 +195,6 @@ pub(crate) struct Wire {
     pub(crate) uninvited: bool,
     /// What the network must go on saying, if the peer is reached without it.
     pub(crate) question: Option<Question>,
-}
-
-/// The two queue pairs of a link, the smaller number first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct LinkKey(pub(crate) Qpn, pub(crate) Qpn);
-
-impl LinkKey {
-    pub(crate) fn new(one: Qpn, other: Qpn) -> LinkKey {
-        LinkKey(one.min(other), one.max(other))
-    }
 }
 
 /// What a link pays for its ends, for being direct in one vNIC or two, and for being uninvited.
@@ -270,13 +250,16 @@ pub(crate) struct PendingGrant {
     pub(crate) deadline: u64,
 }
 
-/// The question "whose address is this, seen from there?".
+/// The question "who is at the end of this route, seen from there?"; of whom it is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Question {
     pub(crate) from: VnicId,
     /// Zero unless the address needs one.
     pub(crate) interface: u32,
+    /// The name.
     pub(crate) gid: Gid,
+    /// The address that is asked.
+    pub(crate) remote: IpAddr,
 }
 
 /// What goes on when a question has been answered.

@@ -4,24 +4,26 @@ use crate::accounts::{Account, Kind, Quotas};
 use crate::action::{Action, Arrived, ProbeId};
 use crate::bells::Bells;
 use crate::consent::Consents;
+use crate::directory::{Directory, Flat, Underlay};
 use crate::extents::Extents;
 use crate::gids::{self, VnicAddress};
 use crate::grantees::{Grantees, Strain};
 use crate::holders::Holders;
+use crate::ids::{LinkKey, SessionId, VnicId};
 use crate::limits::Limits;
 use crate::neighbours::{Answer, Neighbours};
 use crate::numbers::{Entropy, QpNumbers};
 use crate::path::Policies;
 use crate::tables::{
-    Client, Identity, Link, LinkKey, PendingGrant, Qp, Question, Session, SessionId, Vnic, VnicId,
-    Waiting, WireKey,
+    Client, Identity, Link, PendingGrant, Qp, Question, Session, Vnic, Waiting, WireKey,
 };
 use crate::tickets::{Secret, Tickets};
 use crate::uninvited::Uninvited;
 use omniverb_session::Message;
 use omniverb_session::body::{GidsChanged, ROLE_VERBS};
-use omniverb_terms::{Errno, Gid, Qpn};
+use omniverb_terms::{Errno, Qpn};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 
 /// Something that happens at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,6 +42,8 @@ pub struct Tenancy {
     /// What all together have; every other account is below it.
     pub(crate) host: Account,
     pub(crate) entropy: Box<dyn Entropy>,
+    /// What names mean; asked by `neighbours.rs`, `wires.rs` and `capture.rs` through `route_to`.
+    pub(crate) directory: Box<dyn Directory>,
     /// Who the vNICs are that there are, or that something was set for.
     pub(crate) identities: BTreeMap<VnicId, Identity>,
     pub(crate) vnics: BTreeMap<VnicId, Vnic>,
@@ -80,12 +84,24 @@ pub struct Tenancy {
 impl Tenancy {
     /// Empty tables. `boot` is the same as long as the machine runs.
     #[must_use]
-    pub fn new(limits: Limits, mut entropy: Box<dyn Entropy>, boot: u64) -> Tenancy {
+    pub fn new(limits: Limits, entropy: Box<dyn Entropy>, boot: u64) -> Tenancy {
+        Tenancy::with_directory(limits, entropy, boot, Box::new(Flat))
+    }
+
+    /// The same where names are not addresses.
+    #[must_use]
+    pub fn with_directory(
+        limits: Limits,
+        mut entropy: Box<dyn Entropy>,
+        boot: u64,
+        directory: Box<dyn Directory>,
+    ) -> Tenancy {
         let secret = [entropy.next(), entropy.next()];
         Tenancy {
             host: Account::new(Quotas::of_host(&limits)),
             limits,
             entropy,
+            directory,
             identities: BTreeMap::new(),
             vnics: BTreeMap::new(),
             sessions: BTreeMap::new(),
@@ -196,7 +212,7 @@ impl Tenancy {
     pub fn addresses(&mut self, key: VnicId, found: &[VnicAddress], now: u64) -> Vec<Action> {
         let guid = self.node_guid(key);
         if let Some(vnic) = self.vnics.get_mut(&key) {
-            let table = gids::table(found, guid);
+            let table = self.directory.table(key, found, guid);
             let changed = vnic.read_at.is_some() && vnic.gids != table;
             vnic.gids = table;
             vnic.addresses = gids::sorted(found);
@@ -219,7 +235,7 @@ impl Tenancy {
     pub fn probe_arrived(
         &mut self,
         id: ProbeId,
-        (from, at): (Gid, VnicId),
+        (from, at): (IpAddr, VnicId),
         now: u64,
     ) -> Vec<Action> {
         self.probe_at(id, (from, at), now);
@@ -231,7 +247,7 @@ impl Tenancy {
     pub fn probe_replied(
         &mut self,
         id: ProbeId,
-        (from, at): (Gid, VnicId),
+        (from, at): (IpAddr, VnicId),
         features: u32,
         now: u64,
     ) -> Vec<Action> {
@@ -253,18 +269,20 @@ impl Tenancy {
         std::mem::take(&mut self.out)
     }
 
-    /// A datagram for queue pair `qpn` of a vNIC, which has no link for it, came to address
-    /// `local` from queue pair `source_qpn` at `from`.
+    /// A datagram for queue pair `qpn` of a vNIC, which has no link for it, came by this
+    /// route from queue pair `source_qpn`.
     #[must_use]
     pub fn stranger(
         &mut self,
         at: VnicId,
         (qpn, source_qpn): (Qpn, Qpn),
-        (local, from): (Gid, Gid),
+        underlay: &Underlay,
         now: u64,
     ) -> Vec<Action> {
-        let way = crate::wires::Way { qpn, peer: source_qpn, sgid: local, dgid: from };
-        self.meet_stranger(at, way, now);
+        if let Some((sgid, dgid)) = self.directory.names(at, underlay) {
+            let way = crate::wires::Way { qpn, peer: source_qpn, sgid, dgid };
+            self.meet_stranger(at, way, now);
+        }
         std::mem::take(&mut self.out)
     }
 

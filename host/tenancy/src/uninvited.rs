@@ -7,7 +7,8 @@
 
 use crate::accounts::{Account, Kind, Quotas, Receipt};
 use crate::holders::{Holder, Holders};
-use crate::tables::{Link, LinkKey, SessionId, VnicId};
+use crate::ids::{LinkKey, SessionId, VnicId};
+use crate::tables::Link;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::CLOSED_BY_PEER;
 use omniverb_terms::Errno;

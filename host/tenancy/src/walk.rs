@@ -5,8 +5,9 @@
 //! costs what its steps cost, however much there is; and since nothing is kept between two walks,
 //! nobody can make us keep anything.
 
+use crate::ids::{SessionId, VnicId};
 use crate::status::Row;
-use crate::tables::{Qp, SessionId, VnicId};
+use crate::tables::Qp;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::Cursor;
 use omniverb_terms::{Gid, Qpn};

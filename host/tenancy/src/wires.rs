@@ -7,10 +7,11 @@
 use crate::accounts::Kind;
 use crate::action::{Action, WireEnd};
 use crate::consent::Rest;
+use crate::ids::{Far, SessionId, VnicId};
 use crate::neighbours::Answer;
 use crate::numbers;
 use crate::path::{Path, Why};
-use crate::tables::{Far, SessionId, VnicId, Wire, WireKey};
+use crate::tables::{Wire, WireKey};
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{
     BellClosed, CLOSED_BY_DEATH, CLOSED_BY_PEER, Extent, LinkClosed, LinkReady,
@@ -76,6 +77,7 @@ impl Tenancy {
         if linked {
             return Err(Errno::EINVAL);
         }
+        let underlay = self.route_to(vnic, way.sgid, way.dgid).ok_or(Errno::EHOSTUNREACH)?;
         self.make_room(session, vnic, datagram, route.uninvited, now)?;
         let account = &self.sessions.get(&session).ok_or(Errno::ENOENT)?.account;
         let receipt = account.charge(kinds(route.uninvited))?;
@@ -128,7 +130,7 @@ impl Tenancy {
             session,
             vnic,
             service,
-            interface: self.interface_of(vnic, sgid, dgid),
+            underlay,
             within: within.is_some(),
             features: route.features,
             ready,
@@ -286,13 +288,5 @@ impl Tenancy {
         let ours = wire.within == Some(key) && wire.sgid == way.dgid;
         let why = self.through_engine(key, source.vnic).unwrap_or(Why::PeerThroughEngine);
         ours.then_some((source.vnic, why))
-    }
-
-    /// The interface through which a link-local address is to be reached; 0 for others.
-    pub(crate) fn interface_of(&self, vnic: VnicId, sgid: Gid, dgid: Gid) -> u32 {
-        let Some(vnic) = self.vnics.get(&vnic).filter(|_| dgid.is_link_local()) else {
-            return 0;
-        };
-        vnic.gids.iter().find(|entry| entry.gid == sgid).map_or(0, |entry| entry.ifindex)
     }
 }

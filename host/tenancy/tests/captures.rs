@@ -4,7 +4,7 @@ mod support;
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::exercise::{Bench, gid, vnic};
+use omniverb_tenancy::exercise::{Bench, underlay, vnic};
 use omniverb_tenancy::{Action, SessionId, TracedEnd};
 use omniverb_terms::{Qpn, Service};
 use support::*;
@@ -58,8 +58,7 @@ fn both_ends_of_a_captured_vnics_links_tell_and_nobody_else() {
         peer_qpn,
         service: Service::Rc,
         vnics: [vnic(own), vnic(peer)],
-        sgid: gid(own),
-        dgid: gid(peer),
+        underlay: underlay(own, peer),
     };
     assert_eq!(ends.len(), 2);
     assert!(ends.contains(&end(1, a, b, 1, 2)) && ends.contains(&end(2, b, a, 2, 1)), "{ends:?}");

@@ -4,9 +4,10 @@ mod support;
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::exercise::{Bench, gid, vnic};
+use omniverb_tenancy::exercise::{Bench, ip, vnic};
 use omniverb_tenancy::{Action, Limits, Path, Why};
-use omniverb_terms::{Gid, Qpn, Service};
+use omniverb_terms::{Qpn, Service};
+use std::net::IpAddr;
 use support::*;
 
 const PERIOD: u64 = 10_000_000_000;
@@ -17,7 +18,7 @@ fn parted(qpn: Qpn, peer_qpn: Qpn) -> Message {
 
 /// Sessions 1 to 3 in the vNIC of their number, and 4 and 5 in vNICs 1 and 2.
 fn bench_with(limits: Limits) -> Bench {
-    let mut bench = Bench::new(limits);
+    let mut bench = support::bench_with(limits);
     for (session, vnic) in [(1, 1), (2, 2), (3, 3), (4, 1), (5, 2)] {
         hello(&mut bench, session, vnic, 1);
     }
@@ -38,7 +39,7 @@ fn link(
     (a, b)
 }
 
-fn probes(bench: &mut Bench) -> Vec<(Gid, u64)> {
+fn probes(bench: &mut Bench) -> Vec<(IpAddr, u64)> {
     let told = std::mem::take(&mut bench.told);
     let probe = |action: &Action| match action {
         Action::Probe { vnic, destination, .. } => Some((*destination, vnic.0)),
@@ -74,7 +75,7 @@ fn the_network_is_asked_once_a_period_for_all_links_between_two() {
     probes(&mut bench);
     pass(&mut bench, 10 * PERIOD);
     let asked = probes(&mut bench);
-    for question in [(gid(2), 1), (gid(1), 2)] {
+    for question in [(ip(2), 1), (ip(1), 2)] {
         let times = asked.iter().filter(|other| **other == question).count();
         assert!((10..=14).contains(&times), "{times}");
     }
@@ -217,11 +218,11 @@ fn a_probe_counts_only_from_an_address_of_who_asks() {
     };
     // Seen by vNIC 3 and sent again, with its own address, the victim's and one of nobody.
     for number in [3, 2, 9] {
-        let actions = bench.tenancy.probe_arrived(*id, (gid(number), vnic(2)), bench.now);
+        let actions = bench.tenancy.probe_arrived(*id, (ip(number), vnic(2)), bench.now);
         let read = Action::ReadAddresses { vnic: vnic(1) };
         assert!(actions.is_empty() || actions == [read], "{actions:?}");
     }
     assert!(bench.tenancy.is_probe(*id), "it is still under way");
-    let actions = bench.tenancy.probe_arrived(*id, (gid(1), vnic(2)), bench.now);
+    let actions = bench.tenancy.probe_arrived(*id, (ip(1), vnic(2)), bench.now);
     assert_eq!(actions, [Action::ForgetProbe { id: *id }]);
 }

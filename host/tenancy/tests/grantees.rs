@@ -216,7 +216,7 @@ fn a_queue_pair_in_err_grants_nothing_before_it_has_another_link() {
     call(&mut bench, OWNER, QpFailed { qpn: one.1, reserved: 0 });
     assert_eq!(errno(ask(&mut bench, 1, one, key)), Errno::EACCES);
     for (session, qpn) in [(OWNER, one.1), (1, one.0)] {
-        call(&mut bench, session, DisconnectQp { qpn: qpn, peer_qpn: Qpn(0) });
+        call(&mut bench, session, DisconnectQp { qpn, peer_qpn: Qpn(0) });
     }
     call(&mut bench, 1, to(one.0, 1, one.1, 2));
     call(&mut bench, OWNER, to(one.1, 2, one.0, 1));

@@ -5,7 +5,7 @@ mod support;
 use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::Why;
-use omniverb_tenancy::exercise::{Bench, gid};
+use omniverb_tenancy::exercise::Bench;
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 use proptest::prelude::*;
 use support::*;

@@ -442,7 +442,7 @@ fn make_plausible(message: &mut Message, session: u32) {
         }
         Message::ConnectQp(m) => {
             (m.qpn, m.dest_qpn, m.resume) = (own(m.qpn), Qpn(m.dest_qpn.0 % 8), m.resume / 2);
-            m.sgid = omniverb_tenancy::exercise::gid(u64::from(1 + session % 3));
+            m.sgid = gid(u64::from(1 + session % 3));
         }
         Message::DestroyQp(m) => m.qpn = own(m.qpn),
         Message::DisconnectQp(m) => m.qpn = own(m.qpn),
@@ -453,7 +453,7 @@ fn make_plausible(message: &mut Message, session: u32) {
 /// Input for `exercise` that gets further than random bytes: small numbers that often meet.
 fn steps() -> impl Strategy<Value = Vec<u8>> {
     let small = 0u32..12;
-    let gid = (0u64..5).prop_map(omniverb_tenancy::exercise::gid);
+    let gid = (0u64..5).prop_map(gid);
     // The counting entropy starts queue pair numbers at 2.
     let qpn = 0u32..16;
     let message = prop_oneof![
@@ -538,7 +538,7 @@ fn steps() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(ProptestConfig::with_cases(if SECOND_DIRECTORY { 25 } else { 500 }))]
 
     #[test]
     fn nobody_can_break_the_tables(bytes in steps()) {

@@ -4,7 +4,7 @@ mod support;
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::exercise::{Bench, gid, vnic};
+use omniverb_tenancy::exercise::{Bench, underlay, vnic};
 use omniverb_tenancy::{Action, Limits, SessionId};
 use omniverb_terms::{Errno, Qpn, Service};
 use support::*;
@@ -58,7 +58,7 @@ fn strangers_are_not_met_by_who_has_no_time() {
     hello(&mut bench, 1, 1, 0);
     let ud = qp(&mut bench, 1, Service::Ud);
     let meet = |bench: &mut Bench, source| {
-        let actions = bench.tenancy.stranger(vnic(1), (ud, source), (gid(1), gid(9)), bench.now);
+        let actions = bench.tenancy.stranger(vnic(1), (ud, source), &underlay(1, 9), bench.now);
         bench.carry_out(actions);
     };
     bench.tenancy.behind(SessionId(1), true);
@@ -72,7 +72,7 @@ fn strangers_are_not_met_by_who_has_no_time() {
 #[test]
 fn an_owner_that_does_not_answer_is_asked_so_often_and_no_more() {
     let limits = Limits { questions_per_session: 3, ..Limits::default() };
-    let mut bench = Bench::new(limits);
+    let mut bench = support::bench_with(limits);
     hello(&mut bench, 1, 1, 0);
     hello(&mut bench, 2, 2, 0);
     let (owner, peer) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));

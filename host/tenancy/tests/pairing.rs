@@ -4,7 +4,7 @@ mod support;
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::exercise::{Bench, gid};
+use omniverb_tenancy::exercise::{Bench, ip};
 use omniverb_tenancy::{Action, Limits};
 use omniverb_terms::{Errno, Qpn, Service};
 use support::*;
@@ -148,7 +148,7 @@ fn datagrams_need_a_peer_and_both_directions() {
 #[test]
 fn a_neighbour_cannot_use_up_the_links_of_others() {
     let limits = Limits { datagram_links_per_neighbour: 3, ..Limits::default() };
-    let mut bench = Bench::new(limits);
+    let mut bench = support::bench_with(limits);
     for session in 1..=3 {
         hello(&mut bench, session, session, 0);
     }
@@ -241,9 +241,9 @@ fn a_probe_that_comes_out_elsewhere_proves_nothing() {
     };
     // vNIC 2's address was asked for; somebody carried the datagram to vNIC 3.
     let at = omniverb_tenancy::exercise::vnic(3);
-    let actions = bench.tenancy.probe_arrived(*id, (gid(1), at), bench.now);
+    let actions = bench.tenancy.probe_arrived(*id, (ip(1), at), bench.now);
     assert_eq!(actions, [Action::ReadAddresses { vnic: at }]);
-    assert!(bench.tenancy.probe_arrived(id ^ 1, (gid(1), at), bench.now).is_empty(), "a guess");
+    assert!(bench.tenancy.probe_arrived(id ^ 1, (ip(1), at), bench.now).is_empty(), "a guess");
 }
 
 #[test]

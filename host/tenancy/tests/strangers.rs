@@ -4,7 +4,7 @@ mod support;
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::exercise::{Bench, gid, vnic};
+use omniverb_tenancy::exercise::{Bench, underlay, vnic};
 use omniverb_tenancy::{Limits, Path, Policy, RateLimit, Why};
 use omniverb_terms::{Qpn, Service};
 use support::*;
@@ -14,14 +14,14 @@ const OTHER: u64 = 4;
 const NOBODY: u64 = 9;
 
 fn stranger(bench: &mut Bench, qpn: Qpn, source: Qpn, from: u64) {
-    let actions = bench.tenancy.stranger(vnic(1), (qpn, source), (gid(1), gid(from)), bench.now);
+    let actions = bench.tenancy.stranger(vnic(1), (qpn, source), &underlay(1, from), bench.now);
     bench.carry_out(actions);
 }
 
 #[test]
 fn strangers_reach_datagram_queue_pairs_within_a_quota() {
     let limits = Limits { strangers_per_vnic: 3, ..Limits::default() };
-    let mut bench = Bench::new(limits);
+    let mut bench = support::bench_with(limits);
     hello(&mut bench, 1, 1, 0);
     hello(&mut bench, 2, 2, 0);
     let (ud, rc) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 1, Service::Rc));

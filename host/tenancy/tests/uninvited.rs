@@ -62,7 +62,7 @@ fn end_all(bench: &mut Bench) {
 
 #[test]
 fn whoever_fills_the_links_of_a_process_makes_way_for_others() {
-    let mut bench = Bench::new(Limits { links_per_session: 20, ..Limits::default() });
+    let mut bench = support::bench_with(Limits { links_per_session: 20, ..Limits::default() });
     hello(&mut bench, 2, VICTIM, 0);
     let victim = qp(&mut bench, 2, Service::Ud);
     let _ = flood(&mut bench, 100..104, victim);
@@ -80,7 +80,7 @@ fn whoever_fills_the_links_of_a_process_makes_way_for_others() {
 
 #[test]
 fn whoever_fills_the_links_of_a_vnic_makes_way_for_others() {
-    let mut bench = Bench::new(Limits { links_per_vnic: 40, ..Limits::default() });
+    let mut bench = support::bench_with(Limits { links_per_vnic: 40, ..Limits::default() });
     let mut victims = Vec::new();
     for session in [20, 21, 22] {
         hello(&mut bench, session, VICTIM, 0);
@@ -112,7 +112,7 @@ fn whoever_fills_the_links_of_a_vnic_makes_way_for_others() {
 
 #[test]
 fn links_that_were_asked_for_never_fail_for_others() {
-    let mut bench = Bench::new(Limits { links_per_session: 8, ..Limits::default() });
+    let mut bench = support::bench_with(Limits { links_per_session: 8, ..Limits::default() });
     hello(&mut bench, 2, VICTIM, 0);
     let victim = qp(&mut bench, 2, Service::Ud);
     let nasty = flood(&mut bench, 100..103, victim);
@@ -145,7 +145,7 @@ fn links_that_were_asked_for_never_fail_for_others() {
 
 #[test]
 fn links_to_the_engine_that_were_asked_for_do_not_fail_either() {
-    let mut bench = Bench::new(Limits { links_per_session: 8, ..Limits::default() });
+    let mut bench = support::bench_with(Limits { links_per_session: 8, ..Limits::default() });
     hello(&mut bench, 2, VICTIM, 0);
     let (victim, own) = (qp(&mut bench, 2, Service::Ud), qp(&mut bench, 2, Service::Ud));
     let _ = flood(&mut bench, 100..103, victim);
@@ -159,7 +159,7 @@ fn links_to_the_engine_that_were_asked_for_do_not_fail_either() {
 
 #[test]
 fn nobody_loses_a_link_for_one_that_cannot_be_made() {
-    let mut bench = Bench::new(Limits { links_per_session: 8, ..Limits::default() });
+    let mut bench = support::bench_with(Limits { links_per_session: 8, ..Limits::default() });
     for session in 2..=3 {
         hello(&mut bench, session, session, 0);
     }

@@ -4,7 +4,7 @@ mod support;
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::exercise::{Bench, gid};
+use omniverb_tenancy::exercise::Bench;
 use omniverb_tenancy::{Action, Holder, Limits};
 use omniverb_terms::{Errno, Qpn, Service};
 use support::*;
@@ -33,7 +33,7 @@ fn nasty(number: u64) -> Holder {
 
 #[test]
 fn many_namespaces_of_one_tenant_do_not_keep_others_out() {
-    let mut bench = Bench::new(Limits { vnics: 8, ..Limits::default() });
+    let mut bench = support::bench_with(Limits { vnics: 8, ..Limits::default() });
     for number in 0..8 {
         assert!(welcomed(&hello_as(&mut bench, 100 + number, 100 + number, &nasty(number))));
     }
@@ -59,7 +59,7 @@ fn many_namespaces_of_one_tenant_do_not_keep_others_out() {
 
 #[test]
 fn many_processes_of_one_tenant_do_not_keep_others_out() {
-    let mut bench = Bench::new(Limits { sessions: 10, ..Limits::default() });
+    let mut bench = support::bench_with(Limits { sessions: 10, ..Limits::default() });
     for number in 0..10 {
         assert!(welcomed(&hello_as(&mut bench, 100 + number, 100 + number % 3, &nasty(number))));
     }
@@ -75,7 +75,7 @@ fn many_processes_of_one_tenant_do_not_keep_others_out() {
 #[test]
 fn many_links_to_the_engine_do_not_keep_others_from_theirs() {
     let limits = Limits { wires: 6, ..Limits::default() };
-    let mut bench = Bench::new(limits);
+    let mut bench = support::bench_with(limits);
     let good = Holder::new("/tenants/good", 0);
     let mut held = Vec::new();
     for vnic in [1, 2] {

@@ -11,7 +11,6 @@ use crate::probes::{self, Handshake};
 use crate::server::Server;
 use omniverb_sys::clock;
 use omniverb_tenancy::{ProbeId, VnicId};
-use omniverb_terms::Gid;
 use std::net::IpAddr;
 
 /// Events of the engine that are handled before others get their turn.
@@ -48,12 +47,12 @@ impl Server {
                     format_args!("{name}: {length} bytes for QP 1 of {local} from {from}: dropped"),
                 );
             }
-            Event::Stranger { vnic, qpn, source_qpn, local, from } => {
+            Event::Stranger { vnic, qpn, source_qpn, underlay } => {
                 if !self.namespaces.has(vnic) {
                     return;
                 }
-                let gids = (local.into(), from.into());
-                let actions = self.tenancy.stranger(vnic, (qpn, source_qpn), gids, clock::now());
+                let actions =
+                    self.tenancy.stranger(vnic, (qpn, source_qpn), &underlay, clock::now());
                 self.work.extend(actions);
             }
             Event::Wanted { qpn, peer_qpn, key, range } => {
@@ -72,11 +71,11 @@ impl Server {
         let now = clock::now();
         let actions = match probes::read(bytes) {
             Some(Handshake::Probe(id)) if self.tenancy.is_probe(id) => {
-                self.tenancy.probe_arrived(id, (from.into(), at), now)
+                self.tenancy.probe_arrived(id, (from, at), now)
             }
             Some(Handshake::Probe(id)) => return self.reply(id, at, from, interface),
             Some(Handshake::Reply(id, features)) => {
-                self.tenancy.probe_replied(id, (from.into(), at), features, now)
+                self.tenancy.probe_replied(id, (from, at), features, now)
             }
             None => return,
         };
@@ -96,12 +95,12 @@ impl Server {
         id: ProbeId,
         vnic: VnicId,
         interface: u32,
-        destination: Gid,
+        destination: IpAddr,
     ) {
         let now = clock::now();
         if self.namespaces.port_is_coming(vnic, now) {
             // The datagram itself is sent by the timers, after this.
-            self.probes.start(id, vnic, interface, destination.address(), now);
+            self.probes.start(id, vnic, interface, destination, now);
         } else {
             let actions = self.tenancy.probe_failed(id, now);
             self.work.extend(actions);

@@ -3,14 +3,21 @@
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::exercise::{Bench, gid, vnic};
+use omniverb_tenancy::exercise::{self, Bench, vnic};
 use omniverb_tenancy::packed::Packed;
 use omniverb_tenancy::{
     Action, Arrived, Channel, FileId, Limits, LinkEnd, MemoryFacts, Path, Place, SessionId, Why,
     WireEnd,
 };
-use omniverb_terms::{Errno, Qpn, Rkey, Service};
+use omniverb_terms::{Errno, Gid, Qpn, Rkey, Service};
 
+pub mod second;
+
+/// Whether these are the tests of `second_directory.rs`.
+pub const SECOND_DIRECTORY: bool =
+    matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"second_directory");
+/// Whether these are the tests of `second_access.rs`.
+pub const SECOND_ACCESS: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"second_access");
 /// Whether these are the tests of `packed.rs`.
 pub const PACKED: bool = matches!(env!("CARGO_CRATE_NAME").as_bytes(), b"packed");
 
@@ -18,13 +25,27 @@ pub fn bench() -> Bench {
     bench_with(Limits::default())
 }
 
-/// A bench whose extents are in files of their own or, in `packed.rs`, side by side in large ones.
+/// A bench whose names are addresses or, in `second_directory.rs`, those of a virtual network, and
+/// whose extents are in files of their own or, in `packed.rs`, side by side in large ones.
 pub fn bench_with(limits: Limits) -> Bench {
-    let mut bench = Bench::new(limits);
+    let mut bench = match SECOND_DIRECTORY {
+        true => Bench::with_directory(limits, Box::new(second::Virtual)),
+        false => Bench::new(limits),
+    };
     if PACKED {
         bench.tenancy.lay_out(Box::new(Packed::new(1 << 24)));
     }
     bench
+}
+
+/// A bench some of whose vNICs are reached by the engine alone.
+pub fn bench_closed(limits: Limits, numbers: &[u64]) -> Bench {
+    Bench::with_directory(limits, Box::new(second::Guests(numbers.to_vec())))
+}
+
+/// What the vNIC of this number is called.
+pub fn gid(number: u64) -> Gid {
+    if SECOND_DIRECTORY { second::virtual_gid(number) } else { exercise::gid(number) }
 }
 
 /// What a grant says holds it: which file, and where in it.

@@ -1,0 +1,113 @@
+//! The directory: which way through the network below a name leads, and which name a way has.
+//!
+//! A GID is what verbs call a peer: a name. What packets are sent to is an address of the network
+//! below, the *underlay*: a route. Here, and nowhere else, the one becomes the other. What is at
+//! the end of a route, a vNIC of this host, another Omniverb or neither, `neighbours.rs` finds out
+//! by asking along it; so whoever brings another directory has nothing to say about that.
+//!
+//! In: names as clients say them, addresses of vNICs, underlays that datagrams came by. Out:
+//! routes, names. No state of the tables.
+
+use crate::gids::{self, VnicAddress};
+use crate::ids::VnicId;
+use omniverb_session::body::GidEntry;
+use omniverb_terms::Gid;
+use std::net::IpAddr;
+
+/// A route to a peer: what the engine and probes send by. Says nothing of names.
+///
+/// The key of an encrypted tunnel belongs to the route, too: it would be a field here, and one of
+/// the engine's `Underlay`, which this becomes in `host/control/src/engine.rs`; nothing between
+/// names a field of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Underlay {
+    /// Our address.
+    pub local: IpAddr,
+    /// The peer's.
+    pub remote: IpAddr,
+    /// Through this interface if the peer's address means something on one link only, else zero.
+    pub interface: u32,
+}
+
+/// A name, and who says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The vNIC that names a peer.
+    pub from: VnicId,
+    /// What it calls itself in that.
+    pub sgid: Gid,
+    /// The interface of that entry of its table; zero if there is no such entry any more.
+    pub interface: u32,
+    /// What it calls the peer.
+    pub dgid: Gid,
+}
+
+/// How a vNIC may be reached from others of the same host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// In whichever way: its processes can share memory with others.
+    #[default]
+    Any,
+    /// By the engine alone.
+    Forwarded,
+}
+
+/// Names and routes of all vNICs.
+pub trait Directory {
+    /// The GID table of a vNIC with these addresses in the underlay.
+    fn table(&self, vnic: VnicId, addresses: &[VnicAddress], guid: [u8; 8]) -> Vec<GidEntry>;
+
+    /// The route to whom this name means; `None`: to nobody.
+    fn route(&self, name: &Name) -> Option<Underlay>;
+
+    /// What a vNIC and whoever sent to it by this route are called: its own name, the sender's.
+    fn names(&self, at: VnicId, underlay: &Underlay) -> Option<(Gid, Gid)>;
+
+    /// How a vNIC may be reached.
+    fn access(&self, vnic: VnicId) -> Access {
+        let _ = vnic;
+        Access::Any
+    }
+}
+
+/// The directory of a network without tenants: every name is an address of the underlay.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Flat;
+
+impl Directory for Flat {
+    fn table(&self, _vnic: VnicId, addresses: &[VnicAddress], guid: [u8; 8]) -> Vec<GidEntry> {
+        gids::table(addresses, guid)
+    }
+
+    fn route(&self, name: &Name) -> Option<Underlay> {
+        let interface = if name.dgid.is_link_local() { name.interface } else { 0 };
+        Some(Underlay { local: name.sgid.address(), remote: name.dgid.address(), interface })
+    }
+
+    fn names(&self, _at: VnicId, underlay: &Underlay) -> Option<(Gid, Gid)> {
+        Some((underlay.local.into(), underlay.remote.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(sgid: &str, dgid: &str) -> Name {
+        let gid = |text: &str| Gid::from(text.parse::<IpAddr>().unwrap());
+        Name { from: VnicId(1), sgid: gid(sgid), interface: 7, dgid: gid(dgid) }
+    }
+
+    #[test]
+    fn flat_names_are_addresses_both_ways() {
+        for (sgid, dgid, interface) in
+            [("10.0.0.1", "10.0.0.2", 0), ("fe80::1", "fe80::2", 7), ("10.0.0.1", "2001:db8::1", 0)]
+        {
+            let name = name(sgid, dgid);
+            let route = Flat.route(&name).unwrap();
+            assert_eq!((route.local.to_string(), route.interface), (sgid.into(), interface));
+            assert_eq!(route.remote.to_string(), dgid);
+            assert_eq!(Flat.names(VnicId(1), &route), Some((name.sgid, name.dgid)));
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! What the rows of the tables are known by.
+
+use omniverb_terms::{Gid, Qpn};
+
+/// A client connection. Numbers are never reused while the daemon lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId(pub u64);
+
+/// A vNIC, by a number that its daemon has counted and never gives again. How it is reached it does
+/// not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct VnicId(pub u64);
+
+/// A peer beyond the engine: its number and its GID.
+pub(crate) type Far = (Qpn, Gid);
+
+/// The two queue pairs of a link, the smaller number first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct LinkKey(pub(crate) Qpn, pub(crate) Qpn);
+
+impl LinkKey {
+    pub(crate) fn new(one: Qpn, other: Qpn) -> LinkKey {
+        LinkKey(one.min(other), one.max(other))
+    }
+}

@@ -1,0 +1,73 @@
+//! A second way to reach a vNIC: one whose processes share memory with nobody, so that the engine
+//! is the only way to it. The tests of paths and of the engine's grants again, for forwarded vNICs;
+//! and pairing, which must not know the difference.
+
+#[path = "engine_grants.rs"]
+mod engine_grants;
+mod support;
+#[path = "wires.rs"]
+mod wires;
+
+use omniverb_session::Message;
+use omniverb_session::body::*;
+use omniverb_tenancy::exercise::vnic;
+use omniverb_tenancy::{Action, Limits, Path, Why};
+use omniverb_terms::{Errno, Service};
+use support::*;
+
+#[test]
+fn pairs_find_each_other_by_the_engine_and_nothing_is_shared() {
+    for service in Service::ALL {
+        let mut bench = bench_closed(Limits::default(), &[2]);
+        for session in 1..=3 {
+            hello(&mut bench, session, session, 0);
+        }
+        let (a, b) = (qp(&mut bench, 1, service), qp(&mut bench, 2, service));
+        call(&mut bench, 1, to(a, 1, b, 2));
+        call(&mut bench, 2, to(b, 2, a, 1));
+        assert!(links(&bench).is_empty(), "{service}");
+        let made = support::wires(&bench);
+        assert!(made.len() == 2 && made.iter().all(|wire| wire.within), "{service}: {made:?}");
+        assert_eq!(paths(&bench, 1), [(Path::Forwarded, Why::PeerForwarded)]);
+        assert_eq!(paths(&bench, 2), [(Path::Forwarded, Why::Forwarded)]);
+        // Nobody is granted its pages, but the engine.
+        let rkey = mr(&mut bench, 2, 1, 6);
+        let (address, length) = (0x11000, 8);
+        let ask = RequestGrant { qpn: a, peer_qpn: b, rkey, reserved: 0, address, length };
+        assert_eq!(errno(call(&mut bench, 1, ask)), Errno::EOPNOTSUPP);
+        if service.is_connected() {
+            let now = bench.now;
+            let actions = bench.tenancy.engine_wants((b, a), rkey, (address, length), now);
+            assert!(
+                matches!(actions.as_slice(), [Action::Adopt { session, .. }] if session.0 == 2)
+            );
+            bench.carry_out(actions);
+        }
+        // Others are linked as ever.
+        let (c, d) = (qp(&mut bench, 1, service), qp(&mut bench, 3, service));
+        call(&mut bench, 1, to(c, 1, d, 3));
+        call(&mut bench, 3, to(d, 3, c, 1));
+        assert_eq!(links(&bench).len(), 1, "{service}");
+        assert_eq!(bench.tenancy.direct_links(vnic(2)), 0);
+        for session in 1..=3 {
+            bench.end(session);
+        }
+        assert!(bench.tenancy.is_empty());
+    }
+}
+
+#[test]
+fn an_end_is_told_by_the_engine_too() {
+    let mut bench = bench_closed(Limits::default(), &[1, 2]);
+    hello(&mut bench, 1, 1, 0);
+    hello(&mut bench, 2, 2, 0);
+    let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
+    call(&mut bench, 1, to(a, 1, b, 2));
+    call(&mut bench, 2, to(b, 2, a, 1));
+    bench.told.clear();
+    bench.end(2);
+    bench.wait(30_000_000);
+    let reason = CLOSED_BY_DEATH;
+    let closed = LinkClosed { qpn: a, peer_qpn: b, reason, reserved: 0 };
+    assert!(events(&mut bench, 1).contains(&Message::from(closed)));
+}

@@ -1,0 +1,64 @@
+//! A second directory, whose names are not addresses: the tests of pairing, paths, consent,
+//! captures and grants again. And what this kind alone can show.
+
+#[path = "captures.rs"]
+mod captures;
+#[path = "consent.rs"]
+mod consent;
+#[path = "engine_grants.rs"]
+mod engine_grants;
+#[path = "grantees.rs"]
+mod grantees;
+#[path = "objects.rs"]
+mod objects;
+#[path = "pairing.rs"]
+mod pairing;
+#[path = "strangers.rs"]
+mod strangers;
+mod support;
+#[path = "uninvited.rs"]
+mod uninvited;
+#[path = "walk.rs"]
+mod walk;
+#[path = "wires.rs"]
+mod wires;
+
+use omniverb_session::Message;
+use omniverb_session::body::*;
+use omniverb_tenancy::Action;
+use omniverb_tenancy::exercise::{ip, underlay};
+use omniverb_terms::{Errno, Gid, Qpn, Service};
+use support::*;
+
+#[test]
+fn the_network_and_the_engine_are_told_of_routes_and_clients_of_names() {
+    let mut bench = bench();
+    hello(&mut bench, 1, 1, 0);
+    let a = qp(&mut bench, 1, Service::Rc);
+    call(&mut bench, 1, to(a, 1, Qpn(77), 4));
+    let asked = |action: &Action| match action {
+        Action::Probe { destination, interface, .. } => Some((*destination, *interface)),
+        _ => None,
+    };
+    let asked: Vec<_> = bench.told.iter().filter_map(asked).collect();
+    assert_eq!(asked, [(ip(4), 0)]);
+    let wires = support::wires(&bench);
+    let [wire] = wires.as_slice() else { panic!("{wires:?}") };
+    assert_eq!(wire.underlay, underlay(1, 4));
+    assert_eq!((wire.ready.sgid, wire.ready.dgid), (gid(1), gid(4)));
+    assert!(gid(4) != Gid::from(ip(4)));
+}
+
+#[test]
+fn an_address_of_the_underlay_is_no_name() {
+    let mut bench = bench();
+    hello(&mut bench, 1, 1, 0);
+    hello(&mut bench, 2, 2, 0);
+    let (a, b) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 2, Service::Ud));
+    let by_address = ConnectQp { dgid: ip(2).into(), ..to(a, 1, b, 2) };
+    assert_eq!(errno(call(&mut bench, 1, by_address)), Errno::EHOSTUNREACH);
+    let from_address = ConnectQp { sgid: ip(1).into(), ..to(a, 1, b, 2) };
+    assert_eq!(errno(call(&mut bench, 1, from_address)), Errno::EINVAL, "not in its table");
+    assert!(matches!(call(&mut bench, 1, to(a, 1, b, 2)), Some(Message::Connected(_))));
+    assert_eq!((links(&bench).len(), support::wires(&bench).len()), (1, 0));
+}
