@@ -15,9 +15,10 @@ const FOR_EVER: u8 = 7;
 impl Requester {
     /// Whether an answer can be expected: one was asked for. What a responder need not answer
     /// (9.7.5.1.2 lets it, and us, choose) is not late, however long a rate limit keeps the packet
-    /// back that will ask. When payload is missing, that packet is not in our hands; so we watch.
+    /// back that will ask, or the layer above its payload: then nothing but that payload is waited
+    /// for, whose owner is the owner of the request.
     fn expects(&self) -> bool {
-        self.unacked < self.next && (self.unacked < self.asked || self.starved)
+        self.unacked < self.next && self.unacked < self.asked
     }
 
     /// Starts the timers that do not run yet, if they have something to wait for.

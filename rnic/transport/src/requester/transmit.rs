@@ -165,7 +165,6 @@ impl Requester {
                 Gathered::Filled => {}
                 Gathered::Later => {
                     self.starved = true;
-                    self.arm(now, config);
                     return None;
                 }
                 Gathered::Failed => {

@@ -1,7 +1,7 @@
 //! Rules for the requester: what is sent again, when, and how often.
 
 use crate::script::*;
-use omniverb_transport::{Config, Event, RequestId, Status};
+use omniverb_transport::{Config, Event, Gathered, RequestId, Status};
 use omniverb_wire::{Packet, write_delay};
 
 #[test]
@@ -162,4 +162,60 @@ fn a_peer_that_only_says_that_it_is_slow_is_given_up() {
         end.sent();
     }
     assert!((60 * SECOND..62 * SECOND).contains(&(end.now - begin)), "{}", end.now - begin);
+}
+
+#[test]
+fn payload_that_comes_late_is_no_loss() {
+    let mut end = End::new(Config { retry_count: 0, ..config() });
+    end.submit(1, SEND, 256 * 4);
+    end.script.gathers.extend([Gathered::Filled, Gathered::Filled, Gathered::Later]);
+    assert_eq!(end.sent(), ["SEND-FIRST psn 1000", "SEND-MIDDLE psn 1001"]);
+    // The peer owes no answer to these, and what it would answer was not sent.
+    assert_eq!(end.connection.poll_timeout(), None);
+    end.now += 3600 * SECOND;
+    end.connection.handle_timeout(end.now);
+    end.script.gathers.push_back(Gathered::Later);
+    end.connection.resume(end.now);
+    assert_eq!(end.sent(), [""; 0]);
+    assert_eq!(end.connection.poll_timeout(), None);
+    end.connection.resume(end.now);
+    assert_eq!(end.sent(), ["SEND-MIDDLE psn 1002 ask", "SEND-LAST psn 1003 ask"]);
+    assert_eq!(end.connection.counters().resent, 0);
+    end.receive(&ack(1003));
+    assert_eq!(end.statuses(), [(1, Status::Success)]);
+}
+
+#[test]
+fn what_was_asked_for_is_waited_for_although_payload_is_late() {
+    let mut end = End::new(Config { retry_count: 0, ..config() });
+    let halfway = [Gathered::Filled; 18].into_iter().chain([Gathered::Later]);
+    end.submit(1, SEND, 256 * 40);
+    end.script.gathers.extend(halfway.clone());
+    assert_eq!(end.sent().len(), 18, "the sixteenth asks");
+    let begin = end.now;
+    while end.statuses().is_empty() {
+        end.script.gathers = halfway.clone().collect();
+        end.wait();
+        end.sent();
+    }
+    assert!(end.now - begin < SECOND, "the peer is gone");
+}
+
+#[test]
+fn payload_that_comes_late_once_more_is_one_retry() {
+    let mut end = End::new(Config { retry_count: 1, ..config() });
+    end.submit(1, SEND, 1);
+    assert_eq!(end.sent(), ["SEND-ONLY psn 1000 ask"]);
+    // It was lost, and cannot be sent again for a long time.
+    end.script.gathers.push_back(Gathered::Later);
+    while end.connection.poll_timeout().is_some() {
+        end.wait();
+        assert_eq!(end.sent(), [""; 0]);
+    }
+    assert_eq!(end.statuses(), []);
+    end.now += 3600 * SECOND;
+    end.connection.resume(end.now);
+    assert_eq!(end.sent(), ["SEND-ONLY psn 1000 ask"]);
+    end.receive(&ack(1000));
+    assert_eq!(end.statuses(), [(1, Status::Success)]);
 }

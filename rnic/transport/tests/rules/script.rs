@@ -20,6 +20,8 @@ pub const PEER: Qpn = Qpn(0x22);
 pub struct Script {
     /// Answers to what is handed over, in order; "done" when there is none left.
     pub answers: VecDeque<Delivery>,
+    /// Answers to [`Upper::gather`].
+    pub gathers: VecDeque<Gathered>,
     /// Answers to [`Upper::fetch`].
     pub fetches: VecDeque<Fetched>,
     pub placements: VecDeque<Placed>,
@@ -46,7 +48,7 @@ impl Upper for Script {
         for (at, target) in (offset..).zip(target) {
             *target = (request.0 + at) as u8;
         }
-        Gathered::Filled
+        self.gathers.pop_front().unwrap_or(Gathered::Filled)
     }
     fn place(&mut self, request: RequestId, offset: u64, data: &[u8]) -> Placed {
         self.log.push(format!("place {} {offset}+{}", request.0, data.len()));
