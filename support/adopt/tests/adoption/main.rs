@@ -13,6 +13,7 @@ mod disturbance;
 mod fork;
 mod measure;
 mod memory;
+mod packed;
 mod refusal;
 mod rings;
 mod sharers;
@@ -85,6 +86,9 @@ const SCENARIOS: &[Scenario] = &[
     scenario("fork_by_a_raw_system_call", fork::raw_clone),
     scenario("fork_while_moving_userfault", || fork::while_moving(Strategy::Userfault)),
     scenario("fork_while_moving_stop", || fork::while_moving(Strategy::Stop)),
+    scenario("packed_come_and_go", packed::come_and_go),
+    scenario("packed_fork_separates", packed::fork_separates),
+    scenario("packed_read_only_is_refused", packed::read_only_is_refused),
     scenario("stale_mapping", sharing::stale_mapping),
     scenario("neighbours_stay_private", sharing::neighbours_stay_private),
     scenario("read_only_grant", sharing::read_only_grant),
