@@ -15,6 +15,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+/// What lengths are multiples of: a page where pages are smallest. Who shares memory counts in these
+/// everywhere; an extent begins on a page of this kernel's.
+const UNIT: u64 = 4096;
+
 /// Some whole pages of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent<F = Arc<OwnedFd>> {
@@ -115,7 +119,7 @@ impl<F: AsFd> Extent<F> {
     fn inspect(&self) -> Result<(usize, u64), VerifyError> {
         let Extent { offset, length, .. } = *self;
         let (page, range) = (clock::page_bytes() as u64, VerifyError::Range { offset, length });
-        let whole = length > 0 && offset.is_multiple_of(page) && length.is_multiple_of(page);
+        let whole = length > 0 && offset.is_multiple_of(page) && length.is_multiple_of(UNIT);
         let end = offset.checked_add(length).filter(|end| whole && i64::try_from(*end).is_ok());
         let (Some(needed), Ok(bytes)) = (end, usize::try_from(length)) else { return Err(range) };
         let found = memfd::size(self.file.as_fd())?;
