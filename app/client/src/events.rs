@@ -1,7 +1,6 @@
 //! What the daemon tells by itself. Read by the progress thread.
 
 use crate::Client;
-use crate::lock::lock;
 use omniverb_device::Qp;
 use omniverb_session::body::{CLOSED_BY_DEATH, CLOSED_BY_NETWORK};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
@@ -16,7 +15,7 @@ const EVENTS_AT_ONCE: usize = 64;
 
 impl Client {
     pub(crate) fn qp(&self, qpn: Qpn) -> Option<Arc<Qp>> {
-        lock(&self.qps).get(&qpn).map(|record| record.qp.clone())
+        self.qps.get(qpn)
     }
 
     /// Takes the events there are, a number of them at a time: the data path has its turns, too.

@@ -20,7 +20,6 @@ use omniverb_terms::{Errno, Rkey};
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Extents of one region: the daemon makes no more of a region of any size.
@@ -63,7 +62,7 @@ impl Client {
         let end = start.checked_add(length).ok_or(Errno::EPROTO)?;
         // While others are on their way back, in another thread, none are moved.
         let Ok(_moving) = self.moving.try_lock() else { return Err(Errno::EAGAIN) };
-        let era = self.era.load(Ordering::Acquire);
+        let era = self.bells.era();
         let qp = self.qp(ask.qpn).ok_or(Errno::EACCES)?;
         let mut keys = lock(&self.keys);
         let others =
@@ -131,7 +130,7 @@ impl Client {
         if taken.is_empty() {
             return Ok(());
         }
-        let qps: Vec<_> = lock(&self.qps).values().map(|record| record.qp.clone()).collect();
+        let qps = self.qps.all();
         qps.iter().for_each(|qp| qp.revoke_grants());
         if kindly {
             await_peers(&qps);

@@ -85,7 +85,7 @@ impl Client {
         }
         let registered = self.shared.regions.remove(region.lkey);
         // Another thread may be placing a message there at this moment.
-        let qps: Vec<_> = lock(&self.qps).values().map(|record| record.qp.clone()).collect();
+        let qps = self.qps.all();
         qps.iter().for_each(|qp| qp.finish_access());
         if region.rkey != NO_RKEY {
             if let (Err(errno), Some(region)) = (self.revoke(region.rkey), registered) {

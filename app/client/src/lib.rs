@@ -7,9 +7,9 @@
 
 mod answers;
 mod asking;
+mod bells;
 mod calls;
 mod daemon;
-mod doorbell;
 mod ears;
 mod environment;
 mod errno;
@@ -27,6 +27,7 @@ mod memory;
 pub mod notify;
 mod objects;
 mod progress;
+mod queue_pairs;
 mod resume;
 mod second;
 mod session;
@@ -39,21 +40,18 @@ mod window;
 
 use lock::lock;
 use omniverb_device::{AsyncEvent, Shared};
-use omniverb_link::Tracer;
 pub use omniverb_session::body::GidEntry;
 use omniverb_session::body::QueryGids;
 use omniverb_session::{Message, SOCKET_VARIABLE};
-use omniverb_terms::{Errno, Qpn};
+use omniverb_terms::Errno;
 use session::Session;
-use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 
 pub use notify::Notifier;
 
-pub use objects::Connection;
 pub use omniverb_sys::epoll::Interest;
+pub use queue_pairs::Connection;
 pub use second::Answer;
 
 /// Facts about the vNIC, from the daemon.
@@ -76,11 +74,9 @@ pub struct Client {
     session: Session,
     nic: RwLock<VirtualNic>,
     statistics: statistics::Area,
-    qps: Mutex<HashMap<Qpn, objects::QpRecord>>,
+    qps: queue_pairs::QueuePairs,
     keys: Mutex<keys::Keys>,
-    bells: Mutex<HashMap<BellName, doorbell::BellRecord>>,
-    /// Daemons that this process has outlived.
-    era: AtomicU64,
+    bells: bells::Bells,
     progress: Arc<progress::Progress>,
     /// What is taken back from peers.
     taking: Arc<taking::Taking>,
@@ -94,15 +90,11 @@ pub struct Client {
     together: Mutex<mapped::Together>,
     /// Itself, for the threads it starts.
     me: Weak<Client>,
-    /// Where to tell what is captured.
-    tracer: Mutex<Option<Arc<Tracer>>>,
+    tracing: tracing::Tracing,
     generation: u64,
     /// The environment says that no pages of this process are to be granted.
     keeps_pages: bool,
 }
-
-/// The era of the daemon that made a bell, and the number it gave it: daemons count anew.
-type BellName = (u64, u64);
 
 /// Where asynchronous events go: the event's kind and the object's cookie.
 pub type AsyncEventSink = fn(AsyncEvent, usize);
@@ -173,10 +165,9 @@ impl Client {
             session,
             nic: RwLock::new(nic),
             statistics: area,
-            qps: Mutex::default(),
+            qps: Default::default(),
             keys: Mutex::default(),
-            bells: Mutex::default(),
-            era: AtomicU64::new(0),
+            bells: Default::default(),
             watches: watches::Watches::new(progress.ears.clone()),
             progress,
             taking: Arc::default(),
@@ -184,7 +175,7 @@ impl Client {
             mapped: Arc::default(),
             together: Mutex::default(),
             me: me.clone(),
-            tracer: Mutex::default(),
+            tracing: Default::default(),
             generation: fork::generation(),
             keeps_pages: environment::keeps_pages(),
         }))

@@ -1,21 +1,24 @@
 //! Attaching links that the daemon made.
 
-use crate::doorbell::{BellRecord, PeerBell};
-use crate::lock::lock;
-use crate::{BellName, Client, memory};
-use omniverb_device::Peer;
+use crate::bells::PeerBell;
+use crate::{Client, memory};
 use omniverb_device::poller::Bell;
+use omniverb_device::{FarEnd, Peer};
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::BellPage;
 use omniverb_session::body::LinkReady;
 use omniverb_sys::Extent;
 use omniverb_terms::Errno;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
 
 /// Most bytes of one ring that we map at a daemon's word.
 const RING_BYTES_MAX: u32 = 64 << 20;
 const BELL_BYTES: usize = 2 * omniverb_ring::bell::PAGE_BYTES;
+
+/// Who is at the other end of a link, and of its bell.
+fn far_end(ready: &LinkReady) -> FarEnd {
+    if ready.engine != 0 { FarEnd::Engine } else { FarEnd::Process }
+}
 
 impl Client {
     /// A link is there.
@@ -23,16 +26,11 @@ impl Client {
         let mut files = files.into_iter();
         let link = memory::next(&mut files, ready.memory)?;
         // A link within this process tells of its bell twice, once for each end.
-        let name = self.bell_name(ready.bell);
-        let known = lock(&self.bells).contains_key(&name);
-        if ready.bell_new != 0 && !known {
+        let name = self.bells.name(ready.bell);
+        if ready.bell_new != 0 && self.bells.get(name).is_none() {
             self.add_bell(ready, &memory::next(&mut files, ready.bell_memory)?)?;
         }
-        let (bell, doorbell) = {
-            let bells = lock(&self.bells);
-            let record = bells.get(&name).ok_or(Errno::EPROTO)?;
-            (record.bell.clone(), record.peer.clone())
-        };
+        let (bell, doorbell) = self.bells.get(name).ok_or(Errno::EPROTO)?;
         if ready.request_bytes > RING_BYTES_MAX || ready.response_bytes > RING_BYTES_MAX {
             return Err(Errno::EPROTO);
         }
@@ -52,21 +50,17 @@ impl Client {
             endpoint.close();
             return Err(Errno::ENOENT);
         };
-        if let Some(record) = lock(&self.qps).get_mut(&ready.qpn) {
-            record.bell = Some(name);
-        }
+        self.qps.linked(ready.qpn, name);
         let peer = Peer {
             qpn: ready.peer_qpn,
             dgid: ready.dgid,
             sgid: ready.sgid,
-            wire: ready.engine != 0,
+            far_end: far_end(ready),
         };
-        let tracer = if ready.traced != 0 { lock(&self.tracer).clone() } else { None };
+        let tracer = if ready.traced != 0 { self.tracing.tracer() } else { None };
         if let Some(index) = qp.attach_traced(peer, endpoint, tracer.as_ref()) {
             bell.bind(ready.local_slot, &qp, index);
-            if let Some(record) = lock(&self.bells).get_mut(&name) {
-                self.hear(record);
-            }
+            self.bells.hear(name, &self.progress.sleep);
             // News that came before the bit had a meaning.
             qp.pump();
         }
@@ -83,71 +77,29 @@ impl Client {
         let bell = Bell::new(page(ready.bell_side)?);
         let peer = PeerBell::new(page(peer_side)?);
         self.shared.bells.add(bell.clone());
-        let record = BellRecord { bell, peer, heard_as: None, engine: ready.engine != 0 };
-        lock(&self.bells).insert(self.bell_name(ready.bell), record);
+        self.bells.add(self.bells.name(ready.bell), bell, peer, far_end(ready));
         Ok(())
     }
 
-    /// Bells with links are to wake us, those without no more. Those of a daemon that is gone and
-    /// that have none are given up: nobody will tell us of their peers' end.
+    /// Bells with links are to wake us, those without no more.
     pub(crate) fn hear_bells(&self) {
-        let era = self.era.load(Ordering::Acquire);
-        let mut over = Vec::new();
-        lock(&self.bells).retain(|(of, _), record| {
-            let unused = record.bell.is_unused();
-            match unused {
-                true => self.hear_no_more(record),
-                // Where there was no thread for it, there may be one now.
-                false => self.hear(record),
-            }
-            if unused && *of != era {
-                over.push(record.bell.clone());
-            }
-            !unused || *of == era
-        });
+        let over = self.bells.review(&self.progress.sleep);
         over.iter().for_each(|bell| self.shared.bells.remove(bell));
-    }
-
-    fn hear(&self, record: &mut BellRecord) {
-        if record.heard_as.is_none() {
-            record.heard_as = self.progress.sleep.add(record.bell.page.clone()).ok();
-            record.bell.page.want_kick();
-        }
-    }
-
-    fn hear_no_more(&self, record: &mut BellRecord) {
-        if let Some(number) = record.heard_as.take() {
-            self.progress.sleep.remove(number);
-        }
     }
 
     /// The peer process of a bell is gone.
     pub(crate) fn bell_closed(&self, bell: u64) {
-        let record = lock(&self.bells).remove(&self.bell_name(bell));
-        record.into_iter().for_each(|record| self.drop_bell(record));
-    }
-
-    /// What the present daemon's bell `number` is called here.
-    fn bell_name(&self, number: u64) -> BellName {
-        (self.era.load(Ordering::Acquire), number)
-    }
-
-    fn drop_bell(&self, mut record: BellRecord) {
-        self.hear_no_more(&mut record);
-        self.shared.bells.remove(&record.bell);
+        let over = self.bells.remove(self.bells.name(bell), &self.progress.sleep);
+        over.iter().for_each(|bell| self.shared.bells.remove(bell));
     }
 
     /// The daemon whose events were read until now is gone. Links between processes need none; the
     /// engine's links, and the bells it rang, died with it.
     pub(crate) fn daemon_lost(&self) {
-        self.era.fetch_add(1, Ordering::AcqRel);
+        self.bells.begin_era();
         self.trace_end();
-        let qps: Vec<_> = lock(&self.qps).values().map(|record| record.qp.clone()).collect();
-        qps.iter().for_each(|qp| qp.engine_died());
-        let dead: Vec<_> = {
-            let mut bells = lock(&self.bells);
-            bells.extract_if(|_, record| record.engine).map(|(_, record)| record).collect()
-        };
-        dead.into_iter().for_each(|record| self.drop_bell(record));
+        self.qps.all().iter().for_each(|qp| qp.engine_died());
+        let dead = self.bells.remove_engines(&self.progress.sleep);
+        dead.iter().for_each(|bell| self.shared.bells.remove(bell));
     }
 }

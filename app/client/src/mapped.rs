@@ -4,8 +4,9 @@
 //! for each peer process, and in all. Beyond it the mapping that its queue pair has not used for
 //! longest goes, or else operations stay mediated.
 
+use crate::bells::BellName;
 use crate::lock::lock;
-use crate::{BellName, Client, memory};
+use crate::{Client, memory};
 use omniverb_device::grants::Grant;
 use omniverb_ring::{WeakWindow, Window};
 use omniverb_session::Message;
@@ -152,11 +153,7 @@ impl Client {
 
     fn map(&self, granted: &Granted, files: Vec<OwnedFd>) -> Result<(), Errno> {
         let extent = memory::next(&mut files.into_iter(), granted.memory)?;
-        let (qp, peer) = {
-            let qps = lock(&self.qps);
-            let record = qps.get(&granted.qpn).ok_or(Errno::ENOENT)?;
-            (record.qp.clone(), record.bell.unwrap_or_default())
-        };
+        let (qp, peer) = self.qps.with_peer(granted.qpn).ok_or(Errno::ENOENT)?;
         let share = |bytes| {
             let mut share = Share::take(&self.mapped, peer, bytes);
             while share.is_none() && qp.drop_oldest_grant() {

@@ -1,8 +1,7 @@
 //! Queue pairs as the daemon knows them.
 
-use crate::BellName;
 use crate::Client;
-use crate::lock::lock;
+use crate::queue_pairs::{Connection, Ticket};
 use omniverb_device::attributes::State;
 use omniverb_device::work::Destination;
 use omniverb_device::{PostError, Qp, QpAttributes, QpMask, QpSpec};
@@ -10,37 +9,8 @@ use omniverb_session::Message;
 use omniverb_session::body::{
     CONNECT_AGAIN, ConnectQp, Connected, CreateQp, DestroyQp, DisconnectQp, QpCreated, QpFailed,
 };
-use omniverb_terms::{Errno, Gid, Qpn, Service};
+use omniverb_terms::{Errno, Qpn, Service};
 use std::sync::Arc;
-
-/// Whom a QP is to be connected with.
-#[derive(Clone, Copy, Debug)]
-pub struct Connection {
-    /// The peer's GID.
-    pub dgid: Gid,
-    /// Our own.
-    pub sgid: Gid,
-    /// The peer's QP.
-    pub dest_qpn: Qpn,
-}
-
-/// What came with a queue pair's number.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Ticket {
-    pub(crate) issued: u64,
-    pub(crate) proof: [u8; 16],
-}
-
-/// What must be announced to a daemon that was restarted.
-pub(crate) struct QpRecord {
-    pub(crate) qp: Arc<Qp>,
-    pub(crate) statistics_slot: u32,
-    /// Proves to the next daemon that the number is ours.
-    pub(crate) ticket: Ticket,
-    pub(crate) connection: Option<Connection>,
-    /// The bell of its latest link, which stands for the peer's process.
-    pub(crate) bell: Option<BellName>,
-}
 
 impl Client {
     /// Makes a queue pair.
@@ -58,9 +28,7 @@ impl Client {
         });
         match made {
             Ok((qp, ticket)) => {
-                let (statistics_slot, connection, bell) = (slot, None, None);
-                let record = QpRecord { qp: qp.clone(), statistics_slot, ticket, connection, bell };
-                lock(&self.qps).insert(qp.number, record);
+                self.qps.add(qp.clone(), slot, ticket);
                 Ok(qp)
             }
             Err(errno) => {
@@ -116,11 +84,7 @@ impl Client {
                 }
             }
             State::Reset => {
-                let connected = {
-                    let mut qps = lock(&self.qps);
-                    let record = qps.get_mut(&qp.number);
-                    record.is_some_and(|record| record.connection.take().is_some())
-                };
+                let connected = self.qps.disconnect(qp.number);
                 if connected || qp.service == Service::Ud {
                     let answer =
                         self.call(&DisconnectQp { qpn: qp.number, peer_qpn: Qpn(0) }.into());
@@ -133,9 +97,7 @@ impl Client {
     }
 
     fn connect_qp(&self, qp: &Qp, connection: Connection) -> Result<(), Errno> {
-        if let Some(record) = lock(&self.qps).get_mut(&qp.number) {
-            record.connection = Some(connection);
-        }
+        self.qps.connect(qp.number, connection);
         self.call(&connect_message(qp.number, &connection, false))?;
         Ok(())
     }
@@ -164,10 +126,10 @@ impl Client {
             return;
         }
         qp.destroy();
-        let record = lock(&self.qps).remove(&qp.number);
+        let slot = self.qps.remove(qp.number);
         self.link_ended(self.call(&DestroyQp { qpn: qp.number, reserved: 0 }.into()));
-        if let Some(record) = record {
-            self.statistics.give(record.statistics_slot);
+        if let Some(slot) = slot {
+            self.statistics.give(slot);
         }
     }
 }

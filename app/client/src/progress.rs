@@ -110,7 +110,7 @@ impl Progress {
             let added = |new: &Arc<OwnedFd>| self.ears.add(new);
             *lock(&self.listening) = events.filter(added);
             if self.listening().is_some() {
-                client.take_older_back(client.era.load(Ordering::Acquire));
+                client.take_older_back(client.bells.era());
             }
         }
         self.listening().is_some()

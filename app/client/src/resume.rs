@@ -52,7 +52,7 @@ impl Client {
                 .into(),
             );
         }
-        for record in lock(&self.qps).values() {
+        for record in self.qps.records() {
             let qp = &record.qp;
             list.push(
                 CreateQp {
@@ -67,7 +67,7 @@ impl Client {
             );
             let linked = qp.peers();
             // A link to the engine died with the daemon; so did, or does now, the connection.
-            if qp.service != Service::Ud && linked.iter().any(|peer| peer.wire) {
+            if qp.service != Service::Ud && linked.iter().any(|peer| peer.is_beyond_engine()) {
                 continue;
             }
             if let Some(connection) = &record.connection {
@@ -75,7 +75,7 @@ impl Client {
                 let resume = !linked.is_empty();
                 list.push(connect_message(qp.number, connection, resume));
             } else {
-                for peer in linked.iter().filter(|peer| !peer.wire) {
+                for peer in linked.iter().filter(|peer| !peer.is_beyond_engine()) {
                     let (dgid, sgid, dest_qpn) = (peer.dgid, peer.sgid, peer.qpn);
                     let connection = crate::Connection { dgid, sgid, dest_qpn };
                     list.push(connect_message(qp.number, &connection, true));

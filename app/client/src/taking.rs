@@ -230,7 +230,7 @@ impl Client {
             }
             TAKE_ALL => {
                 // For this once: who asks anew is judged by the daemon.
-                let qps: Vec<_> = lock(&self.qps).values().map(|r| r.qp.clone()).collect();
+                let qps = self.qps.all();
                 qps.iter().for_each(|qp| qp.forget_grants());
                 self.take_all_back();
             }

@@ -1,4 +1,4 @@
-//! While somebody captures packets: telling the daemon what happens on direct links.
+//! While somebody captures packets: traces of what happens on direct links.
 
 use crate::lock::lock;
 use crate::{Client, memory};
@@ -6,20 +6,38 @@ use omniverb_link::Tracer;
 use omniverb_link::trace::TRACE_BYTES;
 use omniverb_session::body::{TraceBegin, TraceLink};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+
+/// Where to write traces, while there is somewhere.
+#[derive(Default)]
+pub(crate) struct Tracing {
+    tracer: Mutex<Option<Arc<Tracer>>>,
+}
+
+impl Tracing {
+    /// Where to, if anywhere.
+    pub(crate) fn tracer(&self) -> Option<Arc<Tracer>> {
+        lock(&self.tracer).clone()
+    }
+
+    /// There, from now on. `None`: nowhere. True: there was something before.
+    fn set(&self, tracer: Option<Tracer>) -> bool {
+        std::mem::replace(&mut *lock(&self.tracer), tracer.map(Arc::new)).is_some()
+    }
+}
 
 impl Client {
-    /// The daemon gave us memory to tell through. Without it nothing is told, and the daemon sees
+    /// The daemon gave us memory for traces. Without it nothing is traced, and the daemon sees
     /// that nothing comes.
     pub(crate) fn trace_begin(&self, begin: &TraceBegin, files: Vec<OwnedFd>) {
         let extent = memory::next(&mut files.into_iter(), begin.memory);
         let mapped = extent.and_then(|extent| memory::map(&extent, TRACE_BYTES));
-        *lock(&self.tracer) = mapped.ok().and_then(|memory| Tracer::new(&memory)).map(Arc::new);
+        self.tracing.set(mapped.ok().and_then(|memory| Tracer::new(&memory)));
     }
 
-    /// A link is to be told of, or no longer.
+    /// A link is to be traced, or no longer.
     pub(crate) fn trace_link(&self, m: &TraceLink) {
-        let tracer = lock(&self.tracer).clone();
+        let tracer = self.tracing.tracer();
         let Some(qp) = self.qp(m.qpn) else { return };
         match tracer.filter(|_| m.on != 0) {
             Some(tracer) => qp.trace(m.peer_qpn, &tracer),
@@ -29,9 +47,8 @@ impl Client {
 
     /// Nobody wants to know any more.
     pub(crate) fn trace_end(&self) {
-        if lock(&self.tracer).take().is_some() {
-            let qps: Vec<_> = lock(&self.qps).values().map(|record| record.qp.clone()).collect();
-            qps.iter().for_each(|qp| qp.untrace(None));
+        if self.tracing.set(None) {
+            self.qps.all().iter().for_each(|qp| qp.untrace(None));
         }
     }
 }

@@ -30,7 +30,7 @@ pub use constants::*;
 pub use cq::{CompletionEvents, Cq, poller, progress};
 pub use gather::Sge;
 pub use qp::attributes::{self, QpAttributes, QpMask};
-pub use qp::{Peer, Qp, QpSpec};
+pub use qp::{FarEnd, Peer, Qp, QpSpec};
 pub use region::Region;
 pub use shared::{AsyncEvent, Host, Shared};
 pub use srq::Srq;

@@ -15,9 +15,9 @@ pub const MESSAGE_MAX: u64 = 1 << 31;
 /// Bytes of one chunk of a long message in a ring: long enough to amortise the record, short
 /// enough that sender and receiver copy at the same time.
 pub const CHUNK: usize = 16 << 10;
-/// Bytes of one chunk in the ring of a wire link: the engine begins when it is there, and each is a
+/// Bytes of one chunk in the ring of a link to the engine: it begins when it is there, and each is a
 /// job for it. (With 16 KiB, 64 KiB WRITEs were 4 % slower.)
-pub const CHUNK_WIRE: usize = 64 << 10;
+pub const CHUNK_ENGINE: usize = 64 << 10;
 /// Bytes of the longest packet: every path MTU divides it.
 pub const PATH_MTU_MAX: usize = 4096;
 /// Least bytes of a payload that may stay in the application's region: a shorter one is copied

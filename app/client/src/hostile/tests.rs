@@ -189,10 +189,7 @@ fn a_bell_without_links_wakes_nobody_and_goes_with_its_daemon() {
     let good = layout::link_bytes(1 << 16, 1 << 12) as u64;
     let heard = || {
         process.client.hear_bells();
-        crate::lock(&process.client.bells)
-            .values()
-            .map(|bell| bell.heard_as.is_some())
-            .collect::<Vec<_>>()
+        process.client.bells.heard()
     };
     says(&process, LinkReady { bell: 400, ..ready(qpn) }, files(good));
     assert_eq!((links(&process), heard()), (1, vec![true]));

@@ -1,9 +1,9 @@
 //! When a poll gives up the processor.
 //!
 //! News of a direct link come from a peer that has a processor of its own, or is woken. News of a
-//! wire link come from the engine, a thread of this very machine: where there are few processors,
+//! link to the engine come from the engine, a thread of this very machine: where there are few processors,
 //! who polls for them without a pause keeps the engine from bringing them. So polls of a CQ with
-//! wire links only, and nothing in it, let others go first after a while. Where nobody wants the
+//! links to the engine only, and nothing in it, let others go first after a while. Where nobody wants the
 //! processor that costs a fraction of a microsecond; polls that may bring a direct peer's news
 //! never pay it.
 //!
@@ -12,6 +12,7 @@
 //! nap (see `omniverb_link::nap`), until the engine has done a good part of what is under way.
 
 use crate::cq::Cq;
+use crate::qp::FarEnd;
 use omniverb_link::nap::Nap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -24,8 +25,16 @@ const REMEMBERED: u64 = 1_000_000;
 /// Bytes under way on a link that are worth a nap: sending them takes longer than waking up.
 const MUCH: u64 = 256 << 10;
 
-/// Direct links are counted in units of this, wire links in units of one.
+/// Direct links are counted in units of this, links to the engine in units of one.
 const DIRECT: u64 = 1 << 32;
+
+/// What a link counts.
+fn unit(far_end: FarEnd) -> u64 {
+    match far_end {
+        FarEnd::Process => DIRECT,
+        FarEnd::Engine => 1,
+    }
+}
 
 /// The links that hang on a CQ.
 #[derive(Default)]
@@ -39,23 +48,23 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    pub(crate) fn add(&self, wire: bool) {
-        self.counts.fetch_add(if wire { 1 } else { DIRECT }, Ordering::Relaxed);
+    pub(crate) fn add(&self, far_end: FarEnd) {
+        self.counts.fetch_add(unit(far_end), Ordering::Relaxed);
     }
 
-    pub(crate) fn remove(&self, wire: bool) {
-        self.counts.fetch_sub(if wire { 1 } else { DIRECT }, Ordering::Relaxed);
+    pub(crate) fn remove(&self, far_end: FarEnd) {
+        self.counts.fetch_sub(unit(far_end), Ordering::Relaxed);
     }
 
-    /// Whether there are wire links, and no others.
+    /// Whether there are links to the engine, and no others.
     #[inline(always)]
-    pub(crate) fn are_wire(&self) -> bool {
-        self.wires().is_some()
+    pub(crate) fn all_lead_to_engine(&self) -> bool {
+        self.to_engine().is_some()
     }
 
-    /// How many there are, if they are all wire links.
+    /// How many there are, if they are all links to the engine.
     #[inline(always)]
-    fn wires(&self) -> Option<usize> {
+    fn to_engine(&self) -> Option<usize> {
         let count = self.counts.load(Ordering::Relaxed);
         (1..DIRECT).contains(&count).then_some(count as usize)
     }
@@ -97,7 +106,7 @@ impl Cq {
 
     /// Begins a nap, if much is under way on all links of this CQ, on the one with the least.
     fn lie_down(&self) -> Option<Nap> {
-        let count = self.links.wires()?;
+        let count = self.links.to_engine()?;
         let list = self.watch.list.try_lock()?;
         if list.links.len() != count {
             return None;
@@ -121,20 +130,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_wire_links_are_wire() {
+    fn only_wire_links_all_lead_to_engine() {
         let links = Links::default();
-        assert!(!links.are_wire());
-        links.add(true);
-        links.add(true);
-        assert!(links.are_wire());
-        links.add(false);
-        assert!(!links.are_wire());
-        links.remove(true);
-        links.remove(true);
-        assert!(!links.are_wire());
-        links.add(true);
-        links.remove(false);
-        assert!(links.are_wire());
+        assert!(!links.all_lead_to_engine());
+        links.add(FarEnd::Engine);
+        links.add(FarEnd::Engine);
+        assert!(links.all_lead_to_engine());
+        links.add(FarEnd::Process);
+        assert!(!links.all_lead_to_engine());
+        links.remove(FarEnd::Engine);
+        links.remove(FarEnd::Engine);
+        assert!(!links.all_lead_to_engine());
+        links.add(FarEnd::Engine);
+        links.remove(FarEnd::Process);
+        assert!(links.all_lead_to_engine());
     }
 
     #[test]

@@ -145,7 +145,7 @@ impl Cq {
         }
         let count = self.look(out);
         let count = if count > 0 { count } else { self.take(out) };
-        if count == 0 && self.links.are_wire() {
+        if count == 0 && self.links.all_lead_to_engine() {
             self.pause();
         }
         count
@@ -318,7 +318,10 @@ impl Inner {
     /// progress thread heard of it before. Who does not poll stops watching soon.
     pub(crate) fn be_watched(&mut self, qp: &Qp) {
         let direct = qp.service != Service::Ud
-            && self.links.first().is_some_and(|link| !link.looks.are_made() && !link.peer.wire);
+            && self
+                .links
+                .first()
+                .is_some_and(|link| !link.looks.are_made() && !link.peer.is_beyond_engine());
         let list = if direct { qp.send_cq.watch.list.try_lock() } else { None };
         if let Some(mut list) = list
             && list.links.len() < WATCHED_MAX

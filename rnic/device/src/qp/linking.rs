@@ -45,7 +45,7 @@ impl Qp {
             endpoint.publish_credits(credits, floor);
         }
         endpoint.set_watched(false);
-        let hanging = Hanging::new(self, peer.wire);
+        let hanging = Hanging::new(self, peer.far_end);
         let index = inner.links.add(LinkEnd::new(endpoint, peer, credits, hanging));
         if let Some(tracer) = tracer {
             inner.trace_link(self, index, tracer);
@@ -100,12 +100,12 @@ impl Qp {
     pub fn engine_died(&self) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
-        if !inner.links.iter().any(|link| link.peer.wire) {
+        if !inner.links.iter().any(|link| link.peer.is_beyond_engine()) {
             return;
         }
         inner.pump_all(self);
         if self.service == Service::Ud {
-            inner.forget_links(|peer| peer.wire);
+            inner.forget_links(|peer| peer.is_beyond_engine());
         } else if inner.machine.state() != State::Err && inner.machine.state() != State::Reset {
             inner.enter_error(self, Some(status::RETRY_EXC_ERR));
             self.event(AsyncEvent::QpFatal);

@@ -10,7 +10,7 @@ pub(crate) mod meter;
 mod spec;
 mod state;
 
-pub use self::spec::{Caps, Peer, QpSpec};
+pub use self::spec::{Caps, FarEnd, Peer, QpSpec};
 
 use self::attributes::{QpAttributes, State};
 use self::hanging::Hanging;

@@ -51,6 +51,24 @@ pub struct Peer {
     pub dgid: Gid,
     /// Ours.
     pub sgid: Gid,
-    /// It is on a network: at the far end of the link is an engine that speaks for it.
-    pub wire: bool,
+    /// Who is at the far end of the link.
+    pub far_end: FarEnd,
+}
+
+/// Who is at the far end of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FarEnd {
+    /// The peer's process: the link is direct.
+    #[default]
+    Process,
+    /// An engine that speaks for the peer.
+    Engine,
+}
+
+impl Peer {
+    /// Whether an engine speaks for it.
+    #[inline(always)]
+    pub fn is_beyond_engine(&self) -> bool {
+        self.far_end == FarEnd::Engine
+    }
 }

@@ -56,7 +56,7 @@ impl Inner {
             return;
         };
         // The engine polls for nothing: who finds it asleep is asked to wake it.
-        if link.peer.wire {
+        if link.peer.is_beyond_engine() {
             return;
         }
         match link.endpoint.requests_consumed() {

@@ -63,7 +63,7 @@ impl Inner {
     /// Tells of a link. What leads to the engine, the engine sees.
     pub(crate) fn trace_link(&mut self, qp: &Qp, index: usize, tracer: &Arc<Tracer>) {
         let link = &mut self.links[index];
-        link.traced = !link.peer.wire;
+        link.traced = !link.peer.is_beyond_engine();
         let known =
             self.tracing.as_ref().is_some_and(|tracing| Arc::ptr_eq(&tracing.tracer, tracer));
         if link.traced && !known {

@@ -4,7 +4,7 @@ use super::source::Origin;
 use super::{Finish, Order, Step, Why};
 use crate::constants::{opcode, send_flags};
 use crate::gather::pieces;
-use crate::limits::{CHUNK, CHUNK_WIRE, PATH_MTU_MAX, SGE_MAX};
+use crate::limits::{CHUNK, CHUNK_ENGINE, PATH_MTU_MAX, SGE_MAX};
 use crate::qp::{Inner, LinkEnd, Qp};
 use omniverb_link::endpoint::Credit;
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, PLACED, SOLICITED};
@@ -40,7 +40,7 @@ impl Inner {
         if !link.endpoint.peer_is_open() {
             return Ok(Step::Wait(Why::Peer));
         }
-        let mappable = !link.peer.wire;
+        let mappable = !link.peer.is_beyond_engine();
         match order.opcode {
             opcode::SEND | opcode::SEND_WITH_IMM | opcode::SEND_WITH_INV if mappable => {
                 send(link, order, parts, None, qp.service == Service::Rc)
@@ -72,8 +72,8 @@ impl Inner {
     fn write(&mut self, qp: &Qp, order: &mut Order, parts: &[UserMemory]) -> Result<Step, Broken> {
         let with_immediate = order.opcode == opcode::RDMA_WRITE_WITH_IMM;
         let reliable = qp.service == Service::Rc;
-        let wire = self.links.first().is_some_and(|link| link.peer.wire);
-        let origin = if wire { self.origin(qp, parts) } else { None };
+        let to_engine = self.links.first().is_some_and(|link| link.peer.is_beyond_engine());
+        let origin = if to_engine { self.origin(qp, parts) } else { None };
         let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
         if with_immediate && reliable && !order.begun && link.endpoint.credit() == Credit::None {
             return Ok(Step::Wait(Why::Receive));
@@ -102,7 +102,7 @@ impl Inner {
         if with_immediate && link.endpoint.credit() != Credit::Unpromised {
             link.endpoint.use_credit();
         }
-        Ok(Step::Started(match reliable || link.peer.wire {
+        Ok(Step::Started(match reliable || link.peer.is_beyond_engine() {
             true => Finish::Consumed(0, link.endpoint.request_position()),
             false => Finish::Done,
         }))
@@ -188,7 +188,7 @@ fn send(
     }
     // On a network an unreliable message is complete when it has left, as at any NIC: a program
     // that ends then leaves nothing behind.
-    Ok(Step::Started(if order.promised || !reliable && !link.peer.wire {
+    Ok(Step::Started(if order.promised || !reliable && !link.peer.is_beyond_engine() {
         Finish::Done
     } else {
         Finish::Consumed(0, link.endpoint.request_position())
@@ -216,9 +216,9 @@ pub(super) fn last_flags(code: u32, flags: u32) -> u32 {
 #[inline(always)]
 fn chunk_max(link: &LinkEnd) -> u64 {
     let most = link.endpoint.request_payload_max();
-    let chunk = match link.peer.wire {
+    let chunk = match link.peer.is_beyond_engine() {
         // Whole packets, of whatever path MTU.
-        true => CHUNK_WIRE.min(most - most % PATH_MTU_MAX),
+        true => CHUNK_ENGINE.min(most - most % PATH_MTU_MAX),
         false => CHUNK.min(most),
     };
     chunk as u64

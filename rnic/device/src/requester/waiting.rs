@@ -56,13 +56,13 @@ impl Inner {
 
     /// Whether a request goes to a network. There it waits for its turn to leave, as at
     /// any NIC, and is not lost for that.
-    fn is_for_wire(&self, order: &Order) -> bool {
+    fn goes_to_engine(&self, order: &Order) -> bool {
         let destination = order.to.map(|to| to.destination);
         let link = match destination {
             Some(to) => self.links.to(&to).and_then(|index| self.links.get(index)),
             None => self.links.first(),
         };
-        link.is_some_and(|link| link.peer.wire)
+        link.is_some_and(|link| link.peer.is_beyond_engine())
     }
 
     fn begin_wait(&mut self, qp: &Qp, why: Why, order: &Order, now: u64) -> Option<Verdict> {
@@ -76,7 +76,7 @@ impl Inner {
                 self.links.first().map(|link| now + link.endpoint.peer_rnr_timer())
             }
             Why::Peer if reliable => self.silence_deadline(now),
-            Why::Room if reliable || self.is_for_wire(order) => None,
+            Why::Room if reliable || self.goes_to_engine(order) => None,
             Why::Order => None,
             // The peer is still being looked for.
             Why::Peer if self.links.is_empty() => Some(now + LINK_WAIT),

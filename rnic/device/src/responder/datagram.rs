@@ -132,6 +132,7 @@ fn ipv4(gid: Gid) -> Option<Ipv4Addr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::qp::FarEnd;
     use omniverb_terms::Qpn;
 
     fn mapped(last: u8) -> Gid {
@@ -140,8 +141,10 @@ mod tests {
 
     #[test]
     fn the_ipv4_checksum_adds_up() {
-        let header =
-            network_header(&Peer { qpn: Qpn(1), dgid: mapped(1), sgid: mapped(2), wire: false }, 5);
+        let header = network_header(
+            &Peer { qpn: Qpn(1), dgid: mapped(1), sgid: mapped(2), far_end: FarEnd::Process },
+            5,
+        );
         assert_eq!(header[..20], [0; 20]);
         let sum: u32 =
             header[20..].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();

@@ -6,6 +6,7 @@ use crate::pair::{
     Joint, Options, PD, Pair, QKEY, gid, poll, post, receive, to_init, to_rts, to_state,
 };
 use crate::work::{Work, part, whole};
+use omniverb_device::FarEnd;
 use omniverb_device::attributes::State;
 use omniverb_device::grants::Grant;
 use omniverb_device::work::Destination;
@@ -391,7 +392,8 @@ fn attacker(pair: &Pair, joint: &Joint) -> Endpoint {
 }
 
 fn link(pair: &Pair, qp: &Arc<Qp>, joint: &Joint, attacker_qpn: Qpn, wire: bool) {
-    let peer = Peer { qpn: attacker_qpn, dgid: gid(1), sgid: gid(0), wire };
+    let far_end = if wire { FarEnd::Engine } else { FarEnd::Process };
+    let peer = Peer { qpn: attacker_qpn, dgid: gid(1), sgid: gid(0), far_end };
     if let Some(index) = qp.attach(peer, pair.endpoint(0, joint)) {
         pair.sides[0].bell.bind(joint.slot, qp, index);
     }

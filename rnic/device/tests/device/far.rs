@@ -3,6 +3,7 @@
 //! when the other side has.
 
 use crate::pair::{Pair, gid};
+use omniverb_device::FarEnd;
 use omniverb_device::{Peer, Qp};
 use omniverb_link::endpoint::Credit;
 use omniverb_link::record::{FIRST, LAST};
@@ -37,7 +38,8 @@ pub fn attach(
         })
         .unwrap()
     };
-    let peer = Peer { qpn: peer_qpn, dgid: gid(1 - side), sgid: gid(side), wire: true };
+    let peer =
+        Peer { qpn: peer_qpn, dgid: gid(1 - side), sgid: gid(side), far_end: FarEnd::Engine };
     let index = qp.attach(peer, end(0)).unwrap();
     pair.sides[side].bell.bind(joint.slot, qp, index);
     end(1)

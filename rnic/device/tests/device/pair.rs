@@ -3,6 +3,7 @@
 use crate::far::Relay;
 use crate::memory::Buffer;
 use crate::work::Work;
+use omniverb_device::FarEnd;
 use omniverb_device::attributes::State;
 use omniverb_device::poller::Bell;
 use omniverb_device::progress::Turn;
@@ -314,7 +315,12 @@ impl Pair {
     /// Hands one end to one QP.
     pub fn attach(&self, side: usize, qps: &[Arc<Qp>; 2], joint: &Joint) -> Option<usize> {
         let (own, other) = (&qps[side], &qps[1 - side]);
-        let peer = Peer { qpn: other.number, dgid: gid(1 - side), sgid: gid(side), wire: false };
+        let peer = Peer {
+            qpn: other.number,
+            dgid: gid(1 - side),
+            sgid: gid(side),
+            far_end: FarEnd::Process,
+        };
         let index = own.attach(peer, self.endpoint(side, joint))?;
         self.sides[side].bell.bind(joint.slot, own, index);
         Some(index)

@@ -3,6 +3,7 @@
 use crate::memory::Buffer;
 use crate::pair::{Options, Pair, QKEY, gid, outcomes, post, receive, to_init, to_rts};
 use crate::work::{Work, part, remote, whole};
+use omniverb_device::FarEnd;
 use omniverb_device::grants::Grant;
 use omniverb_device::work::Destination;
 use omniverb_device::{Qp, access, status};
@@ -193,7 +194,12 @@ fn datagrams_those_held_back_included() {
     post(&qps[0], &Work::send(1).sge(part(&local, 0, 10)).to(to, QKEY));
     let mut trail = Trail::new();
     let joint = pair.joint(options.ring_bytes);
-    let peer = omniverb_device::Peer { qpn: to.qpn, dgid: to.dgid, sgid: to.sgid, wire: false };
+    let peer = omniverb_device::Peer {
+        qpn: to.qpn,
+        dgid: to.dgid,
+        sgid: to.sgid,
+        far_end: FarEnd::Process,
+    };
     qps[0].attach_traced(peer, pair.endpoint(0, &joint), Some(&trail.tracer)).unwrap();
     post(&qps[0], &Work::send(2).sge(part(&local, 0, 4096)).to(to, QKEY));
     let told = trail.all();

@@ -7,6 +7,7 @@ use crate::pair::{
     Options, Pair, outcomes, poll, post, receive, to_init, to_rtr, to_rts, to_state,
 };
 use crate::work::{Work, part, whole};
+use omniverb_device::FarEnd;
 use omniverb_device::attributes::State;
 use omniverb_device::{AsyncEvent, Qp, QpAttributes, QpMask, Route, Wc, send_flags, status};
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, LAST, SOLICITED};
@@ -137,7 +138,8 @@ fn everything_is_said_before_the_link_opens() {
                 let sending = far.peer_sending().is_some();
                 far.peer_receiving().is_some() && far.peer_route().is_some() && (sending || !late)
             });
-            let peer = omniverb_device::Peer { qpn: PEER, wire: true, ..Default::default() };
+            let peer =
+                omniverb_device::Peer { qpn: PEER, far_end: FarEnd::Engine, ..Default::default() };
             qp.attach(peer, pair.endpoint(0, &memory)).unwrap();
             if !late {
                 to_rtr(&qp, &options);

@@ -5,6 +5,7 @@ use crate::memory::{Buffer, pattern};
 use crate::pair::{Pair, QKEY, gid, outcomes, poll, post, receive, to_init, to_rts, to_state};
 use crate::wire::{PEER, RINGS, SMALL, drain, options, ready};
 use crate::work::{Work, part, whole};
+use omniverb_device::FarEnd;
 use omniverb_device::attributes::State;
 use omniverb_device::work::Destination;
 use omniverb_device::{Route, status};
@@ -98,8 +99,12 @@ fn datagrams_travel_as_their_address_handle_says() {
 fn peers_with_the_same_number_are_told_apart() {
     let pair = Pair::new();
     let (qp, mut far) = ready(&pair, &options(Service::Ud));
-    let peer =
-        omniverb_device::Peer { qpn: PEER, dgid: Gid::new([9; 16]), sgid: gid(0), wire: true };
+    let peer = omniverb_device::Peer {
+        qpn: PEER,
+        dgid: Gid::new([9; 16]),
+        sgid: gid(0),
+        far_end: FarEnd::Engine,
+    };
     let joint = pair.joint(SMALL);
     let index = qp.attach(peer, pair.endpoint(0, &joint)).unwrap();
     pair.sides[0].bell.bind(joint.slot, &qp, index);
