@@ -15,8 +15,8 @@ pub const MESSAGE_MAX: u64 = 1 << 31;
 /// Bytes of one chunk of a long message in a ring: long enough to amortise the record, short
 /// enough that sender and receiver copy at the same time.
 pub const CHUNK: usize = 16 << 10;
-/// Bytes of one chunk in the ring of a link to the engine: it begins when it is there, and each is a
-/// job for it. (With 16 KiB, 64 KiB WRITEs were 4 % slower.)
+/// Bytes of one chunk in the ring of a link to the engine, which begins when one is there; each is
+/// a job for it. (With 16 KiB, 64 KiB WRITEs were 4 % slower.)
 pub const CHUNK_ENGINE: usize = 64 << 10;
 /// Bytes of the longest packet: every path MTU divides it.
 pub const PATH_MTU_MAX: usize = 4096;

@@ -4,10 +4,10 @@
 //! every message have a cache line of their own; words that hardly ever change share one, which
 //! therefore stays in the reader's cache.
 
-/// Bytes of one request ring. Holds a quarter-ring chunk twice over while both ends copy; small
-/// enough for the second-level cache.
+/// Bytes of one request ring of a direct link. Holds many records of a long message, so that both
+/// ends copy at the same time; small enough for the second-level cache.
 pub const REQUEST_BYTES: usize = 256 << 10;
-/// Bytes of one response ring.
+/// Bytes of one response ring of a direct link.
 pub const RESPONSE_BYTES: usize = 64 << 10;
 /// Least bytes of a request ring: the longest datagram is one record.
 pub const REQUEST_BYTES_MIN: usize = 32 << 10;
@@ -49,7 +49,7 @@ pub mod word {
     pub const WAKE: usize = 0xc0;
     /// Counts revocations of this side's MR grants: a change voids all of them.
     pub const EPOCH: usize = 0xc8;
-    /// A [`super::State`].
+    /// One of [`super::state`].
     pub const STATE: usize = 0xd0;
     /// This side's `min_rnr_timer` in nanoseconds.
     pub const RNR_TIMER: usize = 0xd8;

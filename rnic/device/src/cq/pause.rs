@@ -1,9 +1,9 @@
 //! When a poll gives up the processor.
 //!
 //! News of a direct link come from a peer that has a processor of its own, or is woken. News of a
-//! link to the engine come from the engine, a thread of this very machine: where there are few processors,
-//! who polls for them without a pause keeps the engine from bringing them. So polls of a CQ with
-//! links to the engine only, and nothing in it, let others go first after a while. Where nobody wants the
+//! link to the engine come from a thread of this very machine: where there are few processors, who
+//! polls for them without a pause keeps the engine from bringing them. So polls of a CQ with links
+//! to the engine only, and nothing in it, let others go first after a while. Where nobody wants the
 //! processor that costs a fraction of a microsecond; polls that may bring a direct peer's news
 //! never pay it.
 //!
