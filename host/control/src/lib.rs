@@ -12,6 +12,7 @@
 mod allow;
 mod arrivals;
 mod asking;
+mod attached;
 mod audit;
 mod captures;
 mod clients;

@@ -1,50 +1,22 @@
-//! Network namespaces with clients, and what the helper is asked about them: addresses, and sockets
-//! of UDP port 4791.
+//! What vNICs with clients are attached by (network namespaces), and what the helper is asked about
+//! that: addresses, and sockets of UDP port 4791.
 
 use crate::asking::{Asking, Enclosed, Subject, Told};
-use crate::evidence::{Attachment, Evidence};
+use crate::attached::Attached;
 use crate::port::{VnicPort, Wanted};
 use omniverb_netns::Kind;
 use omniverb_sys::addresses::{self, Scope};
 use omniverb_sys::child::Helpers;
-use omniverb_sys::netns::Namespace;
 use omniverb_sys::pulse::Pulses;
 use omniverb_tenancy::{Holder, Reach, VnicAddress, VnicId};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 
-/// A namespace, and its number that never comes back, where the kernel says.
-#[derive(Clone, Debug)]
-pub(crate) struct Known {
-    pub(crate) namespace: Arc<Namespace>,
-    pub(crate) cookie: Option<u64>,
-}
-
-impl Known {
-    /// What tells it from others: its device and inode number are given again once nobody has it
-    /// open, its cookie is not.
-    pub(crate) fn evidence(&self) -> Evidence {
-        let identity = self.namespace.identity();
-        Evidence {
-            attachment: Attachment::Namespace,
-            place: [identity.device, identity.inode],
-            serial: self.cookie,
-        }
-    }
-}
-
-/// Our own, which needs no privilege.
-pub(crate) fn home() -> io::Result<Known> {
-    let namespace = Arc::new(Namespace::current()?);
-    Ok(Known { cookie: namespace.cookie().ok(), namespace })
-}
-
-/// A vNIC's namespace, while clients of it are connected.
+/// What a vNIC is attached by, while clients of it are connected.
 #[derive(Debug)]
 struct Entry {
-    known: Known,
+    attached: Attached,
     /// Who brought it.
     holder: Holder,
     connections: usize,
@@ -104,13 +76,13 @@ impl Namespaces {
     }
 
     /// A connection from this namespace.
-    pub(crate) fn join(&mut self, key: VnicId, known: Known, holder: &Holder) {
-        self.entry(key, known, holder).connections += 1;
+    pub(crate) fn join(&mut self, key: VnicId, attached: Attached, holder: &Holder) {
+        self.entry(key, attached, holder).connections += 1;
     }
 
-    fn entry(&mut self, key: VnicId, known: Known, holder: &Holder) -> &mut Entry {
+    fn entry(&mut self, key: VnicId, attached: Attached, holder: &Holder) -> &mut Entry {
         self.entries.entry(key).or_insert_with(|| Entry {
-            known,
+            attached,
             holder: holder.clone(),
             connections: 0,
             port: VnicPort::default(),
@@ -118,8 +90,8 @@ impl Namespaces {
     }
 
     /// Somebody else who needs it, until he leaves.
-    pub(crate) fn hold(&mut self, key: VnicId, known: Known) {
-        self.entry(key, known, &Holder::default()).connections += 1;
+    pub(crate) fn hold(&mut self, key: VnicId, attached: Attached) {
+        self.entry(key, attached, &Holder::default()).connections += 1;
     }
 
     /// A connection less; the namespace is let go with the last.
@@ -150,9 +122,9 @@ impl Namespaces {
         self.entries.contains_key(&key)
     }
 
-    /// The namespace of a vNIC that has clients.
-    pub(crate) fn namespace(&self, key: VnicId) -> Option<Known> {
-        self.entries.get(&key).map(|entry| entry.known.clone())
+    /// What a vNIC that has clients is attached by.
+    pub(crate) fn attached(&self, key: VnicId) -> Option<Attached> {
+        self.entries.get(&key).map(|entry| entry.attached.clone())
     }
 
     pub(crate) fn read_addresses(&mut self, key: VnicId, now: u64) {
@@ -160,8 +132,9 @@ impl Namespaces {
     }
 
     fn ask_of(&mut self, kind: Kind, key: VnicId, now: u64) {
-        if let Some(entry) = self.entries.get(&key) {
-            let enclosed = Enclosed::Namespace(entry.known.namespace.clone());
+        if let Some(entry) = self.entries.get(&key)
+            && let Some(enclosed) = entry.attached.enclosed()
+        {
             self.asking.ask(kind, Subject::Vnic(key), &entry.holder, enclosed, now);
         }
     }

@@ -3,7 +3,7 @@
 //! The caller does not become its parent: a program that `omniverb run` turns into must not find a
 //! child it never started.
 
-use crate::{Arguments, files, socket};
+use crate::arguments::{Arguments, files, socket};
 use anyhow::{Context, bail};
 use omniverb_sys::{inherit, socket as unix};
 use rustix::process::geteuid;

@@ -3,22 +3,22 @@
 #![forbid(unsafe_code)]
 
 mod allow;
+mod arguments;
 mod background;
 mod configuration;
 mod notify;
 mod vnics;
 
+use arguments::{Arguments, files, operator_socket, socket};
 use clap::Parser;
 use clap::error::ErrorKind;
 use configuration::Configuration;
 use omniverb_control::{DISPOSER, Journal, Level, Place, Server, Settings, dispose};
 use omniverb_netns::{self as netns, HELPER, STARTER};
-use omniverb_session::operator;
 use omniverb_sys::child::{self, Helpers, OWN_PROGRAM};
-use omniverb_sys::{own, signals};
+use omniverb_sys::signals;
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -27,48 +27,6 @@ const DESCRIPTORS_PER_SESSION: usize = 4;
 
 /// Exit code for a wrong command line.
 const WRONG_USE: u8 = 2;
-
-/// The Omniverb host daemon: gives every network namespace its own RDMA device.
-///
-/// As root it serves all network namespaces of the host; as an ordinary user the processes of its
-/// own network namespace. It ends cleanly on SIGTERM.
-#[derive(Debug, Parser)]
-#[command(version)]
-struct Arguments {
-    /// Where to listen [default: /run/omniverb/omniverbd.sock for root, otherwise
-    /// $XDG_RUNTIME_DIR/omniverb/omniverbd.sock or /tmp/omniverb-UID/omniverbd.sock].
-    #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
-    /// Where operators are heard: root, and the user who runs this [default: beside the folder of
-    /// the other socket for root, as in /run/omniverb-operator/omniverbd.sock; in that folder for
-    /// others, as omniverbd.operator.sock].
-    #[arg(long, value_name = "PATH")]
-    operator_socket: Option<PathBuf>,
-    /// Configuration file [default for root: /etc/omniverb/omniverbd.toml, if it exists].
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Stay in the foreground (the default).
-    #[arg(long, conflicts_with = "detach")]
-    foreground: bool,
-    /// Start in the background; return once it serves.
-    #[arg(long)]
-    detach: bool,
-    /// End after this many seconds without a client.
-    #[arg(long, value_name = "SECONDS")]
-    idle_exit: Option<u64>,
-    /// How much to log on stderr: error, warning, info or debug [default: warning].
-    #[arg(long, value_name = "LEVEL", value_parser = configuration::level)]
-    log_level: Option<Level>,
-    /// Become the leader of a session of its own (used by --detach).
-    #[arg(long, hide = true)]
-    own_session: bool,
-    /// Be a helper of the daemon that started this (used by the daemon).
-    #[arg(long, hide = true, value_name = "NAME")]
-    helper: Option<String>,
-    /// Do not have the kernel refuse descriptors: as before Linux 6.16 (for tests).
-    #[arg(long, hide = true)]
-    no_refusal: bool,
-}
 
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
@@ -116,29 +74,6 @@ fn helper(name: &str) -> ExitCode {
             ExitCode::from(WRONG_USE)
         }
     }
-}
-
-/// Where to listen.
-fn socket(arguments: &Arguments) -> PathBuf {
-    arguments.socket.clone().unwrap_or_else(|| {
-        let own = own::path().filter(|_| !geteuid().is_root());
-        own.unwrap_or_else(|| omniverb_session::SYSTEM_SOCKET.into())
-    })
-}
-
-/// Where operators are heard.
-fn operator_socket(arguments: &Arguments) -> std::io::Result<PathBuf> {
-    let named = arguments.operator_socket.clone();
-    let beside = || {
-        let tenants = std::path::absolute(socket(arguments))?;
-        Ok(operator::socket_beside(&tenants, geteuid().is_root()))
-    };
-    named.map_or_else(beside, Ok)
-}
-
-/// What the names of our files begin with, if tenants are heard at `path`.
-fn files(path: &Path) -> std::io::Result<PathBuf> {
-    Ok(operator::files_beside(&std::path::absolute(path)?, geteuid().is_root()))
 }
 
 fn serve(arguments: &Arguments) -> anyhow::Result<()> {

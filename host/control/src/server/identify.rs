@@ -6,8 +6,8 @@
 
 use crate::arrivals::Arrival;
 use crate::asking::{Enclosed, Subject};
+use crate::attached::Attached;
 use crate::clients::Client;
-use crate::namespaces::Known;
 use crate::server::Server;
 use crate::timers::Timer;
 use crate::token;
@@ -85,14 +85,23 @@ impl Server {
     }
 
     /// A namespace, if we serve it.
-    pub(super) fn served(&self, namespace: Namespace, cookie: Option<u64>) -> Result<Known, Errno> {
-        let known = Known { namespace: Arc::new(namespace), cookie };
+    pub(super) fn served(
+        &self,
+        namespace: Namespace,
+        cookie: Option<u64>,
+    ) -> Result<Attached, Errno> {
+        let known = Attached::Namespace(Arc::new(namespace), cookie);
         let serves = self.privileged || self.registry.is_home(&known.evidence());
         if serves { Ok(known) } else { Err(Errno::EPERM) }
     }
 
     /// It becomes a client of the vNIC that is reached that way, half open.
-    fn enter(&mut self, id: SessionId, arrival: Arrival, known: Result<Known, Errno>) {
+    pub(super) fn enter(
+        &mut self,
+        id: SessionId,
+        arrival: Arrival,
+        known: Result<Attached, Errno>,
+    ) {
         let Arrival { calls, peer, pidfd, circle, holder } = arrival;
         let watched =
             self.poller.add(&calls, token::new(token::CALLS, id.0)).and_then(|()| match &pidfd {
@@ -115,7 +124,7 @@ impl Server {
     }
 
     /// Somebody reaches a vNIC that way from now on.
-    fn join(&mut self, known: Known, holder: &Holder) -> VnicId {
+    fn join(&mut self, known: Attached, holder: &Holder) -> VnicId {
         let vnic = self.recognize(&known.evidence());
         self.registry.hold(vnic);
         self.namespaces.join(vnic, known, holder);

@@ -16,6 +16,7 @@ mod wires;
 
 use crate::allow::Admission;
 use crate::arrivals::Arrivals;
+use crate::attached::Attached;
 use crate::audit::Audit;
 use crate::captures::Captures;
 use crate::clients::Clients;
@@ -25,7 +26,7 @@ use crate::errors::StartError;
 use crate::extents::Extents;
 use crate::journal::{Journal, Level};
 use crate::mappings;
-use crate::namespaces::{self, Namespaces};
+use crate::namespaces::Namespaces;
 use crate::naming::Marks;
 use crate::operators::Operators;
 use crate::place::Place;
@@ -120,7 +121,7 @@ impl Server {
         mut journal: Journal,
     ) -> Result<Server, StartError> {
         let os = |what| move |source| StartError::Os { what, source };
-        let home = namespaces::home().map_err(os("find its own namespace"))?;
+        let home = Attached::home().map_err(os("find its own namespace"))?;
         settings.limits.request_bytes = REQUEST_BYTES as u32;
         settings.limits.response_bytes = RESPONSE_BYTES as u32;
         // Every extent is a descriptor of ours.
@@ -345,3 +346,6 @@ impl Server {
         self.settle();
     }
 }
+
+#[cfg(test)]
+mod tests;

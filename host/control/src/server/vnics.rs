@@ -1,8 +1,8 @@
 //! What an operator asks: the vNICs, their datapaths, limits and faults.
 
+use crate::attached::Attached;
 use crate::evidence::Evidence;
 use crate::journal::Level;
-use crate::namespaces::Known;
 use crate::policy::{changed, datapath_name, shown};
 use crate::registry::News;
 use crate::server::Server;
@@ -12,7 +12,7 @@ use omniverb_terms::Errno;
 use serde_json::{Value, json};
 
 /// A vNIC that somebody named, and its namespace if that is at hand.
-pub(super) type Named = (VnicId, Option<Known>);
+pub(super) type Named = (VnicId, Option<Attached>);
 
 impl Server {
     /// The vNIC of this name, which is not by a process.
@@ -20,13 +20,13 @@ impl Server {
         let name = std::str::from_utf8(name).map_err(|_| Errno::EINVAL)?;
         if name.is_empty() {
             let home = self.registry.home();
-            return Ok((home, self.namespaces.namespace(home)));
+            return Ok((home, self.namespaces.attached(home)));
         }
         if name.starts_with("pid:") {
             return Err(Errno::EINVAL);
         }
         let key = self.registry.named(name).ok_or(Errno::ENOENT)?;
-        Ok((key, self.namespaces.namespace(key)))
+        Ok((key, self.namespaces.attached(key)))
     }
 
     pub(super) fn set_vnic(&mut self, key: VnicId, m: &SetVnic) -> Result<VnicChanged, Errno> {

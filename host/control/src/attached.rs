@@ -1,0 +1,53 @@
+//! How vNICs are attached, as far as the daemon has it in its hands. What follows from the kind
+//! stands here: what tells one from others, and what the helper is given to look into it. A second
+//! kind needs another line in each of these, and somebody who says what its addresses are.
+
+use crate::asking::Enclosed;
+use crate::evidence::{Attachment, Evidence};
+use omniverb_sys::netns::Namespace;
+use std::io;
+use std::sync::Arc;
+
+/// What a vNIC is attached by.
+#[derive(Clone, Debug)]
+pub(crate) enum Attached {
+    /// A network namespace, and its number that never comes back, where the kernel says.
+    Namespace(Arc<Namespace>, Option<u64>),
+    /// For tests: something at a place, with a serial number, that the helper knows nothing of.
+    #[cfg(test)]
+    Double(u64, Option<u64>),
+}
+
+impl Attached {
+    /// Our own namespace, which needs no privilege.
+    pub(crate) fn home() -> io::Result<Attached> {
+        let namespace = Arc::new(Namespace::current()?);
+        let cookie = namespace.cookie().ok();
+        Ok(Attached::Namespace(namespace, cookie))
+    }
+
+    /// What tells it from others: a namespace's device and inode number are given again once nobody
+    /// has it open, its cookie is not.
+    pub(crate) fn evidence(&self) -> Evidence {
+        match self {
+            Attached::Namespace(namespace, cookie) => {
+                let identity = namespace.identity();
+                let place = [identity.device, identity.inode];
+                Evidence { attachment: Attachment::Namespace, place, serial: *cookie }
+            }
+            #[cfg(test)]
+            Attached::Double(place, serial) => {
+                Evidence { attachment: Attachment::Double, place: [0, *place], serial: *serial }
+            }
+        }
+    }
+
+    /// What the helper is given to find addresses and to open sockets; nothing if it cannot.
+    pub(crate) fn enclosed(&self) -> Option<Enclosed> {
+        match self {
+            Attached::Namespace(namespace, _) => Some(Enclosed::Namespace(namespace.clone())),
+            #[cfg(test)]
+            Attached::Double(..) => None,
+        }
+    }
+}
