@@ -13,7 +13,9 @@ import socket
 import struct
 
 _HERE = pathlib.Path(__file__).resolve().parent
-_WORDS = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i32": "i", "i64": "q"}
+_WORDS = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i32": "i", "i64": "q",
+          "Qpn": "I", "Lkey": "I", "Rkey": "I", "Errno": "I"}
+_BYTES = {"Gid": 16}
 
 
 def _sources():
@@ -23,6 +25,7 @@ def _sources():
 
 _TEXT = _sources()
 _CONSTANTS = dict(re.findall(r"const (\w+): \w+ = ([^;]+);", _TEXT))
+_CONSTANTS |= {"QP_RC": "2", "QP_UC": "3", "QP_UD": "4"}  # the verbs' own numbers
 VERSION = int(_CONSTANTS["VERSION"])
 KINDS = {name: int(number) for block in re.findall(r"\bmessages! \{([^{}]*\d[^{}]*)\}", _TEXT)
          for number, name in re.findall(r"\b(\d+) (\w+)", block)}
@@ -45,6 +48,8 @@ def _fields(name):
 def _length(kind):
     if kind in _WORDS:
         return struct.calcsize(_WORDS[kind])
+    if kind in _BYTES:
+        return _BYTES[kind]
     if kind.startswith("["):
         inner, count = (part.strip() for part in kind[1:-1].split(";"))
         return _length(inner) * (int(count) if count.isdigit() else constant(count))
