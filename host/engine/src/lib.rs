@@ -7,8 +7,9 @@
 //! A packet's way out: [`worker`] finds a link with news, [`queue_pair::connected`] turns its
 //! records into requests ([`queue_pair::outgoing`]), the transport makes packets of them,
 //! [`network::train`] gathers and seals them, [`network::port`] sends. The way in: `port` receives,
-//! `worker` finds the QP, `connected` hands the packet to the transport, and [`queue_pair::far`]
-//! writes what comes out into the link ([`queue_pair::incoming`]), or to its place ([`pages`]).
+//! `worker` finds the QP, `connected` hands the packet to the transport, and
+//! [`queue_pair::application`] writes what comes out into the link ([`queue_pair::incoming`]), or
+//! to its place ([`pages`]).
 #![forbid(unsafe_code)]
 
 mod command;

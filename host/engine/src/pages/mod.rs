@@ -2,7 +2,7 @@
 
 pub(crate) mod budget;
 pub(crate) mod granted;
-pub(crate) mod held;
 pub(crate) mod placing;
+pub(crate) mod reads;
 pub(crate) mod sources;
 pub(crate) mod together;

@@ -15,7 +15,7 @@ use omniverb_wire::Run;
 
 /// So many packets in a row became records only because the application had not consumed what came
 /// before: then it is time to wait until it has. A pipeline would never come to that by itself.
-const RUN_MAX: u32 = 64;
+const IN_A_ROW_MAX: u32 = 64;
 
 /// What is to become of a part of a WRITE.
 pub(crate) enum Course {
@@ -46,21 +46,22 @@ enum Way {
 /// The WRITE that arrives.
 pub(crate) struct Placing {
     way: Way,
-    run: u32,
+    /// Packets that became records one after the other, only because something came before.
+    in_a_row: u32,
     /// Messages executed here.
     pub(crate) count: u64,
 }
 
 impl Default for Placing {
     fn default() -> Placing {
-        Placing { way: Way::Records, run: 0, count: 0 }
+        Placing { way: Way::Records, in_a_row: 0, count: 0 }
     }
 }
 
 impl Placing {
     /// Something else than a WRITE arrived.
     pub(crate) fn interrupted(&mut self) {
-        self.run = 0;
+        self.in_a_row = 0;
     }
 
     /// Places a part, or says how it travels. `waiting`: something waits for room in the ring;
@@ -84,8 +85,8 @@ impl Placing {
                 None => return Ok(Course::Wait),
             }
         }
-        self.run = match self.way {
-            Way::RecordsForNow => self.run.saturating_add(1),
+        self.in_a_row = match self.way {
+            Way::RecordsForNow => self.in_a_row.saturating_add(1),
             _ => 0,
         };
         Ok(match self.way {
@@ -124,7 +125,7 @@ impl Placing {
             Some(Way::Records)
         } else if !waiting && is_drained(endpoint)? {
             Some(Way::Here)
-        } else if may_wait && self.run >= RUN_MAX {
+        } else if may_wait && self.in_a_row >= IN_A_ROW_MAX {
             None
         } else {
             Some(Way::RecordsForNow)
@@ -148,7 +149,7 @@ impl Placing {
         };
         let placed = here && grants.write_run(endpoint, (target, part.offset), run, now);
         if placed {
-            (self.way, self.run) = (Way::Here, 0);
+            (self.way, self.in_a_row) = (Way::Here, 0);
         }
         Ok(placed)
     }

@@ -1,7 +1,7 @@
 //! An RC or UC queue pair: a link on one side, a transport connection on the other.
 
+use crate::queue_pair::application::{Application, Said};
 use crate::queue_pair::backlog::Allowance;
-use crate::queue_pair::far::{Far, Said};
 use crate::queue_pair::regulator::{Leaves, Regulator};
 use crate::queue_pair::terms::{Terms, Trains};
 use omniverb_link::{Broken, Endpoint};
@@ -16,7 +16,7 @@ enum Transport {
 
 /// One queue pair.
 pub(crate) struct Connected {
-    pub(crate) far: Far,
+    pub(crate) application: Application,
     /// There from RTR on.
     transport: Option<Transport>,
     /// RTS: what the application asks for is taken.
@@ -50,7 +50,12 @@ impl Connected {
         let half = request_bytes as u64 / 2;
         Connected {
             // Records are a little longer than the packets they come from.
-            far: Far::new(endpoint, service == Service::Rc, half - half / 8, allowance),
+            application: Application::new(
+                endpoint,
+                service == Service::Rc,
+                half - half / 8,
+                allowance,
+            ),
             transport: None,
             sends: false,
             leaving: false,
@@ -78,8 +83,8 @@ impl Connected {
         if self.closed {
             return false;
         }
-        self.far.now = now;
-        if self.far.endpoint.peer_has_closed() {
+        self.application.now = now;
+        if self.application.endpoint.peer_has_closed() {
             self.leave(now);
         }
         let more = if self.leaving {
@@ -87,13 +92,13 @@ impl Connected {
         } else {
             self.come_up();
             if self.service == Service::Rc {
-                self.far.offer_sources();
+                self.application.offer_sources();
             }
             self.hear(now).and_then(|()| self.take_requests())
         };
         self.after();
         match more {
-            Ok(more) if !self.far.broken => more && !self.closed,
+            Ok(more) if !self.application.broken => more && !self.closed,
             _ => {
                 self.break_off();
                 false
@@ -111,7 +116,7 @@ impl Connected {
 
     /// Follows the application's QP through RTR and RTS.
     fn come_up(&mut self) {
-        let endpoint = &self.far.endpoint;
+        let endpoint = &self.application.endpoint;
         if self.transport.is_none() && endpoint.peer_is_open() {
             let Some(receiving) = endpoint.peer_receiving() else { return };
             let config = self.terms.config(&receiving);
@@ -123,7 +128,7 @@ impl Connected {
             self.transport = transport.ok();
         }
         if !self.sends
-            && let Some(sending) = self.far.endpoint.peer_sending()
+            && let Some(sending) = self.application.endpoint.peer_sending()
         {
             match &mut self.transport {
                 Some(Transport::Rc(connection)) => connection.ready_to_send(&Sending {
@@ -147,7 +152,7 @@ impl Connected {
     /// Passes on what the application said, and that it has made room.
     fn hear(&mut self, now: u64) -> Result<(), Broken> {
         let Some(transport) = &mut self.transport else { return Ok(()) };
-        let stuck = self.far.take_stuck()?;
+        let stuck = self.application.take_stuck()?;
         match transport {
             Transport::Rc(connection) => {
                 let hear = |said| match said {
@@ -158,20 +163,20 @@ impl Connected {
                         connection.answer(ticket, Answer::Original(value));
                     }
                 };
-                self.far.listen(hear)?;
+                self.application.listen(hear)?;
                 if stuck {
                     connection.resume(now);
                 }
             }
             Transport::Uc(connection, _) => {
-                self.far.listen(|_| {})?;
-                self.far.backlog.flush(&mut self.far.endpoint)?;
+                self.application.listen(|_| {})?;
+                self.application.backlog.flush(&mut self.application.endpoint)?;
                 if stuck {
                     connection.resume();
                 }
             }
         }
-        self.far.outgoing.answer(&mut self.far.endpoint)?;
+        self.application.outgoing.answer(&mut self.application.endpoint)?;
         Ok(())
     }
 
@@ -179,7 +184,7 @@ impl Connected {
         if !self.sends {
             return Ok(false);
         }
-        let Far { endpoint, outgoing, .. } = &mut self.far;
+        let Application { endpoint, outgoing, .. } = &mut self.application;
         match &mut self.transport {
             Some(Transport::Rc(connection)) => {
                 outgoing.take(endpoint, |request| connection.submit(request))
@@ -193,10 +198,10 @@ impl Connected {
 
     /// A packet from the peer.
     pub(crate) fn packet(&mut self, now: u64, packet: &Packet<'_>, congested: bool) {
-        self.far.now = now;
+        self.application.now = now;
         match &mut self.transport {
             Some(Transport::Rc(connection)) => {
-                connection.handle_packet(now, packet, congested, &mut self.far);
+                connection.handle_packet(now, packet, congested, &mut self.application);
                 // The result of an atomic goes before the data of a READ behind it.
                 self.tell();
             }
@@ -205,7 +210,7 @@ impl Connected {
             }
             Some(Transport::Uc(connection, regulator)) => {
                 regulator.on_packet(packet.bth());
-                connection.handle_packet(packet, &mut self.far);
+                connection.handle_packet(packet, &mut self.application);
             }
             None => {}
         }
@@ -213,9 +218,9 @@ impl Connected {
 
     /// Packets from the peer that follow each other. False: they have to come one by one.
     pub(crate) fn run(&mut self, now: u64, run: &Run<'_>) -> bool {
-        self.far.now = now;
+        self.application.now = now;
         match &mut self.transport {
-            Some(Transport::Rc(connection)) => connection.handle_run(run, &mut self.far),
+            Some(Transport::Rc(connection)) => connection.handle_run(run, &mut self.application),
             _ => false,
         }
     }
@@ -238,7 +243,7 @@ impl Connected {
 
     /// Whether something waits for the application.
     pub(crate) fn waits(&self) -> bool {
-        !self.closed && self.far.waits()
+        !self.closed && self.application.waits()
     }
 
     /// Whether all that is to be sent is an acknowledgement that might travel with what the
@@ -254,7 +259,7 @@ impl Connected {
     pub(crate) fn transmit(&mut self, now: u64, datagram: &mut [u8]) -> Option<usize> {
         match self.transport.as_mut()? {
             Transport::Rc(connection) => {
-                let mut sent = connection.poll_transmit(now, datagram, &mut self.far);
+                let mut sent = connection.poll_transmit(now, datagram, &mut self.application);
                 if self.leaving && sent.is_none() {
                     // The last data of a READ may have stood in front of a refusal.
                     sent = self.last_words(now, datagram);
@@ -263,12 +268,12 @@ impl Connected {
                 sent.map(|sent| sent.length)
             }
             Transport::Uc(connection, regulator) => {
-                match regulator.next(now, &mut self.far.backlog, datagram) {
+                match regulator.next(now, &mut self.application.backlog, datagram) {
                     Leaves::Message => {}
                     Leaves::Notice(length) => return Some(length),
                     Leaves::Nothing => return None,
                 }
-                let length = connection.poll_transmit(datagram, &mut self.far)?;
+                let length = connection.poll_transmit(datagram, &mut self.application)?;
                 regulator.on_send(&mut datagram[..length]);
                 Some(length)
             }
@@ -288,7 +293,7 @@ impl Connected {
     fn last_words(&mut self, now: u64, datagram: &mut [u8]) -> Option<Transmit> {
         self.hear(now).ok()?;
         let Some(Transport::Rc(connection)) = &mut self.transport else { return None };
-        connection.poll_transmit(now, datagram, &mut self.far)
+        connection.poll_transmit(now, datagram, &mut self.application)
     }
 
     /// Writes up to `count` packets like the one that was written last, which is the first `length`
@@ -302,7 +307,7 @@ impl Connected {
     ) -> usize {
         match &mut self.transport {
             Some(Transport::Rc(connection)) => {
-                connection.poll_alike(now, datagrams, length, count, &mut self.far)
+                connection.poll_alike(now, datagrams, length, count, &mut self.application)
             }
             _ => 0,
         }
@@ -315,7 +320,7 @@ impl Connected {
             Some(Transport::Uc(connection, _)) => connection.poll_event(),
             None => None,
         } {
-            let Far { endpoint, outgoing, .. } = &mut self.far;
+            let Application { endpoint, outgoing, .. } = &mut self.application;
             match event {
                 Event::Completed { status, original, .. } => {
                     match outgoing.completed(endpoint, status, original) {
@@ -324,7 +329,7 @@ impl Connected {
                             self.failure.get_or_insert(status);
                             self.closed = true;
                         }
-                        Err(Broken) => self.far.broken = true,
+                        Err(Broken) => self.application.broken = true,
                     }
                 }
                 Event::Failed(status) => {
@@ -343,20 +348,20 @@ impl Connected {
     /// After packets were taken or made.
     pub(crate) fn after(&mut self) {
         self.tell();
-        if self.far.broken && !self.closed {
+        if self.application.broken && !self.closed {
             self.break_off();
         }
         if self.silent {
             self.close();
         }
-        let waits = self.far.waits() || self.transport.is_none() || !self.sends;
-        self.far.endpoint.set_blocked(waits);
+        let waits = self.application.waits() || self.transport.is_none() || !self.sends;
+        self.application.endpoint.set_blocked(waits);
     }
 
     /// The application broke the rules of the link.
     fn break_off(&mut self) {
         self.failure.get_or_insert(Status::LocalProtection);
-        self.far.outgoing.give_up(&mut self.far.endpoint, Status::Flushed);
+        self.application.outgoing.give_up(&mut self.application.endpoint, Status::Flushed);
         self.close();
     }
 
@@ -364,7 +369,7 @@ impl Connected {
     pub(crate) fn close(&mut self) {
         self.closed = true;
         self.transport = None;
-        self.far.endpoint.close();
+        self.application.endpoint.close();
     }
 
     /// Packets sent again, packets that arrived again, packets that may be under way.

@@ -1,9 +1,9 @@
 //! A queue pair as the engine plays it: a link on one side, the transport on the other.
 
+pub(crate) mod application;
 pub(crate) mod backlog;
 pub(crate) mod connected;
 pub(crate) mod datagram;
-pub(crate) mod far;
 pub(crate) mod incoming;
 pub(crate) mod outgoing;
 pub(crate) mod reading;

@@ -7,7 +7,7 @@
 //! anew when its turn has come (a READ may be executed again, 9.4.4): nothing else would ever make
 //! room, since answers leave in order.
 
-use crate::pages::held::Filling;
+use crate::pages::reads::Filling;
 use omniverb_link::{Broken, Endpoint, Nak, Response};
 use omniverb_ring::{Record, UserMemory};
 use omniverb_transport::{Fetched, ReadRequest, Ticket};

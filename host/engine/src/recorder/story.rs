@@ -33,7 +33,7 @@ pub struct TracedEnd {
 }
 
 /// A packet: in which direction, and of how many of its bytes we know.
-pub(crate) struct Told<'a> {
+pub(crate) struct Rebuilt<'a> {
     pub(crate) flow: Flow,
     pub(crate) datagram: &'a [u8],
     pub(crate) known: usize,
@@ -90,7 +90,7 @@ pub(crate) fn tell(
     end: &TracedEnd,
     trace: &Trace,
     payload: &[u8],
-    mut each: impl FnMut(Told<'_>),
+    mut each: impl FnMut(Rebuilt<'_>),
 ) -> bool {
     let is_datagram = trace.kind == Kind::Datagram;
     let unreliable = matches!(trace.kind, Kind::Send | Kind::Write);
@@ -117,7 +117,7 @@ struct Story<'a, F> {
     each: &'a mut F,
 }
 
-impl<F: FnMut(Told<'_>)> Story<'_, F> {
+impl<F: FnMut(Rebuilt<'_>)> Story<'_, F> {
     /// Records that are one packet.
     fn short(&mut self) -> Option<()> {
         let Trace { kind, code, psn, messages, address, rkey, first, second, .. } = *self.trace;
@@ -270,7 +270,7 @@ impl<F: FnMut(Told<'_>)> Story<'_, F> {
             let behind = usize::from(datagram[1] >> 4 & 3) + omniverb_wire::SUFFIX_BYTES;
             length - missing - behind
         };
-        (self.each)(Told { flow, datagram, known });
+        (self.each)(Rebuilt { flow, datagram, known });
     }
 }
 

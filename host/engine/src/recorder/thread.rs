@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(3);
 /// How often files are brought up to date, in nanoseconds.
 const FLUSH_EVERY: u64 = 50_000_000;
 /// Bytes kept back; beyond that rings fill up, and who tells drops.
-const HELD_MAX: usize = 64 << 20;
+const KEPT_BACK_MAX: usize = 64 << 20;
 /// Turns for what is left in a ring at its end.
 const LAST_TURNS: usize = 64;
 /// What packets of direct links would carry: "may be marked when there is congestion".
@@ -78,13 +78,13 @@ impl Ord for Event {
 
 /// What is kept back.
 #[derive(Default)]
-struct Held {
+struct KeptBack {
     heap: BinaryHeap<Reverse<Event>>,
     bytes: usize,
     count: u64,
 }
 
-impl Held {
+impl KeptBack {
     fn add(&mut self, time: u64, content: Content) {
         self.count += 1;
         self.bytes += bytes_of(&content);
@@ -115,7 +115,7 @@ pub(super) struct Thread {
     ready: Arc<EventFd>,
     recordings: BTreeMap<u64, Recording>,
     rings: BTreeMap<u64, Ring>,
-    held: Held,
+    kept_back: KeptBack,
     flushed: u64,
 }
 
@@ -134,7 +134,7 @@ impl Thread {
             ready,
             recordings,
             rings,
-            held: Held::default(),
+            kept_back: KeptBack::default(),
             flushed: 0,
         }
     }
@@ -216,7 +216,7 @@ impl Thread {
         let mut more = false;
         let sessions: Vec<u64> = self.rings.keys().copied().collect();
         for session in sessions {
-            if self.held.bytes > HELD_MAX {
+            if self.kept_back.bytes > KEPT_BACK_MAX {
                 break;
             }
             more |= self.turn(session, now).more;
@@ -225,7 +225,7 @@ impl Thread {
             let queue = recording.intake.take();
             recording.drop_packets(queue.dropped);
             for copy in queue.list {
-                self.held.add(copy.time, Content::Packet(recording.vnic, copy));
+                self.kept_back.add(copy.time, Content::Packet(recording.vnic, copy));
             }
         }
         self.write(now.saturating_sub(HOLD));
@@ -239,10 +239,10 @@ impl Thread {
     /// Reads some of what a process told.
     fn turn(&mut self, session: u64, now: u64) -> Turn {
         let Some(ring) = self.rings.get_mut(&session) else { return Turn::default() };
-        let held = &mut self.held;
+        let kept_back = &mut self.kept_back;
         let turn = ring.read(now, |time, traced, trace, payload| {
             let whose = traced.map_or(Whose::Unknown(session), |link| Whose::Link(link.clone()));
-            held.add(time, Content::Told(whose, *trace, payload.into()));
+            kept_back.add(time, Content::Told(whose, *trace, payload.into()));
         });
         self.blame(session, turn.lost, turn.refused);
         turn
@@ -266,7 +266,7 @@ impl Thread {
         let begun = clock::now();
         for _ in 0..LAST_TURNS {
             let turn = self.turn(session, clock::now());
-            if self.held.bytes > HELD_MAX {
+            if self.kept_back.bytes > KEPT_BACK_MAX {
                 self.write(clock::now());
             }
             if !turn.more || turn.last >= begun {
@@ -281,7 +281,7 @@ impl Thread {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = u64::try_from(now.as_nanos()).unwrap_or_default();
         let offset = now.wrapping_sub(clock::now());
-        while let Some(Event { time, content, .. }) = self.held.take(until) {
+        while let Some(Event { time, content, .. }) = self.kept_back.take(until) {
             match content {
                 Content::Packet(vnic, copy) => self.write_copy(time, offset, vnic, &copy),
                 Content::Told(Whose::Link(traced), trace, payload) => {

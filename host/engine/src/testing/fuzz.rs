@@ -103,10 +103,10 @@ pub fn link(bytes: &[u8]) {
             break;
         }
         step(&mut bytes, &mut application, &memory, &mut engine, now);
-        while let Some((key, _)) = engine.far.take_wanted() {
+        while let Some((key, _)) = engine.application.take_wanted() {
             match bytes.byte() % 5 {
-                2 => engine.far.refused(key, bytes.byte() & 1 == 0),
-                0 => engine.far.not_asked(key),
+                2 => engine.application.refused(key, bytes.byte() & 1 == 0),
+                0 => engine.application.not_asked(key),
                 1 => {}
                 _ => grant(&mut bytes, &mut engine, key),
             }
@@ -142,7 +142,7 @@ fn grant(bytes: &mut Bytes<'_>, engine: &mut Connected, key: Rkey) {
     let start = u64::from(bytes.byte()) << 12;
     let access = u32::from(bytes.byte() & 15);
     let epoch = u32::from(bytes.byte() >> 6);
-    engine.far.granted(Grant::new(key, access, start, Hold::alone(pages, share)), epoch);
+    engine.application.granted(Grant::new(key, access, start, Hold::alone(pages, share)), epoch);
 }
 
 fn step(

@@ -193,7 +193,7 @@ impl Trial {
 
     /// The application grants what is wanted, or takes its memory back.
     fn manage(&mut self) {
-        while let Some((key, _)) = self.holder.engine.far.take_wanted() {
+        while let Some((key, _)) = self.holder.engine.application.take_wanted() {
             if key == Rkey(KEY) && self.random.between(0, 3) > 0 {
                 let holes = self.random.between(0, 1) == 1;
                 let (ours, whole) = pages(&self.owner.contents(), holes);
@@ -202,16 +202,16 @@ impl Trial {
                 let access = REMOTE_WRITE | REMOTE_READ;
                 let grant = Grant::new(KEY, access, START + 4096, Hold::alone(whole, share));
                 let epoch = self.holder.application.epoch() as u32;
-                self.holder.engine.far.granted(grant, epoch);
+                self.holder.engine.application.granted(grant, epoch);
             }
         }
         let application = &mut self.asker.application;
-        while let Some((key, _)) = self.asker.engine.far.take_wanted() {
+        while let Some((key, _)) = self.asker.engine.application.take_wanted() {
             if key == Rkey(shelf::KEY)
                 && self.random.between(0, 3) > 0
                 && let Some(grant) = self.shelf.grant(&self.budget)
             {
-                self.asker.engine.far.granted(grant, application.epoch() as u32);
+                self.asker.engine.application.granted(grant, application.epoch() as u32);
             }
         }
         self.shelf.fill_if_wanted(application);
@@ -246,7 +246,7 @@ impl Trial {
         }
         assert!(self.reading.is_none() && self.owner.seen.is_empty(), "something did not arrive");
         assert!(self.owner.contents() == self.model, "the memory holds something else");
-        self.holder.engine.far.mapped()
+        self.holder.engine.application.mapped()
     }
 }
 

@@ -13,13 +13,13 @@ impl State {
     pub(super) fn ask_for_grants(&mut self, link: &mut Link, now: u64) {
         let (qpn, peer_qpn) = (link.qpn, link.peer_qpn);
         let Kind::Connected(connected) = &mut link.kind else { return };
-        while let Some((key, range)) = connected.far.take_wanted() {
+        while let Some((key, range)) = connected.application.take_wanted() {
             let vnic = self.vnics.get_mut(&link.vnic);
             let wanted = Event::Wanted { qpn, peer_qpn, key, range };
             let asked = vnic.is_some_and(|vnic| vnic.may_tell(now))
                 && self.outbox.post(wanted) == Posted::Sent;
             if !asked {
-                connected.far.not_asked(key);
+                connected.application.not_asked(key);
             }
         }
     }
@@ -27,7 +27,7 @@ impl State {
     /// What was wanted is not granted.
     pub(super) fn denied(&mut self, (qpn, peer_qpn): (Qpn, Qpn), key: Rkey, again: bool) {
         if let Some((_, connected)) = self.links.between(qpn, peer_qpn) {
-            connected.far.refused(key, again);
+            connected.application.refused(key, again);
         }
     }
 
@@ -36,7 +36,7 @@ impl State {
         let Some(vnic) = self.vnics.get(&granted.vnic) else { return };
         let found = self.links.between(granted.qpn, granted.peer_qpn);
         let Some((_, connected)) = found.filter(|(of, _)| *of == granted.vnic) else { return };
-        let own = connected.far.is_own(granted.key);
+        let own = connected.application.is_own(granted.key);
         let share = |bytes| match own {
             true => vnic.budget.share_of_half(bytes),
             false => vnic.budget.share(bytes),
@@ -44,9 +44,9 @@ impl State {
         let writable = granted.access & REMOTE_WRITE != 0;
         let how = if writable { Access::ReadWrite } else { Access::ReadOnly };
         let hold = self.together.hold(granted.vnic, &granted.memory, how, share);
-        let Ok(hold) = hold else { return connected.far.refused(granted.key, false) };
+        let Ok(hold) = hold else { return connected.application.refused(granted.key, false) };
         let Granted { key, access, start, region, .. } = *granted;
         let grant = Grant::new(key.0, access, start, hold).of_region(region);
-        connected.far.granted(grant, granted.epoch);
+        connected.application.granted(grant, granted.epoch);
     }
 }

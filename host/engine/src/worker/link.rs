@@ -63,7 +63,9 @@ impl Link {
             Kind::Datagrams(_) => (0, 0, 0),
         };
         let (mapped_operations, in_place) = match &self.kind {
-            Kind::Connected(connected) => (connected.far.mapped(), connected.far.outgoing.in_place),
+            Kind::Connected(connected) => {
+                (connected.application.mapped(), connected.application.outgoing.in_place)
+            }
             Kind::Datagrams(_) => (0, 0),
         };
         QpCounters {
@@ -113,7 +115,7 @@ impl Link {
     /// Whether its application sleeps, and waits for what has happened by now.
     pub(super) fn nap_is_over(&mut self) -> bool {
         match &mut self.kind {
-            Kind::Connected(connected) => connected.far.endpoint.nap_is_over(),
+            Kind::Connected(connected) => connected.application.endpoint.nap_is_over(),
             Kind::Datagrams(_) => false,
         }
     }
@@ -121,7 +123,7 @@ impl Link {
     /// Wakes it.
     pub(super) fn wake_napping(&mut self) {
         if let Kind::Connected(connected) = &mut self.kind {
-            futex::wake(connected.far.endpoint.answer_nap(), NAPPERS);
+            futex::wake(connected.application.endpoint.answer_nap(), NAPPERS);
         }
     }
 

@@ -57,7 +57,7 @@ impl Bench {
         let (qpn, peer_qpn, time) = (Qpn(0x11), Qpn(0x22), clock::now());
         let (kind, path_mtu) = (Kind::FetchAdd, 1);
         let trace = Trace { kind, qpn, peer_qpn, time, path_mtu, ..Trace::default() };
-        assert!(self.tracer.tell(&trace, 0, &[]));
+        assert!(self.tracer.record(&trace, 0, &[]));
     }
 
     fn end(&mut self, capture: u64) -> Summary {

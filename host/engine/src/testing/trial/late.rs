@@ -1,5 +1,5 @@
-//! Payload that stays where the application has it, cannot be reached from there, and is filled into
-//! the ring long after everybody would have given up: nothing was lost, and nothing fails.
+//! Payload that stays where the application has it, cannot be reached from there, and is filled
+//! into the ring long after everybody would have given up: nothing was lost, and nothing fails.
 
 use super::shelf::{KEY, Shelf};
 use super::side::{Side, side};
@@ -36,8 +36,8 @@ fn payload_that_is_filled_late_arrives() {
     let whole = Request::Send { flags: FIRST | LAST, immediate: 0 };
     assert_eq!(shelf.send(&mut asker.application, &whole, &[1; LENGTH]), None, "not reached yet");
     asker.engine.serve(1);
-    assert_eq!(asker.engine.far.take_wanted().map(|(key, _)| key), Some(Rkey(KEY)));
-    asker.engine.far.granted(shelf.grant(&budget).unwrap(), 0);
+    assert_eq!(asker.engine.application.take_wanted().map(|(key, _)| key), Some(Rkey(KEY)));
+    asker.engine.application.granted(shelf.grant(&budget).unwrap(), 0);
     asker.engine.serve(1);
     // Its beginning leaves. The rest is in the first page of the region, which the engine does not
     // have.

@@ -1,8 +1,8 @@
 //! The application as the transport's layer above: an end of a link.
 
 use crate::pages::granted::{Grant, Grants, Stretch};
-use crate::pages::held::{Filling, Held};
 use crate::pages::placing::{Course, Placing, is_drained};
+use crate::pages::reads::{Filling, MappedReads};
 use crate::pages::sources::Sources;
 use crate::queue_pair::backlog::{Allowance, Backlog};
 use crate::queue_pair::incoming::Incoming;
@@ -18,7 +18,7 @@ use omniverb_transport::{
 use omniverb_wire::{Run, Slots};
 
 /// The engine's end of an RC or UC link.
-pub(crate) struct Far {
+pub(crate) struct Application {
     pub(crate) endpoint: Endpoint,
     pub(crate) outgoing: Outgoing,
     incoming: Incoming,
@@ -29,7 +29,7 @@ pub(crate) struct Far {
     sources: Sources,
     placing: Placing,
     /// READs that are answered from them.
-    held: Held,
+    mapped_reads: MappedReads,
     /// UC: what found no room.
     pub(crate) backlog: Backlog,
     reliable: bool,
@@ -57,15 +57,15 @@ pub(crate) enum Said {
     Original(Ticket, u64),
 }
 
-impl Far {
+impl Application {
     /// `sure_bytes`: see [`Incoming`].
     pub(crate) fn new(
         endpoint: Endpoint,
         reliable: bool,
         sure_bytes: u64,
         allowance: Allowance,
-    ) -> Far {
-        Far {
+    ) -> Application {
+        Application {
             endpoint,
             outgoing: Outgoing::default(),
             incoming: Incoming::new(sure_bytes),
@@ -74,7 +74,7 @@ impl Far {
             grants: Grants::default(),
             sources: Sources::default(),
             placing: Placing::default(),
-            held: Held::default(),
+            mapped_reads: MappedReads::default(),
             reliable,
             stuck: false,
             draining: false,
@@ -146,7 +146,7 @@ impl Far {
 
     /// Operations of the peer that were executed here.
     pub(crate) fn mapped(&self) -> u64 {
-        self.placing.count + self.held.count
+        self.placing.count + self.mapped_reads.count
     }
 
     /// Whether the application must tell us when it has consumed or has made room.
@@ -165,7 +165,7 @@ impl Far {
             return Ok(Delivery::NotReady);
         }
         let order = (!self.backlog.is_empty(), self.reliable);
-        let Far { grants, endpoint, placing, .. } = self;
+        let Application { grants, endpoint, placing, .. } = self;
         self.owing &= !part.place.begins();
         match placing.part(grants, endpoint, part, order, self.now)? {
             Course::Placed => Ok(Delivery::Done),
@@ -221,16 +221,17 @@ impl Far {
 
     /// Fills a packet of an answer.
     fn fill(&mut self, ticket: Ticket, offset: u64, target: &mut [u8]) -> Result<Fetched, Broken> {
-        let Far { grants, endpoint, held, .. } = self;
-        let mut filling = held.fill(grants, endpoint, (ticket, offset), target, self.now)?;
-        if let Filling::NotHeld = filling {
+        let Application { grants, endpoint, mapped_reads, .. } = self;
+        let mut filling =
+            mapped_reads.fill(grants, endpoint, (ticket, offset), target, self.now)?;
+        if let Filling::NotMapped = filling {
             filling = self.readings.fetch(endpoint, (ticket, offset), target)?;
         }
         if let Filling::Travels(rest) = filling {
             if !self.ask(ticket, &rest, offset)? {
                 return Ok(Fetched::Later);
             }
-            self.held.release(ticket);
+            self.mapped_reads.release(ticket);
             filling = self.readings.fetch(&mut self.endpoint, (ticket, offset), target)?;
         }
         Ok(if let Filling::Done(fetched) = filling { fetched } else { Fetched::Later })
@@ -243,7 +244,7 @@ impl Far {
         pieces: impl Iterator<Item = &'a mut [u8]>,
         bytes: usize,
     ) -> Gathered {
-        let Far { endpoint, outgoing, grants, sources, now, .. } = self;
+        let Application { endpoint, outgoing, grants, sources, now, .. } = self;
         let gathered = outgoing.gather((endpoint, sources), grants, from, pieces, bytes, *now);
         self.stuck |= gathered == Gathered::Later;
         gathered
@@ -251,7 +252,7 @@ impl Far {
 
     /// Offers the application what it wants to send from.
     pub(crate) fn offer_sources(&mut self) {
-        let Far { endpoint, grants, sources, now, .. } = self;
+        let Application { endpoint, grants, sources, now, .. } = self;
         sources.look(endpoint, grants, *now);
     }
 
@@ -272,7 +273,7 @@ fn refusal(code: Nak) -> Result<Refusal, Broken> {
     }
 }
 
-impl Upper for Far {
+impl Upper for Application {
     fn gather(&mut self, request: RequestId, offset: u64, target: &mut [u8]) -> Gathered {
         let bytes = target.len();
         self.fetch_own((request, offset), std::iter::once(target), bytes)
@@ -299,7 +300,7 @@ impl Upper for Far {
 
     fn deliver_run(&mut self, part: &Part<'_>, run: &Run<'_>) -> bool {
         let waiting = !self.backlog.is_empty();
-        let Far { grants, endpoint, placing, .. } = self;
+        let Application { grants, endpoint, placing, .. } = self;
         let placed = placing.run(grants, endpoint, (part, run), waiting, self.now);
         let placed = self.checked(placed, false);
         self.owing &= !placed;
@@ -307,8 +308,8 @@ impl Upper for Far {
     }
 
     fn read(&mut self, ticket: Ticket, request: &ReadRequest) -> Delivery {
-        if self.held.takes(&mut self.grants, &self.endpoint, request) {
-            self.held.push(ticket, request, self.endpoint.request_position());
+        if self.mapped_reads.takes(&mut self.grants, &self.endpoint, request) {
+            self.mapped_reads.push(ticket, request, self.endpoint.request_position());
             return Delivery::Later;
         }
         let asked = self.ask(ticket, request, 0);
@@ -327,7 +328,7 @@ impl Upper for Far {
     }
 
     fn release(&mut self, ticket: Ticket) {
-        if !self.held.release(ticket) {
+        if !self.mapped_reads.release(ticket) {
             self.readings.release(ticket);
         }
     }

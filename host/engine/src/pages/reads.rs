@@ -10,7 +10,7 @@ use omniverb_link::{Broken, Endpoint};
 use omniverb_transport::{Fetched, ReadRequest, Ticket};
 use std::collections::VecDeque;
 
-struct Hold {
+struct MappedRead {
     ticket: Ticket,
     request: ReadRequest,
     /// Where the ring was; nothing before it may be left when the first bytes are taken.
@@ -20,8 +20,8 @@ struct Hold {
 
 /// Those that are not over, in the order of their arrival.
 #[derive(Default)]
-pub(crate) struct Held {
-    list: VecDeque<Hold>,
+pub(crate) struct MappedReads {
+    list: VecDeque<MappedRead>,
     /// READs answered here.
     pub(crate) count: u64,
 }
@@ -32,11 +32,11 @@ pub(crate) enum Filling {
     Done(Fetched),
     /// The application has to answer this, which is the rest of it.
     Travels(ReadRequest),
-    /// It is not held here.
-    NotHeld,
+    /// It is none of these.
+    NotMapped,
 }
 
-impl Held {
+impl MappedReads {
     /// Whether a READ is to be held: it can be answered here; or others are held, which it would
     /// get in the way of if the application answered both.
     pub(crate) fn takes(
@@ -55,7 +55,7 @@ impl Held {
         // One that is asked for again waits for nothing: later READs may be in the ring, whose
         // answers have to leave after it.
         let (after, begun) = if request.again { (0, true) } else { (position, false) };
-        self.list.push_back(Hold { ticket, request: *request, after, begun });
+        self.list.push_back(MappedRead { ticket, request: *request, after, begun });
     }
 
     /// It is over. False: it was not held.
@@ -74,7 +74,7 @@ impl Held {
         now: u64,
     ) -> Result<Filling, Broken> {
         let Some(hold) = self.list.iter_mut().find(|hold| hold.ticket == ticket) else {
-            return Ok(Filling::NotHeld);
+            return Ok(Filling::NotMapped);
         };
         if !hold.begun && !endpoint.request_consumed(hold.after)? {
             // Not to hold up what is said again meanwhile.
