@@ -106,7 +106,7 @@ pub fn cm_message(bytes: &[u8]) {
 
 /// A process whose daemon says and hands over anything.
 pub fn hostile_daemon(bytes: &[u8]) {
-    omniverb_client::hostile::daemon_says(bytes);
+    omniverb_client::testing::hostile::daemon_says(bytes);
 }
 
 /// What the kernel says of interfaces and addresses.

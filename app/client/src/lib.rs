@@ -17,8 +17,6 @@ mod events;
 mod extents;
 mod fork;
 mod host;
-#[cfg(any(test, feature = "fuzz"))]
-pub mod hostile;
 mod keys;
 mod link;
 mod lock;
@@ -33,6 +31,8 @@ mod second;
 mod session;
 mod statistics;
 mod taking;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod testing;
 mod tracing;
 mod turns;
 mod watches;

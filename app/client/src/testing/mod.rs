@@ -1,0 +1,3 @@
+//! What tests and fuzzing need of the client, and no product has.
+
+pub mod hostile;
