@@ -374,7 +374,7 @@ def groups():
              Case("capture.errors", _errors, 60),
              Case("capture.invalidate", _invalidate, 60),
              Case("capture.snaplen", _snap, 60),
-             Case("capture.begun_meanwhile", _begun_meanwhile, 60),
+             Case("capture.begun_meanwhile", _begun_meanwhile, 150),
              Case("capture.survivors", _survivors, 60),
              Case("capture.soak", _soak, 120),
              Case("capture.deaths", _deaths, 60),
