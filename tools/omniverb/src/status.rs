@@ -4,6 +4,7 @@ use crate::operator::Operator;
 use crate::table::Table;
 use crate::{client, daemon, output};
 use omniverb_session::rate::show_rate;
+use omniverb_terms::Qpn;
 use serde_json::Value;
 use std::process::ExitCode;
 
@@ -23,6 +24,10 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
 
 fn number(value: &Value, key: &str) -> u64 {
     value[key].as_u64().unwrap_or(0)
+}
+
+fn qpn(value: &Value) -> Qpn {
+    Qpn(u32::try_from(number(value, "qpn")).unwrap_or(0))
 }
 
 fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
@@ -119,7 +124,7 @@ fn one_process(process: &Value) -> String {
     ]);
     for qp in qps {
         table.row(vec![
-            format!("{:#08x}", number(qp, "qpn")),
+            qpn(qp).to_string(),
             text(qp, "type").into(),
             text(qp, "state").into(),
             path(qp),
@@ -153,7 +158,7 @@ fn peers(qp: &Value) -> String {
         (None, Some(address)) => address.to_owned(),
         (None, None) => "?".into(),
     };
-    let one = |peer: &Value| format!("{:#08x} ({})", number(peer, "qpn"), place(peer));
+    let one = |peer: &Value| format!("{} ({})", qpn(peer), place(peer));
     match (linked, list(qp, "waiting_for")) {
         ([], []) => "-".into(),
         ([], [first, ..]) => format!("waits for {:#08x}", first.as_u64().unwrap_or(0)),
@@ -187,12 +192,12 @@ mod tests {
                 "processes": [{"pid": 77, "uid": 0, "name": "ib_send_bw", "mrs": 1, "links": 1,
                     "qps": [{"qpn": 0x123, "type": "RC", "state": "RTS", "path": "direct",
                         "why": "same network namespace", "datapath": "mapped",
-                        "peers": [{"qpn": 0x124, "vnic": "net-5"}], "waiting_for": [],
+                        "peers": [{"qpn": 0x124, "vnic": "vnic-5-abcd"}], "waiting_for": [],
                         "messages_sent": 3, "bytes_sent": 3 << 20},
                        {"qpn": 0x125, "type": "UD", "state": "RTS", "path": "wire",
                         "why": "another Omniverb answered the handshake", "datapath": "wire",
                         "peers": [{"qpn": 0x11, "address": "10.0.0.9"}], "waiting_for": []}]}]},
-                {"name": "net-5", "gids": [], "processes": [], "rate": 300_000_000,
+                {"name": "vnic-5-abcd", "gids": [], "processes": [], "rate": 300_000_000,
                  "port": "unavailable"}]
         });
         let text = people(&status);
@@ -201,7 +206,7 @@ mod tests {
             "vNIC host",
             "process 77 ib_send_bw",
             "0x000123",
-            "0x000124 (net-5)",
+            "0x000124 (vnic-5-abcd)",
             "3.0 MiB",
             "direct, mapped",
             "same network namespace",
