@@ -15,8 +15,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-/// What lengths are multiples of: a page where pages are smallest. Who shares memory counts in these
-/// everywhere; an extent begins on a page of this kernel's.
+/// What lengths are multiples of: a page where pages are smallest. Who shares memory counts in
+/// these everywhere; an extent begins on a page of this kernel's.
 const UNIT: u64 = 4096;
 
 /// Some whole pages of a file.
