@@ -76,7 +76,7 @@ pub fn session_decode(bytes: &[u8]) {
 
 /// The daemon's tables under clients that say anything.
 pub fn broker(bytes: &[u8]) {
-    omniverb_tenancy::exercise::exercise(bytes);
+    omniverb_tenancy::testing::exercise::exercise(bytes);
 }
 
 /// A datagram from the network, and the identification it may have had.

@@ -5,7 +5,7 @@ mod support;
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::exercise::{Bench, vnic};
+use omniverb_tenancy::testing::exercise::{Bench, vnic};
 use omniverb_tenancy::{Action, Arrived, Channel, Limits, MemoryFacts, Place};
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 use support::*;

@@ -5,7 +5,7 @@ mod support;
 use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::Why;
-use omniverb_tenancy::exercise::Bench;
+use omniverb_tenancy::testing::exercise::Bench;
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 use proptest::prelude::*;
 use support::*;
@@ -79,7 +79,7 @@ fn a_number_without_its_ticket_is_refused_and_blocks_nobody() {
     // Another user of the same vNIC.
     let holder = omniverb_tenancy::Holder::new("/tenants/1", 5);
     let stranger = omniverb_tenancy::Client {
-        vnic: omniverb_tenancy::exercise::vnic(1),
+        vnic: omniverb_tenancy::testing::exercise::vnic(1),
         pid: 1,
         uid: 5,
         circle: None,

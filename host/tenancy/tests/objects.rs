@@ -5,7 +5,7 @@ mod support;
 use omniverb_session::body::*;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, encode, rights};
-use omniverb_tenancy::exercise::{Bench, exercise, vnic};
+use omniverb_tenancy::testing::exercise::{Bench, exercise, vnic};
 use omniverb_tenancy::{
     Action, Adoption, Arrived, Channel, Circle, Holder, Limits, MemoryFacts, Path, Policy, Why,
 };

@@ -14,7 +14,7 @@ mod support;
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::exercise::Bench;
+use omniverb_tenancy::testing::exercise::Bench;
 use omniverb_tenancy::{Action, Arrived, Channel, MemoryFacts, Place};
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 use support::*;

@@ -10,7 +10,7 @@ mod wires;
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::exercise::vnic;
+use omniverb_tenancy::testing::exercise::vnic;
 use omniverb_tenancy::{Action, Limits, Path, Why};
 use omniverb_terms::{Errno, Service};
 use support::*;

@@ -26,7 +26,7 @@ mod wires;
 use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::Action;
-use omniverb_tenancy::exercise::{ip, underlay};
+use omniverb_tenancy::testing::exercise::{ip, underlay};
 use omniverb_terms::{Errno, Gid, Qpn, Service};
 use support::*;
 

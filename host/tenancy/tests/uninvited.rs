@@ -4,7 +4,7 @@ mod support;
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::exercise::Bench;
+use omniverb_tenancy::testing::exercise::Bench;
 use omniverb_tenancy::{Holder, Limits};
 use omniverb_terms::{Errno, Qpn, Service};
 use support::*;

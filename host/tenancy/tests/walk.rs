@@ -3,7 +3,7 @@
 mod support;
 
 use omniverb_session::body::*;
-use omniverb_tenancy::exercise::{Bench, vnic};
+use omniverb_tenancy::testing::exercise::{Bench, vnic};
 use omniverb_tenancy::{Action, Audited, Path, Row, VnicId};
 use omniverb_terms::{Gid, Qpn, Service};
 use proptest::prelude::*;

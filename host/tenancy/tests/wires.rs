@@ -4,7 +4,7 @@ mod support;
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::exercise::{Bench, ip, vnic};
+use omniverb_tenancy::testing::exercise::{Bench, ip, vnic};
 use omniverb_tenancy::{
     Action, Arrived, Channel, Datapath, Limits, Path, Policy, RateLimit, SessionId, Why,
 };

@@ -1,7 +1,7 @@
 //! What the tables hold and what the accounts say, and that the check of it can fail.
 
 use super::Kind;
-use crate::exercise::{Bench, gid, vnic};
+use crate::testing::exercise::{Bench, gid, vnic};
 use crate::{Action, Arrived, Channel, Limits, SessionId};
 use omniverb_session::Message;
 use omniverb_session::body::*;

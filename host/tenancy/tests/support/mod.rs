@@ -3,8 +3,8 @@
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::exercise::{self, Bench, vnic};
 use omniverb_tenancy::packed::Packed;
+use omniverb_tenancy::testing::exercise::{self, Bench, vnic};
 use omniverb_tenancy::{
     Action, Arrived, Channel, FileId, Limits, LinkEnd, MemoryFacts, Path, Place, SessionId, Why,
     WireEnd,

@@ -1,7 +1,7 @@
 //! A second directory, and a second way to reach a vNIC: what another author would bring.
 
 use omniverb_session::body::GidEntry;
-use omniverb_tenancy::exercise::{ip, vnic};
+use omniverb_tenancy::testing::exercise::{ip, vnic};
 use omniverb_tenancy::{Access, Directory, Flat, Name, Underlay, VnicAddress, VnicId};
 use omniverb_terms::Gid;
 use std::net::{IpAddr, Ipv6Addr};

@@ -2,8 +2,8 @@
 //!
 //! Any input must leave the tables consistent, and when everybody has gone, empty.
 
-use crate::mirror::Mirror;
 use crate::packed::Packed;
+use crate::testing::mirror::Mirror;
 use crate::{
     Action, Adoption, Arrived, Channel, Circle, Client, Datapath, Directory, Entropy, Flat, Holder,
     Identity, Limits, MemoryFacts, Policy, ProbeId, RateLimit, Reach, Secret, SessionId, Tenancy,
