@@ -1,16 +1,12 @@
 //! What the tables tell the daemon to do, and what the daemon tells them beside a message.
 
 use crate::directory::Underlay;
-use crate::ids::{SessionId, VnicId};
+use crate::ids::{ProbeId, SessionId, VnicId};
 use crate::layout::{FileId, Place};
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady};
 use omniverb_terms::{Gid, Qpn, Service};
 use std::net::IpAddr;
-
-/// Names a probe under way. It travels in the probe's datagram and is drawn at random, so only
-/// who has seen that datagram knows it.
-pub type ProbeId = u128;
 
 /// Which of a client's two sockets a message came on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,9 +6,10 @@
 //! Only what leaves the network out needs this: links between processes, and links to the engine
 //! that lead to another vNIC of this host. Within one vNIC there is nobody to ask.
 
+use crate::directory::asking::Resolved;
+use crate::directory::neighbours::Answer;
+use crate::directory::neighbours::{Question, Waiter};
 use crate::ids::{Far, LinkKey, VnicId};
-use crate::neighbours::{Answer, Resolved};
-use crate::tables::{Question, Waiter};
 use crate::tenancy::{Tenancy, Timer};
 use omniverb_session::body::CLOSED_BY_NETWORK;
 use omniverb_terms::{Gid, Qpn};

@@ -2,8 +2,9 @@
 //! has answered, for a neighbour in both directions, because a direct link, once there, carries
 //! both. It does not wait: that may be long, and a process has one call at a time.
 
+use crate::directory::asking::Resolved;
+use crate::directory::neighbours::Answer;
 use crate::ids::{LinkKey, SessionId};
-use crate::neighbours::{Answer, Resolved};
 use crate::path::Why;
 use crate::tenancy::Tenancy;
 use crate::wires::{Route, Way};

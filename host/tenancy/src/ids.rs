@@ -23,3 +23,7 @@ impl LinkKey {
         LinkKey(one.min(other), one.max(other))
     }
 }
+
+/// Names a probe under way. It travels in the probe's datagram and is drawn at random, so only
+/// who has seen that datagram knows it.
+pub type ProbeId = u128;

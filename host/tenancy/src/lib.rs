@@ -20,7 +20,6 @@ mod consent;
 mod datagrams;
 mod directory;
 mod extents;
-mod gids;
 mod grantees;
 mod grants;
 mod holders;
@@ -28,7 +27,6 @@ mod ids;
 mod layout;
 mod limits;
 mod links;
-mod neighbours;
 mod numbers;
 mod pace;
 pub mod packed;
@@ -47,14 +45,11 @@ mod uninvited;
 mod walk;
 mod wires;
 
-pub use action::{
-    Action, Arrived, Audited, Channel, LinkEnd, MemoryFacts, ProbeId, TracedEnd, WireEnd,
-};
+pub use action::{Action, Arrived, Audited, Channel, LinkEnd, MemoryFacts, TracedEnd, WireEnd};
 pub use adoption::Adoption;
-pub use directory::{Access, Directory, Flat, Name, Underlay};
-pub use gids::{Reach, VnicAddress};
+pub use directory::{Access, Directory, Flat, Name, Reach, Underlay, VnicAddress};
 pub use holders::{Holder, Holders};
-pub use ids::{SessionId, VnicId};
+pub use ids::{ProbeId, SessionId, VnicId};
 pub use layout::{Apart, FileId, Freed, Layout, Place, Placed};
 pub use limits::Limits;
 pub use numbers::Entropy;

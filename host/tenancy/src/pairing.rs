@@ -1,17 +1,19 @@
 //! How two queue pairs find each other.
 //!
 //! RC and UC: each side states a *wish*: the peer's number and GID. When both wishes name each
-//! other and each GID turned out (see `neighbours.rs`) to be an address of the other's vNIC, the
+//! other and each GID turned out (see `directory/`) to be an address of the other's vNIC, the
 //! direct link is made. Where the peer is not of this host, or one of the two vNICs is forwarded or
 //! limited, one wish is enough for a link to the engine (see `wires.rs`). A wish that is neither
 //! stays; the queue pair behaves as on a dead network.
 //!
 //! UD is in `datagrams.rs`.
 
+use crate::directory::asking::Resolved;
+use crate::directory::neighbours::Answer;
+use crate::directory::neighbours::Waiter;
 use crate::ids::{SessionId, VnicId};
-use crate::neighbours::{Answer, Resolved};
 use crate::path::Why;
-use crate::tables::{Waiter, Wish};
+use crate::tables::Wish;
 use crate::tenancy::{Tenancy, Timer};
 use crate::wires::{Route, Way};
 use omniverb_session::body::{CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, Connected, LinkClosed};

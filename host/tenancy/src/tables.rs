@@ -1,8 +1,8 @@
 //! The rows of the tables.
 
 use crate::accounts::{Account, Paid, Receipt};
-use crate::action::ProbeId;
 use crate::bells::Place;
+use crate::directory::neighbours::Question;
 use crate::extents::{ExtentId, Part};
 use crate::grantees::Strain;
 use crate::holders::Holder;
@@ -248,34 +248,4 @@ pub(crate) struct PendingGrant {
     /// What holds that, or is to.
     pub(crate) extent: ExtentId,
     pub(crate) deadline: u64,
-}
-
-/// The question "who is at the end of this route, seen from there?"; of whom it is to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Question {
-    pub(crate) from: VnicId,
-    /// Zero unless the address needs one.
-    pub(crate) interface: u32,
-    /// The name.
-    pub(crate) gid: Gid,
-    /// The address that is asked.
-    pub(crate) remote: IpAddr,
-}
-
-/// What goes on when a question has been answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Waiter {
-    /// A wish of a queue pair.
-    Wish { qpn: Qpn, peer: Qpn },
-    /// Links that rest on the answer.
-    Consent,
-}
-
-/// A question under way.
-#[derive(Debug)]
-pub(crate) struct Asked {
-    pub(crate) id: ProbeId,
-    /// From whichever vNIC had it asked first.
-    pub(crate) receipt: Receipt,
-    pub(crate) waiters: BTreeSet<Waiter>,
 }

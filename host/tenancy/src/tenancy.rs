@@ -1,22 +1,20 @@
 //! The tables as a whole: the ways in, and what every one of them needs.
 
 use crate::accounts::{Account, Kind, Quotas};
-use crate::action::{Action, Arrived, ProbeId};
+use crate::action::{Action, Arrived};
 use crate::bells::Bells;
 use crate::consent::Consents;
-use crate::directory::{Directory, Flat, Underlay};
+use crate::directory::neighbours::Question;
+use crate::directory::neighbours::{Answer, Neighbours};
+use crate::directory::{self, Directory, Flat, Underlay, VnicAddress};
 use crate::extents::Extents;
-use crate::gids::{self, VnicAddress};
 use crate::grantees::{Grantees, Strain};
 use crate::holders::Holders;
-use crate::ids::{LinkKey, SessionId, VnicId};
+use crate::ids::{LinkKey, ProbeId, SessionId, VnicId};
 use crate::limits::Limits;
-use crate::neighbours::{Answer, Neighbours};
 use crate::numbers::{Entropy, QpNumbers};
 use crate::path::Policies;
-use crate::tables::{
-    Client, Identity, Link, PendingGrant, Qp, Question, Session, Vnic, Waiting, WireKey,
-};
+use crate::tables::{Client, Identity, Link, PendingGrant, Qp, Session, Vnic, Waiting, WireKey};
 use crate::tickets::{Secret, Tickets};
 use crate::uninvited::Uninvited;
 use omniverb_session::Message;
@@ -42,7 +40,7 @@ pub struct Tenancy {
     /// What all together have; every other account is below it.
     pub(crate) host: Account,
     pub(crate) entropy: Box<dyn Entropy>,
-    /// What names mean; asked by `neighbours.rs`, `wires.rs` and `capture.rs` through `route_to`.
+    /// What names mean; asked through `route_to` only.
     pub(crate) directory: Box<dyn Directory>,
     /// Who the vNICs are that there are, or that something was set for.
     pub(crate) identities: BTreeMap<VnicId, Identity>,
@@ -215,7 +213,7 @@ impl Tenancy {
             let table = self.directory.table(key, found, guid);
             let changed = vnic.read_at.is_some() && vnic.gids != table;
             vnic.gids = table;
-            vnic.addresses = gids::sorted(found);
+            vnic.addresses = directory::sorted(found);
             vnic.read_at = Some(now);
             let waiting = vnic.reading.take().unwrap_or_default();
             if changed {

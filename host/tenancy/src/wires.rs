@@ -7,8 +7,8 @@
 use crate::accounts::Kind;
 use crate::action::{Action, WireEnd};
 use crate::consent::Rest;
+use crate::directory::neighbours::Answer;
 use crate::ids::{Far, SessionId, VnicId};
-use crate::neighbours::Answer;
 use crate::numbers;
 use crate::path::{Path, Why};
 use crate::tables::{Wire, WireKey};

@@ -2,13 +2,19 @@
 //!
 //! A GID is what verbs call a peer: a name. What packets are sent to is an address of the network
 //! below, the *underlay*: a route. Here, and nowhere else, the one becomes the other. What is at
-//! the end of a route, a vNIC of this host, another Omniverb or neither, `neighbours.rs` finds out
-//! by asking along it; so whoever brings another directory has nothing to say about that.
+//! the end of a route, a vNIC of this host, another Omniverb or neither, `asking.rs` finds out by
+//! asking along it; so whoever brings another directory has nothing to say about that.
 //!
 //! In: names as clients say them, addresses of vNICs, underlays that datagrams came by. Out:
 //! routes, names. No state of the tables.
 
-use crate::gids::{self, VnicAddress};
+pub(crate) mod asking;
+mod gids;
+pub(crate) mod neighbours;
+
+pub(crate) use gids::sorted;
+pub use gids::{Reach, VnicAddress};
+
 use crate::ids::VnicId;
 use omniverb_session::body::GidEntry;
 use omniverb_terms::Gid;

@@ -1,7 +1,7 @@
-//! Who is at the end of a route, which the directory (`directory.rs`) has for a name? Asked through
+//! Who is at the end of a route, which the directory (`mod.rs`) has for a name? Asked through
 //! the network itself: a datagram is sent from one vNIC, and the vNIC whose socket it comes out of
-//! is the neighbour. So the answer is also
-//! that the network lets traffic pass. Another Omniverb answers it; who else there is, does not.
+//! is the neighbour. So the answer is also that the network lets traffic pass. Another Omniverb
+//! answers it; who else there is, does not.
 //!
 //! Answers are kept for a while. A probe's number is drawn at random and valid once, the vNIC it
 //! came out of must have the name that was asked for, it must have come from an address of the
@@ -9,40 +9,14 @@
 //! caught and replayed, or carried elsewhere proves nothing. Links that rest on an answer have the
 //! network asked again as long as they live (`consent.rs`).
 
-use crate::accounts::{Kind, Receipt};
-use crate::action::{Action, ProbeId};
-use crate::directory::{Name, Underlay};
-use crate::ids::VnicId;
-use crate::tables::{Asked, Question, Waiter};
+use super::neighbours::{Answer, Question, Waiter};
+use super::{Name, Underlay};
+use crate::accounts::Kind;
+use crate::action::Action;
+use crate::ids::{ProbeId, VnicId};
 use crate::tenancy::Tenancy;
 use omniverb_terms::Gid;
-use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-
-/// Answers kept before those that have run out are thrown away.
-const SWEEP_AT: usize = 1024;
-
-/// What is known, and what is being asked.
-#[derive(Debug, Default)]
-pub(crate) struct Neighbours {
-    known: BTreeMap<Question, (Answer, u64)>,
-    asked: BTreeMap<Question, Asked>,
-    ids: HashMap<ProbeId, Question>,
-    sweep_at: usize,
-}
-
-/// What the network said.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
-    /// It is this vNIC's.
-    Is(VnicId),
-    /// It is another Omniverb's, which has these features.
-    Omniverb(u32),
-    /// Nothing: whoever may be there does not know the question.
-    Silence,
-    /// It could not be asked.
-    NoAccess,
-}
 
 /// The answer for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,30 +27,6 @@ pub(crate) enum Resolved {
     Asking,
     /// Too many questions under way.
     Busy,
-}
-
-impl Neighbours {
-    /// No probe is under way.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.asked.is_empty() && self.ids.is_empty()
-    }
-
-    /// What the questions under way pay.
-    pub(crate) fn receipts(&self) -> impl Iterator<Item = &Receipt> {
-        self.asked.values().map(|asked| &asked.receipt)
-    }
-
-    fn learn(&mut self, question: Question, answer: Answer, until: u64, now: u64) {
-        if self.known.len() >= self.sweep_at.max(SWEEP_AT) {
-            self.known.retain(|_, (_, until)| *until > now);
-            self.sweep_at = self.known.len() * 2;
-        }
-        self.known.insert(question, (answer, until));
-    }
-
-    fn recall(&self, question: &Question, now: u64) -> Option<Answer> {
-        self.known.get(question).filter(|(_, until)| *until > now).map(|(answer, _)| *answer)
-    }
 }
 
 impl Tenancy {
@@ -144,8 +94,7 @@ impl Tenancy {
         consent: bool,
         waiter: Option<Waiter>,
     ) -> Resolved {
-        if let Some(asked) = self.neighbours.asked.get_mut(&question) {
-            asked.waiters.extend(waiter);
+        if self.neighbours.join(&question, waiter) {
             return Resolved::Asking;
         }
         let Some(payer) = self.vnics.get(&payer) else {
@@ -154,10 +103,7 @@ impl Tenancy {
         let kind = if consent { Kind::Consent } else { Kind::Probe };
         let Ok(receipt) = payer.account.charge(&[kind]) else { return Resolved::Busy };
         let id = u128::from(self.entropy.next()) << 64 | u128::from(self.entropy.next());
-        self.neighbours.ids.insert(id, question);
-        let waiters = waiter.into_iter().collect();
-        let asked = Asked { receipt, id, waiters };
-        self.neighbours.asked.insert(question, asked);
+        self.neighbours.begin(question, id, receipt, waiter);
         self.open_port(question.from);
         self.out.push(Action::Probe {
             id,
@@ -171,12 +117,12 @@ impl Tenancy {
     /// True for the number of a probe under way.
     #[must_use]
     pub fn is_probe(&self, id: ProbeId) -> bool {
-        self.neighbours.ids.contains_key(&id)
+        self.neighbours.question(id).is_some()
     }
 
     /// A probe came out at a vNIC.
     pub(crate) fn probe_at(&mut self, id: ProbeId, (from, at): (IpAddr, VnicId), now: u64) {
-        let Some(question) = self.neighbours.ids.get(&id).copied() else { return };
+        let Some(question) = self.neighbours.question(id) else { return };
         let (arrived, sent) = (self.owns(at, question.gid), self.has(question.from, from));
         if arrived && sent {
             return self.answered(question, Answer::Is(at), now);
@@ -206,7 +152,7 @@ impl Tenancy {
         features: u32,
         now: u64,
     ) {
-        let Some(question) = self.neighbours.ids.get(&id).copied() else { return };
+        let Some(question) = self.neighbours.question(id) else { return };
         if question.from == at && question.remote == from.to_canonical() {
             self.answered(question, Answer::Omniverb(features), now);
         }
@@ -214,7 +160,7 @@ impl Tenancy {
 
     /// A probe is over.
     pub(crate) fn probe_over(&mut self, id: ProbeId, answer: Answer, now: u64) {
-        if let Some(question) = self.neighbours.ids.get(&id).copied() {
+        if let Some(question) = self.neighbours.question(id) {
             self.answered(question, answer, now);
         }
     }
@@ -230,11 +176,8 @@ impl Tenancy {
 
     /// A question needs no more asking: its waiters go on.
     fn settle(&mut self, question: Question, now: u64) {
-        let Some(asked) = self.neighbours.asked.remove(&question) else { return };
-        self.neighbours.ids.remove(&asked.id);
-        let Asked { receipt, id, waiters } = asked;
         // The waiters may ask anew.
-        drop(receipt);
+        let Some((id, waiters)) = self.neighbours.end(&question) else { return };
         self.out.push(Action::ForgetProbe { id });
         for waiter in waiters {
             match waiter {
@@ -249,17 +192,13 @@ impl Tenancy {
 
     /// What is known of the network, seen from a vNIC and up to it, holds no longer.
     pub(crate) fn forget_answers(&mut self, key: VnicId) {
-        self.neighbours
-            .known
-            .retain(|question, (answer, _)| question.from != key && *answer != Answer::Is(key));
+        self.neighbours.forget(key);
     }
 
     /// A vNIC is gone: what was known of it, and what was asked from it, is void.
     pub(crate) fn forget_vnic(&mut self, key: VnicId, now: u64) {
         self.forget_answers(key);
-        let open: Vec<_> =
-            self.neighbours.asked.keys().filter(|question| question.from == key).copied().collect();
-        for question in open {
+        for question in self.neighbours.of(key) {
             self.settle(question, now);
         }
     }

@@ -1,0 +1,136 @@
+//! What is known of who is at the end of which route, and what is being asked.
+//!
+//! Every question under way has one number, and every number one question; whoever waits for the
+//! answer waits here.
+
+use crate::accounts::Receipt;
+use crate::ids::{ProbeId, VnicId};
+use omniverb_terms::{Gid, Qpn};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+/// Answers kept before those that have run out are thrown away.
+const SWEEP_AT: usize = 1024;
+
+/// The question "who is at the end of this route, seen from there?"; of whom it is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Question {
+    pub(crate) from: VnicId,
+    /// Zero unless the address needs one.
+    pub(crate) interface: u32,
+    /// The name.
+    pub(crate) gid: Gid,
+    /// The address that is asked.
+    pub(crate) remote: IpAddr,
+}
+
+/// What goes on when a question has been answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Waiter {
+    /// A wish of a queue pair.
+    Wish { qpn: Qpn, peer: Qpn },
+    /// Links that rest on the answer.
+    Consent,
+}
+
+/// What the network said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// It is this vNIC's.
+    Is(VnicId),
+    /// It is another Omniverb's, which has these features.
+    Omniverb(u32),
+    /// Nothing: whoever may be there does not know the question.
+    Silence,
+    /// It could not be asked.
+    NoAccess,
+}
+
+/// A question under way.
+#[derive(Debug)]
+struct Asked {
+    id: ProbeId,
+    /// From whichever vNIC had it asked first.
+    receipt: Receipt,
+    waiters: BTreeSet<Waiter>,
+}
+
+/// What is known, and what is being asked.
+#[derive(Debug, Default)]
+pub(crate) struct Neighbours {
+    known: BTreeMap<Question, (Answer, u64)>,
+    asked: BTreeMap<Question, Asked>,
+    ids: HashMap<ProbeId, Question>,
+    sweep_at: usize,
+}
+
+impl Neighbours {
+    /// No probe is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.asked.is_empty() && self.ids.is_empty()
+    }
+
+    /// What the questions under way pay.
+    pub(crate) fn receipts(&self) -> impl Iterator<Item = &Receipt> {
+        self.asked.values().map(|asked| &asked.receipt)
+    }
+
+    /// What is known now.
+    pub(super) fn recall(&self, question: &Question, now: u64) -> Option<Answer> {
+        self.known.get(question).filter(|(_, until)| *until > now).map(|(answer, _)| *answer)
+    }
+
+    /// Keeps an answer.
+    pub(super) fn learn(&mut self, question: Question, answer: Answer, until: u64, now: u64) {
+        if self.known.len() >= self.sweep_at.max(SWEEP_AT) {
+            self.known.retain(|_, (_, until)| *until > now);
+            self.sweep_at = self.known.len() * 2;
+        }
+        self.known.insert(question, (answer, until));
+    }
+
+    /// What is known as seen from a vNIC, and of it, holds no longer.
+    pub(super) fn forget(&mut self, vnic: VnicId) {
+        let others = |question: &Question, answer: Answer| {
+            question.from != vnic && answer != Answer::Is(vnic)
+        };
+        self.known.retain(|question, (answer, _)| others(question, *answer));
+    }
+
+    /// One more waits for a question, if that is under way.
+    pub(super) fn join(&mut self, question: &Question, waiter: Option<Waiter>) -> bool {
+        let Some(asked) = self.asked.get_mut(question) else { return false };
+        asked.waiters.extend(waiter);
+        true
+    }
+
+    /// A question is under way from now on, paid for by this.
+    pub(super) fn begin(
+        &mut self,
+        question: Question,
+        id: ProbeId,
+        receipt: Receipt,
+        waiter: Option<Waiter>,
+    ) {
+        let waiters = waiter.into_iter().collect();
+        self.ids.insert(id, question);
+        self.asked.insert(question, Asked { id, receipt, waiters });
+    }
+
+    /// The question that this is the number of.
+    pub(super) fn question(&self, id: ProbeId) -> Option<Question> {
+        self.ids.get(&id).copied()
+    }
+
+    /// A question is under way no more, and what it paid is returned: its number, and who waits.
+    pub(super) fn end(&mut self, question: &Question) -> Option<(ProbeId, BTreeSet<Waiter>)> {
+        let Asked { id, waiters, receipt: _ } = self.asked.remove(question)?;
+        self.ids.remove(&id);
+        Some((id, waiters))
+    }
+
+    /// Questions under way from a vNIC.
+    pub(super) fn of(&self, vnic: VnicId) -> Vec<Question> {
+        self.asked.keys().filter(|question| question.from == vnic).copied().collect()
+    }
+}
