@@ -2,6 +2,8 @@
 //! offsets that are not 0, as a virtual machine's window holds them. And what this kind alone can
 //! show.
 
+#![expect(clippy::duplicate_mod, reason = "the same tests again, with what they share")]
+
 #[path = "adoption.rs"]
 mod adoption;
 #[path = "engine_grants.rs"]
@@ -75,7 +77,7 @@ fn the_end_of_one_right_touches_nothing_else_in_the_file() {
     call(&mut bench, 3, DestroyQp { qpn: second_qp, reserved: 0 });
     assert_eq!(freed(&mut bench), [second]);
     bench.end(2);
-    assert!(bench.told.iter().any(|action| *action == Action::ForgetFile { file: third.file }));
+    assert!(bench.told.contains(&Action::ForgetFile { file: third.file }));
     (1..=3).for_each(|session| bench.end(session));
     assert!(bench.tenancy.is_empty() && bench.mirror.is_empty());
 }

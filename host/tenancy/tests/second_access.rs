@@ -2,6 +2,8 @@
 //! is the only way to it. The tests of paths and of the engine's grants again, for forwarded vNICs;
 //! and pairing, which must not know the difference.
 
+#![expect(clippy::duplicate_mod, reason = "the same tests again, with what they share")]
+
 #[path = "engine_grants.rs"]
 mod engine_grants;
 mod support;

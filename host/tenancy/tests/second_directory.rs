@@ -1,6 +1,8 @@
 //! A second directory, whose names are not addresses: the tests of pairing, paths, consent,
 //! captures and grants again. And what this kind alone can show.
 
+#![expect(clippy::duplicate_mod, reason = "the same tests again, with what they share")]
+
 #[path = "captures.rs"]
 mod captures;
 #[path = "consent.rs"]

@@ -1,6 +1,8 @@
 //! Two devices in one process, joined by links in private memory: everything a queue pair does,
 //! without daemon, clock or threads. [`pair`] is the bench; the rest are the tests.
 
+#![expect(clippy::duplicate_mod, reason = "the tests of grants run with both kinds of memory")]
+
 mod extents;
 mod far;
 mod memory;
