@@ -3,6 +3,7 @@
 use crate::directory::Underlay;
 use crate::ids::{ProbeId, SessionId, VnicId};
 use crate::layout::{FileId, Place};
+use crate::path::Path;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady};
 use omniverb_terms::{Gid, Qpn, Service};
@@ -93,7 +94,7 @@ pub struct Audited {
     /// Transport service of both.
     pub service: Service,
     /// How data travels.
-    pub path: crate::path::Path,
+    pub path: Path,
     /// The queue pairs.
     pub qpns: [Qpn; 2],
     /// Their vNICs, if they are on this host.

@@ -3,8 +3,9 @@
 use crate::action::{Action, Audited};
 use crate::ids::{Far, LinkKey, SessionId, VnicId};
 use crate::path::Path;
-use crate::tables::{Link, Wire};
+use crate::tables::Link;
 use crate::tenancy::Tenancy;
+use crate::wire::Wire;
 use omniverb_terms::Qpn;
 
 impl Tenancy {

@@ -4,8 +4,9 @@
 use crate::accounts::Kind;
 use crate::action::{Action, Arrived, Channel};
 use crate::ids::SessionId;
+use crate::mr::Mr;
 use crate::numbers::{self, QPN_ORDINARY};
-use crate::tables::{Mr, Qp};
+use crate::tables::Qp;
 use crate::tenancy::Tenancy;
 use crate::tickets::Claim;
 use omniverb_session::Message;

@@ -6,50 +6,13 @@
 //! Only what leaves the network out needs this: links between processes, and links to the engine
 //! that lead to another vNIC of this host. Within one vNIC there is nobody to ask.
 
+use crate::consents::Rest;
 use crate::directory::asking::Resolved;
-use crate::directory::neighbours::Answer;
-use crate::directory::neighbours::{Question, Waiter};
-use crate::ids::{Far, LinkKey, VnicId};
+use crate::directory::neighbours::{Answer, Question, Waiter};
+use crate::ids::VnicId;
 use crate::tenancy::{Tenancy, Timer};
 use omniverb_session::body::CLOSED_BY_NETWORK;
-use omniverb_terms::{Gid, Qpn};
-use std::collections::{BTreeMap, BTreeSet};
-
-/// Periods without an answer, each of several tries, after which links end.
-const MISSES_MAX: u32 = 2;
-
-/// A probe that cannot be sent because too many are under way is tried again after this part of a
-/// period; after as many of these the period counts as one without an answer.
-const DELAYS: u32 = 8;
-
-/// Something that lives by an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Rest {
-    /// A direct link.
-    Link(LinkKey),
-    /// A queue pair's link to the engine.
-    Wire(Qpn, Far),
-}
-
-#[derive(Debug)]
-struct Consent {
-    rests: BTreeSet<Rest>,
-    due: u64,
-    misses: u32,
-    delays: u32,
-}
-
-/// All answers that something rests on.
-#[derive(Debug, Default)]
-pub(crate) struct Consents {
-    held: BTreeMap<Question, Consent>,
-}
-
-impl Consents {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.held.is_empty()
-    }
-}
+use omniverb_terms::Gid;
 
 impl Tenancy {
     /// What the network is to be asked again for a link from one vNIC to another.
@@ -68,23 +31,17 @@ impl Tenancy {
         if self.limits.consent_time_ns == 0 {
             return;
         }
-        if let Some(consent) = self.consents.held.get_mut(&question) {
-            consent.rests.insert(rest);
+        if self.consents.join(&question, rest) {
             return;
         }
         let due = self.next_consent(&question, now);
-        let rests = BTreeSet::from([rest]);
-        let consent = Consent { rests, due, misses: 0, delays: 0 };
-        self.consents.held.insert(question, consent);
+        self.consents.begin(question, rest, due);
         self.timers.insert((due, Timer::Consent(question)));
     }
 
     pub(crate) fn rest_no_more(&mut self, question: Question, rest: Rest) {
-        let Some(consent) = self.consents.held.get_mut(&question) else { return };
-        consent.rests.remove(&rest);
-        if consent.rests.is_empty() {
-            self.timers.remove(&(consent.due, Timer::Consent(question)));
-            self.consents.held.remove(&question);
+        if let Some(due) = self.consents.leave(&question, rest) {
+            self.timers.remove(&(due, Timer::Consent(question)));
         }
     }
 
@@ -100,15 +57,14 @@ impl Tenancy {
     }
 
     fn set_consent(&mut self, question: Question, due: u64) {
-        let Some(consent) = self.consents.held.get_mut(&question) else { return };
-        self.timers.remove(&(consent.due, Timer::Consent(question)));
-        consent.due = due;
+        let Some(before) = self.consents.put_off(&question, due) else { return };
+        self.timers.remove(&(before, Timer::Consent(question)));
         self.timers.insert((due, Timer::Consent(question)));
     }
 
     /// A period is over.
     pub(crate) fn consent_due(&mut self, question: Question, at: u64, now: u64) {
-        if self.consents.held.get(&question).is_none_or(|consent| consent.due != at) {
+        if !self.consents.is_due(&question, at) {
             return;
         }
         match self.ask(question, question.from, true, Some(Waiter::Consent)) {
@@ -119,9 +75,7 @@ impl Tenancy {
             Resolved::To(_) | Resolved::Busy => {
                 let period = self.limits.consent_time_ns;
                 self.set_consent(question, now.saturating_add((period / 8).max(1)));
-                let Some(consent) = self.consents.held.get_mut(&question) else { return };
-                consent.delays += 1;
-                if consent.delays >= DELAYS {
+                if self.consents.delayed(&question) {
                     self.consent_answered(question, None);
                 }
             }
@@ -130,18 +84,11 @@ impl Tenancy {
 
     /// The network has, or has not, answered a probe that links rest on.
     pub(crate) fn consent_answered(&mut self, question: Question, answer: Option<Answer>) {
-        let Some(consent) = self.consents.held.get_mut(&question) else { return };
-        consent.delays = 0;
         let at = match answer {
             Some(Answer::Is(vnic)) => Some(vnic),
             _ => None,
         };
-        consent.misses = if at.is_some() { 0 } else { consent.misses + 1 };
-        if at.is_none() && consent.misses < MISSES_MAX {
-            return;
-        }
-        let rests: Vec<Rest> = consent.rests.iter().copied().collect();
-        for rest in rests {
+        for rest in self.consents.answered(&question, at) {
             if at.is_none() || at != self.far_end(question.from, rest) {
                 self.withdraw(rest);
             }

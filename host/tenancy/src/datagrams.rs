@@ -7,7 +7,7 @@ use crate::directory::neighbours::Answer;
 use crate::ids::{LinkKey, SessionId};
 use crate::path::Why;
 use crate::tenancy::Tenancy;
-use crate::wires::{Route, Way};
+use crate::wire::{Route, Way};
 use omniverb_session::body::{CLOSED_BY_PEER, CONNECT_AGAIN, ConnectQp, Connected};
 use omniverb_terms::{Errno, Qpn};
 

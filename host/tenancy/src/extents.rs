@@ -6,18 +6,15 @@
 //! come near is moved, since a fork of the owner copies it all: the first extent is small, and
 //! every further one doubles what there is or closes a gap, so a region has few.
 
-use crate::accounts::{Kind, Paid, Receipt};
-use crate::action::Action;
+use crate::accounts::{Paid, Receipt};
 use crate::ids::SessionId;
-use crate::layout::{Apart, FileId, Freed, Layout, Place};
+use crate::layout::{Apart, Freed, Layout, Place};
 use crate::limits::Limits;
-use crate::tables::Mr;
-use crate::tenancy::Tenancy;
+use crate::mr::PAGE_BYTES;
 use omniverb_terms::{Errno, Rkey};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-pub(crate) const PAGE_BYTES: u64 = 4096;
 /// Bytes of a region's first extent.
 const FIRST_BYTES: u64 = 2 << 20;
 
@@ -73,13 +70,16 @@ impl Extents {
     }
 
     /// Of a region, in order.
-    fn of_region(&self, (owner, rkey): RegionKey) -> impl Iterator<Item = (ExtentId, &Extent)> {
+    pub(crate) fn of_region(
+        &self,
+        (owner, rkey): RegionKey,
+    ) -> impl Iterator<Item = (ExtentId, &Extent)> {
         let all = self.by_start.range((owner, rkey, 0)..=(owner, rkey, u64::MAX));
         all.filter_map(|(_, id)| Some((*id, self.get(*id)?)))
     }
 
     /// Of an owner.
-    fn of_owner(&self, owner: SessionId) -> Vec<ExtentId> {
+    pub(crate) fn of_owner(&self, owner: SessionId) -> Vec<ExtentId> {
         let all = self.by_start.range((owner, Rkey(0), 0)..=(owner, Rkey(u32::MAX), u64::MAX));
         all.map(|(_, id)| *id).collect()
     }
@@ -106,13 +106,14 @@ impl Extents {
     }
 
     /// Its pages have come.
-    fn arrived(&mut self, id: ExtentId) {
+    pub(crate) fn arrived(&mut self, id: ExtentId) {
         if let Some(row) = self.rows.get_mut(&id) {
             row.there = true;
         }
     }
 
-    fn remove(&mut self, id: ExtentId) -> Option<(Place, Freed)> {
+    /// It is no more: where it was, and what that makes free.
+    pub(crate) fn remove(&mut self, id: ExtentId) -> Option<(Place, Freed)> {
         let row = self.rows.remove(&id)?;
         let Extent { region, start, place, .. } = *row;
         self.by_start.remove(&(region.0, region.1, start));
@@ -130,7 +131,8 @@ pub(crate) struct Span {
 }
 
 impl Extent {
-    fn span(&self) -> Span {
+    /// What it covers.
+    pub(crate) fn span(&self) -> Span {
         Span { start: self.start, length: self.place.length, there: self.there }
     }
 }
@@ -142,13 +144,6 @@ pub(crate) struct Part {
     pub(crate) length: u64,
     /// There is no extent for it yet.
     pub(crate) fresh: bool,
-}
-
-/// The whole pages of a region.
-pub(crate) fn pages(mr: &Mr) -> Range<u64> {
-    let end = mr.addr.saturating_add(mr.length) & !(PAGE_BYTES - 1);
-    let start = mr.addr.checked_next_multiple_of(PAGE_BYTES).unwrap_or(end);
-    start..end.max(start)
 }
 
 /// The part of a region to ask for, so that `address` and some of the `length` bytes from there on
@@ -198,93 +193,12 @@ pub(crate) fn choose(
     Ok(Part { start, length, fresh: true })
 }
 
-impl Tenancy {
-    /// Has extents be where a layout says, before there are any.
-    pub fn lay_out(&mut self, layout: Box<dyn Layout>) {
-        debug_assert!(self.extents.is_empty(), "before anybody is there");
-        self.extents = Extents::new(layout);
-    }
-
-    /// The file of the memory that an owner was asked with `token` to move pages onto.
-    #[must_use]
-    pub fn file_asked_for(&self, token: u64) -> Option<FileId> {
-        Some(self.extents.get(self.grants.get(&token)?.extent)?.place.file)
-    }
-
-    /// The part of a key's region to ask its owner for, with what a new extent for it pays;
-    /// `u64::MAX` bytes are all of the region.
-    pub(crate) fn choose_part(
-        &self,
-        owner: SessionId,
-        (rkey, mr): (Rkey, &Mr),
-        (address, length): (u64, u64),
-    ) -> Result<(Part, Option<Receipt>), Errno> {
-        let session = self.sessions.get(&owner).ok_or(Errno::ENOENT)?;
-        let known = self.extents.of_region((owner, rkey));
-        let known = known.map(|(_, extent)| extent.span());
-        let part = choose(&pages(mr), known, (address, length), &self.limits)?;
-        let receipt = part.fresh.then(|| session.account.charge(&[Kind::Extent])).transpose()?;
-        Ok((part, receipt))
-    }
-
-    /// The owner has moved pages onto an extent that it was asked for.
-    pub(crate) fn extent_arrived(&mut self, id: ExtentId) {
-        self.extents.arrived(id);
-    }
-
-    /// Nobody is granted this extent any more. What else is in its file stays as it is.
-    pub(crate) fn remove_extent(&mut self, id: ExtentId) {
-        let Some((place, freed)) = self.extents.remove(id) else { return };
-        self.release_holders(id);
-        self.out.push(match freed {
-            Freed::File => Action::ForgetFile { file: place.file },
-            Freed::Place => Action::EmptyPlace { place },
-        });
-    }
-
-    /// Its owner has taken back what it had on files of this key's. What it is asked for at this
-    /// moment it answers yet.
-    pub(crate) fn extents_released(&mut self, owner: SessionId, rkey: Rkey) {
-        self.remove_those((owner, rkey), |extent| extent.there);
-    }
-
-    /// Nor any of this key.
-    pub(crate) fn remove_extents(&mut self, owner: SessionId, rkey: Rkey) {
-        self.remove_those((owner, rkey), |_| true);
-    }
-
-    fn remove_those(&mut self, region: RegionKey, which: impl Fn(&Extent) -> bool) {
-        let those = self.extents.of_region(region).filter(|(_, extent)| which(extent));
-        for id in those.map(|(id, _)| id).collect::<Vec<_>>() {
-            self.remove_extent(id);
-        }
-    }
-
-    /// Nor any of this owner.
-    pub(crate) fn remove_all_extents(&mut self, owner: SessionId) {
-        for id in self.extents.of_owner(owner) {
-            self.remove_extent(id);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
     const MIB: u64 = 1 << 20;
-
-    fn mr(addr: u64, length: u64) -> Mr {
-        Mr { pd: 1, access: 4, addr, length }
-    }
-
-    #[test]
-    fn whole_pages() {
-        assert_eq!(pages(&mr(0x10800, 0x3000)), 0x11000..0x13000);
-        assert!(pages(&mr(0x10800, 0x900)).is_empty());
-        assert!(pages(&mr(u64::MAX - 10, 5)).is_empty());
-    }
 
     /// Asks for accesses in an arbitrary order until all is there; what is asked for is checked on
     /// the way, and how many extents there are in the end.

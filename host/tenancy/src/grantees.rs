@@ -11,17 +11,12 @@
 //! copy all the time. So there is an account of that for each peer, by user and vNIC, and one for
 //! all of an owner's: who has overdrawn it is not granted anything for a while.
 
-use crate::accounts::{Kind, Receipt};
-use crate::extents::{Extent, ExtentId, Extents};
+use crate::accounts::Receipt;
+use crate::extents::{ExtentId, Extents};
 use crate::ids::{LinkKey, SessionId, VnicId};
-use crate::tables::Link;
-use crate::tenancy::Tenancy;
-use omniverb_session::body::{Done, QpFailed, TAKE_EXTENT, TakeBack};
-use omniverb_terms::{Errno, Qpn};
+use omniverb_terms::Qpn;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What an extent costs at least that is taken back: threads stand still for it, others ask anew.
-const COST_MIN: u64 = 1 << 20;
 /// Bytes taken back because of one peer, or of all peers of an owner, before they have to wait.
 const PEER_BURST: u64 = 256 << 20;
 const OWNER_BURST: u64 = 1 << 30;
@@ -44,18 +39,27 @@ impl Grantees {
         self.by_extent.is_empty() && self.by_link.is_empty()
     }
 
-    fn links_of(&self, extent: ExtentId) -> impl Iterator<Item = LinkKey> {
+    /// The links by which an extent was granted.
+    pub(crate) fn links_of(&self, extent: ExtentId) -> impl Iterator<Item = LinkKey> {
         let from = (extent, LinkKey(Qpn(0), Qpn(0)));
         let to = (extent, LinkKey(Qpn(u32::MAX), Qpn(u32::MAX)));
         self.by_extent.range(from..=to).map(|((_, link), _)| *link)
     }
 
-    fn extents_of(&self, link: LinkKey) -> Vec<ExtentId> {
+    /// What was granted by a link.
+    pub(crate) fn extents_of(&self, link: LinkKey) -> Vec<ExtentId> {
         let all = self.by_link.range((link, 0)..=(link, ExtentId::MAX));
         all.map(|(_, extent)| *extent).collect()
     }
 
-    fn remove(&mut self, extent: ExtentId, link: LinkKey) {
+    /// An extent is granted by a link from now on, if it was not before: then this is paid.
+    pub(crate) fn add(&mut self, extent: ExtentId, link: LinkKey, pay: impl FnOnce() -> Receipt) {
+        self.by_link.insert((link, extent));
+        self.by_extent.entry((extent, link)).or_insert_with(pay);
+    }
+
+    /// It no longer is.
+    pub(crate) fn remove(&mut self, extent: ExtentId, link: LinkKey) {
         self.by_link.remove(&(link, extent));
         self.by_extent.remove(&(extent, link));
     }
@@ -101,7 +105,8 @@ pub(crate) struct Strain {
 }
 
 impl Strain {
-    fn add(&mut self, peer: (u32, VnicId), bytes: u64, now: u64) {
+    /// Because of this peer so much was taken back.
+    pub(crate) fn add(&mut self, peer: (u32, VnicId), bytes: u64, now: u64) {
         self.all.add(bytes, OWNER_RATE, now);
         for debt in self.peers.values_mut() {
             debt.settle(PEER_RATE, now);
@@ -112,116 +117,13 @@ impl Strain {
         debt.add(bytes, PEER_RATE, now);
     }
 
-    fn is_overdrawn(&mut self, peer: (u32, VnicId), now: u64) -> bool {
+    /// This peer, or all together, have had too much taken back lately.
+    pub(crate) fn is_overdrawn(&mut self, peer: (u32, VnicId), now: u64) -> bool {
         self.all.settle(OWNER_RATE, now);
         let known = self.peers.get_mut(&peer);
         let debt = known.unwrap_or(&mut self.others);
         debt.settle(PEER_RATE, now);
         debt.bytes > PEER_BURST || self.all.bytes > OWNER_BURST
-    }
-}
-
-impl Tenancy {
-    /// Whether a peer may be granted anything of this owner's: it must not have caused too much to
-    /// be taken back lately, nor hold too much.
-    pub(crate) fn may_hold_more(
-        &mut self,
-        peer: SessionId,
-        owner: SessionId,
-        now: u64,
-    ) -> Result<(), Errno> {
-        let Some(session) = self.sessions.get(&peer) else { return Ok(()) };
-        if session.account.full(&[Kind::Held]).is_some() {
-            return Err(Errno::ENOMEM);
-        }
-        let peer = (session.client.uid, session.client.vnic);
-        let owner = self.sessions.get_mut(&owner);
-        let overdrawn = owner.is_some_and(|owner| owner.strain.is_overdrawn(peer, now));
-        if overdrawn { Err(Errno::EAGAIN) } else { Ok(()) }
-    }
-
-    /// An extent is granted by way of a link.
-    pub(crate) fn hold(&mut self, extent: ExtentId, owner: SessionId, link: LinkKey) {
-        let Some(sessions) = self.links.get(&link).map(|link| link.sessions) else { return };
-        // Within a process there is nothing to take back.
-        let Some(grantee) = other_end(sessions, owner) else { return };
-        self.grantees.by_link.insert((link, extent));
-        // There was room when it was asked for; what is granted is a fact.
-        let held = self.grantees.by_extent.entry((extent, link));
-        if let Some(grantee) = self.sessions.get(&grantee) {
-            held.or_insert_with(|| grantee.account.note(&[Kind::Held]));
-        }
-    }
-
-    /// An extent is nobody's any more.
-    pub(crate) fn release_holders(&mut self, extent: ExtentId) {
-        for link in self.grantees.links_of(extent).collect::<Vec<_>>() {
-            self.grantees.remove(extent, link);
-        }
-    }
-
-    /// A link carries nothing any more. What its ends were granted by it, and by no other, is taken
-    /// back from them: every link's end passes here.
-    pub(crate) fn end_holding(&mut self, key: LinkKey, link: &Link) {
-        for extent in self.grantees.extents_of(key) {
-            self.grantees.remove(extent, key);
-            let Some((owner, _)) = self.extents.get(extent).map(|extent| extent.region) else {
-                continue;
-            };
-            let Some(grantee) = other_end(link.sessions, owner) else { continue };
-            let joins = |other: LinkKey| {
-                self.links.get(&other).is_some_and(|other| other.sessions.contains(&grantee))
-            };
-            if !self.grantees.links_of(extent).any(joins) {
-                self.take_extent_back(grantee, extent);
-            }
-        }
-    }
-
-    fn take_extent_back(&mut self, from: SessionId, id: ExtentId) {
-        let Some(Extent { region, start, place, .. }) = self.extents.get(id).copied() else {
-            return;
-        };
-        let (owner, rkey) = region;
-        let peer = self.sessions.get(&from).map(|peer| (peer.client.uid, peer.client.vnic));
-        let now = self.now;
-        let Some(session) = self.sessions.get_mut(&owner) else { return };
-        if let Some(peer) = peer {
-            session.strain.add(peer, place.length.max(COST_MIN), now);
-        }
-        session.taken += 1;
-        let number = session.taken;
-        self.remove_extent(id);
-        self.event(owner, TakeBack { what: TAKE_EXTENT, rkey, start, number });
-    }
-
-    /// How often a session was told to take an extent back.
-    pub(crate) fn taken(&self, id: SessionId) -> u64 {
-        self.sessions.get(&id).map_or(0, |session| session.taken)
-    }
-
-    /// The answer to a call that may have ended links.
-    pub(crate) fn done_since(&self, id: SessionId, before: u64) -> Done {
-        let now = self.taken(id);
-        Done { take_back: if now > before { now } else { 0 } }
-    }
-
-    /// A queue pair is in ERR: its peer is not served any more.
-    pub(crate) fn qp_failed(&mut self, id: SessionId, m: &QpFailed) -> Result<Done, Errno> {
-        let before = self.taken(id);
-        let peers: Vec<Qpn> = self.own_qp(id, m.qpn)?.links.iter().copied().collect();
-        if let Some(qp) = self.qps.get_mut(&m.qpn) {
-            qp.failed = true;
-        }
-        for peer in peers {
-            let key = LinkKey::new(m.qpn, peer);
-            // Out of the table for the moment: it does not justify anything.
-            if let Some(link) = self.links.remove(&key) {
-                self.end_holding(key, &link);
-                self.links.insert(key, link);
-            }
-        }
-        Ok(self.done_since(id, before))
     }
 }
 

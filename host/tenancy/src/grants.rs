@@ -9,10 +9,11 @@
 use crate::accounts::{Kind, Receipt};
 use crate::action::{Action, MemoryFacts};
 use crate::adoption::Adoption;
-use crate::extents::{Part, pages};
+use crate::extents::Part;
 use crate::ids::{LinkKey, SessionId};
 use crate::layout::{FileId, Place};
-use crate::tables::{Grantee, Mr, PendingGrant};
+use crate::mr::Mr;
+use crate::tables::{Grantee, PendingGrant};
 use crate::tenancy::{Tenancy, Timer};
 use omniverb_session::body::{
     Adopt, Adopted, Connected, Extent, GrantDenied, Granted, RequestGrant,
@@ -94,7 +95,7 @@ impl Tenancy {
         let (owner, mr) = self.grantable(qpn, rkey)?;
         self.uses(initiator, owner, &mr)?;
         let question = self.charge_question(owner)?;
-        let address = if length == u64::MAX { address.max(pages(&mr).start) } else { address };
+        let address = if length == u64::MAX { address.max(mr.pages().start) } else { address };
         let (part, extent) = self.choose_part(owner, (rkey, &mr), (address, length))?;
         let session = self.sessions.get(&owner).ok_or(Errno::ENOENT)?;
         let paid = (session.account.charge(&[Kind::EngineGrant])?, question, extent);
@@ -275,7 +276,7 @@ impl Tenancy {
             return Err(Errno::ENOENT);
         }
         let uses = self.uses(grant.initiator, owner, &mr)?;
-        let (whole, part) = (pages(&mr), grant.part);
+        let (whole, part) = (mr.pages(), grant.part);
         if part.start < whole.start || part.start + part.length > whole.end {
             return Err(Errno::EINVAL);
         }

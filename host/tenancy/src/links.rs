@@ -2,7 +2,7 @@
 
 use crate::accounts::Kind;
 use crate::action::{Action, LinkEnd};
-use crate::consent::Rest;
+use crate::consents::Rest;
 use crate::ids::{LinkKey, SessionId, VnicId};
 use crate::path::Why;
 use crate::tables::{Link, LinkReceipts, Qp};

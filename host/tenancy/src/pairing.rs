@@ -15,7 +15,7 @@ use crate::ids::{SessionId, VnicId};
 use crate::path::Why;
 use crate::tables::Wish;
 use crate::tenancy::{Tenancy, Timer};
-use crate::wires::{Route, Way};
+use crate::wire::{Route, Way};
 use omniverb_session::body::{CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, Connected, LinkClosed};
 use omniverb_terms::{Errno, Qpn, Service};
 

@@ -3,9 +3,11 @@
 
 use crate::accounts::Kind;
 use crate::ids::{LinkKey, SessionId, VnicId};
-use crate::path::{Path, Policy, Why};
-use crate::tables::{Qp, Wire};
+use crate::path::{Path, Why};
+use crate::policy::Policy;
+use crate::tables::Qp;
 use crate::tenancy::Tenancy;
+use crate::wire::Wire;
 use omniverb_session::body::{Cursor, ROLE_VERBS};
 use omniverb_terms::{Gid, Qpn, Service};
 

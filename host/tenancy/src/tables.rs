@@ -5,51 +5,15 @@ use crate::bells::Place;
 use crate::directory::neighbours::Question;
 use crate::extents::{ExtentId, Part};
 use crate::grantees::Strain;
-use crate::holders::Holder;
+use crate::identity::Client;
 use crate::ids::{Far, SessionId, VnicId};
-use crate::path::{Path, Why};
-use omniverb_session::body::{GidEntry, RegMr};
+use crate::mr::Mr;
+use crate::path::Why;
+use crate::wire::{Wire, WireKey};
+use omniverb_session::body::GidEntry;
 use omniverb_terms::{Gid, Qpn, Rkey, Service};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
-
-/// Who a vNIC is, as whoever knows how it is reached says: the same for the next daemon.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Identity {
-    /// Its name for people. No other vNIC has it, now or later.
-    pub name: String,
-    /// Another name that configuration may have for it.
-    pub alias: Option<String>,
-    /// Its node GUID.
-    pub guid: [u8; 8],
-    /// What no other vNIC of this boot has or will have, where that can be told. Only compared.
-    pub proof: [u64; 4],
-}
-
-/// Within what processes of one user may look into each other, as far as the kernel is concerned
-/// (`ptrace(2)`): their user, pid and mount namespaces, and their group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Circle {
-    /// Inode numbers of the namespaces.
-    pub namespaces: [u64; 3],
-    /// The group, as the daemon sees it.
-    pub group: u32,
-}
-
-/// What the kernel says about a client's process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Client {
-    /// The vNIC that it has: introduced before, with [`Tenancy::introduce`](crate::Tenancy).
-    pub vnic: VnicId,
-    /// Its pid, as the daemon sees it.
-    pub pid: i32,
-    /// Its user, as the daemon sees it.
-    pub uid: u32,
-    /// Who may look into it; `None`: nobody, as far as we can tell.
-    pub circle: Option<Circle>,
-    /// Whom what it takes of the host's is counted for.
-    pub holder: Holder,
-}
 
 #[derive(Debug)]
 pub(crate) struct Vnic {
@@ -109,20 +73,6 @@ pub(crate) struct Session {
     pub(crate) tracing: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Mr {
-    pub(crate) pd: u32,
-    pub(crate) access: u32,
-    pub(crate) addr: u64,
-    pub(crate) length: u64,
-}
-
-impl From<&RegMr> for Mr {
-    fn from(m: &RegMr) -> Mr {
-        Mr { pd: m.pd, access: m.access, addr: m.addr, length: m.length }
-    }
-}
-
 /// Where a connected queue pair wants to go.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wish {
@@ -175,26 +125,6 @@ impl Qp {
     pub(crate) fn wires_to(&self, peer: Qpn) -> impl Iterator<Item = &Paid<Wire>> {
         self.wires.range((peer, Gid::ZERO)..=(peer, Gid::MAX)).map(|(_, wire)| wire)
     }
-}
-
-/// A link to the engine: when it was made, its queue pair, its peer.
-pub(crate) type WireKey = (u64, Qpn, Far);
-
-/// A link to the engine.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Wire {
-    pub(crate) place: Place,
-    pub(crate) sgid: Gid,
-    pub(crate) dgid: Gid,
-    pub(crate) path: Path,
-    pub(crate) why: Why,
-    /// The peer's vNIC, if that is on this host and reached without the network.
-    pub(crate) within: Option<VnicId>,
-    pub(crate) born: u64,
-    /// A stranger caused it.
-    pub(crate) uninvited: bool,
-    /// What the network must go on saying, if the peer is reached without it.
-    pub(crate) question: Option<Question>,
 }
 
 /// What a link pays for its ends, for being direct in one vNIC or two, and for being uninvited.

@@ -3,20 +3,21 @@
 use crate::accounts::{Account, Kind, Quotas};
 use crate::action::{Action, Arrived};
 use crate::bells::Bells;
-use crate::consent::Consents;
-use crate::directory::neighbours::Question;
-use crate::directory::neighbours::{Answer, Neighbours};
+use crate::consents::Consents;
+use crate::directory::neighbours::{Answer, Neighbours, Question};
 use crate::directory::{self, Directory, Flat, Underlay, VnicAddress};
 use crate::extents::Extents;
 use crate::grantees::{Grantees, Strain};
 use crate::holders::Holders;
+use crate::identity::{Client, Identity};
 use crate::ids::{LinkKey, ProbeId, SessionId, VnicId};
 use crate::limits::Limits;
 use crate::numbers::{Entropy, QpNumbers};
-use crate::path::Policies;
-use crate::tables::{Client, Identity, Link, PendingGrant, Qp, Session, Vnic, Waiting, WireKey};
+use crate::policy::Policies;
+use crate::tables::{Link, PendingGrant, Qp, Session, Vnic, Waiting};
 use crate::tickets::{Secret, Tickets};
 use crate::uninvited::Uninvited;
+use crate::wire::{Way, WireKey};
 use omniverb_session::Message;
 use omniverb_session::body::{GidsChanged, ROLE_VERBS};
 use omniverb_terms::{Errno, Qpn};
@@ -278,7 +279,7 @@ impl Tenancy {
         now: u64,
     ) -> Vec<Action> {
         if let Some((sgid, dgid)) = self.directory.names(at, underlay) {
-            let way = crate::wires::Way { qpn, peer: source_qpn, sgid, dgid };
+            let way = Way { qpn, peer: source_qpn, sgid, dgid };
             self.meet_stranger(at, way, now);
         }
         std::mem::take(&mut self.out)

@@ -6,61 +6,21 @@
 
 use crate::accounts::Kind;
 use crate::action::{Action, WireEnd};
-use crate::consent::Rest;
+use crate::consents::Rest;
 use crate::directory::neighbours::Answer;
 use crate::ids::{Far, SessionId, VnicId};
 use crate::numbers;
-use crate::path::{Path, Why};
-use crate::tables::{Wire, WireKey};
+use crate::path::Why;
 use crate::tenancy::Tenancy;
+use crate::wire::{Route, Way, Wire, WireKey, kinds};
 use omniverb_session::body::{
     BellClosed, CLOSED_BY_DEATH, CLOSED_BY_PEER, Extent, LinkClosed, LinkReady,
 };
-use omniverb_terms::{Errno, Gid, Qpn, Service};
+use omniverb_terms::{Errno, Qpn, Service};
 use std::collections::BTreeSet;
 
 /// The engine, as the other party of bells. Sessions are counted from below.
 const ENGINE: SessionId = SessionId(u64::MAX);
-
-/// From a queue pair to its peer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
-    pub(crate) qpn: Qpn,
-    pub(crate) peer: Qpn,
-    pub(crate) sgid: Gid,
-    pub(crate) dgid: Gid,
-}
-
-/// How and why it leads through the engine.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Route {
-    pub(crate) path: Path,
-    pub(crate) why: Why,
-    pub(crate) within: Option<VnicId>,
-    pub(crate) features: u32,
-    pub(crate) uninvited: bool,
-}
-
-impl Route {
-    pub(crate) fn forwarded(why: Why, to: VnicId) -> Route {
-        let path = Path::Forwarded;
-        Route { path, why, within: Some(to), features: 0, uninvited: false }
-    }
-
-    pub(crate) fn wire(why: Why, features: u32) -> Route {
-        Route { path: Path::Wire, why, within: None, features, uninvited: false }
-    }
-
-    pub(crate) fn roce() -> Route {
-        let (path, why) = (Path::Roce, Why::Unanswered);
-        Route { path, why, within: None, features: 0, uninvited: false }
-    }
-}
-
-/// What a link to the engine counts as.
-pub(crate) fn kinds(uninvited: bool) -> &'static [Kind] {
-    if uninvited { &[Kind::Link, Kind::Wire, Kind::Stranger] } else { &[Kind::Link, Kind::Wire] }
-}
 
 impl Tenancy {
     /// Makes a link to the engine. There must be none for this peer yet; for datagrams there may be

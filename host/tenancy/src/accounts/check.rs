@@ -6,7 +6,7 @@ use super::quotas::Kind;
 use crate::grantees::other_end;
 use crate::tables::{Grantee, Qp};
 use crate::tenancy::Tenancy;
-use crate::wires;
+use crate::wire;
 use std::collections::HashMap;
 use std::fmt::Debug;
 
@@ -147,7 +147,7 @@ impl Tenancy {
         let account = &self.sessions[&qp.session].account;
         tally.row(&qp.receipt, account, &[Kind::Qp]);
         for wire in qp.wires.values() {
-            tally.row(wire.receipt(), account, wires::kinds(wire.uninvited));
+            tally.row(wire.receipt(), account, wire::kinds(wire.uninvited));
         }
     }
 
