@@ -10,7 +10,8 @@ use crate::consents::Rest;
 use crate::directory::asking::Resolved;
 use crate::directory::neighbours::{Answer, Question, Waiter};
 use crate::ids::VnicId;
-use crate::tenancy::{Tenancy, Timer};
+use crate::tenancy::Tenancy;
+use crate::timers::Timer;
 use omniverb_session::body::CLOSED_BY_NETWORK;
 use omniverb_terms::Gid;
 
@@ -35,13 +36,13 @@ impl Tenancy {
             return;
         }
         let due = self.next_consent(&question, now);
-        self.consents.begin(question, rest, due);
-        self.timers.insert((due, Timer::Consent(question)));
+        self.consents.begin(question, rest);
+        self.timers.set(Timer::Consent(question), due);
     }
 
     pub(crate) fn rest_no_more(&mut self, question: Question, rest: Rest) {
-        if let Some(due) = self.consents.leave(&question, rest) {
-            self.timers.remove(&(due, Timer::Consent(question)));
+        if self.consents.leave(&question, rest) {
+            self.timers.clear(Timer::Consent(question));
         }
     }
 
@@ -56,25 +57,17 @@ impl Tenancy {
         now.saturating_add((period - (hash >> 24) % (period / 4).max(1)).max(1))
     }
 
-    fn set_consent(&mut self, question: Question, due: u64) {
-        let Some(before) = self.consents.put_off(&question, due) else { return };
-        self.timers.remove(&(before, Timer::Consent(question)));
-        self.timers.insert((due, Timer::Consent(question)));
-    }
-
     /// A period is over.
-    pub(crate) fn consent_due(&mut self, question: Question, at: u64, now: u64) {
-        if !self.consents.is_due(&question, at) {
-            return;
-        }
+    pub(crate) fn consent_due(&mut self, question: Question, now: u64) {
         match self.ask(question, question.from, true, Some(Waiter::Consent)) {
             Resolved::Asking => {
                 let due = self.next_consent(&question, now);
-                self.set_consent(question, due);
+                self.timers.set(Timer::Consent(question), due);
             }
             Resolved::To(_) | Resolved::Busy => {
                 let period = self.limits.consent_time_ns;
-                self.set_consent(question, now.saturating_add((period / 8).max(1)));
+                let due = now.saturating_add((period / 8).max(1));
+                self.timers.set(Timer::Consent(question), due);
                 if self.consents.delayed(&question) {
                     self.consent_answered(question, None);
                 }

@@ -24,7 +24,6 @@ pub(crate) enum Rest {
 #[derive(Debug)]
 struct Consent {
     rests: BTreeSet<Rest>,
-    due: u64,
     misses: u32,
     delays: u32,
 }
@@ -48,32 +47,21 @@ impl Consents {
         })
     }
 
-    /// The first that rests on an answer; the question is asked again at `due`.
-    pub(crate) fn begin(&mut self, question: Question, rest: Rest, due: u64) {
-        let consent = Consent { rests: BTreeSet::from([rest]), due, misses: 0, delays: 0 };
+    /// The first that rests on an answer.
+    pub(crate) fn begin(&mut self, question: Question, rest: Rest) {
+        let consent = Consent { rests: BTreeSet::from([rest]), misses: 0, delays: 0 };
         self.held.insert(question, consent);
     }
 
-    /// Something rests on an answer no more. When the question was to be asked again, if that was
-    /// the last.
-    pub(crate) fn leave(&mut self, question: &Question, rest: Rest) -> Option<u64> {
-        let consent = self.held.get_mut(question)?;
+    /// Something rests on an answer no more. True: it was the last.
+    pub(crate) fn leave(&mut self, question: &Question, rest: Rest) -> bool {
+        let Some(consent) = self.held.get_mut(question) else { return false };
         consent.rests.remove(&rest);
-        if !consent.rests.is_empty() {
-            return None;
+        let last = consent.rests.is_empty();
+        if last {
+            self.held.remove(question);
         }
-        self.held.remove(question).map(|consent| consent.due)
-    }
-
-    /// A question is to be asked again at this time.
-    pub(crate) fn is_due(&self, question: &Question, at: u64) -> bool {
-        self.held.get(question).is_some_and(|consent| consent.due == at)
-    }
-
-    /// It is to be asked again at `due`, not at the time that is returned.
-    pub(crate) fn put_off(&mut self, question: &Question, due: u64) -> Option<u64> {
-        let consent = self.held.get_mut(question)?;
-        Some(std::mem::replace(&mut consent.due, due))
+        last
     }
 
     /// It could not be asked. True: so often that it counts as not answered.

@@ -14,7 +14,8 @@ use crate::ids::{LinkKey, SessionId};
 use crate::layout::{FileId, Place};
 use crate::mr::Mr;
 use crate::tables::{Grantee, PendingGrant};
-use crate::tenancy::{Tenancy, Timer};
+use crate::tenancy::Tenancy;
+use crate::timers::Timer;
 use omniverb_session::body::{
     Adopt, Adopted, Connected, Extent, GrantDenied, Granted, RequestGrant,
 };
@@ -119,10 +120,9 @@ impl Tenancy {
             token = token.wrapping_add(1);
         }
         let deadline = now.saturating_add(self.limits.grant_time_ns);
-        let pending =
-            PendingGrant { receipt, initiator, owner, qpn, peer_qpn, rkey, part, extent, deadline };
+        let pending = PendingGrant { receipt, initiator, owner, qpn, peer_qpn, rkey, part, extent };
         self.grants.insert(token, pending);
-        self.timers.insert((deadline, Timer::Grant(token)));
+        self.timers.set(Timer::Grant(token), deadline);
         if let Some(owner) = self.sessions.get_mut(&owner) {
             owner.questions.push(question);
         }
@@ -307,7 +307,7 @@ impl Tenancy {
 
     fn take_grant(&mut self, token: u64) -> Option<PendingGrant> {
         let grant = self.grants.remove(&token)?;
-        self.timers.remove(&(grant.deadline, Timer::Grant(token)));
+        self.timers.clear(Timer::Grant(token));
         Some(grant)
     }
 

@@ -48,6 +48,7 @@ mod tables;
 mod tenancy;
 pub mod testing;
 mod tickets;
+mod timers;
 mod turns;
 mod uninvited;
 mod walk;

@@ -14,7 +14,8 @@ use crate::directory::neighbours::Waiter;
 use crate::ids::{SessionId, VnicId};
 use crate::path::Why;
 use crate::tables::Wish;
-use crate::tenancy::{Tenancy, Timer};
+use crate::tenancy::Tenancy;
+use crate::timers::Timer;
 use crate::wire::{Route, Way};
 use omniverb_session::body::{CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, Connected, LinkClosed};
 use omniverb_terms::{Errno, Qpn, Service};
@@ -84,12 +85,12 @@ impl Tenancy {
             target: None,
             resumed,
             failures: 0,
-            timer: None,
             gone: None,
             deadline: 0,
         };
         if let Some(qp) = self.qps.get_mut(&m.qpn) {
             qp.wishes.insert(m.dest_qpn, wish);
+            self.timers.clear(Timer::Wish { qpn: m.qpn, peer: m.dest_qpn });
             self.wishers.entry(m.dest_qpn).or_default().insert(m.qpn);
         }
     }
@@ -239,19 +240,13 @@ impl Tenancy {
     }
 
     pub(crate) fn set_wish_timer(&mut self, qpn: Qpn, peer: Qpn, at: u64) {
-        self.clear_wish_timer(qpn, peer);
-        if let Some(wish) = self.qps.get_mut(&qpn).and_then(|qp| qp.wishes.get_mut(&peer)) {
-            wish.timer = Some(at);
-            self.timers.insert((at, Timer::Wish { qpn, peer }));
+        if self.qps.get(&qpn).is_some_and(|qp| qp.wishes.contains_key(&peer)) {
+            self.timers.set(Timer::Wish { qpn, peer }, at);
         }
     }
 
-    pub(crate) fn clear_wish_timer(&mut self, qpn: Qpn, peer: Qpn) {
-        if let Some(wish) = self.qps.get_mut(&qpn).and_then(|qp| qp.wishes.get_mut(&peer))
-            && let Some(at) = wish.timer.take()
-        {
-            self.timers.remove(&(at, Timer::Wish { qpn, peer }));
-        }
+    fn clear_wish_timer(&mut self, qpn: Qpn, peer: Qpn) {
+        self.timers.clear(Timer::Wish { qpn, peer });
     }
 
     pub(crate) fn drop_wish(&mut self, qpn: Qpn, peer: Qpn) {
@@ -281,14 +276,10 @@ impl Tenancy {
     }
 
     /// A wish's timer is due: ask again, or give up what survived only on one side.
-    pub(crate) fn wish_due(&mut self, qpn: Qpn, peer: Qpn, at: u64, now: u64) {
-        let Some(wish) = self.qps.get_mut(&qpn).and_then(|qp| qp.wishes.get_mut(&peer)) else {
+    pub(crate) fn wish_due(&mut self, qpn: Qpn, peer: Qpn, now: u64) {
+        let Some(wish) = self.qps.get(&qpn).and_then(|qp| qp.wishes.get(&peer)) else {
             return;
         };
-        if wish.timer != Some(at) {
-            return;
-        }
-        wish.timer = None;
         if let Some(reason) = wish.gone {
             self.drop_wish(qpn, peer);
             if self.end_wires(qpn, peer, Some(reason)) {

@@ -84,8 +84,6 @@ pub(crate) struct Wish {
     pub(crate) resumed: bool,
     /// Times the network was asked in vain.
     pub(crate) failures: u32,
-    /// When it is looked at again.
-    pub(crate) timer: Option<u64>,
     /// The peer is gone, for this reason; said when the timer is due.
     pub(crate) gone: Option<u32>,
     /// If `resumed`: when the other end is taken for dead.
@@ -177,5 +175,4 @@ pub(crate) struct PendingGrant {
     pub(crate) part: Part,
     /// What holds that, or is to.
     pub(crate) extent: ExtentId,
-    pub(crate) deadline: u64,
 }

@@ -4,7 +4,7 @@ use crate::accounts::{Account, Kind, Quotas};
 use crate::action::{Action, Arrived};
 use crate::bells::Bells;
 use crate::consents::Consents;
-use crate::directory::neighbours::{Answer, Neighbours, Question};
+use crate::directory::neighbours::{Answer, Neighbours};
 use crate::directory::{self, Directory, Flat, Underlay, VnicAddress};
 use crate::extents::Extents;
 use crate::grantees::{Grantees, Strain};
@@ -16,6 +16,7 @@ use crate::numbers::{Entropy, QpNumbers};
 use crate::policy::Policies;
 use crate::tables::{Link, PendingGrant, Qp, Session, Vnic, Waiting};
 use crate::tickets::{Secret, Tickets};
+use crate::timers::{Timer, Timers};
 use crate::uninvited::Uninvited;
 use crate::wire::{Way, WireKey};
 use omniverb_session::Message;
@@ -23,17 +24,6 @@ use omniverb_session::body::{GidsChanged, ROLE_VERBS};
 use omniverb_terms::{Errno, Qpn};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
-
-/// Something that happens at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Timer {
-    /// The owner of an MR took too long.
-    Grant(u64),
-    /// A wish's network is asked again, or a resumed one is given up.
-    Wish { qpn: Qpn, peer: Qpn },
-    /// The network is asked whether it still lets links be.
-    Consent(Question),
-}
 
 /// All tables of one daemon.
 pub struct Tenancy {
@@ -72,7 +62,7 @@ pub struct Tenancy {
     pub(crate) sessions_of: Holders<SessionId>,
     /// Queue pairs that wish for another, by that other.
     pub(crate) wishers: BTreeMap<Qpn, BTreeSet<Qpn>>,
-    pub(crate) timers: BTreeSet<(u64, Timer)>,
+    pub(crate) timers: Timers,
     /// Links are told to the audit.
     pub(crate) audited: bool,
     /// The latest time that was told.
@@ -122,7 +112,7 @@ impl Tenancy {
             vnics_of: Holders::default(),
             sessions_of: Holders::default(),
             wishers: BTreeMap::new(),
-            timers: BTreeSet::new(),
+            timers: Timers::default(),
             audited: false,
             now: 0,
             out: Vec::new(),
@@ -309,19 +299,18 @@ impl Tenancy {
     /// When [`tick`](Self::tick) wants to be called.
     #[must_use]
     pub fn next_deadline(&self) -> Option<u64> {
-        self.timers.first().map(|(at, _)| *at)
+        self.timers.next()
     }
 
     /// Does what is due.
     #[must_use]
     pub fn tick(&mut self, now: u64) -> Vec<Action> {
         self.now = self.now.max(now);
-        while let Some((at, timer)) = self.timers.first().copied().filter(|(at, _)| *at <= now) {
-            self.timers.remove(&(at, timer));
+        while let Some(timer) = self.timers.take_due(now) {
             match timer {
                 Timer::Grant(token) => self.grant_timed_out(token),
-                Timer::Wish { qpn, peer } => self.wish_due(qpn, peer, at, now),
-                Timer::Consent(question) => self.consent_due(question, at, now),
+                Timer::Wish { qpn, peer } => self.wish_due(qpn, peer, now),
+                Timer::Consent(question) => self.consent_due(question, now),
             }
         }
         std::mem::take(&mut self.out)

@@ -1,0 +1,87 @@
+//! What happens at a time. Each thing happens at one time at most: who sets it anew moves it, and
+//! who takes back its cause takes it out, so nothing is due that nobody waits for.
+
+use crate::directory::neighbours::Question;
+use omniverb_terms::Qpn;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Something that happens at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Timer {
+    /// The owner of an MR took too long.
+    Grant(u64),
+    /// A wish's network is asked again, or a resumed one is given up.
+    Wish { qpn: Qpn, peer: Qpn },
+    /// The network is asked whether it still lets links be.
+    Consent(Question),
+}
+
+/// All timers that are set.
+#[derive(Debug, Default)]
+pub(crate) struct Timers {
+    times: BTreeMap<Timer, u64>,
+    order: BTreeSet<(u64, Timer)>,
+}
+
+impl Timers {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.times.is_empty() && self.order.is_empty()
+    }
+
+    /// It happens at this time, and at no other.
+    pub(crate) fn set(&mut self, timer: Timer, at: u64) {
+        self.clear(timer);
+        self.times.insert(timer, at);
+        self.order.insert((at, timer));
+    }
+
+    /// It does not happen.
+    pub(crate) fn clear(&mut self, timer: Timer) {
+        if let Some(at) = self.times.remove(&timer) {
+            self.order.remove(&(at, timer));
+        }
+    }
+
+    /// When the next one is due.
+    pub(crate) fn next(&self) -> Option<u64> {
+        self.order.first().map(|(at, _)| *at)
+    }
+
+    /// One that is due, the oldest first. It is not set any more.
+    pub(crate) fn take_due(&mut self, now: u64) -> Option<Timer> {
+        let (at, timer) = *self.order.first()?;
+        if at > now {
+            return None;
+        }
+        self.clear(timer);
+        Some(timer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_set_anew_is_due_once_at_the_later_time() {
+        let mut timers = Timers::default();
+        timers.set(Timer::Grant(1), 10);
+        timers.set(Timer::Grant(2), 20);
+        timers.set(Timer::Grant(1), 30);
+        assert_eq!(timers.next(), Some(20));
+        assert_eq!(timers.take_due(19), None);
+        assert_eq!(timers.take_due(100), Some(Timer::Grant(2)));
+        assert_eq!(timers.take_due(100), Some(Timer::Grant(1)));
+        assert_eq!((timers.take_due(100), timers.is_empty()), (None, true));
+    }
+
+    #[test]
+    fn what_was_taken_back_is_never_due() {
+        let mut timers = Timers::default();
+        timers.set(Timer::Wish { qpn: Qpn(2), peer: Qpn(3) }, 10);
+        timers.clear(Timer::Wish { qpn: Qpn(3), peer: Qpn(2) });
+        assert_eq!(timers.next(), Some(10));
+        timers.clear(Timer::Wish { qpn: Qpn(2), peer: Qpn(3) });
+        assert!(timers.take_due(u64::MAX).is_none() && timers.is_empty());
+    }
+}
