@@ -132,7 +132,7 @@ impl Tenancy {
     pub(crate) fn remove_qp(&mut self, qpn: Qpn, reason: u32, now: u64) {
         self.close_all(qpn, reason);
         let Some(qp) = self.strike_qp(qpn) else { return };
-        for wisher in self.wishers.get(&qpn).cloned().unwrap_or_default() {
+        for wisher in self.wishers.of(qpn) {
             // Others must not learn what becomes of queue pairs in places they did not find.
             let wish = self.qps.get(&wisher).and_then(|other| other.wishes.get(&qpn));
             let known = wish.is_some_and(|wish| wish.target == Some(qp.vnic));

@@ -16,11 +16,7 @@ impl Tenancy {
     #[must_use]
     pub fn capture(&mut self, vnic: VnicId, on: bool) -> Vec<Action> {
         let before: BTreeSet<LinkKey> = self.traced_links();
-        if on {
-            self.captured.insert(vnic);
-        } else {
-            self.captured.remove(&vnic);
-        }
+        self.captures.set(vnic, on);
         let after = self.traced_links();
         for key in before.difference(&after) {
             self.untrace(*key);
@@ -35,30 +31,24 @@ impl Tenancy {
             .filter_map(|key| self.links.get(key))
             .flat_map(|link| link.sessions)
             .collect();
-        let idle = self.sessions.iter().filter(|(id, s)| s.tracing && !busy.contains(id));
-        for id in idle.map(|(id, _)| *id).collect::<Vec<_>>() {
+        for id in self.captures.idle(&busy) {
             self.end_trace(id);
             self.event(id, TraceEnd { reserved: 0 });
         }
         std::mem::take(&mut self.out)
     }
 
-    /// Whether a link of these vNICs is traced.
-    fn is_captured(&self, link: &Link) -> bool {
-        link.vnics.iter().any(|vnic| self.captured.contains(vnic))
-    }
-
     fn traced_links(&self) -> BTreeSet<LinkKey> {
-        if self.captured.is_empty() {
+        if self.captures.is_off() {
             return BTreeSet::new();
         }
-        let traced = self.links.iter().filter(|(_, link)| self.is_captured(link));
+        let traced = self.links.iter().filter(|(_, link)| self.captures.cover(link.vnics));
         traced.map(|(key, _)| *key).collect()
     }
 
     /// A link is in the tables now. True: its ends are to tell, and whoever reads it knows of them.
     pub(crate) fn trace_if_captured(&mut self, key: LinkKey) -> bool {
-        let traced = self.links.get(&key).is_some_and(|link| self.is_captured(link));
+        let traced = self.links.get(&key).is_some_and(|link| self.captures.cover(link.vnics));
         if traced {
             self.trace(key);
         }
@@ -74,15 +64,14 @@ impl Tenancy {
 
     /// A link has been taken out of the tables.
     pub(crate) fn untrace_removed(&mut self, key: LinkKey, link: &Link) {
-        if self.is_captured(link) {
+        if self.captures.cover(link.vnics) {
             self.untrace_ends(key, link.sessions);
         }
     }
 
     /// A session is over.
     pub(crate) fn end_trace(&mut self, id: SessionId) {
-        let session = self.sessions.get_mut(&id);
-        if session.is_some_and(|session| std::mem::take(&mut session.tracing)) {
+        if self.captures.end(id) {
             self.out.push(Action::EndTrace { session: id });
         }
     }
@@ -90,12 +79,7 @@ impl Tenancy {
     fn trace(&mut self, key: LinkKey) {
         for end in self.ends(key) {
             let session = end.session;
-            let begins = self.sessions.get_mut(&session).is_some_and(|session| {
-                let begins = !session.tracing;
-                session.tracing = true;
-                begins
-            });
-            if begins {
+            if self.sessions.contains_key(&session) && self.captures.begin(session) {
                 self.out.push(Action::BeginTrace { session });
             }
             self.out.push(Action::Trace(Box::new(end)));

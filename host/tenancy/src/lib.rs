@@ -16,6 +16,7 @@ mod audit;
 mod bells;
 mod calls;
 mod capture;
+mod captures;
 mod consent;
 mod consents;
 mod datagrams;
@@ -54,6 +55,7 @@ mod uninvited;
 mod walk;
 mod wire;
 mod wires;
+mod wishers;
 
 pub use action::{Action, Arrived, Audited, Channel, LinkEnd, MemoryFacts, TracedEnd, WireEnd};
 pub use adoption::Adoption;

@@ -91,7 +91,7 @@ impl Tenancy {
         if let Some(qp) = self.qps.get_mut(&m.qpn) {
             qp.wishes.insert(m.dest_qpn, wish);
             self.timers.clear(Timer::Wish { qpn: m.qpn, peer: m.dest_qpn });
-            self.wishers.entry(m.dest_qpn).or_default().insert(m.qpn);
+            self.wishers.add(m.dest_qpn, m.qpn);
         }
     }
 
@@ -252,13 +252,8 @@ impl Tenancy {
     pub(crate) fn drop_wish(&mut self, qpn: Qpn, peer: Qpn) {
         self.clear_wish_timer(qpn, peer);
         let removed = self.qps.get_mut(&qpn).and_then(|qp| qp.wishes.remove(&peer));
-        if removed.is_some()
-            && let Some(wishers) = self.wishers.get_mut(&peer)
-        {
-            wishers.remove(&qpn);
-            if wishers.is_empty() {
-                self.wishers.remove(&peer);
-            }
+        if removed.is_some() {
+            self.wishers.remove(peer, qpn);
         }
     }
 

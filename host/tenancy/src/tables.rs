@@ -69,8 +69,6 @@ pub(crate) struct Session {
     pub(crate) taken: u64,
     /// What of that was because of whom.
     pub(crate) strain: Strain,
-    /// It has memory to tell through what is captured.
-    pub(crate) tracing: bool,
 }
 
 /// Where a connected queue pair wants to go.

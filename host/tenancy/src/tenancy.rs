@@ -3,6 +3,7 @@
 use crate::accounts::{Account, Kind, Quotas};
 use crate::action::{Action, Arrived};
 use crate::bells::Bells;
+use crate::captures::Captures;
 use crate::consents::Consents;
 use crate::directory::neighbours::{Answer, Neighbours};
 use crate::directory::{self, Directory, Flat, Underlay, VnicAddress};
@@ -19,6 +20,7 @@ use crate::tickets::{Secret, Tickets};
 use crate::timers::{Timer, Timers};
 use crate::uninvited::Uninvited;
 use crate::wire::{Way, WireKey};
+use crate::wishers::Wishers;
 use omniverb_session::Message;
 use omniverb_session::body::{GidsChanged, ROLE_VERBS};
 use omniverb_terms::{Errno, Qpn};
@@ -50,8 +52,7 @@ pub struct Tenancy {
     /// How many daemons there were before, if that is known.
     pub(crate) generation: Option<u64>,
     pub(crate) policies: Policies,
-    /// vNICs whose packets are captured.
-    pub(crate) captured: BTreeSet<VnicId>,
+    pub(crate) captures: Captures,
     /// Who has links to the engine.
     pub(crate) wires: Holders<WireKey>,
     /// Direct datagram links, for the ends that did not ask for them.
@@ -61,7 +62,7 @@ pub struct Tenancy {
     /// Whose the processes are, command lines included.
     pub(crate) sessions_of: Holders<SessionId>,
     /// Queue pairs that wish for another, by that other.
-    pub(crate) wishers: BTreeMap<Qpn, BTreeSet<Qpn>>,
+    pub(crate) wishers: Wishers,
     pub(crate) timers: Timers,
     /// Links are told to the audit.
     pub(crate) audited: bool,
@@ -106,12 +107,12 @@ impl Tenancy {
             tickets: Tickets::new(secret, boot),
             generation: None,
             policies: Policies::default(),
-            captured: BTreeSet::new(),
+            captures: Captures::default(),
             wires: Holders::default(),
             uninvited: Uninvited::default(),
             vnics_of: Holders::default(),
             sessions_of: Holders::default(),
-            wishers: BTreeMap::new(),
+            wishers: Wishers::default(),
             timers: Timers::default(),
             audited: false,
             now: 0,
@@ -175,7 +176,6 @@ impl Tenancy {
                 questions: Vec::new(),
                 taken: 0,
                 strain: Strain::default(),
-                tracing: false,
             },
         );
     }

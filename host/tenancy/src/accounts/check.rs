@@ -127,6 +127,8 @@ impl Tenancy {
             assert!(receipt.kinds().all(|kind| matches!(kind, Kind::Probe | Kind::Consent)));
             tally.count(receipt);
         }
+        let wishes: usize = self.qps.values().map(|qp| qp.wishes.len()).sum();
+        assert_eq!(self.wishers.count(), wishes, "wishes, and wishers");
         let tally = tally.upwards();
         check(&tally, &self.host, &"the host");
         for (key, vnic) in &self.vnics {
@@ -163,6 +165,7 @@ impl Tenancy {
             ("extents", self.extents.is_empty()),
             ("probes", self.neighbours.is_idle() && self.consents.is_empty()),
             ("timers", self.timers.is_empty()),
+            ("traces", self.captures.is_idle()),
         ];
         for (name, empty) in tables {
             assert!(empty, "no receipt is out, and there are {name}");

@@ -2,6 +2,7 @@
 
 use super::Kind;
 use crate::testing::exercise::{Bench, gid, vnic};
+use crate::timers::Timer;
 use crate::{Action, Arrived, Channel, Limits, SessionId};
 use omniverb_session::Message;
 use omniverb_session::body::*;
@@ -133,6 +134,10 @@ fn a_row_without_a_receipt_is_noticed() {
         bench.end(session);
     }
     assert!(bench.tenancy.is_empty() && !is_noticed(&bench));
-    bench.tenancy.wishers.entry(Qpn(7)).or_default().insert(Qpn(8));
+    bench.tenancy.timers.set(Timer::Grant(7), 1);
     assert!(is_noticed(&bench));
+    bench.tenancy.timers.clear(Timer::Grant(7));
+    assert!(!is_noticed(&bench));
+    bench.tenancy.wishers.add(Qpn(7), Qpn(8));
+    assert!(is_noticed(&bench), "nobody has that wish");
 }

@@ -1,0 +1,41 @@
+//! Which queue pairs wish for another, by that other: the wishes of all queue pairs, turned round.
+
+use omniverb_terms::Qpn;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The wishers of all that are wished for; nobody without any is kept.
+#[derive(Debug, Default)]
+pub(crate) struct Wishers {
+    by_peer: BTreeMap<Qpn, BTreeSet<Qpn>>,
+}
+
+impl Wishers {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_peer.is_empty()
+    }
+
+    /// Wishes of all.
+    pub(crate) fn count(&self) -> usize {
+        self.by_peer.values().map(BTreeSet::len).sum()
+    }
+
+    /// Somebody wishes for `peer`.
+    pub(crate) fn add(&mut self, peer: Qpn, wisher: Qpn) {
+        self.by_peer.entry(peer).or_default().insert(wisher);
+    }
+
+    /// No more.
+    pub(crate) fn remove(&mut self, peer: Qpn, wisher: Qpn) {
+        if let Some(wishers) = self.by_peer.get_mut(&peer) {
+            wishers.remove(&wisher);
+            if wishers.is_empty() {
+                self.by_peer.remove(&peer);
+            }
+        }
+    }
+
+    /// Who wishes for `peer`, in order.
+    pub(crate) fn of(&self, peer: Qpn) -> Vec<Qpn> {
+        self.by_peer.get(&peer).into_iter().flatten().copied().collect()
+    }
+}
