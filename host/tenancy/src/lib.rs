@@ -44,6 +44,7 @@ mod policy;
 mod resume;
 mod room;
 mod session;
+mod shared;
 mod status;
 mod tables;
 mod tenancy;

@@ -8,7 +8,6 @@ use crate::tenancy::Tenancy;
 use omniverb_session::body::{Extent, GidEntry, Gids, Hello, ROLE_VERBS, Welcome};
 use omniverb_session::limits::GIDS_MAX;
 use omniverb_terms::{Errno, Gid};
-use std::collections::{BTreeMap, BTreeSet};
 
 impl Tenancy {
     pub(crate) fn hello(&mut self, id: SessionId, tag: u64, hello: &Hello, now: u64) {
@@ -48,7 +47,7 @@ impl Tenancy {
             return true;
         }
         let Some(session) = self.sessions.get(&id) else { return false };
-        let other = self.sessions_of.yields_to(&session.client.holder).copied();
+        let other = self.sessions.yields_to(&session.client.holder);
         if let Some(other) = other {
             self.make_yield(other, "made room: its user has the most processes here", now);
         }
@@ -62,8 +61,8 @@ impl Tenancy {
         {
             return true;
         }
-        let other = self.vnics_of.yields_to(&session.client.holder);
-        let other = other.and_then(|other| self.vnics.get(other));
+        let other = self.vnics.yields_to(&session.client.holder);
+        let other = other.and_then(|other| self.vnics.get(&other));
         let Some(sessions) = other.map(|vnic| vnic.sessions.clone()) else { return false };
         for other in sessions {
             self.make_yield(other, "made room: its user has the most vNICs here", now);
@@ -74,7 +73,7 @@ impl Tenancy {
     /// Makes the session one of its vNIC's, and the vNIC if it is the first.
     fn join(&mut self, id: SessionId, key: VnicId) -> Result<(), Errno> {
         let session = self.sessions.get_mut(&id).ok_or(Errno::EPROTO)?;
-        let (known, holder) = (self.vnics.get(&key), &session.client.holder);
+        let (known, holder) = (self.vnics.get(&key), session.client.holder.clone());
         let new = match known {
             Some(_) => None,
             None => Some(self.host.charge(&[Kind::Vnic])?),
@@ -83,22 +82,10 @@ impl Tenancy {
         let account = account.unwrap_or_else(|| self.host.below(Quotas::of_vnic(&self.limits)));
         session.process = Some(account.charge(&[Kind::Process])?);
         session.account = account.below(Quotas::of_session(&self.limits));
-        self.sessions_of.add(holder, id);
+        self.sessions.count(id, &holder);
         if let Some(receipt) = new {
-            self.vnics_of.add(holder, key);
-            let vnic = Vnic {
-                gids: Vec::new(),
-                read_at: None,
-                reading: None,
-                sessions: BTreeSet::new(),
-                account,
-                receipt,
-                uninvited: BTreeMap::new(),
-                strangers: BTreeSet::new(),
-                port: false,
-                addresses: Vec::new(),
-            };
-            self.vnics.insert(key, vnic);
+            self.vnics.insert(key, Vnic::new(account, receipt));
+            self.vnics.count(key, &holder);
         }
         if let Some(vnic) = self.vnics.get_mut(&key) {
             vnic.sessions.insert(id);

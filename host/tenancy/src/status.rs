@@ -144,7 +144,7 @@ impl Tenancy {
     /// The first vNIC with processes from this one on.
     #[must_use]
     pub fn vnic_from(&self, key: VnicId) -> Option<VnicId> {
-        self.vnics.range(key..).next().map(|(key, _)| *key)
+        self.vnics.next_key(key)
     }
 
     pub(crate) fn process_row(&self, id: SessionId) -> Option<ProcessStatus> {

@@ -34,6 +34,24 @@ pub(crate) struct Vnic {
     pub(crate) addresses: Vec<IpAddr>,
 }
 
+impl Vnic {
+    /// One of which nothing is known yet.
+    pub(crate) fn new(account: Account, receipt: Receipt) -> Vnic {
+        Vnic {
+            gids: Vec::new(),
+            read_at: None,
+            reading: None,
+            sessions: BTreeSet::new(),
+            account,
+            receipt,
+            uninvited: BTreeMap::new(),
+            strangers: BTreeSet::new(),
+            port: false,
+            addresses: Vec::new(),
+        }
+    }
+}
+
 /// A call that is answered later.
 #[derive(Clone, Debug)]
 pub(crate) enum Waiting {
@@ -69,6 +87,30 @@ pub(crate) struct Session {
     pub(crate) taken: u64,
     /// What of that was because of whom.
     pub(crate) strain: Strain,
+}
+
+impl Session {
+    /// One that has not said anything yet.
+    pub(crate) fn new(client: Client, account: Account, receipt: Receipt) -> Session {
+        Session {
+            client,
+            account,
+            receipt,
+            process: None,
+            name: String::new(),
+            role: 0,
+            resume: false,
+            welcomed: false,
+            waiting: None,
+            qps: BTreeSet::new(),
+            mrs: HashMap::new(),
+            datagrams: BTreeSet::new(),
+            behind: false,
+            questions: Vec::new(),
+            taken: 0,
+            strain: Strain::default(),
+        }
+    }
 }
 
 /// Where a connected queue pair wants to go.

@@ -8,13 +8,14 @@ use crate::consents::Consents;
 use crate::directory::neighbours::{Answer, Neighbours};
 use crate::directory::{self, Directory, Flat, Underlay, VnicAddress};
 use crate::extents::Extents;
-use crate::grantees::{Grantees, Strain};
+use crate::grantees::Grantees;
 use crate::holders::Holders;
 use crate::identity::{Client, Identity};
 use crate::ids::{LinkKey, ProbeId, SessionId, VnicId};
 use crate::limits::Limits;
 use crate::numbers::{Entropy, QpNumbers};
 use crate::policy::Policies;
+use crate::shared::Shared;
 use crate::tables::{Link, PendingGrant, Qp, Session, Vnic, Waiting};
 use crate::tickets::{Secret, Tickets};
 use crate::timers::{Timer, Timers};
@@ -24,7 +25,7 @@ use crate::wishers::Wishers;
 use omniverb_session::Message;
 use omniverb_session::body::{GidsChanged, ROLE_VERBS};
 use omniverb_terms::{Errno, Qpn};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 /// All tables of one daemon.
@@ -37,8 +38,10 @@ pub struct Tenancy {
     pub(crate) directory: Box<dyn Directory>,
     /// Who the vNICs are that there are, or that something was set for.
     pub(crate) identities: BTreeMap<VnicId, Identity>,
-    pub(crate) vnics: BTreeMap<VnicId, Vnic>,
-    pub(crate) sessions: BTreeMap<SessionId, Session>,
+    /// Counted for who brought them.
+    pub(crate) vnics: Shared<VnicId, Vnic>,
+    /// Counted for whose they are once they are processes, command lines included.
+    pub(crate) sessions: Shared<SessionId, Session>,
     pub(crate) qps: HashMap<Qpn, Qp>,
     pub(crate) links: BTreeMap<LinkKey, Link>,
     pub(crate) bells: Bells,
@@ -57,10 +60,6 @@ pub struct Tenancy {
     pub(crate) wires: Holders<WireKey>,
     /// Direct datagram links, for the ends that did not ask for them.
     pub(crate) uninvited: Uninvited,
-    /// Who brought the vNICs that there are.
-    pub(crate) vnics_of: Holders<VnicId>,
-    /// Whose the processes are, command lines included.
-    pub(crate) sessions_of: Holders<SessionId>,
     /// Queue pairs that wish for another, by that other.
     pub(crate) wishers: Wishers,
     pub(crate) timers: Timers,
@@ -93,8 +92,8 @@ impl Tenancy {
             entropy,
             directory,
             identities: BTreeMap::new(),
-            vnics: BTreeMap::new(),
-            sessions: BTreeMap::new(),
+            vnics: Shared::default(),
+            sessions: Shared::default(),
             qps: HashMap::new(),
             links: BTreeMap::new(),
             bells: Bells::default(),
@@ -110,8 +109,6 @@ impl Tenancy {
             captures: Captures::default(),
             wires: Holders::default(),
             uninvited: Uninvited::default(),
-            vnics_of: Holders::default(),
-            sessions_of: Holders::default(),
             wishers: Wishers::default(),
             timers: Timers::default(),
             audited: false,
@@ -157,27 +154,7 @@ impl Tenancy {
     pub fn open(&mut self, session: SessionId, client: Client) {
         let account = self.host.below(Quotas::of_session(&self.limits));
         let receipt = self.host.note(&[Kind::Client]);
-        self.sessions.insert(
-            session,
-            Session {
-                client,
-                account,
-                receipt,
-                process: None,
-                name: String::new(),
-                role: 0,
-                resume: false,
-                welcomed: false,
-                waiting: None,
-                qps: BTreeSet::new(),
-                mrs: HashMap::new(),
-                datagrams: BTreeSet::new(),
-                behind: false,
-                questions: Vec::new(),
-                taken: 0,
-                strain: Strain::default(),
-            },
-        );
+        self.sessions.insert(session, Session::new(client, account, receipt));
     }
 
     /// A client said something.
@@ -379,7 +356,6 @@ impl Tenancy {
             self.event(other, omniverb_session::body::BellClosed { bell });
         }
         self.sessions.remove(&id);
-        self.sessions_of.remove(&id);
         let Some(vnic) = self.vnics.get_mut(&key) else { return };
         vnic.sessions.remove(&id);
         if let Some(reading) = &mut vnic.reading {
@@ -387,7 +363,6 @@ impl Tenancy {
         }
         if vnic.sessions.is_empty() {
             self.vnics.remove(&key);
-            self.vnics_of.remove(&key);
             self.out.push(Action::VnicGone { vnic: key });
             for vnic in self.vnics.values_mut() {
                 vnic.uninvited.remove(&key);

@@ -67,13 +67,13 @@ impl Tenancy {
     /// If they do not agree, or if no receipt is out and yet something is left.
     pub fn check_accounts(&self) {
         let mut tally = Tally::default();
-        for (key, vnic) in &self.vnics {
+        for (key, vnic) in self.vnics.iter() {
             tally.row(&vnic.receipt, &self.host, &[Kind::Vnic]);
             let processes = vnic.sessions.iter().filter_map(|id| self.sessions.get(id));
             let processes = processes.filter_map(|session| session.process.as_ref());
             assert_eq!(processes.count(), vnic.sessions.len(), "of {key:?}");
         }
-        for (id, session) in &self.sessions {
+        for (id, session) in self.sessions.iter() {
             tally.row(&session.receipt, &self.host, &[Kind::Client]);
             if let Some(process) = &session.process {
                 let vnic = &self.vnics[&session.client.vnic];
@@ -131,13 +131,13 @@ impl Tenancy {
         assert_eq!(self.wishers.count(), wishes, "wishes, and wishers");
         let tally = tally.upwards();
         check(&tally, &self.host, &"the host");
-        for (key, vnic) in &self.vnics {
+        for (key, vnic) in self.vnics.iter() {
             check(&tally, &vnic.account, key);
             for (from, account) in &vnic.uninvited {
                 check(&tally, account, &(from, key));
             }
         }
-        for (id, session) in &self.sessions {
+        for (id, session) in self.sessions.iter() {
             check(&tally, &session.account, id);
         }
         if self.is_empty() {
@@ -156,8 +156,8 @@ impl Tenancy {
     /// What is only there to find rows by goes with them.
     fn check_empty(&self) {
         let tables = [
-            ("vNICs", self.vnics.is_empty() && self.vnics_of.is_empty()),
-            ("processes", self.sessions.is_empty() && self.sessions_of.is_empty()),
+            ("vNICs", self.vnics.is_empty()),
+            ("processes", self.sessions.is_empty()),
             ("queue pairs", self.qps.is_empty() && self.wishers.is_empty()),
             ("links", self.links.is_empty() && self.uninvited.is_empty()),
             ("links to the engine", self.wires.is_empty() && self.bells.count() == 0),
