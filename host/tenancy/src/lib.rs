@@ -43,6 +43,7 @@ mod policing;
 mod policy;
 mod resume;
 mod room;
+mod seniority;
 mod session;
 mod shared;
 mod status;

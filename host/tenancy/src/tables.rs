@@ -9,7 +9,7 @@ use crate::identity::Client;
 use crate::ids::{Far, SessionId, VnicId};
 use crate::mr::Mr;
 use crate::path::Why;
-use crate::wire::{Wire, WireKey};
+use crate::wire::Wire;
 use omniverb_session::body::GidEntry;
 use omniverb_terms::{Gid, Qpn, Rkey, Service};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -27,8 +27,6 @@ pub(crate) struct Vnic {
     pub(crate) receipt: Receipt,
     /// What others have of it: accounts below its own for datagram links opened towards it.
     pub(crate) uninvited: BTreeMap<VnicId, Account>,
-    /// Wire links of datagram queue pairs that strangers caused, the oldest first.
-    pub(crate) strangers: BTreeSet<WireKey>,
     pub(crate) port: bool,
     /// All its addresses, sorted; the GID table has only some of them.
     pub(crate) addresses: Vec<IpAddr>,
@@ -45,7 +43,6 @@ impl Vnic {
             account,
             receipt,
             uninvited: BTreeMap::new(),
-            strangers: BTreeSet::new(),
             port: false,
             addresses: Vec::new(),
         }
@@ -77,8 +74,6 @@ pub(crate) struct Session {
     pub(crate) process: Option<Receipt>,
     pub(crate) qps: BTreeSet<Qpn>,
     pub(crate) mrs: HashMap<Rkey, Paid<Mr>>,
-    /// Its links to the engine that are for datagrams, the oldest first.
-    pub(crate) datagrams: BTreeSet<WireKey>,
     /// It has not taken what it was told; see `pace.rs`.
     pub(crate) behind: bool,
     /// Questions for pages that it has not answered: any answer, late or not, is to one of them.
@@ -104,7 +99,6 @@ impl Session {
             waiting: None,
             qps: BTreeSet::new(),
             mrs: HashMap::new(),
-            datagrams: BTreeSet::new(),
             behind: false,
             questions: Vec::new(),
             taken: 0,

@@ -9,18 +9,18 @@ use crate::directory::neighbours::{Answer, Neighbours};
 use crate::directory::{self, Directory, Flat, Underlay, VnicAddress};
 use crate::extents::Extents;
 use crate::grantees::Grantees;
-use crate::holders::Holders;
 use crate::identity::{Client, Identity};
 use crate::ids::{LinkKey, ProbeId, SessionId, VnicId};
 use crate::limits::Limits;
 use crate::numbers::{Entropy, QpNumbers};
 use crate::policy::Policies;
+use crate::seniority::Seniority;
 use crate::shared::Shared;
 use crate::tables::{Link, PendingGrant, Qp, Session, Vnic, Waiting};
 use crate::tickets::{Secret, Tickets};
 use crate::timers::{Timer, Timers};
 use crate::uninvited::Uninvited;
-use crate::wire::{Way, WireKey};
+use crate::wire::Way;
 use crate::wishers::Wishers;
 use omniverb_session::Message;
 use omniverb_session::body::{GidsChanged, ROLE_VERBS};
@@ -56,8 +56,8 @@ pub struct Tenancy {
     pub(crate) generation: Option<u64>,
     pub(crate) policies: Policies,
     pub(crate) captures: Captures,
-    /// Who has links to the engine.
-    pub(crate) wires: Holders<WireKey>,
+    /// Links to the engine, as they make way for others.
+    pub(crate) seniority: Seniority,
     /// Direct datagram links, for the ends that did not ask for them.
     pub(crate) uninvited: Uninvited,
     /// Queue pairs that wish for another, by that other.
@@ -107,7 +107,7 @@ impl Tenancy {
             generation: None,
             policies: Policies::default(),
             captures: Captures::default(),
-            wires: Holders::default(),
+            seniority: Seniority::default(),
             uninvited: Uninvited::default(),
             wishers: Wishers::default(),
             timers: Timers::default(),

@@ -54,13 +54,13 @@ impl Tenancy {
         }
         self.audit_wire((session, vnic), qpn, far, &wire, true);
         let key: WireKey = (now, qpn, far);
-        if let Some(session) = self.sessions.get_mut(&session).filter(|_| datagram) {
-            session.datagrams.insert(key);
-        }
         let holder = self.sessions.get(&session).map(|session| session.client.holder.in_vnic(vnic));
-        self.wires.add(&holder.unwrap_or_default(), key);
-        if let Some(vnic) = self.vnics.get_mut(&vnic).filter(|_| uninvited) {
-            vnic.strangers.insert(key);
+        self.seniority.add(key, &holder.unwrap_or_default());
+        if datagram {
+            self.seniority.add_datagrams(key, session);
+        }
+        if uninvited {
+            self.seniority.add_stranger(key, vnic);
         }
         let limits = &self.limits;
         let (request_bytes, response_bytes) = match datagram {
@@ -115,9 +115,10 @@ impl Tenancy {
                 let qp = self.qps.get(qpn);
                 qp.is_some_and(|qp| qp.wires_to(peer).all(|wire| wire.uninvited))
             };
-            let oldest = vnic.strangers.iter().take_while(|wire| wire.0 <= rested);
-            let mut oldest = oldest.filter(|(_, qpn, (peer, _))| alone(qpn, *peer));
-            let (_, qpn, (peer, _)) = *oldest.next().ok_or(Errno::ENOMEM)?;
+            let mut old = self.seniority.strangers(key).take_while(|wire| wire.0 <= rested);
+            let oldest = old.find(|(_, qpn, (peer, _))| alone(qpn, *peer));
+            drop(old);
+            let (_, qpn, (peer, _)) = oldest.ok_or(Errno::ENOMEM)?;
             self.end_wires(qpn, peer, Some(CLOSED_BY_PEER));
         }
         if !uninvited {
@@ -128,10 +129,10 @@ impl Tenancy {
         // The host's quota is shared by all: whoever has the most of it yields.
         let host_full = full.is(&self.host);
         let holder = session.client.holder.in_vnic(key);
-        let yields = host_full.then(|| self.wires.yields_to(&holder).copied()).flatten();
+        let yields = host_full.then(|| self.seniority.yields_to(&holder)).flatten();
         let Some((_, qpn, (peer, _))) = yields else {
-            let oldest = session.datagrams.first().filter(|wire| datagram && wire.0 <= rested);
-            let (_, qpn, (peer, _)) = *oldest.ok_or(Errno::ENOMEM)?;
+            let oldest = self.seniority.oldest(id).filter(|wire| datagram && wire.0 <= rested);
+            let (_, qpn, (peer, _)) = oldest.ok_or(Errno::ENOMEM)?;
             self.end_wires(qpn, peer, Some(CLOSED_BY_PEER));
             return Ok(());
         };
@@ -172,13 +173,7 @@ impl Tenancy {
                 self.rest_no_more(question, Rest::Wire(qpn, (peer, wire.dgid)));
             }
             self.audit_wire((id, key), qpn, (peer, wire.dgid), wire, false);
-            if let Some(session) = self.sessions.get_mut(&id) {
-                session.datagrams.remove(&row);
-            }
-            if let Some(vnic) = self.vnics.get_mut(&key) {
-                vnic.strangers.remove(&row);
-            }
-            self.wires.remove(&row);
+            self.seniority.remove(&row, id, key);
             self.bells.give(id, ENGINE, &wire.place);
         }
         Some((id, key, wires))

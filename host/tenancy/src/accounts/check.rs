@@ -160,7 +160,7 @@ impl Tenancy {
             ("processes", self.sessions.is_empty()),
             ("queue pairs", self.qps.is_empty() && self.wishers.is_empty()),
             ("links", self.links.is_empty() && self.uninvited.is_empty()),
-            ("links to the engine", self.wires.is_empty() && self.bells.count() == 0),
+            ("links to the engine", self.seniority.is_empty() && self.bells.count() == 0),
             ("grants", self.grants.is_empty() && self.grantees.is_empty()),
             ("extents", self.extents.is_empty()),
             ("probes", self.neighbours.is_idle() && self.consents.is_empty()),
