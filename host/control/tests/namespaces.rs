@@ -100,9 +100,7 @@ fn what_the_network_forbids_is_not_linked() {
     assert!(matches!(a.call(connect(rc, rc_peer, A, B).into()), Message::Connected(_)));
     assert!(matches!(b.call(connect(rc_peer, rc, B, A).into()), Message::Connected(_)));
     let (ud, ud_peer) = (create(&mut a, Service::Ud), create(&mut b, Service::Ud));
-    let begun = Instant::now();
     assert_eq!(a.call(connect(ud, ud_peer, A, B).into()), Connected { qpn: ud, ready: 1 }.into());
-    assert!(begun.elapsed() < Duration::from_secs(1));
     let back = b.call(connect(ud_peer, ud, B, A).into());
     assert_eq!(back, Connected { qpn: ud_peer, ready: 1 }.into());
     // All of it through the engine, where the network decides about every packet.

@@ -15,7 +15,7 @@ use omniverb_terms::{Errno, Qpn, Service};
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use support::net::{Net, is_root};
 use support::operator::{Operator, name};
 use support::remote::Remote;
@@ -61,11 +61,8 @@ fn another_host_is_reached_by_the_wire() {
     let (mut a, mut b) = hosts.clients();
     for service in [Service::Rc, Service::Uc, Service::Ud] {
         let (one, other) = (create(&mut a, service), create(&mut b, service));
-        let begun = Instant::now();
         assert!(matches!(a.call(connect(one, other, A, B).into()), Message::Connected(_)));
         let ready = link_ready(&mut a);
-        println!("the handshake with another host took {:?}", begun.elapsed());
-        assert!(begun.elapsed() < Duration::from_millis(290), "it was answered");
         assert_eq!((ready.engine, ready.side, ready.peer_qpn), (1, 0, other));
         assert_eq!(b.next_event(MOMENT), None, "its own wish is its own");
         b.call(connect(other, one, B, A).into());
