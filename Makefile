@@ -18,7 +18,7 @@ help:
 	@echo "make demo    RDMA between two containers, beside TCP (needs root; about 2 minutes)"
 	@echo "make demo-wire  the same between two hosts, over RoCE v2 (needs root; about 2 minutes)"
 	@echo "make check   unit and property tests, lints (no root; some minutes)"
-	@echo "make test    all tests (needs root; about 35 minutes the first time, 15 later)"
+	@echo "make test    all tests (needs root; about 35 minutes the first time, 20 later)"
 	@echo "make bench   latency and bandwidth against the raw limits of this machine, on one host"
 	@echo "             between two, and against rdma_rxe; rate limits and floods (needs root;"
 	@echo "             about 15 minutes)"
