@@ -73,9 +73,8 @@ extern "C" fn before() {
         Region::each_in(mapping, |region, Part { address, length, offset }| {
             if let Ok(staging) = Staging::new(PAGE_BYTES + length) {
                 let stretch = Stretch { region, offset, address, length };
-                // Without descriptor the copy is made from the mapping, which must be readable.
-                let from_file = region.file_is_ours() || !mapping.read;
-                if copy_back(stretch, staging.address + PAGE_BYTES, from_file).is_ok() {
+                let source = region.source(mapping.read);
+                if copy_back(stretch, staging.address + PAGE_BYTES, source).is_ok() {
                     let header: *mut Header =
                         ptr::with_exposed_provenance_mut(staging.into_address());
                     // SAFETY: the first page of a mapping just made.

@@ -46,6 +46,7 @@ mod work;
 pub use error::AdoptError;
 pub use fork::install as install_fork_hooks;
 pub use maps::fuzz as fuzz_maps;
+pub use omniverb_sys::Access;
 pub use strategy::Strategy;
 
 use calm::Calm;
@@ -58,7 +59,7 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use rustix::mm::MprotectFlags;
 use rustix::time::Timespec;
-use strategy::Mover;
+use strategy::{Mover, Patience};
 use work::{Direction, PAGE_BYTES, STRETCH_BYTES_MAX, Staging, Stretch, Work};
 
 /// Name of the memfds; shows in `/proc/PID/maps`.
@@ -97,23 +98,19 @@ unsafe impl Sync for AdoptedPages {}
 pub struct ReleaseError {
     /// To try again with.
     pub pages: AdoptedPages,
-    /// Why.
+    /// What was in the way.
     pub error: AdoptError,
 }
 
 /// Moves the pages that lie wholly inside `address .. address + length` onto a memfd.
 ///
-/// `writable_by_peers`: whoever gets the memfd may map it writable. Otherwise it is sealed so that
-/// no new writable mapping can be made, not even after reopening it.
+/// `peers`: what whoever gets the memfd may map it for. If that is [`Access::ReadOnly`] it is
+/// sealed so that no new writable mapping can be made, not even after reopening it.
 ///
 /// # Errors
 /// [`AdoptError`]; the pages are where they were.
-pub fn adopt(
-    address: usize,
-    length: usize,
-    writable_by_peers: bool,
-) -> Result<AdoptedPages, AdoptError> {
-    adopt_with(address, length, writable_by_peers, &Strategy::ALL)
+pub fn adopt(address: usize, length: usize, peers: Access) -> Result<AdoptedPages, AdoptError> {
+    adopt_with(address, length, peers, &Strategy::ALL)
 }
 
 /// As [`adopt`], with only these strategies, tried in this order. For tests and measurements.
@@ -123,13 +120,13 @@ pub fn adopt(
 pub fn adopt_with(
     address: usize,
     length: usize,
-    writable_by_peers: bool,
+    peers: Access,
     strategies: &[Strategy],
 ) -> Result<AdoptedPages, AdoptError> {
     let (start, end) = whole_pages(address, length)?;
     let bytes = (end - start) as u64;
     let file = memfd::create_sealable(FILE_NAME, bytes).map_err(system)?;
-    adopt_onto(Extent::new(file, 0, bytes), start, writable_by_peers, strategies)
+    adopt_onto(Extent::new(file, 0, bytes), start, peers, strategies)
 }
 
 fn whole_pages(address: usize, length: usize) -> Result<(usize, usize), AdoptError> {
@@ -151,7 +148,7 @@ fn system(error: std::io::Error) -> Errno {
 pub fn adopt_onto(
     extent: Extent<OwnedFd>,
     start: usize,
-    writable_by_peers: bool,
+    peers: Access,
     strategies: &[Strategy],
 ) -> Result<AdoptedPages, AdoptError> {
     let length = extent.verify().map_err(|_| AdoptError::System(Errno::INVAL))?;
@@ -174,13 +171,14 @@ pub fn adopt_onto(
     let region = region.link();
     let moved = move_out(region, strategies).and_then(|()| {
         let file = region_of(region).file();
-        Ok(memfd::finish(file, writable_by_peers).map_err(system)?)
+        Ok(memfd::finish(file, peers).map_err(system)?)
     });
     let outcome = match moved {
         Ok(()) => Ok(region),
-        Err(error) => {
-            Err((move_back(region, strategies, false).map(|()| Region::unlink(region)), error))
-        }
+        Err(error) => Err((
+            move_back(region, strategies, Patience::Left).map(|()| Region::unlink(region)),
+            error,
+        )),
     };
     drop(lock);
     drop(calm);
@@ -235,15 +233,14 @@ fn find_place(region: &Region) -> Result<Option<Place>, AdoptError> {
 fn move_back(
     region: NonNull<Region>,
     strategies: &[Strategy],
-    patience_is_over: bool,
+    patience: Patience,
 ) -> Result<(), AdoptError> {
     let region = region_of(region);
-    let mut mover = Mover::mandatory(strategies, patience_is_over);
+    let mut mover = Mover::mandatory(strategies, patience);
     while let Some(place) = find_place(region)? {
         let Part { address, length, offset } = place.part;
         let mut staging = Staging::new(length)?;
-        // Without descriptor the copy is made from the mapping, which must be readable.
-        let from_file = region.file_is_ours() || !place.readable;
+        let source = region.source(place.readable);
         let mut done = 0;
         while done < length {
             let stretch = Stretch {
@@ -252,11 +249,8 @@ fn move_back(
                 address: address + done,
                 length: STRETCH_BYTES_MAX.min(length - done),
             };
-            let direction = Direction::Back {
-                staging: staging.address,
-                protection: place.protection,
-                from_file,
-            };
+            let direction =
+                Direction::Back { staging: staging.address, protection: place.protection, source };
             mover.perform(&Work { stretch, direction })?;
             staging.moved(stretch.length);
             done += stretch.length;
@@ -282,7 +276,7 @@ impl AdoptedPages {
         self.region().start
     }
 
-    /// Bytes adopted.
+    /// Bytes adopted: a multiple of the page size.
     #[must_use]
     pub fn page_length(&self) -> usize {
         self.region().length
@@ -313,11 +307,14 @@ impl AdoptedPages {
         let lock = MOVES.guard();
         let begun = clock::now();
         let tried_for = || clock::now().saturating_sub(begun);
-        let mut outcome = move_back(self.region, strategies, false);
+        let mut outcome = move_back(self.region, strategies, Patience::Left);
         while outcome == Err(AdoptError::Busy) && tried_for() < RELEASE_TIME_MAX_NS {
             let _ = rustix::thread::nanosleep(&RELEASE_PAUSE);
-            let patience_is_over = tried_for() > RELEASE_TIME_MAX_NS / 2;
-            outcome = move_back(self.region, strategies, patience_is_over);
+            let patience = match tried_for() > RELEASE_TIME_MAX_NS / 2 {
+                true => Patience::Over,
+                false => Patience::Left,
+            };
+            outcome = move_back(self.region, strategies, patience);
         }
         outcome?;
         let freed = Region::unlink(self.region);

@@ -12,6 +12,15 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
+/// Where the contents of adopted pages are read when they go back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// In the file, of which only the parts that hold data are read.
+    File,
+    /// Where the program has it mapped: the descriptor is not ours any more.
+    Mapping,
+}
+
 pub(crate) struct Region {
     pub start: usize,
     pub length: usize,
@@ -57,6 +66,12 @@ impl Region {
                 && (rustix::fs::major(status.st_dev), rustix::fs::minor(status.st_dev))
                     == self.device
         })
+    }
+
+    /// Where its contents are to be read: in the file, as long as we have it. Without it they are
+    /// read where they are mapped, if that is `readable`.
+    pub(crate) fn source(&self, readable: bool) -> Source {
+        if self.file_is_ours() || !readable { Source::File } else { Source::Mapping }
     }
 
     /// What a mapping shows of this region: a mapping may be of several that are neighbours in one

@@ -8,7 +8,7 @@
 // purpose of this crate and stand at each block.
 
 use crate::maps;
-use crate::region::Region;
+use crate::region::{Region, Source};
 use core::ops::ControlFlow;
 use core::slice;
 use rustix::fd::{BorrowedFd, OwnedFd};
@@ -48,8 +48,8 @@ pub(crate) enum Direction<'a> {
         staging: usize,
         /// Protection the program gave the pages meanwhile.
         protection: MprotectFlags,
-        /// The descriptor is still ours to read from; else only the mapping is left.
-        from_file: bool,
+        /// Where the contents are read.
+        source: Source,
     },
 }
 
@@ -65,9 +65,7 @@ impl Work<'_> {
     pub(crate) fn copy(&self) -> Result<(), Errno> {
         match self.direction {
             Direction::Out { pagemap } => copy_out(self.stretch, pagemap),
-            Direction::Back { staging, from_file, .. } => {
-                copy_back(self.stretch, staging, from_file)
-            }
+            Direction::Back { staging, source, .. } => copy_back(self.stretch, staging, source),
         }
     }
 
@@ -210,8 +208,8 @@ fn write_pages(stretch: Stretch<'_>, begin: usize, end: usize) -> Result<(), Err
 
 /// Copies the stretch to `to`, which holds zeros: from the file, of which only the parts that hold
 /// data are read, or from the mapping.
-pub(crate) fn copy_back(stretch: Stretch<'_>, to: usize, from_file: bool) -> Result<(), Errno> {
-    if !from_file {
+pub(crate) fn copy_back(stretch: Stretch<'_>, to: usize, source: Source) -> Result<(), Errno> {
+    if source == Source::Mapping {
         copy_mapping(stretch, to);
         return Ok(());
     }

@@ -36,7 +36,7 @@ pub const SLOTS: u32 = 64 * 64;
 /// Bytes a page needs.
 pub const PAGE_BYTES: usize = 4096;
 
-/// One page.
+/// One side's page of a bell.
 #[derive(Clone)]
 pub struct BellPage<M> {
     memory: M,

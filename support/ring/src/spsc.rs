@@ -180,7 +180,7 @@ pub struct Record {
     pub tag: u32,
     /// How many extra words there are.
     pub extra: usize,
-    /// Payload bytes.
+    /// Bytes of payload, without what pads it to words.
     pub length: usize,
     at: usize,
     bytes: usize,

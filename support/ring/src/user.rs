@@ -37,13 +37,13 @@ impl UserMemory {
     /// The empty range.
     pub const EMPTY: Self = Self { address: 0, length: 0 };
 
-    /// First address.
+    /// Address of the first byte.
     #[inline(always)]
     pub const fn address(&self) -> usize {
         self.address
     }
 
-    /// Bytes.
+    /// Its length in bytes.
     #[inline(always)]
     pub const fn len(&self) -> usize {
         self.length

@@ -78,7 +78,7 @@ impl Window {
         WeakWindow { base: self.base, length: self.length, owner }
     }
 
-    /// Bytes.
+    /// Its length in bytes.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.length

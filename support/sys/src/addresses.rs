@@ -42,7 +42,7 @@ pub enum Scope {
 /// One address of one interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// The address.
+    /// As the kernel has it: of a point-to-point link our end.
     pub ip: IpAddr,
     /// Index of its interface.
     pub interface: u32,

@@ -152,7 +152,9 @@ mod tests {
 
     fn echo(socket: OwnedFd) {
         let mut buffer = [0; 16];
-        while let Ok((length @ 1.., _)) = socket::receive(socket.as_fd(), &mut buffer, true) {
+        while let Ok((length @ 1.., _)) =
+            socket::receive(socket.as_fd(), &mut buffer, socket::Mode::Blocking)
+        {
             let _ = socket::send(socket.as_fd(), &buffer[..length], &[]);
         }
     }
@@ -173,7 +175,10 @@ mod tests {
         let mut helper = Helpers::Threads.start("echo", echo).unwrap();
         socket::send(helper.socket(), b"hello", &[]).unwrap();
         let mut buffer = [0; 16];
-        assert_eq!(socket::receive(helper.socket(), &mut buffer, true).unwrap().0, 5);
+        assert_eq!(
+            socket::receive(helper.socket(), &mut buffer, socket::Mode::Blocking).unwrap().0,
+            5
+        );
         assert!(!helper.has_ended() && helper.pid().is_none());
         let (closed, _) = socket::pair().unwrap();
         helper.socket = closed;

@@ -33,12 +33,12 @@ pub struct Port {
 /// A socket that is only sent from.
 #[derive(Debug)]
 pub struct Sender {
-    /// The socket.
+    /// Not read from: what arrives takes no memory.
     pub socket: OwnedFd,
-    /// Its port.
+    /// The source port that it is bound to.
     pub number: u16,
-    /// It is for IPv6.
-    pub six: bool,
+    /// It is for IPv6; otherwise for IPv4.
+    pub is_ipv6: bool,
 }
 
 fn socket(family: AddressFamily) -> io::Result<OwnedFd> {
@@ -72,7 +72,7 @@ fn sender(six: bool) -> io::Result<Sender> {
             false => bind(&socket, &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, number)),
         };
         match bound {
-            Ok(()) => return Ok(Sender { socket, number, six }),
+            Ok(()) => return Ok(Sender { socket, number, is_ipv6: six }),
             Err(Errno::ADDRINUSE) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -110,7 +110,7 @@ impl Port {
     /// All of it as descriptors, in an order of our own, and the senders' ports.
     pub fn parts(&self) -> (Vec<BorrowedFd<'_>>, Vec<(u16, bool)>) {
         let senders = self.senders.iter().map(|sender| sender.socket.as_fd());
-        let ports = self.senders.iter().map(|sender| (sender.number, sender.six)).collect();
+        let ports = self.senders.iter().map(|sender| (sender.number, sender.is_ipv6)).collect();
         (self.sockets().chain(senders).collect(), ports)
     }
 
@@ -125,7 +125,8 @@ impl Port {
             _ => return None,
         };
         let senders = senders.iter().zip(files);
-        let senders = senders.map(|(&(number, six), socket)| Sender { socket, number, six });
+        let senders =
+            senders.map(|(&(number, six), socket)| Sender { socket, number, is_ipv6: six });
         Some(Port { number, four, six, senders: senders.collect() })
     }
 

@@ -18,18 +18,24 @@ pub enum Interest {
     Input,
     /// Room to write.
     Room,
-    /// Either.
+    /// Something to read or room to write, whichever comes.
     Both,
+    /// Neither: only hang-up and errors.
+    Neither,
 }
 
 impl Interest {
-    fn once(self) -> epoll::EventFlags {
-        let flags = match self {
+    fn flags(self) -> epoll::EventFlags {
+        match self {
             Interest::Input => epoll::EventFlags::IN,
             Interest::Room => epoll::EventFlags::OUT,
             Interest::Both => epoll::EventFlags::IN | epoll::EventFlags::OUT,
-        };
-        flags | epoll::EventFlags::ONESHOT
+            Interest::Neither => epoll::EventFlags::empty(),
+        }
+    }
+
+    fn once(self) -> epoll::EventFlags {
+        self.flags() | epoll::EventFlags::ONESHOT
     }
 }
 
@@ -55,15 +61,12 @@ impl Poller {
         Ok(epoll::add(&self.0, file, data, epoll::EventFlags::IN)?)
     }
 
-    /// Changes what `file` is watched for: input, room to write, both, or only its end.
+    /// Changes what `file` is watched for, beside its end.
     ///
     /// # Errors
     /// `ENOENT` if it is not watched.
-    pub fn watch(&self, file: impl AsFd, token: u64, input: bool, room: bool) -> io::Result<()> {
-        let mut flags = epoll::EventFlags::empty();
-        flags.set(epoll::EventFlags::IN, input);
-        flags.set(epoll::EventFlags::OUT, room);
-        Ok(epoll::modify(&self.0, file, epoll::EventData::new_u64(token), flags)?)
+    pub fn watch(&self, file: impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
+        Ok(epoll::modify(&self.0, file, epoll::EventData::new_u64(token), interest.flags())?)
     }
 
     /// Watches `file`, which is reported once and then not before [`once_more`](Self::once_more).

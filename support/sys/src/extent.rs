@@ -22,11 +22,11 @@ const UNIT: u64 = 4096;
 /// Some whole pages of a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent<F = Arc<OwnedFd>> {
-    /// The file.
+    /// Whose pages they are.
     pub file: F,
-    /// Where in it they begin.
+    /// Where in the file they begin, in bytes.
     pub offset: u64,
-    /// Bytes.
+    /// Their length in bytes.
     pub length: u64,
 }
 
@@ -159,7 +159,7 @@ impl<F: AsFd> Extent<F> {
     /// As [`map`](Self::map), if it has just so many bytes.
     ///
     /// # Errors
-    /// The same.
+    /// As [`map`](Self::map).
     pub fn map_exactly(&self, bytes: usize, access: Access) -> io::Result<Window> {
         let (found, expected) = (self.length, bytes as u64);
         if found != expected {
@@ -172,7 +172,7 @@ impl<F: AsFd> Extent<F> {
     /// [`window::residency_for_sure`]. `keep` lives as long as the mapping.
     ///
     /// # Errors
-    /// The same.
+    /// As [`map`](Self::map).
     pub fn map_with_proof(
         &self,
         access: Access,

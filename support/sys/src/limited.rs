@@ -91,7 +91,7 @@ pub fn receive(
 ) -> io::Result<(usize, Vec<OwnedFd>)> {
     let sleep_at = clock::now() + LOOK_TIME_NS;
     while clock::now() < sleep_at.min(deadline) {
-        match socket::receive_once(file, buffer, false) {
+        match socket::receive_once(file, buffer, socket::Mode::NonBlocking) {
             Err(Errno::AGAIN) => rustix::thread::sched_yield(),
             Err(Errno::INTR) => {}
             other => return Ok(other?),
@@ -99,7 +99,7 @@ pub fn receive(
     }
     loop {
         set_socket_timeout(file, Timeout::Recv, Some(left(deadline)?.max(INSTANT)))?;
-        match socket::receive_once(file, buffer, true) {
+        match socket::receive_once(file, buffer, socket::Mode::Blocking) {
             Err(Errno::AGAIN | Errno::INTR) => {}
             other => return Ok(other?),
         }

@@ -10,12 +10,12 @@
 //! A bell that is rung without end is heard [`MOST`] times a millisecond and then rests until that
 //! is over, so that the others are heard meanwhile.
 
-use crate::{clock, futex};
+use crate::{clock, futex, lock};
 use omniverb_ring::{BellPage, Window};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Bells a thread hears. The kernel's limit is twice that; the cost of a sleep grows with it.
@@ -275,10 +275,6 @@ impl Bell {
             }
         }
     }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

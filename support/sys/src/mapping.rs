@@ -72,7 +72,7 @@ impl Mapping {
     /// the mapping that is not counted.
     ///
     /// # Errors
-    /// The same.
+    /// As [`shared`](Self::shared).
     pub(crate) fn with_a_page_of(
         file: BorrowedFd<'_>,
         (offset, length): (u64, usize),
@@ -105,7 +105,7 @@ impl Mapping {
         self.length + self.behind
     }
 
-    /// Bytes mapped.
+    /// Bytes mapped, without those behind.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a mapping is never empty")]
     pub fn len(&self) -> usize {

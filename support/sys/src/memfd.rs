@@ -4,6 +4,7 @@
 //! crosses between processes is sealed against resizing by whoever makes it, and [`size`] checks
 //! that (never trusting the sender) before anyone maps any of it.
 
+use crate::Access;
 use crate::extent::VerifyError;
 use rustix::fs::{
     FileType, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
@@ -58,17 +59,17 @@ pub fn seal_future_write(file: BorrowedFd<'_>) -> io::Result<()> {
     Ok(fcntl_add_seals(file, SealFlags::FUTURE_WRITE | SealFlags::SEAL)?)
 }
 
-/// Makes the seals of a memory file final, if they are not yet, after which nobody can make a
-/// writable mapping of it any more unless it is to be `writable`.
+/// Makes the seals of a memory file final, if they are not yet, so that whoever gets it can map it
+/// for this `access`, and for no more.
 ///
 /// # Errors
 /// `EPERM` if they are final already and allow more.
-pub fn finish(file: BorrowedFd<'_>, writable: bool) -> io::Result<()> {
-    match (is_final(file)?, writable) {
-        (false, true) => Ok(fcntl_add_seals(file, SealFlags::SEAL)?),
-        (true, true) => Ok(()),
-        (true, false) if is_write_sealed(file)? => Ok(()),
-        (_, false) => seal_future_write(file),
+pub fn finish(file: BorrowedFd<'_>, access: Access) -> io::Result<()> {
+    match (is_final(file)?, access) {
+        (false, Access::ReadWrite) => Ok(fcntl_add_seals(file, SealFlags::SEAL)?),
+        (true, Access::ReadWrite) => Ok(()),
+        (true, Access::ReadOnly) if is_write_sealed(file)? => Ok(()),
+        (_, Access::ReadOnly) => seal_future_write(file),
     }
 }
 
@@ -139,17 +140,17 @@ mod tests {
         assert!(!is_write_sealed(file.as_fd()).unwrap() && !is_final(file.as_fd()).unwrap());
         seal_future_write(file.as_fd()).unwrap();
         assert!(is_write_sealed(file.as_fd()).unwrap() && is_final(file.as_fd()).unwrap());
-        finish(file.as_fd(), false).unwrap();
+        finish(file.as_fd(), Access::ReadOnly).unwrap();
     }
 
     #[test]
     fn what_is_final_for_writers_never_becomes_read_only() {
         let [open, closed] = [(); 2].map(|()| create_sealable("test", 4096).unwrap());
-        finish(open.as_fd(), true).unwrap();
-        finish(open.as_fd(), true).unwrap();
+        finish(open.as_fd(), Access::ReadWrite).unwrap();
+        finish(open.as_fd(), Access::ReadWrite).unwrap();
         assert!(is_final(open.as_fd()).unwrap() && !is_write_sealed(open.as_fd()).unwrap());
-        assert!(finish(open.as_fd(), false).is_err());
-        finish(closed.as_fd(), false).unwrap();
+        assert!(finish(open.as_fd(), Access::ReadOnly).is_err());
+        finish(closed.as_fd(), Access::ReadOnly).unwrap();
         assert!(is_final(closed.as_fd()).unwrap() && is_write_sealed(closed.as_fd()).unwrap());
     }
 }

@@ -66,7 +66,7 @@ impl Namespace {
         Ok(Namespace { file, identity })
     }
 
-    /// Its identity.
+    /// What tells it from other namespaces for as long as it lives, and no longer.
     #[must_use]
     pub fn identity(&self) -> Identity {
         self.identity

@@ -4,8 +4,9 @@
 //! stored to twice a turn, without looking at a clock. Out: which threads have been within one and
 //! the same turn for too long, as seen by whoever looks from time to time.
 
+use crate::lock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 #[derive(Debug)]
 struct Beat {
@@ -65,7 +66,7 @@ impl Pulses {
             turn: AtomicU64::new(0),
             over: AtomicBool::new(false),
         });
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(beat.clone());
+        lock(&self.0).push(beat.clone());
         Pulse(beat)
     }
 
@@ -77,7 +78,7 @@ impl Pulses {
     }
 
     fn list(&self) -> Vec<Arc<Beat>> {
-        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = lock(&self.0);
         list.retain(|beat| !beat.over.load(Ordering::Relaxed));
         list.clone()
     }

@@ -3,8 +3,8 @@
 //! The thread hears as many bells as the kernel lets it sleep on; threads of a [`Listener`] hear
 //! the others and nudge. What sleeps on descriptors, too, is another thread's business.
 
-use crate::listener::{Bell, GROUP, Group, Listener, Spawn, lock, sleep};
-use crate::{clock, futex};
+use crate::listener::{Bell, GROUP, Group, Listener, Spawn, sleep};
+use crate::{clock, futex, lock};
 use omniverb_ring::{BellPage, Window};
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};

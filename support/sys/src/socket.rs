@@ -126,19 +126,28 @@ fn send_with(
     }
 }
 
+/// What a call does if there is nothing to receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// It sleeps until there is.
+    Blocking,
+    /// It fails with `WouldBlock`.
+    NonBlocking,
+}
+
 /// Receives one message and its descriptors; `(0, [])` when the other end is closed.
 ///
 /// # Errors
-/// `WouldBlock` if there is none and `blocking` is false. `EMSGSIZE` if it is larger than `buffer`
-/// or carries more than [`DESCRIPTORS_MAX`] descriptors: the message is lost, its descriptors
-/// closed.
+/// `WouldBlock` if there is none and the mode is [`Mode::NonBlocking`]. `EMSGSIZE` if it is larger
+/// than `buffer` or carries more than [`DESCRIPTORS_MAX`] descriptors, `EMFILE` if it carries more
+/// than this process may still open: the message is lost, its descriptors closed.
 pub fn receive(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
-    blocking: bool,
+    mode: Mode,
 ) -> io::Result<(usize, Vec<OwnedFd>)> {
     loop {
-        match receive_once(socket, buffer, blocking) {
+        match receive_once(socket, buffer, mode) {
             Err(Errno::INTR) => {}
             other => return Ok(other?),
         }
@@ -149,16 +158,18 @@ pub fn receive(
 pub(crate) fn receive_once(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
-    blocking: bool,
+    mode: Mode,
 ) -> Result<(usize, Vec<OwnedFd>), Errno> {
     let mut flags = RecvFlags::CMSG_CLOEXEC;
-    flags.set(RecvFlags::DONTWAIT, !blocking);
+    flags.set(RecvFlags::DONTWAIT, mode == Mode::NonBlocking);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     // Whatever is not moved out of the ancillary buffer is closed when it is dropped.
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let message = recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags)?;
     if message.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
-        return Err(Errno::MSGSIZE);
+        // While those that came are still open: was there room for the others?
+        let room = rustix::io::fcntl_dupfd_cloexec(socket, 0);
+        return Err(room.err().filter(|errno| *errno == Errno::MFILE).unwrap_or(Errno::MSGSIZE));
     }
     let mut descriptors = Vec::new();
     for item in ancillary.drain() {
@@ -172,9 +183,9 @@ pub(crate) fn receive_once(
 /// What is behind the path of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listener {
-    /// Nobody.
+    /// Nobody: there is no socket, or nothing listens any more.
     None,
-    /// Somebody.
+    /// A process that lives.
     Alive,
     /// A process that will never answer any more.
     Dead,
@@ -221,15 +232,15 @@ mod tests {
         send(one.as_fd(), b"first", &[file.as_fd(), file.as_fd()]).unwrap();
         send(one.as_fd(), b"second", &[]).unwrap();
         let mut buffer = [0; 64];
-        let (length, files) = receive(other.as_fd(), &mut buffer, true).unwrap();
+        let (length, files) = receive(other.as_fd(), &mut buffer, Mode::Blocking).unwrap();
         assert_eq!((&buffer[..length], files.len()), (&b"first"[..], 2));
         crate::Extent::new(&files[1], 0, 4096).verify().unwrap();
-        let (length, files) = receive(other.as_fd(), &mut buffer, true).unwrap();
+        let (length, files) = receive(other.as_fd(), &mut buffer, Mode::Blocking).unwrap();
         assert_eq!((&buffer[..length], files.len()), (&b"second"[..], 0));
-        let error = receive(other.as_fd(), &mut buffer, false).unwrap_err();
+        let error = receive(other.as_fd(), &mut buffer, Mode::NonBlocking).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         drop(one);
-        assert_eq!(receive(other.as_fd(), &mut buffer, true).unwrap().0, 0);
+        assert_eq!(receive(other.as_fd(), &mut buffer, Mode::Blocking).unwrap().0, 0);
         assert!(send(other.as_fd(), b"x", &[]).is_err(), "and no SIGPIPE");
     }
 
@@ -251,13 +262,13 @@ mod tests {
         let before = open_files();
         for _ in 0..100 {
             sendmsg(&one, &[IoSlice::new(b"x")], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
-            assert!(receive(other.as_fd(), &mut [0; 8], true).is_err());
+            assert!(receive(other.as_fd(), &mut [0; 8], Mode::Blocking).is_err());
         }
         assert!(open_files() < before + 100);
         send(one.as_fd(), &[0; 100], &[]).unwrap();
-        assert!(receive(other.as_fd(), &mut [0; 8], true).is_err());
+        assert!(receive(other.as_fd(), &mut [0; 8], Mode::Blocking).is_err());
         send(one.as_fd(), b"fine", &[]).unwrap();
-        assert_eq!(receive(other.as_fd(), &mut [0; 8], true).unwrap().0, 4);
+        assert_eq!(receive(other.as_fd(), &mut [0; 8], Mode::Blocking).unwrap().0, 4);
     }
 
     #[test]
@@ -275,7 +286,7 @@ mod tests {
         let served = accept(listener.as_fd()).unwrap().unwrap();
         assert!(accept(listener.as_fd()).unwrap().is_none());
         send(client.as_fd(), b"hello", &[]).unwrap();
-        assert_eq!(receive(served.as_fd(), &mut [0; 8], false).unwrap().0, 5);
+        assert_eq!(receive(served.as_fd(), &mut [0; 8], Mode::NonBlocking).unwrap().0, 5);
         drop(listener);
         assert!(!is_alive(&path));
         std::fs::remove_dir_all(&folder).unwrap();

@@ -33,7 +33,9 @@ mod tests {
         let bytes = unread(one.as_fd()).unwrap();
         assert!((32 * 100..32 << 11).contains(&bytes), "{bytes}");
         assert_eq!(unread(other.as_fd()).unwrap(), 0);
-        (0..32).for_each(|_| drop(socket::receive(other.as_fd(), &mut [0; 100], false).unwrap()));
+        (0..32).for_each(|_| {
+            drop(socket::receive(other.as_fd(), &mut [0; 100], socket::Mode::NonBlocking).unwrap())
+        });
         assert_eq!(unread(one.as_fd()).unwrap(), 0);
     }
 }

@@ -28,13 +28,28 @@ impl Strategy {
     pub const ALL: [Strategy; 3] = [Self::SingleThread, Self::Userfault, Self::Stop];
 }
 
+/// Whether what stands in the way of protection alone counts still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// It does: another attempt may find it gone.
+    Left,
+    /// It has been tried for long enough.
+    Over,
+}
+
+/// What is known to be in the way of protection, and is not to hold it up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Despite {
+    Nothing,
+    /// A descriptor that is open for direct I/O.
+    Descriptors,
+}
+
 /// Performs one adoption or release. With [`crate::lock::MOVES`] held.
 pub(crate) struct Mover<'a> {
     strategies: &'a [Strategy],
     must_succeed: bool,
-    /// It has been tried for long enough: what stands in the way of protection alone does not
-    /// count any more.
-    patience_is_over: bool,
+    patience: Patience,
     sharers: Option<Sharers>,
     /// Descriptors were looked at, and it did not take long.
     looked: bool,
@@ -46,15 +61,15 @@ impl<'a> Mover<'a> {
         Mover {
             strategies,
             must_succeed: false,
-            patience_is_over: false,
+            patience: Patience::Left,
             sharers: None,
             looked: false,
         }
     }
 
     /// For a release: what was granted must be taken back.
-    pub(crate) fn mandatory(strategies: &'a [Strategy], patience_is_over: bool) -> Mover<'a> {
-        Mover { strategies, must_succeed: true, patience_is_over, sharers: None, looked: false }
+    pub(crate) fn mandatory(strategies: &'a [Strategy], patience: Patience) -> Mover<'a> {
+        Mover { strategies, must_succeed: true, patience, sharers: None, looked: false }
     }
 
     /// Does the work by the first strategy that can.
@@ -63,7 +78,7 @@ impl<'a> Mover<'a> {
         for strategy in self.strategies {
             outcome = match strategy {
                 Strategy::SingleThread => single::perform(work),
-                Strategy::Userfault => self.protected(work, false),
+                Strategy::Userfault => self.protected(work, Despite::Nothing),
                 Strategy::Stop => self.sharers().and_then(|sharers| stop::perform(work, sharers)),
             };
             if !matches!(outcome, Err(AdoptError::NotPermitted | AdoptError::Busy)) {
@@ -75,15 +90,16 @@ impl<'a> Mover<'a> {
         // Where nobody may be stopped a descriptor for direct I/O alone must not leave the memory
         // in a peer's hands. A request that is under way does, until it is done. Nor must it where
         // stopping is permitted, but does not come to an end.
-        let hopeless = self.patience_is_over || outcome == Err(AdoptError::NotPermitted);
+        let hopeless = self.patience == Patience::Over || outcome == Err(AdoptError::NotPermitted);
         if self.must_succeed && descriptors_only && hopeless {
-            return self.protected(work, true);
+            return self.protected(work, Despite::Descriptors);
         }
         outcome
     }
 
-    fn protected(&mut self, work: &Work<'_>, despite_descriptors: bool) -> Result<(), AdoptError> {
+    fn protected(&mut self, work: &Work<'_>, despite: Despite) -> Result<(), AdoptError> {
         let (must_succeed, looked) = (self.must_succeed, self.looked);
+        let despite_descriptors = despite == Despite::Descriptors;
         let sharers = match self.sharers() {
             Ok(sharers) => Some(sharers),
             // Protection holds for them all the same.

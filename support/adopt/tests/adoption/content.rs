@@ -1,9 +1,14 @@
 //! Contents survive the way out and back, in every size and alignment.
 
 use crate::memory::{Memory, PAGE, errno, set_errno, signal_mask};
-use crate::{Outcome, require};
-use omniverb_adopt::{Strategy, adopt, adopt_with};
+use crate::{Outcome, cycles, require};
+use omniverb_adopt::{Access, Strategy, adopt, adopt_with};
 use std::os::unix::fs::{FileExt, MetadataExt};
+
+/// Peers may write every second time.
+pub fn access(round: u64) -> Access {
+    if round.is_multiple_of(2) { Access::ReadWrite } else { Access::ReadOnly }
+}
 
 /// A pseudo-random sequence, so that every word of a buffer is recognisable.
 pub fn scramble(mut value: u64) -> u64 {
@@ -19,7 +24,7 @@ pub fn file_of(pages: &omniverb_adopt::AdoptedPages) -> std::fs::File {
 pub fn survives(strategy: Strategy) -> Outcome {
     require(strategy)?;
     let memory = Memory::heap(40 * PAGE);
-    for round in 0..2000u64 {
+    for round in 0..cycles(400) as u64 {
         let random = scramble(round) as usize;
         let offset = random % (8 * PAGE);
         let length = (random >> 16) % (30 * PAGE);
@@ -31,7 +36,7 @@ pub fn survives(strategy: Strategy) -> Outcome {
         let before = memory.bytes();
         let part = memory.part(offset, length);
         let first = part.address.next_multiple_of(PAGE);
-        let outcome = adopt_with(part.address, length, round % 2 == 0, &[strategy]);
+        let outcome = adopt_with(part.address, length, access(round), &[strategy]);
         if part.address + length < first + PAGE {
             assert!(outcome.is_err());
             continue;
@@ -51,7 +56,7 @@ pub fn survives(strategy: Strategy) -> Outcome {
         file_of(&pages).read_exact_at(&mut seen, (word * 8 + into % 8 - into) as u64).unwrap();
         assert_eq!(u64::from_ne_bytes(seen), round);
         let before = memory.bytes();
-        pages.release_with(&[strategy]).unwrap();
+        crate::give_back(pages, &[strategy]);
         assert_eq!(memory.bytes(), before, "round {round}: released");
     }
     Ok(())
@@ -65,10 +70,11 @@ pub fn large(strategy: Strategy) -> Outcome {
         memory.set(index, scramble(index as u64));
     }
     for round in 0..3 {
-        let pages = adopt_with(memory.address, memory.length, true, &[strategy]).unwrap();
+        let pages =
+            adopt_with(memory.address, memory.length, Access::ReadWrite, &[strategy]).unwrap();
         assert_eq!(pages.page_length(), (64 << 20) + 3 * PAGE);
         memory.set(round, 1);
-        pages.release_with(&[strategy]).unwrap();
+        crate::give_back(pages, &[strategy]);
         for index in 0..memory.words() {
             let expected = if index <= round { 1 } else { scramble(index as u64) };
             assert_eq!(memory.get(index), expected, "word {index}");
@@ -88,9 +94,9 @@ pub fn sparse() -> Outcome {
         for at in [0, LENGTH / 16, LENGTH / 8 - 1] {
             memory.set(at, 7);
         }
-        let pages = adopt_with(memory.address, LENGTH, true, &[strategy]).unwrap();
+        let pages = adopt_with(memory.address, LENGTH, Access::ReadWrite, &[strategy]).unwrap();
         assert_eq!(file_of(&pages).metadata().unwrap().blocks() * 512, 3 * PAGE as u64);
-        pages.release_with(&[strategy]).unwrap();
+        crate::give_back(pages, &[strategy]);
         for at in [0, LENGTH / 16, LENGTH / 8 - 1] {
             assert_eq!(memory.get(at), 7);
         }
@@ -104,9 +110,9 @@ pub fn errno_and_mask() -> Outcome {
     let memory = Memory::anonymous(4 * PAGE);
     let mask = signal_mask();
     set_errno(42);
-    let pages = adopt(memory.address, memory.length, true);
+    let pages = adopt(memory.address, memory.length, Access::ReadWrite);
     assert_eq!(errno(), 42);
-    let refused = adopt(PAGE, PAGE, true);
+    let refused = adopt(PAGE, PAGE, Access::ReadWrite);
     assert_eq!(errno(), 42);
     let released = pages.unwrap().release();
     assert_eq!(errno(), 42);

@@ -6,7 +6,7 @@
 
 use crate::memory::{Memory, PAGE};
 use crate::{Outcome, require};
-use omniverb_adopt::{AdoptError, Strategy, adopt, adopt_with};
+use omniverb_adopt::{Access, AdoptError, Strategy, adopt, adopt_with};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -95,11 +95,12 @@ pub fn too_many_to_look_at() -> Outcome {
     open_many()?;
     let threads = start_many();
     nothing_is_lost(memory, || {
-        let refused = adopt_with(memory.address, memory.length, true, &[Strategy::Userfault]);
+        let refused =
+            adopt_with(memory.address, memory.length, Access::ReadWrite, &[Strategy::Userfault]);
         assert_eq!(refused.err(), Some(AdoptError::Busy));
         // Whoever is stopped is in no request, and need not be looked at.
-        match adopt(memory.address, memory.length, true) {
-            Ok(pages) => pages.release().unwrap(),
+        match adopt(memory.address, memory.length, Access::ReadWrite) {
+            Ok(pages) => crate::give_back(pages, &Strategy::ALL),
             Err(error) => assert_eq!(error, AdoptError::Busy),
         }
     });
@@ -112,7 +113,8 @@ pub fn released_all_the_same() -> Outcome {
     require(Strategy::Userfault)?;
     forbid_comparing();
     let memory = Memory::anonymous(PAGES * PAGE);
-    let pages = adopt_with(memory.address, memory.length, true, &[Strategy::Userfault]);
+    let pages =
+        adopt_with(memory.address, memory.length, Access::ReadWrite, &[Strategy::Userfault]);
     open_many()?;
     let threads = start_many();
     nothing_is_lost(memory, || pages.unwrap().release_with(&[Strategy::Userfault]).unwrap());

@@ -6,7 +6,7 @@
 
 use crate::memory::{Memory, PAGE};
 use crate::{Outcome, cycles, require};
-use omniverb_adopt::{AdoptError, Strategy, adopt, adopt_with};
+use omniverb_adopt::{Access, AdoptError, Strategy, adopt, adopt_with};
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::fs::OpenOptionsExt;
@@ -53,7 +53,7 @@ fn direct_far_up(path: &Path) -> i32 {
 }
 
 fn userfault(memory: Memory) -> Option<AdoptError> {
-    adopt_with(memory.address, memory.length, true, &[Strategy::Userfault]).err()
+    adopt_with(memory.address, memory.length, Access::ReadWrite, &[Strategy::Userfault]).err()
 }
 
 fn own_table() {
@@ -78,9 +78,9 @@ fn lost(descriptor: i32, memory: Memory) -> bool {
 /// moves, or for a while.
 fn move_while(memory: Memory, reads: &AtomicU64, back: &[Strategy]) {
     let (begin, mut moved) = (Instant::now(), 0);
-    let (enough, least) = (cycles(500), Duration::from_secs(2));
+    let (enough, least) = (cycles(250), Duration::from_secs(1));
     while (moved < enough || begin.elapsed() < least) && begin.elapsed() < Duration::from_secs(10) {
-        match adopt(memory.address, memory.length, true) {
+        match adopt(memory.address, memory.length, Access::ReadWrite) {
             Ok(mut pages) => {
                 moved += 1;
                 while let Err(failed) = pages.release_with(back) {
@@ -136,7 +136,7 @@ pub fn in_another_table() -> Outcome {
         });
         news.recv().unwrap();
         assert_eq!(userfault(memory), Some(AdoptError::NotPermitted));
-        adopt(memory.address, memory.length, true).unwrap().release().unwrap();
+        adopt(memory.address, memory.length, Access::ReadWrite).unwrap().release().unwrap();
         drop(done);
     });
     assert_eq!(userfault(memory), None);

@@ -5,7 +5,7 @@ use crate::content::scramble;
 use crate::memory::{self, Memory, PAGE};
 use crate::stress::{count_in, cycle};
 use crate::{Outcome, cycles, require};
-use omniverb_adopt::{AdoptError, Strategy, adopt, adopt_with};
+use omniverb_adopt::{Access, AdoptError, Strategy, adopt, adopt_with};
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
@@ -69,9 +69,9 @@ pub fn direct_io_excludes_userfault() -> Outcome {
     require(Strategy::Userfault)?;
     let _file = direct_file()?;
     let memory = Memory::anonymous(PAGE);
-    let refused = adopt_with(memory.address, PAGE, true, &[Strategy::Userfault]);
+    let refused = adopt_with(memory.address, PAGE, Access::ReadWrite, &[Strategy::Userfault]);
     assert_eq!(refused.err(), Some(AdoptError::NotPermitted));
-    adopt(memory.address, PAGE, true).unwrap().release().unwrap();
+    adopt(memory.address, PAGE, Access::ReadWrite).unwrap().release().unwrap();
     Ok(())
 }
 
@@ -108,7 +108,9 @@ pub fn gives_up() -> Outcome {
     require(Strategy::Stop)?;
     const NAP_MS: i32 = 2000;
     let buffer = Memory::heap(5 * PAGE + 600);
-    let attempt = || adopt_with(buffer.address, buffer.length, true, &[Strategy::Stop]).map(drop);
+    let attempt = || {
+        adopt_with(buffer.address, buffer.length, Access::ReadWrite, &[Strategy::Stop]).map(drop)
+    };
     thread::scope(|scope| {
         let busy = scope.spawn(|| memory::uninterruptible_nap(NAP_MS));
         let sleeper = scope.spawn(|| memory::epoll_nap(NAP_MS + 300));
@@ -172,7 +174,7 @@ pub fn signals(strategy: Strategy) -> Outcome {
 pub fn privileges_given_up() -> Outcome {
     require(Strategy::Userfault)?;
     let buffer = Memory::heap(5 * PAGE + 600);
-    let pages = adopt(buffer.address, buffer.length, true).unwrap();
+    let pages = adopt(buffer.address, buffer.length, Access::ReadWrite).unwrap();
     let peer = Memory::of_file(&pages.memfd(), pages.page_length(), true).unwrap();
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -182,11 +184,11 @@ pub fn privileges_given_up() -> Outcome {
             move || count_in(&words, stop)
         });
         memory::give_up_privileges();
-        pages.release().unwrap();
+        crate::give_back(pages, &Strategy::ALL);
         peer.fill(0xEE);
         thread::sleep(Duration::from_millis(10));
-        match adopt(buffer.address, buffer.length, true) {
-            Ok(pages) => pages.release().unwrap(),
+        match adopt(buffer.address, buffer.length, Access::ReadWrite) {
+            Ok(pages) => crate::give_back(pages, &Strategy::ALL),
             Err(error) => assert_eq!(error, AdoptError::NotPermitted),
         }
         stop.store(true, Ordering::Relaxed);
@@ -232,12 +234,16 @@ pub fn helper_is_killed() -> Outcome {
             move || count_in(&words, stop)
         });
         let begin = Instant::now();
-        for _ in 0..cycles(2_500) / 10 {
+        for _ in 0..cycles(1_000) / 10 {
             if failed > 20 && moved > 20 && begin.elapsed() > Duration::from_secs(20) {
                 break;
             }
-            let mut held = match adopt_with(buffer.address, buffer.length, true, &[Strategy::Stop])
-            {
+            let mut held = match adopt_with(
+                buffer.address,
+                buffer.length,
+                Access::ReadWrite,
+                &[Strategy::Stop],
+            ) {
                 Ok(pages) => pages,
                 Err(error) => {
                     assert_eq!(error, AdoptError::Busy);

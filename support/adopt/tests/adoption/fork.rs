@@ -2,17 +2,17 @@
 
 use crate::memory::{Memory, PAGE, in_child};
 use crate::{Outcome, require};
-use omniverb_adopt::{Strategy, adopt, adopt_with};
+use omniverb_adopt::{Access, Strategy, adopt, adopt_with};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 pub fn separates() -> Outcome {
     let memory = Memory::heap(64 * PAGE);
-    for writable in [true, false] {
+    for (access, writable) in [(Access::ReadWrite, true), (Access::ReadOnly, false)] {
         for index in 0..memory.words() {
             memory.set(index, index as u64 + 1);
         }
-        let mut pages = Some(adopt(memory.address, memory.length, writable).unwrap());
+        let mut pages = Some(adopt(memory.address, memory.length, access).unwrap());
         let adopted = pages.as_ref().unwrap();
         let peer = Memory::of_file(&adopted.memfd(), adopted.page_length(), writable).unwrap();
         let word = PAGE / 8;
@@ -26,9 +26,9 @@ pub fn separates() -> Outcome {
             assert_eq!(memory.get(word), 0);
             memory.set(word, 5);
             // A grandchild of a child.
-            let pages = adopt(memory.address, memory.length, true).unwrap();
+            let pages = adopt(memory.address, memory.length, Access::ReadWrite).unwrap();
             assert_eq!(in_child(move || assert_eq!(memory.get(word), 5)), 0);
-            pages.release().unwrap();
+            crate::give_back(pages, &Strategy::ALL);
         });
         assert_eq!(status, 0);
         for index in 0..memory.words() {
@@ -47,11 +47,11 @@ pub fn separates() -> Outcome {
 pub fn raw_clone() -> Outcome {
     let memory = Memory::anonymous(4 * PAGE);
     memory.set(0, 9);
-    let pages = adopt(memory.address, memory.length, true).unwrap();
+    let pages = adopt(memory.address, memory.length, Access::ReadWrite).unwrap();
     let status = crate::memory::in_raw_child(move || memory.set(0, 1));
     assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV);
     assert_eq!(memory.get(0), 9);
-    pages.release().unwrap();
+    crate::give_back(pages, &Strategy::ALL);
     let status = crate::memory::in_raw_child(move || {
         assert_eq!(memory.get(0), 9);
         memory.set(0, 1);
@@ -85,7 +85,9 @@ pub fn while_moving(strategy: Strategy) -> Outcome {
             stop.store(true, Ordering::Relaxed);
         });
         while !stop.load(Ordering::Relaxed) && !forker.is_finished() {
-            let Ok(pages) = adopt_with(memory.address, memory.length, true, &[strategy]) else {
+            let Ok(pages) =
+                adopt_with(memory.address, memory.length, Access::ReadWrite, &[strategy])
+            else {
                 continue;
             };
             let mut held = pages;

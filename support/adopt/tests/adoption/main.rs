@@ -4,7 +4,7 @@
 //! that it has exactly the threads it starts. Arguments that are not flags select scenarios by
 //! part of their name; `--measure` prints the cost table of the decision record instead.
 //! `OMNIVERB_ADOPT_CYCLES` sets the number of adopt/release cycles of the stress scenarios (`make
-//! soak` does); without it they also end after some time.
+//! soak` does); without it they are few, and end after some time.
 
 mod content;
 mod descriptors;
@@ -20,7 +20,7 @@ mod sharers;
 mod sharing;
 mod stress;
 
-use omniverb_adopt::{AdoptError, Strategy, adopt_with};
+use omniverb_adopt::{Access, AdoptError, AdoptedPages, Strategy, adopt_with};
 use std::time::Instant;
 
 /// Result of a scenario that cannot run here, with the reason.
@@ -134,12 +134,20 @@ pub fn cycles_are_given() -> bool {
     std::env::var_os(CYCLES).is_some()
 }
 
+/// Releases pages, however often that has to be tried on a busy machine.
+pub fn give_back(mut pages: AdoptedPages, ways: &[Strategy]) {
+    while let Err(failed) = pages.release_with(ways) {
+        assert_eq!(failed.error, AdoptError::Busy);
+        pages = failed.pages;
+    }
+}
+
 /// Why a strategy cannot be tried here, if so.
 pub fn require(strategy: Strategy) -> Outcome {
     let memory = memory::Memory::anonymous(memory::PAGE);
-    match adopt_with(memory.address, memory.length, true, &[strategy]) {
+    match adopt_with(memory.address, memory.length, Access::ReadWrite, &[strategy]) {
         Ok(pages) => {
-            pages.release_with(&[strategy]).expect("release of a probe");
+            give_back(pages, &[strategy]);
             Ok(())
         }
         Err(AdoptError::NotPermitted) => Err(format!("{strategy:?} is not permitted here")),

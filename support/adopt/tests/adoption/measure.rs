@@ -2,7 +2,7 @@
 
 use crate::memory::{Memory, in_child};
 use crate::require;
-use omniverb_adopt::{Strategy, adopt_with};
+use omniverb_adopt::{Access, Strategy, adopt_with};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
@@ -43,14 +43,14 @@ fn row(bytes: usize, name: &str, strategy: Strategy) {
             .map(|_| {
                 let (pages, adopted) = loop {
                     let begin = Instant::now();
-                    match adopt_with(memory.address, bytes, true, &[strategy]) {
+                    match adopt_with(memory.address, bytes, Access::ReadWrite, &[strategy]) {
                         Ok(pages) => break (pages, begin.elapsed()),
                         Err(error) => eprintln!("{strategy:?}, {name}: {error}, once more"),
                     }
                 };
                 memory.fill(1);
                 let begin = Instant::now();
-                pages.release_with(&[strategy]).unwrap();
+                crate::give_back(pages, &[strategy]);
                 (adopted, begin.elapsed())
             })
             .unzip();

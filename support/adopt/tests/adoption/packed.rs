@@ -3,7 +3,7 @@
 
 use crate::memory::{Memory, PAGE, in_child};
 use crate::{Outcome, require};
-use omniverb_adopt::{AdoptedPages, Strategy, adopt_onto};
+use omniverb_adopt::{Access, AdoptedPages, Strategy, adopt_onto};
 use omniverb_sys::{Extent, memfd};
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -39,7 +39,7 @@ impl Bench {
         let file = self.file.as_fd().try_clone_to_owned().unwrap();
         let extent = Extent::new(file, (at * PAGE) as u64, 2 * PAGE as u64);
         let start = self.memory.address + page * PAGE;
-        adopt_onto(extent, start, true, &[strategy]).unwrap()
+        adopt_onto(extent, start, Access::ReadWrite, &[strategy]).unwrap()
     }
 
     /// Whether what the program writes there is seen in the file, and nothing else is changed.
@@ -75,7 +75,7 @@ pub fn come_and_go() -> Outcome {
                 for (place, pages) in PLACES.iter().zip(&adopted) {
                     assert_eq!(bench.is_shared(*place), pages.is_some(), "{strategy:?} {place:?}");
                 }
-                adopted[gone].take().unwrap().release_with(&[strategy]).unwrap();
+                crate::give_back(adopted[gone].take().unwrap(), &[strategy]);
                 bench.check();
             }
         }
@@ -94,7 +94,7 @@ pub fn fork_separates() -> Outcome {
     assert_eq!(status, 0);
     bench.check();
     assert!(PLACES.iter().all(|place| bench.is_shared(*place)));
-    adopted.into_iter().for_each(|pages| pages.release().unwrap());
+    adopted.into_iter().for_each(|pages| crate::give_back(pages, &Strategy::ALL));
     bench.check();
     Ok(())
 }
@@ -106,9 +106,9 @@ pub fn read_only_is_refused() -> Outcome {
     let file = bench.file.as_fd().try_clone_to_owned().unwrap();
     let extent = Extent::new(file, 3 * PAGE as u64, 2 * PAGE as u64);
     let start = bench.memory.address + 2 * PAGE;
-    assert!(adopt_onto(extent, start, false, &Strategy::ALL).is_err());
+    assert!(adopt_onto(extent, start, Access::ReadOnly, &Strategy::ALL).is_err());
     assert!(bench.is_shared(PLACES[0]) && !bench.is_shared(PLACES[1]));
-    kept.release().unwrap();
+    crate::give_back(kept, &Strategy::ALL);
     bench.check();
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use crate::Outcome;
 use crate::memory::{Memory, PAGE, make_aio_context};
-use omniverb_adopt::{AdoptError, Strategy, adopt, adopt_with};
+use omniverb_adopt::{Access, AdoptError, Strategy, adopt, adopt_with};
 use std::fs::OpenOptions;
 use std::hint::black_box;
 use std::thread;
@@ -10,10 +10,10 @@ use std::thread;
 fn refused(memory: Memory, because: AdoptError) {
     let before = std::fs::read_to_string("/proc/self/maps").unwrap();
     for strategy in Strategy::ALL {
-        let outcome = adopt_with(memory.address, memory.length, true, &[strategy]);
+        let outcome = adopt_with(memory.address, memory.length, Access::ReadWrite, &[strategy]);
         assert_eq!(outcome.err(), Some(because));
     }
-    assert_eq!(adopt(memory.address, memory.length, true).err(), Some(because));
+    assert_eq!(adopt(memory.address, memory.length, Access::ReadWrite).err(), Some(because));
     let after = std::fs::read_to_string("/proc/self/maps").unwrap();
     assert_eq!(before, after, "the mappings changed");
 }
@@ -43,7 +43,7 @@ pub fn refusals() -> Outcome {
     memory.part(3 * PAGE, PAGE).protect(PROT_READ);
     refused(memory, AdoptError::NotAnonymous);
     memory.part(3 * PAGE, PAGE).protect(plain);
-    let _pages = adopt(memory.address + 5 * PAGE, PAGE, true).unwrap();
+    let _pages = adopt(memory.address + 5 * PAGE, PAGE, Access::ReadWrite).unwrap();
     refused(memory, AdoptError::NotAnonymous);
     Ok(())
 }
@@ -53,7 +53,7 @@ pub fn stacks() -> Outcome {
         let local = black_box([0u8; 8 * PAGE]);
         let memory = Memory { address: (&raw const local).addr(), length: local.len() };
         assert_eq!(
-            adopt(memory.address, memory.length, true).err(),
+            adopt(memory.address, memory.length, Access::ReadWrite).err(),
             Some(AdoptError::NotAnonymous)
         );
         black_box(&local);
@@ -72,7 +72,7 @@ pub fn stacks() -> Outcome {
         });
         let memory = Memory { address: addresses.recv().unwrap(), length: 8 * PAGE };
         assert_eq!(
-            adopt(memory.address, memory.length, true).err(),
+            adopt(memory.address, memory.length, Access::ReadWrite).err(),
             Some(AdoptError::NotAnonymous)
         );
         drop(done);
@@ -95,7 +95,7 @@ pub fn no_userfault() -> Outcome {
         return Err("this system allows userfaultfd to everybody".into());
     }
     let memory = Memory::anonymous(PAGE);
-    let outcome = adopt_with(memory.address, PAGE, true, &[Strategy::Userfault]);
+    let outcome = adopt_with(memory.address, PAGE, Access::ReadWrite, &[Strategy::Userfault]);
     assert_eq!(outcome.err(), Some(AdoptError::NotPermitted));
     Ok(())
 }

@@ -5,7 +5,7 @@
 
 use crate::Outcome;
 use crate::memory::{Memory, PAGE};
-use omniverb_adopt::{AdoptError, adopt};
+use omniverb_adopt::{Access, AdoptError, adopt};
 use std::os::fd::{FromRawFd, OwnedFd};
 
 const NO_MMAP: u32 = 1 << 14;
@@ -59,12 +59,15 @@ fn register(ring: i32, what: u32, memory: Option<&Memory>) {
 
 fn refused() {
     let memory = Memory::anonymous(4 * PAGE);
-    assert_eq!(adopt(memory.address, memory.length, true).err(), Some(AdoptError::KernelStores));
+    assert_eq!(
+        adopt(memory.address, memory.length, Access::ReadWrite).err(),
+        Some(AdoptError::KernelStores)
+    );
 }
 
 fn allowed() {
     let memory = Memory::anonymous(4 * PAGE);
-    adopt(memory.address, memory.length, true).expect("nothing is in the way");
+    adopt(memory.address, memory.length, Access::ReadWrite).expect("nothing is in the way");
 }
 
 /// No mapping shows it, its descriptor does.
@@ -104,7 +107,10 @@ pub fn registered_only_with_buffers() -> Outcome {
     let buffers = Memory::anonymous(4 * PAGE);
     register(slot, REGISTER_BUFFERS | USE_REGISTERED_RING, Some(&buffers));
     refused();
-    assert_eq!(adopt(buffers.address, buffers.length, true).err(), Some(AdoptError::KernelStores));
+    assert_eq!(
+        adopt(buffers.address, buffers.length, Access::ReadWrite).err(),
+        Some(AdoptError::KernelStores)
+    );
     register(slot, UNREGISTER_BUFFERS | USE_REGISTERED_RING, None);
     Ok(())
 }

@@ -7,7 +7,7 @@
 use crate::memory::{Memory, PAGE};
 use crate::stress::cycle;
 use crate::{Outcome, cycles, require};
-use omniverb_adopt::{AdoptError, Strategy, adopt_with};
+use omniverb_adopt::{Access, AdoptError, Strategy, adopt_with};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -213,7 +213,7 @@ pub fn come_and_go() -> Outcome {
     let (begin, mut moved) = (Instant::now(), 0);
     while begin.elapsed() < Duration::from_secs(5) {
         let memory = common.memory;
-        match adopt_with(memory.address, memory.length, true, &[Strategy::Stop]) {
+        match adopt_with(memory.address, memory.length, Access::ReadWrite, &[Strategy::Stop]) {
             Ok(mut pages) => {
                 moved += 1;
                 while let Err(failed) = pages.release_with(&[Strategy::Stop]) {
@@ -238,7 +238,8 @@ pub fn come_and_go() -> Outcome {
 pub fn one_thread_is_not_alone() -> Outcome {
     require(Strategy::SingleThread)?;
     let attempt = |memory: Memory| {
-        adopt_with(memory.address, memory.length, true, &[Strategy::SingleThread]).map(drop)
+        adopt_with(memory.address, memory.length, Access::ReadWrite, &[Strategy::SingleThread])
+            .map(drop)
     };
     let common = Common::new();
     let child = start(write, common, libc::CLONE_VM | libc::SIGCHLD);
@@ -257,7 +258,7 @@ pub fn forked_children_are_not_in_the_way() -> Outcome {
     let memory = Memory::anonymous(4 * PAGE);
     let begin = Instant::now();
     loop {
-        match adopt_with(memory.address, memory.length, true, &[Strategy::Stop]) {
+        match adopt_with(memory.address, memory.length, Access::ReadWrite, &[Strategy::Stop]) {
             Ok(pages) => break drop(pages),
             Err(error) => assert_eq!(error, AdoptError::Busy),
         }

@@ -3,7 +3,7 @@
 use crate::content::file_of;
 use crate::memory::{Memory, PAGE, descriptor_is_open, take_over_descriptor};
 use crate::{Outcome, require};
-use omniverb_adopt::{Strategy, adopt, adopt_with};
+use omniverb_adopt::{Access, Strategy, adopt, adopt_with};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::OpenOptions;
 use std::os::fd::AsRawFd;
@@ -17,7 +17,8 @@ pub fn stale_mapping() -> Outcome {
         }
         let memory = Memory::heap(8 * PAGE);
         memory.fill(1);
-        let pages = adopt_with(memory.address, memory.length, true, &[strategy]).unwrap();
+        let pages =
+            adopt_with(memory.address, memory.length, Access::ReadWrite, &[strategy]).unwrap();
         let into = pages.page_start() - memory.address;
         let own = memory.part(into, pages.page_length());
         let peer = Memory::of_file(&pages.memfd(), own.length, true).unwrap();
@@ -25,7 +26,7 @@ pub fn stale_mapping() -> Outcome {
         assert_eq!(peer.get(0), 11, "shared while adopted");
         peer.set(1, 12);
         assert_eq!(own.get(1), 12);
-        pages.release_with(&[strategy]).unwrap();
+        crate::give_back(pages, &[strategy]);
         assert_eq!((own.get(0), own.get(1)), (11, 12));
         own.set(0, 21);
         peer.set(1, 22);
@@ -49,7 +50,8 @@ pub fn neighbours_stay_private() -> Outcome {
             memory.fill(SECRET);
             let region = memory.part(head, 6 * PAGE - head - tail);
             region.fill(1);
-            let pages = adopt_with(region.address, region.length, true, &[strategy]).unwrap();
+            let pages =
+                adopt_with(region.address, region.length, Access::ReadWrite, &[strategy]).unwrap();
             let file = file_of(&pages);
             let mut visible = vec![0; file.metadata().unwrap().len() as usize];
             file.read_exact_at(&mut visible, 0).unwrap();
@@ -59,7 +61,7 @@ pub fn neighbours_stay_private() -> Outcome {
             memory.part(0, head).fill(SECRET + 1);
             file.read_exact_at(&mut visible, 0).unwrap();
             assert!(visible.iter().all(|&byte| byte == 1));
-            pages.release_with(&[strategy]).unwrap();
+            crate::give_back(pages, &[strategy]);
         }
     }
     Ok(())
@@ -67,7 +69,7 @@ pub fn neighbours_stay_private() -> Outcome {
 
 pub fn read_only_grant() -> Outcome {
     let memory = Memory::anonymous(4 * PAGE);
-    let pages = adopt(memory.address, memory.length, false).unwrap();
+    let pages = adopt(memory.address, memory.length, Access::ReadOnly).unwrap();
     let file = file_of(&pages);
     memory.set(0, 5);
     let peer = Memory::of_file(&file, memory.length, false).unwrap();
@@ -88,14 +90,14 @@ pub fn read_only_grant() -> Outcome {
     memory.protect(libc::PROT_READ | libc::PROT_WRITE);
     memory.set(0, 6);
     assert_eq!(peer.get(0), 6);
-    pages.release().unwrap();
+    crate::give_back(pages, &Strategy::ALL);
     assert_eq!(memory.get(0), 6);
     Ok(())
 }
 
 pub fn writable_grant() -> Outcome {
     let memory = Memory::anonymous(4 * PAGE);
-    let pages = adopt(memory.address, memory.length, true).unwrap();
+    let pages = adopt(memory.address, memory.length, Access::ReadWrite).unwrap();
     let file = file_of(&pages);
     let peer = Memory::of_file(&file, memory.length, true).unwrap();
     peer.set(9, 99);
@@ -114,14 +116,15 @@ pub fn program_moves_pages() -> Outcome {
         }
         let memory = Memory::anonymous(6 * PAGE);
         memory.fill(7);
-        let pages = adopt_with(memory.address, memory.length, true, &[strategy]).unwrap();
+        let pages =
+            adopt_with(memory.address, memory.length, Access::ReadWrite, &[strategy]).unwrap();
         let peer = Memory::of_file(&pages.memfd(), memory.length, true).unwrap();
         let moved = memory.part(2 * PAGE, 4 * PAGE).moved();
         memory.part(2 * PAGE, 4 * PAGE).overmap();
         memory.set(2 * PAGE / 8, 1234);
         moved.set(0, 4321);
         assert_eq!(peer.get(2 * PAGE / 8), 4321);
-        pages.release_with(&[strategy]).unwrap();
+        crate::give_back(pages, &[strategy]);
         assert_eq!(memory.get(2 * PAGE / 8), 1234, "what lives at the old address");
         assert_eq!(moved.get(0), 4321);
         assert_eq!(moved.get(1), 0x0707_0707_0707_0707);
@@ -135,15 +138,15 @@ pub fn program_moves_pages() -> Outcome {
 pub fn program_unmaps_pages() -> Outcome {
     let memory = Memory::anonymous(6 * PAGE);
     memory.fill(7);
-    let pages = adopt(memory.address, memory.length, true).unwrap();
+    let pages = adopt(memory.address, memory.length, Access::ReadWrite).unwrap();
     memory.part(PAGE, 2 * PAGE).overmap();
     memory.part(4 * PAGE, 2 * PAGE).unmap();
-    pages.release().unwrap();
+    crate::give_back(pages, &Strategy::ALL);
     assert_eq!(memory.get(0), 0x0707_0707_0707_0707);
     assert_eq!(memory.get(PAGE / 8), 0);
     assert_eq!(memory.get(3 * PAGE / 8), 0x0707_0707_0707_0707);
     // Nothing was mapped where the program has nothing.
-    let again = adopt(memory.address + 4 * PAGE, 2 * PAGE, true);
+    let again = adopt(memory.address + 4 * PAGE, 2 * PAGE, Access::ReadWrite);
     assert!(again.is_err());
     Ok(())
 }
@@ -155,10 +158,11 @@ pub fn program_protects_pages() -> Outcome {
         }
         let memory = Memory::anonymous(6 * PAGE);
         memory.fill(7);
-        let pages = adopt_with(memory.address, memory.length, true, &[strategy]).unwrap();
+        let pages =
+            adopt_with(memory.address, memory.length, Access::ReadWrite, &[strategy]).unwrap();
         memory.part(PAGE, PAGE).protect(libc::PROT_READ);
         memory.part(3 * PAGE, PAGE).protect(libc::PROT_NONE);
-        pages.release_with(&[strategy]).unwrap();
+        crate::give_back(pages, &[strategy]);
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
         for (page, protection) in [(1, "r--p"), (3, "---p")] {
             let at = memory.address + page * PAGE;
@@ -179,12 +183,13 @@ pub fn program_closes_descriptor() -> Outcome {
         }
         let memory = Memory::anonymous(6 * PAGE);
         memory.part(PAGE, 2 * PAGE).fill(7);
-        let pages = adopt_with(memory.address, memory.length, true, &[strategy]).unwrap();
+        let pages =
+            adopt_with(memory.address, memory.length, Access::ReadWrite, &[strategy]).unwrap();
         let number = pages.memfd().as_raw_fd();
         take_over_descriptor(number);
         memory.set(0, 1);
         assert_eq!(crate::memory::in_child(|| assert_eq!(memory.get(0), 1)), 0);
-        pages.release_with(&[strategy]).unwrap();
+        crate::give_back(pages, &[strategy]);
         assert!(descriptor_is_open(number), "the program's own file was closed");
         assert_eq!((memory.get(0), memory.get(1)), (1, 0));
         assert_eq!(memory.get(PAGE / 8), 0x0707_0707_0707_0707);
@@ -197,12 +202,12 @@ pub fn program_closes_descriptor() -> Outcome {
 pub fn closed_standard_streams() -> Outcome {
     let memory = Memory::anonymous(2 * PAGE);
     let streams: Vec<_> = (0..3).map(crate::memory::put_aside).collect();
-    let pages = adopt(memory.address, memory.length, true).unwrap();
+    let pages = adopt(memory.address, memory.length, Access::ReadWrite).unwrap();
     let number = pages.memfd().as_raw_fd();
     for (stream, copy) in streams.iter().enumerate() {
         crate::memory::put_back(*copy, stream as i32);
     }
     assert!(number > 2);
-    pages.release().unwrap();
+    crate::give_back(pages, &Strategy::ALL);
     Ok(())
 }

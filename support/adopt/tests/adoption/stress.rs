@@ -1,9 +1,10 @@
 //! Nobody ever loses a store: threads count in memory only they write, while the pages under them
 //! move out and back. A word that does not hold what its owner stored last is a lost store.
 
+use crate::content::access;
 use crate::memory::{Memory, PAGE, epoll_nap, pipe, poll_nap, sleep_nap};
 use crate::{Outcome, cycles, cycles_are_given, require};
-use omniverb_adopt::{Strategy, adopt_with};
+use omniverb_adopt::{Access, Strategy, adopt_with};
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 const WRITERS: usize = 3;
 
 /// On an overloaded machine, where stopping threads takes long, fewer cycles must do.
-const PATIENCE: Duration = Duration::from_secs(4);
+const PATIENCE: Duration = Duration::from_millis(1500);
 const CYCLES_MIN: usize = 100;
 
 /// Moves `memory` out and back `count` times. Now and then the cycle has another shape.
@@ -27,7 +28,7 @@ pub fn cycle(memory: Memory, strategy: Strategy, count: usize) {
         let skip = if round % 3 == 0 { PAGE } else { 0 };
         let part = memory.part(skip, memory.length - skip);
         let pages = loop {
-            match adopt_with(part.address, part.length, round % 2 == 0, &[strategy]) {
+            match adopt_with(part.address, part.length, access(round as u64), &[strategy]) {
                 Ok(pages) => break pages,
                 Err(omniverb_adopt::AdoptError::Busy) => {}
                 Err(other) => panic!("round {round}: adopt: {other}"),
@@ -83,7 +84,7 @@ pub fn writers(strategy: Strategy) -> Outcome {
             })
             .collect();
         // Stopping threads that compute takes until each of them gets a processor.
-        cycle(buffer, strategy, cycles(if strategy == Strategy::Stop { 1_500 } else { 4_000 }));
+        cycle(buffer, strategy, cycles(if strategy == Strategy::Stop { 500 } else { 1_500 }));
         stop.store(true, Ordering::Relaxed);
         for thread in threads {
             assert!(thread.join().expect("a writer lost a store") > 0);
@@ -107,7 +108,7 @@ pub fn large_writers(strategy: Strategy) -> Outcome {
                 scope.spawn(move || count_in(&words, stop))
             })
             .collect();
-        cycle(buffer, strategy, cycles(4_000).div_ceil(200));
+        cycle(buffer, strategy, cycles(2_000).div_ceil(200));
         stop.store(true, Ordering::Relaxed);
         for thread in threads {
             assert!(thread.join().expect("a writer lost a store") > 0);
@@ -120,7 +121,7 @@ pub fn large_writers(strategy: Strategy) -> Outcome {
 pub fn alone(strategy: Strategy) -> Outcome {
     require(strategy)?;
     let Neighbourhood { buffer, small } = neighbourhood(5);
-    for round in 0..cycles(5_000) as u64 {
+    for round in 0..cycles(2_000) as u64 {
         let store = |value: u64, old: u64| {
             for index in (0..buffer.words()).step_by(61) {
                 assert_eq!(buffer.get(index), old);
@@ -132,9 +133,10 @@ pub fn alone(strategy: Strategy) -> Outcome {
             }
         };
         store(2 * round + 1, 2 * round);
-        let pages = adopt_with(buffer.address, buffer.length, true, &[strategy]).unwrap();
+        let pages =
+            adopt_with(buffer.address, buffer.length, Access::ReadWrite, &[strategy]).unwrap();
         store(2 * round + 2, 2 * round + 1);
-        pages.release_with(&[strategy]).unwrap();
+        crate::give_back(pages, &[strategy]);
     }
     Ok(())
 }
@@ -177,7 +179,7 @@ pub fn kernel_stores(strategy: Strategy) -> Outcome {
                 }
             });
         }
-        cycle(buffer, strategy, cycles(1_500));
+        cycle(buffer, strategy, cycles(500));
         stop.store(true, Ordering::Relaxed);
     });
     assert!(received.load(Ordering::Relaxed) > 1000);
@@ -247,7 +249,7 @@ pub fn come_and_go(strategy: Strategy) -> Outcome {
                 }
             });
         }
-        cycle(buffer, strategy, cycles(1_000) / 2);
+        cycle(buffer, strategy, cycles(600) / 2);
         stop.store(true, Ordering::Relaxed);
     });
     Ok(())

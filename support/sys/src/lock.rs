@@ -1,0 +1,31 @@
+//! Locking, whatever happened to who held the lock before.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks a mutex, poisoned or not: a thread that panicked must not make others panic, the
+/// application's among them. What is behind our locks is whole at every step.
+#[inline]
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lock;
+    use std::sync::Mutex;
+
+    #[test]
+    fn a_panic_elsewhere_is_no_concern_of_ours() {
+        let mutex = Mutex::new(1);
+        let panicked = std::thread::scope(|scope| {
+            let holder = scope.spawn(|| {
+                let mut held = lock(&mutex);
+                *held = 2;
+                std::panic::resume_unwind(Box::new(()));
+            });
+            holder.join().is_err()
+        });
+        assert!(panicked && mutex.is_poisoned());
+        assert_eq!(*lock(&mutex), 2);
+    }
+}
