@@ -3,16 +3,34 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Kinds of ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PortSpace {
-    /// Connections.
+    /// RDMA_PS_TCP: for connections.
     Tcp,
-    /// Datagrams.
+    /// RDMA_PS_UDP: for datagrams.
     Udp,
-    /// IP over InfiniBand.
+    /// RDMA_PS_IPOIB: for IP over InfiniBand.
     Ipoib,
-    /// Native.
+    /// RDMA_PS_IB: for ids that are no ports of IP.
     Ib,
+}
+
+impl PortSpace {
+    /// Its number in service ids, which is that of `enum rdma_port_space`.
+    pub fn number(self) -> u16 {
+        match self {
+            PortSpace::Tcp => 0x0106,
+            PortSpace::Udp => 0x0111,
+            PortSpace::Ipoib => 0x0002,
+            PortSpace::Ib => 0x013f,
+        }
+    }
+
+    /// The one of this number.
+    pub fn from_number(number: u16) -> Option<PortSpace> {
+        let all = [PortSpace::Tcp, PortSpace::Udp, PortSpace::Ipoib, PortSpace::Ib];
+        all.into_iter().find(|space| space.number() == number)
+    }
 }
 
 /// A port of a port space as a service id.
@@ -20,32 +38,20 @@ pub enum PortSpace {
 pub struct ServiceId {
     /// Kind of port.
     pub space: PortSpace,
-    /// Number.
+    /// The port's number in its space, in host order.
     pub port: u16,
 }
 
 impl ServiceId {
     /// From a message; `None`: a service that RDMA-CM does not know.
     pub fn from_u64(id: u64) -> Option<ServiceId> {
-        let space = match id >> 16 {
-            0x0106 => PortSpace::Tcp,
-            0x0111 => PortSpace::Udp,
-            0x0002 => PortSpace::Ipoib,
-            0x013f => PortSpace::Ib,
-            _ => return None,
-        };
+        let space = PortSpace::from_number(u16::try_from(id >> 16).ok()?)?;
         Some(ServiceId { space, port: id as u16 })
     }
 
     /// For a message.
     pub fn to_u64(self) -> u64 {
-        let space = match self.space {
-            PortSpace::Tcp => 0x0106,
-            PortSpace::Udp => 0x0111,
-            PortSpace::Ipoib => 0x0002,
-            PortSpace::Ib => 0x013f,
-        };
-        space << 16 | u64::from(self.port)
+        u64::from(self.space.number()) << 16 | u64::from(self.port)
     }
 }
 
@@ -64,8 +70,16 @@ impl IpHeader {
     /// Bytes of private data it takes.
     pub const BYTES: usize = 36;
 
-    /// From private data. `None`: another version, or addresses that nobody has.
+    /// From private data that came over a network. `None`: another version, or addresses that
+    /// nobody has there.
     pub fn read(private: &[u8]) -> Option<IpHeader> {
+        let header = IpHeader::read_at_home(private)?;
+        let is_home = header.source.is_loopback() || header.destination.is_loopback();
+        (!is_home).then_some(header)
+    }
+
+    /// The same of private data that never left its vNIC: there, loopback addresses are some, too.
+    pub fn read_at_home(private: &[u8]) -> Option<IpHeader> {
         let header: &[u8; Self::BYTES] = private.first_chunk()?;
         if header[0] != 0 {
             return None;
@@ -84,7 +98,7 @@ impl IpHeader {
         let (source, destination) = (address(4)?, address(20)?);
         let impossible = |ip: IpAddr| {
             let broadcast = ip == IpAddr::V4(Ipv4Addr::BROADCAST);
-            ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || broadcast
+            ip.is_unspecified() || ip.is_multicast() || broadcast
         };
         if impossible(source) || impossible(destination) {
             return None;

@@ -3,17 +3,25 @@
 //!
 //! In: 256 bytes of a management datagram from QP 1. Out: a [`Message`], and back. Messages go to
 //! QP 1 of the other side and always fill 256 bytes.
+//!
+//! And what is said when: a [`Connection`], and a [`Resolution`] for datagrams. They do no I/O and
+//! know no clock: whoever has them hands in messages and the time, and sends what comes out.
 #![forbid(unsafe_code)]
 
 mod bytes;
+mod connection;
 pub mod fuzz;
 mod ip;
 mod mad;
 mod message;
 mod path;
+mod repeat;
 mod reply;
 mod request;
+pub mod resolution;
+mod terms;
 
+pub use connection::{Connection, Event, State, Step};
 pub use ip::{IpHeader, PortSpace, ServiceId};
 pub use mad::{MAD_BYTES, Mad, Malformed};
 pub use message::{
@@ -23,6 +31,13 @@ pub use message::{
 pub use path::Path;
 pub use reply::Reply;
 pub use request::{Request, Transport};
+pub use resolution::{Found, Resolution};
+pub use terms::Terms;
 
 /// Private data as applications see it: always as long as the message allows.
 pub type Private<const N: usize> = [u8; N];
+
+/// What a user wants does not go with how far the connection is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not in this state")]
+pub struct WrongState;

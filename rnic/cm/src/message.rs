@@ -92,6 +92,19 @@ pub struct Reject {
     pub private: Private<148>,
 }
 
+impl Reject {
+    /// One that says nothing.
+    pub const NONE: Reject = Reject {
+        communication: 0,
+        remote: 0,
+        rejected: Rejected::Other(2),
+        information_length: 0,
+        reason: 0,
+        information: [0; 72],
+        private: [0; 148],
+    };
+}
+
 /// RTU (12.6.9).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
@@ -124,7 +137,7 @@ pub type Disconnected = Received;
 pub struct Resolve {
     /// The sender's name for the question.
     pub request: u32,
-    /// P_Key.
+    /// P_Key of the QP that is asked for.
     pub partition_key: u16,
     /// Whom to talk to.
     pub service: u64,
@@ -137,7 +150,7 @@ pub struct Resolve {
 pub struct Resolved {
     /// The asker's name for the question.
     pub request: u32,
-    /// 0: here it is.
+    /// 0: here it is; otherwise why not.
     pub status: u8,
     /// Bytes of `information` that count.
     pub information_length: u8,

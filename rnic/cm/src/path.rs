@@ -16,17 +16,17 @@ pub struct Path {
     pub remote_gid: Gid,
     /// Flow label, 20 bits; it decides the UDP source port of the connection.
     pub flow_label: u32,
-    /// Packet rate, 6 bits.
+    /// Static rate, 6 bits, as `enum ibv_rate`.
     pub rate: u8,
-    /// Traffic class.
+    /// Traffic class of the packets.
     pub traffic_class: u8,
-    /// Hop limit.
+    /// Hop limit of the packets.
     pub hop_limit: u8,
     /// Service level, 4 bits.
     pub service_level: u8,
     /// Whether both ends are in one subnet.
     pub subnet_local: bool,
-    /// Local ACK timeout, 5 bits.
+    /// Local ACK timeout, 5 bits: 4.096 us times two to this.
     pub ack_timeout: u8,
 }
 

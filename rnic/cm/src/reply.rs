@@ -2,9 +2,9 @@
 
 use crate::Private;
 use crate::bytes::Fields;
-use omniverb_terms::Qpn;
+use omniverb_terms::{Psn, Qpn};
 
-/// The message.
+/// What REP says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     /// The sender's name for the connection.
@@ -20,7 +20,7 @@ pub struct Reply {
     /// End-to-end context; the target QP of an extended connection.
     pub context: u32,
     /// First PSN the sender uses.
-    pub psn: u32,
+    pub psn: Psn,
     /// READs and atomics the sender can serve at a time.
     pub responder_resources: u8,
     /// READs and atomics the sender wants to have under way.
@@ -31,7 +31,8 @@ pub struct Reply {
     pub failover: u8,
     /// Whether end-to-end credits are used.
     pub flow_control: bool,
-    /// RNR retries, 3 bits.
+    /// How often the receiver of this may send again when there is no receive, 3 bits; 7: without
+    /// end.
     pub rnr_retry: u8,
     /// The sender's receives are shared.
     pub shared_receive: bool,
@@ -51,7 +52,7 @@ impl Reply {
             queue_pair: Qpn(fields.u24(12)),
             vendor: u32::from_be_bytes([0, high, middle, low]),
             context: fields.u24(16),
-            psn: fields.u24(20),
+            psn: Psn::new(fields.u24(20)),
             responder_resources: fields.u8(24),
             initiator_depth: fields.u8(25),
             ack_delay: fields.u8(26) >> 3,
@@ -73,7 +74,7 @@ impl Reply {
         fields.set_u8(15, high);
         fields.set_u24(16, self.context);
         fields.set_u8(19, middle);
-        fields.set_u24(20, self.psn);
+        fields.set_u24(20, self.psn.number());
         fields.set_u8(23, low);
         fields.set_u8(24, self.responder_resources);
         fields.set_u8(25, self.initiator_depth);

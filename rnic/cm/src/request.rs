@@ -3,7 +3,7 @@
 use crate::Private;
 use crate::bytes::Fields;
 use crate::path::Path;
-use omniverb_terms::{Qpn, Service};
+use omniverb_terms::{Psn, Qpn, Service};
 
 /// What kind of connection: transport services, and what no queue pair here has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub enum Transport {
     Extended(u8),
 }
 
-/// The message.
+/// What REQ says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The sender's name for the connection.
@@ -47,16 +47,17 @@ pub struct Request {
     /// Whether end-to-end credits are used.
     pub flow_control: bool,
     /// First PSN the sender uses.
-    pub psn: u32,
-    /// Retries, 3 bits.
+    pub psn: Psn,
+    /// How often the receiver of this may send again what is not answered, 3 bits.
     pub retry_count: u8,
-    /// P_Key.
+    /// P_Key of the connection.
     pub partition_key: u16,
     /// Path MTU as the verbs' enumeration, 4 bits: 1 is 256, 5 is 4096.
     pub path_mtu: u8,
     /// Reliable datagram channels exist.
     pub datagram_channels: bool,
-    /// RNR retries, 3 bits.
+    /// How often the receiver of this may send again when there is no receive, 3 bits; 7: without
+    /// end.
     pub rnr_retry: u8,
     /// How often managers repeat themselves, 4 bits.
     pub manager_retries: u8,
@@ -64,7 +65,7 @@ pub struct Request {
     pub shared_receive: bool,
     /// The path to use.
     pub primary: Path,
-    /// Another one.
+    /// The path to migrate to; absent if its remote LID is zero.
     pub alternate: Path,
     /// Whether the alternate path may be proposed by the receiver.
     pub proposes_path: bool,
@@ -96,7 +97,7 @@ impl Request {
             local_timeout: retries >> 3,
             transport,
             flow_control: timeouts & 1 != 0,
-            psn: fields.u24(44),
+            psn: Psn::new(fields.u24(44)),
             retry_count: retries & 7,
             partition_key: fields.u16(48),
             path_mtu: mtu >> 4,
@@ -131,7 +132,7 @@ impl Request {
         fields.set_u8(39, self.initiator_depth);
         fields.set_u24(40, self.contexts.1);
         fields.set_u8(43, self.remote_timeout << 3 | transport << 1 | flag(self.flow_control, 0));
-        fields.set_u24(44, self.psn);
+        fields.set_u24(44, self.psn.number());
         fields.set_u8(47, self.local_timeout << 3 | self.retry_count & 7);
         fields.set_u16(48, self.partition_key);
         let channels = flag(self.datagram_channels, 3);

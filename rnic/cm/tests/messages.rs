@@ -4,7 +4,7 @@ use omniverb_cm::{
     Disconnect, IpHeader, Mad, Message, Path, PortSpace, Received, Reject, Rejected, Reply,
     Request, Resolve, Resolved, ServiceId, Transport, Wait, fuzz, reject_reason,
 };
-use omniverb_terms::{Gid, Qpn, Service};
+use omniverb_terms::{Gid, Psn, Qpn, Service};
 use omniverb_transport::datagram;
 use omniverb_wire::{DATAGRAM_MAX, Flow, Packet, QKEY_GSI, Verdict};
 use proptest::prelude::*;
@@ -50,7 +50,7 @@ fn request() -> Mad {
             local_timeout: 20,
             transport: Transport::Of(Service::Rc),
             flow_control: false,
-            psn: 0xab_cdef,
+            psn: Psn::new(0xab_cdef),
             retry_count: 7,
             partition_key: 0xffff,
             path_mtu: 3,
@@ -92,7 +92,7 @@ fn a_known_request() {
     let packet = Packet::parse(known).unwrap();
     let arrived = datagram::read(&packet, QKEY_GSI).unwrap();
     assert_eq!(arrived.source, Qpn::GENERAL_SERVICES);
-    assert_eq!(Mad::parse(arrived.data), Ok(request()));
+    assert_eq!(Mad::parse(arrived.message.data), Ok(request()));
     // The same packet, built anew.
     let mut buffer = [0; DATAGRAM_MAX];
     let address = datagram::Address {
@@ -101,7 +101,8 @@ fn a_known_request() {
         source: Qpn::GENERAL_SERVICES,
     };
     let mad = request().to_bytes();
-    let length = datagram::write(&mut buffer, &address, 7, None, false, &mad).unwrap();
+    let message = datagram::Message { immediate: None, solicited: false, data: &mad };
+    let length = datagram::write(&mut buffer, &address, Psn::new(7), &message).unwrap();
     // It was sent by somebody who does not set MigReq.
     buffer[1] &= !0x40;
     flow.seal(&mut buffer[..length], 0);
@@ -150,7 +151,7 @@ proptest! {
                 queue_pair: Qpn(low),
                 vendor: a & 0xff_ffff,
                 context: b & 0xff_ffff,
-                psn: low ^ 0xff,
+                psn: Psn::new(low ^ 0xff),
                 responder_resources: byte,
                 initiator_depth: !byte,
                 ack_delay: byte & 31,

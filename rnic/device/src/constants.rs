@@ -9,6 +9,8 @@ pub mod opcode {
     pub const RDMA_READ: u32 = 4;
     pub const ATOMIC_CMP_AND_SWP: u32 = 5;
     pub const ATOMIC_FETCH_AND_ADD: u32 = 6;
+    pub const LOCAL_INV: u32 = 7;
+    pub const BIND_MW: u32 = 8;
     pub const SEND_WITH_INV: u32 = 9;
 }
 
@@ -17,6 +19,7 @@ pub mod send_flags {
     pub const SIGNALED: u32 = 2;
     pub const SOLICITED: u32 = 4;
     pub const INLINE: u32 = 8;
+    pub const ALL: u32 = FENCE | SIGNALED | SOLICITED | INLINE;
 }
 
 pub mod access {
@@ -24,6 +27,9 @@ pub mod access {
     pub const REMOTE_WRITE: u32 = 2;
     pub const REMOTE_READ: u32 = 4;
     pub const REMOTE_ATOMIC: u32 = 8;
+    pub const MW_BIND: u32 = 16;
+    pub const ZERO_BASED: u32 = 32;
+    pub const ON_DEMAND: u32 = 64;
     pub const REMOTE: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
 }
 
@@ -33,6 +39,7 @@ pub mod status {
     pub const LOC_QP_OP_ERR: u32 = 2;
     pub const LOC_PROT_ERR: u32 = 4;
     pub const WR_FLUSH_ERR: u32 = 5;
+    pub const MW_BIND_ERR: u32 = 6;
     pub const BAD_RESP_ERR: u32 = 7;
     pub const REM_INV_REQ_ERR: u32 = 9;
     pub const REM_ACCESS_ERR: u32 = 10;
@@ -49,6 +56,8 @@ pub mod wc_opcode {
     pub const RDMA_READ: u32 = 2;
     pub const COMP_SWAP: u32 = 3;
     pub const FETCH_ADD: u32 = 4;
+    pub const BIND_MW: u32 = 5;
+    pub const LOCAL_INV: u32 = 6;
     pub const RECV: u32 = 128;
     pub const RECV_RDMA_WITH_IMM: u32 = 129;
 }

@@ -8,9 +8,9 @@ use omniverb_terms::Lkey;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Sge {
-    /// First address.
+    /// First address, as the region's owner names it.
     pub address: u64,
-    /// Bytes.
+    /// Bytes from there on.
     pub length: u32,
     /// L_Key of the region it lies in.
     pub lkey: Lkey,

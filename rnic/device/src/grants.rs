@@ -5,30 +5,32 @@
 //! (`omniverb_link::pace`). Most regions are one part, and most QPs use one region at a time: that
 //! case is found at the first look.
 
-use crate::limits::{EXTENTS_MAX, GRANTS_MAX, PAGE_BYTES};
-use crate::pages::Pages;
-use crate::shared::Shared;
-use omniverb_link::pace::Pace;
+use crate::host::Host;
+use crate::limits::{DETOURS_MAX, EXTENTS_MAX, GRANTS_MAX, MEDIATED_MAX, PAGE_BYTES};
+use crate::pages::{Pages, Toll};
+use omniverb_link::pace::{Advice, Pace};
 use omniverb_ring::Window;
 use omniverb_terms::Rkey;
 use std::ops::Range;
 
+pub use omniverb_link::pace::Denied;
+
 /// One grant: an extent, some of the whole pages of a region, mapped.
 #[derive(Clone)]
 pub struct Grant {
-    /// The peer's key.
+    /// The R_Key that the peer's region has.
     pub rkey: Rkey,
     /// `IBV_ACCESS_*`: what it may be used for.
     pub access: u32,
-    /// The region, as the peer's requests name it.
+    /// First address of the region, as requests name it.
     pub address: u64,
-    /// Its length.
+    /// Bytes of the region.
     pub length: u64,
-    /// First address that is mapped.
+    /// First address that is mapped: that of a whole page of the region.
     pub page_start: u64,
     /// Low half of the owner's EPOCH when it gave them.
     pub epoch: u32,
-    /// The pages.
+    /// The pages, from `page_start` on.
     pub window: Window,
 }
 
@@ -77,6 +79,8 @@ pub(crate) struct Grants {
     latest: usize,
     uses: u64,
     asked: Vec<Asked>,
+    /// Short WRITEs in a row that went through the ring although their target is mapped.
+    detours: u32,
 }
 
 /// How an access relates to what was granted.
@@ -182,7 +186,7 @@ impl Grants {
             }
         };
         let Some(asked) = self.asked.get_mut(index) else { return Reach::Mediated };
-        if !asked.pace.moves(length) {
+        if asked.pace.moves(length) == Advice::GoOn {
             return Reach::Mediated;
         }
         asked.address = at;
@@ -212,17 +216,32 @@ impl Grants {
     #[inline(always)]
     pub(crate) fn at_hand(
         &mut self,
-        shared: &Shared,
+        (toll, host): (&Toll, &dyn Host),
         place: Place,
         length: usize,
     ) -> Option<(&Window, usize)> {
         let Extent { window, pages, .. } = self.list.get_mut(place.extent)?;
-        pages.at_hand(shared, window, place.offset, length).then_some((window, place.offset))
+        pages.at_hand((toll, host), window, place.offset, length).then_some((window, place.offset))
     }
 
     /// The same, without a look at the pages.
     pub(crate) fn extent(&self, place: Place) -> Option<(&Window, usize)> {
         Some((&self.list.get(place.extent)?.window, place.offset))
+    }
+
+    /// Whether a WRITE to mapped pages goes through the ring all the same, because others are on
+    /// their way there: a few short ones may, but a pipeline of them must not go on for ever.
+    #[inline(always)]
+    pub(crate) fn take_detour(&mut self, length: u64) -> bool {
+        let detour = length <= MEDIATED_MAX && self.detours < DETOURS_MAX;
+        self.detours += u32::from(detour);
+        detour
+    }
+
+    /// A WRITE to mapped pages goes there directly.
+    #[inline(always)]
+    pub(crate) fn end_detours(&mut self) {
+        self.detours = 0;
     }
 
     #[cold]
@@ -233,7 +252,7 @@ impl Grants {
     }
 
     /// The daemon granted. Ignored unless it was asked for, and given, in this epoch: what was
-    /// given earlier may have been taken back since.
+    /// given earlier may have been taken back since. Says whether it is used.
     pub(crate) fn insert(&mut self, epoch: u64, grant: Grant) -> bool {
         let Grant { rkey, access, window, page_start: start, .. } = grant;
         if epoch != self.epoch || epoch as u32 != grant.epoch {
@@ -243,7 +262,7 @@ impl Grants {
         let waits = |asked: &&mut Asked| asked.rkey == rkey && asked.pace.is_waiting();
         let Some(asked) = self.asked.iter_mut().find(waits) else { return false };
         if !(start..end).contains(&asked.address) {
-            asked.pace.refused(false);
+            asked.pace.refused(Denied::ForGood);
             return false;
         }
         asked.pace.granted(end - start);
@@ -266,11 +285,11 @@ impl Grants {
         true
     }
 
-    /// The daemon did not grant; `again`: it may when more has been moved.
-    pub(crate) fn refused(&mut self, rkey: Rkey, again: bool) {
+    /// The daemon did not grant.
+    pub(crate) fn refused(&mut self, rkey: Rkey, denied: Denied) {
         let mut all = self.asked.iter_mut();
         if let Some(asked) = all.find(|asked| asked.rkey == rkey && asked.pace.is_waiting()) {
-            asked.pace.refused(again);
+            asked.pace.refused(denied);
         }
     }
 

@@ -6,32 +6,36 @@
 //! through [`Host`].
 //!
 //! Follow a request: [`qp::Qp::post_send`] -> `requester` -> the link -> `responder` of the peer
-//! -> [`cq::Cq`]. Follow time: [`cq::poller`] (the application polls), [`cq::progress`] (it does
+//! -> [`cq::Cq`]. Follow time: `cq::poller` (the application polls), [`cq::progress`] (it does
 //! not).
 #![forbid(unsafe_code)]
 
+pub mod bell;
 pub mod constants;
 pub mod cq;
 pub mod gather;
 pub mod grants;
+mod host;
 pub mod limits;
 mod lock;
 mod pages;
+mod peer;
 pub mod qp;
 pub mod queue;
 pub mod region;
-mod requester;
-mod responder;
 pub mod shared;
 pub mod srq;
+mod window;
 pub mod work;
 
 pub use constants::*;
-pub use cq::{CompletionEvents, Cq, poller, progress};
+pub use cq::{CompletionEvents, Cq, CqOptions, Notify, progress};
 pub use gather::Sge;
+pub use host::{AsyncEvent, Host};
+pub use peer::{FarEnd, Peer};
 pub use qp::attributes::{self, QpAttributes, QpMask};
-pub use qp::{FarEnd, Peer, Qp, QpSpec};
-pub use region::Region;
-pub use shared::{AsyncEvent, Host, Shared};
+pub use qp::{Qp, QpSpec};
+pub use region::{Extras, Region, WindowType};
+pub use shared::Shared;
 pub use srq::Srq;
-pub use work::{Addressee, Data, PostError, Route, SendWork};
+pub use work::{Addressee, Data, GlobalRoute, PostError, SendWork};

@@ -29,6 +29,8 @@ const _: () = assert!(SOURCE_MIN > INLINE_MAX as usize);
 pub const SOURCE_WORTH: u64 = 4 << 20;
 /// Bytes of the largest region that is moved for that: the engine maps 512 MiB of them for a vNIC.
 pub const SOURCE_REGION_MAX: usize = 256 << 20;
+/// Memory windows of a process: as many as regions; each is a row of a table.
+pub const WINDOWS_MAX: usize = 1 << 18;
 /// Queue pairs one opened device can hold; bounds the table of released work requests.
 pub const QP_SLOTS: usize = 8192;
 /// QPs a completion queue looks at directly on every poll; the others announce themselves through

@@ -7,8 +7,8 @@
 //! have been charged to it meanwhile are as many as it can afford. Who moves within less than that
 //! asks once.
 
+use crate::host::Host;
 use crate::limits::{PAGE_BYTES, PAGES_BELIEVED};
-use crate::shared::Shared;
 use omniverb_ring::Window;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
@@ -54,26 +54,31 @@ impl Pages {
     #[inline(always)]
     pub(crate) fn at_hand(
         &mut self,
-        shared: &Shared,
+        (toll, host): (&Toll, &dyn Host),
         window: &Window,
         offset: usize,
         length: usize,
     ) -> bool {
         let first = offset / PAGE_BYTES;
         let last = (offset + length.max(1) - 1) / PAGE_BYTES;
-        let same = self.generation == shared.toll.generation.load(Ordering::Relaxed);
+        let same = self.generation == toll.generation.load(Ordering::Relaxed);
         if same && first / 64 == last / 64 {
             let mask = u64::MAX >> (63 - (last - first)) << (first % 64);
             if self.paid.get(first / 64).is_some_and(|word| word & mask == mask) {
                 return true;
             }
         }
-        length == 0 || self.look(shared, window, first, last)
+        length == 0 || self.look((toll, host), window, (first, last))
     }
 
     #[inline(never)]
-    fn look(&mut self, shared: &Shared, window: &Window, first: usize, last: usize) -> bool {
-        let generation = shared.toll.generation.load(Ordering::Relaxed);
+    fn look(
+        &mut self,
+        (toll, host): (&Toll, &dyn Host),
+        window: &Window,
+        (first, last): (usize, usize),
+    ) -> bool {
+        let generation = toll.generation.load(Ordering::Relaxed);
         if self.generation != generation {
             self.generation = generation;
             self.paid.fill(0);
@@ -86,7 +91,7 @@ impl Pages {
                 continue;
             }
             if self.there.get(word).is_none_or(|there| there & bit == 0)
-                && !self.ask(shared, window, page)
+                && !self.ask(host, window, page)
             {
                 return false;
             }
@@ -97,16 +102,16 @@ impl Pages {
                 *paid |= 1 << (page % 64);
             }
         }
-        shared.toll.pay(new);
+        toll.pay(new);
         true
     }
 
     /// Asks the kernel about a page and those behind it.
-    fn ask(&mut self, shared: &Shared, window: &Window, page: usize) -> bool {
+    fn ask(&mut self, host: &dyn Host, window: &Window, page: usize) -> bool {
         let mut found = [0; AT_ONCE];
         let count = self.count.saturating_sub(page).min(AT_ONCE);
         let Some(found) = found.get_mut(..count) else { return false };
-        if !shared.host.resident(window, page * PAGE_BYTES, found) {
+        if !host.resident(window, page * PAGE_BYTES, found) {
             return false;
         }
         for (index, there) in found.iter().enumerate().map(|(i, byte)| (page + i, byte & 1 != 0)) {

@@ -1,6 +1,7 @@
 //! The receive queue: a ring of posted receives with a flat array of their entries.
 
 use crate::gather::{Sge, total};
+use omniverb_terms::Lkey;
 
 /// A ring of receive work requests. Positions count up for ever; the application's slot is freed
 /// when the completion is polled, as on hardware, so that a full queue says so.
@@ -24,20 +25,20 @@ struct Slot {
 /// A receive taken off the queue.
 #[derive(Clone, Debug, Default)]
 pub struct Receive {
-    /// The application's.
+    /// The application's number, which its completion bears.
     pub wr_id: u64,
     /// Where the message goes.
     pub sges: SgeList,
-    /// Its position in the queue; `Wc` release number.
+    /// How many receives were taken off the queue with it.
     pub position: u64,
 }
 
 /// A short list of entries, without allocation for the usual one or two.
 #[derive(Clone, Debug)]
 pub enum SgeList {
-    /// At most two.
+    /// At most two entries, and how many.
     Few([Sge; 2], u8),
-    /// More.
+    /// Three or more.
     Many(Box<[Sge]>),
 }
 
@@ -121,6 +122,26 @@ impl ReceiveQueue {
         Some(total(list))
     }
 
+    /// Changes how many it may hold; `released` as for [`Self::post`]. Says whether that was done:
+    /// not if more are held.
+    pub fn resize(&mut self, capacity: u32, released: u64) -> bool {
+        if self.posted - (self.released + released) > u64::from(capacity) {
+            return false;
+        }
+        let mut other = ReceiveQueue::new(capacity, self.sge_max);
+        let width = self.sge_max.max(1) as usize;
+        for position in self.taken..self.posted {
+            let from = position as usize & (self.slots.len() - 1);
+            let to = position as usize & (other.slots.len() - 1);
+            other.slots[to] = self.slots[from];
+            let entries = &self.sges[from * width..(from + 1) * width];
+            other.sges[to * width..(to + 1) * width].copy_from_slice(entries);
+        }
+        (other.posted, other.taken, other.released) = (self.posted, self.taken, self.released);
+        *self = other;
+        true
+    }
+
     /// The oldest, which stays: its number and its entries.
     #[inline(always)]
     pub fn oldest(&self) -> Option<(u64, &[Sge])> {
@@ -159,6 +180,16 @@ impl ReceiveQueue {
             wr_id: slot.wr_id,
             sges: SgeList::new(&self.sges[at..at + slot.count as usize]),
             position: self.taken,
+        })
+    }
+
+    /// Whether a receive that waits names this key.
+    pub fn names(&self, lkey: Lkey) -> bool {
+        let width = self.sge_max.max(1) as usize;
+        (self.taken..self.posted).any(|position| {
+            let index = position as usize & (self.slots.len() - 1);
+            let count = self.slots[index].count as usize;
+            self.sges[index * width..][..count].iter().any(|sge| sge.lkey == lkey)
         })
     }
 

@@ -2,31 +2,75 @@
 
 use crate::lock::lock;
 use omniverb_ring::UserMemory;
-use omniverb_terms::{Lkey, Rkey};
+use omniverb_terms::{Lkey, Qpn, Rkey};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 /// What nothing is named by.
 pub const NO_RKEY: Rkey = Rkey(0);
 
-/// A registered range.
+/// A range of the application's memory that it registered.
 #[derive(Debug)]
 pub struct Region {
-    /// Local key.
+    /// What our own requests name it by.
     pub lkey: Lkey,
-    /// Remote key; [`NO_RKEY`] when there is no remote access.
+    /// What peers name it by, which the daemon gave; [`NO_RKEY`] when there is no remote access.
     pub rkey: Rkey,
     /// The protection domain's number.
     pub pd: u32,
-    /// `IBV_ACCESS_*`.
+    /// `IBV_ACCESS_*`: what the application allows.
     pub access: u32,
     /// Address that requests use for the first byte (`ibv_reg_mr_iova`; mostly the address itself).
     pub iova: u64,
-    /// The memory.
+    /// The memory itself, in this process.
     pub memory: UserMemory,
     /// What was moved by mediation, and may therefore be mapped.
     pub moved: Moved,
+    /// In what it differs from most.
+    pub extras: Extras,
+}
+
+/// What is about to be done with memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touch {
+    /// Nothing as yet, or what its owner answers for.
+    Named,
+    /// A peer's request reads all of it.
+    Read,
+    /// A peer's request writes all of it.
+    Written,
+}
+
+/// Says whether memory is there, and bears that.
+pub type Look = fn(UserMemory, Touch) -> bool;
+
+/// In what a region differs from others.
+#[derive(Debug, Default)]
+pub struct Extras {
+    /// Every address is one of it: what is read and written there is nothing.
+    pub everywhere: bool,
+    /// Its memory comes and goes: what an access touches must be there.
+    pub looks: Option<Look>,
+    /// The region that it is a window on.
+    pub(crate) part_of: Option<Arc<Region>>,
+    /// The queue pair whose peers may use it; `None`: all of the protection domain.
+    pub(crate) only: Option<Qpn>,
+    /// Windows on it.
+    pub(crate) windows: AtomicU32,
+}
+
+impl Extras {
+    /// Of a region whose memory comes and goes.
+    pub fn looking(look: Look) -> Extras {
+        Extras { looks: Some(look), ..Extras::default() }
+    }
+
+    /// Of a region to which every address belongs.
+    pub fn everywhere() -> Extras {
+        Extras { everywhere: true, ..Extras::default() }
+    }
 }
 
 /// Bytes of a region that peers have moved through its owner, or that the owner has sent on copies.
@@ -52,11 +96,67 @@ impl Region {
     pub fn part(&self, address: u64, length: u64) -> Option<UserMemory> {
         let offset = address.checked_sub(self.iova)?;
         if offset > self.memory.len() as u64 || length > self.memory.len() as u64 - offset {
+            return self.part_anywhere(length);
+        }
+        let part = self.memory.part(offset as usize, length as usize)?;
+        self.bears(part, Touch::Named).then_some(part)
+    }
+
+    /// Whether this part of it is there now, and bears that. (A part, since a look may bring in all
+    /// that it looks at.)
+    #[inline(always)]
+    pub(crate) fn bears(&self, part: UserMemory, touch: Touch) -> bool {
+        self.extras.looks.is_none_or(|look| look(part, touch))
+    }
+
+    #[cold]
+    fn part_anywhere(&self, length: u64) -> Option<UserMemory> {
+        if !self.extras.everywhere {
             return None;
         }
-        self.memory.part(offset as usize, length as usize)
+        self.memory.part(0, usize::try_from(length).ok()?)
+    }
+
+    /// Whether it has no place of its own: every address is one of it.
+    pub(crate) fn is_everywhere(&self) -> bool {
+        self.extras.everywhere
+    }
+
+    /// Whether windows are bound to it.
+    pub fn is_bound(&self) -> bool {
+        self.extras.windows.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether peers of this queue pair, of the same protection domain, may use it.
+    #[inline(always)]
+    pub(crate) fn opens_by(&self, qpn: Qpn) -> bool {
+        self.extras.only.is_none_or(|only| only == qpn)
     }
 }
+
+/// Who binds a memory window, and whom its keys serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowType {
+    /// Bound by a verb; every queue pair of the protection domain.
+    One,
+    /// Bound by a work request, to a key that it names; the queue pair that bound it.
+    Two,
+}
+
+/// A memory window.
+pub(crate) struct Window {
+    pub(crate) of: WindowType,
+    pub(crate) pd: u32,
+    /// The key that it has, or had last.
+    pub(crate) rkey: Rkey,
+    /// What that opens.
+    pub(crate) bound: Option<Arc<Region>>,
+}
+
+/// All windows of an opened device, by the upper bits of their keys. What becomes of them is in
+/// `window`.
+#[derive(Default)]
+pub(crate) struct Windows(pub(crate) Mutex<HashMap<u32, Window>>);
 
 /// All regions of an opened device.
 #[derive(Default)]
@@ -64,7 +164,8 @@ pub struct Regions {
     /// Moves with every removal: cached look-ups are void then.
     generation: AtomicU64,
     by_lkey: RwLock<HashMap<Lkey, Arc<Region>>>,
-    by_rkey: RwLock<HashMap<Rkey, Arc<Region>>>,
+    pub(crate) by_rkey: RwLock<HashMap<Rkey, Arc<Region>>>,
+    pub(crate) windows: Windows,
     next_lkey: Mutex<u32>,
 }
 
@@ -97,7 +198,7 @@ impl Regions {
         }
     }
 
-    /// Adds a region.
+    /// Makes a region known by its keys, which are nobody else's.
     pub fn insert(&self, region: Arc<Region>) {
         if region.rkey != NO_RKEY {
             write(&self.by_rkey).insert(region.rkey, region.clone());
@@ -105,15 +206,33 @@ impl Regions {
         write(&self.by_lkey).insert(region.lkey, region);
     }
 
-    /// Removes a region; its keys are void when this returns. A QP that is being served by another
-    /// thread may have looked it up just before: see [`crate::Qp::finish_access`].
+    /// Removes a region and the windows on it; their keys are void when this returns. A QP that is
+    /// being served by another thread may have looked it up just before: see
+    /// [`crate::Qp::finish_access`].
     pub fn remove(&self, lkey: Lkey) -> Option<Arc<Region>> {
         let region = write(&self.by_lkey).remove(&lkey)?;
         if region.rkey != NO_RKEY {
             write(&self.by_rkey).remove(&region.rkey);
         }
         self.generation.fetch_add(1, Ordering::SeqCst);
+        self.end_windows_on(&region);
         Some(region)
+    }
+
+    /// The region of a local key.
+    pub fn get(&self, lkey: Lkey) -> Option<Arc<Region>> {
+        self.by_lkey.read().unwrap_or_else(|e| e.into_inner()).get(&lkey).cloned()
+    }
+
+    /// Whether a remote key opens something here, or may by a window.
+    pub fn has_rkey(&self, rkey: Rkey) -> bool {
+        self.by_rkey(rkey).is_some() || self.is_windows_key(rkey)
+    }
+
+    /// Whether one of these remote keys opens something here.
+    pub(crate) fn has_key_in(&self, mut keys: RangeInclusive<u32>) -> bool {
+        let table = self.by_rkey.read().unwrap_or_else(|e| e.into_inner());
+        keys.any(|key| table.contains_key(&Rkey(key)))
     }
 
     /// Looks a local key up.
@@ -140,20 +259,12 @@ impl Regions {
         table.get(&rkey).cloned()
     }
 
-    /// A peer asks, through a QP of protection domain `pd`, that a key be void from now on. Keys of
-    /// regions that a program registered never are: others hold them, too, and nobody but the
-    /// program ends them. Only keys that are made to be given up are (memory windows, regions that
-    /// are allocated first and filled by work requests), of which there are none yet.
-    pub(crate) fn invalidate(&self, _pd: u32, _rkey: Rkey) -> bool {
-        false
-    }
-
     /// How many there are.
     pub fn count(&self) -> usize {
         self.by_lkey.read().unwrap_or_else(|e| e.into_inner()).len()
     }
 }
 
-fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
+pub(crate) fn write<T>(lock: &RwLock<T>) -> std::sync::RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(|e| e.into_inner())
 }

@@ -1,10 +1,11 @@
 //! The shared receive queue.
 
 use crate::gather::Sge;
+use crate::host::AsyncEvent;
 use crate::lock::Lock;
 use crate::qp::Qp;
 use crate::queue::{Receive, ReceiveQueue};
-use crate::shared::{AsyncEvent, Shared};
+use crate::shared::Shared;
 use crate::work::PostError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -19,8 +20,8 @@ struct Inner {
 /// A shared receive queue.
 pub struct Srq {
     inner: Lock<Inner>,
-    pub(crate) slot: u32,
-    /// Protection domain.
+    slot: u32,
+    /// Number of its protection domain.
     pub pd: u32,
     /// The application's object, for events.
     pub cookie: AtomicUsize,
@@ -51,7 +52,8 @@ impl Srq {
         (inner.queue.capacity(), inner.queue.sge_max(), inner.limit)
     }
 
-    /// Arms the limit event. False: the limit is beyond the capacity.
+    /// Arms the event that fewer receives than `limit` are left. Says whether that was done: not if
+    /// the limit is beyond the capacity.
     pub fn set_limit(&self, limit: u32) -> bool {
         let mut inner = self.inner.lock();
         if limit > inner.queue.capacity() {
@@ -63,17 +65,33 @@ impl Srq {
         true
     }
 
+    /// Changes how many receives it may hold. Says whether that was done: not if it holds more, or
+    /// the limit is beyond that.
+    pub fn resize(&self, capacity: u32) -> bool {
+        let released = self.shared.released(self.slot).receives.load(Ordering::Acquire);
+        let mut inner = self.inner.lock();
+        inner.limit <= capacity && inner.queue.resize(capacity, released)
+    }
+
     /// Whether QPs use it.
     pub fn is_busy(&self) -> bool {
         self.users.load(Ordering::Acquire) != 0
     }
 
-    pub(crate) fn use_by_one(&self, more: bool) {
-        if more {
-            self.users.fetch_add(1, Ordering::AcqRel);
-        } else {
-            self.users.fetch_sub(1, Ordering::AcqRel);
-        }
+    /// One more QP uses it.
+    pub(crate) fn begin_use(&self) {
+        self.users.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One QP does no longer.
+    pub(crate) fn end_use(&self) {
+        self.users.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Its slot among what the application took back; see [`Shared::released`].
+    #[inline(always)]
+    pub(crate) fn slot(&self) -> u32 {
+        self.slot
     }
 
     /// Posts a receive.

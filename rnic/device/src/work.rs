@@ -1,14 +1,14 @@
 //! A send work request as the C edge hands it over.
 
 use crate::gather::Sge;
-pub use omniverb_link::wire::Route;
+pub use omniverb_link::attributes::GlobalRoute;
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Gid, Qpn, Rkey};
 
 /// Where the bytes of a send are.
 #[derive(Clone, Copy)]
 pub enum Data<'a> {
-    /// In registered memory.
+    /// In registered memory, at these places one after the other.
     Gather(&'a [Sge]),
     /// Anywhere; copied before the post returns.
     Inline(&'a [UserMemory]),
@@ -17,37 +17,58 @@ pub enum Data<'a> {
 /// One send work request. Which fields count depends on the opcode, as in `ibv_send_wr`.
 #[derive(Clone, Copy)]
 pub struct SendWork<'a> {
-    /// The application's.
+    /// The application's number, which its completion bears.
     pub wr_id: u64,
-    /// `IBV_WR_*`.
+    /// `IBV_WR_*`: anything may come in.
     pub opcode: u32,
-    /// `IBV_SEND_*`.
+    /// `IBV_SEND_*`: whether it is signalled, fenced, solicited.
     pub flags: u32,
-    /// Immediate data in network order, or the R_Key to invalidate.
+    /// Immediate data in network order, or the R_Key to invalidate. Of a window to bind, the L_Key
+    /// of the region.
     pub immediate: u32,
-    /// Remote address of one-sided operations.
+    /// Remote address of one-sided operations. Of a window to bind, the first address.
     pub address: u64,
-    /// Remote key of one-sided operations.
+    /// Remote key of one-sided operations. Of a window to bind, the key that it is to have.
     pub rkey: Rkey,
-    /// Atomics: the number to compare with or to add.
+    /// Atomics: the number to compare with or to add. Of a window to bind, the rights.
     pub compare_add: u64,
-    /// Compare-and-swap: the new number.
+    /// Compare-and-swap: the new number. Of a window to bind, its length.
     pub swap: u64,
-    /// UD: where to.
+    /// UD: where to; `None` for the others.
     pub to: Option<Addressee>,
-    /// The bytes.
+    /// What is sent, or where what is fetched goes to.
     pub data: Data<'a>,
+}
+
+impl SendWork<'_> {
+    /// One with nothing that depends on the opcode.
+    #[must_use]
+    #[inline(always)]
+    pub const fn new(wr_id: u64, opcode: u32, flags: u32) -> Self {
+        SendWork {
+            wr_id,
+            opcode,
+            flags,
+            immediate: 0,
+            address: 0,
+            rkey: Rkey(0),
+            compare_add: 0,
+            swap: 0,
+            to: None,
+            data: Data::Gather(&[]),
+        }
+    }
 }
 
 /// To whom a datagram goes, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addressee {
-    /// Which queue pair.
+    /// The queue pair, and by which of our addresses.
     pub destination: Destination,
     /// What that expects datagrams to know; bit 31: take the sender's own.
     pub qkey: u32,
     /// How packets to there are to travel, if it is on a network.
-    pub route: Route,
+    pub route: GlobalRoute,
 }
 
 /// Destination of a datagram.

@@ -1,7 +1,7 @@
 //! One end of a link: four ring ends, our words, the peer's words, and the way to wake the peer.
 
+use crate::credits::{Credit, Credits};
 use crate::layout::{self, NO_CREDITS, state, word};
-use crate::nap::Naps;
 use crate::record::{Request, Response};
 use omniverb_ring::sync::{Ordering, fence};
 use omniverb_ring::{
@@ -24,7 +24,7 @@ pub trait Doorbell: Send + Sync {
 pub struct EndpointParts {
     /// The whole link.
     pub memory: Window,
-    /// 0 or 1.
+    /// Which side this end is: 0 or 1, the other end is the other one.
     pub side: usize,
     /// Bytes of a request ring.
     pub request_bytes: usize,
@@ -34,6 +34,15 @@ pub struct EndpointParts {
     pub doorbell: Arc<dyn Doorbell>,
     /// Our bit in the peer's page.
     pub peer_slot: u32,
+}
+
+/// What an end remembers of naps; see [`crate::nap`].
+#[derive(Default)]
+pub(crate) struct Naps {
+    /// Of our latest one; at the engine's end, of the peer's that it answered last.
+    pub(crate) number: u64,
+    /// At the engine's end: positions in both rings when it last looked for a nap, added up.
+    pub(crate) sent: u64,
 }
 
 /// One end of a link.
@@ -48,18 +57,15 @@ pub struct Endpoint {
     responses_in: Consumer<Window>,
     pub(crate) ours: Window,
     pub(crate) theirs: Window,
-    doorbell: Arc<dyn Doorbell>,
+    pub(crate) doorbell: Arc<dyn Doorbell>,
     /// The doorbell's page, at hand: it is looked at with every record.
-    peer_page: BellPage<Window>,
-    peer_slot: u32,
-    /// Messages that took one of the peer's receives.
-    credits_used: u32,
-    /// The peer's credits word as last seen.
-    credits_seen: u64,
+    pub(crate) peer_page: BellPage<Window>,
+    pub(crate) peer_slot: u32,
+    credits: Credits,
     /// Whether our BLOCKED word is set.
-    blocked: bool,
+    pub(crate) blocked: bool,
     /// The peer was woken, since it was last seen to consume.
-    kicked: bool,
+    pub(crate) kicked: bool,
     pub(crate) naps: Naps,
     /// So many bytes are consumed without telling the peer, in the middle of a batch.
     publish_at: u64,
@@ -95,8 +101,7 @@ impl Endpoint {
             peer_page: doorbell.page().clone(),
             doorbell,
             peer_slot,
-            credits_used: 0,
-            credits_seen: 0,
+            credits: Credits::default(),
             blocked: false,
             kicked: false,
             naps: Naps::default(),
@@ -156,32 +161,16 @@ impl Endpoint {
 
     // --- credits ------------------------------------------------------------------------------
 
-    /// Whether the peer has a receive posted for us; `None`: it cannot promise any. `Some(n)`:
-    /// at least one, each of at least n bytes; `Some` of `Err`: none now.
+    /// What is known of the peer's receives, looked up if it was none when last seen.
     #[inline(always)]
     pub fn credit(&mut self) -> Credit {
-        if self.credits_left() == 0 || self.credits_seen == NO_CREDITS {
-            self.credits_seen = self.theirs.load(word::CREDITS, Ordering::Acquire);
-        }
-        if self.credits_seen == NO_CREDITS {
-            return Credit::Unpromised;
-        }
-        match self.credits_left() {
-            // A peer that claims more than half the number space is wrong, and harms itself only.
-            0 | 0x8000_0000.. => Credit::None,
-            _ => Credit::Promised { floor: self.credits_seen >> 32 },
-        }
-    }
-
-    #[inline(always)]
-    fn credits_left(&self) -> u32 {
-        (self.credits_seen as u32).wrapping_sub(self.credits_used)
+        self.credits.look(&self.theirs)
     }
 
     /// A message that takes a receive was sent.
     #[inline(always)]
     pub fn use_credit(&mut self) {
-        self.credits_used = self.credits_used.wrapping_add(1);
+        self.credits.spend();
     }
 
     /// Publishes our own receives: how many were ever posted, and the least capacity among them.
@@ -367,75 +356,4 @@ impl Endpoint {
             self.notify_blocked();
         }
     }
-
-    /// Whether we look at the rings by ourselves; if not, the peer sets our ready bit.
-    pub fn set_watched(&mut self, watched: bool) {
-        self.ours.store(word::WAKE, u64::from(!watched), Ordering::SeqCst);
-    }
-
-    /// We wait for the peer to consume, or no longer do. It notifies us while we do.
-    #[inline(always)]
-    pub fn set_blocked(&mut self, blocked: bool) {
-        if self.blocked != blocked {
-            self.blocked = blocked;
-            self.ours.store(word::BLOCKED, u64::from(blocked), Ordering::SeqCst);
-        }
-    }
-
-    /// Something was published that the peer may be waiting for.
-    #[inline(always)]
-    pub(crate) fn notify(&mut self) {
-        if self.theirs.load(word::WAKE, Ordering::Relaxed) != 0 {
-            self.peer_page.set_ready(self.peer_slot);
-        }
-        if self.peer_page.take_kick() {
-            self.kicked = true;
-            self.doorbell.kick();
-        }
-    }
-
-    /// Wakes the peer, whether or not it asked for that, unless it was woken since
-    /// [`Endpoint::content`].
-    #[cold]
-    pub fn insist(&mut self) {
-        if !self.kicked {
-            self.peer_page.set_ready(self.peer_slot);
-            self.peer_page.take_kick();
-            self.doorbell.kick();
-        }
-    }
-
-    /// The peer consumes.
-    pub fn content(&mut self) {
-        self.kicked = false;
-    }
-
-    #[inline(always)]
-    pub(crate) fn notify_blocked(&self) {
-        if self.theirs.load(word::BLOCKED, Ordering::Relaxed) != 0 {
-            self.notify_peer();
-        }
-    }
-
-    #[cold]
-    pub(crate) fn notify_peer(&self) {
-        self.peer_page.set_ready(self.peer_slot);
-        if self.peer_page.take_kick() {
-            self.doorbell.kick();
-        }
-    }
-}
-
-/// What is known of the peer's receives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Credit {
-    /// None posted.
-    None,
-    /// At least one, of at least `floor` bytes: the message will be placed.
-    Promised {
-        /// Bytes.
-        floor: u64,
-    },
-    /// The peer's receives are shared: whether there is one shows when the message is consumed.
-    Unpromised,
 }

@@ -58,12 +58,12 @@ pub mod word {
     /// [`super::RNR_VALID`] and a position: the request at that position of the peer's ring waits
     /// for a receive to be posted.
     pub const RNR: usize = 0xe8;
-    /// A [`crate::wire::Receiving`]: only a far end on a network reads it.
+    /// A [`crate::attributes::Receiving`]: only a far end on a network reads it.
     pub const RECEIVING: usize = 0xf0;
-    /// A [`crate::wire::Sending`]; likewise.
+    /// A [`crate::attributes::Sending`]; likewise.
     pub const SENDING: usize = 0xf8;
-    /// A [`crate::wire::Route`]; likewise.
-    pub const ROUTE: usize = 0x100;
+    /// A [`crate::attributes::GlobalRoute`]; likewise.
+    pub const GLOBAL_ROUTE: usize = 0x100;
     /// The number of the nap that this side takes; 0: none. See [`crate::nap`].
     pub const NAP: usize = 0x108;
     /// What it waits for: the peer has consumed up to this position.
@@ -93,7 +93,7 @@ pub const RNR_VALID: u64 = 1 << 63;
 pub mod state {
     /// Not attached yet.
     pub const NEW: u64 = 0;
-    /// Receives requests.
+    /// Attached: requests are received.
     pub const OPEN: u64 = 1;
     /// Will never receive again.
     pub const CLOSED: u64 = 2;

@@ -5,8 +5,10 @@
 //! an [`Endpoint`] cannot tell.
 #![forbid(unsafe_code)]
 
+mod ahead;
+pub mod attributes;
+mod credits;
 pub mod endpoint;
-mod far;
 pub mod layout;
 pub mod nap;
 pub mod pace;
@@ -14,10 +16,11 @@ pub mod reach;
 pub mod record;
 pub mod source;
 pub mod trace;
-pub mod wire;
+mod waking;
 
+pub use ahead::Ahead;
+pub use credits::Credit;
 pub use endpoint::{Doorbell, Endpoint, EndpointParts};
-pub use far::Ahead;
 pub use omniverb_ring::Broken;
 pub use record::{Nak, Request, Response};
 pub use source::{Source, Unfilled};

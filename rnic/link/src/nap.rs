@@ -11,15 +11,6 @@ use crate::layout::word;
 use omniverb_ring::sync::{AtomicU64, Ordering};
 use omniverb_ring::{Broken, Window, WordMemory};
 
-/// What an end remembers of naps.
-#[derive(Default)]
-pub(crate) struct Naps {
-    /// Of our latest one; at a far end, of the peer's that it answered last.
-    number: u64,
-    /// Far end: what it had sent when it last looked for a nap.
-    sent: u64,
-}
-
 /// A nap; over when this is dropped.
 pub struct Nap {
     ours: Window,
@@ -61,7 +52,8 @@ impl Endpoint {
         Ok((!over).then_some(nap))
     }
 
-    /// Far end: whether the peer naps, and has not been woken from this nap although it should be.
+    /// At the engine's end: whether the peer naps, and has not been woken from this nap although it
+    /// should be.
     pub fn nap_is_over(&mut self) -> bool {
         let sent = self.requests_out.position() + self.responses_out.position();
         let given = std::mem::replace(&mut self.naps.sent, sent) != sent;
@@ -73,7 +65,7 @@ impl Endpoint {
                     >= self.theirs.load(word::NAP_UNTIL, Ordering::Relaxed))
     }
 
-    /// Far end: answers the nap. Whoever sleeps on the word is to be woken then.
+    /// At the engine's end: answers the nap. Whoever sleeps on the word is to be woken then.
     pub fn answer_nap(&mut self) -> &AtomicU64 {
         self.naps.number = self.theirs.load(word::NAP, Ordering::Acquire);
         self.ours.store(word::WOKEN, self.naps.number, Ordering::Release);

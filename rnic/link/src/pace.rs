@@ -35,6 +35,24 @@ pub const fn allows(granted: u64, moved: u64, others_free: u64) -> bool {
         && (free == 0 || free.saturating_add(others_free) <= FREE_BYTES_IN_ALL)
 }
 
+/// For how long a grant is denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denied {
+    /// It may be had when more of the region has been moved.
+    ForNow,
+    /// It is not to be asked for again, until the owner's EPOCH moves.
+    ForGood,
+}
+
+/// What an initiator that is about to move bytes by mediation is to do besides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advice {
+    /// Ask for a grant; an answer is expected from now on.
+    Ask,
+    /// Go on without asking: it was refused, asked lately, or there is not reason enough.
+    GoOn,
+}
+
 /// What an initiator knows of one key.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pace {
@@ -46,14 +64,13 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// So many bytes are about to be moved by mediation that would better be mapped. True: ask now;
-    /// an answer is expected then.
+    /// So many bytes are about to be moved by mediation that would better be mapped.
     #[inline]
-    pub fn moves(&mut self, bytes: u64) -> bool {
+    pub fn moves(&mut self, bytes: u64) -> Advice {
         let ask = !self.waiting && !self.refused && self.moved >= self.ask_at;
         self.moved = self.moved.saturating_add(bytes);
         self.waiting |= ask;
-        ask
+        if ask { Advice::Ask } else { Advice::GoOn }
     }
 
     /// The question did not get through.
@@ -76,10 +93,10 @@ impl Pace {
         self.ask_at = next.saturating_sub(FREE_BYTES).div_ceil(FACTOR);
     }
 
-    /// Nothing was. `again`: it may be when more has been moved.
-    pub fn refused(&mut self, again: bool) {
+    /// Nothing was granted.
+    pub fn refused(&mut self, denied: Denied) {
         self.waiting = false;
-        self.refused = !again;
+        self.refused = denied == Denied::ForGood;
         self.ask_at = self.moved.saturating_add((self.moved / 2).max(AGAIN_BYTES));
     }
 }
@@ -97,7 +114,7 @@ mod tests {
                 if adopted >= 1 << 30 {
                     break;
                 }
-                if pace.moves(length) {
+                if pace.moves(length) == Advice::Ask {
                     asked += 1;
                     let extent = adopted.max(FREE_BYTES);
                     if adopted + extent <= allowance(moved) {
@@ -105,7 +122,7 @@ mod tests {
                         pace.granted(extent);
                     } else {
                         refused += 1;
-                        pace.refused(true);
+                        pace.refused(Denied::ForNow);
                     }
                 }
                 moved += length;
@@ -134,11 +151,12 @@ mod tests {
     #[test]
     fn a_refusal_is_final_unless_it_says_otherwise() {
         let mut pace = Pace::default();
-        assert!(pace.moves(8) && !pace.moves(8), "one question at a time");
-        pace.refused(true);
-        assert!(!pace.moves(8) && !pace.moves(AGAIN_BYTES));
-        assert!(pace.moves(8));
-        pace.refused(false);
-        assert!(!pace.moves(1 << 40) && !pace.moves(8));
+        assert_eq!(pace.moves(8), Advice::Ask);
+        assert_eq!(pace.moves(8), Advice::GoOn, "one question at a time");
+        pace.refused(Denied::ForNow);
+        assert_eq!([8, AGAIN_BYTES].map(|bytes| pace.moves(bytes)), [Advice::GoOn; 2]);
+        assert_eq!(pace.moves(8), Advice::Ask);
+        pace.refused(Denied::ForGood);
+        assert_eq!([1 << 40, 8].map(|bytes| pace.moves(bytes)), [Advice::GoOn; 2]);
     }
 }

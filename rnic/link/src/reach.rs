@@ -13,7 +13,7 @@
 use crate::endpoint::Endpoint;
 use crate::layout::word;
 use omniverb_ring::WordMemory;
-use omniverb_ring::sync::Ordering;
+use omniverb_ring::sync::{Ordering, fence};
 use std::sync::atomic::compiler_fence;
 
 impl Endpoint {
@@ -34,6 +34,15 @@ impl Endpoint {
     pub fn leave_pages(&self, epoch: u64) -> bool {
         self.ours.store(word::REACHING, 0, Ordering::Release); // SYNC: reached
         self.peer_epoch().wrapping_sub(epoch) < 2
+    }
+
+    /// The peer's revocation count after we have used pages that it granted. If it is what it was
+    /// before, what we wrote was there before the peer began to take its pages back, and what we
+    /// read was its own memory still.
+    #[inline(always)]
+    pub fn peer_epoch_afterwards(&self) -> u64 {
+        fence(Ordering::SeqCst); // SYNC: revoked
+        self.theirs.load(word::EPOCH, Ordering::Acquire)
     }
 
     /// Whether the peer is at our pages; to be asked a moment after [`Endpoint::advance_epoch`].

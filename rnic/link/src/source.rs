@@ -172,18 +172,18 @@ impl Endpoint {
         self.theirs.load(word::FILL, Ordering::Acquire)
     }
 
-    /// Far end: the regions that the peer sends from; 0: none.
+    /// At the engine's end: the regions that the peer sends from; 0: none.
     pub fn sources_wanted(&self) -> [Rkey; SOURCES] {
         let word = |slot: usize| word::SOURCES_WANTED + 8 * slot;
         std::array::from_fn(|slot| Rkey(self.theirs.load(word(slot), Ordering::Acquire) as u32))
     }
 
-    /// Far end: this region was mapped when the peer's revocation count was `epoch`.
+    /// At the engine's end: this region was mapped when the peer's revocation count was `epoch`.
     pub fn publish_source(&mut self, key: Rkey, epoch: u64) {
         self.ours.store(word::SOURCES + 8 * slot(key), offered(key, epoch), Ordering::Release);
     }
 
-    /// Far end: this region is out of reach.
+    /// At the engine's end: this region is out of reach.
     pub fn withdraw_source(&mut self, key: Rkey) {
         let word = word::SOURCES + 8 * slot(key);
         if self.ours.load(word, Ordering::Relaxed) as u32 == key.0 {
@@ -191,14 +191,14 @@ impl Endpoint {
         }
     }
 
-    /// Far end: whether the peer's records up to `position` are filled.
+    /// At the engine's end: whether the peer's records up to `position` are filled.
     #[inline]
     pub fn is_filled(&self, position: u64) -> bool {
         // SYNC: filled
         self.theirs.load(word::FILLED, Ordering::Acquire) >= position
     }
 
-    /// Far end: the peer is to fill its records up to `position`.
+    /// At the engine's end: the peer is to fill its records up to `position`.
     pub fn want_filled(&mut self, position: u64) {
         if self.ours.load(word::FILL, Ordering::Relaxed) < position {
             self.ours.store(word::FILL, position, Ordering::Release);

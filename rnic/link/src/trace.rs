@@ -15,7 +15,7 @@
 
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{Broken, Consumer, Producer, Record, UserMemory, Window, WordMemory};
-use omniverb_terms::Qpn;
+use omniverb_terms::{Psn, Qpn};
 use std::sync::{Mutex, PoisonError};
 
 /// Bytes of the ring: tens of milliseconds of what one process can do.
@@ -86,7 +86,7 @@ impl Kind {
     }
 }
 
-/// One record.
+/// What a process says of one operation, or of a piece of a long one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
     /// What it is about.
@@ -103,15 +103,15 @@ pub struct Trace {
     pub path_mtu: u8,
     /// Why a request was refused, or the code of the time to wait for a receive.
     pub code: u8,
-    /// Number of the request's first packet; 24 bits.
-    pub psn: u32,
+    /// Of the request's first packet; of an acknowledgement, of what it acknowledges.
+    pub psn: Psn,
     /// Requests up to this one; 24 bits.
     pub messages: u32,
     /// Bytes kept of each packet's payload.
     pub keep: u16,
     /// Target of a one-sided request.
     pub address: u64,
-    /// Its key; of a datagram the Q_Key.
+    /// R_Key of the target; of a datagram the Q_Key.
     pub rkey: u32,
     /// Immediate data, or the key to invalidate.
     pub immediate: u32,
@@ -128,7 +128,8 @@ impl Trace {
             | number(self.peer_qpn.0) << 24
             | u64::from(self.path_mtu) << 48
             | u64::from(self.code) << 56;
-        let position = number(self.psn) | number(self.messages) << 24 | u64::from(self.keep) << 48;
+        let position =
+            number(self.psn.number()) | number(self.messages) << 24 | u64::from(self.keep) << 48;
         let keys = u64::from(self.rkey) | u64::from(self.immediate) << 32;
         let words = [self.time, qps, position, self.address, keys, self.first, self.second];
         (self.kind as u32 | self.flags & !KIND, words)
@@ -146,7 +147,7 @@ impl Trace {
             peer_qpn: Qpn(number(qps >> 24)),
             path_mtu: (qps >> 48) as u8,
             code: (qps >> 56) as u8,
-            psn: number(position),
+            psn: Psn::new(position as u32),
             messages: number(position >> 24),
             keep: (position >> 48) as u16,
             address,

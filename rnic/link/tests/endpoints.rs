@@ -1,6 +1,6 @@
 //! Two ends of a link, and what one believes of the other.
 
-use omniverb_link::endpoint::Credit;
+use omniverb_link::Credit;
 use omniverb_link::layout::{self, RNR_VALID, word};
 use omniverb_link::{Broken, Doorbell, Endpoint, EndpointParts, Nak, Request, Response};
 use omniverb_ring::bell::PAGE_BYTES;

@@ -6,7 +6,7 @@ use omniverb_link::trace::{
 };
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, Window, WordMemory};
-use omniverb_terms::Qpn;
+use omniverb_terms::{Psn, Qpn};
 use proptest::prelude::*;
 
 fn some() -> Trace {
@@ -18,7 +18,7 @@ fn some() -> Trace {
         peer_qpn: Qpn(0x12_3456),
         path_mtu: 3,
         code: 9,
-        psn: 0xff_ffff,
+        psn: Psn::MAX,
         messages: 0x80_0001,
         keep: 4096,
         address: u64::MAX,

@@ -6,7 +6,8 @@
 
 use crate::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
 use crate::macros::bodies;
-use omniverb_terms::{Errno, Gid, Qpn, Rkey};
+use crate::rights::Trust;
+use omniverb_terms::{Errno, Gid, Qpn, Rkey, Service};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// `Hello::role`: a process that wants a device.
@@ -78,10 +79,16 @@ bodies! {
     /// Ask for the GID table.
     QueryGids { reserved: u64 }
     /// Answer to `QueryGids`: a dense table.
-    Gids { count: u32, reserved: u32, entries: [GidEntry; GIDS_MAX] }
+    Gids {
+        /// Entries that there are; the others are all zeros.
+        count: u32,
+        reserved: u32,
+        entries: [GidEntry; GIDS_MAX],
+    }
     /// One RoCE v2 GID.
     GidEntry {
         gid: Gid,
+        /// The interface that has the address, by its number in the network namespace.
         ifindex: u32,
         /// The interface's MTU in bytes; zero if there is none to name.
         mtu: u32,
@@ -118,9 +125,11 @@ bodies! {
     /// UD: ask for a link to a destination. Answered with `Connected`.
     ConnectQp {
         qpn: Qpn,
+        /// The peer's number, as the peer says it is.
         dest_qpn: Qpn,
         /// The GID at `sgid_index`; must be one of the vNIC's own.
         sgid: Gid,
+        /// What the peer is called.
         dgid: Gid,
         /// Zero, or `RESUME_*`: there was a link to the same peer QP before the daemon was
         /// restarted; only record it, or what became of it.
@@ -140,10 +149,13 @@ bodies! {
     DisconnectQp { qpn: Qpn, peer_qpn: Qpn }
     /// Register memory for remote access.
     RegMr {
+        /// The process's own number of the protection domain.
         pd: u32,
         /// `IBV_ACCESS_*` bits.
         access: u32,
+        /// First address, as peers name it (the IOVA).
         addr: u64,
+        /// Bytes from there on.
         length: u64,
         /// Zero, or with `resume`: the key to keep.
         rkey: Rkey,
@@ -200,7 +212,7 @@ bodies! {
         dgid: Gid,
         /// Non-zero: the far end is the daemon's engine, and the link ends with the daemon.
         engine: u32,
-        /// Non-zero: what happens on it is to be told, as after `TraceLink`.
+        /// Non-zero: what happens on it is to be written, as after `TraceLink`.
         traced: u32,
         /// The link's memory.
         memory: Extent,
@@ -212,6 +224,7 @@ bodies! {
     /// Event to the owner of an MR: move these of its pages to a place in the memory file that
     /// comes along, which is empty and nobody else's yet, and answer `Adopted`.
     Adopt {
+        /// Names the question in its answer.
         token: u64,
         rkey: Rkey,
         /// The owner's QP through which the pages will be reached: its access flags count too.
@@ -228,7 +241,13 @@ bodies! {
     }
     /// The owner's answer, on the events socket. `epoch` is the low half of the EPOCH word of its
     /// link then: when that has moved, the pages may have gone back. `EAGAIN`: not yet.
-    Adopted { token: u64, errno: Errno, epoch: u32 }
+    Adopted {
+        /// That of `Adopt`.
+        token: u64,
+        /// None: the pages are there.
+        errno: Errno,
+        epoch: u32,
+    }
     /// The owner, on the events socket: no pages of this region are on files any more.
     Released { rkey: Rkey, reserved: u32 }
     /// Event to the initiator: the right to a part of a region, and the memory that holds it.
@@ -239,7 +258,9 @@ bodies! {
         peer_qpn: Qpn,
         rkey: Rkey,
         access: u32,
+        /// The whole region, as it was registered: its first address.
         addr: u64,
+        /// And its bytes.
         length: u64,
         /// First address that is granted; as many bytes follow as `memory` has.
         page_start: u64,
@@ -266,10 +287,16 @@ bodies! {
     /// events and no new one will name it: drop its memory and descriptors.
     BellClosed { bell: u64 }
     /// Event: somebody captures packets of links that this process has an end of. Descriptor: the
-    /// file of the memory to tell through (`rnic/link/src/trace.rs`), instead of any before.
+    /// file of the memory to write traces into (`rnic/link/src/trace.rs`), instead of any before.
     TraceBegin { memory: Extent }
-    /// Event: tell (or, if zero, no longer) what this queue pair requests of that peer.
-    TraceLink { qpn: Qpn, peer_qpn: Qpn, on: u32, reserved: u32 }
+    /// Event: what this queue pair requests of that peer is to be written into the trace.
+    TraceLink {
+        qpn: Qpn,
+        peer_qpn: Qpn,
+        /// Zero: no longer.
+        on: u32,
+        reserved: u32,
+    }
     /// Event: the capture is over, the memory is not read any more.
     TraceEnd { reserved: u64 }
     /// Event: the vNIC's GID table changed.
@@ -308,6 +335,23 @@ bodies! {
 impl Extent {
     /// No memory comes along, or it is not made yet.
     pub const NONE: Extent = Extent { offset: 0, length: 0 };
+}
+
+impl CreateQp {
+    /// Asks for a number of the daemon's choice. `pd` and `statistics_slot` are the process's own.
+    #[must_use]
+    pub fn new(service: Service, pd: u32, statistics_slot: u32) -> CreateQp {
+        let (qp_type, ticket) = (service.qp_type(), [0; 16]);
+        CreateQp { qp_type, pd, statistics_slot, qpn: Qpn(0), issued: 0, ticket }
+    }
+}
+
+impl Adopt {
+    /// What whoever the pages are for may be able to do beyond what it is allowed.
+    #[must_use]
+    pub fn trust(&self) -> Trust {
+        if self.trusted == 0 { Trust::Exact } else { Trust::Trusting }
+    }
 }
 
 impl Cursor {

@@ -1,7 +1,7 @@
 //! Bytes to messages and back.
 
 use crate::macros::messages;
-use crate::{VERSION, body::*, limits::MESSAGE_BYTES_MAX};
+use crate::{VERSION, body::*, cm::*, limits::MESSAGE_BYTES_MAX};
 use omniverb_terms::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -37,6 +37,9 @@ messages! {
     27 BellClosed, 28 TraceBegin, 29 TraceLink, 30 TraceEnd, 31 TakeBack, 35 Released,
     36 QpFailed,
     41 Status, 48 QueryStatus, 49 QueryVnic,
+    64 CreateCmId, 65 CmIdCreated, 66 BindCmId, 67 CmIdBound, 68 ListenCmId, 69 ResolveCmId,
+    70 CmIdResolved, 71 ConnectCmId, 72 AcceptCmId, 73 RejectCmId, 74 EstablishCmId,
+    75 DisconnectCmId, 76 DestroyCmId, 77 QueryCmId, 78 CmIdQueried, 79 CmHappened,
 }
 
 const _: () = assert!(size_of::<Header>() + size_of::<Status>() <= MESSAGE_BYTES_MAX);
@@ -44,18 +47,12 @@ const _: () = assert!(size_of::<Header>() + size_of::<Status>() <= MESSAGE_BYTES
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_terms::{Qpn, Service};
+    use omniverb_terms::Service;
 
     #[test]
     fn a_message_survives_the_wire() {
-        let message = Message::from(CreateQp {
-            qp_type: Service::Rc.qp_type(),
-            pd: 7,
-            statistics_slot: 9,
-            qpn: Qpn(0),
-            issued: 1,
-            ticket: [3; 16],
-        });
+        let create = CreateQp { issued: 1, ticket: [3; 16], ..CreateQp::new(Service::Rc, 7, 9) };
+        let message = Message::from(create);
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(42, &message, &mut bytes);
         assert_eq!(decode(&bytes[..length]), Ok((42, message)));

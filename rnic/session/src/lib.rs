@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 pub mod body;
+pub mod cm;
 mod codec;
 pub mod faults;
 pub mod limits;
@@ -28,13 +29,17 @@ pub mod text;
 pub use codec::{DecodeError, Header, Kind, Message, decode, encode};
 
 /// Version of this protocol. A daemon refuses a process that speaks another one (`EPROTO`).
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 
 /// Where a process looks for the daemon when `OMNIVERB_SOCKET` is not set: the host's daemon.
 pub const SYSTEM_SOCKET: &str = "/run/omniverb/omniverbd.sock";
 
 /// Variable that names the daemon's socket.
 pub const SOCKET_VARIABLE: &str = "OMNIVERB_SOCKET";
+
+/// Variable that names the folder with the files of a program's device, for programs that are shown
+/// some: `sys/class/infiniband` and others in it stand for those paths.
+pub const PRESENTED_VARIABLE: &str = "OMNIVERB_PRESENTED";
 
 /// Variable that keeps the pages of a process where they are if it says [`ADOPTION_OFF_VALUE`].
 pub const ADOPTION_VARIABLE: &str = "OMNIVERB_ADOPTION";

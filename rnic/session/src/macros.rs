@@ -7,7 +7,7 @@ macro_rules! bodies {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
         #[repr(C)]
-        #[allow(missing_docs)] // fields whose name says it all
+        #[allow(missing_docs)] // names of the field, like qpn, that mean the same in every body
         pub struct $name { $($(#[$fdoc])* pub $field: $ty),* }
     )*};
 }

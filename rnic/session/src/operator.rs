@@ -114,9 +114,9 @@ bodies! {
         /// Packets in the file.
         packets: u64,
         /// Packets there was no room for: on their way to the file, or in the memory that a process
-        /// tells through.
+        /// writes traces into.
         dropped: u64,
-        /// What processes told that made no sense.
+        /// What processes wrote that made no sense.
         refused: u64,
         /// Processes whose direct links could not be traced.
         untraced: u32,
@@ -131,16 +131,33 @@ messages! {
     0x400a Captured, 0x400b Done,
 }
 
+/// Whose daemon it is: that says where it has its files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runner {
+    /// Root's.
+    Root,
+    /// Another user's.
+    User,
+}
+
+impl Runner {
+    /// That of this user.
+    #[must_use]
+    pub fn of(uid: u32) -> Runner {
+        if uid == 0 { Runner::Root } else { Runner::User }
+    }
+}
+
 /// Where the operators' socket of a daemon is whose tenants' socket is at `path`. Of root's
 /// daemon: in a folder beside the tenants', since that one is mounted into containers. Of another
 /// user's, and where the tenants' folder is nobody's to have one beside: in the same.
 #[must_use]
-pub fn socket_beside(path: &Path, root: bool) -> PathBuf {
+pub fn socket_beside(path: &Path, runner: Runner) -> PathBuf {
     // Not beside what is in the root folder itself, as /tmp is.
     let folder = path.parent().filter(|folder| folder.is_absolute());
     let above = folder.and_then(Path::parent).and_then(Path::file_name);
     match (folder, folder.and_then(Path::file_name), path.file_name()) {
-        (Some(folder), Some(tenants), Some(name)) if root && above.is_some() => {
+        (Some(folder), Some(tenants), Some(name)) if runner == Runner::Root && above.is_some() => {
             let mut beside = tenants.to_owned();
             beside.push("-operator");
             folder.with_file_name(beside).join(name)
@@ -153,8 +170,8 @@ pub fn socket_beside(path: &Path, root: bool) -> PathBuf {
 /// secret, its log. Always in the folder of [`socket_beside`], wherever operators are heard: root
 /// of a container that is given the tenants' folder could hold the lock and read the secret there.
 #[must_use]
-pub fn files_beside(path: &Path, root: bool) -> PathBuf {
-    let beside = socket_beside(path, root);
+pub fn files_beside(path: &Path, runner: Runner) -> PathBuf {
+    let beside = socket_beside(path, runner);
     path.file_name().map_or_else(|| beside.clone(), |name| beside.with_file_name(name))
 }
 
@@ -164,20 +181,25 @@ mod tests {
 
     #[test]
     fn operators_do_not_share_the_folder_that_containers_are_given() {
-        let beside = |path: &str, root| socket_beside(Path::new(path), root).display().to_string();
-        assert_eq!(beside(crate::SYSTEM_SOCKET, true), SYSTEM_SOCKET);
-        assert_eq!(beside("/a/b/x.sock", true), "/a/b-operator/x.sock");
-        assert_eq!(beside("/a/b/x.sock", false), "/a/b/x.operator.sock");
-        assert_eq!(beside("/tmp/x.sock", true), "/tmp/x.operator.sock");
-        assert_eq!(beside("x.sock", true), "x.operator.sock");
+        let beside =
+            |path: &str, runner| socket_beside(Path::new(path), runner).display().to_string();
+        assert_eq!(beside(crate::SYSTEM_SOCKET, Runner::Root), SYSTEM_SOCKET);
+        assert_eq!(beside("/a/b/x.sock", Runner::Root), "/a/b-operator/x.sock");
+        assert_eq!(beside("/a/b/x.sock", Runner::User), "/a/b/x.operator.sock");
+        assert_eq!(beside("/tmp/x.sock", Runner::Root), "/tmp/x.operator.sock");
+        assert_eq!(beside("x.sock", Runner::Root), "x.operator.sock");
     }
 
     #[test]
     fn files_of_the_daemon_are_not_in_the_tenants_folder_either() {
-        let beside = |path: &str, root| files_beside(Path::new(path), root).display().to_string();
-        assert_eq!(beside(crate::SYSTEM_SOCKET, true), "/run/omniverb-operator/omniverbd.sock");
-        assert_eq!(beside("/a/b/x.sock", false), "/a/b/x.sock");
-        assert_eq!(beside("/tmp/x.sock", true), "/tmp/x.sock");
+        let beside =
+            |path: &str, runner| files_beside(Path::new(path), runner).display().to_string();
+        assert_eq!(
+            beside(crate::SYSTEM_SOCKET, Runner::Root),
+            "/run/omniverb-operator/omniverbd.sock"
+        );
+        assert_eq!(beside("/a/b/x.sock", Runner::User), "/a/b/x.sock");
+        assert_eq!(beside("/tmp/x.sock", Runner::Root), "/tmp/x.sock");
     }
 
     #[test]

@@ -12,20 +12,28 @@ pub const REMOTE_WRITE: u32 = 1 << 1;
 pub const REMOTE_READ: u32 = 1 << 2;
 /// `IBV_ACCESS_REMOTE_ATOMIC`.
 pub const REMOTE_ATOMIC: u32 = 1 << 3;
-/// All of them.
+/// Every right that a peer can have.
 pub const REMOTE: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
 
+/// What somebody who gets a mapping may be able to do beyond what the flags let it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// Nothing.
+    Exact,
+    /// To read and write what it may only write, or only reach by atomics.
+    Trusting,
+}
+
 /// The operations that a mapping of a region with this access may be used for; zero: none, it is
-/// not to be mapped. `trusted`: for somebody who may be able to read and write what it may only
-/// write, or only reach by atomics.
+/// not to be mapped.
 #[must_use]
-pub const fn mappable(access: u32, trusted: bool) -> u32 {
+pub const fn mappable(access: u32, trust: Trust) -> u32 {
     let remote = access & REMOTE;
     let (read, write) = (remote & REMOTE_READ != 0, remote & REMOTE_WRITE != 0);
     match (read, write) {
         (true, true) => remote,
         (true, false) => REMOTE_READ,
-        (false, _) if trusted => remote,
+        (false, _) if matches!(trust, Trust::Trusting) => remote,
         (false, _) => 0,
     }
 }
@@ -46,8 +54,9 @@ mod tests {
         const LOCAL_WRITE: u32 = 1;
         for access in 0..16 {
             let flags = access & REMOTE;
-            for trusted in [false, true] {
-                let uses = mappable(access, trusted);
+            for trust in [Trust::Exact, Trust::Trusting] {
+                let uses = mappable(access, trust);
+                let trusted = trust == Trust::Trusting;
                 assert_eq!(uses & !flags, 0, "{access:#x}: an operation that is not allowed");
                 if uses == 0 {
                     continue;
@@ -68,10 +77,10 @@ mod tests {
                 assert!(!writes || is_writable(access), "{access:#x} would be a fault");
             }
         }
-        assert_eq!(mappable(LOCAL_WRITE | REMOTE_WRITE, false), 0);
-        assert_eq!(mappable(LOCAL_WRITE | REMOTE_WRITE, true), REMOTE_WRITE);
-        assert_eq!(mappable(REMOTE_ATOMIC, false), 0);
-        assert_eq!(mappable(REMOTE_ATOMIC, true), REMOTE_ATOMIC);
-        assert_eq!(mappable(REMOTE_READ | REMOTE_ATOMIC, true), REMOTE_READ);
+        assert_eq!(mappable(LOCAL_WRITE | REMOTE_WRITE, Trust::Exact), 0);
+        assert_eq!(mappable(LOCAL_WRITE | REMOTE_WRITE, Trust::Trusting), REMOTE_WRITE);
+        assert_eq!(mappable(REMOTE_ATOMIC, Trust::Exact), 0);
+        assert_eq!(mappable(REMOTE_ATOMIC, Trust::Trusting), REMOTE_ATOMIC);
+        assert_eq!(mappable(REMOTE_READ | REMOTE_ATOMIC, Trust::Trusting), REMOTE_READ);
     }
 }

@@ -1,14 +1,12 @@
 //! What an application finds in `errno`.
 
+use crate::name::name;
 use core::fmt;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A Linux error number, or zero: none.
-#[derive(
-    Clone, Copy, Default, PartialEq, Eq, Hash, FromBytes, IntoBytes, Immutable, KnownLayout,
-)]
-#[repr(transparent)]
-pub struct Errno(pub u32);
+name! {
+    /// A Linux error number, or zero: none.
+    Errno(pub u32)
+}
 
 macro_rules! numbers {
     ($($name:ident $number:literal $doc:literal)*) => {
@@ -44,11 +42,12 @@ numbers! {
     ERANGE 34 "Not of that size."
     EDEADLK 35 "It would wait for itself."
     ENAMETOOLONG 36 "The name is too long."
-    ENOSYS 38 "No such function here."
     ENODATA 61 "An empty entry."
     EPROTO 71 "Not a message for this place."
     EOPNOTSUPP 95 "A kind of object, or an operation, that is not offered."
+    EAFNOSUPPORT 97 "An address of another kind."
     EADDRINUSE 98 "The number belongs to somebody else."
+    EADDRNOTAVAIL 99 "Not an address that is ours."
     ECONNRESET 104 "The other process is gone."
     ENOTCONN 107 "Not connected."
     ETIMEDOUT 110 "Nobody answered in time."
@@ -56,7 +55,7 @@ numbers! {
 }
 
 impl Errno {
-    /// None.
+    /// Zero: nothing went wrong.
     pub const NONE: Errno = Errno(0);
 
     /// As the C library has it.
@@ -72,12 +71,6 @@ impl fmt::Display for Errno {
             Some(name) => f.write_str(name),
             None => write!(f, "errno {}", self.0),
         }
-    }
-}
-
-impl fmt::Debug for Errno {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

@@ -1,26 +1,13 @@
 //! Names of ports: GIDs (InfiniBand specification 4.1; of RoCE v2: A17.4.5).
 
+use crate::name::name;
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A GID: 128 bits in network order. That of RoCE v2 is an IP address, IPv4 mapped into IPv6.
-#[derive(
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-)]
-#[repr(transparent)]
-pub struct Gid([u8; 16]);
+name! {
+    /// A GID: 128 bits in network order. That of RoCE v2 is an IP address, IPv4 mapped into IPv6.
+    Gid([u8; 16])
+}
 
 impl Gid {
     /// All zeros: an empty entry of a table, or nobody.
@@ -96,12 +83,6 @@ impl fmt::Display for Gid {
     /// As an IPv6 address, mapped ones with the dotted form (RFC 5952, 5).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&Ipv6Addr::from_octets(self.0), f)
-    }
-}
-
-impl fmt::Debug for Gid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

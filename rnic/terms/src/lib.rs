@@ -5,13 +5,20 @@
 mod errno;
 mod gid;
 mod key;
+mod name;
+mod psn;
 mod qpn;
 mod refusal;
 mod service;
+mod underlay;
+mod vnic;
 
 pub use errno::Errno;
 pub use gid::Gid;
 pub use key::{Lkey, Rkey};
+pub use psn::Psn;
 pub use qpn::Qpn;
 pub use refusal::Refusal;
 pub use service::Service;
+pub use underlay::Underlay;
+pub use vnic::VnicId;

@@ -1,25 +1,12 @@
 //! Names of queue pairs: QPNs.
 
+use crate::name::name;
 use core::fmt;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// A queue pair number: 24 bits on the wire. In a message it may be any number.
-#[derive(
-    Clone,
-    Copy,
-    Default,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    FromBytes,
-    IntoBytes,
-    Immutable,
-    KnownLayout,
-)]
-#[repr(transparent)]
-pub struct Qpn(pub u32);
+name! {
+    /// A queue pair number: 24 bits on the wire. In a message it may be any number.
+    Qpn(pub u32)
+}
 
 impl Qpn {
     /// QP 1, which connection managers talk to (General Services, 13.5.1).
@@ -38,12 +25,6 @@ impl fmt::Display for Qpn {
     /// Six hexadecimal digits, as the field's tools write it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#08x}", self.0)
-    }
-}
-
-impl fmt::Debug for Qpn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

@@ -39,13 +39,7 @@ impl Service {
         }
     }
 
-    /// What is sent is acknowledged.
-    #[must_use]
-    pub const fn is_reliable(self) -> bool {
-        matches!(self, Service::Rc)
-    }
-
-    /// Two letters.
+    /// Its two letters: RC, UC, UD.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

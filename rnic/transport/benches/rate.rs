@@ -5,8 +5,8 @@
 
 use omniverb_terms::Qpn;
 use omniverb_transport::{
-    AtomicRequest, Config, Connection, Delivery, Event, Fetched, Gathered, Operation, Part, Placed,
-    ReadRequest, Request, RequestId, Ticket, Upper,
+    AtomicRequest, Config, Connection, Delivery, Ecn, Event, Fetched, Gathered, Operation, Part,
+    Placed, ReadRequest, Request, RequestId, Ticket, Upper,
 };
 use omniverb_wire::{DATAGRAM_MAX, Flow, Packet, Place, Verdict};
 use std::hint::black_box;
@@ -62,7 +62,7 @@ fn carry(now: u64, flow: &Flow, from: &mut End, to: &mut End, buffer: &mut [u8])
         flow.seal(datagram, 0);
         assert_eq!(flow.check(datagram, None), Verdict::Exact);
         let packet = Packet::parse(datagram).unwrap();
-        to.connection.handle_packet(now, &packet, false, &mut to.memory);
+        to.connection.handle_packet(now, &packet, Ecn::Unmarked, &mut to.memory);
         packets += 1;
     }
     packets

@@ -1,7 +1,10 @@
 //! What the two ends agreed on, and what this end decided.
 
 use crate::Time;
-use omniverb_terms::Qpn;
+use omniverb_terms::{Psn, Qpn};
+
+/// A thread of a busy machine waits for a processor for so long, now and then.
+const WAIT_MAX: Time = 200_000_000;
 
 /// Everything a connection is made with; the names of the verbs where verbs has one.
 #[derive(Clone, Debug)]
@@ -11,9 +14,9 @@ pub struct Config {
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
     pub path_mtu: usize,
     /// First PSN we send.
-    pub sq_psn: u32,
+    pub sq_psn: Psn,
     /// First PSN we expect.
-    pub rq_psn: u32,
+    pub rq_psn: Psn,
     /// READs and atomics we may have under way.
     pub max_rd_atomic: usize,
     /// READs and atomics the peer may have under way here.
@@ -79,8 +82,8 @@ impl Config {
         Config {
             destination,
             path_mtu: 1024,
-            sq_psn: 0,
-            rq_psn: 0,
+            sq_psn: Psn::default(),
+            rq_psn: Psn::default(),
             max_rd_atomic: 16,
             max_dest_rd_atomic: 16,
             min_rnr_timer: 12,
@@ -116,5 +119,12 @@ impl Config {
     /// The local ACK timeout; `None`: wait for ever (9.9.2.1.1).
     pub(crate) fn ack_timeout(&self) -> Option<Time> {
         (self.timeout != 0).then(|| 4096 << (self.timeout & 0x1f))
+    }
+
+    /// How long to wait for an answer before that costs a retry. A requester may take up to four
+    /// times the timeout (9.9.2.1.1). Peers here are threads that wait for a processor, which has
+    /// nothing to do with the timeout: of that much, as long as such a wait may well be.
+    pub(crate) fn patience(&self) -> Option<Time> {
+        self.ack_timeout().map(|timeout| timeout + (2 * timeout).min(WAIT_MAX))
     }
 }

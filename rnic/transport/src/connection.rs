@@ -4,29 +4,53 @@ use crate::congestion::Congestion;
 use crate::delay::Delays;
 use crate::requester::Requester;
 use crate::responder::Responder;
-use crate::upper::{Answer, Ticket, Upper};
+use crate::upper::{Answer, Taken, Ticket, Upper};
 use crate::work::{Event, Request, Status, SubmitError};
 use crate::{Config, ConfigError, Time};
-use omniverb_terms::Service;
+use omniverb_terms::{Psn, Service};
 use omniverb_wire::{Class, Operation, Packet, Run, write_delay, write_notification};
 
 /// A peer is told of congestion at most this often (A17.9.3 leaves it open).
 const NOTIFY_EVERY: Time = 50_000;
 
+/// Who asks for what the layer above has not answered is told that this will take so long.
+const LATE: Time = 10_000_000;
+
+/// A time as delay notices have it.
+fn microseconds(time: Time) -> u32 {
+    u32::try_from(time / 1000).unwrap_or(u32::MAX)
+}
+
 /// A packet to send: so many bytes of the buffer, the last four of which await the ICRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmit {
-    /// Bytes.
+    /// Bytes of the datagram, the four of the ICRC included.
     pub length: usize,
     /// It is a congestion notification: such packets travel in a class of their own.
     pub notification: bool,
+}
+
+/// What the IP header says of congestion on the way (RFC 3168).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ecn {
+    /// Nothing, or that it could say so.
+    Unmarked,
+    /// "Congestion experienced".
+    CongestionExperienced,
+}
+
+impl Ecn {
+    /// Of a datagram that has that mark, or has not.
+    pub fn new(marked: bool) -> Ecn {
+        if marked { Ecn::CongestionExperienced } else { Ecn::Unmarked }
+    }
 }
 
 /// What a QP learns when it goes to RTS; see [`Config`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Sending {
-    pub sq_psn: u32,
+    pub sq_psn: Psn,
     pub max_rd_atomic: usize,
     pub timeout: u8,
     pub retry_count: u8,
@@ -104,13 +128,12 @@ impl Connection {
         self.requester.queued()
     }
 
-    /// Takes a packet addressed to this QP from its peer's address, with a good ICRC. `congested`:
-    /// it came with the mark "congestion experienced".
+    /// Takes a packet addressed to this QP from its peer's address, with a good ICRC.
     pub fn handle_packet(
         &mut self,
         now: Time,
         packet: &Packet<'_>,
-        congested: bool,
+        ecn: Ecn,
         upper: &mut impl Upper,
     ) {
         let opcode = packet.opcode();
@@ -130,6 +153,7 @@ impl Connection {
         if !packet.bth().is_in_default_partition() {
             return;
         }
+        let congested = ecn == Ecn::CongestionExperienced;
         if congested && self.notified.is_none_or(|time| now >= time + NOTIFY_EVERY) {
             self.notify = true;
             self.notified = Some(now);
@@ -143,9 +167,9 @@ impl Connection {
         }
     }
 
-    /// Takes packets that follow each other, as if each came by itself. False: nothing happened,
-    /// and each has to.
-    pub fn handle_run(&mut self, run: &Run<'_>, upper: &mut impl Upper) -> bool {
+    /// Takes packets that follow each other, as if each came by itself. If it takes nothing, each
+    /// has to.
+    pub fn handle_run(&mut self, run: &Run<'_>, upper: &mut impl Upper) -> Taken {
         self.responder.handle_run(&self.config, run, upper)
     }
 
@@ -162,6 +186,9 @@ impl Connection {
             self.notify = false;
             let length = write_notification(datagram, self.config.destination)?;
             return Some(Transmit { length, notification: true });
+        }
+        if let Some(length) = self.tell_late(now, datagram) {
+            return Some(Transmit { length, notification: false });
         }
         let Connection { config, requester, responder, .. } = self;
         // An acknowledgement goes first: programs rely on their send being complete when what
@@ -211,8 +238,18 @@ impl Connection {
             return None;
         }
         let patience = delays.tell(now, wait, responder.duplicates)?;
-        let microseconds = u32::try_from(patience / 1000).unwrap_or(u32::MAX);
-        write_delay(datagram, config.destination, microseconds)
+        write_delay(datagram, config.destination, microseconds(patience))
+    }
+
+    /// The layer above takes its time, and the peer asks whether anybody is here: it is told so, if
+    /// it can be.
+    fn tell_late(&mut self, now: Time, datagram: &mut [u8]) -> Option<usize> {
+        let Connection { config, responder, delays, .. } = self;
+        if !responder.take_asked_again() || !config.tells_delays {
+            return None;
+        }
+        let patience = delays.tell(now, LATE, responder.duplicates)?;
+        write_delay(datagram, config.destination, microseconds(patience))
     }
 
     /// Whether the only thing to send is an acknowledgement, which an answer of the application
@@ -224,7 +261,7 @@ impl Connection {
             && self.responder.only_acknowledges(&self.config)
     }
 
-    /// What happened.
+    /// The next thing that the layer above is to learn, each once; `None`: nothing new.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.requester.poll_event().or_else(|| self.responder.take_refusal().map(Event::Refused))
     }
@@ -262,7 +299,7 @@ impl Connection {
         self.notify = false;
     }
 
-    /// Numbers to show.
+    /// Counted since the connection was made, but for the window, which is that of now.
     pub fn counters(&self) -> Counters {
         let window = Congestion::window(&self.requester.congestion);
         Counters {

@@ -1,6 +1,6 @@
 //! Unreliable datagram (9.8.3, 9.9.5): one packet, one message.
 
-use omniverb_terms::{Qpn, Service};
+use omniverb_terms::{Psn, Qpn, Service};
 use omniverb_wire::{Bth, Builder, Deth, ImmDt, Opcode, Operation, Packet, Place};
 
 /// Where a datagram goes, and what goes with it.
@@ -15,17 +15,24 @@ pub struct Address {
     pub source: Qpn,
 }
 
+/// What a datagram carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// Immediate data, in network order.
+    pub immediate: Option<[u8; 4]>,
+    /// The receiver's completion solicits an event.
+    pub solicited: bool,
+    /// The bytes, as many as fit into one packet.
+    pub data: &'a [u8],
+}
+
 /// A datagram that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
     /// The sender's QP number.
     pub source: Qpn,
-    /// Immediate data.
-    pub immediate: Option<[u8; 4]>,
-    /// Solicited event.
-    pub solicited: bool,
-    /// The bytes.
-    pub data: &'a [u8],
+    /// What it carried.
+    pub message: Message<'a>,
 }
 
 /// Why a datagram is dropped.
@@ -46,11 +53,10 @@ pub enum Dropped {
 pub fn write(
     datagram: &mut [u8],
     address: &Address,
-    psn: u32,
-    immediate: Option<[u8; 4]>,
-    solicited: bool,
-    data: &[u8],
+    psn: Psn,
+    message: &Message<'_>,
 ) -> Option<usize> {
+    let Message { immediate, solicited, data } = *message;
     let (place, has_immediate) = (Place::Only, immediate.is_some());
     let operation = Operation::Send { place, immediate: has_immediate, invalidate: false };
     let opcode = Opcode::new(Service::Ud, operation);
@@ -71,18 +77,18 @@ pub fn read<'a>(packet: &Packet<'a>, queue_key: u32) -> Result<Datagram<'a>, Dro
     if deth.queue_key() != queue_key {
         return Err(Dropped::QueueKey);
     }
-    Ok(Datagram {
-        source: deth.source(),
+    let message = Message {
         immediate: packet.immediate().map(|immediate| immediate.0),
         solicited: packet.bth().is_solicited(),
         data: packet.payload(),
-    })
+    };
+    Ok(Datagram { source: deth.source(), message })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Address, Dropped, read, write};
-    use omniverb_terms::Qpn;
+    use super::{Address, Dropped, Message, read, write};
+    use omniverb_terms::{Psn, Qpn};
     use omniverb_wire::Packet;
 
     #[test]
@@ -91,11 +97,11 @@ mod tests {
         let mut buffer = [0; 256];
         for (length, immediate) in [(0, None), (1, Some([1, 2, 3, 4])), (100, None)] {
             let data = vec![0x5a; length];
-            let used = write(&mut buffer, &address, 5, immediate, true, &data).unwrap();
+            let message = Message { immediate, solicited: true, data: &data };
+            let used = write(&mut buffer, &address, Psn::new(5), &message).unwrap();
             let packet = Packet::parse(&buffer[..used]).unwrap();
             let datagram = read(&packet, 0x1234_5678).unwrap();
-            assert_eq!((datagram.source, datagram.immediate), (Qpn(7), immediate));
-            assert_eq!((datagram.solicited, datagram.data), (true, &data[..]));
+            assert_eq!((datagram.source, datagram.message), (Qpn(7), message));
             assert_eq!(read(&packet, 1), Err(Dropped::QueueKey));
         }
     }

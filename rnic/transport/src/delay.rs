@@ -4,6 +4,9 @@
 //! its timer (9.9.2.1.1) lets it ask again, for all that is to come once more, and at last give up.
 //! Another Omniverb understands a notice, and neither asks again nor spends retries until the time
 //! is over ([`crate::Config::tells_delays`]). To everybody else nothing is said.
+//!
+//! The same is said of an application that takes its time: who asks again for what it has not
+//! answered is told that the request has arrived.
 
 use crate::Time;
 

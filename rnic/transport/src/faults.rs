@@ -20,8 +20,8 @@ pub struct Faults {
     pub corruption: u64,
     /// Chance to be held back behind what follows.
     pub reordering: u64,
-    /// For how long at most, as with the second one of two.
-    pub held: Time,
+    /// For how long at most; so is the second one of two.
+    pub reorder_delay: Time,
     /// Chance of the mark "congestion experienced".
     pub marking: u64,
     /// One-way delay, least and most.
@@ -39,17 +39,17 @@ pub struct Faults {
 /// What was done to datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Put in.
+    /// Put in, whatever became of them.
     pub sent: u64,
     /// Lost by chance, to a partition or to the line's own queue.
     pub lost: u64,
-    /// Arrive twice.
+    /// Put in once, to arrive twice.
     pub duplicated: u64,
-    /// Were damaged.
+    /// Copies with a flipped bit, some of them cut off there.
     pub corrupted: u64,
-    /// Were held back.
+    /// Copies that may arrive behind what was put in later.
     pub reordered: u64,
-    /// Were marked.
+    /// Copies with the mark "congestion experienced".
     pub marked: u64,
     /// Dropped because of [`Faults::limit`].
     pub dropped: u64,
@@ -58,7 +58,7 @@ pub struct Done {
 /// A datagram under way.
 #[derive(Debug)]
 pub struct Flight<T> {
-    /// When it arrives.
+    /// When it arrives, by the clock of whoever calls.
     pub time: Time,
     number: u64,
     /// "Congestion experienced".
@@ -89,6 +89,13 @@ impl<T> PartialEq for Flight<T> {
 }
 
 impl<T> Eq for Flight<T> {}
+
+/// Of a datagram that arrives twice; one that arrives once is the first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Which {
+    First,
+    Second,
+}
 
 /// One direction of a line.
 #[derive(Debug)]
@@ -138,19 +145,20 @@ impl<T: Copy> FaultyLine<T> {
             return;
         }
         let twice = self.random.rarely(faults.duplication);
-        self.copy(line, note, bytes, false);
+        self.copy(line, note, bytes, Which::First);
         if twice {
             self.done.duplicated += 1;
-            self.copy(line, note, bytes, true);
+            self.copy(line, note, bytes, Which::Second);
         }
     }
 
-    fn copy(&mut self, line: Time, note: T, bytes: &[u8], again: bool) {
+    fn copy(&mut self, line: Time, note: T, bytes: &[u8], which: Which) {
         let faults = &self.faults;
         let (least, most) = faults.delay;
         let mut time = line + self.random.between(least, most);
+        let again = which == Which::Second;
         if again || self.random.rarely(faults.reordering) {
-            time += self.random.between(0, faults.held);
+            time += self.random.between(0, faults.reorder_delay);
             self.done.reordered += u64::from(!again);
         } else {
             time = time.max(self.last);
@@ -198,7 +206,7 @@ mod tests {
         duplication: 50_000,
         corruption: 20_000,
         reordering: 100_000,
-        held: 50_000,
+        reorder_delay: 50_000,
         marking: 10_000,
         delay: (1000, 3000),
         partitions: Vec::new(),
@@ -251,7 +259,7 @@ mod tests {
 
     #[test]
     fn no_more_than_the_limit_is_under_way_and_decisions_stay_the_same() {
-        let limited = Faults { limit: 100, delay: (1_000_000, 1_000_000), held: 0, ..BAD };
+        let limited = Faults { limit: 100, delay: (1_000_000, 1_000_000), reorder_delay: 0, ..BAD };
         let (seen, done) = arrivals(&limited, 7, 1000);
         let (all, free) = arrivals(&Faults { limit: 0, ..limited.clone() }, 7, 1000);
         assert_eq!(Done { dropped: 0, ..done }, free);

@@ -3,7 +3,7 @@
 use crate::upper::{
     AtomicRequest, Delivery, Fetched, Gathered, Part, Placed, ReadRequest, Ticket, Upper,
 };
-use crate::{Config, Connection, Operation, Request, RequestId, Unreliable};
+use crate::{Config, Connection, Ecn, Operation, Request, RequestId, Unreliable};
 use omniverb_terms::{Qpn, Refusal, Rkey};
 use omniverb_wire::{DATAGRAM_MAX, Packet, Place};
 
@@ -111,7 +111,7 @@ pub fn connection(bytes: &[u8]) {
             packet[9..12].copy_from_slice(&sequence.to_be_bytes()[1..]);
         }
         if let Ok(packet) = Packet::parse(&packet) {
-            reliable.handle_packet(now, &packet, length % 8 == 0, &mut upper);
+            reliable.handle_packet(now, &packet, Ecn::new(length % 8 == 0), &mut upper);
             unreliable.handle_packet(&packet, &mut other);
         }
         for _ in 0..64 {

@@ -21,16 +21,17 @@ mod requester;
 mod responder;
 mod rtt;
 mod segment;
+mod sequence;
 mod unreliable;
 mod upper;
 mod work;
 
 pub use config::{Config, ConfigError};
-pub use connection::{Connection, Counters, Sending, Transmit};
+pub use connection::{Connection, Counters, Ecn, Sending, Transmit};
 pub use unreliable::Unreliable;
 pub use upper::{
     Answer, AtomicOperation, AtomicRequest, Delivery, Fetched, Gathered, Kind, Part, Placed,
-    ReadRequest, Ticket, Upper,
+    ReadRequest, Taken, Ticket, Upper,
 };
 pub use work::{Event, Operation, Request, RequestId, Status, SubmitError};
 

@@ -1,7 +1,7 @@
 //! A small generator of numbers (splitmix64): the same seed, the same numbers, for ever. It decides
 //! which packets a faulty line hurts, and nothing else.
 
-/// The state.
+/// A generator: as far as it has come from its seed.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 

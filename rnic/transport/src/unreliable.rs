@@ -2,11 +2,12 @@
 
 use crate::requester::{OpenMessage, check};
 use crate::responder::{length_fits, part};
+use crate::sequence::Sequence;
 use crate::upper::{Delivery, Gathered, Kind, Ticket, Upper};
 use crate::work::{Event, Operation, Request, Status, SubmitError};
 use crate::{Config, ConfigError, MESSAGE_MAX, segment};
-use omniverb_terms::{Refusal, Rkey, Service};
-use omniverb_wire::{Bth, Operation as Code, Packet, Place, psn};
+use omniverb_terms::{Psn, Refusal, Rkey, Service};
+use omniverb_wire::{Bth, Operation as Code, Packet, Place};
 use std::collections::VecDeque;
 
 /// Where in a message the sender is.
@@ -23,11 +24,11 @@ pub struct Unreliable {
     requests: VecDeque<Request>,
     /// Packets of the oldest request that have left.
     index: u64,
-    next: u64,
+    next: Sequence,
     starved: bool,
     events: VecDeque<Event>,
     open: Option<OpenMessage>,
-    expected: u64,
+    expected: Sequence,
     message: Message,
     tickets: u64,
     closed: bool,
@@ -42,11 +43,11 @@ impl Unreliable {
         Ok(Unreliable {
             requests: VecDeque::new(),
             index: 0,
-            next: psn::start(config.sq_psn),
+            next: Sequence::first(config.sq_psn),
             starved: false,
             events: VecDeque::new(),
             open: None,
-            expected: psn::start(config.rq_psn),
+            expected: Sequence::first(config.rq_psn),
             message: Message::None,
             tickets: 0,
             closed: false,
@@ -57,10 +58,10 @@ impl Unreliable {
 
     /// The QP goes from RTR to RTS: only now is the first PSN to send known. Nothing may have been
     /// submitted.
-    pub fn ready_to_send(&mut self, sq_psn: u32) {
+    pub fn ready_to_send(&mut self, sq_psn: Psn) {
         self.config.sq_psn = sq_psn;
         if self.requests.is_empty() {
-            self.next = psn::start(sq_psn);
+            self.next = Sequence::first(sq_psn);
         }
     }
 
@@ -92,7 +93,7 @@ impl Unreliable {
         let mtu = self.config.path_mtu;
         let count = segment::packets(request.length, mtu);
         let position = (self.index, count);
-        let header = |code| Bth::new(code, self.config.destination, psn::wire(self.next));
+        let header = |code| Bth::new(code, self.config.destination, self.next.psn());
         let mut builder =
             segment::begin(datagram, Service::Uc, &request, position, mtu, None, header)?;
         let payload = builder.payload();
@@ -141,7 +142,7 @@ impl Unreliable {
         if !packet.opcode().is_of(Service::Uc) || self.closed || !partition {
             return;
         }
-        let psn = psn::extend(self.expected, packet.bth().psn());
+        let psn = self.expected.nearest(packet.bth().psn());
         let place = match packet.opcode().operation {
             Code::Send { place, .. } | Code::Write { place, .. } => place,
             _ => return,
@@ -213,7 +214,7 @@ impl Unreliable {
         self.abandon();
     }
 
-    /// What happened.
+    /// The next thing that the layer above is to learn, each once; `None`: nothing new.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }

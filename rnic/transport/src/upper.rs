@@ -22,7 +22,7 @@ pub enum Kind {
     Write {
         /// Virtual address of the message's first byte.
         address: u64,
-        /// R_Key.
+        /// R_Key of the region.
         key: Rkey,
         /// Bytes of the whole message.
         total: u64,
@@ -38,7 +38,7 @@ pub struct Part<'a> {
     pub place: Place,
     /// Bytes of the message before it.
     pub offset: u64,
-    /// The bytes.
+    /// The packet's payload, without padding.
     pub data: &'a [u8],
     /// Immediate data, with the last part: takes a receive.
     pub immediate: Option<[u8; 4]>,
@@ -74,10 +74,19 @@ pub enum Delivery {
     Refused(Refusal),
 }
 
+/// What became of a run that was handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// All of it is where it belongs: [`Delivery::Done`] for each packet.
+    All,
+    /// Nothing of it counts.
+    Nothing,
+}
+
 /// A late answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Done.
+    /// It is where it belongs.
     Done,
     /// An atomic found this value.
     Original(u64),
@@ -90,11 +99,11 @@ pub enum Answer {
 /// A READ that the peer asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// Virtual address.
+    /// Virtual address of the first byte.
     pub address: u64,
     /// R_Key. Not looked at if the length is zero (C9-88).
     pub key: Rkey,
-    /// Bytes.
+    /// Bytes, at most [`crate::MESSAGE_MAX`]; may be none.
     pub length: u64,
     /// A part of it was answered before: what the peer asked for before it has taken effect, and
     /// things that it asked for later may have been handed over.
@@ -104,9 +113,9 @@ pub struct ReadRequest {
 /// An atomic that the peer asks for; the address is a multiple of eight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicRequest {
-    /// Virtual address.
+    /// Virtual address of the first byte.
     pub address: u64,
-    /// R_Key.
+    /// R_Key of the region.
     pub key: Rkey,
     /// What to do.
     pub operation: AtomicOperation,
@@ -184,11 +193,11 @@ pub trait Upper {
     fn deliver(&mut self, ticket: Ticket, part: &Part<'_>) -> Delivery;
 
     /// Several parts of a WRITE of the peer at once: `part` is the first of them, all of `run` is
-    /// to be placed, and the message goes on behind it. True is [`Delivery::Done`] for all of them;
-    /// false: nothing of it counts, and they come one by one.
-    fn deliver_run(&mut self, part: &Part<'_>, run: &Run<'_>) -> bool {
+    /// to be placed, and the message goes on behind it. What is not taken comes again, part by
+    /// part.
+    fn deliver_run(&mut self, part: &Part<'_>, run: &Run<'_>) -> Taken {
         let _ = (part, run);
-        false
+        Taken::Nothing
     }
 
     /// The peer reads. [`Delivery::Done`] and [`Delivery::Later`] both mean that [`Upper::fetch`]

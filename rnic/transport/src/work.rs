@@ -10,40 +10,40 @@ pub struct RequestId(pub u64);
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// SEND.
+    /// SEND: into a receive of the peer's.
     Send {
-        /// Immediate data.
+        /// Immediate data for the peer's completion, in network order, with the last packet.
         immediate: Option<[u8; 4]>,
         /// R_Key that the responder shall invalidate.
         invalidate: Option<Rkey>,
-        /// Solicited event.
+        /// The peer's completion solicits an event (9.2.2); of a WRITE only with immediate data.
         solicited: bool,
     },
-    /// WRITE.
+    /// RDMA WRITE: into memory of the peer's, which learns of it only if immediate data come along.
     Write {
-        /// Virtual address at the responder.
+        /// Virtual address at the responder, of the first byte of the whole message.
         address: u64,
-        /// R_Key.
+        /// R_Key of the peer's region.
         key: Rkey,
         /// Bytes of the whole message, of which this may be a piece.
         total: u64,
-        /// Immediate data.
+        /// Immediate data for the peer's completion, in network order, with the last packet.
         immediate: Option<[u8; 4]>,
-        /// Solicited event.
+        /// The peer's completion solicits an event (9.2.2); of a WRITE only with immediate data.
         solicited: bool,
     },
-    /// READ.
+    /// RDMA READ: what it brings goes to [`crate::Upper::place`].
     Read {
-        /// Virtual address at the responder.
+        /// Virtual address at the responder, of the first byte of the whole message.
         address: u64,
-        /// R_Key.
+        /// R_Key of the peer's region.
         key: Rkey,
     },
     /// Compare and swap.
     CompareSwap {
-        /// Virtual address at the responder.
+        /// Virtual address at the responder, of the first byte of the whole message.
         address: u64,
-        /// R_Key.
+        /// R_Key of the peer's region.
         key: Rkey,
         /// The value it must have.
         compare: u64,
@@ -52,9 +52,9 @@ pub enum Operation {
     },
     /// Fetch and add.
     FetchAdd {
-        /// Virtual address at the responder.
+        /// Virtual address at the responder, of the first byte of the whole message.
         address: u64,
-        /// R_Key.
+        /// R_Key of the peer's region.
         key: Rkey,
         /// What to add.
         add: u64,
@@ -72,7 +72,7 @@ impl Operation {
 /// that the memory of the first can be released before the last is there.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Its name.
+    /// What its [`Event`] will name it by.
     pub id: RequestId,
     /// What to do.
     pub operation: Operation,
@@ -116,16 +116,16 @@ pub enum Status {
     RnrRetryExceeded,
 }
 
-/// What happened.
+/// What the layer above is to learn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A request is over. They end in the order they were submitted in (9.5.1).
     Completed {
-        /// Which.
+        /// The one that was submitted under this name.
         id: RequestId,
-        /// How.
+        /// Success, or why not; [`Status::Flushed`] if only one before it failed.
         status: Status,
-        /// What an atomic found.
+        /// What an atomic that succeeded found; `None` of everything else.
         original: Option<u64>,
     },
     /// We refused a request of the peer: the QP is to go to the error state (9.9.3).

@@ -1,7 +1,7 @@
 //! Writes a capture file with a packet of every opcode, over IPv4 and IPv6, with and without
 //! padding: `every_packet FILE`. The tests show it to a packet analyser.
 
-use omniverb_terms::{Qpn, Refusal, Rkey, Service};
+use omniverb_terms::{Psn, Qpn, Refusal, Rkey, Service};
 use omniverb_wire::pcap::{Capture, Envelope};
 use omniverb_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Builder, DATAGRAM_MAX, Deth, Flow, Identification, Ieth,
@@ -60,7 +60,7 @@ fn build(datagram: &mut [u8], opcode: Opcode, payload: usize, syndrome: Syndrome
     if opcode.is_notification() {
         return write_notification(datagram, Qpn(0x118)).unwrap_or(0);
     }
-    let bth = Bth::new(opcode.to_byte(), Qpn(0x15), 0xff_fff0).acknowledged(true);
+    let bth = Bth::new(opcode.to_byte(), Qpn(0x15), Psn::new(0xff_fff0)).acknowledged(true);
     let Some(builder) = Builder::new(datagram, opcode, bth, payload) else { return 0 };
     let original = opcode.operation == Operation::AtomicAcknowledge;
     let mut builder = builder

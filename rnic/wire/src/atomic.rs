@@ -33,7 +33,7 @@ impl AtomicEth {
     pub fn address(&self) -> u64 {
         self.address.get()
     }
-    /// R_Key.
+    /// R_Key of the region at the responder.
     pub fn key(&self) -> Rkey {
         Rkey(self.key.get())
     }

@@ -1,6 +1,6 @@
 //! Base transport header (clause 9.2): in every packet.
 
-use omniverb_terms::Qpn;
+use omniverb_terms::{Psn, Qpn};
 use zerocopy::byteorder::big_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -30,13 +30,13 @@ impl Bth {
 
     /// A header with MigReq set, as hardware without a path migration under way sends it (9.2.3).
     #[inline]
-    pub fn new(opcode: u8, destination: Qpn, psn: u32) -> Bth {
+    pub fn new(opcode: u8, destination: Qpn, psn: Psn) -> Bth {
         Bth {
             opcode,
             flags: MIGRATED,
             partition_key: U16::new(crate::PKEY_DEFAULT),
             destination: U32::new(destination.0 & LOW_24),
-            sequence: U32::new(psn & LOW_24),
+            sequence: U32::new(psn.number()),
         }
     }
 
@@ -94,8 +94,8 @@ impl Bth {
     /// That of a packet so many PSNs later.
     #[inline]
     pub(crate) fn later(mut self, count: u32) -> Bth {
-        let psn = self.psn().wrapping_add(count) & LOW_24;
-        self.sequence.set(self.sequence.get() & !LOW_24 | psn);
+        let psn = self.psn().plus(count);
+        self.sequence.set(self.sequence.get() & !LOW_24 | psn.number());
         self
     }
 
@@ -110,12 +110,12 @@ impl Bth {
     pub fn opcode(&self) -> u8 {
         self.opcode
     }
-    /// Solicited event.
+    /// Whether the receiver's completion solicits an event (9.2.2).
     #[inline]
     pub fn is_solicited(&self) -> bool {
         self.flags & SOLICITED != 0
     }
-    /// MigReq.
+    /// Whether MigReq is set (9.2.3), as it is while no path migration is under way.
     #[inline]
     pub fn is_migrated(&self) -> bool {
         self.flags & MIGRATED != 0
@@ -130,7 +130,7 @@ impl Bth {
     pub fn version(&self) -> u8 {
         self.flags & 0xf
     }
-    /// P_Key.
+    /// P_Key: partition in the low 15 bits, "full member" in the highest.
     #[inline]
     pub fn partition_key(&self) -> u16 {
         self.partition_key.get()
@@ -167,9 +167,9 @@ impl Bth {
     pub fn is_report_requested(&self) -> bool {
         (self.sequence.get() >> 24) as u8 == REPORT_REQUEST
     }
-    /// Packet sequence number.
+    /// PSN of a request; of an answer, that of what it answers.
     #[inline]
-    pub fn psn(&self) -> u32 {
-        self.sequence.get() & LOW_24
+    pub fn psn(&self) -> Psn {
+        Psn::new(self.sequence.get())
     }
 }

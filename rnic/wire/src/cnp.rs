@@ -2,7 +2,7 @@
 
 use crate::opcode::RESERVED_BYTES;
 use crate::{Bth, Opcode, SUFFIX_BYTES};
-use omniverb_terms::Qpn;
+use omniverb_terms::{Psn, Qpn};
 use zerocopy::IntoBytes;
 
 /// Writes a notification for the QP that is to slow down; returns its length with room for the
@@ -11,7 +11,7 @@ pub fn write_notification(datagram: &mut [u8], destination: Qpn) -> Option<usize
     let length = Bth::BYTES + RESERVED_BYTES + SUFFIX_BYTES;
     let datagram = datagram.get_mut(..length)?;
     datagram.fill(0);
-    let header = Bth::new(Opcode::NOTIFICATION.to_byte(), destination, 0)
+    let header = Bth::new(Opcode::NOTIFICATION.to_byte(), destination, Psn::default())
         .migrated(false)
         .backward_congestion();
     header.write_to_prefix(datagram).ok()?;
@@ -23,19 +23,19 @@ const REPORT: [u8; 4] = *b"omv1";
 
 /// Writes a report: a notification whose reserved bytes tell another Omniverb how far the QP
 /// `source` has got with the unreliable packets of the QP `destination`. Nobody else is sent one.
-pub fn write_report(datagram: &mut [u8], destination: Qpn, source: Qpn, psn: u32) -> Option<usize> {
+pub fn write_report(datagram: &mut [u8], destination: Qpn, source: Qpn, psn: Psn) -> Option<usize> {
     let length = write_notification(datagram, destination)?;
     let reserved = datagram.get_mut(Bth::BYTES..Bth::BYTES + RESERVED_BYTES)?;
     reserved[..4].copy_from_slice(&REPORT);
     reserved[4..8].copy_from_slice(&source.0.to_be_bytes());
-    reserved[8..12].copy_from_slice(&psn.to_be_bytes());
+    reserved[8..12].copy_from_slice(&psn.number().to_be_bytes());
     Some(length)
 }
 
 /// QP and PSN of a report; `None`: a plain notification. `reserved` is what follows the BTH.
-pub(crate) fn read_report(reserved: &[u8]) -> Option<(Qpn, u32)> {
+pub(crate) fn read_report(reserved: &[u8]) -> Option<(Qpn, Psn)> {
     let number = |at: usize| Some(u32::from_be_bytes(reserved.get(at..at + 4)?.try_into().ok()?));
-    (reserved.get(..4)? == REPORT).then_some((Qpn(number(4)?), number(8)?))
+    (reserved.get(..4)? == REPORT).then_some((Qpn(number(4)?), Psn::new(number(8)?)))
 }
 
 /// What a delay notice of an Omniverb begins with, where a notification has zeros.
@@ -62,17 +62,17 @@ pub(crate) fn read_delay(reserved: &[u8]) -> Option<u32> {
 mod tests {
     use super::{write_delay, write_notification, write_report};
     use crate::Packet;
-    use omniverb_terms::Qpn;
+    use omniverb_terms::{Psn, Qpn};
 
     #[test]
     fn a_report_is_a_notification_that_says_more() {
         let mut datagram = [0xff; 64];
         let length = write_notification(&mut datagram, Qpn(9)).unwrap();
         assert_eq!(Packet::parse(&datagram[..length]).unwrap().report(), None);
-        assert_eq!(write_report(&mut datagram, Qpn(9), Qpn(7), 0x12_3456), Some(length));
+        assert_eq!(write_report(&mut datagram, Qpn(9), Qpn(7), Psn::new(0x12_3456)), Some(length));
         let packet = Packet::parse(&datagram[..length]).unwrap();
         assert_eq!(packet.bth().destination(), Qpn(9));
-        assert_eq!((packet.report(), packet.delay()), (Some((Qpn(7), 0x12_3456)), None));
+        assert_eq!((packet.report(), packet.delay()), (Some((Qpn(7), Psn::new(0x12_3456))), None));
     }
 
     #[test]

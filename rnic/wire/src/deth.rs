@@ -22,7 +22,7 @@ impl Deth {
     pub fn new(queue_key: u32, source: Qpn) -> Deth {
         Deth { queue_key: U32::new(queue_key), source: U32::new(source.0 & 0xff_ffff) }
     }
-    /// Q_Key.
+    /// Q_Key that the receiver must have.
     pub fn queue_key(&self) -> u32 {
         self.queue_key.get()
     }

@@ -7,9 +7,9 @@ use std::net::IpAddr;
 /// One direction of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Sender.
+    /// Address in the IP header of who sends.
     pub source: IpAddr,
-    /// Receiver.
+    /// Address of who receives.
     pub destination: IpAddr,
     /// The sender's UDP port.
     pub source_port: u16,

@@ -8,9 +8,9 @@
 /// Identification and "don't fragment" of an IPv4 packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identification {
-    /// The 16 bits.
+    /// The identification field.
     pub id: u16,
-    /// The flag.
+    /// Whether "don't fragment" is set.
     pub dont_fragment: bool,
 }
 

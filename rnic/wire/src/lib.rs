@@ -23,7 +23,6 @@ mod opcode;
 mod packet;
 pub mod pcap;
 mod prepared;
-pub mod psn;
 mod reth;
 mod run;
 mod syndrome;
@@ -42,14 +41,14 @@ pub use immediate::ImmDt;
 pub use invalidate::Ieth;
 pub use opcode::{Class, Opcode, Operation, Place};
 pub use packet::{Malformed, Packet};
-pub use prepared::Prepared;
+pub use prepared::{Alike, Prepared};
 pub use reth::Reth;
 pub use run::{Pattern, Run, Slots};
 pub use syndrome::{CREDITS_INVALID, Syndrome, credits, rnr_nanoseconds};
 
 /// The UDP port of RoCEv2 (A17.3.1).
 pub const PORT: u16 = 4791;
-/// Bytes of the longest run of headers before the payload: BTH and AtomicETH.
+/// Bytes of the longest headers before the payload: BTH and AtomicETH.
 pub const HEADERS_MAX: usize = 12 + 28;
 /// Bytes of the longest UDP payload: headers, 4 KiB, ICRC.
 pub const DATAGRAM_MAX: usize = HEADERS_MAX + 4096 + SUFFIX_BYTES;

@@ -4,7 +4,7 @@ use crate::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, HEADERS_MAX, Ieth, ImmDt, Opcode, Operation, Reth,
     SUFFIX_BYTES,
 };
-use omniverb_terms::{Qpn, Service};
+use omniverb_terms::{Psn, Qpn, Service};
 use zerocopy::FromBytes;
 
 /// Why a datagram is no packet; it is dropped without an answer (9.6.1).
@@ -13,10 +13,10 @@ pub enum Malformed {
     /// Shorter than its headers say.
     #[error("shorter than its headers, padding and ICRC")]
     Short,
-    /// Unknown opcode.
+    /// This is no opcode (9.2.1, table 38).
     #[error("unknown opcode {0:#04x}")]
     Opcode(u8),
-    /// Transport version other than 0.
+    /// This is not the transport header version 0.
     #[error("unknown transport version {0}")]
     Version(u8),
     /// Not a multiple of four bytes (9.2.4).
@@ -80,7 +80,7 @@ impl<'a> Packet<'a> {
     pub fn bth(&self) -> &Bth {
         &self.bth
     }
-    /// The opcode.
+    /// What it is for, and of which service.
     pub fn opcode(&self) -> Opcode {
         self.opcode
     }
@@ -104,16 +104,16 @@ impl<'a> Packet<'a> {
     pub fn atomic_ack(&self) -> Option<AtomicAckEth> {
         self.header(self.opcode.operation == Operation::AtomicAcknowledge, Aeth::BYTES)
     }
-    /// Datagram header.
+    /// Q_Key and sender, of a datagram.
     pub fn deth(&self) -> Option<Deth> {
         self.header(self.opcode.is_of(Service::Ud), 0)
     }
-    /// Immediate data.
+    /// Immediate data, if the opcode says that they come along.
     pub fn immediate(&self) -> Option<ImmDt> {
         self.header(self.opcode.has_immediate(), self.headers.len().saturating_sub(ImmDt::BYTES))
     }
     /// QP and PSN of a report (see [`crate::write_report`]).
-    pub fn report(&self) -> Option<(Qpn, u32)> {
+    pub fn report(&self) -> Option<(Qpn, Psn)> {
         crate::cnp::read_report(self.headers).filter(|_| self.opcode.is_notification())
     }
     /// Microseconds of a delay notice (see [`crate::write_delay`]).

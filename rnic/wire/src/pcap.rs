@@ -25,11 +25,11 @@ pub struct Capture<W> {
 pub struct Envelope {
     /// Addresses and source port.
     pub flow: Flow,
-    /// Identification, if IPv4.
+    /// Identification of the IPv4 header; IPv6 has none, and this is not looked at.
     pub identification: Identification,
-    /// DSCP and ECN.
+    /// DSCP (six bits) and ECN (two): type of service of IPv4, traffic class of IPv6.
     pub traffic_class: u8,
-    /// TTL.
+    /// TTL of IPv4, hop limit of IPv6.
     pub hop_limit: u8,
 }
 

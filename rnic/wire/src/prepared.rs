@@ -71,6 +71,15 @@ pub struct Prepared {
     numbered: bool,
 }
 
+/// How many datagrams of one flow and length come together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Alike {
+    /// One, as far as is known.
+    One,
+    /// More: it is worth while to prepare.
+    Several,
+}
+
 impl Prepared {
     /// For datagrams of `length` bytes with their ICRC. `None`: packets are not that long.
     pub fn new(flow: &Flow, length: usize) -> Option<Prepared> {
@@ -88,19 +97,19 @@ impl Prepared {
         Some(Prepared { flow: *flow, length, before, ones, numbered })
     }
 
-    /// What is held, if it is for such datagrams; otherwise it is made anew, if that is worth
-    /// while: it is not for one datagram alone.
-    pub fn held_for(
-        held: &mut Option<Prepared>,
+    /// The latest one, if it is for such datagrams; otherwise it is made anew, if that is worth
+    /// while: it is not for one datagram.
+    pub fn reuse(
+        latest: &mut Option<Prepared>,
         flow: &Flow,
         length: usize,
-        worth_while: bool,
+        alike: Alike,
     ) -> Option<Prepared> {
-        let fits = held.is_some_and(|prepared| prepared.fits(flow, length));
-        if !fits && worth_while {
-            *held = Prepared::new(flow, length);
+        let fits = latest.is_some_and(|prepared| prepared.fits(flow, length));
+        if !fits && alike == Alike::Several {
+            *latest = Prepared::new(flow, length);
         }
-        held.filter(|_| fits || worth_while)
+        latest.filter(|_| fits || alike == Alike::Several)
     }
 
     /// Whether this is for such datagrams.

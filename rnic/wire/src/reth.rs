@@ -29,7 +29,7 @@ impl Reth {
     pub fn address(&self) -> u64 {
         self.address.get()
     }
-    /// R_Key.
+    /// R_Key of the region at the responder.
     #[inline]
     pub fn key(&self) -> Rkey {
         Rkey(self.key.get())

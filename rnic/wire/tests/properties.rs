@@ -1,6 +1,6 @@
 //! What is built is read back; arbitrary and damaged bytes never panic and are never believed.
 
-use omniverb_terms::{Qpn, Rkey, Service};
+use omniverb_terms::{Psn, Qpn, Rkey, Service};
 use omniverb_wire::pcap::{Capture, Envelope};
 use omniverb_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Builder, DATAGRAM_MAX, Deth, Flow, Identification, Ieth,
@@ -45,7 +45,7 @@ proptest! {
         id in any::<u16>(),
         payload in prop::collection::vec(any::<u8>(), 0..600),
     ) {
-        let (qpn, key) = (Qpn(qpn), Rkey(word));
+        let (qpn, psn, key) = (Qpn(qpn), Psn::new(psn), Rkey(word));
         let payload = if opcode.has_payload() { payload } else { Vec::new() };
         let reth = Reth::new(long, key, half as u32);
         let atomic = AtomicEth::new(half, key, long, !long);
@@ -173,7 +173,7 @@ fn the_receive_area_of_ipv4_has_a_valid_checksum() {
 fn in_the_middle(psn: u32, (address, left): (u64, u32), payload: usize) -> Vec<u8> {
     let place = Place::First;
     let opcode = Opcode::new(Service::Rc, Operation::Write { place, immediate: false });
-    let bth = Bth::new(opcode.to_byte(), Qpn(17), psn);
+    let bth = Bth::new(opcode.to_byte(), Qpn(17), Psn::new(psn));
     let mut buffer = [0; DATAGRAM_MAX];
     let builder = Builder::new(&mut buffer, opcode, bth, payload).unwrap();
     let length = builder.header(Reth::new(address, Rkey(9), left)).finish();

@@ -1,6 +1,6 @@
 //! Packets known to be right, from the IPv4 header to the ICRC.
 
-use omniverb_terms::{Qpn, Refusal, Rkey};
+use omniverb_terms::{Psn, Qpn, Refusal, Rkey};
 use omniverb_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Builder, Flow, Identification, Ieth, ImmDt, Opcode, Packet,
     Reth, Syndrome, Verdict, write_notification, write_report,
@@ -80,7 +80,7 @@ fn same(text: &str, build: impl FnOnce(&mut [u8]) -> usize) {
 
 fn begin(datagram: &mut [u8], code: u8, ack: bool, payload: usize) -> Builder<'_> {
     let opcode = Opcode::from_byte(code).unwrap();
-    let bth = Bth::new(code, Qpn(0x15), 1).acknowledged(ack).solicited(code == 0x17);
+    let bth = Bth::new(code, Qpn(0x15), Psn::new(1)).acknowledged(ack).solicited(code == 0x17);
     Builder::new(datagram, opcode, bth, payload).unwrap()
 }
 
@@ -155,7 +155,7 @@ fn fields_of_the_vectors() {
     assert_eq!(packet.payload(), b"hello");
     assert_eq!(packet.reth(), Some(Reth::new(0x1000, Rkey(0x77), 5)));
     assert_eq!(packet.immediate(), Some(ImmDt([0xde, 0xad, 0xbe, 0xef])));
-    assert_eq!((packet.bth().destination(), packet.bth().psn()), (Qpn(0x15), 1));
+    assert_eq!((packet.bth().destination(), packet.bth().psn()), (Qpn(0x15), Psn::new(1)));
     assert!(packet.bth().is_ack_requested() && packet.bth().is_migrated());
     assert_eq!((packet.aeth(), packet.atomic(), packet.deth()), (None, None, None));
 }
@@ -195,7 +195,7 @@ fn packets_print_themselves() {
     assert_eq!(made(0x12, Some(Syndrome::Ack(2)), Some(5)), line);
     assert_eq!(made(0x20, None, None), "UC SEND-FIRST qpn 0x15 psn 1");
     let mut datagram = [0; 64];
-    let length = write_report(&mut datagram, Qpn(9), Qpn(7), 12).unwrap();
+    let length = write_report(&mut datagram, Qpn(9), Qpn(7), Psn::new(12)).unwrap();
     let report = Packet::parse(&datagram[..length]).unwrap();
     assert_eq!(report.to_string(), "CNP qpn 0x9 report of 0x7 psn 12");
 }

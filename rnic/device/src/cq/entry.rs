@@ -5,9 +5,9 @@ use crate::constants::Wc;
 /// What a polled completion gives back to its queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Release {
-    /// A send: everything up to this position.
+    /// A send: everything of the QP with this slot up to this position.
     Send { slot: u32, position: u64 },
-    /// One receive.
+    /// One receive of the QP or SRQ with this slot.
     Receive { slot: u32 },
 }
 
@@ -15,5 +15,6 @@ pub(crate) enum Release {
 pub(crate) struct Entry {
     pub(crate) wc: Wc,
     pub(crate) release: Release,
+    /// Its sender asks for an event.
     pub(crate) solicited: bool,
 }

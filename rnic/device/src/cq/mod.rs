@@ -1,17 +1,21 @@
 //! The completion queue: private to the process, filled by QPs, emptied by polls.
 
 pub(crate) mod entry;
+mod link_count;
 mod pause;
-pub mod poller;
+mod poller;
 pub mod progress;
+mod watch;
 
 pub(crate) use self::entry::{Entry, Release};
-use self::pause::Links;
-use self::poller::Watch;
+use self::link_count::LinkCount;
+use self::watch::Watch;
+pub(crate) use self::watch::Watched;
 use crate::constants::{Wc, status};
-use crate::lock::lock;
+use crate::host::AsyncEvent;
 use crate::lock::{Guard, Lock};
-use crate::shared::{AsyncEvent, Shared};
+use crate::peer::FarEnd;
+use crate::shared::Shared;
 use omniverb_terms::Qpn;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,6 +27,25 @@ pub trait CompletionEvents: Send + Sync {
     fn completion(&self, cookie: usize);
 }
 
+/// Which completions an application wishes to be told of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notify {
+    /// All completions.
+    Any,
+    /// Those whose sender asked for it, and those that failed.
+    Solicited,
+}
+
+/// How a queue differs from others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CqOptions {
+    /// One that overflows loses its oldest completions, and nobody is told.
+    pub ignores_overrun: bool,
+    /// When completions came is kept.
+    pub is_stamped: bool,
+}
+
+/// Which completion raises an event next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Armed {
     No,
@@ -43,6 +66,8 @@ impl Armed {
 
 struct Inner {
     entries: VecDeque<Entry>,
+    /// When each came, in nanoseconds of the host's clock; of a stamped queue.
+    times: VecDeque<u64>,
     /// Completions ever added; how many of them when an event last told of them; how many when
     /// the queue was last armed.
     added: u64,
@@ -58,18 +83,19 @@ pub struct Cq {
     inner: Lock<Inner>,
     /// Entries, readable without the lock.
     length: AtomicUsize,
+    options: CqOptions,
     events: Option<Arc<dyn CompletionEvents>>,
     /// The application's object, for events.
     pub cookie: AtomicUsize,
-    pub(crate) watch: Watch,
-    pub(crate) links: Links,
-    pub(crate) polls: AtomicU64,
+    watch: Watch,
+    links: LinkCount,
+    polls: AtomicU64,
     /// `polls` when the progress thread last looked.
-    pub(crate) polls_seen: AtomicU64,
-    pub(crate) is_armed: AtomicBool,
+    polls_seen: AtomicU64,
+    is_armed: AtomicBool,
     /// QPs and SRQs that use it.
     users: AtomicUsize,
-    pub(crate) shared: Arc<Shared>,
+    shared: Arc<Shared>,
 }
 
 impl Cq {
@@ -79,9 +105,20 @@ impl Cq {
         capacity: u32,
         events: Option<Arc<dyn CompletionEvents>>,
     ) -> Arc<Cq> {
+        Cq::with_options(shared, capacity, events, CqOptions::default())
+    }
+
+    /// The same, that differs from others.
+    pub fn with_options(
+        shared: &Arc<Shared>,
+        capacity: u32,
+        events: Option<Arc<dyn CompletionEvents>>,
+        options: CqOptions,
+    ) -> Arc<Cq> {
         let cq = Arc::new(Cq {
             inner: Lock::new(Inner {
                 entries: VecDeque::with_capacity((capacity as usize).min(4096)),
+                times: VecDeque::new(),
                 capacity: capacity as usize,
                 added: 0,
                 notified: 0,
@@ -90,19 +127,18 @@ impl Cq {
                 overflowed: false,
             }),
             length: AtomicUsize::new(0),
+            options,
             events,
             cookie: AtomicUsize::new(0),
             watch: Watch::default(),
-            links: Links::default(),
+            links: LinkCount::default(),
             polls: AtomicU64::new(0),
             polls_seen: AtomicU64::new(0),
             is_armed: AtomicBool::new(false),
             users: AtomicUsize::new(0),
             shared: shared.clone(),
         });
-        let mut cqs = lock(&shared.cqs);
-        cqs.retain(|cq| cq.strong_count() > 0);
-        cqs.push(Arc::downgrade(&cq));
+        shared.add_cq(&cq);
         cq
     }
 
@@ -111,7 +147,7 @@ impl Cq {
         self.inner.lock().capacity as u32
     }
 
-    /// Changes the capacity; false if more completions than that are waiting.
+    /// Changes the capacity. Says whether that was done: not if more completions are waiting.
     pub fn resize(&self, capacity: u32) -> bool {
         let mut inner = self.inner.lock();
         if inner.entries.len() > capacity as usize {
@@ -126,12 +162,34 @@ impl Cq {
         self.users.load(Ordering::Acquire) != 0
     }
 
-    pub(crate) fn use_by_one(&self, more: bool) {
-        if more {
-            self.users.fetch_add(1, Ordering::AcqRel);
-        } else {
-            self.users.fetch_sub(1, Ordering::AcqRel);
-        }
+    /// One more QP uses it.
+    pub(crate) fn begin_use(&self) {
+        self.users.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One QP does no longer.
+    pub(crate) fn end_use(&self) {
+        self.users.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// A link of a QP that uses it begins.
+    pub(crate) fn link_begins(&self, far_end: FarEnd) {
+        self.links.add(far_end);
+    }
+
+    /// A link of a QP that uses it ends.
+    pub(crate) fn link_ends(&self, far_end: FarEnd) {
+        self.links.remove(far_end);
+    }
+
+    /// Has polls look at a link by themselves, if there is room and nobody polls just now.
+    pub(crate) fn try_watch(&self, link: impl FnOnce() -> Option<Watched>) {
+        self.watch.try_add(link);
+    }
+
+    /// Polls do not look at this QP's links any more: they are gone.
+    pub(crate) fn unwatch(&self, qpn: Qpn) {
+        self.watch.forget(qpn);
     }
 
     /// The next completion that is added (or the next solicited or failed one) raises an event.
@@ -139,11 +197,14 @@ impl Cq {
     /// So does one that waits to be polled if no event has told of it, or if it was left there
     /// after the last arming: programs that poll a few completions an event are used to NICs that
     /// compare with what has been polled, and would sleep for ever.
-    pub fn arm(&self, solicited_only: bool) {
+    pub fn arm(&self, wish: Notify) {
         let mut inner = self.inner.lock();
         // A pending request for any completion is not weakened (specification 11.4.2.2).
         if inner.armed != Armed::Any {
-            inner.armed = if solicited_only { Armed::Solicited } else { Armed::Any };
+            inner.armed = match wish {
+                Notify::Solicited => Armed::Solicited,
+                Notify::Any => Armed::Any,
+            };
         }
         let oldest = inner.added - inner.entries.len() as u64;
         let unnotified = inner.added > inner.notified || oldest < inner.added_when_armed;
@@ -156,14 +217,16 @@ impl Cq {
         }
         self.is_armed.store(true, Ordering::Release);
         drop(inner);
-        self.shared.host.armed();
+        self.shared.bells.want_kicks();
     }
 
     /// Whether a completion may go to a poller without having been in the queue. Call with the QP
     /// locked whose completion it is.
     #[inline(always)]
     pub(crate) fn is_bypassable(&self) -> bool {
-        self.length.load(Ordering::Acquire) == 0 && !self.is_armed.load(Ordering::Acquire)
+        self.length.load(Ordering::Acquire) == 0
+            && !self.is_armed.load(Ordering::Acquire)
+            && !self.options.is_stamped
     }
 
     /// Takes up to `out.len()` completions, without looking for new ones.
@@ -176,25 +239,44 @@ impl Cq {
         let count = out.len().min(inner.entries.len());
         for (place, entry) in out.iter_mut().zip(inner.entries.drain(..count)) {
             *place = entry.wc;
-            match entry.release {
-                Release::Send { slot, position } => {
-                    self.shared.released(slot).sends.store(position, Ordering::Release);
-                }
-                Release::Receive { slot } => {
-                    self.shared.released(slot).receives.fetch_add(1, Ordering::Release);
-                }
-            }
+            self.give_back(entry.release);
+        }
+        if self.options.is_stamped {
+            inner.times.drain(..count);
         }
         self.length.store(inner.entries.len(), Ordering::Release);
         count
     }
 
+    /// Takes one completion of a stamped queue, and when it came.
+    pub(crate) fn take_stamped(&self) -> Option<(Wc, u64)> {
+        let mut inner = self.inner.lock();
+        let entry = inner.entries.pop_front()?;
+        let time = inner.times.pop_front().unwrap_or_default();
+        self.give_back(entry.release);
+        self.length.store(inner.entries.len(), Ordering::Release);
+        Some((entry.wc, time))
+    }
+
+    /// What a completion stands for is the application's again.
+    #[inline(always)]
+    fn give_back(&self, release: Release) {
+        match release {
+            Release::Send { slot, position } => {
+                self.shared.released(slot).sends.store(position, Ordering::Release);
+            }
+            Release::Receive { slot } => {
+                self.shared.released(slot).receives.fetch_add(1, Ordering::Release);
+            }
+        }
+    }
+
     /// Adds a completion. False: this queue has lost completions.
     #[inline(always)]
     #[must_use]
-    pub(crate) fn push(&self, wc: Wc, release: Release, solicited: bool) -> bool {
+    pub(crate) fn push(&self, entry: Entry) -> bool {
         let mut inner = self.inner.lock();
-        let fire = self.add(&mut inner, Entry { wc, release, solicited });
+        let fire = self.add(&mut inner, entry);
         self.finish(inner, fire)
     }
 
@@ -215,9 +297,14 @@ impl Cq {
     fn add(&self, inner: &mut Inner, entry: Entry) -> bool {
         if inner.entries.len() >= inner.capacity {
             self.overflow(inner);
-            return false;
+            if !self.options.ignores_overrun {
+                return false;
+            }
         }
         let fire = inner.armed.wants(&entry);
+        if self.options.is_stamped {
+            inner.times.push_back(self.shared.host.now());
+        }
         inner.entries.push_back(entry);
         inner.added += 1;
         if fire {
@@ -252,6 +339,13 @@ impl Cq {
     /// (specification 11.6.3.1: CQ error).
     #[cold]
     fn overflow(&self, inner: &mut Inner) {
+        if self.options.ignores_overrun {
+            inner.times.pop_front();
+            if let Some(oldest) = inner.entries.pop_front() {
+                self.give_back(oldest.release);
+            }
+            return;
+        }
         if !inner.overflowed {
             inner.overflowed = true;
             let cookie = self.cookie.load(Ordering::Acquire);
@@ -262,9 +356,14 @@ impl Cq {
     /// Removes the completions of a QP that is reset or destroyed; those of an SRQ give their
     /// receive back.
     pub(crate) fn purge(&self, qpn: Qpn) {
-        let mut inner = self.inner.lock();
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        let mut times = std::mem::take(&mut inner.times).into_iter();
         inner.entries.retain(|entry| {
             let keep = entry.wc.qp_num != qpn.0;
+            if let Some(time) = times.next().filter(|_| keep) {
+                inner.times.push_back(time);
+            }
             if !keep && let Release::Receive { slot } = entry.release {
                 self.shared.released(slot).receives.fetch_add(1, Ordering::Release);
             }

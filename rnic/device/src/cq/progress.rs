@@ -4,10 +4,8 @@
 //! the work and this stays out of its way; what nobody polls, this serves. It also drives the
 //! timers of requests that wait.
 
-use crate::cq::Cq;
-use crate::cq::poller::answer_all;
-use crate::lock::lock;
-use crate::qp::Qp;
+use crate::cq::poller::{Polls, answer_all};
+use crate::qp::Served;
 use crate::shared::Shared;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -19,7 +17,8 @@ pub struct Turn {
     pub busy: bool,
     /// Somebody polls, and will see what peers announce without being woken.
     pub polled: bool,
-    /// Look again at this time at the latest.
+    /// Look again at this time at the latest, in nanoseconds of the host's clock. `None`: there is
+    /// no timer.
     pub deadline: Option<u64>,
 }
 
@@ -27,8 +26,8 @@ impl Shared {
     /// One turn of the progress thread.
     pub fn progress(&self) -> Turn {
         // Only what cooled off before this turn: the point is to look later.
-        let cooling = std::mem::take(&mut *lock(&self.cooling));
-        let cqs: Vec<Arc<Cq>> = lock(&self.cqs).iter().filter_map(Weak::upgrade).collect();
+        let again = self.take_again();
+        let cqs = self.cqs();
         let (mut polled, mut armed, mut busy) = (false, false, false);
         for cq in &cqs {
             let polls = cq.polls.load(Ordering::Relaxed);
@@ -37,18 +36,19 @@ impl Shared {
             polled |= is_polled;
             armed |= is_armed;
             if !is_polled || is_armed {
-                busy |= cq.look_for_progress(!is_polled);
+                let polls = if is_polled { Polls::GoOn } else { Polls::Ended };
+                busy |= cq.look_for_progress(polls);
             }
         }
         if !polled || armed {
             busy |= answer_all(&self.bells.all());
         }
-        for qp in cooling.iter().filter_map(Weak::upgrade) {
+        for qp in again.iter().filter_map(Weak::upgrade) {
             qp.try_pump();
         }
         let (moved, deadline) = self.serve_waiting();
-        let cooling = !cooling.is_empty() || !lock(&self.cooling).is_empty();
-        Turn { busy: busy | polled | moved | cooling, polled: polled && !armed, deadline }
+        let again = !again.is_empty() || self.has_again();
+        Turn { busy: busy | polled | moved | again, polled: polled && !armed, deadline }
     }
 
     /// A peer woke this process: serves what is announced, also if somebody polls. True if
@@ -59,48 +59,20 @@ impl Shared {
 
     /// QPs with unfinished sends.
     fn serve_waiting(&self) -> (bool, Option<u64>) {
-        let list = std::mem::take(&mut *lock(&self.waiting));
+        let list = self.take_waiting();
         let (mut moved, mut deadline) = (false, None);
         let mut keep = Vec::new();
         for qp in list.iter().filter_map(Weak::upgrade) {
             match qp.serve_wait() {
-                Waiting::Over => moved = true,
-                Waiting::On { moved: this, deadline: due } => {
+                Served::Over => moved = true,
+                Served::On { moved: this, deadline: due } => {
                     moved |= this;
                     deadline = [deadline, due].into_iter().flatten().min();
                     keep.push(Arc::downgrade(&qp));
                 }
             }
         }
-        lock(&self.waiting).append(&mut keep);
+        self.keep_waiting(keep);
         (moved, deadline)
-    }
-}
-
-enum Waiting {
-    Over,
-    On { moved: bool, deadline: Option<u64> },
-}
-
-impl Qp {
-    fn try_pump(&self) {
-        match self.try_inner() {
-            Some(mut inner) => inner.pump_all(self),
-            None => lock(&self.shared.cooling).push(self.me.clone()),
-        }
-    }
-
-    fn serve_wait(&self) -> Waiting {
-        let Some(mut inner) = self.try_inner() else {
-            return Waiting::On { moved: true, deadline: None };
-        };
-        let before = inner.sends.mark();
-        inner.pump_all(self);
-        if inner.sends.is_empty() && !inner.is_starved(self) {
-            inner.waiting.unlist();
-            return Waiting::Over;
-        }
-        let deadline = inner.next_deadline(self);
-        Waiting::On { moved: inner.sends.mark() != before, deadline }
     }
 }

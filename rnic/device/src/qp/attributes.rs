@@ -1,7 +1,7 @@
 //! QP attributes and which transition needs which (InfiniBand specification 11.2.5.2, table 96).
 
-use omniverb_link::wire::{Receiving, Route, Sending};
-use omniverb_terms::{Qpn, Service};
+use omniverb_link::attributes::{GlobalRoute, Receiving, Sending};
+use omniverb_terms::{Psn, Qpn, Service};
 
 /// QP states, numbered as `enum ibv_qp_state`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub struct QpAttributes {
     pub retry_cnt: u8,
     pub rnr_retry: u8,
     /// Of the address vector: what matters on a network.
-    pub route: Route,
+    pub route: GlobalRoute,
 }
 
 impl QpAttributes {
@@ -104,7 +104,7 @@ impl From<&QpAttributes> for Receiving {
         const LONGEST: u8 = 5;
         let path_mtu = if (1..=5).contains(&of.path_mtu) { of.path_mtu as u8 } else { LONGEST };
         Receiving {
-            rq_psn: of.rq_psn & 0xff_ffff,
+            rq_psn: Psn::new(of.rq_psn),
             path_mtu,
             min_rnr_timer: of.min_rnr_timer & 31,
             max_dest_rd_atomic: of.max_dest_rd_atomic,
@@ -115,7 +115,7 @@ impl From<&QpAttributes> for Receiving {
 impl From<&QpAttributes> for Sending {
     fn from(of: &QpAttributes) -> Sending {
         Sending {
-            sq_psn: of.sq_psn & 0xff_ffff,
+            sq_psn: Psn::new(of.sq_psn),
             timeout: of.timeout & 31,
             retry_count: of.retry_cnt & 7,
             rnr_retry: of.rnr_retry & 7,

@@ -1,7 +1,7 @@
 //! Which links hang on a CQ: whether it is worth its while to poll without a pause.
 
-use super::{FarEnd, Qp};
 use crate::cq::Cq;
+use crate::peer::FarEnd;
 use std::sync::Arc;
 
 /// Counts a link on the CQs of its QP, as long as it lives.
@@ -11,16 +11,17 @@ pub(crate) struct Hanging {
 }
 
 impl Hanging {
-    pub(super) fn new(qp: &Qp, far_end: FarEnd) -> Hanging {
-        let one = Arc::ptr_eq(&qp.send_cq, &qp.recv_cq);
-        let cqs = [Some(qp.recv_cq.clone()), (!one).then(|| qp.send_cq.clone())];
-        cqs.iter().flatten().for_each(|cq| cq.links.add(far_end));
+    /// A link of a QP with these CQs, which may be the same one.
+    pub(super) fn new(send_cq: &Arc<Cq>, recv_cq: &Arc<Cq>, far_end: FarEnd) -> Hanging {
+        let one = Arc::ptr_eq(send_cq, recv_cq);
+        let cqs = [Some(recv_cq.clone()), (!one).then(|| send_cq.clone())];
+        cqs.iter().flatten().for_each(|cq| cq.link_begins(far_end));
         Hanging { cqs, far_end }
     }
 }
 
 impl Drop for Hanging {
     fn drop(&mut self) {
-        self.cqs.iter().flatten().for_each(|cq| cq.links.remove(self.far_end));
+        self.cqs.iter().flatten().for_each(|cq| cq.link_ends(self.far_end));
     }
 }

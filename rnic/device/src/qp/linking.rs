@@ -1,15 +1,21 @@
 //! How a queue pair is linked: links come from the daemon, and they end.
 
-use super::{Hanging, Inner, LinkEnd, Peer, Qp};
+use super::hanging::Hanging;
+use super::links::LinkEnd;
+use super::responder::Incoming;
+use super::{Inner, Qp};
 use crate::constants::status;
-use crate::grants::Grant;
+use crate::grants::{Denied, Grant};
+use crate::host::AsyncEvent;
+use crate::peer::Peer;
 use crate::qp::attributes::State;
-use crate::responder::Incoming;
-use crate::shared::AsyncEvent;
 use crate::work::Destination;
 use omniverb_link::{Endpoint, Tracer};
 use omniverb_terms::{Qpn, Rkey, Service};
 use std::sync::Arc;
+
+/// The QP went to ERR.
+pub(super) struct Failed;
 
 impl Qp {
     /// The daemon made a link; returns its index, or `None` if this QP cannot use it (any more).
@@ -31,11 +37,13 @@ impl Qp {
         if !usable || !inner.links.has_room() {
             return None;
         }
-        if self.service != Service::Ud {
+        // A queue pair that is connected with itself has both ends: it sends on the first and
+        // receives on the second.
+        let second = peer.is(self.number)
+            && matches!(&*inner.links, [first] if first.peer == peer && !first.is_deaf());
+        if self.service != Service::Ud && !second {
             // The peer was reset and came back: the old link is of no use any more.
-            if !inner.abandon_flight(self) {
-                return None;
-            }
+            inner.abandon_flight(self).ok()?;
             inner.drop_links(self);
         }
         let (credits, floor) = inner.receives.promised();
@@ -45,10 +53,10 @@ impl Qp {
             endpoint.publish_credits(credits, floor);
         }
         endpoint.set_watched(false);
-        let hanging = Hanging::new(self, peer.far_end);
+        let hanging = Hanging::new(&self.send_cq, &self.recv_cq, peer.far_end);
         let index = inner.links.add(LinkEnd::new(endpoint, peer, credits, hanging));
         if let Some(tracer) = tracer {
-            inner.trace_link(self, index, tracer);
+            inner.trace_link(index, tracer);
         }
         if inner.machine.state() != State::Init {
             inner.present(self, index);
@@ -112,7 +120,8 @@ impl Qp {
         }
     }
 
-    /// The daemon granted a mapping.
+    /// The daemon granted a mapping of a region of the peer `peer_qpn`. Says whether it is used:
+    /// not if the link is another one by now, or what was granted may have been taken back since.
     pub fn granted(&self, peer_qpn: Qpn, grant: Grant) -> bool {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
@@ -125,11 +134,11 @@ impl Qp {
         }
     }
 
-    /// The daemon did not grant what was asked for; `again`: it may later.
-    pub fn not_granted(&self, peer_qpn: Qpn, rkey: Rkey, again: bool) {
+    /// The daemon did not grant what was asked for.
+    pub fn not_granted(&self, peer_qpn: Qpn, rkey: Rkey, denied: Denied) {
         let mut guard = self.inner.lock();
         if guard.links.first().is_some_and(|link| link.peer.qpn == peer_qpn) {
-            guard.grants.refused(rkey, again);
+            guard.grants.refused(rkey, denied);
         }
     }
 
@@ -225,22 +234,21 @@ impl Inner {
     /// The link is replaced: nobody will ever say what became of requests that are under way on
     /// it. RC fails then, as it does on the wire, where their PSNs would match no more; UC says its
     /// message again.
-    pub(super) fn abandon_flight(&mut self, qp: &Qp) -> bool {
+    pub(super) fn abandon_flight(&mut self, qp: &Qp) -> Result<(), Failed> {
         if !self.sends.has_begun() {
-            return true;
+            return Ok(());
         }
         if qp.service == Service::Rc {
             self.enter_error(qp, Some(status::RETRY_EXC_ERR));
-            return false;
+            return Err(Failed);
         }
         self.sends.start_again();
-        true
+        Ok(())
     }
 
     pub(super) fn drop_links(&mut self, qp: &Qp) {
         for index in 0..self.links.len() {
-            let incoming = std::mem::replace(&mut self.links[index].incoming, Incoming::Deaf);
-            match incoming {
+            match self.links[index].deafen() {
                 // A shared receive does not go back; one of our own does.
                 Incoming::Send { receive, .. } if qp.srq.is_some() => {
                     self.complete_receive(qp, &receive, status::WR_FLUSH_ERR);
@@ -251,12 +259,11 @@ impl Inner {
             self.links[index].endpoint.close();
         }
         if !self.links.is_empty() {
-            qp.send_cq.watch.forget(qp.number);
-            qp.recv_cq.watch.forget(qp.number);
+            qp.send_cq.unwatch(qp.number);
+            qp.recv_cq.unwatch(qp.number);
         }
         self.links.clear();
         self.grants.clear();
-        self.tracing = None;
-        self.choose_way(qp);
+        self.way.untrace();
     }
 }

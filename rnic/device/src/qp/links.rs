@@ -4,42 +4,45 @@
 //! ended keeps its place until another one takes that, and who still has the index looks at the new
 //! one for nothing.
 
-use super::{Hanging, Peer};
+use super::hanging::Hanging;
+use super::requester::source::{Origin, Sources};
+use super::responder::Incoming;
 use crate::limits;
-use crate::requester::Sources;
-use crate::responder::Incoming;
+use crate::peer::Peer;
 use crate::work::Destination;
-use omniverb_link::Endpoint;
-use omniverb_link::wire::Route;
+use omniverb_link::attributes::GlobalRoute;
+use omniverb_link::{Broken, Endpoint, Request, Source};
+use omniverb_ring::UserMemory;
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 
 /// A link of this QP and what is in flight on it.
 pub(crate) struct LinkEnd {
-    pub(crate) endpoint: Endpoint,
-    pub(crate) peer: Peer,
-    pub(crate) incoming: Incoming,
+    pub(super) endpoint: Endpoint,
+    pub(super) peer: Peer,
+    pub(super) incoming: Incoming,
+    pub(super) looks: Looks,
     /// Bytes that are out of a READ that came between two parts of a message.
-    pub(crate) interjected: Option<u64>,
-    /// The request at the head waits for a receive, since this time (UC, UD).
-    pub(crate) starved: Option<u64>,
+    interjected: Option<u64>,
+    /// The request at the head waits for a receive, since this time of the host's clock in
+    /// nanoseconds (UC, UD; 0 for RC, where the requester's timer runs).
+    starved: Option<u64>,
     /// Receives posted since the link is there, those before included.
     credits: u32,
-    pub(crate) looks: Looks,
     /// A datagram or UC message was dropped for want of room; drop at once until there is room.
-    pub(crate) lossy: bool,
+    lossy: bool,
     /// How packets to the peer are to travel, as it was published last.
-    route: Route,
+    route: GlobalRoute,
     /// What happens on it is traced for whoever captures packets.
-    pub(crate) traced: bool,
+    traced: bool,
     /// What was sent on it from where it is.
-    pub(crate) sources: Sources,
+    sources: Sources,
     _hanging: Hanging,
 }
 
 /// How polls look at a link.
 #[derive(Default)]
-pub(crate) struct Looks {
+pub(super) struct Looks {
     /// In a row without news.
     idle: u32,
     /// Poll lists that look at it by themselves.
@@ -47,35 +50,34 @@ pub(crate) struct Looks {
 }
 
 impl Looks {
-    /// There was news.
+    /// A look found news.
     #[inline(always)]
-    pub(crate) fn found(&mut self) {
+    pub(super) fn found(&mut self) {
         self.idle = 0;
     }
 
     /// There was none; for so many looks in a row.
     #[inline(always)]
-    pub(crate) fn found_nothing(&mut self) -> u32 {
+    pub(super) fn found_nothing(&mut self) -> u32 {
         self.idle = self.idle.saturating_add(1);
         self.idle
     }
 
     /// Whether polls look at it by themselves.
     #[inline(always)]
-    pub(crate) fn are_made(&self) -> bool {
+    pub(super) fn are_made(&self) -> bool {
         self.watchers > 0
     }
 
     /// One more poll list does.
-    pub(crate) fn begin(&mut self) {
+    pub(super) fn begin(&mut self) {
         self.watchers += 1;
         self.idle = 0;
     }
 
-    /// One does no longer. True: none does.
-    pub(crate) fn end(&mut self) -> bool {
+    /// One does no longer.
+    pub(super) fn end(&mut self) {
         self.watchers = self.watchers.saturating_sub(1);
-        self.watchers == 0
     }
 }
 
@@ -92,7 +94,7 @@ impl LinkEnd {
             credits,
             looks: Looks::default(),
             lossy: false,
-            route: Route::default(),
+            route: GlobalRoute::default(),
             traced: false,
             sources: Sources::default(),
             _hanging: hanging,
@@ -106,35 +108,170 @@ impl LinkEnd {
         self.endpoint.publish_credits(self.credits, floor);
     }
 
+    /// The receives that are posted take nothing for sure.
+    pub(super) fn promise_nothing(&mut self) {
+        self.endpoint.publish_credits(self.credits, 0);
+    }
+
     /// Whether nothing can come over it any more.
-    pub(crate) fn is_deaf(&self) -> bool {
+    pub(super) fn is_deaf(&self) -> bool {
         matches!(self.incoming, Incoming::Deaf)
     }
 
+    /// Nothing comes over it any more; what came last.
+    pub(super) fn deafen(&mut self) -> Incoming {
+        std::mem::replace(&mut self.incoming, Incoming::Deaf)
+    }
+
+    /// Whether the request at the head waits for a receive.
+    #[inline(always)]
+    pub(super) fn is_starved(&self) -> bool {
+        self.starved.is_some()
+    }
+
+    /// Since when, in nanoseconds of the host's clock; for UC and UD.
+    pub(super) fn starved_since(&self) -> Option<u64> {
+        self.starved
+    }
+
+    /// The request at the head waits for a receive, now or for longer; since when.
+    pub(super) fn starve(&mut self, now: u64) -> u64 {
+        *self.starved.get_or_insert(now)
+    }
+
+    /// No request waits for a receive any more.
+    #[inline(always)]
+    pub(super) fn end_starving(&mut self) {
+        self.starved = None;
+    }
+
+    /// How many bytes of the READ at the head are out. `None`: it has not begun.
+    pub(super) fn read_sent(&self) -> Option<u64> {
+        match self.incoming {
+            Incoming::Read { sent } => Some(sent),
+            _ if self.incoming.is_inside_message() => self.interjected,
+            _ => None,
+        }
+    }
+
+    /// So many bytes of the READ at the head are out; the rest waits for room.
+    pub(super) fn suspend_read(&mut self, sent: u64) {
+        match self.incoming.is_inside_message() {
+            true => self.interjected = Some(sent),
+            false => self.incoming = Incoming::Read { sent },
+        }
+    }
+
+    /// All of it is.
+    pub(super) fn end_read(&mut self) {
+        match self.incoming.is_inside_message() {
+            true => self.interjected = None,
+            false => self.incoming = Incoming::Idle,
+        }
+    }
+
+    /// Whether an answer of ours waits for room.
+    #[inline(always)]
+    pub(super) fn is_answering(&self) -> bool {
+        matches!(self.incoming, Incoming::Read { .. } | Incoming::Answer { .. })
+            || self.interjected.is_some()
+    }
+
+    /// Whether a message that finds no room is lost at once, because one was before.
+    pub(super) fn is_lossy(&self) -> bool {
+        self.lossy
+    }
+
+    /// A message was lost for want of room.
+    pub(super) fn lose_for_room(&mut self) {
+        self.lossy = true;
+    }
+
+    /// There is room again.
+    #[inline(always)]
+    pub(super) fn end_losing(&mut self) {
+        self.lossy = false;
+    }
+
+    /// Whether what happens on it is traced.
+    pub(super) fn is_traced(&self) -> bool {
+        self.traced
+    }
+
+    /// Traces it, if there is something to trace: what leads to the engine, the engine sees.
+    pub(super) fn begin_trace(&mut self) {
+        self.traced = !self.peer.is_beyond_engine();
+    }
+
+    /// Traces it no longer.
+    pub(super) fn end_trace(&mut self) {
+        self.traced = false;
+    }
+
     /// Packets to the peer travel so from now on, says the link when it opens.
-    pub(super) fn publish_route(&mut self, route: Route) {
+    pub(super) fn publish_route(&mut self, route: GlobalRoute) {
         self.route = route;
-        self.endpoint.publish_route(&route);
+        self.endpoint.publish_global_route(&route);
     }
 
     /// The datagrams from here on travel so. Who changes routes within one destination may find a
     /// few datagrams on the new one that were posted for the old.
     #[inline(always)]
-    pub(crate) fn take_route(&mut self, route: Route) {
+    pub(super) fn take_route(&mut self, route: GlobalRoute) {
         if self.route != route {
             self.publish_route(route);
         }
     }
 
     /// How packets to the peer travel.
-    pub(super) fn route(&self) -> Route {
+    pub(super) fn route(&self) -> GlobalRoute {
         self.route
+    }
+
+    /// One record whose payload stays where it is. False: there is no room.
+    #[inline(never)]
+    pub(super) fn send_from(
+        &mut self,
+        request: &Request,
+        source: Source,
+        payload: UserMemory,
+    ) -> Result<bool, Broken> {
+        let source = Source { address: payload.address() as u64, ..source };
+        match self.endpoint.send_request_from(request, payload.len(), source)? {
+            Some(record) => {
+                self.sources.note(&mut self.endpoint, record, payload)?;
+                Ok(true)
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// So many bytes of a payload were copied that might have stayed.
+    pub(super) fn note_copied(&mut self, origin: &Origin, bytes: u64) {
+        self.sources.note_copied(&mut self.endpoint, origin, bytes);
+    }
+
+    /// Puts into the ring what the engine wants there.
+    #[inline]
+    pub(super) fn fill_if_wanted(&mut self) {
+        self.sources.fill_if_wanted(&mut self.endpoint);
+    }
+
+    /// Forgets what was sent from where it is: nobody takes it any more.
+    pub(super) fn forget_sources(&mut self) {
+        self.sources = Sources::default();
+    }
+
+    /// Voids the grants that the peer holds on our regions; nothing depends on them afterwards.
+    pub(super) fn revoke(&mut self) {
+        self.sources.revoke(&mut self.endpoint);
+        self.endpoint.advance_epoch();
     }
 }
 
 /// All links of a QP, by their indices.
 #[derive(Default)]
-pub(crate) struct Links {
+pub(super) struct Links {
     list: Vec<LinkEnd>,
     /// Those of datagrams that have not ended.
     by_destination: HashMap<Destination, usize>,
@@ -164,7 +301,7 @@ impl Links {
 
     /// The index of the link to a destination.
     #[inline(always)]
-    pub(crate) fn to(&self, destination: &Destination) -> Option<usize> {
+    pub(super) fn to(&self, destination: &Destination) -> Option<usize> {
         self.by_destination.get(destination).copied()
     }
 

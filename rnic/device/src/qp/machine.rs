@@ -18,13 +18,13 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// State now.
+    /// The state it is in.
     #[inline(always)]
     pub(crate) fn state(&self) -> State {
         self.state
     }
 
-    /// Attributes now.
+    /// Its attributes, as they were set last.
     #[inline(always)]
     pub(crate) fn attributes(&self) -> &QpAttributes {
         &self.attributes
@@ -91,7 +91,7 @@ impl Machine {
         self.state == State::Rtr
     }
 
-    /// Something is to be granted to its peer. False: it cannot any more.
+    /// Something is to be granted to its peer. Says whether the state allows it still.
     pub(super) fn lend(&mut self) -> bool {
         let lends = !matches!(self.state, State::Reset | State::Err);
         self.lends |= lends;
@@ -103,14 +103,14 @@ impl Machine {
         std::mem::take(&mut self.lends)
     }
 
-    /// Somebody wishes to be told when nothing is on its way, or no longer.
-    pub(super) fn wish_drained(&mut self, wish: bool) {
-        self.notify_drained = wish;
+    /// SQD is entered. `notify`: the application is to be told when nothing is on its way any more.
+    pub(super) fn begin_draining(&mut self, notify: bool) {
+        self.notify_drained = notify;
     }
 
-    /// Nothing is on its way. True: somebody is to be told; once.
+    /// Nothing is on its way: whether the application is to be told of it now, which is once.
     #[inline(always)]
-    pub(super) fn drained(&mut self) -> bool {
+    pub(super) fn must_tell_drained(&mut self) -> bool {
         let tell = self.state == State::Sqd && self.notify_drained;
         self.notify_drained &= !tell;
         tell

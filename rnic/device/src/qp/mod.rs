@@ -1,89 +1,134 @@
-//! The queue pair: its parts, its queues, and how it moves on. Its links are in `links`, its states
-//! in `state`; what it does with requests is in `requester` and `responder`.
+//! The queue pair: what it is made of, and what the application asks of it. Its links are in
+//! `links`, its states in `state`, how it moves on in `pumping`; what it does with requests is in
+//! `requester` and `responder`.
 
 pub mod attributes;
 mod hanging;
 mod linking;
 mod links;
+mod looking;
 mod machine;
-pub(crate) mod meter;
-mod spec;
+mod meter;
+mod pumping;
+mod requester;
+mod responder;
 mod state;
+mod turn;
 
-pub use self::spec::{Caps, FarEnd, Peer, QpSpec};
+pub(crate) use self::looking::Look;
+pub(crate) use self::turn::Served;
 
 use self::attributes::{QpAttributes, State};
-use self::hanging::Hanging;
-pub(crate) use self::links::LinkEnd;
-use self::links::Links;
+use self::links::{LinkEnd, Links};
 use self::machine::Machine;
 use self::meter::Meter;
+use self::requester::{Patience, SendQueue, Unresolved, Waiting, Way};
+use self::responder::Receives;
 use crate::constants::opcode;
-use crate::cq::{Cq, Release};
+use crate::cq::Cq;
 use crate::gather::Sge;
 use crate::grants::Grants;
-use crate::lock::lock;
+use crate::host::AsyncEvent;
 use crate::lock::{Guard, Lock};
 use crate::region::RegionCache;
-use crate::requester::{Patience, SendQueue, Tracing, Unresolved, Waiting};
-use crate::responder::Receives;
-use crate::shared::{AsyncEvent, Shared};
+use crate::shared::Shared;
 use crate::srq::Srq;
 use crate::work::{PostError, SendWork};
-use omniverb_link::Broken;
 use omniverb_ring::Window;
 use omniverb_ring::window::prefetch_for_write;
-use omniverb_terms::{Qpn, Service};
+use omniverb_terms::{Lkey, Qpn, Service};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-pub(crate) struct Inner {
-    pub(crate) machine: Machine,
-    pub(crate) links: Links,
-    pub(crate) unresolved: Unresolved,
-    pub(crate) sends: SendQueue,
-    pub(crate) waiting: Waiting,
-    pub(crate) patience: Patience,
-    pub(crate) receives: Receives,
-    pub(crate) send_cache: RegionCache,
-    pub(crate) recv_cache: RegionCache,
-    pub(crate) grants: Grants,
-    /// Short WRITEs that went through the ring although their target is mapped.
-    pub(crate) detours: u32,
-    pub(crate) meter: Meter,
-    /// Some links are traced.
-    pub(crate) tracing: Option<Box<Tracing>>,
-    /// Requests may take the express way.
-    pub(crate) express_is_open: bool,
-}
-
-/// A queue pair.
-pub struct Qp {
-    /// Its number.
-    pub number: Qpn,
+/// What a QP is to be like; limits have been checked.
+pub struct QpSpec {
     /// How it serves its user.
     pub service: Service,
-    /// Protection domain.
+    /// Number of its protection domain.
     pub pd: u32,
     /// Where sends complete.
     pub send_cq: Arc<Cq>,
     /// Where receives complete.
     pub recv_cq: Arc<Cq>,
-    /// Shared receive queue.
+    /// Receives come from here, if given.
     pub srq: Option<Arc<Srq>>,
-    /// Granted capacities.
+    /// Send work requests at most.
+    pub send_max: u32,
+    /// Receive work requests at most.
+    pub recv_max: u32,
+    /// Scatter/gather entries per send.
+    pub send_sge_max: u32,
+    /// Scatter/gather entries per receive.
+    pub recv_sge_max: u32,
+    /// Inline bytes at most.
+    pub inline_max: u32,
+    /// Every send completes with an entry in the CQ, also one that is not flagged so.
+    pub signal_all: bool,
+}
+
+/// What a QP has room for, which is no less than was asked for.
+#[derive(Clone, Copy, Debug)]
+#[allow(missing_docs)] // as in struct ibv_qp_cap
+pub struct Caps {
+    pub send_max: u32,
+    pub recv_max: u32,
+    pub send_sge_max: u32,
+    pub recv_sge_max: u32,
+    pub inline_max: u32,
+}
+
+/// What is behind the lock of a queue pair: parts, each of which keeps its own order.
+pub(crate) struct Inner {
+    machine: Machine,
+    links: Links,
+    unresolved: Unresolved,
+    sends: SendQueue,
+    waiting: Waiting,
+    patience: Patience,
+    receives: Receives,
+    /// What sends were gathered from last.
+    send_cache: RegionCache,
+    /// What was scattered to last.
+    recv_cache: RegionCache,
+    grants: Grants,
+    meter: Meter,
+    way: Way,
+    /// Windows may be bound to it.
+    has_bound: bool,
+}
+
+/// A queue pair.
+pub struct Qp {
+    /// Its number, which the daemon gave.
+    pub number: Qpn,
+    /// How it serves its user.
+    pub service: Service,
+    /// Number of its protection domain.
+    pub pd: u32,
+    /// Where sends complete.
+    pub send_cq: Arc<Cq>,
+    /// Where receives complete.
+    pub recv_cq: Arc<Cq>,
+    /// Where its receives come from, if they are not its own.
+    pub srq: Option<Arc<Srq>>,
+    /// What it has room for.
     pub caps: Caps,
     /// The application's object, for events.
     pub cookie: AtomicUsize,
-    pub(crate) signal_all: bool,
-    pub(crate) slot: u32,
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) me: Weak<Qp>,
+    /// Every send completes with an entry in the CQ.
+    signal_all: bool,
+    /// The protection domain of its receives: the SRQ's, if it has one.
+    receive_pd: u32,
+    /// Where the CQs count what the application took back.
+    slot: u32,
+    shared: Arc<Shared>,
+    /// Itself, for those who are to come back to it.
+    me: Weak<Qp>,
     inner: Lock<Inner>,
     /// The state's number, readable without the lock.
     state_hint: AtomicU32,
     /// Where the last mapped WRITE was done, less the address that it named; a hint.
-    pub(crate) mapped_at: AtomicUsize,
+    mapped_at: AtomicUsize,
     /// A completion did not fit into its CQ.
     lost_completion: AtomicBool,
 }
@@ -98,10 +143,10 @@ impl Qp {
         statistics: Window,
     ) -> Option<Arc<Qp>> {
         let slot = shared.take_slot()?;
-        spec.send_cq.use_by_one(true);
-        spec.recv_cq.use_by_one(true);
+        spec.send_cq.begin_use();
+        spec.recv_cq.begin_use();
         if let Some(srq) = &spec.srq {
-            srq.use_by_one(true);
+            srq.begin_use();
         }
         let recv_max = if spec.srq.is_some() { 0 } else { spec.recv_max };
         let mut meter = Meter::new(statistics, number, spec.service);
@@ -110,6 +155,7 @@ impl Qp {
             number,
             service: spec.service,
             pd: spec.pd,
+            receive_pd: spec.srq.as_ref().map_or(spec.pd, |srq| srq.pd),
             send_cq: spec.send_cq,
             recv_cq: spec.recv_cq,
             srq: spec.srq,
@@ -136,10 +182,9 @@ impl Qp {
                 send_cache: RegionCache::default(),
                 recv_cache: RegionCache::default(),
                 grants: Grants::default(),
-                detours: 0,
                 meter,
-                tracing: None,
-                express_is_open: false,
+                way: Way::default(),
+                has_bound: false,
             }),
             state_hint: AtomicU32::new(State::Reset as u32),
             mapped_at: AtomicUsize::new(0),
@@ -147,18 +192,18 @@ impl Qp {
         }))
     }
 
-    /// State now.
+    /// The state it is in, as far as one can tell without waiting for its lock.
     pub fn state(&self) -> State {
         State::from_number(self.state_hint.load(Ordering::Acquire)).unwrap_or(State::Err)
     }
 
-    /// State and attributes.
+    /// The state it is in, and its attributes.
     pub fn query(&self) -> (State, QpAttributes) {
         let inner = self.inner.lock();
         (inner.machine.state(), *inner.machine.attributes())
     }
 
-    pub(crate) fn inner(&self) -> Guard<'_, Inner> {
+    fn inner(&self) -> Guard<'_, Inner> {
         self.inner.lock()
     }
 
@@ -167,7 +212,7 @@ impl Qp {
         self.inner.try_lock()
     }
 
-    /// Posts a send.
+    /// Posts a send, which may be complete already when this returns.
     ///
     /// # Errors
     /// Wrong state, opcode, number of entries or inline length; or the queue is full.
@@ -221,16 +266,20 @@ impl Qp {
             inner.receives_arrived(self);
             return Ok(());
         }
-        // A receive whose memory is not what it should be promises nothing.
+        // A receive whose memory is not what it should be promises nothing, nor one whose memory
+        // may go.
         let sound = list.iter().all(|sge| {
             let access = crate::constants::access::LOCAL_WRITE;
             let regions = &self.shared.regions;
-            crate::gather::resolve(regions, &mut inner.recv_cache, self.pd, sge, access).is_some()
+            let cache = &mut inner.recv_cache;
+            crate::gather::resolve(regions, cache, self.pd, sge, access).is_some()
+                && cache.latest().is_none_or(|region| region.extras.looks.is_none())
         });
         let floor = inner.receives.promise(if sound { capacity } else { 0 });
-        if let Some(link) = inner.links.first_mut() {
+        // Where messages come in: of one that is connected with itself, not where they go out.
+        if let Some(link) = inner.links.last_mut() {
             link.credit(floor);
-            if link.starved.is_some() {
+            if link.is_starved() {
                 inner.receives_arrived(self);
             }
         }
@@ -246,7 +295,7 @@ impl Qp {
     #[cold]
     pub(crate) fn cq_overflowed(&self) {
         self.lost_completion.store(true, Ordering::Release);
-        lock(&self.shared.cooling).push(self.me.clone());
+        self.shared.look_again(&self.me);
         self.shared.host.attend();
     }
 
@@ -256,86 +305,18 @@ impl Qp {
         drop(self.inner.lock());
     }
 
+    /// What a local key names is another memory from now on: a message for a receive that names it
+    /// may fail, so whoever sends it is to wait for what becomes of it.
+    pub fn doubt_receives(&self, lkey: Lkey) {
+        let mut guard = self.inner.lock();
+        let inner = &mut *guard;
+        if self.service == Service::Rc && self.srq.is_none() && inner.receives.doubt(lkey) {
+            inner.links.iter_mut().for_each(LinkEnd::promise_nothing);
+        }
+    }
+
     pub(crate) fn event(&self, event: AsyncEvent) {
         self.shared.host.async_event(event, self.cookie.load(Ordering::Acquire));
-    }
-}
-
-impl Inner {
-    /// Takes in and sends out on all links; a peer that breaks the rules breaks the QP.
-    pub(crate) fn pump_all(&mut self, qp: &Qp) {
-        if qp.lost_completion.swap(false, Ordering::AcqRel) && self.machine.state() != State::Reset
-        {
-            self.enter_error(qp, None);
-        }
-        for index in 0..self.links.len() {
-            self.pump_link(qp, index);
-        }
-        self.advance(qp);
-    }
-
-    /// Takes in what arrived on one link.
-    pub(crate) fn pump_link(&mut self, qp: &Qp, index: usize) {
-        self.serve_link(qp, index);
-        self.finish_sends(qp);
-        self.hand_over(qp);
-    }
-
-    /// As [`Self::pump_link`], but leaves the completions of receives where they are.
-    pub(crate) fn serve_link(&mut self, qp: &Qp, index: usize) {
-        if !self.machine.receives_messages() || index >= self.links.len() {
-            return;
-        }
-        if let Err(Broken) = self.serve(qp, index) {
-            self.hand_over(qp);
-            self.broken(qp, index);
-        }
-    }
-
-    /// First traffic while in RTR (specification 9.7.2.1: communication established).
-    #[inline(always)]
-    pub(crate) fn note_traffic(&mut self, qp: &Qp) {
-        if self.machine.note_traffic() && qp.service == Service::Rc {
-            qp.event(AsyncEvent::CommunicationEstablished);
-        }
-    }
-
-    /// Puts the receives that completed into their CQ.
-    #[inline(always)]
-    pub(crate) fn hand_over(&mut self, qp: &Qp) {
-        if !self.receives.hand_over(|list| qp.recv_cq.push_all(list)) {
-            qp.cq_overflowed();
-        }
-    }
-
-    /// The application has these receives' completions, which were in no CQ. Those of a QP are
-    /// counted under its lock, which is held; others may count an SRQ's at the same time.
-    #[inline(always)]
-    pub(crate) fn receives_taken(&mut self, qp: &Qp, count: u64) {
-        match &qp.srq {
-            None => self.receives.release(count),
-            Some(srq) => {
-                let released = &qp.shared.released(srq.slot).receives;
-                released.fetch_add(count, Ordering::Release);
-            }
-        }
-    }
-
-    /// Receives were posted while a message waited for one.
-    #[cold]
-    pub(crate) fn receives_arrived(&mut self, qp: &Qp) {
-        for index in 0..self.links.len() {
-            if self.links[index].starved.is_some() {
-                self.pump_link(qp, index);
-            }
-        }
-    }
-}
-
-impl Qp {
-    #[inline(always)]
-    pub(crate) fn receive_release(&self) -> Release {
-        Release::Receive { slot: self.srq.as_ref().map_or(self.slot, |srq| srq.slot) }
     }
 }
 

@@ -1,19 +1,20 @@
 //! The states of a queue pair: attributes, transitions, and what an error or a reset leaves.
 
+use super::requester::Unresolved;
+use super::responder::Incoming;
 use super::{Inner, Qp};
 use crate::constants::{Wc, status, wc_opcode};
 use crate::cq::Entry;
+use crate::host::AsyncEvent;
 use crate::qp::attributes::{QpAttributes, QpMask, State};
 use crate::queue::Receive;
-use crate::requester::{Sources, Unresolved};
-use crate::responder::Incoming;
-use crate::shared::AsyncEvent;
 use crate::work::PostError;
 use std::sync::atomic::Ordering;
 
 impl Qp {
-    /// Changes attributes and state. What needs the daemon (a link) is the caller's business,
-    /// before (to be refused) or after.
+    /// Changes those attributes that `mask` names, and the state. `current`: where the application
+    /// believes the QP to be, if it says so. What needs the daemon (a link) is the caller's
+    /// business, before (to be refused) or after.
     ///
     /// # Errors
     /// `Invalid` if the transition or its mask is not allowed.
@@ -43,7 +44,7 @@ impl Qp {
                     inner.pump_all(self);
                 }
                 if to == State::Sqd {
-                    inner.machine.wish_drained(mask.contains(QpMask::EN_SQD_ASYNC_NOTIFY));
+                    inner.machine.begin_draining(mask.contains(QpMask::EN_SQD_ASYNC_NOTIFY));
                     inner.check_drained(self);
                 }
             }
@@ -58,12 +59,12 @@ impl Qp {
             inner.pump_all(self);
             inner.reset(self);
         }
-        self.send_cq.watch.forget(self.number);
-        self.recv_cq.watch.forget(self.number);
-        self.send_cq.use_by_one(false);
-        self.recv_cq.use_by_one(false);
+        self.send_cq.unwatch(self.number);
+        self.recv_cq.unwatch(self.number);
+        self.send_cq.end_use();
+        self.recv_cq.end_use();
         if let Some(srq) = &self.srq {
-            srq.use_by_one(false);
+            srq.end_use();
         }
     }
 }
@@ -78,7 +79,7 @@ impl Inner {
 
     pub(crate) fn check_drained(&mut self, qp: &Qp) {
         let idle = self.machine.state() == State::Sqd && !self.sends.has_begun();
-        if idle && self.machine.drained() {
+        if idle && self.machine.must_tell_drained() {
             qp.event(AsyncEvent::SqDrained);
         }
     }
@@ -88,13 +89,15 @@ impl Inner {
         if let Some(srq) = &qp.srq {
             // A message was half received: its receive is gone, its place in the queue is not.
             for link in self.links.iter_mut() {
-                if let Incoming::Send { .. } = std::mem::replace(&mut link.incoming, Incoming::Deaf)
-                {
-                    qp.shared.released(srq.slot).receives.fetch_add(1, Ordering::Release);
+                if let Incoming::Send { .. } = link.deafen() {
+                    qp.shared.released(srq.slot()).receives.fetch_add(1, Ordering::Release);
                 }
             }
         }
         self.drop_links(qp);
+        if std::mem::take(&mut self.has_bound) {
+            qp.shared.regions.end_windows_of(qp.number);
+        }
         self.sends.reset();
         self.waiting.end();
         self.receives.reset();
@@ -115,6 +118,9 @@ impl Inner {
             return;
         }
         self.set_state(qp, State::Err);
+        if let Some(why) = first.filter(|why| *why != status::WR_FLUSH_ERR) {
+            qp.shared.host.request_failed(qp.number, why);
+        }
         let mut reason = first;
         for entry in self.sends.take_all() {
             let why = reason.take().unwrap_or(status::WR_FLUSH_ERR);
@@ -122,14 +128,13 @@ impl Inner {
         }
         self.waiting.end();
         for index in 0..self.links.len() {
-            let incoming = std::mem::replace(&mut self.links[index].incoming, Incoming::Deaf);
-            if let Incoming::Send { receive, .. } = incoming {
+            if let Incoming::Send { receive, .. } = self.links[index].deafen() {
                 self.complete_receive(qp, &receive, status::WR_FLUSH_ERR);
             }
-            self.links[index].starved = None;
+            self.links[index].end_starving();
             self.links[index].endpoint.close();
             // Nobody takes it any more, and the application may do with its memory what it likes.
-            self.links[index].sources = Sources::default();
+            self.links[index].forget_sources();
         }
         self.grants.clear();
         if self.machine.take_lent() {

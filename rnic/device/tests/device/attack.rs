@@ -5,6 +5,7 @@ use crate::memory::Buffer;
 use crate::pair::{
     Joint, Options, PD, Pair, QKEY, gid, poll, post, receive, to_init, to_rts, to_state,
 };
+use crate::script::Script;
 use crate::work::{Work, part, whole};
 use omniverb_device::FarEnd;
 use omniverb_device::attributes::State;
@@ -21,48 +22,6 @@ use std::sync::Arc;
 /// Small, so that everything wraps and fills up soon.
 const RINGS: (usize, usize) = (32 << 10, 4 << 10);
 const BYTES: usize = 8192;
-
-/// Bytes that say what happens; zeroes when they are used up.
-pub struct Script<'b> {
-    bytes: &'b [u8],
-}
-
-impl<'b> Script<'b> {
-    pub fn new(bytes: &'b [u8]) -> Script<'b> {
-        Script { bytes }
-    }
-
-    pub fn is_over(&self) -> bool {
-        self.bytes.is_empty()
-    }
-
-    pub fn byte(&mut self) -> u8 {
-        match self.bytes {
-            [] => 0,
-            [first, rest @ ..] => {
-                self.bytes = rest;
-                *first
-            }
-        }
-    }
-
-    pub fn number(&mut self, below: usize) -> usize {
-        let wide = usize::from(self.byte()) << 16 | usize::from(self.byte()) << 8;
-        (wide | usize::from(self.byte())) % below.max(1)
-    }
-
-    /// Small, large, a power of two, or anything.
-    pub fn word(&mut self) -> u64 {
-        let kind = self.byte();
-        match kind % 5 {
-            0 => u64::from(self.byte()),
-            1 => self.number(1 << 17) as u64,
-            2 => 1 << (self.byte() & 63),
-            3 => u64::MAX - u64::from(self.byte()),
-            _ => (0..8).fold(0, |word, _| word << 8 | u64::from(self.byte())),
-        }
-    }
-}
 
 /// The device under attack, and what must not change.
 pub struct Victim {
@@ -95,7 +54,7 @@ impl Victim {
         if choice & 4 != 0 {
             options.srq = Srq::new(&pair.sides[0].shared, PD, 16, 4);
         }
-        options.wire = choice & 8 != 0;
+        options.far_end = if choice & 8 != 0 { FarEnd::Engine } else { FarEnd::Process };
         let all = access::LOCAL_WRITE | access::REMOTE;
         let mut untouchable = Vec::new();
         let mut register = |pd: u32, flags: u32, guarded: bool| {
@@ -376,7 +335,7 @@ impl Victim {
                 // The daemon says the attacker came back with a new link.
                 let joint = self.pair.joint(RINGS);
                 self.attacker = attacker(&self.pair, &joint);
-                link(&self.pair, &self.qp, &joint, self.attacker_qpn, self.options.wire);
+                link(&self.pair, &self.qp, &joint, self.attacker_qpn, self.options.far_end);
                 self.joint = joint;
             }
             _ => self.start_again(),
@@ -391,8 +350,7 @@ fn attacker(pair: &Pair, joint: &Joint) -> Endpoint {
     attacker
 }
 
-fn link(pair: &Pair, qp: &Arc<Qp>, joint: &Joint, attacker_qpn: Qpn, wire: bool) {
-    let far_end = if wire { FarEnd::Engine } else { FarEnd::Process };
+fn link(pair: &Pair, qp: &Arc<Qp>, joint: &Joint, attacker_qpn: Qpn, far_end: FarEnd) {
     let peer = Peer { qpn: attacker_qpn, dgid: gid(1), sgid: gid(0), far_end };
     if let Some(index) = qp.attach(peer, pair.endpoint(0, joint)) {
         pair.sides[0].bell.bind(joint.slot, qp, index);
@@ -405,7 +363,7 @@ fn appear(pair: &Pair, options: &Options, attacker_qpn: Qpn) -> (Arc<Qp>, Joint,
     to_rts(&qp, options);
     let joint = pair.joint(RINGS);
     let attacker = attacker(pair, &joint);
-    link(pair, &qp, &joint, attacker_qpn, options.wire);
+    link(pair, &qp, &joint, attacker_qpn, options.far_end);
     (qp, joint, attacker)
 }
 

@@ -1,9 +1,10 @@
 //! Completion queues: events, overflow, capacity.
 
-use crate::pair::{Channel, Options, Pair, poll, post, receive, to_state};
+use crate::pair::{Options, Pair, poll, post, receive, to_state};
 use crate::work::Work;
+use crate::world::Channel;
 use omniverb_device::attributes::State;
-use omniverb_device::{AsyncEvent, Cq, Wc, send_flags};
+use omniverb_device::{AsyncEvent, Cq, Notify, Wc, send_flags};
 use omniverb_terms::Service;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -48,13 +49,13 @@ fn an_event_needs_to_be_asked_for_each_time() {
     let bench = bench(100);
     bench.send(0);
     assert_eq!(bench.events(), 0);
-    bench.cq.arm(false);
+    bench.cq.arm(Notify::Any);
     assert_eq!(bench.events(), 0, "what was polled already raises none");
     bench.send(0);
     bench.send(0);
     assert_eq!(bench.events(), 1);
-    bench.cq.arm(false);
-    bench.cq.arm(false);
+    bench.cq.arm(Notify::Any);
+    bench.cq.arm(Notify::Any);
     bench.send(0);
     assert_eq!(bench.events(), 1);
 }
@@ -63,21 +64,21 @@ fn an_event_needs_to_be_asked_for_each_time() {
 fn what_waits_to_be_polled_raises_an_event() {
     let bench = bench(100);
     bench.send(0);
-    bench.cq.arm(true);
+    bench.cq.arm(Notify::Solicited);
     assert_eq!(bench.events(), 0, "not solicited");
-    bench.cq.arm(false);
+    bench.cq.arm(Notify::Any);
     bench.send(0);
     assert_eq!(bench.events(), 1);
     bench.send(0);
     bench.send(0);
-    bench.cq.arm(false);
+    bench.cq.arm(Notify::Any);
     assert_eq!(bench.cq.poll(&mut [Wc::default()]), 1);
-    bench.cq.arm(false);
+    bench.cq.arm(Notify::Any);
     assert_eq!(bench.events(), 2, "one for each arming");
     // What an event has told of raises no second one if the queue is armed before it is polled.
-    bench.cq.arm(false);
+    bench.cq.arm(Notify::Any);
     bench.send(0);
-    bench.cq.arm(false);
+    bench.cq.arm(Notify::Any);
     assert_eq!(bench.events(), 1);
     bench.send(0);
     assert_eq!(bench.events(), 1);
@@ -86,22 +87,22 @@ fn what_waits_to_be_polled_raises_an_event() {
 #[test]
 fn solicited_only() {
     let bench = bench(100);
-    bench.cq.arm(true);
+    bench.cq.arm(Notify::Solicited);
     bench.send(0);
     assert_eq!(bench.events(), 0);
     bench.send(send_flags::SOLICITED);
     assert_eq!(bench.events(), 1);
     // What was asked for first is not weakened, and what was weak is strengthened.
-    bench.cq.arm(false);
-    bench.cq.arm(true);
+    bench.cq.arm(Notify::Any);
+    bench.cq.arm(Notify::Solicited);
     bench.send(0);
     assert_eq!(bench.events(), 1);
-    bench.cq.arm(true);
-    bench.cq.arm(false);
+    bench.cq.arm(Notify::Solicited);
+    bench.cq.arm(Notify::Any);
     bench.send(0);
     assert_eq!(bench.events(), 1);
     // A failure counts as solicited.
-    bench.cq.arm(true);
+    bench.cq.arm(Notify::Solicited);
     to_state(&bench.qps[1], State::Err);
     assert_eq!(bench.events(), 1);
 }

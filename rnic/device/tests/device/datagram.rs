@@ -65,6 +65,7 @@ fn the_first_message_asks_for_a_link_and_is_held_back() {
             qp_num: qps[1].number.0,
             src_qp: qps[0].number.0,
             flags: wc_flags::GRH | wc_flags::WITH_IMM,
+            sl: 2, // IPv4
             ..Wc::default()
         };
         assert_eq!(*wc, expected);

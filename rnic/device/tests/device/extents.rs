@@ -4,7 +4,7 @@
 use crate::memory::Buffer;
 use crate::pair::{Options, Pair, outcomes, poll, post};
 use crate::work::{Work, part, remote};
-use omniverb_device::grants::Grant;
+use omniverb_device::grants::{Denied, Grant};
 use omniverb_device::{Qp, Region, access, status};
 use omniverb_terms::Service;
 use std::sync::Arc;
@@ -188,7 +188,10 @@ fn any_order(seed: u64) {
                 bench.mapped.fill(false);
                 waiting = None;
             }
-            1 if waiting.take().is_some() => bench.qps[0].not_granted(peer, rkey, around > 0),
+            1 if waiting.take().is_some() => {
+                let denied = if around > 0 { Denied::ForNow } else { Denied::ForGood };
+                bench.qps[0].not_granted(peer, rkey, denied);
+            }
             2..=7 => {
                 let Some(asked) = waiting.take() else { continue };
                 // As the daemon does it: it overlaps nothing that there is.
@@ -209,8 +212,10 @@ fn any_order(seed: u64) {
                 // page by less than its head cannot be told from none here.)
                 match bench.asked() {
                     Some(asked) if asked < PAGES * PAGE => waiting = Some(asked),
-                    Some(_) => bench.qps[0].not_granted(peer, rkey, true),
-                    None if waiting.is_none() => bench.qps[0].not_granted(peer, rkey, true),
+                    Some(_) => bench.qps[0].not_granted(peer, rkey, Denied::ForNow),
+                    None if waiting.is_none() => {
+                        bench.qps[0].not_granted(peer, rkey, Denied::ForNow)
+                    }
                     None => {}
                 }
             }

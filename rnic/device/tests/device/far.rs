@@ -1,11 +1,11 @@
-//! The far end of a wire link, and two of them joined to a relay: what an engine does, as plainly
-//! as it can be done. It looks at one record at a time, passes it on in packets, and consumes it
-//! when the other side has.
+//! The far end of a link to the engine, and two of them joined to a relay: what an engine does, as
+//! plainly as it can be done. It looks at one record at a time, passes it on in packets, and
+//! consumes it when the other side has.
 
 use crate::pair::{Pair, gid};
 use omniverb_device::FarEnd;
 use omniverb_device::{Peer, Qp};
-use omniverb_link::endpoint::Credit;
+use omniverb_link::Credit;
 use omniverb_link::record::{FIRST, LAST};
 use omniverb_link::{Endpoint, EndpointParts, Request, Response};
 use omniverb_ring::{Record, UserMemory};
@@ -15,7 +15,8 @@ use std::sync::Arc;
 /// Payload of a packet.
 pub const PACKET: usize = 1024;
 
-/// A new wire link for `qp`, a QP of this side: the far end of it. Its own words are not set.
+/// A new link to the engine for `qp`, a QP of this side: the far end of it. Its own words are not
+/// set.
 pub fn attach(
     pair: &Pair,
     side: usize,
@@ -144,7 +145,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Gives each of these its wire link.
+    /// Gives each of these its link.
     pub fn join(pair: &Pair, qps: &[Arc<Qp>; 2], rings: (usize, usize)) -> Relay {
         let end = |side: usize| open(pair, side, &qps[side], qps[1 - side].number, rings);
         Relay { service: qps[0].service, ends: [end(0), end(1)], ways: Default::default() }

@@ -1,9 +1,10 @@
 //! Peers that do what no peer does: the device neither panics nor touches what it must not, and
 //! goes on serving others.
 
-use crate::attack::{Script, Victim, run};
+use crate::attack::{Victim, run};
 use crate::memory::{Buffer, pattern};
 use crate::pair::{Options, Pair, poll, post};
+use crate::script::Script;
 use crate::work::{Work, whole};
 use omniverb_link::Response;
 use omniverb_ring::sync::Ordering;

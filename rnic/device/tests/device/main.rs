@@ -3,16 +3,22 @@
 
 #![expect(clippy::duplicate_mod, reason = "the tests of grants run with both kinds of memory")]
 
+mod engine;
 mod extents;
 mod far;
 mod memory;
 mod pair;
+mod script;
 mod work;
+mod world;
 
 mod attack;
 mod bell;
 mod completion;
 mod datagram;
+mod engine_arrivals;
+mod engine_datagrams;
+mod engine_links;
 mod hostile;
 mod life;
 mod mapped;
@@ -27,6 +33,3 @@ mod shared_receive;
 mod sources;
 mod traces;
 mod unreliable;
-mod wire;
-mod wire_arrivals;
-mod wire_datagrams;

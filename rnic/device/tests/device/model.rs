@@ -1,126 +1,38 @@
 //! Random operations on several queue pairs, in random interleavings of who gets to do something,
 //! compared byte for byte with a model that does everything at once and in order.
 
+mod parts;
+
+use self::parts::{AREA, Flow, Message, Random, Receives, flow};
 use crate::memory::{Buffer, pattern};
 use crate::pair::{Options, PD, Pair, QKEY, gid, poll, receive, try_post};
-use crate::work::{Work, part, remote};
-use omniverb_device::grants::Grant;
+use crate::work::{Work, remote};
+use omniverb_device::grants::{Denied, Grant};
 use omniverb_device::work::Destination;
-use omniverb_device::{
-    Cq, PostError, Qp, Region, Sge, Srq, Wc, access, send_flags, status, wc_flags,
-};
+use omniverb_device::{Cq, FarEnd, PostError, Qp, Srq, Wc, access, send_flags, status, wc_flags};
 use omniverb_link::trace::TRACE_BYTES;
 use omniverb_link::{TraceReader, Tracer};
 use omniverb_ring::Window;
 use omniverb_terms::{Qpn, Rkey, Service};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 
-const AREA: usize = 48 << 10;
 const SLOT: usize = 40 << 10;
 const SLOTS: usize = 12;
 
-/// Kinds of QPs: with an SRQ; by wire.
-const KINDS: [(Service, bool, bool); 10] = [
-    (Service::Rc, false, false),
-    (Service::Rc, true, false),
-    (Service::Rc, true, false),
-    (Service::Rc, false, false),
-    (Service::Uc, false, false),
-    (Service::Ud, false, false),
-    (Service::Rc, false, true),
-    (Service::Rc, true, true),
-    (Service::Uc, false, true),
-    (Service::Ud, false, true),
+/// Kinds of QPs: with an SRQ; who is at the far end.
+const KINDS: [(Service, bool, FarEnd); 10] = [
+    (Service::Rc, false, FarEnd::Process),
+    (Service::Rc, true, FarEnd::Process),
+    (Service::Rc, true, FarEnd::Process),
+    (Service::Rc, false, FarEnd::Process),
+    (Service::Uc, false, FarEnd::Process),
+    (Service::Ud, false, FarEnd::Process),
+    (Service::Rc, false, FarEnd::Engine),
+    (Service::Rc, true, FarEnd::Engine),
+    (Service::Uc, false, FarEnd::Engine),
+    (Service::Ud, false, FarEnd::Engine),
 ];
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % end.max(1)
-    }
-
-    fn chance(&mut self, one_in: usize) -> bool {
-        self.below(one_in) == 0
-    }
-
-    fn size(&mut self, max: usize) -> usize {
-        let max = [9, 65, 4096, max + 1][self.below(4)].min(max + 1);
-        self.below(max)
-    }
-
-    /// A range cut into a few pieces.
-    fn cut(&mut self, region: &Region, offset: usize, length: usize) -> Vec<Sge> {
-        let mut list = Vec::new();
-        let mut at = 0;
-        while at < length && list.len() < 6 && !self.chance(3) {
-            let piece = self.below(length - at + 1);
-            list.push(part(region, offset + at, piece));
-            at += piece;
-        }
-        list.push(part(region, offset + at, length - at));
-        list
-    }
-}
-
-/// A registered buffer and what should be in it.
-struct Area {
-    buffer: Buffer,
-    region: Arc<Region>,
-    model: Vec<u8>,
-}
-
-impl Area {
-    fn new(pair: &Pair, side: usize, length: usize, seed: u64) -> Area {
-        let buffer = Buffer::pattern(length, seed);
-        let region = pair.sides[side].register(&buffer);
-        Area { model: buffer.all(), region, buffer }
-    }
-
-    fn put(&mut self, offset: usize, bytes: &[u8]) {
-        self.model[offset..offset + bytes.len()].copy_from_slice(bytes);
-    }
-
-    fn get(&self, offset: usize, length: usize) -> Vec<u8> {
-        self.model[offset..offset + length].to_vec()
-    }
-}
-
-/// What a receive should bring.
-struct Message {
-    bytes: Vec<u8>,
-    immediate: Option<u32>,
-    /// A WRITE with immediate data brings no bytes into the receive.
-    length: usize,
-}
-
-/// One direction between two QPs.
-struct Flow {
-    service: Service,
-    from: Arc<Qp>,
-    to: Arc<Qp>,
-    side: usize,
-    source: Area,
-    landing: Area,
-    target: Area,
-    /// Signalled sends that are not complete.
-    sent: VecDeque<u64>,
-    messages: VecDeque<Message>,
-    next: u64,
-}
-
-/// Receives of one queue: of a QP, or of an SRQ that several share.
-struct Receives {
-    qp: Option<Arc<Qp>>,
-    srq: Option<Arc<Srq>>,
-    memory: Buffer,
-    region: Arc<Region>,
-    free: Vec<usize>,
-}
 
 struct Bench {
     pair: Pair,
@@ -131,21 +43,6 @@ struct Bench {
     cqs: [Arc<Cq>; 2],
     random: Random,
     completed: usize,
-}
-
-fn flow(pair: &Pair, service: Service, side: usize, qps: &[Arc<Qp>; 2], seed: u64) -> Flow {
-    Flow {
-        service,
-        from: qps[side].clone(),
-        to: qps[1 - side].clone(),
-        side,
-        source: Area::new(pair, side, 2 * AREA, seed),
-        landing: Area::new(pair, side, AREA, seed + 1),
-        target: Area::new(pair, 1 - side, AREA, seed + 2),
-        sent: VecDeque::new(),
-        messages: VecDeque::new(),
-        next: seed << 32,
-    }
 }
 
 impl Bench {
@@ -163,9 +60,9 @@ impl Bench {
             completed: 0,
         };
         let shared = [0, 1].map(|side| bench.pool(side, None, Some(srqs[side].clone())));
-        for (number, (service, with_srq, wire)) in KINDS.into_iter().enumerate() {
+        for (number, (service, with_srq, far_end)) in KINDS.into_iter().enumerate() {
             let rings = match number % 2 {
-                _ if wire && service == Service::Ud => (64 << 10, 4 << 10),
+                _ if far_end == FarEnd::Engine && service == Service::Ud => (64 << 10, 4 << 10),
                 0 => (256 << 10, 64 << 10),
                 _ => (128 << 10, 16 << 10),
             };
@@ -179,16 +76,16 @@ impl Bench {
                     o.srq = with_srq.then(|| srqs[side].clone());
                 })
             });
-            let qps = if service == Service::Ud || wire {
+            let qps = if service == Service::Ud || far_end == FarEnd::Engine {
                 let qps =
                     [bench.pair.sides[0].qp(&options[0]), bench.pair.sides[1].qp(&options[1])];
                 for (qp, options) in qps.iter().zip(&options) {
                     crate::pair::to_init(qp, options);
                     crate::pair::to_rts(qp, options);
                 }
-                match wire {
-                    true => bench.pair.join_by_wire(&qps, rings),
-                    false => drop(bench.pair.join(&qps, rings)),
+                match far_end {
+                    FarEnd::Engine => bench.pair.join_by_engine(&qps, rings),
+                    FarEnd::Process => drop(bench.pair.join(&qps, rings)),
                 }
                 qps
             } else {
@@ -380,7 +277,11 @@ impl Bench {
                     continue; // the zero-length WRITE that only flushes
                 }
                 if self.random.below(8) == 0 {
-                    flow.from.not_granted(peer, rkey, self.random.below(2) == 0);
+                    let denied = match self.random.below(2) {
+                        0 => Denied::ForNow,
+                        _ => Denied::ForGood,
+                    };
+                    flow.from.not_granted(peer, rkey, denied);
                     continue;
                 }
                 // Around what was asked for, most of the time.

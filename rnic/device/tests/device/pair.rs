@@ -3,115 +3,26 @@
 use crate::far::Relay;
 use crate::memory::Buffer;
 use crate::work::Work;
+use crate::world::{Handle, Ringer, World};
 use omniverb_device::FarEnd;
 use omniverb_device::attributes::State;
-use omniverb_device::poller::Bell;
+use omniverb_device::bell::Bell;
 use omniverb_device::progress::Turn;
 use omniverb_device::region::NO_RKEY;
-use omniverb_device::work::Destination;
 use omniverb_device::{
-    AsyncEvent, CompletionEvents, Cq, Host, Peer, PostError, Qp, QpAttributes, QpMask, QpSpec,
-    Region, Sge, Shared, Srq, Wc, access,
+    AsyncEvent, Cq, Peer, PostError, Qp, QpAttributes, QpMask, QpSpec, Region, Sge, Shared, Srq,
+    Wc, access,
 };
-use omniverb_link::{Doorbell, Endpoint, EndpointParts, layout};
+use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::bell::PAGE_BYTES;
 use omniverb_ring::{BellPage, Window};
 use omniverb_terms::{Gid, Qpn, Rkey, Service};
-use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 pub const PD: u32 = 7;
 pub const QKEY: u32 = 0x1111_1111;
-
-/// The world outside one device. Notes what it is asked for.
-#[derive(Default)]
-pub struct World {
-    pub clock: Arc<AtomicU64>,
-    pub grants: Mutex<Vec<(Qpn, Qpn, Rkey)>>,
-    /// What of them was asked for.
-    pub ranges: Mutex<Vec<(u64, u64)>>,
-    /// Addresses of pages that are not in memory.
-    pub holes: Mutex<BTreeSet<usize>>,
-    /// How often that was asked for.
-    pub looks: AtomicUsize,
-    pub failed: Mutex<Vec<Qpn>>,
-    /// Called when the kernel is asked about pages.
-    pub on_look: Mutex<Option<Box<dyn Fn() + Send>>>,
-    pub links: Mutex<Vec<(Qpn, Destination)>>,
-    pub events: Mutex<Vec<(AsyncEvent, usize)>>,
-    pub attended: AtomicUsize,
-}
-
-struct Handle(Arc<World>);
-
-impl Host for Handle {
-    fn nap(&self, _: &AtomicU64, _: u32) {
-        std::thread::yield_now();
-    }
-
-    fn now(&self) -> u64 {
-        self.0.clock.load(Ordering::Relaxed)
-    }
-    fn attend(&self) {
-        self.0.attended.fetch_add(1, Ordering::Relaxed);
-    }
-    fn armed(&self) {}
-    fn request_grant(&self, qpn: Qpn, peer_qpn: Qpn, rkey: Rkey, range: (u64, u64)) {
-        self.0.ranges.lock().unwrap().push(range);
-        self.0.grants.lock().unwrap().push((qpn, peer_qpn, rkey));
-    }
-    fn qp_failed(&self, qpn: Qpn) {
-        self.0.failed.lock().unwrap().push(qpn);
-    }
-    fn request_datagram_link(&self, qpn: Qpn, destination: Destination) {
-        self.0.links.lock().unwrap().push((qpn, destination));
-    }
-    fn resident(&self, window: &Window, start: usize, found: &mut [u8]) -> bool {
-        assert!(start + found.len() * 4096 <= window.len().next_multiple_of(4096));
-        self.0.looks.fetch_add(1, Ordering::Relaxed);
-        if let Some(hook) = &*self.0.on_look.lock().unwrap() {
-            hook();
-        }
-        let holes = self.0.holes.lock().unwrap();
-        for (index, byte) in found.iter_mut().enumerate() {
-            let at = window.address() + start + index * 4096;
-            *byte = u8::from(!holes.contains(&at));
-        }
-        true
-    }
-    fn async_event(&self, event: AsyncEvent, cookie: usize) {
-        self.0.events.lock().unwrap().push((event, cookie));
-    }
-}
-
-/// A completion channel that counts.
-#[derive(Default)]
-pub struct Channel {
-    pub events: Mutex<Vec<usize>>,
-}
-
-impl CompletionEvents for Channel {
-    fn completion(&self, cookie: usize) {
-        self.events.lock().unwrap().push(cookie);
-    }
-}
-
-/// Rings the page of one side; counts kicks.
-pub struct Ringer {
-    pub page: BellPage<Window>,
-    pub kicks: AtomicUsize,
-}
-
-impl Doorbell for Ringer {
-    fn page(&self) -> &BellPage<Window> {
-        &self.page
-    }
-    fn kick(&self) {
-        self.kicks.fetch_add(1, Ordering::Relaxed);
-    }
-}
 
 /// One process with a device.
 pub struct Side {
@@ -136,8 +47,8 @@ pub struct Options {
     pub signal_all: bool,
     pub attributes: QpAttributes,
     pub ring_bytes: (usize, usize),
-    /// Whether its links are wire links.
-    pub wire: bool,
+    /// Who is at the far end of its links.
+    pub far_end: FarEnd,
 }
 
 impl Options {
@@ -164,7 +75,7 @@ impl Options {
                 ..QpAttributes::default()
             },
             ring_bytes: (layout::REQUEST_BYTES, layout::RESPONSE_BYTES),
-            wire: false,
+            far_end: FarEnd::Process,
         }
     }
 
@@ -203,6 +114,7 @@ impl Side {
             iova: buffer.address(),
             memory: buffer.memory(),
             moved: Default::default(),
+            extras: Default::default(),
         });
         self.shared.regions.insert(region.clone());
         self.buffers.lock().unwrap().push(buffer.clone());
@@ -246,7 +158,7 @@ impl Side {
 pub struct Pair {
     pub clock: Arc<AtomicU64>,
     pub sides: [Side; 2],
-    /// What QPs with wire links ring.
+    /// What QPs ring whose links lead to the engine.
     pub engine: Arc<Ringer>,
     /// Engines: they take their turns with the progress threads.
     pub relays: Mutex<Vec<Relay>>,
@@ -346,7 +258,7 @@ impl Pair {
     }
 
     /// Joins two QPs by a relay.
-    pub fn join_by_wire(&self, qps: &[Arc<Qp>; 2], rings: (usize, usize)) {
+    pub fn join_by_engine(&self, qps: &[Arc<Qp>; 2], rings: (usize, usize)) {
         let relay = Relay::join(self, qps, rings);
         self.relays.lock().unwrap().push(relay);
     }

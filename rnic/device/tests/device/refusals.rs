@@ -1,10 +1,10 @@
 //! What a responder refuses, what the requester is told, and that memory stays as it was.
 
 use crate::memory::Buffer;
-use crate::pair::{Options, PD, Pair, outcomes, poll, post, receive};
+use crate::pair::{Options, PD, Pair, gid, outcomes, poll, post, receive, to_init, to_rts};
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::attributes::State;
-use omniverb_device::{AsyncEvent, Qp, Region, access, status};
+use omniverb_device::{AsyncEvent, FarEnd, Peer, Qp, Region, access, status};
 use omniverb_link::layout;
 use omniverb_terms::{Lkey, Rkey, Service};
 use std::sync::Arc;
@@ -357,4 +357,29 @@ fn order_is_kept_around_a_refusal() {
     receive(&qps[0], 7, &[]);
     let flushed = [(6, status::WR_FLUSH_ERR), (7, status::WR_FLUSH_ERR)];
     assert_eq!(outcomes(&qps[0].send_cq), flushed);
+}
+
+#[test]
+fn who_is_connected_with_itself_is_told_which_request_was_refused() {
+    let options = Options::new(Service::Rc);
+    let pair = Pair::new();
+    let qp = pair.sides[0].qp(&options);
+    to_init(&qp, &options);
+    let joint = pair.joint(options.ring_bytes);
+    for side in 0..2 {
+        let far_end = FarEnd::Process;
+        let peer = Peer { qpn: qp.number, dgid: gid(0), sgid: gid(0), far_end };
+        qp.attach(peer, pair.endpoint(side, &joint)).unwrap();
+    }
+    to_rts(&qp, &options);
+    let memory = Buffer::pattern(4096, 1);
+    let region = pair.sides[0].register(&memory);
+    post(&qp, &Work::read(1, remote(&region, 0)).sge(part(&region, 1024, 512)));
+    post(&qp, &Work::write(2, (0x9000, Rkey(1))).sge(part(&region, 0, 8)));
+    post(&qp, &Work::write(3, remote(&region, 0)).sge(part(&region, 0, 8)));
+    (0..10).for_each(|_| qp.pump());
+    let flushed = (3, status::WR_FLUSH_ERR);
+    assert_eq!(outcomes(&qp.send_cq), [(1, 0), (2, status::REM_ACCESS_ERR), flushed]);
+    assert_eq!(memory.read(1024, 512), memory.read(0, 512));
+    qp.destroy();
 }

@@ -1,8 +1,8 @@
 //! Sources: payload that stays in a region which the far end has mapped, and when it does not.
 
+use crate::engine::{drain, options, ready};
 use crate::memory::{Buffer, pattern};
 use crate::pair::{Options, Pair, outcomes, post};
-use crate::wire::{drain, options, ready};
 use crate::work::{Work, part};
 use omniverb_device::region::NO_RKEY;
 use omniverb_terms::{Rkey, Service};
@@ -65,7 +65,7 @@ impl Case {
     /// The record at the head; it stays there.
     fn next(&mut self) -> Option<Ahead> {
         // What is at the head is right behind what was consumed.
-        self.far.request_after(self.far.requests_taken()).unwrap()
+        self.far.request_after(self.far.requests_passed()).unwrap()
     }
 
     fn part(&self, offset: usize, length: usize) -> Sge {

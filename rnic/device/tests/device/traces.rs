@@ -40,7 +40,7 @@ impl Trail {
     }
 
     fn kinds(&mut self) -> Vec<(Kind, u32)> {
-        self.all().iter().map(|(trace, _)| (trace.kind, trace.psn)).collect()
+        self.all().iter().map(|(trace, _)| (trace.kind, trace.psn.number())).collect()
     }
 }
 
@@ -67,29 +67,30 @@ fn sends_and_their_acknowledgements() {
     receive(&qps[1], 1, &[whole(&target)]);
     pair.clock.store(5_000_000_000, std::sync::atomic::Ordering::Relaxed);
     post(&qps[0], &Work::send(1).sge(part(&local, 0, 300)).immediate(77));
-    let told = trail.all();
-    let [(trace, payload)] = &told[..] else { panic!("{told:?}") };
+    let written = trail.all();
+    let [(trace, payload)] = &written[..] else { panic!("{written:?}") };
     let flags = IMMEDIATE | ACKNOWLEDGED;
-    assert_eq!((trace.kind, trace.flags, trace.psn), (Kind::Send, flags, PSN));
+    assert_eq!((trace.kind, trace.flags, trace.psn.number()), (Kind::Send, flags, PSN));
     assert_eq!((trace.qpn, trace.peer_qpn), (qps[0].number, qps[1].number));
     assert_eq!((trace.messages, trace.path_mtu, trace.immediate), (1, 1, 77));
     assert_eq!((trace.first, trace.second, trace.time), (300, 0, 5_000_000_000));
     assert_eq!(payload, &here.read(0, 300));
-    // Too long to be promised: told when it leaves, in pieces, and when it was consumed.
+    // Too long to be promised: traced when it leaves, in pieces, and when it was consumed.
     receive(&qps[1], 2, &[part(&target, 0, 100)]);
     receive(&qps[1], 3, &[whole(&target)]);
     post(&qps[0], &Work::send(2).sge(part(&local, 0, 100)));
     post(&qps[0], &Work::send(3).sge(whole(&local)));
-    let told = trail.all();
-    let what: Vec<_> = told.iter().map(|(t, bytes)| (t.psn, t.second, bytes.len())).collect();
+    let written = trail.all();
+    let what: Vec<_> =
+        written.iter().map(|(t, bytes)| (t.psn.number(), t.second, bytes.len())).collect();
     assert_eq!(what, [(0, 0, 100), (1, 0, 16384), (1, 16384, 16384), (1, 32768, 7232)]);
-    let whole: Vec<u8> = told[1..].iter().flat_map(|(_, payload)| payload.clone()).collect();
+    let whole: Vec<u8> = written[1..].iter().flat_map(|(_, payload)| payload.clone()).collect();
     assert_eq!(whole, here.all());
-    assert_eq!(told.last().unwrap().0.flags, 0);
+    assert_eq!(written.last().unwrap().0.flags, 0);
     pair.settle();
-    let told = trail.all();
-    let [(trace, _)] = &told[..] else { panic!("{told:?}") };
-    assert_eq!((trace.kind, trace.psn, trace.messages), (Kind::Acknowledge, 157, 3));
+    let written = trail.all();
+    let [(trace, _)] = &written[..] else { panic!("{written:?}") };
+    assert_eq!((trace.kind, trace.psn.number(), trace.messages), (Kind::Acknowledge, 157, 3));
     assert_eq!(outcomes(&qps[0].send_cq).len(), 3);
     // What the peer receives it does not tell; what it sends, it tells for itself.
     assert_eq!(trail.kinds(), []);
@@ -104,18 +105,18 @@ fn one_sided_requests_whichever_way_they_take() {
     let shadow = Buffer::new(4096);
     let run = |trail: &mut Trail| {
         let at = remote(&target, 0);
-        let mut told = Vec::new();
+        let mut written = Vec::new();
         let mut all = |work: Work| {
             post(&qps[0], &work);
             pair.settle();
-            told.extend(trail.all());
+            written.extend(trail.all());
         };
         all(Work::write(1, at).sge(part(&local, 1024, 600)));
         all(Work::read(2, at).sge(part(&local, 0, 512)));
         all(Work::fetch_add(3, at, 5).sge(part(&local, 2048, 8)));
         all(Work::compare_swap(4, at, 1, 2).sge(part(&local, 2048, 8)));
         assert_eq!(outcomes(&qps[0].send_cq), [(1, 0), (2, 0), (3, 0), (4, 0)]);
-        told
+        written
     };
     let mediated = run(&mut trail);
     let grant = Grant {
@@ -130,10 +131,11 @@ fn one_sided_requests_whichever_way_they_take() {
     assert!(qps[0].granted(qps[1].number, grant));
     let mapped = run(&mut trail);
     let content = here.read(1024, 600);
-    for (told, first, way) in [(mediated, PSN, "mediated"), (mapped, 5, "mapped")] {
+    for (written, first, way) in [(mediated, PSN, "mediated"), (mapped, 5, "mapped")] {
         let wrapped = |distance: u32| (first + distance) & 0xff_ffff;
-        let told: Vec<_> = told.iter().filter(|(t, _)| t.kind != Kind::Acknowledge).collect();
-        let kinds: Vec<_> = told.iter().map(|(trace, _)| (trace.kind, trace.psn)).collect();
+        let written: Vec<_> = written.iter().filter(|(t, _)| t.kind != Kind::Acknowledge).collect();
+        let kinds: Vec<_> =
+            written.iter().map(|(trace, _)| (trace.kind, trace.psn.number())).collect();
         let expected = [
             (Kind::Write, wrapped(0)),
             (Kind::Read, wrapped(3)),
@@ -144,12 +146,16 @@ fn one_sided_requests_whichever_way_they_take() {
             (Kind::AtomicResult, wrapped(6)),
         ];
         assert_eq!(kinds, expected, "{way}");
-        assert_eq!(told[0].1, content, "{way}");
-        assert_eq!((told[0].0.address, told[0].0.rkey), (target.iova, target.rkey.0));
-        assert_eq!(told[2].1, content[..512], "{way}: what the READ brought");
-        assert_eq!((told[5].0.first, told[5].0.second), (1, 2), "{way}");
+        assert_eq!(written[0].1, content, "{way}");
+        assert_eq!((written[0].0.address, written[0].0.rkey), (target.iova, target.rkey.0));
+        assert_eq!(written[2].1, content[..512], "{way}: what the READ brought");
+        assert_eq!((written[5].0.first, written[5].0.second), (1, 2), "{way}");
         let before = u64::from_ne_bytes(content[..8].try_into().unwrap());
-        assert_eq!((told[4].0.first, told[6].0.first), (before, before.wrapping_add(5)), "{way}");
+        assert_eq!(
+            (written[4].0.first, written[6].0.first),
+            (before, before.wrapping_add(5)),
+            "{way}"
+        );
     }
 }
 
@@ -162,9 +168,9 @@ fn what_is_refused_and_what_waits() {
     post(&qps[0], &Work::send(1).sge(part(&local, 0, 10)));
     pair.settle();
     pair.wait(100_000);
-    let told = trail.all();
-    let [(trace, _)] = &told[..] else { panic!("{told:?}") };
-    assert_eq!((trace.flags, trace.psn, trace.code), (NOT_READY, PSN, 12));
+    let written = trail.all();
+    let [(trace, _)] = &written[..] else { panic!("{written:?}") };
+    assert_eq!((trace.flags, trace.psn.number(), trace.code), (NOT_READY, PSN, 12));
     receive(&qps[1], 1, &[whole(&target)]);
     pair.settle();
     assert_eq!(outcomes(&qps[0].send_cq), [(1, 0)]);
@@ -172,8 +178,9 @@ fn what_is_refused_and_what_waits() {
     post(&qps[0], &Work::write(2, (target.iova, Rkey(target.rkey.0 + 1))).sge(part(&local, 0, 10)));
     pair.settle();
     assert_eq!(outcomes(&qps[0].send_cq), [(2, status::REM_ACCESS_ERR)]);
-    let told = trail.all();
-    let kinds: Vec<_> = told.iter().map(|(t, _)| (t.kind, t.psn, t.messages, t.code)).collect();
+    let written = trail.all();
+    let kinds: Vec<_> =
+        written.iter().map(|(t, _)| (t.kind, t.psn.number(), t.messages, t.code)).collect();
     let psn = PSN + 1;
     assert_eq!(kinds, [(Kind::Write, psn, 2, 0), (Kind::Refusal, psn, 1, 2)]);
 }
@@ -202,9 +209,11 @@ fn datagrams_those_held_back_included() {
     };
     qps[0].attach_traced(peer, pair.endpoint(0, &joint), Some(&trail.tracer)).unwrap();
     post(&qps[0], &Work::send(2).sge(part(&local, 0, 4096)).to(to, QKEY));
-    let told = trail.all();
-    let what: Vec<_> =
-        told.iter().map(|(t, bytes)| (t.kind, t.psn, t.rkey, t.path_mtu, bytes.len())).collect();
+    let written = trail.all();
+    let what: Vec<_> = written
+        .iter()
+        .map(|(t, bytes)| (t.kind, t.psn.number(), t.rkey, t.path_mtu, bytes.len()))
+        .collect();
     let second = (PSN + 1) & 0xff_ffff;
     assert_eq!(what, [(Kind::Datagram, PSN, QKEY, 5, 10), (Kind::Datagram, second, QKEY, 5, 4096)]);
 }
@@ -224,7 +233,7 @@ fn nobody_waits_for_a_reader() {
         assert_eq!(there.all(), here.all());
         packets += (1 << 20) / 256 + 1;
     }
-    let told: u64 = trail
+    let written: u64 = trail
         .all()
         .iter()
         .map(|(trace, bytes)| {
@@ -236,8 +245,8 @@ fn nobody_waits_for_a_reader() {
                 )
         })
         .sum();
-    assert!(told > 7 << 20 >> 8, "{told}");
-    assert_eq!(told + trail.reader.lost(), packets);
+    assert!(written > 7 << 20 >> 8, "{written}");
+    assert_eq!(written + trail.reader.lost(), packets);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::memory::Buffer;
 use omniverb_device::work::Destination;
-use omniverb_device::{Addressee, Data, Region, Route, SendWork, Sge, opcode, send_flags};
+use omniverb_device::{Addressee, Data, GlobalRoute, Region, SendWork, Sge, opcode, send_flags};
 use omniverb_ring::UserMemory;
 use omniverb_terms::Rkey;
 
@@ -65,12 +65,12 @@ impl Work {
     }
 
     pub fn to(mut self, destination: Destination, qkey: u32) -> Work {
-        self.to = Some(Addressee { destination, qkey, route: Route::default() });
+        self.to = Some(Addressee { destination, qkey, route: GlobalRoute::default() });
         self
     }
 
     /// How packets to there are to travel; behind [`Work::to`].
-    pub fn by(mut self, route: Route) -> Work {
+    pub fn by(mut self, route: GlobalRoute) -> Work {
         self.to = self.to.map(|to| Addressee { route, ..to });
         self
     }

@@ -1,11 +1,12 @@
 //! The completer (9.7.5.1, 9.9.2): response packets in, completions out.
 
 use super::Requester;
+use crate::sequence::Sequence;
 use crate::upper::{Placed, Upper};
 use crate::work::{Event, Operation, Status};
 use crate::{Config, Time, segment};
 use omniverb_terms::Refusal;
-use omniverb_wire::{Operation as Code, Packet, Syndrome, psn};
+use omniverb_wire::{Operation as Code, Packet, Syndrome};
 
 impl Requester {
     /// Takes a response packet.
@@ -19,7 +20,7 @@ impl Requester {
         if self.failed {
             return;
         }
-        let psn = psn::extend(self.unacked, packet.bth().psn());
+        let psn = self.unacked.nearest(packet.bth().psn());
         // Answers to what is over, or was never asked: ignored (9.7.5.1.3, "ghost"
         // acknowledgements).
         if psn < self.unacked || psn >= self.sent {
@@ -36,7 +37,7 @@ impl Requester {
         }
     }
 
-    fn acknowledge(&mut self, now: Time, config: &Config, psn: u64, syndrome: Syndrome) {
+    fn acknowledge(&mut self, now: Time, config: &Config, psn: Sequence, syndrome: Syndrome) {
         match syndrome {
             Syndrome::Ack(_) => {
                 self.acknowledged(now, config, psn + 1);
@@ -69,7 +70,7 @@ impl Requester {
 
     /// Everything before `end` is acknowledged. False: there was a READ or atomic among it whose
     /// answer is missing; it is asked for anew (9.7.5.1.4: implied NAK).
-    fn acknowledged(&mut self, now: Time, config: &Config, end: u64) -> bool {
+    fn acknowledged(&mut self, now: Time, config: &Config, end: Sequence) -> bool {
         let before = self.unacked;
         let mut complete = true;
         while self.unacked < end {
@@ -105,7 +106,7 @@ impl Requester {
         &mut self,
         now: Time,
         config: &Config,
-        psn: u64,
+        psn: Sequence,
         packet: &Packet<'_>,
         upper: &mut impl Upper,
     ) {
@@ -151,7 +152,7 @@ impl Requester {
         self.progress(now, config, 1);
     }
 
-    fn atomic_response(&mut self, now: Time, config: &Config, psn: u64, packet: &Packet<'_>) {
+    fn atomic_response(&mut self, now: Time, config: &Config, psn: Sequence, packet: &Packet<'_>) {
         let Some(job) = self.job_at(psn).copied() else { return };
         let atomic = matches!(
             job.request.operation,
@@ -168,6 +169,7 @@ impl Requester {
 
     /// Something new was acknowledged (9.9.2.1.1: counters and timer start afresh).
     fn progress(&mut self, now: Time, config: &Config, packets: u64) {
+        let again = self.next;
         self.next = self.next.max(self.unacked);
         self.retries = config.retry_count;
         self.retry_is_due = false;
@@ -180,6 +182,12 @@ impl Requester {
         }
         while self.extents.front().is_some_and(|extent| extent.last < self.unacked) {
             self.extents.pop_front();
+        }
+        if let Some(probing) = self.probing {
+            // A READ is one packet, however many answer it.
+            let more_comes = self.extents.front().is_some_and(|extent| extent.first < self.unacked);
+            let packets = if more_comes { 0 } else { packets };
+            self.probing = probing.heard((self.unacked, again), packets, self.window(config));
         }
         let mut sample = None;
         while let Some((_, time)) = self.samples.front().filter(|(psn, _)| *psn < self.unacked) {

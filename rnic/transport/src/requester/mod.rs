@@ -2,27 +2,31 @@
 //!
 //! Every request has its PSNs from the moment it is submitted. Three numbers say where things are:
 //! before `unacked` everything is over, before `next` it is under way, before `sent` it was sent at
-//! least once. Sending again means setting `next` back (go-back-N, 9.7.8).
+//! least once. Sending again means setting `next` back (go-back-N, 9.7.8), and after a silence not
+//! more than [`probing`] allows.
 
 mod completer;
+mod probing;
 mod recovery;
 mod run;
 mod transmit;
 
+use self::probing::Probing;
 use crate::congestion::Congestion;
 use crate::rtt::RoundTrip;
 use crate::segment;
+use crate::sequence::Sequence;
 use crate::work::{Event, Operation, Request, Status, SubmitError};
 use crate::{Config, MESSAGE_MAX, Time};
-use omniverb_wire::{Place, psn};
+use omniverb_wire::Place;
 use std::collections::VecDeque;
 
 /// A request and its PSNs.
 #[derive(Clone, Copy, Debug)]
 struct Job {
     request: Request,
-    first: u64,
-    last: u64,
+    first: Sequence,
+    last: Sequence,
     /// Where in its message a WRITE stands whose packets all name what is left.
     naming: Option<u64>,
 }
@@ -32,8 +36,8 @@ struct Job {
 /// since the responder remembers it by its extent (9.4.4).
 #[derive(Clone, Copy, Debug)]
 struct Extent {
-    first: u64,
-    last: u64,
+    first: Sequence,
+    last: Sequence,
 }
 
 /// The sending half of a connection.
@@ -41,10 +45,10 @@ pub(crate) struct Requester {
     jobs: VecDeque<Job>,
     /// Where in it the job of the next packet probably is.
     at: usize,
-    unacked: u64,
-    next: u64,
-    sent: u64,
-    tail: u64,
+    unacked: Sequence,
+    next: Sequence,
+    sent: Sequence,
+    tail: Sequence,
     extents: VecDeque<Extent>,
     /// Pieces of a message are still to be submitted.
     open: Option<OpenMessage>,
@@ -54,9 +58,9 @@ pub(crate) struct Requester {
     round_trip: RoundTrip,
     pub(crate) congestion: Congestion,
     /// Packets whose acknowledgement will tell a round trip time.
-    samples: VecDeque<(u64, Time)>,
+    samples: VecDeque<(Sequence, Time)>,
     /// One past the last PSN that an acknowledgement was asked for.
-    asked: u64,
+    asked: Sequence,
     /// When it was asked for, or since when there is something to ask it for.
     asked_at: Time,
     /// Payload was not there when it was asked for; wait for news.
@@ -88,7 +92,9 @@ pub(crate) struct Requester {
     retry_is_due: bool,
     rnr_retries: u8,
     /// Already gone back to this PSN; further signs of the same loss say nothing new.
-    recovering: Option<u64>,
+    recovering: Option<Sequence>,
+    /// The peer was silent, and it is to be found out what it has.
+    probing: Option<Probing>,
     pub(crate) resent: u64,
 }
 
@@ -101,7 +107,7 @@ pub(crate) enum OpenMessage {
 
 impl Requester {
     pub(crate) fn new(config: &Config) -> Requester {
-        let start = psn::start(config.sq_psn);
+        let start = Sequence::first(config.sq_psn);
         Requester {
             jobs: VecDeque::new(),
             at: 0,
@@ -136,6 +142,7 @@ impl Requester {
             retry_is_due: false,
             rnr_retries: config.rnr_retry,
             recovering: None,
+            probing: None,
             resent: 0,
         }
     }
@@ -173,7 +180,7 @@ impl Requester {
     }
 
     /// The job that a PSN belongs to; all jobs are contiguous.
-    fn job_at(&self, psn: u64) -> Option<&Job> {
+    fn job_at(&self, psn: Sequence) -> Option<&Job> {
         self.jobs.get(self.jobs.partition_point(|job| job.last < psn)).filter(|j| j.first <= psn)
     }
 
@@ -190,7 +197,7 @@ impl Requester {
             })
     }
 
-    /// What happened.
+    /// The next thing that the layer above is to learn, each once; `None`: nothing new.
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }

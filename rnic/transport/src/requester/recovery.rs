@@ -1,6 +1,7 @@
 //! Sending again: timers, negative acknowledgements, and when to give up (9.7.8, 9.9.2.1).
 
 use super::Requester;
+use super::probing::Probing;
 use crate::work::Status;
 use crate::{Config, Time};
 use omniverb_wire::rnr_nanoseconds;
@@ -30,18 +31,20 @@ impl Requester {
         if self.early.is_none() {
             // Where packets are known to get lost, what is sent again may be lost as well, and the
             // responder says nothing more: look sooner.
-            let sooner = if self.recovering.is_some() { 4 } else { 1 };
+            let lossy = self.recovering.is_some() || self.probing.is_some_and(|p| p.found_loss());
+            let sooner = if lossy { 4 } else { 1 };
             let floor = config.early_timeout / sooner;
             // A peer with a rate limit of its own answers late, and READ data come in drops.
             let overdue = self.round_trip.overdue(floor).max(2 * self.silence);
-            let time = overdue << self.backoff.min(10);
+            // It costs a packet, which may be lost like others: twice each before it is doubled.
+            let time = overdue << (self.backoff / 2).min(10);
             // At least one more attempt before each retry is spent.
             let most = config.ack_timeout().map_or(EARLY_MAX, |timeout| timeout / 2);
             self.early = Some((now + time.min(most.min(EARLY_MAX))).max(self.patient_until));
         }
         if self.deadline.is_none() {
             let from = now.max(self.patient_until);
-            self.deadline = config.ack_timeout().map(|timeout| from + timeout);
+            self.deadline = config.patience().map(|patience| from + patience);
         }
     }
 
@@ -102,6 +105,7 @@ impl Requester {
             return;
         }
         self.recovering = Some(self.unacked);
+        self.probing = None;
         self.congestion.on_loss(now, self.round_trip.smoothed());
         self.go_back();
         self.early = None;
@@ -135,7 +139,7 @@ impl Requester {
         // The peer lives.
         self.retries = config.retry_count;
         self.go_back();
-        self.recovering = None;
+        (self.recovering, self.probing) = (None, None);
         (self.early, self.deadline) = (None, None);
         self.not_ready = Some(now + rnr_nanoseconds(code));
     }
@@ -196,9 +200,11 @@ impl Requester {
         }
     }
 
+    /// An answer is overdue: the peer is asked for it anew.
     fn overdue(&mut self, now: Time, config: &Config) {
         self.backoff += 1;
         self.recovering = None;
+        self.probing = Some(Probing::new(self.sent));
         self.congestion.on_timeout(now, self.round_trip.smoothed());
         self.go_back();
         self.early = None;

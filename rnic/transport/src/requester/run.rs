@@ -47,8 +47,7 @@ impl Requester {
         let same = job.last - self.next;
         // With room for one only, it would ask.
         let room = self.room(config).saturating_sub(1);
-        let unasked =
-            (self.asked.min(self.next) + self.asks_every(config)).saturating_sub(self.next + 1);
+        let unasked = (self.asked.min(self.next) + self.asks_every(config)).since(self.next + 1);
         same.min(room).min(unasked)
     }
 }

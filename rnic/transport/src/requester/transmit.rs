@@ -2,11 +2,12 @@
 
 use super::{Extent, Job, Requester};
 use crate::segment;
+use crate::sequence::Sequence;
 use crate::upper::{Gathered, Upper};
 use crate::work::{Operation, Status};
 use crate::{Config, Time};
 use omniverb_terms::Service;
-use omniverb_wire::{AtomicEth, Bth, Builder, Opcode, Operation as Code, Reth, psn};
+use omniverb_wire::{AtomicEth, Bth, Builder, Opcode, Operation as Code, Reth};
 
 /// Within a long message an acknowledgement is asked for at least this often, so that the window
 /// moves on (9.7.5.1.2 leaves the choice to the requester)...
@@ -18,9 +19,15 @@ const ASKS_WHILE_EARLY: u64 = 2;
 const SAMPLES_MAX: usize = 32;
 
 impl Requester {
+    /// PSNs that may be under way, once it is known that the peer takes them.
+    pub(super) fn window(&self, config: &Config) -> u64 {
+        config.window.min(self.congestion.window())
+    }
+
     /// PSNs that may still be sent now.
     pub(super) fn room(&self, config: &Config) -> u64 {
-        let window = config.window.min(self.congestion.window());
+        let window = self.window(config);
+        let window = self.probing.map_or(window, |probing| window.min(probing.packets()));
         let room = window.saturating_sub(self.next - self.unacked);
         // The window shrank below what is under way, and nothing of that asks for an answer: one
         // more packet does.
@@ -103,7 +110,7 @@ impl Requester {
         !self.bursting && room < burst && self.unacked < self.asked
     }
 
-    pub(super) fn after_sending(&mut self, now: Time, config: &Config, last: u64) {
+    pub(super) fn after_sending(&mut self, now: Time, config: &Config, last: Sequence) {
         let packets = last + 1 - self.next;
         if self.next < self.sent {
             self.resent += packets;
@@ -146,8 +153,7 @@ impl Requester {
         let due = long || self.next + 1 >= self.asked.min(self.next) + often;
         let ends = self.next == job.last && (config.ask_every.is_none() || self.pauses_after_job());
         let ask = ends || room == 1 || due;
-        let header =
-            |code| Bth::new(code, config.destination, psn::wire(self.next)).acknowledged(ask);
+        let header = |code| Bth::new(code, config.destination, self.next.psn()).acknowledged(ask);
         let mtu = config.path_mtu;
         let request = &job.request;
         let mut builder = segment::begin(
@@ -182,7 +188,7 @@ impl Requester {
 
     /// The memory of a request is gone. Earlier ones that the peer has not acknowledged cannot be
     /// waited for any more; the failed one is the first to end with a status of its own.
-    fn fail_locally(&mut self, first: u64) {
+    fn fail_locally(&mut self, first: Sequence) {
         while let Some(job) = self.jobs.front().filter(|job| job.first < first) {
             let id = job.request.id;
             let status = Status::Flushed;
@@ -193,10 +199,16 @@ impl Requester {
     }
 
     /// A READ request or an atomic.
-    fn ask(&mut self, config: &Config, job: &Job, last: u64, datagram: &mut [u8]) -> Option<usize> {
+    fn ask(
+        &mut self,
+        config: &Config,
+        job: &Job,
+        last: Sequence,
+        datagram: &mut [u8],
+    ) -> Option<usize> {
         let bth = |operation| {
             let code = Opcode::new(Service::Rc, operation);
-            let bth = Bth::new(code.to_byte(), config.destination, psn::wire(self.next));
+            let bth = Bth::new(code.to_byte(), config.destination, self.next.psn());
             (code, bth.acknowledged(true))
         };
         let mtu = config.path_mtu as u64;

@@ -2,12 +2,12 @@
 //! then acknowledgements of what is done, then what is oldest among the rest.
 
 use super::{Negative, Pended, Pending, Reading, Replay, Responder, State};
+use crate::sequence::Sequence;
 use crate::upper::Fetched;
 use crate::{Config, Upper, segment};
 use omniverb_terms::{Refusal, Service};
 use omniverb_wire::{
     Aeth, AtomicAckEth, Bth, Builder, CREDITS_INVALID, Opcode, Operation as Code, Place, Syndrome,
-    psn,
 };
 
 /// What came of answering a READ.
@@ -141,11 +141,11 @@ impl Responder {
                 self.refused = Some(refusal);
                 Some(length)
             }
-            (State::NotReady { told: false }, _) => {
+            (State::NotReady { nak_sent: false }, _) => {
                 let syndrome = Syndrome::ReceiverNotReady(config.min_rnr_timer);
                 let length = self.simple(config, datagram, first, syndrome)?;
                 if let Some(pending) = self.pending.front_mut() {
-                    pending.state = State::NotReady { told: true };
+                    pending.state = State::NotReady { nak_sent: true };
                 }
                 Some(length)
             }
@@ -211,16 +211,16 @@ impl Responder {
         Some(length)
     }
 
-    fn header(&self, config: &Config, operation: Code, psn: u64) -> (Opcode, Bth) {
+    fn header(&self, config: &Config, operation: Code, psn: Sequence) -> (Opcode, Bth) {
         let code = Opcode::new(Service::Rc, operation);
-        (code, Bth::new(code.to_byte(), config.destination, psn::wire(psn)))
+        (code, Bth::new(code.to_byte(), config.destination, psn.psn()))
     }
 
     fn simple(
         &self,
         config: &Config,
         datagram: &mut [u8],
-        psn: u64,
+        psn: Sequence,
         syndrome: Syndrome,
     ) -> Option<usize> {
         let (code, bth) = self.header(config, Code::Acknowledge, psn);
@@ -232,7 +232,7 @@ impl Responder {
         &self,
         config: &Config,
         datagram: &mut [u8],
-        psn: u64,
+        psn: Sequence,
         original: u64,
     ) -> Option<usize> {
         let (code, bth) = self.header(config, Code::AtomicAcknowledge, psn);

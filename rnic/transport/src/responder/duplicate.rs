@@ -2,6 +2,7 @@
 //! but what the requester may have missed is said again. Errors found here are never answered.
 
 use super::{Memory, Pended, Pending, Reading, Remembered, Replay, Responder, State};
+use crate::sequence::Sequence;
 use crate::upper::{Delivery, ReadRequest};
 use crate::{Config, Upper, segment};
 use omniverb_wire::{Operation as Code, Packet};
@@ -10,7 +11,7 @@ impl Responder {
     pub(super) fn duplicate(
         &mut self,
         config: &Config,
-        psn: u64,
+        psn: Sequence,
         packet: &Packet<'_>,
         upper: &mut impl Upper,
     ) {
@@ -45,16 +46,17 @@ impl Responder {
     fn duplicate_of_pending(
         &mut self,
         config: &Config,
-        psn: u64,
+        psn: Sequence,
         packet: &Packet<'_>,
         upper: &mut impl Upper,
     ) {
         let found = self.pending.partition_point(|pending| pending.last < psn);
         let Some(pending) = self.pending.get_mut(found) else { return };
+        self.asked_again |= pending.state == State::Waiting;
         match &mut pending.kind {
             Pended::Part => {
-                if let State::NotReady { told } = &mut pending.state {
-                    *told = false;
+                if let State::NotReady { nak_sent } = &mut pending.state {
+                    *nak_sent = false;
                 }
                 pending.ask |= packet.bth().is_ack_requested();
             }
@@ -86,7 +88,7 @@ impl Responder {
         &mut self,
         config: &Config,
         memory: &Memory,
-        psn: u64,
+        psn: Sequence,
         packet: &Packet<'_>,
         upper: &mut impl Upper,
     ) -> Option<Reading> {
@@ -116,11 +118,11 @@ impl Responder {
     fn read_again(
         &mut self,
         config: &Config,
-        psn: u64,
+        psn: Sequence,
         packet: &Packet<'_>,
         upper: &mut impl Upper,
     ) {
-        let covers = |first: u64, last: u64| (first..=last).contains(&psn);
+        let covers = |first: Sequence, last: Sequence| (first..=last).contains(&psn);
         let queued = self.replays.iter().position(
             |replay| matches!(replay, Replay::Read(reading) if covers(reading.base, reading.last)),
         );

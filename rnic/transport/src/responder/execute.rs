@@ -1,6 +1,8 @@
 //! A request packet in its turn: checks in the order of 9.7.4, then to the layer above.
 
-use super::{Memory, Message, Negative, Pended, Pending, Reading, Remembered, Responder, State};
+use super::{
+    Ends, Memory, Message, Negative, Pended, Pending, Reading, Remembered, Responder, State,
+};
 use crate::upper::{AtomicOperation, AtomicRequest, Delivery, Kind, Part, ReadRequest};
 use crate::{Config, MESSAGE_MAX, Upper, segment};
 use omniverb_terms::{Refusal, Rkey};
@@ -34,21 +36,21 @@ impl Responder {
         &mut self,
         packet: &Packet<'_>,
         count: u64,
-        ends: bool,
+        ends: Ends,
         state: State,
         kind: Pended,
     ) {
         let first = self.expected;
         let ticket = crate::Ticket(self.tickets);
         let ask = packet.bth().is_ack_requested();
-        let last = first + count - 1;
+        let (last, ends) = (first + count - 1, ends == Ends::Message);
         self.pending.push_back(Pending { first, last, ticket, ask, ends, state, kind });
         self.expected += count;
         (self.crowded, self.full) = (false, false);
     }
 
     /// Does what the layer above said of a part. True: it was taken.
-    fn delivered(&mut self, packet: &Packet<'_>, ends: bool, delivery: Delivery) -> bool {
+    fn delivered(&mut self, packet: &Packet<'_>, ends: Ends, delivery: Delivery) -> bool {
         let state = match delivery {
             Delivery::Done => State::Done,
             Delivery::Later => State::Waiting,
@@ -86,7 +88,7 @@ impl Responder {
         }
         let part = part(packet, Kind::Send, place, offset);
         let ticket = self.new_ticket();
-        if self.delivered(packet, place.ends(), upper.deliver(ticket, &part)) {
+        if self.delivered(packet, Ends::with(place), upper.deliver(ticket, &part)) {
             self.message =
                 if place.ends() { Message::None } else { Message::Send { offset: after } };
         }
@@ -113,7 +115,7 @@ impl Responder {
         let place = Place::new(offset == 0, place.ends());
         let part = part(packet, Kind::Write { address, key, total }, place, offset);
         let ticket = self.new_ticket();
-        if self.delivered(packet, place.ends(), upper.deliver(ticket, &part)) {
+        if self.delivered(packet, Ends::with(place), upper.deliver(ticket, &part)) {
             self.message = if place.ends() {
                 Message::None
             } else {
@@ -169,12 +171,12 @@ impl Responder {
             Delivery::Done | Delivery::Later => {
                 let reading =
                     Reading { ticket, base: first, next: first, last, begin: first, length };
-                self.take(packet, count, true, State::Waiting, Pended::Read(reading));
+                self.take(packet, count, Ends::Message, State::Waiting, Pended::Read(reading));
                 let kind = Remembered::Read { address, key, length };
                 self.remember(config, Memory { first, last, kind });
             }
             other => {
-                self.delivered(packet, false, other);
+                self.delivered(packet, Ends::Nothing, other);
             }
         }
     }
@@ -201,19 +203,19 @@ impl Responder {
             // "Done" without a value is no answer.
             Err(Delivery::Done) => (State::Refused(Refusal::RemoteOperation), None),
             Err(other) => {
-                self.delivered(packet, false, other);
+                self.delivered(packet, Ends::Nothing, other);
                 return;
             }
         };
         let kind = Pended::Atomic { original: original.unwrap_or(0) };
-        self.take(packet, 1, true, state, kind);
+        self.take(packet, 1, Ends::Message, state, kind);
         let kind = Remembered::Atomic { original };
         self.remember(config, Memory { first, last: first, kind });
     }
 
     fn refuse(&mut self, packet: &Packet<'_>) {
         self.new_ticket();
-        self.delivered(packet, false, INVALID);
+        self.delivered(packet, Ends::Nothing, INVALID);
     }
 }
 

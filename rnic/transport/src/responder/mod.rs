@@ -13,9 +13,10 @@ mod run;
 pub(crate) use execute::{length_fits, part};
 
 use crate::Config;
+use crate::sequence::Sequence;
 use crate::upper::{Answer, Ticket, Upper};
 use omniverb_terms::{Refusal, Rkey};
-use omniverb_wire::{Packet, psn};
+use omniverb_wire::{Packet, Place};
 use std::collections::VecDeque;
 
 /// Where in a message the requester is.
@@ -29,8 +30,8 @@ enum Message {
 /// Something taken, and not answered to the requester.
 #[derive(Debug)]
 struct Pending {
-    first: u64,
-    last: u64,
+    first: Sequence,
+    last: Sequence,
     ticket: Ticket,
     /// The requester asked for an acknowledgement.
     ask: bool,
@@ -40,14 +41,27 @@ struct Pending {
     kind: Pended,
 }
 
+/// What ends with a packet that is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ends {
+    Message,
+    Nothing,
+}
+
+impl Ends {
+    fn with(place: Place) -> Ends {
+        if place.ends() { Ends::Message } else { Ends::Nothing }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// The layer above has not answered.
     Waiting,
     Done,
-    /// It lacks a receive; whether the requester was told.
+    /// It lacks a receive.
     NotReady {
-        told: bool,
+        nak_sent: bool,
     },
     Refused(Refusal),
 }
@@ -64,12 +78,12 @@ enum Pended {
 struct Reading {
     ticket: Ticket,
     /// PSN that offset 0 of the ticket has.
-    base: u64,
+    base: Sequence,
     /// The next PSN to send.
-    next: u64,
-    last: u64,
+    next: Sequence,
+    last: Sequence,
     /// The PSN of the first answer to this request: FIRST or ONLY.
-    begin: u64,
+    begin: Sequence,
     length: u64,
 }
 
@@ -77,14 +91,14 @@ struct Reading {
 #[derive(Debug)]
 enum Replay {
     Read(Reading),
-    Atomic { psn: u64, original: u64 },
+    Atomic { psn: Sequence, original: u64 },
 }
 
 /// What is remembered of READs and atomics, to answer them again (9.4.4, 9.4.5.1).
 #[derive(Clone, Copy, Debug)]
 struct Memory {
-    first: u64,
-    last: u64,
+    first: Sequence,
+    last: Sequence,
     kind: Remembered,
 }
 
@@ -103,9 +117,9 @@ enum Negative {
 
 /// The receiving half of a connection.
 pub(crate) struct Responder {
-    expected: u64,
+    expected: Sequence,
     /// Everything before it is answered.
-    answered: u64,
+    answered: Sequence,
     /// Messages completed.
     messages: u32,
     message: Message,
@@ -124,6 +138,8 @@ pub(crate) struct Responder {
     starved: bool,
     acknowledge: bool,
     unacknowledged: u32,
+    /// The requester asks again for what the layer above has not answered.
+    asked_again: bool,
     /// Nothing is taken any more.
     closed: bool,
     /// The refusal, once the requester has been told.
@@ -133,7 +149,7 @@ pub(crate) struct Responder {
 
 impl Responder {
     pub(crate) fn new(config: &Config) -> Responder {
-        let start = psn::start(config.rq_psn);
+        let start = Sequence::first(config.rq_psn);
         Responder {
             expected: start,
             answered: start,
@@ -150,6 +166,7 @@ impl Responder {
             starved: false,
             acknowledge: false,
             unacknowledged: 0,
+            asked_again: false,
             closed: false,
             refused: None,
             duplicates: 0,
@@ -166,7 +183,7 @@ impl Responder {
         if self.closed {
             return;
         }
-        let psn = psn::extend(self.expected, packet.bth().psn());
+        let psn = self.expected.nearest(packet.bth().psn());
         if psn > self.expected {
             // Once per gap (9.7.5.2.8).
             if !self.silent && self.negative.is_none() {
@@ -211,7 +228,7 @@ impl Responder {
                 self.remember_result(first, value);
             }
             (Answer::NotReady, Pended::Part) if pending.state == State::Waiting => {
-                pending.state = State::NotReady { told: false };
+                pending.state = State::NotReady { nak_sent: false };
             }
             (Answer::Refused(refusal), _) => {
                 pending.state = State::Refused(refusal);
@@ -246,6 +263,12 @@ impl Responder {
         self.negative = Some(Negative::Sequence);
     }
 
+    /// Whether the requester asked again for what the layer above has not answered, since the last
+    /// call.
+    pub(crate) fn take_asked_again(&mut self) -> bool {
+        std::mem::take(&mut self.asked_again)
+    }
+
     /// The refusal, after the requester was told.
     pub(crate) fn take_refusal(&mut self) -> Option<Refusal> {
         self.refused.take()
@@ -274,7 +297,7 @@ impl Responder {
         self.memories.push_back(memory);
     }
 
-    fn remember_result(&mut self, psn: u64, value: u64) {
+    fn remember_result(&mut self, psn: Sequence, value: u64) {
         for memory in &mut self.memories {
             if memory.first == psn
                 && let Remembered::Atomic { original } = &mut memory.kind

@@ -1,43 +1,43 @@
 //! Runs: packets in the middle of a WRITE that are taken in one go.
 
-use super::{Message, Pended, Responder, State, part};
-use crate::upper::{Kind, Upper};
+use super::{Ends, Message, Pended, Responder, State, part};
+use crate::upper::{Kind, Taken, Upper};
 use crate::{Config, MESSAGE_MAX};
-use omniverb_wire::{Place, Run, psn};
+use omniverb_wire::{Place, Run};
 
 impl Responder {
-    /// Takes a run that is what is expected, if the layer above places it at once. False: nothing
-    /// happened; each packet is to be judged by itself.
+    /// Takes a run that is what is expected, if the layer above places it at once. Otherwise each
+    /// packet is to be judged by itself.
     pub(crate) fn handle_run(
         &mut self,
         config: &Config,
         run: &Run<'_>,
         upper: &mut impl Upper,
-    ) -> bool {
+    ) -> Taken {
         let Some(packet) = run.packet().filter(|_| config.name_all && !self.closed) else {
-            return false;
+            return Taken::Nothing;
         };
-        let expected = psn::extend(self.expected, packet.bth().psn()) == self.expected
+        let expected = packet.bth().psn() == self.expected.psn()
             && packet.bth().is_in_default_partition()
             && self.pending.len() < config.unanswered_max;
         let Some((address, key, total, offset)) = self.writes(config, &packet) else {
-            return false;
+            return Taken::Nothing;
         };
         let after = offset + run.bytes() as u64;
         let fits = packet.payload().len() == config.path_mtu && total <= MESSAGE_MAX;
         if !expected || !fits || after >= total {
-            return false;
+            return Taken::Nothing;
         }
         let place = Place::new(offset == 0, false);
         let part = part(&packet, Kind::Write { address, key, total }, place, offset);
-        if !upper.deliver_run(&part, run) {
-            return false;
+        if upper.deliver_run(&part, run) == Taken::Nothing {
+            return Taken::Nothing;
         }
         self.silent = false;
         self.negative = None;
         self.new_ticket();
-        self.take(&packet, run.count() as u64, false, State::Done, Pended::Part);
+        self.take(&packet, run.count() as u64, Ends::Nothing, State::Done, Pended::Part);
         self.message = Message::Write { address, key, total, offset: after };
-        true
+        Taken::All
     }
 }

@@ -205,3 +205,26 @@ fn a_read_that_turns_out_to_be_forbidden_is_refused_at_the_answer_it_lacks() {
     );
     assert_eq!(end.script.released.len(), 1);
 }
+
+#[test]
+fn who_asks_again_for_what_waits_is_told_that_it_waits() {
+    let mut end = End::new(Config { tells_delays: true, ..config() });
+    end.script.answers.extend([Delivery::Later, Delivery::Later]);
+    end.receive(&send(500, 1));
+    end.receive(&read(501, 0x1000, 7, 100));
+    end.script.fetches.extend([Fetched::Later, Fetched::Later]);
+    assert_eq!(end.sent(), [""; 0]);
+    end.receive(&send(500, 1));
+    assert_eq!(end.sent(), ["CNP delay 40000 us"]);
+    end.receive(&send(500, 1));
+    assert_eq!(end.sent(), [""; 0], "it has been told");
+    end.now += 30_000_000;
+    end.receive(&read(501, 0x1000, 7, 100));
+    assert_eq!(end.sent(), ["CNP delay 40000 us"]);
+    // Others would not understand.
+    let mut end = self::end();
+    end.script.answers.push_back(Delivery::Later);
+    end.receive(&send(500, 1));
+    end.receive(&send(500, 1));
+    assert_eq!(end.sent(), [""; 0]);
+}

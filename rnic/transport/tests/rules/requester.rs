@@ -2,7 +2,7 @@
 
 use crate::script::*;
 use omniverb_terms::Rkey;
-use omniverb_transport::{Config, Operation, Request, RequestId, Status};
+use omniverb_transport::{Config, Ecn, Operation, Request, RequestId, Status};
 use omniverb_wire::{Packet, Place, write_notification};
 
 #[test]
@@ -81,7 +81,7 @@ fn a_notification_narrows_the_window() {
     let mut datagram = [0; 64];
     let length = write_notification(&mut datagram, ME).unwrap();
     let packet = Packet::parse(&datagram[..length]).unwrap();
-    end.connection.handle_packet(end.now, &packet, false, &mut end.script);
+    end.connection.handle_packet(end.now, &packet, Ecn::Unmarked, &mut end.script);
     assert_eq!(end.connection.counters().window, before / 2);
 }
 

@@ -1,7 +1,7 @@
 //! Rules for the responder: which packets are taken, and what it says of them.
 
 use crate::script::*;
-use omniverb_terms::{Refusal, Rkey};
+use omniverb_terms::{Psn, Refusal, Rkey};
 use omniverb_transport::{Config, Delivery, Event};
 use omniverb_wire::{AtomicEth, ImmDt, Reth};
 
@@ -206,7 +206,7 @@ fn a_qp_answers_before_it_may_send() {
     let mut end = end();
     end.receive(&send(500, 1));
     let sending = omniverb_transport::Sending {
-        sq_psn: 77,
+        sq_psn: Psn::new(77),
         max_rd_atomic: 1,
         timeout: 14,
         retry_count: 7,

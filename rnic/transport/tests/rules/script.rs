@@ -1,9 +1,10 @@
 //! A layer above that does what it is told and writes down what happens, and packets by hand.
 
-use omniverb_terms::{Qpn, Rkey};
+use omniverb_terms::{Psn, Qpn, Rkey};
 use omniverb_transport::{
-    AtomicOperation, AtomicRequest, Config, Connection, Delivery, Event, Fetched, Gathered, Kind,
-    Operation, Part, Placed, ReadRequest, Request, RequestId, Status, Ticket, Time, Upper,
+    AtomicOperation, AtomicRequest, Config, Connection, Delivery, Ecn, Event, Fetched, Gathered,
+    Kind, Operation, Part, Placed, ReadRequest, Request, RequestId, Status, Taken, Ticket, Time,
+    Upper,
 };
 use omniverb_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Builder, CREDITS_INVALID, DATAGRAM_MAX, ImmDt, Opcode,
@@ -62,12 +63,13 @@ impl Upper for Script {
         self.log.push(format!("{kind} {:?} {}+{}", part.place, part.offset, part.data.len()));
         self.answer(ticket)
     }
-    fn deliver_run(&mut self, part: &Part<'_>, run: &Run<'_>) -> bool {
+    fn deliver_run(&mut self, part: &Part<'_>, run: &Run<'_>) -> Taken {
         if self.places_runs {
             let lengths: Vec<usize> = run.payloads().map(<[u8]>::len).collect();
             self.log.push(format!("run {:?} {}+{lengths:?}", part.place, part.offset));
+            return Taken::All;
         }
-        self.places_runs
+        Taken::Nothing
     }
     fn read(&mut self, ticket: Ticket, request: &ReadRequest) -> Delivery {
         self.log.push(format!("read {:x} {:x} {}", request.address, request.key.0, request.length));
@@ -103,7 +105,7 @@ pub struct End {
 }
 
 pub fn config() -> Config {
-    Config { path_mtu: MTU, sq_psn: 1000, rq_psn: 500, ..Config::new(PEER) }
+    Config { path_mtu: MTU, sq_psn: Psn::new(1000), rq_psn: Psn::new(500), ..Config::new(PEER) }
 }
 
 pub fn end() -> End {
@@ -123,7 +125,7 @@ impl End {
 
     pub fn receive_marked(&mut self, packet: &Made, congested: bool) {
         let packet = Packet::parse(&packet.0).unwrap();
-        self.connection.handle_packet(self.now, &packet, congested, &mut self.script);
+        self.connection.handle_packet(self.now, &packet, Ecn::new(congested), &mut self.script);
     }
 
     /// A train arrives. True: as a run.
@@ -131,7 +133,7 @@ impl End {
         let train: Vec<u8> = packets.iter().flat_map(|packet| packet.0.clone()).collect();
         let run = Run::of(&train, packets[0].0.len()).expect("a run");
         assert_eq!(run.count(), packets.len());
-        self.connection.handle_run(&run, &mut self.script)
+        self.connection.handle_run(&run, &mut self.script) == Taken::All
     }
 
     /// All packets it sends now, each as a [`line`].
@@ -219,7 +221,7 @@ pub struct Parts {
 
 pub fn make(code: u8, psn: u32, parts: Parts) -> Made {
     let opcode = Opcode::from_byte(code).unwrap();
-    let bth = Bth::new(code, ME, psn).acknowledged(parts.ask);
+    let bth = Bth::new(code, ME, Psn::new(psn)).acknowledged(parts.ask);
     let mut buffer = [0; DATAGRAM_MAX];
     let builder = Builder::new(&mut buffer, opcode, bth, parts.payload).unwrap();
     let length = builder

@@ -6,7 +6,7 @@ use omniverb_terms::Refusal;
 use omniverb_transport::random::Random;
 use omniverb_transport::{
     Answer, AtomicOperation, AtomicRequest, Connection, Delivery, Fetched, Gathered, Kind,
-    Operation, Part, Placed, ReadRequest, RequestId, Ticket, Time, Upper,
+    Operation, Part, Placed, ReadRequest, RequestId, Taken, Ticket, Time, Upper,
 };
 use omniverb_wire::Run;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -275,9 +275,9 @@ impl Upper for Application {
         Delivery::Done
     }
 
-    fn deliver_run(&mut self, part: &Part<'_>, run: &Run<'_>) -> bool {
+    fn deliver_run(&mut self, part: &Part<'_>, run: &Run<'_>) -> Taken {
         if self.stalls() || self.void {
-            return false;
+            return Taken::Nothing;
         }
         self.skip_reads();
         let (cursor, item) = (self.cursor, self.theirs.items[self.cursor]);
@@ -285,7 +285,7 @@ impl Upper for Application {
             panic!("message {cursor} is no WRITE");
         };
         if self.manners.refuses == Some(cursor) || self.random.chance(3000) {
-            return false;
+            return Taken::Nothing;
         }
         assert_eq!(part.kind, Kind::Write { address, key, total });
         assert_eq!((part.offset, part.place.begins()), (self.offset, self.offset == 0));
@@ -298,7 +298,7 @@ impl Upper for Application {
             self.offset += payload.len() as u64;
         }
         assert!(self.offset < item.length, "message {cursor} goes on");
-        true
+        Taken::All
     }
 
     fn read(&mut self, ticket: Ticket, request: &ReadRequest) -> Delivery {

@@ -7,6 +7,7 @@ mod application;
 mod model;
 mod paced;
 mod scenario;
+mod stops;
 mod table;
 mod trace;
 mod world;

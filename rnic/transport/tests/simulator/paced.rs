@@ -41,7 +41,8 @@ fn run_with(path_mtu: usize, plans: [Rc<Plan>; 2], rates: [u64; 2], faults: Faul
     let paces = rates.map(|rate| 8_000_000_000_000_u64.checked_div(rate).unwrap_or(0));
     let (configs, manners) = ([config(1), config(0)], [PROMPT, PROMPT]);
     let limit = 1_000_000_000_000;
-    World::new(&Scenario { seed: SEED, configs, faults, manners, plans, paces, limit }).run()
+    let stops = [const { Vec::new() }; 2];
+    World::new(&Scenario { seed: SEED, configs, faults, manners, plans, paces, stops, limit }).run()
 }
 
 fn line() -> Faults {

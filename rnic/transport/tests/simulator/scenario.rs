@@ -3,7 +3,7 @@
 use crate::application::Manners;
 use crate::model::Plan;
 use crate::world::Scenario;
-use omniverb_terms::Qpn;
+use omniverb_terms::{Psn, Qpn};
 use omniverb_transport::faults::Faults;
 use omniverb_transport::random::Random;
 use omniverb_transport::{Config, Time};
@@ -16,9 +16,11 @@ pub const PROMPT: Manners =
 /// Two configurations that fit each other.
 pub fn configs(random: &mut Random, path_mtu: usize) -> [Config; 2] {
     // Half of the connections begin close to the wrap.
-    let mut psn = || match random.below(2) {
-        0 => (0xff_ffff - random.below(40)) as u32,
-        _ => random.below(1 << 24) as u32,
+    let mut psn = || {
+        Psn::new(match random.below(2) {
+            0 => (0xff_ffff - random.below(40)) as u32,
+            _ => random.below(1 << 24) as u32,
+        })
     };
     let psns = [psn(), psn()];
     // Both ends know of it, or none.
@@ -42,7 +44,7 @@ pub fn configs(random: &mut Random, path_mtu: usize) -> [Config; 2] {
         burst: random.pick(&[1, 1, 4, 64]),
         ask_every: random.pick(&[None, None, Some(16), Some(200)]),
         acknowledge_every: random.pick(&[1, 32, 500]),
-        tells_delays: psns[index] % 2 == 0,
+        tells_delays: psns[index].number().is_multiple_of(2),
         ..Config::new(Qpn(0x11 + index as u32))
     };
     [config(0), config(1)]
@@ -70,7 +72,7 @@ pub fn random_scenario(seed: u64) -> Scenario {
         duplication: 100 * chance(&mut random, 1000),
         corruption: 100 * chance(&mut random, 500),
         reordering: 100 * chance(&mut random, 1000),
-        held: 4 * delay.1,
+        reorder_delay: 4 * delay.1,
         marking: 100 * chance(&mut random, 300),
         delay,
         partitions,
@@ -95,7 +97,16 @@ pub fn random_scenario(seed: u64) -> Scenario {
     let plans = [plan(), plan()];
     // Some hosts may send 10 or 100 Mbit/s.
     let paces = [0; 2].map(|_| random.pick(&[0, 0, 0, 800_000, 80_000]));
-    Scenario { seed, configs, faults, manners, plans, paces, limit: 120_000_000_000 }
+    // And some have threads that do not run for a while, which is no reason to give up.
+    let mut stops = || match random.below(3) {
+        0 => {
+            let begin: Time = random.below(20_000_000);
+            vec![(begin, begin + random.pick(&[3_000_000, 50_000_000, 200_000_000]))]
+        }
+        _ => Vec::new(),
+    };
+    let stops = [stops(), stops()];
+    Scenario { seed, configs, faults, manners, plans, paces, stops, limit: 120_000_000_000 }
 }
 
 /// A network whose only fault is one partition.
@@ -119,5 +130,6 @@ pub fn lossless_partition(
     let mut plan = || Rc::new(Plan::new(seed, &mut random, 30, 5000));
     let plans = [plan(), plan()];
     let manners = [PROMPT, PROMPT];
-    Scenario { seed, configs, faults, manners, plans, paces: [0; 2], limit: 10_000_000_000 }
+    let (paces, stops) = ([0; 2], [const { Vec::new() }; 2]);
+    Scenario { seed, configs, faults, manners, plans, paces, stops, limit: 10_000_000_000 }
 }

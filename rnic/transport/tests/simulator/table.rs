@@ -28,6 +28,7 @@ fn scenario(path_mtu: usize, loss: u64) -> Scenario {
         manners,
         plans: [plan, quiet],
         paces: [0; 2],
+        stops: [const { Vec::new() }; 2],
         limit: 100_000_000_000,
     }
 }

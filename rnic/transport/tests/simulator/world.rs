@@ -5,7 +5,9 @@ use crate::model::Plan;
 use crate::trace::Trace;
 use omniverb_transport::faults::{Faults, FaultyLine};
 use omniverb_transport::random::Random;
-use omniverb_transport::{Config, Connection, Event, Request, RequestId, Status, Time, Transmit};
+use omniverb_transport::{
+    Config, Connection, Ecn, Event, Request, RequestId, Status, Taken, Time, Transmit,
+};
 use omniverb_wire::{DATAGRAM_MAX, Flow, Identification, Packet, Run, Verdict};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -20,11 +22,18 @@ pub struct Scenario {
     pub plans: [Rc<Plan>; 2],
     /// Picoseconds per byte that each host is allowed to send, as a rate limit; 0: none.
     pub paces: [u64; 2],
+    /// When the thread of each host does not run.
+    pub stops: [Vec<(Time, Time)>; 2],
     /// Nothing may take longer.
     pub limit: Time,
 }
 
+/// Of the time that a thread does not run so much passes for its connections.
+pub const NOTICED: Time = 2_000_000;
+
 struct Host {
+    /// See [`Scenario::stops`].
+    stops: Vec<(Time, Time)>,
     /// See [`Scenario::paces`], and when it may send again.
     pace: u64,
     free: Time,
@@ -66,6 +75,35 @@ pub struct World {
     trace: Trace,
 }
 
+impl Host {
+    /// Its own time, which passes while it runs.
+    fn time(&self, now: Time) -> Time {
+        let over = self.stops.iter().filter(|(_, end)| *end <= now);
+        now - over.map(|(begin, end)| (end - begin).saturating_sub(NOTICED)).sum::<Time>()
+    }
+
+    /// Until when it does not run, if it does not.
+    fn stops_until(&self, now: Time) -> Option<Time> {
+        let stop = self.stops.iter().find(|(begin, end)| (*begin..*end).contains(&now));
+        stop.map(|(_, end)| *end)
+    }
+
+    /// When it wants to do something.
+    fn next_time(&self, now: Time) -> Option<Time> {
+        if let Some(end) = self.stops_until(now) {
+            return Some(end);
+        }
+        let own = self.time(now);
+        // It takes its time to submit.
+        let more = !self.waiting.is_empty() && self.under_way.len() < 32 && !self.failed;
+        let submit = more.then_some(own + 1000);
+        let free = (self.free > own).then_some(self.free);
+        let next = self.application.next_time();
+        let timers = [self.connection.poll_timeout(), next, submit, free];
+        timers.into_iter().flatten().min().map(|time| now + time.saturating_sub(own))
+    }
+}
+
 impl World {
     pub fn new(scenario: &Scenario) -> World {
         let mut random = Random::new(scenario.seed ^ 0xfeed);
@@ -78,6 +116,7 @@ impl World {
             let waiting = messages.flat_map(|m| mine.requests(m, &mut random, mtu)).collect();
             let dice = Random::new(random.next());
             Host {
+                stops: scenario.stops[index].clone(),
                 pace: scenario.paces[index],
                 free: 0,
                 connection: Connection::new(config).unwrap(),
@@ -121,16 +160,8 @@ impl World {
             if self.hosts.iter().all(|host| host.under_way.is_empty() && host.waiting.is_empty()) {
                 break;
             }
-            let host = |host: &Host| {
-                // It takes its time to submit.
-                let more = !host.waiting.is_empty() && host.under_way.len() < 32 && !host.failed;
-                let submit = more.then_some(self.now + 1000);
-                let free = (host.free > self.now).then_some(host.free);
-                let next = host.application.next_time();
-                let timers = [host.connection.poll_timeout(), next, submit, free];
-                timers.into_iter().flatten().min()
-            };
-            let times = [self.arrival_time(), host(&self.hosts[0]), host(&self.hosts[1])];
+            let host = |index: usize| self.hosts[index].next_time(self.now);
+            let times = [self.arrival_time(), host(0), host(1)];
             let Some(next) = times.into_iter().flatten().min() else {
                 panic!("at {} nothing will ever happen again", self.now);
             };
@@ -153,7 +184,11 @@ impl World {
     }
 
     fn arrival_time(&self) -> Option<Time> {
-        self.lines.iter().filter_map(FaultyLine::next_time).min()
+        let arrival = |(line, host): (&FaultyLine, &Host)| {
+            let time = line.next_time()?.max(self.now);
+            Some(host.stops_until(time).unwrap_or(time))
+        };
+        self.lines.iter().zip(&self.hosts).filter_map(arrival).min()
     }
 
     /// What is still under way must do no harm.
@@ -178,8 +213,13 @@ impl World {
 
     /// One host does all it can at this moment.
     fn turn(&mut self, index: usize) {
-        let now = self.now;
+        // What lies in its sockets comes first.
+        self.arrivals(index);
+        if self.hosts[index].stops_until(self.now).is_some() {
+            return;
+        }
         let host = &mut self.hosts[index];
+        let now = host.time(self.now);
         host.application.act(now, &mut host.connection);
         if host.connection.poll_timeout().is_some_and(|time| time <= now) {
             host.connection.handle_timeout(now);
@@ -202,6 +242,10 @@ impl World {
     }
 
     fn arrivals(&mut self, to: usize) {
+        if self.hosts[to].stops_until(self.now).is_some() {
+            return;
+        }
+        let now = self.hosts[to].time(self.now);
         let flow = self.flows[1 - to];
         // The identification is known, as if the kernel had told.
         let known = Some(Identification::ZERO);
@@ -211,12 +255,12 @@ impl World {
         let mut rest = &flights[..];
         while let Some((first, others)) = rest.split_first() {
             let host = &mut self.hosts[to];
-            host.application.now = self.now;
+            host.application.now = now;
             let length = first.bytes.len();
             let alike = rest.iter().take(8).take_while(|it| it.bytes.len() == length && !it.marked);
             let train: Vec<u8> = alike.flat_map(|it| it.bytes.iter().copied()).collect();
             if let Some(run) = Run::of(&train, length)
-                && host.connection.handle_run(&run, &mut host.application)
+                && host.connection.handle_run(&run, &mut host.application) == Taken::All
             {
                 self.runs[1] += 1;
                 rest = &rest[run.count()..];
@@ -225,18 +269,22 @@ impl World {
             rest = others;
             let Ok(packet) = Packet::parse(&first.bytes) else { continue };
             let application = &mut host.application;
-            host.connection.handle_packet(self.now, &packet, first.marked, application);
+            host.connection.handle_packet(now, &packet, Ecn::new(first.marked), application);
         }
     }
 
     fn transmit(&mut self, index: usize) {
         let host = &mut self.hosts[index];
+        if host.stops_until(self.now).is_some() {
+            return;
+        }
+        let own = host.time(self.now);
         let mut datagrams = vec![0; 9 * DATAGRAM_MAX];
         for _ in 0..4096 {
-            if host.free > self.now {
+            if host.free > own {
                 // Its peer is told all the same, on account.
-                let wait = host.free - self.now;
-                let told = host.connection.poll_delay(self.now, wait, &mut datagrams);
+                let wait = host.free - own;
+                let told = host.connection.poll_delay(own, wait, &mut datagrams);
                 if let Some(length) = told {
                     host.free += length as u64 * host.pace / 1000;
                     self.flows[index].seal(&mut datagrams[..length], 0);
@@ -246,14 +294,14 @@ impl World {
                 return;
             }
             let application = &mut host.application;
-            let sent = host.connection.poll_transmit(self.now, &mut datagrams, application);
+            let sent = host.connection.poll_transmit(own, &mut datagrams, application);
             let Some(Transmit { length, .. }) = sent else { return };
             // Who has a rate limit asks before every packet.
             let most = if host.pace == 0 { self.random.below(9) as usize } else { 0 };
-            let (now, room) = (self.now, &mut datagrams[..]);
-            let alike = host.connection.poll_alike(now, room, length, most, application);
+            let room = &mut datagrams[..];
+            let alike = host.connection.poll_alike(own, room, length, most, application);
             self.runs[0] += u64::from(alike > 0);
-            host.free = self.now + length as u64 * host.pace / 1000;
+            host.free = own + length as u64 * host.pace / 1000;
             for bytes in datagrams.chunks_mut(length).take(1 + alike) {
                 self.flows[index].seal(bytes, 0);
                 self.trace.sent(self.now, index, bytes);

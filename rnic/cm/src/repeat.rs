@@ -1,0 +1,135 @@
+//! A message that is sent again until it is answered, or nobody is thought to be there.
+//!
+//! It is repeated sooner than its receiver's manager says that it may take to answer (12.9.8): a
+//! message that was lost then costs a tenth of a second. One that was not is answered with a word
+//! to that effect, if it is not known to be there already (MRA). How long all of it takes is what
+//! kernels' managers take: sixteen times 4.6 s.
+
+use crate::mad::Mad;
+
+const MILLISECOND: u64 = 1_000_000;
+/// The first message is repeated after this time, and after twice the time each time after.
+const FIRST: u64 = 100 * MILLISECOND;
+/// It is never repeated less often.
+const LAST: u64 = 4608 * MILLISECOND;
+/// Nobody is there.
+const OVER: u64 = 16 * LAST;
+/// However often a peer asks for time, it does not get more.
+const MOST: u64 = 600_000 * MILLISECOND;
+/// Longest time that a peer can ask for at once: 4.096 us times two to this.
+const SERVICE_TIMEOUT_MAX: u8 = 24;
+
+/// A message under way.
+#[derive(Clone, Debug)]
+pub(crate) struct Repeat {
+    mad: Mad,
+    begun: u64,
+    pause: u64,
+    due: u64,
+    over: u64,
+}
+
+/// What is due.
+#[allow(clippy::large_enum_variant)] // one at a time, on the stack
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// Nothing.
+    Nothing,
+    /// Send it again.
+    Again(Mad),
+    /// There is no answer.
+    Over,
+}
+
+impl Repeat {
+    /// It is sent now.
+    pub(crate) fn new(mad: Mad, now: u64) -> Repeat {
+        let due = now.saturating_add(FIRST);
+        Repeat { mad, begun: now, pause: FIRST, due, over: now.saturating_add(OVER) }
+    }
+
+    /// What is sent.
+    pub(crate) fn mad(&self) -> &Mad {
+        &self.mad
+    }
+
+    /// When something is due.
+    pub(crate) fn due(&self) -> u64 {
+        self.due
+    }
+
+    /// The receiver has it, and asks for so much time (5 bits).
+    pub(crate) fn wait(&mut self, service_timeout: u8, now: u64) {
+        let until = now.saturating_add(4096 << service_timeout.min(SERVICE_TIMEOUT_MAX));
+        if until > self.begun.saturating_add(MOST) {
+            return;
+        }
+        self.pause = LAST;
+        self.due = self.due.max(until);
+        self.over = self.over.max(self.due.saturating_add(LAST));
+    }
+
+    /// Does what is due.
+    pub(crate) fn tick(&mut self, now: u64) -> Due {
+        if now < self.due {
+            return Due::Nothing;
+        }
+        if now >= self.over {
+            return Due::Over;
+        }
+        self.pause = (self.pause * 2).min(LAST);
+        self.due = now.saturating_add(self.pause).min(self.over);
+        Due::Again(self.mad.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::{Message, Received};
+
+    fn mad() -> Mad {
+        let received = Received { communication: 1, remote: 2, private: [0; 224] };
+        Mad { transaction: 1, modifier: 0, message: Message::Ready(received) }
+    }
+
+    fn times(repeat: &mut Repeat) -> Vec<u64> {
+        let mut times = Vec::new();
+        loop {
+            let due = repeat.due();
+            assert_eq!(repeat.tick(due - 1), Due::Nothing);
+            match repeat.tick(due) {
+                Due::Again(again) => assert_eq!(again, mad()),
+                Due::Over => return times.into_iter().chain([due / MILLISECOND]).collect(),
+                Due::Nothing => panic!("nothing is due at {due}"),
+            }
+            times.push(due / MILLISECOND);
+        }
+    }
+
+    #[test]
+    fn soon_at_first_then_as_often_as_others_and_as_long() {
+        let times = times(&mut Repeat::new(mad(), 0));
+        assert_eq!(times[..6], [100, 300, 700, 1500, 3100, 6300]);
+        assert_eq!(times.last(), Some(&73_728));
+        assert!(times.len() < 24);
+    }
+
+    #[test]
+    fn who_asks_for_time_gets_it_but_not_for_ever() {
+        let mut repeat = Repeat::new(mad(), 0);
+        repeat.wait(18, MILLISECOND);
+        assert_eq!(repeat.due(), MILLISECOND + (4096 << 18));
+        repeat.wait(255, MILLISECOND);
+        assert_eq!(repeat.due(), MILLISECOND + (4096 << 24));
+        let mut now = 0;
+        for _ in 0..1000 {
+            now = repeat.due();
+            if repeat.tick(now) == Due::Over {
+                break;
+            }
+            repeat.wait(31, now);
+        }
+        assert!(now <= MOST + LAST, "it goes on for {now} ns");
+    }
+}

@@ -1,0 +1,155 @@
+//! A question which queue pair serves something, and its answer (12.11): how datagrams find whom
+//! to go to.
+//!
+//! In and out: as for a connection. Whoever has answered keeps the answer, for who asks again.
+
+use crate::connection::Step;
+use crate::mad::Mad;
+use crate::message::{Message, Resolve, Resolved};
+use crate::repeat::{Due, Repeat};
+use crate::{Private, WrongState};
+use omniverb_terms::Qpn;
+
+/// Statuses of an answer (12.11.2.2).
+#[allow(missing_docs)]
+pub mod status {
+    pub const VALID: u8 = 0;
+    pub const UNSUPPORTED: u8 = 1;
+    pub const REJECTED: u8 = 2;
+}
+
+/// How far it is.
+#[derive(Clone, Debug)]
+enum State {
+    /// We have asked.
+    Sent(Repeat),
+    /// We were asked.
+    Asked { transaction: u64 },
+    /// We have answered this.
+    Answered(Mad),
+    /// Nothing is left to do.
+    Closed,
+}
+
+/// What became of a question of ours.
+#[allow(clippy::large_enum_variant)] // one at a time, on the stack
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The peer said this.
+    Answer(Resolved),
+    /// The peer does not answer.
+    Silence,
+}
+
+/// A question.
+#[derive(Clone, Debug)]
+pub struct Resolution {
+    /// The asker's name for it.
+    request: u32,
+    service: u64,
+    state: State,
+}
+
+impl Resolution {
+    /// Asks.
+    pub fn ask(resolve: Resolve, transaction: u64, now: u64, out: &mut Vec<Step>) -> Resolution {
+        let (request, service) = (resolve.request, resolve.service);
+        let mad = Mad { transaction, modifier: 0, message: Message::Resolve(resolve) };
+        out.push(Step::Send(mad.clone()));
+        Resolution { request, service, state: State::Sent(Repeat::new(mad, now)) }
+    }
+
+    /// We were asked.
+    pub fn asked(resolve: &Resolve, transaction: u64) -> Resolution {
+        let (request, service) = (resolve.request, resolve.service);
+        Resolution { request, service, state: State::Asked { transaction } }
+    }
+
+    /// The asker's name for it.
+    pub fn request(&self) -> u32 {
+        self.request
+    }
+
+    /// When [`tick`](Self::tick) wants to be called.
+    pub fn deadline(&self) -> Option<u64> {
+        match &self.state {
+            State::Sent(repeat) => Some(repeat.due()),
+            _ => None,
+        }
+    }
+
+    /// We were asked, and our user has not answered.
+    pub fn is_asked(&self) -> bool {
+        matches!(self.state, State::Asked { .. })
+    }
+
+    /// Our user answers: with a queue pair and its Q_Key, or with a status that is not zero.
+    ///
+    /// # Errors
+    /// Nobody has asked, or has been answered.
+    pub fn answer(
+        &mut self,
+        status: u8,
+        (queue_pair, queue_key): (Qpn, u32),
+        private: Private<136>,
+        out: &mut Vec<Step>,
+    ) -> Result<(), WrongState> {
+        let State::Asked { transaction } = self.state else { return Err(WrongState) };
+        let message = Message::Resolved(Resolved {
+            request: self.request,
+            status,
+            information_length: 0,
+            vendor: 0,
+            queue_pair,
+            service: self.service,
+            queue_key,
+            information: [0; 72],
+            private,
+        });
+        let mad = Mad { transaction, modifier: 0, message };
+        out.push(Step::Send(mad.clone()));
+        self.state = State::Answered(mad);
+        Ok(())
+    }
+
+    /// Our user has forgotten it, or is no more.
+    pub fn destroy(&mut self, out: &mut Vec<Step>) {
+        if self.is_asked() {
+            let _ = self.answer(status::REJECTED, (Qpn(0), 0), [0; 136], out);
+        }
+        self.state = State::Closed;
+    }
+
+    /// The question came once more.
+    pub fn asked_again(&self, out: &mut Vec<Step>) {
+        if let State::Answered(mad) = &self.state {
+            out.push(Step::Send(mad.clone()));
+        }
+    }
+
+    /// An answer came.
+    pub fn answered(&mut self, resolved: &Resolved) -> Option<Found> {
+        let is_ours = resolved.request == self.request && matches!(self.state, State::Sent(_));
+        if !is_ours {
+            return None;
+        }
+        self.state = State::Closed;
+        Some(Found::Answer(resolved.clone()))
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, now: u64, out: &mut Vec<Step>) -> Option<Found> {
+        let State::Sent(repeat) = &mut self.state else { return None };
+        match repeat.tick(now) {
+            Due::Nothing => None,
+            Due::Again(mad) => {
+                out.push(Step::Send(mad));
+                None
+            }
+            Due::Over => {
+                self.state = State::Closed;
+                Some(Found::Silence)
+            }
+        }
+    }
+}

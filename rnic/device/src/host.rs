@@ -1,0 +1,50 @@
+//! What the device needs from outside: a clock, the progress thread, the daemon, and somebody to
+//! tell events to.
+
+use crate::work::Destination;
+use omniverb_ring::Window;
+use omniverb_terms::{Qpn, Rkey};
+use std::sync::atomic::AtomicU64;
+
+/// Asynchronous events, numbered as `enum ibv_event_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[allow(missing_docs)]
+pub enum AsyncEvent {
+    CqError = 0,
+    QpFatal = 1,
+    QpRequestError = 2,
+    QpAccessError = 3,
+    CommunicationEstablished = 4,
+    SqDrained = 5,
+    SrqError = 14,
+    SrqLimitReached = 15,
+    QpLastWqeReached = 16,
+}
+
+/// The world outside the device: clock, progress thread, daemon, application events.
+/// Called with QP locks held, so nothing here may call back into a QP.
+pub trait Host: Send + Sync {
+    /// Monotonic nanoseconds.
+    fn now(&self) -> u64;
+    /// Sleeps while the low half of `word` is `value`, until woken, and at most for a moment.
+    fn nap(&self, word: &AtomicU64, value: u32);
+    /// Something began to wait: the progress thread must have a look.
+    fn attend(&self);
+    /// Ask the daemon for a mapping of so many bytes of `rkey`, from an address on; the answer
+    /// comes as [`crate::Qp::granted`], [`crate::Qp::not_granted`] or not at all.
+    fn request_grant(&self, qpn: Qpn, peer_qpn: Qpn, rkey: Rkey, range: (u64, u64));
+    /// A queue pair has gone to ERR: what was granted to its peer is to be taken back.
+    fn qp_failed(&self, qpn: Qpn);
+    /// A request of a queue pair, its oldest, completes with this status, and the queue pair is in
+    /// ERR. For who wants to know why.
+    fn request_failed(&self, _qpn: Qpn, _status: u32) {}
+    /// For each page of a granted window from byte `start` on, whether it is in memory: bit 0 of a
+    /// byte of `found`, which reaches to the end of the window at most. False: nobody knows.
+    fn resident(&self, window: &Window, start: usize, found: &mut [u8]) -> bool;
+    /// Ask the daemon for a datagram link; the answer comes as [`crate::Qp::attach`] or
+    /// [`crate::Qp::unreachable`].
+    fn request_datagram_link(&self, qpn: Qpn, destination: Destination);
+    /// Tell the application. `cookie` is the object's.
+    fn async_event(&self, event: AsyncEvent, cookie: usize);
+}

@@ -1,0 +1,167 @@
+//! Requests that wait: for a receive, for a peer, for room. Who waits too long fails.
+
+use super::order::{Finish, Order, Verdict, Why};
+use super::waiting::Wait;
+use crate::constants::status;
+use crate::limits::{ANSWER_WAIT, ATTACH_WAIT, LINK_WAIT, UNRELIABLE_WAIT};
+use crate::qp::links::LinkEnd;
+use crate::qp::{Inner, Qp};
+use omniverb_link::Broken;
+use omniverb_terms::Service;
+
+impl Inner {
+    /// The oldest request waits. `Some`: it has waited too long.
+    #[cold]
+    pub(super) fn note_wait(&mut self, qp: &Qp, why: Why) -> Option<Verdict> {
+        let order = self.sends.oldest()?.order;
+        let now = qp.shared.host.now();
+        match self.waiting.now() {
+            Some(wait) if wait.why == why && wait.position == order.position => match wait.deadline
+            {
+                Some(deadline) if now >= deadline => self.waited(qp, &order, wait, now),
+                _ => None,
+            },
+            _ => self.begin_wait(qp, why, &order, now),
+        }
+    }
+
+    /// Whether a request goes to a network. There it waits for its turn to leave, as at
+    /// any NIC, and is not lost for that.
+    fn goes_to_engine(&self, order: &Order) -> bool {
+        let destination = order.to.map(|to| to.destination);
+        let link = match destination {
+            Some(to) => self.links.to(&to).and_then(|index| self.links.get(index)),
+            None => self.links.first(),
+        };
+        link.is_some_and(|link| link.peer.is_beyond_engine())
+    }
+
+    fn begin_wait(&mut self, qp: &Qp, why: Why, order: &Order, now: u64) -> Option<Verdict> {
+        let position = order.position;
+        let reliable = qp.service == Service::Rc;
+        let retries = self.machine.attributes().rnr_retry & 7;
+        let deadline = match why {
+            Why::Receive if retries == 0 => return Some(Verdict::Fail(status::RNR_RETRY_EXC_ERR)),
+            Why::Receive => {
+                self.meter.waited();
+                self.links.first().map(|link| now + link.endpoint.peer_rnr_timer())
+            }
+            Why::Peer if reliable => self.silence_deadline(now),
+            Why::Room if reliable || self.goes_to_engine(order) => None,
+            Why::Order => None,
+            // The peer is still being looked for.
+            Why::Peer if self.links.is_empty() => Some(now + LINK_WAIT),
+            Why::Room | Why::Peer => Some(now + UNRELIABLE_WAIT),
+            Why::Link => Some(now + ANSWER_WAIT),
+        };
+        self.waiting.begin(Wait { why, position, deadline, retries });
+        None
+    }
+
+    /// A peer that closed is silent for as long as the retries last. One that was not there yet
+    /// may be on its way: both ends learn of their link through the daemon, after they are RTR.
+    fn silence_deadline(&self, now: u64) -> Option<u64> {
+        let silence = self.machine.attributes().silence_max()?;
+        Some(match self.links.first() {
+            Some(link) if link.endpoint.peer_has_closed() => now + silence,
+            Some(_) => now + silence.max(ATTACH_WAIT),
+            None => now + silence.max(LINK_WAIT),
+        })
+    }
+
+    /// The deadline passed.
+    fn waited(&mut self, qp: &Qp, order: &Order, wait: Wait, now: u64) -> Option<Verdict> {
+        match wait.why {
+            Why::Receive => {
+                // Seven means for ever (specification 9.7.5.2.8).
+                let retries = if wait.retries == 7 { 7 } else { wait.retries - 1 };
+                if retries == 0 {
+                    return Some(Verdict::Fail(status::RNR_RETRY_EXC_ERR));
+                }
+                let timer = self.links.first().map(|link| link.endpoint.peer_rnr_timer());
+                let deadline = timer.map(|timer| now + timer);
+                self.waiting.begin(Wait { deadline, retries, ..wait });
+                None
+            }
+            _ if qp.service == Service::Rc => Some(Verdict::Fail(status::RETRY_EXC_ERR)),
+            _ => {
+                let destination = order.to.map(|to| to.destination);
+                let index = destination.and_then(|to| self.links.to(&to));
+                if let Some(link) = index.and_then(|index| self.links.get_mut(index)) {
+                    link.lose_for_room();
+                }
+                // Nobody answered; whoever comes next asks again.
+                if let Some(destination) = destination.filter(|_| wait.why == Why::Link) {
+                    self.unresolved.lose(&destination);
+                }
+                Some(Verdict::Drop)
+            }
+        }
+    }
+
+    /// Looks after the oldest request if it is on its way: does the peer still take it?
+    pub(super) fn check_flight(&mut self, qp: &Qp) -> Result<(), (usize, Broken)> {
+        let Some(oldest) = self.sends.oldest_started() else {
+            if self.sends.is_empty() {
+                self.waiting.end();
+            }
+            return Ok(());
+        };
+        let unconsumed = matches!(oldest.finish, Finish::Consumed(..));
+        let Some(link) = self.links.first_mut() else { return Ok(()) };
+        let why = if !link.endpoint.peer_is_open() {
+            Why::Peer
+        } else if unconsumed && link.endpoint.peer_lacks_receive().map_err(|broken| (0, broken))? {
+            Why::Receive
+        } else {
+            self.waiting.end();
+            return Ok(());
+        };
+        match self.note_wait(qp, why) {
+            Some(Verdict::Fail(why)) => self.enter_error(qp, Some(why)),
+            Some(Verdict::Drop) => {
+                self.sends.settle_oldest();
+                self.reap(qp)?;
+            }
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// After every change of the send queue: tells the peer whether we wait for it, and the
+    /// progress thread whether to look after us.
+    #[inline(always)]
+    pub(crate) fn settle(&mut self, qp: &Qp) {
+        let unfinished = !self.sends.is_empty();
+        if qp.service != Service::Ud
+            && let Some(link) = self.links.first_mut()
+        {
+            let answering = link.is_answering();
+            link.endpoint.set_blocked(unfinished || answering);
+        }
+        if !self.waiting.is_listed() && (unfinished || self.is_starved(qp)) {
+            self.join_waiting_list(qp);
+        }
+    }
+
+    /// Whether a UC or UD message waits for a receive, and is lost if none comes.
+    pub(crate) fn is_starved(&self, qp: &Qp) -> bool {
+        qp.service != Service::Rc && self.links.iter().any(LinkEnd::is_starved)
+    }
+
+    /// When the progress thread must look again, if nothing else happens.
+    pub(crate) fn next_deadline(&self, qp: &Qp) -> Option<u64> {
+        let starved = self.links.iter().filter_map(LinkEnd::starved_since);
+        let lost =
+            starved.filter(|_| qp.service != Service::Rc).min().map(|at| at + UNRELIABLE_WAIT);
+        [self.waiting.now().and_then(|wait| wait.deadline), lost].into_iter().flatten().min()
+    }
+
+    #[inline(never)]
+    fn join_waiting_list(&mut self, qp: &Qp) {
+        self.waiting.list();
+        self.be_watched(qp);
+        qp.shared.look_after(&qp.me);
+        qp.shared.host.attend();
+    }
+}

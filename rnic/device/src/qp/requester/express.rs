@@ -1,0 +1,113 @@
+//! The way of most requests: one piece of memory, nothing before it in the queue, nothing to wait
+//! for. Does what the general way would do, without the notes that waiting needs; whatever does
+//! not fit takes the general way, from the start.
+
+use super::transmit::last_flags;
+use crate::constants::{access, opcode};
+use crate::gather::resolve;
+use crate::limits::CHUNK;
+use crate::qp::attributes::State;
+use crate::qp::{Inner, Qp};
+use crate::work::{Data, SendWork};
+use omniverb_link::Credit;
+use omniverb_link::Request;
+use omniverb_link::record::FIRST;
+use omniverb_ring::UserMemory;
+use omniverb_terms::Service;
+use std::sync::atomic::Ordering;
+
+impl Inner {
+    /// After a change of state.
+    pub(crate) fn choose_way(&mut self, qp: &Qp) {
+        self.way.choose(self.machine.state() == State::Rts && qp.service != Service::Ud);
+    }
+
+    /// True: it is done. False: nothing happened.
+    #[inline(always)]
+    pub(super) fn express(&mut self, qp: &Qp, work: &SendWork<'_>, length: u64) -> bool {
+        let part = match work.data {
+            Data::Gather([sge]) => {
+                let regions = &qp.shared.regions;
+                match resolve(regions, &mut self.send_cache, qp.pd, sge, 0) {
+                    Some(part) => part,
+                    None => return false,
+                }
+            }
+            Data::Inline([part]) => *part,
+            _ => return false,
+        };
+        match work.opcode {
+            opcode::SEND | opcode::SEND_WITH_IMM => self.express_send(qp, work, length, &part),
+            opcode::RDMA_WRITE => self.express_write(qp, work, length, &part),
+            _ => false,
+        }
+    }
+
+    /// A SEND of one record into a promised receive.
+    #[inline(always)]
+    fn express_send(
+        &mut self,
+        qp: &Qp,
+        work: &SendWork<'_>,
+        length: u64,
+        part: &UserMemory,
+    ) -> bool {
+        let Some(link) = self.links.first_mut() else { return false };
+        let endpoint = &mut link.endpoint;
+        if qp.service != Service::Rc
+            || length > CHUNK.min(endpoint.request_payload_max()) as u64
+            || !endpoint.peer_is_open()
+        {
+            return false;
+        }
+        if !matches!(endpoint.credit(), Credit::Promised { floor } if length <= floor) {
+            return false;
+        }
+        let flags = FIRST | last_flags(work.opcode, work.flags);
+        let request = Request::Send { flags, immediate: work.immediate };
+        // Broken or full: the general way finds out the same, and knows what to do.
+        if endpoint.send_request(&request, length as usize, [part]) != Ok(true) {
+            return false;
+        }
+        endpoint.use_credit();
+        true
+    }
+
+    /// A WRITE to mapped pages.
+    #[inline(always)]
+    fn express_write(
+        &mut self,
+        qp: &Qp,
+        work: &SendWork<'_>,
+        length: u64,
+        part: &UserMemory,
+    ) -> bool {
+        let Some(link) = self.links.first_mut() else { return false };
+        let endpoint = &mut link.endpoint;
+        let position = endpoint.request_position();
+        if !endpoint.peer_is_open() || endpoint.request_consumed(position) != Ok(true) {
+            return false;
+        }
+        let epoch = endpoint.peer_epoch();
+        let (rkey, address) = (work.rkey, work.address);
+        let range = (address, length);
+        let Some(place) = self.grants.known(epoch, rkey, range, access::REMOTE_WRITE) else {
+            return false;
+        };
+        let outside = (qp.shared.toll(), &*qp.shared.host);
+        let Some((window, offset)) = self.grants.at_hand(outside, place, length as usize) else {
+            return false;
+        };
+        if !endpoint.enter_pages(epoch) {
+            return false;
+        }
+        window.fill_last_byte_last(offset, *part);
+        if !endpoint.leave_pages(epoch) {
+            return false;
+        }
+        let at = window.address().wrapping_add(offset);
+        qp.mapped_at.store(at.wrapping_sub(address as usize), Ordering::Relaxed);
+        self.meter.mapped();
+        true
+    }
+}

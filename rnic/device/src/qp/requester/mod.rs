@@ -1,0 +1,385 @@
+//! The sending half of a QP: the send queue, its order, and its completions.
+//!
+//! A work request is tried at once, from the caller's own structures; only if it cannot finish
+//! there does it become an entry of the queue. Entries at the front are *started* (on their way),
+//! the rest wait their turn; completions come strictly in order.
+//!
+//! When does a request complete?
+//! * SEND into a promised receive (credit, and long enough), but for one with invalidate: when it
+//!   is in the ring.
+//! * Mapped WRITE, READ, atomic: when the bytes are copied.
+//! * UC, UD: when it is in the ring.
+//! * everything else: when the peer consumed it, or answered.
+
+mod datagram;
+mod deadlines;
+mod express;
+mod insisting;
+mod local;
+mod mapped;
+mod order;
+mod patience;
+mod queue;
+mod response;
+pub(super) mod source;
+mod traces;
+mod tracing;
+mod transmit;
+mod unresolved;
+mod waiting;
+mod way;
+
+use order::{Finish, Kept, Order, SendEntry, Step, Verdict, Why, keep, local_access};
+pub(super) use patience::Patience;
+pub(super) use queue::SendQueue;
+pub(super) use unresolved::Unresolved;
+pub(super) use waiting::Waiting;
+pub(super) use way::Way;
+
+use crate::constants::{Wc, opcode, send_flags, status, wc_opcode};
+use crate::cq::{Entry, Release};
+use crate::gather::{Sge, resolve, total};
+use crate::limits::{MESSAGE_MAX, SGE_MAX};
+use crate::qp::attributes::State;
+use crate::qp::{Inner, Qp};
+use crate::queue::SgeList;
+use crate::work::{Data, PostError, SendWork};
+use omniverb_link::Broken;
+use omniverb_ring::UserMemory;
+use omniverb_terms::Service;
+use std::sync::atomic::Ordering;
+
+/// Which opcodes a transport has.
+#[inline(always)]
+fn opcode_is_valid(service: Service, code: u32) -> bool {
+    use opcode::*;
+    match service {
+        Service::Rc => code <= SEND_WITH_INV,
+        Service::Uc => code <= SEND_WITH_IMM || (LOCAL_INV..=SEND_WITH_INV).contains(&code),
+        _ => matches!(code, SEND | SEND_WITH_IMM),
+    }
+}
+
+impl Inner {
+    /// Checks what can be checked before a request is queued; returns its length.
+    #[inline(always)]
+    pub(crate) fn check(&self, qp: &Qp, work: &SendWork<'_>) -> Result<u64, PostError> {
+        if !matches!(self.machine.state(), State::Rts | State::Sqd | State::Sqe | State::Err)
+            || !opcode_is_valid(qp.service, work.opcode)
+            || (qp.service == Service::Ud) != work.to.is_some()
+            || work.flags & !send_flags::ALL != 0
+        {
+            return Err(PostError::Invalid);
+        }
+        match work.data {
+            Data::Gather(list) if list.len() <= qp.caps.send_sge_max as usize => Ok(total(list)),
+            Data::Inline(parts) => {
+                let length: usize = parts.iter().map(UserMemory::len).sum();
+                // What an answer brings cannot go where inline data comes from.
+                let sends =
+                    work.opcode <= opcode::SEND_WITH_IMM || work.opcode == opcode::SEND_WITH_INV;
+                if length > qp.caps.inline_max as usize || !sends {
+                    return Err(PostError::Invalid);
+                }
+                Ok(length as u64)
+            }
+            Data::Gather(_) => Err(PostError::Invalid),
+        }
+    }
+
+    /// How many more sends fit.
+    #[inline(always)]
+    pub(crate) fn room(&self, qp: &Qp) -> u64 {
+        let released = qp.shared.released(qp.slot).sends.load(Ordering::Acquire);
+        u64::from(qp.caps.send_max).saturating_sub(self.sends.posted() - released)
+    }
+
+    /// Checks a work request and starts it, or queues it.
+    #[inline(always)]
+    pub(crate) fn post_send(&mut self, qp: &Qp, work: &SendWork<'_>) -> Result<(), PostError> {
+        let length = self.check(qp, work)?;
+        if self.room(qp) == 0 {
+            return Err(PostError::Full);
+        }
+        let position = self.sends.count();
+        if self.sends.is_empty() && self.way.is_express() && self.express(qp, work, length) {
+            let flags = work.flags;
+            self.succeed(qp, work.wr_id, work.opcode, flags, length, position);
+            return Ok(());
+        }
+        // A copy, so that on the way of most requests the original need not be in memory at all.
+        self.post_slowly(qp, &work.clone(), length)
+    }
+
+    /// A request that cannot be done on the spot, or perhaps not at all.
+    #[inline(never)]
+    fn post_slowly(&mut self, qp: &Qp, work: &SendWork<'_>, length: u64) -> Result<(), PostError> {
+        let mut order = Order {
+            wr_id: work.wr_id,
+            opcode: work.opcode,
+            flags: work.flags,
+            immediate: work.immediate,
+            address: work.address,
+            rkey: work.rkey,
+            compare_add: work.compare_add,
+            swap: work.swap,
+            to: work.to,
+            length,
+            done: 0,
+            begun: false,
+            promised: false,
+            position: self.sends.posted(),
+            traced: None,
+            wait_is_traced: false,
+        };
+        if self.sends.is_empty() && self.machine.state() == State::Rts {
+            match self.attempt(qp, &mut order, &work.data) {
+                Ok(Step::Started(Finish::Done)) => {
+                    self.complete_order(qp, &order, status::SUCCESS);
+                    return Ok(());
+                }
+                Ok(Step::Started(finish)) => {
+                    self.sends.push(SendEntry { order, data: keep(&work.data, &order), finish });
+                    self.sends.start_next(finish);
+                    self.settle(qp);
+                    return Ok(());
+                }
+                Ok(Step::Wait(_)) => {}
+                Ok(Step::Fail(why)) => {
+                    self.sends.push(SendEntry {
+                        order,
+                        data: Kept::Gather(SgeList::default()),
+                        finish: Finish::Done,
+                    });
+                    self.enter_error(qp, Some(why));
+                    return Ok(());
+                }
+                Err(Broken) => {
+                    self.broken(qp, 0);
+                }
+            }
+        }
+        let data = keep(&work.data, &order);
+        self.enqueue(qp, SendEntry { order, data, finish: Finish::Done });
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn enqueue(&mut self, qp: &Qp, entry: SendEntry) {
+        match self.machine.state() {
+            State::Err | State::Sqe => self.complete_order(qp, &entry.order, status::WR_FLUSH_ERR),
+            _ => {
+                self.sends.push(entry);
+                self.advance(qp);
+            }
+        }
+    }
+
+    /// Tries a request that has no unstarted request before it.
+    #[inline(always)]
+    fn attempt(&mut self, qp: &Qp, order: &mut Order, data: &Data<'_>) -> Result<Step, Broken> {
+        if order.length > MESSAGE_MAX || (order.is_atomic() && order.length != 8) {
+            return Ok(Step::Fail(status::LOC_LEN_ERR));
+        }
+        if order.is_local() {
+            return Ok(self.do_locally(qp, order));
+        }
+        // Nothing may ever be outstanding, so it could never go.
+        if order.needs_answer() && self.machine.attributes().max_rd_atomic == 0 {
+            return Ok(Step::Fail(status::LOC_QP_OP_ERR));
+        }
+        match data {
+            Data::Inline(parts) => self.transmit(qp, order, parts),
+            Data::Gather([]) => self.transmit(qp, order, &[]),
+            Data::Gather([sge]) => {
+                let needed = local_access(order);
+                let regions = &qp.shared.regions;
+                match resolve(regions, &mut self.send_cache, qp.pd, sge, needed) {
+                    Some(part) => self.transmit(qp, order, &[part]),
+                    None => Ok(Step::Fail(status::LOC_PROT_ERR)),
+                }
+            }
+            Data::Gather(list) => self.attempt_list(qp, order, list),
+        }
+    }
+
+    #[inline(never)]
+    fn attempt_list(&mut self, qp: &Qp, order: &mut Order, list: &[Sge]) -> Result<Step, Broken> {
+        let mut parts = [UserMemory::EMPTY; SGE_MAX as usize];
+        for (part, sge) in parts.iter_mut().zip(list) {
+            let needed = local_access(order);
+            match resolve(&qp.shared.regions, &mut self.send_cache, qp.pd, sge, needed) {
+                Some(memory) => *part = memory,
+                None => return Ok(Step::Fail(status::LOC_PROT_ERR)),
+            }
+        }
+        self.transmit(qp, order, &parts[..list.len().min(SGE_MAX as usize)])
+    }
+
+    fn attempt_kept(&mut self, qp: &Qp, entry: &mut SendEntry) -> Result<Step, Broken> {
+        let SendEntry { order, data, .. } = entry;
+        match data {
+            Kept::Gather(list) => self.attempt(qp, order, &Data::Gather(list.as_slice())),
+            Kept::Bytes(bytes) => {
+                UserMemory::lend(bytes, |part| self.attempt(qp, order, &Data::Inline(&[part])))
+            }
+        }
+    }
+
+    /// Completes what is complete, starts what can start, and notes what waits.
+    pub(crate) fn advance(&mut self, qp: &Qp) {
+        if self.sends.is_empty() || !matches!(self.machine.state(), State::Rts | State::Sqd) {
+            return;
+        }
+        match self.try_advance(qp) {
+            Ok(()) => self.settle(qp),
+            Err((index, Broken)) => self.broken(qp, index),
+        }
+    }
+
+    fn try_advance(&mut self, qp: &Qp) -> Result<(), (usize, Broken)> {
+        self.reap(qp)?;
+        while let Some(next) = self.sends.next() {
+            // SQD starts nothing, but what has begun goes on to its end.
+            if self.machine.state() != State::Rts && !next.order.begun {
+                break;
+            }
+            let Some((place, mut entry)) = self.sends.take_next() else { break };
+            let step = if self.must_wait(&entry.order) {
+                Ok(Step::Wait(Why::Order))
+            } else {
+                self.attempt_kept(qp, &mut entry)
+            };
+            self.sends.put_back(place, entry);
+            let is_oldest = !self.sends.has_started();
+            let verdict = match step.map_err(|broken| (0, broken))? {
+                Step::Started(finish) => {
+                    self.sends.start_next(finish);
+                    if is_oldest {
+                        self.reap(qp)?;
+                    }
+                    continue;
+                }
+                // Completions come in order: whatever waits or fails behind others that are on
+                // their way is judged when it is the oldest.
+                _ if !is_oldest => break,
+                Step::Fail(why) => Some(Verdict::Fail(why)),
+                Step::Wait(why) => self.note_wait(qp, why),
+            };
+            match verdict {
+                None => break,
+                Some(Verdict::Drop) => {
+                    self.sends.start_next(Finish::Done);
+                    self.reap(qp)?;
+                }
+                Some(Verdict::Fail(why)) => {
+                    self.enter_error(qp, Some(why));
+                    return Ok(());
+                }
+            }
+        }
+        self.reap(qp)?;
+        self.check_flight(qp)
+    }
+
+    /// Between taking messages and completing their receives: what the peer had consumed before it
+    /// sent them is complete first. Programs that share a completion channel rely on it.
+    #[inline(always)]
+    pub(crate) fn finish_sends(&mut self, qp: &Qp) {
+        if self.sends.has_started()
+            && let Err((index, Broken)) = self.reap(qp)
+        {
+            self.broken(qp, index);
+        }
+    }
+
+    /// Completes finished requests at the front, in order.
+    fn reap(&mut self, qp: &Qp) -> Result<(), (usize, Broken)> {
+        if let Some(link) = self.links.first_mut() {
+            link.fill_if_wanted();
+        }
+        while let Some(entry) = self.sends.oldest_started() {
+            match entry.finish {
+                Finish::Done => {}
+                Finish::Response => break,
+                Finish::Consumed(index, position) => {
+                    let Some(link) = self.links.get_mut(index) else { break };
+                    match link.endpoint.request_consumed(position) {
+                        Ok(true) => {}
+                        Ok(false) => break,
+                        Err(broken) => return Err((index, broken)),
+                    }
+                }
+            }
+            if let Some(entry) = self.sends.pop_started() {
+                if let Some(numbers) = entry.order.traced {
+                    self.trace_acknowledged(qp, numbers);
+                }
+                self.complete_order(qp, &entry.order, status::SUCCESS);
+            }
+        }
+        self.check_drained(qp);
+        Ok(())
+    }
+
+    /// Fencing, and the bound on outstanding READs and atomics.
+    fn must_wait(&self, order: &Order) -> bool {
+        let outstanding = self.sends.outstanding();
+        (order.flags & send_flags::FENCE != 0 && outstanding > 0)
+            // What is under way may use the key still.
+            || (order.opcode == opcode::LOCAL_INV && self.sends.has_started())
+            || (order.needs_answer()
+                && outstanding >= usize::from(self.machine.attributes().max_rd_atomic.max(1)))
+    }
+
+    /// Produces the completion: of signalled requests, and of every one that fails.
+    pub(crate) fn complete_order(&mut self, qp: &Qp, order: &Order, why: u32) {
+        let Order { wr_id, opcode, flags, length, position, .. } = *order;
+        match why {
+            status::SUCCESS => self.succeed(qp, wr_id, opcode, flags, length, position),
+            _ => Self::push_send(qp, wr_id, opcode, length, position, why),
+        }
+    }
+
+    /// A request succeeded.
+    #[inline(always)]
+    fn succeed(
+        &mut self,
+        qp: &Qp,
+        wr_id: u64,
+        opcode: u32,
+        flags: u32,
+        length: u64,
+        position: u64,
+    ) {
+        self.meter.sent(length);
+        if flags & send_flags::SIGNALED != 0 || qp.signal_all {
+            Self::push_send(qp, wr_id, opcode, length, position, status::SUCCESS);
+        }
+    }
+
+    #[inline(always)]
+    fn push_send(qp: &Qp, wr_id: u64, opcode: u32, length: u64, position: u64, status: u32) {
+        let opcode = match opcode {
+            opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => wc_opcode::RDMA_WRITE,
+            opcode::RDMA_READ => wc_opcode::RDMA_READ,
+            opcode::ATOMIC_CMP_AND_SWP => wc_opcode::COMP_SWAP,
+            opcode::ATOMIC_FETCH_AND_ADD => wc_opcode::FETCH_ADD,
+            opcode::BIND_MW => wc_opcode::BIND_MW,
+            opcode::LOCAL_INV => wc_opcode::LOCAL_INV,
+            _ => wc_opcode::SEND,
+        };
+        let wc = Wc {
+            wr_id,
+            status,
+            opcode,
+            byte_len: length as u32,
+            qp_num: qp.number.0,
+            ..Wc::default()
+        };
+        let release = Release::Send { slot: qp.slot, position };
+        if !qp.send_cq.push(Entry { wc, release, solicited: false }) {
+            qp.cq_overflowed();
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Puts requests into the ring.
+
+use super::source::Origin;
+use super::{Finish, Order, Step, Why};
+use crate::constants::{opcode, send_flags};
+use crate::gather::pieces;
+use crate::limits::{CHUNK, CHUNK_ENGINE, PATH_MTU_MAX, SGE_MAX, SOURCE_MIN};
+use crate::qp::links::LinkEnd;
+use crate::qp::{Inner, Qp};
+use omniverb_link::Credit;
+use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, PLACED, SOLICITED};
+use omniverb_link::{Broken, Request};
+use omniverb_ring::UserMemory;
+use omniverb_terms::Service;
+
+impl Inner {
+    #[inline(always)]
+    pub(super) fn transmit(
+        &mut self,
+        qp: &Qp,
+        order: &mut Order,
+        parts: &[UserMemory],
+    ) -> Result<Step, Broken> {
+        match self.way.is_traced() {
+            false => self.transmit_untraced(qp, order, parts),
+            true => self.transmit_traced(qp, order, parts),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn transmit_untraced(
+        &mut self,
+        qp: &Qp,
+        order: &mut Order,
+        parts: &[UserMemory],
+    ) -> Result<Step, Broken> {
+        if qp.service == Service::Ud {
+            return Ok(self.transmit_datagram(qp, order, parts));
+        }
+        let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
+        if !link.endpoint.peer_is_open() {
+            return Ok(Step::Wait(Why::Peer));
+        }
+        let mappable = !link.peer.is_beyond_engine();
+        match order.opcode {
+            opcode::SEND | opcode::SEND_WITH_IMM | opcode::SEND_WITH_INV if mappable => {
+                send(link, order, parts, None, qp.service)
+            }
+            opcode::SEND | opcode::SEND_WITH_IMM | opcode::SEND_WITH_INV => {
+                let origin = self.origin(qp, parts);
+                let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
+                send(link, order, parts, origin, qp.service)
+            }
+            opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM => {
+                if mappable
+                    && !order.begun
+                    && let Some(step) = self.write_mapped(qp, order, parts)?
+                {
+                    return Ok(step);
+                }
+                self.write(qp, order, parts)
+            }
+            _ => {
+                if mappable && let Some(step) = self.fetch_mapped(qp, order, parts)? {
+                    return Ok(step);
+                }
+                self.request(order)
+            }
+        }
+    }
+
+    /// Where the payload of a request is, if it may stay there, now or later.
+    #[inline]
+    fn origin(&self, qp: &Qp, parts: &[UserMemory]) -> Option<Origin> {
+        let [part] = parts else { return None };
+        // Inline data is shorter: what is long is in the region that was looked up for it.
+        if part.len() < SOURCE_MIN || qp.service != Service::Rc {
+            return None;
+        }
+        let region = self.send_cache.latest()?;
+        let link = self.links.first();
+        Origin::of(region, part, |key| link.is_some_and(|link| link.endpoint.peer_reaches(key)))
+    }
+
+    /// WRITE through the ring. One with immediate data needs a receive at the other end.
+    fn write(&mut self, qp: &Qp, order: &mut Order, parts: &[UserMemory]) -> Result<Step, Broken> {
+        let with_immediate = order.opcode == opcode::RDMA_WRITE_WITH_IMM;
+        let reliable = qp.service == Service::Rc;
+        let to_engine = self.links.first().is_some_and(|link| link.peer.is_beyond_engine());
+        let origin = if to_engine { self.origin(qp, parts) } else { None };
+        let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
+        if with_immediate && reliable && !order.begun && link.endpoint.credit() == Credit::None {
+            return Ok(Step::Wait(Why::Receive));
+        }
+        if !order.begun {
+            self.meter.mediated();
+        }
+        loop {
+            let chunk = (order.length - order.done).min(chunk_max(link));
+            let last = order.done + chunk == order.length;
+            let flags = ending(order, last);
+            let immediate = order.immediate;
+            let request = if order.begun {
+                Request::WriteMore { flags, immediate }
+            } else {
+                let (address, rkey, total) = (order.address, order.rkey, order.length);
+                Request::WriteFirst { flags, address, rkey, immediate, total }
+            };
+            if !send_chunk(link, &request, order, chunk, parts, origin)? {
+                return Ok(Step::Wait(Why::Room));
+            }
+            if last {
+                break;
+            }
+        }
+        if with_immediate && link.endpoint.credit() != Credit::Unpromised {
+            link.endpoint.use_credit();
+        }
+        Ok(Step::Started(match reliable || link.peer.is_beyond_engine() {
+            true => Finish::Consumed(0, link.endpoint.request_position()),
+            false => Finish::Done,
+        }))
+    }
+
+    /// Tells the peer that a WRITE with immediate data, already placed, is complete.
+    pub(super) fn write_placed(&mut self, order: &mut Order) -> Result<Step, Broken> {
+        let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
+        let request = Request::WriteFirst {
+            flags: last_flags(order.opcode, order.flags) | PLACED,
+            address: order.address,
+            rkey: order.rkey,
+            immediate: order.immediate,
+            total: order.length,
+        };
+        if !link.endpoint.send_request(&request, 0, [])? {
+            return Ok(Step::Wait(Why::Room));
+        }
+        if link.endpoint.credit() != Credit::Unpromised {
+            link.endpoint.use_credit();
+        }
+        Ok(Step::Started(Finish::Consumed(0, link.endpoint.request_position())))
+    }
+
+    /// READ or atomic through the ring.
+    fn request(&mut self, order: &mut Order) -> Result<Step, Broken> {
+        let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
+        let Order { address, rkey, compare_add, swap, length, .. } = *order;
+        let request = match order.opcode {
+            opcode::RDMA_READ => Request::Read { address, rkey, length },
+            opcode::ATOMIC_CMP_AND_SWP => {
+                Request::CompareSwap { address, rkey, compare: compare_add, swap }
+            }
+            _ => Request::FetchAdd { address, rkey, add: compare_add },
+        };
+        if !link.endpoint.send_request(&request, 0, [])? {
+            return Ok(Step::Wait(Why::Room));
+        }
+        order.begun = true;
+        self.meter.mediated();
+        Ok(Step::Started(Finish::Response))
+    }
+}
+
+/// SEND through the ring.
+#[inline(always)]
+fn send(
+    link: &mut LinkEnd,
+    order: &mut Order,
+    parts: &[UserMemory],
+    origin: Option<Origin>,
+    service: Service,
+) -> Result<Step, Broken> {
+    let reliable = service == Service::Rc;
+    let credit = if reliable { link.endpoint.credit() } else { Credit::Unpromised };
+    if !order.begun {
+        match credit {
+            Credit::None => return Ok(Step::Wait(Why::Receive)),
+            // What is to be invalidated may be no key that can be: the peer has the last word.
+            Credit::Promised { floor } => {
+                order.promised = order.length <= floor && order.opcode != opcode::SEND_WITH_INV;
+            }
+            Credit::Unpromised => order.promised = false,
+        }
+    }
+    // What is complete when it is in the ring must be there.
+    let origin = origin.filter(|_| !order.promised);
+    loop {
+        let chunk = (order.length - order.done).min(chunk_max(link));
+        let last = order.done + chunk == order.length;
+        let first = if order.begun { 0 } else { FIRST };
+        let flags = ending(order, last) | first;
+        let request = Request::Send { flags, immediate: order.immediate };
+        let begins = !order.begun;
+        if !send_chunk(link, &request, order, chunk, parts, origin)? {
+            return Ok(Step::Wait(Why::Room));
+        }
+        if begins && credit != Credit::Unpromised {
+            link.endpoint.use_credit();
+        }
+        if last {
+            break;
+        }
+    }
+    // On a network an unreliable message is complete when it has left, as at any NIC: a program
+    // that ends then leaves nothing behind.
+    Ok(Step::Started(if order.promised || !reliable && !link.peer.is_beyond_engine() {
+        Finish::Done
+    } else {
+        Finish::Consumed(0, link.endpoint.request_position())
+    }))
+}
+
+/// Flags of a record that ends its message, or does not.
+#[inline(always)]
+fn ending(order: &Order, last: bool) -> u32 {
+    if last { last_flags(order.opcode, order.flags) } else { 0 }
+}
+
+/// Flags of the record that ends the message of a request.
+#[inline(always)]
+pub(super) fn last_flags(code: u32, flags: u32) -> u32 {
+    let solicited = if flags & send_flags::SOLICITED != 0 { SOLICITED } else { 0 };
+    let carries = match code {
+        opcode::SEND_WITH_IMM | opcode::RDMA_WRITE_WITH_IMM => IMMEDIATE,
+        opcode::SEND_WITH_INV => INVALIDATE,
+        _ => 0,
+    };
+    LAST | solicited | carries
+}
+
+#[inline(always)]
+fn chunk_max(link: &LinkEnd) -> u64 {
+    let most = link.endpoint.request_payload_max();
+    let chunk = match link.peer.is_beyond_engine() {
+        // Whole packets, of whatever path MTU.
+        true => CHUNK_ENGINE.min(most - most % PATH_MTU_MAX),
+        false => CHUNK.min(most),
+    };
+    chunk as u64
+}
+
+/// One record with the next `chunk` bytes, or with the place where they are.
+#[inline(always)]
+fn send_chunk(
+    link: &mut LinkEnd,
+    request: &Request,
+    order: &mut Order,
+    chunk: u64,
+    parts: &[UserMemory],
+    origin: Option<Origin>,
+) -> Result<bool, Broken> {
+    let sent = if let (Some(Origin { source, stays: true, .. }), [part]) = (origin, parts) {
+        link.send_from(request, source, part.skip(order.done as usize).first(chunk as usize))?
+    } else if chunk == order.length {
+        link.endpoint.send_request(request, chunk as usize, parts)?
+    } else {
+        send_piece(link, request, order.done, chunk, parts)?
+    };
+    if sent {
+        order.begun = true;
+        order.done += chunk;
+        if let Some(origin) = origin.filter(|origin| !origin.stays) {
+            link.note_copied(&origin, chunk);
+        }
+    }
+    Ok(sent)
+}
+
+#[inline(never)]
+fn send_piece(
+    link: &mut LinkEnd,
+    request: &Request,
+    from: u64,
+    chunk: u64,
+    parts: &[UserMemory],
+) -> Result<bool, Broken> {
+    let mut list = [UserMemory::EMPTY; SGE_MAX as usize];
+    let mut count = 0;
+    pieces(parts, from, chunk, |_, piece| {
+        list[count] = piece;
+        count += 1;
+    });
+    link.endpoint.send_request(request, chunk as usize, &list[..count])
+}

@@ -1,0 +1,57 @@
+//! What the oldest unfinished request of a queue pair waits for.
+
+use super::order::Why;
+
+/// What a request waits for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wait {
+    pub(super) why: Why,
+    /// The request's number in the send queue.
+    pub(super) position: u64,
+    /// When it has waited too long, in nanoseconds of the host's clock; `None`: never, news will
+    /// come by itself.
+    pub(super) deadline: Option<u64>,
+    /// How often it may be tried yet, as `rnr_retry`: 7 is without end.
+    pub(super) retries: u8,
+}
+
+/// Whether something waits, and the progress thread knows.
+#[derive(Default)]
+pub(crate) struct Waiting {
+    wait: Option<Wait>,
+    /// The QP is among those that the progress thread looks after.
+    listed: bool,
+}
+
+impl Waiting {
+    /// What a request waits for, if one does.
+    pub(super) fn now(&self) -> Option<Wait> {
+        self.wait
+    }
+
+    /// A request begins to wait, or does so for longer.
+    pub(super) fn begin(&mut self, wait: Wait) {
+        self.wait = Some(wait);
+    }
+
+    /// Nothing waits any more, or what does begins anew.
+    pub(crate) fn end(&mut self) {
+        self.wait = None;
+    }
+
+    /// Whether the progress thread looks after the QP.
+    #[inline(always)]
+    pub(super) fn is_listed(&self) -> bool {
+        self.listed
+    }
+
+    /// It does from now on.
+    pub(super) fn list(&mut self) {
+        self.listed = true;
+    }
+
+    /// It does no longer.
+    pub(crate) fn unlist(&mut self) {
+        self.listed = false;
+    }
+}

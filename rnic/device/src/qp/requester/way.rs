@@ -1,0 +1,60 @@
+//! Which way requests take: the express way, or the one on which they are traced.
+
+use super::traces::Tracing;
+use omniverb_link::Tracer;
+use std::sync::Arc;
+
+/// What is traced does not take the express way.
+#[derive(Default)]
+pub(crate) struct Way {
+    /// The express way is open: the state allows it, and nothing is traced.
+    is_express: bool,
+    /// The state allows the express way.
+    is_ready: bool,
+    /// Some links are traced.
+    tracing: Option<Box<Tracing>>,
+}
+
+impl Way {
+    /// Whether requests may take the express way.
+    #[inline(always)]
+    pub(super) fn is_express(&self) -> bool {
+        self.is_express
+    }
+
+    /// Whether requests are traced.
+    #[inline(always)]
+    pub(super) fn is_traced(&self) -> bool {
+        self.tracing.is_some()
+    }
+
+    /// The QP changed its state. `is_ready`: the new one allows the express way.
+    pub(super) fn choose(&mut self, is_ready: bool) {
+        self.is_ready = is_ready;
+        self.is_express = is_ready && self.tracing.is_none();
+    }
+
+    /// Requests are traced from now on, with fresh numbers unless it is there already.
+    pub(super) fn trace(&mut self, tracer: &Arc<Tracer>) {
+        if !self.tracing.as_ref().is_some_and(|tracing| tracing.writes_to(tracer)) {
+            self.tracing = Some(Box::new(Tracing::new(tracer.clone())));
+            self.is_express = false;
+        }
+    }
+
+    /// Requests are traced no longer.
+    pub(crate) fn untrace(&mut self) {
+        self.tracing = None;
+        self.is_express = self.is_ready;
+    }
+
+    /// What writes traces, if they are written.
+    pub(super) fn tracing(&self) -> Option<&Tracing> {
+        self.tracing.as_deref()
+    }
+
+    /// The same, to number packets.
+    pub(super) fn tracing_mut(&mut self) -> Option<&mut Tracing> {
+        self.tracing.as_deref_mut()
+    }
+}

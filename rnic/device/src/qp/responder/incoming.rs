@@ -1,0 +1,30 @@
+//! What is under way on one link, seen from the responder.
+
+use crate::queue::Receive;
+use crate::region::Region;
+use std::sync::Arc;
+
+/// What is under way on one link, seen from the responder.
+pub(crate) enum Incoming {
+    /// Between messages.
+    Idle,
+    /// Inside a SEND.
+    Send { receive: Receive, placed: u64, capacity: u64 },
+    /// Inside a WRITE.
+    Write { region: Option<Arc<Region>>, address: u64, left: u64, total: u64 },
+    /// Answering a READ: so many bytes are out.
+    Read { sent: u64 },
+    /// An atomic was executed; its answer waits for room.
+    Answer { original: u64 },
+    /// Dropping the rest of a UC message.
+    Skip,
+    /// Never again.
+    Deaf,
+}
+
+impl Incoming {
+    /// Whether some records of a message were taken, and others are to follow.
+    pub(crate) fn is_inside_message(&self) -> bool {
+        matches!(self, Incoming::Send { .. } | Incoming::Write { .. })
+    }
+}

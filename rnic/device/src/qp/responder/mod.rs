@@ -1,0 +1,255 @@
+//! The receiving half of a QP: takes records off a link, checks them, places data into this
+//! process's own memory and completes this process's own receives.
+//!
+//! Checks come in the order of the InfiniBand specification (9.7.4): sequence, operation allowed,
+//! resources, length, key, execution. Nothing is placed before all checks that can be made on the
+//! first record of a message have been made.
+
+mod atomic;
+mod datagram;
+mod incoming;
+mod read;
+mod receives;
+mod send;
+mod write;
+
+pub(super) use incoming::Incoming;
+pub(super) use receives::Receives;
+
+use crate::constants::status;
+use crate::cq::Entry;
+use crate::host::AsyncEvent;
+use crate::limits::UNRELIABLE_WAIT;
+use crate::qp::links::LinkEnd;
+use crate::qp::{Inner, Qp};
+use crate::queue::Receive;
+use crate::region::{Region, Touch};
+use omniverb_link::{Broken, Nak, Request, Response};
+use omniverb_ring::{Record, UserMemory};
+use omniverb_terms::{Refusal, Rkey, Service};
+use std::sync::Arc;
+
+/// Requests served in one go, so that one busy peer does not keep a poll from returning.
+const BATCH: usize = 256;
+
+/// What became of the request at the head.
+pub(crate) enum Outcome {
+    /// Done, take it off.
+    Passed,
+    /// It stays until something else happens.
+    Later,
+    /// Refused: the QP fails. The receive it took, if any, completes with the given status. Boxed,
+    /// so that the usual outcomes are one byte.
+    Refused(Refusal, Option<Box<(Receive, u32)>>),
+}
+
+impl Inner {
+    /// Serves one link: answers first, they never wait; then requests.
+    pub(crate) fn serve(&mut self, qp: &Qp, index: usize) -> Result<(), Broken> {
+        if self.links[index].is_deaf() {
+            return Ok(());
+        }
+        let mut more = true;
+        for _ in 0..BATCH {
+            let Some((response, record)) = self.links[index].endpoint.next_response()? else {
+                more = false;
+                break;
+            };
+            self.handle_response(qp, index, &response, &record)?;
+            if self.links.get(index).is_none_or(LinkEnd::is_deaf) {
+                return Ok(());
+            }
+        }
+        let more_responses = std::mem::replace(&mut more, true);
+        for _ in 0..BATCH {
+            if qp.service == Service::Rc
+                && let Some((wc, solicited)) = self.serve_plain_send(qp, index)?
+            {
+                self.receives.complete(Entry { wc, release: qp.receive_release(), solicited });
+                continue;
+            }
+            let Some((request, record)) = self.links[index].endpoint.next_request()? else {
+                self.links[index].end_starving();
+                more = false;
+                break;
+            };
+            self.note_traffic(qp);
+            match self.serve_request(qp, index, &request, &record)? {
+                Outcome::Passed => self.links[index].endpoint.pass_request(&record),
+                Outcome::Later => {
+                    more = false;
+                    break;
+                }
+                Outcome::Refused(refusal, receive) => {
+                    self.refuse(qp, index, refusal, receive);
+                    return Ok(());
+                }
+            }
+        }
+        self.links[index].endpoint.publish_requests();
+        // The ready bit is taken; what is left must be found by somebody.
+        if (more || more_responses) && !self.links[index].looks.are_made() {
+            self.come_back(qp);
+        }
+        Ok(())
+    }
+
+    /// Has the progress thread look at this QP once more, on its next turn.
+    #[cold]
+    pub(crate) fn come_back(&self, qp: &Qp) {
+        qp.shared.look_again(&qp.me);
+        qp.shared.host.attend();
+    }
+
+    #[inline(always)]
+    fn serve_request(
+        &mut self,
+        qp: &Qp,
+        index: usize,
+        request: &Request,
+        record: &Record,
+    ) -> Result<Outcome, Broken> {
+        if (qp.service == Service::Ud) != matches!(request, Request::Datagram { .. }) {
+            return Err(Broken);
+        }
+        match *request {
+            Request::Send { flags, immediate } => {
+                Ok(self.serve_send(qp, index, flags, immediate, record))
+            }
+            Request::WriteFirst { flags, address, rkey, immediate, total } => {
+                Ok(self.serve_write(qp, index, flags, (address, rkey, total), immediate, record))
+            }
+            Request::WriteMore { flags, immediate } => {
+                Ok(self.serve_write_more(qp, index, flags, immediate, record))
+            }
+            Request::Datagram { flags, immediate, qkey } => {
+                Ok(self.serve_datagram(qp, index, flags, immediate, qkey, record))
+            }
+            _ if qp.service != Service::Rc => Err(Broken),
+            Request::Read { address, rkey, length } => {
+                self.serve_read(qp, index, address, rkey, length)
+            }
+            Request::CompareSwap { address, rkey, compare, swap } => {
+                self.serve_atomic(qp, index, address, rkey, |cell| cell.compare_swap(compare, swap))
+            }
+            Request::FetchAdd { address, rkey, add } => {
+                self.serve_atomic(qp, index, address, rkey, |cell| cell.fetch_add(add))
+            }
+        }
+    }
+
+    /// Takes a receive for the message that the record at the head of link `index`, with these
+    /// flags, is of; or says what becomes of the record without one.
+    #[inline(always)]
+    fn take_receive(&mut self, qp: &Qp, index: usize, flags: u32) -> Result<Receive, Outcome> {
+        let receive = match &qp.srq {
+            None => self.receives.take(),
+            Some(srq) => srq.take(&qp.me),
+        };
+        match receive {
+            Some(receive) => {
+                self.links[index].end_starving();
+                Ok(receive)
+            }
+            None => Err(self.lack_receive(qp, index, flags)),
+        }
+    }
+
+    /// RC tells the requester, whose RNR timer runs. UC and UD messages wait a while, as they might
+    /// in a switch, so that a receiver that is merely late loses nothing; then they are lost.
+    #[inline(never)]
+    fn lack_receive(&mut self, qp: &Qp, index: usize, flags: u32) -> Outcome {
+        let link = &mut self.links[index];
+        if !link.is_starved() {
+            self.meter.waited();
+        }
+        if qp.service == Service::Rc {
+            link.starve(0);
+            link.endpoint.report_lack_of_receive();
+            return Outcome::Later;
+        }
+        let now = qp.shared.host.now();
+        let since = link.starve(now);
+        if now.saturating_sub(since) >= UNRELIABLE_WAIT {
+            return match qp.service {
+                Service::Ud => Outcome::Passed,
+                _ => self.skip_uc(index, Incoming::Skip, flags),
+            };
+        }
+        self.settle(qp);
+        Outcome::Later
+    }
+
+    /// Refuses the request at the head: tells the peer, completes the receive, fails the QP.
+    #[cold]
+    fn refuse(
+        &mut self,
+        qp: &Qp,
+        index: usize,
+        refusal: Refusal,
+        receive: Option<Box<(Receive, u32)>>,
+    ) {
+        let itself = self.links[index].peer.is(qp.number);
+        if itself && qp.service == Service::Rc {
+            self.take_own_answers(qp);
+        }
+        let link = &mut self.links[index];
+        link.endpoint.publish_requests();
+        if qp.service == Service::Rc {
+            // There always is room for one, and nobody to tell if the link is broken.
+            let _ = link
+                .endpoint
+                .send_response(&Response::Nak { code: Nak::Refused(refusal) }, UserMemory::EMPTY);
+        }
+        let event = match (&receive, refusal) {
+            (Some(_), _) => None,
+            (None, Refusal::InvalidRequest) => Some(AsyncEvent::QpRequestError),
+            (None, Refusal::RemoteAccess) => Some(AsyncEvent::QpAccessError),
+            (None, _) => Some(AsyncEvent::QpFatal),
+        };
+        if let Some(taken) = receive {
+            let (receive, why) = *taken;
+            self.complete_receive(qp, &receive, why);
+        }
+        // Of one that is connected with itself nobody is left to take the refusal.
+        let why = if itself { self.refused_itself(qp, refusal) } else { status::WR_FLUSH_ERR };
+        self.enter_error(qp, Some(why));
+        if let Some(event) = event {
+            qp.event(event);
+        }
+    }
+
+    /// Looks a remote key up for an access; the order of checks is that of the specification.
+    fn target(
+        &self,
+        qp: &Qp,
+        rkey: Rkey,
+        access: u32,
+        address: u64,
+        length: u64,
+    ) -> Result<(Arc<Region>, UserMemory), Refusal> {
+        let region = qp.shared.regions.by_rkey(rkey).ok_or(Refusal::RemoteAccess)?;
+        let opens = region.pd == qp.pd && region.opens_by(qp.number);
+        if !opens || region.access & access != access {
+            return Err(Refusal::RemoteAccess);
+        }
+        let part = region.part(address, length).ok_or(Refusal::RemoteAccess)?;
+        Ok((region, part))
+    }
+
+    /// The same just before all of it is written.
+    fn target_written(
+        &self,
+        qp: &Qp,
+        rkey: Rkey,
+        access: u32,
+        address: u64,
+        length: u64,
+    ) -> Result<(Arc<Region>, UserMemory), Refusal> {
+        let (region, part) = self.target(qp, rkey, access, address, length)?;
+        match region.bears(part, Touch::Written) {
+            true => Ok((region, part)),
+            false => Err(Refusal::RemoteAccess),
+        }
+    }
+}

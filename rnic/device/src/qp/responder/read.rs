@@ -1,0 +1,76 @@
+//! READ that travels: the region's bytes go into the response ring.
+
+use super::{Incoming, Outcome};
+use crate::constants::access;
+use crate::limits::{CHUNK, MESSAGE_MAX};
+use crate::qp::{Inner, Qp};
+use crate::region::Touch;
+use omniverb_link::{Broken, Response};
+use omniverb_terms::{Refusal, Rkey};
+
+impl Inner {
+    pub(super) fn serve_read(
+        &mut self,
+        qp: &Qp,
+        index: usize,
+        address: u64,
+        rkey: Rkey,
+        length: u64,
+    ) -> Result<Outcome, Broken> {
+        let link = &self.links[index];
+        // A peer on a network asks for an earlier READ again while it is inside a message.
+        let interjected = link.incoming.is_inside_message();
+        if !interjected && !matches!(link.incoming, Incoming::Idle | Incoming::Read { .. }) {
+            return Ok(Outcome::Refused(Refusal::InvalidRequest, None));
+        }
+        let begins = link.read_sent().is_none();
+        let mut sent = link.read_sent().unwrap_or(0);
+        if self.machine.attributes().access_flags & access::REMOTE_READ == 0
+            || self.machine.attributes().max_dest_rd_atomic == 0
+            || length > MESSAGE_MAX
+        {
+            return Ok(Outcome::Refused(Refusal::InvalidRequest, None));
+        }
+        let (region, memory) = if length == 0 {
+            (None, omniverb_ring::UserMemory::EMPTY) // a zero-length READ checks no key (C9-88)
+        } else {
+            match self.target(qp, rkey, access::REMOTE_READ, address, length) {
+                Ok((region, memory)) => {
+                    if begins {
+                        region.moved.note(length);
+                    }
+                    (Some(region), memory)
+                }
+                Err(refusal) => return Ok(Outcome::Refused(refusal, None)),
+            }
+        };
+        let link = &mut self.links[index];
+        // The record is checked anew on every turn, so a peer that rewrote it meanwhile may have
+        // shortened the READ below what is out already.
+        if sent > length {
+            return Err(Broken);
+        }
+        loop {
+            let chunk = (length - sent).min(CHUNK.min(link.endpoint.response_payload_max()) as u64);
+            let last = sent + chunk == length;
+            let part = memory.skip(sent as usize).first(chunk as usize);
+            if region.as_ref().is_some_and(|region| !region.bears(part, Touch::Read)) {
+                return Ok(Outcome::Refused(Refusal::RemoteAccess, None));
+            }
+            if !link.endpoint.send_response(&Response::ReadData { last }, part)? {
+                link.suspend_read(sent);
+                link.endpoint.set_blocked(true);
+                if begins {
+                    // The peer may have made room without having seen that we wait for it.
+                    self.come_back(qp);
+                }
+                return Ok(Outcome::Later);
+            }
+            sent += chunk;
+            if last {
+                link.end_read();
+                return Ok(Outcome::Passed);
+            }
+        }
+    }
+}

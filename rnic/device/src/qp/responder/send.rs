@@ -1,0 +1,234 @@
+//! SEND: into the oldest receive.
+
+use super::{Incoming, Outcome};
+use crate::constants::{Wc, access, status, wc_flags, wc_opcode};
+use crate::cq::Entry;
+use crate::gather::{Sge, resolve, total};
+use crate::qp::links::LinkEnd;
+use crate::qp::{Inner, Qp};
+use crate::queue::Receive;
+use crate::region::RegionCache;
+use omniverb_link::Broken;
+use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, SOLICITED};
+use omniverb_ring::Record;
+use omniverb_terms::{Refusal, Rkey, Service};
+
+/// Copies the record's payload, from `skip` on, to bytes `offset ..` of a scatter list.
+/// False: the list names memory it may not.
+#[inline(always)]
+pub(super) fn scatter(
+    qp: &Qp,
+    cache: &mut RegionCache,
+    link: &LinkEnd,
+    record: &Record,
+    list: &[Sge],
+    offset: u64,
+) -> bool {
+    let (mut before, mut done) = (offset, 0);
+    for sge in list {
+        if done == record.length {
+            break;
+        }
+        let length = u64::from(sge.length);
+        if before >= length {
+            before -= length;
+            continue;
+        }
+        let regions = &qp.shared.regions;
+        let Some(memory) = resolve(regions, cache, qp.receive_pd, sge, access::LOCAL_WRITE) else {
+            return false;
+        };
+        let target = memory.skip(before as usize).first(record.length - done);
+        link.endpoint.request_payload(record, done, target);
+        done += target.len();
+        before = 0;
+    }
+    done == record.length
+}
+
+impl Inner {
+    #[inline(always)]
+    pub(super) fn serve_send(
+        &mut self,
+        qp: &Qp,
+        index: usize,
+        flags: u32,
+        immediate: u32,
+        record: &Record,
+    ) -> Outcome {
+        let first = flags & FIRST != 0;
+        let incoming = std::mem::replace(&mut self.links[index].incoming, Incoming::Idle);
+        let incoming = match incoming {
+            // UC takes up again at the first record of a message, whatever was lost before it.
+            Incoming::Skip | Incoming::Write { .. } if first && qp.service == Service::Uc => {
+                Incoming::Idle
+            }
+            incoming => incoming,
+        };
+        let (receive, placed, capacity) = match incoming {
+            Incoming::Idle if first => {
+                let receive = match self.take_receive(qp, index, flags) {
+                    Ok(receive) => receive,
+                    Err(outcome) => return outcome,
+                };
+                let capacity = total(receive.sges.as_slice());
+                (receive, 0, capacity)
+            }
+            Incoming::Send { receive, placed, capacity } if !first => (receive, placed, capacity),
+            // UC lost the end of a message: its receive serves the next one.
+            Incoming::Send { receive, capacity, .. } if qp.service == Service::Uc => {
+                (receive, 0, capacity)
+            }
+            other if qp.service == Service::Uc => return self.skip_uc(index, other, flags),
+            _ => return Outcome::Refused(Refusal::InvalidRequest, None),
+        };
+        if placed + record.length as u64 > capacity {
+            return self.send_too_long(qp, index, flags, receive);
+        }
+        let link = &mut self.links[index];
+        let list = receive.sges.as_slice();
+        if !scatter(qp, &mut self.recv_cache, link, record, list, placed) {
+            return match qp.service {
+                Service::Rc => Outcome::Refused(
+                    Refusal::RemoteOperation,
+                    Some(Box::new((receive, status::LOC_PROT_ERR))),
+                ),
+                _ => {
+                    self.complete_receive(qp, &receive, status::LOC_PROT_ERR);
+                    self.skip_uc(index, Incoming::Skip, flags)
+                }
+            };
+        }
+        let placed = placed + record.length as u64;
+        if flags & LAST == 0 {
+            link.incoming = Incoming::Send { receive, placed, capacity };
+            return Outcome::Passed;
+        }
+        // The message is there, but its sender asks for what it may not: as with rdma_rxe, the
+        // receive tells that, and the connection is over.
+        if flags & INVALIDATE != 0 && !qp.shared.regions.invalidate(qp.number, Rkey(immediate)) {
+            return Outcome::Refused(
+                Refusal::RemoteAccess,
+                Some(Box::new((receive, status::REM_INV_REQ_ERR))),
+            );
+        }
+        self.deliver(qp, index, receive.wr_id, wc_opcode::RECV, placed, flags, immediate);
+        Outcome::Passed
+    }
+
+    /// The way of most messages: a SEND of one record and no more than data, a receive of this QP
+    /// that is waiting, long enough, and sound. Gives its completion, and whether the sender asks
+    /// for an event. `None`: none of it happened, see the general way.
+    #[inline(always)]
+    pub(super) fn serve_plain_send(
+        &mut self,
+        qp: &Qp,
+        index: usize,
+    ) -> Result<Option<(Wc, bool)>, Broken> {
+        let link = &mut self.links[index];
+        let Some(record) = link.endpoint.next_plain_send()? else { return Ok(None) };
+        if !matches!(link.incoming, Incoming::Idle) {
+            return Ok(None);
+        }
+        let Some((wr_id, list)) = self.receives.oldest() else { return Ok(None) };
+        let length = record.length as u64;
+        if length > total(list) || !scatter(qp, &mut self.recv_cache, link, &record, list, 0) {
+            return Ok(None);
+        }
+        link.end_starving();
+        link.endpoint.pass_request(&record);
+        let src_qp = link.peer.qpn.0;
+        self.receives.pass();
+        self.note_traffic(qp);
+        self.meter.received(length);
+        let (opcode, qp_num) = (wc_opcode::RECV, qp.number.0);
+        let byte_len = length as u32;
+        let wc = Wc { wr_id, opcode, byte_len, qp_num, src_qp, ..Wc::default() };
+        Ok(Some((wc, record.tag & SOLICITED != 0)))
+    }
+
+    /// Takes messages off one link whose completions go straight to `out`, as long as there are
+    /// plain ones and nothing else is due before them. Returns how many; the general way does the
+    /// rest.
+    #[inline(always)]
+    pub(crate) fn serve_straight(&mut self, qp: &Qp, index: usize, out: &mut [Wc]) -> usize {
+        let first = qp.service == Service::Rc
+            && self.machine.receives_messages()
+            && self.receives.completed() == 0
+            // Sends that the peer consumed before complete before.
+            && !self.sends.has_started();
+        if !first || self.links[index].endpoint.has_response() {
+            return 0;
+        }
+        let mut count = 0;
+        // A broken record is the general way's to find.
+        while count < out.len()
+            && let Ok(Some((wc, _))) = self.serve_plain_send(qp, index)
+        {
+            out[count] = wc;
+            count += 1;
+        }
+        if count > 0 {
+            self.receives_taken(qp, count as u64);
+            self.links[index].endpoint.publish_requests();
+        }
+        count
+    }
+
+    /// A receive got its message.
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments)] // the fields of one completion
+    pub(super) fn deliver(
+        &mut self,
+        qp: &Qp,
+        index: usize,
+        wr_id: u64,
+        opcode: u32,
+        length: u64,
+        flags: u32,
+        immediate: u32,
+    ) {
+        let with_immediate = if flags & IMMEDIATE != 0 { wc_flags::WITH_IMM } else { 0 };
+        let with_invalidate = if flags & INVALIDATE != 0 { wc_flags::WITH_INV } else { 0 };
+        let wc = Wc {
+            wr_id,
+            status: status::SUCCESS,
+            opcode,
+            byte_len: length as u32,
+            immediate,
+            qp_num: qp.number.0,
+            src_qp: self.links[index].peer.qpn.0,
+            flags: with_immediate | with_invalidate,
+            ..Wc::default()
+        };
+        self.meter.received(length);
+        let release = qp.receive_release();
+        self.receives.complete(Entry { wc, release, solicited: flags & SOLICITED != 0 });
+    }
+
+    #[cold]
+    fn send_too_long(&mut self, qp: &Qp, index: usize, flags: u32, receive: Receive) -> Outcome {
+        if qp.service == Service::Rc {
+            return Outcome::Refused(
+                Refusal::InvalidRequest,
+                Some(Box::new((receive, status::LOC_LEN_ERR))),
+            );
+        }
+        // UC drops the message; the receive stays, unless an SRQ handed it out.
+        if qp.srq.is_some() {
+            self.complete_receive(qp, &receive, status::LOC_LEN_ERR);
+        } else {
+            self.receives.put_back();
+        }
+        self.skip_uc(index, Incoming::Skip, flags)
+    }
+
+    /// Drops this record of a UC message, and the rest of it.
+    #[cold]
+    pub(super) fn skip_uc(&mut self, index: usize, before: Incoming, flags: u32) -> Outcome {
+        drop(before);
+        let ended = flags & LAST != 0;
+        self.links[index].incoming = if ended { Incoming::Idle } else { Incoming::Skip };
+        Outcome::Passed
+    }
+}

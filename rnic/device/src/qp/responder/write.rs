@@ -1,0 +1,154 @@
+//! WRITE that travels: into a region, after its key allowed the whole of it.
+
+use super::{Incoming, Outcome};
+use crate::constants::{access, wc_opcode};
+use crate::limits::MESSAGE_MAX;
+use crate::qp::{Inner, Qp};
+use omniverb_link::record::{IMMEDIATE, LAST, PLACED};
+use omniverb_ring::Record;
+use omniverb_terms::{Refusal, Rkey, Service};
+
+impl Inner {
+    pub(super) fn serve_write(
+        &mut self,
+        qp: &Qp,
+        index: usize,
+        flags: u32,
+        (address, rkey, total): (u64, Rkey, u64),
+        immediate: u32,
+        record: &Record,
+    ) -> Outcome {
+        match self.links[index].incoming {
+            Incoming::Idle => {}
+            _ if qp.service == Service::Uc => self.abandon_uc(qp, index),
+            _ => return Outcome::Refused(Refusal::InvalidRequest, None),
+        }
+        if self.machine.attributes().access_flags & access::REMOTE_WRITE == 0 || total > MESSAGE_MAX
+        {
+            return self.refuse_write(qp, index, flags, Refusal::InvalidRequest);
+        }
+        let region = if total == 0 {
+            None // a zero-length WRITE checks no key (C9-88)
+        } else {
+            match self.target(qp, rkey, access::REMOTE_WRITE, address, total) {
+                Ok((region, _)) => Some(region),
+                Err(refusal) => return self.refuse_write(qp, index, flags, refusal),
+            }
+        };
+        if flags & PLACED != 0 {
+            if record.length != 0 || flags & (LAST | IMMEDIATE) != LAST | IMMEDIATE {
+                return Outcome::Refused(Refusal::InvalidRequest, None);
+            }
+            return self.finish_write(qp, index, flags, immediate, total);
+        }
+        self.links[index].incoming = Incoming::Write { region, address, left: total, total };
+        let outcome = self.serve_write_more(qp, index, flags, immediate, record);
+        if matches!(outcome, Outcome::Later) {
+            self.links[index].incoming = Incoming::Idle;
+        }
+        outcome
+    }
+
+    pub(super) fn serve_write_more(
+        &mut self,
+        qp: &Qp,
+        index: usize,
+        flags: u32,
+        immediate: u32,
+        record: &Record,
+    ) -> Outcome {
+        let length = record.length as u64;
+        let link = &mut self.links[index];
+        let Incoming::Write { region, address, left, total } = &mut link.incoming else {
+            if qp.service == Service::Uc {
+                self.abandon_uc(qp, index);
+                return self.skip_uc(index, Incoming::Skip, flags);
+            }
+            return Outcome::Refused(Refusal::InvalidRequest, None);
+        };
+        let total = *total;
+        let ends = flags & LAST != 0;
+        if length > *left || (ends && length != *left) {
+            return self.refuse_write(qp, index, flags, Refusal::InvalidRequest);
+        }
+        // The key is looked at again for every record: it may have been deregistered meanwhile.
+        let memory = match region {
+            None => omniverb_ring::UserMemory::EMPTY,
+            Some(region) => {
+                let (rkey, address) = (region.rkey, *address);
+                match self.target_written(qp, rkey, access::REMOTE_WRITE, address, length) {
+                    Ok((_, memory)) => memory,
+                    Err(refusal) => return self.refuse_write(qp, index, flags, refusal),
+                }
+            }
+        };
+        // Immediate data takes a receive; without one nothing of this record is placed.
+        let receive = if ends && flags & IMMEDIATE != 0 {
+            match self.take_receive(qp, index, flags) {
+                Ok(receive) => Some(receive),
+                Err(outcome) => return outcome,
+            }
+        } else {
+            None
+        };
+        let link = &mut self.links[index];
+        link.endpoint.request_payload(record, 0, memory);
+        if let Incoming::Write { region, address, left, .. } = &mut link.incoming {
+            if let Some(region) = region {
+                region.moved.note(length);
+            }
+            *address += length;
+            *left -= length;
+        }
+        if ends {
+            link.incoming = Incoming::Idle;
+            match receive {
+                Some(receive) => {
+                    let opcode = wc_opcode::RECV_RDMA_WITH_IMM;
+                    self.deliver(qp, index, receive.wr_id, opcode, total, flags, immediate);
+                }
+                None => self.meter.received(total),
+            }
+        }
+        Outcome::Passed
+    }
+
+    fn finish_write(
+        &mut self,
+        qp: &Qp,
+        index: usize,
+        flags: u32,
+        immediate: u32,
+        total: u64,
+    ) -> Outcome {
+        let receive = match self.take_receive(qp, index, flags) {
+            Ok(receive) => receive,
+            Err(outcome) => return outcome,
+        };
+        let opcode = wc_opcode::RECV_RDMA_WITH_IMM;
+        self.deliver(qp, index, receive.wr_id, opcode, total, flags, immediate);
+        Outcome::Passed
+    }
+
+    /// RC refuses; UC drops the message without a word.
+    #[cold]
+    fn refuse_write(&mut self, qp: &Qp, index: usize, flags: u32, refusal: Refusal) -> Outcome {
+        match qp.service {
+            Service::Uc => self.skip_uc(index, Incoming::Skip, flags),
+            _ => Outcome::Refused(refusal, None),
+        }
+    }
+
+    /// A new UC message begins before the last one ended: that one is lost.
+    #[cold]
+    fn abandon_uc(&mut self, qp: &Qp, index: usize) {
+        let before = std::mem::replace(&mut self.links[index].incoming, Incoming::Idle);
+        match before {
+            Incoming::Send { receive, .. } if qp.srq.is_some() => {
+                self.complete_receive(qp, &receive, crate::constants::status::WR_FLUSH_ERR);
+            }
+            Incoming::Send { .. } => self.receives.put_back(),
+            _ => {}
+        }
+    }
+}

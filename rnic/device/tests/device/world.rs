@@ -1,0 +1,98 @@
+//! What is outside a device on the bench: notes what it is asked for, and counts.
+
+use omniverb_device::work::Destination;
+use omniverb_device::{AsyncEvent, CompletionEvents, Host};
+use omniverb_link::Doorbell;
+use omniverb_ring::{BellPage, Window};
+use omniverb_terms::{Qpn, Rkey};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// The world outside one device. Notes what it is asked for.
+#[derive(Default)]
+pub struct World {
+    pub clock: Arc<AtomicU64>,
+    pub grants: Mutex<Vec<(Qpn, Qpn, Rkey)>>,
+    /// What of them was asked for.
+    pub ranges: Mutex<Vec<(u64, u64)>>,
+    /// Addresses of pages that are not in memory.
+    pub holes: Mutex<BTreeSet<usize>>,
+    /// How often that was asked for.
+    pub looks: AtomicUsize,
+    pub failed: Mutex<Vec<Qpn>>,
+    /// Called when the kernel is asked about pages.
+    pub on_look: Mutex<Option<Box<dyn Fn() + Send>>>,
+    pub links: Mutex<Vec<(Qpn, Destination)>>,
+    pub events: Mutex<Vec<(AsyncEvent, usize)>>,
+    pub attended: AtomicUsize,
+}
+
+/// What a device has of it.
+pub struct Handle(pub Arc<World>);
+
+impl Host for Handle {
+    fn nap(&self, _: &AtomicU64, _: u32) {
+        std::thread::yield_now();
+    }
+
+    fn now(&self) -> u64 {
+        self.0.clock.load(Ordering::Relaxed)
+    }
+    fn attend(&self) {
+        self.0.attended.fetch_add(1, Ordering::Relaxed);
+    }
+    fn request_grant(&self, qpn: Qpn, peer_qpn: Qpn, rkey: Rkey, range: (u64, u64)) {
+        self.0.ranges.lock().unwrap().push(range);
+        self.0.grants.lock().unwrap().push((qpn, peer_qpn, rkey));
+    }
+    fn qp_failed(&self, qpn: Qpn) {
+        self.0.failed.lock().unwrap().push(qpn);
+    }
+    fn request_datagram_link(&self, qpn: Qpn, destination: Destination) {
+        self.0.links.lock().unwrap().push((qpn, destination));
+    }
+    fn resident(&self, window: &Window, start: usize, found: &mut [u8]) -> bool {
+        assert!(start + found.len() * 4096 <= window.len().next_multiple_of(4096));
+        self.0.looks.fetch_add(1, Ordering::Relaxed);
+        if let Some(hook) = &*self.0.on_look.lock().unwrap() {
+            hook();
+        }
+        let holes = self.0.holes.lock().unwrap();
+        for (index, byte) in found.iter_mut().enumerate() {
+            let at = window.address() + start + index * 4096;
+            *byte = u8::from(!holes.contains(&at));
+        }
+        true
+    }
+    fn async_event(&self, event: AsyncEvent, cookie: usize) {
+        self.0.events.lock().unwrap().push((event, cookie));
+    }
+}
+
+/// A completion channel that counts.
+#[derive(Default)]
+pub struct Channel {
+    pub events: Mutex<Vec<usize>>,
+}
+
+impl CompletionEvents for Channel {
+    fn completion(&self, cookie: usize) {
+        self.events.lock().unwrap().push(cookie);
+    }
+}
+
+/// Rings the page of one side; counts kicks.
+pub struct Ringer {
+    pub page: BellPage<Window>,
+    pub kicks: AtomicUsize,
+}
+
+impl Doorbell for Ringer {
+    fn page(&self) -> &BellPage<Window> {
+        &self.page
+    }
+    fn kick(&self) {
+        self.kicks.fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,66 @@
+//! Who is told of news: the peer, by its ready bit and a kick, if it asked for that; and what this
+//! end asks for.
+
+use crate::endpoint::Endpoint;
+use crate::layout::word;
+use omniverb_ring::WordMemory;
+use omniverb_ring::sync::Ordering;
+
+impl Endpoint {
+    /// Whether we look at the rings by ourselves; if not, the peer sets our ready bit.
+    pub fn set_watched(&mut self, watched: bool) {
+        self.ours.store(word::WAKE, u64::from(!watched), Ordering::SeqCst);
+    }
+
+    /// We wait for the peer to consume, or no longer do. It notifies us while we do.
+    #[inline(always)]
+    pub fn set_blocked(&mut self, blocked: bool) {
+        if self.blocked != blocked {
+            self.blocked = blocked;
+            self.ours.store(word::BLOCKED, u64::from(blocked), Ordering::SeqCst);
+        }
+    }
+
+    /// Something was published that the peer may be waiting for.
+    #[inline(always)]
+    pub(crate) fn notify(&mut self) {
+        if self.theirs.load(word::WAKE, Ordering::Relaxed) != 0 {
+            self.peer_page.set_ready(self.peer_slot);
+        }
+        if self.peer_page.take_kick() {
+            self.kicked = true;
+            self.doorbell.kick();
+        }
+    }
+
+    /// Wakes the peer, whether or not it asked for that, unless it was woken since
+    /// [`Endpoint::content`].
+    #[cold]
+    pub fn insist(&mut self) {
+        if !self.kicked {
+            self.peer_page.set_ready(self.peer_slot);
+            self.peer_page.take_kick();
+            self.doorbell.kick();
+        }
+    }
+
+    /// The peer consumes.
+    pub fn content(&mut self) {
+        self.kicked = false;
+    }
+
+    #[inline(always)]
+    pub(crate) fn notify_blocked(&self) {
+        if self.theirs.load(word::BLOCKED, Ordering::Relaxed) != 0 {
+            self.notify_peer();
+        }
+    }
+
+    #[cold]
+    pub(crate) fn notify_peer(&self) {
+        self.peer_page.set_ready(self.peer_slot);
+        if self.peer_page.take_kick() {
+            self.doorbell.kick();
+        }
+    }
+}
