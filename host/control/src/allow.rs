@@ -13,9 +13,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// Whom an entry fits may connect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Allow {
-    /// Users.
+    /// User numbers, as the daemon sees them.
     pub users: Vec<u32>,
-    /// Groups: the effective one of the process, or one of the others it is in.
+    /// Group numbers, as the daemon sees them: the effective one of the process, or one of the
+    /// others it is in.
     pub groups: Vec<u32>,
     /// Paths of cgroups: a process in one of them or below.
     pub cgroups: Vec<String>,

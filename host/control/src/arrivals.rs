@@ -1,8 +1,12 @@
-//! Connections of processes that are not identified yet. Bounded; over the bound whoever has the
-//! most of them loses the oldest.
+//! The tenants' door, and connections of processes that came through it and are not identified yet.
+//! Bounded; over the bound whoever has the most of them loses the oldest.
 
+use crate::allow::Admission;
+use crate::door::Door;
+use crate::journal::Journal;
 use omniverb_sys::pidfd::Peer;
 use omniverb_tenancy::{Circle, Holder, Holders, SessionId};
+use omniverb_terms::Errno;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,22 +21,48 @@ pub(crate) struct Arrival {
     pub(crate) calls: OwnedFd,
     pub(crate) peer: Peer,
     pub(crate) pidfd: Option<Arc<OwnedFd>>,
-    /// Who may look into it.
+    /// Who may look into its process, once the helper has said that; `None`: not known.
     pub(crate) circle: Option<Circle>,
-    /// As far as that is known.
+    /// For whom it is counted: at first its process and user, then its cgroup and user.
     pub(crate) holder: Holder,
 }
 
-/// All of them, and whose they are.
-#[derive(Debug, Default)]
+/// All of them, whose they are, and who may come in at all.
+#[derive(Debug)]
 pub(crate) struct Arrivals {
+    door: Door,
+    admission: Admission,
     waiting: BTreeMap<SessionId, Arrival>,
     of: Holders<SessionId>,
 }
 
 impl Arrivals {
+    pub(crate) fn new(door: Door, admission: Admission) -> Arrivals {
+        Arrivals { door, admission, waiting: BTreeMap::new(), of: Holders::default() }
+    }
+
+    /// Where they come in.
+    pub(crate) fn door(&self) -> &Door {
+        &self.door
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
+    }
+
+    /// Whether one may use the socket, before (`cgroup`: `None`) and after the helper has looked
+    /// into which cgroup it comes from.
+    pub(crate) fn admits(
+        &mut self,
+        arrival: &Arrival,
+        cgroup: Option<&str>,
+        journal: &mut Journal,
+    ) -> Result<(), Errno> {
+        let (peer, calls) = (&arrival.peer, &arrival.calls);
+        match cgroup {
+            None => self.admission.admits(peer, calls, journal),
+            Some(cgroup) => self.admission.admits_from(peer, calls, cgroup, journal),
+        }
     }
 
     pub(crate) fn has(&self, id: SessionId) -> bool {
@@ -53,8 +83,10 @@ impl Arrivals {
         self.waiting.remove(&id)
     }
 
-    /// Takes all out.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Arrival> + use<> {
-        std::mem::take(self).waiting.into_values()
+    /// Nobody comes any more; the sockets of those who have.
+    pub(crate) fn close(&mut self) -> Vec<OwnedFd> {
+        self.door.close();
+        let left = std::iter::from_fn(|| self.door.next_left());
+        std::mem::take(&mut self.waiting).into_values().map(|a| a.calls).chain(left).collect()
     }
 }

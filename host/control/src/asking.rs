@@ -61,11 +61,11 @@ impl AsFd for Enclosed {
     }
 }
 
-/// What has become of something asked.
+/// What the daemon hears of it.
 #[derive(Debug)]
-pub(crate) enum Told {
-    /// This is the answer.
-    Found(Kind, Subject, io::Result<Found>),
+pub(crate) enum FromHelper {
+    /// An answer, or that none came in time.
+    Answer(Kind, Subject, io::Result<Found>),
     /// The helper had died, and there is another one.
     Restarted,
 }
@@ -93,7 +93,7 @@ struct Asked {
 pub(crate) struct Asking {
     helper: Helper,
     /// It may enter other namespaces than our own.
-    pub(crate) enters: bool,
+    enters: bool,
     waiting: BTreeMap<Kind, Turns<Question>>,
     under_way: BTreeMap<u64, Asked>,
     deadlines: BTreeSet<(u64, u64)>,
@@ -102,20 +102,17 @@ pub(crate) struct Asking {
     of_kind: BTreeMap<Kind, usize>,
     /// Of vNICs, each thing is asked once at a time.
     known: HashSet<(Kind, Subject)>,
-    told: VecDeque<Told>,
+    /// What nobody has taken yet, oldest first.
+    news: VecDeque<FromHelper>,
     last: u64,
     /// Within a turn as long as it owes an answer; each answer begins another.
     pulse: Pulse,
 }
 
-fn serve(socket: OwnedFd) {
-    omniverb_netns::serve(socket, false);
-}
-
 impl Asking {
     /// Starts the helper and waits until it serves.
     pub(crate) fn start(helpers: &Helpers, pulse: Pulse) -> io::Result<Asking> {
-        let helper = helpers.start(STARTER, serve)?;
+        let helper = helpers.start(STARTER, omniverb_netns::serve)?;
         if !readable(helper.socket(), Some(START))? {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -131,10 +128,15 @@ impl Asking {
             of_one: HashMap::new(),
             of_kind: BTreeMap::new(),
             known: HashSet::new(),
-            told: VecDeque::new(),
+            news: VecDeque::new(),
             last: 0,
             pulse,
         })
+    }
+
+    /// Whether it may enter other namespaces than our own.
+    pub(crate) fn enters(&self) -> bool {
+        self.enters
     }
 
     /// Readable when [`next`](Self::next) has something.
@@ -228,10 +230,10 @@ impl Asking {
     ///
     /// # Errors
     /// If there is no helper any more, and none will come.
-    pub(crate) fn next(&mut self, now: u64) -> io::Result<Option<Told>> {
+    pub(crate) fn next(&mut self, now: u64) -> io::Result<Option<FromHelper>> {
         loop {
-            if let Some(told) = self.told.pop_front() {
-                return Ok(Some(told));
+            if let Some(news) = self.news.pop_front() {
+                return Ok(Some(news));
             }
             match receive(self.helper.socket())? {
                 None => return Ok(None),
@@ -243,7 +245,11 @@ impl Asking {
                     let fits = self.under_way.get(&id).is_some_and(|a| a.question.kind == kind);
                     let asked = if fits { self.end(id) } else { None };
                     if let Some(asked) = asked.filter(|asked| !asked.late) {
-                        self.told.push_back(Told::Found(kind, asked.question.subject, found));
+                        self.news.push_back(FromHelper::Answer(
+                            kind,
+                            asked.question.subject,
+                            found,
+                        ));
                     }
                     self.go_on(now);
                 }
@@ -254,7 +260,7 @@ impl Asking {
     /// What the helper that died was doing is asked once more; if that is what it died of, not
     /// again.
     fn restarted(&mut self) {
-        self.told.push_back(Told::Restarted);
+        self.news.push_back(FromHelper::Restarted);
         let ids: Vec<u64> = self.under_way.keys().copied().collect();
         for id in ids {
             let Some(asked) = self.under_way.get_mut(&id) else { continue };
@@ -265,7 +271,7 @@ impl Asking {
             } else if let Some(asked) = self.end(id).filter(|asked| !asked.late) {
                 let Question { kind, subject, .. } = asked.question;
                 let lost = Err(io::Error::other("the helper died of it"));
-                self.told.push_back(Told::Found(kind, subject, lost));
+                self.news.push_back(FromHelper::Answer(kind, subject, lost));
             }
         }
     }
@@ -275,7 +281,7 @@ impl Asking {
     }
 
     /// What took too long. It goes on counting as under way until the helper has answered it.
-    pub(crate) fn late(&mut self, now: u64) -> Vec<Told> {
+    pub(crate) fn late(&mut self, now: u64) -> Vec<FromHelper> {
         let mut late = Vec::new();
         while let Some((at, id)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
             self.deadlines.remove(&(at, id));
@@ -283,7 +289,7 @@ impl Asking {
             asked.late = true;
             let Question { kind, subject, .. } = asked.question;
             self.known.remove(&(kind, subject));
-            late.push(Told::Found(kind, subject, Err(io::ErrorKind::TimedOut.into())));
+            late.push(FromHelper::Answer(kind, subject, Err(io::ErrorKind::TimedOut.into())));
         }
         late
     }

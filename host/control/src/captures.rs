@@ -1,9 +1,15 @@
-//! Captures under way: who asked for them, of which vNIC, and how far they are.
+//! Captures under way: who asked for them, of which vNIC, how far they are, and the recorder that
+//! writes them down.
 
-use crate::engine::Intake;
-use omniverb_tenancy::{SessionId, VnicId};
-use omniverb_terms::Errno;
+use crate::engine::{Intake, Recorder, Summary};
+use crate::memory;
+use omniverb_link::trace::TRACE_BYTES;
+use omniverb_sys::{Access, Extent};
+use omniverb_tenancy::{SessionId, TracedEnd, VnicId};
+use omniverb_terms::{Errno, Qpn};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 /// Processes that may tell at the same time: each has memory of 8 MiB for it.
 const TRACING_MAX: usize = 256;
@@ -15,8 +21,8 @@ struct Recording {
 }
 
 /// All of them, by the operators who asked.
-#[derive(Debug, Default)]
 pub(crate) struct Captures {
+    recorder: Recorder,
     recordings: BTreeMap<SessionId, Recording>,
     /// Those whose file is looked at, and the calls that wait for it.
     beginning: BTreeMap<SessionId, u64>,
@@ -26,22 +32,74 @@ pub(crate) struct Captures {
     tracing: BTreeSet<SessionId>,
 }
 
+/// What a call that waited is answered.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// The capture has begun.
+    Begun,
+    /// Its file is no good: the errno that says why.
+    Refused(i32),
+    /// It is over, and written down.
+    Ended(Summary),
+}
+
 impl Captures {
+    pub(crate) fn new(recorder: Recorder) -> Captures {
+        Captures {
+            recorder,
+            recordings: BTreeMap::new(),
+            beginning: BTreeMap::new(),
+            finishing: BTreeMap::new(),
+            tracing: BTreeSet::new(),
+        }
+    }
+
+    /// Readable when [`next_outcome`](Self::next_outcome) may have something.
+    pub(crate) fn ready(&self) -> BorrowedFd<'_> {
+        self.recorder.ready()
+    }
+
+    /// Forgets that it was ready.
+    pub(crate) fn take_ready(&self) {
+        self.recorder.take_ready();
+    }
+
+    /// What has become of a capture that an operator's call waits for: whose, the call's tag, what.
+    pub(crate) fn next_outcome(&mut self) -> Option<(SessionId, u64, Outcome)> {
+        while let Some((capture, errno)) = self.recorder.next_begun() {
+            let id = SessionId(capture);
+            if let Some(tag) = self.beginning.remove(&id) {
+                return Some((id, tag, errno.map_or(Outcome::Begun, Outcome::Refused)));
+            }
+        }
+        while let Some((capture, summary)) = self.recorder.next_ended() {
+            let id = SessionId(capture);
+            if let Some(tag) = self.finishing.remove(&id) {
+                return Some((id, tag, Outcome::Ended(summary)));
+            }
+        }
+        None
+    }
+
     /// Whether somebody may begin one: one at a time of each vNIC, and for each operator.
     pub(crate) fn may_begin(&self, id: SessionId, vnic: VnicId) -> Result<(), Errno> {
         let busy = self.recordings.contains_key(&id) || self.finishing.contains_key(&id);
         if busy || self.is_recorded(vnic) { Err(Errno::EBUSY) } else { Ok(()) }
     }
 
-    /// One begins; call `tag` waits until the recorder has looked at its file.
-    pub(crate) fn begin(&mut self, id: SessionId, tag: u64, vnic: VnicId, intake: Intake) {
+    /// One begins; call `tag` waits until the recorder has looked at its file. Of each packet so
+    /// many bytes are written.
+    pub(crate) fn begin(
+        &mut self,
+        id: SessionId,
+        tag: u64,
+        vnic: VnicId,
+        file: OwnedFd,
+        snap_bytes: u32,
+    ) {
+        let intake = self.recorder.begin(id.0, vnic, file, snap_bytes);
         self.recordings.insert(id, Recording { vnic, intake });
         self.beginning.insert(id, tag);
-    }
-
-    /// The recorder has looked; the call that waits for that.
-    pub(crate) fn begun(&mut self, id: SessionId) -> Option<u64> {
-        self.beginning.remove(&id)
     }
 
     pub(crate) fn is_recorded(&self, vnic: VnicId) -> bool {
@@ -54,23 +112,25 @@ impl Captures {
         all.find(|recording| recording.vnic == vnic).map(|recording| &recording.intake)
     }
 
-    /// Call `tag` waits until this one is written down; false if there is none.
-    pub(crate) fn finish(&mut self, id: SessionId, tag: u64) -> bool {
-        let there = self.recordings.contains_key(&id);
-        if there {
-            self.finishing.insert(id, tag);
+    /// Whose packets an operator has written down.
+    pub(crate) fn vnic_of(&self, id: SessionId) -> Option<VnicId> {
+        self.recordings.get(&id).map(|recording| recording.vnic)
+    }
+
+    /// Call `tag` waits until its operator's capture is written down; there has to be one.
+    pub(crate) fn finish(&mut self, id: SessionId, tag: u64) -> Result<(), Errno> {
+        if !self.recordings.contains_key(&id) {
+            return Err(Errno::ENOENT);
         }
-        there
+        self.finishing.insert(id, tag);
+        Ok(())
     }
 
-    /// No more packets are wanted; of whom.
-    pub(crate) fn end(&mut self, id: SessionId) -> Option<VnicId> {
-        self.recordings.remove(&id).map(|recording| recording.vnic)
-    }
-
-    /// It is written down; the call that waits for that.
-    pub(crate) fn ended(&mut self, id: SessionId) -> Option<u64> {
-        self.finishing.remove(&id)
+    /// No more packets are wanted.
+    pub(crate) fn end(&mut self, id: SessionId) {
+        if self.recordings.remove(&id).is_some() {
+            self.recorder.end(id.0);
+        }
     }
 
     /// No call waits for anything any more.
@@ -79,18 +139,49 @@ impl Captures {
         self.finishing.remove(&id);
     }
 
-    /// One more process may tell what happens on its links.
-    pub(crate) fn may_trace(&self) -> bool {
-        self.tracing.len() < TRACING_MAX
+    /// Closes files that an operator sent, however long that takes.
+    pub(crate) fn discard(&self, files: Vec<OwnedFd>) {
+        if !files.is_empty() {
+            self.recorder.discard(files);
+        }
     }
 
-    /// This one does.
-    pub(crate) fn trace(&mut self, id: SessionId) {
-        self.tracing.insert(id);
+    /// One more process is to tell what happens on its links: the memory for that. `None`: too many
+    /// do. Captures say that they miss what it would have told, also if there is no memory.
+    pub(crate) fn begin_trace(&mut self, id: SessionId) -> io::Result<Option<Extent>> {
+        if self.tracing.len() >= TRACING_MAX {
+            self.recorder.miss();
+            return Ok(None);
+        }
+        let made = memory::make("omniverb-trace", TRACE_BYTES as u64)
+            .and_then(|memory| Ok((memory.map(Access::ReadWrite)?, memory)));
+        match made {
+            Ok((window, memory)) => {
+                self.recorder.read(id.0, window);
+                self.tracing.insert(id);
+                Ok(Some(memory))
+            }
+            Err(error) => {
+                self.recorder.miss();
+                Err(error)
+            }
+        }
     }
 
-    /// It does no longer; false if it did not.
-    pub(crate) fn end_trace(&mut self, id: SessionId) -> bool {
-        self.tracing.remove(&id)
+    /// It does so no longer.
+    pub(crate) fn end_trace(&mut self, id: SessionId) {
+        if self.tracing.remove(&id) {
+            self.recorder.read_no_more(id.0);
+        }
+    }
+
+    /// What a session tells of this end of a link is sound.
+    pub(crate) fn trace(&self, end: &TracedEnd) {
+        self.recorder.trace(end);
+    }
+
+    /// Or no longer.
+    pub(crate) fn untrace(&self, id: SessionId, qpn: Qpn, peer_qpn: Qpn) {
+        self.recorder.untrace(id.0, qpn, peer_qpn);
     }
 }

@@ -1,208 +1,82 @@
-//! The connected processes: their sockets, what waits to be sent, their statistics areas, and who
-//! of them has not said hello.
+//! The connected processes: who of them has not said hello, what is said to them and by them, and
+//! whom to part with.
 //!
 //! Connections that say nothing are bounded, for a vNIC and for all; over the bound whoever has the
-//! most of them loses the oldest. So are descriptors that wait to be taken.
+//! most of them loses the oldest. So are descriptors that wait to be taken. Nobody is waited for:
+//! what a socket has no room for stays here, and who lets too much pile up is parted with.
 
-use crate::disposal::Bin;
-use crate::memory;
-use crate::outbox::{Letter, Outbox, Sent};
-use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
+use crate::client::Client;
+use crate::outbox::{Letter, Parcel, Sent};
+use crate::reactor::{Reactor, Timer};
+use crate::ready::Ready;
+use crate::settings::Unwanted;
+use omniverb_session::limits::MESSAGE_BYTES_MAX;
+use omniverb_sys::Extent;
 use omniverb_sys::descriptors::{self, Plain};
-use omniverb_sys::pidfd::Peer;
-use omniverb_sys::{Access, Extent, Mapping, socket};
+use omniverb_sys::epoll::Interest;
 use omniverb_tenancy::{Channel, Holder, Holders, SessionId, VnicId};
 use omniverb_terms::Errno;
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
-/// Bytes of a statistics area.
-const AREA_BYTES: usize = STATISTICS_SLOTS * STATISTICS_SLOT_BYTES;
-/// Bytes of messages, with what the kernel needs to keep them, that a client may leave unread and
-/// not count as behind: some thirty messages.
-const UNREAD_MAX: usize = 32 << 10;
 /// Connections that have not said hello, of one vNIC.
 const HALF_OPEN_PER_VNIC: usize = 256;
 /// The same, of all together.
 const HALF_OPEN: usize = 4096;
 /// Connections that are refused and have not been told so.
 const REFUSED: usize = 64;
+/// When to try again after clients held too many of our descriptors unread.
+const DESCRIPTORS_AGAIN: Duration = Duration::from_millis(10);
 
-/// A connected process.
-#[derive(Debug)]
-pub(crate) struct Client {
-    /// The process asks here.
-    calls: OwnedFd,
-    /// The process is told here; once it has said hello.
-    events: Option<OwnedFd>,
-    /// Readable when the process has ended.
-    pidfd: Option<Arc<OwnedFd>>,
-    /// What the kernel says about it.
-    peer: Peer,
-    /// Its vNIC, or the errno it is refused with.
-    vnic: Result<VnicId, Errno>,
-    /// Has said hello.
-    greeted: bool,
-    /// Counters that it writes.
-    statistics: Option<Mapping>,
-    answers: Outbox,
-    told: Outbox,
-    /// What the tables were told: it has left more than a little of what it was told.
-    behind: bool,
-    /// A timer will try again to send what waits.
-    flush_timer: bool,
-}
-
-impl Client {
-    pub(crate) fn new(
-        calls: OwnedFd,
-        pidfd: Option<Arc<OwnedFd>>,
-        peer: Peer,
-        vnic: Result<VnicId, Errno>,
-        bin: &Bin,
-    ) -> Client {
-        Client {
-            calls,
-            events: None,
-            pidfd,
-            peer,
-            vnic,
-            greeted: false,
-            statistics: None,
-            answers: Outbox::new(bin.clone()),
-            told: Outbox::new(bin.clone()),
-            behind: false,
-            flush_timer: false,
-        }
-    }
-
-    pub(crate) fn calls(&self) -> &OwnedFd {
-        &self.calls
-    }
-
-    pub(crate) fn events(&self) -> Option<&OwnedFd> {
-        self.events.as_ref()
-    }
-
-    pub(crate) fn pidfd(&self) -> Option<&OwnedFd> {
-        self.pidfd.as_deref()
-    }
-
-    pub(crate) fn pid(&self) -> i32 {
-        self.peer.pid
-    }
-
-    /// Its vNIC, or the errno it is refused with.
-    pub(crate) fn vnic(&self) -> Result<VnicId, Errno> {
-        self.vnic
-    }
-
-    /// Its sockets, to be let go of.
-    pub(crate) fn into_sockets(self) -> impl Iterator<Item = OwnedFd> {
-        [Some(self.calls), self.events].into_iter().flatten()
-    }
-
-    /// Makes its second socket and a statistics area that it is to write: what it gets.
-    pub(crate) fn make_events(&mut self) -> io::Result<(OwnedFd, Extent)> {
-        let (ours, theirs) = socket::pair()?;
-        let area = memory::make("omniverb-statistics", AREA_BYTES as u64)?;
-        self.statistics = Some(area.mapping(Access::ReadOnly)?);
-        self.events = Some(ours);
-        Ok((theirs, area))
-    }
-
-    /// The eight words of a statistics slot, as they are at the moment.
-    pub(crate) fn counters(&self, slot: u32) -> Option<[u64; 8]> {
-        let area = self.statistics.as_ref()?;
-        let start = (slot as usize).checked_mul(STATISTICS_SLOT_BYTES)?;
-        let mut words = [0; 8];
-        for (index, word) in words.iter_mut().enumerate() {
-            *word = area.load_u64(start + 8 * index)?;
-        }
-        Some(words)
-    }
-
-    /// Has taken all its answers. Who has not is not asked for more.
-    pub(crate) fn listens(&self) -> bool {
-        self.answers.is_empty()
-    }
-
-    /// Answers a call. What the rest of its answers wait for, if it waited before or does now.
-    pub(crate) fn answer(&mut self, tag: u64, letter: Letter) -> Option<Sent> {
-        let idle = self.answers.is_empty();
-        let sent = self.answers.push(self.calls.as_fd(), tag, letter);
-        (!idle || sent != Sent::All).then_some(sent)
-    }
-
-    /// Sends answers that wait, if there are any.
-    pub(crate) fn flush_answers(&mut self) -> Option<Sent> {
-        let waits = !self.answers.is_empty();
-        waits.then(|| self.answers.flush(self.calls.as_fd()))
-    }
-
-    /// True if a timer is to be set that tries again to send what waits.
-    pub(crate) fn wants_flush_timer(&mut self) -> bool {
-        !std::mem::replace(&mut self.flush_timer, true)
-    }
-
-    /// That timer was due.
-    pub(crate) fn flush_timer_due(&mut self) {
-        self.flush_timer = false;
-    }
-
-    /// Whether it has left more than a little of what it was told, if that has changed.
-    pub(crate) fn backlog_change(&mut self) -> Option<bool> {
-        let events = self.events.as_ref()?;
-        let unread = || socket::unread(events.as_fd()).unwrap_or(0);
-        let behind = !self.told.is_empty() || unread() > UNREAD_MAX;
-        let before = std::mem::replace(&mut self.behind, behind);
-        (before != behind).then_some(behind)
-    }
-
-    /// The next message of it.
-    pub(crate) fn receive(&self, channel: Channel, bytes: &mut [u8]) -> Option<io::Result<Plain>> {
-        let from: BorrowedFd<'_> = match channel {
-            Channel::Calls => self.calls.as_fd(),
-            Channel::Events => self.events.as_ref()?.as_fd(),
-        };
-        Some(descriptors::receive(from, bytes))
-    }
-}
+/// A message, and its length.
+pub(crate) type Received = ([u8; MESSAGE_BYTES_MAX], usize);
 
 /// All of them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Clients {
     all: BTreeMap<SessionId, Client>,
-    /// Whose connections have not said hello yet.
+    /// Those that have not said hello yet, by who made them.
     half_open: Holders<SessionId>,
     /// The same for each vNIC.
     half_open_of: BTreeMap<VnicId, Holders<SessionId>>,
     /// Descriptors that wait to be sent to the processes of a vNIC.
     queued: BTreeMap<VnicId, usize>,
+    /// How many these may be, for each vNIC.
+    queued_max: usize,
     /// Connections that wait to be told that they are refused.
     refused: usize,
+    /// Whom to part with once all that follows from what was said before is done, and why.
+    parting: Vec<(SessionId, &'static str)>,
+    unwanted: Unwanted,
 }
 
 impl Clients {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.all.is_empty()
+    /// `queued_max`: descriptors that may wait to be taken by the processes of one vNIC.
+    pub(crate) fn new(queued_max: usize, unwanted: Unwanted) -> Clients {
+        Clients {
+            all: BTreeMap::new(),
+            half_open: Holders::default(),
+            half_open_of: BTreeMap::new(),
+            queued: BTreeMap::new(),
+            queued_max,
+            refused: 0,
+            parting: Vec::new(),
+            unwanted,
+        }
     }
 
-    pub(crate) fn has(&self, id: SessionId) -> bool {
-        self.all.contains_key(&id)
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
     }
 
     pub(crate) fn get(&self, id: SessionId) -> Option<&Client> {
         self.all.get(&id)
     }
 
-    pub(crate) fn get_mut(&mut self, id: SessionId) -> Option<&mut Client> {
-        self.all.get_mut(&id)
-    }
-
-    /// True if one more may wait to be told that it is refused.
+    /// Whether one more may wait to be told that it is refused.
     pub(crate) fn may_refuse(&self) -> bool {
         self.refused < REFUSED
     }
@@ -214,7 +88,7 @@ impl Clients {
         client: Client,
         holder: &Holder,
     ) -> impl Iterator<Item = SessionId> + use<> {
-        let vnic = client.vnic;
+        let vnic = client.vnic();
         self.refused += usize::from(vnic.is_err());
         self.all.insert(id, client);
         let here = vnic.ok().and_then(|vnic| {
@@ -224,12 +98,28 @@ impl Clients {
         [here, over(&mut self.half_open, id, holder, HALF_OPEN)].into_iter().flatten()
     }
 
-    /// One has said hello.
-    pub(crate) fn greeted(&mut self, id: SessionId) {
+    /// One has said hello: its second socket, and a statistics area that it is to write.
+    pub(crate) fn welcome(
+        &mut self,
+        id: SessionId,
+        reactor: &Reactor,
+    ) -> io::Result<(Parcel, Extent)> {
+        self.no_longer_half_open(id);
+        let gone = || io::Error::from(io::ErrorKind::NotConnected);
+        let client = self.all.get_mut(&id).ok_or_else(gone)?;
+        let (theirs, area) = client.make_events()?;
+        let ours = client.events().ok_or_else(gone)?;
+        if self.unwanted == Unwanted::Refused {
+            let _ = descriptors::refuse(ours.as_fd());
+        }
+        reactor.watch(ours, Ready::Events(id))?;
+        Ok((Arc::new(theirs), area))
+    }
+
+    fn no_longer_half_open(&mut self, id: SessionId) {
         self.half_open.remove(&id);
-        let Some(client) = self.all.get_mut(&id) else { return };
-        client.greeted = true;
-        if let Ok(vnic) = client.vnic
+        let vnic = self.all.get(&id).and_then(|client| client.vnic().ok());
+        if let Some(vnic) = vnic
             && let Some(here) = self.half_open_of.get_mut(&vnic)
         {
             here.remove(&id);
@@ -241,45 +131,134 @@ impl Clients {
 
     /// It is connected and has not said hello.
     pub(crate) fn is_half_open(&self, id: SessionId) -> bool {
-        self.all.get(&id).is_some_and(|client| !client.greeted)
+        self.all.get(&id).is_some_and(|client| client.events().is_none())
     }
 
-    /// Takes one out.
-    pub(crate) fn remove(&mut self, id: SessionId) -> Option<Client> {
-        self.greeted(id);
+    /// Notes that a client's connection is to end.
+    pub(crate) fn part(&mut self, id: SessionId, reason: &'static str) {
+        if self.all.contains_key(&id) {
+            self.parting.push((id, reason));
+        }
+    }
+
+    /// Whose is to end next.
+    pub(crate) fn next_parting(&mut self) -> Option<(SessionId, &'static str)> {
+        self.parting.pop()
+    }
+
+    /// Takes one out; its files are looked at no more.
+    pub(crate) fn remove(&mut self, id: SessionId, reactor: &Reactor) -> Option<Client> {
+        self.no_longer_half_open(id);
         let client = self.all.remove(&id)?;
-        self.refused -= usize::from(client.vnic.is_err());
-        self.note_queued(client.vnic, client.told.descriptors(), 0);
+        self.refused -= usize::from(client.vnic().is_err());
+        self.note_queued(client.vnic(), client.queued(), 0);
+        client.files().for_each(|file| reactor.forget(file));
         Some(client)
     }
 
-    /// Takes all out.
+    /// Takes all out, at the end.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Client> + use<> {
-        std::mem::take(self).all.into_values()
+        std::mem::take(&mut self.all).into_values()
     }
 
-    /// Tells one something, or sends what waits of that. What the rest waits for, if it waited
-    /// before or does now; [`Sent::Over`] also if its vNIC lets more than `most` descriptors wait.
-    pub(crate) fn tell(
+    /// The next message of one; notes its end if that is what there is.
+    pub(crate) fn receive(&mut self, id: SessionId, channel: Channel) -> Option<Received> {
+        let parting = self.parting.iter().any(|(session, _)| *session == id);
+        let client = self.all.get(&id).filter(|_| !parting)?;
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        match client.receive(channel, &mut bytes)? {
+            Ok(Plain::Message(0)) => self.part(id, "closed its connection"),
+            Ok(Plain::Message(length)) => return Some((bytes, length)),
+            // Nobody brings any. They stay in the socket, which somebody else closes.
+            Ok(Plain::Descriptors) => self.part(id, "sent descriptors"),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                self.part(id, "broke its connection");
+            }
+            Err(_) => self.part(id, "sent something that is no message"),
+        }
+        None
+    }
+
+    /// Answers a call.
+    pub(crate) fn answer(
         &mut self,
         id: SessionId,
-        letter: Option<Letter>,
-        most: usize,
-    ) -> Option<Sent> {
-        let client = self.all.get_mut(&id)?;
-        let events = client.events.as_ref()?.as_fd();
-        let (idle, before) = (client.told.is_empty(), client.told.descriptors());
-        let sent = match letter {
-            Some(letter) => client.told.push(events, 0, letter),
-            None if idle => return None,
-            None => client.told.flush(events),
+        tag: u64,
+        letter: Letter,
+        reactor: &mut Reactor,
+    ) {
+        let sent = self.all.get_mut(&id).and_then(|client| client.answer(tag, letter));
+        self.after_answer(id, sent, reactor);
+    }
+
+    /// Sends answers that wait.
+    pub(crate) fn flush_answers(&mut self, id: SessionId, reactor: &mut Reactor) {
+        let sent = self.all.get_mut(&id).and_then(Client::flush_answers);
+        self.after_answer(id, sent, reactor);
+    }
+
+    /// Waits for what the rest of a client's answers need; until then it is not listened to.
+    fn after_answer(&mut self, id: SessionId, sent: Option<Sent>, reactor: &mut Reactor) {
+        let (Some(client), Some(sent)) = (self.all.get(&id), sent) else { return };
+        let interest = match sent {
+            Sent::All => Interest::Input,
+            Sent::Room => Interest::Room,
+            Sent::Descriptors | Sent::Over => Interest::Neither,
         };
-        if idle && sent == Sent::All {
-            return None;
+        reactor.change(client.calls(), Ready::Calls(id), interest);
+        self.after(id, sent, "does not take its answers", reactor);
+    }
+
+    /// Tells one something it did not ask for.
+    pub(crate) fn tell(&mut self, id: SessionId, letter: Letter, reactor: &mut Reactor) {
+        self.send_events(id, Some(letter), reactor);
+    }
+
+    /// Sends events that wait.
+    pub(crate) fn flush_events(&mut self, id: SessionId, reactor: &mut Reactor) {
+        self.send_events(id, None, reactor);
+    }
+
+    /// Sends events, then waits for what the rest of them need.
+    fn send_events(&mut self, id: SessionId, letter: Option<Letter>, reactor: &mut Reactor) {
+        let Some(client) = self.all.get_mut(&id) else { return };
+        let before = client.queued();
+        let Some(sent) = client.tell(letter) else { return };
+        let (vnic, after) = (client.vnic(), client.queued());
+        let queued = self.note_queued(vnic, before, after);
+        let sent = if queued > self.queued_max { Sent::Over } else { sent };
+        let interest = if sent == Sent::Room { Interest::Both } else { Interest::Input };
+        if let Some(events) = self.all.get(&id).and_then(Client::events) {
+            reactor.change(events, Ready::Events(id), interest);
         }
-        let (vnic, after) = (client.vnic, client.told.descriptors());
-        let over = self.note_queued(vnic, before, after) > most;
-        Some(if over { Sent::Over } else { sent })
+        self.after(id, sent, "does not take its events", reactor);
+    }
+
+    fn after(&mut self, id: SessionId, sent: Sent, reason: &'static str, reactor: &mut Reactor) {
+        match sent {
+            Sent::All | Sent::Room => {}
+            Sent::Descriptors => {
+                if self.all.get_mut(&id).is_some_and(Client::wants_flush_timer) {
+                    reactor.set(DESCRIPTORS_AGAIN, Timer::Flush(id));
+                }
+            }
+            Sent::Over => self.part(id, reason),
+        }
+    }
+
+    /// The timer that was set for descriptors is due.
+    pub(crate) fn flush_due(&mut self, id: SessionId, reactor: &mut Reactor) {
+        if let Some(client) = self.all.get_mut(&id) {
+            client.flush_timer_due();
+        }
+        self.flush_answers(id, reactor);
+        self.flush_events(id, reactor);
+    }
+
+    /// Whether one has left more than a little of what it was told, if that has changed.
+    pub(crate) fn backlog_change(&mut self, id: SessionId) -> Option<bool> {
+        self.all.get_mut(&id)?.backlog_change()
     }
 
     fn note_queued(&mut self, vnic: Result<VnicId, Errno>, before: usize, after: usize) -> usize {

@@ -10,7 +10,7 @@
 
 use crate::journal::{Journal, Level};
 use omniverb_sys::child::{Helper, Helpers};
-use omniverb_sys::{EventFd, Poller, clock, socket};
+use omniverb_sys::{EventFd, Poller, clock, descriptors, lock, memfd, socket};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -51,13 +51,13 @@ impl Bin {
 
     /// Has this closed. Never waits.
     pub(crate) fn put(&self, file: OwnedFd) {
-        self.0.files.lock().unwrap_or_else(|e| e.into_inner()).push(file);
+        lock(&self.0.files).push(file);
         self.0.ready.signal();
     }
 
     fn empty(&self) -> Vec<OwnedFd> {
         self.0.ready.take();
-        std::mem::take(&mut *self.0.files.lock().unwrap_or_else(|e| e.into_inner()))
+        std::mem::take(&mut *lock(&self.0.files))
     }
 }
 
@@ -126,6 +126,22 @@ impl Disposal {
         self.bin.clone()
     }
 
+    /// Has a socket closed whose other end somebody else has.
+    pub(crate) fn close_socket(&self, socket: OwnedFd) {
+        if !descriptors::is_spent(&socket) {
+            self.bin.put(socket);
+        }
+    }
+
+    /// Has a memory file closed. What is none stays open: closing even a copy of it may ask a file
+    /// system that never answers.
+    pub(crate) fn close_memory(&self, file: OwnedFd) {
+        match memfd::seals(file.as_fd()) {
+            Ok(_) => self.bin.put(file),
+            Err(_) => std::mem::forget(file),
+        }
+    }
+
     pub(crate) fn counts(&self) -> Disposed {
         let (hanging, kept) = (self.abandoned.len(), self.waiting.len());
         Disposed { lost: self.lost, hanging, kept }
@@ -171,7 +187,8 @@ impl Disposal {
         let Some(disposer) = &mut self.disposer else { return };
         let mut ended = false;
         loop {
-            match socket::receive(disposer.helper.socket(), &mut [0; 1], false) {
+            match socket::receive(disposer.helper.socket(), &mut [0; 1], socket::Mode::NonBlocking)
+            {
                 Ok((0, _)) => ended = true,
                 Ok(_) => {
                     disposer.out = disposer.out.saturating_sub(1);
@@ -245,13 +262,13 @@ impl Drop for Disposal {
 
 /// The disposer's own life: closes what it is sent, reports each, ends with `socket`.
 pub fn dispose(socket: OwnedFd) {
-    let mut held = Vec::new();
+    let mut files = Vec::new();
     loop {
-        match socket::receive(socket.as_fd(), &mut [0; 1], true) {
+        match socket::receive(socket.as_fd(), &mut [0; 1], socket::Mode::Blocking) {
             Ok((0, _)) | Err(_) => return,
-            Ok((_, files)) if !files.is_empty() => held.extend(files),
+            Ok((_, more)) if !more.is_empty() => files.extend(more),
             Ok(_) => {
-                for file in held.drain(..) {
+                for file in files.drain(..) {
                     drop(file);
                     if socket::send(socket.as_fd(), &CLOSE, &[]).is_err() {
                         return;
@@ -270,7 +287,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     fn journal() -> Journal {
-        Journal::new(Level::Error, false)
+        Journal::new(Level::Error, crate::journal::Form::Words)
     }
 
     fn turn_until(disposal: &mut Disposal, seconds: u64, done: impl Fn(&Disposal) -> bool) -> bool {
@@ -343,7 +360,7 @@ mod tests {
         let (_never, hanging): (Vec<_>, Vec<_>) = (0..ABANDONED_MAX)
             .map(|_| {
                 fn hang(socket: OwnedFd) {
-                    let _ = socket::receive(socket.as_fd(), &mut [0; 1], true);
+                    let _ = socket::receive(socket.as_fd(), &mut [0; 1], socket::Mode::Blocking);
                 }
                 let helper = Helpers::Threads.start("hang", hang).unwrap();
                 ((), helper)

@@ -6,8 +6,8 @@
 use crate::memory::Shared;
 use crate::outbox::Parcel;
 use omniverb_engine::{
-    Attach, Command, Engine, Event as Told, Faults as Line, Grant, Limit, Settings, Underlay,
-    VnicId as Number, feature, recorder,
+    Attach, Command, Denied, Engine, Event as Happened, Faults as Line, Grant, Limit, Settings,
+    feature, recorder,
 };
 use omniverb_ring::Window;
 use omniverb_session::body::{GrantDenied, Granted};
@@ -15,8 +15,8 @@ use omniverb_session::faults::Faults;
 use omniverb_sys::Extent;
 use omniverb_sys::datagram::Port;
 use omniverb_sys::pulse::Pulses;
-use omniverb_tenancy::{RateLimit, TracedEnd, Underlay as Route, VnicId, WireEnd};
-use omniverb_terms::{Errno, Qpn, Rkey};
+use omniverb_tenancy::{EngineEnd, RateLimit, TracedEnd};
+use omniverb_terms::{Errno, Qpn, Rkey, Underlay, VnicId};
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,17 +32,17 @@ pub(crate) type Intake = Arc<omniverb_engine::Intake>;
 pub(crate) const FEATURES: u32 = feature::ALL;
 /// A packet that is to arrive behind others is late by up to so many nanoseconds, or four times the
 /// longest delay if that is more.
-const HELD: u64 = 1_000_000;
+const REORDER_DELAY: u64 = 1_000_000;
 
 /// What the engine tells. A vNIC that it names may have gone meanwhile.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// Something that may be a handshake came.
     Handshake { vnic: VnicId, from: IpAddr, interface: u32, bytes: Vec<u8> },
-    /// A packet for QP 1 came.
-    Management { vnic: VnicId, from: IpAddr, local: IpAddr, length: usize },
+    /// A management datagram for QP 1 came.
+    Management { vnic: VnicId, underlay: Underlay, datagram: Vec<u8> },
     /// A datagram from somebody its QP has no link for came.
-    Stranger { vnic: VnicId, qpn: Qpn, source_qpn: Qpn, underlay: Route },
+    Stranger { vnic: VnicId, qpn: Qpn, source_qpn: Qpn, underlay: Underlay },
     /// A peer names a key of a queue pair's process.
     Wanted { qpn: Qpn, peer_qpn: Qpn, key: Rkey, range: (u64, u64) },
     /// A connection failed.
@@ -75,12 +75,12 @@ impl Packets {
 
     /// Serves a vNIC.
     pub(crate) fn open(&self, vnic: VnicId, port: Arc<Port>) {
-        self.0.send(Command::OpenVnic { vnic: number(vnic), port });
+        self.0.send(Command::OpenVnic { vnic, port });
     }
 
     /// Serves it no more.
     pub(crate) fn close(&self, vnic: VnicId) {
-        self.0.send(Command::CloseVnic { vnic: number(vnic) });
+        self.0.send(Command::CloseVnic { vnic });
     }
 
     /// Limits what a vNIC sends, or no longer does.
@@ -89,7 +89,7 @@ impl Packets {
             bits_per_second,
             burst_bytes,
         });
-        self.0.send(Command::SetLimit { vnic: number(vnic), limit });
+        self.0.send(Command::SetLimit { vnic, limit });
     }
 
     /// Does this to packets that arrive for a vNIC, or nothing any more.
@@ -101,7 +101,7 @@ impl Packets {
                 duplication: faults.duplicate.into(),
                 corruption: faults.corrupt.into(),
                 reordering: faults.reorder.into(),
-                held: HELD.max(4 * most),
+                reorder_delay: REORDER_DELAY.max(4 * most),
                 marking: faults.mark.into(),
                 delay: (least, most),
                 limit: faults.limit as usize,
@@ -109,23 +109,23 @@ impl Packets {
             };
             (line, faults.seed)
         });
-        self.0.send(Command::SetFaults { vnic: number(vnic), faults: faults.map(Box::new) });
+        self.0.send(Command::SetFaults { vnic, faults: faults.map(Box::new) });
     }
 
     /// What was done to them, since that was set.
     pub(crate) fn fault_counters(&self, vnic: VnicId) -> Option<FaultCounters> {
-        self.0.faults(number(vnic))
+        self.0.faults(vnic)
     }
 
     /// Serves a link over this memory.
-    pub(crate) fn attach(&self, vnic: VnicId, end: &WireEnd, shared: &Shared) {
+    pub(crate) fn attach(&self, vnic: VnicId, end: &EngineEnd, shared: &Shared) {
         let ready = &end.ready;
         self.0.send(Command::Attach(Box::new(Attach {
-            vnic: number(vnic),
+            vnic,
             qpn: ready.qpn,
             peer_qpn: ready.peer_qpn,
             service: end.service,
-            underlay: underlay(end.underlay),
+            underlay: end.underlay,
             link: shared.link.clone(),
             request_bytes: ready.request_bytes as usize,
             response_bytes: ready.response_bytes as usize,
@@ -134,7 +134,7 @@ impl Packets {
             // The two ends of a link see its bits the other way round.
             local_slot: ready.peer_slot,
             peer_slot: ready.local_slot,
-            within: end.within,
+            within: end.within.is_some(),
             features: end.features,
         })));
     }
@@ -144,11 +144,11 @@ impl Packets {
         self.0.send(Command::Detach { qpn, peer_qpn });
     }
 
-    /// What it wanted.
+    /// A link is granted what it wanted: some pages, in this file.
     pub(crate) fn grant(&self, vnic: VnicId, granted: &Granted, file: Parcel) {
         let memory = Extent::new(file, granted.memory.offset, granted.memory.length);
         self.0.send(Command::Grant(Box::new(Grant {
-            vnic: number(vnic),
+            vnic,
             qpn: granted.qpn,
             peer_qpn: granted.peer_qpn,
             key: granted.rkey,
@@ -160,17 +160,25 @@ impl Packets {
         })));
     }
 
-    /// It gets nothing of what it wanted, or not yet.
+    /// A link gets nothing of what it wanted, or not yet.
     pub(crate) fn deny(&self, vnic: VnicId, denied: &GrantDenied) {
         let GrantDenied { qpn, peer_qpn, rkey: key, errno } = *denied;
         // What touched no whole page says nothing of the rest of the region.
-        let again = matches!(errno, Errno::EAGAIN | Errno::ERANGE);
-        self.0.send(Command::Deny { vnic: number(vnic), qpn, peer_qpn, key, again });
+        let denied = match errno {
+            Errno::EAGAIN | Errno::ERANGE => Denied::ForNow,
+            _ => Denied::ForGood,
+        };
+        self.0.send(Command::Deny { vnic, qpn, peer_qpn, key, denied });
     }
 
     /// Leaves a vNIC's packets there, or no longer.
     pub(crate) fn capture(&self, vnic: VnicId, intake: Option<Intake>) {
-        self.0.send(Command::Capture { vnic: number(vnic), intake });
+        self.0.send(Command::Capture { vnic, intake });
+    }
+
+    /// Sends a management datagram of a vNIC's.
+    pub(crate) fn manage(&self, vnic: VnicId, underlay: Underlay, datagram: Box<[u8]>) {
+        self.0.send(Command::Manage { vnic, underlay, datagram });
     }
 
     /// What was counted for a link.
@@ -179,43 +187,25 @@ impl Packets {
     }
 
     pub(crate) fn next_event(&self) -> Option<Event> {
-        let told = self.0.next_event()?;
-        Some(match told {
-            Told::Handshake { vnic, from, interface, bytes } => {
-                Event::Handshake { vnic: VnicId(vnic.0), from, interface, bytes }
+        let event = self.0.next_event()?;
+        Some(match event {
+            Happened::Handshake { vnic, from, interface, bytes } => {
+                Event::Handshake { vnic, from, interface, bytes }
             }
-            Told::Management { vnic, from, local, datagram } => {
-                Event::Management { vnic: VnicId(vnic.0), from, local, length: datagram.len() }
+            Happened::Management { vnic, underlay, datagram } => {
+                Event::Management { vnic, underlay, datagram }
             }
-            Told::Stranger { vnic, qpn, source_qpn, underlay } => Event::Stranger {
-                vnic: VnicId(vnic.0),
-                qpn,
-                source_qpn,
-                underlay: Route {
-                    local: underlay.local,
-                    remote: underlay.remote,
-                    interface: underlay.interface,
-                },
-            },
-            Told::Wanted { qpn, peer_qpn, key, range } => {
+            Happened::Stranger { vnic, qpn, source_qpn, underlay } => {
+                Event::Stranger { vnic, qpn, source_qpn, underlay }
+            }
+            Happened::Wanted { qpn, peer_qpn, key, range } => {
                 Event::Wanted { qpn, peer_qpn, key, range }
             }
-            Told::Failed { qpn, peer_qpn, status } => {
+            Happened::Failed { qpn, peer_qpn, status } => {
                 Event::Failed { qpn, peer_qpn, why: format!("{status:?}") }
             }
         })
     }
-}
-
-/// A route as the engine has it.
-fn underlay(route: Route) -> Underlay {
-    let Route { local, remote, interface } = route;
-    Underlay { local, remote, interface }
-}
-
-/// The engine knows vNICs by the same numbers.
-fn number(vnic: VnicId) -> Number {
-    Number(vnic.0)
 }
 
 /// The engine's recorder.
@@ -236,7 +226,7 @@ impl Recorder {
         self.0.ready().take();
     }
 
-    /// A capture that is over.
+    /// A capture that is over, by the number it was begun with, and how it went.
     pub(crate) fn next_ended(&self) -> Option<(u64, Summary)> {
         self.0.next_ended()
     }
@@ -259,7 +249,7 @@ impl Recorder {
         file: OwnedFd,
         snap_bytes: u32,
     ) -> Intake {
-        self.0.begin(capture, number(vnic), file, snap_bytes)
+        self.0.begin(capture, vnic, file, snap_bytes)
     }
 
     /// Ends it; [`next_ended`](Self::next_ended) says when it is over.
@@ -272,24 +262,24 @@ impl Recorder {
         self.0.read(session, memory);
     }
 
-    /// Or no longer.
+    /// Reads no longer what a session tells.
     pub(crate) fn read_no_more(&self, session: u64) {
         self.0.read_no_more(session);
     }
 
     /// Believes what a session tells of this end of a link.
     pub(crate) fn trace(&self, end: &TracedEnd) {
-        let told = recorder::TracedEnd {
+        let traced = recorder::TracedEnd {
             qpn: end.qpn,
             peer_qpn: end.peer_qpn,
             service: end.service,
             local: end.underlay.local,
             remote: end.underlay.remote,
         };
-        self.0.trace(end.session.0, told, end.vnics.map(number));
+        self.0.trace(end.session.0, traced, end.vnics);
     }
 
-    /// Or no longer.
+    /// Believes no longer what a session tells of a link.
     pub(crate) fn untrace(&self, session: u64, qpn: Qpn, peer_qpn: Qpn) {
         self.0.untrace(session, qpn, peer_qpn);
     }

@@ -17,45 +17,45 @@ pub enum StartError {
     /// Another one serves this socket.
     #[error("another omniverbd{} already serves {}", who(*pid), path.display())]
     InUse {
-        /// The socket.
+        /// The socket that is served.
         path: PathBuf,
-        /// Who, if it said.
+        /// The other one's pid as it sees it; `None`: it did not say.
         pid: Option<i32>,
     },
     /// The folder of the socket is somebody else's or open to others.
     #[error("{} {problem}", path.display())]
     Folder {
-        /// The folder.
+        /// The folder that the socket or the lock was to be in.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with it: the rest of a sentence that begins with its path.
         problem: String,
     },
     /// Longer than an address of a unix socket may be.
     #[error("{} is too long for a socket: at most {PATH_BYTES_MAX} bytes", path.display())]
     TooLong {
-        /// The path.
+        /// The socket's path, as it was given.
         path: PathBuf,
     },
     /// Something at the socket's path is no socket.
     #[error("{} exists and is not a socket", path.display())]
     NotASocket {
-        /// The path.
+        /// Where that is, and the socket was to be.
         path: PathBuf,
     },
     /// The socket cannot be made.
     #[error("cannot listen at {}: {source}", path.display())]
     Listen {
-        /// The path.
+        /// The socket, or the lock beside it.
         path: PathBuf,
-        /// Why.
+        /// What the kernel said.
         source: io::Error,
     },
     /// Something else the daemon cannot do without.
     #[error("cannot {what}: {source}")]
     Os {
-        /// What.
+        /// What it cannot do: the rest of "cannot ...".
         what: &'static str,
-        /// Why.
+        /// What the kernel said.
         source: io::Error,
     },
 }

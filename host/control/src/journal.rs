@@ -5,18 +5,27 @@ use omniverb_session::text;
 use std::fmt::Display;
 use std::io::Write;
 
-/// How much is logged.
+/// How important a line is; also the least important that are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// What stops the daemon or a part of it.
     Error,
     /// What somebody should look at.
     Warning,
-    /// Start and end.
+    /// That the daemon serves, that operators ended links.
     #[default]
     Info,
-    /// Every client.
+    /// Every client that goes, and why; packets that are dropped; connections that fail.
     Debug,
+}
+
+/// How its lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// The program's name and a word for how important the line is, for people.
+    Words,
+    /// A number for that as systemd's journal reads it: `<4>`.
+    Priorities,
 }
 
 /// Lines per second that clients can cause.
@@ -25,24 +34,27 @@ const LINES_PER_SECOND: u32 = 20;
 /// Writes the log.
 #[derive(Debug)]
 pub struct Journal {
+    /// What is less important than this is not logged.
     level: Level,
-    /// Prefix lines with `<priority>`.
-    priorities: bool,
+    form: Form,
+    /// The second that lines are counted in, of the monotonic clock.
     second: u64,
+    /// Lines of that second, those left out among them.
     lines: u32,
+    /// Lines that were left out, and nobody has been told.
     suppressed: u64,
 }
 
 impl Journal {
     /// Logs what is at least as important as `level`.
     #[must_use]
-    pub fn new(level: Level, priorities: bool) -> Journal {
-        Journal { level, priorities, second: 0, lines: 0, suppressed: 0 }
+    pub fn new(level: Level, form: Form) -> Journal {
+        Journal { level, form, second: 0, lines: 0, suppressed: 0 }
     }
 
     /// Another one like this, for another thread.
     pub(crate) fn another(&self) -> Journal {
-        Journal::new(self.level, self.priorities)
+        Journal::new(self.level, self.form)
     }
 
     /// Logs a line.
@@ -83,10 +95,9 @@ impl Journal {
         let text = text::clean(&text.to_string());
         // A log that cannot be written must not stop the daemon.
         let mut stderr = std::io::stderr().lock();
-        let _ = if self.priorities {
-            writeln!(stderr, "<{priority}>{text}")
-        } else {
-            writeln!(stderr, "omniverbd: {word}: {text}")
+        let _ = match self.form {
+            Form::Priorities => writeln!(stderr, "<{priority}>{text}"),
+            Form::Words => writeln!(stderr, "omniverbd: {word}: {text}"),
         };
     }
 }

@@ -17,12 +17,21 @@ use std::time::Duration;
 const TRIES: usize = 50;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Takes the lock of the socket at `path`, a file whose name begins with `files`; also tells
-/// whether the last holder is known to be dead.
+/// What is known of whoever had the lock last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LastHolder {
+    /// It is dead, though the kernel may not have let go of its files yet.
+    Dead,
+    /// There was none, or it did not say who it was.
+    Unknown,
+}
+
+/// Takes the lock of the socket at `path`, a file whose name begins with `files`; also tells what
+/// is known of the last holder.
 ///
 /// # Errors
 /// [`StartError::InUse`] if somebody who lives has it.
-pub(crate) fn take(path: &Path, files: &Path) -> Result<(File, bool), StartError> {
+pub(crate) fn take(path: &Path, files: &Path) -> Result<(File, LastHolder), StartError> {
     let name = with(files, ".lock");
     let failed = |source: io::Error| StartError::Listen { path: name.clone(), source };
     for _ in 0..TRIES {
@@ -33,11 +42,12 @@ pub(crate) fn take(path: &Path, files: &Path) -> Result<(File, bool), StartError
             // Somebody may have put another in its place while we opened it.
             if is_at(&file, &name) {
                 sign(&mut file).map_err(failed)?;
-                return Ok((file, dead));
+                let last = if dead { LastHolder::Dead } else { LastHolder::Unknown };
+                return Ok((file, last));
             }
         } else if dead && pid.is_some_and(|pid| is_held_by(&file, pid)) {
             if let Some(file) = replace(files, &name, &file).map_err(failed)? {
-                return Ok((file, true));
+                return Ok((file, LastHolder::Dead));
             }
         } else if is_at(&file, &name) {
             return Err(StartError::InUse { path: path.into(), pid });
@@ -114,6 +124,7 @@ fn replace(files: &Path, name: &Path, old: &File) -> io::Result<Option<File>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Audience;
 
     #[test]
     fn the_kernels_list_is_understood() {
@@ -153,7 +164,7 @@ mod tests {
         let mut ready = [0; 6];
         holder.stdout.as_mut().unwrap().read_exact(&mut ready).unwrap();
         let pid = i32::try_from(holder.id()).unwrap();
-        match crate::Place::take(&path, false).unwrap_err() {
+        match crate::place::Place::take(&path, Audience::Owner).unwrap_err() {
             StartError::InUse { pid: Some(by), .. } => assert_eq!(by, pid),
             other => panic!("{other:?}"),
         }
@@ -166,14 +177,14 @@ mod tests {
         let newcomers: Vec<_> = (0..8)
             .map(|_| {
                 let path = path.clone();
-                std::thread::spawn(move || crate::Place::take(&path, false))
+                std::thread::spawn(move || crate::place::Place::take(&path, Audience::Owner))
             })
             .collect();
         let results: Vec<_> = newcomers.into_iter().map(|one| one.join().unwrap()).collect();
         assert_eq!(results.iter().filter(|one| one.is_ok()).count(), 1, "{results:?}");
         assert!(omniverb_sys::socket::is_alive(&path));
         drop(results);
-        crate::Place::take(&path, false).unwrap();
+        crate::place::Place::take(&path, Audience::Owner).unwrap();
         holder.kill().unwrap();
         holder.wait().unwrap();
         std::fs::remove_dir_all(&folder).unwrap();

@@ -37,8 +37,8 @@ impl Shared {
         Ok(Shared { link, bell })
     }
 
-    /// What to tell an end.
-    pub(crate) fn told(&self, ready: &LinkReady) -> Letter {
+    /// What an end is told.
+    pub(crate) fn letter(&self, ready: &LinkReady) -> Letter {
         let all = [Some(&self.link), self.bell.as_ref()].into_iter().flatten();
         let bell_memory = self.bell.as_ref().map_or(body::Extent::NONE, said);
         let ready = LinkReady { memory: said(&self.link), bell_memory, ..*ready };

@@ -12,7 +12,7 @@ use omniverb_tenancy::VnicId;
 pub(crate) struct Marks {
     /// The same as long as the machine runs.
     pub(crate) boot: u64,
-    /// Of this daemon alone.
+    /// Random, of this daemon alone.
     pub(crate) daemon: u64,
 }
 

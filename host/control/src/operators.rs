@@ -1,5 +1,7 @@
-//! Operators that are connected, and calls of theirs that wait until it is known what they name.
+//! The operators' door, those who came through it, and calls of theirs that wait until it is known
+//! what they name.
 
+use crate::door::Door;
 use omniverb_session::operator::Message;
 use omniverb_sys::socket::Peer;
 use omniverb_tenancy::{Holder, SessionId};
@@ -50,52 +52,67 @@ pub(crate) struct Operator {
 }
 
 /// All of them, by numbers that no session has.
-#[derive(Debug, Default)]
-pub(crate) struct Operators(BTreeMap<SessionId, Operator>);
+#[derive(Debug)]
+pub(crate) struct Operators {
+    door: Door,
+    all: BTreeMap<SessionId, Operator>,
+}
 
 impl Operators {
+    pub(crate) fn new(door: Door) -> Operators {
+        Operators { door, all: BTreeMap::new() }
+    }
+
+    /// Where they come in.
+    pub(crate) fn door(&self) -> &Door {
+        &self.door
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.all.is_empty()
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.0.len() >= OPERATORS_MAX
+        self.all.len() >= OPERATORS_MAX
     }
 
-    pub(crate) fn all(&self) -> Vec<SessionId> {
-        self.0.keys().copied().collect()
+    /// Nobody comes any more; who is there, and the sockets of those who were not let in yet.
+    pub(crate) fn close(&mut self) -> (Vec<SessionId>, Vec<OwnedFd>) {
+        self.door.close();
+        let left = std::iter::from_fn(|| self.door.next_left());
+        (self.all.keys().copied().collect(), left.collect())
     }
 
     pub(crate) fn add(&mut self, id: SessionId, socket: OwnedFd, peer: Peer) {
-        self.0.insert(id, Operator { socket, peer, waiting: None });
+        self.all.insert(id, Operator { socket, peer, waiting: None });
     }
 
     pub(crate) fn socket(&self, id: SessionId) -> Option<&OwnedFd> {
-        self.0.get(&id).map(|operator| &operator.socket)
+        self.all.get(&id).map(|operator| &operator.socket)
     }
 
     /// For whom it is counted that the process that a call names is looked at; nobody, if another
     /// call of his waits for that.
     pub(crate) fn may_wait(&self, id: SessionId) -> Option<Holder> {
-        let operator = self.0.get(&id).filter(|operator| operator.waiting.is_none())?;
+        let operator = self.all.get(&id).filter(|operator| operator.waiting.is_none())?;
         Some(Holder::new("", operator.peer.uid).in_process(operator.peer.pid))
     }
 
     /// Keeps a call until that was done.
     pub(crate) fn wait(&mut self, id: SessionId, call: Call) {
-        if let Some(operator) = self.0.get_mut(&id) {
+        if let Some(operator) = self.all.get_mut(&id) {
             operator.waiting = Some(call);
         }
     }
 
     /// That call.
     pub(crate) fn take_call(&mut self, id: SessionId) -> Option<Call> {
-        self.0.get_mut(&id)?.waiting.take()
+        self.all.get_mut(&id)?.waiting.take()
     }
 
     /// One is gone: its socket, and what came with the call that waits.
     pub(crate) fn remove(&mut self, id: SessionId) -> Option<(OwnedFd, Vec<OwnedFd>)> {
-        let operator = self.0.remove(&id)?;
+        let operator = self.all.remove(&id)?;
         Some((operator.socket, operator.waiting.map_or(Vec::new(), |call| call.files)))
     }
 }

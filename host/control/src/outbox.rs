@@ -183,7 +183,8 @@ mod tests {
         assert!(waited && !outbox.is_empty());
         let mut buffer = [0; MESSAGE_BYTES_MAX];
         for expected in 0..pushed {
-            let (length, _) = socket::receive(theirs.as_fd(), &mut buffer, true).unwrap();
+            let (length, _) =
+                socket::receive(theirs.as_fd(), &mut buffer, socket::Mode::Blocking).unwrap();
             let (tag, found) = omniverb_session::decode(&buffer[..length]).unwrap();
             assert_eq!((tag, found), (expected, message(expected)));
             outbox.flush(ours.as_fd());

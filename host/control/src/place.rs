@@ -5,13 +5,22 @@
 //! serving this socket" has one answer, and two daemons started at once cannot both win.
 
 use crate::errors::{PATH_BYTES_MAX, StartError};
-use crate::lock;
+use crate::lock::{self, LastHolder};
 use omniverb_sys::socket::{self, Listener};
 use rustix::fs::{FileType, lstat};
 use rustix::process::geteuid;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+
+/// Who may connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// The daemon's own user (and root).
+    Owner,
+    /// Every user of the host.
+    Everybody,
+}
 
 /// A listening socket that nobody else serves.
 #[derive(Debug)]
@@ -35,27 +44,30 @@ impl Place {
     ///
     /// # Errors
     /// [`StartError`] says what is in the way.
-    pub fn take(path: &Path, shared: bool) -> Result<Place, StartError> {
-        Place::take_apart(path, path, shared)
+    pub fn take(path: &Path, audience: Audience) -> Result<Place, StartError> {
+        Place::take_apart(path, path, audience)
     }
 
     /// Takes the place at `path`. `files`: what the names of the lock and of other files begin
-    /// with; in a folder that containers are given, root there could hold the lock. `shared`: every
-    /// user of the host may connect; otherwise only the owner, and the folder must be the owner's.
+    /// with; in a folder that containers are given, root there could hold the lock. The folder must
+    /// be the owner's, or root's, whoever may connect.
     ///
     /// # Errors
     /// [`StartError`] says what is in the way.
-    pub fn take_apart(path: &Path, files: &Path, shared: bool) -> Result<Place, StartError> {
+    pub fn take_apart(path: &Path, files: &Path, audience: Audience) -> Result<Place, StartError> {
         if path.as_os_str().len() > PATH_BYTES_MAX {
             return Err(StartError::TooLong { path: path.into() });
         }
-        make_folder(folder_of(path), shared)?;
+        make_folder(folder_of(path), audience)?;
         if folder_of(files) != folder_of(path) {
-            make_folder(folder_of(files), false)?;
+            make_folder(folder_of(files), Audience::Owner)?;
         }
-        let (lock, succeeds) = lock::take(path, files)?;
-        remove_stale(path, succeeds)?;
-        let mode = if shared { 0o666 } else { 0o600 };
+        let (lock, last) = lock::take(path, files)?;
+        remove_stale(path, last)?;
+        let mode = match audience {
+            Audience::Everybody => 0o666,
+            Audience::Owner => 0o600,
+        };
         let listener = socket::listen(path, mode)
             .map_err(|source| StartError::Listen { path: path.into(), source })?;
         Ok(Place { path: path.into(), files: files.into(), listener, closed: false, _lock: lock })
@@ -95,9 +107,12 @@ fn folder_error(path: &Path, problem: impl Into<String>) -> StartError {
     StartError::Folder { path: path.into(), problem: problem.into() }
 }
 
-fn make_folder(folder: &Path, shared: bool) -> Result<(), StartError> {
+fn make_folder(folder: &Path, audience: Audience) -> Result<(), StartError> {
     use std::os::unix::fs::DirBuilderExt;
-    let mode = if shared { 0o755 } else { 0o700 };
+    let mode = match audience {
+        Audience::Everybody => 0o755,
+        Audience::Owner => 0o700,
+    };
     match std::fs::DirBuilder::new().mode(mode).create(folder) {
         Ok(()) => {}
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
@@ -121,8 +136,8 @@ fn make_folder(folder: &Path, shared: bool) -> Result<(), StartError> {
     Ok(())
 }
 
-/// `succeeds`: the last daemon here is known to be dead.
-fn remove_stale(path: &Path, succeeds: bool) -> Result<(), StartError> {
+/// Takes away the socket that the last daemon here left.
+fn remove_stale(path: &Path, last: LastHolder) -> Result<(), StartError> {
     let Ok(status) = lstat(path) else { return Ok(()) };
     if FileType::from_raw_mode(status.st_mode) != FileType::Socket {
         return Err(StartError::NotASocket { path: path.into() });
@@ -131,7 +146,7 @@ fn remove_stale(path: &Path, succeeds: bool) -> Result<(), StartError> {
     // that cannot let go of its files still listens.
     let alive = match socket::listener(path) {
         Listener::Alive => true,
-        Listener::Full => !succeeds,
+        Listener::Full => last == LastHolder::Unknown,
         Listener::None | Listener::Dead => false,
     };
     if alive {
@@ -150,7 +165,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("omniverb-place-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let (path, files) = (folder.join("tenants/x.sock"), folder.join("tenants-operator/x.sock"));
-        let take = || Place::take_apart(&path, &files, true);
+        let take = || Place::take_apart(&path, &files, Audience::Everybody);
         let first = take().unwrap();
         assert!(matches!(take(), Err(StartError::InUse { pid: Some(_), .. })));
         let tenants = || std::fs::read_dir(path.parent().unwrap()).unwrap().map(Result::unwrap);
@@ -158,8 +173,8 @@ mod tests {
         assert_eq!(names, ["x.sock"], "nothing but the socket");
         // What can be opened there, and the folder itself, is held by somebody else.
         let opened = tenants().filter_map(|entry| std::fs::File::open(entry.path()).ok());
-        let held: Vec<_> = opened.chain(std::fs::File::open(path.parent().unwrap())).collect();
-        for file in &held {
+        let files: Vec<_> = opened.chain(std::fs::File::open(path.parent().unwrap())).collect();
+        for file in &files {
             flock(file, FlockOperation::NonBlockingLockExclusive).unwrap();
         }
         drop(first);

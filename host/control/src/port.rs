@@ -2,16 +2,18 @@
 //! them, and how many replies to handshakes it may still give.
 
 use omniverb_sys::datagram::Port;
-use omniverb_tenancy::WireEnd;
+use omniverb_tenancy::EngineEnd;
 use omniverb_terms::Qpn;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// How long sockets that could not be had are not asked for again.
 const AGAIN: u64 = 5_000_000_000;
-/// Times a port that is in use is tried again.
+/// Times a port that is in use is tried again: if by somebody else, and if perhaps by us ourselves,
+/// half a minute.
 const TRIES: u32 = 10;
-/// The time between.
+const TRIES_OURS: u32 = 1500;
+/// The time between two of these.
 pub(crate) const PAUSE: Duration = Duration::from_millis(20);
 
 /// Replies per second that a vNIC gives at most; who gets none asks again.
@@ -47,7 +49,7 @@ pub(crate) enum Wanted {
 pub(crate) struct VnicPort {
     state: State,
     /// Links to the engine that wait for the sockets.
-    waiting: Vec<WireEnd>,
+    waiting: Vec<EngineEnd>,
     replies: Replies,
 }
 
@@ -64,14 +66,16 @@ impl VnicPort {
         }
     }
 
-    /// The port was in use; true if it is worth another try in a moment. It may still be ours: when
-    /// a vNIC's last process has ended the packet thread lets go of it a little later, and its next
-    /// process may be quicker.
-    pub(crate) fn in_use(&mut self) -> bool {
+    /// The port was in use: whether it is worth another try in a moment. It may still be ours: when
+    /// a vNIC's last process has ended the packet thread lets go of it a little later, on a busy
+    /// machine much later, and its next process may be quicker. `letting_go`: a packet thread still
+    /// has sockets that were closed, these or others.
+    pub(crate) fn tries_again(&mut self, letting_go: bool) -> bool {
+        let most = if letting_go { TRIES_OURS } else { TRIES };
         match &mut self.state {
             State::Asked(tries) => {
                 *tries += 1;
-                *tries <= TRIES
+                *tries <= most
             }
             _ => false,
         }
@@ -82,16 +86,16 @@ impl VnicPort {
     }
 
     /// Here the sockets are; who has waited for them. Nothing if nobody wants them any more.
-    pub(crate) fn opened(&mut self, port: Arc<Port>) -> Option<Vec<WireEnd>> {
+    pub(crate) fn opened(&mut self, port: Arc<Port>) -> Option<Vec<EngineEnd>> {
         self.settle(State::Open(port))
     }
 
     /// They cannot be had; who has waited for them. Nothing if nobody wants them any more.
-    pub(crate) fn failed(&mut self, now: u64) -> Option<Vec<WireEnd>> {
+    pub(crate) fn failed(&mut self, now: u64) -> Option<Vec<EngineEnd>> {
         self.settle(State::Failed(now))
     }
 
-    fn settle(&mut self, state: State) -> Option<Vec<WireEnd>> {
+    fn settle(&mut self, state: State) -> Option<Vec<EngineEnd>> {
         if !self.is_asked_for() {
             return None;
         }
@@ -99,9 +103,12 @@ impl VnicPort {
         Some(std::mem::take(&mut self.waiting))
     }
 
-    /// The vNIC needs them no more; true if they were open.
-    pub(crate) fn close(&mut self) -> bool {
-        matches!(std::mem::take(&mut self.state), State::Open(_))
+    /// The vNIC needs them no more. What was open.
+    pub(crate) fn close(&mut self) -> Option<Arc<Port>> {
+        match std::mem::take(&mut self.state) {
+            State::Open(port) => Some(port),
+            _ => None,
+        }
     }
 
     /// The sockets, if they are open.
@@ -122,17 +129,17 @@ impl VnicPort {
     }
 
     /// A link waits for the sockets.
-    pub(crate) fn wait(&mut self, end: WireEnd) {
+    pub(crate) fn wait(&mut self, end: EngineEnd) {
         self.waiting.push(end);
     }
 
-    /// A link no longer waits; false if it did not.
+    /// A link no longer waits. Whether it did.
     pub(crate) fn wait_no_more(&mut self, qpn: Qpn, peer_qpn: Qpn) -> bool {
-        let names = |end: &WireEnd| (end.ready.qpn, end.ready.peer_qpn) == (qpn, peer_qpn);
+        let names = |end: &EngineEnd| (end.ready.qpn, end.ready.peer_qpn) == (qpn, peer_qpn);
         let before = self.waiting.len();
         for gone in self.waiting.extract_if(.., |end| names(end)).collect::<Vec<_>>() {
             // It was to bring the bell that others need: the next one of them does.
-            let shares = |end: &&mut WireEnd| end.ready.bell == gone.ready.bell;
+            let shares = |end: &&mut EngineEnd| end.ready.bell == gone.ready.bell;
             if let Some(next) = self.waiting.iter_mut().find(shares) {
                 next.ready.bell_new |= gone.ready.bell_new;
             }
@@ -192,10 +199,13 @@ mod tests {
     fn what_cannot_be_had_is_not_asked_for_all_the_time() {
         let mut port = VnicPort::default();
         assert_eq!([port.want(1), port.want(2)], [Wanted::Ask, Wanted::Coming]);
-        assert_eq!((0..20).filter(|_| port.in_use()).count(), TRIES as usize);
+        assert_eq!((0..20).filter(|_| port.tries_again(false)).count(), TRIES as usize);
         assert!(port.failed(3).is_some() && port.failed(4).is_none());
         assert_eq!([port.want(5), port.want(3 + AGAIN)], [Wanted::Vain, Wanted::Ask]);
-        assert!(!port.close());
+        // What is perhaps still ours is waited for; and then not any more.
+        assert_eq!((0..20).filter(|_| port.tries_again(true)).count(), 20);
+        assert!(!port.tries_again(false));
+        assert!(port.close().is_none());
         assert!(port.failed(6).is_none(), "nobody wants it any more");
     }
 }

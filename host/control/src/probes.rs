@@ -117,12 +117,12 @@ pub(crate) struct Probes {
 pub(crate) enum Due {
     /// Send its datagram.
     Send(ProbeId, VnicId, IpAddr, u32),
-    /// It is over.
-    GiveUp(ProbeId),
+    /// It is over, unless its vNIC has no port yet: then nothing was asked.
+    GiveUp(ProbeId, VnicId),
 }
 
 impl Probes {
-    /// `pulses`: of those who hear.
+    /// `pulses`: of the threads that answers come through.
     pub(crate) fn new(pulses: Pulses) -> Probes {
         Probes { pulses, ..Probes::default() }
     }
@@ -150,7 +150,8 @@ impl Probes {
         }
     }
 
-    /// The vNIC's port has just opened: what should have gone out goes out now.
+    /// The vNIC's port has just opened, or is still asked for: what should have gone out goes out
+    /// now, or in the next round.
     pub(crate) fn start_again(&mut self, vnic: VnicId, now: u64) {
         for id in self.of(vnic) {
             let Some(probe) = self.under_way.get_mut(&id) else { continue };
@@ -181,7 +182,7 @@ impl Probes {
                 continue;
             }
             if probe.tries == TRIES.len() {
-                due.push(Due::GiveUp(id));
+                due.push(Due::GiveUp(id, probe.vnic));
                 continue;
             }
             due.push(Due::Send(id, probe.vnic, probe.destination, probe.interface));
@@ -232,7 +233,11 @@ mod tests {
         }
         assert!(now < 1000 + GIVEN_UP);
         assert_eq!(probes.next_deadline(), Some(1000 + GIVEN_UP));
-        assert_eq!(probes.due(1000 + GIVEN_UP), [Due::GiveUp(7)]);
+        assert_eq!(probes.due(1000 + GIVEN_UP), [Due::GiveUp(7, vnic)]);
+        // Nothing was sent, as it turns out: its port was not there yet.
+        probes.start_again(vnic, 2000 + GIVEN_UP);
+        assert_eq!(probes.due(2000 + GIVEN_UP), [Due::Send(7, vnic, to, 0)]);
+        assert_eq!(probes.next_deadline(), Some(2000 + GIVEN_UP + TRIES[1]));
         probes.forget(7);
         assert_eq!(probes.next_deadline(), None);
     }
@@ -259,14 +264,14 @@ mod tests {
         engine.rest();
         assert_eq!(probes.due(now), []);
         now = probes.next_deadline().unwrap();
-        assert_eq!(probes.due(now), [Due::GiveUp(7)]);
+        assert_eq!(probes.due(now), [Due::GiveUp(7, vnic)]);
         // We come late.
         probes.forget(7);
         start(&mut probes);
         now = 1 + GIVEN_UP + 9 * LISTEN_ON;
         assert_eq!(probes.due(now), []);
         assert_eq!(probes.due(now + LISTEN_ON), []);
-        assert_eq!(probes.due(now + 2 * LISTEN_ON), [Due::GiveUp(7)]);
+        assert_eq!(probes.due(now + 2 * LISTEN_ON), [Due::GiveUp(7, vnic)]);
         // Not for ever.
         probes.forget(7);
         engine.work();

@@ -25,7 +25,7 @@ struct Entry {
     holds: usize,
     /// Something is set for it.
     kept: bool,
-    /// Neither, since then.
+    /// When it was last either, as a number of [`Registry::clock`]; `None`: it is.
     resting: Option<u64>,
 }
 

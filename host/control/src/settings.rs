@@ -10,7 +10,7 @@ use std::time::Duration;
 /// How a daemon is to run.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Quotas.
+    /// Quotas of processes, vNICs and the host, and times.
     pub limits: Limits,
     /// Datapaths and rate limits of vNICs.
     pub policies: Policies,
@@ -19,18 +19,17 @@ pub struct Settings {
     pub queued_descriptors: usize,
     /// Who may use the tenants' socket; nothing: everybody.
     pub allow: Option<Allow>,
-    /// Log who is linked with whom.
+    /// Whether it is logged who is linked with whom.
     pub audit: bool,
-    /// End after this time without a client.
+    /// After so long without a client the daemon ends; `None`: never.
     pub idle_exit: Option<Duration>,
     /// What helpers are. If they are processes, this one gives up its privileges to them.
     pub helpers: Helpers,
-    /// Have the kernel refuse descriptors at their senders, where it can. Off: as on kernels
-    /// before 6.16 (tests).
-    pub refuse_descriptors: bool,
+    /// What is done about descriptors that clients send.
+    pub unwanted: Unwanted,
     /// How long a turn of a thread's loop may last until that is said; nobody looks if not given.
     pub watchdog: Option<Duration>,
-    /// What the service manager wants to hear.
+    /// What the service manager wants to hear; `None`: nothing.
     pub sign_of_life: Option<SignOfLife>,
     /// The threads that are looked at; more can be added.
     pub pulses: Pulses,
@@ -48,7 +47,7 @@ impl Default for Settings {
             audit: false,
             idle_exit: None,
             helpers: Helpers::Threads,
-            refuse_descriptors: true,
+            unwanted: Unwanted::Refused,
             watchdog: Some(Duration::from_secs(5)),
             sign_of_life: None,
             pulses: Pulses::default(),
@@ -57,11 +56,20 @@ impl Default for Settings {
     }
 }
 
+/// What to do about descriptors that clients send. Nobody has a reason to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unwanted {
+    /// The kernel refuses them at their senders, where it can (from 6.16 on).
+    Refused,
+    /// Each message is looked at for them before it is taken.
+    LookedFor,
+}
+
 /// Why a daemon ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It was told to.
+    /// Whoever started it wanted that.
     Terminated,
-    /// Nobody needed it.
+    /// Nobody was connected for [`Settings::idle_exit`].
     Idle,
 }

@@ -7,10 +7,10 @@
 //! looks into tenants' namespaces) is told, but no reason to end: a restart would not help it.
 
 use crate::journal::{Journal, Level};
-use omniverb_sys::clock;
 use omniverb_sys::pulse::{News, Pulses, Stuck, Watch};
+use omniverb_sys::{clock, lock};
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 /// How often pulses are looked at, unless something is wanted more often.
@@ -21,7 +21,7 @@ const LOOK_AT_MOST: Duration = Duration::from_millis(10);
 /// What the service manager is to be told as long as all is well.
 #[derive(Clone, Copy, Debug)]
 pub struct SignOfLife {
-    /// How often.
+    /// How often it wants to hear that, at least.
     pub every: Duration,
     /// Tells it. Must not wait.
     pub send: fn(),
@@ -73,7 +73,7 @@ impl Watchdog {
     }
 
     pub(crate) fn seen(&self) -> Seen {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.seen).clone()
     }
 }
 
@@ -98,7 +98,7 @@ impl Dog {
             self.give_sign(now, every);
         }
         {
-            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut seen = lock(&self.seen);
             seen.stuck = stuck;
             seen.total += news.iter().filter(|news| matches!(news, News::Stuck(_))).count() as u64;
         }

@@ -3,7 +3,7 @@
 
 mod support;
 
-use omniverb_control::Settings;
+use omniverb_control::{Settings, Unwanted};
 use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_sys::{EventFd, Extent, descriptors, memfd, socket};
@@ -108,8 +108,8 @@ fn answered(client: &mut Client, what: &str) {
     assert!(begun.elapsed() < BOUND, "{what}: {:?}", begun.elapsed());
 }
 
-fn foreign_descriptors_hold_up_nobody(refuse: bool) {
-    let settings = || Settings { refuse_descriptors: refuse, ..Settings::default() };
+fn foreign_descriptors_hold_up_nobody(unwanted: Unwanted) {
+    let settings = || Settings { unwanted, ..Settings::default() };
     let daemon = Daemon::start(settings());
     let mut honest = Client::hello(&daemon.path);
     let mut peers = Vec::new();
@@ -125,7 +125,7 @@ fn foreign_descriptors_hold_up_nobody(refuse: bool) {
         answered(&mut honest, &format!("{at:?}"));
         Client::hello(&daemon.path);
     }
-    let wanted = if refuse && has_refusal() { 0 } else { 1 };
+    let wanted = if unwanted == Unwanted::Refused && has_refusal() { 0 } else { 1 };
     let begun = Instant::now();
     loop {
         answered(&mut honest, "afterwards");
@@ -159,17 +159,17 @@ fn has_refusal() -> bool {
 
 #[test]
 fn foreign_descriptors_hold_up_nobody_where_the_kernel_refuses_them() {
-    foreign_descriptors_hold_up_nobody(true);
+    foreign_descriptors_hold_up_nobody(Unwanted::Refused);
 }
 
 #[test]
 fn foreign_descriptors_hold_up_nobody_where_it_does_not() {
-    foreign_descriptors_hold_up_nobody(false);
+    foreign_descriptors_hold_up_nobody(Unwanted::LookedFor);
 }
 
 #[test]
 fn a_client_that_sends_descriptors_is_parted_with() {
-    let daemon = Daemon::start(Settings { refuse_descriptors: false, ..Settings::default() });
+    let daemon = Daemon::start(Settings { unwanted: Unwanted::LookedFor, ..Settings::default() });
     let null = std::fs::File::open("/dev/null").unwrap();
     for at in [At::BeforeHello, At::WithHello, At::AfterHello, At::Events] {
         let client = attack(&daemon, at, &[null.as_fd()]);

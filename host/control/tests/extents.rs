@@ -6,7 +6,7 @@ use omniverb_control::Settings;
 use omniverb_session::Message;
 use omniverb_session::body::{self, *};
 use omniverb_sys::{Access, Extent, memfd, socket};
-use omniverb_tenancy::packed::Packed;
+use omniverb_tenancy::testing::packed::Packed;
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 use std::os::fd::{AsFd, OwnedFd};
 use support::*;
@@ -102,7 +102,7 @@ fn pages_are_granted_if_they_are_what_they_should_be() {
         assert_eq!(two.ask(rkey, &|_| {}, &[good]).0, refused, "not the daemon's file");
         let seal = |place: &Extent<&OwnedFd>| {
             let map = place.mapping(Access::ReadWrite).unwrap();
-            memfd::finish(place.file.as_fd(), false).unwrap();
+            memfd::finish(place.file.as_fd(), Access::ReadOnly).unwrap();
             drop(map);
         };
         let (granted, files) = two.ask(rkey, &seal, &[]);
@@ -124,7 +124,7 @@ fn extents_come_and_go_each_by_itself() {
             let put = |place: &Extent<&OwnedFd>| {
                 let bytes = u64::from(rkey.0).to_ne_bytes();
                 rustix::io::pwrite(place.file, &bytes, place.offset + 0x1000).unwrap();
-                memfd::finish(place.file.as_fd(), true).unwrap();
+                memfd::finish(place.file.as_fd(), Access::ReadWrite).unwrap();
             };
             let (granted, mut files) = two.ask(rkey, &put, &[]);
             let Message::Granted(Granted { memory, .. }) = granted else { panic!("{granted:?}") };

@@ -63,7 +63,8 @@ fn the_tenants_socket_knows_no_message_of_an_operator() {
             // With the file of a capture it is not even sent, or nobody answers:
             // tests/descriptors.rs.
             socket::send(client.calls.as_fd(), &bytes[..length], &[]).unwrap();
-            let (length, _) = socket::receive(client.calls.as_fd(), &mut bytes, true).unwrap();
+            let (length, _) =
+                socket::receive(client.calls.as_fd(), &mut bytes, socket::Mode::Blocking).unwrap();
             let answer = omniverb_session::decode(&bytes[..length]).unwrap().1;
             assert_eq!(answer, Message::Failed(Errno::EPROTO), "{message:?}");
             assert!(client.is_dropped(), "{message:?}");
@@ -78,7 +79,8 @@ fn the_tenants_socket_knows_no_message_of_an_operator() {
         assert!(bytes.len() > size_of::<Header>());
         socket::send(client.calls.as_fd(), &bytes, &[]).unwrap();
         let mut answer = [0; MESSAGE_BYTES_MAX];
-        let (length, _) = socket::receive(client.calls.as_fd(), &mut answer, true).unwrap();
+        let (length, _) =
+            socket::receive(client.calls.as_fd(), &mut answer, socket::Mode::Blocking).unwrap();
         let answer = omniverb_session::decode(&answer[..length]).unwrap().1;
         assert_eq!(answer, Message::Failed(Errno::EPROTO), "{kind}");
     }
@@ -98,7 +100,8 @@ fn the_operators_socket_is_the_owners_alone_and_knows_no_message_of_a_tenant() {
     let hello = Hello { role: ROLE_VERBS, resume: 0, name: [0; 16] };
     let length = omniverb_session::encode(5, &hello.into(), &mut bytes);
     socket::send(stranger.as_fd(), &bytes[..length], &[]).unwrap();
-    let (length, _) = socket::receive(stranger.as_fd(), &mut bytes, true).unwrap();
+    let (length, _) =
+        socket::receive(stranger.as_fd(), &mut bytes, socket::Mode::Blocking).unwrap();
     assert_eq!(operator::decode(&bytes[..length]), Ok((5, Said::Failed(Errno::EPROTO))));
     let mut operator = Operator::connect(&daemon);
     assert_eq!(operator.call(Done { take_back: 0 }), Said::Failed(Errno::EPROTO));

@@ -2,7 +2,7 @@
 
 mod support;
 
-use omniverb_control::{Place, Settings, StartError};
+use omniverb_control::{Audience, Place, Settings, StartError};
 use omniverb_session::Message;
 use omniverb_session::body::{self, *};
 use omniverb_sys::{Access, Extent, socket};
@@ -208,7 +208,8 @@ fn garbage_hurts_only_its_sender() {
     bytes[0] ^= 0x55;
     socket::send(stranger.calls.as_fd(), &bytes[..length], &[]).unwrap();
     let mut answer = [0; 4096];
-    let (length, _) = socket::receive(stranger.calls.as_fd(), &mut answer, true).unwrap();
+    let (length, _) =
+        socket::receive(stranger.calls.as_fd(), &mut answer, socket::Mode::Blocking).unwrap();
     let decoded = omniverb_session::decode(&answer[..length]).unwrap();
     assert_eq!(decoded, (9, Message::Failed(Errno::EPROTO)), "another version is told so");
     assert!(stranger.is_dropped());
@@ -331,15 +332,15 @@ fn survivors_announce_themselves_to_the_next_daemon() {
 #[test]
 fn a_place_is_taken_once() {
     let daemon = Daemon::start(Settings::default());
-    let taken = Place::take(&daemon.path, false);
+    let taken = Place::take(&daemon.path, Audience::Owner);
     assert!(matches!(taken, Err(StartError::InUse { pid: Some(_), .. })), "{taken:?}");
     let path = daemon.path.clone();
     let folder = daemon.stop();
     assert!(!path.exists());
     // A socket that a killed daemon left behind.
     drop(socket::listen(&path, 0o600).unwrap());
-    drop(Place::take(&path, false).unwrap());
+    drop(Place::take(&path, Audience::Owner).unwrap());
     std::fs::write(&path, "text").unwrap();
-    assert!(matches!(Place::take(&path, false), Err(StartError::NotASocket { .. })));
+    assert!(matches!(Place::take(&path, Audience::Owner), Err(StartError::NotASocket { .. })));
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -3,7 +3,7 @@
 use crate::configuration::level;
 use clap::Parser;
 use omniverb_control::Level;
-use omniverb_session::operator;
+use omniverb_session::operator::{self, Runner};
 use omniverb_sys::own;
 use rustix::process::geteuid;
 use std::path::{Path, PathBuf};
@@ -63,12 +63,12 @@ pub(crate) fn operator_socket(arguments: &Arguments) -> std::io::Result<PathBuf>
     let named = arguments.operator_socket.clone();
     let beside = || {
         let tenants = std::path::absolute(socket(arguments))?;
-        Ok(operator::socket_beside(&tenants, geteuid().is_root()))
+        Ok(operator::socket_beside(&tenants, Runner::of(geteuid().as_raw())))
     };
     named.map_or_else(beside, Ok)
 }
 
 /// What the names of our files begin with, if tenants are heard at `path`.
 pub(crate) fn files(path: &Path) -> std::io::Result<PathBuf> {
-    Ok(operator::files_beside(&std::path::absolute(path)?, geteuid().is_root()))
+    Ok(operator::files_beside(&std::path::absolute(path)?, Runner::of(geteuid().as_raw())))
 }

@@ -13,7 +13,9 @@ use arguments::{Arguments, files, operator_socket, socket};
 use clap::Parser;
 use clap::error::ErrorKind;
 use configuration::Configuration;
-use omniverb_control::{DISPOSER, Journal, Level, Place, Server, Settings, dispose};
+use omniverb_control::{
+    Audience, DISPOSER, Form, Journal, Level, Place, Server, Settings, Unwanted, dispose,
+};
 use omniverb_netns::{self as netns, HELPER, STARTER};
 use omniverb_sys::child::{self, Helpers, OWN_PROGRAM};
 use omniverb_sys::signals;
@@ -63,7 +65,7 @@ fn helper(name: &str) -> ExitCode {
     let _ = rustix::process::setpgid(None, None);
     let served = match name {
         STARTER => child::socket_of_helper(STARTER).and_then(|socket| netns::start(&socket)),
-        HELPER => child::socket_of_helper(HELPER).map(|socket| netns::serve(socket, true)),
+        HELPER => child::socket_of_helper(HELPER).map(netns::serve_alone),
         DISPOSER => child::socket_of_helper(DISPOSER).map(dispose),
         _ => Err(std::io::ErrorKind::InvalidInput.into()),
     };
@@ -99,18 +101,23 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
         audit: configuration.audit.unwrap_or(false),
         idle_exit: idle.map(Duration::from_secs),
         helpers: Helpers::Program(OWN_PROGRAM.into()),
-        refuse_descriptors: !arguments.no_refusal,
+        unwanted: if arguments.no_refusal { Unwanted::LookedFor } else { Unwanted::Refused },
         watchdog: configuration.watchdog(),
         sign_of_life: notify::sign_of_life(),
         ..Settings::default()
     };
     let level = arguments.log_level.or(configuration.log_level).unwrap_or(Level::Warning);
-    let mut journal = Journal::new(level, std::env::var_os("JOURNAL_STREAM").is_some());
+    let form = match std::env::var_os("JOURNAL_STREAM") {
+        Some(_) => Form::Priorities,
+        None => Form::Words,
+    };
+    let mut journal = Journal::new(level, form);
     let path = socket(arguments);
-    let place = Place::take_apart(&path, &files(&path)?, geteuid().is_root())?;
+    let audience = if geteuid().is_root() { Audience::Everybody } else { Audience::Owner };
+    let place = Place::take_apart(&path, &files(&path)?, audience)?;
     let at = operator_socket(arguments)?;
     // Not the name of the other one's files, which may be in this folder.
-    let operators = Place::take_apart(&at, &at.with_added_extension("operators"), false)?;
+    let operators = Place::take_apart(&at, &at.with_added_extension("operators"), Audience::Owner)?;
     journal.log(Level::Info, format_args!("serving at {}", path.display()));
     let mut server = Server::new(place, operators, settings, journal)?;
     if geteuid().is_root() && !server.is_privileged() {

@@ -1,5 +1,6 @@
 //! The daemon as a program: its arguments, its errors, its end, its death.
 
+use omniverb_session::operator::Runner;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -37,8 +38,8 @@ impl Drop for Folder {
 
 /// What the names of the daemon's files begin with.
 fn files_of(socket: &Path) -> PathBuf {
-    let root = rustix::process::geteuid().is_root();
-    omniverb_session::operator::files_beside(socket, root)
+    let runner = Runner::of(rustix::process::geteuid().as_raw());
+    omniverb_session::operator::files_beside(socket, runner)
 }
 
 struct Daemon(Child);

@@ -91,7 +91,7 @@ fn answered(socket: &Path) -> bool {
     if !readable(calls.as_fd(), Some(Duration::from_secs(10))).unwrap() {
         return false;
     }
-    let (length, _) = socket::receive(calls.as_fd(), &mut bytes, true).unwrap();
+    let (length, _) = socket::receive(calls.as_fd(), &mut bytes, socket::Mode::Blocking).unwrap();
     matches!(decode(&bytes[..length]), Ok((_, Message::Welcome(_))))
 }
 

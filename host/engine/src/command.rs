@@ -1,37 +1,26 @@
 //! What the control plane tells the engine, and what the engine tells it.
 
-use crate::identity::VnicId;
 use crate::pacing::bucket::Limit;
 use crate::recorder::intake::Intake;
+use omniverb_link::pace::Denied;
 use omniverb_sys::Extent;
 use omniverb_sys::datagram::Port;
-use omniverb_terms::{Qpn, Rkey, Service};
+use omniverb_terms::{Qpn, Rkey, Service, Underlay, VnicId};
 use omniverb_transport::Status;
 use omniverb_transport::faults::Faults;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// How a peer is reached: by the network below, of which names that verbs know say nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Underlay {
-    /// Our address.
-    pub local: IpAddr,
-    /// The peer's.
-    pub remote: IpAddr,
-    /// Interface of a link-local peer, otherwise zero.
-    pub interface: u32,
-}
-
 /// A link whose far end (side 1) is the engine.
 #[derive(Debug)]
 pub struct Attach {
-    /// Whose.
+    /// The vNIC of the application's QP.
     pub vnic: VnicId,
     /// The application's QP.
     pub qpn: Qpn,
     /// The QP at the other side of the network.
     pub peer_qpn: Qpn,
-    /// Of both.
+    /// Transport service of both.
     pub service: Service,
     /// The way to the peer.
     pub underlay: Underlay,
@@ -57,7 +46,7 @@ pub struct Attach {
 
 /// What an engine can do: bits of its answer to a handshake. Zero is plain RoCE v2.
 pub mod feature {
-    /// It has a wire.
+    /// It is an Omniverb, which answers handshakes.
     pub const WIRE: u32 = 1;
     /// It takes WRITEs every packet of which names what is left, and answers to READs every packet
     /// of which has a syndrome.
@@ -71,23 +60,23 @@ pub mod feature {
 /// The right of one link to a part of a region, and the pages that hold it.
 #[derive(Debug)]
 pub struct Grant {
-    /// Whose.
+    /// The vNIC of the application's QP.
     pub vnic: VnicId,
     /// The application's QP.
     pub qpn: Qpn,
     /// The QP at the other side of the network.
     pub peer_qpn: Qpn,
-    /// R_Key.
+    /// R_Key of the region, as the peer names it.
     pub key: Rkey,
     /// `IBV_ACCESS_*`: what it may be used for.
     pub access: u32,
-    /// Address and length of the region.
+    /// The application's address of the region, and its bytes.
     pub region: (u64, u64),
-    /// Address of the first page.
+    /// The application's address of the first page in `memory`.
     pub start: u64,
     /// Low half of the application's EPOCH when it gave them.
     pub epoch: u32,
-    /// The pages.
+    /// The pages, some of the region's whole ones.
     pub memory: Extent,
 }
 
@@ -96,28 +85,28 @@ pub struct Grant {
 pub enum Command {
     /// Serve a vNIC with these sockets.
     OpenVnic {
-        /// Which.
+        /// One that is not served yet.
         vnic: VnicId,
         /// Opened in its network namespace.
         port: Arc<Port>,
     },
     /// The vNIC is gone; its links go with it.
     CloseVnic {
-        /// Which.
+        /// One that is served.
         vnic: VnicId,
     },
     /// Limits what the vNIC sends, or no longer does.
     SetLimit {
-        /// Which.
+        /// One that is served.
         vnic: VnicId,
-        /// How much.
+        /// `None`: as much as it likes.
         limit: Option<Limit>,
     },
     /// Does something to packets that arrive for the vNIC, as a bad network would, or no longer.
     SetFaults {
-        /// Which.
+        /// One that is served.
         vnic: VnicId,
-        /// What, and the seed that decides to which of them.
+        /// What happens, and the seed that decides to which of them; `None`: nothing.
         faults: Option<Box<(Faults, u64)>>,
     },
     /// Serve a link.
@@ -133,58 +122,65 @@ pub enum Command {
     Grant(Box<Grant>),
     /// Nothing of what was wanted for a link is granted.
     Deny {
-        /// Whose.
+        /// The vNIC of the application's QP.
         vnic: VnicId,
         /// The application's QP.
         qpn: Qpn,
         /// The QP it is linked with.
         peer_qpn: Qpn,
-        /// R_Key.
+        /// R_Key of the region.
         key: Rkey,
-        /// It may be later, when more has been moved.
-        again: bool,
+        /// For how long.
+        denied: Denied,
+    },
+    /// Send a management datagram from queue pair 1 to queue pair 1.
+    Manage {
+        /// One that is served.
+        vnic: VnicId,
+        /// The way.
+        underlay: Underlay,
+        /// What is sent.
+        datagram: Box<[u8]>,
     },
     /// Leave copies of all packets of a vNIC here from now on, or no longer.
     Capture {
-        /// Which.
+        /// One that is served.
         vnic: VnicId,
-        /// Where to.
+        /// Where they are left; `None`: nobody wants them.
         intake: Option<Arc<Intake>>,
     },
 }
 
-/// Something that happened.
+/// Something that happened, as the control plane is told; some are lost when there are too many.
 #[derive(Debug)]
 pub enum Event {
     /// A datagram that is no RoCE packet and looks like a handshake.
     Handshake {
-        /// Where it came out.
+        /// At whose sockets it arrived.
         vnic: VnicId,
         /// Who sent it.
         from: IpAddr,
         /// Through which interface, if the sender is link-local.
         interface: u32,
-        /// What it says.
+        /// The UDP payload, at most 256 bytes.
         bytes: Vec<u8>,
     },
-    /// A packet for QP 1.
+    /// A management datagram for queue pair 1.
     Management {
-        /// Where it came out.
+        /// At whose sockets it arrived.
         vnic: VnicId,
-        /// Who sent it.
-        from: IpAddr,
-        /// To which address of ours.
-        local: IpAddr,
-        /// The UDP payload; its ICRC is right.
+        /// The way it came, which is the way back.
+        underlay: Underlay,
+        /// What it carries; the packet's ICRC and Q_Key are right.
         datagram: Vec<u8>,
     },
     /// A datagram for a UD QP from somebody it has no link with. It is kept for a moment.
     Stranger {
-        /// Where it came out.
+        /// At whose sockets it arrived.
         vnic: VnicId,
-        /// For whom.
+        /// The application's QP, which is UD.
         qpn: Qpn,
-        /// From which QP.
+        /// The QP that it says it is from.
         source_qpn: Qpn,
         /// The way it came, which is the way back.
         underlay: Underlay,
@@ -194,9 +190,9 @@ pub enum Event {
     Wanted {
         /// The application's QP.
         qpn: Qpn,
-        /// Its peer.
+        /// The QP at the other side of the network.
         peer_qpn: Qpn,
-        /// R_Key.
+        /// R_Key of the region.
         key: Rkey,
         /// From where on, and how many bytes; `u64::MAX`: to its end.
         range: (u64, u64),
@@ -205,9 +201,9 @@ pub enum Event {
     Failed {
         /// The application's QP.
         qpn: Qpn,
-        /// Its peer.
+        /// The QP at the other side of the network.
         peer_qpn: Qpn,
-        /// Why.
+        /// What its requests complete with.
         status: Status,
     },
 }
@@ -223,11 +219,11 @@ pub struct QpCounters {
     pub received_packets: u64,
     /// Bytes of UDP payload received.
     pub received_bytes: u64,
-    /// Packets sent again.
+    /// Packets sent again, of those above.
     pub resent_packets: u64,
-    /// Packets that arrived again.
+    /// Packets that arrived again, of those above.
     pub duplicate_packets: u64,
-    /// Packets that may be under way now.
+    /// Packets that the congestion window lets be under way now.
     pub window: u64,
     /// WRITEs and READs of the peer that were executed on mapped pages.
     pub mapped_operations: u64,

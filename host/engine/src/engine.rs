@@ -1,15 +1,14 @@
 //! The handle that the control plane holds.
 
 use crate::command::{Command, Event, QpCounters};
-use crate::identity::VnicId;
-use crate::lock::lock;
 use crate::pages::budget::{Mappings, Remains};
 use crate::worker::counted::Counters;
+use crate::worker::event_loop::{Inbox, Worker};
 use crate::worker::outbox::Outbox;
-use crate::worker::run::{Inbox, Worker};
 use omniverb_sys::EventFd;
+use omniverb_sys::lock;
 use omniverb_sys::pulse::Pulses;
-use omniverb_terms::Qpn;
+use omniverb_terms::{Qpn, VnicId};
 use omniverb_transport::faults::Done as FaultCounters;
 use std::io;
 use std::sync::{Arc, Mutex, mpsc};
@@ -117,6 +116,7 @@ impl Engine {
             | Command::SetLimit { vnic, .. }
             | Command::SetFaults { vnic, .. }
             | Command::Deny { vnic, .. }
+            | Command::Manage { vnic, .. }
             | Command::Capture { vnic, .. } => *vnic,
             Command::Attach(attach) => attach.vnic,
             Command::Grant(grant) => grant.vnic,

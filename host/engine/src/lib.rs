@@ -14,8 +14,6 @@
 
 mod command;
 mod engine;
-mod identity;
-mod lock;
 mod network;
 mod pacing;
 mod pages;
@@ -26,9 +24,9 @@ mod records;
 pub mod testing;
 mod worker;
 
-pub use command::{Attach, Command, Event, Grant, QpCounters, Underlay, feature};
+pub use command::{Attach, Command, Event, Grant, QpCounters, feature};
 pub use engine::{Engine, Settings};
-pub use identity::VnicId;
+pub use omniverb_link::pace::Denied;
 pub use omniverb_transport::Status;
 pub use omniverb_transport::faults::{Done as FaultCounters, Faults};
 pub use pacing::bucket::Limit;

@@ -19,12 +19,15 @@ pub const WORKERS: usize = 64;
 /// What the helper needs.
 const NEEDED: [Privilege; 3] = [Privilege::Enter, Privilege::Look, Privilege::LargeBuffers];
 
-/// Serves until the other end of `socket` is closed. As a process (`alone`) it gives up what it
-/// does not need first.
-pub fn serve(socket: OwnedFd, alone: bool) {
-    if alone && keep_only(&NEEDED).is_err() {
-        return;
+/// Gives up what the helper does not need, and then [serves](serve): for a process of its own.
+pub fn serve_alone(socket: OwnedFd) {
+    if keep_only(&NEEDED).is_ok() {
+        serve(socket);
     }
+}
+
+/// Serves until the other end of `socket` is closed, with all the privileges that the caller has.
+pub fn serve(socket: OwnedFd) {
     if protocol::send_started(socket.as_fd(), netns::may_enter_others()).is_err() {
         return;
     }
@@ -32,7 +35,7 @@ pub fn serve(socket: OwnedFd, alone: bool) {
     let under_way = Arc::new(AtomicUsize::new(0));
     loop {
         let mut bytes = [0; REQUEST_BYTES + 1];
-        let request = match socket::receive(socket.as_fd(), &mut bytes, true) {
+        let request = match socket::receive(socket.as_fd(), &mut bytes, socket::Mode::Blocking) {
             Ok((0, _)) => return,
             Ok((length, files)) => protocol::read_request(&bytes[..length], files),
             // Too long, or with too many descriptors: not ours.

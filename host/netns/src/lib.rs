@@ -11,7 +11,7 @@ mod helper;
 mod protocol;
 mod starter;
 
-pub use helper::{WORKERS, serve};
+pub use helper::{WORKERS, serve, serve_alone};
 pub use protocol::fuzz as fuzz_protocol;
 pub use protocol::{
     ADDRESSES_MAX, Answer, CGROUP_BYTES, Found, Kind, PORT, Process, receive, request,

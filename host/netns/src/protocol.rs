@@ -58,26 +58,27 @@ const STARTED: u32 = 0;
 /// Who a process is.
 #[derive(Debug)]
 pub struct Process {
-    /// Its network namespace.
+    /// The network namespace of its main thread.
     pub namespace: Namespace,
     /// The namespace's number that never comes back, where the kernel says.
     pub cookie: Option<u64>,
-    /// Its pid at that time.
+    /// Its pid when it was looked at, as the helper sees it.
     pub pid: i32,
     /// Its user, pid and mount namespaces, if they could be looked at.
     pub surroundings: Option<[u64; 3]>,
-    /// The path of its cgroup.
+    /// The path of its cgroup in the helper's cgroup namespace, cut to [`CGROUP_BYTES`]; `/` if
+    /// it is in none.
     pub cgroup: String,
 }
 
 /// What was found out.
 #[derive(Debug)]
 pub enum Found {
-    /// See [`Kind::Process`].
+    /// Who the process is; to [`Kind::Process`].
     Process(Process),
-    /// See [`Kind::Addresses`].
+    /// All of the namespace, at most [`ADDRESSES_MAX`]; to [`Kind::Addresses`].
     Addresses(Vec<Address>),
-    /// See [`Kind::Port`].
+    /// The sockets, which keep the namespace; to [`Kind::Port`].
     Port(Port),
 }
 
@@ -91,11 +92,11 @@ pub enum Answer {
     },
     /// The answer to request `id`.
     Found {
-        /// The request's number.
+        /// The number that the request was made with.
         id: u64,
-        /// What was asked for.
+        /// What that asked for.
         kind: Kind,
-        /// What was found out.
+        /// What was found out, or why not: what the kernel said.
         found: io::Result<Found>,
     },
 }
@@ -197,7 +198,7 @@ pub(crate) fn send_answer(
 /// `UnexpectedEof` if the helper is gone for good; `InvalidData` for what makes no sense.
 pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Answer>> {
     let mut bytes = vec![0; ADDRESSES_BYTES + 1];
-    match socket::receive(socket, &mut bytes, false) {
+    match socket::receive(socket, &mut bytes, socket::Mode::NonBlocking) {
         Ok((0, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
         Ok((length, files)) => {
             let answer = bytes.get(..length).and_then(|bytes| read_answer(bytes, files));

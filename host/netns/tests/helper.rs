@@ -18,7 +18,7 @@ struct Helper {
 impl Helper {
     fn new() -> Helper {
         let (ours, theirs) = socket::pair().unwrap();
-        let thread = std::thread::spawn(move || serve(theirs, false));
+        let thread = std::thread::spawn(move || serve(theirs));
         let helper = Helper { socket: Some(ours), thread: Some(thread), last: 0 };
         assert!(matches!(helper.answer(), Answer::Started { .. }));
         helper

@@ -1,12 +1,11 @@
 //! What the tables tell the daemon to do, and what the daemon tells them beside a message.
 
-use crate::directory::Underlay;
-use crate::ids::{ProbeId, SessionId, VnicId};
-use crate::layout::{FileId, Place};
-use crate::path::Path;
+use crate::ids::{ProbeId, SessionId};
+use crate::links::path::Path;
+use crate::memory::layout::{FileId, Place};
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady};
-use omniverb_terms::{Gid, Qpn, Service};
+use omniverb_terms::{Gid, Qpn, Service, Underlay, VnicId};
 use std::net::IpAddr;
 
 /// Which of a client's two sockets a message came on.
@@ -31,71 +30,82 @@ pub struct MemoryFacts {
 /// A message as it arrived.
 #[derive(Clone, Debug)]
 pub struct Arrived {
-    /// On which socket.
+    /// The socket that it came on.
     pub channel: Channel,
     /// The caller's number for it.
     pub tag: u64,
-    /// What it says.
+    /// What it says, as it was decoded; nothing of it is believed yet.
     pub message: Message,
-    /// What came along, if it is a message that brings memory.
+    /// Of an `Adopted`: how the file is now that the owner was given. `None` for all others.
     pub memory: Option<MemoryFacts>,
 }
 
 /// One end of a new link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkEnd {
-    /// Whom to tell.
+    /// The process that has this end.
     pub session: SessionId,
-    /// What to tell.
+    /// The event for it, but for the places of the memory, which the daemon makes.
     pub ready: LinkReady,
 }
 
 /// A new link between a queue pair and the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WireEnd {
-    /// Whom to tell.
+pub struct EngineEnd {
+    /// The queue pair's process.
     pub session: SessionId,
-    /// The queue pair's vNIC.
+    /// The vNIC of that process.
     pub vnic: VnicId,
-    /// Its transport service.
+    /// The queue pair's transport service.
     pub service: Service,
     /// The way to the peer.
     pub underlay: Underlay,
-    /// The peer is on this host and reached without the network.
-    pub within: bool,
+    /// The peer's vNIC, if that is on this host and reached without the network.
+    pub within: Option<VnicId>,
     /// What the other Omniverb said about itself; 0: it is none, as far as we know.
     pub features: u32,
-    /// What to tell; the engine has the other side.
+    /// The event for the process, whose side is 0; the engine has side 1. Without the places of
+    /// the memory, which the daemon makes.
     pub ready: LinkReady,
 }
 
-/// One end of a link that tells what it requests, as whoever reads it must know it.
+/// One end of a link that writes a trace of what it requests, as whoever reads that must know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracedEnd {
-    /// Who tells.
+    /// The process that writes.
     pub session: SessionId,
-    /// Its queue pair.
+    /// Its queue pair, whose requests these are.
     pub qpn: Qpn,
-    /// The peer.
+    /// The queue pair that they are for.
     pub peer_qpn: Qpn,
     /// Transport service of both.
     pub service: Service,
-    /// Its vNIC and the peer's.
+    /// The vNIC of this end, then that of the peer.
     pub vnics: [VnicId; 2],
     /// The way to the peer, if it led through the network.
     pub underlay: Underlay,
 }
 
-/// A link, as the audit is told of it; of two ends the first is the one that is told about.
+/// What the audit is told of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkEvent {
+    /// It was made.
+    Made,
+    /// It has ended.
+    Ended,
+}
+
+/// A link, as the audit is told of it. Of what there is for both ends the first is that of the
+/// queue pair with the smaller number, or of the one on this side of the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Audited {
-    /// It was made; otherwise it has ended.
-    pub linked: bool,
+    /// What became of it.
+    pub event: LinkEvent,
     /// Transport service of both.
     pub service: Service,
-    /// How data travels.
+    /// How data travels on it.
     pub path: Path,
-    /// The queue pairs.
+    /// The numbers of its queue pairs.
     pub qpns: [Qpn; 2],
     /// Their vNICs, if they are on this host.
     pub vnics: [Option<VnicId>; 2],
@@ -110,25 +120,25 @@ pub struct Audited {
 pub enum Action {
     /// Answer a call. With `Message::Welcome` goes the new events socket.
     Reply {
-        /// To whom.
+        /// Who called.
         session: SessionId,
-        /// Of which call.
+        /// The number that the caller gave the call.
         tag: u64,
-        /// The answer.
+        /// What to answer.
         message: Message,
     },
-    /// Tell something that has no descriptors.
+    /// Tell a process something that has no descriptors, on its events socket.
     Event {
-        /// To whom.
+        /// Who is told.
         session: SessionId,
-        /// What.
+        /// What to tell.
         message: Message,
     },
-    /// Something was kept from a session that is behind: is it still? See [`Tenancy::behind`].
+    /// Something was kept from a session that is behind: is it still? See [`Tenancy::set_pace`].
     ///
-    /// [`Tenancy::behind`]: crate::Tenancy::behind
+    /// [`Tenancy::set_pace`]: crate::Tenancy::set_pace
     LookAgain {
-        /// The session.
+        /// Of which the tables believe that it is behind.
         session: SessionId,
     },
     /// Make link memory (and bell memory and wakes if `bell_new`) and tell both ends. If that
@@ -140,33 +150,32 @@ pub enum Action {
         second: LinkEnd,
     },
     /// Make link memory (and bell memory and wakes if `bell_new`), give one end to the engine
-    /// and tell the other. If that fails, call `Tenancy::wire_failed`.
-    AttachEngine(Box<WireEnd>),
+    /// and tell the other. If that fails, call `Tenancy::engine_link_failed`.
+    AttachEngine(Box<EngineEnd>),
     /// A link to the engine has ended.
     DetachEngine {
-        /// Its queue pair's vNIC.
+        /// The vNIC of its queue pair, by which the engine finds it.
         vnic: VnicId,
-        /// Its queue pair.
+        /// The queue pair on this side.
         qpn: Qpn,
-        /// The peer.
+        /// The number of the peer beyond: all links for that end.
         peer_qpn: Qpn,
     },
-    /// Make memory for a session to tell through what is captured, have it read, and give it to
-    /// the session.
+    /// Make memory for a session to write traces into, have it read, and give it to the session.
     BeginTrace {
-        /// Whose.
+        /// The process that is to write.
         session: SessionId,
     },
     /// Read that memory to its end, and no longer.
     EndTrace {
-        /// Whose.
+        /// The process that wrote.
         session: SessionId,
     },
-    /// What a session tells of this end of a link is sound.
+    /// What a session writes of this end of a link counts from now on.
     Trace(Box<TracedEnd>),
-    /// It no longer is, once what it has told is read.
+    /// It no longer does, once what it has written is read.
     Untrace {
-        /// Whose.
+        /// The process that wrote.
         session: SessionId,
         /// The end's queue pair.
         qpn: Qpn,
@@ -176,49 +185,49 @@ pub enum Action {
     /// Ask an owner to move pages onto a memory file, which is kept until `ForgetFile`. If it
     /// cannot be made, call `Tenancy::memory_failed`.
     Adopt {
-        /// The owner.
+        /// The owner of the pages.
         session: SessionId,
-        /// What to ask.
+        /// The event for it; its token names the question.
         adopt: Adopt,
-        /// The file.
+        /// The file that the pages go to.
         file: FileId,
-        /// Make it first, of so many bytes.
+        /// `Some`: make the file first, of so many bytes. `None`: it is there.
         new_file: Option<u64>,
     },
     /// Nobody will be granted any of this memory file any more: close it, where nobody waits for
     /// that.
     ForgetFile {
-        /// Which.
+        /// That of an `Adopt` before.
         file: FileId,
     },
     /// Nobody will be granted this part of a memory file any more, but other parts: empty it, since
     /// somebody else gets it.
     EmptyPlace {
-        /// Which.
+        /// That of an `Adopt` before.
         place: Place,
     },
     /// Pass on a right, and the memory file that holds what it is to.
     Grant {
-        /// To whom.
+        /// The process that may map it.
         session: SessionId,
-        /// Which.
+        /// The file that holds the memory.
         file: FileId,
-        /// What to say with it.
+        /// The event for it, with the place in the file.
         granted: Granted,
     },
     /// Map some of a memory file in the engine, for a link that it has. `qpn` of it is the owner's
     /// queue pair, `peer_qpn` the one beyond the engine.
     GrantEngine {
-        /// Which.
+        /// The file that holds the memory.
         file: FileId,
-        /// The owner's vNIC.
+        /// The vNIC of the owner, by which the engine finds the link.
         vnic: VnicId,
-        /// What.
+        /// The right, and the place in the file.
         granted: Granted,
     },
     /// Tell the engine that what it wanted is not granted, or not yet.
     DenyEngine {
-        /// The owner's vNIC.
+        /// The vNIC of the owner, by which the engine finds the link.
         vnic: VnicId,
         /// `qpn` of it is the owner's queue pair.
         denied: GrantDenied,
@@ -226,42 +235,52 @@ pub enum Action {
     /// Send a handshake datagram, a few times, and report back with `Tenancy::probe_arrived`,
     /// `probe_replied`, `probe_unanswered` or `probe_failed`.
     Probe {
-        /// Goes into the datagram.
+        /// What the datagram has in it, and a reply to it.
         id: ProbeId,
         /// From this vNIC's network namespace.
         vnic: VnicId,
         /// Through this interface if the destination is link-local.
         interface: u32,
-        /// To this address.
+        /// The address of the underlay that is asked.
         destination: IpAddr,
     },
     /// Nobody waits for this probe any more.
     ForgetProbe {
-        /// Which.
+        /// That of a `Probe` before.
         id: ProbeId,
     },
     /// Read the vNIC's addresses and report with `Tenancy::addresses`.
     ReadAddresses {
-        /// Whose.
+        /// The vNIC whose interfaces are to be looked at.
         vnic: VnicId,
     },
     /// Open the vNIC's handshake sockets if they are not open yet.
     OpenPort {
-        /// Whose.
+        /// The vNIC that is to be found from now on.
         vnic: VnicId,
+    },
+    /// Send a management datagram, from queue pair 1 of a vNIC to queue pair 1 at the other end of
+    /// the way, if the vNIC's sockets are open. If not it is lost, as in a network.
+    Manage {
+        /// The vNIC that it comes from.
+        vnic: VnicId,
+        /// The way.
+        underlay: Underlay,
+        /// The datagram.
+        datagram: Box<[u8]>,
     },
     /// Write down that a link was made or has ended.
     Audit(Box<Audited>),
     /// Break with a client that does not keep to the protocol.
     Drop {
-        /// Whom.
+        /// The client.
         session: SessionId,
-        /// What it did.
+        /// What it did, for the log.
         reason: &'static str,
     },
     /// The vNIC has no clients any more: let go of its namespace and sockets.
     VnicGone {
-        /// Which.
+        /// The vNIC, which may come again.
         vnic: VnicId,
     },
 }

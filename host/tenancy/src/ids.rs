@@ -6,13 +6,8 @@ use omniverb_terms::{Gid, Qpn};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
-/// A vNIC, by a number that its daemon has counted and never gives again. How it is reached it does
-/// not say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct VnicId(pub u64);
-
 /// A peer beyond the engine: its number and its GID.
-pub(crate) type Far = (Qpn, Gid);
+pub(crate) type FarPeer = (Qpn, Gid);
 
 /// The two queue pairs of a link, the smaller number first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -6,71 +6,43 @@
 //! comes from whoever knows how it is reached, everything it names is looked up
 //! among what it owns.
 //!
-//! Start reading at [`Tenancy::handle`]; a queue pair's way to its peer is in `pairing.rs`.
+//! Start reading at [`Tenancy::handle`]; a queue pair's way to its peer is in `links/pairing.rs`.
 #![forbid(unsafe_code)]
 
 mod accounts;
 mod action;
-mod adoption;
-mod audit;
-mod bells;
 mod calls;
-mod capture;
-mod captures;
-mod consent;
-mod consents;
-mod datagrams;
+mod cm;
 mod directory;
-mod extents;
-mod grantees;
-mod grants;
-mod holders;
-mod holding;
-mod identity;
+mod fairness;
 mod ids;
-mod layout;
 mod limits;
 mod links;
-mod moving;
-mod mr;
-mod numbers;
-mod pace;
-pub mod packed;
-mod pairing;
-mod parting;
-mod path;
-mod policing;
+mod memory;
 mod policy;
-mod resume;
-mod room;
-mod seniority;
-mod session;
-mod shared;
-mod status;
-mod tables;
+mod queue_pairs;
+mod sessions;
 mod tenancy;
 pub mod testing;
-mod tickets;
 mod timers;
-mod turns;
-mod uninvited;
-mod walk;
-mod wire;
-mod wires;
-mod wishers;
+mod view;
 
-pub use action::{Action, Arrived, Audited, Channel, LinkEnd, MemoryFacts, TracedEnd, WireEnd};
-pub use adoption::Adoption;
-pub use directory::{Access, Directory, Flat, Name, Reach, Underlay, VnicAddress};
-pub use holders::{Holder, Holders};
-pub use identity::{Circle, Client, Identity};
-pub use ids::{ProbeId, SessionId, VnicId};
-pub use layout::{Apart, FileId, Freed, Layout, Place, Placed};
+pub use action::{
+    Action, Arrived, Audited, Channel, EngineEnd, LinkEnd, LinkEvent, MemoryFacts, TracedEnd,
+};
+pub use directory::{Access, Directory, Flat, Name, Reach, VnicAddress};
+pub use fairness::holders::{Holder, Holders};
+pub use fairness::turns::Turns;
+pub use ids::{ProbeId, SessionId};
 pub use limits::Limits;
-pub use numbers::Entropy;
-pub use path::{Path, Why};
-pub use policy::{Datapath, Policies, Policy, RateLimit};
-pub use status::{PeerStatus, ProcessStatus, QpStatus, Row, VnicStatus};
+pub use links::path::{Path, Why};
+pub use memory::layout::{Apart, FileId, Freed, Layout, Place, Placed};
+pub use omniverb_terms::{Underlay, VnicId};
+pub use policy::adoption::Adoption;
+pub use policy::policies::{Datapath, Policies, Policy, RateLimit};
+pub use queue_pairs::numbers::Entropy;
+pub use queue_pairs::tickets::Secret;
+pub use sessions::identity::{Circle, Client, Identity};
+pub use sessions::session::Pace;
 pub use tenancy::Tenancy;
-pub use tickets::Secret;
-pub use turns::Turns;
+pub use view::status::{PeerStatus, ProcessStatus, QpStatus, Row, VnicStatus};

@@ -32,14 +32,18 @@ pub struct Limits {
     pub datagram_links_per_neighbour: usize,
     /// Links to the engine of all vNICs together: each is a mapping of the daemon, see
     /// [`Limits::fit_mappings`]. Over this the largest holder's oldest goes.
-    pub wires: usize,
+    pub engine_links: usize,
     /// Those of one vNIC: several must work together to use up the daemon's.
-    pub wires_per_vnic: usize,
+    pub engine_links_per_vnic: usize,
     /// Links to the engine that datagrams of strangers caused, per vNIC. Sources can be forged, so
     /// the oldest makes room for a new one.
     pub strangers_per_vnic: usize,
     /// How long such a link, or another for datagrams, stays at least: bounds how fast they change.
     pub datagram_link_time_ns: u64,
+    /// Ids of the connection manager per vNIC: as many as queue pairs. One takes up to 2 KiB.
+    pub cm_ids_per_vnic: usize,
+    /// The same, per process.
+    pub cm_ids_per_session: usize,
     /// Grants a process may be waiting for, and the engine of what is that process's.
     pub grants_per_session: usize,
     /// Extents of one region: enough for any region, since each doubles what there is or closes a
@@ -57,7 +61,7 @@ pub struct Limits {
     pub extent_bytes: u64,
     /// Extents of others that a process was granted, each counted once for each link by which: more
     /// than it can have mapped at a time.
-    pub held_per_session: usize,
+    pub granted_per_session: usize,
     /// Questions for its pages that a process may leave unanswered; further ones are refused, so
     /// that its peers cannot fill what waits for it.
     pub questions_per_session: usize,
@@ -88,9 +92,9 @@ pub struct Limits {
     pub response_bytes: u32,
     /// Bytes of the request ring of an RC or UC link to the engine: what is under way on the
     /// network stays in it.
-    pub wire_request_bytes: u32,
+    pub engine_request_bytes: u32,
     /// Bytes of its response ring.
-    pub wire_response_bytes: u32,
+    pub engine_response_bytes: u32,
     /// Bytes of the request ring of a link to the engine for datagrams: there may be many.
     pub datagram_request_bytes: u32,
     /// Bytes of its response ring.
@@ -113,10 +117,11 @@ impl Limits {
     pub fn fit_mappings(&mut self, most: usize) {
         // Where there are hardly any, most of the reserve is not needed, either.
         let room = most - MAPPINGS_RESERVED.min(most / 2);
-        let for_sessions = (room / 2).max(room.saturating_sub(self.wires));
+        let for_sessions = (room / 2).max(room.saturating_sub(self.engine_links));
         self.sessions = self.sessions.min(for_sessions / MAPPINGS_PER_SESSION).max(1);
-        let for_wires = room.saturating_sub(self.sessions.saturating_mul(MAPPINGS_PER_SESSION));
-        self.wires = self.wires.min(for_wires).max(1);
+        let for_engine_links =
+            room.saturating_sub(self.sessions.saturating_mul(MAPPINGS_PER_SESSION));
+        self.engine_links = self.engine_links.min(for_engine_links).max(1);
     }
 }
 
@@ -135,17 +140,19 @@ impl Default for Limits {
             links_per_vnic: 32768,
             links_per_session: 16384,
             datagram_links_per_neighbour: 4096,
-            wires: 57344,
-            wires_per_vnic: 8192,
+            engine_links: 57344,
+            engine_links_per_vnic: 8192,
             strangers_per_vnic: 1024,
             datagram_link_time_ns: 1000 * MILLISECOND,
+            cm_ids_per_session: 8192,
+            cm_ids_per_vnic: 16384,
             grants_per_session: 256,
             extents_per_region: 192,
             extents_per_session: 4096,
             extents_per_vnic: 8192,
             extents: 32768,
             extent_bytes: 256 << 20,
-            held_per_session: 16384,
+            granted_per_session: 16384,
             questions_per_session: 1024,
             probes_per_vnic: 256,
             grant_time_ns: 2000 * MILLISECOND,
@@ -158,8 +165,8 @@ impl Default for Limits {
             consent_time_ns: 10_000 * MILLISECOND,
             request_bytes: 256 << 10,
             response_bytes: 64 << 10,
-            wire_request_bytes: 2048 << 10,
-            wire_response_bytes: 256 << 10,
+            engine_request_bytes: 2048 << 10,
+            engine_response_bytes: 256 << 10,
             datagram_request_bytes: 64 << 10,
             datagram_response_bytes: 4 << 10,
         }
@@ -173,18 +180,18 @@ mod tests {
     fn fitted(most: usize) -> (usize, usize) {
         let mut limits = Limits::default();
         limits.fit_mappings(most);
-        let rest = Limits { sessions: 65536, wires: 57344, ..limits.clone() };
+        let rest = Limits { sessions: 65536, engine_links: 57344, ..limits.clone() };
         assert_eq!(rest, Limits::default(), "nothing else changes");
-        (limits.sessions, limits.wires)
+        (limits.sessions, limits.engine_links)
     }
 
     #[test]
     fn what_the_kernel_allows_is_shared_by_processes_and_links() {
         assert_eq!(fitted(65530), (14846, 29694));
         for most in (16..400_000).step_by(997) {
-            let (sessions, wires) = fitted(most);
+            let (sessions, engine_links) = fitted(most);
             let reserve = MAPPINGS_RESERVED.min(most / 2);
-            assert!(MAPPINGS_PER_SESSION * sessions + wires + reserve <= most, "{most}");
+            assert!(MAPPINGS_PER_SESSION * sessions + engine_links + reserve <= most, "{most}");
         }
     }
 
@@ -193,12 +200,12 @@ mod tests {
         assert_eq!(fitted(262_144), (65536, 57344));
         assert_eq!(fitted(usize::MAX), (65536, 57344));
         // One of them does not need its half.
-        let mut few = Limits { wires: 100, ..Limits::default() };
+        let mut few = Limits { engine_links: 100, ..Limits::default() };
         few.fit_mappings(65530);
-        assert_eq!((few.sessions, few.wires), (29643, 100));
+        assert_eq!((few.sessions, few.engine_links), (29643, 100));
         let mut few = Limits { sessions: 100, ..Limits::default() };
         few.fit_mappings(65530);
-        assert_eq!((few.sessions, few.wires), (100, 57344));
+        assert_eq!((few.sessions, few.engine_links), (100, 57344));
     }
 
     #[test]

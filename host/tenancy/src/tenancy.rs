@@ -2,72 +2,54 @@
 
 use crate::accounts::{Account, Kind, Quotas};
 use crate::action::{Action, Arrived};
-use crate::bells::Bells;
-use crate::captures::Captures;
-use crate::consents::Consents;
-use crate::directory::neighbours::{Answer, Neighbours};
-use crate::directory::{self, Directory, Flat, Underlay, VnicAddress};
-use crate::extents::Extents;
-use crate::grantees::Grantees;
-use crate::identity::{Client, Identity};
-use crate::ids::{LinkKey, ProbeId, SessionId, VnicId};
+use crate::cm::table::Connections;
+use crate::directory::neighbours::Answer;
+use crate::directory::{self, Directory, Flat, Network, VnicAddress};
+use crate::fairness::shared::Shared;
+use crate::ids::{LinkKey, ProbeId, SessionId};
 use crate::limits::Limits;
-use crate::numbers::{Entropy, QpNumbers};
-use crate::policy::Policies;
-use crate::seniority::Seniority;
-use crate::shared::Shared;
-use crate::tables::{Link, PendingGrant, Qp, Session, Vnic, Waiting};
-use crate::tickets::{Secret, Tickets};
+use crate::links::Links;
+use crate::links::engine_link::Way;
+use crate::memory::Memory;
+use crate::policy::policies::Policies;
+use crate::queue_pairs::numbers::Entropy;
+use crate::queue_pairs::table::QueuePairs;
+use crate::queue_pairs::tickets::Secret;
+use crate::sessions::identity::{Client, Identity};
+use crate::sessions::session::{Session, Waiting};
+use crate::sessions::vnic::Vnic;
 use crate::timers::{Timer, Timers};
-use crate::uninvited::Uninvited;
-use crate::wire::Way;
-use crate::wishers::Wishers;
+use crate::view::View;
 use omniverb_session::Message;
 use omniverb_session::body::{GidsChanged, ROLE_VERBS};
-use omniverb_terms::{Errno, Qpn};
-use std::collections::{BTreeMap, HashMap};
+use omniverb_terms::{Errno, Qpn, Underlay, VnicId};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// All tables of one daemon.
 pub struct Tenancy {
-    pub(crate) limits: Limits,
+    limits: Limits,
     /// What all together have; every other account is below it.
-    pub(crate) host: Account,
+    host: Account,
     pub(crate) entropy: Box<dyn Entropy>,
-    /// What names mean; asked through `route_to` only.
-    pub(crate) directory: Box<dyn Directory>,
+    pub(crate) network: Network,
     /// Who the vNICs are that there are, or that something was set for.
-    pub(crate) identities: BTreeMap<VnicId, Identity>,
+    identities: BTreeMap<VnicId, Identity>,
     /// Counted for who brought them.
     pub(crate) vnics: Shared<VnicId, Vnic>,
     /// Counted for whose they are once they are processes, command lines included.
     pub(crate) sessions: Shared<SessionId, Session>,
-    pub(crate) qps: HashMap<Qpn, Qp>,
-    pub(crate) links: BTreeMap<LinkKey, Link>,
-    pub(crate) bells: Bells,
-    pub(crate) grants: HashMap<u64, PendingGrant>,
-    pub(crate) extents: Extents,
-    pub(crate) grantees: Grantees,
-    pub(crate) neighbours: Neighbours,
-    pub(crate) consents: Consents,
-    pub(crate) numbers: QpNumbers,
-    pub(crate) tickets: Tickets,
-    /// How many daemons there were before, if that is known.
-    pub(crate) generation: Option<u64>,
+    pub(crate) queue_pairs: QueuePairs,
+    pub(crate) links: Links,
+    pub(crate) memory: Memory,
+    pub(crate) connections: Connections,
     pub(crate) policies: Policies,
-    pub(crate) captures: Captures,
-    /// Links to the engine, as they make way for others.
-    pub(crate) seniority: Seniority,
-    /// Direct datagram links, for the ends that did not ask for them.
-    pub(crate) uninvited: Uninvited,
-    /// Queue pairs that wish for another, by that other.
-    pub(crate) wishers: Wishers,
+    pub(crate) view: View,
     pub(crate) timers: Timers,
-    /// Links are told to the audit.
-    pub(crate) audited: bool,
     /// The latest time that was told.
-    pub(crate) now: u64,
-    pub(crate) out: Vec<Action>,
+    now: u64,
+    /// What has been decided since somebody said something.
+    out: Vec<Action>,
 }
 
 impl Tenancy {
@@ -90,28 +72,17 @@ impl Tenancy {
             host: Account::new(Quotas::of_host(&limits)),
             limits,
             entropy,
-            directory,
+            network: Network::new(directory),
             identities: BTreeMap::new(),
             vnics: Shared::default(),
             sessions: Shared::default(),
-            qps: HashMap::new(),
-            links: BTreeMap::new(),
-            bells: Bells::default(),
-            grants: HashMap::new(),
-            extents: Extents::default(),
-            grantees: Grantees::default(),
-            neighbours: Neighbours::default(),
-            consents: Consents::default(),
-            numbers: QpNumbers::new(),
-            tickets: Tickets::new(secret, boot),
-            generation: None,
+            queue_pairs: QueuePairs::new(secret, boot),
+            links: Links::default(),
+            memory: Memory::default(),
+            connections: Connections::default(),
             policies: Policies::default(),
-            captures: Captures::default(),
-            seniority: Seniority::default(),
-            uninvited: Uninvited::default(),
-            wishers: Wishers::default(),
+            view: View::default(),
             timers: Timers::default(),
-            audited: false,
             now: 0,
             out: Vec::new(),
         }
@@ -120,19 +91,19 @@ impl Tenancy {
     /// Takes over the secret of the daemon before, whose clients may announce what they have of it
     /// until `until`. Without this nobody can announce anything.
     pub fn inherit(&mut self, secret: Secret, until: u64) {
-        self.tickets.inherit(secret, until);
+        self.queue_pairs.inherit(secret, until);
     }
 
     /// How many daemons there were before, if that is known: while announcements are taken, numbers
     /// are drawn that none of those has given to anybody who may announce himself yet.
     pub fn count(&mut self, generation: Option<u64>) {
-        self.generation = generation;
+        self.queue_pairs.set_generation(generation);
     }
 
     /// The secret for the daemon after this one.
     #[must_use]
     pub fn secret(&self) -> Secret {
-        self.tickets.secret()
+        self.queue_pairs.secret()
     }
 
     /// Says who a vNIC is, before anything else is said of it.
@@ -145,9 +116,44 @@ impl Tenancy {
         self.identities.remove(&vnic);
     }
 
+    /// Who a vNIC is, if that was said.
+    pub(crate) fn identity(&self, vnic: VnicId) -> Option<&Identity> {
+        self.identities.get(&vnic)
+    }
+
     /// What proves that a vNIC is this one, to the next daemon as well.
     pub(crate) fn proof(&self, vnic: VnicId) -> [u64; 4] {
-        self.identities.get(&vnic).map_or([0; 4], |identity| identity.proof)
+        self.identity(vnic).map_or([0; 4], |identity| identity.proof)
+    }
+
+    /// Every maximum of the tables, and times.
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// What all together have, and may have.
+    pub(crate) fn host(&self) -> &Account {
+        &self.host
+    }
+
+    /// It is so late.
+    pub(crate) fn advance(&mut self, now: u64) {
+        self.now = self.now.max(now);
+    }
+
+    /// The latest time that was told.
+    pub(crate) fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// The daemon is to do something, behind what it is to do already.
+    pub(crate) fn act(&mut self, action: Action) {
+        self.out.push(action);
+    }
+
+    /// What the daemon is to do.
+    pub(crate) fn decided(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.out)
     }
 
     /// A client connected. It must say `Hello` before anything else.
@@ -162,7 +168,7 @@ impl Tenancy {
     pub fn handle(&mut self, session: SessionId, arrived: &Arrived, now: u64) -> Vec<Action> {
         self.now = self.now.max(now);
         self.dispatch(session, arrived, now);
-        std::mem::take(&mut self.out)
+        self.decided()
     }
 
     /// A client is gone (or was dropped): everything it had goes, its peers are told.
@@ -170,7 +176,7 @@ impl Tenancy {
     pub fn end(&mut self, session: SessionId, now: u64) -> Vec<Action> {
         self.now = self.now.max(now);
         self.end_session(session, now);
-        std::mem::take(&mut self.out)
+        self.decided()
     }
 
     /// The addresses of a vNIC, as asked for by [`Action::ReadAddresses`].
@@ -178,7 +184,7 @@ impl Tenancy {
     pub fn addresses(&mut self, key: VnicId, found: &[VnicAddress], now: u64) -> Vec<Action> {
         let guid = self.node_guid(key);
         if let Some(vnic) = self.vnics.get_mut(&key) {
-            let table = self.directory.table(key, found, guid);
+            let table = self.network.table(key, found, guid);
             let changed = vnic.read_at.is_some() && vnic.gids != table;
             vnic.gids = table;
             vnic.addresses = directory::sorted(found);
@@ -193,7 +199,7 @@ impl Tenancy {
                 self.addresses_known(session);
             }
         }
-        std::mem::take(&mut self.out)
+        self.decided()
     }
 
     /// The datagram of a probe, sent from the address `from`, came out at a socket of vNIC `at`.
@@ -205,7 +211,7 @@ impl Tenancy {
         now: u64,
     ) -> Vec<Action> {
         self.probe_at(id, (from, at), now);
-        std::mem::take(&mut self.out)
+        self.decided()
     }
 
     /// A reply to a probe arrived at a socket of vNIC `at`, from the address `from`.
@@ -218,21 +224,21 @@ impl Tenancy {
         now: u64,
     ) -> Vec<Action> {
         self.reply_from(id, (from, at), features, now);
-        std::mem::take(&mut self.out)
+        self.decided()
     }
 
     /// The datagram of a probe was sent, and nothing came of it.
     #[must_use]
     pub fn probe_unanswered(&mut self, id: ProbeId, now: u64) -> Vec<Action> {
         self.probe_over(id, Answer::Silence, now);
-        std::mem::take(&mut self.out)
+        self.decided()
     }
 
     /// The datagram of a probe could not be sent.
     #[must_use]
     pub fn probe_failed(&mut self, id: ProbeId, now: u64) -> Vec<Action> {
         self.probe_over(id, Answer::NoAccess, now);
-        std::mem::take(&mut self.out)
+        self.decided()
     }
 
     /// A datagram for queue pair `qpn` of a vNIC, which has no link for it, came by this
@@ -245,32 +251,32 @@ impl Tenancy {
         underlay: &Underlay,
         now: u64,
     ) -> Vec<Action> {
-        if let Some((sgid, dgid)) = self.directory.names(at, underlay) {
+        if let Some((sgid, dgid)) = self.network.names(at, underlay) {
             let way = Way { qpn, peer: source_qpn, sgid, dgid };
             self.meet_stranger(at, way, now);
         }
-        std::mem::take(&mut self.out)
+        self.decided()
     }
 
     /// A link of [`Action::CreateLink`] could not be made.
     #[must_use]
     pub fn link_failed(&mut self, one: Qpn, other: Qpn, _now: u64) -> Vec<Action> {
         self.undo_link(LinkKey::new(one, other));
-        std::mem::take(&mut self.out)
+        self.decided()
     }
 
     /// A link of [`Action::AttachEngine`] could not be made.
     #[must_use]
-    pub fn wire_failed(&mut self, qpn: Qpn, peer_qpn: Qpn) -> Vec<Action> {
-        self.undo_wires(qpn, peer_qpn);
-        std::mem::take(&mut self.out)
+    pub fn engine_link_failed(&mut self, qpn: Qpn, peer_qpn: Qpn) -> Vec<Action> {
+        self.undo_engine_links(qpn, peer_qpn);
+        self.decided()
     }
 
     /// The memory file of an [`Action::Adopt`] with this token could not be made.
     #[must_use]
     pub fn memory_failed(&mut self, token: u64) -> Vec<Action> {
         self.no_memory(token);
-        std::mem::take(&mut self.out)
+        self.decided()
     }
 
     /// When [`tick`](Self::tick) wants to be called.
@@ -288,9 +294,10 @@ impl Tenancy {
                 Timer::Grant(token) => self.grant_timed_out(token),
                 Timer::Wish { qpn, peer } => self.wish_due(qpn, peer, now),
                 Timer::Consent(question) => self.consent_due(question, now),
+                Timer::Connection(session, id) => self.connection_due(session, id, now),
             }
         }
-        std::mem::take(&mut self.out)
+        self.decided()
     }
 
     /// True once the session's hello was accepted.
@@ -325,7 +332,7 @@ impl Tenancy {
     }
 
     pub(crate) fn reply(&mut self, session: SessionId, tag: u64, message: impl Into<Message>) {
-        self.out.push(Action::Reply { session, tag, message: message.into() });
+        self.act(Action::Reply { session, tag, message: message.into() });
     }
 
     pub(crate) fn fail(&mut self, session: SessionId, tag: u64, errno: Errno) {
@@ -336,7 +343,7 @@ impl Tenancy {
     pub(crate) fn event(&mut self, session: SessionId, message: impl Into<Message>) {
         let listens = |s: &Session| s.welcomed && s.role == ROLE_VERBS;
         if self.sessions.get(&session).is_some_and(listens) {
-            self.out.push(Action::Event { session, message: message.into() });
+            self.act(Action::Event { session, message: message.into() });
         }
     }
 
@@ -346,13 +353,14 @@ impl Tenancy {
         session.welcomed = false;
         session.waiting = None;
         let key = session.client.vnic;
-        for qpn in std::mem::take(&mut session.qps) {
+        self.end_connections(id, now);
+        for qpn in self.queue_pairs.of(id) {
             self.remove_qp(qpn, omniverb_session::body::CLOSED_BY_DEATH, now);
         }
         self.end_grants(id);
         self.remove_all_extents(id);
         self.end_trace(id);
-        for (other, bell) in self.bells.end(id) {
+        for (other, bell) in self.links.end_session(id) {
             self.event(other, omniverb_session::body::BellClosed { bell });
         }
         self.sessions.remove(&id);
@@ -363,7 +371,7 @@ impl Tenancy {
         }
         if vnic.sessions.is_empty() {
             self.vnics.remove(&key);
-            self.out.push(Action::VnicGone { vnic: key });
+            self.act(Action::VnicGone { vnic: key });
             for vnic in self.vnics.values_mut() {
                 vnic.uninvited.remove(&key);
             }
@@ -374,7 +382,7 @@ impl Tenancy {
     /// Drops a session of whoever has the most of something that another needs, too.
     pub(crate) fn make_yield(&mut self, id: SessionId, reason: &'static str, now: u64) {
         self.end_session(id, now);
-        self.out.push(Action::Drop { session: id, reason });
+        self.act(Action::Drop { session: id, reason });
     }
 
     /// Has the vNIC's addresses read; `session` is answered when they are there.
@@ -384,7 +392,7 @@ impl Tenancy {
             Some(waiting) => waiting.extend(session),
             None => {
                 vnic.reading = Some(session.into_iter().collect());
-                self.out.push(Action::ReadAddresses { vnic: key });
+                self.act(Action::ReadAddresses { vnic: key });
             }
         }
     }
@@ -394,6 +402,7 @@ impl Tenancy {
         match session.waiting.take() {
             Some(Waiting::Hello { tag }) => self.welcome(id, tag),
             Some(Waiting::Gids { tag }) => self.tell_gids(id, tag),
+            Some(Waiting::Address { tag, message }) => self.dispatch_again(id, tag, *message),
             other => session.waiting = other,
         }
     }

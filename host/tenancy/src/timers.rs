@@ -2,18 +2,21 @@
 //! who takes back its cause takes it out, so nothing is due that nobody waits for.
 
 use crate::directory::neighbours::Question;
+use crate::ids::SessionId;
 use omniverb_terms::Qpn;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Something that happens at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Timer {
-    /// The owner of an MR took too long.
+    /// The owner of an MR has not answered the question of this token.
     Grant(u64),
     /// A wish's network is asked again, or a resumed one is given up.
     Wish { qpn: Qpn, peer: Qpn },
     /// The network is asked whether it still lets links be.
     Consent(Question),
+    /// A message of a connection's is repeated, or it is over: of this session's, by its number.
+    Connection(SessionId, u32),
 }
 
 /// All timers that are set.

@@ -31,7 +31,10 @@ fn link(bench: &mut Bench, (one, a): (u64, Qpn), (other, b): (u64, Qpn)) {
 }
 
 fn capture(bench: &mut Bench, number: u64, on: bool) {
-    let actions = bench.tenancy.capture(vnic(number), on);
+    let actions = match on {
+        true => bench.tenancy.begin_capture(vnic(number)),
+        false => bench.tenancy.end_capture(vnic(number)),
+    };
     bench.carry_out(actions);
 }
 

@@ -161,7 +161,7 @@ fn forwarded_and_surviving_links_need_consent_as_well() {
     };
     let _ = bench.tenancy.set_policy(vnic(3), policy);
     let (c, d) = link(&mut bench, (3, 3), (2, 2), Service::Rc);
-    assert_eq!(wires(&bench).len(), 2);
+    assert_eq!(engine_links(&bench).len(), 2);
     bench.told.clear();
     bench.walls.extend([(1, 2), (3, 2)]);
     pass(&mut bench, 3 * PERIOD);

@@ -23,7 +23,7 @@ fn wired(limits: Limits, service: Service) -> (Bench, Qpn) {
     hello(&mut bench, 2, 2, 0);
     let a = qp(&mut bench, 1, service);
     call(&mut bench, 1, to(a, 1, PEER, OTHER));
-    assert_eq!(wires(&bench).len(), 1);
+    assert_eq!(engine_links(&bench).len(), 1);
     (bench, a)
 }
 

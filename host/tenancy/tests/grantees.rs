@@ -253,7 +253,7 @@ fn who_has_pages_taken_back_all_the_time_is_mediated_for_a_while_and_nobody_else
 
 #[test]
 fn a_process_holds_no_more_than_its_quota() {
-    let limits = Limits { held_per_session: 2, ..Limits::default() };
+    let limits = Limits { granted_per_session: 2, ..Limits::default() };
     let (mut bench, one, other) = three_with(limits);
     let keys: Vec<Rkey> = (0..3).map(|_| mr(&mut bench, OWNER, 1, ACCESS)).collect();
     grant(&mut bench, 1, one, keys[0]);

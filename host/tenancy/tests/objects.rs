@@ -4,7 +4,8 @@ mod support;
 
 use omniverb_session::body::*;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
-use omniverb_session::{Message, encode, rights};
+use omniverb_session::rights::{self, Trust};
+use omniverb_session::{Message, encode};
 use omniverb_tenancy::testing::exercise::{Bench, exercise, vnic};
 use omniverb_tenancy::{
     Action, Adoption, Arrived, Channel, Circle, Holder, Limits, MemoryFacts, Path, Policy, Why,
@@ -232,9 +233,12 @@ fn what_is_granted_is_what_the_flags_say() {
                 let policy = Policy { adoption, ..Policy::default() };
                 drop(bench.tenancy.set_policy(vnic(who), policy));
             }
-            let trusted = trusting == [true, true];
+            let trust = match trusting {
+                [true, true] => Trust::Trusting,
+                _ => Trust::Exact,
+            };
             let key = mr(&mut bench, 2, 1, access);
-            let uses = rights::mappable(access, trusted);
+            let uses = rights::mappable(access, trust);
             let what = format!("{access:#x} {trusting:?}");
             if uses == 0 {
                 assert_eq!(ask(&mut bench, a, b, key), Err(Errno::EACCES), "{what}");
@@ -246,7 +250,7 @@ fn what_is_granted_is_what_the_flags_say() {
                 _ => None,
             };
             let adopt_asked = bench.told.iter().find_map(asked).unwrap();
-            assert_eq!(adopt_asked.trusted != 0, trusted, "{what}");
+            assert_eq!(adopt_asked.trust(), trust, "{what}");
             let actions = adopt(&mut bench, 2, adopted(token), OPEN);
             if !rights::is_writable(access) {
                 assert_eq!(denied(&actions), Errno::EINVAL, "{what}: it could be written to");

@@ -5,7 +5,7 @@ mod support;
 use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::testing::exercise::{Bench, underlay, vnic};
-use omniverb_tenancy::{Action, Limits, SessionId};
+use omniverb_tenancy::{Action, Limits, Pace, SessionId};
 use omniverb_terms::{Errno, Qpn, Service};
 use support::*;
 
@@ -28,7 +28,7 @@ fn links_that_a_session_did_not_ask_for_wait_until_it_has_time() {
         hello(&mut bench, 2, far, 0);
         let (victim, other) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 2, Service::Ud));
         let ask = |bench: &mut Bench| call_once(bench, 2, to(other, far, victim, 1));
-        bench.tenancy.behind(SessionId(1), true);
+        bench.tenancy.set_pace(SessionId(1), Pace::Behind);
         // The network is asked first, in one direction and then in the other.
         for _ in 0..3 {
             ask(&mut bench);
@@ -43,7 +43,7 @@ fn links_that_a_session_did_not_ask_for_wait_until_it_has_time() {
         let third = qp(&mut bench, 2, Service::Ud);
         assert!(!is_again(call(&mut bench, 1, to(victim, 1, third, far))));
         assert_eq!(links(&bench).len(), 1);
-        bench.tenancy.behind(SessionId(1), false);
+        bench.tenancy.set_pace(SessionId(1), Pace::KeepsUp);
         assert!(!is_again(ask(&mut bench)));
         assert_eq!(links(&bench).len(), 2);
         bench.end(1);
@@ -61,12 +61,12 @@ fn strangers_are_not_met_by_who_has_no_time() {
         let actions = bench.tenancy.stranger(vnic(1), (ud, source), &underlay(1, 9), bench.now);
         bench.carry_out(actions);
     };
-    bench.tenancy.behind(SessionId(1), true);
+    bench.tenancy.set_pace(SessionId(1), Pace::Behind);
     meet(&mut bench, Qpn(50));
-    assert!(wires(&bench).is_empty() && looked(&mut bench));
-    bench.tenancy.behind(SessionId(1), false);
+    assert!(engine_links(&bench).is_empty() && looked(&mut bench));
+    bench.tenancy.set_pace(SessionId(1), Pace::KeepsUp);
     meet(&mut bench, Qpn(51));
-    assert_eq!(wires(&bench).len(), 1);
+    assert_eq!(engine_links(&bench).len(), 1);
 }
 
 #[test]

@@ -52,7 +52,7 @@ fn a_wall_in_either_direction_keeps_them_apart() {
         // On the wire, if at all: there the network decides about every packet.
         bench.wait(1_100_000_000);
         assert!(links(&bench).is_empty());
-        assert_eq!(wires(&bench).len(), 2);
+        assert_eq!(engine_links(&bench).len(), 2);
     }
     // A wall that is there only for a moment, because the network is still coming up.
     let mut bench = bench();
@@ -64,7 +64,7 @@ fn a_wall_in_either_direction_keeps_them_apart() {
     call(&mut bench, 2, to(b, 2, a, 1));
     bench.walls.clear();
     bench.wait(1_100_000_000);
-    assert_eq!((links(&bench).len(), wires(&bench).len()), (1, 0));
+    assert_eq!((links(&bench).len(), engine_links(&bench).len()), (1, 0));
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn an_operator_ends_all_links_of_a_vnic_at_once() {
     call(&mut bench, 2, to(own, 2, own, 2));
     let wire = qp(&mut bench, 2, Service::Rc);
     call(&mut bench, 2, to(wire, 2, Qpn(0x77), 4));
-    assert_eq!((links(&bench).len(), wires(&bench).len()), (4, 1));
+    assert_eq!((links(&bench).len(), engine_links(&bench).len()), (4, 1));
     bench.told.clear();
     let actions = bench.tenancy.disconnect_vnic(vnic(2));
     bench.carry_out(actions);

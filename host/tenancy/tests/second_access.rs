@@ -6,9 +6,9 @@
 
 #[path = "engine_grants.rs"]
 mod engine_grants;
+#[path = "engine_links.rs"]
+mod engine_links;
 mod support;
-#[path = "wires.rs"]
-mod wires;
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
@@ -28,8 +28,11 @@ fn pairs_find_each_other_by_the_engine_and_nothing_is_shared() {
         call(&mut bench, 1, to(a, 1, b, 2));
         call(&mut bench, 2, to(b, 2, a, 1));
         assert!(links(&bench).is_empty(), "{service}");
-        let made = support::wires(&bench);
-        assert!(made.len() == 2 && made.iter().all(|wire| wire.within), "{service}: {made:?}");
+        let made = support::engine_links(&bench);
+        assert!(
+            made.len() == 2 && made.iter().all(|link| link.within.is_some()),
+            "{service}: {made:?}"
+        );
         assert_eq!(paths(&bench, 1), [(Path::Forwarded, Why::PeerForwarded)]);
         assert_eq!(paths(&bench, 2), [(Path::Forwarded, Why::Forwarded)]);
         // Nobody is granted its pages, but the engine.

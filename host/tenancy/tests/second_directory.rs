@@ -9,6 +9,8 @@ mod captures;
 mod consent;
 #[path = "engine_grants.rs"]
 mod engine_grants;
+#[path = "engine_links.rs"]
+mod engine_links;
 #[path = "grantees.rs"]
 mod grantees;
 #[path = "objects.rs"]
@@ -22,8 +24,6 @@ mod support;
 mod uninvited;
 #[path = "walk.rs"]
 mod walk;
-#[path = "wires.rs"]
-mod wires;
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
@@ -44,10 +44,10 @@ fn the_network_and_the_engine_are_told_of_routes_and_clients_of_names() {
     };
     let asked: Vec<_> = bench.told.iter().filter_map(asked).collect();
     assert_eq!(asked, [(ip(4), 0)]);
-    let wires = support::wires(&bench);
-    let [wire] = wires.as_slice() else { panic!("{wires:?}") };
-    assert_eq!(wire.underlay, underlay(1, 4));
-    assert_eq!((wire.ready.sgid, wire.ready.dgid), (gid(1), gid(4)));
+    let engine_links = support::engine_links(&bench);
+    let [link] = engine_links.as_slice() else { panic!("{engine_links:?}") };
+    assert_eq!(link.underlay, underlay(1, 4));
+    assert_eq!((link.ready.sgid, link.ready.dgid), (gid(1), gid(4)));
     assert!(gid(4) != Gid::from(ip(4)));
 }
 
@@ -62,5 +62,5 @@ fn an_address_of_the_underlay_is_no_name() {
     let from_address = ConnectQp { sgid: ip(1).into(), ..to(a, 1, b, 2) };
     assert_eq!(errno(call(&mut bench, 1, from_address)), Errno::EINVAL, "not in its table");
     assert!(matches!(call(&mut bench, 1, to(a, 1, b, 2)), Some(Message::Connected(_))));
-    assert_eq!((links(&bench).len(), support::wires(&bench).len()), (1, 0));
+    assert_eq!((links(&bench).len(), support::engine_links(&bench).len()), (1, 0));
 }

@@ -32,12 +32,12 @@ fn strangers_reach_datagram_queue_pairs_within_a_quota() {
     {
         stranger(&mut bench, qpn, Qpn(source), from);
     }
-    assert!(wires(&bench).is_empty());
+    assert!(engine_links(&bench).is_empty());
     for source in 50..60 {
         stranger(&mut bench, ud, Qpn(source), NOBODY);
         stranger(&mut bench, ud, Qpn(source), NOBODY);
     }
-    let made: Vec<_> = wires(&bench).iter().map(|wire| wire.ready.peer_qpn).collect();
+    let made: Vec<_> = engine_links(&bench).iter().map(|link| link.ready.peer_qpn).collect();
     assert_eq!(made, [50, 51, 52].map(Qpn), "each once, and not too many at once");
     assert_eq!(paths(&bench, 1), [(Path::Roce, Why::Stranger); 3]);
     // Later the oldest makes room.
@@ -72,9 +72,9 @@ fn a_stranger_cannot_take_the_place_of_somebody_known() {
     bench.told.clear();
     // Forged: the numbers are those of known peers, the addresses are not.
     stranger(&mut bench, a, b, NOBODY);
-    assert_eq!((wires(&bench).len(), detached(&bench).len()), (0, 0));
+    assert_eq!((engine_links(&bench).len(), detached(&bench).len()), (0, 0));
     stranger(&mut bench, a, Qpn(77), NOBODY);
-    assert_eq!((wires(&bench).len(), detached(&bench).len()), (1, 0));
+    assert_eq!((engine_links(&bench).len(), detached(&bench).len()), (1, 0));
     let to_a =
         [(Path::Direct, Why::Neighbour), (Path::Wire, Why::Omniverb), (Path::Roce, Why::Stranger)];
     let mut found = paths(&bench, 1);
@@ -107,11 +107,11 @@ fn forwarded_datagrams_come_back_through_the_engine() {
     let (a, b) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 2, Service::Ud));
     call(&mut bench, 2, to(b, 2, a, 1));
     stranger(&mut bench, a, b, 2);
-    assert!(wires(&bench).len() == 2 && wires(&bench)[1].within);
+    assert!(engine_links(&bench).len() == 2 && engine_links(&bench)[1].within.is_some());
     assert_eq!(paths(&bench, 1), [(Path::Forwarded, Why::PeerLimited)]);
     // The same numbers from another address: through the network, if at all.
     let c = qp(&mut bench, 1, Service::Ud);
     call(&mut bench, 2, to(b, 2, c, 1));
     stranger(&mut bench, c, b, NOBODY);
-    assert!(!wires(&bench)[3].within);
+    assert!(engine_links(&bench)[3].within.is_none());
 }

@@ -153,7 +153,7 @@ fn links_to_the_engine_that_were_asked_for_do_not_fail_either() {
         let answer = call(&mut bench, 2, to(own, VICTIM, Qpn(0x700 + peer), 9));
         assert!(matches!(answer, Some(Message::Connected(_))), "{answer:?}");
     }
-    assert_eq!((wires(&bench).len(), detached(&bench).len()), (8, 0));
+    assert_eq!((engine_links(&bench).len(), detached(&bench).len()), (8, 0));
     end_all(&mut bench);
 }
 

@@ -4,7 +4,7 @@ mod support;
 
 use omniverb_session::body::*;
 use omniverb_tenancy::testing::exercise::{Bench, vnic};
-use omniverb_tenancy::{Action, Audited, Path, Row, VnicId};
+use omniverb_tenancy::{Action, Audited, LinkEvent, Path, Row, VnicId};
 use omniverb_terms::{Gid, Qpn, Service};
 use proptest::prelude::*;
 use support::*;
@@ -122,7 +122,7 @@ fn crowded_once() -> std::rc::Rc<Bench> {
 #[test]
 fn the_audit_is_told_of_every_link_and_its_end() {
     let mut bench = bench();
-    bench.tenancy.audit(true);
+    bench.tenancy.begin_audit();
     hello(&mut bench, 1, 1, 0);
     hello(&mut bench, 2, 2, 0);
     let (a, b) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Rc));
@@ -140,11 +140,11 @@ fn the_audit_is_told_of_every_link_and_its_end() {
             _ => None,
         })
         .collect();
-    for linked in [true, false] {
+    for event in [LinkEvent::Made, LinkEvent::Ended] {
         let of = |qpns: [Qpn; 2]| {
-            let found = told.iter().filter(|a| a.linked == linked && a.qpns == qpns);
+            let found = told.iter().filter(|a| a.event == event && a.qpns == qpns);
             let found: Vec<_> = found.collect();
-            assert_eq!(found.len(), 1, "{linked} {qpns:?}");
+            assert_eq!(found.len(), 1, "{event:?} {qpns:?}");
             found[0].clone()
         };
         let direct = of([a.min(b), a.max(b)]);
@@ -153,7 +153,7 @@ fn the_audit_is_told_of_every_link_and_its_end() {
         assert!(
             direct.clients.iter().all(Option::is_some) && direct.gids.iter().all(Option::is_some)
         );
-        let wire = of([far, Qpn(0x77)]);
-        assert_eq!((wire.vnics, wire.clients[1]), ([Some(vnic(1)), None], None));
+        let link = of([far, Qpn(0x77)]);
+        assert_eq!((link.vnics, link.clients[1]), ([Some(vnic(1)), None], None));
     }
 }

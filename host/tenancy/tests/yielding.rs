@@ -74,7 +74,7 @@ fn many_processes_of_one_tenant_do_not_keep_others_out() {
 
 #[test]
 fn many_links_to_the_engine_do_not_keep_others_from_theirs() {
-    let limits = Limits { wires: 6, ..Limits::default() };
+    let limits = Limits { engine_links: 6, ..Limits::default() };
     let mut bench = support::bench_with(limits);
     let good = Holder::new("/tenants/good", 0);
     let mut held = Vec::new();

@@ -1,16 +1,11 @@
 //! Clients come and go, and what they say until then.
 
-use crate::journal::Level;
 use crate::outbox::Letter;
 use crate::server::Server;
-use crate::timers::Timer;
-use crate::token;
 use omniverb_session::{Header, Message, decode};
-use omniverb_sys::{clock, socket};
-use omniverb_tenancy::{Arrived, Channel, SessionId};
+use omniverb_sys::clock;
+use omniverb_tenancy::{Arrived, Channel, Pace, SessionId};
 use omniverb_terms::Errno;
-use std::os::fd::AsFd;
-use std::time::Duration;
 
 /// Connections accepted, and events read from one client, before others get their turn.
 const TURN: usize = 32;
@@ -18,47 +13,31 @@ const TURN: usize = 32;
 impl Server {
     pub(super) fn accept(&mut self) {
         for _ in 0..TURN {
-            match socket::accept(self.place.listener().as_fd()) {
-                Ok(Some(calls)) => self.admit(calls),
-                Ok(None) => return,
-                Err(error) => {
-                    // Out of descriptors, most likely. Others keep what they have.
-                    self.journal.log(Level::Warning, format_args!("cannot accept: {error}"));
-                    let _ = self.poller.remove(self.place.listener());
-                    return self.timers.set(Duration::from_millis(100), Timer::Accept);
-                }
-            }
-        }
-    }
-
-    pub(super) fn accept_again(&mut self) {
-        let token = token::new(token::LISTENER, 0);
-        if self.poller.add(self.place.listener(), token).is_err() {
-            self.timers.set(Duration::from_millis(100), Timer::Accept);
+            let accepted = self.arrivals.door().accept(&mut self.reactor, &mut self.journal);
+            let Some(calls) = accepted else { return };
+            self.admit(calls);
         }
     }
 
     /// One call: who called waits for the answer, and has no other call to make.
     pub(super) fn calls_ready(&mut self, id: SessionId) {
-        self.flush_calls(id);
+        self.clients.flush_answers(id, &mut self.reactor);
         // Who does not take its answers is not asked for more.
         if !self.clients.get(id).is_some_and(|client| client.listens()) {
             return;
         }
-        let Some((bytes, length)) = self.receive(id, Channel::Calls) else { return };
+        let Some((bytes, length)) = self.clients.receive(id, Channel::Calls) else { return };
         self.call(id, &bytes[..length]);
         self.carry_on();
     }
 
     pub(super) fn events_ready(&mut self, id: SessionId) {
-        self.flush_events(id);
+        self.clients.flush_events(id, &mut self.reactor);
         for _ in 0..TURN {
-            let Some((bytes, length)) = self.receive(id, Channel::Events) else { return };
+            let Some((bytes, length)) = self.clients.receive(id, Channel::Events) else { return };
             match decode(&bytes[..length]) {
                 Ok((tag, message)) => self.hand_over(id, Channel::Events, tag, message),
-                Err(_) => {
-                    self.part(id, "sent something that is no message");
-                }
+                Err(_) => self.clients.part(id, "sent something that is no message"),
             }
             self.carry_on();
         }
@@ -66,13 +45,14 @@ impl Server {
 
     fn call(&mut self, id: SessionId, bytes: &[u8]) {
         let Some(vnic) = self.clients.get(id).map(|client| client.vnic()) else { return };
-        let own = vnic.unwrap_or(self.registry.home());
+        let own = vnic.unwrap_or(self.vnics.registry().home());
         let refused = vnic.err();
         match decode(bytes) {
             Ok((tag, _)) if refused.is_some() => {
                 let answer = Message::Failed(refused.unwrap_or(Errno::EPERM));
                 self.answer(id, tag, Letter::of(answer));
-                self.part(id, "is not allowed, or in a network namespace that is not served");
+                let reason = "is not allowed, or in a network namespace that is not served";
+                self.clients.part(id, reason);
             }
             Ok((tag, Message::QueryStatus(m))) => {
                 let answer = self.status_slice(Some(own), m.from);
@@ -88,7 +68,7 @@ impl Server {
                 if let Some(tag) = tag_of(bytes) {
                     self.answer(id, tag, Letter::of(Message::Failed(Errno::EPROTO)));
                 }
-                self.part(id, "sent something that is no message");
+                self.clients.part(id, "sent something that is no message");
             }
         }
     }
@@ -97,15 +77,46 @@ impl Server {
     fn hand_over(&mut self, id: SessionId, channel: Channel, tag: u64, message: Message) {
         let memory = match &message {
             Message::Adopted(adopted) => {
-                let file = self.tenancy.file_asked_for(adopted.token);
+                let file = self.tables.file_asked_for(adopted.token);
                 file.and_then(|file| self.extents.facts(file))
             }
             _ => None,
         };
+        let going = match &message {
+            Message::DestroyQp(m) => {
+                let slot = self.tables.slot_of(id, m.qpn);
+                slot.map(|slot| (m.qpn, self.clients.get(id).and_then(|c| c.counters(slot))))
+            }
+            _ => None,
+        };
         let arrived = Arrived { channel, tag, message, memory };
-        let actions = self.tenancy.handle(id, &arrived, clock::now());
-        self.work.extend(actions);
+        self.tables.decide(|tables| tables.handle(id, &arrived, clock::now()));
+        // One that may not go yet counts when it does.
+        if let Some((qpn, Some(words))) = going
+            && self.tables.slot_of(id, qpn).is_none()
+        {
+            self.count(id, &words);
+        }
         self.carry_on();
+    }
+
+    /// Answers a call.
+    pub(super) fn answer(&mut self, id: SessionId, tag: u64, letter: Letter) {
+        self.clients.answer(id, tag, letter, &mut self.reactor);
+    }
+
+    /// Tells a client something it did not ask for.
+    pub(super) fn tell(&mut self, id: SessionId, letter: Letter) {
+        self.clients.tell(id, letter, &mut self.reactor);
+        self.look_at_backlog(id);
+    }
+
+    /// Has the tables know whether a client has left more than a little of what it was told.
+    pub(super) fn look_at_backlog(&mut self, id: SessionId) {
+        if let Some(behind) = self.clients.backlog_change(id) {
+            let pace = if behind { Pace::Behind } else { Pace::KeepsUp };
+            self.tables.note(|tables| tables.set_pace(id, pace));
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! The lines of the audit.
 
+use crate::reactor::Timer;
 use crate::server::Server;
-use crate::timers::Timer;
 use omniverb_sys::clock;
-use omniverb_tenancy::Audited;
+use omniverb_tenancy::{Audited, LinkEvent};
 use omniverb_terms::Gid;
 use std::fmt::{Display, Write};
 use std::time::Duration;
@@ -16,7 +16,7 @@ impl Server {
         let [own, peer] = audited.vnics;
         let peer = peer.filter(|peer| Some(*peer) != own);
         if self.audit.is_empty() {
-            self.timers.set(SUMMARY, Timer::Audit);
+            self.reactor.set(SUMMARY, Timer::Audit);
         }
         if self.audit.take(own.into_iter().chain(peer), clock::now()) {
             let line = self.audit_line(audited);
@@ -26,11 +26,11 @@ impl Server {
 
     pub(super) fn audit_due(&mut self) {
         for (key, lines) in self.audit.left_out(clock::now()) {
-            let name = self.registry.name(key);
+            let name = self.vnics.registry().name(key);
             self.journal.audit(format_args!("audit event=left-out vnic={name} lines={lines}"));
         }
         if !self.audit.is_empty() {
-            self.timers.set(SUMMARY, Timer::Audit);
+            self.reactor.set(SUMMARY, Timer::Audit);
         }
     }
 
@@ -42,10 +42,14 @@ impl Server {
             let _ = write!(line, " {key}={}", value.unwrap_or(none));
         };
         let service = a.service.name();
-        let names = a.vnics.map(|vnic| vnic.map(|key| self.registry.name(key)));
+        let names = a.vnics.map(|vnic| vnic.map(|key| self.vnics.registry().name(key)));
         let gids = a.gids.map(|gid| gid.map(Gid::address));
         let [qpn, peer_qpn] = a.qpns;
-        add("event", Some(&if a.linked { "linked" } else { "unlinked" }));
+        let event = match a.event {
+            LinkEvent::Made => "linked",
+            LinkEvent::Ended => "unlinked",
+        };
+        add("event", Some(&event));
         add("type", Some(&service));
         add("path", Some(&a.path.name()));
         for (this, (prefix, qpn)) in [("", qpn), ("peer_", peer_qpn)].iter().enumerate() {

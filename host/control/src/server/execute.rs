@@ -4,15 +4,11 @@ use crate::journal::Level;
 use crate::memory::{self, Shared};
 use crate::outbox::Letter;
 use crate::server::Server;
-use crate::token;
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, Welcome};
-use omniverb_sys::{clock, descriptors};
+use omniverb_sys::clock;
 use omniverb_tenancy::{Action, FileId, LinkEnd, SessionId};
 use omniverb_terms::Errno;
-use std::io;
-use std::os::fd::AsFd;
-use std::sync::Arc;
 
 impl Server {
     pub(super) fn execute(&mut self, action: Action) {
@@ -47,47 +43,43 @@ impl Server {
             }
             Action::DenyEngine { vnic, denied } => self.engine.deny(vnic, &denied),
             Action::BeginTrace { session } => self.begin_trace(session),
-            Action::EndTrace { session } => self.end_trace(session),
+            Action::EndTrace { session } => self.captures.end_trace(session),
             Action::Trace(end) => self.trace(&end),
-            Action::Untrace { session, qpn, peer_qpn } => self.untrace(session, qpn, peer_qpn),
+            Action::Untrace { session, qpn, peer_qpn } => {
+                self.captures.untrace(session, qpn, peer_qpn);
+            }
             Action::Probe { id, vnic, interface, destination } => {
                 self.start_probe(id, vnic, interface, destination);
             }
             Action::ForgetProbe { id } => self.probes.forget(id),
             Action::ReadAddresses { vnic } => {
-                self.namespaces.read_addresses(vnic, clock::now());
+                self.vnics.read_addresses(vnic, &mut self.helper, clock::now());
             }
             Action::OpenPort { vnic } => {
-                self.namespaces.port_is_coming(vnic, clock::now());
+                self.want_port(vnic);
+            }
+            Action::Manage { vnic, underlay, datagram } => {
+                self.engine.manage(vnic, underlay, datagram);
             }
             Action::Audit(audited) => self.audit(&audited),
-            Action::Drop { session, reason } => self.part(session, reason),
+            Action::Drop { session, reason } => self.clients.part(session, reason),
             Action::VnicGone { vnic } => self.close_port(vnic),
         }
     }
 
     fn welcome(&mut self, id: SessionId, tag: u64, welcome: &Welcome) {
-        self.clients.greeted(id);
-        let Some(client) = self.clients.get_mut(id) else { return };
-        let made = client.make_events().and_then(|(theirs, area)| {
-            let Some(ours) = client.events() else {
-                return Err(io::ErrorKind::NotConnected.into());
-            };
-            if self.settings.refuse_descriptors {
-                let _ = descriptors::refuse(ours.as_fd());
-            }
-            self.poller.add(ours, token::new(token::EVENTS, id.0))?;
-            Ok((vec![Arc::new(theirs), area.file.clone()], memory::said(&area)))
-        });
-        match made {
-            Ok((files, area)) => {
-                let welcome = Welcome { area, ..*welcome };
-                self.answer(id, tag, Letter::with(welcome, files));
+        if self.clients.get(id).is_none() {
+            return;
+        }
+        match self.clients.welcome(id, &self.reactor) {
+            Ok((events, area)) => {
+                let welcome = Welcome { area: memory::said(&area), ..*welcome };
+                self.answer(id, tag, Letter::with(welcome, vec![events, area.file]));
             }
             Err(error) => {
                 self.journal.log(Level::Warning, format_args!("no events socket: {error}"));
                 self.answer(id, tag, Letter::of(Message::Failed(Errno::ENOMEM)));
-                self.part(id, "could not be served");
+                self.clients.part(id, "could not be served");
             }
         }
     }
@@ -96,14 +88,13 @@ impl Server {
         match Shared::make(&first.ready) {
             Ok(shared) => {
                 for end in [first, second] {
-                    self.tell(end.session, shared.told(&end.ready));
+                    self.tell(end.session, shared.letter(&end.ready));
                 }
             }
             Err(error) => {
                 self.journal.log(Level::Warning, format_args!("no memory for a link: {error}"));
                 let (one, other) = (first.ready.qpn, second.ready.qpn);
-                let actions = self.tenancy.link_failed(one, other, clock::now());
-                self.work.extend(actions);
+                self.tables.decide(|tables| tables.link_failed(one, other, clock::now()));
             }
         }
     }
@@ -111,7 +102,7 @@ impl Server {
     /// Nobody is given this one any more. Closing a large one takes the kernel long.
     fn forget_file(&mut self, file: FileId) {
         if let Some(file) = self.extents.forget(file) {
-            self.keep(file);
+            self.disposal.close_memory(file);
         }
     }
 
@@ -120,8 +111,7 @@ impl Server {
         match self.extents.file_of(file) {
             Some(file) => self.tell(owner, Letter::with(*adopt, vec![file])),
             None => {
-                let actions = self.tenancy.memory_failed(adopt.token);
-                self.work.extend(actions);
+                self.tables.decide(|tables| tables.memory_failed(adopt.token));
             }
         }
     }

@@ -7,14 +7,14 @@
 use crate::arrivals::Arrival;
 use crate::asking::{Enclosed, Subject};
 use crate::attached::Attached;
-use crate::clients::Client;
+use crate::client::Client;
+use crate::reactor::Timer;
+use crate::ready::Ready;
 use crate::server::Server;
-use crate::timers::Timer;
-use crate::token;
 use omniverb_netns::{Kind, Process};
 use omniverb_sys::netns::Namespace;
 use omniverb_sys::{clock, socket};
-use omniverb_tenancy::{Circle, Holder, SessionId, VnicId};
+use omniverb_tenancy::{Circle, Holder, SessionId};
 use omniverb_terms::Errno;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,14 +26,16 @@ const HELLO_TIME: Duration = Duration::from_secs(5);
 
 impl Server {
     pub(super) fn admit(&mut self, calls: OwnedFd) {
-        let Ok(peer) = socket::peer(calls.as_fd()) else { return self.let_go(calls) };
+        let Ok(peer) = socket::peer(calls.as_fd()) else {
+            return self.disposal.close_socket(calls);
+        };
         let pidfd = socket::peer_pidfd(calls.as_fd()).ok().map(Arc::new);
         let id = self.next_session();
-        self.timers.set(HELLO_TIME, Timer::Hello(id));
+        self.reactor.set(HELLO_TIME, Timer::Hello(id));
         let holder = Holder::new("", peer.uid).in_process(peer.pid);
         let (circle, pidfd_of) = (None, pidfd.clone());
         let arrival = Arrival { calls, peer, pidfd: pidfd_of, circle, holder: holder.clone() };
-        let admitted = self.admission.admits(&peer, &arrival.calls, &mut self.journal);
+        let admitted = self.arrivals.admits(&arrival, None, &mut self.journal);
         if let Err(errno) = admitted {
             return self.refuse_arrival(id, arrival, errno);
         }
@@ -45,7 +47,7 @@ impl Server {
         }
         let (subject, process) = (Subject::Arrival(id), Enclosed::Process(pidfd));
         if self.arrivals.has(id) {
-            self.namespaces.ask(Kind::Process, subject, &holder, process, clock::now());
+            self.helper.ask(Kind::Process, subject, &holder, process, clock::now());
         }
     }
 
@@ -54,15 +56,15 @@ impl Server {
         if self.clients.may_refuse() {
             self.enter(id, arrival, Err(errno));
         } else {
-            self.let_go(arrival.calls);
+            self.disposal.close_socket(arrival.calls);
         }
     }
 
     /// A connection that is not identified after all this time, or has to make room.
     fn forget_arrival(&mut self, id: SessionId) {
         if let Some(arrival) = self.arrivals.take(id) {
-            self.namespaces.forget(Kind::Process, Subject::Arrival(id), &arrival.holder);
-            self.let_go(arrival.calls);
+            self.helper.forget(Kind::Process, Subject::Arrival(id), &arrival.holder);
+            self.disposal.close_socket(arrival.calls);
         }
     }
 
@@ -72,8 +74,8 @@ impl Server {
         let Ok(process) = found else {
             return self.enter(id, arrival, Err(Errno::EPERM));
         };
-        let (peer, calls) = (&arrival.peer, &arrival.calls);
-        let admitted = self.admission.admits_from(peer, calls, &process.cgroup, &mut self.journal);
+        let cgroup = Some(process.cgroup.as_str());
+        let admitted = self.arrivals.admits(&arrival, cgroup, &mut self.journal);
         if let Err(errno) = admitted {
             return self.refuse_arrival(id, arrival, errno);
         }
@@ -91,7 +93,7 @@ impl Server {
         cookie: Option<u64>,
     ) -> Result<Attached, Errno> {
         let known = Attached::Namespace(Arc::new(namespace), cookie);
-        let serves = self.privileged || self.registry.is_home(&known.evidence());
+        let serves = self.is_privileged() || self.vnics.registry().is_home(&known.evidence());
         if serves { Ok(known) } else { Err(Errno::EPERM) }
     }
 
@@ -103,19 +105,19 @@ impl Server {
         known: Result<Attached, Errno>,
     ) {
         let Arrival { calls, peer, pidfd, circle, holder } = arrival;
-        let watched =
-            self.poller.add(&calls, token::new(token::CALLS, id.0)).and_then(|()| match &pidfd {
-                Some(pidfd) => self.poller.add(pidfd, token::new(token::PROCESS, id.0)),
-                None => Ok(()),
-            });
+        let watched = self.reactor.watch(&calls, Ready::Calls(id)).and_then(|()| match &pidfd {
+            Some(pidfd) => self.reactor.watch(pidfd, Ready::Process(id)),
+            None => Ok(()),
+        });
         if watched.is_err() {
-            return self.let_go(calls);
+            return self.disposal.close_socket(calls);
         }
-        let vnic = known.map(|known| self.join(known, &holder));
+        let vnic = known.map(|known| self.vnics.join(known, &holder));
+        self.tell_registered();
         if let Ok(vnic) = vnic {
             let (pid, uid, holder) = (peer.pid, peer.uid, holder.clone());
             let client = omniverb_tenancy::Client { vnic, pid, uid, circle, holder };
-            self.tenancy.open(id, client);
+            self.tables.note(|tables| tables.open(id, client));
         }
         let client = Client::new(calls, pidfd, peer, vnic, &self.disposal.bin());
         for oldest in self.clients.add(id, client, &holder.in_process(peer.pid)) {
@@ -123,18 +125,10 @@ impl Server {
         }
     }
 
-    /// Somebody reaches a vNIC that way from now on.
-    fn join(&mut self, known: Attached, holder: &Holder) -> VnicId {
-        let vnic = self.recognize(&known.evidence());
-        self.registry.hold(vnic);
-        self.namespaces.join(vnic, known, holder);
-        vnic
-    }
-
     pub(super) fn hello_due(&mut self, id: SessionId) {
         self.forget_arrival(id);
         if self.clients.is_half_open(id) {
-            self.part(id, "did not say hello");
+            self.clients.part(id, "did not say hello");
         }
     }
 }

@@ -7,11 +7,10 @@
 use crate::asking::{Enclosed, Subject};
 use crate::journal::Level;
 use crate::operators::Call;
+use crate::ready::Ready;
 use crate::server::Server;
 use crate::server::accept::tag_of;
-use crate::server::vnics::Named;
-use crate::timers::Timer;
-use crate::token;
+use crate::vnics::Named;
 use omniverb_netns::{Kind, Process};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::operator::{Message, decode, encode};
@@ -21,41 +20,30 @@ use omniverb_terms::Errno;
 use rustix::process::geteuid;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 
 impl Server {
-    pub(super) fn accept_operators(&mut self) {
-        match socket::accept(self.operators_place.listener().as_fd()) {
-            Ok(Some(operator)) => self.admit_operator(operator),
-            Ok(None) => {}
-            Err(error) => {
-                self.journal.log(Level::Warning, format_args!("cannot accept: {error}"));
-                let _ = self.poller.remove(self.operators_place.listener());
-                self.timers.set(Duration::from_millis(100), Timer::AcceptOperators);
-            }
-        }
-    }
-
-    pub(super) fn accept_operators_again(&mut self) {
-        let token = token::new(token::OPERATORS, 0);
-        if self.poller.add(self.operators_place.listener(), token).is_err() {
-            self.timers.set(Duration::from_millis(100), Timer::AcceptOperators);
+    pub(super) fn accept_operator(&mut self) {
+        let accepted = self.operators.door().accept(&mut self.reactor, &mut self.journal);
+        if let Some(operator) = accepted {
+            self.admit_operator(operator);
         }
     }
 
     fn admit_operator(&mut self, socket: OwnedFd) {
-        let Ok(peer) = socket::peer(socket.as_fd()) else { return self.let_go(socket) };
+        let Ok(peer) = socket::peer(socket.as_fd()) else {
+            return self.disposal.close_socket(socket);
+        };
         if peer.uid != 0 && peer.uid != geteuid().as_raw() {
             let text = format_args!("uid {} is no operator (pid {})", peer.uid, peer.pid);
             self.journal.log(Level::Warning, text);
-            return self.let_go(socket);
+            return self.disposal.close_socket(socket);
         }
         if self.operators.is_full() {
-            return self.let_go(socket);
+            return self.disposal.close_socket(socket);
         }
         let id = self.next_session();
-        if self.poller.add(&socket, token::new(token::OPERATOR, id.0)).is_err() {
-            return self.let_go(socket);
+        if self.reactor.watch(&socket, Ready::Operator(id)).is_err() {
+            return self.disposal.close_socket(socket);
         }
         self.operators.add(id, socket, peer);
     }
@@ -64,15 +52,15 @@ impl Server {
     pub(super) fn operator_ready(&mut self, id: SessionId) {
         let Some(socket) = self.operators.socket(id) else { return };
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        match socket::receive(socket.as_fd(), &mut bytes, false) {
+        match socket::receive(socket.as_fd(), &mut bytes, socket::Mode::NonBlocking) {
             Ok((0, files)) => {
-                self.recorder.discard(files);
+                self.captures.discard(files);
                 self.end_operator(id);
             }
             Ok((length, files)) => match decode(&bytes[..length]) {
                 Ok((tag, message)) => self.operator_call(id, Call { tag, message, files }),
                 Err(_) => {
-                    self.recorder.discard(files);
+                    self.captures.discard(files);
                     // Another version, most likely: say so in the part that all versions share.
                     if let Some(tag) = tag_of(&bytes[..length]) {
                         self.answer_operator(id, tag, &Message::Failed(Errno::EPROTO));
@@ -88,7 +76,7 @@ impl Server {
     /// A call, which waits if it names a process: the helper looks which namespace that is in.
     fn operator_call(&mut self, id: SessionId, call: Call) {
         let Some(pid) = call.pid() else {
-            let named = call.name().map(|name| self.named(name));
+            let named = call.name().map(|name| self.vnics.named(name));
             return self.carry_out(id, call, named);
         };
         let Ok(process) = pidfd::of(pid) else {
@@ -99,7 +87,7 @@ impl Server {
         };
         self.operators.wait(id, call);
         let (subject, enclosed) = (Subject::Named(id), Enclosed::Process(process.into()));
-        self.namespaces.ask(Kind::Process, subject, &holder, enclosed, clock::now());
+        self.helper.ask(Kind::Process, subject, &holder, enclosed, clock::now());
     }
 
     /// The helper has looked at the process that a call names.
@@ -138,9 +126,7 @@ impl Server {
         if let Some(answer) = answer {
             self.answer_operator(id, call.tag, &answer.unwrap_or_else(Message::Failed));
         }
-        if !call.files.is_empty() {
-            self.recorder.discard(call.files);
-        }
+        self.captures.discard(call.files);
     }
 
     /// Answers an operator's call. There is room for an answer to whoever takes his answers.
@@ -155,12 +141,10 @@ impl Server {
 
     pub(super) fn end_operator(&mut self, id: SessionId) {
         let Some((socket, files)) = self.operators.remove(id) else { return };
-        let _ = self.poller.remove(&socket);
+        self.reactor.forget(&socket);
         self.end_recording(id);
         self.captures.hang_up(id);
-        if !files.is_empty() {
-            self.recorder.discard(files);
-        }
-        self.let_go(socket);
+        self.captures.discard(files);
+        self.disposal.close_socket(socket);
     }
 }

@@ -32,33 +32,28 @@ impl Server {
     fn engine_event(&mut self, event: Event) {
         match event {
             Event::Handshake { vnic, from, interface, bytes } => {
-                if !self.namespaces.has(vnic) {
+                if !self.vnics.are_open(&[vnic]) {
                     return;
                 }
                 self.handshake(vnic, from, interface, &bytes);
             }
-            Event::Management { vnic, from, local, length } => {
-                if !self.namespaces.has(vnic) {
+            Event::Management { vnic, underlay, datagram } => {
+                if !self.vnics.are_open(&[vnic]) {
                     return;
                 }
-                let name = self.registry.name(vnic);
-                self.journal.log(
-                    Level::Debug,
-                    format_args!("{name}: {length} bytes for QP 1 of {local} from {from}: dropped"),
-                );
+                let now = clock::now();
+                self.tables.decide(|tables| tables.management(vnic, &underlay, &datagram, now));
             }
             Event::Stranger { vnic, qpn, source_qpn, underlay } => {
-                if !self.namespaces.has(vnic) {
+                if !self.vnics.are_open(&[vnic]) {
                     return;
                 }
-                let actions =
-                    self.tenancy.stranger(vnic, (qpn, source_qpn), &underlay, clock::now());
-                self.work.extend(actions);
+                let ends = (qpn, source_qpn);
+                self.tables.decide(|tables| tables.stranger(vnic, ends, &underlay, clock::now()));
             }
             Event::Wanted { qpn, peer_qpn, key, range } => {
                 let link = (qpn, peer_qpn);
-                let actions = self.tenancy.engine_wants(link, key, range, clock::now());
-                self.work.extend(actions);
+                self.tables.decide(|tables| tables.engine_wants(link, key, range, clock::now()));
             }
             Event::Failed { qpn, peer_qpn, why } => {
                 self.journal
@@ -69,22 +64,21 @@ impl Server {
 
     fn handshake(&mut self, at: VnicId, from: IpAddr, interface: u32, bytes: &[u8]) {
         let now = clock::now();
-        let actions = match probes::read(bytes) {
-            Some(Handshake::Probe(id)) if self.tenancy.is_probe(id) => {
-                self.tenancy.probe_arrived(id, (from, at), now)
+        match probes::read(bytes) {
+            Some(Handshake::Probe(id)) if self.tables.is_probe(id) => {
+                self.tables.decide(|tables| tables.probe_arrived(id, (from, at), now));
             }
-            Some(Handshake::Probe(id)) => return self.reply(id, at, from, interface),
+            Some(Handshake::Probe(id)) => self.reply(id, at, from, interface),
             Some(Handshake::Reply(id, features)) => {
-                self.tenancy.probe_replied(id, (from, at), features, now)
+                self.tables.decide(|tables| tables.probe_replied(id, (from, at), features, now));
             }
-            None => return,
-        };
-        self.work.extend(actions);
+            None => {}
+        }
     }
 
     /// Somebody else's probe, so somebody else's daemon: it shall know that there is another one.
     fn reply(&mut self, id: ProbeId, at: VnicId, to: IpAddr, interface: u32) {
-        let port = self.namespaces.port_mut(at);
+        let port = self.vnics.port_mut(at);
         if let Some(port) = port.and_then(|port| port.for_reply(clock::now())) {
             let _ = port.send(&probes::reply(id, FEATURES), to, interface);
         }
@@ -98,17 +92,25 @@ impl Server {
         destination: IpAddr,
     ) {
         let now = clock::now();
-        if self.namespaces.port_is_coming(vnic, now) {
+        if self.want_port(vnic) {
             // The datagram itself is sent by the timers, after this.
             self.probes.start(id, vnic, interface, destination, now);
         } else {
-            let actions = self.tenancy.probe_failed(id, now);
-            self.work.extend(actions);
+            self.tables.decide(|tables| tables.probe_failed(id, now));
         }
     }
 
+    /// Nobody has answered a probe. While the port is still asked for nobody could: whoever says
+    /// "no answer" then takes a peer for one without Omniverb, where there is no way to any.
+    pub(super) fn give_up(&mut self, id: ProbeId, vnic: VnicId, now: u64) {
+        if self.vnics.port(vnic).is_some_and(VnicPort::is_asked_for) {
+            return self.probes.start_again(vnic, now);
+        }
+        self.tables.decide(|tables| tables.probe_unanswered(id, now));
+    }
+
     pub(super) fn send_probe(&mut self, id: ProbeId, vnic: VnicId, to: IpAddr, interface: u32) {
-        if let Some(port) = self.namespaces.port(vnic).and_then(VnicPort::open) {
+        if let Some(port) = self.vnics.port(vnic).and_then(VnicPort::open) {
             // No route, or a packet filter: the same as no answer.
             let _ = port.send(&probes::datagram(id), to, interface);
         }

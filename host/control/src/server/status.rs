@@ -54,7 +54,7 @@ impl Server {
         if from == Cursor::START {
             slice.add("daemon", &self.daemon_row());
         }
-        let next = self.tenancy.walk(scope, from, STEPS, &mut |row| match row {
+        let next = self.tables.walk(scope, from, STEPS, &mut |row| match row {
             Row::Vnic(vnic) => slice.add("vnic", &self.vnic(&vnic)),
             Row::Process(process) => slice.add("process", &process_row(&process)),
             Row::Qp(qp) => slice.add("qp", &queue_pair(self.counters_of(&qp), &qp)),
@@ -94,9 +94,9 @@ impl Server {
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "pid": std::process::id(),
-            "socket": self.place.path(),
+            "socket": self.arrivals.door().path(),
             "seconds": (clock::now() - self.started) / 1_000_000_000,
-            "all_namespaces": self.privileged,
+            "all_namespaces": self.is_privileged(),
             "disposers_lost": disposed.lost,
             "disposers_hanging": disposed.hanging,
             "files_kept": disposed.kept,
@@ -108,7 +108,7 @@ impl Server {
     /// What a process says that it counted for a queue pair. It writes these words as it likes;
     /// they are shown, nothing else.
     fn counters_of(&self, qp: &QpStatus) -> Option<[u64; 8]> {
-        let session = self.tenancy.owner_of(qp.qpn)?;
+        let session = self.tables.owner_of(qp.qpn)?;
         let words = self.clients.get(session)?.counters(qp.slot)?;
         (words[0] as u32 == qp.qpn.0).then_some(words)
     }
@@ -119,10 +119,10 @@ impl Server {
         let gids: Vec<String> = vnic.gids.iter().map(ToString::to_string).collect();
         json!({
             "name": vnic.name,
-            "namespace": self.registry.inode(vnic.key),
+            "namespace": self.vnics.registry().inode(vnic.key),
             "node_guid": guid.join(":"),
             "gids": gids,
-            "port": self.namespaces.port(vnic.key).map_or("closed", VnicPort::word),
+            "port": self.vnics.port(vnic.key).map_or("closed", VnicPort::word),
             "datapath": datapath_name(vnic.policy),
             "adoption": vnic.policy.adoption.name(),
             "rate": vnic.policy.limit.map(|limit| limit.bits_per_second),

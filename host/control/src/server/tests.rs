@@ -2,13 +2,18 @@
 
 use super::*;
 use crate::arrivals::Arrival;
+use crate::attached::Attached;
+use crate::journal::{Form, Level};
+use crate::place::{Audience, Place};
+use crate::settings::Settings;
 use omniverb_session::body::{ConnectQp, CreateQp, Hello, QpCreated, ROLE_VERBS, Welcome};
 use omniverb_session::operator::{SET_RATE, SetVnic, VNIC_NAME_BYTES};
 use omniverb_session::{Message, decode, encode, limits::MESSAGE_BYTES_MAX};
 use omniverb_sys::{event::readable, socket};
 use omniverb_tenancy::{Holder, Reach, VnicAddress};
 use omniverb_terms::{Errno, Gid, Qpn, Service};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 struct Bench {
     server: Server,
@@ -21,8 +26,8 @@ struct Process(SessionId, OwnedFd, Option<OwnedFd>, String);
 impl Bench {
     fn new(name: &str) -> Bench {
         let folder = std::env::temp_dir().join(format!("omniverb-{name}-{}", std::process::id()));
-        let place = |name| Place::take(&folder.join(name), false).unwrap();
-        let (places, journal) = ([place("a"), place("b")], Journal::new(Level::Error, false));
+        let place = |name| Place::take(&folder.join(name), Audience::Owner).unwrap();
+        let (places, journal) = ([place("a"), place("b")], Journal::new(Level::Error, Form::Words));
         let [tenants, operators] = places;
         let server = Server::new(tenants, operators, Settings::default(), journal).unwrap();
         Bench { server, folder }
@@ -43,8 +48,7 @@ impl Bench {
             mtu: 1500,
         };
         let vnic = self.server.clients.get(process.0).unwrap().vnic().unwrap();
-        let actions = self.server.tenancy.addresses(vnic, &[address], clock::now());
-        self.server.work.extend(actions);
+        self.server.tables.decide(|tables| tables.addresses(vnic, &[address], clock::now()));
         self.server.settle();
         heard(&process.1).expect("an answer")
     }
@@ -72,7 +76,7 @@ impl Bench {
     }
 
     fn set_rate(&mut self, name: &str) -> Result<(), Errno> {
-        let vnic = self.server.named(name.as_bytes())?.0;
+        let vnic = self.server.vnics.named(name.as_bytes())?.0;
         let change = SetVnic {
             name: [0; VNIC_NAME_BYTES],
             what: SET_RATE,
@@ -88,18 +92,11 @@ impl Bench {
 
     fn is_limited(&self, process: &Process) -> bool {
         let vnic = self.server.clients.get(process.0).unwrap().vnic().unwrap();
-        self.server.tenancy.policy(vnic).limit.is_some()
+        self.server.tables.policy(vnic).limit.is_some()
     }
 
     fn create(&mut self, process: &Process) -> Qpn {
-        let create = CreateQp {
-            qp_type: Service::Rc.qp_type(),
-            pd: 1,
-            statistics_slot: 0,
-            qpn: Qpn(0),
-            issued: 0,
-            ticket: [0; 16],
-        };
+        let create = CreateQp::new(Service::Rc, 1, 0);
         let (created, _) = self.say(process, create);
         let Message::QpCreated(QpCreated { qpn, .. }) = created else { panic!("{created:?}") };
         qpn
@@ -115,7 +112,8 @@ impl Drop for Bench {
 fn heard(socket: &OwnedFd) -> Option<(Message, Vec<OwnedFd>)> {
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     readable(socket.as_fd(), Some(Duration::ZERO)).unwrap().then(|| {
-        let (length, files) = socket::receive(socket.as_fd(), &mut bytes, false).unwrap();
+        let (length, files) =
+            socket::receive(socket.as_fd(), &mut bytes, socket::Mode::NonBlocking).unwrap();
         (decode(&bytes[..length]).unwrap().1, files)
     })
 }
@@ -148,7 +146,7 @@ fn who_it_is_follows_from_evidence_of_any_kind() {
     for process in [other, next] {
         bench.leave(process);
     }
-    assert!(bench.server.tenancy.is_empty());
+    assert!(bench.server.tables.is_empty());
 }
 
 #[test]
@@ -175,7 +173,7 @@ fn its_processes_are_linked_with_each_other_and_with_nobody_elses() {
     }
     let links = |process: &Process| {
         let vnic = bench.server.clients.get(process.0).unwrap().vnic().unwrap();
-        bench.server.tenancy.direct_links(vnic)
+        bench.server.tables.direct_links(vnic)
     };
     assert!(links(&one) > 0 && links(&other) == 0);
 }

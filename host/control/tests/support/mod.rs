@@ -2,7 +2,7 @@
 //! another one inside a network namespace.
 #![allow(dead_code)] // each test file uses a part
 
-use omniverb_control::{Journal, Level, Place, Server, Settings};
+use omniverb_control::{Audience, Form, Journal, Level, Place, Server, Settings, StartError};
 use omniverb_session::body::*;
 use omniverb_session::limits::{MESSAGE_BYTES_MAX, STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
 use omniverb_session::{Message, decode, encode};
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub mod net;
 pub mod operator;
@@ -39,6 +39,20 @@ fn unique() -> u32 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
+/// A place that a daemon of this process may just have had. Its lock goes with the last descriptor,
+/// and a program that another test starts at this moment has one of those until it is executed.
+fn take(path: &Path) -> Place {
+    let until = Instant::now() + Duration::from_secs(5);
+    loop {
+        match Place::take(path, Audience::Owner) {
+            Err(StartError::InUse { .. }) if Instant::now() < until => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            place => return place.unwrap(),
+        }
+    }
+}
+
 impl Daemon {
     pub fn start(settings: Settings) -> Daemon {
         let folder =
@@ -53,9 +67,9 @@ impl Daemon {
         let (ready, started) = std::sync::mpsc::channel();
         let (at, apart, stopped) = (path.clone(), operators.clone(), stop.clone());
         let thread = std::thread::spawn(move || {
-            let place = Place::take(&at, false).unwrap();
-            let journal = Journal::new(Level::Warning, false);
-            let operators = Place::take(&apart, false).unwrap();
+            let place = take(&at);
+            let journal = Journal::new(Level::Warning, Form::Words);
+            let operators = take(&apart);
             let mut server = Server::new(place, operators, settings, journal).unwrap();
             ready.send(()).unwrap();
             server.run(Some(stopped.as_fd())).unwrap();
@@ -129,7 +143,8 @@ impl Client {
     pub fn answer(&mut self) -> (Message, Vec<OwnedFd>) {
         assert!(readable(self.calls.as_fd(), Some(Duration::from_secs(10))).unwrap(), "no answer");
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let (length, files) = socket::receive(self.calls.as_fd(), &mut bytes, true).unwrap();
+        let (length, files) =
+            socket::receive(self.calls.as_fd(), &mut bytes, socket::Mode::Blocking).unwrap();
         assert_ne!(length, 0, "the daemon closed the connection");
         let (tag, message) = decode(&bytes[..length]).unwrap();
         assert_eq!(tag, self.tag);
@@ -151,7 +166,7 @@ impl Client {
             return None;
         }
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let (length, files) = socket::receive(events, &mut bytes, true).unwrap();
+        let (length, files) = socket::receive(events, &mut bytes, socket::Mode::Blocking).unwrap();
         assert_ne!(length, 0, "the daemon closed the events");
         Some((decode(&bytes[..length]).unwrap().1, files))
     }
@@ -160,7 +175,11 @@ impl Client {
     pub fn is_dropped(&self) -> bool {
         readable(self.calls.as_fd(), Some(Duration::from_secs(8))).unwrap()
             && matches!(
-                socket::receive(self.calls.as_fd(), &mut [0; MESSAGE_BYTES_MAX], true),
+                socket::receive(
+                    self.calls.as_fd(),
+                    &mut [0; MESSAGE_BYTES_MAX],
+                    socket::Mode::Blocking
+                ),
                 Ok((0, _)) | Err(_)
             )
     }
@@ -199,14 +218,7 @@ pub const SOON: Duration = Duration::from_secs(5);
 pub const MOMENT: Duration = Duration::from_millis(100);
 
 pub fn create_qp(service: Service) -> CreateQp {
-    CreateQp {
-        qp_type: service.qp_type(),
-        pd: 1,
-        statistics_slot: 0,
-        qpn: Qpn(0),
-        issued: 0,
-        ticket: [0; 16],
-    }
+    CreateQp::new(service, 1, 0)
 }
 
 /// A queue pair, as its owner announces it to another daemon.

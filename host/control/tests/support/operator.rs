@@ -28,7 +28,8 @@ impl Operator {
         let length = encode(7, &message.into(), &mut bytes);
         socket::send(self.socket.as_fd(), &bytes[..length], files).unwrap();
         assert!(readable(self.socket.as_fd(), Some(Duration::from_secs(10))).unwrap(), "no answer");
-        let (length, files) = socket::receive(self.socket.as_fd(), &mut bytes, true).unwrap();
+        let (length, files) =
+            socket::receive(self.socket.as_fd(), &mut bytes, socket::Mode::Blocking).unwrap();
         assert!(files.is_empty());
         let (tag, message) = decode(&bytes[..length]).unwrap();
         assert_eq!(tag, 7);

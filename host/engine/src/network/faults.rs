@@ -8,15 +8,12 @@ use crate::network::port::Arrival;
 use omniverb_transport::faults::{Done, Faults, FaultyLine};
 use omniverb_wire::{DATAGRAM_MAX, Identification, Verdict};
 
-/// The line, and when somebody will look at it.
-pub(crate) struct BadLine {
-    line: FaultyLine<Arrival>,
-    pub(crate) armed: Option<u64>,
-}
+/// The line.
+pub(crate) struct BadLine(FaultyLine<Arrival>);
 
 impl BadLine {
     pub(crate) fn new(faults: Faults, seed: u64) -> BadLine {
-        BadLine { line: FaultyLine::new(faults, seed), armed: None }
+        BadLine(FaultyLine::new(faults, seed))
     }
 
     /// Takes a datagram. One that is damaged already takes nobody's place.
@@ -32,24 +29,24 @@ impl BadLine {
             Verdict::Solved(identification) => identification,
             Verdict::Damaged => return,
         };
-        self.line.send(now, Arrival { identification: Some(identification), ..*arrival }, datagram);
+        self.0.send(now, Arrival { identification: Some(identification), ..*arrival }, datagram);
     }
 
     /// What has arrived by now.
     pub(crate) fn take(&mut self, now: u64) -> Option<(Arrival, Vec<u8>)> {
-        let flight = self.line.arrival(now)?;
+        let flight = self.0.arrival(now)?;
         let congested = flight.note.congested || flight.marked;
         Some((Arrival { congested, ..flight.note }, flight.bytes))
     }
 
     /// When something arrives.
     pub(crate) fn next_time(&self) -> Option<u64> {
-        self.line.next_time()
+        self.0.next_time()
     }
 
     /// What was done to datagrams.
     pub(crate) fn done(&self) -> Done {
-        self.line.done()
+        self.0.done()
     }
 }
 

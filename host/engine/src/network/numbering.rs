@@ -1,6 +1,6 @@
 //! How the packets of a train are numbered, so that the ICRC of each is checked at the first try.
 
-use omniverb_wire::{Flow, Identification, Prepared, Verdict};
+use omniverb_wire::{Alike, Flow, Identification, Prepared, Verdict};
 
 /// How the packets of a train are numbered, which a UDP socket does not show: as a rule each with
 /// the number behind that of the one before, or all alike.
@@ -20,8 +20,8 @@ impl Numbering {
 
     /// Checks the ICRC of the next packet.
     pub(crate) fn check(&mut self, flow: &Flow, datagram: &[u8]) -> Verdict {
-        let others = self.before.is_some();
-        match Prepared::held_for(&mut self.prepared, flow, datagram.len(), others) {
+        let alike = if self.before.is_some() { Alike::Several } else { Alike::One };
+        match Prepared::reuse(&mut self.prepared, flow, datagram.len(), alike) {
             Some(prepared) => prepared.check(datagram, self.next),
             None => flow.check(datagram, None),
         }

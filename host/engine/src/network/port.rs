@@ -88,7 +88,7 @@ impl Sockets {
 
     /// The port that packets of this IP version leave from.
     pub(crate) fn source_port(&self, to: IpAddr) -> Option<u16> {
-        let found = self.port.senders().iter().find(|sender| sender.six == to.is_ipv6());
+        let found = self.port.senders().iter().find(|sender| sender.is_ipv6 == to.is_ipv6());
         found.map(|sender| sender.number)
     }
 
@@ -99,7 +99,7 @@ impl Sockets {
 
     fn sender(&self, to: IpAddr) -> Option<(BorrowedFd<'_>, &UdpSocketState)> {
         let found = self.port.senders().iter().zip(&self.senders);
-        let mut found = found.filter(|(sender, _)| sender.six == to.is_ipv6());
+        let mut found = found.filter(|(sender, _)| sender.is_ipv6 == to.is_ipv6());
         found.next().map(|(sender, state)| (sender.socket.as_fd(), state))
     }
 

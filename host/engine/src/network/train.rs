@@ -1,7 +1,7 @@
 //! Packets to one destination, gathered so that one system call sends them all: every one as long
 //! as the first, but for the last, which may be shorter. The kernel cuts them apart again.
 
-use omniverb_wire::{DATAGRAM_MAX, Flow, Prepared};
+use omniverb_wire::{Alike, DATAGRAM_MAX, Flow, Prepared};
 
 /// Bytes of a train: what fits into one IP packet.
 const BYTES_MAX: usize = 65_000;
@@ -95,7 +95,8 @@ impl Train {
     /// they are in the nearest cache.
     pub(crate) fn seal(&mut self, flow: &Flow) -> &[u8] {
         let train = &mut self.buffer[..self.length];
-        let equal = Prepared::held_for(&mut self.prepared, flow, self.segment, self.count > 1);
+        let alike = if self.count > 1 { Alike::Several } else { Alike::One };
+        let equal = Prepared::reuse(&mut self.prepared, flow, self.segment, alike);
         let packets = train.chunks_mut(self.segment.max(1)).enumerate();
         for (index, packet) in packets.skip(self.sealed) {
             // The kernel numbers the packets of a train from zero.

@@ -1,7 +1,7 @@
 //! Links to be served: vNICs take turns, and within a vNIC its links do, so that one that has much
 //! to do, or pretends to, delays nobody but itself.
 
-use crate::identity::VnicId;
+use omniverb_terms::VnicId;
 use std::collections::{HashMap, VecDeque};
 
 /// Who is to be served next.

@@ -25,8 +25,8 @@ impl Count {
     /// other for a moment and both be refused; they are never both let in.
     fn take(&self, bytes: usize, mappings_max: usize, bytes_max: usize) -> bool {
         let mappings = self.mappings.fetch_add(1, Ordering::Relaxed) + 1;
-        let held = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
-        let fits = mappings <= mappings_max && held <= bytes_max;
+        let taken = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        let fits = mappings <= mappings_max && taken <= bytes_max;
         if !fits {
             self.give(bytes);
         }

@@ -6,7 +6,8 @@
 //! WRITE of its own behind what is written: the application checks the key and refuses or places
 //! it, as if the whole had come that way.
 
-use crate::pages::granted::{Grants, REMOTE_WRITE, Target};
+use crate::pages::grant::REMOTE_WRITE;
+use crate::pages::granted::{Grants, Target};
 use crate::records;
 use omniverb_link::record::{IMMEDIATE, LAST, PLACED, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Request};
@@ -19,9 +20,9 @@ const IN_A_ROW_MAX: u32 = 64;
 
 /// What is to become of a part of a WRITE.
 pub(crate) enum Course {
-    /// It travels.
+    /// It travels to the application, which places it.
     Travels(Request),
-    /// It is in its place.
+    /// It is in its place, and the application need not know.
     Placed,
     /// It is, and this is to be said.
     PlacedAndTold(Request),
@@ -33,17 +34,17 @@ pub(crate) enum Course {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// As records.
+    /// As records, which the application places.
     Records,
     /// As records, but only because something came before.
     RecordsForNow,
-    /// Here.
+    /// Its bytes are put into the pages here.
     Here,
     /// It began here, the rest are records.
     Rest,
 }
 
-/// The WRITE that arrives.
+/// The WRITE that is arriving at one link, and what was placed so far.
 pub(crate) struct Placing {
     way: Way,
     /// Packets that became records one after the other, only because something came before.
@@ -58,20 +59,28 @@ impl Default for Placing {
     }
 }
 
+/// What decides whether a WRITE may overtake others, or wait for them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Order {
+    /// Something that came before it waits for room in the ring.
+    pub(crate) waiting: bool,
+    /// The peer can be made to say it again.
+    pub(crate) may_wait: bool,
+}
+
 impl Placing {
     /// Something else than a WRITE arrived.
     pub(crate) fn interrupted(&mut self) {
         self.in_a_row = 0;
     }
 
-    /// Places a part, or says how it travels. `waiting`: something waits for room in the ring;
-    /// `may_wait`: the peer can be made to say it again.
+    /// Places a part, or says how it travels.
     pub(crate) fn part(
         &mut self,
         grants: &mut Grants,
         endpoint: &mut Endpoint,
         part: &Part<'_>,
-        (waiting, may_wait): (bool, bool),
+        order: Order,
         now: u64,
     ) -> Result<Course, Broken> {
         let Kind::Write { address, key, total } = part.kind else {
@@ -80,7 +89,7 @@ impl Placing {
         };
         let target = Target { key: key.0, address, length: total };
         if part.place.begins() {
-            match self.choose(grants, endpoint, target, (waiting, may_wait))? {
+            match self.choose(grants, endpoint, target, order)? {
                 Some(way) => self.way = way,
                 None => return Ok(Course::Wait),
             }
@@ -117,15 +126,15 @@ impl Placing {
         grants: &mut Grants,
         endpoint: &mut Endpoint,
         target: Target,
-        (waiting, may_wait): (bool, bool),
+        order: Order,
     ) -> Result<Option<Way>, Broken> {
         // A message of no bytes is the application's to judge: it names no memory.
         Ok(if target.length == 0 || !grants.reach(endpoint, target, REMOTE_WRITE) {
             self.interrupted();
             Some(Way::Records)
-        } else if !waiting && is_drained(endpoint)? {
+        } else if !order.waiting && is_drained(endpoint)? {
             Some(Way::Here)
-        } else if may_wait && self.in_a_row >= IN_A_ROW_MAX {
+        } else if order.may_wait && self.in_a_row >= IN_A_ROW_MAX {
             None
         } else {
             Some(Way::RecordsForNow)
@@ -171,7 +180,7 @@ fn rest(part: &Part<'_>, begins: bool) -> Course {
         return Course::Travels(records::part(part));
     };
     // The completion is to tell the length of the whole message: it comes apart.
-    let told = placed(part);
+    let notice = placed(part);
     let flags = if part.place.ends() { LAST } else { 0 };
     let request = if begins {
         Request::WriteFirst {
@@ -184,7 +193,7 @@ fn rest(part: &Part<'_>, begins: bool) -> Course {
     } else {
         Request::WriteMore { flags, immediate: 0 }
     };
-    Course::Rest(request, told)
+    Course::Rest(request, notice)
 }
 
 /// The record that only says that all of a message is there, if somebody is to know.

@@ -5,7 +5,8 @@
 //! application has consumed what it was given before. If pages are taken back in the middle, the
 //! application answers the rest.
 
-use crate::pages::granted::{Grants, REMOTE_READ, Target};
+use crate::pages::grant::REMOTE_READ;
+use crate::pages::granted::{Grants, Target};
 use omniverb_link::{Broken, Endpoint};
 use omniverb_transport::{Fetched, ReadRequest, Ticket};
 use std::collections::VecDeque;
@@ -28,11 +29,11 @@ pub(crate) struct MappedReads {
 
 /// What came of filling a packet.
 pub(crate) enum Filling {
-    /// This is the answer.
+    /// This is what becomes of the packet.
     Done(Fetched),
     /// The application has to answer this, which is the rest of it.
     Travels(ReadRequest),
-    /// It is none of these.
+    /// The READ is none of those that are answered here.
     NotMapped,
 }
 

@@ -3,13 +3,14 @@
 //! In: an extent that was granted to a link of a vNIC. Out: its mapping, which goes with the last
 //! right, by way of whoever has the time to take it down.
 
-use crate::identity::VnicId;
-use crate::pages::budget::{Mapped, Remains, Share};
+use crate::pages::budget::{Budget, Mapped, Mappings, Remains, Share};
 use omniverb_ring::Window;
 use omniverb_sys::extent::FileId;
 use omniverb_sys::{Access, Extent};
+use omniverb_terms::VnicId;
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 /// One right's hold of a mapping.
@@ -50,11 +51,28 @@ impl Hold {
 /// Of which vNIC, in which file, what of it, and how it may be used.
 type Name = (VnicId, FileId, u64, u64, Access);
 
-/// What a packet thread has mapped.
+/// What a packet thread has mapped, as a part of what all of them have.
 #[derive(Default)]
-pub(crate) struct Together(HashMap<Name, Weak<Mapped>>);
+pub(crate) struct Together {
+    mapped: HashMap<Name, Weak<Mapped>>,
+    all: Mappings,
+}
 
 impl Together {
+    pub(crate) fn new(all: Mappings) -> Together {
+        Together { mapped: HashMap::new(), all }
+    }
+
+    /// For one more vNIC.
+    pub(crate) fn budget(&self) -> Budget {
+        self.all.budget()
+    }
+
+    /// Has a file closed whose last reference may be ours.
+    pub(crate) fn bury(&self, file: Arc<OwnedFd>) {
+        self.all.bury(file);
+    }
+
     /// The mapping of an extent for a vNIC; made with what `share` takes for it, if there is none.
     ///
     /// # Errors
@@ -69,13 +87,13 @@ impl Together {
         let bytes = extent.verify()?;
         // Only who has it mapped keeps a file from becoming another of the same name.
         let name = (vnic, extent.file_id()?, extent.offset, extent.length, access);
-        if let Some(mapped) = self.0.get(&name).and_then(Weak::upgrade) {
+        if let Some(mapped) = self.mapped.get(&name).and_then(Weak::upgrade) {
             return Ok(Hold::of(mapped));
         }
         let share = share(bytes).ok_or(io::ErrorKind::OutOfMemory)?;
         let mapped = Arc::new(Mapped { window: extent.map(access)?, share });
-        self.0.retain(|_, mapped| mapped.strong_count() > 0);
-        self.0.insert(name, Arc::downgrade(&mapped));
+        self.mapped.retain(|_, mapped| mapped.strong_count() > 0);
+        self.mapped.insert(name, Arc::downgrade(&mapped));
         Ok(Hold::of(mapped))
     }
 }
@@ -83,7 +101,6 @@ impl Together {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pages::budget::Mappings;
     use omniverb_sys::memfd;
 
     #[test]

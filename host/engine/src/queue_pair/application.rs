@@ -1,19 +1,21 @@
 //! The application as the transport's layer above: an end of a link.
 
-use crate::pages::granted::{Grant, Grants, Stretch};
-use crate::pages::placing::{Course, Placing, is_drained};
+use crate::pages::grant::Grant;
+use crate::pages::granted::{Grants, Stretch};
+use crate::pages::placing::{Course, Order, Placing, is_drained};
 use crate::pages::reads::{Filling, MappedReads};
 use crate::pages::sources::Sources;
 use crate::queue_pair::backlog::{Allowance, Backlog};
-use crate::queue_pair::incoming::Incoming;
+use crate::queue_pair::incoming::{Incoming, Needs};
 use crate::queue_pair::outgoing::Outgoing;
 use crate::queue_pair::reading::{Answer, Readings};
 use crate::records;
-use omniverb_link::endpoint::Credit;
-use omniverb_link::{Broken, Endpoint, Nak, Request};
+use omniverb_link::pace::Denied;
+use omniverb_link::{Broken, Credit, Endpoint, Nak, Request};
 use omniverb_terms::{Refusal, Rkey};
 use omniverb_transport::{
-    AtomicRequest, Delivery, Fetched, Gathered, Part, Placed, ReadRequest, RequestId, Ticket, Upper,
+    AtomicRequest, Delivery, Fetched, Gathered, Part, Placed, ReadRequest, RequestId, Taken,
+    Ticket, Upper,
 };
 use omniverb_wire::{Run, Slots};
 
@@ -124,14 +126,14 @@ impl Application {
         self.grants.take_wanted().map(|(key, stretch)| (Rkey(key), stretch))
     }
 
-    /// It could not be asked.
+    /// The control plane could not be asked for it.
     pub(crate) fn not_asked(&mut self, key: Rkey) {
         self.grants.not_asked(key.0);
     }
 
-    /// It refused.
-    pub(crate) fn refused(&mut self, key: Rkey, again: bool) {
-        self.grants.refused(key.0, again);
+    /// The control plane refused it.
+    pub(crate) fn refused(&mut self, key: Rkey, denied: Denied) {
+        self.grants.refused(key.0, denied);
     }
 
     /// Whether only the application itself wants this key to be mapped.
@@ -139,7 +141,7 @@ impl Application {
         self.grants.is_own(key.0)
     }
 
-    /// It granted.
+    /// The control plane granted it; `epoch`: see [`crate::Grant`].
     pub(crate) fn granted(&mut self, grant: Grant, epoch: u32) {
         self.grants.insert(&self.endpoint, grant, epoch);
     }
@@ -164,33 +166,33 @@ impl Application {
         if self.reliable && part.takes_receive() && self.endpoint.credit() == Credit::None {
             return Ok(Delivery::NotReady);
         }
-        let order = (!self.backlog.is_empty(), self.reliable);
+        let order = Order { waiting: !self.backlog.is_empty(), may_wait: self.reliable };
         let Application { grants, endpoint, placing, .. } = self;
         self.owing &= !part.place.begins();
         match placing.part(grants, endpoint, part, order, self.now)? {
             Course::Placed => Ok(Delivery::Done),
-            Course::PlacedAndTold(record) => self.put(ticket, &record, &[], true),
+            Course::PlacedAndTold(record) => self.put(ticket, &record, &[], Needs::Receive),
             Course::Wait => {
                 self.draining = true;
                 Ok(Delivery::Full)
             }
-            Course::Rest(record, told) => {
+            Course::Rest(record, notice) => {
                 if !std::mem::take(&mut self.owing) {
-                    let delivery = self.put(ticket, &record, part.data, false)?;
+                    let delivery = self.put(ticket, &record, part.data, Needs::Nothing)?;
                     if delivery == Delivery::Full {
                         return Ok(delivery);
                     }
                     self.placing.rest_began();
                 }
-                let Some(told) = told else { return Ok(Delivery::Later) };
-                let delivery = self.put(ticket, &told, &[], true)?;
+                let Some(notice) = notice else { return Ok(Delivery::Later) };
+                let delivery = self.put(ticket, &notice, &[], Needs::Receive)?;
                 self.owing = matches!(delivery, Delivery::Full | Delivery::NotReady);
                 Ok(delivery)
             }
             Course::Travels(_) if self.reliable => {
                 self.incoming.deliver(&mut self.endpoint, ticket, part)
             }
-            Course::Travels(record) => self.put(ticket, &record, part.data, false),
+            Course::Travels(record) => self.put(ticket, &record, part.data, Needs::Nothing),
         }
     }
 
@@ -199,10 +201,10 @@ impl Application {
         ticket: Ticket,
         record: &Request,
         data: &[u8],
-        takes_receive: bool,
+        needs: Needs,
     ) -> Result<Delivery, Broken> {
         if self.reliable {
-            return self.incoming.put(&mut self.endpoint, ticket, record, data, takes_receive);
+            return self.incoming.put(&mut self.endpoint, ticket, record, data, needs);
         }
         // UC does not ask: the application drops what it has no receive for.
         let sent = self.backlog.send(&mut self.endpoint, record, data)?;
@@ -298,13 +300,13 @@ impl Upper for Application {
         delivery
     }
 
-    fn deliver_run(&mut self, part: &Part<'_>, run: &Run<'_>) -> bool {
+    fn deliver_run(&mut self, part: &Part<'_>, run: &Run<'_>) -> Taken {
         let waiting = !self.backlog.is_empty();
         let Application { grants, endpoint, placing, .. } = self;
         let placed = placing.run(grants, endpoint, (part, run), waiting, self.now);
         let placed = self.checked(placed, false);
         self.owing &= !placed;
-        placed
+        if placed { Taken::All } else { Taken::Nothing }
     }
 
     fn read(&mut self, ticket: Ticket, request: &ReadRequest) -> Delivery {

@@ -54,8 +54,8 @@ impl Backlog {
         }
         let bytes = data.len() + OVERHEAD;
         // Exact accounting is not needed: one thread serves all links of a vNIC.
-        let held = self.allowance.0.load(Ordering::Relaxed);
-        if self.bytes + bytes > LINK_BYTES || held + bytes > VNIC_BYTES {
+        let kept = self.allowance.0.load(Ordering::Relaxed);
+        if self.bytes + bytes > LINK_BYTES || kept + bytes > VNIC_BYTES {
             return Ok(false);
         }
         self.bytes += bytes;

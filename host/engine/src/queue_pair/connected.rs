@@ -1,12 +1,16 @@
 //! An RC or UC queue pair: a link on one side, a transport connection on the other.
 
+use crate::pacing::flow::Way;
 use crate::queue_pair::application::{Application, Said};
 use crate::queue_pair::backlog::Allowance;
+use crate::queue_pair::outgoing::Fate;
 use crate::queue_pair::regulator::{Leaves, Regulator};
 use crate::queue_pair::terms::{Terms, Trains};
 use omniverb_link::{Broken, Endpoint};
 use omniverb_terms::{Qpn, Service};
-use omniverb_transport::{Answer, Connection, Event, Sending, Status, Transmit, Unreliable};
+use omniverb_transport::{
+    Answer, Connection, Ecn, Event, Sending, Status, Taken, Transmit, Unreliable,
+};
 use omniverb_wire::{Packet, Run};
 
 enum Transport {
@@ -112,6 +116,9 @@ impl Connected {
         if self.service == Service::Rc && !std::mem::replace(&mut self.leaving, true) {
             let _ = self.hear(now);
         }
+        if let Some(Transport::Uc(_, regulator)) = &mut self.transport {
+            regulator.leave();
+        }
     }
 
     /// Follows the application's QP through RTR and RTS.
@@ -201,7 +208,7 @@ impl Connected {
         self.application.now = now;
         match &mut self.transport {
             Some(Transport::Rc(connection)) => {
-                connection.handle_packet(now, packet, congested, &mut self.application);
+                connection.handle_packet(now, packet, Ecn::new(congested), &mut self.application);
                 // The result of an atomic goes before the data of a READ behind it.
                 self.tell();
             }
@@ -217,10 +224,12 @@ impl Connected {
     }
 
     /// Packets from the peer that follow each other. False: they have to come one by one.
-    pub(crate) fn run(&mut self, now: u64, run: &Run<'_>) -> bool {
+    pub(crate) fn take_run(&mut self, now: u64, run: &Run<'_>) -> bool {
         self.application.now = now;
         match &mut self.transport {
-            Some(Transport::Rc(connection)) => connection.handle_run(run, &mut self.application),
+            Some(Transport::Rc(connection)) => {
+                connection.handle_run(run, &mut self.application) == Taken::All
+            }
             _ => false,
         }
     }
@@ -252,6 +261,13 @@ impl Connected {
         match &mut self.transport {
             Some(Transport::Rc(connection)) => !self.leaving && connection.may_wait(),
             _ => false,
+        }
+    }
+
+    /// What leaves from now on takes this way. RC puts things in order itself.
+    pub(crate) fn take_way(&mut self, way: Way) {
+        if let Some(Transport::Uc(_, regulator)) = &mut self.transport {
+            regulator.take_way(way);
         }
     }
 
@@ -324,8 +340,8 @@ impl Connected {
             match event {
                 Event::Completed { status, original, .. } => {
                     match outgoing.completed(endpoint, status, original) {
-                        Ok(true) => {}
-                        Ok(false) => {
+                        Ok(Fate::GoesOn) => {}
+                        Ok(Fate::Failed) => {
                             self.failure.get_or_insert(status);
                             self.closed = true;
                         }

@@ -1,12 +1,13 @@
 //! A UD queue pair and one of its destinations: a link on one side, single packets on the other.
 
+use crate::pacing::flow::Way;
 use crate::queue_pair::backlog::{Allowance, Backlog};
 use crate::queue_pair::regulator::{Leaves, Regulator};
 use omniverb_link::record::{FIRST, IMMEDIATE, LAST, SOLICITED};
 use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_ring::UserMemory;
-use omniverb_terms::Qpn;
-use omniverb_transport::datagram::{Address, write};
+use omniverb_terms::{Psn, Qpn};
+use omniverb_transport::datagram::{Address, Message, write};
 use omniverb_wire::Packet;
 
 /// Bytes of the longest datagram.
@@ -17,7 +18,7 @@ pub(crate) struct Datagrams {
     endpoint: Endpoint,
     qpn: Qpn,
     peer_qpn: Qpn,
-    psn: u32,
+    psn: Psn,
     backlog: Backlog,
     regulator: Regulator,
     closed: bool,
@@ -38,7 +39,7 @@ impl Datagrams {
             endpoint,
             qpn,
             peer_qpn,
-            psn: 0,
+            psn: Psn::default(),
             backlog: Backlog::new(allowance),
             regulator: Regulator::new((qpn, peer_qpn), features),
             closed: false,
@@ -61,6 +62,16 @@ impl Datagrams {
     /// When something may be sent again, if it is too early now.
     pub(crate) fn next_timeout(&self) -> Option<u64> {
         self.regulator.due()
+    }
+
+    /// The application is going.
+    pub(crate) fn leave(&mut self) {
+        self.regulator.leave();
+    }
+
+    /// What leaves from now on takes this way.
+    pub(crate) fn take_way(&mut self, way: Way) {
+        self.regulator.take_way(way);
     }
 
     /// Writes the next packet. `buffer`: for the message.
@@ -107,8 +118,9 @@ impl Datagrams {
         let address = Address { destination: self.peer_qpn, queue_key: qkey, source: self.qpn };
         let immediate = (flags & IMMEDIATE != 0).then(|| immediate.to_ne_bytes());
         let psn = self.psn;
-        self.psn = (psn + 1) & 0xff_ffff;
-        Ok(write(datagram, &address, psn, immediate, flags & SOLICITED != 0, buffer))
+        self.psn = psn.next();
+        let message = Message { immediate, solicited: flags & SOLICITED != 0, data: buffer };
+        Ok(write(datagram, &address, psn, &message))
     }
 
     /// A packet from the peer; the application looks at the Q_Key.

@@ -1,11 +1,19 @@
 //! What the peer asks for: parts of its messages become records of the application's request ring.
 
 use crate::records;
-use omniverb_link::endpoint::Credit;
+use omniverb_link::Credit;
 use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_ring::UserMemory;
 use omniverb_transport::{Delivery, Kind, Part, Ticket};
 use std::collections::VecDeque;
+
+/// What a record takes at the application, beside room in the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// One of the receives that it has posted.
+    Receive,
+    Nothing,
+}
 
 /// Something the application was given.
 #[derive(Clone, Copy)]
@@ -41,7 +49,8 @@ impl Incoming {
         part: &Part<'_>,
     ) -> Result<Delivery, Broken> {
         let request = records::part(part);
-        let delivery = self.put(endpoint, ticket, &request, part.data, part.takes_receive())?;
+        let needs = if part.takes_receive() { Needs::Receive } else { Needs::Nothing };
+        let delivery = self.put(endpoint, ticket, &request, part.data, needs)?;
         // A SEND into a promised receive that is long enough will surely be placed. Everything
         // else the application has to look at first.
         let end = part.offset + part.data.len() as u64;
@@ -60,10 +69,10 @@ impl Incoming {
         ticket: Ticket,
         request: &Request,
         data: &[u8],
-        takes_receive: bool,
+        needs: Needs,
     ) -> Result<Delivery, Broken> {
         let mut promised = false;
-        if takes_receive {
+        if needs == Needs::Receive {
             match endpoint.credit() {
                 Credit::None => return Ok(Delivery::NotReady),
                 Credit::Promised { floor } => {
@@ -112,7 +121,7 @@ impl Incoming {
         if self.given.is_empty() {
             return Ok(None);
         }
-        let consumed = endpoint.peer_consumed()?;
+        let consumed = endpoint.requests_consumed()?;
         self.consumed = consumed;
         let mut last = None;
         while let Some(given) = self.given.front().filter(|given| given.end <= consumed) {

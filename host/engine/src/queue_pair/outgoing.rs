@@ -22,6 +22,14 @@ const KEPT_MAX: usize = 1 << 20;
 /// processor.
 const AHEAD: usize = 8192;
 
+/// What becomes of a QP when one of its requests is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    GoesOn,
+    /// The request failed, and the QP with it.
+    Failed,
+}
+
 /// A record that was taken.
 struct Piece {
     record: Record,
@@ -205,21 +213,21 @@ impl Outgoing {
         self.pieces.get(usize::try_from(id.0.checked_sub(self.first)?).ok()?)
     }
 
-    /// The oldest request is over. False: it failed, and with it the QP.
+    /// The oldest request is over.
     pub(crate) fn completed(
         &mut self,
         endpoint: &mut Endpoint,
         status: Status,
         original: Option<u64>,
-    ) -> Result<bool, Broken> {
-        let Some(piece) = self.pieces.pop_front() else { return Ok(true) };
+    ) -> Result<Fate, Broken> {
+        let Some(piece) = self.pieces.pop_front() else { return Ok(Fate::GoesOn) };
         self.first += 1;
         if status != Status::Success {
             // What is behind it is flushed by the application itself.
             self.pieces.clear();
             self.tell(Response::Nak { code: nak(status) });
             self.answer(endpoint)?;
-            return Ok(false);
+            return Ok(Fate::Failed);
         }
         match piece.kind {
             Kind::Data => {}
@@ -232,7 +240,7 @@ impl Outgoing {
         }
         endpoint.pass_requests_until(piece.end);
         self.answer(endpoint)?;
-        Ok(true)
+        Ok(Fate::GoesOn)
     }
 
     /// The connection failed by itself: the application is told.

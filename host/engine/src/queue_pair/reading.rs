@@ -35,7 +35,7 @@ struct Reading {
     left: u64,
     /// The last of them was there.
     complete: bool,
-    /// By somebody.
+    /// Somebody wants its bytes: the packet that is being made.
     wanted: bool,
     /// Bytes that came before their turn.
     kept: VecDeque<u8>,

@@ -4,7 +4,7 @@
 //! else a receiver that falls behind sends congestion notifications, and a sender that gets them
 //! pauses ([`crate::pacing::throttle`]).
 
-use crate::pacing::flow::{Inflow, Outflow};
+use crate::pacing::flow::{Inflow, Outflow, Way};
 use crate::pacing::throttle::Throttle;
 use crate::queue_pair::backlog::Backlog;
 use omniverb_terms::Qpn;
@@ -14,10 +14,12 @@ use omniverb_wire::{Bth, Packet, write_notification, write_report};
 pub(crate) struct Regulator {
     qpn: Qpn,
     peer_qpn: Qpn,
-    /// To another Omniverb.
+    /// To another Omniverb: the receiver reports, and a window follows that.
     outflow: Option<Outflow>,
     inflow: Inflow,
-    /// To anybody else.
+    way: Way,
+    leaving: bool,
+    /// To anybody else: congestion notifications slow it down.
     throttle: Throttle,
     /// When to look again, if it is too early to send.
     due: Option<u64>,
@@ -26,7 +28,7 @@ pub(crate) struct Regulator {
 /// What may leave now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Leaves {
-    /// A message.
+    /// The next message.
     Message,
     /// What was written instead, of so many bytes.
     Notice(usize),
@@ -42,6 +44,8 @@ impl Regulator {
             peer_qpn,
             outflow: (features != 0).then(Outflow::default),
             inflow: Inflow::default(),
+            way: Way::default(),
+            leaving: false,
             throttle: Throttle::default(),
             due: None,
         }
@@ -55,13 +59,23 @@ impl Regulator {
             return written(write_report(datagram, self.peer_qpn, self.qpn, psn));
         }
         if let Some(out) = &mut self.outflow {
-            self.due = out.may_send(now).err();
+            self.due = out.may_send(self.way, now).err();
         } else if backlog.asks(now) {
             return written(write_notification(datagram, self.peer_qpn));
         } else {
             self.due = self.throttle.due(now);
         }
         if self.due.is_some() { Leaves::Nothing } else { Leaves::Message }
+    }
+
+    /// What leaves from now on takes this way.
+    pub(crate) fn take_way(&mut self, way: Way) {
+        self.way = if self.leaving { Way::Only } else { way };
+    }
+
+    /// The application is going: what it has sent leaves now or never.
+    pub(crate) fn leave(&mut self) {
+        self.leaving = true;
     }
 
     /// This packet of a message leaves.

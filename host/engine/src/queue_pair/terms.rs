@@ -2,7 +2,7 @@
 //! has proved right for each kind of peer.
 
 use crate::command::feature;
-use omniverb_link::wire::Receiving;
+use omniverb_link::attributes::Receiving;
 use omniverb_terms::Qpn;
 use omniverb_transport::Config;
 

@@ -1,8 +1,8 @@
 //! One capture: its file, its counts.
 
 use super::task::Summary;
-use crate::identity::VnicId;
 use crate::recorder::intake::Intake;
+use omniverb_terms::VnicId;
 use omniverb_wire::pcap::{Capture, Envelope};
 use std::fs::File;
 use std::io::{self, BufWriter};

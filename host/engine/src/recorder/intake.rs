@@ -1,8 +1,8 @@
 //! A vNIC's packets on their way to a capture file: the engine leaves copies here, a thread of its
 //! own ([`crate::recorder`]) writes them down. Neither waits for the other.
 
-use crate::lock::lock;
 use omniverb_sys::clock;
+use omniverb_sys::lock;
 use omniverb_wire::{Flow, Identification};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,9 +19,9 @@ pub(crate) struct Copy {
     pub(crate) flow: Flow,
     pub(crate) identification: Identification,
     pub(crate) traffic_class: u8,
-    /// Its beginning.
+    /// Its beginning, as much of it as the capture wants.
     pub(crate) bytes: Box<[u8]>,
-    /// Bytes it had.
+    /// Bytes that all of it had, ICRC included.
     pub(crate) length: usize,
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Tap {
 }
 
 impl Tap {
-    /// Starts, or stops.
+    /// Leaves copies there from now on; `None`: no longer.
     pub(crate) fn set(&mut self, intake: Option<Arc<Intake>>) {
         self.intake = intake;
         self.sources.clear();

@@ -9,19 +9,19 @@
 mod file;
 pub(crate) mod intake;
 mod ring;
+mod rings;
 pub(crate) mod story;
 mod task;
 #[cfg(test)]
 mod tests;
 mod thread;
 
-use crate::identity::VnicId;
-use crate::lock::lock;
 use crate::recorder::intake::Intake;
 use omniverb_ring::Window;
 use omniverb_sys::EventFd;
+use omniverb_sys::lock;
 use omniverb_sys::pulse::Pulse;
-use omniverb_terms::Qpn;
+use omniverb_terms::{Qpn, VnicId};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, mpsc};

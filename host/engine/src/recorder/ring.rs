@@ -1,10 +1,9 @@
 //! What one process tells: its ring, and the links it may tell of.
 
 use super::story::TracedEnd;
-use crate::identity::VnicId;
 use omniverb_link::{Trace, TraceReader};
 use omniverb_ring::Window;
-use omniverb_terms::Qpn;
+use omniverb_terms::{Qpn, VnicId};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -60,7 +59,7 @@ pub(super) struct Ring {
 /// What came of a turn.
 #[derive(Default)]
 pub(super) struct Turn {
-    /// There may be more.
+    /// There may be more to read than one turn takes.
     pub(super) more: bool,
     /// When what was read last happened.
     pub(super) last: u64,
@@ -77,6 +76,11 @@ impl Ring {
             reader.want(keep);
         }
         Ring { reader, links: Links::default(), since: now, lost: 0 }
+    }
+
+    /// Nothing is read any more; its links stay known.
+    pub(super) fn end(&mut self) {
+        self.reader = None;
     }
 
     pub(super) fn want(&self, keep: usize) {

@@ -5,7 +5,7 @@
 
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
 use omniverb_link::trace::{ACKNOWLEDGED, KEEP_MAX, Kind, NOT_READY, PIECE, Trace};
-use omniverb_terms::{Qpn, Refusal, Rkey, Service};
+use omniverb_terms::{Psn, Qpn, Refusal, Rkey, Service};
 use omniverb_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Builder, CREDITS_INVALID, DATAGRAM_MAX, Deth, Flow, Ieth,
     ImmDt, Opcode, Operation, Place, Reth, Syndrome,
@@ -17,18 +17,25 @@ const MESSAGE_MAX: u64 = 1 << 31;
 /// Bytes of the longest datagram.
 const DATAGRAM_BYTES_MAX: u64 = 4096;
 
+/// Who sends a packet of a message: whose message it is, or the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sender {
+    Requester,
+    Responder,
+}
+
 /// One end of a link that tells what it requests.
 #[derive(Clone, Debug)]
 pub struct TracedEnd {
-    /// Its queue pair.
+    /// The queue pair of the process that tells.
     pub qpn: Qpn,
-    /// The peer.
+    /// The queue pair at the other end.
     pub peer_qpn: Qpn,
-    /// Of both.
+    /// Transport service of both.
     pub service: Service,
-    /// Its address.
+    /// The address that its packets come from.
     pub local: IpAddr,
-    /// The peer's.
+    /// The address that they go to.
     pub remote: IpAddr,
 }
 
@@ -128,7 +135,7 @@ impl<F: FnMut(Rebuilt<'_>)> Story<'_, F> {
                 let reth = Reth::new(address, Rkey(rkey), first as u32);
                 let begin = self.begin(&mut buffer, request(Operation::ReadRequest), psn, 0)?;
                 let length = begin.header(reth).finish();
-                self.done(&mut buffer, length, 0, false);
+                self.done(&mut buffer, length, 0, Sender::Requester);
             }
             Kind::CompareSwap | Kind::FetchAdd => {
                 let (operation, header) = match kind {
@@ -141,14 +148,14 @@ impl<F: FnMut(Rebuilt<'_>)> Story<'_, F> {
                 };
                 let begin = self.begin(&mut buffer, request(operation), psn, 0)?;
                 let length = begin.header(header).finish();
-                self.done(&mut buffer, length, 0, false);
+                self.done(&mut buffer, length, 0, Sender::Requester);
             }
             Kind::AtomicResult => {
                 let opcode = request(Operation::AtomicAcknowledge);
                 let aeth = Aeth::new(Syndrome::Ack(CREDITS_INVALID), messages);
                 let begin = self.begin(&mut buffer, opcode, psn, 0)?;
                 let length = begin.header(aeth).header(AtomicAckEth::new(first)).finish();
-                self.done(&mut buffer, length, 0, true);
+                self.done(&mut buffer, length, 0, Sender::Responder);
             }
             Kind::Acknowledge => {
                 self.acknowledge(psn, Syndrome::Ack(CREDITS_INVALID), messages);
@@ -167,9 +174,13 @@ impl<F: FnMut(Rebuilt<'_>)> Story<'_, F> {
         let trace = *self.trace;
         part.packets(|number, place, length, known| {
             // The number of a message's last packet fits: a message has at most 2^23 of them.
-            let psn = trace.psn.wrapping_add(number as u32) & 0xff_ffff;
+            let psn = trace.psn.plus(number as u32);
             let Some(total) = self.packet(&mut buffer, psn, place, length, known) else { return };
-            self.done(&mut buffer, total, length - known.len(), trace.kind == Kind::ReadData);
+            let from = match trace.kind {
+                Kind::ReadData => Sender::Responder,
+                _ => Sender::Requester,
+            };
+            self.done(&mut buffer, total, length - known.len(), from);
             if place.ends() && trace.flags & ACKNOWLEDGED != 0 {
                 self.acknowledge(psn, Syndrome::Ack(CREDITS_INVALID), trace.messages);
             }
@@ -185,7 +196,7 @@ impl<F: FnMut(Rebuilt<'_>)> Story<'_, F> {
     fn packet(
         &self,
         buffer: &mut [u8],
-        psn: u32,
+        psn: Psn,
         place: Place,
         length: usize,
         known: &[u8],
@@ -220,19 +231,19 @@ impl<F: FnMut(Rebuilt<'_>)> Story<'_, F> {
         Some(builder.finish())
     }
 
-    fn acknowledge(&mut self, psn: u32, syndrome: Syndrome, messages: u32) {
+    fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome, messages: u32) {
         let mut buffer = [0; 64];
         let opcode = Opcode::new(Service::Rc, Operation::Acknowledge);
         let Some(builder) = self.begin(&mut buffer, opcode, psn, 0) else { return };
         let length = builder.header(Aeth::new(syndrome, messages)).finish();
-        self.done(&mut buffer, length, 0, true);
+        self.done(&mut buffer, length, 0, Sender::Responder);
     }
 
     fn begin<'b>(
         &self,
         buffer: &'b mut [u8],
         opcode: Opcode,
-        psn: u32,
+        psn: Psn,
         payload: usize,
     ) -> Option<Builder<'b>> {
         let back = opcode.operation.is_response();
@@ -254,13 +265,13 @@ impl<F: FnMut(Rebuilt<'_>)> Story<'_, F> {
     }
 
     /// Hands out a packet, of whose payload so many bytes are `missing`.
-    fn done(&mut self, buffer: &mut [u8], length: usize, missing: usize, back: bool) {
+    fn done(&mut self, buffer: &mut [u8], length: usize, missing: usize, from: Sender) {
         let TracedEnd { qpn, peer_qpn, local, remote, .. } = *self.end;
-        let (from, to, source, destination) = match back {
-            false => (qpn, peer_qpn, local, remote),
-            true => (peer_qpn, qpn, remote, local),
+        let (own, other, source, destination) = match from {
+            Sender::Requester => (qpn, peer_qpn, local, remote),
+            Sender::Responder => (peer_qpn, qpn, remote, local),
         };
-        let flow = Flow { source, destination, source_port: source_port(from, to) };
+        let flow = Flow { source, destination, source_port: source_port(own, other) };
         let datagram = &mut buffer[..length];
         flow.seal(datagram, 0);
         let known = if missing == 0 {

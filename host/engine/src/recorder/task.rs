@@ -2,13 +2,12 @@
 
 use super::intake::Intake;
 use super::story::TracedEnd;
-use crate::identity::VnicId;
 use omniverb_ring::Window;
-use omniverb_terms::Qpn;
+use omniverb_terms::{Qpn, VnicId};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Something to do.
+/// Something for the recorder to do. Captures and sessions are numbered by the control plane.
 pub(crate) enum Task {
     Begin {
         capture: u64,
@@ -45,11 +44,11 @@ pub(crate) enum Task {
 /// How a capture went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Packets in the file.
+    /// Packets written to the file.
     pub packets: u64,
-    /// Packets there was no room for.
+    /// Packets that were not: they came faster than they could be written.
     pub dropped: u64,
-    /// Records of processes that made no sense.
+    /// Records in which processes told of what made no sense.
     pub refused: u64,
     /// Processes that could not be given memory to tell through.
     pub untraced: u32,

@@ -3,7 +3,7 @@
 use super::story::{TracedEnd, tell};
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
 use omniverb_link::trace::{ACKNOWLEDGED, Kind, NOT_READY, PIECE, Trace};
-use omniverb_terms::{Qpn, Rkey, Service};
+use omniverb_terms::{Psn, Qpn, Rkey, Service};
 use omniverb_wire::{Flow, Operation, Packet, Place, Syndrome, Verdict};
 use proptest::prelude::*;
 
@@ -41,7 +41,7 @@ fn trace(kind: Kind, length: u64) -> Trace {
         qpn: Qpn(0x11),
         peer_qpn: Qpn(0x22),
         path_mtu: 1,
-        psn: 0xff_fffe,
+        psn: Psn::new(0xff_fffe),
         messages: 9,
         keep: 4096,
         address: 0x7000,
@@ -68,7 +68,7 @@ fn a_write_with_immediate_data_and_its_acknowledgement() {
         let packet = seen.packet();
         let last = place.ends();
         assert_eq!(packet.opcode().operation, Operation::Write { place, immediate: last });
-        assert_eq!(packet.bth().psn(), (0xff_fffe + index as u32) & 0xff_ffff);
+        assert_eq!(packet.bth().psn(), Psn::new(0xff_fffe + index as u32));
         assert_eq!(packet.bth().destination(), Qpn(0x22));
         assert_eq!((packet.bth().is_solicited(), packet.bth().is_ack_requested()), (last, last));
         let reth = packet.reth().map(|reth| (reth.address(), reth.key(), reth.length()));
@@ -80,7 +80,7 @@ fn a_write_with_immediate_data_and_its_acknowledgement() {
     assert_eq!(payload, data);
     let answer = seen[3].packet();
     assert_eq!(answer.opcode().operation, Operation::Acknowledge);
-    assert_eq!((answer.bth().psn(), answer.bth().destination()), (0, Qpn(0x11)));
+    assert_eq!((answer.bth().psn(), answer.bth().destination()), (Psn::new(0), Qpn(0x11)));
     let aeth = answer.aeth().unwrap();
     assert_eq!((aeth.syndrome(), aeth.messages()), (Syndrome::Ack(31), 9));
     assert_eq!((seen[3].flow.source, seen[3].flow.destination), (end.remote, end.local));
@@ -107,7 +107,7 @@ fn a_long_message_comes_in_pieces() {
     let operation = Operation::Send { place: Place::Last, immediate: false, invalidate: true };
     assert_eq!(last.opcode().operation, operation);
     assert_eq!(last.invalidate().map(|key| key.key()), Some(Rkey(begin.immediate)));
-    assert_eq!((last.bth().psn(), seen[5].packet().bth().psn()), (2, 2));
+    assert_eq!((last.bth().psn(), seen[5].packet().bth().psn()), (Psn::new(2), Psn::new(2)));
     let payload: Vec<u8> = seen.iter().flat_map(|seen| seen.packet().payload().to_vec()).collect();
     assert_eq!(payload, whole);
     // A piece that begins elsewhere, or where the message has ended, is none.
@@ -146,7 +146,7 @@ fn reads_and_atomics_with_their_answers() {
         let packet = seen.packet();
         assert_eq!(packet.opcode().operation, Operation::ReadResponse { place });
         assert_eq!(packet.aeth().is_some(), speaks);
-        assert_eq!(packet.bth().psn(), (0xff_fffe + index as u32) & 0xff_ffff);
+        assert_eq!(packet.bth().psn(), Psn::new(0xff_fffe + index as u32));
         assert_eq!((packet.bth().destination(), seen.flow.source), (Qpn(0x11), end.remote));
     }
     let numbers = |kind| {
@@ -214,8 +214,8 @@ prop_compose! {
         (address, rkey, immediate) in any::<(u64, u32, u32)>(),
     ) -> Trace {
         Trace {
-            kind, flags, path_mtu, code, psn, messages, keep, first, second, address, rkey,
-            immediate, qpn: Qpn(0x11), peer_qpn: Qpn(0x22), time: 0,
+            kind, flags, path_mtu, code, messages, keep, first, second, address, rkey, immediate,
+            psn: Psn::new(psn), qpn: Qpn(0x11), peer_qpn: Qpn(0x22), time: 0,
         }
     }
 }

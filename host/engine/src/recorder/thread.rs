@@ -8,13 +8,14 @@ mod tests;
 
 use super::file::Recording;
 use super::ring::{Ring, Traced, Turn};
+use super::rings::Rings;
 use super::story;
 use super::task::{Summary, Task};
-use crate::identity::VnicId;
 use crate::recorder::intake::Copy;
 use omniverb_link::Trace;
 use omniverb_sys::pulse::Pulse;
 use omniverb_sys::{EventFd, clock};
+use omniverb_terms::VnicId;
 use omniverb_wire::Identification;
 use omniverb_wire::pcap::Envelope;
 use std::cmp::Reverse;
@@ -114,7 +115,7 @@ pub(super) struct Thread {
     tell: mpsc::Sender<(u64, Summary)>,
     ready: Arc<EventFd>,
     recordings: BTreeMap<u64, Recording>,
-    rings: BTreeMap<u64, Ring>,
+    rings: Rings,
     kept_back: KeptBack,
     flushed: u64,
 }
@@ -126,7 +127,7 @@ impl Thread {
         tell: mpsc::Sender<(u64, Summary)>,
         ready: Arc<EventFd>,
     ) -> Thread {
-        let (recordings, rings) = (BTreeMap::new(), BTreeMap::new());
+        let (recordings, rings) = (BTreeMap::new(), Rings::default());
         Thread {
             tasks,
             tell_begun,
@@ -174,25 +175,28 @@ impl Thread {
                 self.ready.signal();
                 self.recordings.insert(capture, recording);
                 let keep = self.keep();
-                self.rings.values().for_each(|ring| ring.want(keep));
+                self.rings.live().for_each(|ring| ring.want(keep));
             }
             Task::End { capture } => self.end(capture),
             Task::Ring { session, memory } => {
                 let ring = Ring::new(&memory, self.keep(), clock::now());
-                self.rings.insert(session, ring);
+                self.rings.begin(session, ring);
             }
             Task::EndRing { session } => {
                 self.drain(session);
-                self.rings.remove(&session);
+                self.rings.end(session, clock::now());
+                if self.recordings.is_empty() {
+                    self.rings.forget_before(u64::MAX);
+                }
             }
             Task::Trace { session, end, vnics } => {
-                if let Some(ring) = self.rings.get_mut(&session) {
+                if let Some(ring) = self.rings.live_mut(session) {
                     ring.trace(end, vnics);
                 }
             }
             Task::Untrace { session, qpn, peer_qpn } => {
                 self.drain(session);
-                if let Some(ring) = self.rings.get_mut(&session) {
+                if let Some(ring) = self.rings.live_mut(session) {
                     ring.untrace(qpn, peer_qpn, clock::now());
                 }
             }
@@ -214,8 +218,7 @@ impl Thread {
     fn look(&mut self) -> bool {
         let now = clock::now();
         let mut more = false;
-        let sessions: Vec<u64> = self.rings.keys().copied().collect();
-        for session in sessions {
+        for session in self.rings.sessions() {
             if self.kept_back.bytes > KEPT_BACK_MAX {
                 break;
             }
@@ -238,7 +241,7 @@ impl Thread {
 
     /// Reads some of what a process told.
     fn turn(&mut self, session: u64, now: u64) -> Turn {
-        let Some(ring) = self.rings.get_mut(&session) else { return Turn::default() };
+        let Some(ring) = self.rings.live_mut(session) else { return Turn::default() };
         let kept_back = &mut self.kept_back;
         let turn = ring.read(now, |time, traced, trace, payload| {
             let whose = traced.map_or(Whose::Unknown(session), |link| Whose::Link(link.clone()));
@@ -250,7 +253,7 @@ impl Thread {
 
     /// A process could not tell of so many packets, and told so many times what makes no sense.
     fn blame(&mut self, session: u64, lost: u64, refused: u64) {
-        let Some(ring) = self.rings.get(&session).filter(|_| lost > 0 || refused > 0) else {
+        let Some(ring) = self.rings.find(session).filter(|_| lost > 0 || refused > 0) else {
             return;
         };
         for recording in self.recordings.values_mut() {
@@ -288,7 +291,7 @@ impl Thread {
                     self.write_told(time, offset, &traced, &trace, &payload);
                 }
                 Content::Told(Whose::Unknown(session), trace, payload) => {
-                    let ring = self.rings.get(&session);
+                    let ring = self.rings.find(session);
                     match ring.and_then(|ring| ring.link(&trace)).cloned() {
                         Some(traced) => self.write_told(time, offset, &traced, &trace, &payload),
                         None => self.blame(session, 0, 1),
@@ -296,6 +299,7 @@ impl Thread {
                 }
             }
         }
+        self.rings.forget_before(until);
     }
 
     /// `offset`: from our clock to the time since 1970.
@@ -338,15 +342,20 @@ impl Thread {
         if recordings.is_empty() {
             return;
         }
-        let sense = story::tell(&traced.end, trace, payload, |told| {
+        let sense = story::tell(&traced.end, trace, payload, |rebuilt| {
             let envelope = Envelope {
-                flow: told.flow,
+                flow: rebuilt.flow,
                 identification: Identification::ZERO,
                 traffic_class: TRAFFIC_CLASS,
                 hop_limit: HOP_LIMIT,
             };
             for recording in &mut recordings {
-                recording.add(time.wrapping_add(offset), &envelope, told.datagram, told.known);
+                recording.add(
+                    time.wrapping_add(offset),
+                    &envelope,
+                    rebuilt.datagram,
+                    rebuilt.known,
+                );
             }
         });
         if !sense {
@@ -356,8 +365,7 @@ impl Thread {
 
     /// The end of a capture: of everything that happened before it.
     fn end(&mut self, capture: u64) {
-        let sessions: Vec<u64> = self.rings.keys().copied().collect();
-        sessions.into_iter().for_each(|session| self.drain(session));
+        self.rings.sessions().into_iter().for_each(|session| self.drain(session));
         self.look();
         self.write(clock::now());
         let Some(recording) = self.recordings.remove(&capture) else { return };

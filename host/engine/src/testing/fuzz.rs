@@ -2,25 +2,26 @@
 //! the bytes say.
 
 use crate::pages::budget::Budget;
-use crate::pages::granted::Grant;
+use crate::pages::grant::Grant;
 use crate::pages::together::Hold;
 use crate::queue_pair::backlog::Allowance;
 use crate::queue_pair::connected::Connected;
 use crate::queue_pair::terms::Trains;
+use omniverb_link::attributes::{Receiving, Sending};
 use omniverb_link::layout::{self, REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN};
-use omniverb_link::wire::{Receiving, Sending};
+use omniverb_link::pace::Denied;
 use omniverb_link::{Doorbell, Endpoint, EndpointParts, Request, Response};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{BellPage, UserMemory, Window, WordMemory};
 use omniverb_sys::mapping::Access;
 use omniverb_sys::{Extent, memfd};
-use omniverb_terms::{Qpn, Refusal, Rkey, Service};
+use omniverb_terms::{Psn, Qpn, Refusal, Rkey, Service};
 use omniverb_wire::{Bth, DATAGRAM_MAX, Packet, Reth};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
 /// Both ends are near one PSN, so that packets are neither all old nor all new.
-const PSN: u32 = 0xff_fff8;
+const PSN: Psn = Psn::new(0xff_fff8);
 const STEPS_MAX: usize = 512;
 const PAGE_BYTES: usize = 4096;
 
@@ -105,7 +106,11 @@ pub fn link(bytes: &[u8]) {
         step(&mut bytes, &mut application, &memory, &mut engine, now);
         while let Some((key, _)) = engine.application.take_wanted() {
             match bytes.byte() % 5 {
-                2 => engine.application.refused(key, bytes.byte() & 1 == 0),
+                2 => {
+                    let denied =
+                        if bytes.byte() & 1 == 0 { Denied::ForNow } else { Denied::ForGood };
+                    engine.application.refused(key, denied);
+                }
                 0 => engine.application.not_asked(key),
                 1 => {}
                 _ => grant(&mut bytes, &mut engine, key),
@@ -225,7 +230,7 @@ fn packet(bytes: &mut Bytes<'_>) -> Vec<u8> {
     let names_memory = what & 3 != 0;
     // From "RDMA WRITE first" to "RDMA READ request".
     let opcode = if names_memory { (6 + code % 7) | (what & 0x20) } else { code };
-    let psn = PSN.wrapping_add(u32::from(bytes.byte() % 24)) & 0xff_ffff;
+    let psn = PSN.plus(u32::from(bytes.byte() % 24));
     let header = Bth::new(opcode, Qpn(7), psn).acknowledged(bytes.byte() & 1 != 0);
     let mut packet = header.as_bytes().to_vec();
     if names_memory && !matches!(opcode & 0x1f, 7..=9) {

@@ -16,7 +16,7 @@ use self::side::{RECEIVE, Side, side};
 use self::trace::Trace;
 use crate::command::feature;
 use crate::pages::budget::{Budget, Mappings};
-use crate::pages::granted::{Grant, REMOTE_READ, REMOTE_WRITE};
+use crate::pages::grant::{Grant, REMOTE_READ, REMOTE_WRITE};
 use crate::pages::together::Hold;
 use omniverb_link::record::{FIRST, IMMEDIATE, LAST};
 use omniverb_link::{Request, Response};
@@ -169,7 +169,7 @@ impl Trial {
                 train.chunks(length).for_each(|one| self.trace.sent(self.now, who, one));
                 if let Some(run) = Run::of(train, length)
                     && self.random.between(1, 100) > self.loss
-                    && to.run(self.now, &run)
+                    && to.take_run(self.now, &run)
                 {
                     self.runs += 1;
                     continue;

@@ -29,11 +29,11 @@ impl Doorbell for Ringer {
 
 /// Our end of a bell.
 pub(crate) struct Bell {
-    pub(crate) page: BellPage<Window>,
+    page: BellPage<Window>,
     ringer: Arc<Ringer>,
     /// What the listener calls our page.
-    pub(crate) heard_as: u64,
-    /// Link by bit.
+    heard_as: u64,
+    /// The index of a link, by its bit in our page.
     links: HashMap<u32, usize>,
 }
 
@@ -48,6 +48,21 @@ impl Bell {
         let ringer = Arc::new(Ringer { page: page(0)?, due: AtomicBool::new(false) });
         let heard_as = listener.add(page(1)?)?;
         Ok(Bell { page: page(1)?, ringer, heard_as, links: HashMap::new() })
+    }
+
+    /// What the listener calls our page.
+    pub(crate) fn heard_as(&self) -> u64 {
+        self.heard_as
+    }
+
+    /// Has the application wake us when one of its links has news.
+    pub(crate) fn want_kick(&self) {
+        self.page.want_kick();
+    }
+
+    /// Whether one of them has.
+    pub(crate) fn has_ready(&self) -> bool {
+        self.page.has_ready()
     }
 
     /// The end of a turn: wakes the application if it is to be woken.

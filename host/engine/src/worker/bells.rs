@@ -1,6 +1,7 @@
 //! The bells of all processes that have links here.
 
 use super::bell::Bell;
+use omniverb_link::Doorbell;
 use omniverb_sys::{EventFd, Extent, Listener};
 use std::collections::BTreeMap;
 use std::io;
@@ -11,7 +12,7 @@ pub(super) struct Bells {
     bells: BTreeMap<u64, Bell>,
     /// Hears them while we sleep.
     listener: Listener,
-    /// What it tells by.
+    /// Signalled by it when one of them was rung.
     rung: Arc<EventFd>,
 }
 
@@ -33,22 +34,38 @@ impl Bells {
         &self.rung
     }
 
-    /// A new one, over this memory.
+    /// A new one, over this memory: two pages, of which ours is the second.
     pub(super) fn add(&mut self, number: u64, memory: &Extent) -> io::Result<()> {
         let bell = Bell::new(memory, &self.listener)?;
         self.bells.insert(number, bell);
         Ok(())
     }
 
-    pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut Bell> {
-        self.bells.get_mut(&number)
+    /// What the far end of a bell's links rings.
+    pub(super) fn doorbell(&self, number: u64) -> Option<Arc<dyn Doorbell>> {
+        self.bells.get(&number).map(Bell::doorbell)
+    }
+
+    /// A bell's bit stands for link `index`.
+    pub(super) fn bind(&mut self, (number, slot): (u64, u32), index: usize) {
+        if let Some(bell) = self.bells.get_mut(&number) {
+            bell.bind(slot, index);
+        }
+    }
+
+    /// The link at a bell's bit is gone.
+    pub(super) fn unbind(&mut self, (number, slot): (u64, u32), index: usize) {
+        if let Some(bell) = self.bells.get_mut(&number) {
+            bell.unbind(slot, index);
+        }
+        self.drop_unused(number);
     }
 
     /// The control plane lets go of a bell with its last link; nobody would tell us later.
     pub(super) fn drop_unused(&mut self, number: u64) {
         if let Some(bell) = self.bells.get(&number).filter(|bell| bell.is_unused()) {
             bell.ring();
-            self.listener.remove(bell.heard_as);
+            self.listener.remove(bell.heard_as());
             self.bells.remove(&number);
         }
     }
@@ -59,17 +76,17 @@ impl Bells {
 
     /// Has applications wake us.
     pub(super) fn want_kicks(&self) {
-        self.bells.values().for_each(|bell| bell.page.want_kick());
+        self.bells.values().for_each(|bell| bell.want_kick());
     }
 
     /// Whether some link has news.
     pub(super) fn have_news(&self) -> bool {
-        self.bells.values().any(|bell| bell.page.has_ready())
+        self.bells.values().any(|bell| bell.has_ready())
     }
 
     /// Takes the links that have news.
     pub(super) fn take_news(&self, mut each: impl FnMut(usize)) {
-        for bell in self.bells.values().filter(|bell| bell.page.has_ready()) {
+        for bell in self.bells.values().filter(|bell| bell.has_ready()) {
             bell.ready(&mut each);
         }
     }

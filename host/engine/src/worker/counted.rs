@@ -1,9 +1,9 @@
 //! What packet threads count, where the control plane looks at it.
 
 use crate::command::QpCounters;
-use crate::identity::VnicId;
-use crate::lock::lock;
-use omniverb_terms::Qpn;
+use omniverb_sys::clock;
+use omniverb_sys::lock;
+use omniverb_terms::{Qpn, VnicId};
 use omniverb_transport::faults::Done;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -14,9 +14,9 @@ pub(crate) struct Counters(Arc<Mutex<Counted>>);
 
 #[derive(Default)]
 struct Counted {
-    /// By QP and peer.
+    /// By the application's QP and its peer.
     links: HashMap<(Qpn, Qpn), QpCounters>,
-    /// Of those with faults.
+    /// Since faults were set, of vNICs that have some.
     faults: HashMap<VnicId, Done>,
 }
 
@@ -30,25 +30,47 @@ impl Counters {
     pub(crate) fn faults(&self, vnic: VnicId) -> Option<Done> {
         lock(&self.0).faults.get(&vnic).copied()
     }
+}
 
-    /// Shows these.
-    pub(crate) fn show(
-        &self,
+/// What one packet thread shows there, now and then.
+pub(super) struct Showing {
+    counters: Counters,
+    /// When that was done last.
+    shown: u64,
+}
+
+/// How often, in nanoseconds.
+const EVERY: u64 = 100_000_000;
+
+impl Showing {
+    pub(super) fn new(counters: Counters) -> Showing {
+        Showing { counters, shown: 0 }
+    }
+
+    /// Whether it was long ago.
+    pub(super) fn is_due(&self) -> bool {
+        clock::now().saturating_sub(self.shown) > EVERY
+    }
+
+    /// Shows these, of all links and of all vNICs with faults.
+    pub(super) fn show(
+        &mut self,
         links: impl Iterator<Item = ((Qpn, Qpn), QpCounters)>,
         faults: impl Iterator<Item = (VnicId, Done)>,
     ) {
-        let mut counted = lock(&self.0);
+        self.shown = clock::now();
+        let mut counted = lock(&self.counters.0);
         counted.links.extend(links);
         counted.faults.extend(faults);
     }
 
     /// A link is gone.
-    pub(crate) fn forget_link(&self, qpn: Qpn, peer_qpn: Qpn) {
-        lock(&self.0).links.remove(&(qpn, peer_qpn));
+    pub(super) fn forget_link(&self, qpn: Qpn, peer_qpn: Qpn) {
+        lock(&self.counters.0).links.remove(&(qpn, peer_qpn));
     }
 
     /// A vNIC has other faults, or none.
-    pub(crate) fn forget_faults(&self, vnic: VnicId) {
-        lock(&self.0).faults.remove(&vnic);
+    pub(super) fn forget_faults(&self, vnic: VnicId) {
+        lock(&self.counters.0).faults.remove(&vnic);
     }
 }

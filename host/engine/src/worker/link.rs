@@ -1,12 +1,17 @@
 //! One link as a packet thread sees it.
 
+use super::left::Left;
+use super::sound::Sound;
+use super::timers::{Alarm, Due, Timers};
 use crate::command::QpCounters;
-use crate::identity::VnicId;
+use crate::network::train::Train;
+use crate::pacing::flow::Way;
 use crate::queue_pair::connected::Connected;
 use crate::queue_pair::datagram::Datagrams;
 use omniverb_sys::futex;
-use omniverb_terms::{Qpn, Service};
-use omniverb_wire::Flow;
+use omniverb_terms::{Qpn, Service, VnicId};
+use omniverb_transport::Status;
+use omniverb_wire::{Flow, Run};
 
 /// Threads of an application that are woken from naps on one link at once. One naps as a rule; how
 /// many a hostile one has is not for us to go through.
@@ -17,44 +22,247 @@ const LOOK_AGAIN: u64 = 1_000_000;
 /// of the application, where it has to share our processor: less than a system call takes.
 const HOLD_MAX: u64 = 2_000;
 
+/// Why a link is to be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// Something has happened.
+    News,
+    /// Time has passed; nothing is known to have happened.
+    Look,
+}
+
 /// What is at the link's far end.
 pub(super) enum Kind {
+    /// An RC or UC queue pair.
     Connected(Box<Connected>),
+    /// A UD queue pair, and one of its destinations.
     Datagrams(Box<Datagrams>),
 }
 
-/// One link.
-pub(super) struct Link {
+/// What a link joins. None of it ever changes.
+#[derive(Clone, Copy)]
+pub(super) struct Ends {
     pub(super) vnic: VnicId,
+    /// The application's QP.
     pub(super) qpn: Qpn,
+    /// The QP at the other side of the network.
     pub(super) peer_qpn: Qpn,
     pub(super) service: Service,
     /// From us to the peer.
     pub(super) flow: Flow,
+    /// The interface that packets leave by, if the peer is link-local; otherwise 0.
     pub(super) interface: u32,
+    /// The peer is a QP of this engine.
     pub(super) within: bool,
-    pub(super) kind: Kind,
-    pub(super) bell: u64,
-    pub(super) slot: u32,
-    /// When its timer goes off.
-    pub(super) armed: Option<u64>,
+}
+
+/// One link.
+pub(super) struct Link {
+    ends: Ends,
+    kind: Kind,
+    /// The number of its bell, and its bit there.
+    bell: (u64, u32),
+    alarm: Alarm,
     /// It is in the list of those to be served.
-    pub(super) queued: bool,
+    queued: bool,
     /// It waits for its vNIC's limit.
-    pub(super) parked: bool,
+    parked: bool,
     /// Its acknowledgement has been waiting for company since then.
-    pub(super) held: Option<u64>,
+    waiting_since: Option<u64>,
     /// Somebody looked at it a moment after it began to wait for its application.
-    pub(super) looked_again: bool,
+    looked_again: bool,
     /// Packets and bytes; the rest is the transport's to count.
-    pub(super) counted: QpCounters,
+    counted: QpCounters,
+}
+
+/// What came of serving a link.
+pub(super) struct Served {
+    pub(super) left: Left,
+    /// From now on it takes packets.
+    pub(super) came_up: bool,
 }
 
 impl Link {
+    pub(super) fn new(ends: Ends, kind: Kind, bell: (u64, u32)) -> Link {
+        Link {
+            ends,
+            kind,
+            bell,
+            alarm: Alarm::default(),
+            queued: false,
+            parked: false,
+            waiting_since: None,
+            looked_again: true,
+            counted: QpCounters::default(),
+        }
+    }
+
+    pub(super) fn ends(&self) -> &Ends {
+        &self.ends
+    }
+
+    /// The number of its bell, and its bit there.
+    pub(super) fn bell(&self) -> (u64, u32) {
+        self.bell
+    }
+
+    /// Its queue pair, if it is RC or UC.
+    pub(super) fn connected_mut(&mut self) -> Option<&mut Connected> {
+        match &mut self.kind {
+            Kind::Connected(connected) => Some(connected),
+            Kind::Datagrams(_) => None,
+        }
+    }
+
+    /// Whether it takes packets.
+    pub(super) fn is_ready(&self) -> bool {
+        match &self.kind {
+            Kind::Connected(connected) => connected.is_ready(),
+            Kind::Datagrams(_) => true,
+        }
+    }
+
+    /// Notes that it is to be served. True: it is not on the list yet.
+    pub(super) fn is_wanted(&mut self, reason: Reason) -> bool {
+        let looks = reason == Reason::Look;
+        let new = !std::mem::replace(&mut self.queued, true);
+        self.looked_again = looks && (new || self.looked_again);
+        new
+    }
+
+    /// It is not on the list any more.
+    pub(super) fn begin(&mut self) {
+        self.queued = false;
+    }
+
+    /// Notes that it waits for its vNIC's limit. True: it did not yet.
+    pub(super) fn park(&mut self) -> bool {
+        !std::mem::replace(&mut self.parked, true)
+    }
+
+    /// It waits no more.
+    pub(super) fn unpark(&mut self) {
+        self.parked = false;
+    }
+
+    /// Takes what its application did.
+    pub(super) fn serve(&mut self, now: u64) -> Served {
+        match &mut self.kind {
+            Kind::Connected(connected) => {
+                let was_ready = connected.is_ready();
+                let left = Left::if_more(connected.serve(now));
+                Served { left, came_up: !was_ready && connected.is_ready() }
+            }
+            Kind::Datagrams(datagrams) => {
+                datagrams.serve();
+                Served { left: Left::Nothing, came_up: false }
+            }
+        }
+    }
+
+    /// Tells its application what became of its requests; why the connection failed, once.
+    pub(super) fn settle(&mut self) -> Option<Status> {
+        let connected = self.connected_mut()?;
+        connected.after();
+        connected.take_failure()
+    }
+
+    /// What leaves from now on takes this way.
+    pub(super) fn take_way(&mut self, way: Way) {
+        match &mut self.kind {
+            Kind::Connected(connected) => connected.take_way(way),
+            Kind::Datagrams(datagrams) => datagrams.take_way(way),
+        }
+    }
+
+    /// Writes its next packet to the end of a train. `message`: memory for a datagram's message.
+    pub(super) fn transmit(
+        &mut self,
+        now: u64,
+        train: &mut Train,
+        message: &mut Vec<u8>,
+    ) -> Option<usize> {
+        let length = match &mut self.kind {
+            Kind::Connected(connected) => connected.transmit(now, train.tail()),
+            Kind::Datagrams(datagrams) => datagrams.transmit(now, train.tail(), message),
+        }?;
+        self.count_sent(1, length);
+        Some(length)
+    }
+
+    /// Adds up to `most` packets to a train that are like its last one, of `length` bytes, as far
+    /// as `count_max` packets in all allow. How many.
+    pub(super) fn transmit_alike(
+        &mut self,
+        now: u64,
+        train: &mut Train,
+        length: usize,
+        (most, count_max): (usize, usize),
+    ) -> usize {
+        let Kind::Connected(connected) = &mut self.kind else { return 0 };
+        let (datagrams, room) = train.behind(count_max);
+        let alike = connected.transmit_alike(now, datagrams, length, room.min(most));
+        train.extend(alike);
+        self.count_sent(alike, length);
+        alike
+    }
+
+    /// Writes a packet to the end of a train that tells the peer that nothing can leave for `wait`,
+    /// if it should know.
+    pub(super) fn delay(&mut self, now: u64, wait: u64, train: &mut Train) -> Option<usize> {
+        let length = self.connected_mut()?.delay(now, wait, train.tail())?;
+        self.count_sent(1, length);
+        Some(length)
+    }
+
+    fn count_sent(&mut self, packets: usize, length: usize) {
+        self.counted.sent_packets += packets as u64;
+        self.counted.sent_bytes += (packets * length) as u64;
+    }
+
+    /// A packet for this link.
+    pub(super) fn take(&mut self, sound: &Sound<'_>) {
+        self.take_marked(sound, sound.congested);
+    }
+
+    /// A notification about what this link sends. The mark that it came with itself says nothing of
+    /// the way there.
+    pub(super) fn notify(&mut self, sound: &Sound<'_>) {
+        self.take_marked(sound, false);
+    }
+
+    fn take_marked(&mut self, sound: &Sound<'_>, congested: bool) {
+        self.counted.received_packets += 1;
+        self.counted.received_bytes += sound.datagram.len() as u64;
+        match &mut self.kind {
+            Kind::Connected(connected) => connected.packet(sound.now, &sound.packet, congested),
+            Kind::Datagrams(datagrams) => datagrams.packet(sound.now, &sound.packet),
+        }
+    }
+
+    /// Packets for this link that follow each other. False: they have to come one by one.
+    pub(super) fn take_run(&mut self, run: &Run<'_>, now: u64) -> bool {
+        let Kind::Connected(connected) = &mut self.kind else { return false };
+        let taken = connected.take_run(now, run);
+        if taken {
+            self.counted.received_packets += run.count() as u64;
+            self.counted.received_bytes += run.datagrams().map(|one| one.len() as u64).sum::<u64>();
+        }
+        taken
+    }
+
+    /// Its alarm went off.
     pub(super) fn timeout(&mut self, now: u64) {
+        self.alarm.went_off();
         if let Kind::Connected(connected) = &mut self.kind {
             connected.timeout(now);
         }
+    }
+
+    /// Has its alarm go off when it wants to be looked at.
+    pub(super) fn set_alarm(&mut self, index: usize, timers: &mut Timers, now: u64) {
+        let next = self.next_timeout(now);
+        self.alarm.set(timers, Due::Link(index), next);
     }
 
     pub(super) fn counters(&self) -> QpCounters {
@@ -79,7 +287,7 @@ impl Link {
     }
 
     /// Whether something waits for the application.
-    pub(super) fn waits(&self) -> bool {
+    fn waits(&self) -> bool {
         match &self.kind {
             Kind::Connected(connected) => connected.waits(),
             Kind::Datagrams(datagrams) => datagrams.waits(),
@@ -87,7 +295,7 @@ impl Link {
     }
 
     /// When it wants to be looked at.
-    pub(super) fn next_timeout(&mut self, now: u64) -> Option<u64> {
+    fn next_timeout(&self, now: u64) -> Option<u64> {
         let own = match &self.kind {
             Kind::Connected(connected) => connected.next_timeout(),
             Kind::Datagrams(datagrams) => datagrams.next_timeout(),
@@ -100,16 +308,17 @@ impl Link {
 
     /// Whether to let the application answer before an acknowledgement leaves, so that both are one
     /// system call: a short message came, alone, and a short time ago.
-    pub(super) fn hold(&mut self, now: u64) -> bool {
+    pub(super) fn waits_for_company(&mut self, now: u64) -> bool {
         let may = match &mut self.kind {
             Kind::Connected(connected) => connected.may_wait(),
             Kind::Datagrams(_) => false,
         };
-        let holds = may && now.saturating_sub(*self.held.get_or_insert(now)) < HOLD_MAX;
-        if !holds {
-            self.held = None;
+        let since = *self.waiting_since.get_or_insert(now);
+        let waits = may && now.saturating_sub(since) < HOLD_MAX;
+        if !waits {
+            self.waiting_since = None;
         }
-        holds
+        waits
     }
 
     /// Whether its application sleeps, and waits for what has happened by now.
@@ -129,13 +338,15 @@ impl Link {
 
     /// Its application is going.
     pub(super) fn leave(&mut self, now: u64) {
-        if let Kind::Connected(connected) = &mut self.kind {
-            connected.leave(now);
+        match &mut self.kind {
+            Kind::Connected(connected) => connected.leave(now),
+            Kind::Datagrams(datagrams) => datagrams.leave(),
         }
     }
 
     /// Nothing is taken or sent any more.
-    pub(super) fn close(&mut self) {
+    pub(super) fn close(&mut self, index: usize, timers: &mut Timers) {
+        self.alarm.cancel(timers, Due::Link(index));
         match &mut self.kind {
             Kind::Connected(connected) => connected.close(),
             Kind::Datagrams(datagrams) => datagrams.close(),

@@ -1,22 +1,12 @@
 //! The links of a packet thread: where each is, who it is for, and which are to be served.
 
-use super::link::{Kind, Link};
-use crate::identity::VnicId;
+use super::link::{Ends, Link, Reason};
 use crate::pacing::agenda::Agenda;
 use crate::queue_pair::connected::Connected;
-use omniverb_terms::{Qpn, Service};
+use omniverb_terms::{Qpn, Service, VnicId};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
-
-/// Why a link is to be served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reason {
-    /// Something has happened.
-    News,
-    /// Time has passed; nothing is known to have happened.
-    Look,
-}
 
 /// All of them, by an index that stays while a link lives.
 #[derive(Default)]
@@ -30,8 +20,12 @@ pub(super) struct Links {
     latest: Option<(Qpn, usize)>,
     /// UD, by QP number, peer's address and peer's QP number.
     by_source: BTreeMap<(Qpn, IpAddr, Qpn), usize>,
-    /// Those whose `queued` is set.
+    /// Those that are to be served.
     agenda: Agenda,
+    /// Those whose acknowledgement waits for their application's next turn.
+    acknowledge_later: Vec<usize>,
+    /// Those whose application naps and is to be woken.
+    naps: Vec<usize>,
 }
 
 impl Links {
@@ -41,10 +35,11 @@ impl Links {
         if index == self.places.len() {
             self.places.push(None);
         }
-        if link.service == Service::Ud {
-            self.by_source.insert((link.qpn, link.flow.destination, link.peer_qpn), index);
+        let Ends { qpn, peer_qpn, service, flow, .. } = *link.ends();
+        if service == Service::Ud {
+            self.by_source.insert((qpn, flow.destination, peer_qpn), index);
         } else {
-            self.by_number.insert(link.qpn, index);
+            self.by_number.insert(qpn, index);
             self.latest = None;
         }
         self.places[index] = Some(Box::new(link));
@@ -54,13 +49,14 @@ impl Links {
     /// It is gone.
     pub(super) fn remove(&mut self, index: usize) -> Option<Box<Link>> {
         let link = self.places.get_mut(index)?.take()?;
-        if link.service == Service::Ud {
-            self.by_source.remove(&(link.qpn, link.flow.destination, link.peer_qpn));
-        } else if self.by_number.get(&link.qpn) == Some(&index) {
-            self.by_number.remove(&link.qpn);
+        let Ends { vnic, qpn, peer_qpn, service, flow, .. } = *link.ends();
+        if service == Service::Ud {
+            self.by_source.remove(&(qpn, flow.destination, peer_qpn));
+        } else if self.by_number.get(&qpn) == Some(&index) {
+            self.by_number.remove(&qpn);
             self.latest = None;
         }
-        self.agenda.remove(link.vnic, index);
+        self.agenda.remove(vnic, index);
         self.free.push(index);
         Some(link)
     }
@@ -76,7 +72,7 @@ impl Links {
     /// Takes one from its place, to serve it.
     pub(super) fn take(&mut self, index: usize) -> Option<Box<Link>> {
         let mut link = self.places.get_mut(index)?.take()?;
-        link.queued = false;
+        link.begin();
         Some(link)
     }
 
@@ -113,11 +109,9 @@ impl Links {
     /// The queue pair of the RC or UC link of these two, and its vNIC.
     pub(super) fn between(&mut self, qpn: Qpn, peer_qpn: Qpn) -> Option<(VnicId, &mut Connected)> {
         let index = *self.by_number.get(&qpn)?;
-        let link = self.get_mut(index).filter(|link| link.peer_qpn == peer_qpn)?;
-        match &mut link.kind {
-            Kind::Connected(connected) => Some((link.vnic, connected)),
-            Kind::Datagrams(_) => None,
-        }
+        let link = self.get_mut(index).filter(|link| link.ends().peer_qpn == peer_qpn)?;
+        let vnic = link.ends().vnic;
+        Some((vnic, link.connected_mut()?))
     }
 
     /// The UD link of this queue pair with that source.
@@ -139,23 +133,19 @@ impl Links {
     }
 
     /// Where the link of the peer is, if that is a queue pair of this engine.
-    pub(super) fn opposite(&self, link: &Link) -> Option<usize> {
-        if link.service == Service::Ud {
-            self.datagrams(link.peer_qpn, link.flow.source, link.qpn)
+    pub(super) fn opposite(&self, ends: &Ends) -> Option<usize> {
+        if ends.service == Service::Ud {
+            self.datagrams(ends.peer_qpn, ends.flow.source, ends.qpn)
         } else {
-            self.by_number.get(&link.peer_qpn).copied()
+            self.by_number.get(&ends.peer_qpn).copied()
         }
     }
 
     /// This one is to be served.
     pub(super) fn touch(&mut self, index: usize, reason: Reason) {
         let Some(Some(link)) = self.places.get_mut(index) else { return };
-        let looks = reason == Reason::Look;
-        if std::mem::replace(&mut link.queued, true) {
-            link.looked_again &= looks;
-        } else {
-            link.looked_again = looks;
-            self.agenda.add(link.vnic, index);
+        if link.is_wanted(reason) {
+            self.agenda.add(link.ends().vnic, index);
         }
     }
 
@@ -173,9 +163,43 @@ impl Links {
     pub(super) fn unpark(&mut self, parked: Vec<usize>) {
         for index in parked {
             if let Some(link) = self.get_mut(index) {
-                link.parked = false;
+                link.unpark();
             }
             self.touch(index, Reason::News);
         }
+    }
+
+    /// This one's acknowledgement leaves after its application's next turn.
+    pub(super) fn acknowledge_later(&mut self, index: usize) {
+        self.acknowledge_later.push(index);
+    }
+
+    /// That turn is over.
+    pub(super) fn acknowledge_now(&mut self) {
+        for index in std::mem::take(&mut self.acknowledge_later) {
+            self.touch(index, Reason::Look);
+        }
+    }
+
+    /// Whether some acknowledgement waits for that.
+    pub(super) fn some_acknowledge_later(&self) -> bool {
+        !self.acknowledge_later.is_empty()
+    }
+
+    /// This one's application naps and waits for what has happened.
+    pub(super) fn wake_later(&mut self, index: usize) {
+        self.naps.push(index);
+    }
+
+    /// Wakes them.
+    pub(super) fn wake(&mut self) {
+        let mut naps = std::mem::take(&mut self.naps);
+        for index in naps.drain(..) {
+            if let Some(link) = self.get_mut(index) {
+                link.wake_napping();
+            }
+        }
+        // Its memory is used again.
+        self.naps = naps;
     }
 }

@@ -1,20 +1,22 @@
-//! A packet thread. [`run`] is its loop, [`state`] what the loop works on; [`arrive`], [`send`],
-//! [`attach`], [`grants`] and [`faults`] are what can happen to that.
+//! A packet thread. [`event_loop`] is its loop, [`state`] what the loop works on, joined from the
+//! parts in the other files, each of which keeps its own order. What happens between these is in
+//! the files below [`state`]: packets arrive, links are served, the control plane wants something.
 
-mod arrive;
-mod attach;
+mod attendance;
 mod bell;
 mod bells;
 pub(crate) mod counted;
-mod faults;
-mod grants;
+mod courtesy;
+mod detour;
+pub(crate) mod event_loop;
+mod gate;
+mod left;
 mod link;
 mod links;
 pub(crate) mod outbox;
-mod receive;
-pub(crate) mod run;
-mod send;
+mod sound;
 mod state;
+mod tidings;
 mod timers;
 mod vnic;
 mod watcher;

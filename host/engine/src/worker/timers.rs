@@ -1,9 +1,9 @@
 //! Moments at which links and vNICs want to be looked at.
 
-use crate::identity::VnicId;
+use omniverb_terms::VnicId;
 use std::collections::BTreeSet;
 
-/// Who.
+/// Whose alarm goes off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Due {
     /// The link at this index.
@@ -18,33 +18,39 @@ pub(crate) enum Due {
 #[derive(Default)]
 pub(crate) struct Timers(BTreeSet<(u64, Due)>);
 
+/// When somebody's alarm goes off, if it is set: the same as [`Timers`] have for him.
+#[derive(Default)]
+pub(crate) struct Alarm(Option<u64>);
+
+impl Alarm {
+    /// Has it go off at a time. If that is later than before it is not moved: it goes off too early
+    /// and is set again, which is cheaper than moving it with every packet. Nor is it taken back
+    /// if there is no such time any more.
+    pub(crate) fn set(&mut self, timers: &mut Timers, who: Due, at: Option<u64>) {
+        let Some(at) = at else { return };
+        if self.0.is_some_and(|old| old <= at) {
+            return;
+        }
+        self.cancel(timers, who);
+        timers.0.insert((at, who));
+        self.0 = Some(at);
+    }
+
+    /// Takes it back.
+    pub(crate) fn cancel(&mut self, timers: &mut Timers, who: Due) {
+        if let Some(old) = self.0.take() {
+            timers.0.remove(&(old, who));
+        }
+    }
+
+    /// It went off: [`Timers::next`] said so.
+    pub(crate) fn went_off(&mut self) {
+        self.0 = None;
+    }
+}
+
 impl Timers {
-    /// Moves somebody's alarm from one time to another, and says when it is now. One that is later
-    /// than the old is not moved: it goes off too early and is set again, which is cheaper than
-    /// moving it with every packet.
-    pub(crate) fn arm(&mut self, who: Due, old: Option<u64>, new: Option<u64>) -> Option<u64> {
-        match (old, new) {
-            (Some(old), Some(new)) if old <= new => Some(old),
-            (Some(old), None) => Some(old),
-            (old, Some(new)) => {
-                if let Some(old) = old {
-                    self.0.remove(&(old, who));
-                }
-                self.0.insert((new, who));
-                Some(new)
-            }
-            (None, None) => None,
-        }
-    }
-
-    /// Takes an alarm back.
-    pub(crate) fn disarm(&mut self, who: Due, old: Option<u64>) {
-        if let Some(old) = old {
-            self.0.remove(&(old, who));
-        }
-    }
-
-    /// Who is due.
+    /// Who is due; his alarm is to know it.
     pub(crate) fn next(&mut self, now: u64) -> Option<Due> {
         let (at, who) = *self.0.first()?;
         (at <= now).then(|| {
@@ -56,5 +62,25 @@ impl Timers {
     /// When somebody is due.
     pub(crate) fn first(&self) -> Option<u64> {
         self.0.first().map(|(at, _)| *at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alarm_is_moved_forward_only_and_leaves_nothing_behind() {
+        let (mut timers, mut alarm, who) = (Timers::default(), Alarm::default(), Due::Link(3));
+        for (at, first) in [(Some(20), 20), (Some(30), 20), (None, 20), (Some(10), 10)] {
+            alarm.set(&mut timers, who, at);
+            assert_eq!((timers.first(), timers.0.len()), (Some(first), 1));
+        }
+        assert_eq!([timers.next(9), timers.next(10), timers.next(30)], [None, Some(who), None]);
+        alarm.went_off();
+        alarm.set(&mut timers, who, Some(40));
+        alarm.cancel(&mut timers, who);
+        alarm.cancel(&mut timers, who);
+        assert_eq!(timers.first(), None);
     }
 }

@@ -1,8 +1,8 @@
 //! What a packet thread sleeps on: commands, bells, the sockets of its vNICs, an alarm.
 
-use crate::identity::VnicId;
 use crate::network::port::Sockets;
 use omniverb_sys::{EventFd, Poller, Timer};
+use omniverb_terms::VnicId;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(super) enum Awake {
 pub(super) struct Watcher {
     poller: Poller,
     alarm: Timer,
-    /// Of the last wait.
+    /// What the last wait found and nobody has taken yet, as tokens; the next one last.
     ready: Vec<u64>,
 }
 
@@ -53,14 +53,14 @@ impl Watcher {
         Ok(())
     }
 
-    /// And no longer.
+    /// Watches the sockets of a vNIC no longer.
     pub(super) fn remove(&self, sockets: &Arc<Sockets>) {
         for socket in sockets.files() {
             let _ = self.poller.remove(socket);
         }
     }
 
-    /// Wakes us then.
+    /// Has the alarm go off `at` that time, in nanoseconds of the monotonic clock.
     pub(super) fn set_alarm(&self, at: u64) {
         let _ = self.alarm.set(at);
     }

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const BOTH: [Kind; 2] = [Kind::Link, Kind::Wire];
+    const BOTH: [Kind; 2] = [Kind::Link, Kind::EngineLink];
 
     #[test]
     fn a_quota_is_exact_and_what_is_dropped_comes_back() {
@@ -212,13 +212,14 @@ mod tests {
 
     #[test]
     fn it_is_all_or_nothing() {
-        let host = Account::new(Quotas::only(&[(Kind::Wire, 1)]));
+        let host = Account::new(Quotas::only(&[(Kind::EngineLink, 1)]));
         let (one, other) = (host.below(Quotas::only(&[])), host.below(Quotas::only(&[])));
         let held = one.charge(&BOTH).unwrap();
         assert!(other.full(&BOTH).unwrap().is(&host), "it says who is full");
         assert_eq!(other.charge(&BOTH).unwrap_err(), Errno::ENOMEM);
         assert_eq!((other.count(Kind::Link), host.count(Kind::Link)), (0, 1));
-        let ends = || Ok::<_, Errno>([other.charge(&[Kind::Link])?, other.charge(&[Kind::Wire])?]);
+        let ends =
+            || Ok::<_, Errno>([other.charge(&[Kind::Link])?, other.charge(&[Kind::EngineLink])?]);
         assert_eq!(ends().unwrap_err(), Errno::ENOMEM);
         assert_eq!(other.receipts(), 0, "the first of two goes when the second is refused");
         drop(held);
@@ -228,11 +229,11 @@ mod tests {
 
     #[test]
     fn a_fact_counts_whether_or_not_there_is_room() {
-        let account = Account::new(Quotas::only(&[(Kind::Held, 0)]));
-        let fact = account.note(&[Kind::Held]);
-        assert_eq!(account.count(Kind::Held), 1);
+        let account = Account::new(Quotas::only(&[(Kind::Granted, 0)]));
+        let fact = account.note(&[Kind::Granted]);
+        assert_eq!(account.count(Kind::Granted), 1);
         drop(fact);
-        assert_eq!(account.count(Kind::Held), 0);
+        assert_eq!(account.count(Kind::Granted), 0);
     }
 
     #[test]
@@ -286,11 +287,11 @@ mod tests {
         fn accounts_say_what_is_out(
             steps in prop::collection::vec((0usize..4, 0u8..7, 0usize..40), 0..200),
         ) {
-            let host = Account::new(Quotas::only(&[(Kind::Wire, 5)]));
+            let host = Account::new(Quotas::only(&[(Kind::EngineLink, 5)]));
             let tenant = host.below(Quotas::only(&[(Kind::Link, 6)]));
             let leaves = [
-                tenant.below(Quotas::only(&[(Kind::Link, 4), (Kind::Wire, 3)])),
-                tenant.below(Quotas::only(&[(Kind::Wire, 3)])),
+                tenant.below(Quotas::only(&[(Kind::Link, 4), (Kind::EngineLink, 3)])),
+                tenant.below(Quotas::only(&[(Kind::EngineLink, 3)])),
                 host.below(Quotas::only(&[(Kind::Link, 2)])),
                 host.clone(),
             ];
@@ -298,7 +299,7 @@ mod tests {
             for (leaf, what, which) in steps {
                 let kinds: &[Kind] = match what {
                     0 | 1 => &[Kind::Link],
-                    2 => &[Kind::Wire],
+                    2 => &[Kind::EngineLink],
                     3 => &BOTH,
                     _ => {
                         if which < out.len() {

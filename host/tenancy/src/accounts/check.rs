@@ -3,10 +3,9 @@
 
 use super::account::{Account, Receipt};
 use super::quotas::Kind;
-use crate::grantees::other_end;
-use crate::tables::{Grantee, Qp};
+use crate::memory::grantees::other_end;
+use crate::memory::pending::Grantee;
 use crate::tenancy::Tenancy;
-use crate::wire;
 use std::collections::HashMap;
 use std::fmt::Debug;
 
@@ -50,7 +49,7 @@ impl Tally {
     }
 }
 
-/// Compares.
+/// Compares what an account says with what it should say.
 fn check(tally: &HashMap<usize, Counts>, account: &Account, whose: &dyn Debug) {
     let (counts, receipts) = tally.get(&account.id()).copied().unwrap_or_default();
     for kind in Kind::ALL {
@@ -68,13 +67,13 @@ impl Tenancy {
     pub fn check_accounts(&self) {
         let mut tally = Tally::default();
         for (key, vnic) in self.vnics.iter() {
-            tally.row(&vnic.receipt, &self.host, &[Kind::Vnic]);
+            tally.row(&vnic.receipt, self.host(), &[Kind::Vnic]);
             let processes = vnic.sessions.iter().filter_map(|id| self.sessions.get(id));
             let processes = processes.filter_map(|session| session.process.as_ref());
             assert_eq!(processes.count(), vnic.sessions.len(), "of {key:?}");
         }
         for (id, session) in self.sessions.iter() {
-            tally.row(&session.receipt, &self.host, &[Kind::Client]);
+            tally.row(&session.receipt, self.host(), &[Kind::Client]);
             if let Some(process) = &session.process {
                 let vnic = &self.vnics[&session.client.vnic];
                 assert!(vnic.sessions.contains(id));
@@ -87,10 +86,14 @@ impl Tenancy {
                 tally.row(question, &session.account, &[Kind::Question]);
             }
         }
-        for qp in self.qps.values() {
-            self.tally_qp(qp, &mut tally);
+        for qp in self.queue_pairs.iter() {
+            tally.row(qp.receipt(), &self.sessions[&qp.session()].account, &[Kind::Qp]);
         }
-        for link in self.links.values() {
+        for link in self.links.all_engine() {
+            let account = &self.sessions[&link.session].account;
+            tally.row(link.receipt(), account, link.cause.kinds());
+        }
+        for (_, link) in self.links.all_direct() {
             for end in [0, 1] {
                 let account = &self.sessions[&link.sessions[end]].account;
                 tally.row(&link.receipts.ends[end], account, &[Kind::Link]);
@@ -101,36 +104,41 @@ impl Tenancy {
             let apart = link.vnics[0] != link.vnics[1];
             let direct = link.receipts.direct.each_ref().map(Option::is_some);
             assert_eq!(direct, [true, apart], "once for each vNIC");
-            let uninvited = link.uninvited.map(|(from, to)| &self.vnics[&to].uninvited[&from]);
+            let uninvited = link.uninvited.map(|way| &self.vnics[&way.to].uninvited[&way.from]);
             assert_eq!(uninvited.is_some(), link.receipts.uninvited.is_some());
             if let (Some(account), Some(receipt)) = (uninvited, &link.receipts.uninvited) {
                 tally.row(receipt, account, &[Kind::Uninvited]);
             }
         }
-        for extent in self.extents.rows() {
+        for extent in self.memory.extents() {
             let account = &self.sessions[&extent.region.0].account;
             tally.row(extent.receipt(), account, &[Kind::Extent]);
         }
-        for grant in self.grants.values() {
+        for grant in self.memory.pending() {
             let (session, kind) = match grant.initiator {
                 Grantee::Session(id) => (id, Kind::Grant),
                 Grantee::Engine => (grant.owner, Kind::EngineGrant),
             };
             tally.row(&grant.receipt, &self.sessions[&session].account, &[kind]);
         }
-        for (link, owner, held) in self.grantees.iter(&self.extents) {
-            let grantee = other_end(self.links[&link].sessions, owner).expect("somebody else");
-            tally.row(held, &self.sessions[&grantee].account, &[Kind::Held]);
+        for (link, owner, held) in self.memory.granted() {
+            let grantee = other_end(self.links.direct(link).expect("a link").sessions, owner);
+            let grantee = grantee.expect("somebody else");
+            tally.row(held, &self.sessions[&grantee].account, &[Kind::Granted]);
         }
-        for receipt in self.neighbours.receipts() {
+        for ((session, _), id) in self.connections.iter() {
+            tally.row(id.receipt(), &self.sessions[session].account, &[Kind::CmId]);
+        }
+        for receipt in self.network.receipts() {
             // Whose vNIC is gone by now has not taken the question with it.
             assert!(receipt.kinds().all(|kind| matches!(kind, Kind::Probe | Kind::Consent)));
             tally.count(receipt);
         }
-        let wishes: usize = self.qps.values().map(|qp| qp.wishes.len()).sum();
-        assert_eq!(self.wishers.count(), wishes, "wishes, and wishers");
+        self.queue_pairs.check();
+        self.connections.check();
+        self.links.check();
         let tally = tally.upwards();
-        check(&tally, &self.host, &"the host");
+        check(&tally, self.host(), &"the host");
         for (key, vnic) in self.vnics.iter() {
             check(&tally, &vnic.account, key);
             for (from, account) in &vnic.uninvited {
@@ -145,27 +153,20 @@ impl Tenancy {
         }
     }
 
-    fn tally_qp(&self, qp: &Qp, tally: &mut Tally) {
-        let account = &self.sessions[&qp.session].account;
-        tally.row(&qp.receipt, account, &[Kind::Qp]);
-        for wire in qp.wires.values() {
-            tally.row(wire.receipt(), account, wire::kinds(wire.uninvited));
-        }
-    }
-
     /// What is only there to find rows by goes with them.
     fn check_empty(&self) {
         let tables = [
             ("vNICs", self.vnics.is_empty()),
             ("processes", self.sessions.is_empty()),
-            ("queue pairs", self.qps.is_empty() && self.wishers.is_empty()),
-            ("links", self.links.is_empty() && self.uninvited.is_empty()),
-            ("links to the engine", self.seniority.is_empty() && self.bells.count() == 0),
-            ("grants", self.grants.is_empty() && self.grantees.is_empty()),
-            ("extents", self.extents.is_empty()),
-            ("probes", self.neighbours.is_idle() && self.consents.is_empty()),
+            ("queue pairs", self.queue_pairs.is_empty()),
+            ("links", self.links.has_no_direct()),
+            ("links to the engine", self.links.has_no_engine()),
+            ("grants", self.memory.has_no_grants()),
+            ("connections", self.connections.is_empty()),
+            ("extents", self.memory.has_no_extents()),
+            ("probes", self.network.is_idle() && self.links.asks_nothing()),
             ("timers", self.timers.is_empty()),
-            ("traces", self.captures.is_idle()),
+            ("traces", self.view.is_idle()),
         ];
         for (name, empty) in tables {
             assert!(empty, "no receipt is out, and there are {name}");

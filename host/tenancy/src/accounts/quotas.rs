@@ -22,7 +22,7 @@ pub(crate) enum Kind {
     /// An end of a link, to another queue pair or to the engine.
     Link,
     /// A link to the engine.
-    Wire,
+    EngineLink,
     /// One of those that a stranger caused.
     Stranger,
     /// A link that does not lead to the engine; once for each vNIC that it has an end in.
@@ -38,23 +38,25 @@ pub(crate) enum Kind {
     /// A question for pages that a process has not answered.
     Question,
     /// An extent of somebody else's, once for each link by which it was granted.
-    Held,
+    Granted,
     /// A question to the network.
     Probe,
     /// The same, for links that exist already.
     Consent,
+    /// An id of the connection manager.
+    CmId,
 }
 
 impl Kind {
     /// All of them, in the order of their numbers.
-    pub(crate) const ALL: [Kind; 17] = [
+    pub(crate) const ALL: [Kind; 18] = [
         Kind::Client,
         Kind::Process,
         Kind::Vnic,
         Kind::Qp,
         Kind::Mr,
         Kind::Link,
-        Kind::Wire,
+        Kind::EngineLink,
         Kind::Stranger,
         Kind::Direct,
         Kind::Uninvited,
@@ -62,9 +64,10 @@ impl Kind {
         Kind::Grant,
         Kind::EngineGrant,
         Kind::Question,
-        Kind::Held,
+        Kind::Granted,
         Kind::Probe,
         Kind::Consent,
+        Kind::CmId,
     ];
 }
 
@@ -88,12 +91,13 @@ impl Quotas {
             (Kind::Qp, limits.qps_per_session),
             (Kind::Mr, limits.mrs_per_session),
             (Kind::Link, limits.links_per_session),
-            (Kind::Wire, LINKS_PER_BELL),
+            (Kind::EngineLink, LINKS_PER_BELL),
             (Kind::Extent, limits.extents_per_session),
             (Kind::Grant, limits.grants_per_session),
             (Kind::EngineGrant, limits.grants_per_session),
             (Kind::Question, limits.questions_per_session),
-            (Kind::Held, limits.held_per_session),
+            (Kind::Granted, limits.granted_per_session),
+            (Kind::CmId, limits.cm_ids_per_session),
         ])
     }
 
@@ -109,11 +113,12 @@ impl Quotas {
             (Kind::Qp, limits.qps_per_vnic),
             (Kind::Mr, limits.mrs_per_vnic),
             (Kind::Link, limits.links_per_vnic),
-            (Kind::Wire, limits.wires_per_vnic),
+            (Kind::EngineLink, limits.engine_links_per_vnic),
             (Kind::Stranger, limits.strangers_per_vnic),
             (Kind::Extent, limits.extents_per_vnic),
             (Kind::Probe, limits.probes_per_vnic),
             (Kind::Consent, limits.probes_per_vnic),
+            (Kind::CmId, limits.cm_ids_per_vnic),
         ])
     }
 
@@ -122,7 +127,7 @@ impl Quotas {
         Quotas::only(&[
             (Kind::Process, limits.sessions),
             (Kind::Vnic, limits.vnics),
-            (Kind::Wire, limits.wires),
+            (Kind::EngineLink, limits.engine_links),
             (Kind::Extent, limits.extents),
         ])
     }

@@ -25,16 +25,7 @@ fn process(bench: &mut Bench, session: u64, number: u64) {
 }
 
 fn qp(bench: &mut Bench, session: u64) -> Qpn {
-    let (service, ticket) = (Service::Rc, [0; 16]);
-    let create = CreateQp {
-        qp_type: service.qp_type(),
-        pd: 1,
-        statistics_slot: 0,
-        qpn: Qpn(0),
-        issued: 0,
-        ticket,
-    };
-    match call(bench, session, create) {
+    match call(bench, session, CreateQp::new(Service::Rc, 1, 0)) {
         Message::QpCreated(created) => created.qpn,
         other => panic!("{other:?}"),
     }
@@ -58,7 +49,7 @@ fn linked(limits: Limits) -> (Bench, [Qpn; 2]) {
 
 fn counts(bench: &Bench, session: u64) -> [usize; 3] {
     let account = &bench.tenancy.sessions[&SessionId(session)].account;
-    [Kind::Qp, Kind::Link, Kind::Wire].map(|kind| account.count(kind))
+    [Kind::Qp, Kind::Link, Kind::EngineLink].map(|kind| account.count(kind))
 }
 
 #[test]
@@ -69,7 +60,7 @@ fn a_link_counts_at_both_ends_and_for_both_vnics() {
         let account = &bench.tenancy.vnics[&vnic(number)].account;
         assert_eq!((account.count(Kind::Link), account.count(Kind::Direct)), (1, 1));
     }
-    assert_eq!(bench.tenancy.host.count(Kind::Link), 2);
+    assert_eq!(bench.tenancy.host().count(Kind::Link), 2);
     call(&mut bench, 1, DestroyQp { qpn: one, reserved: 0 });
     assert_eq!((counts(&bench, 1), counts(&bench, 2)), ([0, 0, 0], [1, 0, 0]));
     bench.end(1);
@@ -108,8 +99,7 @@ fn a_receipt_that_is_lost_is_noticed_and_something_is_left() {
     let (mut bench, [one, _]) = linked(Limits::default());
     assert!(!is_noticed(&bench));
     // The row goes, and what it holds is not returned.
-    let qp = bench.tenancy.qps.remove(&one).unwrap();
-    std::mem::forget(qp.receipt);
+    bench.tenancy.queue_pairs.lose(one);
     assert!(is_noticed(&bench));
     for session in [1, 2] {
         let _ = bench.tenancy.end(SessionId(session), 2);
@@ -120,10 +110,7 @@ fn a_receipt_that_is_lost_is_noticed_and_something_is_left() {
 #[test]
 fn a_row_that_others_pay_is_noticed() {
     let (mut bench, [one, other]) = linked(Limits::default());
-    let [one, other] = [one, other].map(|qpn| bench.tenancy.qps.remove(&qpn).unwrap());
-    let (mut one, mut other) = (one, other);
-    std::mem::swap(&mut one.receipt, &mut other.receipt);
-    bench.tenancy.qps.extend([(Qpn(100), one), (Qpn(101), other)]);
+    bench.tenancy.queue_pairs.swap_receipts(one, other);
     assert!(is_noticed(&bench), "the host's sums are the same");
 }
 
@@ -138,6 +125,6 @@ fn a_row_without_a_receipt_is_noticed() {
     assert!(is_noticed(&bench));
     bench.tenancy.timers.clear(Timer::Grant(7));
     assert!(!is_noticed(&bench));
-    bench.tenancy.wishers.add(Qpn(7), Qpn(8));
+    bench.tenancy.queue_pairs.note_wisher(Qpn(7), Qpn(8));
     assert!(is_noticed(&bench), "nobody has that wish");
 }

@@ -9,13 +9,13 @@
 //! caught and replayed, or carried elsewhere proves nothing. Links that rest on an answer have the
 //! network asked again as long as they live (`consent.rs`).
 
+use super::Name;
 use super::neighbours::{Answer, Question, Waiter};
-use super::{Name, Underlay};
 use crate::accounts::Kind;
 use crate::action::Action;
-use crate::ids::{ProbeId, VnicId};
+use crate::ids::ProbeId;
 use crate::tenancy::Tenancy;
-use omniverb_terms::Gid;
+use omniverb_terms::{Gid, Underlay, VnicId};
 use std::net::IpAddr;
 
 /// The answer for now.
@@ -53,9 +53,9 @@ impl Tenancy {
         let Some(question) = self.question_of(from, sgid, dgid) else {
             return Resolved::To(Answer::NoAccess);
         };
-        match self.neighbours.recall(&question, now) {
+        match self.network.neighbours.recall(&question, now) {
             Some(answer) => Resolved::To(answer),
-            None => self.ask(question, payer, false, waiter),
+            None => self.ask(question, payer, Kind::Probe, waiter),
         }
     }
 
@@ -67,7 +67,7 @@ impl Tenancy {
         dgid: Gid,
         now: u64,
     ) -> Option<Answer> {
-        self.neighbours.recall(&self.question_of(from, sgid, dgid)?, now)
+        self.network.neighbours.recall(&self.question_of(from, sgid, dgid)?, now)
     }
 
     /// The route that a name means, seen from a vNIC.
@@ -75,7 +75,7 @@ impl Tenancy {
         let table = self.vnics.get(&from).map(|vnic| &vnic.gids);
         let entry = table.and_then(|table| table.iter().find(|entry| entry.gid == sgid));
         let interface = entry.map_or(0, |entry| entry.ifindex);
-        self.directory.route(&Name { from, sgid, interface, dgid })
+        self.network.directory.route(&Name { from, sgid, interface, dgid })
     }
 
     /// What is to be asked to find out whom a name means. Not by which of the vNIC's addresses: it
@@ -85,27 +85,27 @@ impl Tenancy {
         Some(Question { from, interface, gid: dgid, remote })
     }
 
-    /// Asks the network. `consent`: on the account for links that exist already, so that these
-    /// and new ones do not wait for each other.
+    /// Asks the network. `kind`: [`Kind::Probe`], or [`Kind::Consent`] for links that exist
+    /// already: counted apart, so that these and new ones do not wait for each other.
     pub(crate) fn ask(
         &mut self,
         question: Question,
         payer: VnicId,
-        consent: bool,
+        kind: Kind,
         waiter: Option<Waiter>,
     ) -> Resolved {
-        if self.neighbours.join(&question, waiter) {
+        if self.network.neighbours.is_asked(&question) {
+            self.network.neighbours.join(&question, waiter);
             return Resolved::Asking;
         }
         let Some(payer) = self.vnics.get(&payer) else {
             return Resolved::To(Answer::NoAccess);
         };
-        let kind = if consent { Kind::Consent } else { Kind::Probe };
         let Ok(receipt) = payer.account.charge(&[kind]) else { return Resolved::Busy };
         let id = u128::from(self.entropy.next()) << 64 | u128::from(self.entropy.next());
-        self.neighbours.begin(question, id, receipt, waiter);
+        self.network.neighbours.begin(question, id, receipt, waiter);
         self.open_port(question.from);
-        self.out.push(Action::Probe {
+        self.act(Action::Probe {
             id,
             vnic: question.from,
             interface: question.interface,
@@ -117,12 +117,12 @@ impl Tenancy {
     /// True for the number of a probe under way.
     #[must_use]
     pub fn is_probe(&self, id: ProbeId) -> bool {
-        self.neighbours.question(id).is_some()
+        self.network.neighbours.question(id).is_some()
     }
 
     /// A probe came out at a vNIC.
     pub(crate) fn probe_at(&mut self, id: ProbeId, (from, at): (IpAddr, VnicId), now: u64) {
-        let Some(question) = self.neighbours.question(id) else { return };
+        let Some(question) = self.network.neighbours.question(id) else { return };
         let (arrived, sent) = (self.owns(at, question.gid), self.has(question.from, from));
         if arrived && sent {
             return self.answered(question, Answer::Is(at), now);
@@ -152,7 +152,7 @@ impl Tenancy {
         features: u32,
         now: u64,
     ) {
-        let Some(question) = self.neighbours.question(id) else { return };
+        let Some(question) = self.network.neighbours.question(id) else { return };
         if question.from == at && question.remote == from.to_canonical() {
             self.answered(question, Answer::Omniverb(features), now);
         }
@@ -160,30 +160,30 @@ impl Tenancy {
 
     /// A probe is over.
     pub(crate) fn probe_over(&mut self, id: ProbeId, answer: Answer, now: u64) {
-        if let Some(question) = self.neighbours.question(id) {
+        if let Some(question) = self.network.neighbours.question(id) {
             self.answered(question, answer, now);
         }
     }
 
     fn answered(&mut self, question: Question, answer: Answer, now: u64) {
         let kept = match answer {
-            Answer::Is(_) | Answer::Omniverb(_) => self.limits.neighbour_time_ns,
-            Answer::Silence | Answer::NoAccess => self.limits.stranger_time_ns,
+            Answer::Is(_) | Answer::Omniverb(_) => self.limits().neighbour_time_ns,
+            Answer::Silence | Answer::NoAccess => self.limits().stranger_time_ns,
         };
-        self.neighbours.learn(question, answer, now.saturating_add(kept), now);
+        self.network.neighbours.learn(question, answer, now.saturating_add(kept), now);
         self.settle(question, now);
     }
 
     /// A question needs no more asking: its waiters go on.
     fn settle(&mut self, question: Question, now: u64) {
         // The waiters may ask anew.
-        let Some((id, waiters)) = self.neighbours.end(&question) else { return };
-        self.out.push(Action::ForgetProbe { id });
+        let Some((id, waiters)) = self.network.neighbours.end(&question) else { return };
+        self.act(Action::ForgetProbe { id });
         for waiter in waiters {
             match waiter {
                 Waiter::Wish { qpn, peer } => self.advance_wish(qpn, peer, now),
                 Waiter::Consent => {
-                    let answer = self.neighbours.recall(&question, now);
+                    let answer = self.network.neighbours.recall(&question, now);
                     self.consent_answered(question, answer);
                 }
             }
@@ -192,13 +192,13 @@ impl Tenancy {
 
     /// What is known of the network, seen from a vNIC and up to it, holds no longer.
     pub(crate) fn forget_answers(&mut self, key: VnicId) {
-        self.neighbours.forget(key);
+        self.network.neighbours.forget(key);
     }
 
     /// A vNIC is gone: what was known of it, and what was asked from it, is void.
     pub(crate) fn forget_vnic(&mut self, key: VnicId, now: u64) {
         self.forget_answers(key);
-        for question in self.neighbours.of(key) {
+        for question in self.network.neighbours.of(key) {
             self.settle(question, now);
         }
     }

@@ -20,11 +20,11 @@ pub enum Reach {
 /// An address of the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VnicAddress {
-    /// The address.
+    /// The address in the underlay.
     pub ip: IpAddr,
-    /// Index of its interface.
+    /// The number of its interface in the network namespace.
     pub interface: u32,
-    /// How far it reaches.
+    /// How far the kernel says it reaches.
     pub reach: Reach,
     /// Its interface is a loopback.
     pub loopback: bool,

@@ -5,6 +5,8 @@
 //! the end of a route, a vNIC of this host, another Omniverb or neither, `asking.rs` finds out by
 //! asking along it; so whoever brings another directory has nothing to say about that.
 //!
+//! `gids.rs`: tables of names; `neighbours.rs`: what is known and being asked.
+//!
 //! In: names as clients say them, addresses of vNICs, underlays that datagrams came by. Out:
 //! routes, names. No state of the tables.
 
@@ -15,25 +17,10 @@ pub(crate) mod neighbours;
 pub(crate) use gids::sorted;
 pub use gids::{Reach, VnicAddress};
 
-use crate::ids::VnicId;
+use crate::accounts::Receipt;
+use neighbours::Neighbours;
 use omniverb_session::body::GidEntry;
-use omniverb_terms::Gid;
-use std::net::IpAddr;
-
-/// A route to a peer: what the engine and probes send by. Says nothing of names.
-///
-/// The key of an encrypted tunnel belongs to the route, too: it would be a field here, and one of
-/// the engine's `Underlay`, which this becomes in `host/control/src/engine.rs`; nothing between
-/// names a field of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Underlay {
-    /// Our address.
-    pub local: IpAddr,
-    /// The peer's.
-    pub remote: IpAddr,
-    /// Through this interface if the peer's address means something on one link only, else zero.
-    pub interface: u32,
-}
+use omniverb_terms::{Gid, Underlay, VnicId};
 
 /// A name, and who says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,12 +82,56 @@ impl Directory for Flat {
     }
 }
 
+/// The network as the tables know it: names, routes, and who is at their ends. `asking.rs` changes
+/// it; others look.
+pub(crate) struct Network {
+    directory: Box<dyn Directory>,
+    neighbours: Neighbours,
+}
+
+impl Network {
+    /// One of which nothing is known but what the directory says.
+    pub(crate) fn new(directory: Box<dyn Directory>) -> Network {
+        Network { directory, neighbours: Neighbours::default() }
+    }
+
+    /// See [`Directory::table`].
+    pub(crate) fn table(
+        &self,
+        vnic: VnicId,
+        addresses: &[VnicAddress],
+        guid: [u8; 8],
+    ) -> Vec<GidEntry> {
+        self.directory.table(vnic, addresses, guid)
+    }
+
+    /// See [`Directory::names`].
+    pub(crate) fn names(&self, at: VnicId, underlay: &Underlay) -> Option<(Gid, Gid)> {
+        self.directory.names(at, underlay)
+    }
+
+    /// See [`Directory::access`].
+    pub(crate) fn access(&self, vnic: VnicId) -> Access {
+        self.directory.access(vnic)
+    }
+
+    /// No probe is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.neighbours.is_idle()
+    }
+
+    /// What the questions under way pay.
+    pub(crate) fn receipts(&self) -> impl Iterator<Item = &Receipt> {
+        self.neighbours.receipts()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn name(sgid: &str, dgid: &str) -> Name {
-        let gid = |text: &str| Gid::from(text.parse::<IpAddr>().unwrap());
+        let gid = |text: &str| Gid::from(text.parse::<std::net::IpAddr>().unwrap());
         Name { from: VnicId(1), sgid: gid(sgid), interface: 7, dgid: gid(dgid) }
     }
 

@@ -4,8 +4,8 @@
 //! answer waits here.
 
 use crate::accounts::Receipt;
-use crate::ids::{ProbeId, VnicId};
-use omniverb_terms::{Gid, Qpn};
+use crate::ids::ProbeId;
+use omniverb_terms::{Gid, Qpn, VnicId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
@@ -18,7 +18,7 @@ pub(crate) struct Question {
     pub(crate) from: VnicId,
     /// Zero unless the address needs one.
     pub(crate) interface: u32,
-    /// The name.
+    /// The name that the route is of: whoever is at its end must have it.
     pub(crate) gid: Gid,
     /// The address that is asked.
     pub(crate) remote: IpAddr,
@@ -97,11 +97,16 @@ impl Neighbours {
         self.known.retain(|question, (answer, _)| others(question, *answer));
     }
 
-    /// One more waits for a question, if that is under way.
-    pub(super) fn join(&mut self, question: &Question, waiter: Option<Waiter>) -> bool {
-        let Some(asked) = self.asked.get_mut(question) else { return false };
-        asked.waiters.extend(waiter);
-        true
+    /// A question is under way.
+    pub(super) fn is_asked(&self, question: &Question) -> bool {
+        self.asked.contains_key(question)
+    }
+
+    /// One more waits for a question that is under way.
+    pub(super) fn join(&mut self, question: &Question, waiter: Option<Waiter>) {
+        if let Some(asked) = self.asked.get_mut(question) {
+            asked.waiters.extend(waiter);
+        }
     }
 
     /// A question is under way from now on, paid for by this.

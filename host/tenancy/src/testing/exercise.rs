@@ -2,31 +2,20 @@
 //!
 //! Any input must leave the tables consistent, and when everybody has gone, empty.
 
-use crate::packed::Packed;
+use crate::testing::connecting;
+use crate::testing::counting::Counting;
 use crate::testing::mirror::Mirror;
+use crate::testing::packed::Packed;
 use crate::{
-    Action, Adoption, Arrived, Channel, Circle, Client, Datapath, Directory, Entropy, Flat, Holder,
-    Identity, Limits, MemoryFacts, Policy, ProbeId, RateLimit, Reach, Secret, SessionId, Tenancy,
-    Underlay, VnicAddress, VnicId,
+    Action, Adoption, Arrived, Channel, Circle, Client, Datapath, Directory, Flat, Holder,
+    Identity, Limits, MemoryFacts, Pace, Policy, ProbeId, RateLimit, Reach, Secret, SessionId,
+    Tenancy, Underlay, VnicAddress, VnicId,
 };
 use omniverb_session::Message;
 use omniverb_session::body::{Adopted, CreateQp, Hello, ROLE_VERBS};
 use omniverb_terms::{Errno, Gid, Qpn, Service};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
-
-/// Counts instead of drawing, so that a run can be repeated.
-#[derive(Debug, Default)]
-pub struct Counting(u64);
-
-impl Entropy for Counting {
-    fn next(&mut self) -> u64 {
-        // The lower half counts, too: queue pair numbers stay small, where a guess finds them.
-        let number = self.0;
-        self.0 += 0x1_0000_0001;
-        number
-    }
-}
 
 /// Rows that are looked through after every step.
 const MANY: usize = 128;
@@ -143,7 +132,7 @@ impl Bench {
     #[must_use]
     pub fn claim(&self, session: u64, service: Service, qpn: Qpn, issued: u64) -> CreateQp {
         let ticket = self.tenancy.ticket(SessionId(session), (qpn, service), issued);
-        CreateQp { qp_type: service.qp_type(), pd: 1, statistics_slot: 0, qpn, issued, ticket }
+        CreateQp { qpn, issued, ticket, ..CreateQp::new(service, 1, 0) }
     }
 
     /// A process says something; what comes of it is carried out.
@@ -181,6 +170,9 @@ impl Bench {
                     let own: Vec<VnicAddress> = own.map(address).collect();
                     self.tenancy.addresses(*vnic, &own, self.now)
                 }
+                Action::Manage { vnic, underlay, datagram } => {
+                    self.manage(*vnic, underlay, datagram)
+                }
                 Action::Probe { id, vnic, destination, .. } => self.probe(*id, *vnic, *destination),
                 Action::Drop { session, .. } => {
                     self.mirror.ended(*session);
@@ -203,15 +195,26 @@ impl Bench {
 
 impl Bench {
     /// The link to the engine, if there is one, could not be made.
-    pub fn fail_wire(&mut self, qpn: Qpn, peer_qpn: Qpn) {
+    pub fn fail_engine_link(&mut self, qpn: Qpn, peer_qpn: Qpn) {
         self.mirror.failed(qpn, peer_qpn);
-        let actions = self.tenancy.wire_failed(qpn, peer_qpn);
+        let actions = self.tenancy.engine_link_failed(qpn, peer_qpn);
         self.carry_out(actions);
     }
 
     /// The vNIC that has the address of this number.
     fn owner(&self, number: u64) -> u64 {
         self.moved.get(&number).copied().unwrap_or(number)
+    }
+
+    /// The same network, for management datagrams.
+    fn manage(&mut self, from: VnicId, way: &Underlay, datagram: &[u8]) -> Vec<Action> {
+        let to = self.owner(u64::from(Gid::from(way.remote).bytes()[15]));
+        let closed = self.closed.contains(&from.0) || self.closed.contains(&to);
+        if closed || !(1..=3).contains(&to) || self.walls.contains(&(from.0, to)) {
+            return Vec::new();
+        }
+        let way = Underlay { local: way.remote, remote: way.local, interface: way.interface };
+        self.tenancy.management(vnic(to), &way, datagram, self.now)
     }
 
     /// The network: vNICs 1 to 3 are here, number 4 is another Omniverb's, there are no others.
@@ -255,13 +258,15 @@ pub fn exercise(bytes: &[u8]) {
         extents_per_vnic: 4,
         extents: 5,
         extent_bytes: 0x2000,
-        held_per_session: 3,
+        granted_per_session: 3,
         strangers_per_vnic: 2,
-        wires_per_vnic: 5,
-        wires: 8,
+        engine_links_per_vnic: 5,
+        engine_links: 8,
         vnics: 2,
         sessions: 5,
         probes_per_vnic: 2,
+        cm_ids_per_session: 6,
+        cm_ids_per_vnic: 9,
         ..Limits::default()
     };
     let mut bench = Bench::new(limits);
@@ -321,16 +326,35 @@ pub fn exercise(bytes: &[u8]) {
                 bench.carry_out(actions);
             }
             7 => hand_out(&mut bench, who),
-            9 => bench.tenancy.behind(SessionId(u64::from(who & 7) % 6), who & 8 != 0),
+            9 => {
+                let pace = if who & 8 == 0 { Pace::KeepsUp } else { Pace::Behind };
+                bench.tenancy.set_pace(SessionId(u64::from(who & 7) % 6), pace);
+            }
+            10 => {
+                let Some((&[at, value], after)) = rest.split_first_chunk::<2>() else { break };
+                rest = after;
+                forge(&mut bench, who, (at, value));
+            }
+            11 => {
+                let Some((deed, after)) = rest.split_first_chunk::<4>() else { break };
+                rest = after;
+                let (tag, memory, channel) = (0, None, Channel::Calls);
+                let message = connecting::call(*deed);
+                bench.say(session, &Arrived { channel, tag, message, memory });
+            }
             8 => {
-                let actions = bench.tenancy.capture(vnic(u64::from(who % 4)), who & 16 != 0);
+                let vnic = vnic(u64::from(who % 4));
+                let actions = match who & 16 {
+                    0 => bench.tenancy.end_capture(vnic),
+                    _ => bench.tenancy.begin_capture(vnic),
+                };
                 bench.carry_out(actions);
             }
             3 => {
                 let (a, b) = (Qpn(u32::from(who >> 4) + 2), Qpn(u32::from(who & 15) + 2));
                 let actions = bench.tenancy.link_failed(a, b, bench.now);
                 bench.carry_out(actions);
-                bench.fail_wire(a, b);
+                bench.fail_engine_link(a, b);
             }
             _ => {
                 let length = rest.first().map_or(0, |n| usize::from(*n));
@@ -397,5 +421,21 @@ fn policy(bench: &mut Bench, who: u8) {
         0 => bench.tenancy.forget_policy(key),
         _ => bench.tenancy.set_policy(key, policy).1,
     };
+    bench.carry_out(actions);
+}
+
+/// A message that was sent is sent again, with a byte of it changed or not, by who sent it or
+/// somebody else.
+fn forge(bench: &mut Bench, who: u8, (at, value): (u8, u8)) {
+    let sent = bench.told.iter().rev().filter_map(|action| match action {
+        Action::Manage { datagram, .. } => Some(datagram.clone()),
+        _ => None,
+    });
+    let Some(mut datagram) = sent.take(usize::from(who >> 6) + 1).last() else { return };
+    if let Some(byte) = datagram.get_mut(usize::from(at)) {
+        *byte ^= value;
+    }
+    let (to, from) = (u64::from(who % 4), u64::from(who >> 2 & 7));
+    let actions = bench.tenancy.management(vnic(to), &underlay(to, from), &datagram, bench.now);
     bench.carry_out(actions);
 }

@@ -2,7 +2,7 @@
 //! they can know them from what they were told. It must agree with the tables at all times.
 
 use crate::ids::LinkKey;
-use crate::path::Why;
+use crate::links::path::Why;
 use crate::{Action, Arrived, FileId, Place, SessionId, Tenancy};
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, Extent, Granted, LinkReady};
@@ -150,23 +150,24 @@ impl Mirror {
     /// A client has said this, and was answered.
     pub fn said(&mut self, tenancy: &Tenancy, session: SessionId, arrived: &Arrived) {
         match &arrived.message {
-            Message::DisconnectQp(m) if tenancy.own_qp(session, m.qpn).is_ok() => {
+            Message::DisconnectQp(m) if tenancy.queue_pairs.own(session, m.qpn).is_ok() => {
                 self.clients.retain(|link, _| {
                     link.0 != m.qpn || (m.peer_qpn != Qpn(0) && link.1 != m.peer_qpn)
                 });
             }
-            Message::DestroyQp(m) if tenancy.own_qp(session, m.qpn).is_err() => {
+            Message::DestroyQp(m) if tenancy.queue_pairs.own(session, m.qpn).is_err() => {
                 self.clients.retain(|link, owner| link.0 != m.qpn || *owner != session);
             }
-            Message::CreateQp(m) if tenancy.own_qp(session, m.qpn).is_ok() => {
+            Message::CreateQp(m) if tenancy.queue_pairs.own(session, m.qpn).is_ok() => {
                 // Whoever had the number before, wrongly, has it no more.
                 self.clients.retain(|link, owner| link.0 != m.qpn || *owner == session);
             }
             Message::ConnectQp(m) => {
                 // A connected queue pair has one link; a new wish is the end of the old one.
-                let qp = tenancy.own_qp(session, m.qpn).ok().filter(|qp| qp.service.is_connected());
-                if let Some(qp) = qp {
-                    self.clients.retain(|link, _| link.0 != m.qpn || qp.is_linked(link.1));
+                let qp = tenancy.queue_pairs.own(session, m.qpn);
+                if qp.is_ok_and(|qp| qp.service().is_connected()) {
+                    let linked = |peer| tenancy.links.is_linked(m.qpn, peer);
+                    self.clients.retain(|link, _| link.0 != m.qpn || linked(link.1));
                 }
             }
             _ => {}
@@ -205,8 +206,8 @@ impl Mirror {
         assert_eq!(tables, clients, "what the tables say, and what the clients believe");
         for ((place, session), by) in &self.held {
             let lives = |link: &LinkKey| {
-                let working = |qpn| tenancy.qps.get(&qpn).is_some_and(|qp| !qp.failed);
-                tenancy.links.contains_key(link) && working(link.0) && working(link.1)
+                let working = |qpn| tenancy.queue_pairs.get(qpn).is_some_and(|qp| !qp.is_failed());
+                tenancy.links.direct(*link).is_some() && working(link.0) && working(link.1)
             };
             assert!(by.iter().any(lives), "{session:?} holds {place:?} by no link");
         }

@@ -3,14 +3,15 @@
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::packed::Packed;
 use omniverb_tenancy::testing::exercise::{self, Bench, vnic};
+use omniverb_tenancy::testing::packed::Packed;
 use omniverb_tenancy::{
-    Action, Arrived, Channel, FileId, Limits, LinkEnd, MemoryFacts, Path, Place, SessionId, Why,
-    WireEnd,
+    Action, Arrived, Channel, EngineEnd, FileId, Limits, LinkEnd, MemoryFacts, Path, Place,
+    SessionId, Why,
 };
 use omniverb_terms::{Errno, Gid, Qpn, Rkey, Service};
 
+pub mod connecting;
 pub mod second;
 
 /// Whether these are the tests of `second_directory.rs`.
@@ -96,14 +97,7 @@ pub fn hello(bench: &mut Bench, session: u64, vnic: u64, resume: u32) {
 }
 
 pub fn create_qp(service: Service) -> CreateQp {
-    CreateQp {
-        qp_type: service.qp_type(),
-        pd: 1,
-        statistics_slot: 0,
-        qpn: Qpn(0),
-        issued: 0,
-        ticket: [0; 16],
-    }
+    CreateQp::new(service, 1, 0)
 }
 
 pub fn qp(bench: &mut Bench, session: u64, service: Service) -> Qpn {
@@ -139,12 +133,12 @@ pub fn links(bench: &Bench) -> Vec<(LinkEnd, LinkEnd)> {
     bench.told.iter().filter_map(link).collect()
 }
 
-pub fn wires(bench: &Bench) -> Vec<WireEnd> {
-    let wire = |action: &Action| match action {
+pub fn engine_links(bench: &Bench) -> Vec<EngineEnd> {
+    let link = |action: &Action| match action {
         Action::AttachEngine(end) => Some((**end).clone()),
         _ => None,
     };
-    bench.told.iter().filter_map(wire).collect()
+    bench.told.iter().filter_map(link).collect()
 }
 
 pub fn detached(bench: &Bench) -> Vec<(Qpn, Qpn)> {

@@ -45,11 +45,19 @@ impl Bench {
         self.thread.obey(Task::Begin { capture, vnic, file, snap_bytes, intake });
     }
 
+    fn ring(&mut self) {
+        self.thread.obey(Task::Ring { session: 5, memory: self.memory.clone() });
+    }
+
     fn trace(&mut self) {
+        self.ring();
+        self.link();
+    }
+
+    fn link(&mut self) {
         let (local, remote) = ("10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap());
         let (qpn, peer_qpn, service) = (Qpn(0x11), Qpn(0x22), Service::Rc);
         let end = TracedEnd { qpn, peer_qpn, service, local, remote };
-        self.thread.obey(Task::Ring { session: 5, memory: self.memory.clone() });
         self.thread.obey(Task::Trace { session: 5, end, vnics: [VNIC; 2] });
     }
 
@@ -93,4 +101,22 @@ fn of_two_captures_the_later_has_less() {
     bench.tell();
     assert_eq!(bench.end(2).packets, 1);
     assert_eq!(bench.end(1).packets, 2);
+}
+
+#[test]
+fn a_process_that_ends_at_once_has_told_its_story() {
+    let mut bench = Bench::new();
+    bench.begin(1);
+    bench.ring();
+    // It is quicker than we are: it tells, is read, and ends before we hear of its link.
+    bench.tell();
+    bench.thread.look();
+    bench.link();
+    let (session, qpn, peer_qpn) = (5, Qpn(0x11), Qpn(0x22));
+    bench.tell();
+    bench.thread.obey(Task::Untrace { session, qpn, peer_qpn });
+    bench.thread.obey(Task::EndRing { session });
+    let summary = bench.end(1);
+    assert_eq!((summary.packets, summary.refused), (2, 0), "{summary:?}");
+    assert!(bench.thread.rings.find(session).is_none(), "nothing is kept back");
 }

@@ -5,7 +5,7 @@ use super::owner::KEY;
 use super::side::{Side, side};
 use omniverb_link::{Endpoint, Request, Response};
 use omniverb_ring::UserMemory;
-use omniverb_terms::{Qpn, Rkey, Service};
+use omniverb_terms::{Psn, Qpn, Rkey, Service};
 use omniverb_wire::{Bth, Builder, DATAGRAM_MAX, Opcode, Operation, Packet, Reth};
 use std::collections::VecDeque;
 
@@ -25,7 +25,7 @@ fn byte(address: u64) -> u8 {
 fn ask(side: &mut Side, psn: u32, address: u64, length: usize) {
     let mut datagram = [0; DATAGRAM_MAX];
     let code = Opcode::new(Service::Rc, Operation::ReadRequest);
-    let header = Bth::new(code.to_byte(), Qpn(6), psn).acknowledged(true);
+    let header = Bth::new(code.to_byte(), Qpn(6), Psn::new(psn)).acknowledged(true);
     let builder = Builder::new(&mut datagram, code, header, 0).unwrap();
     let length = builder.header(Reth::new(address, Rkey(KEY), length as u32)).finish();
     side.engine.packet(1, &Packet::parse(&datagram[..length]).unwrap(), false);
@@ -75,7 +75,7 @@ fn sent(side: &mut Side) -> Vec<(u32, Vec<u8>)> {
     while let Some(length) = side.engine.transmit(1, &mut datagram) {
         let packet = Packet::parse(&datagram[..length]).unwrap();
         assert!(matches!(packet.opcode().operation, Operation::ReadResponse { .. }));
-        list.push((packet.bth().psn(), packet.payload().to_vec()));
+        list.push((packet.bth().psn().number(), packet.payload().to_vec()));
     }
     side.engine.after();
     list

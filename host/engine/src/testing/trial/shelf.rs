@@ -1,7 +1,7 @@
 //! The region that the one application sends from: what the engine can reach stays there, and is
 //! put into the ring when pages go back or the engine asks.
 
-use crate::pages::granted::Grant;
+use crate::pages::grant::Grant;
 use crate::pages::together::Hold;
 use omniverb_link::{Endpoint, Request, Source, Unfilled};
 use omniverb_ring::{UserMemory, Window, WordMemory};

@@ -5,10 +5,10 @@ use crate::queue_pair::backlog::Allowance;
 use crate::queue_pair::connected::Connected;
 use crate::queue_pair::terms::Trains;
 use omniverb_link::Endpoint;
+use omniverb_link::attributes::{Receiving, Sending};
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
-use omniverb_link::wire::{Receiving, Sending};
 use omniverb_ring::Window;
-use omniverb_terms::{Qpn, Service};
+use omniverb_terms::{Psn, Qpn, Service};
 
 /// How many bytes a message may have.
 pub(super) const RECEIVE: usize = 200;
@@ -23,13 +23,13 @@ pub(super) fn side(service: Service, features: u32) -> Side {
     let memory = Window::private(link_bytes(REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN));
     let (mut application, far) = (end(&memory, 0).unwrap(), end(&memory, 1).unwrap());
     application.publish_receiving(&Receiving {
-        rq_psn: 9,
+        rq_psn: Psn::new(9),
         path_mtu: MTU,
         min_rnr_timer: 1,
         max_dest_rd_atomic: 4,
     });
     application.publish_sending(&Sending {
-        sq_psn: 9,
+        sq_psn: Psn::new(9),
         timeout: 10,
         retry_count: 7,
         rnr_retry: 7,

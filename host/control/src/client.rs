@@ -1,0 +1,180 @@
+//! One connected process: its sockets, what waits to be sent, its statistics area.
+
+use crate::disposal::Bin;
+use crate::memory;
+use crate::outbox::{Letter, Outbox, Sent};
+use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
+use omniverb_sys::descriptors::{self, Plain};
+use omniverb_sys::pidfd::Peer;
+use omniverb_sys::{Access, Extent, Mapping, socket};
+use omniverb_tenancy::{Channel, VnicId};
+use omniverb_terms::Errno;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Bytes of a statistics area.
+const AREA_BYTES: usize = STATISTICS_SLOTS * STATISTICS_SLOT_BYTES;
+/// Bytes of messages, with what the kernel needs to keep them, that a client may leave unread and
+/// not count as behind: some thirty messages.
+const UNREAD_MAX: usize = 32 << 10;
+
+/// A connected process.
+#[derive(Debug)]
+pub(crate) struct Client {
+    /// Where the process asks, and is answered.
+    calls: OwnedFd,
+    /// The process is told here; once it has said hello.
+    events: Option<OwnedFd>,
+    /// Readable when the process has ended.
+    pidfd: Option<Arc<OwnedFd>>,
+    /// What the kernel says about it.
+    peer: Peer,
+    /// Its vNIC, or the errno it is refused with.
+    vnic: Result<VnicId, Errno>,
+    /// Counters that it writes and we only read; from hello on.
+    statistics: Option<Mapping>,
+    /// Answers that wait for room in `calls`.
+    answers: Outbox,
+    /// Events that wait for room in `events`.
+    unasked: Outbox,
+    /// What the tables know: it has left more than a little of what it was told.
+    behind: bool,
+    /// A timer is set that will try again to send what waits.
+    flush_timer: bool,
+}
+
+impl Client {
+    pub(crate) fn new(
+        calls: OwnedFd,
+        pidfd: Option<Arc<OwnedFd>>,
+        peer: Peer,
+        vnic: Result<VnicId, Errno>,
+        bin: &Bin,
+    ) -> Client {
+        Client {
+            calls,
+            events: None,
+            pidfd,
+            peer,
+            vnic,
+            statistics: None,
+            answers: Outbox::new(bin.clone()),
+            unasked: Outbox::new(bin.clone()),
+            behind: false,
+            flush_timer: false,
+        }
+    }
+
+    pub(crate) fn calls(&self) -> &OwnedFd {
+        &self.calls
+    }
+
+    pub(crate) fn events(&self) -> Option<&OwnedFd> {
+        self.events.as_ref()
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.peer.pid
+    }
+
+    /// Its vNIC, or the errno it is refused with.
+    pub(crate) fn vnic(&self) -> Result<VnicId, Errno> {
+        self.vnic
+    }
+
+    /// All that the loop looks at for it.
+    pub(crate) fn files(&self) -> impl Iterator<Item = &OwnedFd> {
+        let pidfd = self.pidfd.as_deref();
+        [Some(&self.calls), self.events.as_ref(), pidfd].into_iter().flatten()
+    }
+
+    /// Its sockets, to be let go of.
+    pub(crate) fn into_sockets(self) -> impl Iterator<Item = OwnedFd> {
+        [Some(self.calls), self.events].into_iter().flatten()
+    }
+
+    /// Makes its second socket and a statistics area that it is to write: what it gets.
+    pub(crate) fn make_events(&mut self) -> io::Result<(OwnedFd, Extent)> {
+        let (ours, theirs) = socket::pair()?;
+        let area = memory::make("omniverb-statistics", AREA_BYTES as u64)?;
+        self.statistics = Some(area.mapping(Access::ReadOnly)?);
+        self.events = Some(ours);
+        Ok((theirs, area))
+    }
+
+    /// The eight words of a statistics slot, as they are at the moment.
+    pub(crate) fn counters(&self, slot: u32) -> Option<[u64; 8]> {
+        let area = self.statistics.as_ref()?;
+        let start = (slot as usize).checked_mul(STATISTICS_SLOT_BYTES)?;
+        let mut words = [0; 8];
+        for (index, word) in words.iter_mut().enumerate() {
+            *word = area.load_u64(start + 8 * index)?;
+        }
+        Some(words)
+    }
+
+    /// Has taken all its answers. Who has not is not asked for more.
+    pub(crate) fn listens(&self) -> bool {
+        self.answers.is_empty()
+    }
+
+    /// Answers a call. What the rest of its answers wait for, if it waited before or does now.
+    pub(crate) fn answer(&mut self, tag: u64, letter: Letter) -> Option<Sent> {
+        let idle = self.answers.is_empty();
+        let sent = self.answers.push(self.calls.as_fd(), tag, letter);
+        (!idle || sent != Sent::All).then_some(sent)
+    }
+
+    /// Sends answers that wait, if there are any.
+    pub(crate) fn flush_answers(&mut self) -> Option<Sent> {
+        let waits = !self.answers.is_empty();
+        waits.then(|| self.answers.flush(self.calls.as_fd()))
+    }
+
+    /// Tells it something unasked, or sends what waits of that. What the rest waits for, if it
+    /// waited before or does now; `None` also before it has said hello.
+    pub(crate) fn tell(&mut self, letter: Option<Letter>) -> Option<Sent> {
+        let events = self.events.as_ref()?.as_fd();
+        let idle = self.unasked.is_empty();
+        let sent = match letter {
+            Some(letter) => self.unasked.push(events, 0, letter),
+            None if idle => return None,
+            None => self.unasked.flush(events),
+        };
+        (!idle || sent != Sent::All).then_some(sent)
+    }
+
+    /// Descriptors among what waits to be told.
+    pub(crate) fn queued(&self) -> usize {
+        self.unasked.descriptors()
+    }
+
+    /// Whether a timer is still to be set that tries again to send what waits.
+    pub(crate) fn wants_flush_timer(&mut self) -> bool {
+        !std::mem::replace(&mut self.flush_timer, true)
+    }
+
+    /// That timer was due.
+    pub(crate) fn flush_timer_due(&mut self) {
+        self.flush_timer = false;
+    }
+
+    /// Whether it has left more than a little of what it was told, if that has changed.
+    pub(crate) fn backlog_change(&mut self) -> Option<bool> {
+        let events = self.events.as_ref()?;
+        let unread = || socket::unread(events.as_fd()).unwrap_or(0);
+        let behind = !self.unasked.is_empty() || unread() > UNREAD_MAX;
+        let before = std::mem::replace(&mut self.behind, behind);
+        (before != behind).then_some(behind)
+    }
+
+    /// The next message of it; `None`: it has not said hello, so it has no such socket.
+    pub(crate) fn receive(&self, channel: Channel, bytes: &mut [u8]) -> Option<io::Result<Plain>> {
+        let from: BorrowedFd<'_> = match channel {
+            Channel::Calls => self.calls.as_fd(),
+            Channel::Events => self.events.as_ref()?.as_fd(),
+        };
+        Some(descriptors::receive(from, bytes))
+    }
+}

@@ -1,0 +1,115 @@
+//! Links to the engine: their memory, and the sockets the engine needs for them.
+
+use crate::journal::Level;
+use crate::memory::Shared;
+use crate::port::PAUSE;
+use crate::reactor::Timer;
+use crate::server::Server;
+use omniverb_sys::clock;
+use omniverb_sys::datagram::Port;
+use omniverb_tenancy::{EngineEnd, VnicId};
+use omniverb_terms::Qpn;
+use std::io;
+use std::sync::Arc;
+
+impl Server {
+    pub(super) fn attach_engine(&mut self, end: EngineEnd) {
+        if !self.want_port(end.vnic) {
+            return self.wire_failed(&end);
+        }
+        let Some(port) = self.vnics.port_mut(end.vnic) else { return };
+        if port.open().is_none() {
+            return port.wait(end);
+        }
+        match Shared::make(&end.ready) {
+            Ok(shared) => {
+                self.engine.attach(end.vnic, &end, &shared);
+                self.tell(end.session, shared.letter(&end.ready));
+            }
+            Err(error) => {
+                self.journal.log(Level::Warning, format_args!("no memory for a link: {error}"));
+                self.wire_failed(&end);
+            }
+        }
+    }
+
+    fn wire_failed(&mut self, end: &EngineEnd) {
+        let (qpn, peer_qpn) = (end.ready.qpn, end.ready.peer_qpn);
+        self.tables.decide(|tables| tables.engine_link_failed(qpn, peer_qpn));
+    }
+
+    pub(super) fn detach_engine(&mut self, vnic: VnicId, qpn: Qpn, peer_qpn: Qpn) {
+        let port = self.vnics.port_mut(vnic);
+        if port.is_some_and(|port| port.wait_no_more(qpn, peer_qpn)) {
+            return;
+        }
+        self.engine.detach(qpn, peer_qpn);
+    }
+
+    /// The helper has opened a vNIC's sockets, or could not.
+    pub(super) fn port_found(&mut self, vnic: VnicId, port: io::Result<Port>) {
+        let now = clock::now();
+        let in_use = port.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::AddrInUse);
+        let letting_go = in_use && self.vnics.is_letting_go();
+        let Some(own) = self.vnics.port_mut(vnic) else { return };
+        if in_use && own.tries_again(letting_go) {
+            return self.reactor.set(PAUSE, Timer::Port(vnic));
+        }
+        match port {
+            Ok(port) => {
+                let port = Arc::new(port);
+                let Some(waiting) = own.opened(port.clone()) else { return };
+                self.engine.open(vnic, port);
+                let policy = self.tables.policy(vnic);
+                self.engine.limit(vnic, policy.limit);
+                if policy.faults.is_some() {
+                    self.engine.faults(vnic, policy.faults);
+                    // Those that were set at run time are in the log already.
+                    if !self.vnics.registry().is_kept(vnic) {
+                        self.warn_of_faults(vnic);
+                    }
+                }
+                self.record(vnic);
+                self.probes.start_again(vnic, now);
+                for end in waiting {
+                    self.attach_engine(end);
+                }
+            }
+            Err(error) => {
+                let Some(waiting) = own.failed(now) else { return };
+                self.warn_of_port(vnic, &error);
+                for id in self.probes.of(vnic) {
+                    self.tables.decide(|tables| tables.probe_failed(id, now));
+                }
+                for end in waiting {
+                    self.wire_failed(&end);
+                }
+            }
+        }
+    }
+
+    /// Once for each vNIC.
+    fn warn_of_port(&mut self, vnic: VnicId, error: &io::Error) {
+        if self.vnics.is_warning_due(vnic) {
+            let name = self.vnics.registry().name(vnic);
+            let text = format_args!(
+                "UDP port 4791 of vNIC {name}: {error}; \
+                 its processes reach nobody outside their network namespace"
+            );
+            self.journal.log(Level::Warning, text);
+        }
+    }
+
+    /// The vNIC has no processes any more.
+    pub(super) fn close_port(&mut self, vnic: VnicId) {
+        let Some(port) = self.vnics.port_mut(vnic) else { return };
+        port.nobody_waits();
+        if self.captures.is_recorded(vnic) {
+            return;
+        }
+        if let Some(port) = port.close() {
+            self.engine.close(vnic);
+            self.vnics.let_go(&port);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What the helper for network namespaces answers goes to whoever has asked.
+
+use crate::asking::{FromHelper, Subject};
+use crate::journal::Level;
+use crate::server::Server;
+use crate::vnics::usable;
+use omniverb_netns::{Found, Kind};
+use omniverb_sys::clock;
+use omniverb_tenancy::VnicId;
+use std::io;
+
+/// Answers of the helper that are handled before others get their turn.
+const ANSWERS_PER_TURN: usize = 64;
+
+impl Server {
+    pub(super) fn helper_ready(&mut self) -> io::Result<()> {
+        for _ in 0..ANSWERS_PER_TURN {
+            let news = self.helper.next(clock::now()).map_err(|error| {
+                io::Error::new(error.kind(), "its helper for network namespaces is gone")
+            })?;
+            let Some(news) = news else { break };
+            self.heard_from_helper(news);
+            self.settle();
+        }
+        Ok(())
+    }
+
+    pub(super) fn heard_from_helper(&mut self, news: FromHelper) {
+        let (kind, subject, found) = match news {
+            FromHelper::Answer(kind, subject, found) => (kind, subject, found),
+            FromHelper::Restarted => {
+                let text = "the helper for network namespaces had died and was started again";
+                return self.journal.log(Level::Warning, text);
+            }
+        };
+        match (kind, subject, found) {
+            (Kind::Process, subject, found) => {
+                let found = found.and_then(|found| match found {
+                    Found::Process(process) => Ok(process),
+                    _ => Err(io::ErrorKind::InvalidData.into()),
+                });
+                match subject {
+                    Subject::Arrival(id) => self.identified(id, found),
+                    Subject::Named(id) => self.name_found(id, found),
+                    Subject::Vnic(_) => {}
+                }
+            }
+            (Kind::Addresses, Subject::Vnic(vnic), found) => self.addresses_found(vnic, found),
+            (Kind::Port, Subject::Vnic(vnic), found) => {
+                let port = found.and_then(|found| match found {
+                    Found::Port(port) => Ok(port),
+                    _ => Err(io::ErrorKind::InvalidData.into()),
+                });
+                self.port_found(vnic, port);
+            }
+            _ => {}
+        }
+    }
+
+    fn addresses_found(&mut self, vnic: VnicId, found: io::Result<Found>) {
+        let addresses = match found {
+            Ok(Found::Addresses(list)) => usable(&list),
+            Ok(_) => Vec::new(),
+            Err(error) => {
+                let text = format_args!("cannot read the addresses of a vNIC: {error}");
+                self.journal.log(Level::Warning, text);
+                Vec::new()
+            }
+        };
+        self.tables.decide(|tables| tables.addresses(vnic, &addresses, clock::now()));
+    }
+}

@@ -1,0 +1,177 @@
+//! A daemon starts: its parts are made, in the order in which that is safe.
+
+use crate::allow::Admission;
+use crate::arrivals::Arrivals;
+use crate::asking::Asking;
+use crate::attached::Attached;
+use crate::audit::Audit;
+use crate::captures::Captures;
+use crate::clients::Clients;
+use crate::counted::Counted;
+use crate::disposal::Disposal;
+use crate::door::Door;
+use crate::engine::{Packets, Recorder};
+use crate::errors::StartError;
+use crate::extents::Extents;
+use crate::idle::Idle;
+use crate::journal::{Journal, Level};
+use crate::mappings;
+use crate::naming::Marks;
+use crate::operators::Operators;
+use crate::place::Place;
+use crate::probes::Probes;
+use crate::reactor::Reactor;
+use crate::ready::{Entrance, Ready};
+use crate::registry::Registry;
+use crate::secret;
+use crate::server::Server;
+use crate::settings::{Settings, Unwanted};
+use crate::tables::Tables;
+use crate::vnics::Vnics;
+use crate::watchdog::Watchdog;
+use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES};
+use omniverb_sys::child::Helpers;
+use omniverb_sys::privileges::{Privilege, keep_only};
+use omniverb_sys::{clock, descriptors, random};
+use omniverb_tenancy::{Entropy, Limits, Tenancy};
+use std::os::fd::AsFd;
+use std::path::Path;
+
+/// What the daemon itself needs, of all that its helper has.
+const KEPT: [Privilege; 1] = [Privilege::ManyDescriptors];
+
+struct Kernel;
+
+impl Entropy for Kernel {
+    fn next(&mut self) -> u64 {
+        random::number()
+    }
+}
+
+impl Server {
+    /// A daemon at `place`, ready to run. Clients may connect from now on; who may connect to the
+    /// socket of `operators` may do everything.
+    ///
+    /// # Errors
+    /// [`StartError::Os`].
+    pub fn new(
+        place: Place,
+        operators: Place,
+        mut settings: Settings,
+        mut journal: Journal,
+    ) -> Result<Server, StartError> {
+        let os = |what| move |source| StartError::Os { what, source };
+        let home = Attached::home().map_err(os("find its own namespace"))?;
+        fit(&mut settings.limits, settings.queued_descriptors);
+        // First those who keep privileges, then everything that can be attacked.
+        let helper = Asking::start(&settings.helpers, settings.pulses.minor("helper"))
+            .map_err(os("start its helper"))?;
+        if settings.helpers != Helpers::Threads {
+            keep_only(&KEPT).map_err(os("give up its privileges"))?;
+        }
+        let disposal = Disposal::new(settings.helpers.clone()).map_err(os("start its disposer"))?;
+        if settings.unwanted == Unwanted::Refused {
+            // Before 6.16 the kernel does not know how; then we look before we take.
+            let _ = descriptors::refuse(place.listener().as_fd());
+        }
+        let engine = Packets::start(&settings.pulses).map_err(os("start its engine"))?;
+        let recorder = Recorder::start(&settings.pulses).map_err(os("start its recorder"))?;
+        let captures = Captures::new(recorder);
+        let pulse = settings.pulses.vital("control");
+        let probes = Probes::new(settings.pulses.clone());
+        let (patience, sign) = (settings.watchdog, settings.sign_of_life);
+        let watchdog = Watchdog::start(&settings.pulses, patience, sign, journal.another())
+            .map_err(os("start its watchdog"))?;
+        let marks = Marks { boot: boot(), daemon: random::number() };
+        let registry = Registry::new(marks, &home.evidence(), settings.policies.named.keys());
+        let now = clock::now();
+        let tables = tables(&settings, marks, place.files(), now, &mut journal);
+        let reactor = Reactor::new(pulse).map_err(os("make an epoll descriptor"))?;
+        let door = Door::open(place, Entrance::Tenants, &reactor);
+        let arrivals = Arrivals::new(
+            door.map_err(os("watch its socket"))?,
+            Admission::new(settings.allow.clone()),
+        );
+        let door = Door::open(operators, Entrance::Operators, &reactor);
+        let operators = Operators::new(door.map_err(os("watch its socket"))?);
+        reactor.watch(helper.socket(), Ready::Helper).map_err(os("watch its helper"))?;
+        reactor.watch(engine.ready(), Ready::Engine).map_err(os("watch its engine"))?;
+        reactor.watch(disposal.ready(), Ready::Disposal).map_err(os("watch its disposer"))?;
+        reactor.watch(captures.ready(), Ready::Recorder).map_err(os("watch its recorder"))?;
+        let mut server = Server {
+            reactor,
+            tables,
+            arrivals,
+            clients: Clients::new(settings.queued_descriptors, settings.unwanted),
+            counted: Counted::default(),
+            operators,
+            vnics: Vnics::new(registry),
+            helper,
+            engine,
+            probes,
+            captures,
+            extents: Extents::default(),
+            journal,
+            audit: Audit::default(),
+            disposal,
+            watchdog,
+            idle: Idle::new(settings.idle_exit, now),
+            started: now,
+            last_session: 0,
+        };
+        server.tell_registered();
+        Ok(server)
+    }
+
+    /// Whether it can serve other network namespaces than its own.
+    #[must_use]
+    pub fn is_privileged(&self) -> bool {
+        self.helper.enters()
+    }
+}
+
+/// Quotas that are no more than what this process itself may have.
+fn fit(limits: &mut Limits, queued_descriptors: usize) {
+    limits.request_bytes = REQUEST_BYTES as u32;
+    limits.response_bytes = RESPONSE_BYTES as u32;
+    // Every extent is a descriptor of ours.
+    limits.extents = limits.extents.min(queued_descriptors);
+    // Every link to the engine is a mapping of ours, and every process has some.
+    limits.fit_mappings(mappings::allowed());
+}
+
+/// The tables of a daemon, which go on where the last one at this place ended. `files`: what the
+/// names of its files begin with.
+fn tables(
+    settings: &Settings,
+    marks: Marks,
+    files: &Path,
+    now: u64,
+    journal: &mut Journal,
+) -> Tables {
+    let mut tenancy = Tenancy::new(settings.limits.clone(), Box::new(Kernel), marks.boot);
+    tenancy.configure(settings.policies.clone());
+    tenancy.lay_out((settings.layout)());
+    if settings.audit {
+        tenancy.begin_audit();
+    }
+    let found = secret::take(files);
+    if let Some(error) = found.problem {
+        let text = format_args!("cannot keep a secret, so no links outlive it: {error}");
+        journal.log(Level::Warning, text);
+    }
+    // Where there was no daemon before, nothing can have survived it.
+    let window = if found.inherited { settings.limits.resume_window_ns } else { 0 };
+    tenancy.count(secret::count(files));
+    tenancy.inherit(found.secret, now.saturating_add(window));
+    Tables::new(tenancy)
+}
+
+/// The same after a restart of the daemon, another after a restart of the machine.
+fn boot() -> u64 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    // FNV-1a: short, fixed for ever, and nothing depends on its strength.
+    text.trim().bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}

@@ -1,0 +1,196 @@
+//! The vNICs as the daemon has them: who they are, what those with clients are attached by (network
+//! namespaces), and how far their sockets of UDP port 4791 are.
+//!
+//! Who has a vNIC's attachment open is counted for the registry and for what is kept of the
+//! attachment at once. What the kernel knows of it (addresses, sockets) the helper is asked.
+
+use crate::asking::{Asking, Subject};
+use crate::attached::Attached;
+use crate::evidence::Evidence;
+use crate::port::{VnicPort, Wanted};
+use crate::registry::{News, Registry};
+use omniverb_netns::Kind;
+use omniverb_sys::addresses::{self, Scope};
+use omniverb_sys::datagram::Port;
+use omniverb_tenancy::{Holder, Reach, VnicAddress, VnicId};
+use omniverb_terms::Errno;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Weak};
+
+/// vNICs that a warning is remembered for.
+const WARNED_MAX: usize = 4096;
+
+/// A vNIC that somebody has open, and what is kept of it for so long.
+#[derive(Debug)]
+struct Served {
+    attached: Attached,
+    /// Who came first, for whom the helper is asked; nobody: it was opened for a capture.
+    holder: Holder,
+    /// Clients and captures that have it open.
+    holds: usize,
+    port: VnicPort,
+}
+
+/// A vNIC that somebody named, and what it is attached by if that is at hand.
+pub(crate) type Named = (VnicId, Option<Attached>);
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Vnics {
+    registry: Registry,
+    served: HashMap<VnicId, Served>,
+    /// Sockets that were closed: there as long as a packet thread has not let go of them.
+    closed: Vec<Weak<Port>>,
+    /// Those whose sockets could not be opened, once this was said.
+    warned: BTreeSet<VnicId>,
+}
+
+impl Vnics {
+    pub(crate) fn new(registry: Registry) -> Vnics {
+        Vnics { registry, served: HashMap::new(), closed: Vec::new(), warned: BTreeSet::new() }
+    }
+
+    /// These sockets are closed, when a packet thread has heard of it.
+    pub(crate) fn let_go(&mut self, port: &Arc<Port>) {
+        self.closed.retain(|port| port.strong_count() > 0);
+        self.closed.push(Arc::downgrade(port));
+    }
+
+    /// Whether there are some of which a packet thread has not let go yet.
+    pub(crate) fn is_letting_go(&self) -> bool {
+        self.closed.iter().any(|port| port.strong_count() > 0)
+    }
+
+    /// Who they are.
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Who has come and gone since this was asked last.
+    pub(crate) fn news(&mut self) -> Vec<News> {
+        self.registry.news()
+    }
+
+    /// Whose evidence this is.
+    pub(crate) fn recognize(&mut self, evidence: &Evidence) -> VnicId {
+        self.registry.recognize(evidence)
+    }
+
+    /// Something is set for one: it is remembered.
+    pub(crate) fn keep(&mut self, vnic: VnicId) -> Result<(), Errno> {
+        self.registry.keep(vnic)
+    }
+
+    /// Somebody reaches a vNIC that way from now on, until he [leaves](Self::leave) it.
+    pub(crate) fn join(&mut self, attached: Attached, holder: &Holder) -> VnicId {
+        let vnic = self.registry.recognize(&attached.evidence());
+        self.open(vnic, attached, holder);
+        vnic
+    }
+
+    /// Somebody else needs a vNIC, until he leaves it.
+    pub(crate) fn hold(&mut self, vnic: VnicId, attached: Attached) {
+        self.open(vnic, attached, &Holder::default());
+    }
+
+    fn open(&mut self, vnic: VnicId, attached: Attached, holder: &Holder) {
+        self.registry.hold(vnic);
+        let new =
+            || Served { attached, holder: holder.clone(), holds: 0, port: VnicPort::default() };
+        self.served.entry(vnic).or_insert_with(new).holds += 1;
+    }
+
+    /// Somebody has left; the attachment is let go of with the last.
+    pub(crate) fn leave(&mut self, vnic: VnicId) {
+        if let Some(served) = self.served.get_mut(&vnic) {
+            served.holds -= 1;
+            if served.holds == 0 {
+                self.served.remove(&vnic);
+            }
+        }
+        self.registry.release(vnic);
+    }
+
+    /// The vNIC of this name, which is not by a process; an empty one is our own's.
+    pub(crate) fn named(&self, name: &[u8]) -> Result<Named, Errno> {
+        let name = std::str::from_utf8(name).map_err(|_| Errno::EINVAL)?;
+        let vnic = match name {
+            "" => self.registry.home(),
+            _ if name.starts_with("pid:") => return Err(Errno::EINVAL),
+            _ => self.registry.named(name).ok_or(Errno::ENOENT)?,
+        };
+        Ok((vnic, self.served.get(&vnic).map(|served| served.attached.clone())))
+    }
+
+    /// Whether somebody has a vNIC open.
+    pub(crate) fn are_open(&self, vnics: &[VnicId]) -> bool {
+        vnics.iter().all(|vnic| self.served.contains_key(vnic))
+    }
+
+    /// The port of a vNIC that somebody has open.
+    pub(crate) fn port(&self, vnic: VnicId) -> Option<&VnicPort> {
+        self.served.get(&vnic).map(|served| &served.port)
+    }
+
+    pub(crate) fn port_mut(&mut self, vnic: VnicId) -> Option<&mut VnicPort> {
+        self.served.get_mut(&vnic).map(|served| &mut served.port)
+    }
+
+    /// Whether a vNIC's sockets are there.
+    pub(crate) fn has_port(&self, vnic: VnicId) -> bool {
+        self.port(vnic).is_some_and(|port| port.open().is_some())
+    }
+
+    /// Whether it is still to be said that a vNIC's sockets could not be opened.
+    pub(crate) fn is_warning_due(&mut self, vnic: VnicId) -> bool {
+        if self.warned.len() >= WARNED_MAX {
+            self.warned.clear();
+        }
+        self.warned.insert(vnic)
+    }
+
+    /// Asks for a vNIC's addresses.
+    pub(crate) fn read_addresses(&self, vnic: VnicId, helper: &mut Asking, now: u64) {
+        self.ask(Kind::Addresses, vnic, helper, now);
+    }
+
+    fn ask(&self, kind: Kind, vnic: VnicId, helper: &mut Asking, now: u64) {
+        if let Some(served) = self.served.get(&vnic)
+            && let Some(enclosed) = served.attached.enclosed()
+        {
+            helper.ask(kind, Subject::Vnic(vnic), &served.holder, enclosed, now);
+        }
+    }
+
+    /// Asks for a vNIC's sockets, unless that was done not long ago; whether they are there, or
+    /// will be for all that is known.
+    pub(crate) fn want_port(&mut self, vnic: VnicId, helper: &mut Asking, now: u64) -> bool {
+        let Some(wanted) = self.port_mut(vnic).map(|port| port.want(now)) else { return false };
+        if wanted == Wanted::Ask {
+            self.ask(Kind::Port, vnic, helper, now);
+        }
+        wanted != Wanted::Vain
+    }
+
+    /// A port that was in use is asked for again.
+    pub(crate) fn try_port_again(&self, vnic: VnicId, helper: &mut Asking, now: u64) {
+        if self.port(vnic).is_some_and(VnicPort::is_asked_for) {
+            self.ask(Kind::Port, vnic, helper, now);
+        }
+    }
+}
+
+/// The addresses of a vNIC as the tables want them.
+pub(crate) fn usable(list: &[addresses::Address]) -> Vec<VnicAddress> {
+    list.iter().filter_map(convert).collect()
+}
+
+fn convert(address: &addresses::Address) -> Option<VnicAddress> {
+    let reach = match address.scope {
+        Scope::Global => Reach::Global,
+        Scope::Link => Reach::Link,
+        Scope::Host => Reach::Host,
+    };
+    let (ip, interface, loopback) = (address.ip, address.interface, address.loopback);
+    address.up.then_some(VnicAddress { ip, interface, reach, loopback, mtu: address.mtu })
+}

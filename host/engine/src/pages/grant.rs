@@ -1,0 +1,108 @@
+//! One grant: the right of a link to a part of a region, and the pages that hold it, mapped here.
+//!
+//! In: addresses that a peer names. Out: the window over them, if touching it neither waits for a
+//! disk nor makes pages: they are the tenant's to make and to pay for.
+
+use crate::pages::together::Hold;
+use omniverb_ring::Window;
+use omniverb_sys::window::residency;
+use std::ops::Range;
+
+/// `IBV_ACCESS_REMOTE_WRITE`.
+pub(crate) const REMOTE_WRITE: u32 = 1 << 1;
+/// `IBV_ACCESS_REMOTE_READ`.
+pub(crate) const REMOTE_READ: u32 = 1 << 2;
+const PAGE_BYTES: usize = 4096;
+/// Pages that the kernel is asked about at a time.
+const PAGES_AT_ONCE: usize = 32;
+/// How long its answer is taken for true, in nanoseconds.
+const RESIDENT_TIME: u64 = 1_000_000;
+
+/// One grant: an extent, some of the whole pages of a region.
+pub(crate) struct Grant {
+    key: u32,
+    access: u32,
+    /// All whole pages of the region.
+    region: Range<u64>,
+    /// First address that is mapped.
+    start: u64,
+    mapped: Option<Hold>,
+    /// These bytes are in memory, or were a moment ago.
+    resident: Range<usize>,
+    /// Until when that is believed.
+    until: u64,
+}
+
+impl Grant {
+    pub(crate) fn new(key: u32, access: u32, start: u64, hold: Hold) -> Grant {
+        let region = start..start.saturating_add(hold.window().len() as u64);
+        Grant { key, access, region, start, mapped: Some(hold), resident: 0..0, until: 0 }
+    }
+
+    /// There is more of the region, which begins at `address` and has `length` bytes.
+    pub(crate) fn of_region(mut self, (address, length): (u64, u64)) -> Grant {
+        let page = PAGE_BYTES as u64;
+        let end = address.saturating_add(length);
+        self.region = address.checked_next_multiple_of(page).unwrap_or(end)..end - end % page;
+        self
+    }
+
+    pub(super) fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// All whole pages of the region.
+    pub(super) fn region(&self) -> Range<u64> {
+        self.region.clone()
+    }
+
+    /// Whether it is a right to all of this (`IBV_ACCESS_*`; 0: what the owner may anyway).
+    pub(super) fn allows(&self, access: u32) -> bool {
+        self.access & access == access
+    }
+
+    /// The addresses that are mapped.
+    pub(super) fn range(&self) -> Range<u64> {
+        let length = self.mapped.as_ref().map_or(0, |hold| hold.window().len());
+        self.start..self.start.saturating_add(length as u64)
+    }
+
+    /// Where so many bytes from `address` on are in the window, if all of them are.
+    pub(super) fn offset_of(&self, address: u64, length: u64) -> Option<usize> {
+        let mapped = self.mapped.as_ref()?.window().len() as u64;
+        let offset = address.checked_sub(self.start)?;
+        (offset <= mapped && length <= mapped - offset).then_some(offset as usize)
+    }
+
+    /// The window, if touching these bytes neither waits for a disk nor makes pages.
+    pub(super) fn at_hand(&mut self, offset: usize, length: usize, now: u64) -> Option<&Window> {
+        let window = self.mapped.as_ref()?.window();
+        let end = offset.checked_add(length).filter(|end| *end <= window.len())?;
+        if now >= self.until || offset < self.resident.start || end > self.resident.end {
+            let first = offset - offset % PAGE_BYTES;
+            let needed = (end - first).div_ceil(PAGE_BYTES);
+            let count = needed.max(PAGES_AT_ONCE).min((window.len() - first) / PAGE_BYTES);
+            let mut pages = [0; PAGES_AT_ONCE];
+            let pages = pages.get_mut(..count)?;
+            residency(window, first, pages).ok()?;
+            let there = pages.iter().take_while(|page| **page & 1 != 0).count();
+            self.resident = first..first + there * PAGE_BYTES;
+            self.until = now + RESIDENT_TIME;
+        }
+        (end <= self.resident.end).then_some(window)
+    }
+
+    /// What the kernel said of its pages is no longer believed.
+    #[cfg(test)]
+    pub(super) fn look_again(&mut self) {
+        self.until = 0;
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        if let Some(hold) = self.mapped.take() {
+            hold.release();
+        }
+    }
+}

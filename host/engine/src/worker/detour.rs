@@ -1,0 +1,51 @@
+//! The detour that packets for a vNIC take whose network is to seem bad, and when somebody looks at
+//! what has come out of it.
+
+use super::timers::{Alarm, Due, Timers};
+use crate::network::faults::BadLine;
+use crate::network::port::Arrival;
+use omniverb_terms::VnicId;
+use omniverb_transport::faults::{Done, Faults};
+
+/// One vNIC's.
+pub(super) struct Detour {
+    line: BadLine,
+    alarm: Alarm,
+}
+
+impl Detour {
+    /// `seed`: decides to which packets the faults happen.
+    pub(super) fn new(faults: Faults, seed: u64) -> Detour {
+        Detour { line: BadLine::new(faults, seed), alarm: Alarm::default() }
+    }
+
+    /// A datagram takes it.
+    pub(super) fn put(&mut self, now: u64, arrival: &Arrival, datagram: &[u8]) {
+        self.line.put(now, arrival, datagram);
+    }
+
+    /// One that has arrived by now.
+    pub(super) fn take(&mut self, now: u64) -> Option<(Arrival, Vec<u8>)> {
+        self.line.take(now)
+    }
+
+    /// What was done to packets.
+    pub(super) fn done(&self) -> Done {
+        self.line.done()
+    }
+
+    /// Has somebody look when the next one arrives.
+    pub(super) fn set_alarm(&mut self, vnic: VnicId, timers: &mut Timers) {
+        self.alarm.set(timers, Due::Faults(vnic), self.line.next_time());
+    }
+
+    /// Somebody looks.
+    pub(super) fn alarm_went_off(&mut self) {
+        self.alarm.went_off();
+    }
+
+    /// Nobody looks any more.
+    pub(super) fn close(&mut self, vnic: VnicId, timers: &mut Timers) {
+        self.alarm.cancel(timers, Due::Faults(vnic));
+    }
+}

@@ -1,0 +1,49 @@
+//! A packet whose ICRC is right, and what came with it.
+
+use crate::network::port::Arrival;
+use omniverb_wire::Packet;
+use std::net::IpAddr;
+
+/// One packet.
+pub(super) struct Sound<'a> {
+    pub(super) packet: Packet<'a>,
+    /// The packet's bytes.
+    pub(super) datagram: &'a [u8],
+    /// Who sent it.
+    pub(super) from: IpAddr,
+    /// To which address of ours.
+    pub(super) local: IpAddr,
+    /// The interface that it came through, if the sender is link-local; otherwise 0.
+    pub(super) interface: u32,
+    /// It came with the mark "congestion experienced".
+    pub(super) congested: bool,
+    /// When it was taken.
+    pub(super) now: u64,
+}
+
+impl<'a> Sound<'a> {
+    pub(super) fn new(
+        packet: Packet<'a>,
+        datagram: &'a [u8],
+        arrival: &Arrival,
+        now: u64,
+    ) -> Sound<'a> {
+        Sound {
+            packet,
+            datagram,
+            from: arrival.flow.source,
+            local: arrival.flow.destination,
+            interface: arrival.interface,
+            congested: arrival.congested,
+            now,
+        }
+    }
+}
+
+/// How handshakes of Omniverb begin: with a transport version that does not exist.
+const VERSION_OTHER: u8 = 0x0f;
+
+/// Whether a datagram, which is no sound packet, begins as handshakes of Omniverb do.
+pub(super) fn is_handshake(datagram: &[u8]) -> bool {
+    datagram.get(1).is_some_and(|byte| byte & 0x0f == VERSION_OTHER)
+}

@@ -1,0 +1,179 @@
+//! A packet arrives: from the network or from another link of ours.
+
+use super::State;
+use crate::command::Event;
+use crate::network::numbering::Numbering;
+use crate::network::port::Arrival;
+use crate::worker::link::{Ends, Reason};
+use crate::worker::sound::{Sound, is_handshake};
+use omniverb_sys::clock;
+use omniverb_terms::{Qpn, Underlay, VnicId};
+use omniverb_wire::{Identification, Packet, Verdict};
+
+impl State {
+    /// A datagram arrives by itself, not in a train.
+    pub(super) fn arrived_alone(&mut self, vnic: VnicId, arrival: &Arrival, datagram: &[u8]) {
+        let now = self.now().links;
+        self.arrived(vnic, arrival, datagram, &mut Numbering::new(None), now);
+    }
+
+    /// A datagram came out of a socket.
+    pub(super) fn arrived(
+        &mut self,
+        vnic: VnicId,
+        arrival: &Arrival,
+        datagram: &[u8],
+        ids: &mut Numbering,
+        now: u64,
+    ) {
+        let flow = &arrival.flow;
+        let packet = match Packet::parse(datagram) {
+            Ok(packet) => packet,
+            Err(_) => return self.not_a_packet(vnic, arrival, datagram),
+        };
+        let verdict = match arrival.identification {
+            None => ids.check(flow, datagram),
+            known => flow.check(datagram, known),
+        };
+        let identification = match verdict {
+            Verdict::Exact => arrival.identification.unwrap_or(Identification::ZERO),
+            Verdict::Solved(identification) => identification,
+            Verdict::Damaged => return,
+        };
+        ids.found(identification);
+        if let Some(home) = self.vnics.get_mut(&vnic)
+            && home.tap.is_on()
+            && !arrival.captured
+            && !home.tap.has_from(flow.source)
+        {
+            home.tap.add(flow, identification, if arrival.congested { 3 } else { 2 }, datagram);
+        }
+        self.dispatch(vnic, &Sound::new(packet, datagram, arrival, now));
+    }
+
+    fn not_a_packet(&mut self, vnic: VnicId, arrival: &Arrival, datagram: &[u8]) {
+        let Some(home) = self.vnics.get_mut(&vnic) else { return };
+        if is_handshake(datagram) && datagram.len() <= 256 && home.tidings.may_tell(clock::now()) {
+            let _ = self.outbox.post(Event::Handshake {
+                vnic,
+                from: arrival.flow.source,
+                interface: arrival.interface,
+                bytes: datagram.to_vec(),
+            });
+        }
+    }
+
+    /// Finds out whom a packet is for.
+    pub(super) fn dispatch(&mut self, vnic: VnicId, sound: &Sound<'_>) {
+        let destination = sound.packet.bth().destination();
+        if destination == Qpn::GENERAL_SERVICES {
+            return self.management(vnic, sound);
+        }
+        if sound.packet.opcode().is_notification() {
+            return self.slow_down(destination, sound);
+        }
+        let index = match sound.packet.deth() {
+            Some(deth) => self.links.datagrams(destination, sound.from, deth.source()),
+            None => self.links.connected(destination),
+        };
+        let Some(index) = index else { return self.nobody(vnic, destination, sound) };
+        let Some(link) = self.links.get_mut(index) else { return };
+        // Only its own peer reaches a queue pair, and only through the queue pair's own vNIC.
+        if link.ends().vnic != vnic || link.ends().flow.destination != sound.from {
+            return;
+        }
+        if link.is_ready() {
+            link.take(sound);
+        } else {
+            self.keep(vnic, destination, sound);
+        }
+        self.links.touch(index, Reason::News);
+    }
+
+    /// A congestion notification, or a report: for an RC or UC QP, or for what a UD QP sends there.
+    fn slow_down(&mut self, qpn: Qpn, sound: &Sound<'_>) {
+        // A report names the QP it comes from.
+        let sources = match sound.packet.report() {
+            Some((source, _)) => source..=source,
+            None => Qpn(0)..=Qpn(u32::MAX),
+        };
+        for index in self.links.all_of(qpn, sound.from, sources) {
+            if let Some(link) = self.links.get_mut(index)
+                && link.ends().flow.destination == sound.from
+            {
+                link.notify(sound);
+                self.links.touch(index, Reason::News);
+            }
+        }
+    }
+
+    /// There is no such link, so far.
+    fn nobody(&mut self, vnic: VnicId, qpn: Qpn, sound: &Sound<'_>) {
+        let now = clock::now();
+        self.keep(vnic, qpn, sound);
+        let Some(deth) = sound.packet.deth() else { return };
+        let Some(home) = self.vnics.get_mut(&vnic) else { return };
+        let source_qpn = deth.source();
+        if home.tidings.is_news((qpn, sound.from, source_qpn), now) {
+            let _ = self.outbox.post(Event::Stranger {
+                vnic,
+                qpn,
+                source_qpn,
+                underlay: Underlay {
+                    local: sound.local,
+                    remote: sound.from,
+                    interface: sound.interface,
+                },
+            });
+        }
+    }
+
+    fn keep(&mut self, vnic: VnicId, qpn: Qpn, sound: &Sound<'_>) {
+        let Some(home) = self.vnics.get_mut(&vnic) else { return };
+        let ends = (sound.from, sound.local);
+        home.early.keep(clock::now(), qpn, ends, sound.congested, sound.datagram);
+    }
+
+    /// A link is ready for packets that came before it was.
+    pub(super) fn take_early(&mut self, index: usize) {
+        let Some(link) = self.links.get(index) else { return };
+        let Ends { vnic, qpn, flow, .. } = *link.ends();
+        let now = self.now();
+        let Some(home) = self.vnics.get_mut(&vnic).filter(|home| !home.early.is_empty()) else {
+            return;
+        };
+        for early in home.early.take(now.clock, qpn, flow.destination) {
+            let Ok(packet) = Packet::parse(&early.datagram) else { continue };
+            self.dispatch(
+                vnic,
+                &Sound {
+                    packet,
+                    datagram: &early.datagram,
+                    from: early.from,
+                    local: early.local,
+                    interface: 0,
+                    congested: early.congested,
+                    now: now.links,
+                },
+            );
+        }
+    }
+
+    /// Packets of links of ours to links of ours.
+    pub(super) fn deliver_passages(&mut self) {
+        if self.passages.is_empty() {
+            return;
+        }
+        let now = self.now().links;
+        let mut passages = std::mem::take(&mut self.passages);
+        passages.drain(|passage, datagram| {
+            let Some(link) = self.links.get(passage.to) else { return };
+            let Ends { vnic, flow, interface, .. } = *link.ends();
+            let Ok(packet) = Packet::parse(datagram) else { return };
+            let (from, local, congested) = (passage.from, flow.source, false);
+            let sound = Sound { packet, datagram, from, local, interface, congested, now };
+            self.dispatch(vnic, &sound);
+        });
+        self.passages = passages;
+    }
+}

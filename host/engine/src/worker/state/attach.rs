@@ -1,0 +1,158 @@
+//! vNICs, bells and links come and go.
+
+use super::State;
+use crate::command::{Attach, Event, feature};
+use crate::network::port::Sockets;
+use crate::queue_pair::connected::Connected;
+use crate::queue_pair::datagram::Datagrams;
+use crate::queue_pair::terms::Trains;
+use crate::worker::left::Left;
+use crate::worker::link::{Ends, Kind, Link, Reason};
+use crate::worker::vnic::Vnic;
+use crate::worker::watcher::Watcher;
+use omniverb_link::{Endpoint, EndpointParts, layout};
+use omniverb_sys::datagram::Port;
+use omniverb_sys::{Access, clock};
+use omniverb_terms::{Qpn, Service, Underlay, VnicId};
+use omniverb_transport::Status;
+use omniverb_wire::{Flow, PORT};
+use std::io;
+use std::sync::Arc;
+
+/// Turns that a link gets to send what it has left when it is closed.
+const LAST_TURNS: usize = 64;
+
+impl State {
+    pub(super) fn open_vnic(&mut self, id: VnicId, port: Arc<Port>, watcher: &Watcher) {
+        let made = Sockets::new(port).and_then(|sockets| {
+            let vnic = Vnic::new(sockets, self.together.budget(), clock::now());
+            watcher.add(id, &vnic.sockets)?;
+            Ok(vnic)
+        });
+        // Without sockets it has no network, and its links fail by their own timeouts.
+        if let Ok(vnic) = made {
+            self.vnics.insert(id, vnic);
+        }
+    }
+
+    pub(super) fn close_vnic(&mut self, id: VnicId, watcher: &Watcher) {
+        let Some(mut vnic) = self.vnics.remove(&id) else { return };
+        watcher.remove(&vnic.sockets);
+        vnic.gate.close(id, &mut self.clocked);
+        if let Some(detour) = &mut vnic.detour {
+            detour.close(id, &mut self.clocked);
+            self.showing.forget_faults(id);
+        }
+        self.drop_links(|ends| ends.vnic == id);
+    }
+
+    fn drop_links(&mut self, which: impl Fn(&Ends) -> bool) {
+        self.links
+            .those(|link| which(link.ends()))
+            .into_iter()
+            .for_each(|index| self.remove(index));
+    }
+
+    pub(super) fn detach(&mut self, qpn: Qpn, peer_qpn: Qpn) {
+        self.drop_links(|ends| ends.qpn == qpn && ends.peer_qpn == peer_qpn);
+    }
+
+    fn remove(&mut self, index: usize) {
+        // What an unreliable service has completed is to leave, and what a reliable one's peer is
+        // waiting for.
+        let now = self.now();
+        if let Some(link) = self.links.get_mut(index) {
+            link.leave(now.links);
+            for _ in 0..LAST_TURNS {
+                if self.serve(index) == Left::Nothing {
+                    break;
+                }
+            }
+            // Nothing else may happen for long that would have its last packets forwarded.
+            self.deliver_passages();
+        }
+        let Some(mut link) = self.links.remove(index) else { return };
+        link.close(index, &mut self.timers);
+        self.bells.unbind(link.bell(), index);
+        let Ends { vnic, qpn, peer_qpn, .. } = *link.ends();
+        if let Some(vnic) = self.vnics.get_mut(&vnic) {
+            vnic.gate.forget(index);
+        }
+        self.showing.forget_link(qpn, peer_qpn);
+    }
+
+    pub(super) fn attach(&mut self, attach: &Attach) {
+        // The application's QP was reset and comes back. Datagram peers on different hosts may have
+        // the same number.
+        let Attach { qpn, peer_qpn, underlay: Underlay { remote, .. }, .. } = *attach;
+        self.drop_links(|ends| {
+            (ends.qpn, ends.peer_qpn, ends.flow.destination) == (qpn, peer_qpn, remote)
+        });
+        match self.try_attach(attach) {
+            Ok(index) => {
+                self.links.touch(index, Reason::News);
+                if attach.service == Service::Ud {
+                    self.take_early(index);
+                }
+            }
+            Err(_) => {
+                self.bells.drop_unused(attach.bell);
+                let status = Status::LocalProtection;
+                let _ = self.outbox.post(Event::Failed { qpn, peer_qpn, status });
+            }
+        }
+    }
+
+    fn try_attach(&mut self, attach: &Attach) -> io::Result<usize> {
+        if let Some(memory) = &attach.bell_memory {
+            self.bells.add(attach.bell, memory)?;
+        }
+        let missing = || io::Error::from(io::ErrorKind::NotFound);
+        let doorbell = self.bells.doorbell(attach.bell).ok_or_else(missing)?;
+        let (request_bytes, response_bytes) = (attach.request_bytes, attach.response_bytes);
+        let bytes = layout::link_bytes(request_bytes, response_bytes);
+        let endpoint = Endpoint::new(EndpointParts {
+            memory: attach.link.map_exactly(bytes, Access::ReadWrite)?,
+            side: 1,
+            request_bytes,
+            response_bytes,
+            doorbell,
+            peer_slot: attach.peer_slot,
+        })
+        .ok_or_else(missing)?;
+        let Underlay { local, remote, interface } = attach.underlay;
+        let vnic = self.vnics.get(&attach.vnic);
+        let source_port = vnic.and_then(|vnic| vnic.sockets.source_port(remote));
+        let flow =
+            Flow { source: local, destination: remote, source_port: source_port.unwrap_or(PORT) };
+        let allowance = vnic.map(|vnic| vnic.allowance.clone()).unwrap_or_default();
+        let Attach { qpn, peer_qpn, service, .. } = *attach;
+        // A peer within this engine is an Omniverb, too.
+        let features = if attach.within { feature::ALL } else { attach.features };
+        let trains = match attach.features != 0 && !attach.within {
+            true => Trains::AcknowledgementFirst,
+            false => Trains::OneByOne,
+        };
+        let kind = match service {
+            Service::Ud => {
+                let datagrams = Datagrams::new(endpoint, qpn, peer_qpn, features, allowance);
+                Kind::Datagrams(Box::new(datagrams))
+            }
+            _ => Kind::Connected(Box::new(Connected::new(
+                endpoint,
+                service,
+                (qpn, peer_qpn),
+                features,
+                request_bytes,
+                allowance,
+                trains,
+            ))),
+        };
+        let (vnic, within) = (attach.vnic, attach.within);
+        let ends = Ends { vnic, qpn, peer_qpn, service, flow, interface, within };
+        let bell = (attach.bell, attach.local_slot);
+        let index = self.links.insert(Link::new(ends, kind, bell));
+        self.bells.bind(bell, index);
+        Ok(index)
+    }
+}

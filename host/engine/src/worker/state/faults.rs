@@ -1,0 +1,81 @@
+//! A vNIC whose network is to seem bad: what arrives for it takes a detour.
+
+use super::State;
+use crate::network::port::Arrival;
+use crate::network::train::Train;
+use crate::worker::detour::Detour;
+use crate::worker::link::{Ends, Link};
+use crate::worker::sound::is_handshake;
+use omniverb_sys::clock;
+use omniverb_terms::VnicId;
+use omniverb_transport::faults::Faults;
+
+/// Delayed packets of one vNIC that arrive between two looks at others.
+const PACKETS_PER_TURN: usize = 1024;
+
+impl State {
+    /// What packets for a vNIC go through, if it has faults.
+    pub(super) fn detour_of(&mut self, vnic: VnicId) -> Option<&mut Detour> {
+        self.vnics.get_mut(&vnic)?.detour.as_mut()
+    }
+
+    /// Other faults, from their seed, or none. What was delayed arrives now.
+    pub(super) fn set_faults(&mut self, vnic: VnicId, faults: Option<Box<(Faults, u64)>>) {
+        let Some(home) = self.vnics.get_mut(&vnic) else { return };
+        let detour = faults.map(|faults| Detour::new(faults.0, faults.1));
+        let old = std::mem::replace(&mut home.detour, detour);
+        self.showing.forget_faults(vnic);
+        if let Some(mut old) = old {
+            old.close(vnic, &mut self.clocked);
+            while let Some((arrival, datagram)) = old.take(u64::MAX) {
+                self.arrived_alone(vnic, &arrival, &datagram);
+            }
+        }
+    }
+
+    /// A datagram for a vNIC with faults.
+    pub(super) fn detour(&mut self, vnic: VnicId, arrival: &Arrival, datagram: &[u8]) {
+        // Which way a connection takes is not for chance to decide: handshakes, which are ours and
+        // no RoCE device's, pass.
+        if is_handshake(datagram) {
+            return self.arrived_alone(vnic, arrival, datagram);
+        }
+        if let Some(detour) = self.detour_of(vnic) {
+            detour.put(clock::now(), arrival, datagram);
+        }
+    }
+
+    /// Delayed packets arrive.
+    pub(super) fn delayed(&mut self, vnic: VnicId) {
+        for _ in 0..PACKETS_PER_TURN {
+            let taken = self.detour_of(vnic).and_then(|detour| detour.take(clock::now()));
+            let Some((arrival, datagram)) = taken else { break };
+            self.arrived_alone(vnic, &arrival, &datagram);
+        }
+        let Some(home) = self.vnics.get_mut(&vnic) else { return };
+        if let Some(detour) = &mut home.detour {
+            detour.set_alarm(vnic, &mut self.clocked);
+        }
+    }
+
+    /// A train that need not leave this engine, for link `to`: the faults of that one's vNIC happen
+    /// to it all the same. False: there are none.
+    pub(super) fn near_detour(&mut self, to: usize, from: &Ends, train: &mut Train) -> bool {
+        // A link that is being served is not in its place.
+        let there = self.links.get(to).map_or(from, Link::ends);
+        let (vnic, interface) = (there.vnic, there.interface);
+        let Some(home) = self.vnics.get_mut(&vnic) else { return false };
+        let Some(detour) = &mut home.detour else { return false };
+        let (flow, congested, identification) = (from.flow, false, None);
+        // Nobody checks what is handed over otherwise; here damage must be found.
+        train.seal(&flow);
+        // One vNIC has both ends: its captures show what leaves, not also what is left of it.
+        let captured = vnic == from.vnic;
+        for packet in train.packets() {
+            let arrival = Arrival { flow, interface, congested, identification, captured };
+            detour.put(clock::now(), &arrival, packet);
+        }
+        detour.set_alarm(vnic, &mut self.clocked);
+        true
+    }
+}

@@ -1,0 +1,55 @@
+//! Keys that peers name are asked for, and what is granted is mapped.
+
+use super::State;
+use crate::command::{Event, Grant as Granted};
+use crate::pages::grant::{Grant, REMOTE_WRITE};
+use crate::worker::link::{Ends, Link};
+use crate::worker::outbox::Posted;
+use omniverb_link::pace::Denied;
+use omniverb_sys::Access;
+use omniverb_terms::{Qpn, Rkey};
+
+impl State {
+    /// Has the control plane ask the application for what its peer named.
+    pub(super) fn ask_for_grants(&mut self, link: &mut Link, now: u64) {
+        let Ends { vnic: id, qpn, peer_qpn, .. } = *link.ends();
+        let Some(connected) = link.connected_mut() else { return };
+        while let Some((key, range)) = connected.application.take_wanted() {
+            let vnic = self.vnics.get_mut(&id);
+            let wanted = Event::Wanted { qpn, peer_qpn, key, range };
+            let asked = vnic.is_some_and(|vnic| vnic.tidings.may_tell(now))
+                && self.outbox.post(wanted) == Posted::Sent;
+            if !asked {
+                connected.application.not_asked(key);
+            }
+        }
+    }
+
+    /// What was wanted is not granted.
+    pub(super) fn denied(&mut self, (qpn, peer_qpn): (Qpn, Qpn), key: Rkey, denied: Denied) {
+        if let Some((_, connected)) = self.links.between(qpn, peer_qpn) {
+            connected.application.refused(key, denied);
+        }
+    }
+
+    /// The application granted. What cannot be mapped stays with it.
+    pub(super) fn granted(&mut self, granted: &Granted) {
+        let Some(vnic) = self.vnics.get(&granted.vnic) else { return };
+        let found = self.links.between(granted.qpn, granted.peer_qpn);
+        let Some((_, connected)) = found.filter(|(of, _)| *of == granted.vnic) else { return };
+        let own = connected.application.is_own(granted.key);
+        let share = |bytes| match own {
+            true => vnic.budget.share_of_half(bytes),
+            false => vnic.budget.share(bytes),
+        };
+        let writable = granted.access & REMOTE_WRITE != 0;
+        let how = if writable { Access::ReadWrite } else { Access::ReadOnly };
+        let hold = self.together.hold(granted.vnic, &granted.memory, how, share);
+        let Ok(hold) = hold else {
+            return connected.application.refused(granted.key, Denied::ForGood);
+        };
+        let Granted { key, access, start, region, .. } = *granted;
+        let grant = Grant::new(key.0, access, start, hold).of_region(region);
+        connected.application.granted(grant, granted.epoch);
+    }
+}

@@ -1,0 +1,60 @@
+//! Management datagrams: between queue pair 1 of a vNIC and that of any other.
+//!
+//! In: from the network, packets for queue pair 1; from the control plane, what to send. Out: the
+//! control plane is told of the former, as often as it may be; the latter leaves at once, on no
+//! limit's account: who sends them is the daemon, a few for each connection.
+
+use super::State;
+use crate::command::Event;
+use crate::worker::sound::Sound;
+use omniverb_sys::clock;
+use omniverb_terms::{Psn, Qpn, Underlay, VnicId};
+use omniverb_transport::datagram::{self, Address, Message};
+use omniverb_wire::{DATAGRAM_MAX, Flow, Identification, QKEY_GSI};
+
+/// Bytes of a management datagram, always (InfiniBand specification 13.4.2).
+const MAD_BYTES: usize = 256;
+
+impl State {
+    /// A packet for queue pair 1.
+    pub(super) fn management(&mut self, vnic: VnicId, sound: &Sound<'_>) {
+        let Some(home) = self.vnics.get_mut(&vnic) else { return };
+        let Ok(arrived) = datagram::read(&sound.packet, QKEY_GSI) else { return };
+        // What is no datagram of a connection manager's counts for nothing.
+        if arrived.source != Qpn::GENERAL_SERVICES || arrived.message.data.len() != MAD_BYTES {
+            return;
+        }
+        if home.tidings.may_manage(clock::now()) {
+            let _ = self.outbox.post(Event::Management {
+                vnic,
+                underlay: Underlay {
+                    local: sound.local,
+                    remote: sound.from,
+                    interface: sound.interface,
+                },
+                datagram: arrived.message.data.to_vec(),
+            });
+        }
+    }
+
+    /// Sends one.
+    pub(super) fn manage(&mut self, vnic: VnicId, underlay: &Underlay, data: &[u8]) {
+        let Some(home) = self.vnics.get_mut(&vnic) else { return };
+        let Underlay { local: source, remote: destination, interface } = *underlay;
+        let Some(source_port) = home.sockets.source_port(destination) else { return };
+        let services = Qpn::GENERAL_SERVICES;
+        let address = Address { destination: services, queue_key: QKEY_GSI, source: services };
+        let message = Message { immediate: None, solicited: false, data };
+        let mut packet = [0; DATAGRAM_MAX];
+        let psn = Psn::new(home.next_management_psn());
+        let Some(length) = datagram::write(&mut packet, &address, psn, &message) else { return };
+        let Some(packet) = packet.get_mut(..length) else { return };
+        let flow = Flow { source, destination, source_port };
+        flow.seal(packet, 0);
+        if home.tap.is_on() {
+            let identification = Identification { id: 0, dont_fragment: true };
+            home.tap.add(&flow, identification, 2, packet);
+        }
+        home.sockets.send(&flow, interface, packet, length);
+    }
+}

@@ -1,0 +1,228 @@
+//! What a packet thread works on, and one turn of it: what comes in, who is served, what goes out.
+
+mod arrive;
+mod attach;
+mod faults;
+mod grants;
+mod manage;
+mod obey;
+pub(super) mod receive;
+mod send;
+
+use super::attendance::{Attendance, Now};
+use super::bells::Bells;
+use super::counted::Showing;
+use super::courtesy::Courtesy;
+use super::left::Left;
+use super::link::Reason;
+use super::links::Links;
+use super::outbox::Outbox;
+use super::timers::{Due, Timers};
+use super::vnic::Vnic;
+use crate::network::passages::Passages;
+use crate::network::train::Train;
+use crate::pages::budget::Mappings;
+use crate::pages::together::Together;
+use omniverb_sys::{EventFd, clock};
+use omniverb_terms::VnicId;
+use std::collections::BTreeMap;
+use std::io;
+
+/// Links served between two looks at sockets and timers.
+const LINKS_PER_TURN: usize = 32;
+
+/// Its parts, each of which keeps its own order.
+pub(super) struct State {
+    outbox: Outbox,
+    showing: Showing,
+    bells: Bells,
+    courtesy: Courtesy,
+    vnics: BTreeMap<VnicId, Vnic>,
+    links: Links,
+    /// Alarms of links, by their time.
+    timers: Timers,
+    /// Alarms of vNICs, by the clock.
+    clocked: Timers,
+    attendance: Attendance,
+    /// Packets of links of ours to links of ours.
+    passages: Passages,
+    /// What leaves; in use while a link is served.
+    train: Option<Train>,
+    /// A message of a datagram while a packet is made of it.
+    message: Vec<u8>,
+    /// What this thread's links have mapped.
+    together: Together,
+}
+
+impl State {
+    pub(super) fn new(outbox: Outbox, showing: Showing, mappings: Mappings) -> io::Result<State> {
+        Ok(State {
+            outbox,
+            showing,
+            bells: Bells::new()?,
+            courtesy: Courtesy::default(),
+            vnics: BTreeMap::new(),
+            links: Links::default(),
+            timers: Timers::default(),
+            clocked: Timers::default(),
+            attendance: Attendance::new(clock::now()),
+            passages: Passages::default(),
+            train: Some(Train::new()),
+            message: Vec::new(),
+            together: Together::new(mappings),
+        })
+    }
+
+    /// One turn. [`Left::Something`] also if it had something to do: then more may follow at once.
+    pub(super) fn turn(&mut self, now: Now) -> Left {
+        let mut busy = self.hear_bells();
+        busy |= self.time_passes(now);
+        busy |= self.serve_links();
+        self.wake_applications();
+        busy |= self.let_answer();
+        Left::if_more(busy || self.links.waiting() > 0 || self.attendance.is_behind())
+    }
+
+    /// What time it is.
+    pub(super) fn now(&mut self) -> Now {
+        self.attendance.look(clock::now())
+    }
+
+    /// The sockets were looked at; whether there was something.
+    pub(super) fn has_read(&mut self, something: bool) {
+        self.attendance.read(something);
+    }
+
+    /// Links whose applications did something are to be served.
+    fn hear_bells(&mut self) -> bool {
+        let State { bells, links, .. } = self;
+        let before = links.waiting();
+        bells.take_news(|index| links.touch(index, Reason::News));
+        links.waiting() > before
+    }
+
+    /// Alarms go off.
+    fn time_passes(&mut self, now: Now) -> bool {
+        let mut any = false;
+        // What links wait for may lie in the sockets.
+        let behind = self.attendance.is_behind();
+        if !behind {
+            self.attendance.is_back();
+        }
+        loop {
+            let due = self.clocked.next(now.clock);
+            let of_links = || if behind { None } else { self.timers.next(now.links) };
+            let Some(due) = due.or_else(of_links) else { break };
+            any = true;
+            match due {
+                Due::Link(index) => {
+                    if let Some(link) = self.links.get_mut(index) {
+                        link.timeout(now.links);
+                    }
+                    self.links.touch(index, Reason::Look);
+                }
+                Due::Vnic(vnic) => {
+                    let Some(vnic) = self.vnics.get_mut(&vnic) else { continue };
+                    self.links.unpark(vnic.gate.open());
+                }
+                Due::Faults(vnic) => {
+                    if let Some(detour) = self.detour_of(vnic) {
+                        detour.alarm_went_off();
+                    }
+                    self.delayed(vnic);
+                }
+            }
+        }
+        any
+    }
+
+    /// Serves links that are to be served, as many as a turn allows.
+    fn serve_links(&mut self) -> bool {
+        let mut any = false;
+        for _ in 0..LINKS_PER_TURN.min(self.links.waiting()) {
+            let Some(index) = self.links.next() else { break };
+            any = true;
+            self.serve(index);
+            self.deliver_passages();
+        }
+        if any {
+            self.show_counters_again();
+        }
+        any
+    }
+
+    /// Wakes applications that were given something in this turn.
+    fn wake_applications(&mut self) {
+        self.bells.ring();
+        self.links.wake();
+    }
+
+    /// Lets applications answer what they were given before it is acknowledged.
+    fn let_answer(&mut self) -> bool {
+        let some = self.links.some_acknowledge_later();
+        if some {
+            self.give_way();
+            self.links.acknowledge_now();
+        }
+        some
+    }
+
+    /// Lets others go first who may have to do what is waited for. False: not now.
+    pub(super) fn give_way(&mut self) -> bool {
+        self.courtesy.give_way()
+    }
+
+    /// Shows what was counted, if that was done last long ago.
+    fn show_counters_again(&mut self) {
+        if self.showing.is_due() {
+            self.show_counters();
+        }
+    }
+
+    /// Shows what was counted.
+    fn show_counters(&mut self) {
+        let State { showing, links, vnics, .. } = self;
+        let links = links.iter().map(|link| {
+            let ends = link.ends();
+            ((ends.qpn, ends.peer_qpn), link.counters())
+        });
+        let detours = vnics.iter().filter_map(|(id, vnic)| Some((*id, vnic.detour.as_ref()?)));
+        showing.show(links, detours.map(|(id, detour)| (id, detour.done())));
+    }
+
+    /// The thread is about to sleep. `quiet`: how often it found nothing to do since the last news.
+    pub(super) fn prepare_to_sleep(&mut self, quiet: u32) {
+        self.bells.want_kicks();
+        if quiet >= 2 {
+            self.show_counters();
+        } else {
+            self.show_counters_again();
+        }
+    }
+
+    /// Readable when one of them did so while we slept.
+    pub(super) fn rung(&self) -> &EventFd {
+        self.bells.rung()
+    }
+
+    /// Whether some application did something that nobody has looked at.
+    pub(super) fn has_news(&self) -> bool {
+        self.bells.have_news()
+    }
+
+    /// Whether there is an application that may do something.
+    pub(super) fn has_bells(&self) -> bool {
+        !self.bells.is_empty()
+    }
+
+    /// When the next alarm goes off, by the clock.
+    pub(super) fn next_deadline(&self) -> Option<u64> {
+        let of_links = self.timers.first().map(|time| self.attendance.clock_at(time));
+        self.clocked.first().into_iter().chain(of_links).min()
+    }
+
+    /// The thread sleeps, until then if nothing happens.
+    pub(super) fn sleeps(&mut self, until: Option<u64>) {
+        self.attendance.sleeps(until);
+    }
+}

@@ -1,0 +1,39 @@
+//! What the control plane wants done.
+
+use super::State;
+use crate::command::Command;
+use crate::worker::watcher::Watcher;
+use omniverb_sys::clock;
+
+impl State {
+    pub(in crate::worker) fn obey(&mut self, command: Command, watcher: &Watcher) {
+        match command {
+            Command::OpenVnic { vnic, port } => self.open_vnic(vnic, port, watcher),
+            Command::CloseVnic { vnic } => self.close_vnic(vnic, watcher),
+            Command::SetLimit { vnic, limit } => {
+                if let Some(vnic) = self.vnics.get_mut(&vnic) {
+                    self.links.unpark(vnic.gate.set_limit(limit, clock::now()));
+                }
+            }
+            Command::SetFaults { vnic, faults } => self.set_faults(vnic, faults),
+            Command::Attach(attach) => self.attach(&attach),
+            Command::Detach { qpn, peer_qpn } => self.detach(qpn, peer_qpn),
+            Command::Grant(grant) => {
+                self.granted(&grant);
+                // The owner may have closed it, or it was not mapped: then nobody else has it.
+                self.together.bury(grant.memory.file);
+            }
+            Command::Deny { qpn, peer_qpn, key, denied, .. } => {
+                self.denied((qpn, peer_qpn), key, denied);
+            }
+            Command::Manage { vnic, underlay, datagram } => {
+                self.manage(vnic, &underlay, &datagram);
+            }
+            Command::Capture { vnic, intake } => {
+                if let Some(vnic) = self.vnics.get_mut(&vnic) {
+                    vnic.tap.set(intake);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! A link is served: what its application did is taken, what is to be sent is sent.
+
+use super::State;
+use crate::command::Event;
+use crate::network::train::Train;
+use crate::pacing::flow::Way;
+use crate::worker::attendance::Now;
+use crate::worker::gate::framing;
+use crate::worker::left::Left;
+use crate::worker::link::{Ends, Link, Reason, Served};
+use omniverb_terms::VnicId;
+use omniverb_wire::{Identification, Pattern};
+
+/// Packets of one link between two looks at others.
+const PACKETS_PER_TURN: usize = 128;
+
+impl State {
+    /// Serves a link.
+    pub(super) fn serve(&mut self, index: usize) -> Left {
+        let Some(mut link) = self.links.take(index) else { return Left::Nothing };
+        let now = self.now();
+        let Served { mut left, came_up } = link.serve(now.links);
+        self.ask_for_grants(&mut link, now.clock);
+        if link.waits_for_company(now.links) {
+            self.links.acknowledge_later(index);
+        } else {
+            left = left.or(self.transmit(index, &mut link, now));
+        }
+        if let Some(status) = link.settle() {
+            let Ends { qpn, peer_qpn, .. } = *link.ends();
+            let _ = self.outbox.post(Event::Failed { qpn, peer_qpn, status });
+        }
+        if link.nap_is_over() {
+            self.links.wake_later(index);
+        }
+        link.set_alarm(index, &mut self.timers, now.links);
+        self.links.put_back(index, link);
+        if left == Left::Something {
+            self.links.touch(index, Reason::News);
+        }
+        if came_up {
+            self.take_early(index);
+        }
+        left
+    }
+
+    /// Sends what there is.
+    fn transmit(&mut self, index: usize, link: &mut Link, now: Now) -> Left {
+        let Some(mut train) = self.train.take() else { return Left::Nothing };
+        link.take_way(self.way_of(link.ends()));
+        let left = self.fill(index, link, &mut train, now);
+        if !train.is_empty() {
+            self.depart(link.ends(), &mut train);
+            train.clear();
+        }
+        self.train = Some(train);
+        left
+    }
+
+    /// How packets get to a link's peer.
+    fn way_of(&self, ends: &Ends) -> Way {
+        match ends.within.then(|| self.links.opposite(ends)) {
+            None => Way::Only,
+            Some(None) => Way::Long,
+            Some(Some(_)) => Way::Short,
+        }
+    }
+
+    fn fill(&mut self, index: usize, link: &mut Link, train: &mut Train, now: Now) -> Left {
+        let Ends { vnic: id, flow, within, .. } = *link.ends();
+        let framing = framing(flow.destination);
+        let vnic = self.vnics.get(&id);
+        let count_max = vnic.map_or(1, |vnic| vnic.sockets.train_max(flow.destination)).max(1);
+        let limited = vnic.is_some_and(|vnic| vnic.gate.is_limited());
+        let mut room = PACKETS_PER_TURN;
+        loop {
+            if limited
+                && let Some(vnic) = self.vnics.get_mut(&id)
+                && let Err(at) = vnic.gate.pass((index, link), &mut self.clocked, now.clock)
+            {
+                self.tell_delay(link, train, now, at);
+                return Left::Nothing;
+            }
+            let Some(length) = link.transmit(now.links, train, &mut self.message) else {
+                return Left::Nothing;
+            };
+            if limited && let Some(vnic) = self.vnics.get_mut(&id) {
+                vnic.gate.passed(length as u64 + framing);
+            }
+            room = room.saturating_sub(1);
+            if train.accepts(length, count_max) {
+                train.append(length);
+            } else {
+                self.depart(link.ends(), train);
+                train.restart(length);
+            }
+            if !limited && Pattern::may_begin(train.latest(length)) {
+                room -= link.transmit_alike(now.links, train, length, (room, count_max));
+            }
+            if !within {
+                train.seal(&flow);
+            }
+            // A turn ends with a train, not in the middle of one.
+            if train.is_full(count_max) {
+                let count = train.count();
+                self.depart(link.ends(), train);
+                train.clear();
+                if room < count {
+                    return Left::Something;
+                }
+            } else if room == 0 {
+                return Left::Something;
+            }
+        }
+    }
+
+    /// Nothing may be sent until `at`; the peer may have to know.
+    fn tell_delay(&mut self, link: &mut Link, train: &mut Train, now: Now, at: u64) {
+        let Ends { vnic, flow, .. } = *link.ends();
+        if link.connected_mut().is_none() {
+            return;
+        }
+        let Some(vnic) = self.vnics.get_mut(&vnic) else { return };
+        let Some(wait) = vnic.gate.notice(at, now.clock) else { return };
+        let Some(length) = link.delay(now.links, wait, train) else { return };
+        vnic.gate.noticed(length as u64 + framing(flow.destination));
+        // By itself: it is not like others.
+        if !train.is_empty() {
+            self.depart(link.ends(), train);
+        }
+        train.restart(length);
+    }
+
+    /// The train leaves: through the network, or straight to a link of ours.
+    fn depart(&mut self, ends: &Ends, train: &mut Train) {
+        if !self.vnics.contains_key(&ends.vnic) {
+            return;
+        }
+        let near = ends.within.then(|| self.links.opposite(ends));
+        self.copy(ends.vnic, ends, train);
+        match near.flatten() {
+            Some(to) if self.near_detour(to, ends, train) => {}
+            Some(to) => {
+                // What comes from the network is copied where it arrives.
+                let vnic = self.links.get(to).map(|near| near.ends().vnic);
+                if let Some(vnic) = vnic.filter(|vnic| *vnic != ends.vnic) {
+                    self.copy(vnic, ends, train);
+                }
+                for packet in train.packets() {
+                    self.passages.add(to, ends.flow.source, packet);
+                }
+            }
+            None => {
+                let segment = train.segment();
+                let bytes = train.seal(&ends.flow);
+                let Some(vnic) = self.vnics.get_mut(&ends.vnic) else { return };
+                if ends.within {
+                    // It may come back to this vNIC.
+                    vnic.tap.has_sent(ends.flow.source);
+                }
+                vnic.sockets.send(&ends.flow, ends.interface, bytes, segment);
+            }
+        }
+    }
+
+    /// For whoever captures the packets of this vNIC.
+    fn copy(&mut self, vnic: VnicId, ends: &Ends, train: &mut Train) {
+        let Some(vnic) = self.vnics.get_mut(&vnic).filter(|vnic| vnic.tap.is_on()) else { return };
+        train.seal(&ends.flow);
+        for (id, packet) in (0..).zip(train.packets()) {
+            let identification = Identification { id, dont_fragment: true };
+            vnic.tap.add(&ends.flow, identification, 2, packet);
+        }
+    }
+}

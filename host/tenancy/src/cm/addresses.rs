@@ -1,0 +1,244 @@
+//! Ids are made, and get addresses: their own, and those of whom they are to connect to.
+//!
+//! Addresses are those of the vNIC's GID table. Which of them goes to where, the process's own
+//! kernel knows; who leaves it to us gets the first that may do.
+
+use super::id::{Id, Key, Listening, Path, of_message, to_message};
+use super::ports::Binding;
+use crate::accounts::Kind;
+use crate::ids::SessionId;
+use crate::tenancy::Tenancy;
+use omniverb_cm::PortSpace;
+use omniverb_session::body::{Done, GidEntry};
+use omniverb_session::cm::{
+    BindCmId, CM_BACKLOG_MAX, CM_FAMILY_ONLY, CM_REUSE, CmAddress, CmIdBound, CmIdCreated,
+    CmIdResolved, CreateCmId, DestroyCmId, ListenCmId, ResolveCmId,
+};
+use omniverb_terms::{Errno, Gid, Psn, Service, VnicId};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+impl Tenancy {
+    pub(crate) fn create_cm_id(
+        &mut self,
+        session: SessionId,
+        m: &CreateCmId,
+    ) -> Result<CmIdCreated, Errno> {
+        let space = u16::try_from(m.space).ok().and_then(PortSpace::from_number);
+        let space = space.ok_or(Errno::EINVAL)?;
+        let service = Service::from_qp_type(m.qp_type).ok_or(Errno::EOPNOTSUPP)?;
+        let fits = match space {
+            PortSpace::Tcp => service.is_connected(),
+            PortSpace::Udp | PortSpace::Ipoib => !service.is_connected(),
+            PortSpace::Ib => true,
+        };
+        if !fits {
+            return Err(Errno::EINVAL);
+        }
+        let id = self.add_cm_id(session, space, service, |_| {})?;
+        Ok(CmIdCreated { id, reserved: 0 })
+    }
+
+    /// One more id of a session's.
+    pub(super) fn add_cm_id(
+        &mut self,
+        of: SessionId,
+        space: PortSpace,
+        service: Service,
+        with: impl FnOnce(&mut Id),
+    ) -> Result<u32, Errno> {
+        let session = self.sessions.get_mut(&of).ok_or(Errno::EPROTO)?;
+        let receipt = session.account.charge(&[Kind::CmId])?;
+        // Nobody makes 2^32 of them.
+        let number = session.last_cm_id.checked_add(1).ok_or(Errno::ENOMEM)?;
+        session.last_cm_id = number;
+        let vnic = session.client.vnic;
+        let psn = Psn::new(self.entropy.next() as u32);
+        let mut id = Id::new(receipt, vnic, (space, service), psn);
+        with(&mut id);
+        self.connections.insert((of, number), id);
+        Ok(number)
+    }
+
+    pub(crate) fn destroy_cm_id(
+        &mut self,
+        session: SessionId,
+        m: &DestroyCmId,
+        now: u64,
+    ) -> Result<Done, Errno> {
+        let key = (session, m.id);
+        self.connections.get(key)?;
+        for child in self.connections.waiting_for(key, m.taken) {
+            self.remove_cm_id(child);
+        }
+        self.remove_cm_id(key);
+        self.carry_cm(now);
+        Ok(Done { take_back: 0 })
+    }
+
+    pub(crate) fn bind_cm_id(
+        &mut self,
+        session: SessionId,
+        m: &BindCmId,
+    ) -> Result<CmIdBound, Errno> {
+        let key = (session, m.id);
+        let id = self.connections.get(key)?;
+        if id.bound.is_some() || !id.is_fresh() {
+            return Err(Errno::EINVAL);
+        }
+        let address = of_message(&m.address)?.ok_or(Errno::EINVAL)?;
+        self.give_address(key, address, m.flags)?;
+        self.tell_bound(key)
+    }
+
+    /// An id gets an address and a port of its own.
+    fn give_address(&mut self, key: Key, address: SocketAddr, flags: u32) -> Result<(), Errno> {
+        let id = self.connections.get(key)?;
+        let (vnic, space) = (id.vnic, id.space);
+        let ip = address.ip();
+        if !ip.is_unspecified() {
+            self.entry_of(vnic, ip)?;
+        }
+        let binding = Binding {
+            owner: key,
+            ip,
+            reuse: flags & CM_REUSE != 0,
+            family_only: flags & CM_FAMILY_ONLY != 0,
+            listening: false,
+        };
+        let ports = &mut self.connections.ports;
+        let port = match address.port() {
+            0 => ports.bind_any((vnic, space), binding, self.entropy.next())?,
+            port => ports.bind((vnic, space, port), binding).map(|()| port)?,
+        };
+        let bound = (SocketAddr::new(ip, port), (vnic, space, port));
+        self.connections.get_mut(key)?.bound = Some(bound);
+        self.open_port(vnic);
+        Ok(())
+    }
+
+    fn tell_bound(&self, key: Key) -> Result<CmIdBound, Errno> {
+        let id = self.connections.get(key)?;
+        let (address, _) = id.bound.ok_or(Errno::EINVAL)?;
+        let entry = match address.ip() {
+            ip if ip.is_unspecified() => GidEntry { gid: Gid::ZERO, ifindex: 0, mtu: 0 },
+            ip => self.entry_of(id.vnic, ip)?,
+        };
+        Ok(CmIdBound {
+            id: key.1,
+            ifindex: entry.ifindex,
+            address: to_message(address, entry.ifindex),
+            gid: entry.gid,
+            mtu: entry.mtu,
+            reserved: 0,
+        })
+    }
+
+    pub(crate) fn listen_cm_id(
+        &mut self,
+        session: SessionId,
+        m: &ListenCmId,
+    ) -> Result<CmIdBound, Errno> {
+        let key = (session, m.id);
+        let id = self.connections.get(key)?;
+        if !id.is_fresh() || id.path.is_some() {
+            return Err(Errno::EINVAL);
+        }
+        if id.bound.is_none() {
+            self.give_address(key, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0), 0)?;
+        }
+        // Before anything takes effect: the address may have gone since it was given.
+        let told = self.tell_bound(key)?;
+        let (_, port) = self.connections.get(key)?.bound.ok_or(Errno::EINVAL)?;
+        self.connections.ports.listen(port, key)?;
+        let backlog = if m.backlog == 0 { CM_BACKLOG_MAX } else { m.backlog.min(CM_BACKLOG_MAX) };
+        self.connections.get_mut(key)?.listening =
+            Some(Listening { backlog, ..Listening::default() });
+        Ok(told)
+    }
+
+    pub(crate) fn resolve_cm_id(
+        &mut self,
+        session: SessionId,
+        m: &ResolveCmId,
+    ) -> Result<CmIdResolved, Errno> {
+        let key = (session, m.id);
+        let id = self.connections.get(key)?;
+        if !id.is_fresh() {
+            return Err(Errno::EINVAL);
+        }
+        let (vnic, bound) = (id.vnic, id.bound.map(|(address, _)| address));
+        let mut remote = of_message(&m.remote)?.ok_or(Errno::EINVAL)?;
+        if remote.ip().is_unspecified() {
+            remote.set_ip(home(remote.is_ipv6()));
+        }
+        let wanted = of_message(&m.local)?;
+        let specific = |address: &SocketAddr| !address.ip().is_unspecified();
+        let local = match (bound.filter(specific), wanted.filter(specific)) {
+            (Some(bound), Some(wanted)) if bound.ip() != wanted.ip() => return Err(Errno::EINVAL),
+            (Some(local), _) | (None, Some(local)) => local.ip(),
+            (None, None) => self.choose_local(vnic, remote.ip(), m.remote.interface)?,
+        };
+        if local.is_ipv4() != remote.is_ipv4() {
+            return Err(Errno::EINVAL);
+        }
+        let entry = self.entry_of(vnic, local)?;
+        let port = match bound {
+            Some(bound) => bound.port(),
+            None => {
+                let port = wanted.map_or(0, |wanted| wanted.port());
+                self.give_address(key, SocketAddr::new(local, port), m.flags)?;
+                self.connections.get(key)?.bound.map_or(0, |(address, _)| address.port())
+            }
+        };
+        let ends = (SocketAddr::new(local, port), entry.gid);
+        let path = Path::new(ends, (remote, remote.ip().into()), (entry.ifindex, entry.mtu));
+        self.connections.get_mut(key)?.path = Some(path);
+        Ok(CmIdResolved {
+            id: key.1,
+            ifindex: path.interface,
+            local: to_message(path.local, path.interface),
+            remote: CmAddress { interface: m.remote.interface, ..to_message(path.remote, 0) },
+            sgid: path.sgid,
+            dgid: path.dgid,
+            mtu: path.mtu,
+            path_mtu: path.path_mtu.into(),
+            flow_label: path.flow_label,
+            partition_key: 0xffff,
+            hop_limit: path.hop_limit,
+            traffic_class: path.traffic_class,
+        })
+    }
+
+    /// The entry of the GID table for an address of the vNIC's.
+    pub(super) fn entry_of(&self, vnic: VnicId, ip: IpAddr) -> Result<GidEntry, Errno> {
+        let gid = if ip.is_loopback() { Gid::from(home(ip.is_ipv6())) } else { Gid::from(ip) };
+        let table = self.vnics.get(&vnic).map(|vnic| &vnic.gids);
+        let mut entries = table.into_iter().flatten();
+        entries.find(|entry| entry.gid == gid).copied().ok_or(Errno::EADDRNOTAVAIL)
+    }
+
+    /// The address that a connection to `remote` comes from if nobody says which.
+    fn choose_local(&self, vnic: VnicId, remote: IpAddr, interface: u32) -> Result<IpAddr, Errno> {
+        let own = Gid::from(remote);
+        if own.is_loopback() || self.owns(vnic, own) {
+            return Ok(remote);
+        }
+        let table = self.vnics.get(&vnic).map(|vnic| &vnic.gids);
+        let mut entries = table.into_iter().flatten();
+        let fits = |entry: &&GidEntry| {
+            let ip = entry.gid.address();
+            let near = own.is_link_local();
+            let here = !near || interface == 0 || interface == entry.ifindex;
+            ip.is_ipv4() == remote.is_ipv4()
+                && entry.gid.is_link_local() == near
+                && !entry.gid.is_loopback()
+                && here
+        };
+        entries.find(fits).map(|entry| entry.gid.address()).ok_or(Errno::ENODEV)
+    }
+}
+
+/// "Myself" in either family.
+fn home(six: bool) -> IpAddr {
+    if six { Ipv6Addr::LOCALHOST.into() } else { Ipv4Addr::LOCALHOST.into() }
+}

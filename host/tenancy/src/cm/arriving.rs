@@ -1,0 +1,348 @@
+//! Messages at queue pair 1 of a vNIC: whose they are, and what becomes of those that are nobody's.
+//!
+//! Anybody may have sent them. A message belongs to a connection if it says the name that we drew
+//! for it and comes from where the connection leads; a request, to whoever waits for one. Requests
+//! wait in the listener's backlog; when that is full, or its user behind, they are lost as on a
+//! busy line, and come again.
+
+use super::id::{Asker, Exchange, Key, Path, Peer, set_private};
+use super::table::Carried;
+use crate::tenancy::Tenancy;
+use omniverb_cm::resolution::status;
+use omniverb_cm::{
+    Connection, Disconnected, IpHeader, Mad, Message, Reject, Rejected, Request, Resolution,
+    Resolve, Resolved, ServiceId, Transport, reject_reason,
+};
+use omniverb_session::cm::{CmParameters, event};
+use omniverb_terms::{Gid, Qpn, Service, Underlay, VnicId};
+use std::net::SocketAddr;
+
+/// From whom, to whom: names of the two ends.
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    at: VnicId,
+    /// The receiver's, one of `at`'s.
+    own: Gid,
+    sender: Gid,
+    /// It came from `at` itself.
+    at_home: bool,
+}
+
+impl Tenancy {
+    /// A management datagram came to queue pair 1 of a vNIC by this way.
+    #[must_use]
+    pub fn management(
+        &mut self,
+        at: VnicId,
+        underlay: &Underlay,
+        datagram: &[u8],
+        now: u64,
+    ) -> Vec<crate::Action> {
+        self.advance(now);
+        let names = self.network.names(at, underlay);
+        if let (Some((own, sender)), Ok(mad)) = (names, Mad::parse(datagram)) {
+            // Who says it is one of ours would have been heard at home.
+            if !sender.is_loopback() && !self.owns(at, sender) && self.owns(at, own) {
+                self.cm_arrived(Ends { at, own, sender, at_home: false }, &mad, now);
+                self.carry_cm(now);
+            }
+        }
+        self.decided()
+    }
+
+    /// Delivers what ids of one vNIC have to say to each other, until nothing is left to say: no
+    /// message is answered by more than one that is answered.
+    pub(super) fn carry_cm(&mut self, now: u64) {
+        while let Some(Carried { at, from, to, mad }) = self.connections.carried.pop_front() {
+            self.cm_arrived(Ends { at, own: to, sender: from, at_home: true }, &mad, now);
+        }
+    }
+
+    fn cm_arrived(&mut self, ends: Ends, mad: &Mad, now: u64) {
+        let remote = match &mad.message {
+            Message::Request(request) => return self.cm_asked(ends, mad, request, now),
+            Message::Resolve(resolve) => return self.cm_searched(ends, mad, resolve, now),
+            Message::Resolved(resolved) => return self.cm_found(ends, resolved),
+            Message::Wait(wait) => wait.remote,
+            Message::Reject(reject) if reject.remote == 0 => {
+                return self.cm_given_up(ends, mad, reject, now);
+            }
+            Message::Reject(reject) => reject.remote,
+            Message::Reply(reply) => reply.remote,
+            Message::Ready(received) | Message::Disconnected(received) => received.remote,
+            Message::Disconnect(disconnect) => disconnect.remote,
+        };
+        match self.cm_id_of(ends, remote) {
+            Some(key) => self.cm_heard(key, mad, now),
+            None => self.cm_for_nobody(ends, mad),
+        }
+    }
+
+    /// Who has asked has not waited for an answer, and knows our end by no name.
+    fn cm_given_up(&mut self, ends: Ends, mad: &Mad, reject: &Reject, now: u64) {
+        let [a, b, c, d, e, f, g, h, ..] = reject.information;
+        let device = Some(u64::from_be_bytes([a, b, c, d, e, f, g, h]));
+        let asker = Asker { at: ends.at, gid: ends.sender, device, name: reject.communication };
+        if let Some(key) = self.connections.asked_by(&asker) {
+            self.cm_heard(key, mad, now);
+        }
+    }
+
+    /// The id that has this name, if it leads to who says it.
+    fn cm_id_of(&self, ends: Ends, name: u32) -> Option<Key> {
+        let key = self.connections.named(ends.at, name)?;
+        let path = self.connections.get(key).ok()?.path?;
+        let same = |one: Gid, other: Gid| one == other || one.is_loopback() && other.is_loopback();
+        (same(path.sgid, ends.own) && same(path.dgid, ends.sender)).then_some(key)
+    }
+
+    fn cm_heard(&mut self, key: Key, mad: &Mad, now: u64) {
+        let Ok(id) = self.connections.get_mut(key) else { return };
+        let Exchange::Connection(connection) = &mut id.exchange else { return };
+        let says = match &mad.message {
+            Message::Wait(wait) => wait.communication,
+            Message::Reject(reject) => reject.communication,
+            Message::Reply(reply) => reply.communication,
+            Message::Ready(received) | Message::Disconnected(received) => received.communication,
+            Message::Disconnect(disconnect) => disconnect.communication,
+            _ => 0,
+        };
+        // What is not said, or not known yet, cannot be wrong.
+        let (_, known) = connection.names();
+        if says != 0 && known != 0 && says != known {
+            return;
+        }
+        let mut steps = Vec::new();
+        connection.arrived(mad, now, &mut steps);
+        self.take_steps(key, steps);
+    }
+
+    /// A message about a connection that is not there: whoever waits for an answer gets one.
+    fn cm_for_nobody(&mut self, ends: Ends, mad: &Mad) {
+        let message = match &mad.message {
+            Message::Disconnect(disconnect) => Message::Disconnected(Disconnected {
+                communication: disconnect.remote,
+                remote: disconnect.communication,
+                private: [0; 224],
+            }),
+            Message::Reply(reply) => Message::Reject(Reject {
+                communication: reply.remote,
+                remote: reply.communication,
+                rejected: Rejected::Reply,
+                reason: reject_reason::INVALID_COMMUNICATION,
+                ..Reject::NONE
+            }),
+            _ => return,
+        };
+        let answer = Mad { transaction: mad.transaction, modifier: 0, message };
+        self.send_mad(ends.at, ends.own, ends.sender, answer);
+    }
+
+    fn cm_found(&mut self, ends: Ends, resolved: &Resolved) {
+        let Some(key) = self.cm_id_of(ends, resolved.request) else { return };
+        let Ok(id) = self.connections.get_mut(key) else { return };
+        let Exchange::Resolution(resolution) = &mut id.exchange else { return };
+        let found = resolution.answered(resolved);
+        self.take_steps(key, Vec::new());
+        if let Some(found) = found {
+            self.tell_found(key, &found);
+        }
+    }
+
+    /// REQ.
+    fn cm_asked(&mut self, ends: Ends, mad: &Mad, request: &Request, now: u64) {
+        let Ends { at, sender: gid, .. } = ends;
+        let (device, name) = (request.device, request.communication);
+        let asker = Asker { at, gid, device: Some(device), name };
+        if let Some(key) = self.connections.asked_by(&asker) {
+            return self.cm_heard(key, mad, now);
+        }
+        let peer = Peer { at, gid, device, qpn: request.queue_pair };
+        let refused = match self.cm_wanted(ends, mad, request, (asker, peer), now) {
+            Ok(()) => return,
+            Err(reason) => reason,
+        };
+        let reject =
+            Reject { remote: name, rejected: Rejected::Request, reason: refused, ..Reject::NONE };
+        let message = Message::Reject(reject);
+        let answer = Mad { transaction: mad.transaction, modifier: 0, message };
+        self.send_mad(at, ends.own, gid, answer);
+    }
+
+    /// A request that was not heard before; why it is refused, if it is.
+    fn cm_wanted(
+        &mut self,
+        ends: Ends,
+        mad: &Mad,
+        request: &Request,
+        (asker, peer): (Asker, Peer),
+        now: u64,
+    ) -> Result<(), u16> {
+        let Transport::Of(service) = request.transport else {
+            return Err(reject_reason::INVALID_TRANSPORT);
+        };
+        if !(1..=5).contains(&request.path_mtu) {
+            return Err(reject_reason::INVALID_MTU);
+        }
+        let called = self.cm_called(ends, request.service, &request.private, service)?;
+        let Some(Called { listener, mut path }) = called else { return Ok(()) };
+        if let Some(stale) = self.connections.with(&peer).filter(|key| self.is_cm_live(*key)) {
+            // It has forgotten that connection, or it could not have another.
+            self.cm_is_stale(stale, now);
+            return Err(reject_reason::STALE_CONNECTION);
+        }
+        path.path_mtu = request.path_mtu;
+        path.flow_label = request.primary.flow_label;
+        path.traffic_class = request.primary.traffic_class;
+        path.hop_limit = request.primary.hop_limit;
+        let name = self.draw_cm_name(ends.at);
+        let mut connection = Connection::asked(request, mad.transaction, name);
+        let space = self.connections.get(listener).map(|id| id.space);
+        let Ok(space) = space else { return Ok(()) };
+        let added = self.add_cm_id(listener.0, space, service, |id| {
+            connection.set_local_psn(id.psn);
+            id.path = Some(path);
+            id.exchange = Exchange::Connection(Box::new(connection));
+            (id.name, id.asker, id.peer) = (Some(name), Some(asker), Some(peer));
+        });
+        let parameters = CmParameters {
+            responder_resources: request.initiator_depth,
+            initiator_depth: request.responder_resources,
+            flow_control: request.flow_control.into(),
+            retry_count: request.retry_count,
+            rnr_retry: request.rnr_retry,
+            srq: request.shared_receive.into(),
+            ..CmParameters::NONE
+        };
+        if let Ok(id) = added {
+            let private = &request.private[IpHeader::BYTES..];
+            self.tell_called(listener, id, (request.queue_pair, parameters), private);
+        }
+        Ok(())
+    }
+
+    /// SIDR_REQ.
+    fn cm_searched(&mut self, ends: Ends, mad: &Mad, resolve: &Resolve, now: u64) {
+        let Ends { at, sender: gid, .. } = ends;
+        let asker = Asker { at, gid, device: None, name: resolve.request };
+        let known = self.connections.asked_by(&asker);
+        let mut steps = Vec::new();
+        if let Some(key) = known {
+            if let Ok(id) = self.connections.get(key)
+                && let Exchange::Resolution(resolution) = &id.exchange
+            {
+                resolution.asked_again(&mut steps);
+            }
+            return self.take_steps(key, steps);
+        }
+        let called = self.cm_called(ends, resolve.service, &resolve.private, Service::Ud);
+        let mut resolution = Resolution::asked(resolve, mad.transaction);
+        let Called { listener, path } = match called {
+            Ok(Some(called)) => called,
+            Ok(None) => return,
+            Err(_) => {
+                let nobody = (Qpn(0), 0);
+                let _ = resolution.answer(status::UNSUPPORTED, nobody, [0; 136], &mut steps);
+                for step in steps {
+                    if let omniverb_cm::Step::Send(mad) = step {
+                        self.send_mad(at, ends.own, gid, mad);
+                    }
+                }
+                return;
+            }
+        };
+        let Ok(space) = self.connections.get(listener).map(|id| id.space) else { return };
+        let added = self.add_cm_id(listener.0, space, Service::Ud, |id| {
+            id.path = Some(path);
+            id.exchange = Exchange::Resolution(Box::new(resolution));
+            id.asker = Some(asker);
+        });
+        if let Ok(id) = added {
+            let private = &resolve.private[IpHeader::BYTES..];
+            self.tell_called(listener, id, (Qpn(0), CmParameters::NONE), private);
+        }
+        let _ = now;
+    }
+
+    /// Who is called, and by which way; `Ok(None)`: somebody who has no time now. Why nobody is.
+    fn cm_called(
+        &mut self,
+        ends: Ends,
+        called: u64,
+        private: &[u8],
+        service: Service,
+    ) -> Result<Option<Called>, u16> {
+        let nobody = reject_reason::INVALID_SERVICE;
+        let ServiceId { space, port } = ServiceId::from_u64(called).ok_or(nobody)?;
+        let header = match ends.at_home {
+            true => IpHeader::read_at_home(private),
+            false => IpHeader::read(private),
+        };
+        let header = header.ok_or(nobody)?;
+        let says = (Gid::from(header.source), Gid::from(header.destination));
+        let is_right = |said: Gid, is: Gid| said == is || ends.at_home && said.is_loopback();
+        if !is_right(says.0, ends.sender) || !is_right(says.1, ends.own) {
+            return Err(reject_reason::INVALID_GID);
+        }
+        let entry = self.entry_of(ends.at, header.destination).map_err(|_| nobody)?;
+        let place = (ends.at, space, port);
+        let listener = self.connections.ports.listener(place, header.destination).ok_or(nobody)?;
+        let id = self.connections.get(listener).map_err(|_| nobody)?;
+        if id.service != service {
+            return Err(reject_reason::INVALID_TRANSPORT);
+        }
+        let full = id.listening.is_none_or(|listening| listening.waiting >= listening.backlog);
+        if full || !self.has_time(listener.0) {
+            return Ok(None);
+        }
+        let local = SocketAddr::new(header.destination, port);
+        let remote = SocketAddr::new(header.source, header.port);
+        let path = Path::new((local, ends.own), (remote, ends.sender), (entry.ifindex, entry.mtu));
+        Ok(Some(Called { listener, path }))
+    }
+
+    /// Tells a listener's user that somebody wants to connect.
+    fn tell_called(
+        &mut self,
+        listener: Key,
+        id: u32,
+        (qpn, parameters): (Qpn, CmParameters),
+        private: &[u8],
+    ) {
+        let listening =
+            self.connections.get_mut(listener).ok().and_then(|id| id.listening.as_mut());
+        let Some(listening) = listening else { return };
+        listening.told += 1;
+        listening.waiting += 1;
+        let number = listening.told;
+        let key = (listener.0, id);
+        let Ok(row) = self.connections.get_mut(key) else { return };
+        row.waits = Some((listener, number));
+        let mut happened = row.happened(id, event::CONNECT_REQUEST);
+        (happened.listener, happened.number) = (listener.1, number);
+        (happened.qpn, happened.parameters) = (qpn, parameters);
+        set_private(&mut happened, private);
+        self.event(listener.0, happened);
+    }
+
+    /// There is a connection, or it is on its way.
+    fn is_cm_live(&self, key: Key) -> bool {
+        let exchange = self.connections.get(key).map(|id| &id.exchange);
+        matches!(exchange, Ok(Exchange::Connection(connection)) if connection.is_live())
+    }
+
+    /// The peer has forgotten a connection.
+    fn cm_is_stale(&mut self, key: Key, now: u64) {
+        let Ok(id) = self.connections.get_mut(key) else { return };
+        let Exchange::Connection(connection) = &mut id.exchange else { return };
+        let mut steps = Vec::new();
+        connection.is_forgotten(now, &mut steps);
+        self.take_steps(key, steps);
+    }
+}
+
+/// Whom a request is for.
+struct Called {
+    listener: Key,
+    path: Path,
+}

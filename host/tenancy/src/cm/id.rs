@@ -1,0 +1,269 @@
+//! An id: a connection of somebody's, or somebody who waits for some.
+
+use super::ports::Port;
+use crate::accounts::Receipt;
+use crate::ids::SessionId;
+use omniverb_cm::{Connection, PortSpace, Resolution};
+use omniverb_session::cm::{CM_PRIVATE_BYTES, CmAddress, CmHappened, FAMILY_IPV4, FAMILY_IPV6};
+use omniverb_terms::{Errno, Gid, Psn, Qpn, Service, VnicId};
+use std::net::{IpAddr, SocketAddr};
+
+/// Whose it is, and its number there.
+pub(crate) type Key = (SessionId, u32);
+
+/// Hop limit of packets, as kernels have it.
+const HOP_LIMIT: u8 = 64;
+
+/// Where a connection goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Path {
+    pub(super) local: SocketAddr,
+    pub(super) remote: SocketAddr,
+    pub(super) sgid: Gid,
+    pub(super) dgid: Gid,
+    /// The interface of the GID's entry, and its MTU in bytes.
+    pub(super) interface: u32,
+    pub(super) mtu: u32,
+    /// `enum ibv_mtu`.
+    pub(super) path_mtu: u8,
+    pub(super) flow_label: u32,
+    pub(super) traffic_class: u8,
+    pub(super) hop_limit: u8,
+}
+
+impl Path {
+    /// One of the own choice.
+    pub(super) fn new(
+        (local, sgid): (SocketAddr, Gid),
+        (remote, dgid): (SocketAddr, Gid),
+        (interface, mtu): (u32, u32),
+    ) -> Path {
+        // As kernels choose: the two ports have packets of one connection take one way.
+        let flow_label = u32::from(local.port()) * 31 + u32::from(remote.port());
+        Path {
+            local,
+            remote,
+            sgid,
+            dgid,
+            interface,
+            mtu,
+            path_mtu: path_mtu(mtu),
+            flow_label: flow_label & 0xf_ffff,
+            traffic_class: 0,
+            hop_limit: HOP_LIMIT,
+        }
+    }
+}
+
+/// The largest `enum ibv_mtu` that packets of an interface with this MTU have room for, with all
+/// headers that there may be.
+fn path_mtu(mtu: u32) -> u8 {
+    const HEADERS: u32 = 96;
+    let payload = mtu.saturating_sub(HEADERS);
+    (1..=5).rev().find(|code| 128 << u32::from(*code) <= payload).unwrap_or(1)
+}
+
+/// Somebody waits for connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Listening {
+    /// How many may wait for an answer.
+    pub(super) backlog: u32,
+    /// How many do.
+    pub(super) waiting: u32,
+    /// How many its user was told of.
+    pub(super) told: u32,
+}
+
+/// What is said with the peer.
+#[derive(Debug, Default)]
+pub(super) enum Exchange {
+    #[default]
+    None,
+    Connection(Box<Connection>),
+    Resolution(Box<Resolution>),
+}
+
+/// Who asks: who sends a request again sends it from there, with these names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Asker {
+    pub(super) at: VnicId,
+    pub(super) gid: Gid,
+    /// Of a REQ, the asker's device; of a SIDR_REQ `None`.
+    pub(super) device: Option<u64>,
+    pub(super) name: u32,
+}
+
+/// A queue pair of somebody who asked: no two connections have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Peer {
+    pub(super) at: VnicId,
+    pub(super) gid: Gid,
+    pub(super) device: u64,
+    pub(super) qpn: Qpn,
+}
+
+/// An id.
+#[derive(Debug)]
+pub(crate) struct Id {
+    pub(super) receipt: Receipt,
+    pub(super) vnic: VnicId,
+    pub(super) space: PortSpace,
+    pub(super) service: Service,
+    /// The first PSN of its queue pair.
+    pub(super) psn: Psn,
+    /// Its own address and port; those of who was asked are the listener's.
+    pub(super) bound: Option<(SocketAddr, Port)>,
+    pub(super) listening: Option<Listening>,
+    pub(super) path: Option<Path>,
+    pub(super) exchange: Exchange,
+    /// The name by which the peer answers.
+    pub(super) name: Option<u32>,
+    pub(super) asker: Option<Asker>,
+    pub(super) peer: Option<Peer>,
+    /// The listener it waits for an answer of, and the how manieth it is there.
+    pub(super) waits: Option<(Key, u32)>,
+    /// Datagrams: the queue pair that serves it, and its Q_Key.
+    pub(super) served: (Qpn, u32),
+}
+
+impl Id {
+    /// One that has nothing yet.
+    pub(super) fn new(
+        receipt: Receipt,
+        vnic: VnicId,
+        (space, service): (PortSpace, Service),
+        psn: Psn,
+    ) -> Id {
+        Id {
+            receipt,
+            vnic,
+            space,
+            service,
+            psn,
+            bound: None,
+            listening: None,
+            path: None,
+            exchange: Exchange::None,
+            name: None,
+            asker: None,
+            peer: None,
+            waits: None,
+            served: (Qpn(0), 0),
+        }
+    }
+
+    /// What it pays.
+    pub(crate) fn receipt(&self) -> &Receipt {
+        &self.receipt
+    }
+
+    /// Nothing was begun with it but to give it an address.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.listening.is_none() && matches!(self.exchange, Exchange::None)
+    }
+
+    /// When something is due for it.
+    pub(super) fn deadline(&self) -> Option<u64> {
+        match &self.exchange {
+            Exchange::None => None,
+            Exchange::Connection(connection) => connection.deadline(),
+            Exchange::Resolution(resolution) => resolution.deadline(),
+        }
+    }
+
+    /// The event that something happened to it.
+    pub(super) fn happened(&self, id: u32, event: u32) -> CmHappened {
+        let mut happened = CmHappened::new(event, id);
+        if let Some(path) = &self.path {
+            happened.local = to_message(path.local, path.interface);
+            happened.remote = to_message(path.remote, path.interface);
+            (happened.sgid, happened.dgid) = (path.sgid, path.dgid);
+            happened.ifindex = path.interface;
+            happened.path_mtu = path.path_mtu.into();
+            happened.flow_label = path.flow_label;
+            (happened.traffic_class, happened.hop_limit) = (path.traffic_class, path.hop_limit);
+        }
+        happened
+    }
+}
+
+/// Puts private data into an event, all of it: programs get as much as the message has room for.
+pub(super) fn set_private(happened: &mut CmHappened, private: &[u8]) {
+    for (to, from) in happened.private.iter_mut().zip(private) {
+        *to = *from;
+    }
+    happened.parameters.private_length = u8::try_from(private.len()).unwrap_or(u8::MAX);
+}
+
+/// The private data of a call, behind so many bytes of the manager's own; `EINVAL` if it is longer
+/// than what the message has room for.
+pub(super) fn private<const N: usize>(
+    head: &[u8],
+    data: &[u8; CM_PRIVATE_BYTES],
+    length: usize,
+) -> Result<[u8; N], Errno> {
+    let data = data.get(..length).ok_or(Errno::EINVAL)?;
+    let mut private = [0; N];
+    let room = private.get_mut(..head.len() + data.len()).ok_or(Errno::EINVAL)?;
+    let (first, rest) = room.split_at_mut(head.len());
+    first.copy_from_slice(head);
+    rest.copy_from_slice(data);
+    Ok(private)
+}
+
+/// An address in a message; `None`: it says that there is none.
+pub(super) fn of_message(address: &CmAddress) -> Result<Option<SocketAddr>, Errno> {
+    let ip = match address.family {
+        0 => return Ok(None),
+        FAMILY_IPV4 => Some(address.ip.address()).filter(IpAddr::is_ipv4),
+        FAMILY_IPV6 => Some(IpAddr::from(address.ip.bytes())),
+        _ => return Err(Errno::EAFNOSUPPORT),
+    };
+    Ok(Some(SocketAddr::new(ip.ok_or(Errno::EINVAL)?, address.port)))
+}
+
+/// An address for a message. The interface is only told of link-local ones.
+pub(super) fn to_message(address: SocketAddr, interface: u32) -> CmAddress {
+    let (ip, port) = (Gid::from(address.ip()), address.port());
+    let family = if address.is_ipv4() { FAMILY_IPV4 } else { FAMILY_IPV6 };
+    CmAddress { family, port, interface: if ip.is_link_local() { interface } else { 0 }, ip }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_has_the_mtu_that_kernels_choose() {
+        for (mtu, code) in
+            [(0, 1), (576, 1), (608, 2), (1500, 3), (4191, 4), (4192, 5), (9000, 5), (65536, 5)]
+        {
+            assert_eq!(path_mtu(mtu), code, "{mtu}");
+        }
+    }
+
+    #[test]
+    fn an_address_survives_the_message() {
+        for text in ["10.0.0.1:7", "0.0.0.0:0", "[2001:db8::1]:9", "[::]:1", "[::ffff:10.0.0.1]:4"]
+        {
+            let address: SocketAddr = text.parse().unwrap();
+            assert_eq!(of_message(&to_message(address, 3)), Ok(Some(address)), "{text}");
+        }
+        assert_eq!(of_message(&CmAddress::NONE), Ok(None));
+        let six = to_message("[2001:db8::1]:9".parse().unwrap(), 0);
+        let wrong = CmAddress { family: FAMILY_IPV4, ..six };
+        assert_eq!(of_message(&wrong), Err(Errno::EINVAL));
+        let other = CmAddress { family: 27, ..six };
+        assert_eq!(of_message(&other), Err(Errno::EAFNOSUPPORT));
+    }
+
+    #[test]
+    fn private_data_is_as_long_as_the_message_lets_it() {
+        let data = [7; CM_PRIVATE_BYTES];
+        let whole = private::<92>(&[1; 36], &data, 56).unwrap();
+        assert_eq!((whole[35], whole[36], whole[91]), (1, 7, 7));
+        assert_eq!(private::<92>(&[1; 36], &data, 57), Err(Errno::EINVAL));
+        assert_eq!(private::<92>(&[], &data, 255), Err(Errno::EINVAL));
+        assert_eq!(private::<92>(&[], &data, 0), Ok([0; 92]));
+    }
+}

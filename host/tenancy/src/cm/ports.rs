@@ -1,0 +1,206 @@
+//! Ports of port spaces: who has which, in each vNIC.
+
+use crate::ids::SessionId;
+use omniverb_cm::PortSpace;
+use omniverb_terms::{Errno, VnicId};
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// Ports that are given to who does not care which, as Linux has them unless told otherwise.
+const EPHEMERAL: std::ops::RangeInclusive<u16> = 32768..=60999;
+
+/// Who has a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Binding {
+    pub(super) owner: (SessionId, u32),
+    /// Unspecified: any address.
+    pub(super) ip: IpAddr,
+    /// Others who say so as well may have it, too.
+    pub(super) reuse: bool,
+    /// If any address of IPv6: not those of IPv4.
+    pub(super) family_only: bool,
+    pub(super) listening: bool,
+}
+
+impl Binding {
+    /// Some address is both's.
+    fn overlaps(&self, other: &Binding) -> bool {
+        self.covers_some_of(other) || other.covers_some_of(self)
+    }
+
+    fn covers_some_of(&self, other: &Binding) -> bool {
+        self.ip == other.ip || self.covers(other.ip)
+    }
+
+    /// An address is among those that this stands for.
+    fn covers(&self, ip: IpAddr) -> bool {
+        let other_family = self.ip.is_ipv6() && !self.family_only;
+        self.ip == ip
+            || self.ip.is_unspecified() && (self.ip.is_ipv4() == ip.is_ipv4() || other_family)
+    }
+}
+
+/// A port of a vNIC's.
+pub(super) type Port = (VnicId, PortSpace, u16);
+
+/// All ports that somebody has.
+#[derive(Debug, Default)]
+pub(super) struct Ports(BTreeMap<Port, Vec<Binding>>);
+
+impl Ports {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Somebody gets a port.
+    pub(super) fn bind(&mut self, port: Port, binding: Binding) -> Result<(), Errno> {
+        let there = self.0.entry(port).or_default();
+        let shared = |other: &Binding| binding.reuse && other.reuse && !other.listening;
+        if there.iter().any(|other| other.overlaps(&binding) && !shared(other)) {
+            return Err(Errno::EADDRINUSE);
+        }
+        there.push(binding);
+        Ok(())
+    }
+
+    /// The same, of any port; they are tried from a random one on.
+    pub(super) fn bind_any(
+        &mut self,
+        (vnic, space): (VnicId, PortSpace),
+        binding: Binding,
+        random: u64,
+    ) -> Result<u16, Errno> {
+        let count = EPHEMERAL.end() - EPHEMERAL.start() + 1;
+        let first = (random % u64::from(count)) as u16;
+        let ports = (0..count).map(|n| {
+            EPHEMERAL.start() + ((u32::from(first) + u32::from(n)) % u32::from(count)) as u16
+        });
+        let mut free = ports.filter(|port| !self.0.contains_key(&(vnic, space, *port)));
+        let port = free.next().ok_or(Errno::EADDRINUSE)?;
+        self.bind((vnic, space, port), binding).map(|()| port)
+    }
+
+    /// Whoever has this waits for connections from now on.
+    pub(super) fn listen(&mut self, port: Port, owner: (SessionId, u32)) -> Result<(), Errno> {
+        let there = self.0.get_mut(&port).ok_or(Errno::EINVAL)?;
+        let own = there.iter().position(|binding| binding.owner == owner).ok_or(Errno::EINVAL)?;
+        let (binding, listening) = (there[own], |other: &Binding| other.listening);
+        let others = there.iter().filter(|other| other.owner != owner);
+        if others.filter(|other| listening(other)).any(|other| other.overlaps(&binding)) {
+            return Err(Errno::EADDRINUSE);
+        }
+        there[own].listening = true;
+        Ok(())
+    }
+
+    /// Who waits for connections to this address.
+    pub(super) fn listener(&self, port: Port, ip: IpAddr) -> Option<(SessionId, u32)> {
+        let waiting = || self.0.get(&port).into_iter().flatten().filter(|b| b.listening);
+        let exact = waiting().find(|binding| binding.ip == ip);
+        exact.or_else(|| waiting().find(|binding| binding.covers(ip))).map(|b| b.owner)
+    }
+
+    /// Somebody gives a port back.
+    pub(super) fn release(&mut self, port: Port, owner: (SessionId, u32)) {
+        if let Some(there) = self.0.get_mut(&port) {
+            there.retain(|binding| binding.owner != owner);
+            if there.is_empty() {
+                self.0.remove(&port);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PORT: Port = (VnicId(1), PortSpace::Tcp, 7471);
+
+    fn binding(id: u32, ip: &str) -> Binding {
+        Binding {
+            owner: (SessionId(1), id),
+            ip: ip.parse().unwrap(),
+            reuse: false,
+            family_only: false,
+            listening: false,
+        }
+    }
+
+    #[test]
+    fn two_have_a_port_only_if_no_address_is_both_s() {
+        for (one, other, free) in [
+            ("10.0.0.1", "10.0.0.2", true),
+            ("10.0.0.1", "10.0.0.1", false),
+            ("0.0.0.0", "10.0.0.1", false),
+            ("10.0.0.1", "0.0.0.0", false),
+            ("::", "10.0.0.1", false),
+            ("::", "0.0.0.0", false),
+            ("2001:db8::1", "10.0.0.1", true),
+            ("2001:db8::1", "0.0.0.0", true),
+        ] {
+            let mut ports = Ports::default();
+            ports.bind(PORT, binding(1, one)).unwrap();
+            assert_eq!(ports.bind(PORT, binding(2, other)).is_ok(), free, "{one} {other}");
+            let elsewhere = (VnicId(2), PORT.1, PORT.2);
+            assert!(ports.bind(elsewhere, binding(3, other)).is_ok());
+            assert!(ports.bind((PORT.0, PortSpace::Udp, PORT.2), binding(4, other)).is_ok());
+        }
+        let only = Binding { family_only: true, ..binding(1, "::") };
+        let mut ports = Ports::default();
+        ports.bind(PORT, only).unwrap();
+        assert!(ports.bind(PORT, binding(2, "0.0.0.0")).is_ok());
+    }
+
+    #[test]
+    fn a_port_is_shared_until_somebody_listens() {
+        let shared = |id| Binding { reuse: true, ..binding(id, "0.0.0.0") };
+        let mut ports = Ports::default();
+        ports.bind(PORT, shared(1)).unwrap();
+        ports.bind(PORT, shared(2)).unwrap();
+        assert_eq!(ports.bind(PORT, binding(3, "0.0.0.0")), Err(Errno::EADDRINUSE));
+        ports.listen(PORT, (SessionId(1), 1)).unwrap();
+        assert_eq!(ports.listen(PORT, (SessionId(1), 2)), Err(Errno::EADDRINUSE));
+        assert_eq!(ports.bind(PORT, shared(4)), Err(Errno::EADDRINUSE));
+        ports.release(PORT, (SessionId(1), 1));
+        ports.listen(PORT, (SessionId(1), 2)).unwrap();
+        ports.release(PORT, (SessionId(1), 2));
+        assert!(ports.is_empty());
+    }
+
+    #[test]
+    fn who_names_the_address_is_preferred() {
+        let mut ports = Ports::default();
+        let ip = "10.0.0.1".parse().unwrap();
+        assert_eq!(ports.listener(PORT, ip), None);
+        for (id, address) in [(1, "10.0.0.1"), (2, "10.0.0.2")] {
+            ports.bind(PORT, binding(id, address)).unwrap();
+        }
+        assert_eq!(ports.listener(PORT, ip), None, "nobody listens yet");
+        ports.listen(PORT, (SessionId(1), 1)).unwrap();
+        assert_eq!(ports.listener(PORT, ip), Some((SessionId(1), 1)));
+        assert_eq!(ports.listener(PORT, "10.0.0.3".parse().unwrap()), None);
+        let any = (VnicId(1), PortSpace::Tcp, 1);
+        ports.bind(any, binding(3, "::")).unwrap();
+        ports.listen(any, (SessionId(1), 3)).unwrap();
+        assert_eq!(ports.listener(any, ip), Some((SessionId(1), 3)));
+    }
+
+    #[test]
+    fn any_port_is_a_free_one_until_there_is_none() {
+        let mut ports = Ports::default();
+        let place = (VnicId(1), PortSpace::Tcp);
+        let count = u32::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
+        let mut seen = std::collections::BTreeSet::new();
+        for id in 0..count {
+            let port = ports.bind_any(place, binding(id, "0.0.0.0"), 28_000).unwrap();
+            assert!(EPHEMERAL.contains(&port) && seen.insert(port));
+            if id > 3 && id < count - 3 {
+                // All of them one after the other would take long.
+                ports.release((place.0, place.1, port), (SessionId(1), id));
+                seen.remove(&port);
+            }
+        }
+        assert!(seen.len() >= 4);
+    }
+}

@@ -1,0 +1,180 @@
+//! Turns: what waits for somebody to do it, taken one by one from everybody who has something
+//! waiting, along the same tree as [`Holders`](crate::Holders). Who has much waiting waits longer;
+//! nobody else does.
+
+use crate::fairness::holders::{Holder, Part};
+use std::collections::{HashMap, VecDeque};
+
+/// What waits, by holder.
+#[derive(Debug)]
+pub struct Turns<T> {
+    root: Branch<T>,
+    count: usize,
+}
+
+#[derive(Debug)]
+struct Branch<T> {
+    own: VecDeque<T>,
+    branches: HashMap<Part, Branch<T>>,
+    /// Whose turn it is, the next first. `None`: what waits right here.
+    order: VecDeque<Option<Part>>,
+}
+
+impl<T> Default for Branch<T> {
+    fn default() -> Branch<T> {
+        Branch { own: VecDeque::new(), branches: HashMap::new(), order: VecDeque::new() }
+    }
+}
+
+impl<T> Default for Turns<T> {
+    fn default() -> Turns<T> {
+        Turns { root: Branch::default(), count: 0 }
+    }
+}
+
+impl<T> Turns<T> {
+    /// What waits, of all.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Nothing waits.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// One more, behind what its holder has waiting.
+    pub fn push(&mut self, holder: &Holder, item: T) {
+        self.count += 1;
+        let mut at = &mut self.root;
+        for part in holder.parts() {
+            if !at.branches.contains_key(part) {
+                at.order.push_back(Some(part.clone()));
+            }
+            at = at.branches.entry(part.clone()).or_default();
+        }
+        if at.own.is_empty() {
+            at.order.push_back(None);
+        }
+        at.own.push_back(item);
+    }
+
+    /// Takes back what `holder` has waiting and is meant, if that has not been taken.
+    pub fn remove(&mut self, holder: &Holder, meant: impl Fn(&T) -> bool) -> Option<T> {
+        let item = self.root.remove(holder.parts(), &meant)?;
+        self.count -= 1;
+        Some(item)
+    }
+
+    /// The next one that `may` be taken; what may not keeps its place.
+    pub fn take(&mut self, mut may: impl FnMut(&T) -> bool) -> Option<T> {
+        let item = self.root.take(&mut may)?;
+        self.count -= 1;
+        Some(item)
+    }
+}
+
+impl<T> Branch<T> {
+    fn remove(&mut self, way: &[Part], meant: &dyn Fn(&T) -> bool) -> Option<T> {
+        let (part, taken, empty) = match way.split_first() {
+            Some((part, rest)) => {
+                let branch = self.branches.get_mut(part)?;
+                let taken = branch.remove(rest, meant)?;
+                (Some(part.clone()), taken, branch.order.is_empty())
+            }
+            None => {
+                let at = self.own.iter().position(meant)?;
+                (None, self.own.remove(at)?, self.own.is_empty())
+            }
+        };
+        if empty {
+            self.order.retain(|other| *other != part);
+            if let Some(part) = part {
+                self.branches.remove(&part);
+            }
+        }
+        Some(taken)
+    }
+
+    fn take(&mut self, may: &mut dyn FnMut(&T) -> bool) -> Option<T> {
+        for at in 0..self.order.len() {
+            let part = self.order.get(at)?.clone();
+            let (taken, empty) = match &part {
+                None if self.own.front().is_some_and(&mut *may) => {
+                    (self.own.pop_front(), self.own.is_empty())
+                }
+                None => (None, false),
+                Some(part) => match self.branches.get_mut(part) {
+                    Some(branch) => (branch.take(may), branch.order.is_empty()),
+                    None => (None, true),
+                },
+            };
+            if taken.is_none() {
+                continue;
+            }
+            self.order.remove(at);
+            match part {
+                Some(part) if empty => drop(self.branches.remove(&part)),
+                part if !empty => self.order.push_back(part),
+                _ => {}
+            }
+            return taken;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everybody_has_a_turn() {
+        let mut turns = Turns::default();
+        let holder = |group: &str, user| Holder::new(group, user);
+        for number in 0..100 {
+            // One tenant, whatever it splits into.
+            turns.push(&holder(&format!("/nasty/{}", number % 10), number), ("nasty", number));
+        }
+        turns.push(&holder("/good", 1), ("good", 0));
+        turns.push(&holder("/good", 1), ("good", 1));
+        turns.push(&holder("/other", 1), ("other", 0));
+        assert_eq!(turns.len(), 103);
+        turns.push(&holder("/third/x", 1), ("third", 0));
+        turns.push(&holder("/third/x", 2), ("third", 2));
+        let third = |user| holder("/third/x", user);
+        assert_eq!(turns.remove(&third(1), |item| item.1 == 5), None);
+        assert_eq!(turns.remove(&third(1), |item| item.1 == 0), Some(("third", 0)));
+        assert_eq!(turns.remove(&third(1), |item| item.1 == 0), None);
+        assert_eq!(turns.remove(&third(2), |_| true), Some(("third", 2)));
+        assert_eq!((turns.len(), turns.root.branches.len()), (103, 3));
+        let first: Vec<_> = (0..6).map(|_| turns.take(|_| true).unwrap().0).collect();
+        assert_eq!(first, ["nasty", "good", "other", "nasty", "good", "nasty"]);
+        let mut left = 97;
+        while turns.take(|_| true).is_some() {
+            left -= 1;
+        }
+        assert!(left == 0 && turns.is_empty() && turns.root.branches.is_empty());
+        assert!(turns.root.order.is_empty());
+    }
+
+    #[test]
+    fn what_may_not_be_taken_holds_up_nobody() {
+        let mut turns = Turns::default();
+        let (one, other) = (Holder::new("/one", 1), Holder::new("/other", 1));
+        for number in 0..3 {
+            turns.push(&one, number);
+        }
+        turns.push(&other, 10);
+        turns.push(&other, 11);
+        assert_eq!(turns.take(|item| *item >= 10), Some(10));
+        assert_eq!(turns.take(|item| *item >= 10), Some(11));
+        assert_eq!(turns.take(|item| *item >= 10), None);
+        assert_eq!(
+            (0..4).map(|_| turns.take(|_| true)).collect::<Vec<_>>(),
+            [Some(0), Some(1), Some(2), None]
+        );
+    }
+}

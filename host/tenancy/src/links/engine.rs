@@ -1,0 +1,244 @@
+//! Links whose far end is the engine: for peers that are not to be reached directly.
+//!
+//! They need only one side's wish, and, for datagrams, not even that: what a stranger sends to a
+//! queue pair makes a link, within a quota. All links of a session to the engine share one bell,
+//! which goes with the last of them.
+
+use super::consents::Rest;
+use super::engine_link::{Cause, EngineLink, Route, Way};
+use super::path::Why;
+use crate::accounts::Kind;
+use crate::action::{Action, EngineEnd, LinkEvent};
+use crate::directory::neighbours::Answer;
+use crate::ids::SessionId;
+use crate::queue_pairs::numbers;
+use crate::tenancy::Tenancy;
+use omniverb_session::body::{
+    BellClosed, CLOSED_BY_DEATH, CLOSED_BY_PEER, Extent, LinkClosed, LinkReady,
+};
+use omniverb_terms::{Errno, Qpn, Service, VnicId};
+use std::collections::BTreeSet;
+
+/// The engine, as the other party of bells. Sessions are counted from below.
+const ENGINE: SessionId = SessionId(u64::MAX);
+
+impl Tenancy {
+    /// Makes a link to the engine. There must be none for this peer yet; for datagrams there may be
+    /// one for another peer of the same number.
+    pub(super) fn link_to_engine(&mut self, way: Way, route: Route, now: u64) -> Result<(), Errno> {
+        let Way { qpn, peer, sgid, dgid } = way;
+        let qp = self.queue_pairs.get(qpn).ok_or(Errno::ENOENT)?;
+        let (session, vnic, service) = (qp.session(), qp.vnic(), qp.service());
+        let linked = match service {
+            Service::Ud => self.knows(way),
+            _ => self.links.is_linked(qpn, peer),
+        };
+        if linked {
+            return Err(Errno::EINVAL);
+        }
+        let underlay = self.route_to(vnic, sgid, dgid).ok_or(Errno::EHOSTUNREACH)?;
+        self.make_engine_room((session, vnic, service), route.cause, now)?;
+        let client = self.sessions.get(&session).ok_or(Errno::ENOENT)?;
+        let receipt = client.account.charge(route.cause.kinds())?;
+        let holder = client.client.holder.in_vnic(vnic);
+        let place = self.links.bells.take(session, ENGINE).ok_or(Errno::ENOMEM)?;
+        let Route { path, why, within, cause, features } = route;
+        let question = within.and_then(|to| self.question(vnic, to, sgid, dgid));
+        if let Some(question) = question {
+            self.rest_on(question, Rest::Engine(qpn, way.far_peer()), now);
+        }
+        let born = now;
+        let link = EngineLink {
+            session,
+            vnic,
+            service,
+            place,
+            way,
+            path,
+            why,
+            within,
+            born,
+            cause,
+            question,
+        };
+        self.audit_engine_link(&link, LinkEvent::Made);
+        self.links.engine.insert(receipt.pays_for(link), &holder);
+        let limits = self.limits();
+        let (request_bytes, response_bytes) = match service {
+            Service::Ud => (limits.datagram_request_bytes, limits.datagram_response_bytes),
+            _ => (limits.engine_request_bytes, limits.engine_response_bytes),
+        };
+        let ready = LinkReady {
+            qpn,
+            peer_qpn: peer,
+            side: 0,
+            request_bytes,
+            response_bytes,
+            bell_new: u32::from(place.new),
+            bell: place.bell,
+            bell_side: place.sides[0],
+            loopback: 0,
+            local_slot: place.slots[0],
+            peer_slot: place.slots[1],
+            sgid,
+            dgid,
+            engine: 1,
+            traced: 0,
+            memory: Extent::NONE,
+            bell_memory: Extent::NONE,
+        };
+        self.act(Action::AttachEngine(Box::new(EngineEnd {
+            session,
+            vnic,
+            service,
+            underlay,
+            within,
+            features,
+            ready,
+        })));
+        Ok(())
+    }
+
+    /// There is a link to exactly this peer, or a direct one that has its number.
+    fn knows(&self, way: Way) -> bool {
+        let engine = self.links.engine.get(way.qpn, way.far_peer());
+        engine.is_some() || self.links.has_direct(way.qpn, way.peer)
+    }
+
+    /// Quotas; where they are used up by datagram links, the oldest goes.
+    fn make_engine_room(
+        &mut self,
+        (id, key, service): (SessionId, VnicId, Service),
+        cause: Cause,
+        now: u64,
+    ) -> Result<(), Errno> {
+        let rested = now.saturating_sub(self.limits().datagram_link_time_ns);
+        let vnic = self.vnics.get(&key).ok_or(Errno::ENOENT)?;
+        match cause {
+            Cause::Stranger if vnic.account.full(&[Kind::Stranger]).is_some() => {
+                // Not with a peer that the application knows, which may have the same number.
+                let alone = |qpn: Qpn, peer: Qpn| {
+                    self.queue_pairs.contains(qpn)
+                        && self.links.engine.all_by(Cause::Stranger, qpn, peer)
+                };
+                let mut old = self.links.engine.strangers(key).take_while(|age| age.0 <= rested);
+                let oldest = old.find(|(_, qpn, (peer, _))| alone(*qpn, *peer));
+                drop(old);
+                let (_, qpn, (peer, _)) = oldest.ok_or(Errno::ENOMEM)?;
+                self.end_engine_links(qpn, peer, Some(CLOSED_BY_PEER));
+            }
+            Cause::Stranger => {}
+            Cause::Asked => self.make_way_to_engine(id, key),
+        }
+        let session = self.sessions.get(&id).ok_or(Errno::ENOENT)?;
+        let Some(full) = session.account.full(cause.kinds()) else { return Ok(()) };
+        // The host's quota is shared by all: whoever has the most of it yields.
+        let host_full = full.is(self.host());
+        let holder = session.client.holder.in_vnic(key);
+        let yields = host_full.then(|| self.links.engine.yields_to(&holder)).flatten();
+        let Some((_, qpn, (peer, _))) = yields else {
+            let oldest = self.links.engine.oldest(id).filter(|_| service == Service::Ud);
+            let oldest = oldest.filter(|age| age.0 <= rested);
+            let (_, qpn, (peer, _)) = oldest.ok_or(Errno::ENOMEM)?;
+            self.end_engine_links(qpn, peer, Some(CLOSED_BY_PEER));
+            return Ok(());
+        };
+        // A connected queue pair has nobody else; one for datagrams asks again.
+        let alone = self.queue_pairs.is_connected(qpn);
+        let reason = if alone { CLOSED_BY_DEATH } else { CLOSED_BY_PEER };
+        self.end_engine_links(qpn, peer, Some(reason));
+        Ok(())
+    }
+
+    /// Ends the links to the engine for this number, if there are any; the queue pair's process
+    /// is told if there is something to be told (`reason`, a `CLOSED_*`).
+    pub(crate) fn end_engine_links(&mut self, qpn: Qpn, peer: Qpn, reason: Option<u32>) {
+        let links = self.remove_engine_links(qpn, peer);
+        let Some(EngineLink { session, vnic, place, .. }) = links.first().copied() else { return };
+        if let Some(reason) = reason {
+            self.event(session, LinkClosed { qpn, peer_qpn: peer, reason, reserved: 0 });
+        }
+        self.act(Action::DetachEngine { vnic, qpn, peer_qpn: peer });
+        self.rest_bell(session, place.bell);
+    }
+
+    fn remove_engine_links(&mut self, qpn: Qpn, peer: Qpn) -> Vec<EngineLink> {
+        let links = self.links.engine.remove(qpn, peer);
+        if !links.is_empty() && self.queue_pairs.is_connected(qpn) {
+            self.drop_wish(qpn, peer);
+            self.end_engine_grants(qpn, peer);
+        }
+        for link in &links {
+            if let Some(question) = link.question {
+                self.rest_no_more(question, Rest::Engine(qpn, link.way.far_peer()));
+            }
+            self.audit_engine_link(link, LinkEvent::Ended);
+            self.links.bells.give(link.session, ENGINE, &link.place);
+        }
+        links
+    }
+
+    /// Without links to the engine a session needs no bell with it.
+    fn rest_bell(&mut self, id: SessionId, bell: u64) {
+        let of = self.sessions.get(&id);
+        if of.is_some_and(|session| session.account.count(Kind::EngineLink) == 0) {
+            self.links.bells.forget(id, ENGINE);
+            self.event(id, BellClosed { bell });
+        }
+    }
+
+    /// A link to the engine could not be made after all.
+    pub(crate) fn undo_engine_links(&mut self, qpn: Qpn, peer: Qpn) {
+        let links = self.remove_engine_links(qpn, peer);
+        let Some(EngineLink { session, vnic, place, .. }) = links.first().copied() else { return };
+        self.refuse_wish(qpn, peer);
+        if links.len() > 1 {
+            // Others of the same number go with it: the client cannot tell them apart.
+            self.act(Action::DetachEngine { vnic, qpn, peer_qpn: peer });
+        }
+        if links.iter().any(|link| link.place.new) {
+            // Its bell does not exist, and links that were to use it cannot, either.
+            for qpn in self.queue_pairs.of(session) {
+                let peers: BTreeSet<Qpn> = self.links.engine_peers(qpn).into_iter().collect();
+                for peer in peers {
+                    self.remove_engine_links(qpn, peer);
+                    self.refuse_wish(qpn, peer);
+                    self.act(Action::DetachEngine { vnic, qpn, peer_qpn: peer });
+                }
+            }
+        }
+        self.rest_bell(session, place.bell);
+    }
+
+    /// A datagram for a queue pair came from somebody it has no link for.
+    pub(crate) fn meet_stranger(&mut self, key: VnicId, way: Way, now: u64) {
+        let Some(qp) = self.queue_pairs.get(way.qpn) else { return };
+        // A link for that number to somebody whom the queue pair knows stays as it is.
+        let fits = qp.vnic() == key && qp.service() == Service::Ud && !self.knows(way);
+        let session = qp.session();
+        if !fits || !numbers::is_qpn(way.peer) || !self.owns(key, way.sgid) {
+            return;
+        }
+        if !self.has_time(session) {
+            return;
+        }
+        let route = match self.local_source(key, way) {
+            Some((source, why)) => Route::forwarded(why, source),
+            // Nobody else has addresses of ours.
+            None if way.dgid.is_loopback() || self.owns(key, way.dgid) => return,
+            None => match self.known_answer(key, way.sgid, way.dgid, now) {
+                Some(Answer::Omniverb(features)) => Route::wire(Why::Stranger, features),
+                _ => Route { why: Why::Stranger, ..Route::roce() },
+            },
+        };
+        let _ = self.link_to_engine(way, Route { cause: Cause::Stranger, ..route }, now);
+    }
+
+    /// The vNIC of a sender that the engine forwards to us.
+    fn local_source(&self, key: VnicId, way: Way) -> Option<(VnicId, Why)> {
+        let source = self.links.engine.get(way.peer, (way.qpn, way.sgid))?;
+        let ours = source.within == Some(key) && source.way.sgid == way.dgid;
+        let why = self.through_engine(key, source.vnic).unwrap_or(Why::PeerThroughEngine);
+        ours.then_some((source.vnic, why))
+    }
+}

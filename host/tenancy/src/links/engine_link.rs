@@ -1,0 +1,106 @@
+//! A link to the engine: from where to where it is wanted, and what there is of it.
+
+use super::bells::Place;
+use super::path::{Path, Why};
+use crate::accounts::Kind;
+use crate::directory::neighbours::Question;
+use crate::ids::{FarPeer, SessionId};
+use omniverb_terms::{Gid, Qpn, Service, VnicId};
+
+/// From a queue pair to its peer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    pub(crate) qpn: Qpn,
+    pub(crate) peer: Qpn,
+    /// What the queue pair calls itself.
+    pub(crate) sgid: Gid,
+    /// What it calls the peer.
+    pub(crate) dgid: Gid,
+}
+
+impl Way {
+    /// Its other end.
+    pub(crate) fn far_peer(&self) -> FarPeer {
+        (self.peer, self.dgid)
+    }
+}
+
+/// Who caused a link to the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// The queue pair's process asked for it.
+    Asked,
+    /// Datagrams that somebody sent whom it has not named.
+    Stranger,
+}
+
+impl Cause {
+    /// What such a link counts as.
+    pub(crate) fn kinds(self) -> &'static [Kind] {
+        match self {
+            Cause::Asked => &[Kind::Link, Kind::EngineLink],
+            Cause::Stranger => &[Kind::Link, Kind::EngineLink, Kind::Stranger],
+        }
+    }
+}
+
+/// How and why it leads through the engine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Route {
+    pub(crate) path: Path,
+    pub(crate) why: Why,
+    /// The peer's vNIC, if that is on this host and reached without the network.
+    pub(crate) within: Option<VnicId>,
+    /// What the other Omniverb said about itself; 0: it is none, as far as we know.
+    pub(crate) features: u32,
+    pub(crate) cause: Cause,
+}
+
+impl Route {
+    /// To a vNIC of this host.
+    pub(crate) fn forwarded(why: Why, to: VnicId) -> Route {
+        let path = Path::Forwarded;
+        Route { path, why, within: Some(to), features: 0, cause: Cause::Asked }
+    }
+
+    /// To another Omniverb.
+    pub(crate) fn wire(why: Why, features: u32) -> Route {
+        Route { path: Path::Wire, why, within: None, features, cause: Cause::Asked }
+    }
+
+    /// To whatever else there may be.
+    pub(crate) fn roce() -> Route {
+        let (path, why) = (Path::Roce, Why::Unanswered);
+        Route { path, why, within: None, features: 0, cause: Cause::Asked }
+    }
+}
+
+/// A link to the engine, for when it makes way: when it was made, its queue pair, its peer.
+pub(crate) type EngineLinkAge = (u64, Qpn, FarPeer);
+
+/// A link to the engine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EngineLink {
+    /// Whose queue pair.
+    pub(crate) session: SessionId,
+    /// The vNIC of that process.
+    pub(crate) vnic: VnicId,
+    pub(crate) service: Service,
+    pub(crate) place: Place,
+    pub(crate) way: Way,
+    pub(crate) path: Path,
+    pub(crate) why: Why,
+    /// As of its [`Route`].
+    pub(crate) within: Option<VnicId>,
+    /// When it was made.
+    pub(crate) born: u64,
+    pub(crate) cause: Cause,
+    /// What the network must go on saying, if the peer is reached without it.
+    pub(crate) question: Option<Question>,
+}
+
+impl EngineLink {
+    pub(super) fn age(&self) -> EngineLinkAge {
+        (self.born, self.way.qpn, self.way.far_peer())
+    }
+}

@@ -1,0 +1,89 @@
+//! All links to the engine: by their queue pairs, and as they make way for others.
+//!
+//! The numbers of peers are the peers' own: one may be that of somebody here, and datagram peers on
+//! different hosts may have the same.
+
+use super::engine_link::{Cause, EngineLink, EngineLinkAge};
+use super::seniority::Seniority;
+use crate::accounts::Paid;
+use crate::fairness::holders::Holder;
+use crate::ids::{FarPeer, SessionId};
+use omniverb_terms::{Gid, Qpn, Service, VnicId};
+use std::collections::BTreeMap;
+
+/// All links to the engine.
+#[derive(Debug, Default)]
+pub(super) struct EngineLinks {
+    rows: BTreeMap<(Qpn, FarPeer), Paid<EngineLink>>,
+    seniority: Seniority,
+}
+
+impl EngineLinks {
+    pub(super) fn is_empty(&self) -> bool {
+        self.rows.is_empty() && self.seniority.is_empty()
+    }
+
+    /// All, with what they pay, in the order of their queue pairs.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Paid<EngineLink>> {
+        self.rows.values()
+    }
+
+    pub(super) fn get(&self, qpn: Qpn, far: FarPeer) -> Option<&EngineLink> {
+        self.rows.get(&(qpn, far)).map(|link| &**link)
+    }
+
+    /// Those of a queue pair from this peer on, in order.
+    pub(super) fn of(&self, qpn: Qpn, from: FarPeer) -> impl Iterator<Item = &EngineLink> {
+        let to = (Qpn(u32::MAX), Gid::MAX);
+        self.rows.range((qpn, from)..=(qpn, to)).map(|(_, link)| &**link)
+    }
+
+    /// Those of a queue pair for peers of this number.
+    pub(super) fn to(&self, qpn: Qpn, peer: Qpn) -> impl Iterator<Item = &EngineLink> {
+        let all = self.rows.range((qpn, (peer, Gid::ZERO))..=(qpn, (peer, Gid::MAX)));
+        all.map(|(_, link)| &**link)
+    }
+
+    /// All of them for peers of this number, if there are any, have this cause.
+    pub(super) fn all_by(&self, cause: Cause, qpn: Qpn, peer: Qpn) -> bool {
+        self.to(qpn, peer).all(|link| link.cause == cause)
+    }
+
+    /// One more, counted for this holder.
+    pub(super) fn insert(&mut self, link: Paid<EngineLink>, holder: &Holder) {
+        let age = link.age();
+        self.seniority.add(age, holder);
+        if link.service == Service::Ud {
+            self.seniority.add_datagrams(age, link.session);
+        }
+        if link.cause == Cause::Stranger {
+            self.seniority.add_stranger(age, link.vnic);
+        }
+        self.rows.insert((link.way.qpn, link.way.far_peer()), link);
+    }
+
+    /// Those for peers of this number are no more.
+    pub(super) fn remove(&mut self, qpn: Qpn, peer: Qpn) -> Vec<EngineLink> {
+        let links: Vec<EngineLink> = self.to(qpn, peer).copied().collect();
+        for link in &links {
+            self.rows.remove(&(qpn, link.way.far_peer()));
+            self.seniority.remove(&link.age(), link.session, link.vnic);
+        }
+        links
+    }
+
+    /// See [`Seniority::oldest`].
+    pub(super) fn oldest(&self, session: SessionId) -> Option<EngineLinkAge> {
+        self.seniority.oldest(session)
+    }
+
+    /// See [`Seniority::strangers`].
+    pub(super) fn strangers(&self, vnic: VnicId) -> impl Iterator<Item = EngineLinkAge> {
+        self.seniority.strangers(vnic)
+    }
+
+    /// See [`Seniority::yields_to`].
+    pub(super) fn yields_to(&self, newcomer: &Holder) -> Option<EngineLinkAge> {
+        self.seniority.yields_to(newcomer)
+    }
+}

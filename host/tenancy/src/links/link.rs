@@ -1,0 +1,65 @@
+//! A direct link, as the tables have it.
+
+use super::bells::Place;
+use super::path::Why;
+use crate::accounts::Receipt;
+use crate::directory::neighbours::Question;
+use crate::ids::SessionId;
+use omniverb_terms::{Gid, VnicId};
+
+/// What a link pays for its ends, for being direct in one vNIC or two, and for being uninvited.
+#[derive(Debug)]
+pub(crate) struct LinkReceipts {
+    pub(crate) ends: [Receipt; 2],
+    pub(crate) direct: [Option<Receipt>; 2],
+    pub(crate) uninvited: Option<Receipt>,
+}
+
+/// Its own GID, the peer's.
+pub(crate) type GidPair = (Gid, Gid);
+
+/// A datagram link that one end did not ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Invitation {
+    /// The vNIC that opened it, and pays.
+    pub(crate) from: VnicId,
+    /// The one that did not ask.
+    pub(crate) to: VnicId,
+}
+
+/// A direct link; it does not change while it lives. Of what there is for each end, the first is
+/// that of the queue pair with the smaller number.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) receipts: LinkReceipts,
+    /// `None` for a link that survived a restart: its bell is older than we are.
+    pub(crate) place: Option<Place>,
+    pub(crate) sessions: [SessionId; 2],
+    pub(crate) vnics: [VnicId; 2],
+    /// Each end's own GID and that which it knows the other by.
+    pub(crate) ways: [GidPair; 2],
+    /// What the network must go on saying to each end.
+    pub(crate) questions: [Option<Question>; 2],
+    pub(crate) why: Why,
+    /// `None`: both ends asked for it, or are of one vNIC.
+    pub(crate) uninvited: Option<Invitation>,
+}
+
+impl Link {
+    /// The end that did not ask for it, if there is one, and who opened it.
+    pub(super) fn uninvited_end(&self) -> Option<Uninvitee> {
+        let to = self.uninvited?.to;
+        let end = usize::from(self.vnics[1] == to);
+        let (session, inviter) = (self.sessions[end], self.sessions[1 - end]);
+        Some(Uninvitee { session, vnic: to, inviter })
+    }
+}
+
+/// The end of a link that did not ask for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Uninvitee {
+    pub(super) session: SessionId,
+    pub(super) vnic: VnicId,
+    /// The process at the other end.
+    pub(super) inviter: SessionId,
+}

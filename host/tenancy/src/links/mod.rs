@@ -1,0 +1,126 @@
+//! How two queue pairs come to be linked, by which path, and how that ends.
+//!
+//! `pairing.rs` (RC, UC) and `datagrams.rs` (UD): whom a queue pair is to be linked with.
+//! `direct.rs`: links between processes (`link.rs`, `direct_links.rs`). `engine.rs`: links to the
+//! engine (`engine_link.rs`, `engine_links.rs`). `path.rs`: the words for both. `bells.rs`: places
+//! of links in what processes wake each other with. `consents.rs`, `consent.rs`: the network is
+//! asked as long as a link lives; `parting.rs`: links that somebody else ends. `room.rs`: which
+//! link makes way for another, of those in `uninvited.rs` (direct ones) or `seniority.rs` (to the
+//! engine).
+
+mod bells;
+mod consent;
+mod consents;
+mod datagrams;
+pub(crate) mod direct;
+mod direct_links;
+mod engine;
+pub(crate) mod engine_link;
+mod engine_links;
+pub(crate) mod link;
+mod pairing;
+mod parting;
+pub(crate) mod path;
+mod room;
+mod seniority;
+mod uninvited;
+
+use crate::accounts::Paid;
+use crate::ids::{FarPeer, LinkKey, SessionId};
+use bells::Bells;
+use consents::Consents;
+use direct_links::DirectLinks;
+use engine_link::EngineLink;
+use engine_links::EngineLinks;
+use link::Link;
+use omniverb_terms::{Gid, Qpn};
+
+/// All links. The files of this folder change them; others look.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    direct: DirectLinks,
+    engine: EngineLinks,
+    bells: Bells,
+    /// What links live by.
+    consents: Consents,
+}
+
+impl Links {
+    /// There is a link of a queue pair for this peer, of whatever kind.
+    pub(crate) fn is_linked(&self, qpn: Qpn, peer: Qpn) -> bool {
+        self.has_direct(qpn, peer) || self.has_engine(qpn, peer)
+    }
+
+    /// There is a direct one.
+    pub(crate) fn has_direct(&self, qpn: Qpn, peer: Qpn) -> bool {
+        self.direct.join(qpn, peer)
+    }
+
+    /// There is one to the engine for a peer of this number.
+    pub(crate) fn has_engine(&self, qpn: Qpn, peer: Qpn) -> bool {
+        self.engine.to(qpn, peer).next().is_some()
+    }
+
+    /// A direct link.
+    pub(crate) fn direct(&self, key: LinkKey) -> Option<&Link> {
+        self.direct.get(key)
+    }
+
+    /// All direct links, in order.
+    pub(crate) fn all_direct(&self) -> impl Iterator<Item = (LinkKey, &Link)> {
+        self.direct.iter()
+    }
+
+    /// Whom a queue pair has direct links with, in order.
+    pub(crate) fn peers_of(&self, qpn: Qpn) -> Vec<Qpn> {
+        self.direct.peers_from(qpn, Qpn(0)).collect()
+    }
+
+    /// The first of these from this number on.
+    pub(crate) fn next_peer(&self, qpn: Qpn, from: Qpn) -> Option<Qpn> {
+        self.direct.peers_from(qpn, from).next()
+    }
+
+    /// All links to the engine, with what they pay.
+    pub(crate) fn all_engine(&self) -> impl Iterator<Item = &Paid<EngineLink>> {
+        self.engine.iter()
+    }
+
+    /// The first link of a queue pair to the engine from this peer on.
+    pub(crate) fn next_engine(&self, qpn: Qpn, from: FarPeer) -> Option<&EngineLink> {
+        self.engine.of(qpn, from).next()
+    }
+
+    /// The numbers of a queue pair's peers beyond the engine, in order; once for each link.
+    fn engine_peers(&self, qpn: Qpn) -> Vec<Qpn> {
+        self.engine.of(qpn, (Qpn(0), Gid::ZERO)).map(|link| link.way.peer).collect()
+    }
+
+    /// A session has ended, and all its links before: which others had a bell with it, and which.
+    pub(crate) fn end_session(&mut self, session: SessionId) -> Vec<(SessionId, u64)> {
+        self.bells.end(session)
+    }
+
+    /// No direct link, and nothing that finds some.
+    pub(crate) fn has_no_direct(&self) -> bool {
+        self.direct.is_empty()
+    }
+
+    /// No link to the engine, and nothing that finds some or is shared by them.
+    pub(crate) fn has_no_engine(&self) -> bool {
+        self.engine.is_empty() && self.bells.count() == 0
+    }
+
+    /// Nothing rests on an answer of the network.
+    pub(crate) fn asks_nothing(&self) -> bool {
+        self.consents.is_empty()
+    }
+
+    /// What finds rows finds all of them and no others.
+    ///
+    /// # Panics
+    /// If not.
+    pub(crate) fn check(&self) {
+        self.direct.check();
+    }
+}

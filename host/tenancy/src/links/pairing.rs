@@ -1,0 +1,248 @@
+//! How two queue pairs find each other.
+//!
+//! RC and UC: each side states a *wish*: the peer's number and GID. When both wishes name each
+//! other and each GID turned out (see `directory/`) to be an address of the other's vNIC, the
+//! direct link is made. Where the peer is not of this host, or one of the two vNICs is forwarded or
+//! limited, one wish is enough for a link to the engine (see `engine.rs`). A wish that is neither
+//! stays; the queue pair behaves as on a dead network.
+//!
+//! UD is in `datagrams.rs`.
+
+use super::engine_link::{Route, Way};
+use super::path::Why;
+use crate::directory::asking::Resolved;
+use crate::directory::neighbours::Answer;
+use crate::directory::neighbours::Waiter;
+use crate::ids::SessionId;
+use crate::queue_pairs::queue_pair::Wish;
+use crate::tenancy::Tenancy;
+use crate::timers::Timer;
+use omniverb_session::body::{CLOSED_BY_DEATH, CLOSED_BY_PEER, ConnectQp, Connected, LinkClosed};
+use omniverb_terms::{Errno, Qpn, Service, VnicId};
+
+/// Times a peer of this host that names us back is looked for where the network cannot be asked.
+const FAILURES_MAX: u32 = 8;
+/// Times it is looked for where the network does not answer; then the wire is tried.
+const SILENCES_MAX: u32 = 2;
+
+impl Tenancy {
+    pub(crate) fn connect_qp(&mut self, id: SessionId, tag: u64, m: &ConnectQp, now: u64) {
+        let service = match self.connect_checked(id, m, now) {
+            Ok(service) => service,
+            Err(errno) => return self.fail(id, tag, errno),
+        };
+        let ready = Connected { qpn: m.qpn, ready: 1 };
+        if m.resume != 0 {
+            let answer = self.announce(m, service, now);
+            return match answer {
+                Ok(()) => self.reply(id, tag, ready),
+                Err(errno) => self.fail(id, tag, errno),
+            };
+        }
+        if service == Service::Ud {
+            return self.connect_datagrams(id, tag, m, now);
+        }
+        if self.links.is_linked(m.qpn, m.dest_qpn) {
+            return self.reply(id, tag, ready);
+        }
+        self.close_all(m.qpn, CLOSED_BY_PEER);
+        self.wish(m, None);
+        self.advance_wish(m.qpn, m.dest_qpn, now);
+        if self.queue_pairs.wish(m.qpn, m.dest_qpn).is_some() {
+            let is_ready = u32::from(self.links.is_linked(m.qpn, m.dest_qpn));
+            self.reply(id, tag, Connected { qpn: m.qpn, ready: is_ready });
+        } else {
+            self.fail(id, tag, Errno::ENOMEM);
+        }
+    }
+
+    /// The queue pair's type, if it may say this.
+    fn connect_checked(&self, id: SessionId, m: &ConnectQp, now: u64) -> Result<Service, Errno> {
+        let qp = self.queue_pairs.own(id, m.qpn)?;
+        let resume = m.resume != 0;
+        let resumes = self.sessions.get(&id).is_some_and(|s| s.resume);
+        if m.dest_qpn > Qpn::MAX || !self.owns(qp.vnic(), m.sgid) || (resume && !resumes) {
+            return Err(Errno::EINVAL);
+        }
+        // Only what has proved that it was there can have had links.
+        if resume && !(qp.is_claimed() && self.queue_pairs.takes_announcements(now)) {
+            return Err(Errno::EPERM);
+        }
+        Ok(qp.service())
+    }
+
+    /// Writes down where a queue pair wants to go; `survivor_until` as in [`Wish`].
+    pub(crate) fn wish(&mut self, m: &ConnectQp, survivor_until: Option<u64>) {
+        self.clear_wish_timer(m.qpn, m.dest_qpn);
+        let wish = Wish::new(m.sgid, m.dgid, survivor_until);
+        self.queue_pairs.add_wish(m.qpn, m.dest_qpn, wish);
+    }
+
+    /// Takes a wish as far as it gets: finds out whose address it names, then, if that is a
+    /// neighbour who wishes the same, makes the link; or goes through the engine.
+    pub(crate) fn advance_wish(&mut self, qpn: Qpn, peer: Qpn, now: u64) {
+        let Some(qp) = self.queue_pairs.get(qpn) else { return };
+        let Some(wish) = qp.wish(peer) else { return };
+        if self.links.is_linked(qpn, peer) {
+            return;
+        }
+        let (vnic, survivor) = (qp.vnic(), wish.is_survivor());
+        let way = (vnic, wish.sgid, wish.dgid);
+        let answer = match self.resolve(way, vnic, Some(Waiter::Wish { qpn, peer }), now) {
+            Resolved::Asking => return,
+            Resolved::Busy => None,
+            Resolved::To(answer) => Some(answer),
+        };
+        let target = answer.and_then(|answer| match answer {
+            Answer::Is(target) => Some(target),
+            _ => None,
+        });
+        if let Some(wish) = self.queue_pairs.wish_mut(qpn, peer) {
+            wish.target = target;
+        }
+        let Some(target) = target else { return self.no_neighbour(qpn, peer, answer, now) };
+        if self.queue_pairs.is_gone(peer) {
+            return self.peer_is_gone(qpn, peer, CLOSED_BY_DEATH, now);
+        }
+        if !survivor && let Some(why) = self.through_engine(vnic, target) {
+            return self.wish_by_engine(qpn, peer, Route::forwarded(why, target), now);
+        }
+        if !self.queue_pairs.is_mutual(qpn, peer) {
+            return;
+        }
+        if self.queue_pairs.vnic_of(peer) != Some(target) {
+            return;
+        }
+        let back = self.links.engine.to(peer, qpn).next().map(|link| link.within);
+        if let Some(within) = back {
+            // The peer could not wait for us, or had to go another way; so we go it, too.
+            let route = match within {
+                Some(_) => Route::forwarded(Why::PeerThroughEngine, target),
+                None => Route::wire(Why::OneWay, 0),
+            };
+            return self.wish_by_engine(qpn, peer, route, now);
+        }
+        match self.wish_target(peer, qpn, now) {
+            None => self.advance_wish(peer, qpn, now),
+            Some(back) if back == vnic => self.fulfil(qpn, peer, now),
+            Some(_) => {}
+        }
+    }
+
+    /// The address is nobody's here.
+    fn no_neighbour(&mut self, qpn: Qpn, peer: Qpn, answer: Option<Answer>, now: u64) {
+        let mutual = self.queue_pairs.is_mutual(qpn, peer);
+        let Some(wish) = self.queue_pairs.wish_mut(qpn, peer) else { return };
+        wish.failures += 1;
+        // Somebody is here and wants us, so the network may still be coming up. Without that,
+        // asking again would be idle: the peer's own wish asks again for both.
+        let again = match answer {
+            None => true,
+            Some(_) if wish.is_survivor() => mutual,
+            Some(Answer::NoAccess) => mutual && wish.failures < FAILURES_MAX,
+            Some(Answer::Silence) => mutual && wish.failures < SILENCES_MAX,
+            Some(_) => false,
+        };
+        let given_up = wish.survivor_until;
+        let again = again.then_some(now.saturating_add(self.limits().stranger_time_ns));
+        if let Some(at) = again.into_iter().chain(given_up).min() {
+            return self.set_wish_timer(qpn, peer, at);
+        }
+        match answer {
+            Some(Answer::Omniverb(features)) => {
+                self.wish_by_engine(qpn, peer, Route::wire(Why::Omniverb, features), now);
+            }
+            Some(Answer::Silence) => self.wish_by_engine(qpn, peer, Route::roce(), now),
+            _ => {}
+        }
+    }
+
+    /// A wish is fulfilled by a link to the engine.
+    fn wish_by_engine(&mut self, qpn: Qpn, peer: Qpn, route: Route, now: u64) {
+        self.clear_wish_timer(qpn, peer);
+        let Some(wish) = self.queue_pairs.wish(qpn, peer).copied() else { return };
+        let way = Way { qpn, peer, sgid: wish.sgid, dgid: wish.dgid };
+        if self.link_to_engine(way, route, now).is_err() {
+            return self.refuse_wish(qpn, peer);
+        }
+        // A peer that waits for us to wish the same need not wait any more.
+        if self.queue_pairs.is_mutual(qpn, peer) {
+            self.advance_wish(peer, qpn, now);
+        }
+    }
+
+    /// Whom a wish leads to. What the network said when it was made may be long ago: where that is
+    /// known no longer, it is to be asked anew.
+    fn wish_target(&self, qpn: Qpn, peer: Qpn, now: u64) -> Option<VnicId> {
+        let qp = self.queue_pairs.get(qpn)?;
+        let wish = qp.wish(peer)?;
+        let target = wish.target?;
+        let known = || self.known_answer(qp.vnic(), wish.sgid, wish.dgid, now);
+        (target == qp.vnic() || known() == Some(Answer::Is(target))).then_some(target)
+    }
+
+    fn fulfil(&mut self, qpn: Qpn, peer: Qpn, now: u64) {
+        let Some(wish) = self.queue_pairs.wish(qpn, peer).copied() else { return };
+        let Some(back) = self.queue_pairs.wish(peer, qpn).copied() else { return };
+        let ends = ((qpn, wish.sgid, wish.dgid), (peer, back.sgid, back.dgid));
+        let made = match wish.survivor_until {
+            Some(_) => self.record_link(ends.0, ends.1, now),
+            None => self.make_link(ends.0, ends.1, None, now),
+        };
+        for (from, to) in [(qpn, peer), (peer, qpn)] {
+            self.clear_wish_timer(from, to);
+        }
+        if made.is_err() {
+            self.refuse_wishes(qpn, peer);
+        } else if self.queue_pairs.is_datagram(qpn) {
+            self.drop_wish(qpn, peer);
+            self.drop_wish(peer, qpn);
+        }
+    }
+
+    pub(crate) fn set_wish_timer(&mut self, qpn: Qpn, peer: Qpn, at: u64) {
+        if self.queue_pairs.wish(qpn, peer).is_some() {
+            self.timers.set(Timer::Wish { qpn, peer }, at);
+        }
+    }
+
+    fn clear_wish_timer(&mut self, qpn: Qpn, peer: Qpn) {
+        self.timers.clear(Timer::Wish { qpn, peer });
+    }
+
+    pub(crate) fn drop_wish(&mut self, qpn: Qpn, peer: Qpn) {
+        self.clear_wish_timer(qpn, peer);
+        self.queue_pairs.remove_wish(qpn, peer);
+    }
+
+    /// A wish cannot come true: its peer does not exist any more. The first caller's reason counts.
+    pub(crate) fn peer_is_gone(&mut self, qpn: Qpn, peer: Qpn, reason: u32, now: u64) {
+        let Some(wish) = self.queue_pairs.wish_mut(qpn, peer) else { return };
+        // What is announced after a restart has its own time limit; somebody may yet come back.
+        if wish.is_survivor() || wish.gone.is_some() {
+            return;
+        }
+        wish.gone = Some(reason);
+        self.set_wish_timer(qpn, peer, now.saturating_add(self.limits().absence_time_ns));
+    }
+
+    /// A wish's timer is due: ask again, or give up what survived only on one side.
+    pub(crate) fn wish_due(&mut self, qpn: Qpn, peer: Qpn, now: u64) {
+        let Some(wish) = self.queue_pairs.wish(qpn, peer) else { return };
+        if let Some(reason) = wish.gone {
+            self.drop_wish(qpn, peer);
+            if self.links.has_engine(qpn, peer) {
+                return self.end_engine_links(qpn, peer, Some(reason));
+            }
+            if let Some(session) = self.queue_pairs.session_of(qpn) {
+                self.event(session, LinkClosed { qpn, peer_qpn: peer, reason, reserved: 0 });
+            }
+            return;
+        }
+        if wish.survivor_until.is_some_and(|until| now >= until) {
+            self.abandon_resume(qpn, peer);
+        } else {
+            self.advance_wish(qpn, peer, now);
+        }
+    }
+}

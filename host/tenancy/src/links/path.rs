@@ -1,0 +1,83 @@
+//! How the data of a queue pair travels, and why.
+
+/// How the data of a queue pair travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Path {
+    /// A link between the two processes.
+    Direct,
+    /// Through the engine, to a queue pair of this host.
+    Forwarded,
+    /// Through the engine and the network, to another Omniverb.
+    Wire,
+    /// Through the engine and the network, to whatever speaks RoCE v2 there.
+    Roce,
+}
+
+impl Path {
+    /// The word for it in `omniverb status`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Path::Direct => "direct",
+            Path::Forwarded => "forwarded",
+            Path::Wire => "wire",
+            Path::Roce => "roce",
+        }
+    }
+}
+
+/// Why the data of a queue pair travels the way it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Both queue pairs are of one vNIC.
+    SameVnic,
+    /// The handshake came out at the peer's vNIC.
+    Neighbour,
+    /// The link is older than this daemon.
+    Survivor,
+    /// Its own vNIC is forwarded.
+    Forwarded,
+    /// The peer's vNIC is forwarded.
+    PeerForwarded,
+    /// Its own vNIC is limited.
+    Limited,
+    /// The peer's vNIC is limited.
+    PeerLimited,
+    /// Faults are set for its own vNIC.
+    Faulty,
+    /// Faults are set for the peer's vNIC.
+    PeerFaulty,
+    /// The peer, on this host, is forwarded towards us since before that was changed.
+    PeerThroughEngine,
+    /// The handshake was answered.
+    Omniverb,
+    /// The peer is a neighbour, but its own handshake did not arrive here.
+    OneWay,
+    /// The handshake was not answered.
+    Unanswered,
+    /// Datagrams came from there.
+    Stranger,
+}
+
+impl Why {
+    /// What `omniverb status` says for it.
+    #[must_use]
+    pub fn phrase(self) -> &'static str {
+        match self {
+            Why::SameVnic => "same network namespace",
+            Why::Neighbour => "the handshake came out at a vNIC of this host",
+            Why::Survivor => "made before the daemon was restarted",
+            Why::Forwarded => "this vNIC's datapath is forwarded",
+            Why::PeerForwarded => "the peer's vNIC has datapath forwarded",
+            Why::Limited => "this vNIC has a rate limit",
+            Why::PeerLimited => "the peer's vNIC has a rate limit",
+            Why::Faulty => "faults are set for this vNIC",
+            Why::PeerFaulty => "faults are set for the peer's vNIC",
+            Why::PeerThroughEngine => "the peer's side is forwarded",
+            Why::Omniverb => "another Omniverb answered the handshake",
+            Why::OneWay => "on this host, but the handshake passes in one direction only",
+            Why::Unanswered => "nobody answered the handshake",
+            Why::Stranger => "datagrams came from there",
+        }
+    }
+}

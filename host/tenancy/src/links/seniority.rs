@@ -1,0 +1,98 @@
+//! Links to the engine by age, for when a quota is used up: which of a session's, of a vNIC's, or
+//! of the host's goes then. The links themselves are rows of their queue pairs.
+
+use super::engine_link::EngineLinkAge;
+use crate::fairness::holders::{Holder, Holders};
+use crate::ids::SessionId;
+use omniverb_terms::VnicId;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// All links to the engine. Sessions and vNICs without any are not kept.
+#[derive(Debug, Default)]
+pub(crate) struct Seniority {
+    all: Holders<EngineLinkAge>,
+    /// Those for datagrams, the oldest first.
+    datagrams: BTreeMap<SessionId, BTreeSet<EngineLinkAge>>,
+    /// Those of them that strangers caused.
+    strangers: BTreeMap<VnicId, BTreeSet<EngineLinkAge>>,
+}
+
+impl Seniority {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty() && self.datagrams.is_empty() && self.strangers.is_empty()
+    }
+
+    /// One more, of this holder.
+    pub(crate) fn add(&mut self, key: EngineLinkAge, holder: &Holder) {
+        self.all.add(holder, key);
+    }
+
+    /// It is for datagrams, of this session.
+    pub(crate) fn add_datagrams(&mut self, key: EngineLinkAge, session: SessionId) {
+        self.datagrams.entry(session).or_default().insert(key);
+    }
+
+    /// A stranger to this vNIC caused it.
+    pub(crate) fn add_stranger(&mut self, key: EngineLinkAge, vnic: VnicId) {
+        self.strangers.entry(vnic).or_default().insert(key);
+    }
+
+    /// It is no more.
+    pub(crate) fn remove(&mut self, key: &EngineLinkAge, session: SessionId, vnic: VnicId) {
+        self.all.remove(key);
+        remove(&mut self.datagrams, session, key);
+        remove(&mut self.strangers, vnic, key);
+    }
+
+    /// The oldest of a session's for datagrams.
+    pub(crate) fn oldest(&self, session: SessionId) -> Option<EngineLinkAge> {
+        self.datagrams.get(&session)?.first().copied()
+    }
+
+    /// Those that strangers to a vNIC caused, the oldest first.
+    pub(crate) fn strangers(&self, vnic: VnicId) -> impl Iterator<Item = EngineLinkAge> {
+        self.strangers.get(&vnic).into_iter().flatten().copied()
+    }
+
+    /// What of all makes way for one more of `newcomer`'s: see [`Holders::yields_to`].
+    pub(crate) fn yields_to(&self, newcomer: &Holder) -> Option<EngineLinkAge> {
+        self.all.yields_to(newcomer).copied()
+    }
+}
+
+fn remove<K: Ord>(from: &mut BTreeMap<K, BTreeSet<EngineLinkAge>>, whose: K, key: &EngineLinkAge) {
+    if let Some(keys) = from.get_mut(&whose) {
+        keys.remove(key);
+        if keys.is_empty() {
+            from.remove(&whose);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use omniverb_terms::{Gid, Qpn};
+
+    fn key(born: u64) -> EngineLinkAge {
+        (born, Qpn(2), (Qpn(3), Gid::ZERO))
+    }
+
+    #[test]
+    fn the_oldest_goes_and_nothing_is_left() {
+        let (session, vnic) = (SessionId(1), VnicId(1));
+        let mut links = Seniority::default();
+        for born in [3, 1, 2] {
+            links.add(key(born), &Holder::new("", 1));
+            links.add_datagrams(key(born), session);
+        }
+        links.add_stranger(key(2), vnic);
+        assert_eq!(links.oldest(session), Some(key(1)));
+        assert_eq!(links.oldest(SessionId(2)), None);
+        assert_eq!(links.strangers(vnic).collect::<Vec<_>>(), [key(2)]);
+        for born in 1..4 {
+            links.remove(&key(born), session, vnic);
+        }
+        assert!(links.is_empty());
+    }
+}

@@ -1,0 +1,95 @@
+//! Direct datagram links that one end did not ask for: a share of their own of what a process and
+//! a vNIC may have, and who loses one when that is used up.
+//!
+//! They need no consent, so whoever has many vNICs could fill somebody's quota with them. So they
+//! get half of it; in that half the largest holder (`holders.rs`) makes way for whoever has less;
+//! and where a link that was asked for finds no place, one of them goes.
+
+use crate::fairness::holders::{Holder, Holders};
+use crate::ids::{LinkKey, SessionId};
+use omniverb_terms::{Errno, VnicId};
+use std::collections::HashMap;
+
+/// Who opened them, by the end that did not ask. Rows without any are not kept.
+#[derive(Debug, Default)]
+pub(crate) struct Uninvited {
+    sessions: HashMap<SessionId, Holders<LinkKey>>,
+    vnics: HashMap<VnicId, Holders<LinkKey>>,
+}
+
+impl Uninvited {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.sessions.is_empty() && self.vnics.is_empty()
+    }
+
+    /// A link to this end, opened by that holder.
+    pub(crate) fn add(
+        &mut self,
+        (session, vnic): (SessionId, VnicId),
+        holder: &Holder,
+        key: LinkKey,
+    ) {
+        self.sessions.entry(session).or_default().add(holder, key);
+        self.vnics.entry(vnic).or_default().add(holder, key);
+    }
+
+    /// The link of a session's that makes way for one more, if one must. `newcomer`: who opens it,
+    /// where it was not asked for.
+    pub(crate) fn in_session(
+        &self,
+        session: SessionId,
+        used: Used,
+        newcomer: Option<&Holder>,
+    ) -> Result<Option<LinkKey>, Errno> {
+        makes_way(self.sessions.get(&session), used, newcomer)
+    }
+
+    /// The same for a vNIC.
+    pub(crate) fn in_vnic(
+        &self,
+        vnic: VnicId,
+        used: Used,
+        newcomer: Option<&Holder>,
+    ) -> Result<Option<LinkKey>, Errno> {
+        makes_way(self.vnics.get(&vnic), used, newcomer)
+    }
+
+    /// It is no more.
+    pub(crate) fn remove(&mut self, (session, vnic): (SessionId, VnicId), key: LinkKey) {
+        let without = |held: &mut Holders<LinkKey>| {
+            held.remove(&key);
+            held.is_empty()
+        };
+        if self.sessions.get_mut(&session).is_some_and(without) {
+            self.sessions.remove(&session);
+        }
+        if self.vnics.get_mut(&vnic).is_some_and(without) {
+            self.vnics.remove(&vnic);
+        }
+    }
+}
+
+/// Links that there are, of how many there may be.
+pub(crate) type Used = (usize, usize);
+
+/// What of a quota they may use.
+fn share(quota: usize) -> usize {
+    quota.div_ceil(2)
+}
+
+/// The link that makes way in one table, if one must.
+fn makes_way(
+    held: Option<&Holders<LinkKey>>,
+    (used, quota): Used,
+    newcomer: Option<&Holder>,
+) -> Result<Option<LinkKey>, Errno> {
+    let shared = newcomer.is_some() && held.map_or(0, Holders::len) >= share(quota);
+    if used < quota && !shared {
+        return Ok(None);
+    }
+    let found = held.and_then(|held| match newcomer {
+        Some(holder) => held.yields_to(holder),
+        None => held.yields(),
+    });
+    found.copied().map(Some).ok_or(Errno::ENOMEM)
+}

@@ -1,0 +1,362 @@
+//! Grants: parts of one MR for one linked peer.
+//!
+//! The initiator names a key and a range. If the key is its peer's, of the peer queue pair's
+//! protection domain, and the region's flags are such that pages can express them, the owner is
+//! asked to move the extent around that range onto a file of the daemon's; what becomes of it is
+//! checked before the initiator gets it. Where the far end of the owner's link is the engine, the
+//! engine is the initiator, for whoever is beyond it.
+
+use super::pending::{Grantee, PendingGrant, Token};
+use crate::accounts::{Kind, Receipt};
+use crate::action::{Action, MemoryFacts};
+use crate::ids::{LinkKey, SessionId};
+use crate::memory::extents::Part;
+use crate::memory::layout::{FileId, Place};
+use crate::memory::mr::Mr;
+use crate::policy::adoption::Adoption;
+use crate::tenancy::Tenancy;
+use crate::timers::Timer;
+use omniverb_session::body::{
+    Adopt, Adopted, Connected, Extent, GrantDenied, Granted, RequestGrant,
+};
+use omniverb_session::rights::{self, Trust};
+use omniverb_terms::{Errno, Qpn, Rkey, Service};
+
+/// What is asked for, of whom, by whom.
+struct Asking {
+    initiator: Grantee,
+    owner: SessionId,
+    qpn: Qpn,
+    peer_qpn: Qpn,
+    rkey: Rkey,
+    part: Part,
+    /// What it pays: the grant, the question, and the extent, if it is new.
+    paid: (Receipt, Receipt, Option<Receipt>),
+}
+
+impl Tenancy {
+    pub(crate) fn request_grant(
+        &mut self,
+        id: SessionId,
+        m: &RequestGrant,
+        now: u64,
+    ) -> Result<Connected, Errno> {
+        let qp = self.queue_pairs.own(id, m.qpn)?;
+        if qp.is_failed() {
+            return Err(Errno::EACCES);
+        }
+        // What is beyond the engine is the other engine's to map.
+        if qp.service() == Service::Ud || self.links.has_engine(m.qpn, m.peer_qpn) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        if !self.links.has_direct(m.qpn, m.peer_qpn) {
+            return Err(Errno::ENOENT);
+        }
+        let initiator = Grantee::Session(id);
+        let (owner, mr) = self.grantable(m.peer_qpn, m.rkey)?;
+        self.uses(initiator, owner, &mr)?;
+        let question = self.charge_question(owner)?;
+        self.may_be_granted_more(id, owner, now)?;
+        let (part, extent) = self.choose_part(owner, (m.rkey, &mr), (m.address, m.length))?;
+        let session = self.sessions.get(&id).ok_or(Errno::EPROTO)?;
+        let paid = (session.account.charge(&[Kind::Grant])?, question, extent);
+        let (qpn, peer_qpn, rkey) = (m.qpn, m.peer_qpn, m.rkey);
+        self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid }, now)?;
+        Ok(Connected { qpn: m.qpn, ready: 0 })
+    }
+
+    /// Somebody beyond the engine names these bytes of a key to `qpn`, which it is connected with.
+    /// If nothing comes of it, everything goes on through the application. `u64::MAX` bytes are
+    /// all of the region.
+    pub fn engine_wants(
+        &mut self,
+        (qpn, peer_qpn): (Qpn, Qpn),
+        rkey: Rkey,
+        range: (u64, u64),
+        now: u64,
+    ) -> Vec<Action> {
+        if let Err(errno) = self.ask_for_engine((qpn, peer_qpn), rkey, range, now) {
+            self.deny_engine((qpn, peer_qpn), rkey, errno);
+        }
+        self.decided()
+    }
+
+    fn ask_for_engine(
+        &mut self,
+        (qpn, peer_qpn): (Qpn, Qpn),
+        rkey: Rkey,
+        (address, length): (u64, u64),
+        now: u64,
+    ) -> Result<(), Errno> {
+        if self.queue_pairs.is_datagram(qpn) || !self.links.has_engine(qpn, peer_qpn) {
+            return Err(Errno::ENOENT);
+        }
+        let initiator = Grantee::Engine;
+        let (owner, mr) = self.grantable(qpn, rkey)?;
+        self.uses(initiator, owner, &mr)?;
+        let question = self.charge_question(owner)?;
+        let address = if length == u64::MAX { address.max(mr.pages().start) } else { address };
+        let (part, extent) = self.choose_part(owner, (rkey, &mr), (address, length))?;
+        let session = self.sessions.get(&owner).ok_or(Errno::ENOENT)?;
+        let paid = (session.account.charge(&[Kind::EngineGrant])?, question, extent);
+        // To the engine's queue pair the owner's is the peer, as for any initiator.
+        let (qpn, peer_qpn) = (peer_qpn, qpn);
+        self.ask_owner(Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid }, now)
+    }
+
+    /// Asks the owner for pages.
+    fn ask_owner(&mut self, asking: Asking, now: u64) -> Result<(), Errno> {
+        let Asking { initiator, owner, qpn, peer_qpn, rkey, part, paid } = asking;
+        let (receipt, question, new) = paid;
+        let region = (owner, rkey);
+        let (extent, new_file) = match new {
+            Some(paid) => self.memory.extents.add(region, &part, paid)?,
+            None => (self.memory.extents.at(region, part.start).ok_or(Errno::ENOENT)?, None),
+        };
+        let Place { file, offset, length } =
+            self.memory.extents.get(extent).ok_or(Errno::ENOENT)?.place;
+        let deadline = now.saturating_add(self.limits().grant_time_ns);
+        let pending = PendingGrant { receipt, initiator, owner, qpn, peer_qpn, rkey, part, extent };
+        let token = self.memory.pending.add(self.entropy.next(), pending);
+        self.timers.set(Timer::Grant(token), deadline);
+        if let Some(owner) = self.sessions.get_mut(&owner) {
+            owner.questions.push(question);
+        }
+        let Part { start, fresh, .. } = part;
+        let trusted = u32::from(self.trust(initiator, owner) == Trust::Trusting);
+        let fresh = u32::from(fresh);
+        let memory = Extent { offset, length };
+        let adopt = Adopt { token, rkey, qpn: peer_qpn, start, fresh, trusted, memory };
+        if part.fresh {
+            self.act(Action::Adopt { session: owner, adopt, file, new_file });
+        } else {
+            self.event(owner, adopt);
+        }
+        Ok(())
+    }
+
+    /// Whether an initiator may be able to read what it may only write. The engine keeps to the
+    /// flags; and a process of the same user in the same place could read the owner's memory
+    /// anyway. That is not so for containers of one pod: they share a network and may share a user,
+    /// but are kept apart by their other namespaces.
+    fn trust(&self, initiator: Grantee, owner: SessionId) -> Trust {
+        let Grantee::Session(initiator) = initiator else { return Trust::Trusting };
+        match (self.sessions.get(&initiator), self.sessions.get(&owner)) {
+            (Some(one), Some(other)) => {
+                let (one, other) = (&one.client, &other.client);
+                let alike =
+                    (one.vnic, one.uid, one.circle) == (other.vnic, other.uid, other.circle);
+                let may_look = alike && one.circle.is_some();
+                let adoption = self.adoption_between(one.vnic, other.vnic);
+                match may_look || adoption == Adoption::Trusting {
+                    true => Trust::Trusting,
+                    false => Trust::Exact,
+                }
+            }
+            _ => Trust::Exact,
+        }
+    }
+
+    /// What the initiator may use a mapping of a region for.
+    fn uses(&self, initiator: Grantee, owner: SessionId, mr: &Mr) -> Result<u32, Errno> {
+        let home = self.sessions.get(&owner).ok_or(Errno::ENOENT)?.client.vnic;
+        let adoption = match initiator {
+            Grantee::Session(id) => {
+                let from = self.sessions.get(&id).ok_or(Errno::ENOENT)?.client.vnic;
+                self.adoption_between(from, home)
+            }
+            // The engine is no vNIC's: it takes what the owner's may give.
+            Grantee::Engine => self.policy(home).adoption,
+        };
+        if adoption == Adoption::Off {
+            return Err(Errno::EPERM);
+        }
+        let uses = rights::mappable(mr.access, self.trust(initiator, owner));
+        // The engine has the owner execute atomics.
+        let useful = match initiator {
+            Grantee::Session(_) => uses,
+            Grantee::Engine => uses & !rights::REMOTE_ATOMIC,
+        };
+        if useful == 0 { Err(Errno::EACCES) } else { Ok(uses) }
+    }
+
+    /// The owner and the region of a key that the peers of `qpn` may use.
+    fn grantable(&self, qpn: Qpn, rkey: Rkey) -> Result<(SessionId, Mr), Errno> {
+        let qp = self.queue_pairs.get(qpn).ok_or(Errno::ENOENT)?;
+        let owner = self.sessions.get(&qp.session()).ok_or(Errno::ENOENT)?;
+        let mr = owner.mrs.get(&rkey).ok_or(Errno::ENOENT)?;
+        if qp.is_failed() || mr.pd != qp.pd() || mr.access & rights::REMOTE == 0 {
+            return Err(Errno::EACCES);
+        }
+        Ok((qp.session(), **mr))
+    }
+
+    /// The owner's answer. `memory`: how the file that it was given is now.
+    pub(crate) fn adopted(&mut self, id: SessionId, m: &Adopted, memory: Option<MemoryFacts>) {
+        // Late or not, it has been taken.
+        if let Some(owner) = self.sessions.get_mut(&id) {
+            owner.questions.pop();
+        }
+        // An unknown token is an answer that came too late; somebody else's is not ours to judge.
+        if self.memory.pending.get(m.token).is_none_or(|grant| grant.owner != id) {
+            return;
+        }
+        let Some(grant) = self.take_grant(m.token) else { return };
+        if let Err(errno) = self.settle_extent(&grant, m, memory) {
+            return self.deny(&grant, errno);
+        }
+        match self.check_adopted(&grant, m) {
+            Ok((granted, file)) => match grant.initiator {
+                Grantee::Session(session) => {
+                    let link = LinkKey::new(grant.qpn, grant.peer_qpn);
+                    self.note_granted(grant.extent, id, link);
+                    self.act(Action::Grant { session, file, granted });
+                }
+                Grantee::Engine => {
+                    let (qpn, peer_qpn) = (grant.peer_qpn, grant.qpn);
+                    let Some(vnic) = self.queue_pairs.vnic_of(qpn) else { return };
+                    let granted = Granted { qpn, peer_qpn, ..granted };
+                    self.act(Action::GrantEngine { vnic, file, granted });
+                }
+            },
+            Err(errno) => self.deny(&grant, errno),
+        }
+    }
+
+    /// What the owner's answer makes of the extent.
+    fn settle_extent(
+        &mut self,
+        grant: &PendingGrant,
+        m: &Adopted,
+        memory: Option<MemoryFacts>,
+    ) -> Result<(), Errno> {
+        let PendingGrant { part, extent, .. } = *grant;
+        let writable = self.grantable(grant.peer_qpn, grant.rkey).map(|(_, mr)| mr.access);
+        let writable = writable.is_ok_and(rights::is_writable);
+        // It went while the owner was asked: the region was deregistered, or its pages taken back.
+        self.memory.extents.get(extent).ok_or(Errno::EAGAIN)?;
+        if m.errno == Errno(0) && !part.fresh {
+            return Ok(());
+        }
+        let sealed = memory.is_some_and(|memory| memory.sound && (writable || memory.write_sealed));
+        if m.errno == Errno(0) && sealed {
+            self.extent_arrived(extent);
+            return Ok(());
+        }
+        // An owner that does not know the extent any more may be asked for a new one.
+        if part.fresh || m.errno == Errno::ENOENT {
+            self.remove_extent(extent);
+        }
+        match m.errno {
+            Errno::NONE => Err(Errno::EINVAL),
+            Errno::ENOENT if !part.fresh => Err(Errno::EAGAIN),
+            errno => Err(errno),
+        }
+    }
+
+    /// The right, and the file that holds what it is to.
+    fn check_adopted(&self, grant: &PendingGrant, m: &Adopted) -> Result<(Granted, FileId), Errno> {
+        // The link may have been closed and the region replaced since the question.
+        let linked = match grant.initiator {
+            Grantee::Session(id) => {
+                self.queue_pairs.session_of(grant.qpn) == Some(id)
+                    && self.links.has_direct(grant.qpn, grant.peer_qpn)
+            }
+            Grantee::Engine => self.links.has_engine(grant.peer_qpn, grant.qpn),
+        };
+        if !linked {
+            return Err(Errno::ENOENT);
+        }
+        let (owner, mr) = self.grantable(grant.peer_qpn, grant.rkey)?;
+        if owner != grant.owner {
+            return Err(Errno::ENOENT);
+        }
+        let uses = self.uses(grant.initiator, owner, &mr)?;
+        let (whole, part) = (mr.pages(), grant.part);
+        if part.start < whole.start || part.start + part.length > whole.end {
+            return Err(Errno::EINVAL);
+        }
+        let Place { file, offset, length } =
+            self.memory.extents.get(grant.extent).ok_or(Errno::EAGAIN)?.place;
+        let granted = Granted {
+            qpn: grant.qpn,
+            peer_qpn: grant.peer_qpn,
+            rkey: grant.rkey,
+            access: uses,
+            addr: mr.addr,
+            length: mr.length,
+            page_start: part.start,
+            epoch: m.epoch,
+            reserved: 0,
+            memory: Extent { offset, length },
+        };
+        Ok((granted, file))
+    }
+
+    /// A file could not be made: nobody was asked.
+    pub(crate) fn no_memory(&mut self, token: Token) {
+        if let Some(grant) = self.take_grant(token) {
+            self.remove_extent(grant.extent);
+            self.deny(&grant, Errno::ENOMEM);
+        }
+    }
+
+    fn take_grant(&mut self, token: Token) -> Option<PendingGrant> {
+        let grant = self.memory.pending.remove(token)?;
+        self.timers.clear(Timer::Grant(token));
+        Some(grant)
+    }
+
+    fn deny(&mut self, grant: &PendingGrant, errno: Errno) {
+        let PendingGrant { qpn, peer_qpn, rkey, .. } = *grant;
+        match grant.initiator {
+            Grantee::Session(id) => self.event(id, GrantDenied { qpn, peer_qpn, rkey, errno }),
+            Grantee::Engine => self.deny_engine((peer_qpn, qpn), rkey, errno),
+        }
+    }
+
+    /// The engine goes on without.
+    fn deny_engine(&mut self, (qpn, peer_qpn): (Qpn, Qpn), rkey: Rkey, errno: Errno) {
+        let Some(vnic) = self.queue_pairs.vnic_of(qpn) else { return };
+        self.act(Action::DenyEngine { vnic, denied: GrantDenied { qpn, peer_qpn, rkey, errno } });
+    }
+
+    /// A link to the engine has ended: what is asked for it is void. There may be another one for
+    /// the same queue pairs soon, and an answer to the old question must not count for that.
+    pub(crate) fn end_engine_grants(&mut self, qpn: Qpn, peer_qpn: Qpn) {
+        let owner = self.queue_pairs.session_of(qpn).and_then(|owner| self.sessions.get(&owner));
+        if owner.is_none_or(|owner| owner.account.count(Kind::EngineGrant) == 0) {
+            return;
+        }
+        for token in self.memory.pending.of_engine(qpn, peer_qpn) {
+            if let Some(grant) = self.take_grant(token) {
+                self.give_up_extent(&grant);
+            }
+        }
+    }
+
+    pub(crate) fn grant_timed_out(&mut self, token: Token) {
+        if let Some(grant) = self.take_grant(token) {
+            self.give_up_extent(&grant);
+            self.deny(&grant, Errno::ETIMEDOUT);
+        }
+    }
+
+    /// Nobody waits for the owner's answer any more. If it has moved pages meanwhile, it takes them
+    /// back when it is asked for them on another file.
+    fn give_up_extent(&mut self, grant: &PendingGrant) {
+        if grant.part.fresh {
+            self.remove_extent(grant.extent);
+        }
+    }
+
+    /// A session is gone: what it asked for is void, what was asked of it is denied.
+    pub(crate) fn end_grants(&mut self, id: SessionId) {
+        for token in self.memory.pending.of(id) {
+            if let Some(grant) = self.take_grant(token) {
+                self.give_up_extent(&grant);
+                self.deny(&grant, Errno::ECONNRESET);
+            }
+        }
+    }
+}

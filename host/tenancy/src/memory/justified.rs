@@ -1,0 +1,112 @@
+//! Links justify what is granted by them: who may hold more, and what is taken back when a link
+//! ends (`grantees.rs` has the books).
+
+use crate::accounts::Kind;
+use crate::ids::{LinkKey, SessionId};
+use crate::memory::extents::{Extent, ExtentId};
+use crate::memory::grantees::other_end;
+use crate::tenancy::Tenancy;
+use omniverb_session::body::{Done, QpFailed, TAKE_EXTENT, TakeBack};
+use omniverb_terms::Errno;
+
+/// What an extent costs at least that is taken back: threads stand still for it, others ask anew.
+const COST_MIN: u64 = 1 << 20;
+
+impl Tenancy {
+    /// Whether a peer may be granted anything of this owner's: it must not have caused too much to
+    /// be taken back lately, nor hold too much.
+    pub(crate) fn may_be_granted_more(
+        &mut self,
+        peer: SessionId,
+        owner: SessionId,
+        now: u64,
+    ) -> Result<(), Errno> {
+        let Some(session) = self.sessions.get(&peer) else { return Ok(()) };
+        if session.account.full(&[Kind::Granted]).is_some() {
+            return Err(Errno::ENOMEM);
+        }
+        let peer = (session.client.uid, session.client.vnic);
+        let owner = self.sessions.get_mut(&owner);
+        let overdrawn = owner.is_some_and(|owner| owner.strain.is_overdrawn(peer, now));
+        if overdrawn { Err(Errno::EAGAIN) } else { Ok(()) }
+    }
+
+    /// An extent is granted by way of a link.
+    pub(crate) fn note_granted(&mut self, extent: ExtentId, owner: SessionId, link: LinkKey) {
+        let Some(sessions) = self.links.direct(link).map(|link| link.sessions) else { return };
+        // Within a process there is nothing to take back.
+        let Some(grantee) = other_end(sessions, owner) else { return };
+        // There was room when it was asked for; what is granted is a fact.
+        if let Some(grantee) = self.sessions.get(&grantee) {
+            self.memory.grantees.add(extent, link, || grantee.account.note(&[Kind::Granted]));
+        }
+    }
+
+    /// An extent is nobody's any more.
+    pub(crate) fn forget_grantees(&mut self, extent: ExtentId) {
+        for link in self.memory.grantees.links_of(extent).collect::<Vec<_>>() {
+            self.memory.grantees.remove(extent, link);
+        }
+    }
+
+    /// A link carries nothing any more. What its ends were granted by it, and by no other, is taken
+    /// back from them: every link's end passes here.
+    pub(crate) fn end_granted(&mut self, key: LinkKey, ends: [SessionId; 2]) {
+        for extent in self.memory.grantees.extents_of(key) {
+            self.memory.grantees.remove(extent, key);
+            let Some((owner, _)) = self.memory.extents.get(extent).map(|extent| extent.region)
+            else {
+                continue;
+            };
+            let Some(grantee) = other_end(ends, owner) else { continue };
+            let joins = |other: LinkKey| {
+                self.links.direct(other).is_some_and(|other| other.sessions.contains(&grantee))
+            };
+            if !self.memory.grantees.links_of(extent).any(joins) {
+                self.take_extent_back(grantee, extent);
+            }
+        }
+    }
+
+    fn take_extent_back(&mut self, from: SessionId, id: ExtentId) {
+        let Some(Extent { region, start, place, .. }) = self.memory.extents.get(id).copied() else {
+            return;
+        };
+        let (owner, rkey) = region;
+        let peer = self.sessions.get(&from).map(|peer| (peer.client.uid, peer.client.vnic));
+        let now = self.now();
+        let Some(session) = self.sessions.get_mut(&owner) else { return };
+        if let Some(peer) = peer {
+            session.strain.add(peer, place.length.max(COST_MIN), now);
+        }
+        session.taken += 1;
+        let number = session.taken;
+        self.remove_extent(id);
+        self.event(owner, TakeBack { what: TAKE_EXTENT, rkey, start, number });
+    }
+
+    /// How often a session was told to take an extent back.
+    pub(crate) fn taken(&self, id: SessionId) -> u64 {
+        self.sessions.get(&id).map_or(0, |session| session.taken)
+    }
+
+    /// The answer to a call that may have ended links.
+    pub(crate) fn done_since(&self, id: SessionId, before: u64) -> Done {
+        let now = self.taken(id);
+        Done { take_back: if now > before { now } else { 0 } }
+    }
+
+    /// A queue pair is in ERR: its peer is not served any more.
+    pub(crate) fn qp_failed(&mut self, id: SessionId, m: &QpFailed) -> Result<Done, Errno> {
+        let before = self.taken(id);
+        self.queue_pairs.own(id, m.qpn)?;
+        self.queue_pairs.fail(m.qpn);
+        for peer in self.links.peers_of(m.qpn) {
+            let key = LinkKey::new(m.qpn, peer);
+            if let Some(ends) = self.links.direct(key).map(|link| link.sessions) {
+                self.end_granted(key, ends);
+            }
+        }
+        Ok(self.done_since(id, before))
+    }
+}

@@ -1,0 +1,66 @@
+//! Where the bytes of extents are: in which file, and where in it.
+//!
+//! In: how many bytes an owner is to move. Out: a place for them that nobody else has, until it is
+//! given back. The tables believe what a layout says; it never gives one byte to two.
+
+use crate::ids::SessionId;
+
+/// Names a memory file of the daemon's.
+pub type FileId = u64;
+
+/// Some whole pages of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The file that they are in.
+    pub file: FileId,
+    /// Bytes from the beginning of the file to the first of them, whole pages.
+    pub offset: u64,
+    /// Bytes of them, whole pages.
+    pub length: u64,
+}
+
+/// A place that nobody had.
+#[derive(Clone, Copy, Debug)]
+pub struct Placed {
+    /// The place that somebody has from now on.
+    pub place: Place,
+    /// `Some`: the file is to be made first, of so many bytes. `None`: it is there.
+    pub new_file: Option<u64>,
+}
+
+/// What becomes of a place that was given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freed {
+    /// Nothing else is in its file: close that.
+    File,
+    /// The file goes on: empty the place, before anybody else has it.
+    Place,
+}
+
+/// Decides where extents are.
+pub trait Layout: Send {
+    /// A place of so many bytes, whole pages, for an owner. `None`: there is no room.
+    fn place(&mut self, owner: SessionId, length: u64) -> Option<Placed>;
+
+    /// Nobody has this place any more.
+    fn free(&mut self, place: &Place) -> Freed;
+}
+
+/// Each extent in a file of its own, from its beginning: who has the file can map all of it, and
+/// this way that is one extent. As many files as there are extents.
+#[derive(Debug, Default)]
+pub struct Apart {
+    last: FileId,
+}
+
+impl Layout for Apart {
+    fn place(&mut self, _owner: SessionId, length: u64) -> Option<Placed> {
+        self.last += 1;
+        let place = Place { file: self.last, offset: 0, length };
+        Some(Placed { place, new_file: Some(length) })
+    }
+
+    fn free(&mut self, _place: &Place) -> Freed {
+        Freed::File
+    }
+}

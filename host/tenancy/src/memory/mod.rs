@@ -1,0 +1,57 @@
+//! Memory that peers may map: regions, the extents that hold parts of them, who was granted which.
+//!
+//! `mr.rs`: a region; `registering.rs`: how its key comes and goes. `extents.rs`: parts of regions
+//! on memory files; `layout.rs`: where in which file; `moving.rs`: owners put pages there and take
+//! them back. `grants.rs`: how a peer comes to be granted an extent; `pending.rs`: what it waits
+//! for. `grantees.rs`: who was, by which link; `justified.rs`: what follows when a link ends.
+
+pub(crate) mod extents;
+pub(crate) mod grantees;
+mod grants;
+mod justified;
+pub(crate) mod layout;
+mod moving;
+pub(crate) mod mr;
+pub(crate) mod pending;
+mod registering;
+
+use crate::accounts::{Paid, Receipt};
+use crate::ids::{LinkKey, SessionId};
+use extents::{Extent, Extents};
+use grantees::Grantees;
+use pending::{PendingGrant, PendingGrants};
+
+/// What is granted, or is to be. The files of this folder change it; others look.
+#[derive(Default)]
+pub(crate) struct Memory {
+    extents: Extents,
+    grantees: Grantees,
+    pending: PendingGrants,
+}
+
+impl Memory {
+    /// Nobody is granted anything, nor waits for it.
+    pub(crate) fn has_no_grants(&self) -> bool {
+        self.pending.is_empty() && self.grantees.is_empty()
+    }
+
+    /// There are none.
+    pub(crate) fn has_no_extents(&self) -> bool {
+        self.extents.is_empty()
+    }
+
+    /// All extents, with what they pay.
+    pub(crate) fn extents(&self) -> impl Iterator<Item = &Paid<Extent>> {
+        self.extents.rows()
+    }
+
+    /// All grants that wait for pages.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = &PendingGrant> {
+        self.pending.iter()
+    }
+
+    /// Every grant by a link: whose what is granted is, and what is paid for it.
+    pub(crate) fn granted(&self) -> impl Iterator<Item = (LinkKey, SessionId, &Receipt)> {
+        self.grantees.iter(&self.extents)
+    }
+}

@@ -1,0 +1,81 @@
+//! Owners move pages onto extents and take them back: which part of a region one is asked for, and
+//! what follows when nobody may have an extent any more.
+
+use crate::accounts::{Kind, Receipt};
+use crate::action::Action;
+use crate::ids::SessionId;
+use crate::memory::extents::{Extent, ExtentId, Extents, Part, RegionKey, choose};
+use crate::memory::layout::{FileId, Freed, Layout};
+use crate::memory::mr::Mr;
+use crate::tenancy::Tenancy;
+use omniverb_terms::{Errno, Rkey};
+
+impl Tenancy {
+    /// Has extents be where a layout says, before there are any.
+    pub fn lay_out(&mut self, layout: Box<dyn Layout>) {
+        debug_assert!(self.memory.extents.is_empty(), "before anybody is there");
+        self.memory.extents = Extents::new(layout);
+    }
+
+    /// The file of the memory that an owner was asked with `token` to move pages onto.
+    #[must_use]
+    pub fn file_asked_for(&self, token: u64) -> Option<FileId> {
+        Some(self.memory.extents.get(self.memory.pending.get(token)?.extent)?.place.file)
+    }
+
+    /// The part of a key's region to ask its owner for, with what a new extent for it pays;
+    /// `u64::MAX` bytes are all of the region.
+    pub(crate) fn choose_part(
+        &self,
+        owner: SessionId,
+        (rkey, mr): (Rkey, &Mr),
+        (address, length): (u64, u64),
+    ) -> Result<(Part, Option<Receipt>), Errno> {
+        let session = self.sessions.get(&owner).ok_or(Errno::ENOENT)?;
+        let known = self.memory.extents.of_region((owner, rkey));
+        let known = known.map(|(_, extent)| extent.span());
+        let part = choose(&mr.pages(), known, (address, length), self.limits())?;
+        let receipt = part.fresh.then(|| session.account.charge(&[Kind::Extent])).transpose()?;
+        Ok((part, receipt))
+    }
+
+    /// The owner has moved pages onto an extent that it was asked for.
+    pub(crate) fn extent_arrived(&mut self, id: ExtentId) {
+        self.memory.extents.arrived(id);
+    }
+
+    /// Nobody is granted this extent any more. What else is in its file stays as it is.
+    pub(crate) fn remove_extent(&mut self, id: ExtentId) {
+        let Some((place, freed)) = self.memory.extents.remove(id) else { return };
+        self.forget_grantees(id);
+        self.act(match freed {
+            Freed::File => Action::ForgetFile { file: place.file },
+            Freed::Place => Action::EmptyPlace { place },
+        });
+    }
+
+    /// Its owner has taken back what it had on files of this key's. What it is asked for at this
+    /// moment it answers yet.
+    pub(crate) fn extents_released(&mut self, owner: SessionId, rkey: Rkey) {
+        self.remove_those((owner, rkey), |extent| extent.there);
+    }
+
+    /// Nor any of this key.
+    pub(crate) fn remove_extents(&mut self, owner: SessionId, rkey: Rkey) {
+        self.remove_those((owner, rkey), |_| true);
+    }
+
+    fn remove_those(&mut self, region: RegionKey, which: impl Fn(&Extent) -> bool) {
+        let those = self.memory.extents.of_region(region).filter(|(_, extent)| which(extent));
+        for id in those.map(|(id, _)| id).collect::<Vec<_>>() {
+            self.remove_extent(id);
+        }
+    }
+
+    /// Nor any of this owner.
+    pub(crate) fn remove_all_extents(&mut self, owner: SessionId) {
+        for id in self.memory.extents.of_owner(owner) {
+            self.remove_extent(id);
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What an administrator may say about a vNIC, and what was said.
+
+use crate::policy::adoption::Adoption;
+use crate::sessions::identity::Identity;
+use omniverb_session::faults::Faults;
+use omniverb_terms::VnicId;
+use std::collections::{BTreeMap, HashMap};
+
+/// Which way traffic within the host takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Datapath {
+    /// Links between the processes.
+    #[default]
+    Direct,
+    /// Through the engine, like what comes from the network.
+    Forwarded,
+}
+
+/// A rate that a vNIC must not exceed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RateLimit {
+    /// Bits per second.
+    pub bits_per_second: u64,
+    /// Bytes that may go out at once after a pause.
+    pub burst_bytes: u64,
+}
+
+impl RateLimit {
+    /// Neither number is a mistake: 8 kbit/s to 1 Pbit/s, a packet to 1 GiB.
+    #[must_use]
+    pub fn is_sensible(&self) -> bool {
+        (8_000..=1_000_000_000_000_000).contains(&self.bits_per_second)
+            && (1_500..=1 << 30).contains(&self.burst_bytes)
+    }
+}
+
+/// What an administrator said about a vNIC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Which way its traffic within the host takes.
+    pub datapath: Datapath,
+    /// What it may send per second; `None`: as much as it can.
+    pub limit: Option<RateLimit>,
+    /// What is done to packets that arrive for it; `None`: nothing.
+    pub faults: Option<Faults>,
+    /// Which pages may be granted.
+    pub adoption: Adoption,
+}
+
+/// Policies: the default, those of the configuration by name, those set at run time by namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policies {
+    /// Where nothing else is said.
+    pub general: Policy,
+    /// For vNICs of these names, or aliases.
+    pub named: HashMap<String, Policy>,
+    set: BTreeMap<VnicId, Policy>,
+}
+
+impl Policies {
+    /// What holds for a vNIC of this identity.
+    pub(crate) fn of(&self, key: VnicId, identity: Option<&Identity>) -> Policy {
+        let Policies { general, named, set } = self;
+        let by_name = || {
+            let identity = identity?;
+            let alias = identity.alias.as_ref().and_then(|alias| named.get(alias));
+            named.get(&identity.name).or(alias).copied()
+        };
+        set.get(&key).copied().or_else(by_name).unwrap_or(*general)
+    }
+
+    /// From now on this holds for a vNIC.
+    pub(crate) fn set(&mut self, key: VnicId, policy: Policy) {
+        self.set.insert(key, policy);
+    }
+
+    /// Nothing is set for a vNIC any more.
+    pub(crate) fn unset(&mut self, key: VnicId) {
+        self.set.remove(&key);
+    }
+
+    /// This is said of somebody.
+    pub(crate) fn any(&self, adoption: Adoption) -> bool {
+        let said = self.named.values().chain(self.set.values());
+        self.general.adoption == adoption || said.into_iter().any(|p| p.adoption == adoption)
+    }
+}

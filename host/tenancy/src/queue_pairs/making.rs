@@ -1,0 +1,109 @@
+//! Queue pairs are made, and go.
+
+use super::numbers;
+use super::queue_pair::{Attributes, Origin, QueuePair};
+use super::tickets::Claim;
+use crate::accounts::Kind;
+use crate::ids::SessionId;
+use crate::tenancy::Tenancy;
+use omniverb_session::body::{
+    CLOSED_BY_DEATH, CLOSED_BY_PEER, CreateQp, DestroyQp, Done, QpCreated,
+};
+use omniverb_session::limits::STATISTICS_SLOTS;
+use omniverb_terms::{Errno, Qpn, Service};
+
+impl Tenancy {
+    pub(crate) fn create_qp(
+        &mut self,
+        id: SessionId,
+        m: &CreateQp,
+        now: u64,
+    ) -> Result<QpCreated, Errno> {
+        let session = self.sessions.get(&id).ok_or(Errno::EPROTO)?;
+        let (key, uid) = (session.client.vnic, session.client.uid);
+        if !self.vnics.contains_key(&key) {
+            return Err(Errno::EPROTO);
+        }
+        let service = Service::from_qp_type(m.qp_type).ok_or(Errno::EOPNOTSUPP)?;
+        if m.statistics_slot as usize >= STATISTICS_SLOTS {
+            return Err(Errno::EINVAL);
+        }
+        let receipt = session.account.charge(&[Kind::Qp])?;
+        let (qpn, issued, origin) = if m.qpn == Qpn(0) {
+            let drawn = self.queue_pairs.draw(self.entropy.as_mut(), now);
+            let (qpn, issued) = drawn.ok_or(Errno::ENOMEM)?;
+            (qpn, issued, Origin::Given)
+        } else {
+            self.claim(id, m, service, now)?;
+            (m.qpn, m.issued, Origin::Claimed)
+        };
+        let (pd, slot) = (m.pd, m.statistics_slot);
+        let attributes = Attributes { session: id, vnic: key, service, pd, slot, issued, origin };
+        self.queue_pairs.insert(qpn, QueuePair::new(attributes, receipt));
+        self.open_port(key);
+        let claim = Claim { qpn, service, vnic: self.proof(key), uid, issued };
+        Ok(QpCreated { qpn, reserved: 0, issued, ticket: self.queue_pairs.ticket(&claim) })
+    }
+
+    /// Checks that a session may have the number it asks for, and makes it free.
+    fn claim(
+        &mut self,
+        id: SessionId,
+        m: &CreateQp,
+        service: Service,
+        now: u64,
+    ) -> Result<(), Errno> {
+        let session = self.sessions.get(&id).filter(|s| s.resume).ok_or(Errno::EINVAL)?;
+        if !numbers::is_qpn(m.qpn) {
+            return Err(Errno::EINVAL);
+        }
+        let (vnic, uid) = (session.client.vnic, session.client.uid);
+        let (qpn, issued) = (m.qpn, m.issued);
+        let claim = Claim { qpn, service, vnic: self.proof(vnic), uid, issued };
+        self.queue_pairs.check_claim(id, &claim, m.ticket, now)?;
+        self.queue_pairs.accept_claim(&claim);
+        self.displace(qpn, now);
+        Ok(())
+    }
+
+    /// The ticket that a session's process would have been given; for tests, which play liars.
+    pub(crate) fn ticket(
+        &self,
+        id: SessionId,
+        (qpn, service): (Qpn, Service),
+        issued: u64,
+    ) -> [u8; 16] {
+        let Some(client) = self.sessions.get(&id).map(|s| &s.client) else { return [0; 16] };
+        let (vnic, uid) = (self.proof(client.vnic), client.uid);
+        self.queue_pairs.ticket(&Claim { qpn, service, vnic, uid, issued })
+    }
+
+    pub(crate) fn destroy_qp(
+        &mut self,
+        id: SessionId,
+        m: &DestroyQp,
+        now: u64,
+    ) -> Result<Done, Errno> {
+        let before = self.taken(id);
+        self.queue_pairs.own(id, m.qpn)?;
+        self.remove_qp(m.qpn, CLOSED_BY_PEER, now);
+        Ok(self.done_since(id, before))
+    }
+
+    /// Closes all links of a queue pair and gives its number back.
+    pub(crate) fn remove_qp(&mut self, qpn: Qpn, reason: u32, now: u64) {
+        self.close_all(qpn, reason);
+        let Some(qp) = self.queue_pairs.remove(qpn) else { return };
+        for wisher in self.queue_pairs.wishers_of(qpn) {
+            // Others must not learn what becomes of queue pairs in places they did not find.
+            let wish = self.queue_pairs.wish(wisher, qpn);
+            let known = wish.is_some_and(|wish| wish.target == Some(qp.vnic()));
+            // Through the engine, the peer of a queue pair that was only closed goes on asking,
+            // as on any network, until its retries are over.
+            let linked = self.links.is_linked(wisher, qpn);
+            if known && (!linked || reason == CLOSED_BY_DEATH) {
+                self.peer_is_gone(wisher, qpn, reason, now);
+            }
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! Who vNICs and clients are, as those say who know it: the kernel, or whoever knows how a vNIC is
+//! reached.
+
+use crate::fairness::holders::Holder;
+use omniverb_terms::VnicId;
+
+/// Who a vNIC is, as whoever knows how it is reached says: the same for the next daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Its name for people. No other vNIC has it, now or later.
+    pub name: String,
+    /// Another name that configuration may have for it.
+    pub alias: Option<String>,
+    /// Its node GUID, in network byte order; the same as long as it lives.
+    pub guid: [u8; 8],
+    /// What no other vNIC of this boot has or will have, where that can be told. Only compared.
+    pub proof: [u64; 4],
+}
+
+/// Within what processes of one user may look into each other, as far as the kernel is concerned
+/// (`ptrace(2)`): their user, pid and mount namespaces, and their group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Circle {
+    /// Inode numbers of the namespaces.
+    pub namespaces: [u64; 3],
+    /// The group, as the daemon sees it.
+    pub group: u32,
+}
+
+/// What the kernel says about a client's process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Client {
+    /// The vNIC that it has: introduced before, with [`Tenancy::introduce`](crate::Tenancy).
+    pub vnic: VnicId,
+    /// Its pid, as the daemon sees it.
+    pub pid: i32,
+    /// Its user, as the daemon sees it.
+    pub uid: u32,
+    /// Who may look into it; `None`: nobody, as far as we can tell.
+    pub circle: Option<Circle>,
+    /// Whom what it takes of the host's is counted for.
+    pub holder: Holder,
+}

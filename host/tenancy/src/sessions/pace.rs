@@ -1,0 +1,38 @@
+//! What a session did not ask for comes no faster than it takes it.
+//!
+//! Others may open datagram links towards a session, strangers' packets make links for it, peers
+//! ask for its pages. Each is told to it, and what it is told waits until it is taken. So whoever
+//! is behind gets no new links that it did not ask for: those who ask do so again, packets are lost
+//! as on a busy line. What waits for a session is bounded then by what it has and what it asked
+//! for: each of its links can be made once and end once, whoever else opens and closes how many.
+
+use super::session::Pace;
+use crate::accounts::{Kind, Receipt};
+use crate::action::Action;
+use crate::ids::SessionId;
+use crate::tenancy::Tenancy;
+use omniverb_terms::Errno;
+
+impl Tenancy {
+    /// How the session takes what it is told has changed.
+    pub fn set_pace(&mut self, session: SessionId, pace: Pace) {
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.pace = pace;
+        }
+    }
+
+    /// False: nothing that `session` did not ask for may be told to it for now.
+    pub(crate) fn has_time(&mut self, session: SessionId) -> bool {
+        let pace = self.sessions.get(&session).map(|session| session.pace);
+        let behind = pace == Some(Pace::Behind);
+        if behind {
+            self.act(Action::LookAgain { session });
+        }
+        !behind
+    }
+
+    /// What one more question for pages pays, if it may wait for this owner.
+    pub(crate) fn charge_question(&self, owner: SessionId) -> Result<Receipt, Errno> {
+        self.sessions.get(&owner).ok_or(Errno::ENOENT)?.account.charge(&[Kind::Question])
+    }
+}

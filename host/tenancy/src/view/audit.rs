@@ -1,0 +1,50 @@
+//! What the audit is told: every link that is made and every one that ends, with both its ends.
+
+use crate::action::{Action, Audited, LinkEvent};
+use crate::ids::{LinkKey, SessionId};
+use crate::links::engine_link::EngineLink;
+use crate::links::link::Link;
+use crate::links::path::Path;
+use crate::tenancy::Tenancy;
+
+impl Tenancy {
+    /// Tells of links from now on.
+    pub fn begin_audit(&mut self) {
+        self.view.audited = true;
+    }
+
+    pub(crate) fn audit_link(&mut self, key: LinkKey, link: &Link, event: LinkEvent) {
+        let Some(qp) = self.queue_pairs.get(key.0).filter(|_| self.view.audited) else { return };
+        let audited = Audited {
+            event,
+            service: qp.service(),
+            path: Path::Direct,
+            qpns: [key.0, key.1],
+            vnics: link.vnics.map(Some),
+            clients: link.sessions.map(|session| self.client_of(session)),
+            gids: link.ways.map(|(own, _)| Some(own)),
+        };
+        self.act(Action::Audit(Box::new(audited)));
+    }
+
+    pub(crate) fn audit_engine_link(&mut self, link: &EngineLink, event: LinkEvent) {
+        if !self.view.audited || !self.queue_pairs.contains(link.way.qpn) {
+            return;
+        }
+        let far = link.within.and_then(|_| self.queue_pairs.session_of(link.way.peer));
+        let audited = Audited {
+            event,
+            service: link.service,
+            path: link.path,
+            qpns: [link.way.qpn, link.way.peer],
+            vnics: [Some(link.vnic), link.within],
+            clients: [Some(link.session), far].map(|session| self.client_of(session?)),
+            gids: [Some(link.way.sgid), Some(link.way.dgid)],
+        };
+        self.act(Action::Audit(Box::new(audited)));
+    }
+
+    fn client_of(&self, session: SessionId) -> Option<(i32, u32)> {
+        self.sessions.get(&session).map(|session| (session.client.pid, session.client.uid))
+    }
+}

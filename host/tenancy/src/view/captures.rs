@@ -1,0 +1,60 @@
+//! Which vNICs are captured, and which sessions have memory to write traces into.
+
+use crate::ids::SessionId;
+use omniverb_terms::VnicId;
+use std::collections::BTreeSet;
+
+/// Whose packets are captured, and who writes traces for that.
+#[derive(Debug, Default)]
+pub(crate) struct Captures {
+    vnics: BTreeSet<VnicId>,
+    /// Who has memory to write traces into: told once when this begins, and once when it ends.
+    tracing: BTreeSet<SessionId>,
+}
+
+impl Captures {
+    /// Packets of this vNIC are captured from now on.
+    pub(super) fn add(&mut self, vnic: VnicId) {
+        self.vnics.insert(vnic);
+    }
+
+    /// They are not any more.
+    pub(super) fn remove(&mut self, vnic: VnicId) {
+        self.vnics.remove(&vnic);
+    }
+
+    /// Nothing is captured.
+    pub(super) fn is_off(&self) -> bool {
+        self.vnics.is_empty()
+    }
+
+    /// Whether a link of these vNICs is traced.
+    pub(super) fn cover(&self, vnics: [VnicId; 2]) -> bool {
+        vnics.iter().any(|vnic| self.vnics.contains(vnic))
+    }
+
+    /// A session has memory to write what it does.
+    pub(super) fn is_tracing(&self, session: SessionId) -> bool {
+        self.tracing.contains(&session)
+    }
+
+    /// It gets that.
+    pub(super) fn begin(&mut self, session: SessionId) {
+        self.tracing.insert(session);
+    }
+
+    /// It has nothing to write any more.
+    pub(super) fn end(&mut self, session: SessionId) {
+        self.tracing.remove(&session);
+    }
+
+    /// Those with such memory that are not among these.
+    pub(super) fn idle(&self, busy: &BTreeSet<SessionId>) -> Vec<SessionId> {
+        self.tracing.difference(busy).copied().collect()
+    }
+
+    /// Nobody has memory to write traces into.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.tracing.is_empty()
+    }
+}

@@ -1,0 +1,209 @@
+//! What `omniverb status` shows of the tables: rows, which `walk.rs` goes through from any place
+//! on, so that nobody is shown more at a time than takes a moment.
+
+use crate::accounts::Kind;
+use crate::ids::{LinkKey, SessionId};
+use crate::links::engine_link::EngineLink;
+use crate::links::path::{Path, Why};
+use crate::policy::policies::Policy;
+use crate::tenancy::Tenancy;
+use omniverb_session::body::{Cursor, ROLE_VERBS};
+use omniverb_terms::{Gid, Qpn, Service, VnicId};
+
+/// One vNIC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VnicStatus {
+    /// Which one it is, as long as the daemon lives.
+    pub key: VnicId,
+    /// What people call it.
+    pub name: String,
+    /// Its node GUID, in network byte order.
+    pub guid: [u8; 8],
+    /// Its table of GIDs, in the order of their indices.
+    pub gids: Vec<Gid>,
+    /// What the administrator has set for it, or what holds without that.
+    pub policy: Policy,
+    /// Its processes.
+    pub processes: Vec<ProcessStatus>,
+}
+
+/// One process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProcessStatus {
+    /// Its connection with the daemon.
+    pub session: SessionId,
+    /// Its pid, as the daemon sees it.
+    pub pid: i32,
+    /// Its user, as the daemon sees him.
+    pub uid: u32,
+    /// What it calls itself, made fit to be shown; not trusted.
+    pub name: String,
+    /// Regions with remote access.
+    pub mrs: usize,
+    /// Ends of links that it has, those to the engine included.
+    pub links: usize,
+    /// Its queue pairs.
+    pub qps: Vec<QpStatus>,
+}
+
+/// One queue pair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QpStatus {
+    /// The number that peers name it by.
+    pub qpn: Qpn,
+    /// Its transport service.
+    pub service: Service,
+    /// Its slot in the process's statistics area.
+    pub slot: u32,
+    /// Its links.
+    pub peers: Vec<PeerStatus>,
+    /// Peers that it wishes for and has no link with.
+    pub waiting_for: Vec<Qpn>,
+}
+
+/// A link, as its queue pair sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerStatus {
+    /// The peer's number.
+    pub qpn: Qpn,
+    /// The name of its vNIC, if that is on this host.
+    pub vnic: Option<String>,
+    /// Its address, if the link was made by this daemon.
+    pub gid: Option<Gid>,
+    /// How data travels to it.
+    pub path: Path,
+    /// Why it travels so.
+    pub why: Why,
+}
+
+/// What there is to see, in this order: a vNIC, its processes, of each its queue pairs, of each its
+/// peers. What contains others comes without them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Row {
+    /// A vNIC.
+    Vnic(VnicStatus),
+    /// A process of the last vNIC.
+    Process(ProcessStatus),
+    /// A queue pair of the last process.
+    Qp(QpStatus),
+    /// A peer of the last queue pair, whose number is the first.
+    Peer(Qpn, PeerStatus),
+    /// Whom the last queue pair waits for.
+    WaitsFor(Qpn),
+}
+
+impl Tenancy {
+    /// The vNIC `scope`, or all of them, at once: for tests.
+    #[must_use]
+    pub fn status(&self, scope: Option<VnicId>) -> Vec<VnicStatus> {
+        let mut vnics: Vec<VnicStatus> = Vec::new();
+        let _ = self.walk(scope, Cursor::START, usize::MAX, &mut |row| {
+            if let Row::Vnic(vnic) = row {
+                vnics.push(vnic);
+                return true;
+            }
+            let Some(vnic) = vnics.last_mut() else { return true };
+            let Some(process) =
+                vnic.processes.last_mut().filter(|_| !matches!(row, Row::Process(_)))
+            else {
+                if let Row::Process(process) = row {
+                    vnic.processes.push(process);
+                }
+                return true;
+            };
+            match (row, process.qps.last_mut()) {
+                (Row::Qp(qp), _) => process.qps.push(qp),
+                (Row::Peer(_, peer), Some(qp)) => qp.peers.push(peer),
+                (Row::WaitsFor(peer), Some(qp)) => qp.waiting_for.push(peer),
+                _ => {}
+            }
+            true
+        });
+        vnics
+    }
+
+    pub(crate) fn vnic_row(&self, key: VnicId) -> Option<VnicStatus> {
+        let vnic = self.vnics.get(&key)?;
+        Some(VnicStatus {
+            key,
+            name: self.vnic_name(key).to_owned(),
+            guid: self.node_guid(key),
+            gids: vnic.gids.iter().map(|entry| entry.gid).collect(),
+            policy: self.policy(key),
+            processes: Vec::new(),
+        })
+    }
+
+    /// Processes of a vNIC with an open device.
+    #[must_use]
+    pub fn processes(&self, key: VnicId) -> usize {
+        self.vnics.get(&key).map_or(0, |vnic| vnic.sessions.len())
+    }
+
+    /// The first vNIC with processes from this one on.
+    #[must_use]
+    pub fn vnic_from(&self, key: VnicId) -> Option<VnicId> {
+        self.vnics.next_key(key)
+    }
+
+    pub(crate) fn process_row(&self, id: SessionId) -> Option<ProcessStatus> {
+        let session = self.sessions.get(&id).filter(|s| s.welcomed && s.role == ROLE_VERBS)?;
+        Some(ProcessStatus {
+            session: id,
+            pid: session.client.pid,
+            uid: session.client.uid,
+            name: session.name.clone(),
+            mrs: session.mrs.len(),
+            links: session.account.count(Kind::Link),
+            qps: Vec::new(),
+        })
+    }
+
+    /// The slot that a queue pair of this session counts in.
+    #[must_use]
+    pub fn slot_of(&self, id: SessionId, qpn: Qpn) -> Option<u32> {
+        self.queue_pairs.own(id, qpn).ok().map(|qp| qp.slot())
+    }
+
+    /// The slots that a session's queue pairs count in.
+    #[must_use]
+    pub fn slots_of(&self, id: SessionId) -> Vec<u32> {
+        let qpns = self.queue_pairs.of(id).into_iter();
+        qpns.filter_map(|qpn| self.slot_of(id, qpn)).collect()
+    }
+
+    /// Whose queue pair this is.
+    #[must_use]
+    pub fn owner_of(&self, qpn: Qpn) -> Option<SessionId> {
+        self.queue_pairs.session_of(qpn)
+    }
+
+    pub(crate) fn qp_row(&self, qpn: Qpn) -> Option<QpStatus> {
+        let qp = self.queue_pairs.get(qpn)?;
+        let (service, slot) = (qp.service(), qp.slot());
+        Some(QpStatus { qpn, service, slot, peers: Vec::new(), waiting_for: Vec::new() })
+    }
+
+    pub(super) fn engine_row(&self, link: &EngineLink) -> PeerStatus {
+        PeerStatus {
+            qpn: link.way.peer,
+            vnic: link.within.map(|key| self.vnic_name(key).to_owned()),
+            gid: Some(link.way.dgid),
+            path: link.path,
+            why: link.why,
+        }
+    }
+
+    pub(crate) fn direct_row(&self, qpn: Qpn, peer: Qpn) -> Option<PeerStatus> {
+        let key = LinkKey::new(qpn, peer);
+        let link = self.links.direct(key)?;
+        let far = usize::from(peer == key.1);
+        Some(PeerStatus {
+            qpn: peer,
+            vnic: Some(self.vnic_name(link.vnics[far]).to_owned()),
+            gid: Some(link.ways[far].0),
+            path: Path::Direct,
+            why: link.why,
+        })
+    }
+}
