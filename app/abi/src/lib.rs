@@ -1,4 +1,5 @@
-//! The C structs and constants of `<infiniband/verbs.h>`, as `repr(C)` types.
+//! The C structs and constants of `<infiniband/verbs.h>` and `<rdma/rdma_cma.h>`, as `repr(C)`
+//! types.
 //!
 //! Applications compiled against that header read and write these structs directly, through
 //! inline functions that never enter a library: the layout is as much ABI as the symbols are.
@@ -10,6 +11,7 @@
 //! Rust enum with an unknown discriminant would be undefined behaviour.
 #![expect(missing_docs, reason = "fields and constants mean what verbs.h says; types have docs")]
 
+pub mod connection;
 pub mod constants;
 pub mod context;
 pub mod device;
@@ -22,6 +24,7 @@ pub mod queue_attr;
 pub mod unsupported;
 pub mod work;
 
+pub use connection::*;
 pub use constants::*;
 pub use context::*;
 pub use device::*;

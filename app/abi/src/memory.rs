@@ -1,4 +1,5 @@
-//! Protection domains, memory regions, memory windows, device memory.
+//! Protection domains and what is made in them, queues apart: memory regions, memory windows,
+//! device memory, address handles.
 
 use core::ffi::{c_int, c_void};
 
@@ -31,6 +32,14 @@ pub struct ibv_mw {
     pub rkey: u32,
     pub handle: u32,
     pub r#type: u32,
+}
+
+/// An address handle.
+#[repr(C)]
+pub struct ibv_ah {
+    pub context: *mut ibv_context,
+    pub pd: *mut ibv_pd,
+    pub handle: u32,
 }
 
 /// The range a window is bound to.

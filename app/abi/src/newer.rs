@@ -26,8 +26,8 @@ pub struct ibv_dmah_init_attr {
     pub tph_mem_type: u8,
 }
 
-/// What `ibv_reg_mr_ex` takes (release 59). Release 64 adds a field behind; read fields past
-/// `access` only if their `comp_mask` bit is set.
+/// What `ibv_reg_mr_ex` takes (release 59). Callers of releases before 64 have no `buf`, so it is
+/// read through a pointer: fields past `comp_mask` only if their bit of it is set.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_mr_init_attr {
@@ -39,6 +39,7 @@ pub struct ibv_mr_init_attr {
     pub fd: c_int,
     pub fd_offset: u64,
     pub dmah: *mut ibv_dmah,
+    pub buf: *mut ibv_buf,
 }
 
 /// Bits of [`ibv_mr_init_attr::comp_mask`].
@@ -47,3 +48,4 @@ pub const IBV_REG_MR_MASK_ADDR: u64 = 1 << 1;
 pub const IBV_REG_MR_MASK_FD: u64 = 1 << 2;
 pub const IBV_REG_MR_MASK_FD_OFFSET: u64 = 1 << 3;
 pub const IBV_REG_MR_MASK_DMAH: u64 = 1 << 4;
+pub const IBV_REG_MR_MASK_BUF: u64 = 1 << 5;

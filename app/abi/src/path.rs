@@ -1,9 +1,6 @@
-//! Addresses on the fabric: GIDs, routes, address handles, and the kernel's path records.
+//! Addresses on the fabric: GIDs, routes, and the kernel's path records.
 
 use core::ffi::c_int;
-
-use crate::context::ibv_context;
-use crate::memory::ibv_pd;
 
 /// A 128-bit global identifier, in network byte order. The C union also names the two 64-bit
 /// halves, which is why it is aligned to 8.
@@ -35,14 +32,6 @@ pub struct ibv_ah_attr {
     pub static_rate: u8,
     pub is_global: u8,
     pub port_num: u8,
-}
-
-/// An address handle.
-#[repr(C)]
-pub struct ibv_ah {
-    pub context: *mut ibv_context,
-    pub pd: *mut ibv_pd,
-    pub handle: u32,
 }
 
 /// The 40 bytes in front of a received UD message; multi-byte fields in network byte order.

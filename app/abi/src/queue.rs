@@ -5,8 +5,7 @@ use core::ffi::{c_int, c_void};
 use libc::{pthread_cond_t, pthread_mutex_t};
 
 use crate::context::ibv_context;
-use crate::memory::{ibv_mw, ibv_mw_bind_info, ibv_pd};
-use crate::path::ibv_ah;
+use crate::memory::{ibv_ah, ibv_mw, ibv_mw_bind_info, ibv_pd};
 use crate::unsupported::ibv_wq;
 use crate::work::{ibv_data_buf, ibv_poll_cq_attr, ibv_sge, ibv_wc_tm_info};
 

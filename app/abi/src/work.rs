@@ -2,8 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 
-use crate::memory::{ibv_mw, ibv_mw_bind_info};
-use crate::path::ibv_ah;
+use crate::memory::{ibv_ah, ibv_mw, ibv_mw_bind_info};
 
 /// One piece of a scatter/gather list.
 #[repr(C)]

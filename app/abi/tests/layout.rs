@@ -1,5 +1,6 @@
-//! Compares this crate with the installed `<infiniband/verbs.h>`: sizes, offsets and numbers are
-//! printed as `_Static_assert`s from what the Rust compiler says and handed to the C compiler.
+//! Compares this crate with the installed `<infiniband/verbs.h>` and `<rdma/rdma_cma.h>`: sizes,
+//! offsets and numbers are printed as `_Static_assert`s from what the Rust compiler says and handed
+//! to the C compiler.
 //! What the installed header is too old for is compared with numbers written down here.
 #[macro_use]
 #[path = "layout/harness.rs"]
@@ -206,6 +207,31 @@ fn verbs_not_offered() {
 }
 
 #[test]
+fn connections() {
+    let body = c_layout! {
+        rdma_ib_addr = "struct rdma_ib_addr" { sgid, dgid, pkey }
+        rdma_addr = "struct rdma_addr" { src_storage, dst_storage, ibaddr = "addr.ibaddr" }
+        rdma_route = "struct rdma_route" { addr, path_rec, num_paths }
+        rdma_event_channel = "struct rdma_event_channel" { fd }
+        rdma_cm_id = "struct rdma_cm_id" {
+            verbs, channel, context, qp, route, ps, port_num, event, send_cq_channel, send_cq,
+            recv_cq_channel, recv_cq, srq, pd, qp_type }
+        rdma_conn_param = "struct rdma_conn_param" {
+            private_data, private_data_len, responder_resources, initiator_depth, flow_control,
+            retry_count, rnr_retry_count, srq, qp_num }
+        rdma_ud_param = "struct rdma_ud_param" {
+            private_data, private_data_len, ah_attr, qp_num, qkey }
+        rdma_cm_event = "struct rdma_cm_event" { id, listen_id, event, status, param }
+        rdma_addrinfo = "struct rdma_addrinfo" {
+            ai_flags, ai_family, ai_qp_type, ai_port_space, ai_src_len, ai_dst_len, ai_src_addr,
+            ai_dst_addr, ai_src_canonname, ai_dst_canonname, ai_route_len, ai_route,
+            ai_connect_len, ai_connect, ai_next }
+        rdma_cm_join_mc_attr_ex = "struct rdma_cm_join_mc_attr_ex" { comp_mask, join_flags, addr }
+    };
+    compile("connections", &body).unwrap();
+}
+
+#[test]
 fn context() {
     let mut body = c_layout! {
         ibv_context = "struct ibv_context" {
@@ -321,11 +347,21 @@ fn numbers() {
         "IBV_WC_FLUSH",
         "IBV_WR_FLUSH",
         "IBV_EVENT_DEVICE_SPEED_CHANGE",
+        "RAI_SA",
+        "RAI_DNS",
+        "RDMA_CM_EVENT_ADDRINFO_RESOLVED",
+        "RDMA_CM_EVENT_ADDRINFO_ERROR",
+        "RDMA_CM_EVENT_USER",
+        "RDMA_CM_EVENT_INTERNAL",
         // Ours, without a name in C.
         "IBV_PORT_ATTR_COMPAT_LEN",
         "VERBS_ABI_IS_EXTENDED",
     ];
-    let sources = [include_str!("../src/constants.rs"), include_str!("../src/device_constants.rs")];
+    let sources = [
+        include_str!("../src/constants.rs"),
+        include_str!("../src/device_constants.rs"),
+        include_str!("../src/connection.rs"),
+    ];
     let mut body = String::new();
     let mut count = 0;
     for line in sources.iter().flat_map(|text| text.lines()) {

@@ -67,7 +67,8 @@ mod tests {
         answers.push(ours.as_fd(), answer(u64::MAX).into());
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         for token in 0..pushed {
-            let (length, _) = socket::receive(daemon.as_fd(), &mut bytes, false).unwrap();
+            let (length, _) =
+                socket::receive(daemon.as_fd(), &mut bytes, socket::Mode::NonBlocking).unwrap();
             let (_, found) = omniverb_session::decode(&bytes[..length]).unwrap();
             assert_eq!(found, answer(token).into());
             answers.flush(ours.as_fd());

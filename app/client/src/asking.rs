@@ -5,7 +5,6 @@
 //! again, at first after a millisecond, then less and less often. A peer that does not take what it
 //! is told may take for ever, so what is asked for long makes room for others.
 
-use crate::Client;
 use omniverb_device::work::Destination;
 use omniverb_sys::clock;
 use omniverb_terms::Qpn;
@@ -20,29 +19,43 @@ const PAUSE: (u64, u64) = (1_000_000, 50_000_000);
 /// then, if it answers.
 const LONG: u64 = 1_000_000_000;
 
+/// What the daemon says to a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    /// It does not know yet where to: ask again.
+    NotYet,
+    /// That was the end of it: a link will come, or cannot.
+    Over,
+}
+
+/// A question; times are those of the clock, in nanoseconds.
 struct Question {
+    /// Our queue pair, which sends there.
     qpn: Qpn,
     destination: Destination,
+    /// When to ask next.
     at: u64,
+    /// How long to wait after that.
     pause: u64,
+    /// When it was asked first, in its present turn. `None`: not yet.
     since: Option<u64>,
 }
 
-/// The questions.
+/// The questions that are open, those asked next at the front.
 #[derive(Default)]
 pub(crate) struct Asking {
     open: VecDeque<Question>,
 }
 
 impl Asking {
-    /// A new destination.
+    /// A queue pair of ours wants to send to a new destination.
     pub(crate) fn add(&mut self, qpn: Qpn, destination: Destination) {
         self.open.push_back(Question { qpn, destination, at: 0, pause: PAUSE.0, since: None });
     }
 
     /// Asks where it is time to.
-    pub(crate) fn go_on(&mut self, client: &Client) {
-        self.ask(clock::now(), |qpn, destination| client.request_datagram_link(qpn, destination));
+    pub(crate) fn go_on(&mut self, ask: impl FnMut(Qpn, Destination) -> Reply) {
+        self.ask(clock::now(), ask);
     }
 
     /// When to go on; `None` if nothing is open.
@@ -50,8 +63,8 @@ impl Asking {
         self.open.iter().take(AT_ONCE).map(|question| question.at).min()
     }
 
-    /// `over`: asks, and says whether that is the end of it.
-    fn ask(&mut self, now: u64, mut over: impl FnMut(Qpn, Destination) -> bool) -> bool {
+    /// Asks where it is time to. Says whether questions are left.
+    fn ask(&mut self, now: u64, mut ask: impl FnMut(Qpn, Destination) -> Reply) -> bool {
         let mut index = 0;
         for _ in 0..self.open.len() {
             let Some(question) = self.open.get_mut(index).filter(|_| index < AT_ONCE) else {
@@ -59,7 +72,7 @@ impl Asking {
             };
             if question.at > now {
                 index += 1;
-            } else if over(question.qpn, question.destination) {
+            } else if ask(question.qpn, question.destination) == Reply::Over {
                 let _ = self.open.remove(index);
             } else {
                 question.at = now + question.pause;
@@ -78,7 +91,7 @@ impl Asking {
 
 #[cfg(test)]
 mod tests {
-    use super::{AT_ONCE, Asking};
+    use super::{AT_ONCE, Asking, Reply};
     use omniverb_device::work::Destination;
     use omniverb_terms::{Gid, Qpn};
 
@@ -95,7 +108,8 @@ mod tests {
         for millisecond in 0..400 {
             let open = asking.ask(millisecond * 1_000_000, |_, destination| {
                 asked.push(destination.qpn.0);
-                destination.qpn != Qpn(0) || millisecond >= 290
+                let known = destination.qpn != Qpn(0) || millisecond >= 290;
+                if known { Reply::Over } else { Reply::NotYet }
             });
             over_at = over_at.or((!open).then_some(millisecond));
         }
@@ -114,7 +128,7 @@ mod tests {
             assert!(at.is_some());
             asking.ask(step * 10_000_000, |_, destination| {
                 reached |= destination.qpn == Qpn(99);
-                false
+                Reply::NotYet
             });
         }
         assert!(reached);
@@ -127,7 +141,7 @@ mod tests {
         let mut asked = 0;
         assert!(asking.ask(0, |_, _| {
             asked += 1;
-            false
+            Reply::NotYet
         }));
         assert_eq!(asked, AT_ONCE);
     }

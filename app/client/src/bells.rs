@@ -1,21 +1,22 @@
 //! The bells that we share with peer processes, our end of each and theirs.
 
-use crate::lock::lock;
 use omniverb_device::FarEnd;
-use omniverb_device::poller::Bell;
+use omniverb_device::bell::Bell;
 use omniverb_link::Doorbell;
 use omniverb_ring::{BellPage, Window};
+use omniverb_sys::lock;
 use omniverb_sys::{Sleeper, listener};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Rings the peer.
+/// The page of a bell by which we announce news to the peer's process, and wake it.
 pub(crate) struct PeerBell {
     page: BellPage<Window>,
 }
 
 impl PeerBell {
+    /// `page`: the peer's.
     pub(crate) fn new(page: BellPage<Window>) -> Arc<PeerBell> {
         Arc::new(PeerBell { page })
     }
@@ -34,15 +35,15 @@ impl Doorbell for PeerBell {
 /// The era of the daemon that made a bell, and the number it gave it: daemons count anew.
 pub(crate) type BellName = (u64, u64);
 
-/// One bell, both directions.
+/// What we share with one peer process.
 struct Record {
-    /// Our page.
+    /// Our page, which the peer rings.
     bell: Arc<Bell>,
-    /// The peer's.
+    /// The peer's page, which we ring.
     peer: Arc<PeerBell>,
     /// What our sleep calls our page; `None` while it has no links: then nobody is to wake us.
     heard_as: Option<u64>,
-    /// Who rings it.
+    /// Whether the peer's process rings ours, or the engine.
     far_end: FarEnd,
 }
 

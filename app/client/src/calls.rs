@@ -4,12 +4,11 @@
 //! data path goes on meanwhile. The thread is started when there is something to do and ends when
 //! there was nothing for a second.
 
-use crate::Client;
-use crate::asking::Asking;
-use crate::lock::lock;
-use crate::progress::spawn_quietly;
+use crate::asking::{Asking, Reply};
+use crate::thread::spawn_quietly;
 use omniverb_device::work::Destination;
 use omniverb_sys::clock;
+use omniverb_sys::lock;
 use omniverb_terms::{Qpn, Rkey};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, Weak};
@@ -21,28 +20,48 @@ const IDLE: Duration = Duration::from_secs(1);
 /// Something to call the daemon for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
+    /// Mappings of a peer's region are wanted.
     Grant {
+        /// Our queue pair, which would use them.
         qpn: Qpn,
         peer_qpn: Qpn,
         rkey: Rkey,
         /// Address and length of what is wanted of it.
         range: (u64, u64),
     },
+    /// A link for datagrams is wanted.
     DatagramLink {
+        /// Our queue pair, which sends them.
         qpn: Qpn,
         destination: Destination,
     },
     /// What was granted by way of a queue pair's links is to end.
-    Failed {
-        qpn: Qpn,
-    },
+    Failed { qpn: Qpn },
     /// Look for a daemon, as often as this is asked for.
     Reconnect,
     /// A call was given up: hear what became of it.
     Settle,
 }
 
-/// The thread's work.
+/// What became of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Made {
+    /// It is done, or cannot be.
+    Done,
+    /// It is to be made once more.
+    Again,
+}
+
+/// Who makes the calls: has the connection to the daemon.
+pub(crate) trait Caller: Send + Sync + 'static {
+    /// Makes a call, which may take until its limit. Datagram links are [asked
+    /// for](Self::ask_for_link).
+    fn make(&self, call: Call) -> Made;
+    /// Asks for a link of our queue pair to this destination.
+    fn ask_for_link(&self, qpn: Qpn, destination: Destination) -> Reply;
+}
+
+/// Calls to be made, and the thread that makes them, while there is one.
 #[derive(Default)]
 pub(crate) struct Calls {
     state: Mutex<State>,
@@ -57,7 +76,7 @@ struct State {
 
 impl Calls {
     /// Has this done. What is asked for again and again is done once.
-    pub(crate) fn ask(self: &Arc<Self>, client: &Weak<Client>, call: Call) {
+    pub(crate) fn ask(self: &Arc<Self>, caller: &Weak<impl Caller>, call: Call) {
         let mut state = lock(&self.state);
         let once = matches!(call, Call::Reconnect | Call::Settle);
         if once && state.open.contains(&call) {
@@ -69,28 +88,23 @@ impl Calls {
             self.more.notify_one();
             return;
         }
-        let (calls, client) = (self.clone(), client.clone());
+        let (calls, caller) = (self.clone(), caller.clone());
         // Without a thread it is left for the next one.
-        state.running = spawn_quietly("omniverb-calls", move || calls.run(&client)).is_ok();
+        state.running = spawn_quietly("omniverb-calls", move || calls.run(&caller)).is_ok();
     }
 
-    fn run(self: &Arc<Self>, client: &Weak<Client>) {
+    fn run(self: &Arc<Self>, caller: &Weak<impl Caller>) {
         let mut asking = Asking::default();
         while let Some(next) = self.next(asking.next_at()) {
-            let Some(client) = client.upgrade() else { continue };
+            let Some(caller) = caller.upgrade() else { continue };
             match next {
-                Some(Call::Grant { qpn, peer_qpn, rkey, range }) => {
-                    client.request_grant(qpn, peer_qpn, rkey, range);
-                }
                 Some(Call::DatagramLink { qpn, destination }) => asking.add(qpn, destination),
-                Some(Call::Failed { qpn }) => client.qp_failed(qpn),
-                Some(Call::Reconnect) => drop(client.reconnect()),
-                Some(Call::Settle) if !client.session.settle() => {
-                    self.ask(&Arc::downgrade(&client), Call::Settle);
+                Some(call) if caller.make(call) == Made::Again => {
+                    self.ask(&Arc::downgrade(&caller), call);
                 }
-                Some(Call::Settle) | None => {}
+                Some(_) | None => {}
             }
-            asking.go_on(&client);
+            asking.go_on(|qpn, destination| caller.ask_for_link(qpn, destination));
         }
     }
 
@@ -118,12 +132,24 @@ impl Calls {
 mod tests {
     use super::*;
 
+    struct Nobody;
+
+    impl Caller for Nobody {
+        fn make(&self, _: Call) -> Made {
+            Made::Done
+        }
+
+        fn ask_for_link(&self, _: Qpn, _: Destination) -> Reply {
+            Reply::Over
+        }
+    }
+
     #[test]
     fn the_thread_ends_when_there_was_nothing_to_do_and_comes_again() {
         let calls = Arc::new(Calls::default());
         let running = || lock(&calls.state).running;
         for _ in 0..2 {
-            (0..3).for_each(|_| calls.ask(&Weak::new(), Call::Reconnect));
+            (0..3).for_each(|_| calls.ask(&Weak::<Nobody>::new(), Call::Reconnect));
             assert!(running());
             let begun = clock::now();
             while running() {

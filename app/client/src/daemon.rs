@@ -11,24 +11,34 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-/// A place to try.
+/// A place where a daemon may listen.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) path: PathBuf,
-    /// Must be shown to be the user's.
-    own: bool,
+    trust: Trust,
+}
+
+/// Why who listens at a place is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trust {
+    /// Only who may write there can have put it there.
+    Path,
+    /// It is shown to be this user's.
+    Shown,
 }
 
 impl Candidate {
+    /// Connects to whoever listens there, if that is to be believed; until `deadline`, in
+    /// nanoseconds of the clock.
     pub(crate) fn connect(&self, deadline: u64) -> io::Result<OwnedFd> {
-        match self.own {
-            true => own::connect(&self.path, deadline),
-            false => limited::connect(&self.path, deadline),
+        match self.trust {
+            Trust::Shown => own::connect(&self.path, deadline),
+            Trust::Path => limited::connect(&self.path, deadline),
         }
     }
 }
 
-/// In order.
+/// The places to try, in this order.
 pub(crate) fn candidates() -> Vec<Candidate> {
     let named = own::variable(SOCKET_VARIABLE).map(PathBuf::from);
     choose(named, own::path())
@@ -36,10 +46,10 @@ pub(crate) fn candidates() -> Vec<Candidate> {
 
 fn choose(named: Option<PathBuf>, own: Option<PathBuf>) -> Vec<Candidate> {
     if let Some(path) = named {
-        return vec![Candidate { path, own: false }];
+        return vec![Candidate { path, trust: Trust::Path }];
     }
-    let system = Candidate { path: SYSTEM_SOCKET.into(), own: false };
-    let own = own.map(|path| Candidate { path, own: true });
+    let system = Candidate { path: SYSTEM_SOCKET.into(), trust: Trust::Path };
+    let own = own.map(|path| Candidate { path, trust: Trust::Shown });
     std::iter::once(system).chain(own).collect()
 }
 
@@ -49,11 +59,14 @@ mod tests {
 
     #[test]
     fn what_is_named_is_all_and_the_users_own_is_last_and_looked_at() {
-        let paths = |list: Vec<Candidate>| -> Vec<(String, bool)> {
-            list.into_iter().map(|c| (c.path.display().to_string(), c.own)).collect()
+        let paths = |list: Vec<Candidate>| -> Vec<(String, Trust)> {
+            list.into_iter().map(|c| (c.path.display().to_string(), c.trust)).collect()
         };
-        assert_eq!(paths(choose(Some("/a".into()), Some("/b".into()))), [("/a".into(), false)]);
-        let both = [(SYSTEM_SOCKET.into(), false), ("/b".into(), true)];
+        assert_eq!(
+            paths(choose(Some("/a".into()), Some("/b".into()))),
+            [("/a".into(), Trust::Path)]
+        );
+        let both = [(SYSTEM_SOCKET.into(), Trust::Path), ("/b".into(), Trust::Shown)];
         assert_eq!(paths(choose(None, Some("/b".into()))), both);
         assert_eq!(paths(choose(None, None)), both[..1], "a setuid program");
     }

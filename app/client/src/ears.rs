@@ -2,9 +2,9 @@
 //! on bells and not on descriptors.
 
 use crate::errno::errno_of;
-use crate::lock::lock;
-use crate::progress::spawn_quietly;
+use crate::thread::spawn_quietly;
 use omniverb_sys::epoll::{Interest, Poller};
+use omniverb_sys::lock;
 use omniverb_terms::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -60,14 +60,14 @@ impl Ears {
         self.poller.add_once(socket, EVENTS, Interest::Input).is_ok()
     }
 
+    /// Listens to it, or watches it, no longer.
     pub(crate) fn remove(&self, socket: &OwnedFd) {
         let _ = self.poller.remove(socket);
     }
 
     /// Tells once more if there is, or comes, something in this socket, or room in it.
-    pub(crate) fn again(&self, socket: &OwnedFd, room: bool) -> bool {
-        let interest = if room { Interest::Both } else { Interest::Input };
-        self.poller.once_more(socket, EVENTS, interest).is_ok()
+    pub(crate) fn again(&self, socket: &OwnedFd, interest: Interest) {
+        let _ = self.poller.once_more(socket, EVENTS, interest);
     }
 
     /// Tells once when there is something in `file`, or room, as watch `number`, which is not 0.
@@ -80,7 +80,7 @@ impl Ears {
         self.poller.add_once(file, number, interest).map_err(|error| errno_of(&error))
     }
 
-    /// The same once more.
+    /// Tells once more of a watch.
     pub(crate) fn watch_on(&self, file: &OwnedFd, number: u64, interest: Interest) {
         let _ = self.poller.once_more(file, number, interest);
     }
@@ -90,7 +90,7 @@ impl Ears {
         std::mem::take(&mut *lock(&self.watched))
     }
 
-    /// Whether something was heard.
+    /// Whether something was heard of the daemon since this was asked last.
     pub(crate) fn take(&self) -> bool {
         self.heard.swap(false, Ordering::Acquire)
     }

@@ -3,26 +3,45 @@
 
 use crate::calls::Call;
 use crate::progress::Progress;
-use crate::{Client, SINK};
 use omniverb_device::work::Destination;
 use omniverb_device::{AsyncEvent, Host};
 use omniverb_ring::Window;
 use omniverb_terms::{Qpn, Rkey};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+/// Where asynchronous events go: the event's kind and the object's cookie.
+pub type AsyncEventSink = fn(AsyncEvent, usize);
+
+static SINK: OnceLock<AsyncEventSink> = OnceLock::new();
+
+/// Names the receiver of asynchronous events, once.
+pub fn on_async_event(sink: AsyncEventSink) {
+    let _ = SINK.set(sink);
+}
+
+/// Who is told of requests that fail: the queue pair, and the status of the completion.
+pub type FailureSink = fn(Qpn, u32);
+
+static TOLD: OnceLock<FailureSink> = OnceLock::new();
+
+/// Names who is told of requests that fail, once.
+pub fn on_failure(sink: FailureSink) {
+    let _ = TOLD.set(sink);
+}
 
 /// Longest nap of a poll. A wake may be missed, and who polls has other things to do.
 const NAP_MAX: Duration = Duration::from_micros(200);
 
+/// The device's world: this process.
 pub(crate) struct ProcessHost {
-    client: Weak<Client>,
     progress: Arc<Progress>,
 }
 
 impl ProcessHost {
-    pub(crate) fn new(client: Weak<Client>, progress: Arc<Progress>) -> Self {
-        Self { client, progress }
+    pub(crate) fn new(progress: Arc<Progress>) -> Self {
+        Self { progress }
     }
 }
 
@@ -39,22 +58,18 @@ impl Host for ProcessHost {
         self.progress.attend();
     }
 
-    fn armed(&self) {
-        if let Some(client) = self.client.upgrade() {
-            for bell in client.shared.bells.all().iter() {
-                if !bell.page.wants_kick() {
-                    bell.page.want_kick();
-                }
-            }
-        }
-    }
-
     fn request_grant(&self, qpn: Qpn, peer_qpn: Qpn, rkey: Rkey, range: (u64, u64)) {
         self.progress.run(Call::Grant { qpn, peer_qpn, rkey, range });
     }
 
     fn qp_failed(&self, qpn: Qpn) {
         self.progress.run(Call::Failed { qpn });
+    }
+
+    fn request_failed(&self, qpn: Qpn, status: u32) {
+        if let Some(told) = TOLD.get() {
+            told(qpn, status);
+        }
     }
 
     fn resident(&self, window: &Window, start: usize, found: &mut [u8]) -> bool {

@@ -1,126 +1,196 @@
-//! Memory keys: registration and revocation. How pages come to be granted is in `extents`.
+//! Keys with remote access: what peers may reach of this process, and what of that lies on files
+//! where they map it.
 
-use crate::Client;
-use crate::extents::Extent;
-use crate::lock::lock;
-use omniverb_device::region::{Moved, NO_RKEY};
-use omniverb_device::{Region, access};
-use omniverb_session::Message;
-use omniverb_session::body::{DeregMr, MrRegistered, RegMr};
+use crate::extent::Extent;
+use crate::memory;
+use crate::taking::Stay;
+use omniverb_adopt::{Access, AdoptedPages, Strategy};
+use omniverb_device::Region;
+use omniverb_link::pace;
+use omniverb_session::body::Adopt;
+use omniverb_session::rights;
+use omniverb_sys::lock;
 use omniverb_terms::{Errno, Rkey};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
-/// Keys with remote access, by R_Key.
+/// Extents of one region: the daemon makes no more of a region of any size.
+const EXTENTS_MAX: usize = 192;
+
+/// All of them, by R_Key.
 #[derive(Default)]
 pub(crate) struct Keys {
-    pub(crate) list: HashMap<Rkey, Key>,
+    list: Mutex<HashMap<Rkey, Key>>,
+    /// Held while pages move, in either direction.
+    moving: Mutex<()>,
 }
 
+/// What peers may reach by one R_Key.
 pub(crate) struct Key {
-    pub(crate) region: Arc<Region>,
+    region: Arc<Region>,
     /// Parts of it that are on files of a daemon's.
-    pub(crate) adopted: Vec<Extent>,
+    adopted: Vec<Extent>,
     /// Never to be mapped (again).
-    pub(crate) mediated: bool,
+    mediated: bool,
 }
 
-impl Client {
-    /// Registers memory.
-    ///
-    /// # Errors
-    /// errno: what the daemon says about its quota, mostly `ENOMEM`.
-    ///
-    /// # Safety
-    /// The contract of `ibv_reg_mr`: the range stays mapped, with the access asked for, until it is
-    /// deregistered.
-    #[expect(unsafe_code)] // UNSAFETY: passes the application's promise on
-    pub unsafe fn register(
-        &self,
-        pd: u32,
-        address: usize,
-        length: usize,
-        iova: u64,
-        flags: u32,
-    ) -> Result<Arc<Region>, Errno> {
-        if self.shared.regions.count() >= REGIONS_MAX {
-            return Err(Errno::ENOMEM);
-        }
-        let lkey = self.shared.regions.new_lkey();
-        let mut rkey = NO_RKEY;
-        if flags & access::REMOTE != 0 {
-            let ask = RegMr {
-                pd,
-                access: flags,
-                addr: iova,
-                length: length as u64,
-                rkey: Rkey(0),
-                reserved: 0,
-            };
-            rkey = match self.call(&ask.into())? {
-                Message::MrRegistered(MrRegistered { rkey, .. }) if rkey != Rkey(0) => rkey,
-                _ => return Err(Errno::EPROTO),
-            };
-        }
-        // SAFETY: the caller's promise.
-        let memory = unsafe { crate::window::registered(address, length) };
-        let moved = Moved::default();
-        let region = Arc::new(Region { lkey, rkey, pd, access: flags, iova, memory, moved });
-        self.shared.regions.insert(region.clone());
-        if rkey != NO_RKEY {
-            let mediated = iova != address as u64;
-            let key = Key { region: region.clone(), adopted: Vec::new(), mediated };
-            lock(&self.keys).list.insert(rkey, key);
-        }
-        Ok(region)
+impl Keys {
+    /// A region was registered. One that requests name otherwise than by its address is never
+    /// mapped.
+    pub(crate) fn add(&self, region: &Arc<Region>) {
+        let named_otherwise = region.iova != region.memory.address() as u64;
+        // What comes and goes is not to be moved, either.
+        let mediated = named_otherwise || region.extras.looks.is_some();
+        let key = Key { region: region.clone(), adopted: Vec::new(), mediated };
+        lock(&self.list).insert(region.rkey, key);
     }
 
-    /// Deregisters memory: when this returns, no peer reaches it any more.
+    /// Whether this is one of them: the daemon knows of it.
+    pub(crate) fn has(&self, rkey: Rkey) -> bool {
+        lock(&self.list).contains_key(&rkey)
+    }
+
+    /// A region was deregistered; what of it is on files still is let go of.
+    pub(crate) fn remove(&self, rkey: Rkey) {
+        lock(&self.list).remove(&rkey);
+    }
+
+    /// Regions of these keys are never to be mapped any more.
+    pub(crate) fn mediate(&self, which: impl Fn(Rkey) -> bool) {
+        let mut list = lock(&self.list);
+        let chosen = list.iter_mut().filter(|(rkey, _)| which(**rkey));
+        chosen.for_each(|(_, key)| key.mediated = true);
+    }
+
+    /// The regions of all keys.
+    pub(crate) fn regions(&self) -> Vec<Arc<Region>> {
+        lock(&self.list).values().map(|key| key.region.clone()).collect()
+    }
+
+    /// Pages are moved while the guard is there: waits for others who move some.
+    pub(crate) fn move_pages(&self) -> MutexGuard<'_, ()> {
+        lock(&self.moving)
+    }
+
+    /// The same without waiting; `None` if others move some.
+    pub(crate) fn try_move_pages(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.moving.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Does something with a key, and with the bytes that are on files for nothing of all others
+    /// together. Nobody else sees the keys meanwhile. `None`: there is no such key.
+    pub(crate) fn with<T>(&self, rkey: Rkey, act: impl FnOnce(&mut Key, u64) -> T) -> Option<T> {
+        let mut list = lock(&self.list);
+        let others = list.iter().filter(|(other, key)| **other != rkey && !key.adopted.is_empty());
+        let others_free =
+            others.map(|(_, key)| pace::free(key.granted(), key.region.moved.bytes())).sum();
+        list.get_mut(&rkey).map(|key| act(key, others_free))
+    }
+
+    /// Takes extents out, to move their pages back.
+    pub(crate) fn take_out(&self, which: impl Fn(Rkey, &Extent) -> bool) -> Vec<(Rkey, Extent)> {
+        let mut taken = Vec::new();
+        for (rkey, key) in &mut *lock(&self.list) {
+            let chosen = key.adopted.extract_if(.., |extent| which(*rkey, extent));
+            taken.extend(chosen.map(|extent| (*rkey, extent)));
+        }
+        taken
+    }
+
+    /// Puts one back whose pages could not be moved; it goes with the key if that has gone.
+    pub(crate) fn put_back(&self, rkey: Rkey, extent: Extent) {
+        if let Some(key) = lock(&self.list).get_mut(&rkey) {
+            key.adopted.push(extent);
+        }
+    }
+
+    /// Whether a key has extents.
+    pub(crate) fn has_extents(&self, rkey: Rkey) -> bool {
+        lock(&self.list).get(&rkey).is_some_and(|key| !key.adopted.is_empty())
+    }
+
+    /// Keys and first pages of extents.
+    pub(crate) fn extents(&self, which: impl Fn(Rkey, &Extent) -> bool) -> Vec<(Rkey, usize)> {
+        let mut found = Vec::new();
+        for (rkey, key) in &*lock(&self.list) {
+            let chosen = key.adopted.iter().filter(|extent| which(*rkey, extent));
+            found.extend(chosen.map(|extent| (*rkey, extent.start())));
+        }
+        found
+    }
+}
+
+impl Key {
+    /// The region that it names.
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
+    }
+
+    /// Whether it is never to be mapped (any more).
+    pub(crate) fn is_mediated(&self) -> bool {
+        self.mediated
+    }
+
+    /// Whether it has this very extent.
+    pub(crate) fn has_extent(&self, (start, length): (usize, usize)) -> bool {
+        self.adopted.iter().any(|extent| (extent.start(), extent.length()) == (start, length))
+    }
+
+    /// First page of an extent that lies in a range, wholly or partly.
+    pub(crate) fn extent_within(&self, start: usize, end: usize) -> Option<usize> {
+        self.adopted.iter().find(|extent| extent.overlaps(start, end)).map(Extent::start)
+    }
+
+    /// Bytes of it that are on files.
+    pub(crate) fn granted(&self) -> u64 {
+        self.adopted.iter().map(|extent| extent.length() as u64).sum()
+    }
+
+    /// Moves whole pages of the region onto a file of the daemon of this era.
     ///
     /// # Errors
-    /// errno; the region is registered still.
-    pub fn deregister(&self, region: &Region) -> Result<(), Errno> {
-        if !self.is_ours() {
-            return Ok(()); // a forked child's copy of the handle: nothing of it is registered
-        }
-        let registered = self.shared.regions.remove(region.lkey);
-        // Another thread may be placing a message there at this moment.
-        let qps = self.qps.all();
-        qps.iter().for_each(|qp| qp.finish_access());
-        if region.rkey != NO_RKEY {
-            if let (Err(errno), Some(region)) = (self.revoke(region.rkey), registered) {
-                self.shared.regions.insert(region);
-                return Err(errno);
-            }
-            lock(&self.keys).list.remove(&region.rkey);
-            // Without a daemon there is nobody to forget it.
-            let _ = self.call(&DeregMr { rkey: region.rkey, reserved: 0 }.into());
-        }
+    /// errno; `stay` has ended.
+    pub(crate) fn adopt(
+        &mut self,
+        files: Vec<OwnedFd>,
+        ask: &Adopt,
+        place: (usize, usize),
+        (era, stay): (u64, Stay),
+    ) -> Result<(), Errno> {
+        let pages = self.move_onto(files, ask, place)?;
+        self.adopted.push(Extent::new(pages, era, stay));
         Ok(())
     }
 
-    /// Takes a key's pages back from everybody who mapped them, for good.
-    ///
-    /// # Errors
-    /// errno: the pages could not be moved back, and whoever mapped them reaches them still.
-    fn revoke(&self, rkey: Rkey) -> Result<(), Errno> {
-        if let Some(key) = lock(&self.keys).list.get_mut(&rkey) {
-            key.mediated = true;
+    fn move_onto(
+        &self,
+        files: Vec<OwnedFd>,
+        ask: &Adopt,
+        (start, length): (usize, usize),
+    ) -> Result<AdoptedPages, Errno> {
+        let extent = memory::next(&mut files.into_iter(), ask.memory)?;
+        let region = self.region.memory;
+        let begin = start.checked_sub(region.address()).ok_or(Errno::EPROTO)?;
+        region.part(begin, length).ok_or(Errno::EPROTO)?;
+        if self.adopted.len() >= EXTENTS_MAX {
+            return Err(Errno::ENOMEM);
         }
-        // Who is at them at this moment writes to a region that is gone.
-        self.withdraw(|other, _| other == rkey, false)
-    }
-
-    /// A QP lost access rights: no mapping may outlive them.
-    ///
-    /// # Errors
-    /// errno: as when pages cannot be taken back at deregistration. It is tried again, but who
-    /// mapped them reaches them until that succeeds.
-    pub(crate) fn revoke_all(&self) -> Result<(), Errno> {
-        lock(&self.keys).list.values_mut().for_each(|key| key.mediated = true);
-        self.withdraw(|_, _| true, true).inspect_err(|_| self.take_all_back())
+        let peers = match rights::is_writable(self.region.access) {
+            true => Access::ReadWrite,
+            false => Access::ReadOnly,
+        };
+        let pages = omniverb_adopt::adopt_onto(extent, start, peers, &Strategy::ALL)
+            .map_err(|error| crate::errno::from_raw(error.errno()))?;
+        // As many whole pages as the extent has: a range that is none of these is not what the
+        // daemon asked for.
+        match (pages.page_start(), pages.page_length()) == (start, length) {
+            true => Ok(pages),
+            false => Err(Errno::EPROTO),
+        }
     }
 }
-
-/// Regions a process may register, local ones included; `ibv_query_device` reports it.
-pub const REGIONS_MAX: usize = 1 << 18;

@@ -5,16 +5,12 @@
 //! longest goes, or else operations stay mediated.
 
 use crate::bells::BellName;
-use crate::lock::lock;
-use crate::{Client, memory};
-use omniverb_device::grants::Grant;
+use crate::memory;
 use omniverb_ring::{WeakWindow, Window};
-use omniverb_session::Message;
-use omniverb_session::body::{Connected, GrantDenied, Granted, RequestGrant};
-use omniverb_session::rights;
 use omniverb_sys::extent::FileId;
+use omniverb_sys::lock;
 use omniverb_sys::{Access, Extent};
-use omniverb_terms::{Errno, Qpn, Rkey};
+use omniverb_terms::Errno;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
@@ -47,23 +43,23 @@ impl Amount {
     }
 }
 
-/// What is mapped, by peer.
+/// How much is mapped, by peer.
 #[derive(Default)]
-pub(crate) struct Mapped {
+struct Budget {
     all: Amount,
     peers: HashMap<BellName, Amount>,
 }
 
 /// One mapping's part of the budget; given back when it is dropped, with the mapping.
-pub(crate) struct Share {
-    of: Arc<Mutex<Mapped>>,
+struct Share {
+    of: Arc<Mutex<Budget>>,
     peer: BellName,
     bytes: usize,
 }
 
 impl Share {
     /// `None`: that would be too much.
-    fn take(of: &Arc<Mutex<Mapped>>, peer: BellName, bytes: usize) -> Option<Share> {
+    fn take(of: &Arc<Mutex<Budget>>, peer: BellName, bytes: usize) -> Option<Share> {
         let mut mapped = lock(of);
         let all = mapped.all.with(bytes);
         let theirs = mapped.peers.get(&peer).copied().unwrap_or_default().with(bytes);
@@ -94,7 +90,7 @@ type Name = (BellName, FileId, u64, u64, Access);
 /// What is mapped, so that two rights to the same bytes have one mapping of them. It goes with the
 /// last of them.
 #[derive(Default)]
-pub(crate) struct Together(HashMap<Name, WeakWindow>);
+struct Together(HashMap<Name, WeakWindow>);
 
 impl Together {
     /// The mapping of an extent of a peer's; made with what `share` takes for it, if there is none.
@@ -120,61 +116,31 @@ impl Together {
     }
 }
 
-impl Client {
-    pub(crate) fn request_grant(&self, qpn: Qpn, peer_qpn: Qpn, rkey: Rkey, range: (u64, u64)) {
-        let (address, length) = range;
-        let ask = RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address, length };
-        let errno = match self.call(&ask.into()) {
-            Ok(Message::Connected(Connected { .. })) => return,
-            Ok(_) => Errno::EPROTO,
-            Err(errno) => errno,
-        };
-        // Without a daemon, another may be asked in a while.
-        let errno = if crate::session::is_lost(errno) { Errno::EAGAIN } else { errno };
-        self.grant_denied(&GrantDenied { qpn, peer_qpn, rkey, errno });
-    }
+/// All that is mapped.
+#[derive(Default)]
+pub(crate) struct Mapped {
+    budget: Arc<Mutex<Budget>>,
+    together: Mutex<Together>,
+}
 
-    /// The daemon did not grant what we asked for.
-    pub(crate) fn grant_denied(&self, denied: &GrantDenied) {
-        // What touched no whole page says nothing of the rest of the region.
-        let again = matches!(denied.errno, Errno::EAGAIN | Errno::ERANGE);
-        if let Some(qp) = self.qp(denied.qpn) {
-            qp.not_granted(denied.peer_qpn, denied.rkey, again);
-        }
-    }
-
-    /// The daemon granted what we asked for.
-    pub(crate) fn granted(&self, granted: &Granted, files: Vec<OwnedFd>) {
-        let Granted { qpn, peer_qpn, rkey, .. } = *granted;
-        if let Err(errno) = self.map(granted, files) {
-            self.grant_denied(&GrantDenied { qpn, peer_qpn, rkey, errno });
-        }
-    }
-
-    fn map(&self, granted: &Granted, files: Vec<OwnedFd>) -> Result<(), Errno> {
-        let extent = memory::next(&mut files.into_iter(), granted.memory)?;
-        let (qp, peer) = self.qps.with_peer(granted.qpn).ok_or(Errno::ENOENT)?;
+impl Mapped {
+    /// The mapping of an extent of a peer's. `make_room`: lets go of another one, and says whether
+    /// there was one.
+    pub(crate) fn window(
+        &self,
+        peer: BellName,
+        extent: &Extent<OwnedFd>,
+        access: Access,
+        mut make_room: impl FnMut() -> bool,
+    ) -> Result<Window, Errno> {
         let share = |bytes| {
-            let mut share = Share::take(&self.mapped, peer, bytes);
-            while share.is_none() && qp.drop_oldest_grant() {
-                share = Share::take(&self.mapped, peer, bytes);
+            let mut share = Share::take(&self.budget, peer, bytes);
+            while share.is_none() && make_room() {
+                share = Share::take(&self.budget, peer, bytes);
             }
             share
         };
-        let writable = rights::is_writable(granted.access);
-        let how = if writable { Access::ReadWrite } else { Access::ReadOnly };
-        let window = lock(&self.together).window(peer, &extent, how, share)?;
-        let grant = Grant {
-            rkey: granted.rkey,
-            access: granted.access,
-            address: granted.addr,
-            length: granted.length,
-            page_start: granted.page_start,
-            epoch: granted.epoch,
-            window,
-        };
-        qp.granted(granted.peer_qpn, grant);
-        Ok(())
+        lock(&self.together).window(peer, extent, access, share)
     }
 }
 
@@ -240,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_peer_has_no_more_mapped_here_than_its_share() {
-        let mapped = Arc::new(Mutex::new(Mapped::default()));
+        let mapped = Arc::new(Mutex::new(Budget::default()));
         let take = |peer, bytes| Share::take(&mapped, (0, peer), bytes);
         assert!(take(1, PEER.bytes + 1).is_none() && take(1, usize::MAX).is_none());
         let held: Vec<Share> = (0..PEER.mappings).filter_map(|_| take(1, 4096)).collect();

@@ -4,15 +4,15 @@
 //! `poll`, `epoll` and `O_NONBLOCK` work as on a device file.
 
 use crate::errno::from_raw;
-use crate::lock::lock;
 use omniverb_device::CompletionEvents;
 use omniverb_sys::event::EventFd;
+use omniverb_sys::lock;
 use omniverb_terms::Errno;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Mutex;
 
-/// The queue.
+/// A queue of events, and the descriptor to wait for them by.
 pub struct Notifier<T> {
     semaphore: EventFd,
     entries: Mutex<VecDeque<T>>,
@@ -22,7 +22,7 @@ impl<T> Notifier<T> {
     /// An empty queue.
     ///
     /// # Errors
-    /// errno.
+    /// errno: there are no more descriptors to be had.
     pub fn new() -> Result<Self, Errno> {
         let semaphore = EventFd::semaphore().map_err(|e| crate::errno::errno_of(&e))?;
         // Blocking, like a device file, until the application says otherwise.
@@ -39,23 +39,40 @@ impl<T> Notifier<T> {
 
     /// Adds an entry and wakes a waiter.
     pub fn push(&self, entry: T) {
-        lock(&self.entries).push_back(entry);
+        let mut entries = lock(&self.entries);
+        entries.push_back(entry);
+        // Before anybody removes it.
         self.semaphore.signal();
     }
 
-    /// Takes the oldest entry; waits for one if the application left the descriptor blocking.
+    /// Takes the oldest entry; `None`: there is none, and one may be waited for.
     ///
     /// # Errors
-    /// `EAGAIN`, `EINTR`: as `read` says.
-    pub fn take(&self) -> Result<T, Errno> {
-        loop {
-            let mut count = [0; 8];
-            rustix::io::read(&self.semaphore, &mut count)
-                .map_err(|e| from_raw(e.raw_os_error()))?;
-            if let Some(entry) = lock(&self.entries).pop_front() {
-                return Ok(entry);
-            }
+    /// `EAGAIN`: there is none, and the application has made the descriptor non-blocking.
+    pub fn try_take(&self) -> Result<Option<T>, Errno> {
+        if let Some(entry) = self.take_now() {
+            return Ok(Some(entry));
         }
+        let flags =
+            rustix::fs::fcntl_getfl(&self.semaphore).map_err(|e| from_raw(e.raw_os_error()))?;
+        if flags.contains(rustix::fs::OFlags::NONBLOCK) { Err(Errno::EAGAIN) } else { Ok(None) }
+    }
+
+    fn take_now(&self) -> Option<T> {
+        let mut entries = lock(&self.entries);
+        match self.count_down() {
+            true => entries.pop_front(),
+            false => None,
+        }
+    }
+
+    /// Takes one count, if there is one. Whoever does so has the entries locked, so it does not
+    /// wait.
+    fn count_down(&self) -> bool {
+        let now = Some(std::time::Duration::ZERO);
+        let ready = omniverb_sys::event::readable(self.semaphore.as_fd(), now);
+        let mut count = [0; 8];
+        matches!(ready, Ok(true)) && rustix::io::read(&self.semaphore, &mut count).is_ok()
     }
 
     /// Removes entries that are about a destroyed object.
@@ -64,14 +81,7 @@ impl<T> Notifier<T> {
         let before = entries.len();
         entries.retain(keep);
         for _ in entries.len()..before {
-            let mut count = [0; 8];
-            let ready = omniverb_sys::event::readable(
-                self.semaphore.as_fd(),
-                Some(std::time::Duration::ZERO),
-            );
-            if matches!(ready, Ok(true)) {
-                let _ = rustix::io::read(&self.semaphore, &mut count);
-            }
+            self.count_down();
         }
     }
 }

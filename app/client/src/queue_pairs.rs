@@ -2,8 +2,8 @@
 //! restarted.
 
 use crate::bells::BellName;
-use crate::lock::lock;
 use omniverb_device::Qp;
+use omniverb_sys::lock;
 use omniverb_terms::{Gid, Qpn};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex};
 /// Whom a QP is to be connected with.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection {
-    /// The peer's GID.
+    /// GID of the peer's port.
     pub dgid: Gid,
-    /// Our own.
+    /// The one of our GIDs that the peer knows us by.
     pub sgid: Gid,
-    /// The peer's QP.
+    /// Number of the peer's QP.
     pub dest_qpn: Qpn,
 }
 
@@ -79,7 +79,7 @@ impl QueuePairs {
         }
     }
 
-    /// It is connected no longer. False: it was not.
+    /// It is connected no longer. Says whether it was.
     pub(crate) fn disconnect(&self, number: Qpn) -> bool {
         let mut list = lock(&self.list);
         list.get_mut(&number).is_some_and(|record| record.connection.take().is_some())

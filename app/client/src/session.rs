@@ -7,14 +7,15 @@
 //! progress thread alone.
 
 use crate::errno::errno_of;
-use crate::lock::lock;
+use crate::nic::{NoDevice, VirtualNic};
 use crate::turns::{Turn, Turns};
-use crate::{NoDevice, VirtualNic, daemon, memory};
+use crate::{daemon, memory};
 use omniverb_session::body::{
     DeregMr, DestroyQp, Hello, MrRegistered, QpCreated, ROLE_VERBS, Welcome,
 };
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode, encode};
+use omniverb_sys::lock;
 use omniverb_sys::{Extent, clock, limited, own};
 use omniverb_terms::Errno;
 use std::os::fd::{AsFd, OwnedFd};
@@ -60,7 +61,7 @@ type Announce<'a> = dyn FnMut(&Message) -> Result<Message, Errno> + 'a;
 impl Session {
     /// Connects to the first daemon that answers.
     pub(crate) fn connect() -> Result<(Session, VirtualNic, Extent<OwnedFd>), NoDevice> {
-        let (calls, Welcomed { events, area, nic }) = open(false, deadline(limit()))?;
+        let (calls, Welcomed { events, area, nic }) = open(Meeting::First, deadline(limit()))?;
         let events = Mutex::new(Some(Arc::new(events)));
         Ok((Session { calls: Turns::new(calls), events }, nic, area))
     }
@@ -76,15 +77,15 @@ impl Session {
         if self.is_open() && self.events().is_some() {
             return Ok(None);
         }
-        let opened = open(true, deadline).map_err(|error| match error {
+        let opened = open(Meeting::Again, deadline).map_err(|error| match error {
             NoDevice::NoDaemon(_, Errno::ETIMEDOUT) => Errno::ETIMEDOUT,
             NoDevice::NoDaemon(_, _) => LOST,
             NoDevice::Refused(_, errno) | NoDevice::Resources(errno) => errno,
         });
         let (socket, Welcomed { events, area, nic }) = opened?;
         turn.renew(socket);
-        let told = announce(&mut |message| exchange(&mut turn, message, deadline));
-        if let Err(errno) = told {
+        let announced = announce(&mut |message| exchange(&mut turn, message, deadline));
+        if let Err(errno) = announced {
             turn.lost();
             return Err(errno);
         }
@@ -106,20 +107,22 @@ impl Session {
         answer
     }
 
-    /// Waits for answers to calls that were given up, as long as for a call. False: there may be
-    /// more to come.
-    pub(crate) fn settle(&self) -> bool {
+    /// Waits for answers to calls that were given up, as long as for a call.
+    ///
+    /// # Errors
+    /// errno: there may be more to come.
+    pub(crate) fn settle(&self) -> Result<(), Errno> {
         let deadline = deadline(limit());
-        let Ok(mut turn) = self.calls.take(deadline) else { return false };
+        let mut turn = self.calls.take(deadline)?;
         while turn.owed > 0 {
             match hear(&mut turn, deadline) {
                 Ok(_) => {}
                 Err(errno) if is_lost(errno) => turn.lost(),
-                Err(_) => return false,
+                Err(errno) => return Err(errno),
             }
         }
         give_back(&mut turn, deadline);
-        true
+        Ok(())
     }
 
     /// The events socket, while there is a daemon.
@@ -143,22 +146,31 @@ impl Session {
     }
 }
 
+/// Which daemon is met.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Meeting {
+    /// The first of this process's.
+    First,
+    /// The next, to which things of the last one's are announced.
+    Again,
+}
+
 /// What a daemon says to a hello.
 struct Welcomed {
     /// Our end of the events socket.
     events: OwnedFd,
-    /// The statistics area.
+    /// Where queue pairs are to count; see `statistics`.
     area: Extent<OwnedFd>,
     nic: VirtualNic,
 }
 
-fn open(resume: bool, deadline: u64) -> Result<(OwnedFd, Welcomed), NoDevice> {
+fn open(meeting: Meeting, deadline: u64) -> Result<(OwnedFd, Welcomed), NoDevice> {
     let mut failure = None;
     for place in daemon::candidates() {
         let name = place.path.display().to_string();
         match place.connect(deadline) {
             Ok(socket) => {
-                let welcomed = greet(&socket, resume, deadline)
+                let welcomed = greet(&socket, meeting, deadline)
                     .map_err(|errno| NoDevice::Refused(name, errno))?;
                 return Ok((socket, welcomed));
             }
@@ -170,8 +182,12 @@ fn open(resume: bool, deadline: u64) -> Result<(OwnedFd, Welcomed), NoDevice> {
     Err(failure.unwrap_or(NoDevice::Resources(Errno::ENOENT)))
 }
 
-fn greet(socket: &OwnedFd, resume: bool, deadline: u64) -> Result<Welcomed, Errno> {
-    let hello = Hello { role: ROLE_VERBS, resume: u32::from(resume), name: process_name() };
+fn greet(socket: &OwnedFd, meeting: Meeting, deadline: u64) -> Result<Welcomed, Errno> {
+    let resume = match meeting {
+        Meeting::First => 0,
+        Meeting::Again => 1,
+    };
+    let hello = Hello { role: ROLE_VERBS, resume, name: process_name() };
     let mut bytes = [0; MESSAGE_BYTES_MAX];
     let length = encode(0, &hello.into(), &mut bytes);
     limited::send(socket.as_fd(), &bytes[..length], &[], deadline).map_err(|e| errno_of(&e))?;
@@ -303,7 +319,8 @@ mod tests {
 
     fn answer(daemon: &OwnedFd, reply: impl FnOnce(Message) -> Message) -> Message {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let (length, _) = socket::receive(daemon.as_fd(), &mut bytes, false).unwrap();
+        let (length, _) =
+            socket::receive(daemon.as_fd(), &mut bytes, socket::Mode::NonBlocking).unwrap();
         let (tag, asked) = decode(&bytes[..length]).unwrap();
         let length = encode(tag, &reply(asked.clone()), &mut bytes);
         socket::send(daemon.as_fd(), &bytes[..length], &[]).unwrap();
@@ -358,7 +375,14 @@ mod tests {
         let (answer, files) = exchange_with_files(&mut turn, &ask, soon()).unwrap();
         assert_eq!((answer, files.len()), (done, 1));
         let closed = |end: &OwnedFd| {
-            matches!(socket::receive(end.as_fd(), &mut [0; MESSAGE_BYTES_MAX], false), Ok((0, _)))
+            matches!(
+                socket::receive(
+                    end.as_fd(),
+                    &mut [0; MESSAGE_BYTES_MAX],
+                    socket::Mode::NonBlocking
+                ),
+                Ok((0, _))
+            )
         };
         assert!(closed(&late_end) && !closed(&end));
         drop(files);

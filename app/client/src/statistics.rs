@@ -1,11 +1,11 @@
 //! The statistics area: one cache line per QP, written here, shown by the daemon, which makes it.
 //! After a restart of the daemon the new one's area takes the place of the old.
 
-use crate::lock::lock;
 use crate::memory;
 use omniverb_ring::Window;
 use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
 use omniverb_sys::Extent;
+use omniverb_sys::lock;
 use omniverb_terms::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;

@@ -8,11 +8,10 @@
 //! A process may be out of threads when a link ends. So the thread runs before the first extent is
 //! made, without it there is none, and it stays while there are any.
 
-use crate::Client;
-use crate::lock::lock;
-use crate::progress::spawn_quietly;
-use omniverb_session::body::{Adopt, TAKE_ALL, TAKE_EXTENT, TakeBack};
+use crate::thread::spawn_quietly;
+use omniverb_session::body::Adopt;
 use omniverb_sys::clock;
+use omniverb_sys::lock;
 use omniverb_terms::{Errno, Rkey};
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
@@ -29,7 +28,18 @@ const QUESTIONS_MAX: usize = 1024;
 /// How long somebody who ended a link waits at most. Small extents take a few milliseconds.
 const WAIT_MAX: Duration = Duration::from_millis(500);
 
-/// Starts a thread.
+/// Whose pages they are.
+pub(crate) trait PageOwner: Send + Sync + 'static {
+    /// Takes extents back: by region and first page.
+    ///
+    /// # Errors
+    /// errno: some could not be, and are to be tried again.
+    fn take_back(&self, which: &BTreeSet<(Rkey, usize)>) -> Result<(), Errno>;
+    /// Answers a question that was left.
+    fn answer(&self, question: Question);
+}
+
+/// Starts a thread of this name; tests have one that fails.
 type Spawn = fn(&str, Box<dyn FnOnce() + Send>) -> Result<(), Errno>;
 
 /// What is to be taken back, and how far that is.
@@ -66,13 +76,13 @@ impl Drop for Stay {
 #[derive(Default)]
 struct State {
     running: bool,
-    /// Regions and first pages.
+    /// Extents to be taken back, by region and first page.
     open: BTreeSet<(Rkey, usize)>,
     /// Pages are on their way back at this moment.
     busy: bool,
     /// Questions for pages that came meanwhile: as many as the daemon has for one process.
     questions: Vec<Question>,
-    /// They could not be moved; try again then.
+    /// They could not be moved; try again at this time, in nanoseconds of the clock.
     again_at: Option<u64>,
     /// Number of the latest question, and of the latest that was done.
     asked: u64,
@@ -80,7 +90,7 @@ struct State {
 }
 
 /// A question for pages, the files that came along, and where the answer goes.
-type Question = (Adopt, Vec<OwnedFd>, Arc<OwnedFd>);
+pub(crate) type Question = (Adopt, Vec<OwnedFd>, Arc<OwnedFd>);
 
 impl Taking {
     /// Leaves a question for pages to the thread, if it has something to do.
@@ -99,9 +109,9 @@ impl Taking {
     ///
     /// # Errors
     /// `EAGAIN`: none can be started at present.
-    pub(crate) fn stay(self: &Arc<Self>, client: &Weak<Client>) -> Result<Stay, Errno> {
+    pub(crate) fn stay(self: &Arc<Self>, owner: &Weak<impl PageOwner>) -> Result<Stay, Errno> {
         let mut state = lock(&self.state);
-        self.start(&mut state, client).map_err(|_| Errno::EAGAIN)?;
+        self.start(&mut state, owner).map_err(|_| Errno::EAGAIN)?;
         self.stays.fetch_add(1, Ordering::AcqRel);
         Ok(Stay(self.clone()))
     }
@@ -112,23 +122,33 @@ impl Taking {
         self.change.notify_all();
     }
 
-    fn start(self: &Arc<Self>, state: &mut State, client: &Weak<Client>) -> Result<(), Errno> {
+    fn start(
+        self: &Arc<Self>,
+        state: &mut State,
+        owner: &Weak<impl PageOwner>,
+    ) -> Result<(), Errno> {
         if !state.running {
-            let (taking, client) = (self.clone(), client.clone());
-            (self.spawn)("omniverb-pages", Box::new(move || taking.run(&client)))?;
+            let (taking, owner) = (self.clone(), owner.clone());
+            (self.spawn)("omniverb-pages", Box::new(move || taking.run(&owner)))?;
             state.running = true;
         }
         Ok(())
     }
 
-    fn ask(self: &Arc<Self>, client: &Weak<Client>, number: u64, what: &[(Rkey, usize)]) {
+    /// Has extents taken back: regions and first pages. `number`: what the daemon calls that, or 0.
+    pub(crate) fn ask(
+        self: &Arc<Self>,
+        owner: &Weak<impl PageOwner>,
+        number: u64,
+        what: &[(Rkey, usize)],
+    ) {
         let mut state = lock(&self.state);
         state.asked = state.asked.max(number);
         state.open.extend(what);
         if !what.is_empty() {
             state.again_at = None;
         }
-        if !state.open.is_empty() && self.start(&mut state, client).is_err() {
+        if !state.open.is_empty() && self.start(&mut state, owner).is_err() {
             // There would be a thread if any of these were there still.
             state.open.clear();
         }
@@ -140,7 +160,7 @@ impl Taking {
     }
 
     /// Waits until what was asked for by this number is back, for a bounded time.
-    fn wait(&self, number: u64) {
+    pub(crate) fn wait(&self, number: u64) {
         let until = clock::now() + WAIT_MAX.as_nanos() as u64;
         let mut state = lock(&self.state);
         while state.done < number {
@@ -153,19 +173,15 @@ impl Taking {
         }
     }
 
-    /// The daemon counts anew.
-    fn restart(&self) {
+    /// Another daemon is there, which counts what it asks for anew.
+    pub(crate) fn restart(&self) {
         let mut state = lock(&self.state);
         (state.asked, state.done) = (0, 0);
     }
 
-    fn run(self: &Arc<Self>, client: &Weak<Client>) {
+    fn run(self: &Arc<Self>, owner: &Weak<impl PageOwner>) {
         while let Some((what, number)) = self.next() {
-            let failed = client.upgrade().is_some_and(|client| {
-                let chosen = |rkey, start| what.contains(&(rkey, start));
-                let outcome = client.withdraw(|rkey, pages| chosen(rkey, pages.page_start()), true);
-                outcome.is_err()
-            });
+            let failed = owner.upgrade().is_some_and(|owner| owner.take_back(&what).is_err());
             let mut state = lock(&self.state);
             if failed {
                 state.open.extend(&what);
@@ -177,8 +193,8 @@ impl Taking {
             while !state.questions.is_empty() {
                 let questions = std::mem::take(&mut state.questions);
                 drop(state);
-                if let Some(client) = client.upgrade() {
-                    questions.into_iter().for_each(|question| client.answer_adopt(question));
+                if let Some(owner) = owner.upgrade() {
+                    questions.into_iter().for_each(|question| owner.answer(question));
                 }
                 state = lock(&self.state);
             }
@@ -220,68 +236,21 @@ impl Taking {
     }
 }
 
-impl Client {
-    /// The daemon says what is to be taken back.
-    pub(crate) fn take_back(&self, ask: &TakeBack) {
-        match ask.what {
-            TAKE_EXTENT => {
-                let chosen = |rkey, start| (rkey, start as u64) == (ask.rkey, ask.start);
-                self.take_back_those(ask.number, |rkey, start, _| chosen(rkey, start));
-            }
-            TAKE_ALL => {
-                // For this once: who asks anew is judged by the daemon.
-                let qps = self.qps.all();
-                qps.iter().for_each(|qp| qp.forget_grants());
-                self.take_all_back();
-            }
-            _ => {}
-        }
-    }
-
-    pub(crate) fn answer_adopt(&self, (ask, files, to): Question) {
-        let answer = self.adopt(&ask, files);
-        self.progress.answer(&to, answer.into());
-    }
-
-    /// What was granted must not stay so, and nobody knows what exactly.
-    pub(crate) fn take_all_back(&self) {
-        self.take_back_those(0, |_, _, _| true);
-    }
-
-    /// Another daemon is there, which does not know the extents that were made for the one before:
-    /// nor whether the links are there still by which they were granted.
-    pub(crate) fn take_older_back(&self, era: u64) {
-        self.taking.restart();
-        self.take_back_those(0, |_, _, made| made < era);
-    }
-
-    /// By region, first page and era.
-    pub(crate) fn take_back_those(&self, number: u64, which: impl Fn(Rkey, usize, u64) -> bool) {
-        let mut what = Vec::new();
-        for (rkey, key) in &lock(&self.keys).list {
-            let all = key.adopted.iter().map(|extent| (extent.pages.page_start(), extent.era));
-            let chosen = all.filter(|(start, era)| which(*rkey, *start, *era));
-            what.extend(chosen.map(|(start, _)| (*rkey, start)));
-        }
-        self.taking.ask(&self.me, number, &what);
-    }
-
-    /// The answer to a call that may have ended a link. Without one nobody says what was granted by
-    /// it.
-    pub(crate) fn link_ended(&self, answer: Result<omniverb_session::Message, Errno>) {
-        match answer {
-            Ok(omniverb_session::Message::Done(done)) => self.taking.wait(done.take_back),
-            Ok(_) => {}
-            // Somebody else's by now, or unknown: nothing was granted by it.
-            Err(Errno::ENOENT) => {}
-            Err(_) => self.take_all_back(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    struct Nobody;
+
+    impl PageOwner for Nobody {
+        fn take_back(&self, _: &BTreeSet<(Rkey, usize)>) -> Result<(), Errno> {
+            Ok(())
+        }
+
+        fn answer(&self, _: Question) {}
+    }
+
+    const NOBODY: Weak<Nobody> = Weak::new();
 
     #[test]
     fn who_waits_does_so_until_it_is_done_and_never_for_long() {
@@ -291,14 +260,14 @@ mod tests {
         taking.wait(7);
         let waited = clock::now() - begun;
         assert!((400_000_000..20_000_000_000).contains(&waited), "{waited}");
-        taking.ask(&Weak::new(), 7, &[(Rkey(1), 4096)]);
+        taking.ask(&NOBODY, 7, &[(Rkey(1), 4096)]);
         taking.wait(7);
         assert_eq!(lock(&taking.state).done, 7);
         // Nothing of that is there: done at once.
-        taking.ask(&Weak::new(), 8, &[]);
+        taking.ask(&NOBODY, 8, &[]);
         taking.wait(8);
         taking.restart();
-        taking.ask(&Weak::new(), 1, &[]);
+        taking.ask(&NOBODY, 1, &[]);
         taking.wait(1);
         assert_eq!(lock(&taking.state).done, 1);
     }
@@ -307,7 +276,7 @@ mod tests {
     fn nothing_is_granted_without_a_thread_that_can_take_it_back() {
         let spawn: Spawn = |_, _| Err(Errno::EAGAIN);
         let taking = Arc::new(Taking { spawn, ..Taking::default() });
-        assert_eq!(taking.stay(&Weak::new()).err(), Some(Errno::EAGAIN));
+        assert_eq!(taking.stay(&NOBODY).err(), Some(Errno::EAGAIN));
         assert_eq!(taking.stays.load(Ordering::Relaxed), 0);
         assert!(!lock(&taking.state).running);
     }
@@ -321,13 +290,13 @@ mod tests {
             _ => Err(Errno::EAGAIN),
         };
         let taking = Arc::new(Taking { spawn, ..Taking::default() });
-        let first = taking.stay(&Weak::new()).ok();
-        let second = taking.stay(&Weak::new()).ok();
+        let first = taking.stay(&NOBODY).ok();
+        let second = taking.stay(&NOBODY).ok();
         assert!(first.is_some() && second.is_some());
         drop(first);
         taking.left();
         std::thread::sleep(2 * IDLE);
-        taking.ask(&Weak::new(), 1, &[(Rkey(1), 4096)]);
+        taking.ask(&NOBODY, 1, &[(Rkey(1), 4096)]);
         taking.wait(1);
         assert_eq!(lock(&taking.state).done, 1, "nobody took it back");
         drop(second);

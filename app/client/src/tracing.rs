@@ -1,11 +1,7 @@
 //! While somebody captures packets: traces of what happens on direct links.
 
-use crate::lock::lock;
-use crate::{Client, memory};
 use omniverb_link::Tracer;
-use omniverb_link::trace::TRACE_BYTES;
-use omniverb_session::body::{TraceBegin, TraceLink};
-use std::os::fd::OwnedFd;
+use omniverb_sys::lock;
 use std::sync::{Arc, Mutex};
 
 /// Where to write traces, while there is somewhere.
@@ -15,40 +11,13 @@ pub(crate) struct Tracing {
 }
 
 impl Tracing {
-    /// Where to, if anywhere.
+    /// What writes traces, while somebody captures.
     pub(crate) fn tracer(&self) -> Option<Arc<Tracer>> {
         lock(&self.tracer).clone()
     }
 
-    /// There, from now on. `None`: nowhere. True: there was something before.
-    fn set(&self, tracer: Option<Tracer>) -> bool {
+    /// There, from now on. `None`: nowhere. Says whether it went somewhere before.
+    pub(crate) fn set(&self, tracer: Option<Tracer>) -> bool {
         std::mem::replace(&mut *lock(&self.tracer), tracer.map(Arc::new)).is_some()
-    }
-}
-
-impl Client {
-    /// The daemon gave us memory for traces. Without it nothing is traced, and the daemon sees
-    /// that nothing comes.
-    pub(crate) fn trace_begin(&self, begin: &TraceBegin, files: Vec<OwnedFd>) {
-        let extent = memory::next(&mut files.into_iter(), begin.memory);
-        let mapped = extent.and_then(|extent| memory::map(&extent, TRACE_BYTES));
-        self.tracing.set(mapped.ok().and_then(|memory| Tracer::new(&memory)));
-    }
-
-    /// A link is to be traced, or no longer.
-    pub(crate) fn trace_link(&self, m: &TraceLink) {
-        let tracer = self.tracing.tracer();
-        let Some(qp) = self.qp(m.qpn) else { return };
-        match tracer.filter(|_| m.on != 0) {
-            Some(tracer) => qp.trace(m.peer_qpn, &tracer),
-            None => qp.untrace(Some(m.peer_qpn)),
-        }
-    }
-
-    /// Nobody wants to know any more.
-    pub(crate) fn trace_end(&self) {
-        if self.tracing.set(None) {
-            self.qps.all().iter().for_each(|qp| qp.untrace(None));
-        }
     }
 }

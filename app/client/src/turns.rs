@@ -3,14 +3,15 @@
 //! The lock is held for moments only; the turn, from question to answer. So threads that call wait
 //! for each other, up to a time, and those that only look at the state of things wait for nobody.
 
-use crate::lock::lock;
 use omniverb_session::Message;
 use omniverb_sys::clock;
+use omniverb_sys::lock;
 use omniverb_terms::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+/// Whose turn it is.
 pub(crate) struct Turns {
     state: Mutex<State>,
     free: Condvar,
@@ -19,7 +20,9 @@ pub(crate) struct Turns {
 struct State {
     /// While there is a daemon.
     socket: Option<Arc<OwnedFd>>,
+    /// Somebody has the turn; the rest is as that left it, see [`Turn`].
     taken: bool,
+    /// Threads that wait for the turn.
     waiting: u32,
     tag: u64,
     owed: u32,
@@ -29,11 +32,11 @@ struct State {
 /// The right to call, until it is dropped.
 pub(crate) struct Turn<'a> {
     turns: &'a Turns,
-    /// Where to.
+    /// The calls socket of the daemon that there was when the turn began; `None`: there is none.
     pub(crate) socket: Option<Arc<OwnedFd>>,
-    /// Of the newest question.
+    /// Of the newest question; those of a connection count up from 1.
     pub(crate) tag: u64,
-    /// Questions without an answer.
+    /// Questions without an answer: their callers may have given up.
     pub(crate) owed: u32,
     /// What tells the daemon that something it made is not wanted any more.
     pub(crate) unwanted: Vec<Message>,
@@ -70,6 +73,7 @@ impl Turns {
         })
     }
 
+    /// Whether there is a daemon to call, as far as is known.
     pub(crate) fn is_open(&self) -> bool {
         lock(&self.state).socket.is_some()
     }

@@ -5,10 +5,9 @@
 //! (`ears.rs`) waits for it, the progress thread calls, one at a time and with no lock held. How
 //! many there are is limited by the process's descriptors: each holds one.
 
-use crate::Client;
 use crate::ears::Ears;
-use crate::lock::lock;
 use omniverb_sys::epoll::Interest;
+use omniverb_sys::lock;
 use omniverb_terms::Errno;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -25,7 +24,7 @@ struct Watch {
     ready: Ready,
 }
 
-/// All of them.
+/// All watches of the process.
 pub(crate) struct Watches {
     ears: Arc<Ears>,
     state: Mutex<State>,
@@ -53,7 +52,13 @@ impl Watches {
         Watches { ears, state: Mutex::default(), over: Condvar::new() }
     }
 
-    fn begin(&self, file: OwnedFd, interest: Interest, ready: Ready) -> Result<u64, Errno> {
+    /// Begins a watch; its number, which is not 0.
+    pub(crate) fn begin(
+        &self,
+        file: OwnedFd,
+        interest: Interest,
+        ready: Ready,
+    ) -> Result<u64, Errno> {
         let watch = Arc::new(Watch { file, interest, ready });
         let number = {
             let mut state = lock(&self.state);
@@ -67,7 +72,8 @@ impl Watches {
         Ok(number)
     }
 
-    fn end(&self, number: u64) -> Result<(), Errno> {
+    /// Ends one, when its call has returned; within that call itself at once.
+    pub(crate) fn end(&self, number: u64) -> Result<(), Errno> {
         let mut state = lock(&self.state);
         let ended = state.open.remove(&number);
         if let Some(watch) = &ended {
@@ -105,39 +111,6 @@ impl Watches {
         let watch = state.open.get(&number).cloned()?;
         state.calling = Some((number, thread::current().id()));
         Some(watch)
-    }
-}
-
-impl Client {
-    /// Has the progress thread call `ready` whenever there is something in `file`, or room, for as
-    /// long as that is so. It must not block, and may watch and unwatch. Returns the watch's
-    /// number.
-    ///
-    /// # Errors
-    /// errno: `EPERM` if such a file is never waited for, `EIO` in a forked child.
-    pub fn watch(
-        self: &Arc<Self>,
-        file: OwnedFd,
-        interest: Interest,
-        ready: Ready,
-    ) -> Result<u64, Errno> {
-        if !self.is_ours() {
-            return Err(Errno::EIO);
-        }
-        self.progress.start(self)?;
-        self.watches.begin(file, interest, ready)
-    }
-
-    /// Ends a watch. Its call is not made any more once this has returned; only within that call
-    /// itself this does not wait for its end.
-    ///
-    /// # Errors
-    /// errno: `ENOENT` if there is none of this number, `EIO` in a forked child.
-    pub fn unwatch(&self, number: u64) -> Result<(), Errno> {
-        if !self.is_ours() {
-            return Err(Errno::EIO);
-        }
-        self.watches.end(number)
     }
 }
 

@@ -1,6 +1,6 @@
-/* How Omniverb's other libraries (for librdmacm.so.1, for sockets) reach the one that owns this
- * process's connection to the daemon and its progress thread: libibverbs.so.1. Not installed,
- * not for programs; why it is so is in docs/decisions/0027-one-owner-of-the-process.md.
+/* How Omniverb's other libraries (librdmacm.so.1; one for sockets is to come) reach the one that
+ * owns this process's connection to the daemon and its progress thread: libibverbs.so.1. Not
+ * installed, not for programs; why it is so is in docs/decisions/0027-one-owner-of-the-process.md.
  *
  * Two versions keep libraries of two releases apart. That of these functions and structs is the
  * node OMNIVERB_PRIVATE_1: the loader refuses a library that asks for a node that is not there.
@@ -25,6 +25,7 @@ OMNIVERB_PRIVATE_BIND(omniverb_private_version);
 OMNIVERB_PRIVATE_BIND(omniverb_private_open);
 OMNIVERB_PRIVATE_BIND(omniverb_private_close);
 OMNIVERB_PRIVATE_BIND(omniverb_private_call);
+OMNIVERB_PRIVATE_BIND(omniverb_private_listen);
 OMNIVERB_PRIVATE_BIND(omniverb_private_watch);
 OMNIVERB_PRIVATE_BIND(omniverb_private_unwatch);
 
@@ -56,8 +57,9 @@ uint32_t omniverb_private_version(void);
 int omniverb_private_open(uint32_t version, struct ibv_context *context,
                           struct omniverb_private **opened);
 
-/* Ends its watches, as omniverb_private_unwatch does, and lets go. What was opened before a fork
- * is let go of in the child, too. A library that can be unloaded closes before it is. */
+/* Ends its watches, as omniverb_private_unwatch does, and what listens; and lets go. What was
+ * opened before a fork is let go of in the child, too. A library that can be unloaded closes
+ * before it is. */
 int omniverb_private_close(struct omniverb_private *opened);
 
 /* Asks the daemon: one message of the session's protocol, header included, and its answer, with
@@ -67,6 +69,15 @@ int omniverb_private_close(struct omniverb_private *opened);
  * the daemon answered, or a verb would have failed with. */
 int omniverb_private_call(struct omniverb_private *opened, const void *question, size_t bytes,
                           struct omniverb_private_answer *answer);
+
+/* Has the progress thread call `told(cookie, message, bytes)` with each message about connections
+ * that the daemon sends by itself (CmHappened), header included, and with a null message when the
+ * daemon that sent the others is gone. It is called in the order of their coming, in no other
+ * thread, until `opened` is closed. It puts the message away and returns: it calls nothing of this
+ * node and no verb. */
+int omniverb_private_listen(struct omniverb_private *opened,
+                            void (*told)(void *cookie, const void *message, size_t bytes),
+                            void *cookie);
 
 /* Has the progress thread call `ready(cookie, watch)` when there is something in the descriptor
  * (OMNIVERB_PRIVATE_INPUT) or room in it (OMNIVERB_PRIVATE_ROOM), again and again while that is

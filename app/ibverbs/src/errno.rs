@@ -1,8 +1,11 @@
-//! The four ways in which C verbs report an error.
+//! The four ways in which C verbs report an error, and the errno of a refused post.
 
 use core::ffi::c_int;
 
+use omniverb_device::PostError;
 use omniverb_terms::Errno;
+
+use crate::why::refused;
 
 /// Sets the calling thread's `errno`.
 pub fn set_errno(number: Errno) {
@@ -25,4 +28,19 @@ pub fn null<T>(number: Errno) -> *mut T {
 pub fn minus_one(number: Errno) -> c_int {
     set_errno(number);
     -1
+}
+
+/// The errno of a refused post.
+#[inline(always)]
+pub(crate) fn post_error(error: PostError) -> Errno {
+    match error {
+        PostError::Invalid => {
+            refused!(
+                Errno::EINVAL,
+                "a work request is refused: state of its queue pair, opcode, flags, number of \
+                 entries or inline length"
+            )
+        }
+        PostError::Full => Errno::ENOMEM,
+    }
 }

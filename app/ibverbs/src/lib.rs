@@ -37,3 +37,4 @@ pub mod sysfs;
 pub mod trivial;
 pub mod unsupported;
 pub mod verbs;
+mod why;

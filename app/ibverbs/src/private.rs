@@ -5,10 +5,11 @@
 
 use core::ffi::{c_int, c_void};
 use core::mem::offset_of;
+use core::ptr::null;
 use std::sync::{Arc, Mutex};
 
 use omniverb_abi::ibv_context;
-use omniverb_client::{Client, Interest};
+use omniverb_client::{Client, Interest, lock};
 use omniverb_session::DESCRIPTORS_MAX;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_terms::Errno;
@@ -21,6 +22,7 @@ use crate::verbs::context::ContextShell;
 pub struct Opened {
     client: Arc<Client>,
     watches: Mutex<Vec<u64>>,
+    listeners: Mutex<Vec<u64>>,
 }
 
 /// `struct omniverb_private_answer`.
@@ -83,13 +85,14 @@ pub unsafe extern "C" fn ov_omniverb_private_open(
         if client.is_ours() { Ok(client) } else { Err(Errno::EIO) }
     };
     outcome(client.map(|client| {
-        let fresh = Box::new(Opened { client, watches: Mutex::default() });
+        let (watches, listeners) = Default::default();
+        let fresh = Box::new(Opened { client, watches, listeners });
         // SAFETY: the caller's promise.
         unsafe { opened.write(Box::into_raw(fresh)) };
     }))
 }
 
-/// Lets go.
+/// Lets go of the connection: watches of this library end, and it is told nothing any more.
 ///
 /// # Safety
 /// `opened` came from [`ov_omniverb_private_open`] and is not used any more, or is null.
@@ -99,11 +102,14 @@ pub unsafe extern "C" fn ov_omniverb_private_close(opened: *mut Opened) -> c_int
         return Errno::EINVAL.raw();
     }
     // SAFETY: the caller's promise; it was leaked by `open`.
-    let Opened { client, watches } = *unsafe { Box::from_raw(opened) };
+    let Opened { client, watches, listeners } = *unsafe { Box::from_raw(opened) };
     if client.is_ours() {
         let watches = watches.into_inner().unwrap_or_else(|e| e.into_inner());
         for watch in watches {
             let _ = client.unwatch(watch);
+        }
+        for listener in listeners.into_inner().unwrap_or_else(|e| e.into_inner()) {
+            let _ = client.stop_listening_for_another(listener);
         }
     } else {
         // A forked child: the numbers of its files may be in use for something else by now.
@@ -152,6 +158,31 @@ pub unsafe extern "C" fn ov_omniverb_private_call(
     0
 }
 
+/// Has the progress thread call with what the daemon tells of connections.
+///
+/// # Safety
+/// `opened` is open, and `told` may be called with `cookie` in another thread until it is closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_omniverb_private_listen(
+    opened: *mut Opened,
+    told: Option<unsafe extern "C" fn(*mut c_void, *const c_void, usize)>,
+    cookie: *mut c_void,
+) -> c_int {
+    let Some(told) = told else { return Errno::EINVAL.raw() };
+    // SAFETY: the caller's promise.
+    let opened = unsafe { &*opened };
+    let cookie = Cookie(cookie);
+    let call = Box::new(move |message: Option<&[u8]>| {
+        let (place, bytes) =
+            message.map_or((null(), 0), |message| (message.as_ptr().cast(), message.len()));
+        // SAFETY: the caller's promise.
+        unsafe { told(cookie.get(), place, bytes) }
+    });
+    outcome(opened.client.listen_for_another(call).map(|number| {
+        lock(&opened.listeners).push(number);
+    }))
+}
+
 /// Has the progress thread call when there is something in a descriptor.
 ///
 /// # Safety
@@ -190,7 +221,7 @@ pub unsafe extern "C" fn ov_omniverb_private_watch(
         return Errno::EIO.raw();
     }
     // Held until the number is known: the call may come at once, and end its watch.
-    let mut watches = opened.watches.lock().unwrap_or_else(|e| e.into_inner());
+    let mut watches = lock(&opened.watches);
     outcome(opened.client.watch(file, interest, call).map(|number| {
         watches.push(number);
         // SAFETY: the caller's promise.
@@ -210,7 +241,7 @@ pub unsafe extern "C" fn ov_omniverb_private_unwatch(opened: *mut Opened, watch:
         return Errno::EIO.raw();
     }
     let known = {
-        let mut watches = opened.watches.lock().unwrap_or_else(|e| e.into_inner());
+        let mut watches = lock(&opened.watches);
         let place = watches.iter().position(|number| *number == watch);
         place.map(|place| watches.swap_remove(place)).is_some()
     };

@@ -1,8 +1,10 @@
 //! Small text files that some clients read through the library instead of by themselves.
 
 use core::ffi::{CStr, c_char, c_int};
+use omniverb_session::PRESENTED_VARIABLE;
 use omniverb_terms::Errno;
-use std::ffi::CString;
+use std::ffi::{CString, OsString};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 
@@ -16,17 +18,33 @@ use crate::errno::minus_one;
 pub extern "C" fn ov_ibv_get_sysfs_path() -> *const c_char {
     static PATH: OnceLock<CString> = OnceLock::new();
     PATH.get_or_init(|| {
-        // SAFETY: reads a word that the kernel gave the process at its start.
-        let setuid = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-        let value = match std::env::var_os("SYSFS_PATH") {
-            Some(value) if !setuid => value,
-            _ => return c"/sys".to_owned(),
-        };
+        let Some(value) = variable("SYSFS_PATH") else { return c"/sys".to_owned() };
         let bytes = value.as_bytes();
         let end = bytes.iter().rposition(|b| *b != b'/').map_or(0, |last| last + 1);
         CString::new(&bytes[..end]).unwrap_or_else(|_| c"/sys".to_owned())
     })
     .as_ptr()
+}
+
+/// An environment variable; none in a setuid program.
+fn variable(name: &str) -> Option<OsString> {
+    // SAFETY: reads a word that the kernel gave the process at its start.
+    let setuid = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    std::env::var_os(name).filter(|_| !setuid)
+}
+
+/// Opens a file; if there is none, the one that this process is shown for it. (`app/paths` leads
+/// programs there, but not us: our system calls are no calls of the C library.)
+fn open(path: &[u8]) -> Result<OwnedFd, rustix::io::Errno> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    match rustix::fs::open(path, flags, Mode::empty()) {
+        Err(rustix::io::Errno::NOENT) => {
+            let folder = variable(PRESENTED_VARIABLE).ok_or(rustix::io::Errno::NOENT)?;
+            let path = [folder.as_bytes(), path].concat();
+            rustix::fs::open(path.as_slice(), flags, Mode::empty())
+        }
+        result => result,
+    }
 }
 
 /// Reads `dir`/`file` into `buf`, drops one newline at the end, terminates with a zero byte.
@@ -53,8 +71,7 @@ pub unsafe extern "C" fn ov_ibv_read_sysfs_file(
     };
     let path = [dir.to_bytes(), b"/", file.to_bytes()].concat();
     let read = || {
-        let fd =
-            rustix::fs::open(path.as_slice(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let fd = open(&path)?;
         rustix::io::retry_on_intr(|| rustix::io::read(&fd, &mut *buf))
     };
     let mut length = match { read }() {

@@ -32,6 +32,7 @@ const PRELUDE: &str = r#"
 #include <infiniband/sa.h>
 #include <rdma/ib_user_sa.h>
 #include <rdma/ib_user_verbs.h>
+#include <rdma/rdma_cma.h>
 #define SIZE(type, n) _Static_assert(sizeof(type) == (n), "sizeof " #type)
 #define AT(type, field, n) _Static_assert(offsetof(type, field) == (n), #type "." #field)
 #define SLOT(field, n) _Static_assert((long)offsetof(struct verbs_context, field) - \
@@ -55,6 +56,10 @@ pub(crate) fn compile(name: &str, body: &str) -> Result<(), String> {
     assert!(
         !text.contains("infiniband/verbs.h: No such file"),
         "the C headers are missing: install libibverbs-dev"
+    );
+    assert!(
+        !text.contains("rdma/rdma_cma.h: No such file"),
+        "the C headers are missing: install librdmacm-dev"
     );
     Err(text)
 }

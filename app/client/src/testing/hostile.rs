@@ -7,20 +7,22 @@
 // A message may get a field more without a change here.
 #![allow(clippy::needless_update)]
 
-use crate::Client;
+use crate::{Client, Wish};
 use omniverb_device::attributes::State;
 use omniverb_device::send_flags;
-use omniverb_device::{Cq, Data, Qp, QpAttributes, QpMask, QpSpec, SendWork, Sge, Wc, access};
+use omniverb_device::{
+    Cq, Data, Extras, Qp, QpAttributes, QpMask, QpSpec, SendWork, Sge, Wc, access,
+};
 use omniverb_link::layout;
 use omniverb_session::body::*;
 use omniverb_session::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
 use omniverb_session::{Message, SOCKET_VARIABLE, decode, encode};
-use omniverb_sys::{memfd, socket};
+use omniverb_sys::{lock, memfd, socket};
 use omniverb_terms::{Errno, Lkey, Qpn, Rkey, Service};
 use rustix::event::{PollFd, PollFlags};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once};
 use zerocopy::FromZeros;
 
 /// Steps of one run.
@@ -66,7 +68,7 @@ struct Plan {
 static PLANS: Mutex<VecDeque<Plan>> = Mutex::new(VecDeque::new());
 
 fn plans() -> std::sync::MutexGuard<'static, VecDeque<Plan>> {
-    PLANS.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&PLANS)
 }
 
 /// Starts the daemon, once, and names it to the client.
@@ -101,7 +103,7 @@ fn converse(calls: &OwnedFd) -> std::io::Result<()> {
     let (events, theirs) = socket::pair()?;
     let mut numbers = 0x100;
     loop {
-        let (length, _) = socket::receive(calls.as_fd(), &mut bytes, true)?;
+        let (length, _) = socket::receive(calls.as_fd(), &mut bytes, socket::Mode::Blocking)?;
         let Ok((tag, call)) = decode(&bytes[..length]) else { return Ok(()) };
         numbers += 1;
         if let Message::Hello(_) = call {
@@ -170,11 +172,13 @@ impl Process {
         memory.shrink_to_fit();
         let memory: &'static [u64] = Box::leak(memory.into_boxed_slice());
         let at = memory.as_ptr() as usize;
-        let flags = access::LOCAL_WRITE | access::REMOTE;
+        let access = access::LOCAL_WRITE | access::REMOTE;
         // Another address than the real one: its pages are not to be moved.
         let iova = at as u64 + (1 << 40);
+        let extras = Extras::default();
+        let wish = Wish { pd: PD, address: at, length: BYTES, iova, access, extras };
         // SAFETY: leaked, so mapped for ever.
-        let region = unsafe { client.register(PD, at, BYTES, iova, flags) }.ok()?;
+        let region = unsafe { client.register(wish) }.ok()?;
         let (lkey, rkey) = (region.lkey, region.rkey);
         let mut process = Process { client, cq, qps: Vec::new(), lkey, rkey, memory };
         process.qps.extend(process.queue_pair(Service::Rc));
@@ -240,7 +244,8 @@ impl Process {
         for qp in &self.qps {
             let _ = qp.post_send(&SendWork {
                 wr_id: 1,
-                opcode: u32::from(bytes.byte() % 8),
+                // None that concerns memory windows: there are none, so it would be the last.
+                opcode: bytes.of([0, 1, 2, 3, 4, 5, 6, 100]),
                 flags: send_flags::SIGNALED,
                 immediate: bytes.word(),
                 address: bytes.long(),
@@ -432,7 +437,7 @@ pub fn daemon_says(bytes: &[u8]) {
     let mut bytes = Bytes(bytes);
     let Some(mut process) = Process::new() else { return };
     let client = process.client.clone();
-    client.progress.listen(&client);
+    client.listen();
     for _ in 0..STEPS_MAX {
         if bytes.0.is_empty() {
             break;
@@ -459,7 +464,7 @@ pub fn daemon_says(bytes: &[u8]) {
         }
         client.take_events();
         process.work(&mut bytes);
-        if client.session.events().is_none() {
+        if !client.is_connected() {
             break;
         }
     }

@@ -1,29 +1,28 @@
 //! Address handles: where a datagram goes.
 
 use core::ffi::c_int;
-use core::sync::atomic::Ordering;
 
 use omniverb_abi::{
     ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd, ibv_wc,
 };
 use omniverb_device::work::Destination;
-use omniverb_device::{Addressee, Route};
+use omniverb_device::{Addressee, GlobalRoute};
 use omniverb_terms::{Errno, Gid, Qpn};
 
-use super::context::{ContextShell, one_less, one_more};
-use super::limits::AH_MAX;
+use super::context::ContextShell;
 use super::memory::PdShell;
 use crate::errno::{minus_one, null};
+use crate::why::refused;
 
 const WC_GRH: u32 = 1;
 
-/// An address handle.
+/// An address handle, and what it stands for.
 #[repr(C)]
 pub(super) struct AhShell {
     ah: ibv_ah,
-    pub(super) dgid: Gid,
-    pub(super) sgid: Gid,
-    pub(super) route: Route,
+    dgid: Gid,
+    sgid: Gid,
+    route: GlobalRoute,
 }
 
 impl AhShell {
@@ -47,17 +46,24 @@ impl AhShell {
 
 /// The GIDs that address attributes name: (destination, source). RoCE has no other addresses.
 pub(super) fn resolve(shell: &ContextShell, attr: &ibv_ah_attr) -> Result<(Gid, Gid), Errno> {
-    if attr.is_global == 0 || Gid::new(attr.grh.dgid.raw).is_zero() || attr.port_num > 1 {
-        return Err(Errno::EINVAL);
+    if attr.is_global == 0 {
+        let why = "an address without GRH (is_global 0): RoCE has no other; a GID index is needed";
+        return Err(refused!(Errno::EINVAL, "{why}"));
     }
-    let sgid = shell.gid(usize::from(attr.grh.sgid_index)).ok_or(Errno::EINVAL)?;
+    if Gid::new(attr.grh.dgid.raw).is_zero() || attr.port_num > 1 {
+        return Err(refused!(Errno::EINVAL, "an address with a GID of zero, or port above 1"));
+    }
+    let index = usize::from(attr.grh.sgid_index);
+    let sgid = shell
+        .gid(index)
+        .ok_or_else(|| refused!(Errno::EINVAL, "sgid_index {index} names no GID of this device"))?;
     Ok((Gid::new(attr.grh.dgid.raw), sgid))
 }
 
 /// What an address vector says about the way to there.
-pub(super) fn route(attr: &ibv_ah_attr) -> Route {
+pub(super) fn route(attr: &ibv_ah_attr) -> GlobalRoute {
     let ibv_global_route { flow_label, hop_limit, traffic_class, .. } = attr.grh;
-    Route { traffic_class, hop_limit, flow_label: flow_label & 0xf_ffff }
+    GlobalRoute { traffic_class, hop_limit, flow_label: flow_label & 0xf_ffff }
 }
 
 /// `ibv_create_ah`.
@@ -77,10 +83,10 @@ pub unsafe extern "C" fn ov_ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
             Ok(gids) => gids,
             Err(errno) => return null(errno),
         };
-        if !one_more(&shell.counts.ahs, AH_MAX) {
+        if !shell.counts.ahs.one_more() {
             return null(Errno::ENOMEM);
         }
-        PdShell::of(pd).users.fetch_add(1, Ordering::AcqRel);
+        PdShell::of(pd).begin_use();
         let ah = ibv_ah { context, pd, handle: 0 };
         let route = route(&*attr);
         Box::into_raw(Box::new(AhShell { ah, dgid, sgid, route })).cast()
@@ -95,8 +101,8 @@ pub unsafe extern "C" fn ov_ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
 pub unsafe extern "C" fn ov_ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        PdShell::of((*ah).pd).users.fetch_sub(1, Ordering::AcqRel);
-        one_less(&ContextShell::of((*ah).context).counts.ahs);
+        PdShell::of((*ah).pd).end_use();
+        ContextShell::of((*ah).context).counts.ahs.one_less();
         drop(Box::from_raw(ah.cast::<AhShell>()));
     }
     0

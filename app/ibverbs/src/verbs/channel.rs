@@ -1,14 +1,13 @@
 //! Completion channels.
 
-use core::ffi::{c_int, c_void};
+use core::ffi::c_int;
 use std::sync::Arc;
 
-use omniverb_abi::{ibv_comp_channel, ibv_context, ibv_cq};
+use omniverb_abi::{ibv_comp_channel, ibv_context};
 use omniverb_client::Notifier;
 use omniverb_terms::Errno;
 
-use super::cq::CqShell;
-use crate::errno::{minus_one, null};
+use crate::errno::null;
 
 /// A completion channel: a queue of CQ addresses behind a descriptor.
 #[repr(C)]
@@ -63,30 +62,4 @@ pub unsafe extern "C" fn ov_ibv_destroy_comp_channel(channel: *mut ibv_comp_chan
         drop(Box::from_raw(channel.cast::<ChannelShell>()));
     }
     0
-}
-
-/// Waits for an event (unless the descriptor says not to) and names its CQ.
-///
-/// # Safety
-/// All pointers are valid.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ov_ibv_get_cq_event(
-    channel: *mut ibv_comp_channel,
-    cq: *mut *mut ibv_cq,
-    cq_context: *mut *mut c_void,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    match unsafe { ChannelShell::of(channel) }.notifier.take() {
-        Err(errno) => minus_one(errno),
-        Ok(address) => {
-            let found = address as *mut ibv_cq;
-            // SAFETY: a CQ removes its entries from the queue before it goes away.
-            unsafe {
-                CqShell::of(found).completion_returned();
-                cq.write(found);
-                cq_context.write((*found).cq_context);
-            }
-            0
-        }
-    }
 }

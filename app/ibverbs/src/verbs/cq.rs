@@ -4,15 +4,18 @@ use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
-use omniverb_abi::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
-use omniverb_device::{CompletionEvents, Cq, Wc, limits::CQE_MAX};
+use omniverb_abi::{
+    IBV_CQ_ATTR_MODERATE, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr,
+    ibv_pd, ibv_wc,
+};
+use omniverb_device::{CompletionEvents, Cq, CqOptions, Notify, Wc, limits::CQE_MAX};
 use omniverb_terms::Errno;
 
 use super::channel::{ChannelShell, count_users};
-use super::context::{ContextShell, one_less, one_more};
-use super::limits::CQ_MAX;
-use super::wait::{acknowledge, until_acknowledged};
-use crate::errno::null;
+use super::context::ContextShell;
+use super::memory::PdShell;
+use super::wait::{acknowledge, take_event, until_acknowledged};
+use crate::errno::{minus_one, null};
 
 /// A completion queue; every one is an extended one, so that `ibv_cq_ex_to_cq` can be a cast.
 #[repr(C)]
@@ -21,6 +24,10 @@ pub(crate) struct CqShell {
     pub(crate) cq: Arc<Cq>,
     /// The completion that an extended poll is at.
     pub(super) current: Wc,
+    /// When it came, by the device's clock; of a stamped queue.
+    pub(super) stamp: u64,
+    /// The domain that it was made in, if it was.
+    pub(super) domain: *mut ibv_pd,
     completions_returned: AtomicU32,
     asyncs_returned: AtomicU32,
 }
@@ -34,10 +41,12 @@ impl CqShell {
         unsafe { &*cq.cast::<CqShell>() }
     }
 
-    pub(super) fn completion_returned(&self) {
+    /// An event about a completion was handed out.
+    fn completion_returned(&self) {
         self.completions_returned.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// An asynchronous event was handed out.
     pub(super) fn async_returned(&self) {
         self.asyncs_returned.fetch_add(1, Ordering::AcqRel);
     }
@@ -52,13 +61,14 @@ pub(super) unsafe fn create(
     cqe: u32,
     cq_context: *mut c_void,
     channel: *mut ibv_comp_channel,
+    options: CqOptions,
 ) -> *mut CqShell {
     if cqe == 0 || cqe > CQE_MAX {
         return null(Errno::EINVAL);
     }
     // SAFETY: the caller's promise.
     let shell = unsafe { ContextShell::of(context) };
-    if !one_more(&shell.counts.cqs, CQ_MAX) {
+    if !shell.counts.cqs.one_more() {
         return null(Errno::ENOMEM);
     }
     let events = (!channel.is_null()).then(|| {
@@ -69,7 +79,7 @@ pub(super) unsafe fn create(
         };
         notifier as Arc<dyn CompletionEvents>
     });
-    let cq = Cq::new(shell.shared(), cqe, events);
+    let cq = Cq::with_options(shell.shared(), cqe, events, options);
     // SAFETY: pointers, optional functions, numbers, a mutex and a condition: zero is valid.
     let mut ex: ibv_cq_ex = unsafe { core::mem::zeroed() };
     ex.cq.context = context;
@@ -80,6 +90,8 @@ pub(super) unsafe fn create(
         ex,
         cq,
         current: Wc::default(),
+        stamp: 0,
+        domain: core::ptr::null_mut(),
         completions_returned: AtomicU32::new(0),
         asyncs_returned: AtomicU32::new(0),
     }));
@@ -105,7 +117,7 @@ pub unsafe extern "C" fn ov_ibv_create_cq(
         return null(Errno::EINVAL);
     }
     // SAFETY: the caller's promise.
-    unsafe { create(context, cqe, cq_context, channel).cast() }
+    unsafe { create(context, cqe, cq_context, channel, CqOptions::default()).cast() }
 }
 
 /// `ibv_resize_cq`; `EINVAL` if more completions wait than would fit.
@@ -156,10 +168,49 @@ pub unsafe extern "C" fn ov_ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         if !channel.is_null() {
             count_users(channel, -1);
         }
-        one_less(&context.counts.cqs);
+        if !shell.domain.is_null() {
+            PdShell::of(shell.domain).end_use();
+        }
+        context.counts.cqs.one_less();
         drop(Box::from_raw(cq.cast::<CqShell>()));
     }
     0
+}
+
+/// `ibv_modify_cq`: moderation is a wish, and here events come as soon as without it.
+pub(super) unsafe extern "C" fn modify_cq(
+    _cq: *mut ibv_cq,
+    attr: *mut ibv_modify_cq_attr,
+) -> c_int {
+    // SAFETY: the inline's argument.
+    let mask = unsafe { (*attr).attr_mask };
+    if mask & !IBV_CQ_ATTR_MODERATE != 0 { Errno::EINVAL.raw() } else { 0 }
+}
+
+/// Waits for an event (unless the descriptor says not to) and names its CQ.
+///
+/// # Safety
+/// All pointers are valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    match unsafe { take_event(Arc::as_ptr(&ChannelShell::of(channel).notifier)) } {
+        Err(errno) => minus_one(errno),
+        Ok(address) => {
+            let found = address as *mut ibv_cq;
+            // SAFETY: a CQ removes its entries from the queue before it goes away.
+            unsafe {
+                CqShell::of(found).completion_returned();
+                cq.write(found);
+                cq_context.write((*found).cq_context);
+            }
+            0
+        }
+    }
 }
 
 /// `ibv_ack_cq_events`.
@@ -191,8 +242,9 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, count: c_int, wc: *mut 
 
 /// `ibv_req_notify_cq`: the slot that the inline calls.
 pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    let wish = if solicited_only != 0 { Notify::Solicited } else { Notify::Any };
     // SAFETY: the inline's argument.
-    unsafe { CqShell::of(cq) }.cq.arm(solicited_only != 0);
+    unsafe { CqShell::of(cq) }.cq.arm(wish);
     0
 }
 

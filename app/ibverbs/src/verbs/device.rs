@@ -5,7 +5,7 @@ use core::ptr::null_mut;
 use std::sync::{Mutex, OnceLock};
 
 use omniverb_abi::{IBV_NODE_CA, IBV_TRANSPORT_IB, ibv_device};
-use omniverb_client::Client;
+use omniverb_client::{Client, lock};
 use omniverb_terms::Errno;
 
 use crate::errno::null;
@@ -58,7 +58,7 @@ fn set(field: &mut [c_char], text: &[u8]) {
 fn complain(why: &omniverb_client::NoDevice) {
     static TOLD: Mutex<String> = Mutex::new(String::new());
     let text = format!("{why}\n");
-    let mut told = TOLD.lock().unwrap_or_else(|e| e.into_inner());
+    let mut told = lock(&TOLD);
     if *told != text {
         let _ = rustix::io::write(rustix::stdio::stderr(), text.as_bytes());
         *told = text;

@@ -1,13 +1,16 @@
 //! Asynchronous events: from the device to the context they belong to.
 
+use core::ffi::c_int;
+
 use omniverb_abi::{
     ibv_async_event, ibv_async_event_element, ibv_context, ibv_cq, ibv_qp, ibv_srq,
 };
 use omniverb_device::AsyncEvent;
 
 use super::context::ContextShell;
-use super::wait::acknowledge;
+use super::wait::{acknowledge, take_event};
 use super::{cq::CqShell, qp::QpShell, srq::SrqShell};
+use crate::errno::minus_one;
 
 /// What kind of object an event is about.
 enum Subject {
@@ -46,7 +49,7 @@ pub(super) fn deliver(kind: AsyncEvent, cookie: usize) {
 ///
 /// # Safety
 /// `object` is a live object of the event's kind, `event` is valid.
-pub(super) unsafe fn describe(kind: AsyncEvent, object: usize, event: *mut ibv_async_event) {
+unsafe fn describe(kind: AsyncEvent, object: usize, event: *mut ibv_async_event) {
     // SAFETY: the caller's promise.
     unsafe {
         let element = match subject(kind) {
@@ -64,6 +67,28 @@ pub(super) unsafe fn describe(kind: AsyncEvent, object: usize, event: *mut ibv_a
             }
         };
         event.write(ibv_async_event { element, event_type: kind as u32 });
+    }
+}
+
+/// Fetches an asynchronous event, waiting for one if the descriptor is blocking.
+///
+/// # Safety
+/// Both pointers are valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_get_async_event(
+    context: *mut ibv_context,
+    event: *mut ibv_async_event,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let shell = unsafe { ContextShell::of(context) };
+    // SAFETY: the caller's promise.
+    match unsafe { take_event(&raw const shell.events) } {
+        Ok((kind, object)) => {
+            // SAFETY: the caller's promise; the object is alive until its events are acknowledged.
+            unsafe { describe(kind, object, event) };
+            0
+        }
+        Err(errno) => minus_one(errno),
     }
 }
 

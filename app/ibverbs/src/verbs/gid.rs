@@ -3,7 +3,7 @@
 use core::ffi::c_int;
 
 use omniverb_abi::{IBV_GID_TYPE_ROCE_V2, ibv_context, ibv_gid, ibv_gid_entry};
-use omniverb_client::GidEntry;
+use omniverb_client::{GidEntry, lock};
 use omniverb_session::limits::GIDS_MAX;
 
 use super::context::ContextShell;
@@ -13,7 +13,7 @@ use omniverb_terms::{Errno, Gid};
 impl ContextShell {
     /// The table as it is now; what it was if the daemon does not answer.
     pub(super) fn fresh_gids(&self) -> Vec<GidEntry> {
-        let mut kept = self.gids.lock().unwrap_or_else(|e| e.into_inner());
+        let mut kept = lock(&self.gids);
         if let Ok(table) = self.client.gids() {
             *kept = table;
         }
@@ -23,7 +23,7 @@ impl ContextShell {
     /// One entry, from the table as it was last seen.
     pub(super) fn gid(&self, index: usize) -> Option<Gid> {
         let known = {
-            let kept = self.gids.lock().unwrap_or_else(|e| e.into_inner());
+            let kept = lock(&self.gids);
             kept.get(index).map(|entry| entry.gid)
         };
         known.or_else(|| self.fresh_gids().get(index).map(|entry| entry.gid))
@@ -31,7 +31,7 @@ impl ContextShell {
 
     /// Where a GID is in the table.
     pub(super) fn gid_index(&self, gid: Gid) -> Option<u8> {
-        let kept = self.gids.lock().unwrap_or_else(|e| e.into_inner());
+        let kept = lock(&self.gids);
         let index = kept.iter().position(|entry| entry.gid == gid)?;
         u8::try_from(index).ok()
     }

@@ -7,6 +7,11 @@ pub const PD_MAX: u32 = 32768;
 pub const CQ_MAX: u32 = 65536;
 /// Shared receive queues.
 pub const SRQ_MAX: u32 = 4096;
+/// Bytes of device memory, all pieces together: enough for counters and doorbells, for which
+/// programs take it.
+pub const DM_BYTES_MAX: u64 = 4 << 20;
+/// Binary logarithm of the largest alignment of such a piece.
+pub const DM_ALIGNMENT_LOG_MAX: u32 = 20;
 /// Address handles.
 pub const AH_MAX: u32 = 65536;
 /// Bytes of one memory region: all of the address space a program has.

@@ -4,19 +4,31 @@
 //! A shell lives from its create verb to its destroy verb; in between, the C pointer is the shell.
 
 pub mod address;
+mod advice;
+pub mod buffer;
+mod builder;
 pub mod channel;
 pub mod context;
 pub mod cq;
 pub mod cq_ex;
 pub mod device;
+mod device_memory;
+mod domain;
 pub mod event;
 pub mod gid;
 pub mod limits;
 pub mod memory;
+mod mw;
+mod nothing;
+pub mod open;
 pub mod post;
+mod presence;
 pub mod qp;
 pub mod qp_attr;
+pub mod qp_create;
 pub mod qp_ex;
 pub mod query;
 pub mod srq;
+mod time;
+mod users;
 mod wait;

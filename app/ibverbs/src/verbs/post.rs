@@ -5,21 +5,14 @@ use core::ffi::c_int;
 
 use omniverb_abi::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use omniverb_device::limits::SGE_MAX;
-use omniverb_device::{Data, PostError, Qp, SendWork, Sge, opcode, send_flags};
+use omniverb_device::{Data, Qp, SendWork, Sge, opcode, send_flags};
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Errno, Qpn, Rkey, Service};
 
 use super::address::AhShell;
+use super::mw::{bind_work, end_work, may_have};
 use super::qp::QpShell;
-
-/// The errno of a refused post.
-#[inline(always)]
-pub(super) fn post_error(error: PostError) -> Errno {
-    match error {
-        PostError::Invalid => Errno::EINVAL,
-        PostError::Full => Errno::ENOMEM,
-    }
-}
+use crate::errno::post_error;
 
 /// A scatter/gather list as a slice; `None` if its length makes no sense.
 ///
@@ -63,6 +56,9 @@ pub(super) unsafe extern "C" fn post_send(
 unsafe fn post_one(qp: &Qp, wr: *mut ibv_send_wr) -> Result<(), Errno> {
     // SAFETY: the caller's promise; fields are read one by one through the pointer.
     unsafe {
+        if matches!((*wr).opcode, opcode::BIND_MW | opcode::LOCAL_INV) {
+            return post_local(qp, wr);
+        }
         let list = entries((*wr).sg_list, (*wr).num_sge).ok_or(Errno::EINVAL)?;
         if (*wr).send_flags & send_flags::INLINE == 0 {
             return post_data(qp, wr, Data::Gather(list));
@@ -76,6 +72,28 @@ unsafe fn post_one(qp: &Qp, wr: *mut ibv_send_wr) -> Result<(), Errno> {
             *place = vouched(sge);
         }
         post_data(qp, wr, Data::Inline(&parts[..list.len()]))
+    }
+}
+
+/// What concerns memory windows; it has no data.
+///
+/// # Safety
+/// `wr` is valid as far as its opcode needs.
+#[cold]
+unsafe fn post_local(qp: &Qp, wr: *mut ibv_send_wr) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (wr_id, flags) = ((*wr).wr_id, (*wr).send_flags);
+        let work = if (*wr).opcode == opcode::BIND_MW {
+            let bind = (*wr).tail.bind_mw;
+            if bind.mw.is_null() || !may_have(bind.mw, bind.rkey) {
+                return Err(Errno::EINVAL);
+            }
+            bind_work(wr_id, flags, bind.rkey, &bind.bind_info)
+        } else {
+            end_work(wr_id, flags, (*wr).imm_data)
+        };
+        qp.post_send(&work).map_err(post_error)
     }
 }
 

@@ -1,31 +1,22 @@
-//! Queue pairs: making, destroying.
+//! A queue pair as C sees it, and what is behind it.
 
-use core::ffi::c_int;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use omniverb_abi::{
-    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-    ibv_context, ibv_global_route, ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex,
-};
-use omniverb_device::{Qp, QpSpec, limits};
-use omniverb_terms::{Errno, Service};
+use omniverb_abi::{ibv_global_route, ibv_qp, ibv_qp_cap, ibv_qp_ex};
+use omniverb_device::Qp;
 
-use super::context::ContextShell;
-use super::cq::CqShell;
-use super::memory::PdShell;
-use super::qp_ex::{self, Builder};
-use super::srq::SrqShell;
+use super::builder::Builder;
 use super::wait::until_acknowledged;
-use crate::errno::null;
 
 /// A queue pair; every one has room for the work request builder.
 #[repr(C)]
 pub(crate) struct QpShell {
-    pub(super) ex: ibv_qp_ex,
+    ex: ibv_qp_ex,
     pub(crate) qp: Arc<Qp>,
+    /// What builds work requests, if the application asked for that.
     pub(super) builder: Option<Box<Builder>>,
+    /// `sq_sig_all`: every send completes with an entry in the CQ.
     pub(super) signal_all: bool,
     /// The address vector as it was set: route, LID, SL, whether global, port.
     pub(super) route: Mutex<Option<Route>>,
@@ -36,6 +27,17 @@ pub(crate) struct QpShell {
 pub(super) type Route = (ibv_global_route, u16, u8, u8, u8);
 
 impl QpShell {
+    /// What C is to see of a queue pair.
+    pub(super) fn new(
+        ex: ibv_qp_ex,
+        qp: Arc<Qp>,
+        builder: Option<Box<Builder>>,
+        signal_all: bool,
+    ) -> QpShell {
+        let asyncs_returned = AtomicU32::new(0);
+        QpShell { ex, qp, builder, signal_all, route: Mutex::new(None), asyncs_returned }
+    }
+
     /// # Safety
     /// `qp` is a live QP of ours.
     #[inline(always)]
@@ -44,129 +46,26 @@ impl QpShell {
         unsafe { &*qp.cast::<QpShell>() }
     }
 
+    /// An asynchronous event was handed out.
     pub(super) fn async_returned(&self) {
         self.asyncs_returned.fetch_add(1, Ordering::AcqRel);
     }
-}
 
-/// `ibv_create_qp`. Granted capacities are written back.
-///
-/// # Safety
-/// As in the manual page.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ov_ibv_create_qp(
-    pd: *mut ibv_pd,
-    init: *mut ibv_qp_init_attr,
-) -> *mut ibv_qp {
-    if pd.is_null() || init.is_null() {
-        return null(Errno::EINVAL);
-    }
-    // SAFETY: the caller's promise.
-    unsafe { create(pd, init, None) }
-}
-
-/// `ibv_create_qp_ex`.
-pub(super) unsafe extern "C" fn create_qp_ex(
-    _context: *mut ibv_context,
-    init: *mut ibv_qp_init_attr_ex,
-) -> *mut ibv_qp {
-    let known =
-        IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-    // SAFETY: the inline's arguments; fields beyond `comp_mask` only if the mask names them.
-    unsafe {
-        let mask = (*init).comp_mask;
-        if mask & !known != 0
-            || (mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && (*init).create_flags != 0)
-        {
-            return null(Errno::EOPNOTSUPP);
+    /// Returns when all events that were handed out have been acknowledged.
+    ///
+    /// # Safety
+    /// `qp` is a live QP of ours.
+    pub(super) unsafe fn await_acknowledgements(qp: *mut ibv_qp) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let returned = QpShell::of(qp).asyncs_returned.load(Ordering::Acquire);
+            let (mutex, cond) = (&raw mut (*qp).mutex, &raw mut (*qp).cond);
+            until_acknowledged(mutex, cond, &raw const (*qp).events_completed, returned);
         }
-        if mask & IBV_QP_INIT_ATTR_PD == 0 || (*init).pd.is_null() {
-            return null(Errno::EINVAL);
-        }
-        let wanted = mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
-        let operations = wanted.then(|| (*init).send_ops_flags);
-        let service = Service::from_qp_type((*init).qp_type);
-        let builds = |wanted| service.is_some_and(|service| qp_ex::can_build(service, wanted));
-        if operations.is_some_and(|wanted| !builds(wanted)) {
-            return null(Errno::EOPNOTSUPP);
-        }
-        create((*init).pd, init.cast(), operations)
     }
 }
 
-fn caps_are_valid(cap: &ibv_qp_cap) -> bool {
-    cap.max_send_wr <= limits::WR_MAX
-        && cap.max_recv_wr <= limits::WR_MAX
-        && cap.max_send_sge <= limits::SGE_MAX
-        && cap.max_recv_sge <= limits::SGE_MAX
-        && cap.max_inline_data <= limits::INLINE_MAX
-}
-
-/// # Safety
-/// `pd` is live and `init` valid, with live objects in it.
-unsafe fn create(
-    pd: *mut ibv_pd,
-    init: *mut ibv_qp_init_attr,
-    operations: Option<u64>,
-) -> *mut ibv_qp {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let asked = *init;
-        let Some(service) = Service::from_qp_type(asked.qp_type) else {
-            return null(Errno::EOPNOTSUPP);
-        };
-        if asked.send_cq.is_null() || asked.recv_cq.is_null() || !caps_are_valid(&asked.cap) {
-            return null(Errno::EINVAL);
-        }
-        let context = (*pd).context;
-        let srq = (!asked.srq.is_null()).then(|| SrqShell::of(asked.srq).inner.clone());
-        let made = ContextShell::of(context).client.create_qp(QpSpec {
-            service,
-            pd: PdShell::of(pd).number,
-            send_cq: CqShell::of(asked.send_cq).cq.clone(),
-            recv_cq: CqShell::of(asked.recv_cq).cq.clone(),
-            srq,
-            send_max: asked.cap.max_send_wr,
-            recv_max: asked.cap.max_recv_wr,
-            send_sge_max: asked.cap.max_send_sge.max(1),
-            recv_sge_max: asked.cap.max_recv_sge.max(1),
-            inline_max: asked.cap.max_inline_data,
-            signal_all: asked.sq_sig_all != 0,
-        });
-        let qp = match made {
-            Ok(qp) => qp,
-            Err(errno) => return null(errno),
-        };
-        PdShell::of(pd).users.fetch_add(1, Ordering::AcqRel);
-        (*init).cap = granted(&qp);
-        let mut ex: ibv_qp_ex = core::mem::zeroed();
-        let base = &mut ex.qp_base;
-        base.context = context;
-        base.qp_context = asked.qp_context;
-        base.pd = pd;
-        base.send_cq = asked.send_cq;
-        base.recv_cq = asked.recv_cq;
-        base.srq = asked.srq;
-        base.handle = qp.number.0;
-        base.qp_num = qp.number.0;
-        base.qp_type = asked.qp_type;
-        if let Some(operations) = operations {
-            qp_ex::fill(&mut ex, operations);
-        }
-        let made = Box::into_raw(Box::new(QpShell {
-            ex,
-            qp,
-            builder: operations.map(|_| Box::default()),
-            signal_all: asked.sq_sig_all != 0,
-            route: Mutex::new(None),
-            asyncs_returned: AtomicU32::new(0),
-        }));
-        QpShell::of(made.cast()).qp.cookie.store(made as usize, Ordering::Release);
-        made.cast()
-    }
-}
-
-/// What the application got.
+/// What a queue pair has room for, as C is told.
 pub(super) fn granted(qp: &Qp) -> ibv_qp_cap {
     ibv_qp_cap {
         max_send_wr: qp.caps.send_max,
@@ -175,26 +74,4 @@ pub(super) fn granted(qp: &Qp) -> ibv_qp_cap {
         max_recv_sge: qp.caps.recv_sge_max,
         max_inline_data: qp.caps.inline_max,
     }
-}
-
-/// `ibv_destroy_qp`.
-///
-/// # Safety
-/// `qp` is live.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ov_ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let shell = QpShell::of(qp);
-        let context = ContextShell::of((*qp).context);
-        context.client.destroy_qp(&shell.qp);
-        shell.qp.cookie.store(0, Ordering::Release);
-        context.events.retain(|(_, object)| *object != qp as usize);
-        let returned = shell.asyncs_returned.load(Ordering::Acquire);
-        let (mutex, cond) = (&raw mut (*qp).mutex, &raw mut (*qp).cond);
-        until_acknowledged(mutex, cond, &raw const (*qp).events_completed, returned);
-        PdShell::of((*qp).pd).users.fetch_sub(1, Ordering::AcqRel);
-        drop(Box::from_raw(qp.cast::<QpShell>()));
-    }
-    0
 }

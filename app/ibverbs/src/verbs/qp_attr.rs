@@ -3,16 +3,21 @@
 use core::ffi::c_int;
 
 use omniverb_abi::{ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
-use omniverb_client::Connection;
+use omniverb_client::{Connection, lock};
 use omniverb_device::attributes::State;
-use omniverb_device::{QpAttributes, QpMask, access, limits};
+use omniverb_device::{QpAttributes, QpMask, limits};
 use omniverb_terms::{Errno, Qpn};
 
 use super::address::{resolve, route};
 use super::context::ContextShell;
 use super::qp::{QpShell, granted};
+use crate::why::refused;
 
-/// The device's attributes in a C struct.
+/// A PSN has 24 bits; drivers leave the others out.
+const PSN: u32 = 0xff_ffff;
+
+/// The device's attributes in a C struct. Of access flags those of queue pairs count; others are
+/// kept for queries, as drivers do.
 fn attributes(attr: &ibv_qp_attr) -> QpAttributes {
     QpAttributes {
         pkey_index: attr.pkey_index,
@@ -21,8 +26,8 @@ fn attributes(attr: &ibv_qp_attr) -> QpAttributes {
         qkey: attr.qkey,
         path_mtu: attr.path_mtu,
         dest_qpn: Qpn(attr.dest_qp_num),
-        rq_psn: attr.rq_psn,
-        sq_psn: attr.sq_psn,
+        rq_psn: attr.rq_psn & PSN,
+        sq_psn: attr.sq_psn & PSN,
         max_rd_atomic: attr.max_rd_atomic,
         max_dest_rd_atomic: attr.max_dest_rd_atomic,
         min_rnr_timer: attr.min_rnr_timer,
@@ -36,10 +41,8 @@ fn attributes(attr: &ibv_qp_attr) -> QpAttributes {
 /// Whether the values that the mask names are in range.
 fn values_are_valid(mask: QpMask, attr: &ibv_qp_attr) -> bool {
     let when = |flag: QpMask, valid: bool| !mask.contains(flag) || valid;
-    let rights = access::LOCAL_WRITE | access::REMOTE;
     when(QpMask::PORT, attr.port_num == 1)
         && when(QpMask::PKEY_INDEX, attr.pkey_index == 0)
-        && when(QpMask::ACCESS_FLAGS, attr.qp_access_flags & 0xf_ffff & !rights == 0)
         && when(QpMask::PATH_MTU, (1..=5).contains(&attr.path_mtu))
         && when(QpMask::MAX_QP_RD_ATOMIC, attr.max_rd_atomic <= limits::RD_ATOMIC_MAX)
         && when(QpMask::MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic <= limits::RD_ATOMIC_MAX)
@@ -48,6 +51,8 @@ fn values_are_valid(mask: QpMask, attr: &ibv_qp_attr) -> bool {
         && when(QpMask::RETRY_CNT, attr.retry_cnt < 8)
         && when(QpMask::RNR_RETRY, attr.rnr_retry < 8)
         && when(QpMask::DEST_QPN, attr.dest_qp_num < 1 << 24)
+        && when(QpMask::ALT_PATH, attr.alt_port_num == 1 && attr.alt_pkey_index == 0)
+        && when(QpMask::ALT_PATH, attr.alt_timeout < 32)
 }
 
 /// `ibv_modify_qp`.
@@ -67,7 +72,8 @@ pub unsafe extern "C" fn ov_ibv_modify_qp(
         let context = ContextShell::of((*qp).context);
         let attr = &*attr;
         if !values_are_valid(mask, attr) {
-            return Errno::EINVAL.raw();
+            let why = "a value that the mask names is out of range";
+            return refused!(Errno::EINVAL, "ibv_modify_qp: {why} (mask {mask:?})").raw();
         }
         let to = if mask.contains(QpMask::STATE) {
             match State::from_number(attr.qp_state) {
@@ -92,6 +98,11 @@ pub unsafe extern "C" fn ov_ibv_modify_qp(
         } else {
             None
         };
+        if mask.contains(QpMask::ALT_PATH)
+            && let Err(errno) = resolve(context, &attr.alt_ah_attr)
+        {
+            return errno.raw();
+        }
         let given = attributes(attr);
         let done = context.client.modify_qp(&shell.qp, mask, to, &given, current, connection);
         (*qp).state = shell.qp.state() as u32;
@@ -100,7 +111,15 @@ pub unsafe extern "C" fn ov_ibv_modify_qp(
                 shell.remember(mask, attr);
                 0
             }
-            Err(errno) => errno.raw(),
+            Err(errno) => {
+                let (qpn, now) = (shell.qp.number.0, shell.qp.state());
+                refused!(
+                    errno,
+                    "ibv_modify_qp: queue pair {qpn} in {now:?} may not go to {to:?} with \
+                     {mask:?}, or the daemon refuses it"
+                )
+                .raw()
+            }
         }
     }
 }
@@ -163,13 +182,12 @@ impl QpShell {
     fn remember(&self, mask: QpMask, attr: &ibv_qp_attr) {
         if mask.contains(QpMask::AV) {
             let ibv_ah_attr { grh, dlid, sl, is_global, port_num, .. } = attr.ah_attr;
-            *self.route.lock().unwrap_or_else(|e| e.into_inner()) =
-                Some((grh, dlid, sl, is_global, port_num));
+            *lock(&self.route) = Some((grh, dlid, sl, is_global, port_num));
         }
     }
 
     fn address(&self) -> ibv_ah_attr {
-        let kept = *self.route.lock().unwrap_or_else(|e| e.into_inner());
+        let kept = *lock(&self.route);
         let (grh, dlid, sl, is_global, port_num) = kept.unwrap_or((no_route(), 0, 0, 0, 0));
         ibv_ah_attr { grh, dlid, sl, is_global, port_num, ..ibv_ah_attr::default() }
     }

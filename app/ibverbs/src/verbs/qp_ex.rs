@@ -1,57 +1,24 @@
 //! The work request builder: `ibv_wr_start`, an operation, its setters, `ibv_wr_complete`.
 //!
-//! Requests are collected and posted together at the end, so that an error posts nothing. The
-//! QP's C mutex is held from start to end: two threads may build on one QP in turn.
+//! Requests are collected by a `Builder`. The QP's C mutex is held from start to end: two threads
+//! may build on one QP in turn.
 
 use core::ffi::{c_int, c_void};
 
 use omniverb_abi::{
-    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
-    IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE, IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
-    IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM, IBV_QP_EX_WITH_SEND_WITH_INV, ibv_ah,
-    ibv_data_buf, ibv_qp_ex, ibv_sge,
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_BIND_MW,
+    IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
+    IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
+    IBV_QP_EX_WITH_SEND_WITH_INV, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex,
+    ibv_sge,
 };
-use omniverb_device::{Data, SendWork, Sge, limits, opcode};
-use omniverb_ring::UserMemory;
-use omniverb_terms::{Errno, Lkey, Qpn, Rkey, Service};
+use omniverb_device::{SendWork, Sge, limits, opcode};
+use omniverb_terms::{Errno, Lkey, Qpn, Rkey};
 
 use super::address::AhShell;
-use super::post::post_error;
+use super::builder::{Builder, Request};
+use super::mw::{bind_work, end_work, may_have};
 use super::qp::QpShell;
-use crate::errno::outcome;
-
-/// Requests being built.
-#[derive(Default)]
-pub(super) struct Builder {
-    requests: Vec<Request>,
-    error: Errno,
-}
-
-struct Request {
-    work: SendWork<'static>,
-    sges: Vec<Sge>,
-    inline: Option<Vec<u8>>,
-}
-
-const DATAGRAM: u64 = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
-const UNRELIABLE: u64 = DATAGRAM
-    | IBV_QP_EX_WITH_SEND_WITH_INV
-    | IBV_QP_EX_WITH_RDMA_WRITE
-    | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
-const RELIABLE: u64 = UNRELIABLE
-    | IBV_QP_EX_WITH_RDMA_READ
-    | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
-
-/// Whether a transport has all these operations.
-pub(super) fn can_build(service: Service, operations: u64) -> bool {
-    let offered = match service {
-        Service::Rc => RELIABLE,
-        Service::Uc => UNRELIABLE,
-        Service::Ud => DATAGRAM,
-    };
-    operations & !offered == 0
-}
 
 /// Fills the operations that were asked for.
 pub(super) fn fill(ex: &mut ibv_qp_ex, operations: u64) {
@@ -69,6 +36,8 @@ pub(super) fn fill(ex: &mut ibv_qp_ex, operations: u64) {
         IBV_QP_EX_WITH_RDMA_READ wr_rdma_read,
         IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP wr_atomic_cmp_swp,
         IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD wr_atomic_fetch_add,
+        IBV_QP_EX_WITH_BIND_MW wr_bind_mw,
+        IBV_QP_EX_WITH_LOCAL_INV wr_local_inv,
     );
     ex.wr_set_ud_addr = Some(wr_set_ud_addr);
     ex.wr_set_inline_data = Some(wr_set_inline_data);
@@ -108,8 +77,7 @@ unsafe extern "C" fn wr_start(ex: *mut ibv_qp_ex) {
     unsafe {
         libc::pthread_mutex_lock(&raw mut (*ex).qp_base.mutex);
         if let Some(builder) = builder(ex) {
-            builder.requests.clear();
-            builder.error = Errno::NONE;
+            builder.start();
         }
     }
 }
@@ -124,38 +92,10 @@ unsafe extern "C" fn wr_complete(ex: *mut ibv_qp_ex) -> c_int {
     unsafe {
         let result = match builder(ex) {
             None => Errno::EINVAL.raw(),
-            Some(builder) if builder.error != Errno::NONE => builder.error.raw(),
-            Some(builder) => builder.post(&(*ex.cast::<QpShell>()).qp),
+            Some(builder) => builder.complete(&(*ex.cast::<QpShell>()).qp),
         };
         libc::pthread_mutex_unlock(&raw mut (*ex).qp_base.mutex);
         result
-    }
-}
-
-impl Builder {
-    fn post(&mut self, qp: &omniverb_device::Qp) -> c_int {
-        let inline: Vec<[UserMemory; 1]> = self
-            .requests
-            .iter()
-            .map(|request| match &request.inline {
-                None => [UserMemory::EMPTY],
-                // SAFETY: the bytes live in the builder until the post below returns.
-                Some(bytes) => [unsafe { UserMemory::new(bytes.as_ptr() as usize, bytes.len()) }],
-            })
-            .collect();
-        let works: Vec<SendWork<'_>> = self
-            .requests
-            .iter()
-            .zip(&inline)
-            .map(|(request, inline)| {
-                let data = match request.inline {
-                    Some(_) => Data::Inline(inline),
-                    None => Data::Gather(&request.sges),
-                };
-                SendWork { data, ..request.work }
-            })
-            .collect();
-        outcome(qp.post_all(&works).map_err(post_error))
     }
 }
 
@@ -166,36 +106,22 @@ impl Builder {
 unsafe fn begin(ex: *mut ibv_qp_ex, code: u32, set: impl FnOnce(&mut SendWork<'static>)) {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut work = SendWork {
-            wr_id: (*ex).wr_id,
-            opcode: code,
-            flags: (*ex).wr_flags,
-            immediate: 0,
-            address: 0,
-            rkey: Rkey(0),
-            compare_add: 0,
-            swap: 0,
-            to: None,
-            data: Data::Gather(&[]),
-        };
+        let mut work = SendWork::new((*ex).wr_id, code, (*ex).wr_flags);
         set(&mut work);
         if let Some(builder) = builder(ex) {
-            builder.requests.push(Request { work, sges: Vec::new(), inline: None });
+            builder.begin(work);
         }
     }
 }
 
-/// Changes the request that is being built; without one the batch fails.
+/// As [`Builder::change`].
 ///
 /// # Safety
 /// Between start and end.
-unsafe fn change(ex: *mut ibv_qp_ex, change: impl FnOnce(&mut Request) -> bool) {
+unsafe fn change(ex: *mut ibv_qp_ex, change: impl FnOnce(&mut Request) -> Option<()>) {
     // SAFETY: the caller's promise.
     if let Some(builder) = unsafe { builder(ex) } {
-        let done = builder.requests.last_mut().is_some_and(change);
-        if !done {
-            builder.error = Errno::EINVAL;
-        }
+        builder.change(change);
     }
 }
 
@@ -212,6 +138,35 @@ unsafe extern "C" fn wr_send_imm(ex: *mut ibv_qp_ex, immediate: u32) {
 unsafe extern "C" fn wr_send_inv(ex: *mut ibv_qp_ex, rkey: u32) {
     // SAFETY: as above.
     unsafe { begin(ex, opcode::SEND_WITH_INV, |work| work.immediate = rkey) }
+}
+
+unsafe extern "C" fn wr_bind_mw(
+    ex: *mut ibv_qp_ex,
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: *const ibv_mw_bind_info,
+) {
+    // SAFETY: as above.
+    unsafe {
+        let work = bind_work((*ex).wr_id, (*ex).wr_flags, rkey, &*info);
+        let allowed = may_have(mw, rkey);
+        if let Some(builder) = builder(ex) {
+            builder.begin(work);
+            if !allowed {
+                builder.change(|_| None);
+            }
+        }
+    }
+}
+
+unsafe extern "C" fn wr_local_inv(ex: *mut ibv_qp_ex, rkey: u32) {
+    // SAFETY: as above.
+    unsafe {
+        let work = end_work((*ex).wr_id, (*ex).wr_flags, rkey);
+        if let Some(builder) = builder(ex) {
+            builder.begin(work);
+        }
+    }
 }
 
 unsafe extern "C" fn wr_rdma_write(ex: *mut ibv_qp_ex, rkey: u32, address: u64) {
@@ -267,10 +222,10 @@ unsafe extern "C" fn wr_set_ud_addr(ex: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u3
     unsafe {
         change(ex, |request| {
             if ah.is_null() {
-                return false;
+                return None;
             }
             request.work.to = Some(AhShell::of(ah).leads_to(Qpn(qpn), qkey));
-            true
+            Some(())
         });
     }
 }
@@ -280,7 +235,7 @@ unsafe extern "C" fn wr_set_sge(ex: *mut ibv_qp_ex, lkey: u32, address: u64, len
     unsafe {
         change(ex, |request| {
             request.sges = vec![Sge { address, length, lkey: Lkey(lkey) }];
-            true
+            Some(())
         });
     }
 }
@@ -290,13 +245,13 @@ unsafe extern "C" fn wr_set_sge_list(ex: *mut ibv_qp_ex, count: usize, list: *co
     unsafe {
         change(ex, |request| {
             if count > limits::SGE_MAX as usize || (count > 0 && list.is_null()) {
-                return false;
+                return None;
             }
             let entries = (0..count).map(|at| list.add(at).read());
             request.sges = entries
                 .map(|sge| Sge { address: sge.addr, length: sge.length, lkey: Lkey(sge.lkey) })
                 .collect();
-            true
+            Some(())
         });
     }
 }
@@ -319,7 +274,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
             for at in 0..count {
                 let part = list.add(at).read();
                 if part.length > limits::INLINE_MAX as usize - bytes.len() {
-                    return false;
+                    return None;
                 }
                 if part.length > 0 {
                     let part = core::slice::from_raw_parts(part.addr.cast::<u8>(), part.length);
@@ -327,7 +282,7 @@ unsafe extern "C" fn wr_set_inline_data_list(
                 }
             }
             request.inline = Some(bytes);
-            true
+            Some(())
         });
     }
 }

@@ -4,18 +4,23 @@ use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
 
 use omniverb_abi::{
-    IBV_ATOMIC_GLOB, IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_RC_RNR_NAK_GEN,
-    IBV_DEVICE_SYS_IMAGE_GUID, IBV_LINK_LAYER_ETHERNET, IBV_PORT_ACTIVE, IBV_PORT_ATTR_COMPAT_LEN,
-    IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, ibv_context, ibv_device_attr, ibv_device_attr_ex,
-    ibv_port_attr, ibv_query_device_ex_input,
+    IBV_ATOMIC_GLOB, IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_MEM_WINDOW,
+    IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SRQ_RESIZE,
+    IBV_DEVICE_SYS_IMAGE_GUID, IBV_LINK_LAYER_ETHERNET, IBV_ODP_SUPPORT, IBV_ODP_SUPPORT_ATOMIC,
+    IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV, IBV_ODP_SUPPORT_SEND,
+    IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE, IBV_PORT_ACTIVE, IBV_PORT_ATTR_COMPAT_LEN,
+    IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, ibv_context, ibv_cq_moderation_caps,
+    ibv_device_attr, ibv_device_attr_ex, ibv_odp_caps, ibv_odp_transport_caps, ibv_port_attr,
+    ibv_query_device_ex_input,
 };
-use omniverb_client::GidEntry;
+use omniverb_client::{GidEntry, REGIONS_MAX};
 use omniverb_device::limits;
 use omniverb_session::limits::GIDS_MAX;
 use omniverb_terms::Errno;
 
 use super::context::ContextShell;
-use super::limits::{AH_MAX, CQ_MAX, MR_BYTES_MAX, PD_MAX, SRQ_MAX};
+use super::limits::{AH_MAX, CQ_MAX, DM_BYTES_MAX, MR_BYTES_MAX, PD_MAX, SRQ_MAX};
+use super::time::KILOHERTZ;
 use crate::errno::minus_one;
 
 /// The vendor number that software devices use.
@@ -39,18 +44,23 @@ fn device_attributes(shell: &ContextShell) -> ibv_device_attr {
     attr.hw_ver = 1;
     attr.max_qp = signed(nic.qp_max.min(limits::QP_SLOTS as u32));
     attr.max_qp_wr = signed(limits::WR_MAX);
-    attr.device_cap_flags =
-        IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SYS_IMAGE_GUID | IBV_DEVICE_RC_RNR_NAK_GEN;
+    attr.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD
+        | IBV_DEVICE_SYS_IMAGE_GUID
+        | IBV_DEVICE_RC_RNR_NAK_GEN
+        | IBV_DEVICE_SRQ_RESIZE
+        | IBV_DEVICE_MEM_WINDOW
+        | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
     attr.max_sge = signed(limits::SGE_MAX);
     attr.max_sge_rd = attr.max_sge;
     attr.max_cq = signed(CQ_MAX);
     attr.max_cqe = signed(limits::CQE_MAX);
-    attr.max_mr = signed(nic.mr_max);
+    attr.max_mr = signed(nic.mr_max.min(REGIONS_MAX as u32));
     attr.max_pd = signed(PD_MAX);
     attr.max_qp_rd_atom = c_int::from(limits::RD_ATOMIC_MAX);
     attr.max_qp_init_rd_atom = c_int::from(limits::RD_ATOMIC_MAX);
     attr.max_res_rd_atom = attr.max_qp.saturating_mul(c_int::from(limits::RD_ATOMIC_MAX));
     attr.atomic_cap = IBV_ATOMIC_GLOB;
+    attr.max_mw = signed(limits::WINDOWS_MAX as u32);
     attr.max_ah = signed(AH_MAX);
     attr.max_srq = signed(SRQ_MAX);
     attr.max_srq_wr = signed(limits::WR_MAX);
@@ -59,6 +69,20 @@ fn device_attributes(shell: &ContextShell) -> ibv_device_attr {
     attr.local_ca_ack_delay = 15;
     attr.phys_port_cnt = 1;
     attr
+}
+
+/// Pages are never pinned, so all of it works with memory that comes and goes.
+fn on_demand() -> ibv_odp_caps {
+    let messages = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+    let reads = IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+    ibv_odp_caps {
+        general_caps: u64::from(IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT),
+        per_transport_caps: ibv_odp_transport_caps {
+            rc_odp_caps: messages | IBV_ODP_SUPPORT_WRITE | reads,
+            uc_odp_caps: messages | IBV_ODP_SUPPORT_WRITE,
+            ud_odp_caps: messages,
+        },
+    }
 }
 
 /// What a RoCEv2 packet carries besides its payload, at most: IPv6, UDP, the transport's headers
@@ -139,6 +163,12 @@ pub(super) unsafe extern "C" fn query_device_ex(
         let mut ours: ibv_device_attr_ex = core::mem::zeroed();
         ours.orig_attr = device_attributes(ContextShell::of(context));
         ours.phys_port_cnt_ex = 1;
+        ours.odp_caps = on_demand();
+        ours.completion_timestamp_mask = u64::MAX;
+        ours.hca_core_clock = KILOHERTZ;
+        ours.max_dm_size = DM_BYTES_MAX;
+        ours.cq_mod_caps =
+            ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
         copy_sized(&ours, attr.cast(), length);
     }
     0

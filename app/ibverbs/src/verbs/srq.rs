@@ -11,12 +11,11 @@ use omniverb_abi::{
 use omniverb_device::{Srq, limits};
 use omniverb_terms::Errno;
 
-use super::context::{ContextShell, one_less, one_more};
-use super::limits::SRQ_MAX;
+use super::context::ContextShell;
 use super::memory::PdShell;
-use super::post::{entries, post_error};
+use super::post::entries;
 use super::wait::until_acknowledged;
-use crate::errno::null;
+use crate::errno::{null, post_error};
 
 const TYPE_BASIC: u32 = 0;
 const SRQ_MAX_WR: c_int = 1;
@@ -39,6 +38,7 @@ impl SrqShell {
         unsafe { &*srq.cast::<SrqShell>() }
     }
 
+    /// An asynchronous event was handed out.
     pub(super) fn async_returned(&self) {
         self.asyncs_returned.fetch_add(1, Ordering::AcqRel);
     }
@@ -64,17 +64,17 @@ pub unsafe extern "C" fn ov_ibv_create_srq(
         }
         let context = (*pd).context;
         let shell = ContextShell::of(context);
-        if !one_more(&shell.counts.srqs, SRQ_MAX) {
+        if !shell.counts.srqs.one_more() {
             return null(Errno::ENOMEM);
         }
         let sges = attr.max_sge.max(1);
-        let Some(inner) = Srq::new(shell.shared(), PdShell::of(pd).number, attr.max_wr, sges)
+        let Some(inner) = Srq::new(shell.shared(), PdShell::of(pd).number(), attr.max_wr, sges)
         else {
-            one_less(&shell.counts.srqs);
+            shell.counts.srqs.one_less();
             return null(Errno::ENOMEM);
         };
         (*init).attr.max_sge = sges;
-        PdShell::of(pd).users.fetch_add(1, Ordering::AcqRel);
+        PdShell::of(pd).begin_use();
         let mut srq: ibv_srq = core::mem::zeroed();
         srq.context = context;
         srq.srq_context = (*init).srq_context;
@@ -106,7 +106,7 @@ pub(super) unsafe extern "C" fn create_srq_ex(
     }
 }
 
-/// `ibv_modify_srq`: the limit. Resizing is not offered.
+/// `ibv_modify_srq`: the limit, and how many receives it may hold.
 ///
 /// # Safety
 /// As in the manual page.
@@ -119,12 +119,13 @@ pub unsafe extern "C" fn ov_ibv_modify_srq(
     if mask & !(SRQ_MAX_WR | SRQ_LIMIT) != 0 {
         return Errno::EINVAL.raw();
     }
-    if mask & SRQ_MAX_WR != 0 {
-        return Errno::EOPNOTSUPP.raw();
-    }
     // SAFETY: the caller's promise.
-    let set =
-        unsafe { mask & SRQ_LIMIT == 0 || SrqShell::of(srq).inner.set_limit((*attr).srq_limit) };
+    let (inner, attr) = unsafe { (&SrqShell::of(srq).inner, *attr) };
+    let sane = attr.max_wr > 0 && attr.max_wr <= limits::WR_MAX;
+    if mask & SRQ_MAX_WR != 0 && !(sane && inner.resize(attr.max_wr)) {
+        return Errno::EINVAL.raw();
+    }
+    let set = mask & SRQ_LIMIT == 0 || inner.set_limit(attr.srq_limit);
     if set { 0 } else { Errno::EINVAL.raw() }
 }
 
@@ -160,8 +161,8 @@ pub unsafe extern "C" fn ov_ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         let returned = shell.asyncs_returned.load(Ordering::Acquire);
         let (mutex, cond) = (&raw mut (*srq).mutex, &raw mut (*srq).cond);
         until_acknowledged(mutex, cond, &raw const (*srq).events_completed, returned);
-        PdShell::of((*srq).pd).users.fetch_sub(1, Ordering::AcqRel);
-        one_less(&context.counts.srqs);
+        PdShell::of((*srq).pd).end_use();
+        context.counts.srqs.one_less();
         drop(Box::from_raw(srq.cast::<SrqShell>()));
     }
     0

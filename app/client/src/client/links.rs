@@ -1,8 +1,9 @@
 //! Attaching links that the daemon made.
 
+use super::Client;
 use crate::bells::PeerBell;
-use crate::{Client, memory};
-use omniverb_device::poller::Bell;
+use crate::memory;
+use omniverb_device::bell::Bell;
 use omniverb_device::{FarEnd, Peer};
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::BellPage;
@@ -21,8 +22,8 @@ fn far_end(ready: &LinkReady) -> FarEnd {
 }
 
 impl Client {
-    /// A link is there.
-    pub(crate) fn link_ready(&self, ready: &LinkReady, files: Vec<OwnedFd>) -> Result<(), Errno> {
+    /// The daemon made a link for a queue pair of ours, and says what it is made of.
+    pub(super) fn link_ready(&self, ready: &LinkReady, files: Vec<OwnedFd>) -> Result<(), Errno> {
         let mut files = files.into_iter();
         let link = memory::next(&mut files, ready.memory)?;
         // A link within this process tells of its bell twice, once for each end.
@@ -88,7 +89,7 @@ impl Client {
     }
 
     /// The peer process of a bell is gone.
-    pub(crate) fn bell_closed(&self, bell: u64) {
+    pub(super) fn bell_closed(&self, bell: u64) {
         let over = self.bells.remove(self.bells.name(bell), &self.progress.sleep);
         over.iter().for_each(|bell| self.shared.bells.remove(bell));
     }

@@ -1,6 +1,6 @@
 //! What the daemon tells by itself. Read by the progress thread.
 
-use crate::Client;
+use super::Client;
 use omniverb_device::Qp;
 use omniverb_session::body::{CLOSED_BY_DEATH, CLOSED_BY_NETWORK};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 const EVENTS_AT_ONCE: usize = 64;
 
 impl Client {
-    pub(crate) fn qp(&self, qpn: Qpn) -> Option<Arc<Qp>> {
+    pub(super) fn qp(&self, qpn: Qpn) -> Option<Arc<Qp>> {
         self.qps.get(qpn)
     }
 
@@ -24,13 +24,15 @@ impl Client {
         self.progress.flush_answers(&events);
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         for _ in 0..EVENTS_AT_ONCE {
-            match socket::receive(events.as_fd(), &mut bytes, false) {
+            match socket::receive(events.as_fd(), &mut bytes, socket::Mode::NonBlocking) {
                 Ok((0, _)) => return self.session.lost_events(&events),
-                Ok((length, files)) => {
-                    if let Ok((_, message)) = decode(&bytes[..length]) {
-                        self.take_event(&events, message, files);
+                Ok((length, files)) => match decode(&bytes[..length]) {
+                    Ok((_, Message::CmHappened(_))) => {
+                        self.audience.tell(Some(&bytes[..length]));
                     }
-                }
+                    Ok((_, message)) => self.take_event(&events, message, files),
+                    Err(_) => {}
+                },
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
                 Err(_) => return self.session.lost_events(&events),
             }
@@ -62,7 +64,7 @@ impl Client {
                 self.granted(&granted, files);
             }
             Message::GrantDenied(denied) => self.grant_denied(&denied),
-            Message::TakeBack(ask) => self.take_back(&ask),
+            Message::TakeBack(ask) => self.hear_take_back(&ask),
             Message::TraceBegin(begin) => self.trace_begin(&begin, files),
             Message::TraceLink(trace) => self.trace_link(&trace),
             Message::TraceEnd(_) => self.trace_end(),

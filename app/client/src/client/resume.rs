@@ -1,8 +1,8 @@
 //! After the daemon was restarted: tell the new one what this process holds.
 
-use crate::Client;
-use crate::lock::lock;
-use crate::objects::connect_message;
+use super::Client;
+use super::objects::{Purpose, connect_message};
+use crate::queue_pairs::Connection;
 use omniverb_session::Message;
 use omniverb_session::body::{CreateQp, RegMr};
 use omniverb_terms::{Errno, Service};
@@ -10,7 +10,7 @@ use omniverb_terms::{Errno, Service};
 impl Client {
     /// Connects to the daemon that is there now and announces queue pairs, links and keys. Links
     /// work on meanwhile, they need no daemon.
-    pub(crate) fn reconnect(&self) -> Result<(), Errno> {
+    pub(super) fn reconnect(&self) -> Result<(), Errno> {
         if self.session.events().is_some() && self.session.is_open() {
             return Ok(()); // somebody else did
         }
@@ -38,8 +38,7 @@ impl Client {
 
     fn announcements(&self) -> Vec<Message> {
         let mut list = Vec::new();
-        for key in lock(&self.keys).list.values() {
-            let region = &key.region;
+        for region in self.keys.regions() {
             list.push(
                 RegMr {
                     pd: region.pd,
@@ -56,12 +55,10 @@ impl Client {
             let qp = &record.qp;
             list.push(
                 CreateQp {
-                    qp_type: qp.service.qp_type(),
-                    pd: qp.pd,
-                    statistics_slot: record.statistics_slot,
                     qpn: qp.number,
                     issued: record.ticket.issued,
                     ticket: record.ticket.proof,
+                    ..CreateQp::new(qp.service, qp.pd, record.statistics_slot)
                 }
                 .into(),
             );
@@ -72,13 +69,16 @@ impl Client {
             }
             if let Some(connection) = &record.connection {
                 // Linked already: only to be recorded. Not yet: the old daemon forgot the wish.
-                let resume = !linked.is_empty();
-                list.push(connect_message(qp.number, connection, resume));
+                let purpose = match linked.is_empty() {
+                    true => Purpose::Connect,
+                    false => Purpose::Record,
+                };
+                list.push(connect_message(qp.number, connection, purpose));
             } else {
                 for peer in linked.iter().filter(|peer| !peer.is_beyond_engine()) {
                     let (dgid, sgid, dest_qpn) = (peer.dgid, peer.sgid, peer.qpn);
-                    let connection = crate::Connection { dgid, sgid, dest_qpn };
-                    list.push(connect_message(qp.number, &connection, true));
+                    let connection = Connection { dgid, sgid, dest_qpn };
+                    list.push(connect_message(qp.number, &connection, Purpose::Record));
                 }
             }
         }

@@ -1,20 +1,25 @@
-//! What other libraries of this process may have asked on its connection to the daemon.
+//! What other libraries of this process may have asked on its connection to the daemon, what they
+//! are told of it, and descriptors of theirs that its progress thread looks after.
 //!
 //! In: a message of the session's protocol, as bytes. Out: the answer, and its descriptors. There
 //! is one connection in a process, and one owner of what is said on it: what would change what the
 //! owner believes to hold is refused here, not in the daemon, which cannot tell the two apart.
 
-use crate::Client;
+use super::Client;
+use crate::audience::Told;
+use crate::watches::Ready;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{DecodeError, Message, decode, encode};
+use omniverb_sys::epoll::Interest;
 use omniverb_terms::Errno;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// An answer as the daemon gave it, with the tag of the question.
 pub struct Answer {
     /// The message is at their beginning.
     pub message: [u8; MESSAGE_BYTES_MAX],
-    /// Its length.
+    /// Bytes of it.
     pub bytes: usize,
     /// What came along; at most [`omniverb_session::DESCRIPTORS_MAX`].
     pub files: Vec<OwnedFd>,
@@ -49,11 +54,83 @@ impl Client {
     }
 }
 
+impl Client {
+    /// Has the progress thread call `ready` whenever there is something in `file`, or room, for as
+    /// long as that is so. It must not block, and may watch and unwatch. Returns the watch's
+    /// number.
+    ///
+    /// # Errors
+    /// errno: `EPERM` if such a file is never waited for, `EIO` in a forked child.
+    pub fn watch(
+        self: &Arc<Self>,
+        file: OwnedFd,
+        interest: Interest,
+        ready: Ready,
+    ) -> Result<u64, Errno> {
+        if !self.is_ours() {
+            return Err(Errno::EIO);
+        }
+        self.start_progress()?;
+        self.watches.begin(file, interest, ready)
+    }
+
+    /// Ends a watch. Its call is not made any more once this has returned; only within that call
+    /// itself this does not wait for its end.
+    ///
+    /// # Errors
+    /// errno: `ENOENT` if there is none of this number, `EIO` in a forked child.
+    pub fn unwatch(&self, number: u64) -> Result<(), Errno> {
+        if !self.is_ours() {
+            return Err(Errno::EIO);
+        }
+        self.watches.end(number)
+    }
+}
+
+impl Client {
+    /// Has the progress thread call `told` with each message about connections that the daemon
+    /// sends by itself, and with none when that daemon is gone. It puts the message away and
+    /// returns. Returns the listener's number.
+    ///
+    /// # Errors
+    /// errno: `EIO` in a forked child, or what starting a thread says.
+    pub fn listen_for_another(self: &Arc<Self>, told: Told) -> Result<u64, Errno> {
+        if !self.is_ours() {
+            return Err(Errno::EIO);
+        }
+        self.start_progress()?;
+        Ok(self.audience.add(told))
+    }
+
+    /// Ends that. Nothing is told once this has returned.
+    ///
+    /// # Errors
+    /// errno: `ENOENT` if there is none of this number, `EIO` in a forked child.
+    pub fn stop_listening_for_another(&self, number: u64) -> Result<(), Errno> {
+        if !self.is_ours() {
+            return Err(Errno::EIO);
+        }
+        self.audience.remove(number)
+    }
+}
+
 /// Whether anybody may ask this: it leaves what the owner holds as it is.
 fn is_for_all(question: &Message) -> bool {
     // Whoever adds a message decides.
     match question {
         Message::QueryGids(_) => true,
+        // Ids of the connection manager are nobody's but who makes them, by their numbers.
+        Message::CreateCmId(_)
+        | Message::BindCmId(_)
+        | Message::ListenCmId(_)
+        | Message::ResolveCmId(_)
+        | Message::ConnectCmId(_)
+        | Message::AcceptCmId(_)
+        | Message::RejectCmId(_)
+        | Message::EstablishCmId(_)
+        | Message::DisconnectCmId(_)
+        | Message::DestroyCmId(_)
+        | Message::QueryCmId(_) => true,
         // Whose connection it is, and what is made on it, linked and granted.
         Message::Hello(_)
         | Message::CreateQp(_)
@@ -86,6 +163,11 @@ fn is_for_all(question: &Message) -> bool {
         | Message::TraceLink(_)
         | Message::TraceEnd(_)
         | Message::TakeBack(_)
+        | Message::CmIdCreated(_)
+        | Message::CmIdBound(_)
+        | Message::CmIdResolved(_)
+        | Message::CmIdQueried(_)
+        | Message::CmHappened(_)
         | Message::Status(_)
         | Message::Failed(_) => false,
     }

@@ -1,10 +1,12 @@
 //! Queue pairs as the daemon knows them.
 
-use crate::Client;
+use super::Client;
+use crate::asking::Reply;
+use crate::calls::{Call, Caller, Made};
 use crate::queue_pairs::{Connection, Ticket};
 use omniverb_device::attributes::State;
 use omniverb_device::work::Destination;
-use omniverb_device::{PostError, Qp, QpAttributes, QpMask, QpSpec};
+use omniverb_device::{PostError, Qp, QpAttributes, QpMask, QpSpec, access};
 use omniverb_session::Message;
 use omniverb_session::body::{
     CONNECT_AGAIN, ConnectQp, Connected, CreateQp, DestroyQp, DisconnectQp, QpCreated, QpFailed,
@@ -13,7 +15,7 @@ use omniverb_terms::{Errno, Qpn, Service};
 use std::sync::Arc;
 
 impl Client {
-    /// Makes a queue pair.
+    /// Makes a queue pair, with a number of the daemon's and a place for its counters.
     ///
     /// # Errors
     /// errno: `ENOMEM` over a quota.
@@ -39,9 +41,7 @@ impl Client {
     }
 
     fn number_qp(&self, spec: &QpSpec, statistics_slot: u32) -> Result<(Qpn, Ticket), Errno> {
-        let (qp_type, pd) = (spec.service.qp_type(), spec.pd);
-        let ask =
-            CreateQp { qp_type, pd, statistics_slot, qpn: Qpn(0), issued: 0, ticket: [0; 16] };
+        let ask = CreateQp::new(spec.service, spec.pd, statistics_slot);
         match self.call(&ask.into())? {
             Message::QpCreated(QpCreated { qpn, issued, ticket, .. }) => {
                 Ok((qpn, Ticket { issued, proof: ticket }))
@@ -52,8 +52,12 @@ impl Client {
 
     /// Changes a queue pair; connects and disconnects it as its state demands.
     ///
+    /// `current`: where the application believes it to be, if it says so. `connection`: whom it is
+    /// to be connected with, if the application says so now.
+    ///
     /// # Errors
-    /// errno.
+    /// errno: `EINVAL` if the transition is not allowed, `EIO` in a forked child, and what the
+    /// daemon answers.
     pub fn modify_qp(
         self: &Arc<Self>,
         qp: &Arc<Qp>,
@@ -71,14 +75,14 @@ impl Client {
             PostError::Invalid => Errno::EINVAL,
             PostError::Full => Errno::ENOMEM,
         })?;
-        let lost = before.access_flags & !attributes.access_flags;
+        let lost = before.access_flags & !attributes.access_flags & access::REMOTE;
         let mut revoked = Ok(());
         if mask.contains(QpMask::ACCESS_FLAGS) && from != State::Reset && lost != 0 {
             revoked = self.revoke_all();
         }
         match to {
             State::Rtr => {
-                self.progress.start(self)?;
+                self.start_progress()?;
                 if let Some(connection) = connection.filter(|_| qp.service != Service::Ud) {
                     self.connect_qp(qp, connection)?;
                 }
@@ -98,29 +102,29 @@ impl Client {
 
     fn connect_qp(&self, qp: &Qp, connection: Connection) -> Result<(), Errno> {
         self.qps.connect(qp.number, connection);
-        self.call(&connect_message(qp.number, &connection, false))?;
+        self.call(&connect_message(qp.number, &connection, Purpose::Connect))?;
         Ok(())
     }
 
-    /// Asks for a datagram link. False: the daemon does not know yet where to; ask again.
-    pub(crate) fn request_datagram_link(&self, qpn: Qpn, destination: Destination) -> bool {
-        let Some(qp) = self.qp(qpn) else { return true };
+    fn request_datagram_link(&self, qpn: Qpn, destination: Destination) -> Reply {
+        let Some(qp) = self.qp(qpn) else { return Reply::Over };
         let Destination { dgid, sgid, qpn: dest_qpn } = destination;
         let connection = Connection { dgid, sgid, dest_qpn };
-        match self.call(&connect_message(qpn, &connection, false)) {
-            Ok(Message::Connected(Connected { ready: CONNECT_AGAIN, .. })) => return false,
+        match self.call(&connect_message(qpn, &connection, Purpose::Connect)) {
+            Ok(Message::Connected(Connected { ready: CONNECT_AGAIN, .. })) => return Reply::NotYet,
             Ok(_) => {}
             Err(_) => qp.unreachable(destination),
         }
-        true
+        Reply::Over
     }
 
     /// A queue pair that peers were granted something by is in ERR.
-    pub(crate) fn qp_failed(&self, qpn: Qpn) {
+    fn qp_failed(&self, qpn: Qpn) {
         self.link_ended(self.call(&QpFailed { qpn, reserved: 0 }.into()));
     }
 
-    /// Destroys a queue pair.
+    /// Destroys a queue pair: nothing of it is left, here or in the daemon. In a forked child it is
+    /// the parent's, and stays.
     pub fn destroy_qp(&self, qp: &Arc<Qp>) {
         if !self.is_ours() {
             return;
@@ -134,7 +138,42 @@ impl Client {
     }
 }
 
-pub(crate) fn connect_message(qpn: Qpn, connection: &Connection, resume: bool) -> Message {
+impl Caller for Client {
+    fn make(&self, call: Call) -> Made {
+        match call {
+            Call::Grant { qpn, peer_qpn, rkey, range } => {
+                self.request_grant(qpn, peer_qpn, rkey, range);
+            }
+            Call::DatagramLink { qpn, destination } => {
+                self.request_datagram_link(qpn, destination);
+            }
+            Call::Failed { qpn } => self.qp_failed(qpn),
+            Call::Reconnect => drop(self.reconnect()),
+            Call::Settle if self.session.settle().is_err() => return Made::Again,
+            Call::Settle => {}
+        }
+        Made::Done
+    }
+
+    fn ask_for_link(&self, qpn: Qpn, destination: Destination) -> Reply {
+        self.request_datagram_link(qpn, destination)
+    }
+}
+
+/// What the daemon is told of a connection for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// It is to be made.
+    Connect,
+    /// It was made by the daemon before, and is only to be recorded.
+    Record,
+}
+
+pub(super) fn connect_message(qpn: Qpn, connection: &Connection, purpose: Purpose) -> Message {
     let Connection { dgid, sgid, dest_qpn } = *connection;
-    ConnectQp { qpn, dest_qpn, sgid, dgid, resume: u32::from(resume), reserved: 0 }.into()
+    let resume = match purpose {
+        Purpose::Connect => 0,
+        Purpose::Record => 1,
+    };
+    ConnectQp { qpn, dest_qpn, sgid, dgid, resume, reserved: 0 }.into()
 }

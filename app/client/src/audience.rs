@@ -1,0 +1,74 @@
+//! Other libraries of this process that are told what the daemon tells, where it is theirs.
+//!
+//! In: messages from the events socket, as bytes. Out: calls, in the progress thread, in the order
+//! of their coming. Whoever is called puts away what it is told and returns: peers wait meanwhile,
+//! and it is called with this list locked, so that nobody is told anything once its end is said.
+
+use omniverb_sys::lock;
+use omniverb_terms::Errno;
+use std::sync::Mutex;
+
+/// Called with a message, or with none when the daemon that told the others is gone.
+pub type Told = Box<dyn Fn(Option<&[u8]>) + Send>;
+
+/// Who is told.
+#[derive(Default)]
+pub(crate) struct Audience(Mutex<Listeners>);
+
+#[derive(Default)]
+struct Listeners {
+    /// The latest number given out.
+    latest: u64,
+    all: Vec<(u64, Told)>,
+}
+
+impl Audience {
+    /// One more; its number.
+    pub(crate) fn add(&self, told: Told) -> u64 {
+        let mut listeners = lock(&self.0);
+        listeners.latest += 1;
+        let number = listeners.latest;
+        listeners.all.push((number, told));
+        number
+    }
+
+    /// It is told nothing from now on.
+    pub(crate) fn remove(&self, number: u64) -> Result<(), Errno> {
+        let mut listeners = lock(&self.0);
+        let place = listeners.all.iter().position(|(of, _)| *of == number).ok_or(Errno::ENOENT)?;
+        drop(listeners.all.swap_remove(place));
+        Ok(())
+    }
+
+    /// Tells all.
+    pub(crate) fn tell(&self, message: Option<&[u8]>) {
+        for (_, told) in &lock(&self.0).all {
+            told(message);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn all_are_told_everything_until_they_have_ended() {
+        let audience = Audience::default();
+        let (first, hears_first) = mpsc::channel();
+        let (second, hears_second) = mpsc::channel();
+        let listen = |to: mpsc::Sender<Option<Vec<u8>>>| -> Told {
+            Box::new(move |message| _ = to.send(message.map(<[u8]>::to_vec)))
+        };
+        let number = audience.add(listen(first));
+        audience.add(listen(second));
+        audience.tell(Some(b"one"));
+        assert_eq!(audience.remove(number), Ok(()));
+        assert_eq!(audience.remove(number), Err(Errno::ENOENT));
+        audience.tell(None);
+        let heard = |from: mpsc::Receiver<Option<Vec<u8>>>| from.try_iter().collect::<Vec<_>>();
+        assert_eq!(heard(hears_first), [Some(b"one".to_vec())]);
+        assert_eq!(heard(hears_second), [Some(b"one".to_vec()), None]);
+    }
+}

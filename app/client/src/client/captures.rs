@@ -1,0 +1,35 @@
+//! While somebody captures packets: what the daemon wants traced.
+
+use super::Client;
+use crate::memory;
+use omniverb_link::Tracer;
+use omniverb_link::trace::TRACE_BYTES;
+use omniverb_session::body::{TraceBegin, TraceLink};
+use std::os::fd::OwnedFd;
+
+impl Client {
+    /// The daemon gave us memory for traces. Without it nothing is traced, and the daemon sees
+    /// that nothing comes.
+    pub(super) fn trace_begin(&self, begin: &TraceBegin, files: Vec<OwnedFd>) {
+        let extent = memory::next(&mut files.into_iter(), begin.memory);
+        let mapped = extent.and_then(|extent| memory::map(&extent, TRACE_BYTES));
+        self.tracing.set(mapped.ok().and_then(|memory| Tracer::new(&memory)));
+    }
+
+    /// A link is to be traced, or no longer.
+    pub(super) fn trace_link(&self, m: &TraceLink) {
+        let tracer = self.tracing.tracer();
+        let Some(qp) = self.qp(m.qpn) else { return };
+        match tracer.filter(|_| m.on != 0) {
+            Some(tracer) => qp.trace(m.peer_qpn, &tracer),
+            None => qp.untrace(Some(m.peer_qpn)),
+        }
+    }
+
+    /// Nobody wants to know any more.
+    pub(super) fn trace_end(&self) {
+        if self.tracing.set(None) {
+            self.qps.all().iter().for_each(|qp| qp.untrace(None));
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Parts of this process's regions that are moved onto files, where peers can map them.
+//!
+//! The daemon makes a file and says which pages are to go onto it. The owner decides how much of a
+//! region may: a fork has to copy all of it, so that is in proportion to what peers had moved for
+//! them (`omniverb_link::pace`).
+
+use super::Client;
+use crate::extent::Extent;
+use crate::keys::Key;
+use omniverb_device::Qp;
+use omniverb_link::pace;
+use omniverb_session::body::{Adopt, Adopted, Released};
+use omniverb_session::limits::MESSAGE_BYTES_MAX;
+use omniverb_session::{Message, encode, rights};
+use omniverb_sys::clock;
+use omniverb_sys::socket;
+use omniverb_terms::{Errno, Rkey};
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a peer may be at pages that are taken back: an honest one copies a large message, or
+/// waits for a processor.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// How long it takes at most until one sees what another has written.
+const MOMENT: Duration = Duration::from_millis(1);
+
+/// How extents are taken back from peers.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// Some peers may go on using the region, and lose nothing: who is at the pages is waited for.
+    Kindly,
+    /// Whoever is at the pages writes to a region that is gone.
+    AtOnce,
+}
+
+/// Why a question for pages is not answered with them.
+enum Refused {
+    /// An extent is in the way, with this first page: the daemon gave up waiting for it, has it
+    /// taken back, or is another one.
+    InTheWay(usize),
+    Errno(Errno),
+}
+
+impl From<Errno> for Refused {
+    fn from(errno: Errno) -> Refused {
+        Refused::Errno(errno)
+    }
+}
+
+impl Client {
+    /// A peer wants to map part of a region: moves its pages onto the file that came along.
+    pub(super) fn adopt(&self, ask: &Adopt, files: Vec<OwnedFd>) -> Adopted {
+        let (errno, epoch) = match self.move_pages(ask, files) {
+            Ok(epoch) => (Errno::NONE, epoch),
+            Err(errno) => (errno, 0),
+        };
+        Adopted { token: ask.token, errno, epoch }
+    }
+
+    /// The EPOCH of the link that the pages will be reached by.
+    fn move_pages(&self, ask: &Adopt, files: Vec<OwnedFd>) -> Result<u32, Errno> {
+        if self.keeps_pages {
+            return Err(Errno::EPERM);
+        }
+        let start = usize::try_from(ask.start).map_err(|_| Errno::EPROTO)?;
+        let length = usize::try_from(ask.memory.length).map_err(|_| Errno::EPROTO)?;
+        start.checked_add(length).ok_or(Errno::EPROTO)?;
+        // While others are on their way back, in another thread, none are moved.
+        let Some(_moving) = self.keys.try_move_pages() else { return Err(Errno::EAGAIN) };
+        let era = self.bells.era();
+        let qp = self.qp(ask.qpn).ok_or(Errno::EACCES)?;
+        let lent = self.keys.with(ask.rkey, |key, others_free| {
+            self.lend((ask, files), &qp, key, (start, length), (era, others_free))?;
+            // Before whoever takes the pages back moves it: the keys are locked.
+            Ok(qp.epoch() as u32)
+        });
+        match lent.ok_or(Errno::EACCES)? {
+            Ok(epoch) => Ok(epoch),
+            Err(Refused::Errno(errno)) => Err(errno),
+            Err(Refused::InTheWay(old)) => {
+                self.take_back_those(0, |rkey, extent| (rkey, extent.start()) == (ask.rkey, old));
+                Err(Errno::EAGAIN)
+            }
+        }
+    }
+
+    /// Has pages of a key on the file that came along, if they may be.
+    fn lend(
+        &self,
+        (ask, files): (&Adopt, Vec<OwnedFd>),
+        qp: &Qp,
+        key: &mut Key,
+        place: (usize, usize),
+        (era, others_free): (u64, u64),
+    ) -> Result<(), Refused> {
+        let (start, length) = place;
+        let uses = rights::mappable(key.region().access, ask.trust());
+        let (_, attributes) = qp.query();
+        if key.is_mediated()
+            || uses == 0
+            || attributes.access_flags & uses != uses
+            || qp.pd != key.region().pd
+            || !qp.lend()
+        {
+            return Err(Errno::EACCES.into());
+        }
+        if ask.fresh == 0 {
+            return if key.has_extent(place) { Ok(()) } else { Err(Errno::ENOENT.into()) };
+        }
+        if let Some(old) = key.extent_within(start, start + length) {
+            return Err(Refused::InTheWay(old));
+        }
+        let granted = key.granted() + length as u64;
+        if !pace::allows(granted, key.region().moved.bytes(), others_free) {
+            return Err(Errno::EAGAIN.into());
+        }
+        // Before anybody is given anything: later there may be no thread to be had.
+        let stay = self.taking.stay(&self.me)?;
+        key.adopt(files, ask, place, (era, stay)).map_err(|errno| {
+            self.taking.left();
+            Refused::Errno(errno)
+        })
+    }
+
+    /// Takes extents back from everybody who mapped them.
+    ///
+    /// # Errors
+    /// errno: some could not be moved back, and whoever mapped them reaches them still.
+    pub(super) fn withdraw(
+        &self,
+        which: impl Fn(Rkey, &Extent) -> bool,
+        manner: Manner,
+    ) -> Result<(), Errno> {
+        let _moving = self.keys.move_pages();
+        let taken = self.keys.take_out(which);
+        if taken.is_empty() {
+            return Ok(());
+        }
+        let qps = self.qps.all();
+        qps.iter().for_each(|qp| qp.revoke_grants());
+        if manner == Manner::Kindly {
+            await_peers(&qps);
+        }
+        let (mut outcome, mut released) = (Ok(()), BTreeSet::new());
+        for (rkey, extent) in taken {
+            match extent.release() {
+                Ok(()) => _ = released.insert(rkey),
+                Err((extent, errno)) => {
+                    outcome = Err(errno);
+                    self.keys.put_back(rkey, extent);
+                }
+            }
+        }
+        self.taking.left();
+        let gone = released.into_iter().filter(|rkey| !self.keys.has_extents(*rkey));
+        gone.for_each(|rkey| self.tell_released(rkey));
+        outcome
+    }
+
+    /// The daemon need not keep files for this key.
+    fn tell_released(&self, rkey: Rkey) {
+        let Some(events) = self.session.events() else { return };
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = encode(0, &Message::from(Released { rkey, reserved: 0 }), &mut bytes);
+        // If it does not get that it keeps them until the key goes.
+        let _ = socket::try_send(events.as_fd(), &bytes[..length], &[]);
+    }
+}
+
+/// Lets those come back who are at pages that were granted to them, so that what they do there is
+/// not lost.
+fn await_peers(qps: &[Arc<Qp>]) {
+    let patience = clock::now() + PATIENCE.as_nanos() as u64;
+    loop {
+        std::thread::sleep(MOMENT);
+        if !qps.iter().any(|qp| qp.peers_reach_pages()) {
+            return;
+        }
+        if clock::now() >= patience {
+            return qps.iter().for_each(|qp| qp.give_up_on_peers());
+        }
+    }
+}

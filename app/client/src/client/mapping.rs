@@ -1,0 +1,65 @@
+//! Mappings of peers' regions: asked for, granted, denied.
+
+use super::Client;
+use crate::memory;
+use omniverb_device::grants::{Denied, Grant};
+use omniverb_session::Message;
+use omniverb_session::body::{Connected, GrantDenied, Granted, RequestGrant};
+use omniverb_session::rights;
+use omniverb_sys::Access;
+use omniverb_terms::{Errno, Qpn, Rkey};
+use std::os::fd::OwnedFd;
+
+impl Client {
+    pub(crate) fn request_grant(&self, qpn: Qpn, peer_qpn: Qpn, rkey: Rkey, range: (u64, u64)) {
+        let (address, length) = range;
+        let ask = RequestGrant { qpn, peer_qpn, rkey, reserved: 0, address, length };
+        let errno = match self.call(&ask.into()) {
+            Ok(Message::Connected(Connected { .. })) => return,
+            Ok(_) => Errno::EPROTO,
+            Err(errno) => errno,
+        };
+        // Without a daemon, another may be asked in a while.
+        let errno = if crate::session::is_lost(errno) { Errno::EAGAIN } else { errno };
+        self.grant_denied(&GrantDenied { qpn, peer_qpn, rkey, errno });
+    }
+
+    /// The daemon did not grant what we asked for.
+    pub(super) fn grant_denied(&self, denied: &GrantDenied) {
+        // What touched no whole page says nothing of the rest of the region.
+        let how = match denied.errno {
+            Errno::EAGAIN | Errno::ERANGE => Denied::ForNow,
+            _ => Denied::ForGood,
+        };
+        if let Some(qp) = self.qp(denied.qpn) {
+            qp.not_granted(denied.peer_qpn, denied.rkey, how);
+        }
+    }
+
+    /// The daemon granted what we asked for.
+    pub(super) fn granted(&self, granted: &Granted, files: Vec<OwnedFd>) {
+        let Granted { qpn, peer_qpn, rkey, .. } = *granted;
+        if let Err(errno) = self.map(granted, files) {
+            self.grant_denied(&GrantDenied { qpn, peer_qpn, rkey, errno });
+        }
+    }
+
+    fn map(&self, granted: &Granted, files: Vec<OwnedFd>) -> Result<(), Errno> {
+        let extent = memory::next(&mut files.into_iter(), granted.memory)?;
+        let (qp, peer) = self.qps.with_peer(granted.qpn).ok_or(Errno::ENOENT)?;
+        let writable = rights::is_writable(granted.access);
+        let how = if writable { Access::ReadWrite } else { Access::ReadOnly };
+        let window = self.mapped.window(peer, &extent, how, || qp.drop_oldest_grant())?;
+        let grant = Grant {
+            rkey: granted.rkey,
+            access: granted.access,
+            address: granted.addr,
+            length: granted.length,
+            page_start: granted.page_start,
+            epoch: granted.epoch,
+            window,
+        };
+        qp.granted(granted.peer_qpn, grant);
+        Ok(())
+    }
+}

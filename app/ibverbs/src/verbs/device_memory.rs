@@ -1,0 +1,141 @@
+//! Device memory: memory of the program that only its handle leads to, and regions in it.
+
+use core::ffi::{c_int, c_void};
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+
+use omniverb_abi::{
+    IBV_ACCESS_OPTIONAL_RANGE, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd,
+};
+use omniverb_client::Wish;
+use omniverb_device::{Extras, access};
+use omniverb_terms::Errno;
+
+use super::context::ContextShell;
+use super::limits::{DM_ALIGNMENT_LOG_MAX, DM_BYTES_MAX};
+use super::memory::{MemoryOf, registered};
+use super::users::{DmShell, Users};
+use crate::errno::null;
+
+/// What is copied begins and ends on such a boundary.
+const GRAIN: u64 = 4;
+
+/// `ibv_alloc_dm`.
+pub(super) unsafe extern "C" fn alloc_dm(
+    context: *mut ibv_context,
+    attr: *mut ibv_alloc_dm_attr,
+) -> *mut ibv_dm {
+    // SAFETY: the inline's arguments.
+    let ibv_alloc_dm_attr { length, log_align_req, comp_mask } = unsafe { *attr };
+    if comp_mask != 0 || length == 0 || log_align_req > DM_ALIGNMENT_LOG_MAX {
+        return null(Errno::EINVAL);
+    }
+    let Ok(layout) = Layout::from_size_align(length, (1 << log_align_req).max(64)) else {
+        return null(Errno::EINVAL);
+    };
+    // SAFETY: the inline's argument.
+    let shell = unsafe { ContextShell::of(context) };
+    if !shell.counts.take_device_memory(length as u64, DM_BYTES_MAX) {
+        return null(Errno::ENOMEM);
+    }
+    // SAFETY: the size is not zero.
+    let memory = unsafe { alloc_zeroed(layout) };
+    if memory.is_null() {
+        shell.counts.give_device_memory(length as u64);
+        return null(Errno::ENOMEM);
+    }
+    let dm = ibv_dm {
+        context,
+        memcpy_to_dm: Some(memcpy_to_dm),
+        memcpy_from_dm: Some(memcpy_from_dm),
+        comp_mask: 0,
+        handle: 0,
+    };
+    let (memory, users) = (memory.cast(), Users::default());
+    Box::into_raw(Box::new(DmShell { dm, memory, length, layout, users })).cast()
+}
+
+/// `ibv_free_dm`; `EBUSY` while regions are in it.
+pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
+    // SAFETY: the inline's argument is live, and not used any more.
+    unsafe {
+        if DmShell::of(dm).users.are_some() {
+            return Errno::EBUSY.raw();
+        }
+        let shell = Box::from_raw(dm.cast::<DmShell>());
+        ContextShell::of(shell.dm.context).counts.give_device_memory(shell.length as u64);
+        dealloc(shell.memory.cast(), shell.layout);
+    }
+    0
+}
+
+/// The place of some bytes; `None` if they are not wholly inside, or not on boundaries.
+///
+/// # Safety
+/// `dm` is live.
+unsafe fn place(dm: *mut ibv_dm, offset: u64, length: usize) -> Option<*mut c_void> {
+    // SAFETY: the caller's promise.
+    let shell = unsafe { DmShell::of(dm) };
+    let end = offset.checked_add(length as u64)?;
+    let fits =
+        end <= shell.length as u64 && offset.is_multiple_of(GRAIN) && end.is_multiple_of(GRAIN);
+    fits.then(|| shell.memory.wrapping_byte_add(offset as usize))
+}
+
+unsafe extern "C" fn memcpy_to_dm(
+    dm: *mut ibv_dm,
+    offset: u64,
+    source: *const c_void,
+    length: usize,
+) -> c_int {
+    // SAFETY: the inline's arguments.
+    unsafe {
+        let Some(place) = place(dm, offset, length) else { return Errno::EFAULT.raw() };
+        core::ptr::copy(source, place, length);
+    }
+    0
+}
+
+unsafe extern "C" fn memcpy_from_dm(
+    target: *mut c_void,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+) -> c_int {
+    // SAFETY: the inline's arguments.
+    unsafe {
+        let Some(place) = place(dm, offset, length) else { return Errno::EFAULT.raw() };
+        core::ptr::copy(place, target, length);
+    }
+    0
+}
+
+/// `ibv_reg_dm_mr`: its first byte is address 0.
+pub(super) unsafe extern "C" fn reg_dm_mr(
+    pd: *mut ibv_pd,
+    dm: *mut ibv_dm,
+    offset: u64,
+    length: usize,
+    flags: u32,
+) -> *mut ibv_mr {
+    let known = access::LOCAL_WRITE | access::REMOTE | access::ZERO_BASED | access::MW_BIND;
+    let access = flags & !IBV_ACCESS_OPTIONAL_RANGE;
+    let peers_write = access & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
+    if access & !known != 0
+        || access & access::ZERO_BASED == 0
+        || (peers_write && access & access::LOCAL_WRITE == 0)
+    {
+        return null(Errno::EINVAL);
+    }
+    // SAFETY: the inline's arguments.
+    unsafe {
+        let shell = DmShell::of(dm);
+        let inside = offset.checked_add(length as u64).is_some_and(|e| e <= shell.length as u64);
+        if !inside {
+            return null(Errno::EINVAL);
+        }
+        let address = shell.memory as usize + offset as usize;
+        let access = access & !access::ZERO_BASED;
+        let wish = Wish { pd: 0, address, length, iova: 0, access, extras: Extras::default() };
+        registered(pd, core::ptr::null_mut(), wish, MemoryOf::Device(dm))
+    }
+}

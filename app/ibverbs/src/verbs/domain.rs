@@ -1,0 +1,57 @@
+//! Thread domains and parent domains.
+
+use core::ffi::c_int;
+
+use omniverb_abi::{ibv_context, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr};
+use omniverb_terms::Errno;
+
+use super::memory::parent_domain;
+use super::users::{TdShell, Users};
+use crate::errno::null;
+
+/// Bits of `comp_mask` of a parent domain.
+const ALLOCATORS: u32 = 1 << 0;
+const CONTEXT: u32 = 1 << 1;
+
+/// `ibv_alloc_td`.
+pub(super) unsafe extern "C" fn alloc_td(
+    context: *mut ibv_context,
+    attr: *mut ibv_td_init_attr,
+) -> *mut ibv_td {
+    // SAFETY: the inline's arguments.
+    if unsafe { (*attr).comp_mask } != 0 {
+        return null(Errno::EINVAL);
+    }
+    let td = ibv_td { context };
+    Box::into_raw(Box::new(TdShell { td, users: Users::default() })).cast()
+}
+
+/// `ibv_dealloc_td`; `EBUSY` while parent domains have it.
+pub(super) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+    // SAFETY: the inline's argument is live, and not used any more.
+    unsafe {
+        if TdShell::of(td).is_none_or(|shell| shell.users.are_some()) {
+            return Errno::EBUSY.raw();
+        }
+        drop(Box::from_raw(td.cast::<TdShell>()));
+    }
+    0
+}
+
+/// `ibv_alloc_parent_domain`. Allocators are for the buffers that a device shares with a program;
+/// this one has none, so they are never called.
+pub(super) unsafe extern "C" fn alloc_parent_domain(
+    _context: *mut ibv_context,
+    attr: *mut ibv_parent_domain_init_attr,
+) -> *mut ibv_pd {
+    // SAFETY: the inline's arguments; fields behind `comp_mask` only if that names them, since
+    // older callers have a shorter struct.
+    unsafe {
+        let mask = (*attr).comp_mask;
+        let half = mask & ALLOCATORS != 0 && ((*attr).alloc.is_none() || (*attr).free.is_none());
+        if (*attr).pd.is_null() || mask & !(ALLOCATORS | CONTEXT) != 0 || half {
+            return null(Errno::EINVAL);
+        }
+        parent_domain((*attr).pd, (*attr).td)
+    }
+}

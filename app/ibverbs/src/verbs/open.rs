@@ -1,0 +1,96 @@
+//! Opening and closing the device: the context's table of operations.
+
+use core::ffi::c_int;
+
+use omniverb_abi::{ibv_context, ibv_device, ibv_xrcd, verbs_context};
+use omniverb_client::{Client, Notifier};
+use omniverb_terms::Errno;
+use rustix::fd::OwnedFd;
+
+use super::context::ContextShell;
+use super::{
+    advice, cq, cq_ex, device_memory, domain, event, mw, nothing, post, qp_create, query, srq, time,
+};
+use crate::errno::{minus_one, null};
+use crate::why::{refused, request_failed};
+
+/// Opens the device.
+///
+/// # Safety
+/// `device` came from `ibv_get_device_list`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    if device.is_null() {
+        return null(Errno::EINVAL);
+    }
+    omniverb_client::on_async_event(event::deliver);
+    omniverb_client::on_failure(request_failed);
+    let client = match Client::get() {
+        Ok(client) => client,
+        Err(why) => {
+            let why = why.to_string();
+            let why = why.trim_start_matches("omniverb: ");
+            return null(refused!(Errno::ENODEV, "ibv_open_device: {why}"));
+        }
+    };
+    let (Ok(events), Ok(command)) = (Notifier::new(), command_file()) else {
+        return null(Errno::EMFILE);
+    };
+    let mut shell = Box::new(ContextShell::new(client, events, command, device));
+    fill(shell.verbs());
+    shell.into_c()
+}
+
+fn fill(verbs: &mut verbs_context) {
+    let ops = &mut verbs.context.ops;
+    ops._compat_query_device = Some(query::ov_ibv_query_device);
+    ops._compat_query_port = Some(query::query_port_compatible);
+    ops.alloc_mw = Some(mw::alloc_mw);
+    ops.bind_mw = Some(mw::bind_mw);
+    ops.dealloc_mw = Some(mw::dealloc_mw);
+    ops.poll_cq = Some(cq::poll_cq);
+    ops.req_notify_cq = Some(cq::req_notify_cq);
+    ops.post_srq_recv = Some(srq::post_srq_recv);
+    ops.post_send = Some(post::post_send);
+    ops.post_recv = Some(post::post_recv);
+    verbs.query_port = Some(query::query_port);
+    verbs.query_device_ex = Some(query::query_device_ex);
+    verbs.create_cq_ex = Some(cq_ex::create_cq_ex);
+    verbs.create_qp_ex = Some(qp_create::create_qp_ex);
+    verbs.create_srq_ex = Some(srq::create_srq_ex);
+    verbs.modify_cq = Some(cq::modify_cq);
+    verbs.advise_mr = Some(advice::advise_mr);
+    verbs.alloc_null_mr = Some(nothing::alloc_null_mr);
+    verbs.query_rt_values = Some(time::query_rt_values);
+    verbs.alloc_td = Some(domain::alloc_td);
+    verbs.dealloc_td = Some(domain::dealloc_td);
+    verbs.alloc_parent_domain = Some(domain::alloc_parent_domain);
+    verbs.alloc_dm = Some(device_memory::alloc_dm);
+    verbs.free_dm = Some(device_memory::free_dm);
+    verbs.reg_dm_mr = Some(device_memory::reg_dm_mr);
+    verbs.close_xrcd = Some(close_xrcd);
+}
+
+/// XRC is not offered, but inlines call this slot without looking.
+unsafe extern "C" fn close_xrcd(_xrcd: *mut ibv_xrcd) -> c_int {
+    Errno::EOPNOTSUPP.raw()
+}
+
+/// `cmd_fd` must be a descriptor that programs can `dup`; nothing travels on it.
+fn command_file() -> rustix::io::Result<OwnedFd> {
+    rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
+}
+
+/// Closes the device. Objects made from it must be gone.
+///
+/// # Safety
+/// `context` is open and not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_close_device(context: *mut ibv_context) -> c_int {
+    if context.is_null() {
+        return minus_one(Errno::EINVAL);
+    }
+    // SAFETY: came from `ov_ibv_open_device`, by the caller's promise for the last time.
+    drop(unsafe { ContextShell::from_c(context) });
+    0
+}

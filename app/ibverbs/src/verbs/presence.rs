@@ -1,0 +1,137 @@
+//! Whether memory is there, and may be written: what a kernel finds when it pins pages, found
+//! without touching more than two of them.
+
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::AtomicU32;
+
+use omniverb_device::region::Touch;
+use omniverb_ring::UserMemory;
+use rustix::io::Errno;
+use rustix::mm::{Advice, madvise};
+
+const PAGE: usize = 4096;
+
+/// Whether every page of a range is mapped.
+pub(super) fn is_mapped(address: usize, length: usize) -> bool {
+    let start = address & !(PAGE - 1);
+    let Some(end) = (address + length).checked_next_multiple_of(PAGE) else { return false };
+    // SAFETY: MS_ASYNC changes nothing; it only reports unmapped pages (ENOMEM).
+    let found = unsafe {
+        rustix::mm::msync(start as *mut c_void, end - start, rustix::mm::MsyncFlags::ASYNC)
+    };
+    found.is_ok()
+}
+
+/// The same of memory that comes and goes, just before it is used. What peers touch must bear that:
+/// nobody but them answers for it, and a signal would kill the program.
+pub(super) fn is_there(memory: UserMemory, touch: Touch) -> bool {
+    let (address, length) = (memory.address(), memory.len());
+    let writes = touch == Touch::Written;
+    match touch {
+        _ if length == 0 => true,
+        Touch::Named => is_mapped(address, length),
+        Touch::Read | Touch::Written => is_usable_throughout(address, length, writes),
+    }
+}
+
+/// Whether every page of a range may be read, or written. Brings them in.
+fn is_usable_throughout(address: usize, length: usize, writes: bool) -> bool {
+    let start = address & !(PAGE - 1);
+    let Some(end) = (address + length).checked_next_multiple_of(PAGE) else { return false };
+    let advice = if writes { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+    // SAFETY: reads pages of the program, or writes them as they are; what it may not, it reports.
+    match unsafe { madvise(start as *mut c_void, end - start, advice) } {
+        // A page that may not be used, one of a device's memory, or a kernel before 5.14.
+        Err(Errno::INVAL) => {
+            let kind = if writes { is_writable } else { is_readable };
+            is_mapped(address, length) && (start..end).step_by(PAGE).all(kind)
+        }
+        found => found.is_ok(),
+    }
+}
+
+/// Whether a range is mapped, and its first and last page may be read, or written. (A page of
+/// another kind in the middle is not found.)
+pub(super) fn is_usable(address: usize, length: usize, writes: bool) -> bool {
+    let kind = if writes { is_writable } else { is_readable };
+    let last = address + length - 1;
+    let same = address / PAGE == last / PAGE;
+    is_mapped(address, length) && kind(address) && (same || kind(last))
+}
+
+/// Asks the kernel to look at the number at `address`, and says whether it could. The numbers of
+/// `futex(2)`: operation, its value, its second argument, and its second number.
+fn asked(address: usize, operation: c_int, more: (*const c_void, *const u32, u32)) -> bool {
+    let before = errno();
+    // SAFETY: the kernel checks every address it is given.
+    let answer = unsafe {
+        libc::syscall(
+            libc::SYS_futex,
+            address as *const u32,
+            operation | libc::FUTEX_PRIVATE_FLAG,
+            0,
+            more.0,
+            more.1,
+            more.2,
+        )
+    };
+    let fault = answer == -1 && errno() == libc::EFAULT;
+    // SAFETY: this thread's own.
+    unsafe { *libc::__errno_location() = before };
+    !fault
+}
+
+fn errno() -> c_int {
+    // SAFETY: this thread's own.
+    unsafe { *libc::__errno_location() }
+}
+
+/// Whether the page of a byte may be read: a wait for no time at all looks at it.
+fn is_readable(byte: usize) -> bool {
+    let no_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let more = ((&raw const no_time).cast(), core::ptr::null(), 0);
+    asked(byte & !3, libc::FUTEX_WAIT, more)
+}
+
+/// Whether it may be written: adds zero to it, in one step with whatever else is written there.
+fn is_writable(byte: usize) -> bool {
+    /// `FUTEX_OP_ADD` of zero; compared with a number, and nobody is woken but by chance.
+    const ADD_ZERO: u32 = 1 << 28 | 0x7ff;
+    static NOBODY: AtomicU32 = AtomicU32::new(0);
+    let nobody = NOBODY.as_ptr() as usize;
+    asked(nobody, libc::FUTEX_WAKE_OP, (core::ptr::null(), (byte & !3) as *const u32, ADD_ZERO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
+
+    #[test]
+    fn memory_is_usable_as_it_is_protected() {
+        let flags = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: memory of our own; what is not writable is not written.
+        unsafe {
+            let at = mmap_anonymous(core::ptr::null_mut(), 3 * PAGE, flags, MapFlags::PRIVATE);
+            let at = at.unwrap();
+            let begin = at as usize;
+            at.cast::<u32>().write(77);
+            assert!(is_usable(begin, 3 * PAGE, true) && is_usable(begin + 1, 1, false));
+            assert_eq!(at.cast::<u32>().read(), 77);
+            let last = at.byte_add(2 * PAGE);
+            mprotect(last, PAGE, MprotectFlags::READ).unwrap();
+            assert!(!is_usable(begin, 3 * PAGE, true) && is_usable(begin, 3 * PAGE, false));
+            let all = is_usable_throughout;
+            assert!(!all(begin, 3 * PAGE, true) && all(begin + 1, 3 * PAGE - 1, false));
+            assert!(all(begin, 2 * PAGE, true) && !all(begin + 2 * PAGE - 1, 2, true));
+            mprotect(last, PAGE, MprotectFlags::empty()).unwrap();
+            assert!(!all(begin, 3 * PAGE, false) && all(begin, 2 * PAGE, false));
+            assert_eq!(at.cast::<u32>().read(), 77);
+            assert!(!is_usable(begin, 3 * PAGE, false) && is_usable(begin, 2 * PAGE, true));
+            munmap(at.byte_add(PAGE), PAGE).unwrap();
+            assert!(!is_mapped(begin, 3 * PAGE) && is_usable(begin, PAGE, true));
+            assert!(!all(begin, 2 * PAGE, false) && all(begin, PAGE, true));
+            munmap(at, 3 * PAGE).unwrap();
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The device: opened once in a process, for as long as the process lives.
+
+use core::ffi::c_int;
+use core::mem::MaybeUninit;
+use core::ptr::null_mut;
+use std::sync::Mutex;
+
+use omniverb_abi::{
+    ibv_context, ibv_device, ibv_device_attr, ibv_gid_entry, ibv_pd, verbs_context,
+};
+use omniverb_sys::lock;
+use omniverb_terms::{Errno, Gid};
+
+use crate::below;
+use crate::errno::{made, null, verb};
+use crate::process;
+
+/// Entries of a GID table that are looked at.
+const GIDS_MAX: usize = omniverb_session::limits::GIDS_MAX;
+
+/// The opened device.
+#[derive(Clone, Copy)]
+struct Device {
+    verbs: *mut ibv_context,
+    /// The protection domain of those who bring none, while somebody holds it.
+    pd: *mut ibv_pd,
+    holders: usize,
+    limits: Limits,
+    /// Opened by this process, and not by one that was forked to make it.
+    process: i32,
+}
+
+// SAFETY: libibverbs's objects are for any thread.
+unsafe impl Send for Device {}
+
+/// READs and atomics at a time.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) initiator_depth: u8,
+    pub(crate) responder_resources: u8,
+}
+
+static DEVICE: Mutex<Option<Device>> = Mutex::new(None);
+
+/// Whether there is a device to be had.
+///
+/// # Errors
+/// `ENODEV`.
+pub(crate) fn is_there() -> Result<(), Errno> {
+    with(|_| Ok(()))
+}
+
+fn with<T>(work: impl FnOnce(&mut Device) -> Result<T, Errno>) -> Result<T, Errno> {
+    let mut slot = lock(&DEVICE);
+    let process = process::this();
+    let mut device = match *slot {
+        Some(device) if device.process == process => device,
+        _ => open(process)?,
+    };
+    let result = work(&mut device);
+    *slot = Some(device);
+    result
+}
+
+fn open(process: i32) -> Result<Device, Errno> {
+    let mut count = 0;
+    // SAFETY: a place for a number.
+    let list = unsafe { below::ibv_get_device_list(&mut count) };
+    if list.is_null() {
+        return Err(Errno::ENODEV);
+    }
+    // SAFETY: an array that ends with null.
+    let first: *mut ibv_device = unsafe { *list };
+    let opened = if first.is_null() {
+        Err(Errno::ENODEV)
+    } else {
+        // SAFETY: in the list.
+        made(unsafe { below::ibv_open_device(first) }).map_err(|_| Errno::ENODEV)
+    };
+    // SAFETY: from above, for the last time.
+    unsafe { below::ibv_free_device_list(list) };
+    let verbs = opened?;
+    let limits = limits(verbs).inspect_err(|_| {
+        // SAFETY: open, and nobody else's.
+        unsafe { below::ibv_close_device(verbs) };
+    })?;
+    Ok(Device { verbs, pd: null_mut(), holders: 0, limits, process })
+}
+
+fn limits(verbs: *mut ibv_context) -> Result<Limits, Errno> {
+    let mut attributes = MaybeUninit::<ibv_device_attr>::zeroed();
+    // SAFETY: open; a place for the attributes.
+    verb(unsafe { below::ibv_query_device(verbs, attributes.as_mut_ptr()) })?;
+    // SAFETY: numbers, for which zero is valid, too.
+    let attributes = unsafe { attributes.assume_init() };
+    let byte = |number: c_int| u8::try_from(number.max(0)).unwrap_or(u8::MAX);
+    Ok(Limits {
+        initiator_depth: byte(attributes.max_qp_init_rd_atom),
+        responder_resources: byte(attributes.max_qp_rd_atom),
+    })
+}
+
+/// What the device can.
+pub(crate) fn at_most() -> Result<Limits, Errno> {
+    with(|device| Ok(device.limits))
+}
+
+/// The device, and its default protection domain, for one more who holds them.
+pub(crate) fn hold() -> Result<(*mut ibv_context, *mut ibv_pd), Errno> {
+    with(|device| {
+        if device.pd.is_null() {
+            // SAFETY: open.
+            device.pd = made(unsafe { below::ibv_alloc_pd(device.verbs) })?;
+        }
+        device.holders += 1;
+        Ok((device.verbs, device.pd))
+    })
+}
+
+/// One holder less.
+pub(crate) fn put() {
+    let mut slot = lock(&DEVICE);
+    if let Some(device) = slot.as_mut()
+        && device.process == process::this()
+    {
+        device.holders = device.holders.saturating_sub(1);
+        if device.holders == 0 && !device.pd.is_null() {
+            // SAFETY: ours. Where something of the program's is made from it still, it stays.
+            if unsafe { below::ibv_dealloc_pd(device.pd) } == 0 {
+                device.pd = null_mut();
+            }
+        }
+    }
+}
+
+/// The table of verbs that are no symbols.
+///
+/// # Safety
+/// `context` is open.
+pub(crate) unsafe fn table<'a>(context: *mut ibv_context) -> &'a verbs_context {
+    // SAFETY: the caller's promise; every context of libibverbs.so.1 lies in such a table.
+    unsafe { &*context.byte_sub(core::mem::offset_of!(verbs_context, context)).cast() }
+}
+
+/// Where in the GID table an address is; of the interface, where several have it.
+///
+/// # Safety
+/// `context` is open.
+pub(crate) unsafe fn gid_index(
+    context: *mut ibv_context,
+    gid: Gid,
+    interface: u32,
+) -> Result<u8, Errno> {
+    let mut entries = [const { MaybeUninit::<ibv_gid_entry>::zeroed() }; GIDS_MAX];
+    let size = size_of::<ibv_gid_entry>();
+    // SAFETY: the caller's promise; so many entries of that size.
+    let count = unsafe {
+        below::_ibv_query_gid_table(context, entries.as_mut_ptr().cast(), GIDS_MAX, 0, size)
+    };
+    let count = usize::try_from(count).map_err(|_| Errno::EIO)?.min(GIDS_MAX);
+    // SAFETY: numbers, for which zero is valid, too.
+    let known = entries[..count].iter().map(|entry| unsafe { entry.assume_init_ref() });
+    let with_it: Vec<_> = known.filter(|entry| entry.gid.raw == gid.bytes()).collect();
+    let there = with_it.iter().find(|entry| entry.ndev_ifindex == interface).or(with_it.first());
+    let index = there.ok_or(Errno::ENODEV)?.gid_index;
+    u8::try_from(index).map_err(|_| Errno::ENODEV)
+}
+
+/// The devices, opened, as an array that ends with null. They stay open.
+///
+/// # Safety
+/// `count` is null or valid for a number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_context {
+    let found = with(|device| Ok(device.verbs));
+    // SAFETY: calloc has no preconditions.
+    let list: *mut *mut ibv_context =
+        unsafe { libc::calloc(2, size_of::<*mut ibv_context>()) }.cast();
+    let result = match found {
+        Err(errno) => Err(errno),
+        Ok(_) if list.is_null() => Err(Errno::ENOMEM),
+        // SAFETY: room for two pointers.
+        Ok(verbs) => unsafe {
+            list.write(verbs);
+            Ok(list)
+        },
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        if !count.is_null() {
+            count.write(c_int::from(result.is_ok()));
+        }
+        if result.is_err() {
+            libc::free(list.cast());
+        }
+    }
+    result.unwrap_or_else(null)
+}
+
+/// Frees the array.
+///
+/// # Safety
+/// `list` came from [`ov_rdma_get_devices`], or is null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_rdma_free_devices(list: *mut *mut ibv_context) {
+    // SAFETY: the caller's promise.
+    unsafe { libc::free(list.cast()) };
+}

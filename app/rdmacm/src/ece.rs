@@ -1,0 +1,69 @@
+//! Enhanced connection establishment: options of vendors, of which there are none here, and events
+//! of the program's own.
+
+use core::ffi::c_int;
+
+use omniverb_abi::{RDMA_CM_EVENT_USER, ibv_ece, rdma_cm_id};
+use omniverb_terms::Errno;
+
+use crate::errno::outcome;
+use crate::pending::What;
+use crate::registry;
+use crate::shell::IdShell;
+
+/// Options of a queue pair that is the program's own. They are not sent.
+///
+/// # Safety
+/// `id` is null or live, `ece` null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_rdma_set_local_ece(id: *mut rdma_cm_id, ece: *const ibv_ece) -> c_int {
+    // SAFETY: the caller's promise.
+    outcome(unsafe {
+        match (id.as_ref(), ece.as_ref()) {
+            (Some(shown), Some(ece))
+                if shown.qp.is_null() && ece.vendor_id != 0 && ece.comp_mask == 0 =>
+            {
+                IdShell::of(id).state().local_ece = *ece;
+                Ok(())
+            }
+            _ => Err(Errno::EINVAL),
+        }
+    })
+}
+
+/// The peer's options: none.
+///
+/// # Safety
+/// `id` is null or live, `ece` null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
+    // SAFETY: the caller's promise.
+    outcome(unsafe {
+        match (id.as_ref(), ece.as_mut()) {
+            (Some(shown), Some(ece)) if shown.qp.is_null() => {
+                *ece = ibv_ece::default();
+                Ok(())
+            }
+            _ => Err(Errno::EINVAL),
+        }
+    })
+}
+
+/// Puts an event of the program's own into an identifier's channel.
+///
+/// # Safety
+/// `id` is live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_rdma_write_cm_event(
+    id: *mut rdma_cm_id,
+    event: u32,
+    status: c_int,
+    argument: u64,
+) -> c_int {
+    if event != RDMA_CM_EVENT_USER {
+        return outcome(Err(Errno::EINVAL));
+    }
+    // SAFETY: the caller's promise.
+    registry::push(unsafe { IdShell::of(id) }.token, What::User { status, argument });
+    0
+}

@@ -1,0 +1,106 @@
+//! Groups: multicast on datagram queue pairs. The group of an IP address is the GID that it is
+//! written as; nobody needs to be asked.
+
+use core::ffi::{c_int, c_void};
+
+use libc::sockaddr;
+use omniverb_abi::*;
+use omniverb_terms::Errno;
+
+use crate::errno::{EADDRNOTAVAIL, outcome, verb};
+use crate::membership::{NO_LID, gid};
+use crate::pending::What;
+use crate::shell::{Group, IdShell};
+use crate::{address, below, event, registry};
+
+/// # Safety
+/// `id` is live, `address` null or as long as its family says.
+unsafe fn join(
+    id: *mut rdma_cm_id,
+    address: *const sockaddr,
+    sends_only: bool,
+    context: *mut c_void,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let address = address::from_c(address)?;
+        // Who joins has a device, by its address.
+        if (*id).verbs.is_null() || (*id).qp_type != IBV_QPT_UD {
+            return Err(Errno::EINVAL);
+        }
+        let shell = IdShell::of(id);
+        let number = {
+            let mut state = shell.state();
+            let number = state.groups.last().map_or(1, |group| group.number + 1);
+            let context = context.expose_provenance();
+            state.groups.push(Group { number, address, context, sends_only, attached: false });
+            number
+        };
+        let status = if address::ip(&address).is_multicast() { 0 } else { -Errno::EINVAL.raw() };
+        registry::push(shell.token, What::Group { number, status });
+        event::complete(id)
+    }
+}
+
+/// Joins a group.
+///
+/// # Safety
+/// `id` is live, `address` null or as long as its family says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_rdma_join_multicast(
+    id: *mut rdma_cm_id,
+    address: *const sockaddr,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    outcome(unsafe { join(id, address, false, context) })
+}
+
+/// Joins a group, perhaps only to send to it.
+///
+/// # Safety
+/// `id` is live, `attr` valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_rdma_join_multicast_ex(
+    id: *mut rdma_cm_id,
+    attr: *const rdma_cm_join_mc_attr_ex,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let attr = unsafe { &*attr };
+    let needed = RDMA_CM_JOIN_MC_ATTR_ADDRESS | RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
+    outcome(if attr.comp_mask >= RDMA_CM_JOIN_MC_ATTR_RESERVED {
+        Err(Errno::EOPNOTSUPP)
+    } else if attr.comp_mask != needed || attr.join_flags >= RDMA_MC_JOIN_FLAG_RESERVED {
+        Err(Errno::EINVAL)
+    } else {
+        let sends_only = attr.join_flags == RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
+        // SAFETY: the caller's promise.
+        unsafe { join(id, attr.addr, sends_only, context) }
+    })
+}
+
+/// Leaves a group.
+///
+/// # Safety
+/// `id` is live, `address` null or as long as its family says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_rdma_leave_multicast(
+    id: *mut rdma_cm_id,
+    address: *const sockaddr,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    outcome(unsafe {
+        address::from_c(address).and_then(|address| {
+            let left = {
+                let mut state = IdShell::of(id).state();
+                let place = state.groups.iter().position(|group| group.address == address);
+                place.map(|place| state.groups.remove(place)).ok_or(EADDRNOTAVAIL)?
+            };
+            if left.attached && !(*id).qp.is_null() {
+                verb(below::ibv_detach_mcast((*id).qp, &gid(&left.address), NO_LID))?;
+            }
+            Ok(())
+        })
+    })
+}

@@ -1,0 +1,6 @@
+//! Which process this is. What one made is not its forked child's: the daemon knows whose it is.
+
+/// This process, by its number.
+pub(crate) fn this() -> i32 {
+    rustix::process::getpid().as_raw_nonzero().get()
+}

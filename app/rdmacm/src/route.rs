@@ -1,0 +1,57 @@
+//! The path to the peer, as `id->route` shows it.
+
+use omniverb_abi::{ibv_gid, ibv_sa_path_rec, rdma_cm_id};
+use omniverb_terms::{Errno, Gid};
+
+/// "Exactly", of an MTU, a rate, a lifetime.
+const EXACTLY: u8 = 2;
+/// 4.096 us times two to the power of this: a quarter of a second.
+const PACKET_LIFETIME: u8 = 16;
+
+/// What programs see of a path.
+#[derive(Clone, Copy)]
+pub(crate) struct Path {
+    pub(crate) sgid: Gid,
+    pub(crate) dgid: Gid,
+    pub(crate) mtu: u32,
+    pub(crate) flow_label: u32,
+    pub(crate) hop_limit: u8,
+    pub(crate) traffic_class: u8,
+}
+
+/// Shows the path in `id->route`.
+///
+/// # Safety
+/// `id` is live.
+pub(crate) unsafe fn set_path(id: *mut rdma_cm_id, path: &Path) -> Result<(), Errno> {
+    // SAFETY: calloc has no preconditions.
+    let record: *mut ibv_sa_path_rec =
+        unsafe { libc::calloc(1, size_of::<ibv_sa_path_rec>()) }.cast();
+    if record.is_null() {
+        return Err(Errno::ENOMEM);
+    }
+    let value = ibv_sa_path_rec {
+        dgid: ibv_gid { raw: path.dgid.bytes() },
+        sgid: ibv_gid { raw: path.sgid.bytes() },
+        flow_label: path.flow_label.to_be(),
+        hop_limit: path.hop_limit,
+        traffic_class: path.traffic_class,
+        reversible: 1,
+        numb_path: 1,
+        pkey: 0xffff,
+        mtu_selector: EXACTLY,
+        mtu: path.mtu as u8,
+        rate_selector: EXACTLY,
+        packet_life_time_selector: EXACTLY,
+        packet_life_time: PACKET_LIFETIME,
+        ..ibv_sa_path_rec::default()
+    };
+    // SAFETY: room for one; the caller's promise, and who had the one before may have it no more.
+    unsafe {
+        record.write(value);
+        libc::free((*id).route.path_rec.cast());
+        (*id).route.path_rec = record;
+        (*id).route.num_paths = 1;
+    }
+    Ok(())
+}

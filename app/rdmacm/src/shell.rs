@@ -1,0 +1,208 @@
+//! What lies behind an identifier, from its making to its end.
+
+use core::ffi::c_void;
+use std::sync::{Condvar, Mutex, MutexGuard};
+
+use omniverb_abi::{ibv_ece, ibv_qp_init_attr, rdma_cm_id, rdma_event_channel};
+use omniverb_session::cm::{CmAddress, CmIdResolved};
+use omniverb_sys::lock;
+use omniverb_terms::Errno;
+
+use crate::{channel, device, process, registry};
+
+/// The C struct and what lies behind it.
+#[repr(C)]
+pub(crate) struct IdShell {
+    pub(crate) id: rdma_cm_id,
+    /// Its number in the registry.
+    pub(crate) token: u64,
+    state: Mutex<State>,
+    /// An event was acknowledged.
+    acknowledged: Condvar,
+    /// Made by this process, and not by one that was forked to make it.
+    pub(crate) process: i32,
+}
+
+/// What is known of an identifier beside what the program sees.
+pub(crate) struct State {
+    /// Calls wait for what becomes of them; the channel is the identifier's own.
+    pub(crate) sync: bool,
+    /// Events that the program has acknowledged.
+    completed: u32,
+    /// The first is bound by `rdma_bind_addr` already.
+    pub(crate) bound: bool,
+    pub(crate) resolved: Resolved,
+    pub(crate) initiator_depth: u8,
+    pub(crate) responder_resources: u8,
+    /// From `rdma_getaddrinfo`: goes in front of what `rdma_connect` is given.
+    pub(crate) connect: Vec<u8>,
+    /// The queue pair could not be connected: what else comes of it is not told.
+    pub(crate) connect_error: bool,
+    /// The peer has answered our request.
+    pub(crate) answered: bool,
+    /// For queue pairs of `rdma_get_request`.
+    pub(crate) queue_pair: Option<QueuePairWanted>,
+    pub(crate) options: Options,
+    pub(crate) local_ece: ibv_ece,
+    pub(crate) groups: Vec<Group>,
+    /// Holds the device's default protection domain.
+    pub(crate) has_device: bool,
+}
+
+/// How far the way to the peer is known.
+#[derive(Clone, Copy)]
+pub(crate) enum Resolved {
+    Nothing,
+    Address(CmIdResolved),
+    Route,
+}
+
+/// Attributes, kept as the program gave them.
+#[derive(Clone, Copy)]
+pub(crate) struct QueuePairWanted(pub(crate) ibv_qp_init_attr);
+
+// SAFETY: pointers of the program's, handed back to it.
+unsafe impl Send for QueuePairWanted {}
+
+/// `rdma_set_option`.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Options {
+    pub(crate) tos: u8,
+    pub(crate) ack_timeout: u8,
+    /// `CM_*` bits.
+    pub(crate) flags: u32,
+}
+
+/// A group that was joined, or is about to be.
+pub(crate) struct Group {
+    pub(crate) number: u64,
+    pub(crate) address: CmAddress,
+    /// The program's.
+    pub(crate) context: usize,
+    /// Only to send to it: the queue pair is not attached.
+    pub(crate) sends_only: bool,
+    pub(crate) attached: bool,
+}
+
+impl IdShell {
+    /// # Safety
+    /// `id` is live.
+    pub(crate) unsafe fn of<'a>(id: *mut rdma_cm_id) -> &'a IdShell {
+        // SAFETY: the caller's promise.
+        unsafe { &*id.cast::<IdShell>() }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// The daemon's number.
+    pub(crate) fn handle(&self) -> Result<u32, Errno> {
+        registry::handle(self.token)
+    }
+
+    /// The program has acknowledged an event.
+    pub(crate) fn event_completed(&self) {
+        let mut state = self.state();
+        state.completed += 1;
+        // While it is locked: whoever waits frees all this once it has seen the last of them.
+        self.acknowledged.notify_all();
+        drop(state);
+    }
+
+    /// Waits until the program has acknowledged so many.
+    pub(crate) fn await_acknowledged(&self, count: u32) {
+        let mut state = self.state();
+        while state.completed < count {
+            state = self.acknowledged.wait(state).unwrap_or_else(|e| e.into_inner());
+        }
+    }
+}
+
+/// What an identifier is made with.
+pub(crate) struct Kind {
+    pub(crate) context: *mut c_void,
+    pub(crate) space: u32,
+    pub(crate) qp_type: u32,
+}
+
+/// Memory for an identifier, on a channel, or with one of its own.
+pub(crate) fn allocate(
+    channel: *mut rdma_event_channel,
+    kind: &Kind,
+) -> Result<*mut IdShell, Errno> {
+    let sync = channel.is_null();
+    let channel = if sync { channel::create()? } else { channel };
+    // SAFETY: pointers, numbers and addresses: zero is valid for all.
+    let mut id: rdma_cm_id = unsafe { core::mem::zeroed() };
+    id.channel = channel;
+    id.context = kind.context;
+    id.ps = kind.space;
+    id.qp_type = kind.qp_type;
+    let state = State {
+        sync,
+        completed: 0,
+        bound: false,
+        resolved: Resolved::Nothing,
+        initiator_depth: 0,
+        responder_resources: 0,
+        connect: Vec::new(),
+        connect_error: false,
+        answered: false,
+        queue_pair: None,
+        options: Options::default(),
+        local_ece: ibv_ece::default(),
+        groups: Vec::new(),
+        has_device: false,
+    };
+    let state = Mutex::new(state);
+    let (acknowledged, process) = (Condvar::new(), process::this());
+    Ok(Box::into_raw(Box::new(IdShell { id, token: 0, state, acknowledged, process })))
+}
+
+/// Frees what [`allocate`] made.
+///
+/// # Safety
+/// `shell` is not used any more.
+pub(crate) unsafe fn free(shell: *mut IdShell) {
+    // SAFETY: the caller's promise; it was leaked by `allocate`.
+    let shell = unsafe { Box::from_raw(shell) };
+    let (sync, has_device) = {
+        let state = shell.state();
+        (state.sync, state.has_device)
+    };
+    if has_device {
+        device::put();
+    }
+    // SAFETY: made by `calloc` in this library, or null; the channel is the identifier's own.
+    unsafe {
+        libc::free(shell.id.route.path_rec.cast());
+        if sync {
+            channel::ov_rdma_destroy_event_channel(shell.id.channel);
+        }
+    }
+}
+
+/// Gives an identifier the device: its context, its default protection domain, its port.
+///
+/// # Safety
+/// `id` is live.
+pub(crate) unsafe fn attach(id: *mut rdma_cm_id) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    let shell = unsafe { IdShell::of(id) };
+    if shell.state().has_device {
+        return Ok(());
+    }
+    let (verbs, pd) = device::hold()?;
+    shell.state().has_device = true;
+    // SAFETY: the caller's promise.
+    unsafe {
+        (*id).verbs = verbs;
+        if (*id).pd.is_null() {
+            (*id).pd = pd;
+        }
+        (*id).port_num = 1;
+        (*id).route.addr.ibaddr.pkey = 0xffff;
+    }
+    Ok(())
+}

@@ -1,0 +1,251 @@
+//! The functions of `src/below.rs`, of which nothing is real: one device, queue pairs that remember
+//! their state, and the daemon beside.
+
+use core::ffi::{c_int, c_void};
+use core::ptr::null_mut;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
+
+use omniverb_abi::*;
+use omniverb_session::limits::MESSAGE_BYTES_MAX;
+use omniverb_session::{VERSION, decode, encode};
+use omniverb_sys::lock;
+
+use super::daemon;
+use crate::private::{Answer, Opened};
+
+/// Our end of every connection.
+pub(crate) const GID: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 8, 7];
+/// READs and atomics at a time.
+pub(crate) const DEPTH: u8 = 16;
+
+/// What listens to the daemon.
+type Told = unsafe extern "C" fn(*mut c_void, *const c_void, usize);
+static TOLD: Mutex<Option<Told>> = Mutex::new(None);
+
+/// The listener, called.
+pub(crate) fn tell(message: Option<&[u8]>) {
+    let told = *lock(&TOLD);
+    let (place, bytes) =
+        message.map_or((core::ptr::null(), 0), |m| (m.as_ptr().cast::<c_void>(), m.len()));
+    if let Some(told) = told {
+        // SAFETY: the library's own function, which takes any message.
+        unsafe { told(null_mut(), place, bytes) }
+    }
+}
+
+fn zeroed<T>() -> *mut T {
+    // SAFETY: C structs of numbers, pointers and mutexes: zero is valid.
+    Box::into_raw(unsafe { Box::new(core::mem::zeroed()) })
+}
+
+struct Shared(*mut verbs_context);
+// SAFETY: only its address is used.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+fn context() -> *mut ibv_context {
+    static CONTEXT: OnceLock<Shared> = OnceLock::new();
+    let made = CONTEXT.get_or_init(|| {
+        let verbs: *mut verbs_context = zeroed();
+        // SAFETY: just made.
+        unsafe {
+            (*verbs).create_qp_ex = Some(create_qp_ex);
+            (*verbs).context.device = zeroed();
+        }
+        Shared(verbs)
+    });
+    // SAFETY: never freed.
+    unsafe { &raw mut (*made.0).context }
+}
+
+pub(crate) unsafe fn ibv_get_device_list(_count: *mut c_int) -> *mut *mut ibv_device {
+    // SAFETY: never freed.
+    Box::into_raw(Box::new([unsafe { (*context()).device }, null_mut()])).cast()
+}
+
+pub(crate) unsafe fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    // SAFETY: from above.
+    drop(unsafe { Box::from_raw(list.cast::<[*mut ibv_device; 2]>()) });
+}
+
+pub(crate) unsafe fn ibv_open_device(_device: *mut ibv_device) -> *mut ibv_context {
+    context()
+}
+
+pub(crate) unsafe fn ibv_close_device(_context: *mut ibv_context) -> c_int {
+    0
+}
+
+pub(crate) unsafe fn ibv_query_device(
+    _context: *mut ibv_context,
+    out: *mut ibv_device_attr,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        (*out).max_qp_rd_atom = c_int::from(DEPTH);
+        (*out).max_qp_init_rd_atom = c_int::from(DEPTH);
+    }
+    0
+}
+
+pub(crate) unsafe fn _ibv_query_gid_table(
+    _context: *mut ibv_context,
+    out: *mut ibv_gid_entry,
+    _most: usize,
+    _flags: u32,
+    _size: usize,
+) -> isize {
+    let entry = |index: u32, raw| ibv_gid_entry {
+        gid: ibv_gid { raw },
+        gid_index: index,
+        port_num: 1,
+        gid_type: IBV_GID_TYPE_ROCE_V2,
+        ndev_ifindex: 2,
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        out.write(entry(0, [0xfe; 16]));
+        out.add(1).write(entry(1, GID));
+    }
+    2
+}
+
+pub(crate) unsafe fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    let pd: *mut ibv_pd = zeroed();
+    // SAFETY: just made.
+    unsafe { (*pd).context = context };
+    pd
+}
+
+pub(crate) unsafe fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    // SAFETY: from above.
+    drop(unsafe { Box::from_raw(pd) });
+    0
+}
+
+pub(crate) unsafe fn ibv_create_comp_channel(_context: *mut ibv_context) -> *mut ibv_comp_channel {
+    zeroed()
+}
+
+pub(crate) unsafe fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    // SAFETY: from above.
+    drop(unsafe { Box::from_raw(channel) });
+    0
+}
+
+pub(crate) unsafe fn ibv_create_cq(
+    _context: *mut ibv_context,
+    _cqe: c_int,
+    _cq_context: *mut c_void,
+    _channel: *mut ibv_comp_channel,
+    _vector: c_int,
+) -> *mut ibv_cq {
+    zeroed()
+}
+
+pub(crate) unsafe fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    // SAFETY: from above.
+    drop(unsafe { Box::from_raw(cq) });
+    0
+}
+
+unsafe extern "C" fn create_qp_ex(
+    _context: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    static LATEST: AtomicU32 = AtomicU32::new(100);
+    let qp: *mut ibv_qp = zeroed();
+    // SAFETY: just made; the caller's promise.
+    unsafe {
+        (*qp).qp_num = LATEST.fetch_add(1, Ordering::Relaxed);
+        (*qp).pd = (*attr).pd;
+        (*qp).qp_type = (*attr).qp_type;
+    }
+    qp
+}
+
+/// Takes any state that comes after the last one.
+pub(crate) unsafe fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    let (qp, attr) = unsafe { (&mut *qp, &*attr) };
+    let wanted = match attr.qp_state {
+        IBV_QPS_RTR if qp.qp_type == IBV_QPT_RC => {
+            if attr.ah_attr.grh.sgid_index != 1 || attr.ah_attr.is_global != 1 {
+                return libc::EINVAL;
+            }
+            IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_MAX_DEST_RD_ATOMIC
+        }
+        IBV_QPS_RTS if qp.qp_type == IBV_QPT_RC => IBV_QP_TIMEOUT | IBV_QP_MAX_QP_RD_ATOMIC,
+        _ => 0,
+    };
+    if attr.qp_state + 1 < qp.state || mask.cast_unsigned() & wanted != wanted {
+        return libc::EINVAL;
+    }
+    qp.state = attr.qp_state;
+    0
+}
+
+pub(crate) unsafe fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    // SAFETY: from above.
+    drop(unsafe { Box::from_raw(qp) });
+    0
+}
+
+pub(crate) unsafe fn ibv_destroy_srq(_srq: *mut ibv_srq) -> c_int {
+    0
+}
+
+pub(crate) unsafe fn ibv_attach_mcast(_: *mut ibv_qp, _: *const ibv_gid, _: u16) -> c_int {
+    0
+}
+
+pub(crate) unsafe fn ibv_detach_mcast(_: *mut ibv_qp, _: *const ibv_gid, _: u16) -> c_int {
+    0
+}
+
+pub(crate) unsafe fn omniverb_private_open(
+    version: u32,
+    _context: *mut ibv_context,
+    opened: *mut *mut Opened,
+) -> c_int {
+    assert_eq!(version, u32::from(VERSION));
+    // SAFETY: the caller's promise.
+    unsafe { opened.write(core::ptr::dangling_mut()) };
+    0
+}
+
+pub(crate) unsafe fn omniverb_private_call(
+    _opened: *mut Opened,
+    question: *const c_void,
+    bytes: usize,
+    answer: *mut Answer,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let question = unsafe { core::slice::from_raw_parts(question.cast::<u8>(), bytes) };
+    let (tag, asked) = decode(question).unwrap();
+    let said = match daemon::ask(asked) {
+        Ok(said) => said,
+        Err(errno) => return errno.raw(),
+    };
+    let mut message = [0; MESSAGE_BYTES_MAX];
+    let length = encode(tag, &said, &mut message);
+    // SAFETY: the caller's promise.
+    unsafe {
+        (*answer).bytes = length;
+        (*answer).descriptors = 0;
+        let to = (&raw mut (*answer).message).cast::<u8>();
+        core::ptr::copy_nonoverlapping(message.as_ptr(), to, message.len());
+    }
+    0
+}
+
+pub(crate) unsafe fn omniverb_private_listen(
+    _opened: *mut Opened,
+    told: Option<Told>,
+    _cookie: *mut c_void,
+) -> c_int {
+    *lock(&TOLD) = told;
+    0
+}
