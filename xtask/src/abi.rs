@@ -1,5 +1,5 @@
-//! Checks the library in dist/lib: it exports exactly what the table says, everything that the
-//! installed libibverbs exports by default, and every program linked to that one loads with ours.
+//! Checks the libraries in dist/lib: each exports exactly what its table says, everything that the
+//! installed one exports by default, and every program linked to that one loads with ours.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,34 +8,37 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 use crate::elf::{self, Export};
-use crate::run::root;
+use crate::library::{self, Library};
 use crate::symbols::Table;
 use crate::{glibc, matrix, probe};
 
-const INSTALLED: &str = "/usr/lib/x86_64-linux-gnu/libibverbs.so.1";
-
 /// The task.
 pub(crate) fn run() -> Result<()> {
-    let library = root().join("dist/lib/libibverbs.so.1");
+    matrix::check_current()?;
+    library::ALL.iter().try_for_each(|library| check(library).context(library.soname))
+}
+
+fn check(of: &Library) -> Result<()> {
+    println!("{}:", of.soname);
+    let library = of.built();
     if !library.exists() {
         bail!("{} is missing; run `cargo xtask dist` first", library.display());
     }
-    let table = Table::read()?;
-    matrix::check_current(&table)?;
+    let table = Table::read(of)?;
     let exported = elf::exports(&library)?;
     let expected = expected(&table);
     same(&exported, &expected)?;
     let nodes = elf::nodes(&library)?;
-    for node in table.nodes.keys().chain([&table.own.node]) {
+    for node in table.nodes.keys().chain(table.own.iter().map(|own| &own.node)) {
         if !nodes.contains(node) {
             bail!("the library does not define the node {node}");
         }
     }
     println!("{} symbols in {} nodes, as the table says", exported.len(), nodes.len() - 1);
-    if Path::new(INSTALLED).exists() {
-        covers(&exported, Path::new(INSTALLED))?;
+    if of.installed().exists() {
+        covers(&exported, &of.installed())?;
     } else {
-        println!("no installed libibverbs to compare with");
+        println!("no installed one to compare with");
     }
     let (major, minor) = elf::glibc_floor(&library)?.newest;
     if (major, minor) > glibc::WANTED {
@@ -44,11 +47,11 @@ pub(crate) fn run() -> Result<()> {
     println!("needs glibc {major}.{minor}");
     probe::check(&table, &library)?;
     println!("what is not offered answers as the table says");
-    programs_load(&library)
+    programs_load(of)
 }
 
 /// What the table says the library exports.
-fn expected(table: &Table) -> BTreeSet<Export> {
+pub(crate) fn expected(table: &Table) -> BTreeSet<Export> {
     let mut all = BTreeSet::new();
     let mut add = |name: &str, node: &str, default: bool, data: bool| {
         all.insert(Export { name: name.to_owned(), node: node.to_owned(), default, data });
@@ -56,7 +59,9 @@ fn expected(table: &Table) -> BTreeSet<Export> {
     for (node, symbols) in &table.nodes {
         symbols.keys().for_each(|name| add(name, node, true, false));
     }
-    table.own.functions.iter().for_each(|name| add(name, &table.own.node, false, false));
+    if let Some(own) = &table.own {
+        own.functions.iter().for_each(|name| add(name, &own.node, false, false));
+    }
     let private = &table.private;
     for number in &private.nodes {
         let node = format!("IBVERBS_PRIVATE_{number}");
@@ -79,7 +84,7 @@ fn same(exported: &BTreeSet<Export>, expected: &BTreeSet<Export>) -> Result<()> 
     Ok(())
 }
 
-/// Every default symbol of another libibverbs must be there, in the same node.
+/// Every default symbol of another such library must be there, in the same node.
 fn covers(exported: &BTreeSet<Export>, other: &Path) -> Result<()> {
     let names: BTreeSet<_> = exported.iter().map(|e| (&e.name, &e.node)).collect();
     let theirs = elf::exports(other)?;
@@ -95,14 +100,14 @@ fn covers(exported: &BTreeSet<Export>, other: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Installed programs and libraries that need libibverbs must find all they want in ours. Plug-ins
-/// want more, of the program that loads them: what they miss with the installed library as well is
-/// not our affair.
-fn programs_load(library: &Path) -> Result<()> {
-    let folder = library.parent().context("the library has no folder")?;
+/// Installed programs and libraries that need the installed one must find all they want in ours.
+/// Plug-ins want more, of the program that loads them: what they miss with the installed library as
+/// well is not our affair.
+fn programs_load(of: &Library) -> Result<()> {
+    let library = of.built();
     let mut checked = 0;
-    for file in users_of_libibverbs()? {
-        let with_ours = linked(&file, Some(folder))?;
+    for file in users_of(of)? {
+        let with_ours = linked(&file, Some(&library::folder()))?;
         if !with_ours.contains(&format!("=> {}", library.display())) {
             continue;
         }
@@ -138,12 +143,12 @@ fn new_complaint<'a>(with_ours: &'a str, with_theirs: &str) -> Option<&'a str> {
     with_ours.lines().filter(bad).find(|line| !theirs.contains(what(line)))
 }
 
-/// Files in the usual places that name libibverbs.
-fn users_of_libibverbs() -> Result<Vec<PathBuf>> {
+/// Files in the usual places that name a library.
+fn users_of(library: &Library) -> Result<Vec<PathBuf>> {
     let folders = ["/usr/bin", "/usr/sbin", "/usr/lib/x86_64-linux-gnu"];
     let mut find = Command::new("find");
     find.args(folders).args(["-maxdepth", "1", "-type", "f"]);
-    find.args(["-exec", "grep", "-lsF", "libibverbs.so.1", "{}", "+"]);
+    find.args(["-exec", "grep", "-lsF", library.soname, "{}", "+"]);
     // It fails where a folder is missing, or the last files do not name it.
     let found = find.output().with_context(|| format!("cannot run {find:?}"))?;
     let mut files: Vec<_> =

@@ -1,6 +1,7 @@
-//! Builds everything that is installed: programs into dist/bin, the library into dist/lib.
+//! Builds everything that is installed: programs into dist/bin, the libraries into dist/lib,
+//! stand-ins for other programs into dist/libexec.
 //!
-//! The library is a Rust archive that we link ourselves: rustc passes a version script of its own
+//! A library is a Rust archive that we link ourselves: rustc passes a version script of its own
 //! to the linker, beside which ours would be ignored or refused (docs/decisions has the trials).
 
 use std::path::{Path, PathBuf};
@@ -11,10 +12,12 @@ use anyhow::{Context, Result, bail};
 use crate::elf;
 use crate::exports::{Machine, assembly, version_script};
 use crate::glibc;
+use crate::library::{self, Library};
 use crate::run::{cargo, root, run as execute, target_directory};
 use crate::symbols::{Status, Table};
 
-const SONAME: &str = "libibverbs.so.1";
+/// The library that shows programs the files of their device.
+const PATHS: &str = "libomniverb_paths.so";
 const PROGRAMS: [&str; 3] = ["omniverbd", "omniverb", "omniverb-limits"];
 const PACKAGES: [&str; 3] = ["omniverbd", "omniverb", "omniverb_limits"];
 
@@ -32,7 +35,8 @@ pub(crate) fn run(flags: &[&str]) -> Result<()> {
     if programs {
         build_programs(debug)?;
     }
-    build_library(debug)
+    library::ALL.iter().try_for_each(|library| build_library(library, debug))?;
+    build_paths()
 }
 
 fn build_programs(debug: bool) -> Result<()> {
@@ -51,25 +55,56 @@ fn build_programs(debug: bool) -> Result<()> {
     for program in PROGRAMS {
         replace(&from.join(program), &to.join(program))?;
     }
-    Ok(())
+    // What the command line does when it is called so.
+    let stand_ins = root().join("dist/libexec");
+    std::fs::create_dir_all(&stand_ins)?;
+    let rdma = stand_ins.join("rdma");
+    std::fs::remove_file(&rdma).ok();
+    std::os::unix::fs::symlink("../bin/omniverb", &rdma).context("libexec/rdma")
 }
 
-fn build_library(debug: bool) -> Result<()> {
-    let table = Table::read()?;
+/// The library of `app/paths`. Programs are not linked with it, so it has neither versions nor a
+/// name of its own.
+fn build_paths() -> Result<()> {
+    let work = target_directory()?.join("dist");
+    std::fs::create_dir_all(&work)?;
+    let (linked, jumps) = (work.join(PATHS), work.join("paths-glibc.S"));
+    std::fs::write(&jumps, "")?;
+    link_paths(&linked, &jumps)?;
+    std::fs::write(&jumps, glibc::jumps(&linked, Machine::host())?)?;
+    link_paths(&linked, &jumps)?;
+    if elf::glibc_floor(&linked)?.newest > glibc::WANTED {
+        bail!("{PATHS} needs a newer glibc than {:?}", glibc::WANTED);
+    }
+    replace(&linked, &root().join("dist/lib").join(PATHS))
+}
+
+fn link_paths(to: &Path, jumps: &Path) -> Result<()> {
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu11", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]);
+    cc.args(["-shared", "-o"]).arg(to).arg(root().join("app/paths/paths.c")).arg(jumps);
+    cc.args(["-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,nodelete", "-Wl,-z,defs", "-s"]);
+    cc.arg("-Wl,-z,noexecstack").args(glibc::LIBRARIES);
+    execute(&mut cc)
+}
+
+fn build_library(library: &Library, debug: bool) -> Result<()> {
+    let table = Table::read(library)?;
     let mut build = cargo();
-    build.args(["build", "-p", "omniverb_ibverbs", "--lib"]);
+    build.args(["build", "-p", library.package, "--lib"]);
     if !debug {
         build.args(["--profile", "shim"]);
     }
     execute(&mut build)?;
     let target = target_directory()?;
-    let archive = target.join(if debug { "debug" } else { "shim" }).join("libomniverb_ibverbs.a");
+    let archive = format!("lib{}.a", library.package);
+    let archive = target.join(if debug { "debug" } else { "shim" }).join(archive);
     check_functions(&table, &archive)?;
 
-    let work = target.join("dist");
+    let work = target.join("dist").join(library.package);
     std::fs::create_dir_all(&work)?;
     let parts = Parts {
-        script: work.join("libibverbs.map"),
+        script: work.join("library.map"),
         entries: work.join("entries.S"),
         jumps: work.join("glibc.S"),
         archive,
@@ -77,20 +112,19 @@ fn build_library(debug: bool) -> Result<()> {
     std::fs::write(&parts.script, version_script(&table))?;
     std::fs::write(&parts.entries, assembly(&table, Machine::host()))?;
     std::fs::write(&parts.jumps, "")?;
-    let linked = work.join(SONAME);
-    link(&linked, &parts, debug)?;
+    let linked = work.join(library.soname);
+    link(library, &linked, &parts, debug)?;
     // Once more, now that we know which functions were bound to versions that are too new.
     std::fs::write(&parts.jumps, glibc::jumps(&linked, Machine::host())?)?;
-    link(&linked, &parts, debug)?;
+    link(library, &linked, &parts, debug)?;
 
-    let folder = root().join("dist/lib");
+    let folder = library::folder();
     std::fs::create_dir_all(&folder)?;
-    let library = folder.join(SONAME);
-    replace(&linked, &library)?;
-    let plain = folder.join("libibverbs.so");
+    replace(&linked, &library.built())?;
+    let plain = folder.join(library.plain);
     std::fs::remove_file(&plain).ok();
-    std::os::unix::fs::symlink(SONAME, &plain).context("libibverbs.so")?;
-    report(&library)
+    std::os::unix::fs::symlink(library.soname, &plain).context(library.plain)?;
+    report(library)
 }
 
 /// Every line of the table that needs a function has one, and every function has such a line.
@@ -124,13 +158,14 @@ struct Parts {
     archive: PathBuf,
 }
 
-fn link(to: &Path, parts: &Parts, debug: bool) -> Result<()> {
+fn link(library: &Library, to: &Path, parts: &Parts, debug: bool) -> Result<()> {
     let mut cc = Command::new("cc");
     cc.args(["-O2", "-fPIC", "-shared", "-o"]).arg(to);
     cc.arg(&parts.entries).arg(&parts.jumps).arg(root().join("app/ibverbs/compat.c"));
     cc.arg(&parts.archive);
+    cc.args(library.beside.iter().map(|beside| library::folder().join(beside)));
     cc.arg(format!("-Wl,--version-script={}", parts.script.display()));
-    cc.arg(format!("-Wl,-soname,{SONAME}"));
+    cc.arg(format!("-Wl,-soname,{}", library.soname));
     cc.args(["-Wl,-z,now", "-Wl,-z,relro", "-Wl,-z,nodelete", "-Wl,-z,defs"]);
     cc.args(["-Wl,-z,noexecstack", "-Wl,--gc-sections"]);
     if !debug {
@@ -148,10 +183,10 @@ fn replace(from: &Path, to: &Path) -> Result<()> {
     std::fs::rename(&temporary, to).with_context(|| format!("cannot replace {}", to.display()))
 }
 
-fn report(library: &Path) -> Result<()> {
-    let floor = elf::glibc_floor(library)?;
+fn report(library: &Library) -> Result<()> {
+    let floor = elf::glibc_floor(&library.built())?;
     let (major, minor) = floor.newest;
-    let size = std::fs::metadata(library)?.len() / 1024;
-    println!("dist/lib/{SONAME}: {size} KiB, needs glibc {major}.{minor}");
+    let size = std::fs::metadata(library.built())?.len() / 1024;
+    println!("dist/lib/{}: {size} KiB, needs glibc {major}.{minor}", library.soname);
     Ok(())
 }

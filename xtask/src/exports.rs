@@ -41,7 +41,7 @@ impl Machine {
 
 /// The version script: public nodes list their symbols; private ones get theirs from `.symver`.
 pub(crate) fn version_script(table: &Table) -> String {
-    let mut out = String::from("/* Made from app/ibverbs/symbols.toml. */\n");
+    let mut out = String::from("/* Made from symbols.toml. */\n");
     let mut before = String::new();
     for (node, symbols) in table.nodes_in_order() {
         writeln!(out, "{node} {{").ok();
@@ -58,13 +58,15 @@ pub(crate) fn version_script(table: &Table) -> String {
     for number in &table.private.nodes {
         writeln!(out, "IBVERBS_PRIVATE_{number} {{ }};").ok();
     }
-    writeln!(out, "{} {{ }};", table.own.node).ok();
+    if let Some(own) = &table.own {
+        writeln!(out, "{} {{ }};", own.node).ok();
+    }
     out
 }
 
 /// The entry points.
 pub(crate) fn assembly(table: &Table, machine: Machine) -> String {
-    let mut out = String::from("/* Made from app/ibverbs/symbols.toml. */\n");
+    let mut out = String::from("/* Made from symbols.toml. */\n");
     for symbols in table.nodes.values() {
         for (name, symbol) in symbols {
             let function = match (symbol.status, symbol.returns) {
@@ -99,10 +101,15 @@ pub(crate) fn assembly(table: &Table, machine: Machine) -> String {
             bind(&mut out, &label, name, *number);
         }
     }
-    for name in &table.own.functions {
-        let label = format!("own_{name}");
-        entry(&mut out, machine, &label, &format!("ov_{name}"));
-        writeln!(out, ".symver {label}, {name}@{}", table.own.node).ok();
+    if let Some(own) = &table.own {
+        for name in &own.functions {
+            let label = format!("own_{name}");
+            entry(&mut out, machine, &label, &format!("ov_{name}"));
+            writeln!(out, ".symver {label}, {name}@{}", own.node).ok();
+        }
+    }
+    if let Some(needs) = &table.needs {
+        needs.functions.iter().for_each(|name| jump(&mut out, machine, name, &needs.node));
     }
     writeln!(out, ".section .note.GNU-stack,\"\",{}progbits", machine.type_mark()).ok();
     out
@@ -121,4 +128,22 @@ fn entry(out: &mut String, machine: Machine, label: &str, function: &str) {
 fn bind(out: &mut String, label: &str, name: &str, number: u32) {
     let at = if number == DEFAULT_PRIVATE { "@@" } else { "@" };
     writeln!(out, ".symver {label}, {name}{at}IBVERBS_PRIVATE_{number}").ok();
+}
+
+/// A function of a name within the library that goes to a version of that name outside.
+pub(crate) fn jump(out: &mut String, machine: Machine, name: &str, version: &str) {
+    let target = format!("old_{name}");
+    let body = match machine {
+        Machine::X86_64 => format!("jmp *{target}@GOTPCREL(%rip)"),
+        Machine::Aarch64 => {
+            format!("adrp x16, :got:{target}; ldr x16, [x16, :got_lo12:{target}]; br x16")
+        }
+    };
+    write!(
+        out,
+        ".symver {target}, {name}@{version}\n.section .text.{name},\"ax\",%progbits\n\
+         .p2align 4\n.globl {name}\n.hidden {name}\n.type {name}, %function\n\
+         {name}: {body}\n.size {name}, .-{name}\n"
+    )
+    .ok();
 }

@@ -9,14 +9,13 @@
 //! needed makes an old system load them, and a new one has empty ones for this very purpose.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Result, bail};
 
 use crate::elf::{Floor, glibc_floor, parse_version};
-use crate::exports::Machine;
+use crate::exports::{Machine, jump};
 use crate::run::output;
 
 /// RHEL 8 and Debian 10 have it; so does everything newer.
@@ -84,21 +83,4 @@ fn old_versions() -> Result<BTreeMap<String, Version>> {
         }
     }
     Ok(old)
-}
-
-fn jump(out: &mut String, machine: Machine, name: &str, version: &str) {
-    let target = format!("old_{name}");
-    let body = match machine {
-        Machine::X86_64 => format!("jmp *{target}@GOTPCREL(%rip)"),
-        Machine::Aarch64 => {
-            format!("adrp x16, :got:{target}; ldr x16, [x16, :got_lo12:{target}]; br x16")
-        }
-    };
-    write!(
-        out,
-        ".symver {target}, {name}@{version}\n.section .text.{name},\"ax\",%progbits\n\
-         .p2align 4\n.globl {name}\n.hidden {name}\n.type {name}, %function\n\
-         {name}: {body}\n.size {name}, .-{name}\n"
-    )
-    .ok();
 }

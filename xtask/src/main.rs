@@ -5,8 +5,10 @@ mod dist;
 mod documents;
 mod elf;
 mod exports;
+mod follow;
 mod glibc;
 mod layers;
+mod library;
 mod matrix;
 mod modules;
 mod probe;
@@ -22,8 +24,9 @@ cargo xtask <task>
   dist [--debug] [--library]
                everything into dist/bin and dist/lib; --debug builds fast and unoptimised,
                --library leaves the programs out
-  abi          the library in dist/lib against the symbol table, the installed libibverbs and
-               the programs linked to it
+  abi          the libraries in dist/lib against their symbol tables, the installed ones and the
+               programs linked to those
+  follow TREE  what a release of rdma-core (its source tree) exports and we do not
   matrix [--check]
                write docs/verbs-matrix.md (or fail if it is not current)
   layers       fail where the structure is not what layers.toml says
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
     let result = match task {
         "dist" => dist::run(&flags),
         "abi" => run::no_flags(&flags).and_then(|()| abi::run()),
+        "follow" => follow::run(&flags),
         "matrix" => matrix::run(&flags),
         "layers" => run::no_flags(&flags).and_then(|()| layers::run()),
         "tidy" => run::no_flags(&flags).and_then(|()| tidy::run()),

@@ -1,16 +1,17 @@
-//! Writes docs/verbs-matrix.md from the symbol table.
+//! Writes docs/verbs-matrix.md from the symbol tables.
 
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result, bail};
 
+use crate::library;
 use crate::run::root;
 use crate::symbols::{Status, Table};
 
 /// Writes the page, or with `--check` compares it.
 pub(crate) fn run(flags: &[&str]) -> Result<()> {
     let path = root().join("docs/verbs-matrix.md");
-    let page = page(&Table::read()?);
+    let page = whole_page()?;
     match flags {
         [] => {
             std::fs::write(&path, page).with_context(|| path.display().to_string())?;
@@ -23,8 +24,12 @@ pub(crate) fn run(flags: &[&str]) -> Result<()> {
 }
 
 /// Fails if the committed page is not what the table says.
-pub(crate) fn check_current(table: &Table) -> Result<()> {
-    check(&page(table))
+pub(crate) fn check_current() -> Result<()> {
+    check(&whole_page()?)
+}
+
+fn whole_page() -> Result<String> {
+    Ok(page(&Table::read(&library::VERBS)?, &Table::read(&library::CONNECTIONS)?))
 }
 
 fn check(page: &str) -> Result<()> {
@@ -43,23 +48,9 @@ fn mark(status: Status) -> &'static str {
     }
 }
 
-fn page(table: &Table) -> String {
-    let mut out = String::from(
-        "# Which verbs work\n\n\
-         Made by `cargo xtask matrix` from `app/ibverbs/symbols.toml`; do not edit. Every symbol\n\
-         of libibverbs up to release 64 is exported. What is not offered answers as hardware\n\
-         without the feature does: `EOPNOTSUPP`.\n",
-    );
-    let public: Vec<_> = table.nodes.values().flatten().collect();
-    let count = |status| public.iter().filter(|(_, s)| s.status == status).count();
-    let inline = |status| table.inline.values().filter(|s| s.status == status).count();
-    out += "\n| | works | partly | not offered |\n|---|---|---|---|\n";
-    let all = [Status::Works, Status::Partly, Status::Unsupported];
-    let rows = [("exported symbols", all.map(count)), ("inline verbs", all.map(inline))];
-    for (what, count) in rows {
-        writeln!(out, "| {what} | {} | {} | {} |", count[0], count[1], count[2]).ok();
-    }
-    out += "\n## Exported symbols\n\n| symbol | node | works | note |\n|---|---|---|---|\n";
+/// Every symbol of the nodes that clients ask for.
+fn exported(out: &mut String, table: &Table) {
+    *out += "| symbol | node | works | note |\n|---|---|---|---|\n";
     for (node, symbols) in table.nodes_in_order() {
         for (name, symbol) in symbols {
             let answer = symbol.returns.map_or("", |returns| returns.words());
@@ -68,6 +59,31 @@ fn page(table: &Table) -> String {
             writeln!(out, "| `{name}` | {node} | {} | {note} |", mark(symbol.status)).ok();
         }
     }
+}
+
+fn page(table: &Table, connections: &Table) -> String {
+    let mut out = String::from(
+        "# Which verbs and calls work\n\n\
+         Made by `cargo xtask matrix` from `symbols.toml` of `app/ibverbs` and `app/rdmacm`; do\n\
+         not edit. Every symbol of libibverbs and librdmacm up to release 65 is there. What is\n\
+         not offered answers as hardware without the feature does: `EOPNOTSUPP`.\n",
+    );
+    let public = |table: &Table, status| {
+        table.nodes.values().flatten().filter(|(_, s)| s.status == status).count()
+    };
+    let inline = |status| table.inline.values().filter(|s| s.status == status).count();
+    out += "\n| | works | partly | not offered |\n|---|---|---|---|\n";
+    let all = [Status::Works, Status::Partly, Status::Unsupported];
+    let rows = [
+        ("exported symbols of libibverbs", all.map(|status| public(table, status))),
+        ("inline verbs", all.map(inline)),
+        ("exported symbols of librdmacm", all.map(|status| public(connections, status))),
+    ];
+    for (what, count) in rows {
+        writeln!(out, "| {what} | {} | {} | {} |", count[0], count[1], count[2]).ok();
+    }
+    out += "\n## Exported symbols\n\n";
+    exported(&mut out, table);
     out += "\n## Inline verbs\n\nFunctions of verbs.h that call a function pointer in one of our \
             structs. An empty slot makes\nthe inline itself answer `EOPNOTSUPP`.\n\n\
             | verb | slot | works | note |\n|---|---|---|---|\n";
@@ -88,13 +104,18 @@ fn page(table: &Table) -> String {
         table.private.works.iter().map(|n| format!("`{n}`")).collect::<Vec<_>>().join(" and "),
     )
     .ok();
-    write!(
-        out,
-        "\n`{}`: {} functions for Omniverb's own other libraries; no default versions, so no \
+    if let Some(own) = &table.own {
+        write!(
+            out,
+            "\n`{}`: {} functions for Omniverb's own other libraries; no default versions, so no \
          program\nis bound to them (decisions/0027).\n",
-        table.own.node,
-        table.own.functions.len(),
-    )
-    .ok();
+            own.node,
+            own.functions.len(),
+        )
+        .ok();
+    }
+    out += "\n## Connections: librdmacm.so.1\n\nNo socket over RDMA can be made yet: `rsocket` \
+            answers `EOPNOTSUPP`, and what needs one `EBADF`.\n\n";
+    exported(&mut out, connections);
     out
 }

@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::library;
 use crate::run::{run, target_directory};
 use crate::symbols::{Returns, Status, Table};
 
@@ -75,7 +76,7 @@ pub(crate) fn check(table: &Table, library: &Path) -> Result<()> {
     let (source, program) = (folder.join("probe.c"), folder.join("probe"));
     std::fs::write(&source, text(table))?;
     run(Command::new("cc").arg("-o").arg(&program).arg(&source).arg("-ldl"))?;
-    run(Command::new(&program).arg(library))
+    run(Command::new(&program).arg(library).env("LD_LIBRARY_PATH", library::folder()))
 }
 
 fn text(table: &Table) -> String {
@@ -112,8 +113,10 @@ fn text(table: &Table) -> String {
             writeln!(out, "\tvariable(\"{name}\", \"{node}\");").ok();
         }
     }
-    for name in &table.own.functions {
-        writeln!(out, "\town(\"{name}\", \"{}\");", table.own.node).ok();
+    if let Some(own) = &table.own {
+        for name in &own.functions {
+            writeln!(out, "\town(\"{name}\", \"{}\");", own.node).ok();
+        }
     }
     out + "\treturn faults != 0;\n}\n"
 }
@@ -127,6 +130,7 @@ fn answer(out: &mut String, name: &str, node: &str, returns: Returns) {
         Returns::MinusOne => (32, "-1", "EOPNOTSUPP"),
         Returns::Zero => (64, "0", "EOPNOTSUPP"),
         Returns::Nothing => (0, "0", "0"),
+        Returns::BadDescriptor => (64, "-1", "EBADF"),
     };
     writeln!(out, "\tanswer(\"{name}\", \"{node}\", {bits}, {value}, {errno});").ok();
 }

@@ -1,11 +1,11 @@
-//! Reads `app/ibverbs/symbols.toml`: which symbol is in which node, and what it does.
+//! Reads a library's `symbols.toml`: which symbol is in which node, and what it does.
 
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use crate::run::root;
+use crate::library::Library;
 
 /// The whole table.
 #[derive(Deserialize)]
@@ -14,9 +14,13 @@ pub(crate) struct Table {
     /// Public nodes by name; see [`Table::nodes_in_order`].
     pub nodes: BTreeMap<String, BTreeMap<String, Symbol>>,
     /// Verbs that are inline functions over struct members.
+    #[serde(default)]
     pub inline: BTreeMap<String, Inline>,
+    #[serde(default)]
     pub private: Private,
-    pub own: Own,
+    pub own: Option<Own>,
+    /// What the library calls of another's own node.
+    pub needs: Option<Own>,
 }
 
 /// How far a verb is.
@@ -29,7 +33,7 @@ pub(crate) enum Status {
 }
 
 /// How the caller of an unsupported verb learns of it. The names end the names of the functions
-/// in `app/ibverbs/src/unsupported.rs`.
+/// in `src/unsupported.rs` of the crate.
 #[derive(Deserialize, Clone, Copy, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Returns {
@@ -39,6 +43,7 @@ pub(crate) enum Returns {
     MinusOne,
     Zero,
     Nothing,
+    BadDescriptor,
 }
 
 impl Returns {
@@ -51,6 +56,7 @@ impl Returns {
             Self::MinusOne => "ov_unsupported_minus_one",
             Self::Zero => "ov_unsupported_zero",
             Self::Nothing => "ov_unsupported_nothing",
+            Self::BadDescriptor => "ov_unsupported_bad_descriptor",
         }
     }
 
@@ -63,6 +69,7 @@ impl Returns {
             Self::MinusOne => "-1, errno `EOPNOTSUPP`",
             Self::Zero => "0, errno `EOPNOTSUPP`",
             Self::Nothing => "does nothing",
+            Self::BadDescriptor => "-1, errno `EBADF`",
         }
     }
 }
@@ -97,7 +104,7 @@ pub(crate) struct Own {
 }
 
 /// The private nodes: all names in all of them.
-#[derive(Deserialize)]
+#[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Private {
     pub nodes: Vec<u32>,
@@ -132,8 +139,8 @@ impl Private {
 
 impl Table {
     /// Reads and checks the table.
-    pub(crate) fn read() -> Result<Self> {
-        let path = root().join("app/ibverbs/symbols.toml");
+    pub(crate) fn read(library: &Library) -> Result<Self> {
+        let path = library.table();
         let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         let table: Self = toml::from_str(&text).with_context(|| path.display().to_string())?;
         table.check().with_context(|| path.display().to_string())?;
@@ -177,8 +184,8 @@ impl Table {
     pub(crate) fn wanted_functions(&self) -> Vec<String> {
         let public = self.nodes.values().flatten();
         let public = public.filter(|(_, symbol)| symbol.status != Status::Unsupported);
-        let names =
-            public.map(|(name, _)| name).chain(&self.private.works).chain(&self.own.functions);
+        let own = self.own.iter().flat_map(|own| &own.functions);
+        let names = public.map(|(name, _)| name).chain(&self.private.works).chain(own);
         names.map(|name| format!("ov_{name}")).collect()
     }
 }

@@ -133,7 +133,7 @@ pub(crate) fn listen(
     if !event::readable(socket, Some(patience))? {
         bail!("the daemon does not answer");
     }
-    match socket::receive(socket, bytes, false)? {
+    match socket::receive(socket, bytes, socket::Mode::NonBlocking)? {
         (0, _) => bail!("the daemon closed the connection"),
         received => Ok(received),
     }

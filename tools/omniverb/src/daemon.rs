@@ -1,7 +1,7 @@
 //! Which daemon serves us, and starting one if there is none.
 
 use anyhow::{Context, bail};
-use omniverb_session::{SOCKET_VARIABLE, SYSTEM_SOCKET, operator};
+use omniverb_session::{PRESENTED_VARIABLE, SOCKET_VARIABLE, SYSTEM_SOCKET, operator};
 use omniverb_sys::{clock, limited, own};
 use rustix::process::geteuid;
 use std::io;
@@ -62,8 +62,8 @@ pub(crate) fn operator_sockets() -> anyhow::Result<Vec<PathBuf>> {
         return Ok(vec![path]);
     }
     let path = std::path::absolute(serving()?)?;
-    let mut beside = vec![operator::socket_beside(&path, true)];
-    beside.push(operator::socket_beside(&path, false));
+    let mut beside = vec![operator::socket_beside(&path, operator::Runner::Root)];
+    beside.push(operator::socket_beside(&path, operator::Runner::User));
     beside.dedup();
     Ok(beside)
 }
@@ -108,6 +108,9 @@ fn start(program: &Path, path: &Path) -> anyhow::Result<()> {
     let output = Command::new(program)
         .args(["--detach", "--idle-exit", IDLE_SECONDS, "--socket"])
         .arg(path)
+        // It is no program that is shown its device, though one may have started it.
+        .env_remove(PRESENTED_VARIABLE)
+        .env_remove("LD_PRELOAD")
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("cannot start {}", program.display()))?;

@@ -1,12 +1,19 @@
 //! Where the drop-in library is.
 
 use anyhow::{Context, bail};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// File name of the drop-in library.
 pub(crate) const VERBS: &str = "libibverbs.so.1";
 /// File name of its companion for connection management; not there in every build.
 pub(crate) const CONNECTION_MANAGER: &str = "librdmacm.so.1";
+
+/// File name of the library that shows programs the files of their device.
+const PATHS: &str = "libomniverb_paths.so";
+/// Programs that stand in for others, beside the folder with the library.
+const STAND_INS: [&str; 2] = ["../libexec", "../../libexec/omniverb"];
 
 /// Where a distribution's package has it.
 const SYSTEM_FOLDER: &str = "/usr/lib/omniverb";
@@ -39,4 +46,40 @@ pub(crate) fn before(first: &Path, name: &str) -> std::ffi::OsString {
         value.push(rest);
     }
     value
+}
+
+/// The library that shows programs the files of their device.
+pub(crate) fn paths() -> anyhow::Result<PathBuf> {
+    let file = folder()?.join(PATHS);
+    if !file.exists() {
+        bail!("{} is not there", file.display());
+    }
+    Ok(file)
+}
+
+/// It is in the environment already, from wherever.
+pub(crate) fn is_preloaded() -> bool {
+    let value = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    let mut files = value.as_bytes().split(|byte| matches!(byte, b':' | b' '));
+    files.any(|file| Path::new(OsStr::from_bytes(file)).file_name() == Some(OsStr::new(PATHS)))
+}
+
+/// There is a librdmacm of ours.
+pub(crate) fn has_connection_manager() -> bool {
+    folder().is_ok_and(|folder| folder.join(CONNECTION_MANAGER).exists())
+}
+
+/// The folder of programs that stand in for others, if it is installed.
+pub(crate) fn stand_ins() -> Option<PathBuf> {
+    let library = folder().ok()?;
+    let found = STAND_INS.iter().map(|place| library.join(place)).find(|place| place.is_dir())?;
+    found.canonicalize().ok()
+}
+
+/// As [`before`], unless it is there already, wherever.
+pub(crate) fn first(first: &Path, name: &str) -> std::ffi::OsString {
+    match std::env::var_os(name) {
+        Some(value) if std::env::split_paths(&value).any(|path| path == first) => value,
+        _ => before(first, name),
+    }
 }

@@ -10,6 +10,7 @@ mod library;
 mod operator;
 mod output;
 mod pages;
+mod present;
 mod run;
 mod status;
 mod table;
@@ -17,6 +18,7 @@ mod vnic;
 
 use clap::{Parser, Subcommand};
 use omniverb_session::text;
+use present::{Task, Way, rdma};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -41,6 +43,10 @@ enum Command {
         /// Load the library before the program's own copy of libibverbs.
         #[arg(long)]
         preload: bool,
+        /// How the program is shown /sys/class/infiniband and /dev/infiniband, where many look
+        /// before they ask the library.
+        #[arg(long, value_name = "HOW", default_value = "preload")]
+        present: Way,
         /// The program and its arguments.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<OsString>,
@@ -83,6 +89,28 @@ enum Command {
         /// Keep at most so many bytes of each packet, Ethernet header included; at least 128.
         #[arg(short, long, value_name = "BYTES", default_value_t = SNAP_BYTES)]
         snaplen: u32,
+    },
+    /// Keep a folder with what programs read of their device besides asking the library.
+    ///
+    /// In it are sys/class/infiniband, sys/class/infiniband_verbs and dev/infiniband as sysfs and
+    /// devtmpfs would have them, for the device of the network namespace that this runs in.
+    /// Counters and addresses are brought up to date every second, until this is interrupted.
+    /// `omniverb run` does this by itself; the folder is for programs in containers that are
+    /// started otherwise: OMNIVERB_PRESENTED names it to libomniverb_paths.so, preloaded, which
+    /// leads the usual paths there.
+    Present {
+        /// The folder; it is made.
+        folder: PathBuf,
+        /// Write it once.
+        #[arg(long)]
+        once: bool,
+        /// For `omniverb run`: start a process that keeps it for this program, and for others that
+        /// come later.
+        #[arg(long = "for", value_name = "PID", hide = true)]
+        start: Option<i32>,
+        /// For the same: be that process.
+        #[arg(long, value_name = "PID", hide = true)]
+        keep: Option<i32>,
     },
     /// Say what is wrong, one line a finding, and how to mend it.
     Doctor {
@@ -146,9 +174,32 @@ enum Vnic {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let (result, failure) = match arguments.command {
-        Command::Run { preload, command } => (run::run(preload, &command), OWN_FAILURE),
+    let mut words = std::env::args_os();
+    let (result, failure) = match rdma::is_meant(words.next().as_ref()) {
+        true => (rdma::answer(&words.collect::<Vec<_>>()), 1),
+        false => command(Arguments::parse().command),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("omniverb: {}", text::clean_lines(&format!("{error:#}")));
+        ExitCode::from(failure)
+    })
+}
+
+/// Does it. With what came of that, the exit code for a failure of ours.
+fn command(command: Command) -> (anyhow::Result<ExitCode>, u8) {
+    match command {
+        Command::Run { preload, present, command } => {
+            (run::run(preload, present, &command), OWN_FAILURE)
+        }
+        Command::Present { folder, once, start, keep } => {
+            let task = match (start, keep) {
+                (Some(pid), _) => Task::Start(pid),
+                (_, Some(pid)) => Task::Keep(pid),
+                _ if once => Task::Once,
+                _ => Task::Always,
+            };
+            (present::present(&folder, task), 1)
+        }
         Command::Status { json } => (status::status(json), 1),
         Command::Vnic(Vnic::Set { name, words }) => (vnic::set(&name, &words), 1),
         Command::Vnic(Vnic::Disconnect { name }) => (vnic::disconnect(&name), 1),
@@ -157,9 +208,5 @@ fn main() -> ExitCode {
             (capture::capture(vnic.as_deref(), file.as_deref(), snaplen), 1)
         }
         Command::Doctor { program } => (doctor::doctor(program.as_deref()), 1),
-    };
-    result.unwrap_or_else(|error| {
-        eprintln!("omniverb: {}", text::clean_lines(&format!("{error:#}")));
-        ExitCode::from(failure)
-    })
+    }
 }

@@ -1,5 +1,6 @@
 //! `omniverb run`: sets the scene and becomes the program.
 
+use crate::present::{self, Way};
 use crate::{daemon, library};
 use omniverb_session::SOCKET_VARIABLE;
 use std::ffi::OsString;
@@ -14,16 +15,19 @@ const NOT_EXECUTABLE: u8 = 126;
 
 /// Does not return if all goes well: the program takes our place, with its exit code, its signals
 /// and its process number.
-pub(crate) fn run(preload: bool, command: &[OsString]) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(preload: bool, way: Way, command: &[OsString]) -> anyhow::Result<ExitCode> {
     // A leading `--` has been taken by the argument parser.
     let Some((program, arguments)) = command.split_first() else {
         anyhow::bail!("no program to run");
     };
     let folder = library::folder()?;
     let socket = daemon::find_or_start()?;
+    let socket = std::path::absolute(socket)?;
     let mut command = Command::new(program);
     command.args(arguments);
-    command.env(SOCKET_VARIABLE, std::path::absolute(socket)?);
+    command.env(SOCKET_VARIABLE, &socket);
+    // Held until the program has taken our place.
+    let presented = present::to(&mut command, &socket, way);
     command.env("LD_LIBRARY_PATH", library::before(&folder, "LD_LIBRARY_PATH"));
     if preload {
         let mut first = folder.join(library::VERBS).into_os_string();
@@ -32,7 +36,10 @@ pub(crate) fn run(preload: bool, command: &[OsString]) -> anyhow::Result<ExitCod
             first.push(":");
             first.push(companion);
         }
-        command.env("LD_PRELOAD", library::before(first.as_ref(), "LD_PRELOAD"));
+        let others = presented.preloaded();
+        first.push(if others.is_empty() { "" } else { ":" });
+        first.push(others);
+        command.env("LD_PRELOAD", first);
     }
     let error = command.exec();
     // A folder of PATH that we may not look into makes the kernel say "permission denied".

@@ -1,7 +1,10 @@
-//! The drop-in library, the stock one, and which of them a program would load.
+//! The drop-in library, the stock one, and which of them a program would load; the files that it is
+//! shown.
 
 use super::Findings;
 use crate::library::{self, VERBS};
+use crate::present;
+use rustix::fs::{FileType, stat};
 use std::ffi::OsStr;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -86,6 +89,34 @@ pub(super) fn program(findings: &mut Findings, program: &OsStr) {
             format_args!("{shown} does not name libibverbs"),
             "it may load it later, which works as well",
         ),
+    }
+}
+
+/// Programs can be shown the files of their device.
+pub(super) fn files(findings: &mut Findings, socket: &Path) {
+    match present::possible(socket) {
+        Ok(folder) => findings.good(format_args!(
+            "omniverb run shows programs /sys/class/infiniband and /dev/infiniband from {}",
+            folder.display()
+        )),
+        Err(error) => findings.bad(
+            format_args!("programs cannot be shown /sys/class/infiniband: {error:#}"),
+            "install libomniverb_paths.so beside the library, and give this user a folder of its \
+             own (XDG_RUNTIME_DIR, /tmp or /dev/shm); UCX and Mooncake need no more than a \
+             character device at /dev/infiniband/uverbs0, such as /dev/full mounted there",
+        ),
+    }
+    // Without `omniverb run`, as in a container that sets LD_LIBRARY_PATH.
+    let node = stat("/dev/infiniband/uverbs0").map(|status| status.st_mode);
+    let device = node.is_ok_and(|mode| FileType::from_raw_mode(mode) == FileType::CharacterDevice);
+    if device {
+        findings.good("/dev/infiniband/uverbs0 is there for programs started otherwise");
+    } else {
+        findings.note(
+            "there is no /dev/infiniband/uverbs0",
+            "UCX and Mooncake started otherwise than by omniverb run do not use omv0 then; \
+             a container gets one by --device /dev/full:/dev/infiniband/uverbs0",
+        );
     }
 }
 

@@ -50,6 +50,7 @@ pub(crate) fn doctor(program: Option<&OsStr>) -> anyhow::Result<ExitCode> {
     if let Some(path) = &daemon {
         network::gids(&mut findings, path);
         network::port(&mut findings, path);
+        libraries::files(&mut findings, path);
     }
     libraries::library(&mut findings);
     libraries::stock(&mut findings);

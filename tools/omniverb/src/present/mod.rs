@@ -1,0 +1,161 @@
+//! What programs read besides the API: `/sys/class/infiniband`, `/dev/infiniband` and the answers
+//! of `rdma`. In: a program about to be run, or a folder. Out: the program's environment, in which
+//! a preloaded library (`app/paths`) leads those paths to a folder that is kept true.
+//! docs/decisions/0031-what-programs-read.md says why it is done so.
+
+mod keeper;
+pub(crate) mod rdma;
+mod shown;
+mod tree;
+mod values;
+
+use crate::{daemon, library};
+use anyhow::Context;
+use keeper::Kept;
+use omniverb_session::PRESENTED_VARIABLE;
+use omniverb_sys::own;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use tree::Tree;
+use values::Source;
+
+/// How a program is shown its device's files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Way {
+    /// By a preloaded library.
+    #[default]
+    Preload,
+    /// Not at all.
+    Off,
+}
+
+/// What `run` has to hold until it has become the program.
+#[derive(Debug, Default)]
+pub(crate) struct Presented {
+    preloaded: Option<OsString>,
+    _kept: Option<Kept>,
+}
+
+impl Presented {
+    /// What the program has preloaded.
+    pub(crate) fn preloaded(&self) -> OsString {
+        let inherited = || std::env::var_os("LD_PRELOAD").unwrap_or_default();
+        self.preloaded.clone().unwrap_or_else(inherited)
+    }
+}
+
+/// Adds to the environment of `command` what shows the device's files to a program of the daemon at
+/// `socket`. Where that cannot be, the user is told so, once: otherwise programs that look there
+/// fall back to something slower without a word.
+pub(crate) fn to(command: &mut Command, socket: &Path, way: Way) -> Presented {
+    // Without a daemon there is no device to show; the library says so to whoever asks it for one.
+    let inherited = presented(socket).is_some();
+    // Who has both already may have them from another installation.
+    let nothing_to_do = inherited && library::is_preloaded();
+    if way == Way::Off || nothing_to_do || !inherited && daemon::connect(socket).is_err() {
+        return Presented::default();
+    }
+    let kept = || if inherited { Ok(None) } else { keeper::obtain(socket).map(Some) };
+    match library::paths().and_then(|library| Ok((library, kept()?))) {
+        Ok((library, kept)) => {
+            if let Some(kept) = &kept {
+                command.env(PRESENTED_VARIABLE, &kept.folder);
+            }
+            let preloaded = library::first(&library, "LD_PRELOAD");
+            command.env("LD_PRELOAD", &preloaded);
+            forgive_sanitizers(command);
+            // Whoever has no PATH is found in the C library's own, which a PATH would replace.
+            let has_path = std::env::var_os("PATH").is_some_and(|path| !path.is_empty());
+            if let Some(stand_ins) = library::stand_ins().filter(|_| has_path) {
+                command.env("PATH", library::first(&stand_ins, "PATH"));
+            }
+            Presented { preloaded: Some(preloaded), _kept: kept }
+        }
+        Err(error) => {
+            eprintln!(
+                "omniverb: programs that look for /dev/infiniband or /sys/class/infiniband will \
+                 not see omv0: {error:#}; see omniverb doctor"
+            );
+            Presented::default()
+        }
+    }
+}
+
+/// This process, and so the program, is shown a folder already, and nobody else writes there.
+fn presented(socket: &Path) -> Option<PathBuf> {
+    shown::folder().filter(|folder| {
+        own::check_folder(folder).is_ok()
+            && tree::is_complete(folder)
+            && !keeper::is_for_others(folder, socket)
+    })
+}
+
+/// AddressSanitizer refuses to work where another library comes before it, since that may have its
+/// own malloc. Ours has none.
+fn forgive_sanitizers(command: &mut Command) {
+    let mut options = std::env::var_os("ASAN_OPTIONS").unwrap_or_default();
+    if options.as_bytes().windows(17).any(|part| part == b"verify_asan_link_") {
+        return;
+    }
+    if !options.is_empty() {
+        options.push(":");
+    }
+    options.push("verify_asan_link_order=0");
+    command.env("ASAN_OPTIONS", options);
+}
+
+/// Whether programs can be shown them: where they would be, or why not.
+pub(crate) fn possible(socket: &Path) -> anyhow::Result<PathBuf> {
+    library::paths()?;
+    match presented(socket) {
+        Some(folder) => Ok(folder),
+        None => Ok(keeper::obtain(socket)?.folder),
+    }
+}
+
+/// What `omniverb present` is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// To say what is true now.
+    Once,
+    /// To keep it true.
+    Always,
+    /// To start a process that does, for this program.
+    Start(i32),
+    /// To be that process.
+    Keep(i32),
+}
+
+/// `omniverb present`.
+pub(crate) fn present(folder: &Path, task: Task) -> anyhow::Result<ExitCode> {
+    let socket = daemon::serving()?;
+    let folder = std::path::absolute(folder)?;
+    match task {
+        Task::Start(pid) => keeper::launch(&folder, pid)?,
+        Task::Keep(pid) => keeper::keep(&folder, &socket, pid)?,
+        Task::Once | Task::Always => {
+            let (mut source, mut tree) = (Source::default(), Tree::default());
+            let values = source.look(&socket)?;
+            // Whoever else can write there could put links in our way.
+            let ours = tree::make_folder(&folder).and_then(|()| own::check_folder(&folder));
+            ours.with_context(|| {
+                format!("{} has to be a folder that only you can write to", folder.display())
+            })?;
+            tree.show(&folder, values)?;
+            tree::complete(&folder)?;
+            if task == Task::Once {
+                return Ok(ExitCode::SUCCESS);
+            }
+            loop {
+                std::thread::sleep(std::time::Duration::from_secs(1));
+                // A daemon that is gone may come back.
+                if let Ok(values) = source.look(&socket) {
+                    tree.show(&folder, values)?;
+                }
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,64 @@
+//! The libraries that take the place of others'.
+
+use std::path::PathBuf;
+
+use crate::run::root;
+
+/// A library, its crate and its symbol table.
+pub(crate) struct Library {
+    /// The crate's folder; its `symbols.toml` lists every symbol.
+    pub folder: &'static str,
+    pub package: &'static str,
+    pub soname: &'static str,
+    /// What a linker looks for.
+    pub plain: &'static str,
+    /// Those of `dist/lib` that it is linked with.
+    pub beside: &'static [&'static str],
+    /// Where its version script is in a source tree of rdma-core.
+    pub script: &'static str,
+}
+
+const VERBS_SONAME: &str = "libibverbs.so.1";
+
+pub(crate) const VERBS: Library = Library {
+    folder: "app/ibverbs",
+    package: "omniverb_ibverbs",
+    soname: VERBS_SONAME,
+    plain: "libibverbs.so",
+    beside: &[],
+    script: "libibverbs/libibverbs.map.in",
+};
+
+pub(crate) const CONNECTIONS: Library = Library {
+    folder: "app/rdmacm",
+    package: "omniverb_rdmacm",
+    soname: "librdmacm.so.1",
+    plain: "librdmacm.so",
+    beside: &[VERBS_SONAME],
+    script: "librdmacm/librdmacm.map",
+};
+
+/// Each after those that it is linked with.
+pub(crate) const ALL: [&Library; 2] = [&VERBS, &CONNECTIONS];
+
+impl Library {
+    /// Its symbol table.
+    pub(crate) fn table(&self) -> PathBuf {
+        root().join(self.folder).join("symbols.toml")
+    }
+
+    /// Where it is when it is built.
+    pub(crate) fn built(&self) -> PathBuf {
+        folder().join(self.soname)
+    }
+
+    /// Where Debian's is.
+    pub(crate) fn installed(&self) -> PathBuf {
+        PathBuf::from("/usr/lib/x86_64-linux-gnu").join(self.soname)
+    }
+}
+
+/// Where built libraries are.
+pub(crate) fn folder() -> PathBuf {
+    root().join("dist/lib")
+}
