@@ -16,6 +16,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import against
 import exact
 import machine
 import plan
@@ -34,6 +35,8 @@ def arguments():
     parser.add_argument("--only", default="", help="measure only keys that contain this text")
     parser.add_argument("--pin", default="auto", help='"0,1", "auto" or "none" (default auto)')
     parser.add_argument("--dist", type=Path, default=ROOT / "dist", help="what to measure")
+    parser.add_argument("--against", type=Path, metavar="DIST",
+                        help="another build: measure both, and nothing but Omniverb")
     parser.add_argument("--limits", type=Path, help="the omniverb-limits program")
     parser.add_argument("--out", type=Path, default=ROOT / "target/bench/bench.json")
     chosen = parser.parse_args()
@@ -92,6 +95,8 @@ def compiled(name, folder):
 
 
 def omniverb_plan(dist, folder, cpus, tsc, stack):
+    """What is measured of a build, with a daemon of it."""
+    folder.mkdir(exist_ok=True)
     library = dist / "lib/libibverbs.so.1"
     if not library.exists():
         raise Failure(f"{library} is missing (make build)")
@@ -145,14 +150,18 @@ def gather(chosen, folder, stack):
     measurements = []
     try:
         measurements += omniverb_plan(chosen.dist, folder, cpus, tsc, stack)
+        if chosen.against:
+            measurements = against.both(
+                measurements, omniverb_plan(chosen.against, folder / "other", cpus, tsc, stack))
     except (Failure, OSError, subprocess.CalledProcessError) as failure:
         notes.append(f"Omniverb was not measured: {failure}")
-    try:
-        library = null_verbs.build(chosen.out.parent / "null_verbs")
-        measurements += plan.null_plan(library, cpus, tsc)
-    except (OSError, subprocess.CalledProcessError) as failure:
-        notes.append(f"perftest alone was not measured: {failure}")
-    measurements += plan.ucx_plan(cpus) + plan.tcp_plan(cpus)
+    if not chosen.against:
+        try:
+            library = null_verbs.build(chosen.out.parent / "null_verbs")
+            measurements += plan.null_plan(library, cpus, tsc)
+        except (OSError, subprocess.CalledProcessError) as failure:
+            notes.append(f"perftest alone was not measured: {failure}")
+        measurements += plan.ucx_plan(cpus) + plan.tcp_plan(cpus)
     measurements = [item for item in measurements if chosen.only in item.key]
     return limits_program, pin, measurements, notes
 
@@ -185,9 +194,11 @@ def main():
     print()
     for line in [*report.perftest_lines(rows), *notes]:
         print(line)
+    if chosen.against:
+        print(*against.lines(rows), sep="\n")
     print("Both processes run on this one machine: these are not numbers of RDMA hardware.")
     print(f"Details: {chosen.out}")
-    ours = ("omv_", "exact_")
+    ours = ("omv_", "exact_", against.OTHER)
     failed = [key for key, row in rows.items() if key.startswith(ours) and "error" in row]
     if failed or notes:
         print(f"bench: not (well) measured: {', '.join(failed) or notes[0]}", file=sys.stderr)

@@ -6,76 +6,10 @@
  * object, nanoseconds a poll, medians of several turns.
  * Usage: idle_poll [pairs [GID index]]
  */
-#include <errno.h>
-#include <infiniband/verbs.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
+#define _GNU_SOURCE
+#include "verbs.h"
 
 enum { TURNS = 21, POLLS = 20000 };
-
-static void fail(const char *what)
-{
-	fprintf(stderr, "idle_poll: %s: %s\n", what, errno ? strerror(errno) : "failed");
-	exit(1);
-}
-
-/* For verbs that return an error number. */
-static void check(int error, const char *what)
-{
-	if (error) {
-		errno = error;
-		fail(what);
-	}
-}
-
-static double now(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return time.tv_sec * 1e9 + time.tv_nsec;
-}
-
-static void connect_to(struct ibv_qp *qp, uint32_t peer, const union ibv_gid *gid, int gid_index)
-{
-	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1};
-
-	check(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-			    IBV_QP_ACCESS_FLAGS), "modify to INIT");
-	attr = (struct ibv_qp_attr){
-		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer,
-		.max_dest_rd_atomic = 1, .min_rnr_timer = 12,
-		.ah_attr = {.is_global = 1, .port_num = 1,
-			    .grh = {.dgid = *gid, .sgid_index = gid_index, .hop_limit = 1}},
-	};
-	check(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
-			    IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-			    IBV_QP_MIN_RNR_TIMER), "modify to RTR");
-	attr = (struct ibv_qp_attr){
-		.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
-		.max_rd_atomic = 1,
-	};
-	check(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-			    IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC),
-	      "modify to RTS");
-}
-
-static void take(struct ibv_cq *cq)
-{
-	double deadline = now() + 5e9;
-	struct ibv_wc wc;
-	int found;
-
-	while ((found = ibv_poll_cq(cq, 1, &wc)) == 0)
-		if (now() > deadline)
-			break;
-	errno = 0;
-	if (found != 1 || wc.status != IBV_WC_SUCCESS)
-		fail("a message did not come within 5 s");
-}
 
 /* An empty message, and both its completions. */
 static void message(struct ibv_qp *from, struct ibv_qp *to)
@@ -85,15 +19,8 @@ static void message(struct ibv_qp *from, struct ibv_qp *to)
 
 	check(ibv_post_recv(to, &receive, &bad_receive), "post_recv");
 	check(ibv_post_send(from, &send, &bad), "post_send");
-	take(to->recv_cq);
-	take(from->send_cq);
-}
-
-static int compare(const void *a, const void *b)
-{
-	double one = *(const double *)a, two = *(const double *)b;
-
-	return (one > two) - (one < two);
+	completed(to->recv_cq, "a receive");
+	completed(from->send_cq, "a send");
 }
 
 static double empty_poll(struct ibv_cq *cq)
@@ -145,8 +72,8 @@ int main(int argc, char **argv)
 		to[i] = from[i] ? ibv_create_qp(pd, &init) : NULL;
 		if (!to[i])
 			fail("create_qp");
-		connect_to(from[i], to[i]->qp_num, &gid, gid_index);
-		connect_to(to[i], from[i]->qp_num, &gid, gid_index);
+		to_rts(from[i], to[i]->qp_num, &gid, gid_index);
+		to_rts(to[i], from[i]->qp_num, &gid, gid_index);
 	}
 	if (!from || !to)
 		fail("no memory");

@@ -51,10 +51,13 @@ class Measurement:
 
 def sample_all(items, rounds, failures, setup=0.0):
     """Interleaved rounds; round 0 warms up and finds the iterations. `failures` are what a sample
-    may raise, `setup` the seconds that connecting takes beyond START."""
+    may raise, `setup` the seconds that connecting takes beyond START.
+
+    Every other round goes backwards: what is measured right after something heavy, or right after
+    a rest, is slower or faster for that, by a third where four threads share two processors."""
     for number in range(rounds + 1):
         started = time.monotonic()
-        for item in items:
+        for item in items if number % 2 else reversed(items):
             # Nothing is asked again that could not be done at all.
             if item.error and number > 1 and not item.samples:
                 continue

@@ -7,16 +7,12 @@
  * Usage: qp_to_rts [rounds [GID index]]
  */
 #define _GNU_SOURCE
-#include <errno.h>
-#include <infiniband/verbs.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+#include "verbs.h"
+
+#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include <signal.h>
-#include <time.h>
 #include <unistd.h>
 
 struct address {
@@ -26,32 +22,10 @@ struct address {
 	union ibv_gid gid;
 };
 
+/* Nanoseconds. */
 struct times {
 	double create, modify, write, destroy;
 };
-
-static void fail(const char *what)
-{
-	fprintf(stderr, "qp_to_rts: %s: %s\n", what, errno ? strerror(errno) : "failed");
-	exit(1);
-}
-
-/* For verbs that return an error number. */
-static void check(int error, const char *what)
-{
-	if (error) {
-		errno = error;
-		fail(what);
-	}
-}
-
-static double now(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return time.tv_sec * 1e6 + time.tv_nsec / 1e3;
-}
 
 static void swap(int peer, const void *mine, void *theirs, size_t size)
 {
@@ -62,33 +36,6 @@ static void swap(int peer, const void *mine, void *theirs, size_t size)
 		fail("the other process left");
 }
 
-static void to_rts(struct ibv_qp *qp, const struct address *peer, int gid_index)
-{
-	struct ibv_qp_attr attr = {
-		.qp_state = IBV_QPS_INIT, .port_num = 1,
-		.qp_access_flags = IBV_ACCESS_REMOTE_WRITE,
-	};
-
-	check(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT |
-			    IBV_QP_ACCESS_FLAGS), "modify to INIT");
-	attr = (struct ibv_qp_attr){
-		.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = peer->qp_num,
-		.max_dest_rd_atomic = 1, .min_rnr_timer = 12,
-		.ah_attr = {.is_global = 1, .port_num = 1,
-			    .grh = {.dgid = peer->gid, .sgid_index = gid_index, .hop_limit = 1}},
-	};
-	check(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU |
-			    IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
-			    IBV_QP_MIN_RNR_TIMER), "modify to RTR");
-	attr = (struct ibv_qp_attr){
-		.qp_state = IBV_QPS_RTS, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7,
-		.max_rd_atomic = 1,
-	};
-	check(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT |
-			    IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC),
-	      "modify to RTS");
-}
-
 static void write_once(struct ibv_qp *qp, struct ibv_mr *mr, const struct address *peer)
 {
 	struct ibv_sge sge = {(uintptr_t)mr->addr, 8, mr->lkey};
@@ -97,21 +44,9 @@ static void write_once(struct ibv_qp *qp, struct ibv_mr *mr, const struct addres
 		.send_flags = IBV_SEND_SIGNALED,
 		.wr.rdma = {.remote_addr = peer->buffer, .rkey = peer->rkey},
 	};
-	double deadline = now() + 5e6;
-	struct ibv_wc wc;
-	int found;
 
 	check(ibv_post_send(qp, &wr, &bad), "post_send");
-	while ((found = ibv_poll_cq(qp->send_cq, 1, &wc)) == 0)
-		if (now() > deadline)
-			break;
-	errno = 0;
-	if (found != 1)
-		fail("the first WRITE did not complete within 5 s");
-	if (wc.status != IBV_WC_SUCCESS) {
-		fprintf(stderr, "qp_to_rts: the first WRITE: %s\n", ibv_wc_status_str(wc.status));
-		exit(1);
-	}
+	completed(qp->send_cq, "the first WRITE");
 }
 
 /* One side; `first` is the one that measures the WRITE. */
@@ -147,7 +82,7 @@ static void run(int peer, int first, int rounds, int gid_index, struct times *ti
 			fail("query_gid");
 		swap(peer, &mine, &theirs, sizeof(mine));
 		start = now();
-		to_rts(qp, &theirs, gid_index);
+		to_rts(qp, theirs.qp_num, &theirs.gid, gid_index);
 		times[round].modify = now() - start;
 		swap(peer, &token, &token, 1);
 		start = now();
@@ -161,18 +96,12 @@ static void run(int peer, int first, int rounds, int gid_index, struct times *ti
 	}
 }
 
-static int compare(const void *a, const void *b)
-{
-	double one = *(const double *)a, two = *(const double *)b;
-
-	return (one > two) - (one < two);
-}
-
+/* In microseconds. */
 static void print(const char *name, double *values, int count, const char *after)
 {
 	qsort(values, count, sizeof(*values), compare);
-	printf("\"%s\": {\"median\": %.3f, \"p99\": %.3f}%s", name, values[count / 2],
-	       values[(count - 1) * 99 / 100], after);
+	printf("\"%s\": {\"median\": %.3f, \"p99\": %.3f}%s", name, values[count / 2] / 1e3,
+	       values[(count - 1) * 99 / 100] / 1e3, after);
 }
 
 int main(int argc, char **argv)

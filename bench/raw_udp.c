@@ -27,7 +27,10 @@
 #endif
 #define LARGEST 65507
 
-enum { ECHO = 'e', DATA = 'd', ASK = 'a' };
+enum { ECHO = 'e', DATA = 'd', ASK = 'a', DONE = 'q' };
+
+/* So many looks that find nothing, some 30 ms, and the server sleeps: a client was killed. */
+#define LOOKS 50000
 
 struct told {
     uint64_t bytes, first, last; /* of DATA since the last ASK: how much, when */
@@ -71,8 +74,9 @@ static void serve(int port)
     for (unsigned idle = 0;;) {
         struct sockaddr_in from;
         socklen_t length = sizeof from;
-        /* Spins while there is traffic; sleeps between two measurements. */
-        ssize_t n = recvfrom(s, buffer, sizeof buffer, idle < 1000000 ? MSG_DONTWAIT : 0,
+        /* Spins while a client measures, and not a moment longer: what is measured next would
+         * share its processor. */
+        ssize_t n = recvfrom(s, buffer, sizeof buffer, idle < LOOKS ? MSG_DONTWAIT : 0,
                              (struct sockaddr *)&from, &length);
         if (n <= 0) {
             idle++;
@@ -89,6 +93,9 @@ static void serve(int port)
         } else if (buffer[0] == ASK) {
             sendto(s, &told, sizeof told, 0, (struct sockaddr *)&from, length);
             memset(&told, 0, sizeof told);
+            idle = LOOKS;
+        } else if (buffer[0] == DONE) {
+            idle = LOOKS;
         }
     }
 }
@@ -117,6 +124,8 @@ static void latency(int s, size_t bytes, size_t count)
             }
         took[i] = now_ns() - start;
     }
+    buffer[0] = DONE;
+    send(s, buffer, 1, 0);
     qsort(took, count, sizeof *took, by_size);
     printf("%llu\n", (unsigned long long)took[count / 2]);
 }

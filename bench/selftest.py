@@ -4,6 +4,7 @@ import contextlib
 import io
 import unittest
 
+import against
 import pairs
 import plan
 import report
@@ -24,7 +25,32 @@ def taken(key, unit, *samples):
     return plan.Measurement(key, key, unit, lambda _: 0.0, samples=list(samples))
 
 
+def row(unit, *samples):
+    return {"label": "x", "unit": unit, **report.summary(list(samples))}
+
+
 class Driver(unittest.TestCase):
+    def test_two_builds(self):
+        slow, fast, wide = row("ns", 19, 20, 21), row("ns", 9, 10, 11), row("ns", 8, 15, 30)
+        self.assertEqual(against.verdict(slow, fast), (0.5, "WORSE"))
+        self.assertEqual(against.verdict(fast, slow), (2, "better"))
+        self.assertEqual(against.verdict(wide, fast)[1], "the same, within noise")
+        self.assertEqual(against.verdict(row("B/s", 9, 10, 11), row("B/s", 19, 20, 21)),
+                         (0.5, "WORSE"))
+        ours, theirs = taken("omv_a", "ns", 1), taken("omv_a", "ns", 2)
+        rows = {item.key: report.entry_of(item) for item in against.both([ours], [theirs])}
+        self.assertEqual(list(rows), ["omv_a", "was_omv_a"])
+        self.assertIn("2.00x", list(against.lines(rows))[1])
+
+    def test_each_is_first_as_often_as_last(self):
+        order = []
+        items = [plan.Measurement(key, key, "ns", lambda _, key=key: order.append(key) or 1.0)
+                 for key in "abc"]
+        with contextlib.redirect_stderr(io.StringIO()):
+            plan.sample_all(items, 4, ())
+        self.assertEqual("".join(order), "cba" "abc" "cba" "abc" "cba")
+        self.assertEqual([len(item.samples) for item in items], [4, 4, 4])
+
     def test_perftest_row(self):
         self.assertEqual(pairs.row(PERFTEST_BW, 8), [8, 5000000, 0, 613.64, 80.431433])
         with self.assertRaises(pairs.Failure):

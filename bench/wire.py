@@ -12,8 +12,10 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import ExitStack, closing
 from pathlib import Path
 
+import against
 import machine
 import plan
 import report
@@ -199,8 +201,42 @@ def arguments():
     parser.add_argument("--only", default="", help="measure only keys that contain this text, and "
                         "the yardsticks")
     parser.add_argument("--mtu", type=int, default=1500, help="of the veth (default 1500)")
+    parser.add_argument("--against", type=Path, metavar="DIST",
+                        help="another build: measure both, and nothing but Omniverb")
     parser.add_argument("--out", type=Path, default=ROOT / "target/bench/wire.json")
     return parser.parse_args()
+
+
+def measure(chosen):
+    """Samples of everything, those of two builds beside each other."""
+    with ExitStack() as stack:
+        places = opened(ROOT / "dist", chosen.mtu, stack)
+        serve_yardsticks(places)
+        items = measurements(places)
+        if chosen.against:
+            items = [item for item in items if not item.key.startswith("tcp_")]
+            other = measurements(opened(chosen.against, chosen.mtu, stack))
+            items = against.both(items, [item for item in other if item.key.startswith("omv_")])
+        items = [item for item in items
+                 if chosen.only in item.key or item.key.startswith("raw_")]
+        plan.sample_all(items, chosen.rounds, (Failure, ValueError, ZeroDivisionError))
+    return items
+
+
+def opened(dist, mtu, stack):
+    """Two hosts for a build."""
+    stage = stack.enter_context(closing(Stage(with_programs=False, dist=dist)))
+    return stack.enter_context(closing(Places(stage, mtu, stage.path)))
+
+
+def serve_yardsticks(places):
+    """Starts the servers of what Omniverb is compared with."""
+    places.keep(places.raw, "serve", RAW_PORT)
+    places.keep("iperf3", "-s", "-p", IPERF_PORT)
+    places.keep("qperf", "-lp", QPERF_PORT)
+    for port in (IPERF_PORT, QPERF_PORT):
+        process.until(lambda port=port: process.listens(places.server.pid, port), 5,
+                      f"a server on port {port}")
 
 
 def main():
@@ -208,23 +244,9 @@ def main():
     known = machine.facts(ROOT)
     chosen.out.parent.mkdir(parents=True, exist_ok=True)
     started, stolen = time.monotonic(), machine.cpu_times()
-    stage = Stage(with_programs=False)
     try:
-        places = Places(stage, chosen.mtu, stage.path)
-        try:
-            places.keep(places.raw, "serve", RAW_PORT)
-            places.keep("iperf3", "-s", "-p", IPERF_PORT)
-            places.keep("qperf", "-lp", QPERF_PORT)
-            for port in (IPERF_PORT, QPERF_PORT):
-                process.until(lambda port=port: process.listens(places.server.pid, port), 5,
-                              f"a server on port {port}")
-            items = [item for item in measurements(places)
-                     if chosen.only in item.key or item.key.startswith("raw_")]
-            plan.sample_all(items, chosen.rounds, (Failure, ValueError, ZeroDivisionError))
-        finally:
-            places.close()
+        items = measure(chosen)
     finally:
-        stage.close()
         process.end_descendants()
     ticks = [after - before for after, before in zip(machine.cpu_times(), stolen)]
     known["stolen_by_other_machines"] = ticks[0] / max(ticks[1], 1)
@@ -236,9 +258,12 @@ def main():
     print(f"MTU {chosen.mtu}; rounds: {chosen.rounds}; stolen by other virtual machines: "
           f"{known['stolen_by_other_machines']:.1%}\n")
     print(*lines(rows), sep="\n")
+    if chosen.against:
+        print("", *against.lines(rows), sep="\n")
     print("\nBoth hosts, programs and daemons, run on this one machine.")
     print(f"Details: {chosen.out}")
-    failed = [key for key, row in rows.items() if key.startswith("omv_") and "error" in row]
+    failed = [key for key, row in rows.items() if key.startswith(("omv_", against.OTHER))
+              and "error" in row]
     if failed:
         print(f"bench: not (well) measured: {', '.join(failed)}", file=sys.stderr)
         return 1

@@ -1,0 +1,56 @@
+"""Two builds compared: `--against DIST` measures another build's libraries and daemon as well.
+
+Both are sampled in every round, the one right after the other, each first in every other round, so
+what the machine does meanwhile, and what was measured before, hits both. Samples in; a table with a
+ratio and a verdict out.
+"""
+from dataclasses import replace
+
+import report
+
+# Keys of the other build begin with this.
+OTHER = "was_"
+
+
+def both(now, was):
+    """Measurements of two builds, each beside its counterpart."""
+    others = {item.key: replace(item, key=OTHER + item.key, label=f"{item.label} (other)")
+              for item in was}
+    return [one for item in now for one in (item, others.get(item.key)) if one]
+
+
+def verdict(entry, other):
+    """(how fast it is against the other build, what that means).
+
+    Worse than noise: each build's median is on that side of every sample of the other one.
+    """
+    sign = 1 if entry["unit"] == "ns" else -1
+    mine, its = ([sign * value for value in one["samples"]] for one in (entry, other))
+    middle, its_middle = sign * entry["median"], sign * other["median"]
+    speed = (its_middle / middle) ** sign
+    if middle > max(its) and its_middle < min(mine):
+        return speed, "WORSE"
+    if middle < min(its) and its_middle > max(mine):
+        return speed, "better"
+    return speed, "the same, within noise"
+
+
+def lines(rows):
+    """The table; `rows` are report.results' or alike."""
+    yield "{:38} {:>10} {:>21} {:>10} {:>21} {:>7}  {}".format(
+        "against another build", "median", "least to most", "other", "least to most", "speed", "")
+    for key, entry in rows.items():
+        other = rows.get(OTHER + key)
+        if not other:
+            continue
+        if "median" not in entry or "median" not in other:
+            missing = entry if "median" not in entry else other
+            yield f"{entry['label']:38} not measured: {missing.get('error', 'no sample')}"
+            continue
+        cells = []
+        for one in (entry, other):
+            least, most = (report.show(one[end], one["unit"]) for end in ("min", "max"))
+            cells += [report.show(one["median"], one["unit"]), f"{least} - {most}"]
+        speed, text = verdict(entry, other)
+        yield (f"{entry['label']:38} {cells[0]:>10} {cells[1]:>21} {cells[2]:>10} "
+               f"{cells[3]:>21} {speed:>6.2f}x  {text}")
