@@ -13,7 +13,7 @@ import time
 import types
 
 from harness import dissection, duet, packets, process
-from harness.case import WAITS, Case, Group, check
+from harness.case import Case, Group, check
 from harness.daemon import environment
 from harness.host import Host
 
@@ -379,8 +379,8 @@ def groups():
              Case("capture.soak", _soak, 120),
              Case("capture.deaths", _deaths, 60),
              Case("capture.flood", _flood, 60)]
-    return [Group("capture", cases, _fixture(lambda stage: ()), weight=WAITS),
+    return [Group("capture", cases, _fixture(lambda stage: ())),
             Group("capture.engine",
                   [Case("capture.forwarded", _forwarded, 60),
                    _within_faulty("ibv_uc_pingpong"), _within_faulty("ibv_ud_pingpong")],
-                  _fixture(forwarding), weight=WAITS)]
+                  _fixture(forwarding))]

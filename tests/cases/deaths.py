@@ -15,16 +15,18 @@ def _state(pair):
     return pair.daemon.totals(), process.descriptors(pair.daemon.pid)
 
 
-def _returns_to(pair, before, limit=3):
-    process.until(lambda: _state(pair) == before, limit,
-                  f"tables and descriptors as before: {before}, now {_state(pair)}")
+def _returns_to(pair, before, limit=10):
+    def back():
+        totals, descriptors = _state(pair)
+        return totals == before[0] and descriptors <= before[1]
+    process.until(back, limit, lambda: f"tables and descriptors as before: {before}, now "
+                                       f"{_state(pair)}")
 
 
 def _settled(pair):
     """The state of a daemon that has served someone and is idle again."""
     pair.server.run("/opt/programs/guess", "view")
-    time.sleep(0.3)
-    return _state(pair)
+    return process.settled(lambda: _state(pair))
 
 
 def _random_deaths(times, seed):
@@ -49,7 +51,7 @@ def _one_side_of(program, side, *options):
     def run(pair):
         before = _settled(pair)
         rng = random.Random(7)
-        for _ in range(5):
+        for _ in range(3):
             running = duet.Duet(pair, [program, "-F", "-D", "20", *options])
             time.sleep(0.3 + rng.random())
             victim, other = ((running.server, running.client) if side == "server"
@@ -102,17 +104,17 @@ def _whole_container(pair):
         raise Failure("the server goes on after its peer's container was deleted") from None
     finally:
         running.abort()
-    process.until(lambda: _state(pair)[1] <= before[1] + 1, 3,
-                  f"descriptors as before: {before[1]}, now {_state(pair)[1]}")
+    process.until(lambda: _state(pair)[1] <= before[1] + 1, 10,
+                  lambda: f"descriptors as before: {before[1]}, now {_state(pair)[1]}")
 
 
 def _daemon_dies(program, *options):
     """The daemon is killed while traffic runs, and a new one started before the traffic ends."""
     def run(pair):
-        running = duet.Duet(pair, [program, "-F", "-D", "10", *options])
-        time.sleep(2)
+        running = duet.Duet(pair, [program, "-F", "-D", "7", *options])
+        time.sleep(1.5)
         pair.daemon.kill()
-        time.sleep(2)
+        time.sleep(1)
         check(running.client.poll() is None, f"ended with the daemon:\n{running.text(1)}")
         pair.daemon.start()
         duet.run(pair, "ib_write_lat", "-F", "-n", "1000")  # served at once

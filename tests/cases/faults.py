@@ -5,7 +5,7 @@ import contextlib
 import time
 
 from harness import duet, process
-from harness.case import Case, Failure, Group, check
+from harness.case import CROWDS, Case, Failure, Group, check
 from harness.containers import Pair
 from harness.host import Host, Hosts
 
@@ -275,7 +275,7 @@ def groups():
             _perftest("ib_send_bw", "-b", "-s", "8192", "-n", "1000"),
             _perftest("ib_atomic_bw", "-n", "500"),
             Case("faults.as_often_as_said", _as_often_as_said),
-        ], _everything),
+        ], _everything, weight=CROWDS),
         Group("faults.loss", _renamed(
             "faults", program("lossy.connected", 2000, 50, 99),
             program("lossy.datagrams", 2000, 85, 99)), _loss),

@@ -3,13 +3,13 @@
 import contextlib
 
 from harness import duet, process
-from harness.case import Case, Group
+from harness.case import CROWDS, Case, Group
 from harness.containers import Pair
 
 from cases import perftest
 from cases.programs import tests_of
 
-_ONE_PROCESS = ["messages", "errors", "extended", "nopoll"]
+_ONE_PROCESS = ["messages", "errors", "extended", "nopoll", "itself", "windows"]
 _ARGUMENTS = {"messages.large_messages": [64]}
 
 
@@ -51,5 +51,6 @@ def groups():
               *[_program(f"apart.{test}") for test in tests_of("apart")],
               *[_program(f"lossy.{test}") for test in tests_of("lossy")],
               *[_program(f"keys.{test}") for test in tests_of("keys")]]
-    return [Group("forwarded.programs", perftest.cases("forwarded", True), _fixture),
-            Group("forwarded.tests", cases, _fixture)]
+    return [Group("forwarded.programs", perftest.cases("forwarded", True), _fixture,
+                  weight=CROWDS),
+            Group("forwarded.tests", cases, _fixture, weight=CROWDS)]

@@ -14,7 +14,7 @@ import sys
 import time
 
 from harness import duet, floods, process, roce
-from harness.case import Case, Failure, Group, check
+from harness.case import CROWDS, Case, Failure, Group, check
 from harness.host import Hosts
 
 from cases.wire import quiet
@@ -283,4 +283,4 @@ def groups():
         Case("hostile_wire.forged_handshakes", _forged_handshakes, 90),
         Case("hostile_wire.flood_of_noise", _flood(floods.NOISE), 120),
         Case("hostile_wire.flood_like_roce", _flood(floods.ALIKE), 120),
-    ], _fixture)]
+    ], _fixture, weight=CROWDS)]

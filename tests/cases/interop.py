@@ -14,7 +14,7 @@ import tempfile
 from types import SimpleNamespace
 
 from harness import dissection, duet, image, process, staging
-from harness.case import Case, Group, Late, check
+from harness.case import CROWDS, Case, Group, Late, check
 from harness.daemon import environment
 from harness.guest import Guest, GuestDuet, programs
 from harness.host import Host
@@ -257,4 +257,4 @@ def groups():
                           _loss(role, "pipeline", 2, *options), 110))
     cases += [Case("interop.dissection", _dissected(_port_capture), 120),
               Case("interop.dissection omniverb capture", _dissected(_omniverb_capture), 120)]
-    return [Group("interop", cases, _lab)]
+    return [Group("interop", cases, _lab, weight=CROWDS)]

@@ -159,8 +159,8 @@ def _case(row, title=""):
         check(attacker.returncode == 0 and (not row.seconds or _did(text, scene) > 0),
               f"the attack did nothing: {process.how(attacker.returncode)}\n{text}")
         process.until(lambda: process.descriptors(scene.daemon.pid) <= held + 20, 15,
-                      f"{held} descriptors as before, "
-                      f"now {process.descriptors(scene.daemon.pid)}")
+                      lambda: f"{held} descriptors as before, "
+                              f"now {process.descriptors(scene.daemon.pid)}")
     return Case(f"liveness.{row.name}{row.title}{title}", run, row.seconds + 100)
 
 

@@ -29,9 +29,10 @@ def pingpongs():
     """Program, message size, options."""
     for program, sizes in (("rc", (1, 8, 4096, 65537, 1 << 20)), ("uc", (1, 8, 4096, 1 << 20)),
                            ("srq", (1, 8, 4096, 1 << 20)), ("ud", (1, 64, 1000, "mtu"))):
-        for events in ([], ["-e"]):
-            for size in sizes:
-                yield program, size, events
+        for size in sizes:
+            yield program, size, []
+        for size in (sizes[1], sizes[-1]):  # sleep is the same whatever one is woken for
+            yield program, size, ["-e"]
 
 
 def pingpong(program, size, events):
@@ -112,7 +113,7 @@ def perftest(program, options, sizes):
 def _patiently(pair, program, unreliable, *options):
     """Runs a program; once more where it fails for reasons of its own."""
     # With -a, latency tests take a second for each size to measure the clock.
-    limit = 60 if "-a" in options or not unreliable else 20
+    limit = 60 if not unreliable or "-a" in options and program.endswith("_lat") else 20
     for attempt in range(3):
         try:
             outcome = duet.run(pair, program, *options, limit=limit)
@@ -136,30 +137,36 @@ def title(options):
 
 # How much of the matrix runs where. Everything: where data takes a way of its own. Each once: where
 # only the way in differs (an ordinary user), or the way is that of another setting without its
-# network (forwarded); and of each program the latencies of all sizes, for which perftest measures
-# the clock 23 times, in one setting only.
+# network (forwarded). And which latencies of all sizes: perftest measures the clock for each of the
+# 23. The others run in `make soak`.
 EVERYTHING, EACH_ONCE = "everything", "each once"
-MATRIX = {"containers": (EVERYTHING, ("RC",)), "user": (EACH_ONCE, ("UC", "UD")),
+MATRIX = {"containers": (EVERYTHING, (("ib_write_lat", "RC"),)),
+          "user": (EACH_ONCE, (("ib_send_lat", "UC"), ("ib_send_lat", "UD"))),
           "wire": (EVERYTHING, ()), "forwarded": (EACH_ONCE, ()),
           "wire-jumbo": (EVERYTHING, ()), "wire-routed": (EVERYTHING, ())}
 
 
 def cases(setting, slow=False):
-    """The matrix as cases of `setting`, as far as it runs there."""
+    """The matrix as cases of `setting`, as far as it runs there; `slow`: data takes a slow way."""
     much, latency_of_all_sizes = MATRIX[setting]
-
-    def wanted(program, options):
-        return (not ("-a" in options and program.endswith("_lat"))
-                or options[1] in latency_of_all_sizes)
-
-    chosen = [one for one in perftests(slow) if wanted(one[0], one[1])]
+    everything = list(perftests(slow))
+    clocks = [one for one in everything if "-a" in one[1] and one[0].endswith("_lat")]
+    chosen = [one for one in everything
+              if one not in clocks or (one[0], one[1][1]) in latency_of_all_sizes]
     if much == EACH_ONCE:
         chosen = _each_once(chosen)
     found = [Case(f"{setting}.ibv_{program}_pingpong {size}{' -e' if events else ''}",
                   pingpong(program, size, events), 190) for program, size, events in pingpongs()]
-    return found + [Case(f"{setting}.{program} {title(options)}",
-                         perftest(program, options, sizes), 190)
-                    for program, options, sizes in chosen]
+    found += [_perftest_case(setting, one) for one in chosen]
+    if setting == "containers":
+        found += [_perftest_case(setting, one, soak=True) for one in clocks if one not in chosen]
+    return found
+
+
+def _perftest_case(setting, one, soak=False):
+    program, options, sizes = one
+    return Case(f"{setting}.{program} {title(options)}", perftest(program, options, sizes), 190,
+                soak)
 
 
 def _each_once(matrix):

@@ -16,7 +16,7 @@ from harness.case import WAITS, Case, Group, check
 from harness.plain import PlainPair
 
 _SUITE = pathlib.Path("/usr/share/doc/rdma-core/tests")
-_RUN_AT_LEAST = 75
+_RUN_AT_LEAST = 115
 
 
 @contextlib.contextmanager

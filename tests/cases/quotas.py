@@ -51,7 +51,7 @@ sys.stdin.read()
 
 
 def _half_finished_handshakes(pair):
-    before = process.descriptors(pair.daemon.pid)
+    before = process.settled(lambda: process.descriptors(pair.daemon.pid))
     greedy = pair.greedy.start("/usr/bin/python3", "-c", _HALF_OPEN,
                                "/run/omniverb/omniverbd.sock", plain=True, stdin=subprocess.PIPE,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -60,8 +60,8 @@ def _half_finished_handshakes(pair):
     held = process.descriptors(pair.daemon.pid) - before
     check(held < 5000, f"the daemon holds {held} descriptors for one container")
     greedy.communicate("", timeout=30)
-    process.until(lambda: process.descriptors(pair.daemon.pid) <= before, 5,
-                  f"{before} descriptors, now {process.descriptors(pair.daemon.pid)}")
+    process.until(lambda: process.descriptors(pair.daemon.pid) <= before, 15,
+                  lambda: f"{before} descriptors, now {process.descriptors(pair.daemon.pid)}")
 
 
 _NOISE = """
@@ -85,12 +85,12 @@ for turn in range(3000):
 
 
 def _noise_on_the_socket(pair):
-    before = process.descriptors(pair.daemon.pid)
+    before = process.settled(lambda: process.descriptors(pair.daemon.pid))
     pair.greedy.run("/usr/bin/python3", "-c", _NOISE, "/run/omniverb/omniverbd.sock", plain=True,
                     limit=60)
     duet.run(pair, "ibv_rc_pingpong", "-g", duet.gid_index(pair.server), "-c")
-    process.until(lambda: process.descriptors(pair.daemon.pid) <= before + 2, 5,
-                  f"{before} descriptors, now {process.descriptors(pair.daemon.pid)}")
+    process.until(lambda: process.descriptors(pair.daemon.pid) <= before + 2, 15,
+                  lambda: f"{before} descriptors, now {process.descriptors(pair.daemon.pid)}")
 
 
 def groups():

@@ -9,7 +9,7 @@ import subprocess
 import time
 
 from harness import duet, process
-from harness.case import Case, Group, check
+from harness.case import CROWDS, Case, Group, check
 from harness.host import Hosts
 
 from cases import perftest
@@ -47,6 +47,7 @@ _PROGRAMS = [
     program("apart.lengths_around_the_mtu", title=" ipv6", settings=_SIX),
     program("apart.datagrams", title=" ipv6", settings=_SIX),
     *[program(f"lossy.{test}") for test in tests_of("lossy")],
+    *[program(f"windows.{test}") for test in tests_of("windows")],
     program("nopoll.receiver_asleep"),
     program("events.ping_pong_asleep", 20_000),
     program("many.clients_of_one_server", 64, 100, limit=120),
@@ -158,7 +159,7 @@ def groups():
     """Two hosts: the whole matrix at 1500 bytes, some of it with jumbo frames and routers."""
     more = [Case("wire.ipv6_pingpongs", _over_ipv6), Case("wire.idle", _idle),
             Case("wire.mapped", _mapped), Case("wire.in_place", _in_place)]
-    return [Group("wire.programs", perftest.cases("wire", True), _hosts),
-            Group("wire.tests", _PROGRAMS + more, _hosts),
-            Group("wire.jumbo", _few("wire-jumbo"), _jumbo),
-            Group("wire.routed", _few("wire-routed"), _routed)]
+    return [Group("wire.programs", perftest.cases("wire", True), _hosts, weight=CROWDS),
+            Group("wire.tests", _PROGRAMS + more, _hosts, weight=CROWDS),
+            Group("wire.jumbo", _few("wire-jumbo"), _jumbo, weight=CROWDS),
+            Group("wire.routed", _few("wire-routed"), _routed, weight=CROWDS)]

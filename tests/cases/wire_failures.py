@@ -6,7 +6,7 @@ import subprocess
 import time
 
 from harness import duet, process
-from harness.case import Case, Failure, Group, check
+from harness.case import CROWDS, Case, Failure, Group, check
 from harness.containers import Pair
 from harness.host import Hosts
 
@@ -199,7 +199,7 @@ def groups():
         Group("wire_paths", [
             Case("wire_paths.wire", _path_wire), Case("wire_paths.direct", _path_direct),
             Case("wire_paths.forwarded", _path_forwarded), Case("wire_paths.roce", _path_roce, 90),
-        ], _hosts),
+        ], _hosts, weight=CROWDS),
         Group("wire_failures", [
             Case("wire_failures.daemon_of_the_server", _daemon_killed("server"), 90),
             Case("wire_failures.daemon_of_the_client", _daemon_killed("client"), 90),
@@ -208,5 +208,5 @@ def groups():
             # A port that comes up again carries packets only after a second or so.
             Case("wire_failures.link_down_0.4_s", _link_down(0.4, 16), 120),
             Case("wire_failures.link_stays_down", _link_stays_down),
-        ], _hosts),
+        ], _hosts, weight=CROWDS),
     ]

@@ -9,10 +9,11 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
-# What a group is for its neighbours. One that waits bears any: no polling, no losses, no limits of
-# a second or two. One that polls bears one that waits. One alone is measured, or floods, or has
-# short limits.
-WAITS, POLLS, ALONE = 1, 2, 3
+# What a group is for its neighbours, roughly in threads that want a processor at once. One that
+# waits bears any: no polling, no losses, no limits of a second or two. One that polls has a program
+# at each end. One that crowds has two hosts: programs and daemons poll. One alone is measured, or
+# floods, or has short limits.
+WAITS, POLLS, CROWDS, ALONE = 1, 2, 4, 1000
 
 
 class Failure(Exception):

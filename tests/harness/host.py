@@ -71,7 +71,8 @@ class Bare(Place):
                                          daemon=host.daemon), address)
         self.variables = variables
 
-    def _environment(self):
+    def environment(self):
+        """Of its programs."""
         return environment(OMNIVERB_SOCKET=self.pair.daemon.socket, **self.variables)
 
     def at(self):

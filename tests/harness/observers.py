@@ -71,7 +71,7 @@ class Observers:
         while True:
             for observer in self.all.values():
                 observer.ask()
-            time.sleep(1)
+            time.sleep(0.4)
             seen = {name: observer.ask() for name, observer in self.all.items()}
             if all(s.count and s.milliseconds < quick for s in seen.values()):
                 return

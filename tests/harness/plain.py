@@ -16,6 +16,8 @@ class Place:
 
     def __init__(self, pair, address="127.0.0.1"):
         self.pair, self.address = pair, address
+        # What `omniverb run` keeps for the programs.
+        self.runtime = pair.stage.folder("runtime", pair.uid, 0o700)
 
     @property
     def pid(self):
@@ -32,18 +34,19 @@ class Place:
     def _path(self, word):
         return str(word).replace("/opt/programs", str(self.pair.stage.programs))
 
-    def _environment(self):
-        return environment(OMNIVERB_SOCKET=self.pair.daemon.socket)
+    def environment(self):
+        """Of its programs."""
+        return environment(OMNIVERB_SOCKET=self.pair.daemon.socket, XDG_RUNTIME_DIR=self.runtime)
 
     def start(self, *argv, plain=False, **options):
         """Starts a program; see `command`."""
-        options.setdefault("env", self._environment())
+        options.setdefault("env", self.environment())
         return process.start(self.command(*argv, plain=plain), cwd="/tmp", **options)
 
     def run(self, *argv, limit=20.0, accept=(0,), plain=False):
         """Runs a program and returns its output."""
         return process.run(self.command(*argv, plain=plain), limit=limit, accept=accept,
-                           cwd="/tmp", env=self._environment())
+                           cwd="/tmp", env=self.environment())
 
 
 class PlainPair:

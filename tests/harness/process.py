@@ -136,15 +136,33 @@ def numeric(folder):
 
 
 def until(condition, limit, what):
-    """Waits until `condition()` is true and returns its value."""
+    """Waits until `condition()` is true and returns its value. `what` was waited for: a text, or
+    what returns one when it is known how things are then."""
     deadline = time.monotonic() + limit
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > deadline:
-            raise Failure(f"not within {limit:g} s: {what}")
+            raise Failure(f"not within {limit:g} s: {what() if callable(what) else what}")
         time.sleep(0.01)
+
+
+def settled(measure, quiet=1.0, limit=20.0):
+    """What `measure()` returns, once it has been the same for `quiet` seconds.
+
+    For what is compared with later: what somebody before left behind goes when it goes, on a busy
+    machine later than any fixed time."""
+    deadline = time.monotonic() + limit
+    value, since = measure(), time.monotonic()
+    while time.monotonic() < since + quiet:
+        if time.monotonic() > deadline:
+            raise Failure(f"does not settle within {limit:g} s: {value}")
+        time.sleep(0.05)
+        now = measure()
+        if now != value:
+            value, since = now, time.monotonic()
+    return value
 
 
 def listens(pid, port):

@@ -1,8 +1,8 @@
 """Runs groups of cases, each group in a process of its own, each case under a time limit.
 
-Groups run side by side as far as the machine bears it: what mostly waits beside anything, what
-polls beside what waits, what is measured or floods alone (`case.WAITS`, `POLLS`, `ALONE`). After a
-case failed its group goes on with a fresh fixture, in a new process.
+Groups run side by side as far as the machine bears it: what mostly waits beside anything, two that
+poll, or one that crowds, on two processors; what is measured or floods alone (`case.WAITS` and the
+others). After a case failed its group goes on with a fresh fixture, in a new process.
 """
 
 import json
@@ -13,7 +13,7 @@ import time
 import traceback
 
 from . import flaky, process
-from .case import ALONE, WAITS, Failure, Skip
+from .case import WAITS, Failure, Skip
 from .machine import Machine
 from .report import Report
 
@@ -31,7 +31,7 @@ def run_groups(groups, stage, report: Report):
     still (machine.py) or if that is known of it (flaky.py)."""
     process.become_subreaper()
     signal.signal(signal.SIGTERM, _stop)
-    room = max(2, os.cpu_count() or 2) + WAITS
+    room = 2 * max(2, os.cpu_count() or 2) + WAITS
     machine = Machine()
     # First the largest; those that wait fill the gaps.
     groups = sorted(groups, key=lambda group: -group.weight)
@@ -56,8 +56,7 @@ def run_groups(groups, stage, report: Report):
 def _fitting(waiting, running, room):
     """Yields places of the list of groups that may start, the first that fits each time."""
     while True:
-        alone = any(one.group.weight >= ALONE for one in running)
-        free = 0 if alone else room - sum(one.group.weight for one in running)
+        free = room - sum(one.group.weight for one in running)
         fits = (at for at, (group, _) in enumerate(waiting) if group.weight <= free)
         at = next(fits, 0 if waiting and not running else None)
         if at is None:

@@ -66,12 +66,11 @@ def program_sources():
 
 
 class Stage:
-    """A folder under /tmp with dist/ and programs/, and room for sockets."""
+    """A folder under /tmp with a build (as dist/) and programs/, and room for sockets."""
 
-    def __init__(self, with_programs=True):
-        dist = ROOT / "dist"
+    def __init__(self, with_programs=True, dist=ROOT / "dist"):
         if not (dist / "bin" / "omniverbd").exists():
-            raise Failure("dist/bin/omniverbd is missing: run `make build`")
+            raise Failure(f"{dist}/bin/omniverbd is missing: run `make build`")
         self.path = pathlib.Path(tempfile.mkdtemp(prefix="omniverb-test-"))
         os.chmod(self.path, 0o755)
         self.dist = self.path / "dist"

@@ -297,7 +297,9 @@ static void given_up(struct ibv_qp *qp, struct manner m, const char *what)
     uint64_t took = now_ns() - start, tries = m.retries + 1u;
     printf("%s: given up after %.1f ms\n", what, (double)took / 1e6);
     check(took >= unit * tries, "%s: too early, after %.1f ms", what, (double)took / 1e6);
-    check(took < 4 * unit * tries + 500000000, "%s: only after %.1f ms", what, (double)took / 1e6);
+    /* Those who count the time may have to wait for a processor, and do not count that. */
+    check(took < 4 * unit * tries + 10000000000, "%s: only after %.1f ms", what,
+          (double)took / 1e6);
 }
 
 TEST(nobody_there)

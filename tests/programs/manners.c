@@ -1,0 +1,117 @@
+/* What drivers take and refuse, and what programs expect of them besides: memory that may not be
+ * used, odd attributes, CQs that overrun. */
+#include "wider.h"
+
+TEST(memory_that_may_not_be_used)
+{
+    open_all();
+    char *none = pages(BYTES, PROT_NONE), *fixed = pages(BYTES, PROT_READ);
+    check(!ibv_reg_mr(d.pd, none, BYTES, IBV_ACCESS_LOCAL_WRITE) && errno == EFAULT, "no access");
+    check(!ibv_reg_mr(d.pd, none, BYTES, 0) && errno == EFAULT, "no access, to be read");
+    check(!ibv_reg_mr(d.pd, fixed, BYTES, IBV_ACCESS_LOCAL_WRITE) && errno == EFAULT, "read-only");
+    struct ibv_mr *m = mr_make(&d, fixed, BYTES, IBV_ACCESS_REMOTE_READ);
+    same(ibv_dereg_mr(m), 0);
+    check(!ibv_reg_mr_iova(d.pd, memory, 4096, 0x10001, IBV_ACCESS_LOCAL_WRITE) && errno == EINVAL,
+          "another offset in the page");
+    m = ibv_reg_mr_iova(d.pd, memory + 4, 4096, 0x10004, ALL_ACCESS);
+    check(m, "ibv_reg_mr_iova: %m");
+    write_to(0x10004, m->rkey, 64, IBV_WC_SUCCESS);
+    same(ibv_dereg_mr(m), 0);
+    m = mr_make(&d, memory, 4096, ALL_ACCESS | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_HUGETLB);
+    write_to(0, m->rkey, 64, IBV_WC_SUCCESS);
+    same(ibv_dereg_mr(m), 0);
+    munmap(none, BYTES);
+    munmap(fixed, BYTES);
+}
+
+TEST(overrun_that_is_ignored)
+{
+    open_all();
+    struct ibv_cq_init_attr_ex c = {.cqe = 4, .comp_mask = IBV_CQ_INIT_ATTR_MASK_FLAGS,
+                                    .flags = IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN};
+    struct ibv_cq_ex *ex = ibv_create_cq_ex(d.context, &c);
+    check(ex, "ibv_create_cq_ex: %m");
+    struct ibv_cq *small = ibv_cq_ex_to_cq(ex);
+    struct ibv_qp *pair[2];
+    qp_pair(&d, (struct queue_options){.send_cq = small, .receive_cq = cq}, pair);
+    for (uint64_t i = 0; i < 50; i++) {
+        receive(pair[1], i, memory + HALF, HALF, mr->lkey);
+        post(pair[0], (struct operation){.opcode = IBV_WR_SEND, .id = i, .local = memory,
+                                         .bytes = 64, .lkey = mr->lkey});
+        expect(cq, i, IBV_WC_SUCCESS);
+    }
+    for (uint64_t i = 46; i < 50; i++)
+        expect(small, i, IBV_WC_SUCCESS);
+    expect_none(small, 5);
+    same(qp_state(pair[0]), IBV_QPS_RTS);
+    close_pair(pair);
+    same(ibv_destroy_cq(small), 0);
+}
+
+TEST(attributes_that_drivers_take_and_refuse)
+{
+    open_all();
+    struct ibv_qp *pair[2] = {qp_make(&d, (struct queue_options){.send_cq = cq}),
+                              qp_make(&d, (struct queue_options){.send_cq = cq})};
+    for (int i = 0; i < 2; i++) {
+        unsigned more = IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_ON_DEMAND |
+                        IBV_ACCESS_HUGETLB | 3u << 8 | IBV_ACCESS_RELAXED_ORDERING;
+        qp_init(&d, pair[i], (int)(more | ALL_ACCESS));
+        struct ibv_qp_attr rtr = rtr_attributes(&d, qp_address(&d, pair[!i], NULL));
+        struct ibv_qp_attr rts = rts_attributes();
+        rtr.rq_psn = 0xab123456;
+        rts.sq_psn = 0xcd123456;
+        rts.max_rd_atomic = 0;
+        same(ibv_modify_qp(pair[i], &rtr, rtr_mask(IBV_QPT_RC)), 0);
+        same(ibv_modify_qp(pair[i], &rts, rts_mask(IBV_QPT_RC) | IBV_QP_ALT_PATH), EINVAL);
+        same(ibv_modify_qp(pair[i], &rts, rts_mask(IBV_QPT_RC)), 0);
+        struct ibv_qp_init_attr init;
+        same(ibv_query_qp(pair[i], &rtr, IBV_QP_RQ_PSN | IBV_QP_SQ_PSN, &init), 0);
+        same(rtr.rq_psn, 0x123456);
+        same(rtr.sq_psn, 0x123456);
+    }
+    struct operation o = {.opcode = IBV_WR_SEND, .id = 3, .local = memory, .bytes = 64,
+                          .lkey = mr->lkey, .flags = 1u << 12};
+    same(try_post(pair[0], o), EINVAL);
+    o.flags = 0;
+    o.opcode = IBV_WR_RDMA_READ;
+    o.remote = (uintptr_t)memory + HALF;
+    o.rkey = mr->rkey;
+    post(pair[0], o);
+    expect(cq, 3, IBV_WC_LOC_QP_OP_ERR);
+    close_pair(pair);
+    struct ibv_qp_init_attr a = {.send_cq = cq, .recv_cq = cq, .cap = {1, 1, 1, 1, 0}};
+    static const int wrong[] = {0, 99};
+    for (int i = 0; i < 2; i++) {
+        a.qp_type = (enum ibv_qp_type)wrong[i];
+        check(!ibv_create_qp(d.pd, &a) && errno == EINVAL, "QP type %d: %m", wrong[i]);
+    }
+    a.qp_type = IBV_QPT_RAW_PACKET;
+    check(!ibv_create_qp(d.pd, &a) && errno == EOPNOTSUPP, "a raw packet QP: %m");
+}
+
+TEST(network_type_of_datagrams)
+{
+    open_all();
+    struct ibv_qp *pair[2];
+    qp_pair(&d, (struct queue_options){.type = IBV_QPT_UD, .send_cq = cq}, pair);
+    struct ibv_ah_attr a = rtr_attributes(&d, qp_address(&d, pair[1], NULL)).ah_attr;
+    struct ibv_ah *ah = ibv_create_ah(d.pd, &a);
+    check(ah, "ibv_create_ah: %m");
+    receive(pair[1], 4, memory + HALF, HALF, mr->lkey);
+    post(pair[0], (struct operation){.opcode = IBV_WR_SEND, .id = 3, .local = memory, .bytes = 64,
+                                     .lkey = mr->lkey, .ah = ah, .qpn = pair[1]->qp_num});
+    for (int i = 0; i < 2; i++) {
+        struct ibv_wc wc = completion(cq, 20000);
+        same(wc.status, IBV_WC_SUCCESS);
+        if (wc.wr_id == 4)
+            same(wc.sl & 3, 2); /* IPv4 */
+    }
+    same(ibv_destroy_ah(ah), 0);
+    close_pair(pair);
+}
+
+int main(int count, char **words)
+{
+    return run_tests(count, words);
+}
