@@ -5,8 +5,8 @@ MAKEFLAGS += --no-print-directory
 PYTHON := /usr/bin/python3
 
 # Debian packages, by the target that needs them.
-BUILD_PACKAGES := gcc libc6-dev libibverbs-dev
-RUN_PACKAGES := python3 python3-pyverbs ibverbs-utils perftest crun iproute2 nftables util-linux qperf strace ucx-utils \
+BUILD_PACKAGES := gcc libc6-dev libibverbs-dev librdmacm-dev
+RUN_PACKAGES := python3 python3-pyverbs ibverbs-utils infiniband-diags perftest rdmacm-utils crun iproute2 nftables util-linux qperf strace ucx-utils \
 	iperf3 systemd
 # For a virtual machine with Linux's own software RNIC, and for a look at packets.
 GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ibverbs-providers tshark
@@ -44,7 +44,7 @@ check: build
 	@cargo clippy --quiet --workspace --all-targets --locked -- -D warnings
 	@cargo xtask layers
 	@cargo xtask tidy
-	@cargo test --quiet --workspace --locked
+	@OMNIVERB_ADOPT_CYCLES=100 cargo test --quiet --workspace --locked
 
 test: deps guest build
 	@$(PYTHON) tests/run $(TESTS)

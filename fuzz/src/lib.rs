@@ -20,6 +20,12 @@ mod memory;
 #[path = "../../rnic/device/tests/device/pair.rs"]
 mod pair;
 #[allow(dead_code)]
+#[path = "../../rnic/device/tests/device/script.rs"]
+mod script;
+#[allow(dead_code)]
+#[path = "../../rnic/device/tests/device/world.rs"]
+mod world;
+#[allow(dead_code)]
 #[path = "../../rnic/device/tests/device/work.rs"]
 mod work;
 

@@ -1,6 +1,6 @@
 //! Both ends of a ring against an other end that writes anything anywhere.
 
-use crate::attack::Script;
+use crate::script::Script;
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{BellPage, Consumer, Producer, UserMemory, Window, WordMemory};
 
