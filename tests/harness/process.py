@@ -197,6 +197,17 @@ def activity(pids, seconds=5.0):
     return ran, sum(count - before.get(task, 0) for task, count in after.items())
 
 
+def idle(pids, most_ran=10, most_switches=60, looks=4):
+    """Waits until processes do nothing of their own accord for five seconds (see `activity`); says
+    why not if they never do in some such times. What ended just before them may keep them busy."""
+    for _ in range(looks):
+        ran, switches = activity(pids)
+        print(f"ran in {ran} of 100 looks, {switches} switches in 5 s")
+        if ran <= most_ran and switches <= most_switches:
+            return
+    raise Failure(f"ran in {ran} of 100 looks, {switches} switches in 5 s, again and again")
+
+
 def _tasks(pids):
     return [f"/proc/{pid}/task/{task}" for pid in pids for task in numeric(f"/proc/{pid}/task")]
 

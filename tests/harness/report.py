@@ -31,14 +31,14 @@ class Report:
                 self.excused.append((name, excuse))
             else:
                 self.flaky.append(name)
-                verdict, reason = "FAIL", "flaky: it passed only when tried again"
-        self.counts[verdict] += 1
+                verdict, reason = "FLAKY", "it passed only when tried again"
+        self.counts["FAIL" if verdict == "FLAKY" else verdict] += 1
         note = ""
         if verdict == "SKIP":
             note = f"  ({first_line(reason)})"
         print(f"{verdict} {seconds:7.1f} s  {name}{note}", flush=True)
         path = self.log_path(name)
-        if verdict == "FAIL":
+        if verdict in ("FAIL", "FLAKY"):
             with open(path, "a", encoding="utf-8") as file:
                 file.write(f"\n{reason}\n")
             print(f"{_first_lines(reason)}\n     see {os.path.relpath(path)}", flush=True)
@@ -63,6 +63,14 @@ class Report:
         with open(self.log_path(name), "a", encoding="utf-8") as file:
             file.write(f"\n{reason}\n--- once more ---\n")
         print(f"AGAIN{seconds:7.1f} s  {name}\n{_first_lines(reason)}", flush=True)
+
+    def confirmed(self, name, passed, times):
+        """Takes a flaky case for passed, if it passed that many times, alone, at the end."""
+        if passed == times:
+            self.flaky.remove(name)
+            self.excused.append((name, f"passed alone at the end, {times} times in a row"))
+            self.counts["FAIL"] -= 1
+            self.counts["PASS"] += 1
 
     def finish(self):
         """Prints the last line; returns the exit status."""

@@ -23,12 +23,13 @@ _GRACE = 15.0
 _LOOK = 0.02
 
 
-def run_groups(groups, stage, report: Report):
+def run_groups(groups, stage, report: Report, confirm=0):
     """Runs everything, the cases of one group one at a time.
 
     A case that fails is tried once more, with a fresh fixture, so that it is known whether it fails
     always. One that passes then is flaky, which is a failure, too, but if the machine had stood
-    still (machine.py) or if that is known of it (flaky.py)."""
+    still (machine.py) or if that is known of it (flaky.py), or if it passes alone at the end
+    `confirm` times in a row, where that is asked for."""
     process.become_subreaper()
     signal.signal(signal.SIGTERM, _stop)
     room = 2 * max(2, os.cpu_count() or 2) + WAITS
@@ -46,6 +47,14 @@ def run_groups(groups, stage, report: Report):
                 running.remove(group)
                 if group.left:
                     waiting.insert(0, (group.group, group.left))
+        for group, case in [(group, case) for group in groups for case in group.cases
+                            if confirm and case.name in report.flaky]:
+            again = _Confirming(group, [case] * confirm, stage, report, {}, machine)
+            running.append(again)
+            while not again.is_over(running):
+                _wait(running)
+            running.remove(again)
+            report.confirmed(case.name, again.passed, confirm)
     except BaseException:
         for group in running:
             group.interrupt()
@@ -162,6 +171,20 @@ class _Running:
                 time.sleep(_LOOK)
         except (ProcessLookupError, ChildProcessError):
             pass
+
+
+class _Confirming(_Running):
+    """One case again and again, until it fails."""
+
+    passed = 0
+
+    def _result(self, verdict, reason):
+        print(f"CONFIRM {verdict} {self.left.pop(0).name}{': ' if reason else ''}{reason[:500]}",
+              flush=True)
+        self.started = time.monotonic()
+        self.passed += verdict == "PASS"
+        if verdict != "PASS" or not self.left:
+            self.gone_by = self.started + _GRACE
 
 
 def _child(group, cases, stage, pipe, report):
