@@ -43,11 +43,10 @@ pub const IDLE_LOOKS_MAX: u32 = 2048;
 pub const INSIST_LOOKS: u32 = 256;
 /// How long a datagram or UC message waits for room, in nanoseconds, before it is dropped.
 pub const UNRELIABLE_WAIT: u64 = 100_000_000;
-/// How long the first request waits at least for the peer to attach, in nanoseconds.
-pub const ATTACH_WAIT: u64 = 400_000_000;
-/// How long it waits at least for a link: the daemon may have to find out that nobody at the peer's
-/// address speaks as it does, which takes 300 ms.
-pub const LINK_WAIT: u64 = 700_000_000;
+/// How long a request waits at least for a link and for the peer to attach, in nanoseconds: the
+/// daemon may have to find out that nobody at the peer's address speaks as it does, which takes
+/// 300 ms, and on a busy machine it, and the peer, have to get a processor first.
+pub const LINK_WAIT: u64 = 2_000_000_000;
 /// So many short WRITEs in a row may go through the ring before the next waits for it to drain.
 pub const DETOURS_MAX: u32 = 16;
 /// Bytes of a WRITE that still goes through the ring when its target is mapped but earlier requests

@@ -3,7 +3,7 @@
 use super::order::{Finish, Order, Verdict, Why};
 use super::waiting::Wait;
 use crate::constants::status;
-use crate::limits::{ANSWER_WAIT, ATTACH_WAIT, LINK_WAIT, UNRELIABLE_WAIT};
+use crate::limits::{ANSWER_WAIT, LINK_WAIT, UNRELIABLE_WAIT};
 use crate::qp::links::LinkEnd;
 use crate::qp::{Inner, Qp};
 use omniverb_link::Broken;
@@ -60,12 +60,12 @@ impl Inner {
 
     /// A peer that closed is silent for as long as the retries last. One that was not there yet
     /// may be on its way: both ends learn of their link through the daemon, after they are RTR.
+    /// The specification (9.7.6.1.3) allows four times the timeout.
     fn silence_deadline(&self, now: u64) -> Option<u64> {
         let silence = self.machine.attributes().silence_max()?;
         Some(match self.links.first() {
             Some(link) if link.endpoint.peer_has_closed() => now + silence,
-            Some(_) => now + silence.max(ATTACH_WAIT),
-            None => now + silence.max(LINK_WAIT),
+            _ => now + silence.max(LINK_WAIT),
         })
     }
 
