@@ -75,7 +75,6 @@ def perftests(slow=False):
                 if verb != "read":
                     yield program, [*options, "-s", "16", "-I", "32", "-n", "1000"], [16]
             yield f"ib_{verb}_bw", ["-c", transport, "-q", "8", "-s", "1024", "-n", "2000"], [1024]
-            yield f"ib_{verb}_bw", ["-c", transport, "-b", "-s", "1024", "-n", "2000"], [1024]
             events = [] if verb == "write" else ["-e"]
             yield (f"ib_{verb}_bw", ["-c", transport, "-b", "-q", "4", *events, "-s", "256", "-n",
                                      "1000"], [256])
@@ -137,30 +136,47 @@ def title(options):
 
 # How much of the matrix runs where. Everything: where data takes a way of its own. Each once: where
 # only the way in differs (an ordinary user), or the way is that of another setting without its
-# network (forwarded). And which latencies of all sizes: perftest measures the clock for each of the
-# 23. The others run in `make soak`.
+# network (forwarded). And which run with all sizes: perftest measures the clock for each of the 23,
+# which takes a second for a latency and a quarter for a bandwidth. The others run with one large
+# size, if they are about bandwidth, and with all of them in `make soak`.
 EVERYTHING, EACH_ONCE = "everything", "each once"
-MATRIX = {"containers": (EVERYTHING, (("ib_write_lat", "RC"),)),
-          "user": (EACH_ONCE, (("ib_send_lat", "UC"), ("ib_send_lat", "UD"))),
-          "wire": (EVERYTHING, ()), "forwarded": (EACH_ONCE, ()),
-          "wire-jumbo": (EVERYTHING, ()), "wire-routed": (EVERYTHING, ())}
+MATRIX = {"containers": (EVERYTHING, (("ib_send_bw", "RC"), ("ib_write_bw", "RC"),
+                                      ("ib_read_bw", "RC"))),
+          "user": (EACH_ONCE, (("ib_send_lat", "UD"), ("ib_send_bw", "UC"))),
+          "wire": (EVERYTHING, (("ib_send_bw", "RC"), ("ib_read_bw", "RC"))),
+          "forwarded": (EACH_ONCE, (("ib_write_bw", "UC"),)),
+          "wire-jumbo": (EVERYTHING, (("ib_write_bw", "RC"), ("ib_send_bw", "UD"))),
+          "wire-routed": (EVERYTHING, (("ib_read_bw", "RC"),))}
+_LARGE = 1 << 20
 
 
 def cases(setting, slow=False):
     """The matrix as cases of `setting`, as far as it runs there; `slow`: data takes a slow way."""
-    much, latency_of_all_sizes = MATRIX[setting]
+    much, with_all_sizes = MATRIX[setting]
     everything = list(perftests(slow))
-    clocks = [one for one in everything if "-a" in one[1] and one[0].endswith("_lat")]
-    chosen = [one for one in everything
-              if one not in clocks or (one[0], one[1][1]) in latency_of_all_sizes]
+    chosen = [one for one in map(lambda one: _shorter(one, with_all_sizes), everything) if one]
     if much == EACH_ONCE:
         chosen = _each_once(chosen)
     found = [Case(f"{setting}.ibv_{program}_pingpong {size}{' -e' if events else ''}",
                   pingpong(program, size, events), 190) for program, size, events in pingpongs()]
     found += [_perftest_case(setting, one) for one in chosen]
     if setting == "containers":
-        found += [_perftest_case(setting, one, soak=True) for one in clocks if one not in chosen]
+        found += [_perftest_case(setting, one, soak=True) for one in everything
+                  if "-a" in one[1] and one not in chosen]
     return found
+
+
+def _shorter(one, with_all_sizes):
+    """The same with one large size instead of all, but for those; None for other latencies."""
+    program, options, _ = one
+    service = options[1] if "-c" in options else None
+    if "-a" not in options or (program, service) in with_all_sizes:
+        return one
+    if program.endswith("_lat"):
+        return None
+    size = 1024 if service == "UD" else _LARGE
+    at = options.index("-a")
+    return program, [*options[:at], "-s", str(size), *options[at + 1:]], [size]
 
 
 def _perftest_case(setting, one, soak=False):

@@ -146,8 +146,9 @@ def _routed(stage):
 
 def _few(setting):
     """A handful of programs, for other networks than the first."""
-    wanted = ("rc_pingpong 1048576", "ud_pingpong mtu", "ib_write_bw -c RC -a", "ib_send_bw -c UD",
-              "ib_read_bw -c RC -a", "ib_atomic_lat default")
+    wanted = ("rc_pingpong 1048576", "ud_pingpong mtu", "ib_write_bw -c RC -a",
+              "ib_send_bw -c UD -a", "ib_send_bw -c UD -s 1024", "ib_read_bw -c RC -a",
+              "ib_atomic_lat -A FETCH_AND_ADD")
     return [case for case in perftest.cases(setting, True)
             if case.name.split(".", 1)[1].removeprefix("ibv_") in wanted]
 
