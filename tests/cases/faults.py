@@ -260,7 +260,7 @@ def groups():
     """Two hosts, one of which hears badly, and so does the other."""
     return [
         Group("faults.all", [
-            *_renamed("faults", program("soak.two_processes", 150_000, 21, limit=150),
+            *_renamed("faults", program("soak.two_processes", 60_000, 21, limit=150),
                       program("soak.two_processes", 40_000, 22, 1, 1, limit=100,
                               title=" one_pair"),
                       program("soak.two_processes", 5_000, 23, 1, 1, 8 << 20, limit=150,

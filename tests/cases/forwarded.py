@@ -45,7 +45,7 @@ def groups():
     """One host, two containers, one daemon that forwards."""
     cases = [_program(f"{file}.{test}", *_ARGUMENTS.get(f"{file}.{test}", []))
              for file in _ONE_PROCESS for test in tests_of(file)]
-    cases += [_program("soak.two_processes", 300_000, 11, limit=150),
+    cases += [_program("soak.two_processes", 150_000, 11, limit=150),
               _program("soak.one_process", 60_000, 12, limit=90),
               _program("sources.sources", 200),
               *[_program(f"apart.{test}") for test in tests_of("apart")],

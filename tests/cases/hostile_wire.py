@@ -91,7 +91,7 @@ class _Victims:
         check(self.process.returncode == 0, f"the victims: {text}")
 
 
-def _against_idle(kind, seconds=4, change=lambda hosts, targets: targets, which="targets"):
+def _against_idle(kind, seconds=2, change=lambda hosts, targets: targets, which="targets"):
     """Attacks connections without traffic: nothing at all may happen to them."""
     def run(hosts):
         with _daemons_stay_well(hosts):
@@ -132,7 +132,7 @@ def _under_traffic(kind, numbers):
     """Attacks connections full of traffic that is checked byte for byte."""
     def run(hosts):
         with _daemons_stay_well(hosts):
-            soak = hosts.apart().start("/opt/programs/soak", "two_processes", 150_000, 31,
+            soak = hosts.apart().start("/opt/programs/soak", "two_processes", 60_000, 31,
                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             try:
                 process.until(lambda: len(_qpns(hosts.b.daemon)) >= 8 or soak.poll() is not None,
@@ -164,7 +164,7 @@ def _flood(kind):
     checked byte for byte. What it costs them is measured by bench/limits.py."""
     def run(hosts):
         with _daemons_stay_well(hosts), floods.flood(hosts, hosts.attacker, kind, 20_000):
-            text = hosts.apart().run("/opt/programs/soak", "two_processes", 150_000, 41, limit=90)
+            text = hosts.apart().run("/opt/programs/soak", "two_processes", 60_000, 41, limit=90)
             print(text)
             check("ok two_processes" in text, text)
             duet.run(hosts, "ibv_rc_pingpong", "-g", hosts.gid_index, "-c")
@@ -236,7 +236,7 @@ def _forged_handshakes(hosts):
             addresses = [hosts.server.address, hosts.client.address, hosts.other.address]
             forger = process.start(
                 [*hosts.attacker.enter(), sys.executable, "-B", pathlib.Path(roce.__file__),
-                 json.dumps({"kind": "handshakes", "seconds": 15, "own": _OWN, "rate": 3000,
+                 json.dumps({"kind": "handshakes", "seconds": 9, "own": _OWN, "rate": 3000,
                              "targets": [{"address": to, "peers": addresses, "bodies": bodies}
                                          for to in addresses]})],
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -270,12 +270,12 @@ def groups():
         Case("hostile_wire.would_work", _would_work),
         Case("hostile_wire.own_address", _against_idle("own")),
         Case("hostile_wire.wrong_check", _against_idle("unchecked")),
-        Case("hostile_wire.spoofed_ahead", _against_idle("spoofed", 3, _wrong_numbers(_FAR_AHEAD))),
+        Case("hostile_wire.spoofed_ahead", _against_idle("spoofed", 2, _wrong_numbers(_FAR_AHEAD))),
         Case("hostile_wire.spoofed_behind",
-             _against_idle("spoofed", 3, _wrong_numbers(_FAR_BEHIND))),
-        Case("hostile_wire.fuzzed", _against_idle("fuzzed", 8, _wrong_numbers(_FAR_AHEAD))),
+             _against_idle("spoofed", 2, _wrong_numbers(_FAR_BEHIND))),
+        Case("hostile_wire.fuzzed", _against_idle("fuzzed", 4, _wrong_numbers(_FAR_AHEAD))),
         Case("hostile_wire.datagrams", _against_idle("datagrams", which="datagrams")),
-        Case("hostile_wire.another_container", _against_idle("spoofed", 4, _through_another)),
+        Case("hostile_wire.another_container", _against_idle("spoofed", 2, _through_another)),
         Case("hostile_wire.traffic_ahead", _under_traffic("spoofed", _FAR_AHEAD), 150),
         Case("hostile_wire.traffic_behind", _under_traffic("spoofed", _FAR_BEHIND), 150),
         Case("hostile_wire.traffic_fuzzed", _under_traffic("fuzzed", _FAR_AHEAD), 150),

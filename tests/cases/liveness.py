@@ -154,7 +154,7 @@ def _case(row, title=""):
         attacker = scene.attack(row)
         text = process.finish(attacker, row.seconds + 45)
         print(text)
-        time.sleep(1)  # what it leaves behind is part of it
+        time.sleep(0.4)  # what it leaves behind is part of it
         scene.observers.verdict({**_BOUNDS, **row.bounds})
         check(attacker.returncode == 0 and (not row.seconds or _did(text, scene) > 0),
               f"the attack did nothing: {process.how(attacker.returncode)}\n{text}")

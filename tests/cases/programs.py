@@ -19,7 +19,7 @@ _SELF_CONTAINED = ["states", "errors", "keys", "events", "messages", "extended",
 # Arguments and time limits that differ from the default: by setting and name.
 _MILLION = 1_000_000
 _ARGUMENTS = {
-    ("containers", "soak.two_processes"): ([2 * _MILLION, 1], 300),
+    ("containers", "soak.two_processes"): ([_MILLION, 1], 300),
     ("containers", "soak.one_process"): ([500_000, 2], 100),
     ("user", "soak.two_processes"): ([500_000, 3], 100),
     ("user", "soak.one_process"): ([200_000, 4], 100),

@@ -39,7 +39,7 @@ _SIX = {"TEST_IPV6": 1}
 
 # Programs that are not in perftest's matrix: what their second process checks, and what travels.
 _PROGRAMS = [
-    program("soak.two_processes", 300_000, 1, limit=150),
+    program("soak.two_processes", 150_000, 1, limit=150),
     program("soak.two_processes", 60_000, 2, 2, 4, limit=90, title=" ipv6", settings=_SIX),
     program("soak.two_processes", 6_000, 3, 1, 1, 8 << 20, limit=120, title=" large"),
     program("sources.sources", 120),

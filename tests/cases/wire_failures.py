@@ -104,7 +104,7 @@ def _link_down(seconds, timeout):
     """Traffic must go on after the link was down, checked byte for byte, without an error."""
     def run(hosts):
         place = hosts.apart(TEST_TIMEOUT=timeout)
-        running = place.start("/opt/programs/soak", "two_processes", 400_000, 5, 1, 4,
+        running = place.start("/opt/programs/soak", "two_processes", 200_000, 5, 1, 4,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
             time.sleep(1.5)

@@ -1,8 +1,8 @@
 """Runs groups of cases, each group in a process of its own, each case under a time limit.
 
-Groups run side by side as far as the machine bears it: what mostly waits beside anything, two that
-poll, or one that crowds, on two processors; what is measured or floods alone (`case.WAITS` and the
-others). After a case failed its group goes on with a fresh fixture, in a new process.
+Groups run side by side as far as the machine bears it: what mostly waits beside anything, three that
+poll, or one and another that crowds, on two processors; what is measured or floods alone
+(`case.WAITS` and the others). After a case failed its group goes on with a fresh fixture, in a new process.
 """
 
 import json
@@ -13,7 +13,7 @@ import time
 import traceback
 
 from . import flaky, process
-from .case import WAITS, Failure, Skip
+from .case import POLLS, Failure, Skip
 from .machine import Machine
 from .report import Report
 
@@ -32,7 +32,7 @@ def run_groups(groups, stage, report: Report, confirm=0):
     `confirm` times in a row, where that is asked for."""
     process.become_subreaper()
     signal.signal(signal.SIGTERM, _stop)
-    room = 2 * max(2, os.cpu_count() or 2) + WAITS
+    room = 2 * max(2, os.cpu_count() or 2) + POLLS
     machine = Machine()
     # First the largest; those that wait fill the gaps.
     groups = sorted(groups, key=lambda group: -group.weight)
