@@ -217,6 +217,7 @@ void qp_connect(struct device *d, struct ibv_qp *qp, struct address peer)
 {
     qp_init(d, qp, ALL_ACCESS & ~IBV_ACCESS_LOCAL_WRITE);
     struct ibv_qp_attr rtr = rtr_attributes(d, peer), rts = rts_attributes();
+    rtr.rq_psn = rts.sq_psn = peer.psn;
     same(ibv_modify_qp(qp, &rtr, rtr_mask(qp->qp_type)), 0);
     same(ibv_modify_qp(qp, &rts, rts_mask(qp->qp_type)), 0);
 }

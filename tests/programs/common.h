@@ -108,6 +108,8 @@ struct address {
     union ibv_gid gid;
     uint32_t qpn, rkey;
     uint64_t memory, length;
+    /* The first, both ways. Another one for a new connection keeps late packets of the last away. */
+    uint32_t psn;
 };
 
 struct queue_options {

@@ -140,7 +140,9 @@ TEST(refused_and_used_again)
               ibv_wc_status_str(wc.status));
         expect(receive_cq, 9, IBV_WC_WR_FLUSH_ERR);
         qp_move(qp, IBV_QPS_RESET);
-        qp_connect(&d, qp, qp_address(&d, qp, NULL));
+        struct address again = qp_address(&d, qp, NULL);
+        again.psn = 0x10000u * (unsigned)(turn + 1);
+        qp_connect(&d, qp, again);
         messages(qp);
     }
     same(ibv_destroy_qp(qp), 0);
