@@ -44,30 +44,23 @@ def _set(pair, what, *containers):
 def _switched(which):
     """Owner or initiator are told to keep theirs while READs run."""
     def run(pair):
-        running = duet.Duet(pair, ["ib_read_bw", "-F", "-s", "65536", "-D", "12"])
         try:
-            _grows(pair, 0)
-            _set(pair, "off", getattr(pair, which))
-            _stays(pair)
-            vnic = pair.daemon.vnic(getattr(pair, which).namespace)
-            check(vnic["adoption"] == "off", f"{vnic}")
-            running.finish(60)
+            with duet.going_on(pair, "ib_read_bw", "-s", "65536"):
+                _grows(pair, 0)
+                _set(pair, "off", getattr(pair, which))
+                _stays(pair)
+                vnic = pair.daemon.vnic(getattr(pair, which).namespace)
+                check(vnic["adoption"] == "off", f"{vnic}")
         finally:
-            running.abort()
             _set(pair, "on", pair.server, pair.client)
     return Case(f"adoption.switched_off {which}", run, 100)
 
 
 def _variable(pair):
     """A process can keep its own pages."""
-    argv = ["ib_read_bw", "-F", "-s", "65536", "-D", "4"]
-    running = duet.Duet(pair, argv, server_argv=["env", "OMNIVERB_ADOPTION=off", *argv])
-    try:
+    with duet.going_on(pair, "ib_read_bw", "-s", "65536", before=["env", "OMNIVERB_ADOPTION=off"]):
         _stays(pair)
         check(_operations(pair)[0] == 0, f"mapped: {_operations(pair)}")
-        running.finish(60)
-    finally:
-        running.abort()
 
 
 def _wrong(pair):

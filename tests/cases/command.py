@@ -1,7 +1,6 @@
 """The command line, and what happens when there is no daemon."""
 
 import json
-import time
 
 from harness import duet, process
 from harness.case import WAITS, Case, Group, check
@@ -24,13 +23,11 @@ def _view(pair):
 
 
 def _status(pair):
-    running = duet.Duet(pair, ["ib_write_bw", "-F", "-D", "4", "-s", "65536"])
-    time.sleep(2)
-    status = pair.daemon.status()
-    text = process.run([pair.stage.dist / "bin" / "omniverb", "status"],
-                       env=environment(OMNIVERB_SOCKET=pair.daemon.socket))
-    running.finish(30)
-    check("ib_write_bw" in json.dumps(status) and "ib_write_bw" in text, text)
+    with duet.going_on(pair, "ib_write_bw", "-s", "65536"):
+        process.until(lambda: "ib_write_bw" in json.dumps(pair.daemon.status()), 20, "a program")
+        text = process.run([pair.stage.dist / "bin" / "omniverb", "status"],
+                           env=environment(OMNIVERB_SOCKET=pair.daemon.socket))
+        check("ib_write_bw" in text, text)
 
 
 def _doctor(pair):

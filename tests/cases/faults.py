@@ -10,7 +10,7 @@ from harness.containers import Pair
 from harness.host import Host, Hosts
 
 from cases.wire import program, quiet
-from cases.wire_failures import paths
+from cases.wire_failures import paths, reach
 
 # Everything at once, and loss alone: unreliable datagrams are doubled and reordered by a network
 # that does so.
@@ -210,8 +210,7 @@ def _forwarded(pair):
     """Direct links have no packets, so connections of a vNIC with faults are forwarded."""
     pair.ends.set(_ALL)
     try:
-        running = duet.Duet(pair, ["ib_send_bw", "-F", "-b", "-D", "5"])
-        try:
+        with duet.going_on(pair, "ib_send_bw", "-b"):
             done = process.until(lambda: pair.ends.injected().get("corrupted", 0) > 10 and
                                  pair.ends.injected(), 10, "damaged packets")
             print(done)
@@ -219,19 +218,11 @@ def _forwarded(pair):
             ways = paths(pair.daemon, "ib_send_bw")
             check(len(ways) == 2 and all(path == "forwarded" and "faults" in why
                                          for path, why in ways), f"{ways}")
-            running.finish(30)
-        finally:
-            running.abort()
         _pingpong(pair)
     finally:
         pair.ends.set("none")
-    running = duet.Duet(pair, ["ib_send_lat", "-F", "-D", "3"])
-    try:
-        time.sleep(1)
-        ways = [path for path, _ in paths(pair.daemon, "ib_send_lat")]
-        check(ways == ["direct"] * 2, f"{ways}")
-    finally:
-        running.abort()
+    with duet.going_on(pair, "ib_send_lat"):
+        reach([pair.daemon], "ib_send_lat", "direct")
 
 
 def _configured(stage):
@@ -242,16 +233,12 @@ def _configured(stage):
     try:
         place = host.bare(host.switch, "127.0.0.1")
         sides = type("Sides", (), {"server": place, "client": place})
-        running = duet.Duet(sides, ["ib_write_bw", "-F", "-D", "4", "-s", "8192"])
-        try:
-            time.sleep(2)
-            vnic = host.daemon.vnic(host.switch)
-            print(vnic)
-            check(vnic["faults"] == "loss=3%,corrupt=1%,seed=5" and vnic["injected"]["lost"] > 0,
-                  f"{vnic}")
-            running.finish(30)
-        finally:
-            running.abort()
+        with duet.going_on(sides, "ib_write_bw", "-s", "8192"):
+            vnic = process.until(lambda: (host.daemon.vnic(host.switch) or {}).get("injected") and
+                                 host.daemon.vnic(host.switch), 20, "packets with faults")
+            check(vnic["faults"] == "loss=3%,corrupt=1%,seed=5", f"{vnic}")
+            process.until(lambda: host.daemon.vnic(host.switch)["injected"]["lost"] > 0, 20,
+                          "a loss")
     finally:
         host.close()
 

@@ -3,9 +3,8 @@
 import contextlib
 import os
 import subprocess
-import time
 
-from harness import duet
+from harness import duet, process
 from harness.case import WAITS, Case, Failure, Group, check
 from harness.containers import Container, Pair
 from harness.network import Switch
@@ -61,17 +60,13 @@ def _same_table_everywhere(n):
 
 def _status_shows_only_ours(n):
     """A tool inside a container is shown that container."""
-    running = duet.Duet(n.pair, ["ib_send_bw", "-F", "-D", "3"])
-    time.sleep(1)
-    try:
+    with duet.going_on(n.pair, "ib_send_bw"):
+        process.until(lambda: str(n.pair.daemon.status()).count("ib_send_bw") >= 2, 20,
+                      lambda: f"both programs: {n.pair.daemon.status()}")
         own = n.pair.server.run("omniverb", "status", plain=True)
         foreign = n.stranger.run("omniverb", "status", plain=True)
-        whole = str(n.pair.daemon.status())
         check("ib_send_bw" in own, own)
         check("ib_send_bw" not in foreign and "10.77." not in foreign, foreign)
-        check(whole.count("ib_send_bw") >= 2, whole)
-    finally:
-        running.abort()
 
 
 def _guessing(attacker_name):

@@ -88,14 +88,10 @@ def _host_network(pair):
                   ["capture", "-w", "/dev/null"]):
         text = process.run([*own, *words], env=options, accept=(1,))
         check("only root" in text or "regular file" in text, f"{words}: {text}")
-    running = duet.Duet(pair, ["ib_send_bw", "-F", "-D", "3"])
-    time.sleep(1)
-    try:
+    with duet.going_on(pair, "ib_send_bw"):
+        process.until(lambda: len(pair.daemon.status()["vnics"]) == 2, 20, "an operator sees all")
         shown = json.loads(process.run([*own, "status", "--json"], env=options))
         check(all(vnic["name"] == "host" for vnic in shown["vnics"]), f"{shown}")
-        check(len(pair.daemon.status()["vnics"]) == 2, "an operator sees all")
-    finally:
-        running.abort()
 
 
 def _disconnect(pair):

@@ -153,16 +153,19 @@ def paths(daemon, name):
             for qp in task["qps"]]
 
 
+def reach(daemons, name, wanted):
+    """Waits until both queue pairs of a program have found their way; it must be the one that is
+    wanted."""
+    def found():
+        seen = [path for daemon in daemons for path in paths(daemon, name)]
+        return len(seen) == 2 and all(path != "none" for path, _ in seen) and seen
+    seen = process.until(found, 20, lambda: f"two ways: {found()}")
+    check(all(path == wanted and why for path, why in seen), f"not all {wanted}: {seen}")
+
+
 def _path_between(server, client, daemons, wanted):
-    running = duet.Duet(_Sides(server, client), ["ib_send_lat", "-F", "-D", "4"])
-    try:
-        time.sleep(1.5)
-        seen = [path for daemon in daemons for path in paths(daemon, "ib_send_lat")]
-        print(seen)
-        check(len(seen) == 2, f"{len(seen)} QPs, not two")
-        check(all(path == wanted and why for path, why in seen), f"not all {wanted}: {seen}")
-    finally:
-        running.abort()
+    with duet.going_on(_Sides(server, client), "ib_send_lat"):
+        reach(daemons, "ib_send_lat", wanted)
 
 
 def _path_wire(hosts):

@@ -1,5 +1,6 @@
 """Runs a client-server program such as perftest on both sides of a pair."""
 
+import contextlib
 import itertools
 import re
 import tempfile
@@ -102,6 +103,23 @@ class Duet:
 def run(pair, *argv, limit=55.0):
     """Runs a program on both sides and returns what they printed."""
     return Duet(pair, argv).finish(limit)
+
+
+@contextlib.contextmanager
+def going_on(pair, *argv, before=()):
+    """perftest that goes on for longer than what is looked at meanwhile takes, on any machine. Both
+    sides must be there still at the end, which means that nothing failed. `before`: of the server's
+    command."""
+    argv = [*argv, "-F", "-D", "90"]
+    running = Duet(pair, argv, server_argv=[*before, *argv])
+    try:
+        yield running
+        for name, side in (("client", running.client), ("server", running.server)):
+            if side.poll() is not None:
+                raise Failure(f"{argv[0]}: {name}: {process.how(side.returncode)}, too soon\n"
+                              f"{running._both()}")
+    finally:
+        running.abort()
 
 
 def rows(text, columns):

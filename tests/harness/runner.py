@@ -1,8 +1,9 @@
 """Runs groups of cases, each group in a process of its own, each case under a time limit.
 
-Groups run side by side as far as the machine bears it: what mostly waits beside anything, three that
-poll, or one and another that crowds, on two processors; what is measured or floods alone
-(`case.WAITS` and the others). After a case failed its group goes on with a fresh fixture, in a new process.
+Groups run side by side as far as the machine bears it: what mostly waits beside anything, three
+that poll, or one and another that crowds, on two processors; what is measured or floods alone
+(`case.WAITS` and the others). After a case failed its group goes on with a fresh fixture, in a new
+process.
 """
 
 import json
