@@ -103,6 +103,49 @@ TEST(ping_pong_asleep)
     reap(pid);
 }
 
+/* ---- datagrams between two who sleep before every one ---- */
+
+static void say(struct party *from, struct ibv_ah *ah, struct party *to)
+{
+    post(from->qp, (struct operation){.opcode = IBV_WR_SEND, .local = from->memory, .bytes = 8,
+                                      .lkey = from->mr->lkey, .flags = IBV_SEND_SIGNALED,
+                                      .ah = ah, .qpn = to->qp->qp_num});
+    struct party *both[] = {from, to};
+    for (unsigned i = 0; i < 2; i++) {
+        struct ibv_wc wc;
+        do {
+            take_event(both[i]);
+            same(ibv_req_notify_cq(both[i]->cq, 0), 0);
+        } while (ibv_poll_cq(both[i]->cq, 1, &wc) == 0);
+        same(wc.status, 0);
+    }
+    receive(to->qp, 1, to->memory + 64, 48, to->mr->lkey);
+}
+
+TEST(datagrams_asleep)
+{
+    static struct party a, b;
+    party_open(&a, -1);
+    party_open(&b, -1);
+    struct party *both[] = {&a, &b};
+    struct ibv_ah *ah[2];
+    for (unsigned i = 0; i < 2; i++) {
+        struct party *p = both[i];
+        same(ibv_destroy_qp(p->qp), 0);
+        p->qp = qp_make(&p->d, (struct queue_options){.type = IBV_QPT_UD, .send_cq = p->cq});
+        qp_connect(&p->d, p->qp, (struct address){0});
+        receive(p->qp, 1, p->memory + 64, 48, p->mr->lkey);
+        same(ibv_req_notify_cq(p->cq, 0), 0);
+        struct ibv_ah_attr way = rtr_attributes(&p->d, qp_address(&p->d, p->qp, NULL)).ah_attr;
+        ah[i] = ibv_create_ah(p->d.pd, &way);
+        check(ah[i], "ibv_create_ah: %m");
+    }
+    for (unsigned i = 0; i < 100; i++) {
+        say(&a, ah[0], &b);
+        say(&b, ah[1], &a);
+    }
+}
+
 /* ---- arming rules ---- */
 
 TEST(one_event_for_each_arming)

@@ -75,6 +75,27 @@ TEST(buffers)
     REFUSED(alloc_buf(d.pd, SIZE_MAX - 4096, &buf), ENOMEM);
 }
 
+/* A domain in which buffers may be in memory that a confidential guest shares with its host: such a
+ * buffer is plain memory here, and belongs to its domain. */
+TEST(buffers_that_may_be_shared)
+{
+    open_all();
+    struct ibv_parent_domain_init_attr a = {.pd = d.pd, .comp_mask = 1 << 2};
+    struct ibv_pd *domain = ibv_alloc_parent_domain(d.context, &a);
+    check(domain, "ibv_alloc_parent_domain: %m");
+    struct ibv_buf *buf = NULL;
+    unsigned char *memory = alloc_buf(domain, 4096, &buf);
+    check(memory && buf, "ibv_alloc_buf: %m");
+    REFUSED(reg_buf_mr(d.pd, buf, memory, 4096, ALL_ACCESS), EINVAL);
+    struct ibv_mr *mr = reg_buf_mr(domain, buf, memory, 4096, ALL_ACCESS);
+    check(mr, "ibv_reg_buf_mr: %m");
+    same(ibv_dereg_mr(mr), 0);
+    free_buf(buf);
+    same(ibv_dealloc_pd(domain), 0);
+    a.comp_mask = 1 << 3;
+    REFUSED(ibv_alloc_parent_domain(d.context, &a), EINVAL);
+}
+
 TEST(attributes)
 {
     open_all();

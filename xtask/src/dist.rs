@@ -4,6 +4,7 @@
 //! A library is a Rust archive that we link ourselves: rustc passes a version script of its own
 //! to the linker, beside which ours would be ignored or refused (docs/decisions has the trials).
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -99,14 +100,15 @@ fn build_library(library: &Library, debug: bool) -> Result<()> {
     let target = target_directory()?;
     let archive = format!("lib{}.a", library.package);
     let archive = target.join(if debug { "debug" } else { "shim" }).join(archive);
-    check_functions(&table, &archive)?;
-
     let work = target.join("dist").join(library.package);
     std::fs::create_dir_all(&work)?;
+    let objects = compile(library, &work)?;
+    check_functions(&table, objects.iter().chain([&archive]))?;
     let parts = Parts {
         script: work.join("library.map"),
         entries: work.join("entries.S"),
         jumps: work.join("glibc.S"),
+        objects,
         archive,
     };
     std::fs::write(&parts.script, version_script(&table))?;
@@ -128,11 +130,14 @@ fn build_library(library: &Library, debug: bool) -> Result<()> {
 }
 
 /// Every line of the table that needs a function has one, and every function has such a line.
-fn check_functions(table: &Table, archive: &Path) -> Result<()> {
+fn check_functions<'a>(table: &Table, parts: impl Iterator<Item = &'a PathBuf>) -> Result<()> {
     let wanted = table.wanted_functions();
-    let defined = elf::functions(archive)?;
+    let mut defined = BTreeSet::new();
+    for part in parts {
+        defined.extend(elf::functions(part)?);
+    }
     if let Some(function) = wanted.iter().find(|function| !defined.contains(*function)) {
-        bail!("symbols.toml wants {function}, which no crate defines");
+        bail!("symbols.toml wants {function}, which nothing defines");
     }
     for function in defined {
         if function.starts_with("ov_unsupported_") || wanted.contains(&function) {
@@ -155,14 +160,29 @@ struct Parts {
     script: PathBuf,
     entries: PathBuf,
     jumps: PathBuf,
+    objects: Vec<PathBuf>,
     archive: PathBuf,
+}
+
+/// The objects of what of a library is written in C.
+fn compile(library: &Library, work: &Path) -> Result<Vec<PathBuf>> {
+    let mut objects = Vec::new();
+    for source in library.sources {
+        let object = work.join(source).with_extension("o");
+        let mut cc = Command::new("cc");
+        cc.args(["-std=gnu11", "-O2", "-fPIC", "-fexceptions", "-Wall", "-Wextra", "-Werror", "-c"]);
+        cc.arg("-o").arg(&object).arg(root().join(library.folder).join(source));
+        execute(&mut cc)?;
+        objects.push(object);
+    }
+    Ok(objects)
 }
 
 fn link(library: &Library, to: &Path, parts: &Parts, debug: bool) -> Result<()> {
     let mut cc = Command::new("cc");
     cc.args(["-O2", "-fPIC", "-shared", "-o"]).arg(to);
     cc.arg(&parts.entries).arg(&parts.jumps).arg(root().join("app/ibverbs/compat.c"));
-    cc.arg(&parts.archive);
+    cc.args(&parts.objects).arg(&parts.archive);
     cc.args(library.beside.iter().map(|beside| library::folder().join(beside)));
     cc.arg(format!("-Wl,--version-script={}", parts.script.display()));
     cc.arg(format!("-Wl,-soname,{}", library.soname));

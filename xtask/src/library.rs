@@ -14,6 +14,8 @@ pub(crate) struct Library {
     pub plain: &'static str,
     /// Those of `dist/lib` that it is linked with.
     pub beside: &'static [&'static str],
+    /// What of it is written in C.
+    pub sources: &'static [&'static str],
     /// Where its version script is in a source tree of rdma-core.
     pub script: &'static str,
 }
@@ -26,6 +28,7 @@ pub(crate) const VERBS: Library = Library {
     soname: VERBS_SONAME,
     plain: "libibverbs.so",
     beside: &[],
+    sources: &["events.c"],
     script: "libibverbs/libibverbs.map.in",
 };
 
@@ -35,6 +38,7 @@ pub(crate) const CONNECTIONS: Library = Library {
     soname: "librdmacm.so.1",
     plain: "librdmacm.so",
     beside: &[VERBS_SONAME],
+    sources: &[],
     script: "librdmacm/librdmacm.map",
 };
 

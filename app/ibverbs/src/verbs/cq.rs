@@ -15,7 +15,7 @@ use super::channel::{ChannelShell, count_users};
 use super::context::ContextShell;
 use super::memory::PdShell;
 use super::wait::{acknowledge, take_event, until_acknowledged};
-use crate::errno::{minus_one, null};
+use crate::errno::null;
 
 /// A completion queue; every one is an extended one, so that `ibv_cq_ex_to_cq` can be a cast.
 #[repr(C)]
@@ -187,29 +187,25 @@ pub(super) unsafe extern "C" fn modify_cq(
     if mask & !IBV_CQ_ATTR_MODERATE != 0 { Errno::EINVAL.raw() } else { 0 }
 }
 
-/// Waits for an event (unless the descriptor says not to) and names its CQ.
+/// `ibv_get_cq_event`, without the waiting; see `events.c`.
 ///
 /// # Safety
 /// All pointers are valid.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ov_ibv_get_cq_event(
+pub unsafe extern "C" fn omniverb_take_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
+    file: *mut c_int,
 ) -> c_int {
-    // SAFETY: the caller's promise.
-    match unsafe { take_event(Arc::as_ptr(&ChannelShell::of(channel).notifier)) } {
-        Err(errno) => minus_one(errno),
-        Ok(address) => {
+    // SAFETY: the caller's promise; a CQ removes its entries from the queue before it goes away.
+    unsafe {
+        take_event(&ChannelShell::of(channel).notifier, file, |address| {
             let found = address as *mut ibv_cq;
-            // SAFETY: a CQ removes its entries from the queue before it goes away.
-            unsafe {
-                CqShell::of(found).completion_returned();
-                cq.write(found);
-                cq_context.write((*found).cq_context);
-            }
-            0
-        }
+            CqShell::of(found).completion_returned();
+            cq.write(found);
+            cq_context.write((*found).cq_context);
+        })
     }
 }
 

@@ -12,6 +12,10 @@ use crate::errno::null;
 /// Bits of `comp_mask` of a parent domain.
 const ALLOCATORS: u32 = 1 << 0;
 const CONTEXT: u32 = 1 << 1;
+/// Buffers of the library may be in memory that a confidential guest shares with its host (release
+/// 65). Allowed, not asked for: no device of ours needs it (`IBV_DEVICE_CC_DMA_BOUNCE`).
+const ALLOW_CC_UNPROTECTED_ALLOC: u32 = 1 << 2;
+const KNOWN: u32 = ALLOCATORS | CONTEXT | ALLOW_CC_UNPROTECTED_ALLOC;
 
 /// `ibv_alloc_td`.
 pub(super) unsafe extern "C" fn alloc_td(
@@ -49,7 +53,7 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
     unsafe {
         let mask = (*attr).comp_mask;
         let half = mask & ALLOCATORS != 0 && ((*attr).alloc.is_none() || (*attr).free.is_none());
-        if (*attr).pd.is_null() || mask & !(ALLOCATORS | CONTEXT) != 0 || half {
+        if (*attr).pd.is_null() || mask & !KNOWN != 0 || half {
             return null(Errno::EINVAL);
         }
         parent_domain((*attr).pd, (*attr).td)

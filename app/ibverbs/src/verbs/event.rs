@@ -10,7 +10,6 @@ use omniverb_device::AsyncEvent;
 use super::context::ContextShell;
 use super::wait::{acknowledge, take_event};
 use super::{cq::CqShell, qp::QpShell, srq::SrqShell};
-use crate::errno::minus_one;
 
 /// What kind of object an event is about.
 enum Subject {
@@ -70,25 +69,21 @@ unsafe fn describe(kind: AsyncEvent, object: usize, event: *mut ibv_async_event)
     }
 }
 
-/// Fetches an asynchronous event, waiting for one if the descriptor is blocking.
+/// `ibv_get_async_event`, without the waiting; see `events.c`.
 ///
 /// # Safety
-/// Both pointers are valid.
+/// All pointers are valid.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ov_ibv_get_async_event(
+pub unsafe extern "C" fn omniverb_take_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
+    file: *mut c_int,
 ) -> c_int {
-    // SAFETY: the caller's promise.
-    let shell = unsafe { ContextShell::of(context) };
-    // SAFETY: the caller's promise.
-    match unsafe { take_event(&raw const shell.events) } {
-        Ok((kind, object)) => {
-            // SAFETY: the caller's promise; the object is alive until its events are acknowledged.
-            unsafe { describe(kind, object, event) };
-            0
-        }
-        Err(errno) => minus_one(errno),
+    // SAFETY: the caller's promise; an object is alive until its events are acknowledged.
+    unsafe {
+        take_event(&ContextShell::of(context).events, file, |(kind, object)| {
+            describe(kind, object, event);
+        })
     }
 }
 

@@ -1,32 +1,36 @@
-//! Waiting for events; and until the application has acknowledged every event about an object it
-//! destroys, as the specification asks (11.2.6.3), with the mutex and condition that the C structs
-//! carry.
+//! Taking events (who finds none waits in `events.c`, where it can be cancelled); and waiting until
+//! the application has acknowledged every event about an object it destroys, as the specification
+//! asks (11.2.6.3), with the mutex and condition that the C structs carry.
+
+use core::ffi::c_int;
 
 use libc::{pthread_cond_t, pthread_mutex_t};
 use omniverb_client::Notifier;
-use omniverb_terms::Errno;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fd::BorrowedFd;
 
-/// Takes the oldest event; waits for one, unless the application has made the descriptor
-/// non-blocking. What waits has taken nothing yet.
+use crate::errno::minus_one;
+
+/// Takes the oldest event and has `taken` say what it is. What it returns is for `events.c`: 0, or -1
+/// with `errno` set (`EAGAIN`: there is none, and the application has made the descriptor
+/// non-blocking), or 1: there is none, and `file` is the descriptor to wait on.
 ///
 /// # Safety
-/// `events` stays until this returns.
-pub(super) unsafe fn take_event<T>(events: *const Notifier<T>) -> Result<T, Errno> {
-    loop {
-        // SAFETY: the caller's promise.
-        match unsafe { (*events).try_take() } {
-            Ok(Some(event)) => return Ok(event),
-            Ok(None) => {}
-            Err(errno) => return Err(errno),
+/// `file` is valid.
+pub(super) unsafe fn take_event<T>(
+    events: &Notifier<T>,
+    file: *mut c_int,
+    taken: impl FnOnce(T),
+) -> c_int {
+    match events.try_take() {
+        Ok(Some(event)) => {
+            taken(event);
+            0
         }
-        // SAFETY: the caller's promise; the descriptor is the queue's, which stays.
-        let file = unsafe { BorrowedFd::borrow_raw((*events).raw_fd()) };
-        let mut one = [PollFd::from_borrowed_fd(file, PollFlags::IN)];
-        if let Err(errno) = poll(&mut one, None) {
-            return Err(Errno(errno.raw_os_error().cast_unsigned()));
+        Ok(None) => {
+            // SAFETY: the caller's promise.
+            unsafe { file.write(events.raw_fd()) };
+            1
         }
+        Err(errno) => minus_one(errno),
     }
 }
 
