@@ -10,8 +10,11 @@ RUN_PACKAGES := python3 python3-pyverbs ibverbs-utils infiniband-diags perftest 
 	iperf3 systemd
 # For a virtual machine with Linux's own software RNIC, and for a look at packets.
 GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ibverbs-providers tshark
+# For the newest release of rdma-core's own tests.
+CONFORMANCE_PACKAGES := cmake ninja-build pkg-config cython3 libpython3-dev libnl-3-dev \
+	libnl-route-3-dev libudev-dev curl
 
-.PHONY: help deps guest build check test demo bench clean
+.PHONY: help deps guest build check test conformance demo bench clean
 
 help:
 	@echo "make build   library, daemon and command line into dist/"
@@ -19,6 +22,8 @@ help:
 	@echo "make demo-wire  the same between two hosts, over RoCE v2 (needs root; about 2 minutes)"
 	@echo "make check   unit and property tests, lints (no root; some minutes)"
 	@echo "make test    all tests (needs root; about 35 minutes the first time, 20 later)"
+	@echo "make conformance  the tests of rdma-core's newest release, fetched and built (needs root;"
+	@echo "             some minutes the first time)"
 	@echo "make bench   latency and bandwidth against the raw limits of this machine, on one host"
 	@echo "             between two, and against rdma_rxe; rate limits and floods (needs root;"
 	@echo "             about 15 minutes)"
@@ -48,6 +53,11 @@ check: build
 
 test: deps guest build
 	@$(PYTHON) tests/run $(TESTS)
+
+conformance: deps build
+	@tools/install-packages $(CONFORMANCE_PACKAGES)
+	@tests/conformance/fetch target/tests/conformance
+	@$(PYTHON) tests/run --slow conformance
 
 demo: deps build
 	@$(PYTHON) demo/demo.py

@@ -1,0 +1,45 @@
+"""The test suite of rdma-core's newest release, unmodified, against our library.
+
+`make conformance` fetches and builds it (tests/conformance/fetch) and runs these cases; with
+`--slow` they run where it has been. What does not run is in a list with its reason, as in
+cases/pyverbs.py.
+"""
+
+import contextlib
+import functools
+
+from harness import staging
+from harness.case import WAITS, Case, Group, Skip
+from harness.containers import Pair
+from harness.plain import PlainPair
+from harness.suites import Suite, judge
+
+_RELEASE = "release-65"
+_FETCHED = staging.BUILT / "conformance" / _RELEASE
+_AT_LEAST = 170
+
+
+@contextlib.contextmanager
+def _suite(stage, pair):
+    if not (_FETCHED / "complete").exists():
+        yield None
+        return
+    with pair(stage) as made:
+        made.suite = Suite(stage, _RELEASE, _FETCHED / "tests", _FETCHED / "python",
+                           sorted((_FETCHED / "lib").iterdir()))
+        yield made
+
+
+def _run(pair):
+    if not pair:
+        raise Skip("`make conformance` fetches and builds the suite")
+    judge(pair.suite.run(pair.server, limit=400), f"{_RELEASE}.toml", _AT_LEAST)
+
+
+def groups():
+    """As root in a container, and as an ordinary user."""
+    settings = (("containers", functools.partial(Pair, count=1)), ("user", PlainPair))
+    return [Group(f"conformance.{setting}",
+                  [Case(f"conformance.{setting}", _run, 420, slow=True)],
+                  functools.partial(_suite, pair=pair), weight=WAITS)
+            for setting, pair in settings]
