@@ -1,8 +1,7 @@
 """rdma-core's own test suite (Debian's python3-pyverbs), unmodified, against our library.
 
-What does not run is in a list with its reason (tests/conformance): nothing else may skip itself, and
-none may fail. All of it runs as root in a container and as an ordinary user; forwarded, what goes by
-another way then.
+What does not run is in a list with its reason (tests/conformance): nothing else may skip itself,
+and none may fail. All of it runs as root in a container and as an ordinary user.
 """
 
 import contextlib

@@ -170,8 +170,8 @@ fn compile(library: &Library, work: &Path) -> Result<Vec<PathBuf>> {
     for source in library.sources {
         let object = work.join(source).with_extension("o");
         let mut cc = Command::new("cc");
-        cc.args(["-std=gnu11", "-O2", "-fPIC", "-fexceptions", "-Wall", "-Wextra", "-Werror", "-c"]);
-        cc.arg("-o").arg(&object).arg(root().join(library.folder).join(source));
+        cc.args(["-std=gnu11", "-O2", "-fPIC", "-fexceptions", "-Wall", "-Wextra", "-Werror"]);
+        cc.arg("-c").arg("-o").arg(&object).arg(root().join(library.folder).join(source));
         execute(&mut cc)?;
         objects.push(object);
     }

@@ -9,8 +9,8 @@ use omniverb_client::Notifier;
 
 use crate::errno::minus_one;
 
-/// Takes the oldest event and has `taken` say what it is. What it returns is for `events.c`: 0, or -1
-/// with `errno` set (`EAGAIN`: there is none, and the application has made the descriptor
+/// Takes the oldest event and has `taken` say what it is. What it returns is for `events.c`: 0, or
+/// -1 with `errno` set (`EAGAIN`: there is none, and the application has made the descriptor
 /// non-blocking), or 1: there is none, and `file` is the descriptor to wait on.
 ///
 /// # Safety
