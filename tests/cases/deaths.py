@@ -90,12 +90,18 @@ def _belongs(pid, root):
     return pid == root.pid or pid in process.descendants(root.pid)
 
 
+def _linked(pair):
+    """Waits until two programs are connected, and a moment more."""
+    process.until(lambda: pair.daemon.totals().get("links", 0), 20, "a link")
+    time.sleep(0.3)
+
+
 def _whole_container(pair):
     before = _settled(pair)
     extra = pair.add(9)
     three = type("Three", (), {"server": pair.server, "client": extra})
     running = duet.Duet(three, ["ib_send_bw", "-F", "-D", "20"])
-    time.sleep(1)
+    _linked(pair)
     extra.close()
     pair.parts.remove(extra)
     try:
@@ -112,7 +118,7 @@ def _daemon_dies(program, *options):
     """The daemon is killed while traffic runs, and a new one started before the traffic ends."""
     def run(pair):
         running = duet.Duet(pair, [program, "-F", "-D", "7", *options])
-        time.sleep(1.5)
+        _linked(pair)
         pair.daemon.kill()
         time.sleep(1)
         check(running.client.poll() is None, f"ended with the daemon:\n{running.text(1)}")
@@ -127,7 +133,7 @@ def _daemon_dies(program, *options):
 
 def _daemon_dies_and_stays_dead(pair):
     running = duet.Duet(pair, ["ib_send_bw", "-F", "-D", "5"])
-    time.sleep(2)
+    _linked(pair)
     pair.daemon.kill()
     running.finish(30)
     pair.daemon.start()

@@ -117,7 +117,8 @@ def _ends_at_once(hosts):
     """Nothing passes; then everything does, at once, and nobody is told of an error."""
     running = duet.Duet(hosts, ["ib_write_bw", "-F", "-D", "5", "-s", "65536"])
     try:
-        time.sleep(1)
+        process.until(lambda: _counted(hosts)[0] > 1000, 20, "packets")
+        time.sleep(0.3)
         hosts.ends.set("loss=100%")
         time.sleep(0.3)
         stuck = hosts.ends.injected()
