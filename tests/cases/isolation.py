@@ -2,12 +2,15 @@
 
 import contextlib
 import os
+import re
 import subprocess
+from types import SimpleNamespace
 
 from harness import duet, process
 from harness.case import WAITS, Case, Failure, Group, check
 from harness.containers import Container, Pair
-from harness.network import Switch
+from harness.network import Namespace, Switch
+from harness.plain import UID, Place
 
 
 class _Neighbours:
@@ -56,6 +59,24 @@ def _same_table_everywhere(n):
                     if " " in line and line[0].isdigit())
               for place in (n.pair.server, n.pair.client, n.stranger)}
     check(len(shapes) == 1, f"GID tables differ in shape: {shapes}")
+
+
+def _first_gid(n):
+    """The link-local address is GID 0 while the kernel is still asking whether somebody has it."""
+    namespace = Namespace()
+    try:
+        namespace.set("ipv6/conf/default/dad_transmits", "60")
+        n.other_switch.plug(namespace, "10.88.0.9/24")
+        def shown():
+            return re.search(r"inet6 (fe80:\S+)/64 .*tentative",
+                             namespace.ip("-6", "addr", "show", "dev", "eth0"))
+        wanted = process.until(shown, 10, "a tentative address")[1]
+        user = SimpleNamespace(stage=n.stage, uid=UID, namespace=namespace, daemon=n.pair.daemon)
+        text = Place(user, "10.88.0.9").run("ibv_devinfo", "-v")
+        found = re.search(r"GID\[\s*0\]:\s*(fe80:\S+?),", text)
+        check(found and found[1] == wanted and shown(), f"GID 0 is not {wanted}:\n{text}")
+    finally:
+        namespace.close()
 
 
 def _status_shows_only_ours(n):
@@ -124,6 +145,7 @@ def groups():
     return [Group("isolation", [
         Case("isolation.own_view", _own_view),
         Case("isolation.same_table_everywhere", _same_table_everywhere),
+        Case("isolation.first_gid", _first_gid),
         Case("isolation.status_shows_only_ours", _status_shows_only_ours),
         Case("isolation.guessing_stranger", _guessing("stranger"), 100),
         Case("isolation.guessing_twin", _guessing("twin"), 100),

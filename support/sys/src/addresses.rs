@@ -23,7 +23,8 @@ const IFA_FLAGS: u16 = 8;
 const IFF_UP: u32 = 0x1;
 const IFF_LOOPBACK: u32 = 0x8;
 /// Duplicate address detection failed, or has not finished yet.
-const IFA_F_UNUSABLE: u32 = 0x08 | 0x40;
+const IFA_F_DADFAILED: u32 = 0x08;
+const IFA_F_TENTATIVE: u32 = 0x40;
 const HEADER_BYTES: usize = 16;
 /// Links or addresses looked at: somebody may have made very many, and a dump stops early.
 const ENTRIES_MAX: usize = 4096;
@@ -190,15 +191,18 @@ fn parse_address(body: &[u8], links: &BTreeMap<u32, Link>) -> Option<Address> {
             _ => {}
         }
     }
-    if flags & IFA_F_UNUSABLE != 0 {
-        return None;
-    }
     let link = links.get(&interface).copied().unwrap_or_default();
     let scope = match scope {
         253 => Scope::Link,
         254 | 255 => Scope::Host,
         _ => Scope::Global,
     };
+    // A link-local address is listed from the first moment, as RNICs have it: what a program takes
+    // for its name is to be that of the next one, too.
+    let tentative = flags & IFA_F_TENTATIVE != 0 && scope != Scope::Link;
+    if tentative || flags & IFA_F_DADFAILED != 0 {
+        return None;
+    }
     let (up, loopback) = (link.flags & IFF_UP != 0, link.flags & IFF_LOOPBACK != 0);
     Some(Address { ip: local.or(address)?, interface, scope, up, loopback, mtu: link.mtu })
 }
@@ -242,6 +246,10 @@ mod tests {
         assert_eq!(parse_address(&body, &links), None);
         body[8] = 8;
         body[2] = 0x40; // tentative
+        assert_eq!(parse_address(&body, &links), None);
+        body[3] = 253; // on the link only
+        assert_eq!(parse_address(&body, &links).unwrap().scope, Scope::Link);
+        body[2] = 0x08; // somebody else has it
         assert_eq!(parse_address(&body, &links), None);
     }
 }
