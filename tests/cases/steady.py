@@ -72,7 +72,9 @@ def _daemon_out_of_the_way(pair):
     running = duet.Duet(pair, ["ib_send_bw", "-F", "-D", "30"])
     try:
         time.sleep(2)  # They poll, and do not come and go any more.
-        process.idle([pair.daemon.pid])
+        before = duet.moved(pair.daemon)
+        process.idle([pair.daemon.pid], looks=2)
+        check(duet.moved(pair.daemon) > before, "nothing moves")
         check(running.client.poll() is None, "the program ended too soon")
     finally:
         running.abort()

@@ -59,6 +59,8 @@ def _daemon_killed(side):
             check(inside.client.poll() is None, f"direct link ended:\n{inside.text(1)}")
             duet.run(hosts, "ibv_rc_pingpong", "-g", hosts.gid_index, "-c")
             duet.run(hosts, "ib_write_bw", "-F", "-n", "1000")
+            before = duet.moved(host.daemon)
+            process.until(lambda: duet.moved(host.daemon) > before, 10, "direct traffic")
             check(inside.client.poll() is None, f"direct link ended:\n{inside.text(1)}")
         finally:
             across.abort()

@@ -105,6 +105,13 @@ def run(pair, *argv, limit=55.0):
     return Duet(pair, argv).finish(limit)
 
 
+def moved(*daemons):
+    """How many operations the programs of these daemons have done."""
+    return sum(qp["operations_mapped"] + qp["operations_mediated"] + qp["messages_sent"]
+               for daemon in daemons for vnic in daemon.status()["vnics"]
+               for running in vnic["processes"] for qp in running["qps"])
+
+
 @contextlib.contextmanager
 def going_on(pair, *argv, before=()):
     """perftest that goes on for longer than what is looked at meanwhile takes, on any machine. Both

@@ -205,7 +205,7 @@ def idle(pids, most_ran=10, most_switches=60, looks=4):
         print(f"ran in {ran} of 100 looks, {switches} switches in 5 s")
         if ran <= most_ran and switches <= most_switches:
             return
-    raise Failure(f"ran in {ran} of 100 looks, {switches} switches in 5 s, again and again")
+    raise Failure(f"ran in {ran} of 100 looks, {switches} switches in 5 s, {looks} times")
 
 
 def _tasks(pids):

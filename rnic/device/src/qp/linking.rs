@@ -63,7 +63,7 @@ impl Qp {
         }
         let to = Destination { dgid: peer.dgid, sgid: peer.sgid, qpn: peer.qpn };
         inner.send_held_back(self, &to, index);
-        inner.waiting.end();
+        inner.waiting.end_search();
         inner.pump_all(self);
         Some(index)
     }

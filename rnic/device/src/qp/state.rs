@@ -99,7 +99,7 @@ impl Inner {
             qp.shared.regions.end_windows_of(qp.number);
         }
         self.sends.reset();
-        self.waiting.end();
+        self.waiting.end_search();
         self.receives.reset();
         self.unresolved = Unresolved::default();
         qp.send_cq.purge(qp.number);

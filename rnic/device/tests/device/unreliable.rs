@@ -1,10 +1,12 @@
 //! UC: messages get lost, wholly, and the next one arrives.
 
 use crate::memory::Buffer;
-use crate::pair::{Options, PD, Pair, outcomes, poll, post, receive, to_state};
+use crate::pair::{
+    Options, PD, Pair, outcomes, poll, post, receive, to_init, to_rtr, to_rts, to_state,
+};
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::attributes::State;
-use omniverb_device::limits::UNRELIABLE_WAIT;
+use omniverb_device::limits::{LINK_WAIT, UNRELIABLE_WAIT};
 use omniverb_device::{Qp, Srq, access, status};
 use omniverb_terms::{Rkey, Service};
 use std::sync::Arc;
@@ -122,6 +124,28 @@ fn a_peer_that_closed_holds_nobody_up() {
     pair.wait(UNRELIABLE_WAIT);
     pair.wait(UNRELIABLE_WAIT);
     assert_eq!(outcomes(&qps[0].send_cq), [(1, status::SUCCESS), (2, status::SUCCESS)]);
+}
+
+/// Who never comes is waited for once, and not with each message anew.
+#[test]
+fn a_peer_that_is_not_found_holds_up_one_message_only() {
+    let pair = Pair::new();
+    let qp = pair.sides[0].qp(&uc());
+    to_init(&qp, &uc());
+    to_rtr(&qp, &uc());
+    to_rts(&qp, &uc());
+    (1..=3).for_each(|id| post(&qp, &Work::send(id)));
+    pair.clock.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let look = |after: u64| {
+        pair.clock.fetch_add(after, std::sync::atomic::Ordering::Relaxed);
+        qp.pump();
+        outcomes(&qp.send_cq)
+    };
+    assert!(look(LINK_WAIT - 2).is_empty());
+    assert_eq!(look(2), [(1, status::SUCCESS)]);
+    assert!(look(UNRELIABLE_WAIT - 1).is_empty());
+    assert_eq!(look(1), [(2, status::SUCCESS)]);
+    assert_eq!(look(UNRELIABLE_WAIT), [(3, status::SUCCESS)]);
 }
 
 #[test]

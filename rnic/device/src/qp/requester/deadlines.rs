@@ -49,8 +49,11 @@ impl Inner {
             Why::Peer if reliable => self.silence_deadline(now),
             Why::Room if reliable || self.goes_to_engine(order) => None,
             Why::Order => None,
-            // The peer is still being looked for.
-            Why::Peer if self.links.is_empty() => Some(now + LINK_WAIT),
+            // The peer is still being looked for. Who has waited long enough for it does not begin
+            // to anew with each message.
+            Why::Peer if self.links.is_empty() => {
+                Some((self.waiting.search(now) + LINK_WAIT).max(now + UNRELIABLE_WAIT))
+            }
             Why::Room | Why::Peer => Some(now + UNRELIABLE_WAIT),
             Why::Link => Some(now + ANSWER_WAIT),
         };

@@ -19,6 +19,8 @@ pub(super) struct Wait {
 #[derive(Default)]
 pub(crate) struct Waiting {
     wait: Option<Wait>,
+    /// Since when requests have waited for a link, the first of them and all that followed.
+    searching: Option<u64>,
     /// The QP is among those that the progress thread looks after.
     listed: bool,
 }
@@ -37,6 +39,17 @@ impl Waiting {
     /// Nothing waits any more, or what does begins anew.
     pub(crate) fn end(&mut self) {
         self.wait = None;
+    }
+
+    /// Since when a link has been waited for, `now` if that begins here.
+    pub(super) fn search(&mut self, now: u64) -> u64 {
+        *self.searching.get_or_insert(now)
+    }
+
+    /// There is a link, or the QP begins anew.
+    pub(crate) fn end_search(&mut self) {
+        self.searching = None;
+        self.end();
     }
 
     /// Whether the progress thread looks after the QP.
