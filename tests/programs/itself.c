@@ -91,6 +91,49 @@ TEST(unreliable)
     same(ibv_destroy_qp(qp), 0);
 }
 
+/* Datagrams of one queue pair to another and back, by every pair of addresses that the device has;
+ * the first of them may be no address that any network knows. */
+TEST(datagrams_by_every_address)
+{
+    static union ibv_gid gids[32], none;
+    alone(IBV_QPT_UC);
+    unsigned count = 0;
+    while (count < 32 && !ibv_query_gid(d.context, 1, (int)count, &gids[count]) &&
+           memcmp(&gids[count], &none, sizeof none))
+        count++;
+    check(count >= 2, "%u addresses", count);
+    for (unsigned i = 0; i < count * count; i++) {
+        unsigned from = i / count, to = i % count;
+        struct ibv_qp *pair[2];
+        for (int side = 0; side < 2; side++) {
+            pair[side] = qp_make(&d, (struct queue_options){.type = IBV_QPT_UD, .send_cq = send_cq,
+                                                            .receive_cq = receive_cq});
+            qp_connect(&d, pair[side], (struct address){0});
+            receive(pair[side], 9, memory + HALF, 4096, mr->lkey);
+        }
+        struct ibv_ah_attr way = {.port_num = 1, .is_global = 1,
+                                  .grh = {.dgid = gids[to], .sgid_index = (uint8_t)from,
+                                          .hop_limit = 64}};
+        struct ibv_ah *ah = ibv_create_ah(d.pd, &way);
+        check(ah, "ibv_create_ah from %u to %u: %m", from, to);
+        for (int side = 0; side < 2; side++) {
+            struct operation o = operation(IBV_WR_SEND, 64);
+            o.ah = ah;
+            o.qpn = pair[!side]->qp_num;
+            fill(memory, 64, i);
+            post(pair[side], o);
+            expect(send_cq, 7, IBV_WC_SUCCESS);
+            struct ibv_wc wc = completion(receive_cq, 5000);
+            same(wc.status, IBV_WC_SUCCESS);
+            same(wc.src_qp, pair[side]->qp_num);
+            same(unfilled(memory + HALF + 40, 64, i), -1);
+        }
+        same(ibv_destroy_ah(ah), 0);
+        same(ibv_destroy_qp(pair[0]), 0);
+        same(ibv_destroy_qp(pair[1]), 0);
+    }
+}
+
 TEST(many_requests_at_a_time)
 {
     struct ibv_qp *qp = alone(IBV_QPT_RC);

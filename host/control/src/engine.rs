@@ -134,7 +134,7 @@ impl Packets {
             // The two ends of a link see its bits the other way round.
             local_slot: ready.peer_slot,
             peer_slot: ready.local_slot,
-            within: end.within.is_some(),
+            within: end.within,
             features: end.features,
         })));
     }

@@ -38,8 +38,8 @@ pub struct Attach {
     pub local_slot: u32,
     /// The application's bit in its page.
     pub peer_slot: u32,
-    /// The peer is a QP of this engine: packets are handed over without the network.
-    pub within: bool,
+    /// The peer's vNIC, if it is one of this engine: packets are handed over without the network.
+    pub within: Option<VnicId>,
     /// What the other Omniverb can do; zero for plain RoCE v2.
     pub features: u32,
 }

@@ -1,12 +1,21 @@
 //! Packets on their way from one QP of this engine to another, without the network.
 
+use omniverb_terms::VnicId;
 use std::net::IpAddr;
+
+/// Where packets arrive.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) vnic: VnicId,
+    /// The address that they are for.
+    pub(crate) local: IpAddr,
+    pub(crate) interface: u32,
+}
 
 /// One packet's way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Passage {
-    /// Link that it goes to.
-    pub(crate) to: usize,
+    pub(crate) to: Place,
     /// Sender's address.
     pub(crate) from: IpAddr,
     begin: usize,
@@ -21,7 +30,7 @@ pub(crate) struct Passages {
 }
 
 impl Passages {
-    pub(crate) fn add(&mut self, to: usize, from: IpAddr, datagram: &[u8]) {
+    pub(crate) fn add(&mut self, to: Place, from: IpAddr, datagram: &[u8]) {
         let begin = self.bytes.len();
         self.bytes.extend_from_slice(datagram);
         self.list.push(Passage { to, from, begin, end: self.bytes.len() });

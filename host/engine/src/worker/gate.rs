@@ -149,7 +149,7 @@ mod tests {
             service: Service::Ud,
             flow: Flow { source: HERE, destination: HERE, source_port: 7 },
             interface: 0,
-            within: false,
+            within: None,
         };
         Link::new(ends, Kind::Datagrams(Box::new(datagrams)), (1, number))
     }

@@ -52,8 +52,8 @@ pub(super) struct Ends {
     pub(super) flow: Flow,
     /// The interface that packets leave by, if the peer is link-local; otherwise 0.
     pub(super) interface: u32,
-    /// The peer is a QP of this engine.
-    pub(super) within: bool,
+    /// The peer's vNIC, if it is one of this engine.
+    pub(super) within: Option<VnicId>,
 }
 
 /// One link.

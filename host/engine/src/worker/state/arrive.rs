@@ -3,6 +3,7 @@
 use super::State;
 use crate::command::Event;
 use crate::network::numbering::Numbering;
+use crate::network::passages::Place;
 use crate::network::port::Arrival;
 use crate::worker::link::{Ends, Reason};
 use crate::worker::sound::{Sound, is_handshake};
@@ -159,7 +160,7 @@ impl State {
         }
     }
 
-    /// Packets of links of ours to links of ours.
+    /// Packets of links of ours to queue pairs of ours.
     pub(super) fn deliver_passages(&mut self) {
         if self.passages.is_empty() {
             return;
@@ -167,10 +168,9 @@ impl State {
         let now = self.now().links;
         let mut passages = std::mem::take(&mut self.passages);
         passages.drain(|passage, datagram| {
-            let Some(link) = self.links.get(passage.to) else { return };
-            let Ends { vnic, flow, interface, .. } = *link.ends();
+            let Place { vnic, local, interface } = passage.to;
             let Ok(packet) = Packet::parse(datagram) else { return };
-            let (from, local, congested) = (passage.from, flow.source, false);
+            let (from, congested) = (passage.from, false);
             let sound = Sound { packet, datagram, from, local, interface, congested, now };
             self.dispatch(vnic, &sound);
         });

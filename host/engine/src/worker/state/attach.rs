@@ -128,8 +128,8 @@ impl State {
         let allowance = vnic.map(|vnic| vnic.allowance.clone()).unwrap_or_default();
         let Attach { qpn, peer_qpn, service, .. } = *attach;
         // A peer within this engine is an Omniverb, too.
-        let features = if attach.within { feature::ALL } else { attach.features };
-        let trains = match attach.features != 0 && !attach.within {
+        let features = if attach.within.is_some() { feature::ALL } else { attach.features };
+        let trains = match attach.features != 0 && attach.within.is_none() {
             true => Trains::AcknowledgementFirst,
             false => Trains::OneByOne,
         };

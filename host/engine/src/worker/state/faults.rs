@@ -1,10 +1,11 @@
 //! A vNIC whose network is to seem bad: what arrives for it takes a detour.
 
 use super::State;
+use crate::network::passages::Place;
 use crate::network::port::Arrival;
 use crate::network::train::Train;
 use crate::worker::detour::Detour;
-use crate::worker::link::{Ends, Link};
+use crate::worker::link::Ends;
 use crate::worker::sound::is_handshake;
 use omniverb_sys::clock;
 use omniverb_terms::VnicId;
@@ -58,12 +59,10 @@ impl State {
         }
     }
 
-    /// A train that need not leave this engine, for link `to`: the faults of that one's vNIC happen
-    /// to it all the same. False: there are none.
-    pub(super) fn near_detour(&mut self, to: usize, from: &Ends, train: &mut Train) -> bool {
-        // A link that is being served is not in its place.
-        let there = self.links.get(to).map_or(from, Link::ends);
-        let (vnic, interface) = (there.vnic, there.interface);
+    /// A train that need not leave this engine: the faults of the vNIC where it arrives happen to it
+    /// all the same. False: there are none.
+    pub(super) fn near_detour(&mut self, to: Place, from: &Ends, train: &mut Train) -> bool {
+        let Place { vnic, interface, .. } = to;
         let Some(home) = self.vnics.get_mut(&vnic) else { return false };
         let Some(detour) = &mut home.detour else { return false };
         let (flow, congested, identification) = (from.flow, false, None);

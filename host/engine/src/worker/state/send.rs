@@ -2,6 +2,7 @@
 
 use super::State;
 use crate::command::Event;
+use crate::network::passages::Place;
 use crate::network::train::Train;
 use crate::pacing::flow::Way;
 use crate::worker::attendance::Now;
@@ -59,7 +60,7 @@ impl State {
 
     /// How packets get to a link's peer.
     fn way_of(&self, ends: &Ends) -> Way {
-        match ends.within.then(|| self.links.opposite(ends)) {
+        match ends.within.map(|_| self.links.opposite(ends)) {
             None => Way::Only,
             Some(None) => Way::Long,
             Some(Some(_)) => Way::Short,
@@ -97,7 +98,7 @@ impl State {
             if !limited && Pattern::may_begin(train.latest(length)) {
                 room -= link.transmit_alike(now.links, train, length, (room, count_max));
             }
-            if !within {
+            if within.is_none() {
                 train.seal(&flow);
             }
             // A turn ends with a train, not in the middle of one.
@@ -136,30 +137,48 @@ impl State {
         if !self.vnics.contains_key(&ends.vnic) {
             return;
         }
-        let near = ends.within.then(|| self.links.opposite(ends));
         self.copy(ends.vnic, ends, train);
-        match near.flatten() {
-            Some(to) if self.near_detour(to, ends, train) => {}
-            Some(to) => {
+        match self.near(ends) {
+            Some(there) if self.near_detour(there, ends, train) => {}
+            Some(there) => {
                 // What comes from the network is copied where it arrives.
-                let vnic = self.links.get(to).map(|near| near.ends().vnic);
-                if let Some(vnic) = vnic.filter(|vnic| *vnic != ends.vnic) {
-                    self.copy(vnic, ends, train);
+                if there.vnic != ends.vnic {
+                    self.copy(there.vnic, ends, train);
                 }
                 for packet in train.packets() {
-                    self.passages.add(to, ends.flow.source, packet);
+                    self.passages.add(there, ends.flow.source, packet);
                 }
             }
             None => {
                 let segment = train.segment();
                 let bytes = train.seal(&ends.flow);
                 let Some(vnic) = self.vnics.get_mut(&ends.vnic) else { return };
-                if ends.within {
+                if ends.within.is_some() {
                     // It may come back to this vNIC.
                     vnic.tap.has_sent(ends.flow.source);
                 }
                 vnic.sockets.send(&ends.flow, ends.interface, bytes, segment);
             }
+        }
+    }
+
+    /// Where packets arrive that do not pass the network: the vNIC and interface of the link that is
+    /// theirs; a vNIC's to itself even while there is none, for its network may not know the way (a
+    /// GID that is made up is no address).
+    fn near(&self, ends: &Ends) -> Option<Place> {
+        let peer = ends.within?;
+        match self.links.opposite(ends) {
+            Some(to) => {
+                // A link that is being served is not in its place.
+                let Ends { vnic, flow, interface, .. } =
+                    *self.links.get(to).map_or(ends, Link::ends);
+                Some(Place { vnic, local: flow.source, interface })
+            }
+            None if peer == ends.vnic => {
+                let (local, interface) = (ends.flow.destination, ends.interface);
+                Some(Place { vnic: peer, local, interface })
+            }
+            None => None,
         }
     }
 
