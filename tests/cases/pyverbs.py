@@ -1,7 +1,8 @@
 """rdma-core's own test suite (Debian's python3-pyverbs), unmodified, against our library.
 
 What does not run is in a list with its reason (tests/conformance): nothing else may skip itself,
-and none may fail. All of it runs as root in a container and as an ordinary user.
+and none may fail. All of it runs as root in a container, direct and forwarded, and as an ordinary
+user; forwarded for that one what goes by another way then.
 """
 
 import contextlib
@@ -15,27 +16,33 @@ from harness.suites import Suite, debian, judge
 from cases.forwarded import forwarding
 
 _STORED = "debian-44.toml"
+_CONTAINER = functools.partial(Pair, count=1)
+# Name, fixture, forwarded, tests (all), how many must run.
+_SETTINGS = (
+    ("containers", _CONTAINER, False, (), 129),
+    ("user", PlainPair, False, (), 129),
+    ("containers.forwarded", _CONTAINER, True, (), 129),
+    ("user.forwarded", PlainPair, True,
+     ("test_atomic", "test_cq_events", "test_cqex", "test_qpex", "test_rdmacm"), 35),
+)
 
 
 @contextlib.contextmanager
-def _suite(stage, pair, forwarded=False):
+def _suite(stage, pair, forwarded):
     arguments = forwarding(stage) if forwarded else ()
     with pair(stage, daemon_arguments=arguments) as made:
         made.suite = Suite(stage, "debian-44", debian())
         yield made
 
 
-def _case(name, least, parts=()):
+def _case(name, parts, least):
     def run(pair):
         judge(pair.suite.run(pair.server, parts), _STORED, least, parts)
     return Case(f"pyverbs.{name}", run, 250)
 
 
-_SETTINGS = (("containers", functools.partial(Pair, count=1)), ("user", PlainPair))
-
-
 def groups():
     """The suite in each setting."""
-    return [Group(f"pyverbs.{setting}", [_case(setting, 129)],
-                  functools.partial(_suite, pair=pair), weight=WAITS)
-            for setting, pair in _SETTINGS]
+    return [Group(f"pyverbs.{name}", [_case(name, parts, least)],
+                  functools.partial(_suite, pair=pair, forwarded=forwarded), weight=WAITS)
+            for name, pair, forwarded, parts, least in _SETTINGS]

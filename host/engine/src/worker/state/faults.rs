@@ -59,8 +59,8 @@ impl State {
         }
     }
 
-    /// A train that need not leave this engine: the faults of the vNIC where it arrives happen to it
-    /// all the same. False: there are none.
+    /// A train that need not leave this engine: the faults of the vNIC where it arrives happen to
+    /// it all the same. False: there are none.
     pub(super) fn near_detour(&mut self, to: Place, from: &Ends, train: &mut Train) -> bool {
         let Place { vnic, interface, .. } = to;
         let Some(home) = self.vnics.get_mut(&vnic) else { return false };
