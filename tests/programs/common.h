@@ -108,7 +108,7 @@ struct address {
     union ibv_gid gid;
     uint32_t qpn, rkey;
     uint64_t memory, length;
-    /* The first, both ways. Another one for a new connection keeps late packets of the last away. */
+    /* The first, both ways. Another one each time keeps late packets of the last one away. */
     uint32_t psn;
 };
 
