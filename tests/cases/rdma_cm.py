@@ -79,7 +79,8 @@ def _client(pair, running, client, limit, said, deadline):
     raise Failure(f"client: {process.how(asking.returncode)}\n{text}\n--- server ---\n{said()}")
 
 
-def program(setting, name, server, client, expected, endless=False, slow=False, limit=60):
+def program(setting, name, server, client, expected, endless=False, slow=False, limit=60,
+            subject="rdma_cm"):
     """A case: `{server}` in the words is the server's address; the client must print
     `expected`."""
     def run(pair):
@@ -88,7 +89,7 @@ def program(setting, name, server, client, expected, endless=False, slow=False, 
         said, text = both(pair, *words, limit, endless)
         check(re.search(expected, text), f"no {expected!r}:\n{text}\n--- server ---\n{said}")
         process.until(lambda: not _left(pair), 30, lambda: f"empty tables, not {_left(pair)}")
-    return Case(f"{setting}.rdma_cm.{name}", run, 3 * limit, slow)
+    return Case(f"{setting}.{subject}.{name}", run, 3 * limit, slow)
 
 
 def _rping(*options):

@@ -130,7 +130,6 @@ fn answer(out: &mut String, name: &str, node: &str, returns: Returns) {
         Returns::MinusOne => (32, "-1", "EOPNOTSUPP"),
         Returns::Zero => (64, "0", "EOPNOTSUPP"),
         Returns::Nothing => (0, "0", "0"),
-        Returns::BadDescriptor => (64, "-1", "EBADF"),
     };
     writeln!(out, "\tanswer(\"{name}\", \"{node}\", {bits}, {value}, {errno});").ok();
 }

@@ -43,7 +43,6 @@ pub(crate) enum Returns {
     MinusOne,
     Zero,
     Nothing,
-    BadDescriptor,
 }
 
 impl Returns {
@@ -56,7 +55,6 @@ impl Returns {
             Self::MinusOne => "ov_unsupported_minus_one",
             Self::Zero => "ov_unsupported_zero",
             Self::Nothing => "ov_unsupported_nothing",
-            Self::BadDescriptor => "ov_unsupported_bad_descriptor",
         }
     }
 
@@ -69,7 +67,6 @@ impl Returns {
             Self::MinusOne => "-1, errno `EOPNOTSUPP`",
             Self::Zero => "0, errno `EOPNOTSUPP`",
             Self::Nothing => "does nothing",
-            Self::BadDescriptor => "-1, errno `EBADF`",
         }
     }
 }

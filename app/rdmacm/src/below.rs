@@ -3,11 +3,11 @@
 //! `cargo xtask dist` links with it. The tests of this crate have verbs and a daemon of their own
 //! in place of this file (`testing/below.rs`).
 
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 
 use omniverb_abi::{
     ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_gid, ibv_gid_entry,
-    ibv_pd, ibv_qp, ibv_qp_attr, ibv_srq,
+    ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_srq,
 };
 
 use crate::private::{Answer, Opened};
@@ -27,6 +27,19 @@ unsafe extern "C" {
     ) -> isize;
     pub(crate) fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
     pub(crate) fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int;
+    pub(crate) fn ibv_reg_mr(
+        pd: *mut ibv_pd,
+        start: *mut c_void,
+        bytes: usize,
+        access: c_int,
+    ) -> *mut ibv_mr;
+    pub(crate) fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;
+    pub(crate) fn ibv_get_cq_event(
+        channel: *mut ibv_comp_channel,
+        cq: *mut *mut ibv_cq,
+        cq_context: *mut *mut c_void,
+    ) -> c_int;
+    pub(crate) fn ibv_ack_cq_events(cq: *mut ibv_cq, count: c_uint);
     pub(crate) fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel;
     pub(crate) fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int;
     pub(crate) fn ibv_create_cq(

@@ -162,7 +162,10 @@ pub unsafe extern "C" fn ov_rdma_connect(
 
 /// # Safety
 /// As [`ov_rdma_accept`].
-unsafe fn accept(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Errno> {
+pub(crate) unsafe fn accept(
+    id: *mut rdma_cm_id,
+    param: *const rdma_conn_param,
+) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe {
         let shell = IdShell::of(id);
@@ -289,7 +292,7 @@ pub unsafe extern "C" fn ov_rdma_notify(id: *mut rdma_cm_id, event: u32) -> c_in
 
 /// # Safety
 /// `id` is live.
-unsafe fn disconnect(id: *mut rdma_cm_id) -> Result<(), Errno> {
+pub(crate) unsafe fn disconnect(id: *mut rdma_cm_id) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe {
         if (*id).verbs.is_null() {

@@ -102,7 +102,7 @@ pub unsafe extern "C" fn ov_rdma_destroy_ep(id: *mut rdma_cm_id) {
 
 /// # Safety
 /// As [`ov_rdma_get_request`].
-unsafe fn next_request(listener: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Errno> {
+pub(crate) unsafe fn next_request(listener: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Errno> {
     // SAFETY: the caller's promise.
     unsafe {
         let shell = IdShell::of(listener);

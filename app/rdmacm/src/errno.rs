@@ -5,7 +5,7 @@ use core::ffi::c_int;
 use omniverb_terms::Errno;
 
 /// Of numbers that the C library has and `rnic/terms` has no use for.
-const fn of(raw: c_int) -> Errno {
+pub(crate) const fn of(raw: c_int) -> Errno {
     Errno(raw.unsigned_abs())
 }
 

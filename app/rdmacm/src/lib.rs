@@ -53,8 +53,8 @@ mod ready;
 mod registry;
 pub mod resolve;
 mod route;
+pub mod rsocket;
 mod shell;
-pub mod sockets;
 #[cfg(test)]
 mod testing;
 pub mod unsupported;

@@ -99,6 +99,11 @@ impl Queue {
         events.waiting.pop_front()
     }
 
+    /// Whether there is none, at this moment.
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.events).waiting.is_empty()
+    }
+
     /// Takes out all of one identifier.
     pub(crate) fn extract(&self, token: u64) -> Vec<Pending> {
         let mut events = lock(&self.events);

@@ -1,0 +1,37 @@
+//! Sockets over RDMA: the calls of rsocket.h.
+//!
+//! A stream is a connection of rdma_cm with an RC queue pair. Each side has a receive buffer that
+//! the other writes to, half after half, and a list where the other tells it which half comes next;
+//! what was written is told by immediate data (`librdmacm/docs/rsocket` of rdma-core, whose
+//! sockets are peers like ours).
+//!
+//! * [`calls`](mod@calls): what C programs call. [`table`](mod@table): which number is which
+//!   socket.
+//! * [`socket`](mod@socket): an identifier, and how far it is; [`wait`](mod@wait) and
+//!   [`poll`](mod@poll) sleep until it is further, [`gate`](mod@gate) says who takes notice.
+//! * [`transfer`](mod@transfer): calls that wait, made of steps of [`stream`](mod@stream) that do
+//!   not.
+//! * [`flow`](mod@flow) and [`wire`](mod@wire) know what is allowed, and how it is said; nothing of
+//!   memory or queues.
+//! * [`memory`](mod@memory), [`queues`](mod@queues), [`maps`](mod@maps), [`vector`](mod@vector):
+//!   what requests are made of.
+//!
+//! There is no thread here: a connection is accepted within `raccept`, and credits are given within
+//! whatever call comes next.
+
+pub mod calls;
+mod flow;
+mod gate;
+mod maps;
+mod memory;
+mod options;
+mod poll;
+mod queues;
+mod settings;
+mod socket;
+mod stream;
+mod table;
+mod transfer;
+mod vector;
+mod wait;
+mod wire;

@@ -1,0 +1,55 @@
+//! How large the buffers and queues of a socket are to be.
+
+/// The least entries of a queue.
+const QUEUE_MIN: u16 = 16;
+/// The most; also what a 16-bit count of messages can tell apart.
+const QUEUE_MAX: u16 = 0x7ffe;
+/// The least bytes of a buffer.
+const BYTES_MIN: u32 = 4096;
+/// The most, so that half of one can be told of in one message.
+const BYTES_MAX: u32 = 1 << 29;
+
+/// The longest inline data.
+pub(crate) const INLINE_MAX: usize = 1024;
+
+/// What the program has chosen, or did not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    pub(crate) send_bytes: u32,
+    pub(crate) receive_bytes: u32,
+    pub(crate) send_queue: u16,
+    pub(crate) receive_queue: u16,
+    /// Data up to this length go within the request.
+    pub(crate) inline: u32,
+    /// Entries of our list of the peer's buffers.
+    pub(crate) maps: u16,
+}
+
+impl Default for Settings {
+    /// As rdma-core has them.
+    fn default() -> Settings {
+        Settings {
+            send_bytes: 1 << 17,
+            receive_bytes: 1 << 17,
+            send_queue: 384,
+            receive_queue: 384,
+            inline: 64,
+            maps: 0,
+        }
+    }
+}
+
+impl Settings {
+    /// What is possible of it. Buffers have an even number of bytes.
+    pub(crate) fn within_bounds(self) -> Settings {
+        let bytes = |bytes: u32| bytes.clamp(BYTES_MIN, BYTES_MAX) & !1;
+        Settings {
+            send_bytes: bytes(self.send_bytes),
+            receive_bytes: bytes(self.receive_bytes),
+            send_queue: self.send_queue.clamp(QUEUE_MIN, QUEUE_MAX),
+            receive_queue: self.receive_queue.clamp(QUEUE_MIN, QUEUE_MAX),
+            inline: self.inline.min(INLINE_MAX as u32),
+            maps: self.maps,
+        }
+    }
+}
