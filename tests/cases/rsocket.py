@@ -74,7 +74,7 @@ def _copies(pair):
             target, seen = folder / "copy", folder / "copy"
         else:
             target = pathlib.Path("/tmp/copy")
-            seen = pathlib.Path(f"/proc/{pair.server.pid}/root/tmp/copy")
+            seen = pathlib.Path(f"/proc/{pair.server.pid}/root", "tmp", "copy")
         process.until(copied, 30, lambda: "a copy that is sent")
         check(seen.read_bytes() == source.read_bytes(), "the copy differs")
 

@@ -114,8 +114,7 @@ fn page(table: &Table, connections: &Table) -> String {
         )
         .ok();
     }
-    out += "\n## Connections: librdmacm.so.1\n\nNo socket over RDMA can be made yet: `rsocket` \
-            answers `EOPNOTSUPP`, and what needs one `EBADF`.\n\n";
+    out += "\n## Connections: librdmacm.so.1\n\n";
     exported(&mut out, connections);
     out
 }

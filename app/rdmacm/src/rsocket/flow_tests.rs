@@ -137,7 +137,8 @@ proptest! {
         ];
         // Bytes sent by each side, and bytes read by the other.
         let (mut sent, mut read) = ([0_usize; 2], [0_usize; 2]);
-        let run = |step: &Step, sides: &mut [Side; 2], sent: &mut [usize; 2], read: &mut [usize; 2]| {
+        type Count<'a> = &'a mut [usize; 2];
+        let run = |step: &Step, sides: &mut [Side; 2], sent: Count<'_>, read: Count<'_>| {
             match *step {
                 Step::Send(side, count) => {
                     let side = usize::from(side);

@@ -5,8 +5,8 @@
 //! what was written is told by immediate data (`librdmacm/docs/rsocket` of rdma-core, whose
 //! sockets are peers like ours).
 //!
-//! * [`calls`](mod@calls): what C programs call. [`table`](mod@table): which number is which
-//!   socket.
+//! * [`calls`](mod@calls), [`data`](mod@data), [`ready`](mod@ready): what C programs call.
+//!   [`table`](mod@table): which number is which socket.
 //! * [`socket`](mod@socket): an identifier, and how far it is; [`wait`](mod@wait) and
 //!   [`poll`](mod@poll) sleep until it is further, [`gate`](mod@gate) says who takes notice.
 //! * [`transfer`](mod@transfer): calls that wait, made of steps of [`stream`](mod@stream) that do
@@ -20,6 +20,7 @@
 //! whatever call comes next.
 
 pub mod calls;
+pub mod data;
 mod flow;
 mod gate;
 mod maps;
@@ -27,6 +28,8 @@ mod memory;
 mod options;
 mod poll;
 mod queues;
+pub mod ready;
+mod remembered;
 mod settings;
 mod socket;
 mod stream;

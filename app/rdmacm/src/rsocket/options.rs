@@ -31,35 +31,6 @@ const TCP_CLOSE: u8 = 7;
 /// Bytes of a datagram's payload, as programs are told that ask for TCP's.
 const SEGMENT: c_int = 2048;
 
-/// What is remembered.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Options {
-    reuse: bool,
-    keep_alive: bool,
-    out_of_band: bool,
-    lingers: bool,
-    no_delay: bool,
-    only_six: bool,
-    /// Seconds.
-    keep_idle: c_int,
-    tos: c_int,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            reuse: false,
-            keep_alive: false,
-            out_of_band: false,
-            lingers: true,
-            no_delay: false,
-            only_six: false,
-            keep_idle: 7200,
-            tos: 0,
-        }
-    }
-}
-
 /// A number that the program gives.
 ///
 /// # Safety

@@ -23,6 +23,8 @@ fn events(inner: &mut Inner, asked: i16) -> i16 {
         Phase::Made(stream) => {
             let ends = match stream.link() {
                 Link::Up => 0,
+                // What came before the end can be read first.
+                Link::Down if stream.unread() > 0 && asked & POLLIN != 0 => 0,
                 Link::Down => POLLHUP,
                 Link::Broken => POLLERR,
             };

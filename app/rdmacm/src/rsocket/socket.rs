@@ -12,7 +12,7 @@ use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
 use super::gate::Gate;
-use super::options::Options;
+use super::remembered::Options;
 use super::settings::Settings;
 use super::stream::{Ends, Link, Stream};
 use super::wire::Hello;
@@ -147,6 +147,17 @@ impl Inner {
         match &mut self.phase {
             Phase::Made(stream) => Ok(stream),
             _ => Err(Errno::ENOTCONN),
+        }
+    }
+
+    /// The connection, even if the peer is not known to have it yet: for what needs no peer.
+    ///
+    /// # Errors
+    /// `EINVAL`: there is none.
+    pub(crate) fn any_stream(&mut self) -> Result<&mut Stream, Errno> {
+        match &mut self.phase {
+            Phase::Made(stream) | Phase::Accepting(stream) => Ok(stream),
+            _ => Err(Errno::EINVAL),
         }
     }
 
