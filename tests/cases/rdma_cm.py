@@ -79,7 +79,7 @@ def _client(pair, running, client, limit, said, deadline):
     raise Failure(f"client: {process.how(asking.returncode)}\n{text}\n--- server ---\n{said()}")
 
 
-def program(setting, name, server, client, expected, endless=False, slow=False, limit=20,
+def program(setting, name, server, client, expected, endless=False, slow=False, limit=60,
             subject="rdma_cm"):
     """A case: `{server}` in the words is the server's address; the client must print
     `expected`."""

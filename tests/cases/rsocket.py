@@ -38,7 +38,8 @@ _PROGRAMS = {
     "rstream with large transfers": (
         *_pair("rstream", "-S", "3000001", "-C", "5", "-I", "2", "-T", "blocking",
                "-T", "verify"), r"custom +\S+ +5 +2 "),
-    "rstream of all sizes": (*_pair("rstream", "-T", "blocking"), r"1m_bw +1m +100 "),
+    "rstream of all sizes": (*_pair("rstream", "-T", "blocking"), r"1m_bw +1m +100 ",
+                             False, True),
     "riostream": _riostream(),
     "riostream that blocks": _riostream("-T", "blocking"),
     "riostream that polls": _riostream("-T", "async"),

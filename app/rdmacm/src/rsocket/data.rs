@@ -102,7 +102,7 @@ pub unsafe extern "C" fn ov_rsendmsg(number: c_int, message: *const msghdr, flag
         if !(*message).msg_control.is_null() && (*message).msg_controllen != 0 {
             return counted(Err(Errno::EOPNOTSUPP));
         }
-        send(number, (*message).msg_iov, (*message).msg_iovlen as usize, flags)
+        send(number, (*message).msg_iov, (*message).msg_iovlen, flags)
     }
 }
 
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn ov_rrecvmsg(number: c_int, message: *mut msghdr, flags:
         if !(*message).msg_control.is_null() && (*message).msg_controllen != 0 {
             return counted(Err(Errno::EOPNOTSUPP));
         }
-        receive(number, (*message).msg_iov, (*message).msg_iovlen as usize, flags)
+        receive(number, (*message).msg_iov, (*message).msg_iovlen, flags)
     }
 }
 

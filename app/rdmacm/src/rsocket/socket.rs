@@ -202,18 +202,23 @@ impl Inner {
         match unsafe { event::complete(self.id.0) } {
             Err(Errno::EAGAIN) => {}
             Err(errno) => self.fails(errno),
-            Ok(()) => match core::mem::replace(&mut self.phase, Phase::Failed) {
-                Phase::Accepting(stream) => self.phase = Phase::Made(stream),
-                Phase::Connecting(ends) => match self.hello() {
-                    Some(hello) => self.phase = Phase::Made(Box::new(Stream::new(*ends, hello))),
-                    None => {
-                        self.disconnect();
-                        drop(ends);
-                        self.fails(Errno::EOPNOTSUPP);
-                    }
-                },
-                other => self.phase = other,
+            Ok(()) => self.completed(),
+        }
+    }
+
+    /// The peer has agreed.
+    fn completed(&mut self) {
+        match core::mem::replace(&mut self.phase, Phase::Failed) {
+            Phase::Accepting(stream) => self.phase = Phase::Made(stream),
+            Phase::Connecting(ends) => match self.hello() {
+                Some(hello) => self.phase = Phase::Made(Box::new(Stream::new(*ends, hello))),
+                None => {
+                    self.disconnect();
+                    drop(ends);
+                    self.fails(Errno::EOPNOTSUPP);
+                }
             },
+            other => self.phase = other,
         }
     }
 
@@ -261,23 +266,21 @@ impl Inner {
                     rnr_retry_count: 7,
                     ..core::mem::zeroed()
                 };
+                // An answer may be there already.
                 match connect::connect(id, &parameters) {
-                    Ok(()) | Err(Errno::EAGAIN) => Ok(ends),
+                    Ok(()) => Ok((ends, true)),
+                    Err(Errno::EAGAIN) => Ok((ends, false)),
                     Err(errno) => Err(errno),
                 }
             };
             begin()
         };
-        match asked {
-            Ok(ends) => {
-                self.phase = Phase::Connecting(ends);
-                Ok(())
-            }
-            Err(errno) => {
-                self.fails(errno);
-                Err(errno)
-            }
+        let (ends, has_answer) = asked.inspect_err(|&errno| self.fails(errno))?;
+        self.phase = Phase::Connecting(ends);
+        if has_answer {
+            self.completed();
         }
+        Ok(())
     }
 
     /// Accepts the request that the identifier comes from.
