@@ -13,7 +13,7 @@ from harness.plain import PlainPair
 
 # Who comes before the server listens is refused, and comes again.
 _REFUSED = re.compile(r"REJECTED|[Rr]efused|rejected|Unexpected CM event bl blka 8|"
-                      r"UNREACHABLE, error: 1\b")
+                      r"UNREACHABLE, error: 1\b|rpoll: ")
 _PATIENCE = 30
 
 
