@@ -13,8 +13,10 @@ GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ibverbs-providers tshark
 # For the newest release of rdma-core's own tests.
 CONFORMANCE_PACKAGES := cmake ninja-build pkg-config cython3 libpython3-dev libnl-3-dev \
 	libnl-route-3-dev libudev-dev curl
+# What docs/compatibility.md tries, beside what tests need.
+COMPATIBILITY_PACKAGES := libfabric-bin fio
 
-.PHONY: help deps guest build check test conformance demo bench clean
+.PHONY: help deps guest build check test conformance compatibility demo bench clean
 
 help:
 	@echo "make build   library, daemon and command line into dist/"
@@ -24,6 +26,7 @@ help:
 	@echo "make test    all tests (needs root; about 35 minutes the first time, 20 later)"
 	@echo "make conformance  the tests of rdma-core's newest release, fetched and built (needs root;"
 	@echo "             some minutes the first time)"
+	@echo "make compatibility  programs of others, each as a row of docs/compatibility.md (needs root)"
 	@echo "make bench   latency and bandwidth against the raw limits of this machine, on one host"
 	@echo "             between two, and against rdma_rxe; rate limits and floods (needs root;"
 	@echo "             about 15 minutes)"
@@ -58,6 +61,9 @@ conformance: deps build
 	@tools/install-packages $(CONFORMANCE_PACKAGES)
 	@tests/conformance/fetch target/tests/conformance
 	@$(PYTHON) tests/run --slow conformance
+
+compatibility: deps build
+	@tools/install-packages $(COMPATIBILITY_PACKAGES) && tests/compatibility/run
 
 demo: deps build
 	@$(PYTHON) demo/demo.py
