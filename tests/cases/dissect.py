@@ -7,8 +7,9 @@ import tempfile
 from harness import dissection, process, staging
 from harness.case import WAITS, Case, Group, check
 
-# The opcodes of rnic/wire/src/opcode.rs: RC, UC, UD and congestion notification.
-_OPCODES = {*range(0x00, 0x15), 0x16, 0x17, *range(0x20, 0x2C), 0x64, 0x65, 0x81}
+# The opcodes of rnic/wire/src/opcode.rs: RC, UC, UD, congestion notification and XRC.
+_OPCODES = {*range(0x00, 0x15), 0x16, 0x17, *range(0x20, 0x2C), 0x64, 0x65, 0x81,
+            *range(0xA0, 0xB5), 0xB6, 0xB7}
 
 
 def _every_packet(_fixture):

@@ -192,7 +192,7 @@ int rtr_mask(enum ibv_qp_type type)
     if (type == IBV_QPT_UD)
         return IBV_QP_STATE;
     int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-    if (type == IBV_QPT_RC)
+    if (type == IBV_QPT_RC || type == IBV_QPT_XRC_RECV)
         mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
     return mask;
 }
@@ -200,7 +200,9 @@ int rtr_mask(enum ibv_qp_type type)
 int rts_mask(enum ibv_qp_type type)
 {
     int mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
-    if (type == IBV_QPT_RC)
+    if (type == IBV_QPT_XRC_RECV)
+        mask |= IBV_QP_TIMEOUT;
+    if (type == IBV_QPT_RC || type == IBV_QPT_XRC_SEND)
         mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
     return mask;
 }

@@ -90,11 +90,23 @@ fn guessing_a_number_is_not_enough() {
     call(&mut bench, 1, to(d, 1, e, 3));
     call(&mut bench, 2, to(e, 2, d, 1));
     assert_eq!(links(&bench).len(), 1);
+    // The two ends of XRC are for each other, and for nobody else.
+    let ends = [Service::XrcSend, Service::XrcRecv];
+    for (one, other) in [(0, 0), (1, 1)].map(|(one, other)| (ends[one], ends[other])) {
+        let (f, g) = (qp(&mut bench, 1, one), qp(&mut bench, 2, other));
+        call(&mut bench, 1, to(f, 1, g, 2));
+        call(&mut bench, 2, to(g, 2, f, 1));
+        assert_eq!(links(&bench).len(), 1);
+    }
+    let (f, g) = (qp(&mut bench, 1, ends[0]), qp(&mut bench, 2, ends[1]));
+    call(&mut bench, 1, to(f, 1, g, 2));
+    call(&mut bench, 2, to(g, 2, f, 1));
+    assert_eq!(links(&bench).len(), 2);
     // Different types.
     let (f, g) = (qp(&mut bench, 1, Service::Rc), qp(&mut bench, 2, Service::Uc));
     call(&mut bench, 1, to(f, 1, g, 2));
     call(&mut bench, 2, to(g, 2, f, 1));
-    assert_eq!(links(&bench).len(), 1);
+    assert_eq!(links(&bench).len(), 2);
 }
 
 #[test]

@@ -119,6 +119,7 @@ impl Request {
             Transport::Of(Service::Uc) => (1, 0),
             Transport::ReliableDatagram => (2, 0),
             Transport::Of(Service::Ud) => (3, 0),
+            Transport::Of(Service::XrcSend | Service::XrcRecv) => (3, 1),
             Transport::Extended(extended) => (3, extended & 7),
         };
         fields.set_u32(0, self.communication);

@@ -13,6 +13,7 @@
 pub mod bell;
 pub mod constants;
 pub mod cq;
+mod domain;
 pub mod gather;
 pub mod grants;
 mod host;
@@ -30,6 +31,7 @@ pub mod work;
 
 pub use constants::*;
 pub use cq::{CompletionEvents, Cq, CqOptions, Notify, progress};
+pub use domain::{DOMAIN_PARTS, DOMAIN_SRQS, Domain};
 pub use gather::Sge;
 pub use host::{AsyncEvent, Host};
 pub use peer::{FarEnd, Peer};

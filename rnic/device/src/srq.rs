@@ -1,5 +1,7 @@
 //! The shared receive queue.
 
+use crate::cq::Cq;
+use crate::domain::Domain;
 use crate::gather::Sge;
 use crate::host::AsyncEvent;
 use crate::lock::Lock;
@@ -23,6 +25,10 @@ pub struct Srq {
     slot: u32,
     /// Number of its protection domain.
     pub pd: u32,
+    /// XRC: where its receives complete.
+    pub(crate) cq: Option<Arc<Cq>>,
+    /// XRC: by which number peers name it, in which domain.
+    extended: Option<(u32, Arc<Domain>)>,
     /// The application's object, for events.
     pub cookie: AtomicUsize,
     users: AtomicUsize,
@@ -32,18 +38,60 @@ pub struct Srq {
 impl Srq {
     /// Room for `capacity` receives of `sge_max` entries each. `None`: too many queues.
     pub fn new(shared: &Arc<Shared>, pd: u32, capacity: u32, sge_max: u32) -> Option<Arc<Srq>> {
-        Some(Arc::new(Srq {
+        Some(Arc::new(Srq::make(shared, pd, (capacity, sge_max), shared.take_slot()?)))
+    }
+
+    /// The same for XRC: peers name it by a number in `domain`, and its receives complete in `cq`.
+    pub fn extended(
+        shared: &Arc<Shared>,
+        pd: u32,
+        (capacity, sge_max): (u32, u32),
+        cq: &Arc<Cq>,
+        domain: &Arc<Domain>,
+    ) -> Option<Arc<Srq>> {
+        let slot = shared.take_slot()?;
+        let mut srq = Srq::make(shared, pd, (capacity, sge_max), slot);
+        srq.cq = Some(cq.clone());
+        let made = domain.add_srq(|number| {
+            srq.extended = Some((number, domain.clone()));
+            Arc::new(srq)
+        })?;
+        cq.begin_use();
+        Some(made)
+    }
+
+    fn make(shared: &Arc<Shared>, pd: u32, (capacity, sge_max): (u32, u32), slot: u32) -> Srq {
+        Srq {
             inner: Lock::new(Inner {
                 queue: ReceiveQueue::new(capacity, sge_max),
                 limit: 0,
                 starving: Vec::new(),
             }),
-            slot: shared.take_slot()?,
+            slot,
             pd,
+            cq: None,
+            extended: None,
             cookie: AtomicUsize::new(0),
             users: AtomicUsize::new(0),
             shared: shared.clone(),
-        }))
+        }
+    }
+
+    /// XRC: the number that peers name it by.
+    pub fn number(&self) -> Option<u32> {
+        self.extended.as_ref().map(|(number, _)| *number)
+    }
+
+    /// XRC: takes it out of its domain. No completion of it is left anywhere afterwards. Others
+    /// have nothing to end.
+    pub fn retire(&self) {
+        if let Some((number, domain)) = &self.extended {
+            domain.remove_srq(self, *number);
+        }
+        if let Some(cq) = &self.cq {
+            cq.purge_receives(self.slot);
+            cq.end_use();
+        }
     }
 
     /// (receives it may hold, entries per receive, limit).

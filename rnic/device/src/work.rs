@@ -34,6 +34,8 @@ pub struct SendWork<'a> {
     pub compare_add: u64,
     /// Compare-and-swap: the new number. Of a window to bind, its length.
     pub swap: u64,
+    /// XRC: the shared receive queue of the peer's that it is for.
+    pub srq: u32,
     /// UD: where to; `None` for the others.
     pub to: Option<Addressee>,
     /// What is sent, or where what is fetched goes to.
@@ -54,6 +56,7 @@ impl SendWork<'_> {
             rkey: Rkey(0),
             compare_add: 0,
             swap: 0,
+            srq: 0,
             to: None,
             data: Data::Gather(&[]),
         }

@@ -16,6 +16,7 @@ const READ: u32 = 4;
 const COMPARE_SWAP: u32 = 5;
 const FETCH_ADD: u32 = 6;
 const DATAGRAM: u32 = 7;
+const FOR_SRQ: u32 = 8;
 const READ_DATA: u32 = 32;
 const ATOMIC_RESULT: u32 = 33;
 const NAK: u32 = 34;
@@ -94,6 +95,9 @@ pub enum Request {
     FetchAdd { address: u64, rkey: Rkey, add: u64 },
     /// A whole UD message.
     Datagram { flags: u32, immediate: u32, qkey: u32 },
+    /// XRC: what follows is for the shared receive queue of this number, until another is named
+    /// (XRCETH, annex A14).
+    ForSrq { number: u32 },
 }
 
 impl Request {
@@ -125,6 +129,7 @@ impl Request {
             Request::Datagram { flags, immediate, qkey } => {
                 (DATAGRAM | flags, [u64::from(qkey) | u64::from(immediate) << 32, 0, 0, 0], 1)
             }
+            Request::ForSrq { number } => (FOR_SRQ | LAST, [u64::from(number), 0, 0, 0], 1),
         }
     }
 
@@ -178,6 +183,7 @@ impl Request {
                 let key = word(0);
                 Request::Datagram { flags, immediate: (key >> 32) as u32, qkey: key as u32 }
             }
+            (FOR_SRQ, 1) => Request::ForSrq { number: word(0) as u32 },
             _ => return None,
         })
     }

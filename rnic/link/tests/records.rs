@@ -36,7 +36,7 @@ fn through<R>(
 fn requests() -> impl Strategy<Value = Request> {
     let flags = (0..TAG_END >> 8).prop_map(|flags| flags << 8 & !SOURCE);
     let (a, b, c, k, i) = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u32>(), any::<u32>());
-    (0..7, flags, (a, b, c), (k, i)).prop_map(
+    (0..8, flags, (a, b, c), (k, i)).prop_map(
         |(kind, flags, (address, b, c), (rkey, immediate))| match kind {
             0 => Request::Send {
                 flags,
@@ -48,6 +48,7 @@ fn requests() -> impl Strategy<Value = Request> {
             3 => Request::Read { address, rkey: Rkey(rkey), length: b },
             4 => Request::CompareSwap { address, rkey: Rkey(rkey), compare: b, swap: c },
             5 => Request::FetchAdd { address, rkey: Rkey(rkey), add: b },
+            6 => Request::ForSrq { number: rkey },
             _ => Request::Datagram { flags, immediate, qkey: rkey },
         },
     )

@@ -81,7 +81,9 @@ fn measure(length: u64, path_mtu: usize) {
     while begin.elapsed() < Duration::from_millis(300) {
         while messages - done < 32 {
             let id = RequestId(messages);
-            here.connection.submit(Request { id, operation, length, place, fence }).unwrap();
+            here.connection
+                .submit(Request { id, operation, srq: 0, length, place, fence })
+                .unwrap();
             messages += 1;
         }
         now += 10_000;

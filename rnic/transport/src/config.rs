@@ -1,7 +1,7 @@
 //! What the two ends agreed on, and what this end decided.
 
 use crate::Time;
-use omniverb_terms::{Psn, Qpn};
+use omniverb_terms::{Psn, Qpn, Service};
 
 /// A thread of a busy machine waits for a processor for so long, now and then.
 const WAIT_MAX: Time = 200_000_000;
@@ -11,6 +11,8 @@ const WAIT_MAX: Time = 200_000_000;
 pub struct Config {
     /// The peer's QP number.
     pub destination: Qpn,
+    /// RC, or that of either end of XRC.
+    pub service: Service,
     /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
     pub path_mtu: usize,
     /// First PSN we send.
@@ -81,6 +83,7 @@ impl Config {
     pub fn new(destination: Qpn) -> Config {
         Config {
             destination,
+            service: Service::Rc,
             path_mtu: 1024,
             sq_psn: Psn::default(),
             rq_psn: Psn::default(),

@@ -147,8 +147,8 @@ impl Connection {
                 }
                 return;
             }
-            Class::Service(Service::Rc) => {}
-            Class::Service(Service::Uc | Service::Ud) => return,
+            class if class == Class::of(self.config.service) => {}
+            Class::Service(_) => return,
         }
         if !packet.bth().is_in_default_partition() {
             return;
@@ -163,6 +163,8 @@ impl Connection {
                 self.requester.handle_response(now, &self.config, packet, upper);
             }
             Operation::Notification => {}
+            // It asks, and is not asked (A14).
+            _ if self.config.service == Service::XrcSend => {}
             _ => self.responder.handle_request(&self.config, packet, upper),
         }
     }

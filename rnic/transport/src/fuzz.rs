@@ -4,7 +4,7 @@ use crate::upper::{
     AtomicRequest, Delivery, Fetched, Gathered, Part, Placed, ReadRequest, Ticket, Upper,
 };
 use crate::{Config, Connection, Ecn, Operation, Request, RequestId, Unreliable};
-use omniverb_terms::{Qpn, Refusal, Rkey};
+use omniverb_terms::{Qpn, Refusal, Rkey, Service};
 use omniverb_wire::{DATAGRAM_MAX, Packet, Place};
 
 /// A layer above that answers as the input says.
@@ -76,7 +76,7 @@ fn requests() -> [Request; 5] {
     let mut id = 0;
     list.map(|(operation, length)| {
         id += 1;
-        Request { id: RequestId(id), operation, length, place: Place::Only, fence: id == 4 }
+        Request { id: RequestId(id), operation, srq: 0, length, place: Place::Only, fence: id == 4 }
     })
 }
 
@@ -86,7 +86,12 @@ pub fn connection(bytes: &[u8]) {
     let mut upper = Whim { bytes: bytes.to_vec(), at: 0, tickets: 0 };
     // The unreliable end numbers its own tickets.
     let mut other = Whim { bytes: bytes.to_vec(), at: 0, tickets: 0 };
-    let config = Config { path_mtu: 256, unanswered_max: 8, ..Config::new(Qpn(5)) };
+    let service = match bytes.len() % 4 {
+        1 => Service::XrcRecv,
+        2 => Service::XrcSend,
+        _ => Service::Rc,
+    };
+    let config = Config { path_mtu: 256, unanswered_max: 8, service, ..Config::new(Qpn(5)) };
     let (Ok(mut reliable), Ok(mut unreliable)) =
         (Connection::new(config.clone()), Unreliable::new(config))
     else {

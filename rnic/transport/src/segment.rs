@@ -3,7 +3,7 @@
 use crate::Operation;
 use crate::work::Request;
 use omniverb_terms::Service;
-use omniverb_wire::{Bth, Builder, Ieth, ImmDt, Opcode, Operation as Code, Place, Reth};
+use omniverb_wire::{Bth, Builder, Ieth, ImmDt, Opcode, Operation as Code, Place, Reth, XrcEth};
 
 /// Packets, and so PSNs, that `length` bytes take; at least one.
 pub(crate) fn packets(length: u64, path_mtu: usize) -> u64 {
@@ -55,6 +55,7 @@ pub(crate) fn begin<'a>(
     };
     let opcode = Opcode::new(service, operation);
     let bth = header(opcode.to_byte()).solicited(solicited && ends);
-    let builder = Builder::new(datagram, opcode, bth, bytes)?;
+    let srq = service.is_extended().then(|| XrcEth::new(request.srq));
+    let builder = Builder::new(datagram, opcode, bth, bytes)?.maybe(srq);
     Some(builder.maybe(address).maybe(immediate).maybe(invalidated))
 }

@@ -34,6 +34,8 @@ pub enum Kind {
 pub struct Part<'a> {
     /// Where it goes.
     pub kind: Kind,
+    /// XRC: the SRQ that it is for; zero otherwise.
+    pub srq: u32,
     /// Where in the message it stands.
     pub place: Place,
     /// Bytes of the message before it.
@@ -103,6 +105,8 @@ pub struct ReadRequest {
     pub address: u64,
     /// R_Key. Not looked at if the length is zero (C9-88).
     pub key: Rkey,
+    /// XRC: the SRQ that it is for; zero otherwise.
+    pub srq: u32,
     /// Bytes, at most [`crate::MESSAGE_MAX`]; may be none.
     pub length: u64,
     /// A part of it was answered before: what the peer asked for before it has taken effect, and
@@ -117,6 +121,8 @@ pub struct AtomicRequest {
     pub address: u64,
     /// R_Key of the region.
     pub key: Rkey,
+    /// XRC: the SRQ that it is for; zero otherwise.
+    pub srq: u32,
     /// What to do.
     pub operation: AtomicOperation,
 }

@@ -76,6 +76,8 @@ pub struct Request {
     pub id: RequestId,
     /// What to do.
     pub operation: Operation,
+    /// XRC: the number of the SRQ that it is for. Others leave it out.
+    pub srq: u32,
     /// Bytes of this piece; of all but the last, a multiple of the path MTU.
     pub length: u64,
     /// Where in its message this piece stands.

@@ -5,7 +5,7 @@ use omniverb_terms::{Psn, Qpn, Refusal, Rkey, Service};
 use omniverb_wire::pcap::{Capture, Envelope};
 use omniverb_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Builder, DATAGRAM_MAX, Deth, Flow, Identification, Ieth,
-    ImmDt, Opcode, Operation, Reth, Syndrome, write_notification,
+    ImmDt, Opcode, Operation, Reth, Syndrome, XrcEth, write_notification,
 };
 use std::fs::File;
 use std::io::{self, BufWriter};
@@ -65,6 +65,7 @@ fn build(datagram: &mut [u8], opcode: Opcode, payload: usize, syndrome: Syndrome
     let original = opcode.operation == Operation::AtomicAcknowledge;
     let mut builder = builder
         .maybe((opcode.is_of(Service::Ud)).then(|| Deth::new(0x11, Qpn(0x17))))
+        .maybe(opcode.has_srq().then(|| XrcEth::new(5)))
         .maybe(opcode.has_reth().then(|| Reth::new(0x1000, Rkey(0x77), payload as u32)))
         .maybe(opcode.has_atomic().then(|| AtomicEth::new(0x1000, Rkey(0x77), 7, 9)))
         .maybe(opcode.has_aeth().then(|| Aeth::new(syndrome, 5)))

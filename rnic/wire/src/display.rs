@@ -44,6 +44,7 @@ impl fmt::Display for Opcode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.class {
             Class::Service(service @ (Service::Uc | Service::Ud)) => write!(f, "{service} ")?,
+            Class::Service(Service::XrcSend | Service::XrcRecv) => f.write_str("XRC ")?,
             Class::Service(Service::Rc) | Class::Notification => {}
         }
         fmt::Display::fmt(&self.operation, f)
@@ -98,6 +99,9 @@ impl Packet<'_> {
     fn extended_headers(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(deth) = self.deth() {
             write!(f, " from {:#x} qkey {:#x}", deth.source().0, deth.queue_key())?;
+        }
+        if let Some(srq) = self.srq() {
+            write!(f, " srq {srq}")?;
         }
         if let Some(reth) = self.reth() {
             let (address, length, key) = (reth.address(), reth.length(), reth.key().0);

@@ -26,6 +26,7 @@ mod prepared;
 mod reth;
 mod run;
 mod syndrome;
+mod xrceth;
 
 pub use aeth::Aeth;
 pub use atomic::{AtomicAckEth, AtomicEth};
@@ -45,11 +46,12 @@ pub use prepared::{Alike, Prepared};
 pub use reth::Reth;
 pub use run::{Pattern, Run, Slots};
 pub use syndrome::{CREDITS_INVALID, Syndrome, credits, rnr_nanoseconds};
+pub use xrceth::XrcEth;
 
 /// The UDP port of RoCEv2 (A17.3.1).
 pub const PORT: u16 = 4791;
-/// Bytes of the longest headers before the payload: BTH and AtomicETH.
-pub const HEADERS_MAX: usize = 12 + 28;
+/// Bytes of the longest headers before the payload: BTH, XRCETH and AtomicETH.
+pub const HEADERS_MAX: usize = 12 + 4 + 28;
 /// Bytes of the longest UDP payload: headers, 4 KiB, ICRC.
 pub const DATAGRAM_MAX: usize = HEADERS_MAX + 4096 + SUFFIX_BYTES;
 /// The only partition key in use: the default one, full member.

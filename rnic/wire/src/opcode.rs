@@ -1,15 +1,26 @@
 //! The opcode table (9.2.1, table 38; A17 for CNP): which packets there are, and what they carry.
 
-use crate::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ieth, ImmDt, Reth};
+use crate::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ieth, ImmDt, Reth, XrcEth};
 use omniverb_terms::Service;
 
 /// The upper three bits: whose packet it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// That of queue pairs with this transport service.
+    /// That of queue pairs with this transport service; XRC is one, and stands here as what asks.
     Service(Service),
     /// That of congestion notifications (A17.9.3), which are for queue pairs of any service.
     Notification,
+}
+
+impl Class {
+    /// That of the packets of a service.
+    #[inline]
+    pub fn of(service: Service) -> Class {
+        match service {
+            Service::XrcRecv => Class::Service(Service::XrcSend),
+            service => Class::Service(service),
+        }
+    }
 }
 
 /// Where in its message a packet stands.
@@ -150,13 +161,25 @@ impl Opcode {
     /// only the requester and responder of that service make opcodes.
     #[inline]
     pub fn new(service: Service, operation: Operation) -> Opcode {
-        Opcode { class: Class::Service(service), operation }
+        Opcode { class: Class::of(service), operation }
     }
 
     /// Whether it is a packet of this service.
     #[inline]
     pub fn is_of(self, service: Service) -> bool {
-        self.class == Class::Service(service)
+        self.class == Class::of(service)
+    }
+
+    /// Whether the number of an SRQ comes along.
+    #[inline]
+    pub fn has_srq(self) -> bool {
+        self.is_of(Service::XrcSend) && !self.operation.is_response()
+    }
+
+    /// Bytes between the BTH and the other headers.
+    #[inline]
+    pub(crate) fn srq_bytes(self) -> usize {
+        if self.has_srq() { XrcEth::BYTES } else { 0 }
     }
 
     /// Whether it is a congestion notification.
@@ -172,6 +195,7 @@ impl Opcode {
             Class::Service(Service::Rc) => 0x00,
             Class::Service(Service::Uc) => 0x20,
             Class::Service(Service::Ud) => 0x60,
+            Class::Service(Service::XrcSend | Service::XrcRecv) => 0xa0,
             Class::Notification => return NOTIFICATION,
         };
         class | self.operation.code()
@@ -188,6 +212,7 @@ impl Opcode {
             (0, _) => Service::Rc,
             (1, 0x00..=0x0b) => Service::Uc,
             (3, 0x04 | 0x05) => Service::Ud,
+            (5, _) => Service::XrcSend,
             _ => return None,
         };
         Some(Opcode::new(service, operation))
@@ -237,6 +262,7 @@ impl Opcode {
     pub fn header_bytes(self) -> usize {
         let part = |present: bool, bytes: usize| if present { bytes } else { 0 };
         Bth::BYTES
+            + self.srq_bytes()
             + part(self.is_of(Service::Ud), Deth::BYTES)
             + part(self.has_reth(), Reth::BYTES)
             + part(self.has_atomic(), AtomicEth::BYTES)
@@ -258,15 +284,16 @@ mod tests {
         for byte in &known {
             assert_eq!(Opcode::from_byte(*byte).map(Opcode::to_byte), Some(*byte));
         }
-        // 23 of RC, 12 of UC, 2 of UD, and the notification.
-        assert_eq!(known.len(), 23 + 12 + 2 + 1);
+        // 23 of RC, 12 of UC, 2 of UD, 23 of XRC, and the notification.
+        assert_eq!(known.len(), 23 + 12 + 2 + 23 + 1);
     }
 
     #[test]
     fn header_lengths() {
         let lengths = [(0x00, 12), (0x05, 16), (0x06, 28), (0x0b, 32), (0x0e, 12), (0x12, 24)];
         let more = [(0x13, 40), (0x17, 16), (0x26, 28), (0x64, 20), (0x65, 24), (0x81, 28)];
-        for (byte, length) in lengths.into_iter().chain(more) {
+        let extended = [(0xa4, 16), (0xa5, 20), (0xa6, 32), (0xb3, 44), (0xb1, 16), (0xb2, 24)];
+        for (byte, length) in lengths.into_iter().chain(more).chain(extended) {
             assert_eq!(Opcode::from_byte(byte).map(Opcode::header_bytes), Some(length));
         }
     }

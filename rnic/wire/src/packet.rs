@@ -2,7 +2,7 @@
 
 use crate::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, HEADERS_MAX, Ieth, ImmDt, Opcode, Operation, Reth,
-    SUFFIX_BYTES,
+    SUFFIX_BYTES, XrcEth,
 };
 use omniverb_terms::{Psn, Qpn, Service};
 use zerocopy::FromBytes;
@@ -90,7 +90,11 @@ impl<'a> Packet<'a> {
     }
     /// Address, key and length of a WRITE or READ.
     pub fn reth(&self) -> Option<Reth> {
-        self.header(self.opcode.has_reth(), 0)
+        self.header(self.opcode.has_reth(), self.opcode.srq_bytes())
+    }
+    /// The SRQ that a request of XRC is for.
+    pub fn srq(&self) -> Option<u32> {
+        self.header(self.opcode.has_srq(), 0).map(|header: XrcEth| header.number())
     }
     /// What a responder says.
     pub fn aeth(&self) -> Option<Aeth> {
@@ -98,7 +102,7 @@ impl<'a> Packet<'a> {
     }
     /// Operands of an atomic.
     pub fn atomic(&self) -> Option<AtomicEth> {
-        self.header(self.opcode.has_atomic(), 0)
+        self.header(self.opcode.has_atomic(), self.opcode.srq_bytes())
     }
     /// Result of an atomic.
     pub fn atomic_ack(&self) -> Option<AtomicAckEth> {

@@ -4,8 +4,8 @@ use omniverb_terms::{Psn, Qpn, Rkey, Service};
 use omniverb_wire::pcap::{Capture, Envelope};
 use omniverb_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Builder, DATAGRAM_MAX, Deth, Flow, Identification, Ieth,
-    ImmDt, Opcode, Operation, Packet, Pattern, Place, Prepared, Reth, Run, Syndrome, Verdict, fuzz,
-    icrc, receive_area,
+    ImmDt, Opcode, Operation, Packet, Pattern, Place, Prepared, Reth, Run, Syndrome, Verdict, XrcEth,
+    fuzz, icrc, receive_area,
 };
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -55,6 +55,7 @@ proptest! {
         let mut buffer = [0xaa; DATAGRAM_MAX];
         let mut builder = Builder::new(&mut buffer, opcode, bth, payload.len()).unwrap()
             .maybe((opcode.is_of(Service::Ud)).then(|| Deth::new(word, qpn)))
+            .maybe(opcode.has_srq().then(|| XrcEth::new(word)))
             .maybe(opcode.has_reth().then_some(reth))
             .maybe(opcode.has_atomic().then_some(atomic))
             .maybe(opcode.has_aeth().then_some(aeth))
@@ -81,6 +82,7 @@ proptest! {
             opcode.has_immediate().then(|| ImmDt(word.to_be_bytes()))
         );
         prop_assert_eq!(packet.invalidate(), opcode.has_invalidate().then(|| Ieth::new(key)));
+        prop_assert_eq!(packet.srq(), opcode.has_srq().then_some(word & 0xff_ffff));
         let deth = (opcode.is_of(Service::Ud)).then(|| Deth::new(word, qpn));
         prop_assert_eq!(packet.deth(), deth);
 

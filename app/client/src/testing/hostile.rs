@@ -11,7 +11,7 @@ use crate::{Client, Wish};
 use omniverb_device::attributes::State;
 use omniverb_device::send_flags;
 use omniverb_device::{
-    Cq, Data, Extras, Qp, QpAttributes, QpMask, QpSpec, SendWork, Sge, Wc, access,
+    Cq, Data, Domain, Extras, Qp, QpAttributes, QpMask, QpSpec, SendWork, Sge, Wc, access,
 };
 use omniverb_link::layout;
 use omniverb_session::body::*;
@@ -193,6 +193,7 @@ impl Process {
             send_cq: self.cq.clone(),
             recv_cq: self.cq.clone(),
             srq: None,
+            domain: (service == Service::XrcRecv).then(Domain::new),
             send_max: 16,
             recv_max: 16,
             send_sge_max: 4,
@@ -215,11 +216,14 @@ impl Process {
             let _ = qp.modify(mask | QpMask::STATE, to, &attributes, None);
         };
         let connected = QpMask::AV | QpMask::PATH_MTU | QpMask::DEST_QPN | QpMask::RQ_PSN;
-        let reliable = QpMask::TIMEOUT
-            | QpMask::RETRY_CNT
-            | QpMask::RNR_RETRY
-            | QpMask::MAX_QP_RD_ATOMIC
-            | QpMask::SQ_PSN;
+        let answers = QpMask::MAX_DEST_RD_ATOMIC | QpMask::MIN_RNR_TIMER;
+        let retries = QpMask::RETRY_CNT | QpMask::RNR_RETRY | QpMask::MAX_QP_RD_ATOMIC;
+        let (answers, retries) = match service {
+            Service::XrcSend => (QpMask::empty(), retries),
+            Service::XrcRecv => (answers, QpMask::empty()),
+            _ => (answers, retries),
+        };
+        let reliable = QpMask::TIMEOUT | QpMask::SQ_PSN | retries;
         let first = QpMask::PKEY_INDEX | QpMask::PORT;
         if service == Service::Ud {
             step(State::Init, first | QpMask::QKEY);
@@ -227,7 +231,7 @@ impl Process {
             step(State::Rts, QpMask::SQ_PSN);
         } else {
             step(State::Init, first | QpMask::ACCESS_FLAGS);
-            step(State::Rtr, connected | QpMask::MAX_DEST_RD_ATOMIC | QpMask::MIN_RNR_TIMER);
+            step(State::Rtr, connected | answers);
             step(State::Rts, reliable);
         }
         Some(qp)
@@ -252,6 +256,7 @@ impl Process {
                 rkey: Rkey(u32::from(bytes.byte() % 4)),
                 compare_add: 1,
                 swap: 2,
+                srq: bytes.word() & 3,
                 to: None,
                 data: Data::Gather(&list),
             });
@@ -447,7 +452,7 @@ pub fn daemon_says(bytes: &[u8]) {
         plans().push_back(Plan { events, answer, wrong_tag: bytes.byte() == 0xff });
         match bytes.byte() % 6 {
             0 => {
-                let made = process.queue_pair(bytes.of([Service::Rc, Service::Uc, Service::Ud]));
+                let made = process.queue_pair(bytes.of(Service::ALL));
                 process.qps.extend(made.filter(|_| process.qps.len() < 8));
             }
             1 if process.qps.len() > 2 => {

@@ -45,9 +45,10 @@ const RELIABLE: u64 = UNRELIABLE
 /// Whether a transport has all these operations.
 pub(super) fn can_build(service: Service, operations: u64) -> bool {
     let offered = match service {
-        Service::Rc => RELIABLE,
+        Service::Rc | Service::XrcSend => RELIABLE,
         Service::Uc => UNRELIABLE,
         Service::Ud => DATAGRAM,
+        Service::XrcRecv => 0,
     };
     operations & !offered == 0
 }

@@ -32,3 +32,4 @@ pub mod srq;
 mod time;
 mod users;
 mod wait;
+mod xrcd;

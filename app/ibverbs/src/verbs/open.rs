@@ -2,14 +2,15 @@
 
 use core::ffi::c_int;
 
-use omniverb_abi::{ibv_context, ibv_device, ibv_xrcd, verbs_context};
+use omniverb_abi::{ibv_context, ibv_device, verbs_context};
 use omniverb_client::{Client, Notifier};
 use omniverb_terms::Errno;
 use rustix::fd::OwnedFd;
 
 use super::context::ContextShell;
 use super::{
-    advice, cq, cq_ex, device_memory, domain, event, mw, nothing, post, qp_create, query, srq, time,
+    advice, cq, cq_ex, device_memory, domain, event, mw, nothing, post, qp_create, query, srq,
+    time, xrcd,
 };
 use crate::errno::{minus_one, null};
 use crate::why::{refused, request_failed};
@@ -68,12 +69,10 @@ fn fill(verbs: &mut verbs_context) {
     verbs.alloc_dm = Some(device_memory::alloc_dm);
     verbs.free_dm = Some(device_memory::free_dm);
     verbs.reg_dm_mr = Some(device_memory::reg_dm_mr);
-    verbs.close_xrcd = Some(close_xrcd);
-}
-
-/// XRC is not offered, but inlines call this slot without looking.
-unsafe extern "C" fn close_xrcd(_xrcd: *mut ibv_xrcd) -> c_int {
-    Errno::EOPNOTSUPP.raw()
+    verbs.open_xrcd = Some(xrcd::open_xrcd);
+    verbs.close_xrcd = Some(xrcd::close_xrcd);
+    verbs.get_srq_num = Some(srq::get_srq_num);
+    verbs.open_qp = Some(qp_create::open_qp);
 }
 
 /// `cmd_fd` must be a descriptor that programs can `dup`; nothing travels on it.

@@ -121,6 +121,8 @@ unsafe fn post_data(qp: &Qp, wr: *mut ibv_send_wr, data: Data<'_>) -> Result<(),
             rkey: Rkey(0),
             compare_add: 0,
             swap: 0,
+            // Some callers' structs end before it.
+            srq: if qp.service == Service::XrcSend { (*wr).remote_srqn } else { 0 },
             to: None,
             data,
         };

@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use omniverb_abi::{ibv_global_route, ibv_qp, ibv_qp_cap, ibv_qp_ex};
+use omniverb_abi::{ibv_global_route, ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_xrcd};
 use omniverb_device::Qp;
 
 use super::builder::Builder;
@@ -18,6 +18,8 @@ pub(crate) struct QpShell {
     pub(super) builder: Option<Box<Builder>>,
     /// `sq_sig_all`: every send completes with an entry in the CQ.
     pub(super) signal_all: bool,
+    /// XRC: where it receives, or null.
+    pub(super) xrcd: *mut ibv_xrcd,
     /// The address vector as it was set: route, LID, SL, whether global, port.
     pub(super) route: Mutex<Option<Route>>,
     asyncs_returned: AtomicU32,
@@ -33,9 +35,10 @@ impl QpShell {
         qp: Arc<Qp>,
         builder: Option<Box<Builder>>,
         signal_all: bool,
+        xrcd: *mut ibv_xrcd,
     ) -> QpShell {
         let asyncs_returned = AtomicU32::new(0);
-        QpShell { ex, qp, builder, signal_all, route: Mutex::new(None), asyncs_returned }
+        QpShell { ex, qp, builder, signal_all, xrcd, route: Mutex::new(None), asyncs_returned }
     }
 
     /// # Safety

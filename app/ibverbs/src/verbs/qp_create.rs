@@ -1,21 +1,26 @@
 //! Queue pairs: making, destroying.
 
-use core::ffi::c_int;
+use core::ffi::{c_int, c_void};
+use core::ptr;
 use core::sync::atomic::Ordering;
+use std::sync::Arc;
 
 use omniverb_abi::{
     IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-    IBV_QPT_DRIVER, IBV_QPT_RAW_PACKET, IBV_QPT_XRC_RECV, IBV_QPT_XRC_SEND, ibv_context, ibv_pd,
-    ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    IBV_QP_INIT_ATTR_XRCD, IBV_QP_OPEN_ATTR_CONTEXT, IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_TYPE,
+    IBV_QP_OPEN_ATTR_XRCD, IBV_QPT_DRIVER, IBV_QPT_RAW_PACKET, IBV_QPT_XRC_RECV, ibv_context,
+    ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr,
+    ibv_xrcd,
 };
-use omniverb_device::{QpSpec, limits};
-use omniverb_terms::{Errno, Service};
+use omniverb_device::{Cq, Qp, QpSpec, limits};
+use omniverb_terms::{Errno, Qpn, Service};
 
 use super::context::ContextShell;
 use super::cq::CqShell;
 use super::memory::PdShell;
 use super::qp::{QpShell, granted};
 use super::srq::SrqShell;
+use super::xrcd::XrcdShell;
 use super::{builder, qp_ex};
 use crate::errno::null;
 use crate::why::refused;
@@ -38,11 +43,13 @@ pub unsafe extern "C" fn ov_ibv_create_qp(
 
 /// `ibv_create_qp_ex`.
 pub(super) unsafe extern "C" fn create_qp_ex(
-    _context: *mut ibv_context,
+    context: *mut ibv_context,
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    let known =
-        IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    let known = IBV_QP_INIT_ATTR_PD
+        | IBV_QP_INIT_ATTR_XRCD
+        | IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     // SAFETY: the inline's arguments; fields beyond `comp_mask` only if the mask names them.
     unsafe {
         let mask = (*init).comp_mask;
@@ -51,7 +58,8 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         {
             return null(Errno::EOPNOTSUPP);
         }
-        if mask & IBV_QP_INIT_ATTR_PD == 0 || (*init).pd.is_null() {
+        let receives = (*init).qp_type == IBV_QPT_XRC_RECV;
+        if !receives && (mask & IBV_QP_INIT_ATTR_PD == 0 || (*init).pd.is_null()) {
             return null(Errno::EINVAL);
         }
         let wanted = mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
@@ -61,6 +69,11 @@ pub(super) unsafe extern "C" fn create_qp_ex(
         if operations.is_some_and(|wanted| !builds(wanted)) {
             return null(Errno::EOPNOTSUPP);
         }
+        if receives {
+            let named = mask & IBV_QP_INIT_ATTR_XRCD != 0;
+            let xrcd = if named { (*init).xrcd } else { ptr::null_mut() };
+            return create_receiver(context, xrcd, init.cast());
+        }
         create((*init).pd, init.cast(), operations)
     }
 }
@@ -68,9 +81,7 @@ pub(super) unsafe extern "C" fn create_qp_ex(
 /// Why there is no queue pair of a type.
 fn not_offered(qp_type: u32) -> Errno {
     match qp_type {
-        IBV_QPT_RAW_PACKET | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV | IBV_QPT_DRIVER => {
-            Errno::EOPNOTSUPP
-        }
+        IBV_QPT_RAW_PACKET | IBV_QPT_DRIVER => Errno::EOPNOTSUPP,
         _ => Errno::EINVAL,
     }
 }
@@ -97,18 +108,24 @@ unsafe fn create(
             let errno = not_offered(asked.qp_type);
             return null(refused!(errno, "ibv_create_qp: type {} is not offered", asked.qp_type));
         };
-        if asked.send_cq.is_null() || asked.recv_cq.is_null() || !caps_are_valid(&asked.cap) {
+        let sends_only = service == Service::XrcSend;
+        let lacks_cq = asked.send_cq.is_null() || asked.recv_cq.is_null() && !sends_only;
+        // One that receives in a domain is made with that.
+        if service == Service::XrcRecv || lacks_cq || !caps_are_valid(&asked.cap) {
             let cap = asked.cap;
             return null(refused!(Errno::EINVAL, "ibv_create_qp: no CQ, or too much of {cap:?}"));
         }
         let context = (*pd).context;
-        let srq = (!asked.srq.is_null()).then(|| SrqShell::of(asked.srq).inner.clone());
+        let srq =
+            (!asked.srq.is_null() && !sends_only).then(|| SrqShell::of(asked.srq).inner.clone());
+        let recv_cq = if sends_only { asked.send_cq } else { asked.recv_cq };
         let made = ContextShell::of(context).client.create_qp(QpSpec {
             service,
             pd: PdShell::of(pd).number(),
             send_cq: CqShell::of(asked.send_cq).cq.clone(),
-            recv_cq: CqShell::of(asked.recv_cq).cq.clone(),
+            recv_cq: CqShell::of(recv_cq).cq.clone(),
             srq,
+            domain: None,
             send_max: asked.cap.max_send_wr,
             recv_max: asked.cap.max_recv_wr,
             send_sge_max: asked.cap.max_send_sge.max(1),
@@ -139,10 +156,109 @@ unsafe fn create(
             qp_ex::fill(&mut ex, operations);
         }
         let builder = operations.map(|_| Box::default());
-        let shell = QpShell::new(ex, qp, builder, asked.sq_sig_all != 0);
+        let shell = QpShell::new(ex, qp, builder, asked.sq_sig_all != 0, ptr::null_mut());
         let made = Box::into_raw(Box::new(shell));
         QpShell::of(made.cast()).qp.cookie.store(made as usize, Ordering::Release);
         made.cast()
+    }
+}
+
+/// A PD that no object of an application has: keys are looked up in that of the SRQ.
+const NO_PD: u32 = u32::MAX;
+
+/// One that receives in an XRC domain: it has nothing of its own but its connection.
+///
+/// # Safety
+/// `context` is open, `init` valid, `xrcd` null or live.
+unsafe fn create_receiver(
+    context: *mut ibv_context,
+    xrcd: *mut ibv_xrcd,
+    init: *mut ibv_qp_init_attr,
+) -> *mut ibv_qp {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let Some(place) = XrcdShell::of(xrcd) else { return null(Errno::EINVAL) };
+        let client = &ContextShell::of(context).client;
+        // Nothing ever completes here: receives do in the CQs of their SRQs.
+        let cq = Cq::new(&client.shared, 1, None);
+        let made = client.create_qp(QpSpec {
+            service: Service::XrcRecv,
+            pd: NO_PD,
+            send_cq: cq.clone(),
+            recv_cq: cq,
+            srq: None,
+            domain: Some(place.area.domain.clone()),
+            send_max: 0,
+            recv_max: 0,
+            send_sge_max: 0,
+            recv_sge_max: 0,
+            inline_max: 0,
+            signal_all: false,
+        });
+        match made {
+            Ok(qp) => {
+                (*init).cap = granted(&qp);
+                receiver(context, xrcd, qp, (*init).qp_context)
+            }
+            Err(errno) => null(refused!(errno, "ibv_create_qp: over a quota, or no daemon")),
+        }
+    }
+}
+
+/// C's object for one that receives in a domain, which may have several.
+///
+/// # Safety
+/// `context` is open, `xrcd` live.
+unsafe fn receiver(
+    context: *mut ibv_context,
+    xrcd: *mut ibv_xrcd,
+    qp: Arc<Qp>,
+    qp_context: *mut c_void,
+) -> *mut ibv_qp {
+    // SAFETY: the caller's promise; all of it may be zero.
+    unsafe {
+        let mut ex: ibv_qp_ex = core::mem::zeroed();
+        let base = &mut ex.qp_base;
+        base.context = context;
+        base.qp_context = qp_context;
+        base.handle = qp.number.0;
+        base.qp_num = qp.number.0;
+        base.qp_type = IBV_QPT_XRC_RECV;
+        base.state = qp.state() as u32;
+        let made = Box::into_raw(Box::new(QpShell::new(ex, qp, None, false, xrcd)));
+        let shell = QpShell::of(made.cast());
+        if let Some(place) = XrcdShell::of(xrcd) {
+            place.users.one_more();
+            place.area.add_handle(shell.qp.number, made as usize);
+        }
+        let _ =
+            shell.qp.cookie.compare_exchange(0, made as usize, Ordering::AcqRel, Ordering::Acquire);
+        made.cast()
+    }
+}
+
+/// `ibv_open_qp`: another object for a queue pair that receives in an XRC domain. It lives until
+/// the last of them is destroyed. Its events come to the first of those there are.
+pub(super) unsafe extern "C" fn open_qp(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_open_attr,
+) -> *mut ibv_qp {
+    let needed = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+    // SAFETY: the inline's arguments.
+    unsafe {
+        let asked = *attr;
+        let mask = asked.comp_mask & !IBV_QP_OPEN_ATTR_CONTEXT;
+        if mask & !needed != 0 {
+            return null(Errno::EOPNOTSUPP);
+        }
+        let place = if mask == needed { XrcdShell::of(asked.xrcd) } else { None };
+        let Some(place) = place.filter(|_| asked.qp_type == IBV_QPT_XRC_RECV) else {
+            return null(Errno::EINVAL);
+        };
+        let Some(qp) = place.area.qp(Qpn(asked.qp_num)) else { return null(Errno::EINVAL) };
+        let named = asked.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
+        let qp_context = if named { asked.qp_context } else { ptr::null_mut() };
+        receiver(context, asked.xrcd, qp, qp_context)
     }
 }
 
@@ -156,11 +272,21 @@ pub unsafe extern "C" fn ov_ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     unsafe {
         let shell = QpShell::of(qp);
         let context = ContextShell::of((*qp).context);
-        context.client.destroy_qp(&shell.qp);
-        shell.qp.cookie.store(0, Ordering::Release);
+        let place = XrcdShell::of(shell.xrcd);
+        let left = place.and_then(|it| it.area.remove_handle(shell.qp.number, qp as usize));
+        if left.is_none() {
+            context.client.destroy_qp(&shell.qp);
+        }
+        // Events go to another object of the same queue pair, if there is one.
+        let (ours, heir) = (qp as usize, left.unwrap_or(0));
+        let cookie = &shell.qp.cookie;
+        let _ = cookie.compare_exchange(ours, heir, Ordering::AcqRel, Ordering::Acquire);
         context.events.retain(|(_, object)| *object != qp as usize);
         QpShell::await_acknowledgements(qp);
-        PdShell::of((*qp).pd).end_use();
+        match place {
+            Some(place) => place.users.one_less(),
+            None => PdShell::of((*qp).pd).end_use(),
+        }
         drop(Box::from_raw(qp.cast::<QpShell>()));
     }
     0

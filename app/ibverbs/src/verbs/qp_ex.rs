@@ -40,6 +40,7 @@ pub(super) fn fill(ex: &mut ibv_qp_ex, operations: u64) {
         IBV_QP_EX_WITH_LOCAL_INV wr_local_inv,
     );
     ex.wr_set_ud_addr = Some(wr_set_ud_addr);
+    ex.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
     ex.wr_set_inline_data = Some(wr_set_inline_data);
     ex.wr_set_inline_data_list = Some(wr_set_inline_data_list);
     ex.wr_set_sge = Some(wr_set_sge);
@@ -225,6 +226,16 @@ unsafe extern "C" fn wr_set_ud_addr(ex: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u3
                 return None;
             }
             request.work.to = Some(AhShell::of(ah).leads_to(Qpn(qpn), qkey));
+            Some(())
+        });
+    }
+}
+
+unsafe extern "C" fn wr_set_xrc_srqn(ex: *mut ibv_qp_ex, number: u32) {
+    // SAFETY: as above.
+    unsafe {
+        change(ex, |request| {
+            request.work.srq = number;
             Some(())
         });
     }

@@ -6,12 +6,12 @@ use core::ptr;
 use omniverb_abi::{
     IBV_ATOMIC_GLOB, IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_MEM_WINDOW,
     IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SRQ_RESIZE,
-    IBV_DEVICE_SYS_IMAGE_GUID, IBV_LINK_LAYER_ETHERNET, IBV_ODP_SUPPORT, IBV_ODP_SUPPORT_ATOMIC,
-    IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV, IBV_ODP_SUPPORT_SEND,
-    IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE, IBV_PORT_ACTIVE, IBV_PORT_ATTR_COMPAT_LEN,
-    IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, ibv_context, ibv_cq_moderation_caps,
-    ibv_device_attr, ibv_device_attr_ex, ibv_odp_caps, ibv_odp_transport_caps, ibv_port_attr,
-    ibv_query_device_ex_input,
+    IBV_DEVICE_SYS_IMAGE_GUID, IBV_DEVICE_XRC, IBV_LINK_LAYER_ETHERNET, IBV_ODP_SUPPORT,
+    IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV,
+    IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE, IBV_PORT_ACTIVE,
+    IBV_PORT_ATTR_COMPAT_LEN, IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, ibv_context,
+    ibv_cq_moderation_caps, ibv_device_attr, ibv_device_attr_ex, ibv_odp_caps,
+    ibv_odp_transport_caps, ibv_port_attr, ibv_query_device_ex_input,
 };
 use omniverb_client::{GidEntry, REGIONS_MAX};
 use omniverb_device::limits;
@@ -48,6 +48,7 @@ fn device_attributes(shell: &ContextShell) -> ibv_device_attr {
         | IBV_DEVICE_SYS_IMAGE_GUID
         | IBV_DEVICE_RC_RNR_NAK_GEN
         | IBV_DEVICE_SRQ_RESIZE
+        | IBV_DEVICE_XRC
         | IBV_DEVICE_MEM_WINDOW
         | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
     attr.max_sge = signed(limits::SGE_MAX);
@@ -164,6 +165,7 @@ pub(super) unsafe extern "C" fn query_device_ex(
         ours.orig_attr = device_attributes(ContextShell::of(context));
         ours.phys_port_cnt_ex = 1;
         ours.odp_caps = on_demand();
+        ours.xrc_odp_caps = ours.odp_caps.per_transport_caps.rc_odp_caps;
         ours.completion_timestamp_mask = u64::MAX;
         ours.hca_core_clock = KILOHERTZ;
         ours.max_dm_size = DM_BYTES_MAX;

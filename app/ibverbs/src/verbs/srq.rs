@@ -5,19 +5,21 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::Arc;
 
 use omniverb_abi::{
-    IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, ibv_context, ibv_pd, ibv_recv_wr, ibv_srq,
-    ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex,
+    IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD,
+    IBV_SRQT_BASIC, IBV_SRQT_XRC, ibv_context, ibv_cq, ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_attr,
+    ibv_srq_init_attr, ibv_srq_init_attr_ex, ibv_xrcd,
 };
 use omniverb_device::{Srq, limits};
 use omniverb_terms::Errno;
 
 use super::context::ContextShell;
+use super::cq::CqShell;
 use super::memory::PdShell;
 use super::post::entries;
 use super::wait::until_acknowledged;
+use super::xrcd::XrcdShell;
 use crate::errno::{null, post_error};
 
-const TYPE_BASIC: u32 = 0;
 const SRQ_MAX_WR: c_int = 1;
 const SRQ_LIMIT: c_int = 2;
 
@@ -26,6 +28,8 @@ const SRQ_LIMIT: c_int = 2;
 pub(crate) struct SrqShell {
     srq: ibv_srq,
     pub(crate) inner: Arc<Srq>,
+    /// XRC: its domain, or null.
+    xrcd: *mut ibv_xrcd,
     asyncs_returned: AtomicU32,
 }
 
@@ -57,6 +61,17 @@ pub unsafe extern "C" fn ov_ibv_create_srq(
         return null(Errno::EINVAL);
     }
     // SAFETY: the caller's promise.
+    unsafe { create(pd, init, None) }
+}
+
+/// # Safety
+/// `pd` is live, `init` valid; so are the domain and the CQ of one for XRC.
+unsafe fn create(
+    pd: *mut ibv_pd,
+    init: *mut ibv_srq_init_attr,
+    extended: Option<(*mut ibv_xrcd, *mut ibv_cq)>,
+) -> *mut ibv_srq {
+    // SAFETY: the caller's promise.
     unsafe {
         let attr = (*init).attr;
         if attr.max_wr == 0 || attr.max_wr > limits::WR_MAX || attr.max_sge > limits::SGE_MAX {
@@ -68,8 +83,15 @@ pub unsafe extern "C" fn ov_ibv_create_srq(
             return null(Errno::ENOMEM);
         }
         let sges = attr.max_sge.max(1);
-        let Some(inner) = Srq::new(shell.shared(), PdShell::of(pd).number(), attr.max_wr, sges)
-        else {
+        let (shared, number) = (shell.shared(), PdShell::of(pd).number());
+        let inner = match extended {
+            None => Srq::new(shared, number, attr.max_wr, sges),
+            Some((xrcd, cq)) => XrcdShell::of(xrcd).and_then(|xrcd| {
+                let (cq, domain) = (&CqShell::of(cq).cq, &xrcd.area.domain);
+                Srq::extended(shared, number, (attr.max_wr, sges), cq, domain)
+            }),
+        };
+        let Some(inner) = inner else {
             shell.counts.srqs.one_less();
             return null(Errno::ENOMEM);
         };
@@ -79,31 +101,56 @@ pub unsafe extern "C" fn ov_ibv_create_srq(
         srq.context = context;
         srq.srq_context = (*init).srq_context;
         srq.pd = pd;
-        let made =
-            Box::into_raw(Box::new(SrqShell { srq, inner, asyncs_returned: AtomicU32::new(0) }));
+        let xrcd = extended.map_or(core::ptr::null_mut(), |(xrcd, _)| xrcd);
+        if let Some(xrcd) = XrcdShell::of(xrcd) {
+            xrcd.users.one_more();
+        }
+        let asyncs_returned = AtomicU32::new(0);
+        let made = Box::into_raw(Box::new(SrqShell { srq, inner, xrcd, asyncs_returned }));
         SrqShell::of(made.cast()).inner.cookie.store(made as usize, Ordering::Release);
         made.cast()
     }
 }
 
-/// `ibv_create_srq_ex`: basic SRQs only.
+/// `ibv_create_srq_ex`: basic ones, and those for XRC.
 pub(super) unsafe extern "C" fn create_srq_ex(
     _context: *mut ibv_context,
     init: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
-    // SAFETY: the inline's arguments.
+    let known = IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE;
+    let extended = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+    // SAFETY: the inline's arguments; fields behind `comp_mask` only if that names them.
     unsafe {
         let mask = (*init).comp_mask;
-        if mask & !(IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_TYPE) != 0
-            || (mask & IBV_SRQ_INIT_ATTR_TYPE != 0 && (*init).srq_type != TYPE_BASIC)
-        {
+        let named = mask & IBV_SRQ_INIT_ATTR_TYPE != 0;
+        let kind = if named { (*init).srq_type } else { IBV_SRQT_BASIC };
+        let most = if kind == IBV_SRQT_XRC { known | extended } else { known };
+        if mask & !most != 0 || !matches!(kind, IBV_SRQT_BASIC | IBV_SRQT_XRC) {
             return null(Errno::EOPNOTSUPP);
         }
-        if mask & IBV_SRQ_INIT_ATTR_PD == 0 {
+        if mask & IBV_SRQ_INIT_ATTR_PD == 0 || (*init).pd.is_null() {
             return null(Errno::EINVAL);
         }
-        ov_ibv_create_srq((*init).pd, init.cast())
+        if kind == IBV_SRQT_BASIC {
+            return create((*init).pd, init.cast(), None);
+        }
+        if mask & extended != extended || (*init).xrcd.is_null() || (*init).cq.is_null() {
+            return null(Errno::EINVAL);
+        }
+        create((*init).pd, init.cast(), Some(((*init).xrcd, (*init).cq)))
     }
+}
+
+/// `ibv_get_srq_num`: of SRQs for XRC; others have none, and get `EOPNOTSUPP`.
+pub(super) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
+    // SAFETY: the inline's arguments.
+    unsafe {
+        match SrqShell::of(srq).inner.number() {
+            Some(known) => number.write(known),
+            None => return Errno::EOPNOTSUPP.raw(),
+        }
+    }
+    0
 }
 
 /// `ibv_modify_srq`: the limit, and how many receives it may hold.
@@ -155,6 +202,7 @@ pub unsafe extern "C" fn ov_ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         if shell.inner.is_busy() {
             return Errno::EBUSY.raw();
         }
+        shell.inner.retire();
         shell.inner.cookie.store(0, Ordering::Release);
         let context = ContextShell::of((*srq).context);
         context.events.retain(|(_, object)| *object != srq as usize);
@@ -162,6 +210,9 @@ pub unsafe extern "C" fn ov_ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         let (mutex, cond) = (&raw mut (*srq).mutex, &raw mut (*srq).cond);
         until_acknowledged(mutex, cond, &raw const (*srq).events_completed, returned);
         PdShell::of((*srq).pd).end_use();
+        if let Some(xrcd) = XrcdShell::of(shell.xrcd) {
+            xrcd.users.one_less();
+        }
         context.counts.srqs.one_less();
         drop(Box::from_raw(srq.cast::<SrqShell>()));
     }

@@ -15,6 +15,16 @@ impl Users {
     pub(super) fn are_some(&self) -> bool {
         self.0.load(Ordering::Acquire) != 0
     }
+
+    /// One more is.
+    pub(super) fn one_more(&self) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One is gone.
+    pub(super) fn one_less(&self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// A thread domain: a promise that one thread at a time uses what is made in it. Nothing here is
@@ -40,12 +50,12 @@ macro_rules! used {
         impl $shell {
             /// One more object is made of it.
             pub(super) fn begin_use(&self) {
-                self.users.0.fetch_add(1, Ordering::AcqRel);
+                self.users.one_more();
             }
 
             /// One is gone.
             pub(super) fn end_use(&self) {
-                self.users.0.fetch_sub(1, Ordering::AcqRel);
+                self.users.one_less();
             }
         }
     };

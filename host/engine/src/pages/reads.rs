@@ -90,6 +90,7 @@ impl MappedReads {
         Ok(Filling::Travels(ReadRequest {
             address: request.address.wrapping_add(offset),
             key: request.key,
+            srq: request.srq,
             length: request.length.saturating_sub(offset),
             again: request.again,
         }))

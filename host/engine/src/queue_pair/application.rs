@@ -12,7 +12,7 @@ use crate::queue_pair::reading::{Answer, Readings};
 use crate::records;
 use omniverb_link::pace::Denied;
 use omniverb_link::{Broken, Credit, Endpoint, Nak, Request};
-use omniverb_terms::{Refusal, Rkey};
+use omniverb_terms::{Refusal, Rkey, Service};
 use omniverb_transport::{
     AtomicRequest, Delivery, Fetched, Gathered, Part, Placed, ReadRequest, RequestId, Taken,
     Ticket, Upper,
@@ -35,6 +35,8 @@ pub(crate) struct Application {
     /// UC: what found no room.
     pub(crate) backlog: Backlog,
     reliable: bool,
+    /// XRC: the SRQ that the application was told what follows is for.
+    srq: Told,
     /// The transport waits for room or bytes here.
     pub(crate) stuck: bool,
     /// The peer is to go on when the application has consumed everything.
@@ -45,6 +47,15 @@ pub(crate) struct Application {
     pub(crate) now: u64,
     /// The application wrote what no application writes.
     pub(crate) broken: bool,
+}
+
+/// What an application was told of SRQs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Told {
+    /// It is not told of any.
+    Never,
+    Nothing,
+    Srq(u32),
 }
 
 /// What the application said.
@@ -63,7 +74,7 @@ impl Application {
     /// `sure_bytes`: see [`Incoming`].
     pub(crate) fn new(
         endpoint: Endpoint,
-        reliable: bool,
+        service: Service,
         sure_bytes: u64,
         allowance: Allowance,
     ) -> Application {
@@ -77,7 +88,8 @@ impl Application {
             sources: Sources::default(),
             placing: Placing::default(),
             mapped_reads: MappedReads::default(),
-            reliable,
+            reliable: service.is_reliable(),
+            srq: if service.is_extended() { Told::Nothing } else { Told::Never },
             stuck: false,
             draining: false,
             owing: false,
@@ -160,8 +172,23 @@ impl Application {
             || !self.backlog.is_empty()
     }
 
+    /// Tells the application which SRQ the next record is for, unless it knows. False: no room.
+    fn tell_srq(&mut self, number: u32) -> Result<bool, Broken> {
+        if self.srq == Told::Never || self.srq == Told::Srq(number) {
+            return Ok(true);
+        }
+        let told = self.endpoint.send_request(&Request::ForSrq { number }, 0, [])?;
+        if told {
+            self.srq = Told::Srq(number);
+        }
+        Ok(told)
+    }
+
     /// Takes a part of a message of the peer.
     fn take(&mut self, ticket: Ticket, part: &Part<'_>) -> Result<Delivery, Broken> {
+        if !self.tell_srq(part.srq)? {
+            return Ok(Delivery::Full);
+        }
         // Nothing of a part without a receive is placed.
         if self.reliable && part.takes_receive() && self.endpoint.credit() == Credit::None {
             return Ok(Delivery::NotReady);
@@ -169,7 +196,12 @@ impl Application {
         let order = Order { waiting: !self.backlog.is_empty(), may_wait: self.reliable };
         let Application { grants, endpoint, placing, .. } = self;
         self.owing &= !part.place.begins();
-        match placing.part(grants, endpoint, part, order, self.now)? {
+        let course = match self.srq {
+            Told::Never => placing.part(grants, endpoint, part, order, self.now)?,
+            // Whose memory it is for, its SRQ says, which the grants do not know.
+            _ => Course::Travels(records::part(part)),
+        };
+        match course {
             Course::Placed => Ok(Delivery::Done),
             Course::PlacedAndTold(record) => self.put(ticket, &record, &[], Needs::Receive),
             Course::Wait => {
@@ -213,6 +245,9 @@ impl Application {
 
     /// Has the application answer a READ, or what is left of it from `begin` on; false: no room.
     fn ask(&mut self, ticket: Ticket, request: &ReadRequest, begin: u64) -> Result<bool, Broken> {
+        if !self.tell_srq(request.srq)? {
+            return Ok(false);
+        }
         let record = records::read(request);
         let asked = self.incoming.ask(&mut self.endpoint, ticket, &record)?;
         if asked {
@@ -310,7 +345,9 @@ impl Upper for Application {
     }
 
     fn read(&mut self, ticket: Ticket, request: &ReadRequest) -> Delivery {
-        if self.mapped_reads.takes(&mut self.grants, &self.endpoint, request) {
+        if self.srq == Told::Never
+            && self.mapped_reads.takes(&mut self.grants, &self.endpoint, request)
+        {
             self.mapped_reads.push(ticket, request, self.endpoint.request_position());
             return Delivery::Later;
         }
@@ -338,7 +375,10 @@ impl Upper for Application {
     fn atomic(&mut self, ticket: Ticket, request: &AtomicRequest) -> Result<u64, Delivery> {
         self.placing.interrupted();
         let record = records::atomic(request);
-        let asked = self.incoming.ask(&mut self.endpoint, ticket, &record);
+        let asked = match self.tell_srq(request.srq) {
+            Ok(true) => self.incoming.ask(&mut self.endpoint, ticket, &record),
+            other => other,
+        };
         if !self.checked(asked, false) {
             self.stuck = true;
             return Err(Delivery::Full);

@@ -54,19 +54,14 @@ impl Connected {
         let half = request_bytes as u64 / 2;
         Connected {
             // Records are a little longer than the packets they come from.
-            application: Application::new(
-                endpoint,
-                service == Service::Rc,
-                half - half / 8,
-                allowance,
-            ),
+            application: Application::new(endpoint, service, half - half / 8, allowance),
             transport: None,
             sends: false,
             leaving: false,
             silent: false,
             closed: false,
             service,
-            terms: Terms { peer_qpn, features, trains, window_bytes: half },
+            terms: Terms { peer_qpn, service, features, trains, window_bytes: half },
             qpn,
             failure: None,
         }
@@ -113,7 +108,7 @@ impl Connected {
     /// The application's QP is going. An RC peer still hears what was consumed and what was
     /// refused: it may wait for nothing else. UC finishes what it has to send.
     pub(crate) fn leave(&mut self, now: u64) {
-        if self.service == Service::Rc && !std::mem::replace(&mut self.leaving, true) {
+        if self.service.is_reliable() && !std::mem::replace(&mut self.leaving, true) {
             let _ = self.hear(now);
         }
         if let Some(Transport::Uc(_, regulator)) = &mut self.transport {
@@ -128,7 +123,9 @@ impl Connected {
             let Some(receiving) = endpoint.peer_receiving() else { return };
             let config = self.terms.config(&receiving);
             let transport = match self.service {
-                Service::Rc => Connection::new(config).map(|c| Transport::Rc(Box::new(c))),
+                service if service.is_reliable() => {
+                    Connection::new(config).map(|c| Transport::Rc(Box::new(c)))
+                }
                 _ => Unreliable::new(config).map(|c| Transport::Uc(Box::new(c), self.regulator())),
             };
             // The one fault a configuration can have is a wrong MTU, and it cannot be wrong.
@@ -188,7 +185,8 @@ impl Connected {
     }
 
     fn take_requests(&mut self) -> Result<bool, Broken> {
-        if !self.sends {
+        // Who receives in a domain asks for nothing.
+        if !self.sends || self.service == Service::XrcRecv {
             return Ok(false);
         }
         let Application { endpoint, outgoing, .. } = &mut self.application;

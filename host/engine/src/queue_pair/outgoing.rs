@@ -58,6 +58,8 @@ pub(crate) struct Outgoing {
     first: u64,
     /// Where the last one taken ends.
     ahead: u64,
+    /// XRC: the SRQ that what follows is for.
+    srq: u32,
     /// The WRITE whose last piece was not taken yet.
     write: Option<Write>,
     /// Those ever taken whose payload was not in the ring.
@@ -78,6 +80,11 @@ impl Outgoing {
         while self.pieces.len() < PIECES_MAX {
             let Some(ahead) = endpoint.request_after(self.ahead)? else { return Ok(false) };
             let Ahead { request, source, record, end } = ahead;
+            if let Request::ForSrq { number } = request {
+                // It leaves the ring with what is behind it.
+                (self.srq, self.ahead) = (number, end);
+                continue;
+            }
             let id = RequestId(self.first + self.pieces.len() as u64);
             let (order, kind, write) = self.order(id, &request, &record).ok_or(Broken)?;
             match submit(order) {
@@ -121,7 +128,7 @@ impl Outgoing {
             Request::FetchAdd { address, rkey, add } => {
                 (Operation::FetchAdd { address, key: rkey, add }, FIRST | LAST, Kind::Atomic)
             }
-            Request::Datagram { .. } => return None,
+            Request::Datagram { .. } | Request::ForSrq { .. } => return None,
         };
         if flags & PLACED != 0 || kind != Kind::Data && record.length != 0 {
             return None;
@@ -138,7 +145,8 @@ impl Outgoing {
             }
             _ => None,
         };
-        Some((Order { id, operation, length, place, fence: false }, kind, open))
+        let srq = self.srq;
+        Some((Order { id, operation, srq, length, place, fence: false }, kind, open))
     }
 
     /// `bytes` of a request under way, into pieces that follow each other: all of them, or none.

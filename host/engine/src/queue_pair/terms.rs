@@ -3,7 +3,7 @@
 
 use crate::command::feature;
 use omniverb_link::attributes::Receiving;
-use omniverb_terms::Qpn;
+use omniverb_terms::{Qpn, Service};
 use omniverb_transport::Config;
 
 /// PSNs under way at most to plain RoCE; as many as Linux rxe has itself.
@@ -28,6 +28,7 @@ pub(crate) enum Trains {
 /// What is known of a connection before the application's QP is RTR.
 pub(crate) struct Terms {
     pub(crate) peer_qpn: Qpn,
+    pub(crate) service: Service,
     /// Bits of [`feature`] that the peer has.
     pub(crate) features: u32,
     pub(crate) trains: Trains,
@@ -40,6 +41,7 @@ impl Terms {
     pub(crate) fn config(&self, receiving: &Receiving) -> Config {
         let window = if self.features == 0 { WINDOW_ROCE } else { WINDOW_OMNIVERB };
         let mut config = Config::new(self.peer_qpn);
+        config.service = self.service;
         config.path_mtu = 128 << receiving.path_mtu.clamp(1, 5);
         config.rq_psn = receiving.rq_psn;
         config.min_rnr_timer = receiving.min_rnr_timer;

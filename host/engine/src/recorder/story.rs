@@ -105,6 +105,8 @@ pub(crate) fn tell(
         Service::Rc => !is_datagram,
         Service::Uc => unreliable && trace.flags & (ACKNOWLEDGED | NOT_READY) == 0,
         Service::Ud => is_datagram && trace.first <= DATAGRAM_BYTES_MAX && trace.path_mtu == 5,
+        // Nobody traces it.
+        Service::XrcSend | Service::XrcRecv => false,
     };
     if !possible || trace.mtu_bytes().is_none() {
         return false;

@@ -68,7 +68,12 @@ pub fn link(bytes: &[u8]) {
     let size = layout::link_bytes(REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN);
     let memory = Window::private(size);
     let (Some(mut application), Some(far)) = (end(&memory, 0), end(&memory, 1)) else { return };
-    let service = if bytes.byte().is_multiple_of(4) { Service::Uc } else { Service::Rc };
+    let service = match bytes.byte() % 16 {
+        0 | 4 | 8 | 12 => Service::Uc,
+        1 | 5 => Service::XrcRecv,
+        2 => Service::XrcSend,
+        _ => Service::Rc,
+    };
     let path_mtu = bytes.byte() % 6;
     let (min_rnr_timer, max_dest_rd_atomic) = (bytes.byte(), bytes.byte());
     application.publish_receiving(&Receiving {
@@ -185,13 +190,14 @@ fn ask(bytes: &mut Bytes<'_>, application: &mut Endpoint) {
     let flags = u32::from(bytes.byte() & 0x3f) << 8;
     let (address, rkey, length) = (bytes.number() & 0xffff, Rkey(5), u64::from(bytes.byte()) * 64);
     let immediate = 9;
-    let request = match bytes.byte() % 7 {
+    let request = match bytes.byte() % 8 {
         0 => Request::Send { flags, immediate },
         1 => Request::WriteFirst { flags, address, rkey, immediate, total: length },
         2 => Request::WriteMore { flags, immediate },
         3 => Request::Read { address, rkey, length },
         4 => Request::CompareSwap { address, rkey, compare: 1, swap: 2 },
         5 => Request::FetchAdd { address, rkey, add: 1 },
+        6 => Request::ForSrq { number: immediate },
         _ => Request::Datagram { flags, immediate, qkey: 1 },
     };
     let data = vec![0x5a; if bytes.byte() & 1 == 0 { length as usize & 0xfff } else { 0 }];
@@ -229,10 +235,17 @@ fn packet(bytes: &mut Bytes<'_>) -> Vec<u8> {
     let (what, code) = (bytes.byte(), bytes.byte());
     let names_memory = what & 3 != 0;
     // From "RDMA WRITE first" to "RDMA READ request".
-    let opcode = if names_memory { (6 + code % 7) | (what & 0x20) } else { code };
+    let class = match what & 0x60 {
+        0x60 => 0xa0,
+        other => other & 0x20,
+    };
+    let opcode = if names_memory { (6 + code % 7) | class } else { code };
     let psn = PSN.plus(u32::from(bytes.byte() % 24));
     let header = Bth::new(opcode, Qpn(7), psn).acknowledged(bytes.byte() & 1 != 0);
     let mut packet = header.as_bytes().to_vec();
+    if names_memory && class == 0xa0 {
+        packet.extend([0, 0, 0, code >> 5]);
+    }
     if names_memory && !matches!(opcode & 0x1f, 7..=9) {
         let address = u64::from(bytes.byte()) << 8 | u64::from(bytes.byte());
         let length = u32::from(bytes.byte()) * 16;

@@ -224,7 +224,8 @@ impl QueuePairs {
         let (Some(one), Some(other)) = (self.get(qpn), self.get(peer)) else { return false };
         match (one.wish(peer), other.wish(qpn)) {
             (Some(there), Some(back)) => {
-                one.service() == other.service() && there.is_survivor() == back.is_survivor()
+                let fit = one.service() == other.service().opposite();
+                fit && there.is_survivor() == back.is_survivor()
             }
             _ => false,
         }

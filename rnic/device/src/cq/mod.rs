@@ -356,11 +356,22 @@ impl Cq {
     /// Removes the completions of a QP that is reset or destroyed; those of an SRQ give their
     /// receive back.
     pub(crate) fn purge(&self, qpn: Qpn) {
+        self.drop_those(|entry| entry.wc.qp_num == qpn.0);
+    }
+
+    /// Removes the completions of the receives of an SRQ that is destroyed.
+    pub(crate) fn purge_receives(&self, of: u32) {
+        let of_it =
+            |entry: &Entry| matches!(entry.release, Release::Receive { slot } if slot == of);
+        self.drop_those(of_it);
+    }
+
+    fn drop_those(&self, which: impl Fn(&Entry) -> bool) {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let mut times = std::mem::take(&mut inner.times).into_iter();
         inner.entries.retain(|entry| {
-            let keep = entry.wc.qp_num != qpn.0;
+            let keep = !which(entry);
             if let Some(time) = times.next().filter(|_| keep) {
                 inner.times.push_back(time);
             }

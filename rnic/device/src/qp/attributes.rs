@@ -127,7 +127,7 @@ impl From<&QpAttributes> for Sending {
 /// Attributes that a transition must and may carry. `None`: no such transition.
 fn table(service: Service, from: State, to: State) -> Option<(QpMask, QpMask)> {
     use QpMask as M;
-    use Service::{Rc as RC, Uc as UC, Ud as UD};
+    use Service::{Rc as RC, Uc as UC, Ud as UD, XrcRecv as TGT, XrcSend as INI};
     use State::*;
     let none = M::empty();
     let address = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
@@ -137,27 +137,38 @@ fn table(service: Service, from: State, to: State) -> Option<(QpMask, QpMask)> {
     Some(match (service, from, to) {
         (_, Reset, Err) => return None,
         (_, _, Reset | Err) => (none, none),
-        (RC | UC, Reset, Init) => (M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS, none),
+        (RC | UC | INI | TGT, Reset, Init) => (M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS, none),
         (UD, Reset, Init) => (M::PKEY_INDEX | M::PORT | M::QKEY, none),
-        (RC | UC, Init, Init) => (none, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
+        (RC | UC | INI | TGT, Init, Init) => (none, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
         (UD, Init, Init) => (none, M::PKEY_INDEX | M::PORT | M::QKEY),
-        (RC, Init, Rtr) => (address | answers, M::ALT_PATH | M::ACCESS_FLAGS | M::PKEY_INDEX),
-        (UC, Init, Rtr) => (address, M::ALT_PATH | M::ACCESS_FLAGS | M::PKEY_INDEX),
+        (RC | TGT, Init, Rtr) => (address | answers, M::ALT_PATH | M::ACCESS_FLAGS | M::PKEY_INDEX),
+        (UC | INI, Init, Rtr) => (address, M::ALT_PATH | M::ACCESS_FLAGS | M::PKEY_INDEX),
         (UD, Init, Rtr) => (none, M::PKEY_INDEX | M::QKEY),
         (RC, Rtr, Rts) => {
             (retries | M::SQ_PSN, M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER | migration)
         }
+        (INI, Rtr, Rts) => (retries | M::SQ_PSN, M::CUR_STATE | M::ACCESS_FLAGS | migration),
+        (TGT, Rtr, Rts) => {
+            (M::TIMEOUT | M::SQ_PSN, M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER | migration)
+        }
         (UC, Rtr, Rts) => (M::SQ_PSN, M::CUR_STATE | M::ACCESS_FLAGS | migration),
         (UD, Rtr, Rts) => (M::SQ_PSN, M::CUR_STATE | M::QKEY),
-        (RC, Rts | Sqd, Rts) => {
+        (RC | TGT, Rts | Sqd, Rts) => {
             (none, M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER | migration)
         }
-        (UC, Rts | Sqd, Rts) => (none, M::CUR_STATE | M::ACCESS_FLAGS | migration),
+        (UC | INI, Rts | Sqd, Rts) => (none, M::CUR_STATE | M::ACCESS_FLAGS | migration),
         (UD, Rts | Sqd, Rts) => (none, M::CUR_STATE | M::QKEY),
         (_, Rts, Sqd) => (none, M::EN_SQD_ASYNC_NOTIFY),
         (RC, Sqd, Sqd) => (
             none,
             M::PORT | M::AV | retries | answers | migration | M::ACCESS_FLAGS | M::PKEY_INDEX,
+        ),
+        (INI, Sqd, Sqd) => {
+            (none, M::PORT | M::AV | retries | migration | M::ACCESS_FLAGS | M::PKEY_INDEX)
+        }
+        (TGT, Sqd, Sqd) => (
+            none,
+            M::PORT | M::AV | M::TIMEOUT | answers | migration | M::ACCESS_FLAGS | M::PKEY_INDEX,
         ),
         (UC, Sqd, Sqd) => (none, M::AV | migration | M::ACCESS_FLAGS | M::PKEY_INDEX),
         (UD, Sqd, Sqd) => (none, M::PKEY_INDEX | M::QKEY),

@@ -47,7 +47,7 @@ impl Qp {
             inner.drop_links(self);
         }
         let (credits, floor) = inner.receives.promised();
-        if self.service == Service::Ud || self.srq.is_some() {
+        if self.service == Service::Ud || !self.posts_receives {
             endpoint.publish_no_credits();
         } else {
             endpoint.publish_credits(credits, floor);
@@ -55,7 +55,8 @@ impl Qp {
         endpoint.set_watched(false);
         let hanging = Hanging::new(&self.send_cq, &self.recv_cq, peer.far_end);
         let index = inner.links.add(LinkEnd::new(endpoint, peer, credits, hanging));
-        if let Some(tracer) = tracer {
+        // Packets of XRC are made nowhere but in the engine.
+        if let Some(tracer) = tracer.filter(|_| !self.service.is_extended()) {
             inner.trace_link(index, tracer);
         }
         if inner.machine.state() != State::Init {
@@ -238,7 +239,7 @@ impl Inner {
         if !self.sends.has_begun() {
             return Ok(());
         }
-        if qp.service == Service::Rc {
+        if qp.service.is_reliable() {
             self.enter_error(qp, Some(status::RETRY_EXC_ERR));
             return Err(Failed);
         }
@@ -250,7 +251,7 @@ impl Inner {
         for index in 0..self.links.len() {
             match self.links[index].deafen() {
                 // A shared receive does not go back; one of our own does.
-                Incoming::Send { receive, .. } if qp.srq.is_some() => {
+                Incoming::Send { receive, .. } if qp.shares_receives() => {
                     self.complete_receive(qp, &receive, status::WR_FLUSH_ERR);
                 }
                 Incoming::Send { .. } => self.receives.put_back(),
@@ -263,6 +264,7 @@ impl Inner {
             qp.recv_cq.unwatch(qp.number);
         }
         self.links.clear();
+        self.unlink_extended();
         self.grants.clear();
         self.way.untrace();
     }

@@ -3,6 +3,7 @@
 //! `requester` and `responder`.
 
 pub mod attributes;
+mod extended;
 mod hanging;
 mod linking;
 mod links;
@@ -19,6 +20,7 @@ pub(crate) use self::looking::Look;
 pub(crate) use self::turn::Served;
 
 use self::attributes::{QpAttributes, State};
+use self::extended::Extended;
 use self::links::{LinkEnd, Links};
 use self::machine::Machine;
 use self::meter::Meter;
@@ -26,6 +28,7 @@ use self::requester::{Patience, SendQueue, Unresolved, Waiting, Way};
 use self::responder::Receives;
 use crate::constants::opcode;
 use crate::cq::Cq;
+use crate::domain::Domain;
 use crate::gather::Sge;
 use crate::grants::Grants;
 use crate::host::AsyncEvent;
@@ -52,6 +55,8 @@ pub struct QpSpec {
     pub recv_cq: Arc<Cq>,
     /// Receives come from here, if given.
     pub srq: Option<Arc<Srq>>,
+    /// XRC: where it receives, if it does.
+    pub domain: Option<Arc<Domain>>,
     /// Send work requests at most.
     pub send_max: u32,
     /// Receive work requests at most.
@@ -93,6 +98,7 @@ pub(crate) struct Inner {
     grants: Grants,
     meter: Meter,
     way: Way,
+    extended: Extended,
     /// Windows may be bound to it.
     has_bound: bool,
 }
@@ -117,6 +123,8 @@ pub struct Qp {
     pub cookie: AtomicUsize,
     /// Every send completes with an entry in the CQ.
     signal_all: bool,
+    /// It has receives of its own.
+    posts_receives: bool,
     /// The protection domain of its receives: the SRQ's, if it has one.
     receive_pd: u32,
     /// Where the CQs count what the application took back.
@@ -148,10 +156,13 @@ impl Qp {
         if let Some(srq) = &spec.srq {
             srq.begin_use();
         }
-        let recv_max = if spec.srq.is_some() { 0 } else { spec.recv_max };
+        let posts_receives = spec.srq.is_none() && !spec.service.is_extended();
+        let recv_max = if posts_receives { spec.recv_max } else { 0 };
         let mut meter = Meter::new(statistics, number, spec.service);
         meter.state(State::Reset);
-        Some(Arc::new_cyclic(|me| Qp {
+        let domain = spec.domain.clone();
+        let extended = Extended::new(spec.domain);
+        let qp = Arc::new_cyclic(|me| Qp {
             number,
             service: spec.service,
             pd: spec.pd,
@@ -168,6 +179,7 @@ impl Qp {
             },
             cookie: AtomicUsize::new(0),
             signal_all: spec.signal_all,
+            posts_receives,
             slot,
             shared: shared.clone(),
             me: me.clone(),
@@ -184,12 +196,17 @@ impl Qp {
                 grants: Grants::default(),
                 meter,
                 way: Way::default(),
+                extended,
                 has_bound: false,
             }),
             state_hint: AtomicU32::new(State::Reset as u32),
             mapped_at: AtomicUsize::new(0),
             lost_completion: AtomicBool::new(false),
-        }))
+        });
+        if let Some(domain) = domain {
+            domain.add_qp(&qp);
+        }
+        Some(qp)
     }
 
     /// The state it is in, as far as one can tell without waiting for its lock.
@@ -251,7 +268,7 @@ impl Qp {
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         if inner.machine.state() == State::Reset
-            || self.srq.is_some()
+            || !self.posts_receives
             || !inner.receives.takes(list.len())
         {
             return Err(PostError::Invalid);

@@ -3,7 +3,8 @@
 
 use super::attributes::State;
 use super::{Inner, Qp};
-use crate::cq::Release;
+use crate::constants::Wc;
+use crate::cq::{Entry, Release};
 use crate::host::AsyncEvent;
 use omniverb_link::Broken;
 use omniverb_terms::Service;
@@ -43,8 +44,19 @@ impl Inner {
     /// First traffic while in RTR (specification 9.7.2.1: communication established).
     #[inline(always)]
     pub(crate) fn note_traffic(&mut self, qp: &Qp) {
-        if self.machine.note_traffic() && qp.service == Service::Rc {
+        if self.machine.note_traffic() && qp.service.is_reliable() {
             qp.event(AsyncEvent::CommunicationEstablished);
+        }
+    }
+
+    /// A receive is complete.
+    #[inline(always)]
+    pub(crate) fn complete_one(&mut self, qp: &Qp, wc: Wc, solicited: bool) {
+        match qp.service {
+            Service::XrcRecv => self.complete_of_target(qp, wc, solicited),
+            _ => {
+                self.receives.complete(Entry { wc, release: qp.receive_release(), solicited });
+            }
         }
     }
 

@@ -4,11 +4,11 @@ use super::requester::Unresolved;
 use super::responder::Incoming;
 use super::{Inner, Qp};
 use crate::constants::{Wc, status, wc_opcode};
-use crate::cq::Entry;
 use crate::host::AsyncEvent;
 use crate::qp::attributes::{QpAttributes, QpMask, State};
 use crate::queue::Receive;
 use crate::work::PostError;
+use omniverb_terms::Service;
 use std::sync::atomic::Ordering;
 
 impl Qp {
@@ -59,6 +59,9 @@ impl Qp {
             inner.pump_all(self);
             inner.reset(self);
         }
+        if let Some(domain) = self.domain() {
+            domain.remove_qp(self);
+        }
         self.send_cq.unwatch(self.number);
         self.recv_cq.unwatch(self.number);
         self.send_cq.end_use();
@@ -93,6 +96,10 @@ impl Inner {
                     qp.shared.released(srq.slot()).receives.fetch_add(1, Ordering::Release);
                 }
             }
+        }
+        if qp.service == Service::XrcRecv {
+            self.links.iter_mut().for_each(|link| drop(link.deafen()));
+            self.leave_target(qp);
         }
         self.drop_links(qp);
         if std::mem::take(&mut self.has_bound) {
@@ -161,7 +168,7 @@ impl Inner {
             qp_num: qp.number.0,
             ..Wc::default()
         };
-        self.receives.complete(Entry { wc, release: qp.receive_release(), solicited: false });
+        self.complete_one(qp, wc, false);
         self.hand_over(qp);
     }
 }

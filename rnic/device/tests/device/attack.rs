@@ -11,7 +11,7 @@ use omniverb_device::FarEnd;
 use omniverb_device::attributes::State;
 use omniverb_device::grants::Grant;
 use omniverb_device::work::Destination;
-use omniverb_device::{Peer, Qp, Region, Sge, Srq, access, status};
+use omniverb_device::{Cq, Domain, Peer, Qp, Region, Sge, Srq, access, status};
 use omniverb_link::trace::TRACE_BYTES;
 use omniverb_link::{Endpoint, Nak, Request, Response, TraceReader, Tracer};
 use omniverb_ring::sync::Ordering;
@@ -41,6 +41,9 @@ pub struct Victim {
     local: Arc<Region>,
     local_memory: Buffer,
     shadow: Buffer,
+    /// XRC: the SRQs of the victim's domain, and where they complete.
+    extended: Vec<Arc<Srq>>,
+    extended_cq: Arc<Cq>,
     /// Two QPs of the same devices that have nothing to do with it.
     bystanders: [Arc<Qp>; 2],
 }
@@ -50,7 +53,19 @@ impl Victim {
         let pair = Pair::new();
         let choice = script.byte();
         let service = [Service::Rc, Service::Rc, Service::Uc, Service::Ud][usize::from(choice & 3)];
+        // XRC in the place of some RC.
+        let service = match choice & 0x83 {
+            0x80 => Service::XrcSend,
+            0x81 => Service::XrcRecv,
+            _ => service,
+        };
         let mut options = Options::new(service).with(|o| o.ring_bytes = RINGS);
+        let domain = Domain::new();
+        let extended_cq = pair.sides[0].cq();
+        let shared = &pair.sides[0].shared;
+        let srq = || Srq::extended(shared, PD, (16, 4), &extended_cq, &domain).unwrap();
+        let extended = vec![srq(), srq()];
+        options.domain = (service == Service::XrcRecv).then(|| domain.clone());
         if choice & 4 != 0 {
             options.srq = Srq::new(&pair.sides[0].shared, PD, 16, 4);
         }
@@ -96,6 +111,8 @@ impl Victim {
             local,
             local_memory,
             shadow,
+            extended,
+            extended_cq,
             bystanders,
         }
     }
@@ -154,7 +171,9 @@ impl Victim {
     fn post_receive(&mut self, script: &mut Script<'_>) {
         let list: Vec<_> = (0..script.byte() % 4).map(|_| self.sge(script)).collect();
         let id = script.word();
+        let extended = &self.extended[id as usize % 2];
         let _ = match &self.options.srq {
+            _ if self.service == Service::XrcRecv => extended.post(id, &list),
             Some(srq) => srq.post(id, &list),
             None => self.qp.post_recv(id, &list),
         };
@@ -192,6 +211,7 @@ impl Victim {
         self.pair.sides[0].shared.progress();
         poll(&self.qp.recv_cq);
         poll(&self.qp.send_cq);
+        poll(&self.extended_cq);
         if self.qp.state() == State::Err {
             self.start_again();
         }
@@ -216,13 +236,15 @@ impl Victim {
             _ => length as u64,
         };
         let immediate = self.open.rkey.0;
-        let request = match script.byte() % 9 {
+        let request = match script.byte() % 11 {
             0 | 1 => Request::Send { flags, immediate },
             2 | 3 => Request::WriteFirst { flags, address, rkey, immediate, total },
             4 => Request::WriteMore { flags, immediate },
             5 => Request::Read { address, rkey, length: total },
             6 => Request::CompareSwap { address, rkey, compare: 0, swap: total },
             7 => Request::FetchAdd { address, rkey, add: total },
+            // Most of them are of this domain.
+            8 | 9 => Request::ForSrq { number: (immediate ^ flags >> 8) % 4 },
             _ => Request::Datagram { flags, immediate, qkey: QKEY },
         };
         let payload = vec![0xee; length];
@@ -312,6 +334,15 @@ impl Victim {
         }
     }
 
+    /// An SRQ of the domain goes, and another one comes.
+    fn replace_queue(&mut self, script: &mut Script<'_>) {
+        let Some(domain) = &self.options.domain else { return };
+        let place = &mut self.extended[script.number(2)];
+        place.retire();
+        let shared = &self.pair.sides[0].shared;
+        *place = Srq::extended(shared, PD, (16, 4), &self.extended_cq, domain).unwrap();
+    }
+
     fn deregister(&mut self, script: &mut Script<'_>) {
         let regions = &self.pair.sides[0].shared.regions;
         if script.byte().is_multiple_of(2) {
@@ -325,7 +356,8 @@ impl Victim {
     }
 
     fn leave(&mut self, script: &mut Script<'_>) {
-        match script.byte() % 7 {
+        match script.byte() % 8 {
+            7 => self.replace_queue(script),
             0 => self.qp.peer_died(self.attacker_qpn),
             6 => self.qp.engine_died(),
             1 => self.qp.peer_closed(self.attacker_qpn),

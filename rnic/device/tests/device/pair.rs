@@ -10,8 +10,8 @@ use omniverb_device::bell::Bell;
 use omniverb_device::progress::Turn;
 use omniverb_device::region::NO_RKEY;
 use omniverb_device::{
-    AsyncEvent, Cq, Peer, PostError, Qp, QpAttributes, QpMask, QpSpec, Region, Sge, Shared, Srq,
-    Wc, access,
+    AsyncEvent, Cq, Domain, Peer, PostError, Qp, QpAttributes, QpMask, QpSpec, Region, Sge, Shared,
+    Srq, Wc, access,
 };
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::bell::PAGE_BYTES;
@@ -42,6 +42,7 @@ pub struct Options {
     pub send_max: u32,
     pub recv_max: u32,
     pub srq: Option<Arc<Srq>>,
+    pub domain: Option<Arc<Domain>>,
     pub send_cq: Option<Arc<Cq>>,
     pub recv_cq: Option<Arc<Cq>>,
     pub signal_all: bool,
@@ -58,6 +59,7 @@ impl Options {
             send_max: 64,
             recv_max: 64,
             srq: None,
+            domain: None,
             send_cq: None,
             recv_cq: None,
             signal_all: false,
@@ -134,6 +136,7 @@ impl Side {
             send_cq: options.send_cq.clone().unwrap_or_else(|| recv_cq.clone()),
             recv_cq,
             srq: options.srq.clone(),
+            domain: options.domain.clone(),
             send_max: options.send_max,
             recv_max: options.recv_max,
             send_sge_max: 32,
@@ -305,8 +308,8 @@ pub fn to_rtr(qp: &Qp, options: &Options) {
     let connected = QpMask::AV | QpMask::PATH_MTU | QpMask::DEST_QPN | QpMask::RQ_PSN;
     let reliable = QpMask::MAX_DEST_RD_ATOMIC | QpMask::MIN_RNR_TIMER;
     let mask = match options.service {
-        Service::Rc => connected | reliable,
-        Service::Uc => connected,
+        Service::Rc | Service::XrcRecv => connected | reliable,
+        Service::Uc | Service::XrcSend => connected,
         _ => QpMask::empty(),
     };
     qp.modify(mask | QpMask::STATE, State::Rtr, &options.attributes, None).unwrap();
@@ -319,7 +322,8 @@ pub fn to_rts(qp: &Qp, options: &Options) {
     let reliable =
         QpMask::TIMEOUT | QpMask::RETRY_CNT | QpMask::RNR_RETRY | QpMask::MAX_QP_RD_ATOMIC;
     let mask = match options.service {
-        Service::Rc => QpMask::SQ_PSN | reliable,
+        Service::Rc | Service::XrcSend => QpMask::SQ_PSN | reliable,
+        Service::XrcRecv => QpMask::SQ_PSN | QpMask::TIMEOUT,
         _ => QpMask::SQ_PSN,
     };
     qp.modify(mask | QpMask::STATE, State::Rts, &options.attributes, None).unwrap();

@@ -17,6 +17,7 @@ pub struct Work {
     pub rkey: Rkey,
     pub compare_add: u64,
     pub swap: u64,
+    pub srq: u32,
     pub to: Option<Addressee>,
     pub sges: Vec<Sge>,
     pub inline: Option<Vec<UserMemory>>,
@@ -75,6 +76,12 @@ impl Work {
         self
     }
 
+    /// XRC: the SRQ it is for.
+    pub fn for_srq(mut self, number: u32) -> Work {
+        self.srq = number;
+        self
+    }
+
     pub fn flags(mut self, flags: u32) -> Work {
         self.flags = flags;
         self
@@ -108,6 +115,7 @@ impl Work {
             rkey: self.rkey,
             compare_add: self.compare_add,
             swap: self.swap,
+            srq: self.srq,
             to: self.to,
             data: match &self.inline {
                 Some(parts) => Data::Inline(parts),

@@ -6,8 +6,7 @@ use crate::sequence::Sequence;
 use crate::upper::{Gathered, Upper};
 use crate::work::{Operation, Status};
 use crate::{Config, Time};
-use omniverb_terms::Service;
-use omniverb_wire::{AtomicEth, Bth, Builder, Opcode, Operation as Code, Reth};
+use omniverb_wire::{AtomicEth, Bth, Builder, Opcode, Operation as Code, Reth, XrcEth};
 
 /// Within a long message an acknowledgement is asked for at least this often, so that the window
 /// moves on (9.7.5.1.2 leaves the choice to the requester)...
@@ -158,7 +157,7 @@ impl Requester {
         let request = &job.request;
         let mut builder = segment::begin(
             datagram,
-            Service::Rc,
+            config.service,
             request,
             (index, count),
             mtu,
@@ -207,28 +206,29 @@ impl Requester {
         datagram: &mut [u8],
     ) -> Option<usize> {
         let bth = |operation| {
-            let code = Opcode::new(Service::Rc, operation);
+            let code = Opcode::new(config.service, operation);
             let bth = Bth::new(code.to_byte(), config.destination, self.next.psn());
             (code, bth.acknowledged(true))
         };
         let mtu = config.path_mtu as u64;
+        let srq = config.service.is_extended().then(|| XrcEth::new(job.request.srq));
         let length = match job.request.operation {
             Operation::Read { address, key } => {
                 let begin = (self.next - job.first) * mtu;
                 let end = ((last + 1 - job.first) * mtu).min(job.request.length);
                 let (code, bth) = bth(Code::ReadRequest);
                 let reth = Reth::new(address.wrapping_add(begin), key, (end - begin) as u32);
-                Builder::new(datagram, code, bth, 0)?.header(reth).finish()
+                Builder::new(datagram, code, bth, 0)?.maybe(srq).header(reth).finish()
             }
             Operation::CompareSwap { address, key, compare, swap } => {
                 let (code, bth) = bth(Code::CompareSwap);
                 let operands = AtomicEth::new(address, key, swap, compare);
-                Builder::new(datagram, code, bth, 0)?.header(operands).finish()
+                Builder::new(datagram, code, bth, 0)?.maybe(srq).header(operands).finish()
             }
             Operation::FetchAdd { address, key, add } => {
                 let (code, bth) = bth(Code::FetchAdd);
                 let operands = AtomicEth::new(address, key, add, 0);
-                Builder::new(datagram, code, bth, 0)?.header(operands).finish()
+                Builder::new(datagram, code, bth, 0)?.maybe(srq).header(operands).finish()
             }
             Operation::Send { .. } | Operation::Write { .. } => return None,
         };

@@ -5,7 +5,7 @@ use super::{Negative, Pended, Pending, Reading, Replay, Responder, State};
 use crate::sequence::Sequence;
 use crate::upper::Fetched;
 use crate::{Config, Upper, segment};
-use omniverb_terms::{Refusal, Service};
+use omniverb_terms::Refusal;
 use omniverb_wire::{
     Aeth, AtomicAckEth, Bth, Builder, CREDITS_INVALID, Opcode, Operation as Code, Place, Syndrome,
 };
@@ -212,7 +212,7 @@ impl Responder {
     }
 
     fn header(&self, config: &Config, operation: Code, psn: Sequence) -> (Opcode, Bth) {
-        let code = Opcode::new(Service::Rc, operation);
+        let code = Opcode::new(config.service, operation);
         (code, Bth::new(code.to_byte(), config.destination, psn.psn()))
     }
 

@@ -104,7 +104,8 @@ impl Responder {
         }
         let ticket = self.new_ticket();
         let address = reth.address();
-        let request = ReadRequest { address, key, length: left, again: true };
+        let srq = packet.srq().unwrap_or(0);
+        let request = ReadRequest { address, key, srq, length: left, again: true };
         let last = psn + segment::packets(left, config.path_mtu) - 1;
         match upper.read(ticket, &request) {
             Delivery::Done | Delivery::Later => {

@@ -163,7 +163,8 @@ impl Responder {
             return;
         }
         let (address, key) = (reth.address(), reth.key());
-        let request = ReadRequest { address, key, length, again: false };
+        let request =
+            ReadRequest { address, key, srq: packet.srq().unwrap_or(0), length, again: false };
         let ticket = self.new_ticket();
         let count = segment::packets(length, config.path_mtu);
         let (first, last) = (self.expected, self.expected + count - 1);
@@ -194,7 +195,9 @@ impl Responder {
             let (compare, swap) = (operands.compare(), operands.swap_or_add());
             AtomicOperation::CompareSwap { compare, swap }
         };
-        let request = AtomicRequest { address: operands.address(), key: operands.key(), operation };
+        let (address, key) = (operands.address(), operands.key());
+        let srq = packet.srq().unwrap_or(0);
+        let request = AtomicRequest { address, key, srq, operation };
         let ticket = self.new_ticket();
         let first = self.expected;
         let (state, original) = match upper.atomic(ticket, &request) {
@@ -232,6 +235,7 @@ pub(crate) fn length_fits(place: Place, length: usize, path_mtu: usize) -> bool 
 pub(crate) fn part<'a>(packet: &Packet<'a>, kind: Kind, place: Place, offset: u64) -> Part<'a> {
     Part {
         kind,
+        srq: packet.srq().unwrap_or(0),
         place,
         offset,
         data: packet.payload(),

@@ -44,7 +44,8 @@ fn pieces_of_one_message() {
     for (id, place, length) in
         [(1, Place::First, 512), (2, Place::Middle, 256), (3, Place::Last, 5)]
     {
-        let request = Request { id: RequestId(id), operation: SEND, length, place, fence: false };
+        let request =
+            Request { id: RequestId(id), operation: SEND, srq: 0, length, place, fence: false };
         end.connection.submit(request).unwrap();
     }
     assert_eq!(
@@ -59,7 +60,8 @@ fn pieces_of_one_message() {
     end.receive(&ack(1001));
     assert_eq!(end.statuses(), [(1, Status::Success)]);
     let place = Place::First;
-    let request = Request { id: RequestId(4), operation: SEND, length: 100, place, fence: false };
+    let request =
+        Request { id: RequestId(4), operation: SEND, srq: 0, length: 100, place, fence: false };
     assert!(end.connection.submit(request).is_err());
 }
 
@@ -112,7 +114,7 @@ fn every_packet_of_a_write_may_name_what_is_left() {
     // In pieces, each of which knows where it stands.
     for (id, place, length) in [(3, Place::First, 512), (4, Place::Last, 88)] {
         let operation = write(600, None);
-        let request = Request { id: RequestId(id), operation, length, place, fence: false };
+        let request = Request { id: RequestId(id), operation, srq: 0, length, place, fence: false };
         end.connection.submit(request).unwrap();
     }
     let pieces = [

@@ -8,7 +8,7 @@ use omniverb_transport::{
 };
 use omniverb_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Builder, CREDITS_INVALID, DATAGRAM_MAX, ImmDt, Opcode,
-    Packet, Place, Reth, Run, Syndrome,
+    Packet, Place, Reth, Run, Syndrome, XrcEth,
 };
 use std::collections::VecDeque;
 
@@ -31,6 +31,8 @@ pub struct Script {
     pub counter: u64,
     pub released: Vec<Ticket>,
     pub places_runs: bool,
+    /// The SRQs that what was handed over is for.
+    pub srqs: Vec<u32>,
 }
 
 impl Script {
@@ -60,6 +62,7 @@ impl Upper for Script {
             Kind::Send => "send".to_string(),
             Kind::Write { address, key, total } => format!("write {address:x} {:x} {total}", key.0),
         };
+        self.srqs.push(part.srq);
         self.log.push(format!("{kind} {:?} {}+{}", part.place, part.offset, part.data.len()));
         self.answer(ticket)
     }
@@ -72,6 +75,7 @@ impl Upper for Script {
         Taken::Nothing
     }
     fn read(&mut self, ticket: Ticket, request: &ReadRequest) -> Delivery {
+        self.srqs.push(request.srq);
         self.log.push(format!("read {:x} {:x} {}", request.address, request.key.0, request.length));
         self.answer(ticket)
     }
@@ -83,6 +87,7 @@ impl Upper for Script {
         self.released.push(ticket);
     }
     fn atomic(&mut self, ticket: Ticket, request: &AtomicRequest) -> Result<u64, Delivery> {
+        self.srqs.push(request.srq);
         self.log.push(format!("atomic {:x}", request.address));
         match self.answer(ticket) {
             Delivery::Done => {
@@ -174,7 +179,7 @@ impl End {
 
     pub fn submit(&mut self, id: u64, operation: Operation, length: u64) {
         let id = RequestId(id);
-        let request = Request { id, operation, length, place: Place::Only, fence: false };
+        let request = Request { id, operation, srq: 0, length, place: Place::Only, fence: false };
         self.connection.submit(request).unwrap();
     }
 }
@@ -211,6 +216,7 @@ pub struct Made(Vec<u8>);
 #[derive(Default)]
 pub struct Parts {
     pub ask: bool,
+    pub srq: Option<u32>,
     pub reth: Option<Reth>,
     pub atomic: Option<AtomicEth>,
     pub aeth: Option<Aeth>,
@@ -225,6 +231,7 @@ pub fn make(code: u8, psn: u32, parts: Parts) -> Made {
     let mut buffer = [0; DATAGRAM_MAX];
     let builder = Builder::new(&mut buffer, opcode, bth, parts.payload).unwrap();
     let length = builder
+        .maybe(parts.srq.map(XrcEth::new))
         .maybe(parts.reth)
         .maybe(parts.atomic)
         .maybe(parts.aeth)

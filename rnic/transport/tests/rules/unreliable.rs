@@ -31,6 +31,7 @@ fn is_over_when_it_has_left_and_asks_for_nothing() {
     let request = |id, operation, length| Request {
         id: RequestId(id),
         operation,
+        srq: 0,
         length,
         place: Place::Only,
         fence: false,

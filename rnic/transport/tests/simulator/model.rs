@@ -162,6 +162,7 @@ impl Plan {
         let piece = |(begin, end): (u64, u64)| Request {
             id: RequestId((index as u64) << 32 | begin),
             operation,
+            srq: 0,
             length: end - begin,
             place: Place::new(begin == 0, end == length),
             fence: fence && begin == 0,

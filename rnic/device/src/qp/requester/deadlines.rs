@@ -38,7 +38,7 @@ impl Inner {
 
     fn begin_wait(&mut self, qp: &Qp, why: Why, order: &Order, now: u64) -> Option<Verdict> {
         let position = order.position;
-        let reliable = qp.service == Service::Rc;
+        let reliable = qp.service.is_reliable();
         let retries = self.machine.attributes().rnr_retry & 7;
         let deadline = match why {
             Why::Receive if retries == 0 => return Some(Verdict::Fail(status::RNR_RETRY_EXC_ERR)),
@@ -86,7 +86,7 @@ impl Inner {
                 self.waiting.begin(Wait { deadline, retries, ..wait });
                 None
             }
-            _ if qp.service == Service::Rc => Some(Verdict::Fail(status::RETRY_EXC_ERR)),
+            _ if qp.service.is_reliable() => Some(Verdict::Fail(status::RETRY_EXC_ERR)),
             _ => {
                 let destination = order.to.map(|to| to.destination);
                 let index = destination.and_then(|to| self.links.to(&to));
@@ -149,14 +149,14 @@ impl Inner {
 
     /// Whether a UC or UD message waits for a receive, and is lost if none comes.
     pub(crate) fn is_starved(&self, qp: &Qp) -> bool {
-        qp.service != Service::Rc && self.links.iter().any(LinkEnd::is_starved)
+        !qp.service.is_reliable() && self.links.iter().any(LinkEnd::is_starved)
     }
 
     /// When the progress thread must look again, if nothing else happens.
     pub(crate) fn next_deadline(&self, qp: &Qp) -> Option<u64> {
         let starved = self.links.iter().filter_map(LinkEnd::starved_since);
         let lost =
-            starved.filter(|_| qp.service != Service::Rc).min().map(|at| at + UNRELIABLE_WAIT);
+            starved.filter(|_| !qp.service.is_reliable()).min().map(|at| at + UNRELIABLE_WAIT);
         [self.waiting.now().and_then(|wait| wait.deadline), lost].into_iter().flatten().min()
     }
 

@@ -19,7 +19,9 @@ use std::sync::atomic::Ordering;
 impl Inner {
     /// After a change of state.
     pub(crate) fn choose_way(&mut self, qp: &Qp) {
-        self.way.choose(self.machine.state() == State::Rts && qp.service != Service::Ud);
+        self.way.choose(
+            self.machine.state() == State::Rts && matches!(qp.service, Service::Rc | Service::Uc),
+        );
     }
 
     /// True: it is done. False: nothing happened.

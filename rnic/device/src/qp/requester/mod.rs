@@ -54,7 +54,8 @@ use std::sync::atomic::Ordering;
 fn opcode_is_valid(service: Service, code: u32) -> bool {
     use opcode::*;
     match service {
-        Service::Rc => code <= SEND_WITH_INV,
+        Service::Rc | Service::XrcSend => code <= SEND_WITH_INV,
+        Service::XrcRecv => false,
         Service::Uc => code <= SEND_WITH_IMM || (LOCAL_INV..=SEND_WITH_INV).contains(&code),
         _ => matches!(code, SEND | SEND_WITH_IMM),
     }
@@ -123,6 +124,7 @@ impl Inner {
             rkey: work.rkey,
             compare_add: work.compare_add,
             swap: work.swap,
+            srq: work.srq,
             to: work.to,
             length,
             done: 0,

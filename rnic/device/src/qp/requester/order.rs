@@ -25,6 +25,8 @@ pub(crate) struct Order {
     pub(super) rkey: Rkey,
     pub(super) compare_add: u64,
     pub(super) swap: u64,
+    /// XRC: the SRQ it is for.
+    pub(super) srq: u32,
     pub(super) to: Option<Addressee>,
     /// Bytes in all.
     pub(super) length: u64,

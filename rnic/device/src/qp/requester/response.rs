@@ -20,7 +20,9 @@ impl Inner {
         response: &Response,
         record: &Record,
     ) -> Result<(), Broken> {
-        if self.machine.state() == State::Rtr || qp.service == Service::Ud {
+        if self.machine.state() == State::Rtr
+            || matches!(qp.service, Service::Ud | Service::XrcRecv)
+        {
             return Err(Broken); // nothing was asked
         }
         if let Response::Nak { code } = *response {

@@ -32,7 +32,7 @@ impl Qp {
         let mut guard = self.inner();
         let inner = &mut *guard;
         for index in 0..inner.links.len() {
-            if inner.links[index].peer.qpn == peer_qpn {
+            if inner.links[index].peer.qpn == peer_qpn && !self.service.is_extended() {
                 inner.trace_link(index, tracer);
             }
         }

@@ -41,7 +41,12 @@ impl Inner {
         if !link.endpoint.peer_is_open() {
             return Ok(Step::Wait(Why::Peer));
         }
-        let mappable = !link.peer.is_beyond_engine();
+        if qp.service.is_extended() && !order.begun && !self.name_srq(order.srq)? {
+            return Ok(Step::Wait(Why::Room));
+        }
+        let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
+        // Whose memory a request is for, its SRQ says, which the grants do not know.
+        let mappable = !link.peer.is_beyond_engine() && !qp.service.is_extended();
         match order.opcode {
             opcode::SEND | opcode::SEND_WITH_IMM | opcode::SEND_WITH_INV if mappable => {
                 send(link, order, parts, None, qp.service)
@@ -85,7 +90,7 @@ impl Inner {
     /// WRITE through the ring. One with immediate data needs a receive at the other end.
     fn write(&mut self, qp: &Qp, order: &mut Order, parts: &[UserMemory]) -> Result<Step, Broken> {
         let with_immediate = order.opcode == opcode::RDMA_WRITE_WITH_IMM;
-        let reliable = qp.service == Service::Rc;
+        let reliable = qp.service.is_reliable();
         let to_engine = self.links.first().is_some_and(|link| link.peer.is_beyond_engine());
         let origin = if to_engine { self.origin(qp, parts) } else { None };
         let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
@@ -170,7 +175,7 @@ fn send(
     origin: Option<Origin>,
     service: Service,
 ) -> Result<Step, Broken> {
-    let reliable = service == Service::Rc;
+    let reliable = service.is_reliable();
     let credit = if reliable { link.endpoint.credit() } else { Credit::Unpromised };
     if !order.begun {
         match credit {

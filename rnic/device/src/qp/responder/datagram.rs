@@ -46,8 +46,10 @@ impl Inner {
         let peer = self.links[index].peer;
         let header = network_header(&peer, record.length);
         let list = receive.sges.as_slice();
-        let sound = self.place_header(qp, &receive, &header)
-            && scatter(qp, &mut self.recv_cache, &self.links[index], record, list, GRH_BYTES);
+        let sound = self.place_header(qp, &receive, &header) && {
+            let (link, pd) = (&self.links[index], qp.receive_pd);
+            scatter(qp, &mut self.recv_cache, pd, link, record, list, GRH_BYTES)
+        };
         if !sound {
             self.complete_receive(qp, &receive, status::LOC_PROT_ERR);
             return Outcome::Passed;

@@ -112,6 +112,19 @@ impl Inner {
         if (qp.service == Service::Ud) != matches!(request, Request::Datagram { .. }) {
             return Err(Broken);
         }
+        if qp.service.is_extended() {
+            if let (Request::ForSrq { number }, Service::XrcRecv) = (request, qp.service) {
+                self.target_srq(*number);
+                return Ok(Outcome::Passed);
+            }
+            // The other end has nobody to serve.
+            if qp.service == Service::XrcSend {
+                return Err(Broken);
+            }
+            if !self.has_target() {
+                return Ok(Outcome::Refused(Refusal::InvalidRequest, None));
+            }
+        }
         match *request {
             Request::Send { flags, immediate } => {
                 Ok(self.serve_send(qp, index, flags, immediate, record))
@@ -125,7 +138,8 @@ impl Inner {
             Request::Datagram { flags, immediate, qkey } => {
                 Ok(self.serve_datagram(qp, index, flags, immediate, qkey, record))
             }
-            _ if qp.service != Service::Rc => Err(Broken),
+            Request::ForSrq { .. } => Err(Broken),
+            _ if !qp.service.is_reliable() => Err(Broken),
             Request::Read { address, rkey, length } => {
                 self.serve_read(qp, index, address, rkey, length)
             }
@@ -143,6 +157,7 @@ impl Inner {
     #[inline(always)]
     fn take_receive(&mut self, qp: &Qp, index: usize, flags: u32) -> Result<Receive, Outcome> {
         let receive = match &qp.srq {
+            None if qp.service == Service::XrcRecv => self.take_of_target(qp),
             None => self.receives.take(),
             Some(srq) => srq.take(&qp.me),
         };
@@ -163,7 +178,7 @@ impl Inner {
         if !link.is_starved() {
             self.meter.waited();
         }
-        if qp.service == Service::Rc {
+        if qp.service.is_reliable() {
             link.starve(0);
             link.endpoint.report_lack_of_receive();
             return Outcome::Later;
@@ -190,12 +205,12 @@ impl Inner {
         receive: Option<Box<(Receive, u32)>>,
     ) {
         let itself = self.links[index].peer.is(qp.number);
-        if itself && qp.service == Service::Rc {
+        if itself && qp.service.is_reliable() {
             self.take_own_answers(qp);
         }
         let link = &mut self.links[index];
         link.endpoint.publish_requests();
-        if qp.service == Service::Rc {
+        if qp.service.is_reliable() {
             // There always is room for one, and nobody to tell if the link is broken.
             let _ = link
                 .endpoint
@@ -229,7 +244,7 @@ impl Inner {
         length: u64,
     ) -> Result<(Arc<Region>, UserMemory), Refusal> {
         let region = qp.shared.regions.by_rkey(rkey).ok_or(Refusal::RemoteAccess)?;
-        let opens = region.pd == qp.pd && region.opens_by(qp.number);
+        let opens = region.pd == self.key_pd(qp) && region.opens_by(qp.number);
         if !opens || region.access & access != access {
             return Err(Refusal::RemoteAccess);
         }

@@ -2,7 +2,6 @@
 
 use super::{Incoming, Outcome};
 use crate::constants::{Wc, access, status, wc_flags, wc_opcode};
-use crate::cq::Entry;
 use crate::gather::{Sge, resolve, total};
 use crate::qp::links::LinkEnd;
 use crate::qp::{Inner, Qp};
@@ -19,6 +18,7 @@ use omniverb_terms::{Refusal, Rkey, Service};
 pub(super) fn scatter(
     qp: &Qp,
     cache: &mut RegionCache,
+    pd: u32,
     link: &LinkEnd,
     record: &Record,
     list: &[Sge],
@@ -35,7 +35,7 @@ pub(super) fn scatter(
             continue;
         }
         let regions = &qp.shared.regions;
-        let Some(memory) = resolve(regions, cache, qp.receive_pd, sge, access::LOCAL_WRITE) else {
+        let Some(memory) = resolve(regions, cache, pd, sge, access::LOCAL_WRITE) else {
             return false;
         };
         let target = memory.skip(before as usize).first(record.length - done);
@@ -74,7 +74,13 @@ impl Inner {
                 let capacity = total(receive.sges.as_slice());
                 (receive, 0, capacity)
             }
-            Incoming::Send { receive, placed, capacity } if !first => (receive, placed, capacity),
+            Incoming::Send { receive, placed, capacity } if !first && self.stays_on_target(qp) => {
+                (receive, placed, capacity)
+            }
+            Incoming::Send { receive, .. } if !first && qp.service == Service::XrcRecv => {
+                let failed = Box::new((receive, status::WR_FLUSH_ERR));
+                return Outcome::Refused(Refusal::InvalidRequest, Some(failed));
+            }
             // UC lost the end of a message: its receive serves the next one.
             Incoming::Send { receive, capacity, .. } if qp.service == Service::Uc => {
                 (receive, 0, capacity)
@@ -85,11 +91,12 @@ impl Inner {
         if placed + record.length as u64 > capacity {
             return self.send_too_long(qp, index, flags, receive);
         }
+        let pd = self.receive_pd(qp);
         let link = &mut self.links[index];
         let list = receive.sges.as_slice();
-        if !scatter(qp, &mut self.recv_cache, link, record, list, placed) {
+        if !scatter(qp, &mut self.recv_cache, pd, link, record, list, placed) {
             return match qp.service {
-                Service::Rc => Outcome::Refused(
+                service if service.is_reliable() => Outcome::Refused(
                     Refusal::RemoteOperation,
                     Some(Box::new((receive, status::LOC_PROT_ERR))),
                 ),
@@ -132,7 +139,9 @@ impl Inner {
         }
         let Some((wr_id, list)) = self.receives.oldest() else { return Ok(None) };
         let length = record.length as u64;
-        if length > total(list) || !scatter(qp, &mut self.recv_cache, link, &record, list, 0) {
+        if length > total(list)
+            || !scatter(qp, &mut self.recv_cache, qp.receive_pd, link, &record, list, 0)
+        {
             return Ok(None);
         }
         link.end_starving();
@@ -202,13 +211,12 @@ impl Inner {
             ..Wc::default()
         };
         self.meter.received(length);
-        let release = qp.receive_release();
-        self.receives.complete(Entry { wc, release, solicited: flags & SOLICITED != 0 });
+        self.complete_one(qp, wc, flags & SOLICITED != 0);
     }
 
     #[cold]
     fn send_too_long(&mut self, qp: &Qp, index: usize, flags: u32, receive: Receive) -> Outcome {
-        if qp.service == Service::Rc {
+        if qp.service.is_reliable() {
             return Outcome::Refused(
                 Refusal::InvalidRequest,
                 Some(Box::new((receive, status::LOC_LEN_ERR))),

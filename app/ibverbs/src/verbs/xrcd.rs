@@ -1,0 +1,231 @@
+//! XRC domains as C sees them.
+//!
+//! A domain belongs to a file: whoever opens it with a descriptor of the same file has the same
+//! one (`ibv_open_xrcd(3)`). Within a process that is so. Other processes have parts of their own:
+//! what a queue pair receives goes to SRQs of its own process, and the numbers of others are no
+//! SRQs to it, which the sender is told (a NAK, `IBV_WC_REM_INV_REQ_ERR`). So that a number means
+//! one SRQ only each process has a range of them, which it holds by a socket of that name: names of
+//! sockets belong to the network namespace, as the device does, and go with the process.
+
+use core::ffi::c_int;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+
+use omniverb_abi::{
+    IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_xrcd, ibv_xrcd_init_attr,
+};
+use omniverb_client::lock;
+use omniverb_device::{DOMAIN_PARTS, Domain, Qp};
+use omniverb_terms::{Errno, Qpn};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::users::Users;
+use crate::errno::null;
+use crate::why::refused;
+
+/// Device and inode of a file.
+type File = (u64, u64);
+
+/// The domains of files that somebody in this process has open.
+static OPEN: Mutex<Vec<(File, Weak<Area>)>> = Mutex::new(Vec::new());
+
+/// A domain, and who has its queue pairs open.
+pub(super) struct Area {
+    pub(super) domain: Arc<Domain>,
+    /// Objects of C for each queue pair that receives in it.
+    handles: Mutex<HashMap<Qpn, Vec<usize>>>,
+    /// Keeps other processes away from its range of numbers.
+    _claim: Option<OwnedFd>,
+}
+
+impl Area {
+    fn new(domain: Arc<Domain>, claim: Option<OwnedFd>) -> Arc<Area> {
+        Arc::new(Area { domain, handles: Mutex::default(), _claim: claim })
+    }
+
+    /// C has one more object for this queue pair.
+    pub(super) fn add_handle(&self, qpn: Qpn, object: usize) {
+        lock(&self.handles).entry(qpn).or_default().push(object);
+    }
+
+    /// C has one less. `Some`: one of those that are left.
+    pub(super) fn remove_handle(&self, qpn: Qpn, object: usize) -> Option<usize> {
+        let mut handles = lock(&self.handles);
+        let list = handles.get_mut(&qpn)?;
+        list.retain(|other| *other != object);
+        let left = list.first().copied();
+        if left.is_none() {
+            handles.remove(&qpn);
+        }
+        left
+    }
+
+    /// The queue pair of this number that receives here.
+    pub(super) fn qp(&self, number: Qpn) -> Option<Arc<Qp>> {
+        // One that is being destroyed has no handle any more.
+        let handles = lock(&self.handles);
+        handles.contains_key(&number).then(|| self.domain.qp(number))?
+    }
+}
+
+/// An XRC domain that was opened.
+#[repr(C)]
+pub(super) struct XrcdShell {
+    xrcd: ibv_xrcd,
+    pub(super) area: Arc<Area>,
+    /// SRQs and queue pairs that were made with it.
+    pub(super) users: Users,
+}
+
+impl XrcdShell {
+    /// # Safety
+    /// `xrcd` is null or live.
+    pub(super) unsafe fn of<'a>(xrcd: *mut ibv_xrcd) -> Option<&'a XrcdShell> {
+        // SAFETY: the caller's promise.
+        unsafe { xrcd.cast::<XrcdShell>().as_ref() }
+    }
+}
+
+/// `ibv_open_xrcd`.
+pub(super) unsafe extern "C" fn open_xrcd(
+    context: *mut ibv_context,
+    attr: *mut ibv_xrcd_init_attr,
+) -> *mut ibv_xrcd {
+    // SAFETY: the inline's arguments.
+    let asked = unsafe { *attr };
+    if asked.comp_mask != IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS {
+        return null(Errno::EINVAL);
+    }
+    match area(asked.fd, asked.oflags) {
+        Ok(area) => {
+            let xrcd = ibv_xrcd { context };
+            Box::into_raw(Box::new(XrcdShell { xrcd, area, users: Users::default() })).cast()
+        }
+        Err(errno) => null(errno),
+    }
+}
+
+/// `ibv_close_xrcd`; `EBUSY` while there are SRQs or queue pairs that were made with it.
+pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
+    // SAFETY: the inline's argument is live, and not used any more.
+    unsafe {
+        if XrcdShell::of(xrcd).is_none_or(|shell| shell.users.are_some()) {
+            return Errno::EBUSY.raw();
+        }
+        drop(Box::from_raw(xrcd.cast::<XrcdShell>()));
+    }
+    0
+}
+
+/// The domain of a file, or one that is nobody else's for -1. Flags count as in the manual page
+/// and as a kernel has it: without `O_CREAT` there must be one, with `O_EXCL` none.
+fn area(fd: c_int, flags: c_int) -> Result<Arc<Area>, Errno> {
+    if fd == -1 {
+        return Ok(Area::new(Domain::new(), None));
+    }
+    if fd < 0 {
+        return Err(Errno::EBADF);
+    }
+    // SAFETY: the program names a descriptor of its own, used for this call only.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
+    let stat = rustix::fs::fstat(borrowed).map_err(|_| Errno::EBADF)?;
+    let file = (stat.st_dev, stat.st_ino);
+    let mut open = lock(&OPEN);
+    open.retain(|(_, area)| area.strong_count() > 0);
+    let known = open.iter().find(|(of, _)| *of == file).and_then(|(_, area)| area.upgrade());
+    match known {
+        Some(_) if flags & libc::O_EXCL != 0 => Err(Errno::EINVAL),
+        Some(area) => Ok(area),
+        None => {
+            let elsewhere = is_claimed(file);
+            if flags & libc::O_CREAT == 0 && !elsewhere {
+                return Err(Errno::EAGAIN);
+            }
+            if flags & libc::O_EXCL != 0 && elsewhere {
+                return Err(Errno::EINVAL);
+            }
+            let (part, socket) = claim(file)?;
+            let area = Area::new(Domain::part(part), Some(socket));
+            open.push((file, Arc::downgrade(&area)));
+            Ok(area)
+        }
+    }
+}
+
+/// What the names of the sockets begin with that stand for parts of a file's domain.
+fn prefix((device, inode): File) -> String {
+    format!("omniverb/xrcd/{device:x}/{inode:x}/")
+}
+
+/// Whether a process of this network namespace has a part of a file's domain.
+fn is_claimed(file: File) -> bool {
+    let wanted = format!("@{}", prefix(file));
+    let listed = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    listed.lines().any(|line| line.rsplit(' ').next().is_some_and(|n| n.starts_with(&wanted)))
+}
+
+/// The first part of a file's domain that is free, and what keeps it ours until we close it or end.
+fn claim(file: File) -> Result<(u32, OwnedFd), Errno> {
+    let failed = |_| Errno::EMFILE;
+    let (family, kind) = (AddressFamily::UNIX, SocketType::DGRAM);
+    let socket =
+        rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).map_err(failed)?;
+    for part in 0..DOMAIN_PARTS {
+        let name = format!("{}{part}", prefix(file));
+        let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(failed)?;
+        match rustix::net::bind(&socket, &address) {
+            Ok(()) => return Ok((part, socket)),
+            Err(rustix::io::Errno::ADDRINUSE) => {}
+            Err(_) => break,
+        }
+    }
+    Err(refused!(Errno::ENOMEM, "ibv_open_xrcd: no numbers are left in the domain of this file"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fd::AsRawFd;
+    use rustix::fs::MemfdFlags;
+
+    #[test]
+    fn the_same_file_is_the_same_domain() {
+        let file = rustix::fs::memfd_create("domain", MemfdFlags::CLOEXEC).unwrap();
+        let other = rustix::fs::memfd_create("other", MemfdFlags::CLOEXEC).unwrap();
+        let (create, exclusive) = (libc::O_CREAT, libc::O_CREAT | libc::O_EXCL);
+        assert_eq!(area(file.as_raw_fd(), 0).err(), Some(Errno::EAGAIN));
+        let first = area(file.as_raw_fd(), exclusive).unwrap();
+        for flags in [0, create] {
+            assert!(Arc::ptr_eq(&first, &area(file.as_raw_fd(), flags).unwrap()));
+        }
+        assert_eq!(area(file.as_raw_fd(), exclusive).err(), Some(Errno::EINVAL));
+        assert!(!Arc::ptr_eq(&first, &area(other.as_raw_fd(), create).unwrap()));
+        drop(first);
+        assert_eq!(area(file.as_raw_fd(), 0).err(), Some(Errno::EAGAIN), "it is over");
+        area(file.as_raw_fd(), exclusive).unwrap();
+    }
+
+    #[test]
+    fn without_a_file_it_is_nobody_elses() {
+        assert!(!Arc::ptr_eq(&area(-1, 0).unwrap(), &area(-1, libc::O_CREAT).unwrap()));
+        assert_eq!(area(-2, 0).err(), Some(Errno::EBADF));
+        assert_eq!(area(i32::MAX, libc::O_CREAT).err(), Some(Errno::EBADF));
+    }
+
+    /// Numbers of SRQs are another process's while that has a part.
+    #[test]
+    fn each_process_has_a_part_of_its_own() {
+        let file = rustix::fs::memfd_create("taken", MemfdFlags::CLOEXEC).unwrap();
+        let stat = rustix::fs::fstat(&file).unwrap();
+        let identity = (stat.st_dev, stat.st_ino);
+        let (theirs, socket) = claim(identity).unwrap();
+        let exclusive = libc::O_CREAT | libc::O_EXCL;
+        assert_eq!(area(file.as_raw_fd(), exclusive).err(), Some(Errno::EINVAL));
+        let ours = area(file.as_raw_fd(), 0).unwrap();
+        let (next, _) = claim(identity).unwrap();
+        assert_eq!((theirs, next), (0, 2));
+        drop((socket, ours));
+        assert!(!is_claimed(identity));
+    }
+}

@@ -1,0 +1,110 @@
+//! XRC domains (annex A14): which shared receive queues a peer may name, and by which numbers.
+//!
+//! A queue pair that receives in a domain has neither receives nor a completion queue nor a
+//! protection domain of its own: it has those of the SRQ that each request names. So what peers can
+//! reach through it is what was made in its domain, and nothing else.
+
+use crate::lock::lock;
+use crate::qp::Qp;
+use crate::srq::Srq;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+
+/// SRQs of a domain at most. Numbers are 24 bits on the wire (XRCETH), of which these are the lower
+/// ones; zero among them is nobody's.
+pub const DOMAIN_SRQS: u32 = 0xfff;
+/// Processes that may have parts of one domain at most: they share the upper bits.
+pub const DOMAIN_PARTS: u32 = 0x1000;
+
+#[derive(Default)]
+struct Inner {
+    srqs: HashMap<u32, Arc<Srq>>,
+    /// Lower bits of the number that was given out last.
+    last: u32,
+    /// Queue pairs that receive in it.
+    qps: Vec<Weak<Qp>>,
+}
+
+/// An XRC domain, or the part of one that this process has.
+#[derive(Default)]
+pub struct Domain {
+    /// The upper bits of its numbers.
+    part: u32,
+    inner: Mutex<Inner>,
+}
+
+impl Domain {
+    /// One without anything in it.
+    #[must_use]
+    pub fn new() -> Arc<Domain> {
+        Arc::default()
+    }
+
+    /// A part of one that other processes have parts of: no two have the same number, which is less
+    /// than [`DOMAIN_PARTS`].
+    #[must_use]
+    pub fn part(number: u32) -> Arc<Domain> {
+        let part = (number % DOMAIN_PARTS) * (DOMAIN_SRQS + 1);
+        Arc::new(Domain { part, ..Domain::default() })
+    }
+
+    /// Whether SRQs or queue pairs are in it.
+    pub fn is_busy(&self) -> bool {
+        let inner = lock(&self.inner);
+        !inner.srqs.is_empty() || inner.qps.iter().any(|qp| qp.strong_count() > 0)
+    }
+
+    /// Gives an SRQ a number. `None`: there is none left.
+    pub(crate) fn add_srq(&self, make: impl FnOnce(u32) -> Arc<Srq>) -> Option<Arc<Srq>> {
+        let mut inner = lock(&self.inner);
+        if inner.srqs.len() >= DOMAIN_SRQS as usize {
+            return None;
+        }
+        // One that has just gone is not given again at once: a peer may have it still.
+        let mut last = inner.last;
+        let number = loop {
+            last = if last >= DOMAIN_SRQS { 1 } else { last + 1 };
+            let number = self.part | last;
+            if !inner.srqs.contains_key(&number) {
+                break number;
+            }
+        };
+        inner.last = last;
+        let srq = make(number);
+        inner.srqs.insert(number, srq.clone());
+        Some(srq)
+    }
+
+    /// The SRQ of a number that a peer named.
+    pub(crate) fn srq(&self, number: u32) -> Option<Arc<Srq>> {
+        lock(&self.inner).srqs.get(&number).cloned()
+    }
+
+    /// Takes an SRQ out. When this returns nobody uses it any more.
+    pub(crate) fn remove_srq(&self, srq: &Srq, number: u32) {
+        let qps: Vec<_> = {
+            let mut inner = lock(&self.inner);
+            inner.srqs.remove(&number);
+            inner.qps.iter().filter_map(Weak::upgrade).collect()
+        };
+        qps.iter().for_each(|qp| qp.forget_srq(srq));
+    }
+
+    /// A queue pair receives in it.
+    pub(crate) fn add_qp(&self, qp: &Arc<Qp>) {
+        let mut inner = lock(&self.inner);
+        inner.qps.retain(|qp| qp.strong_count() > 0);
+        inner.qps.push(Arc::downgrade(qp));
+    }
+
+    /// A queue pair does no longer.
+    pub(crate) fn remove_qp(&self, qp: &Qp) {
+        lock(&self.inner).qps.retain(|other| !std::ptr::eq(other.as_ptr(), qp));
+    }
+
+    /// The queue pair of this number that receives in it.
+    pub fn qp(&self, number: omniverb_terms::Qpn) -> Option<Arc<Qp>> {
+        let inner = lock(&self.inner);
+        inner.qps.iter().filter_map(Weak::upgrade).find(|qp| qp.number == number)
+    }
+}
