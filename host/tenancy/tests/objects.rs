@@ -91,7 +91,7 @@ fn quotas_end_in_enomem_and_come_back() {
 fn nonsense_is_einval() {
     let mut bench = bench();
     hello(&mut bench, 1, 1, 0);
-    let bad = CreateQp { qp_type: 9, ..create_qp(Service::Rc) };
+    let bad = CreateQp { qp_type: 8, ..create_qp(Service::Rc) };
     assert_eq!(errno(call(&mut bench, 1, bad)), Errno::EOPNOTSUPP);
     let bad = CreateQp { statistics_slot: 8192, ..create_qp(Service::Rc) };
     assert_eq!(errno(call(&mut bench, 1, bad)), Errno::EINVAL);
@@ -462,7 +462,7 @@ fn steps() -> impl Strategy<Value = Vec<u8>> {
     let qpn = 0u32..16;
     let message = prop_oneof![
         Just(Message::from(Hello { role: 1, resume: 1, name: [65; 16] })),
-        (2u32..6, small.clone()).prop_map(|(qp_type, qpn)| {
+        (2u32..12, small.clone()).prop_map(|(qp_type, qpn)| {
             CreateQp { qp_type, qpn: Qpn(qpn), ..create_qp(Service::Rc) }.into()
         }),
         (qpn.clone(), qpn.clone(), gid.clone(), gid, 0u32..3).prop_map(

@@ -255,7 +255,12 @@ pub(super) unsafe extern "C" fn open_qp(
         let Some(place) = place.filter(|_| asked.qp_type == IBV_QPT_XRC_RECV) else {
             return null(Errno::EINVAL);
         };
-        let Some(qp) = place.area.qp(Qpn(asked.qp_num)) else { return null(Errno::EINVAL) };
+        let Some(qp) = place.area.qp(Qpn(asked.qp_num)) else {
+            let why = "no queue pair of this process receives there under that number";
+            let elsewhere = place.area.is_elsewhere();
+            let errno = if elsewhere { Errno::EOPNOTSUPP } else { Errno::EINVAL };
+            return null(refused!(errno, "ibv_open_qp: {why}"));
+        };
         let named = asked.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
         let qp_context = if named { asked.qp_context } else { ptr::null_mut() };
         receiver(context, asked.xrcd, qp, qp_context)

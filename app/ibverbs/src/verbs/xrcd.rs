@@ -18,6 +18,7 @@ use omniverb_client::lock;
 use omniverb_device::{DOMAIN_PARTS, Domain, Qp};
 use omniverb_terms::{Errno, Qpn};
 use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::users::Users;
@@ -36,12 +37,19 @@ pub(super) struct Area {
     /// Objects of C for each queue pair that receives in it.
     handles: Mutex<HashMap<Qpn, Vec<usize>>>,
     /// Keeps other processes away from its range of numbers.
-    _claim: Option<OwnedFd>,
+    claim: Option<Claim>,
+}
+
+/// A part of the domain of a file, which is ours as long as this lives.
+struct Claim {
+    file: File,
+    part: u32,
+    _socket: OwnedFd,
 }
 
 impl Area {
-    fn new(domain: Arc<Domain>, claim: Option<OwnedFd>) -> Arc<Area> {
-        Arc::new(Area { domain, handles: Mutex::default(), _claim: claim })
+    fn new(domain: Arc<Domain>, claim: Option<Claim>) -> Arc<Area> {
+        Arc::new(Area { domain, handles: Mutex::default(), claim })
     }
 
     /// C has one more object for this queue pair.
@@ -59,6 +67,11 @@ impl Area {
             handles.remove(&qpn);
         }
         left
+    }
+
+    /// Whether other processes have parts of it.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        self.claim.as_ref().is_some_and(|claim| is_claimed(claim.file, Some(claim.part)))
     }
 
     /// The queue pair of this number that receives here.
@@ -138,15 +151,15 @@ fn area(fd: c_int, flags: c_int) -> Result<Arc<Area>, Errno> {
         Some(_) if flags & libc::O_EXCL != 0 => Err(Errno::EINVAL),
         Some(area) => Ok(area),
         None => {
-            let elsewhere = is_claimed(file);
+            let elsewhere = is_claimed(file, None);
             if flags & libc::O_CREAT == 0 && !elsewhere {
                 return Err(Errno::EAGAIN);
             }
             if flags & libc::O_EXCL != 0 && elsewhere {
                 return Err(Errno::EINVAL);
             }
-            let (part, socket) = claim(file)?;
-            let area = Area::new(Domain::part(part), Some(socket));
+            let claim = claim(file)?;
+            let area = Area::new(Domain::part(claim.part), Some(claim));
             open.push((file, Arc::downgrade(&area)));
             Ok(area)
         }
@@ -158,15 +171,31 @@ fn prefix((device, inode): File) -> String {
     format!("omniverb/xrcd/{device:x}/{inode:x}/")
 }
 
-/// Whether a process of this network namespace has a part of a file's domain.
-fn is_claimed(file: File) -> bool {
+/// What the kernel lists of sockets with names in this network namespace.
+fn socket_names() -> rustix::io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::open("/proc/thread-self/net/unix", flags, Mode::empty())?;
+    let (mut all, mut part) = (Vec::new(), [0; 4096]);
+    loop {
+        match rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut part))? {
+            0 => return Ok(all),
+            count => all.extend_from_slice(&part[..count]),
+        }
+    }
+}
+
+/// Whether a process of this network namespace has a part of a file's domain, other than `ours`.
+fn is_claimed(file: File, ours: Option<u32>) -> bool {
     let wanted = format!("@{}", prefix(file));
-    let listed = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    listed.lines().any(|line| line.rsplit(' ').next().is_some_and(|n| n.starts_with(&wanted)))
+    let listed = socket_names().unwrap_or_default();
+    let listed = String::from_utf8_lossy(&listed);
+    let parts = listed.lines().filter_map(|line| line.rsplit(' ').next()?.strip_prefix(&wanted));
+    let mut parts = parts.map(|part| part.parse::<u32>().ok());
+    parts.any(|part| part.is_none() || part != ours)
 }
 
 /// The first part of a file's domain that is free, and what keeps it ours until we close it or end.
-fn claim(file: File) -> Result<(u32, OwnedFd), Errno> {
+fn claim(file: File) -> Result<Claim, Errno> {
     let failed = |_| Errno::EMFILE;
     let (family, kind) = (AddressFamily::UNIX, SocketType::DGRAM);
     let socket =
@@ -175,7 +204,7 @@ fn claim(file: File) -> Result<(u32, OwnedFd), Errno> {
         let name = format!("{}{part}", prefix(file));
         let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(failed)?;
         match rustix::net::bind(&socket, &address) {
-            Ok(()) => return Ok((part, socket)),
+            Ok(()) => return Ok(Claim { file, part, _socket: socket }),
             Err(rustix::io::Errno::ADDRINUSE) => {}
             Err(_) => break,
         }
@@ -219,13 +248,15 @@ mod tests {
         let file = rustix::fs::memfd_create("taken", MemfdFlags::CLOEXEC).unwrap();
         let stat = rustix::fs::fstat(&file).unwrap();
         let identity = (stat.st_dev, stat.st_ino);
-        let (theirs, socket) = claim(identity).unwrap();
+        let theirs = claim(identity).unwrap();
         let exclusive = libc::O_CREAT | libc::O_EXCL;
         assert_eq!(area(file.as_raw_fd(), exclusive).err(), Some(Errno::EINVAL));
         let ours = area(file.as_raw_fd(), 0).unwrap();
-        let (next, _) = claim(identity).unwrap();
-        assert_eq!((theirs, next), (0, 2));
-        drop((socket, ours));
-        assert!(!is_claimed(identity));
+        assert_eq!((theirs.part, claim(identity).unwrap().part), (0, 2));
+        assert!(ours.is_elsewhere());
+        drop(theirs);
+        assert!(!ours.is_elsewhere() && is_claimed(identity, None));
+        drop(ours);
+        assert!(!is_claimed(identity, None));
     }
 }
