@@ -24,7 +24,7 @@ fn pairs_find_each_other_by_the_engine_and_nothing_is_shared() {
         for session in 1..=3 {
             hello(&mut bench, session, session, 0);
         }
-        let (a, b) = (qp(&mut bench, 1, service), qp(&mut bench, 2, service));
+        let (a, b) = (qp(&mut bench, 1, service), qp(&mut bench, 2, service.opposite()));
         call(&mut bench, 1, to(a, 1, b, 2));
         call(&mut bench, 2, to(b, 2, a, 1));
         assert!(links(&bench).is_empty(), "{service}");
@@ -49,7 +49,7 @@ fn pairs_find_each_other_by_the_engine_and_nothing_is_shared() {
             bench.carry_out(actions);
         }
         // Others are linked as ever.
-        let (c, d) = (qp(&mut bench, 1, service), qp(&mut bench, 3, service));
+        let (c, d) = (qp(&mut bench, 1, service), qp(&mut bench, 3, service.opposite()));
         call(&mut bench, 1, to(c, 1, d, 3));
         call(&mut bench, 3, to(d, 3, c, 1));
         assert_eq!(links(&bench).len(), 1, "{service}");
