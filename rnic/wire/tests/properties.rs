@@ -4,8 +4,8 @@ use omniverb_terms::{Psn, Qpn, Rkey, Service};
 use omniverb_wire::pcap::{Capture, Envelope};
 use omniverb_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Builder, DATAGRAM_MAX, Deth, Flow, Identification, Ieth,
-    ImmDt, Opcode, Operation, Packet, Pattern, Place, Prepared, Reth, Run, Syndrome, Verdict, XrcEth,
-    fuzz, icrc, receive_area,
+    ImmDt, Opcode, Operation, Packet, Pattern, Place, Prepared, Reth, Run, Syndrome, Verdict,
+    XrcEth, fuzz, icrc, receive_area,
 };
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
