@@ -126,6 +126,6 @@ impl<'a> Packet<'a> {
     }
     /// R_Key to invalidate.
     pub fn invalidate(&self) -> Option<Ieth> {
-        self.header(self.opcode.has_invalidate(), 0)
+        self.header(self.opcode.has_invalidate(), self.opcode.srq_bytes())
     }
 }
