@@ -49,7 +49,7 @@ def _memory(daemon):
 
 
 @contextlib.contextmanager
-def _daemons_stay_well(hosts, growth=48):
+def daemons_stay_well(hosts, growth=48):
     """Both daemons are alive afterwards and have not grown by more than so many MiB."""
     before = [_memory(daemon) for daemon in hosts.daemons]
     pids = [daemon.pid for daemon in hosts.daemons]
@@ -94,7 +94,7 @@ class _Victims:
 def _against_idle(kind, seconds=2, change=lambda hosts, targets: targets, which="targets"):
     """Attacks connections without traffic: nothing at all may happen to them."""
     def run(hosts):
-        with _daemons_stay_well(hosts):
+        with daemons_stay_well(hosts):
             victims = _Victims(hosts)
             attacker = _attack(hosts, kind, change(hosts, getattr(victims, which)), seconds)
             text = process.finish(attacker, seconds + 20)
@@ -131,7 +131,7 @@ def _through_another(hosts, targets):
 def _under_traffic(kind, numbers):
     """Attacks connections full of traffic that is checked byte for byte."""
     def run(hosts):
-        with _daemons_stay_well(hosts):
+        with daemons_stay_well(hosts):
             soak = hosts.apart().start("/opt/programs/soak", "two_processes", 60_000, 31,
                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             try:
@@ -163,7 +163,7 @@ def _flood(kind):
     """Packets to port 4791 of both victims, while their connections are full of traffic that is
     checked byte for byte. What it costs them is measured by bench/limits.py."""
     def run(hosts):
-        with _daemons_stay_well(hosts), floods.flood(hosts, hosts.attacker, kind, 20_000):
+        with daemons_stay_well(hosts), floods.flood(hosts, hosts.attacker, kind, 20_000):
             text = hosts.apart().run("/opt/programs/soak", "two_processes", 60_000, 41, limit=90)
             print(text)
             check("ok two_processes" in text, text)
@@ -174,7 +174,7 @@ def _flood(kind):
 def _strangers(hosts):
     """Datagrams from ever new queue pairs to a UD QP: each would want a link. They cost no more
     than the quota, and friends still get through."""
-    with _daemons_stay_well(hosts, growth=160):
+    with daemons_stay_well(hosts, growth=160):
         running = hosts.client.start("ibv_ud_pingpong", "-g", hosts.gid_index,
                                      stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
@@ -222,7 +222,7 @@ while time.monotonic() < end:
 def _forged_handshakes(hosts):
     """Probes and replies that were overheard are repeated to everybody from every address, and
     new ones are made up, while connections are made. Each goes the way it should, all work."""
-    with _daemons_stay_well(hosts):
+    with daemons_stay_well(hosts):
         listener = process.start(
             [*hosts.a.switch.enter(), sys.executable, "-B", "-c", _ECHO,
              json.dumps({"seconds": 25, "harness": str(pathlib.Path(roce.__file__).parent)})],

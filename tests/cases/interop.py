@@ -15,6 +15,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from harness import dissection, duet, image, process, staging
+from harness.by_address import both
 from harness.case import CROWDS, Case, Group, Late, check
 from harness.daemon import environment
 from harness.guest import Guest, GuestDuet, programs
@@ -167,6 +168,39 @@ def _perftests(role):
         yield case(4, "ib_atomic_bw", "-A", operation, "-n", 100)
 
 
+# ---- connections by address ----
+
+def _by_address(role, version, name, expected, *options, endless=False):
+    """Debian's rdmacm-utils: who connects is told by a kernel's manager, and tells one."""
+    def run(lab):
+        sides = lab.sides(role)
+        address = _address(lab, sides.server, version)
+        if name == "rping":
+            words = [name, "-a", address, "-v", "-V", *options]
+            lines = [*words, "-s"], [*words, "-c"]
+        else:
+            lines = [name, *options], [name, *options, "-s", address]
+        said, text = both(sides, *lines, 20, endless)
+        check(re.search(expected, text), f"no {expected!r}:\n{text}\n--- server ---\n{said}")
+    return Case(f"interop.{role} {' '.join([name, *options])} ipv{version}", run, 60)
+
+
+def _address(lab, place, version):
+    gids = {index: gid for gid, index in lab.gids[place].items()}
+    gid = gids[lab.gid_index(place, version)]
+    return str(gid.ipv4_mapped or gid)
+
+
+def _all_by_address(role):
+    pings = "ping data: rdma-ping-9:"
+    return [_by_address(role, 4, "rping", pings, "-C", "10"),
+            _by_address(role, 6, "rping", pings, "-C", "10"),
+            _by_address(role, 4, "rping", pings, "-C", "10", "-S", "60000"),
+            _by_address(role, 4, "ucmatose", "return status 0", "-c", "10"),
+            _by_address(role, 4, "udaddy", "return status 0"),
+            _by_address(role, 4, "cmtime", r"disconnect +: +[0-9.]+", "-c", "50", endless=True)]
+
+
 # ---- our own program: contents ----
 
 def _contents(role, test, *options, limit=40.0):
@@ -248,9 +282,11 @@ def _port_capture(lab, path):
 def groups():
     """All with one guest."""
     # What we expect of both, rxe must do with itself. It is another's code, and looked at seldom.
-    cases = [replace(case, slow=True) for case in _all_contents("reference")]
+    references = [*_all_contents("reference"), *_all_by_address("reference")]
+    cases = [replace(case, slow=True) for case in references]
     for role in ("server", "client"):
-        cases += [*_pingpongs(role), *_perftests(role), *_all_contents(role)]
+        cases += [*_pingpongs(role), *_perftests(role), *_all_contents(role),
+                  *_all_by_address(role)]
         cases.append(Case(f"interop.{role} loss rc", _loss(role, "rc", 2), 110))
         # Under loss rxe loses track of the answers to its own READs and atomics, also with an rxe.
         options = ["-1", "-n"] if role == "server" else ["-1"]

@@ -1,134 +1,139 @@
 """Connections by librdmacm: Debian's rdmacm-utils and perftest's -R, unmodified, between two
-containers of a host and between two processes of an ordinary user."""
+containers of a host, two processes of an ordinary user, two hosts, and through the daemon.
 
+Which of them run where says the table; what is between a kernel's manager and ours is in
+interop.py, what happens when things break in rdma_cm_faults.py.
+"""
+
+import contextlib
 import re
-import subprocess
-import tempfile
-import time
+from dataclasses import dataclass
 
 from harness import process
-from harness.case import Case, Failure, Group, check
+from harness.by_address import both
+from harness.case import CROWDS, POLLS, Case, Group, check
 from harness.containers import Pair
+from harness.host import Hosts
 from harness.plain import PlainPair
 
-# Who comes before the server listens is refused, and comes again.
-_REFUSED = re.compile(r"REJECTED|[Rr]efused|rejected|Unexpected CM event bl blka 8|"
-                      r"UNREACHABLE, error: 1\b|rpoll: ")
-_PATIENCE = 30
+from cases.forwarded import forwarding
+
+# Where a program runs.
+_HOME = ("containers", "user")
+_ACROSS = (*_HOME, "wire")
+_EVERYWHERE = (*_ACROSS, "forwarded")
 
 
-def _left(pair):
-    return {name: count for name, count in pair.daemon.totals().items()
-            if count and name not in ("vnics", "gids")}
+def left(pair):
+    """What the daemons still know of besides vNICs and their addresses."""
+    daemons = getattr(pair, "daemons", None) or (pair.daemon,)
+    return [{name: count for name, count in daemon.totals().items()
+             if count and name not in ("vnics", "gids")} for daemon in daemons]
 
 
-def both(pair, server, client, limit, endless):
-    """Runs both sides of a program to success, but a server that is `endless`, which is ended. What
-    they printed: the server, the client."""
-    deadline = time.monotonic() + _PATIENCE
-    pause = 0.1
-    while True:
-        printed = _once(pair, server, client, limit, endless, pause, deadline)
-        if printed:
-            return printed
-        pause *= 2
+def quiet(pair):
+    """Waits until nothing is left of programs that have ended."""
+    process.until(lambda: not any(left(pair)), 30, lambda: f"empty tables, not {left(pair)}")
 
 
-def _once(pair, server, client, limit, endless, pause, deadline):
-    """The same once, or None: the client was refused before the deadline. A server of which it had
-    connections by then, and was refused the next, is no use to another client; so both are ended,
-    and the server is given longer the next time."""
-    with tempfile.TemporaryFile("w+") as file:
-        def said():
-            file.seek(0)
-            return file.read()
+@dataclass(frozen=True)
+class Row:
+    """A program, where it runs, and what the client must print; `{server}` in its words is the
+    server's address."""
 
-        running = pair.server.start(*server, stdout=file, stderr=file)
-        try:
-            time.sleep(pause)
-            text = _client(pair, running, client, limit, said, deadline)
-            if text is None:
-                return None
-            if endless:
-                process.end(running)
-                return said(), text
-            try:
-                running.wait(limit)
-            except subprocess.TimeoutExpired:
-                raise Failure(f"server: not done after {limit} s\n{said()}") from None
-            check(running.returncode == 0, f"server: {process.how(running.returncode)}\n{said()}")
-            return said(), text
-        finally:
-            process.end(running)
+    server: list
+    client: list
+    expected: str
+    where: tuple = _HOME
+    endless: bool = False  # the server does not end by itself
+    slow: bool = False
 
-
-def _client(pair, running, client, limit, said, deadline):
-    """Runs a client; what it printed, or None: refused before the deadline."""
-    asking = pair.client.start(*client, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               text=True)
-    try:
-        text = process.finish(asking, limit)
-    finally:
-        process.end(asking)
-    if asking.returncode == 0:
-        return text
-    early = _REFUSED.search(text) and running.poll() is None
-    if early and time.monotonic() < deadline:
-        return None
-    process.end(running)
-    raise Failure(f"client: {process.how(asking.returncode)}\n{text}\n--- server ---\n{said()}")
+    def case(self, setting, name, limit=60, subject="rdma_cm"):
+        """It as a case of a setting."""
+        def run(pair):
+            words = [[word.format(server=pair.server.address) for word in side]
+                     for side in (self.server, self.client)]
+            said, text = both(pair, *words, limit, self.endless)
+            check(re.search(self.expected, text),
+                  f"no {self.expected!r}:\n{text}\n--- server ---\n{said}")
+            quiet(pair)
+        return Case(f"{setting}.{subject}.{name}", run, 3 * limit, self.slow)
 
 
 def program(setting, name, server, client, expected, endless=False, slow=False, limit=60,
             subject="rdma_cm"):
-    """A case: `{server}` in the words is the server's address; the client must print
-    `expected`."""
-    def run(pair):
-        words = [[word.format(server=pair.server.address) for word in side]
-                 for side in (server, client)]
-        said, text = both(pair, *words, limit, endless)
-        check(re.search(expected, text), f"no {expected!r}:\n{text}\n--- server ---\n{said}")
-        process.until(lambda: not _left(pair), 30, lambda: f"empty tables, not {_left(pair)}")
-    return Case(f"{setting}.{subject}.{name}", run, 3 * limit, slow)
+    """A case of a setting; see `Row`."""
+    row = Row(server, client, expected, (setting,), endless, slow)
+    return row.case(setting, name, limit, subject)
 
 
-def _rping(*options):
+def _rping(*options, where=_HOME):
     words = ["rping", "-a", "{server}", "-C", "20", "-v", "-V", *options]
-    return [*words, "-s"], [*words, "-c"]
+    return Row([*words, "-s"], [*words, "-c"], "ping data: rdma-ping-19:", where)
 
 
-def _utility(name, *options):
-    return [name, *options], [name, *options, "-s", "{server}"]
+def _utility(name, *options, where=_HOME):
+    return Row([name, *options], [name, *options, "-s", "{server}"], "return status 0", where)
 
 
-def _perftest(name, *options, queue_pairs=1):
-    words = [name, "-R", "-F", "-n", "200", "-s", "1024", *options]
-    # Now and then the far end ends such a connection before it is there, and it is not known yet
-    # why; so these are not among what must pass each time.
-    return words, [*words, "{server}"], f"1024 +{200 * queue_pairs}", False, True
+def _perftest(name, *options, queue_pairs=1, size=1024, where=("containers",)):
+    words = [name, "-R", "-F", "-n", "200", *options]
+    if size == 1024:
+        words += ["-s", "1024"]
+    return Row(words, [*words, "{server}"], f"{size} +{200 * queue_pairs}", where)
 
 
 _PROGRAMS = {
-    "rping": (*_rping(), "ping data: rdma-ping-19:"),
-    "rping queue pairs of its own": (*_rping("-q"), "ping data: rdma-ping-19:"),
-    "rping large": (*_rping("-S", "60000"), "ping data: rdma-ping-19:"),
-    "ucmatose": (*_utility("ucmatose"), "return status 0"),
-    "ucmatose many": (*_utility("ucmatose", "-c", "100", "-C", "3"), "return status 0"),
-    "ucmatose migrates": (*_utility("ucmatose", "-c", "5", "-m"), "return status 0"),
-    "udaddy": (*_utility("udaddy"), "return status 0"),
-    "rdma_client": (["rdma_server"], ["rdma_client", "-s", "{server}"], "rdma_client: end 0"),
-    "cmtime": (["cmtime", "-c", "100"], ["cmtime", "-c", "100", "-s", "{server}"],
-               r"disconnect +: +[0-9.]+", True),
-    "perftest send": _perftest("ib_send_bw"),
-    "perftest write": _perftest("ib_write_lat"),
-    "perftest read": _perftest("ib_read_bw", "-q", "4", queue_pairs=4),
-    "perftest datagrams": _perftest("ib_send_bw", "-c", "UD"),
+    "rping": _rping(where=_EVERYWHERE),
+    "rping queue pairs of its own": _rping("-q"),
+    "rping large": _rping("-S", "60000", where=_ACROSS),
+    "rping persistent": Row(["rping", "-a", "{server}", "-s", "-P"],
+                            ["rping", "-a", "{server}", "-c", "-C", "20", "-v", "-V"],
+                            "ping data: rdma-ping-19:", ("containers", "wire"), True),
+    "ucmatose": _utility("ucmatose"),
+    "ucmatose many": _utility("ucmatose", "-c", "100", "-C", "3", where=_EVERYWHERE),
+    "ucmatose migrates": _utility("ucmatose", "-c", "5", "-m"),
+    "udaddy": _utility("udaddy", where=_EVERYWHERE),
+    "rdma_client": Row(["rdma_server"], ["rdma_client", "-s", "{server}"], "rdma_client: end 0",
+                       _EVERYWHERE),
+    "cmtime": Row(["cmtime", "-c", "100"], ["cmtime", "-c", "100", "-s", "{server}"],
+                  r"disconnect +: +[0-9.]+", _EVERYWHERE, True),
+    "cmtime thousand": Row(["cmtime", "-c", "1000"], ["cmtime", "-c", "1000", "-s", "{server}"],
+                           r"disconnect +: +[0-9.]+", ("containers", "wire"), True),
+}
+
+# perftest has two connections by address with -R: one for what the two sides tell each other, and
+# then the measured ones, for which the server listens anew.
+_PERFTEST = {
+    "ib_send_bw": _perftest("ib_send_bw", where=_EVERYWHERE),
+    "ib_send_lat": _perftest("ib_send_lat"),
+    "ib_send_bw datagrams": _perftest("ib_send_bw", "-c", "UD", where=_EVERYWHERE),
+    "ib_send_lat datagrams": _perftest("ib_send_lat", "-c", "UD"),
+    "ib_write_bw": _perftest("ib_write_bw"),
+    "ib_write_lat": _perftest("ib_write_lat", where=_EVERYWHERE),
+    "ib_read_bw": _perftest("ib_read_bw", "-q", "4", queue_pairs=4, where=_EVERYWHERE),
+    "ib_read_lat": _perftest("ib_read_lat"),
+    "ib_atomic_bw": _perftest("ib_atomic_bw", size=8),
+    "ib_atomic_lat": _perftest("ib_atomic_lat", size=8),
 }
 
 
+@contextlib.contextmanager
+def _forwarded(stage):
+    with Pair(stage, daemon_arguments=forwarding(stage)) as pair:
+        yield pair
+
+
+_SETTINGS = {"containers": (Pair, POLLS), "user": (PlainPair, POLLS), "wire": (Hosts, CROWDS),
+             "forwarded": (_forwarded, CROWDS)}
+
+
 def groups():
-    """In containers, and as an ordinary user at one address."""
-    settings = (("containers", Pair), ("user", PlainPair))
-    return [Group(f"{setting}.rdma_cm",
-                  [program(setting, name, *words) for name, words in _PROGRAMS.items()],
-                  fixture) for setting, fixture in settings]
+    """The utilities and perftest, each where the table says."""
+    found = []
+    for setting, (fixture, weight) in _SETTINGS.items():
+        for title, table in (("rdma_cm", _PROGRAMS), ("rdma_cm.perftest", _PERFTEST)):
+            cases = [row.case(setting, f"perftest {name}" if table is _PERFTEST else name)
+                     for name, row in table.items() if setting in row.where]
+            found.append(Group(f"{setting}.{title}", cases, fixture, weight=weight))
+    return found

@@ -25,7 +25,7 @@ _RXE = "kernel/drivers/infiniband/sw/rxe/rdma_rxe.ko"
 # Two spare ways to a CRC-32; newer kernels have neither module and need none.
 _OPTIONAL_MODULES = ["crc32_generic", "crc32_pclmul"]
 _MODULES = ["virtio_pci", "virtio_console", "virtio_net", *_OPTIONAL_MODULES, "rdma_rxe",
-            "ib_uverbs"]
+            "ib_uverbs", "rdma_ucm"]
 _APPLETS = ["cat", "dmesg", "false", "free", "grep", "ls", "mkdir", "ping", "ps", "sh", "sleep",
             "true"]
 

@@ -231,9 +231,35 @@ def _handshakes(rng, targets, own):
                                        whole[:20] + number + whole[36:], sport=PORT)
 
 
+def _requests(rng, targets, own):
+    """Requests for connections, each another one: to who listens at the ports of a target, from
+    our own address."""
+    while True:
+        for target in targets:
+            for port in target["ports"]:
+                body = bytearray(232)
+                struct.pack_into(">IIQQ", body, 0, rng.getrandbits(32) | 1, 0,
+                                 0x01060000 | port, rng.getrandbits(64))
+                struct.pack_into(">I", body, 32, (rng.getrandbits(23) | 1) << 8 | 1)
+                struct.pack_into(">I", body, 36, 1)
+                body[43], body[44:48], body[48:50] = 0xA0, rng.randbytes(3) + b"\xa7", b"\xff\xff"
+                body[50], body[51] = 0x37, 0xF0
+                body[52:56] = b"\xff" * 4
+                addresses = [bytes(10) + b"\xff\xff" + socket.inet_aton(text)
+                             for text in (own, target["address"])]
+                body[56:88] = b"".join(addresses)
+                body[93], body[95] = 64, 0x98
+                ours, theirs = (bytes(12) + address[12:] for address in addresses)
+                head = struct.pack(">BBH", 0, 0x40, 5000) + ours + theirs
+                mad = struct.pack(">BBBBIQHHI", 1, 7, 2, 3, 0, rng.getrandbits(64), 0x10, 0, 0)
+                whole = mad + bytes(body[:140]) + head + bytes(56)
+                yield packet(own, target["address"], UD_SEND, 1, rng.getrandbits(24),
+                             deth(0x80010000, 1), whole)
+
+
 _KINDS = {"handshakes": _handshakes, "own": _from_own_address, "spoofed": _spoofed,
           "unchecked": _spoofed_with_a_wrong_check, "fuzzed": _fuzzed, "datagrams": _datagrams,
-          "strangers": _strangers}
+          "strangers": _strangers, "requests": _requests}
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ impl Tenancy {
             Message::DeregMr(m) => self.dereg_mr(id, m).map(Message::from),
             Message::CreateCmId(m) => self.create_cm_id(id, m).map(Message::from),
             Message::BindCmId(m) => self.bind_cm_id(id, m).map(Message::from),
-            Message::ListenCmId(m) => self.listen_cm_id(id, m).map(Message::from),
+            Message::ListenCmId(m) => self.listen_cm_id(id, m, now).map(Message::from),
             Message::ResolveCmId(m) => self.resolve_cm_id(id, m).map(Message::from),
             Message::ConnectCmId(m) => self.connect_cm_id(id, m, now).map(Message::from),
             Message::AcceptCmId(m) => self.accept_cm_id(id, m, now).map(Message::from),

@@ -295,6 +295,7 @@ impl Tenancy {
                 Timer::Wish { qpn, peer } => self.wish_due(qpn, peer, now),
                 Timer::Consent(question) => self.consent_due(question, now),
                 Timer::Connection(session, id) => self.connection_due(session, id, now),
+                Timer::HeldRequests => self.held_requests_due(now),
             }
         }
         self.decided()
@@ -376,6 +377,7 @@ impl Tenancy {
                 vnic.uninvited.remove(&key);
             }
             self.forget_vnic(key, now);
+            self.forget_held(key);
         }
     }
 

@@ -17,6 +17,8 @@ pub(crate) enum Timer {
     Consent(Question),
     /// A message of a connection's is repeated, or it is over: of this session's, by its number.
     Connection(SessionId, u32),
+    /// Requests for connections were held long enough.
+    HeldRequests,
 }
 
 /// All timers that are set.

@@ -74,6 +74,8 @@ fn nobody_there_and_nobody_willing_are_told_apart() {
     for remote in [1, 2] {
         let mut bench = two(1, remote);
         let id = connect(&mut bench, 1, at(remote), TCP);
+        assert_eq!(kinds(&mut bench, 1), [], "somebody may come");
+        bench.wait(SECOND / 10);
         let refused = event(&mut bench, 1);
         assert_eq!((refused.event, refused.id), (event::REJECTED, id));
         assert_eq!(refused.status, i32::from(reject_reason::INVALID_SERVICE));
@@ -89,7 +91,27 @@ fn nobody_there_and_nobody_willing_are_told_apart() {
         assert_eq!(errno(accept(&mut bench, 2, request.id)), Errno::EINVAL);
         // A queue pair of datagrams does not serve connections, and the other way round.
         connect(&mut bench, 1, at(remote), UDP);
+        bench.wait(SECOND / 10);
         assert_eq!(kinds(&mut bench, 1), [(event::UNREACHABLE, 1)]);
+    }
+}
+
+#[test]
+fn who_is_a_moment_early_is_not_refused_but_few_may_be() {
+    for (remote, space) in [(1, TCP), (2, TCP), (1, UDP), (2, UDP)] {
+        let mut bench = two(1, remote);
+        let ids: Vec<u32> = (0..18).map(|_| connect(&mut bench, 1, at(remote), space)).collect();
+        let refused = events(&mut bench, 1);
+        assert_eq!(refused.iter().map(|told| told.id).collect::<Vec<_>>(), ids[16..]);
+        done(destroy(&mut bench, 1, ids[0], 0));
+        listen(&mut bench, 2, space, 0);
+        let asked = if space == TCP { 15 } else { 16 };
+        assert_eq!(kinds(&mut bench, 2), vec![(event::CONNECT_REQUEST, 0); asked], "{remote}");
+        bench.wait(SECOND / 2);
+        assert_eq!(kinds(&mut bench, 1), []);
+        bench.end(1);
+        bench.end(2);
+        assert!(bench.tenancy.is_empty());
     }
 }
 

@@ -137,9 +137,9 @@ impl Connection {
         self.names
     }
 
-    /// The first PSN of our queue pair, on the side that is asked.
-    pub fn set_local_psn(&mut self, psn: Psn) {
-        self.terms.local_psn = psn;
+    /// The first PSN that the peer's queue pair is to send, on the side that is asked.
+    pub fn set_remote_psn(&mut self, psn: Psn) {
+        self.terms.remote_psn = psn;
     }
 
     /// When [`tick`](Self::tick) wants to be called.
@@ -403,7 +403,9 @@ impl Connection {
 
     fn end(&mut self, now: u64, out: &mut Vec<Step>) {
         self.state = State::DisconnectSent;
-        self.send_until_answered(self.disconnection(), now, out);
+        let mad = self.mad(self.disconnection());
+        out.push(Step::Send(mad.clone()));
+        self.repeat = Some(Repeat::farewell(mad, now));
     }
 
     /// What is under way of it is waited for, for as long as the peer's queue pair may send again.

@@ -3,7 +3,7 @@
 //! It is repeated sooner than its receiver's manager says that it may take to answer (12.9.8): a
 //! message that was lost then costs a tenth of a second. One that was not is answered with a word
 //! to that effect, if it is not known to be there already (MRA). How long all of it takes is what
-//! kernels' managers take: sixteen times 4.6 s.
+//! kernels' managers take: sixteen times 4.6 s, but for a farewell.
 
 use crate::mad::Mad;
 
@@ -14,6 +14,8 @@ const FIRST: u64 = 100 * MILLISECOND;
 const LAST: u64 = 4608 * MILLISECOND;
 /// Nobody is there.
 const OVER: u64 = 16 * LAST;
+/// Nobody is there who could answer a farewell.
+const OVER_OF_FAREWELL: u64 = 2 * LAST;
 /// However often a peer asks for time, it does not get more.
 const MOST: u64 = 600_000 * MILLISECOND;
 /// Longest time that a peer can ask for at once: 4.096 us times two to this.
@@ -44,8 +46,17 @@ pub(crate) enum Due {
 impl Repeat {
     /// It is sent now.
     pub(crate) fn new(mad: Mad, now: u64) -> Repeat {
-        let due = now.saturating_add(FIRST);
-        Repeat { mad, begun: now, pause: FIRST, due, over: now.saturating_add(OVER) }
+        Repeat::until(mad, now, now.saturating_add(OVER))
+    }
+
+    /// The same of a farewell (DREQ). Managers answer it without asking anybody, so who has not
+    /// done so is gone; often his word was lost, and nobody is left there to say it again.
+    pub(crate) fn farewell(mad: Mad, now: u64) -> Repeat {
+        Repeat::until(mad, now, now.saturating_add(OVER_OF_FAREWELL))
+    }
+
+    fn until(mad: Mad, now: u64, over: u64) -> Repeat {
+        Repeat { mad, begun: now, pause: FIRST, due: now.saturating_add(FIRST), over }
     }
 
     /// What is sent.
@@ -113,6 +124,12 @@ mod tests {
         assert_eq!(times[..6], [100, 300, 700, 1500, 3100, 6300]);
         assert_eq!(times.last(), Some(&73_728));
         assert!(times.len() < 24);
+    }
+
+    #[test]
+    fn a_farewell_is_soon_over() {
+        let times = times(&mut Repeat::farewell(mad(), 0));
+        assert_eq!(times, [100, 300, 700, 1500, 3100, 6300, 9216]);
     }
 
     #[test]

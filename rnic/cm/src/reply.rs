@@ -19,7 +19,8 @@ pub struct Reply {
     pub vendor: u32,
     /// End-to-end context; the target QP of an extended connection.
     pub context: u32,
-    /// First PSN the sender uses.
+    /// The first PSN that the *receiver* of this is to use: what the sender's queue pair
+    /// expects (12.6.8, "starting PSN").
     pub psn: Psn,
     /// READs and atomics the sender can serve at a time.
     pub responder_resources: u8,

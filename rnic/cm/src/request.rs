@@ -46,7 +46,8 @@ pub struct Request {
     pub transport: Transport,
     /// Whether end-to-end credits are used.
     pub flow_control: bool,
-    /// First PSN the sender uses.
+    /// The first PSN that the *receiver* of this is to use: what the sender's queue pair
+    /// expects (12.6.5, "starting PSN").
     pub psn: Psn,
     /// How often the receiver of this may send again what is not answered, 3 bits.
     pub retry_count: u8,

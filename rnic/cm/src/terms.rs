@@ -9,11 +9,11 @@ use omniverb_terms::{Psn, Qpn};
 pub struct Terms {
     /// Our queue pair.
     pub local_qpn: Qpn,
-    /// The first PSN that it sends.
+    /// The first PSN that it sends; the peer says which.
     pub local_psn: Psn,
     /// The peer's.
     pub remote_qpn: Qpn,
-    /// The first PSN that it sends.
+    /// The first PSN that it sends; we say which.
     pub remote_psn: Psn,
     /// READs and atomics of the peer's that we serve at a time.
     pub responder_resources: u8,
@@ -34,7 +34,7 @@ impl Terms {
     pub(crate) fn of_asker(request: &Request) -> Terms {
         Terms {
             local_qpn: request.queue_pair,
-            local_psn: request.psn,
+            remote_psn: request.psn,
             responder_resources: request.responder_resources,
             initiator_depth: request.initiator_depth,
             path_mtu: request.path_mtu,
@@ -50,7 +50,7 @@ impl Terms {
     pub(crate) fn of_asked(request: &Request) -> Terms {
         Terms {
             remote_qpn: request.queue_pair,
-            remote_psn: request.psn,
+            local_psn: request.psn,
             responder_resources: request.initiator_depth,
             initiator_depth: request.responder_resources,
             path_mtu: request.path_mtu,
@@ -64,7 +64,7 @@ impl Terms {
     /// What our answer says.
     pub(crate) fn accept(&mut self, reply: &Reply) {
         self.local_qpn = reply.queue_pair;
-        self.local_psn = reply.psn;
+        self.remote_psn = reply.psn;
         self.responder_resources = reply.responder_resources;
         self.initiator_depth = reply.initiator_depth;
     }
@@ -72,7 +72,7 @@ impl Terms {
     /// What the peer's answer says.
     pub(crate) fn answered(&mut self, reply: &Reply) {
         self.remote_qpn = reply.queue_pair;
-        self.remote_psn = reply.psn;
+        self.local_psn = reply.psn;
         self.responder_resources = reply.initiator_depth;
         self.initiator_depth = reply.responder_resources;
         self.rnr_retry = reply.rnr_retry;

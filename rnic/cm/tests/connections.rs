@@ -239,7 +239,9 @@ fn both_learn_what_their_queue_pairs_need() {
     let [asks, asked] = world.ends.each_ref().map(|end| *end.as_ref().unwrap().terms());
     assert_eq!((asks.local_qpn, asks.remote_qpn), (Qpn(0x17), Qpn(0x29)));
     assert_eq!((asked.local_qpn, asked.remote_qpn), (Qpn(0x29), Qpn(0x17)));
-    assert_eq!((asks.local_psn, asks.remote_psn), (asked.remote_psn, asked.local_psn));
+    // Each side says what the other begins with: kernels do, too.
+    assert_eq!((asks.local_psn, asks.remote_psn), (Psn::new(200), Psn::new(100)));
+    assert_eq!((asked.local_psn, asked.remote_psn), (Psn::new(100), Psn::new(200)));
     assert_eq!((asked.responder_resources, asked.initiator_depth), (4, 2));
     assert_eq!((asks.responder_resources, asks.initiator_depth), (2, 4));
     assert_eq!((asks.retry_count, asks.rnr_retry, asked.rnr_retry), (6, 7, 5));
@@ -252,7 +254,7 @@ fn who_is_asked_knows_what_the_asker_has_before_it_answers() {
     let connection = Connection::asked(&request(), 1, 9);
     let terms = connection.terms();
     assert_eq!((terms.responder_resources, terms.initiator_depth), (5, 3), "crossed");
-    assert_eq!((terms.remote_qpn, terms.remote_psn), (Qpn(0x17), Psn::new(100)));
+    assert_eq!((terms.remote_qpn, terms.local_psn), (Qpn(0x17), Psn::new(100)));
 }
 
 #[test]

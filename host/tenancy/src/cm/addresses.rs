@@ -8,7 +8,7 @@ use super::ports::Binding;
 use crate::accounts::Kind;
 use crate::ids::SessionId;
 use crate::tenancy::Tenancy;
-use omniverb_cm::PortSpace;
+use omniverb_cm::{PortSpace, ServiceId};
 use omniverb_session::body::{Done, GidEntry};
 use omniverb_session::cm::{
     BindCmId, CM_BACKLOG_MAX, CM_FAMILY_ONLY, CM_REUSE, CmAddress, CmIdBound, CmIdCreated,
@@ -138,6 +138,7 @@ impl Tenancy {
         &mut self,
         session: SessionId,
         m: &ListenCmId,
+        now: u64,
     ) -> Result<CmIdBound, Errno> {
         let key = (session, m.id);
         let id = self.connections.get(key)?;
@@ -150,10 +151,12 @@ impl Tenancy {
         // Before anything takes effect: the address may have gone since it was given.
         let told = self.tell_bound(key)?;
         let (_, port) = self.connections.get(key)?.bound.ok_or(Errno::EINVAL)?;
+        let (vnic, space, number) = port;
         self.connections.ports.listen(port, key)?;
         let backlog = if m.backlog == 0 { CM_BACKLOG_MAX } else { m.backlog.min(CM_BACKLOG_MAX) };
         self.connections.get_mut(key)?.listening =
             Some(Listening { backlog, ..Listening::default() });
+        self.is_waited_for(vnic, ServiceId { space, port: number }, now);
         Ok(told)
     }
 

@@ -18,12 +18,12 @@ use omniverb_terms::{Gid, Qpn, Service, Underlay, VnicId};
 use std::net::SocketAddr;
 
 /// From whom, to whom: names of the two ends.
-#[derive(Clone, Copy, Debug)]
-struct Ends {
-    at: VnicId,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ends {
+    pub(super) at: VnicId,
     /// The receiver's, one of `at`'s.
     own: Gid,
-    sender: Gid,
+    pub(super) sender: Gid,
     /// It came from `at` itself.
     at_home: bool,
 }
@@ -58,7 +58,7 @@ impl Tenancy {
         }
     }
 
-    fn cm_arrived(&mut self, ends: Ends, mad: &Mad, now: u64) {
+    pub(super) fn cm_arrived(&mut self, ends: Ends, mad: &Mad, now: u64) {
         let remote = match &mad.message {
             Message::Request(request) => return self.cm_asked(ends, mad, request, now),
             Message::Resolve(resolve) => return self.cm_searched(ends, mad, resolve, now),
@@ -83,8 +83,9 @@ impl Tenancy {
         let [a, b, c, d, e, f, g, h, ..] = reject.information;
         let device = Some(u64::from_be_bytes([a, b, c, d, e, f, g, h]));
         let asker = Asker { at: ends.at, gid: ends.sender, device, name: reject.communication };
-        if let Some(key) = self.connections.asked_by(&asker) {
-            self.cm_heard(key, mad, now);
+        match self.connections.asked_by(&asker) {
+            Some(key) => self.cm_heard(key, mad, now),
+            None => self.is_not_held(ends, reject.communication),
         }
     }
 
@@ -158,15 +159,38 @@ impl Tenancy {
             return self.cm_heard(key, mad, now);
         }
         let peer = Peer { at, gid, device, qpn: request.queue_pair };
-        let refused = match self.cm_wanted(ends, mad, request, (asker, peer), now) {
-            Ok(()) => return,
-            Err(reason) => reason,
-        };
-        let reject =
-            Reject { remote: name, rejected: Rejected::Request, reason: refused, ..Reject::NONE };
+        match self.cm_wanted(ends, mad, request, (asker, peer), now) {
+            Err(reject_reason::INVALID_SERVICE) if self.hold_cm(ends, mad, now) => {}
+            Ok(()) => {}
+            Err(reason) => self.refuse_cm_request(ends, mad, name, reason),
+        }
+    }
+
+    fn refuse_cm_request(&mut self, ends: Ends, mad: &Mad, asker: u32, reason: u16) {
+        let reject = Reject { remote: asker, rejected: Rejected::Request, reason, ..Reject::NONE };
         let message = Message::Reject(reject);
         let answer = Mad { transaction: mad.transaction, modifier: 0, message };
-        self.send_mad(at, ends.own, gid, answer);
+        self.send_mad(ends.at, ends.own, ends.sender, answer);
+    }
+
+    /// Nobody waits for this request.
+    pub(super) fn refuse_cm(&mut self, ends: Ends, mad: &Mad) {
+        match &mad.message {
+            Message::Request(Request { communication, .. }) => {
+                self.refuse_cm_request(ends, mad, *communication, reject_reason::INVALID_SERVICE);
+            }
+            Message::Resolve(resolve) => {
+                let mut resolution = Resolution::asked(resolve, mad.transaction);
+                let (mut steps, nobody) = (Vec::new(), (Qpn(0), 0));
+                let _ = resolution.answer(status::UNSUPPORTED, nobody, [0; 136], &mut steps);
+                for step in steps {
+                    if let omniverb_cm::Step::Send(mad) = step {
+                        self.send_mad(ends.at, ends.own, ends.sender, mad);
+                    }
+                }
+            }
+            _ => {}
+        }
     }
 
     /// A request that was not heard before; why it is refused, if it is.
@@ -200,7 +224,7 @@ impl Tenancy {
         let space = self.connections.get(listener).map(|id| id.space);
         let Ok(space) = space else { return Ok(()) };
         let added = self.add_cm_id(listener.0, space, service, |id| {
-            connection.set_local_psn(id.psn);
+            connection.set_remote_psn(id.psn);
             id.path = Some(path);
             id.exchange = Exchange::Connection(Box::new(connection));
             (id.name, id.asker, id.peer) = (Some(name), Some(asker), Some(peer));
@@ -236,20 +260,12 @@ impl Tenancy {
             return self.take_steps(key, steps);
         }
         let called = self.cm_called(ends, resolve.service, &resolve.private, Service::Ud);
-        let mut resolution = Resolution::asked(resolve, mad.transaction);
+        let resolution = Resolution::asked(resolve, mad.transaction);
         let Called { listener, path } = match called {
             Ok(Some(called)) => called,
             Ok(None) => return,
-            Err(_) => {
-                let nobody = (Qpn(0), 0);
-                let _ = resolution.answer(status::UNSUPPORTED, nobody, [0; 136], &mut steps);
-                for step in steps {
-                    if let omniverb_cm::Step::Send(mad) = step {
-                        self.send_mad(at, ends.own, gid, mad);
-                    }
-                }
-                return;
-            }
+            Err(reject_reason::INVALID_SERVICE) if self.hold_cm(ends, mad, now) => return,
+            Err(_) => return self.refuse_cm(ends, mad),
         };
         let Ok(space) = self.connections.get(listener).map(|id| id.space) else { return };
         let added = self.add_cm_id(listener.0, space, Service::Ud, |id| {
@@ -261,7 +277,6 @@ impl Tenancy {
             let private = &resolve.private[IpHeader::BYTES..];
             self.tell_called(listener, id, (Qpn(0), CmParameters::NONE), private);
         }
-        let _ = now;
     }
 
     /// Who is called, and by which way; `Ok(None)`: somebody who has no time now. Why nobody is.

@@ -280,7 +280,7 @@ impl Tenancy {
             rq_psn: 0,
             ifindex: 0,
             flow_label: 0,
-            sq_psn: id.psn.number(),
+            sq_psn: 0,
             sgid: Gid::ZERO,
             dgid: Gid::ZERO,
             traffic_class: 0,
@@ -324,7 +324,8 @@ fn tell_terms(queried: &mut CmIdQueried, connection: &Connection) {
     (queried.retry_count, queried.rnr_retry) = (terms.retry_count, terms.rnr_retry);
     if !matches!(connection.state(), State::RequestSent | State::Closed) {
         queried.known |= CM_KNOWN_RTR | CM_KNOWN_RTS;
-        (queried.dest_qpn, queried.rq_psn) = (terms.remote_qpn, terms.remote_psn.number());
+        queried.dest_qpn = terms.remote_qpn;
+        (queried.rq_psn, queried.sq_psn) = (terms.remote_psn.number(), terms.local_psn.number());
     }
 }
 

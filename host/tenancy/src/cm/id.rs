@@ -109,7 +109,7 @@ pub(crate) struct Id {
     pub(super) vnic: VnicId,
     pub(super) space: PortSpace,
     pub(super) service: Service,
-    /// The first PSN of its queue pair.
+    /// The first PSN that its peer's queue pair is to send.
     pub(super) psn: Psn,
     /// Its own address and port; those of who was asked are the listener's.
     pub(super) bound: Option<(SocketAddr, Port)>,

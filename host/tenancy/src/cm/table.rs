@@ -1,5 +1,6 @@
 //! All ids, and what they are found by. Who takes one out takes it out everywhere.
 
+use super::held::HeldRequests;
 use super::id::{Asker, Exchange, Id, Key, Peer};
 use super::ports::Ports;
 use crate::ids::SessionId;
@@ -25,6 +26,7 @@ pub(crate) struct Connections {
     askers: HashMap<Asker, Key>,
     peers: HashMap<Peer, Key>,
     pub(super) ports: Ports,
+    pub(super) held: HeldRequests,
     /// On its way; nothing is between two calls of the tables.
     pub(super) carried: VecDeque<Carried>,
 }

@@ -1,8 +1,8 @@
 //! Management datagrams: between queue pair 1 of a vNIC and that of any other.
 //!
 //! In: from the network, packets for queue pair 1; from the control plane, what to send. Out: the
-//! control plane is told of the former, as often as it may be; the latter leaves at once, on no
-//! limit's account: who sends them is the daemon, a few for each connection.
+//! control plane is told of the former, as often as it may be, and from one address only so often;
+//! the latter leaves at once, on an account of its own.
 
 use super::State;
 use crate::command::Event;
@@ -24,7 +24,7 @@ impl State {
         if arrived.source != Qpn::GENERAL_SERVICES || arrived.message.data.len() != MAD_BYTES {
             return;
         }
-        if home.tidings.may_manage(clock::now()) {
+        if home.tidings.may_manage(sound.from, clock::now()) {
             let _ = self.outbox.post(Event::Management {
                 vnic,
                 underlay: Underlay {
@@ -40,6 +40,9 @@ impl State {
     /// Sends one.
     pub(super) fn manage(&mut self, vnic: VnicId, underlay: &Underlay, data: &[u8]) {
         let Some(home) = self.vnics.get_mut(&vnic) else { return };
+        if !home.tidings.may_answer(clock::now()) {
+            return;
+        }
         let Underlay { local: source, remote: destination, interface } = *underlay;
         let Some(source_port) = home.sockets.source_port(destination) else { return };
         let services = Qpn::GENERAL_SERVICES;
