@@ -75,7 +75,7 @@ fn nobody_there_and_nobody_willing_are_told_apart() {
         let mut bench = two(1, remote);
         let id = connect(&mut bench, 1, at(remote), TCP);
         assert_eq!(kinds(&mut bench, 1), [], "somebody may come");
-        bench.wait(SECOND / 10);
+        bench.wait(SECOND / 16);
         let refused = event(&mut bench, 1);
         assert_eq!((refused.event, refused.id), (event::REJECTED, id));
         assert_eq!(refused.status, i32::from(reject_reason::INVALID_SERVICE));
@@ -91,7 +91,7 @@ fn nobody_there_and_nobody_willing_are_told_apart() {
         assert_eq!(errno(accept(&mut bench, 2, request.id)), Errno::EINVAL);
         // A queue pair of datagrams does not serve connections, and the other way round.
         connect(&mut bench, 1, at(remote), UDP);
-        bench.wait(SECOND / 10);
+        bench.wait(SECOND / 16);
         assert_eq!(kinds(&mut bench, 1), [(event::UNREACHABLE, 1)]);
     }
 }

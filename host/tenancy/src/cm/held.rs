@@ -13,9 +13,9 @@ use omniverb_cm::{Mad, Message, ServiceId};
 use omniverb_terms::VnicId;
 use std::collections::VecDeque;
 
-/// How long, in nanoseconds: an interactive user does not notice, and a program that shares its
-/// processor gets to listen.
-const HELD: u64 = 100_000_000;
+/// How long, in nanoseconds: long enough for a program that shares its processor to listen, and over
+/// before the asker says it again (100 ms), lest that come after the refusal.
+const HELD: u64 = 60_000_000;
 /// How many for one vNIC.
 const HELD_MAX: usize = 16;
 
