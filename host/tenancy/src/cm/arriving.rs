@@ -5,6 +5,7 @@
 //! wait in the listener's backlog; when that is full, or its user behind, they are lost as on a
 //! busy line, and come again.
 
+use super::held::Ends;
 use super::id::{Asker, Exchange, Key, Path, Peer, set_private};
 use super::table::Carried;
 use crate::tenancy::Tenancy;
@@ -16,17 +17,6 @@ use omniverb_cm::{
 use omniverb_session::cm::{CmParameters, event};
 use omniverb_terms::{Gid, Qpn, Service, Underlay, VnicId};
 use std::net::SocketAddr;
-
-/// From whom, to whom: names of the two ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ends {
-    pub(super) at: VnicId,
-    /// The receiver's, one of `at`'s.
-    own: Gid,
-    pub(super) sender: Gid,
-    /// It came from `at` itself.
-    at_home: bool,
-}
 
 impl Tenancy {
     /// A management datagram came to queue pair 1 of a vNIC by this way.

@@ -3,14 +3,16 @@
 //!
 //! How a connection goes is `rnic/cm`'s to know; here is whose it is. `id.rs`, `ports.rs` and
 //! `table.rs` have the rows; `addresses.rs` gives ids addresses, `connecting.rs` does what their
-//! users want, `arriving.rs` takes messages in, `held.rs` has those that are early, `telling.rs`
-//! carries out what follows: messages to the peer and events to the user. What goes from one id of a vNIC to another never leaves the
-//! tables; everything else travels through the vNIC's own network, which decides so who may talk
-//! to whom, to another vNIC of this host as well.
+//! users want, `arriving.rs` takes messages in, `held.rs` has those that are early and `early.rs`
+//! says what becomes of them, `telling.rs` carries out what follows: messages to the peer and
+//! events to the user. What goes from one id of a vNIC to another never leaves the tables;
+//! everything else travels through the vNIC's own network, which decides so who may talk to whom,
+//! to another vNIC of this host as well.
 
 mod addresses;
 mod arriving;
 mod connecting;
+mod early;
 mod held;
 mod id;
 mod ports;
