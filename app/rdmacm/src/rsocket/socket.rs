@@ -188,7 +188,7 @@ impl Inner {
                 {
                     // What the peer sent before has been placed by now.
                     stream.progress();
-                    stream.ended();
+                    stream.is_cut();
                 }
             }
             Phase::Connecting(_) | Phase::Accepting(_) if may_take => self.advance(),

@@ -176,8 +176,13 @@ impl Stream {
         self.sender.is_idle()
     }
 
-    /// The connection has ended, as somebody else knows.
-    pub(crate) fn ended(&mut self) {
+    /// The connection has ended, as the connection manager knows: if the peer has not said so it is
+    /// gone, and what it would have sent, too.
+    pub(crate) fn is_cut(&mut self) {
+        self.broke(());
+    }
+
+    fn ended(&mut self) {
         if self.link == Link::Up {
             self.link = Link::Down;
         }
