@@ -67,6 +67,40 @@ fn a_wall_in_either_direction_keeps_them_apart() {
     assert_eq!((links(&bench).len(), engine_links(&bench).len()), (1, 0));
 }
 
+/// What XRC reaches is in the protection domain of an SRQ, and the end that asks serves nobody.
+#[test]
+fn an_end_of_xrc_is_granted_nothing() {
+    let mut bench = bench();
+    for session in 1..=2 {
+        hello(&mut bench, session, session, 0);
+    }
+    let ask = |qpn, peer_qpn, rkey| RequestGrant {
+        qpn,
+        peer_qpn,
+        rkey,
+        reserved: 0,
+        address: 0x11000,
+        length: 8,
+    };
+    for service in [Service::XrcSend, Service::XrcRecv, Service::Rc] {
+        let (a, b) = (qp(&mut bench, 1, service), qp(&mut bench, 2, service.opposite()));
+        call(&mut bench, 1, to(a, 1, b, 2));
+        call(&mut bench, 2, to(b, 2, a, 1));
+        let (ours, theirs) = (mr(&mut bench, 1, 1, 7), mr(&mut bench, 2, 1, 7));
+        bench.told.clear();
+        let granted = call(&mut bench, 1, ask(a, b, theirs));
+        let back = call(&mut bench, 2, ask(b, a, ours));
+        for answer in [granted, back] {
+            match service {
+                Service::Rc => assert!(matches!(answer, Some(Message::Connected(_)))),
+                _ => assert_eq!(errno(answer), Errno::EOPNOTSUPP, "{service}"),
+            }
+        }
+        let asked = bench.told.iter().any(|action| matches!(action, Action::Adopt { .. }));
+        assert_eq!(asked, service == Service::Rc, "{service}");
+    }
+}
+
 #[test]
 fn guessing_a_number_is_not_enough() {
     let mut bench = bench();

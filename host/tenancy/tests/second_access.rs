@@ -43,9 +43,15 @@ fn pairs_find_each_other_by_the_engine_and_nothing_is_shared() {
         if service.is_connected() {
             let now = bench.now;
             let actions = bench.tenancy.engine_wants((b, a), rkey, (address, length), now);
-            assert!(
-                matches!(actions.as_slice(), [Action::Adopt { session, .. }] if session.0 == 2)
-            );
+            match actions.as_slice() {
+                [Action::DenyEngine { denied, .. }] if service.is_extended() => {
+                    assert_eq!(denied.errno, Errno::EOPNOTSUPP);
+                }
+                [Action::Adopt { session, .. }] if !service.is_extended() => {
+                    assert_eq!(session.0, 2);
+                }
+                other => panic!("{service}: {other:?}"),
+            }
             bench.carry_out(actions);
         }
         // Others are linked as ever.

@@ -14,7 +14,7 @@ use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, encode, rights};
 use omniverb_sys::clock;
 use omniverb_sys::socket;
-use omniverb_terms::{Errno, Rkey};
+use omniverb_terms::{Errno, Rkey, Service};
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -99,8 +99,7 @@ impl Client {
         let uses = rights::mappable(key.region().access, ask.trust());
         let (_, attributes) = qp.query();
         if key.is_mediated()
-            || uses == 0
-            || attributes.access_flags & uses != uses
+            || !may_map(qp.service, attributes.access_flags, uses)
             || qp.pd != key.region().pd
             || !qp.lend()
         {
@@ -169,6 +168,13 @@ impl Client {
     }
 }
 
+/// Whether the peer of such a queue pair may use pages so. The daemon asks for none that XRC reaches;
+/// should it: one end serves nobody, and what the other serves is its SRQs' (decision 0032).
+fn may_map(service: Service, allowed: u32, uses: u32) -> bool {
+    let serves = matches!(service, Service::Rc | Service::Uc);
+    serves && uses != 0 && allowed & uses == uses
+}
+
 /// Lets those come back who are at pages that were granted to them, so that what they do there is
 /// not lost.
 fn await_peers(qps: &[Arc<Qp>]) {
@@ -180,6 +186,21 @@ fn await_peers(qps: &[Arc<Qp>]) {
         }
         if clock::now() >= patience {
             return qps.iter().for_each(|qp| qp.give_up_on_peers());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_who_serves_by_its_own_rights_lends() {
+        let (all, read) = (rights::REMOTE, rights::REMOTE_READ);
+        for service in Service::ALL {
+            let lends = matches!(service, Service::Rc | Service::Uc);
+            assert_eq!(may_map(service, all, read), lends, "{service}");
+            assert!(!may_map(service, all & !read, read) && !may_map(service, all, 0));
         }
     }
 }

@@ -34,6 +34,12 @@ struct Asking {
     paid: (Receipt, Receipt, Option<Receipt>),
 }
 
+/// Whether peers of such a queue pair may map what it can reach. Of XRC the end that asks serves
+/// nobody, and what the other one serves depends on the SRQ that a request names (decision 0032).
+fn maps(service: Service) -> bool {
+    service.is_connected() && !service.is_extended()
+}
+
 impl Tenancy {
     pub(crate) fn request_grant(
         &mut self,
@@ -46,7 +52,7 @@ impl Tenancy {
             return Err(Errno::EACCES);
         }
         // What is beyond the engine is the other engine's to map.
-        if qp.service() == Service::Ud || self.links.has_engine(m.qpn, m.peer_qpn) {
+        if !maps(qp.service()) || self.links.has_engine(m.qpn, m.peer_qpn) {
             return Err(Errno::EOPNOTSUPP);
         }
         if !self.links.has_direct(m.qpn, m.peer_qpn) {
@@ -88,8 +94,12 @@ impl Tenancy {
         (address, length): (u64, u64),
         now: u64,
     ) -> Result<(), Errno> {
-        if self.queue_pairs.is_datagram(qpn) || !self.links.has_engine(qpn, peer_qpn) {
+        let service = self.queue_pairs.get(qpn).ok_or(Errno::ENOENT)?.service();
+        if !self.links.has_engine(qpn, peer_qpn) {
             return Err(Errno::ENOENT);
+        }
+        if !maps(service) {
+            return Err(Errno::EOPNOTSUPP);
         }
         let initiator = Grantee::Engine;
         let (owner, mr) = self.grantable(qpn, rkey)?;
