@@ -13,6 +13,7 @@ pub fn packet(bytes: &[u8]) {
         assert_eq!(packet.atomic().is_some(), packet.opcode().has_atomic());
         assert_eq!(packet.immediate().is_some(), packet.opcode().has_immediate());
         assert_eq!(packet.invalidate().is_some(), packet.opcode().has_invalidate());
+        assert_eq!(packet.srq().is_some(), packet.opcode().has_srq());
         let _ = (packet.deth(), packet.atomic_ack());
     }
     let source_port = 0xc000;
