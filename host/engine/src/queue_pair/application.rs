@@ -336,6 +336,9 @@ impl Upper for Application {
     }
 
     fn deliver_run(&mut self, part: &Part<'_>, run: &Run<'_>) -> Taken {
+        if self.srq != Told::Never {
+            return Taken::Nothing;
+        }
         let waiting = !self.backlog.is_empty();
         let Application { grants, endpoint, placing, .. } = self;
         let placed = placing.run(grants, endpoint, (part, run), waiting, self.now);

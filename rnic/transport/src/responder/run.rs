@@ -3,6 +3,7 @@
 use super::{Ends, Message, Pended, Responder, State, part};
 use crate::upper::{Kind, Taken, Upper};
 use crate::{Config, MESSAGE_MAX};
+use omniverb_terms::Service;
 use omniverb_wire::{Place, Run};
 
 impl Responder {
@@ -14,9 +15,9 @@ impl Responder {
         run: &Run<'_>,
         upper: &mut impl Upper,
     ) -> Taken {
-        let Some(packet) = run.packet().filter(|_| config.name_all && !self.closed) else {
-            return Taken::Nothing;
-        };
+        // A run is of RC.
+        let takes = config.service == Service::Rc && config.name_all && !self.closed;
+        let Some(packet) = run.packet().filter(|_| takes) else { return Taken::Nothing };
         let expected = packet.bth().psn() == self.expected.psn()
             && packet.bth().is_in_default_partition()
             && self.pending.len() < config.unanswered_max;

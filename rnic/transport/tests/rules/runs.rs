@@ -1,7 +1,7 @@
 //! Rules for runs: packets in the middle of a WRITE that are made and taken in one go.
 
 use crate::script::*;
-use omniverb_terms::Rkey;
+use omniverb_terms::{Rkey, Service};
 use omniverb_transport::{Config, Operation};
 use omniverb_wire::{DATAGRAM_MAX, Packet, Reth};
 
@@ -102,6 +102,12 @@ fn a_run_is_taken_in_one_go_if_it_is_what_is_expected() {
     let [second, third, fourth] = middle();
     assert!(end.receive_run(&[named(500, 0), second, third, fourth]));
     assert_eq!(end.sent(), ["ACK psn 503 msn 0"]);
+    // It is of RC, so a queue pair of XRC does not take it.
+    for service in [Service::XrcRecv, Service::XrcSend] {
+        let mut end = new(Config { service, ..all.clone() });
+        assert!(!end.receive_run(&[named(500, 0), named(501, 256)]), "{service}");
+        assert_eq!(end.script.take_log(), [""; 0], "{service}");
+    }
     // Not before what is missing, not in the middle of something else, not where it means
     // something else, and not if the layer above says no.
     let mut end = new(all.clone());
