@@ -389,7 +389,8 @@ fn link(pair: &Pair, qp: &Arc<Qp>, joint: &Joint, attacker_qpn: Qpn, far_end: Fa
     }
 }
 
-fn appear(pair: &Pair, options: &Options, attacker_qpn: Qpn) -> (Arc<Qp>, Joint, Endpoint) {
+/// A queue pair of side 0 that is linked with an attacker.
+pub fn appear(pair: &Pair, options: &Options, attacker_qpn: Qpn) -> (Arc<Qp>, Joint, Endpoint) {
     let qp = pair.sides[0].qp(options);
     to_init(&qp, options);
     to_rts(&qp, options);

@@ -1,13 +1,16 @@
 //! XRC: the sender names a shared receive queue, the receiver finds it in its domain.
 
+use crate::attack::appear;
 use crate::memory::Buffer;
 use crate::pair::{Options, PD, Pair, outcomes, poll, post, to_state};
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::attributes::State;
 use omniverb_device::{
-    AsyncEvent, Cq, Domain, PostError, Qp, Srq, access, status, wc_flags, wc_opcode,
+    AsyncEvent, Cq, Domain, PostError, Qp, Srq, access, opcode, status, wc_flags, wc_opcode,
 };
-use omniverb_terms::Service;
+use omniverb_link::Request;
+use omniverb_link::record::FIRST;
+use omniverb_terms::{Qpn, Service};
 use std::sync::Arc;
 
 const OTHER_PD: u32 = PD + 1;
@@ -260,4 +263,50 @@ fn an_event_comes_for_the_queues_completions() {
     assert_eq!(bench.outcome(&Work::send(1).for_srq(number)), [(1, status::SUCCESS)]);
     assert_eq!(bench.pair.sides[1].events(), [AsyncEvent::SrqLimitReached]);
     assert_eq!(poll(&cq).len(), 1);
+}
+
+/// A peer begins with a message inside another one: the program is told of the receive that was
+/// taken, and has its place in the queue again, however often that happens.
+#[test]
+fn a_message_inside_another_costs_no_receive() {
+    for service in [Service::XrcRecv, Service::Rc] {
+        let pair = Pair::new();
+        let (domain, cq) = (Domain::new(), pair.sides[0].cq());
+        let shared = &pair.sides[0].shared;
+        let mut options = Options::new(service).with(|o| o.recv_cq = Some(cq.clone()));
+        let srq = match service {
+            Service::Rc => Srq::new(shared, PD, 1, 4),
+            _ => Srq::extended(shared, PD, (1, 4), &cq, &domain),
+        };
+        let srq = srq.unwrap();
+        match service {
+            Service::Rc => options.srq = Some(srq.clone()),
+            _ => options.domain = Some(domain),
+        }
+        for turn in 0..3 {
+            assert_eq!(srq.post(turn, &[]), Ok(()), "{service}");
+            let (qp, _joint, mut attacker) = appear(&pair, &options, Qpn(9));
+            attacker.open(10_000);
+            let named = srq.number().map(|number| Request::ForSrq { number });
+            let begin = Request::Send { flags: FIRST, immediate: 0 };
+            for request in named.into_iter().chain([begin, begin]) {
+                assert_eq!(attacker.send_request(&request, 0, []), Ok(true));
+            }
+            qp.pump();
+            assert_eq!(qp.state(), State::Err);
+            assert_eq!(outcomes(&cq), [(turn, status::WR_FLUSH_ERR)], "{service}");
+            qp.destroy();
+        }
+    }
+}
+
+/// Windows are for peers, and no peer is served by a queue pair that can bind one.
+#[test]
+fn there_are_no_windows() {
+    let bench = Bench::new();
+    let (_srq, _, number) = bench.srq(PD, 1);
+    for code in [opcode::LOCAL_INV, opcode::BIND_MW, opcode::SEND_WITH_INV] {
+        let work = Work { opcode: code, ..Work::send(1) }.for_srq(number);
+        assert_eq!(bench.qps[0].post_send(&work.as_send()), Err(PostError::Invalid), "{code}");
+    }
 }

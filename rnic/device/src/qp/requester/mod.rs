@@ -54,7 +54,9 @@ use std::sync::atomic::Ordering;
 fn opcode_is_valid(service: Service, code: u32) -> bool {
     use opcode::*;
     match service {
-        Service::Rc | Service::XrcSend => code <= SEND_WITH_INV,
+        Service::Rc => code <= SEND_WITH_INV,
+        // No windows are bound to either end of XRC, so there are no keys to void.
+        Service::XrcSend => code < LOCAL_INV,
         Service::XrcRecv => false,
         Service::Uc => code <= SEND_WITH_IMM || (LOCAL_INV..=SEND_WITH_INV).contains(&code),
         _ => matches!(code, SEND | SEND_WITH_IMM),

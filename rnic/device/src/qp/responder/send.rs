@@ -77,7 +77,9 @@ impl Inner {
             Incoming::Send { receive, placed, capacity } if !first && self.stays_on_target(qp) => {
                 (receive, placed, capacity)
             }
-            Incoming::Send { receive, .. } if !first && qp.service == Service::XrcRecv => {
+            // It begins inside another one, or goes on for another SRQ. The receive was taken from
+            // a queue that outlives the connection: it is given back by a completion.
+            Incoming::Send { receive, .. } if qp.service.is_reliable() && qp.shares_receives() => {
                 let failed = Box::new((receive, status::WR_FLUSH_ERR));
                 return Outcome::Refused(Refusal::InvalidRequest, Some(failed));
             }
