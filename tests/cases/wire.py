@@ -48,7 +48,7 @@ _PROGRAMS = [
     program("apart.datagrams", title=" ipv6", settings=_SIX),
     *[program(f"lossy.{test}") for test in tests_of("lossy")],
     *[program(f"windows.{test}") for test in tests_of("windows")],
-    *[program(f"xrc.{test}") for test in tests_of("xrc") if test != "domains"],
+    *[program(f"xrc.{test}") for test in tests_of("xrc")],
     program("nopoll.receiver_asleep"),
     program("events.ping_pong_asleep", 20_000),
     program("many.clients_of_one_server", 64, 100, limit=120),

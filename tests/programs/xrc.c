@@ -1,13 +1,13 @@
 /* XRC: one connection to a process, and with each request the shared receive queue that it is for.
  * The queues, and the connection's end that receives, are in another process. */
-#include "common.h"
+#include "xrc.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
-#include <sys/mman.h>
 
-enum { QUEUES = 3, BYTES = 200000, RECEIVES = 16 };
-enum what { CONNECT, RECEIVE, RECEIVED, RECEIVED_ONE, VERIFY, REMOVE, STATE, QUIT };
+enum { QUEUES = 3 };
+enum what {
+    CONNECT, RECEIVE, RECEIVED, RECEIVED_ONE, VERIFY, REMOVE, STATE, HAND_OVER, EVENT, QUIT
+};
 
 struct request {
     enum what what;
@@ -25,48 +25,6 @@ struct answer {
     int state;
 };
 
-static struct device d;
-static struct ibv_mr *mr;
-static char *memory;
-
-static void begin(void)
-{
-    device_open(&d);
-    check(d.attributes.device_cap_flags & IBV_DEVICE_XRC, "XRC is not offered");
-    memory = aligned_alloc(4096, 1 << 18);
-    mr = mr_make(&d, memory, BYTES, ALL_ACCESS);
-}
-
-static struct ibv_xrcd *domain(int file, int flags)
-{
-    struct ibv_xrcd_init_attr a = {
-        .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = file,
-        .oflags = flags};
-    return ibv_open_xrcd(d.context, &a);
-}
-
-static struct ibv_srq *srq_make(struct ibv_xrcd *xrcd, struct ibv_pd *pd, struct ibv_cq *cq)
-{
-    struct ibv_srq_init_attr_ex a = {
-        .attr = {.max_wr = RECEIVES, .max_sge = 1}, .srq_type = IBV_SRQT_XRC, .pd = pd,
-        .xrcd = xrcd, .cq = cq,
-        .comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD |
-                     IBV_SRQ_INIT_ATTR_CQ};
-    struct ibv_srq *srq = ibv_create_srq_ex(d.context, &a);
-    check(srq, "ibv_create_srq_ex: %m");
-    return srq;
-}
-
-static struct ibv_qp *receiver_make(struct ibv_xrcd *xrcd)
-{
-    struct ibv_qp_init_attr_ex a = {.qp_type = IBV_QPT_XRC_RECV, .xrcd = xrcd,
-                                    .comp_mask = IBV_QP_INIT_ATTR_XRCD};
-    struct ibv_qp *qp = ibv_create_qp_ex(d.context, &a);
-    check(qp, "ibv_create_qp_ex: %m");
-    same(qp->qp_type, IBV_QPT_XRC_RECV);
-    return qp;
-}
-
 /* ---- the process that receives ---- */
 
 static void srq_receive(struct ibv_srq *srq, uint64_t id, void *place, uint32_t length)
@@ -74,6 +32,32 @@ static void srq_receive(struct ibv_srq *srq, uint64_t id, void *place, uint32_t 
     struct ibv_sge sge = {(uintptr_t)place, length, mr->lkey};
     struct ibv_recv_wr wr = {.wr_id = id, .sg_list = &sge, .num_sge = 1}, *bad;
     same(ibv_post_srq_recv(srq, &wr, &bad), 0);
+}
+
+/* Opens the queue pair once more, and destroys the object that it was made with. */
+static struct ibv_qp *handed_over(struct ibv_xrcd *xrcd, struct ibv_qp *first)
+{
+    struct ibv_qp *next = opened(xrcd, first->qp_num);
+    check(next, "ibv_open_qp: %m");
+    struct ibv_qp_attr one, other;
+    struct ibv_qp_init_attr made;
+    same(ibv_query_qp(first, &one, IBV_QP_AV, &made), 0);
+    same(ibv_query_qp(next, &other, IBV_QP_AV, &made), 0);
+    same(other.ah_attr.is_global, 1);
+    same(memcmp(&one.ah_attr.grh.dgid, &other.ah_attr.grh.dgid, sizeof(union ibv_gid)), 0);
+    same(ibv_destroy_qp(first), 0);
+    return next;
+}
+
+/* Takes events until there is one of this type; all are to be of this object. */
+static void event_of(struct ibv_qp *qp, enum ibv_event_type type)
+{
+    struct ibv_async_event e;
+    do {
+        same(ibv_get_async_event(d.context, &e), 0);
+        check(e.element.qp == qp, "the event is another object's");
+        ibv_ack_async_event(&e);
+    } while (e.event_type != type);
 }
 
 static void receive_side(int socket)
@@ -121,6 +105,12 @@ static void receive_side(int socket)
             break;
         case STATE:
             a.state = qp_state(end);
+            break;
+        case HAND_OVER:
+            end = handed_over(xrcd, end);
+            break;
+        case EVENT:
+            event_of(end, IBV_EVENT_QP_REQ_ERR);
             break;
         case QUIT:
             break;
@@ -316,6 +306,21 @@ TEST(refusals)
     end();
 }
 
+/* Whoever is left of a queue pair's objects gets what it receives, and its events. */
+TEST(another_object)
+{
+    both();
+    ask((struct request){.what = HAND_OVER});
+    ask((struct request){.what = RECEIVE, .queue = 0, .id = 3, .length = BYTES});
+    xrc_post(operation(IBV_WR_SEND, 8), there.numbers[0]);
+    expect(cq, 7, IBV_WC_SUCCESS);
+    taken(0, 3, 8, IBV_WC_RECV);
+    xrc_post(operation(IBV_WR_SEND, 8), 0);
+    expect(cq, 7, IBV_WC_REM_INV_REQ_ERR);
+    ask((struct request){.what = EVENT});
+    end();
+}
+
 TEST(builder)
 {
     both();
@@ -334,101 +339,6 @@ TEST(builder)
     taken(1, 3, 64, IBV_WC_RECV);
     same(ask((struct request){.what = VERIFY, .length = 64, .word = 1}).wrong, -1);
     end();
-}
-
-/* ---- domains, and what belongs to them ---- */
-
-/* Another process has a part of its own, with other numbers. */
-static void another_process(int socket)
-{
-    char path[64];
-    get(socket, path, sizeof path);
-    int file = open(path, O_RDONLY);
-    check(file >= 0, "open: %m");
-    begin();
-    check(!domain(file, O_CREAT | O_EXCL), "a domain that is there already");
-    same(errno, EINVAL);
-    struct ibv_xrcd *xrcd = domain(file, 0);
-    check(xrcd, "ibv_open_xrcd: %m");
-    struct ibv_srq *srq = srq_make(xrcd, d.pd, cq_make(&d, 10));
-    uint32_t number;
-    same(ibv_get_srq_num(srq, &number), 0);
-    put(socket, &number, sizeof number);
-}
-
-static struct ibv_qp *opened(struct ibv_xrcd *xrcd, uint32_t number)
-{
-    struct ibv_qp_open_attr a = {
-        .comp_mask = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE |
-                     IBV_QP_OPEN_ATTR_CONTEXT,
-        .qp_num = number, .xrcd = xrcd, .qp_context = &d, .qp_type = IBV_QPT_XRC_RECV};
-    return ibv_open_qp(d.context, &a);
-}
-
-TEST(domains)
-{
-    char path[64] = "/tmp/omniverb-xrcd-XXXXXX";
-    uint32_t ours, theirs;
-    int file = mkstemp(path), socket;
-    check(file >= 0, "mkstemp: %m");
-    pid_t pid;
-    socket = spawn(another_process, &pid);
-    begin();
-    errno = 0;
-    check(!domain(file, 0), "a domain that nobody made");
-    same(errno, EAGAIN);
-    struct ibv_xrcd *one = domain(file, O_CREAT | O_EXCL), *same_one = domain(file, O_CREAT);
-    check(one && same_one, "ibv_open_xrcd: %m");
-    check(!domain(file, O_CREAT | O_EXCL), "made a second time");
-    same(errno, EINVAL);
-    struct ibv_xrcd *apart = domain(-1, O_CREAT);
-    check(apart, "ibv_open_xrcd: %m");
-    struct ibv_srq *srq = srq_make(one, d.pd, cq_make(&d, 10));
-    same(ibv_get_srq_num(srq, &ours), 0);
-    put(socket, path, sizeof path);
-    get(socket, &theirs, sizeof theirs);
-    check(ours != theirs, "two queues of one number");
-    reap(pid);
-    same(ibv_destroy_srq(srq), 0);
-
-    struct ibv_qp *qp = receiver_make(one), *again = opened(same_one, qp->qp_num);
-    check(again && again->qp_num == qp->qp_num && again->qp_context == &d, "ibv_open_qp: %m");
-    check(!opened(apart, qp->qp_num), "a queue pair of another domain");
-    same(errno, EINVAL);
-    check(!opened(one, qp->qp_num + 1), "no queue pair at all");
-    same(ibv_close_xrcd(one), EBUSY);
-    qp_init(&d, again, ALL_ACCESS);
-    same(qp_state(qp), IBV_QPS_INIT);
-    same(ibv_destroy_qp(qp), 0);
-    same(ibv_close_xrcd(one), 0);
-    same(qp_state(again), IBV_QPS_INIT);
-    same(ibv_destroy_qp(again), 0);
-    check(!opened(same_one, again->qp_num), "destroyed");
-    same(ibv_close_xrcd(same_one), 0);
-    same(ibv_close_xrcd(apart), 0);
-    same(unlink(path), 0);
-}
-
-/* What it has not: receives and requests of its own, a number of a basic SRQ. */
-TEST(what_it_is_not)
-{
-    begin();
-    struct ibv_xrcd *xrcd = domain(-1, O_CREAT);
-    struct ibv_qp *qp = receiver_make(xrcd);
-    struct ibv_recv_wr receive = {0}, *bad_receive;
-    same(ibv_post_recv(qp, &receive, &bad_receive), EINVAL);
-    struct ibv_send_wr send = {.opcode = IBV_WR_SEND}, *bad_send;
-    same(ibv_post_send(qp, &send, &bad_send), EINVAL);
-    struct ibv_srq_init_attr basic = {.attr = {.max_wr = 1, .max_sge = 1}};
-    struct ibv_srq *srq = ibv_create_srq(d.pd, &basic);
-    uint32_t number;
-    same(ibv_get_srq_num(srq, &number), EOPNOTSUPP);
-    struct ibv_qp_init_attr without = {.qp_type = IBV_QPT_XRC_RECV};
-    check(!ibv_create_qp(d.pd, &without), "one that receives without a domain");
-    same(errno, EINVAL);
-    struct ibv_xrcd_init_attr half = {.comp_mask = IBV_XRCD_INIT_ATTR_FD, .fd = -1};
-    check(!ibv_open_xrcd(d.context, &half), "without flags");
-    same(errno, EINVAL);
 }
 
 int main(int count, char **words)

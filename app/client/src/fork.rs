@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 static INSTALL: Once = Once::new();
 
-pub(crate) fn generation() -> u64 {
+/// The number of this process among those that were forked one from another since the first
+/// client was made. What was made under another number is a parent's.
+pub fn generation() -> u64 {
     GENERATION.load(Ordering::Relaxed)
 }
 

@@ -38,6 +38,7 @@ mod window;
 
 pub use audience::Told;
 pub use client::{Answer, Client, REGIONS_MAX, Wish};
+pub use fork::generation;
 pub use host::{AsyncEventSink, FailureSink, on_async_event, on_failure};
 pub use nic::{NoDevice, VirtualNic};
 pub use notify::Notifier;

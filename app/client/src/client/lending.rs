@@ -168,8 +168,9 @@ impl Client {
     }
 }
 
-/// Whether the peer of such a queue pair may use pages so. The daemon asks for none that XRC reaches;
-/// should it: one end serves nobody, and what the other serves is its SRQs' (decision 0032).
+/// Whether the peer of such a queue pair may use pages so. The daemon asks for none that XRC
+/// reaches; should it: one end serves nobody, and what the other serves is its SRQs' (decision
+/// 0032).
 fn may_map(service: Service, allowed: u32, uses: u32) -> bool {
     let serves = matches!(service, Service::Rc | Service::Uc);
     serves && uses != 0 && allowed & uses == uses

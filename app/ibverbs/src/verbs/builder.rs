@@ -41,11 +41,15 @@ const RELIABLE: u64 = UNRELIABLE
     | IBV_QP_EX_WITH_RDMA_READ
     | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
     | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+/// Windows are bound to queue pairs that serve peers, by requests of theirs: XRC has none.
+const EXTENDED: u64 =
+    RELIABLE & !(IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV);
 
 /// Whether a transport has all these operations.
 pub(super) fn can_build(service: Service, operations: u64) -> bool {
     let offered = match service {
-        Service::Rc | Service::XrcSend => RELIABLE,
+        Service::Rc => RELIABLE,
+        Service::XrcSend => EXTENDED,
         Service::Uc => UNRELIABLE,
         Service::Ud => DATAGRAM,
         Service::XrcRecv => 0,

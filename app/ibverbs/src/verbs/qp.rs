@@ -21,12 +21,14 @@ pub(crate) struct QpShell {
     /// XRC: where it receives, or null.
     pub(super) xrcd: *mut ibv_xrcd,
     /// The address vector as it was set: route, LID, SL, whether global, port.
-    pub(super) route: Mutex<Option<Route>>,
+    pub(super) route: SharedRoute,
     asyncs_returned: AtomicU32,
 }
 
 /// What queries tell of an address vector.
 pub(super) type Route = (ibv_global_route, u16, u8, u8, u8);
+/// It is that of a queue pair, whichever object it is asked by.
+pub(super) type SharedRoute = Arc<Mutex<Option<Route>>>;
 
 impl QpShell {
     /// What C is to see of a queue pair.
@@ -38,7 +40,7 @@ impl QpShell {
         xrcd: *mut ibv_xrcd,
     ) -> QpShell {
         let asyncs_returned = AtomicU32::new(0);
-        QpShell { ex, qp, builder, signal_all, xrcd, route: Mutex::new(None), asyncs_returned }
+        QpShell { ex, qp, builder, signal_all, xrcd, route: Arc::default(), asyncs_returned }
     }
 
     /// # Safety

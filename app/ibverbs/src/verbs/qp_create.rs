@@ -118,6 +118,10 @@ unsafe fn create(
         let context = (*pd).context;
         let srq =
             (!asked.srq.is_null() && !sends_only).then(|| SrqShell::of(asked.srq).inner.clone());
+        // That of XRC completes where it says itself.
+        if srq.as_ref().is_some_and(|srq| srq.number().is_some()) {
+            return null(refused!(Errno::EINVAL, "ibv_create_qp: an SRQ for XRC"));
+        }
         let recv_cq = if sends_only { asked.send_cq } else { asked.recv_cq };
         let made = ContextShell::of(context).client.create_qp(QpSpec {
             service,
@@ -198,7 +202,10 @@ unsafe fn create_receiver(
         match made {
             Ok(qp) => {
                 (*init).cap = granted(&qp);
-                receiver(context, xrcd, qp, (*init).qp_context)
+                let made = receiver(context, xrcd, qp, (*init).qp_context);
+                let shell = QpShell::of(made);
+                place.area.add(&shell.qp, made as usize, shell.route.clone());
+                made
             }
             Err(errno) => null(refused!(errno, "ibv_create_qp: over a quota, or no daemon")),
         }
@@ -225,15 +232,10 @@ unsafe fn receiver(
         base.qp_num = qp.number.0;
         base.qp_type = IBV_QPT_XRC_RECV;
         base.state = qp.state() as u32;
-        let made = Box::into_raw(Box::new(QpShell::new(ex, qp, None, false, xrcd)));
-        let shell = QpShell::of(made.cast());
         if let Some(place) = XrcdShell::of(xrcd) {
             place.users.one_more();
-            place.area.add_handle(shell.qp.number, made as usize);
         }
-        let _ =
-            shell.qp.cookie.compare_exchange(0, made as usize, Ordering::AcqRel, Ordering::Acquire);
-        made.cast()
+        Box::into_raw(Box::new(QpShell::new(ex, qp, None, false, xrcd))).cast()
     }
 }
 
@@ -255,15 +257,19 @@ pub(super) unsafe extern "C" fn open_qp(
         let Some(place) = place.filter(|_| asked.qp_type == IBV_QPT_XRC_RECV) else {
             return null(Errno::EINVAL);
         };
-        let Some(qp) = place.area.qp(Qpn(asked.qp_num)) else {
+        let named = asked.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
+        let qp_context = if named { asked.qp_context } else { ptr::null_mut() };
+        let opened = place.area.open(Qpn(asked.qp_num), |qp, route| {
+            let made = receiver(context, asked.xrcd, qp, qp_context);
+            (*made.cast::<QpShell>()).route = route;
+            made
+        });
+        opened.unwrap_or_else(|| {
             let why = "no queue pair of this process receives there under that number";
             let elsewhere = place.area.is_elsewhere();
             let errno = if elsewhere { Errno::EOPNOTSUPP } else { Errno::EINVAL };
-            return null(refused!(errno, "ibv_open_qp: {why}"));
-        };
-        let named = asked.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
-        let qp_context = if named { asked.qp_context } else { ptr::null_mut() };
-        receiver(context, asked.xrcd, qp, qp_context)
+            null(refused!(errno, "ibv_open_qp: {why}"))
+        })
     }
 }
 
@@ -278,14 +284,15 @@ pub unsafe extern "C" fn ov_ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         let shell = QpShell::of(qp);
         let context = ContextShell::of((*qp).context);
         let place = XrcdShell::of(shell.xrcd);
-        let left = place.and_then(|it| it.area.remove_handle(shell.qp.number, qp as usize));
-        if left.is_none() {
+        if place.is_some_and(|place| place.area.remove(&shell.qp, qp as usize)) {
+            // Others have it open. An event that was for this object may be on its way still, by
+            // somebody who has the queue pair's lock; of a forked child's copy nobody has.
+            if context.client.is_ours() {
+                shell.qp.finish_access();
+            }
+        } else {
             context.client.destroy_qp(&shell.qp);
         }
-        // Events go to another object of the same queue pair, if there is one.
-        let (ours, heir) = (qp as usize, left.unwrap_or(0));
-        let cookie = &shell.qp.cookie;
-        let _ = cookie.compare_exchange(ours, heir, Ordering::AcqRel, Ordering::Acquire);
         context.events.retain(|(_, object)| *object != qp as usize);
         QpShell::await_acknowledgements(qp);
         match place {

@@ -8,19 +8,22 @@
 //! sockets belong to the network namespace, as the device does, and go with the process.
 
 use core::ffi::c_int;
+use core::sync::atomic::Ordering;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
 use omniverb_abi::{
-    IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_xrcd, ibv_xrcd_init_attr,
+    IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_qp, ibv_xrcd,
+    ibv_xrcd_init_attr,
 };
-use omniverb_client::lock;
+use omniverb_client::{generation, lock};
 use omniverb_device::{DOMAIN_PARTS, Domain, Qp};
 use omniverb_terms::{Errno, Qpn};
-use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
+use super::qp::SharedRoute;
 use super::users::Users;
 use crate::errno::null;
 use crate::why::refused;
@@ -28,23 +31,45 @@ use crate::why::refused;
 /// Device and inode of a file.
 type File = (u64, u64);
 
-/// The domains of files that somebody in this process has open.
-static OPEN: Mutex<Vec<(File, Weak<Area>)>> = Mutex::new(Vec::new());
+/// The domains of files that somebody in this process has open, each with the process that opened
+/// it: a forked child's copies are its parent's.
+static OPEN: Mutex<Vec<(File, u64, Weak<Area>)>> = Mutex::new(Vec::new());
 
 /// A domain, and who has its queue pairs open.
 pub(super) struct Area {
     pub(super) domain: Arc<Domain>,
-    /// Objects of C for each queue pair that receives in it.
-    handles: Mutex<HashMap<Qpn, Vec<usize>>>,
+    /// What C has of each queue pair that receives in it.
+    handles: Mutex<HashMap<Qpn, Handles>>,
     /// Keeps other processes away from its range of numbers.
     claim: Option<Claim>,
+}
+
+/// What C has of a queue pair.
+struct Handles {
+    /// Its objects: one at least.
+    objects: Vec<usize>,
+    /// The address vector, which is the same by each.
+    route: SharedRoute,
 }
 
 /// A part of the domain of a file, which is ours as long as this lives.
 struct Claim {
     file: File,
     part: u32,
-    _socket: OwnedFd,
+    /// See [`generation`].
+    process: u64,
+    socket: Option<OwnedFd>,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if self.process != generation()
+            && let Some(socket) = self.socket.take()
+        {
+            // A forked child: the number may be in use for something else by now.
+            let _ = socket.into_raw_fd();
+        }
+    }
 }
 
 impl Area {
@@ -52,33 +77,45 @@ impl Area {
         Arc::new(Area { domain, handles: Mutex::default(), claim })
     }
 
-    /// C has one more object for this queue pair.
-    pub(super) fn add_handle(&self, qpn: Qpn, object: usize) {
-        lock(&self.handles).entry(qpn).or_default().push(object);
+    /// A queue pair was made to receive here; C's first object for it.
+    pub(super) fn add(&self, qp: &Qp, first: usize, route: SharedRoute) {
+        let handles = Handles { objects: vec![first], route };
+        lock(&self.handles).insert(qp.number, handles);
+        qp.cookie.store(first, Ordering::Release);
     }
 
-    /// C has one less. `Some`: one of those that are left.
-    pub(super) fn remove_handle(&self, qpn: Qpn, object: usize) -> Option<usize> {
+    /// Makes one more object for the queue pair of this number that receives here, if C has one.
+    pub(super) fn open(
+        &self,
+        number: Qpn,
+        make: impl FnOnce(Arc<Qp>, SharedRoute) -> *mut ibv_qp,
+    ) -> Option<*mut ibv_qp> {
+        // Under the lock to the end: whoever destroys the last one destroys the queue pair.
         let mut handles = lock(&self.handles);
-        let list = handles.get_mut(&qpn)?;
-        list.retain(|other| *other != object);
-        let left = list.first().copied();
-        if left.is_none() {
-            handles.remove(&qpn);
+        let known = handles.get_mut(&number)?;
+        let made = make(self.domain.qp(number)?, known.route.clone());
+        known.objects.push(made as usize);
+        Some(made)
+    }
+
+    /// C has one object less; its events go to another one of the queue pair's. Says whether there
+    /// is one.
+    pub(super) fn remove(&self, qp: &Qp, object: usize) -> bool {
+        let mut handles = lock(&self.handles);
+        let Some(known) = handles.get_mut(&qp.number) else { return false };
+        known.objects.retain(|other| *other != object);
+        let heir = known.objects.first().copied();
+        if heir.is_none() {
+            handles.remove(&qp.number);
         }
-        left
+        let to = heir.unwrap_or(0);
+        let _ = qp.cookie.compare_exchange(object, to, Ordering::AcqRel, Ordering::Acquire);
+        heir.is_some()
     }
 
     /// Whether other processes have parts of it.
     pub(super) fn is_elsewhere(&self) -> bool {
         self.claim.as_ref().is_some_and(|claim| is_claimed(claim.file, Some(claim.part)))
-    }
-
-    /// The queue pair of this number that receives here.
-    pub(super) fn qp(&self, number: Qpn) -> Option<Arc<Qp>> {
-        // One that is being destroyed has no handle any more.
-        let handles = lock(&self.handles);
-        handles.contains_key(&number).then(|| self.domain.qp(number))?
     }
 }
 
@@ -145,8 +182,9 @@ fn area(fd: c_int, flags: c_int) -> Result<Arc<Area>, Errno> {
     let stat = rustix::fs::fstat(borrowed).map_err(|_| Errno::EBADF)?;
     let file = (stat.st_dev, stat.st_ino);
     let mut open = lock(&OPEN);
-    open.retain(|(_, area)| area.strong_count() > 0);
-    let known = open.iter().find(|(of, _)| *of == file).and_then(|(_, area)| area.upgrade());
+    let process = generation();
+    open.retain(|(_, opener, area)| *opener == process && area.strong_count() > 0);
+    let known = open.iter().find(|(of, ..)| *of == file).and_then(|(.., area)| area.upgrade());
     match known {
         Some(_) if flags & libc::O_EXCL != 0 => Err(Errno::EINVAL),
         Some(area) => Ok(area),
@@ -159,8 +197,12 @@ fn area(fd: c_int, flags: c_int) -> Result<Arc<Area>, Errno> {
                 return Err(Errno::EINVAL);
             }
             let claim = claim(file)?;
+            // Somebody came at the same moment: whoever has the first part was there first.
+            if flags & libc::O_EXCL != 0 && claim.part != 0 {
+                return Err(Errno::EINVAL);
+            }
             let area = Area::new(Domain::part(claim.part), Some(claim));
-            open.push((file, Arc::downgrade(&area)));
+            open.push((file, process, Arc::downgrade(&area)));
             Ok(area)
         }
     }
@@ -204,7 +246,10 @@ fn claim(file: File) -> Result<Claim, Errno> {
         let name = format!("{}{part}", prefix(file));
         let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(failed)?;
         match rustix::net::bind(&socket, &address) {
-            Ok(()) => return Ok(Claim { file, part, _socket: socket }),
+            Ok(()) => {
+                let (process, socket) = (generation(), Some(socket));
+                return Ok(Claim { file, part, process, socket });
+            }
             Err(rustix::io::Errno::ADDRINUSE) => {}
             Err(_) => break,
         }
