@@ -96,8 +96,11 @@ pub unsafe extern "C" fn ov_raccept(
     let accept = |listener: &Socket| {
         let patience = {
             let inner = listener.lock();
-            if !matches!(inner.phase, Phase::Listening) {
-                return Err(of(EBADF));
+            match inner.phase {
+                Phase::Listening => {}
+                // As `Socket::accept` has said once.
+                Phase::Failed if inner.error != 0 => return Err(of(inner.error)),
+                _ => return Err(of(EBADF)),
             }
             Patience::of(inner.blocks(0))
         };
@@ -171,7 +174,13 @@ pub extern "C" fn ov_rshutdown(number: c_int, how: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_rclose(number: c_int) -> c_int {
     outcome(table::remove(number).map(|socket| {
-        let _ = transfer::shut(&socket, true, true);
+        if socket.is_ours() {
+            transfer::close(&socket);
+        } else {
+            // A forked child has its parent's, whose memory is not there and whose locks may be
+            // held: nothing of it is touched.
+            core::mem::forget(socket);
+        }
     }))
 }
 

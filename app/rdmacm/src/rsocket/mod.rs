@@ -38,3 +38,6 @@ mod transfer;
 mod vector;
 mod wait;
 mod wire;
+
+#[cfg(test)]
+mod tests;

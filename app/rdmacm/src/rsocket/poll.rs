@@ -45,13 +45,18 @@ fn ask(files: &mut [pollfd], timeout: c_int) -> Result<c_int, Errno> {
 }
 
 /// What is waited for.
-struct Waiting<'a> {
+pub(crate) struct Waiting<'a> {
     files: &'a mut [pollfd],
     /// The socket of each, if it is one.
     sockets: Vec<Option<Arc<Socket>>>,
 }
 
-impl Waiting<'_> {
+impl<'a> Waiting<'a> {
+    pub(crate) fn of(files: &'a mut [pollfd]) -> Waiting<'a> {
+        let sockets = files.iter().map(|file| table::find(file.fd)).collect();
+        Waiting { files, sockets }
+    }
+
     /// What is true now: how many of them have something to tell.
     fn look(&mut self) -> Result<c_int, Errno> {
         // The kernel's, as it sees them; it does not look at negative numbers.
@@ -73,7 +78,7 @@ impl Waiting<'_> {
 
     /// Sleeps until something happens to one of them, or for so many milliseconds. It may be
     /// nothing that was asked for.
-    fn sleep(&mut self, timeout: c_int) -> Result<(), Errno> {
+    pub(crate) fn sleep(&mut self, timeout: c_int) -> Result<(), Errno> {
         let mut entered: Vec<(&Socket, usize)> = Vec::new();
         let mut kernel: Vec<pollfd> = Vec::new();
         let mut ready = true;
@@ -82,7 +87,13 @@ impl Waiting<'_> {
                 kernel.push(pollfd { revents: 0, ..*file });
                 continue;
             };
-            match enter(&mut socket.lock()) {
+            let mut inner = socket.lock();
+            // Another thread may have taken notice of it meanwhile, for which nothing wakes us.
+            if events(&mut inner, file.events) != 0 {
+                ready = false;
+                break;
+            }
+            match enter(&mut inner) {
                 Ok(files) => {
                     entered.push((socket, kernel.len()));
                     kernel.extend(files);
@@ -108,11 +119,10 @@ impl Waiting<'_> {
 /// # Errors
 /// `EINTR`, and what the kernel says of its descriptors.
 pub(crate) fn poll(files: &mut [pollfd], timeout: c_int) -> Result<c_int, Errno> {
-    let sockets: Vec<_> = files.iter().map(|file| table::find(file.fd)).collect();
-    if sockets.iter().all(Option::is_none) {
-        return ask(files, timeout);
+    let mut waiting = Waiting::of(files);
+    if waiting.sockets.iter().all(Option::is_none) {
+        return ask(waiting.files, timeout);
     }
-    let mut waiting = Waiting { files, sockets };
     let until = u64::try_from(timeout).ok().map(|left| clock::now() + left * 1_000_000);
     let mut looks = 0;
     loop {

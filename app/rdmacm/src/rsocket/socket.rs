@@ -17,8 +17,8 @@ use super::settings::Settings;
 use super::stream::{Ends, Link, Stream};
 use super::wire::Hello;
 use crate::channel::ChannelShell;
-use crate::shell::Kind;
-use crate::{acknowledge, connect, device, event, id, resolve};
+use crate::shell::{IdShell, Kind};
+use crate::{acknowledge, connect, device, event, id, process, resolve};
 
 /// An identifier that is destroyed with its socket.
 pub(crate) struct Id(pub(crate) *mut rdma_cm_id);
@@ -95,6 +95,8 @@ pub(crate) struct Socket {
     /// Held for a whole call, so that the data of two calls do not mix.
     pub(crate) sending: Mutex<()>,
     pub(crate) receiving: Mutex<()>,
+    /// Which made it: it is not for forked children.
+    process: i32,
     inner: Mutex<Inner>,
 }
 
@@ -315,6 +317,7 @@ impl Socket {
             number: inner.id.fd(),
             sending: Mutex::default(),
             receiving: Mutex::default(),
+            process: process::this(),
             inner: Mutex::new(inner),
         }
     }
@@ -327,6 +330,11 @@ impl Socket {
         Ok(Socket::with(Inner { flags, ..Inner::with(id, Phase::New) }))
     }
 
+    /// Whether this process made it.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.process == process::this()
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, Inner> {
         lock(&self.inner)
     }
@@ -334,11 +342,17 @@ impl Socket {
     /// The next connection that somebody asked for at this listener.
     ///
     /// # Errors
-    /// `EAGAIN`: none now.
+    /// `EAGAIN`: none now. `ENODEV`: its daemon is gone, and no request will come any more.
     pub(crate) fn accept(&self) -> Result<Socket, Errno> {
         loop {
             let mut inner = {
-                let listener = self.lock();
+                let mut listener = self.lock();
+                // Its event stays where it is, for everybody who sleeps on the descriptor.
+                // SAFETY: live.
+                if unsafe { IdShell::of(listener.id.0) }.handle().is_err() {
+                    listener.fails(Errno::ENODEV);
+                    return Err(Errno::ENODEV);
+                }
                 // SAFETY: live.
                 let id = Id(unsafe { crate::endpoint::next_request(listener.id.0) }?);
                 id.do_not_wait();

@@ -230,8 +230,12 @@ impl Stream {
     }
 
     fn received(&mut self, completion: &ibv_wc) {
+        // The queue pair has failed, which nobody else may tell. Orderly ends are known by now.
+        if completion.status != IBV_WC_SUCCESS {
+            return self.broke(());
+        }
         // What comes after the end is of no interest.
-        if completion.status != IBV_WC_SUCCESS || self.link != Link::Up {
+        if self.link != Link::Up {
             return;
         }
         if completion.wc_flags & IBV_WC_WITH_IMM == 0 {

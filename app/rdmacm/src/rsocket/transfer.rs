@@ -13,7 +13,7 @@ use super::stream::{Link, Stream};
 use super::vector::Vector;
 use super::wait::{Patience, until};
 
-/// Seconds without news for which the end of a connection waits for the peer.
+/// Seconds for which the end of a connection waits for the peer, whatever else that one does.
 const LINGER: u32 = 10;
 
 /// Waits, if the call may, until there is a connection.
@@ -169,12 +169,13 @@ pub(crate) unsafe fn receive(
     count(total, data.left(), result)
 }
 
-/// Ends the connection, or one direction of it, when what was sent has arrived.
+/// Ends the connection, or one direction of it, when what was sent has arrived. Signals do not keep
+/// it from that: what was accepted is not lost by them.
 ///
 /// # Errors
-/// `ENOTCONN`, `EINTR`.
+/// `ENOTCONN`; `EAGAIN`: the peer leaves no room to tell it so.
 pub(crate) fn shut(socket: &Socket, reads: bool, sends: bool) -> Result<(), Errno> {
-    let patience = Patience::Seconds(LINGER);
+    let patience = Patience::seconds(LINGER);
     let message = {
         let mut inner = socket.lock();
         match inner.stream()?.shut(reads, sends) {
@@ -200,6 +201,15 @@ pub(crate) fn shut(socket: &Socket, reads: bool, sends: bool) -> Result<(), Errn
         Err(errno) => return Err(errno),
     }
     Ok(())
+}
+
+/// Closes a connection. Whoever still waits for something of it, in another thread, is told.
+pub(crate) fn close(socket: &Socket) {
+    let _ = shut(socket, true, true);
+    let mut inner = socket.lock();
+    if let Phase::Made(_) = &inner.phase {
+        inner.disconnect();
+    }
 }
 
 /// Has the connection managers forget a connection that has ended.

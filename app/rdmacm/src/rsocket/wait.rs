@@ -4,6 +4,7 @@ use core::ffi::c_int;
 use std::sync::MutexGuard;
 
 use libc::{POLLIN, pollfd};
+use omniverb_sys::clock;
 use omniverb_terms::Errno;
 
 use super::gate::Enter;
@@ -46,7 +47,9 @@ pub(crate) fn enter(inner: &mut Inner) -> Result<[pollfd; 2], Errno> {
 
 /// Sleeps no more, with what the kernel said of the descriptors.
 pub(crate) fn leave(inner: &mut Inner, files: &[pollfd]) {
-    let saw = files.iter().any(|file| file.revents != 0);
+    // A listener's requests go to whoever comes first: there is nothing to hold back.
+    let saw = files.iter().any(|file| file.revents != 0)
+        && !matches!(inner.phase, Phase::Listening | Phase::Failed);
     if inner.gate.leave(saw)
         && let Phase::Made(stream) = &inner.phase
         && is_readable(stream.queues().fd())
@@ -67,8 +70,8 @@ fn is_readable(fd: c_int) -> bool {
 pub(crate) enum Patience {
     None,
     Endless,
-    /// So many seconds without news.
-    Seconds(u32),
+    /// Until then, in nanoseconds of [`clock::now`], and signals do not end it.
+    Until(u64),
 }
 
 impl Patience {
@@ -76,15 +79,37 @@ impl Patience {
     pub(crate) fn of(blocks: bool) -> Patience {
         if blocks { Patience::Endless } else { Patience::None }
     }
+
+    /// For so many seconds, whatever happens meanwhile.
+    pub(crate) fn seconds(seconds: u32) -> Patience {
+        Patience::Until(clock::now() + u64::from(seconds) * 1_000_000_000)
+    }
+
+    /// What `poll` is to be told; nothing if there is none left.
+    fn timeout(self) -> Option<c_int> {
+        match self {
+            Patience::None => None,
+            Patience::Endless => Some(-1),
+            Patience::Until(end) => {
+                let left = end.saturating_sub(clock::now()).div_ceil(1_000_000);
+                (left > 0).then(|| c_int::try_from(left).unwrap_or(c_int::MAX))
+            }
+        }
+    }
+
+    fn ends_with_signals(self) -> bool {
+        !matches!(self, Patience::Until(_))
+    }
 }
 
 /// Waits until something holds; with the socket locked, then.
 ///
 /// # Errors
-/// `EAGAIN`: it does not hold, and there is no patience left. `EINTR`: a signal came.
+/// `EAGAIN`: it does not hold, and there is no patience left. `EINTR`: a signal came, but not if it
+/// is to wait [until](Patience::Until) some time.
 pub(crate) fn until(
     socket: &Socket,
-    mut patience: Patience,
+    patience: Patience,
     holds: impl Fn(&Inner) -> bool,
 ) -> Result<MutexGuard<'_, Inner>, Errno> {
     let mut looks = 0;
@@ -94,11 +119,7 @@ pub(crate) fn until(
         if holds(&inner) {
             return Ok(inner);
         }
-        let timeout = match patience {
-            Patience::None | Patience::Seconds(0) => return Err(Errno::EAGAIN),
-            Patience::Endless => -1,
-            Patience::Seconds(_) => 1000,
-        };
+        let timeout = patience.timeout().ok_or(Errno::EAGAIN)?;
         if looks < LOOKS {
             looks += 1;
             drop(inner);
@@ -111,14 +132,8 @@ pub(crate) fn until(
         let count = unsafe { libc::poll(files.as_mut_ptr(), 2, timeout) };
         let errno = last();
         leave(&mut socket.lock(), &files);
-        match count {
-            0 => {
-                if let Patience::Seconds(left) = &mut patience {
-                    *left -= 1;
-                }
-            }
-            1.. => {}
-            _ => return Err(errno),
+        if count < 0 && (errno.raw() != libc::EINTR || patience.ends_with_signals()) {
+            return Err(errno);
         }
     }
 }

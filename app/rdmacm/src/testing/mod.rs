@@ -3,5 +3,5 @@
 pub(crate) mod below;
 mod calls;
 mod connections;
-mod daemon;
-mod program;
+pub(crate) mod daemon;
+pub(crate) mod program;

@@ -1,0 +1,170 @@
+//! What must hold of sockets when something goes wrong, with verbs and a daemon of our own.
+
+use core::ptr::{null, null_mut};
+use std::os::unix::thread::JoinHandleExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+
+use libc::{AF_INET, EAGAIN, ENODEV, O_NONBLOCK, POLLERR, POLLIN, SOCK_STREAM, pollfd};
+use omniverb_abi::*;
+use omniverb_sys::clock;
+use omniverb_terms::Errno;
+
+use super::calls::*;
+use super::gate::Enter;
+use super::poll;
+use super::settings::Settings;
+use super::socket::{Id, Phase, Socket};
+use super::stream::{Ends, Link, Stream};
+use super::wait::{Patience, enter, leave, until};
+use super::wire::Hello;
+use crate::pending::What;
+use crate::registry;
+use crate::resolve;
+use crate::shell::IdShell;
+use crate::testing::program::{alone, here, said};
+use crate::testing::{below, daemon};
+
+fn socket() -> Socket {
+    Socket::new(AF_INET, 0).unwrap()
+}
+
+/// Has something happen to a socket, that nobody cares for.
+fn wake(socket: &Socket) {
+    // SAFETY: live while it is locked.
+    let token = unsafe { IdShell::of(socket.lock().id.0) }.token;
+    registry::push(token, What::User { status: 0, argument: 0 });
+}
+
+#[test]
+fn a_queue_pair_that_failed_breaks_a_stream_that_only_receives() {
+    let _alone = alone();
+    let id = Id::new(RDMA_PS_TCP, IBV_QPT_RC).unwrap();
+    let address = here(7);
+    // SAFETY: live; the stream goes first.
+    let mut stream = unsafe {
+        resolve::resolve_address(id.0, null(), (&raw const address).cast()).unwrap();
+        resolve::resolve_route(id.0).unwrap();
+        let ends = Ends::new(id.0, &Settings::default()).unwrap();
+        let peer = Hello::decode(&ends.hello()).unwrap();
+        Stream::new(ends, peer)
+    };
+    stream.progress();
+    assert!(stream.link() == Link::Up && stream.is_readable());
+    below::complete(ibv_wc { status: IBV_WC_WR_FLUSH_ERR, ..ibv_wc::default() });
+    stream.progress();
+    assert!(stream.link() == Link::Broken && !stream.is_readable());
+    drop(stream);
+}
+
+#[test]
+fn patience_ends_whatever_happens_meanwhile() {
+    let _alone = alone();
+    let socket = socket();
+    wake(&socket);
+    let patience = Patience::Until(clock::now() + 10_000_000);
+    assert_eq!(until(&socket, patience, |_| false).err(), Some(Errno::EAGAIN));
+}
+
+#[test]
+fn signals_do_not_end_waiting_for_the_end() {
+    static HOLDS: AtomicBool = AtomicBool::new(false);
+    static SIGNALS: AtomicU32 = AtomicU32::new(0);
+    extern "C" fn count(_: libc::c_int) {
+        SIGNALS.fetch_add(1, Ordering::Relaxed);
+    }
+    let _alone = alone();
+    // SAFETY: numbers and a handler: zero is valid for the rest. Nobody else uses the signal here.
+    unsafe {
+        let mut action: libc::sigaction = core::mem::zeroed();
+        action.sa_sigaction = count as extern "C" fn(libc::c_int) as usize;
+        assert_eq!(libc::sigaction(libc::SIGUSR2, &action, null_mut()), 0);
+    }
+    let socket = Arc::new(socket());
+    let waits = socket.clone();
+    let thread = thread::spawn(move || {
+        until(&waits, Patience::seconds(600), |_| HOLDS.load(Ordering::Relaxed)).map(drop)
+    });
+    while SIGNALS.load(Ordering::Relaxed) < 100 && !thread.is_finished() {
+        // SAFETY: not joined yet.
+        unsafe { libc::pthread_kill(thread.as_pthread_t(), libc::SIGUSR2) };
+        thread::yield_now();
+    }
+    HOLDS.store(true, Ordering::Relaxed);
+    wake(&socket);
+    assert_eq!(thread.join().unwrap(), Ok(()));
+}
+
+#[test]
+fn a_forked_child_closes_what_it_inherited_and_touches_nothing() {
+    let _alone = alone();
+    let number = ov_rsocket(AF_INET, SOCK_STREAM, 0);
+    let socket = super::table::of(number).unwrap();
+    // As if another thread were within a call.
+    let inner = socket.lock();
+    // SAFETY: the child does this and ends, by the signal if it hangs.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: no preconditions.
+        unsafe {
+            libc::alarm(20);
+            let is_right = ov_rclose(number) == 0 && ov_rclose(number) != 0;
+            libc::_exit(i32::from(!is_right));
+        }
+    }
+    let mut status = -1;
+    // SAFETY: our child; a place for a number.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
+    drop(inner);
+    drop(socket);
+    assert_eq!(ov_rclose(number), 0);
+}
+
+#[test]
+fn who_came_second_at_a_listener_keeps_nobody_awake() {
+    let _alone = alone();
+    let socket = socket();
+    let mut inner = socket.lock();
+    inner.phase = Phase::Listening;
+    let (mut first, second) = (enter(&mut inner).unwrap(), enter(&mut inner).unwrap());
+    first[0].revents = POLLIN;
+    leave(&mut inner, &first);
+    // The second was not woken: the first has taken the request.
+    assert_eq!(inner.gate.enter(false), Enter::Sleep);
+    assert!(!inner.gate.leave(false));
+    leave(&mut inner, &second);
+}
+
+#[test]
+fn who_goes_to_sleep_looks_once_more() {
+    let _alone = alone();
+    let number = ov_rsocket(AF_INET, SOCK_STREAM, 0);
+    super::table::of(number).unwrap().lock().phase = Phase::Failed;
+    let mut files = [pollfd { fd: number, events: POLLIN, revents: 0 }];
+    // What it had to tell was taken notice of by another thread: no descriptor tells it.
+    poll::Waiting::of(&mut files).sleep(-1).unwrap();
+    assert_eq!(ov_rclose(number), 0);
+}
+
+#[test]
+fn a_listener_whose_daemon_is_gone_says_so_each_time() {
+    let _alone = alone();
+    let number = ov_rsocket(AF_INET, SOCK_STREAM, 0);
+    let address = here(4711);
+    let length = size_of::<libc::sockaddr_in>() as u32;
+    // SAFETY: as long as it says it is.
+    said(unsafe { ov_rbind(number, (&raw const address).cast(), length) }).unwrap();
+    said(ov_rlisten(number, 1)).unwrap();
+    assert_eq!(ov_rfcntl(number, libc::F_SETFL, O_NONBLOCK.into()), 0);
+    // SAFETY: no place for an address.
+    let accept = || said(unsafe { ov_raccept(number, null_mut(), null_mut()) });
+    assert_eq!(accept(), Err(EAGAIN));
+    daemon::die();
+    assert_eq!([accept(), accept(), accept()], [Err(ENODEV); 3]);
+    let mut files = [pollfd { fd: number, events: POLLIN, revents: 0 }];
+    assert_eq!(poll::poll(&mut files, -1), Ok(1));
+    assert_ne!(files[0].revents & POLLERR, 0);
+    assert_eq!(ov_rclose(number), 0);
+}
