@@ -7,6 +7,7 @@ import tempfile
 
 from cases import rdma_cm
 from harness import process
+from harness.by_address import Side
 from harness.case import Case, Group, check
 from harness.containers import Pair
 from harness.plain import PlainPair
@@ -89,7 +90,77 @@ def _cases(setting):
     return [*cases, Case(f"{setting}.rsocket.rcopy", _copies, 90)]
 
 
+@contextlib.contextmanager
+def _sides(pair, *parts):
+    """The parts of programs/rsockets.py that run."""
+    words = ["/usr/bin/python3", "/opt/programs/rsockets.py"]
+    sides = []
+    try:
+        for part in parts:
+            sides.append(Side(pair.server, [*words, part, pair.server.address]))
+        yield sides
+    finally:
+        for side in sides:
+            side.end()
+
+
+def _prints(side, *lines):
+    """Waits until it has ended, and has printed this at the end."""
+    side.wait(30)
+    check(side.text().endswith("".join(f"{line}\n" for line in lines)), side.text())
+
+
+def _until_printed(side, line):
+    def printed():
+        check(side.is_there(), f"it has ended:\n{side.text()}")
+        return line in side.text()
+    process.until(printed, 30, lambda: f"{line!r}:\n{side.text()}")
+
+
+def _again(pair):
+    """Another daemon, which those who were there come back to."""
+    count = pair.daemon.totals()["processes"]
+    pair.daemon.kill()
+    pair.daemon.start()
+    process.until(lambda: pair.daemon.totals().get("processes") == count, 30,
+                  lambda: f"{count} processes, not {pair.daemon.totals()}")
+
+
+def _receives(pair):
+    """Who only receives hears of a peer's death, of which no connection manager knows any more."""
+    with _sides(pair, "receives", "client") as (server, client):
+        _until_printed(server, "first 5")
+        _again(pair)
+        for pid in [*process.descendants(client.running.pid), client.running.pid]:
+            process.kill(pid)
+        _prints(server, "rrecv ECONNRESET", "rclose 0")
+    rdma_cm.quiet(pair)
+
+
+def _accepts(pair):
+    """A listener whose daemon is gone does not wait for ever."""
+    with _sides(pair, "accepts") as (server,):
+        _until_printed(server, "rlisten 0")
+        pair.daemon.kill()
+        pair.daemon.start()
+        _prints(server, "raccept ENODEV", "raccept ENODEV")
+
+
+def _forks(pair):
+    """A forked child may close what it inherited."""
+    with _sides(pair, "forks", "client") as (server, client):
+        _prints(server, "child 0", "rsend 4", "rclose 0")
+        _prints(client, "rsend 5", "rrecv 4", "rrecv 0")
+    rdma_cm.quiet(pair)
+
+
+_BROKEN = {"who only receives": _receives, "a listener": _accepts, "a forked child": _forks}
+
+
 def groups():
     """In containers, and as an ordinary user at one address."""
     settings = (("containers", Pair), ("user", PlainPair))
-    return [Group(f"{setting}.rsocket", _cases(setting), fixture) for setting, fixture in settings]
+    broken = [Case(f"user.rsocket.{name}", run, 90) for name, run in _BROKEN.items()]
+    return [*(Group(f"{setting}.rsocket", _cases(setting), fixture)
+              for setting, fixture in settings),
+            Group("user.rsocket.broken", broken, PlainPair)]
