@@ -96,7 +96,7 @@ def _flood(hosts):
     it costs is bounded."""
     own = hosts.b.addresses(9)[0].partition("/")[0]
     target = {"address": hosts.server.address, "ports": [_LISTENED, _NOT_LISTENED]}
-    order = {"kind": "requests", "seconds": 60, "targets": [target], "own": own, "rate": 20_000}
+    order = {"kind": "requests", "seconds": 220, "targets": [target], "own": own, "rate": 20_000}
     attacker = hosts.b.plug(9)
     with daemons_stay_well(hosts):
         # It accepts one, and waits for that to be there.
@@ -165,6 +165,6 @@ def groups():
                            _lossy([*_RPING, "-s"], [*_RPING, "-c"], "rdma-ping-19:"), 200),
                       Case("wire.rdma_cm.lossy_many",
                            _lossy(_MANY, [*_MANY, "-s", "{server}"], "return status 0"), 200),
-                      Case("wire.rdma_cm.flood", _flood, 120)]
+                      Case("wire.rdma_cm.flood", _flood, 240)]
         found.append(Group(f"{setting}.rdma_cm.faults", cases, fixture, weight=CROWDS))
     return found

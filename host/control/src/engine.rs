@@ -177,8 +177,14 @@ impl Packets {
     }
 
     /// Sends a management datagram of a vNIC's.
-    pub(crate) fn manage(&self, vnic: VnicId, underlay: Underlay, datagram: Box<[u8]>) {
-        self.0.send(Command::Manage { vnic, underlay, datagram });
+    pub(crate) fn manage(
+        &self,
+        vnic: VnicId,
+        underlay: Underlay,
+        datagram: Box<[u8]>,
+        stranger: bool,
+    ) {
+        self.0.send(Command::Manage { vnic, underlay, datagram, stranger });
     }
 
     /// What was counted for a link.

@@ -141,6 +141,8 @@ pub enum Command {
         underlay: Underlay,
         /// What is sent.
         datagram: Box<[u8]>,
+        /// It answers a stranger: only so many leave.
+        stranger: bool,
     },
     /// Leave copies of all packets of a vNIC here from now on, or no longer.
     Capture {

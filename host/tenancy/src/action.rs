@@ -268,6 +268,8 @@ pub enum Action {
         underlay: Underlay,
         /// The datagram.
         datagram: Box<[u8]>,
+        /// It answers somebody whom no id here leads to, so only so many leave.
+        stranger: bool,
     },
     /// Write down that a link was made or has ended.
     Audit(Box<Audited>),

@@ -296,6 +296,7 @@ impl Tenancy {
                 Timer::Consent(question) => self.consent_due(question, now),
                 Timer::Connection(session, id) => self.connection_due(session, id, now),
                 Timer::HeldRequests => self.held_requests_due(now),
+                Timer::Farewells => self.farewells_due(now),
             }
         }
         self.decided()
@@ -371,6 +372,7 @@ impl Tenancy {
             reading.retain(|waiting| *waiting != id);
         }
         if vnic.sessions.is_empty() {
+            self.last_farewells(key);
             self.vnics.remove(&key);
             self.act(Action::VnicGone { vnic: key });
             for vnic in self.vnics.values_mut() {

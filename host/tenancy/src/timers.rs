@@ -19,6 +19,8 @@ pub(crate) enum Timer {
     Connection(SessionId, u32),
     /// Requests for connections were held long enough.
     HeldRequests,
+    /// A last word of an id that is gone is said again.
+    Farewells,
 }
 
 /// All timers that are set.

@@ -2,7 +2,7 @@
 
 mod support;
 
-use omniverb_cm::{Mad, Message as Said, Received, reject_reason};
+use omniverb_cm::{Mad, Message as Said, Received, Reject, reject_reason};
 use omniverb_session::Message;
 use omniverb_session::cm::*;
 use omniverb_tenancy::testing::exercise::{Bench, ip, underlay};
@@ -100,12 +100,12 @@ fn nobody_there_and_nobody_willing_are_told_apart() {
 fn who_is_a_moment_early_is_not_refused_but_few_may_be() {
     for (remote, space) in [(1, TCP), (2, TCP), (1, UDP), (2, UDP)] {
         let mut bench = two(1, remote);
-        let ids: Vec<u32> = (0..18).map(|_| connect(&mut bench, 1, at(remote), space)).collect();
+        let ids: Vec<u32> = (0..6).map(|_| connect(&mut bench, 1, at(remote), space)).collect();
         let refused = events(&mut bench, 1);
-        assert_eq!(refused.iter().map(|told| told.id).collect::<Vec<_>>(), ids[16..]);
+        assert_eq!(refused.iter().map(|told| told.id).collect::<Vec<_>>(), ids[4..]);
         done(destroy(&mut bench, 1, ids[0], 0));
         listen(&mut bench, 2, space, 0);
-        let asked = if space == TCP { 15 } else { 16 };
+        let asked = if space == TCP { 3 } else { 4 };
         assert_eq!(kinds(&mut bench, 2), vec![(event::CONNECT_REQUEST, 0); asked], "{remote}");
         bench.wait(SECOND / 2);
         assert_eq!(kinds(&mut bench, 1), []);
@@ -181,6 +181,100 @@ fn a_process_that_dies_is_missed_in_every_state() {
             assert!(bench.tenancy.is_empty());
         }
     }
+}
+
+#[test]
+fn that_a_connection_ends_is_said_again_after_its_id_is_gone() {
+    for said in [false, true] {
+        let mut bench = two(1, 2);
+        hello(&mut bench, 3, 1, 0); // the vNIC stays
+        listen(&mut bench, 2, TCP, 0);
+        let (id, _) = connected(&mut bench, at(2));
+        bench.walls.insert((1, 2));
+        if said {
+            done(disconnect(&mut bench, 1, id));
+            done(destroy(&mut bench, 1, id, 0));
+        } else {
+            bench.end(1);
+        }
+        assert_eq!(events(&mut bench, 2), []);
+        bench.wait(SECOND / 5);
+        bench.walls.clear();
+        bench.told.clear();
+        bench.wait(10 * SECOND);
+        let told = kinds(&mut bench, 2);
+        assert_eq!(told[0], (event::DISCONNECTED, 0), "{said}");
+        assert_eq!(sent(&bench).iter().filter(|(mad, _)| is_farewell(mad)).count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn farewells_to_nobody_have_an_end_and_go_with_their_vnic() {
+    for stays in [false, true] {
+        let mut bench = two(1, 2);
+        if stays {
+            hello(&mut bench, 3, 1, 0);
+        }
+        listen(&mut bench, 2, TCP, 0);
+        connected(&mut bench, at(2));
+        bench.walls.insert((1, 2));
+        bench.end(1);
+        bench.wait(10 * SECOND);
+        assert_eq!(sent(&bench).iter().filter(|(mad, _)| is_farewell(mad)).count(), 4, "{stays}");
+    }
+}
+
+#[test]
+fn a_farewell_is_heard_by_whom_it_is_for_and_by_nobody_else() {
+    let mut bench = two(1, 2);
+    hello(&mut bench, 3, 1, 0);
+    listen(&mut bench, 2, TCP, 0);
+    connected(&mut bench, at(2));
+    bench.walls.insert((1, 2));
+    bench.end(1);
+    let (_, Mad { transaction, modifier, message: Said::Disconnect(said) }) = last_sent(&bench)
+    else {
+        panic!("it says so")
+    };
+    let (communication, remote, private) = (said.remote, said.communication, [0; 224]);
+    let message = Said::Disconnected(Received { communication, remote, private });
+    let heard = Mad { transaction, modifier, message };
+    arrive(&mut bench, 1, underlay(1, 3), &heard);
+    assert!(bench.tenancy.next_deadline().is_some(), "a stranger says it");
+    arrive(&mut bench, 1, underlay(1, 2), &heard);
+    assert_eq!(bench.tenancy.next_deadline(), None);
+}
+
+#[test]
+fn what_ids_say_is_not_on_the_account_of_answers_to_strangers() {
+    let mut bench = two(1, 2);
+    connect(&mut bench, 1, at(2), TCP);
+    bench.wait(SECOND / 16);
+    events(&mut bench, 1);
+    listen(&mut bench, 2, TCP, 0);
+    connected(&mut bench, at(2));
+    bench.end(1);
+    for (mad, stranger) in sent(&bench) {
+        let refused = |said: &Reject| said.reason == reject_reason::INVALID_SERVICE;
+        let expected = matches!(&mad.message, Said::Reject(said) if refused(said));
+        assert_eq!(stranger, expected, "{mad:?}");
+    }
+    assert!(sent(&bench).iter().any(|(_, stranger)| *stranger));
+}
+
+#[test]
+fn only_what_may_find_a_listener_is_held() {
+    let mut bench = two(1, 2);
+    bench.walls.insert((1, 2));
+    connect(&mut bench, 1, at(2), TCP);
+    let (_, mut mad) = last_sent(&bench);
+    bench.walls.clear();
+    let Said::Request(request) = &mut mad.message else { panic!("it asks") };
+    request.service = 77; // no port of any kind
+    bench.told.clear();
+    arrive(&mut bench, 2, underlay(2, 1), &mad);
+    let refused = |(mad, _): &(Mad, bool)| matches!(mad.message, Said::Reject(_));
+    assert!(sent(&bench).iter().any(refused));
 }
 
 #[test]

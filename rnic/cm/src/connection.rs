@@ -230,7 +230,16 @@ impl Connection {
         }
     }
 
-    /// Our user has forgotten it, or is no more. The peer is told so, once.
+    /// What the peer is to hear some more times once this is destroyed, unless it answers: that it
+    /// ends. Other last words need no repeating, as whoever has missed one asks.
+    pub fn farewell(&self) -> Option<Mad> {
+        use State::{DisconnectSent, Established, ReplySent};
+        let unheard = matches!(self.state, ReplySent | Established | DisconnectSent);
+        unheard.then(|| self.mad(self.disconnection()))
+    }
+
+    /// Our user has forgotten it, or is no more. The peer is told so, once; see
+    /// [`farewell`](Self::farewell).
     pub fn destroy(&mut self, out: &mut Vec<Step>) {
         match self.state {
             State::RequestSent => {

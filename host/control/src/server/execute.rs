@@ -58,8 +58,8 @@ impl Server {
             Action::OpenPort { vnic } => {
                 self.want_port(vnic);
             }
-            Action::Manage { vnic, underlay, datagram } => {
-                self.engine.manage(vnic, underlay, datagram);
+            Action::Manage { vnic, underlay, datagram, stranger } => {
+                self.engine.manage(vnic, underlay, datagram, stranger);
             }
             Action::Audit(audited) => self.audit(&audited),
             Action::Drop { session, reason } => self.clients.part(session, reason),

@@ -61,6 +61,12 @@ impl Bucket {
         Err(now.saturating_add(u64::try_from(wait).unwrap_or(u64::MAX / 2)))
     }
 
+    /// Whether half of a burst may be sent at once.
+    pub(crate) fn is_half_full(&mut self, now: u64) -> bool {
+        self.fill(now);
+        self.level * 2 >= self.capacity()
+    }
+
     /// So many bytes were sent.
     pub(crate) fn take(&mut self, bytes: u64) {
         self.level -= i128::from(bytes) * 8 * SECOND.cast_signed();

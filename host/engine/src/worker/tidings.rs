@@ -12,14 +12,15 @@ const ALARMS: Limit = Limit { bits_per_second: 2000 * 8, burst_bytes: 200 };
 /// Management datagrams that are passed on per second, and at once: some for each connection that
 /// begins or ends. All that are left out come again, and a flood at one vNIC must leave room for
 /// the events of all others (`EVENTS_MAX`).
-const MANAGEMENT: Limit = Limit { bits_per_second: 5000 * 8, burst_bytes: 256 };
-/// Of those, from addresses that share a lot: whoever floods has one lot, and leaves the others
-/// theirs.
-const MANAGEMENT_OF_A_LOT: Limit = Limit { bits_per_second: 1000 * 8, burst_bytes: 256 };
-/// Addresses are dealt to so many, by a hash that nobody can foresee.
-const LOTS: usize = 64;
-/// Management datagrams that are sent per second, and at once. They are on no rate limit's account,
-/// which is for what programs send; what is left out is said again when it is not answered.
+const MANAGEMENT: Limit = Limit { bits_per_second: 5000 * 8, burst_bytes: 2048 };
+/// Of those, from addresses that share a lot, where there are more than may be: whoever floods has
+/// one lot, and leaves the others theirs.
+const MANAGEMENT_OF_A_LOT: Limit = Limit { bits_per_second: 1000 * 8, burst_bytes: 1024 };
+/// Addresses are dealt to so many: neighbours to one each, neighbourhoods by a hash that nobody can
+/// foresee.
+const LOTS: u64 = 64;
+/// Answers to strangers that are sent per second, and at once. They are on no rate limit's account,
+/// which is for what programs send; who gets none asks again.
 const ANSWERS: Limit = Limit { bits_per_second: 5000 * 8, burst_bytes: 1024 };
 /// A stranger is told of again after this time, in nanoseconds.
 const STRANGER_AGAIN: u64 = 100_000_000;
@@ -37,7 +38,7 @@ pub(super) struct Tidings {
     management: Bucket,
     lots: Vec<Bucket>,
     dealt: RandomState,
-    /// Management datagrams that may still be sent.
+    /// Answers to strangers that may still be sent.
     answers: Bucket,
     /// Who was told of, and when.
     strangers: HashMap<Stranger, u64>,
@@ -62,11 +63,24 @@ impl Tidings {
 
     /// Whether it may be bothered with one more management datagram, from this address.
     pub(super) fn may_manage(&mut self, from: IpAddr, now: u64) -> bool {
-        let lot = self.dealt.hash_one(from) as usize % LOTS;
-        self.lots.get_mut(lot).is_some_and(|lot| take(lot, now)) && take(&mut self.management, now)
+        let lot = self.lot(from);
+        let left = self.lots.get_mut(lot).is_some_and(|lot| take(lot, now));
+        // As long as there is enough for all, nobody is kept to his lot.
+        (left || self.management.is_half_full(now)) && take(&mut self.management, now)
     }
 
-    /// Whether one more may be sent.
+    fn lot(&self, from: IpAddr) -> usize {
+        let number = match from {
+            IpAddr::V4(ip) => u64::from(ip.to_bits()),
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => ip.to_bits() as u64,
+            // A host has as many addresses as it likes in its network.
+            IpAddr::V6(ip) => (ip.to_bits() >> 64) as u64,
+        };
+        let neighbourhood = self.dealt.hash_one(number / LOTS);
+        ((number ^ neighbourhood) % LOTS) as usize
+    }
+
+    /// Whether one more answer to a stranger may be sent.
     pub(super) fn may_answer(&mut self, now: u64) -> bool {
         take(&mut self.answers, now)
     }
@@ -100,22 +114,51 @@ fn take(from: &mut Bucket, now: u64) -> bool {
 mod tests {
     use super::*;
 
+    fn ip(n: u32) -> IpAddr {
+        IpAddr::from((0x0a4d_0000 + n).to_be_bytes())
+    }
+
     #[test]
     fn who_floods_leaves_others_theirs() {
         let mut tidings = Tidings::new(0);
-        let ip = |n: u32| IpAddr::from(n.to_be_bytes());
         let mut heard = 0;
         for millisecond in 0..1000u64 {
+            let now = millisecond * 1_000_000;
             for _ in 0..100 {
-                heard += u32::from(tidings.may_manage(ip(1), millisecond * 1_000_000));
+                heard += u32::from(tidings.may_manage(ip(1), now));
             }
-            // Somebody else, now and then; one in 64 has the flooder's lot.
+            // His neighbours, who never have his lot, now and then.
             if millisecond % 100 == 50 {
-                let now = millisecond * 1_000_000;
-                let others = (2..66).filter(|n| tidings.may_manage(ip(*n), now)).count();
-                assert!(others > 40, "after {millisecond} ms");
+                assert!((2..64).all(|n| tidings.may_manage(ip(n), now)), "{millisecond} ms");
             }
         }
-        assert!((1000..1400).contains(&heard), "{heard}");
+        assert!((1000..2048 + 5000).contains(&heard), "{heard}");
+    }
+
+    #[test]
+    fn one_peer_has_all_while_nobody_else_wants_any() {
+        let mut tidings = Tidings::new(0);
+        let at_once = (0..4000).filter(|_| tidings.may_manage(ip(1), 0)).count();
+        assert_eq!(at_once, 1025);
+        // 4000 a second, where its lot has 1000.
+        for n in 0..10_000u64 {
+            assert!(tidings.may_manage(ip(1), 1_000_000_000 + n * 250_000), "{n}");
+        }
+    }
+
+    #[test]
+    fn a_host_has_one_lot_whatever_it_calls_itself() {
+        let tidings = Tidings::new(0);
+        let lot = |text: &str| tidings.lot(text.parse().unwrap());
+        assert_eq!(lot("2001:db8::1"), lot("2001:db8::1234:5678:9abc:def0"));
+        assert_ne!(lot("2001:db8::1"), lot("2001:db8:0:1::1"));
+        assert_ne!(lot("fe80::1"), lot("fe80::2"));
+        assert_ne!(lot("10.0.0.1"), lot("10.0.0.2"));
+    }
+
+    #[test]
+    fn answers_to_strangers_are_few() {
+        let mut tidings = Tidings::new(0);
+        assert_eq!((0..4000).filter(|_| tidings.may_answer(0)).count(), 1024);
     }
 }

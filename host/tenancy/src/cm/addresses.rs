@@ -69,9 +69,9 @@ impl Tenancy {
         let key = (session, m.id);
         self.connections.get(key)?;
         for child in self.connections.waiting_for(key, m.taken) {
-            self.remove_cm_id(child);
+            self.remove_cm_id(child, now);
         }
-        self.remove_cm_id(key);
+        self.remove_cm_id(key, now);
         self.carry_cm(now);
         Ok(Done { take_back: 0 })
     }

@@ -64,7 +64,10 @@ impl Tenancy {
         };
         match self.cm_id_of(ends, remote) {
             Some(key) => self.cm_heard(key, mad, now),
-            None => self.cm_for_nobody(ends, mad),
+            None => {
+                self.hear_of_farewell(ends, remote, &mad.message);
+                self.cm_for_nobody(ends, mad);
+            }
         }
     }
 
@@ -126,7 +129,7 @@ impl Tenancy {
             _ => return,
         };
         let answer = Mad { transaction: mad.transaction, modifier: 0, message };
-        self.send_mad(ends.at, ends.own, ends.sender, answer);
+        self.answer_stranger(ends, answer);
     }
 
     fn cm_found(&mut self, ends: Ends, resolved: &Resolved) {
@@ -150,9 +153,9 @@ impl Tenancy {
         }
         let peer = Peer { at, gid, device, qpn: request.queue_pair };
         match self.cm_wanted(ends, mad, request, (asker, peer), now) {
-            Err(reject_reason::INVALID_SERVICE) if self.hold_cm(ends, mad, now) => {}
             Ok(()) => {}
-            Err(reason) => self.refuse_cm_request(ends, mad, name, reason),
+            Err(Refused::Nobody) => self.hold_cm(ends, mad, now),
+            Err(Refused::Because(reason)) => self.refuse_cm_request(ends, mad, name, reason),
         }
     }
 
@@ -160,7 +163,7 @@ impl Tenancy {
         let reject = Reject { remote: asker, rejected: Rejected::Request, reason, ..Reject::NONE };
         let message = Message::Reject(reject);
         let answer = Mad { transaction: mad.transaction, modifier: 0, message };
-        self.send_mad(ends.at, ends.own, ends.sender, answer);
+        self.answer_stranger(ends, answer);
     }
 
     /// Nobody waits for this request.
@@ -175,7 +178,7 @@ impl Tenancy {
                 let _ = resolution.answer(status::UNSUPPORTED, nobody, [0; 136], &mut steps);
                 for step in steps {
                     if let omniverb_cm::Step::Send(mad) = step {
-                        self.send_mad(ends.at, ends.own, ends.sender, mad);
+                        self.answer_stranger(ends, mad);
                     }
                 }
             }
@@ -191,19 +194,19 @@ impl Tenancy {
         request: &Request,
         (asker, peer): (Asker, Peer),
         now: u64,
-    ) -> Result<(), u16> {
+    ) -> Result<(), Refused> {
         let Transport::Of(service) = request.transport else {
-            return Err(reject_reason::INVALID_TRANSPORT);
+            return Err(reject_reason::INVALID_TRANSPORT.into());
         };
         if !(1..=5).contains(&request.path_mtu) {
-            return Err(reject_reason::INVALID_MTU);
+            return Err(reject_reason::INVALID_MTU.into());
         }
         let called = self.cm_called(ends, request.service, &request.private, service)?;
         let Some(Called { listener, mut path }) = called else { return Ok(()) };
         if let Some(stale) = self.connections.with(&peer).filter(|key| self.is_cm_live(*key)) {
             // It has forgotten that connection, or it could not have another.
             self.cm_is_stale(stale, now);
-            return Err(reject_reason::STALE_CONNECTION);
+            return Err(reject_reason::STALE_CONNECTION.into());
         }
         path.path_mtu = request.path_mtu;
         path.flow_label = request.primary.flow_label;
@@ -254,8 +257,8 @@ impl Tenancy {
         let Called { listener, path } = match called {
             Ok(Some(called)) => called,
             Ok(None) => return,
-            Err(reject_reason::INVALID_SERVICE) if self.hold_cm(ends, mad, now) => return,
-            Err(_) => return self.refuse_cm(ends, mad),
+            Err(Refused::Nobody) => return self.hold_cm(ends, mad, now),
+            Err(Refused::Because(_)) => return self.refuse_cm(ends, mad),
         };
         let Ok(space) = self.connections.get(listener).map(|id| id.space) else { return };
         let added = self.add_cm_id(listener.0, space, Service::Ud, |id| {
@@ -276,7 +279,7 @@ impl Tenancy {
         called: u64,
         private: &[u8],
         service: Service,
-    ) -> Result<Option<Called>, u16> {
+    ) -> Result<Option<Called>, Refused> {
         let nobody = reject_reason::INVALID_SERVICE;
         let ServiceId { space, port } = ServiceId::from_u64(called).ok_or(nobody)?;
         let header = match ends.at_home {
@@ -287,14 +290,15 @@ impl Tenancy {
         let says = (Gid::from(header.source), Gid::from(header.destination));
         let is_right = |said: Gid, is: Gid| said == is || ends.at_home && said.is_loopback();
         if !is_right(says.0, ends.sender) || !is_right(says.1, ends.own) {
-            return Err(reject_reason::INVALID_GID);
+            return Err(reject_reason::INVALID_GID.into());
         }
         let entry = self.entry_of(ends.at, header.destination).map_err(|_| nobody)?;
         let place = (ends.at, space, port);
-        let listener = self.connections.ports.listener(place, header.destination).ok_or(nobody)?;
+        let listener = self.connections.ports.listener(place, header.destination);
+        let listener = listener.ok_or(Refused::Nobody)?;
         let id = self.connections.get(listener).map_err(|_| nobody)?;
         if id.service != service {
-            return Err(reject_reason::INVALID_TRANSPORT);
+            return Err(reject_reason::INVALID_TRANSPORT.into());
         }
         let full = id.listening.is_none_or(|listening| listening.waiting >= listening.backlog);
         if full || !self.has_time(listener.0) {
@@ -350,4 +354,18 @@ impl Tenancy {
 struct Called {
     listener: Key,
     path: Path,
+}
+
+/// Why a request goes to nobody.
+enum Refused {
+    /// Nobody waits for it, but somebody may soon.
+    Nobody,
+    /// See [`reject_reason`].
+    Because(u16),
+}
+
+impl From<u16> for Refused {
+    fn from(reason: u16) -> Refused {
+        Refused::Because(reason)
+    }
 }

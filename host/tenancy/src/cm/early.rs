@@ -7,11 +7,13 @@ use omniverb_cm::{Mad, ServiceId};
 use omniverb_terms::VnicId;
 
 impl Tenancy {
-    /// Holds a request that nobody waits for; says whether.
-    pub(super) fn hold_cm(&mut self, ends: Ends, mad: &Mad, now: u64) -> bool {
-        let held = self.connections.held.hold(ends, mad.clone(), now);
+    /// Holds a request that nobody waits for, or refuses it or another that yields.
+    pub(super) fn hold_cm(&mut self, ends: Ends, mad: &Mad, now: u64) {
+        let yields = self.connections.held.hold(ends, mad.clone(), now);
         self.set_held_timer();
-        held
+        if let Some(Held { ends, mad, .. }) = yields {
+            self.refuse_cm(ends, &mad);
+        }
     }
 
     fn set_held_timer(&mut self) {

@@ -5,7 +5,8 @@
 //! `table.rs` have the rows; `addresses.rs` gives ids addresses, `connecting.rs` does what their
 //! users want, `arriving.rs` takes messages in, `held.rs` has those that are early and `early.rs`
 //! says what becomes of them, `telling.rs` carries out what follows: messages to the peer and
-//! events to the user. What goes from one id of a vNIC to another never leaves the tables;
+//! events to the user, `farewells.rs` has what ids that are gone said last, and `parting.rs` says
+//! it again. What goes from one id of a vNIC to another never leaves the tables;
 //! everything else travels through the vNIC's own network, which decides so who may talk to whom,
 //! to another vNIC of this host as well.
 
@@ -13,8 +14,10 @@ mod addresses;
 mod arriving;
 mod connecting;
 mod early;
+mod farewells;
 mod held;
 mod id;
+mod parting;
 mod ports;
 pub(crate) mod table;
 mod telling;

@@ -1,5 +1,6 @@
 //! All ids, and what they are found by. Who takes one out takes it out everywhere.
 
+use super::farewells::Farewells;
 use super::held::HeldRequests;
 use super::id::{Asker, Exchange, Id, Key, Peer};
 use super::ports::Ports;
@@ -27,6 +28,7 @@ pub(crate) struct Connections {
     peers: HashMap<Peer, Key>,
     pub(super) ports: Ports,
     pub(super) held: HeldRequests,
+    pub(super) farewells: Farewells,
     /// On its way; nothing is between two calls of the tables.
     pub(super) carried: VecDeque<Carried>,
 }
@@ -150,6 +152,7 @@ impl Connections {
     /// Compares rows with what they are found by.
     pub(crate) fn check(&self) {
         assert!(self.carried.is_empty(), "something is on its way");
+        self.farewells.check();
         let named = self.ids.values().filter(|id| id.name.is_some()).count();
         let asked = self.ids.values().filter(|id| id.asker.is_some()).count();
         assert_eq!((self.names.len(), self.askers.len()), (named, asked));

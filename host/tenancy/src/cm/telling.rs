@@ -1,5 +1,6 @@
 //! What follows from a step of a connection: messages to its peer, events for its user, a time.
 
+use super::held::Ends;
 use super::id::{Exchange, Id, Key, Path, set_private};
 use super::table::Carried;
 use crate::action::Action;
@@ -43,18 +44,29 @@ impl Tenancy {
     }
 
     fn send_cm(&mut self, vnic: VnicId, path: &Path, mad: Mad) {
-        self.send_mad(vnic, path.sgid, path.dgid, mad);
+        self.send_mad(vnic, (path.sgid, path.dgid), mad, false);
+    }
+
+    /// Answers somebody whom no id leads to.
+    pub(super) fn answer_stranger(&mut self, ends: Ends, mad: Mad) {
+        self.send_mad(ends.at, (ends.own, ends.sender), mad, true);
     }
 
     /// Sends a message from one name of a vNIC's to another, or beyond.
-    pub(super) fn send_mad(&mut self, vnic: VnicId, from: Gid, to: Gid, mad: Mad) {
+    pub(super) fn send_mad(
+        &mut self,
+        vnic: VnicId,
+        (from, to): (Gid, Gid),
+        mad: Mad,
+        stranger: bool,
+    ) {
         if to.is_loopback() || self.owns(vnic, to) {
             let (at, from, to) = (vnic, from, to);
             return self.connections.carried.push_back(Carried { at, from, to, mad });
         }
         if let Some(underlay) = self.route_to(vnic, from, to) {
             let datagram = Box::from(mad.to_bytes());
-            self.act(Action::Manage { vnic, underlay, datagram });
+            self.act(Action::Manage { vnic, underlay, datagram, stranger });
         }
     }
 
@@ -79,13 +91,18 @@ impl Tenancy {
     }
 
     /// An id is no more. Its peer is told so.
-    pub(super) fn remove_cm_id(&mut self, key: Key) {
+    pub(super) fn remove_cm_id(&mut self, key: Key, now: u64) {
         self.timers.clear(Timer::Connection(key.0, key.1));
         let Some(mut id) = self.connections.remove(key) else { return };
         let mut steps = Vec::new();
         match &mut id.exchange {
             Exchange::None => {}
-            Exchange::Connection(connection) => connection.destroy(&mut steps),
+            Exchange::Connection(connection) => {
+                if let (Some(mad), Some(path)) = (connection.farewell(), &id.path) {
+                    self.keep_farewell(id.vnic, (path.sgid, path.dgid), &mad, now);
+                }
+                connection.destroy(&mut steps);
+            }
             Exchange::Resolution(resolution) => resolution.destroy(&mut steps),
         }
         for step in steps {
@@ -98,7 +115,7 @@ impl Tenancy {
     /// A session ends, and all its ids with it.
     pub(crate) fn end_connections(&mut self, session: SessionId, now: u64) {
         for key in self.connections.of(session) {
-            self.remove_cm_id(key);
+            self.remove_cm_id(key, now);
         }
         self.carry_cm(now);
     }

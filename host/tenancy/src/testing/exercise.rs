@@ -170,7 +170,7 @@ impl Bench {
                     let own: Vec<VnicAddress> = own.map(address).collect();
                     self.tenancy.addresses(*vnic, &own, self.now)
                 }
-                Action::Manage { vnic, underlay, datagram } => {
+                Action::Manage { vnic, underlay, datagram, .. } => {
                     self.manage(*vnic, underlay, datagram)
                 }
                 Action::Probe { id, vnic, destination, .. } => self.probe(*id, *vnic, *destination),

@@ -191,3 +191,19 @@ pub fn arrive(bench: &mut Bench, at: u64, way: Underlay, mad: &Mad) {
     let actions = bench.tenancy.management(vnic(at), &way, &mad.to_bytes(), bench.now);
     bench.carry_out(actions);
 }
+
+/// All management datagrams that left: what they say, and whether they answer strangers.
+pub fn sent(bench: &Bench) -> Vec<(Mad, bool)> {
+    let sent = bench.told.iter().filter_map(|action| match action {
+        Action::Manage { datagram, stranger, .. } => {
+            Some((Mad::parse(datagram).unwrap(), *stranger))
+        }
+        _ => None,
+    });
+    sent.collect()
+}
+
+/// It ends a connection.
+pub fn is_farewell(mad: &Mad) -> bool {
+    matches!(mad.message, omniverb_cm::Message::Disconnect(_))
+}

@@ -1,8 +1,9 @@
 //! Management datagrams: between queue pair 1 of a vNIC and that of any other.
 //!
 //! In: from the network, packets for queue pair 1; from the control plane, what to send. Out: the
-//! control plane is told of the former, as often as it may be, and from one address only so often;
-//! the latter leaves at once, on an account of its own.
+//! control plane is told of the former, as often as it may be; the latter leaves at once. Answers to
+//! strangers are on an account: who they are for chooses how many there are. What ids say is bounded
+//! by how many ids there may be, and some of it is said once.
 
 use super::State;
 use crate::command::Event;
@@ -38,9 +39,15 @@ impl State {
     }
 
     /// Sends one.
-    pub(super) fn manage(&mut self, vnic: VnicId, underlay: &Underlay, data: &[u8]) {
+    pub(super) fn manage(
+        &mut self,
+        vnic: VnicId,
+        underlay: &Underlay,
+        data: &[u8],
+        stranger: bool,
+    ) {
         let Some(home) = self.vnics.get_mut(&vnic) else { return };
-        if !home.tidings.may_answer(clock::now()) {
+        if stranger && !home.tidings.may_answer(clock::now()) {
             return;
         }
         let Underlay { local: source, remote: destination, interface } = *underlay;

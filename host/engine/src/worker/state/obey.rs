@@ -26,8 +26,8 @@ impl State {
             Command::Deny { qpn, peer_qpn, key, denied, .. } => {
                 self.denied((qpn, peer_qpn), key, denied);
             }
-            Command::Manage { vnic, underlay, datagram } => {
-                self.manage(vnic, &underlay, &datagram);
+            Command::Manage { vnic, underlay, datagram, stranger } => {
+                self.manage(vnic, &underlay, &datagram, stranger);
             }
             Command::Capture { vnic, intake } => {
                 if let Some(vnic) = self.vnics.get_mut(&vnic) {

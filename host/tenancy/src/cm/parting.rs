@@ -1,0 +1,50 @@
+//! When ids that are gone have their [last words](super::farewells) said again.
+
+use super::held::Ends;
+use crate::tenancy::Tenancy;
+use crate::timers::Timer;
+use omniverb_cm::{Mad, Message};
+use omniverb_terms::{Gid, VnicId};
+
+impl Tenancy {
+    /// An id is no more, and this, its last word, may be missed.
+    pub(super) fn keep_farewell(&mut self, at: VnicId, ends: (Gid, Gid), mad: &Mad, now: u64) {
+        // Nothing is lost at home.
+        if !ends.1.is_loopback() && !self.owns(at, ends.1) {
+            self.connections.farewells.add(at, ends, mad, now);
+            self.set_farewell_timer();
+        }
+    }
+
+    fn set_farewell_timer(&mut self) {
+        match self.connections.farewells.due() {
+            Some(at) => self.timers.set(Timer::Farewells, at),
+            None => self.timers.clear(Timer::Farewells),
+        }
+    }
+
+    /// A message came about a connection that is not there: its peer may have heard that it ends.
+    pub(super) fn hear_of_farewell(&mut self, from: Ends, name: u32, message: &Message) {
+        use Message::{Disconnect, Disconnected, Reject};
+        if matches!(message, Disconnected(_) | Disconnect(_) | Reject(_)) {
+            self.connections.farewells.is_heard(from.at, (from.own, from.sender), name);
+            self.set_farewell_timer();
+        }
+    }
+
+    /// Says again what was not answered.
+    pub(crate) fn farewells_due(&mut self, now: u64) {
+        while let Some((at, ends, mad)) = self.connections.farewells.take_due(now) {
+            self.send_mad(at, ends, mad, false);
+        }
+        self.set_farewell_timer();
+    }
+
+    /// A vNIC is about to go: what is left to say is said now.
+    pub(crate) fn last_farewells(&mut self, at: VnicId) {
+        for (ends, mad) in self.connections.farewells.take_all(at) {
+            self.send_mad(at, ends, mad, false);
+        }
+        self.set_farewell_timer();
+    }
+}
