@@ -4,8 +4,8 @@
 //! listens while the other, who has to find an address and a route, make a queue pair and ask,
 //! takes longer on every kernel. Here it may not, and programs count on it (perftest's `-R` does,
 //! and does not survive a refusal). So a request that nobody waits for is held for a moment, and
-//! refused then. Few are held for a vNIC at a time, and fewer of one sender; all others are refused at
-//! once. Where there is no room, the sender with the most makes some.
+//! refused then. Few are held for a vNIC at a time, and fewer of one sender; all others are refused
+//! at once. Where there is no room, the sender with the most makes some.
 
 use omniverb_cm::{Mad, Message, ServiceId};
 use omniverb_terms::{Gid, VnicId};

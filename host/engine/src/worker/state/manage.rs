@@ -1,9 +1,9 @@
 //! Management datagrams: between queue pair 1 of a vNIC and that of any other.
 //!
 //! In: from the network, packets for queue pair 1; from the control plane, what to send. Out: the
-//! control plane is told of the former, as often as it may be; the latter leaves at once. Answers to
-//! strangers are on an account: who they are for chooses how many there are. What ids say is bounded
-//! by how many ids there may be, and some of it is said once.
+//! control plane is told of the former, as often as it may be; the latter leaves at once. Answers
+//! to strangers are on an account: who they are for chooses how many there are. What ids say is
+//! bounded by how many ids there may be, and some of it is said once.
 
 use super::State;
 use crate::command::Event;
