@@ -5,7 +5,7 @@
 //! first byte is placed.
 
 use omniverb_ring::{Consumer, Record, WordMemory};
-use omniverb_terms::{Refusal, Rkey};
+use omniverb_terms::{Placement, Refusal, Rkey, Selectivity};
 
 /// The low bits of a tag: what the record is.
 pub(crate) const OPERATION: u32 = 0xff;
@@ -17,6 +17,8 @@ const COMPARE_SWAP: u32 = 5;
 const FETCH_ADD: u32 = 6;
 const DATAGRAM: u32 = 7;
 const FOR_SRQ: u32 = 8;
+const ATOMIC_WRITE: u32 = 9;
+const FLUSH: u32 = 10;
 const READ_DATA: u32 = 32;
 const ATOMIC_RESULT: u32 = 33;
 const NAK: u32 = 34;
@@ -93,6 +95,10 @@ pub enum Request {
     CompareSwap { address: u64, rkey: Rkey, compare: u64, swap: u64 },
     /// Atomic fetch and add.
     FetchAdd { address: u64, rkey: Rkey, add: u64 },
+    /// Atomic WRITE of eight bytes, as they are to be in memory.
+    AtomicWrite { address: u64, rkey: Rkey, value: [u8; 8] },
+    /// What came before is to be visible, or kept.
+    Flush { address: u64, rkey: Rkey, length: u64, placement: Placement, selectivity: Selectivity },
     /// A whole UD message.
     Datagram { flags: u32, immediate: u32, qkey: u32 },
     /// XRC: what follows is for the shared receive queue of this number, until another is named
@@ -125,6 +131,14 @@ impl Request {
             }
             Request::FetchAdd { address, rkey, add } => {
                 (FETCH_ADD | LAST, [address, u64::from(rkey.0), add, 0], 3)
+            }
+            Request::AtomicWrite { address, rkey, value } => {
+                let words = [address, u64::from(rkey.0), u64::from_ne_bytes(value), 0];
+                (ATOMIC_WRITE | LAST, words, 3)
+            }
+            Request::Flush { address, rkey, length, placement, selectivity } => {
+                let how = u64::from(placement.bits()) | u64::from(selectivity.code()) << 8;
+                (FLUSH | LAST, [address, u64::from(rkey.0) | how << 32, length, 0], 3)
             }
             Request::Datagram { flags, immediate, qkey } => {
                 (DATAGRAM | flags, [u64::from(qkey) | u64::from(immediate) << 32, 0, 0, 0], 1)
@@ -179,6 +193,21 @@ impl Request {
             (FETCH_ADD, 3) => {
                 Request::FetchAdd { address: word(0), rkey: Rkey(word(1) as u32), add: word(2) }
             }
+            (ATOMIC_WRITE, 3) => Request::AtomicWrite {
+                address: word(0),
+                rkey: Rkey(word(1) as u32),
+                value: word(2).to_ne_bytes(),
+            },
+            (FLUSH, 3) => {
+                let key = word(1);
+                Request::Flush {
+                    address: word(0),
+                    rkey: Rkey(key as u32),
+                    length: word(2),
+                    placement: Placement::from_bits((key >> 32) as u8)?,
+                    selectivity: Selectivity::from_code((key >> 40) as u8)?,
+                }
+            }
             (DATAGRAM, 1) => {
                 let key = word(0);
                 Request::Datagram { flags, immediate: (key >> 32) as u32, qkey: key as u32 }
@@ -195,7 +224,7 @@ impl Request {
 pub enum Response {
     /// Part of what a READ asked for; the payload.
     ReadData { last: bool },
-    /// What an atomic found.
+    /// What an atomic found; 0 of an atomic WRITE or a FLUSH, which find nothing.
     AtomicResult { original: u64 },
     /// The oldest request not consumed is refused; nothing after it will be looked at.
     Nak { code: Nak },

@@ -56,9 +56,12 @@ pub enum Kind {
     CompareSwap = 4,
     FetchAdd = 5,
     Datagram = 6,
+    AtomicWrite = 7,
+    /// `immediate` is placement, and selectivity above it by 8 bits.
+    Flush = 8,
     /// The peer has taken a request.
     Acknowledge = 16,
-    /// It has answered a READ.
+    /// It has answered a READ, or what is answered like one.
     ReadData = 17,
     /// It has answered an atomic.
     AtomicResult = 18,
@@ -67,13 +70,15 @@ pub enum Kind {
 }
 
 impl Kind {
-    const ALL: [Kind; 10] = [
+    const ALL: [Kind; 12] = [
         Kind::Send,
         Kind::Write,
         Kind::Read,
         Kind::CompareSwap,
         Kind::FetchAdd,
         Kind::Datagram,
+        Kind::AtomicWrite,
+        Kind::Flush,
         Kind::Acknowledge,
         Kind::ReadData,
         Kind::AtomicResult,
@@ -82,7 +87,8 @@ impl Kind {
 
     /// Whether payload belongs to it.
     pub fn has_payload(self) -> bool {
-        matches!(self, Kind::Send | Kind::Write | Kind::Datagram | Kind::ReadData)
+        use Kind::{AtomicWrite, Datagram, ReadData, Send, Write};
+        matches!(self, Send | Write | Datagram | ReadData | AtomicWrite)
     }
 }
 
@@ -113,7 +119,7 @@ pub struct Trace {
     pub address: u64,
     /// R_Key of the target; of a datagram the Q_Key.
     pub rkey: u32,
-    /// Immediate data, or the key to invalidate.
+    /// Immediate data, or the key to invalidate; of a FLUSH how it is to be done.
     pub immediate: u32,
     /// Length of the message; of an atomic what to compare or to add; or its result.
     pub first: u64,

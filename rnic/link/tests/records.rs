@@ -4,7 +4,7 @@ use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOURCE};
 use omniverb_link::{Nak, Request, Response};
 use omniverb_ring::spsc::TAG_END;
 use omniverb_ring::{Consumer, Producer, Window};
-use omniverb_terms::{Refusal, Rkey};
+use omniverb_terms::{Placement, Refusal, Rkey, Selectivity};
 use proptest::prelude::*;
 
 fn config() -> ProptestConfig {
@@ -36,7 +36,7 @@ fn through<R>(
 fn requests() -> impl Strategy<Value = Request> {
     let flags = (0..TAG_END >> 8).prop_map(|flags| flags << 8 & !SOURCE);
     let (a, b, c, k, i) = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u32>(), any::<u32>());
-    (0..8, flags, (a, b, c), (k, i)).prop_map(
+    (0..10, flags, (a, b, c), (k, i)).prop_map(
         |(kind, flags, (address, b, c), (rkey, immediate))| match kind {
             0 => Request::Send {
                 flags,
@@ -48,7 +48,18 @@ fn requests() -> impl Strategy<Value = Request> {
             3 => Request::Read { address, rkey: Rkey(rkey), length: b },
             4 => Request::CompareSwap { address, rkey: Rkey(rkey), compare: b, swap: c },
             5 => Request::FetchAdd { address, rkey: Rkey(rkey), add: b },
-            6 => Request::ForSrq { number: rkey },
+            6 => {
+                let value = b.to_ne_bytes();
+                Request::AtomicWrite { address, rkey: Rkey(rkey), value }
+            }
+            7 => Request::Flush {
+                address,
+                rkey: Rkey(rkey),
+                length: b,
+                placement: Placement::from_bits(c as u8 % 3 + 1).unwrap(),
+                selectivity: Selectivity::from_code((c >> 32) as u8 & 1).unwrap(),
+            },
+            8 => Request::ForSrq { number: rkey },
             _ => Request::Datagram { flags, immediate, qkey: rkey },
         },
     )

@@ -3,6 +3,7 @@
 #![no_std]
 
 mod errno;
+mod flush;
 mod gid;
 mod key;
 mod name;
@@ -14,6 +15,7 @@ mod underlay;
 mod vnic;
 
 pub use errno::Errno;
+pub use flush::{Placement, Selectivity};
 pub use gid::Gid;
 pub use key::{Lkey, Rkey};
 pub use psn::Psn;

@@ -5,8 +5,8 @@
 
 use omniverb_terms::Qpn;
 use omniverb_transport::{
-    AtomicRequest, Config, Connection, Delivery, Ecn, Event, Fetched, Gathered, Operation, Part,
-    Placed, ReadRequest, Request, RequestId, Ticket, Upper,
+    AtomicRequest, Config, Connection, Delivery, Ecn, Event, Fetched, FlushRequest, Gathered,
+    Operation, Part, Placed, ReadRequest, Request, RequestId, Ticket, Upper,
 };
 use omniverb_wire::{DATAGRAM_MAX, Flow, Packet, Place, Verdict};
 use std::hint::black_box;
@@ -37,6 +37,9 @@ impl Upper for Memory {
         Fetched::Filled
     }
     fn release(&mut self, _: Ticket) {}
+    fn flush(&mut self, _: Ticket, _: &FlushRequest) -> Result<u64, Delivery> {
+        Ok(0)
+    }
     fn atomic(&mut self, _: Ticket, _: &AtomicRequest) -> Result<u64, Delivery> {
         Ok(0)
     }

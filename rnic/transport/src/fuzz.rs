@@ -1,10 +1,11 @@
 //! Entry points for fuzzers: bytes in, nothing out, never a panic, memory bounded.
 
 use crate::upper::{
-    AtomicRequest, Delivery, Fetched, Gathered, Part, Placed, ReadRequest, Ticket, Upper,
+    AtomicRequest, Delivery, Fetched, FlushRequest, Gathered, Part, Placed, ReadRequest, Ticket,
+    Upper,
 };
 use crate::{Config, Connection, Ecn, Operation, Request, RequestId, Unreliable};
-use omniverb_terms::{Qpn, Refusal, Rkey, Service};
+use omniverb_terms::{Placement, Qpn, Refusal, Rkey, Selectivity, Service};
 use omniverb_wire::{DATAGRAM_MAX, Packet, Place};
 
 /// A layer above that answers as the input says.
@@ -58,10 +59,16 @@ impl Upper for Whim {
             other => Err(other),
         }
     }
+    fn flush(&mut self, ticket: Ticket, _: &FlushRequest) -> Result<u64, Delivery> {
+        match self.delivery(ticket) {
+            Delivery::Done => Ok(0),
+            other => Err(other),
+        }
+    }
 }
 
 /// Requests under way while packets arrive.
-fn requests() -> [Request; 5] {
+fn requests() -> [Request; 7] {
     let send = Operation::Send { immediate: None, invalidate: None, solicited: true };
     let write = Operation::Write {
         address: 64,
@@ -72,7 +79,11 @@ fn requests() -> [Request; 5] {
     };
     let read = Operation::Read { address: 64, key: Rkey(1) };
     let add = Operation::FetchAdd { address: 64, key: Rkey(1), add: 1 };
-    let list = [(send, 300), (read, 700), (write, 600), (add, 8), (send, 0)];
+    let (placement, selectivity) = (Placement::GLOBAL, Selectivity::Range);
+    let flush = Operation::Flush { address: 64, key: Rkey(1), length: 9, placement, selectivity };
+    let eight = Operation::AtomicWrite { address: 64, key: Rkey(1), value: [3; 8] };
+    let list =
+        [(send, 300), (read, 700), (write, 600), (add, 8), (flush, 0), (eight, 8), (send, 0)];
     let mut id = 0;
     list.map(|(operation, length)| {
         id += 1;

@@ -30,8 +30,8 @@ pub use config::{Config, ConfigError};
 pub use connection::{Connection, Counters, Ecn, Sending, Transmit};
 pub use unreliable::Unreliable;
 pub use upper::{
-    Answer, AtomicOperation, AtomicRequest, Delivery, Fetched, Gathered, Kind, Part, Placed,
-    ReadRequest, Taken, Ticket, Upper,
+    Answer, AtomicOperation, AtomicRequest, Delivery, Fetched, FlushRequest, Gathered, Kind, Part,
+    Placed, ReadRequest, Taken, Ticket, Upper,
 };
 pub use work::{Event, Operation, Request, RequestId, Status, SubmitError};
 

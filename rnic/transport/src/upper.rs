@@ -5,7 +5,7 @@
 //! the [`Ticket`] it was handed over with.
 
 use crate::RequestId;
-use omniverb_terms::{Refusal, Rkey};
+use omniverb_terms::{Placement, Refusal, Rkey, Selectivity};
 use omniverb_wire::{Place, Run, Slots};
 
 /// Names something that was handed to the layer above; they count up in the order of arrival.
@@ -90,7 +90,7 @@ pub enum Taken {
 pub enum Answer {
     /// It is where it belongs.
     Done,
-    /// An atomic found this value.
+    /// An atomic found this value; of an ATOMIC WRITE or a FLUSH, that it is done.
     Original(u64),
     /// There is no receive, so far. A later answer may say otherwise; the part stays taken.
     NotReady,
@@ -127,12 +127,36 @@ pub struct AtomicRequest {
     pub operation: AtomicOperation,
 }
 
-/// The two atomics.
+/// The atomics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum AtomicOperation {
-    CompareSwap { compare: u64, swap: u64 },
-    FetchAdd { add: u64 },
+    CompareSwap {
+        compare: u64,
+        swap: u64,
+    },
+    FetchAdd {
+        add: u64,
+    },
+    /// Finds nothing. The bytes are as they are to be in memory.
+    Write {
+        value: [u8; 8],
+    },
+}
+
+/// A FLUSH that the peer asks for: what it wrote before is to be visible, or kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlushRequest {
+    /// Virtual address of the first byte.
+    pub address: u64,
+    /// R_Key of the region.
+    pub key: Rkey,
+    /// Bytes from there on; may be none.
+    pub length: u64,
+    /// How far it is to have got.
+    pub placement: Placement,
+    /// How much of the region; if all of it, address and length count for nothing.
+    pub selectivity: Selectivity,
 }
 
 /// What came of asking for bytes of a request of ours.
@@ -218,6 +242,11 @@ pub trait Upper {
     /// A READ is over, be it that all of it was fetched or that nobody wants the rest.
     fn release(&mut self, ticket: Ticket);
 
-    /// The peer wants an atomic executed. It comes once. `Err` is for everything but success.
+    /// The peer wants an atomic executed. It comes once. `Err` is for everything but success; what
+    /// finds nothing succeeds with 0.
     fn atomic(&mut self, ticket: Ticket, request: &AtomicRequest) -> Result<u64, Delivery>;
+
+    /// The peer wants to know when what it asked for before is visible, or kept. It comes once, and
+    /// succeeds with 0, as [`Upper::atomic`].
+    fn flush(&mut self, ticket: Ticket, request: &FlushRequest) -> Result<u64, Delivery>;
 }

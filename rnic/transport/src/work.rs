@@ -1,6 +1,6 @@
 //! Requests of the layer above, and what becomes of them.
 
-use omniverb_terms::{Refusal, Rkey};
+use omniverb_terms::{Placement, Refusal, Rkey, Selectivity};
 use omniverb_wire::Place;
 
 /// Names a request of the layer above; its choice.
@@ -59,6 +59,28 @@ pub enum Operation {
         /// What to add.
         add: u64,
     },
+    /// A WRITE of eight bytes that nobody sees a part of (A19).
+    AtomicWrite {
+        /// Virtual address at the responder; a multiple of eight.
+        address: u64,
+        /// R_Key of the peer's region.
+        key: Rkey,
+        /// The bytes, as they are to be in memory.
+        value: [u8; 8],
+    },
+    /// What was written before is to be visible, or kept (A19). The request has no length.
+    Flush {
+        /// Virtual address at the responder, of the first byte.
+        address: u64,
+        /// R_Key of the peer's region.
+        key: Rkey,
+        /// Bytes from there on.
+        length: u32,
+        /// How far it is to have got.
+        placement: Placement,
+        /// How much of the region.
+        selectivity: Selectivity,
+    },
 }
 
 impl Operation {
@@ -78,7 +100,7 @@ pub struct Request {
     pub operation: Operation,
     /// XRC: the number of the SRQ that it is for. Others leave it out.
     pub srq: u32,
-    /// Bytes of this piece; of all but the last, a multiple of the path MTU.
+    /// Bytes of this piece; of all but the last, a multiple of the path MTU. Eight of an atomic.
     pub length: u64,
     /// Where in its message this piece stands.
     pub place: Place,

@@ -6,7 +6,7 @@
 
 use crate::{CREDITS_INVALID, Class, Opcode, Operation, Packet, Place, Syndrome};
 use core::fmt;
-use omniverb_terms::Service;
+use omniverb_terms::{Placement, Selectivity, Service};
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -35,6 +35,8 @@ impl fmt::Display for Operation {
             Operation::AtomicAcknowledge => f.write_str("ATOMIC-ACKNOWLEDGE"),
             Operation::CompareSwap => f.write_str("COMPARE-SWAP"),
             Operation::FetchAdd => f.write_str("FETCH-ADD"),
+            Operation::Flush => f.write_str("FLUSH"),
+            Operation::AtomicWrite => f.write_str("ATOMIC-WRITE"),
             Operation::Notification => f.write_str("CNP"),
         }
     }
@@ -102,6 +104,19 @@ impl Packet<'_> {
         }
         if let Some(srq) = self.srq() {
             write!(f, " srq {srq}")?;
+        }
+        if let Some(feth) = self.flush() {
+            let placement = feth.placement();
+            let asks = |what| placement.is_some_and(|placement| placement.asks(what));
+            f.write_str(match (asks(Placement::GLOBAL), asks(Placement::PERSISTENT)) {
+                (true, true) => " global persistent",
+                (true, false) => " global",
+                (false, true) => " persistent",
+                (false, false) => " nowhere",
+            })?;
+            if feth.selectivity() == Some(Selectivity::Region) {
+                f.write_str(" region")?;
+            }
         }
         if let Some(reth) = self.reth() {
             let (address, length, key) = (reth.address(), reth.length(), reth.key().0);

@@ -11,10 +11,12 @@ pub fn packet(bytes: &[u8]) {
         assert_eq!(packet.reth().is_some(), packet.opcode().has_reth());
         assert_eq!(packet.aeth().is_some(), packet.opcode().has_aeth());
         assert_eq!(packet.atomic().is_some(), packet.opcode().has_atomic());
+        assert_eq!(packet.flush().is_some(), packet.opcode().has_flush());
         assert_eq!(packet.immediate().is_some(), packet.opcode().has_immediate());
         assert_eq!(packet.invalidate().is_some(), packet.opcode().has_invalidate());
         assert_eq!(packet.srq().is_some(), packet.opcode().has_srq());
-        let _ = (packet.deth(), packet.atomic_ack());
+        let _ = (packet.deth(), packet.atomic_ack(), packet.to_string());
+        let _ = packet.flush().map(|feth| (feth.placement(), feth.selectivity()));
     }
     let source_port = 0xc000;
     let v4 = Ipv4Addr::LOCALHOST.into();

@@ -1,6 +1,7 @@
-//! The opcode table (9.2.1, table 38; A17 for CNP): which packets there are, and what they carry.
+//! The opcode table (9.2.1, table 38; A17 for CNP, A19 for FLUSH and ATOMIC WRITE): which packets
+//! there are, and what they carry.
 
-use crate::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Ieth, ImmDt, Reth, XrcEth};
+use crate::{Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, Ieth, ImmDt, Reth, XrcEth};
 use omniverb_terms::Service;
 
 /// The upper three bits: whose packet it is.
@@ -63,14 +64,27 @@ impl Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // named as in the specification's table
 pub enum Operation {
-    Send { place: Place, immediate: bool, invalidate: bool },
-    Write { place: Place, immediate: bool },
+    Send {
+        place: Place,
+        immediate: bool,
+        invalidate: bool,
+    },
+    Write {
+        place: Place,
+        immediate: bool,
+    },
     ReadRequest,
-    ReadResponse { place: Place },
+    ReadResponse {
+        place: Place,
+    },
     Acknowledge,
     AtomicAcknowledge,
     CompareSwap,
     FetchAdd,
+    /// What was written before is to be visible, or kept; answered like a READ of nothing.
+    Flush,
+    /// A WRITE of eight bytes that nobody sees a part of; answered like a READ of nothing.
+    AtomicWrite,
     Notification,
 }
 
@@ -117,6 +131,8 @@ impl Operation {
             AtomicAcknowledge => 0x12,
             CompareSwap => 0x13,
             FetchAdd => 0x14,
+            Flush => 0x1c,
+            AtomicWrite => 0x1d,
             Notification => NOTIFICATION & 0x1f,
         }
     }
@@ -140,6 +156,8 @@ impl Operation {
             0x14 => FetchAdd,
             0x16 => Send { place: Place::Last, immediate: false, invalidate: true },
             0x17 => Send { place: Place::Only, immediate: false, invalidate: true },
+            0x1c => Flush,
+            0x1d => AtomicWrite,
             _ => return None,
         })
     }
@@ -212,7 +230,8 @@ impl Opcode {
             (0, _) => Service::Rc,
             (1, 0x00..=0x0b) => Service::Uc,
             (3, 0x04 | 0x05) => Service::Ud,
-            (5, _) => Service::XrcSend,
+            // Those of A19 are of RC only here.
+            (5, 0x00..=0x17) => Service::XrcSend,
             _ => return None,
         };
         Some(Opcode::new(service, operation))
@@ -223,7 +242,10 @@ impl Opcode {
     pub fn has_reth(self) -> bool {
         match self.operation {
             Operation::Write { place, .. } => place.begins(),
-            operation => operation == Operation::ReadRequest,
+            operation => {
+                use Operation::{AtomicWrite, Flush, ReadRequest};
+                matches!(operation, ReadRequest | Flush | AtomicWrite)
+            }
         }
     }
     /// Whether immediate data come along.
@@ -250,11 +272,16 @@ impl Opcode {
     pub fn has_atomic(self) -> bool {
         matches!(self.operation, Operation::CompareSwap | Operation::FetchAdd)
     }
+    /// Whether it says what a FLUSH is to reach.
+    #[inline]
+    pub fn has_flush(self) -> bool {
+        self.operation == Operation::Flush
+    }
     /// Whether payload may come along.
     #[inline]
     pub fn has_payload(self) -> bool {
-        use Operation::{ReadResponse, Send, Write};
-        matches!(self.operation, Send { .. } | Write { .. } | ReadResponse { .. })
+        use Operation::{AtomicWrite, ReadResponse, Send, Write};
+        matches!(self.operation, Send { .. } | Write { .. } | ReadResponse { .. } | AtomicWrite)
     }
 
     /// Bytes of all headers, BTH included.
@@ -264,6 +291,7 @@ impl Opcode {
         Bth::BYTES
             + self.srq_bytes()
             + part(self.is_of(Service::Ud), Deth::BYTES)
+            + part(self.has_flush(), Feth::BYTES)
             + part(self.has_reth(), Reth::BYTES)
             + part(self.has_atomic(), AtomicEth::BYTES)
             + part(self.has_aeth(), Aeth::BYTES)
@@ -284,16 +312,17 @@ mod tests {
         for byte in &known {
             assert_eq!(Opcode::from_byte(*byte).map(Opcode::to_byte), Some(*byte));
         }
-        // 23 of RC, 12 of UC, 2 of UD, 23 of XRC, and the notification.
-        assert_eq!(known.len(), 23 + 12 + 2 + 23 + 1);
+        // 25 of RC, 12 of UC, 2 of UD, 23 of XRC, and the notification.
+        assert_eq!(known.len(), 25 + 12 + 2 + 23 + 1);
     }
 
     #[test]
     fn header_lengths() {
         let lengths = [(0x00, 12), (0x05, 16), (0x06, 28), (0x0b, 32), (0x0e, 12), (0x12, 24)];
         let more = [(0x13, 40), (0x17, 16), (0x26, 28), (0x64, 20), (0x65, 24), (0x81, 28)];
+        let newer = [(0x1c, 32), (0x1d, 28)];
         let extended = [(0xa4, 16), (0xa5, 20), (0xa6, 32), (0xb3, 44), (0xb1, 16), (0xb2, 24)];
-        for (byte, length) in lengths.into_iter().chain(more).chain(extended) {
+        for (byte, length) in lengths.into_iter().chain(more).chain(newer).chain(extended) {
             assert_eq!(Opcode::from_byte(byte).map(Opcode::header_bytes), Some(length));
         }
     }

@@ -1,8 +1,8 @@
 //! A packet that arrived: checked once, then read through accessors that cannot fail.
 
 use crate::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, HEADERS_MAX, Ieth, ImmDt, Opcode, Operation, Reth,
-    SUFFIX_BYTES, XrcEth,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Feth, HEADERS_MAX, Ieth, ImmDt, Opcode, Operation,
+    Reth, SUFFIX_BYTES, XrcEth,
 };
 use omniverb_terms::{Psn, Qpn, Service};
 use zerocopy::FromBytes;
@@ -88,13 +88,18 @@ impl<'a> Packet<'a> {
     pub fn payload(&self) -> &'a [u8] {
         self.payload
     }
-    /// Address, key and length of a WRITE or READ.
+    /// Address, key and length of a WRITE, READ, FLUSH or ATOMIC WRITE.
     pub fn reth(&self) -> Option<Reth> {
-        self.header(self.opcode.has_reth(), self.opcode.srq_bytes())
+        let before = if self.opcode.has_flush() { Feth::BYTES } else { self.opcode.srq_bytes() };
+        self.header(self.opcode.has_reth(), before)
     }
     /// The SRQ that a request of XRC is for.
     pub fn srq(&self) -> Option<u32> {
         self.header(self.opcode.has_srq(), 0).map(|header: XrcEth| header.number())
+    }
+    /// What a FLUSH is to reach.
+    pub fn flush(&self) -> Option<Feth> {
+        self.header(self.opcode.has_flush(), 0)
     }
     /// What a responder says.
     pub fn aeth(&self) -> Option<Aeth> {

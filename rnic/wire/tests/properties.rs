@@ -1,10 +1,10 @@
 //! What is built is read back; arbitrary and damaged bytes never panic and are never believed.
 
-use omniverb_terms::{Psn, Qpn, Rkey, Service};
+use omniverb_terms::{Placement, Psn, Qpn, Rkey, Selectivity, Service};
 use omniverb_wire::pcap::{Capture, Envelope};
 use omniverb_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, DATAGRAM_MAX, Deth, Flow, Identification, Ieth,
-    ImmDt, Opcode, Operation, Packet, Pattern, Place, Prepared, Reth, Run, Syndrome, Verdict,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, DATAGRAM_MAX, Deth, Feth, Flow, Identification,
+    Ieth, ImmDt, Opcode, Operation, Packet, Pattern, Place, Prepared, Reth, Run, Syndrome, Verdict,
     XrcEth, fuzz, icrc, receive_area,
 };
 use proptest::prelude::*;
@@ -48,6 +48,9 @@ proptest! {
         let (qpn, psn, key) = (Qpn(qpn), Psn::new(psn), Rkey(word));
         let payload = if opcode.has_payload() { payload } else { Vec::new() };
         let reth = Reth::new(long, key, half as u32);
+        let selectivity = if ack { Selectivity::Region } else { Selectivity::Range };
+        let placement = Placement::from_bits(id as u8 % 3 + 1).unwrap();
+        let feth = Feth::new(placement, selectivity);
         let atomic = AtomicEth::new(half, key, long, !long);
         let aeth = Aeth::new(Syndrome::from_byte(word as u8), word);
         let result = opcode.operation == Operation::AtomicAcknowledge;
@@ -56,6 +59,7 @@ proptest! {
         let mut builder = Builder::new(&mut buffer, opcode, bth, payload.len()).unwrap()
             .maybe((opcode.is_of(Service::Ud)).then(|| Deth::new(word, qpn)))
             .maybe(opcode.has_srq().then(|| XrcEth::new(word)))
+            .maybe(opcode.has_flush().then_some(feth))
             .maybe(opcode.has_reth().then_some(reth))
             .maybe(opcode.has_atomic().then_some(atomic))
             .maybe(opcode.has_aeth().then_some(aeth))
@@ -74,6 +78,7 @@ proptest! {
         prop_assert_eq!(packet.bth().is_solicited(), solicited);
         prop_assert_eq!(packet.payload(), &payload[..]);
         prop_assert_eq!(packet.reth(), opcode.has_reth().then_some(reth));
+        prop_assert_eq!(packet.flush(), opcode.has_flush().then_some(feth));
         prop_assert_eq!(packet.atomic(), opcode.has_atomic().then_some(atomic));
         prop_assert_eq!(packet.aeth(), opcode.has_aeth().then_some(aeth));
         prop_assert_eq!(packet.atomic_ack(), result.then(|| AtomicAckEth::new(long)));

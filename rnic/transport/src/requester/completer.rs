@@ -111,9 +111,12 @@ impl Requester {
         upper: &mut impl Upper,
     ) {
         let Some(job) = self.job_at(psn).copied() else { return };
-        if !matches!(job.request.operation, Operation::Read { .. }) {
-            return;
-        }
+        // What brings nothing back is answered like a READ of nothing (A19).
+        let length = match job.request.operation {
+            Operation::Read { .. } => job.request.length,
+            Operation::AtomicWrite { .. } | Operation::Flush { .. } => 0,
+            _ => return,
+        };
         // It acknowledges everything before the READ (9.7.5.1.2).
         if !self.acknowledged(now, config, job.first) {
             return;
@@ -123,7 +126,7 @@ impl Requester {
             return;
         }
         let index = psn - job.first;
-        let expected = segment::payload(job.request.length, config.path_mtu, index);
+        let expected = segment::payload(length, config.path_mtu, index);
         let refused = packet.aeth().is_some_and(|a| !matches!(a.syndrome(), Syndrome::Ack(_)));
         if packet.payload().len() != expected || refused {
             self.fail(Status::BadResponse); // 9.9.2.4.1

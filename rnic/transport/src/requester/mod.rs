@@ -155,10 +155,18 @@ impl Requester {
         if self.jobs.len() >= config.requests_max {
             return Err(SubmitError::Full);
         }
+        let of_rc_only =
+            matches!(request.operation, Operation::AtomicWrite { .. } | Operation::Flush { .. });
+        if of_rc_only && config.service.is_extended() {
+            return Err(SubmitError::Sequence);
+        }
         let naming = config.name_all.then(|| offset(&request, self.open)).flatten();
         self.open = check(&request, self.open, config.path_mtu)?;
         let count = match request.operation {
-            Operation::CompareSwap { .. } | Operation::FetchAdd { .. } => 1,
+            Operation::CompareSwap { .. }
+            | Operation::FetchAdd { .. }
+            | Operation::AtomicWrite { .. }
+            | Operation::Flush { .. } => 1,
             _ => segment::packets(request.length, config.path_mtu),
         };
         let (first, last) = (self.tail, self.tail + count - 1);
@@ -277,11 +285,13 @@ pub(crate) fn check(
             }
         }
         (Operation::Read { .. }, None) if place == Place::Only => Ok(None),
-        (Operation::CompareSwap { .. } | Operation::FetchAdd { .. }, None)
-            if place == Place::Only && length == 8 =>
-        {
-            Ok(None)
-        }
+        (
+            Operation::CompareSwap { .. }
+            | Operation::FetchAdd { .. }
+            | Operation::AtomicWrite { .. },
+            None,
+        ) if place == Place::Only && length == 8 => Ok(None),
+        (Operation::Flush { .. }, None) if place == Place::Only && length == 0 => Ok(None),
         _ => Err(SubmitError::Sequence),
     }
 }

@@ -6,7 +6,7 @@ use crate::sequence::Sequence;
 use crate::upper::{Gathered, Upper};
 use crate::work::{Operation, Status};
 use crate::{Config, Time};
-use omniverb_wire::{AtomicEth, Bth, Builder, Opcode, Operation as Code, Reth, XrcEth};
+use omniverb_wire::{AtomicEth, Bth, Builder, Feth, Opcode, Operation as Code, Reth, XrcEth};
 
 /// Within a long message an acknowledgement is asked for at least this often, so that the window
 /// moves on (9.7.5.1.2 leaves the choice to the requester)...
@@ -197,7 +197,7 @@ impl Requester {
         self.fail(Status::LocalProtection);
     }
 
-    /// A READ request or an atomic.
+    /// A READ request, an atomic or a FLUSH.
     fn ask(
         &mut self,
         config: &Config,
@@ -229,6 +229,19 @@ impl Requester {
                 let (code, bth) = bth(Code::FetchAdd);
                 let operands = AtomicEth::new(address, key, add, 0);
                 Builder::new(datagram, code, bth, 0)?.maybe(srq).header(operands).finish()
+            }
+            Operation::AtomicWrite { address, key, value } => {
+                let (code, bth) = bth(Code::AtomicWrite);
+                let reth = Reth::new(address, key, value.len() as u32);
+                let mut builder = Builder::new(datagram, code, bth, value.len())?.header(reth);
+                builder.payload().copy_from_slice(&value);
+                builder.finish()
+            }
+            Operation::Flush { address, key, length, placement, selectivity } => {
+                let (code, bth) = bth(Code::Flush);
+                let feth = Feth::new(placement, selectivity);
+                let reth = Reth::new(address, key, length);
+                Builder::new(datagram, code, bth, 0)?.header(feth).header(reth).finish()
             }
             Operation::Send { .. } | Operation::Write { .. } => return None,
         };

@@ -1,7 +1,7 @@
 //! Making response packets, in the order of their PSNs (9.7.5.1): first what was asked for again,
 //! then acknowledgements of what is done, then what is oldest among the rest.
 
-use super::{Negative, Pended, Pending, Reading, Replay, Responder, State};
+use super::{Executed, Negative, Pended, Pending, Reading, Replay, Responder, State};
 use crate::sequence::Sequence;
 use crate::upper::Fetched;
 use crate::{Config, Upper, segment};
@@ -53,9 +53,9 @@ impl Responder {
         let mut index = 0;
         while let Some(replay) = self.replays.get(index) {
             match replay {
-                Replay::Atomic { psn, original } => {
-                    let (psn, original) = (*psn, *original);
-                    let length = self.atomic_answer(config, datagram, psn, original)?;
+                Replay::Once { psn, executed } => {
+                    let (psn, executed) = (*psn, *executed);
+                    let length = self.once_answer(config, datagram, psn, executed)?;
                     self.replays.remove(index);
                     return Some(length);
                 }
@@ -173,12 +173,12 @@ impl Responder {
                     }
                 }
             }
-            (State::Done, Pended::Atomic { original }) => {
-                let original = *original;
+            (State::Done, Pended::Once(executed)) => {
+                let executed = *executed;
                 if std::mem::take(&mut pending.ends) {
                     self.messages = self.messages.wrapping_add(1);
                 }
-                let length = self.atomic_answer(config, datagram, first, original)?;
+                let length = self.once_answer(config, datagram, first, executed)?;
                 self.pending.pop_front();
                 self.answered = first + 1;
                 self.unacknowledged = 0;
@@ -228,17 +228,23 @@ impl Responder {
         Some(Builder::new(datagram, code, bth, 0)?.header(aeth).finish())
     }
 
-    fn atomic_answer(
+    fn once_answer(
         &self,
         config: &Config,
         datagram: &mut [u8],
         psn: Sequence,
-        original: u64,
+        executed: Executed,
     ) -> Option<usize> {
-        let (code, bth) = self.header(config, Code::AtomicAcknowledge, psn);
+        let (operation, original) = match executed {
+            Executed::Found(original) => {
+                (Code::AtomicAcknowledge, Some(AtomicAckEth::new(original)))
+            }
+            Executed::Silently => (Code::ReadResponse { place: Place::Only }, None),
+        };
+        let (code, bth) = self.header(config, operation, psn);
         let aeth = Aeth::new(Syndrome::Ack(CREDITS_INVALID), self.messages);
         let builder = Builder::new(datagram, code, bth, 0)?;
-        Some(builder.header(aeth).header(AtomicAckEth::new(original)).finish())
+        Some(builder.header(aeth).maybe(original).finish())
     }
 
     fn read_answer(

@@ -23,19 +23,19 @@ impl Responder {
         match operation {
             Code::Send { .. } | Code::Write { .. } => self.acknowledge = true,
             Code::ReadRequest => self.read_again(config, psn, packet, upper),
-            Code::CompareSwap | Code::FetchAdd => {
-                let original = self.memories.iter().find_map(|memory| match memory.kind {
-                    Remembered::Atomic { original } if memory.first == psn => original,
+            Code::CompareSwap | Code::FetchAdd | Code::AtomicWrite | Code::Flush => {
+                let executed = self.memories.iter().find_map(|memory| match memory.kind {
+                    Remembered::Once { executed } if memory.first == psn => executed,
                     _ => None,
                 });
                 let queued = self
                     .replays
                     .iter()
-                    .any(|replay| matches!(replay, Replay::Atomic { psn: p, .. } if *p == psn));
-                if let Some(original) = original
+                    .any(|replay| matches!(replay, Replay::Once { psn: p, .. } if *p == psn));
+                if let Some(executed) = executed
                     && !queued
                 {
-                    self.replays.push_back(Replay::Atomic { psn, original });
+                    self.replays.push_back(Replay::Once { psn, executed });
                 }
             }
             _ => {}
@@ -78,7 +78,7 @@ impl Responder {
                     }
                 }
             }
-            Pended::Atomic { .. } => {}
+            Pended::Once(_) => {}
         }
     }
 

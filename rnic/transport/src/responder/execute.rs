@@ -1,9 +1,12 @@
 //! A request packet in its turn: checks in the order of 9.7.4, then to the layer above.
 
 use super::{
-    Ends, Memory, Message, Negative, Pended, Pending, Reading, Remembered, Responder, State,
+    Ends, Executed, Memory, Message, Negative, Pended, Pending, Reading, Remembered, Responder,
+    State,
 };
-use crate::upper::{AtomicOperation, AtomicRequest, Delivery, Kind, Part, ReadRequest};
+use crate::upper::{
+    AtomicOperation, AtomicRequest, Delivery, FlushRequest, Kind, Part, ReadRequest,
+};
 use crate::{Config, MESSAGE_MAX, Upper, segment};
 use omniverb_terms::{Refusal, Rkey};
 use omniverb_wire::{Operation as Code, Packet, Place};
@@ -21,6 +24,8 @@ impl Responder {
             Code::Write { place, .. } => self.write(config, packet, place, upper),
             Code::ReadRequest => self.read(config, packet, upper),
             Code::CompareSwap | Code::FetchAdd => self.atomic(config, packet, upper),
+            Code::AtomicWrite => self.atomic_write(config, packet, upper),
+            Code::Flush => self.flush(config, packet, upper),
             _ => {}
         }
     }
@@ -199,9 +204,56 @@ impl Responder {
         let srq = packet.srq().unwrap_or(0);
         let request = AtomicRequest { address, key, srq, operation };
         let ticket = self.new_ticket();
+        let result = upper.atomic(ticket, &request);
+        self.executed(config, packet, result, Executed::Found(0));
+    }
+
+    fn atomic_write(&mut self, config: &Config, packet: &Packet<'_>, upper: &mut impl Upper) {
+        let Some(reth) = packet.reth() else { return };
+        let misaligned = !reth.address().is_multiple_of(8);
+        let value = packet.payload().try_into().ok().filter(|_| reth.length() == 8 && !misaligned);
+        let value = value.filter(|_| self.message == Message::None && !self.too_many(config));
+        let Some(value) = value else {
+            self.refuse(packet);
+            return;
+        };
+        let operation = AtomicOperation::Write { value };
+        // Not of XRC, so no SRQ.
+        let request = AtomicRequest { address: reth.address(), key: reth.key(), srq: 0, operation };
+        let ticket = self.new_ticket();
+        let result = upper.atomic(ticket, &request);
+        self.executed(config, packet, result, Executed::Silently);
+    }
+
+    fn flush(&mut self, config: &Config, packet: &Packet<'_>, upper: &mut impl Upper) {
+        let (Some(reth), Some(feth)) = (packet.reth(), packet.flush()) else { return };
+        let (Some(placement), Some(selectivity)) = (feth.placement(), feth.selectivity()) else {
+            self.refuse(packet);
+            return;
+        };
+        if self.message != Message::None || self.too_many(config) {
+            self.refuse(packet);
+            return;
+        }
+        let (address, key, length) = (reth.address(), reth.key(), u64::from(reth.length()));
+        let request = FlushRequest { address, key, length, placement, selectivity };
+        let ticket = self.new_ticket();
+        let result = upper.flush(ticket, &request);
+        self.executed(config, packet, result, Executed::Silently);
+    }
+
+    /// Something that is executed once was handed over under the latest ticket. `kind`: what is
+    /// said of it, but for the value.
+    fn executed(
+        &mut self,
+        config: &Config,
+        packet: &Packet<'_>,
+        result: Result<u64, Delivery>,
+        kind: Executed,
+    ) {
         let first = self.expected;
-        let (state, original) = match upper.atomic(ticket, &request) {
-            Ok(original) => (State::Done, Some(original)),
+        let (state, executed) = match result {
+            Ok(original) => (State::Done, Some(kind.with(original))),
             Err(Delivery::Later) => (State::Waiting, None),
             // "Done" without a value is no answer.
             Err(Delivery::Done) => (State::Refused(Refusal::RemoteOperation), None),
@@ -210,9 +262,8 @@ impl Responder {
                 return;
             }
         };
-        let kind = Pended::Atomic { original: original.unwrap_or(0) };
-        self.take(packet, 1, Ends::Message, state, kind);
-        let kind = Remembered::Atomic { original };
+        self.take(packet, 1, Ends::Message, state, Pended::Once(executed.unwrap_or(kind)));
+        let kind = Remembered::Once { executed };
         self.remember(config, Memory { first, last: first, kind });
     }
 

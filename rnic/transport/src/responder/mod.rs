@@ -70,7 +70,27 @@ enum State {
 enum Pended {
     Part,
     Read(Reading),
-    Atomic { original: u64 },
+    /// Executed once; the answer, or what is known of it before it is executed.
+    Once(Executed),
+}
+
+/// What is said of something that is executed once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Executed {
+    /// An atomic found this.
+    Found(u64),
+    /// It is done: an ATOMIC WRITE, a FLUSH (A19).
+    Silently,
+}
+
+impl Executed {
+    /// With the value that was found, if one is said.
+    fn with(self, value: u64) -> Executed {
+        match self {
+            Executed::Found(_) => Executed::Found(value),
+            Executed::Silently => Executed::Silently,
+        }
+    }
 }
 
 /// A READ being answered.
@@ -91,10 +111,10 @@ struct Reading {
 #[derive(Debug)]
 enum Replay {
     Read(Reading),
-    Atomic { psn: Sequence, original: u64 },
+    Once { psn: Sequence, executed: Executed },
 }
 
-/// What is remembered of READs and atomics, to answer them again (9.4.4, 9.4.5.1).
+/// What is remembered of READs, atomics and FLUSHes, to answer them again (9.4.4, 9.4.5.1).
 #[derive(Clone, Copy, Debug)]
 struct Memory {
     first: Sequence,
@@ -104,8 +124,15 @@ struct Memory {
 
 #[derive(Clone, Copy, Debug)]
 enum Remembered {
-    Read { address: u64, key: Rkey, length: u64 },
-    Atomic { original: Option<u64> },
+    Read {
+        address: u64,
+        key: Rkey,
+        length: u64,
+    },
+    /// `None`: not executed yet.
+    Once {
+        executed: Option<Executed>,
+    },
 }
 
 /// A negative acknowledgement for the packet expected.
@@ -221,11 +248,11 @@ impl Responder {
         }
         match (answer, &mut pending.kind) {
             (Answer::Done, Pended::Part) => pending.state = State::Done,
-            (Answer::Original(value), Pended::Atomic { original }) => {
-                *original = value;
+            (Answer::Original(value), Pended::Once(executed)) => {
+                *executed = executed.with(value);
                 pending.state = State::Done;
-                let first = pending.first;
-                self.remember_result(first, value);
+                let (first, executed) = (pending.first, *executed);
+                self.remember_result(first, executed);
             }
             (Answer::NotReady, Pended::Part) if pending.state == State::Waiting => {
                 pending.state = State::NotReady { nak_sent: false };
@@ -297,12 +324,12 @@ impl Responder {
         self.memories.push_back(memory);
     }
 
-    fn remember_result(&mut self, psn: Sequence, value: u64) {
+    fn remember_result(&mut self, psn: Sequence, result: Executed) {
         for memory in &mut self.memories {
             if memory.first == psn
-                && let Remembered::Atomic { original } = &mut memory.kind
+                && let Remembered::Once { executed } = &mut memory.kind
             {
-                *original = Some(value);
+                *executed = Some(result);
             }
         }
     }

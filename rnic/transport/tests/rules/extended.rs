@@ -1,8 +1,8 @@
 //! Rules for XRC (annex A14): as RC, but each request names an SRQ, and only one end asks.
 
 use crate::script::*;
-use omniverb_terms::{Rkey, Service};
-use omniverb_transport::{Config, Operation, Request, RequestId, Status};
+use omniverb_terms::{Placement, Rkey, Selectivity, Service};
+use omniverb_transport::{Config, Operation, Request, RequestId, Status, SubmitError};
 use omniverb_wire::{AtomicEth, Opcode, Place, Reth};
 
 const XRC: u8 = 0xa0;
@@ -43,6 +43,22 @@ fn every_request_names_its_queue() {
     assert_eq!(end.statuses(), []);
     end.receive(&make(XRC | ACKNOWLEDGE, 1002, acknowledging()));
     assert_eq!(end.statuses(), [(1, Status::Success), (2, Status::Success)]);
+}
+
+/// What annex A19 adds is of RC only.
+#[test]
+fn atomic_writes_and_flushes_are_not_of_it() {
+    let mut end = of(Service::XrcSend);
+    let (address, key, srq) = (0x1000, Rkey(7), 5);
+    let (placement, selectivity) = (Placement::GLOBAL, Selectivity::Range);
+    let flush = Operation::Flush { address, key, length: 8, placement, selectivity };
+    let eight = Operation::AtomicWrite { address, key, value: [1; 8] };
+    for (operation, length) in [(flush, 0), (eight, 8)] {
+        let (id, place) = (RequestId(1), Place::Only);
+        let request = Request { id, operation, srq, length, place, fence: false };
+        assert_eq!(end.connection.submit(request), Err(SubmitError::Sequence));
+    }
+    assert_eq!([0xbc, 0xbd].map(Opcode::from_byte), [None; 2]);
 }
 
 fn acknowledging() -> Parts {

@@ -1,6 +1,7 @@
 //! One rule of the specification each: packets by hand in, packets as they print themselves out.
 
 mod answering;
+mod executing;
 mod extended;
 mod reading;
 mod requester;

@@ -2,13 +2,13 @@
 
 use omniverb_terms::{Psn, Qpn, Rkey};
 use omniverb_transport::{
-    AtomicOperation, AtomicRequest, Config, Connection, Delivery, Ecn, Event, Fetched, Gathered,
-    Kind, Operation, Part, Placed, ReadRequest, Request, RequestId, Status, Taken, Ticket, Time,
-    Upper,
+    AtomicOperation, AtomicRequest, Config, Connection, Delivery, Ecn, Event, Fetched,
+    FlushRequest, Gathered, Kind, Operation, Part, Placed, ReadRequest, Request, RequestId, Status,
+    Taken, Ticket, Time, Upper,
 };
 use omniverb_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, CREDITS_INVALID, DATAGRAM_MAX, ImmDt, Opcode,
-    Packet, Place, Reth, Run, Syndrome, XrcEth,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, CREDITS_INVALID, DATAGRAM_MAX, Feth, ImmDt,
+    Opcode, Packet, Place, Reth, Run, Syndrome, XrcEth,
 };
 use std::collections::VecDeque;
 
@@ -92,11 +92,20 @@ impl Upper for Script {
         match self.answer(ticket) {
             Delivery::Done => {
                 let original = self.counter;
-                if let AtomicOperation::FetchAdd { add } = request.operation {
-                    self.counter += add;
+                match request.operation {
+                    AtomicOperation::FetchAdd { add } => self.counter += add,
+                    AtomicOperation::Write { value } => self.counter = u64::from_ne_bytes(value),
+                    AtomicOperation::CompareSwap { .. } => {}
                 }
                 Ok(original)
             }
+            other => Err(other),
+        }
+    }
+    fn flush(&mut self, ticket: Ticket, request: &FlushRequest) -> Result<u64, Delivery> {
+        self.log.push(format!("flush {:x} {}", request.address, request.length));
+        match self.answer(ticket) {
+            Delivery::Done => Ok(0),
             other => Err(other),
         }
     }
@@ -204,19 +213,20 @@ opcodes! {
     WRITE_FIRST 0x06 WRITE_LAST 0x08 WRITE_LAST_IMM 0x09 WRITE_ONLY 0x0a
     READ_REQUEST 0x0c READ_RESPONSE_FIRST 0x0d READ_RESPONSE_MIDDLE 0x0e READ_RESPONSE_LAST 0x0f
     READ_RESPONSE_ONLY 0x10 ACKNOWLEDGE 0x11 ATOMIC_ACKNOWLEDGE 0x12 COMPARE_SWAP 0x13
-    FETCH_ADD 0x14
+    FETCH_ADD 0x14 FLUSH 0x1c ATOMIC_WRITE 0x1d
     UC_SEND_FIRST 0x20 UC_SEND_MIDDLE 0x21 UC_SEND_LAST 0x22 UC_SEND_ONLY 0x24
     UC_WRITE_FIRST 0x26 UC_WRITE_LAST 0x28 UC_WRITE_ONLY 0x2a
 }
 
 /// A packet made by hand, without a valid ICRC.
-pub struct Made(Vec<u8>);
+pub struct Made(pub Vec<u8>);
 
 /// What to put into it.
 #[derive(Default)]
 pub struct Parts {
     pub ask: bool,
     pub srq: Option<u32>,
+    pub flush: Option<Feth>,
     pub reth: Option<Reth>,
     pub atomic: Option<AtomicEth>,
     pub aeth: Option<Aeth>,
@@ -232,6 +242,7 @@ pub fn make(code: u8, psn: u32, parts: Parts) -> Made {
     let builder = Builder::new(&mut buffer, opcode, bth, parts.payload).unwrap();
     let length = builder
         .maybe(parts.srq.map(XrcEth::new))
+        .maybe(parts.flush)
         .maybe(parts.reth)
         .maybe(parts.atomic)
         .maybe(parts.aeth)

@@ -5,8 +5,8 @@ use crate::model::{BASE, COUNTERS, KEY, Plan, READABLE, WRITABLE, byte, readable
 use omniverb_terms::Refusal;
 use omniverb_transport::random::Random;
 use omniverb_transport::{
-    Answer, AtomicOperation, AtomicRequest, Connection, Delivery, Fetched, Gathered, Kind,
-    Operation, Part, Placed, ReadRequest, RequestId, Taken, Ticket, Time, Upper,
+    Answer, AtomicOperation, AtomicRequest, Connection, Delivery, Fetched, FlushRequest, Gathered,
+    Kind, Operation, Part, Placed, ReadRequest, RequestId, Taken, Ticket, Time, Upper,
 };
 use omniverb_wire::Run;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -349,6 +349,7 @@ impl Upper for Application {
         let index = ((request.address - BASE - WRITABLE - READABLE) / 8) as usize;
         let value = &mut self.counters[index];
         let original = *value;
+        let finds = !matches!(request.operation, AtomicOperation::Write { .. });
         match (self.theirs.items[cursor].operation, request.operation) {
             (Operation::FetchAdd { add, .. }, AtomicOperation::FetchAdd { add: found }) => {
                 assert_eq!(add, found);
@@ -363,14 +364,50 @@ impl Upper for Application {
                     *value = swap;
                 }
             }
+            (
+                Operation::AtomicWrite { value: new, .. },
+                AtomicOperation::Write { value: found },
+            ) => {
+                assert_eq!(new, found);
+                *value = u64::from_ne_bytes(found);
+            }
             (wanted, found) => panic!("message {cursor} is {wanted:?}, not {found:?}"),
         }
         self.cursor += 1;
-        assert_eq!(Some(original), self.theirs.originals[cursor], "atomic {cursor}");
+        let found = finds.then_some(original);
+        assert_eq!(found, self.theirs.originals[cursor], "atomic {cursor}");
         if self.random.chance(self.manners.late) {
             self.answer_late(ticket, Answer::Original(original), cursor, false);
             return Err(Delivery::Later);
         }
         Ok(original)
+    }
+
+    fn flush(&mut self, ticket: Ticket, request: &FlushRequest) -> Result<u64, Delivery> {
+        self.see(ticket);
+        if self.stalls() {
+            return Err(Delivery::Full);
+        }
+        self.skip_reads();
+        let cursor = self.cursor;
+        if self.void {
+            return Err(Delivery::Later);
+        }
+        if self.manners.refuses == Some(cursor) {
+            return Err(self.refuse(ticket));
+        }
+        let Operation::Flush { address, key, length, placement, selectivity } =
+            self.theirs.items[cursor].operation
+        else {
+            panic!("message {cursor} is no FLUSH");
+        };
+        let length = u64::from(length);
+        assert_eq!(*request, FlushRequest { address, key, length, placement, selectivity });
+        self.cursor += 1;
+        if self.random.chance(self.manners.late) {
+            self.answer_late(ticket, Answer::Original(0), cursor, false);
+            return Err(Delivery::Later);
+        }
+        Ok(0)
     }
 }

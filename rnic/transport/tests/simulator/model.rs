@@ -1,6 +1,6 @@
 //! What one end asks of the other, and what must come of it.
 
-use omniverb_terms::Rkey;
+use omniverb_terms::{Placement, Rkey, Selectivity};
 use omniverb_transport::random::{Random, mix};
 use omniverb_transport::{Operation, Request, RequestId};
 use omniverb_wire::Place;
@@ -83,7 +83,7 @@ impl Plan {
         let four = |random: &mut Random| (random.next() as u32).to_be_bytes();
         let key = KEY;
         let counter = BASE + WRITABLE + READABLE + 8 * random.below(COUNTERS);
-        let (operation, length) = match random.below(10) {
+        let (operation, length) = match random.below(12) {
             0..=2 => {
                 let (immediate, invalidate) = match random.below(4) {
                     0 => (Some(four(random)), None),
@@ -106,6 +106,16 @@ impl Plan {
                 (Operation::Read { address, key }, length)
             }
             8 => (Operation::FetchAdd { address: counter, key, add: random.next() }, 8),
+            9 => {
+                let value = random.next().to_ne_bytes();
+                (Operation::AtomicWrite { address: counter, key, value }, 8)
+            }
+            10 => {
+                let length = length(random, longest.min(WRITABLE)) as u32;
+                let (address, placement) = (BASE, Placement::GLOBAL);
+                let selectivity = Selectivity::Range;
+                (Operation::Flush { address, key, length, placement, selectivity }, 0)
+            }
             _ => {
                 let index = ((counter - BASE - WRITABLE - READABLE) / 8) as usize;
                 // Half of them find what they look for.
@@ -132,6 +142,10 @@ impl Plan {
                 let original = *value;
                 *value = original.wrapping_add(add);
                 Some(original)
+            }
+            Operation::AtomicWrite { address, value, .. } => {
+                self.counters[counter(address)] = u64::from_ne_bytes(value);
+                None
             }
             Operation::CompareSwap { address, compare, swap, .. } => {
                 let value = &mut self.counters[counter(address)];
