@@ -2,7 +2,7 @@
 
 use omniverb_link::Request;
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, SOLICITED};
-use omniverb_transport::{AtomicOperation, AtomicRequest, Kind, Part, ReadRequest};
+use omniverb_transport::{AtomicOperation, AtomicRequest, FlushRequest, Kind, Part, ReadRequest};
 
 /// A part of a message as a record.
 pub(crate) fn part(part: &Part<'_>) -> Request {
@@ -38,5 +38,12 @@ pub(crate) fn atomic(request: &AtomicRequest) -> Request {
             Request::CompareSwap { address, rkey, compare, swap }
         }
         AtomicOperation::FetchAdd { add } => Request::FetchAdd { address, rkey, add },
+        AtomicOperation::Write { value } => Request::AtomicWrite { address, rkey, value },
     }
+}
+
+/// A FLUSH of the peer as a record.
+pub(crate) fn flush(request: &FlushRequest) -> Request {
+    let FlushRequest { address, key: rkey, length, placement, selectivity } = *request;
+    Request::Flush { address, rkey, length, placement, selectivity }
 }

@@ -12,6 +12,8 @@ pub mod opcode {
     pub const LOCAL_INV: u32 = 7;
     pub const BIND_MW: u32 = 8;
     pub const SEND_WITH_INV: u32 = 9;
+    pub const FLUSH: u32 = 14;
+    pub const ATOMIC_WRITE: u32 = 15;
 }
 
 pub mod send_flags {
@@ -30,7 +32,9 @@ pub mod access {
     pub const MW_BIND: u32 = 16;
     pub const ZERO_BASED: u32 = 32;
     pub const ON_DEMAND: u32 = 64;
-    pub const REMOTE: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
+    pub const FLUSH_GLOBAL: u32 = 256;
+    pub const FLUSH_PERSISTENT: u32 = 512;
+    pub const REMOTE: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC | FLUSH_GLOBAL;
 }
 
 pub mod status {
@@ -58,6 +62,8 @@ pub mod wc_opcode {
     pub const FETCH_ADD: u32 = 4;
     pub const BIND_MW: u32 = 5;
     pub const LOCAL_INV: u32 = 6;
+    pub const FLUSH: u32 = 8;
+    pub const ATOMIC_WRITE: u32 = 9;
     pub const RECV: u32 = 128;
     pub const RECV_RDMA_WITH_IMM: u32 = 129;
 }

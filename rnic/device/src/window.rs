@@ -107,7 +107,10 @@ impl Regions {
         let whole = self.get(bind.lkey)?;
         let rights = bind.access & access::REMOTE;
         let writes = rights & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
-        let needed = access::MW_BIND | if writes { access::LOCAL_WRITE } else { 0 };
+        // To flush is for the region to allow.
+        let needed = access::MW_BIND
+            | if writes { access::LOCAL_WRITE } else { 0 }
+            | rights & access::FLUSH_GLOBAL;
         if whole.pd != pd || whole.access & needed != needed || whole.is_everywhere() {
             return None;
         }

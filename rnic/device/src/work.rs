@@ -3,7 +3,7 @@
 use crate::gather::Sge;
 pub use omniverb_link::attributes::GlobalRoute;
 use omniverb_ring::UserMemory;
-use omniverb_terms::{Gid, Qpn, Rkey};
+use omniverb_terms::{Gid, Placement, Qpn, Rkey, Selectivity};
 
 /// Where the bytes of a send are.
 #[derive(Clone, Copy)]
@@ -30,9 +30,11 @@ pub struct SendWork<'a> {
     pub address: u64,
     /// Remote key of one-sided operations. Of a window to bind, the key that it is to have.
     pub rkey: Rkey,
-    /// Atomics: the number to compare with or to add. Of a window to bind, the rights.
+    /// Atomics: the number to compare with or to add. Of a window to bind, the rights. Of a FLUSH,
+    /// the length of what is to be flushed.
     pub compare_add: u64,
-    /// Compare-and-swap: the new number. Of a window to bind, its length.
+    /// Compare-and-swap: the new number. Of a window to bind, its length. Of a FLUSH, what
+    /// [`SendWork::flush`] makes of placement and selectivity.
     pub swap: u64,
     /// XRC: the shared receive queue of the peer's that it is for.
     pub srq: u32,
@@ -61,6 +63,18 @@ impl SendWork<'_> {
             data: Data::Gather(&[]),
         }
     }
+
+    /// Says how far and how much a FLUSH reaches.
+    pub fn flush(&mut self, length: u32, placement: Placement, selectivity: Selectivity) {
+        self.compare_add = u64::from(length);
+        self.swap = u64::from(placement.bits()) | u64::from(selectivity.code()) << 8;
+    }
+}
+
+/// What [`SendWork::flush`] said; `None`: nothing was.
+pub(crate) fn flushes(swap: u64) -> Option<(Placement, Selectivity)> {
+    let [placement, selectivity, ..] = swap.to_le_bytes();
+    Some((Placement::from_bits(placement)?, Selectivity::from_code(selectivity)?))
 }
 
 /// To whom a datagram goes, and how.

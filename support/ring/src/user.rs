@@ -112,6 +112,14 @@ impl UserMemory {
         Some(self.cell()?.fetch_add(add, core::sync::atomic::Ordering::SeqCst))
     }
 
+    /// Stores so that nobody sees a part of it, as [`Self::compare_swap`]. The bytes are as they are
+    /// to be in memory.
+    pub fn store(&self, value: [u8; 8]) -> Option<()> {
+        let value = u64::from_ne_bytes(value);
+        self.cell()?.store(value, core::sync::atomic::Ordering::SeqCst);
+        Some(())
+    }
+
     fn cell(&self) -> Option<&core::sync::atomic::AtomicU64> {
         if self.length != 8 || !self.address.is_multiple_of(8) {
             return None;

@@ -14,8 +14,8 @@ use omniverb_link::pace::Denied;
 use omniverb_link::{Broken, Credit, Endpoint, Nak, Request};
 use omniverb_terms::{Refusal, Rkey, Service};
 use omniverb_transport::{
-    AtomicRequest, Delivery, Fetched, Gathered, Part, Placed, ReadRequest, RequestId, Taken,
-    Ticket, Upper,
+    AtomicRequest, Delivery, Fetched, FlushRequest, Gathered, Part, Placed, ReadRequest, RequestId,
+    Taken, Ticket, Upper,
 };
 use omniverb_wire::{Run, Slots};
 
@@ -66,7 +66,7 @@ pub(crate) enum Said {
     NotReady(Ticket),
     /// It refuses this.
     Refused(Ticket, Refusal),
-    /// An atomic found this.
+    /// An atomic found this; something else that is done once is done.
     Original(Ticket, u64),
 }
 
@@ -256,6 +256,21 @@ impl Application {
         Ok(asked)
     }
 
+    /// Has the application do something that is done once, and answered with a number.
+    fn once(&mut self, ticket: Ticket, srq: u32, record: &Request) -> Result<u64, Delivery> {
+        self.placing.interrupted();
+        let asked = match self.tell_srq(srq) {
+            Ok(true) => self.incoming.ask(&mut self.endpoint, ticket, record),
+            other => other,
+        };
+        if !self.checked(asked, false) {
+            self.stuck = true;
+            return Err(Delivery::Full);
+        }
+        self.readings.once(ticket);
+        Err(Delivery::Later)
+    }
+
     /// Fills a packet of an answer.
     fn fill(&mut self, ticket: Ticket, offset: u64, target: &mut [u8]) -> Result<Fetched, Broken> {
         let Application { grants, endpoint, mapped_reads, .. } = self;
@@ -376,17 +391,12 @@ impl Upper for Application {
     }
 
     fn atomic(&mut self, ticket: Ticket, request: &AtomicRequest) -> Result<u64, Delivery> {
-        self.placing.interrupted();
-        let record = records::atomic(request);
-        let asked = match self.tell_srq(request.srq) {
-            Ok(true) => self.incoming.ask(&mut self.endpoint, ticket, &record),
-            other => other,
-        };
-        if !self.checked(asked, false) {
-            self.stuck = true;
-            return Err(Delivery::Full);
-        }
-        self.readings.atomic(ticket);
-        Err(Delivery::Later)
+        self.once(ticket, request.srq, &records::atomic(request))
+    }
+
+    // What was placed on mapped pages before it is visible, and what was not is in the ring.
+    fn flush(&mut self, ticket: Ticket, request: &FlushRequest) -> Result<u64, Delivery> {
+        // Not of XRC, so no SRQ.
+        self.once(ticket, 0, &records::flush(request))
     }
 }

@@ -45,6 +45,7 @@ enum Kind {
     Data,
     Read { length: u64 },
     Atomic,
+    Flush,
 }
 
 /// Address, key and length of a whole WRITE.
@@ -128,6 +129,16 @@ impl Outgoing {
             Request::FetchAdd { address, rkey, add } => {
                 (Operation::FetchAdd { address, key: rkey, add }, FIRST | LAST, Kind::Atomic)
             }
+            Request::AtomicWrite { address, rkey, value } => {
+                (Operation::AtomicWrite { address, key: rkey, value }, FIRST | LAST, Kind::Atomic)
+            }
+            Request::Flush { address, rkey, length, placement, selectivity } => {
+                // As many as fit into the packet, and no region has more (`Selectivity::Range`).
+                let length = u32::try_from(length).ok()?;
+                let key = rkey;
+                let flush = Operation::Flush { address, key, length, placement, selectivity };
+                (flush, FIRST | LAST, Kind::Flush)
+            }
             Request::Datagram { .. } | Request::ForSrq { .. } => return None,
         };
         if flags & PLACED != 0 || kind != Kind::Data && record.length != 0 {
@@ -137,6 +148,7 @@ impl Outgoing {
             Kind::Data => record.length as u64,
             Kind::Read { length } => length,
             Kind::Atomic => 8,
+            Kind::Flush => 0,
         };
         let place = Place::new(flags & FIRST != 0, flags & LAST != 0);
         let open = match operation {
@@ -241,7 +253,7 @@ impl Outgoing {
             Kind::Data => {}
             Kind::Read { length: 0 } => self.tell(Response::ReadData { last: true }),
             Kind::Read { .. } => {}
-            Kind::Atomic => {
+            Kind::Atomic | Kind::Flush => {
                 let original = original.unwrap_or_default();
                 self.tell(Response::AtomicResult { original });
             }

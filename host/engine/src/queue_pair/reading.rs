@@ -24,7 +24,8 @@ struct Asked {
 
 enum Kind {
     Read(Reading),
-    Atomic,
+    /// An atomic, or a FLUSH: a number answers it.
+    Once,
 }
 
 struct Reading {
@@ -80,9 +81,9 @@ impl Readings {
         self.asked.push_back(Asked { ticket, kind: Kind::Read(reading) });
     }
 
-    /// An atomic was passed on.
-    pub(crate) fn atomic(&mut self, ticket: Ticket) {
-        self.asked.push_back(Asked { ticket, kind: Kind::Atomic });
+    /// An atomic or a FLUSH was passed on.
+    pub(crate) fn once(&mut self, ticket: Ticket) {
+        self.asked.push_back(Asked { ticket, kind: Kind::Once });
     }
 
     /// Nobody wants the rest of this READ.
@@ -114,7 +115,7 @@ impl Readings {
             Response::AtomicResult { original } => {
                 let index = self.current().ok_or(Broken)?;
                 let asked = self.asked.remove(index).ok_or(Broken)?;
-                if !matches!(asked.kind, Kind::Atomic) {
+                if !matches!(asked.kind, Kind::Once) {
                     return Err(Broken);
                 }
                 Answer::Original(asked.ticket, original)

@@ -5,10 +5,10 @@
 
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
 use omniverb_link::trace::{ACKNOWLEDGED, KEEP_MAX, Kind, NOT_READY, PIECE, Trace};
-use omniverb_terms::{Psn, Qpn, Refusal, Rkey, Service};
+use omniverb_terms::{Placement, Psn, Qpn, Refusal, Rkey, Selectivity, Service};
 use omniverb_wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, CREDITS_INVALID, DATAGRAM_MAX, Deth, Flow, Ieth,
-    ImmDt, Opcode, Operation, Place, Reth, Syndrome,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Builder, CREDITS_INVALID, DATAGRAM_MAX, Deth, Feth, Flow,
+    Ieth, ImmDt, Opcode, Operation, Place, Reth, Syndrome,
 };
 use std::net::IpAddr;
 
@@ -113,6 +113,9 @@ pub(crate) fn tell(
     }
     let mut story = Story { end, trace, each: &mut each };
     if trace.kind.has_payload() {
+        if trace.kind == Kind::AtomicWrite && (trace.first, trace.second) != (8, 0) {
+            return false;
+        }
         let Some(part) = Part::new(trace, payload) else { return false };
         story.message(&part);
         return true;
@@ -129,7 +132,8 @@ struct Story<'a, F> {
 impl<F: FnMut(Rebuilt<'_>)> Story<'_, F> {
     /// Records that are one packet.
     fn short(&mut self) -> Option<()> {
-        let Trace { kind, code, psn, messages, address, rkey, first, second, .. } = *self.trace;
+        let Trace { kind, code, psn, messages, address, rkey, immediate, first, second, .. } =
+            *self.trace;
         let request = |operation| Opcode::new(Service::Rc, operation);
         let mut buffer = [0; 128];
         match kind {
@@ -150,6 +154,15 @@ impl<F: FnMut(Rebuilt<'_>)> Story<'_, F> {
                 };
                 let begin = self.begin(&mut buffer, request(operation), psn, 0)?;
                 let length = begin.header(header).finish();
+                self.done(&mut buffer, length, 0, Sender::Requester);
+            }
+            Kind::Flush => {
+                let [placement, selectivity, ..] = immediate.to_le_bytes();
+                let selectivity = Selectivity::from_code(selectivity)?;
+                let feth = Feth::new(Placement::from_bits(placement)?, selectivity);
+                let reth = Reth::new(address, Rkey(rkey), u32::try_from(first).ok()?);
+                let begin = self.begin(&mut buffer, request(Operation::Flush), psn, 0)?;
+                let length = begin.header(feth).header(reth).finish();
                 self.done(&mut buffer, length, 0, Sender::Requester);
             }
             Kind::AtomicResult => {
@@ -205,7 +218,8 @@ impl<F: FnMut(Rebuilt<'_>)> Story<'_, F> {
     ) -> Option<usize> {
         let Trace { kind, flags, messages, address, rkey, immediate, first, .. } = *self.trace;
         let service = self.end.service;
-        let with_immediate = place.ends() && flags & IMMEDIATE != 0 && kind != Kind::ReadData;
+        let carries = matches!(kind, Kind::Send | Kind::Write | Kind::Datagram);
+        let with_immediate = place.ends() && flags & IMMEDIATE != 0 && carries;
         // UC has no packet that invalidates.
         let invalidate = place.ends()
             && flags & INVALIDATE != 0
@@ -215,6 +229,7 @@ impl<F: FnMut(Rebuilt<'_>)> Story<'_, F> {
         let operation = match kind {
             Kind::Write => Operation::Write { place, immediate: with_immediate },
             Kind::ReadData => Operation::ReadResponse { place },
+            Kind::AtomicWrite => Operation::AtomicWrite,
             _ => Operation::Send { place, immediate: with_immediate, invalidate },
         };
         let opcode = Opcode::new(service, operation);

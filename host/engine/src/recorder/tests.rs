@@ -161,6 +161,27 @@ fn reads_and_atomics_with_their_answers() {
 }
 
 #[test]
+fn what_brings_nothing_back() {
+    let end = end(Service::Rc);
+    let eight = told(&end, &trace(Kind::AtomicWrite, 8), &bytes(8)).unwrap();
+    let packet = eight[0].packet();
+    assert_eq!(packet.to_string(), "ATOMIC-WRITE qpn 0x22 psn 16777214 ask 0x7000+8 rkey 0x99");
+    assert_eq!((packet.payload(), eight.len()), (&bytes(8)[..], 1));
+    for length in [0, 7, 16] {
+        let trace = trace(Kind::AtomicWrite, length);
+        assert!(told(&end, &trace, &bytes(length as usize)).is_none());
+    }
+    let flush = Trace { immediate: 0x101, ..trace(Kind::Flush, 300) };
+    let line = "FLUSH qpn 0x22 psn 16777214 ask global region 0x7000+300 rkey 0x99";
+    assert_eq!(told(&end, &flush, &[]).unwrap()[0].packet().to_string(), line);
+    for immediate in [0, 4, 0x201] {
+        assert!(told(&end, &Trace { immediate, ..flush }, &[]).is_none());
+    }
+    let done = told(&end, &trace(Kind::ReadData, 0), &[]).unwrap();
+    assert!(done[0].packet().to_string().starts_with("READ-RESPONSE-ONLY qpn 0x11 psn"));
+}
+
+#[test]
 fn refusals_and_peers_that_are_not_ready() {
     let end = end(Service::Rc);
     let refusal = told(&end, &Trace { code: 2, ..trace(Kind::Refusal, 0) }, &[]).unwrap();
@@ -204,6 +225,7 @@ prop_compose! {
         kind in prop::sample::select(vec![
             Kind::Send, Kind::Write, Kind::Read, Kind::CompareSwap, Kind::FetchAdd, Kind::Datagram,
             Kind::Acknowledge, Kind::ReadData, Kind::AtomicResult, Kind::Refusal,
+            Kind::AtomicWrite, Kind::Flush,
         ]),
         flags in any::<u32>(),
         (path_mtu, code) in (0..7u8, any::<u8>()),

@@ -15,7 +15,7 @@ use omniverb_ring::sync::Ordering;
 use omniverb_ring::{BellPage, UserMemory, Window, WordMemory};
 use omniverb_sys::mapping::Access;
 use omniverb_sys::{Extent, memfd};
-use omniverb_terms::{Psn, Qpn, Refusal, Rkey, Service};
+use omniverb_terms::{Placement, Psn, Qpn, Refusal, Rkey, Selectivity, Service};
 use omniverb_wire::{Bth, DATAGRAM_MAX, Packet, Reth};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -190,14 +190,19 @@ fn ask(bytes: &mut Bytes<'_>, application: &mut Endpoint) {
     let flags = u32::from(bytes.byte() & 0x3f) << 8;
     let (address, rkey, length) = (bytes.number() & 0xffff, Rkey(5), u64::from(bytes.byte()) * 64);
     let immediate = 9;
-    let request = match bytes.byte() % 8 {
+    let request = match bytes.byte() % 10 {
         0 => Request::Send { flags, immediate },
         1 => Request::WriteFirst { flags, address, rkey, immediate, total: length },
         2 => Request::WriteMore { flags, immediate },
         3 => Request::Read { address, rkey, length },
         4 => Request::CompareSwap { address, rkey, compare: 1, swap: 2 },
         5 => Request::FetchAdd { address, rkey, add: 1 },
-        6 => Request::ForSrq { number: immediate },
+        6 => Request::AtomicWrite { address, rkey, value: [7; 8] },
+        7 => {
+            let (placement, selectivity) = (Placement::GLOBAL, Selectivity::Range);
+            Request::Flush { address, rkey, length, placement, selectivity }
+        }
+        8 => Request::ForSrq { number: immediate },
         _ => Request::Datagram { flags, immediate, qkey: 1 },
     };
     let data = vec![0x5a; if bytes.byte() & 1 == 0 { length as usize & 0xfff } else { 0 }];
@@ -215,9 +220,13 @@ fn answer(bytes: &mut Bytes<'_>, application: &mut Endpoint) {
                 let _ = UserMemory::lend(&data, |part| application.send_response(&response, part));
                 None
             }
-            (Request::CompareSwap { .. } | Request::FetchAdd { .. }, 1..=6) => {
-                Some(Response::AtomicResult { original: 3 })
-            }
+            (
+                Request::CompareSwap { .. }
+                | Request::FetchAdd { .. }
+                | Request::AtomicWrite { .. }
+                | Request::Flush { .. },
+                1..=6,
+            ) => Some(Response::AtomicResult { original: 3 }),
             (_, 1..=6) => None,
             _ => Some(Response::Nak { code: omniverb_link::Nak::Refused(Refusal::RemoteAccess) }),
         };

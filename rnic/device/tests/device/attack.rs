@@ -16,7 +16,7 @@ use omniverb_link::trace::TRACE_BYTES;
 use omniverb_link::{Endpoint, Nak, Request, Response, TraceReader, Tracer};
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, Window, WordMemory};
-use omniverb_terms::{Qpn, Rkey, Service};
+use omniverb_terms::{Placement, Qpn, Rkey, Selectivity, Service};
 use std::sync::Arc;
 
 /// Small, so that everything wraps and fills up soon.
@@ -184,13 +184,15 @@ impl Victim {
             0 => (script.word(), Rkey(script.word() as u32)),
             _ => (0x10_0000 + script.number(8192) as u64, Rkey(77)),
         };
-        let work = match script.byte() % 8 {
+        let work = match script.byte() % 10 {
             0 | 1 => Work::send(1),
             2 => Work::send(1).immediate(5),
             3 => Work::write(1, at),
             4 => Work::write(1, at).immediate(5),
             5 => Work::read(1, at),
             6 => Work::fetch_add(1, at, 1),
+            7 => Work::atomic_write(1, at),
+            8 => Work::flush(1, at, 9, (Placement::GLOBAL, Selectivity::Range)),
             _ => Work::compare_swap(1, at, 0, 1),
         };
         let mut work = match script.byte() % 4 {
@@ -236,15 +238,22 @@ impl Victim {
             _ => length as u64,
         };
         let immediate = self.open.rkey.0;
-        let request = match script.byte() % 11 {
+        let request = match script.byte() % 13 {
             0 | 1 => Request::Send { flags, immediate },
             2 | 3 => Request::WriteFirst { flags, address, rkey, immediate, total },
             4 => Request::WriteMore { flags, immediate },
             5 => Request::Read { address, rkey, length: total },
             6 => Request::CompareSwap { address, rkey, compare: 0, swap: total },
             7 => Request::FetchAdd { address, rkey, add: total },
+            8 => Request::AtomicWrite { address, rkey, value: total.to_ne_bytes() },
+            9 => {
+                let bits = script.byte();
+                let placement = Placement::from_bits(bits % 3 + 1).unwrap();
+                let selectivity = Selectivity::from_code(bits >> 7).unwrap();
+                Request::Flush { address, rkey, length: total, placement, selectivity }
+            }
             // Most of them are of this domain.
-            8 | 9 => Request::ForSrq { number: (immediate ^ flags >> 8) % 4 },
+            10 | 11 => Request::ForSrq { number: (immediate ^ flags >> 8) % 4 },
             _ => Request::Datagram { flags, immediate, qkey: QKEY },
         };
         let payload = vec![0xee; length];

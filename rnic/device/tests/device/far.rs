@@ -199,9 +199,11 @@ impl Relay {
         let (request, record) = from.next_request().unwrap().unwrap();
         let done = match request {
             _ if self.service != Service::Rc => true,
-            Request::Read { .. } | Request::CompareSwap { .. } | Request::FetchAdd { .. } => {
-                way.answered
-            }
+            Request::Read { .. }
+            | Request::CompareSwap { .. }
+            | Request::FetchAdd { .. }
+            | Request::AtomicWrite { .. }
+            | Request::Flush { .. } => way.answered,
             _ => to.request_consumed(position).unwrap(),
         };
         if done {

@@ -19,6 +19,7 @@ mod datagram;
 mod engine_arrivals;
 mod engine_datagrams;
 mod engine_links;
+mod executing;
 mod extended;
 mod hostile;
 mod life;

@@ -13,7 +13,7 @@ use omniverb_device::{Cq, FarEnd, PostError, Qp, Srq, Wc, access, send_flags, st
 use omniverb_link::trace::TRACE_BYTES;
 use omniverb_link::{TraceReader, Tracer};
 use omniverb_ring::Window;
-use omniverb_terms::{Qpn, Rkey, Service};
+use omniverb_terms::{Placement, Qpn, Rkey, Selectivity, Service};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -138,7 +138,7 @@ impl Bench {
         let gather = random.cut(&flow.source.region, from, length);
         let data = flow.source.get(from, length);
         let choice = random.below(match flow.service {
-            Service::Rc => 9,
+            Service::Rc => 11,
             Service::Uc => 5,
             _ => 2,
         });
@@ -152,6 +152,8 @@ impl Bench {
                 let at = remote(&flow.target.region, to & !7);
                 match choice {
                     7 => Work::fetch_add(id, at, 3),
+                    9 => Work::atomic_write(id, at),
+                    10 => Work::flush(id, at, 8, (Placement::GLOBAL, Selectivity::Range)),
                     _ => Work::compare_swap(id, at, u64::from_ne_bytes([0; 8]), 5),
                 }
             }
@@ -162,9 +164,11 @@ impl Bench {
         work.sges = match choice {
             0..=4 => gather,
             5 | 6 => random.cut(&flow.landing.region, to, length),
+            9 => random.cut(&flow.source.region, from, 8),
+            10 => Vec::new(),
             _ => random.cut(&flow.landing.region, to, 8.min(AREA - to)),
         };
-        if choice >= 7 && to + 8 > AREA {
+        if choice >= 7 && (to + 8 > AREA || from + 8 > 2 * AREA) {
             return;
         }
         let copy = Buffer::new(length.min(1024));
@@ -208,6 +212,11 @@ impl Bench {
                 let read = flow.target.get(to, length);
                 flow.landing.put(to, &read);
             }
+            9 => {
+                let value = flow.source.get(from, 8);
+                flow.target.put(to & !7, &value);
+            }
+            10 => {}
             _ => {
                 let old = flow.target.get(to & !7, 8);
                 let number = u64::from_ne_bytes(old.clone().try_into().unwrap());

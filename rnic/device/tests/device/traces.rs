@@ -11,7 +11,7 @@ use omniverb_link::record::IMMEDIATE;
 use omniverb_link::trace::{ACKNOWLEDGED, Kind, NOT_READY, TRACE_BYTES, Trace};
 use omniverb_link::{TraceReader, Tracer};
 use omniverb_ring::Window;
-use omniverb_terms::{Rkey, Service};
+use omniverb_terms::{Placement, Rkey, Selectivity, Service};
 use std::sync::Arc;
 
 const PSN: u32 = 0xff_fffe;
@@ -115,7 +115,10 @@ fn one_sided_requests_whichever_way_they_take() {
         all(Work::read(2, at).sge(part(&local, 0, 512)));
         all(Work::fetch_add(3, at, 5).sge(part(&local, 2048, 8)));
         all(Work::compare_swap(4, at, 1, 2).sge(part(&local, 2048, 8)));
-        assert_eq!(outcomes(&qps[0].send_cq), [(1, 0), (2, 0), (3, 0), (4, 0)]);
+        all(Work::atomic_write(5, at).sge(part(&local, 3000, 8)));
+        all(Work::flush(6, at, 100, (Placement::GLOBAL, Selectivity::Range)));
+        let expected = [1, 2, 3, 4, 5, 6].map(|id| (id, status::SUCCESS));
+        assert_eq!(outcomes(&qps[0].send_cq), expected);
         written
     };
     let mediated = run(&mut trail);
@@ -131,7 +134,7 @@ fn one_sided_requests_whichever_way_they_take() {
     assert!(qps[0].granted(qps[1].number, grant));
     let mapped = run(&mut trail);
     let content = here.read(1024, 600);
-    for (written, first, way) in [(mediated, PSN, "mediated"), (mapped, 5, "mapped")] {
+    for (written, first, way) in [(mediated, PSN, "mediated"), (mapped, 7, "mapped")] {
         let wrapped = |distance: u32| (first + distance) & 0xff_ffff;
         let written: Vec<_> = written.iter().filter(|(t, _)| t.kind != Kind::Acknowledge).collect();
         let kinds: Vec<_> =
@@ -144,12 +147,18 @@ fn one_sided_requests_whichever_way_they_take() {
             (Kind::AtomicResult, wrapped(5)),
             (Kind::CompareSwap, wrapped(6)),
             (Kind::AtomicResult, wrapped(6)),
+            (Kind::AtomicWrite, wrapped(7)),
+            (Kind::ReadData, wrapped(7)),
+            (Kind::Flush, wrapped(8)),
+            (Kind::ReadData, wrapped(8)),
         ];
         assert_eq!(kinds, expected, "{way}");
         assert_eq!(written[0].1, content, "{way}");
         assert_eq!((written[0].0.address, written[0].0.rkey), (target.iova, target.rkey.0));
         assert_eq!(written[2].1, content[..512], "{way}: what the READ brought");
         assert_eq!((written[5].0.first, written[5].0.second), (1, 2), "{way}");
+        assert_eq!(written[7].1, here.read(3000, 8), "{way}: what was written");
+        assert_eq!((written[9].0.first, written[9].0.immediate), (100, 1), "{way}");
         let before = u64::from_ne_bytes(content[..8].try_into().unwrap());
         assert_eq!(
             (written[4].0.first, written[6].0.first),

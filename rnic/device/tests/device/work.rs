@@ -4,7 +4,7 @@ use crate::memory::Buffer;
 use omniverb_device::work::Destination;
 use omniverb_device::{Addressee, Data, GlobalRoute, Region, SendWork, Sge, opcode, send_flags};
 use omniverb_ring::UserMemory;
-use omniverb_terms::Rkey;
+use omniverb_terms::{Placement, Rkey, Selectivity};
 
 /// A send work request that owns its lists.
 #[derive(Clone, Default)]
@@ -48,6 +48,23 @@ impl Work {
     pub fn fetch_add(wr_id: u64, at: (u64, Rkey), add: u64) -> Work {
         let work = Work::new(wr_id, opcode::ATOMIC_FETCH_AND_ADD);
         Work { address: at.0, rkey: at.1, compare_add: add, ..work }
+    }
+
+    /// Its value is eight bytes that are added.
+    pub fn atomic_write(wr_id: u64, at: (u64, Rkey)) -> Work {
+        Work { address: at.0, rkey: at.1, ..Work::new(wr_id, opcode::ATOMIC_WRITE) }
+    }
+
+    pub fn flush(
+        wr_id: u64,
+        at: (u64, Rkey),
+        length: u32,
+        (placement, selectivity): (Placement, Selectivity),
+    ) -> Work {
+        let mut work = SendWork::new(wr_id, opcode::FLUSH, 0);
+        work.flush(length, placement, selectivity);
+        let (compare_add, swap) = (work.compare_add, work.swap);
+        Work { address: at.0, rkey: at.1, compare_add, swap, ..Work::new(wr_id, opcode::FLUSH) }
     }
 
     pub fn immediate(mut self, immediate: u32) -> Work {

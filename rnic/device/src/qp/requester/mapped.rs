@@ -12,10 +12,11 @@ use crate::constants::{access, opcode};
 use crate::gather::pieces;
 use crate::grants::{Place, Reach};
 use crate::qp::{Inner, Qp};
+use crate::work::flushes;
 use omniverb_link::Broken;
 use omniverb_link::Credit;
 use omniverb_ring::{UserMemory, Window, WordMemory};
-use omniverb_terms::{Qpn, Rkey, Service};
+use omniverb_terms::{Placement, Qpn, Rkey, Selectivity, Service};
 
 /// Where bytes of the peer are mapped here.
 enum Mapped {
@@ -113,7 +114,7 @@ impl Inner {
         Ok(Some(Step::Started(Finish::Done)))
     }
 
-    /// READ and atomics. `None`: not this way.
+    /// READ and atomics, those included that find nothing. `None`: not this way.
     #[inline(always)]
     pub(super) fn fetch_mapped(
         &mut self,
@@ -125,8 +126,11 @@ impl Inner {
         let Some(link) = self.links.first_mut() else { return Ok(None) };
         let epoch = link.endpoint.peer_epoch();
         let is_read = order.opcode == opcode::RDMA_READ;
-        let (needed, length) =
-            if is_read { (access::REMOTE_READ, order.length) } else { (access::REMOTE_ATOMIC, 8) };
+        let (needed, length) = match order.opcode {
+            opcode::RDMA_READ => (access::REMOTE_READ, order.length),
+            opcode::ATOMIC_WRITE => (access::REMOTE_WRITE, 8),
+            _ => (access::REMOTE_ATOMIC, 8),
+        };
         let range = (order.address, length);
         let reach = self.grants.reach(epoch, order.rkey, range, needed);
         let Some(mapped) = mapped(qp, link.peer.qpn, order.rkey, reach) else { return Ok(None) };
@@ -167,12 +171,15 @@ impl Inner {
             }
             let original = match order.opcode {
                 opcode::ATOMIC_CMP_AND_SWP => cell.compare_swap(order.compare_add, order.swap),
+                opcode::ATOMIC_WRITE => cell.store(eight(parts)).map(|()| 0),
                 _ => cell.fetch_add(order.compare_add),
             };
             // Even if the owner did not wait: once more would be once too often.
             link.endpoint.leave_pages(epoch);
             let Some(original) = original else { return Ok(None) };
-            scatter_number(parts, original);
+            if order.brings_back() {
+                scatter_number(parts, original);
+            }
         }
         self.meter.mapped();
         Ok(Some(Step::Started(Finish::Done)))
@@ -180,6 +187,23 @@ impl Inner {
 }
 
 impl Inner {
+    /// FLUSH: what was mapped is visible when it is done, and there is no other way to do more. So
+    /// a FLUSH of what is mapped has nothing to wait for but what travels. False: not this way.
+    pub(super) fn flush_mapped(&mut self, order: &Order) -> Result<bool, Broken> {
+        let plain = Some((Placement::GLOBAL, Selectivity::Range));
+        if flushes(order.swap) != plain || !self.ring_is_drained()? || self.sends.outstanding() > 0
+        {
+            return Ok(false);
+        }
+        let Some(link) = self.links.first_mut() else { return Ok(false) };
+        let (epoch, range) = (link.endpoint.peer_epoch(), (order.address, order.compare_add));
+        let known = self.grants.known(epoch, order.rkey, range, access::FLUSH_GLOBAL).is_some();
+        if known {
+            self.meter.mapped();
+        }
+        Ok(known)
+    }
+
     /// A WRITE to several extents. False: nothing was written.
     #[cold]
     fn write_spread(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory], epoch: u64) -> bool {
@@ -227,6 +251,13 @@ impl Inner {
         }
         link.endpoint.leave_pages(epoch) && !spread.is_empty()
     }
+}
+
+/// The eight bytes of an atomic WRITE; its length was checked.
+pub(super) fn eight(parts: &[UserMemory]) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    pieces(parts, 0, 8, |at, piece| piece.read(&mut bytes[at as usize..]));
+    bytes
 }
 
 /// Stores what an atomic found into the requester's memory.

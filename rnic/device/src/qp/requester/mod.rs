@@ -7,7 +7,7 @@
 //! When does a request complete?
 //! * SEND into a promised receive (credit, and long enough), but for one with invalidate: when it
 //!   is in the ring.
-//! * Mapped WRITE, READ, atomic: when the bytes are copied.
+//! * Mapped WRITE, READ, atomic: when the bytes are copied; FLUSH of what is mapped: at once.
 //! * UC, UD: when it is in the ring.
 //! * everything else: when the peer consumed it, or answered.
 
@@ -43,7 +43,7 @@ use crate::limits::{MESSAGE_MAX, SGE_MAX};
 use crate::qp::attributes::State;
 use crate::qp::{Inner, Qp};
 use crate::queue::SgeList;
-use crate::work::{Data, PostError, SendWork};
+use crate::work::{Data, PostError, SendWork, flushes};
 use omniverb_link::Broken;
 use omniverb_ring::UserMemory;
 use omniverb_terms::Service;
@@ -54,13 +54,19 @@ use std::sync::atomic::Ordering;
 fn opcode_is_valid(service: Service, code: u32) -> bool {
     use opcode::*;
     match service {
-        Service::Rc => code <= SEND_WITH_INV,
+        Service::Rc => code <= SEND_WITH_INV || matches!(code, FLUSH | ATOMIC_WRITE),
         // No windows are bound to either end of XRC, so there are no keys to void.
         Service::XrcSend => code < LOCAL_INV,
         Service::XrcRecv => false,
         Service::Uc => code <= SEND_WITH_IMM || (LOCAL_INV..=SEND_WITH_INV).contains(&code),
         _ => matches!(code, SEND | SEND_WITH_IMM),
     }
+}
+
+/// Whether a FLUSH says what it is to do. It has no data.
+#[cold]
+fn is_flush(work: &SendWork<'_>) -> bool {
+    flushes(work.swap).is_some() && matches!(work.data, Data::Gather([]))
 }
 
 impl Inner {
@@ -71,6 +77,7 @@ impl Inner {
             || !opcode_is_valid(qp.service, work.opcode)
             || (qp.service == Service::Ud) != work.to.is_some()
             || work.flags & !send_flags::ALL != 0
+            || (work.opcode == opcode::FLUSH && !is_flush(work))
         {
             return Err(PostError::Invalid);
         }
@@ -79,8 +86,8 @@ impl Inner {
             Data::Inline(parts) => {
                 let length: usize = parts.iter().map(UserMemory::len).sum();
                 // What an answer brings cannot go where inline data comes from.
-                let sends =
-                    work.opcode <= opcode::SEND_WITH_IMM || work.opcode == opcode::SEND_WITH_INV;
+                let sends = work.opcode <= opcode::SEND_WITH_IMM
+                    || matches!(work.opcode, opcode::SEND_WITH_INV | opcode::ATOMIC_WRITE);
                 if length > qp.caps.inline_max as usize || !sends {
                     return Err(PostError::Invalid);
                 }
@@ -182,7 +189,7 @@ impl Inner {
     /// Tries a request that has no unstarted request before it.
     #[inline(always)]
     fn attempt(&mut self, qp: &Qp, order: &mut Order, data: &Data<'_>) -> Result<Step, Broken> {
-        if order.length > MESSAGE_MAX || (order.is_atomic() && order.length != 8) {
+        if order.length > MESSAGE_MAX || (order.is_eight_long() && order.length != 8) {
             return Ok(Step::Fail(status::LOC_LEN_ERR));
         }
         if order.is_local() {
@@ -371,6 +378,8 @@ impl Inner {
             opcode::ATOMIC_FETCH_AND_ADD => wc_opcode::FETCH_ADD,
             opcode::BIND_MW => wc_opcode::BIND_MW,
             opcode::LOCAL_INV => wc_opcode::LOCAL_INV,
+            opcode::FLUSH => wc_opcode::FLUSH,
+            opcode::ATOMIC_WRITE => wc_opcode::ATOMIC_WRITE,
             _ => wc_opcode::SEND,
         };
         let wc = Wc {

@@ -112,6 +112,12 @@ pub(crate) enum Verdict {
 impl Order {
     #[inline(always)]
     pub(super) fn needs_answer(&self) -> bool {
+        self.brings_back() || matches!(self.opcode, opcode::ATOMIC_WRITE | opcode::FLUSH)
+    }
+
+    /// Whether something comes back that goes into our memory.
+    #[inline(always)]
+    pub(super) fn brings_back(&self) -> bool {
         matches!(
             self.opcode,
             opcode::RDMA_READ | opcode::ATOMIC_CMP_AND_SWP | opcode::ATOMIC_FETCH_AND_ADD
@@ -124,14 +130,21 @@ impl Order {
         matches!(self.opcode, opcode::BIND_MW | opcode::LOCAL_INV)
     }
 
+    /// Whether what comes back is what an atomic found.
     pub(super) fn is_atomic(&self) -> bool {
-        self.needs_answer() && self.opcode != opcode::RDMA_READ
+        self.brings_back() && self.opcode != opcode::RDMA_READ
+    }
+
+    /// Whether it must be as long as an atomic is.
+    #[inline(always)]
+    pub(super) fn is_eight_long(&self) -> bool {
+        self.is_atomic() || self.opcode == opcode::ATOMIC_WRITE
     }
 }
 
 #[inline(always)]
 pub(super) fn local_access(order: &Order) -> u32 {
-    if order.needs_answer() { access::LOCAL_WRITE } else { 0 }
+    if order.brings_back() { access::LOCAL_WRITE } else { 0 }
 }
 
 /// Keeps what a queued request needs later; inline data is copied now.

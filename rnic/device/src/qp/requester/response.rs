@@ -53,6 +53,13 @@ impl Inner {
         record: &Record,
     ) -> Result<Placed, Broken> {
         let order = &mut entry.order;
+        if !order.brings_back() {
+            let Response::AtomicResult { .. } = *response else { return Err(Broken) };
+            if let Some(numbers) = order.traced.take() {
+                self.trace_answer(qp, order, numbers, &[]);
+            }
+            return Ok(Placed::Complete);
+        }
         let list = match &entry.data {
             Kept::Gather(list) => list.as_slice(),
             Kept::Bytes(_) => return Err(Broken), // a READ into inline data does not exist

@@ -127,6 +127,8 @@ impl Inner {
             opcode::RDMA_READ => Kind::Read,
             opcode::ATOMIC_CMP_AND_SWP => Kind::CompareSwap,
             opcode::ATOMIC_FETCH_AND_ADD => Kind::FetchAdd,
+            opcode::ATOMIC_WRITE => Kind::AtomicWrite,
+            opcode::FLUSH => Kind::Flush,
             _ => Kind::Send,
         };
         let length = if order.is_atomic() { 0 } else { order.length };
@@ -140,8 +142,14 @@ impl Inner {
         trace.address = order.address;
         trace.rkey = order.rkey.0;
         trace.immediate = order.immediate;
-        (trace.first, trace.second) =
-            if order.is_atomic() { (order.compare_add, order.swap) } else { (order.length, 0) };
+        (trace.first, trace.second) = match order.opcode {
+            opcode::FLUSH => (order.compare_add, 0),
+            _ if order.is_atomic() => (order.compare_add, order.swap),
+            _ => (order.length, 0),
+        };
+        if order.opcode == opcode::FLUSH {
+            trace.immediate = order.swap as u32;
+        }
         tracing.write(&trace, length, parts);
         Some(numbers)
     }
@@ -192,8 +200,10 @@ impl Inner {
             let first = u64::from_ne_bytes(original);
             tracing.write(&Trace { kind: Kind::AtomicResult, first, ..trace }, 0, &[]);
         } else {
-            let trace = Trace { kind: Kind::ReadData, first: order.length, ..trace };
-            tracing.write(&trace, order.length, parts);
+            // What brings nothing back is answered like a READ of nothing.
+            let length = if order.brings_back() { order.length } else { 0 };
+            let trace = Trace { kind: Kind::ReadData, first: length, ..trace };
+            tracing.write(&trace, length, parts);
         }
     }
 

@@ -1,5 +1,6 @@
 //! Puts requests into the ring.
 
+use super::mapped::eight;
 use super::source::Origin;
 use super::{Finish, Order, Step, Why};
 use crate::constants::{opcode, send_flags};
@@ -7,6 +8,7 @@ use crate::gather::pieces;
 use crate::limits::{CHUNK, CHUNK_ENGINE, PATH_MTU_MAX, SGE_MAX, SOURCE_MIN};
 use crate::qp::links::LinkEnd;
 use crate::qp::{Inner, Qp};
+use crate::work::flushes;
 use omniverb_link::Credit;
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, PLACED, SOLICITED};
 use omniverb_link::{Broken, Request};
@@ -65,11 +67,15 @@ impl Inner {
                 }
                 self.write(qp, order, parts)
             }
+            opcode::FLUSH if mappable && self.flush_mapped(order)? => {
+                Ok(Step::Started(Finish::Done))
+            }
+            opcode::FLUSH => self.request(order, parts),
             _ => {
                 if mappable && let Some(step) = self.fetch_mapped(qp, order, parts)? {
                     return Ok(step);
                 }
-                self.request(order)
+                self.request(order, parts)
             }
         }
     }
@@ -146,14 +152,21 @@ impl Inner {
         Ok(Step::Started(Finish::Consumed(0, link.endpoint.request_position())))
     }
 
-    /// READ or atomic through the ring.
-    fn request(&mut self, order: &mut Order) -> Result<Step, Broken> {
+    /// READ, atomic or FLUSH through the ring.
+    fn request(&mut self, order: &mut Order, parts: &[UserMemory]) -> Result<Step, Broken> {
         let Some(link) = self.links.first_mut() else { return Ok(Step::Wait(Why::Peer)) };
         let Order { address, rkey, compare_add, swap, length, .. } = *order;
         let request = match order.opcode {
             opcode::RDMA_READ => Request::Read { address, rkey, length },
             opcode::ATOMIC_CMP_AND_SWP => {
                 Request::CompareSwap { address, rkey, compare: compare_add, swap }
+            }
+            opcode::ATOMIC_WRITE => Request::AtomicWrite { address, rkey, value: eight(parts) },
+            opcode::FLUSH => {
+                // It was checked when it was posted.
+                let Some((placement, selectivity)) = flushes(swap) else { return Err(Broken) };
+                let length = compare_add;
+                Request::Flush { address, rkey, length, placement, selectivity }
             }
             _ => Request::FetchAdd { address, rkey, add: compare_add },
         };

@@ -1,46 +1,29 @@
-//! Atomics that travel. Executed with the CPU's own atomic instructions, so that they are atomic
-//! with mapped ones of other initiators and with the program's own.
+//! Atomics and FLUSHes that travel: executed once, and answered with a number. Atomics are executed
+//! with the CPU's own atomic instructions, so that they are atomic with mapped ones of other
+//! initiators and with the program's own.
 
 use super::{Incoming, Outcome};
 use crate::constants::access;
 use crate::qp::{Inner, Qp};
-use omniverb_link::{Broken, Response};
+use omniverb_link::{Broken, Request, Response};
 use omniverb_ring::UserMemory;
-use omniverb_terms::{Refusal, Rkey};
+use omniverb_terms::{Placement, Refusal, Rkey, Selectivity};
 
 impl Inner {
-    pub(super) fn serve_atomic(
+    pub(super) fn serve_once(
         &mut self,
         qp: &Qp,
         index: usize,
-        address: u64,
-        rkey: Rkey,
-        execute: impl FnOnce(&UserMemory) -> Option<u64>,
+        request: &Request,
     ) -> Result<Outcome, Broken> {
         let begins = matches!(self.links[index].incoming, Incoming::Idle);
         let original = match self.links[index].incoming {
             // Executed on an earlier turn, exactly once; only the answer is missing.
             Incoming::Answer { original } => original,
-            Incoming::Idle => {
-                if self.machine.attributes().access_flags & access::REMOTE_ATOMIC == 0
-                    || self.machine.attributes().max_dest_rd_atomic == 0
-                    || !address.is_multiple_of(8)
-                {
-                    return Ok(Outcome::Refused(Refusal::InvalidRequest, None));
-                }
-                let cell = match self.target_written(qp, rkey, access::REMOTE_ATOMIC, address, 8) {
-                    Ok((region, memory)) => {
-                        region.moved.note(8);
-                        memory
-                    }
-                    Err(refusal) => return Ok(Outcome::Refused(refusal, None)),
-                };
-                match execute(&cell) {
-                    Some(original) => original,
-                    // The IOVA is aligned, the memory behind it is not.
-                    None => return Ok(Outcome::Refused(Refusal::InvalidRequest, None)),
-                }
-            }
+            Incoming::Idle => match self.execute(qp, request) {
+                Ok(original) => original,
+                Err(refusal) => return Ok(Outcome::Refused(refusal, None)),
+            },
             _ => return Ok(Outcome::Refused(Refusal::InvalidRequest, None)),
         };
         let link = &mut self.links[index];
@@ -55,5 +38,69 @@ impl Inner {
         }
         link.incoming = Incoming::Idle;
         Ok(Outcome::Passed)
+    }
+
+    /// Does it; what it found, or 0.
+    fn execute(&self, qp: &Qp, request: &Request) -> Result<u64, Refusal> {
+        const ATOMIC: u32 = access::REMOTE_ATOMIC;
+        match *request {
+            Request::CompareSwap { address, rkey, compare, swap } => {
+                self.atomic(qp, (address, rkey, ATOMIC), |cell| cell.compare_swap(compare, swap))
+            }
+            Request::FetchAdd { address, rkey, add } => {
+                self.atomic(qp, (address, rkey, ATOMIC), |cell| cell.fetch_add(add))
+            }
+            Request::AtomicWrite { address, rkey, value } => {
+                let access = access::REMOTE_WRITE;
+                self.atomic(qp, (address, rkey, access), |cell| cell.store(value).map(|()| 0))
+            }
+            Request::Flush { address, rkey, length, placement, selectivity } => {
+                let range = (selectivity == Selectivity::Range).then_some((address, length));
+                self.flush(qp, rkey, range, placement)
+            }
+            _ => Err(Refusal::InvalidRequest),
+        }
+    }
+
+    /// Whether peers may do this on this queue pair.
+    fn allows(&self, access: u32) -> bool {
+        let attributes = self.machine.attributes();
+        attributes.access_flags & access == access && attributes.max_dest_rd_atomic != 0
+    }
+
+    fn atomic(
+        &self,
+        qp: &Qp,
+        (address, rkey, access): (u64, Rkey, u32),
+        execute: impl FnOnce(&UserMemory) -> Option<u64>,
+    ) -> Result<u64, Refusal> {
+        if !self.allows(access) || !address.is_multiple_of(8) {
+            return Err(Refusal::InvalidRequest);
+        }
+        let (region, cell) = self.target_written(qp, rkey, access, address, 8)?;
+        region.moved.note(8);
+        // The IOVA is aligned; the memory behind it may not be.
+        execute(&cell).ok_or(Refusal::InvalidRequest)
+    }
+
+    /// What came before it is in this process's memory, and so visible to whoever reads that. What
+    /// is to survive a loss of power no region of ours takes: none was registered for it.
+    fn flush(
+        &self,
+        qp: &Qp,
+        rkey: Rkey,
+        range: Option<(u64, u64)>,
+        placement: Placement,
+    ) -> Result<u64, Refusal> {
+        let right = |what: Placement, flag: u32| if placement.asks(what) { flag } else { 0 };
+        let access = right(Placement::GLOBAL, access::FLUSH_GLOBAL)
+            | right(Placement::PERSISTENT, access::FLUSH_PERSISTENT);
+        if !self.allows(access) {
+            return Err(Refusal::InvalidRequest);
+        }
+        match range {
+            Some((address, length)) => self.target(qp, rkey, access, address, length).map(|_| 0),
+            None => self.opened(qp, rkey, access).map(|_| 0),
+        }
     }
 }

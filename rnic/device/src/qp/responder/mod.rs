@@ -121,7 +121,9 @@ impl Inner {
             if qp.service == Service::XrcSend {
                 return Err(Broken);
             }
-            if !self.has_target() {
+            // What annex A19 adds is of RC only.
+            let added = matches!(request, Request::AtomicWrite { .. } | Request::Flush { .. });
+            if added || !self.has_target() {
                 return Ok(Outcome::Refused(Refusal::InvalidRequest, None));
             }
         }
@@ -143,12 +145,7 @@ impl Inner {
             Request::Read { address, rkey, length } => {
                 self.serve_read(qp, index, address, rkey, length)
             }
-            Request::CompareSwap { address, rkey, compare, swap } => {
-                self.serve_atomic(qp, index, address, rkey, |cell| cell.compare_swap(compare, swap))
-            }
-            Request::FetchAdd { address, rkey, add } => {
-                self.serve_atomic(qp, index, address, rkey, |cell| cell.fetch_add(add))
-            }
+            ref once => self.serve_once(qp, index, once),
         }
     }
 
@@ -234,6 +231,16 @@ impl Inner {
         }
     }
 
+    /// The region of a remote key, if it may be used so.
+    fn opened(&self, qp: &Qp, rkey: Rkey, access: u32) -> Result<Arc<Region>, Refusal> {
+        let region = qp.shared.regions.by_rkey(rkey).ok_or(Refusal::RemoteAccess)?;
+        let opens = region.pd == self.key_pd(qp) && region.opens_by(qp.number);
+        if !opens || region.access & access != access {
+            return Err(Refusal::RemoteAccess);
+        }
+        Ok(region)
+    }
+
     /// Looks a remote key up for an access; the order of checks is that of the specification.
     fn target(
         &self,
@@ -243,11 +250,7 @@ impl Inner {
         address: u64,
         length: u64,
     ) -> Result<(Arc<Region>, UserMemory), Refusal> {
-        let region = qp.shared.regions.by_rkey(rkey).ok_or(Refusal::RemoteAccess)?;
-        let opens = region.pd == self.key_pd(qp) && region.opens_by(qp.number);
-        if !opens || region.access & access != access {
-            return Err(Refusal::RemoteAccess);
-        }
+        let region = self.opened(qp, rkey, access)?;
         let part = region.part(address, length).ok_or(Refusal::RemoteAccess)?;
         Ok((region, part))
     }
