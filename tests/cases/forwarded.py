@@ -9,7 +9,7 @@ from harness.containers import Pair
 from cases import perftest
 from cases.programs import tests_of
 
-_ONE_PROCESS = ["messages", "errors", "extended", "nopoll", "itself", "windows", "xrc"]
+_ONE_PROCESS = ["messages", "errors", "extended", "nopoll", "itself", "windows", "xrc", "flush"]
 _ARGUMENTS = {"messages.large_messages": [64]}
 
 

@@ -49,6 +49,7 @@ _PROGRAMS = [
     *[program(f"lossy.{test}") for test in tests_of("lossy")],
     *[program(f"windows.{test}") for test in tests_of("windows")],
     *[program(f"xrc.{test}") for test in tests_of("xrc")],
+    *[program(f"flush.{test}") for test in tests_of("flush")],
     program("nopoll.receiver_asleep"),
     program("events.ping_pong_asleep", 20_000),
     program("many.clients_of_one_server", 64, 100, limit=120),

@@ -106,6 +106,9 @@ pub const IBV_ACCESS_MW_BIND: u32 = 1 << 4;
 pub const IBV_ACCESS_ZERO_BASED: u32 = 1 << 5;
 pub const IBV_ACCESS_ON_DEMAND: u32 = 1 << 6;
 pub const IBV_ACCESS_HUGETLB: u32 = 1 << 7;
+/// Since release 46.
+pub const IBV_ACCESS_FLUSH_GLOBAL: u32 = 1 << 8;
+pub const IBV_ACCESS_FLUSH_PERSISTENT: u32 = 1 << 9;
 pub const IBV_ACCESS_RELAXED_ORDERING: u32 = 1 << 20;
 
 // What `ibv_rereg_mr` changes.
@@ -292,6 +295,9 @@ pub const IBV_ODP_SUPPORT_WRITE: u32 = 1 << 2;
 pub const IBV_ODP_SUPPORT_READ: u32 = 1 << 3;
 pub const IBV_ODP_SUPPORT_ATOMIC: u32 = 1 << 4;
 pub const IBV_ODP_SUPPORT_SRQ_RECV: u32 = 1 << 5;
+/// Since release 46.
+pub const IBV_ODP_SUPPORT_FLUSH: u32 = 1 << 6;
+pub const IBV_ODP_SUPPORT_ATOMIC_WRITE: u32 = 1 << 7;
 
 // `comp_mask` of `ibv_values_ex`.
 pub const IBV_VALUES_MASK_RAW_CLOCK: u32 = 1 << 0;

@@ -45,6 +45,10 @@ pub const IBV_DEVICE_RC_IP_CSUM: u32 = 1 << 25;
 pub const IBV_DEVICE_RAW_IP_CSUM: u32 = 1 << 26;
 pub const IBV_DEVICE_MANAGED_FLOW_STEERING: u32 = 1 << 29;
 
+// Further bits of `device_cap_flags_ex`, which verbs.h passes on from the kernel (`u64`).
+pub const IB_UVERBS_DEVICE_FLUSH_GLOBAL: u64 = 1 << 38;
+pub const IB_UVERBS_DEVICE_ATOMIC_WRITE: u64 = 1 << 40;
+
 // Values of `atomic_cap`.
 pub const IBV_ATOMIC_NONE: u32 = 0;
 pub const IBV_ATOMIC_HCA: u32 = 1;

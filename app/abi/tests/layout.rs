@@ -346,6 +346,13 @@ fn numbers() {
         "IBV_QP_EX_WITH_FLUSH",
         "IBV_WC_FLUSH",
         "IBV_WR_FLUSH",
+        "IBV_ACCESS_FLUSH_GLOBAL",
+        "IBV_ACCESS_FLUSH_PERSISTENT",
+        "IBV_ODP_SUPPORT_FLUSH",
+        "IBV_ODP_SUPPORT_ATOMIC_WRITE",
+        // Of the kernel's header.
+        "IB_UVERBS_DEVICE_FLUSH_GLOBAL",
+        "IB_UVERBS_DEVICE_ATOMIC_WRITE",
         "IBV_EVENT_DEVICE_SPEED_CHANGE",
         "RAI_SA",
         "RAI_DNS",

@@ -3,7 +3,8 @@
 use core::ffi::c_int;
 
 use omniverb_abi::{
-    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_BIND_MW,
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+    IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_FLUSH,
     IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
     IBV_QP_EX_WITH_SEND_WITH_INV,
@@ -40,10 +41,17 @@ const UNRELIABLE: u64 = DATAGRAM
 const RELIABLE: u64 = UNRELIABLE
     | IBV_QP_EX_WITH_RDMA_READ
     | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
-/// Windows are bound to queue pairs that serve peers, by requests of theirs: XRC has none.
-const EXTENDED: u64 =
-    RELIABLE & !(IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV);
+    | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+    | IBV_QP_EX_WITH_ATOMIC_WRITE
+    | IBV_QP_EX_WITH_FLUSH;
+/// Windows are bound to queue pairs that serve peers, by requests of theirs: XRC has none. What annex
+/// A19 adds is of RC only.
+const EXTENDED: u64 = RELIABLE
+    & !(IBV_QP_EX_WITH_SEND_WITH_INV
+        | IBV_QP_EX_WITH_BIND_MW
+        | IBV_QP_EX_WITH_LOCAL_INV
+        | IBV_QP_EX_WITH_ATOMIC_WRITE
+        | IBV_QP_EX_WITH_FLUSH);
 
 /// Whether a transport has all these operations.
 pub(super) fn can_build(service: Service, operations: u64) -> bool {

@@ -182,7 +182,7 @@ fn checked(range: Range, flags: u32) -> Result<Wish, Errno> {
         | IBV_ACCESS_HUGETLB;
     let peers_write = access & (access::REMOTE_WRITE | access::REMOTE_ATOMIC) != 0;
     if access & !known != 0 || (peers_write && access & access::LOCAL_WRITE == 0) {
-        let why = "unknown access flags, or remote write without local write";
+        let why = "unknown access flags, persistence, or remote write without local write";
         return Err(refused!(Errno::EINVAL, "ibv_reg_mr: {why} ({access:#x})"));
     }
     let on_demand = access & access::ON_DEMAND != 0;

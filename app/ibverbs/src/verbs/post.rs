@@ -136,7 +136,10 @@ unsafe fn post_data(qp: &Qp, wr: *mut ibv_send_wr, data: Data<'_>) -> Result<(),
                 SendWork { to: Some(ah.leads_to(Qpn(ud.remote_qpn), ud.remote_qkey)), ..plain }
             }
             opcode::SEND | opcode::SEND_WITH_IMM | opcode::SEND_WITH_INV => plain,
-            opcode::RDMA_WRITE | opcode::RDMA_WRITE_WITH_IMM | opcode::RDMA_READ => {
+            opcode::RDMA_WRITE
+            | opcode::RDMA_WRITE_WITH_IMM
+            | opcode::RDMA_READ
+            | opcode::ATOMIC_WRITE => {
                 let rdma = (*wr).wr.rdma;
                 SendWork { address: rdma.remote_addr, rkey: Rkey(rdma.rkey), ..plain }
             }
@@ -150,6 +153,7 @@ unsafe fn post_data(qp: &Qp, wr: *mut ibv_send_wr, data: Data<'_>) -> Result<(),
                     ..plain
                 }
             }
+            // A FLUSH has no place here for its length and what it is to reach: `ibv_wr_flush` has.
             _ => return Err(Errno::EINVAL),
         };
         qp.post_send(&work).map_err(post_error)

@@ -6,14 +6,15 @@
 use core::ffi::{c_int, c_void};
 
 use omniverb_abi::{
-    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD, IBV_QP_EX_WITH_BIND_MW,
+    IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+    IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_FLUSH,
     IBV_QP_EX_WITH_LOCAL_INV, IBV_QP_EX_WITH_RDMA_READ, IBV_QP_EX_WITH_RDMA_WRITE,
     IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM, IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM,
     IBV_QP_EX_WITH_SEND_WITH_INV, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex,
     ibv_sge,
 };
 use omniverb_device::{SendWork, Sge, limits, opcode};
-use omniverb_terms::{Errno, Lkey, Qpn, Rkey};
+use omniverb_terms::{Errno, Lkey, Placement, Qpn, Rkey, Selectivity};
 
 use super::address::AhShell;
 use super::builder::{Builder, Request};
@@ -38,6 +39,8 @@ pub(super) fn fill(ex: &mut ibv_qp_ex, operations: u64) {
         IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD wr_atomic_fetch_add,
         IBV_QP_EX_WITH_BIND_MW wr_bind_mw,
         IBV_QP_EX_WITH_LOCAL_INV wr_local_inv,
+        IBV_QP_EX_WITH_ATOMIC_WRITE wr_atomic_write,
+        IBV_QP_EX_WITH_FLUSH wr_flush,
     );
     ex.wr_set_ud_addr = Some(wr_set_ud_addr);
     ex.wr_set_xrc_srqn = Some(wr_set_xrc_srqn);
@@ -214,6 +217,52 @@ unsafe extern "C" fn wr_atomic_fetch_add(ex: *mut ibv_qp_ex, rkey: u32, address:
     unsafe {
         begin(ex, opcode::ATOMIC_FETCH_AND_ADD, |work| {
             (work.rkey, work.address, work.compare_add) = (Rkey(rkey), address, add);
+        });
+    }
+}
+
+unsafe extern "C" fn wr_atomic_write(
+    ex: *mut ibv_qp_ex,
+    rkey: u32,
+    address: u64,
+    value: *const c_void,
+) {
+    // SAFETY: as above; `value` has eight bytes, which are copied now.
+    unsafe {
+        let value = value.cast::<[u8; 8]>().read_unaligned();
+        begin(ex, opcode::ATOMIC_WRITE, |work| {
+            (work.rkey, work.address) = (Rkey(rkey), address);
+        });
+        change(ex, |request| {
+            request.inline = Some(value.to_vec());
+            Some(())
+        });
+    }
+}
+
+unsafe extern "C" fn wr_flush(
+    ex: *mut ibv_qp_ex,
+    rkey: u32,
+    address: u64,
+    length: usize,
+    placement: u8,
+    level: u8,
+) {
+    let how = Placement::from_bits(placement).zip(Selectivity::from_code(level));
+    let length = match how {
+        // The whole region: the length counts for nothing.
+        Some((_, Selectivity::Region)) => Some(0),
+        _ => u32::try_from(length).ok(),
+    };
+    // SAFETY: as above.
+    unsafe {
+        begin(ex, opcode::FLUSH, |work| {
+            (work.rkey, work.address) = (Rkey(rkey), address);
+        });
+        change(ex, |request| {
+            let (placement, selectivity) = how?;
+            request.work.flush(length?, placement, selectivity);
+            Some(())
         });
     }
 }

@@ -4,10 +4,11 @@ use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
 
 use omniverb_abi::{
-    IBV_ATOMIC_GLOB, IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_MEM_WINDOW,
-    IBV_DEVICE_MEM_WINDOW_TYPE_2B, IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SRQ_RESIZE,
-    IBV_DEVICE_SYS_IMAGE_GUID, IBV_DEVICE_XRC, IBV_LINK_LAYER_ETHERNET, IBV_ODP_SUPPORT,
-    IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV,
+    IB_UVERBS_DEVICE_ATOMIC_WRITE, IB_UVERBS_DEVICE_FLUSH_GLOBAL, IBV_ATOMIC_GLOB,
+    IBV_DEVICE_CURR_QP_STATE_MOD, IBV_DEVICE_MEM_WINDOW, IBV_DEVICE_MEM_WINDOW_TYPE_2B,
+    IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SRQ_RESIZE, IBV_DEVICE_SYS_IMAGE_GUID, IBV_DEVICE_XRC,
+    IBV_LINK_LAYER_ETHERNET, IBV_ODP_SUPPORT, IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_ATOMIC_WRITE,
+    IBV_ODP_SUPPORT_FLUSH, IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ, IBV_ODP_SUPPORT_RECV,
     IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE, IBV_PORT_ACTIVE,
     IBV_PORT_ATTR_COMPAT_LEN, IBV_PORT_IP_BASED_GIDS, IBV_QPF_GRH_REQUIRED, ibv_context,
     ibv_cq_moderation_caps, ibv_device_attr, ibv_device_attr_ex, ibv_odp_caps,
@@ -76,10 +77,11 @@ fn device_attributes(shell: &ContextShell) -> ibv_device_attr {
 fn on_demand() -> ibv_odp_caps {
     let messages = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
     let reads = IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+    let newer = IBV_ODP_SUPPORT_FLUSH | IBV_ODP_SUPPORT_ATOMIC_WRITE;
     ibv_odp_caps {
         general_caps: u64::from(IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT),
         per_transport_caps: ibv_odp_transport_caps {
-            rc_odp_caps: messages | IBV_ODP_SUPPORT_WRITE | reads,
+            rc_odp_caps: messages | IBV_ODP_SUPPORT_WRITE | reads | newer,
             uc_odp_caps: messages | IBV_ODP_SUPPORT_WRITE,
             ud_odp_caps: messages,
         },
@@ -163,9 +165,15 @@ pub(super) unsafe extern "C" fn query_device_ex(
         }
         let mut ours: ibv_device_attr_ex = core::mem::zeroed();
         ours.orig_attr = device_attributes(ContextShell::of(context));
+        // What is to survive a loss of power no region takes (`ibv_reg_mr` says so).
+        ours.device_cap_flags_ex = u64::from(ours.orig_attr.device_cap_flags)
+            | IB_UVERBS_DEVICE_FLUSH_GLOBAL
+            | IB_UVERBS_DEVICE_ATOMIC_WRITE;
         ours.phys_port_cnt_ex = 1;
         ours.odp_caps = on_demand();
-        ours.xrc_odp_caps = ours.odp_caps.per_transport_caps.rc_odp_caps;
+        // What annex A19 adds is of RC only.
+        ours.xrc_odp_caps = ours.odp_caps.per_transport_caps.rc_odp_caps
+            & !(IBV_ODP_SUPPORT_FLUSH | IBV_ODP_SUPPORT_ATOMIC_WRITE);
         ours.completion_timestamp_mask = u64::MAX;
         ours.hca_core_clock = KILOHERTZ;
         ours.max_dm_size = DM_BYTES_MAX;

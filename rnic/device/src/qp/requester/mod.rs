@@ -88,7 +88,12 @@ impl Inner {
                 // What an answer brings cannot go where inline data comes from.
                 let sends = work.opcode <= opcode::SEND_WITH_IMM
                     || matches!(work.opcode, opcode::SEND_WITH_INV | opcode::ATOMIC_WRITE);
-                if length > qp.caps.inline_max as usize || !sends {
+                // What an atomic writes is part of the request, however little is inline else.
+                let most = match work.opcode {
+                    opcode::ATOMIC_WRITE => qp.caps.inline_max.max(8),
+                    _ => qp.caps.inline_max,
+                };
+                if length > most as usize || !sends {
                     return Err(PostError::Invalid);
                 }
                 Ok(length as u64)
