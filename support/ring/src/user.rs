@@ -112,8 +112,8 @@ impl UserMemory {
         Some(self.cell()?.fetch_add(add, core::sync::atomic::Ordering::SeqCst))
     }
 
-    /// Stores so that nobody sees a part of it, as [`Self::compare_swap`]. The bytes are as they are
-    /// to be in memory.
+    /// Stores so that nobody sees a part of it, as [`Self::compare_swap`]. The bytes are as they
+    /// are to be in memory.
     pub fn store(&self, value: [u8; 8]) -> Option<()> {
         let value = u64::from_ne_bytes(value);
         self.cell()?.store(value, core::sync::atomic::Ordering::SeqCst);

@@ -44,8 +44,8 @@ const RELIABLE: u64 = UNRELIABLE
     | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
     | IBV_QP_EX_WITH_ATOMIC_WRITE
     | IBV_QP_EX_WITH_FLUSH;
-/// Windows are bound to queue pairs that serve peers, by requests of theirs: XRC has none. What annex
-/// A19 adds is of RC only.
+/// Windows are bound to queue pairs that serve peers, by requests of theirs: XRC has none. What
+/// annex A19 adds is of RC only.
 const EXTENDED: u64 = RELIABLE
     & !(IBV_QP_EX_WITH_SEND_WITH_INV
         | IBV_QP_EX_WITH_BIND_MW
