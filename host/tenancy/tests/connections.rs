@@ -42,6 +42,8 @@ fn two_processes_connect_and_know_what_their_queue_pairs_need() {
         };
         let (asks, asked) = (query(&mut bench, 1, id), query(&mut bench, 2, request.id));
         assert_eq!((asks.known, asked.known), (7, 7));
+        // WRITE, READ, atomics and FLUSH_GLOBAL, as kernels give them.
+        assert_eq!((asks.access, asked.access), (0x10e, 0x10e));
         assert_eq!((asks.dest_qpn, asked.dest_qpn), (latest(&bench, 2), latest(&bench, 1)));
         assert_eq!((asks.sq_psn, asks.rq_psn), (asked.rq_psn, asked.sq_psn));
         assert_eq!((asks.max_rd_atomic, asks.max_dest_rd_atomic), (4, 2));

@@ -12,7 +12,8 @@ pub const REMOTE_WRITE: u32 = 1 << 1;
 pub const REMOTE_READ: u32 = 1 << 2;
 /// `IBV_ACCESS_REMOTE_ATOMIC`.
 pub const REMOTE_ATOMIC: u32 = 1 << 3;
-/// `IBV_ACCESS_FLUSH_GLOBAL`: whoever has pages mapped has nothing to do for it.
+/// `IBV_ACCESS_FLUSH_GLOBAL`: to have the owner say that what was written is visible. No right to a
+/// byte, so nothing is mapped for it and no mapping is kept back for want of it.
 pub const FLUSH_GLOBAL: u32 = 1 << 8;
 /// Every right that a peer can have to bytes.
 pub const REMOTE: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
@@ -32,14 +33,12 @@ pub enum Trust {
 pub const fn mappable(access: u32, trust: Trust) -> u32 {
     let remote = access & REMOTE;
     let (read, write) = (remote & REMOTE_READ != 0, remote & REMOTE_WRITE != 0);
-    let uses = match (read, write) {
+    match (read, write) {
         (true, true) => remote,
         (true, false) => REMOTE_READ,
         (false, _) if matches!(trust, Trust::Trusting) => remote,
         (false, _) => 0,
-    };
-    // It is no right to a byte, so nothing is mapped for its sake.
-    if uses == 0 { 0 } else { uses | access & FLUSH_GLOBAL }
+    }
 }
 
 /// Whether whoever gets the file of such a region may be able to write to it. One file serves all:
@@ -82,8 +81,7 @@ mod tests {
             }
         }
         assert_eq!(mappable(FLUSH_GLOBAL, Trust::Trusting), 0);
-        assert_eq!(mappable(FLUSH_GLOBAL | REMOTE_WRITE, Trust::Exact), 0);
-        assert_eq!(mappable(FLUSH_GLOBAL | REMOTE_READ, Trust::Exact), FLUSH_GLOBAL | REMOTE_READ);
+        assert_eq!(mappable(FLUSH_GLOBAL | REMOTE_READ, Trust::Exact), REMOTE_READ);
         assert_eq!(mappable(LOCAL_WRITE | REMOTE_WRITE, Trust::Exact), 0);
         assert_eq!(mappable(LOCAL_WRITE | REMOTE_WRITE, Trust::Trusting), REMOTE_WRITE);
         assert_eq!(mappable(REMOTE_ATOMIC, Trust::Exact), 0);

@@ -13,7 +13,7 @@ use omniverb_session::cm::{
     AcceptCmId, CM_KNOWN_INIT, CM_KNOWN_RTR, CM_KNOWN_RTS, CM_QUEUE_KEY, CmIdQueried, ConnectCmId,
     DisconnectCmId, EstablishCmId, QueryCmId, RejectCmId,
 };
-use omniverb_session::rights::{REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
+use omniverb_session::rights::{FLUSH_GLOBAL, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
 use omniverb_terms::{Errno, Gid, Qpn};
 
 /// How long managers may take to answer each other, 5 bits: 4.3 s, as kernels say.
@@ -315,7 +315,7 @@ impl Tenancy {
 fn tell_terms(queried: &mut CmIdQueried, connection: &Connection) {
     let terms: &Terms = connection.terms();
     if terms.responder_resources > 0 {
-        queried.access |= REMOTE_READ | REMOTE_ATOMIC;
+        queried.access |= REMOTE_READ | REMOTE_ATOMIC | FLUSH_GLOBAL;
     }
     queried.path_mtu = terms.path_mtu.into();
     queried.max_dest_rd_atomic = terms.responder_resources;

@@ -12,11 +12,10 @@ use crate::constants::{access, opcode};
 use crate::gather::pieces;
 use crate::grants::{Place, Reach};
 use crate::qp::{Inner, Qp};
-use crate::work::flushes;
 use omniverb_link::Broken;
 use omniverb_link::Credit;
 use omniverb_ring::{UserMemory, Window, WordMemory};
-use omniverb_terms::{Placement, Qpn, Rkey, Selectivity, Service};
+use omniverb_terms::{Qpn, Rkey, Service};
 
 /// Where bytes of the peer are mapped here.
 enum Mapped {
@@ -187,23 +186,6 @@ impl Inner {
 }
 
 impl Inner {
-    /// FLUSH: what was mapped is visible when it is done, and there is no other way to do more. So
-    /// a FLUSH of what is mapped has nothing to wait for but what travels. False: not this way.
-    pub(super) fn flush_mapped(&mut self, order: &Order) -> Result<bool, Broken> {
-        let plain = Some((Placement::GLOBAL, Selectivity::Range));
-        if flushes(order.swap) != plain || !self.ring_is_drained()? || self.sends.outstanding() > 0
-        {
-            return Ok(false);
-        }
-        let Some(link) = self.links.first_mut() else { return Ok(false) };
-        let (epoch, range) = (link.endpoint.peer_epoch(), (order.address, order.compare_add));
-        let known = self.grants.known(epoch, order.rkey, range, access::FLUSH_GLOBAL).is_some();
-        if known {
-            self.meter.mapped();
-        }
-        Ok(known)
-    }
-
     /// A WRITE to several extents. False: nothing was written.
     #[cold]
     fn write_spread(&mut self, qp: &Qp, order: &Order, parts: &[UserMemory], epoch: u64) -> bool {

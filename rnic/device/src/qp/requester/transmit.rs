@@ -67,9 +67,7 @@ impl Inner {
                 }
                 self.write(qp, order, parts)
             }
-            opcode::FLUSH if mappable && self.flush_mapped(order)? => {
-                Ok(Step::Started(Finish::Done))
-            }
+            // What was mapped is visible already; whether a peer may ask is the owner's to say.
             opcode::FLUSH => self.request(order, parts),
             _ => {
                 if mappable && let Some(step) = self.fetch_mapped(qp, order, parts)? {
