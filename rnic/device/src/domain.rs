@@ -18,7 +18,8 @@ pub const DOMAIN_PARTS: u32 = 0x1000;
 
 #[derive(Default)]
 struct Inner {
-    srqs: HashMap<u32, Arc<Srq>>,
+    /// They have the domain, and it names them only.
+    srqs: HashMap<u32, Weak<Srq>>,
     /// Lower bits of the number that was given out last.
     last: u32,
     /// Queue pairs that receive in it.
@@ -71,13 +72,13 @@ impl Domain {
         };
         inner.last = last;
         let srq = make(number);
-        inner.srqs.insert(number, srq.clone());
+        inner.srqs.insert(number, Arc::downgrade(&srq));
         Some(srq)
     }
 
     /// The SRQ of a number that a peer named.
     pub(crate) fn srq(&self, number: u32) -> Option<Arc<Srq>> {
-        lock(&self.inner).srqs.get(&number).cloned()
+        lock(&self.inner).srqs.get(&number).and_then(Weak::upgrade)
     }
 
     /// Takes an SRQ out. When this returns nobody uses it any more.
