@@ -19,9 +19,9 @@ _STORED = "debian-44.toml"
 _CONTAINER = functools.partial(Pair, count=1)
 # Name, fixture, forwarded, tests (all), how many must run.
 _SETTINGS = (
-    ("containers", _CONTAINER, False, (), 129),
-    ("user", PlainPair, False, (), 129),
-    ("containers.forwarded", _CONTAINER, True, (), 129),
+    ("containers", _CONTAINER, False, (), 137),
+    ("user", PlainPair, False, (), 137),
+    ("containers.forwarded", _CONTAINER, True, (), 137),
     ("user.forwarded", PlainPair, True,
      ("test_atomic", "test_cq_events", "test_cqex", "test_qpex", "test_rdmacm"), 35),
 )
