@@ -16,8 +16,7 @@ def _fixture(stage):
 
 def _operations(pair):
     """How many operations were mapped, and how many mediated, of all queue pairs there are."""
-    found = [qp for vnic in pair.daemon.status()["vnics"] for one in vnic["processes"]
-             for qp in one["qps"]]
+    found = pair.daemon.queue_pairs()
     return [sum(qp[f"operations_{kind}"] for qp in found) for kind in ("mapped", "mediated")]
 
 

@@ -145,9 +145,8 @@ def _ends_at_once(hosts):
 def _counted(hosts):
     """Packets that were sent, and those that were sent again."""
     time.sleep(0.2)  # the counters are that old
-    found = [peer["packets"] for daemon in hosts.daemons for vnic in daemon.status()["vnics"]
-             for task in vnic["processes"] for qp in task["qps"] for peer in qp["peers"]
-             if peer["packets"]]
+    found = [peer["packets"] for daemon in hosts.daemons for qp in daemon.queue_pairs()
+             for peer in qp["peers"] if peer["packets"]]
     return [sum(packets[kind] for packets in found) for kind in ("sent", "resent")]
 
 

@@ -2,9 +2,10 @@
 
 import contextlib
 
-from harness import duet, process
+from harness import duet
 from harness.case import CROWDS, Case, Group
 from harness.containers import Pair
+from harness.daemon import forgotten
 
 from cases import perftest
 from cases.programs import tests_of
@@ -18,13 +19,8 @@ def _program(name, *arguments, limit=60.0, title=""):
 
     def run(pair):
         print(pair.server.run(f"/opt/programs/{file}", test, *arguments, limit=limit))
-        process.until(lambda: not _left(pair), 3, f"empty tables, not {_left(pair)}")
+        forgotten([pair.daemon], 3)
     return Case(f"forwarded.{name}{title}", run, limit + 10)
-
-
-def _left(pair):
-    return {name: count for name, count in pair.daemon.totals().items()
-            if count and name not in ("vnics", "gids")}
 
 
 def forwarding(stage):

@@ -153,8 +153,7 @@ def _under_traffic(kind, numbers):
 
 
 def _qpns(daemon):
-    return [qp["qpn"] for vnic in daemon.status()["vnics"] for task in vnic["processes"]
-            for qp in task["qps"]]
+    return [qp["qpn"] for qp in daemon.queue_pairs()]
 
 
 # ---- floods ----

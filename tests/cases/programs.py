@@ -4,9 +4,10 @@ unprivileged user."""
 import functools
 import re
 
-from harness import process, staging
+from harness import staging
 from harness.case import Case, Group
 from harness.containers import Pair
+from harness.daemon import forgotten
 from harness.plain import PlainPair
 
 # Where the programs run: one container, or an ordinary user's processes.
@@ -61,13 +62,8 @@ def case(setting, name, arguments, limit, slow=False, title=""):
 
     def run(pair):
         print(pair.server.run(f"/opt/programs/{program}", test, *arguments, limit=limit))
-        process.until(lambda: not _left(pair), 2, f"empty tables, not {_left(pair)}")
+        forgotten([pair.daemon], 2)
     return Case(f"{setting}.{name}{title}", run, limit + 10, slow)
-
-
-def _left(pair):
-    return {name: count for name, count in pair.daemon.totals().items()
-            if count and name not in ("vnics", "gids")}
 
 
 def groups():

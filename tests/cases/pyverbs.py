@@ -17,11 +17,13 @@ from cases.forwarded import forwarding
 
 _STORED = "debian-44.toml"
 _CONTAINER = functools.partial(Pair, count=1)
+# How many of all must run.
+_RUN = 137
 # Name, fixture, forwarded, tests (all), how many must run.
 _SETTINGS = (
-    ("containers", _CONTAINER, False, (), 137),
-    ("user", PlainPair, False, (), 137),
-    ("containers.forwarded", _CONTAINER, True, (), 137),
+    ("containers", _CONTAINER, False, (), _RUN),
+    ("user", PlainPair, False, (), _RUN),
+    ("containers.forwarded", _CONTAINER, True, (), _RUN),
     ("user.forwarded", PlainPair, True,
      ("test_atomic", "test_cq_events", "test_cqex", "test_qpex", "test_rdmacm"), 35),
 )

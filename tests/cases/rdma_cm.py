@@ -9,10 +9,10 @@ import contextlib
 import re
 from dataclasses import dataclass
 
-from harness import process
 from harness.by_address import both
 from harness.case import CROWDS, POLLS, Case, Group, check
 from harness.containers import Pair
+from harness.daemon import forgotten
 from harness.host import Hosts
 from harness.plain import PlainPair
 
@@ -24,16 +24,14 @@ _ACROSS = (*_HOME, "wire")
 _EVERYWHERE = (*_ACROSS, "forwarded")
 
 
-def left(pair):
-    """What the daemons still know of besides vNICs and their addresses."""
-    daemons = getattr(pair, "daemons", None) or (pair.daemon,)
-    return [{name: count for name, count in daemon.totals().items()
-             if count and name not in ("vnics", "gids")} for daemon in daemons]
+def daemons(pair):
+    """That of two places of one host, or those of two hosts."""
+    return getattr(pair, "daemons", None) or (pair.daemon,)
 
 
 def quiet(pair):
     """Waits until nothing is left of programs that have ended."""
-    process.until(lambda: not any(left(pair)), 30, lambda: f"empty tables, not {left(pair)}")
+    forgotten(daemons(pair), 30)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from harness.containers import Pair
 from harness.host import Hosts
 
 from cases.hostile_wire import daemons_stay_well
-from cases.rdma_cm import quiet
+from cases.rdma_cm import daemons, quiet
 
 _FAULTS = "loss=10%,duplicate=5%,reorder=5%,seed=5"
 _LISTENED, _NOT_LISTENED = 7174, 9999
@@ -68,9 +68,7 @@ def _killed(victim):
 
 def _ready_to_send(pair):
     """Queue pairs in RTS."""
-    daemons = getattr(pair, "daemons", None) or (pair.daemon,)
-    return sum(qp["state"] == "RTS" for daemon in daemons for vnic in daemon.status()["vnics"]
-               for task in vnic["processes"] for qp in task["qps"])
+    return sum(qp["state"] == "RTS" for daemon in daemons(pair) for qp in daemon.queue_pairs())
 
 
 def _lossy(server, client, expected):

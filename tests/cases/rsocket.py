@@ -50,11 +50,6 @@ _PROGRAMS = {
 _SIX = ["rstream", *_SHORT, "-T", "verify", "-T", "blocking"]
 
 
-def _left(pair):
-    return {name: count for name, count in pair.daemon.totals().items()
-            if count and name not in ("vnics", "gids")}
-
-
 def _copies(pair):
     """rcopy: a file that arrives is the file that was sent."""
     source = pathlib.Path("/usr/bin/python3").resolve()

@@ -56,28 +56,29 @@ def _traced(pair, program, count, summary, options):
     return duet.Duet(sides, [program, "-F", "-n", str(count), *options])
 
 
-def _idle(pair):
-    held = pair.server.start("/opt/programs/idle", "two_idle_processes", stdin=subprocess.PIPE,
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def idle_processes(place, daemons, **most):
+    """Two processes with connected QPs and no traffic, and their daemons, do nothing (see
+    process.idle)."""
+    held = place.start("/opt/programs/idle", "two_idle_processes", stdin=subprocess.PIPE,
+                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     line = held.stdout.readline()
     check(line.startswith("idle "), line + (held.stdout.read() if not line else ""))
-    pids = [*map(int, line.split()[1:]), pair.daemon.pid]
-    process.idle(pids)
+    process.idle([*map(int, line.split()[1:]), *(daemon.pid for daemon in daemons)], **most)
     output = held.communicate("", timeout=10)[0]
     check(held.returncode == 0, output)
 
 
+def _idle(pair):
+    idle_processes(pair.server, [pair.daemon])
+
+
 def _daemon_out_of_the_way(pair):
     """While others poll, the daemon does nothing."""
-    running = duet.Duet(pair, ["ib_send_bw", "-F", "-D", "30"])
-    try:
+    with duet.going_on(pair, "ib_send_bw"):
         time.sleep(2)  # They poll, and do not come and go any more.
         before = duet.moved(pair.daemon)
         process.idle([pair.daemon.pid], looks=2)
         check(duet.moved(pair.daemon) > before, "nothing moves")
-        check(running.client.poll() is None, "the program ended too soon")
-    finally:
-        running.abort()
 
 
 def groups():

@@ -10,18 +10,17 @@ import time
 
 from harness import duet, process
 from harness.case import CROWDS, Case, Group, check
+from harness.daemon import forgotten
 from harness.host import Hosts
 
 from cases import perftest
 from cases.programs import tests_of
+from cases.steady import idle_processes
 
 
 def quiet(hosts):
     """Both daemons must have forgotten everything but the network."""
-    def left():
-        return [{name: count for name, count in daemon.totals().items()
-                 if count and name not in ("vnics", "gids")} for daemon in hosts.daemons]
-    process.until(lambda: not any(left()), 5, f"empty tables, not {left()}")
+    forgotten(hosts.daemons, 5)
 
 
 def program(name, *arguments, limit=60.0, title="", settings=(), peers=lambda hosts: ()):
@@ -80,20 +79,12 @@ def _over_ipv6(hosts):
 
 def _idle(hosts):
     """Connected QPs without traffic: neither the processes nor the daemons use CPU."""
-    held = hosts.apart().start("/opt/programs/idle", "two_idle_processes", stdin=subprocess.PIPE,
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    line = held.stdout.readline()
-    check(line.startswith("idle "), line + (held.stdout.read() if not line else ""))
-    pids = [*map(int, line.split()[1:]), *(daemon.pid for daemon in hosts.daemons)]
-    process.idle(pids, most_switches=100)
-    output = held.communicate("", timeout=10)[0]
-    check(held.returncode == 0, output)
+    idle_processes(hosts.apart(), hosts.daemons, most_switches=100)
 
 
 def _most(daemon, counter):
     """What a daemon counted, for the QP with the most."""
-    packets = [peer["packets"] for vnic in daemon.status()["vnics"]
-               for running in vnic["processes"] for qp in running["qps"] for peer in qp["peers"]]
+    packets = [peer["packets"] for qp in daemon.queue_pairs() for peer in qp["peers"]]
     return max((found[counter] for found in packets if found), default=0)
 
 

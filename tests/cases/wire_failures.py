@@ -126,9 +126,7 @@ def _link_down(seconds, timeout):
 
 def _ready_to_send(daemon):
     """Queue pairs in state RTS."""
-    vnics = daemon.status()["vnics"]
-    return [qp for vnic in vnics for one in vnic["processes"] for qp in one["qps"]
-            if qp["state"] == "RTS"]
+    return [qp for qp in daemon.queue_pairs() if qp["state"] == "RTS"]
 
 
 def _link_stays_down(hosts):

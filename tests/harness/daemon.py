@@ -75,6 +75,16 @@ class Daemon:
         """How many of each kind of object the daemon knows of."""
         return count(self.status())
 
+    def left(self):
+        """How many of each it knows of besides vNICs and their addresses."""
+        return {name: number for name, number in self.totals().items()
+                if number and name not in ("vnics", "gids")}
+
+    def queue_pairs(self):
+        """What its status says of each queue pair."""
+        return [qp for vnic in self.status()["vnics"] for program in vnic["processes"]
+                for qp in program["qps"]]
+
     def kill(self):
         """kill -9."""
         self.process.kill()
@@ -86,6 +96,13 @@ class Daemon:
         log = self.log()
         if log:
             print("--- omniverbd ---", log[-20000:], sep="\n", flush=True)
+
+
+def forgotten(daemons, limit):
+    """Waits until daemons know of nothing but vNICs and their addresses."""
+    def left():
+        return [daemon.left() for daemon in daemons]
+    process.until(lambda: not any(left()), limit, lambda: f"empty tables, not {left()}")
 
 
 def count(status):

@@ -108,8 +108,7 @@ def run(pair, *argv, limit=55.0):
 def moved(*daemons):
     """How many operations the programs of these daemons have done."""
     return sum(qp["operations_mapped"] + qp["operations_mediated"] + qp["messages_sent"]
-               for daemon in daemons for vnic in daemon.status()["vnics"]
-               for running in vnic["processes"] for qp in running["qps"])
+               for daemon in daemons for qp in daemon.queue_pairs())
 
 
 @contextlib.contextmanager

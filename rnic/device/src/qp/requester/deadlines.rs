@@ -63,7 +63,6 @@ impl Inner {
 
     /// A peer that closed is silent for as long as the retries last. One that was not there yet
     /// may be on its way: both ends learn of their link through the daemon, after they are RTR.
-    /// The specification (9.7.6.1.3) allows four times the timeout.
     fn silence_deadline(&self, now: u64) -> Option<u64> {
         let silence = self.machine.attributes().silence_max()?;
         Some(match self.links.first() {
