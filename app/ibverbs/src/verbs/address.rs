@@ -10,7 +10,7 @@ use omniverb_device::{Addressee, GlobalRoute};
 use omniverb_terms::{Errno, Gid, Qpn};
 
 use super::context::ContextShell;
-use super::memory::PdShell;
+use super::pd::PdShell;
 use crate::errno::{minus_one, null};
 use crate::why::refused;
 
@@ -101,7 +101,7 @@ pub unsafe extern "C" fn ov_ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_att
 pub unsafe extern "C" fn ov_ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        PdShell::of((*ah).pd).end_use();
+        PdShell::end_use((*ah).pd);
         ContextShell::of((*ah).context).counts.ahs.one_less();
         drop(Box::from_raw(ah.cast::<AhShell>()));
     }

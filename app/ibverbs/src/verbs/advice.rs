@@ -12,7 +12,7 @@ use omniverb_terms::{Errno, Lkey};
 use rustix::mm::{Advice, madvise};
 
 use super::context::ContextShell;
-use super::memory::PdShell;
+use super::pd::PdShell;
 
 const PAGE: usize = 4096;
 

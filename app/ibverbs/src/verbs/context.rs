@@ -1,7 +1,6 @@
 //! The context: an opened device.
 
 use core::mem::offset_of;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use omniverb_abi::{VERBS_ABI_IS_EXTENDED, ibv_context, ibv_device, verbs_context};
@@ -9,7 +8,8 @@ use omniverb_client::{Client, GidEntry, Notifier};
 use omniverb_device::{AsyncEvent, Shared};
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
-use super::limits::{AH_MAX, CQ_MAX, PD_MAX, SRQ_MAX};
+use super::counts::Counts;
+use super::family::Family;
 
 /// An opened device.
 #[repr(C)]
@@ -21,49 +21,11 @@ pub(crate) struct ContextShell {
     pub(super) events: Notifier<(AsyncEvent, usize)>,
     /// The GID table as it was last seen.
     pub(super) gids: Mutex<Vec<GidEntry>>,
-    pub(super) counts: Counts,
+    pub(super) counts: Arc<Counts>,
+    /// What it shares with contexts that are imported from it, or that it is imported from.
+    pub(super) family: Arc<Family>,
     /// What `cmd_fd` names, until it is closed.
     command_file: Option<OwnedFd>,
-}
-
-/// Objects of a context, against its limits.
-#[derive(Default)]
-pub(super) struct Counts {
-    pub(super) pds: Count<PD_MAX>,
-    pub(super) cqs: Count<CQ_MAX>,
-    pub(super) srqs: Count<SRQ_MAX>,
-    pub(super) ahs: Count<AH_MAX>,
-    device_memory: AtomicU64,
-}
-
-impl Counts {
-    /// Takes so many bytes of device memory, of which there are `most`. Says whether they are left.
-    pub(super) fn take_device_memory(&self, bytes: u64, most: u64) -> bool {
-        let more = |taken: u64| taken.checked_add(bytes).filter(|taken| *taken <= most);
-        self.device_memory.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
-    }
-
-    /// Gives them back.
-    pub(super) fn give_device_memory(&self, bytes: u64) {
-        self.device_memory.fetch_sub(bytes, Ordering::AcqRel);
-    }
-}
-
-/// How many objects of a kind there are: `MOST` at most.
-#[derive(Default)]
-pub(super) struct Count<const MOST: u32>(AtomicU32);
-
-impl<const MOST: u32> Count<MOST> {
-    /// Counts one more object. Says whether there may be one more.
-    pub(super) fn one_more(&self) -> bool {
-        let more = |count| (count < MOST).then_some(count + 1);
-        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
-    }
-
-    /// Counts one object less.
-    pub(super) fn one_less(&self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
 }
 
 const CONTEXT_OFFSET: usize = offset_of!(ContextShell, verbs) + offset_of!(verbs_context, context);
@@ -73,7 +35,7 @@ impl ContextShell {
     pub(super) fn new(
         client: Arc<Client>,
         events: Notifier<(AsyncEvent, usize)>,
-        command_file: OwnedFd,
+        (family, command_file): (Arc<Family>, OwnedFd),
         device: *mut ibv_device,
     ) -> ContextShell {
         // SAFETY: pointers, optional functions, numbers and a mutex: zero is valid for all.
@@ -87,7 +49,8 @@ impl ContextShell {
         context.abi_compat = VERBS_ABI_IS_EXTENDED as *mut _;
         let gids = Mutex::new(client.gids().unwrap_or_default());
         let command_file = Some(command_file);
-        ContextShell { verbs, client, events, gids, counts: Counts::default(), command_file }
+        let counts = family.counts.clone();
+        ContextShell { verbs, client, events, gids, counts, family, command_file }
     }
 
     /// Its table of operations.

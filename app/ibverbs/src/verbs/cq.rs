@@ -13,7 +13,7 @@ use omniverb_terms::Errno;
 
 use super::channel::{ChannelShell, count_users};
 use super::context::ContextShell;
-use super::memory::PdShell;
+use super::pd::PdShell;
 use super::wait::{acknowledge, take_event, until_acknowledged};
 use crate::errno::null;
 
@@ -169,7 +169,7 @@ pub unsafe extern "C" fn ov_ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
             count_users(channel, -1);
         }
         if !shell.domain.is_null() {
-            PdShell::of(shell.domain).end_use();
+            PdShell::end_use(shell.domain);
         }
         context.counts.cqs.one_less();
         drop(Box::from_raw(cq.cast::<CqShell>()));

@@ -15,7 +15,7 @@ use omniverb_terms::Errno;
 
 use super::context::ContextShell;
 use super::cq::{CqShell, create};
-use super::memory::PdShell;
+use super::pd::PdShell;
 use super::time::on_the_wall;
 use crate::errno::null;
 

@@ -1,7 +1,8 @@
 //! Device memory: memory of the program that only its handle leads to, and regions in it.
 
 use core::ffi::{c_int, c_void};
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::Layout;
+use std::sync::Arc;
 
 use omniverb_abi::{
     IBV_ACCESS_OPTIONAL_RANGE, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd,
@@ -11,10 +12,11 @@ use omniverb_device::{Extras, access};
 use omniverb_terms::Errno;
 
 use super::context::ContextShell;
-use super::limits::{DM_ALIGNMENT_LOG_MAX, DM_BYTES_MAX};
-use super::memory::{MemoryOf, registered};
-use super::users::{DmShell, Users};
-use crate::errno::null;
+use super::limits::DM_ALIGNMENT_LOG_MAX;
+use super::memory::registered;
+use super::objects::{DeviceMemory, MemoryOf};
+use super::users::DmShell;
+use crate::errno::{null, outcome};
 
 /// What is copied begins and ends on such a boundary.
 const GRAIN: u64 = 4;
@@ -34,38 +36,62 @@ pub(super) unsafe extern "C" fn alloc_dm(
     };
     // SAFETY: the inline's argument.
     let shell = unsafe { ContextShell::of(context) };
-    if !shell.counts.take_device_memory(length as u64, DM_BYTES_MAX) {
-        return null(Errno::ENOMEM);
+    match DeviceMemory::new(layout, shell.counts.clone()) {
+        Ok(of) => {
+            shell.family.device_memory.add(of.handle, of.clone());
+            into_c(context, of)
+        }
+        Err(errno) => null(errno),
     }
-    // SAFETY: the size is not zero.
-    let memory = unsafe { alloc_zeroed(layout) };
-    if memory.is_null() {
-        shell.counts.give_device_memory(length as u64);
-        return null(Errno::ENOMEM);
-    }
+}
+
+fn into_c(context: *mut ibv_context, of: Arc<DeviceMemory>) -> *mut ibv_dm {
     let dm = ibv_dm {
         context,
         memcpy_to_dm: Some(memcpy_to_dm),
         memcpy_from_dm: Some(memcpy_from_dm),
         comp_mask: 0,
-        handle: 0,
+        handle: of.handle,
     };
-    let (memory, users) = (memory.cast(), Users::default());
-    Box::into_raw(Box::new(DmShell { dm, memory, length, layout, users })).cast()
+    Box::into_raw(Box::new(DmShell { dm, of })).cast()
 }
 
-/// `ibv_free_dm`; `EBUSY` while regions are in it.
+/// `ibv_free_dm`; `EBUSY` while regions are in it. Who has imported it has nothing any more but to
+/// unimport.
 pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     // SAFETY: the inline's argument is live, and not used any more.
     unsafe {
-        if DmShell::of(dm).users.are_some() {
-            return Errno::EBUSY.raw();
+        let handle = DmShell::of(dm).of.handle;
+        let table = &ContextShell::of((*dm).context).family.device_memory;
+        let taken = table.take(handle, |of| !of.users.are_some());
+        if taken.is_ok() {
+            drop(Box::from_raw(dm.cast::<DmShell>()));
         }
-        let shell = Box::from_raw(dm.cast::<DmShell>());
-        ContextShell::of(shell.dm.context).counts.give_device_memory(shell.length as u64);
-        dealloc(shell.memory.cast(), shell.layout);
+        outcome(taken)
     }
-    0
+}
+
+/// Device memory of the family of this context, by its handle. `ENOENT`: there is none.
+///
+/// # Safety
+/// `context` is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
+    // SAFETY: the caller's promise.
+    match unsafe { ContextShell::of(context) }.family.device_memory.get(handle) {
+        Some(of) => into_c(context, of),
+        None => null(Errno::ENOENT),
+    }
+}
+
+/// Gives up what was imported; the memory stays.
+///
+/// # Safety
+/// `dm` was imported, and is not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_unimport_dm(dm: *mut ibv_dm) {
+    // SAFETY: the caller's promise.
+    drop(unsafe { Box::from_raw(dm.cast::<DmShell>()) });
 }
 
 /// The place of some bytes; `None` if they are not wholly inside, or not on boundaries.
@@ -74,7 +100,7 @@ pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
 /// `dm` is live.
 unsafe fn place(dm: *mut ibv_dm, offset: u64, length: usize) -> Option<*mut c_void> {
     // SAFETY: the caller's promise.
-    let shell = unsafe { DmShell::of(dm) };
+    let shell = &unsafe { DmShell::of(dm) }.of;
     let end = offset.checked_add(length as u64)?;
     let fits =
         end <= shell.length as u64 && offset.is_multiple_of(GRAIN) && end.is_multiple_of(GRAIN);
@@ -128,7 +154,7 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
     }
     // SAFETY: the inline's arguments.
     unsafe {
-        let shell = DmShell::of(dm);
+        let shell = &DmShell::of(dm).of;
         let inside = offset.checked_add(length as u64).is_some_and(|e| e <= shell.length as u64);
         if !inside {
             return null(Errno::EINVAL);
@@ -136,6 +162,6 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
         let address = shell.memory as usize + offset as usize;
         let access = access & !access::ZERO_BASED;
         let wish = Wish { pd: 0, address, length, iova: 0, access, extras: Extras::default() };
-        registered(pd, core::ptr::null_mut(), wish, MemoryOf::Device(dm))
+        registered(pd, core::ptr::null_mut(), wish, MemoryOf::Device(shell.clone()))
     }
 }

@@ -5,8 +5,9 @@ use core::ffi::c_int;
 use omniverb_abi::{ibv_context, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr};
 use omniverb_terms::Errno;
 
-use super::memory::parent_domain;
-use super::users::{TdShell, Users};
+use super::counts::Users;
+use super::pd::parent_domain;
+use super::users::TdShell;
 use crate::errno::null;
 
 /// Bits of `comp_mask` of a parent domain.

@@ -1,141 +1,31 @@
-//! Protection domains and memory regions.
+//! Memory regions.
 
 use core::ffi::{c_int, c_void};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use omniverb_abi::{
     IBV_ACCESS_HUGETLB, IBV_ACCESS_OPTIONAL_RANGE, IBV_REREG_MR_CHANGE_ACCESS,
-    IBV_REREG_MR_CHANGE_PD, IBV_REREG_MR_CHANGE_TRANSLATION, IBV_REREG_MR_FLAGS_SUPPORTED,
-    ibv_context, ibv_dm, ibv_mr, ibv_pd, ibv_td,
+    IBV_REREG_MR_CHANGE_PD, IBV_REREG_MR_CHANGE_TRANSLATION, IBV_REREG_MR_FLAGS_SUPPORTED, ibv_mr,
+    ibv_pd,
 };
-use omniverb_client::Wish;
+use omniverb_client::{Wish, lock};
 use omniverb_device::region::NO_RKEY;
-use omniverb_device::{Extras, Region, access};
-use omniverb_terms::{Errno, Rkey};
+use omniverb_device::{Extras, access};
+use omniverb_terms::Errno;
 
 use super::context::ContextShell;
 use super::limits::MR_BYTES_MAX;
+use super::objects::{MemoryOf, Registered, State};
+use super::pd::PdShell;
 use super::presence;
-use super::users::{DmShell, TdShell};
 use crate::errno::{null, set_errno};
 use crate::why::refused;
 
-/// A protection domain.
-#[repr(C)]
-pub(crate) struct PdShell {
-    pd: ibv_pd,
-    /// What the device knows it by; unique in the process.
-    number: u32,
-    /// Objects made in it.
-    users: AtomicU32,
-    /// What it is a parent domain of: another PD, and a thread domain if it has one.
-    parent_of: Option<(*mut ibv_pd, *mut ibv_td)>,
-}
-
-impl PdShell {
-    /// # Safety
-    /// `pd` is a live PD of ours.
-    pub(crate) unsafe fn of<'a>(pd: *mut ibv_pd) -> &'a PdShell {
-        // SAFETY: the caller's promise.
-        unsafe { &*pd.cast::<PdShell>() }
-    }
-
-    /// Its number, unique in the process.
-    pub(super) fn number(&self) -> u32 {
-        self.number
-    }
-
-    /// An object is made in it.
-    pub(super) fn begin_use(&self) {
-        self.users.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// One made in it is gone.
-    pub(super) fn end_use(&self) {
-        self.users.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// A memory region.
+/// A memory region as C sees it.
 #[repr(C)]
 struct MrShell {
     mr: ibv_mr,
-    region: Arc<Region>,
-    of: MemoryOf,
-}
-
-/// Whose memory a region is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum MemoryOf {
-    Program,
-    /// Nobody's: a null MR.
-    Nobody,
-    /// This piece of device memory.
-    Device(*mut ibv_dm),
-}
-
-/// Makes a protection domain.
-///
-/// # Safety
-/// `context` is open.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ov_ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    static NEXT: AtomicU32 = AtomicU32::new(1);
-    // SAFETY: the caller's promise.
-    let shell = unsafe { ContextShell::of(context) };
-    if !shell.counts.pds.one_more() {
-        return null(Errno::ENOMEM);
-    }
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let pd = ibv_pd { context, handle: number };
-    let (users, parent_of) = (AtomicU32::new(0), None);
-    Box::into_raw(Box::new(PdShell { pd, number, users, parent_of })).cast()
-}
-
-/// Makes a parent domain: whatever is made in it is made in `of`.
-///
-/// # Safety
-/// `of` is live, `td` is null or live.
-pub(super) unsafe fn parent_domain(of: *mut ibv_pd, td: *mut ibv_td) -> *mut ibv_pd {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let context = (*of).context;
-        if !ContextShell::of(context).counts.pds.one_more() {
-            return null(Errno::ENOMEM);
-        }
-        let number = PdShell::of(of).number;
-        PdShell::of(of).begin_use();
-        if let Some(td) = TdShell::of(td) {
-            td.begin_use();
-        }
-        let pd = ibv_pd { context, handle: number };
-        let (users, parent_of) = (AtomicU32::new(0), Some((of, td)));
-        Box::into_raw(Box::new(PdShell { pd, number, users, parent_of })).cast()
-    }
-}
-
-/// Frees it; `EBUSY` while objects are left in it.
-///
-/// # Safety
-/// `pd` is a live PD.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn ov_ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if PdShell::of(pd).users.load(Ordering::Acquire) != 0 {
-            return Errno::EBUSY.raw();
-        }
-        if let Some((of, td)) = PdShell::of(pd).parent_of {
-            PdShell::of(of).end_use();
-            if let Some(td) = TdShell::of(td) {
-                td.end_use();
-            }
-        }
-        ContextShell::of((*pd).context).counts.pds.one_less();
-        drop(Box::from_raw(pd.cast::<PdShell>()));
-    }
-    0
+    of: Arc<Registered>,
 }
 
 /// Access flags that a client may ask for and a device may ignore.
@@ -229,17 +119,17 @@ pub(super) unsafe fn registered(
 ) -> *mut ibv_mr {
     // SAFETY: the caller's promise.
     unsafe {
-        let client = &ContextShell::of((*pd).context).client;
-        let length = if of == MemoryOf::Nobody { 0 } else { wish.length };
-        let region = match client.register(Wish { pd: PdShell::of(pd).number(), ..wish }) {
+        let context = ContextShell::of((*pd).context);
+        let length = if matches!(of, MemoryOf::Nobody) { 0 } else { wish.length };
+        let region = match context.client.register(Wish { pd: PdShell::of(pd).number(), ..wish }) {
             Ok(region) => region,
             Err(errno) => return null(refused!(errno, "ibv_reg_mr: over a quota, or no daemon")),
         };
         PdShell::of(pd).begin_use();
-        if let MemoryOf::Device(dm) = of {
-            DmShell::of(dm).begin_use();
+        if let MemoryOf::Device(dm) = &of {
+            dm.users.one_more();
         }
-        let rkey = if region.rkey == NO_RKEY { client.spare_rkey() } else { region.rkey };
+        let rkey = if region.rkey == NO_RKEY { context.client.spare_rkey() } else { region.rkey };
         let mr = ibv_mr {
             context: (*pd).context,
             pd,
@@ -249,17 +139,11 @@ pub(super) unsafe fn registered(
             lkey: region.lkey.0,
             rkey: rkey.0,
         };
-        Box::into_raw(Box::new(MrShell { mr, region, of })).cast()
+        let state = Mutex::new(State { region, rkey, pd, address, length });
+        let of = Arc::new(Registered { state, of });
+        context.family.regions.add(mr.handle, of.clone());
+        Box::into_raw(Box::new(MrShell { mr, of })).cast()
     }
-}
-
-/// The region of an MR.
-///
-/// # Safety
-/// `mr` is live.
-pub(super) unsafe fn region_of<'a>(mr: *mut ibv_mr) -> &'a Region {
-    // SAFETY: the caller's promise.
-    unsafe { &(*mr.cast::<MrShell>()).region }
 }
 
 /// Registers anew: other memory, another PD, other rights. The keys stay as they are; what peers do
@@ -296,12 +180,14 @@ pub unsafe extern "C" fn ov_ibv_rereg_mr(
     // SAFETY: the caller's promise.
     unsafe {
         let shell = &mut *mr.cast::<MrShell>();
-        if shell.of != MemoryOf::Program || shell.region.extras.looks.is_some() {
+        let of = shell.of.clone();
+        let mut state = lock(&of.state);
+        if !matches!(of.of, MemoryOf::Program) || state.region.extras.looks.is_some() {
             return fail(INPUT, Errno::EINVAL);
         }
-        let old = shell.region.clone();
+        let old = state.region.clone();
         let (address, length) =
-            if moves { (address, length) } else { (shell.mr.addr, shell.mr.length) };
+            if moves { (address, length) } else { (state.address, state.length) };
         let iova = if moves { address as u64 } else { old.iova };
         let access = match changes(IBV_REREG_MR_CHANGE_ACCESS) {
             true => access as u32,
@@ -316,15 +202,16 @@ pub unsafe extern "C" fn ov_ibv_rereg_mr(
             Ok(_) => return fail(INPUT, Errno::EINVAL),
             Err(errno) => return fail(INPUT, errno),
         };
-        let pd = if changes(IBV_REREG_MR_CHANGE_PD) { pd } else { shell.mr.pd };
+        let pd = if changes(IBV_REREG_MR_CHANGE_PD) { pd } else { state.pd };
         let wish = Wish { pd: PdShell::of(pd).number(), ..wish };
         let client = &ContextShell::of(shell.mr.context).client;
-        match client.reregister(&old, wish, Rkey(shell.mr.rkey)) {
-            Ok(region) => shell.region = region,
+        match client.reregister(&old, wish, state.rkey) {
+            Ok(region) => state.region = region,
             Err(errno) => return fail(COMMAND, errno),
         }
         PdShell::of(pd).begin_use();
-        PdShell::of(shell.mr.pd).end_use();
+        PdShell::end_use(state.pd);
+        (state.pd, state.address, state.length) = (pd, address, length);
         (shell.mr.pd, shell.mr.addr, shell.mr.length) = (pd, address, length);
     }
     0
@@ -377,7 +264,8 @@ pub unsafe extern "C" fn ov_ibv_reg_mr_iova2(
     unsafe { register(pd, address, length, iova, flags) }
 }
 
-/// Deregisters memory. When this returns, no peer reaches it any more.
+/// Deregisters memory. When this returns, no peer reaches it any more. Who has imported it has
+/// nothing any more but to unimport.
 ///
 /// # Safety
 /// `mr` is live.
@@ -385,15 +273,53 @@ pub unsafe extern "C" fn ov_ibv_reg_mr_iova2(
 pub unsafe extern "C" fn ov_ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        let shell = &*mr.cast::<MrShell>();
-        if let Err(errno) = ContextShell::of((*mr).context).client.deregister(&shell.region) {
+        let (context, of) = (ContextShell::of((*mr).context), &(*mr.cast::<MrShell>()).of);
+        let state = lock(&of.state);
+        let handle = state.region.lkey.0;
+        if context.family.regions.get(handle).is_none_or(|other| !Arc::ptr_eq(of, &other)) {
+            return Errno::ENOENT.raw();
+        }
+        if let Err(errno) = context.client.deregister(&state.region) {
             return errno.raw();
         }
-        if let MemoryOf::Device(dm) = shell.of {
-            DmShell::of(dm).end_use();
+        let _ = context.family.regions.take(handle, |_| true);
+        if let MemoryOf::Device(dm) = &of.of {
+            dm.users.one_less();
         }
-        PdShell::of((*mr).pd).end_use();
+        PdShell::end_use(state.pd);
+        drop(state);
         drop(Box::from_raw(mr.cast::<MrShell>()));
     }
     0
+}
+
+/// A region of the family of this PD, by its handle; its address is nobody's business. `ENOENT`:
+/// there is none.
+///
+/// # Safety
+/// `pd` is live.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
+    // SAFETY: the caller's promise.
+    let context = unsafe { (*pd).context };
+    // SAFETY: a live PD's.
+    let Some(of) = unsafe { ContextShell::of(context) }.family.regions.get(handle) else {
+        return null(Errno::ENOENT);
+    };
+    let state = lock(&of.state);
+    let (length, rkey) = (state.length, state.rkey.0);
+    drop(state);
+    let addr = core::ptr::null_mut();
+    let mr = ibv_mr { context, pd, addr, length, handle, lkey: handle, rkey };
+    Box::into_raw(Box::new(MrShell { mr, of })).cast()
+}
+
+/// Gives up what was imported; the region stays.
+///
+/// # Safety
+/// `mr` was imported, and is not used any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_unimport_mr(mr: *mut ibv_mr) {
+    // SAFETY: the caller's promise.
+    drop(unsafe { Box::from_raw(mr.cast::<MrShell>()) });
 }

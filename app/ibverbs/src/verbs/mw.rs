@@ -9,7 +9,7 @@ use omniverb_device::{SendWork, WindowType, opcode};
 use omniverb_terms::{Errno, Rkey};
 
 use super::context::ContextShell;
-use super::memory::{PdShell, region_of};
+use super::pd::PdShell;
 use super::qp::QpShell;
 use crate::errno::{null, outcome, post_error};
 
@@ -42,7 +42,7 @@ pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     unsafe {
         let mw = Box::from_raw(mw);
         ContextShell::of(mw.context).client.remove_window(Rkey(mw.rkey));
-        PdShell::of(mw.pd).end_use();
+        PdShell::end_use(mw.pd);
     }
     0
 }
@@ -58,7 +58,7 @@ pub(super) unsafe fn bind_work(
     info: &ibv_mw_bind_info,
 ) -> SendWork<'static> {
     // SAFETY: the caller's promise.
-    let lkey = if info.mr.is_null() { 0 } else { unsafe { region_of(info.mr) }.lkey.0 };
+    let lkey = if info.mr.is_null() { 0 } else { unsafe { (*info.mr).lkey } };
     SendWork {
         immediate: lkey,
         address: info.addr,

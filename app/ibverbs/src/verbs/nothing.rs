@@ -12,7 +12,8 @@ use omniverb_terms::Errno;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 
-use super::memory::{MemoryOf, registered};
+use super::memory::registered;
+use super::objects::MemoryOf;
 use crate::errno::null;
 
 /// Bytes that repeat: what all of it takes at most. With fewer there would be too many mappings.

@@ -1,13 +1,16 @@
 //! Opening and closing the device: the context's table of operations.
 
 use core::ffi::c_int;
+use std::sync::Arc;
 
 use omniverb_abi::{ibv_context, ibv_device, verbs_context};
 use omniverb_client::{Client, Notifier};
 use omniverb_terms::Errno;
-use rustix::fd::OwnedFd;
+use rustix::fd::{BorrowedFd, FromRawFd, OwnedFd};
 
 use super::context::ContextShell;
+use super::device::the_device;
+use super::family::Family;
 use super::{
     advice, cq, cq_ex, device_memory, domain, event, mw, nothing, post, qp_create, query, srq,
     time, xrcd,
@@ -24,6 +27,18 @@ pub unsafe extern "C" fn ov_ibv_open_device(device: *mut ibv_device) -> *mut ibv
     if device.is_null() {
         return null(Errno::EINVAL);
     }
+    // SAFETY: the caller's promise.
+    unsafe { open(device, || Family::new().map_err(|_| Errno::EMFILE)) }
+}
+
+/// A context of a family. Its command file is made last: what fails leaves a program's alone.
+///
+/// # Safety
+/// `device` is the device.
+unsafe fn open(
+    device: *mut ibv_device,
+    family: impl FnOnce() -> Result<(Arc<Family>, OwnedFd), Errno>,
+) -> *mut ibv_context {
     omniverb_client::on_async_event(event::deliver);
     omniverb_client::on_failure(request_failed);
     let client = match Client::get() {
@@ -34,12 +49,34 @@ pub unsafe extern "C" fn ov_ibv_open_device(device: *mut ibv_device) -> *mut ibv
             return null(refused!(Errno::ENODEV, "ibv_open_device: {why}"));
         }
     };
-    let (Ok(events), Ok(command)) = (Notifier::new(), command_file()) else {
-        return null(Errno::EMFILE);
+    let Ok(events) = Notifier::new() else { return null(Errno::EMFILE) };
+    let family = match family() {
+        Ok(family) => family,
+        Err(errno) => return null(errno),
     };
-    let mut shell = Box::new(ContextShell::new(client, events, command, device));
+    let mut shell = Box::new(ContextShell::new(client, events, family, device));
     fill(shell.verbs());
     shell.into_c()
+}
+
+/// A context of the family that a duplicate of a `cmd_fd` leads to. The descriptor is the new
+/// context's, which closes it. `EINVAL`: it is no such descriptor; `EOPNOTSUPP`: of a context of
+/// another process, or of one that is closed.
+#[unsafe(no_mangle)]
+pub extern "C" fn ov_ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
+    if cmd_fd < 0 {
+        return null(Errno::EINVAL);
+    }
+    // SAFETY: the program names a descriptor of its own, used for this call only.
+    let family = match Family::of(unsafe { BorrowedFd::borrow_raw(cmd_fd) }) {
+        Ok(family) => family,
+        Err(errno) => {
+            let why = "no cmd_fd of a context that this process has open";
+            return null(refused!(errno, "ibv_import_device: {why}"));
+        }
+    };
+    // SAFETY: the device; the descriptor is the program's to give.
+    unsafe { open(the_device(), || Ok((family, OwnedFd::from_raw_fd(cmd_fd)))) }
 }
 
 fn fill(verbs: &mut verbs_context) {
@@ -73,11 +110,6 @@ fn fill(verbs: &mut verbs_context) {
     verbs.close_xrcd = Some(xrcd::close_xrcd);
     verbs.get_srq_num = Some(srq::get_srq_num);
     verbs.open_qp = Some(qp_create::open_qp);
-}
-
-/// `cmd_fd` must be a descriptor that programs can `dup`; nothing travels on it.
-fn command_file() -> rustix::io::Result<OwnedFd> {
-    rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)
 }
 
 /// Closes the device. Objects made from it must be gone.

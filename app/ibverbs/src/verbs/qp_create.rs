@@ -17,7 +17,7 @@ use omniverb_terms::{Errno, Qpn, Service};
 
 use super::context::ContextShell;
 use super::cq::CqShell;
-use super::memory::PdShell;
+use super::pd::PdShell;
 use super::qp::{QpShell, granted};
 use super::srq::SrqShell;
 use super::xrcd::XrcdShell;
@@ -297,7 +297,7 @@ pub unsafe extern "C" fn ov_ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         QpShell::await_acknowledgements(qp);
         match place {
             Some(place) => place.users.one_less(),
-            None => PdShell::of((*qp).pd).end_use(),
+            None => PdShell::end_use((*qp).pd),
         }
         drop(Box::from_raw(qp.cast::<QpShell>()));
     }

@@ -14,7 +14,7 @@ use omniverb_terms::Errno;
 
 use super::context::ContextShell;
 use super::cq::CqShell;
-use super::memory::PdShell;
+use super::pd::PdShell;
 use super::post::entries;
 use super::wait::until_acknowledged;
 use super::xrcd::XrcdShell;
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn ov_ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         let returned = shell.asyncs_returned.load(Ordering::Acquire);
         let (mutex, cond) = (&raw mut (*srq).mutex, &raw mut (*srq).cond);
         until_acknowledged(mutex, cond, &raw const (*srq).events_completed, returned);
-        PdShell::of((*srq).pd).end_use();
+        PdShell::end_use((*srq).pd);
         if let Some(xrcd) = XrcdShell::of(shell.xrcd) {
             xrcd.users.one_less();
         }

@@ -23,8 +23,8 @@ use rustix::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
+use super::counts::Users;
 use super::qp::SharedRoute;
-use super::users::Users;
 use crate::errno::null;
 use crate::why::refused;
 

@@ -1,0 +1,171 @@
+//! Protection domains.
+
+use core::ffi::c_int;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use omniverb_abi::{ibv_context, ibv_pd, ibv_td};
+use omniverb_terms::Errno;
+
+use super::context::ContextShell;
+use super::counts::Users;
+use super::objects::Protection;
+use super::users::TdShell;
+use crate::errno::{null, outcome};
+
+/// A protection domain as C sees it: made, imported, or a parent domain.
+#[repr(C)]
+pub(crate) struct PdShell {
+    pd: ibv_pd,
+    of: Arc<Protection>,
+    /// C, until it gives it up, and the objects made by this one. The last one frees it: programs
+    /// unimport a PD before the queue pairs that they made with it.
+    holders: AtomicU32,
+    /// What it is a parent domain of: another PD, and a thread domain if it has one.
+    parent_of: Option<(*mut ibv_pd, *mut ibv_td)>,
+}
+
+impl PdShell {
+    fn into_c(
+        context: *mut ibv_context,
+        of: Arc<Protection>,
+        parent_of: Option<(*mut ibv_pd, *mut ibv_td)>,
+    ) -> *mut ibv_pd {
+        let pd = ibv_pd { context, handle: of.number };
+        let holders = AtomicU32::new(1);
+        Box::into_raw(Box::new(PdShell { pd, of, holders, parent_of })).cast()
+    }
+
+    /// # Safety
+    /// `pd` is a live PD of ours.
+    pub(crate) unsafe fn of<'a>(pd: *mut ibv_pd) -> &'a PdShell {
+        // SAFETY: the caller's promise.
+        unsafe { &*pd.cast::<PdShell>() }
+    }
+
+    /// Its number, unique in the process.
+    pub(super) fn number(&self) -> u32 {
+        self.of.number
+    }
+
+    /// An object is made in it.
+    pub(super) fn begin_use(&self) {
+        self.of.users.one_more();
+        self.holders.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// One made in it is gone.
+    ///
+    /// # Safety
+    /// That object was counted by [`Self::begin_use`], and does not use it any more.
+    pub(super) unsafe fn end_use(pd: *mut ibv_pd) {
+        // SAFETY: the object was one of its holders until now.
+        unsafe {
+            PdShell::of(pd).of.users.one_less();
+            PdShell::let_go(pd);
+        }
+    }
+
+    /// # Safety
+    /// The caller is one of its holders, and does not use it any more.
+    unsafe fn let_go(pd: *mut ibv_pd) {
+        // SAFETY: the caller holds it; the last one frees it.
+        unsafe {
+            if PdShell::of(pd).holders.fetch_sub(1, Ordering::AcqRel) == 1 {
+                drop(Box::from_raw(pd.cast::<PdShell>()));
+            }
+        }
+    }
+}
+
+/// Makes a protection domain.
+///
+/// # Safety
+/// `context` is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    // SAFETY: the caller's promise.
+    let shell = unsafe { ContextShell::of(context) };
+    if !shell.counts.pds.one_more() {
+        return null(Errno::ENOMEM);
+    }
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let of = Arc::new(Protection { number, users: Users::default() });
+    shell.family.domains.add(number, of.clone());
+    PdShell::into_c(context, of, None)
+}
+
+/// Makes a parent domain: whatever is made in it is made in `of`.
+///
+/// # Safety
+/// `of` is live, `td` is null or live.
+pub(super) unsafe fn parent_domain(of: *mut ibv_pd, td: *mut ibv_td) -> *mut ibv_pd {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let context = (*of).context;
+        if !ContextShell::of(context).counts.pds.one_more() {
+            return null(Errno::ENOMEM);
+        }
+        PdShell::of(of).begin_use();
+        if let Some(td) = TdShell::of(td) {
+            td.begin_use();
+        }
+        let same = Protection { number: PdShell::of(of).number(), users: Users::default() };
+        PdShell::into_c(context, Arc::new(same), Some((of, td)))
+    }
+}
+
+/// Frees it; `EBUSY` while objects are left in it. Who has imported it has nothing any more but to
+/// unimport.
+///
+/// # Safety
+/// `pd` is a live PD.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let shell = PdShell::of(pd);
+        let context = ContextShell::of((*pd).context);
+        if let Some((of, td)) = shell.parent_of {
+            if shell.of.users.are_some() {
+                return Errno::EBUSY.raw();
+            }
+            PdShell::end_use(of);
+            if let Some(td) = TdShell::of(td) {
+                td.end_use();
+            }
+        } else {
+            let taken = context.family.domains.take(shell.number(), |pd| !pd.users.are_some());
+            if taken.is_err() {
+                return outcome(taken);
+            }
+        }
+        context.counts.pds.one_less();
+        PdShell::let_go(pd);
+    }
+    0
+}
+
+/// A PD of the family of this context, by its handle. `ENOENT`: there is none.
+///
+/// # Safety
+/// `context` is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
+    // SAFETY: the caller's promise.
+    match unsafe { ContextShell::of(context) }.family.domains.get(handle) {
+        Some(of) => PdShell::into_c(context, of, None),
+        None => null(Errno::ENOENT),
+    }
+}
+
+/// Gives up what was imported; the PD stays.
+///
+/// # Safety
+/// `pd` was imported, and is used only by objects made with it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ov_ibv_unimport_pd(pd: *mut ibv_pd) {
+    // SAFETY: C is a holder until now.
+    unsafe { PdShell::let_go(pd) };
+}
