@@ -90,7 +90,8 @@ def start_daemon(dist, folder, stack):
 def compiled(name, folder):
     """A program of this folder."""
     program = folder / name
-    subprocess.run(["cc", "-O2", "-o", program, ROOT / f"bench/{name}.c", "-libverbs"], check=True)
+    subprocess.run(["cc", "-O2", "-pthread", "-o", program, ROOT / f"bench/{name}.c",
+                    "-libverbs"], check=True)
     return program
 
 
@@ -102,11 +103,13 @@ def omniverb_plan(dist, folder, cpus, tsc, stack):
         raise Failure(f"{library} is missing (make build)")
     socket = start_daemon(dist, folder, stack)
     variables = {"LD_LIBRARY_PATH": str(library.parent), "OMNIVERB_SOCKET": str(socket)}
-    connect, idle = (compiled(name, folder) for name in ("qp_to_rts", "idle_poll"))
+    connect, crowd, idle = (compiled(name, folder)
+                            for name in ("qp_to_rts", "qp_many", "idle_poll"))
     environment = {**os.environ, **variables}
     strangers = exact.pair(cpus, variables, stack)
     return (plan.perftest_plan("omv", "Omniverb", Pair(cpus, variables), tsc)
-            + plan.connect_plan(connect, environment) + plan.idle_plan(idle, environment)
+            + plan.connect_plan(connect, environment) + plan.crowd_plan(crowd, environment)
+            + plan.by_address_plan(environment) + plan.idle_plan(idle, environment)
             + (plan.exact_plan(strangers, tsc) if strangers else []))
 
 

@@ -164,3 +164,44 @@ def qperf(pair, test, size):
     if not match or match.group(2) not in UNITS:
         raise Failure(f"qperf: {last_line(text)}")
     return float(match.group(1).replace(",", "")) * UNITS[match.group(2)]
+
+
+# What cmtime does for each connection until it is there; each step for all of them.
+STEPS = ("create id", "resolve addr", "resolve route", "create qp", "connect")
+
+
+def cmtime_rate(text, connections):
+    """Connections a second, from the total milliseconds of each step."""
+    totals = {name.strip(): float(total)
+              for name, total in re.findall(r"^([a-z ]+?) *: +([0-9.]+)", text, re.MULTILINE)}
+    missing = [step for step in STEPS if step not in totals]
+    if missing:
+        raise Failure(f"cmtime does not say {missing[0]}: {last_line(text)}")
+    return connections / sum(totals[step] for step in STEPS) * 1000
+
+
+def cmtime(environment, connections=1000):
+    """Connections a second, between two processes of this machine."""
+    server = ["cmtime", "-b", "127.0.0.1", "-p", "17471", "-c", str(connections)]
+    client = [*server, "-s", "127.0.0.1"]
+    shared = {"env": environment, "text": True, "stdout": subprocess.PIPE,
+              "stderr": subprocess.STDOUT}
+    if not shutil.which(server[0]):
+        raise Failure("cmtime is not installed")
+    deadline = time.monotonic() + 10
+    pause = 0.1
+    # Nothing outside says when it listens: who comes before is refused, and comes again.
+    while True:
+        with subprocess.Popen(server, stdin=subprocess.DEVNULL, **shared) as back:
+            try:
+                time.sleep(pause)
+                answer = subprocess.run(client, timeout=PATIENCE, check=False, **shared)
+            except subprocess.TimeoutExpired:
+                raise Failure(f"cmtime hung for {PATIENCE} s") from None
+            finally:
+                back.kill()
+        if answer.returncode == 0:
+            return cmtime_rate(answer.stdout, connections)
+        if time.monotonic() > deadline:
+            raise Failure(f"cmtime: {last_line(answer.stdout)}")
+        pause *= 2

@@ -25,7 +25,7 @@ START = 0.3
 class Measurement:
     key: str
     label: str
-    unit: str                       # "ns", "msg/s" or "B/s"
+    unit: str                       # "ns", "msg/s", "/s" or "B/s"
     sample: Callable[[int], float]
     iterations: int = 5000
     limits: tuple = (2000, 20_000_000)
@@ -40,7 +40,7 @@ class Measurement:
         a machine that has other things to do) is shortened, but no further than it was too long:
         what happens once must not become the whole of what is measured.
         """
-        seconds = {"ns": 2e-9 * value, "msg/s": 1 / value, "B/s": self.size / value}[self.unit]
+        seconds = {"ns": 2e-9 * value, "B/s": self.size / value}.get(self.unit, 1 / value)
         wanted = SAMPLE / seconds
         excess = (wall - START) / (4 * SAMPLE)
         if excess > 1:
@@ -199,6 +199,31 @@ def connect_plan(program, environment):
             raise Failure(pairs.last_line(answer.stderr))
         return json.loads(answer.stdout)["create_to_rts_us"]["median"] * 1000
     return [Measurement("omv_connect", "Omniverb ibv_create_qp to RTS", "ns", sample)]
+
+
+# Of how many processes 100 queue pairs each are brought up at once.
+CROWDS = (1, 4, 16)
+
+
+def crowd_plan(program, environment):
+    """100 queue pairs in each of several processes, all at once: what each of them took."""
+    def sample(processes):
+        def run(_):
+            answer = subprocess.run([program, str(processes)], env=environment, text=True,
+                                    timeout=60, capture_output=True)
+            if answer.returncode != 0:
+                raise Failure(pairs.last_line(answer.stderr))
+            return json.loads(answer.stdout)["each_us"] * 1000
+        return run
+
+    return [Measurement(f"omv_crowd_{count}", f"Omniverb 100 QPs to RTS, {count} process"
+                        f"{'' if count == 1 else 'es'}", "ns", sample(count)) for count in CROWDS]
+
+
+def by_address_plan(environment):
+    """1000 connections by rdma_cm, all asked for at once: how many come up in a second."""
+    return [Measurement("omv_cmtime", "Omniverb cmtime, 1000 connections", "/s",
+                        lambda _: pairs.cmtime(environment))]
 
 
 def idle_plan(program, environment):

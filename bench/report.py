@@ -15,6 +15,8 @@ def show(value, unit):
         return f"{value:.0f} ns" if value < 10_000 else f"{value / 1000:.1f} us"
     if unit == "msg/s":
         return f"{digits(value / 1e6)} M/s" if value >= 1e5 else f"{value / 1e3:.1f} k/s"
+    if unit == "/s":
+        return f"{value:.0f}/s"
     return f"{digits(value / 1e9)} GB/s"
 
 

@@ -56,6 +56,14 @@ class Driver(unittest.TestCase):
         with self.assertRaises(pairs.Failure):
             pairs.row("Couldn't connect to 127.0.0.1:18515\n", 8)
 
+    def test_cmtime(self):
+        text = "".join(f"{step:<13}: {ms:>10.2f}      9.00      8.00      7.00\n" for step, ms in
+                       zip((*pairs.STEPS, "disconnect"), (10, 20, 30, 40, 100, 999)))
+        self.assertEqual(pairs.cmtime_rate(f"step   total ms\n{text}", 1000), 5000)
+        with self.assertRaises(pairs.Failure):
+            pairs.cmtime_rate("connect: 5.0\n", 1000)
+        self.assertEqual(report.show(1234.5, "/s"), "1234/s")
+
     def test_thresholds(self):
         rows = report.results([
             taken("omv_write_lat", "ns", 70.0, 80.0, 300.0), taken("omv_send_lat", "ns", 59.0),
