@@ -38,7 +38,7 @@ COMMANDS = [
     ("write_rate", "ib_write_bw 8 B", "msg/s", "ib_write_bw"),
     ("send_rate", "ib_send_bw 8 B", "msg/s", "ib_send_bw"),
 ]
-CONNECTIONS = 1000
+CONNECTIONS = 200
 # At least twice the message rate, and no worse latency, of what a user gets by default.
 FASTER = {"ns": 1, "msg/s": 2}
 ACCEPTED = [key for key, *_ in COMMANDS]
@@ -100,7 +100,8 @@ class Machine:
         place, command = self._command(setting, "cmtime")
         sides = SimpleNamespace(server=place, client=place)
         command += ["-c", CONNECTIONS]
-        _, text = by_address.both(sides, command, [*command, "-s", place.address], 60, True)
+        _, text = by_address.both(sides, command, [*command, "-s", place.address], 120,
+                                  True)
         return pairs.cmtime_rate(text, CONNECTIONS)
 
     def sample(self, setting, program, iterations):

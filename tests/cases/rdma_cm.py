@@ -122,14 +122,14 @@ def _forwarded(stage):
         yield pair
 
 
-_SETTINGS = {"containers": (Pair, POLLS), "user": (PlainPair, POLLS), "wire": (Hosts, CROWDS),
+SETTINGS = {"containers": (Pair, POLLS), "user": (PlainPair, POLLS), "wire": (Hosts, CROWDS),
              "forwarded": (_forwarded, CROWDS)}
 
 
 def groups():
     """The utilities and perftest, each where the table says."""
     found = []
-    for setting, (fixture, weight) in _SETTINGS.items():
+    for setting, (fixture, weight) in SETTINGS.items():
         for title, table in (("rdma_cm", _PROGRAMS), ("rdma_cm.perftest", _PERFTEST)):
             cases = [row.case(setting, f"perftest {name}" if table is _PERFTEST else name)
                      for name, row in table.items() if setting in row.where]

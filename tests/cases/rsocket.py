@@ -1,12 +1,13 @@
 """Sockets over RDMA: Debian's rstream, riostream and rcopy, unmodified, between two containers of a
-host and between two processes of an ordinary user."""
+host and between two processes of an ordinary user; udpong, forwarded and on the wire, too."""
 
 import contextlib
 import pathlib
+import re
 import tempfile
 
 from cases import rdma_cm
-from harness import process
+from harness import duet, process
 from harness.by_address import Side
 from harness.case import Case, Group, check
 from harness.containers import Pair
@@ -74,6 +75,67 @@ def _copies(pair):
             seen = pathlib.Path(f"/proc/{pair.server.pid}/root", "tmp", "copy")
         process.until(copied, 30, lambda: "a copy that is sent")
         check(seen.read_bytes() == source.read_bytes(), "the copy differs")
+
+
+def _pongs(*options):
+    """udpong's datagrams arrive, from queue pair to queue pair. It waits for answers for a
+    millisecond only, and gives up when one comes that it did not wait for: then it is asked once
+    more."""
+    echoes = "e" in options
+    expected = rf"custom +1000 +{400 if echoes else 200} "
+
+    def run(pair):
+        server = Side(pair.server, ["udpong", "-b", pair.server.address, *options])
+        texts = []
+
+        def ponged():
+            line = ["udpong", "-s", pair.server.address, "-S", "1000", "-C", "200", *options]
+            client = Side(pair.client, line)
+            try:
+                client.wait(30)
+                texts.append(client.text())
+            finally:
+                client.end()
+            return re.search(expected, texts[-1])
+        try:
+            process.until(ponged, 60,
+                          lambda: f"{expected!r}:\n" + "\n".join([*texts, server.text()]))
+            check(server.is_there(), server.text())
+            if echoes:
+                moved = duet.moved(*getattr(pair, "daemons", None) or (pair.daemon,))
+                check(moved >= 200, f"{moved} operations")
+        finally:
+            server.end()
+        rdma_cm.quiet(pair)
+    return run
+
+
+_PONGS = {"udpong": (), "udpong that blocks": ("-T", "b"), "udpong that polls": ("-T", "a"),
+          "udpong that echoes": ("-T", "e"), "udpong that polls and echoes": ("-T", "a", "-T", "e")}
+
+
+def _datagrams(pair):
+    """Datagrams of all sizes arrive as they were, and are from who has sent them."""
+    words = ["/usr/bin/python3", "/opt/programs/rsockets.py"]
+    server = Side(pair.server, [*words, "echoes", pair.server.address])
+    client = None
+    try:
+        client = Side(pair.client, [*words, "asks", pair.server.address])
+        _prints(client, "rconnect 0", "right 120", "cut 1", "whole length 6", "looked at 1",
+                "still there 1", "too long EMSGSIZE", "to nobody EDESTADDRREQ", "listens ENOTSUP",
+                "rclose 0")
+        _prints(server, "rbind 0", "echoed some 1", "rclose 0")
+    finally:
+        server.end()
+        if client:
+            client.end()
+    rdma_cm.quiet(pair)
+
+
+def _datagram_cases(setting):
+    return [*(Case(f"{setting}.rsocket.{name}", _pongs(*options), 120)
+              for name, options in _PONGS.items()),
+            Case(f"{setting}.rsocket.datagrams", _datagrams, 120)]
 
 
 def _cases(setting):
@@ -153,9 +215,13 @@ _BROKEN = {"who only receives": _receives, "a listener": _accepts, "a forked chi
 
 
 def groups():
-    """In containers, and as an ordinary user at one address."""
+    """In containers, and as an ordinary user at one address; of datagrams, wherever rdma_cm is
+    tried."""
     settings = (("containers", Pair), ("user", PlainPair))
     broken = [Case(f"user.rsocket.{name}", run, 90) for name, run in _BROKEN.items()]
     return [*(Group(f"{setting}.rsocket", _cases(setting), fixture)
               for setting, fixture in settings),
+            *(Group(f"{setting}.rsocket.datagrams", _datagram_cases(setting), fixture,
+                    weight=weight)
+              for setting, (fixture, weight) in rdma_cm.SETTINGS.items()),
             Group("user.rsocket.broken", broken, PlainPair)]

@@ -1,9 +1,10 @@
-"""Sockets over RDMA, where something breaks: `server PART` and `client`, in one line each what came
-of a call."""
+"""Sockets over RDMA, of datagrams, and where something breaks: `PART ADDRESS`; in one line each
+what came of a call."""
 
 import ctypes
 import errno
 import os
+import select
 import socket
 import struct
 import sys
@@ -75,5 +76,101 @@ def client(ip):
         _say("rrecv", _RDMA.rrecv(number, ctypes.create_string_buffer(8), 8, 0))
 
 
-_PARTS = {"receives": receives, "accepts": accepts, "forks": forks, "client": client}
+_SIZES = [0, 1, 500, 1016, 1017, 1500, 2000]
+
+
+def _contents(number, size):
+    return bytes((number + at) % 251 for at in range(size))
+
+
+def _datagrams(ip):
+    number = _RDMA.rsocket(socket.AF_INET, socket.SOCK_DGRAM, 0)
+    if ip:
+        _say("rbind", _RDMA.rbind(number, _address(ip), 16))
+    return number
+
+
+def _take(number, size=4096, flags=0):
+    """What came, and from whom; None: nothing within a second."""
+    file = struct.pack("=ihh", number, select.POLLIN, 0)
+    if _RDMA.rpoll(ctypes.create_string_buffer(file, 8), 1, 1000) <= 0:
+        return None
+    room, name = ctypes.create_string_buffer(size), ctypes.create_string_buffer(16)
+    length = ctypes.c_uint(16)
+    count = _RDMA.rrecvfrom(number, room, size, flags, name, ctypes.byref(length))
+    return None if count < 0 else (room.raw[:min(count, size)], name.raw[:length.value], count)
+
+
+def echoes(ip):
+    """Returns every datagram to who has sent it, until one says that it is the last."""
+    number = _datagrams(ip)
+    count = 0
+    while True:
+        taken = _take(number)
+        if taken is None:
+            continue
+        data, name, _ = taken
+        if data == b"end":
+            break
+        count += 1
+        _RDMA.rsendto(number, data, len(data), 0, name, len(name))
+    _say("echoed some", int(count > 0))
+    _say("rclose", _RDMA.rclose(number))
+
+
+def asks(ip):
+    """Datagrams of all sizes come back as they were, from two sockets, one of them connected."""
+    to = _address(ip)
+    plain, connected = _datagrams(None), _datagrams(None)
+    _say("rconnect", _RDMA.rconnect(connected, to, 16))
+    right = 0
+    for turn in range(60):
+        size = _SIZES[turn % len(_SIZES)]
+        for number in (plain, connected):
+            data = _contents(turn, size)
+            while True:  # a datagram may get lost, and be sent again
+                if number == plain:
+                    sent = _RDMA.rsendto(number, data, size, 0, to, 16)
+                else:
+                    sent = _RDMA.rsend(number, data, size, 0)
+                taken = _take(number)
+                if sent != size or taken is not None and taken[0] == data:
+                    break
+            right += taken is not None and taken[1][:8] == to[:8]
+    _say("right", right)
+    _shapes(plain, to)
+    _says_end(connected)
+
+
+def _shapes(number, to):
+    """What is longer than the room, what is only looked at, what is too long."""
+    def asked(data, *options):
+        while True:
+            _RDMA.rsendto(number, data, len(data), 0, to, 16)
+            taken = _take(number, *options)
+            if taken is not None:
+                return taken
+    while _take(number) is not None:  # what was sent twice
+        pass
+    _say("cut", int(asked(b"abcdef", 4)[0] == b"abcd"))
+    while _take(number) is not None:
+        pass
+    _say("whole length", asked(b"abcdef", 4, socket.MSG_TRUNC)[2])
+    while _take(number) is not None:
+        pass
+    _say("looked at", int(asked(b"once", 8, socket.MSG_PEEK)[0] == b"once"))
+    _say("still there", int(_take(number, 8)[0] == b"once"))
+    _say("too long", _RDMA.rsendto(number, bytes(4096), 4096, 0, to, 16))
+    _say("to nobody", _RDMA.rsend(number, b"x", 1, 0))
+    _say("listens", _RDMA.rlisten(number, 1))
+
+
+def _says_end(number):
+    for _ in range(20):
+        _RDMA.rsend(number, b"end", 3, 0)
+    _say("rclose", _RDMA.rclose(number))
+
+
+_PARTS = {"echoes": echoes, "asks": asks, "receives": receives, "accepts": accepts,
+          "forks": forks, "client": client}
 _PARTS[sys.argv[1]](sys.argv[2])

@@ -6,8 +6,8 @@
 use core::ffi::{c_int, c_uint, c_void};
 
 use omniverb_abi::{
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr, ibv_gid, ibv_gid_entry,
-    ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_srq,
+    ibv_ah, ibv_ah_attr, ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_device_attr,
+    ibv_gid, ibv_gid_entry, ibv_mr, ibv_pd, ibv_qp, ibv_qp_attr, ibv_srq,
 };
 
 use crate::private::{Answer, Opened};
@@ -50,6 +50,8 @@ unsafe extern "C" {
         vector: c_int,
     ) -> *mut ibv_cq;
     pub(crate) fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int;
+    pub(crate) fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah;
+    pub(crate) fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int;
     pub(crate) fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int;
     pub(crate) fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int;
     pub(crate) fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int;

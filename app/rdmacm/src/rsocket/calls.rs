@@ -3,18 +3,21 @@
 use core::ffi::{c_int, c_long, c_void};
 
 use libc::{
-    AF_INET, AF_INET6, EBADF, FD_CLOEXEC, IPPROTO_TCP, O_NONBLOCK, SHUT_RD, SHUT_RDWR, SHUT_WR,
-    SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, sockaddr, sockaddr_storage, socklen_t,
+    AF_INET, AF_INET6, EBADF, FD_CLOEXEC, IPPROTO_TCP, IPPROTO_UDP, O_NONBLOCK, SHUT_RD, SHUT_RDWR,
+    SHUT_WR, SOCK_CLOEXEC, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_STREAM, sockaddr, sockaddr_storage,
+    socklen_t,
 };
 use omniverb_terms::Errno;
 
+use super::datagram::socket::Datagrams;
 use super::options::give;
 use super::socket::{Inner, Phase, Socket};
-use super::wait::{Patience, until};
+use super::table::Entry;
+use super::wait::{Awaited, Patience, until};
 use super::{table, transfer};
-use crate::address;
 use crate::errno::{last, of, outcome};
 use crate::resolve::{bind, ov_rdma_listen};
+use crate::{address, device};
 
 /// For calls that return a number.
 fn numbered(result: Result<c_int, Errno>) -> c_int {
@@ -39,15 +42,25 @@ unsafe fn checked(address: *const sockaddr, length: socklen_t) -> Result<*const 
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     let plain = kind & !(SOCK_CLOEXEC | SOCK_NONBLOCK);
-    let is_stream = plain == SOCK_STREAM && matches!(protocol, 0 | IPPROTO_TCP);
-    if !matches!(domain, AF_INET | AF_INET6) || !is_stream {
-        return outcome(Err(Errno::EOPNOTSUPP));
-    }
     let flags = if kind & SOCK_NONBLOCK == 0 { 0 } else { O_NONBLOCK };
-    let made = Socket::new(domain, flags).map(|socket| {
-        socket.lock().descriptor_flags = if kind & SOCK_CLOEXEC == 0 { 0 } else { FD_CLOEXEC };
-        table::add(socket)
-    });
+    let descriptor_flags = if kind & SOCK_CLOEXEC == 0 { 0 } else { FD_CLOEXEC };
+    let is_six = match domain {
+        AF_INET => false,
+        AF_INET6 => true,
+        _ => return outcome(Err(Errno::EOPNOTSUPP)),
+    };
+    let made = match (plain, protocol) {
+        (SOCK_STREAM, 0 | IPPROTO_TCP) => Socket::new(domain, flags).map(|socket| {
+            socket.lock().descriptor_flags = descriptor_flags;
+            table::add(socket)
+        }),
+        (SOCK_DGRAM, 0 | IPPROTO_UDP) => {
+            let made = device::is_there();
+            let made = made.and_then(|()| Datagrams::new(is_six, flags, descriptor_flags));
+            made.map(table::add_datagrams)
+        }
+        _ => Err(Errno::EOPNOTSUPP),
+    };
     numbered(made)
 }
 
@@ -59,15 +72,17 @@ pub extern "C" fn ov_rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_i
 pub unsafe extern "C" fn ov_rbind(number: c_int, to: *const sockaddr, length: socklen_t) -> c_int {
     // SAFETY: the caller's promise; live while it is locked.
     outcome(table::of(number).and_then(|socket| unsafe {
-        let to = checked(to, length)?;
-        bind(socket.lock().id.0, to)
+        match socket {
+            Entry::Stream(socket) => bind(socket.lock().id.0, checked(to, length)?),
+            Entry::Datagrams(socket) => socket.bind(to, length),
+        }
     }))
 }
 
 /// Waits for connections from now on.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_rlisten(number: c_int, backlog: c_int) -> c_int {
-    outcome(table::of(number).and_then(|socket| {
+    outcome(table::stream(number).and_then(|socket| {
         let mut inner = socket.lock();
         match inner.phase {
             Phase::Listening => return Ok(()),
@@ -114,7 +129,7 @@ pub unsafe extern "C" fn ov_raccept(
             }
         }
     };
-    let accepted = table::of(number).and_then(|listener| accept(&listener));
+    let accepted = table::stream(number).and_then(|listener| accept(&listener));
     numbered(accepted.map(|socket| {
         if !from.is_null() && !length.is_null() {
             // SAFETY: the caller's promise.
@@ -135,6 +150,11 @@ pub unsafe extern "C" fn ov_rconnect(
     length: socklen_t,
 ) -> c_int {
     outcome(table::of(number).and_then(|socket| {
+        let socket = match socket {
+            Entry::Stream(socket) => socket,
+            // SAFETY: the caller's promise.
+            Entry::Datagrams(socket) => return unsafe { socket.connect(to, length) },
+        };
         let patience = {
             let mut inner = socket.lock();
             match &inner.phase {
@@ -147,7 +167,7 @@ pub unsafe extern "C" fn ov_rconnect(
             }
             Patience::of(inner.blocks(0))
         };
-        let inner = until(&socket, patience, |inner| !inner.is_opening());
+        let inner = until(&*socket, patience, |inner| !inner.is_opening());
         let inner = inner.map_err(|errno| match errno {
             Errno::EAGAIN => of(libc::EINPROGRESS),
             other => other,
@@ -162,7 +182,7 @@ pub unsafe extern "C" fn ov_rconnect(
 /// Ends a connection, or one direction of it.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_rshutdown(number: c_int, how: c_int) -> c_int {
-    outcome(table::of(number).and_then(|socket| match how {
+    outcome(table::stream(number).and_then(|socket| match how {
         SHUT_RD => transfer::shut(&socket, true, false),
         SHUT_WR => transfer::shut(&socket, false, true),
         SHUT_RDWR => transfer::shut(&socket, true, true),
@@ -173,15 +193,30 @@ pub extern "C" fn ov_rshutdown(number: c_int, how: c_int) -> c_int {
 /// Closes a socket.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_rclose(number: c_int) -> c_int {
-    outcome(table::remove(number).map(|socket| {
-        if socket.is_ours() {
-            transfer::close(&socket);
-        } else {
-            // A forked child has its parent's, whose memory is not there and whose locks may be
-            // held: nothing of it is touched.
-            core::mem::forget(socket);
-        }
+    outcome(table::remove(number).map(|socket| match socket {
+        Entry::Stream(socket) if socket.is_ours() => transfer::close(&socket),
+        Entry::Datagrams(socket) if socket.is_ours() => socket.close(),
+        // A forked child has its parent's, whose memory is not there and whose locks may be
+        // held: nothing of it is touched.
+        theirs => core::mem::forget(theirs),
     }))
+}
+
+/// # Safety
+/// As [`ov_rgetsockname`].
+unsafe fn name_of(
+    number: c_int,
+    to: *mut sockaddr,
+    length: *mut socklen_t,
+    of_peer: bool,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match table::of(number)? {
+            Entry::Stream(socket) => name(&socket, to, length, of_peer),
+            Entry::Datagrams(socket) => socket.name(to, length, of_peer),
+        }
+    }
 }
 
 /// # Safety
@@ -219,7 +254,7 @@ pub unsafe extern "C" fn ov_rgetsockname(
     length: *mut socklen_t,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    outcome(table::of(number).and_then(|socket| unsafe { name(&socket, to, length, false) }))
+    outcome(unsafe { name_of(number, to, length, false) })
 }
 
 /// The address of the socket's peer.
@@ -233,7 +268,7 @@ pub unsafe extern "C" fn ov_rgetpeername(
     length: *mut socklen_t,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    outcome(table::of(number).and_then(|socket| unsafe { name(&socket, to, length, true) }))
+    outcome(unsafe { name_of(number, to, length, true) })
 }
 
 /// Sets an option.
@@ -249,7 +284,12 @@ pub unsafe extern "C" fn ov_rsetsockopt(
     length: socklen_t,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    outcome(table::of(number).and_then(|s| unsafe { s.lock().set(level, name, value, length) }))
+    outcome(table::of(number).and_then(|socket| unsafe {
+        match socket {
+            Entry::Stream(socket) => socket.lock().set(level, name, value, length),
+            Entry::Datagrams(socket) => socket.set(level, name, value, length),
+        }
+    }))
 }
 
 /// What an option is.
@@ -265,22 +305,36 @@ pub unsafe extern "C" fn ov_rgetsockopt(
     length: *mut socklen_t,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    outcome(table::of(number).and_then(|s| unsafe { s.lock().get(level, name, value, length) }))
+    outcome(table::of(number).and_then(|socket| unsafe {
+        match socket {
+            Entry::Stream(socket) => socket.lock().get(level, name, value, length),
+            Entry::Datagrams(socket) => socket.get(level, name, value, length),
+        }
+    }))
 }
 
 /// The flags of a socket. In C the last argument may be missing; then it is not looked at.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_rfcntl(number: c_int, command: c_int, argument: c_long) -> c_int {
-    numbered(table::of(number).and_then(|socket| {
-        let mut inner = socket.lock();
+    let with = |flags: &mut c_int, descriptor_flags: &mut c_int| {
         let argument = argument as c_int;
         match command {
-            libc::F_GETFL => return Ok(inner.flags),
-            libc::F_SETFL => inner.flags = argument,
-            libc::F_GETFD => return Ok(inner.descriptor_flags),
-            libc::F_SETFD => inner.descriptor_flags = argument,
+            libc::F_GETFL => return Ok(*flags),
+            libc::F_SETFL => *flags = argument,
+            libc::F_GETFD => return Ok(*descriptor_flags),
+            libc::F_SETFD => *descriptor_flags = argument,
             _ => return Err(Errno::EOPNOTSUPP),
         }
         Ok(0)
+    };
+    numbered(table::of(number).and_then(|socket| match socket {
+        Entry::Stream(socket) => {
+            let inner = &mut *socket.lock();
+            with(&mut inner.flags, &mut inner.descriptor_flags)
+        }
+        Entry::Datagrams(socket) => {
+            let inner = &mut *socket.lock();
+            with(&mut inner.flags, &mut inner.descriptor_flags)
+        }
     }))
 }

@@ -1,12 +1,15 @@
 //! The calls that send and receive.
 
 use core::ffi::{c_int, c_void};
+use core::ptr::null;
 use core::slice::from_raw_parts;
 
 use libc::{PROT_NONE, PROT_WRITE, iovec, msghdr, off_t, sockaddr, socklen_t};
 use omniverb_terms::Errno;
 
 use super::calls::ov_rgetpeername;
+use super::datagram::calls::tell;
+use super::table::Entry;
 use super::{table, transfer};
 use crate::errno::{of, outcome, set_errno};
 
@@ -41,7 +44,10 @@ unsafe fn buffers<'a>(parts: *const iovec, count: usize) -> Result<&'a [iovec], 
 unsafe fn send(number: c_int, parts: *const iovec, count: usize, flags: c_int) -> isize {
     // SAFETY: the caller's promise.
     counted(unsafe {
-        table::of(number).and_then(|socket| transfer::send(&socket, buffers(parts, count)?, flags))
+        table::of(number).and_then(|socket| match socket {
+            Entry::Stream(socket) => transfer::send(&socket, buffers(parts, count)?, flags),
+            Entry::Datagrams(socket) => socket.send(buffers(parts, count)?, flags, null(), 0),
+        })
     })
 }
 
@@ -50,8 +56,12 @@ unsafe fn send(number: c_int, parts: *const iovec, count: usize, flags: c_int) -
 unsafe fn receive(number: c_int, parts: *const iovec, count: usize, flags: c_int) -> isize {
     // SAFETY: the caller's promise.
     counted(unsafe {
-        table::of(number)
-            .and_then(|socket| transfer::receive(&socket, buffers(parts, count)?, flags))
+        table::of(number).and_then(|socket| match socket {
+            Entry::Stream(socket) => transfer::receive(&socket, buffers(parts, count)?, flags),
+            Entry::Datagrams(socket) => {
+                socket.receive(buffers(parts, count)?, flags).map(|(count, ..)| count)
+            }
+        })
     })
 }
 
@@ -71,7 +81,7 @@ pub unsafe extern "C" fn ov_rsend(
     unsafe { send(number, &part, 1, flags) }
 }
 
-/// Sends; a connected socket to no other address than its peer's.
+/// Sends; a stream to no other address than its peer's.
 ///
 /// # Safety
 /// `data` has `bytes` bytes.
@@ -84,11 +94,16 @@ pub unsafe extern "C" fn ov_rsendto(
     to: *const sockaddr,
     length: socklen_t,
 ) -> isize {
-    if !to.is_null() || length != 0 {
-        return counted(table::of(number).and(Err(of(libc::EISCONN))));
+    match table::of(number) {
+        Ok(Entry::Datagrams(socket)) => {
+            let part = [iovec { iov_base: data.cast_mut(), iov_len: bytes }];
+            // SAFETY: the caller's promise.
+            counted(unsafe { socket.send(&part, flags, to, length) })
+        }
+        Ok(_) if !to.is_null() || length != 0 => counted(Err(of(libc::EISCONN))),
+        // SAFETY: the caller's promise.
+        _ => unsafe { ov_rsend(number, data, bytes, flags) },
     }
-    // SAFETY: the caller's promise.
-    unsafe { ov_rsend(number, data, bytes, flags) }
 }
 
 /// Sends several buffers.
@@ -102,7 +117,13 @@ pub unsafe extern "C" fn ov_rsendmsg(number: c_int, message: *const msghdr, flag
         if !(*message).msg_control.is_null() && (*message).msg_controllen != 0 {
             return counted(Err(Errno::EOPNOTSUPP));
         }
-        send(number, (*message).msg_iov, (*message).msg_iovlen, flags)
+        let (parts, count) = ((*message).msg_iov, (*message).msg_iovlen);
+        if let Ok(Entry::Datagrams(socket)) = table::of(number) {
+            let (to, length) = ((*message).msg_name.cast(), (*message).msg_namelen);
+            let sent = buffers(parts, count);
+            return counted(sent.and_then(|parts| socket.send(parts, flags, to, length)));
+        }
+        send(number, parts, count, flags)
     }
 }
 
@@ -155,6 +176,16 @@ pub unsafe extern "C" fn ov_rrecvfrom(
     from: *mut sockaddr,
     length: *mut socklen_t,
 ) -> isize {
+    if let Ok(Entry::Datagrams(socket)) = table::of(number) {
+        let part = [iovec { iov_base: data, iov_len: bytes }];
+        // SAFETY: the caller's promise.
+        return counted(unsafe {
+            socket.receive(&part, flags).map(|(count, _, sender)| {
+                tell(sender, from, length);
+                count
+            })
+        });
+    }
     // SAFETY: the caller's promise.
     unsafe {
         let count = ov_rrecv(number, data, bytes, flags);
@@ -176,7 +207,17 @@ pub unsafe extern "C" fn ov_rrecvmsg(number: c_int, message: *mut msghdr, flags:
         if !(*message).msg_control.is_null() && (*message).msg_controllen != 0 {
             return counted(Err(Errno::EOPNOTSUPP));
         }
-        receive(number, (*message).msg_iov, (*message).msg_iovlen, flags)
+        let (parts, count) = ((*message).msg_iov, (*message).msg_iovlen);
+        if let Ok(Entry::Datagrams(socket)) = table::of(number) {
+            let received = buffers(parts, count).and_then(|parts| socket.receive(parts, flags));
+            return counted(received.map(|(count, was_longer, sender)| {
+                let length = &raw mut (*message).msg_namelen;
+                tell(sender, (*message).msg_name.cast(), length);
+                (*message).msg_flags = if was_longer { libc::MSG_TRUNC } else { 0 };
+                count
+            }));
+        }
+        receive(number, parts, count, flags)
     }
 }
 
@@ -214,7 +255,7 @@ pub unsafe extern "C" fn ov_riomap(
     _flags: c_int,
     offset: off_t,
 ) -> off_t {
-    let lent = table::of(number).and_then(|socket| {
+    let lent = table::stream(number).and_then(|socket| {
         if prot & !(PROT_WRITE | PROT_NONE) != 0 {
             return Err(Errno::EINVAL);
         }
@@ -235,7 +276,7 @@ pub unsafe extern "C" fn ov_riomap(
 /// Takes a buffer back.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_riounmap(number: c_int, start: *mut c_void, bytes: usize) -> c_int {
-    outcome(table::of(number).and_then(|socket| {
+    outcome(table::stream(number).and_then(|socket| {
         let mut inner = socket.lock();
         inner.any_stream()?.take_back(start.addr(), bytes)
     }))
@@ -255,7 +296,7 @@ pub unsafe extern "C" fn ov_riowrite(
 ) -> usize {
     let part = [iovec { iov_base: data.cast_mut(), iov_len: bytes }];
     // SAFETY: the caller's promise.
-    let written = table::of(number).and_then(|socket| unsafe {
+    let written = table::stream(number).and_then(|socket| unsafe {
         transfer::write_at(&socket, &part, offset.cast_unsigned(), flags)
     });
     counted(written).cast_unsigned()

@@ -16,11 +16,15 @@
 //! * [`memory`](mod@memory), [`queues`](mod@queues), [`maps`](mod@maps), [`vector`](mod@vector):
 //!   what requests are made of.
 //!
+//! * [`datagram`](mod@datagram): sockets of datagrams, which have the table, the waiting and the
+//!   queues in common with streams, and nothing else.
+//!
 //! There is no thread here: a connection is accepted within `raccept`, and credits are given within
 //! whatever call comes next.
 
 pub mod calls;
 pub mod data;
+mod datagram;
 mod flow;
 mod gate;
 mod maps;

@@ -15,16 +15,10 @@ use omniverb_terms::Errno;
 
 use super::socket::{Inner, Phase};
 use super::stream::Link;
-use super::wire::scaled;
 use crate::option::ov_rdma_set_option;
 
 /// The level of options that only these sockets have.
-const SOL_RDMA: c_int = 0x10000;
-const RDMA_SQSIZE: c_int = 0;
-const RDMA_RQSIZE: c_int = 1;
-const RDMA_INLINE: c_int = 2;
-const RDMA_IOMAPSIZE: c_int = 3;
-const RDMA_ROUTE: c_int = 4;
+pub(crate) const SOL_RDMA: c_int = 0x10000;
 /// States of TCP, in what `TCP_INFO` says.
 const TCP_ESTABLISHED: u8 = 1;
 const TCP_CLOSE: u8 = 7;
@@ -134,18 +128,7 @@ impl Inner {
         if !matches!(self.phase, Phase::New | Phase::Listening) {
             return Err(Errno::EINVAL);
         }
-        let size = u32::try_from(number).map_err(|_| Errno::EINVAL)?;
-        let entries = u16::try_from(size).unwrap_or(u16::MAX);
-        match name {
-            RDMA_SQSIZE => self.settings.send_queue = entries,
-            RDMA_RQSIZE => self.settings.receive_queue = entries,
-            RDMA_INLINE => self.settings.inline = size,
-            RDMA_IOMAPSIZE => self.settings.maps = scaled(size),
-            // There is one way to each address.
-            RDMA_ROUTE => {}
-            _ => return Err(Errno::EOPNOTSUPP),
-        }
-        Ok(())
+        self.settings.set(name, number)
     }
 
     /// What an option is.
@@ -190,10 +173,7 @@ impl Inner {
                 return unsafe { give(said, to, length) };
             }
             (IPPROTO_IPV6, IPV6_V6ONLY) => c_int::from(options.only_six),
-            (SOL_RDMA, RDMA_SQSIZE) => c_int::from(settings.send_queue),
-            (SOL_RDMA, RDMA_RQSIZE) => c_int::from(settings.receive_queue),
-            (SOL_RDMA, RDMA_INLINE) => size(settings.inline),
-            (SOL_RDMA, RDMA_IOMAPSIZE) => c_int::from(settings.maps),
+            (SOL_RDMA, _) => settings.get(name)?,
             _ => return Err(Errno::EOPNOTSUPP),
         };
         // SAFETY: the caller's promise.

@@ -1,16 +1,15 @@
 //! Waiting for several descriptors, sockets of ours among them.
 
 use core::ffi::c_int;
-use std::sync::Arc;
-
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, pollfd};
 use omniverb_sys::clock;
 use omniverb_terms::Errno;
 
-use super::socket::{Inner, Phase, Socket};
+use super::datagram;
+use super::socket::{Inner, Phase};
 use super::stream::Link;
-use super::table;
-use super::wait::{LOOKS, enter, leave};
+use super::table::{self, Entry};
+use super::wait::{Awaited, LOOKS, Sleepy, enter, leave};
 use crate::errno::last;
 
 /// What is true of a socket, of what was asked for, and of what everybody is told.
@@ -31,8 +30,48 @@ fn events(inner: &mut Inner, asked: i16) -> i16 {
             (stream.unread() > 0 || !stream.is_readable(), stream.can_send(), ends)
         }
     };
+    bits(input, output) & asked | other
+}
+
+fn bits(input: bool, output: bool) -> i16 {
     let bit = |is: bool, bit: i16| if is { bit } else { 0 };
-    (bit(input, POLLIN) | bit(output, POLLOUT)) & asked | other
+    bit(input, POLLIN) | bit(output, POLLOUT)
+}
+
+/// The same of a datagram socket.
+fn of_datagrams(inner: &mut datagram::socket::Inner, asked: i16) -> i16 {
+    inner.progress();
+    bits(inner.has_arrived(), inner.can_send()) & asked
+}
+
+impl Entry {
+    /// What is true of it now, of what was asked for.
+    fn events(&self, asked: i16) -> i16 {
+        match self {
+            Entry::Stream(socket) => events(&mut socket.lock(), asked),
+            Entry::Datagrams(socket) => of_datagrams(&mut socket.lock(), asked),
+        }
+    }
+
+    /// Gets ready to sleep. `None`: look once more.
+    fn enter(&self, asked: i16) -> Option<[pollfd; 2]> {
+        // Another thread may have taken notice of it meanwhile, for which nothing wakes us.
+        fn ready<I: Sleepy>(inner: &mut I, events: impl Fn(&mut I) -> i16) -> Option<[pollfd; 2]> {
+            if events(inner) == 0 { enter(inner).ok() } else { None }
+        }
+        match self {
+            Entry::Stream(socket) => ready(&mut *socket.lock(), |i| events(i, asked)),
+            Entry::Datagrams(socket) => ready(&mut *socket.lock(), |i| of_datagrams(i, asked)),
+        }
+    }
+
+    /// Sleeps no more.
+    fn leave(&self, files: &[pollfd]) {
+        match self {
+            Entry::Stream(socket) => leave(&mut *socket.lock(), files),
+            Entry::Datagrams(socket) => leave(&mut *socket.lock(), files),
+        }
+    }
 }
 
 /// Asks the kernel.
@@ -48,7 +87,7 @@ fn ask(files: &mut [pollfd], timeout: c_int) -> Result<c_int, Errno> {
 pub(crate) struct Waiting<'a> {
     files: &'a mut [pollfd],
     /// The socket of each, if it is one.
-    sockets: Vec<Option<Arc<Socket>>>,
+    sockets: Vec<Option<Entry>>,
 }
 
 impl<'a> Waiting<'a> {
@@ -69,7 +108,7 @@ impl<'a> Waiting<'a> {
         }
         for ((file, socket), other) in self.files.iter_mut().zip(&self.sockets).zip(&others) {
             file.revents = match socket {
-                Some(socket) => events(&mut socket.lock(), file.events),
+                Some(socket) => socket.events(file.events),
                 None => other.revents,
             };
         }
@@ -79,7 +118,7 @@ impl<'a> Waiting<'a> {
     /// Sleeps until something happens to one of them, or for so many milliseconds. It may be
     /// nothing that was asked for.
     pub(crate) fn sleep(&mut self, timeout: c_int) -> Result<(), Errno> {
-        let mut entered: Vec<(&Socket, usize)> = Vec::new();
+        let mut entered: Vec<(&Entry, usize)> = Vec::new();
         let mut kernel: Vec<pollfd> = Vec::new();
         let mut ready = true;
         for (file, socket) in self.files.iter().zip(&self.sockets) {
@@ -87,28 +126,17 @@ impl<'a> Waiting<'a> {
                 kernel.push(pollfd { revents: 0, ..*file });
                 continue;
             };
-            let mut inner = socket.lock();
-            // Another thread may have taken notice of it meanwhile, for which nothing wakes us.
-            if events(&mut inner, file.events) != 0 {
+            let Some(files) = socket.enter(file.events) else {
+                // To be looked at once more; the others are left meanwhile.
                 ready = false;
                 break;
-            }
-            match enter(&mut inner) {
-                Ok(files) => {
-                    entered.push((socket, kernel.len()));
-                    kernel.extend(files);
-                }
-                // To be looked at once more; the others are left meanwhile.
-                Err(_) => {
-                    ready = false;
-                    break;
-                }
-            }
+            };
+            entered.push((socket, kernel.len()));
+            kernel.extend(files);
         }
         let said = if ready { ask(&mut kernel, timeout) } else { Ok(0) };
         for (socket, at) in entered {
-            let files = kernel.get(at..at + 2).unwrap_or_default();
-            leave(&mut socket.lock(), files);
+            socket.leave(kernel.get(at..at + 2).unwrap_or_default());
         }
         said.map(drop)
     }

@@ -1,5 +1,17 @@
 //! How large the buffers and queues of a socket are to be.
 
+use core::ffi::c_int;
+
+use omniverb_terms::Errno;
+
+use super::wire::scaled;
+
+const RDMA_SQSIZE: c_int = 0;
+const RDMA_RQSIZE: c_int = 1;
+const RDMA_INLINE: c_int = 2;
+const RDMA_IOMAPSIZE: c_int = 3;
+const RDMA_ROUTE: c_int = 4;
+
 /// The least entries of a queue.
 const QUEUE_MIN: u16 = 16;
 /// The most; also what a 16-bit count of messages can tell apart.
@@ -51,5 +63,38 @@ impl Settings {
             inline: self.inline.min(INLINE_MAX as u32),
             maps: self.maps,
         }
+    }
+
+    /// Sets an option of the level `SOL_RDMA`.
+    ///
+    /// # Errors
+    /// `EINVAL`: no size. `EOPNOTSUPP`: no such option.
+    pub(crate) fn set(&mut self, name: c_int, number: c_int) -> Result<(), Errno> {
+        let size = u32::try_from(number).map_err(|_| Errno::EINVAL)?;
+        let entries = u16::try_from(size).unwrap_or(u16::MAX);
+        match name {
+            RDMA_SQSIZE => self.send_queue = entries,
+            RDMA_RQSIZE => self.receive_queue = entries,
+            RDMA_INLINE => self.inline = size,
+            RDMA_IOMAPSIZE => self.maps = scaled(size),
+            // There is one way to each address.
+            RDMA_ROUTE => {}
+            _ => return Err(Errno::EOPNOTSUPP),
+        }
+        Ok(())
+    }
+
+    /// What such an option is.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`: no such option.
+    pub(crate) fn get(&self, name: c_int) -> Result<c_int, Errno> {
+        Ok(match name {
+            RDMA_SQSIZE => c_int::from(self.send_queue),
+            RDMA_RQSIZE => c_int::from(self.receive_queue),
+            RDMA_INLINE => c_int::try_from(self.inline).unwrap_or(c_int::MAX),
+            RDMA_IOMAPSIZE => c_int::from(self.maps),
+            _ => return Err(Errno::EOPNOTSUPP),
+        })
     }
 }

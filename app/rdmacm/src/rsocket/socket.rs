@@ -12,9 +12,11 @@ use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
 use super::gate::Gate;
+use super::queues::Queues;
 use super::remembered::Options;
 use super::settings::Settings;
 use super::stream::{Ends, Link, Stream};
+use super::wait::{Awaited, Sleepy};
 use super::wire::Hello;
 use crate::channel::ChannelShell;
 use crate::shell::{IdShell, Kind};
@@ -308,6 +310,40 @@ impl Inner {
             };
         }
         Ok(())
+    }
+}
+
+impl Sleepy for Inner {
+    fn progress(&mut self) {
+        Inner::progress(self);
+    }
+
+    fn fd(&self) -> c_int {
+        self.id.fd()
+    }
+
+    fn queues(&self) -> Option<&Queues> {
+        match &self.phase {
+            Phase::Made(stream) => Some(stream.queues()),
+            _ => None,
+        }
+    }
+
+    fn gate(&mut self) -> &mut Gate {
+        &mut self.gate
+    }
+
+    fn is_for_all(&self) -> bool {
+        // A listener's requests go to whoever comes first: there is nothing to hold back.
+        !matches!(self.phase, Phase::Listening | Phase::Failed)
+    }
+}
+
+impl Awaited for Socket {
+    type Inner = Inner;
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        Socket::lock(self)
     }
 }
 

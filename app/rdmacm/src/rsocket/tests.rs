@@ -84,7 +84,7 @@ fn signals_do_not_end_waiting_for_the_end() {
     let socket = Arc::new(socket());
     let waits = socket.clone();
     let thread = thread::spawn(move || {
-        until(&waits, Patience::seconds(600), |_| HOLDS.load(Ordering::Relaxed)).map(drop)
+        until(&*waits, Patience::seconds(600), |_| HOLDS.load(Ordering::Relaxed)).map(drop)
     });
     while SIGNALS.load(Ordering::Relaxed) < 100 && !thread.is_finished() {
         // SAFETY: not joined yet.
@@ -100,7 +100,7 @@ fn signals_do_not_end_waiting_for_the_end() {
 fn a_forked_child_closes_what_it_inherited_and_touches_nothing() {
     let _alone = alone();
     let number = ov_rsocket(AF_INET, SOCK_STREAM, 0);
-    let socket = super::table::of(number).unwrap();
+    let socket = super::table::stream(number).unwrap();
     // As if another thread were within a call.
     let inner = socket.lock();
     // SAFETY: the child does this and ends, by the signal if it hangs.
@@ -128,20 +128,20 @@ fn who_came_second_at_a_listener_keeps_nobody_awake() {
     let socket = socket();
     let mut inner = socket.lock();
     inner.phase = Phase::Listening;
-    let (mut first, second) = (enter(&mut inner).unwrap(), enter(&mut inner).unwrap());
+    let (mut first, second) = (enter(&mut *inner).unwrap(), enter(&mut *inner).unwrap());
     first[0].revents = POLLIN;
-    leave(&mut inner, &first);
+    leave(&mut *inner, &first);
     // The second was not woken: the first has taken the request.
     assert_eq!(inner.gate.enter(false), Enter::Sleep);
     assert!(!inner.gate.leave(false));
-    leave(&mut inner, &second);
+    leave(&mut *inner, &second);
 }
 
 #[test]
 fn who_goes_to_sleep_looks_once_more() {
     let _alone = alone();
     let number = ov_rsocket(AF_INET, SOCK_STREAM, 0);
-    super::table::of(number).unwrap().lock().phase = Phase::Failed;
+    super::table::stream(number).unwrap().lock().phase = Phase::Failed;
     let mut files = [pollfd { fd: number, events: POLLIN, revents: 0 }];
     // What it had to tell was taken notice of by another thread: no descriptor tells it.
     poll::Waiting::of(&mut files).sleep(-1).unwrap();

@@ -1,61 +1,72 @@
 //! Waiting until something holds of a socket: looking for a while, then asleep on its descriptors.
 
 use core::ffi::c_int;
+use std::os::fd::RawFd;
 use std::sync::MutexGuard;
 
 use libc::{POLLIN, pollfd};
 use omniverb_sys::clock;
 use omniverb_terms::Errno;
 
-use super::gate::Enter;
-use super::socket::{Inner, Phase, Socket};
+use super::gate::{Enter, Gate};
+use super::queues::Queues;
 use crate::errno::last;
 
 /// How often to look before sleeping.
 pub(crate) const LOOKS: u32 = 64;
 
-/// Descriptors that tell when something happens to a socket: its channel, its completion queue.
-pub(crate) fn files(inner: &Inner) -> [pollfd; 2] {
-    let queue = match &inner.phase {
-        Phase::Made(stream) => stream.queues().fd(),
-        _ => -1,
-    };
-    [inner.id.fd(), queue].map(|fd| pollfd { fd, events: POLLIN, revents: 0 })
+/// What is locked of a socket, and changes while somebody sleeps.
+pub(crate) trait Sleepy {
+    /// Takes notice of what has happened.
+    fn progress(&mut self);
+    /// The descriptor of what is not data.
+    fn fd(&self) -> RawFd;
+    /// The queues, when there are some.
+    fn queues(&self) -> Option<&Queues>;
+    fn gate(&mut self) -> &mut Gate;
+    /// What is told is for all who sleep; it is not that of those who come first.
+    fn is_for_all(&self) -> bool {
+        true
+    }
 }
 
-/// Gets ready to sleep on [`files`].
+/// A socket.
+pub(crate) trait Awaited {
+    type Inner: Sleepy;
+    fn lock(&self) -> MutexGuard<'_, Self::Inner>;
+}
+
+/// Gets ready to sleep: on the descriptors that tell when something happens.
 ///
 /// # Errors
 /// `EAGAIN`: look once more, and try again.
-pub(crate) fn enter(inner: &mut Inner) -> Result<[pollfd; 2], Errno> {
-    let files = files(inner);
-    match inner.gate.enter(files[1].fd >= 0) {
-        Enter::Sleep => Ok(files),
+pub(crate) fn enter(inner: &mut impl Sleepy) -> Result<[pollfd; 2], Errno> {
+    let queue = inner.queues().map_or(-1, Queues::fd);
+    match inner.gate().enter(queue >= 0) {
+        Enter::Sleep => Ok([inner.fd(), queue].map(|fd| pollfd { fd, events: POLLIN, revents: 0 })),
         Enter::Again => {
             // SAFETY: no preconditions.
             unsafe { libc::sched_yield() };
             Err(Errno::EAGAIN)
         }
         Enter::Arm => {
-            if let Phase::Made(stream) = &inner.phase {
-                let _ = stream.queues().arm();
-            }
+            let _ = inner.queues().map(Queues::arm);
             Err(Errno::EAGAIN)
         }
     }
 }
 
 /// Sleeps no more, with what the kernel said of the descriptors.
-pub(crate) fn leave(inner: &mut Inner, files: &[pollfd]) {
-    // A listener's requests go to whoever comes first: there is nothing to hold back.
-    let saw = files.iter().any(|file| file.revents != 0)
-        && !matches!(inner.phase, Phase::Listening | Phase::Failed);
-    if inner.gate.leave(saw)
-        && let Phase::Made(stream) = &inner.phase
-        && is_readable(stream.queues().fd())
+pub(crate) fn leave(inner: &mut impl Sleepy, files: &[pollfd]) {
+    let saw = files.iter().any(|file| file.revents != 0) && inner.is_for_all();
+    if !inner.gate().leave(saw) {
+        return;
+    }
+    if let Some(queues) = inner.queues()
+        && is_readable(queues.fd())
     {
-        stream.queues().take_event();
-        inner.gate.taken();
+        queues.take_event();
+        inner.gate().taken();
     }
 }
 
@@ -107,11 +118,11 @@ impl Patience {
 /// # Errors
 /// `EAGAIN`: it does not hold, and there is no patience left. `EINTR`: a signal came, but not if it
 /// is to wait [until](Patience::Until) some time.
-pub(crate) fn until(
-    socket: &Socket,
+pub(crate) fn until<S: Awaited>(
+    socket: &S,
     patience: Patience,
-    holds: impl Fn(&Inner) -> bool,
-) -> Result<MutexGuard<'_, Inner>, Errno> {
+    holds: impl Fn(&S::Inner) -> bool,
+) -> Result<MutexGuard<'_, S::Inner>, Errno> {
     let mut looks = 0;
     loop {
         let mut inner = socket.lock();
@@ -126,12 +137,12 @@ pub(crate) fn until(
             core::hint::spin_loop();
             continue;
         }
-        let Ok(mut files) = enter(&mut inner) else { continue };
+        let Ok(mut files) = enter(&mut *inner) else { continue };
         drop(inner);
         // SAFETY: two entries.
         let count = unsafe { libc::poll(files.as_mut_ptr(), 2, timeout) };
         let errno = last();
-        leave(&mut socket.lock(), &files);
+        leave(&mut *socket.lock(), &files);
         if count < 0 && (errno.raw() != libc::EINTR || patience.ends_with_signals()) {
             return Err(errno);
         }

@@ -232,6 +232,22 @@ unsafe extern "C" fn create_qp_ex(
     qp
 }
 
+pub(crate) unsafe fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
+    let ah: *mut ibv_ah = zeroed();
+    // SAFETY: just made; the caller's promise.
+    unsafe {
+        assert!((*attr).is_global == 1 && (*attr).grh.sgid_index == 1);
+        (*ah).pd = pd;
+    }
+    ah
+}
+
+pub(crate) unsafe fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
+    // SAFETY: from above.
+    drop(unsafe { Box::from_raw(ah) });
+    0
+}
+
 /// Takes any state that comes after the last one.
 pub(crate) unsafe fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     // SAFETY: the caller's promise.

@@ -1,0 +1,210 @@
+//! The calls of rsocket.h, of datagram sockets.
+
+use core::ffi::{c_int, c_void};
+use core::net::SocketAddr;
+
+use libc::{AF_UNSPEC, IP_TOS, IPPROTO_IP, MSG_PEEK, MSG_TRUNC, iovec, sockaddr, socklen_t};
+use omniverb_terms::Errno;
+
+use super::names::{from_c, to_c};
+use super::socket::Datagrams;
+use crate::errno::last;
+use crate::rsocket::options::{SOL_RDMA, give, number};
+use crate::rsocket::vector::Vector;
+use crate::rsocket::wait::{Awaited, Patience, until};
+
+/// Seconds for which closing waits until what was sent is under way.
+const LINGER: u32 = 1;
+
+impl Datagrams {
+    /// Gives it an address.
+    ///
+    /// # Safety
+    /// `to` has `length` bytes.
+    pub(crate) unsafe fn bind(&self, to: *const sockaddr, length: socklen_t) -> Result<(), Errno> {
+        // SAFETY: the caller's promise.
+        self.lock().bind(unsafe { from_c(to, length) }?)
+    }
+
+    /// Has it one peer; none with `AF_UNSPEC`.
+    ///
+    /// # Safety
+    /// `to` has `length` bytes.
+    pub(crate) unsafe fn connect(
+        &self,
+        to: *const sockaddr,
+        length: socklen_t,
+    ) -> Result<(), Errno> {
+        if to.is_null() || (length as usize) < size_of::<libc::sa_family_t>() {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the caller's promise: the family is in front.
+        let is_none = c_int::from(unsafe { (*to).sa_family }) == AF_UNSPEC;
+        // SAFETY: the caller's promise.
+        let peer = if is_none { None } else { Some(unsafe { from_c(to, length) }?) };
+        self.lock().connect(peer)
+    }
+
+    /// Sends a datagram; to the peer, if `to` is null.
+    ///
+    /// # Errors
+    /// `EDESTADDRREQ`, `EMSGSIZE`, `EAGAIN`, `EINTR`; what the kernel says.
+    ///
+    /// # Safety
+    /// The parts have their bytes, and `to` has `length`.
+    pub(crate) unsafe fn send(
+        &self,
+        parts: &[iovec],
+        flags: c_int,
+        to: *const sockaddr,
+        length: socklen_t,
+    ) -> Result<usize, Errno> {
+        // SAFETY: the caller's promise.
+        let to = if to.is_null() { None } else { Some(unsafe { from_c(to, length) }?) };
+        let mut inner = self.lock();
+        let blocks = inner.blocks(flags);
+        loop {
+            if !inner.can_send() {
+                drop(inner);
+                inner = until(self, Patience::of(blocks), |inner| inner.can_send())?;
+            }
+            // SAFETY: the caller's promise.
+            match unsafe { inner.send(to, &mut Vector::new(parts), blocks) } {
+                // The queue pair failed meanwhile.
+                Err(Errno::EAGAIN) if blocks && !inner.can_send() => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Receives a datagram: how many bytes of it there was room for (with `MSG_TRUNC`: how many it
+    /// has), whether that was not all, and from whom.
+    ///
+    /// # Errors
+    /// `EAGAIN`, `EINTR`.
+    ///
+    /// # Safety
+    /// The parts have room for their bytes.
+    pub(crate) unsafe fn receive(
+        &self,
+        parts: &[iovec],
+        flags: c_int,
+    ) -> Result<(usize, bool, SocketAddr), Errno> {
+        // SAFETY: the caller's promise.
+        let mut data = unsafe { Vector::new(parts) };
+        let room = data.left();
+        let mut inner = self.lock();
+        let patience = Patience::of(inner.blocks(flags));
+        loop {
+            // SAFETY: the caller's promise.
+            if let Some((bytes, from)) = unsafe { inner.read(&mut data, flags & MSG_PEEK != 0) } {
+                let count = if flags & MSG_TRUNC == 0 { bytes.min(room) } else { bytes };
+                return Ok((count, bytes > room, from));
+            }
+            drop(inner);
+            inner = until(self, patience, |inner| inner.has_arrived())?;
+        }
+    }
+
+    /// Closes it, when what was sent is under way.
+    pub(crate) fn close(&self) {
+        drop(until(self, Patience::seconds(LINGER), |inner| inner.is_idle()));
+    }
+
+    /// Its address, or its peer's.
+    ///
+    /// # Safety
+    /// `to` has room for as many bytes as `length` says.
+    pub(crate) unsafe fn name(
+        &self,
+        to: *mut sockaddr,
+        length: *mut socklen_t,
+        of_peer: bool,
+    ) -> Result<(), Errno> {
+        // SAFETY: the caller's promise; the kernel looks at the pointers.
+        let said = unsafe {
+            match of_peer {
+                true => libc::getpeername(self.number, to, length),
+                false => libc::getsockname(self.number, to, length),
+            }
+        };
+        if said == 0 { Ok(()) } else { Err(last()) }
+    }
+
+    /// Sets an option: sizes of queues here, all others of the kernel's socket.
+    ///
+    /// # Safety
+    /// `value` has `length` bytes.
+    pub(crate) unsafe fn set(
+        &self,
+        level: c_int,
+        name: c_int,
+        value: *const c_void,
+        length: socklen_t,
+    ) -> Result<(), Errno> {
+        let mut inner = self.lock();
+        // SAFETY: the caller's promise.
+        let said = unsafe { number(value, length) };
+        if level == SOL_RDMA {
+            return match inner.is_new() {
+                true => inner.settings.set(name, said?),
+                false => Err(Errno::EINVAL),
+            };
+        }
+        // SAFETY: the caller's promise; the kernel looks at the pointer.
+        if unsafe { libc::setsockopt(self.number, level, name, value, length) } != 0 {
+            return Err(last());
+        }
+        match (level, name, said) {
+            (libc::SOL_SOCKET, libc::SO_RCVBUF, Ok(bytes)) if inner.is_new() => {
+                inner.settings.receive_bytes = bytes.cast_unsigned().saturating_mul(2);
+            }
+            (libc::SOL_SOCKET, libc::SO_SNDBUF, Ok(bytes)) if inner.is_new() => {
+                inner.settings.send_bytes = bytes.cast_unsigned().saturating_mul(2);
+            }
+            (IPPROTO_IP, IP_TOS, Ok(class)) => inner.traffic_class = class as u8,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// What an option is.
+    ///
+    /// # Safety
+    /// `to` has room for as many bytes as `length` says.
+    pub(crate) unsafe fn get(
+        &self,
+        level: c_int,
+        name: c_int,
+        to: *mut c_void,
+        length: *mut socklen_t,
+    ) -> Result<(), Errno> {
+        if level == SOL_RDMA {
+            let size = self.lock().settings.get(name)?;
+            // SAFETY: the caller's promise.
+            return unsafe { give(size, to, length) };
+        }
+        // SAFETY: the caller's promise; the kernel looks at the pointers.
+        match unsafe { libc::getsockopt(self.number, level, name, to, length) } {
+            0 => Ok(()),
+            _ => Err(last()),
+        }
+    }
+}
+
+/// Tells a program from whom a datagram is, as far as it has room.
+///
+/// # Safety
+/// The pointers are null, or `to` has room for as many bytes as `length` says.
+pub(crate) unsafe fn tell(from: SocketAddr, to: *mut sockaddr, length: *mut socklen_t) {
+    if to.is_null() || length.is_null() {
+        return;
+    }
+    let (storage, bytes) = to_c(from);
+    // SAFETY: the caller's promise; no more bytes than there are.
+    unsafe {
+        let count = bytes.min(*length as usize);
+        core::ptr::copy_nonoverlapping((&raw const storage).cast::<u8>(), to.cast(), count);
+        length.write(bytes as socklen_t);
+    }
+}

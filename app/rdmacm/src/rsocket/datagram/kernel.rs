@@ -1,0 +1,96 @@
+//! The kernel's socket below a datagram socket: it has the address, and carries what goes to who is
+//! not known yet.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+
+use omniverb_terms::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+fn failed(error: rustix::io::Errno) -> Errno {
+    Errno(error.raw_os_error().unsigned_abs())
+}
+
+fn new(six: bool) -> Result<OwnedFd, Errno> {
+    let family = if six { AddressFamily::INET6 } else { AddressFamily::INET };
+    rustix::net::socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None).map_err(failed)
+}
+
+fn name(socket: impl AsFd) -> Result<SocketAddr, Errno> {
+    SocketAddr::try_from(rustix::net::getsockname(socket).map_err(failed)?).map_err(failed)
+}
+
+/// A socket of the kernel's.
+pub(crate) struct Kernel {
+    socket: OwnedFd,
+    is_six: bool,
+}
+
+impl Kernel {
+    pub(crate) fn new(is_six: bool) -> Result<Kernel, Errno> {
+        Ok(Kernel { socket: new(is_six)?, is_six })
+    }
+
+    /// Its number, which is also the program's number of the whole.
+    pub(crate) fn fd(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    pub(crate) fn is_six(&self) -> bool {
+        self.is_six
+    }
+
+    pub(crate) fn bind(&self, to: SocketAddr) -> Result<(), Errno> {
+        rustix::net::bind(&self.socket, &to).map_err(failed)
+    }
+
+    /// Has a peer from now on, or none any more: who that is, as the kernel has understood it.
+    pub(crate) fn connect(&self, to: Option<SocketAddr>) -> Result<Option<SocketAddr>, Errno> {
+        let Some(to) = to else {
+            rustix::net::connect_unspec(&self.socket).map_err(failed)?;
+            return Ok(None);
+        };
+        rustix::net::connect(&self.socket, &to).map_err(failed)?;
+        let peer = rustix::net::getpeername(&self.socket).map_err(failed)?;
+        Ok(Some(peer.and_then(|peer| SocketAddr::try_from(peer).ok()).unwrap_or(to)))
+    }
+
+    /// From where what it sends comes: it has a port from then on.
+    pub(crate) fn source(&self, to: SocketAddr) -> Result<SocketAddr, Errno> {
+        let mut own = name(&self.socket)?;
+        if own.port() == 0 {
+            let any: IpAddr = match self.is_six {
+                true => Ipv6Addr::UNSPECIFIED.into(),
+                false => Ipv4Addr::UNSPECIFIED.into(),
+            };
+            self.bind((any, 0).into())?;
+            own = name(&self.socket)?;
+        }
+        if own.ip().is_unspecified() {
+            let asked = new(self.is_six)?;
+            rustix::net::connect(&asked, &to).map_err(failed)?;
+            let port = own.port();
+            own = name(&asked)?;
+            own.set_port(port);
+        }
+        Ok(own)
+    }
+
+    /// Sends.
+    pub(crate) fn send(&self, bytes: &[u8], to: SocketAddr, blocks: bool) -> Result<(), Errno> {
+        let wait = if blocks { SendFlags::empty() } else { SendFlags::DONTWAIT };
+        let flags = SendFlags::NOSIGNAL | wait;
+        rustix::net::sendto(&self.socket, bytes, flags, &to).map(drop).map_err(failed)
+    }
+
+    /// What has come, how long it is, and from whom. It never waits.
+    ///
+    /// # Errors
+    /// `EAGAIN`: nothing. Others: what became of what was sent.
+    pub(crate) fn receive(&self, bytes: &mut [u8]) -> Result<(usize, SocketAddr), Errno> {
+        let flags = RecvFlags::DONTWAIT;
+        let (count, _, from) = rustix::net::recvfrom(&self.socket, bytes, flags).map_err(failed)?;
+        let from = from.and_then(|from| SocketAddr::try_from(from).ok()).ok_or(Errno::EPROTO)?;
+        Ok((count, from))
+    }
+}

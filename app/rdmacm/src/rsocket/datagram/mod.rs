@@ -1,0 +1,14 @@
+//! Datagram sockets over RDMA.
+//!
+//! * [`calls`](mod@calls): what the calls of rsocket.h are for these.
+//! * [`socket`](mod@socket): what comes and goes which way; [`kernel`](mod@kernel) and
+//!   [`port`](mod@port) are the two ways, [`peers`](mod@peers) those at their ends.
+//! * [`wire`](mod@wire): headers. [`names`](mod@names): addresses of C.
+
+pub(super) mod calls;
+mod kernel;
+mod names;
+mod peers;
+mod port;
+pub(super) mod socket;
+mod wire;

@@ -1,0 +1,404 @@
+//! A datagram socket: the kernel's, a queue pair, and whom it knows.
+//!
+//! Whoever is sent something for the first time gets it through the kernel, with our queue pair's
+//! number in front; the answer has the number of its own, and what follows goes from queue pair to
+//! queue pair. All of that happens within calls: what comes through the kernel meanwhile waits
+//! there.
+
+use core::ffi::c_int;
+use core::net::SocketAddr;
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::sync::{Mutex, MutexGuard};
+
+use libc::{O_NONBLOCK, sockaddr_storage};
+use omniverb_sys::lock;
+use omniverb_terms::Errno;
+
+use super::kernel::Kernel;
+use super::names;
+use super::peers::Peers;
+use super::port::{DATAGRAM_MAX, Done, Port};
+use super::wire::{self, HEADER_MAX, Knock};
+use crate::errno::of;
+use crate::process;
+use crate::rsocket::gate::Gate;
+use crate::rsocket::queues::Queues;
+use crate::rsocket::settings::Settings;
+use crate::rsocket::vector::Vector;
+use crate::rsocket::wait::{Awaited, Sleepy};
+
+/// Datagrams of the kernel's that are taken at a time: others want something, too.
+const TAKEN: usize = 32;
+
+/// Of so many looks at least one is for the kernel, however much comes to the queue pair.
+const TURNS: u32 = 16;
+
+/// Where a datagram is that was not read.
+enum Place {
+    /// In a room of the port's, behind a header of so many bytes.
+    Room(u32, usize),
+    /// It came through the kernel.
+    Kept(Box<[u8]>),
+}
+
+struct Arrived {
+    from: SocketAddr,
+    bytes: usize,
+    place: Place,
+}
+
+/// A datagram socket.
+pub(crate) struct Datagrams {
+    /// What the program calls it.
+    pub(crate) number: RawFd,
+    process: i32,
+    inner: Mutex<Inner>,
+}
+
+/// What is locked.
+pub(crate) struct Inner {
+    // In front of the port, whose protection domain their ways have.
+    peers: Peers,
+    port: Option<Port>,
+    pub(crate) kernel: Kernel,
+    connected: Option<SocketAddr>,
+    arrived: VecDeque<Arrived>,
+    /// How many of them came through the kernel.
+    kept: usize,
+    gate: Gate,
+    /// The queue pair has failed.
+    has_failed: bool,
+    turns: u32,
+    pub(crate) settings: Settings,
+    pub(crate) traffic_class: u8,
+    /// `O_NONBLOCK` and what else `F_SETFL` said.
+    pub(crate) flags: c_int,
+    /// What `F_SETFD` said.
+    pub(crate) descriptor_flags: c_int,
+}
+
+/// An address as C has it.
+fn storage(address: SocketAddr) -> sockaddr_storage {
+    names::to_c(match address {
+        SocketAddr::V6(six) if six.ip().to_canonical().is_ipv6() => six.into(),
+        _ => SocketAddr::new(address.ip().to_canonical(), address.port()),
+    })
+    .0
+}
+
+impl Inner {
+    pub(crate) fn blocks(&self, flags: c_int) -> bool {
+        self.flags & O_NONBLOCK == 0 && flags & libc::MSG_DONTWAIT == 0
+    }
+
+    pub(crate) fn has_arrived(&self) -> bool {
+        !self.arrived.is_empty()
+    }
+
+    /// Something can be sent.
+    pub(crate) fn can_send(&self) -> bool {
+        !self.has_failed && self.port.as_ref().is_none_or(Port::has_room)
+    }
+
+    /// Nothing is under way.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.has_failed || self.port.as_ref().is_none_or(Port::is_idle)
+    }
+
+    /// It has no queue pair, whose size could not be changed any more.
+    pub(crate) fn is_new(&self) -> bool {
+        self.port.is_none()
+    }
+
+    /// Gives it an address.
+    pub(crate) fn bind(&mut self, to: SocketAddr) -> Result<(), Errno> {
+        self.kernel.bind(to)?;
+        self.peers.forget();
+        Ok(())
+    }
+
+    /// Has it send to that peer, and receive from nobody else.
+    pub(crate) fn connect(&mut self, to: Option<SocketAddr>) -> Result<(), Errno> {
+        self.connected = self.kernel.connect(to)?;
+        self.peers.forget();
+        if let Some(peer) = self.connected {
+            let kernel = &self.kernel;
+            let source = self.peers.of(peer, || kernel.source(peer))?.source;
+            self.open(source)?;
+            let unread = core::mem::take(&mut self.arrived);
+            for datagram in unread {
+                if self.is_heard(datagram.from) {
+                    self.arrived.push_back(datagram);
+                } else {
+                    self.is_read(datagram);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The queue pair, made if there is none.
+    fn open(&mut self, source: SocketAddr) -> Result<&mut Port, Errno> {
+        if self.port.is_none() {
+            let mut own = source;
+            own.set_port(0);
+            self.port = Some(Port::new(&storage(own), &self.settings)?);
+        }
+        self.port.as_mut().ok_or(Errno::ENODEV)
+    }
+
+    /// The queue pair has failed: there will be another, which nobody knows.
+    fn close(&mut self) {
+        self.has_failed = false;
+        self.gate.taken();
+        self.port = None;
+        self.peers.forget_queues();
+        self.arrived.retain(|datagram| matches!(datagram.place, Place::Kept(_)));
+    }
+
+    fn is_heard(&self, from: SocketAddr) -> bool {
+        let is_same = |peer: SocketAddr| (peer.ip(), peer.port()) == (from.ip(), from.port());
+        self.connected.is_none_or(is_same)
+    }
+
+    /// Takes what came to the queue pair.
+    fn take_completed(&mut self) {
+        while let Some(done) = self.port.as_mut().and_then(Port::poll) {
+            match done {
+                Done::Sent => {}
+                Done::Failed => self.has_failed = true,
+                Done::Received(room, bytes) => self.arrives(room, bytes),
+            }
+        }
+    }
+
+    fn arrives(&mut self, room: u32, bytes: usize) {
+        let Some(port) = &self.port else { return };
+        let (route, front) = port.front(room);
+        let front = &front[..front.len().min(bytes)];
+        let named = wire::named(front).filter(|(from, _)| {
+            wire::may_be(from.ip(), wire::sender(&route)) && self.is_heard(*from)
+        });
+        match named {
+            Some((from, header)) => {
+                // With the interface, which is not said, of link-local addresses.
+                let from = self.peers.find(from).map_or(from, |peer| peer.address);
+                let place = Place::Room(room, header);
+                self.arrived.push_back(Arrived { from, bytes: bytes - header, place });
+            }
+            None => self.give_back(room),
+        }
+    }
+
+    fn give_back(&mut self, room: u32) {
+        self.has_failed |= self.port.as_ref().is_some_and(|port| port.take(room).is_err());
+    }
+
+    /// Takes what came through the kernel.
+    fn take_knocks(&mut self) {
+        let mut bytes = [0; DATAGRAM_MAX];
+        for _ in 0..TAKEN {
+            match self.kernel.receive(&mut bytes) {
+                Ok((count, from)) => {
+                    let said = Knock::decode(&bytes[..count], from.is_ipv4());
+                    if let Some((knock, header)) = said {
+                        self.knocks(from, knock, &bytes[header..count]);
+                    }
+                }
+                Err(Errno::EAGAIN) => return,
+                // Nobody is where something was sent to: datagrams get lost.
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn knocks(&mut self, from: SocketAddr, knock: Knock, data: &[u8]) {
+        let kernel = &self.kernel;
+        if let Ok(peer) = self.peers.of(from, || kernel.source(from)) {
+            if peer.qpn != Some(knock.qpn) {
+                peer.qpn = Some(knock.qpn);
+            }
+            let source = peer.source;
+            // Where there is no queue pair to be had, the kernel's way will do.
+            if knock.is_data
+                && let Ok(port) = self.open(source)
+            {
+                let answer = Knock { is_data: false, qpn: port.qpn() };
+                let header = answer.encode(source.ip());
+                let _ = self.kernel.send(header.bytes(), from, false);
+            }
+        }
+        if knock.is_data && self.kept < usize::from(self.settings.receive_queue) {
+            self.kept += 1;
+            let place = Place::Kept(data.into());
+            self.arrived.push_back(Arrived { from, bytes: data.len(), place });
+        }
+    }
+
+    /// Sends to somebody; to the peer that it is connected with, if that is nobody.
+    ///
+    /// # Errors
+    /// `EDESTADDRREQ`: it is not. `EMSGSIZE`: more than fits. `EAGAIN`: no [room](Self::can_send).
+    /// What the kernel says.
+    ///
+    /// # Safety
+    /// As [`Vector::copy_to`].
+    pub(crate) unsafe fn send(
+        &mut self,
+        to: Option<SocketAddr>,
+        data: &mut Vector<'_>,
+        blocks: bool,
+    ) -> Result<usize, Errno> {
+        let to = to.or(self.connected).ok_or(of(libc::EDESTADDRREQ))?;
+        if to.is_ipv4() == self.kernel.is_six() {
+            return Err(of(libc::EAFNOSUPPORT));
+        }
+        let is_known = self.peers.find(to).is_some_and(|peer| peer.qpn.is_some());
+        if !is_known || self.has_failed {
+            self.progress();
+        }
+        if self.has_failed {
+            return Err(Errno::EAGAIN);
+        }
+        let total = data.left();
+        let kernel = &self.kernel;
+        let source = self.peers.of(to, || kernel.source(to))?.source;
+        self.open(source)?;
+        self.peers.is_sent_to(to);
+        let (Some(port), Ok(peer)) = (&mut self.port, self.peers.of(to, || Ok(source))) else {
+            return Err(Errno::ENODEV);
+        };
+        let name = wire::name(source);
+        if let Some(qpn) = peer.qpn {
+            if peer.way.is_none() {
+                let mut own = source;
+                own.set_port(0);
+                let way = port.way(&storage(own), &storage(to), self.traffic_class)?;
+                peer.way = Some(way);
+            }
+            if let Some(way) = &peer.way
+                && total <= way.longest.saturating_sub(name.bytes().len())
+            {
+                // SAFETY: the caller's promise.
+                let sent = unsafe { port.send(way, qpn, name.bytes(), data) };
+                return sent.map(|()| total);
+            }
+        }
+        let knock = Knock { is_data: true, qpn: port.qpn() }.encode(source.ip());
+        let header = knock.bytes();
+        let mut bytes = [0; DATAGRAM_MAX + HEADER_MAX];
+        // What the other side has room for.
+        if total + header.len() > DATAGRAM_MAX {
+            return Err(of(libc::EMSGSIZE));
+        }
+        bytes[..header.len()].copy_from_slice(header);
+        // SAFETY: the caller's promise; there is room.
+        unsafe { data.copy_to(bytes[header.len()..].as_mut_ptr(), total) };
+        self.kernel.send(&bytes[..header.len() + total], to, blocks)?;
+        Ok(total)
+    }
+
+    /// Gives the program the oldest datagram, if there is one: how long it is, and from whom.
+    ///
+    /// # Safety
+    /// As [`Vector::copy_from`].
+    pub(crate) unsafe fn read(
+        &mut self,
+        data: &mut Vector<'_>,
+        looks: bool,
+    ) -> Option<(usize, SocketAddr)> {
+        let datagram = self.arrived.front()?;
+        let (from, bytes) = (datagram.from, datagram.bytes);
+        let count = bytes.min(data.left());
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (&datagram.place, &self.port) {
+                (Place::Kept(kept), _) => data.copy_from(kept.as_ptr(), count),
+                (&Place::Room(room, header), Some(port)) => {
+                    port.give(room, header..header + count, data);
+                }
+                (Place::Room(..), None) => {}
+            }
+        }
+        if !looks && let Some(datagram) = self.arrived.pop_front() {
+            self.is_read(datagram);
+        }
+        Some((bytes, from))
+    }
+
+    fn is_read(&mut self, datagram: Arrived) {
+        match datagram.place {
+            Place::Room(room, _) => self.give_back(room),
+            Place::Kept(_) => self.kept -= 1,
+        }
+    }
+}
+
+impl Sleepy for Inner {
+    fn progress(&mut self) {
+        self.take_completed();
+        // Who sleeps on descriptors is to see first that something is there, and has them then.
+        if !self.gate.is_open() {
+            return;
+        }
+        if self.has_failed {
+            self.close();
+        }
+        self.turns = self.turns.wrapping_add(1);
+        if self.arrived.is_empty() || self.turns.is_multiple_of(TURNS) {
+            self.take_knocks();
+        }
+    }
+
+    fn fd(&self) -> RawFd {
+        self.kernel.fd()
+    }
+
+    fn queues(&self) -> Option<&Queues> {
+        self.port.as_ref().map(Port::queues)
+    }
+
+    fn gate(&mut self) -> &mut Gate {
+        &mut self.gate
+    }
+}
+
+impl Datagrams {
+    /// A new one.
+    pub(crate) fn new(is_six: bool, flags: c_int, descriptor_flags: c_int) -> Result<Self, Errno> {
+        let kernel = Kernel::new(is_six)?;
+        Ok(Datagrams {
+            number: kernel.fd(),
+            process: process::this(),
+            inner: Mutex::new(Inner {
+                peers: Peers::default(),
+                port: None,
+                kernel,
+                connected: None,
+                arrived: VecDeque::new(),
+                kept: 0,
+                gate: Gate::default(),
+                has_failed: false,
+                turns: 0,
+                settings: Settings::default().within_bounds(),
+                traffic_class: 0,
+                flags,
+                descriptor_flags,
+            }),
+        })
+    }
+
+    /// Whether this process made it.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.process == process::this()
+    }
+}
+
+impl Awaited for Datagrams {
+    type Inner = Inner;
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        lock(&self.inner)
+    }
+}
