@@ -19,7 +19,9 @@ use crate::route::{Path, set_path};
 use crate::shell::{IdShell, Resolved, attach};
 use crate::{address, event, owner, registry};
 
-/// What the daemon said of an identifier's own address becomes visible.
+/// What the daemon said of an identifier's own address becomes visible. A loopback address is no
+/// device's, as little as a wildcard: so it is with rdma_cm(7), and libfabric, which binds to
+/// `localhost` to ask, takes the addresses of the interfaces only where it hears so.
 ///
 /// # Safety
 /// `id` is live.
@@ -30,7 +32,7 @@ unsafe fn bound(id: *mut rdma_cm_id, answer: Message) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe {
         (*id).route.addr.src_storage = address::to_c(&address);
-        if gid != Gid::ZERO {
+        if gid != Gid::ZERO && !address::ip(&address).is_loopback() {
             attach(id)?;
             (*id).route.addr.ibaddr.sgid = ibv_gid { raw: gid.bytes() };
         }
@@ -53,8 +55,8 @@ pub(crate) unsafe fn bind(id: *mut rdma_cm_id, address: *const sockaddr) -> Resu
     }
 }
 
-/// Gives an identifier an address and a port; with an address that is not a wildcard it has a
-/// device from then on.
+/// Gives an identifier an address and a port; with an address that is neither a wildcard nor a
+/// loopback address it has a device from then on.
 ///
 /// # Safety
 /// `id` is live, `address` null or as long as its family says.

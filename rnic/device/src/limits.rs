@@ -43,6 +43,9 @@ pub const IDLE_LOOKS_MAX: u32 = 2048;
 pub const INSIST_LOOKS: u32 = 256;
 /// How long a datagram or UC message waits for room, in nanoseconds, before it is dropped.
 pub const UNRELIABLE_WAIT: u64 = 100_000_000;
+/// How long an RC message on a direct link waits for a receive at least, in nanoseconds, whatever
+/// the RNR retries allow: as long as an unreliable one.
+pub const RECEIVER_LATE: u64 = UNRELIABLE_WAIT;
 /// How long a request waits at least for a link and for the peer to attach, in nanoseconds: the
 /// daemon may have to find out that nobody at the peer's address speaks as it does, which takes
 /// 300 ms, and on a busy machine it, and the peer, have to get a processor first.

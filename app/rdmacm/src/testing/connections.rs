@@ -30,6 +30,26 @@ fn listen(channel: *mut rdma_event_channel, port: u16) -> *mut rdma_cm_id {
     id
 }
 
+#[test]
+fn a_loopback_address_is_no_devices_until_somebody_connects() {
+    let _alone = alone();
+    let channel = channel();
+    let (own, other) = (here(100), at([10, 0, 0, 1], 101));
+    let ids = [new_id(channel, RDMA_PS_TCP), new_id(channel, RDMA_PS_TCP)];
+    // SAFETY: live.
+    unsafe {
+        said(ov_rdma_bind_addr(ids[0], (&raw const own).cast())).unwrap();
+        assert!((*ids[0]).verbs.is_null());
+        said(ov_rdma_listen(ids[0], 5)).unwrap();
+        assert!((*ids[0]).verbs.is_null());
+        assert_eq!(u16::from_be(ov_rdma_get_src_port(ids[0])), 100);
+        said(ov_rdma_bind_addr(ids[1], (&raw const other).cast())).unwrap();
+        assert!(!(*ids[1]).verbs.is_null());
+        destroy(&ids);
+        crate::channel::ov_rdma_destroy_event_channel(channel);
+    }
+}
+
 /// Resolves our own address, with a channel of the program's; makes a queue pair.
 fn resolve(channel: *mut rdma_event_channel, port: u16) -> *mut rdma_cm_id {
     let id = new_id(channel, RDMA_PS_TCP);

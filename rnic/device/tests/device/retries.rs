@@ -9,6 +9,8 @@ use omniverb_terms::{Qpn, Rkey, Service};
 
 /// min_rnr_timer 12.
 const RNR_TIMER: u64 = 640_000;
+/// A receiver that is late has this long at least.
+const LATE: u64 = omniverb_device::limits::RECEIVER_LATE;
 
 fn impatient(rnr_retry: u8) -> Options {
     Options::new(Service::Rc).with(|o| o.attributes.rnr_retry = rnr_retry)
@@ -34,24 +36,49 @@ fn a_send_without_a_receive_waits_for_one() {
 }
 
 #[test]
-fn rnr_retries_are_counted() {
-    for retries in 0..7 {
+fn a_receiver_that_is_merely_late_costs_no_connection() {
+    for retries in [0, 1] {
         let pair = Pair::new();
         let qps = pair.connected(&impatient(retries));
         post(&qps[0], &Work::send(1).flags(0));
         post(&qps[0], &Work::send(2).flags(0));
-        for _ in 0..retries {
-            pair.settle();
-            pair.wait(RNR_TIMER - 1);
-            assert!(poll(&qps[0].send_cq).is_empty(), "{retries} retries");
-            pair.wait(1);
-        }
         pair.settle();
+        pair.wait(LATE - 1);
+        assert!(poll(&qps[0].send_cq).is_empty(), "{retries} retries");
+        pair.wait(1);
         let failed = [(1, status::RNR_RETRY_EXC_ERR), (2, status::WR_FLUSH_ERR)];
         assert_eq!(outcomes(&qps[0].send_cq), failed, "{retries} retries");
         assert_eq!(qps[0].state(), State::Err);
         // The responder did nothing wrong.
         assert_eq!(qps[1].state(), State::Rts);
+    }
+    let pair = Pair::new();
+    let qps = pair.connected(&impatient(0));
+    post(&qps[0], &Work::send(1));
+    pair.wait(LATE - 1);
+    receive(&qps[1], 2, &[]);
+    pair.settle();
+    assert_eq!(outcomes(&qps[0].send_cq), [(1, status::SUCCESS)]);
+    assert_eq!(outcomes(&qps[1].recv_cq), [(2, status::SUCCESS)]);
+}
+
+#[test]
+fn rnr_retries_are_counted() {
+    // min_rnr_timer 27: 122.88 ms each; all of them are waited for.
+    const LONG: u64 = 122_880_000;
+    for retries in 1..7 {
+        let pair = Pair::new();
+        let options = impatient(retries).with(|o| o.attributes.min_rnr_timer = 27);
+        let qps = pair.connected(&options);
+        post(&qps[0], &Work::send(1));
+        for _ in 0..retries {
+            pair.settle();
+            pair.wait(LONG - 1);
+            assert!(poll(&qps[0].send_cq).is_empty(), "{retries} retries");
+            pair.wait(1);
+        }
+        pair.settle();
+        assert_eq!(outcomes(&qps[0].send_cq), [(1, status::RNR_RETRY_EXC_ERR)], "{retries} retries");
     }
 }
 
@@ -65,7 +92,7 @@ fn a_write_with_immediate_places_nothing_without_a_receive() {
     post(&qps[0], &work);
     pair.settle();
     assert_eq!(to.all(), [0; 100]);
-    pair.wait(RNR_TIMER);
+    pair.wait(LATE);
     assert_eq!(outcomes(&qps[0].send_cq), [(1, status::RNR_RETRY_EXC_ERR)]);
     assert_eq!(to.all(), [0; 100]);
 }
@@ -78,13 +105,13 @@ fn progress_starts_the_retries_anew() {
         post(&qps[0], &Work::send(id));
     }
     for id in 0..4 {
-        pair.wait(RNR_TIMER);
+        pair.wait(LATE - RNR_TIMER);
         assert!(poll(&qps[0].send_cq).is_empty());
         receive(&qps[1], id, &[]);
         pair.settle();
         assert_eq!(outcomes(&qps[0].send_cq), [(id, status::SUCCESS)]);
     }
-    pair.wait(RNR_TIMER);
+    pair.wait(LATE - RNR_TIMER);
     pair.wait(RNR_TIMER);
     assert_eq!(outcomes(&qps[0].send_cq), [(4, status::RNR_RETRY_EXC_ERR)]);
 }

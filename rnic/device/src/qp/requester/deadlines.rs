@@ -3,11 +3,20 @@
 use super::order::{Finish, Order, Verdict, Why};
 use super::waiting::Wait;
 use crate::constants::status;
-use crate::limits::{ANSWER_WAIT, LINK_WAIT, UNRELIABLE_WAIT};
+use crate::limits::{ANSWER_WAIT, LINK_WAIT, RECEIVER_LATE, UNRELIABLE_WAIT};
 use crate::qp::links::LinkEnd;
 use crate::qp::{Inner, Qp};
 use omniverb_link::Broken;
 use omniverb_terms::Service;
+
+/// How long a request waits for a receive before the first of its RNR retries. Each retry takes a
+/// timer, and without any left it fails. The peer is here, so its first "not ready" may as well have
+/// been slow to come: who only lost its processor for a while is to lose no connection (0034).
+fn first_rnr_wait(timer: u64, retries: u8) -> u64 {
+    let first = if retries == 0 { 0 } else { timer };
+    let others = u64::from(retries.saturating_sub(1)) * timer;
+    first.max(RECEIVER_LATE.saturating_sub(others))
+}
 
 impl Inner {
     /// The oldest request waits. `Some`: it has waited too long.
@@ -41,10 +50,10 @@ impl Inner {
         let reliable = qp.service.is_reliable();
         let retries = self.machine.attributes().rnr_retry & 7;
         let deadline = match why {
-            Why::Receive if retries == 0 => return Some(Verdict::Fail(status::RNR_RETRY_EXC_ERR)),
             Why::Receive => {
                 self.meter.waited();
-                self.links.first().map(|link| now + link.endpoint.peer_rnr_timer())
+                let timer = self.links.first().map(|link| link.endpoint.peer_rnr_timer());
+                timer.map(|timer| now + first_rnr_wait(timer, retries))
             }
             Why::Peer if reliable => self.silence_deadline(now),
             Why::Room if reliable || self.goes_to_engine(order) => None,
@@ -76,7 +85,7 @@ impl Inner {
         match wait.why {
             Why::Receive => {
                 // Seven means for ever (specification 9.7.5.2.8).
-                let retries = if wait.retries == 7 { 7 } else { wait.retries - 1 };
+                let retries = if wait.retries == 7 { 7 } else { wait.retries.saturating_sub(1) };
                 if retries == 0 {
                     return Some(Verdict::Fail(status::RNR_RETRY_EXC_ERR));
                 }
