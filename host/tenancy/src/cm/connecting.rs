@@ -292,6 +292,10 @@ impl Tenancy {
             rnr_retry: 0,
             max_rd_atomic: 0,
         };
+        // An address of its own is enough for a queue pair: it is a device's.
+        if id.bound.is_some_and(|(address, _)| !address.ip().is_unspecified()) {
+            queried.known |= CM_KNOWN_INIT;
+        }
         if let Some(path) = &id.path {
             queried.known |= CM_KNOWN_INIT;
             (queried.sgid, queried.dgid) = (path.sgid, path.dgid);

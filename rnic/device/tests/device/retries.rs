@@ -78,7 +78,11 @@ fn rnr_retries_are_counted() {
             pair.wait(1);
         }
         pair.settle();
-        assert_eq!(outcomes(&qps[0].send_cq), [(1, status::RNR_RETRY_EXC_ERR)], "{retries} retries");
+        assert_eq!(
+            outcomes(&qps[0].send_cq),
+            [(1, status::RNR_RETRY_EXC_ERR)],
+            "{retries} retries"
+        );
     }
 }
 

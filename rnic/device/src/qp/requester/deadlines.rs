@@ -9,9 +9,9 @@ use crate::qp::{Inner, Qp};
 use omniverb_link::Broken;
 use omniverb_terms::Service;
 
-/// How long a request waits for a receive before the first of its RNR retries. Each retry takes a
-/// timer, and without any left it fails. The peer is here, so its first "not ready" may as well have
-/// been slow to come: who only lost its processor for a while is to lose no connection (0034).
+/// How long a request waits for a receive before the first of its RNR retries. Each of the others
+/// takes a timer, and without any left it fails. The peer is here, so its first "not ready" may as
+/// well have been slow to come: who only lost its processor is to lose no connection (0034).
 fn first_rnr_wait(timer: u64, retries: u8) -> u64 {
     let first = if retries == 0 { 0 } else { timer };
     let others = u64::from(retries.saturating_sub(1)) * timer;
@@ -72,6 +72,7 @@ impl Inner {
 
     /// A peer that closed is silent for as long as the retries last. One that was not there yet
     /// may be on its way: both ends learn of their link through the daemon, after they are RTR.
+    /// The specification (9.7.6.1.3) allows four times the timeout.
     fn silence_deadline(&self, now: u64) -> Option<u64> {
         let silence = self.machine.attributes().silence_max()?;
         Some(match self.links.first() {
