@@ -14,7 +14,8 @@ GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ibverbs-providers tshark
 CONFORMANCE_PACKAGES := cmake ninja-build pkg-config cython3 libpython3-dev libnl-3-dev \
 	libnl-route-3-dev libudev-dev curl
 # What docs/compatibility.md tries, beside what tests need.
-COMPATIBILITY_PACKAGES := libfabric-bin fio
+COMPATIBILITY_PACKAGES := libfabric-bin fio openmpi-bin libopenmpi-dev mpich libmpich-dev dapl2-utils \
+	tgt libiscsi-dev
 
 .PHONY: help deps guest build check test conformance compatibility demo bench clean
 

@@ -91,11 +91,31 @@ struct room {
 	char path[PATH_MAX];
 };
 
+/* Says once where the folder is not here: its name may have come in an environment from elsewhere
+ * (launchers of parallel programs take theirs along), and who finds no device there goes on without
+ * one, slowly, and never says why. */
+static void say_if_gone(void)
+{
+	static const char text[] =
+		"omniverb: the folder that OMNIVERB_PRESENTED names is not here, so this program finds "
+		"no omv0 in /dev/infiniband; start it with omniverb run\n";
+	static int looked;
+
+	if (__atomic_exchange_n(&looked, 1, __ATOMIC_RELAXED))
+		return;
+	int kept = errno;
+	if (syscall(SYS_faccessat, AT_FDCWD, folder, F_OK) && errno == ENOENT &&
+	    write(STDERR_FILENO, text, sizeof text - 1) < 0)
+		errno = kept;
+	errno = kept;
+}
+
 /* Where `path` leads: into the folder, by way of `room`, or where it says itself. */
 static __attribute__((noinline)) const char *there(const char *path, struct room *room)
 {
 	if (!leads(path))
 		return path;
+	say_if_gone();
 	for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
 		const char *rest = below(path, places[i]);
 		size_t place = strlen(places[i]);

@@ -221,6 +221,15 @@ def _present(pair):
     text = process.run([*enter, pair.stage.dist / "bin" / "omniverb", "present", "--once", folder],
                        env=options, accept=(1,))
     check("only you can write to" in text, text)
+    # A folder that is nowhere here: that is said, once, to who looks there, and not to others.
+    options["OMNIVERB_PRESENTED"] = "/run/omniverb-presented/presented-of-another-host"
+    options["LD_PRELOAD"] = str(pair.stage.dist / "lib" / "libomniverb_paths.so")
+    line = [*enter, "ls", _DEVICE, f"{_DEVICE}/ports"]
+    text = process.run(line, env=options, accept=(2,))
+    check(text.count("OMNIVERB_PRESENTED") == 1 and "omniverb run" in text, text)
+    text = process.run([*enter, "ls", "/sys/class/net"], env=options)
+    check("OMNIVERB_PRESENTED" not in text, text)
+    del options["LD_PRELOAD"], options["OMNIVERB_PRESENTED"]
     # Where there is no PATH the C library has one.
     line = [*enter, "/usr/bin/env", "-u", "PATH", pair.stage.dist / "bin" / "omniverb", "run", "--",
             "cat", f"{_DEVICE}/node_guid"]
