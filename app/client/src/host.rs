@@ -4,7 +4,7 @@
 use crate::calls::Call;
 use crate::progress::Progress;
 use omniverb_device::work::Destination;
-use omniverb_device::{AsyncEvent, Host};
+use omniverb_device::{AsyncEvent, Forgiven, Host};
 use omniverb_ring::Window;
 use omniverb_terms::{Qpn, Rkey};
 use std::sync::atomic::AtomicU64;
@@ -29,6 +29,17 @@ static TOLD: OnceLock<FailureSink> = OnceLock::new();
 /// Names who is told of requests that fail, once.
 pub fn on_failure(sink: FailureSink) {
     let _ = TOLD.set(sink);
+}
+
+/// Who is told of what is not forgiven: the requester's queue pair, and what.
+pub type StrictSink = fn(Qpn, Forgiven);
+
+static STRICT: OnceLock<StrictSink> = OnceLock::new();
+
+/// Has direct links let pass only what a wire would, once and for queue pairs made from now on;
+/// names who is told of what does not.
+pub fn be_strict(sink: StrictSink) {
+    let _ = STRICT.set(sink);
 }
 
 /// Longest nap of a poll. A wake may be missed, and who polls has other things to do.
@@ -69,6 +80,16 @@ impl Host for ProcessHost {
     fn request_failed(&self, qpn: Qpn, status: u32) {
         if let Some(told) = TOLD.get() {
             told(qpn, status);
+        }
+    }
+
+    fn is_strict(&self) -> bool {
+        STRICT.get().is_some()
+    }
+
+    fn forgiven(&self, qpn: Qpn, what: Forgiven) {
+        if let Some(told) = STRICT.get() {
+            told(qpn, what);
         }
     }
 

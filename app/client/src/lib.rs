@@ -39,7 +39,7 @@ mod window;
 pub use audience::Told;
 pub use client::{Answer, Client, REGIONS_MAX, Wish};
 pub use fork::generation;
-pub use host::{AsyncEventSink, FailureSink, on_async_event, on_failure};
+pub use host::{AsyncEventSink, FailureSink, StrictSink, be_strict, on_async_event, on_failure};
 pub use nic::{NoDevice, VirtualNic};
 pub use notify::Notifier;
 pub use omniverb_session::body::GidEntry;

@@ -1,12 +1,13 @@
 //! Why something was refused, in one line on stderr, for who asks for it by `OMNIVERB_LOG=warn`.
 //!
 //! Each place says each reason once. Without the variable a refusal costs one load more.
+//! `OMNIVERB_STRICT=1` has direct links forgive no more than a wire does, and says so by itself.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::OnceLock;
 
-use omniverb_device::status;
+use omniverb_device::{Forgiven, status};
 use omniverb_terms::{Errno, Qpn};
 
 const VARIABLE: &str = "OMNIVERB_LOG";
@@ -23,6 +24,11 @@ macro_rules! refused {
     }};
 }
 pub(crate) use refused;
+
+/// Whether direct links are to let pass only what a wire would.
+pub(crate) fn strict_is_wanted() -> bool {
+    std::env::var_os("OMNIVERB_STRICT").is_some_and(|value| value == "1")
+}
 
 fn is_wanted() -> bool {
     static WANTED: OnceLock<bool> = OnceLock::new();
@@ -66,6 +72,34 @@ pub(crate) fn request_failed(qpn: Qpn, code: u32) {
         _ => "the link to the peer is broken",
     };
     line(format_args!("queue pair {} failed: {reason} (completion status {code})", qpn.0));
+}
+
+/// A request of a queue pair does not pass, since direct links are strict: says why, once for each
+/// kind of reason.
+pub(crate) fn forgiven(qpn: Qpn, what: Forgiven) {
+    static SAID: [AtomicBool; 3] = [const { AtomicBool::new(false) }; 3];
+    let kind = match what {
+        Forgiven::Psn { .. } => 0,
+        Forgiven::PathMtu { .. } => 1,
+        Forgiven::RdAtomic { .. } => 2,
+    };
+    if SAID[kind].swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let qpn = qpn.0;
+    match what {
+        Forgiven::Psn { ours, theirs } => line(format_args!(
+            "strict: queue pair {qpn} begins with sq_psn {ours}, and its peer's rq_psn is {theirs}"
+        )),
+        Forgiven::PathMtu { ours, theirs } => line(format_args!(
+            "strict: queue pair {qpn} has a path_mtu of {ours} bytes, and its peer of {theirs}: \
+             messages of several packets do not pass"
+        )),
+        Forgiven::RdAtomic { ours, theirs } => line(format_args!(
+            "strict: queue pair {qpn} has max_rd_atomic {ours}, and its peer max_dest_rd_atomic \
+             {theirs}"
+        )),
+    }
 }
 
 /// One line of text.

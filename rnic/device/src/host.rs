@@ -3,7 +3,7 @@
 
 use crate::work::Destination;
 use omniverb_ring::Window;
-use omniverb_terms::{Qpn, Rkey};
+use omniverb_terms::{Psn, Qpn, Rkey};
 use std::sync::atomic::AtomicU64;
 
 /// Asynchronous events, numbered as `enum ibv_event_type`.
@@ -20,6 +20,18 @@ pub enum AsyncEvent {
     SrqError = 14,
     SrqLimitReached = 15,
     QpLastWqeReached = 16,
+}
+
+/// What a direct link does not mind and a wire would. `ours` is the requester's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // of each side
+pub enum Forgiven {
+    /// The requester does not begin with the PSN that the responder expects.
+    Psn { ours: Psn, theirs: Psn },
+    /// Messages are cut into packets of other lengths, in bytes.
+    PathMtu { ours: u32, theirs: u32 },
+    /// More READs and atomics at once than the responder has resources for.
+    RdAtomic { ours: u8, theirs: u8 },
 }
 
 /// The world outside the device: clock, progress thread, daemon, application events.
@@ -39,6 +51,12 @@ pub trait Host: Send + Sync {
     /// A request of a queue pair, its oldest, completes with this status, and the queue pair is in
     /// ERR. For who wants to know why.
     fn request_failed(&self, _qpn: Qpn, _status: u32) {}
+    /// Whether direct links are to let pass only what a wire would, too. Asked once for each QP.
+    fn is_strict(&self) -> bool {
+        false
+    }
+    /// A request of a queue pair does not pass, since the device is strict.
+    fn forgiven(&self, _qpn: Qpn, _what: Forgiven) {}
     /// For each page of a granted window from byte `start` on, whether it is in memory: bit 0 of a
     /// byte of `found`, which reaches to the end of the window at most. False: nobody knows.
     fn resident(&self, window: &Window, start: usize, found: &mut [u8]) -> bool;

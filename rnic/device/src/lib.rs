@@ -33,7 +33,7 @@ pub use constants::*;
 pub use cq::{CompletionEvents, Cq, CqOptions, Notify, progress};
 pub use domain::{DOMAIN_PARTS, DOMAIN_SRQS, Domain};
 pub use gather::Sge;
-pub use host::{AsyncEvent, Host};
+pub use host::{AsyncEvent, Forgiven, Host};
 pub use peer::{FarEnd, Peer};
 pub use qp::attributes::{self, QpAttributes, QpMask};
 pub use qp::{Qp, QpSpec};

@@ -16,7 +16,7 @@ use super::{
     time, xrcd,
 };
 use crate::errno::{minus_one, null};
-use crate::why::{refused, request_failed};
+use crate::why::{forgiven, refused, request_failed, strict_is_wanted};
 
 /// Opens the device.
 ///
@@ -41,6 +41,9 @@ unsafe fn open(
 ) -> *mut ibv_context {
     omniverb_client::on_async_event(event::deliver);
     omniverb_client::on_failure(request_failed);
+    if strict_is_wanted() {
+        omniverb_client::be_strict(forgiven);
+    }
     let client = match Client::get() {
         Ok(client) => client,
         Err(why) => {

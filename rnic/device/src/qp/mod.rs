@@ -195,7 +195,7 @@ impl Qp {
                 recv_cache: RegionCache::default(),
                 grants: Grants::default(),
                 meter,
-                way: Way::default(),
+                way: Way::new(shared.host.is_strict()),
                 extended,
                 has_bound: false,
             }),

@@ -33,5 +33,6 @@ mod removal;
 mod retries;
 mod shared_receive;
 mod sources;
+mod strict;
 mod traces;
 mod unreliable;

@@ -1,12 +1,12 @@
 //! What is outside a device on the bench: notes what it is asked for, and counts.
 
 use omniverb_device::work::Destination;
-use omniverb_device::{AsyncEvent, CompletionEvents, Host};
+use omniverb_device::{AsyncEvent, CompletionEvents, Forgiven, Host};
 use omniverb_link::Doorbell;
 use omniverb_ring::{BellPage, Window};
 use omniverb_terms::{Qpn, Rkey};
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// The world outside one device. Notes what it is asked for.
@@ -26,6 +26,10 @@ pub struct World {
     pub links: Mutex<Vec<(Qpn, Destination)>>,
     pub events: Mutex<Vec<(AsyncEvent, usize)>>,
     pub attended: AtomicUsize,
+    /// Whether its direct links forgive no more than a wire.
+    pub is_strict: AtomicBool,
+    /// What they did not.
+    pub forgiven: Mutex<Vec<Forgiven>>,
 }
 
 /// What a device has of it.
@@ -64,6 +68,12 @@ impl Host for Handle {
             *byte = u8::from(!holes.contains(&at));
         }
         true
+    }
+    fn is_strict(&self) -> bool {
+        self.0.is_strict.load(Ordering::Relaxed)
+    }
+    fn forgiven(&self, _: Qpn, what: Forgiven) {
+        self.0.forgiven.lock().unwrap().push(what);
     }
     fn async_event(&self, event: AsyncEvent, cookie: usize) {
         self.0.events.lock().unwrap().push((event, cookie));

@@ -22,6 +22,7 @@ mod patience;
 mod queue;
 mod response;
 pub(super) mod source;
+mod strict;
 mod traces;
 mod tracing;
 mod transmit;

@@ -23,6 +23,24 @@ impl Inner {
         order: &mut Order,
         parts: &[UserMemory],
     ) -> Result<Step, Broken> {
+        match self.way.is_plain() {
+            true => self.transmit_untraced(qp, order, parts),
+            false => self.transmit_watched(qp, order, parts),
+        }
+    }
+
+    #[cold]
+    fn transmit_watched(
+        &mut self,
+        qp: &Qp,
+        order: &mut Order,
+        parts: &[UserMemory],
+    ) -> Result<Step, Broken> {
+        if self.way.is_strict()
+            && let Some(step) = self.unforgiven(qp, order)
+        {
+            return Ok(step);
+        }
         match self.way.is_traced() {
             false => self.transmit_untraced(qp, order, parts),
             true => self.transmit_traced(qp, order, parts),

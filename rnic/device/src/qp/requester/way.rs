@@ -1,16 +1,19 @@
-//! Which way requests take: the express way, or the one on which they are traced.
+//! Which way requests take: the express way, the plain one, or the one on which they are traced or
+//! looked at strictly.
 
 use super::traces::Tracing;
 use omniverb_link::Tracer;
 use std::sync::Arc;
 
-/// What is traced does not take the express way.
+/// What is traced, or looked at strictly, does not take the express way.
 #[derive(Default)]
 pub(crate) struct Way {
     /// The express way is open: the state allows it, and nothing is traced.
     is_express: bool,
     /// The state allows the express way.
     is_ready: bool,
+    /// Nothing is done that a wire would not do. For good.
+    is_strict: bool,
     /// Some links are traced.
     tracing: Option<Box<Tracing>>,
 }
@@ -22,16 +25,32 @@ impl Way {
         self.is_express
     }
 
+    /// Whether requests are neither traced nor looked at strictly.
+    #[inline(always)]
+    pub(super) fn is_plain(&self) -> bool {
+        !self.is_strict && self.tracing.is_none()
+    }
+
+    /// Whether requests are looked at strictly.
+    pub(super) fn is_strict(&self) -> bool {
+        self.is_strict
+    }
+
     /// Whether requests are traced.
     #[inline(always)]
     pub(super) fn is_traced(&self) -> bool {
         self.tracing.is_some()
     }
 
+    /// A way for good: `is_strict` says which.
+    pub(crate) fn new(is_strict: bool) -> Way {
+        Way { is_strict, ..Way::default() }
+    }
+
     /// The QP changed its state. `is_ready`: the new one allows the express way.
     pub(super) fn choose(&mut self, is_ready: bool) {
         self.is_ready = is_ready;
-        self.is_express = is_ready && self.tracing.is_none();
+        self.is_express = is_ready && self.is_plain();
     }
 
     /// Requests are traced from now on, with fresh numbers unless it is there already.
@@ -45,7 +64,7 @@ impl Way {
     /// Requests are traced no longer.
     pub(crate) fn untrace(&mut self) {
         self.tracing = None;
-        self.is_express = self.is_ready;
+        self.is_express = self.is_ready && self.is_plain();
     }
 
     /// What writes traces, if they are written.
