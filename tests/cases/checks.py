@@ -13,6 +13,8 @@ _CARGO = [
     ("unit-tests", ["test", "--workspace", "--exclude", "omniverb_adopt", "--locked"], 1500),
     ("adoption", ["test", "-p", "omniverb_adopt", "--locked"], 900),
 ]
+# More of the same in `make soak`.
+_ENVIRONMENT = {**os.environ, "OMNIVERB_ADOPT_CYCLES": "200"}
 
 # Made by `make build`, so that they need not wait for that folder.
 _XTASKS = ["layers", "tidy", "abi"]
@@ -27,7 +29,7 @@ _SCRIPTS = [
 
 def _command(words, limit):
     def run(_fixture):
-        print(process.run(words, limit=limit, cwd=staging.ROOT, env=os.environ))
+        print(process.run(words, limit=limit, cwd=staging.ROOT, env=_ENVIRONMENT))
     return run
 
 

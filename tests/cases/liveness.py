@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 from harness import process
-from harness.case import ALONE, Case, Group, check
+from harness.case import ALONE, CROWDS, Case, Group, check
 from harness.host import Hosts
 from harness.observers import Observers
 from harness.plain import UID, Place
@@ -46,6 +46,7 @@ class Row:
     bounds: dict = field(default_factory=dict)
     title: str = ""
     sends: bool = False  # descriptors
+    alone: bool = False  # what it holds is a processor
 
 
 def _python(name, *words, **options):
@@ -87,7 +88,8 @@ TABLE = [
     _python("waiters_pile_up", *_TO_ENGINE, title="_engine"),
     # The kernel does not give the processor back while it goes through all watches, so programs
     # without a watch wait, too: a second was seen. The lock itself is held for ten.
-    _python("nested_polls", *_TO_ENGINE, seconds=8, bounds=dict.fromkeys(_BOUNDS, 4000)),
+    _python("nested_polls", *_TO_ENGINE, seconds=8, bounds=dict.fromkeys(_BOUNDS, 4000),
+            alone=True),
 ]
 
 
@@ -173,7 +175,11 @@ def _did(text, scene):
 
 
 def groups():
-    """One scene for all rows, and one whose daemons do not have the kernel refuse descriptors."""
+    """A scene for most rows, one for those that bear nothing beside them, and one whose daemons do
+    not have the kernel refuse descriptors."""
+    beside = [_case(row) for row in TABLE if not row.alone]
+    alone = [_case(row) for row in TABLE if row.alone]
     sending = [_case(row, "_not_refused") for row in TABLE if row.sends]
-    return [Group("liveness", [_case(row) for row in TABLE], _fixture, weight=ALONE),
-            Group("liveness without refusal", sending, _without_refusal, weight=ALONE)]
+    return [Group("liveness", beside, _fixture, weight=CROWDS),
+            Group("liveness alone", alone, _fixture, weight=ALONE),
+            Group("liveness without refusal", sending, _without_refusal, weight=CROWDS)]

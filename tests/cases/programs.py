@@ -21,22 +21,22 @@ _SELF_CONTAINED = ["states", "errors", "keys", "events", "messages", "extended",
 # Arguments and time limits that differ from the default: by setting and name.
 _MILLION = 1_000_000
 _ARGUMENTS = {
-    ("containers", "soak.two_processes"): ([_MILLION, 1], 300),
-    ("containers", "soak.one_process"): ([500_000, 2], 100),
-    ("user", "soak.two_processes"): ([500_000, 3], 100),
-    ("user", "soak.one_process"): ([200_000, 4], 100),
-    ("containers", "adoption.no_store_is_lost"): ([20_000, 1], 120),
-    ("user", "adoption.no_store_is_lost"): ([10_000, 2], 120),
-    ("containers", "events.ping_pong_asleep"): ([100_000], 200),  # a sleep a side
+    ("containers", "soak.two_processes"): ([300_000, 1], 300),
+    ("containers", "soak.one_process"): ([200_000, 2], 100),
+    ("user", "soak.two_processes"): ([200_000, 3], 100),
+    ("user", "soak.one_process"): ([100_000, 4], 100),
+    ("containers", "adoption.no_store_is_lost"): ([4000, 1], 120),
+    ("user", "adoption.no_store_is_lost"): ([2000, 2], 120),
+    ("containers", "events.ping_pong_asleep"): ([30_000], 200),  # a sleep a side
     ("containers", "many.pairs_of_processes"): ([], 180),
     ("user", "many.pairs_of_processes"): ([], 180),
     ("containers", "many.clients_of_one_server"): ([], 180),
     ("user", "many.clients_of_one_server"): ([], 180),
 }
 # In a container that may not even use ptrace: what moves memory about.
-_STRICT = [("adoption.no_store_is_lost", [10_000, 3], 120),
+_STRICT = [("adoption.no_store_is_lost", [2000, 3], 120),
            ("forked.separate_memory_on_the_heap", [], 60),
-           ("soak.two_processes", [_MILLION, 8], 200), ("keys.deregistered", [], 60),
+           ("soak.two_processes", [200_000, 8], 200), ("keys.deregistered", [], 60),
            ("nopoll.receiver_asleep", [], 60)]
 # More of the same, for `make soak`: (setting, test, arguments, limit).
 _SLOW = [
