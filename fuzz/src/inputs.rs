@@ -37,6 +37,7 @@ pub fn input(target: &str, random: &mut Random) -> Vec<u8> {
         "engine_trace" => (0..random.below(12)).flat_map(|_| record(random)).collect(),
         "broker" => (0..random.below(60)).flat_map(|_| step(random)).collect(),
         "wire_packet" | "transport_connection" => packets(target, random),
+        "rsocket_peer" => socket(random),
         "kernel_addresses" => (0..random.below(6)).flat_map(|_| netlink(random)).collect(),
         "kernel_maps" => text(random, &MAPS),
         "configuration" => text(random, &SETTINGS),
@@ -115,6 +116,21 @@ fn record(random: &mut Random) -> Vec<u8> {
     let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     bytes.extend(random.bytes(length as usize));
     bytes.resize(bytes.len().next_multiple_of(8), 0);
+    bytes
+}
+
+/// What a socket's peer says, small numbers mostly.
+fn socket(random: &mut Random) -> Vec<u8> {
+    let mut bytes = crate::rsocket::beginning(random.number() as u8);
+    for _ in 0..random.below(60) {
+        bytes.push(random.number() as u8);
+        let number = match random.below(4) {
+            0 => random.number() as u32,
+            1 => 4 << 29 | random.below(200) as u32,
+            _ => random.below(5000) as u32,
+        };
+        bytes.extend(number.to_le_bytes());
+    }
     bytes
 }
 

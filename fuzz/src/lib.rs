@@ -5,6 +5,7 @@
 
 mod inputs;
 mod ring;
+mod rsocket;
 
 // The bench of the device's own tests, and its hostile peer.
 #[allow(dead_code)]
@@ -42,12 +43,13 @@ mod vnics;
 
 pub use inputs::{Random, input, mutated};
 pub use ring::ring_consumer;
+pub use rsocket::rsocket_peer;
 
 /// A target's name and body.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 16] = [
     ("ring_consumer", ring_consumer),
     ("link_records", link_records),
     ("session_decode", session_decode),
@@ -57,6 +59,7 @@ pub const TARGETS: [Target; 15] = [
     ("engine_link", engine_link),
     ("engine_trace", engine_trace),
     ("cm_message", cm_message),
+    ("rsocket_peer", rsocket_peer),
     ("hostile_daemon", hostile_daemon),
     ("kernel_addresses", kernel_addresses),
     ("kernel_maps", kernel_maps),

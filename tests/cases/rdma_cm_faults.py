@@ -118,7 +118,9 @@ def _flood(hosts):
 
 
 def _cycles(count):
-    """Connections that come and go leave nothing, and the daemons do not grow."""
+    """Connections that come and go leave nothing, and the daemons do not grow without end. How much
+    memory the allocator keeps depends on how many messages came at once, so the least after several
+    crowds is compared, and more of them are tried where that has grown."""
     def run(pair):
         daemons = getattr(pair, "daemons", None) or (pair.daemon,)
         line = ["cmtime", "-c", "1000"]
@@ -127,11 +129,17 @@ def _cycles(count):
             both(pair, line, [*line, "-s", pair.server.address], 120, endless=True)
             quiet(pair)
             return [_resident(daemon.pid) for daemon in daemons]
-        before = [once() for _ in range(3)][-1]
-        after = [once() for _ in range(count // 1000 - 3)][-1]
-        print("KiB", before, after)
-        grown = max(new - old for old, new in zip(before, after))
-        check(grown < 2048, f"the daemon grew by {grown} KiB")
+
+        def least():
+            return [min(kib) for kib in zip(*(once() for _ in range(count // 2000)))]
+        floors = [least(), least()]
+
+        def grown():
+            return max(new - old for old, new in zip(*floors[-2:]))
+        while grown() >= 1024 and len(floors) < 5:
+            floors.append(least())
+        print("KiB", floors)
+        check(grown() < 1024, f"the daemon grows: {floors}")
     return run
 
 
@@ -157,7 +165,7 @@ def groups():
         cases = [Case(f"{setting}.rdma_cm.nobody_listens", _nobody_listens),
                  Case(f"{setting}.rdma_cm.killed_server", _killed("server")),
                  Case(f"{setting}.rdma_cm.killed_client", _killed("client")),
-                 Case(f"{setting}.rdma_cm.ten_thousand", _cycles(10_000), 900, slow=True)]
+                 Case(f"{setting}.rdma_cm.ten_thousand", _cycles(10_000), 1800, slow=True)]
         if setting == "wire":
             cases += [Case("wire.rdma_cm.lossy_rping",
                            _lossy([*_RPING, "-s"], [*_RPING, "-c"], "rdma-ping-19:"), 200),

@@ -8,7 +8,8 @@
 //! * [`calls`](mod@calls), [`data`](mod@data), [`ready`](mod@ready): what C programs call.
 //!   [`table`](mod@table): which number is which socket.
 //! * [`socket`](mod@socket): an identifier, and how far it is; [`wait`](mod@wait) and
-//!   [`poll`](mod@poll) sleep until it is further, [`gate`](mod@gate) says who takes notice.
+//!   [`poll`](mod@poll) sleep until it is further, [`gate`](mod@gate) says who takes notice,
+//!   [`restart`](mod@restart) whether signals end that.
 //! * [`transfer`](mod@transfer): calls that wait, made of steps of [`stream`](mod@stream) that do
 //!   not.
 //! * [`flow`](mod@flow) and [`wire`](mod@wire) know what is allowed, and how it is said; nothing of
@@ -34,6 +35,7 @@ mod poll;
 mod queues;
 pub mod ready;
 mod remembered;
+mod restart;
 mod settings;
 mod socket;
 mod stream;

@@ -1,5 +1,6 @@
 //! What must hold of sockets when something goes wrong, with verbs and a daemon of our own.
 
+use core::ffi::c_int;
 use core::ptr::{null, null_mut};
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::Arc;
@@ -67,24 +68,29 @@ fn patience_ends_whatever_happens_meanwhile() {
     assert_eq!(until(&socket, patience, |_| false).err(), Some(Errno::EAGAIN));
 }
 
-#[test]
-fn signals_do_not_end_waiting_for_the_end() {
+/// What came of waiting with that patience, for what holds after a hundred signals at the latest;
+/// those have a handler with these flags.
+fn interrupted(flags: c_int, patience: Patience) -> Result<(), Errno> {
     static HOLDS: AtomicBool = AtomicBool::new(false);
     static SIGNALS: AtomicU32 = AtomicU32::new(0);
-    extern "C" fn count(_: libc::c_int) {
+    extern "C" fn count(_: c_int) {
         SIGNALS.fetch_add(1, Ordering::Relaxed);
     }
-    let _alone = alone();
-    // SAFETY: numbers and a handler: zero is valid for the rest. Nobody else uses the signal here.
-    unsafe {
-        let mut action: libc::sigaction = core::mem::zeroed();
-        action.sa_sigaction = count as extern "C" fn(libc::c_int) as usize;
-        assert_eq!(libc::sigaction(libc::SIGUSR2, &action, null_mut()), 0);
-    }
+    let handle = |handler: usize, flags| {
+        // SAFETY: numbers and a handler: zero is valid for the rest. Nobody else uses it here.
+        unsafe {
+            let mut action: libc::sigaction = core::mem::zeroed();
+            (action.sa_sigaction, action.sa_flags) = (handler, flags);
+            assert_eq!(libc::sigaction(libc::SIGUSR2, &action, null_mut()), 0);
+        }
+    };
+    handle(count as extern "C" fn(c_int) as usize, flags);
+    HOLDS.store(false, Ordering::Relaxed);
+    SIGNALS.store(0, Ordering::Relaxed);
     let socket = Arc::new(socket());
     let waits = socket.clone();
     let thread = thread::spawn(move || {
-        until(&*waits, Patience::seconds(600), |_| HOLDS.load(Ordering::Relaxed)).map(drop)
+        until(&*waits, patience, |_| HOLDS.load(Ordering::Relaxed)).map(drop)
     });
     while SIGNALS.load(Ordering::Relaxed) < 100 && !thread.is_finished() {
         // SAFETY: not joined yet.
@@ -93,7 +99,22 @@ fn signals_do_not_end_waiting_for_the_end() {
     }
     HOLDS.store(true, Ordering::Relaxed);
     wake(&socket);
-    assert_eq!(thread.join().unwrap(), Ok(()));
+    let result = thread.join().unwrap();
+    handle(libc::SIG_IGN, libc::SA_RESTART);
+    result
+}
+
+#[test]
+fn signals_do_not_end_waiting_for_the_end() {
+    let _alone = alone();
+    assert_eq!(interrupted(0, Patience::seconds(600)), Ok(()));
+}
+
+#[test]
+fn signals_end_other_waiting_unless_their_handlers_say_that_it_goes_on() {
+    let _alone = alone();
+    assert_eq!(interrupted(0, Patience::Endless), Err(crate::errno::of(libc::EINTR)));
+    assert_eq!(interrupted(libc::SA_RESTART, Patience::Endless), Ok(()));
 }
 
 #[test]

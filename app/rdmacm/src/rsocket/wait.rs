@@ -10,6 +10,7 @@ use omniverb_terms::Errno;
 
 use super::gate::{Enter, Gate};
 use super::queues::Queues;
+use super::restart;
 use crate::errno::last;
 
 /// How often to look before sleeping.
@@ -116,8 +117,8 @@ impl Patience {
 /// Waits until something holds; with the socket locked, then.
 ///
 /// # Errors
-/// `EAGAIN`: it does not hold, and there is no patience left. `EINTR`: a signal came, but not if it
-/// is to wait [until](Patience::Until) some time.
+/// `EAGAIN`: it does not hold, and there is no patience left. `EINTR`: a signal came whose handler
+/// has no `SA_RESTART`, but not if it is to wait [until](Patience::Until) some time.
 pub(crate) fn until<S: Awaited>(
     socket: &S,
     patience: Patience,
@@ -143,7 +144,9 @@ pub(crate) fn until<S: Awaited>(
         let count = unsafe { libc::poll(files.as_mut_ptr(), 2, timeout) };
         let errno = last();
         leave(&mut *socket.lock(), &files);
-        if count < 0 && (errno.raw() != libc::EINTR || patience.ends_with_signals()) {
+        let is_signal = errno.raw() == libc::EINTR;
+        let goes_on = || is_signal && (!patience.ends_with_signals() || restart::goes_on());
+        if count < 0 && !goes_on() {
             return Err(errno);
         }
     }
