@@ -8,8 +8,8 @@
 use core::mem::MaybeUninit;
 use core::ptr::null;
 
-use libc::{SA_RESETHAND, SA_RESTART, SIG_DFL, SIG_IGN, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
 use libc::c_int;
+use libc::{SA_RESETHAND, SA_RESTART, SIG_DFL, SIG_IGN, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
 
 /// Where the kernel's signals end that have names, and where those for programs do.
 const SIGNALS: c_int = 64;
