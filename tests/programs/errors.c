@@ -123,6 +123,7 @@ TEST(too_many_sges)
     struct operation o = send_of(1, init.cap.max_inline_data + 1);
     o.flags = IBV_SEND_INLINE;
     check(try_post(pair[0], o), "too much inline data");
+    check(init.cap.max_inline_data >= 16 * init.cap.max_send_sge, "as many as entries take");
     o = send_of(1, 8);
     o.opcode = 100;
     check(try_post(pair[0], o), "opcode 100");

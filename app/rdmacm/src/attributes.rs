@@ -69,7 +69,8 @@ pub(crate) unsafe fn of_state(
             attr.dest_qp_num = known.dest_qpn.0;
             attr.rq_psn = known.rq_psn;
             mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-            if qp_type != IBV_QPT_UC {
+            // The end of XRC that sends answers nothing.
+            if matches!(qp_type, IBV_QPT_RC | IBV_QPT_XRC_RECV) {
                 attr.max_dest_rd_atomic = known.max_dest_rd_atomic;
                 attr.min_rnr_timer = known.min_rnr_timer;
                 mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
@@ -78,13 +79,16 @@ pub(crate) unsafe fn of_state(
         IBV_QPS_RTS => {
             attr.sq_psn = known.sq_psn;
             mask |= IBV_QP_SQ_PSN;
-            if qp_type != IBV_QPT_UD && qp_type != IBV_QPT_UC {
+            if matches!(qp_type, IBV_QPT_RC | IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV) {
                 attr.timeout = known.timeout;
+                mask |= IBV_QP_TIMEOUT;
+            }
+            // The end of XRC that receives asks for nothing.
+            if matches!(qp_type, IBV_QPT_RC | IBV_QPT_XRC_SEND) {
                 attr.retry_cnt = known.retry_count;
                 attr.rnr_retry = known.rnr_retry;
                 attr.max_rd_atomic = known.max_rd_atomic;
-                mask |=
-                    IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+                mask |= IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
             }
         }
         _ => {}

@@ -6,7 +6,8 @@ use core::ptr::null_mut;
 use std::sync::Mutex;
 
 use omniverb_abi::{
-    ibv_context, ibv_device, ibv_device_attr, ibv_gid_entry, ibv_pd, verbs_context,
+    IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_device, ibv_device_attr,
+    ibv_gid_entry, ibv_pd, ibv_xrcd, ibv_xrcd_init_attr, verbs_context,
 };
 use omniverb_sys::lock;
 use omniverb_terms::{Errno, Gid};
@@ -24,6 +25,8 @@ struct Device {
     verbs: *mut ibv_context,
     /// The protection domain of those who bring none, while somebody holds it.
     pd: *mut ibv_pd,
+    /// The XRC domain of those who bring none, likewise.
+    domain: *mut ibv_xrcd,
     holders: usize,
     limits: Limits,
     /// Opened by this process, and not by one that was forked to make it.
@@ -84,7 +87,7 @@ fn open(process: i32) -> Result<Device, Errno> {
         // SAFETY: open, and nobody else's.
         unsafe { below::ibv_close_device(verbs) };
     })?;
-    Ok(Device { verbs, pd: null_mut(), holders: 0, limits, process })
+    Ok(Device { verbs, pd: null_mut(), domain: null_mut(), holders: 0, limits, process })
 }
 
 fn limits(verbs: *mut ibv_context) -> Result<Limits, Errno> {
@@ -117,6 +120,24 @@ pub(crate) fn hold() -> Result<(*mut ibv_context, *mut ibv_pd), Errno> {
     })
 }
 
+/// The XRC domain of identifiers whose programs bring none; for who holds the device.
+pub(crate) fn domain() -> Result<*mut ibv_xrcd, Errno> {
+    with(|device| {
+        if device.domain.is_null() {
+            // SAFETY: open.
+            let open = unsafe { table(device.verbs) }.open_xrcd.ok_or(Errno::EOPNOTSUPP)?;
+            let mut asked = ibv_xrcd_init_attr {
+                comp_mask: IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+                fd: -1,
+                oflags: libc::O_CREAT,
+            };
+            // SAFETY: open; valid attributes.
+            device.domain = made(unsafe { open(device.verbs, &mut asked) })?;
+        }
+        Ok(device.domain)
+    })
+}
+
 /// One holder less.
 pub(crate) fn put() {
     let mut slot = lock(&DEVICE);
@@ -124,10 +145,20 @@ pub(crate) fn put() {
         && device.process == process::this()
     {
         device.holders = device.holders.saturating_sub(1);
-        if device.holders == 0 && !device.pd.is_null() {
-            // SAFETY: ours. Where something of the program's is made from it still, it stays.
-            if unsafe { below::ibv_dealloc_pd(device.pd) } == 0 {
+        if device.holders > 0 {
+            return;
+        }
+        // SAFETY: both ours. Where something of the program's is made from one still, it stays.
+        unsafe {
+            if !device.pd.is_null() && below::ibv_dealloc_pd(device.pd) == 0 {
                 device.pd = null_mut();
+            }
+            let close = table(device.verbs).close_xrcd;
+            if let Some(close) = close
+                && !device.domain.is_null()
+                && close(device.domain) == 0
+            {
+                device.domain = null_mut();
             }
         }
     }

@@ -11,13 +11,17 @@ use crate::attributes::{modify, of_state, query};
 use crate::errno::{made, outcome};
 use crate::{below, device};
 
-/// Destroys the completion queues and channels that were made for an identifier.
+/// Destroys the completion queues and channels that were made for an identifier. An SRQ for XRC
+/// completes in one of them: then they stay until that is destroyed.
 ///
 /// # Safety
 /// `id` is live.
 unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
     // SAFETY: the caller's promise; what is not null was made by `create_cqs`.
     unsafe {
+        if (*id).qp_type == IBV_QPT_XRC_RECV && !(*id).srq.is_null() {
+            return;
+        }
         for cq in [&raw mut (*id).recv_cq, &raw mut (*id).send_cq] {
             if !(*cq).is_null() {
                 below::ibv_destroy_cq(cq.replace(null_mut()));
@@ -90,6 +94,12 @@ unsafe fn create_qp(id: *mut rdma_cm_id, attr: *mut ibv_qp_init_attr_ex) -> Resu
         } else if (*(*attr).pd).context != verbs {
             return Err(Errno::EINVAL);
         }
+        if (*id).qp_type == IBV_QPT_XRC_RECV
+            && ((*attr).comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 || (*attr).xrcd.is_null())
+        {
+            (*attr).xrcd = device::domain()?;
+            (*attr).comp_mask |= IBV_QP_INIT_ATTR_XRCD;
+        }
         let differ = |ours: *mut ibv_cq, theirs: *mut ibv_cq| {
             !ours.is_null() && !theirs.is_null() && ours != theirs
         };
@@ -117,7 +127,10 @@ unsafe fn create_qp(id: *mut rdma_cm_id, attr: *mut ibv_qp_init_attr_ex) -> Resu
             ready.inspect_err(|_| _ = below::ibv_destroy_qp(qp)).map(|()| qp)
         });
         let qp = result.inspect_err(|_| destroy_cqs(id))?;
-        (*id).pd = (*qp).pd;
+        // One that receives for others is in no protection domain.
+        if !(*qp).pd.is_null() {
+            (*id).pd = (*qp).pd;
+        }
         (*id).qp = qp;
         Ok(())
     }
@@ -192,6 +205,32 @@ pub unsafe extern "C" fn ov_rdma_destroy_qp(id: *mut rdma_cm_id) {
     }
 }
 
+/// Where an SRQ for XRC is, and where it completes, unless the program says it: in the domain that
+/// such identifiers have in common, and in the identifier's own completion queue.
+///
+/// # Safety
+/// `id` is live and has a device, `attr` as long as its `comp_mask` says.
+unsafe fn place_for_xrc(id: *mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if (*attr).comp_mask & IBV_SRQ_INIT_ATTR_XRCD == 0 || (*attr).xrcd.is_null() {
+            (*attr).xrcd = device::domain()?;
+        }
+        if (*attr).comp_mask & IBV_SRQ_INIT_ATTR_CQ == 0 || (*attr).cq.is_null() {
+            let size = (*attr).attr.max_wr;
+            // What was made with the queue pair may be too short.
+            let fits = |cq: &ibv_cq| u32::try_from(cq.cqe).is_ok_and(|cqe| cqe >= size);
+            if !(*id).recv_cq.as_ref().is_some_and(fits) {
+                destroy_cqs(id);
+                create_cqs(id, 0, size)?;
+            }
+            (*attr).cq = (*id).recv_cq;
+        }
+        (*attr).comp_mask |= IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+    }
+    Ok(())
+}
+
 /// # Safety
 /// `id` is live, `attr` as long as its `comp_mask` says.
 unsafe fn create_srq(id: *mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
@@ -206,6 +245,9 @@ unsafe fn create_srq(id: *mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -> Re
         }
         let verbs = (*id).verbs;
         let create = device::table(verbs).create_srq_ex.ok_or(Errno::EOPNOTSUPP)?;
+        if (*attr).srq_type == IBV_SRQT_XRC {
+            place_for_xrc(id, attr)?;
+        }
         let srq = made(create(verbs, attr))?;
         if (*id).pd.is_null() {
             (*id).pd = (*attr).pd;

@@ -406,7 +406,8 @@ fn addresses_are_the_vnic_s_own_and_ports_nobody_else_s() {
         (TCP, UD, Errno::EINVAL),
         (UDP, RC, Errno::EINVAL),
         (7, RC, Errno::EINVAL),
-        (TCP, 9, Errno::EOPNOTSUPP),
+        (TCP, 9, Errno::EINVAL),
+        (TCP, 8, Errno::EOPNOTSUPP),
     ] {
         assert_eq!(errno(call(&mut bench, 1, CreateCmId { space, qp_type })), expected);
     }

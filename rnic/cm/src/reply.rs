@@ -44,6 +44,12 @@ pub struct Reply {
 }
 
 impl Reply {
+    /// Whom the receiver is connected with: of an extended connection the target's queue pair,
+    /// which stands elsewhere.
+    pub fn peer(&self, is_extended: bool) -> Qpn {
+        if is_extended { Qpn(self.context) } else { self.queue_pair }
+    }
+
     pub(crate) fn read(fields: &Fields) -> Reply {
         let [high, middle, low] = [fields.u8(15), fields.u8(19), fields.u8(23)];
         Reply {

@@ -8,14 +8,17 @@ use omniverb_terms::{Psn, Qpn, Service};
 /// What kind of connection: transport services, and what no queue pair here has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// Of queue pairs with this service. (Datagrams need no connection; a REQ for them says that it
-    /// is for something newer.)
+    /// Of queue pairs with this service, at the end that asks: of XRC that is the one that sends.
+    /// (Datagrams need no connection; a REQ for them says that it is for something newer.)
     Of(Service),
     /// Reliable datagrams.
     ReliableDatagram,
     /// Something newer, by its number.
     Extended(u8),
 }
+
+/// The newer kind that is an extended reliable connection.
+const EXTENDED_RELIABLE: u8 = 1;
 
 /// What REQ says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +78,11 @@ pub struct Request {
 }
 
 impl Request {
+    /// Whether it is for an extended reliable connection.
+    pub(crate) fn is_extended(&self) -> bool {
+        matches!(self.transport, Transport::Of(service) if service.is_extended())
+    }
+
     pub(crate) fn read(fields: &Fields) -> Request {
         let (timeouts, retries, mtu, last) =
             (fields.u8(43), fields.u8(47), fields.u8(50), fields.u8(51));
@@ -82,6 +90,7 @@ impl Request {
             (0, _) => Transport::Of(Service::Rc),
             (1, _) => Transport::Of(Service::Uc),
             (2, _) => Transport::ReliableDatagram,
+            (_, EXTENDED_RELIABLE) => Transport::Of(Service::XrcSend),
             (_, extended) => Transport::Extended(extended),
         };
         Request {
@@ -120,7 +129,7 @@ impl Request {
             Transport::Of(Service::Uc) => (1, 0),
             Transport::ReliableDatagram => (2, 0),
             Transport::Of(Service::Ud) => (3, 0),
-            Transport::Of(Service::XrcSend | Service::XrcRecv) => (3, 1),
+            Transport::Of(Service::XrcSend | Service::XrcRecv) => (3, EXTENDED_RELIABLE),
             Transport::Extended(extended) => (3, extended & 7),
         };
         fields.set_u32(0, self.communication);

@@ -109,6 +109,22 @@ fn a_known_request() {
     assert_eq!(buffer[..length], *known);
 }
 
+/// Offsets are those of the whole message, behind the header of 24 bytes.
+#[test]
+fn the_end_that_sends_asks_for_an_extended_connection() {
+    let mut asked = request();
+    let Message::Request(said) = &mut asked.message else { unreachable!() };
+    said.transport = Transport::Of(Service::XrcSend);
+    let mut bytes = asked.to_bytes();
+    assert_eq!((bytes[24 + 43] >> 1 & 3, bytes[24 + 51] & 7), (3, 1));
+    assert_eq!(Mad::parse(&bytes), Ok(asked));
+    for newer in [0, 2, 7] {
+        bytes[24 + 51] = bytes[24 + 51] & !7 | newer;
+        let Ok(Mad { message: Message::Request(read), .. }) = Mad::parse(&bytes) else { panic!() };
+        assert_eq!(read.transport, Transport::Extended(newer));
+    }
+}
+
 fn array<const N: usize>(seed: u8) -> [u8; N] {
     std::array::from_fn(|at| seed.wrapping_mul(31).wrapping_add(at as u8))
 }

@@ -94,6 +94,13 @@ fn caps_are_valid(cap: &ibv_qp_cap) -> bool {
         && cap.max_inline_data <= limits::INLINE_MAX
 }
 
+/// Bytes of a request that can be inline: at least as many as its entries take in the queues of
+/// devices. Some programs ask for none, and send a few.
+fn inline_room(cap: &ibv_qp_cap) -> u32 {
+    const ENTRY: u32 = size_of::<omniverb_abi::ibv_sge>() as u32;
+    cap.max_inline_data.max(ENTRY * cap.max_send_sge).min(limits::INLINE_MAX)
+}
+
 /// # Safety
 /// `pd` is live and `init` valid, with live objects in it.
 unsafe fn create(
@@ -134,7 +141,7 @@ unsafe fn create(
             recv_max: asked.cap.max_recv_wr,
             send_sge_max: asked.cap.max_send_sge.max(1),
             recv_sge_max: asked.cap.max_recv_sge.max(1),
-            inline_max: asked.cap.max_inline_data,
+            inline_max: inline_room(&asked.cap),
             signal_all: asked.sq_sig_all != 0,
         });
         let qp = match made {

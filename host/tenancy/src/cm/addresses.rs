@@ -25,10 +25,9 @@ impl Tenancy {
     ) -> Result<CmIdCreated, Errno> {
         let space = u16::try_from(m.space).ok().and_then(PortSpace::from_number);
         let space = space.ok_or(Errno::EINVAL)?;
-        let service = Service::from_qp_type(m.qp_type).filter(|service| !service.is_extended());
-        let service = service.ok_or(Errno::EOPNOTSUPP)?;
+        let service = Service::from_qp_type(m.qp_type).ok_or(Errno::EOPNOTSUPP)?;
         let fits = match space {
-            PortSpace::Tcp => service.is_connected(),
+            PortSpace::Tcp => service.is_connected() && !service.is_extended(),
             PortSpace::Udp | PortSpace::Ipoib => !service.is_connected(),
             PortSpace::Ib => true,
         };

@@ -198,6 +198,7 @@ impl Tenancy {
         let Transport::Of(service) = request.transport else {
             return Err(reject_reason::INVALID_TRANSPORT.into());
         };
+        let service = service.opposite();
         if !(1..=5).contains(&request.path_mtu) {
             return Err(reject_reason::INVALID_MTU.into());
         }

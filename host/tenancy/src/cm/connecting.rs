@@ -14,7 +14,7 @@ use omniverb_session::cm::{
     DisconnectCmId, EstablishCmId, QueryCmId, RejectCmId,
 };
 use omniverb_session::rights::{FLUSH_GLOBAL, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE};
-use omniverb_terms::{Errno, Gid, Qpn};
+use omniverb_terms::{Errno, Gid, Qpn, Service};
 
 /// How long managers may take to answer each other, 5 bits: 4.3 s, as kernels say.
 const MANAGER_TIMEOUT: u8 = 20;
@@ -41,7 +41,8 @@ impl Tenancy {
     ) -> Result<Done, Errno> {
         let key = (session, m.id);
         let id = self.connections.get(key)?;
-        if !id.is_fresh() {
+        // The end of XRC that receives is asked, and does not ask.
+        if !id.is_fresh() || id.service == Service::XrcRecv {
             return Err(Errno::EINVAL);
         }
         self.check_cm_qp(session, id, m.qpn)?;
@@ -103,7 +104,7 @@ impl Tenancy {
             device: u64::from_be_bytes(self.node_guid(id.vnic)),
             queue_key: 0,
             queue_pair: Qpn(m.qpn.0 & 0xff_ffff),
-            responder_resources: parameters.responder_resources,
+            responder_resources: served(id.service, parameters.responder_resources),
             initiator_depth: parameters.initiator_depth,
             contexts: (0, 0),
             remote_timeout: MANAGER_TIMEOUT,
@@ -163,13 +164,15 @@ impl Tenancy {
         let mut steps = Vec::new();
         match &mut id.exchange {
             Exchange::Connection(connection) => {
+                let own = Qpn(m.qpn.0 & 0xff_ffff);
+                let extended = id.service.is_extended();
                 let reply = Reply {
                     communication: 0,
                     remote: 0,
                     queue_key: 0,
-                    queue_pair: Qpn(m.qpn.0 & 0xff_ffff),
+                    queue_pair: if extended { Qpn(0) } else { own },
                     vendor: 0,
-                    context: 0,
+                    context: if extended { own.0 } else { 0 },
                     psn: id.psn,
                     responder_resources: parameters.responder_resources,
                     initiator_depth: parameters.initiator_depth,
@@ -177,7 +180,7 @@ impl Tenancy {
                     failover: 0,
                     flow_control: parameters.flow_control != 0,
                     rnr_retry: parameters.rnr_retry.min(RETRIES_MAX),
-                    shared_receive: parameters.srq != 0,
+                    shared_receive: extended || parameters.srq != 0,
                     device,
                     private: private(&[], &m.private, length)?,
                 };
@@ -314,6 +317,11 @@ impl Tenancy {
         }
         Ok(queried)
     }
+}
+
+/// READs and atomics that the end which asks can serve: of XRC it serves none.
+fn served(service: Service, resources: u8) -> u8 {
+    if service.is_extended() { 0 } else { resources }
 }
 
 fn tell_terms(queried: &mut CmIdQueried, connection: &Connection) {

@@ -127,7 +127,7 @@ impl Tenancy {
         let happened = match what {
             Event::Answered(reply) => {
                 let mut happened = base(event::CONNECT_RESPONSE);
-                happened.qpn = reply.queue_pair;
+                happened.qpn = reply.peer(id.service.is_extended());
                 let parameters = &mut happened.parameters;
                 parameters.responder_resources = reply.initiator_depth;
                 parameters.initiator_depth = reply.responder_resources;

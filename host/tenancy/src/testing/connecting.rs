@@ -32,7 +32,9 @@ pub(super) fn call([what, which, one, other]: [u8; 4]) -> Message {
     };
     match what % 12 {
         0 => {
-            let (space, qp_type) = if one & 1 == 0 { (0x106, 2) } else { (0x111, 4) };
+            // The last two are the ends of XRC.
+            let kinds = [(0x106, 2), (0x111, 4), (0x106, 2), (0x13f, 9), (0x13f, 10)];
+            let (space, qp_type) = kinds[usize::from(one) % kinds.len()];
             CreateCmId { space, qp_type }.into()
         }
         1 => BindCmId { id, flags, address: address(one) }.into(),
