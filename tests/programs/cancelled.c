@@ -1,8 +1,9 @@
 /* A thread that waits for an event can be cancelled (pthreads(7)), as with hardware, where it is in
- * read(2); nobody else notices, and no event is lost. */
+ * read(2); nobody else notices, and no event is lost. A signal interrupts it as it would there. */
 #include "common.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/syscall.h>
 
@@ -120,6 +121,72 @@ TEST(waiting_for_an_asynchronous_event)
         check(event.element.srq == srq, "another SRQ");
         ibv_ack_async_event(&event);
         same(ibv_destroy_srq(srq), 0);
+    }
+}
+
+static atomic_int handled, finished;
+
+static void handle(int number)
+{
+    (void)number;
+    atomic_fetch_add(&handled, 1);
+}
+
+/* Zero, or the errno. */
+static void *wait_through_signals(void *unused)
+{
+    struct ibv_cq *found;
+    void *context;
+    (void)unused;
+    atomic_store(&waiter, (int)syscall(SYS_gettid));
+    int result = ibv_get_cq_event(channel, &found, &context) ? errno : 0;
+    atomic_store(&finished, 1);
+    return (void *)(intptr_t)result;
+}
+
+/* What it says after signals whose handler was installed with these flags, and, where it is to go
+ * on, an event. */
+static int interrupted(int flags)
+{
+    struct sigaction action = {.sa_handler = handle, .sa_flags = flags};
+    pthread_t thread;
+    void *result;
+    same(sigaction(SIGUSR1, &action, NULL), 0);
+    atomic_store(&waiter, 0);
+    atomic_store(&handled, 0);
+    atomic_store(&finished, 0);
+    same(ibv_req_notify_cq(cq, 0), 0);
+    same(pthread_create(&thread, NULL, wait_through_signals, NULL), 0);
+    while (!atomic_load(&waiter) || !asleep(atomic_load(&waiter)))
+        sleep_ms(1);
+    if (flags & SA_RESTART) {
+        same(pthread_kill(thread, SIGUSR1), 0);
+        while (!atomic_load(&handled) || !(atomic_load(&finished) || asleep(atomic_load(&waiter))))
+            sleep_ms(1);
+        receive(pair[1], 1, memory, 32, mr->lkey);
+        post(pair[0], (struct operation){.opcode = IBV_WR_SEND, .local = memory + 32, .bytes = 8,
+                                         .lkey = mr->lkey});
+        same(pthread_join(thread, &result), 0);
+        ibv_ack_cq_events(cq, 1);
+        same(completion(cq, 1000).status, 0);
+        same(completion(cq, 1000).status, 0);
+        return (int)(intptr_t)result;
+    }
+    /* The first may have come before it slept. */
+    while (!atomic_load(&finished)) {
+        pthread_kill(thread, SIGUSR1);
+        sleep_ms(1);
+    }
+    same(pthread_join(thread, &result), 0);
+    return (int)(intptr_t)result;
+}
+
+TEST(signals)
+{
+    open_all();
+    for (unsigned i = 0; i < 10; i++) {
+        same(interrupted(SA_RESTART), 0);
+        same(interrupted(0), EINTR);
     }
 }
 

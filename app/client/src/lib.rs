@@ -41,7 +41,7 @@ pub use client::{Answer, Client, REGIONS_MAX, Wish};
 pub use fork::generation;
 pub use host::{AsyncEventSink, FailureSink, StrictSink, be_strict, on_async_event, on_failure};
 pub use nic::{NoDevice, VirtualNic};
-pub use notify::Notifier;
+pub use notify::{Doorbell, Notifier};
 pub use omniverb_session::body::GidEntry;
 pub use omniverb_sys::epoll::Interest;
 pub use omniverb_sys::lock;

@@ -1,21 +1,38 @@
 //! A queue behind a file descriptor: completion channels and asynchronous events.
 //!
 //! The descriptor is readable exactly while the queue has an entry (one semaphore count each), so
-//! `poll`, `epoll` and `O_NONBLOCK` work as on a device file.
+//! `poll`, `epoll` and `O_NONBLOCK` work as on a device file. Who waits within a call sleeps on a word
+//! beside it: such a sleep takes nothing, so a thread that is cancelled in it loses nothing, and after
+//! a signal it goes on or ends as the signal's handler was installed (`SA_RESTART`), as in read(2).
 
 use crate::errno::from_raw;
 use omniverb_device::CompletionEvents;
 use omniverb_sys::event::EventFd;
-use omniverb_sys::lock;
+use omniverb_sys::{futex, lock};
 use omniverb_terms::Errno;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Threads that are woken at a time: all.
+const EVERYBODY: u32 = u32::MAX >> 1;
+
+/// What a call sleeps on until there is an event; `events.c` of libibverbs knows it, too.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Doorbell {
+    /// Counts events that were added. Its low half is the word to sleep on.
+    news: AtomicU64,
+    /// How many threads sleep, or are about to. One that was cancelled may be counted for ever.
+    waiters: AtomicU32,
+}
 
 /// A queue of events, and the descriptor to wait for them by.
 pub struct Notifier<T> {
     semaphore: EventFd,
     entries: Mutex<VecDeque<T>>,
+    bell: Doorbell,
 }
 
 impl<T> Notifier<T> {
@@ -29,7 +46,7 @@ impl<T> Notifier<T> {
         let flags = rustix::fs::fcntl_getfl(&semaphore).map_err(|e| from_raw(e.raw_os_error()))?;
         rustix::fs::fcntl_setfl(&semaphore, flags - rustix::fs::OFlags::NONBLOCK)
             .map_err(|e| from_raw(e.raw_os_error()))?;
-        Ok(Self { semaphore, entries: Mutex::default() })
+        Ok(Self { semaphore, entries: Mutex::default(), bell: Doorbell::default() })
     }
 
     /// The descriptor to wait on.
@@ -37,12 +54,25 @@ impl<T> Notifier<T> {
         self.semaphore.as_fd().as_raw_fd()
     }
 
-    /// Adds an entry and wakes a waiter.
+    /// What to sleep on within a call.
+    pub fn bell(&self) -> *const Doorbell {
+        &raw const self.bell
+    }
+
+    /// Adds an entry and wakes who waits.
     pub fn push(&self, entry: T) {
-        let mut entries = lock(&self.entries);
-        entries.push_back(entry);
-        // Before anybody removes it.
-        self.semaphore.signal();
+        {
+            let mut entries = lock(&self.entries);
+            entries.push_back(entry);
+            // Before anybody removes it.
+            self.semaphore.signal();
+        }
+        // A sleeper counts itself, then reads the news, then looks for an entry: one of the two sees
+        // the other.
+        self.bell.news.fetch_add(1, Ordering::SeqCst);
+        if self.bell.waiters.load(Ordering::SeqCst) > 0 {
+            futex::wake(&self.bell.news, EVERYBODY);
+        }
     }
 
     /// Takes the oldest entry; `None`: there is none, and one may be waited for.

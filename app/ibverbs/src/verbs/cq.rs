@@ -8,6 +8,7 @@ use omniverb_abi::{
     IBV_CQ_ATTR_MODERATE, ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_modify_cq_attr,
     ibv_pd, ibv_wc,
 };
+use omniverb_client::Doorbell;
 use omniverb_device::{CompletionEvents, Cq, CqOptions, Notify, Wc, limits::CQE_MAX};
 use omniverb_terms::Errno;
 
@@ -196,11 +197,11 @@ pub unsafe extern "C" fn omniverb_take_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
-    file: *mut c_int,
+    bell: *mut *const Doorbell,
 ) -> c_int {
     // SAFETY: the caller's promise; a CQ removes its entries from the queue before it goes away.
     unsafe {
-        take_event(&ChannelShell::of(channel).notifier, file, |address| {
+        take_event(&ChannelShell::of(channel).notifier, bell, |address| {
             let found = address as *mut ibv_cq;
             CqShell::of(found).completion_returned();
             cq.write(found);

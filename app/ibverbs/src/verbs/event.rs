@@ -5,6 +5,7 @@ use core::ffi::c_int;
 use omniverb_abi::{
     ibv_async_event, ibv_async_event_element, ibv_context, ibv_cq, ibv_qp, ibv_srq,
 };
+use omniverb_client::Doorbell;
 use omniverb_device::AsyncEvent;
 
 use super::context::ContextShell;
@@ -77,11 +78,11 @@ unsafe fn describe(kind: AsyncEvent, object: usize, event: *mut ibv_async_event)
 pub unsafe extern "C" fn omniverb_take_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
-    file: *mut c_int,
+    bell: *mut *const Doorbell,
 ) -> c_int {
     // SAFETY: the caller's promise; an object is alive until its events are acknowledged.
     unsafe {
-        take_event(&ContextShell::of(context).events, file, |(kind, object)| {
+        take_event(&ContextShell::of(context).events, bell, |(kind, object)| {
             describe(kind, object, event);
         })
     }

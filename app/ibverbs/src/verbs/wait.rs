@@ -5,19 +5,19 @@
 use core::ffi::c_int;
 
 use libc::{pthread_cond_t, pthread_mutex_t};
-use omniverb_client::Notifier;
+use omniverb_client::{Doorbell, Notifier};
 
 use crate::errno::minus_one;
 
 /// Takes the oldest event and has `taken` say what it is. What it returns is for `events.c`: 0, or
 /// -1 with `errno` set (`EAGAIN`: there is none, and the application has made the descriptor
-/// non-blocking), or 1: there is none, and `file` is the descriptor to wait on.
+/// non-blocking), or 1: there is none, and `bell` is what to sleep on.
 ///
 /// # Safety
-/// `file` is valid.
+/// `bell` is valid.
 pub(super) unsafe fn take_event<T>(
     events: &Notifier<T>,
-    file: *mut c_int,
+    bell: *mut *const Doorbell,
     taken: impl FnOnce(T),
 ) -> c_int {
     match events.try_take() {
@@ -27,7 +27,7 @@ pub(super) unsafe fn take_event<T>(
         }
         Ok(None) => {
             // SAFETY: the caller's promise.
-            unsafe { file.write(events.raw_fd()) };
+            unsafe { bell.write(events.bell()) };
             1
         }
         Err(errno) => minus_one(errno),
