@@ -1,11 +1,11 @@
 /*
  * ibv_get_cq_event and ibv_get_async_event: whoever waits in them waits here, and can be cancelled
  * (pthreads(7)), as a thread that reads from a device file can. A cancelled thread is unwound; no
- * frame of Rust may be among those that it leaves, for what they would have dropped is not. While it
- * waits it has taken nothing, so no event is lost with it.
+ * frame of Rust may be among those that it leaves, for what they would have dropped is not. While
+ * it waits it has taken nothing, so no event is lost with it.
  *
- * The wait is in futex(2), which does as read(2) does when a signal's handler has run: it goes on if
- * that was installed with SA_RESTART, and ends with EINTR otherwise. poll(2) always ends.
+ * The wait is in futex(2), which does as read(2) does when a signal's handler has run: it goes on
+ * if that was installed with SA_RESTART, and ends with EINTR otherwise. poll(2) always ends.
  */
 #define _GNU_SOURCE
 #include <errno.h>

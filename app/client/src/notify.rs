@@ -1,9 +1,10 @@
 //! A queue behind a file descriptor: completion channels and asynchronous events.
 //!
 //! The descriptor is readable exactly while the queue has an entry (one semaphore count each), so
-//! `poll`, `epoll` and `O_NONBLOCK` work as on a device file. Who waits within a call sleeps on a word
-//! beside it: such a sleep takes nothing, so a thread that is cancelled in it loses nothing, and after
-//! a signal it goes on or ends as the signal's handler was installed (`SA_RESTART`), as in read(2).
+//! `poll`, `epoll` and `O_NONBLOCK` work as on a device file. Who waits within a call sleeps on a
+//! word beside it: such a sleep takes nothing, so a thread that is cancelled in it loses nothing,
+//! and after a signal it goes on or ends as the signal's handler was installed (`SA_RESTART`), as
+//! in read(2).
 
 use crate::errno::from_raw;
 use omniverb_device::CompletionEvents;
@@ -67,8 +68,8 @@ impl<T> Notifier<T> {
             // Before anybody removes it.
             self.semaphore.signal();
         }
-        // A sleeper counts itself, then reads the news, then looks for an entry: one of the two sees
-        // the other.
+        // A sleeper counts itself, then reads the news, then looks for an entry: one of the two
+        // sees the other.
         self.bell.news.fetch_add(1, Ordering::SeqCst);
         if self.bell.waiters.load(Ordering::SeqCst) > 0 {
             futex::wake(&self.bell.news, EVERYBODY);
