@@ -17,6 +17,7 @@ _SESSION = ROOT / "rnic" / "session" / "src"
 # Programs that are also built with AddressSanitizer. The library's copies into and out of the
 # program's memory go through memcpy, which the sanitizer checks.
 _UNDER_ADDRESS_SANITIZER = ["hostile", "keys"]
+_UNDER_THREAD_SANITIZER = ["itself", "cancelled"]
 
 # Has a library of Omniverb's own beside it, and so is linked with the library under test.
 _WITH_SECOND = "owner"
@@ -45,6 +46,9 @@ def build_programs():
         process.run(["gcc", *_FLAGS, "-fsanitize=address", "-fno-omit-frame-pointer", "-o",
                      out / f"{name}-asan", PROGRAMS / f"{name}.c", *common, "-libverbs", "-lm"],
                     limit=120)
+    for name in _UNDER_THREAD_SANITIZER:
+        process.run(["gcc", *_FLAGS, "-fsanitize=thread", "-o", out / f"{name}-tsan",
+                     PROGRAMS / f"{name}.c", *common, "-libverbs", "-lm"], limit=120)
     return out
 
 

@@ -1,5 +1,5 @@
 //! Builds everything that is installed: programs into dist/bin, the libraries into dist/lib,
-//! stand-ins for other programs into dist/libexec.
+//! stand-ins for other programs into dist/libexec, what debuggers are told into dist/share.
 //!
 //! A library is a Rust archive that we link ourselves: rustc passes a version script of its own
 //! to the linker, beside which ours would be ignored or refused (docs/decisions has the trials).
@@ -19,6 +19,7 @@ use crate::symbols::{Status, Table};
 
 /// The library that shows programs the files of their device.
 const PATHS: &str = "libomniverb_paths.so";
+const SUPPRESSIONS: [&str; 2] = ["valgrind.supp", "tsan.supp"];
 const PROGRAMS: [&str; 3] = ["omniverbd", "omniverb", "omniverb-limits"];
 const PACKAGES: [&str; 3] = ["omniverbd", "omniverb", "omniverb_limits"];
 
@@ -36,8 +37,19 @@ pub(crate) fn run(flags: &[&str]) -> Result<()> {
     if programs {
         build_programs(debug)?;
     }
+    copy_suppressions()?;
     library::ALL.iter().try_for_each(|library| build_library(library, debug))?;
     build_paths()
+}
+
+/// What valgrind and ThreadSanitizer are told of the libraries.
+fn copy_suppressions() -> Result<()> {
+    let to = root().join("dist/share/omniverb");
+    std::fs::create_dir_all(&to)?;
+    for name in SUPPRESSIONS {
+        replace(&root().join("deploy/suppressions").join(name), &to.join(name))?;
+    }
+    Ok(())
 }
 
 fn build_programs(debug: bool) -> Result<()> {
