@@ -139,7 +139,8 @@ impl Daemon {
                 if address.port == 0 {
                     address.port = 40_000;
                 }
-                self.id(id)?.address = address;
+                let of = self.id(id)?;
+                (of.address, of.known) = (address, of.known | CM_KNOWN_INIT);
                 self.bound(id)
             }
             Message::ListenCmId(ListenCmId { id, .. }) => {

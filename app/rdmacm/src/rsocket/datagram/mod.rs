@@ -12,3 +12,6 @@ mod peers;
 mod port;
 pub(super) mod socket;
 mod wire;
+
+#[cfg(test)]
+mod tests;

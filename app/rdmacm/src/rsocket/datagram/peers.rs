@@ -123,6 +123,13 @@ impl Peers {
 }
 
 #[cfg(test)]
+impl Peers {
+    pub(crate) fn count(&self) -> usize {
+        self.all.len()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -14,7 +14,7 @@ use crate::rsocket::queues::{Queues, Wanted};
 use crate::rsocket::settings::Settings;
 use crate::rsocket::socket::Id;
 use crate::rsocket::vector::Vector;
-use crate::shell::{IdShell, Resolved};
+use crate::shell::{IdShell, Resolved, attach};
 use crate::{device, resolve};
 
 /// Bytes of a datagram, its header included; as rdma-core has it.
@@ -60,6 +60,8 @@ impl Port {
         // SAFETY: live; an address of the length its family has; the queues go first.
         let (queues, pd) = unsafe {
             resolve::bind(id.0, (&raw const *source).cast::<sockaddr>())?;
+            // A loopback address alone gives it none.
+            attach(id.0)?;
             (Queues::new(id.0, &wanted)?, (*id.0).pd)
         };
         let bytes = |rooms: u16| usize::from(rooms) * ROOM;

@@ -402,3 +402,22 @@ impl Awaited for Datagrams {
         lock(&self.inner)
     }
 }
+
+#[cfg(test)]
+impl Inner {
+    pub(crate) fn knows(&self, peer: SocketAddr) -> bool {
+        self.peers.find(peer).is_some_and(|peer| peer.qpn.is_some())
+    }
+
+    pub(crate) fn arrived(&self) -> usize {
+        self.arrived.len()
+    }
+
+    pub(crate) fn known(&self) -> usize {
+        self.peers.count()
+    }
+
+    pub(crate) fn take_all(&mut self) {
+        self.take_knocks();
+    }
+}
