@@ -9,7 +9,7 @@ use libc::{
 };
 use omniverb_terms::Errno;
 
-use super::datagram::socket::Datagrams;
+use super::datagram::calls::Datagrams;
 use super::options::give;
 use super::socket::{Inner, Phase, Socket};
 use super::table::Entry;

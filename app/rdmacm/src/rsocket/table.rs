@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use omniverb_terms::Errno;
 
-use super::datagram::socket::Datagrams;
+use super::datagram::calls::Datagrams;
 use super::socket::Socket;
 
 /// A socket.

@@ -2,13 +2,16 @@
 
 use core::ffi::{c_int, c_void};
 use core::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard};
 
 use libc::{AF_UNSPEC, IP_TOS, IPPROTO_IP, MSG_PEEK, MSG_TRUNC, iovec, sockaddr, socklen_t};
+use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
 use super::names::{from_c, to_c};
-use super::socket::Datagrams;
+use super::socket::Inner;
 use crate::errno::last;
+use crate::process;
 use crate::rsocket::options::{SOL_RDMA, give, number};
 use crate::rsocket::vector::Vector;
 use crate::rsocket::wait::{Awaited, Patience, until};
@@ -16,7 +19,35 @@ use crate::rsocket::wait::{Awaited, Patience, until};
 /// Seconds for which closing waits until what was sent is under way.
 const LINGER: u32 = 1;
 
+/// A datagram socket.
+pub(crate) struct Datagrams {
+    /// What the program calls it.
+    pub(crate) number: c_int,
+    process: i32,
+    inner: Mutex<Inner>,
+}
+
+impl Awaited for Datagrams {
+    type Inner = Inner;
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        lock(&self.inner)
+    }
+}
+
 impl Datagrams {
+    /// A new one.
+    pub(crate) fn new(is_six: bool, flags: c_int, descriptor_flags: c_int) -> Result<Self, Errno> {
+        let inner = Inner::new(is_six, flags, descriptor_flags)?;
+        let number = inner.kernel.fd();
+        Ok(Datagrams { number, process: process::this(), inner: Mutex::new(inner) })
+    }
+
+    /// Whether this process made it.
+    pub(crate) fn is_ours(&self) -> bool {
+        self.process == process::this()
+    }
+
     /// Gives it an address.
     ///
     /// # Safety

@@ -9,10 +9,8 @@ use core::ffi::c_int;
 use core::net::SocketAddr;
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
-use std::sync::{Mutex, MutexGuard};
 
 use libc::{O_NONBLOCK, sockaddr_storage};
-use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
 use super::kernel::Kernel;
@@ -21,12 +19,11 @@ use super::peers::Peers;
 use super::port::{DATAGRAM_MAX, Done, Port};
 use super::wire::{self, HEADER_MAX, Knock};
 use crate::errno::of;
-use crate::process;
 use crate::rsocket::gate::Gate;
 use crate::rsocket::queues::Queues;
 use crate::rsocket::settings::Settings;
 use crate::rsocket::vector::Vector;
-use crate::rsocket::wait::{Awaited, Sleepy};
+use crate::rsocket::wait::Sleepy;
 
 /// Datagrams of the kernel's that are taken at a time: others want something, too.
 const TAKEN: usize = 32;
@@ -46,14 +43,6 @@ struct Arrived {
     from: SocketAddr,
     bytes: usize,
     place: Place,
-}
-
-/// A datagram socket.
-pub(crate) struct Datagrams {
-    /// What the program calls it.
-    pub(crate) number: RawFd,
-    process: i32,
-    inner: Mutex<Inner>,
 }
 
 /// What is locked.
@@ -88,6 +77,25 @@ fn storage(address: SocketAddr) -> sockaddr_storage {
 }
 
 impl Inner {
+    /// A new one.
+    pub(crate) fn new(is_six: bool, flags: c_int, descriptor_flags: c_int) -> Result<Inner, Errno> {
+        Ok(Inner {
+            peers: Peers::default(),
+            port: None,
+            kernel: Kernel::new(is_six)?,
+            connected: None,
+            arrived: VecDeque::new(),
+            kept: 0,
+            gate: Gate::default(),
+            has_failed: false,
+            turns: 0,
+            settings: Settings::default().within_bounds(),
+            traffic_class: 0,
+            flags,
+            descriptor_flags,
+        })
+    }
+
     pub(crate) fn blocks(&self, flags: c_int) -> bool {
         self.flags & O_NONBLOCK == 0 && flags & libc::MSG_DONTWAIT == 0
     }
@@ -361,45 +369,6 @@ impl Sleepy for Inner {
 
     fn gate(&mut self) -> &mut Gate {
         &mut self.gate
-    }
-}
-
-impl Datagrams {
-    /// A new one.
-    pub(crate) fn new(is_six: bool, flags: c_int, descriptor_flags: c_int) -> Result<Self, Errno> {
-        let kernel = Kernel::new(is_six)?;
-        Ok(Datagrams {
-            number: kernel.fd(),
-            process: process::this(),
-            inner: Mutex::new(Inner {
-                peers: Peers::default(),
-                port: None,
-                kernel,
-                connected: None,
-                arrived: VecDeque::new(),
-                kept: 0,
-                gate: Gate::default(),
-                has_failed: false,
-                turns: 0,
-                settings: Settings::default().within_bounds(),
-                traffic_class: 0,
-                flags,
-                descriptor_flags,
-            }),
-        })
-    }
-
-    /// Whether this process made it.
-    pub(crate) fn is_ours(&self) -> bool {
-        self.process == process::this()
-    }
-}
-
-impl Awaited for Datagrams {
-    type Inner = Inner;
-
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        lock(&self.inner)
     }
 }
 

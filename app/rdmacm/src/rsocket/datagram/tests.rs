@@ -8,9 +8,10 @@ use omniverb_abi::{IBV_WC_WR_FLUSH_ERR, ibv_wc};
 use omniverb_sys::clock;
 use omniverb_terms::Errno;
 
+use super::calls::Datagrams;
 use super::kernel::Kernel;
 use super::peers::PEERS_MAX;
-use super::socket::{Datagrams, Inner};
+use super::socket::Inner;
 use super::wire::Knock;
 use crate::rsocket::vector::Vector;
 use crate::rsocket::wait::{Awaited, Patience, until};
