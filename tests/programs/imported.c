@@ -3,6 +3,7 @@
 #include "wider.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -198,6 +199,37 @@ TEST(forked_child)
         _exit(refused ? 0 : 1);
     }
     reap(child);
+}
+
+static void *registers(void *end)
+{
+    while (!__atomic_load_n((bool *)end, __ATOMIC_RELAXED))
+        same(ibv_dereg_mr(mr_make(&d, memory, 4096, IBV_ACCESS_LOCAL_WRITE)), 0);
+    return NULL;
+}
+
+/* A child destroys its copies, whatever another thread did at the moment of the fork. */
+TEST(destroyed_in_children)
+{
+    open_all();
+    struct ibv_pd *pd = ibv_alloc_pd(d.context);
+    struct ibv_mr *m = ibv_reg_mr(pd, memory, 4096, IBV_ACCESS_LOCAL_WRITE);
+    check(m, "ibv_reg_mr: %m");
+    bool end = false;
+    pthread_t thread;
+    same(pthread_create(&thread, NULL, registers, &end), 0);
+    for (int i = 0; i < 50; i++) {
+        pid_t child = fork();
+        if (!child) {
+            alarm(30);
+            _exit(ibv_dereg_mr(m) || ibv_dealloc_pd(pd));
+        }
+        reap(child);
+    }
+    __atomic_store_n(&end, true, __ATOMIC_RELAXED);
+    same(pthread_join(thread, NULL), 0);
+    same(ibv_dereg_mr(m), 0);
+    same(ibv_dealloc_pd(pd), 0);
 }
 
 int main(int count, char **words)

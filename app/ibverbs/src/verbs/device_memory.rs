@@ -62,7 +62,12 @@ pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     // SAFETY: the inline's argument is live, and not used any more.
     unsafe {
         let handle = DmShell::of(dm).of.handle;
-        let table = &ContextShell::of((*dm).context).family.device_memory;
+        let context = ContextShell::of((*dm).context);
+        // A forked child's copy: locks may be as a thread of the parent's had them.
+        if !context.client.is_ours() {
+            return 0;
+        }
+        let table = &context.family.device_memory;
         let taken = table.take(handle, |of| !of.users.are_some());
         if taken.is_ok() {
             drop(Box::from_raw(dm.cast::<DmShell>()));

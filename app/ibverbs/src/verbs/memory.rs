@@ -274,6 +274,11 @@ pub unsafe extern "C" fn ov_ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
         let (context, of) = (ContextShell::of((*mr).context), &(*mr.cast::<MrShell>()).of);
+        // A forked child's copy: nothing of it is registered, and locks may be as a thread of the
+        // parent's had them.
+        if !context.client.is_ours() {
+            return 0;
+        }
         let state = lock(&of.state);
         let handle = state.region.lkey.0;
         if context.family.regions.get(handle).is_none_or(|other| !Arc::ptr_eq(of, &other)) {

@@ -127,6 +127,10 @@ pub unsafe extern "C" fn ov_ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     unsafe {
         let shell = PdShell::of(pd);
         let context = ContextShell::of((*pd).context);
+        // A forked child's copy: locks may be as a thread of the parent's had them.
+        if !context.client.is_ours() {
+            return 0;
+        }
         if let Some((of, td)) = shell.parent_of {
             if shell.of.users.are_some() {
                 return Errno::EBUSY.raw();
