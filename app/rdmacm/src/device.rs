@@ -173,6 +173,35 @@ pub(crate) unsafe fn table<'a>(context: *mut ibv_context) -> &'a verbs_context {
     unsafe { &*context.byte_sub(core::mem::offset_of!(verbs_context, context)).cast() }
 }
 
+/// Index of the loopback interface in every network namespace.
+const LOOPBACK_INTERFACE: u32 = 1;
+
+/// The GID table.
+///
+/// # Safety
+/// `context` is open.
+unsafe fn gids(context: *mut ibv_context) -> Result<Vec<ibv_gid_entry>, Errno> {
+    let mut entries = [const { MaybeUninit::<ibv_gid_entry>::zeroed() }; GIDS_MAX];
+    let size = size_of::<ibv_gid_entry>();
+    // SAFETY: the caller's promise; so many entries of that size.
+    let count = unsafe {
+        below::_ibv_query_gid_table(context, entries.as_mut_ptr().cast(), GIDS_MAX, 0, size)
+    };
+    let count = usize::try_from(count).map_err(|_| Errno::EIO)?.min(GIDS_MAX);
+    // SAFETY: numbers, for which zero is valid, too.
+    Ok(entries[..count].iter().map(|entry| unsafe { entry.assume_init_read() }).collect())
+}
+
+/// Whether there is no interface but the loopback, so that the device has its addresses only.
+///
+/// # Errors
+/// `ENODEV`.
+pub(crate) fn has_loopback_only() -> Result<bool, Errno> {
+    // SAFETY: open.
+    let gids = with(|device| unsafe { gids(device.verbs) })?;
+    Ok(gids.iter().all(|entry| entry.ndev_ifindex == LOOPBACK_INTERFACE))
+}
+
 /// Where in the GID table an address is; of the interface, where several have it.
 ///
 /// # Safety
@@ -182,16 +211,9 @@ pub(crate) unsafe fn gid_index(
     gid: Gid,
     interface: u32,
 ) -> Result<u8, Errno> {
-    let mut entries = [const { MaybeUninit::<ibv_gid_entry>::zeroed() }; GIDS_MAX];
-    let size = size_of::<ibv_gid_entry>();
-    // SAFETY: the caller's promise; so many entries of that size.
-    let count = unsafe {
-        below::_ibv_query_gid_table(context, entries.as_mut_ptr().cast(), GIDS_MAX, 0, size)
-    };
-    let count = usize::try_from(count).map_err(|_| Errno::EIO)?.min(GIDS_MAX);
-    // SAFETY: numbers, for which zero is valid, too.
-    let known = entries[..count].iter().map(|entry| unsafe { entry.assume_init_ref() });
-    let with_it: Vec<_> = known.filter(|entry| entry.gid.raw == gid.bytes()).collect();
+    // SAFETY: the caller's promise.
+    let known = unsafe { gids(context)? };
+    let with_it: Vec<_> = known.iter().filter(|entry| entry.gid.raw == gid.bytes()).collect();
     let there = with_it.iter().find(|entry| entry.ndev_ifindex == interface).or(with_it.first());
     let index = there.ok_or(Errno::ENODEV)?.gid_index;
     u8::try_from(index).map_err(|_| Errno::ENODEV)

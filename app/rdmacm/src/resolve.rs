@@ -17,11 +17,12 @@ use crate::errno::outcome;
 use crate::pending::What;
 use crate::route::{Path, set_path};
 use crate::shell::{IdShell, Resolved, attach};
-use crate::{address, event, owner, registry};
+use crate::{address, device, event, owner, registry};
 
 /// What the daemon said of an identifier's own address becomes visible. A loopback address is no
 /// device's, as little as a wildcard: so it is with rdma_cm(7), and libfabric, which binds to
-/// `localhost` to ask, takes the addresses of the interfaces only where it hears so.
+/// `localhost` to ask, takes the addresses of the interfaces only where it hears so. Where there
+/// are no others it is the device's, which has nothing else.
 ///
 /// # Safety
 /// `id` is live.
@@ -32,7 +33,8 @@ unsafe fn bound(id: *mut rdma_cm_id, answer: Message) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe {
         (*id).route.addr.src_storage = address::to_c(&address);
-        if gid != Gid::ZERO && !address::ip(&address).is_loopback() {
+        let loopback = address::ip(&address).is_loopback();
+        if gid != Gid::ZERO && (!loopback || device::has_loopback_only()?) {
             attach(id)?;
             (*id).route.addr.ibaddr.sgid = ibv_gid { raw: gid.bytes() };
         }

@@ -93,6 +93,9 @@ pub(crate) unsafe fn ibv_query_device(
     0
 }
 
+/// That of all addresses.
+pub(crate) static INTERFACE: AtomicU32 = AtomicU32::new(2);
+
 pub(crate) unsafe fn _ibv_query_gid_table(
     _context: *mut ibv_context,
     out: *mut ibv_gid_entry,
@@ -105,7 +108,7 @@ pub(crate) unsafe fn _ibv_query_gid_table(
         gid_index: index,
         port_num: 1,
         gid_type: IBV_GID_TYPE_ROCE_V2,
-        ndev_ifindex: 2,
+        ndev_ifindex: INTERFACE.load(Ordering::Relaxed),
     };
     // SAFETY: the caller's promise.
     unsafe {

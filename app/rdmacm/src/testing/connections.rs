@@ -1,11 +1,12 @@
 //! What programs see of connections, from both ends.
 
 use core::ptr::{null, null_mut};
+use core::sync::atomic::Ordering;
 
 use omniverb_abi::*;
 
-use super::daemon;
 use super::program::*;
+use super::{below, daemon};
 use crate::acknowledge::ov_rdma_ack_cm_event;
 use crate::connect::*;
 use crate::device::ov_rdma_get_devices;
@@ -46,6 +47,14 @@ fn a_loopback_address_is_no_devices_until_somebody_connects() {
         said(ov_rdma_bind_addr(ids[1], (&raw const other).cast())).unwrap();
         assert!(!(*ids[1]).verbs.is_null());
         destroy(&ids);
+        // Where there is no other it is the device's.
+        below::INTERFACE.store(1, Ordering::Relaxed);
+        let id = new_id(channel, RDMA_PS_TCP);
+        let bound = said(ov_rdma_bind_addr(id, (&raw const own).cast()));
+        below::INTERFACE.store(2, Ordering::Relaxed);
+        bound.unwrap();
+        assert!(!(*id).verbs.is_null());
+        destroy(&[id]);
         crate::channel::ov_rdma_destroy_event_channel(channel);
     }
 }
