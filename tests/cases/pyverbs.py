@@ -18,7 +18,7 @@ from cases.forwarded import forwarding
 _STORED = "debian-44.toml"
 _CONTAINER = functools.partial(Pair, count=1)
 # How many of all must run.
-_RUN = 139
+_RUN = 142
 # Name, fixture, forwarded, tests (all), how many must run.
 _SETTINGS = (
     ("containers", _CONTAINER, False, (), _RUN),

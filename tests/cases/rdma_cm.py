@@ -122,13 +122,13 @@ _PERFTEST = {
 
 
 @contextlib.contextmanager
-def _forwarded(stage):
+def forwarded(stage):
     with Pair(stage, daemon_arguments=forwarding(stage)) as pair:
         yield pair
 
 
 SETTINGS = {"containers": (Pair, POLLS), "user": (PlainPair, POLLS), "wire": (Hosts, CROWDS),
-             "forwarded": (_forwarded, CROWDS)}
+             "forwarded": (forwarded, CROWDS)}
 
 
 def groups():

@@ -48,6 +48,8 @@ _PROGRAMS = [
     *[program(f"lossy.{test}") for test in tests_of("lossy")],
     *[program(f"windows.{test}") for test in tests_of("windows")],
     *[program(f"xrc.{test}") for test in tests_of("xrc")],
+    program("multicast.two_processes"),
+    program("multicast.last_words"),
     *[program(f"flush.{test}") for test in tests_of("flush")],
     program("nopoll.receiver_asleep"),
     program("events.ping_pong_asleep", 20_000),

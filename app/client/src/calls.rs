@@ -16,6 +16,8 @@ use std::time::Duration;
 
 /// How long the thread stays without work.
 const IDLE: Duration = Duration::from_secs(1);
+/// Before a link of a group is asked for anew, in nanoseconds.
+const ATTACH_PAUSE: u64 = 300_000_000;
 
 /// Something to call the daemon for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +39,9 @@ pub(crate) enum Call {
     },
     /// What was granted by way of a queue pair's links is to end.
     Failed { qpn: Qpn },
+    /// A queue pair lacks links of groups that it is attached to. Asked for after a pause: what it
+    /// lacks them for may not be over yet.
+    Attach { qpn: Qpn },
     /// Look for a daemon, as often as this is asked for.
     Reconnect,
     /// A call was given up: hear what became of it.
@@ -95,14 +100,29 @@ impl Calls {
 
     fn run(self: &Arc<Self>, caller: &Weak<impl Caller>) {
         let mut asking = Asking::default();
-        while let Some(next) = self.next(asking.next_at()) {
-            let Some(caller) = caller.upgrade() else { continue };
+        // Those of groups, by when they are due.
+        let mut later: VecDeque<(u64, Call)> = VecDeque::new();
+        while let Some(next) = self.next(earlier(asking.next_at(), later.front())) {
+            let Some(caller) = caller.upgrade() else {
+                later.clear();
+                continue;
+            };
             match next {
                 Some(Call::DatagramLink { qpn, destination }) => asking.add(qpn, destination),
+                Some(call @ Call::Attach { .. }) => {
+                    if !later.iter().any(|(_, other)| *other == call) {
+                        later.push_back((clock::now() + ATTACH_PAUSE, call));
+                    }
+                }
                 Some(call) if caller.make(call) == Made::Again => {
                     self.ask(&Arc::downgrade(&caller), call);
                 }
                 Some(_) | None => {}
+            }
+            while let Some((_, call)) = later.pop_front_if(|(at, _)| *at <= clock::now()) {
+                if caller.make(call) == Made::Again {
+                    later.push_back((clock::now() + ATTACH_PAUSE, call));
+                }
             }
             asking.go_on(|qpn, destination| caller.ask_for_link(qpn, destination));
         }
@@ -126,6 +146,10 @@ impl Calls {
             state = waited.unwrap_or_else(|e| e.into_inner()).0;
         }
     }
+}
+
+fn earlier(at: Option<u64>, later: Option<&(u64, Call)>) -> Option<u64> {
+    at.into_iter().chain(later.map(|(at, _)| *at)).min()
 }
 
 #[cfg(test)]

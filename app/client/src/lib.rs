@@ -7,6 +7,8 @@
 
 mod answers;
 mod asking;
+mod attaching;
+mod attachments;
 mod audience;
 mod bells;
 mod calls;

@@ -1,12 +1,13 @@
 //! The queue pairs of the process, and what must be announced of them to a daemon that was
 //! restarted.
 
+use crate::attachments::Groups;
 use crate::bells::BellName;
 use omniverb_device::Qp;
 use omniverb_sys::lock;
 use omniverb_terms::{Gid, Qpn};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 
 /// Whom a QP is to be connected with.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +35,8 @@ pub(crate) struct QpRecord {
     pub(crate) ticket: Ticket,
     /// Whom it is connected with, or waits for.
     pub(crate) connection: Option<Connection>,
+    /// The groups that it is attached to.
+    pub(crate) groups: Groups,
     /// The bell of its latest link, which stands for the peer's process.
     pub(crate) bell: Option<BellName>,
 }
@@ -41,14 +44,17 @@ pub(crate) struct QpRecord {
 /// All of them, by number.
 #[derive(Default)]
 pub(crate) struct QueuePairs {
-    list: Mutex<HashMap<Qpn, QpRecord>>,
+    pub(crate) list: Mutex<HashMap<Qpn, QpRecord>>,
+    /// Something became of the link of a group.
+    pub(crate) group_news: Condvar,
 }
 
 impl QueuePairs {
     /// A new one, without a connection.
     pub(crate) fn add(&self, qp: Arc<Qp>, statistics_slot: u32, ticket: Ticket) {
         let number = qp.number;
-        let record = QpRecord { qp, statistics_slot, ticket, connection: None, bell: None };
+        let (connection, bell, groups) = (None, None, Groups::default());
+        let record = QpRecord { qp, statistics_slot, ticket, connection, groups, bell };
         lock(&self.list).insert(number, record);
     }
 

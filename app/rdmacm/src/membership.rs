@@ -10,6 +10,8 @@ use crate::errno::verb;
 use crate::shell::IdShell;
 use crate::{below, device};
 
+/// What the kernel's manager says for RoCE v2.
+const HOP_LIMIT: u8 = 64;
 /// No queue pair is attached to a LID on RoCE.
 pub(crate) const NO_LID: u16 = 0;
 
@@ -57,7 +59,7 @@ pub(crate) unsafe fn joined(
                 let grh = ibv_global_route {
                     dgid: gid(&address),
                     sgid_index,
-                    hop_limit: 1,
+                    hop_limit: HOP_LIMIT,
                     ..ibv_global_route::default()
                 };
                 ud.ah_attr =

@@ -3,7 +3,9 @@
 
 use omniverb_sys::datagram::Port;
 use omniverb_tenancy::EngineEnd;
-use omniverb_terms::Qpn;
+use omniverb_terms::{Qpn, Underlay};
+use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,6 +46,36 @@ pub(crate) enum Wanted {
     Vain,
 }
 
+/// The groups that queue pairs are attached to, by their links.
+///
+/// The kernel counts groups at an interface, whatever the address is that it is named by: that may
+/// be another one for two queue pairs, if the first one changed in between.
+#[derive(Debug, Default)]
+struct Groups(HashMap<(Qpn, Qpn), Underlay>);
+
+impl Groups {
+    /// Whether no link is for this group at this interface.
+    fn is_new(&self, underlay: &Underlay) -> bool {
+        let place = |at: &Underlay| (at.remote, at.interface);
+        !self.0.values().any(|other| place(other) == place(underlay))
+    }
+
+    /// One more link. The group to be left in its stead, if there is one.
+    fn add(&mut self, link: (Qpn, Qpn), underlay: Underlay) -> Option<Underlay> {
+        self.0.insert(link, underlay).filter(|older| self.is_new(older))
+    }
+
+    /// One link less. The group to be left, if it was the last there.
+    fn remove(&mut self, link: &(Qpn, Qpn)) -> Option<Underlay> {
+        self.0.remove(link).filter(|underlay| self.is_new(underlay))
+    }
+}
+
+fn leave_group(port: &Port, underlay: &Underlay) {
+    // An interface that is gone has taken it along.
+    let _ = port.leave_group(underlay.remote, underlay.local, underlay.interface);
+}
+
 /// A vNIC's port.
 #[derive(Debug, Default)]
 pub(crate) struct VnicPort {
@@ -51,6 +83,7 @@ pub(crate) struct VnicPort {
     /// Links to the engine that wait for the sockets.
     waiting: Vec<EngineEnd>,
     replies: Replies,
+    groups: Groups,
 }
 
 impl VnicPort {
@@ -105,6 +138,7 @@ impl VnicPort {
 
     /// The vNIC needs them no more. What was open.
     pub(crate) fn close(&mut self) -> Option<Arc<Port>> {
+        self.groups = Groups::default();
         match std::mem::take(&mut self.state) {
             State::Open(port) => Some(port),
             _ => None,
@@ -145,6 +179,27 @@ impl VnicPort {
             }
         }
         self.waiting.len() < before
+    }
+
+    /// A link is there by which a queue pair is attached to a group: the remote address.
+    pub(crate) fn join(&mut self, link: (Qpn, Qpn), underlay: Underlay) -> io::Result<()> {
+        let State::Open(port) = &self.state else { return Err(io::ErrorKind::NotConnected.into()) };
+        if self.groups.is_new(&underlay) {
+            port.join_group(underlay.remote, underlay.local, underlay.interface)?;
+        }
+        if let Some(older) = self.groups.add(link, underlay) {
+            leave_group(port, &older);
+        }
+        Ok(())
+    }
+
+    /// It is gone.
+    pub(crate) fn leave(&mut self, link: (Qpn, Qpn)) {
+        if let Some(underlay) = self.groups.remove(&link)
+            && let State::Open(port) = &self.state
+        {
+            leave_group(port, &underlay);
+        }
     }
 
     /// No link waits any more.
@@ -193,6 +248,28 @@ mod tests {
         assert_eq!(at_once, REPLIES_PER_SECOND);
         let later = (0..10_000).filter(|_| replies.take(5 + 100_000_000)).count() as u64;
         assert_eq!(later, REPLIES_PER_SECOND / 10);
+    }
+
+    #[test]
+    fn a_group_is_left_with_its_last_link_at_an_interface() {
+        let at = |local: [u8; 4], interface| Underlay {
+            local: local.into(),
+            remote: [239, 1, 2, 3].into(),
+            interface,
+        };
+        let link = |number| (Qpn(number), Qpn::of_group(0));
+        let mut groups = Groups::default();
+        let (first, same, other) =
+            (at([10, 0, 0, 1], 2), at([10, 0, 0, 9], 2), at([10, 1, 0, 1], 3));
+        assert!(groups.is_new(&first));
+        assert_eq!(groups.add(link(1), first), None);
+        // By another address of that interface it is no other; by another interface it is.
+        assert!(!groups.is_new(&same) && groups.is_new(&other));
+        assert_eq!(groups.add(link(2), same), None);
+        assert_eq!(groups.remove(&link(1)), None);
+        // What takes the place of a link takes it from its group.
+        assert_eq!(groups.add(link(2), other), Some(same));
+        assert_eq!([groups.remove(&link(2)), groups.remove(&link(2))], [Some(other), None]);
     }
 
     #[test]

@@ -44,6 +44,7 @@ impl Tenancy {
             Message::CreateQp(m) => self.create_qp(id, m, now).map(Message::from),
             Message::DestroyQp(m) => self.destroy_qp(id, m, now).map(Message::from),
             Message::DisconnectQp(m) => self.disconnect_qp(id, m).map(Message::from),
+            Message::AttachGroup(m) => self.attach_group(id, m, now).map(Message::from),
             Message::QpFailed(m) => self.qp_failed(id, m).map(Message::from),
             Message::RegMr(m) => self.reg_mr(id, m).map(Message::from),
             Message::DeregMr(m) => self.dereg_mr(id, m).map(Message::from),

@@ -1,5 +1,7 @@
 //! Every maximum of the tables, with the reason for its default.
 
+use omniverb_session::limits::ATTACHMENTS_MAX;
+
 /// Quotas and times. A client over a quota gets `ENOMEM`; nobody else notices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -38,6 +40,10 @@ pub struct Limits {
     /// Links to the engine that datagrams of strangers caused, per vNIC. Sources can be forged, so
     /// the oldest makes room for a new one.
     pub strangers_per_vnic: usize,
+    /// Attachments of a process's queue pairs to multicast groups: each has a link to the engine.
+    pub groups_per_session: usize,
+    /// Those of a vNIC.
+    pub groups_per_vnic: usize,
     /// How long such a link, or another for datagrams, stays at least: bounds how fast they change.
     pub datagram_link_time_ns: u64,
     /// Ids of the connection manager per vNIC: as many as queue pairs. One takes up to 2 KiB.
@@ -143,6 +149,8 @@ impl Default for Limits {
             engine_links: 57344,
             engine_links_per_vnic: 8192,
             strangers_per_vnic: 1024,
+            groups_per_session: ATTACHMENTS_MAX,
+            groups_per_vnic: 256,
             datagram_link_time_ns: 1000 * MILLISECOND,
             cm_ids_per_session: 8192,
             cm_ids_per_vnic: 16384,

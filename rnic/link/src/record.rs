@@ -5,7 +5,7 @@
 //! first byte is placed.
 
 use omniverb_ring::{Consumer, Record, WordMemory};
-use omniverb_terms::{Placement, Refusal, Rkey, Selectivity};
+use omniverb_terms::{Placement, Qpn, Refusal, Rkey, Selectivity};
 
 /// The low bits of a tag: what the record is.
 pub(crate) const OPERATION: u32 = 0xff;
@@ -19,6 +19,7 @@ const DATAGRAM: u32 = 7;
 const FOR_SRQ: u32 = 8;
 const ATOMIC_WRITE: u32 = 9;
 const FLUSH: u32 = 10;
+const GROUPED: u32 = 11;
 const READ_DATA: u32 = 32;
 const ATOMIC_RESULT: u32 = 33;
 const NAK: u32 = 34;
@@ -104,6 +105,9 @@ pub enum Request {
     /// XRC: what follows is for the shared receive queue of this number, until another is named
     /// (XRCETH, annex A14).
     ForSrq { number: u32 },
+    /// A whole UD message to a group, behind the forty bytes that tell who sent it (A17.4.5.2).
+    /// Only an engine sends it.
+    Grouped { flags: u32, immediate: u32, qkey: u32, source: Qpn },
 }
 
 impl Request {
@@ -144,6 +148,10 @@ impl Request {
                 (DATAGRAM | flags, [u64::from(qkey) | u64::from(immediate) << 32, 0, 0, 0], 1)
             }
             Request::ForSrq { number } => (FOR_SRQ | LAST, [u64::from(number), 0, 0, 0], 1),
+            Request::Grouped { flags, immediate, qkey, source } => {
+                let keys = u64::from(qkey) | u64::from(immediate) << 32;
+                (GROUPED | flags, [keys, u64::from(source.0), 0, 0], 2)
+            }
         }
     }
 
@@ -213,6 +221,11 @@ impl Request {
                 Request::Datagram { flags, immediate: (key >> 32) as u32, qkey: key as u32 }
             }
             (FOR_SRQ, 1) => Request::ForSrq { number: word(0) as u32 },
+            (GROUPED, 2) => {
+                let (key, source) = (word(0), Qpn(word(1) as u32));
+                let (immediate, qkey) = ((key >> 32) as u32, key as u32);
+                Request::Grouped { flags, immediate, qkey, source }
+            }
             _ => return None,
         })
     }

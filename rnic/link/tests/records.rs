@@ -4,7 +4,7 @@ use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOURCE};
 use omniverb_link::{Nak, Request, Response};
 use omniverb_ring::spsc::TAG_END;
 use omniverb_ring::{Consumer, Producer, Window};
-use omniverb_terms::{Placement, Refusal, Rkey, Selectivity};
+use omniverb_terms::{Placement, Qpn, Refusal, Rkey, Selectivity};
 use proptest::prelude::*;
 
 fn config() -> ProptestConfig {
@@ -36,7 +36,7 @@ fn through<R>(
 fn requests() -> impl Strategy<Value = Request> {
     let flags = (0..TAG_END >> 8).prop_map(|flags| flags << 8 & !SOURCE);
     let (a, b, c, k, i) = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u32>(), any::<u32>());
-    (0..10, flags, (a, b, c), (k, i)).prop_map(
+    (0..11, flags, (a, b, c), (k, i)).prop_map(
         |(kind, flags, (address, b, c), (rkey, immediate))| match kind {
             0 => Request::Send {
                 flags,
@@ -60,6 +60,7 @@ fn requests() -> impl Strategy<Value = Request> {
                 selectivity: Selectivity::from_code((c >> 32) as u8 & 1).unwrap(),
             },
             8 => Request::ForSrq { number: rkey },
+            9 => Request::Grouped { flags, immediate, qkey: rkey, source: Qpn(b as u32) },
             _ => Request::Datagram { flags, immediate, qkey: rkey },
         },
     )

@@ -144,6 +144,19 @@ bodies! {
         /// 1: the link is there. 0: not yet. Or [`CONNECT_AGAIN`].
         ready: u32,
     }
+    /// Attach a queue pair to a multicast group; answered with `GroupAttached`. What is sent to the
+    /// group comes by a link of its own, a `LinkReady` event, to a peer that is no queue pair.
+    /// If it is attached already that link ends, untold, and there is another. `LinkReady` says
+    /// that the group is joined, `LinkClosed` that it could not be. `EINVAL` if the GID is that of
+    /// no group or the queue pair not one for datagrams; `ENOMEM` over a quota; `EHOSTUNREACH`
+    /// without an address in the network of the group. To detach it, close that link.
+    AttachGroup { qpn: Qpn, reserved: u32, gid: Gid }
+    /// Answer to `AttachGroup`.
+    GroupAttached {
+        qpn: Qpn,
+        /// What the far end of the link is called.
+        peer_qpn: Qpn,
+    }
     /// Close the link to `peer_qpn` (`ENOENT` if there is none, because the peer was quicker), or
     /// all links of the QP if that is 0 (modify to RESET or ERR).
     DisconnectQp { qpn: Qpn, peer_qpn: Qpn }

@@ -11,6 +11,13 @@ pub const GIDS_MAX: usize = 32;
 /// (one summary word of 64 bits, each standing for a word of 64 links).
 pub const LINKS_PER_BELL: usize = 64 * 64;
 
+/// Multicast groups that a vNIC's queue pairs may be attached to: as many as Linux lets a socket be
+/// in (`net.ipv4.igmp_max_memberships`).
+pub const GROUPS_MAX: usize = 20;
+
+/// Attachments of one process's queue pairs to groups: each has a link to the engine.
+pub const ATTACHMENTS_MAX: usize = 64;
+
 /// Slots in a process's statistics area, one per queue pair.
 pub const STATISTICS_SLOTS: usize = 8192;
 

@@ -51,6 +51,12 @@ impl Gid {
         self.0[0] == 0xfe && self.0[1] & 0xc0 == 0x80
     }
 
+    /// `224.0.0.0/4` and `ff00::/8`: a group (RoCE annex A17.4.9).
+    #[must_use]
+    pub const fn is_multicast(self) -> bool {
+        self.address().is_multicast()
+    }
+
     /// `127.0.0.0/8` and `::1`: "myself" everywhere.
     #[must_use]
     pub const fn is_loopback(self) -> bool {

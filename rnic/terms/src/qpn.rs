@@ -11,8 +11,23 @@ name! {
 impl Qpn {
     /// QP 1, which connection managers talk to (General Services, 13.5.1).
     pub const GENERAL_SERVICES: Qpn = Qpn(1);
+    /// Every queue pair that is attached to the group a datagram goes to (10.5.2.1).
+    pub const MULTICAST: Qpn = Qpn(0x00ff_ffff);
     /// The largest: 24 bits.
     pub const MAX: Qpn = Qpn(0x00ff_ffff);
+
+    /// What the far end of a link is called by which a queue pair gets what is sent to a group that
+    /// it is attached to: `index` counts its groups. No packet can have it.
+    #[must_use]
+    pub const fn of_group(index: u16) -> Qpn {
+        Qpn(Qpn::MAX.0 + 1 + index as u32)
+    }
+
+    /// Whether it is one of those.
+    #[must_use]
+    pub const fn is_group(self) -> bool {
+        self.0 > Qpn::MAX.0 && self.0 <= Qpn::of_group(u16::MAX).0
+    }
 
     /// The number after it, if it is not the last that a message can hold.
     #[must_use]
@@ -32,6 +47,12 @@ impl fmt::Display for Qpn {
 mod tests {
     extern crate std;
     use super::*;
+
+    #[test]
+    fn numbers_of_groups_are_beyond_those_of_packets() {
+        assert!(!Qpn::MAX.is_group() && !Qpn::MULTICAST.is_group() && !Qpn(u32::MAX).is_group());
+        assert!(Qpn::of_group(0).is_group() && Qpn::of_group(u16::MAX).is_group());
+    }
 
     #[test]
     fn it_is_written_as_others_write_it() {

@@ -17,6 +17,8 @@ const RECEIVE_BUFFER_BYTES: usize = 16 << 20;
 const SEND_BUFFER_BYTES: usize = 4 << 20;
 /// Source ports of RoCE v2 (annex A17.3.1 of the InfiniBand specification): entropy for routers.
 const SOURCE_PORTS: std::ops::RangeInclusive<u16> = 0xc000..=0xffff;
+/// Hops that a datagram to a multicast group may take, as many as others.
+const GROUP_HOPS: u32 = 64;
 /// Ports tried before giving up: others use that range too.
 const SOURCE_TRIES: u32 = 64;
 
@@ -61,6 +63,10 @@ fn sender(six: bool) -> io::Result<Sender> {
     // Nobody reads it: what is sent to it shall take no memory.
     sockopt::set_socket_recv_buffer_size(&socket, 1)?;
     sockopt::set_socket_send_buffer_size(&socket, SEND_BUFFER_BYTES)?;
+    match six {
+        true => sockopt::set_ipv6_multicast_hops(&socket, GROUP_HOPS)?,
+        false => sockopt::set_ip_multicast_ttl(&socket, GROUP_HOPS)?,
+    }
     if six {
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
@@ -155,6 +161,46 @@ impl Port {
                 sendto(six, bytes, flags, &SocketAddrV6::new(ip, self.number, 0, interface))?
             }
         };
+        Ok(())
+    }
+
+    /// Takes what is sent to a multicast group from now on, at `interface`. If that is zero: for
+    /// IPv4 where the address `local` is, for IPv6 where the kernel likes.
+    ///
+    /// # Errors
+    /// `ENOBUFS` if that are too many (`net.ipv4.igmp_max_memberships`: 20), `EADDRINUSE` if it
+    /// does already, `ENODEV` without such an interface, `EAFNOSUPPORT` without IPv6.
+    pub fn join_group(&self, group: IpAddr, local: IpAddr, interface: u32) -> io::Result<()> {
+        match (group, local) {
+            (IpAddr::V4(group), IpAddr::V4(local)) => {
+                let four = &self.four;
+                sockopt::set_ip_add_membership_with_ifindex(four, &group, &local, interface)?;
+            }
+            (IpAddr::V6(group), _) => {
+                let six = self.six.as_ref().ok_or(Errno::AFNOSUPPORT)?;
+                sockopt::set_ipv6_add_membership(six, &group, interface)?;
+            }
+            _ => return Err(Errno::AFNOSUPPORT.into()),
+        }
+        Ok(())
+    }
+
+    /// Takes it no longer; as [`join_group`](Self::join_group).
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL` if it did not.
+    pub fn leave_group(&self, group: IpAddr, local: IpAddr, interface: u32) -> io::Result<()> {
+        match (group, local) {
+            (IpAddr::V4(group), IpAddr::V4(local)) => {
+                let four = &self.four;
+                sockopt::set_ip_drop_membership_with_ifindex(four, &group, &local, interface)?;
+            }
+            (IpAddr::V6(group), _) => {
+                let six = self.six.as_ref().ok_or(Errno::AFNOSUPPORT)?;
+                sockopt::set_ipv6_drop_membership(six, &group, interface)?;
+            }
+            _ => return Err(Errno::AFNOSUPPORT.into()),
+        }
         Ok(())
     }
 

@@ -43,13 +43,19 @@ impl Client {
         match message {
             Message::LinkReady(ready) => {
                 // A link that cannot be attached is as good as a peer that never answers.
-                let _ = self.link_ready(&ready, files);
+                let attached = self.link_ready(&ready, files).is_ok();
+                if ready.peer_qpn.is_group() && !attached {
+                    self.group_link_gone(ready.qpn, ready.peer_qpn);
+                }
             }
             Message::LinkClosed(closed) => {
                 if let Some(qp) = self.qp(closed.qpn) {
                     match closed.reason {
                         CLOSED_BY_DEATH | CLOSED_BY_NETWORK => qp.peer_died(closed.peer_qpn),
                         _ => qp.peer_closed(closed.peer_qpn),
+                    }
+                    if closed.peer_qpn.is_group() {
+                        self.group_link_gone(closed.qpn, closed.peer_qpn);
                     }
                 }
             }

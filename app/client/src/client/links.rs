@@ -51,6 +51,11 @@ impl Client {
             endpoint.close();
             return Err(Errno::ENOENT);
         };
+        let of_group = ready.peer_qpn.is_group();
+        if of_group && !self.group_link_comes(&qp, ready) {
+            endpoint.close();
+            return Err(Errno::ENOENT);
+        }
         self.qps.linked(ready.qpn, name);
         let peer = Peer {
             qpn: ready.peer_qpn,
@@ -64,6 +69,11 @@ impl Client {
             self.bells.hear(name, &self.progress.sleep);
             // News that came before the bit had a meaning.
             qp.pump();
+        } else if of_group {
+            return Err(Errno::EINVAL);
+        }
+        if of_group {
+            self.group_link_came(ready);
         }
         Ok(())
     }
@@ -100,6 +110,7 @@ impl Client {
         self.bells.begin_era();
         self.trace_end();
         self.qps.all().iter().for_each(|qp| qp.engine_died());
+        self.group_links_gone();
         let dead = self.bells.remove_engines(&self.progress.sleep);
         dead.iter().for_each(|bell| self.shared.bells.remove(bell));
     }

@@ -4,6 +4,7 @@
 
 mod captures;
 mod events;
+mod groups;
 mod lending;
 mod links;
 mod mapping;
@@ -36,7 +37,7 @@ pub struct Client {
     session: Session,
     nic: RwLock<VirtualNic>,
     statistics: statistics::Area,
-    qps: queue_pairs::QueuePairs,
+    pub(crate) qps: queue_pairs::QueuePairs,
     /// What peers may reach, and what of it lies on files of a daemon's.
     keys: keys::Keys,
     bells: bells::Bells,
@@ -51,6 +52,8 @@ pub struct Client {
     audience: audience::Audience,
     /// What of peers is mapped here.
     mapped: mapped::Mapped,
+    /// Whoever attaches or detaches a queue pair has its turn.
+    pub(crate) attaching: Mutex<()>,
     /// Itself, for the threads it starts.
     me: Weak<Client>,
     tracing: tracing::Tracing,
@@ -99,6 +102,7 @@ impl Client {
             calls: Arc::default(),
             taking: Arc::default(),
             mapped: mapped::Mapped::default(),
+            attaching: Mutex::default(),
             me: me.clone(),
             tracing: Default::default(),
             generation: fork::generation(),

@@ -83,11 +83,15 @@ impl Client {
         match to {
             State::Rtr => {
                 self.start_progress()?;
+                if qp.service == Service::Ud {
+                    self.attach_all(qp);
+                }
                 if let Some(connection) = connection.filter(|_| qp.service != Service::Ud) {
                     self.connect_qp(qp, connection)?;
                 }
             }
             State::Reset => {
+                self.qps.group_unlinked(qp.number, None);
                 let connected = self.qps.disconnect(qp.number);
                 if connected || qp.service == Service::Ud {
                     let answer =
@@ -129,6 +133,7 @@ impl Client {
         if !self.is_ours() {
             return;
         }
+        self.await_last_words(qp);
         qp.destroy();
         let slot = self.qps.remove(qp.number);
         self.link_ended(self.call(&DestroyQp { qpn: qp.number, reserved: 0 }.into()));
@@ -148,6 +153,7 @@ impl Caller for Client {
                 self.request_datagram_link(qpn, destination);
             }
             Call::Failed { qpn } => self.qp_failed(qpn),
+            Call::Attach { qpn } => return self.attach_again(qpn),
             Call::Reconnect => drop(self.reconnect()),
             Call::Settle if self.session.settle().is_err() => return Made::Again,
             Call::Settle => {}

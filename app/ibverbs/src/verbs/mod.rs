@@ -20,6 +20,7 @@ mod family;
 pub mod gid;
 pub mod limits;
 pub mod memory;
+pub mod multicast;
 mod mw;
 mod nothing;
 mod objects;

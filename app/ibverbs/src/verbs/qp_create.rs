@@ -290,6 +290,9 @@ pub unsafe extern "C" fn ov_ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     unsafe {
         let shell = QpShell::of(qp);
         let context = ContextShell::of((*qp).context);
+        if context.client.is_attached(&shell.qp) {
+            return refused!(Errno::EBUSY, "ibv_destroy_qp: attached to a group").raw();
+        }
         let place = XrcdShell::of(shell.xrcd);
         if place.is_some_and(|place| place.area.remove(&shell.qp, qp as usize)) {
             // Others have it open. An event that was for this object may be on its way still, by

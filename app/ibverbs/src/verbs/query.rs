@@ -16,7 +16,7 @@ use omniverb_abi::{
 };
 use omniverb_client::{GidEntry, REGIONS_MAX};
 use omniverb_device::limits;
-use omniverb_session::limits::GIDS_MAX;
+use omniverb_session::limits::{ATTACHMENTS_MAX, GIDS_MAX, GROUPS_MAX};
 use omniverb_terms::Errno;
 
 use super::context::ContextShell;
@@ -63,6 +63,9 @@ fn device_attributes(shell: &ContextShell) -> ibv_device_attr {
     attr.max_res_rd_atom = attr.max_qp.saturating_mul(c_int::from(limits::RD_ATOMIC_MAX));
     attr.atomic_cap = IBV_ATOMIC_GLOB;
     attr.max_mw = signed(limits::WINDOWS_MAX as u32);
+    attr.max_mcast_grp = GROUPS_MAX as c_int;
+    attr.max_mcast_qp_attach = ATTACHMENTS_MAX as c_int;
+    attr.max_total_mcast_qp_attach = ATTACHMENTS_MAX as c_int;
     attr.max_ah = signed(AH_MAX);
     attr.max_srq = signed(SRQ_MAX);
     attr.max_srq_wr = signed(limits::WR_MAX);

@@ -21,6 +21,18 @@ impl Server {
         if port.open().is_none() {
             return port.wait(end);
         }
+        let (qpn, peer_qpn) = (end.ready.qpn, end.ready.peer_qpn);
+        if peer_qpn.is_group()
+            && let Err(error) = port.join((qpn, peer_qpn), end.underlay)
+        {
+            let group = end.underlay.remote;
+            // Its process tries again and again.
+            if self.vnics.is_warning_due(end.vnic) {
+                let text = format_args!("group {group} could not be joined: {error}");
+                self.journal.log(Level::Warning, text);
+            }
+            return self.wire_failed(&end);
+        }
         match Shared::make(&end.ready) {
             Ok(shared) => {
                 self.engine.attach(end.vnic, &end, &shared);
@@ -35,13 +47,18 @@ impl Server {
 
     fn wire_failed(&mut self, end: &EngineEnd) {
         let (qpn, peer_qpn) = (end.ready.qpn, end.ready.peer_qpn);
+        if let Some(port) = self.vnics.port_mut(end.vnic) {
+            port.leave((qpn, peer_qpn));
+        }
         self.tables.decide(|tables| tables.engine_link_failed(qpn, peer_qpn));
     }
 
     pub(super) fn detach_engine(&mut self, vnic: VnicId, qpn: Qpn, peer_qpn: Qpn) {
-        let port = self.vnics.port_mut(vnic);
-        if port.is_some_and(|port| port.wait_no_more(qpn, peer_qpn)) {
-            return;
+        if let Some(port) = self.vnics.port_mut(vnic) {
+            if port.wait_no_more(qpn, peer_qpn) {
+                return;
+            }
+            port.leave((qpn, peer_qpn));
         }
         self.engine.detach(qpn, peer_qpn);
     }

@@ -38,6 +38,13 @@ impl Backlog {
         Backlog { records: VecDeque::new(), bytes: 0, allowance, asked: 0 }
     }
 
+    /// One whose sender is to be asked to slow down.
+    #[cfg(test)]
+    pub(crate) fn full() -> Backlog {
+        let allowance = Allowance(Arc::new(AtomicUsize::new(LINK_BYTES)));
+        Backlog { records: VecDeque::new(), bytes: LINK_BYTES, allowance, asked: 0 }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.records.is_empty()
     }

@@ -8,10 +8,15 @@ use omniverb_link::{Broken, Endpoint, Request};
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Psn, Qpn};
 use omniverb_transport::datagram::{Address, Message, write};
-use omniverb_wire::Packet;
+use omniverb_wire::{GRH_BYTES, Packet, receive_area};
+use std::net::IpAddr;
 
 /// Bytes of the longest datagram.
 const MESSAGE_MAX: usize = 4096;
+/// What a UDP packet has beside the message.
+const UDP_BTH_DETH_ICRC: usize = 8 + 12 + 8 + 4;
+/// What the header in front of a message says, since the socket does not tell.
+const HOP_LIMIT: u8 = 64;
 
 /// One destination.
 pub(crate) struct Datagrams {
@@ -109,6 +114,10 @@ impl Datagrams {
             return Ok(None);
         };
         let Request::Datagram { flags, immediate, qkey } = request else { return Err(Broken) };
+        // Who is attached to a group sends to it by another link.
+        if self.peer_qpn.is_group() {
+            return Err(Broken);
+        }
         if record.length > MESSAGE_MAX {
             return Err(Broken);
         }
@@ -129,22 +138,34 @@ impl Datagrams {
             return self.regulator.on_notification(now, packet);
         }
         let Some(deth) = packet.deth() else { return };
-        if self.closed || !packet.bth().is_in_default_partition() {
+        if self.closed || !packet.bth().is_in_default_partition() || self.peer_qpn.is_group() {
             return;
         }
         self.regulator.on_packet(packet.bth());
-        let immediate = packet.immediate().map(|immediate| u32::from_ne_bytes(immediate.0));
-        let with = |set: bool, flag: u32| if set { flag } else { 0 };
-        let flags = FIRST
-            | LAST
-            | with(packet.bth().is_solicited(), SOLICITED)
-            | with(immediate.is_some(), IMMEDIATE);
-        let request = Request::Datagram {
-            flags,
-            immediate: immediate.unwrap_or_default(),
-            qkey: deth.queue_key(),
-        };
+        let (flags, immediate) = carried(packet);
+        let request = Request::Datagram { flags, immediate, qkey: deth.queue_key() };
         match self.backlog.send(&mut self.endpoint, &request, packet.payload()) {
+            Ok(_) => {}
+            Err(Broken) => self.close(),
+        }
+    }
+
+    /// A packet to the group, which whoever sent: the application is given the header that tells.
+    pub(crate) fn copy(&mut self, packet: &Packet<'_>, (from, to): (IpAddr, IpAddr)) {
+        let Some(deth) = packet.deth() else { return };
+        let data = packet.payload();
+        let fits = data.len() <= MESSAGE_MAX && packet.bth().is_in_default_partition();
+        if self.closed || !fits || !self.peer_qpn.is_group() {
+            return;
+        }
+        let (flags, immediate) = carried(packet);
+        let (qkey, source) = (deth.queue_key(), deth.source());
+        let request = Request::Grouped { flags, immediate, qkey, source };
+        let length = (UDP_BTH_DETH_ICRC + data.len().next_multiple_of(4)) as u16;
+        let mut bytes = Vec::with_capacity(GRH_BYTES + data.len());
+        bytes.extend(receive_area(from, to, 0, HOP_LIMIT, length));
+        bytes.extend(data);
+        match self.backlog.send(&mut self.endpoint, &request, &bytes) {
             Ok(_) => {}
             Err(Broken) => self.close(),
         }
@@ -155,4 +176,15 @@ impl Datagrams {
         self.closed = true;
         self.endpoint.close();
     }
+}
+
+/// Flags and immediate data of the record that a packet becomes.
+fn carried(packet: &Packet<'_>) -> (u32, u32) {
+    let immediate = packet.immediate().map(|immediate| u32::from_ne_bytes(immediate.0));
+    let with = |set: bool, flag: u32| if set { flag } else { 0 };
+    let flags = FIRST
+        | LAST
+        | with(packet.bth().is_solicited(), SOLICITED)
+        | with(immediate.is_some(), IMMEDIATE);
+    (flags, immediate.unwrap_or_default())
 }

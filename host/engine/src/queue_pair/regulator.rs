@@ -2,7 +2,8 @@
 //!
 //! Between two Omniverbs the receiver reports how far it got ([`crate::pacing::flow`]); to anybody
 //! else a receiver that falls behind sends congestion notifications, and a sender that gets them
-//! pauses ([`crate::pacing::throttle`]).
+//! pauses ([`crate::pacing::throttle`]). Nobody is told for a group: what leaves by its link would
+//! go to everybody in it.
 
 use crate::pacing::flow::{Inflow, Outflow, Way};
 use crate::pacing::throttle::Throttle;
@@ -60,7 +61,7 @@ impl Regulator {
         }
         if let Some(out) = &mut self.outflow {
             self.due = out.may_send(self.way, now).err();
-        } else if backlog.asks(now) {
+        } else if !self.peer_qpn.is_group() && backlog.asks(now) {
             return written(write_notification(datagram, self.peer_qpn));
         } else {
             self.due = self.throttle.due(now);
@@ -102,5 +103,20 @@ impl Regulator {
     /// When something may be sent again, if it is too early now.
     pub(crate) fn due(&self) -> Option<u64> {
         self.due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_slow_tells_its_sender_and_never_a_group() {
+        let next = |peer| {
+            let mut regulator = Regulator::new((Qpn(7), peer), 0);
+            regulator.next(1 << 40, &mut Backlog::full(), &mut [0; 200])
+        };
+        assert!(matches!(next(Qpn(8)), Leaves::Notice(_)));
+        assert_eq!(next(Qpn::of_group(1)), Leaves::Message);
     }
 }

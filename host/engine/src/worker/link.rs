@@ -240,6 +240,15 @@ impl Link {
         }
     }
 
+    /// A packet to the group that its queue pair is attached to by it.
+    pub(super) fn take_copy(&mut self, sound: &Sound<'_>) {
+        self.counted.received_packets += 1;
+        self.counted.received_bytes += sound.datagram.len() as u64;
+        if let Kind::Datagrams(datagrams) = &mut self.kind {
+            datagrams.copy(&sound.packet, (sound.from, sound.local));
+        }
+    }
+
     /// Packets for this link that follow each other. False: they have to come one by one.
     pub(super) fn take_run(&mut self, run: &Run<'_>, now: u64) -> bool {
         let Kind::Connected(connected) = &mut self.kind else { return false };

@@ -4,7 +4,7 @@ use super::link::{Ends, Link, Reason};
 use crate::pacing::agenda::Agenda;
 use crate::queue_pair::connected::Connected;
 use omniverb_terms::{Qpn, Service, VnicId};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
@@ -20,6 +20,8 @@ pub(super) struct Links {
     latest: Option<(Qpn, usize)>,
     /// UD, by QP number, peer's address and peer's QP number.
     by_source: BTreeMap<(Qpn, IpAddr, Qpn), usize>,
+    /// UD, by the group that their queue pairs are attached to by them.
+    by_group: BTreeMap<(VnicId, IpAddr), BTreeSet<usize>>,
     /// Those that are to be served.
     agenda: Agenda,
     /// Those whose acknowledgement waits for their application's next turn.
@@ -35,7 +37,10 @@ impl Links {
         if index == self.places.len() {
             self.places.push(None);
         }
-        let Ends { qpn, peer_qpn, service, flow, .. } = *link.ends();
+        let Ends { vnic, qpn, peer_qpn, service, flow, .. } = *link.ends();
+        if peer_qpn.is_group() {
+            self.by_group.entry((vnic, flow.destination)).or_default().insert(index);
+        }
         if service == Service::Ud {
             self.by_source.insert((qpn, flow.destination, peer_qpn), index);
         } else {
@@ -50,6 +55,12 @@ impl Links {
     pub(super) fn remove(&mut self, index: usize) -> Option<Box<Link>> {
         let link = self.places.get_mut(index)?.take()?;
         let Ends { vnic, qpn, peer_qpn, service, flow, .. } = *link.ends();
+        if let Some(all) = self.by_group.get_mut(&(vnic, flow.destination)) {
+            all.remove(&index);
+            if all.is_empty() {
+                self.by_group.remove(&(vnic, flow.destination));
+            }
+        }
         if service == Service::Ud {
             self.by_source.remove(&(qpn, flow.destination, peer_qpn));
         } else if self.by_number.get(&qpn) == Some(&index) {
@@ -112,6 +123,11 @@ impl Links {
         let link = self.get_mut(index).filter(|link| link.ends().peer_qpn == peer_qpn)?;
         let vnic = link.ends().vnic;
         Some((vnic, link.connected_mut()?))
+    }
+
+    /// Those by which queue pairs of a vNIC are attached to this group.
+    pub(super) fn attached(&self, vnic: VnicId, group: IpAddr) -> Vec<usize> {
+        self.by_group.get(&(vnic, group)).into_iter().flatten().copied().collect()
     }
 
     /// The UD link of this queue pair with that source.

@@ -25,6 +25,8 @@ pub(crate) enum Kind {
     EngineLink,
     /// One of those that a stranger caused.
     Stranger,
+    /// One of those by which a queue pair gets what is sent to a group.
+    Group,
     /// A link that does not lead to the engine; once for each vNIC that it has an end in.
     Direct,
     /// One for datagrams that the vNIC did not ask for.
@@ -49,7 +51,7 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// All of them, in the order of their numbers.
-    pub(crate) const ALL: [Kind; 18] = [
+    pub(crate) const ALL: [Kind; 19] = [
         Kind::Client,
         Kind::Process,
         Kind::Vnic,
@@ -58,6 +60,7 @@ impl Kind {
         Kind::Link,
         Kind::EngineLink,
         Kind::Stranger,
+        Kind::Group,
         Kind::Direct,
         Kind::Uninvited,
         Kind::Extent,
@@ -92,6 +95,7 @@ impl Quotas {
             (Kind::Mr, limits.mrs_per_session),
             (Kind::Link, limits.links_per_session),
             (Kind::EngineLink, LINKS_PER_BELL),
+            (Kind::Group, limits.groups_per_session),
             (Kind::Extent, limits.extents_per_session),
             (Kind::Grant, limits.grants_per_session),
             (Kind::EngineGrant, limits.grants_per_session),
@@ -115,6 +119,7 @@ impl Quotas {
             (Kind::Link, limits.links_per_vnic),
             (Kind::EngineLink, limits.engine_links_per_vnic),
             (Kind::Stranger, limits.strangers_per_vnic),
+            (Kind::Group, limits.groups_per_vnic),
             (Kind::Extent, limits.extents_per_vnic),
             (Kind::Probe, limits.probes_per_vnic),
             (Kind::Consent, limits.probes_per_vnic),

@@ -73,7 +73,8 @@ impl Directory for Flat {
     }
 
     fn route(&self, name: &Name) -> Option<Underlay> {
-        let interface = if name.dgid.is_link_local() { name.interface } else { 0 };
+        let by_interface = name.dgid.is_link_local() || name.dgid.is_multicast();
+        let interface = if by_interface { name.interface } else { 0 };
         Some(Underlay { local: name.sgid.address(), remote: name.dgid.address(), interface })
     }
 

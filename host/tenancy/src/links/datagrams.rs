@@ -37,6 +37,13 @@ impl Tenancy {
         if self.leads_to(m) {
             return Ok(Found::Linked);
         }
+        if m.dgid.is_multicast() {
+            // Nobody in particular is at its end, so nobody is asked.
+            return match m.dest_qpn {
+                Qpn::MULTICAST => self.datagrams_by_engine(m, Route::group(), now),
+                _ => Err(Errno::EINVAL),
+            };
+        }
         let theirs = match self.resolve((ours, m.sgid, m.dgid), ours, None, now) {
             Resolved::To(Answer::Is(vnic)) => vnic,
             Resolved::To(Answer::NoAccess) => return Err(Errno::EHOSTUNREACH),

@@ -128,7 +128,7 @@ impl Tenancy {
                 self.end_engine_links(qpn, peer, Some(CLOSED_BY_PEER));
             }
             Cause::Stranger => {}
-            Cause::Asked => self.make_way_to_engine(id, key),
+            Cause::Asked | Cause::Group => self.make_way_to_engine(id, key),
         }
         let session = self.sessions.get(&id).ok_or(Errno::ENOENT)?;
         let Some(full) = session.account.full(cause.kinds()) else { return Ok(()) };

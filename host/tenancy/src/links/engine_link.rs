@@ -32,6 +32,8 @@ pub(crate) enum Cause {
     Asked,
     /// Datagrams that somebody sent whom it has not named.
     Stranger,
+    /// The queue pair is attached to a group. Such a link makes way for no other.
+    Group,
 }
 
 impl Cause {
@@ -40,6 +42,7 @@ impl Cause {
         match self {
             Cause::Asked => &[Kind::Link, Kind::EngineLink],
             Cause::Stranger => &[Kind::Link, Kind::EngineLink, Kind::Stranger],
+            Cause::Group => &[Kind::Link, Kind::EngineLink, Kind::Group],
         }
     }
 }
@@ -66,6 +69,11 @@ impl Route {
     /// To another Omniverb.
     pub(crate) fn wire(why: Why, features: u32) -> Route {
         Route { path: Path::Wire, why, within: None, features, cause: Cause::Asked }
+    }
+
+    /// To whoever is in a group.
+    pub(crate) fn group() -> Route {
+        Route { why: Why::Group, ..Route::roce() }
     }
 
     /// To whatever else there may be.

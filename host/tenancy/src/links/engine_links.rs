@@ -16,11 +16,13 @@ use std::collections::BTreeMap;
 pub(super) struct EngineLinks {
     rows: BTreeMap<(Qpn, FarPeer), Paid<EngineLink>>,
     seniority: Seniority,
+    /// How often a vNIC's queue pairs are attached to a group.
+    groups: BTreeMap<(VnicId, Gid), usize>,
 }
 
 impl EngineLinks {
     pub(super) fn is_empty(&self) -> bool {
-        self.rows.is_empty() && self.seniority.is_empty()
+        self.rows.is_empty() && self.seniority.is_empty() && self.groups.is_empty()
     }
 
     /// All, with what they pay, in the order of their queue pairs.
@@ -52,9 +54,15 @@ impl EngineLinks {
     /// One more, counted for this holder.
     pub(super) fn insert(&mut self, link: Paid<EngineLink>, holder: &Holder) {
         let age = link.age();
-        self.seniority.add(age, holder);
-        if link.service == Service::Ud {
-            self.seniority.add_datagrams(age, link.session);
+        // Nobody would make it anew.
+        if link.cause != Cause::Group {
+            self.seniority.add(age, holder);
+            if link.service == Service::Ud {
+                self.seniority.add_datagrams(age, link.session);
+            }
+        }
+        if link.cause == Cause::Group {
+            *self.groups.entry((link.vnic, link.way.dgid)).or_default() += 1;
         }
         if link.cause == Cause::Stranger {
             self.seniority.add_stranger(age, link.vnic);
@@ -68,8 +76,23 @@ impl EngineLinks {
         for link in &links {
             self.rows.remove(&(qpn, link.way.far_peer()));
             self.seniority.remove(&link.age(), link.session, link.vnic);
+            let group = (link.vnic, link.way.dgid);
+            if link.cause == Cause::Group
+                && let Some(count) = self.groups.get_mut(&group)
+            {
+                *count -= 1;
+                if *count == 0 {
+                    self.groups.remove(&group);
+                }
+            }
         }
         links
+    }
+
+    /// Whether a vNIC may be in this group: it is already, or in fewer than `most`.
+    pub(super) fn may_join(&self, vnic: VnicId, group: Gid, most: usize) -> bool {
+        let all = self.groups.range((vnic, Gid::ZERO)..=(vnic, Gid::MAX));
+        self.groups.contains_key(&(vnic, group)) || all.count() < most
     }
 
     /// See [`Seniority::oldest`].

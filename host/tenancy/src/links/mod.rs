@@ -2,9 +2,10 @@
 //!
 //! `pairing.rs` (RC, UC) and `datagrams.rs` (UD): whom a queue pair is to be linked with.
 //! `direct.rs`: links between processes (`link.rs`, `direct_links.rs`). `engine.rs`: links to the
-//! engine (`engine_link.rs`, `engine_links.rs`). `path.rs`: the words for both. `bells.rs`: places
-//! of links in what processes wake each other with. `consents.rs`, `consent.rs`: the network is
-//! asked as long as a link lives; `parting.rs`: links that somebody else ends. `room.rs`: which
+//! engine (`engine_link.rs`, `engine_links.rs`); `groups.rs`: those that come from multicast
+//! groups. `path.rs`: the words for both. `bells.rs`: places of links in what
+//! processes wake each other with. `consents.rs`, `consent.rs`: the network is asked as long as a
+//! link lives; `parting.rs`: links that somebody else ends. `room.rs`: which
 //! link makes way for another, of those in `uninvited.rs` (direct ones) or `seniority.rs` (to the
 //! engine).
 
@@ -17,6 +18,7 @@ mod direct_links;
 mod engine;
 pub(crate) mod engine_link;
 mod engine_links;
+mod groups;
 pub(crate) mod link;
 mod pairing;
 mod parting;

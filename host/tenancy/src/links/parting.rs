@@ -2,6 +2,7 @@
 //! longer joins the two. Both ends are told, with a reason that makes connected queue pairs fail
 //! as when their retries are over: the memory they share would carry them on otherwise.
 
+use super::engine_link::Cause;
 use crate::action::Action;
 use crate::ids::LinkKey;
 use crate::tenancy::Tenancy;
@@ -20,6 +21,8 @@ impl Tenancy {
             self.part_link(link);
         }
         let engine = self.links.all_engine();
+        // A group is nobody to part from.
+        let engine = engine.filter(|link| link.cause != Cause::Group);
         let engine = engine.filter(|link| link.vnic == key || link.within == Some(key));
         let engine: Vec<(Qpn, Qpn)> = engine.map(|link| (link.way.qpn, link.way.peer)).collect();
         for (qpn, peer) in engine {

@@ -57,6 +57,8 @@ pub enum Why {
     Unanswered,
     /// Datagrams came from there.
     Stranger,
+    /// To or from a multicast group.
+    Group,
 }
 
 impl Why {
@@ -78,6 +80,7 @@ impl Why {
             Why::OneWay => "on this host, but the handshake passes in one direction only",
             Why::Unanswered => "nobody answered the handshake",
             Why::Stranger => "datagrams came from there",
+            Why::Group => "a multicast group",
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     Tenancy, Underlay, VnicAddress, VnicId,
 };
 use omniverb_session::Message;
-use omniverb_session::body::{Adopted, CreateQp, Hello, ROLE_VERBS};
+use omniverb_session::body::{Adopted, AttachGroup, CreateQp, Hello, ROLE_VERBS};
 use omniverb_terms::{Errno, Gid, Qpn, Service};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -260,6 +260,8 @@ pub fn exercise(bytes: &[u8]) {
         extent_bytes: 0x2000,
         granted_per_session: 3,
         strangers_per_vnic: 2,
+        groups_per_session: 2,
+        groups_per_vnic: 3,
         engine_links_per_vnic: 5,
         engine_links: 8,
         vnics: 2,
@@ -342,6 +344,13 @@ pub fn exercise(bytes: &[u8]) {
                 let message = connecting::call(*deed);
                 bench.say(session, &Arrived { channel, tag, message, memory });
             }
+            12 => {
+                // The numbers of queue pairs are counted by the bench, from 2 on.
+                let (qpn, gid) = (Qpn(u32::from(who >> 4) + 2), group(who));
+                let message = AttachGroup { qpn, reserved: 0, gid }.into();
+                let (tag, memory, channel) = (0, None, Channel::Calls);
+                bench.say(session, &Arrived { channel, tag, message, memory });
+            }
             8 => {
                 let vnic = vnic(u64::from(who % 4));
                 let actions = match who & 16 {
@@ -387,6 +396,14 @@ pub fn exercise(bytes: &[u8]) {
     assert!(bench.mirror.is_empty(), "the engine has links of nobody");
     bench.tenancy.check_accounts();
     assert!(bench.tenancy.is_empty(), "something is left after everybody has gone");
+}
+
+/// A group, or nobody in particular.
+fn group(number: u8) -> Gid {
+    match number & 8 {
+        0 => Ipv4Addr::new(239, 0, 0, number & 7).into(),
+        _ => gid(u64::from(number & 3)),
+    }
 }
 
 /// Whoever was asked for pages last hands out some.

@@ -76,6 +76,14 @@ impl Qp {
         guard.pump_all(self);
     }
 
+    /// Whether messages to a multicast group are on their way still, though they are completed: the
+    /// link to it is being made.
+    pub fn holds_back_for_group(&self) -> bool {
+        let inner = self.inner.lock();
+        let rts = inner.machine.state() == State::Rts;
+        rts && inner.unresolved.waits_for_group(self.shared.host.now())
+    }
+
     /// The daemon says the peer's process is gone: what it sent is delivered, then a connected
     /// QP fails.
     pub fn peer_died(&self, peer_qpn: Qpn) {

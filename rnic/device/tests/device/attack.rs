@@ -238,7 +238,7 @@ impl Victim {
             _ => length as u64,
         };
         let immediate = self.open.rkey.0;
-        let request = match script.byte() % 13 {
+        let request = match script.byte() % 14 {
             0 | 1 => Request::Send { flags, immediate },
             2 | 3 => Request::WriteFirst { flags, address, rkey, immediate, total },
             4 => Request::WriteMore { flags, immediate },
@@ -254,6 +254,7 @@ impl Victim {
             }
             // Most of them are of this domain.
             10 | 11 => Request::ForSrq { number: (immediate ^ flags >> 8) % 4 },
+            12 => Request::Grouped { flags, immediate, qkey: QKEY, source: Qpn(total as u32) },
             _ => Request::Datagram { flags, immediate, qkey: QKEY },
         };
         let payload = vec![0xee; length];

@@ -8,10 +8,10 @@ use crate::work::{Work, part, whole};
 use omniverb_device::FarEnd;
 use omniverb_device::attributes::State;
 use omniverb_device::work::Destination;
-use omniverb_device::{GlobalRoute, status};
+use omniverb_device::{GlobalRoute, status, wc_flags};
 use omniverb_link::record::{IMMEDIATE, LAST};
 use omniverb_link::{Request, Response};
-use omniverb_terms::{Gid, Service};
+use omniverb_terms::{Gid, Qpn, Service};
 
 fn datagram(length: usize, number: u64) -> Vec<u8> {
     pattern(length, 100 + number)
@@ -138,4 +138,40 @@ fn datagram_queue_pairs_outlive_the_daemon() {
     receive(&other, 5, &[whole(&pair.sides[1].register(&room))]);
     post(&qp, &Work::send(2).to(direct, QKEY));
     assert_eq!(outcomes(&other.recv_cq), [(5, status::SUCCESS)]);
+}
+
+/// What is sent to a group tells by itself who sent it; only an engine's link of that kind may.
+#[test]
+fn datagrams_to_a_group_tell_who_sent_them() {
+    let pair = Pair::new();
+    let (qp, mut other) = ready(&pair, &options(Service::Ud));
+    let group = Qpn::of_group(3);
+    let mut far = far::open(&pair, 0, &qp, group, SMALL);
+    let there = Buffer::new(4 * 200);
+    let target = pair.sides[0].register(&there);
+    for id in 0..4 {
+        receive(&qp, id, &[part(&target, id as usize * 200, 150), part(&target, 790, 10)]);
+    }
+    let message = |source, qkey| Request::Grouped { flags: LAST, immediate: 0, qkey, source };
+    let bytes = pattern(140, 3);
+    assert!(far::request(&mut far, &message(Qpn(0x99), QKEY + 1), &bytes), "another's Q_Key");
+    assert!(far::request(&mut far, &message(Qpn(0x99), QKEY), &bytes));
+    assert!(far::request(&mut far, &message(Qpn(0x98), QKEY), &bytes[..40]));
+    pair.settle();
+    let came = poll(&qp.recv_cq);
+    let seen: Vec<_> = came.iter().map(|wc| (wc.wr_id, wc.src_qp, wc.byte_len)).collect();
+    assert_eq!(seen, [(0, 0x99, 140), (1, 0x98, 40)]);
+    assert!(came.iter().all(|wc| wc.status == status::SUCCESS && wc.flags & wc_flags::GRH != 0));
+    assert!(there.read(0, 140) == bytes && there.read(200, 40) == bytes[..40]);
+    // Without a whole header it is nonsense, as are one-to-one messages here, and these elsewhere.
+    assert!(far::request(&mut far, &message(Qpn(0x99), QKEY), &bytes[..39]));
+    pair.settle();
+    assert!(far.peer_has_closed() && qp.state() == State::Rts);
+    let mut far = far::open(&pair, 0, &qp, group, SMALL);
+    let plain = Request::Datagram { flags: LAST, immediate: 0, qkey: QKEY };
+    assert!(far::request(&mut far, &plain, &bytes));
+    assert!(far::request(&mut other, &message(Qpn(0x99), QKEY), &bytes));
+    pair.settle();
+    assert!(far.peer_has_closed() && other.peer_has_closed());
+    assert_eq!(poll(&qp.recv_cq), []);
 }

@@ -1,7 +1,9 @@
 //! What a client makes of a daemon that lies about sizes, files, bells and grants.
 
 use super::*;
-use omniverb_terms::{Qpn, Rkey};
+use omniverb_session::body::CLOSED_BY_PEER;
+use omniverb_terms::{Errno, Gid, Qpn, Rkey, Service};
+use std::time::{Duration, Instant};
 
 /// Both tests talk to the same daemon.
 static TURN: Mutex<()> = Mutex::new(());
@@ -178,6 +180,56 @@ fn whatever_a_daemon_says() {
             .collect();
         daemon_says(&bytes);
     }
+}
+
+/// A link for a group comes when it likes, or goes, or is of no use, and may have been detached by
+/// then; what is attached is what the program said.
+#[test]
+fn a_link_of_a_group_lasts_as_long_as_the_attachment_and_no_longer() {
+    let _turn = lock(&TURN);
+    let process = Process::new().unwrap();
+    process.client.listen();
+    // Nobody asks for links anew beside this.
+    let _attaching = lock(&process.client.attaching);
+    let qp = &process.qps[1];
+    assert_eq!(qp.service, Service::Ud);
+    let group = Gid::from(std::net::Ipv4Addr::new(239, 1, 2, 3));
+    let peer_qpn = Qpn::of_group(0);
+    let ready = LinkReady { peer_qpn, dgid: group, engine: 1, ..ready(qp.number.0) };
+    let good = layout::link_bytes(1 << 16, 1 << 12) as u64;
+    let qps = &process.client.qps;
+    let unlinked = || qps.unlinked_groups(qp.number);
+    // Nobody is attached, or not any more.
+    says(&process, LinkReady { bell: 700, ..ready }, files(good));
+    assert_eq!(links(&process), 0);
+    assert!(qps.attach(qp.number, group) && !qps.attach(qp.number, group));
+    says(&process, LinkReady { bell: 701, ..ready }, files(8));
+    assert_eq!((links(&process), unlinked()), (0, vec![group]), "of no use");
+    // The link is there before the answer that names it.
+    says(&process, LinkReady { bell: 702, ..ready }, files(good));
+    assert_eq!((links(&process), unlinked()), (1, vec![]));
+    qps.group_answered(qp.number, group, peer_qpn);
+    assert_eq!(qps.await_group(qp.number, group, Instant::now()), Ok(()));
+    // Another one takes its place.
+    says(&process, LinkReady { bell: 703, ..ready }, files(good));
+    assert_eq!((links(&process), unlinked()), (1, vec![]));
+    // It ends, though nobody has asked for that: one is needed.
+    let closed =
+        LinkClosed { qpn: qp.number, peer_qpn, reason: CLOSED_BY_PEER, ..LinkClosed::new_zeroed() };
+    says(&process, closed, Vec::new());
+    assert_eq!(unlinked(), [group]);
+    // So does one before the answer that names it.
+    qps.asks_for_group(qp.number);
+    says(&process, closed, Vec::new());
+    qps.group_answered(qp.number, group, peer_qpn);
+    let late = Instant::now() + Duration::from_secs(60);
+    assert_eq!(qps.await_group(qp.number, group, late), Err(Errno::EHOSTUNREACH));
+    qps.asks_for_group(qp.number);
+    qps.group_answered(qp.number, group, peer_qpn);
+    assert_eq!(qps.await_group(qp.number, group, Instant::now()), Err(Errno::ETIMEDOUT));
+    assert_eq!(qps.detach(qp.number, group), Some(Some(peer_qpn)));
+    says(&process, LinkReady { bell: 704, ..ready }, files(good));
+    assert!(!qps.is_attached(qp.number));
 }
 
 #[test]

@@ -67,6 +67,9 @@ impl State {
     /// Finds out whom a packet is for.
     pub(super) fn dispatch(&mut self, vnic: VnicId, sound: &Sound<'_>) {
         let destination = sound.packet.bth().destination();
+        if destination == Qpn::MULTICAST || sound.local.is_multicast() {
+            return self.copy_to_group(vnic, sound);
+        }
         if destination == Qpn::GENERAL_SERVICES {
             return self.management(vnic, sound);
         }
@@ -89,6 +92,22 @@ impl State {
             self.keep(vnic, destination, sound);
         }
         self.links.touch(index, Reason::News);
+    }
+
+    /// A copy for each queue pair that is attached to the group. What goes to a group, but to one
+    /// queue pair, and the other way round, is for nobody.
+    fn copy_to_group(&mut self, vnic: VnicId, sound: &Sound<'_>) {
+        let Sound { packet, local, .. } = sound;
+        let fits = packet.bth().destination() == Qpn::MULTICAST && local.is_multicast();
+        if !fits || packet.deth().is_none() {
+            return;
+        }
+        for index in self.links.attached(vnic, *local) {
+            if let Some(link) = self.links.get_mut(index) {
+                link.take_copy(sound);
+                self.links.touch(index, Reason::News);
+            }
+        }
     }
 
     /// A congestion notification, or a report: for an RC or UC QP, or for what a UD QP sends there.

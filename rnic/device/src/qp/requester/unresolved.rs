@@ -99,6 +99,14 @@ impl Unresolved {
         (line.route, line.list)
     }
 
+    /// Whether something waits for the link to a multicast group.
+    pub(crate) fn waits_for_group(&self, now: u64) -> bool {
+        let mut lines = self.lines.iter();
+        lines.any(|(to, line)| {
+            to.dgid.is_multicast() && !line.list.is_empty() && !line.is_expired(now)
+        })
+    }
+
     /// What waits there is lost, and whoever comes next asks again.
     pub(crate) fn lose(&mut self, destination: &Destination) {
         self.take(destination);
@@ -169,5 +177,25 @@ mod tests {
         assert_eq!(unresolved.count, UNRESOLVED_MAX / 2);
         assert!(keep(&mut unresolved, 0, 0));
         assert!(!keep(&mut unresolved, 1, 0), "nobody asked for it");
+    }
+
+    #[test]
+    fn what_waits_for_a_group_is_known() {
+        let mut unresolved = Unresolved::default();
+        let group = Gid::from(core::net::Ipv4Addr::new(239, 1, 2, 3));
+        let to_group = |qpn| {
+            let destination = Destination { dgid: group, ..to(qpn).destination };
+            Addressee { destination, ..to(qpn) }
+        };
+        for (to, waits) in [(to(1), false), (to_group(2), true)] {
+            let _ = unresolved.resolve(&to.destination, 0);
+            assert!(!unresolved.waits_for_group(0), "nothing was sent");
+            let request = Request::Datagram { flags: 0, immediate: 0, qkey: 1 };
+            assert!(unresolved.keep(&to, request, 0, &[], 0));
+            assert_eq!(unresolved.waits_for_group(0), waits);
+        }
+        assert!(!unresolved.waits_for_group(ANSWER_WAIT), "nobody answered");
+        let _ = unresolved.take(&to_group(2).destination);
+        assert!(!unresolved.waits_for_group(0));
     }
 }

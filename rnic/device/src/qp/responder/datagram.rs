@@ -9,6 +9,7 @@ use crate::peer::Peer;
 use crate::qp::{Inner, Qp};
 use crate::queue::Receive;
 use omniverb_link::record::{IMMEDIATE, SOLICITED};
+use omniverb_link::{Broken, Request};
 use omniverb_ring::Record;
 use omniverb_terms::Gid;
 use std::net::{IpAddr, Ipv4Addr};
@@ -21,18 +22,30 @@ impl Inner {
         &mut self,
         qp: &Qp,
         index: usize,
-        flags: u32,
-        immediate: u32,
-        qkey: u32,
+        request: &Request,
         record: &Record,
-    ) -> Outcome {
-        let length = record.length as u64;
+    ) -> Result<Outcome, Broken> {
+        let peer = self.links[index].peer;
+        let all = record.length as u64;
+        let (flags, immediate, qkey, source, before) = match *request {
+            Request::Datagram { flags, immediate, qkey } if !peer.qpn.is_group() => {
+                (flags, immediate, qkey, peer.qpn, 0)
+            }
+            // Only an engine says who somebody else is; what it says stands before the message.
+            Request::Grouped { flags, immediate, qkey, source }
+                if peer.qpn.is_group() && peer.is_beyond_engine() && all >= GRH_BYTES =>
+            {
+                (flags, immediate, qkey, source, GRH_BYTES)
+            }
+            _ => return Err(Broken),
+        };
+        let length = all - before;
         if qkey != self.machine.attributes().qkey || length > 4096 {
-            return Outcome::Passed; // not for us: silence (specification 10.2.5)
+            return Ok(Outcome::Passed); // not for us: silence (specification 10.2.5)
         }
         let receive = match self.take_receive(qp, index, flags) {
             Ok(receive) => receive,
-            Err(outcome) => return outcome,
+            Err(outcome) => return Ok(outcome),
         };
         if total(receive.sges.as_slice()) < length + GRH_BYTES {
             // Dropped; the receive stays for a message that fits.
@@ -41,18 +54,23 @@ impl Inner {
             } else {
                 self.complete_receive(qp, &receive, status::LOC_LEN_ERR);
             }
-            return Outcome::Passed;
+            return Ok(Outcome::Passed);
         }
-        let peer = self.links[index].peer;
-        let header = network_header(&peer, record.length);
         let list = receive.sges.as_slice();
-        let sound = self.place_header(qp, &receive, &header) && {
-            let (link, pd) = (&self.links[index], qp.receive_pd);
-            scatter(qp, &mut self.recv_cache, pd, link, record, list, GRH_BYTES)
+        let place = |inner: &mut Inner, at| {
+            let (link, pd) = (&inner.links[index], qp.receive_pd);
+            scatter(qp, &mut inner.recv_cache, pd, link, record, list, at)
+        };
+        let sound = match before {
+            0 => {
+                let header = network_header(&peer, record.length);
+                self.place_header(qp, &receive, &header) && place(self, GRH_BYTES)
+            }
+            _ => place(self, 0),
         };
         if !sound {
             self.complete_receive(qp, &receive, status::LOC_PROT_ERR);
-            return Outcome::Passed;
+            return Ok(Outcome::Passed);
         }
         let with_immediate = if flags & IMMEDIATE != 0 { wc_flags::WITH_IMM } else { 0 };
         let wc = Wc {
@@ -61,7 +79,7 @@ impl Inner {
             byte_len: (length + GRH_BYTES) as u32,
             immediate,
             qp_num: qp.number.0,
-            src_qp: peer.qpn.0,
+            src_qp: source.0,
             flags: wc_flags::GRH | with_immediate,
             sl: network_type(&peer),
             ..Wc::default()
@@ -69,7 +87,7 @@ impl Inner {
         self.meter.received(length);
         let release = qp.receive_release();
         self.receives.complete(Entry { wc, release, solicited: flags & SOLICITED != 0 });
-        Outcome::Passed
+        Ok(Outcome::Passed)
     }
 
     fn place_header(&mut self, qp: &Qp, receive: &Receive, header: &[u8; 40]) -> bool {

@@ -109,7 +109,8 @@ impl Inner {
         request: &Request,
         record: &Record,
     ) -> Result<Outcome, Broken> {
-        if (qp.service == Service::Ud) != matches!(request, Request::Datagram { .. }) {
+        let is_datagram = matches!(request, Request::Datagram { .. } | Request::Grouped { .. });
+        if (qp.service == Service::Ud) != is_datagram {
             return Err(Broken);
         }
         if qp.service.is_extended() {
@@ -137,8 +138,8 @@ impl Inner {
             Request::WriteMore { flags, immediate } => {
                 Ok(self.serve_write_more(qp, index, flags, immediate, record))
             }
-            Request::Datagram { flags, immediate, qkey } => {
-                Ok(self.serve_datagram(qp, index, flags, immediate, qkey, record))
+            Request::Datagram { .. } | Request::Grouped { .. } => {
+                self.serve_datagram(qp, index, request, record)
             }
             Request::ForSrq { .. } => Err(Broken),
             _ if !qp.service.is_reliable() => Err(Broken),

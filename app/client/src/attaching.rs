@@ -1,0 +1,121 @@
+//! What is known of the multicast groups that queue pairs are attached to, and of their links.
+//!
+//! The answer to a call and the news of its link come by different sockets, so in any order.
+
+use crate::attachments::{Attachment, Groups};
+use crate::queue_pairs::QueuePairs;
+use omniverb_sys::lock;
+use omniverb_terms::{Errno, Gid, Qpn};
+use std::time::Instant;
+
+impl QueuePairs {
+    fn with_groups<R>(&self, number: Qpn, act: impl FnOnce(&mut Groups) -> R) -> Option<R> {
+        let done = lock(&self.list).get_mut(&number).map(|record| act(&mut record.groups));
+        self.group_news.notify_all();
+        done
+    }
+
+    /// It is to be attached to a group. False: it is already.
+    pub(crate) fn attach(&self, number: Qpn, group: Gid) -> bool {
+        let new = Attachment { group, peer: None, there: false };
+        let attached = self.with_groups(number, |groups| {
+            let is_new = groups.find(group).is_none();
+            groups.list.extend(is_new.then_some(new));
+            is_new
+        });
+        attached.unwrap_or(false)
+    }
+
+    /// It is attached to it no longer. The far end of its link, if there is one; `None`: it was
+    /// not attached.
+    pub(crate) fn detach(&self, number: Qpn, group: Gid) -> Option<Option<Qpn>> {
+        self.with_groups(number, |groups| {
+            let at = groups.list.iter().position(|attachment| attachment.group == group)?;
+            Some(groups.list.swap_remove(at).peer)
+        })?
+    }
+
+    /// Whether it is attached to a group.
+    pub(crate) fn is_attached(&self, number: Qpn) -> bool {
+        lock(&self.list).get(&number).is_some_and(|record| !record.groups.list.is_empty())
+    }
+
+    /// Those that are attached to groups.
+    pub(crate) fn attached(&self) -> Vec<Qpn> {
+        let list = lock(&self.list);
+        let attached = list.iter().filter(|(_, record)| !record.groups.list.is_empty());
+        attached.map(|(number, _)| *number).collect()
+    }
+
+    /// Its groups by whose links nothing comes.
+    pub(crate) fn unlinked_groups(&self, number: Qpn) -> Vec<Gid> {
+        let list = lock(&self.list);
+        let all = list.get(&number).into_iter().flat_map(|record| &record.groups.list);
+        all.filter(|attachment| !attachment.there).map(|attachment| attachment.group).collect()
+    }
+
+    /// The far end of the link of a group that it is attached to; `None`: it is not.
+    pub(crate) fn group_peer(&self, number: Qpn, group: Gid) -> Option<Option<Qpn>> {
+        let mut list = lock(&self.list);
+        let attachment = list.get_mut(&number)?.groups.find(group)?;
+        Some(attachment.peer.filter(|_| attachment.there))
+    }
+
+    /// The daemon is going to be asked for a link.
+    pub(crate) fn asks_for_group(&self, number: Qpn) {
+        self.with_groups(number, |groups| groups.ended = None);
+    }
+
+    /// The daemon has made this link; it may be there already, or be gone again.
+    pub(crate) fn group_answered(&self, number: Qpn, group: Gid, peer: Qpn) {
+        self.with_groups(number, |groups| {
+            let ended = groups.ended == Some(peer);
+            if let Some(attachment) = groups.find(group).filter(|_| !ended) {
+                attachment.peer = Some(peer);
+            }
+        });
+    }
+
+    /// The link is there.
+    pub(crate) fn group_linked(&self, number: Qpn, group: Gid, by: Qpn) {
+        self.with_groups(number, |groups| {
+            if let Some(attachment) = groups.find(group) {
+                (attachment.peer, attachment.there) = (Some(by), true);
+            }
+        });
+    }
+
+    /// The link with this far end is gone, or all (`None`).
+    pub(crate) fn group_unlinked(&self, number: Qpn, by: Option<Qpn>) {
+        self.with_groups(number, |groups| {
+            groups.ended = by;
+            for attachment in &mut groups.list {
+                if by.is_none() || attachment.peer == by {
+                    (attachment.peer, attachment.there) = (None, false);
+                }
+            }
+        });
+    }
+
+    /// Waits until the link that the daemon has made for a group is there.
+    ///
+    /// # Errors
+    /// errno: `EHOSTUNREACH` if it came to nothing, `ETIMEDOUT`.
+    pub(crate) fn await_group(&self, number: Qpn, group: Gid, until: Instant) -> Result<(), Errno> {
+        let mut list = lock(&self.list);
+        loop {
+            let groups = list.get_mut(&number).map(|record| &mut record.groups);
+            match groups.and_then(|groups| groups.find(group)) {
+                Some(attachment) if attachment.there => return Ok(()),
+                Some(attachment) if attachment.peer.is_some() => {}
+                _ => return Err(Errno::EHOSTUNREACH),
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Errno::ETIMEDOUT);
+            }
+            let waited = self.group_news.wait_timeout(list, left);
+            list = waited.unwrap_or_else(|e| e.into_inner()).0;
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Multicast groups: who is attached, by which link, what it counts as, and how it ends.
+
+mod support;
+
+use omniverb_session::Message;
+use omniverb_session::body::*;
+use omniverb_session::limits::GROUPS_MAX;
+use omniverb_tenancy::testing::exercise::{Bench, vnic};
+use omniverb_tenancy::{Limits, Path, Why};
+use omniverb_terms::{Errno, Gid, Qpn, Service};
+use std::net::{IpAddr, Ipv4Addr};
+use support::*;
+
+fn group(number: u8) -> Gid {
+    Ipv4Addr::new(239, 1, 2, number).into()
+}
+
+fn attach(bench: &mut Bench, session: u64, qpn: Qpn, gid: Gid) -> Option<Message> {
+    call(bench, session, AttachGroup { qpn, reserved: 0, gid })
+}
+
+fn attached(bench: &mut Bench, session: u64, qpn: Qpn, gid: Gid) -> Qpn {
+    match attach(bench, session, qpn, gid) {
+        Some(Message::GroupAttached(attached)) if attached.qpn == qpn => attached.peer_qpn,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn two() -> (Bench, [Qpn; 2]) {
+    let mut bench = bench();
+    hello(&mut bench, 1, 1, 0);
+    hello(&mut bench, 2, 2, 0);
+    let qps = [1, 2].map(|session| qp(&mut bench, session, Service::Ud));
+    (bench, qps)
+}
+
+#[test]
+fn a_link_of_its_own_brings_what_is_sent_to_a_group() {
+    let (mut bench, [a, _]) = two();
+    let peer = attached(&mut bench, 1, a, group(1));
+    assert!(peer.is_group());
+    let links = engine_links(&bench);
+    let [link] = links.as_slice() else { panic!("{links:?}") };
+    assert_eq!((link.vnic, link.within, link.features), (vnic(1), None, 0));
+    let remote: IpAddr = Ipv4Addr::new(239, 1, 2, 1).into();
+    assert_eq!((link.underlay.remote, link.underlay.local), (remote, gid(1).address()));
+    assert_eq!((link.ready.peer_qpn, link.ready.engine), (peer, 1));
+    assert_eq!(paths(&bench, 1), [(Path::Roce, Why::Group)]);
+    assert_ne!(attached(&mut bench, 1, a, group(2)), peer);
+    // A process that has lost the link asks for it anew; one is what it counts as.
+    bench.told.clear();
+    assert_eq!(attached(&mut bench, 1, a, group(1)), peer);
+    assert_eq!((detached(&bench), paths(&bench, 1).len()), (vec![(a, peer)], 2));
+    // Detached from one, it is in the other still.
+    bench.told.clear();
+    call(&mut bench, 1, DisconnectQp { qpn: a, peer_qpn: peer }).unwrap();
+    assert_eq!(detached(&bench), [(a, peer)]);
+    assert_eq!(paths(&bench, 1).len(), 1);
+    assert_eq!(attached(&mut bench, 1, a, group(3)), peer, "its number is free again");
+    bench.end(1);
+    bench.end(2);
+    assert!(bench.tenancy.is_empty());
+}
+
+#[test]
+fn what_is_no_attachment() {
+    let (mut bench, [a, b]) = two();
+    let rc = qp(&mut bench, 1, Service::Rc);
+    assert_eq!(errno(attach(&mut bench, 1, rc, group(1))), Errno::EINVAL);
+    assert_eq!(errno(attach(&mut bench, 1, a, gid(2))), Errno::EINVAL);
+    assert_eq!(errno(attach(&mut bench, 1, b, group(1))), Errno::ENOENT, "somebody else's");
+    // Nobody in particular is at the end of a group.
+    let named = ConnectQp { dgid: group(1), ..to(a, 1, Qpn(77), 2) };
+    assert_eq!(errno(call(&mut bench, 1, named)), Errno::EINVAL);
+}
+
+#[test]
+fn who_sends_to_a_group_asks_nobody() {
+    let (mut bench, [a, _]) = two();
+    bench.told.clear();
+    let named = ConnectQp { dgid: group(1), ..to(a, 1, Qpn::MULTICAST, 2) };
+    assert!(matches!(call_once(&mut bench, 1, named), Some(Message::Connected(_))));
+    assert_eq!(paths(&bench, 1), [(Path::Roce, Why::Group)]);
+    assert_eq!(engine_links(&bench).len(), 1);
+}
+
+#[test]
+fn groups_are_bounded() {
+    let (mut bench, [a, _]) = two();
+    for number in 0..GROUPS_MAX as u8 {
+        attached(&mut bench, 1, a, group(number));
+    }
+    assert_eq!(errno(attach(&mut bench, 1, a, group(200))), Errno::ENOMEM);
+    // As many as a socket may be in: another queue pair has no others.
+    let other = qp(&mut bench, 1, Service::Ud);
+    assert_eq!(errno(attach(&mut bench, 1, other, group(200))), Errno::ENOMEM);
+    attached(&mut bench, 1, other, group(0));
+    let mut bench = bench_with(Limits { groups_per_session: 2, ..Limits::default() });
+    hello(&mut bench, 1, 1, 0);
+    let a = qp(&mut bench, 1, Service::Ud);
+    attached(&mut bench, 1, a, group(0));
+    attached(&mut bench, 1, a, group(1));
+    assert_eq!(errno(attach(&mut bench, 1, a, group(2))), Errno::ENOMEM);
+}
+
+/// Nobody would ask for its link again.
+#[test]
+fn a_group_is_nobody_to_part_from() {
+    let (mut bench, [a, _]) = two();
+    let peer = attached(&mut bench, 1, a, group(1));
+    let named = ConnectQp { dgid: group(1), ..to(a, 1, Qpn::MULTICAST, 2) };
+    call_once(&mut bench, 1, named).unwrap();
+    bench.told.clear();
+    let actions = bench.tenancy.disconnect_vnic(vnic(1));
+    bench.carry_out(actions);
+    assert_eq!(detached(&bench), [(a, Qpn::MULTICAST)]);
+    assert_eq!(paths(&bench, 1).len(), 1);
+    // That it could not be joined is told.
+    bench.told.clear();
+    bench.fail_engine_link(a, peer);
+    let told = events(&mut bench, 1);
+    let ended = |message: &Message| match message {
+        Message::LinkClosed(closed) => (closed.qpn, closed.peer_qpn) == (a, peer),
+        _ => false,
+    };
+    assert!(told.iter().any(ended), "{told:?}");
+    assert_eq!(paths(&bench, 1), []);
+}
+
+/// A quota of links is no reason to lose one that nobody would ask for again.
+#[test]
+fn an_attachment_makes_way_for_nobody() {
+    let mut bench = bench_with(Limits { links_per_session: 2, ..Limits::default() });
+    hello(&mut bench, 1, 1, 0);
+    let a = qp(&mut bench, 1, Service::Ud);
+    let peer = attached(&mut bench, 1, a, group(0));
+    for number in 50..60 {
+        bench.wait(2_000_000_000);
+        let _ = call(&mut bench, 1, to(a, 1, Qpn(number), 9));
+    }
+    assert!(!detached(&bench).contains(&(a, peer)));
+}
