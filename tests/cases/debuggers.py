@@ -49,5 +49,5 @@ def groups():
              "ud": ("ibv_ud_pingpong",), "srq": ("ibv_srq_pingpong",)}
     cases = [*(Case(f"valgrind.{name}", _pongs(*words), 120) for name, words in pongs.items()),
              Case("valgrind.forgets", _forgets, 120),
-             *(Case(f"tsan.{name}", _races(name), 120) for name in ("itself", "cancelled"))]
+             Case("tsan.itself", _races("itself"), 120)]
     return [Group("debuggers", cases, PlainPair, weight=POLLS)]

@@ -17,7 +17,7 @@ _SESSION = ROOT / "rnic" / "session" / "src"
 # Programs that are also built with AddressSanitizer. The library's copies into and out of the
 # program's memory go through memcpy, which the sanitizer checks.
 _UNDER_ADDRESS_SANITIZER = ["hostile", "keys"]
-_UNDER_THREAD_SANITIZER = ["itself", "cancelled"]
+_UNDER_THREAD_SANITIZER = ["itself"]
 
 # Has a library of Omniverb's own beside it, and so is linked with the library under test.
 _WITH_SECOND = "owner"
