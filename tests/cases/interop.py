@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from harness import dissection, duet, image, process, staging
-from harness.by_address import both
+from harness.by_address import Side, both
 from harness.case import CROWDS, Case, Group, Late, check
 from harness.daemon import environment
 from harness.guest import Guest, GuestDuet, programs
@@ -191,6 +191,38 @@ def _address(lab, place, version):
     return str(gid.ipv4_mapped or gid)
 
 
+_GROUP = "239.20.0.7"
+
+
+def _mckey(role):
+    """A kernel joins by itself, as its manager is asked; what one sends the other gets."""
+    def run(lab):
+        sides = lab.sides(role)
+        words = ["mckey", "-m", _GROUP, "-c", "1", "-C", "20"]
+        started = []
+
+        def start(place, *more):
+            started.append(Side(place, [*words, "-b", _address(lab, place, 4), *more]))
+            return started[-1]
+
+        def joined():
+            if sides.server is lab.rxe:
+                return _GROUP in lab.rxe.run("ip", "maddr", "show")
+            return any(peer["qpn"] > 0xffffff for qp in lab.host.daemon.queue_pairs()
+                       for peer in qp["peers"])
+        try:
+            member = start(sides.server)
+            process.until(lambda: joined() or not member.is_there(), 20, "a member")
+            for side in (start(sides.client, "-s"), member):
+                status = side.wait(40)
+                check(status == 0 and "test complete" in side.text(),
+                      "\n---\n".join(one.text() for one in started))
+        finally:
+            for side in started:
+                side.end()
+    return Case(f"interop.{role} mckey", run, 90)
+
+
 def _all_by_address(role):
     pings = "ping data: rdma-ping-9:"
     return [_by_address(role, 4, "rping", pings, "-C", "10"),
@@ -198,6 +230,7 @@ def _all_by_address(role):
             _by_address(role, 4, "rping", pings, "-C", "10", "-S", "60000"),
             _by_address(role, 4, "ucmatose", "return status 0", "-c", "10"),
             _by_address(role, 4, "udaddy", "return status 0"),
+            _mckey(role),
             _by_address(role, 4, "cmtime", r"disconnect +: +[0-9.]+", "-c", "50", endless=True)]
 
 

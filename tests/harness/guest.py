@@ -21,7 +21,7 @@ from .duet import Duet
 _PROGRAMS = ["ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong",
              "ibv_srq_pingpong", "ib_send_lat", "ib_send_bw", "ib_write_lat", "ib_write_bw",
              "ib_read_lat", "ib_read_bw", "ib_atomic_lat", "ib_atomic_bw", "rping", "ucmatose",
-             "udaddy", "cmtime", "ip", "rdma", "tc"]
+             "udaddy", "cmtime", "mckey", "ip", "rdma", "tc"]
 _PROVIDER = ["/usr/lib/*/libibverbs/librxe-*.so", "/etc/libibverbs.d/rxe.driver"]
 _KERNEL_OPTIONS = ("console=ttyS0 panic=-1 quiet nokaslr mitigations=off no_timer_check "
                    "noreplace-smp cryptomgr.notests audit=0 8250.nr_uarts=1")
