@@ -36,8 +36,8 @@ def _forgets(pair):
 
 def _races(program):
     def run(pair):
-        options = f"exitcode={_STATUS}:suppressions={_told(pair, 'tsan.supp')}"
-        # Of more random addresses than it can do with it says so, and ends.
+        options = f"exitcode={_STATUS}:suppressions={_told(pair, 'tsan.supp')}:die_after_fork=0"
+        # Each test of a program is a child. Addresses that are too random it does not start with.
         pair.server.run("setarch", "-R", "env", f"TSAN_OPTIONS={options}",
                         f"/opt/programs/{program}-tsan", limit=100)
     return run
