@@ -102,9 +102,20 @@ def _fill(length, word):
     return struct.pack(f"={len(words)}Q", *words)[:length]
 
 
+def _differing(found, payload):
+    """Where payload is not as it should be."""
+    wrong = [at for at, (is_, want) in enumerate(zip(found.payload, payload)) if is_ != want]
+    lengths = f"{len(found.payload)} of {len(payload)} bytes"
+    if not wrong:
+        return lengths
+    at = wrong[0]
+    return (f"{lengths}, {len(wrong)} wrong, from byte {at} on: {found.payload[at:at + 16].hex()}, "
+            f"not {payload[at:at + 16].hex()}; PSN {found.psn}")
+
+
 def _expect(found, kind, payload, immediate, where):
     check(found.kind == kind, f"{where}: {found.kind} instead of {kind}")
-    check(found.payload == payload, f"{where}: {kind} with other data")
+    check(found.payload == payload, f"{where}: {kind} with other data: {_differing(found, payload)}")
     check(found.immediate == immediate, f"{where}: immediate {found.immediate}")
     check(found.psn is not None, where)
 
