@@ -48,12 +48,28 @@ TEST(domain_and_region)
     /* As programs do it: given up before what was made with it. */
     ibv_unimport_mr(again);
     ibv_unimport_pd(pd);
+    fill(memory, 4096, 8);
     post(pair[0], o);
     expect(cq, 3, IBV_WC_SUCCESS);
-    same(ibv_dealloc_pd(d.pd), EBUSY);
+    same(unfilled(memory + HALF, 4096, 8), -1);
     close_pair(pair);
     same(ibv_close_device(context), 0);
     write_to((uintptr_t)memory + HALF, mr->rkey, 64, IBV_WC_SUCCESS);
+}
+
+/* A PD that only a queue pair of an import is in. */
+TEST(domain_in_use)
+{
+    open_all();
+    struct ibv_context *context = imported_context();
+    struct ibv_pd *own = ibv_alloc_pd(d.context), *pd = ibv_import_pd(context, own->handle);
+    check(pd, "ibv_import_pd: %m");
+    struct ibv_qp *qp = qp_of(context, pd);
+    ibv_unimport_pd(pd);
+    same(ibv_dealloc_pd(own), EBUSY);
+    same(ibv_destroy_qp(qp), 0);
+    same(ibv_dealloc_pd(own), 0);
+    same(ibv_close_device(context), 0);
 }
 
 /* Whoever destroys an object destroys it for all. */
@@ -71,6 +87,11 @@ TEST(destroyed_by_who_imported)
     uint32_t handle = m->handle, pd_handle = ours->handle;
     same(ibv_dereg_mr(same_m), 0);
     same(ibv_dereg_mr(m), ENOENT);
+    errno = 0;
+    check(ibv_rereg_mr(m, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, ALL_ACCESS), "it lives again");
+    same(errno, ENOENT);
+    check(ibv_rereg_mr(m, IBV_REREG_MR_CHANGE_PD, d.pd, NULL, 0, 0), "it lives again");
+    write_to((uintptr_t)memory, m->rkey, 64, IBV_WC_REM_ACCESS_ERR);
     ibv_unimport_mr(m);
     errno = 0;
     check(!ibv_import_mr(ours, handle), "imported after its end");

@@ -83,7 +83,7 @@ TEST(what_a_wire_would_not_let_pass)
     for (int again = 0; again < 2; again++) {
         one(IBV_QPT_RC, psn, IBV_WR_RDMA_WRITE, 8, IBV_WC_RETRY_EXC_ERR, false);
         one(IBV_QPT_RC, mtu, IBV_WR_RDMA_WRITE, 1025, IBV_WC_REM_INV_REQ_ERR, false);
-        one(IBV_QPT_RC, mtu, IBV_WR_RDMA_READ, 1025, IBV_WC_REM_INV_REQ_ERR, false);
+        one(IBV_QPT_RC, mtu, IBV_WR_RDMA_READ, 1025, IBV_WC_BAD_RESP_ERR, false);
         one(IBV_QPT_RC, few, IBV_WR_RDMA_READ, 8, IBV_WC_REM_INV_REQ_ERR, false);
     }
     /* One packet is one packet. */

@@ -1,7 +1,8 @@
 //! Why something was refused, in one line on stderr, for who asks for it by `OMNIVERB_LOG=warn`.
 //!
 //! Each place says each reason once. Without the variable a refusal costs one load more.
-//! `OMNIVERB_STRICT=1` has direct links forgive no more than a wire does, and says so by itself.
+//! `OMNIVERB_STRICT=1` has direct links refuse queue pairs that do not fit each other, and says so
+//! by itself.
 
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};

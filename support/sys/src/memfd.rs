@@ -40,7 +40,11 @@ pub fn create_sealable(name: &str, bytes: u64) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-fn unsealed(name: &str, bytes: u64) -> io::Result<OwnedFd> {
+/// A memory file that nobody can execute. It has no seals yet; of fixed size it is not.
+///
+/// # Errors
+/// What the kernel says: `EMFILE`, `ENFILE`, `ENOMEM`.
+pub fn unsealed(name: &str, bytes: u64) -> rustix::io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         // Kernels before 6.3 do not know NOEXEC_SEAL.

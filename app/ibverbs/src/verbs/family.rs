@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, Weak};
 use omniverb_client::{generation, lock};
 use omniverb_terms::Errno;
 use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, memfd_create};
+use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals, fstat};
 
 use super::counts::Counts;
 use super::objects::{DeviceMemory, Protection, Registered};
@@ -76,8 +76,7 @@ fn identity(file: BorrowedFd<'_>) -> rustix::io::Result<File> {
 impl Family {
     /// A new one, and the file that it is known by.
     pub(super) fn new() -> rustix::io::Result<(Arc<Family>, OwnedFd)> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = memfd_create("omniverb-context", flags)?;
+        let file = omniverb_sys::memfd::unsealed("omniverb-context", 0)?;
         fcntl_add_seals(&file, SEALS)?;
         let family = Arc::new(Family::default());
         let mut families = lock(&FAMILIES);
@@ -107,6 +106,7 @@ impl Family {
 mod tests {
     use super::*;
     use rustix::fd::AsFd;
+    use rustix::fs::{MemfdFlags, memfd_create};
 
     #[test]
     fn a_duplicate_leads_to_the_same_family() {

@@ -186,6 +186,11 @@ pub unsafe extern "C" fn ov_ibv_rereg_mr(
             return fail(INPUT, Errno::EINVAL);
         }
         let old = state.region.clone();
+        // Who has imported it as well may have deregistered it.
+        let regions = &ContextShell::of(shell.mr.context).family.regions;
+        if regions.get(old.lkey.0).is_none_or(|other| !Arc::ptr_eq(&of, &other)) {
+            return fail(INPUT, Errno::ENOENT);
+        }
         let (address, length) =
             if moves { (address, length) } else { (state.address, state.length) };
         let iova = if moves { address as u64 } else { old.iova };
@@ -209,10 +214,15 @@ pub unsafe extern "C" fn ov_ibv_rereg_mr(
             Ok(region) => state.region = region,
             Err(errno) => return fail(COMMAND, errno),
         }
-        PdShell::of(pd).begin_use();
-        PdShell::end_use(state.pd);
-        (state.pd, state.address, state.length) = (pd, address, length);
-        (shell.mr.pd, shell.mr.addr, shell.mr.length) = (pd, address, length);
+        if changes(IBV_REREG_MR_CHANGE_PD) {
+            PdShell::of(pd).begin_use();
+            PdShell::end_use(state.pd);
+            (state.pd, shell.mr.pd) = (pd, pd);
+        }
+        if moves {
+            (state.address, state.length) = (address, length);
+            (shell.mr.addr, shell.mr.length) = (address, length);
+        }
     }
     0
 }

@@ -9,7 +9,6 @@ use omniverb_client::Wish;
 use omniverb_device::limits::MESSAGE_MAX;
 use omniverb_device::{Extras, access};
 use omniverb_terms::Errno;
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 
 use super::memory::registered;
@@ -39,8 +38,7 @@ fn area() -> Option<(usize, usize)> {
 }
 
 fn make() -> rustix::io::Result<usize> {
-    let file = memfd_create("omniverb-null", MemfdFlags::CLOEXEC)?;
-    ftruncate(&file, STEP as u64)?;
+    let file = omniverb_sys::memfd::unsealed("omniverb-null", STEP as u64)?;
     let reserve = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a range of addresses that nobody had, and then mappings inside of it.
     unsafe {

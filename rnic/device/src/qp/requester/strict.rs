@@ -1,8 +1,10 @@
-//! Strict: what a direct link forgives and a wire would not fails here as it does there.
+//! Strict: attributes of two queue pairs that do not fit each other, which a direct link forgives,
+//! fail here as they do on a wire.
 //!
 //! On a direct link there are no packets, so it does not matter whether both ends count from the
 //! same PSN and cut messages at the same length. Who tests a program without an RNIC wants to know
-//! before there is one.
+//! before there is one. What would fail on a wire only if there was enough of it at once, READs
+//! beyond the responder's resources, fails always, so that it is found.
 
 use super::{Finish, Order, Step};
 use crate::constants::status;
@@ -28,6 +30,8 @@ impl Inner {
             // Nobody answers: the message is lost.
             _ if !qp.service.is_reliable() => Step::Started(Finish::Done),
             Forgiven::Psn { .. } => Step::Fail(status::RETRY_EXC_ERR),
+            // The answer has other packets than expected.
+            Forgiven::PathMtu { .. } if order.brings_back() => Step::Fail(status::BAD_RESP_ERR),
             Forgiven::PathMtu { .. } | Forgiven::RdAtomic { .. } => {
                 Step::Fail(status::REM_INV_REQ_ERR)
             }
