@@ -9,11 +9,6 @@ KNOWN = {
         "on machines with two slow processors two in five runs of 64 KiB and one byte over 16 "
         "queue pairs end with 'transport retry counter exceeded': rxe answers later than its "
         "peer's retries last, or not at all",
-    **dict.fromkeys(
-        ("capture.ud", "capture.ud ipv6"),
-        "one run in some forty shows a datagram with other data than was sent, in the files of "
-        "both ends; the program itself received the right ones. Where the trace gets it is not "
-        "known"),
 }
 
 

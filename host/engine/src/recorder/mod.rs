@@ -76,9 +76,9 @@ impl Recorder {
         self.send(Task::End { capture });
     }
 
-    /// A session tells through this memory from now on.
+    /// A session tells through this memory from now on, which it is to be given after this.
     pub fn read(&self, session: u64, memory: Window) {
-        self.send(Task::Ring { session, memory });
+        self.send(Task::ring(session, memory));
     }
 
     /// It has ended, or tells no more.

@@ -2,6 +2,8 @@
 
 use super::intake::Intake;
 use super::story::TracedEnd;
+use omniverb_link::TraceReader;
+use omniverb_link::trace::KEEP_MAX;
 use omniverb_ring::Window;
 use omniverb_terms::{Qpn, VnicId};
 use std::os::fd::OwnedFd;
@@ -39,6 +41,17 @@ pub(crate) enum Task {
     Untraced,
     /// To be closed, which may take long.
     Discard(Vec<OwnedFd>),
+}
+
+impl Task {
+    /// To read what a session tells through this memory, which may be given to it now. Until the
+    /// recorder's thread knows how much of each packet is wanted, all of it is.
+    pub(super) fn ring(session: u64, memory: Window) -> Task {
+        if let Some(reader) = TraceReader::new(&memory) {
+            reader.want(KEEP_MAX);
+        }
+        Task::Ring { session, memory }
+    }
 }
 
 /// How a capture went.

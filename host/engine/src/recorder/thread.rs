@@ -171,11 +171,13 @@ impl Thread {
         match task {
             Task::Begin { capture, vnic, file, snap_bytes, intake } => {
                 let recording = Recording::new(vnic, file, snap_bytes, intake, clock::now());
-                let _ = self.tell_begun.send((capture, recording.summary.errno));
-                self.ready.signal();
+                let errno = recording.summary.errno;
                 self.recordings.insert(capture, recording);
+                // Before anybody hears that it has begun, and something happens.
                 let keep = self.keep();
                 self.rings.live().for_each(|ring| ring.want(keep));
+                let _ = self.tell_begun.send((capture, errno));
+                self.ready.signal();
             }
             Task::End { capture } => self.end(capture),
             Task::Ring { session, memory } => {

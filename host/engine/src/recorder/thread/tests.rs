@@ -4,7 +4,7 @@ use super::*;
 use crate::recorder::intake::Intake;
 use crate::recorder::story::TracedEnd;
 use omniverb_link::Tracer;
-use omniverb_link::trace::{Kind, TRACE_BYTES};
+use omniverb_link::trace::{KEEP_MAX, Kind, TRACE_BYTES};
 use omniverb_ring::Window;
 use omniverb_terms::{Qpn, Service};
 use std::os::fd::OwnedFd;
@@ -46,7 +46,7 @@ impl Bench {
     }
 
     fn ring(&mut self) {
-        self.thread.obey(Task::Ring { session: 5, memory: self.memory.clone() });
+        self.thread.obey(Task::ring(5, self.memory.clone()));
     }
 
     fn trace(&mut self) {
@@ -89,6 +89,17 @@ fn a_capture_has_nothing_of_the_one_before() {
     bench.begin(2);
     let summary = bench.end(2);
     assert_eq!((summary.packets, summary.refused), (0, 0), "{summary:?}");
+}
+
+#[test]
+fn who_tells_before_it_is_read_keeps_everything() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.tracer.keep(), 0);
+    let task = Task::ring(5, bench.memory.clone());
+    assert_eq!(bench.tracer.keep(), KEEP_MAX as u16, "the process may have the memory by now");
+    bench.begin(1);
+    bench.thread.obey(task);
+    assert_eq!(bench.tracer.keep(), 100);
 }
 
 #[test]
