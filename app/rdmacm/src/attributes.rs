@@ -131,6 +131,7 @@ pub(crate) unsafe fn modify(qp: *mut ibv_qp, change: Attributes) -> Result<(), E
 }
 
 /// What a queue pair that was not made by `rdma_create_qp` needs to go to `attr.qp_state`.
+/// `EINVAL`: the identifier has no device yet, or not what that state needs.
 ///
 /// # Safety
 /// `id` is live, `attr` and `mask` are valid.
@@ -142,7 +143,10 @@ pub unsafe extern "C" fn ov_rdma_init_qp_attr(
 ) -> c_int {
     // SAFETY: the caller's promise.
     outcome(unsafe {
-        query(id).and_then(|known| of_state(id, &known, (*attr).qp_state)).map(|(found, bits)| {
+        // The daemon takes an address of loopback for a device's; here it may be nobody's.
+        let device = if (*id).verbs.is_null() { Err(Errno::EINVAL) } else { Ok(()) };
+        let known = device.and_then(|()| query(id));
+        known.and_then(|known| of_state(id, &known, (*attr).qp_state)).map(|(found, bits)| {
             attr.write(found);
             mask.write(bits.cast_signed());
         })

@@ -11,23 +11,38 @@ use crate::attributes::{modify, of_state, query};
 use crate::errno::{made, outcome};
 use crate::{below, device};
 
-/// Destroys the completion queues and channels that were made for an identifier. An SRQ for XRC
-/// completes in one of them: then they stay until that is destroyed.
+/// The identifier's queue pair, or its SRQ for XRC, completes in its completion queues. (The queue
+/// pair of one that receives for others completes nothing.)
+///
+/// # Safety
+/// `id` is live.
+unsafe fn are_used(id: *mut rdma_cm_id) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if (*id).qp_type == IBV_QPT_XRC_RECV { !(*id).srq.is_null() } else { !(*id).qp.is_null() }
+    }
+}
+
+/// Destroys the completion queues and channels that were made for an identifier, but not those
+/// that are still used: they stay until what uses them is destroyed.
 ///
 /// # Safety
 /// `id` is live.
 unsafe fn destroy_cqs(id: *mut rdma_cm_id) {
     // SAFETY: the caller's promise; what is not null was made by `create_cqs`.
     unsafe {
-        if (*id).qp_type == IBV_QPT_XRC_RECV && !(*id).srq.is_null() {
+        if are_used(id) {
             return;
         }
-        for cq in [&raw mut (*id).recv_cq, &raw mut (*id).send_cq] {
-            if !(*cq).is_null() {
-                below::ibv_destroy_cq(cq.replace(null_mut()));
+        for (cq, channel) in [
+            (&raw mut (*id).recv_cq, &raw mut (*id).recv_cq_channel),
+            (&raw mut (*id).send_cq, &raw mut (*id).send_cq_channel),
+        ] {
+            // `EBUSY`: what the program has made completes there, too.
+            if !(*cq).is_null() && below::ibv_destroy_cq(*cq) != 0 {
+                continue;
             }
-        }
-        for channel in [&raw mut (*id).recv_cq_channel, &raw mut (*id).send_cq_channel] {
+            cq.write(null_mut());
             if !(*channel).is_null() {
                 below::ibv_destroy_comp_channel(channel.replace(null_mut()));
             }
@@ -206,11 +221,16 @@ pub unsafe extern "C" fn ov_rdma_destroy_qp(id: *mut rdma_cm_id) {
 }
 
 /// Where an SRQ for XRC is, and where it completes, unless the program says it: in the domain that
-/// such identifiers have in common, and in the identifier's own completion queue.
+/// such identifiers have in common, and in the identifier's own completion queue. Whether that was
+/// made for it. `EINVAL`: it is too short and used.
 ///
 /// # Safety
 /// `id` is live and has a device, `attr` as long as its `comp_mask` says.
-unsafe fn place_for_xrc(id: *mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
+unsafe fn place_for_xrc(
+    id: *mut rdma_cm_id,
+    attr: *mut ibv_srq_init_attr_ex,
+) -> Result<bool, Errno> {
+    let mut is_new = false;
     // SAFETY: the caller's promise.
     unsafe {
         if (*attr).comp_mask & IBV_SRQ_INIT_ATTR_XRCD == 0 || (*attr).xrcd.is_null() {
@@ -222,13 +242,17 @@ unsafe fn place_for_xrc(id: *mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) ->
             let fits = |cq: &ibv_cq| u32::try_from(cq.cqe).is_ok_and(|cqe| cqe >= size);
             if !(*id).recv_cq.as_ref().is_some_and(fits) {
                 destroy_cqs(id);
+                if !(*id).recv_cq.is_null() || are_used(id) {
+                    return Err(Errno::EINVAL);
+                }
                 create_cqs(id, 0, size)?;
+                is_new = true;
             }
             (*attr).cq = (*id).recv_cq;
         }
         (*attr).comp_mask |= IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
     }
-    Ok(())
+    Ok(is_new)
 }
 
 /// # Safety
@@ -245,10 +269,13 @@ unsafe fn create_srq(id: *mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -> Re
         }
         let verbs = (*id).verbs;
         let create = device::table(verbs).create_srq_ex.ok_or(Errno::EOPNOTSUPP)?;
-        if (*attr).srq_type == IBV_SRQT_XRC {
-            place_for_xrc(id, attr)?;
-        }
-        let srq = made(create(verbs, attr))?;
+        let with_cq = (*attr).srq_type == IBV_SRQT_XRC && place_for_xrc(id, attr)?;
+        let srq = made(create(verbs, attr)).inspect_err(|_| {
+            if with_cq {
+                destroy_cqs(id);
+                (*attr).cq = null_mut();
+            }
+        })?;
         if (*id).pd.is_null() {
             (*id).pd = (*attr).pd;
         }

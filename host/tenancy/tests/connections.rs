@@ -8,6 +8,7 @@ use omniverb_session::cm::*;
 use omniverb_tenancy::testing::exercise::{Bench, ip, underlay};
 use omniverb_tenancy::{Limits, Pace, SessionId};
 use omniverb_terms::{Errno, Gid, Qpn, Service};
+use std::net::Ipv4Addr;
 use support::connecting::*;
 use support::{bench_with, call, errno, hello, qp};
 
@@ -396,6 +397,8 @@ fn addresses_are_the_vnic_s_own_and_ports_nobody_else_s() {
     assert_eq!(errno(bind(&mut bench, 1, id, at(1))), Errno::EINVAL, "it has one");
     let taken = create(&mut bench, 2, TCP, RC);
     assert_eq!(errno(bind(&mut bench, 2, taken, bound.address)), Errno::EADDRINUSE);
+    let anywhere = CmAddress { ip: Ipv4Addr::UNSPECIFIED.into(), ..bound.address };
+    assert_eq!(errno(bind(&mut bench, 2, taken, anywhere)), Errno::EADDRNOTAVAIL);
     let Some(Message::CmIdBound(any)) = call(&mut bench, 2, ListenCmId { id: taken, backlog: 0 })
     else {
         panic!("it does not listen")

@@ -99,7 +99,8 @@ bodies! {
     /// Answer to `CreateCmId`.
     CmIdCreated { id: u32, reserved: u32 }
     /// Give an id an address and a port of its own; port 0: any. `EADDRNOTAVAIL`: not an address
-    /// of this network namespace; `EADDRINUSE`: somebody has the port.
+    /// of this network namespace, or somebody has the port and one of the two has it at a wildcard
+    /// or a loopback address; `EADDRINUSE`: somebody has the port at this very address.
     BindCmId { id: u32, flags: u32, address: CmAddress }
     /// Answer to `BindCmId` and `ListenCmId`.
     CmIdBound {

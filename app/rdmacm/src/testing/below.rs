@@ -52,6 +52,7 @@ fn context() -> *mut ibv_context {
         // SAFETY: just made.
         unsafe {
             (*verbs).create_qp_ex = Some(create_qp_ex);
+            (*verbs).create_srq_ex = Some(create_srq_ex);
             (*verbs).context.device = zeroed();
             (*verbs).context.ops.post_recv = Some(post_recv);
             (*verbs).context.ops.post_send = Some(post_send);
@@ -171,14 +172,14 @@ pub(crate) unsafe fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) ->
 
 pub(crate) unsafe fn ibv_create_cq(
     context: *mut ibv_context,
-    _cqe: c_int,
+    cqe: c_int,
     _cq_context: *mut c_void,
     _channel: *mut ibv_comp_channel,
     _vector: c_int,
 ) -> *mut ibv_cq {
     let cq: *mut ibv_cq = zeroed();
     // SAFETY: just made.
-    unsafe { (*cq).context = context };
+    unsafe { ((*cq).context, (*cq).cqe) = (context, cqe) };
     cq
 }
 
@@ -278,7 +279,28 @@ pub(crate) unsafe fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     0
 }
 
-pub(crate) unsafe fn ibv_destroy_srq(_srq: *mut ibv_srq) -> c_int {
+/// Entries that no SRQ's request has.
+pub(crate) const TOO_MANY: u32 = 100;
+
+unsafe extern "C" fn create_srq_ex(
+    context: *mut ibv_context,
+    attr: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    // SAFETY: the caller's promise; just made.
+    unsafe {
+        if (*attr).attr.max_sge >= TOO_MANY {
+            libc::__errno_location().write(libc::EINVAL);
+            return null_mut();
+        }
+        let srq: *mut ibv_srq = zeroed();
+        ((*srq).context, (*srq).pd) = (context, (*attr).pd);
+        srq
+    }
+}
+
+pub(crate) unsafe fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
+    // SAFETY: from above.
+    drop(unsafe { Box::from_raw(srq) });
     0
 }
 

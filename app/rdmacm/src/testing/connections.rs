@@ -41,11 +41,16 @@ fn a_loopback_address_is_no_devices_until_somebody_connects() {
     unsafe {
         said(ov_rdma_bind_addr(ids[0], (&raw const own).cast())).unwrap();
         assert!((*ids[0]).verbs.is_null());
+        let mut attr = ibv_qp_attr { qp_state: IBV_QPS_INIT, ..ibv_qp_attr::default() };
+        let mut mask = 0;
+        let told = crate::attributes::ov_rdma_init_qp_attr(ids[0], &mut attr, &mut mask);
+        assert_eq!(said(told), Err(libc::EINVAL), "of which device?");
         said(ov_rdma_listen(ids[0], 5)).unwrap();
         assert!((*ids[0]).verbs.is_null());
         assert_eq!(u16::from_be(ov_rdma_get_src_port(ids[0])), 100);
         said(ov_rdma_bind_addr(ids[1], (&raw const other).cast())).unwrap();
         assert!(!(*ids[1]).verbs.is_null());
+        said(crate::attributes::ov_rdma_init_qp_attr(ids[1], &mut attr, &mut mask)).unwrap();
         destroy(&ids);
         // Where there is no other it is the device's.
         below::INTERFACE.store(1, Ordering::Relaxed);
@@ -127,6 +132,43 @@ fn a_connection_is_made_used_and_ended() {
         destroy(&[takes, asks, listener]);
         crate::channel::ov_rdma_destroy_event_channel(server);
         crate::channel::ov_rdma_destroy_event_channel(client);
+    }
+}
+
+#[test]
+fn an_srq_for_xrc_takes_no_queue_from_a_queue_pair() {
+    let _alone = alone();
+    let channel = channel();
+    let id = resolve(channel, 100);
+    // SAFETY: live; a thing of pointers and numbers; no domain is looked at.
+    unsafe {
+        let mut attr: ibv_srq_init_attr_ex = core::mem::zeroed();
+        let parts = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_XRCD;
+        let ask = |attr: &mut ibv_srq_init_attr_ex, longer: i32, entries| {
+            attr.attr.max_wr = longer.cast_unsigned();
+            attr.attr.max_sge = entries;
+            (attr.comp_mask, attr.srq_type) = (parts, IBV_SRQT_XRC);
+            attr.xrcd = core::ptr::dangling_mut();
+            said(ov_rdma_create_srq_ex(id, attr))
+        };
+        let (queue, other) = ((*id).recv_cq, (*id).send_cq);
+        let fits = (*queue).cqe;
+        assert_eq!(ask(&mut attr, fits + 1, 1), Err(libc::EINVAL), "it is too short, and used");
+        assert_eq!(((*id).recv_cq, (*id).send_cq), (queue, other));
+        ask(&mut attr, fits, 1).unwrap();
+        assert!(attr.cq == queue && !(*id).srq.is_null());
+        ov_rdma_destroy_srq(id);
+        assert_eq!(((*id).recv_cq, (*id).send_cq), (queue, other), "the queue pair has them yet");
+        ov_rdma_destroy_qp(id);
+        assert!((*id).recv_cq.is_null());
+        // What was made for it goes with it.
+        assert_eq!(ask(&mut attr, 5, below::TOO_MANY), Err(libc::EINVAL));
+        assert!((*id).recv_cq.is_null() && (*id).recv_cq_channel.is_null() && attr.cq.is_null());
+        ask(&mut attr, 5, 1).unwrap();
+        assert!(!attr.cq.is_null() && attr.cq == (*id).recv_cq);
+        ov_rdma_destroy_srq(id);
+        destroy(&[id]);
+        crate::channel::ov_rdma_destroy_event_channel(channel);
     }
 }
 

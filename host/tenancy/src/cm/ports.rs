@@ -17,19 +17,33 @@ pub(super) struct Binding {
     pub(super) ip: IpAddr,
     /// Others who say so as well may have it, too.
     pub(super) reuse: bool,
-    /// If any address of IPv6: not those of IPv4.
+    /// If of IPv6: nothing of IPv4, which is always so the other way round.
     pub(super) family_only: bool,
     pub(super) listening: bool,
 }
 
 impl Binding {
-    /// Some address is both's.
-    fn overlaps(&self, other: &Binding) -> bool {
-        self.covers_some_of(other) || other.covers_some_of(self)
+    /// Why the two cannot have a port both, as rdma_cm in Linux says it. Of a wildcard, and of an
+    /// address of loopback, which is no device's and counts as one: `EADDRNOTAVAIL`; of one
+    /// address: `EADDRINUSE`.
+    fn conflict(&self, other: &Binding) -> Option<Errno> {
+        let other_family = self.ip.is_ipv4() != other.ip.is_ipv4();
+        if other_family && self.is_of_one_family() && other.is_of_one_family() {
+            None
+        } else if self.is_nobodys() || other.is_nobodys() {
+            Some(Errno::EADDRNOTAVAIL)
+        } else {
+            (self.ip == other.ip).then_some(Errno::EADDRINUSE)
+        }
     }
 
-    fn covers_some_of(&self, other: &Binding) -> bool {
-        self.ip == other.ip || self.covers(other.ip)
+    fn is_of_one_family(&self) -> bool {
+        self.ip.is_ipv4() || self.family_only
+    }
+
+    /// No device has the address.
+    fn is_nobodys(&self) -> bool {
+        self.ip.is_unspecified() || self.ip.is_loopback()
     }
 
     /// An address is among those that this stands for.
@@ -53,13 +67,16 @@ impl Ports {
     }
 
     /// Somebody gets a port.
+    ///
+    /// # Errors
+    /// `EADDRNOTAVAIL`, `EADDRINUSE`: others have it ([`Binding::conflict`]).
     pub(super) fn bind(&mut self, port: Port, binding: Binding) -> Result<(), Errno> {
-        let there = self.0.entry(port).or_default();
-        let shared = |other: &Binding| binding.reuse && other.reuse && !other.listening;
-        if there.iter().any(|other| other.overlaps(&binding) && !shared(other)) {
-            return Err(Errno::EADDRINUSE);
+        let there = self.0.get(&port).into_iter().flatten();
+        let mut alone = there.filter(|other| !(binding.reuse && other.reuse));
+        if let Some(errno) = alone.find_map(|other| other.conflict(&binding)) {
+            return Err(errno);
         }
-        there.push(binding);
+        self.0.entry(port).or_default().push(binding);
         Ok(())
     }
 
@@ -76,20 +93,22 @@ impl Ports {
             EPHEMERAL.start() + ((u32::from(first) + u32::from(n)) % u32::from(count)) as u16
         });
         let mut free = ports.filter(|port| !self.0.contains_key(&(vnic, space, *port)));
-        let port = free.next().ok_or(Errno::EADDRINUSE)?;
+        let port = free.next().ok_or(Errno::EADDRNOTAVAIL)?;
         self.bind((vnic, space, port), binding).map(|()| port)
     }
 
-    /// Whoever has this waits for connections from now on.
+    /// Whoever has this waits for connections from now on, and shares it with nobody any more.
+    ///
+    /// # Errors
+    /// As [`Self::bind`]: others share it. `EINVAL`: it is not the owner's.
     pub(super) fn listen(&mut self, port: Port, owner: (SessionId, u32)) -> Result<(), Errno> {
         let there = self.0.get_mut(&port).ok_or(Errno::EINVAL)?;
         let own = there.iter().position(|binding| binding.owner == owner).ok_or(Errno::EINVAL)?;
-        let (binding, listening) = (there[own], |other: &Binding| other.listening);
-        let others = there.iter().filter(|other| other.owner != owner);
-        if others.filter(|other| listening(other)).any(|other| other.overlaps(&binding)) {
-            return Err(Errno::EADDRINUSE);
+        let mut others = there.iter().filter(|other| other.owner != owner);
+        if let Some(errno) = others.find_map(|other| other.conflict(&there[own])) {
+            return Err(errno);
         }
-        there[own].listening = true;
+        (there[own].listening, there[own].reuse) = (true, false);
         Ok(())
     }
 
@@ -129,22 +148,31 @@ mod tests {
 
     #[test]
     fn two_have_a_port_only_if_no_address_is_both_s() {
-        for (one, other, free) in [
-            ("10.0.0.1", "10.0.0.2", true),
-            ("10.0.0.1", "10.0.0.1", false),
-            ("0.0.0.0", "10.0.0.1", false),
-            ("10.0.0.1", "0.0.0.0", false),
-            ("::", "10.0.0.1", false),
-            ("::", "0.0.0.0", false),
-            ("2001:db8::1", "10.0.0.1", true),
-            ("2001:db8::1", "0.0.0.0", true),
+        const TAKEN: Result<(), Errno> = Err(Errno::EADDRINUSE);
+        const UNAVAILABLE: Result<(), Errno> = Err(Errno::EADDRNOTAVAIL);
+        for (one, other, expected) in [
+            ("10.0.0.1", "10.0.0.2", Ok(())),
+            ("10.0.0.1", "10.0.0.1", TAKEN),
+            ("10.0.0.1", "0.0.0.0", UNAVAILABLE),
+            ("10.0.0.1", "127.0.0.1", UNAVAILABLE),
+            ("127.0.0.1", "127.0.0.1", UNAVAILABLE),
+            ("0.0.0.0", "0.0.0.0", UNAVAILABLE),
+            ("10.0.0.1", "::", UNAVAILABLE),
+            ("0.0.0.0", "::", UNAVAILABLE),
+            ("0.0.0.0", "2001:db8::1", UNAVAILABLE),
+            ("10.0.0.1", "::1", UNAVAILABLE),
+            ("10.0.0.1", "2001:db8::1", Ok(())),
+            ("2001:db8::1", "2001:db8::1", TAKEN),
+            ("2001:db8::1", "2001:db8::2", Ok(())),
         ] {
-            let mut ports = Ports::default();
-            ports.bind(PORT, binding(1, one)).unwrap();
-            assert_eq!(ports.bind(PORT, binding(2, other)).is_ok(), free, "{one} {other}");
-            let elsewhere = (VnicId(2), PORT.1, PORT.2);
-            assert!(ports.bind(elsewhere, binding(3, other)).is_ok());
-            assert!(ports.bind((PORT.0, PortSpace::Udp, PORT.2), binding(4, other)).is_ok());
+            for (one, other) in [(one, other), (other, one)] {
+                let mut ports = Ports::default();
+                ports.bind(PORT, binding(1, one)).unwrap();
+                assert_eq!(ports.bind(PORT, binding(2, other)), expected, "{one} {other}");
+                let elsewhere = (VnicId(2), PORT.1, PORT.2);
+                assert!(ports.bind(elsewhere, binding(3, other)).is_ok());
+                assert!(ports.bind((PORT.0, PortSpace::Udp, PORT.2), binding(4, other)).is_ok());
+            }
         }
         let only = Binding { family_only: true, ..binding(1, "::") };
         let mut ports = Ports::default();
@@ -153,19 +181,20 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_shared_until_somebody_listens() {
-        let shared = |id| Binding { reuse: true, ..binding(id, "0.0.0.0") };
-        let mut ports = Ports::default();
-        ports.bind(PORT, shared(1)).unwrap();
-        ports.bind(PORT, shared(2)).unwrap();
-        assert_eq!(ports.bind(PORT, binding(3, "0.0.0.0")), Err(Errno::EADDRINUSE));
-        ports.listen(PORT, (SessionId(1), 1)).unwrap();
-        assert_eq!(ports.listen(PORT, (SessionId(1), 2)), Err(Errno::EADDRINUSE));
-        assert_eq!(ports.bind(PORT, shared(4)), Err(Errno::EADDRINUSE));
-        ports.release(PORT, (SessionId(1), 1));
-        ports.listen(PORT, (SessionId(1), 2)).unwrap();
-        ports.release(PORT, (SessionId(1), 2));
-        assert!(ports.is_empty());
+    fn a_port_is_shared_by_who_does_not_listen() {
+        for (ip, errno) in [("0.0.0.0", Errno::EADDRNOTAVAIL), ("10.0.0.1", Errno::EADDRINUSE)] {
+            let shared = |id| Binding { reuse: true, ..binding(id, ip) };
+            let mut ports = Ports::default();
+            ports.bind(PORT, shared(1)).unwrap();
+            ports.bind(PORT, shared(2)).unwrap();
+            assert_eq!(ports.bind(PORT, binding(3, ip)), Err(errno));
+            assert_eq!(ports.listen(PORT, (SessionId(1), 1)), Err(errno));
+            ports.release(PORT, (SessionId(1), 2));
+            ports.listen(PORT, (SessionId(1), 1)).unwrap();
+            assert_eq!(ports.bind(PORT, shared(4)), Err(errno));
+            ports.release(PORT, (SessionId(1), 1));
+            assert!(ports.is_empty());
+        }
     }
 
     #[test]
