@@ -197,8 +197,14 @@ pub extern "C" fn ov_rclose(number: c_int) -> c_int {
         Entry::Stream(socket) if socket.is_ours() => transfer::close(&socket),
         Entry::Datagrams(socket) if socket.is_ours() => socket.close(),
         // A forked child has its parent's, whose memory is not there and whose locks may be
-        // held: nothing of it is touched.
-        theirs => core::mem::forget(theirs),
+        // held: nothing of it is touched, but the kernel's socket, which keeps the address.
+        theirs => {
+            if let Entry::Datagrams(socket) = &theirs {
+                // SAFETY: this process's own descriptor, which is not used any more.
+                unsafe { libc::close(socket.number) };
+            }
+            core::mem::forget(theirs);
+        }
     }))
 }
 

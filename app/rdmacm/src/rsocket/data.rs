@@ -119,7 +119,9 @@ pub unsafe extern "C" fn ov_rsendmsg(number: c_int, message: *const msghdr, flag
         }
         let (parts, count) = ((*message).msg_iov, (*message).msg_iovlen);
         if let Ok(Entry::Datagrams(socket)) = table::of(number) {
-            let (to, length) = ((*message).msg_name.cast(), (*message).msg_namelen);
+            let length = (*message).msg_namelen;
+            // As the kernel has it: without a length there is no address.
+            let to = if length == 0 { null() } else { (*message).msg_name.cast_const().cast() };
             let sent = buffers(parts, count);
             return counted(sent.and_then(|parts| socket.send(parts, flags, to, length)));
         }

@@ -9,7 +9,7 @@ use super::datagram;
 use super::socket::{Inner, Phase};
 use super::stream::Link;
 use super::table::{self, Entry};
-use super::wait::{Awaited, LOOKS, Sleepy, enter, leave};
+use super::wait::{Awaited, FILES, LOOKS, Sleepy, enter, leave};
 use crate::errno::last;
 
 /// What is true of a socket, of what was asked for, and of what everybody is told.
@@ -54,9 +54,10 @@ impl Entry {
     }
 
     /// Gets ready to sleep. `None`: look once more.
-    fn enter(&self, asked: i16) -> Option<[pollfd; 2]> {
+    fn enter(&self, asked: i16) -> Option<[pollfd; FILES]> {
+        type Files = Option<[pollfd; FILES]>;
         // Another thread may have taken notice of it meanwhile, for which nothing wakes us.
-        fn ready<I: Sleepy>(inner: &mut I, events: impl Fn(&mut I) -> i16) -> Option<[pollfd; 2]> {
+        fn ready<I: Sleepy>(inner: &mut I, events: impl Fn(&mut I) -> i16) -> Files {
             if events(inner) == 0 { enter(inner).ok() } else { None }
         }
         match self {
@@ -136,7 +137,7 @@ impl<'a> Waiting<'a> {
         }
         let said = if ready { ask(&mut kernel, timeout) } else { Ok(0) };
         for (socket, at) in entered {
-            socket.leave(kernel.get(at..at + 2).unwrap_or_default());
+            socket.leave(kernel.get(at..at + FILES).unwrap_or_default());
         }
         said.map(drop)
     }

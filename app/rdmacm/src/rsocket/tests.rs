@@ -5,7 +5,8 @@ use core::ptr::{null, null_mut};
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::thread;
+use std::sync::mpsc;
+use std::{fs, thread};
 
 use libc::{AF_INET, EAGAIN, ENODEV, O_NONBLOCK, POLLERR, POLLIN, SOCK_STREAM, pollfd};
 use omniverb_abi::*;
@@ -89,9 +90,18 @@ fn interrupted(flags: c_int, patience: Patience) -> Result<(), Errno> {
     SIGNALS.store(0, Ordering::Relaxed);
     let socket = Arc::new(socket());
     let waits = socket.clone();
+    let (say, said) = mpsc::channel();
     let thread = thread::spawn(move || {
+        // SAFETY: no preconditions.
+        say.send(unsafe { libc::gettid() }).unwrap();
         until(&*waits, patience, |_| HOLDS.load(Ordering::Relaxed)).map(drop)
     });
+    // Of signals that come before it sleeps nothing is to be seen.
+    let name = format!("/proc/self/task/{}/stat", said.recv().unwrap());
+    let is_asleep = || fs::read_to_string(&name).unwrap().contains(") S ");
+    while socket.lock().gate.is_open() || !is_asleep() {
+        thread::yield_now();
+    }
     while SIGNALS.load(Ordering::Relaxed) < 100 && !thread.is_finished() {
         // SAFETY: not joined yet.
         unsafe { libc::pthread_kill(thread.as_pthread_t(), libc::SIGUSR2) };
@@ -115,6 +125,8 @@ fn signals_end_other_waiting_unless_their_handlers_say_that_it_goes_on() {
     let _alone = alone();
     assert_eq!(interrupted(0, Patience::Endless), Err(crate::errno::of(libc::EINTR)));
     assert_eq!(interrupted(libc::SA_RESTART, Patience::Endless), Ok(()));
+    let limited = Patience::limited(true, Some(600_000_000_000));
+    assert_eq!(interrupted(libc::SA_RESTART, limited), Err(crate::errno::of(libc::EINTR)));
 }
 
 #[test]
@@ -140,6 +152,27 @@ fn a_forked_child_closes_what_it_inherited_and_touches_nothing() {
     assert_eq!(status, 0);
     drop(inner);
     drop(socket);
+    assert_eq!(ov_rclose(number), 0);
+}
+
+#[test]
+fn a_forked_child_that_closes_a_datagram_socket_keeps_no_address() {
+    let _alone = alone();
+    let number = ov_rsocket(AF_INET, libc::SOCK_DGRAM, 0);
+    // SAFETY: the child does this and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: no preconditions.
+        unsafe {
+            libc::alarm(20);
+            let is_right = ov_rclose(number) == 0 && libc::fcntl(number, libc::F_GETFD) == -1;
+            libc::_exit(i32::from(!is_right));
+        }
+    }
+    let mut status = -1;
+    // SAFETY: our child; a place for a number.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0);
     assert_eq!(ov_rclose(number), 0);
 }
 

@@ -16,6 +16,9 @@ use crate::errno::last;
 /// How often to look before sleeping.
 pub(crate) const LOOKS: u32 = 64;
 
+/// Descriptors that a socket sleeps on.
+pub(crate) const FILES: usize = 3;
+
 /// What is locked of a socket, and changes while somebody sleeps.
 pub(crate) trait Sleepy {
     /// Takes notice of what has happened.
@@ -25,6 +28,14 @@ pub(crate) trait Sleepy {
     /// The queues, when there are some.
     fn queues(&self) -> Option<&Queues>;
     fn gate(&mut self) -> &mut Gate;
+    /// The descriptor that tells who sleeps without queues that there are some now; -1: none.
+    fn news(&self) -> RawFd {
+        -1
+    }
+    /// There may be more than was taken notice of: nobody is to sleep.
+    fn has_more(&self) -> bool {
+        false
+    }
     /// What is told is for all who sleep; it is not that of those who come first.
     fn is_for_all(&self) -> bool {
         true
@@ -41,10 +52,17 @@ pub(crate) trait Awaited {
 ///
 /// # Errors
 /// `EAGAIN`: look once more, and try again.
-pub(crate) fn enter(inner: &mut impl Sleepy) -> Result<[pollfd; 2], Errno> {
-    let queue = inner.queues().map_or(-1, Queues::fd);
-    match inner.gate().enter(queue >= 0) {
-        Enter::Sleep => Ok([inner.fd(), queue].map(|fd| pollfd { fd, events: POLLIN, revents: 0 })),
+pub(crate) fn enter(inner: &mut impl Sleepy) -> Result<[pollfd; FILES], Errno> {
+    if inner.has_more() {
+        return Err(Errno::EAGAIN);
+    }
+    let queue = inner.queues().map(Queues::fd);
+    match inner.gate().enter(queue.is_some()) {
+        Enter::Sleep => {
+            let news = if queue.is_some() { -1 } else { inner.news() };
+            let files = [inner.fd(), queue.unwrap_or(-1), news];
+            Ok(files.map(|fd| pollfd { fd, events: POLLIN, revents: 0 }))
+        }
         Enter::Again => {
             // SAFETY: no preconditions.
             unsafe { libc::sched_yield() };
@@ -59,7 +77,9 @@ pub(crate) fn enter(inner: &mut impl Sleepy) -> Result<[pollfd; 2], Errno> {
 
 /// Sleeps no more, with what the kernel said of the descriptors.
 pub(crate) fn leave(inner: &mut impl Sleepy, files: &[pollfd]) {
-    let saw = files.iter().any(|file| file.revents != 0) && inner.is_for_all();
+    // Of the news only those are told that sleep without queues.
+    let told = files.iter().take(FILES - 1).any(|file| file.revents != 0);
+    let saw = told && inner.is_for_all();
     if !inner.gate().leave(saw) {
         return;
     }
@@ -84,12 +104,22 @@ pub(crate) enum Patience {
     Endless,
     /// Until then, in nanoseconds of [`clock::now`], and signals do not end it.
     Until(u64),
+    /// Until then, and each signal ends it, as each ends calls that have `SO_RCVTIMEO`.
+    Limited(u64),
 }
 
 impl Patience {
     /// Of a call that waits, or does not.
     pub(crate) fn of(blocks: bool) -> Patience {
         if blocks { Patience::Endless } else { Patience::None }
+    }
+
+    /// Of a call that waits, for no longer than so many nanoseconds if there are some, or does not.
+    pub(crate) fn limited(blocks: bool, limit: Option<u64>) -> Patience {
+        match limit {
+            Some(limit) if blocks => Patience::Limited(clock::now().saturating_add(limit)),
+            _ => Patience::of(blocks),
+        }
     }
 
     /// For so many seconds, whatever happens meanwhile.
@@ -102,15 +132,20 @@ impl Patience {
         match self {
             Patience::None => None,
             Patience::Endless => Some(-1),
-            Patience::Until(end) => {
+            Patience::Until(end) | Patience::Limited(end) => {
                 let left = end.saturating_sub(clock::now()).div_ceil(1_000_000);
                 (left > 0).then(|| c_int::try_from(left).unwrap_or(c_int::MAX))
             }
         }
     }
 
-    fn ends_with_signals(self) -> bool {
-        !matches!(self, Patience::Until(_))
+    /// After a signal.
+    fn goes_on(self) -> bool {
+        match self {
+            Patience::Until(_) => true,
+            Patience::Limited(_) => false,
+            Patience::None | Patience::Endless => restart::goes_on(),
+        }
     }
 }
 
@@ -118,7 +153,8 @@ impl Patience {
 ///
 /// # Errors
 /// `EAGAIN`: it does not hold, and there is no patience left. `EINTR`: a signal came whose handler
-/// has no `SA_RESTART`, but not if it is to wait [until](Patience::Until) some time.
+/// has no `SA_RESTART`; none ends waiting [until](Patience::Until) some time, and each ends waiting
+/// that is [limited](Patience::Limited).
 pub(crate) fn until<S: Awaited>(
     socket: &S,
     patience: Patience,
@@ -140,13 +176,11 @@ pub(crate) fn until<S: Awaited>(
         }
         let Ok(mut files) = enter(&mut *inner) else { continue };
         drop(inner);
-        // SAFETY: two entries.
-        let count = unsafe { libc::poll(files.as_mut_ptr(), 2, timeout) };
+        // SAFETY: so many entries.
+        let count = unsafe { libc::poll(files.as_mut_ptr(), FILES as libc::nfds_t, timeout) };
         let errno = last();
         leave(&mut *socket.lock(), &files);
-        let is_signal = errno.raw() == libc::EINTR;
-        let goes_on = || is_signal && (!patience.ends_with_signals() || restart::goes_on());
-        if count < 0 && !goes_on() {
+        if count < 0 && !(errno.raw() == libc::EINTR && patience.goes_on()) {
             return Err(errno);
         }
     }

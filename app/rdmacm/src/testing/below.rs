@@ -3,6 +3,7 @@
 
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 
@@ -184,15 +185,20 @@ pub(crate) unsafe fn ibv_create_cq(
 }
 
 /// What completes next, in any queue.
-static COMPLETIONS: Mutex<Vec<ibv_wc>> = Mutex::new(Vec::new());
+static COMPLETIONS: Mutex<VecDeque<ibv_wc>> = Mutex::new(VecDeque::new());
 
 /// Has this complete.
 pub(crate) fn complete(completion: ibv_wc) {
-    lock(&COMPLETIONS).push(completion);
+    lock(&COMPLETIONS).push_back(completion);
+}
+
+/// How many have not been polled; they are forgotten.
+pub(crate) fn uncompleted() -> usize {
+    core::mem::take(&mut *lock(&COMPLETIONS)).len()
 }
 
 unsafe extern "C" fn poll_cq(_cq: *mut ibv_cq, _most: c_int, out: *mut ibv_wc) -> c_int {
-    let Some(completion) = lock(&COMPLETIONS).pop() else { return 0 };
+    let Some(completion) = lock(&COMPLETIONS).pop_front() else { return 0 };
     // SAFETY: the caller's promise: room for one.
     unsafe { out.write(completion) };
     1
@@ -206,11 +212,31 @@ unsafe extern "C" fn post_send(
     0
 }
 
+/// The receive that was posted last: its number, where, and how many bytes.
+static RECEIVE: Mutex<(u64, u64, u32)> = Mutex::new((0, 0, 0));
+
+/// Has these bytes come from a queue pair to whoever posted a receive last, who is still there.
+pub(crate) fn arrive(bytes: &[u8], src_qp: u32) {
+    let (wr_id, to, room) = *lock(&RECEIVE);
+    assert!(bytes.len() <= room as usize);
+    let to = core::ptr::with_exposed_provenance_mut::<u8>(to as usize);
+    // SAFETY: memory that was posted, with room for them.
+    unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    complete(ibv_wc { wr_id, byte_len: bytes.len() as u32, src_qp, ..ibv_wc::default() });
+}
+
 unsafe extern "C" fn post_recv(
     _qp: *mut ibv_qp,
-    _request: *mut ibv_recv_wr,
+    request: *mut ibv_recv_wr,
     _bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if (*request).num_sge > 0 {
+            let entry = &*(*request).sg_list;
+            *lock(&RECEIVE) = ((*request).wr_id, entry.addr, entry.length);
+        }
+    }
     0
 }
 

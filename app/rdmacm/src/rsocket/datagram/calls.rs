@@ -125,7 +125,7 @@ impl Datagrams {
         let mut data = unsafe { Vector::new(parts) };
         let room = data.left();
         let mut inner = self.lock();
-        let patience = Patience::of(inner.blocks(flags));
+        let patience = Patience::limited(inner.blocks(flags), inner.receive_limit);
         loop {
             // SAFETY: the caller's promise.
             if let Some((bytes, from)) = unsafe { inner.read(&mut data, flags & MSG_PEEK != 0) } {
@@ -164,6 +164,10 @@ impl Datagrams {
 
     /// Sets an option: sizes of queues here, all others of the kernel's socket.
     ///
+    /// # Errors
+    /// `EINVAL`: it is too late for this one. `EOPNOTSUPP`: it would keep the two ways of a datagram
+    /// from being the same. What the kernel says.
+    ///
     /// # Safety
     /// `value` has `length` bytes.
     pub(crate) unsafe fn set(
@@ -182,6 +186,9 @@ impl Datagrams {
                 false => Err(Errno::EINVAL),
             };
         }
+        if is_unheeded(level, name) && said != Ok(0) {
+            return Err(Errno::EOPNOTSUPP);
+        }
         // SAFETY: the caller's promise; the kernel looks at the pointer.
         if unsafe { libc::setsockopt(self.number, level, name, value, length) } != 0 {
             return Err(last());
@@ -192,6 +199,9 @@ impl Datagrams {
             }
             (libc::SOL_SOCKET, libc::SO_SNDBUF, Ok(bytes)) if inner.is_new() => {
                 inner.settings.send_bytes = bytes.cast_unsigned().saturating_mul(2);
+            }
+            (libc::SOL_SOCKET, libc::SO_RCVTIMEO | RECEIVE_TIME_NEW, _) => {
+                inner.receive_limit = receive_limit(self.number);
             }
             (IPPROTO_IP, IP_TOS, Ok(class)) => inner.traffic_class = class as u8,
             _ => {}
@@ -221,6 +231,38 @@ impl Datagrams {
             _ => Err(last()),
         }
     }
+}
+
+/// `SO_RCVTIMEO_NEW` of `asm-generic/socket.h`: its time has 64 bits everywhere.
+const RECEIVE_TIME_NEW: c_int = 66;
+/// What has the kernel put errors or times of its socket where nobody takes them from, so that each
+/// `poll` returns at once (`SO_TIMESTAMPING` of old and new, `SO_WIFI_STATUS`, `SO_TXTIME`).
+const TOLD_ASIDE: [c_int; 4] = [37, 65, 41, 61];
+
+/// What the kernel would do with its own socket, to the harm of what comes through it: join or split
+/// datagrams (all of UDP's own), or leave errors there.
+fn is_unheeded(level: c_int, name: c_int) -> bool {
+    match level {
+        libc::IPPROTO_UDP => true,
+        IPPROTO_IP => name == libc::IP_RECVERR,
+        libc::IPPROTO_IPV6 => name == libc::IPV6_RECVERR,
+        libc::SOL_SOCKET => TOLD_ASIDE.contains(&name),
+        _ => false,
+    }
+}
+
+/// In nanoseconds, how long a socket of the kernel's is to wait for what it receives.
+fn receive_limit(number: c_int) -> Option<u64> {
+    let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+    let mut length = size_of::<libc::timeval>() as socklen_t;
+    // SAFETY: a place for a time, of that length.
+    let said = unsafe {
+        let to = (&raw mut time).cast();
+        libc::getsockopt(number, libc::SOL_SOCKET, libc::SO_RCVTIMEO, to, &mut length)
+    };
+    let seconds = u64::try_from(time.tv_sec).ok()?.saturating_mul(1_000_000_000);
+    let limit = seconds.saturating_add(u64::try_from(time.tv_usec).ok()?.saturating_mul(1000));
+    (said == 0 && limit > 0).then_some(limit)
 }
 
 /// Tells a program from whom a datagram is, as far as it has room.

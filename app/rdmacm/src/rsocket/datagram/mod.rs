@@ -1,11 +1,13 @@
 //! Datagram sockets over RDMA.
 //!
 //! * [`calls`](mod@calls): what the calls of rsocket.h are for these.
-//! * [`socket`](mod@socket): what comes and goes which way; [`kernel`](mod@kernel) and
-//!   [`port`](mod@port) are the two ways, [`peers`](mod@peers) those at their ends.
+//! * [`socket`](mod@socket): what goes which way; [`heard`](mod@heard): what comes.
+//!   [`kernel`](mod@kernel) and [`port`](mod@port) are the two ways, [`peers`](mod@peers) those at
+//!   their ends.
 //! * [`wire`](mod@wire): headers. [`names`](mod@names): addresses of C.
 
 pub(super) mod calls;
+mod heard;
 mod kernel;
 mod names;
 mod peers;

@@ -109,11 +109,17 @@ impl Peers {
         }
     }
 
-    /// Nobody knows our queue pair any more: each is told of the next one, and asked for its own.
-    pub(crate) fn forget_queues(&mut self) {
+    /// Our queue pair is no more: each is asked for its own once more. Who may know ours, and our
+    /// address as it sees us.
+    pub(crate) fn forget_queues(&mut self) -> Vec<(SocketAddr, SocketAddr)> {
+        let mut known = Vec::new();
         for peer in self.all.values_mut() {
-            (peer.qpn, peer.way) = (None, None);
+            peer.way = None;
+            if peer.qpn.take().is_some() {
+                known.push((peer.address, peer.source));
+            }
         }
+        known
     }
 
     /// Our address has changed.
@@ -149,7 +155,8 @@ mod tests {
         }
         assert_eq!(peers.all.len(), PEERS_MAX);
         assert!((0..10).all(|number| peers.find(address(number)).is_some()));
-        peers.forget_queues();
+        assert_eq!(peers.forget_queues().len(), 10);
+        assert!(peers.forget_queues().is_empty());
         assert!(peers.find(address(3)).is_some_and(|peer| peer.qpn.is_none()));
         assert_eq!(peers.of(address(0x7777), || Err(Errno::ENODEV)).err(), Some(Errno::ENODEV));
     }

@@ -27,8 +27,8 @@ const SEND: u64 = 1 << 32;
 
 /// What has completed.
 pub(crate) enum Done {
-    /// A datagram of so many bytes is in this room.
-    Received(u32, usize),
+    /// A datagram of so many bytes is in this room, sent by that queue pair.
+    Received(u32, usize, u32),
     Sent,
     /// The queue pair is of no use any more.
     Failed,
@@ -42,6 +42,7 @@ pub(crate) struct Port {
     /// Rooms of what is to be sent.
     free: Vec<u32>,
     sends: usize,
+    receives: usize,
     // The queue pair is its: it goes last.
     id: Id,
 }
@@ -73,7 +74,8 @@ impl Port {
             )
         };
         let free = (0..u32::from(send)).collect();
-        let port = Port { queues, send: out, receive: room, free, sends: usize::from(send), id };
+        let (sends, receives) = (usize::from(send), usize::from(receive));
+        let port = Port { queues, send: out, receive: room, free, sends, receives, id };
         for room in 0..u32::from(receive) {
             port.take(room)?;
         }
@@ -135,6 +137,11 @@ impl Port {
             let longest = 128_usize << path_mtu.min(5);
             Way::new((*self.id.0).pd, &mut attr, longest.min(DATAGRAM_MAX))
         }
+    }
+
+    /// How much can have completed at a time.
+    pub(crate) fn rooms(&self) -> usize {
+        self.sends + self.receives
     }
 
     pub(crate) fn has_room(&self) -> bool {
@@ -199,7 +206,11 @@ impl Port {
             return Some(if is_well { Done::Sent } else { Done::Failed });
         }
         let bytes = (completion.byte_len as usize).saturating_sub(ROUTE_BYTES);
-        Some(if is_well { Done::Received(room, bytes.min(DATAGRAM_MAX)) } else { Done::Failed })
+        Some(if is_well {
+            Done::Received(room, bytes.min(DATAGRAM_MAX), completion.src_qp)
+        } else {
+            Done::Failed
+        })
     }
 
     /// What is in front of a datagram: the route header, and the longest header there is.

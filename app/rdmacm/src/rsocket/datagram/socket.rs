@@ -8,15 +8,16 @@
 use core::ffi::c_int;
 use core::net::SocketAddr;
 use std::collections::VecDeque;
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 use libc::{O_NONBLOCK, sockaddr_storage};
+use omniverb_sys::EventFd;
 use omniverb_terms::Errno;
 
 use super::kernel::Kernel;
 use super::names;
 use super::peers::Peers;
-use super::port::{DATAGRAM_MAX, Done, Port};
+use super::port::{DATAGRAM_MAX, Port};
 use super::wire::{self, HEADER_MAX, Knock};
 use crate::errno::of;
 use crate::rsocket::gate::Gate;
@@ -25,41 +26,46 @@ use crate::rsocket::settings::Settings;
 use crate::rsocket::vector::Vector;
 use crate::rsocket::wait::Sleepy;
 
-/// Datagrams of the kernel's that are taken at a time: others want something, too.
-const TAKEN: usize = 32;
-
 /// Of so many looks at least one is for the kernel, however much comes to the queue pair.
 const TURNS: u32 = 16;
 
 /// Where a datagram is that was not read.
-enum Place {
+pub(super) enum Place {
     /// In a room of the port's, behind a header of so many bytes.
     Room(u32, usize),
     /// It came through the kernel.
     Kept(Box<[u8]>),
 }
 
-struct Arrived {
-    from: SocketAddr,
-    bytes: usize,
-    place: Place,
+pub(super) struct Arrived {
+    pub(super) from: SocketAddr,
+    pub(super) bytes: usize,
+    pub(super) place: Place,
 }
 
 /// What is locked.
 pub(crate) struct Inner {
     // In front of the port, whose protection domain their ways have.
-    peers: Peers,
-    port: Option<Port>,
+    pub(super) peers: Peers,
+    pub(super) port: Option<Port>,
     pub(crate) kernel: Kernel,
     connected: Option<SocketAddr>,
-    arrived: VecDeque<Arrived>,
+    pub(super) arrived: VecDeque<Arrived>,
     /// How many of them came through the kernel.
-    kept: usize,
+    pub(super) kept: usize,
     gate: Gate,
     /// The queue pair has failed.
-    has_failed: bool,
+    pub(super) has_failed: bool,
+    /// Something of it has completed well.
+    pub(super) has_worked: bool,
+    /// It may have completed more than was taken.
+    pub(super) has_more: bool,
+    /// Tells who sleeps without a queue pair that there is one.
+    news: EventFd,
     turns: u32,
     pub(crate) settings: Settings,
+    /// Nanoseconds that `SO_RCVTIMEO` says.
+    pub(crate) receive_limit: Option<u64>,
     pub(crate) traffic_class: u8,
     /// `O_NONBLOCK` and what else `F_SETFL` said.
     pub(crate) flags: c_int,
@@ -88,8 +94,12 @@ impl Inner {
             kept: 0,
             gate: Gate::default(),
             has_failed: false,
+            has_worked: false,
+            has_more: false,
+            news: EventFd::new().map_err(|_| Errno::EMFILE)?,
             turns: 0,
             settings: Settings::default().within_bounds(),
+            receive_limit: None,
             traffic_class: 0,
             flags,
             descriptor_flags,
@@ -152,96 +162,41 @@ impl Inner {
             let mut own = source;
             own.set_port(0);
             self.port = Some(Port::new(&storage(own), &self.settings)?);
+            self.has_worked = false;
+            self.news.signal();
         }
         self.port.as_mut().ok_or(Errno::ENODEV)
     }
 
-    /// The queue pair has failed: there will be another, which nobody knows.
+    /// The queue pair has failed: there is another, of which those are told who may know it. Nobody
+    /// sleeps.
     fn close(&mut self) {
-        self.has_failed = false;
+        (self.has_failed, self.has_more) = (false, false);
         self.gate.taken();
+        self.news.take();
         self.port = None;
-        self.peers.forget_queues();
+        let known = self.peers.forget_queues();
         self.arrived.retain(|datagram| matches!(datagram.place, Place::Kept(_)));
+        // One that fails from the beginning is not made over and over.
+        if !self.has_worked {
+            return;
+        }
+        for (peer, source) in known {
+            self.tell(peer, source);
+        }
     }
 
-    fn is_heard(&self, from: SocketAddr) -> bool {
+    /// Tells a peer of our queue pair. Where there is none to be had, the kernel's way will do.
+    pub(super) fn tell(&mut self, peer: SocketAddr, source: SocketAddr) {
+        if let Ok(port) = self.open(source) {
+            let knock = Knock { is_data: false, qpn: port.qpn() }.encode(source.ip());
+            let _ = self.kernel.send(knock.bytes(), peer, false);
+        }
+    }
+
+    pub(super) fn is_heard(&self, from: SocketAddr) -> bool {
         let is_same = |peer: SocketAddr| (peer.ip(), peer.port()) == (from.ip(), from.port());
         self.connected.is_none_or(is_same)
-    }
-
-    /// Takes what came to the queue pair.
-    fn take_completed(&mut self) {
-        while let Some(done) = self.port.as_mut().and_then(Port::poll) {
-            match done {
-                Done::Sent => {}
-                Done::Failed => self.has_failed = true,
-                Done::Received(room, bytes) => self.arrives(room, bytes),
-            }
-        }
-    }
-
-    fn arrives(&mut self, room: u32, bytes: usize) {
-        let Some(port) = &self.port else { return };
-        let (route, front) = port.front(room);
-        let front = &front[..front.len().min(bytes)];
-        let named = wire::named(front).filter(|(from, _)| {
-            wire::may_be(from.ip(), wire::sender(&route)) && self.is_heard(*from)
-        });
-        match named {
-            Some((from, header)) => {
-                // With the interface, which is not said, of link-local addresses.
-                let from = self.peers.find(from).map_or(from, |peer| peer.address);
-                let place = Place::Room(room, header);
-                self.arrived.push_back(Arrived { from, bytes: bytes - header, place });
-            }
-            None => self.give_back(room),
-        }
-    }
-
-    fn give_back(&mut self, room: u32) {
-        self.has_failed |= self.port.as_ref().is_some_and(|port| port.take(room).is_err());
-    }
-
-    /// Takes what came through the kernel.
-    fn take_knocks(&mut self) {
-        let mut bytes = [0; DATAGRAM_MAX];
-        for _ in 0..TAKEN {
-            match self.kernel.receive(&mut bytes) {
-                Ok((count, from)) => {
-                    let said = Knock::decode(&bytes[..count], from.is_ipv4());
-                    if let Some((knock, header)) = said {
-                        self.knocks(from, knock, &bytes[header..count]);
-                    }
-                }
-                Err(Errno::EAGAIN) => return,
-                // Nobody is where something was sent to: datagrams get lost.
-                Err(_) => {}
-            }
-        }
-    }
-
-    fn knocks(&mut self, from: SocketAddr, knock: Knock, data: &[u8]) {
-        let kernel = &self.kernel;
-        if let Ok(peer) = self.peers.of(from, || kernel.source(from)) {
-            if peer.qpn != Some(knock.qpn) {
-                peer.qpn = Some(knock.qpn);
-            }
-            let source = peer.source;
-            // Where there is no queue pair to be had, the kernel's way will do.
-            if knock.is_data
-                && let Ok(port) = self.open(source)
-            {
-                let answer = Knock { is_data: false, qpn: port.qpn() };
-                let header = answer.encode(source.ip());
-                let _ = self.kernel.send(header.bytes(), from, false);
-            }
-        }
-        if knock.is_data && self.kept < usize::from(self.settings.receive_queue) {
-            self.kept += 1;
-            let place = Place::Kept(data.into());
-            self.arrived.push_back(Arrived { from, bytes: data.len(), place });
-        }
     }
 
     /// Sends to somebody; to the peer that it is connected with, if that is nobody.
@@ -297,7 +252,7 @@ impl Inner {
         let header = knock.bytes();
         let mut bytes = [0; DATAGRAM_MAX + HEADER_MAX];
         // What the other side has room for.
-        if total + header.len() > DATAGRAM_MAX {
+        if total > DATAGRAM_MAX - header.len() {
             return Err(of(libc::EMSGSIZE));
         }
         bytes[..header.len()].copy_from_slice(header);
@@ -370,12 +325,29 @@ impl Sleepy for Inner {
     fn gate(&mut self) -> &mut Gate {
         &mut self.gate
     }
+
+    fn news(&self) -> RawFd {
+        self.news.as_fd().as_raw_fd()
+    }
+
+    fn has_more(&self) -> bool {
+        self.has_more
+    }
 }
 
 #[cfg(test)]
 impl Inner {
     pub(crate) fn knows(&self, peer: SocketAddr) -> bool {
         self.peers.find(peer).is_some_and(|peer| peer.qpn.is_some())
+    }
+
+    pub(crate) fn knows_queue(&self, peer: SocketAddr, qpn: u32) -> bool {
+        self.peers.find(peer).is_some_and(|peer| peer.qpn == Some(qpn))
+    }
+
+    /// Of our queue pair.
+    pub(crate) fn qpn(&self) -> Option<u32> {
+        self.port.as_ref().map(Port::qpn)
     }
 
     pub(crate) fn arrived(&self) -> usize {

@@ -2,6 +2,7 @@
 //! verbs and a daemon of our own, and the kernel's loopback.
 
 use core::net::SocketAddr;
+use std::thread;
 
 use libc::iovec;
 use omniverb_abi::{IBV_WC_WR_FLUSH_ERR, ibv_wc};
@@ -12,9 +13,10 @@ use super::calls::Datagrams;
 use super::kernel::Kernel;
 use super::peers::PEERS_MAX;
 use super::socket::Inner;
-use super::wire::Knock;
+use super::wire::{self, Knock, ROUTE_BYTES};
+use crate::rsocket::options::SOL_RDMA;
 use crate::rsocket::vector::Vector;
-use crate::rsocket::wait::{Awaited, Patience, until};
+use crate::rsocket::wait::{Awaited, Patience, Sleepy, enter, until};
 use crate::testing::below;
 use crate::testing::program::alone;
 
@@ -34,9 +36,29 @@ fn send(inner: &mut Inner, to: SocketAddr, bytes: &[u8]) -> Result<usize, Errno>
     unsafe { inner.send(Some(to), &mut Vector::new(&[part]), true) }
 }
 
+fn ten_seconds() -> Patience {
+    Patience::Until(clock::now() + 10_000_000_000)
+}
+
+/// A datagram between queue pairs: route header, name, data.
+fn named(sender: [u8; 4], name: &str, data: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; ROUTE_BYTES];
+    bytes[20] = 0x45;
+    bytes[32..36].copy_from_slice(&sender);
+    bytes.extend_from_slice(wire::name(name.parse().unwrap()).bytes());
+    bytes.extend_from_slice(data);
+    bytes
+}
+
+/// What a socket hears of what comes to its queue pair.
+fn hears(socket: &Datagrams, bytes: &[u8], qpn: u32) -> usize {
+    below::arrive(bytes, qpn);
+    drop(until(socket, Patience::None, |_| false));
+    socket.lock().arrived()
+}
+
 fn read(socket: &Datagrams) -> (Vec<u8>, SocketAddr) {
-    let patience = Patience::Until(clock::now() + 10_000_000_000);
-    let mut inner = until(socket, patience, |inner| inner.has_arrived()).unwrap();
+    let mut inner = until(socket, ten_seconds(), |inner| inner.has_arrived()).unwrap();
     let mut room = [0; 64];
     let part = iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
     // SAFETY: so many bytes.
@@ -46,8 +68,7 @@ fn read(socket: &Datagrams) -> (Vec<u8>, SocketAddr) {
 
 /// Takes what has come until the peer's queue pair is known.
 fn learn(socket: &Datagrams, peer: SocketAddr) {
-    let patience = Patience::Until(clock::now() + 10_000_000_000);
-    drop(until(socket, patience, |inner| inner.knows(peer)).unwrap());
+    drop(until(socket, ten_seconds(), |inner| inner.knows(peer)).unwrap());
 }
 
 #[test]
@@ -82,6 +103,23 @@ fn another_queue_pair_follows_one_that_failed_and_is_made_known() {
 }
 
 #[test]
+fn who_only_receives_tells_of_the_queue_pair_that_follows_one_that_failed() {
+    let _alone = alone();
+    let ((one, first), (sink, second)) = (socket(), socket());
+    send(&mut one.lock(), second, b"hello").unwrap();
+    read(&sink);
+    learn(&one, second);
+    // It has worked.
+    below::complete(ibv_wc { wr_id: 1 << 32, ..ibv_wc::default() });
+    below::complete(ibv_wc { status: IBV_WC_WR_FLUSH_ERR, ..ibv_wc::default() });
+    let old = sink.lock().qpn().unwrap();
+    drop(until(&sink, Patience::None, |inner| inner.has_arrived()));
+    let new = sink.lock().qpn().unwrap();
+    assert!(old != new && !sink.lock().knows(first));
+    drop(until(&one, ten_seconds(), |inner| inner.knows_queue(second, new)).unwrap());
+}
+
+#[test]
 fn strangers_fill_no_more_than_there_is_room_for() {
     let _alone = alone();
     let (flooded, address) = socket();
@@ -102,12 +140,104 @@ fn strangers_fill_no_more_than_there_is_room_for() {
 }
 
 #[test]
+fn who_sends_without_end_keeps_no_call_from_returning() {
+    let _alone = alone();
+    let ((one, _), (_other, second)) = (socket(), socket());
+    send(&mut one.lock(), second, b"hello").unwrap();
+    // Nobody's: its room is free at once, and can be filled again.
+    for _ in 0..5000 {
+        below::complete(ibv_wc { byte_len: 64, ..ibv_wc::default() });
+    }
+    assert_eq!(until(&one, Patience::None, |inner| inner.has_arrived()).err(), Some(Errno::EAGAIN));
+    // Nor does anybody go to sleep over what has come and was not looked at.
+    assert!(enter(&mut *one.lock()).is_err() && one.lock().has_more());
+    assert!(below::uncompleted() > 4000);
+    drop(until(&one, Patience::None, |_| false));
+    assert!(!one.lock().has_more());
+}
+
+#[test]
+fn who_sleeps_hears_of_a_queue_pair_that_another_thread_makes() {
+    let _alone = alone();
+    let ((one, _), (_other, second)) = (socket(), socket());
+    thread::scope(|scope| {
+        let sleeper = scope.spawn(|| until(&one, ten_seconds(), |inner| !inner.is_new()).map(drop));
+        settles(|| !one.lock().gate().is_open());
+        send(&mut one.lock(), second, b"hello").unwrap();
+        assert_eq!(sleeper.join().unwrap(), Ok(()));
+    });
+}
+
+fn settles(holds: impl Fn() -> bool) {
+    while !holds() {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn names_are_of_the_sockets_family_and_of_nobody_else() {
+    let _alone = alone();
+    let (one, address) = socket();
+    let peer = Kernel::new(false).unwrap();
+    let source = peer.source(address).unwrap();
+    send(&mut one.lock(), source, b"hello").unwrap();
+    let host = [10, 0, 0, 2];
+    assert_eq!(hears(&one, &named(host, "[::ffff:10.0.0.2]:53", b"x"), 7), 0);
+    assert_eq!(hears(&one, &named(host, "10.0.0.3:53", b"x"), 7), 0);
+    assert_eq!(hears(&one, &named(host, "10.0.0.2:53", b"x"), 7), 1);
+    // Another queue pair than the one that is known to be at that address and port.
+    let own = named([127, 0, 0, 1], &source.to_string(), b"x");
+    assert_eq!(hears(&one, &own, 8), 2);
+    let knock = Knock { is_data: false, qpn: 7 }.encode(source.ip());
+    peer.send(knock.bytes(), address, true).unwrap();
+    one.lock().take_all();
+    assert_eq!(hears(&one, &own, 8), 2);
+    assert_eq!(hears(&one, &own, 7), 3);
+}
+
+#[test]
+fn options_that_would_not_be_heeded_are_refused() {
+    let _alone = alone();
+    let (one, _) = socket();
+    // SAFETY: so many bytes.
+    let set =
+        |level, name, number: i32| unsafe { one.set(level, name, (&raw const number).cast(), 4) };
+    for (level, name) in [
+        (libc::IPPROTO_UDP, libc::UDP_GRO),
+        (libc::IPPROTO_IP, libc::IP_RECVERR),
+        (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
+    ] {
+        assert_eq!(set(level, name, 1), Err(Errno::EOPNOTSUPP), "{level} {name}");
+    }
+    assert_eq!(set(libc::SOL_SOCKET, libc::SO_REUSEADDR, 1), Ok(()));
+    let time = libc::timeval { tv_sec: 0, tv_usec: 20_000 };
+    let length = size_of::<libc::timeval>() as u32;
+    // SAFETY: so many bytes.
+    let said =
+        unsafe { one.set(libc::SOL_SOCKET, libc::SO_RCVTIMEO, (&raw const time).cast(), length) };
+    assert_eq!((said, one.lock().receive_limit), (Ok(()), Some(20_000_000)));
+    one.lock().flags = 0;
+    // SAFETY: no room.
+    assert_eq!(unsafe { one.receive(&[], 0) }.err(), Some(Errno::EAGAIN));
+    // The least there is: the first datagram still arrives.
+    assert_eq!(set(SOL_RDMA, 1, 0), Ok(()));
+    one.lock().flags = libc::O_NONBLOCK;
+    let ((other, first), to) = (socket(), one.lock().kernel.source(([127, 0, 0, 1], 9).into()));
+    send(&mut other.lock(), to.unwrap(), b"hello").unwrap();
+    assert_eq!(read(&one), (b"hello".to_vec(), first));
+}
+
+#[test]
 fn what_does_not_fit_is_refused_and_so_is_another_family() {
     let _alone = alone();
     let ((one, _), (_other, second)) = (socket(), socket());
     let too_long = send(&mut one.lock(), second, &[0; 2033]);
     assert_eq!(too_long, Err(crate::errno::of(libc::EMSGSIZE)));
     assert_eq!(send(&mut one.lock(), second, &[0; 2032]), Ok(2032));
+    let endless = iovec { iov_base: core::ptr::null_mut(), iov_len: usize::MAX };
+    // SAFETY: it is too long to be looked at.
+    let sent = unsafe { one.lock().send(Some(second), &mut Vector::new(&[endless]), true) };
+    assert_eq!(sent, Err(crate::errno::of(libc::EMSGSIZE)));
     let six = "[::1]:7".parse().unwrap();
     assert_eq!(send(&mut one.lock(), six, b"x"), Err(crate::errno::of(libc::EAFNOSUPPORT)));
 }
