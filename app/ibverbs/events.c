@@ -6,6 +6,14 @@
  *
  * The wait is in futex(2), which does as read(2) does when a signal's handler has run: it goes on
  * if that was installed with SA_RESTART, and ends with EINTR otherwise. poll(2) always ends.
+ *
+ * Meanwhile the thread can be cancelled at any moment (as in the C library's own calls before glibc
+ * 2.41), within a handler, too. A handler that leaves by siglongjmp leaves it so, and is to set the
+ * cancelability type anew if the thread may be cancelled later. It also stays counted as a waiter,
+ * which costs others a system call for each event.
+ *
+ * ThreadSanitizer runs handlers only where it sees that a thread sleeps, and does not see it here:
+ * with SA_RESTART they run when an event has come. Nothing else waits for that.
  */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -115,12 +115,22 @@ _PONGS = {"udpong": (), "udpong that blocks": ("-T", "b"), "udpong that polls": 
 
 
 def _datagrams(pair):
-    """Datagrams of all sizes arrive as they were, and are from who has sent them."""
+    """Datagrams of all sizes arrive as they were, and are from who has sent them; what fits into a
+    packet from queue pair to queue pair."""
     words = ["/usr/bin/python3", "/opt/programs/rsockets.py"]
     server = Side(pair.server, [*words, "echoes", pair.server.address])
     client = None
     try:
         client = Side(pair.client, [*words, "asks", pair.server.address])
+        most = 0
+
+        def has_ended():
+            nonlocal most
+            daemons = getattr(pair, "daemons", None) or (pair.daemon,)
+            most = max(most, duet.moved(*daemons))
+            return not client.is_there()
+        process.until(has_ended, 60, client.text)
+        check(most >= 60, f"{most} operations")
         _prints(client, "rconnect 0", "right 120", "cut 1", "whole length 6", "looked at 1",
                 "still there 1", "too long EMSGSIZE", "to nobody EDESTADDRREQ", "listens ENOTSUP",
                 "rclose 0")

@@ -76,7 +76,7 @@ def client(ip):
         _say("rrecv", _RDMA.rrecv(number, ctypes.create_string_buffer(8), 8, 0))
 
 
-_SIZES = [0, 1, 500, 1016, 1017, 1500, 2000]
+_SIZES = [0, 1, 500, 1016, 1017, 1500, 2032]
 
 
 def _contents(number, size):

@@ -2,8 +2,9 @@
 //!
 //! The kernel restarts calls of its own sockets if the signal's handler was installed with
 //! `SA_RESTART`; `poll`, in which we wait, it never does, nor does it say which signal came. So all
-//! handlers are asked whose signals can come: if each has the flag, so has the one that ran. Where some have it and some
-//! have not, the call ends, as programs that have installed any without must expect.
+//! handlers are asked whose signals can come: if each has the flag, so has the one that ran. Where
+//! some have it and some have not, the call ends, as programs that have installed any without must
+//! expect.
 
 use core::mem::MaybeUninit;
 use core::ptr::null;

@@ -165,8 +165,8 @@ impl Datagrams {
     /// Sets an option: sizes of queues here, all others of the kernel's socket.
     ///
     /// # Errors
-    /// `EINVAL`: it is too late for this one. `EOPNOTSUPP`: it would keep the two ways of a datagram
-    /// from being the same. What the kernel says.
+    /// `EINVAL`: it is too late for this one. `EOPNOTSUPP`: the kernel alone would heed it, to the
+    /// harm of the rest. What the kernel says.
     ///
     /// # Safety
     /// `value` has `length` bytes.
@@ -235,12 +235,12 @@ impl Datagrams {
 
 /// `SO_RCVTIMEO_NEW` of `asm-generic/socket.h`: its time has 64 bits everywhere.
 const RECEIVE_TIME_NEW: c_int = 66;
-/// What has the kernel put errors or times of its socket where nobody takes them from, so that each
-/// `poll` returns at once (`SO_TIMESTAMPING` of old and new, `SO_WIFI_STATUS`, `SO_TXTIME`).
+/// What has the kernel put errors or times of its socket where nobody takes them from, so that
+/// each `poll` returns at once (`SO_TIMESTAMPING` of old and new, `SO_WIFI_STATUS`, `SO_TXTIME`).
 const TOLD_ASIDE: [c_int; 4] = [37, 65, 41, 61];
 
-/// What the kernel would do with its own socket, to the harm of what comes through it: join or split
-/// datagrams (all of UDP's own), or leave errors there.
+/// What the kernel would do with its own socket, to the harm of what comes through it: join or
+/// split datagrams (all of UDP's own), or leave errors there.
 fn is_unheeded(level: c_int, name: c_int) -> bool {
     match level {
         libc::IPPROTO_UDP => true,

@@ -1,5 +1,6 @@
-//! What comes to a datagram socket: from whom it is, whether it is heard, and what it says of others'
-//! queue pairs. In: what completed, and the kernel's datagrams. Out: those that wait to be read.
+//! What comes to a datagram socket: from whom it is, whether it is heard, and what it says of
+//! others' queue pairs. In: what completed, and the kernel's datagrams. Out: those that wait to be
+//! read.
 
 use core::net::SocketAddr;
 

@@ -129,13 +129,6 @@ impl Peers {
 }
 
 #[cfg(test)]
-impl Peers {
-    pub(crate) fn count(&self) -> usize {
-        self.all.len()
-    }
-}
-
-#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -354,10 +354,6 @@ impl Inner {
         self.arrived.len()
     }
 
-    pub(crate) fn known(&self) -> usize {
-        self.peers.count()
-    }
-
     pub(crate) fn take_all(&mut self) {
         self.take_knocks();
     }
