@@ -13,8 +13,8 @@ use omniverb_sys::{futex, lock};
 use omniverb_terms::Errno;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// Threads that are woken at a time: all.
 const EVERYBODY: u32 = u32::MAX >> 1;
@@ -33,7 +33,19 @@ pub struct Doorbell {
 pub struct Notifier<T> {
     semaphore: EventFd,
     entries: Mutex<VecDeque<T>>,
-    bell: Doorbell,
+    /// Apart from the queue, because a thread may sleep on it when that goes (see `drop`).
+    bell: Arc<Doorbell>,
+}
+
+impl<T> Drop for Notifier<T> {
+    /// Threads are often still waiting for an event when the program closes what they wait for.
+    /// Nothing wakes them, as little as who reads from a device file that is closed; but a signal
+    /// has the kernel look at the word once more. It is theirs for ever.
+    fn drop(&mut self) {
+        if self.bell.waiters.load(Ordering::SeqCst) > 0 {
+            std::mem::forget(self.bell.clone());
+        }
+    }
 }
 
 impl<T> Notifier<T> {
@@ -47,7 +59,7 @@ impl<T> Notifier<T> {
         let flags = rustix::fs::fcntl_getfl(&semaphore).map_err(|e| from_raw(e.raw_os_error()))?;
         rustix::fs::fcntl_setfl(&semaphore, flags - rustix::fs::OFlags::NONBLOCK)
             .map_err(|e| from_raw(e.raw_os_error()))?;
-        Ok(Self { semaphore, entries: Mutex::default(), bell: Doorbell::default() })
+        Ok(Self { semaphore, entries: Mutex::default(), bell: Arc::default() })
     }
 
     /// The descriptor to wait on.
@@ -57,7 +69,7 @@ impl<T> Notifier<T> {
 
     /// What to sleep on within a call.
     pub fn bell(&self) -> *const Doorbell {
-        &raw const self.bell
+        Arc::as_ptr(&self.bell)
     }
 
     /// Adds an entry and wakes who waits.
@@ -120,5 +132,24 @@ impl<T> Notifier<T> {
 impl CompletionEvents for Notifier<usize> {
     fn completion(&self, cookie: usize) {
         self.push(cookie);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the doorbell outlives the queue.
+    fn stays(waiters: u32) -> bool {
+        let notifier = Notifier::<()>::new().unwrap();
+        notifier.bell.waiters.store(waiters, Ordering::SeqCst);
+        let bell = Arc::downgrade(&notifier.bell);
+        drop(notifier);
+        bell.upgrade().is_some()
+    }
+
+    #[test]
+    fn what_a_thread_sleeps_on_outlives_the_queue() {
+        assert!(stays(1) && !stays(0));
     }
 }
