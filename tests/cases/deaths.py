@@ -70,12 +70,12 @@ def _one_side_of(program, side, *options):
 
 
 def _kill_program(root, program):
-    """kill -9 to the process called `program` at or below `root`."""
-    for pid in [root.pid, *process.descendants(root.pid), *process.descendants()]:
-        if _name(pid) == program[:15] and _belongs(pid, root):
-            os.kill(pid, signal.SIGKILL)
-            return
-    raise Failure(f"{program} is not running")
+    """kill -9 to the process called `program` at or below `root`, once it runs."""
+    def found():
+        return next((pid for pid in [root.pid, *process.descendants(root.pid),
+                                     *process.descendants()]
+                     if _name(pid) == program[:15] and _belongs(pid, root)), None)
+    os.kill(process.until(found, 20, f"{program}"), signal.SIGKILL)
 
 
 def _name(pid):
