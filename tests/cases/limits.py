@@ -43,7 +43,7 @@ def _nothing_twice(rate, seconds, both):
             sent, resent = end.packets["sent"], end.packets["resent"]
             print(f"{sent} packets, {resent} of them again")
             # A busy machine may hold up an answer for longer than any network.
-            check(sent > 200 and resent <= sent / 50, f"{resent} of {sent} packets twice")
+            check(sent > 200 and resent <= sent / 10, f"{resent} of {sent} packets twice")
     return Case(f"limits.nothing_twice {rate}{' both' if both else ''}", run)
 
 
