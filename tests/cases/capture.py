@@ -115,7 +115,8 @@ def _differing(found, payload):
 
 def _expect(found, kind, payload, immediate, where):
     check(found.kind == kind, f"{where}: {found.kind} instead of {kind}")
-    check(found.payload == payload, f"{where}: {kind} with other data: {_differing(found, payload)}")
+    check(found.payload == payload,
+          f"{where}: {kind} with other data: {_differing(found, payload)}")
     check(found.immediate == immediate, f"{where}: immediate {found.immediate}")
     check(found.psn is not None, where)
 
