@@ -6,7 +6,7 @@ use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_session::limits::GROUPS_MAX;
 use omniverb_tenancy::testing::exercise::{Bench, vnic};
-use omniverb_tenancy::{Limits, Path, Why};
+use omniverb_tenancy::{Action, Limits, Path, Why};
 use omniverb_terms::{Errno, Gid, Qpn, Service};
 use std::net::{IpAddr, Ipv4Addr};
 use support::*;
@@ -72,6 +72,16 @@ fn what_is_no_attachment() {
     // Nobody in particular is at the end of a group.
     let named = ConnectQp { dgid: group(1), ..to(a, 1, Qpn(77), 2) };
     assert_eq!(errno(call(&mut bench, 1, named)), Errno::EINVAL);
+    for service in [Service::Rc, Service::Uc] {
+        let qpn = qp(&mut bench, 1, service);
+        for peer in [Qpn(77), Qpn::MULTICAST] {
+            bench.told.clear();
+            let named = ConnectQp { dgid: group(1), ..to(qpn, 1, peer, 2) };
+            assert_eq!(errno(call_once(&mut bench, 1, named)), Errno::EINVAL);
+            let asks = |action: &Action| matches!(action, Action::Probe { .. });
+            assert!(!bench.told.iter().any(asks), "a group is asked");
+        }
+    }
 }
 
 #[test]
@@ -139,4 +149,23 @@ fn an_attachment_makes_way_for_nobody() {
         let _ = call(&mut bench, 1, to(a, 1, Qpn(number), 9));
     }
     assert!(!detached(&bench).contains(&(a, peer)));
+}
+
+/// Nobody's end would make room for it.
+#[test]
+fn an_attachment_too_many_costs_no_link() {
+    let mut bench = bench_with(Limits { groups_per_session: 1, ..Limits::default() });
+    hello(&mut bench, 1, 1, 0);
+    let a = qp(&mut bench, 1, Service::Ud);
+    attached(&mut bench, 1, a, group(0));
+    for number in 50..53 {
+        call(&mut bench, 1, to(a, 1, Qpn(number), 9)).unwrap();
+    }
+    let before = paths(&bench, 1).len();
+    assert_eq!(before, 4);
+    for _ in 0..5 {
+        bench.wait(2_000_000_000);
+        assert_eq!(errno(attach(&mut bench, 1, a, group(1))), Errno::ENOMEM);
+    }
+    assert_eq!(paths(&bench, 1).len(), before);
 }

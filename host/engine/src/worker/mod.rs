@@ -5,6 +5,7 @@
 mod attendance;
 mod bell;
 mod bells;
+mod copies;
 pub(crate) mod counted;
 mod courtesy;
 mod detour;

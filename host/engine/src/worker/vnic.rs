@@ -1,5 +1,6 @@
 //! What belongs to one vNIC; each part keeps its own order.
 
+use super::copies::Copies;
 use super::detour::Detour;
 use super::gate::Gate;
 use super::tidings::Tidings;
@@ -21,6 +22,8 @@ pub(super) struct Vnic {
     pub(super) allowance: Allowance,
     /// What they have mapped.
     pub(super) budget: Budget,
+    /// Copies of what is sent to groups.
+    pub(super) copies: Copies,
     /// Copies for whoever captures its packets.
     pub(super) tap: Tap,
     /// What packets for it go through, if its network is to seem bad.
@@ -39,6 +42,7 @@ impl Vnic {
             early: Waiting::default(),
             allowance: Allowance::default(),
             budget,
+            copies: Copies::default(),
             tap: Tap::default(),
             detour: None,
             tidings: Tidings::new(now),

@@ -39,10 +39,7 @@ impl Tenancy {
         }
         if m.dgid.is_multicast() {
             // Nobody in particular is at its end, so nobody is asked.
-            return match m.dest_qpn {
-                Qpn::MULTICAST => self.datagrams_by_engine(m, Route::group(), now),
-                _ => Err(Errno::EINVAL),
-            };
+            return self.datagrams_by_engine(m, Route::group(), now);
         }
         let theirs = match self.resolve((ours, m.sgid, m.dgid), ours, None, now) {
             Resolved::To(Answer::Is(vnic)) => vnic,

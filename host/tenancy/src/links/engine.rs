@@ -128,6 +128,8 @@ impl Tenancy {
                 self.end_engine_links(qpn, peer, Some(CLOSED_BY_PEER));
             }
             Cause::Stranger => {}
+            // Nobody's link would make room for it.
+            Cause::Group if self.is_full_of_groups(id) => return Err(Errno::ENOMEM),
             Cause::Asked | Cause::Group => self.make_way_to_engine(id, key),
         }
         let session = self.sessions.get(&id).ok_or(Errno::ENOENT)?;

@@ -7,6 +7,7 @@
 //! there reaches nobody.
 
 use super::engine_link::{Cause, Route, Way};
+use crate::accounts::Kind;
 use crate::ids::SessionId;
 use crate::tenancy::Tenancy;
 use omniverb_session::body::{AttachGroup, GroupAttached};
@@ -48,6 +49,11 @@ impl Tenancy {
         let way = Way { qpn: m.qpn, peer, sgid, dgid: m.gid };
         self.link_to_engine(way, Route { cause: Cause::Group, ..Route::group() }, now)?;
         Ok(GroupAttached { qpn: m.qpn, peer_qpn: peer })
+    }
+
+    /// A process, or all of its vNIC, are attached to groups as often as they may.
+    pub(super) fn is_full_of_groups(&self, id: SessionId) -> bool {
+        self.sessions.get(&id).is_some_and(|of| of.account.full(&[Kind::Group]).is_some())
     }
 
     /// By which of its names a vNIC is in a group: the first of the same kind that leads to others.

@@ -64,6 +64,11 @@ impl Tenancy {
         if m.dest_qpn > Qpn::MAX || !self.owns(qp.vnic(), m.sgid) || (resume && !resumes) {
             return Err(Errno::EINVAL);
         }
+        // Nobody in particular is at the end of a group, so nobody is asked there.
+        let to_all = qp.service() == Service::Ud && m.dest_qpn == Qpn::MULTICAST;
+        if m.dgid.is_multicast() && !to_all {
+            return Err(Errno::EINVAL);
+        }
         // Only what has proved that it was there can have had links.
         if resume && !(qp.is_claimed() && self.queue_pairs.takes_announcements(now)) {
             return Err(Errno::EPERM);

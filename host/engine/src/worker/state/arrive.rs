@@ -53,6 +53,11 @@ impl State {
     }
 
     fn not_a_packet(&mut self, vnic: VnicId, arrival: &Arrival, datagram: &[u8]) {
+        // A handshake asks the owner of one address. One that went to a group would have all of its
+        // members answer, to an address that may be forged.
+        if arrival.flow.destination.is_multicast() {
+            return;
+        }
         let Some(home) = self.vnics.get_mut(&vnic) else { return };
         if is_handshake(datagram) && datagram.len() <= 256 && home.tidings.may_tell(clock::now()) {
             let _ = self.outbox.post(Event::Handshake {
@@ -95,14 +100,19 @@ impl State {
     }
 
     /// A copy for each queue pair that is attached to the group. What goes to a group, but to one
-    /// queue pair, and the other way round, is for nobody.
+    /// queue pair, and the other way round, is for nobody; what is too much for a turn, too.
     fn copy_to_group(&mut self, vnic: VnicId, sound: &Sound<'_>) {
         let Sound { packet, local, .. } = sound;
         let fits = packet.bth().destination() == Qpn::MULTICAST && local.is_multicast();
         if !fits || packet.deth().is_none() {
             return;
         }
-        for index in self.links.attached(vnic, *local) {
+        let members = self.links.attached(vnic, *local);
+        let copies = self.vnics.get_mut(&vnic).map(|home| &mut home.copies);
+        if !copies.is_some_and(|copies| copies.may_make(self.turns, members.len())) {
+            return;
+        }
+        for index in members {
             if let Some(link) = self.links.get_mut(index) {
                 link.take_copy(sound);
                 self.links.touch(index, Reason::News);

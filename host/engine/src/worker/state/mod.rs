@@ -44,6 +44,8 @@ pub(super) struct State {
     /// Alarms of vNICs, by the clock.
     clocked: Timers,
     attendance: Attendance,
+    /// Counts turns.
+    turns: u64,
     /// Packets of links of ours to links of ours.
     passages: Passages,
     /// What leaves; in use while a link is served.
@@ -66,6 +68,7 @@ impl State {
             timers: Timers::default(),
             clocked: Timers::default(),
             attendance: Attendance::new(clock::now()),
+            turns: 0,
             passages: Passages::default(),
             train: Some(Train::new()),
             message: Vec::new(),
@@ -75,6 +78,7 @@ impl State {
 
     /// One turn. [`Left::Something`] also if it had something to do: then more may follow at once.
     pub(super) fn turn(&mut self, now: Now) -> Left {
+        self.turns = self.turns.wrapping_add(1);
         let mut busy = self.hear_bells();
         busy |= self.time_passes(now);
         busy |= self.serve_links();
