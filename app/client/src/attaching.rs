@@ -76,13 +76,21 @@ impl QueuePairs {
         });
     }
 
-    /// The link is there.
-    pub(crate) fn group_linked(&self, number: Qpn, group: Gid, by: Qpn) {
-        self.with_groups(number, |groups| {
-            if let Some(attachment) = groups.find(group) {
-                (attachment.peer, attachment.there) = (Some(by), true);
-            }
+    /// The link is there. False: it is not attached any more.
+    pub(crate) fn group_linked(&self, number: Qpn, group: Gid, by: Qpn) -> bool {
+        let linked = self.with_groups(number, |groups| {
+            let attachment = groups.find(group)?;
+            (attachment.peer, attachment.there) = (Some(by), true);
+            Some(())
         });
+        linked.flatten().is_some()
+    }
+
+    /// Whether the link of one of its groups has this far end.
+    pub(crate) fn has_group_peer(&self, number: Qpn, peer: Qpn) -> bool {
+        let list = lock(&self.list);
+        let all = list.get(&number).into_iter().flat_map(|record| &record.groups.list);
+        all.into_iter().any(|attachment| attachment.peer == Some(peer))
     }
 
     /// The link with this far end is gone, or all (`None`).
@@ -100,14 +108,18 @@ impl QueuePairs {
     /// Waits until the link that the daemon has made for a group is there.
     ///
     /// # Errors
-    /// errno: `EHOSTUNREACH` if it came to nothing, `ETIMEDOUT`.
+    /// errno: `EHOSTUNREACH` if it came to nothing, `EAGAIN` if it is gone with the daemon,
+    /// `ETIMEDOUT`.
     pub(crate) fn await_group(&self, number: Qpn, group: Gid, until: Instant) -> Result<(), Errno> {
         let mut list = lock(&self.list);
         loop {
             let groups = list.get_mut(&number).map(|record| &mut record.groups);
-            match groups.and_then(|groups| groups.find(group)) {
+            let groups = groups.ok_or(Errno::EHOSTUNREACH)?;
+            let ended = groups.ended.is_some();
+            match groups.find(group) {
                 Some(attachment) if attachment.there => return Ok(()),
                 Some(attachment) if attachment.peer.is_some() => {}
+                Some(_) if !ended => return Err(Errno::EAGAIN),
                 _ => return Err(Errno::EHOSTUNREACH),
             }
             let left = until.saturating_duration_since(Instant::now());

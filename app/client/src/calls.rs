@@ -18,6 +18,8 @@ use std::time::Duration;
 const IDLE: Duration = Duration::from_secs(1);
 /// Before a link of a group is asked for anew, in nanoseconds.
 const ATTACH_PAUSE: u64 = 300_000_000;
+/// The longest pause, where a quota is used up.
+const ATTACH_PAUSE_MAX: u64 = 10_000_000_000;
 
 /// Something to call the daemon for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +44,9 @@ pub(crate) enum Call {
     /// A queue pair lacks links of groups that it is attached to. Asked for after a pause: what it
     /// lacks them for may not be over yet.
     Attach { qpn: Qpn },
+    /// The daemon has made a link of a group that the queue pair is not attached to any more: it is
+    /// to end. After a pause, too: somebody may be attaching it just now.
+    Leave { qpn: Qpn, peer_qpn: Qpn },
     /// Look for a daemon, as often as this is asked for.
     Reconnect,
     /// A call was given up: hear what became of it.
@@ -55,6 +60,8 @@ pub(crate) enum Made {
     Done,
     /// It is to be made once more.
     Again,
+    /// The same, but after a longer pause each time: what it lacks others have, perhaps for long.
+    Later,
 }
 
 /// Who makes the calls: has the connection to the daemon.
@@ -100,29 +107,26 @@ impl Calls {
 
     fn run(self: &Arc<Self>, caller: &Weak<impl Caller>) {
         let mut asking = Asking::default();
-        // Those of groups, by when they are due.
-        let mut later: VecDeque<(u64, Call)> = VecDeque::new();
-        while let Some(next) = self.next(earlier(asking.next_at(), later.front())) {
+        let mut later = Pausing::default();
+        while let Some(next) = self.next(asking.next_at().into_iter().chain(later.next_at()).min())
+        {
             let Some(caller) = caller.upgrade() else {
-                later.clear();
+                later = Pausing::default();
                 continue;
             };
             match next {
                 Some(Call::DatagramLink { qpn, destination }) => asking.add(qpn, destination),
-                Some(call @ Call::Attach { .. }) => {
-                    if !later.iter().any(|(_, other)| *other == call) {
-                        later.push_back((clock::now() + ATTACH_PAUSE, call));
-                    }
+                Some(call @ (Call::Attach { .. } | Call::Leave { .. })) => {
+                    later.add(call, clock::now());
                 }
                 Some(call) if caller.make(call) == Made::Again => {
                     self.ask(&Arc::downgrade(&caller), call);
                 }
                 Some(_) | None => {}
             }
-            while let Some((_, call)) = later.pop_front_if(|(at, _)| *at <= clock::now()) {
-                if caller.make(call) == Made::Again {
-                    later.push_back((clock::now() + ATTACH_PAUSE, call));
-                }
+            for due in later.take_due(clock::now()) {
+                let made = caller.make(due.call);
+                later.put_back(due, made, clock::now());
             }
             asking.go_on(|qpn, destination| caller.ask_for_link(qpn, destination));
         }
@@ -148,8 +152,44 @@ impl Calls {
     }
 }
 
-fn earlier(at: Option<u64>, later: Option<&(u64, Call)>) -> Option<u64> {
-    at.into_iter().chain(later.map(|(at, _)| *at)).min()
+/// Calls about links of groups, which are made after a pause.
+#[derive(Default)]
+struct Pausing(Vec<Paused>);
+
+/// One of them, and how long the pause is that ends then, in nanoseconds.
+struct Paused {
+    call: Call,
+    at: u64,
+    pause: u64,
+}
+
+impl Pausing {
+    /// One more; once is enough.
+    fn add(&mut self, call: Call, now: u64) {
+        if !self.0.iter().any(|other| other.call == call) {
+            self.0.push(Paused { call, at: now + ATTACH_PAUSE, pause: ATTACH_PAUSE });
+        }
+    }
+
+    /// When the next is due.
+    fn next_at(&self) -> Option<u64> {
+        self.0.iter().map(|paused| paused.at).min()
+    }
+
+    /// Those that are to be made now.
+    fn take_due(&mut self, now: u64) -> Vec<Paused> {
+        self.0.extract_if(.., |paused| paused.at <= now).collect()
+    }
+
+    /// This became of one.
+    fn put_back(&mut self, due: Paused, made: Made, now: u64) {
+        let pause = match made {
+            Made::Done => return,
+            Made::Again => ATTACH_PAUSE,
+            Made::Later => ATTACH_PAUSE_MAX.min(due.pause * 2),
+        };
+        self.0.push(Paused { at: now + pause, pause, ..due });
+    }
 }
 
 #[cfg(test)]
@@ -166,6 +206,25 @@ mod tests {
         fn ask_for_link(&self, _: Qpn, _: Destination) -> Reply {
             Reply::Over
         }
+    }
+
+    #[test]
+    fn who_meets_a_quota_pauses_longer_each_time() {
+        let call = Call::Attach { qpn: Qpn(7) };
+        let mut later = Pausing::default();
+        later.add(call, 5);
+        later.add(call, 6);
+        let mut pauses = Vec::new();
+        let outcomes = [Made::Again, Made::Later, Made::Later, Made::Later];
+        for made in outcomes.into_iter().chain([Made::Later; 4]).chain([Made::Again, Made::Done]) {
+            let at = later.next_at().unwrap();
+            assert!(later.take_due(at - 1).is_empty());
+            let due = later.take_due(at).pop().unwrap();
+            pauses.push(due.pause / 1_000_000);
+            later.put_back(due, made, at);
+        }
+        assert_eq!(pauses, [300, 300, 600, 1200, 2400, 4800, 9600, 10_000, 10_000, 300]);
+        assert_eq!(later.next_at(), None);
     }
 
     #[test]

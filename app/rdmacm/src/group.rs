@@ -31,7 +31,8 @@ unsafe fn join(
         let shell = IdShell::of(id);
         let number = {
             let mut state = shell.state();
-            let number = state.groups.last().map_or(1, |group| group.number + 1);
+            state.joins += 1;
+            let number = state.joins;
             let context = context.expose_provenance();
             state.groups.push(Group { number, address, context, sends_only, attached: false });
             number

@@ -21,7 +21,7 @@ pub(crate) fn gid(group: &CmAddress) -> ibv_gid {
 }
 
 /// A join has come to the program's notice: the queue pair is attached. What to tell it; nothing
-/// of a group that it has left.
+/// of a group that it has left, perhaps while it was being attached.
 ///
 /// # Safety
 /// `id` is live.
@@ -39,7 +39,8 @@ pub(crate) unsafe fn joined(
         let (address, context, sends_only) = found?;
         let mut ud: rdma_ud_param = core::mem::zeroed();
         ud.private_data = context;
-        let attach = || {
+        let mut left = false;
+        let mut attach = || {
             if status != 0 {
                 return Err(Errno(status.unsigned_abs()));
             }
@@ -47,13 +48,19 @@ pub(crate) unsafe fn joined(
             let sgid_index = device::gid_index((*id).verbs, sgid, 0)?;
             if !(*id).qp.is_null() && !sends_only {
                 verb(below::ibv_attach_mcast((*id).qp, &gid(&address), NO_LID))?;
-                let mut state = shell.state();
-                let groups = state.groups.iter_mut();
-                groups.filter(|group| group.number == number).for_each(|g| g.attached = true);
+                let kept = keep(shell, number, &address);
+                left = kept != Kept::Own;
+                if kept == Kept::Nobodys {
+                    verb(below::ibv_detach_mcast((*id).qp, &gid(&address), NO_LID))?;
+                }
             }
             Ok(sgid_index)
         };
-        Some(match attach() {
+        let attached = attach();
+        if left {
+            return None;
+        }
+        Some(match attached {
             Err(errno) => (RDMA_CM_EVENT_MULTICAST_ERROR, -errno.raw(), ud),
             Ok(sgid_index) => {
                 let grh = ibv_global_route {
@@ -69,5 +76,29 @@ pub(crate) unsafe fn joined(
                 (RDMA_CM_EVENT_MULTICAST_JOIN, 0, ud)
             }
         })
+    }
+}
+
+/// Whose an attachment is.
+#[derive(PartialEq, Eq)]
+enum Kept {
+    /// This join's.
+    Own,
+    /// The group was left meanwhile, and joined anew.
+    Others,
+    /// The group was left meanwhile.
+    Nobodys,
+}
+
+/// Notes that the queue pair is attached by this join.
+fn keep(shell: &IdShell, number: u64, address: &CmAddress) -> Kept {
+    let mut state = shell.state();
+    if let Some(group) = state.groups.iter_mut().find(|group| group.number == number) {
+        group.attached = true;
+        return Kept::Own;
+    }
+    match state.groups.iter().any(|group| group.attached && group.address == *address) {
+        true => Kept::Others,
+        false => Kept::Nobodys,
     }
 }

@@ -45,6 +45,8 @@ pub(crate) struct State {
     pub(crate) options: Options,
     pub(crate) local_ece: ibv_ece,
     pub(crate) groups: Vec<Group>,
+    /// Joins so far: an event of one that was left is not taken for the next one's.
+    pub(crate) joins: u64,
     /// Holds the device's default protection domain.
     pub(crate) has_device: bool,
 }
@@ -153,6 +155,7 @@ pub(crate) fn allocate(
         options: Options::default(),
         local_ece: ibv_ece::default(),
         groups: Vec::new(),
+        joins: 0,
         has_device: false,
     };
     let state = Mutex::new(state);

@@ -81,7 +81,7 @@ impl Tenancy {
     }
 
     /// The table of GIDs of a session's vNIC may not be what it should be.
-    fn is_table_old(&self, id: SessionId, now: u64) -> bool {
+    pub(crate) fn is_table_old(&self, id: SessionId, now: u64) -> bool {
         let vnic = self.sessions.get(&id).and_then(|session| self.vnics.get(&session.client.vnic));
         let read_at = vnic.and_then(|vnic| vnic.read_at);
         read_at.is_some_and(|at| now.saturating_sub(at) >= self.limits().gids_time_ns)

@@ -186,7 +186,7 @@ impl Tenancy {
         if let Some(vnic) = self.vnics.get_mut(&key) {
             let table = self.network.table(key, found, guid);
             let changed = vnic.read_at.is_some() && vnic.gids != table;
-            vnic.gids = table;
+            let old = std::mem::replace(&mut vnic.gids, table);
             vnic.addresses = directory::sorted(found);
             vnic.read_at = Some(now);
             let waiting = vnic.reading.take().unwrap_or_default();
@@ -194,6 +194,7 @@ impl Tenancy {
                 for session in vnic.sessions.clone() {
                     self.event(session, GidsChanged { reserved: 0 });
                 }
+                self.review_groups(key, &old);
             }
             for session in waiting {
                 self.addresses_known(session);

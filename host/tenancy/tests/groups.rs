@@ -6,9 +6,9 @@ use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_session::limits::GROUPS_MAX;
 use omniverb_tenancy::testing::exercise::{Bench, vnic};
-use omniverb_tenancy::{Action, Limits, Path, Why};
+use omniverb_tenancy::{Action, Limits, Path, Reach, VnicAddress, Why};
 use omniverb_terms::{Errno, Gid, Qpn, Service};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use support::*;
 
 fn group(number: u8) -> Gid {
@@ -168,4 +168,66 @@ fn an_attachment_too_many_costs_no_link() {
         assert_eq!(errno(attach(&mut bench, 1, a, group(1))), Errno::ENOMEM);
     }
     assert_eq!(paths(&bench, 1).len(), before);
+}
+
+fn address(ip: &str, interface: u32) -> VnicAddress {
+    let ip = ip.parse().unwrap();
+    VnicAddress { ip, interface, reach: Reach::Global, loopback: false, mtu: 1500 }
+}
+
+fn read(bench: &mut Bench, addresses: &[(&str, u32)]) {
+    let all: Vec<_> = addresses.iter().map(|(ip, interface)| address(ip, *interface)).collect();
+    bench.told.clear();
+    let actions = bench.tenancy.addresses(vnic(1), &all, bench.now);
+    bench.carry_out(actions);
+}
+
+/// By which address, at which interface, the last attachment is.
+fn joined(bench: &Bench) -> (String, u32) {
+    let underlay = engine_links(bench).last().unwrap().underlay;
+    (underlay.local.to_string(), underlay.interface)
+}
+
+#[test]
+fn the_loopback_is_for_who_has_nothing_else() {
+    let six: Gid = "ff15::1".parse::<Ipv6Addr>().unwrap().into();
+    let (mut bench, [a, _]) = two();
+    read(&mut bench, &[]);
+    attached(&mut bench, 1, a, six);
+    let peer = attached(&mut bench, 1, a, group(1));
+    assert_eq!(joined(&bench), ("127.0.0.1".into(), 1));
+    // There is a network now, of one kind.
+    read(&mut bench, &[("10.0.0.1", 2)]);
+    assert_eq!(detached(&bench), [(a, peer)]);
+    let told = events(&mut bench, 1);
+    let ended = |message: &Message| matches!(message, Message::LinkClosed(c) if c.qpn == a);
+    assert!(told.iter().any(ended), "{told:?}");
+    attached(&mut bench, 1, a, group(1));
+    assert_eq!(joined(&bench), ("10.0.0.1".into(), 2));
+    let other: Gid = "ff15::2".parse::<Ipv6Addr>().unwrap().into();
+    assert_eq!(errno(attach(&mut bench, 1, a, other)), Errno::EADDRNOTAVAIL);
+    // The link-local address that is made up leads nowhere.
+    read(&mut bench, &[("10.0.0.1", 2), ("fd77::1", 2)]);
+    attached(&mut bench, 1, a, other);
+    assert_eq!(joined(&bench), ("fd77::1".into(), 2));
+}
+
+#[test]
+fn who_is_attached_moves_with_the_interface() {
+    let (mut bench, [a, _]) = two();
+    read(&mut bench, &[("10.0.0.1", 2)]);
+    let peer = attached(&mut bench, 1, a, group(1));
+    // One more address is no reason.
+    read(&mut bench, &[("10.0.0.77", 4), ("10.0.0.1", 2)]);
+    assert_eq!(detached(&bench), []);
+    read(&mut bench, &[("10.0.0.1", 3)]);
+    assert_eq!(detached(&bench), [(a, peer)]);
+    attached(&mut bench, 1, a, group(1));
+    assert_eq!(joined(&bench), ("10.0.0.1".into(), 3));
+    // What was read long ago is read once more first.
+    bench.wait(1_000_000_000);
+    bench.told.clear();
+    attached(&mut bench, 1, a, group(2));
+    assert!(bench.told.iter().any(|action| matches!(action, Action::ReadAddresses { .. })));
+    assert_eq!(joined(&bench), ("10.0.0.1".into(), 2), "as the network is by now");
 }

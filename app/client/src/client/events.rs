@@ -45,7 +45,7 @@ impl Client {
                 // A link that cannot be attached is as good as a peer that never answers.
                 let attached = self.link_ready(&ready, files).is_ok();
                 if ready.peer_qpn.is_group() && !attached {
-                    self.group_link_gone(ready.qpn, ready.peer_qpn);
+                    self.group_link_refused(&ready);
                 }
             }
             Message::LinkClosed(closed) => {

@@ -35,8 +35,9 @@ impl Client {
     /// can. Twice is once.
     ///
     /// # Errors
-    /// errno: `ENOMEM` over a quota, `EHOSTUNREACH` without an address in the group's network, or
-    /// if the daemon cannot join it, `ETIMEDOUT` if that takes too long, `EIO` in a forked child.
+    /// errno: `ENOMEM` over a quota, `EADDRNOTAVAIL` without an address of the group's kind (IPv4 or
+    /// IPv6), `EHOSTUNREACH` if the daemon cannot join it, `ETIMEDOUT` if that takes too long, `EIO`
+    /// in a forked child.
     pub fn attach_group(&self, qp: &Qp, group: Gid) -> Result<(), Errno> {
         if !self.is_ours() {
             return Err(Errno::EIO);
@@ -46,7 +47,7 @@ impl Client {
             return Ok(());
         }
         let until = Instant::now() + LINK_WAIT;
-        self.attach_now(qp.number, group, until).inspect_err(|_| {
+        self.attach_now(qp, group, until).inspect_err(|_| {
             let _ = self.take_out(qp, group);
         })
     }
@@ -80,11 +81,20 @@ impl Client {
     /// It can receive from now on: attaches it to all groups that it is to be attached to. What
     /// fails is tried again.
     pub(super) fn attach_all(&self, qp: &Qp) {
+        // Whoever attaches it from now on sees that it can receive. Most are attached to nothing,
+        // and need not wait for those that are.
+        if self.qps.unlinked_groups(qp.number).is_empty() {
+            return;
+        }
         let _turn = lock(&self.attaching);
         let until = Instant::now() + LINK_WAIT;
         for group in self.qps.unlinked_groups(qp.number) {
-            if self.attach_now(qp.number, group, until).is_err() {
+            let attached = self.attach_now(qp, group, until);
+            if attached.is_err() {
                 self.have_called(Call::Attach { qpn: qp.number });
+            }
+            if attached == Err(Errno::ETIMEDOUT) {
+                return; // The others would wait as long, each.
             }
         }
     }
@@ -101,16 +111,40 @@ impl Client {
         }
         let mut made = Made::Done;
         for group in self.qps.unlinked_groups(qpn) {
-            if self.ask_for_group(qpn, group).is_err() {
-                made = Made::Again;
+            match self.ask_for_group(qpn, group) {
+                Ok(()) => {}
+                Err(Errno::ENOMEM) => made = Made::Later,
+                Err(_) => return Made::Again,
             }
         }
         made
     }
 
-    fn attach_now(&self, qpn: Qpn, group: Gid, until: Instant) -> Result<(), Errno> {
-        self.ask_for_group(qpn, group)?;
-        self.qps.await_group(qpn, group, until)
+    fn attach_now(&self, qp: &Qp, group: Gid, until: Instant) -> Result<(), Errno> {
+        loop {
+            self.ask_for_group(qp.number, group)?;
+            match self.qps.await_group(qp.number, group, until) {
+                // With the daemon. There is another, or will be.
+                Err(Errno::EAGAIN) if !receives(qp.state()) => return Ok(()),
+                Err(Errno::EAGAIN) if Instant::now() < until => {}
+                Err(Errno::EAGAIN) => return Err(Errno::ETIMEDOUT),
+                awaited => return awaited,
+            }
+        }
+    }
+
+    /// The daemon is told that nobody wants a link that it has made for a group.
+    pub(super) fn leave_group(&self, qpn: Qpn, peer_qpn: Qpn) -> Made {
+        let _turn = match self.attaching.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+            Err(TryLockError::WouldBlock) => return Made::Again,
+        };
+        // One that is wanted may be called the same by now: then the daemon has ended this one.
+        if self.qp(qpn).is_some() && !self.qps.has_group_peer(qpn, peer_qpn) {
+            self.link_ended(self.call(&DisconnectQp { qpn, peer_qpn }.into()));
+        }
+        Made::Done
     }
 
     fn ask_for_group(&self, qpn: Qpn, gid: Gid) -> Result<(), Errno> {
@@ -144,9 +178,19 @@ impl Client {
         true
     }
 
-    /// It is there.
-    pub(super) fn group_link_came(&self, ready: &LinkReady) {
-        self.qps.group_linked(ready.qpn, ready.dgid, ready.peer_qpn);
+    /// It is there. False: the queue pair has been detached meanwhile.
+    pub(super) fn group_link_came(&self, ready: &LinkReady) -> bool {
+        self.qps.group_linked(ready.qpn, ready.dgid, ready.peer_qpn)
+    }
+
+    /// It could not be used, or nobody wants it: an attachment that was given up, say, because the
+    /// daemon did not answer in time.
+    pub(super) fn group_link_refused(&self, ready: &LinkReady) {
+        let LinkReady { qpn, peer_qpn, dgid, .. } = *ready;
+        match self.qps.group_peer(qpn, dgid) {
+            Some(_) => self.group_link_gone(qpn, peer_qpn),
+            None => self.have_called(Call::Leave { qpn, peer_qpn }),
+        }
     }
 
     /// It is gone, or could not be used, though the queue pair is still attached, perhaps.

@@ -72,8 +72,9 @@ impl Client {
         } else if of_group {
             return Err(Errno::EINVAL);
         }
-        if of_group {
-            self.group_link_came(ready);
+        if of_group && !self.group_link_came(ready) {
+            qp.peer_closed(ready.peer_qpn);
+            return Err(Errno::ENOENT);
         }
         Ok(())
     }

@@ -154,6 +154,7 @@ impl Caller for Client {
             }
             Call::Failed { qpn } => self.qp_failed(qpn),
             Call::Attach { qpn } => return self.attach_again(qpn),
+            Call::Leave { qpn, peer_qpn } => return self.leave_group(qpn, peer_qpn),
             Call::Reconnect => drop(self.reconnect()),
             Call::Settle if self.session.settle().is_err() => return Made::Again,
             Call::Settle => {}

@@ -33,7 +33,7 @@ pub struct VnicAddress {
 }
 
 /// Index of the loopback interface in every namespace.
-const LOOPBACK_INTERFACE: u32 = 1;
+pub(crate) const LOOPBACK_INTERFACE: u32 = 1;
 
 /// Its MTU, unless somebody changed it: packets to oneself need not care.
 const LOOPBACK_MTU: u32 = 65536;

@@ -14,7 +14,7 @@ pub(crate) mod asking;
 mod gids;
 pub(crate) mod neighbours;
 
-pub(crate) use gids::sorted;
+pub(crate) use gids::{LOOPBACK_INTERFACE, sorted};
 pub use gids::{Reach, VnicAddress};
 
 use crate::accounts::Receipt;

@@ -95,6 +95,11 @@ impl EngineLinks {
         self.groups.contains_key(&(vnic, group)) || all.count() < most
     }
 
+    /// Whether some queue pair of the vNIC is attached to a group.
+    pub(super) fn is_in_groups(&self, vnic: VnicId) -> bool {
+        self.groups.range((vnic, Gid::ZERO)..=(vnic, Gid::MAX)).next().is_some()
+    }
+
     /// See [`Seniority::oldest`].
     pub(super) fn oldest(&self, session: SessionId) -> Option<EngineLinkAge> {
         self.seniority.oldest(session)

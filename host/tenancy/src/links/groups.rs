@@ -8,9 +8,10 @@
 
 use super::engine_link::{Cause, Route, Way};
 use crate::accounts::Kind;
+use crate::directory::LOOPBACK_INTERFACE as LOOPBACK;
 use crate::ids::SessionId;
 use crate::tenancy::Tenancy;
-use omniverb_session::body::{AttachGroup, GroupAttached};
+use omniverb_session::body::{AttachGroup, CLOSED_BY_PEER, GidEntry, GroupAttached};
 use omniverb_session::limits::GROUPS_MAX;
 use omniverb_terms::{Errno, Gid, Qpn, Service, VnicId};
 
@@ -27,7 +28,12 @@ impl Tenancy {
             return Err(Errno::EINVAL);
         }
         let vnic = qp.vnic();
-        let sgid = self.name_in(vnic, m.gid).ok_or(Errno::EHOSTUNREACH)?;
+        // Addresses and interfaces may be others than a moment ago.
+        if self.is_table_old(id, now) {
+            return Err(Errno::EADDRNOTAVAIL);
+        }
+        let table = &self.vnics.get(&vnic).ok_or(Errno::ENOENT)?.gids;
+        let sgid = entry_for(table, m.gid).ok_or(Errno::EADDRNOTAVAIL)?.gid;
         let mut free = None;
         for peer in (0..GROUPS_MAX as u16).map(Qpn::of_group) {
             let link = self.links.engine.to(m.qpn, peer).next();
@@ -56,12 +62,39 @@ impl Tenancy {
         self.sessions.get(&id).is_some_and(|of| of.account.full(&[Kind::Group]).is_some())
     }
 
-    /// By which of its names a vNIC is in a group: the first of the same kind that leads to others.
-    fn name_in(&self, vnic: VnicId, group: Gid) -> Option<Gid> {
-        let four = |gid: Gid| gid.address().is_ipv4();
-        let gids = &self.vnics.get(&vnic)?.gids;
-        let mut fitting = gids.iter().filter(|entry| four(entry.gid) == four(group));
-        let outward = fitting.clone().find(|entry| !entry.gid.is_loopback());
-        outward.or_else(|| fitting.next()).map(|entry| entry.gid)
+    /// The table of a vNIC's names is another. Attachments at an interface that is not where it
+    /// was, or at the loopback though there is another now, end; who is attached asks anew.
+    pub(crate) fn review_groups(&mut self, vnic: VnicId, old: &[GidEntry]) {
+        let Some(new) = self.vnics.get(&vnic).map(|home| &home.gids) else { return };
+        if !self.links.engine.is_in_groups(vnic) {
+            return;
+        }
+        let place = |table: &[GidEntry], gid: Gid| {
+            table.iter().find(|entry| entry.gid == gid).map(|entry| entry.ifindex)
+        };
+        let stays = |way: &Way| {
+            let at = place(new, way.sgid);
+            let better = || entry_for(new, way.dgid).is_some_and(leads_out);
+            at.is_some() && at == place(old, way.sgid) && !(at == Some(LOOPBACK) && better())
+        };
+        let groups = self.links.engine.iter().filter(|link| link.cause == Cause::Group);
+        let moved = groups.filter(|link| link.vnic == vnic && !stays(&link.way));
+        let moved: Vec<_> = moved.map(|link| (link.way.qpn, link.way.peer)).collect();
+        for (qpn, peer) in moved {
+            self.end_engine_links(qpn, peer, Some(CLOSED_BY_PEER));
+        }
     }
+}
+
+fn leads_out(entry: &GidEntry) -> bool {
+    entry.ifindex != LOOPBACK && !entry.gid.is_loopback()
+}
+
+/// By which of its names a vNIC is in a group: the first of the same kind that leads to others. At
+/// the loopback, where nobody else is, only if the vNIC has nothing else.
+fn entry_for(table: &[GidEntry], group: Gid) -> Option<&GidEntry> {
+    let four = |gid: Gid| gid.address().is_ipv4();
+    let alone = !table.iter().any(leads_out);
+    let mut fitting = table.iter().filter(|entry| four(entry.gid) == four(group));
+    fitting.find(|entry| alone || leads_out(entry))
 }

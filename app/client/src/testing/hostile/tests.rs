@@ -227,7 +227,15 @@ fn a_link_of_a_group_lasts_as_long_as_the_attachment_and_no_longer() {
     qps.asks_for_group(qp.number);
     qps.group_answered(qp.number, group, peer_qpn);
     assert_eq!(qps.await_group(qp.number, group, Instant::now()), Err(Errno::ETIMEDOUT));
+    // With the daemon: the next one is to be asked.
+    qps.group_unlinked(qp.number, None);
+    assert_eq!(qps.await_group(qp.number, group, late), Err(Errno::EAGAIN));
+    qps.asks_for_group(qp.number);
+    qps.group_answered(qp.number, group, peer_qpn);
+    assert!(qps.has_group_peer(qp.number, peer_qpn));
     assert_eq!(qps.detach(qp.number, group), Some(Some(peer_qpn)));
+    assert!(!qps.has_group_peer(qp.number, peer_qpn));
+    assert!(!qps.group_linked(qp.number, group, peer_qpn), "detached meanwhile");
     says(&process, LinkReady { bell: 704, ..ready }, files(good));
     assert!(!qps.is_attached(qp.number));
 }
