@@ -149,7 +149,8 @@ bodies! {
     /// If it is attached already that link ends, untold, and there is another. `LinkReady` says
     /// that the group is joined, `LinkClosed` that it could not be. `EINVAL` if the GID is that of
     /// no group or the queue pair not one for datagrams; `ENOMEM` over a quota; `EADDRNOTAVAIL`
-    /// without an address of the group's kind at an interface that leads to others, if there is one. To detach it, close that link.
+    /// without an address of the group's kind at an interface that leads to others, if there is
+    /// one. To detach it, close that link.
     AttachGroup { qpn: Qpn, reserved: u32, gid: Gid }
     /// Answer to `AttachGroup`.
     GroupAttached {

@@ -35,9 +35,9 @@ impl Client {
     /// can. Twice is once.
     ///
     /// # Errors
-    /// errno: `ENOMEM` over a quota, `EADDRNOTAVAIL` without an address of the group's kind (IPv4 or
-    /// IPv6), `EHOSTUNREACH` if the daemon cannot join it, `ETIMEDOUT` if that takes too long, `EIO`
-    /// in a forked child.
+    /// errno: `ENOMEM` over a quota, `EADDRNOTAVAIL` without an address of the group's kind (IPv4
+    /// or IPv6), `EHOSTUNREACH` if the daemon cannot join it, `ETIMEDOUT` if that takes too long,
+    /// `EIO` in a forked child.
     pub fn attach_group(&self, qp: &Qp, group: Gid) -> Result<(), Errno> {
         if !self.is_ours() {
             return Err(Errno::EIO);

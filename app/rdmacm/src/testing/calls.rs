@@ -175,6 +175,17 @@ fn a_group_is_joined_and_left() {
         assert_eq!(ud.ah_attr.grh.dgid.raw[10..], [0xff, 0xff, 239, 1, 2, 3]);
         said(ov_rdma_ack_cm_event(event)).unwrap();
         said(ov_rdma_leave_multicast(id, group_at)).unwrap();
+        // What was left before anybody heard of it is not heard of.
+        said(ov_rdma_join_multicast(id, group_at, null_mut())).unwrap();
+        said(ov_rdma_leave_multicast(id, group_at)).unwrap();
+        said(ov_rdma_join_multicast(id, group_at, context)).unwrap();
+        let event = taken(events);
+        assert_eq!((*event).event, RDMA_CM_EVENT_MULTICAST_JOIN);
+        assert_eq!((*event).param.ud.private_data, context.cast_const());
+        said(ov_rdma_ack_cm_event(event)).unwrap();
+        said(ov_rdma_leave_multicast(id, group_at)).unwrap();
+        said(ov_rdma_resolve_route(id, 1)).unwrap();
+        assert_eq!(next(events).kind, RDMA_CM_EVENT_ROUTE_RESOLVED);
         assert_eq!(said(ov_rdma_leave_multicast(id, group_at)), Err(libc::EADDRNOTAVAIL));
         said(ov_rdma_destroy_id(id)).unwrap();
         ov_rdma_destroy_event_channel(events);
