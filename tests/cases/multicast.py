@@ -24,6 +24,11 @@ def attachments(daemon):
     return sum(peer["qpn"] > 0xffffff for qp in daemon.queue_pairs() for peer in qp["peers"])
 
 
+def _is_member(place, group):
+    """Whether the kernel is in the group at some interface."""
+    return group in place.namespace.ip("maddr", "show").split()
+
+
 def _mckey(group, own=None, several=1):
     """Several receivers, each of which gets all that one sender sends."""
     def run(pair):
@@ -34,7 +39,9 @@ def _mckey(group, own=None, several=1):
             for place in [pair.server] * several:
                 sides.append(Side(place, [*words, "-b", address(place)]))
             daemon = daemons(pair)[0]
-            process.until(lambda: attachments(daemon) == several
+            # The rows are there before the daemon has joined.
+            process.until(lambda: (attachments(daemon) == several
+                                   and _is_member(pair.server, group))
                           or not all(side.is_there() for side in sides), 20, "members")
             sides.append(Side(pair.client, [*words, "-b", address(pair.client), "-s"]))
             for side in reversed(sides):
@@ -138,8 +145,7 @@ def _leaves_nothing(pair):
     """The kernel is in a group as long as somebody is attached, by whichever of an interface's
     addresses, and no longer."""
     def joined():
-        text = pair.server.namespace.ip("maddr", "show")
-        return _ONE in text
+        return _is_member(pair.server, _ONE)
     with _Member(pair.server) as first:
         check(first.says("attach", _ONE) == 0 and joined(), "the kernel is not in the group")
         with _Member(pair.server) as second:

@@ -24,6 +24,11 @@ class Place:
         """A process in the same network namespace."""
         return self.pair.namespace.pid
 
+    @property
+    def namespace(self):
+        """Its network namespace."""
+        return self.pair.namespace
+
     def command(self, *argv, plain=False):
         """The command line that runs `argv`, under `omniverb run` unless `plain`."""
         line = [*self.pair.namespace.enter(), *as_user(self.pair.uid)]

@@ -18,7 +18,7 @@ use std::time::Duration;
 const IDLE: Duration = Duration::from_secs(1);
 /// Before a link of a group is asked for anew, in nanoseconds.
 const ATTACH_PAUSE: u64 = 300_000_000;
-/// The longest pause, where a quota is used up.
+/// The longest pause, where a quota is used up or there is no address.
 const ATTACH_PAUSE_MAX: u64 = 10_000_000_000;
 
 /// Something to call the daemon for.
@@ -60,7 +60,7 @@ pub(crate) enum Made {
     Done,
     /// It is to be made once more.
     Again,
-    /// The same, but after a longer pause each time: what it lacks others have, perhaps for long.
+    /// The same, but after a longer pause each time: what it lacks it may lack for long.
     Later,
 }
 

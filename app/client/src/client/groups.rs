@@ -113,7 +113,8 @@ impl Client {
         for group in self.qps.unlinked_groups(qpn) {
             match self.ask_for_group(qpn, group) {
                 Ok(()) => {}
-                Err(Errno::ENOMEM) => made = Made::Later,
+                // What it lacks it may lack for long.
+                Err(Errno::ENOMEM | Errno::EADDRNOTAVAIL) => made = Made::Later,
                 Err(_) => return Made::Again,
             }
         }
