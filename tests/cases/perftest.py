@@ -213,7 +213,7 @@ def _each_once(matrix):
 def _spins_on_memory(pair):
     """Between containers these WRITEs are mediated, while their targets poll for a moment and then
     look at memory: one turn of the progress thread for each would be a minute."""
-    outcome = duet.run(pair, "ib_write_lat", "-F", "-s", "8", "-n", "20000", limit=25)
+    outcome = duet.run(pair, "ib_write_lat", "-F", "-s", "8", "-n", "20000", limit=50)
     check(8 in duet.rows(outcome.client, 6), outcome.client)
 
 
