@@ -373,7 +373,9 @@ TEST(waits_as_long_as_the_owner)
     check(now_ns() - begun < 5000000000u, "waited for seconds");
     traffic_turn(&t);
     pause_as("alone");
-    /* It goes on; the answer that comes too late is nobody's. */
+    /* It goes on, when it has its turn; the answer that comes too late is nobody's. */
+    for (int i = 0; second_gids(second, gids, 32, &count) && i < 1000; i++)
+        usleep(10000);
     same_gids(second, t.device.context);
     traffic_turn(&t);
     pause_as("again");
