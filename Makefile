@@ -24,7 +24,7 @@ help:
 	@echo "make demo    RDMA between two containers, beside TCP (needs root; about 2 minutes)"
 	@echo "make demo-wire  the same between two hosts, over RoCE v2 (needs root; about 2 minutes)"
 	@echo "make check   unit and property tests, lints (no root; three minutes once built)"
-	@echo "make test    all tests (needs root; about 30 minutes the first time, 20 later)"
+	@echo "make test    all tests (needs root; about 30 minutes the first time, 15 later)"
 	@echo "make conformance  the tests of rdma-core's newest release, fetched and built (needs root;"
 	@echo "             some minutes the first time)"
 	@echo "make compatibility  programs of others, each as a row of docs/compatibility.md (needs root)"
