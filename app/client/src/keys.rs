@@ -9,11 +9,11 @@ use omniverb_device::Region;
 use omniverb_link::pace;
 use omniverb_session::body::Adopt;
 use omniverb_session::rights;
-use omniverb_sys::lock;
+use omniverb_sys::{lock, try_lock};
 use omniverb_terms::{Errno, Rkey};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Extents of one region: the daemon makes no more of a region of any size.
 const EXTENTS_MAX: usize = 192;
@@ -75,11 +75,7 @@ impl Keys {
 
     /// The same without waiting; `None` if others move some.
     pub(crate) fn try_move_pages(&self) -> Option<MutexGuard<'_, ()>> {
-        match self.moving.try_lock() {
-            Ok(guard) => Some(guard),
-            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        try_lock(&self.moving)
     }
 
     /// Does something with a key, and with the bytes that are on files for nothing of all others

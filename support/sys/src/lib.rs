@@ -38,7 +38,7 @@ pub use epoll::Poller;
 pub use event::EventFd;
 pub use extent::Extent;
 pub use listener::Listener;
-pub use lock::lock;
+pub use lock::{lock, try_lock};
 pub use mapping::{Access, Mapping};
 pub use sleeper::Sleeper;
 pub use timer::Timer;

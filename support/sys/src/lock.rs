@@ -1,6 +1,6 @@
 //! Locking, whatever happened to who held the lock before.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Locks a mutex, poisoned or not: a thread that panicked must not make others panic, the
 /// application's among them. What is behind our locks is whole at every step.
@@ -9,9 +9,19 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The same without waiting; `None` if somebody has it.
+#[inline]
+pub fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::lock;
+    use super::{lock, try_lock};
     use std::sync::Mutex;
 
     #[test]
@@ -27,5 +37,7 @@ mod tests {
         });
         assert!(panicked && mutex.is_poisoned());
         assert_eq!(*lock(&mutex), 2);
+        let held = try_lock(&mutex).unwrap();
+        assert!(*held == 2 && try_lock(&mutex).is_none());
     }
 }

@@ -12,9 +12,8 @@ use omniverb_device::Qp;
 use omniverb_device::attributes::State;
 use omniverb_session::Message;
 use omniverb_session::body::{AttachGroup, DisconnectQp, GroupAttached, LinkReady};
-use omniverb_sys::lock;
+use omniverb_sys::{lock, try_lock};
 use omniverb_terms::{Errno, Gid, Qpn};
-use std::sync::TryLockError;
 use std::time::{Duration, Instant};
 
 /// How long one waits for the link of a group. The daemon may have to open the vNIC's port first,
@@ -101,11 +100,7 @@ impl Client {
 
     /// Asks for the links that are missing; they come in their own time.
     pub(super) fn attach_again(&self, qpn: Qpn) -> Made {
-        let _turn = match self.attaching.try_lock() {
-            Ok(turn) => turn,
-            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
-            Err(TryLockError::WouldBlock) => return Made::Again,
-        };
+        let Some(_turn) = try_lock(&self.attaching) else { return Made::Again };
         if !self.qp(qpn).is_some_and(|qp| receives(qp.state())) {
             return Made::Done; // When it can receive, it is attached.
         }
@@ -136,11 +131,7 @@ impl Client {
 
     /// The daemon is told that nobody wants a link that it has made for a group.
     pub(super) fn leave_group(&self, qpn: Qpn, peer_qpn: Qpn) -> Made {
-        let _turn = match self.attaching.try_lock() {
-            Ok(turn) => turn,
-            Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
-            Err(TryLockError::WouldBlock) => return Made::Again,
-        };
+        let Some(_turn) = try_lock(&self.attaching) else { return Made::Again };
         // One that is wanted may be called the same by now: then the daemon has ended this one.
         if self.qp(qpn).is_some() && !self.qps.has_group_peer(qpn, peer_qpn) {
             self.link_ended(self.call(&DisconnectQp { qpn, peer_qpn }.into()));
