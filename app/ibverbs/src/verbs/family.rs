@@ -38,6 +38,11 @@ impl<T> Table<T> {
         lock(&self.0).get(&handle).cloned()
     }
 
+    /// Whether it is this object that has the handle.
+    pub(super) fn has(&self, handle: u32, object: &Arc<T>) -> bool {
+        lock(&self.0).get(&handle).is_some_and(|found| Arc::ptr_eq(found, object))
+    }
+
     /// Takes it out if `may` says so. `EBUSY`: it does not; `ENOENT`: somebody has destroyed it.
     pub(super) fn take(&self, handle: u32, may: impl FnOnce(&T) -> bool) -> Result<(), Errno> {
         let mut objects = lock(&self.0);

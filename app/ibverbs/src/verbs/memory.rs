@@ -187,8 +187,7 @@ pub unsafe extern "C" fn ov_ibv_rereg_mr(
         }
         let old = state.region.clone();
         // Who has imported it as well may have deregistered it.
-        let regions = &ContextShell::of(shell.mr.context).family.regions;
-        if regions.get(old.lkey.0).is_none_or(|other| !Arc::ptr_eq(&of, &other)) {
+        if !ContextShell::of(shell.mr.context).family.regions.has(old.lkey.0, &of) {
             return fail(INPUT, Errno::ENOENT);
         }
         let (address, length) =
@@ -291,7 +290,7 @@ pub unsafe extern "C" fn ov_ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         }
         let state = lock(&of.state);
         let handle = state.region.lkey.0;
-        if context.family.regions.get(handle).is_none_or(|other| !Arc::ptr_eq(of, &other)) {
+        if !context.family.regions.has(handle, of) {
             return Errno::ENOENT.raw();
         }
         if let Err(errno) = context.client.deregister(&state.region) {

@@ -55,7 +55,9 @@ impl Links {
     pub(super) fn remove(&mut self, index: usize) -> Option<Box<Link>> {
         let link = self.places.get_mut(index)?.take()?;
         let Ends { vnic, qpn, peer_qpn, service, flow, .. } = *link.ends();
-        if let Some(all) = self.by_group.get_mut(&(vnic, flow.destination)) {
+        if peer_qpn.is_group()
+            && let Some(all) = self.by_group.get_mut(&(vnic, flow.destination))
+        {
             all.remove(&index);
             if all.is_empty() {
                 self.by_group.remove(&(vnic, flow.destination));

@@ -79,9 +79,7 @@ impl Inner {
     fn knocks(&mut self, from: SocketAddr, knock: Knock, data: &[u8]) {
         let kernel = &self.kernel;
         if let Ok(peer) = self.peers.of(from, || kernel.source(from)) {
-            if peer.qpn != Some(knock.qpn) {
-                peer.qpn = Some(knock.qpn);
-            }
+            peer.qpn = Some(knock.qpn);
             let source = peer.source;
             if knock.is_data {
                 self.tell(from, source);

@@ -82,6 +82,12 @@ fn storage(address: SocketAddr) -> sockaddr_storage {
     .0
 }
 
+/// The same of our own, which a queue pair is bound to: at any port.
+fn storage_of_own(mut address: SocketAddr) -> sockaddr_storage {
+    address.set_port(0);
+    storage(address)
+}
+
 impl Inner {
     /// A new one.
     pub(crate) fn new(is_six: bool, flags: c_int, descriptor_flags: c_int) -> Result<Inner, Errno> {
@@ -159,9 +165,7 @@ impl Inner {
     /// The queue pair, made if there is none.
     fn open(&mut self, source: SocketAddr) -> Result<&mut Port, Errno> {
         if self.port.is_none() {
-            let mut own = source;
-            own.set_port(0);
-            self.port = Some(Port::new(&storage(own), &self.settings)?);
+            self.port = Some(Port::new(&storage_of_own(source), &self.settings)?);
             self.has_worked = false;
             self.news.signal();
         }
@@ -235,10 +239,8 @@ impl Inner {
         let name = wire::name(source);
         if let Some(qpn) = peer.qpn {
             if peer.way.is_none() {
-                let mut own = source;
-                own.set_port(0);
-                let way = port.way(&storage(own), &storage(to), self.traffic_class)?;
-                peer.way = Some(way);
+                let own = storage_of_own(source);
+                peer.way = Some(port.way(&own, &storage(to), self.traffic_class)?);
             }
             if let Some(way) = &peer.way
                 && total <= way.longest.saturating_sub(name.bytes().len())

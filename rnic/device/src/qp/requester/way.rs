@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// What is traced, or looked at strictly, does not take the express way.
 #[derive(Default)]
 pub(crate) struct Way {
-    /// The express way is open: the state allows it, and nothing is traced.
+    /// The express way is open: the state allows it, and it is plain.
     is_express: bool,
     /// The state allows the express way.
     is_ready: bool,
@@ -42,7 +42,7 @@ impl Way {
         self.tracing.is_some()
     }
 
-    /// A way for good: `is_strict` says which.
+    /// As yet closed.
     pub(crate) fn new(is_strict: bool) -> Way {
         Way { is_strict, ..Way::default() }
     }
