@@ -21,6 +21,8 @@ from harness.daemon import environment
 from harness.guest import Guest, GuestDuet, programs
 from harness.host import Host
 
+from cases.multicast import attachments
+
 _MTU = 9000  # room for the largest MTU of InfiniBand
 _OWN_PROGRAMS = ["interop", "interop_flow"]
 _ADDRESSES = ("10.77.0.200/24", "fd77::200/64")
@@ -208,8 +210,7 @@ def _mckey(role):
         def joined():
             if sides.server is lab.rxe:
                 return _GROUP in lab.rxe.run("ip", "maddr", "show")
-            return any(peer["qpn"] > 0xffffff for qp in lab.host.daemon.queue_pairs()
-                       for peer in qp["peers"])
+            return attachments(lab.host.daemon) > 0
         try:
             member = start(sides.server)
             process.until(lambda: joined() or not member.is_there(), 20, "a member")

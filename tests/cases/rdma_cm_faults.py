@@ -39,7 +39,7 @@ def _nobody_listens(pair):
 
 def daemon_of_server(pair):
     """The one that the server's programs belong to."""
-    return getattr(pair, "daemons", None)[0] if hasattr(pair, "daemons") else pair.daemon
+    return daemons(pair)[0]
 
 
 def _killed(victim):
@@ -122,13 +122,12 @@ def _cycles(count):
     memory the allocator keeps depends on how many messages came at once, so the least after several
     crowds is compared, and more of them are tried where that has grown."""
     def run(pair):
-        daemons = getattr(pair, "daemons", None) or (pair.daemon,)
         line = ["cmtime", "-c", "1000"]
 
         def once():
             both(pair, line, [*line, "-s", pair.server.address], 120, endless=True)
             quiet(pair)
-            return [_resident(daemon.pid) for daemon in daemons]
+            return [_resident(daemon.pid) for daemon in daemons(pair)]
 
         def least():
             return [min(kib) for kib in zip(*(once() for _ in range(count // 2000)))]

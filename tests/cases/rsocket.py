@@ -102,7 +102,7 @@ def _pongs(*options):
                           lambda: f"{expected!r}:\n" + "\n".join([*texts, server.text()]))
             check(server.is_there(), server.text())
             if echoes:
-                moved = duet.moved(*getattr(pair, "daemons", None) or (pair.daemon,))
+                moved = duet.moved(*rdma_cm.daemons(pair))
                 check(moved >= 200, f"{moved} operations")
         finally:
             server.end()
@@ -126,8 +126,7 @@ def _datagrams(pair):
 
         def has_ended():
             nonlocal most
-            daemons = getattr(pair, "daemons", None) or (pair.daemon,)
-            most = max(most, duet.moved(*daemons))
+            most = max(most, duet.moved(*rdma_cm.daemons(pair)))
             return not client.is_there()
         process.until(has_ended, 60, client.text)
         check(most >= 60, f"{most} operations")
