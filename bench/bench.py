@@ -21,7 +21,7 @@ import exact
 import machine
 import plan
 import report
-from pairs import Failure, Pair
+from pairs import Failure, Pair, compiled
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "null_verbs"))
 import build as null_verbs
@@ -85,14 +85,6 @@ def start_daemon(dist, folder, stack):
             raise Failure(f"omniverbd did not start: {log.read().strip()}")
         time.sleep(0.01)
     return socket
-
-
-def compiled(name, folder):
-    """A program of this folder."""
-    program = folder / name
-    subprocess.run(["cc", "-O2", "-pthread", "-o", program, ROOT / f"bench/{name}.c",
-                    "-libverbs"], check=True)
-    return program
 
 
 def omniverb_plan(dist, folder, cpus, tsc, stack):

@@ -7,8 +7,8 @@ Out: a table on stdout and target/bench/guest.json; where there is no such kerne
 says so. Without hardware virtualisation the processors are emulated: only the ratio means anything.
 """
 import argparse
+import functools
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -52,10 +52,7 @@ class Machine:
         self.guest = None
         self.folder = tempfile.TemporaryDirectory(prefix="omniverb-bench-")
         try:
-            crowd = Path(self.folder.name, "qp_many")
-            subprocess.run(["cc", "-O2", "-pthread", "-o", crowd, ROOT / "bench/qp_many.c",
-                            "-libverbs"], check=True)
-            wanted = programs([crowd])
+            wanted = programs([pairs.compiled("qp_many", Path(self.folder.name))])
             wanted.update({f"{DIRECTORY}/{name}": ROOT / "dist" / name for name in
                            ("bin/omniverbd", "lib/libibverbs.so.1", "lib/librdmacm.so.1")})
             self.guest = Guest(self.switch, image.archive(wanted), "10.77.0.200/24", processors=2)
@@ -88,12 +85,11 @@ class Machine:
             'exec "$0" "$@"', program]
 
     def crowd(self, setting, processes):
-        """Nanoseconds of ibv_create_qp to RTS of a queue pair, while many are brought up."""
+        """What qp_many says of so many processes."""
         _, command = self._command(setting, "/opt/programs/qp_many")
         # The first address of rxe is one of IPv6 that comes and goes with the link.
         gid_index = 1 if setting == "rxe" else 0
-        text = self.guest.run(*command, processes, 100, gid_index, limit=60)
-        return json.loads(text)["each_us"] * 1000
+        return self.guest.run(*command, processes, 100, gid_index, limit=60)
 
     def connections(self, setting):
         """Connections a second by rdma_cm."""
@@ -163,11 +159,8 @@ def set_up(machine):
     found = []
     for setting in ("rxe", "direct"):  # where data go later does not matter here
         name = "rdma_rxe" if setting == "rxe" else "Omniverb"
-        for count in plan.CROWDS:
-            def crowd(_, setting=setting, count=count):
-                return machine.crowd(setting, count)
-            text = f"{name}, 100 QPs to RTS, {count} process{'' if count == 1 else 'es'}"
-            found.append(plan.Measurement(f"{setting}_crowd_{count}", text, "ns", crowd))
+        found += plan.crowd_rows(setting, f"{name},",
+                                 functools.partial(machine.crowd, setting))
 
         def connections(_, setting=setting):
             return machine.connections(setting)

@@ -166,6 +166,14 @@ def qperf(pair, test, size):
     return float(match.group(1).replace(",", "")) * UNITS[match.group(2)]
 
 
+def compiled(name, folder):
+    """A program of this folder."""
+    program = folder / name
+    subprocess.run(["cc", "-O2", "-pthread", "-o", program,
+                    Path(__file__).resolve().parent / f"{name}.c", "-libverbs"], check=True)
+    return program
+
+
 # What cmtime does for each connection until it is there; each step for all of them.
 STEPS = ("create id", "resolve addr", "resolve route", "create qp", "connect")
 

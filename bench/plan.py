@@ -205,19 +205,26 @@ def connect_plan(program, environment):
 CROWDS = (1, 4, 16)
 
 
-def crowd_plan(program, environment):
-    """100 queue pairs in each of several processes, all at once: what each of them took."""
+def crowd_rows(key, name, run):
+    """100 queue pairs in each of several processes, all at once: what each of them took, by what
+    qp_many says (`run`) of so many processes."""
     def sample(processes):
-        def run(_):
-            answer = subprocess.run([program, str(processes)], env=environment, text=True,
-                                    timeout=60, capture_output=True)
-            if answer.returncode != 0:
-                raise Failure(pairs.last_line(answer.stderr))
-            return json.loads(answer.stdout)["each_us"] * 1000
-        return run
+        return lambda _: json.loads(run(processes))["each_us"] * 1000
 
-    return [Measurement(f"omv_crowd_{count}", f"Omniverb 100 QPs to RTS, {count} process"
+    return [Measurement(f"{key}_crowd_{count}", f"{name} 100 QPs to RTS, {count} process"
                         f"{'' if count == 1 else 'es'}", "ns", sample(count)) for count in CROWDS]
+
+
+def crowd_plan(program, environment):
+    """The same between processes of this machine."""
+    def run(processes):
+        answer = subprocess.run([program, str(processes)], env=environment, text=True,
+                                timeout=60, capture_output=True)
+        if answer.returncode != 0:
+            raise Failure(pairs.last_line(answer.stderr))
+        return answer.stdout
+
+    return crowd_rows("omv", "Omniverb", run)
 
 
 def by_address_plan(environment):
