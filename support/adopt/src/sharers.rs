@@ -11,7 +11,7 @@
 //!
 //! Who has none of our memory never gets it: it is shared when a process is made, by somebody who
 //! has it. So all are looked at once, while the program runs on; and when everybody found was
-//! stopped, only those made since, whose numbers are higher. Those must differ from us in size.
+//! stopped, only those made since, who have later numbers. Those must differ from us in size.
 //!
 //! **What is not found**: who does not show in our `/proc`. That is somebody outside of our PID
 //! namespace (who then made us, and went on in our memory), and with `hidepid` another user's
@@ -20,13 +20,15 @@
 // UNSAFETY: asks by `unshare`; reserves address space, which it gives back.
 
 use crate::error::AdoptError;
+use crate::maps;
 use crate::tasks::{belongs, for_each_number, open_directory, read_start, with_path};
 use crate::work::PAGE_BYTES;
+use core::ffi::CStr;
 use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicI32, Ordering};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, statat};
-use rustix::io::Errno;
+use rustix::io::{Errno, read};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use rustix::process::{Pid, getpid, test_kill_process};
 
@@ -136,10 +138,25 @@ fn is_given(number: i32) -> bool {
 
 /// The number that was given out last in our PID namespace; 0 if it is not to be known.
 fn newest_number() -> i32 {
+    number_in(c"/proc/loadavg")
+}
+
+/// The number that a file ends with, or 0.
+fn number_in(path: &'static CStr) -> i32 {
     let mut text = [0u8; 128];
-    let last = read_start(CWD, format_args!("/proc/loadavg"), &mut text).ok();
+    let file = maps::open_read(path);
+    let last = file.and_then(|file| read(&file, &mut text)).ok().map(|count| &text[..count]);
     let last = last.and_then(|text| text.trim_ascii().rsplit(|&byte| byte == b' ').next());
     last.and_then(|digits| core::str::from_utf8(digits).ok()?.parse().ok()).unwrap_or(0)
+}
+
+/// The number that was given out so many before this one; 0 if that is not known.
+fn before(number: i32, count: i32, end: i32) -> i32 {
+    match number - count {
+        _ if number <= 0 || end <= count => 0,
+        earlier if earlier > 0 => earlier,
+        anew => anew + end - 1,
+    }
 }
 
 fn for_each_process(visit: impl FnMut(i32) -> ControlFlow<()>) -> Result<(), Errno> {
@@ -174,7 +191,8 @@ impl Sharers {
     /// # Errors
     /// `NotPermitted` where it cannot be known, `Busy` if it could not be known this time.
     pub(crate) fn find() -> Result<Sharers, AdoptError> {
-        let newest = AtomicI32::new((newest_number() - UNSEEN_MAX).max(0));
+        let end = number_in(c"/proc/sys/kernel/pid_max");
+        let newest = AtomicI32::new(before(newest_number(), UNSEEN_MAX, end));
         let mut candidates = Candidates { list: [(0, 0); CANDIDATES_MAX], count: 0 };
         let reservation = Reservation::new().ok_or(AdoptError::NotPermitted)?;
         let step = reservation.pages();
@@ -242,28 +260,123 @@ impl Sharers {
             theirs != 0 && (theirs == before || size_of(process) != before)
         };
         let stranger = |task: i32| like_us(task) && !known(task);
-        let since = self.newest.load(Ordering::Relaxed);
-        // Unless the numbers began anew, or are another namespace's.
-        let fits = |newest| since > 0 && since < helper && helper <= newest;
-        let (mut looked_to, mut newest) = (since, newest_number());
-        let found = if fits(newest) && newest - since <= NEW_MAX {
-            // Who is seen no more may have made somebody before it ended, with a higher number.
-            let stranger = |task: i32| is_given(task) && stranger(task);
-            while looked_to < newest && !(looked_to + 1..=newest).any(stranger) {
-                (looked_to, newest) = (newest, newest_number());
-            }
-            looked_to != newest
-        } else {
-            let mut found = false;
-            let looked = for_each_process(|task| {
-                found |= stranger(task);
-                if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            });
-            found || looked.is_err()
+        let newest = newest_number();
+        let looked_to = match NewNumbers::since(self.newest.load(Ordering::Relaxed), newest) {
+            Some(new) if new.contains(helper) => new.look(stranger),
+            _ => look_at_everybody(stranger).then_some(newest),
         };
-        if !found {
+        if let Some(newest) = looked_to {
             self.newest.store(newest, Ordering::Relaxed);
         }
-        !found
+        looked_to.is_some()
+    }
+}
+
+/// Looks at all processes, until it finds the same ones twice: a list is a moment old when its last
+/// one is looked at, and who is gone by then may have made somebody with a lower number than the
+/// next one listed. False if somebody is a stranger, or if they change all the time.
+fn look_at_everybody(stranger: impl Fn(i32) -> bool) -> bool {
+    const LOOKS_MAX: usize = 8;
+    let mut before = None;
+    for _ in 0..LOOKS_MAX {
+        let (mut found, mut list) = (false, FNV_BASIS);
+        let looked = for_each_process(|task| {
+            list = (list ^ u64::from(task.cast_unsigned())).wrapping_mul(FNV_PRIME);
+            found |= stranger(task);
+            if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        if found || looked.is_err() {
+            return false;
+        }
+        if before.replace(list) == Some(list) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Of the hash by Fowler, Noll and Vo.
+const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+const FNV_PRIME: u64 = 0x0100_0000_01b3;
+
+/// Numbers in the order in which they are given out: behind the last one the first ones come again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct NewNumbers {
+    since: i32,
+    newest: i32,
+    /// One more than the highest.
+    end: i32,
+}
+
+impl NewNumbers {
+    /// `None` if they are not known, or too many.
+    fn since(since: i32, newest: i32) -> Option<NewNumbers> {
+        let new = NewNumbers { since, newest, end: number_in(c"/proc/sys/kernel/pid_max") };
+        let are_numbers = [since, newest].iter().all(|number| (1..new.end).contains(number));
+        (are_numbers && new.count() <= NEW_MAX).then_some(new)
+    }
+
+    /// How far a number is behind `since`.
+    fn place(&self, number: i32) -> i32 {
+        (number - self.since).rem_euclid(self.end - 1)
+    }
+
+    fn count(&self) -> i32 {
+        self.place(self.newest)
+    }
+
+    fn contains(&self, number: i32) -> bool {
+        (1..self.end).contains(&number) && (1..=self.count()).contains(&self.place(number))
+    }
+
+    fn iter(self) -> impl Iterator<Item = i32> {
+        (0..self.count()).map(move |index| (self.since + index).rem_euclid(self.end - 1) + 1)
+    }
+
+    /// Looks at each, in order, and at those that are given out meanwhile. The newest number, if
+    /// nobody is a stranger.
+    fn look(mut self, stranger: impl Fn(i32) -> bool) -> Option<i32> {
+        // Who is seen no more may have made somebody before it ended, with a later number.
+        let stranger = |task: i32| is_given(task) && stranger(task);
+        while self.count() > 0 {
+            if self.iter().any(stranger) {
+                return None;
+            }
+            self = NewNumbers::since(self.newest, newest_number())?;
+        }
+        Some(self.newest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_begin_anew() {
+        let new = NewNumbers { since: 30, newest: 33, end: 41 };
+        assert_eq!(new.iter().collect::<Vec<_>>(), [31, 32, 33]);
+        assert!(new.contains(31) && new.contains(33));
+        assert!(!new.contains(30) && !new.contains(34) && !new.contains(73) && !new.contains(0));
+
+        let anew = NewNumbers { since: 38, newest: 2, end: 41 };
+        assert_eq!(anew.iter().collect::<Vec<_>>(), [39, 40, 1, 2]);
+        assert!(anew.contains(40) && anew.contains(1));
+        assert!(!anew.contains(38) && !anew.contains(3) && !anew.contains(41));
+
+        let nobody = NewNumbers { since: 5, newest: 5, end: 41 };
+        assert!(nobody.iter().next().is_none() && !nobody.contains(5));
+    }
+
+    #[test]
+    fn before_the_first_numbers_are_the_last_ones() {
+        assert_eq!([before(1000, 256, 4096), before(100, 256, 4096)], [744, 3939]);
+        assert_eq!([before(0, 256, 4096), before(100, 256, 0)], [0, 0]);
+    }
+
+    #[test]
+    fn who_changes_all_the_time_is_not_known() {
+        assert!(look_at_everybody(|_| false));
+        assert!(!look_at_everybody(|task| task == getpid().as_raw_nonzero().get()));
     }
 }

@@ -111,6 +111,7 @@ const SCENARIOS: &[Scenario] = &[
     scenario("sharer_stores_stop", || sharers::stores(Strategy::Stop)),
     scenario("sharer_stores_from_afar", sharers::stores_from_afar),
     scenario("sharers_come_and_go", sharers::come_and_go),
+    scenario("sharers_come_and_go_anew", sharers::come_and_go_anew),
     scenario("sharer_is_no_forked_child", sharers::forked_children_are_not_in_the_way),
     as_nobody("nobody_sharer_excludes_single", sharers::one_thread_is_not_alone),
     as_nobody("nobody_sharer_stores_stop", || sharers::stores(Strategy::Stop)),

@@ -161,8 +161,25 @@ pub fn stores_from_afar() -> Outcome {
     Ok(())
 }
 
+/// The numbers of processes reach their end, and begin anew, within the next ones that are made.
+/// Does nothing for who may not (`CAP_CHECKPOINT_RESTORE`).
+fn numbers_begin_anew_soon() {
+    let end = std::fs::read_to_string("/proc/sys/kernel/pid_max").unwrap_or_default();
+    let last = end.trim().parse::<i32>().unwrap_or(i32::MAX) - 30;
+    let _ = std::fs::write("/proc/sys/kernel/ns_last_pid", last.to_string());
+}
+
 /// Processes come and go all the time, each made by the one before it: none escapes.
 pub fn come_and_go() -> Outcome {
+    relays(false)
+}
+
+/// The same where a later process has a lower number.
+pub fn come_and_go_anew() -> Outcome {
+    relays(true)
+}
+
+fn relays(anew: bool) -> Outcome {
     /// A few rounds; then the next one does the same.
     extern "C" fn relay(common: *mut libc::c_void) -> i32 {
         // SAFETY: as in `write`.
@@ -213,6 +230,9 @@ pub fn come_and_go() -> Outcome {
     let (begin, mut moved) = (Instant::now(), 0);
     while begin.elapsed() < Duration::from_secs(5) {
         let memory = common.memory;
+        if anew {
+            numbers_begin_anew_soon();
+        }
         match adopt_with(memory.address, memory.length, Access::ReadWrite, &[Strategy::Stop]) {
             Ok(mut pages) => {
                 moved += 1;
