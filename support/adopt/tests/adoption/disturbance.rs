@@ -233,11 +233,13 @@ pub fn helper_is_killed() -> Outcome {
             let stop = &stop;
             move || count_in(&words, stop)
         });
-        let begin = Instant::now();
-        for _ in 0..cycles(1_000) / 10 {
-            if failed > 20 && moved > 20 && begin.elapsed() > Duration::from_secs(20) {
+        let (begin, mut round) = (Instant::now(), 0);
+        // As many as wanted, and until each has happened.
+        while round < cycles(1_000) / 10 || moved == 0 || failed == 0 {
+            if begin.elapsed() > Duration::from_secs(20) {
                 break;
             }
+            round += 1;
             let mut held = match adopt_with(
                 buffer.address,
                 buffer.length,
