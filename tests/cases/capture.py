@@ -250,7 +250,7 @@ def _begun_meanwhile(two):
             print(captured, "packets", dropped, "dropped")
             check(packets.count(path) == captured, "another number of packets in the file")
             check(len(packets.requesters(path)) == 2, "both directions")
-            found = packets.read(path, 20_000)
+            found = packets.read(path, 5_000)
             if not dropped:
                 packets.conversations(found)
 
@@ -275,7 +275,7 @@ def _survivors(two):
             outcome = running.finish(30)
         check("usec" in outcome.client, outcome.client)
         print(captured, "packets", dropped, "dropped")
-        found = packets.read(path, 20_000)
+        found = packets.read(path, 5_000)
         flows = {(packet.source, packet.destination) for packet in found}
         ends = (two.server.address, two.client.address)
         check(flows == {ends, ends[::-1]}, f"from and to {flows}")

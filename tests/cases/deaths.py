@@ -51,7 +51,7 @@ def _one_side_of(program, side, *options):
     def run(pair):
         before = _settled(pair)
         rng = random.Random(7)
-        for _ in range(3):
+        for _ in range(2):
             running = duet.Duet(pair, [program, "-F", "-D", "20", *options])
             time.sleep(0.3 + rng.random())
             victim, other = ((running.server, running.client) if side == "server"

@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import sys
+import time
 
 
 class Report:
@@ -14,7 +15,7 @@ class Report:
         self.counts = {"PASS": 0, "FAIL": 0, "SKIP": 0}
         # Why a case was tried once more is no fault of its own, by name; or empty.
         self.repeated, self.excused, self.flaky = {}, [], []
-        self.groups = {}
+        self.begun, self.groups = time.monotonic(), {}
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("*.log"):
             old.unlink()
@@ -46,15 +47,17 @@ class Report:
             path.unlink()
 
     def group(self, name, seconds, processor_seconds):
-        """Records what a group took, of time and of processors, its last fixture's end included."""
-        taken = self.groups.get(name, (0.0, 0.0))
-        self.groups[name] = (taken[0] + seconds, taken[1] + processor_seconds)
+        """Records what a group that just ended took, of time and of processors."""
+        begun = time.monotonic() - seconds - self.begun
+        first, before, used = self.groups.get(name, (begun, 0.0, 0.0))
+        self.groups[name] = (first, before + seconds, used + processor_seconds)
 
     def print_groups(self):
         """Prints where the time went, the longest first."""
-        print("  time  processors  group")
-        for name, (seconds, used) in sorted(self.groups.items(), key=lambda item: -item[1][0]):
-            print(f"{seconds:6.1f} {used:11.1f}  {name}")
+        print(" begun   time  processors  group")
+        for name, (begun, seconds, used) in sorted(self.groups.items(),
+                                                   key=lambda item: -item[1][1]):
+            print(f"{begun:6.1f} {seconds:6.1f} {used:11.1f}  {name}")
 
     def again(self, name, seconds, reason, excuse):
         """Records that a case failed and is tried once more. Why stays in its log, if that is

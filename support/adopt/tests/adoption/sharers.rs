@@ -228,7 +228,7 @@ fn relays(anew: bool) -> Outcome {
     start(relay, common, libc::CLONE_VM | libc::SIGCHLD);
     common.wait_for_rounds();
     let (begin, mut moved) = (Instant::now(), 0);
-    while begin.elapsed() < Duration::from_secs(5) {
+    while begin.elapsed() < Duration::from_secs(3) {
         let memory = common.memory;
         if anew {
             numbers_begin_anew_soon();
