@@ -20,8 +20,7 @@ from cases.forwarded import forwarding
 
 # Where a program runs.
 _HOME = ("containers", "user")
-_ACROSS = (*_HOME, "wire")
-_EVERYWHERE = (*_ACROSS, "forwarded")
+_EVERYWHERE = (*_HOME, "wire", "forwarded")
 
 
 def daemons(pair):
@@ -83,14 +82,14 @@ def _perftest(name, *options, queue_pairs=1, size=1024, where=("containers",)):
 
 _PROGRAMS = {
     "rping": _rping(where=_EVERYWHERE),
-    "rping queue pairs of its own": _rping("-q"),
-    "rping large": _rping("-S", "60000", where=_ACROSS),
+    "rping queue pairs of its own": _rping("-q", where=_EVERYWHERE),
+    "rping large": _rping("-S", "60000", where=_EVERYWHERE),
     "rping persistent": Row(["rping", "-a", "{server}", "-s", "-P"],
                             ["rping", "-a", "{server}", "-c", "-C", "20", "-v", "-V"],
-                            "ping data: rdma-ping-19:", ("containers", "wire"), True),
-    "ucmatose": _utility("ucmatose"),
+                            "ping data: rdma-ping-19:", _EVERYWHERE, True),
+    "ucmatose": _utility("ucmatose", where=_EVERYWHERE),
     "ucmatose many": _utility("ucmatose", "-c", "100", "-C", "3", where=_EVERYWHERE),
-    "ucmatose migrates": _utility("ucmatose", "-c", "5", "-m"),
+    "ucmatose migrates": _utility("ucmatose", "-c", "5", "-m", where=_EVERYWHERE),
     "udaddy": _utility("udaddy", where=_EVERYWHERE),
     "rdma_client": Row(["rdma_server"], ["rdma_client", "-s", "{server}"], "rdma_client: end 0",
                        _EVERYWHERE),
