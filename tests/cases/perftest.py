@@ -2,8 +2,11 @@
 containers and as two plain processes of an unprivileged user."""
 
 import contextlib
+import os
+import signal
+import time
 
-from harness import duet
+from harness import duet, process
 from harness.case import Case, Group, Late, check
 from harness.containers import Pair
 from harness.plain import PlainPair
@@ -217,9 +220,27 @@ def _spins_on_memory(pair):
     check(8 in duet.rows(outcome.client, 6), outcome.client)
 
 
+def _away(pair):
+    """Who receives is kept from its processor again and again, in the middle of long messages of
+    UC, which nobody repeats: on one host none is lost, or perftest would wait for it for ever."""
+    running = duet.Duet(pair, ["ib_send_bw", "-F", "-c", "UC", "-s", str(_LARGE), "-n", "3000"])
+    receiver = process.descendants(running.server.pid)
+    stops = 0
+    while running.client.poll() is None and stops < 10:
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in receiver:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+            time.sleep(0.2)
+        stops += 1
+    outcome = running.finish(50)
+    check(stops > 1 and _LARGE in duet.rows(outcome.client, 5), f"{stops}: {outcome.client}")
+
+
 def groups():
     """The matrix in both settings."""
-    yield Group("containers.mediated", [Case("containers.mediated.ib_write_lat", _spins_on_memory)],
+    yield Group("containers.mediated", [Case("containers.mediated.ib_write_lat", _spins_on_memory),
+                                        Case("containers.away.ib_send_bw -c UC", _away)],
                 _containers)
     yield from [Group(f"{setting}.programs", cases(setting), fixture)
                 for setting, fixture in (("containers", _containers), ("user", _processes))]

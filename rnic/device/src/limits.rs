@@ -41,8 +41,14 @@ pub const IDLE_LOOKS_MAX: u32 = 2048;
 /// Looks of polls that see the peer consume nothing, until it is woken although it polls: some
 /// microseconds, about what waking it takes.
 pub const INSIST_LOOKS: u32 = 256;
-/// How long a datagram or UC message waits for room, in nanoseconds, before it is dropped.
+/// How long a datagram waits for room, and a datagram or UC message of a network for a receive, in
+/// nanoseconds, before it is dropped.
 pub const UNRELIABLE_WAIT: u64 = 100_000_000;
+/// How long a message of a direct link that holds up nobody but its receiver waits before it is
+/// dropped, in nanoseconds: a datagram or UC message for a receive, a UC message for room or for a
+/// peer that is still to open. On a busy machine who is to take it may have no processor for that
+/// long.
+pub const RECEIVER_AWAY: u64 = 1_000_000_000;
 /// How long an RC message on a direct link waits for a receive at least, in nanoseconds, whatever
 /// the RNR retries allow: as long as an unreliable one.
 pub const RECEIVER_LATE: u64 = UNRELIABLE_WAIT;

@@ -4,7 +4,9 @@ use crate::memory::Buffer;
 use crate::pair::{Options, Pair, QKEY, gid, outcomes, poll, post, receive, to_init, to_rts};
 use crate::work::{Work, part, whole};
 use omniverb_device::attributes::State;
-use omniverb_device::limits::{ANSWER_WAIT, DATAGRAM_LINKS_MAX, UNRELIABLE_WAIT, UNRESOLVED_MAX};
+use omniverb_device::limits::{
+    ANSWER_WAIT, DATAGRAM_LINKS_MAX, RECEIVER_AWAY, UNRELIABLE_WAIT, UNRESOLVED_MAX,
+};
 use omniverb_device::work::Destination;
 use omniverb_device::{Qp, Wc, status, wc_flags, wc_opcode};
 use omniverb_terms::{Qpn, Rkey, Service};
@@ -188,13 +190,13 @@ fn without_a_receive_it_waits_a_while_and_is_lost_then() {
     let target = pair.sides[1].register(&there);
     post(&qps[0], &Work::send(1).to(to(&qps[1]), QKEY));
     pair.settle();
-    pair.wait(UNRELIABLE_WAIT - 1);
+    pair.wait(RECEIVER_AWAY - 1);
     receive(&qps[1], 1, &[whole(&target)]);
     pair.settle();
     assert_eq!(outcomes(&qps[1].recv_cq), [(1, status::SUCCESS)]);
     post(&qps[0], &Work::send(2).to(to(&qps[1]), QKEY));
     pair.settle();
-    pair.wait(UNRELIABLE_WAIT);
+    pair.wait(RECEIVER_AWAY);
     receive(&qps[1], 2, &[whole(&target)]);
     pair.settle();
     assert!(poll(&qps[1].recv_cq).is_empty());

@@ -6,10 +6,11 @@ use crate::pair::{
 };
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::attributes::State;
-use omniverb_device::limits::{LINK_WAIT, UNRELIABLE_WAIT};
+use omniverb_device::limits::{LINK_WAIT, RECEIVER_AWAY, UNRELIABLE_WAIT};
 use omniverb_device::{Qp, Srq, access, status};
 use omniverb_terms::{Rkey, Service};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 fn uc() -> Options {
     Options::new(Service::Uc)
@@ -78,13 +79,13 @@ fn a_message_waits_a_while_for_a_receive_and_is_lost_then() {
     post(&qps[0], &Work::send(1));
     pair.settle();
     assert_eq!(outcomes(&qps[0].send_cq), [(1, status::SUCCESS)]);
-    pair.wait(UNRELIABLE_WAIT - 1);
+    pair.wait(RECEIVER_AWAY - 1);
     receive(&qps[1], 5, &[]);
     pair.settle();
     assert_eq!(outcomes(&qps[1].recv_cq), [(5, status::SUCCESS)]);
     post(&qps[0], &Work::send(2));
     pair.settle();
-    pair.wait(UNRELIABLE_WAIT);
+    pair.wait(RECEIVER_AWAY);
     next_one_arrives(&pair, &qps, 3);
 }
 
@@ -104,11 +105,63 @@ fn a_message_that_was_broken_off_is_lost_alone() {
             post(&qps[0], &Work::write(1, remote(&target, 0)).sge(whole(&local)));
         }
         qps[0].pump();
-        pair.clock.fetch_add(UNRELIABLE_WAIT, std::sync::atomic::Ordering::Relaxed);
+        pair.clock.fetch_add(RECEIVER_AWAY - 1, Ordering::Relaxed);
+        qps[0].pump();
+        assert!(outcomes(&qps[0].send_cq).is_empty());
+        pair.clock.fetch_add(1, Ordering::Relaxed);
         qps[0].pump();
         assert_eq!(outcomes(&qps[0].send_cq), [(1, status::SUCCESS)]);
         next_one_arrives(&pair, &qps, 2);
     }
+}
+
+/// Both get a processor now and then only: a message takes its time, and is not lost while it goes
+/// on, however long that is in all.
+#[test]
+fn a_long_message_is_not_lost_while_it_goes_on() {
+    let pair = Pair::new();
+    let qps = pair.connected(&uc());
+    let (from, to) = (Buffer::pattern(4 << 20, 1), Buffer::new(4 << 20));
+    let (local, target) = (pair.sides[0].register(&from), pair.sides[1].register(&to));
+    for round in 0..2 {
+        receive(&qps[1], round, &[whole(&target)]);
+        let write = Work::write(round, remote(&target, 0)).immediate(4);
+        let work = if round == 0 { Work::send(round) } else { write };
+        post(&qps[0], &work.sge(whole(&local)));
+        let mut turns = 0;
+        while outcomes(&qps[0].send_cq).is_empty() {
+            pair.clock.fetch_add(UNRELIABLE_WAIT - 1, Ordering::Relaxed);
+            qps[0].pump();
+            qps[1].pump();
+            turns += 1;
+        }
+        assert!(turns * UNRELIABLE_WAIT > RECEIVER_AWAY, "{turns} turns");
+        pair.settle();
+        assert_eq!(outcomes(&qps[1].recv_cq), [(round, status::SUCCESS)]);
+        assert_eq!(to.all(), from.all());
+        to.write(0, &vec![0; 4 << 20]);
+    }
+}
+
+/// Who takes nothing at all is waited for once, and then with each message for a short while only.
+#[test]
+fn a_peer_that_takes_nothing_is_waited_for_once() {
+    let pair = Pair::new();
+    let qps = pair.connected(&uc());
+    let from = Buffer::new(1 << 20);
+    let local = pair.sides[0].register(&from);
+    (1..=3).for_each(|id| post(&qps[0], &Work::send(id).sge(whole(&local))));
+    let look = |after: u64| {
+        pair.clock.fetch_add(after, Ordering::Relaxed);
+        qps[0].pump();
+        outcomes(&qps[0].send_cq)
+    };
+    assert!(look(RECEIVER_AWAY - 1).is_empty());
+    assert_eq!(look(1), [(1, status::SUCCESS)]);
+    assert!(look(UNRELIABLE_WAIT - 1).is_empty());
+    assert_eq!(look(1), [(2, status::SUCCESS)]);
+    assert_eq!(look(UNRELIABLE_WAIT), [(3, status::SUCCESS)]);
+    next_one_arrives(&pair, &qps, 4);
 }
 
 #[test]
@@ -135,9 +188,9 @@ fn a_peer_that_is_not_found_holds_up_one_message_only() {
     to_rtr(&qp, &uc());
     to_rts(&qp, &uc());
     (1..=3).for_each(|id| post(&qp, &Work::send(id)));
-    pair.clock.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    pair.clock.fetch_add(1, Ordering::Relaxed);
     let look = |after: u64| {
-        pair.clock.fetch_add(after, std::sync::atomic::Ordering::Relaxed);
+        pair.clock.fetch_add(after, Ordering::Relaxed);
         qp.pump();
         outcomes(&qp.send_cq)
     };
@@ -175,7 +228,7 @@ fn shared_receives_come_back_when_messages_are_lost() {
         post(&qps[0], &Work::send(1).sge(whole(&local)));
         qps[1].pump();
         qps[0].pump();
-        pair.clock.fetch_add(UNRELIABLE_WAIT, std::sync::atomic::Ordering::Relaxed);
+        pair.clock.fetch_add(RECEIVER_AWAY, Ordering::Relaxed);
         qps[0].pump();
         let work = Work::write(2, remote(&target, 0)).sge(part(&local, 0, 8));
         post(&qps[0], &work);

@@ -3,7 +3,7 @@
 use super::order::{Finish, Order, Verdict, Why};
 use super::waiting::Wait;
 use crate::constants::status;
-use crate::limits::{ANSWER_WAIT, LINK_WAIT, RECEIVER_LATE, UNRELIABLE_WAIT};
+use crate::limits::{ANSWER_WAIT, LINK_WAIT, RECEIVER_AWAY, RECEIVER_LATE, UNRELIABLE_WAIT};
 use crate::qp::links::LinkEnd;
 use crate::qp::{Inner, Qp};
 use omniverb_link::Broken;
@@ -25,8 +25,7 @@ impl Inner {
         let order = self.sends.oldest()?.order;
         let now = qp.shared.host.now();
         match self.waiting.now() {
-            Some(wait) if wait.why == why && wait.position == order.position => match wait.deadline
-            {
+            Some(wait) if wait.is_of(&order, why) => match wait.deadline {
                 Some(deadline) if now >= deadline => self.waited(qp, &order, wait, now),
                 _ => None,
             },
@@ -46,7 +45,7 @@ impl Inner {
     }
 
     fn begin_wait(&mut self, qp: &Qp, why: Why, order: &Order, now: u64) -> Option<Verdict> {
-        let position = order.position;
+        let (position, done) = (order.position, order.done);
         let reliable = qp.service.is_reliable();
         let retries = self.machine.attributes().rnr_retry & 7;
         let deadline = match why {
@@ -63,11 +62,26 @@ impl Inner {
             Why::Peer if self.links.is_empty() => {
                 Some((self.waiting.search(now) + LINK_WAIT).max(now + UNRELIABLE_WAIT))
             }
-            Why::Room | Why::Peer => Some(now + UNRELIABLE_WAIT),
+            Why::Room | Why::Peer => Some(now + self.patience(qp)),
             Why::Link => Some(now + ANSWER_WAIT),
         };
-        self.waiting.begin(Wait { why, position, deadline, retries });
+        self.waiting.begin(Wait { why, position, done, deadline, retries });
         None
+    }
+
+    /// How long a UC or UD message waits for room, or for a peer that has not opened the link.
+    /// Behind a datagram those to other destinations wait. UC has one peer, which may be kept from
+    /// running: it is waited for longer, but with one message only until it takes something.
+    fn patience(&mut self, qp: &Qp) -> u64 {
+        let Some(link) = self.links.first_mut().filter(|_| qp.service == Service::Uc) else {
+            return UNRELIABLE_WAIT;
+        };
+        let consumed = link.endpoint.requests_consumed().ok();
+        let is_gone = link.peer.is_beyond_engine() || link.endpoint.peer_has_closed();
+        if is_gone || consumed.is_none() || self.waiting.gave_up_at() == consumed {
+            return UNRELIABLE_WAIT;
+        }
+        RECEIVER_AWAY
     }
 
     /// A peer that closed is silent for as long as the retries last. One that was not there yet
@@ -101,6 +115,9 @@ impl Inner {
                 let index = destination.and_then(|to| self.links.to(&to));
                 if let Some(link) = index.and_then(|index| self.links.get_mut(index)) {
                     link.lose_for_room();
+                }
+                if qp.service == Service::Uc && let Some(link) = self.links.first_mut() {
+                    self.waiting.give_up(link.endpoint.requests_consumed().ok());
                 }
                 // Nobody answered; whoever comes next asks again.
                 if let Some(destination) = destination.filter(|_| wait.why == Why::Link) {
@@ -163,9 +180,8 @@ impl Inner {
 
     /// When the progress thread must look again, if nothing else happens.
     pub(crate) fn next_deadline(&self, qp: &Qp) -> Option<u64> {
-        let starved = self.links.iter().filter_map(LinkEnd::starved_since);
-        let lost =
-            starved.filter(|_| !qp.service.is_reliable()).min().map(|at| at + UNRELIABLE_WAIT);
+        let starved = self.links.iter().filter_map(LinkEnd::starves_until);
+        let lost = starved.filter(|_| !qp.service.is_reliable()).min();
         [self.waiting.now().and_then(|wait| wait.deadline), lost].into_iter().flatten().min()
     }
 

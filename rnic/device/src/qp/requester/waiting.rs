@@ -1,6 +1,6 @@
 //! What the oldest unfinished request of a queue pair waits for.
 
-use super::order::Why;
+use super::order::{Order, Why};
 
 /// What a request waits for.
 #[derive(Clone, Copy, Debug)]
@@ -8,11 +8,20 @@ pub(super) struct Wait {
     pub(super) why: Why,
     /// The request's number in the send queue.
     pub(super) position: u64,
+    /// How many bytes of it have gone: when more do, it begins to wait anew.
+    pub(super) done: u64,
     /// When it has waited too long, in nanoseconds of the host's clock; `None`: never, news will
     /// come by itself.
     pub(super) deadline: Option<u64>,
     /// How often it may be tried yet, as `rnr_retry`: 7 is without end.
     pub(super) retries: u8,
+}
+
+impl Wait {
+    /// Whether it is this request that waits, for this, and nothing has moved meanwhile.
+    pub(super) fn is_of(&self, order: &Order, why: Why) -> bool {
+        (self.why, self.position, self.done) == (why, order.position, order.done)
+    }
 }
 
 /// Whether something waits, and the progress thread knows.
@@ -21,6 +30,8 @@ pub(crate) struct Waiting {
     wait: Option<Wait>,
     /// Since when requests have waited for a link, the first of them and all that followed.
     searching: Option<u64>,
+    /// How far the peer had taken requests when the last one was given up.
+    gave_up_at: Option<u64>,
     /// The QP is among those that the progress thread looks after.
     listed: bool,
 }
@@ -49,7 +60,18 @@ impl Waiting {
     /// There is a link, or the QP begins anew.
     pub(crate) fn end_search(&mut self) {
         self.searching = None;
+        self.gave_up_at = None;
         self.end();
+    }
+
+    /// A request was given up; the peer has taken those before this position.
+    pub(super) fn give_up(&mut self, consumed: Option<u64>) {
+        self.gave_up_at = consumed;
+    }
+
+    /// How far the peer had taken requests when one was given up, if one was.
+    pub(super) fn gave_up_at(&self) -> Option<u64> {
+        self.gave_up_at
     }
 
     /// Whether the progress thread looks after the QP.

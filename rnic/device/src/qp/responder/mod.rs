@@ -19,7 +19,6 @@ pub(super) use receives::Receives;
 use crate::constants::status;
 use crate::cq::Entry;
 use crate::host::AsyncEvent;
-use crate::limits::UNRELIABLE_WAIT;
 use crate::qp::links::LinkEnd;
 use crate::qp::{Inner, Qp};
 use crate::queue::Receive;
@@ -183,7 +182,7 @@ impl Inner {
         }
         let now = qp.shared.host.now();
         let since = link.starve(now);
-        if now.saturating_sub(since) >= UNRELIABLE_WAIT {
+        if now.saturating_sub(since) >= self.links[index].patience() {
             return match qp.service {
                 Service::Ud => Outcome::Passed,
                 _ => self.skip_uc(index, Incoming::Skip, flags),
