@@ -15,7 +15,7 @@ CONFORMANCE_PACKAGES := cmake ninja-build pkg-config cython3 libpython3-dev libn
 	libnl-route-3-dev libudev-dev curl
 # What docs/compatibility.md tries, beside what tests need.
 COMPATIBILITY_PACKAGES := libfabric-bin fio openmpi-bin libopenmpi-dev mpich libmpich-dev dapl2-utils \
-	tgt libiscsi-dev
+	tgt libiscsi-dev ceph-mon ceph-osd ceph-common libclang-dev cmake libfabric-dev flex
 
 .PHONY: help deps guest build check test conformance compatibility demo bench clean
 
@@ -27,7 +27,8 @@ help:
 	@echo "make test    all tests (needs root; about 30 minutes the first time, 15 later)"
 	@echo "make conformance  the tests of rdma-core's newest release, fetched and built (needs root;"
 	@echo "             some minutes the first time)"
-	@echo "make compatibility  programs of others, each as a row of docs/compatibility.md (needs root)"
+	@echo "make compatibility  programs of others, each as a row of docs/compatibility.md (needs root;"
+	@echo "             builds some of them the first time)"
 	@echo "make bench   latency and bandwidth against the raw limits of this machine, on one host"
 	@echo "             between two, and against rdma_rxe; rate limits and floods (needs root;"
 	@echo "             about 15 minutes)"
@@ -64,7 +65,9 @@ conformance: deps build
 	@$(PYTHON) tests/run --slow conformance
 
 compatibility: deps build
-	@tools/install-packages $(COMPATIBILITY_PACKAGES) && tests/compatibility/run
+	@tools/install-packages $(COMPATIBILITY_PACKAGES)
+	@tests/compatibility/build target/compatibility
+	@tests/compatibility/run
 
 demo: deps build
 	@$(PYTHON) demo/demo.py
