@@ -116,7 +116,9 @@ impl Inner {
                 if let Some(link) = index.and_then(|index| self.links.get_mut(index)) {
                     link.lose_for_room();
                 }
-                if qp.service == Service::Uc && let Some(link) = self.links.first_mut() {
+                if qp.service == Service::Uc
+                    && let Some(link) = self.links.first_mut()
+                {
                     self.waiting.give_up(link.endpoint.requests_consumed().ok());
                 }
                 // Nobody answered; whoever comes next asks again.
