@@ -10,8 +10,8 @@ from harness.daemon import forgotten
 from cases import perftest
 from cases.programs import tests_of
 
-_ONE_PROCESS = ["messages", "errors", "extended", "nopoll", "itself", "windows", "xrc", "flush",
-                "multicast"]
+_ONE_PROCESS = ["messages", "errors", "extended", "nopoll", "itself", "windows", "xrc",
+                "xrc_shared", "flush", "multicast"]
 _ARGUMENTS = {"messages.large_messages": [64]}
 
 

@@ -48,6 +48,7 @@ _PROGRAMS = [
     *[program(f"lossy.{test}") for test in tests_of("lossy")],
     *[program(f"windows.{test}") for test in tests_of("windows")],
     *[program(f"xrc.{test}") for test in tests_of("xrc")],
+    *[program(f"xrc_shared.{test}") for test in tests_of("xrc_shared")],
     program("multicast.two_processes"),
     program("multicast.last_words"),
     *[program(f"flush.{test}") for test in tests_of("flush")],

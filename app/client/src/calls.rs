@@ -39,6 +39,10 @@ pub(crate) enum Call {
         qpn: Qpn,
         destination: Destination,
     },
+    /// A queue pair of an XRC domain has requests for another part of it.
+    HandOver { qpn: Qpn, part: u32 },
+    /// A hidden queue pair is of no use any more.
+    Discard { qpn: Qpn },
     /// What was granted by way of a queue pair's links is to end.
     Failed { qpn: Qpn },
     /// A queue pair lacks links of groups that it is attached to. Asked for after a pause: what it

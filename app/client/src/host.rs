@@ -77,6 +77,14 @@ impl Host for ProcessHost {
         self.progress.run(Call::Failed { qpn });
     }
 
+    fn hand_over(&self, qpn: Qpn, part: u32) {
+        self.progress.run(Call::HandOver { qpn, part });
+    }
+
+    fn discard(&self, qpn: Qpn) {
+        self.progress.run(Call::Discard { qpn });
+    }
+
     fn request_failed(&self, qpn: Qpn, status: u32) {
         if let Some(told) = TOLD.get() {
             told(qpn, status);

@@ -85,6 +85,11 @@ impl QueuePairs {
         }
     }
 
+    /// Whom it is to be connected with.
+    pub(crate) fn connection(&self, number: Qpn) -> Option<Connection> {
+        lock(&self.list).get(&number).and_then(|record| record.connection)
+    }
+
     /// It is connected no longer. Says whether it was.
     pub(crate) fn disconnect(&self, number: Qpn) -> bool {
         let mut list = lock(&self.list);

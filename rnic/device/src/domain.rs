@@ -31,6 +31,8 @@ struct Inner {
 pub struct Domain {
     /// The upper bits of its numbers.
     part: u32,
+    /// Other processes may have the other parts.
+    is_shared: bool,
     inner: Mutex<Inner>,
 }
 
@@ -46,7 +48,19 @@ impl Domain {
     #[must_use]
     pub fn part(number: u32) -> Arc<Domain> {
         let part = (number % DOMAIN_PARTS) * (DOMAIN_SRQS + 1);
-        Arc::new(Domain { part, ..Domain::default() })
+        Arc::new(Domain { part, is_shared: true, ..Domain::default() })
+    }
+
+    /// The part that the number of an SRQ is in.
+    pub fn part_of(number: u32) -> u32 {
+        number / (DOMAIN_SRQS + 1)
+    }
+
+    /// Whether a number may be that of an SRQ in another part.
+    pub fn is_elsewhere(&self, number: u32) -> bool {
+        let (part, last) = (Domain::part_of(number), number & DOMAIN_SRQS);
+        let other = part != Domain::part_of(self.part) && part < DOMAIN_PARTS;
+        self.is_shared && other && last != 0
     }
 
     /// Whether SRQs or queue pairs are in it.

@@ -60,6 +60,12 @@ pub trait Host: Send + Sync {
     /// For each page of a granted window from byte `start` on, whether it is in memory: bit 0 of a
     /// byte of `found`, which reaches to the end of the window at most. False: nobody knows.
     fn resident(&self, window: &Window, start: usize, found: &mut [u8]) -> bool;
+    /// Requests to a queue pair of an XRC domain are for SRQs of another part of it: find the
+    /// process that has that. The answer comes as a link to a queue pair that
+    /// [stands](crate::Qp::stand_for) for this one, or as [`crate::Qp::no_way`].
+    fn hand_over(&self, _qpn: Qpn, _part: u32) {}
+    /// A queue pair that stands for another one, or receives for one, is of no use any more.
+    fn discard(&self, _qpn: Qpn) {}
     /// Ask the daemon for a datagram link; the answer comes as [`crate::Qp::attach`] or
     /// [`crate::Qp::unreachable`].
     fn request_datagram_link(&self, qpn: Qpn, destination: Destination);

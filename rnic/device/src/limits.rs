@@ -65,6 +65,9 @@ pub const MEDIATED_MAX: u64 = 4096;
 pub const GRANTS_MAX: usize = 64;
 /// Extents of peers' regions that a QP remembers: the oldest unused makes room.
 pub const EXTENTS_MAX: usize = 256;
+/// Other processes of an XRC domain that a queue pair hands requests over to. Each takes a queue
+/// pair and a link in both.
+pub const RELAYS_MAX: usize = 256;
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;
 /// Different pages of peers that a process goes through before it looks again whether they are in

@@ -316,6 +316,33 @@ bodies! {
     /// Event: the vNIC's GID table changed.
     GidsChanged { reserved: u64 }
 
+    /// Between processes that have parts of an XRC domain, by the sockets that stand for these, and
+    /// never to the daemon: requests to a queue pair of ours are for SRQs of yours; take them from
+    /// this one. Counts as long as whoever sent it [states](HandOver::statement) so. Answered with
+    /// `HandedOver`, and sent again until then.
+    HandOver {
+        /// The hidden queue pair of the asking process that sends.
+        from: Qpn,
+        /// The queue pair whose connection it is.
+        front: Qpn,
+        /// Who sends to that.
+        sender: Qpn,
+        /// The part of the asking process: where to answer.
+        part: u32,
+        /// The part that has the SRQs.
+        to: u32,
+        reserved: u32,
+        /// What both call their port.
+        gid: Gid,
+    }
+    /// Between the same: a hidden queue pair waits to be connected with `from`. Counts as long as
+    /// whoever sent it [states](HandedOver::statement) so.
+    HandedOver {
+        from: Qpn,
+        /// The one that receives. Zero: there is none, and will not be.
+        by: Qpn,
+    }
+
     /// Ask for what there is to see of this process's own vNIC, from a place on. Needs no `Hello`.
     QueryStatus { from: Cursor }
     /// Ask what holds for this process's own vNIC. Answered with `Status`; needs no `Hello`.
@@ -365,6 +392,29 @@ impl Adopt {
     #[must_use]
     pub fn trust(&self) -> Trust {
         if self.trusted == 0 { Trust::Exact } else { Trust::Trusting }
+    }
+}
+
+impl HandOver {
+    /// The number of the statement (`support/sys/src/statement.rs`) that goes with it. `None`: it
+    /// says what cannot be.
+    #[must_use]
+    pub fn statement(&self) -> Option<u64> {
+        const PART_BITS: u32 = 12;
+        let known = [self.from, self.front].iter().all(|qpn| *qpn <= Qpn::MAX);
+        let is = known && self.from != Qpn(0) && self.to >> PART_BITS == 0;
+        let numbers = u64::from(self.from.0) << 36 | u64::from(self.to) << 24;
+        is.then_some(numbers | u64::from(self.front.0))
+    }
+}
+
+impl HandedOver {
+    /// As of [`HandOver`]; no number is that of both.
+    #[must_use]
+    pub fn statement(&self) -> Option<u64> {
+        let known = [self.from, self.by].iter().all(|qpn| *qpn <= Qpn::MAX);
+        let is = known && self.from != Qpn(0);
+        is.then_some(1 << 61 | u64::from(self.from.0) << 24 | u64::from(self.by.0))
     }
 }
 

@@ -30,6 +30,7 @@ pub mod random;
 pub mod signals;
 pub mod sleeper;
 pub mod socket;
+pub mod statement;
 pub mod timer;
 mod unread;
 pub mod window;

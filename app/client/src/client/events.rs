@@ -1,6 +1,7 @@
 //! What the daemon tells by itself. Read by the progress thread.
 
 use super::Client;
+use crate::calls::Call;
 use omniverb_device::Qp;
 use omniverb_session::body::{CLOSED_BY_DEATH, CLOSED_BY_NETWORK};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
@@ -53,6 +54,9 @@ impl Client {
                     match closed.reason {
                         CLOSED_BY_DEATH | CLOSED_BY_NETWORK => qp.peer_died(closed.peer_qpn),
                         _ => qp.peer_closed(closed.peer_qpn),
+                    }
+                    if qp.is_hidden() {
+                        self.have_called(Call::Discard { qpn: closed.qpn });
                     }
                     if closed.peer_qpn.is_group() {
                         self.group_link_gone(closed.qpn, closed.peer_qpn);

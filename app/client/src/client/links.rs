@@ -65,10 +65,12 @@ impl Client {
         };
         let tracer = if ready.traced != 0 { self.tracing.tracer() } else { None };
         if let Some(index) = qp.attach_traced(peer, endpoint, tracer.as_ref()) {
-            bell.bind(ready.local_slot, &qp, index);
+            let front = qp.front().flatten().map(|(front, _)| front);
+            let served = front.as_ref().unwrap_or(&qp);
+            bell.bind(ready.local_slot, served, index);
             self.bells.hear(name, &self.progress.sleep);
             // News that came before the bit had a meaning.
-            qp.pump();
+            served.pump();
         } else if of_group {
             return Err(Errno::EINVAL);
         }

@@ -5,6 +5,7 @@
 mod captures;
 mod events;
 mod groups;
+mod handing_over;
 mod lending;
 mod links;
 mod mapping;
@@ -15,13 +16,14 @@ mod second;
 mod taking_back;
 mod turning;
 
+pub use self::handing_over::Membership;
 pub use self::registering::{REGIONS_MAX, Wish};
 pub use self::second::Answer;
 
 use crate::nic::{NoDevice, VirtualNic};
 use crate::session::{self, Session};
 use crate::{audience, bells, calls, environment, fork, host, keys, mapped, progress, queue_pairs};
-use crate::{statistics, taking, tracing, watches};
+use crate::{places, statistics, taking, tracing, watches};
 use omniverb_device::Shared;
 use omniverb_session::Message;
 use omniverb_session::body::{GidEntry, QueryGids};
@@ -52,6 +54,8 @@ pub struct Client {
     audience: audience::Audience,
     /// What of peers is mapped here.
     mapped: mapped::Mapped,
+    /// Its parts of XRC domains, where others find it.
+    places: Mutex<Vec<Arc<places::Place>>>,
     /// Whoever attaches or detaches a queue pair has its turn.
     pub(crate) attaching: Mutex<()>,
     /// Itself, for the threads it starts.
@@ -102,6 +106,7 @@ impl Client {
             calls: Arc::default(),
             taking: Arc::default(),
             mapped: mapped::Mapped::default(),
+            places: Mutex::default(),
             attaching: Mutex::default(),
             me: me.clone(),
             tracing: Default::default(),

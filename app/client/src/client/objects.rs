@@ -104,7 +104,7 @@ impl Client {
         revoked
     }
 
-    fn connect_qp(&self, qp: &Qp, connection: Connection) -> Result<(), Errno> {
+    pub(super) fn connect_qp(&self, qp: &Qp, connection: Connection) -> Result<(), Errno> {
         self.qps.connect(qp.number, connection);
         self.call(&connect_message(qp.number, &connection, Purpose::Connect))?;
         Ok(())
@@ -153,6 +153,8 @@ impl Caller for Client {
                 self.request_datagram_link(qpn, destination);
             }
             Call::Failed { qpn } => self.qp_failed(qpn),
+            Call::HandOver { qpn, part } => self.hand_over(qpn, part),
+            Call::Discard { qpn } => self.discard(qpn),
             Call::Attach { qpn } => return self.attach_again(qpn),
             Call::Leave { qpn, peer_qpn } => return self.leave_group(qpn, peer_qpn),
             Call::Reconnect => drop(self.reconnect()),

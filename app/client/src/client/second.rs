@@ -144,6 +144,8 @@ fn is_for_all(question: &Message) -> bool {
         | Message::QpFailed(_)
         | Message::Adopted(_)
         | Message::Released(_) => false,
+        // Not the daemon's.
+        Message::HandOver(_) | Message::HandedOver(_) => false,
         // Asked without a session, on a connection that ends with the answer.
         Message::QueryStatus(_) | Message::QueryVnic(_) => false,
         // No questions.

@@ -104,6 +104,7 @@ unsafe fn create(
         let xrcd = extended.map_or(core::ptr::null_mut(), |(xrcd, _)| xrcd);
         if let Some(xrcd) = XrcdShell::of(xrcd) {
             xrcd.users.one_more();
+            shell.client.expect_hand_overs(&xrcd.area.domain);
         }
         let asyncs_returned = AtomicU32::new(0);
         let made = Box::into_raw(Box::new(SrqShell { srq, inner, xrcd, asyncs_returned }));

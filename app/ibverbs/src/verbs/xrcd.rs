@@ -1,28 +1,29 @@
 //! XRC domains as C sees them.
 //!
 //! A domain belongs to a file: whoever opens it with a descriptor of the same file has the same
-//! one (`ibv_open_xrcd(3)`). Within a process that is so. Other processes have parts of their own:
-//! what a queue pair receives goes to SRQs of its own process, and the numbers of others are no
-//! SRQs to it, which the sender is told (a NAK, `IBV_WC_REM_INV_REQ_ERR`). So that a number means
-//! one SRQ only each process has a range of them, which it holds by a socket of that name: names of
-//! sockets belong to the network namespace, as the device does, and go with the process.
+//! one (`ibv_open_xrcd(3)`). Within a process that is so. Processes have parts of it: what a queue
+//! pair receives for the SRQ of another process goes on to that (`Client::join_domain`). So that a
+//! number means one SRQ only, and says whose, each process has a range of them, which it holds by a
+//! socket of that name: names of sockets belong to the network namespace, as the device does, and
+//! go with the process.
 
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use omniverb_abi::{
     IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_qp, ibv_xrcd,
     ibv_xrcd_init_attr,
 };
-use omniverb_client::{generation, lock};
+use omniverb_client::{Client, Membership, Part, generation, lock};
 use omniverb_device::{DOMAIN_PARTS, Domain, Qp};
 use omniverb_terms::{Errno, Qpn};
 use rustix::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
+use super::context::ContextShell;
 use super::counts::Users;
 use super::qp::SharedRoute;
 use crate::errno::null;
@@ -40,6 +41,8 @@ pub(super) struct Area {
     pub(super) domain: Arc<Domain>,
     /// What C has of each queue pair that receives in it.
     handles: Mutex<HashMap<Qpn, Handles>>,
+    /// Lets other processes hand requests over. It goes before the claim does.
+    membership: OnceLock<Option<Membership>>,
     /// Keeps other processes away from its range of numbers.
     claim: Option<Claim>,
 }
@@ -74,7 +77,21 @@ impl Drop for Claim {
 
 impl Area {
     fn new(domain: Arc<Domain>, claim: Option<Claim>) -> Arc<Area> {
-        Arc::new(Area { domain, handles: Mutex::default(), claim })
+        let (handles, membership) = (Mutex::default(), OnceLock::new());
+        Arc::new(Area { domain, handles, membership, claim })
+    }
+
+    /// Other processes may find this one, and it them.
+    fn join(&self, client: &Arc<Client>, file: BorrowedFd<'_>) {
+        let join = || {
+            let claim = self.claim.as_ref()?;
+            let (prefix, number) = (prefix(claim.file), claim.part);
+            let socket = claim.socket.as_ref()?.try_clone().ok()?;
+            let file = file.try_clone_to_owned().ok()?;
+            let part = Part { prefix, number, socket, file };
+            client.join_domain(&self.domain, part).ok()
+        };
+        self.membership.get_or_init(join);
     }
 
     /// A queue pair was made to receive here; C's first object for it.
@@ -149,6 +166,12 @@ pub(super) unsafe extern "C" fn open_xrcd(
     }
     match area(asked.fd, asked.oflags) {
         Ok(area) => {
+            if asked.fd >= 0 {
+                // SAFETY: the context is open; the program names a descriptor of its own.
+                let (shell, file) =
+                    unsafe { (ContextShell::of(context), BorrowedFd::borrow_raw(asked.fd)) };
+                area.join(&shell.client, file);
+            }
             let xrcd = ibv_xrcd { context };
             Box::into_raw(Box::new(XrcdShell { xrcd, area, users: Users::default() })).cast()
         }

@@ -1,6 +1,7 @@
 //! XRC (annex A14): one end names a shared receive queue with each request, the other finds it in
 //! its domain. What follows from that is here; everything else is as of RC.
 
+use super::relays::Relays;
 use super::responder::Incoming;
 use super::{Inner, Qp};
 use crate::constants::Wc;
@@ -24,6 +25,10 @@ pub(super) struct Extended {
     target: Option<Arc<Srq>>,
     /// Whose receive the message goes into that is under way.
     taken_from: Option<Arc<Srq>>,
+    /// The number of an SRQ of another process that the peer's requests are for.
+    elsewhere: Option<u32>,
+    /// The ways to other processes of the domain.
+    pub(super) relays: Relays,
 }
 
 impl Extended {
@@ -35,6 +40,7 @@ impl Extended {
     /// The link is gone, and what was said on it.
     fn unlink(&mut self) {
         (self.named, self.target, self.taken_from) = (None, None, None);
+        self.elsewhere = None;
     }
 }
 
@@ -87,6 +93,13 @@ impl Inner {
     pub(super) fn target_srq(&mut self, number: u32) {
         let domain = self.extended.domain.as_ref();
         self.extended.target = domain.and_then(|domain| domain.srq(number));
+        let other = domain.is_some_and(|domain| domain.is_elsewhere(number));
+        self.extended.elsewhere = other.then_some(number);
+    }
+
+    /// The SRQ of another process that the peer's requests are for.
+    pub(super) fn target_elsewhere(&self) -> Option<u32> {
+        self.extended.elsewhere
     }
 
     /// Whether the peer's requests are for an SRQ that there is.
@@ -134,6 +147,7 @@ impl Inner {
         let Some(srq) = self.extended.taken_from.take() else { return };
         let Some(cq) = &srq.cq else { return };
         let release = Release::Receive { slot: srq.slot() };
+        let wc = qp.hidden.told(wc);
         if !cq.push(Entry { wc, release, solicited }) {
             qp.cq_overflowed();
         }

@@ -2,6 +2,7 @@
 
 use super::hanging::Hanging;
 use super::links::LinkEnd;
+use super::relays::RELAYED;
 use super::responder::Incoming;
 use super::{Inner, Qp};
 use crate::constants::status;
@@ -30,6 +31,10 @@ impl Qp {
         mut endpoint: Endpoint,
         tracer: Option<&Arc<Tracer>>,
     ) -> Option<usize> {
+        if let Some(front) = self.front() {
+            let (front, part) = front?;
+            return front.attach_relay(part, peer, endpoint, self.number);
+        }
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         let usable = inner.machine.receives_messages()
@@ -87,6 +92,9 @@ impl Qp {
     /// The daemon says the peer's process is gone: what it sent is delivered, then a connected
     /// QP fails.
     pub fn peer_died(&self, peer_qpn: Qpn) {
+        if let Some(front) = self.front() {
+            return self.end_relay_of(front);
+        }
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         // A connected QP's peer may die before there is a link.
@@ -105,6 +113,9 @@ impl Qp {
 
     /// The daemon says the peer destroyed or reset its QP. Sends fail when their retries are over.
     pub fn peer_closed(&self, peer_qpn: Qpn) {
+        if let Some(front) = self.front() {
+            return self.end_relay_of(front);
+        }
         let mut guard = self.inner.lock();
         guard.pump_all(self);
         if self.service == Service::Ud {
@@ -115,6 +126,12 @@ impl Qp {
     /// The daemon is gone, and its engine with it: what peers on a network sent is delivered, then
     /// they are as good as dead. Others are not concerned.
     pub fn engine_died(&self) {
+        if let Some(front) = self.front() {
+            if self.peers().iter().any(Peer::is_beyond_engine) {
+                self.end_relay_of(front);
+            }
+            return;
+        }
         let mut guard = self.inner.lock();
         let inner = &mut *guard;
         if !inner.links.iter().any(|link| link.peer.is_beyond_engine()) {
@@ -193,15 +210,26 @@ impl Qp {
 
     /// Peers this QP is linked with.
     pub fn peers(&self) -> Vec<Peer> {
+        if let Some(front) = self.front() {
+            let peer = front.and_then(|(front, _)| front.relay_peer(self.number));
+            return peer.into_iter().collect();
+        }
         self.inner.lock().links.iter().map(|link| link.peer).collect()
+    }
+
+    fn end_relay_of(&self, front: Option<(Arc<Qp>, u32)>) {
+        if let Some((front, _)) = front {
+            front.relay_ended(self.number);
+        }
     }
 
     /// Whether something may still come over link `index`.
     pub(crate) fn listens_to(&self, index: usize) -> bool {
         // Who is at work with it right now uses it, or one beside it.
-        self.inner
-            .try_lock()
-            .is_none_or(|inner| inner.links.get(index).is_some_and(|link| !link.is_deaf()))
+        self.inner.try_lock().is_none_or(|inner| match index {
+            RELAYED => inner.extended.relays.are_some(),
+            _ => inner.links.get(index).is_some_and(|link| !link.is_deaf()),
+        })
     }
 }
 
@@ -272,6 +300,7 @@ impl Inner {
             qp.recv_cq.unwatch(qp.number);
         }
         self.links.clear();
+        self.end_relays(qp);
         self.unlink_extended();
         self.grants.clear();
         self.way.untrace();

@@ -11,6 +11,8 @@ mod looking;
 mod machine;
 mod meter;
 mod pumping;
+mod relay;
+mod relays;
 mod requester;
 mod responder;
 mod state;
@@ -24,6 +26,7 @@ use self::extended::Extended;
 use self::links::{LinkEnd, Links};
 use self::machine::Machine;
 use self::meter::Meter;
+use self::relays::Hidden;
 use self::requester::{Patience, SendQueue, Unresolved, Waiting, Way};
 use self::responder::Receives;
 use crate::constants::opcode;
@@ -139,6 +142,8 @@ pub struct Qp {
     mapped_at: AtomicUsize,
     /// A completion did not fit into its CQ.
     lost_completion: AtomicBool,
+    /// XRC: what it is to other processes of its domain, if it is not the application's.
+    hidden: Hidden,
 }
 
 impl Qp {
@@ -202,6 +207,7 @@ impl Qp {
             state_hint: AtomicU32::new(State::Reset as u32),
             mapped_at: AtomicUsize::new(0),
             lost_completion: AtomicBool::new(false),
+            hidden: Hidden::default(),
         });
         if let Some(domain) = domain {
             domain.add_qp(&qp);

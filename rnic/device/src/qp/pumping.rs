@@ -2,6 +2,7 @@
 //! CQs.
 
 use super::attributes::State;
+use super::relays::RELAYED;
 use super::{Inner, Qp};
 use crate::constants::Wc;
 use crate::cq::{Entry, Release};
@@ -33,6 +34,9 @@ impl Inner {
     /// As [`Self::pump_link`], but leaves the completions of receives where they are.
     pub(crate) fn serve_link(&mut self, qp: &Qp, index: usize) {
         if !self.machine.receives_messages() || index >= self.links.len() {
+            if index == RELAYED && self.machine.receives_messages() {
+                self.serve_relays(qp);
+            }
             return;
         }
         if let Err(Broken) = self.serve(qp, index) {

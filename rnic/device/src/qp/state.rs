@@ -143,6 +143,7 @@ impl Inner {
             // Nobody takes it any more, and the application may do with its memory what it likes.
             self.links[index].forget_sources();
         }
+        self.end_relays(qp);
         self.grants.clear();
         if self.machine.take_lent() {
             qp.shared.host.qp_failed(qp.number);

@@ -21,6 +21,7 @@ mod engine_datagrams;
 mod engine_links;
 mod executing;
 mod extended;
+mod handing_over;
 mod hostile;
 mod life;
 mod mapped;

@@ -237,7 +237,8 @@ impl Pair {
             far_end: FarEnd::Process,
         };
         let index = own.attach(peer, self.endpoint(side, joint))?;
-        self.sides[side].bell.bind(joint.slot, own, index);
+        let front = own.front().flatten().map(|(front, _)| front);
+        self.sides[side].bell.bind(joint.slot, front.as_ref().unwrap_or(own), index);
         Some(index)
     }
 

@@ -21,6 +21,9 @@ pub struct World {
     /// How often that was asked for.
     pub looks: AtomicUsize,
     pub failed: Mutex<Vec<Qpn>>,
+    /// XRC: the parts of domains that were asked for.
+    pub hand_overs: Mutex<Vec<(Qpn, u32)>>,
+    pub discarded: Mutex<Vec<Qpn>>,
     /// Called when the kernel is asked about pages.
     pub on_look: Mutex<Option<Box<dyn Fn() + Send>>>,
     pub links: Mutex<Vec<(Qpn, Destination)>>,
@@ -52,6 +55,12 @@ impl Host for Handle {
     }
     fn qp_failed(&self, qpn: Qpn) {
         self.0.failed.lock().unwrap().push(qpn);
+    }
+    fn hand_over(&self, qpn: Qpn, part: u32) {
+        self.0.hand_overs.lock().unwrap().push((qpn, part));
+    }
+    fn discard(&self, qpn: Qpn) {
+        self.0.discarded.lock().unwrap().push(qpn);
     }
     fn request_datagram_link(&self, qpn: Qpn, destination: Destination) {
         self.0.links.lock().unwrap().push((qpn, destination));

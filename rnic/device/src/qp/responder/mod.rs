@@ -7,6 +7,7 @@
 
 mod atomic;
 mod datagram;
+mod elsewhere;
 mod incoming;
 mod read;
 mod receives;
@@ -123,6 +124,9 @@ impl Inner {
             }
             // What annex A19 adds is of RC only.
             let added = matches!(request, Request::AtomicWrite { .. } | Request::Flush { .. });
+            if let Some(number) = self.target_elsewhere().filter(|_| !added) {
+                return self.hand_over_request(qp, index, request, record, number);
+            }
             if added || !self.has_target() {
                 return Ok(Outcome::Refused(Refusal::InvalidRequest, None));
             }

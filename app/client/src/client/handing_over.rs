@@ -1,0 +1,375 @@
+//! Requests for SRQs that another process of an XRC domain has: how the two come together.
+//!
+//! The process whose queue pair receives makes a hidden one that sends, and asks the process that
+//! has the part for one that receives; the daemon links them as it does any two (both name each
+//! other), and the link serves the first queue pair (`rnic/device/src/qp/relays.rs`). Both state of
+//! the domain's file which two they mean, so nobody without the file has a part in it. All of that
+//! is done by a thread for each domain that is in use so, which waits for nothing but the daemon.
+//!
+//! What became of a link the daemon tells, as of others: whoever is left lets go of its queue pair.
+
+use super::Client;
+use crate::calls::Call;
+use crate::places::{Heard, Part, Place, Told};
+use crate::queue_pairs::Connection;
+use crate::thread::spawn_quietly;
+use omniverb_device::attributes::State;
+use omniverb_device::{Cq, Domain, Qp, QpAttributes, QpMask, QpSpec, access};
+use omniverb_session::body::{HandOver, HandedOver};
+use omniverb_sys::clock;
+use omniverb_sys::lock;
+use omniverb_terms::{Errno, Qpn, Service};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Ways that are looked for at a time; others wait.
+const ASKING_MAX: usize = 64;
+/// Others' queue pairs that are waited for at a time; who asks then is not heard, and asks again.
+const UNLINKED_MAX: usize = 64;
+/// First and longest pause before one asks again, in nanoseconds: the other one may have had no
+/// room for the question.
+const PAUSE: (u64, u64) = (20_000_000, 200_000_000);
+/// How long one asks, in nanoseconds, and is waited for: then nobody is there. The daemon may be
+/// away for a while.
+const ASKED_MAX: u64 = 10_000_000_000;
+const TICK: Duration = Duration::from_millis(50);
+/// Keys count by the SRQ's protection domain, so the queue pair has none.
+const NO_PD: u32 = u32::MAX;
+
+/// That this process can be found by others of a domain, until this is dropped.
+pub struct Membership {
+    client: Arc<Client>,
+    place: Arc<Place>,
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        if self.client.is_ours() {
+            lock(&self.client.places).retain(|place| !Arc::ptr_eq(place, &self.place));
+            self.place.end();
+        } else {
+            // A forked child: the files are its parent's, and the thread is not here.
+            std::mem::forget(self.place.clone());
+        }
+    }
+}
+
+/// A way that is looked for.
+struct Asking {
+    front: Arc<Qp>,
+    /// The hidden queue pair whose link it will be.
+    by: Arc<Qp>,
+    message: HandOver,
+    /// The other process's, which it is to be connected with.
+    peer: Option<Qpn>,
+    /// When it was begun, is asked for next, and how long the pause is then.
+    since: u64,
+    at: u64,
+    pause: u64,
+}
+
+/// A queue pair that receives for another process's.
+struct Serving {
+    from: Qpn,
+    by: Arc<Qp>,
+    since: u64,
+    linked: bool,
+}
+
+/// What the thread of a domain has in hand.
+#[derive(Default)]
+struct Desk {
+    asking: Vec<Asking>,
+    serving: Vec<Serving>,
+}
+
+fn hidden(
+    client: &Client,
+    service: Service,
+    domain: Option<Arc<Domain>>,
+) -> Result<Arc<Qp>, Errno> {
+    // Nothing ever completes here.
+    let cq = Cq::new(&client.shared, 1, None);
+    client.create_qp(QpSpec {
+        service,
+        pd: NO_PD,
+        send_cq: cq.clone(),
+        recv_cq: cq,
+        srq: None,
+        domain,
+        send_max: 0,
+        recv_max: 0,
+        send_sge_max: 0,
+        recv_sge_max: 0,
+        inline_max: 0,
+        signal_all: false,
+    })
+}
+
+impl Client {
+    /// Others who have the domain of a file may hand requests over to this process from now on,
+    /// and it to them.
+    ///
+    /// # Errors
+    /// errno: `EMFILE`, `EIO` in a forked child.
+    pub fn join_domain(
+        self: &Arc<Self>,
+        domain: &Arc<Domain>,
+        part: Part,
+    ) -> Result<Membership, Errno> {
+        if !self.is_ours() {
+            return Err(Errno::EIO);
+        }
+        let place = Place::new(part, domain)?;
+        lock(&self.places).push(place.clone());
+        Ok(Membership { client: self.clone(), place })
+    }
+
+    /// There is an SRQ in a domain: others may ask for it.
+    pub fn expect_hand_overs(self: &Arc<Self>, domain: &Arc<Domain>) {
+        if let Some(place) = self.place_of(domain) {
+            let _ = self.start_progress();
+            // Without a thread others ask in vain.
+            let _ = self.hand_over_at(&place);
+        }
+    }
+
+    fn place_of(&self, domain: &Arc<Domain>) -> Option<Arc<Place>> {
+        lock(&self.places).iter().find(|place| Arc::ptr_eq(&place.domain, domain)).cloned()
+    }
+
+    fn hand_over_at(&self, place: &Arc<Place>) -> Result<(), Errno> {
+        let client = self.me.clone();
+        place.serve(|place, attendance| {
+            spawn_quietly("omniverb-xrc", move || {
+                run(&client, &place);
+                drop(place);
+                drop(attendance);
+            })
+        })
+    }
+
+    /// A queue pair has requests for another part of its domain.
+    pub(super) fn hand_over(&self, qpn: Qpn, part: u32) {
+        let Some(front) = self.qp(qpn) else { return };
+        let place = front.domain().and_then(|domain| self.place_of(&domain));
+        match place.filter(|place| self.hand_over_at(place).is_ok()) {
+            Some(place) => place.wish(qpn, part),
+            None => front.no_way(part),
+        }
+    }
+
+    /// A hidden queue pair is of no use any more.
+    pub(super) fn discard(&self, qpn: Qpn) {
+        if let Some(qp) = self.qp(qpn).filter(|qp| qp.is_hidden()) {
+            // A message that had begun ends with an error.
+            let _ = qp.modify(QpMask::STATE, State::Err, &QpAttributes::default(), None);
+            self.destroy_qp(&qp);
+        }
+    }
+}
+
+fn run(client: &Weak<Client>, place: &Arc<Place>) {
+    let mut desk = Desk::default();
+    while !place.is_over() {
+        place.wait(desk.is_waiting().then_some(TICK));
+        let Some(client) = client.upgrade() else { break };
+        desk.prune(&client);
+        for heard in place.hear() {
+            match heard {
+                Heard::Ask(ask) => desk.serve(&client, place, &ask),
+                Heard::Answer(answer) => desk.answered(&client, place, &answer),
+            }
+        }
+        let room = ASKING_MAX.saturating_sub(desk.asking.len());
+        for (front, part) in place.take_wishes(room) {
+            desk.ask(&client, place, front, part);
+        }
+        desk.go_on(&client, place);
+    }
+    if let Some(client) = client.upgrade() {
+        desk.give_up(&client);
+    }
+}
+
+impl Desk {
+    /// Whether something is to be looked at again in a moment.
+    fn is_waiting(&self) -> bool {
+        !self.asking.is_empty() || self.serving.iter().any(|serving| !serving.linked)
+    }
+
+    /// Forgets those whose link has ended.
+    fn prune(&mut self, client: &Client) {
+        self.serving.retain(|serving| client.qp(serving.by.number).is_some());
+    }
+
+    /// Begins to look for the way to a part.
+    fn ask(&mut self, client: &Client, place: &Place, front: Qpn, part: u32) {
+        let Some(front) = client.qp(front).filter(|front| front.wants_way(part)) else { return };
+        let Some(connection) = client.qps.connection(front.number) else {
+            return front.no_way(part);
+        };
+        let Ok(by) = hidden(client, Service::XrcSend, None) else { return front.no_way(part) };
+        by.stand_for(&front, part);
+        let message = HandOver {
+            from: by.number,
+            front: front.number,
+            sender: connection.dest_qpn,
+            part: place.part.number,
+            to: part,
+            reserved: 0,
+            gid: connection.sgid,
+        };
+        if place.state(message.statement()).is_err() {
+            client.have_called(Call::Discard { qpn: by.number });
+            return front.no_way(part);
+        }
+        let (since, pause) = (clock::now(), PAUSE.0);
+        self.asking.push(Asking { front, by, message, peer: None, since, at: since, pause });
+    }
+
+    /// Another process says which queue pair receives for ours.
+    fn answered(&mut self, client: &Client, place: &Place, answer: &HandedOver) {
+        let Some(at) = self.asking.iter().position(|asking| asking.by.number == answer.from) else {
+            return;
+        };
+        if self.asking[at].peer == Some(answer.by) || !place.is_stated(answer.statement()) {
+            return;
+        }
+        if answer.by == Qpn(0) {
+            return self.asking.swap_remove(at).fail(client, place);
+        }
+        let asking = &mut self.asking[at];
+        let (dgid, sgid) = (asking.message.gid, asking.message.gid);
+        let connection = Connection { dgid, sgid, dest_qpn: answer.by };
+        // If not, the answer will come again.
+        if client.connect_qp(&asking.by, connection).is_ok() {
+            asking.peer = Some(answer.by);
+        }
+    }
+
+    /// Another process has requests for SRQs of ours.
+    fn serve(&mut self, client: &Arc<Client>, place: &Place, ask: &HandOver) {
+        if ask.to != place.part.number || !place.is_stated(ask.statement()) {
+            return;
+        }
+        let known = self.serving.iter().find(|serving| serving.from == ask.from);
+        let by = match known {
+            Some(serving) => serving.by.number,
+            None if self.serving.iter().filter(|s| !s.linked).count() >= UNLINKED_MAX => return,
+            None => match receiver(client, place, ask) {
+                Ok(by) => {
+                    let (from, number, since) = (ask.from, by.number, clock::now());
+                    self.serving.push(Serving { from, by, since, linked: false });
+                    number
+                }
+                Err(_) => Qpn(0),
+            },
+        };
+        let answer = HandedOver { from: ask.from, by };
+        if place.state(answer.statement()).is_ok() {
+            place.tell(ask.part, &answer.into());
+        }
+    }
+
+    /// Asks again, and gives up what takes too long.
+    fn go_on(&mut self, client: &Client, place: &Place) {
+        let now = clock::now();
+        let (open, over): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.asking).into_iter().partition(|asking| asking.is_open());
+        for asking in over {
+            place.take_back(asking.message.statement());
+            if !asking.front.is_relayed_by(asking.by.number) {
+                client.have_called(Call::Discard { qpn: asking.by.number });
+            }
+        }
+        for mut asking in open {
+            let late = now.saturating_sub(asking.since) >= ASKED_MAX;
+            if late || client.qp(asking.by.number).is_none() {
+                asking.fail(client, place);
+                continue;
+            }
+            if now >= asking.at {
+                // The program may have closed another descriptor of the file.
+                let _ = place.state(asking.message.statement());
+                if place.tell(asking.message.to, &asking.message.into()) == Told::Nobody {
+                    asking.fail(client, place);
+                    continue;
+                }
+                asking.at = now + asking.pause;
+                asking.pause = (2 * asking.pause).min(PAUSE.1);
+            }
+            self.asking.push(asking);
+        }
+        for serving in self.serving.iter_mut().filter(|serving| !serving.linked) {
+            serving.linked = !serving.by.peers().is_empty();
+            let late = now.saturating_sub(serving.since) >= ASKED_MAX;
+            if serving.linked || late {
+                let (from, by) = (serving.from, serving.by.number);
+                place.take_back(HandedOver { from, by }.statement());
+            }
+            if late && !serving.linked {
+                client.have_called(Call::Discard { qpn: serving.by.number });
+            }
+        }
+    }
+
+    /// The domain is closed: nobody is served here any more. What was stated goes with the file.
+    fn give_up(self, client: &Client) {
+        for asking in self.asking {
+            asking.front.no_way(asking.message.to);
+            client.have_called(Call::Discard { qpn: asking.by.number });
+        }
+        for serving in self.serving {
+            client.have_called(Call::Discard { qpn: serving.by.number });
+        }
+    }
+}
+
+impl Asking {
+    /// Whether the front still waits for it.
+    fn is_open(&self) -> bool {
+        self.front.wants_way(self.message.to)
+    }
+
+    fn fail(self, client: &Client, place: &Place) {
+        place.take_back(self.message.statement());
+        self.front.no_way(self.message.to);
+        client.have_called(Call::Discard { qpn: self.by.number });
+    }
+}
+
+/// A queue pair that waits for another process's hidden one. What peers may do that has seen to,
+/// which knows what they may do with the front.
+fn receiver(client: &Arc<Client>, place: &Place, ask: &HandOver) -> Result<Arc<Qp>, Errno> {
+    let qp = hidden(client, Service::XrcRecv, Some(place.domain.clone()))?;
+    qp.receive_for(ask.front, ask.sender);
+    let attributes = QpAttributes {
+        port: 1,
+        access_flags: access::REMOTE | access::LOCAL_WRITE,
+        path_mtu: 1,
+        dest_qpn: ask.from,
+        max_dest_rd_atomic: 1,
+        min_rnr_timer: 1,
+        ..QpAttributes::default()
+    };
+    let begin = QpMask::STATE | QpMask::PKEY_INDEX | QpMask::PORT | QpMask::ACCESS_FLAGS;
+    let go = QpMask::STATE
+        | QpMask::AV
+        | QpMask::PATH_MTU
+        | QpMask::DEST_QPN
+        | QpMask::RQ_PSN
+        | QpMask::MAX_DEST_RD_ATOMIC
+        | QpMask::MIN_RNR_TIMER;
+    let connection = Connection { dgid: ask.gid, sgid: ask.gid, dest_qpn: ask.from };
+    let made = client
+        .modify_qp(&qp, begin, State::Init, &attributes, None, None)
+        .and_then(|()| client.modify_qp(&qp, go, State::Rtr, &attributes, None, Some(connection)));
+    match made {
+        Ok(()) => Ok(qp),
+        Err(errno) => {
+            client.have_called(Call::Discard { qpn: qp.number });
+            Err(errno)
+        }
+    }
+}
