@@ -15,7 +15,8 @@ CONFORMANCE_PACKAGES := cmake ninja-build pkg-config cython3 libpython3-dev libn
 	libnl-route-3-dev libudev-dev curl
 # What docs/compatibility.md tries, beside what tests need.
 COMPATIBILITY_PACKAGES := libfabric-bin fio openmpi-bin libopenmpi-dev mpich libmpich-dev dapl2-utils \
-	tgt libiscsi-dev ceph-mon ceph-osd ceph-common libclang-dev cmake libfabric-dev flex
+	tgt libiscsi-dev ceph-mon ceph-osd ceph-common libclang-dev cmake libfabric-dev \
+	libpsm2-dev libpsm-infinipath1-dev flex
 
 .PHONY: help deps guest build check test conformance compatibility demo bench clean
 
