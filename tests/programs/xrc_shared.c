@@ -481,6 +481,32 @@ TEST(noise)
     end();
 }
 
+/* Connections come and go, and what went on from them. */
+TEST(again_and_again)
+{
+    all();
+    for (unsigned round = 0; round < 150; round++) {
+        works(1);
+        works(2);
+        reconnect();
+    }
+    end();
+}
+
+/* The process that has the connection is killed while a request is with another one. */
+TEST(front_killed)
+{
+    all();
+    works(1);
+    xrc_post(operation(IBV_WR_SEND, 1, 8), numbers[1]);
+    expect_none(cq, 50);
+    struct request r = {.what = KILL};
+    put(there, &r, sizeof r);
+    expect(cq, 7, IBV_WC_RETRY_EXC_ERR);
+    int status;
+    check(waitpid(child, &status, 0) == child && WIFSIGNALED(status), "waitpid: %m");
+}
+
 /* The process that has the queue closes its domain. */
 TEST(closed)
 {

@@ -44,8 +44,18 @@ pub struct Victim {
     /// XRC: the SRQs of the victim's domain, and where they complete.
     extended: Vec<Arc<Srq>>,
     extended_cq: Arc<Cq>,
+    /// XRC: another process of the domain, the attacker's, too.
+    beyond: Option<Beyond>,
     /// Two QPs of the same devices that have nothing to do with it.
     bystanders: [Arc<Qp>; 2],
+}
+
+/// Where the victim's requests for another part of its domain go.
+struct Beyond {
+    /// The hidden queue pair whose link it is.
+    by: Arc<Qp>,
+    joint: Joint,
+    attacker: Endpoint,
 }
 
 impl Victim {
@@ -60,7 +70,7 @@ impl Victim {
             _ => service,
         };
         let mut options = Options::new(service).with(|o| o.ring_bytes = RINGS);
-        let domain = Domain::new();
+        let domain = if choice & 0x20 != 0 { Domain::part(0) } else { Domain::new() };
         let extended_cq = pair.sides[0].cq();
         let shared = &pair.sides[0].shared;
         let srq = || Srq::extended(shared, PD, (16, 4), &extended_cq, &domain).unwrap();
@@ -113,6 +123,7 @@ impl Victim {
             shadow,
             extended,
             extended_cq,
+            beyond: None,
             bystanders,
         }
     }
@@ -253,7 +264,10 @@ impl Victim {
                 Request::Flush { address, rkey, length: total, placement, selectivity }
             }
             // Most of them are of this domain.
-            10 | 11 => Request::ForSrq { number: (immediate ^ flags >> 8) % 4 },
+            10 | 11 => {
+                let number = (immediate ^ flags >> 8) % 4;
+                Request::ForSrq { number: number | (flags >> 10 & 1) << 12 }
+            }
             12 => Request::Grouped { flags, immediate, qkey: QKEY, source: Qpn(total as u32) },
             _ => Request::Datagram { flags, immediate, qkey: QKEY },
         };
@@ -288,8 +302,12 @@ impl Victim {
             _ => Response::Nak { code: Nak::decode(1 + u64::from(script.byte() % 7)).unwrap() },
         };
         let payload = vec![0xdd; script.number(RINGS.1 / 4 - 63)];
+        let attacker = match &mut self.beyond {
+            Some(beyond) if script.byte().is_multiple_of(2) => &mut beyond.attacker,
+            _ => &mut self.attacker,
+        };
         UserMemory::lend(&payload, |payload| {
-            let _ = self.attacker.send_response(&response, payload);
+            let _ = attacker.send_response(&response, payload);
         });
     }
 
@@ -300,7 +318,11 @@ impl Victim {
             // The words that mean something.
             _ => script.number(2) * 0x1000 + script.number(0x100 / 8) * 8,
         };
-        self.joint.memory.store(at, script.word(), Ordering::Relaxed);
+        let joint = match &self.beyond {
+            Some(beyond) if script.byte().is_multiple_of(2) => &beyond.joint,
+            _ => &self.joint,
+        };
+        joint.memory.store(at, script.word(), Ordering::Relaxed);
     }
 
     fn scribble_bell(&mut self, script: &mut Script<'_>) {
@@ -314,19 +336,44 @@ impl Victim {
 
     /// Now and then the attacker behaves.
     fn take_what_came(&mut self) {
-        for _ in 0..8 {
-            let Ok(Some((_, record))) = self.attacker.next_request() else { break };
-            self.attacker.pass_request(&record);
+        let beyond = self.beyond.as_mut().map(|beyond| &mut beyond.attacker);
+        for attacker in [&mut self.attacker].into_iter().chain(beyond) {
+            for _ in 0..8 {
+                let Ok(Some((_, record))) = attacker.next_request() else { break };
+                attacker.pass_request(&record);
+            }
+            attacker.publish_requests();
         }
-        self.attacker.publish_requests();
         while let Ok(Some((_, record))) = self.attacker.next_response() {
             self.attacker.pass_response(&record);
         }
         self.attacker.publish_credits(self.attacker.request_position() as u32, 4096);
     }
 
+    /// The way to another part of the domain is found, or there is none.
+    fn find_way(&mut self, script: &mut Script<'_>) {
+        let asked = std::mem::take(&mut *self.pair.sides[0].world.hand_overs.lock().unwrap());
+        if !asked.iter().any(|(front, _)| *front == self.qp.number) {
+            return;
+        }
+        if script.byte().is_multiple_of(4) {
+            return self.qp.no_way(1);
+        }
+        let by = self.pair.sides[0].qp(&Options::new(Service::XrcSend));
+        by.stand_for(&self.qp, 1);
+        let joint = self.pair.joint(RINGS);
+        let attacker = attacker(&self.pair, &joint);
+        let far_end = self.options.far_end;
+        let peer = Peer { qpn: self.attacker_qpn, dgid: gid(1), sgid: gid(0), far_end };
+        if let Some(index) = by.attach(peer, self.pair.endpoint(0, &joint)) {
+            self.pair.sides[0].bell.bind(joint.slot, &self.qp, index);
+        }
+        self.beyond = Some(Beyond { by, joint, attacker });
+    }
+
     /// The daemon grants what was asked for.
     fn grant(&mut self, script: &mut Script<'_>) {
+        self.find_way(script);
         let asked = std::mem::take(&mut *self.pair.sides[0].world.grants.lock().unwrap());
         let ranges = std::mem::take(&mut *self.pair.sides[0].world.ranges.lock().unwrap());
         for ((_, peer, rkey), (at, _)) in asked.into_iter().zip(ranges) {
@@ -370,7 +417,15 @@ impl Victim {
             7 => self.replace_queue(script),
             0 => self.qp.peer_died(self.attacker_qpn),
             6 => self.qp.engine_died(),
-            1 => self.qp.peer_closed(self.attacker_qpn),
+            1 => match self.beyond.take() {
+                Some(beyond) if script.byte().is_multiple_of(2) => {
+                    beyond.by.peer_died(self.attacker_qpn);
+                }
+                beyond => {
+                    self.beyond = beyond;
+                    self.qp.peer_closed(self.attacker_qpn);
+                }
+            },
             2 => to_state(&self.qp, State::Err),
             3 => self.qp.revoke_grants(),
             4 => {
