@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import subprocess
 import time
 
 from harness import duet, process
@@ -131,6 +132,24 @@ def _daemon_dies(program, *options):
     return run
 
 
+def _daemon_dies_below_a_domain(pair):
+    """The same while processes hand over to each other what comes over a connection of XRC."""
+    running = pair.server.start("/opt/programs/xrc_shared", "goes_on", 5, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True)
+    try:
+        # The connection, and on from it to two others.
+        process.until(lambda: pair.daemon.totals().get("links", 0) >= 3, 20, "links")
+        pair.daemon.kill()
+        time.sleep(1)
+        check(running.poll() is None, "ended with the daemon")
+        pair.daemon.start()
+        text, _ = running.communicate(timeout=30)
+        check(running.returncode == 0, text)
+    finally:
+        running.kill()
+        running.wait()
+
+
 def _daemon_dies_and_stays_dead(pair):
     running = duet.Duet(pair, ["ib_send_bw", "-F", "-D", "5"])
     _linked(pair)
@@ -154,6 +173,7 @@ def groups():
                   for side in ("server", "client")]
     cases += [Case(f"deaths.daemon_{program}", _daemon_dies(program), 60)
               for program in ("ib_write_bw", "ib_send_bw", "ib_read_lat")]
+    cases.append(Case("deaths.daemon_xrc_shared", _daemon_dies_below_a_domain, 60))
     cases.append(Case("deaths.daemon_stays_dead", _daemon_dies_and_stays_dead, 60))
     return [Group("deaths", cases, Pair),
             Group("deaths.user", [Case("deaths.user.random_50", _random_deaths(50, 3), 120)],

@@ -493,6 +493,22 @@ TEST(again_and_again)
     end();
 }
 
+/* For so many seconds, whatever becomes of the daemon meanwhile; a new connection finds its way
+ * afterwards, too. */
+TEST(goes_on)
+{
+    all();
+    uint64_t until = now_ns() + argument(0, 0) * 1000000000;
+    do
+        for (unsigned owner = 0; owner < OWNERS; owner++)
+            works(owner);
+    while (now_ns() < until);
+    reconnect();
+    works(1);
+    works(2);
+    end();
+}
+
 /* The process that has the connection is killed while a request is with another one. */
 TEST(front_killed)
 {

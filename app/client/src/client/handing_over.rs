@@ -26,6 +26,9 @@ use std::time::Duration;
 const ASKING_MAX: usize = 64;
 /// Others' queue pairs that are waited for at a time; who asks then is not heard, and asks again.
 const UNLINKED_MAX: usize = 64;
+/// Others' queue pairs that are served at a time: who has the domain may ask, and is not to use up
+/// what the program may make.
+const SERVING_MAX: usize = 1024;
 /// First and longest pause before one asks again, in nanoseconds: the other one may have had no
 /// room for the question.
 const PAUSE: (u64, u64) = (20_000_000, 200_000_000);
@@ -198,6 +201,12 @@ impl Desk {
         !self.asking.is_empty() || self.serving.iter().any(|serving| !serving.linked)
     }
 
+    /// Whether nobody more is served now.
+    fn is_full(&self) -> bool {
+        let unlinked = self.serving.iter().filter(|serving| !serving.linked).count();
+        unlinked >= UNLINKED_MAX || self.serving.len() >= SERVING_MAX
+    }
+
     /// Forgets those whose link has ended.
     fn prune(&mut self, client: &Client) {
         self.serving.retain(|serving| client.qp(serving.by.number).is_some());
@@ -256,7 +265,7 @@ impl Desk {
         let known = self.serving.iter().find(|serving| serving.from == ask.from);
         let by = match known {
             Some(serving) => serving.by.number,
-            None if self.serving.iter().filter(|s| !s.linked).count() >= UNLINKED_MAX => return,
+            None if self.is_full() => return,
             None => match receiver(client, place, ask) {
                 Ok(by) => {
                     let (from, number, since) = (ask.from, by.number, clock::now());

@@ -12,6 +12,7 @@ use omniverb_device::attributes::State;
 use omniverb_device::grants::Grant;
 use omniverb_device::work::Destination;
 use omniverb_device::{Cq, Domain, Peer, Qp, Region, Sge, Srq, access, status};
+use omniverb_link::record::FIRST;
 use omniverb_link::trace::TRACE_BYTES;
 use omniverb_link::{Endpoint, Nak, Request, Response, TraceReader, Tracer};
 use omniverb_ring::sync::Ordering;
@@ -105,7 +106,7 @@ impl Victim {
             let tracer = Tracer::new(&memory).unwrap();
             qp.trace(attacker_qpn, &Arc::new(tracer));
         }
-        Victim {
+        let mut victim = Victim {
             pair,
             service,
             options,
@@ -125,6 +126,23 @@ impl Victim {
             extended_cq,
             beyond: None,
             bystanders,
+        };
+        victim.go_beyond(script);
+        victim
+    }
+
+    /// Where it may: begins with a request for another part of the domain.
+    fn go_beyond(&mut self, script: &mut Script<'_>) {
+        let number = 0x1001;
+        let domain = self.options.domain.as_ref();
+        if domain.is_some_and(|domain| domain.is_elsewhere(number)) {
+            let requests =
+                [Request::ForSrq { number }, Request::Send { flags: FIRST, immediate: 0 }];
+            for request in requests {
+                let _ = self.attacker.send_request(&request, 0, []);
+            }
+            self.qp.pump();
+            self.find_way(script);
         }
     }
 
@@ -133,7 +151,12 @@ impl Victim {
         match script.byte() % 20 {
             0 | 1 => self.post_receive(script),
             2 | 3 => self.post_send(script),
-            4..=6 => self.work(),
+            4..=6 => {
+                self.work();
+                if script.byte().is_multiple_of(8) {
+                    self.go_beyond(script);
+                }
+            }
             7..=9 => self.send_request(script),
             10 => self.send_response(script),
             11 => self.scribble(script, 0x2000),
