@@ -3,16 +3,17 @@
 //! In: a descriptor, an offset and a length, perhaps from somebody hostile. Out: those bytes
 //! mapped, and no others; nothing is mapped that was not verified, and nobody maps a file by
 //! another way. How a file shows that it cannot be cut short under a reader depends on its kind:
-//! for a memfd its seals do ([`memfd::size`]), and it is the only kind there is. An extent is no
-//! border: whoever has the descriptor can map all of the file.
+//! for a memfd its seals do ([`memfd::size`]); memory that the machine was given as a device is as
+//! large as that ([`dax::size`]). An extent is no border: whoever has the descriptor can map all of
+//! the file.
 
 use crate::mapping::{Access, Mapping};
-use crate::{clock, memfd, window};
+use crate::{clock, dax, memfd, window};
 use omniverb_ring::Window;
 use rustix::fs::{FallocateFlags, fallocate, fstat};
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// What lengths are multiples of: a page where pages are smallest. Who shares memory counts in
@@ -41,7 +42,7 @@ pub struct FileId {
 /// Why an extent is not acceptable.
 #[derive(Debug)]
 pub enum VerifyError {
-    /// The file is no memfd on ordinary pages.
+    /// The file is neither a memfd on ordinary pages nor a device of memory.
     NotMemory,
     /// No whole pages, or none at all, or more than addresses there are.
     Range {
@@ -101,6 +102,14 @@ impl From<VerifyError> for io::Error {
     }
 }
 
+/// Bytes of a file that can never lose any, whatever kind of memory it is.
+fn size(file: BorrowedFd<'_>) -> Result<u64, VerifyError> {
+    match memfd::size(file) {
+        Err(VerifyError::NotMemory) => dax::size(file).ok_or(VerifyError::NotMemory),
+        found => found,
+    }
+}
+
 impl<F: AsFd> Extent<F> {
     /// These bytes of a file; anything at all.
     pub fn new(file: F, offset: u64, length: u64) -> Extent<F> {
@@ -122,7 +131,7 @@ impl<F: AsFd> Extent<F> {
         let whole = length > 0 && offset.is_multiple_of(page) && length.is_multiple_of(UNIT);
         let end = offset.checked_add(length).filter(|end| whole && i64::try_from(*end).is_ok());
         let (Some(needed), Ok(bytes)) = (end, usize::try_from(length)) else { return Err(range) };
-        let found = memfd::size(self.file.as_fd())?;
+        let found = size(self.file.as_fd())?;
         if needed > found {
             return Err(VerifyError::Short { found, needed });
         }

@@ -9,6 +9,7 @@ mod checksum;
 pub mod child;
 pub mod clock;
 pub mod datagram;
+mod dax;
 pub mod descriptors;
 pub mod epoll;
 pub mod event;
