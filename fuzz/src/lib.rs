@@ -77,10 +77,33 @@ pub fn link_records(bytes: &[u8]) {
 /// A control message: accepted ones mean the same when written again.
 pub fn session_decode(bytes: &[u8]) {
     use omniverb_session::{decode, encode, limits::MESSAGE_BYTES_MAX};
+    machine_says(bytes);
     let Ok((tag, message)) = decode(bytes) else { return };
     let mut out = [0; MESSAGE_BYTES_MAX];
     let length = encode(tag, &message, &mut out);
     assert_eq!(decode(&out[..length]), Ok((tag, message)));
+}
+
+/// What comes by a virtual machine's port, however it is cut, and at its door.
+fn machine_says(bytes: &[u8]) {
+    use omniverb_session::{limits::MESSAGE_BYTES_MAX, machine};
+    let step = bytes.first().map_or(1, |first| usize::from(*first) + 1);
+    let mut frames = machine::Frames::default();
+    'stream: for piece in bytes.chunks(step) {
+        frames.feed(piece);
+        loop {
+            match frames.next_frame() {
+                Ok(Some(frame)) => assert!(frame.bytes.len() <= MESSAGE_BYTES_MAX),
+                Ok(None) => break,
+                Err(_) => break 'stream,
+            }
+        }
+    }
+    if let Ok((tag, message)) = machine::decode(bytes) {
+        let mut out = [0; MESSAGE_BYTES_MAX];
+        let length = machine::encode(tag, &message, &mut out);
+        assert_eq!(machine::decode(&out[..length]), Ok((tag, message)));
+    }
 }
 
 /// The daemon's tables under clients that say anything.

@@ -7,7 +7,8 @@
 //! * **events**: the daemon tells (a link is ready, a peer died, adopt these pages); the process
 //!   answers [`body::Adopted`] on it. The daemon hands it over in its answer to [`body::Hello`].
 //!
-//! Who runs the daemon has a socket apart, with messages of its own: [`operator`].
+//! Who runs the daemon has a socket apart, with messages of its own: [`operator`]. For processes of
+//! a virtual machine the same messages travel in frames: [`machine`].
 //!
 //! One datagram is one message: a [`Header`], then the body its [`Kind`] names, both fixed-size
 //! and native-endian (both ends are on one host). Descriptors travel as `SCM_RIGHTS` beside it,
@@ -20,6 +21,7 @@ pub mod cm;
 mod codec;
 pub mod faults;
 pub mod limits;
+pub mod machine;
 mod macros;
 pub mod operator;
 pub mod rate;

@@ -6,7 +6,7 @@
 //! its own. There is no greeting: every call is answered by itself, with one message.
 
 use crate::VERSION;
-use crate::body::{Cursor, Done, Status};
+use crate::body::{Cursor, Done, Extent, Status};
 use crate::codec::{DecodeError, Header};
 use crate::faults::Faults;
 use crate::limits::MESSAGE_BYTES_MAX;
@@ -123,12 +123,31 @@ bodies! {
         /// What ended the file early, if anything did.
         errno: Errno,
     }
+    /// Attach a virtual machine: from now on there is a vNIC `vm-NAME`. The machine's window comes
+    /// along: a memfd that can neither shrink nor grow. Answered with `MachineAttached`; `EINVAL`
+    /// for another file or name, `EBUSY` if a machine of this name is attached.
+    AttachMachine {
+        /// As [`crate::machine::MachineName`] has it, NUL-padded.
+        name: [u8; VNIC_NAME_BYTES],
+        /// The part of the window that the daemon gives away pieces of, but for its first page.
+        data: Extent,
+    }
+    /// Answer to `AttachMachine`. Descriptor: the machine's door ([`crate::machine`]); while it is
+    /// open the machine is attached.
+    MachineAttached { reserved: u64 }
+    /// Part with a machine: its door is closed, and so are the sessions of its processes. Answered
+    /// with `Done`, or `ENOENT`.
+    DetachMachine {
+        /// As in `AttachMachine`.
+        name: [u8; VNIC_NAME_BYTES],
+    }
 }
 
 messages! {
     0x4001 QueryAll, 0x4002 QueryVnics, 0x4003 Status, 0x4004 SetVnic, 0x4005 VnicChanged,
     0x4006 DisconnectVnic, 0x4007 Disconnected, 0x4008 Capture, 0x4009 EndCapture,
-    0x400a Captured, 0x400b Done,
+    0x400a Captured, 0x400b Done, 0x400c AttachMachine, 0x400d MachineAttached,
+    0x400e DetachMachine,
 }
 
 /// Whose daemon it is: that says where it has its files.
@@ -215,7 +234,7 @@ mod tests {
             };
             let (ours, theirs) = unknown(&bytes);
             assert!(kind == 0 || !(ours && theirs), "{kind}");
-            assert!(kind == 0 || ours == (0x4001..=0x400b).contains(&kind), "{kind}");
+            assert!(kind == 0 || ours == (0x4001..=0x400e).contains(&kind), "{kind}");
         }
     }
 }

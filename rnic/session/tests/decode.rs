@@ -1,6 +1,7 @@
 //! Control messages: any bytes may come.
 
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
+use omniverb_session::machine::{self, FrameHead, Frames};
 use omniverb_session::{Message, VERSION, decode, encode};
 use proptest::prelude::*;
 
@@ -25,6 +26,41 @@ proptest! {
     #[test]
     fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
         check(&bytes);
+    }
+
+    /// A stream of any bytes behind a right head: one frame, of the length it says, or none.
+    #[test]
+    fn any_stream(
+        kind in 0..9u16,
+        length in prop_oneof![0..64u32, any::<u32>()],
+        step in 1..40usize,
+        body in prop::collection::vec(any::<u8>(), 0..200),
+    ) {
+        let mut bytes = Vec::new();
+        bytes.extend(VERSION.to_ne_bytes());
+        bytes.extend(kind.to_ne_bytes());
+        bytes.extend(length.to_ne_bytes());
+        bytes.extend([0; 8]);
+        prop_assert_eq!(bytes.len(), size_of::<FrameHead>());
+        bytes.extend(&body);
+        let (mut frames, mut found, mut over) = (Frames::default(), Vec::new(), false);
+        for piece in bytes.chunks(step) {
+            frames.feed(piece);
+            while let (false, next) = (over, frames.next_frame()) {
+                match next {
+                    Ok(Some(frame)) => found.push(frame),
+                    Ok(None) => break,
+                    Err(_) => over = true,
+                }
+            }
+        }
+        let whole = (1..=6).contains(&kind) && usize::try_from(length).unwrap() <= body.len();
+        prop_assert_eq!(!found.is_empty(), whole);
+        if let Some(first) = found.first() {
+            prop_assert_eq!(&first.bytes[..], &body[..first.bytes.len()]);
+            prop_assert_eq!(first.bytes.len(), length as usize);
+        }
+        let _ = machine::decode(&bytes);
     }
 
     /// A right header, any body of any length.

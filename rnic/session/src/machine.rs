@@ -1,0 +1,356 @@
+//! What is said about the processes of a virtual machine (decision 0036).
+//!
+//! Two languages. At the machine's *door*, a socket of the daemon's, its porter asks for sessions:
+//! messages as everywhere, of kinds that neither tenants nor operators have. On the *port* between
+//! porter and agent, a stream of bytes, *frames* carry the messages of all sessions. Whoever is at
+//! the other end of either is hostile.
+
+use crate::VERSION;
+use crate::body::Done;
+use crate::codec::{DecodeError, Header, Message as Said};
+use crate::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
+use crate::macros::{bodies, messages};
+use omniverb_terms::Errno;
+use std::fmt;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// What the port is called in the guest: `/dev/virtio-ports/` and this.
+pub const PORT_NAME: &str = "omniverb.control";
+
+/// First bytes of a window's data part, by which a guest knows it.
+pub const WINDOW_MAGIC: [u8; 8] = *b"OMNIVERB";
+
+/// Bytes of a name, NUL-padded: with `vm-` before it a vNIC's name as a process is told it.
+pub const NAME_BYTES: usize = 28;
+
+/// What a machine is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MachineName([u8; NAME_BYTES]);
+
+impl MachineName {
+    /// A name of letters, digits, `-`, `_` and `.`, up to [`NAME_BYTES`] of them; not of dots only.
+    #[must_use]
+    pub fn new(text: &str) -> Option<MachineName> {
+        let right = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        let named = text.bytes().any(|byte| byte != b'.');
+        let mut bytes = [0; NAME_BYTES];
+        let room = bytes.get_mut(..text.len()).filter(|_| named && text.bytes().all(right))?;
+        room.copy_from_slice(text.as_bytes());
+        Some(MachineName(bytes))
+    }
+
+    /// The same, from a field that is padded with NULs.
+    #[must_use]
+    pub fn read(field: &[u8]) -> Option<MachineName> {
+        let end = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
+        let (name, padding) = field.split_at(end);
+        let text = std::str::from_utf8(name).ok().filter(|_| padding.iter().all(|b| *b == 0))?;
+        MachineName::new(text)
+    }
+
+    /// As it is written.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        let end = self.0.iter().position(|byte| *byte == 0).unwrap_or(NAME_BYTES);
+        std::str::from_utf8(&self.0[..end]).unwrap_or("")
+    }
+
+    /// As a field.
+    #[must_use]
+    pub fn bytes(&self) -> [u8; NAME_BYTES] {
+        self.0
+    }
+}
+
+impl fmt::Display for MachineName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+/// The beginning of a window's data part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct WindowHead {
+    /// [`WINDOW_MAGIC`].
+    pub magic: [u8; 8],
+    /// [`VERSION`], of whoever made it.
+    pub version: u16,
+    /// Zeros.
+    pub reserved: [u8; 2],
+    /// The machine's name, NUL-padded.
+    pub name: [u8; NAME_BYTES],
+    /// Random: another window has another number.
+    pub number: u64,
+    /// Bytes of the data part.
+    pub bytes: u64,
+}
+
+impl WindowHead {
+    /// Its bytes.
+    pub const BYTES: usize = size_of::<WindowHead>();
+
+    /// What a window of this name and number, with a data part of so many bytes, begins with.
+    #[must_use]
+    pub fn new(name: MachineName, number: u64, bytes: u64) -> WindowHead {
+        let (magic, reserved, name) = (WINDOW_MAGIC, [0; 2], name.bytes());
+        WindowHead { magic, version: VERSION, reserved, name, number, bytes }
+    }
+
+    /// As it lies in the window.
+    #[must_use]
+    pub fn written(&self) -> [u8; WindowHead::BYTES] {
+        zerocopy::transmute!(*self)
+    }
+
+    /// What stands at the beginning of a window of this version; `None`: it is none.
+    #[must_use]
+    pub fn read(bytes: &[u8; WindowHead::BYTES]) -> Option<WindowHead> {
+        let head: WindowHead = zerocopy::transmute!(*bytes);
+        (head.magic == WINDOW_MAGIC && head.version == VERSION).then_some(head)
+    }
+}
+
+bodies! {
+    /// Porter: a process of the machine wants a device. Answered with `SessionOpened`; `ENOMEM` if
+    /// there are too many.
+    OpenSession {
+        /// Its number and user, as the guest says: they are shown, nothing else.
+        pid: u32,
+        uid: u32,
+    }
+    /// Answer to `OpenSession`. Descriptor: the process's socket for calls.
+    SessionOpened { reserved: u64 }
+    /// Porter: what addresses the machine has, as the guest says. Answered with `Done`.
+    TellAddresses {
+        /// Entries that there are; the others are all zeros.
+        count: u32,
+        reserved: u32,
+        entries: [MachineAddress; GIDS_MAX],
+    }
+    /// An address of one of the machine's interfaces.
+    MachineAddress {
+        /// IPv6, or IPv4 as IPv6 has it.
+        ip: [u8; 16],
+        /// The interface's number in the guest.
+        interface: u32,
+        mtu: u32,
+        /// `REACH_*`.
+        reach: u32,
+        /// Non-zero: of the loopback interface.
+        loopback: u32,
+    }
+}
+
+/// `MachineAddress::reach`: anywhere, on the interface's link, or in the machine only.
+pub const REACH_GLOBAL: u32 = 0;
+/// As above.
+pub const REACH_LINK: u32 = 1;
+/// As above.
+pub const REACH_HOST: u32 = 2;
+
+messages! {
+    0x5001 OpenSession, 0x5002 SessionOpened, 0x5003 TellAddresses, 0x5004 Done,
+}
+
+/// What comes before the bytes of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct FrameHead {
+    /// [`VERSION`].
+    pub version: u16,
+    /// A [`FrameKind`].
+    pub kind: u16,
+    /// Bytes behind this.
+    pub length: u32,
+    /// The session, by the agent's number.
+    pub session: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// Bytes of the longest frame.
+pub const FRAME_BYTES_MAX: usize = size_of::<FrameHead>() + MESSAGE_BYTES_MAX;
+
+/// What a frame is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum FrameKind {
+    /// The agent is there, and knows no session. The number of its window: eight bytes.
+    Begin = 1,
+    /// A process has come: its number and user, four bytes each.
+    Open = 2,
+    /// A message of its socket for calls, either way.
+    Call = 3,
+    /// A message of its events socket, either way.
+    Event = 4,
+    /// It is gone; or: the session is over.
+    Close = 5,
+    /// The guest's addresses: a message [`TellAddresses`].
+    Addresses = 6,
+}
+
+impl FrameKind {
+    fn of(number: u16) -> Option<FrameKind> {
+        use FrameKind::{Addresses, Begin, Call, Close, Event, Open};
+        [Begin, Open, Call, Event, Close, Addresses].into_iter().find(|kind| *kind as u16 == number)
+    }
+}
+
+/// A frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// What it is about.
+    pub kind: FrameKind,
+    /// Which session, by the agent's number; zero where it is about none.
+    pub session: u32,
+    /// What it says.
+    pub bytes: Vec<u8>,
+}
+
+impl Frame {
+    /// As it travels. What is longer than a message is cut off, and no message any more.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let bytes = self.bytes.get(..MESSAGE_BYTES_MAX).unwrap_or(&self.bytes);
+        let head = FrameHead {
+            version: VERSION,
+            kind: self.kind as u16,
+            length: u32::try_from(bytes.len()).unwrap_or(0),
+            session: self.session,
+            reserved: 0,
+        };
+        [head.as_bytes(), bytes].concat()
+    }
+}
+
+/// Why a stream makes no sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamError {
+    /// Another version.
+    Version,
+    /// No such kind, or longer than any.
+    Nonsense,
+}
+
+/// Frames out of a stream of bytes. Holds less than one frame and what was fed last.
+#[derive(Debug, Default)]
+pub struct Frames {
+    bytes: Vec<u8>,
+    taken: usize,
+}
+
+impl Frames {
+    /// More has come.
+    pub fn feed(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.taken);
+        self.taken = 0;
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next whole frame.
+    ///
+    /// # Errors
+    /// [`StreamError`]; nothing that comes later makes sense, either.
+    pub fn next_frame(&mut self) -> Result<Option<Frame>, StreamError> {
+        let rest = self.bytes.get(self.taken..).unwrap_or(&[]);
+        let Ok((head, rest)) = FrameHead::read_from_prefix(rest) else { return Ok(None) };
+        if head.version != VERSION {
+            return Err(StreamError::Version);
+        }
+        let length = usize::try_from(head.length).map_err(|_| StreamError::Nonsense)?;
+        let kind = FrameKind::of(head.kind).filter(|_| length <= MESSAGE_BYTES_MAX);
+        let kind = kind.ok_or(StreamError::Nonsense)?;
+        let Some(bytes) = rest.get(..length) else { return Ok(None) };
+        let frame = Frame { kind, session: head.session, bytes: bytes.to_vec() };
+        self.taken += size_of::<FrameHead>() + length;
+        Ok(Some(frame))
+    }
+}
+
+/// A descriptor that belongs beside a message, and does not travel to a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enclosed {
+    /// The process's end of its events socket.
+    Events,
+    /// The memory that the message describes: the window.
+    Memory,
+}
+
+/// What the library gets beside a message of the daemon's, in this order.
+#[must_use]
+pub fn enclosed(message: &Said) -> &'static [Enclosed] {
+    use Enclosed::{Events, Memory};
+    match message {
+        Said::Welcome(_) => &[Events, Memory],
+        Said::LinkReady(ready) if ready.bell_new != 0 => &[Memory, Memory],
+        Said::LinkReady(_) | Said::Granted(_) | Said::TraceBegin(_) => &[Memory],
+        Said::Adopt(adopt) if adopt.fresh != 0 => &[Memory],
+        _ => &[],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_plain_words() {
+        for right in ["a", "web-1", "instance_00.x", &"x".repeat(NAME_BYTES)] {
+            let name = MachineName::new(right).unwrap();
+            assert_eq!((name.text(), MachineName::read(&name.bytes())), (right, Some(name)));
+        }
+        for wrong in ["", ".", "..", "a b", "a/b", "\u{e9}", "a\n", &"x".repeat(NAME_BYTES + 1)] {
+            assert_eq!(MachineName::new(wrong), None, "{wrong:?}");
+        }
+        assert_eq!(MachineName::read(b"a\0b\0"), None);
+    }
+
+    fn frame(kind: FrameKind, length: usize) -> Frame {
+        Frame { kind, session: 7, bytes: (0..length).map(|at| at as u8).collect() }
+    }
+
+    #[test]
+    fn frames_come_out_of_a_stream_however_it_is_cut() {
+        let all =
+            [frame(FrameKind::Open, 8), frame(FrameKind::Close, 0), frame(FrameKind::Call, 4096)];
+        let stream: Vec<u8> = all.iter().flat_map(Frame::encode).collect();
+        for step in [1, 3, 17, 4096, stream.len()] {
+            let (mut frames, mut found) = (Frames::default(), Vec::new());
+            for piece in stream.chunks(step) {
+                frames.feed(piece);
+                while let Some(frame) = frames.next_frame().unwrap() {
+                    found.push(frame);
+                }
+            }
+            assert_eq!(found, all);
+        }
+    }
+
+    #[test]
+    fn what_is_no_frame_ends_the_stream() {
+        let right = frame(FrameKind::Call, 8).encode();
+        let with = |at: usize, byte: u8| {
+            let mut bytes = right.clone();
+            bytes[at] = byte;
+            let mut frames = Frames::default();
+            frames.feed(&bytes);
+            frames.next_frame()
+        };
+        assert_eq!(with(0, 99), Err(StreamError::Version));
+        assert_eq!(with(2, 0), Err(StreamError::Nonsense));
+        assert_eq!(with(2, 99), Err(StreamError::Nonsense));
+        assert_eq!(with(5, 0x11), Err(StreamError::Nonsense), "too long");
+        assert_eq!(with(7, 0xff), Err(StreamError::Nonsense), "far too long");
+    }
+
+    #[test]
+    fn the_door_has_kinds_of_its_own() {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let open = OpenSession { pid: 1, uid: 2 };
+        let length = encode(3, &open.into(), &mut bytes);
+        assert_eq!(decode(&bytes[..length]), Ok((3, open.into())));
+        assert_eq!(crate::decode(&bytes[..length]), Err(DecodeError::Kind));
+        assert_eq!(crate::operator::decode(&bytes[..length]), Err(DecodeError::Kind));
+    }
+}
