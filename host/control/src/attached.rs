@@ -4,6 +4,8 @@
 
 use crate::asking::Enclosed;
 use crate::evidence::{Attachment, Evidence};
+use crate::machines::Machine;
+use crate::memory::Source;
 use omniverb_sys::netns::Namespace;
 use std::io;
 use std::sync::Arc;
@@ -13,6 +15,8 @@ use std::sync::Arc;
 pub(crate) enum Attached {
     /// A network namespace, and its number that never comes back, where the kernel says.
     Namespace(Arc<Namespace>, Option<u64>),
+    /// A virtual machine.
+    Machine(Arc<Machine>),
     /// For tests: something at a place, with a serial number, that the helper knows nothing of.
     #[cfg(test)]
     Double(u64, Option<u64>),
@@ -35,6 +39,12 @@ impl Attached {
                 let place = [identity.device, identity.inode];
                 Evidence { attachment: Attachment::Namespace, place, serial: *cookie }
             }
+            Attached::Machine(machine) => {
+                // Whoever has the name is who had it before: operators gave it.
+                let attachment = Attachment::Machine(machine.name);
+                let [one, two] = halves(&machine.name.bytes());
+                Evidence { attachment, place: [one, two], serial: Some(0) }
+            }
             #[cfg(test)]
             Attached::Double(place, serial) => {
                 Evidence { attachment: Attachment::Double, place: [0, *place], serial: *serial }
@@ -42,12 +52,37 @@ impl Attached {
         }
     }
 
+    /// Whether it has a socket of UDP port 4791, for all that is known: the helper opens them in
+    /// namespaces, and in a machine nobody does yet.
+    pub(crate) fn may_have_port(&self) -> bool {
+        !matches!(self, Attached::Machine(_))
+    }
+
+    /// Where memory comes from that its processes share.
+    pub(crate) fn source(&self) -> Source {
+        match self {
+            Attached::Machine(machine) => Source::Window(machine.pieces.clone()),
+            _ => Source::Files,
+        }
+    }
+
     /// What the helper is given to find addresses and to open sockets; nothing if it cannot.
     pub(crate) fn enclosed(&self) -> Option<Enclosed> {
         match self {
             Attached::Namespace(namespace, _) => Some(Enclosed::Namespace(namespace.clone())),
+            Attached::Machine(_) => None,
             #[cfg(test)]
             Attached::Double(..) => None,
         }
     }
+}
+
+/// Two numbers that other bytes do not have, for all that can be expected.
+fn halves(bytes: &[u8]) -> [u64; 2] {
+    // FNV-1a, from two starts.
+    [0xcbf2_9ce4_8422_2325_u64, 0x6c62_272e_07bb_0142].map(|start| {
+        bytes
+            .iter()
+            .fold(start, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    })
 }

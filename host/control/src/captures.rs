@@ -2,9 +2,9 @@
 //! writes them down.
 
 use crate::engine::{Intake, Recorder, Summary};
-use crate::memory;
+use crate::memory::{Memory, Source};
 use omniverb_link::trace::TRACE_BYTES;
-use omniverb_sys::{Access, Extent};
+use omniverb_sys::Access;
 use omniverb_tenancy::{SessionId, TracedEnd, VnicId};
 use omniverb_terms::{Errno, Qpn};
 use std::collections::{BTreeMap, BTreeSet};
@@ -148,13 +148,18 @@ impl Captures {
 
     /// One more process is to tell what happens on its links: the memory for that. `None`: too many
     /// do. Captures say that they miss what it would have told, also if there is no memory.
-    pub(crate) fn begin_trace(&mut self, id: SessionId) -> io::Result<Option<Extent>> {
+    pub(crate) fn begin_trace(
+        &mut self,
+        id: SessionId,
+        source: &Source,
+    ) -> io::Result<Option<Memory>> {
         if self.tracing.len() >= TRACING_MAX {
             self.recorder.miss();
             return Ok(None);
         }
-        let made = memory::make("omniverb-trace", TRACE_BYTES as u64)
-            .and_then(|memory| Ok((memory.map(Access::ReadWrite)?, memory)));
+        let made = source
+            .make("omniverb-trace", TRACE_BYTES as u64)
+            .and_then(|memory| Ok((memory.extent.map(Access::ReadWrite)?, memory)));
         match made {
             Ok((window, memory)) => {
                 self.recorder.read(id.0, window);

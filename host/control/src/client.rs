@@ -1,12 +1,13 @@
 //! One connected process: its sockets, what waits to be sent, its statistics area.
 
 use crate::disposal::Bin;
-use crate::memory;
+use crate::memory::{Memory, Source};
 use crate::outbox::{Letter, Outbox, Sent};
+use crate::pieces::Piece;
 use omniverb_session::limits::{STATISTICS_SLOT_BYTES, STATISTICS_SLOTS};
 use omniverb_sys::descriptors::{self, Plain};
 use omniverb_sys::pidfd::Peer;
-use omniverb_sys::{Access, Extent, Mapping, socket};
+use omniverb_sys::{Access, Mapping, socket};
 use omniverb_tenancy::{Channel, VnicId};
 use omniverb_terms::Errno;
 use std::io;
@@ -42,6 +43,10 @@ pub(crate) struct Client {
     behind: bool,
     /// A timer is set that will try again to send what waits.
     flush_timer: bool,
+    /// Where memory comes from that it shares.
+    source: Source,
+    /// Those of a window that it was given: it may use them as long as it lives.
+    pieces: Vec<Arc<Piece>>,
 }
 
 impl Client {
@@ -50,6 +55,7 @@ impl Client {
         pidfd: Option<Arc<OwnedFd>>,
         peer: Peer,
         vnic: Result<VnicId, Errno>,
+        source: Source,
         bin: &Bin,
     ) -> Client {
         Client {
@@ -63,7 +69,19 @@ impl Client {
             unasked: Outbox::new(bin.clone()),
             behind: false,
             flush_timer: false,
+            source,
+            pieces: Vec::new(),
         }
+    }
+
+    /// Where memory comes from that it shares.
+    pub(crate) fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// It has these until its end.
+    pub(crate) fn keep(&mut self, pieces: impl Iterator<Item = Arc<Piece>>) {
+        self.pieces.extend(pieces);
     }
 
     pub(crate) fn calls(&self) -> &OwnedFd {
@@ -95,10 +113,11 @@ impl Client {
     }
 
     /// Makes its second socket and a statistics area that it is to write: what it gets.
-    pub(crate) fn make_events(&mut self) -> io::Result<(OwnedFd, Extent)> {
+    pub(crate) fn make_events(&mut self) -> io::Result<(OwnedFd, Memory)> {
         let (ours, theirs) = socket::pair()?;
-        let area = memory::make("omniverb-statistics", AREA_BYTES as u64)?;
-        self.statistics = Some(area.mapping(Access::ReadOnly)?);
+        let area = self.source.make("omniverb-statistics", AREA_BYTES as u64)?;
+        self.statistics = Some(area.extent.mapping(Access::ReadOnly)?);
+        self.keep(area.piece().into_iter());
         self.events = Some(ours);
         Ok((theirs, area))
     }

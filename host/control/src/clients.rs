@@ -6,12 +6,13 @@
 //! what a socket has no room for stays here, and who lets too much pile up is parted with.
 
 use crate::client::Client;
+use crate::memory::{Memory, Source};
 use crate::outbox::{Letter, Parcel, Sent};
+use crate::pieces::Piece;
 use crate::reactor::{Reactor, Timer};
 use crate::ready::Ready;
 use crate::settings::Unwanted;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
-use omniverb_sys::Extent;
 use omniverb_sys::descriptors::{self, Plain};
 use omniverb_sys::epoll::Interest;
 use omniverb_tenancy::{Channel, Holder, Holders, SessionId, VnicId};
@@ -103,7 +104,7 @@ impl Clients {
         &mut self,
         id: SessionId,
         reactor: &Reactor,
-    ) -> io::Result<(Parcel, Extent)> {
+    ) -> io::Result<(Parcel, Memory)> {
         self.no_longer_half_open(id);
         let gone = || io::Error::from(io::ErrorKind::NotConnected);
         let client = self.all.get_mut(&id).ok_or_else(gone)?;
@@ -114,6 +115,18 @@ impl Clients {
         }
         reactor.watch(ours, Ready::Events(id))?;
         Ok((Arc::new(theirs), area))
+    }
+
+    /// Where memory comes from that a client shares.
+    pub(crate) fn source(&self, id: SessionId) -> Source {
+        self.all.get(&id).map(|client| client.source().clone()).unwrap_or_default()
+    }
+
+    /// A client has these until its end.
+    pub(crate) fn keep(&mut self, id: SessionId, pieces: impl Iterator<Item = Arc<Piece>>) {
+        if let Some(client) = self.all.get_mut(&id) {
+            client.keep(pieces);
+        }
     }
 
     fn no_longer_half_open(&mut self, id: SessionId) {

@@ -126,11 +126,11 @@ impl Packets {
             peer_qpn: ready.peer_qpn,
             service: end.service,
             underlay: end.underlay,
-            link: shared.link.clone(),
+            link: shared.link.extent.clone(),
             request_bytes: ready.request_bytes as usize,
             response_bytes: ready.response_bytes as usize,
             bell: ready.bell,
-            bell_memory: shared.bell.clone(),
+            bell_memory: shared.bell.as_ref().map(|bell| bell.extent.clone()),
             // The two ends of a link see its bits the other way round.
             local_slot: ready.peer_slot,
             peer_slot: ready.local_slot,

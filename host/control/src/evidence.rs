@@ -1,11 +1,15 @@
 //! What the kernel says of the attachment through which somebody reaches a vNIC, as far as it tells
 //! that vNIC from others. Made where the attachment is known, compared in the registry only.
 
+use omniverb_session::machine::MachineName;
+
 /// How a vNIC is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Attachment {
     /// It is the network of a namespace.
     Namespace,
+    /// It is a virtual machine of this name, which an operator gave it.
+    Machine(MachineName),
     /// Nothing there is: shows that nothing depends on there being namespaces only.
     #[cfg(test)]
     Double,
@@ -16,6 +20,7 @@ impl Attachment {
     pub(crate) fn code(self) -> u64 {
         match self {
             Attachment::Namespace => 1,
+            Attachment::Machine(_) => 2,
             #[cfg(test)]
             Attachment::Double => u64::MAX,
         }

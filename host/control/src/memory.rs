@@ -1,6 +1,12 @@
-//! The memory two processes share, made by the daemon and kept by it only until it is sent.
+//! The memory two processes share, made by the daemon and kept by it only until it is sent; or, for
+//! processes of a virtual machine, until they have ended.
+//!
+//! Where it comes from and how it travels follows from who gets it ([`Source`]): a memory file of
+//! its own, whose descriptor goes along, or a piece of the machine's window, of which the offset is
+//! said (decision 0036).
 
-use crate::outbox::Letter;
+use crate::outbox::{Letter, Parcel};
+use crate::pieces::{Piece, Pieces};
 use omniverb_link::layout::link_bytes;
 use omniverb_session::body::{self, LinkReady};
 use omniverb_sys::{Extent, memfd};
@@ -10,38 +16,101 @@ use std::sync::Arc;
 /// A bell: one page per side.
 const BELL_BYTES: u64 = 0x2000;
 
+/// Where memory comes from.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Source {
+    /// Each thing is a file.
+    #[default]
+    Files,
+    /// It is a piece of this window.
+    Window(Arc<Pieces>),
+}
+
+impl Source {
+    /// Where memory comes from that both can have; nowhere, if there is none such.
+    pub(crate) fn of_both(&self, other: &Source) -> Option<&Source> {
+        match (self, other) {
+            (Source::Files, Source::Files) => Some(self),
+            (Source::Window(one), Source::Window(two)) if Arc::ptr_eq(one, two) => Some(self),
+            _ => None,
+        }
+    }
+
+    /// Makes memory that is handed out as it is. `name` shows in `/proc/PID/maps`.
+    pub(crate) fn make(&self, name: &str, bytes: u64) -> io::Result<Memory> {
+        Ok(match self {
+            Source::Files => {
+                let file = Arc::new(memfd::create(name, bytes)?);
+                Memory { extent: Extent::new(file, 0, bytes), piece: None }
+            }
+            Source::Window(pieces) => {
+                let piece = Arc::new(pieces.take(bytes)?);
+                Memory { extent: piece.extent(), piece: Some(piece) }
+            }
+        })
+    }
+}
+
+/// Memory that is handed out.
+#[derive(Clone, Debug)]
+pub(crate) struct Memory {
+    /// What it is for us.
+    pub(crate) extent: Extent,
+    /// That of a window which it is.
+    piece: Option<Arc<Piece>>,
+}
+
+impl Memory {
+    /// As others are told of it.
+    pub(crate) fn said(&self) -> body::Extent {
+        match &self.piece {
+            Some(piece) => piece.in_guest(),
+            None => body::Extent { offset: self.extent.offset, length: self.extent.length },
+        }
+    }
+
+    /// What goes along when they are told.
+    pub(crate) fn enclosed(&self) -> Option<Parcel> {
+        self.piece.is_none().then(|| self.extent.file.clone())
+    }
+
+    /// What has to be kept as long as they use it.
+    pub(crate) fn piece(&self) -> Option<Arc<Piece>> {
+        self.piece.clone()
+    }
+}
+
 /// What the ends of a new link get: its memory and, if the bell between these two processes is new,
 /// that of the bell.
 pub(crate) struct Shared {
-    pub(crate) link: Extent,
-    pub(crate) bell: Option<Extent>,
-}
-
-/// Makes memory that is handed out as it is.
-pub(crate) fn make(name: &str, bytes: u64) -> io::Result<Extent> {
-    Ok(Extent::new(Arc::new(memfd::create(name, bytes)?), 0, bytes))
-}
-
-/// As others are told of it, to whom its file goes along.
-pub(crate) fn said(extent: &Extent) -> body::Extent {
-    body::Extent { offset: extent.offset, length: extent.length }
+    pub(crate) link: Memory,
+    pub(crate) bell: Option<Memory>,
 }
 
 impl Shared {
     /// Makes what the link that `ready` (either end's) describes needs.
-    pub(crate) fn make(ready: &LinkReady) -> io::Result<Shared> {
+    pub(crate) fn make(source: &Source, ready: &LinkReady) -> io::Result<Shared> {
         let bytes = link_bytes(ready.request_bytes as usize, ready.response_bytes as usize);
-        let link = make("omniverb-link", bytes as u64)?;
-        let bell = || make("omniverb-bell", BELL_BYTES);
+        let link = source.make("omniverb-link", bytes as u64)?;
+        let bell = || source.make("omniverb-bell", BELL_BYTES);
         let bell = (ready.bell_new != 0).then(bell).transpose()?;
         Ok(Shared { link, bell })
     }
 
     /// What an end is told.
     pub(crate) fn letter(&self, ready: &LinkReady) -> Letter {
-        let all = [Some(&self.link), self.bell.as_ref()].into_iter().flatten();
-        let bell_memory = self.bell.as_ref().map_or(body::Extent::NONE, said);
-        let ready = LinkReady { memory: said(&self.link), bell_memory, ..*ready };
-        Letter::with(ready, all.map(|extent| extent.file.clone()).collect())
+        let files = self.all().filter_map(Memory::enclosed).collect();
+        let bell_memory = self.bell.as_ref().map_or(body::Extent::NONE, Memory::said);
+        let ready = LinkReady { memory: self.link.said(), bell_memory, ..*ready };
+        Letter::with(ready, files)
+    }
+
+    /// What has to be kept as long as its ends use it.
+    pub(crate) fn pieces(&self) -> impl Iterator<Item = Arc<Piece>> + '_ {
+        self.all().filter_map(Memory::piece)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Memory> {
+        [Some(&self.link), self.bell.as_ref()].into_iter().flatten()
     }
 }

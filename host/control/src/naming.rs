@@ -20,6 +20,8 @@ pub(crate) struct Marks {
 pub(crate) fn name(marks: &Marks, evidence: &Evidence, id: VnicId) -> String {
     let kind = match evidence.attachment {
         Attachment::Namespace => "vnic",
+        // Operators' names are no kernel's, and the same in every boot.
+        Attachment::Machine(name) => return format!("vm-{name}"),
         #[cfg(test)]
         Attachment::Double => "double",
     };

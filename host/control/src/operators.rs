@@ -26,6 +26,7 @@ impl Call {
             Message::SetVnic(m) => &m.name[..],
             Message::DisconnectVnic(m) => &m.name[..],
             Message::Capture(m) => &m.name[..],
+            // A machine has a name of its own, by which there may be no vNIC yet.
             _ => return None,
         };
         name.split(|byte| *byte == 0).next()
@@ -89,6 +90,11 @@ impl Operators {
 
     pub(crate) fn socket(&self, id: SessionId) -> Option<&OwnedFd> {
         self.all.get(&id).map(|operator| &operator.socket)
+    }
+
+    /// What the kernel says about one.
+    pub(crate) fn peer(&self, id: SessionId) -> Option<Peer> {
+        self.all.get(&id).map(|operator| operator.peer)
     }
 
     /// For whom it is counted that the process that a call names is looked at; nobody, if another

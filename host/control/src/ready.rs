@@ -29,6 +29,8 @@ pub(crate) enum Ready {
     Process(SessionId),
     /// An operator calls, or is gone.
     Operator(SessionId),
+    /// A machine's porter asks something at its door, or has closed it.
+    Machine(SessionId),
     /// The engine has something to tell.
     Engine,
     /// The recorder has begun or ended captures.
@@ -54,6 +56,7 @@ impl Ready {
             Ready::Engine => (9, 0),
             Ready::Recorder => (10, 0),
             Ready::Disposal => (11, 0),
+            Ready::Machine(id) => (12, id.0),
         };
         kind << 56 | number & NUMBER
     }
@@ -73,6 +76,7 @@ impl Ready {
             9 => Ready::Engine,
             10 => Ready::Recorder,
             11 => Ready::Disposal,
+            12 => Ready::Machine(id),
             _ => return None,
         })
     }
@@ -97,6 +101,7 @@ mod tests {
             Ready::Engine,
             Ready::Recorder,
             Ready::Disposal,
+            Ready::Machine(id),
         ] {
             assert_eq!(Ready::of(ready.token()), Some(ready));
         }

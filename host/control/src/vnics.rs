@@ -165,6 +165,9 @@ impl Vnics {
     /// Asks for a vNIC's sockets, unless that was done not long ago; whether they are there, or
     /// will be for all that is known.
     pub(crate) fn want_port(&mut self, vnic: VnicId, helper: &mut Asking, now: u64) -> bool {
+        if !self.served.get(&vnic).is_some_and(|served| served.attached.may_have_port()) {
+            return false;
+        }
         let Some(wanted) = self.port_mut(vnic).map(|port| port.want(now)) else { return false };
         if wanted == Wanted::Ask {
             self.ask(Kind::Port, vnic, helper, now);

@@ -4,7 +4,6 @@
 use crate::captures::Outcome;
 use crate::engine::Summary;
 use crate::journal::Level;
-use crate::memory;
 use crate::operators::Call;
 use crate::outbox::Letter;
 use crate::server::Server;
@@ -93,10 +92,11 @@ impl Server {
 
     /// A session is to tell what happens on some of its links.
     pub(super) fn begin_trace(&mut self, id: SessionId) {
-        match self.captures.begin_trace(id) {
+        match self.captures.begin_trace(id, &self.clients.source(id)) {
             Ok(Some(memory)) => {
-                let message = TraceBegin { memory: memory::said(&memory) };
-                self.tell(id, Letter::with(message, vec![memory.file]));
+                self.clients.keep(id, memory.piece().into_iter());
+                let message = TraceBegin { memory: memory.said() };
+                self.tell(id, Letter::with(message, memory.enclosed().into_iter().collect()));
             }
             Ok(None) => {}
             Err(error) => {

@@ -33,8 +33,9 @@ impl Server {
             }
             return self.wire_failed(&end);
         }
-        match Shared::make(&end.ready) {
+        match Shared::make(&self.clients.source(end.session), &end.ready) {
             Ok(shared) => {
+                self.clients.keep(end.session, shared.pieces());
                 self.engine.attach(end.vnic, &end, &shared);
                 self.tell(end.session, shared.letter(&end.ready));
             }

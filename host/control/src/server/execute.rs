@@ -1,7 +1,7 @@
 //! What the tables decided is carried out.
 
 use crate::journal::Level;
-use crate::memory::{self, Shared};
+use crate::memory::{Shared, Source};
 use crate::outbox::Letter;
 use crate::server::Server;
 use omniverb_session::Message;
@@ -9,6 +9,7 @@ use omniverb_session::body::{Adopt, Welcome};
 use omniverb_sys::clock;
 use omniverb_tenancy::{Action, FileId, LinkEnd, SessionId};
 use omniverb_terms::Errno;
+use std::io;
 
 impl Server {
     pub(super) fn execute(&mut self, action: Action) {
@@ -53,7 +54,9 @@ impl Server {
             }
             Action::ForgetProbe { id } => self.probes.forget(id),
             Action::ReadAddresses { vnic } => {
-                self.vnics.read_addresses(vnic, &mut self.helper, clock::now());
+                if !self.addresses_of_machine(vnic) {
+                    self.vnics.read_addresses(vnic, &mut self.helper, clock::now());
+                }
             }
             Action::OpenPort { vnic } => {
                 self.want_port(vnic);
@@ -73,8 +76,9 @@ impl Server {
         }
         match self.clients.welcome(id, &self.reactor) {
             Ok((events, area)) => {
-                let welcome = Welcome { area: memory::said(&area), ..*welcome };
-                self.answer(id, tag, Letter::with(welcome, vec![events, area.file]));
+                let welcome = Welcome { area: area.said(), ..*welcome };
+                let files = std::iter::once(events).chain(area.enclosed()).collect();
+                self.answer(id, tag, Letter::with(welcome, files));
             }
             Err(error) => {
                 self.journal.log(Level::Warning, format_args!("no events socket: {error}"));
@@ -85,9 +89,16 @@ impl Server {
     }
 
     fn create_link(&mut self, first: &LinkEnd, second: &LinkEnd) {
-        match Shared::make(&first.ready) {
+        let sources = [first, second].map(|end| self.clients.source(end.session));
+        // There is none that a machine and anybody else share.
+        let made = match sources[0].of_both(&sources[1]) {
+            Some(source) => Shared::make(source, &first.ready),
+            None => Err(io::ErrorKind::Unsupported.into()),
+        };
+        match made {
             Ok(shared) => {
                 for end in [first, second] {
+                    self.clients.keep(end.session, shared.pieces());
                     self.tell(end.session, shared.letter(&end.ready));
                 }
             }
@@ -108,7 +119,9 @@ impl Server {
 
     /// Gives an owner a file for pages of its own.
     fn adopt(&mut self, owner: SessionId, adopt: &Adopt, file: (FileId, Option<u64>)) {
-        match self.extents.file_of(file) {
+        // Pages of a machine's processes stay where they are.
+        let may = matches!(self.clients.source(owner), Source::Files);
+        match self.extents.file_of(file).filter(|_| may) {
             Some(file) => self.tell(owner, Letter::with(*adopt, vec![file])),
             None => {
                 self.tables.decide(|tables| tables.memory_failed(adopt.token));

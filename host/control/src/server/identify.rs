@@ -112,6 +112,7 @@ impl Server {
         if watched.is_err() {
             return self.disposal.close_socket(calls);
         }
+        let source = known.as_ref().map(Attached::source).unwrap_or_default();
         let vnic = known.map(|known| self.vnics.join(known, &holder));
         self.tell_registered();
         if let Ok(vnic) = vnic {
@@ -119,7 +120,7 @@ impl Server {
             let client = omniverb_tenancy::Client { vnic, pid, uid, circle, holder };
             self.tables.note(|tables| tables.open(id, client));
         }
-        let client = Client::new(calls, pidfd, peer, vnic, &self.disposal.bin());
+        let client = Client::new(calls, pidfd, peer, vnic, source, &self.disposal.bin());
         for oldest in self.clients.add(id, client, &holder.in_process(peer.pid)) {
             self.end(oldest, "made room: its user has the most connections that say nothing");
         }

@@ -2,8 +2,9 @@
 //!
 //! [`Server`] joins parts that know nothing of each other; each keeps its own order, in a file of
 //! its own beside this folder. The files in here say what happens between them: [`accept`],
-//! [`identify`], [`operators`], [`packets`], [`engine_links`] and [`helper`] take what comes in,
-//! the tables decide, [`execute`] does what they decided, [`parting`] ends what is to end.
+//! [`identify`], [`operators`], [`machines`], [`packets`], [`engine_links`] and [`helper`] take
+//! what comes in, the tables decide, [`execute`] does what they decided, [`parting`] ends what is
+//! to end.
 
 mod accept;
 mod audit;
@@ -12,6 +13,7 @@ mod engine_links;
 mod execute;
 mod helper;
 mod identify;
+mod machines;
 mod operators;
 mod packets;
 mod parting;
@@ -30,6 +32,7 @@ use crate::engine::Packets;
 use crate::extents::Extents;
 use crate::idle::Idle;
 use crate::journal::Journal;
+use crate::machines::Machines;
 use crate::operators::Operators;
 use crate::probes::{Due, Probes};
 use crate::reactor::{Reactor, Timer};
@@ -55,6 +58,7 @@ pub struct Server {
     /// What those have counted who are gone.
     counted: Counted,
     operators: Operators,
+    machines: Machines,
     /// Who the vNICs are, and how they are reached.
     vnics: Vnics,
     /// Whoever may look into other network namespaces.
@@ -121,6 +125,7 @@ impl Server {
             Ready::Events(session) => self.events_ready(session),
             Ready::Process(session) => self.clients.part(session, "its process has ended"),
             Ready::Operator(session) => self.operator_ready(session),
+            Ready::Machine(machine) => self.door_ready(machine),
             Ready::Helper => self.helper_ready()?,
             Ready::Engine => self.engine_ready(),
             Ready::Recorder => self.recorder_ready(),
@@ -190,7 +195,8 @@ impl Server {
     }
 
     fn is_alone(&self) -> bool {
-        self.clients.is_empty() && self.arrivals.is_empty() && self.operators.is_empty()
+        let nobody = self.clients.is_empty() && self.arrivals.is_empty();
+        nobody && self.operators.is_empty() && self.machines.is_empty()
     }
 
     fn is_idle(&mut self) -> bool {

@@ -12,6 +12,7 @@ use crate::server::Server;
 use crate::server::accept::tag_of;
 use crate::vnics::Named;
 use omniverb_netns::{Kind, Process};
+use omniverb_session::body::Done;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::operator::{Message, decode, encode};
 use omniverb_sys::{clock, pidfd, socket};
@@ -19,7 +20,7 @@ use omniverb_tenancy::SessionId;
 use omniverb_terms::Errno;
 use rustix::process::geteuid;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 impl Server {
     pub(super) fn accept_operator(&mut self) {
@@ -117,6 +118,12 @@ impl Server {
                     named.and_then(|named| self.capture(id, &mut call, m.snap_bytes, named));
                 begun.err().map(Err)
             }
+            Message::AttachMachine(m) => {
+                return self.attach_machine(id, call.tag, &m, call.files);
+            }
+            Message::DetachMachine(m) => {
+                Some(self.detach_machine(&m).map(|()| Done { take_back: 0 }.into()))
+            }
             Message::EndCapture(_) => {
                 self.end_capture(id, call.tag);
                 None
@@ -131,10 +138,21 @@ impl Server {
 
     /// Answers an operator's call. There is room for an answer to whoever takes his answers.
     pub(super) fn answer_operator(&mut self, id: SessionId, tag: u64, message: &Message) {
+        self.answer_operator_with(id, tag, message, &[]);
+    }
+
+    /// The same, with descriptors beside it.
+    pub(super) fn answer_operator_with(
+        &mut self,
+        id: SessionId,
+        tag: u64,
+        message: &Message,
+        files: &[BorrowedFd<'_>],
+    ) {
         let Some(socket) = self.operators.socket(id) else { return };
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(tag, message, &mut bytes);
-        if socket::try_send(socket.as_fd(), &bytes[..length], &[]).is_err() {
+        if socket::try_send(socket.as_fd(), &bytes[..length], files).is_err() {
             self.end_operator(id);
         }
     }

@@ -20,6 +20,7 @@ impl Server {
         self.tables.decide(|tables| tables.end(id, clock::now()));
         // While its namespace is still known: the engine must hear of what is closed.
         self.carry_on();
+        self.machines.session_over(id);
         if let Ok(vnic) = vnic {
             self.leave(vnic);
         }
@@ -43,6 +44,9 @@ impl Server {
         sockets.chain(clients).for_each(|socket| self.disposal.close_socket(socket));
         for id in operators {
             self.end_operator(id);
+        }
+        for id in self.machines.numbers() {
+            self.part_with_machine(id, "the daemon ends");
         }
         self.disposal.turn(&mut self.journal);
     }

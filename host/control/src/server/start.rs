@@ -15,6 +15,7 @@ use crate::errors::StartError;
 use crate::extents::Extents;
 use crate::idle::Idle;
 use crate::journal::{Journal, Level};
+use crate::machines::Machines;
 use crate::mappings;
 use crate::naming::Marks;
 use crate::operators::Operators;
@@ -105,6 +106,7 @@ impl Server {
             clients: Clients::new(settings.queued_descriptors, settings.unwanted),
             counted: Counted::default(),
             operators,
+            machines: Machines::default(),
             vnics: Vnics::new(registry),
             helper,
             engine,

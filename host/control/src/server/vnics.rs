@@ -108,7 +108,8 @@ impl Server {
 
     /// The first vNIC from this one on that has processes or was given something.
     pub(super) fn vnic_from(&self, key: VnicId) -> Option<VnicId> {
-        [self.vnics.registry().kept_from(key), self.tables.vnic_from(key)]
+        let registry = self.vnics.registry();
+        [registry.kept_from(key), self.tables.vnic_from(key), self.machines.vnic_from(key)]
             .into_iter()
             .flatten()
             .min()
@@ -120,6 +121,7 @@ impl Server {
         json!({
             "name": self.vnics.registry().name(key),
             "namespace": self.vnics.registry().inode(key),
+            "machine": self.machine_row(key),
             "processes": self.tables.processes(key),
             "datapath": datapath_name(policy),
             "adoption": policy.adoption.name(),

@@ -115,7 +115,12 @@ pub struct Client {
 
 impl Client {
     pub fn connect(path: &Path) -> Client {
-        Client { calls: socket::connect(path).unwrap(), events: None, area: None, tag: 0 }
+        Client::over(socket::connect(path).unwrap())
+    }
+
+    /// On a connection that is there.
+    pub fn over(calls: OwnedFd) -> Client {
+        Client { calls, events: None, area: None, tag: 0 }
     }
 
     pub fn hello(path: &Path) -> Client {

@@ -24,16 +24,26 @@ impl Operator {
     }
 
     pub fn call_with(&mut self, message: impl Into<Message>, files: &[BorrowedFd<'_>]) -> Message {
+        let (message, files) = self.call_for_files(message, files);
+        assert!(files.is_empty());
+        message
+    }
+
+    /// The same, with the descriptors beside the answer.
+    pub fn call_for_files(
+        &mut self,
+        message: impl Into<Message>,
+        files: &[BorrowedFd<'_>],
+    ) -> (Message, Vec<OwnedFd>) {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(7, &message.into(), &mut bytes);
         socket::send(self.socket.as_fd(), &bytes[..length], files).unwrap();
         assert!(readable(self.socket.as_fd(), Some(Duration::from_secs(10))).unwrap(), "no answer");
         let (length, files) =
             socket::receive(self.socket.as_fd(), &mut bytes, socket::Mode::Blocking).unwrap();
-        assert!(files.is_empty());
         let (tag, message) = decode(&bytes[..length]).unwrap();
         assert_eq!(tag, 7);
-        message
+        (message, files)
     }
 
     pub fn status(&mut self) -> serde_json::Value {

@@ -1,0 +1,93 @@
+//! The virtual machines that are attached: their doors, by which sessions of their processes are
+//! made, and their windows. A machine is attached as long as its door is open.
+
+use crate::pieces::Pieces;
+use omniverb_session::machine::MachineName;
+use omniverb_sys::pidfd::Peer;
+use omniverb_tenancy::{SessionId, VnicAddress, VnicId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Machines at the same time: each has a window of an operator's making.
+const MACHINES_MAX: usize = 1024;
+/// Processes of one machine that are there at a time, or want to be.
+pub(crate) const SESSIONS_MAX: usize = 1024;
+
+/// What a machine's vNIC is attached by.
+#[derive(Debug)]
+pub(crate) struct Machine {
+    pub(crate) name: MachineName,
+    pub(crate) pieces: Arc<Pieces>,
+}
+
+/// An attached machine.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) machine: Arc<Machine>,
+    pub(crate) vnic: VnicId,
+    /// Our end of its door, and who has the other one.
+    pub(crate) door: OwnedFd,
+    pub(crate) porter: Peer,
+    /// Sessions of its processes.
+    pub(crate) sessions: BTreeSet<SessionId>,
+    /// What its addresses are, as it says.
+    pub(crate) addresses: Vec<VnicAddress>,
+}
+
+/// All of them, by numbers that no session has.
+#[derive(Debug, Default)]
+pub(crate) struct Machines {
+    all: BTreeMap<SessionId, Record>,
+}
+
+impl Machines {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.all.len() >= MACHINES_MAX
+    }
+
+    pub(crate) fn add(&mut self, id: SessionId, record: Record) {
+        self.all.insert(id, record);
+    }
+
+    pub(crate) fn get(&self, id: SessionId) -> Option<&Record> {
+        self.all.get(&id)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: SessionId) -> Option<&mut Record> {
+        self.all.get_mut(&id)
+    }
+
+    pub(crate) fn remove(&mut self, id: SessionId) -> Option<Record> {
+        self.all.remove(&id)
+    }
+
+    pub(crate) fn numbers(&self) -> Vec<SessionId> {
+        self.all.keys().copied().collect()
+    }
+
+    /// The one of this name.
+    pub(crate) fn named(&self, name: MachineName) -> Option<SessionId> {
+        let mut all = self.all.iter();
+        all.find(|(_, record)| record.machine.name == name).map(|(id, _)| *id)
+    }
+
+    /// The one that has this vNIC.
+    pub(crate) fn of_vnic(&self, vnic: VnicId) -> Option<&Record> {
+        self.all.values().find(|record| record.vnic == vnic)
+    }
+
+    /// The first vNIC from this one on that a machine has.
+    pub(crate) fn vnic_from(&self, vnic: VnicId) -> Option<VnicId> {
+        self.all.values().map(|record| record.vnic).filter(|other| *other >= vnic).min()
+    }
+
+    /// A session is over.
+    pub(crate) fn session_over(&mut self, session: SessionId) {
+        self.all.values_mut().for_each(|record| _ = record.sessions.remove(&session));
+    }
+}

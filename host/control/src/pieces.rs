@@ -1,0 +1,195 @@
+//! A machine's window, of which pieces are given away: whole pages, to whoever holds a [`Piece`],
+//! until he lets go of it.
+//!
+//! What is free is known here only; nothing in the window says anything about it. A piece is
+//! emptied when it comes back, so that its memory is the host's again, and once more when it is
+//! given to the next, since those who had it may have written to it meanwhile.
+
+use crate::disposal::Bin;
+use omniverb_session::body;
+use omniverb_sys::{Extent, lock, memfd};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+/// What pieces are multiples of.
+const PAGE: u64 = 4096;
+
+/// A window.
+#[derive(Debug)]
+pub(crate) struct Pieces {
+    file: Arc<OwnedFd>,
+    /// Where in the file what the guest sees begins, and how long it is.
+    data: body::Extent,
+    /// What is free: where it begins, how long it is. No two of them touch.
+    free: Mutex<BTreeMap<u64, u64>>,
+    /// Where the file goes in the end.
+    bin: Bin,
+}
+
+/// Some pages of a window.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    of: Arc<Pieces>,
+    offset: u64,
+    length: u64,
+}
+
+impl Pieces {
+    /// All of a window but its first page, which the guest knows it by.
+    ///
+    /// # Errors
+    /// If the file is no memory that can never be cut short, or has not these pages.
+    pub(crate) fn new(file: OwnedFd, data: body::Extent, bin: Bin) -> io::Result<Arc<Pieces>> {
+        Pieces::check(&file, data)?;
+        let free = BTreeMap::from([(data.offset + PAGE, data.length - PAGE)]);
+        Ok(Arc::new(Pieces { file: Arc::new(file), data, free: Mutex::new(free), bin }))
+    }
+
+    /// Whether a file can be a window. Asks no file system.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(crate) fn check(file: &OwnedFd, data: body::Extent) -> io::Result<()> {
+        // What nobody can cut short, and everybody may write, for good.
+        let sound = memfd::is_final(file.as_fd())? && !memfd::is_write_sealed(file.as_fd())?;
+        if !sound || !data.offset.is_multiple_of(PAGE) || data.length <= PAGE {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Extent::new(file, data.offset, data.length).verify()?;
+        Ok(())
+    }
+
+    /// So many bytes, all zeros.
+    ///
+    /// # Errors
+    /// `OutOfMemory` if there is no such piece.
+    pub(crate) fn take(self: &Arc<Pieces>, bytes: u64) -> io::Result<Piece> {
+        let length = bytes.checked_next_multiple_of(PAGE).filter(|length| *length > 0);
+        let length = length.ok_or(io::ErrorKind::InvalidInput)?;
+        let mut free = lock(&self.free);
+        let fits = free.iter().find(|(_, room)| **room >= length).map(|(at, room)| (*at, *room));
+        let (offset, room) = fits.ok_or(io::ErrorKind::OutOfMemory)?;
+        free.remove(&offset);
+        if room > length {
+            free.insert(offset + length, room - length);
+        }
+        drop(free);
+        let piece = Piece { of: self.clone(), offset, length };
+        piece.extent().empty()?;
+        Ok(piece)
+    }
+
+    /// Bytes of the window, and how many of them are given away.
+    pub(crate) fn sizes(&self) -> (u64, u64) {
+        let free: u64 = lock(&self.free).values().sum();
+        (self.data.length, self.data.length - PAGE - free)
+    }
+
+    fn give_back(&self, mut offset: u64, mut length: u64) {
+        let mut free = lock(&self.free);
+        if let Some((at, room)) = free.range(..offset).next_back().map(|(at, room)| (*at, *room))
+            && at + room == offset
+        {
+            free.remove(&at);
+            (offset, length) = (at, room + length);
+        }
+        if let Some(room) = free.remove(&(offset + length)) {
+            length += room;
+        }
+        free.insert(offset, length);
+    }
+}
+
+impl Drop for Pieces {
+    /// A guest may have filled all of it, so that the kernel takes long to close it: ours is not to
+    /// be the last descriptor.
+    fn drop(&mut self) {
+        if let Ok(copy) = self.file.try_clone() {
+            self.bin.put(copy);
+        }
+    }
+}
+
+impl Piece {
+    pub(crate) fn extent(&self) -> Extent {
+        Extent::new(self.of.file.clone(), self.offset, self.length)
+    }
+
+    /// Where the guest finds it.
+    pub(crate) fn in_guest(&self) -> body::Extent {
+        body::Extent { offset: self.offset - self.of.data.offset, length: self.length }
+    }
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        // If it cannot be now it will be when it is given to the next.
+        let _ = self.extent().empty();
+        self.of.give_back(self.offset, self.length);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use omniverb_ring::WordMemory;
+    use omniverb_ring::sync::Ordering;
+    use omniverb_sys::Access;
+
+    fn pieces(pages: u64) -> Arc<Pieces> {
+        let file = memfd::create("window", (pages + 2) * PAGE).unwrap();
+        let data = body::Extent { offset: 2 * PAGE, length: pages * PAGE };
+        Pieces::new(file, data, Bin::new().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn pieces_lie_apart_behind_the_first_page_and_come_back() {
+        let pieces = pieces(10);
+        let taken: Vec<Piece> = [1, 3, 2, 3].map(|n| pieces.take(n * PAGE).unwrap()).into();
+        let offsets: Vec<u64> = taken.iter().map(|piece| piece.in_guest().offset / PAGE).collect();
+        assert_eq!(offsets, [1, 2, 5, 7]);
+        assert_eq!(pieces.sizes(), (10 * PAGE, 9 * PAGE));
+        assert_eq!(pieces.take(1).unwrap_err().kind(), io::ErrorKind::OutOfMemory);
+        let mut taken: Vec<Option<Piece>> = taken.into_iter().map(Some).collect();
+        // In any order they grow together again.
+        for index in [1, 3, 0, 2] {
+            taken[index] = None;
+        }
+        assert_eq!(pieces.sizes().1, 0);
+        assert_eq!(pieces.take(9 * PAGE).unwrap().in_guest().offset, PAGE);
+        for nonsense in [0, u64::MAX, 10 * PAGE] {
+            assert!(pieces.take(nonsense).is_err(), "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn who_gets_a_piece_finds_nothing_of_those_before() {
+        let pieces = pieces(3);
+        let first = pieces.take(PAGE).unwrap();
+        let stale = first.extent().map(Access::ReadWrite).unwrap();
+        stale.store(8, 1, Ordering::Relaxed);
+        drop(first);
+        // Who keeps it mapped writes on.
+        stale.store(16, 2, Ordering::Relaxed);
+        let next = pieces.take(PAGE).unwrap();
+        assert_eq!(next.in_guest().offset, PAGE);
+        let found = next.extent().map(Access::ReadOnly).unwrap();
+        let words = [8, 16].map(|at| found.load(at, Ordering::Relaxed));
+        assert_eq!(words, [0, 0]);
+    }
+
+    #[test]
+    fn what_is_no_window_is_refused() {
+        let file = || memfd::create("window", 4 * PAGE).unwrap();
+        for (offset, length) in [(0, PAGE), (0, 5 * PAGE), (1, 2 * PAGE), (0, u64::MAX)] {
+            assert!(Pieces::check(&file(), body::Extent { offset, length }).is_err());
+        }
+        let open = memfd::unsealed("window", 4 * PAGE).unwrap();
+        let data = body::Extent { offset: 0, length: 4 * PAGE };
+        assert!(Pieces::check(&open, data).is_err(), "it can be cut short");
+        let other = std::fs::File::open("/dev/null").unwrap();
+        assert!(Pieces::check(&other.into(), data).is_err());
+    }
+}

@@ -1,0 +1,227 @@
+//! Virtual machines are attached and parted with, and what their porters ask at their doors.
+//!
+//! A porter passes on what a guest says, so it is heard as a tenant is: a message at a time, and
+//! what makes no sense ends it. What it can ask for is sessions of its machine, and no others'.
+
+use crate::arrivals::Arrival;
+use crate::attached::Attached;
+use crate::journal::Level;
+use crate::machines::{Machine, Record, SESSIONS_MAX};
+use crate::pieces::Pieces;
+use crate::ready::Ready;
+use crate::server::Server;
+use omniverb_session::body::Done;
+use omniverb_session::limits::MESSAGE_BYTES_MAX;
+use omniverb_session::machine::{
+    MachineAddress, MachineName, Message, REACH_GLOBAL, REACH_LINK, SessionOpened, TellAddresses,
+    decode, encode,
+};
+use omniverb_session::operator::{self, AttachMachine, DetachMachine, MachineAttached};
+use omniverb_sys::descriptors::{self, Plain};
+use omniverb_sys::{clock, socket};
+use omniverb_tenancy::{Holder, Reach, SessionId, VnicAddress, VnicId};
+use omniverb_terms::Errno;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+impl Server {
+    /// An operator attaches a machine: its answer brings the door.
+    pub(super) fn attach_machine(
+        &mut self,
+        operator: SessionId,
+        tag: u64,
+        asked: &AttachMachine,
+        mut files: Vec<OwnedFd>,
+    ) {
+        let window = if files.len() == 1 { files.pop() } else { None };
+        let answer = match self.make_machine(operator, asked, window) {
+            Ok(door) => {
+                let attached = operator::Message::from(MachineAttached { reserved: 0 });
+                self.answer_operator_with(operator, tag, &attached, &[door.as_fd()]);
+                self.captures.discard(files);
+                return;
+            }
+            Err(errno) => operator::Message::Failed(errno),
+        };
+        self.answer_operator(operator, tag, &answer);
+        self.captures.discard(files);
+    }
+
+    /// The porter's end of its door.
+    fn make_machine(
+        &mut self,
+        operator: SessionId,
+        asked: &AttachMachine,
+        window: Option<OwnedFd>,
+    ) -> Result<OwnedFd, Errno> {
+        let window = window.ok_or(Errno::EINVAL)?;
+        let Some(name) = MachineName::read(&asked.name) else {
+            self.captures.discard(vec![window]);
+            return Err(Errno::EINVAL);
+        };
+        if self.machines.is_full() || self.machines.named(name).is_some() {
+            self.captures.discard(vec![window]);
+            let full = self.machines.is_full();
+            return Err(if full { Errno::ENOMEM } else { Errno::EBUSY });
+        }
+        // Who closes a file that is none of memory may wait for ever: it is looked at first.
+        if let Err(error) = Pieces::check(&window, asked.data) {
+            let text = format_args!("the window of machine {name} is refused: {error}");
+            self.journal.log(Level::Warning, text);
+            self.captures.discard(vec![window]);
+            return Err(Errno::EINVAL);
+        }
+        let bin = self.disposal.bin();
+        let pieces = Pieces::new(window, asked.data, bin).map_err(|_| Errno::EINVAL)?;
+        let (door, theirs) = socket::pair().map_err(|_| Errno::ENOMEM)?;
+        let porter = self.operators.peer(operator).ok_or(Errno::ENOENT)?;
+        let id = self.next_session();
+        self.reactor.watch(&door, Ready::Machine(id)).map_err(|_| Errno::ENOMEM)?;
+        let machine = Arc::new(Machine { name, pieces });
+        let holder = Holder::new("", porter.uid).in_process(porter.pid);
+        let vnic = self.vnics.join(Attached::Machine(machine.clone()), &holder);
+        self.tell_registered();
+        let (sessions, addresses) = (BTreeSet::new(), Vec::new());
+        let record = Record { machine, vnic, door, porter, sessions, addresses };
+        self.machines.add(id, record);
+        self.journal.log(Level::Info, format_args!("machine {name} is attached"));
+        Ok(theirs)
+    }
+
+    /// An operator parts with a machine.
+    pub(super) fn detach_machine(&mut self, asked: &DetachMachine) -> Result<(), Errno> {
+        let name = MachineName::read(&asked.name).ok_or(Errno::EINVAL)?;
+        let id = self.machines.named(name).ok_or(Errno::ENOENT)?;
+        self.part_with_machine(id, "an operator said so");
+        Ok(())
+    }
+
+    /// Its door is closed, and so are the connections of its processes.
+    pub(super) fn part_with_machine(&mut self, id: SessionId, reason: &str) {
+        let Some(record) = self.machines.remove(id) else { return };
+        let name = record.machine.name;
+        self.journal.log(Level::Info, format_args!("machine {name} is parted with: {reason}"));
+        self.reactor.forget(&record.door);
+        for session in record.sessions {
+            self.clients.part(session, "its machine is parted with");
+        }
+        self.leave(record.vnic);
+        self.disposal.close_socket(record.door);
+    }
+
+    /// A porter asks something, or is gone. One call, then others get their turn.
+    pub(super) fn door_ready(&mut self, id: SessionId) {
+        let Some(record) = self.machines.get(id) else { return };
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = match descriptors::receive(record.door.as_fd(), &mut bytes) {
+            Ok(Plain::Message(0)) => return self.part_with_machine(id, "its porter is gone"),
+            Ok(Plain::Message(length)) => length,
+            Ok(Plain::Descriptors) => {
+                return self.part_with_machine(id, "its porter sent descriptors");
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(_) => return self.part_with_machine(id, "its porter is gone"),
+        };
+        match decode(&bytes[..length]) {
+            Ok((tag, Message::OpenSession(_))) => match self.open_session(id) {
+                Ok(calls) => {
+                    let opened = SessionOpened { reserved: 0 }.into();
+                    self.answer_porter(id, tag, &opened, &[calls.as_fd()]);
+                }
+                Err(errno) => self.answer_porter(id, tag, &Message::Failed(errno), &[]),
+            },
+            Ok((tag, Message::TellAddresses(told))) => {
+                self.machine_tells_addresses(id, &told);
+                self.answer_porter(id, tag, &Done { take_back: 0 }.into(), &[]);
+            }
+            _ => self.part_with_machine(id, "its porter said something that is no message"),
+        }
+    }
+
+    fn answer_porter(
+        &mut self,
+        id: SessionId,
+        tag: u64,
+        answer: &Message,
+        files: &[BorrowedFd<'_>],
+    ) {
+        let Some(record) = self.machines.get(id) else { return };
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = encode(tag, answer, &mut bytes);
+        // There is room for an answer to whoever takes his answers.
+        if socket::try_send(record.door.as_fd(), &bytes[..length], files).is_err() {
+            self.part_with_machine(id, "its porter does not take its answers");
+        }
+    }
+
+    /// A session of a machine's process: the process's end of its socket for calls.
+    fn open_session(&mut self, id: SessionId) -> Result<OwnedFd, Errno> {
+        let record = self.machines.get(id).ok_or(Errno::ENOENT)?;
+        if record.sessions.len() >= SESSIONS_MAX {
+            return Err(Errno::ENOMEM);
+        }
+        let (ours, theirs) = socket::pair().map_err(|_| Errno::ENOMEM)?;
+        let (attached, peer) = (Attached::Machine(record.machine.clone()), record.porter);
+        let holder = Holder::new(&format!("vm-{}", record.machine.name), peer.uid);
+        let session = self.next_session();
+        // The porter's life is the door's, and nobody looks into a machine's processes.
+        let arrival = Arrival { calls: ours, peer, pidfd: None, circle: None, holder };
+        self.enter(session, arrival, Ok(attached));
+        if self.clients.get(session).is_none() {
+            return Err(Errno::ENOMEM);
+        }
+        if let Some(record) = self.machines.get_mut(id) {
+            record.sessions.insert(session);
+        }
+        Ok(theirs)
+    }
+
+    fn machine_tells_addresses(&mut self, id: SessionId, told: &TellAddresses) {
+        let count = usize::try_from(told.count).unwrap_or(usize::MAX).min(told.entries.len());
+        let addresses: Vec<VnicAddress> = told.entries[..count].iter().map(address).collect();
+        let Some(record) = self.machines.get_mut(id) else { return };
+        let vnic = record.vnic;
+        record.addresses = addresses;
+        self.addresses_of_machine(vnic);
+    }
+
+    /// If this is a machine's vNIC, the tables are told its addresses: those that it said last.
+    pub(super) fn addresses_of_machine(&mut self, vnic: VnicId) -> bool {
+        let Some(record) = self.machines.of_vnic(vnic) else { return false };
+        let addresses = &record.addresses;
+        self.tables.decide(|tables| tables.addresses(vnic, addresses, clock::now()));
+        true
+    }
+
+    /// What there is to see of the machine that has a vNIC, if one has it.
+    pub(super) fn machine_row(&self, vnic: VnicId) -> Option<Value> {
+        let record = self.machines.of_vnic(vnic)?;
+        let (bytes, used) = record.machine.pieces.sizes();
+        let addresses: Vec<String> = record.addresses.iter().map(|a| a.ip.to_string()).collect();
+        Some(json!({
+            "name": record.machine.name.text(),
+            "porter": record.porter.pid,
+            "window": bytes,
+            "used": used,
+            "sessions": record.sessions.len(),
+            "addresses": addresses,
+        }))
+    }
+}
+
+/// An address as the tables want it.
+fn address(said: &MachineAddress) -> VnicAddress {
+    let ip = Ipv6Addr::from(said.ip);
+    let ip = ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4);
+    let reach = match said.reach {
+        REACH_GLOBAL => Reach::Global,
+        REACH_LINK => Reach::Link,
+        _ => Reach::Host,
+    };
+    let (interface, loopback) = (said.interface, said.loopback != 0);
+    VnicAddress { ip, interface, reach, loopback, mtu: said.mtu }
+}

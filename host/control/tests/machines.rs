@@ -1,0 +1,275 @@
+//! Virtual machines: attached, parted with; what their processes share lies in their window.
+
+mod support;
+
+use omniverb_control::Settings;
+use omniverb_session::Message;
+use omniverb_session::body::{Extent, *};
+use omniverb_session::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
+use omniverb_session::machine::{self, MachineAddress, OpenSession, TellAddresses};
+use omniverb_session::operator::{AttachMachine, DetachMachine, Message as Said};
+use omniverb_sys::event::readable;
+use omniverb_sys::{Access, memfd, socket};
+use omniverb_terms::{Errno, Service};
+use serde_json::Value;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use support::operator::{Operator, name};
+use support::*;
+
+const PAGE: u64 = 4096;
+const WINDOW_BYTES: u64 = 32 << 20;
+const DATA: Extent = Extent { offset: 2 * PAGE, length: WINDOW_BYTES - 2 * PAGE };
+const ADDRESS: [u8; 4] = [10, 9, 0, 1];
+
+/// A machine, as its porter has it.
+struct Machine {
+    door: OwnedFd,
+    window: OwnedFd,
+    tag: u64,
+}
+
+fn attach_as(daemon: &Daemon, text: &str, window: &OwnedFd, data: Extent) -> (Said, Vec<OwnedFd>) {
+    let mut operator = Operator::connect(daemon);
+    operator.call_for_files(AttachMachine { name: name(text), data }, &[window.as_fd()])
+}
+
+impl Machine {
+    fn attach(daemon: &Daemon, text: &str) -> Machine {
+        let window = memfd::create("window", WINDOW_BYTES).unwrap();
+        let (answer, mut files) = attach_as(daemon, text, &window, DATA);
+        assert!(matches!(answer, Said::MachineAttached(_)), "{answer:?}");
+        Machine { door: files.remove(0), window, tag: 0 }
+    }
+
+    fn ask(&mut self, message: impl Into<machine::Message>) -> (machine::Message, Vec<OwnedFd>) {
+        self.tag += 1;
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = machine::encode(self.tag, &message.into(), &mut bytes);
+        socket::send(self.door.as_fd(), &bytes[..length], &[]).unwrap();
+        assert!(readable(self.door.as_fd(), Some(SOON)).unwrap(), "no answer");
+        let (length, files) =
+            socket::receive(self.door.as_fd(), &mut bytes, socket::Mode::Blocking).unwrap();
+        let (tag, answer) = machine::decode(&bytes[..length]).unwrap();
+        assert_eq!(tag, self.tag);
+        (answer, files)
+    }
+
+    /// A process that has said hello, and where its statistics are.
+    fn process(&mut self) -> (Client, Extent) {
+        let (answer, mut files) = self.ask(OpenSession { pid: 7, uid: 0 });
+        assert!(matches!(answer, machine::Message::SessionOpened(_)), "{answer:?}");
+        let mut client = Client::over(files.remove(0));
+        let hello = Hello { role: ROLE_VERBS, resume: 0, name: *b"in a machine\0\0\0\0" };
+        let (answer, mut files) = client.call_with(hello, &[]);
+        let Message::Welcome(Welcome { area, vnic, .. }) = answer else { panic!("{answer:?}") };
+        assert!(vnic.starts_with(b"vm-"), "{vnic:?}");
+        assert_eq!(files.len(), 1, "nothing but the events socket");
+        client.events = files.pop();
+        (client, area)
+    }
+
+    fn tell_address(&mut self) {
+        let none = MachineAddress { ip: [0; 16], interface: 0, mtu: 0, reach: 0, loopback: 0 };
+        let ip = std::net::Ipv4Addr::from(ADDRESS).to_ipv6_mapped().octets();
+        let mut told = TellAddresses { count: 1, reserved: 0, entries: [none; GIDS_MAX] };
+        told.entries[0] = MachineAddress { ip, interface: 2, mtu: 1500, ..none };
+        assert!(matches!(self.ask(told).0, machine::Message::Done(_)));
+    }
+
+    fn is_parted_with(&self) -> bool {
+        readable(self.door.as_fd(), Some(SOON)).unwrap()
+            && matches!(
+                socket::receive(
+                    self.door.as_fd(),
+                    &mut [0; MESSAGE_BYTES_MAX],
+                    socket::Mode::NonBlocking
+                ),
+                Ok((0, _)) | Err(_)
+            )
+    }
+}
+
+/// What operators see of a machine.
+fn seen(daemon: &Daemon, text: &str) -> Option<Value> {
+    let found = Operator::connect(daemon).vnics();
+    let all = found["vnics"].as_array().unwrap();
+    let one = all.iter().find(|vnic| vnic["name"] == format!("vm-{text}"))?;
+    one["machine"].is_object().then(|| one["machine"].clone())
+}
+
+/// Until it is so; the daemon may not have heard yet.
+fn until(what: impl Fn() -> bool) {
+    let end = std::time::Instant::now() + SOON;
+    while !what() {
+        assert!(std::time::Instant::now() < end, "not in time");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_machine_is_there_as_long_as_its_door_is_open() {
+    let daemon = Daemon::start(Settings::default());
+    let machine = Machine::attach(&daemon, "one");
+    let other = Machine::attach(&daemon, "other");
+    assert_eq!(seen(&daemon, "one").unwrap()["window"], DATA.length);
+    let window = memfd::create("window", WINDOW_BYTES).unwrap();
+    assert_eq!(attach_as(&daemon, "one", &window, DATA).0, Said::Failed(Errno::EBUSY));
+    drop(machine);
+    until(|| seen(&daemon, "one").is_none());
+    let again = Machine::attach(&daemon, "one");
+    let detach = |text: &str| Operator::connect(&daemon).call(DetachMachine { name: name(text) });
+    assert!(matches!(detach("one"), Said::Done(_)));
+    assert!(again.is_parted_with() && seen(&daemon, "one").is_none());
+    assert_eq!(detach("one"), Said::Failed(Errno::ENOENT));
+    assert_eq!(detach("no name"), Said::Failed(Errno::EINVAL));
+    assert!(seen(&daemon, "other").is_some());
+    drop(other);
+}
+
+#[test]
+fn what_is_no_window_or_no_name_is_refused() {
+    let daemon = Daemon::start(Settings::default());
+    let window = || memfd::create("window", WINDOW_BYTES).unwrap();
+    let refused = |text: &str, window: &OwnedFd, data: Extent| {
+        let (answer, files) = attach_as(&daemon, text, window, data);
+        assert_eq!((answer, files.len()), (Said::Failed(Errno::EINVAL), 0), "{text} {data:?}");
+    };
+    refused("", &window(), DATA);
+    refused("a/b", &window(), DATA);
+    for (offset, length) in [(0, PAGE), (1, PAGE), (0, WINDOW_BYTES + PAGE), (0, 0), (0, u64::MAX)]
+    {
+        refused("one", &window(), Extent { offset, length });
+    }
+    let open = memfd::unsealed("window", WINDOW_BYTES).unwrap();
+    refused("one", &open, DATA);
+    let sealed = memfd::create_sealable("window", WINDOW_BYTES).unwrap();
+    memfd::seal_future_write(sealed.as_fd()).unwrap();
+    refused("one", &sealed, DATA);
+    let device: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    refused("one", &device, DATA);
+    let none = Operator::connect(&daemon).call(AttachMachine { name: name("one"), data: DATA });
+    assert_eq!(none, Said::Failed(Errno::EINVAL));
+    drop(Machine::attach(&daemon, "one"));
+}
+
+#[test]
+fn processes_of_a_machine_share_pieces_of_its_window_and_no_descriptors() {
+    let daemon = Daemon::start(Settings::default());
+    let mut machine = Machine::attach(&daemon, "one");
+    machine.tell_address();
+    let ((mut a, area), (mut b, other)) = (machine.process(), machine.process());
+    assert_eq!((area.length, other.length), (AREA_BYTES, AREA_BYTES));
+    let Message::Gids(gids) = a.call_with(QueryGids { reserved: 0 }, &[]).0 else { panic!() };
+    assert!(gids.entries.iter().any(|entry| entry.gid == gid("10.9.0.1") && entry.mtu == 1500));
+    let (one, two) = (create(&mut a, Service::Rc), create(&mut b, Service::Rc));
+    a.call(connect(one, two, "10.9.0.1", "10.9.0.1").into());
+    b.call(connect(two, one, "10.9.0.1", "10.9.0.1").into());
+    let ready = |client: &mut Client| loop {
+        match client.event(SOON) {
+            Some((Message::GidsChanged(_), _)) => {}
+            Some((Message::LinkReady(ready), files)) => break (ready, files.len()),
+            event => panic!("{event:?}"),
+        }
+    };
+    let ((first, files), (second, more)) = (ready(&mut a), ready(&mut b));
+    assert_eq!((files, more), (0, 0));
+    assert_eq!((first.memory, first.bell_memory), (second.memory, second.bell_memory));
+    let mut pieces = [area, other, first.memory, first.bell_memory];
+    pieces.sort_by_key(|piece| piece.offset);
+    assert!(pieces[0].offset >= PAGE, "the first page is the head's");
+    for (one, next) in pieces.iter().zip(&pieces[1..]) {
+        assert!(one.offset + one.length <= next.offset, "{pieces:?}");
+    }
+    // What a process counts there the daemon sees.
+    let slot = omniverb_sys::Extent::new(&machine.window, DATA.offset + area.offset, PAGE);
+    let slot = slot.map(Access::ReadWrite).unwrap();
+    write(&slot, 0, u64::from(one.0));
+    write(&slot, 8, 1234);
+    let shown = daemon.status();
+    let text = shown.to_string();
+    assert!(text.contains("\"messages_sent\":1234"), "{text}");
+    let used = |daemon: &Daemon| seen(daemon, "one").unwrap()["used"].as_u64().unwrap();
+    assert_eq!(used(&daemon), pieces.iter().map(|piece| piece.length).sum::<u64>());
+    drop((a, b));
+    until(|| used(&daemon) == 0);
+}
+
+fn write(window: &impl omniverb_ring::WordMemory, offset: usize, value: u64) {
+    window.store(offset, value, omniverb_ring::sync::Ordering::Relaxed);
+}
+
+/// A machine's process and one of the host have no memory that both may see.
+#[test]
+fn nobody_else_is_given_memory_with_a_process_of_a_machine() {
+    let daemon = Daemon::start(Settings::default());
+    let (mut machine, mut stranger) =
+        (Machine::attach(&daemon, "one"), Machine::attach(&daemon, "two"));
+    machine.tell_address();
+    stranger.tell_address();
+    let (mut a, _) = machine.process();
+    let (mut b, _) = stranger.process();
+    let mut c = Client::hello(&daemon.path);
+    let [one, two, three] = [&mut a, &mut b, &mut c].map(|client| create(client, Service::Rc));
+    // The same address, each with itself in mind; and another's number.
+    for (client, own, peer) in [(&mut a, one, two), (&mut b, two, one), (&mut c, three, one)] {
+        let from = if own == three { "127.0.0.1" } else { "10.9.0.1" };
+        client.call(connect(own, peer, from, "10.9.0.1").into());
+    }
+    for client in [&mut a, &mut b, &mut c] {
+        while let Some((message, files)) = client.event(MOMENT) {
+            let Message::LinkReady(ready) = message else { continue };
+            // The host's process: to whatever has that address on its own network.
+            assert!(ready.qpn == three && ready.engine != 0 && files.len() == 2, "{ready:?}");
+        }
+    }
+}
+
+#[test]
+fn who_talks_nonsense_at_a_door_has_no_machine_any_more() {
+    let daemon = Daemon::start(Settings::default());
+    let hello: Message = Hello { role: ROLE_VERBS, resume: 0, name: [0; 16] }.into();
+    let mut bytes = [0; MESSAGE_BYTES_MAX];
+    let length = omniverb_session::encode(1, &hello, &mut bytes);
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let none: &[BorrowedFd<'_>] = &[];
+    let mut open = [0; MESSAGE_BYTES_MAX];
+    let opened = machine::encode(1, &OpenSession { pid: 1, uid: 1 }.into(), &mut open);
+    for (said, files) in [
+        (&bytes[..length], none),
+        (&b"nonsense"[..], none),
+        (&open[..opened - 1], none),
+        (&open[..opened], &[null.as_fd()][..]),
+    ] {
+        let mut machine = Machine::attach(&daemon, "one");
+        let (client, _) = machine.process();
+        socket::send(machine.door.as_fd(), said, files).unwrap();
+        assert!(machine.is_parted_with() && client.is_dropped());
+        until(|| seen(&daemon, "one").is_none());
+    }
+    // Others do not notice.
+    create(&mut Client::hello(&daemon.path), Service::Rc);
+}
+
+#[test]
+fn what_is_set_for_a_machine_holds_when_it_comes_back() {
+    use omniverb_session::operator::{ADOPTION_OFF, SET_ADOPTION, SetVnic};
+    let daemon = Daemon::start(Settings::default());
+    let machine = Machine::attach(&daemon, "one");
+    let set = SetVnic {
+        name: name("vm-one"),
+        what: SET_ADOPTION,
+        datapath: 0,
+        bits_per_second: 0,
+        burst_bytes: 0,
+        faults: Default::default(),
+        adoption: ADOPTION_OFF,
+        reserved: 0,
+    };
+    assert!(matches!(Operator::connect(&daemon).call(set), Said::VnicChanged(_)));
+    drop(machine);
+    until(|| seen(&daemon, "one").is_none());
+    let _back = Machine::attach(&daemon, "one");
+    let found = Operator::connect(&daemon).vnics();
+    let row = found["vnics"].as_array().unwrap().iter().find(|vnic| vnic["name"] == "vm-one");
+    assert_eq!(row.unwrap()["adoption"], "off");
+}
