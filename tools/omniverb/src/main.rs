@@ -14,6 +14,7 @@ mod present;
 mod run;
 mod status;
 mod table;
+mod vm;
 mod vnic;
 
 use clap::{Parser, Subcommand};
@@ -112,10 +113,70 @@ enum Command {
         #[arg(long, value_name = "PID", hide = true)]
         keep: Option<i32>,
     },
+    /// Virtual machines that have a device.
+    #[command(subcommand)]
+    Vm(Vm),
+    /// In a virtual machine that was started by `omniverb vm run`: serve its processes.
+    ///
+    /// Listens where the daemon of a host would, and passes on what processes say to the daemon of
+    /// the host that the machine runs on. Needs the machine's devices, and so root.
+    Agent {
+        /// Where to listen [default: where the daemon of a host does].
+        #[arg(long, value_name = "PATH")]
+        socket: Option<PathBuf>,
+    },
     /// Say what is wrong, one line a finding, and how to mend it.
     Doctor {
         /// Also look at how this program would find the library.
         program: Option<OsString>,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+enum Vm {
+    /// Start a virtual machine that has a device, `vm-NAME`.
+    ///
+    /// Attaches the machine to the daemon and becomes QEMU, with the options that the machine needs
+    /// for it: a window of memory (virtio-pmem) and a port (virtio-serial). In the machine,
+    /// `omniverb agent` serves its processes. The device is there as long as QEMU runs. Needs the
+    /// daemon's socket for operators: root where it runs, or its own user.
+    Run {
+        /// What the machine is called: letters, digits, `-`, `_` and `.`.
+        name: String,
+        /// How much memory its processes may share with others; what they do not use costs nothing.
+        #[arg(long, value_name = "SIZE", default_value = "256m")]
+        window: String,
+        /// QEMU and its arguments.
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<OsString>,
+    },
+    /// Show the machines that are attached.
+    List {
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one of them.
+    Show {
+        /// What it is called.
+        name: String,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take a machine's device away. It runs on; its processes see that the daemon is gone.
+    Detach {
+        /// What it is called.
+        name: String,
+    },
+    /// For `omniverb vm run`: pass on what a machine says.
+    #[command(hide = true)]
+    Carry {
+        /// That of its window.
+        number: u64,
+        /// It has nothing of its starter's any more.
+        #[arg(long)]
+        alone: bool,
     },
 }
 
@@ -204,6 +265,14 @@ fn command(command: Command) -> (anyhow::Result<ExitCode>, u8) {
         Command::Vnic(Vnic::Set { name, words }) => (vnic::set(&name, &words), 1),
         Command::Vnic(Vnic::Disconnect { name }) => (vnic::disconnect(&name), 1),
         Command::Vnic(Vnic::List { json }) => (vnic::list(json), 1),
+        Command::Vm(Vm::Run { name, window, command }) => {
+            (vm::run(&name, &window, &command), OWN_FAILURE)
+        }
+        Command::Vm(Vm::List { json }) => (vm::list(None, json), 1),
+        Command::Vm(Vm::Show { name, json }) => (vm::list(Some(&name), json), 1),
+        Command::Vm(Vm::Detach { name }) => (vm::detach(&name), 1),
+        Command::Vm(Vm::Carry { number, alone }) => (vm::carry_on(number, alone), 1),
+        Command::Agent { socket } => (vm::agent(socket.as_deref()), 1),
         Command::Capture { vnic, file, snaplen } => {
             (capture::capture(vnic.as_deref(), file.as_deref(), snaplen), 1)
         }

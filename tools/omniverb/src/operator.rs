@@ -3,10 +3,11 @@
 use crate::client::{PATIENCE, listen, pages};
 use crate::daemon;
 use anyhow::{Context, bail};
+use omniverb_session::body::Extent;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::operator::{
-    Capture, Captured, DisconnectVnic, EndCapture, Message, QueryAll, QueryVnics, SetVnic,
-    VnicChanged, decode, encode,
+    AttachMachine, Capture, Captured, DetachMachine, DisconnectVnic, EndCapture, Message, QueryAll,
+    QueryVnics, SetVnic, VNIC_NAME_BYTES, VnicChanged, decode, encode,
 };
 use omniverb_sys::{event, socket};
 use rustix::io::Errno;
@@ -96,6 +97,41 @@ impl Operator {
         }
     }
 
+    /// Attaches the machine of this name, which has this window: its door.
+    pub(crate) fn attach_machine(
+        &self,
+        field: [u8; VNIC_NAME_BYTES],
+        data: Extent,
+        window: &OwnedFd,
+        name: &str,
+    ) -> anyhow::Result<OwnedFd> {
+        let attach = AttachMachine { name: field, data };
+        match self.call_for_files(&attach.into(), &[window.as_fd()], PATIENCE)? {
+            (Message::MachineAttached(_), files) => {
+                files.into_iter().next().context("the daemon answers something else")
+            }
+            (Message::Failed(errno), _) if is(&errno, Errno::BUSY) => {
+                bail!("a machine of the name {name:?} is attached; see `omniverb vm list`")
+            }
+            (other, _) => refused(&other, name),
+        }
+    }
+
+    /// Parts with the machine of this name.
+    pub(crate) fn detach_machine(
+        &self,
+        field: [u8; VNIC_NAME_BYTES],
+        name: &str,
+    ) -> anyhow::Result<()> {
+        match self.call(&DetachMachine { name: field }.into(), &[], PATIENCE)? {
+            Message::Done(_) => Ok(()),
+            Message::Failed(errno) if is(&errno, Errno::NOENT) => {
+                bail!("no machine is called {name:?}; see `omniverb vm list`")
+            }
+            other => refused(&other, name),
+        }
+    }
+
     /// The daemon has closed the connection: it says nothing by itself.
     pub(crate) fn is_over(&self) -> bool {
         event::readable(self.0.as_fd(), Some(Duration::ZERO)).unwrap_or(true)
@@ -107,13 +143,23 @@ impl Operator {
         files: &[BorrowedFd<'_>],
         patience: Duration,
     ) -> anyhow::Result<Message> {
+        self.call_for_files(message, files, patience).map(|(answer, _)| answer)
+    }
+
+    /// The same, with the descriptors that come beside the answer.
+    fn call_for_files(
+        &self,
+        message: &Message,
+        files: &[BorrowedFd<'_>],
+        patience: Duration,
+    ) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(1, message, &mut bytes);
         socket::send(self.0.as_fd(), &bytes[..length], files)?;
-        let (length, _) = listen(self.0.as_fd(), patience, &mut bytes)?;
+        let (length, files) = listen(self.0.as_fd(), patience, &mut bytes)?;
         let (_, answer) =
             decode(&bytes[..length]).ok().context("the daemon is of another version")?;
-        Ok(answer)
+        Ok((answer, files))
     }
 }
 
@@ -127,6 +173,10 @@ fn open(path: &Path) -> io::Result<OwnedFd> {
         return Ok(socket);
     }
     Err(io::ErrorKind::PermissionDenied.into())
+}
+
+fn is(errno: &omniverb_terms::Errno, other: Errno) -> bool {
+    errno.raw() == other.raw_os_error()
 }
 
 /// Why the daemon did not do what concerns a vNIC.

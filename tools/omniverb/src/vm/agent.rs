@@ -1,0 +1,236 @@
+//! `omniverb agent`: in a virtual machine, what the daemon is on a host.
+//!
+//! In: processes that connect to the socket of the host's daemon; the window, the port. Out: their
+//! messages by the port, and back, with the descriptors that belong beside them: that of the
+//! window's device, and of an events socket. Decides nothing: who may do what the host says.
+
+use super::relay::{Channel, News, Relay};
+use anyhow::{Context, bail};
+use omniverb_session::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
+use omniverb_session::machine::{
+    Enclosed, Frame, FrameKind, MachineAddress, PORT_NAME, REACH_GLOBAL, REACH_HOST, REACH_LINK,
+    TellAddresses, WindowHead, enclosed, encode,
+};
+use omniverb_session::{SYSTEM_SOCKET, decode};
+use omniverb_sys::addresses::{self, Scope};
+use omniverb_sys::{Access, Extent, socket};
+use rustix::fs::{Mode, OFlags, open};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where devices of plugged-in memory are.
+const DEVICES: &str = "/sys/bus/dax/devices";
+/// Where ports are.
+const PORTS: &str = "/sys/class/virtio-ports";
+/// How long to wait for devices, or for somebody at the other end, before looking again.
+const LOOK: Duration = Duration::from_millis(100);
+/// How often to look for devices.
+const LOOKS: usize = 100;
+/// Connections accepted before others get their turn.
+const TURN: usize = 32;
+
+/// Serves until there is no port any more. `path`: where to listen; that of the host's daemon.
+pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let path = path.unwrap_or(Path::new(SYSTEM_SOCKET));
+    let (window, number) = wait_for("a window of Omniverb", window)?;
+    let port = wait_for(PORT_NAME, port)?;
+    let listener = listen(path)?;
+    let mut agent =
+        Agent { relay: Relay::new(port)?, window: Arc::new(window), listener, last: 0, told: None };
+    agent.begin(number);
+    loop {
+        for news in agent.relay.wait(agent.listener.as_fd(), None)? {
+            match news {
+                News::Frame(frame) => agent.frame(frame),
+                News::Said { session, channel, bytes, .. } => {
+                    agent.relay.say(channel.frame(), session, bytes);
+                }
+                News::Gone(session) => agent.relay.say(FrameKind::Close, session, Vec::new()),
+                News::Other => agent.accept()?,
+                News::PortOver => {
+                    // Nobody is there: the machine is not attached now. Somebody may come.
+                    std::thread::sleep(LOOK);
+                    agent.begin(number);
+                }
+            }
+        }
+    }
+}
+
+struct Agent {
+    relay: Relay,
+    window: Arc<OwnedFd>,
+    listener: OwnedFd,
+    /// The number of the session that came last.
+    last: u32,
+    /// What the host was told of addresses.
+    told: Option<Vec<addresses::Address>>,
+}
+
+impl Agent {
+    /// Says that it is there, and knows nobody.
+    fn begin(&mut self, number: u64) {
+        self.relay.begin();
+        self.told = None;
+        self.relay.say(FrameKind::Begin, 0, number.to_le_bytes().into());
+    }
+
+    /// Processes have come.
+    fn accept(&mut self) -> anyhow::Result<()> {
+        for _ in 0..TURN {
+            let Some(calls) = socket::accept(self.listener.as_fd())? else { break };
+            let Ok(peer) = socket::peer(calls.as_fd()) else { continue };
+            self.tell_addresses();
+            self.last = self.last.wrapping_add(1);
+            let who = [peer.pid.to_le_bytes(), peer.uid.to_le_bytes()].concat();
+            self.relay.say(FrameKind::Open, self.last, who);
+            self.relay.add(self.last, calls);
+        }
+        Ok(())
+    }
+
+    /// Tells the host the addresses of this machine, if they have changed.
+    fn tell_addresses(&mut self) {
+        let Ok(mut list) = addresses::list() else { return };
+        list.retain(|address| address.up);
+        list.truncate(GIDS_MAX);
+        if self.told.as_ref() == Some(&list) {
+            return;
+        }
+        let mut told = TellAddresses {
+            count: u32::try_from(list.len()).unwrap_or(0),
+            reserved: 0,
+            entries: [NO_ADDRESS; GIDS_MAX],
+        };
+        for (entry, address) in told.entries.iter_mut().zip(&list) {
+            *entry = said(address);
+        }
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = encode(0, &told.into(), &mut bytes);
+        self.relay.say(FrameKind::Addresses, 0, bytes[..length].to_vec());
+        self.told = Some(list);
+    }
+
+    fn frame(&mut self, frame: Frame) {
+        let Frame { kind, session, bytes } = frame;
+        match Channel::of(kind) {
+            Some(channel) => match self.beside(session, &bytes) {
+                Ok(files) => self.relay.tell(session, channel, bytes, files),
+                // No descriptors left: the process sees that the daemon is gone.
+                Err(_) => {
+                    self.relay.remove(session);
+                    self.relay.say(FrameKind::Close, session, Vec::new());
+                }
+            },
+            None if kind == FrameKind::Close => self.relay.remove(session),
+            None => {}
+        }
+    }
+
+    /// The descriptors that belong beside a message of the host's.
+    fn beside(&mut self, session: u32, bytes: &[u8]) -> anyhow::Result<Vec<OwnedFd>> {
+        let Ok((_, message)) = decode(bytes) else { return Ok(Vec::new()) };
+        let mut files = Vec::new();
+        for one in enclosed(&message) {
+            files.push(match one {
+                Enclosed::Memory => self.window.try_clone()?,
+                Enclosed::Events => {
+                    let (ours, theirs) = socket::pair()?;
+                    self.relay.set_events(session, ours);
+                    theirs
+                }
+            });
+        }
+        Ok(files)
+    }
+}
+
+const NO_ADDRESS: MachineAddress =
+    MachineAddress { ip: [0; 16], interface: 0, mtu: 0, reach: 0, loopback: 0 };
+
+fn said(address: &addresses::Address) -> MachineAddress {
+    let ip = match address.ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+        IpAddr::V6(ip) => ip,
+    };
+    let reach = match address.scope {
+        Scope::Global => REACH_GLOBAL,
+        Scope::Link => REACH_LINK,
+        Scope::Host => REACH_HOST,
+    };
+    MachineAddress {
+        ip: ip.octets(),
+        interface: address.interface,
+        mtu: address.mtu,
+        reach,
+        loopback: address.loopback.into(),
+    }
+}
+
+/// Devices come a while after the machine has begun.
+fn wait_for<T>(what: &str, find: impl Fn() -> anyhow::Result<Option<T>>) -> anyhow::Result<T> {
+    for _ in 0..LOOKS {
+        if let Some(found) = find()? {
+            return Ok(found);
+        }
+        std::thread::sleep(LOOK);
+    }
+    bail!("this machine has no {what}")
+}
+
+fn names(folder: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+/// The first device that says it is a window, and its number.
+fn window() -> anyhow::Result<Option<(OwnedFd, u64)>> {
+    for name in names(DEVICES) {
+        let device = PathBuf::from("/dev").join(&name);
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let Ok(file) = open(&device, flags, Mode::empty()) else { continue };
+        let Ok(first) = Extent::new(&file, 0, 4096).mapping(Access::ReadOnly) else { continue };
+        let mut bytes = [0; WindowHead::BYTES];
+        for (at, word) in bytes.chunks_exact_mut(8).enumerate() {
+            word.copy_from_slice(&first.load_u64(8 * at).unwrap_or(0).to_ne_bytes());
+        }
+        drop(first);
+        if let Some(head) = WindowHead::read(&bytes) {
+            return Ok(Some((file, head.number)));
+        }
+    }
+    Ok(None)
+}
+
+/// The port of our name.
+fn port() -> anyhow::Result<Option<OwnedFd>> {
+    for name in names(PORTS) {
+        let said = std::fs::read_to_string(Path::new(PORTS).join(&name).join("name"));
+        if said.is_ok_and(|said| said.trim_end() == PORT_NAME) {
+            let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+            let device = PathBuf::from("/dev").join(&name);
+            let port = open(&device, flags, Mode::empty());
+            return Ok(Some(port.with_context(|| format!("cannot open {}", device.display()))?));
+        }
+    }
+    Ok(None)
+}
+
+/// Listens where the host's daemon would. Who listened there before and is gone left the name.
+fn listen(path: &Path) -> anyhow::Result<OwnedFd> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
+    if socket::is_alive(path) {
+        bail!("a daemon listens at {}", path.display());
+    }
+    let _ = std::fs::remove_file(path);
+    socket::listen(path, 0o666).with_context(|| path.display().to_string())
+}

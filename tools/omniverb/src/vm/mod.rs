@@ -1,0 +1,151 @@
+//! `omniverb vm`: virtual machines that have a device; and `omniverb agent`, which runs in them.
+//!
+//! Here is what a person asks for; the window, QEMU's options, and the two ends of the port are in
+//! files beside this one.
+
+mod agent;
+mod options;
+mod porter;
+mod relay;
+mod window;
+
+pub(crate) use agent::agent;
+
+use crate::operator::Operator;
+use crate::table::Table;
+use crate::{output, vnic};
+use anyhow::{Context, bail};
+use omniverb_session::machine::MachineName;
+use omniverb_session::rate::{show_size, size};
+use omniverb_sys::{inherit, privileges};
+use rustix::io::{FdFlags, fcntl_setfd};
+use serde_json::Value;
+use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use window::{STEP, Window};
+
+/// What the porter of a new machine is started as.
+const CARRY: [&str; 2] = ["vm", "carry"];
+
+fn name(text: &str) -> anyhow::Result<MachineName> {
+    MachineName::new(text).with_context(|| {
+        format!("{text:?} is no name for a machine: up to 28 letters, digits, `-`, `_` and `.`")
+    })
+}
+
+/// Does not return if all goes well: QEMU takes our place. `window`: how large it is to be.
+pub(crate) fn run(text: &str, window: &str, command: &[OsString]) -> anyhow::Result<ExitCode> {
+    let Some((program, arguments)) = command.split_first() else { bail!("no QEMU to run") };
+    let bytes = size(window).map_err(anyhow::Error::msg)?.next_multiple_of(STEP);
+    let name = name(text)?;
+    let room = options::memory(arguments, bytes)?;
+    let window = Window::new(name, bytes)?;
+    let operator = Operator::connect()?;
+    let door = operator.attach_machine(vnic::name_bytes(text)?, window.data, &window.file, text)?;
+    let (port, far) = UnixStream::pair().context("cannot make a socket")?;
+    carry(door, port.into(), window.head.number)?;
+    let far = OwnedFd::from(far);
+    for file in [&window.file, &far] {
+        fcntl_setfd(file, FdFlags::empty())?;
+    }
+    let path = format!("/proc/self/fd/{}", window.file.as_raw_fd());
+    let words = options::words(&path, bytes, far.as_raw_fd(), room.as_deref());
+    let error = Command::new(program).args(arguments).args(words).exec();
+    Err(error).with_context(|| program.to_string_lossy().into_owned())
+}
+
+/// Starts a machine's porter, which ends with the machine. Its two sockets are its input and its
+/// output, so that it has nothing else.
+fn carry(door: OwnedFd, port: OwnedFd, number: u64) -> anyhow::Result<()> {
+    let ours = std::env::current_exe().context("cannot find this program")?;
+    let mut porter = Command::new(ours);
+    porter.args(CARRY).arg(number.to_string()).stdin(door).stdout(port);
+    // What a terminal tells QEMU is not meant for it.
+    porter.process_group(0).spawn().context("cannot start the machine's porter")?;
+    Ok(())
+}
+
+/// What a machine's porter does; first it becomes one that has nothing of its starter's.
+pub(crate) fn carry_on(number: u64, alone: bool) -> anyhow::Result<ExitCode> {
+    if !alone {
+        inherit::nothing_but_standard().context("cannot let go of what is its starter's")?;
+        let ours = std::env::current_exe().context("cannot find this program")?;
+        let number = number.to_string();
+        let error = Command::new(ours).args(CARRY).args([&number, "--alone"]).exec();
+        return Err(error).context("cannot start the machine's porter");
+    }
+    let take = |file: std::io::Result<OwnedFd>| file.context("not started as a porter");
+    let door = take(std::io::stdin().as_fd().try_clone_to_owned())?;
+    let port = take(std::io::stdout().as_fd().try_clone_to_owned())?;
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    privileges::keep_only(&[]).context("cannot give up privileges")?;
+    porter::serve(port, door, number)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Parts with a machine; it runs on, without a device.
+pub(crate) fn detach(text: &str) -> anyhow::Result<ExitCode> {
+    name(text)?;
+    Operator::connect()?.detach_machine(vnic::name_bytes(text)?, text)?;
+    output::write(&format!("machine {text} has no device any more\n"))
+}
+
+/// Those that are attached, or the one of this name.
+pub(crate) fn list(which: Option<&str>, json: bool) -> anyhow::Result<ExitCode> {
+    let found = Operator::connect()?.vnics()?;
+    let all = found["vnics"].as_array().map_or(&[][..], Vec::as_slice);
+    let machines: Vec<&Value> = all.iter().filter(|vnic| vnic["machine"].is_object()).collect();
+    let Some(which) = which else {
+        let text =
+            if json { serde_json::to_string_pretty(&machines)? + "\n" } else { people(&machines) };
+        return output::write(&text);
+    };
+    let one = machines.iter().find(|vnic| vnic["machine"]["name"] == which);
+    let one =
+        one.with_context(|| format!("no machine is called {which:?}; see `omniverb vm list`"))?;
+    let text = if json { serde_json::to_string_pretty(one)? + "\n" } else { people(&[one]) };
+    output::write(&text)
+}
+
+fn people(machines: &[&Value]) -> String {
+    let mut table =
+        Table::new(&["machine", "vNIC", "processes", "window", "used", "porter", "addresses"]);
+    for vnic in machines {
+        let machine = &vnic["machine"];
+        let number = |value: &Value| value.as_u64().unwrap_or(0);
+        let addresses = machine["addresses"].as_array().map_or(&[][..], Vec::as_slice);
+        let addresses: Vec<&str> = addresses.iter().filter_map(Value::as_str).collect();
+        table.row(vec![
+            machine["name"].as_str().unwrap_or("?").to_owned(),
+            vnic["name"].as_str().unwrap_or("?").to_owned(),
+            number(&machine["sessions"]).to_string(),
+            show_size(number(&machine["window"])),
+            show_size(number(&machine["used"])),
+            number(&machine["porter"]).to_string(),
+            addresses.join(" "),
+        ]);
+    }
+    let text = table.render("");
+    if text.is_empty() { "no machine is attached\n".into() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_reads_well() {
+        let vnic = serde_json::json!({"name": "vm-web-1", "machine": {
+            "name": "web-1", "porter": 17, "window": 268_427_264_u64, "used": 528_384,
+            "sessions": 1, "addresses": ["10.0.0.1", "fe80::1"]}});
+        let text = people(&[&vnic]);
+        assert!(text.contains("web-1") && text.contains("vm-web-1") && text.contains("17"));
+        assert!(text.contains("10.0.0.1 fe80::1"), "{text}");
+        assert!(people(&[]).contains("no machine"));
+    }
+}

@@ -1,0 +1,126 @@
+//! What QEMU is told, so that a guest has a window and a port. Stock QEMU from 7.2 on.
+//!
+//! In: where the window's file and the port's socket are for QEMU, and how much memory the guest
+//! has. Out: words of a command line.
+
+use anyhow::{Context, bail, ensure};
+use omniverb_session::machine::PORT_NAME;
+use std::ffi::{OsStr, OsString};
+
+/// The words. `socket`: the number of the other end of the port, which QEMU inherits. `room`: what
+/// is still to be said about memory.
+pub(super) fn words(
+    window: &str,
+    window_bytes: u64,
+    socket: i32,
+    room: Option<&str>,
+) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    let mut option = |name: &str, value: String| words.extend([format!("-{name}"), value]);
+    if let Some(memory) = room {
+        option("m", memory.to_owned());
+    }
+    option(
+        "object",
+        format!(
+            "memory-backend-file,id=omniverb-window,mem-path={window},size={window_bytes},share=on"
+        ),
+    );
+    option("device", "virtio-pmem-pci,id=omniverb,memdev=omniverb-window".into());
+    option("chardev", format!("socket,id=omniverb-control,fd={socket}"));
+    option("device", "virtio-serial-pci,id=omniverb-serial".into());
+    option(
+        "device",
+        format!("virtserialport,bus=omniverb-serial.0,chardev=omniverb-control,name={PORT_NAME}"),
+    );
+    words
+}
+
+/// QEMU's own memory when nothing is said, in MiB.
+const DEFAULT_MIB: u64 = 128;
+
+/// What is to be said with `-m` beside what a command line says already: room for a window is there
+/// if the machine may have more memory than it has. `None`: enough was said.
+pub(super) fn memory(command: &[OsString], window_bytes: u64) -> anyhow::Result<Option<String>> {
+    let mut said = None;
+    let mut words = command.iter();
+    while let Some(word) = words.next() {
+        if word == OsStr::new("-m") || word == OsStr::new("--m") {
+            let value = words.next().and_then(|word| word.to_str()).context("-m says nothing")?;
+            said = Some(value);
+        }
+    }
+    let said = said.unwrap_or("");
+    if said.split(',').any(|part| part.starts_with("maxmem=")) {
+        return Ok(None);
+    }
+    let mut mib = DEFAULT_MIB;
+    for part in said.split(',').filter(|part| !part.is_empty()) {
+        match part.split_once('=') {
+            None => mib = in_mib(part)?,
+            Some(("size", size)) => mib = in_mib(size)?,
+            Some(_) => {}
+        }
+    }
+    let all = mib.saturating_add(window_bytes.div_ceil(1 << 20));
+    // Where it begins is QEMU's to choose, on a boundary of a GiB.
+    let room = all.next_multiple_of(1024).saturating_add(1024);
+    let beside = if said.is_empty() { String::new() } else { format!("{said},") };
+    Ok(Some(format!("{beside}maxmem={room}M")))
+}
+
+/// A size as QEMU has it, MiB if no unit is said.
+fn in_mib(text: &str) -> anyhow::Result<u64> {
+    let (number, unit) = match text.find(|letter: char| !letter.is_ascii_digit()) {
+        Some(at) => text.split_at(at),
+        None => (text, "M"),
+    };
+    let number: u64 = number.parse().with_context(|| format!("{text:?} is no size"))?;
+    let bytes = match unit {
+        "B" | "b" => Some(number),
+        "K" | "k" => number.checked_mul(1 << 10),
+        "M" | "m" => number.checked_mul(1 << 20),
+        "G" | "g" => number.checked_mul(1 << 30),
+        "T" | "t" => number.checked_mul(1 << 40),
+        _ => bail!("{text:?} is no size"),
+    };
+    let bytes = bytes.with_context(|| format!("{text:?} is too much"))?;
+    ensure!(bytes > 0, "a machine without memory");
+    Ok(bytes.div_ceil(1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(line: &str) -> anyhow::Result<Option<String>> {
+        let command: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+        memory(&command, 256 << 20)
+    }
+
+    #[test]
+    fn room_for_the_window_is_made_beside_what_was_said() {
+        for (line, expected) in [
+            ("qemu", Some("maxmem=2048M")),
+            ("qemu -m 512 -smp 2", Some("512,maxmem=2048M")),
+            ("qemu -m 4G", Some("4G,maxmem=6144M")),
+            ("qemu -m size=1g,slots=2", Some("size=1g,slots=2,maxmem=3072M")),
+            ("qemu -m 512,maxmem=8G", None),
+        ] {
+            assert_eq!(told(line).unwrap().as_deref(), expected, "{line}");
+        }
+        for wrong in ["qemu -m", "qemu -m much", "qemu -m 0", "qemu -m 99999999999T"] {
+            assert!(told(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_guest_is_given_a_window_and_a_port() {
+        let words = words("/proc/self/fd/5", 4 << 20, 6, Some("maxmem=2G"));
+        let line = words.join(" ");
+        assert!(line.starts_with("-m maxmem=2G -object "), "{line}");
+        assert!(line.contains("mem-path=/proc/self/fd/5,size=4194304,share=on"), "{line}");
+        assert!(line.contains("virtio-pmem-pci") && line.contains("name=omniverb.control"));
+        assert!(line.contains("-chardev socket,id=omniverb-control,fd=6"), "{line}");
+    }
+}

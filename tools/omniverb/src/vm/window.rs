@@ -1,0 +1,126 @@
+//! A machine's window: a memory file that a Linux guest makes a device of, `/dev/daxN.0`.
+//!
+//! In: a name and a size. Out: the file, of that size for ever, with an *info block* where the
+//! guest's kernel looks for it on plugged-in memory (`drivers/nvdimm/pfn.h`): what follows is a
+//! device and no disk, mapped in pages of 4 KiB. Behind it the data part begins, which is what the
+//! guest sees, with a head by which the agent knows it.
+
+use anyhow::{Context, ensure};
+use omniverb_session::body::Extent;
+use omniverb_session::machine::{MachineName, WindowHead};
+use omniverb_sys::{memfd, random};
+use rustix::io::pwrite;
+use std::os::fd::OwnedFd;
+
+/// What sizes are multiples of: the least that can be plugged into a machine.
+pub(super) const STEP: u64 = 2 << 20;
+const PAGE: u64 = 4096;
+/// Where the info block is.
+const INFO_OFFSET: u64 = 4096;
+/// Where the data part begins.
+const DATA_OFFSET: u64 = 8192;
+const INFO_BYTES: usize = 4096;
+const SIGNATURE: &[u8; 16] = b"NVDIMM_DAX_INFO\0";
+/// Its format.
+const MAJOR: u16 = 1;
+const MINOR: u16 = 4;
+/// The kernel keeps what it notes of each page in the guest's memory, not in the window.
+const NOTES_IN_MEMORY: u32 = 1;
+/// Bytes of such a note.
+const NOTE_BYTES: u16 = 64;
+
+/// A window, and which part of it the guest sees.
+pub(super) struct Window {
+    pub(super) file: OwnedFd,
+    pub(super) data: Extent,
+    pub(super) head: WindowHead,
+}
+
+impl Window {
+    /// A window of so many bytes, for the machine of this name.
+    pub(super) fn new(name: MachineName, bytes: u64) -> anyhow::Result<Window> {
+        ensure!(bytes > 0 && bytes.is_multiple_of(STEP), "a window has some times 2 MiB");
+        let data = Extent { offset: DATA_OFFSET, length: bytes - DATA_OFFSET };
+        let head = WindowHead::new(name, random::number(), data.length);
+        let file = memfd::create("omniverb-window", bytes).context("cannot make a window")?;
+        let info = info_block(bytes, [random::number(), random::number()]);
+        for (offset, bytes) in [(INFO_OFFSET, &info[..]), (DATA_OFFSET, &head.written()[..])] {
+            let written = pwrite(&file, bytes, offset).context("cannot write to a window")?;
+            ensure!(written == bytes.len(), "cannot write to a window");
+        }
+        Ok(Window { file, data, head })
+    }
+}
+
+/// The info block of a window of so many bytes, with this number of its own.
+fn info_block(bytes: u64, uuid: [u64; 2]) -> [u8; INFO_BYTES] {
+    let mut block = [0; INFO_BYTES];
+    let mut put = |offset: usize, field: &[u8]| {
+        block[offset..offset + field.len()].copy_from_slice(field);
+    };
+    put(0, SIGNATURE);
+    put(16, &uuid[0].to_le_bytes());
+    put(24, &uuid[1].to_le_bytes());
+    // From 32 on: no parent, no flags.
+    put(52, &MAJOR.to_le_bytes());
+    put(54, &MINOR.to_le_bytes());
+    put(56, &DATA_OFFSET.to_le_bytes());
+    put(64, &((bytes - DATA_OFFSET) / PAGE).to_le_bytes());
+    put(72, &NOTES_IN_MEMORY.to_le_bytes());
+    // At 76 and 80: nothing is left out at either end.
+    put(84, &(PAGE as u32).to_le_bytes());
+    put(88, &(PAGE as u32).to_le_bytes());
+    put(92, &NOTE_BYTES.to_le_bytes());
+    let sum = fletcher64(&block);
+    block[INFO_BYTES - 8..].copy_from_slice(&sum.to_le_bytes());
+    block
+}
+
+/// The sum that the kernel compares: of a block whose own sum is zero.
+fn fletcher64(block: &[u8]) -> u64 {
+    let (mut low, mut high) = (0_u32, 0_u64);
+    for word in block.chunks_exact(4) {
+        let word = word.try_into().map_or(0, u32::from_le_bytes);
+        low = low.wrapping_add(word);
+        high = high.wrapping_add(low.into());
+    }
+    (high << 32) | u64::from(low)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::pread;
+
+    #[test]
+    fn a_window_has_its_size_for_ever_and_says_whose_it_is() {
+        let name = MachineName::new("web-1").unwrap();
+        let window = Window::new(name, 4 * STEP).unwrap();
+        assert_eq!(memfd::size(std::os::fd::AsFd::as_fd(&window.file)).unwrap(), 4 * STEP);
+        let mut bytes = [0; WindowHead::BYTES];
+        pread(&window.file, &mut bytes, window.data.offset).unwrap();
+        let head = WindowHead::read(&bytes).unwrap();
+        assert_eq!(head, window.head);
+        assert_eq!(MachineName::read(&head.name), Some(name));
+        assert_eq!(window.data.offset + window.data.length, 4 * STEP);
+        for wrong in [0, STEP - 1, STEP + 4096] {
+            assert!(Window::new(name, wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_info_block_is_what_the_kernel_reads() {
+        let block = info_block(128 << 20, [1, 2]);
+        assert_eq!(&block[..16], SIGNATURE);
+        let word = |at: usize| u32::from_le_bytes(block[at..at + 4].try_into().unwrap());
+        let pages = (128 << 20) / 4096 - 2;
+        assert_eq!((word(52), word(56), word(64)), (1 | 4 << 16, 8192, pages));
+        assert_eq!((word(72), word(84), word(88), word(92)), (1, 4096, 4096, 64));
+        // Of the same block, by the script that made the first guests' windows.
+        let sum = u64::from_le_bytes(block[4088..].try_into().unwrap());
+        let mut without = block;
+        without[4088..].fill(0);
+        assert_eq!(sum, fletcher64(&without));
+        assert_eq!(fletcher64(&[1, 0, 0, 0, 2, 0, 0, 0]), 3 | 4 << 32);
+    }
+}
