@@ -50,7 +50,8 @@ def programs(more=()):
 class Guest:
     """One running machine; the same surface for starting programs as a Container has."""
 
-    def __init__(self, switch, archive, address, more_addresses=(), mtu=1500, processors=1):
+    def __init__(self, switch, archive, address, more_addresses=(), mtu=1500, processors=1,
+                 before=()):
         qemu = shutil.which("qemu-system-x86_64")
         if not qemu:
             raise Skip("no qemu-system-x86_64: the package qemu-system-x86 cannot be installed")
@@ -60,7 +61,7 @@ class Guest:
         self.link = self.machine = None
         tap = _plug(switch, mtu)
         # A machine that stands still for half a second is dead to those who talk to it.
-        common = [*switch.enter(), "nice", "-n", "-10", qemu, "-machine", "q35",
+        common = [*switch.enter(), "nice", "-n", "-10", *before, qemu, "-machine", "q35",
                   "-smp", str(processors), "-m", "512", "-nodefaults", "-display", "none",
                   "-no-reboot",
                   "-kernel", image.Kernel().bootable(), "-initrd", archive,
@@ -70,7 +71,8 @@ class Guest:
                              f"mac=52:54:00:00:00:{switch.ports:02x}"]
         try:
             self._boot(common)
-            self._set_up([address, *more_addresses], mtu)
+            self._configure([address, *more_addresses], mtu)
+            self._set_up()
         except BaseException:
             self.close()
             raise
@@ -114,12 +116,14 @@ class Guest:
             self.link.close()
             self.machine = self.link = None
 
-    def _set_up(self, addresses, mtu):
+    def _configure(self, addresses, mtu):
         self.run("ip", "link", "set", "lo", "up")
         self.run("ip", "link", "set", "eth0", "mtu", mtu, "up")
         for address in addresses:
             self.run("ip", "addr", "add", address, "dev", "eth0",
                      *(["nodad"] if ":" in address else []))
+
+    def _set_up(self):
         self.run("rdma", "link", "add", "rxe0", "type", "rxe", "netdev", "eth0")
         process.until(lambda: "PORT_ACTIVE" in self.run("ibv_devinfo"), 10, "an active rxe0")
 

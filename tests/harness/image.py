@@ -24,8 +24,9 @@ _INIT = staging.ROOT / "tests" / "guest" / "init.c"
 _RXE = "kernel/drivers/infiniband/sw/rxe/rdma_rxe.ko"
 # Two spare ways to a CRC-32; newer kernels have neither module and need none.
 _OPTIONAL_MODULES = ["crc32_generic", "crc32_pclmul"]
-_MODULES = ["virtio_pci", "virtio_console", "virtio_net", *_OPTIONAL_MODULES, "rdma_rxe",
-            "ib_uverbs", "rdma_ucm"]
+_MODULES = ["virtio_pci", "virtio_console", "virtio_net"]
+RXE = (*_OPTIONAL_MODULES, "rdma_rxe", "ib_uverbs", "rdma_ucm")
+DAX = ("virtio_pmem", "nd_pmem", "dax_pmem", "device_dax")
 _APPLETS = ["cat", "dmesg", "false", "free", "grep", "ls", "mkdir", "ping", "ps", "sh", "sleep",
             "true"]
 
@@ -55,14 +56,15 @@ class Kernel:
             _replace(target, unpacked)
         return target
 
-    def modules(self):
-        """Files to load, in order; with each, whether loading it may fail."""
+    def modules(self, more):
+        """Files to load for what all guests need and for `more`, in order; with each, whether
+        loading it may fail."""
         if not (self.root / "lib/modules" / self.version / "modules.dep").exists():
             process.run(["depmod", "-b", self.root, self.version], limit=60)
         nothing = BUILT / "no-configuration"
         nothing.mkdir(parents=True, exist_ok=True)
         found = {}
-        for name in _MODULES:
+        for name in (*_MODULES, *more):
             optional = name in _OPTIONAL_MODULES
             text = process.run(["modprobe", "-C", nothing, "-d", self.root, "-S", self.version,
                                 "--show-depends", name], accept=(0, 1) if optional else (0,))
@@ -84,15 +86,15 @@ def _decompressed(image):
     return None
 
 
-def archive(programs):
+def archive(programs, modules=RXE, purpose="rxe"):
     """Makes, or finds, the initial file system with `programs`: paths there -> files here. They
-    are taken along with the libraries they load. Returns its path."""
+    are taken along with the libraries they load. Of each purpose one is kept. Returns its path."""
     kernel = Kernel()
     init = _build_init()
     files = {"/init": init, "/bin/busybox": shutil.which("busybox")}
     links = {f"/bin/{name}": "busybox" for name in _APPLETS}
     order = []
-    for path, optional in kernel.modules().items():
+    for path, optional in kernel.modules(modules).items():
         name = path.name.removesuffix(".xz")
         files[f"/modules/{name}"] = path
         order.append(f"-{name}" if optional else name)
@@ -107,9 +109,9 @@ def archive(programs):
         state = os.stat(outside)
         key.update(f"{inside} {outside} {state.st_size} {state.st_mtime_ns}\n".encode())
     key.update(pathlib.Path(__file__).read_bytes())
-    target = BUILT / f"archive-{key.hexdigest()[:16]}"
+    target = BUILT / f"archive-{purpose}-{key.hexdigest()[:16]}"
     if not target.exists():
-        for old in BUILT.glob("archive-*"):
+        for old in BUILT.glob(f"archive-{purpose}-*"):
             old.unlink()
         _write(target, files, links, "".join(f"{name}\n" for name in order))
     return target

@@ -1,0 +1,186 @@
+"""Virtual machines that have a device: stock QEMU, stock kernel, the same library.
+
+One machine boots for all cases, in their order; the last ones take its device away.
+"""
+
+import contextlib
+import glob
+import json
+import re
+import shutil
+import subprocess
+
+from harness import image, process
+from harness.case import WAITS, Case, Group, Skip, check
+from harness.guest import Guest
+from harness.host import Host
+
+_NAME = "web-1"
+_ADDRESS = "10.77.0.200"
+_PROGRAMS = ["ibv_devinfo", "ibv_rc_pingpong", "ibv_ud_pingpong", "ip"]
+_INSIDE = "/opt/omniverb"
+_OMNIVERB = f"{_INSIDE}/bin/omniverb"
+_SOCKET = "/run/omniverb/omniverbd.sock"
+
+
+def _files(stage):
+    """What the machine's file system has: the programs, and Omniverb as it would be installed."""
+    found = {}
+    for name in _PROGRAMS:
+        path = shutil.which(name)
+        if not path:
+            raise Skip(f"{name} is not installed")
+        found[f"/bin/{name}"] = path
+    found[_OMNIVERB] = str(stage.dist / "bin" / "omniverb")
+    for path in glob.glob(str(stage.dist / "lib" / "*.so*")):
+        found[f"{_INSIDE}/lib/{path.rpartition('/')[2]}"] = path
+    return found
+
+
+class Machine(Guest):
+    """A guest with a device of ours."""
+
+    def __init__(self, stage, host):
+        self.daemon = host.daemon
+        self.agents = None
+        before = ["env", f"OMNIVERB_SOCKET={host.daemon.socket}", stage.dist / "bin" / "omniverb",
+                  "vm", "run", _NAME, "--window", "64m", "--"]
+        archive = image.archive(_files(stage), image.DAX, "dax")
+        super().__init__(host.switch, archive, f"{_ADDRESS}/24", before=before)
+
+    def _switch_on(self, line, limit):
+        process.until(lambda: not self.row(), 10, "the name to be free")
+        super()._switch_on(line, limit)
+
+    def _set_up(self):
+        self.agents = self.start_agent()
+
+    def start_agent(self):
+        """Starts the agent and waits until it listens."""
+        agent = self.start(_OMNIVERB, "agent", stdout=self.output())
+        process.until(lambda: agent.poll() is not None or self.listens_for_verbs(), 60,
+                      "the agent")
+        check(agent.poll() is None, self.said())
+        check(self.has_device(), self.said())
+        return agent
+
+    def output(self):
+        """Where the agent's words go."""
+        return open(f"{self.folder.name}/agent", "w+", encoding="utf-8")  # noqa: SIM115
+
+    def said(self):
+        """What the agent said."""
+        with open(f"{self.folder.name}/agent", encoding="utf-8") as file:
+            return file.read()
+
+    def listens_for_verbs(self):
+        """Whether somebody listens where programs look for a daemon."""
+        return _SOCKET in self.run("cat", "/proc/net/unix")
+
+    def has_device(self):
+        """Whether programs in it find one."""
+        return "omv0" in self.verbs("ibv_devinfo", accept=range(256), limit=60)
+
+    def verbs(self, *argv, **options):
+        """Runs a program in it that uses the device."""
+        return self.run(_OMNIVERB, "run", "--", *argv, **options)
+
+    def row(self):
+        """What `omniverb vm list` says of it."""
+        found = json.loads(self.daemon.omniverb("vm", "list", "--json"))
+        return next((row["machine"] for row in found if row["machine"]["name"] == _NAME), None)
+
+
+class Lab:
+    """A host with a machine."""
+
+    def __init__(self, stage):
+        self.host = Host(stage, "machines")
+        try:
+            self.machine = self.host.keep(Machine(stage, self.host))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self):
+        """Ends everything."""
+        self.host.close()
+
+
+@contextlib.contextmanager
+def _lab(stage):
+    lab = Lab(stage)
+    try:
+        yield lab
+    finally:
+        lab.close()
+
+
+def _device(lab):
+    """The device is there, and its GID is the machine's address."""
+    text = lab.machine.verbs("ibv_devinfo", "-v")
+    check("omv0" in text and "PORT_ACTIVE" in text, text)
+    check(re.search(rf"GID\[.*::ffff:{re.escape(_ADDRESS)}", text), text)
+    shown = lab.host.daemon.omniverb("vm", "show", _NAME)
+    check(f"vm-{_NAME}" in shown and _ADDRESS in shown, shown)
+
+
+def _window(lab):
+    """What processes share comes out of the window, and goes back to it."""
+    row = lab.machine.row()
+    check(row["used"] == 0 and row["sessions"] == 0, f"{row}")
+    server = lab.machine.start(_OMNIVERB, "run", "--", "ibv_rc_pingpong", stdout=None)
+    try:
+        process.until(lambda: lab.machine.listens(18515), 60, "a server")
+        row = lab.machine.row()
+        check(row["used"] >= 512 << 10 and row["sessions"] == 1, f"{row}")
+    finally:
+        server.kill()
+    process.until(lambda: lab.machine.row()["used"] == 0, 10, "the pieces to come back")
+
+
+def _pingpong(program, *options):
+    """Two processes of the machine."""
+    def run(lab):
+        command = [_OMNIVERB, "run", "--", f"ibv_{program}_pingpong", "-g", "0", "-n", "200",
+                   *options]
+        with open(f"{lab.machine.folder.name}/server", "w+", encoding="utf-8") as said:
+            server = lab.machine.start(*command, stdout=said)
+            process.until(lambda: server.poll() is not None or lab.machine.listens(18515), 60,
+                          "a server")
+            text = lab.machine.run(*command, "127.0.0.1", limit=60)
+            check(server.wait(20) == 0 and "iters in" in text, text)
+    return run
+
+
+def _agent_again(lab):
+    """An agent that was killed leaves nothing at the host, and another goes on."""
+    lab.machine.agents.kill()
+    lab.machine.agents = lab.machine.start_agent()
+    check(lab.machine.row()["sessions"] <= 1, f"{lab.machine.row()}")
+    _device(lab)
+
+
+def _detached(lab):
+    """Who takes the device away ends what processes have of it, at once."""
+    server = lab.machine.start(_OMNIVERB, "run", "--", "ibv_rc_pingpong", stdout=None)
+    try:
+        process.until(lambda: lab.machine.listens(18515), 60, "a server")
+        lab.host.daemon.omniverb("vm", "detach", _NAME)
+        check(lab.machine.row() is None, "it is there")
+        check(not lab.machine.has_device(), "a device without a host")
+    finally:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.kill()
+
+
+def groups():
+    """All with one machine."""
+    cases = [Case("machines.device", _device, 120),
+             Case("machines.window", _window, 120),
+             Case("machines.ibv_rc_pingpong", _pingpong("rc"), 180),
+             Case("machines.ibv_rc_pingpong -e", _pingpong("rc", "-e"), 180),
+             Case("machines.ibv_ud_pingpong -e", _pingpong("ud", "-e"), 180),
+             Case("machines.agent killed", _agent_again, 120),
+             Case("machines.detached", _detached, 120)]
+    return [Group("machines", cases, _lab, weight=WAITS)]
