@@ -49,7 +49,7 @@ pub use rsocket::rsocket_peer;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 16] = [
+pub const TARGETS: [Target; 17] = [
     ("ring_consumer", ring_consumer),
     ("link_records", link_records),
     ("session_decode", session_decode),
@@ -61,6 +61,7 @@ pub const TARGETS: [Target; 16] = [
     ("cm_message", cm_message),
     ("rsocket_peer", rsocket_peer),
     ("hostile_daemon", hostile_daemon),
+    ("imports", imports),
     ("kernel_addresses", kernel_addresses),
     ("kernel_maps", kernel_maps),
     ("configuration", configuration_file),
@@ -139,6 +140,11 @@ pub fn cm_message(bytes: &[u8]) {
 /// A process whose daemon says and hands over anything.
 pub fn hostile_daemon(bytes: &[u8]) {
     omniverb_client::testing::hostile::daemon_says(bytes);
+}
+
+/// A process of which another imports, and one that imports, where the other says anything.
+pub fn imports(bytes: &[u8]) {
+    omniverb_client::testing::imports(bytes);
 }
 
 /// What the kernel says of interfaces and addresses.

@@ -52,6 +52,7 @@ _PROGRAMS = [
     program("multicast.two_processes"),
     program("multicast.last_words"),
     *[program(f"flush.{test}") for test in tests_of("flush")],
+    program("imports.all_operations"),
     program("nopoll.receiver_asleep"),
     program("events.ping_pong_asleep", 20_000),
     program("many.clients_of_one_server", 64, 100, limit=120),

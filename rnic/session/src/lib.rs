@@ -9,6 +9,7 @@
 //!
 //! Who runs the daemon has a socket apart, with messages of its own: [`operator`]. For processes of
 //! a virtual machine the same messages travel in frames: [`machine`].
+//! Two processes of which one imports what the other has have sockets of their own: [`import`].
 //!
 //! One datagram is one message: a [`Header`], then the body its [`Kind`] names, both fixed-size
 //! and native-endian (both ends are on one host). Descriptors travel as `SCM_RIGHTS` beside it,
@@ -20,6 +21,7 @@ pub mod body;
 pub mod cm;
 mod codec;
 pub mod faults;
+pub mod import;
 pub mod limits;
 pub mod machine;
 mod macros;

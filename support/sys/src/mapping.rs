@@ -3,7 +3,7 @@
 // UNSAFETY: mapping memory is what this file is for; the only promise made to callers is that the
 // range stays mapped while the `Mapping` lives.
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -91,6 +91,34 @@ impl Mapping {
             }
         }
         (mapping.length, mapping.behind) = (length, page);
+        Ok(mapping)
+    }
+
+    /// Maps parts of files side by side, shared: files, offsets, and whole pages of lengths.
+    ///
+    /// # Errors
+    /// As [`shared`](Self::shared).
+    pub(crate) fn row(
+        parts: &[(BorrowedFd<'_>, u64, usize)],
+        access: Access,
+    ) -> io::Result<Mapping> {
+        let all = parts.iter().try_fold(0usize, |sum, (.., length)| sum.checked_add(*length));
+        let length = all.ok_or(io::ErrorKind::InvalidInput)?;
+        let reserve = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: the kernel chooses unused addresses, as above.
+        let start =
+            unsafe { mmap_anonymous(std::ptr::null_mut(), length, ProtFlags::empty(), reserve)? };
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mapping = Mapping { start, length, behind: 0 };
+        let (mut at, flags) = (0, MapFlags::SHARED | MapFlags::FIXED);
+        for (file, offset, bytes) in parts {
+            // SAFETY: a part of the range just reserved, which nobody knows: they fill it exactly.
+            unsafe {
+                let place = mapping.start.as_ptr().add(at).cast();
+                mmap(place, *bytes, access.protection(), flags, file, *offset)?;
+            }
+            at += bytes;
+        }
         Ok(mapping)
     }
 

@@ -7,8 +7,8 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    accept_with, bind, connect as connect_to, listen as listen_on, recvmsg, sendmsg, socket_with,
-    socketpair,
+    accept_with, bind, connect as connect_to, listen as listen_on, recv, recvmsg, sendmsg,
+    socket_with, socketpair,
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -154,6 +154,16 @@ pub fn receive(
     }
 }
 
+/// The beginning of the next message, which stays there: bytes of it in `buffer`. Never waits.
+///
+/// # Errors
+/// `WouldBlock` if there is none, `ENOTSOCK` for a descriptor of another kind.
+pub fn peek(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let (bytes, _) = rustix::io::retry_on_intr(|| recv(socket, &mut *buffer, flags))?;
+    Ok(bytes)
+}
+
 /// As [`receive`]; a signal ends it.
 pub(crate) fn receive_once(
     socket: BorrowedFd<'_>,
@@ -239,6 +249,14 @@ mod tests {
         assert_eq!((&buffer[..length], files.len()), (&b"second"[..], 0));
         let error = receive(other.as_fd(), &mut buffer, Mode::NonBlocking).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(peek(other.as_fd(), &mut buffer).unwrap_err().kind(), error.kind());
+        send(one.as_fd(), b"third", &[]).unwrap();
+        for _ in 0..2 {
+            let length = peek(other.as_fd(), &mut buffer).unwrap();
+            assert_eq!(&buffer[..length], b"third");
+        }
+        receive(other.as_fd(), &mut buffer, Mode::NonBlocking).unwrap();
+        assert!(peek(file.as_fd(), &mut buffer).is_err());
         drop(one);
         assert_eq!(receive(other.as_fd(), &mut buffer, Mode::Blocking).unwrap().0, 0);
         assert!(send(other.as_fd(), b"x", &[]).is_err(), "and no SIGPIPE");

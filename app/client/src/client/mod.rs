@@ -6,6 +6,7 @@ mod captures;
 mod events;
 mod groups;
 mod handing_over;
+mod importing;
 mod lending;
 mod links;
 mod mapping;
@@ -17,13 +18,14 @@ mod taking_back;
 mod turning;
 
 pub use self::handing_over::Membership;
+pub use self::importing::{Offer, is_command_file};
 pub use self::registering::{REGIONS_MAX, Wish};
 pub use self::second::Answer;
 
 use crate::nic::{NoDevice, VirtualNic};
 use crate::session::{self, Session};
-use crate::{audience, bells, calls, environment, fork, host, keys, mapped, progress, queue_pairs};
-use crate::{places, statistics, taking, tracing, watches};
+use crate::{audience, bells, calls, environment, fork, host, imports, keys, mapped, places};
+use crate::{progress, queue_pairs, statistics, taking, tracing, watches};
 use omniverb_device::Shared;
 use omniverb_session::Message;
 use omniverb_session::body::{GidEntry, QueryGids};
@@ -56,6 +58,12 @@ pub struct Client {
     mapped: mapped::Mapped,
     /// Its parts of XRC domains, where others find it.
     places: Mutex<Vec<Arc<places::Place>>>,
+    /// Listens to processes with which a device is shared.
+    service: Arc<imports::Service>,
+    /// What those have who import ours.
+    exporter: Arc<imports::Exporter>,
+    /// What is mapped of those whose we import.
+    imported: Arc<imports::Budget>,
     /// Whoever attaches or detaches a queue pair has its turn.
     pub(crate) attaching: Mutex<()>,
     /// Itself, for the threads it starts.
@@ -92,7 +100,8 @@ impl Client {
         let (session, nic, area) = Session::connect()?;
         let area = statistics::Area::new(&area).map_err(NoDevice::Resources)?;
         let progress = progress::Progress::new().map_err(NoDevice::Resources)?;
-        Ok(Arc::new_cyclic(|me| Client {
+        let service = Arc::<imports::Service>::default();
+        Ok(Arc::new_cyclic(|me: &Weak<Client>| Client {
             shared: Shared::new(Box::new(host::ProcessHost::new(progress.clone()))),
             session,
             nic: RwLock::new(nic),
@@ -107,6 +116,9 @@ impl Client {
             taking: Arc::default(),
             mapped: mapped::Mapped::default(),
             places: Mutex::default(),
+            exporter: imports::Exporter::new(service.clone(), me.clone()),
+            service,
+            imported: Arc::default(),
             attaching: Mutex::default(),
             me: me.clone(),
             tracing: Default::default(),

@@ -163,7 +163,7 @@ impl Client {
 
     /// Another thread may be placing a message at this moment where nothing is to be placed any
     /// more: returns when it has done so.
-    fn finish_access(&self) {
+    pub(super) fn finish_access(&self) {
         let qps = self.qps.all();
         qps.iter().for_each(|qp| qp.finish_access());
     }

@@ -1,7 +1,6 @@
 //! Device memory: memory of the program that only its handle leads to, and regions in it.
 
 use core::ffi::{c_int, c_void};
-use std::alloc::Layout;
 use std::sync::Arc;
 
 use omniverb_abi::{
@@ -9,6 +8,7 @@ use omniverb_abi::{
 };
 use omniverb_client::Wish;
 use omniverb_device::{Extras, access};
+use omniverb_session::import;
 use omniverb_terms::Errno;
 
 use super::context::ContextShell;
@@ -17,6 +17,7 @@ use super::memory::registered;
 use super::objects::{DeviceMemory, MemoryOf};
 use super::users::DmShell;
 use crate::errno::{null, outcome};
+use crate::why::refused;
 
 /// What is copied begins and ends on such a boundary.
 const GRAIN: u64 = 4;
@@ -31,14 +32,12 @@ pub(super) unsafe extern "C" fn alloc_dm(
     if comp_mask != 0 || length == 0 || log_align_req > DM_ALIGNMENT_LOG_MAX {
         return null(Errno::EINVAL);
     }
-    let Ok(layout) = Layout::from_size_align(length, (1 << log_align_req).max(64)) else {
-        return null(Errno::EINVAL);
-    };
     // SAFETY: the inline's argument.
     let shell = unsafe { ContextShell::of(context) };
-    match DeviceMemory::new(layout, shell.counts.clone()) {
+    match DeviceMemory::new(length, 1 << log_align_req, shell.counts.clone()) {
         Ok(of) => {
             shell.family.device_memory.add(of.handle, of.clone());
+            shell.family.offer(&shell.client);
             into_c(context, of)
         }
         Err(errno) => null(errno),
@@ -67,12 +66,20 @@ pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
         if !context.client.is_ours() {
             return 0;
         }
-        let table = &context.family.device_memory;
-        let taken = table.take(handle, |of| !of.users.are_some());
-        if taken.is_ok() {
+        let family = &context.family;
+        let freed = match family.elsewhere() {
+            Some(_) if DmShell::of(dm).of.users.are_some() => Err(Errno::EBUSY),
+            Some(elsewhere) if DmShell::of(dm).of.is_elsewhere() => {
+                elsewhere.import.destroy(import::DEVICE_MEMORY, handle)
+            }
+            _ => family.device_memory.take(handle, |of| !of.users.are_some()),
+        };
+        if freed.is_ok() {
+            // Before its memory is something else.
+            family.is_gone(import::DEVICE_MEMORY, handle);
             drop(Box::from_raw(dm.cast::<DmShell>()));
         }
-        outcome(taken)
+        outcome(freed)
     }
 }
 
@@ -83,9 +90,16 @@ pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_ibv_import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
     // SAFETY: the caller's promise.
-    match unsafe { ContextShell::of(context) }.family.device_memory.get(handle) {
-        Some(of) => into_c(context, of),
-        None => null(Errno::ENOENT),
+    let family = &unsafe { ContextShell::of(context) }.family;
+    let found = match family.elsewhere() {
+        Some(elsewhere) => {
+            elsewhere.import.device_memory(handle).map(DeviceMemory::imported).map_err(not_had)
+        }
+        None => family.device_memory.get(handle).ok_or(Errno::ENOENT),
+    };
+    match found {
+        Ok(of) => into_c(context, of),
+        Err(errno) => null(errno),
     }
 }
 
@@ -96,7 +110,16 @@ pub unsafe extern "C" fn ov_ibv_import_dm(context: *mut ibv_context, handle: u32
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_ibv_unimport_dm(dm: *mut ibv_dm) {
     // SAFETY: the caller's promise.
-    drop(unsafe { Box::from_raw(dm.cast::<DmShell>()) });
+    unsafe {
+        // A forked child's copy: what it is mapped by is the parent's.
+        if ContextShell::of((*dm).context).client.is_ours() {
+            drop(Box::from_raw(dm.cast::<DmShell>()));
+        }
+    }
+}
+
+fn not_had(errno: Errno) -> Errno {
+    refused!(errno, "ibv_import_dm: the process that has it does not give it, or does not answer")
 }
 
 /// The place of some bytes; `None` if they are not wholly inside, or not on boundaries.

@@ -1,21 +1,22 @@
 //! What contexts of one command file have in common.
 //!
 //! With a kernel's device the objects of a context belong to the file that `cmd_fd` names, and who
-//! imports a duplicate of it has them too, by their handles. Here the file is an empty memory file
-//! of its own for each context that is opened; its inode says which family a descriptor is of. The
-//! objects are this process's memory, so the file of another process leads to nothing
-//! (`docs/decisions/0033-imports-are-within-a-process.md`).
+//! imports a duplicate of it has them too, by their handles. Here the file is a socket of its own
+//! for each context that is opened; its inode says which family a descriptor is of. Within the
+//! process the objects are the same; another process asks for them at the socket's other end
+//! (`docs/decisions/0037-imports-are-asked-of-the-owner.md`).
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
-use omniverb_client::{generation, lock};
+use omniverb_client::{Client, Import, ImportedRegion, Offer, generation, is_command_file, lock};
 use omniverb_terms::Errno;
-use rustix::fd::{BorrowedFd, OwnedFd};
-use rustix::fs::{SealFlags, fcntl_add_seals, fcntl_get_seals, fstat};
+use rustix::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::fs::fstat;
 
 use super::counts::Counts;
 use super::objects::{DeviceMemory, Protection, Registered};
+use crate::why::refused;
 
 /// Device and inode of a file.
 type File = (u64, u64);
@@ -58,81 +59,164 @@ impl<T> Table<T> {
 }
 
 /// What contexts of one command file have in common: limits, and what can be imported.
-#[derive(Default)]
 pub(super) struct Family {
     pub(super) counts: Arc<Counts>,
     pub(super) domains: Table<Protection>,
     pub(super) regions: Table<Registered>,
     pub(super) device_memory: Table<DeviceMemory>,
+    origin: Origin,
+    client: Weak<Client>,
+    /// See [`generation`].
+    process: u64,
+}
+
+/// Whose the context is.
+enum Origin {
+    Here(Mutex<Door>),
+    Elsewhere(Elsewhere),
+}
+
+/// Where those come in who import from another process.
+enum Door {
+    /// There is nothing to import yet.
+    Shut(OwnedFd),
+    Open {
+        _offer: Offer,
+    },
+    Gone,
+}
+
+/// The context of another process.
+pub(super) struct Elsewhere {
+    pub(super) import: Import,
+    /// Its protection domains, by their handles there.
+    domains: Mutex<HashMap<u32, Arc<Protection>>>,
 }
 
 /// Families of this process, each with its file and the process that opened it: a forked child's
 /// copies are its parent's.
 static FAMILIES: Mutex<Vec<(File, u64, Weak<Family>)>> = Mutex::new(Vec::new());
 
-/// A file that nobody can write to: how a command file is known from others.
-const SEALS: SealFlags =
-    SealFlags::SEAL.union(SealFlags::GROW).union(SealFlags::SHRINK).union(SealFlags::WRITE);
-
 fn identity(file: BorrowedFd<'_>) -> rustix::io::Result<File> {
     fstat(file).map(|stat| (stat.st_dev, stat.st_ino))
 }
 
 impl Family {
-    /// A new one, and the file that it is known by.
-    pub(super) fn new() -> rustix::io::Result<(Arc<Family>, OwnedFd)> {
-        let file = omniverb_sys::memfd::unsealed("omniverb-context", 0)?;
-        fcntl_add_seals(&file, SEALS)?;
-        let family = Arc::new(Family::default());
+    fn with(origin: Origin, client: &Arc<Client>, file: File) -> Arc<Family> {
+        let (counts, process) = (Arc::default(), generation());
+        let (domains, regions, device_memory) = Default::default();
+        let client = Arc::downgrade(client);
+        let family =
+            Arc::new(Family { counts, domains, regions, device_memory, origin, client, process });
         let mut families = lock(&FAMILIES);
-        families.retain(|(_, opener, family)| *opener == generation() && family.strong_count() > 0);
-        let known_by = identity(rustix::fd::AsFd::as_fd(&file))?;
-        families.push((known_by, generation(), Arc::downgrade(&family)));
-        Ok((family, file))
+        families.retain(|(_, opener, family)| *opener == process && family.strong_count() > 0);
+        families.push((file, process, Arc::downgrade(&family)));
+        family
     }
 
-    /// That of a descriptor. `EINVAL`: it is no command file; `EOPNOTSUPP`: of a context of another
-    /// process, or of one that is closed.
-    pub(super) fn of(file: BorrowedFd<'_>) -> Result<Arc<Family>, Errno> {
+    /// A new one, and the file that it is known by.
+    pub(super) fn new(client: &Arc<Client>) -> Result<(Arc<Family>, OwnedFd), Errno> {
+        let (file, door) = client.command_file()?;
+        let known_by = identity(rustix::fd::AsFd::as_fd(&file)).map_err(|_| Errno::EMFILE)?;
+        let origin = Origin::Here(Mutex::new(Door::Shut(door)));
+        Ok((Family::with(origin, client, known_by), file))
+    }
+
+    /// That of a descriptor. `EINVAL`: it is no command file; `EOPNOTSUPP`: of a context that is
+    /// closed, or of another vNIC.
+    pub(super) fn of(client: &Arc<Client>, file: BorrowedFd<'_>) -> Result<Arc<Family>, Errno> {
         let wanted = identity(file).map_err(|_| Errno::EINVAL)?;
-        if !fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS)) {
+        if !is_command_file(file) {
             return Err(Errno::EINVAL);
         }
-        let families = lock(&FAMILIES);
-        let ours = |(file, opener, _): &&(File, u64, Weak<Family>)| {
-            *file == wanted && *opener == generation()
-        };
-        let found = families.iter().find(ours).and_then(|(.., family)| family.upgrade());
-        found.ok_or(Errno::EOPNOTSUPP)
+        if let Some(family) = known(wanted) {
+            return Ok(family);
+        }
+        let elsewhere = Elsewhere { import: client.import(file)?, domains: Mutex::default() };
+        Ok(Family::with(Origin::Elsewhere(elsewhere), client, wanted))
+    }
+
+    /// The context of another process, if it is one.
+    pub(super) fn elsewhere(&self) -> Option<&Elsewhere> {
+        match &self.origin {
+            Origin::Here(_) => None,
+            Origin::Elsewhere(elsewhere) => Some(elsewhere),
+        }
+    }
+
+    /// There is something to import: others are listened to from now on. Where that cannot be they
+    /// wait in vain.
+    pub(super) fn offer(self: &Arc<Self>, client: &Arc<Client>) {
+        let Origin::Here(door) = &self.origin else { return };
+        let mut door = lock(door);
+        match std::mem::replace(&mut *door, Door::Gone) {
+            Door::Shut(socket) => {
+                let me: Weak<Family> = Arc::downgrade(self);
+                match client.offer(socket, me) {
+                    Ok(offer) => *door = Door::Open { _offer: offer },
+                    Err(errno) => _ = refused!(errno, "imports of a context: nobody listens"),
+                }
+            }
+            other => *door = other,
+        }
+    }
+
+    /// The process's client, while there is one.
+    pub(super) fn client(&self) -> Option<Arc<Client>> {
+        self.client.upgrade()
+    }
+
+    /// Frees a protection domain. `EBUSY` while objects are left in it, `ENOENT`: there is none.
+    pub(super) fn deallocate(&self, handle: u32) -> Result<(), Errno> {
+        self.domains.take(handle, |pd| !pd.users.are_some())?;
+        self.counts.pds.one_less();
+        Ok(())
+    }
+
+    /// An object of ours is destroyed, or another one now: other processes do not have it any more.
+    pub(super) fn is_gone(&self, object: u32, handle: u32) {
+        if let (None, Some(client)) = (self.elsewhere(), self.client()) {
+            client.is_gone(object, handle);
+        }
+    }
+}
+
+impl Drop for Family {
+    fn drop(&mut self) {
+        if self.process != generation()
+            && let Origin::Here(door) = &mut self.origin
+            && let Door::Shut(socket) = std::mem::replace(&mut *lock(door), Door::Gone)
+        {
+            // A forked child: the number may be in use for something else by now.
+            let _ = socket.into_raw_fd();
+        }
+    }
+}
+
+/// The family of a file, if it is of this process.
+fn known(wanted: File) -> Option<Arc<Family>> {
+    let families = lock(&FAMILIES);
+    let ours =
+        |(file, opener, _): &&(File, u64, Weak<Family>)| *file == wanted && *opener == generation();
+    families.iter().find(ours).and_then(|(.., family)| family.upgrade())
+}
+
+impl Elsewhere {
+    /// A protection domain of the other process's, by its handle there: what this process calls it.
+    pub(super) fn domain(&self, handle: u32) -> Arc<Protection> {
+        let mut domains = lock(&self.domains);
+        domains.entry(handle).or_insert_with(|| Protection::of_another(handle)).clone()
+    }
+
+    /// A region of the other process's.
+    pub(super) fn region(&self, handle: u32) -> Result<Arc<ImportedRegion>, Errno> {
+        self.import.region(handle, |pd| self.domain(pd).number)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fd::AsFd;
-    use rustix::fs::{MemfdFlags, memfd_create};
-
-    #[test]
-    fn a_duplicate_leads_to_the_same_family() {
-        let (one, file) = Family::new().unwrap();
-        let (_other, other_file) = Family::new().unwrap();
-        let again = file.try_clone().unwrap();
-        assert!(Arc::ptr_eq(&one, &Family::of(again.as_fd()).unwrap()));
-        assert!(!Arc::ptr_eq(&one, &Family::of(other_file.as_fd()).unwrap()));
-        drop(one);
-        assert_eq!(Family::of(again.as_fd()).err(), Some(Errno::EOPNOTSUPP), "it is closed");
-    }
-
-    #[test]
-    fn other_files_are_no_contexts() {
-        let plain = memfd_create("plain", MemfdFlags::CLOEXEC).unwrap();
-        assert_eq!(Family::of(plain.as_fd()).err(), Some(Errno::EINVAL));
-        let theirs = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let theirs = memfd_create("of another process", theirs).unwrap();
-        fcntl_add_seals(&theirs, SEALS).unwrap();
-        assert_eq!(Family::of(theirs.as_fd()).err(), Some(Errno::EOPNOTSUPP));
-    }
 
     #[test]
     fn an_object_is_destroyed_once() {

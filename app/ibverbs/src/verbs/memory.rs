@@ -8,12 +8,14 @@ use omniverb_abi::{
     IBV_REREG_MR_CHANGE_PD, IBV_REREG_MR_CHANGE_TRANSLATION, IBV_REREG_MR_FLAGS_SUPPORTED, ibv_mr,
     ibv_pd,
 };
-use omniverb_client::{Wish, lock};
+use omniverb_client::{Client, ImportedRegion, Wish, lock};
 use omniverb_device::region::NO_RKEY;
 use omniverb_device::{Extras, access};
+use omniverb_session::import;
 use omniverb_terms::Errno;
 
 use super::context::ContextShell;
+use super::family::Family;
 use super::limits::MR_BYTES_MAX;
 use super::objects::{MemoryOf, Registered, State};
 use super::pd::PdShell;
@@ -222,6 +224,9 @@ pub unsafe extern "C" fn ov_ibv_rereg_mr(
             (state.address, state.length) = (address, length);
             (shell.mr.addr, shell.mr.length) = (address, length);
         }
+        drop(state);
+        // Another process imports it anew.
+        ContextShell::of(shell.mr.context).family.is_gone(import::REGION, old.lkey.0);
     }
     0
 }
@@ -273,6 +278,39 @@ pub unsafe extern "C" fn ov_ibv_reg_mr_iova2(
     unsafe { register(pd, address, length, iova, flags) }
 }
 
+/// Deregisters a region for everybody. `EBUSY` while windows are bound to it, `ENOENT`: somebody
+/// has done so.
+///
+/// # Safety
+/// The PD that it is counted by is live, if it is in the table.
+pub(super) unsafe fn deregister(
+    family: &Family,
+    client: &Client,
+    of: &Arc<Registered>,
+) -> Result<(), Errno> {
+    let state = lock(&of.state);
+    let handle = state.region.lkey.0;
+    if let MemoryOf::Elsewhere(imported) = &of.of {
+        let elsewhere = family.elsewhere().ok_or(Errno::EIO)?;
+        elsewhere.import.destroy(import::REGION, imported.handle)?;
+        imported.end_here();
+        return Ok(());
+    }
+    if !family.regions.has(handle, of) {
+        return Err(Errno::ENOENT);
+    }
+    client.deregister(&state.region)?;
+    let _ = family.regions.take(handle, |_| true);
+    if let MemoryOf::Device(dm) = &of.of {
+        dm.users.one_less();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { PdShell::end_use(state.pd) };
+    drop(state);
+    family.is_gone(import::REGION, handle);
+    Ok(())
+}
+
 /// Deregisters memory. When this returns, no peer reaches it any more. Who has imported it has
 /// nothing any more but to unimport.
 ///
@@ -288,27 +326,17 @@ pub unsafe extern "C" fn ov_ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         if !context.client.is_ours() {
             return 0;
         }
-        let state = lock(&of.state);
-        let handle = state.region.lkey.0;
-        if !context.family.regions.has(handle, of) {
-            return Errno::ENOENT.raw();
-        }
-        if let Err(errno) = context.client.deregister(&state.region) {
+        if let Err(errno) = deregister(&context.family, &context.client, of) {
             return errno.raw();
         }
-        let _ = context.family.regions.take(handle, |_| true);
-        if let MemoryOf::Device(dm) = &of.of {
-            dm.users.one_less();
-        }
-        PdShell::end_use(state.pd);
-        drop(state);
         drop(Box::from_raw(mr.cast::<MrShell>()));
     }
     0
 }
 
 /// A region of the family of this PD, by its handle; its address is nobody's business. `ENOENT`:
-/// there is none.
+/// there is none. Of another process's the handle is that one's, and the L_Key one of ours; besides
+/// as in [`omniverb_client::Import::region`].
 ///
 /// # Safety
 /// `pd` is live.
@@ -317,15 +345,43 @@ pub unsafe extern "C" fn ov_ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
     // SAFETY: the caller's promise.
     let context = unsafe { (*pd).context };
     // SAFETY: a live PD's.
-    let Some(of) = unsafe { ContextShell::of(context) }.family.regions.get(handle) else {
-        return null(Errno::ENOENT);
+    let family = &unsafe { ContextShell::of(context) }.family;
+    let found = match family.elsewhere() {
+        Some(elsewhere) => elsewhere.region(handle).map(|of| imported(pd, of)),
+        None => family.regions.get(handle).ok_or(Errno::ENOENT),
+    };
+    let of = match found {
+        Ok(of) => of,
+        Err(Errno::ENOENT) => return null(Errno::ENOENT),
+        Err(errno) => return null(refused!(errno, "ibv_import_mr: {}", not_had(errno))),
     };
     let state = lock(&of.state);
-    let (length, rkey) = (state.length, state.rkey.0);
+    let (length, lkey, rkey) = (state.length, state.region.lkey.0, state.rkey.0);
     drop(state);
-    let addr = core::ptr::null_mut();
-    let mr = ibv_mr { context, pd, addr, length, handle, lkey: handle, rkey };
+    let mr = ibv_mr { context, pd, addr: core::ptr::null_mut(), length, handle, lkey, rkey };
     Box::into_raw(Box::new(MrShell { mr, of })).cast()
+}
+
+/// A region of another process's.
+fn imported(pd: *mut ibv_pd, of: Arc<ImportedRegion>) -> Arc<Registered> {
+    let region = of.region().clone();
+    let (rkey, length, address) = (of.rkey, region.memory.len(), core::ptr::null_mut());
+    let state = Mutex::new(State { region, rkey, pd, address, length });
+    Arc::new(Registered { state, of: MemoryOf::Elsewhere(of) })
+}
+
+/// Why a region of another process's cannot be had.
+fn not_had(errno: Errno) -> &'static str {
+    match errno {
+        Errno::EOPNOTSUPP => {
+            "its owner's memory cannot be shared in place: a file, huge pages, a stack, on demand, \
+             or its process uses io_uring or the like"
+        }
+        Errno::EPERM => "its owner keeps its pages, or may not move them",
+        Errno::EIO | Errno::ETIMEDOUT => "the process that has it is gone, or does not answer",
+        Errno::EADDRINUSE => "its R_Key means something else here",
+        _ => "too much, or something that is no region",
+    }
 }
 
 /// Gives up what was imported; the region stays.
@@ -335,5 +391,10 @@ pub unsafe extern "C" fn ov_ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_ibv_unimport_mr(mr: *mut ibv_mr) {
     // SAFETY: the caller's promise.
-    drop(unsafe { Box::from_raw(mr.cast::<MrShell>()) });
+    unsafe {
+        // A forked child's copy: what it is mapped by is the parent's.
+        if ContextShell::of((*mr).context).client.is_ours() {
+            drop(Box::from_raw(mr.cast::<MrShell>()));
+        }
+    }
 }

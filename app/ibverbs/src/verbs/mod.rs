@@ -16,6 +16,7 @@ pub mod device;
 pub mod device_memory;
 mod domain;
 pub mod event;
+mod exported;
 mod family;
 pub mod gid;
 pub mod limits;

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use omniverb_abi::ibv_pd;
+use omniverb_client::{ImportedMemory, ImportedRegion};
 use omniverb_device::Region;
 use omniverb_terms::{Errno, Rkey};
 
@@ -17,8 +18,33 @@ use super::limits::DM_BYTES_MAX;
 pub(super) struct Protection {
     /// What the device knows it by; unique in the process.
     pub(super) number: u32,
+    /// Another process's: its handle there.
+    pub(super) elsewhere: Option<u32>,
     /// Objects made in it.
     pub(super) users: Users,
+}
+
+impl Protection {
+    fn with(elsewhere: Option<u32>) -> Arc<Protection> {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Protection { number, elsewhere, users: Users::default() })
+    }
+
+    /// A new one.
+    pub(super) fn new() -> Arc<Protection> {
+        Protection::with(None)
+    }
+
+    /// One of another process's, which knows it by this handle.
+    pub(super) fn of_another(handle: u32) -> Arc<Protection> {
+        Protection::with(Some(handle))
+    }
+
+    /// What C knows it by.
+    pub(super) fn handle(&self) -> u32 {
+        self.elsewhere.unwrap_or(self.number)
+    }
 }
 
 /// A memory region, whoever has imported it.
@@ -49,6 +75,8 @@ pub(super) enum MemoryOf {
     Nobody,
     /// This piece of device memory.
     Device(Arc<DeviceMemory>),
+    /// Another process's.
+    Elsewhere(Arc<ImportedRegion>),
 }
 
 /// Device memory, whoever has imported it: here, memory of the program that only its handle leads
@@ -57,10 +85,21 @@ pub(super) struct DeviceMemory {
     pub(super) handle: u32,
     pub(super) memory: *mut c_void,
     pub(super) length: usize,
-    layout: Layout,
     /// Regions in it.
     pub(super) users: Users,
-    counts: Arc<Counts>,
+    of: Store,
+}
+
+/// Where device memory is.
+enum Store {
+    Here {
+        layout: Layout,
+        counts: Arc<Counts>,
+    },
+    /// Mapped from another process.
+    Elsewhere {
+        _memory: ImportedMemory,
+    },
 }
 
 // SAFETY: bytes that nobody interprets; programs copy to and from them as with any memory.
@@ -69,10 +108,16 @@ unsafe impl Send for DeviceMemory {}
 unsafe impl Sync for DeviceMemory {}
 
 impl DeviceMemory {
-    /// So many zeroes; `ENOMEM` if there are not so many left.
-    pub(super) fn new(layout: Layout, counts: Arc<Counts>) -> Result<Arc<DeviceMemory>, Errno> {
+    /// So many zeroes, in pages of their own; `ENOMEM` if there are not so many left.
+    pub(super) fn new(
+        length: usize,
+        alignment: usize,
+        counts: Arc<Counts>,
+    ) -> Result<Arc<DeviceMemory>, Errno> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        let length = layout.size();
+        let page = omniverb_sys::clock::page_bytes();
+        let layout = Layout::from_size_align(length, alignment.max(page)).ok();
+        let layout = layout.map(|layout| layout.pad_to_align()).ok_or(Errno::EINVAL)?;
         if length == 0 || !counts.take_device_memory(length as u64, DM_BYTES_MAX) {
             return Err(Errno::ENOMEM);
         }
@@ -83,15 +128,30 @@ impl DeviceMemory {
             return Err(Errno::ENOMEM);
         }
         let handle = NEXT.fetch_add(1, Ordering::Relaxed);
-        let (memory, users) = (memory.cast(), Users::default());
-        Ok(Arc::new(DeviceMemory { handle, memory, length, layout, users, counts }))
+        let (memory, of) = (memory.cast(), Store::Here { layout, counts });
+        Ok(Arc::new(DeviceMemory { handle, memory, length, users: Users::default(), of }))
+    }
+
+    /// Whether it is another process's.
+    pub(super) fn is_elsewhere(&self) -> bool {
+        matches!(self.of, Store::Elsewhere { .. })
+    }
+
+    /// Another process's.
+    pub(super) fn imported(memory: ImportedMemory) -> Arc<DeviceMemory> {
+        let (handle, length) = (memory.handle, memory.length);
+        let at = std::ptr::with_exposed_provenance_mut(memory.address());
+        let of = Store::Elsewhere { _memory: memory };
+        Arc::new(DeviceMemory { handle, memory: at, length, users: Users::default(), of })
     }
 }
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout; nobody has it any more.
-        unsafe { dealloc(self.memory.cast(), self.layout) };
-        self.counts.give_device_memory(self.length as u64);
+        if let Store::Here { layout, counts } = &self.of {
+            // SAFETY: allocated with this layout; nobody has it any more.
+            unsafe { dealloc(self.memory.cast(), *layout) };
+            counts.give_device_memory(self.length as u64);
+        }
     }
 }

@@ -28,7 +28,7 @@ pub unsafe extern "C" fn ov_ibv_open_device(device: *mut ibv_device) -> *mut ibv
         return null(Errno::EINVAL);
     }
     // SAFETY: the caller's promise.
-    unsafe { open(device, || Family::new().map_err(|_| Errno::EMFILE)) }
+    unsafe { open(device, Family::new) }
 }
 
 /// A context of a family. Its command file is made last: what fails leaves a program's alone.
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn ov_ibv_open_device(device: *mut ibv_device) -> *mut ibv
 /// `device` is the device.
 unsafe fn open(
     device: *mut ibv_device,
-    family: impl FnOnce() -> Result<(Arc<Family>, OwnedFd), Errno>,
+    family: impl FnOnce(&Arc<Client>) -> Result<(Arc<Family>, OwnedFd), Errno>,
 ) -> *mut ibv_context {
     omniverb_client::on_async_event(event::deliver);
     omniverb_client::on_failure(request_failed);
@@ -53,7 +53,7 @@ unsafe fn open(
         }
     };
     let Ok(events) = Notifier::new() else { return null(Errno::EMFILE) };
-    let family = match family() {
+    let family = match family(&client) {
         Ok(family) => family,
         Err(errno) => return null(errno),
     };
@@ -62,24 +62,26 @@ unsafe fn open(
     shell.into_c()
 }
 
-/// A context of the family that a duplicate of a `cmd_fd` leads to. The descriptor is the new
-/// context's, which closes it. `EINVAL`: it is no such descriptor; `EOPNOTSUPP`: of a context of
-/// another process, or of one that is closed.
+/// A context of the family that a duplicate of a `cmd_fd` leads to, of this process or another. The
+/// descriptor is the new context's, which closes it. `EINVAL`: it is no such descriptor;
+/// `EOPNOTSUPP`: of another vNIC, or of a context that is closed.
 #[unsafe(no_mangle)]
 pub extern "C" fn ov_ibv_import_device(cmd_fd: c_int) -> *mut ibv_context {
     if cmd_fd < 0 {
         return null(Errno::EINVAL);
     }
-    // SAFETY: the program names a descriptor of its own, used for this call only.
-    let family = match Family::of(unsafe { BorrowedFd::borrow_raw(cmd_fd) }) {
-        Ok(family) => family,
-        Err(errno) => {
-            let why = "no cmd_fd of a context that this process has open";
-            return null(refused!(errno, "ibv_import_device: {why}"));
-        }
+    let family = |client: &Arc<Client>| {
+        // SAFETY: the program names a descriptor of its own, used for this call only.
+        let family = Family::of(client, unsafe { BorrowedFd::borrow_raw(cmd_fd) });
+        let family = family.map_err(|errno| {
+            let why = "no cmd_fd of a context that somebody has open on this vNIC";
+            refused!(errno, "ibv_import_device: {why}")
+        })?;
+        // SAFETY: the descriptor is the program's to give.
+        Ok((family, unsafe { OwnedFd::from_raw_fd(cmd_fd) }))
     };
-    // SAFETY: the device; the descriptor is the program's to give.
-    unsafe { open(the_device(), || Ok((family, OwnedFd::from_raw_fd(cmd_fd)))) }
+    // SAFETY: the device.
+    unsafe { open(the_device(), family) }
 }
 
 fn fill(verbs: &mut verbs_context) {

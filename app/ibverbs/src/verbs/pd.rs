@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use omniverb_abi::{ibv_context, ibv_pd, ibv_td};
+use omniverb_session::import;
 use omniverb_terms::Errno;
 
 use super::context::ContextShell;
 use super::counts::Users;
+use super::family::Family;
 use super::objects::Protection;
 use super::users::TdShell;
-use crate::errno::{null, outcome};
+use crate::errno::null;
 
 /// A protection domain as C sees it: made, imported, or a parent domain.
 #[repr(C)]
@@ -31,7 +33,7 @@ impl PdShell {
         of: Arc<Protection>,
         parent_of: Option<(*mut ibv_pd, *mut ibv_td)>,
     ) -> *mut ibv_pd {
-        let pd = ibv_pd { context, handle: of.number };
+        let pd = ibv_pd { context, handle: of.handle() };
         let holders = AtomicU32::new(1);
         Box::into_raw(Box::new(PdShell { pd, of, holders, parent_of })).cast()
     }
@@ -84,15 +86,14 @@ impl PdShell {
 /// `context` is open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    static NEXT: AtomicU32 = AtomicU32::new(1);
     // SAFETY: the caller's promise.
     let shell = unsafe { ContextShell::of(context) };
     if !shell.counts.pds.one_more() {
         return null(Errno::ENOMEM);
     }
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let of = Arc::new(Protection { number, users: Users::default() });
-    shell.family.domains.add(number, of.clone());
+    let of = Protection::new();
+    shell.family.domains.add(of.number, of.clone());
+    shell.family.offer(&shell.client);
     PdShell::into_c(context, of, None)
 }
 
@@ -111,7 +112,8 @@ pub(super) unsafe fn parent_domain(of: *mut ibv_pd, td: *mut ibv_td) -> *mut ibv
         if let Some(td) = TdShell::of(td) {
             td.begin_use();
         }
-        let same = Protection { number: PdShell::of(of).number(), users: Users::default() };
+        let Protection { number, elsewhere, .. } = *PdShell::of(of).of;
+        let same = Protection { number, elsewhere, users: Users::default() };
         PdShell::into_c(context, Arc::new(same), Some((of, td)))
     }
 }
@@ -139,28 +141,40 @@ pub unsafe extern "C" fn ov_ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
             if let Some(td) = TdShell::of(td) {
                 td.end_use();
             }
-        } else {
-            let taken = context.family.domains.take(shell.number(), |pd| !pd.users.are_some());
-            if taken.is_err() {
-                return outcome(taken);
-            }
+            context.counts.pds.one_less();
+        } else if let Err(errno) = destroy(&context.family, &shell.of) {
+            return errno.raw();
         }
-        context.counts.pds.one_less();
         PdShell::let_go(pd);
     }
     0
 }
 
-/// A PD of the family of this context, by its handle. `ENOENT`: there is none.
+/// For everybody who has it: here, or where it is.
+fn destroy(family: &Family, of: &Protection) -> Result<(), Errno> {
+    match (family.elsewhere(), of.elsewhere) {
+        (Some(_), Some(_)) if of.users.are_some() => Err(Errno::EBUSY),
+        (Some(elsewhere), Some(handle)) => elsewhere.import.destroy(import::DOMAIN, handle),
+        _ => family.deallocate(of.number),
+    }
+}
+
+/// A PD of the family of this context, by its handle; of another process's it is that one's handle.
+/// `ENOENT`: there is none; `EIO`, `ETIMEDOUT`: that process does not answer.
 ///
 /// # Safety
 /// `context` is open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
     // SAFETY: the caller's promise.
-    match unsafe { ContextShell::of(context) }.family.domains.get(handle) {
-        Some(of) => PdShell::into_c(context, of, None),
-        None => null(Errno::ENOENT),
+    let family = &unsafe { ContextShell::of(context) }.family;
+    let found = match family.elsewhere() {
+        Some(elsewhere) => elsewhere.import.domain(handle).map(|()| elsewhere.domain(handle)),
+        None => family.domains.get(handle).ok_or(Errno::ENOENT),
+    };
+    match found {
+        Ok(of) => PdShell::into_c(context, of, None),
+        Err(errno) => null(errno),
     }
 }
 

@@ -1,0 +1,196 @@
+//! The process that imports a device: asks the one that has opened it.
+//!
+//! The other process is believed as far as its own memory goes, and no further: what it says an
+//! object is must fit what it hands over, which is verified like all memory (`sys::extent`), and no
+//! key of its takes the place of one of ours.
+
+use super::imported::{ImportedMemory, ImportedRegion, pages_of};
+use super::line::{Ends, Line};
+use super::service::Service;
+use omniverb_ring::Window;
+use omniverb_session::import::{self, Ask, Told};
+use omniverb_sys::{Access, Extent, lock};
+use omniverb_terms::{Errno, Rkey};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
+
+/// What all imports of a process may have mapped: files side by side, of which the kernel allows
+/// 65530 mappings in all, and bytes.
+const MAPPINGS_MAX: usize = 8192;
+const BYTES_MAX: usize = 64 << 30;
+
+/// How much imports have mapped.
+#[derive(Default)]
+pub(crate) struct Budget(Mutex<(usize, usize)>);
+
+/// A part of it, given back when it is dropped.
+pub(crate) struct Share {
+    of: Arc<Budget>,
+    mappings: usize,
+    bytes: usize,
+}
+
+impl Share {
+    fn take(of: &Arc<Budget>, mappings: usize, bytes: usize) -> Option<Share> {
+        let mut taken = lock(&of.0);
+        let all = (taken.0 + mappings, taken.1.checked_add(bytes)?);
+        if all.0 > MAPPINGS_MAX || all.1 > BYTES_MAX {
+            return None;
+        }
+        *taken = all;
+        Some(Share { of: of.clone(), mappings, bytes })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let mut taken = lock(&self.of.0);
+        (taken.0, taken.1) = (taken.0 - self.mappings, taken.1 - self.bytes);
+    }
+}
+
+/// A device that another process has opened.
+pub struct Import {
+    line: Arc<Line>,
+    /// By which it is listened to.
+    number: u64,
+    service: Arc<Service>,
+    budget: Arc<Budget>,
+    /// Regions that are here. One is imported at a time.
+    regions: Mutex<HashMap<u32, Weak<ImportedRegion>>>,
+}
+
+impl Import {
+    pub(crate) fn new(
+        line: Line,
+        service: Arc<Service>,
+        budget: Arc<Budget>,
+    ) -> Result<Import, Errno> {
+        let line = Arc::new(line);
+        let number = service.add(line.clone())?;
+        Ok(Import { line, number, service, budget, regions: Mutex::default() })
+    }
+
+    fn import(&self, object: u32, handle: u32) -> Result<Told, Errno> {
+        let ask = Ask { what: import::IMPORT, object, handle, ..Ask::NONE };
+        self.line.ask(ask).map(|(told, _)| told)
+    }
+
+    /// Whether there is this protection domain.
+    ///
+    /// # Errors
+    /// errno: `ENOENT`, `EIO` or `ETIMEDOUT` without an answer.
+    pub fn domain(&self, handle: u32) -> Result<(), Errno> {
+        self.import(import::DOMAIN, handle).map(drop)
+    }
+
+    /// Imports a region, which is part of this process's device then. `pd`: what this process
+    /// calls a protection domain of the other's. One that is here already is the same.
+    ///
+    /// # Errors
+    /// errno: `ENOENT`: there is none; `EOPNOTSUPP`, `EPERM`: its memory cannot be had;
+    /// `EADDRINUSE`: we have something else of the same key; `ENOMEM`: too much; `EPROTO`: what
+    /// came is no region; `EIO` or `ETIMEDOUT` without an answer.
+    pub fn region(
+        &self,
+        handle: u32,
+        pd: impl FnOnce(u32) -> u32,
+    ) -> Result<Arc<ImportedRegion>, Errno> {
+        let mut regions = lock(&self.regions);
+        regions.retain(|_, region| region.upgrade().is_some_and(|region| !region.has_ended()));
+        if let Some(region) = regions.get(&handle).and_then(Weak::upgrade) {
+            return Ok(region);
+        }
+        self.line.comes(handle);
+        let made = self.make_region(handle, pd);
+        let here = made.as_ref().map(|region| -> Weak<dyn Ends> {
+            let known: Weak<ImportedRegion> = Arc::downgrade(region);
+            known
+        });
+        // It may have gone while it came.
+        let there = self.line.has_come(handle, here.ok());
+        let region = made?;
+        if !there {
+            return Err(Errno::ENOENT);
+        }
+        regions.insert(handle, Arc::downgrade(&region));
+        Ok(region)
+    }
+
+    fn make_region(
+        &self,
+        handle: u32,
+        pd: impl FnOnce(u32) -> u32,
+    ) -> Result<Arc<ImportedRegion>, Errno> {
+        let device = self.line.device.upgrade().ok_or(Errno::EIO)?;
+        if device.shared().regions.count() >= device.regions_max() {
+            return Err(Errno::ENOMEM);
+        }
+        let told = self.import(import::REGION, handle)?;
+        // From here on the other process counts it as ours.
+        let made = || {
+            if told.iova.checked_add(told.length).is_none() {
+                return Err(Errno::EPROTO);
+            }
+            let access = ImportedRegion::mapped_for(&told);
+            let window = self.map(import::REGION, &told, access)?;
+            if told.rkey != Rkey(0) && device.shared().regions.has_rkey(told.rkey) {
+                return Err(Errno::EADDRINUSE);
+            }
+            ImportedRegion::new(self.line.clone(), &told, window, pd(told.pd))
+        };
+        made().inspect_err(|_| self.line.leave(import::REGION, handle))
+    }
+
+    /// Imports device memory.
+    ///
+    /// # Errors
+    /// As [`Self::region`].
+    pub fn device_memory(&self, handle: u32) -> Result<ImportedMemory, Errno> {
+        let told = self.import(import::DEVICE_MEMORY, handle)?;
+        let window = self.map(import::DEVICE_MEMORY, &told, Access::ReadWrite);
+        let window = window.inspect_err(|_| self.line.leave(import::DEVICE_MEMORY, handle))?;
+        Ok(ImportedMemory::new(self.line.clone(), &told, window))
+    }
+
+    /// Maps the pages of an object, side by side.
+    fn map(&self, object: u32, told: &Told, access: Access) -> Result<Window, Errno> {
+        let bytes = pages_of(told).ok_or(Errno::EPROTO)?;
+        let (mut row, mut at) = (Vec::new(), 0);
+        while at < bytes {
+            let (handle, what) = (told.handle, import::PAGES);
+            let ask = Ask { what, object, handle, at: at as u64, ..Ask::NONE };
+            let (told, file) = self.line.ask(ask)?;
+            let memory = told.memory;
+            let extent = Extent::new(file.ok_or(Errno::EPROTO)?, memory.offset, memory.length);
+            let length = extent.verify().map_err(|_| Errno::EPROTO)?;
+            at = at.checked_add(length).filter(|at| *at <= bytes).ok_or(Errno::EPROTO)?;
+            row.push(extent);
+            if row.len() > MAPPINGS_MAX {
+                return Err(Errno::ENOMEM);
+            }
+        }
+        let share = Share::take(&self.budget, row.len(), bytes).ok_or(Errno::ENOMEM)?;
+        Extent::map_row(&row, access, share).map_err(|error| crate::memory::errno(&error))
+    }
+
+    /// Has an object destroyed, for everybody. Without the other process there is nobody else.
+    ///
+    /// # Errors
+    /// errno: as the verb that does so; `ETIMEDOUT` without an answer.
+    pub fn destroy(&self, object: u32, handle: u32) -> Result<(), Errno> {
+        let ask = Ask { what: import::DESTROY, object, handle, ..Ask::NONE };
+        match self.line.ask(ask) {
+            Err(Errno::EIO) if self.line.is_lost() => Ok(()),
+            answer => answer.map(drop),
+        }
+    }
+}
+
+impl Drop for Import {
+    fn drop(&mut self) {
+        if self.line.device.upgrade().is_some_and(|device| device.is_ours()) {
+            self.service.remove(self.number);
+        }
+    }
+}

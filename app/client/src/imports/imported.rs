@@ -1,0 +1,168 @@
+//! What a process has of another's objects: their memory, mapped here, and a region on it.
+
+use super::line::{Ends, Line};
+use omniverb_device::region::NO_RKEY;
+use omniverb_device::{Extras, Region, access};
+use omniverb_ring::Window;
+use omniverb_session::import::{self, Told};
+use omniverb_sys::{Access, clock};
+use omniverb_terms::{Errno, Rkey};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Rights of a region that mean something here.
+const RIGHTS: u32 = access::LOCAL_WRITE | access::REMOTE | access::MW_BIND;
+
+/// A region of another process's that is part of this one's device: our requests name it by a key
+/// of ours, peers by the key that it has there.
+pub struct ImportedRegion {
+    region: Arc<Region>,
+    /// What peers name it by, or what looks like that.
+    pub rkey: Rkey,
+    /// What the other process calls it.
+    pub handle: u32,
+    line: Arc<Line>,
+    ended: AtomicBool,
+    /// Lives as long as somebody may be at the region.
+    _memory: Window,
+}
+
+/// Device memory of another process's.
+pub struct ImportedMemory {
+    /// Bytes of it.
+    pub length: usize,
+    /// What the other process calls it.
+    pub handle: u32,
+    begin: usize,
+    line: Arc<Line>,
+    memory: Window,
+}
+
+/// Bytes of the pages that an object is said to lie in. `None`: there are no such.
+pub(crate) fn pages_of(told: &Told) -> Option<usize> {
+    let page = clock::page_bytes();
+    let (begin, length) = (usize::try_from(told.begin).ok()?, usize::try_from(told.length).ok()?);
+    if begin >= page || length == 0 {
+        return None;
+    }
+    begin.checked_add(length)?.checked_next_multiple_of(page)
+}
+
+/// Where a window begins, in this process, for whoever is to reach it by its address.
+fn address(window: &Window, begin: usize) -> usize {
+    window.cell(0).map_or(0, |cell| cell.address()) + begin
+}
+
+impl ImportedRegion {
+    /// What its memory is to be mapped for.
+    pub(crate) fn mapped_for(told: &Told) -> Access {
+        match told.access & access::LOCAL_WRITE {
+            0 => Access::ReadOnly,
+            _ => Access::ReadWrite,
+        }
+    }
+
+    /// Makes it part of the device. The window is as long as [`pages_of`] says.
+    pub(crate) fn new(
+        line: Arc<Line>,
+        told: &Told,
+        window: Window,
+        pd: u32,
+    ) -> Result<Arc<ImportedRegion>, Errno> {
+        let device = line.device.upgrade().ok_or(Errno::EIO)?;
+        let regions = &device.shared().regions;
+        let mut access = told.access & RIGHTS;
+        // Peers write, and the mapping must bear that.
+        if access & access::LOCAL_WRITE == 0 {
+            access &= access::REMOTE_READ;
+        }
+        let rkey = if access & access::REMOTE == 0 { NO_RKEY } else { told.rkey };
+        let at = address(&window, told.begin as usize);
+        let region = Arc::new(Region {
+            lkey: regions.new_lkey(),
+            rkey,
+            pd,
+            access,
+            iova: told.iova,
+            memory: crate::window::mapped(&window, at, told.length as usize)
+                .ok_or(Errno::EPROTO)?,
+            moved: Default::default(),
+            extras: Extras::default(),
+        });
+        regions.insert(region.clone());
+        drop(device);
+        let (rkey, handle, ended) = (told.rkey, told.handle, AtomicBool::new(false));
+        Ok(Arc::new(ImportedRegion { region, rkey, handle, line, ended, _memory: window }))
+    }
+
+    /// The region here.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Makes an end of it in this process.
+    pub fn end_here(&self) {
+        self.end();
+    }
+
+    /// Whether it is over.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+}
+
+impl Ends for ImportedRegion {
+    fn end(&self) {
+        let Some(device) = self.line.device.upgrade().filter(|device| device.is_ours()) else {
+            return;
+        };
+        if !self.ended.swap(true, Ordering::AcqRel) {
+            device.shared().regions.remove(self.region.lkey);
+        }
+        device.finish();
+    }
+}
+
+impl Drop for ImportedRegion {
+    fn drop(&mut self) {
+        // What the other process has ended it does not count as ours.
+        if !self.has_ended() {
+            self.end();
+            self.line.leave(import::REGION, self.handle);
+        }
+    }
+}
+
+impl ImportedMemory {
+    pub(crate) fn new(line: Arc<Line>, told: &Told, memory: Window) -> ImportedMemory {
+        let (begin, length) = (told.begin as usize, told.length as usize);
+        ImportedMemory { length, handle: told.handle, begin, line, memory }
+    }
+
+    /// Where it is in this process.
+    pub fn address(&self) -> usize {
+        address(&self.memory, self.begin)
+    }
+}
+
+impl Drop for ImportedMemory {
+    fn drop(&mut self) {
+        self.line.leave(import::DEVICE_MEMORY, self.handle);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_object_can_be_is_none() {
+        let pages = |begin, length| pages_of(&Told { begin, length, ..Told::NONE });
+        assert_eq!(pages(0, 1), Some(4096));
+        assert_eq!(pages(4095, 2), Some(8192));
+        let nonsense = [(0, 0), (4096, 1), (u64::MAX, 1), (0, u64::MAX), (1, u64::MAX)];
+        for (begin, length) in nonsense {
+            assert_eq!(pages(begin, length), None, "{begin} {length}");
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! What leads from a process that imports a device to the one that has opened it: questions and
+//! their answers, and what it says by itself. It may be slow, or dead: a question has an end.
+
+use super::service::Party;
+use omniverb_device::Shared;
+use omniverb_session::import::{self, Ask, Told};
+use omniverb_sys::socket::{self, Mode};
+use omniverb_sys::{clock, lock};
+use omniverb_terms::Errno;
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::time::Duration;
+
+/// How long an answer may take; moving 256 MiB takes a tenth of a second.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Until what was not possible just now is asked for again.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// What this process needs for its part.
+pub(crate) trait Device: Send + Sync {
+    /// The device that regions become part of.
+    fn shared(&self) -> &Arc<Shared>;
+    /// Returns when nobody is at a region that has been removed.
+    fn finish(&self);
+    /// False in a forked child.
+    fn is_ours(&self) -> bool;
+    /// Regions there may be.
+    fn regions_max(&self) -> usize;
+}
+
+/// What is over when the other process says so.
+pub(crate) trait Ends: Send + Sync {
+    /// Nobody is at it any more when this returns.
+    fn end(&self);
+}
+
+/// What leads to the other process.
+pub(crate) struct Line {
+    socket: OwnedFd,
+    pub(crate) device: Weak<dyn Device>,
+    /// One question at a time.
+    asking: Mutex<()>,
+    answer: Mutex<Answer>,
+    change: Condvar,
+    regions: Mutex<Regions>,
+    /// The other process is gone.
+    lost: AtomicBool,
+}
+
+#[derive(Default)]
+struct Answer {
+    tag: u64,
+    came: Option<(Told, Option<OwnedFd>)>,
+}
+
+#[derive(Default)]
+struct Regions {
+    here: HashMap<u32, Weak<dyn Ends>>,
+    /// The one that is being imported, and whether it has gone meanwhile.
+    coming: Option<(u32, bool)>,
+}
+
+impl Party for Line {
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn hear(&self) -> bool {
+        let mut bytes = [0; import::BYTES_MAX];
+        let goes_on = match socket::receive(self.socket.as_fd(), &mut bytes, Mode::NonBlocking) {
+            Ok((length, files)) => self.take(Told::read(&bytes[..length]), files),
+            // No room for a descriptor that came along: the question has no answer.
+            Err(error) if error.raw_os_error() == Some(libc::EMFILE) => true,
+            Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
+        };
+        if goes_on {
+            return true;
+        }
+        self.lost.store(true, Ordering::Release);
+        drop(lock(&self.answer));
+        self.change.notify_all();
+        false
+    }
+}
+
+impl Line {
+    pub(crate) fn new(socket: OwnedFd, device: Weak<dyn Device>) -> Line {
+        Line {
+            socket,
+            device,
+            asking: Mutex::default(),
+            answer: Mutex::default(),
+            change: Condvar::new(),
+            regions: Mutex::default(),
+            lost: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether that is something to be told.
+    pub(super) fn take(&self, told: Option<Told>, files: Vec<OwnedFd>) -> bool {
+        let Some(told) = told else { return false };
+        match told.what {
+            import::ANSWER => {
+                let mut answer = lock(&self.answer);
+                // One that came too late is nobody's.
+                if told.tag == answer.tag {
+                    answer.came = Some((told, files.into_iter().next()));
+                    drop(answer);
+                    self.change.notify_all();
+                }
+                true
+            }
+            import::GONE => {
+                if told.object == import::REGION {
+                    self.has_gone(told.handle);
+                }
+                let Told { tag, object, handle, .. } = told;
+                self.say(&Ask { what: import::SEEN, object, handle, tag, ..Ask::NONE })
+            }
+            _ => false,
+        }
+    }
+
+    fn has_gone(&self, handle: u32) {
+        let mut regions = lock(&self.regions);
+        if let Some((_, gone)) = regions.coming.as_mut().filter(|(coming, _)| *coming == handle) {
+            *gone = true;
+        }
+        let gone = regions.here.remove(&handle);
+        drop(regions);
+        if let Some(region) = gone.and_then(|region| region.upgrade()) {
+            region.end();
+        }
+    }
+
+    /// This region is about to be here.
+    pub(crate) fn comes(&self, handle: u32) {
+        lock(&self.regions).coming = Some((handle, false));
+    }
+
+    /// It is, if there is something; whether it has not gone meanwhile.
+    pub(crate) fn has_come(&self, handle: u32, region: Option<Weak<dyn Ends>>) -> bool {
+        let mut regions = lock(&self.regions);
+        let gone = regions.coming.take().is_some_and(|(_, gone)| gone);
+        if let (Some(region), false) = (region, gone) {
+            regions.here.retain(|_, region| region.strong_count() > 0);
+            regions.here.insert(handle, region);
+        }
+        !gone
+    }
+
+    /// An object is not used here any more.
+    pub(crate) fn leave(&self, object: u32, handle: u32) {
+        // A forked child has the parent's socket, and nothing to say on it.
+        if self.device.upgrade().is_some_and(|device| device.is_ours()) {
+            self.say(&Ask { what: import::LEAVE, object, handle, ..Ask::NONE });
+        }
+    }
+
+    /// Says something that is not answered; whether it is on its way.
+    pub(crate) fn say(&self, ask: &Ask) -> bool {
+        socket::try_send(self.socket.as_fd(), ask.bytes(), &[]).is_ok()
+    }
+
+    /// Whether the other process is there, as far as we know.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Acquire)
+    }
+
+    /// Asks, again if that was not possible just now.
+    pub(crate) fn ask(&self, ask: Ask) -> Result<(Told, Option<OwnedFd>), Errno> {
+        let until = clock::now() + ANSWER_MAX.as_nanos() as u64;
+        loop {
+            match self.ask_once(ask, until) {
+                Err(Errno::EAGAIN) if clock::now() < until => std::thread::sleep(PAUSE),
+                answer => return answer,
+            }
+        }
+    }
+
+    fn ask_once(&self, ask: Ask, until: u64) -> Result<(Told, Option<OwnedFd>), Errno> {
+        let _mine = lock(&self.asking);
+        let mut answer = lock(&self.answer);
+        answer.tag += 1;
+        answer.came = None;
+        if self.is_lost() || !self.say(&Ask { tag: answer.tag, ..ask }) {
+            return Err(Errno::EIO);
+        }
+        loop {
+            if let Some((told, file)) = answer.came.take() {
+                let of = (told.object, told.handle) == (ask.object, ask.handle);
+                return match told.errno {
+                    Errno::NONE if of => Ok((told, file)),
+                    Errno::NONE => Err(Errno::EPROTO),
+                    errno => Err(errno),
+                };
+            }
+            let left = until.saturating_sub(clock::now());
+            if self.is_lost() || left == 0 {
+                // What comes later is nobody's.
+                answer.tag += 1;
+                return Err(if self.is_lost() { Errno::EIO } else { Errno::ETIMEDOUT });
+            }
+            let waited = self.change.wait_timeout(answer, Duration::from_nanos(left));
+            answer = waited.unwrap_or_else(|e| e.into_inner()).0;
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The thread that listens to the other processes with which a device is shared. What they send is
+//! received here and nowhere else: a descriptor that comes along may be one whose end never comes
+//! (a file of FUSE), and then nothing hangs but imports.
+
+use crate::errno::errno_of;
+use crate::thread::spawn_quietly;
+use omniverb_sys::epoll::Poller;
+use omniverb_sys::lock;
+use omniverb_terms::Errno;
+use std::collections::HashMap;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::{self, ThreadId};
+
+/// Somebody who is listened to.
+pub(crate) trait Party: Send + Sync {
+    /// Where.
+    fn socket(&self) -> BorrowedFd<'_>;
+    /// There is something in the socket, or its end. Says whether to listen on.
+    fn hear(&self) -> bool;
+}
+
+/// All who are listened to.
+#[derive(Default)]
+pub(crate) struct Service {
+    running: OnceLock<ThreadId>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    poller: Option<Arc<Poller>>,
+    latest: u64,
+    parties: HashMap<u64, Arc<dyn Party>>,
+}
+
+impl Service {
+    /// Listens to somebody; the number to end that by.
+    ///
+    /// # Errors
+    /// errno: no descriptors or threads are left.
+    pub(crate) fn add(self: &Arc<Self>, party: Arc<dyn Party>) -> Result<u64, Errno> {
+        let mut state = lock(&self.state);
+        let poller = self.started(&mut state)?;
+        state.latest += 1;
+        let number = state.latest;
+        poller.add(party.socket(), number).map_err(|error| errno_of(&error))?;
+        state.parties.insert(number, party);
+        Ok(number)
+    }
+
+    /// Listens to it no longer; what is being heard of it at this moment may still have an effect.
+    pub(crate) fn remove(&self, number: u64) {
+        let mut state = lock(&self.state);
+        let party = state.parties.remove(&number);
+        if let (Some(party), Some(poller)) = (&party, &state.poller) {
+            // A forked child may have the socket as well: closing it would not end this.
+            let _ = poller.remove(party.socket());
+        }
+        drop(state);
+    }
+
+    /// Whether this is the thread that listens.
+    pub(crate) fn is_me(&self) -> bool {
+        self.running.get() == Some(&thread::current().id())
+    }
+
+    fn started(self: &Arc<Self>, state: &mut State) -> Result<Arc<Poller>, Errno> {
+        if let Some(poller) = &state.poller {
+            return Ok(poller.clone());
+        }
+        let poller = Arc::new(Poller::new().map_err(|error| errno_of(&error))?);
+        let (service, listens) = (self.clone(), poller.clone());
+        spawn_quietly("omniverb-imports", move || service.run(&listens))?;
+        state.poller = Some(poller.clone());
+        Ok(poller)
+    }
+
+    fn run(&self, poller: &Poller) {
+        let _ = self.running.set(thread::current().id());
+        let mut ready = Vec::new();
+        while poller.wait(None, &mut ready).is_ok() {
+            for number in ready.iter().copied() {
+                let party = lock(&self.state).parties.get(&number).cloned();
+                if party.is_some_and(|party| !party.hear()) {
+                    self.remove(number);
+                }
+            }
+        }
+    }
+}
