@@ -2,10 +2,10 @@
 //!
 //! The command file of a context is one end of a pair of sockets, and the process that opened it
 //! listens at the other: who has the file, or a duplicate, can send into it. What lies in the file
-//! for everybody to look at, and for nobody to take, is a [`Card`]. Who imports sends an [`Ask`] to
-//! [`OPEN`] into it with a descriptor, the end of a pair of its own, on which the two talk: it
-//! asks, one question at a time, and is told, [`Told`]. Fixed-size and native-endian, one datagram a
-//! message.
+//! for everybody to look at, and for nobody to take, is a [`Card`]. Who imports sends an [`Ask`]
+//! to [`OPEN`] into it with a descriptor, the end of a pair of its own, on which the two talk: it
+//! asks, one question at a time, and is told, [`Told`]. Fixed-size and native-endian, one datagram
+//! a message.
 
 use crate::body::Extent;
 use crate::macros::bodies;

@@ -14,6 +14,9 @@ use omniverb_terms::{Errno, Rkey};
 use super::counts::{Counts, Users};
 use super::limits::DM_BYTES_MAX;
 
+/// Who imports device memory has whole pages of it.
+const PAGE: usize = 4096;
+
 /// A protection domain, whoever has imported it.
 pub(super) struct Protection {
     /// What the device knows it by; unique in the process.
@@ -115,8 +118,7 @@ impl DeviceMemory {
         counts: Arc<Counts>,
     ) -> Result<Arc<DeviceMemory>, Errno> {
         static NEXT: AtomicU32 = AtomicU32::new(1);
-        let page = omniverb_sys::clock::page_bytes();
-        let layout = Layout::from_size_align(length, alignment.max(page)).ok();
+        let layout = Layout::from_size_align(length, alignment.max(PAGE)).ok();
         let layout = layout.map(|layout| layout.pad_to_align()).ok_or(Errno::EINVAL)?;
         if length == 0 || !counts.take_device_memory(length as u64, DM_BYTES_MAX) {
             return Err(Errno::ENOMEM);
