@@ -58,6 +58,9 @@ static void same_gids(struct second *second, struct ibv_context *context)
 
 /* ---- the tests ---- */
 
+/* Sockets of each context that is open: its command file and the other end. */
+enum { CONTEXT = 2 };
+
 TEST(asks_what_the_owner_is_told)
 {
     struct device d;
@@ -104,7 +107,7 @@ TEST(one_connection_and_one_progress_thread)
         same_gids(second[i], t.device.context);
     }
     traffic_turn(&t);
-    same(sockets(), before + 2);
+    same(sockets(), before + 2 + CONTEXT);
     same(threads("omniverb"), 1);
     same(threads("omniverb-events"), 1);
     same(threads(NULL), running);
@@ -234,7 +237,7 @@ TEST(several_threads)
         traffic_turn(&t);
     for (int i = 0; i < 4; i++)
         pthread_join(callers[i], NULL);
-    same(sockets(), before + 2);
+    same(sockets(), before + 2 + CONTEXT);
     same(threads("omniverb"), 1);
     traffic_end(&t);
 }
@@ -272,7 +275,7 @@ TEST(a_child_has_its_own)
             await(&mine.calls, 1);
             same(threads("omniverb"), 1);
             same(second_close(second), 0);
-            same(sockets(), inherited + 2);
+            same(sockets(), inherited + 2 + CONTEXT);
             same(second_close(own), 0);
             traffic_turn(&my_traffic);
             _exit(0);
@@ -285,7 +288,7 @@ TEST(a_child_has_its_own)
         poke(&w);
         await(&w.calls, 2 + turn);
     }
-    same(sockets(), before + 2);
+    same(sockets(), before + 2 + CONTEXT);
     same(second_close(second), 0);
     watched_end(&w);
     traffic_end(&t);
@@ -348,7 +351,7 @@ TEST(outlives_the_daemon)
     poke(&w);
     await(&w.calls, 2);
     traffic_turn(&t);
-    same(sockets(), before + 2);
+    same(sockets(), before + 2 + CONTEXT);
     same(threads("omniverb"), 1);
     pause_as("again");
     same(second_close(second), 0);

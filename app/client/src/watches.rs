@@ -19,7 +19,7 @@ pub type Ready = Box<dyn Fn(u64) + Send + Sync>;
 
 struct Watch {
     /// A duplicate: what happens to the number that the library knows it by is no matter.
-    file: OwnedFd,
+    file: Arc<OwnedFd>,
     interest: Interest,
     ready: Ready,
 }
@@ -55,11 +55,11 @@ impl Watches {
     /// Begins a watch; its number, which is not 0.
     pub(crate) fn begin(
         &self,
-        file: OwnedFd,
+        file: impl Into<Arc<OwnedFd>>,
         interest: Interest,
         ready: Ready,
     ) -> Result<u64, Errno> {
-        let watch = Arc::new(Watch { file, interest, ready });
+        let watch = Arc::new(Watch { file: file.into(), interest, ready });
         let number = {
             let mut state = lock(&self.state);
             state.latest += 1;

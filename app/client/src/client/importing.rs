@@ -49,9 +49,9 @@ impl Client {
         door: OwnedFd,
         objects: Weak<dyn Exported>,
     ) -> Result<Offer, Errno> {
-        let watched = door.try_clone().map_err(|error| errno_of(&error))?;
-        let (number, client) = (Arc::new(Mutex::new(None)), Arc::downgrade(self));
-        let (socket, opened, me) = (Arc::new(door), number.clone(), client.clone());
+        let (number, client, door) =
+            (Arc::new(Mutex::new(None)), Arc::downgrade(self), Arc::new(door));
+        let (socket, opened, me) = (door.clone(), number.clone(), client.clone());
         let ready = move |watch| {
             let Some(client) = me.upgrade() else { return };
             let exporter = client.exporter.clone();
@@ -62,7 +62,7 @@ impl Client {
                 let _ = client.unwatch(watch);
             }
         };
-        let watch = self.watch(watched, Interest::Input, Box::new(ready))?;
+        let watch = self.watch(door, Interest::Input, Box::new(ready))?;
         Ok(Offer { client, watch, door: number })
     }
 

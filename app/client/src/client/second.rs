@@ -63,7 +63,7 @@ impl Client {
     /// errno: `EPERM` if such a file is never waited for, `EIO` in a forked child.
     pub fn watch(
         self: &Arc<Self>,
-        file: OwnedFd,
+        file: impl Into<Arc<OwnedFd>>,
         interest: Interest,
         ready: Ready,
     ) -> Result<u64, Errno> {
