@@ -5,6 +5,13 @@ const EXITING: u64 = 0x4;
 /// SIGKILL in the sets of `/proc/PID/status`.
 const KILL: u64 = 1 << 8;
 
+/// How many descriptors this process may have at present.
+#[must_use]
+pub fn files_max() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
+}
+
 /// True if the process, or all that is left of it, will never run its program again: it is a
 /// zombie, on its way out, or killed, even if a thread of it is stuck in the kernel and it keeps
 /// its files. False if it lives, and if there is none of this pid or we may not know.

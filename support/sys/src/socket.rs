@@ -6,9 +6,9 @@
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
-    accept_with, bind, connect as connect_to, listen as listen_on, recv, recvmsg, sendmsg,
-    socket_with, socketpair,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, SocketAddrUnix, SocketFlags,
+    SocketType, accept_with, bind, connect as connect_to, listen as listen_on, recv, recvmsg,
+    sendmsg, shutdown, socket_with, socketpair, sockopt,
 };
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -164,6 +164,19 @@ pub fn peek(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<usize> {
     Ok(bytes)
 }
 
+/// Whether a descriptor is a socket of the kind that this module makes. No file system is asked:
+/// what is behind the descriptor may be a file that never answers.
+#[must_use]
+pub fn is_one(file: BorrowedFd<'_>) -> bool {
+    let kind = sockopt::socket_domain(file).and_then(|of| Ok((of, sockopt::socket_type(file)?)));
+    kind == Ok((AddressFamily::UNIX, SocketType::SEQPACKET))
+}
+
+/// Makes an end of a connection, for all who have the socket: both sides find it closed.
+pub fn shut(socket: BorrowedFd<'_>) {
+    let _ = shutdown(socket, Shutdown::Both);
+}
+
 /// As [`receive`]; a signal ends it.
 pub(crate) fn receive_once(
     socket: BorrowedFd<'_>,
@@ -257,6 +270,8 @@ mod tests {
         }
         receive(other.as_fd(), &mut buffer, Mode::NonBlocking).unwrap();
         assert!(peek(file.as_fd(), &mut buffer).is_err());
+        assert!(is_one(one.as_fd()) && !is_one(file.as_fd()));
+        assert!(!is_one(std::net::UdpSocket::bind("127.0.0.1:0").unwrap().as_fd()));
         drop(one);
         assert_eq!(receive(other.as_fd(), &mut buffer, Mode::Blocking).unwrap().0, 0);
         assert!(send(other.as_fd(), b"x", &[]).is_err(), "and no SIGPIPE");

@@ -46,16 +46,15 @@ impl Client {
     /// errno: no descriptors or threads are left, `EIO` in a forked child.
     pub fn offer(
         self: &Arc<Self>,
-        door: OwnedFd,
+        door: Arc<OwnedFd>,
         objects: Weak<dyn Exported>,
     ) -> Result<Offer, Errno> {
-        let (number, client, door) =
-            (Arc::new(Mutex::new(None)), Arc::downgrade(self), Arc::new(door));
+        let (number, client, door) = (Arc::new(Mutex::new(None)), Arc::downgrade(self), door);
         let (socket, opened, me) = (door.clone(), number.clone(), client.clone());
         let ready = move |watch| {
             let Some(client) = me.upgrade() else { return };
             let exporter = client.exporter.clone();
-            let door = Door { socket: socket.clone(), exporter, objects: objects.clone() };
+            let door = Door::new(socket.clone(), exporter, objects.clone());
             // Otherwise it is tried again, as long as somebody waits.
             if let Ok(number) = client.service.add(Arc::new(door)) {
                 *lock(&opened) = Some(number);
@@ -66,12 +65,13 @@ impl Client {
         Ok(Offer { client, watch, door: number })
     }
 
-    /// An object of ours has been destroyed, or is another one now: returns when nobody who has
-    /// imported it uses it any more.
-    pub fn is_gone(&self, object: u32, handle: u32) {
-        if self.is_ours() {
-            self.exporter.gone(object, handle);
-        }
+    /// An object of ours is about to be destroyed, or to be another one, and nobody can import it
+    /// any more: returns when nobody who has imported it uses it.
+    ///
+    /// # Errors
+    /// errno: its pages cannot be moved back, and those reach it still.
+    pub fn ends(&self, object: u32, handle: u32) -> Result<(), Errno> {
+        if self.is_ours() { self.exporter.gone(object, handle) } else { Ok(()) }
     }
 
     /// Imports the device that a duplicate of a command file leads to.
@@ -137,6 +137,11 @@ impl Owner for Client {
         let _moving = self.keys.move_pages();
         let granted = self.keys.extents(|_, extent| extent.overlaps(pages.start, pages.end));
         if granted.is_empty() { act() } else { Err(Errno::EAGAIN) }
+    }
+
+    fn moving(&self, act: &mut dyn FnMut()) {
+        let _moving = self.keys.move_pages();
+        act();
     }
 }
 

@@ -4,6 +4,7 @@
 //! nothing is kept from him that the context has; but what he says is checked like anything from
 //! another process, there are only so many of him, and his end is noticed.
 
+use super::outbox::Outbox;
 use super::pages::{Holder, Pages, around};
 use super::service::{Party, Service};
 use omniverb_device::Region;
@@ -14,6 +15,7 @@ use omniverb_terms::{Errno, Rkey};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
 
@@ -26,6 +28,10 @@ const IN_A_ROW: usize = 64;
 /// How long importers have to say that they do not use what is gone. Honest ones are quick, and who
 /// is not has pages that are nobody's any more.
 const WAIT_MAX: Duration = Duration::from_millis(500);
+/// How often to try to move pages back; each attempt waits for busy threads by itself.
+const RELEASE_ATTEMPTS: u32 = 4;
+/// Of so many that are left one is answered, so that an importer that had no room for more goes on.
+const LEFT_UNANSWERED: u32 = 16;
 
 /// What a context has that can be imported, by handles.
 pub trait Exported: Send + Sync {
@@ -60,6 +66,9 @@ pub(crate) trait Owner: Send + Sync {
         pages: &Range<usize>,
         act: &mut dyn FnMut() -> Result<(), Errno>,
     ) -> Result<(), Errno>;
+
+    /// Moves some back, while nobody else moves any.
+    fn moving(&self, act: &mut dyn FnMut());
 }
 
 /// What this process gives to importers.
@@ -70,6 +79,7 @@ pub(crate) struct Exporter {
     pages: Mutex<Pages>,
     /// An importer has said that it does not use something.
     seen: Condvar,
+    contexts: AtomicU64,
 }
 
 #[derive(Default)]
@@ -83,9 +93,22 @@ struct Guests {
 
 /// Where importers of a context come in.
 pub(crate) struct Door {
-    pub(crate) socket: Arc<OwnedFd>,
-    pub(crate) exporter: Arc<Exporter>,
-    pub(crate) objects: Weak<dyn Exported>,
+    socket: Arc<OwnedFd>,
+    exporter: Arc<Exporter>,
+    objects: Weak<dyn Exported>,
+    /// Of the process's contexts, this one.
+    context: u64,
+}
+
+impl Door {
+    pub(crate) fn new(
+        socket: Arc<OwnedFd>,
+        exporter: Arc<Exporter>,
+        objects: Weak<dyn Exported>,
+    ) -> Door {
+        let context = exporter.contexts.fetch_add(1, Ordering::Relaxed);
+        Door { socket, exporter, objects, context }
+    }
 }
 
 /// A process that imports.
@@ -94,6 +117,10 @@ pub(super) struct Guest {
     socket: OwnedFd,
     exporter: Arc<Exporter>,
     objects: Weak<dyn Exported>,
+    context: u64,
+    outbox: Outbox,
+    /// How often it has left something.
+    left: AtomicU32,
 }
 
 impl Party for Door {
@@ -110,8 +137,11 @@ impl Party for Door {
             Ok((length, mut files)) => {
                 let ask = Ask::read(&bytes[..length]);
                 let asks = ask.is_some_and(|ask| ask.what == import::OPEN) && files.len() == 1;
-                if let (true, Some(socket)) = (asks, files.pop()) {
-                    self.exporter.admit(socket, self.objects.clone());
+                // Before anything is done with it: it may be a file of a system that never
+                // answers. What is none of ours is closed here, where nobody waits.
+                let socket = files.pop().filter(|file| asks && socket::is_one(file.as_fd()));
+                if let Some(socket) = socket {
+                    self.exporter.admit(socket, self);
                 }
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
@@ -131,6 +161,10 @@ impl Party for Guest {
 
     fn hear(&self) -> bool {
         for _ in 0..IN_A_ROW {
+            if self.outbox.flush(self.socket.as_fd()).is_none() {
+                self.exporter.leaves(self.number);
+                return false;
+            }
             let mut bytes = [0; import::BYTES_MAX];
             match socket::receive(self.socket.as_fd(), &mut bytes, Mode::NonBlocking) {
                 Ok((length, _)) => {
@@ -157,8 +191,10 @@ impl Guest {
         socket: OwnedFd,
         exporter: Arc<Exporter>,
         objects: Weak<dyn Exported>,
+        context: u64,
     ) -> Guest {
-        Guest { number, socket, exporter, objects }
+        let (outbox, left) = (Outbox::default(), AtomicU32::new(0));
+        Guest { number, socket, exporter, objects, context, outbox, left }
     }
 
     /// Does what is asked; whether that was something, and the answer is on its way.
@@ -166,14 +202,14 @@ impl Guest {
         let holder = (self.number, ask.object, ask.handle);
         let answer = match ask.what {
             import::IMPORT => self.open(ask, holder).map(|told| (told, None)),
-            import::PAGES => self.exporter.pages_for(ask, holder, &self.objects),
+            import::PAGES => self.exporter.pages_for(ask, holder, self),
             import::DESTROY => {
                 let destroyed = self.objects.upgrade().ok_or(Errno::ENOENT);
                 let destroyed = destroyed.and_then(|of| of.destroy(ask.object, ask.handle));
                 destroyed.map(|()| (Told::NONE, None))
             }
             import::LEAVE => {
-                lock(&self.exporter.pages).leave(holder);
+                self.leaves(holder);
                 return true;
             }
             import::SEEN => {
@@ -193,9 +229,22 @@ impl Guest {
         socket::try_send(self.socket.as_fd(), told.bytes(), &files).is_ok()
     }
 
+    /// It uses an object no longer.
+    fn leaves(&self, holder: Holder) {
+        if lock(&self.exporter.pages).leave(holder) {
+            let _ = self.exporter.let_go(|of| *of == holder);
+        }
+        if self.left.fetch_add(1, Ordering::Relaxed) % LEFT_UNANSWERED == LEFT_UNANSWERED - 1 {
+            // Nobody's answer.
+            self.tell(&Told { what: import::ANSWER, ..Told::NONE }, None);
+        }
+    }
+
     /// What an object is.
     fn open(&self, ask: &Ask, holder: Holder) -> Result<Told, Errno> {
         let objects = self.objects.upgrade().ok_or(Errno::ENOENT)?;
+        // Until it is held: what ends after this finds that it is.
+        let mut pages = lock(&self.exporter.pages);
         let (told, place) = match ask.object {
             import::DOMAIN => {
                 let there = objects.has_domain(ask.handle).then_some(Told::NONE);
@@ -214,11 +263,10 @@ impl Guest {
         };
         let range = around(place.0, place.1).ok_or(Errno::EINVAL)?;
         let begin = (place.0 - range.start) as u64;
-        let mut pages = lock(&self.exporter.pages);
         if pages.of(&holder).is_none() && pages.count() >= HOLDS_MAX {
             return Err(Errno::ENOMEM);
         }
-        pages.hold(holder, range);
+        pages.hold(holder, place.0..place.0 + place.1, self.context);
         Ok(Told { length: place.1 as u64, begin, ..told })
     }
 }
@@ -226,32 +274,53 @@ impl Guest {
 impl Exporter {
     pub(crate) fn new(service: Arc<Service>, owner: Weak<dyn Owner>) -> Arc<Exporter> {
         let (guests, pages, seen) = (Mutex::default(), Mutex::default(), Condvar::new());
-        Arc::new(Exporter { service, owner, guests, pages, seen })
+        let contexts = AtomicU64::new(0);
+        Arc::new(Exporter { service, owner, guests, pages, seen, contexts })
     }
 
-    /// Somebody imports. Who is refused finds the end of the socket.
-    fn admit(self: &Arc<Self>, socket: OwnedFd, objects: Weak<dyn Exported>) {
+    /// Somebody imports. Who is refused finds the end of the socket. Where there are too many, the
+    /// oldest that has imported nothing goes: nobody may be at its other end.
+    fn admit(self: &Arc<Self>, socket: OwnedFd, at: &Door) {
         let mut guests = lock(&self.guests);
         if guests.here.len() >= GUESTS_MAX {
-            return;
+            let pages = lock(&self.pages);
+            let idle = guests.here.keys().filter(|number| !pages.has(**number)).min().copied();
+            drop(pages);
+            let Some(idle) = idle.and_then(|number| guests.here.remove(&number)) else { return };
+            socket::shut(idle.socket.as_fd());
         }
         guests.latest += 1;
         let number = guests.latest;
-        let guest = Arc::new(Guest::new(number, socket, self.clone(), objects));
+        let (exporter, objects) = (self.clone(), at.objects.clone());
+        let guest = Arc::new(Guest::new(number, socket, exporter, objects, at.context));
+        guests.here.insert(number, guest.clone());
+        drop(guests);
         // Only this thread hears it, and later.
-        if self.service.add(guest.clone()).is_ok() {
-            guests.here.insert(number, guest);
+        if self.service.add(guest).is_err() {
+            lock(&self.guests).here.remove(&number);
         }
     }
 
     /// An importer is gone, and holds nothing any more.
     pub(super) fn leaves(&self, number: u64) {
         let mut guests = lock(&self.guests);
-        guests.here.remove(&number);
+        let gone = guests.here.remove(&number);
         guests.unseen.retain(|(guest, _)| *guest != number);
         drop(guests);
+        drop(gone);
         self.seen.notify_all();
-        lock(&self.pages).let_go(|holder| holder.0 == number);
+        let _ = self.let_go(|holder| holder.0 == number);
+    }
+
+    /// These hold theirs no longer.
+    fn let_go(&self, which: impl Fn(&Holder) -> bool) -> Result<(), Errno> {
+        let mut outcome = Ok(());
+        let mut act = || outcome = lock(&self.pages).let_go(&which);
+        match self.owner.upgrade() {
+            Some(owner) => owner.moving(&mut act),
+            None => act(),
+        }
+        outcome
     }
 
     /// Whether no pages are on files.
@@ -270,53 +339,68 @@ impl Exporter {
         &self,
         ask: &Ask,
         holder: Holder,
-        objects: &Weak<dyn Exported>,
+        guest: &Guest,
     ) -> Result<(Told, Option<OwnedFd>), Errno> {
         let owner = self.owner.upgrade().ok_or(Errno::EIO)?;
-        let objects = objects.upgrade().ok_or(Errno::ENOENT)?;
-        let range = lock(&self.pages).of(&holder).ok_or(Errno::ENOENT)?;
-        let at = usize::try_from(ask.at).ok().and_then(|at| range.start.checked_add(at));
+        let objects = guest.objects.upgrade().ok_or(Errno::ENOENT)?;
         let page = clock::page_bytes();
-        let at = at.filter(|at| *at < range.end && at.is_multiple_of(page)).ok_or(Errno::EINVAL)?;
         let found = |extent: Extent<OwnedFd>| {
             let Extent { file, offset, length } = extent;
             let memory = omniverb_session::body::Extent { offset, length };
             (Told { memory, ..Told::NONE }, Some(file))
         };
-        if let Some(extent) = lock(&self.pages).at(at, range.end)? {
-            return Ok(found(extent));
-        }
-        let gap = lock(&self.pages).gap(at, range.end);
-        owner.with_pages(&gap, &mut || {
-            let mut pages = lock(&self.pages);
-            // Not what has been destroyed meanwhile: its pages may be something else now.
-            let there = pages_now(&*objects, ask)?;
-            if there.as_ref() != Some(&range) || pages.of(&holder) != there {
+        // Not what has been destroyed meanwhile: its pages may be something else now.
+        let look = |pages: &Pages| {
+            let bytes = pages.of(&holder).ok_or(Errno::ENOENT)?;
+            if bytes_now(&*objects, ask)? != bytes {
                 return Err(Errno::ENOENT);
             }
-            pages.move_out(gap.clone())
+            let range = around(bytes.start, bytes.len()).ok_or(Errno::EINVAL)?;
+            let at = usize::try_from(ask.at).ok().and_then(|at| range.start.checked_add(at));
+            let inside = |at: &usize| *at < range.end && at.is_multiple_of(page);
+            let at = at.filter(inside).ok_or(Errno::EINVAL)?;
+            let extent = pages.at(at, &bytes, guest.context)?;
+            Ok((extent.map(found), pages.gap(at, &bytes)))
+        };
+        let gap = match look(&lock(&self.pages))? {
+            (Some(found), _) => return Ok(found),
+            (None, gap) => gap,
+        };
+        owner.with_pages(&gap, &mut || {
+            let mut pages = lock(&self.pages);
+            match look(&pages)? {
+                (None, now) if now == gap => {
+                    pages.move_out(gap.clone(), (ask.object, ask.handle), guest.context)
+                }
+                _ => Err(Errno::EAGAIN),
+            }
         })?;
-        let extent = lock(&self.pages).at(at, range.end)?;
-        extent.map(found).ok_or(Errno::EAGAIN)
+        let (found, _) = look(&lock(&self.pages))?;
+        found.ok_or(Errno::EAGAIN)
     }
 
-    /// An object has been destroyed, or is another one now. When this returns no importer uses it
-    /// any more, unless one is hostile: then what it has is pages that nobody else uses.
-    pub(crate) fn gone(&self, object: u32, handle: u32) {
-        let is_it = |holder: &Holder| (holder.1, holder.2) == (object, handle);
-        let holders = lock(&self.pages).holders(is_it);
-        if holders.is_empty() {
-            return;
+    /// An object is about to end, or to be another one, and nobody can import it any more. When
+    /// this returns no importer uses it, unless one is hostile, or has been stopped for half a
+    /// second: then what it has is pages that nobody else uses. Those who wait for what an importer
+    /// destroys do not wait for the others.
+    ///
+    /// # Errors
+    /// errno: some pages cannot be moved back, and whoever has mapped them reaches them still.
+    pub(crate) fn gone(&self, object: u32, handle: u32) -> Result<(), Errno> {
+        let holders = lock(&self.pages).end((object, handle));
+        if holders.is_empty() && !lock(&self.pages).keeps((object, handle)) {
+            return Ok(());
         }
         let mut guests = lock(&self.guests);
         let mut told = Vec::new();
-        for (number, ..) in holders {
+        for (number, object, handle) in &holders {
             guests.latest_tag += 1;
-            let tag = guests.latest_tag;
+            let (object, handle, tag) = (*object, *handle, guests.latest_tag);
             let message = Told { what: import::GONE, tag, object, handle, ..Told::NONE };
-            if guests.here.get(&number).is_some_and(|guest| guest.tell(&message, None)) {
-                guests.unseen.insert((number, tag));
-                told.push((number, tag));
+            let Some(guest) = guests.here.get(number).cloned() else { continue };
+            if guest.outbox.say(guest.socket.as_fd(), message.bytes()) {
+                guests.unseen.insert((*number, tag));
+                told.push((*number, tag));
             }
         }
         let until = clock::now() + WAIT_MAX.as_nanos() as u64;
@@ -331,12 +415,19 @@ impl Exporter {
         }
         told.iter().for_each(|one| _ = guests.unseen.remove(one));
         drop(guests);
-        lock(&self.pages).let_go(is_it);
+        let mut outcome = Ok(());
+        for _ in 0..RELEASE_ATTEMPTS {
+            outcome = self.let_go(|holder| holders.contains(holder));
+            if !lock(&self.pages).keeps((object, handle)) {
+                return Ok(());
+            }
+        }
+        outcome.and(Err(Errno::EBUSY))
     }
 }
 
-/// The pages that an object lies in now.
-fn pages_now(objects: &dyn Exported, ask: &Ask) -> Result<Option<Range<usize>>, Errno> {
+/// The bytes of an object now.
+fn bytes_now(objects: &dyn Exported, ask: &Ask) -> Result<Range<usize>, Errno> {
     let (address, length) = match ask.object {
         import::REGION => {
             let (region, _) = objects.region(ask.handle)?;
@@ -344,5 +435,5 @@ fn pages_now(objects: &dyn Exported, ask: &Ask) -> Result<Option<Range<usize>>, 
         }
         _ => objects.device_memory(ask.handle).ok_or(Errno::ENOENT)?,
     };
-    Ok(around(address, length))
+    Ok(address..address.saturating_add(length))
 }

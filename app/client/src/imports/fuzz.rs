@@ -41,6 +41,10 @@ impl Owner for Process {
     ) -> Result<(), Errno> {
         act()
     }
+
+    fn moving(&self, act: &mut dyn FnMut()) {
+        act();
+    }
 }
 
 impl Exported for Process {
@@ -103,7 +107,7 @@ pub fn imports(bytes: &[u8]) {
     let exporter = Exporter::new(Arc::<Service>::default(), owner);
     let objects: Weak<Process> = Arc::downgrade(process);
     let Ok((theirs, ours)) = socket::pair() else { return };
-    let guest = Guest::new(1, ours, exporter.clone(), objects);
+    let guest = Guest::new(1, ours, exporter.clone(), objects, 1);
     let Ok((line, _far)) = socket::pair() else { return };
     let line = Line::new(line, Weak::<Nobody>::new());
     for step in bytes.chunks(8).take(STEPS_MAX) {

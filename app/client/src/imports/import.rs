@@ -9,6 +9,7 @@ use super::line::{Ends, Line};
 use super::service::Service;
 use omniverb_ring::Window;
 use omniverb_session::import::{self, Ask, Told};
+use omniverb_sys::process::files_max;
 use omniverb_sys::{Access, Extent, lock};
 use omniverb_terms::{Errno, Rkey};
 use std::collections::HashMap;
@@ -18,6 +19,9 @@ use std::sync::{Arc, Mutex, Weak};
 /// 65530 mappings in all, and bytes.
 const MAPPINGS_MAX: usize = 8192;
 const BYTES_MAX: usize = 64 << 30;
+/// Files of one import, which are open all at once. An honest owner has one for each 256 MiB, two
+/// more, and those of what else was imported of the same memory.
+const FILES_MAX: usize = 512;
 
 /// How much imports have mapped.
 #[derive(Default)]
@@ -73,7 +77,12 @@ impl Import {
 
     fn import(&self, object: u32, handle: u32) -> Result<Told, Errno> {
         let ask = Ask { what: import::IMPORT, object, handle, ..Ask::NONE };
-        self.line.ask(ask).map(|(told, _)| told)
+        self.line.ask(ask).map(|(told, _)| told).inspect_err(|errno| {
+            // It may be counted as ours, later.
+            if *errno == Errno::ETIMEDOUT {
+                self.line.leave(object, handle);
+            }
+        })
     }
 
     /// Whether there is this protection domain.
@@ -157,16 +166,17 @@ impl Import {
     fn map(&self, object: u32, told: &Told, access: Access) -> Result<Window, Errno> {
         let bytes = pages_of(told).ok_or(Errno::EPROTO)?;
         let (mut row, mut at) = (Vec::new(), 0);
+        let until = Line::until(bytes.min(BYTES_MAX));
         while at < bytes {
             let (handle, what) = (told.handle, import::PAGES);
             let ask = Ask { what, object, handle, at: at as u64, ..Ask::NONE };
-            let (told, file) = self.line.ask(ask)?;
+            let (told, file) = self.line.ask_until(ask, until)?;
             let memory = told.memory;
             let extent = Extent::new(file.ok_or(Errno::EPROTO)?, memory.offset, memory.length);
             let length = extent.verify().map_err(|_| Errno::EPROTO)?;
             at = at.checked_add(length).filter(|at| *at <= bytes).ok_or(Errno::EPROTO)?;
             row.push(extent);
-            if row.len() > MAPPINGS_MAX {
+            if row.len() > FILES_MAX.min(files_max() / 2) {
                 return Err(Errno::ENOMEM);
             }
         }

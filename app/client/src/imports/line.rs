@@ -1,11 +1,12 @@
 //! What leads from a process that imports a device to the one that has opened it: questions and
 //! their answers, and what it says by itself. It may be slow, or dead: a question has an end.
 
+use super::outbox::Outbox;
 use super::service::Party;
 use omniverb_device::Shared;
 use omniverb_session::import::{self, Ask, Told};
 use omniverb_sys::socket::{self, Mode};
-use omniverb_sys::{clock, lock};
+use omniverb_sys::{clock, lock, memfd};
 use omniverb_terms::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,6 +16,8 @@ use std::time::Duration;
 
 /// How long an answer may take; moving 256 MiB takes a tenth of a second.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// What moves in a second at least.
+const BYTES_A_SECOND: usize = 256 << 20;
 /// Until what was not possible just now is asked for again.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -44,6 +47,7 @@ pub(crate) struct Line {
     asking: Mutex<()>,
     answer: Mutex<Answer>,
     change: Condvar,
+    outbox: Outbox,
     regions: Mutex<Regions>,
     /// The other process is gone.
     lost: AtomicBool,
@@ -52,6 +56,8 @@ pub(crate) struct Line {
 #[derive(Default)]
 struct Answer {
     tag: u64,
+    /// With pages.
+    has_file: bool,
     came: Option<(Told, Option<OwnedFd>)>,
 }
 
@@ -70,7 +76,10 @@ impl Party for Line {
     fn hear(&self) -> bool {
         let mut bytes = [0; import::BYTES_MAX];
         let goes_on = match socket::receive(self.socket.as_fd(), &mut bytes, Mode::NonBlocking) {
-            Ok((length, files)) => self.take(Told::read(&bytes[..length]), files),
+            Ok((length, files)) => {
+                self.take(Told::read(&bytes[..length]), files)
+                    && self.outbox.flush(self.socket.as_fd()).is_some()
+            }
             // No room for a descriptor that came along: the question has no answer.
             Err(error) if error.raw_os_error() == Some(libc::EMFILE) => true,
             Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
@@ -93,6 +102,7 @@ impl Line {
             asking: Mutex::default(),
             answer: Mutex::default(),
             change: Condvar::new(),
+            outbox: Outbox::default(),
             regions: Mutex::default(),
             lost: AtomicBool::new(false),
         }
@@ -103,10 +113,15 @@ impl Line {
         let Some(told) = told else { return false };
         match told.what {
             import::ANSWER => {
+                // What is no memory file is closed here: that may never end, and nobody else is
+                // to wait for it.
+                let is_asked_for = lock(&self.answer).has_file && told.errno == Errno::NONE;
+                let is_memory = |file: &OwnedFd| is_asked_for && memfd::size(file.as_fd()).is_ok();
+                let file = files.into_iter().next().filter(is_memory);
                 let mut answer = lock(&self.answer);
                 // One that came too late is nobody's.
                 if told.tag == answer.tag {
-                    answer.came = Some((told, files.into_iter().next()));
+                    answer.came = Some((told, file));
                     drop(answer);
                     self.change.notify_all();
                 }
@@ -159,9 +174,22 @@ impl Line {
         }
     }
 
-    /// Says something that is not answered; whether it is on its way.
+    /// Says something that is not answered, now or when there is room; whether that is possible.
     pub(crate) fn say(&self, ask: &Ask) -> bool {
-        socket::try_send(self.socket.as_fd(), ask.bytes(), &[]).is_ok()
+        self.outbox.say(self.socket.as_fd(), ask.bytes())
+    }
+
+    /// Asks something, if there is room.
+    fn try_ask(&self, ask: &Ask) -> Result<(), Errno> {
+        match self.outbox.flush(self.socket.as_fd()) {
+            Some(true) => {}
+            Some(false) => return Err(Errno::EAGAIN),
+            None => return Err(Errno::EIO),
+        }
+        socket::try_send(self.socket.as_fd(), ask.bytes(), &[]).map_err(|error| {
+            let full = error.kind() == std::io::ErrorKind::WouldBlock;
+            if full { Errno::EAGAIN } else { Errno::EIO }
+        })
     }
 
     /// Whether the other process is there, as far as we know.
@@ -171,7 +199,17 @@ impl Line {
 
     /// Asks, again if that was not possible just now.
     pub(crate) fn ask(&self, ask: Ask) -> Result<(Told, Option<OwnedFd>), Errno> {
-        let until = clock::now() + ANSWER_MAX.as_nanos() as u64;
+        self.ask_until(ask, Line::until(0))
+    }
+
+    /// When the other process has had long enough for something of so many bytes.
+    pub(crate) fn until(bytes: usize) -> u64 {
+        let more = (bytes / BYTES_A_SECOND) as u32 * Duration::from_secs(1);
+        clock::now() + (ANSWER_MAX + more).as_nanos() as u64
+    }
+
+    /// As [`ask`](Self::ask), for as long.
+    pub(crate) fn ask_until(&self, ask: Ask, until: u64) -> Result<(Told, Option<OwnedFd>), Errno> {
         loop {
             match self.ask_once(ask, until) {
                 Err(Errno::EAGAIN) if clock::now() < until => std::thread::sleep(PAUSE),
@@ -185,9 +223,11 @@ impl Line {
         let mut answer = lock(&self.answer);
         answer.tag += 1;
         answer.came = None;
-        if self.is_lost() || !self.say(&Ask { tag: answer.tag, ..ask }) {
+        answer.has_file = ask.what == import::PAGES;
+        if self.is_lost() {
             return Err(Errno::EIO);
         }
+        self.try_ask(&Ask { tag: answer.tag, ..ask })?;
         loop {
             if let Some((told, file)) = answer.came.take() {
                 let of = (told.object, told.handle) == (ask.object, ask.handle);

@@ -4,7 +4,7 @@
 //! context is one end of a pair of sockets, and who has a duplicate of it can ask at the other.
 //! `exporter.rs`: the process that opened the device answers; `pages.rs`: the pages of its regions
 //! that importers have mapped. `import.rs`: the process that imports asks, by way of
-//! `line.rs`; `imported.rs`: what it has then. `service.rs`: the thread of each that listens, which
+//! `line.rs`, and says what waits in `outbox.rs`; `imported.rs`: what it has then. `service.rs`: the thread of each that listens, which
 //! there is from the first import on.
 
 mod exporter;
@@ -13,6 +13,7 @@ pub(crate) mod fuzz;
 mod import;
 mod imported;
 mod line;
+mod outbox;
 mod pages;
 mod service;
 

@@ -4,6 +4,9 @@
 //! memory files is parts of the address space, none of which overlap, each with a file of its own;
 //! an object that is imported holds those that it lies in, and what nobody holds any more moves
 //! back. Who imports maps whole pages: what else is in the first and the last one is shared, too.
+//! A page that an object does not fill is a part by itself, so that neighbours have that one page
+//! in common and nothing else. A part ends with the object that it was made for, unless it lies
+//! wholly in another one that is held.
 
 use omniverb_adopt::{Access, AdoptedPages, adopt};
 use omniverb_sys::extent::FileId;
@@ -15,9 +18,13 @@ use std::os::fd::OwnedFd;
 
 /// Files of all parts together: each is a descriptor of the program's process.
 const PARTS_MAX: usize = 1024;
+/// Of the descriptors that the process may have: one in so many.
+const SHARE: usize = 2;
 /// Bytes of a part: moving one is waited for.
 const PART_BYTES: usize = 256 << 20;
 
+/// An object: kind, handle.
+pub(crate) type Object = (u32, u32);
 /// Who holds pages, and for which object: importer, kind, handle.
 pub(crate) type Holder = (u64, u32, u32);
 
@@ -25,6 +32,20 @@ pub(crate) type Holder = (u64, u32, u32);
 pub(crate) struct Part {
     pages: AdoptedPages,
     file: FileId,
+    /// What they were moved for.
+    of: Object,
+    /// Whose that is.
+    context: u64,
+    /// Nobody is given them any more: they are to move back.
+    ends: bool,
+}
+
+/// What an importer holds.
+struct Hold {
+    bytes: Range<usize>,
+    context: u64,
+    /// How often it says so.
+    times: u32,
 }
 
 /// All of them.
@@ -32,8 +53,22 @@ pub(crate) struct Part {
 pub(crate) struct Pages {
     /// In no order; none overlap.
     parts: Vec<Part>,
-    /// Which pages each holds, and how often it says so.
-    held: HashMap<Holder, (Range<usize>, u32)>,
+    held: HashMap<Holder, Hold>,
+}
+
+impl Hold {
+    /// Its pages.
+    fn range(&self) -> Range<usize> {
+        around(self.bytes.start, self.bytes.len()).unwrap_or(0..0)
+    }
+}
+
+fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+fn is_within(inner: &Range<usize>, outer: &Range<usize>) -> bool {
+    outer.start <= inner.start && inner.end <= outer.end
 }
 
 impl Part {
@@ -61,19 +96,18 @@ pub(crate) fn around(address: usize, length: usize) -> Option<Range<usize>> {
 }
 
 impl Pages {
-    /// An object lies in these pages, and somebody has imported it, once more.
-    pub(crate) fn hold(&mut self, by: Holder, range: Range<usize>) {
-        let held = self.held.entry(by).or_insert((0..0, 0));
-        *held = (range, held.1.saturating_add(1));
+    /// An object of these bytes, not none, has been imported by somebody, once more.
+    pub(crate) fn hold(&mut self, by: Holder, bytes: Range<usize>, context: u64) {
+        let held = self.held.entry(by).or_insert(Hold { bytes: 0..0, context, times: 0 });
+        (held.bytes, held.context) = (bytes, context);
+        held.times = held.times.saturating_add(1);
     }
 
-    /// Somebody has imported an object once less.
-    pub(crate) fn leave(&mut self, by: Holder) {
-        let Some(held) = self.held.get_mut(&by) else { return };
-        held.1 = held.1.saturating_sub(1);
-        if held.1 == 0 {
-            self.let_go(|holder| *holder == by);
-        }
+    /// Somebody has imported an object once less; whether it has none of it left.
+    pub(crate) fn leave(&mut self, by: Holder) -> bool {
+        let Some(held) = self.held.get_mut(&by) else { return false };
+        held.times = held.times.saturating_sub(1);
+        held.times == 0
     }
 
     /// Whether none are on files, nor held.
@@ -87,67 +121,129 @@ impl Pages {
         self.held.len()
     }
 
-    /// Who has imported what this is true of.
-    pub(crate) fn holders(&self, which: impl Fn(&Holder) -> bool) -> Vec<Holder> {
-        self.held.keys().filter(|holder| which(holder)).copied().collect()
+    /// Whether this importer holds something.
+    pub(crate) fn has(&self, guest: u64) -> bool {
+        self.held.keys().any(|holder| holder.0 == guest)
     }
 
-    /// The pages of an object that somebody has imported.
+    /// The bytes of an object that somebody has imported.
     pub(crate) fn of(&self, holder: &Holder) -> Option<Range<usize>> {
-        self.held.get(holder).map(|(range, _)| range.clone())
+        self.held.get(holder).map(|held| held.bytes.clone())
     }
 
-    /// Where the pages from `address` on are, as many as lie together, up to `end`. `None`: they
-    /// are to be moved first.
+    /// Where the pages from `address` on are, as many as lie together, of those that these bytes
+    /// lie in. `None`: they are to be moved first.
     ///
     /// # Errors
-    /// `EBADF`, `EMFILE`.
-    pub(crate) fn at(&self, address: usize, end: usize) -> Result<Option<Extent<OwnedFd>>, Errno> {
+    /// `EBADF`, `EMFILE`; `EAGAIN`: they are to move back first; `EOPNOTSUPP`: they are on a file
+    /// with what another context has.
+    pub(crate) fn at(
+        &self,
+        address: usize,
+        bytes: &Range<usize>,
+        context: u64,
+    ) -> Result<Option<Extent<OwnedFd>>, Errno> {
         let Some(part) = self.parts.iter().find(|part| part.range().contains(&address)) else {
             return Ok(None);
         };
-        let range = part.range();
-        let (offset, length) = (address - range.start, range.end.min(end) - address);
+        let (range, all) = (part.range(), around(bytes.start, bytes.len()).ok_or(Errno::EINVAL)?);
+        if part.ends {
+            return Err(Errno::EAGAIN);
+        }
+        if part.context != context && !is_within(&range, &all) {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let (offset, length) = (address - range.start, range.end.min(all.end) - address);
         Ok(Some(Extent::new(part.descriptor()?, offset as u64, length as u64)))
     }
 
-    /// The pages from `address` on, up to `end`, that are to be moved together.
-    pub(crate) fn gap(&self, address: usize, end: usize) -> Range<usize> {
-        let next = self.parts.iter().map(|part| part.range().start).filter(|at| *at > address);
-        let end = next.min().map_or(end, |next| next.min(end));
-        address..end.min(address.saturating_add(PART_BYTES))
+    /// The pages that are to be moved together for one of them, of those that these bytes lie in:
+    /// the same whichever of them is asked for.
+    pub(crate) fn gap(&self, address: usize, bytes: &Range<usize>) -> Range<usize> {
+        let page = clock::page_bytes();
+        let all = around(bytes.start, bytes.len()).unwrap_or(0..0);
+        let first = bytes.start.next_multiple_of(page);
+        let last = bytes.end - bytes.end % page;
+        let (start, end) = if address < first {
+            (all.start, first)
+        } else if address >= last {
+            (last, all.end)
+        } else {
+            let start = address - (address - first) % PART_BYTES;
+            (start, last.min(start.saturating_add(PART_BYTES)))
+        };
+        let ranges = || self.parts.iter().map(Part::range);
+        let before = ranges().map(|range| range.end).filter(|end| *end <= address).max();
+        let behind = ranges().map(|range| range.start).filter(|start| *start > address).min();
+        before.map_or(start, |at| at.max(start))..behind.map_or(end, |at| at.min(end))
     }
 
     /// Moves pages, of which none are on files, onto one.
     ///
     /// # Errors
-    /// errno: `EOPNOTSUPP` for memory that cannot be moved.
-    pub(crate) fn move_out(&mut self, range: Range<usize>) -> Result<(), Errno> {
-        if self.parts.len() >= PARTS_MAX {
+    /// errno: `EOPNOTSUPP` for memory that cannot be moved, `ENOMEM` if there are too many.
+    pub(crate) fn move_out(
+        &mut self,
+        range: Range<usize>,
+        of: Object,
+        context: u64,
+    ) -> Result<(), Errno> {
+        if self.parts.len() >= PARTS_MAX.min(omniverb_sys::process::files_max() / SHARE) {
             return Err(Errno::ENOMEM);
         }
         let pages = adopt(range.start, range.len(), Access::ReadWrite)
             .map_err(|error| crate::errno::from_raw(error.errno()))?;
         let file = Extent::new(pages.memfd(), 0, 0).file_id();
         let file = file.map_err(|error| crate::errno::errno_of(&error))?;
-        self.parts.push(Part { pages, file });
+        self.parts.push(Part { pages, file, of, context, ends: false });
         Ok(())
     }
 
-    /// These hold theirs no longer: what nobody holds any more moves back. What cannot be moved
-    /// now is tried again the next time.
-    pub(crate) fn let_go(&mut self, which: impl Fn(&Holder) -> bool) {
-        self.held.retain(|holder, _| !which(holder));
-        let held = |part: &mut Part| {
+    /// An object ends. Whose it is not any more: those who have imported it, and those who have
+    /// something in pages that go with it.
+    pub(crate) fn end(&mut self, object: Object) -> Vec<Holder> {
+        let held = &self.held;
+        let is_it = |holder: &Holder| (holder.1, holder.2) == object;
+        for part in self.parts.iter_mut().filter(|part| part.of == object) {
             let range = part.range();
-            self.held.values().any(|(of, _)| of.start < range.end && range.start < of.end)
-        };
-        let free: Vec<Part> = self.parts.extract_if(.., |part| !held(part)).collect();
-        for Part { pages, file } in free {
-            if let Err(failed) = pages.release() {
-                self.parts.push(Part { pages: failed.pages, file });
+            let mut others = held.iter().filter(|(holder, _)| !is_it(holder));
+            match others.find(|(_, held)| is_within(&range, &held.range())) {
+                Some((holder, held)) if !part.ends => {
+                    (part.of, part.context) = ((holder.1, holder.2), held.context);
+                }
+                _ => part.ends = true,
             }
         }
+        let ends = |range: &Range<usize>| {
+            self.parts.iter().any(|part| part.ends && overlap(&part.range(), range))
+        };
+        let all = held.iter().filter(|(holder, held)| is_it(holder) || ends(&held.range()));
+        all.map(|(holder, _)| *holder).collect()
+    }
+
+    /// Whether pages that were moved for this object are to move back still.
+    pub(crate) fn keeps(&self, object: Object) -> bool {
+        self.parts.iter().any(|part| part.ends && part.of == object)
+    }
+
+    /// These hold theirs no longer: what nobody holds any more moves back, and what ends.
+    ///
+    /// # Errors
+    /// errno: some cannot be moved now. They are given to nobody, and tried again the next time.
+    pub(crate) fn let_go(&mut self, which: impl Fn(&Holder) -> bool) -> Result<(), Errno> {
+        self.held.retain(|holder, _| !which(holder));
+        let held = |range: &Range<usize>| self.held.values().any(|of| overlap(&of.range(), range));
+        let is_free = |part: &mut Part| part.ends || !held(&part.range());
+        let free: Vec<Part> = self.parts.extract_if(.., is_free).collect();
+        let mut outcome = Ok(());
+        for Part { pages, file, of, context, .. } in free {
+            if let Err(failed) = pages.release() {
+                outcome = Err(crate::errno::from_raw(failed.error.errno()));
+                let pages = failed.pages;
+                self.parts.push(Part { pages, file, of, context, ends: true });
+            }
+        }
+        outcome
     }
 }
 
@@ -170,46 +266,87 @@ mod tests {
     }
 
     #[test]
-    fn objects_share_the_pages_that_they_have_in_common() {
+    fn objects_share_the_page_that_they_have_in_common_and_no_other() {
         let bytes = memory(8);
         let start = first_page(&bytes);
         let mut pages = Pages::default();
         let (one, other) = ((1, 2, 7), (2, 2, 8));
-        let first = around(start + 100, 2 * PAGE).unwrap();
-        let second = around(start + 2 * PAGE + 2000, 3 * PAGE).unwrap();
-        assert_eq!((first.len(), second.start), (3 * PAGE, start + 2 * PAGE));
-        pages.hold(one, first.clone());
-        pages.hold(other, second.clone());
-        pages.hold(other, second.clone());
-        assert!(pages.at(first.start, first.end).unwrap().is_none());
-        pages.move_out(pages.gap(first.start, first.end)).unwrap();
-        // The page in common is there; what is missing of the other lies behind it.
-        let common = pages.at(second.start, second.end).unwrap().unwrap();
-        assert_eq!((common.offset, common.length), (2 * PAGE as u64, PAGE as u64));
-        let gap = pages.gap(second.start + PAGE, second.end);
-        assert_eq!(gap, second.start + PAGE..second.end);
-        pages.move_out(gap).unwrap();
+        let first = start + 100..start + 2 * PAGE + 100;
+        let second = start + 2 * PAGE + 2000..start + 5 * PAGE + 2000;
+        pages.hold(one, first.clone(), 1);
+        pages.hold(other, second.clone(), 2);
+        pages.hold(other, second.clone(), 2);
+        for (page, of) in [(0, 0..1), (1, 1..2), (2, 2..3)] {
+            let at = start + page * PAGE;
+            assert!(pages.at(at, &first, 1).unwrap().is_none());
+            let gap = pages.gap(at, &first);
+            assert_eq!(gap, start + of.start * PAGE..start + of.end * PAGE);
+            pages.move_out(gap, (2, 7), 1).unwrap();
+        }
+        let common = pages.at(start + 2 * PAGE, &second, 2).unwrap().unwrap();
+        assert_eq!((common.offset, common.length), (0, PAGE as u64));
+        for page in [4, 3] {
+            let gap = pages.gap(start + page * PAGE, &second);
+            assert_eq!(gap, start + 3 * PAGE..start + 5 * PAGE, "whichever is asked for");
+        }
+        pages.move_out(start + 3 * PAGE..start + 5 * PAGE, (2, 8), 2).unwrap();
         let window = common.map(Access::ReadWrite).unwrap();
         assert_eq!(window.load(0, Ordering::Relaxed), 1);
         window.store(0, 42, Ordering::Relaxed);
-        pages.let_go(|holder| *holder == one);
-        assert_eq!(pages.parts.len(), 2, "the other one lies there");
-        pages.leave(other);
-        assert_eq!(pages.parts.len(), 2, "it was imported twice");
-        pages.leave(other);
+        assert_eq!(pages.end((2, 7)), [one]);
+        pages.let_go(|holder| *holder == one).unwrap();
+        assert_eq!(pages.parts.len(), 2, "the page in common, and the other's");
+        assert!(!pages.leave(other), "it was imported twice");
+        assert!(pages.leave(other));
+        pages.let_go(|holder| *holder == other).unwrap();
         assert!(pages.is_empty());
         window.store(0, 43, Ordering::Relaxed);
-        let index = (second.start - bytes.as_ptr().addr()) / 8;
+        let index = (start + 2 * PAGE - bytes.as_ptr().addr()) / 8;
         let seen = std::hint::black_box(&bytes)[index];
         assert_eq!(seen, 42, "what was written before the end, and nothing after it");
     }
 
     #[test]
+    fn a_part_ends_with_what_it_was_made_for_whoever_has_something_in_it() {
+        let bytes = memory(8);
+        let start = first_page(&bytes);
+        let whole = start..start + 8 * PAGE;
+        let inner = start + PAGE + 8..start + 2 * PAGE;
+        let mut pages = Pages::default();
+        let (one, other) = ((1, 2, 7), (2, 2, 8));
+        pages.hold(one, whole.clone(), 1);
+        pages.move_out(pages.gap(start, &whole), (2, 7), 1).unwrap();
+        pages.hold(other, inner.clone(), 1);
+        assert!(pages.at(start + PAGE, &inner, 1).unwrap().is_some());
+        let of_another = pages.at(start + PAGE, &inner, 2).err();
+        assert_eq!(of_another, Some(Errno::EOPNOTSUPP), "more than that context has");
+        // The one who imported the whole gives it up, and then it ends.
+        assert!(pages.leave(one));
+        pages.let_go(|holder| *holder == one).unwrap();
+        assert_eq!(pages.parts.len(), 1);
+        assert_eq!(pages.end((2, 7)), [other]);
+        assert!(pages.keeps((2, 7)));
+        assert_eq!(pages.at(start + PAGE, &inner, 1).err(), Some(Errno::EAGAIN));
+        pages.let_go(|holder| *holder == other).unwrap();
+        assert!(pages.is_empty() && !pages.keeps((2, 7)));
+        // The inner first: its page lies in the whole.
+        pages.hold(other, inner.clone(), 1);
+        pages.move_out(pages.gap(start + PAGE, &inner), (2, 8), 1).unwrap();
+        pages.hold(one, whole, 1);
+        assert_eq!(pages.end((2, 8)), [other]);
+        pages.let_go(|holder| *holder == other).unwrap();
+        assert_eq!(pages.parts[0].of, (2, 7));
+        pages.end((2, 7));
+        pages.let_go(|holder| *holder == one).unwrap();
+        assert!(pages.is_empty());
+    }
+
+    #[test]
     fn what_is_no_memory_of_the_processs_own_is_not_moved() {
         let mut pages = Pages::default();
-        assert!(pages.move_out(PAGE..2 * PAGE).is_err());
+        assert!(pages.move_out(PAGE..2 * PAGE, (2, 1), 1).is_err());
         let code = around(first_page as fn(&[u64]) -> usize as usize, 16).unwrap();
-        assert_eq!(pages.move_out(code), Err(Errno::EOPNOTSUPP));
+        assert_eq!(pages.move_out(code, (2, 1), 1), Err(Errno::EOPNOTSUPP));
         assert_eq!(around(usize::MAX - 8, 16), None);
         assert_eq!(around(usize::MAX - 8, 4), None);
     }

@@ -15,6 +15,9 @@ use super::family::Family;
 #[repr(C)]
 pub(crate) struct ContextShell {
     verbs: verbs_context,
+    /// What it shares with contexts that are imported from it, or that it is imported from. Its end
+    /// needs the client.
+    pub(super) family: Arc<Family>,
     /// The process's session and device.
     pub(crate) client: Arc<Client>,
     /// Asynchronous events not yet fetched: kind, and the object's address.
@@ -22,8 +25,6 @@ pub(crate) struct ContextShell {
     /// The GID table as it was last seen.
     pub(super) gids: Mutex<Vec<GidEntry>>,
     pub(super) counts: Arc<Counts>,
-    /// What it shares with contexts that are imported from it, or that it is imported from.
-    pub(super) family: Arc<Family>,
     /// What `cmd_fd` names, until it is closed.
     command_file: Option<OwnedFd>,
 }

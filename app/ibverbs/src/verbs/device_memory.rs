@@ -72,11 +72,9 @@ pub(super) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
             Some(elsewhere) if DmShell::of(dm).of.is_elsewhere() => {
                 elsewhere.import.destroy(import::DEVICE_MEMORY, handle)
             }
-            _ => family.device_memory.take(handle, |of| !of.users.are_some()),
+            _ => family.free_device_memory(handle),
         };
         if freed.is_ok() {
-            // Before its memory is something else.
-            family.is_gone(import::DEVICE_MEMORY, handle);
             drop(Box::from_raw(dm.cast::<DmShell>()));
         }
         outcome(freed)

@@ -41,11 +41,7 @@ impl Exported for Family {
                 // SAFETY: it is in the table, so its PD is live.
                 unsafe { memory::deregister(self, &client, &of) }
             }
-            import::DEVICE_MEMORY => {
-                self.device_memory.take(handle, |of| !of.users.are_some())?;
-                self.is_gone(object, handle);
-                Ok(())
-            }
+            import::DEVICE_MEMORY => self.free_device_memory(handle),
             _ => Err(Errno::EINVAL),
         }
     }

@@ -10,8 +10,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
 use omniverb_client::{Client, Import, ImportedRegion, Offer, generation, is_command_file, lock};
+use omniverb_session::import;
 use omniverb_terms::Errno;
-use rustix::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::fstat;
 
 use super::counts::Counts;
@@ -37,6 +38,11 @@ impl<T> Table<T> {
 
     pub(super) fn get(&self, handle: u32) -> Option<Arc<T>> {
         lock(&self.0).get(&handle).cloned()
+    }
+
+    /// Takes all out.
+    fn take_all(&self) -> HashMap<u32, Arc<T>> {
+        std::mem::take(&mut *lock(&self.0))
     }
 
     /// Whether it is this object that has the handle.
@@ -79,7 +85,7 @@ enum Origin {
 /// Where those come in who import from another process.
 enum Door {
     /// There is nothing to import yet.
-    Shut(OwnedFd),
+    Shut(Arc<OwnedFd>),
     Open {
         _offer: Offer,
     },
@@ -118,17 +124,18 @@ impl Family {
     pub(super) fn new(client: &Arc<Client>) -> Result<(Arc<Family>, OwnedFd), Errno> {
         let (file, door) = client.command_file()?;
         let known_by = identity(rustix::fd::AsFd::as_fd(&file)).map_err(|_| Errno::EMFILE)?;
-        let origin = Origin::Here(Mutex::new(Door::Shut(door)));
+        let origin = Origin::Here(Mutex::new(Door::Shut(Arc::new(door))));
         Ok((Family::with(origin, client, known_by), file))
     }
 
     /// That of a descriptor. `EINVAL`: it is no command file; `EOPNOTSUPP`: of a context that is
     /// closed, or of another vNIC.
     pub(super) fn of(client: &Arc<Client>, file: BorrowedFd<'_>) -> Result<Arc<Family>, Errno> {
-        let wanted = identity(file).map_err(|_| Errno::EINVAL)?;
+        // First whether it is a socket: a file system may never answer.
         if !is_command_file(file) {
             return Err(Errno::EINVAL);
         }
+        let wanted = identity(file).map_err(|_| Errno::EINVAL)?;
         if let Some(family) = known(wanted) {
             return Ok(family);
         }
@@ -145,16 +152,19 @@ impl Family {
     }
 
     /// There is something to import: others are listened to from now on. Where that cannot be they
-    /// wait in vain.
+    /// wait until there is something more.
     pub(super) fn offer(self: &Arc<Self>, client: &Arc<Client>) {
         let Origin::Here(door) = &self.origin else { return };
         let mut door = lock(door);
         match std::mem::replace(&mut *door, Door::Gone) {
             Door::Shut(socket) => {
                 let me: Weak<Family> = Arc::downgrade(self);
-                match client.offer(socket, me) {
+                match client.offer(socket.clone(), me) {
                     Ok(offer) => *door = Door::Open { _offer: offer },
-                    Err(errno) => _ = refused!(errno, "imports of a context: nobody listens"),
+                    Err(errno) => {
+                        *door = Door::Shut(socket);
+                        let _ = refused!(errno, "imports of a context: nobody listens");
+                    }
                 }
             }
             other => *door = other,
@@ -173,22 +183,56 @@ impl Family {
         Ok(())
     }
 
-    /// An object of ours is destroyed, or another one now: other processes do not have it any more.
-    pub(super) fn is_gone(&self, object: u32, handle: u32) {
-        if let (None, Some(client)) = (self.elsewhere(), self.client()) {
-            client.is_gone(object, handle);
+    /// An object of ours is about to be destroyed, or to be another one, and nobody finds it any
+    /// more: other processes do not have it when this returns.
+    ///
+    /// # Errors
+    /// errno: its pages cannot be moved back, and it is to stay.
+    pub(super) fn ends(&self, object: u32, handle: u32) -> Result<(), Errno> {
+        match (self.elsewhere(), self.client()) {
+            (None, Some(client)) => client.ends(object, handle),
+            _ => Ok(()),
+        }
+    }
+
+    /// Destroys device memory for everybody. `EBUSY` while regions are in it, `ENOENT`: somebody
+    /// has done so, others: its pages cannot be moved back.
+    pub(super) fn free_device_memory(&self, handle: u32) -> Result<(), Errno> {
+        let of = self.device_memory.get(handle);
+        self.device_memory.take(handle, |of| !of.users.are_some())?;
+        self.ends(import::DEVICE_MEMORY, handle).inspect_err(|_| {
+            if let Some(of) = of {
+                self.device_memory.add(handle, of);
+            }
+        })
+    }
+}
+
+impl Family {
+    /// The context is closed: what the program has not destroyed nobody has any more.
+    fn end_what_is_left(&self) {
+        for (handle, _) in self.regions.take_all() {
+            let _ = self.ends(import::REGION, handle);
+        }
+        for (handle, of) in self.device_memory.take_all() {
+            if self.ends(import::DEVICE_MEMORY, handle).is_err() {
+                // Its memory must not be something else as long as others have it.
+                std::mem::forget(of);
+            }
         }
     }
 }
 
 impl Drop for Family {
     fn drop(&mut self) {
-        if self.process != generation()
-            && let Origin::Here(door) = &mut self.origin
+        if self.process == generation() {
+            return self.end_what_is_left();
+        }
+        if let Origin::Here(door) = &mut self.origin
             && let Door::Shut(socket) = std::mem::replace(&mut *lock(door), Door::Gone)
         {
             // A forked child: the number may be in use for something else by now.
-            let _ = socket.into_raw_fd();
+            std::mem::forget(socket);
         }
     }
 }

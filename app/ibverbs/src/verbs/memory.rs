@@ -211,6 +211,11 @@ pub unsafe extern "C" fn ov_ibv_rereg_mr(
         let pd = if changes(IBV_REREG_MR_CHANGE_PD) { pd } else { state.pd };
         let wish = Wish { pd: PdShell::of(pd).number(), ..wish };
         let client = &ContextShell::of(shell.mr.context).client;
+        // Another process imports it anew, when it is another one: that needs the lock.
+        let family = &ContextShell::of(shell.mr.context).family;
+        if let Err(errno) = family.ends(import::REGION, old.lkey.0) {
+            return fail(COMMAND, errno);
+        }
         match client.reregister(&old, wish, state.rkey) {
             Ok(region) => state.region = region,
             Err(errno) => return fail(COMMAND, errno),
@@ -224,9 +229,6 @@ pub unsafe extern "C" fn ov_ibv_rereg_mr(
             (state.address, state.length) = (address, length);
             (shell.mr.addr, shell.mr.length) = (address, length);
         }
-        drop(state);
-        // Another process imports it anew.
-        ContextShell::of(shell.mr.context).family.is_gone(import::REGION, old.lkey.0);
     }
     0
 }
@@ -291,6 +293,9 @@ pub(super) unsafe fn deregister(
     let state = lock(&of.state);
     let handle = state.region.lkey.0;
     if let MemoryOf::Elsewhere(imported) = &of.of {
+        if state.region.is_bound() {
+            return Err(Errno::EBUSY);
+        }
         let elsewhere = family.elsewhere().ok_or(Errno::EIO)?;
         elsewhere.import.destroy(import::REGION, imported.handle)?;
         imported.end_here();
@@ -299,6 +304,11 @@ pub(super) unsafe fn deregister(
     if !family.regions.has(handle, of) {
         return Err(Errno::ENOENT);
     }
+    if state.region.is_bound() {
+        return Err(Errno::EBUSY);
+    }
+    // Nobody imports it meanwhile: that needs the lock.
+    family.ends(import::REGION, handle)?;
     client.deregister(&state.region)?;
     let _ = family.regions.take(handle, |_| true);
     if let MemoryOf::Device(dm) = &of.of {
@@ -306,8 +316,6 @@ pub(super) unsafe fn deregister(
     }
     // SAFETY: the caller's promise.
     unsafe { PdShell::end_use(state.pd) };
-    drop(state);
-    family.is_gone(import::REGION, handle);
     Ok(())
 }
 
