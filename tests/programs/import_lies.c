@@ -2,6 +2,14 @@
  * that say anything. */
 #include "importing.h"
 
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+static int socket_of(int domain, int type)
+{
+    return socket(domain, type | SOCK_CLOEXEC, 0);
+}
+
 static void no_device(int file, int error)
 {
     errno = 0;
@@ -189,6 +197,105 @@ TEST(importer_that_asks_for_anything)
     same(ibv_dereg_mr(mr), 0);
     meet(good);
     reap(child[1]);
+}
+
+/* Opens with this descriptor; it is closed here. */
+static void open_with(int file, int socket)
+{
+    uint32_t open[8] = {1};
+    union message control = {.header = {.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS,
+                                        .cmsg_len = CMSG_LEN(sizeof(int))}};
+    memcpy(CMSG_DATA(&control.header), &socket, sizeof(int));
+    struct iovec one = {open, sizeof open};
+    struct msghdr m = {.msg_iov = &one, .msg_iovlen = 1, .msg_control = &control,
+                       .msg_controllen = sizeof control};
+    same(sendmsg(file, &m, MSG_NOSIGNAL), sizeof open);
+    close(socket);
+}
+
+/* Comes in with what is no socket, or one that nobody is at the other end of. */
+static void comes_in_with_anything(int socket)
+{
+    struct offer offer;
+    int file = get_file(socket), ends[2];
+    get(socket, &offer, sizeof offer);
+    for (int i = 0; i < 100; i++) {
+        open_with(file, eventfd(1, EFD_CLOEXEC));
+        open_with(file, open("/dev/null", O_RDWR | O_CLOEXEC));
+        open_with(file, epoll_create1(EPOLL_CLOEXEC));
+        open_with(file, socket_of(AF_INET, SOCK_DGRAM));
+        open_with(file, socket_of(AF_UNIX, SOCK_DGRAM));
+        open_with(file, socket_of(AF_UNIX, SOCK_SEQPACKET));
+        same(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+        open_with(file, ends[0]);
+        open_with(file, ends[1]);
+    }
+    meet(socket);
+}
+
+TEST(importers_that_are_nobody)
+{
+    pid_t child[2];
+    int bad = beside(comes_in_with_anything, &child[0]), good = beside(sees_the_end, &child[1]);
+    struct side s = opened();
+    struct ibv_mr *mr = middle(&s);
+    fill(mr->addr, 4096, 1);
+    give(bad, &s, mr);
+    meet(bad);
+    reap(child[0]);
+    give(good, &s, mr);
+    meet(good);
+    same(ibv_dereg_mr(mr), 0);
+    meet(good);
+    reap(child[1]);
+    same(ibv_destroy_cq(s.cq), 0);
+    same(ibv_dereg_mr(s.mr), 0);
+    same(ibv_dealloc_pd(s.d.pd), 0);
+    same(ibv_close_device(s.d.context), 0);
+}
+
+static void stops(int socket)
+{
+    struct side own = opened();
+    struct taken t = take(socket, &own);
+    once(&t, &own, 0, sending(&t, IBV_WR_RDMA_WRITE, &own), IBV_WC_SUCCESS);
+    meet(socket);
+    raise(SIGSTOP);
+    /* It goes on for a moment with a file that nobody uses any more. */
+    struct ibv_qp *pair[2];
+    for (enum ibv_wc_status status = IBV_WC_SUCCESS; status != IBV_WC_LOC_PROT_ERR;) {
+        pair_of(&t, &own, pair);
+        post(pair[0], sending(&t, IBV_WR_RDMA_WRITE, &own));
+        status = completion(t.cq, 20000).status;
+        check(status == IBV_WC_SUCCESS || status == IBV_WC_LOC_PROT_ERR, "status %d", status);
+        same(unfilled(own.memory, 4096, 1), -1);
+        same(ibv_destroy_qp(pair[0]), 0);
+        same(ibv_destroy_qp(pair[1]), 0);
+    }
+    leave(&t);
+    meet(socket);
+}
+
+/* Nobody waits long for an importer, and it sees nothing of what comes after the end. */
+TEST(importer_that_is_stopped)
+{
+    pid_t child;
+    int socket = beside(stops, &child), status;
+    struct side s = opened();
+    struct ibv_mr *mr = middle(&s);
+    fill(mr->addr, 4096, 1);
+    give(socket, &s, mr);
+    meet(socket);
+    same(waitpid(child, &status, WUNTRACED), child);
+    check(WIFSTOPPED(status), "it ended");
+    same(ibv_dereg_mr(mr), 0);
+    same(lines_with("/proc/self/maps", "omniverb-mr"), 0);
+    memset(s.memory, CANARY, BYTES);
+    same(kill(child, SIGCONT), 0);
+    meet(socket);
+    for (int i = 0; i < BYTES; i++)
+        same(s.memory[i], CANARY);
+    reap(child);
 }
 
 int main(int count, char **words)

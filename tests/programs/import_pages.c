@@ -168,6 +168,131 @@ TEST(granted_before)
     reap(child);
 }
 
+enum { MANY = 400, INSIDE = 8192 + 40 };
+
+static void has_one_inside(int socket)
+{
+    struct side own = opened();
+    struct taken all = take(socket, &own), inside = take(socket, &own);
+    once(&inside, &own, 0, sending(&inside, IBV_WR_RDMA_WRITE, &own), IBV_WC_SUCCESS);
+    meet(socket);
+    meet(socket); /* the one around it is deregistered */
+    once(&all, &own, 0, sending(&all, IBV_WR_RDMA_WRITE, &own), IBV_WC_LOC_PROT_ERR);
+    once(&inside, &own, 0, sending(&inside, IBV_WR_RDMA_WRITE, &own), IBV_WC_LOC_PROT_ERR);
+    ibv_unimport_mr(inside.mr);
+    inside.mr = ibv_import_mr(inside.d.pd, inside.offer.mr);
+    check(inside.mr, "ibv_import_mr anew: %m");
+    once(&inside, &own, 0, sending(&inside, IBV_WR_RDMA_WRITE, &own), IBV_WC_SUCCESS);
+    same(unfilled(own.memory, 4096, 2), -1);
+    meet(socket);
+    leave(&inside);
+    leave(&all);
+}
+
+/* What ends takes its pages back, also where somebody has imported a part of it. */
+TEST(region_inside_another)
+{
+    pid_t child;
+    int socket = beside(has_one_inside, &child);
+    struct side s = opened();
+    struct ibv_mr *mr = middle(&s);
+    struct ibv_mr *inside = mr_make(&s.d, s.memory + INSIDE, 5000, ALL_ACCESS);
+    give(socket, &s, mr);
+    give(socket, &s, inside);
+    meet(socket);
+    same(ibv_dereg_mr(mr), 0);
+    same(lines_with("/proc/self/maps", "omniverb-mr"), 0);
+    fill(inside->addr, 4096, 2);
+    meet(socket);
+    meet(socket);
+    reap(child);
+    all_are_back();
+}
+
+static void has_many(int socket)
+{
+    struct side own = opened();
+    struct taken t = take(socket, &own);
+    uint32_t handles[MANY];
+    struct ibv_mr *mr[MANY];
+    get(socket, handles, sizeof handles);
+    for (int i = 0; i < MANY; i++) {
+        mr[i] = ibv_import_mr(t.d.pd, handles[i]);
+        check(mr[i], "ibv_import_mr %d: %m", i);
+    }
+    meet(socket);
+    for (int i = 0; i < MANY; i++)
+        ibv_unimport_mr(mr[i]);
+    ibv_unimport_mr(t.mr);
+    meet(socket);
+    ibv_unimport_pd(t.d.pd);
+    same(ibv_destroy_cq(t.cq), 0);
+    same(ibv_close_device(t.d.context), 0);
+}
+
+/* More is given up at once than a socket takes. */
+TEST(many_given_up)
+{
+    pid_t child;
+    int socket = beside(has_many, &child);
+    struct side s = opened();
+    char *memory = aligned_alloc(4096, MANY * 4096);
+    uint32_t handles[MANY];
+    for (int i = 0; i < MANY; i++)
+        handles[i] = mr_make(&s.d, memory + i * 4096, 4096, ALL_ACCESS)->handle;
+    give(socket, &s, s.mr);
+    put(socket, handles, sizeof handles);
+    meet(socket);
+    all_are_back();
+    meet(socket);
+    reap(child);
+}
+
+static void keeps_device_memory(int socket)
+{
+    struct side own = opened();
+    struct taken t = take(socket, &own);
+    struct ibv_dm *dm = ibv_import_dm(t.d.context, t.offer.dm);
+    check(dm, "ibv_import_dm: %m");
+    meet(socket);
+    meet(socket); /* the context is closed */
+    char bytes[4096];
+    memset(bytes, 7, sizeof bytes);
+    same(ibv_memcpy_to_dm(dm, 0, bytes, sizeof bytes), 0);
+    meet(socket);
+    ibv_unimport_dm(dm);
+    leave(&t);
+}
+
+/* Its owner has given up the handle of device memory, and closed the context. */
+TEST(device_memory_of_a_closed_context)
+{
+    pid_t child;
+    int socket = beside(keeps_device_memory, &child);
+    struct side s = opened();
+    struct ibv_alloc_dm_attr some = {.length = 8192};
+    struct ibv_dm *dm = ibv_alloc_dm(s.d.context, &some);
+    check(dm, "ibv_alloc_dm: %m");
+    struct offer offer = {.pd = s.d.pd->handle, .mr = s.mr->handle, .rkey = s.mr->rkey,
+                          .dm = dm->handle};
+    put_file(socket, s.d.context->cmd_fd);
+    put(socket, &offer, sizeof offer);
+    meet(socket);
+    ibv_unimport_dm(dm);
+    same(ibv_dereg_mr(s.mr), 0);
+    same(ibv_dealloc_pd(s.d.pd), 0);
+    same(ibv_destroy_cq(s.cq), 0);
+    same(ibv_close_device(s.d.context), 0);
+    same(lines_with("/proc/self/maps", "omniverb-mr"), 0);
+    char *memory = aligned_alloc(4096, 8192);
+    memset(memory, CANARY, 8192);
+    meet(socket);
+    meet(socket);
+    for (int i = 0; i < 8192; i++)
+        same(memory[i], CANARY);
+    reap(child);
+}
+
 int main(int count, char **words)
 {
     return run_tests(count, words);

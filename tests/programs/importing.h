@@ -81,6 +81,28 @@ static inline int get_file(int socket)
     return file;
 }
 
+/* Lines of a file of /proc/self with this word. */
+static inline int lines_with(const char *path, const char *word)
+{
+    FILE *file = fopen(path, "r");
+    check(file, "%s: %m", path);
+    char line[512];
+    int count = 0;
+    while (fgets(line, sizeof line, file))
+        count += strstr(line, word) != NULL;
+    fclose(file);
+    return count;
+}
+
+/* Waits until no pages of ours are on files. */
+static inline void all_are_back(void)
+{
+    for (uint64_t late = now_ns() + 20000000000u; lines_with("/proc/self/maps", "omniverb-mr");) {
+        check(now_ns() < late, "pages are not given back");
+        sleep_ms(1);
+    }
+}
+
 /* An owner's region that begins and ends within pages. */
 static inline struct ibv_mr *middle(struct side *s)
 {

@@ -216,19 +216,6 @@ static void importer_to_be_killed(int socket)
     pause();
 }
 
-/* Lines of a file of /proc/self with this word. */
-static int lines_with(const char *path, const char *word)
-{
-    FILE *file = fopen(path, "r");
-    check(file, "%s: %m", path);
-    char line[512];
-    int count = 0;
-    while (fgets(line, sizeof line, file))
-        count += strstr(line, word) != NULL;
-    fclose(file);
-    return count;
-}
-
 static int open_files(void)
 {
     int count = 0;
