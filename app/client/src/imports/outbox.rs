@@ -1,5 +1,5 @@
-//! What one process has to tell another whose socket is full: it waits here, and is sent before what
-//! comes later. Whoever hears of the other sends what waits.
+//! What one process has to tell another whose socket is full: it waits here, and is sent before
+//! what comes later. Whoever hears of the other sends what waits.
 
 use omniverb_sys::{lock, socket};
 use std::collections::VecDeque;

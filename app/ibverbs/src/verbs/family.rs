@@ -136,6 +136,9 @@ impl Family {
             return Err(Errno::EINVAL);
         }
         let wanted = identity(file).map_err(|_| Errno::EINVAL)?;
+        // Two threads that import the same have the same.
+        static IMPORTING: Mutex<()> = Mutex::new(());
+        let _one_at_a_time = lock(&IMPORTING);
         if let Some(family) = known(wanted) {
             return Ok(family);
         }
