@@ -168,7 +168,7 @@ TEST(granted_before)
     reap(child);
 }
 
-enum { MANY = 400, INSIDE = 8192 + 40 };
+enum { MANY = 320, INSIDE = 8192 + 40 };
 
 static void has_one_inside(int socket)
 {

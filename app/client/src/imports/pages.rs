@@ -181,7 +181,8 @@ impl Pages {
     /// Moves pages, of which none are on files, onto one.
     ///
     /// # Errors
-    /// errno: `EOPNOTSUPP` for memory that cannot be moved, `ENOMEM` if there are too many.
+    /// errno: `EOPNOTSUPP` for memory that cannot be moved, `ENOMEM` if there are too many,
+    /// `EAGAIN` if other threads keep them busy.
     pub(crate) fn move_out(
         &mut self,
         range: Range<usize>,
@@ -192,7 +193,9 @@ impl Pages {
             return Err(Errno::ENOMEM);
         }
         let pages = adopt(range.start, range.len(), Access::ReadWrite)
-            .map_err(|error| crate::errno::from_raw(error.errno()))?;
+            .map_err(|error| crate::errno::from_raw(error.errno()))
+            // Other threads keep them busy: importers ask again.
+            .map_err(|errno| if errno == Errno::EBUSY { Errno::EAGAIN } else { errno })?;
         let file = Extent::new(pages.memfd(), 0, 0).file_id();
         let file = file.map_err(|error| crate::errno::errno_of(&error))?;
         self.parts.push(Part { pages, file, of, context, ends: false });
