@@ -121,8 +121,8 @@ def perftest(program, options, sizes):
 
 def _patiently(pair, program, unreliable, *options):
     """Runs a program; once more where it fails for reasons of its own."""
-    # With -a, a second for each size to measure the clock (a latency), or a third; on a busy machine
-    # UC with all of them took half a minute, and lost nothing.
+    # With -a, a second for each size to measure the clock (a latency), or a third; on a busy
+    # machine UC with all of them took half a minute, and lost nothing.
     limit = 60 if not unreliable or "-a" in options else 20
     for attempt in range(3):
         try:
