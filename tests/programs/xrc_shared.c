@@ -49,7 +49,8 @@ static void queue_make(int file, int flags)
 }
 
 /* What a control message looks like (rnic/session): a process asks another one to take its
- * requests, or says who does. Nobody states it of the file, so it is to count for nothing. */
+ * requests, or says who does. Half of it comes from nobody in particular, half from who has taken
+ * the name of a part; but nobody states it of the file, so it is to count for nothing. */
 struct noise {
     uint16_t version, kind;
     uint32_t errno_, tag[2];
@@ -73,9 +74,20 @@ static void make_noise(void)
         size_t length = strlen(name);
         memcpy(to.sun_path + 1, name + 1, length - 1);
         found++;
-        for (unsigned i = 0; i < 400; i++) {
+        /* A part that nobody has. */
+        enum { FREE = 4000 };
+        struct sockaddr_un mine = to;
+        int part = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        char *slash = strrchr(mine.sun_path + 1, '/');
+        check(part >= 0 && slash, "socket: %m");
+        size_t prefix = (size_t)(slash + 1 - mine.sun_path);
+        int digits = snprintf(slash + 1, 8, "%d", FREE);
+        same(bind(part, (void *)&mine,
+                  offsetof(struct sockaddr_un, sun_path) + prefix + (size_t)digits), 0);
+        for (unsigned i = 0; i < 800; i++) {
+            unsigned said = i < 400 ? i % 3 : FREE;
             struct noise n = {VERSION, i & 1 ? HANDED_OVER : HAND_OVER, 0, {0},
-                              {1 + i / 4, qp ? qp->qp_num : 3, 4, i % 3, i % 4, 0}, d.gid};
+                              {1 + i / 4, qp ? qp->qp_num : 3, 4, said, i % 4, 0}, d.gid};
             size_t bytes = i % 7 ? i & 1 ? ANSWER : ASK : i;
             struct iovec part = {&n, bytes < sizeof n ? bytes : sizeof n};
             char control[CMSG_SPACE(sizeof(int))] = {0};
@@ -92,8 +104,9 @@ static void make_noise(void)
                 memcpy(CMSG_DATA(c), &from, sizeof from);
             }
             /* There may be no room, and newer kernels refuse descriptors. */
-            sendmsg(from, &m, MSG_DONTWAIT);
+            sendmsg(i < 400 ? from : part, &m, MSG_DONTWAIT);
         }
+        close(part);
     }
     fclose(sockets);
     close(from);

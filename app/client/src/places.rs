@@ -1,9 +1,10 @@
 //! Where this process can be found by others that have the same XRC domain, and they by it.
 //!
 //! A process's part of a domain stands as a socket with a name in the network namespace. What comes
-//! there comes from anybody: one message of known length, which counts only if it is stated of the
-//! domain's file, too (`support/sys/src/statement.rs`), and nothing is kept of what does not. Only
-//! the thread that hands over takes and sends; it has a turn for so many messages at a time.
+//! there comes from anybody: one message of known length, which counts only if it comes from the
+//! socket of the part that it speaks for, and is stated of the domain's file
+//! (`support/sys/src/statement.rs`). Nothing is kept of what does not. Only the thread that hands
+//! over takes and sends; it has a turn for so many messages at a time.
 
 use crate::errno::errno_of;
 use omniverb_device::Domain;
@@ -14,13 +15,15 @@ use omniverb_sys::descriptors::{self, Plain};
 use omniverb_sys::{EventFd, lock, statement};
 use omniverb_terms::{Errno, Qpn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, recv, sendto};
+use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, SocketAddrUnix, recv, sendto};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 /// Messages that are taken in one turn.
 const AT_ONCE: usize = 16;
+/// How long the thread is waited for at its end: a little more than a call to the daemon takes.
+const END_MAX: Duration = Duration::from_secs(12);
 
 /// A part of the domain of a file.
 pub struct Part {
@@ -47,7 +50,8 @@ pub(crate) enum Told {
 /// What another process says.
 pub(crate) enum Heard {
     Ask(HandOver),
-    Answer(HandedOver),
+    /// And from which part.
+    Answer(HandedOver, u32),
 }
 
 /// What others tell the thread, and wait for of it.
@@ -122,14 +126,19 @@ impl Place {
         state.wishes.drain(..count).collect()
     }
 
-    /// Ends the thread, and waits for that: then nobody else of us has the socket.
+    /// Whether queue pairs look for ways that nobody has taken on yet.
+    pub(crate) fn has_wishes(&self) -> bool {
+        !lock(&self.desk.state).wishes.is_empty()
+    }
+
+    /// Ends the thread, and waits for that: then nobody else of us has the socket. But not without
+    /// end: one that is held by something keeps the part's name until it is not.
     pub(crate) fn end(&self) {
         let mut state = lock(&self.desk.state);
         state.over = true;
         self.news.signal();
-        while state.running {
-            state = self.desk.ended.wait(state).unwrap_or_else(|e| e.into_inner());
-        }
+        let waited = self.desk.ended.wait_timeout_while(state, END_MAX, |state| state.running);
+        drop(waited.unwrap_or_else(|e| e.into_inner()));
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -162,14 +171,25 @@ impl Place {
         }
     }
 
-    /// What others say, of which nothing is believed yet.
+    /// Which part's socket has this address.
+    fn part_at(&self, address: SocketAddrAny) -> Option<u32> {
+        let address = SocketAddrUnix::try_from(address).ok()?;
+        let name = str::from_utf8(address.abstract_name()?).ok()?;
+        let digits = name.strip_prefix(self.part.prefix.as_str())?;
+        digits.parse().ok().filter(|part: &u32| part.to_string() == digits)
+    }
+
+    /// What others say who hold the names of parts, of which nothing more is known yet.
     pub(crate) fn hear(&self) -> Vec<Heard> {
         let mut heard = Vec::new();
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         for _ in 0..AT_ONCE {
-            match descriptors::receive(self.part.socket.as_fd(), &mut bytes) {
-                Ok(Plain::Message(length)) => heard.extend(understood(&bytes[..length])),
-                Ok(Plain::Descriptors) => {
+            match descriptors::receive_from(self.part.socket.as_fd(), &mut bytes) {
+                Ok((Plain::Message(length), from)) => {
+                    let from = from.and_then(|from| self.part_at(from));
+                    heard.extend(from.and_then(|from| understood(&bytes[..length], from)));
+                }
+                Ok((Plain::Descriptors, _)) => {
                     let _ = recv(&self.part.socket, &mut [0u8; 0], RecvFlags::DONTWAIT);
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
@@ -199,11 +219,69 @@ impl Place {
     }
 }
 
-/// What is said in these bytes, if it is for us.
-pub(crate) fn understood(bytes: &[u8]) -> Option<Heard> {
+/// What is said in these bytes by the holder of a part's name, if it is for us.
+fn understood(bytes: &[u8], from: u32) -> Option<Heard> {
     match decode(bytes) {
-        Ok((_, Message::HandOver(ask))) => Some(Heard::Ask(ask)),
-        Ok((_, Message::HandedOver(answer))) => Some(Heard::Answer(answer)),
+        Ok((_, Message::HandOver(ask))) if ask.part == from => Some(Heard::Ask(ask)),
+        Ok((_, Message::HandedOver(answer))) => Some(Heard::Answer(answer, from)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use omniverb_terms::Gid;
+    use rustix::fs::{MemfdFlags, memfd_create};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
+
+    fn place(prefix: &str, number: u32) -> Arc<Place> {
+        let kind = (AddressFamily::UNIX, SocketType::DGRAM);
+        let socket = socket_with(kind.0, kind.1, SocketFlags::CLOEXEC, None).unwrap();
+        let name = format!("{prefix}{number}");
+        bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
+        let file = memfd_create("domain", MemfdFlags::CLOEXEC).unwrap();
+        let part = Part { prefix: prefix.into(), number, socket, file };
+        Place::new(part, &Domain::part(number)).unwrap()
+    }
+
+    fn ask(part: u32) -> HandOver {
+        let (from, front, sender) = (Qpn(5), Qpn(6), Qpn(7));
+        HandOver { from, front, sender, part, to: 1, reserved: 0, gid: Gid::ZERO }
+    }
+
+    /// Nobody speaks for a part but who has its name.
+    #[test]
+    fn what_others_say_is_not_heard() {
+        let prefix = format!("omniverb/test/{}/", std::process::id());
+        let [ours, theirs, third] = [1, 2, 3].map(|number| place(&prefix, number));
+        let stranger = place(&format!("{prefix}x/"), 2);
+        let answer = HandedOver { from: Qpn(5), by: Qpn(9) };
+        let name = format!("{prefix}1");
+        let to = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        for message in [Message::from(ask(2)), Message::from(answer)] {
+            let length = encode(0, &message, &mut bytes);
+            let flags = SendFlags::DONTWAIT;
+            sendto(&stranger.part.socket, &bytes[..length], flags, &to).unwrap();
+        }
+        assert!(ours.hear().is_empty(), "a stranger");
+        assert_eq!(third.tell(1, &ask(2).into()), Told::Yes);
+        assert!(ours.hear().is_empty(), "another part");
+        assert_eq!(third.tell(1, &answer.into()), Told::Yes);
+        assert_eq!(theirs.tell(1, &ask(2).into()), Told::Yes);
+        let heard = ours.hear();
+        assert!(matches!(heard[..], [Heard::Answer(_, 3), Heard::Ask(HandOver { part: 2, .. })]));
+    }
+
+    /// There may be more than one turn takes.
+    #[test]
+    fn wishes_stay_until_they_are_taken() {
+        let place = place(&format!("omniverb/wishes/{}/", std::process::id()), 0);
+        (0..65).for_each(|front| place.wish(Qpn(front), 1));
+        assert_eq!(place.take_wishes(64).len(), 64);
+        assert!(place.has_wishes());
+        assert_eq!(place.take_wishes(64), [(Qpn(64), 1)]);
+        assert!(!place.has_wishes());
     }
 }

@@ -396,15 +396,17 @@ impl Adopt {
 }
 
 impl HandOver {
-    /// The number of the statement (`support/sys/src/statement.rs`) that goes with it. `None`: it
+    /// The number of the statement (`support/sys/src/statement.rs`) that goes with it: which part
+    /// asks which, for what. The rest is the word of who has the socket of that part. `None`: it
     /// says what cannot be.
     #[must_use]
     pub fn statement(&self) -> Option<u64> {
         const PART_BITS: u32 = 12;
         let known = [self.from, self.front].iter().all(|qpn| *qpn <= Qpn::MAX);
-        let is = known && self.from != Qpn(0) && self.to >> PART_BITS == 0;
-        let numbers = u64::from(self.from.0) << 36 | u64::from(self.to) << 24;
-        is.then_some(numbers | u64::from(self.front.0))
+        let parts = (self.part | self.to) >> PART_BITS == 0;
+        let between = u64::from(self.part) << PART_BITS | u64::from(self.to);
+        let is = known && parts && self.from != Qpn(0);
+        is.then_some(u64::from(self.from.0) << (2 * PART_BITS) | between)
     }
 }
 

@@ -9,7 +9,8 @@
 use crate::pidfd::set_option;
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvFlags, ReturnFlags, Shutdown, recv, recvmsg, shutdown, sockopt,
+    RecvAncillaryBuffer, RecvFlags, ReturnFlags, Shutdown, SocketAddrAny, recv, recvmsg, shutdown,
+    sockopt,
 };
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -52,6 +53,17 @@ pub enum Plain {
 /// # Errors
 /// `WouldBlock` if there is none; `EMSGSIZE` if it is larger than `buffer`: it is lost.
 pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Plain> {
+    receive_from(socket, buffer).map(|(plain, _)| plain)
+}
+
+/// The same, and the address that the sender's socket has, of which the kernel is sure.
+///
+/// # Errors
+/// As [`receive`].
+pub fn receive_from(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+) -> io::Result<(Plain, Option<SocketAddrAny>)> {
     let look = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     let seen = loop {
         let mut none = RecvAncillaryBuffer::new(&mut []);
@@ -64,7 +76,7 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Plain> {
     // Without room for control messages this says that there are some. Credentials, the other
     // kind, come to sockets only that asked for them.
     if seen.flags.contains(ReturnFlags::CTRUNC) {
-        return Ok(Plain::Descriptors);
+        return Ok((Plain::Descriptors, seen.address));
     }
     // Nobody else reads here, so it is the same message.
     while let Err(errno) = recv(socket, &mut [0u8; 0], RecvFlags::DONTWAIT) {
@@ -75,7 +87,7 @@ pub fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Plain> {
     if seen.flags.contains(ReturnFlags::TRUNC) {
         return Err(Errno::MSGSIZE.into());
     }
-    Ok(Plain::Message(seen.bytes))
+    Ok((Plain::Message(seen.bytes), seen.address))
 }
 
 /// Ends a connection and says whether closing its socket lets go of nothing of the other side's:

@@ -6,7 +6,8 @@
 //! without handing its descriptor to somebody who may not be who he says. The lock is a process's
 //! (`fcntl(2)`, `F_SETLK`), so that forked ones that share an open file are told apart; it also
 //! goes when the process closes another descriptor of the file, so a statement is for a moment, and
-//! may have to be made again. Nothing waits.
+//! may have to be made again. Nothing
+//! waits but for the file system, of which some ask a server.
 // UNSAFETY: record locks, which rustix offers for whole files only.
 #![expect(unsafe_code)]
 

@@ -3,8 +3,10 @@
 //! The process whose queue pair receives makes a hidden one that sends, and asks the process that
 //! has the part for one that receives; the daemon links them as it does any two (both name each
 //! other), and the link serves the first queue pair (`rnic/device/src/qp/relays.rs`). Both state of
-//! the domain's file which two they mean, so nobody without the file has a part in it. All of that
-//! is done by a thread for each domain that is in use so, which waits for nothing but the daemon.
+//! the domain's file which two they mean, and is heard only from the socket of its part: so nobody
+//! without the file has a part in it, nor a third one that has. All of that is done by a thread for
+//! each domain that is in use so, which waits for the daemon, and for a file system that asks a
+//! server about locks.
 //!
 //! What became of a link the daemon tells, as of others: whoever is left lets go of its queue pair.
 
@@ -71,12 +73,19 @@ struct Asking {
     pause: u64,
 }
 
-/// A queue pair that receives for another process's.
+/// A queue pair that receives for another process's, or that there is none.
 struct Serving {
     from: Qpn,
-    by: Arc<Qp>,
+    by: Option<Arc<Qp>>,
     since: u64,
     linked: bool,
+}
+
+impl Serving {
+    fn statement(&self) -> Option<u64> {
+        let by = self.by.as_ref().map_or(Qpn(0), |by| by.number);
+        HandedOver { from: self.from, by }.statement()
+    }
 }
 
 /// What the thread of a domain has in hand.
@@ -175,23 +184,40 @@ impl Client {
 fn run(client: &Weak<Client>, place: &Arc<Place>) {
     let mut desk = Desk::default();
     while !place.is_over() {
-        place.wait(desk.is_waiting().then_some(TICK));
+        // Wishes may be left that there was no room for.
+        let again = desk.is_waiting() || place.has_wishes();
+        place.wait(again.then_some(TICK));
         let Some(client) = client.upgrade() else { break };
-        desk.prune(&client);
+        desk.prune(&client, place);
+        // Each of these may take as long as a call does.
         for heard in place.hear() {
             match heard {
+                _ if place.is_over() => break,
                 Heard::Ask(ask) => desk.serve(&client, place, &ask),
-                Heard::Answer(answer) => desk.answered(&client, place, &answer),
+                Heard::Answer(answer, part) => desk.answered(&client, place, &answer, part),
             }
         }
         let room = ASKING_MAX.saturating_sub(desk.asking.len());
         for (front, part) in place.take_wishes(room) {
-            desk.ask(&client, place, front, part);
+            match place.is_over() {
+                true => give_up_wish(&client, front, part),
+                false => desk.ask(&client, place, front, part),
+            }
         }
         desk.go_on(&client, place);
     }
     if let Some(client) = client.upgrade() {
         desk.give_up(&client);
+        for (front, part) in place.take_wishes(usize::MAX) {
+            give_up_wish(&client, front, part);
+        }
+    }
+}
+
+/// Nobody looks for it any more.
+fn give_up_wish(client: &Client, front: Qpn, part: u32) {
+    if let Some(front) = client.qp(front) {
+        front.no_way(part);
     }
 }
 
@@ -207,9 +233,19 @@ impl Desk {
         unlinked >= UNLINKED_MAX || self.serving.len() >= SERVING_MAX
     }
 
-    /// Forgets those whose link has ended.
-    fn prune(&mut self, client: &Client) {
-        self.serving.retain(|serving| client.qp(serving.by.number).is_some());
+    /// Forgets those whose link has ended, and refusals that everybody has heard of.
+    fn prune(&mut self, client: &Client, place: &Place) {
+        let now = clock::now();
+        self.serving.retain(|serving| {
+            let stays = match &serving.by {
+                Some(by) => client.qp(by.number).is_some(),
+                None => now.saturating_sub(serving.since) < ASKED_MAX,
+            };
+            if !stays && !serving.linked {
+                place.take_back(serving.statement());
+            }
+            stays
+        });
     }
 
     /// Begins to look for the way to a part.
@@ -238,10 +274,9 @@ impl Desk {
     }
 
     /// Another process says which queue pair receives for ours.
-    fn answered(&mut self, client: &Client, place: &Place, answer: &HandedOver) {
-        let Some(at) = self.asking.iter().position(|asking| asking.by.number == answer.from) else {
-            return;
-        };
+    fn answered(&mut self, client: &Client, place: &Place, answer: &HandedOver, part: u32) {
+        let is_it = |asking: &Asking| asking.by.number == answer.from && asking.message.to == part;
+        let Some(at) = self.asking.iter().position(is_it) else { return };
         if self.asking[at].peer == Some(answer.by) || !place.is_stated(answer.statement()) {
             return;
         }
@@ -262,19 +297,20 @@ impl Desk {
         if ask.to != place.part.number || !place.is_stated(ask.statement()) {
             return;
         }
-        let known = self.serving.iter().find(|serving| serving.from == ask.from);
-        let by = match known {
-            Some(serving) => serving.by.number,
+        let known = self.serving.iter().position(|serving| serving.from == ask.from);
+        let at = match known {
+            // Asked before it heard the answer.
+            Some(at) if self.serving[at].linked => return,
+            Some(at) => at,
             None if self.is_full() => return,
-            None => match receiver(client, place, ask) {
-                Ok(by) => {
-                    let (from, number, since) = (ask.from, by.number, clock::now());
-                    self.serving.push(Serving { from, by, since, linked: false });
-                    number
-                }
-                Err(_) => Qpn(0),
-            },
+            None => {
+                let by = receiver(client, place, ask).ok();
+                let (from, since) = (ask.from, clock::now());
+                self.serving.push(Serving { from, by, since, linked: false });
+                self.serving.len() - 1
+            }
         };
+        let by = self.serving[at].by.as_ref().map_or(Qpn(0), |by| by.number);
         let answer = HandedOver { from: ask.from, by };
         if place.state(answer.statement()).is_ok() {
             place.tell(ask.part, &answer.into());
@@ -311,15 +347,16 @@ impl Desk {
             self.asking.push(asking);
         }
         for serving in self.serving.iter_mut().filter(|serving| !serving.linked) {
-            serving.linked = !serving.by.peers().is_empty();
+            let Some(by) = &serving.by else { continue };
+            let linked = !by.peers().is_empty();
             let late = now.saturating_sub(serving.since) >= ASKED_MAX;
-            if serving.linked || late {
-                let (from, by) = (serving.from, serving.by.number);
-                place.take_back(HandedOver { from, by }.statement());
+            if linked || late {
+                place.take_back(serving.statement());
             }
-            if late && !serving.linked {
-                client.have_called(Call::Discard { qpn: serving.by.number });
+            if late && !linked {
+                client.have_called(Call::Discard { qpn: by.number });
             }
+            serving.linked = linked;
         }
     }
 
@@ -330,7 +367,9 @@ impl Desk {
             client.have_called(Call::Discard { qpn: asking.by.number });
         }
         for serving in self.serving {
-            client.have_called(Call::Discard { qpn: serving.by.number });
+            if let Some(by) = serving.by {
+                client.have_called(Call::Discard { qpn: by.number });
+            }
         }
     }
 }

@@ -10,7 +10,7 @@
 use core::ffi::c_int;
 use core::sync::atomic::Ordering;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use omniverb_abi::{
     IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_qp, ibv_xrcd,
@@ -42,7 +42,7 @@ pub(super) struct Area {
     /// What C has of each queue pair that receives in it.
     handles: Mutex<HashMap<Qpn, Handles>>,
     /// Lets other processes hand requests over. It goes before the claim does.
-    membership: OnceLock<Option<Membership>>,
+    membership: Mutex<Option<Membership>>,
     /// Keeps other processes away from its range of numbers.
     claim: Option<Claim>,
 }
@@ -77,13 +77,18 @@ impl Drop for Claim {
 
 impl Area {
     fn new(domain: Arc<Domain>, claim: Option<Claim>) -> Arc<Area> {
-        let (handles, membership) = (Mutex::default(), OnceLock::new());
+        let (handles, membership) = (Mutex::default(), Mutex::default());
         Arc::new(Area { domain, handles, membership, claim })
     }
 
-    /// Other processes may find this one, and it them.
+    /// Other processes may find this one, and it them. If not, whoever opens the file next has
+    /// that tried again.
     fn join(&self, client: &Arc<Client>, file: BorrowedFd<'_>) {
         let join = || {
+            // Of a path nothing can be stated.
+            if rustix::fs::fcntl_getfl(file).ok()?.contains(OFlags::PATH) {
+                return None;
+            }
             let claim = self.claim.as_ref()?;
             let (prefix, number) = (prefix(claim.file), claim.part);
             let socket = claim.socket.as_ref()?.try_clone().ok()?;
@@ -91,7 +96,13 @@ impl Area {
             let part = Part { prefix, number, socket, file };
             client.join_domain(&self.domain, part).ok()
         };
-        self.membership.get_or_init(join);
+        let mut membership = lock(&self.membership);
+        if membership.is_none() && self.claim.is_some() {
+            *membership = join();
+            if membership.is_none() {
+                refused!(Errno::EMFILE, "ibv_open_xrcd: other processes cannot find this one");
+            }
+        }
     }
 
     /// A queue pair was made to receive here; C's first object for it.

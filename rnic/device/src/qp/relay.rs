@@ -132,33 +132,45 @@ impl Relay {
             if !self.send(link, request, record, number)? {
                 return self.wait();
             }
-            if !ends(request) {
-                (self.head, self.inside) = (Head::default(), true);
-                return Ok(Step::Passed);
+            if !ends(request) && !self.is_held(request) {
+                return Ok(self.passed(request));
             }
             self.head.until = Some(self.endpoint.request_position());
         }
         let until = self.head.until.unwrap_or_default();
         if !is_answered(request) && self.endpoint.request_consumed(until).map_err(theirs)? {
-            return Ok(self.passed());
+            return Ok(self.passed(request));
         }
         // What was refused is not consumed, and said before the link is closed.
         match self.take_answers(link, request)? {
             Some(step) => Ok(step),
-            None if self.endpoint.peer_lacks_receive().map_err(theirs)? => Ok(Step::Lacks),
             None => self.wait(),
         }
     }
 
-    fn wait(&self) -> Result<Step, Fault> {
+    /// Whether the beginning of a message stays until there is a receive for it: who sends hears
+    /// that there is none before any of it is taken. An engine does not say that of a beginning.
+    fn is_held(&self, request: &Request) -> bool {
+        let begins = matches!(request, Request::Send { flags, .. } if flags & FIRST != 0);
+        begins && !self.peer.is_beyond_engine()
+    }
+
+    fn wait(&mut self) -> Result<Step, Fault> {
+        if self.endpoint.peer_lacks_receive().map_err(theirs)? {
+            return Ok(Step::Lacks);
+        }
         match self.endpoint.peer_has_closed() {
             true => Err(Fault::Theirs),
             false => Ok(Step::Wait),
         }
     }
 
-    fn passed(&mut self) -> Step {
-        (self.head, self.inside) = (Head::default(), false);
+    fn passed(&mut self, request: &Request) -> Step {
+        self.head = Head::default();
+        // An earlier READ may be asked for again in the middle of a message.
+        if !is_answered(request) {
+            self.inside = !ends(request);
+        }
         Step::Passed
     }
 
@@ -235,7 +247,7 @@ impl Relay {
                     self.endpoint.pass_response(&record);
                     (self.head.answered, self.head.passed) = (self.head.answered + size, 0);
                     if last {
-                        return Ok(Some(self.passed()));
+                        return Ok(Some(self.passed(request)));
                     }
                 }
                 (
@@ -244,11 +256,10 @@ impl Relay {
                 ) => {
                     let answer = link.send_response(&response, UserMemory::EMPTY);
                     if !answer.map_err(ours)? {
-                        link.set_blocked(true);
                         return Ok(Some(Step::Wait));
                     }
                     self.endpoint.pass_response(&record);
-                    return Ok(Some(self.passed()));
+                    return Ok(Some(self.passed(request)));
                 }
                 _ => return Err(Fault::Theirs),
             }
@@ -276,7 +287,6 @@ impl Relay {
                 link.send_response(&answer, memory)
             });
             if !sent.map_err(ours)? {
-                link.set_blocked(true);
                 return Ok(false);
             }
             self.head.passed += chunk;

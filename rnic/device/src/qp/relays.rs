@@ -179,11 +179,11 @@ impl Qp {
             return;
         };
         relay.close();
-        match relay.is_busy() {
-            true => inner.pump_all(self),
-            // Who names that part next asks anew.
-            false => drop(relays.0.swap_remove(at)),
+        if !relay.is_busy() {
+            // Who names that part, now or later, asks anew.
+            drop(relays.0.swap_remove(at));
         }
+        inner.pump_all(self);
         self.shared.host.discard(by);
     }
 }

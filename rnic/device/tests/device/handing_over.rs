@@ -78,12 +78,19 @@ impl Bench {
 
     /// The same with an end that does what we like.
     fn open_to_anybody(&self) -> (Arc<Qp>, Endpoint) {
+        let (by, mut end) = self.end_to_anybody();
+        end.open(0);
+        self.qps[1].pump();
+        (by, end)
+    }
+
+    /// The same, and it is not open yet.
+    fn end_to_anybody(&self) -> (Arc<Qp>, Endpoint) {
         let by = self.stand_in();
         let options = Options::new(Service::XrcSend);
         let joint = self.pair.joint(options.ring_bytes);
         let peer = Peer { qpn: Qpn(9), dgid: gid(0), sgid: gid(1), far_end: FarEnd::Process };
-        let mut end = self.pair.endpoint(0, &joint);
-        end.open(0);
+        let end = self.pair.endpoint(0, &joint);
         let index = by.attach(peer, self.pair.endpoint(1, &joint)).unwrap();
         self.pair.sides[1].bell.bind(joint.slot, &self.qps[1], index);
         (by, end)
@@ -209,16 +216,29 @@ fn an_empty_queue_is_not_ready_and_holds_up_what_is_behind() {
     assert_eq!(outcomes(&bench.cq), [(5, status::SUCCESS), (6, status::SUCCESS)]);
 }
 
+/// Those of messages that are longer than any ring, too.
 #[test]
 fn the_senders_retries_are_counted() {
-    let bench = Bench::with(|o| o.attributes.rnr_retry = 2, |_| {});
-    let _way = bench.begin(Work::send(1));
-    let mut failed = Vec::new();
-    for _ in 0..100 {
-        bench.pair.wait(10_000_000);
-        failed.extend(bench.sent());
+    for bytes in [8, 40_000, 2 << 20] {
+        let bench = Bench::with(|o| o.attributes.rnr_retry = 2, |_| {});
+        let [(_, local), _] = bench.memory(bytes);
+        let _way = bench.begin(Work::send(1).sge(whole(&local)));
+        let mut failed = Vec::new();
+        for _ in 0..100 {
+            bench.pair.wait(10_000_000);
+            failed.extend(bench.sent());
+        }
+        assert_eq!(failed, [(1, status::RNR_RETRY_EXC_ERR)], "{bytes}");
     }
-    assert_eq!(failed, [(1, status::RNR_RETRY_EXC_ERR)]);
+}
+
+/// Who receives for another process's queue pair hands nothing over itself.
+#[test]
+fn nothing_goes_on_twice() {
+    let bench = Bench::new();
+    bench.qps[1].receive_for(Qpn(7), Qpn(8));
+    assert_eq!(bench.outcome(Work::send(1)), [(1, status::REM_INV_REQ_ERR)]);
+    assert!(bench.asked().is_empty());
 }
 
 #[test]
@@ -319,6 +339,23 @@ fn what_has_begun_ends_with_the_connection() {
         way.qps[0].destroy();
         assert_eq!(outcomes(&bench.cq), [(3, status::WR_FLUSH_ERR)], "ending {at}");
     }
+}
+
+/// It ended before anything could go on to it: the request that waits looks for another one.
+#[test]
+fn the_other_process_may_end_before_it_has_begun() {
+    let bench = Bench::new();
+    bench.srq.post(1, &[]).unwrap();
+    post(&bench.qps[0], &Work::send(1).for_srq(bench.number));
+    bench.pair.settle();
+    assert_eq!(bench.asked(), [(bench.qps[1].number, 1)]);
+    let (by, _end) = bench.end_to_anybody();
+    assert!(bench.sent().is_empty() && bench.asked().is_empty());
+    by.peer_died(Qpn(9));
+    assert_eq!(bench.discarded(), [by.number]);
+    assert_eq!(bench.asked(), [(bench.qps[1].number, 1)]);
+    let _way = bench.open();
+    assert_eq!(bench.sent(), [(1, status::SUCCESS)]);
 }
 
 /// Whoever has the other part says what does not fit what was asked.

@@ -24,6 +24,11 @@ impl Inner {
     pub(super) fn note_wait(&mut self, qp: &Qp, why: Why) -> Option<Verdict> {
         let order = self.sends.oldest()?.order;
         let now = qp.shared.host.now();
+        // What is longer than the ring, and begins without a receive, lacks that first.
+        let why = match why {
+            Why::Room if qp.service.is_reliable() && self.lacks_receive() => Why::Receive,
+            other => other,
+        };
         match self.waiting.now() {
             Some(wait) if wait.is_of(&order, why) => match wait.deadline {
                 Some(deadline) if now >= deadline => self.waited(qp, &order, wait, now),
@@ -42,6 +47,12 @@ impl Inner {
             None => self.links.first(),
         };
         link.is_some_and(|link| link.peer.is_beyond_engine())
+    }
+
+    /// Whether what is on its way waits for a receive. What breaks the rules others find out.
+    fn lacks_receive(&mut self) -> bool {
+        let link = self.links.first_mut();
+        link.is_some_and(|link| link.endpoint.peer_lacks_receive().unwrap_or(false))
     }
 
     fn begin_wait(&mut self, qp: &Qp, why: Why, order: &Order, now: u64) -> Option<Verdict> {

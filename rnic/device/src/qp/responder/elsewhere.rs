@@ -23,7 +23,8 @@ impl Inner {
         number: u32,
     ) -> Result<Outcome, Broken> {
         const REFUSED: Outcome = Outcome::Refused(Refusal::InvalidRequest, None);
-        if !self.may_hand_over(request) {
+        // Who receives for another one was named what is here, and would be one more to ask.
+        if qp.is_hidden() || !self.may_hand_over(request) {
             return Ok(REFUSED);
         }
         let part = Domain::part_of(number);
@@ -36,6 +37,8 @@ impl Inner {
             Known::Gone => return Ok(REFUSED),
             Known::Open(relay) => relay,
         };
+        // Answers may find no room. Said before the first, so that who takes them is sure to see it.
+        self.links[index].endpoint.set_blocked(true);
         match relay.forward(&mut self.links[index].endpoint, request, record, number) {
             Ok(Step::Passed) => {
                 self.links[index].end_starving();
