@@ -23,7 +23,7 @@ impl Inner {
         number: u32,
     ) -> Result<Outcome, Broken> {
         const REFUSED: Outcome = Outcome::Refused(Refusal::InvalidRequest, None);
-        // Who receives for another one was named what is here, and would be one more to ask.
+        // Who receives for another process's queue pair is asked for what is here only.
         if qp.is_hidden() || !self.may_hand_over(request) {
             return Ok(REFUSED);
         }
@@ -37,7 +37,7 @@ impl Inner {
             Known::Gone => return Ok(REFUSED),
             Known::Open(relay) => relay,
         };
-        // Answers may find no room. Said before the first, so that who takes them is sure to see it.
+        // Answers may find no room: said before the first one, whose taker is sure to see it.
         self.links[index].endpoint.set_blocked(true);
         match relay.forward(&mut self.links[index].endpoint, request, record, number) {
             Ok(Step::Passed) => {
