@@ -77,12 +77,12 @@ static void make_noise(void)
         /* A part that nobody has. */
         enum { FREE = 4000 };
         struct sockaddr_un mine = to;
-        int part = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        int named = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
         char *slash = strrchr(mine.sun_path + 1, '/');
-        check(part >= 0 && slash, "socket: %m");
+        check(named >= 0 && slash, "socket: %m");
         size_t prefix = (size_t)(slash + 1 - mine.sun_path);
         int digits = snprintf(slash + 1, 8, "%d", FREE);
-        same(bind(part, (void *)&mine,
+        same(bind(named, (void *)&mine,
                   offsetof(struct sockaddr_un, sun_path) + prefix + (size_t)digits), 0);
         for (unsigned i = 0; i < 800; i++) {
             unsigned said = i < 400 ? i % 3 : FREE;
@@ -104,9 +104,9 @@ static void make_noise(void)
                 memcpy(CMSG_DATA(c), &from, sizeof from);
             }
             /* There may be no room, and newer kernels refuse descriptors. */
-            sendmsg(i < 400 ? from : part, &m, MSG_DONTWAIT);
+            sendmsg(i < 400 ? from : named, &m, MSG_DONTWAIT);
         }
-        close(part);
+        close(named);
     }
     fclose(sockets);
     close(from);
