@@ -299,8 +299,7 @@ impl Desk {
         }
         let known = self.serving.iter().position(|serving| serving.from == ask.from);
         let at = match known {
-            // Asked before it heard the answer.
-            Some(at) if self.serving[at].linked => return,
+            // By an engine our end may be linked before the other one has heard of it.
             Some(at) => at,
             None if self.is_full() => return,
             None => {
