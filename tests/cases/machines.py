@@ -6,9 +6,10 @@ One machine boots for all cases, in their order; the last ones take its device a
 import contextlib
 import glob
 import json
+import os
 import re
 import shutil
-import subprocess
+import signal
 
 from harness import image, process
 from harness.case import WAITS, Case, Group, Skip, check
@@ -43,6 +44,7 @@ class Machine(Guest):
     def __init__(self, stage, host):
         self.daemon = host.daemon
         self.agents = None
+        self.program = os.path.realpath(stage.dist / "bin" / "omniverb")
         before = ["env", f"OMNIVERB_SOCKET={host.daemon.socket}", stage.dist / "bin" / "omniverb",
                   "vm", "run", _NAME, "--window", "64m", "--"]
         archive = image.archive(_files(stage), image.DAX, "dax")
@@ -153,25 +155,80 @@ def _pingpong(program, *options):
     return run
 
 
+@contextlib.contextmanager
+def _exchanging(lab):
+    """Two processes whose link is in use, stopped meanwhile; then it has to carry all the rest, byte
+    for byte."""
+    command = [_OMNIVERB, "run", "--", "ibv_rc_pingpong", "-c", "-g", "0", "-n", "1000000"]
+    idle = lab.machine.row()["used"]
+    with contextlib.ExitStack() as stack:
+        texts = [stack.enter_context(open(f"{lab.machine.folder.name}/{name}", "w+",
+                                          encoding="utf-8")) for name in ("server", "client")]
+        server = lab.machine.start(*command, stdout=texts[0])
+        stack.callback(server.kill)
+        process.until(lambda: server.poll() is not None or lab.machine.listens(18515), 60,
+                      "a server")
+        client = lab.machine.start(*command, "127.0.0.1", stdout=texts[1])
+        stack.callback(client.kill)
+        link = (2 * 512 + 648) << 10
+        process.until(lambda: lab.machine.row()["used"] - idle >= link, 60, "a link")
+        client.signal(signal.SIGSTOP)
+        yield
+        check(server.poll() is None and client.poll() is None, "too fast to be looked at")
+        client.signal(signal.SIGCONT)
+        for end, text in ((client, texts[1]), (server, texts[0])):
+            status = end.wait(120)
+            text.seek(0)
+            said = text.read()
+            check(status == 0 and "iters in" in said, f"{status}: {said}")
+
+
 def _agent_again(lab):
-    """An agent that was killed leaves nothing at the host, and another goes on."""
-    lab.machine.agents.kill()
-    lab.machine.agents = lab.machine.start_agent()
-    check(lab.machine.row()["sessions"] <= 1, f"{lab.machine.row()}")
+    """An agent is killed and another begins: whoever was there goes on with his links, and finds
+    nothing of those who came later in their memory; the next process has a device."""
+    with _exchanging(lab):
+        lab.machine.agents.kill()
+        # Which takes memory for a process that looks for a device.
+        lab.machine.agents = lab.machine.start_agent()
+    process.until(lambda: lab.machine.row()["sessions"] == 0, 10, "all to be gone")
+    # Nobody knows that the first two are gone: theirs is given to nobody.
+    check(lab.machine.row()["used"] >= (2 * 512 + 648) << 10, f"{lab.machine.row()}")
     _device(lab)
 
 
+def _porter(lab):
+    """The process that takes apart what a machine says is nobody, and has nothing."""
+    found = []
+    for folder in glob.glob("/proc/[0-9]*"):
+        try:
+            ours = os.readlink(f"{folder}/exe") == lab.machine.program
+            with open(f"{folder}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")
+            with open(f"{folder}/status", encoding="utf-8") as file:
+                status = dict(line.split(":\t") for line in file.read().splitlines()
+                              if ":\t" in line)
+        except OSError:
+            continue
+        if words[1:3] == [b"vm", b"carry"] and ours:
+            found.append((folder, status))
+    check(len(found) == 1, f"{found}")
+    folder, status = found[0]
+    users = status["Uid"].split() + status["Gid"].split()
+    check(min(map(int, users)) >= 0x70000000, f"{users}")
+    check(not status["Groups"].split(), status["Groups"])
+    check(int(status["CapPrm"], 16) == 0 and status["NoNewPrivs"] == "1", f"{status}")
+    files = sorted(os.readlink(path) for path in glob.glob(f"{folder}/fd/*"))
+    check(files[:3] == ["/dev/null"] * 3, f"{files}")
+    check(len(files) == 5 and all(name.startswith("socket:") for name in files[3:]), f"{files}")
+
+
 def _detached(lab):
-    """Who takes the device away ends what processes have of it, at once."""
-    server = lab.machine.start(_OMNIVERB, "run", "--", "ibv_rc_pingpong", stdout=None)
-    try:
-        process.until(lambda: lab.machine.listens(18515), 60, "a server")
+    """Who takes the device away takes it from those who come: links of those who are there go
+    on."""
+    with _exchanging(lab):
         lab.host.daemon.omniverb("vm", "detach", _NAME)
         check(lab.machine.row() is None, "it is there")
         check(not lab.machine.has_device(), "a device without a host")
-    finally:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            server.kill()
 
 
 def groups():
@@ -181,6 +238,7 @@ def groups():
              Case("machines.ibv_rc_pingpong", _pingpong("rc"), 180),
              Case("machines.ibv_rc_pingpong -e", _pingpong("rc", "-e"), 180),
              Case("machines.ibv_ud_pingpong -e", _pingpong("ud", "-e"), 180),
-             Case("machines.agent killed", _agent_again, 120),
-             Case("machines.detached", _detached, 120)]
+             Case("machines.porter", _porter, 60),
+             Case("machines.agent killed", _agent_again, 300),
+             Case("machines.detached", _detached, 300)]
     return [Group("machines", cases, _lab, weight=WAITS)]

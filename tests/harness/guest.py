@@ -249,10 +249,14 @@ class Program:
             self.guest.pump(left)
         return self.returncode
 
+    def signal(self, number):
+        """Sends a signal to it and to what it has started."""
+        self.guest.send(f"signal {self.number} {int(number)}\n".encode())
+
     def kill(self):
         """kill -9, to it and to what it has started."""
         if self.poll() is None:
-            self.guest.send(f"signal {self.number} 9\n".encode())
+            self.signal(9)
             try:
                 self.wait(10)
             except subprocess.TimeoutExpired:

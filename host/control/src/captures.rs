@@ -159,7 +159,7 @@ impl Captures {
         }
         let made = source
             .make("omniverb-trace", TRACE_BYTES as u64)
-            .and_then(|memory| Ok((memory.extent.map(Access::ReadWrite)?, memory)));
+            .and_then(|memory| Ok((memory.map(Access::ReadWrite)?, memory)));
         match made {
             Ok((window, memory)) => {
                 self.recorder.read(id.0, window);

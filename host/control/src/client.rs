@@ -47,6 +47,8 @@ pub(crate) struct Client {
     source: Source,
     /// Those of a window that it was given: it may use them as long as it lives.
     pieces: Vec<Arc<Piece>>,
+    /// It lives no more.
+    dead: bool,
 }
 
 impl Client {
@@ -71,6 +73,7 @@ impl Client {
             flush_timer: false,
             source,
             pieces: Vec::new(),
+            dead: false,
         }
     }
 
@@ -82,6 +85,11 @@ impl Client {
     /// It has these until its end.
     pub(crate) fn keep(&mut self, pieces: impl Iterator<Item = Arc<Piece>>) {
         self.pieces.extend(pieces);
+    }
+
+    /// Its process is gone, as its machine says.
+    pub(crate) fn note_dead(&mut self) {
+        self.dead = true;
     }
 
     pub(crate) fn calls(&self) -> &OwnedFd {
@@ -107,8 +115,12 @@ impl Client {
         [Some(&self.calls), self.events.as_ref(), pidfd].into_iter().flatten()
     }
 
-    /// Its sockets, to be let go of.
+    /// Its sockets, to be let go of. A process that has lost its daemon goes on with its links, so
+    /// what it has of a window stays as it is unless it is known to be gone.
     pub(crate) fn into_sockets(self) -> impl Iterator<Item = OwnedFd> {
+        if !self.dead {
+            self.pieces.iter().for_each(|piece| piece.retire());
+        }
         [Some(self.calls), self.events].into_iter().flatten()
     }
 

@@ -109,10 +109,8 @@ impl Clients {
         let gone = || io::Error::from(io::ErrorKind::NotConnected);
         let client = self.all.get_mut(&id).ok_or_else(gone)?;
         let (theirs, area) = client.make_events()?;
-        let ours = client.events().ok_or_else(gone)?;
-        if self.unwanted == Unwanted::Refused {
-            let _ = descriptors::refuse(ours.as_fd());
-        }
+        let ours = self.all.get(&id).and_then(Client::events).ok_or_else(gone)?;
+        self.refuse(ours);
         reactor.watch(ours, Ready::Events(id))?;
         Ok((Arc::new(theirs), area))
     }
@@ -126,6 +124,20 @@ impl Clients {
     pub(crate) fn keep(&mut self, id: SessionId, pieces: impl Iterator<Item = Arc<Piece>>) {
         if let Some(client) = self.all.get_mut(&id) {
             client.keep(pieces);
+        }
+    }
+
+    /// A client's process is gone, as its machine says.
+    pub(crate) fn note_dead(&mut self, id: SessionId) {
+        if let Some(client) = self.all.get_mut(&id) {
+            client.note_dead();
+        }
+    }
+
+    /// Has the kernel refuse descriptors that are sent to one of ours, if it can.
+    pub(crate) fn refuse(&self, socket: impl AsFd) {
+        if self.unwanted == Unwanted::Refused {
+            let _ = descriptors::refuse(socket.as_fd());
         }
     }
 

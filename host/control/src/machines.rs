@@ -33,6 +33,9 @@ pub(crate) struct Record {
     pub(crate) sessions: BTreeSet<SessionId>,
     /// What its addresses are, as it says.
     pub(crate) addresses: Vec<VnicAddress>,
+    /// What it has said since; heard when the timer that is set is due.
+    pub(crate) said: Option<Vec<VnicAddress>>,
+    pub(crate) timer: bool,
 }
 
 /// All of them, by numbers that no session has.

@@ -8,8 +8,9 @@
 use crate::outbox::{Letter, Parcel};
 use crate::pieces::{Piece, Pieces};
 use omniverb_link::layout::link_bytes;
+use omniverb_ring::Window;
 use omniverb_session::body::{self, LinkReady};
-use omniverb_sys::{Extent, memfd};
+use omniverb_sys::{Access, Extent, memfd};
 use std::io;
 use std::sync::Arc;
 
@@ -61,6 +62,11 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
+    /// Maps it. It is kept as long as the mapping, so that whoever has one finds nothing of others.
+    pub(crate) fn map(&self, access: Access) -> io::Result<Window> {
+        self.extent.map_and_keep(access, self.piece.clone())
+    }
+
     /// As others are told of it.
     pub(crate) fn said(&self) -> body::Extent {
         match &self.piece {

@@ -1,9 +1,11 @@
 //! A machine's window, of which pieces are given away: whole pages, to whoever holds a [`Piece`],
 //! until he lets go of it.
 //!
-//! What is free is known here only; nothing in the window says anything about it. A piece is
-//! emptied when it comes back, so that its memory is the host's again, and once more when it is
-//! given to the next, since those who had it may have written to it meanwhile.
+//! What is free is known here only; nothing in the window says anything about it. A piece that
+//! comes back is emptied before it is free, by a thread of the window's own: the kernel takes long
+//! for many pages, and lets whoever has the file make it longer. One that somebody may still use
+//! does not come back ([`Piece::retire`]), and none does when the machine is parted with: its
+//! processes go on with what they have, and the memory is the machine's.
 
 use crate::disposal::Bin;
 use omniverb_session::body;
@@ -11,21 +13,35 @@ use omniverb_sys::{Extent, lock, memfd};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
+use std::thread;
 
 /// What pieces are multiples of.
 const PAGE: u64 = 4096;
+/// Bytes of the stack of a thread that empties.
+const STACK_BYTES: usize = 64 << 10;
 
 /// A window.
 #[derive(Debug)]
 pub(crate) struct Pieces {
-    file: Arc<OwnedFd>,
+    room: Arc<Room>,
     /// Where in the file what the guest sees begins, and how long it is.
     data: body::Extent,
-    /// What is free: where it begins, how long it is. No two of them touch.
-    free: Mutex<BTreeMap<u64, u64>>,
+    /// What is to be emptied: where it begins, how long it is.
+    returned: Sender<(u64, u64)>,
     /// Where the file goes in the end.
     bin: Bin,
+}
+
+#[derive(Debug)]
+struct Room {
+    file: Arc<OwnedFd>,
+    /// What is free: where it begins, how long it is. No two of them touch.
+    free: Mutex<BTreeMap<u64, u64>>,
+    /// The machine is parted with.
+    over: AtomicBool,
 }
 
 /// Some pages of a window.
@@ -34,17 +50,26 @@ pub(crate) struct Piece {
     of: Arc<Pieces>,
     offset: u64,
     length: u64,
+    retired: AtomicBool,
 }
 
 impl Pieces {
     /// All of a window but its first page, which the guest knows it by.
     ///
     /// # Errors
-    /// If the file is no memory that can never be cut short, or has not these pages.
+    /// If the file is no memory that can never be cut short, or has not these pages; if there can
+    /// be no more threads.
     pub(crate) fn new(file: OwnedFd, data: body::Extent, bin: Bin) -> io::Result<Arc<Pieces>> {
         Pieces::check(&file, data)?;
         let free = BTreeMap::from([(data.offset + PAGE, data.length - PAGE)]);
-        Ok(Arc::new(Pieces { file: Arc::new(file), data, free: Mutex::new(free), bin }))
+        let (free, over) = (Mutex::new(free), AtomicBool::new(false));
+        let room = Arc::new(Room { file: Arc::new(file), free, over });
+        let (returned, to_empty) = mpsc::channel();
+        let ours = room.clone();
+        // Ends when nobody can return anything any more.
+        let work = move || to_empty.into_iter().for_each(|(at, length)| ours.empty(at, length));
+        thread::Builder::new().name("window".into()).stack_size(STACK_BYTES).spawn(work)?;
+        Ok(Arc::new(Pieces { room, data, returned, bin }))
     }
 
     /// Whether a file can be a window. Asks no file system.
@@ -61,14 +86,14 @@ impl Pieces {
         Ok(())
     }
 
-    /// So many bytes, all zeros.
+    /// So many bytes: zeros, if those who had them before have let go of them as they said.
     ///
     /// # Errors
     /// `OutOfMemory` if there is no such piece.
     pub(crate) fn take(self: &Arc<Pieces>, bytes: u64) -> io::Result<Piece> {
         let length = bytes.checked_next_multiple_of(PAGE).filter(|length| *length > 0);
         let length = length.ok_or(io::ErrorKind::InvalidInput)?;
-        let mut free = lock(&self.free);
+        let mut free = lock(&self.room.free);
         let fits = free.iter().find(|(_, room)| **room >= length).map(|(at, room)| (*at, *room));
         let (offset, room) = fits.ok_or(io::ErrorKind::OutOfMemory)?;
         free.remove(&offset);
@@ -76,15 +101,30 @@ impl Pieces {
             free.insert(offset + length, room - length);
         }
         drop(free);
-        let piece = Piece { of: self.clone(), offset, length };
-        piece.extent().empty()?;
-        Ok(piece)
+        Ok(Piece { of: self.clone(), offset, length, retired: AtomicBool::new(false) })
     }
 
     /// Bytes of the window, and how many of them are given away.
     pub(crate) fn sizes(&self) -> (u64, u64) {
-        let free: u64 = lock(&self.free).values().sum();
+        let free: u64 = lock(&self.room.free).values().sum();
         (self.data.length, self.data.length - PAGE - free)
+    }
+
+    /// The machine is parted with: nothing is emptied any more.
+    pub(crate) fn part(&self) {
+        self.room.over.store(true, Relaxed);
+    }
+}
+
+impl Room {
+    fn empty(&self, offset: u64, length: u64) {
+        if self.over.load(Relaxed) {
+            return;
+        }
+        // What cannot be emptied is nobody's.
+        if Extent::new(&self.file, offset, length).empty().is_ok() {
+            self.give_back(offset, length);
+        }
     }
 
     fn give_back(&self, mut offset: u64, mut length: u64) {
@@ -106,7 +146,7 @@ impl Drop for Pieces {
     /// A guest may have filled all of it, so that the kernel takes long to close it: ours is not to
     /// be the last descriptor.
     fn drop(&mut self) {
-        if let Ok(copy) = self.file.try_clone() {
+        if let Ok(copy) = self.room.file.try_clone() {
             self.bin.put(copy);
         }
     }
@@ -114,7 +154,13 @@ impl Drop for Pieces {
 
 impl Piece {
     pub(crate) fn extent(&self) -> Extent {
-        Extent::new(self.of.file.clone(), self.offset, self.length)
+        Extent::new(self.of.room.file.clone(), self.offset, self.length)
+    }
+
+    /// Somebody who was told of it may use it for as long as he lives, which nobody hears of: it is
+    /// given to nobody else.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Relaxed);
     }
 
     /// Where the guest finds it.
@@ -125,9 +171,9 @@ impl Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        // If it cannot be now it will be when it is given to the next.
-        let _ = self.extent().empty();
-        self.of.give_back(self.offset, self.length);
+        if !self.retired.load(Relaxed) {
+            let _ = self.of.returned.send((self.offset, self.length));
+        }
     }
 }
 
@@ -157,10 +203,19 @@ mod tests {
         for index in [1, 3, 0, 2] {
             taken[index] = None;
         }
-        assert_eq!(pieces.sizes().1, 0);
+        until(|| pieces.sizes().1 == 0);
         assert_eq!(pieces.take(9 * PAGE).unwrap().in_guest().offset, PAGE);
         for nonsense in [0, u64::MAX, 10 * PAGE] {
             assert!(pieces.take(nonsense).is_err(), "{nonsense}");
+        }
+    }
+
+    /// Until the thread that empties has done so.
+    fn until(what: impl Fn() -> bool) {
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while !what() {
+            assert!(std::time::Instant::now() < end, "not in time");
+            std::thread::sleep(std::time::Duration::from_millis(1));
         }
     }
 
@@ -168,16 +223,32 @@ mod tests {
     fn who_gets_a_piece_finds_nothing_of_those_before() {
         let pieces = pieces(3);
         let first = pieces.take(PAGE).unwrap();
-        let stale = first.extent().map(Access::ReadWrite).unwrap();
-        stale.store(8, 1, Ordering::Relaxed);
+        first.extent().map(Access::ReadWrite).unwrap().store(8, 1, Ordering::Relaxed);
         drop(first);
-        // Who keeps it mapped writes on.
-        stale.store(16, 2, Ordering::Relaxed);
+        until(|| pieces.sizes().1 == 0);
         let next = pieces.take(PAGE).unwrap();
         assert_eq!(next.in_guest().offset, PAGE);
         let found = next.extent().map(Access::ReadOnly).unwrap();
-        let words = [8, 16].map(|at| found.load(at, Ordering::Relaxed));
-        assert_eq!(words, [0, 0]);
+        assert_eq!(found.load(8, Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_somebody_may_still_use_is_neither_emptied_nor_given_to_others() {
+        let pieces = pieces(4);
+        let [retired, other] = [(); 2].map(|()| pieces.take(PAGE).unwrap());
+        let mapped = [&retired, &other].map(|piece| piece.extent().map(Access::ReadWrite).unwrap());
+        mapped.iter().for_each(|window| window.store(8, 7, Ordering::Relaxed));
+        retired.retire();
+        drop(retired);
+        // Who comes back behind it has been emptied when this is so.
+        drop(pieces.take(PAGE).unwrap());
+        until(|| pieces.sizes().1 == 2 * PAGE);
+        assert_eq!(pieces.take(PAGE).unwrap().in_guest().offset, 3 * PAGE);
+        pieces.part();
+        drop(other);
+        drop(pieces);
+        let found = mapped.map(|window| window.load(8, Ordering::Relaxed));
+        assert_eq!(found, [7, 7]);
     }
 
     #[test]

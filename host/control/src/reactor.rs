@@ -22,6 +22,8 @@ pub(crate) enum Timer {
     Accept(Entrance),
     /// A port that was in use is tried again.
     Port(VnicId),
+    /// What a machine has said of its addresses is heard again.
+    Addresses(SessionId),
     /// It is said how many lines of the audit were left out.
     Audit,
 }

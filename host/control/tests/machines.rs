@@ -6,7 +6,7 @@ use omniverb_control::Settings;
 use omniverb_session::Message;
 use omniverb_session::body::{Extent, *};
 use omniverb_session::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
-use omniverb_session::machine::{self, MachineAddress, OpenSession, TellAddresses};
+use omniverb_session::machine::{self, EndSession, MachineAddress, OpenSession, TellAddresses};
 use omniverb_session::operator::{AttachMachine, DetachMachine, Message as Said};
 use omniverb_sys::event::readable;
 use omniverb_sys::{Access, memfd, socket};
@@ -26,6 +26,8 @@ struct Machine {
     door: OwnedFd,
     window: OwnedFd,
     tag: u64,
+    /// What the session that came last is called.
+    last: u64,
 }
 
 fn attach_as(daemon: &Daemon, text: &str, window: &OwnedFd, data: Extent) -> (Said, Vec<OwnedFd>) {
@@ -38,7 +40,7 @@ impl Machine {
         let window = memfd::create("window", WINDOW_BYTES).unwrap();
         let (answer, mut files) = attach_as(daemon, text, &window, DATA);
         assert!(matches!(answer, Said::MachineAttached(_)), "{answer:?}");
-        Machine { door: files.remove(0), window, tag: 0 }
+        Machine { door: files.remove(0), window, tag: 0, last: 0 }
     }
 
     fn ask(&mut self, message: impl Into<machine::Message>) -> (machine::Message, Vec<OwnedFd>) {
@@ -57,7 +59,8 @@ impl Machine {
     /// A process that has said hello, and where its statistics are.
     fn process(&mut self) -> (Client, Extent) {
         let (answer, mut files) = self.ask(OpenSession { pid: 7, uid: 0 });
-        assert!(matches!(answer, machine::Message::SessionOpened(_)), "{answer:?}");
+        let machine::Message::SessionOpened(opened) = answer else { panic!("{answer:?}") };
+        self.last = opened.session;
         let mut client = Client::over(files.remove(0));
         let hello = Hello { role: ROLE_VERBS, resume: 0, name: *b"in a machine\0\0\0\0" };
         let (answer, mut files) = client.call_with(hello, &[]);
@@ -68,9 +71,18 @@ impl Machine {
         (client, area)
     }
 
+    /// A process is gone, as the guest says.
+    fn end(&mut self, session: u64) {
+        assert!(matches!(self.ask(EndSession { session }).0, machine::Message::Done(_)));
+    }
+
     fn tell_address(&mut self) {
+        self.tell_addresses(ADDRESS);
+    }
+
+    fn tell_addresses(&mut self, address: [u8; 4]) {
         let none = MachineAddress { ip: [0; 16], interface: 0, mtu: 0, reach: 0, loopback: 0 };
-        let ip = std::net::Ipv4Addr::from(ADDRESS).to_ipv6_mapped().octets();
+        let ip = std::net::Ipv4Addr::from(address).to_ipv6_mapped().octets();
         let mut told = TellAddresses { count: 1, reserved: 0, entries: [none; GIDS_MAX] };
         told.entries[0] = MachineAddress { ip, interface: 2, mtu: 1500, ..none };
         assert!(matches!(self.ask(told).0, machine::Message::Done(_)));
@@ -157,7 +169,9 @@ fn processes_of_a_machine_share_pieces_of_its_window_and_no_descriptors() {
     let daemon = Daemon::start(Settings::default());
     let mut machine = Machine::attach(&daemon, "one");
     machine.tell_address();
-    let ((mut a, area), (mut b, other)) = (machine.process(), machine.process());
+    let (mut a, area) = machine.process();
+    let first_session = machine.last;
+    let (mut b, other) = machine.process();
     assert_eq!((area.length, other.length), (AREA_BYTES, AREA_BYTES));
     let Message::Gids(gids) = a.call_with(QueryGids { reserved: 0 }, &[]).0 else { panic!() };
     assert!(gids.entries.iter().any(|entry| entry.gid == gid("10.9.0.1") && entry.mtu == 1500));
@@ -190,8 +204,81 @@ fn processes_of_a_machine_share_pieces_of_its_window_and_no_descriptors() {
     assert!(text.contains("\"messages_sent\":1234"), "{text}");
     let used = |daemon: &Daemon| seen(daemon, "one").unwrap()["used"].as_u64().unwrap();
     assert_eq!(used(&daemon), pieces.iter().map(|piece| piece.length).sum::<u64>());
-    drop((a, b));
+    // Who is gone as the guest says gives back what nobody else has.
+    machine.end(first_session);
+    drop(a);
+    until(|| used(&daemon) == pieces.iter().map(|p| p.length).sum::<u64>() - area.length);
+    machine.end(machine.last);
+    drop(b);
     until(|| used(&daemon) == 0);
+}
+
+/// A process goes on with its links when it has lost its daemon; only the guest knows whether it
+/// is there.
+#[test]
+fn what_a_process_may_still_use_is_neither_emptied_nor_given_to_others() {
+    let daemon = Daemon::start(Settings::default());
+    let mut machine = Machine::attach(&daemon, "one");
+    let (lost, area) = machine.process();
+    let map = |area: Extent| {
+        let pages = omniverb_sys::Extent::new(&machine.window, DATA.offset + area.offset, PAGE);
+        pages.map(Access::ReadWrite).unwrap()
+    };
+    let mapped = map(area);
+    write(&mapped, 64, 77);
+    drop(lost);
+    until(|| seen(&daemon, "one").unwrap()["sessions"] == 0);
+    // It said nothing before it went.
+    let (_next, other) = machine.process();
+    assert!(other.offset >= area.offset + area.length, "{other:?} after {area:?}");
+    let stays = map(other);
+    write(&stays, 64, 78);
+    assert!(matches!(
+        Operator::connect(&daemon).call(DetachMachine { name: name("one") }),
+        Said::Done(_)
+    ));
+    assert!(machine.is_parted_with());
+    drop(daemon);
+    assert_eq!([&mapped, &stays].map(|window| read(window, 64)), [77, 78]);
+}
+
+/// Whoever has a number of another session's at his door ends nobody.
+#[test]
+fn a_machine_speaks_of_its_own_sessions_only() {
+    let daemon = Daemon::start(Settings::default());
+    let (mut one, mut two) = (Machine::attach(&daemon, "one"), Machine::attach(&daemon, "two"));
+    let (theirs, area) = one.process();
+    two.end(one.last);
+    two.end(u64::MAX);
+    drop(theirs);
+    until(|| seen(&daemon, "one").unwrap()["sessions"] == 0);
+    // It was not gone by the word of its own machine.
+    assert!(one.process().1.offset >= area.offset + area.length);
+}
+
+/// Of what a machine says of its addresses again and again the last counts.
+#[test]
+fn the_address_that_was_said_last_counts() {
+    let daemon = Daemon::start(Settings::default());
+    let mut machine = Machine::attach(&daemon, "one");
+    for last in 1..=200 {
+        machine.tell_addresses([10, 9, 0, last]);
+    }
+    until(|| seen(&daemon, "one").unwrap()["addresses"][0] == "10.9.0.200");
+}
+
+/// Who never says hello is not there for ever.
+#[test]
+fn a_session_that_says_nothing_ends() {
+    let daemon = Daemon::start(Settings::default());
+    let mut machine = Machine::attach(&daemon, "one");
+    let files = machine.ask(OpenSession { pid: 7, uid: 0 }).1;
+    assert!(readable(files[0].as_fd(), Some(6 * SOON)).unwrap(), "it stays");
+    until(|| seen(&daemon, "one").unwrap()["sessions"] == 0);
+}
+
+fn read(window: &impl omniverb_ring::WordMemory, offset: usize) -> u64 {
+    window.load(offset, omniverb_ring::sync::Ordering::Relaxed)
 }
 
 fn write(window: &impl omniverb_ring::WordMemory, offset: usize, value: u64) {

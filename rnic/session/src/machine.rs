@@ -115,12 +115,18 @@ bodies! {
     /// Porter: a process of the machine wants a device. Answered with `SessionOpened`; `ENOMEM` if
     /// there are too many.
     OpenSession {
-        /// Its number and user, as the guest says: they are shown, nothing else.
+        /// Its number and user, as the guest says: nobody believes them, nobody shows them yet.
         pid: u32,
         uid: u32,
     }
     /// Answer to `OpenSession`. Descriptor: the process's socket for calls.
-    SessionOpened { reserved: u64 }
+    SessionOpened {
+        /// What it is called at this door.
+        session: u64,
+    }
+    /// Porter: the process of a session is gone, as the guest says, so that nobody uses what it was
+    /// given. Without this word its memory is given to nobody else. Answered with `Done`.
+    EndSession { session: u64 }
     /// Porter: what addresses the machine has, as the guest says. Answered with `Done`.
     TellAddresses {
         /// Entries that there are; the others are all zeros.
@@ -151,6 +157,7 @@ pub const REACH_HOST: u32 = 2;
 
 messages! {
     0x5001 OpenSession, 0x5002 SessionOpened, 0x5003 TellAddresses, 0x5004 Done,
+    0x5005 EndSession,
 }
 
 /// What comes before the bytes of a frame.
@@ -176,7 +183,8 @@ pub const FRAME_BYTES_MAX: usize = size_of::<FrameHead>() + MESSAGE_BYTES_MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum FrameKind {
-    /// The agent is there, and knows no session. The number of its window: eight bytes.
+    /// The agent is there, and knows no session. The number of its window, and one at random: eight
+    /// bytes each. The porter says the same, and what it said before is nobody's.
     Begin = 1,
     /// A process has come: its number and user, four bytes each.
     Open = 2,
@@ -184,16 +192,19 @@ pub enum FrameKind {
     Call = 3,
     /// A message of its events socket, either way.
     Event = 4,
-    /// It is gone; or: the session is over.
+    /// It is gone, and uses nothing any more; or: the session is over.
     Close = 5,
     /// The guest's addresses: a message [`TellAddresses`].
     Addresses = 6,
+    /// The agent has parted with a process, which may go on using what it was given.
+    Lost = 7,
 }
 
 impl FrameKind {
     fn of(number: u16) -> Option<FrameKind> {
-        use FrameKind::{Addresses, Begin, Call, Close, Event, Open};
-        [Begin, Open, Call, Event, Close, Addresses].into_iter().find(|kind| *kind as u16 == number)
+        use FrameKind::{Addresses, Begin, Call, Close, Event, Lost, Open};
+        let all = [Begin, Open, Call, Event, Close, Addresses, Lost];
+        all.into_iter().find(|kind| *kind as u16 == number)
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! In a virtual machine such a device is memory that the host has, too; the host's name for a piece
 //! of it is an offset in the device (decision 0036). In: a descriptor, perhaps of something else.
-//! Out: how many bytes the device has, which is its hardware's, so nobody can change it.
+//! Out: how many bytes the device has, which is its hardware's: only root can change it.
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, StatxFlags, openat, readlinkat, statx};
 use std::os::fd::BorrowedFd;

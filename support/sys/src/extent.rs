@@ -162,7 +162,19 @@ impl<F: AsFd> Extent<F> {
     /// # Errors
     /// As [`mapping`](Self::mapping).
     pub fn map(&self, access: Access) -> io::Result<Window> {
-        Ok(window::over(self.mapping(access)?, ()))
+        self.map_and_keep(access, ())
+    }
+
+    /// The same; `keep` lives as long as the mapping.
+    ///
+    /// # Errors
+    /// As [`map`](Self::map).
+    pub fn map_and_keep(
+        &self,
+        access: Access,
+        keep: impl Send + Sync + 'static,
+    ) -> io::Result<Window> {
+        Ok(window::over(self.mapping(access)?, keep))
     }
 
     /// As [`map`](Self::map), if it has just so many bytes.

@@ -1,9 +1,11 @@
 //! Giving up what a process does not need, for good.
 
 use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, Gid, Uid, geteuid, getpid, set_dumpable_behavior};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
-    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid,
 };
 use std::io;
 
@@ -60,6 +62,28 @@ pub fn keep_only(privileges: &[Privilege]) -> io::Result<()> {
     // Before Linux 4.3 there is no such set.
     let _ = clear_ambient_capability_set();
     Ok(())
+}
+
+/// The first of the users that nobody is: no distribution and no container gives these numbers to
+/// anybody (systemd's `docs/UIDS-GIDS.md`).
+const NOBODYS_FIRST: u32 = 0x7000_0000;
+
+/// Becomes a user and a group of its own, if it is root: one that no file and no other process
+/// belongs to. Whoever is somebody else stays that. Nobody else can look into the process
+/// afterwards. Call it before there is a second thread.
+///
+/// # Errors
+/// What the kernel says: `EINVAL` in a user namespace that does not have such users.
+pub fn become_nobody() -> io::Result<()> {
+    if geteuid().is_root() {
+        // Numbers of processes are less than 2^22.
+        let number = NOBODYS_FIRST + getpid().as_raw_nonzero().get().cast_unsigned();
+        let (uid, gid) = (Uid::from_raw(number), Gid::from_raw(number));
+        set_thread_groups(&[])?;
+        set_thread_res_gid(gid, gid, gid)?;
+        set_thread_res_uid(uid, uid, uid)?;
+    }
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
 #[cfg(test)]

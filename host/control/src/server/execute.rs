@@ -121,7 +121,7 @@ impl Server {
     fn adopt(&mut self, owner: SessionId, adopt: &Adopt, file: (FileId, Option<u64>)) {
         // Pages of a machine's processes stay where they are.
         let may = matches!(self.clients.source(owner), Source::Files);
-        match self.extents.file_of(file).filter(|_| may) {
+        match may.then(|| self.extents.file_of(file)).flatten() {
             Some(file) => self.tell(owner, Letter::with(*adopt, vec![file])),
             None => {
                 self.tables.decide(|tables| tables.memory_failed(adopt.token));

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a connection may stay silent at first.
-const HELLO_TIME: Duration = Duration::from_secs(5);
+pub(super) const HELLO_TIME: Duration = Duration::from_secs(5);
 
 impl Server {
     pub(super) fn admit(&mut self, calls: OwnedFd) {

@@ -8,13 +8,15 @@ use crate::attached::Attached;
 use crate::journal::Level;
 use crate::machines::{Machine, Record, SESSIONS_MAX};
 use crate::pieces::Pieces;
+use crate::reactor::Timer;
 use crate::ready::Ready;
 use crate::server::Server;
+use crate::server::identify::HELLO_TIME;
 use omniverb_session::body::Done;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::machine::{
-    MachineAddress, MachineName, Message, REACH_GLOBAL, REACH_LINK, SessionOpened, TellAddresses,
-    decode, encode,
+    EndSession, MachineAddress, MachineName, Message, REACH_GLOBAL, REACH_LINK, SessionOpened,
+    TellAddresses, decode, encode,
 };
 use omniverb_session::operator::{self, AttachMachine, DetachMachine, MachineAttached};
 use omniverb_sys::descriptors::{self, Plain};
@@ -27,6 +29,10 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a machine's addresses are at least as they are: all processes of a vNIC are told.
+const ADDRESSES_TIME: Duration = Duration::from_millis(200);
 
 impl Server {
     /// An operator attaches a machine: its answer brings the door.
@@ -76,17 +82,19 @@ impl Server {
             return Err(Errno::EINVAL);
         }
         let bin = self.disposal.bin();
-        let pieces = Pieces::new(window, asked.data, bin).map_err(|_| Errno::EINVAL)?;
+        let pieces = Pieces::new(window, asked.data, bin).map_err(|_| Errno::ENOMEM)?;
         let (door, theirs) = socket::pair().map_err(|_| Errno::ENOMEM)?;
         let porter = self.operators.peer(operator).ok_or(Errno::ENOENT)?;
         let id = self.next_session();
+        self.clients.refuse(&door);
         self.reactor.watch(&door, Ready::Machine(id)).map_err(|_| Errno::ENOMEM)?;
         let machine = Arc::new(Machine { name, pieces });
         let holder = Holder::new("", porter.uid).in_process(porter.pid);
         let vnic = self.vnics.join(Attached::Machine(machine.clone()), &holder);
         self.tell_registered();
         let (sessions, addresses) = (BTreeSet::new(), Vec::new());
-        let record = Record { machine, vnic, door, porter, sessions, addresses };
+        let (said, timer) = (None, false);
+        let record = Record { machine, vnic, door, porter, sessions, addresses, said, timer };
         self.machines.add(id, record);
         self.journal.log(Level::Info, format_args!("machine {name} is attached"));
         Ok(theirs)
@@ -103,6 +111,8 @@ impl Server {
     /// Its door is closed, and so are the connections of its processes.
     pub(super) fn part_with_machine(&mut self, id: SessionId, reason: &str) {
         let Some(record) = self.machines.remove(id) else { return };
+        // First of all: whoever runs on there keeps what he has.
+        record.machine.pieces.part();
         let name = record.machine.name;
         self.journal.log(Level::Info, format_args!("machine {name} is parted with: {reason}"));
         self.reactor.forget(&record.door);
@@ -128,12 +138,20 @@ impl Server {
         };
         match decode(&bytes[..length]) {
             Ok((tag, Message::OpenSession(_))) => match self.open_session(id) {
-                Ok(calls) => {
-                    let opened = SessionOpened { reserved: 0 }.into();
+                Ok((session, calls)) => {
+                    let opened = SessionOpened { session: session.0 }.into();
                     self.answer_porter(id, tag, &opened, &[calls.as_fd()]);
                 }
                 Err(errno) => self.answer_porter(id, tag, &Message::Failed(errno), &[]),
             },
+            Ok((tag, Message::EndSession(EndSession { session }))) => {
+                let session = SessionId(session);
+                // It may be over already.
+                if record.sessions.contains(&session) {
+                    self.clients.note_dead(session);
+                }
+                self.answer_porter(id, tag, &Done { take_back: 0 }.into(), &[]);
+            }
             Ok((tag, Message::TellAddresses(told))) => {
                 self.machine_tells_addresses(id, &told);
                 self.answer_porter(id, tag, &Done { take_back: 0 }.into(), &[]);
@@ -159,7 +177,7 @@ impl Server {
     }
 
     /// A session of a machine's process: the process's end of its socket for calls.
-    fn open_session(&mut self, id: SessionId) -> Result<OwnedFd, Errno> {
+    fn open_session(&mut self, id: SessionId) -> Result<(SessionId, OwnedFd), Errno> {
         let record = self.machines.get(id).ok_or(Errno::ENOENT)?;
         if record.sessions.len() >= SESSIONS_MAX {
             return Err(Errno::ENOMEM);
@@ -168,6 +186,8 @@ impl Server {
         let (attached, peer) = (Attached::Machine(record.machine.clone()), record.porter);
         let holder = Holder::new(&format!("vm-{}", record.machine.name), peer.uid);
         let session = self.next_session();
+        self.clients.refuse(&ours);
+        self.reactor.set(HELLO_TIME, Timer::Hello(session));
         // The porter's life is the door's, and nobody looks into a machine's processes.
         let arrival = Arrival { calls: ours, peer, pidfd: None, circle: None, holder };
         self.enter(session, arrival, Ok(attached));
@@ -177,15 +197,27 @@ impl Server {
         if let Some(record) = self.machines.get_mut(id) {
             record.sessions.insert(session);
         }
-        Ok(theirs)
+        Ok((session, theirs))
     }
 
     fn machine_tells_addresses(&mut self, id: SessionId, told: &TellAddresses) {
         let count = usize::try_from(told.count).unwrap_or(usize::MAX).min(told.entries.len());
         let addresses: Vec<VnicAddress> = told.entries[..count].iter().map(address).collect();
         let Some(record) = self.machines.get_mut(id) else { return };
+        record.said = Some(addresses);
+        if !record.timer {
+            self.hear_addresses(id);
+        }
+    }
+
+    /// Hears what a machine has said of its addresses since that was done last.
+    pub(super) fn hear_addresses(&mut self, id: SessionId) {
+        let Some(record) = self.machines.get_mut(id) else { return };
+        record.timer = record.said.is_some();
+        let Some(addresses) = record.said.take() else { return };
         let vnic = record.vnic;
         record.addresses = addresses;
+        self.reactor.set(ADDRESSES_TIME, Timer::Addresses(id));
         self.addresses_of_machine(vnic);
     }
 

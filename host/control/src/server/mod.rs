@@ -173,6 +173,7 @@ impl Server {
                     self.operators.door().look_again(&mut self.reactor);
                 }
                 Timer::Port(vnic) => self.vnics.try_port_again(vnic, &mut self.helper, now),
+                Timer::Addresses(machine) => self.hear_addresses(machine),
                 Timer::Audit => self.audit_due(),
             }
         }

@@ -37,6 +37,10 @@ impl Server {
 
     /// Lets go of everything that others have a hand in, before the daemon ends. Links go on.
     pub(super) fn close(&mut self) {
+        // Before their clients are: what those have of its window stays as it is.
+        for id in self.machines.numbers() {
+            self.part_with_machine(id, "the daemon ends");
+        }
         // Nobody can connect any more; those who have may have sent something.
         let (operators, left) = self.operators.close();
         let sockets = self.arrivals.close().into_iter().chain(left);
@@ -44,9 +48,6 @@ impl Server {
         sockets.chain(clients).for_each(|socket| self.disposal.close_socket(socket));
         for id in operators {
             self.end_operator(id);
-        }
-        for id in self.machines.numbers() {
-            self.part_with_machine(id, "the daemon ends");
         }
         self.disposal.turn(&mut self.journal);
     }

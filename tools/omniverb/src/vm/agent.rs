@@ -13,7 +13,7 @@ use omniverb_session::machine::{
 };
 use omniverb_session::{SYSTEM_SOCKET, decode};
 use omniverb_sys::addresses::{self, Scope};
-use omniverb_sys::{Access, Extent, socket};
+use omniverb_sys::{Access, Extent, random, socket};
 use rustix::fs::{Mode, OFlags, open};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,6 +30,8 @@ const PORTS: &str = "/sys/class/virtio-ports";
 const LOOK: Duration = Duration::from_millis(100);
 /// How often to look for devices.
 const LOOKS: usize = 100;
+/// How long to wait, in milliseconds, before looking again whether there is room for a process.
+const FULL_MS: i64 = 100;
 /// Connections accepted before others get their turn.
 const TURN: usize = 32;
 
@@ -39,17 +41,29 @@ pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
     let (window, number) = wait_for("a window of Omniverb", window)?;
     let port = wait_for(PORT_NAME, port)?;
     let listener = listen(path)?;
-    let mut agent =
-        Agent { relay: Relay::new(port)?, window: Arc::new(window), listener, last: 0, told: None };
+    let relay = Relay::new(port, false)?;
+    let (window, sessions) = (Arc::new(window), super::sessions());
+    let (last, told, full) = (0, None, false);
+    let mut agent = Agent { relay, window, listener, last, told, sessions, full };
     agent.begin(number);
     loop {
-        for news in agent.relay.wait(agent.listener.as_fd(), None)? {
+        // While there is no room for more, whoever comes waits where he is.
+        let (listener, limit) = match agent.full {
+            true => (None, Some(FULL_MS)),
+            false => (Some(agent.listener.as_fd()), None),
+        };
+        let came = agent.relay.wait(listener, limit)?;
+        if agent.full {
+            agent.accept()?;
+        }
+        for news in came {
             match news {
                 News::Frame(frame) => agent.frame(frame),
                 News::Said { session, channel, bytes, .. } => {
                     agent.relay.say(channel.frame(), session, bytes);
                 }
                 News::Gone(session) => agent.relay.say(FrameKind::Close, session, Vec::new()),
+                News::Lost(session) => agent.relay.say(FrameKind::Lost, session, Vec::new()),
                 News::Other => agent.accept()?,
                 News::PortOver => {
                     // Nobody is there: the machine is not attached now. Somebody may come.
@@ -69,20 +83,38 @@ struct Agent {
     last: u32,
     /// What the host was told of addresses.
     told: Option<Vec<addresses::Address>>,
+    /// How many sessions there may be.
+    sessions: usize,
+    /// There is no room for another process at the moment.
+    full: bool,
 }
 
 impl Agent {
     /// Says that it is there, and knows nobody.
     fn begin(&mut self, number: u64) {
-        self.relay.begin();
+        let bytes = [number, random::number()].map(u64::to_le_bytes).concat();
+        self.relay.begin(Frame { kind: FrameKind::Begin, session: 0, bytes });
         self.told = None;
-        self.relay.say(FrameKind::Begin, 0, number.to_le_bytes().into());
+        // No number that somebody before had, so that nothing said to him is for anybody now.
+        self.last = random::number() as u32;
     }
 
     /// Processes have come.
     fn accept(&mut self) -> anyhow::Result<()> {
         for _ in 0..TURN {
-            let Some(calls) = socket::accept(self.listener.as_fd())? else { break };
+            self.full = self.relay.len() >= self.sessions;
+            if self.full {
+                break;
+            }
+            let calls = match socket::accept(self.listener.as_fd()) {
+                Ok(Some(calls)) => calls,
+                Ok(None) => break,
+                Err(error) if is_lack(&error) => {
+                    self.full = true;
+                    break;
+                }
+                Err(error) => return Err(error.into()),
+            };
             let Ok(peer) = socket::peer(calls.as_fd()) else { continue };
             self.tell_addresses();
             self.last = self.last.wrapping_add(1);
@@ -123,7 +155,7 @@ impl Agent {
                 // No descriptors left: the process sees that the daemon is gone.
                 Err(_) => {
                     self.relay.remove(session);
-                    self.relay.say(FrameKind::Close, session, Vec::new());
+                    self.relay.say(FrameKind::Lost, session, Vec::new());
                 }
             },
             None if kind == FrameKind::Close => self.relay.remove(session),
@@ -132,21 +164,28 @@ impl Agent {
     }
 
     /// The descriptors that belong beside a message of the host's.
-    fn beside(&mut self, session: u32, bytes: &[u8]) -> anyhow::Result<Vec<OwnedFd>> {
+    fn beside(&mut self, session: u32, bytes: &[u8]) -> anyhow::Result<Vec<Arc<OwnedFd>>> {
         let Ok((_, message)) = decode(bytes) else { return Ok(Vec::new()) };
         let mut files = Vec::new();
         for one in enclosed(&message) {
             files.push(match one {
-                Enclosed::Memory => self.window.try_clone()?,
+                Enclosed::Memory => self.window.clone(),
                 Enclosed::Events => {
                     let (ours, theirs) = socket::pair()?;
                     self.relay.set_events(session, ours);
-                    theirs
+                    Arc::new(theirs)
                 }
             });
         }
         Ok(files)
     }
+}
+
+/// No more descriptors, or memory: not now.
+fn is_lack(error: &std::io::Error) -> bool {
+    use rustix::io::Errno;
+    let lack = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+    Errno::from_io_error(error).is_some_and(|errno| lack.contains(&errno))
 }
 
 const NO_ADDRESS: MachineAddress =

@@ -14,11 +14,12 @@ pub(crate) use agent::agent;
 use crate::operator::Operator;
 use crate::table::Table;
 use crate::{output, vnic};
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use omniverb_session::machine::MachineName;
 use omniverb_session::rate::{show_size, size};
 use omniverb_sys::{inherit, privileges};
 use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -26,6 +27,11 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use window::{STEP, Window};
+
+/// Sessions of a machine at a time.
+const SESSIONS_MAX: usize = 1024;
+/// Descriptors that are not for sessions: the port, and what is on its way to processes.
+const DESCRIPTORS_KEPT: u64 = 64;
 
 /// What the porter of a new machine is started as.
 const CARRY: [&str; 2] = ["vm", "carry"];
@@ -63,8 +69,10 @@ fn carry(door: OwnedFd, port: OwnedFd, number: u64) -> anyhow::Result<()> {
     let ours = std::env::current_exe().context("cannot find this program")?;
     let mut porter = Command::new(ours);
     porter.args(CARRY).arg(number.to_string()).stdin(door).stdout(port);
-    // What a terminal tells QEMU is not meant for it.
-    porter.process_group(0).spawn().context("cannot start the machine's porter")?;
+    // What a terminal tells QEMU is not meant for it. What we start has started the porter when it
+    // ends, so that QEMU has no child that it does not know of.
+    let started = porter.process_group(0).status().context("cannot start the machine's porter")?;
+    ensure!(started.success(), "cannot start the machine's porter");
     Ok(())
 }
 
@@ -74,18 +82,36 @@ pub(crate) fn carry_on(number: u64, alone: bool) -> anyhow::Result<ExitCode> {
         inherit::nothing_but_standard().context("cannot let go of what is its starter's")?;
         let ours = std::env::current_exe().context("cannot find this program")?;
         let number = number.to_string();
-        let error = Command::new(ours).args(CARRY).args([&number, "--alone"]).exec();
-        return Err(error).context("cannot start the machine's porter");
+        let mut porter = Command::new(ours);
+        porter.args(CARRY).args([&number, "--alone"]).spawn().context("cannot start the porter")?;
+        return Ok(ExitCode::SUCCESS);
     }
     let take = |file: std::io::Result<OwnedFd>| file.context("not started as a porter");
     let door = take(std::io::stdin().as_fd().try_clone_to_owned())?;
     let port = take(std::io::stdout().as_fd().try_clone_to_owned())?;
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    let sessions = sessions();
+    rustix::process::setsid().context("cannot leave the starter's session")?;
+    std::env::set_current_dir("/").context("cannot leave the starter's folder")?;
+    privileges::become_nobody().context("cannot become a user that nobody is")?;
+    privileges::keep_only(&[]).context("cannot give up privileges")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
-    privileges::keep_only(&[]).context("cannot give up privileges")?;
-    porter::serve(port, door, number)?;
+    // Nothing is said where somebody might not read it.
+    rustix::stdio::dup2_stderr(&null)?;
+    porter::serve(port, door, number, sessions)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// How many sessions there may be at one end of a port: two descriptors for each, of as many as we
+/// may have.
+fn sessions() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let most = Rlimit { current: limit.maximum.or(limit.current), maximum: limit.maximum };
+    let _ = setrlimit(Resource::Nofile, most);
+    let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let most = usize::try_from(most.saturating_sub(DESCRIPTORS_KEPT) / 2).unwrap_or(usize::MAX);
+    most.clamp(1, SESSIONS_MAX)
 }
 
 /// Parts with a machine; it runs on, without a device.

@@ -8,28 +8,43 @@ use super::relay::{Channel, News, Relay};
 use anyhow::{Context, bail};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::machine::{
-    Frame, FrameKind, Message, OpenSession, SessionOpened, decode, encode,
+    EndSession, Frame, FrameKind, Message, OpenSession, decode, encode,
 };
 use omniverb_session::{Message as Said, decode as decode_said};
 use omniverb_sys::{clock, limited};
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
 /// Nanoseconds that the daemon may take to answer.
 const PATIENCE: u64 = 10_000_000_000;
-/// Sessions at a time.
-const SESSIONS_MAX: usize = 1024;
-
 /// Serves until the machine, or the daemon's end of the door, is gone.
-pub(super) fn serve(port: OwnedFd, door: OwnedFd, number: u64) -> anyhow::Result<()> {
-    let mut porter = Porter { relay: Relay::new(port)?, door, number, tag: 0, begun: false };
+/// `sessions`: how many there may be at a time.
+pub(super) fn serve(
+    port: OwnedFd,
+    door: OwnedFd,
+    number: u64,
+    sessions: usize,
+) -> anyhow::Result<()> {
+    let mut porter = Porter {
+        relay: Relay::new(port, true)?,
+        door,
+        number,
+        tag: 0,
+        begun: false,
+        numbers: BTreeMap::new(),
+        sessions,
+    };
     loop {
-        for news in porter.relay.wait(porter.door.as_fd(), None)? {
+        for news in porter.relay.wait(Some(porter.door.as_fd()), None)? {
             match news {
                 News::Frame(frame) => porter.frame(frame)?,
                 News::Said { session, channel, bytes, files } => {
                     porter.said(session, channel, bytes, files);
                 }
-                News::Gone(session) => porter.relay.say(FrameKind::Close, session, Vec::new()),
+                News::Gone(session) | News::Lost(session) => {
+                    porter.numbers.remove(&session);
+                    porter.relay.say(FrameKind::Close, session, Vec::new());
+                }
                 // It says nothing by itself: it is closed.
                 News::Other => return Ok(()),
                 News::PortOver => return Ok(()),
@@ -46,6 +61,10 @@ struct Porter {
     tag: u64,
     /// An agent has said that it is there.
     begun: bool,
+    /// What sessions are called at the door.
+    numbers: BTreeMap<u32, u64>,
+    /// How many there may be.
+    sessions: usize,
 }
 
 impl Porter {
@@ -56,11 +75,12 @@ impl Porter {
         }
         match kind {
             FrameKind::Begin => {
-                let its: Option<[u8; 8]> = bytes.try_into().ok();
-                self.begun = its.map(u64::from_le_bytes) == Some(self.number);
-                self.relay.clear();
-                if !self.begun {
-                    eprintln!("omniverb: the machine's agent has another window");
+                self.begun = bytes.len() == 16 && bytes.starts_with(&self.number.to_le_bytes());
+                // Their processes may be there: what they were given is not given to others.
+                self.numbers.clear();
+                self.relay.restart();
+                if self.begun {
+                    self.relay.say(FrameKind::Begin, 0, bytes);
                 }
             }
             FrameKind::Open => self.open(session, &bytes)?,
@@ -69,7 +89,16 @@ impl Porter {
                     self.relay.tell(session, channel, bytes, Vec::new());
                 }
             }
-            FrameKind::Close => self.relay.remove(session),
+            FrameKind::Close => {
+                if let Some(session) = self.numbers.remove(&session) {
+                    self.ask(&EndSession { session }.into())?;
+                }
+                self.relay.remove(session);
+            }
+            FrameKind::Lost => {
+                self.numbers.remove(&session);
+                self.relay.remove(session);
+            }
             FrameKind::Addresses => {
                 if let Ok((_, Message::TellAddresses(told))) = decode(&bytes) {
                     self.ask(&told.into())?;
@@ -84,13 +113,14 @@ impl Porter {
             let field = bytes.get(at..at + 4).and_then(|field| field.try_into().ok());
             field.map_or(0, u32::from_le_bytes)
         };
-        let full = self.relay.has(session) || self.relay.len() >= SESSIONS_MAX;
+        let full = self.relay.has(session) || self.relay.len() >= self.sessions;
         let mut answer = None;
         if !full {
             answer = Some(self.ask(&OpenSession { pid: word(0), uid: word(4) }.into())?);
         }
         match answer {
-            Some((Message::SessionOpened(SessionOpened { .. }), mut files)) if files.len() == 1 => {
+            Some((Message::SessionOpened(opened), mut files)) if files.len() == 1 => {
+                self.numbers.insert(session, opened.session);
                 self.relay.add(session, files.remove(0));
             }
             _ => self.relay.say(FrameKind::Close, session, Vec::new()),

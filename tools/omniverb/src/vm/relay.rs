@@ -2,8 +2,9 @@
 //! common.
 //!
 //! In: frames from the port, messages from sockets of sessions. Out: the same the other way round.
-//! Whoever is at either end may say anything and take nothing: what a session does not take is kept
-//! up to a bound, then the session is over; while the port takes nothing, no socket is read.
+//! Whoever is at either end may say anything and take nothing: what sessions do not take is kept up
+//! to a bound, then the one that takes least is over; while the port takes nothing, no socket is
+//! read. Of the two ends one, the porter, does not read the port either then: the other always does.
 
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::machine::{Frame, FrameKind, Frames};
@@ -13,11 +14,14 @@ use rustix::io::{Errno, read, write};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// Frames that may wait for room in the port before sockets are read no more.
 const FRAMES_MAX: usize = 64;
-/// Messages that may wait for room in the sockets of a session.
-const MESSAGES_MAX: usize = 256;
+/// Bytes of messages that may wait for room in sockets, of all sessions together.
+const WAITING_MAX: usize = 16 << 20;
+/// What a message that waits takes beside its bytes, more or less.
+const MESSAGE_COST: usize = 256;
 /// Bytes read from the port in a turn.
 const TURN_BYTES: usize = 32 << 10;
 
@@ -50,8 +54,10 @@ pub(super) enum News {
     Frame(Frame),
     /// A message, by a socket of a session.
     Said { session: u32, channel: Channel, bytes: Vec<u8>, files: Vec<OwnedFd> },
-    /// A session is over: its socket was closed at the other end, or it took nothing.
+    /// A session is over: its socket was closed at the other end.
     Gone(u32),
+    /// A session is over: it took nothing, or could not be told something.
+    Lost(u32),
     /// The other descriptor has something.
     Other,
     /// Nobody is at the other end of the port.
@@ -62,13 +68,28 @@ pub(super) enum News {
 struct Waiting {
     channel: Channel,
     bytes: Vec<u8>,
-    files: Vec<OwnedFd>,
+    files: Vec<Arc<OwnedFd>>,
+}
+
+impl Waiting {
+    fn cost(&self) -> usize {
+        self.bytes.len() + MESSAGE_COST
+    }
 }
 
 struct Session {
     calls: OwnedFd,
     events: Option<OwnedFd>,
     waiting: VecDeque<Waiting>,
+    /// What these take.
+    cost: usize,
+}
+
+/// How a session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Gone,
+    Lost,
 }
 
 impl Session {
@@ -79,18 +100,25 @@ impl Session {
         }
     }
 
-    /// Sends what waits, in order; whether it goes on.
-    fn flush(&mut self) -> bool {
+    /// Sends what waits, in order.
+    fn flush(&mut self) -> Result<(), End> {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, WouldBlock};
         while let Some(first) = self.waiting.front() {
-            let Some(socket) = self.socket(first.channel) else { return false };
+            let Some(socket) = self.socket(first.channel) else { return Err(End::Lost) };
             let files: Vec<_> = first.files.iter().map(AsFd::as_fd).collect();
             match socket::try_send(socket.as_fd(), &first.bytes, &files) {
-                Ok(()) => drop(self.waiting.pop_front()),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(_) => return false,
+                Ok(()) => {
+                    self.cost -= first.cost();
+                    self.waiting.pop_front();
+                }
+                Err(error) if error.kind() == WouldBlock => break,
+                Err(error) if matches!(error.kind(), BrokenPipe | ConnectionReset) => {
+                    return Err(End::Gone);
+                }
+                Err(_) => return Err(End::Lost),
             }
         }
-        self.waiting.len() <= MESSAGES_MAX
+        Ok(())
     }
 }
 
@@ -102,16 +130,32 @@ pub(super) struct Relay {
     out: VecDeque<Vec<u8>>,
     sent: usize,
     sessions: BTreeMap<u32, Session>,
-    /// Those that took nothing.
-    over: Vec<u32>,
+    /// What waits in all of them.
+    cost: usize,
+    /// What is still to be said of those that are over.
+    over: Vec<News>,
+    /// Reads the port only while there is room in it for what is to be said.
+    polite: bool,
+    /// What the stream begins with, if it has not been found yet, and what may be its beginning.
+    seek: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 impl Relay {
-    /// `port`: a stream; it becomes non-blocking.
-    pub(super) fn new(port: OwnedFd) -> io::Result<Relay> {
+    /// `port`: a stream; it becomes non-blocking. `polite`: reads nothing that it could not answer;
+    /// of the two ends one at most.
+    pub(super) fn new(port: OwnedFd, polite: bool) -> io::Result<Relay> {
         rustix::io::ioctl_fionbio(&port, true)?;
-        let (out, sessions) = (VecDeque::new(), BTreeMap::new());
-        Ok(Relay { port, frames: Frames::default(), out, sent: 0, sessions, over: Vec::new() })
+        Ok(Relay {
+            port,
+            frames: Frames::default(),
+            out: VecDeque::new(),
+            sent: 0,
+            sessions: BTreeMap::new(),
+            cost: 0,
+            over: Vec::new(),
+            polite,
+            seek: None,
+        })
     }
 
     /// How many sessions there are.
@@ -125,7 +169,7 @@ impl Relay {
 
     pub(super) fn add(&mut self, session: u32, calls: OwnedFd) {
         let (events, waiting) = (None, VecDeque::new());
-        self.sessions.insert(session, Session { calls, events, waiting });
+        self.sessions.insert(session, Session { calls, events, waiting, cost: 0 });
     }
 
     /// A session has its second socket.
@@ -137,21 +181,43 @@ impl Relay {
 
     /// A session is over: its sockets are closed.
     pub(super) fn remove(&mut self, session: u32) {
-        self.sessions.remove(&session);
+        if let Some(session) = self.sessions.remove(&session) {
+            self.cost -= session.cost;
+        }
     }
 
-    /// All sessions are over, and the stream begins anew.
-    pub(super) fn clear(&mut self) {
+    fn end(&mut self, session: u32, how: End) {
+        self.remove(session);
+        self.over.push(match how {
+            End::Gone => News::Gone(session),
+            End::Lost => News::Lost(session),
+        });
+    }
+
+    /// All sessions are over.
+    fn clear(&mut self) {
         self.sessions.clear();
         self.over.clear();
+        self.cost = 0;
     }
 
-    /// Nobody was there, and now somebody else is.
-    pub(super) fn begin(&mut self) {
+    /// Somebody else is at the other end now: what was to be said is for nobody, but for the rest
+    /// of what was half said.
+    pub(super) fn restart(&mut self) {
+        self.clear();
+        self.out.truncate(usize::from(self.sent > 0));
+    }
+
+    /// Begins anew: `first` is said, and what comes before the same is found in what is said to us
+    /// was said to somebody else.
+    pub(super) fn begin(&mut self, first: Frame) {
         self.clear();
         self.frames = Frames::default();
         self.out.clear();
         self.sent = 0;
+        let bytes = first.encode();
+        self.seek = Some((bytes.clone(), Vec::new()));
+        self.out.push_back(bytes);
     }
 
     /// Says something by the port, when there is room.
@@ -165,35 +231,53 @@ impl Relay {
         number: u32,
         channel: Channel,
         bytes: Vec<u8>,
-        files: Vec<OwnedFd>,
+        files: Vec<Arc<OwnedFd>>,
     ) {
         let Some(session) = self.sessions.get_mut(&number) else { return };
-        session.waiting.push_back(Waiting { channel, bytes, files });
-        if !session.flush() {
-            self.over.push(number);
+        let waiting = Waiting { channel, bytes, files };
+        self.cost += waiting.cost();
+        session.cost += waiting.cost();
+        session.waiting.push_back(waiting);
+        self.flush(number);
+        if self.cost > WAITING_MAX {
+            let most = self.sessions.iter().max_by_key(|(_, session)| session.cost);
+            if let Some((number, _)) = most {
+                self.end(*number, End::Lost);
+            }
         }
     }
 
-    /// Sleeps until something has come, by `other`, too, or so many milliseconds have passed.
+    /// Sends what waits in a session.
+    fn flush(&mut self, number: u32) {
+        let Some(session) = self.sessions.get_mut(&number) else { return };
+        let before = session.cost;
+        let flushed = session.flush();
+        self.cost -= before - session.cost;
+        if let Err(how) = flushed {
+            self.end(number, how);
+        }
+    }
+
+    /// Sleeps until something has come, by `other`, too, if there is one, or so many milliseconds
+    /// have passed.
     pub(super) fn wait(
         &mut self,
-        other: BorrowedFd<'_>,
+        other: Option<BorrowedFd<'_>>,
         limit: Option<i64>,
     ) -> anyhow::Result<Vec<News>> {
         let over = std::mem::take(&mut self.over);
         if !over.is_empty() {
-            over.iter().for_each(|session| self.remove(*session));
-            return Ok(over.into_iter().map(News::Gone).collect());
+            return Ok(over);
         }
         let listens = self.out.len() <= FRAMES_MAX;
         let (mut files, mut whose) = (Vec::new(), Vec::new());
-        let mut port = PollFlags::IN;
+        let mut port = PollFlags::empty();
+        port.set(PollFlags::IN, listens || !self.polite);
         port.set(PollFlags::OUT, !self.out.is_empty());
         files.push(PollFd::new(&self.port, port));
-        files.push(PollFd::from_borrowed_fd(
-            other,
-            if listens { PollFlags::IN } else { PollFlags::empty() },
-        ));
+        let input = if listens { PollFlags::IN } else { PollFlags::empty() };
+        files.extend(other.map(|other| PollFd::from_borrowed_fd(other, input)));
+        let first_session = files.len();
         for (number, session) in &self.sessions {
             for channel in [Channel::Calls, Channel::Events] {
                 let Some(socket) = session.socket(channel) else { continue };
@@ -220,10 +304,10 @@ impl Relay {
         if found[0].intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
             self.read_port(&mut news)?;
         }
-        if !found[1].is_empty() {
+        if first_session > 1 && !found[1].is_empty() {
             news.push(News::Other);
         }
-        for ((number, channel), flags) in whose.into_iter().zip(&found[2..]) {
+        for ((number, channel), flags) in whose.into_iter().zip(&found[first_session..]) {
             if !flags.is_empty() {
                 self.look_at(number, channel, *flags, &mut news);
             }
@@ -253,7 +337,7 @@ impl Relay {
         let mut bytes = vec![0; TURN_BYTES];
         match read(&self.port, &mut bytes) {
             Ok(0) | Err(Errno::CONNRESET | Errno::NODEV | Errno::PIPE) => news.push(News::PortOver),
-            Ok(length) => self.frames.feed(bytes.get(..length).unwrap_or(&[])),
+            Ok(length) => self.feed(bytes.get(..length).unwrap_or(&[])),
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(errno) => return Err(errno.into()),
         }
@@ -267,16 +351,29 @@ impl Relay {
         Ok(())
     }
 
+    /// More has come by the port.
+    fn feed(&mut self, bytes: &[u8]) {
+        let Some((first, mut found)) = self.seek.take() else { return self.frames.feed(bytes) };
+        found.extend_from_slice(bytes);
+        match found.windows(first.len()).position(|part| part == first) {
+            Some(at) => self.frames.feed(&found[at + first.len()..]),
+            None => {
+                found.drain(..found.len().saturating_sub(first.len() - 1));
+                self.seek = Some((first, found));
+            }
+        }
+    }
+
     /// One message of a socket, then others get their turn.
     fn look_at(&mut self, number: u32, channel: Channel, flags: PollFlags, news: &mut Vec<News>) {
-        let Some(session) = self.sessions.get_mut(&number) else { return };
-        if flags.contains(PollFlags::OUT) && !session.flush() {
-            self.over.push(number);
+        if flags.contains(PollFlags::OUT) {
+            self.flush(number);
         }
         if !flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
             return;
         }
-        let Some(socket) = session.socket(channel) else { return };
+        let session = self.sessions.get(&number);
+        let Some(socket) = session.and_then(|session| session.socket(channel)) else { return };
         let mut bytes = vec![0; MESSAGE_BYTES_MAX];
         match socket::receive(socket.as_fd(), &mut bytes, socket::Mode::NonBlocking) {
             Ok((0, _)) => {}
@@ -300,12 +397,12 @@ mod tests {
     /// Two ends of a port, and something that is never ready.
     fn ends() -> (Relay, Relay, (OwnedFd, OwnedFd)) {
         let (one, other) = UnixStream::pair().unwrap();
-        let relay = |end: UnixStream| Relay::new(end.into()).unwrap();
+        let relay = |end: UnixStream| Relay::new(end.into(), false).unwrap();
         (relay(one), relay(other), socket::pair().unwrap())
     }
 
     fn turn(relay: &mut Relay, quiet: &OwnedFd) -> Vec<News> {
-        relay.wait(quiet.as_fd(), Some(10)).unwrap()
+        relay.wait(Some(quiet.as_fd()), Some(10)).unwrap()
     }
 
     #[test]
@@ -346,7 +443,7 @@ mod tests {
             relay.tell(1, Channel::Calls, vec![0; 4096], Vec::new());
         }
         let news = turn(&mut relay, &quiet);
-        assert!(news.iter().all(|news| matches!(news, News::Gone(1))) && !news.is_empty());
+        assert!(news.iter().all(|news| matches!(news, News::Lost(1))) && !news.is_empty());
         relay.tell(2, Channel::Calls, b"still".to_vec(), Vec::new());
         let mut bytes = [0; 16];
         let (length, _) =
@@ -376,10 +473,106 @@ mod tests {
     }
 
     #[test]
+    fn who_computes_for_a_while_is_not_parted_with() {
+        let (mut relay, _other, _quiet) = ends();
+        let (ours, far) = socket::pair().unwrap();
+        relay.add(1, ours);
+        for _ in 0..10_000 {
+            relay.tell(1, Channel::Calls, vec![7; 128], Vec::new());
+        }
+        assert!(relay.has(1));
+        let mut bytes = [0; 256];
+        for _ in 0..10_000 {
+            relay.flush(1);
+            let got = socket::receive(far.as_fd(), &mut bytes, socket::Mode::NonBlocking);
+            assert_eq!(got.unwrap().0, 128);
+        }
+        assert_eq!(relay.cost, 0);
+    }
+
+    #[test]
+    fn all_sessions_together_have_a_bound() {
+        let (mut relay, _other, (quiet, _far)) = ends();
+        let pairs: Vec<_> = (0..64).map(|_| socket::pair().unwrap()).collect();
+        let mut theirs = Vec::new();
+        for (number, (ours, far)) in (0..).zip(pairs) {
+            relay.add(number, ours);
+            theirs.push(far);
+        }
+        for round in 0..64_000 {
+            relay.tell(round % 64, Channel::Calls, vec![0; 4096], Vec::new());
+            assert!(relay.cost <= WAITING_MAX);
+        }
+        assert!(turn(&mut relay, &quiet).iter().all(|news| matches!(news, News::Lost(_))));
+    }
+
+    #[test]
+    fn who_takes_no_answers_is_not_heard() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let mut relay = Relay::new(one.into(), true).unwrap();
+        let (quiet, _far) = socket::pair().unwrap();
+        other.set_nonblocking(true).unwrap();
+        let frame = Frame { kind: FrameKind::Open, session: 7, bytes: vec![0; 8] }.encode();
+        let turns = |relay: &mut Relay| {
+            for _ in 0..2000 {
+                for _ in 0..100 {
+                    let _ = rustix::io::write(&other, &frame);
+                }
+                for news in turn(relay, &quiet) {
+                    assert!(matches!(news, News::Frame(_)), "{news:?}");
+                    relay.say(FrameKind::Close, 7, Vec::new());
+                }
+                if relay.out.len() > FRAMES_MAX {
+                    break;
+                }
+            }
+        };
+        turns(&mut relay);
+        let most = relay.out.len();
+        assert!(most > FRAMES_MAX && most < FRAMES_MAX + TURN_BYTES / 8, "{most}");
+        assert!(turn(&mut relay, &quiet).is_empty(), "nothing is read");
+        let mut bytes = vec![0; 1 << 20];
+        while relay.out.len() > FRAMES_MAX {
+            let _ = read(&other, &mut bytes);
+            turn(&mut relay, &quiet);
+        }
+    }
+
+    #[test]
+    fn who_comes_later_hears_nothing_of_what_was_said_before() {
+        let (one, other) = UnixStream::pair().unwrap();
+        let mut porter = Relay::new(one.into(), true).unwrap();
+        let (quiet, _far) = socket::pair().unwrap();
+        for session in 0..200 {
+            porter.say(FrameKind::Call, session, vec![session as u8; 4096]);
+        }
+        turn(&mut porter, &quiet);
+        // The agent that dies has half of a frame.
+        read(&other, &mut [0; 1000]).unwrap();
+        let mut agent = Relay::new(other.into(), false).unwrap();
+        agent.begin(Frame { kind: FrameKind::Begin, session: 0, bytes: vec![9; 16] });
+        let mut heard = Vec::new();
+        for _ in 0..1000 {
+            heard.extend(turn(&mut agent, &quiet));
+            for news in turn(&mut porter, &quiet) {
+                let News::Frame(frame) = news else { panic!("{news:?}") };
+                porter.restart();
+                porter.say(frame.kind, frame.session, frame.bytes);
+                porter.say(FrameKind::Close, 5, Vec::new());
+            }
+            if !heard.is_empty() {
+                break;
+            }
+        }
+        let [News::Frame(frame)] = &heard[..] else { panic!("{heard:?}") };
+        assert_eq!((frame.kind, frame.session), (FrameKind::Close, 5));
+    }
+
+    #[test]
     fn nonsense_by_the_port_is_an_error() {
         let (one, mut relay, (quiet, _far)) = ends();
         write(&one.port, &[0xff; 64]).unwrap();
-        assert!(relay.wait(quiet.as_fd(), Some(1000)).is_err());
+        assert!(relay.wait(Some(quiet.as_fd()), Some(1000)).is_err());
         drop(one);
     }
 }
