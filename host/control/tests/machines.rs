@@ -220,8 +220,9 @@ fn what_a_process_may_still_use_is_neither_emptied_nor_given_to_others() {
     let daemon = Daemon::start(Settings::default());
     let mut machine = Machine::attach(&daemon, "one");
     let (lost, area) = machine.process();
+    let window = machine.window.try_clone().unwrap();
     let map = |area: Extent| {
-        let pages = omniverb_sys::Extent::new(&machine.window, DATA.offset + area.offset, PAGE);
+        let pages = omniverb_sys::Extent::new(&window, DATA.offset + area.offset, PAGE);
         pages.map(Access::ReadWrite).unwrap()
     };
     let mapped = map(area);
