@@ -330,7 +330,13 @@ fn who_talks_nonsense_at_a_door_has_no_machine_any_more() {
     ] {
         let mut machine = Machine::attach(&daemon, "one");
         let (client, _) = machine.process();
-        socket::send(machine.door.as_fd(), said, files).unwrap();
+        let sent = socket::send(machine.door.as_fd(), said, files);
+        // Kernels that can refuse descriptors do so.
+        if !files.is_empty() && sent.is_err() {
+            drop(machine);
+            until(|| seen(&daemon, "one").is_none());
+            continue;
+        }
         assert!(machine.is_parted_with() && client.is_dropped());
         until(|| seen(&daemon, "one").is_none());
     }

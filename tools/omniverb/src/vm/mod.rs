@@ -99,6 +99,7 @@ pub(crate) fn carry_on(number: u64, alone: bool) -> anyhow::Result<ExitCode> {
     rustix::stdio::dup2_stdout(&null)?;
     // Nothing is said where somebody might not read it.
     rustix::stdio::dup2_stderr(&null)?;
+    drop(null);
     porter::serve(port, door, number, sessions)?;
     Ok(ExitCode::SUCCESS)
 }
