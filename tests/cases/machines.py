@@ -157,8 +157,8 @@ def _pingpong(program, *options):
 
 @contextlib.contextmanager
 def _exchanging(lab):
-    """Two processes whose link is in use, stopped meanwhile; then it has to carry all the rest, byte
-    for byte."""
+    """Two processes whose link is in use, stopped meanwhile; then it has to carry all the rest,
+    byte for byte."""
     command = [_OMNIVERB, "run", "--", "ibv_rc_pingpong", "-c", "-g", "0", "-n", "1000000"]
     idle = lab.machine.row()["used"]
     with contextlib.ExitStack() as stack:

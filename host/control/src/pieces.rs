@@ -13,7 +13,6 @@ use omniverb_sys::{Extent, lock, memfd};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -41,7 +40,7 @@ struct Room {
     /// What is free: where it begins, how long it is. No two of them touch.
     free: Mutex<BTreeMap<u64, u64>>,
     /// The machine is parted with.
-    over: AtomicBool,
+    over: Mutex<bool>,
 }
 
 /// Some pages of a window.
@@ -50,7 +49,7 @@ pub(crate) struct Piece {
     of: Arc<Pieces>,
     offset: u64,
     length: u64,
-    retired: AtomicBool,
+    retired: Mutex<bool>,
 }
 
 impl Pieces {
@@ -62,7 +61,7 @@ impl Pieces {
     pub(crate) fn new(file: OwnedFd, data: body::Extent, bin: Bin) -> io::Result<Arc<Pieces>> {
         Pieces::check(&file, data)?;
         let free = BTreeMap::from([(data.offset + PAGE, data.length - PAGE)]);
-        let (free, over) = (Mutex::new(free), AtomicBool::new(false));
+        let (free, over) = (Mutex::new(free), Mutex::new(false));
         let room = Arc::new(Room { file: Arc::new(file), free, over });
         let (returned, to_empty) = mpsc::channel();
         let ours = room.clone();
@@ -101,7 +100,7 @@ impl Pieces {
             free.insert(offset + length, room - length);
         }
         drop(free);
-        Ok(Piece { of: self.clone(), offset, length, retired: AtomicBool::new(false) })
+        Ok(Piece { of: self.clone(), offset, length, retired: Mutex::new(false) })
     }
 
     /// Bytes of the window, and how many of them are given away.
@@ -112,13 +111,13 @@ impl Pieces {
 
     /// The machine is parted with: nothing is emptied any more.
     pub(crate) fn part(&self) {
-        self.room.over.store(true, Relaxed);
+        *lock(&self.room.over) = true;
     }
 }
 
 impl Room {
     fn empty(&self, offset: u64, length: u64) {
-        if self.over.load(Relaxed) {
+        if *lock(&self.over) {
             return;
         }
         // What cannot be emptied is nobody's.
@@ -160,7 +159,7 @@ impl Piece {
     /// Somebody who was told of it may use it for as long as he lives, which nobody hears of: it is
     /// given to nobody else.
     pub(crate) fn retire(&self) {
-        self.retired.store(true, Relaxed);
+        *lock(&self.retired) = true;
     }
 
     /// Where the guest finds it.
@@ -171,7 +170,7 @@ impl Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        if !self.retired.load(Relaxed) {
+        if !*lock(&self.retired) {
             let _ = self.of.returned.send((self.offset, self.length));
         }
     }
