@@ -54,7 +54,7 @@ proptest! {
                 }
             }
         }
-        let whole = (1..=6).contains(&kind) && usize::try_from(length).unwrap() <= body.len();
+        let whole = (1..=7).contains(&kind) && usize::try_from(length).unwrap() <= body.len();
         prop_assert_eq!(!found.is_empty(), whole);
         if let Some(first) = found.first() {
             prop_assert_eq!(&first.bytes[..], &body[..first.bytes.len()]);
