@@ -31,8 +31,8 @@ _ARGUMENTS = {
     ("containers", "events.ping_pong_asleep"): ([30_000], 200),  # a sleep a side
     ("containers", "many.pairs_of_processes"): ([], 180),
     ("user", "many.pairs_of_processes"): ([], 180),
-    ("containers", "many.clients_of_one_server"): ([], 180),
-    ("user", "many.clients_of_one_server"): ([], 180),
+    ("containers", "many.clients_of_one_server"): ([64, 100], 180),
+    ("user", "many.clients_of_one_server"): ([64, 100], 180),
 }
 # In a container that may not even use ptrace: what moves memory about.
 _STRICT = [("adoption.no_store_is_lost", [2000, 3], 120),
