@@ -228,6 +228,8 @@ mod tests {
 
     #[test]
     fn an_ordinary_process_has_none() {
+        // Not beside a test that opens devices.
+        let _alone = crate::lock::MOVES.guard();
         let (sender, receiver) = std::sync::mpsc::channel::<()>();
         let thread = std::thread::spawn(move || receiver.recv().is_err());
         assert_eq!(tasks_hold(), Ok(false));
