@@ -93,7 +93,7 @@ impl Agent {
     /// Says that it is there, and knows nobody.
     fn begin(&mut self, number: u64) {
         let bytes = [number, random::number()].map(u64::to_le_bytes).concat();
-        self.relay.begin(Frame { kind: FrameKind::Begin, session: 0, bytes });
+        self.relay.begin(&Frame { kind: FrameKind::Begin, session: 0, bytes });
         self.told = None;
         // No number that somebody before had, so that nothing said to him is for anybody now.
         self.last = random::number() as u32;

@@ -1,0 +1,244 @@
+//! Messages of many processes on one stream of bytes: what the two ends of a machine's port have in
+//! common.
+//!
+//! In: frames from the port, messages from sockets of sessions. Out: the same the other way round.
+//! Whoever is at either end may say anything and take nothing: what sessions do not take is kept up
+//! to a bound, then the one that takes least is over; while the port takes nothing, no socket is
+//! read. The porter does not read the port either then; the agent always does.
+
+mod port;
+mod session;
+#[cfg(test)]
+mod tests;
+
+use omniverb_session::limits::MESSAGE_BYTES_MAX;
+use omniverb_session::machine::{Frame, FrameKind};
+use omniverb_sys::socket;
+use port::Port;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+pub(super) use session::Channel;
+use session::{End, Session, Waiting};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Bytes of messages that may wait for room in sockets, of all sessions together.
+const WAITING_MAX: usize = 16 << 20;
+
+/// What has come.
+#[derive(Debug)]
+pub(super) enum News {
+    /// A frame, by the port.
+    Frame(Frame),
+    /// A message, by a socket of a session.
+    Said { session: u32, channel: Channel, bytes: Vec<u8>, files: Vec<OwnedFd> },
+    /// A session is over: its socket was closed at the other end.
+    Gone(u32),
+    /// A session is over: it took nothing, or could not be told something.
+    Lost(u32),
+    /// The other descriptor has something.
+    Other,
+    /// Nobody is at the other end of the port.
+    PortOver,
+}
+
+/// One end of a port.
+pub(super) struct Relay {
+    port: Port,
+    sessions: BTreeMap<u32, Session>,
+    /// What waits in all of them.
+    cost: usize,
+    /// What is still to be said of those that are over.
+    over: Vec<News>,
+}
+
+impl Relay {
+    /// `port`: a stream; it becomes non-blocking. `polite`: reads nothing that it could not answer;
+    /// of the two ends one at most.
+    pub(super) fn new(port: OwnedFd, polite: bool) -> io::Result<Relay> {
+        let (port, sessions) = (Port::new(port, polite)?, BTreeMap::new());
+        Ok(Relay { port, sessions, cost: 0, over: Vec::new() })
+    }
+
+    /// How many sessions there are.
+    pub(super) fn len(&self) -> usize {
+        self.sessions.len()
+    }
+
+    pub(super) fn has(&self, session: u32) -> bool {
+        self.sessions.contains_key(&session)
+    }
+
+    pub(super) fn add(&mut self, session: u32, calls: OwnedFd) {
+        self.sessions.insert(session, Session::new(calls));
+    }
+
+    /// A session has its second socket.
+    pub(super) fn set_events(&mut self, session: u32, events: OwnedFd) {
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.events = Some(events);
+        }
+    }
+
+    /// A session is over: its sockets are closed.
+    pub(super) fn remove(&mut self, session: u32) {
+        if let Some(session) = self.sessions.remove(&session) {
+            self.cost -= session.cost();
+        }
+    }
+
+    fn end(&mut self, session: u32, how: End) {
+        self.remove(session);
+        self.over.push(match how {
+            End::Gone => News::Gone(session),
+            End::Lost => News::Lost(session),
+        });
+    }
+
+    /// All sessions are over.
+    fn clear(&mut self) {
+        self.sessions.clear();
+        self.over.clear();
+        self.cost = 0;
+    }
+
+    /// Somebody else is at the other end now: what was to be said is for nobody, but for the rest
+    /// of what was half said.
+    pub(super) fn restart(&mut self) {
+        self.clear();
+        self.port.restart();
+    }
+
+    /// Begins anew: `first` is said, and what comes before the same is found in what is said to us
+    /// was said to somebody else.
+    pub(super) fn begin(&mut self, first: &Frame) {
+        self.clear();
+        self.port.begin(first);
+    }
+
+    /// Says something by the port, when there is room.
+    pub(super) fn say(&mut self, kind: FrameKind, session: u32, bytes: Vec<u8>) {
+        self.port.say(&Frame { kind, session, bytes });
+    }
+
+    /// Says something by a session's socket, when there is room.
+    pub(super) fn tell(
+        &mut self,
+        number: u32,
+        channel: Channel,
+        bytes: Vec<u8>,
+        files: Vec<Arc<OwnedFd>>,
+    ) {
+        let Some(session) = self.sessions.get_mut(&number) else { return };
+        let before = session.cost();
+        session.push(Waiting { channel, bytes, files });
+        self.cost += session.cost() - before;
+        self.flush(number);
+        if self.cost > WAITING_MAX {
+            let most = self.sessions.iter().max_by_key(|(_, session)| session.cost());
+            if let Some((number, _)) = most {
+                self.end(*number, End::Lost);
+            }
+        }
+    }
+
+    /// Sends what waits in a session.
+    fn flush(&mut self, number: u32) {
+        let Some(session) = self.sessions.get_mut(&number) else { return };
+        let before = session.cost();
+        let flushed = session.flush();
+        self.cost -= before - session.cost();
+        if let Err(how) = flushed {
+            self.end(number, how);
+        }
+    }
+
+    /// Sleeps until something has come, by `other`, too, if there is one, or so many milliseconds
+    /// have passed.
+    pub(super) fn wait(
+        &mut self,
+        other: Option<BorrowedFd<'_>>,
+        limit: Option<i64>,
+    ) -> anyhow::Result<Vec<News>> {
+        let over = std::mem::take(&mut self.over);
+        if !over.is_empty() {
+            return Ok(over);
+        }
+        let listens = self.port.has_room();
+        let (mut files, mut whose) = (Vec::new(), Vec::new());
+        files.push(PollFd::new(&self.port, self.port.wants()));
+        let input = if listens { PollFlags::IN } else { PollFlags::empty() };
+        files.extend(other.map(|other| PollFd::from_borrowed_fd(other, input)));
+        let first_session = files.len();
+        for (number, session) in &self.sessions {
+            for channel in [Channel::Calls, Channel::Events] {
+                let Some(socket) = session.socket(channel) else { continue };
+                let mut flags = PollFlags::empty();
+                flags.set(PollFlags::IN, listens);
+                flags.set(PollFlags::OUT, session.wants() == Some(channel));
+                files.push(PollFd::new(socket, flags));
+                whose.push((*number, channel));
+            }
+        }
+        let limit =
+            limit.map(|limit| Timespec { tv_sec: limit / 1000, tv_nsec: limit % 1000 * 1_000_000 });
+        match poll(&mut files, limit.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let found: Vec<PollFlags> = files.iter().map(PollFd::revents).collect();
+        drop(files);
+        let mut news = Vec::new();
+        if found[0].contains(PollFlags::OUT) {
+            self.port.flush()?;
+        }
+        if found[0].intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+            self.read_port(&mut news)?;
+        }
+        if first_session > 1 && !found[1].is_empty() {
+            news.push(News::Other);
+        }
+        for ((number, channel), flags) in whose.into_iter().zip(&found[first_session..]) {
+            if !flags.is_empty() {
+                self.look_at(number, channel, *flags, &mut news);
+            }
+        }
+        Ok(news)
+    }
+
+    fn read_port(&mut self, news: &mut Vec<News>) -> anyhow::Result<()> {
+        if !self.port.take()? {
+            news.push(News::PortOver);
+        }
+        while let Some(frame) = self.port.next_frame()? {
+            news.push(News::Frame(frame));
+        }
+        Ok(())
+    }
+
+    /// One message of a socket, then others get their turn.
+    fn look_at(&mut self, number: u32, channel: Channel, flags: PollFlags, news: &mut Vec<News>) {
+        if flags.contains(PollFlags::OUT) {
+            self.flush(number);
+        }
+        if !flags.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
+            return;
+        }
+        let session = self.sessions.get(&number);
+        let Some(socket) = session.and_then(|session| session.socket(channel)) else { return };
+        let mut bytes = vec![0; MESSAGE_BYTES_MAX];
+        match socket::receive(socket.as_fd(), &mut bytes, socket::Mode::NonBlocking) {
+            Ok((0, _)) => {}
+            Ok((length, files)) => {
+                bytes.truncate(length);
+                return news.push(News::Said { session: number, channel, bytes, files });
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(_) => {}
+        }
+        self.remove(number);
+        news.push(News::Gone(number));
+    }
+}
