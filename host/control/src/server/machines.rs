@@ -12,6 +12,7 @@ use crate::reactor::Timer;
 use crate::ready::Ready;
 use crate::server::Server;
 use crate::server::identify::HELLO_TIME;
+use crate::server::operators::answer_at;
 use omniverb_session::body::Done;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::machine::{
@@ -168,10 +169,7 @@ impl Server {
         files: &[BorrowedFd<'_>],
     ) {
         let Some(record) = self.machines.get(id) else { return };
-        let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let length = encode(tag, answer, &mut bytes);
-        // There is room for an answer to whoever takes his answers.
-        if socket::try_send(record.door.as_fd(), &bytes[..length], files).is_err() {
+        if !answer_at(&record.door, |bytes| encode(tag, answer, bytes), files) {
             self.part_with_machine(id, "its porter does not take its answers");
         }
     }

@@ -136,7 +136,7 @@ impl Server {
         self.captures.discard(call.files);
     }
 
-    /// Answers an operator's call. There is room for an answer to whoever takes his answers.
+    /// Answers an operator's call.
     pub(super) fn answer_operator(&mut self, id: SessionId, tag: u64, message: &Message) {
         self.answer_operator_with(id, tag, message, &[]);
     }
@@ -150,9 +150,7 @@ impl Server {
         files: &[BorrowedFd<'_>],
     ) {
         let Some(socket) = self.operators.socket(id) else { return };
-        let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let length = encode(tag, message, &mut bytes);
-        if socket::try_send(socket.as_fd(), &bytes[..length], files).is_err() {
+        if !answer_at(socket, |bytes| encode(tag, message, bytes), files) {
             self.end_operator(id);
         }
     }
@@ -165,4 +163,16 @@ impl Server {
         self.captures.discard(files);
         self.disposal.close_socket(socket);
     }
+}
+
+/// Says an answer, which `encode` puts into a buffer; false: it is not taken. There is room for an
+/// answer to whoever takes his answers.
+pub(super) fn answer_at(
+    socket: impl AsFd,
+    encode: impl FnOnce(&mut [u8; MESSAGE_BYTES_MAX]) -> usize,
+    files: &[BorrowedFd<'_>],
+) -> bool {
+    let mut bytes = [0; MESSAGE_BYTES_MAX];
+    let length = encode(&mut bytes);
+    socket::try_send(socket.as_fd(), &bytes[..length], files).is_ok()
 }
