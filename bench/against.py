@@ -4,12 +4,15 @@ Both are sampled in every round, the one right after the other, each first in ev
 what the machine does meanwhile, and what was measured before, hits both. Samples in; a table with a
 ratio and a verdict out.
 """
+import math
 from dataclasses import replace
 
 import report
 
 # Keys of the other build begin with this.
 OTHER = "was_"
+# One comparison in a hundred of equal builds may be called a difference.
+SELDOM = 0.01
 
 
 def both(now, was):
@@ -22,17 +25,30 @@ def both(now, was):
 def verdict(entry, other):
     """(how fast it is against the other build, what that means).
 
-    Worse than noise: each build's median is on that side of every sample of the other one.
+    Worse than noise: each build's median is on that side of every sample of the other one; or, of
+    enough samples, theirs are so seldom ordered like that by chance (`_by_chance`).
     """
     sign = 1 if entry["unit"] == "ns" else -1
     mine, its = ([sign * value for value in one["samples"]] for one in (entry, other))
     middle, its_middle = sign * entry["median"], sign * other["median"]
     speed = (its_middle / middle) ** sign
-    if middle > max(its) and its_middle < min(mine):
+    seldom = _by_chance(mine, its) < SELDOM
+    if middle > max(its) and its_middle < min(mine) or seldom and middle > its_middle:
         return speed, "WORSE"
-    if middle < min(its) and its_middle > max(mine):
+    if middle < min(its) and its_middle > max(mine) or seldom and middle < its_middle:
         return speed, "better"
     return speed, "the same, within noise"
+
+
+def _by_chance(some, others):
+    """How probable it is that samples of one and the same thing are as unevenly ordered as these:
+    the rank sum test of Mann and Whitney, by the normal distribution (good from eight on)."""
+    if min(len(some), len(others)) < 8:
+        return 1.0
+    wins = sum((one > other) + (one == other) / 2 for one in some for other in others)
+    pairs = len(some) * len(others)
+    deviation = math.sqrt(pairs * (len(some) + len(others) + 1) / 12)
+    return math.erfc(abs(wins - pairs / 2) / deviation / math.sqrt(2))
 
 
 def lines(rows):
