@@ -42,16 +42,18 @@ EXACT = [("RC WRITE, exact", "write", ["-c", "RC"], (0, 1, 2, 3, 4))]
 EXACT_ITERATIONS = 2_000
 
 
-# Seconds that one bandwidth is measured for, and one figure of TCP.
-SECONDS = 2
+# How long one bandwidth is measured, in perftest's words, and one figure of TCP, in seconds.
+LENGTH, SECONDS = ["-D", "2"], 2
+# Iterations of a latency.
+ITERATIONS = 100_000
 
 
 def main():
-    global SECONDS
+    global LENGTH, SECONDS, ITERATIONS
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="shorter measurements, to see it work")
     if parser.parse_args().quick:
-        SECONDS = 1
+        LENGTH, SECONDS, ITERATIONS = ["-n", "2000"], 1, 500
     if os.geteuid() != 0:
         sys.exit("the demo makes containers: run it as root")
     started = time.monotonic()
@@ -70,7 +72,7 @@ def main():
                 view(container)
             tcp = measure(pair)
         with Pair(stage, mtu=MTU) as pair:
-            fill(pair, EXACT, EXACT_ITERATIONS, tcp)
+            fill(pair, EXACT, min(EXACT_ITERATIONS, ITERATIONS), tcp)
         say("\nexact: the default, for tenants that do not trust each other. perftest's targets of")
         say("WRITE may not be read from afar, which page protection cannot express; so the")
         say("target's process places the data, woken for it. SEND and READ are as above.")
@@ -104,7 +106,7 @@ def view(container):
             say("    " + re.sub(r"\s+", " ", line.strip()).replace(": ", ":\t", 1).expandtabs(24))
 
 
-def measure(pair, rows=ROWS, iterations=100_000):
+def measure(pair):
     """Fills the table cell by cell; returns the row of TCP."""
     say("\nBoth sides poll, so each keeps one CPU busy; TCP sleeps in the kernel. Latency")
     say("is half a round trip, for READ and atomics a whole one. The factor says how")
@@ -113,7 +115,7 @@ def measure(pair, rows=ROWS, iterations=100_000):
     row("", (text_cell(heading) for heading in HEADINGS))
     tcp = []
     row("TCP", (tcp_cell(pair, column, tcp) for column in range(len(SIZES))))
-    fill(pair, rows, iterations, tcp)
+    fill(pair, ROWS, ITERATIONS, tcp)
     return tcp
 
 
@@ -150,7 +152,7 @@ def perftest(pair, verb, options, column, iterations):
     if column < 2:
         outcome = duet.run(pair, f"ib_{verb}_lat", "-F", "-n", str(iterations), *size, *options)
         return only_row(outcome.client, 6)[4]
-    text = duet.run(pair, f"ib_{verb}_bw", "-F", "-D", str(SECONDS), *size, *options).client
+    text = duet.run(pair, f"ib_{verb}_bw", "-F", *LENGTH, *size, *options).client
     mebibytes, messages = only_row(text, 5)[3:5]
     return messages if column == 2 else mebibytes * 1048576 / 1e9
 
