@@ -3,7 +3,7 @@
 import contextlib
 
 from harness import duet
-from harness.case import CROWDS, Case, Group
+from harness.case import CARRIED, Case, Group
 from harness.containers import Pair
 from harness.daemon import forgotten
 
@@ -49,5 +49,5 @@ def groups():
               *[_program(f"lossy.{test}") for test in tests_of("lossy")],
               *[_program(f"keys.{test}") for test in tests_of("keys")]]
     return [Group("forwarded.programs", perftest.cases("forwarded", True), _fixture,
-                  weight=CROWDS),
-            Group("forwarded.tests", cases, _fixture, weight=CROWDS)]
+                  weight=CARRIED),
+            Group("forwarded.tests", cases, _fixture, weight=CARRIED)]

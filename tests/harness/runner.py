@@ -1,6 +1,6 @@
 """Runs groups of cases, each group in a process of its own, each case under a time limit.
 
-Groups run side by side as far as the machine bears it: what mostly waits beside anything, three
+Groups run side by side as far as the machine bears it: two that mostly wait beside anything, three
 that poll, or one and another that crowds, on two processors; what is measured or floods alone
 (`case.WAITS` and the others). After a case failed its group goes on with a fresh fixture, in a new
 process.
@@ -14,12 +14,14 @@ import time
 import traceback
 
 from . import flaky, process
-from .case import POLLS, Failure, Skip
+from .case import POLLS, WAITS, Failure, Skip
 from .machine import Machine
 from .report import Report
 
 _FIXTURE_LIMIT = 60.0
 _GRACE = 15.0
+# So many groups that wait run beside whatever else does.
+_BESIDE = 2
 # How often to look whether a process has ended that was told to.
 _LOOK = 0.02
 
@@ -35,8 +37,8 @@ def run_groups(groups, stage, report: Report, confirm=0):
     signal.signal(signal.SIGTERM, _stop)
     room = 2 * max(2, os.cpu_count() or 2) + POLLS
     machine = Machine()
-    # First the largest; those that wait fill the gaps.
-    groups = sorted(groups, key=lambda group: -group.weight)
+    # First the largest, of equals those that may last longest.
+    groups = sorted(groups, key=lambda group: (-group.weight, -sum(c.limit for c in group.cases)))
     waiting = [(group, list(group.cases)) for group in groups if group.cases]
     running, tried = [], {}
     try:
@@ -66,12 +68,18 @@ def run_groups(groups, stage, report: Report, confirm=0):
 def _fitting(waiting, running, room):
     """Yields places of the list of groups that may start, the first that fits each time."""
     while True:
-        free = room - sum(one.group.weight for one in running)
-        fits = (at for at, (group, _) in enumerate(waiting) if group.weight <= free)
+        weights = [one.group.weight for one in running]
+        fits = (at for at, (group, _) in enumerate(waiting)
+                if _load([*weights, group.weight]) <= room)
         at = next(fits, 0 if waiting and not running else None)
         if at is None:
             return
         yield at
+
+
+def _load(weights):
+    """What groups of these weights are for the machine together."""
+    return sum(weights) - min(weights.count(WAITS), _BESIDE)
 
 
 def _wait(running):
