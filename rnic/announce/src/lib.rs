@@ -1,0 +1,16 @@
+//! What two nodes of the DMA API (`app/dma`) tell each other: which buffers there are, and when one
+//! goes.
+//!
+//! In: messages from a node that may be hostile. Out: what is known of its buffers, and what is to
+//! be answered. How messages travel is the user's affair; they must arrive in order, and once.
+
+mod known;
+mod message;
+
+pub use known::{BUFFERS_MAX, Fault, Known};
+pub use message::{
+    Announced, BUFFER_BYTES_MAX, HELLO, Malformed, Message, READABLE, WRITABLE, is_hello,
+};
+
+/// Bytes of a message.
+pub const MESSAGE_BYTES: usize = 48;
