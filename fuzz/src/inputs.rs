@@ -38,6 +38,7 @@ pub fn input(target: &str, random: &mut Random) -> Vec<u8> {
         "broker" => (0..random.below(60)).flat_map(|_| step(random)).collect(),
         "wire_packet" | "transport_connection" => packets(target, random),
         "rsocket_peer" => socket(random),
+        "dma_peer" => crate::dma::input(random),
         "kernel_addresses" => (0..random.below(6)).flat_map(|_| netlink(random)).collect(),
         "kernel_maps" => text(random, &MAPS),
         "configuration" => text(random, &SETTINGS),

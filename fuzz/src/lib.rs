@@ -3,6 +3,7 @@
 //!
 //! In: bytes. Out: nothing, or a panic: then the bytes are a bug report.
 
+mod dma;
 mod inputs;
 mod ring;
 mod rsocket;
@@ -41,6 +42,7 @@ mod configuration;
 #[path = "../../host/daemon/src/vnics.rs"]
 mod vnics;
 
+pub use dma::dma_peer;
 pub use inputs::{Random, input, mutated};
 pub use ring::ring_consumer;
 pub use rsocket::rsocket_peer;
@@ -49,7 +51,7 @@ pub use rsocket::rsocket_peer;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 17] = [
+pub const TARGETS: [Target; 18] = [
     ("ring_consumer", ring_consumer),
     ("link_records", link_records),
     ("session_decode", session_decode),
@@ -60,6 +62,7 @@ pub const TARGETS: [Target; 17] = [
     ("engine_trace", engine_trace),
     ("cm_message", cm_message),
     ("rsocket_peer", rsocket_peer),
+    ("dma_peer", dma_peer),
     ("hostile_daemon", hostile_daemon),
     ("imports", imports),
     ("kernel_addresses", kernel_addresses),

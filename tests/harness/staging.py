@@ -23,6 +23,10 @@ _UNDER_THREAD_SANITIZER = ["itself"]
 _WITH_SECOND = "owner"
 SECOND = PROGRAMS / "second"
 
+# Of the second API: its tests, and its examples.
+_DMA = PROGRAMS / "dma"
+_DMA_EXAMPLES = ROOT / "app" / "dma" / "examples"
+
 _COMMON = ["common.c", "common_processes.c", "common_far.c"]
 _FLAGS = ["-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
 
@@ -33,6 +37,7 @@ def build_programs():
     out.mkdir(parents=True, exist_ok=True)
     newest = max(p.stat().st_mtime for p in PROGRAMS.glob("**/*.[ch]"))
     build_second(out)
+    build_dma(out)
     common = [PROGRAMS / name for name in _COMMON]
     for source in program_sources():
         binary = out / source.stem
@@ -50,6 +55,21 @@ def build_programs():
         process.run(["gcc", *_FLAGS, "-fsanitize=thread", "-o", out / f"{name}-tsan",
                      PROGRAMS / f"{name}.c", *common, "-libverbs", "-lm"], limit=120)
     return out
+
+
+def build_dma(out):
+    """The programs over omniverb/dma.h: as they are found, with dma_ in front."""
+    common = [PROGRAMS / name for name in _COMMON]
+    header = ["-I", ROOT / "app" / "dma" / "include"]
+    library = ["-L", LIBRARY.parent, "-lomniverb_dma", "-lrdmacm", "-libverbs", "-lm"]
+    for source in [*_DMA.glob("*.c"), *_DMA_EXAMPLES.glob("*.c")]:
+        binary = out / f"dma_{source.stem}"
+        newest = max(p.stat().st_mtime for p in (source, *_DMA.glob("*.h"), LIBRARY,
+                                                 PROGRAMS / "common.h"))
+        if not binary.exists() or binary.stat().st_mtime < newest:
+            helpers = common if source.parent == _DMA else []
+            process.run(["gcc", *_FLAGS, *header, "-o", binary, source, *helpers, *library],
+                        limit=120)
 
 
 def build_second(out):

@@ -1,5 +1,5 @@
-//! Builds everything that is installed: programs into dist/bin, the libraries into dist/lib,
-//! stand-ins for other programs into dist/libexec, what debuggers are told into dist/share.
+//! Builds everything that is installed: programs into dist/bin, the libraries into dist/lib, the
+//! header of our own API into dist/include, stand-ins for other programs into dist/libexec, what debuggers are told into dist/share.
 //!
 //! A library is a Rust archive that we link ourselves: rustc passes a version script of its own
 //! to the linker, beside which ours would be ignored or refused (docs/decisions has the trials).
@@ -38,8 +38,28 @@ pub(crate) fn run(flags: &[&str]) -> Result<()> {
         build_programs(debug)?;
     }
     copy_suppressions()?;
+    copy_files()?;
     library::ALL.iter().try_for_each(|library| build_library(library, debug))?;
     build_paths()
+}
+
+/// What is installed as it is: from where, into which folder of dist/.
+const FILES: [(&str, &str); 6] = [
+    ("app/dma/include/omniverb/dma.h", "include/omniverb"),
+    ("app/dma/python/omniverb_dma.py", "share/omniverb/python"),
+    ("app/dma/man/omniverb_dma.7", "share/man/man7"),
+    ("app/dma/man/omv_dma_init.3", "share/man/man3"),
+    ("app/dma/man/omv_dma_alloc.3", "share/man/man3"),
+    ("app/dma/man/omv_dma_start.3", "share/man/man3"),
+];
+
+fn copy_files() -> Result<()> {
+    for (from, folder) in FILES {
+        let (from, to) = (root().join(from), root().join("dist").join(folder));
+        std::fs::create_dir_all(&to)?;
+        replace(&from, &to.join(from.file_name().context("a file has a name")?))?;
+    }
+    Ok(())
 }
 
 /// What valgrind and ThreadSanitizer are told of the libraries.

@@ -29,7 +29,8 @@ pub(crate) fn run(flags: &[&str]) -> Result<()> {
     let release = setting(&settings, "PACKAGE_VERSION").unwrap_or("of unknown number");
     let (mut theirs, mut all_ours) = (Nodes::new(), Nodes::new());
     for library in library::ALL {
-        theirs.extend(nodes(&read(library.script)?, private)?);
+        let Some(script) = library.script else { continue };
+        theirs.extend(nodes(&read(script)?, private)?);
         all_ours.extend(ours(&Table::read(library)?));
     }
     forget_first_interface(&mut theirs);

@@ -1,4 +1,4 @@
-//! The libraries that take the place of others'.
+//! The libraries: two that take the place of others', and one of our own over them.
 
 use std::path::PathBuf;
 
@@ -16,11 +16,12 @@ pub(crate) struct Library {
     pub beside: &'static [&'static str],
     /// What of it is written in C.
     pub sources: &'static [&'static str],
-    /// Where its version script is in a source tree of rdma-core.
-    pub script: &'static str,
+    /// Where its version script is in a source tree of rdma-core; none if it is our own.
+    pub script: Option<&'static str>,
 }
 
 const VERBS_SONAME: &str = "libibverbs.so.1";
+const CONNECTIONS_SONAME: &str = "librdmacm.so.1";
 
 pub(crate) const VERBS: Library = Library {
     folder: "app/ibverbs",
@@ -29,21 +30,32 @@ pub(crate) const VERBS: Library = Library {
     plain: "libibverbs.so",
     beside: &[],
     sources: &["events.c"],
-    script: "libibverbs/libibverbs.map.in",
+    script: Some("libibverbs/libibverbs.map.in"),
 };
 
 pub(crate) const CONNECTIONS: Library = Library {
     folder: "app/rdmacm",
     package: "omniverb_rdmacm",
-    soname: "librdmacm.so.1",
+    soname: CONNECTIONS_SONAME,
     plain: "librdmacm.so",
     beside: &[VERBS_SONAME],
     sources: &[],
-    script: "librdmacm/librdmacm.map",
+    script: Some("librdmacm/librdmacm.map"),
+};
+
+/// A second API over the two.
+pub(crate) const DMA: Library = Library {
+    folder: "app/dma",
+    package: "omniverb_dma",
+    soname: "libomniverb_dma.so.1",
+    plain: "libomniverb_dma.so",
+    beside: &[VERBS_SONAME, CONNECTIONS_SONAME],
+    sources: &[],
+    script: None,
 };
 
 /// Each after those that it is linked with.
-pub(crate) const ALL: [&Library; 2] = [&VERBS, &CONNECTIONS];
+pub(crate) const ALL: [&Library; 3] = [&VERBS, &CONNECTIONS, &DMA];
 
 impl Library {
     /// Its symbol table.

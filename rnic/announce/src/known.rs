@@ -62,10 +62,18 @@ impl Known {
             Message::Buffer(what) => self.buffer(what).map(|()| None),
             Message::Withdrawn(serial) => self.withdrawn(serial),
             Message::LetGo(serial) => {
-                if self.awaited.remove(&serial) { Ok(None) } else { Err(Fault::Unknown) }
+                if self.awaited.remove(&serial) {
+                    Ok(None)
+                } else {
+                    Err(Fault::Unknown)
+                }
             }
             Message::All => {
-                if std::mem::replace(&mut self.all, true) { Err(Fault::Again) } else { Ok(None) }
+                if std::mem::replace(&mut self.all, true) {
+                    Err(Fault::Again)
+                } else {
+                    Ok(None)
+                }
             }
         }
     }

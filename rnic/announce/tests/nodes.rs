@@ -1,8 +1,8 @@
 //! Two nodes that tell each other about their buffers, and one that hears anything.
 
 use omniverb_announce::{
-    Announced, BUFFER_BYTES_MAX, BUFFERS_MAX, Fault, HELLO, Known, Message,
-    READABLE, WRITABLE, is_hello,
+    Announced, BUFFER_BYTES_MAX, BUFFERS_MAX, Fault, HELLO, Known, Message, READABLE, WRITABLE,
+    is_hello,
 };
 use proptest::prelude::*;
 

@@ -1,0 +1,77 @@
+//! What the program has of a buffer, its own or a node's.
+
+use std::sync::Arc;
+
+use omniverb_abi::{ibv_send_wr_rdma, ibv_sge};
+use omniverb_announce::{Announced, READABLE, WRITABLE};
+use omniverb_terms::Errno;
+
+use crate::limits::TRANSFER_BYTES_MAX;
+use crate::node::{Node, Wanted};
+use crate::own::Own;
+use crate::transfer::{Place, omv_dma_transfer};
+
+/// `struct omv_dma_buffer`.
+pub enum Buffer {
+    /// One of ours.
+    Own(Arc<Own>),
+    /// A node's.
+    Far(Arc<Node>, Announced),
+}
+
+impl Buffer {
+    /// As it is announced.
+    pub(crate) fn what(&self) -> &Announced {
+        match self {
+            Self::Own(own) => &own.what,
+            Self::Far(_, what) => what,
+        }
+    }
+
+    /// Where a part of it is; `EINVAL` if it has no such part.
+    fn part(&self, offset: u64, length: u64) -> Result<u64, Errno> {
+        let what = self.what();
+        let end = offset.checked_add(length).ok_or(Errno::EINVAL)?;
+        if end > what.length {
+            return Err(Errno::EINVAL);
+        }
+        what.address.checked_add(offset).ok_or(Errno::EINVAL)
+    }
+}
+
+/// What a transfer is about: whom, and what.
+///
+/// # Safety
+/// `transfer` is live until it is done, its buffers are.
+pub(crate) unsafe fn wanted(transfer: *mut omv_dma_transfer) -> Result<(Arc<Node>, Wanted), Errno> {
+    // SAFETY: the caller's promise.
+    let (it, to, from, place) = unsafe {
+        let it = &*transfer;
+        let to = it.to.cast::<Buffer>().as_ref().ok_or(Errno::EINVAL)?;
+        let from = it.from.cast::<Buffer>().as_ref().ok_or(Errno::EINVAL)?;
+        (it, to, from, Place::new(transfer))
+    };
+    if it.length == 0 || it.length > TRANSFER_BYTES_MAX {
+        return Err(Errno::EINVAL);
+    }
+    let length = u32::try_from(it.length).map_err(|_| Errno::EINVAL)?;
+    let (to_part, from_part) =
+        (to.part(it.to_offset, it.length)?, from.part(it.from_offset, it.length)?);
+    let (own, ours, node, what, theirs, reads) = match (to, from) {
+        (Buffer::Own(own), Buffer::Far(node, what)) => (own, to_part, node, what, from_part, true),
+        (Buffer::Far(node, what), Buffer::Own(own)) => (own, from_part, node, what, to_part, false),
+        _ => return Err(Errno::EINVAL),
+    };
+    if what.rights & if reads { READABLE } else { WRITABLE } == 0 {
+        return Err(Errno::EACCES);
+    }
+    let wanted = Wanted {
+        place,
+        own: own.clone(),
+        ours: ibv_sge { addr: ours, length, lkey: own.memory.lkey() },
+        serial: what.serial,
+        theirs: ibv_send_wr_rdma { remote_addr: theirs, rkey: what.rkey },
+        reads,
+    };
+    Ok((node.clone(), wanted))
+}

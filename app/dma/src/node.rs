@@ -1,0 +1,431 @@
+//! A node: somebody we are connected with, or are about to be.
+//!
+//! In: completions, messages that came, transfers to start. Out: transfers that are done, messages.
+//! Everything of a node is under one lock. It *ends* once, for whatever reason; then its queues are
+//! gone and nothing of it is under way.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use omniverb_abi::{
+    IBV_WC_REM_ACCESS_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_SUCCESS,
+    IBV_WC_WR_FLUSH_ERR, ibv_send_wr_rdma, ibv_sge, ibv_wc,
+};
+use omniverb_announce::{Announced, Known, Message};
+use omniverb_sys::lock;
+use omniverb_terms::Errno;
+
+use crate::device::Device;
+use crate::errno::ESTALE;
+use crate::id::Id;
+use crate::limits::{LETTERS, LIST_BYTES, LIST_MAX, TRANSFERS_MAX, TURN, WAITING_MAX};
+use crate::own::Own;
+use crate::queues::{LETTER, Queues, Request};
+use crate::shared::Shared;
+use crate::transfer::{Place, UnderWay};
+
+/// A transfer that is to be started: checked, but for what the node says.
+pub(crate) struct Wanted {
+    pub(crate) place: Place,
+    pub(crate) own: Arc<Own>,
+    pub(crate) ours: ibv_sge,
+    /// Of the node's buffer.
+    pub(crate) serial: u64,
+    pub(crate) theirs: ibv_send_wr_rdma,
+    pub(crate) reads: bool,
+}
+
+/// See the file's head.
+pub struct Node {
+    pub(crate) number: u32,
+    /// It connected to us.
+    pub(crate) incoming: bool,
+    /// The program has it.
+    pub(crate) handed: AtomicBool,
+    shared: Arc<Shared>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    id: Option<Id>,
+    queues: Option<Queues>,
+    /// Both sides are connected, and we have said which buffers we have.
+    open: bool,
+    /// It has ended, and why.
+    ended: Option<Errno>,
+    known: Known,
+    /// Messages to be sent, in their order.
+    waiting: VecDeque<Message>,
+    /// Places of messages that are free.
+    letters: Vec<usize>,
+    /// What the device has, by name, and names that are free.
+    under_way: Vec<Option<UnderWay>>,
+    free: Vec<usize>,
+    reads: usize,
+    calling: usize,
+}
+
+impl Node {
+    pub(crate) fn new(number: u32, incoming: bool, shared: Arc<Shared>) -> Self {
+        let inner = Inner {
+            letters: (0..LETTERS).collect(),
+            under_way: (0..TRANSFERS_MAX).map(|_| None).collect(),
+            free: (0..TRANSFERS_MAX).collect(),
+            ..Inner::default()
+        };
+        let (handed, inner) = (AtomicBool::new(false), Mutex::new(inner));
+        Self { number, incoming, handed, shared, inner }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        lock(&self.inner)
+    }
+
+    /// Its connection is this. It ends at once if it has ended before.
+    pub(crate) fn has(&self, id: Id) {
+        let mut inner = self.inner();
+        if inner.ended.is_none() {
+            inner.id = Some(id);
+        }
+    }
+
+    /// Does something with the connection; the node ends if it fails.
+    pub(crate) fn with(&self, then: impl FnOnce(&Id) -> Result<(), Errno>) {
+        let mut inner = self.inner();
+        let Some(id) = &inner.id else { return };
+        if let Err(errno) = then(id) {
+            self.end_now(&mut inner, errno);
+        }
+    }
+
+    /// Makes its queues, and goes on.
+    pub(crate) fn get_ready(&self, device: &Device, then: impl FnOnce(&Id) -> Result<(), Errno>) {
+        let mut inner = self.inner();
+        let Some(id) = &inner.id else { return };
+        match id.queues(device, self.number) {
+            Ok(queues) => inner.queues = Some(queues),
+            Err(errno) => return self.end_now(&mut inner, errno),
+        }
+        drop(inner);
+        self.with(then);
+    }
+
+    /// Both sides are connected: says all that there is.
+    pub(crate) fn open(&self, own: impl Iterator<Item = Announced>) {
+        let mut inner = self.inner();
+        if inner.queues.is_none() || inner.open {
+            return;
+        }
+        inner.open = true;
+        inner.waiting.extend(own.map(Message::Buffer));
+        inner.waiting.push_back(Message::All);
+        self.go_on(&mut inner);
+        drop(inner);
+        self.shared.gate.notify();
+    }
+
+    /// Whether it is connected, and all is known that it had then; or why it ended.
+    pub(crate) fn is_ready(&self) -> Result<bool, Errno> {
+        let inner = self.inner();
+        inner.ended.map_or(Ok(inner.open && inner.known.has_all()), Err)
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.inner().ended.is_some()
+    }
+
+    /// There is a new buffer of ours.
+    pub(crate) fn announce(&self, what: Announced) {
+        let mut inner = self.inner();
+        if inner.open {
+            self.say(&mut inner, Message::Buffer(what));
+            self.go_on(&mut inner);
+        }
+    }
+
+    /// A buffer of ours is to go.
+    pub(crate) fn withdraw(&self, serial: u64) {
+        let mut inner = self.inner();
+        if inner.open {
+            let message = inner.known.withdraw(serial);
+            self.say(&mut inner, message);
+            self.go_on(&mut inner);
+        }
+    }
+
+    /// Whether it may still use a buffer that was withdrawn.
+    pub(crate) fn keeps(&self, serial: u64) -> bool {
+        self.inner().known.awaits(serial)
+    }
+
+    /// A buffer of its.
+    pub(crate) fn find(&self, id: u64) -> Result<Option<Announced>, Errno> {
+        let inner = self.inner();
+        if inner.ended.is_some() { Err(Errno::ENOTCONN) } else { Ok(inner.known.find(id)) }
+    }
+
+    /// Whether some of its transfers are to be called back.
+    pub(crate) fn is_calling(&self) -> bool {
+        self.inner().calling > 0
+    }
+
+    /// It ends, if it has not.
+    pub(crate) fn end(&self, why: Errno) {
+        self.end_now(&mut self.inner(), why);
+    }
+
+    fn end_now(&self, inner: &mut Inner, why: Errno) {
+        if inner.ended.is_some() {
+            return;
+        }
+        inner.ended = Some(why);
+        inner.open = false;
+        if let Some(id) = &inner.id {
+            id.disconnect();
+        }
+        // First what the device does, then what it does it with.
+        inner.queues = None;
+        inner.id = None;
+        inner.known = Known::default();
+        inner.waiting.clear();
+        for name in 0..TRANSFERS_MAX {
+            self.finish(inner, name, Errno::ECONNRESET);
+        }
+        self.shared.gate.notify();
+        // Whoever looks after it forgets it.
+        self.shared.wake();
+    }
+
+    /// A transfer is done; none if there is none of that name.
+    fn finish(&self, inner: &mut Inner, name: usize, status: Errno) {
+        let Some(it) = inner.under_way.get_mut(name).and_then(Option::take) else { return };
+        inner.free.push(name);
+        inner.reads -= usize::from(it.reads);
+        it.own.end();
+        if let Some(message) = inner.known.end(it.serial) {
+            self.say(inner, message);
+        }
+        drop(it.own);
+        if it.calls {
+            inner.calling -= 1;
+            self.shared.calling.fetch_sub(1, Ordering::Relaxed);
+            self.shared.call_later(it.place, status);
+            self.shared.wake();
+        } else {
+            it.place.finish(status);
+        }
+    }
+
+    fn say(&self, inner: &mut Inner, message: Message) {
+        if inner.waiting.len() >= WAITING_MAX {
+            return self.end_now(inner, Errno::ETIMEDOUT);
+        }
+        inner.waiting.push_back(message);
+    }
+
+    /// Takes what the device has done, and sends what waits. Whether there may be more.
+    fn go_on(&self, inner: &mut Inner) -> bool {
+        let more = self.advance(inner);
+        match &inner.queues {
+            Some(queues) if !inner.waiting.is_empty() => queues.notify_sends(),
+            _ => return more,
+        }
+        self.advance(inner)
+    }
+
+    fn advance(&self, inner: &mut Inner) -> bool {
+        let mut done = [ibv_wc::default(); TURN];
+        let count = match &inner.queues {
+            Some(queues) => queues.poll_sends(&mut done),
+            None => return false,
+        };
+        for completion in &done[..count] {
+            let name = (completion.wr_id & (LETTER - 1)) as usize;
+            if completion.status != IBV_WC_SUCCESS {
+                let why = reason(completion.status);
+                if completion.wr_id & LETTER == 0 {
+                    self.finish(inner, name, why);
+                }
+                self.end_now(inner, why);
+                return false;
+            }
+            if completion.wr_id & LETTER == 0 {
+                self.finish(inner, name, Errno::NONE);
+            } else {
+                inner.letters.push(name);
+            }
+        }
+        if let Err(errno) = inner.send_waiting() {
+            self.end_now(inner, errno);
+        }
+        count == TURN
+    }
+
+    /// As [`Node::go_on`], by whoever asks for a transfer.
+    pub(crate) fn look(&self) {
+        self.go_on(&mut self.inner());
+    }
+
+    /// There is news of its queues: takes it, and will be told again. Whether there is more now.
+    pub(crate) fn serve(&self) -> bool {
+        let mut inner = self.inner();
+        let Some(queues) = &inner.queues else { return false };
+        queues.notify_receives();
+        let mut came = [ibv_wc::default(); TURN];
+        let count = queues.poll_receives(&mut came);
+        for completion in &came[..count] {
+            if let Err(errno) = self.take(&mut inner, completion) {
+                self.end_now(&mut inner, errno);
+                return false;
+            }
+        }
+        let mut more = self.go_on(&mut inner);
+        // Told of what is done only where somebody waits for that.
+        if inner.calling > 0
+            && !self.shared.looks.load(Ordering::Relaxed)
+            && let Some(queues) = &inner.queues
+        {
+            queues.notify_sends();
+            more |= self.go_on(&mut inner);
+        }
+        drop(inner);
+        if count > 0 {
+            self.shared.gate.notify();
+        }
+        more || count == TURN
+    }
+
+    /// Takes a message.
+    fn take(&self, inner: &mut Inner, completion: &ibv_wc) -> Result<(), Errno> {
+        let queues = inner.queues.as_ref().ok_or(Errno::ECONNRESET)?;
+        if completion.status != IBV_WC_SUCCESS {
+            return Err(reason(completion.status));
+        }
+        let place = completion.wr_id as usize;
+        let message = queues.received(place, completion.byte_len);
+        queues.post_receive(place)?;
+        if let Some(answer) = inner.known.hear(&message).map_err(|_| Errno::EPROTO)? {
+            self.say(inner, answer);
+        }
+        Ok(())
+    }
+
+    /// Starts transfers, as many as can be; at least one, or why not.
+    pub(crate) fn start(&self, list: &[Wanted]) -> Result<usize, Errno> {
+        let mut started = 0;
+        while started < list.len() {
+            // The lock is given up in between: whoever looks for completions takes its turn.
+            let mut inner = self.inner();
+            match self.start_some(&mut inner, &list[started..]) {
+                (0, Err(errno)) if started == 0 => return Err(errno),
+                (count, Ok(())) => started += count,
+                (count, Err(_)) => return Ok(started + count),
+            }
+        }
+        Ok(started)
+    }
+
+    fn start_some(&self, inner: &mut Inner, list: &[Wanted]) -> (usize, Result<(), Errno>) {
+        if inner.free.len() < LIST_MAX {
+            self.go_on(inner);
+        }
+        if inner.ended.is_some() || !inner.open {
+            return (0, Err(Errno::ENOTCONN));
+        }
+        let (mut requests, mut bytes) = (Vec::with_capacity(LIST_MAX), 0);
+        let mut why_not = Ok(());
+        for wanted in list.iter().take(LIST_MAX) {
+            if bytes >= LIST_BYTES {
+                break;
+            }
+            match inner.prepare(wanted) {
+                Ok(request) => requests.push(request),
+                Err(errno) => {
+                    why_not = Err(errno);
+                    break;
+                }
+            }
+            bytes += u64::from(wanted.ours.length);
+            wanted.place.begin(self.number);
+        }
+        // The library's thread looks by itself, or is told. When it stops looking it comes here, see
+        // `service::look`: either it sees what we count below, or we see that it has stopped.
+        let calls = list[..requests.len()].iter().filter(|wanted| wanted.place.calls()).count();
+        inner.calling += calls;
+        self.shared.calling.fetch_add(calls as u32, Ordering::Relaxed);
+        let Some(queues) = &inner.queues else { return (0, Err(Errno::ENOTCONN)) };
+        if calls > 0 && !self.shared.looks.load(Ordering::Relaxed) {
+            queues.notify_sends();
+        }
+        let (posted, result) = queues.post(&requests);
+        for (request, wanted) in requests.iter().zip(list).skip(posted) {
+            self.take_back(inner, request.name as usize, wanted);
+        }
+        (posted, result.and(why_not))
+    }
+
+    /// The device did not take it: the program has it back, as it was.
+    fn take_back(&self, inner: &mut Inner, name: usize, wanted: &Wanted) {
+        let Some(it) = inner.under_way.get_mut(name).and_then(Option::take) else { return };
+        inner.free.push(name);
+        inner.reads -= usize::from(it.reads);
+        it.own.end();
+        if it.calls {
+            inner.calling -= 1;
+            self.shared.calling.fetch_sub(1, Ordering::Relaxed);
+        }
+        if let Some(message) = inner.known.end(wanted.serial) {
+            self.say(inner, message);
+        }
+        wanted.place.finish(Errno::EAGAIN);
+    }
+}
+
+impl Inner {
+    /// Gives a transfer a name.
+    fn prepare(&mut self, wanted: &Wanted) -> Result<Request, Errno> {
+        let name = *self.free.last().ok_or(Errno::EAGAIN)?;
+        if !self.known.begin(wanted.serial) {
+            return Err(ESTALE);
+        }
+        self.free.pop();
+        let waits = !wanted.reads && self.reads > 0;
+        self.reads += usize::from(wanted.reads);
+        wanted.own.begin();
+        let it = UnderWay {
+            place: wanted.place,
+            own: wanted.own.clone(),
+            serial: wanted.serial,
+            reads: wanted.reads,
+            calls: wanted.place.calls(),
+        };
+        if let Some(slot) = self.under_way.get_mut(name) {
+            *slot = Some(it);
+        }
+        let (ours, theirs, reads) = (wanted.ours, wanted.theirs, wanted.reads);
+        Ok(Request { name: name as u64, ours, theirs, reads, waits })
+    }
+
+    fn send_waiting(&mut self) -> Result<(), Errno> {
+        let Some(queues) = &self.queues else { return Ok(()) };
+        while let (Some(message), Some(&place)) = (self.waiting.front(), self.letters.last()) {
+            queues.send(place, &message.encode())?;
+            self.waiting.pop_front();
+            self.letters.pop();
+        }
+        Ok(())
+    }
+}
+
+/// What a failed completion means for the program.
+fn reason(status: u32) -> Errno {
+    match status {
+        IBV_WC_REM_ACCESS_ERR => Errno::EACCES,
+        IBV_WC_RETRY_EXC_ERR | IBV_WC_RNR_RETRY_EXC_ERR => Errno::ETIMEDOUT,
+        IBV_WC_WR_FLUSH_ERR => Errno::ECONNRESET,
+        _ => Errno::EIO,
+    }
+}

@@ -1,0 +1,107 @@
+//! The library's thread: takes messages of nodes and events of connections, and calls back.
+//!
+//! It sleeps unless there is something to take, or to call back for; how it waits for the latter
+//! the program says.
+
+use core::sync::atomic::Ordering;
+use std::collections::BTreeSet;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use omniverb_sys::lock;
+use omniverb_terms::Errno;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::limits::LOOK;
+use crate::program::{Program, Waits};
+use crate::{manager, quiet};
+
+/// Looks at completions before descriptors are looked at again.
+const LOOKS: usize = 64;
+
+/// Starts the thread.
+pub(crate) fn start(program: &Arc<Program>) -> Result<(), Errno> {
+    let its = program.clone();
+    let thread = quiet::spawn("omniverb-dma", move || run(&its))?;
+    *lock(&program.thread) = Some(thread);
+    Ok(())
+}
+
+fn run(program: &Program) {
+    program.shared.is_mine();
+    let mut busy = BTreeSet::new();
+    // Looks at completions by itself, and when it last called back.
+    let mut looking = None;
+    while !program.stops.load(Ordering::Acquire) {
+        let only_look = !busy.is_empty() || program.shared.is_due() || looking.is_some();
+        let news = wait(program, only_look);
+        if news.wake {
+            program.shared.woken();
+        }
+        if news.connections {
+            manager::take_all(program);
+        }
+        if news.completions {
+            while let Some(number) = program.device.news() {
+                busy.insert(number);
+            }
+        }
+        busy.retain(|number| program.node(*number).is_some_and(|node| node.serve()));
+        program.sweep();
+        if program.shared.call() && program.waits != Waits::Sleeps {
+            looking = Some(Instant::now());
+        }
+        looking = looking.and_then(|since| look(program, since));
+        if looking.is_none() && program.shared.looks.swap(false, Ordering::Relaxed) {
+            // Who started a transfer meanwhile asked for no news of it. Whoever does from now on
+            // sees, by the node's lock, that it has to.
+            let calling = program.nodes().into_iter().filter(|node| node.is_calling());
+            busy.extend(calling.filter(|node| node.serve()).map(|node| node.number));
+        }
+    }
+}
+
+struct News {
+    wake: bool,
+    connections: bool,
+    completions: bool,
+}
+
+/// Waits until there is something on a descriptor, or only looks.
+fn wait(program: &Program, only_look: bool) -> News {
+    // SAFETY: open as long as the program's things are.
+    let (events, completions) = unsafe {
+        let events = BorrowedFd::borrow_raw((*program.events.0).fd);
+        (events, BorrowedFd::borrow_raw((*program.device.channel).fd))
+    };
+    let mut all = [
+        PollFd::from_borrowed_fd(program.shared.waking(), PollFlags::IN),
+        PollFd::from_borrowed_fd(events, PollFlags::IN),
+        PollFd::from_borrowed_fd(completions, PollFlags::IN),
+    ];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut all, only_look.then_some(&at_once)).ok();
+    let has = |at: usize| !all[at].revents().is_empty();
+    News { wake: has(0), connections: has(1), completions: has(2) }
+}
+
+/// Looks for completions that are to be called back, without being told of them, some times; when
+/// it last called back. None: it has looked long enough.
+fn look(program: &Program, mut since: Instant) -> Option<Instant> {
+    program.shared.looks.store(true, Ordering::Relaxed);
+    let nodes = program.nodes();
+    let calling = || program.shared.calling.load(Ordering::Relaxed) > 0;
+    for _ in 0..LOOKS {
+        if calling() {
+            nodes.iter().filter(|node| node.is_calling()).for_each(|node| node.look());
+        }
+        if program.shared.call() {
+            since = Instant::now();
+        } else if since.elapsed() >= LOOK && (program.waits == Waits::Mixed || !calling()) {
+            return None;
+        }
+        std::thread::yield_now();
+    }
+    Some(since)
+}

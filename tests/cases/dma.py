@@ -1,0 +1,129 @@
+"""The second API, omniverb/dma.h: programs over it (tests/programs/dma) between two processes of an
+ordinary user, two containers, two hosts, and through the daemon; and its examples and Python binding.
+
+Both sides are ordinary clients of libomniverb_dma.so.1; the node does as it is told, by DMA.
+"""
+
+import contextlib
+import functools
+import re
+import subprocess
+from types import SimpleNamespace
+
+from harness import process, staging
+from harness.case import CROWDS, POLLS, Case, Group, Skip, check
+from harness.containers import Pair
+from harness.daemon import forgotten
+from harness.host import Hosts
+from harness.plain import PlainPair
+
+from cases.rdma_cm import daemons, forwarded
+
+_CLIENT = "/opt/programs/dma_client"
+# End the node.
+_FATAL = ("killed", "killed_idle")
+# What makes a difference where the path is another.
+_ELSEWHERE = ("copies", "reads_before_writes", "callbacks_mixed", "freed_in_use", "bursts", *_FATAL)
+
+
+def _tests(program):
+    text = (staging.PROGRAMS / "dma" / f"{program}.c").read_text()
+    return re.findall(r"^TEST\((\w+)\)", text, re.MULTILINE)
+
+
+@contextlib.contextmanager
+def _running(place, *words):
+    """A program that prints its port; that, and the program, which is told to end."""
+    running = place.start(*words, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True)
+    try:
+        line = running.stdout.readline()
+        check(line.startswith("port "), f"{words[0]}: {line}")
+        yield SimpleNamespace(port=line.split()[1], running=running)
+    finally:
+        process.end(running)
+
+
+@contextlib.contextmanager
+def _with_node(fixture, stage):
+    """Two places, and a node in the first of them."""
+    with fixture(stage) as pair, _running(pair.server, "/opt/programs/dma_node") as node:
+        yield SimpleNamespace(pair=pair, port=node.port, running=node.running)
+
+
+def _client(place, program, test, port):
+    pair = place.pair
+    return pair.client.run(program, test, pair.server.address, port, pair.client.address, limit=40)
+
+
+def _plain(test, place):
+    print(_client(place, _CLIENT, test, place.port))
+    check(place.running.poll() is None, "the node has ended")
+
+
+def _fatal(test, place):
+    with _running(place.pair.server, "/opt/programs/dma_node") as node:
+        print(_client(place, _CLIENT, test, node.port))
+
+
+def _hostile(test, place):
+    print(_client(place, "/opt/programs/dma_hostile", test, place.port))
+    # It serves others as before.
+    _plain("announcements", place)
+
+
+def _ends(place):
+    """A node ends with its input, and leaves nothing behind."""
+    said = place.running.communicate("", timeout=20)[0]
+    check(place.running.returncode == 0, said)
+    forgotten(daemons(place.pair), 20)
+
+
+def _examples(place):
+    """What the examples print."""
+    pair = place.pair
+    with _running(pair.server, "/opt/programs/dma_serve") as serve:
+        text = pair.client.run("/opt/programs/dma_put", pair.server.address, serve.port, "hello")
+        check(text.endswith("hello\n"), text)
+        said = serve.running.communicate("", timeout=20)[0]
+        check(serve.running.returncode == 0, said)
+
+
+def _python(place):
+    """The binding, against the example; mirrors its buffer in one of ours."""
+    try:
+        process.run(["/usr/bin/python3", "-c", "import cffi"])
+    except Exception as error:
+        raise Skip("python3-cffi is not installed") from error
+    pair = place.pair
+    with _running(pair.server, "/opt/programs/dma_serve") as serve:
+        text = pair.client.run("/usr/bin/python3", "/opt/programs/dma_binding.py",
+                               pair.server.address, serve.port)
+        check("as it should be" in text, text)
+        check("mirrored" in serve.running.stdout.readline(), "the example did not mirror")
+
+
+_SETTINGS = {"user": (PlainPair, POLLS), "containers": (Pair, POLLS), "wire": (Hosts, CROWDS),
+             "forwarded": (forwarded, CROWDS)}
+
+
+def groups():
+    """All between processes of a host; elsewhere what takes another path."""
+    found = []
+    for setting, (fixture, weight) in _SETTINGS.items():
+        home = setting in ("user", "containers")
+        cases = []
+        for test in _tests("client"):
+            if home or test in _ELSEWHERE:
+                run = functools.partial(_fatal if test in _FATAL else _plain, test)
+                cases.append(Case(f"{setting}.dma.{test}", run, 60))
+        if setting == "containers":
+            cases += [Case(f"{setting}.dma.hostile.{test}", functools.partial(_hostile, test), 60)
+                      for test in _tests("hostile")]
+        if setting == "user":
+            cases += [Case("user.dma.examples", _examples, 30),
+                      Case("user.dma.python", _python, 30)]
+        cases.append(Case(f"{setting}.dma.a_node_ends", _ends, 40))
+        found.append(Group(f"{setting}.dma", cases, functools.partial(_with_node, fixture),
+                           weight=weight))
+    return found
