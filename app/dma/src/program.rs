@@ -154,7 +154,10 @@ impl Program {
     /// A connection is there. In one go, so that no buffer is announced twice, or never.
     pub(crate) fn open(&self, node: &Node) {
         let mut tables = lock(&self.tables);
-        node.open(tables.own.values().map(|own| own.what));
+        let mut all: Vec<_> = tables.own.values().map(|own| own.what).collect();
+        // Serials grow, whatever the identifiers are.
+        all.sort_unstable_by_key(|what| what.serial);
+        node.open(all.into_iter());
         if node.incoming {
             tables.arrived.push_back(node.number);
         }

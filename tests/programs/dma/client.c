@@ -85,13 +85,16 @@ static void reach(uint32_t flags)
     dma = omv_dma_init(NULL, 0, flags);
     check(dma, "omv_dma_init: %m");
     same(omv_dma_port(dma), 0);
+    /* Announced at once, in the order of their making, not of their identifiers. */
+    desk = allocate(DESK, 4096);
+    allocate(DESK - 1, 1);
     node = omv_dma_connect(dma, arguments[0], atoi(arguments[1]), 20000);
     check(node, "omv_dma_connect: %m");
     /* All that it had is known by now. */
     orders = omv_dma_lookup(dma, node, ORDERS, 0);
     answers = omv_dma_lookup(dma, node, ANSWERS, 0);
     check(orders && answers, "omv_dma_lookup: %m");
-    desk = allocate(DESK, 4096);
+    same(order(LOOK_UP, DESK - 1, 1, 0), 0);
 }
 
 static void leave(void)
