@@ -6,7 +6,7 @@ PYTHON := /usr/bin/python3
 
 # Debian packages, by the target that needs them.
 BUILD_PACKAGES := gcc libc6-dev libibverbs-dev librdmacm-dev
-RUN_PACKAGES := python3 python3-pyverbs ibverbs-utils infiniband-diags perftest rdmacm-utils crun iproute2 nftables util-linux qperf strace ucx-utils \
+RUN_PACKAGES := python3 python3-cffi python3-pyverbs ibverbs-utils infiniband-diags perftest rdmacm-utils crun iproute2 nftables util-linux qperf strace ucx-utils \
 	iperf3 systemd valgrind
 # For a virtual machine with Linux's own software RNIC, and for a look at packets.
 GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ibverbs-providers tshark

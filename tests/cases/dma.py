@@ -1,5 +1,5 @@
-"""The second API, omniverb/dma.h: programs over it (tests/programs/dma) between two processes of an
-ordinary user, two containers, two hosts, and through the daemon; and its examples and Python binding.
+"""The second API, omniverb/dma.h: programs over it (tests/programs/dma) between two processes of
+an ordinary user, two containers, two hosts, and through the daemon; its examples, its binding.
 
 Both sides are ordinary clients of libomniverb_dma.so.1; the node does as it is told, by DMA.
 """
@@ -22,7 +22,7 @@ from cases.rdma_cm import daemons, forwarded
 _CLIENT = "/opt/programs/dma_client"
 # End the node.
 _FATAL = ("killed", "killed_idle")
-# What makes a difference where the path is another.
+# What differs where the path is another.
 _ELSEWHERE = ("copies", "reads_before_writes", "callbacks_mixed", "freed_in_use", "bursts", *_FATAL)
 
 

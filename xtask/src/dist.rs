@@ -1,5 +1,6 @@
 //! Builds everything that is installed: programs into dist/bin, the libraries into dist/lib, the
-//! header of our own API into dist/include, stand-ins for other programs into dist/libexec, what debuggers are told into dist/share.
+//! header of our own API into dist/include, stand-ins for other programs into dist/libexec,
+//! manuals and what debuggers are told into dist/share.
 //!
 //! A library is a Rust archive that we link ourselves: rustc passes a version script of its own
 //! to the linker, beside which ours would be ignored or refused (docs/decisions has the trials).

@@ -1,6 +1,6 @@
-/* Has a buffer that whoever connects may read and write; copies every megabyte of it to each node
- * that has a buffer of its own for that, in one burst, and is called when that is done: serve [PORT].
- * See put.c. Ends with the node that came last, at the end of its input. */
+/* Has a buffer that whoever connects may read and write; copies all of it to the first node if that
+ * has a buffer for it, in one burst, and is called for each part that is done: serve [PORT]. See
+ * put.c. Ends with its input. */
 #include <omniverb/dma.h>
 #include <stdio.h>
 #include <stdlib.h>

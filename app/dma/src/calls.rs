@@ -110,8 +110,8 @@ pub unsafe extern "C" fn ov_omv_dma_cleanup(dma: *mut Program) -> c_int {
     program.stops.store(true, Ordering::Release);
     program.shared.wake();
     let thread = lock(&program.thread).take();
-    // What is destroyed waits for whoever was told of it and has not acknowledged that: nobody, when
-    // that thread has ended.
+    // What is destroyed waits for whoever was told of it and has not acknowledged that: nobody,
+    // when that thread has ended.
     if let Some(thread) = thread {
         thread.join().ok();
     }

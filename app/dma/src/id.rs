@@ -116,8 +116,8 @@ impl Id {
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: live, and not used any more. Waits until the library's thread has acknowledged what
-        // it was told of it, which that does at once.
+        // SAFETY: live, and not used any more. Waits until the library's thread has acknowledged
+        // what it was told of it, which that does at once.
         unsafe { below::rdma_destroy_id(self.0) };
     }
 }

@@ -1,7 +1,7 @@
 //! What happens to connections.
 //!
-//! In: events of rdma_cm, in the library's thread. Out: nodes that are connected, or ended. An event
-//! is acknowledged before anything is done for it: who destroys an identifier waits for that.
+//! In: events of rdma_cm, in the library's thread. Out: nodes that are connected, or ended. An
+//! event is acknowledged before anything is done for it: who destroys an identifier waits for that.
 
 use core::ptr::null_mut;
 use std::sync::Arc;

@@ -351,8 +351,8 @@ impl Node {
             bytes += u64::from(wanted.ours.length);
             wanted.place.begin(self.number);
         }
-        // The library's thread looks by itself, or is told. When it stops looking it comes here, see
-        // `service::look`: either it sees what we count below, or we see that it has stopped.
+        // The library's thread looks by itself, or is told. When it stops looking it takes this
+        // lock once: either it sees what we count below, or we see that it has stopped.
         let calls = list[..requests.len()].iter().filter(|wanted| wanted.place.calls()).count();
         inner.calling += calls;
         self.shared.calling.fetch_add(calls as u32, Ordering::Relaxed);

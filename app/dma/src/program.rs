@@ -1,7 +1,7 @@
 //! What a program has from `omv_dma_init`: nodes, buffers, and who listens.
 //!
-//! Locks are taken in this order: the tables, a node. Nothing is waited for with either held but for
-//! the device's own calls.
+//! Locks are taken in this order: the tables, a node. Nothing is waited for with either held but
+//! for the device's own calls.
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::{BTreeMap, VecDeque};

@@ -198,7 +198,8 @@ impl Queues {
         }
     }
 
-    /// Gives a list to the device; if it takes less, why, and the name of the first it did not take.
+    /// Gives a list to the device; if it takes less, why, and the name of the first that it did
+    /// not take.
     fn give(&self, first: *mut ibv_send_wr) -> Result<(), (Errno, u64)> {
         let Some(post) = self.ops().post_send else { return Err((Errno::EOPNOTSUPP, 0)) };
         let mut bad = null_mut();

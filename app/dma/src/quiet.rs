@@ -10,8 +10,8 @@ pub(crate) fn spawn(
     name: &str,
     work: impl FnOnce() + Send + 'static,
 ) -> Result<JoinHandle<()>, Errno> {
-    // SAFETY: both sets are plain memory that the calls fill in; a new thread has the mask of the one
-    // that makes it, which gets its own back.
+    // SAFETY: both sets are plain memory that the calls fill in; a new thread has the mask of the
+    // one that makes it, which gets its own back.
     unsafe {
         let mut all = core::mem::zeroed();
         let mut old = core::mem::zeroed();

@@ -11,7 +11,7 @@ enum {
     BIG = 1,       /* of BIG_BYTES, for anything */
     READ_ONLY = 2, /* of a page */
     WRITE_ONLY = 3,
-    BIG_BYTES = 16 << 20,
+    BIG_BYTES = 4 << 20,
 };
 
 enum what { ALLOCATE = 1, FREE, SUM, LOOK_UP, DIE };

@@ -37,8 +37,8 @@ struct omv_dma_buffer; /* memory of its own, or of a node */
  * and, with OMV_DMA_LISTEN, all addresses. port: to listen at; 0: any free one.
  * Whoever can reach the address and the port can connect, and reach the buffers. */
 struct omv_dma *omv_dma_init(const char *address, uint16_t port, uint32_t flags);
-/* Ends everything: nodes, transfers (ECONNRESET; what is to be called back is, before this returns),
- * buffers and their memory. EDEADLK: in a callback. */
+/* Ends everything: nodes, transfers (ECONNRESET; what is to be called back is, before this
+ * returns), buffers and their memory. EDEADLK: in a callback. */
 int omv_dma_cleanup(struct omv_dma *dma);
 /* The port that it listens at; 0: it does not. */
 uint16_t omv_dma_port(struct omv_dma *dma);
@@ -83,8 +83,8 @@ uint64_t omv_dma_id(struct omv_dma_buffer *buffer);
 
 /* ---- transfers: 256 under way with each node, of up to 1 GiB each ---- */
 
-/* One of the two buffers is ours, the other a node's. The struct is the program's: it stays where it
- * is, and is not changed, until the transfer is done. */
+/* One of the two buffers is ours, the other a node's. The struct is the program's: it stays where
+ * it is, and is not changed, until the transfer is done. */
 struct omv_dma_transfer {
 	struct omv_dma_buffer *to;
 	struct omv_dma_buffer *from;
@@ -102,11 +102,11 @@ struct omv_dma_transfer {
 	uint64_t reserved[2];
 };
 
-/* Starts as many as it can, in their order, and returns how many these were: fewer than `count` where
- * the next one cannot be started now. -1, if this is the first: EAGAIN: too many under way; EINVAL:
- * nothing to transfer, more than 1 GiB, beyond the end of a buffer, or not between a buffer of ours
- * and one of a node's; EACCES: the node's buffer is not for that; ESTALE: it was freed; ENOTCONN: the
- * node is gone. Transfers with one node are done in the order of their start.
+/* Starts as many as it can, in their order, and returns how many these were: fewer than `count`
+ * where the next one cannot be started now. -1, if this is the first: EAGAIN: too many under way;
+ * EINVAL: nothing to transfer, more than 1 GiB, beyond the end of a buffer, or not between a buffer
+ * of ours and one of a node's; EACCES: the node's buffer is not for that; ESTALE: it was freed;
+ * ENOTCONN: the node is gone. Transfers with one node are done in the order of their start.
  * Within a host the caller may do the copying itself, before this returns. */
 int omv_dma_start(struct omv_dma *dma, struct omv_dma_transfer *transfers, unsigned int count);
 /* EINPROGRESS; 0: done, and all bytes are where they belong; or why it failed, and then the node is
