@@ -86,13 +86,8 @@ def _gids(place):
     return {ipaddress.IPv6Address(gid): int(index) for index, gid in found}
 
 
-@contextlib.contextmanager
 def _lab(stage):
-    lab = Lab(stage)
-    try:
-        yield lab
-    finally:
-        lab.close()
+    return contextlib.closing(Lab(stage))
 
 
 # ---- pingpongs ----

@@ -8,12 +8,11 @@ import glob
 import json
 import os
 import re
-import shutil
 import subprocess
 
 from harness import image, process
-from harness.case import WAITS, Case, Group, Skip, check
-from harness.guest import Guest
+from harness.case import WAITS, Case, Group, check
+from harness.guest import Guest, installed
 from harness.host import Host
 
 _NAME = "web-1"
@@ -26,12 +25,7 @@ _SOCKET = "/run/omniverb/omniverbd.sock"
 
 def _files(stage):
     """What the machine's file system has: the programs, and Omniverb as it would be installed."""
-    found = {}
-    for name in _PROGRAMS:
-        path = shutil.which(name)
-        if not path:
-            raise Skip(f"{name} is not installed")
-        found[f"/bin/{name}"] = path
+    found = installed(_PROGRAMS)
     found[_OMNIVERB] = str(stage.dist / "bin" / "omniverb")
     for path in glob.glob(str(stage.dist / "lib" / "*.so*")):
         found[f"{_INSIDE}/lib/{path.rpartition('/')[2]}"] = path
@@ -109,13 +103,8 @@ class Lab:
         self.host.close()
 
 
-@contextlib.contextmanager
 def _lab(stage):
-    lab = Lab(stage)
-    try:
-        yield lab
-    finally:
-        lab.close()
+    return contextlib.closing(Lab(stage))
 
 
 def _device(lab):

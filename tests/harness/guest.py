@@ -33,14 +33,20 @@ _BOOT_LIMIT = 60.0
 _GONE = "the guest is gone"
 
 
-def programs(more=()):
-    """What the guest's file system has: paths there -> files here. `more` goes to /opt/programs."""
+def installed(names):
+    """Programs of this machine's for a guest's /bin: paths there -> files here."""
     found = {}
-    for name in _PROGRAMS:
+    for name in names:
         path = shutil.which(name)
         if not path:
             raise Skip(f"{name} is not installed")
         found[f"/bin/{name}"] = path
+    return found
+
+
+def programs(more=()):
+    """What the guest's file system has: paths there -> files here. `more` goes to /opt/programs."""
+    found = installed(_PROGRAMS)
     for pattern in _PROVIDER:
         found.update({path: path for path in glob.glob(pattern)})
     found.update({f"/opt/programs/{os.path.basename(path)}": path for path in more})
