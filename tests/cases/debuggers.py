@@ -37,7 +37,7 @@ def _forgets(pair):
 def _races(program):
     def run(pair):
         options = f"exitcode={_STATUS}:suppressions={_told(pair, 'tsan.supp')}:die_after_fork=0"
-        # Each test of a program is a child. Addresses that are too random it does not start with.
+        # Addresses that are too random it does not start with.
         pair.server.run("setarch", "-R", "env", f"TSAN_OPTIONS={options}",
                         f"/opt/programs/{program}-tsan", limit=100)
     return run
@@ -49,6 +49,5 @@ def groups():
              "ud": ("ibv_ud_pingpong",), "srq": ("ibv_srq_pingpong",)}
     cases = [*(Case(f"valgrind.{name}", _pongs(*words), 120) for name, words in pongs.items()),
              Case("valgrind.forgets", _forgets, 120),
-             # A known debt (flaky.py): since imports a PD begins threads, in forked children, too.
-             Case("tsan.itself", _races("itself"), 120, slow=True)]
+             Case("tsan.itself", _races("itself"), 120)]
     return [Group("debuggers", cases, PlainPair, weight=POLLS)]

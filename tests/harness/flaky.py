@@ -9,10 +9,6 @@ KNOWN = {
         "on machines with two slow processors two in five runs of 64 KiB and one byte over 16 "
         "queue pairs end with 'transport retry counter exceeded': rxe answers later than its "
         "peer's retries last, or not at all",
-    "tsan.itself":
-        "under ThreadSanitizer, in a child of fork(), one run in sixteen waits in vain for a "
-        "completion of UC, or of RC after a refusal; without it none of eighty does. Threads that "
-        "are begun after a fork are said not to be supported there; not proven to be the reason",
 }
 
 
