@@ -27,7 +27,12 @@ pub(crate) fn part(part: &Part<'_>) -> Request {
 
 /// A READ of the peer as a record.
 pub(crate) fn read(request: &ReadRequest) -> Request {
-    Request::Read { address: request.address, rkey: request.key, length: request.length }
+    let (address, rkey, length) = (request.address, request.key, request.length);
+    // What goes on to another process of an XRC domain is not told apart there.
+    match request.again && request.srq == 0 {
+        true => Request::ReadAgain { address, rkey, length },
+        false => Request::Read { address, rkey, length },
+    }
 }
 
 /// An atomic of the peer as a record.

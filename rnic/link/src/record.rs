@@ -23,6 +23,7 @@ const GROUPED: u32 = 11;
 const READ_DATA: u32 = 32;
 const ATOMIC_RESULT: u32 = 33;
 const NAK: u32 = 34;
+const GONE: u32 = 35;
 
 /// Flag: the last record of its message.
 pub const LAST: u32 = 1 << 8;
@@ -38,6 +39,8 @@ pub const FIRST: u32 = 1 << 12;
 pub const PLACED: u32 = 1 << 13;
 /// Flag: the payload is not in the ring; see [`crate::source`].
 pub const SOURCE: u32 = 1 << 14;
+/// Flag of a READ: it was answered before. Who does not know it answers it like any other.
+const AGAIN: u32 = 1 << 15;
 
 /// Why a request fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +95,9 @@ pub enum Request {
     WriteMore { flags: u32, immediate: u32 },
     /// READ of `length` bytes.
     Read { address: u64, rkey: Rkey, length: u64 },
+    /// A READ that was answered before, or the rest of one: the answer was lost, or a packet came
+    /// twice. Its key may have gone meanwhile. Only an engine sends it.
+    ReadAgain { address: u64, rkey: Rkey, length: u64 },
     /// Atomic compare and swap.
     CompareSwap { address: u64, rkey: Rkey, compare: u64, swap: u64 },
     /// Atomic fetch and add.
@@ -129,6 +135,9 @@ impl Request {
             }
             Request::Read { address, rkey, length } => {
                 (READ | LAST, [address, u64::from(rkey.0), length, 0], 3)
+            }
+            Request::ReadAgain { address, rkey, length } => {
+                (READ | LAST | AGAIN, [address, u64::from(rkey.0), length, 0], 3)
             }
             Request::CompareSwap { address, rkey, compare, swap } => {
                 (COMPARE_SWAP | LAST, [address, u64::from(rkey.0), compare, swap], 4)
@@ -190,7 +199,11 @@ impl Request {
             }
             (WRITE_MORE, 1) => Request::WriteMore { flags, immediate: word(0) as u32 },
             (READ, 3) => {
-                Request::Read { address: word(0), rkey: Rkey(word(1) as u32), length: word(2) }
+                let (address, rkey, length) = (word(0), Rkey(word(1) as u32), word(2));
+                match flags & AGAIN {
+                    0 => Request::Read { address, rkey, length },
+                    _ => Request::ReadAgain { address, rkey, length },
+                }
             }
             (COMPARE_SWAP, 4) => Request::CompareSwap {
                 address: word(0),
@@ -241,6 +254,9 @@ pub enum Response {
     AtomicResult { original: u64 },
     /// The oldest request not consumed is refused; nothing after it will be looked at.
     Nak { code: Nak },
+    /// To [`Request::ReadAgain`]: what was read is not there any more, and this is all there is to
+    /// be said. Others go on.
+    Gone,
 }
 
 impl Response {
@@ -250,6 +266,7 @@ impl Response {
             Response::ReadData { last } => (READ_DATA | if last { LAST } else { 0 }, 0, 0),
             Response::AtomicResult { original } => (ATOMIC_RESULT | LAST, original, 1),
             Response::Nak { code } => (NAK | LAST, code.encode(), 1),
+            Response::Gone => (GONE | LAST, 0, 0),
         }
     }
 
@@ -259,6 +276,7 @@ impl Response {
             (READ_DATA, 0) => Response::ReadData { last: record.tag & LAST != 0 },
             (ATOMIC_RESULT, 1) => Response::AtomicResult { original: ring.extra(record, 0) },
             (NAK, 1) => Response::Nak { code: Nak::decode(ring.extra(record, 0))? },
+            (GONE, 0) => Response::Gone,
             _ => return None,
         })
     }

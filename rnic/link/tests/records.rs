@@ -36,7 +36,7 @@ fn through<R>(
 fn requests() -> impl Strategy<Value = Request> {
     let flags = (0..TAG_END >> 8).prop_map(|flags| flags << 8 & !SOURCE);
     let (a, b, c, k, i) = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u32>(), any::<u32>());
-    (0..11, flags, (a, b, c), (k, i)).prop_map(
+    (0..12, flags, (a, b, c), (k, i)).prop_map(
         |(kind, flags, (address, b, c), (rkey, immediate))| match kind {
             0 => Request::Send {
                 flags,
@@ -60,7 +60,8 @@ fn requests() -> impl Strategy<Value = Request> {
                 selectivity: Selectivity::from_code((c >> 32) as u8 & 1).unwrap(),
             },
             8 => Request::ForSrq { number: rkey },
-            9 => Request::Grouped { flags, immediate, qkey: rkey, source: Qpn(b as u32) },
+            9 => Request::ReadAgain { address, rkey: Rkey(rkey), length: b },
+            10 => Request::Grouped { flags, immediate, qkey: rkey, source: Qpn(b as u32) },
             _ => Request::Datagram { flags, immediate, qkey: rkey },
         },
     )
@@ -71,6 +72,7 @@ fn responses() -> impl Strategy<Value = Response> {
         any::<bool>().prop_map(|last| Response::ReadData { last }),
         any::<u64>().prop_map(|original| Response::AtomicResult { original }),
         (1..=7u64).prop_map(|code| Response::Nak { code: Nak::decode(code).unwrap() }),
+        Just(Response::Gone),
     ]
 }
 

@@ -96,6 +96,8 @@ pub enum Answer {
     NotReady,
     /// Refused; the connection fails, and everything handed over after it is void.
     Refused(Refusal),
+    /// A READ that was asked for again cannot be answered: its memory is not there any more.
+    Gone,
 }
 
 /// A READ that the peer asks for.

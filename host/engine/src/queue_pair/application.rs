@@ -68,6 +68,8 @@ pub(crate) enum Said {
     Refused(Ticket, Refusal),
     /// An atomic found this; something else that is done once is done.
     Original(Ticket, u64),
+    /// What this READ, which was answered before, has read is gone.
+    Gone(Ticket),
 }
 
 impl Application {
@@ -109,6 +111,7 @@ impl Application {
             match answer {
                 None | Some(Answer::Data) => break,
                 Some(Answer::Original(ticket, original)) => hear(Said::Original(ticket, original)),
+                Some(Answer::Gone(ticket)) => ticket.into_iter().for_each(|t| hear(Said::Gone(t))),
                 Some(Answer::Refused(code)) => {
                     let ticket = self.incoming.oldest().ok_or(Broken)?;
                     hear(Said::Refused(ticket, refusal(code)?));

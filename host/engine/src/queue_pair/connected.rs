@@ -163,6 +163,7 @@ impl Connected {
                     Said::Consumed(ticket) => connection.done_through(ticket),
                     Said::NotReady(ticket) => connection.answer(ticket, Answer::NotReady),
                     Said::Refused(ticket, why) => connection.answer(ticket, Answer::Refused(why)),
+                    Said::Gone(ticket) => connection.answer(ticket, Answer::Gone),
                     Said::Original(ticket, value) => {
                         connection.answer(ticket, Answer::Original(value));
                     }

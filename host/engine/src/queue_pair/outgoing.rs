@@ -139,9 +139,10 @@ impl Outgoing {
                 let flush = Operation::Flush { address, key, length, placement, selectivity };
                 (flush, FIRST | LAST, Kind::Flush)
             }
-            Request::Datagram { .. } | Request::Grouped { .. } | Request::ForSrq { .. } => {
-                return None;
-            }
+            Request::ReadAgain { .. }
+            | Request::Datagram { .. }
+            | Request::Grouped { .. }
+            | Request::ForSrq { .. } => return None,
         };
         if flags & PLACED != 0 || kind != Kind::Data && record.length != 0 {
             return None;

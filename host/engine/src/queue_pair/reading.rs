@@ -49,6 +49,9 @@ pub(crate) enum Answer {
     Original(Ticket, u64),
     /// The oldest request that it has not consumed is refused.
     Refused(Nak),
+    /// What was read by this READ, which was answered before, is not there any more. `None`: and
+    /// nobody wants it.
+    Gone(Option<Ticket>),
     /// READ data is there to be fetched.
     Data,
 }
@@ -112,6 +115,16 @@ impl Readings {
         let answer = match response {
             Response::ReadData { .. } => return Ok(Some(Answer::Data)),
             Response::Nak { code } => Answer::Refused(code),
+            Response::Gone => {
+                let (index, reading) = self.reading()?;
+                if !reading.request.again {
+                    return Err(Broken);
+                }
+                let (wanted, kept) = (reading.wanted, reading.kept.len());
+                self.kept -= kept;
+                let ticket = self.asked.remove(index).map(|asked| asked.ticket);
+                Answer::Gone(ticket.filter(|_| wanted))
+            }
             Response::AtomicResult { original } => {
                 let index = self.current().ok_or(Broken)?;
                 let asked = self.asked.remove(index).ok_or(Broken)?;

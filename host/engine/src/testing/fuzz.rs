@@ -190,7 +190,7 @@ fn ask(bytes: &mut Bytes<'_>, application: &mut Endpoint) {
     let flags = u32::from(bytes.byte() & 0x3f) << 8;
     let (address, rkey, length) = (bytes.number() & 0xffff, Rkey(5), u64::from(bytes.byte()) * 64);
     let immediate = 9;
-    let request = match bytes.byte() % 10 {
+    let request = match bytes.byte() % 11 {
         0 => Request::Send { flags, immediate },
         1 => Request::WriteFirst { flags, address, rkey, immediate, total: length },
         2 => Request::WriteMore { flags, immediate },
@@ -203,6 +203,7 @@ fn ask(bytes: &mut Bytes<'_>, application: &mut Endpoint) {
             Request::Flush { address, rkey, length, placement, selectivity }
         }
         8 => Request::ForSrq { number: immediate },
+        9 => Request::ReadAgain { address, rkey, length },
         _ => Request::Datagram { flags, immediate, qkey: 1 },
     };
     let data = vec![0x5a; if bytes.byte() & 1 == 0 { length as usize & 0xfff } else { 0 }];
@@ -214,7 +215,8 @@ fn answer(bytes: &mut Bytes<'_>, application: &mut Endpoint) {
     if let Ok(Some((request, record))) = application.next_request() {
         let response = match (request, bytes.byte() % 8) {
             (_, 0) => None,
-            (Request::Read { length, .. }, 1..=6) => {
+            (Request::Read { .. } | Request::ReadAgain { .. }, 1) => Some(Response::Gone),
+            (Request::Read { length, .. } | Request::ReadAgain { length, .. }, 2..=6) => {
                 let data = vec![1; length.min(512) as usize];
                 let response = Response::ReadData { last: length <= 512 };
                 let _ = UserMemory::lend(&data, |part| application.send_response(&response, part));

@@ -276,6 +276,7 @@ impl Victim {
             0 | 1 => Request::Send { flags, immediate },
             2 | 3 => Request::WriteFirst { flags, address, rkey, immediate, total },
             4 => Request::WriteMore { flags, immediate },
+            5 if flags & 0x100 == 0 => Request::ReadAgain { address, rkey, length: total },
             5 => Request::Read { address, rkey, length: total },
             6 => Request::CompareSwap { address, rkey, compare: 0, swap: total },
             7 => Request::FetchAdd { address, rkey, add: total },

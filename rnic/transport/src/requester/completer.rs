@@ -35,6 +35,11 @@ impl Requester {
             Code::AtomicAcknowledge => self.atomic_response(now, config, psn, packet),
             _ => {}
         }
+        if let Some((psn, status)) = self.refused
+            && self.unacked >= psn
+        {
+            self.fail(status);
+        }
     }
 
     fn acknowledge(&mut self, now: Time, config: &Config, psn: Sequence, syndrome: Syndrome) {
@@ -53,14 +58,16 @@ impl Requester {
                 }
             }
             Syndrome::Refused(refusal) => {
-                // Earlier READs and atomics without an answer are asked for anew first (9.7.5.1.4);
-                // the responder is in the error state and will not answer, so they fail.
+                let status = match refusal {
+                    Refusal::InvalidRequest => Status::RemoteInvalidRequest,
+                    Refusal::RemoteAccess => Status::RemoteAccess,
+                    Refusal::RemoteOperation => Status::RemoteOperation,
+                };
+                // Earlier READs and atomics without an answer are asked for anew first (9.7.5.1.4).
+                // The answers may have been overtaken. They are not lost: the responder is in the
+                // error state, will not answer again, and is not gone either.
+                self.refused.get_or_insert((psn, status));
                 if self.acknowledged(now, config, psn) {
-                    let status = match refusal {
-                        Refusal::InvalidRequest => Status::RemoteInvalidRequest,
-                        Refusal::RemoteAccess => Status::RemoteAccess,
-                        Refusal::RemoteOperation => Status::RemoteOperation,
-                    };
                     self.fail(status);
                 }
             }

@@ -95,6 +95,8 @@ pub(crate) struct Requester {
     recovering: Option<Sequence>,
     /// The peer was silent, and it is to be found out what it has.
     probing: Option<Probing>,
+    /// The peer has refused the packet with this PSN, and answers to earlier ones are missing.
+    refused: Option<(Sequence, Status)>,
     pub(crate) resent: u64,
 }
 
@@ -143,6 +145,7 @@ impl Requester {
             rnr_retries: config.rnr_retry,
             recovering: None,
             probing: None,
+            refused: None,
             resent: 0,
         }
     }

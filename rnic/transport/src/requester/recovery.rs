@@ -181,6 +181,11 @@ impl Requester {
         }
         if passed(self.deadline) {
             self.deadline = None;
+            if let Some((_, status)) = self.refused {
+                // What is missing was lost, and will not be said again.
+                self.fail(status);
+                return;
+            }
             if self.expects() {
                 if !self.spend_retry() {
                     return;
@@ -202,6 +207,11 @@ impl Requester {
 
     /// An answer is overdue: the peer is asked for it anew.
     fn overdue(&mut self, now: Time, config: &Config) {
+        if let (Some((_, status)), None) = (self.refused, config.ack_timeout()) {
+            // There is no other time to wait for.
+            self.fail(status);
+            return;
+        }
         self.backoff += 1;
         self.recovering = None;
         self.probing = Some(Probing::new(self.sent));

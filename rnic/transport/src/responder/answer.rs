@@ -26,6 +26,11 @@ impl Responder {
         datagram: &mut [u8],
         upper: &mut impl Upper,
     ) -> Option<usize> {
+        if std::mem::take(&mut self.said_again)
+            && let Some((psn, refusal)) = self.said
+        {
+            return self.simple(config, datagram, psn, Syndrome::Refused(refusal));
+        }
         self.pass_done(config);
         if self.full && self.pending.len() <= config.unanswered_max / 2 {
             self.ask_to_go_on();
@@ -56,6 +61,12 @@ impl Responder {
                 Replay::Once { psn, executed } => {
                     let (psn, executed) = (*psn, *executed);
                     let length = self.once_answer(config, datagram, psn, executed)?;
+                    self.replays.remove(index);
+                    return Some(length);
+                }
+                Replay::Gone { psn } => {
+                    let syndrome = Syndrome::Refused(Refusal::RemoteAccess);
+                    let length = self.simple(config, datagram, *psn, syndrome)?;
                     self.replays.remove(index);
                     return Some(length);
                 }
@@ -138,7 +149,7 @@ impl Responder {
                 let psn = if let Pended::Read(reading) = kind { reading.next } else { first };
                 let length = self.simple(config, datagram, psn, Syndrome::Refused(refusal))?;
                 self.close(upper);
-                self.refused = Some(refusal);
+                (self.refused, self.said) = (Some(refusal), Some((psn, refusal)));
                 Some(length)
             }
             (State::NotReady { nak_sent: false }, _) => {

@@ -130,7 +130,9 @@ impl Responder {
         if let Some(Replay::Read(reading)) = queued.and_then(|index| self.replays.get(index))
             && reading.next <= psn
         {
-            return; // its answer is on the way
+            // Its answer is on the way, from the layer above perhaps.
+            self.asked_again |= self.starved;
+            return;
         }
         let Some(memory) = self.memories.iter().find(|m| covers(m.first, m.last)).copied() else {
             return;

@@ -30,8 +30,10 @@ impl Responder {
         }
     }
 
-    /// The packet is dropped as if it had been lost, and no NAK hurries the requester.
+    /// The packet is dropped as if it had been lost, and no NAK hurries the requester. If it comes
+    /// again before there is room, the requester should know that somebody is here.
     fn no_room(&mut self) {
+        self.asked_again |= self.crowded;
         self.crowded = true;
         self.silent = true;
     }

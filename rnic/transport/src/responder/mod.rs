@@ -111,7 +111,14 @@ struct Reading {
 #[derive(Debug)]
 enum Replay {
     Read(Reading),
-    Once { psn: Sequence, executed: Executed },
+    Once {
+        psn: Sequence,
+        executed: Executed,
+    },
+    /// A READ whose memory is gone, from this PSN on.
+    Gone {
+        psn: Sequence,
+    },
 }
 
 /// What is remembered of READs, atomics and FLUSHes, to answer them again (9.4.4, 9.4.5.1).
@@ -171,6 +178,9 @@ pub(crate) struct Responder {
     closed: bool,
     /// The refusal, once the requester has been told.
     refused: Option<Refusal>,
+    /// What it was told, and of which packet; it is told so again if it asks again.
+    said: Option<(Sequence, Refusal)>,
+    said_again: bool,
     pub(crate) duplicates: u64,
 }
 
@@ -196,6 +206,8 @@ impl Responder {
             asked_again: false,
             closed: false,
             refused: None,
+            said: None,
+            said_again: false,
             duplicates: 0,
         }
     }
@@ -207,10 +219,11 @@ impl Responder {
         packet: &Packet<'_>,
         upper: &mut impl Upper,
     ) {
+        let psn = self.expected.nearest(packet.bth().psn());
         if self.closed {
+            self.said_again |= psn < self.expected && self.said.is_some();
             return;
         }
-        let psn = self.expected.nearest(packet.bth().psn());
         if psn > self.expected {
             // Once per gap (9.7.5.2.8).
             if !self.silent && self.negative.is_none() {
@@ -235,12 +248,7 @@ impl Responder {
     pub(crate) fn answer(&mut self, ticket: Ticket, answer: Answer) {
         let found = self.pending.partition_point(|pending| pending.ticket < ticket);
         let Some(pending) = self.pending.get_mut(found).filter(|p| p.ticket == ticket) else {
-            // A READ that is answered again may be refused now; the requester is not told
-            // (9.7.5.2.8).
-            if let Answer::Refused(_) = answer {
-                self.replays
-                    .retain(|replay| !matches!(replay, Replay::Read(r) if r.ticket == ticket));
-            }
+            self.answer_again(ticket, answer);
             return;
         };
         if matches!(pending.state, State::Done | State::Refused(_)) {
@@ -261,7 +269,28 @@ impl Responder {
                 pending.state = State::Refused(refusal);
                 self.closed = true;
             }
+            (Answer::Gone, Pended::Read(_)) => {
+                pending.state = State::Refused(Refusal::RemoteAccess);
+                self.closed = true;
+            }
             _ => {}
+        }
+    }
+
+    /// A READ that is answered again has no answer now. Nothing is wrong with this end: who had
+    /// the answer meanwhile hears of something that is over, and who lacks it learns why.
+    fn answer_again(&mut self, ticket: Ticket, answer: Answer) {
+        if !matches!(answer, Answer::Refused(_) | Answer::Gone) {
+            return;
+        }
+        for replay in &mut self.replays {
+            if let Replay::Read(reading) = replay
+                && reading.ticket == ticket
+            {
+                *replay = Replay::Gone { psn: reading.next };
+                self.starved = false;
+                return;
+            }
         }
     }
 

@@ -59,6 +59,53 @@ fn a_repeated_read_is_answered_from_where_it_was_asked_for() {
 }
 
 #[test]
+fn who_lacks_an_answer_that_nobody_has_any_more_is_told_and_nothing_ends() {
+    for gone in [Answer::Gone, Answer::Refused(Refusal::RemoteAccess)] {
+        let mut end = end();
+        end.receive(&read(500, 0x1000, 7, 600));
+        assert_eq!(end.sent().len(), 3);
+        end.script.answers.push_back(Delivery::Later);
+        end.script.fetches.push_back(Fetched::Later);
+        end.receive(&read(501, 0x1100, 7, 344));
+        assert_eq!(end.sent(), [""; 0]);
+        let ticket = end.script.tickets[1];
+        end.connection.answer(ticket, gone);
+        assert_eq!(end.sent(), ["NAK remote access psn 501 msn 1"]);
+        end.receive(&send(503, 1));
+        assert_eq!((end.sent(), end.events()), (vec!["ACK psn 503 msn 2".into()], vec![]));
+    }
+}
+
+#[test]
+fn a_read_that_ends_while_it_is_answered_is_refused() {
+    let mut end = end();
+    end.script.answers.push_back(Delivery::Later);
+    end.script.fetches.push_back(Fetched::Later);
+    end.receive(&read(500, 0x1000, 7, 600));
+    end.sent();
+    end.connection.answer(end.script.tickets[0], Answer::Gone);
+    assert_eq!(end.sent(), ["NAK remote access psn 500 msn 1"]);
+    assert_eq!(end.events(), [Event::Refused(Refusal::RemoteAccess)]);
+}
+
+#[test]
+fn a_refusal_is_said_again_to_who_asks_again() {
+    let mut end = end();
+    end.receive(&read(500, 0x1000, 7, 600));
+    end.sent();
+    end.script.answers.push_back(Delivery::Refused(Refusal::RemoteAccess));
+    end.receive(&read(503, 0x1000, 7, 600));
+    let refusal = ["NAK remote access psn 503 msn 1"];
+    assert_eq!(end.sent(), refusal);
+    // It was lost, or it and the answer before it.
+    for psn in [503, 500] {
+        end.receive(&read(psn, 0x1000, 7, 600));
+        assert_eq!(end.sent(), refusal);
+    }
+    assert_eq!(end.events(), [Event::Refused(Refusal::RemoteAccess)]);
+}
+
+#[test]
 fn a_read_repeated_while_it_is_answered_starts_again_and_stays_in_order() {
     let mut end = end();
     end.script.fetches.extend([Fetched::Filled, Fetched::Filled, Fetched::Later]);
@@ -220,6 +267,21 @@ fn who_asks_again_for_what_waits_is_told_that_it_waits() {
     assert_eq!(end.sent(), [""; 0], "it has been told");
     end.now += 30_000_000;
     end.receive(&read(501, 0x1000, 7, 100));
+    assert_eq!(end.sent(), ["CNP delay 40000 us"]);
+    // What was answered before and is not there at once; what there is no room for.
+    let mut end = End::new(Config { tells_delays: true, ..config() });
+    end.receive(&read(500, 0x1000, 7, 100));
+    end.sent();
+    end.script.fetches.extend([Fetched::Later, Fetched::Later]);
+    end.receive(&read(500, 0x1000, 7, 100));
+    assert_eq!(end.sent(), [""; 0]);
+    end.receive(&read(500, 0x1000, 7, 100));
+    assert_eq!(end.sent(), ["CNP delay 40000 us"]);
+    let mut end = End::new(Config { tells_delays: true, ..config() });
+    end.script.answers.extend([Delivery::Full, Delivery::Full]);
+    end.receive(&send(500, 1));
+    assert_eq!(end.sent(), [""; 0]);
+    end.receive(&send(500, 1));
     assert_eq!(end.sent(), ["CNP delay 40000 us"]);
     // Others would not understand.
     let mut end = self::end();

@@ -169,9 +169,13 @@ fn invalid_requests_are_refused() {
         let nak = format!("NAK invalid request psn {} msn 0", 500 + count);
         assert_eq!(sent.last(), Some(&nak), "{what}: {sent:?}");
         assert_eq!(end.events(), [Event::Refused(Refusal::InvalidRequest)], "{what}");
-        // Deaf from now on.
-        end.receive(&send(500 + count as u32, 1));
+        // Deaf from now on, but to who has not heard that.
+        let after = 500 + count as u32;
+        end.script.take_log();
+        end.receive(&send(after + 1, 1));
         assert_eq!(end.sent(), [""; 0], "{what}");
+        end.receive(&send(after, 1));
+        assert_eq!((end.sent(), end.script.take_log()), (vec![nak], vec![]), "{what}");
     }
 }
 

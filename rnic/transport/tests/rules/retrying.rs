@@ -192,6 +192,44 @@ fn refusals_hit_the_request_they_name() {
 
 const SECOND: u64 = 1_000_000_000;
 
+#[test]
+fn a_refusal_behind_an_answer_that_was_lost_is_no_silence() {
+    // With a timeout, and without one.
+    for timeout in [14, 0] {
+        let mut end = End::new(Config { timeout, ..config() });
+        (1..4).for_each(|id| end.submit(id, READ, 600));
+        assert_eq!(end.sent().len(), 3);
+        end.receive(&acknowledge(1003, 0x62));
+        assert_eq!(end.statuses(), [], "it may have been overtaken");
+        assert_eq!(end.sent()[0], "READ-REQUEST psn 1000 ask 0x1000+600 rkey 0x7");
+        let begin = end.now;
+        let statuses = loop {
+            end.wait();
+            end.sent();
+            let statuses = end.statuses();
+            if !statuses.is_empty() {
+                break statuses;
+            }
+        };
+        let flushed = |id| (id, Status::Flushed);
+        assert_eq!(statuses, [(1, Status::RemoteAccess), flushed(2), flushed(3)]);
+        assert!(end.now - begin < SECOND / 2, "{}", end.now - begin);
+    }
+}
+
+#[test]
+fn a_refusal_that_overtook_an_answer_hits_what_it_names() {
+    let mut end = end();
+    (1..4).for_each(|id| end.submit(id, READ, 100));
+    end.sent();
+    end.receive(&acknowledge(1001, 0x62));
+    end.sent();
+    end.receive(&read_data(READ_RESPONSE_ONLY, 1000, 100));
+    let expected = [(1, Status::Success), (2, Status::RemoteAccess), (3, Status::Flushed)];
+    assert_eq!(end.statuses(), expected);
+    assert_eq!(end.connection.poll_timeout(), None);
+}
+
 /// The peer says that its answers take so many seconds.
 fn delay(end: &mut End, seconds: u32) {
     let mut datagram = [0; 64];

@@ -43,7 +43,11 @@ impl Reader {
     /// Answers up to `most` bytes, as far as there is room.
     fn answer(&mut self, application: &mut Endpoint, mut most: usize) {
         while let Some((request, record)) = application.next_request().unwrap() {
-            let Request::Read { address, length, .. } = request else { panic!("{request:?}") };
+            let (Request::Read { address, length, .. }
+            | Request::ReadAgain { address, length, .. }) = request
+            else {
+                panic!("{request:?}")
+            };
             application.pass_request(&record);
             self.reads.push_back((address, length));
             self.taken += 1;
@@ -109,4 +113,55 @@ fn a_read_is_answered_again_whatever_was_read_after_it() {
         assert!(reader.reads.is_empty());
         assert_eq!(reader.taken, 4, "the later one was read a second time, and no oftener");
     }
+}
+
+/// What leaves now: a packet, a line.
+fn lines(side: &mut Side) -> Vec<String> {
+    let mut datagram = vec![0; DATAGRAM_MAX];
+    let mut list = Vec::new();
+    side.engine.serve(1);
+    while let Some(length) = side.engine.transmit(1, &mut datagram) {
+        list.push(Packet::parse(&datagram[..length]).unwrap().to_string());
+    }
+    side.engine.after();
+    list
+}
+
+/// A READ comes a second time when its key is gone, as rightly as not: the network may have kept
+/// it, or the answer. Who lacks the answer is told, and the connection goes on.
+#[test]
+fn a_read_that_is_asked_for_again_when_its_key_is_gone_ends_nothing() {
+    let (mut side, mut reader) = (side(Service::Rc, 1), Reader::default());
+    ask(&mut side, PSN, 0, FIRST);
+    reader.answer(&mut side.application, usize::MAX);
+    assert_eq!(sent(&mut side).len(), FIRST / PACKET);
+    for turn in 0..3 {
+        ask(&mut side, PSN, 0, FIRST);
+        assert_eq!(lines(&mut side), [""; 0]);
+        let (request, record) = side.application.next_request().unwrap().unwrap();
+        assert!(matches!(request, Request::ReadAgain { .. }), "{request:?}");
+        // The first packet of it was there, once.
+        if turn == 1 {
+            let data = Response::ReadData { last: false };
+            let part = UserMemory::lend(&[0; PACKET], |part| {
+                side.application.send_response(&data, part).unwrap()
+            });
+            assert!(part);
+        }
+        assert!(side.application.send_response(&Response::Gone, UserMemory::EMPTY).unwrap());
+        side.application.pass_request(&record);
+        side.application.publish_requests();
+        // What stands behind data is heard when those have left.
+        let mut lines = lines(&mut side);
+        lines.extend(self::lines(&mut side));
+        let refusal = lines.last().expect("a refusal");
+        let psn = PSN + u32::from(turn == 1);
+        assert!(refusal.contains(&format!("NAK remote access qpn 0x6 psn {psn}")), "{refusal}");
+        assert_eq!(lines.len(), if turn == 1 { 2 } else { 1 });
+    }
+    let end = PSN + (FIRST / PACKET) as u32;
+    ask(&mut side, end, LATER_AT, PACKET);
+    reader.answer(&mut side.application, usize::MAX);
+    assert_eq!(sent(&mut side)[0].0, end);
+    assert!(side.engine.take_failure().is_none());
 }

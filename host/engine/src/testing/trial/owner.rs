@@ -67,7 +67,8 @@ impl Owner {
                     let total = 0; // immediate data of long messages is not checked here
                     self.more(application, &record, flags, total);
                 }
-                Request::Read { address, length, .. } => {
+                Request::Read { address, length, .. }
+                | Request::ReadAgain { address, length, .. } => {
                     if !self.answer(application, (address - START) as usize, length as usize) {
                         break;
                     }

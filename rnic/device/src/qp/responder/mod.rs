@@ -149,6 +149,9 @@ impl Inner {
             Request::Read { address, rkey, length } => {
                 self.serve_read(qp, index, address, rkey, length)
             }
+            Request::ReadAgain { address, rkey, length } => {
+                self.serve_read_again(qp, index, address, rkey, length)
+            }
             ref once => self.serve_once(qp, index, once),
         }
     }

@@ -6,9 +6,39 @@ use crate::limits::{CHUNK, MESSAGE_MAX};
 use crate::qp::{Inner, Qp};
 use crate::region::Touch;
 use omniverb_link::{Broken, Response};
+use omniverb_ring::UserMemory;
 use omniverb_terms::{Refusal, Rkey};
 
 impl Inner {
+    /// A READ that was answered before. A network may bring it when what it read is rightly gone:
+    /// nobody did anything wrong (9.9.3 has errors found in duplicates ignored), and no connection
+    /// ends. A peer that reads without an engine between repeats nothing; it would guess keys so.
+    #[cold]
+    pub(super) fn serve_read_again(
+        &mut self,
+        qp: &Qp,
+        index: usize,
+        address: u64,
+        rkey: Rkey,
+        length: u64,
+    ) -> Result<Outcome, Broken> {
+        if !self.links[index].peer.is_beyond_engine() {
+            return Err(Broken);
+        }
+        let outcome = self.serve_read(qp, index, address, rkey, length)?;
+        let Outcome::Refused(..) = outcome else { return Ok(outcome) };
+        let link = &mut self.links[index];
+        if !link.endpoint.send_response(&Response::Gone, UserMemory::EMPTY)? {
+            link.endpoint.set_blocked(true);
+            self.come_back(qp);
+            return Ok(Outcome::Later);
+        }
+        if link.read_sent().is_some() {
+            link.end_read();
+        }
+        Ok(Outcome::Passed)
+    }
+
     pub(super) fn serve_read(
         &mut self,
         qp: &Qp,
@@ -32,7 +62,7 @@ impl Inner {
             return Ok(Outcome::Refused(Refusal::InvalidRequest, None));
         }
         let (region, memory) = if length == 0 {
-            (None, omniverb_ring::UserMemory::EMPTY) // a zero-length READ checks no key (C9-88)
+            (None, UserMemory::EMPTY) // a zero-length READ checks no key (C9-88)
         } else {
             match self.target(qp, rkey, access::REMOTE_READ, address, length) {
                 Ok((region, memory)) => {
