@@ -41,17 +41,17 @@ pub const IDLE_LOOKS_MAX: u32 = 2048;
 /// Looks of polls that see the peer consume nothing, until it is woken although it polls: some
 /// microseconds, about what waking it takes.
 pub const INSIST_LOOKS: u32 = 256;
-/// How long a datagram waits for room, and a datagram or UC message of a network for a receive, in
-/// nanoseconds, before it is dropped.
+/// How long a datagram that others wait behind waits for room, and a datagram or UC message of a
+/// network for a receive, in nanoseconds, before it is dropped.
 pub const UNRELIABLE_WAIT: u64 = 100_000_000;
 /// How long a message of a direct link that holds up nobody but its receiver waits before it is
-/// dropped, in nanoseconds: a datagram or UC message for a receive, a UC message for room or for a
+/// dropped, in nanoseconds: a datagram or UC message for a receive or for room, a UC message for a
 /// peer that is still to open. On a busy machine who is to take it may have no processor for that
 /// long.
 pub const RECEIVER_AWAY: u64 = 1_000_000_000;
 /// How long an RC message on a direct link waits for a receive at least, in nanoseconds, whatever
 /// the RNR retries allow: as long as an unreliable one.
-pub const RECEIVER_LATE: u64 = UNRELIABLE_WAIT;
+pub const RECEIVER_LATE: u64 = RECEIVER_AWAY;
 /// How long a request waits at least for a link and for the peer to attach, in nanoseconds: the
 /// daemon may have to find out that nobody at the peer's address speaks as it does, which takes
 /// 300 ms, and on a busy machine it, and the peer, have to get a processor first.

@@ -11,6 +11,7 @@ use omniverb_device::work::Destination;
 use omniverb_device::{Qp, Wc, status, wc_flags, wc_opcode};
 use omniverb_terms::{Qpn, Rkey, Service};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 fn ready(pair: &Pair, side: usize) -> Arc<Qp> {
     let options = Options::new(Service::Ud);
@@ -135,6 +136,45 @@ fn what_is_held_back_for_nobody_is_let_go() {
     assert_eq!(outcomes(&qps[0].send_cq), [(1, status::SUCCESS)]);
     post(&qps[0], &Work::send(2).to(to(&qps[1]), QKEY));
     assert_eq!(outcomes(&qps[0].send_cq), [(2, status::SUCCESS)]);
+}
+
+/// Its receiver has no processor, and takes nothing: a datagram waits for room for a second, if it
+/// holds up nobody else, and the next ones are lost at once, until there is room. Where others wait
+/// behind it, it is lost sooner.
+#[test]
+fn a_datagram_waits_for_room_unless_others_wait_behind_it() {
+    for others_after in [None, Some(0), Some(3)] {
+        let pair = Pair::new();
+        let [qp, there] = linked(&pair);
+        let nobody = Destination { qpn: Qpn(9999), ..to(&there) };
+        qp.unreachable(nobody);
+        let from = Buffer::new(4096);
+        let local = pair.sides[0].register(&from);
+        let datagram = |id| Work::send(id).sge(whole(&local)).to(to(&there), QKEY);
+        let mut id = 0;
+        while outcomes(&qp.send_cq) == [(id, status::SUCCESS)] || id == 0 {
+            id += 1;
+            assert!(id < 10_000);
+            post(&qp, &datagram(id));
+        }
+        post(&qp, &datagram(id + 1));
+        let mut waits = 0;
+        let lost = loop {
+            if others_after == Some(waits) {
+                post(&qp, &Work::send(id + 2).to(nobody, QKEY));
+            }
+            pair.clock.fetch_add(UNRELIABLE_WAIT, Ordering::Relaxed);
+            qp.pump();
+            waits += 1;
+            let lost = outcomes(&qp.send_cq);
+            if !lost.is_empty() {
+                break lost;
+            }
+        };
+        assert_eq!(lost[..2], [(id, status::SUCCESS), (id + 1, status::SUCCESS)]);
+        let all = RECEIVER_AWAY / UNRELIABLE_WAIT;
+        assert_eq!(waits, others_after.map_or(all, |after| after + 1), "{others_after:?}");
+    }
 }
 
 #[test]

@@ -224,7 +224,7 @@ fn the_senders_retries_are_counted() {
         let [(_, local), _] = bench.memory(bytes);
         let _way = bench.begin(Work::send(1).sge(whole(&local)));
         let mut failed = Vec::new();
-        for _ in 0..100 {
+        for _ in 0..200 {
             bench.pair.wait(10_000_000);
             failed.extend(bench.sent());
         }

@@ -64,11 +64,11 @@ fn a_receiver_that_is_merely_late_costs_no_connection() {
 
 #[test]
 fn rnr_retries_are_counted() {
-    // min_rnr_timer 27: 122.88 ms each; all of them are waited for.
-    const LONG: u64 = 122_880_000;
-    for retries in 1..7 {
+    // min_rnr_timer 31: 491.52 ms each; all of them are waited for.
+    const LONG: u64 = 491_520_000;
+    for retries in 3..7 {
         let pair = Pair::new();
-        let options = impatient(retries).with(|o| o.attributes.min_rnr_timer = 27);
+        let options = impatient(retries).with(|o| o.attributes.min_rnr_timer = 31);
         let qps = pair.connected(&options);
         post(&qps[0], &Work::send(1));
         for _ in 0..retries {

@@ -9,6 +9,9 @@ use crate::qp::{Inner, Qp};
 use omniverb_link::Broken;
 use omniverb_terms::Service;
 
+/// How often a datagram may begin to wait for room anew, as long as nobody waits behind it.
+const DATAGRAM_WAITS: u8 = (RECEIVER_AWAY / UNRELIABLE_WAIT - 1) as u8;
+
 /// How long a request waits for a receive before the first of its RNR retries. Each of the others
 /// takes a timer, and without any left it fails. The peer is here, so its first "not ready" may as
 /// well have been slow to come: who only lost its processor is to lose no connection (0034).
@@ -58,7 +61,10 @@ impl Inner {
     fn begin_wait(&mut self, qp: &Qp, why: Why, order: &Order, now: u64) -> Option<Verdict> {
         let (position, done) = (order.position, order.done);
         let reliable = qp.service.is_reliable();
-        let retries = self.machine.attributes().rnr_retry & 7;
+        let retries = match qp.service {
+            Service::Ud => DATAGRAM_WAITS,
+            _ => self.machine.attributes().rnr_retry & 7,
+        };
         let deadline = match why {
             Why::Receive => {
                 self.meter.waited();
@@ -81,8 +87,9 @@ impl Inner {
     }
 
     /// How long a UC or UD message waits for room, or for a peer that has not opened the link.
-    /// Behind a datagram those to other destinations wait. UC has one peer, which may be kept from
-    /// running: it is waited for longer, but with one message only until it takes something.
+    /// Behind a datagram those to other destinations may wait: it is looked at again. UC has one
+    /// peer, which may be kept from running: it is waited for longer, but with one message only
+    /// until it takes something.
     fn patience(&mut self, qp: &Qp) -> u64 {
         let Some(link) = self.links.first_mut().filter(|_| qp.service == Service::Uc) else {
             return UNRELIABLE_WAIT;
@@ -121,6 +128,16 @@ impl Inner {
                 None
             }
             _ if qp.service.is_reliable() => Some(Verdict::Fail(status::RETRY_EXC_ERR)),
+            // Its receiver may be kept from running, and it holds up nobody else.
+            Why::Room
+                if qp.service == Service::Ud
+                    && wait.retries > 0
+                    && !self.sends.holds_up_others() =>
+            {
+                let deadline = Some(now + UNRELIABLE_WAIT);
+                self.waiting.begin(Wait { deadline, retries: wait.retries - 1, ..wait });
+                None
+            }
             _ => {
                 let destination = order.to.map(|to| to.destination);
                 let index = destination.and_then(|to| self.links.to(&to));

@@ -88,6 +88,13 @@ impl SendQueue {
         self.entries.get(self.started)
     }
 
+    /// Whether a request goes elsewhere than the oldest one, behind which it waits.
+    pub(super) fn holds_up_others(&self) -> bool {
+        let to = |entry: &SendEntry| entry.order.to.map(|to| to.destination);
+        let oldest = self.entries.front().and_then(to);
+        self.entries.iter().any(|entry| to(entry) != oldest)
+    }
+
     /// Adds a request, to wait for its turn.
     pub(super) fn push(&mut self, entry: SendEntry) {
         self.entries.push_back(entry);

@@ -13,7 +13,8 @@ pub(super) struct Wait {
     /// When it has waited too long, in nanoseconds of the host's clock; `None`: never, news will
     /// come by itself.
     pub(super) deadline: Option<u64>,
-    /// How often it may be tried yet, as `rnr_retry`: 7 is without end.
+    /// How often it may be tried yet, as `rnr_retry`: 7 is without end. A datagram: how often it
+    /// may wait anew, if nobody waits behind it.
     pub(super) retries: u8,
 }
 
