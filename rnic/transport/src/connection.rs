@@ -301,6 +301,15 @@ impl Connection {
         self.notify = false;
     }
 
+    /// What this end asks for is over, and nobody is to be told. True: it has refused something, and
+    /// will say so again to who asks again; it has nothing else to do.
+    pub fn end_requests(&mut self) -> bool {
+        self.requester.fail(Status::Flushed);
+        while self.requester.poll_event().is_some() {}
+        self.notify = false;
+        self.responder.has_refused()
+    }
+
     /// Counted since the connection was made, but for the window, which is that of now.
     pub fn counters(&self) -> Counters {
         let window = Congestion::window(&self.requester.congestion);

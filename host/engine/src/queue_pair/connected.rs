@@ -275,7 +275,7 @@ impl Connected {
         match self.transport.as_mut()? {
             Transport::Rc(connection) => {
                 let mut sent = connection.poll_transmit(now, datagram, &mut self.application);
-                if self.leaving && sent.is_none() {
+                if self.leaving && !self.closed && sent.is_none() {
                     // The last data of a READ may have stood in front of a refusal.
                     sent = self.last_words(now, datagram);
                     self.silent = sent.is_none();
@@ -367,7 +367,7 @@ impl Connected {
             self.break_off();
         }
         if self.silent {
-            self.close();
+            self.fall_silent();
         }
         let waits = self.application.waits() || self.transport.is_none() || !self.sends;
         self.application.endpoint.set_blocked(waits);
@@ -378,6 +378,20 @@ impl Connected {
         self.failure.get_or_insert(Status::LocalProtection);
         self.application.outgoing.give_up(&mut self.application.endpoint, Status::Flushed);
         self.close();
+    }
+
+    /// The application is gone and everything is said. If that ended with a refusal, the peer hears
+    /// it again when it asks again, for as long as there is this link: a packet may be lost.
+    fn fall_silent(&mut self) {
+        let says_again = match &mut self.transport {
+            Some(Transport::Rc(connection)) => connection.end_requests(),
+            _ => false,
+        };
+        if !says_again {
+            return self.close();
+        }
+        self.closed = true;
+        self.application.endpoint.close();
     }
 
     /// Nothing is taken or sent any more.

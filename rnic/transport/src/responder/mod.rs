@@ -325,6 +325,11 @@ impl Responder {
         std::mem::take(&mut self.asked_again)
     }
 
+    /// Whether the requester has been told of a refusal.
+    pub(crate) fn has_refused(&self) -> bool {
+        self.said.is_some()
+    }
+
     /// The refusal, after the requester was told.
     pub(crate) fn take_refusal(&mut self) -> Option<Refusal> {
         self.refused.take()

@@ -50,6 +50,36 @@ fn told(reads: &[u64]) -> Vec<Response> {
     told
 }
 
+/// The refusal is lost, and the application that refused has closed: who asks again is told again.
+#[test]
+fn a_refusal_that_was_lost_is_said_again() {
+    let [mut asker, mut holder] = [(); 2].map(|()| side(Service::Rc, 1));
+    let request = Request::Read { address: 0, rkey: Rkey(5), length: 8 };
+    assert_eq!(asker.application.send_request(&request, 0, []), Ok(true));
+    talk(&mut asker, &mut holder);
+    let refusal = Response::Nak { code: Nak::Refused(Refusal::RemoteAccess) };
+    assert_eq!(holder.application.send_response(&refusal, UserMemory::EMPTY), Ok(true));
+    holder.application.close();
+    let mut datagram = vec![0; DATAGRAM_MAX];
+    holder.engine.serve(1);
+    let mut lost = 0;
+    while holder.engine.transmit(1, &mut datagram).is_some() {
+        lost += 1;
+    }
+    holder.engine.after();
+    assert_eq!(lost, 1);
+    let mut now = 1;
+    while asker.engine.next_timeout().is_some() {
+        now = asker.engine.next_timeout().unwrap_or(now);
+        asker.engine.timeout(now);
+        asker.engine.serve(now);
+        talk(&mut asker, &mut holder);
+        talk(&mut holder, &mut asker);
+    }
+    let told = asker.application.next_response().unwrap().map(|(response, _)| response);
+    assert_eq!(told, Some(refusal));
+}
+
 #[test]
 fn a_refusal_behind_data_arrives() {
     for reads in [&[][..], &[8], &[600], &[8, 8], &[600, 8, 600]] {
