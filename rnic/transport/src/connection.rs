@@ -301,8 +301,8 @@ impl Connection {
         self.notify = false;
     }
 
-    /// What this end asks for is over, and nobody is to be told. True: it has refused something, and
-    /// will say so again to who asks again; it has nothing else to do.
+    /// What this end asks for is over, and nobody is told. True: it has refused something, and will
+    /// say so again to who asks again; it has nothing else to do.
     pub fn end_requests(&mut self) -> bool {
         self.requester.fail(Status::Flushed);
         while self.requester.poll_event().is_some() {}
