@@ -82,6 +82,7 @@ pub fn link_records(bytes: &[u8]) {
 pub fn session_decode(bytes: &[u8]) {
     use omniverb_session::{decode, encode, limits::MESSAGE_BYTES_MAX};
     machine_says(bytes);
+    carried(bytes);
     let Ok((tag, message)) = decode(bytes) else { return };
     let mut out = [0; MESSAGE_BYTES_MAX];
     let length = encode(tag, &message, &mut out);
@@ -97,7 +98,10 @@ fn machine_says(bytes: &[u8]) {
         frames.feed(piece);
         loop {
             match frames.next_frame() {
-                Ok(Some(frame)) => assert!(frame.bytes.len() <= MESSAGE_BYTES_MAX),
+                Ok(Some(frame)) => {
+                    assert!(frame.bytes.len() <= frame.kind.bytes_max());
+                    carried(&frame.bytes);
+                }
                 Ok(None) => break,
                 Err(_) => break 'stream,
             }
@@ -107,6 +111,16 @@ fn machine_says(bytes: &[u8]) {
         let mut out = [0; MESSAGE_BYTES_MAX];
         let length = machine::encode(tag, &message, &mut out);
         assert_eq!(machine::decode(&out[..length]), Ok((tag, message)));
+    }
+}
+
+/// What is said of a datagram that a machine's agent carries: accepted, it means the same when
+/// written again.
+fn carried(bytes: &[u8]) {
+    use omniverb_sys::carried::Head;
+    if let Some((head, payload)) = Head::read(bytes) {
+        let again = [&head.written()[..], payload].concat();
+        assert_eq!(Head::read(&again), Some((head, payload)));
     }
 }
 

@@ -9,15 +9,17 @@ import json
 import os
 import re
 import subprocess
+from types import SimpleNamespace
 
 from harness import image, process
 from harness.case import WAITS, Case, Group, check
-from harness.guest import Guest, installed
+from harness.duet import gid_index
+from harness.guest import Guest, GuestDuet, installed
 from harness.host import Host
 
 _NAME = "web-1"
 _ADDRESS = "10.77.0.200"
-_PROGRAMS = ["ibv_devinfo", "ibv_rc_pingpong", "ibv_ud_pingpong", "ip"]
+_PROGRAMS = ["ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ip"]
 _INSIDE = "/opt/omniverb"
 _OMNIVERB = f"{_INSIDE}/bin/omniverb"
 _SOCKET = "/run/omniverb/omniverbd.sock"
@@ -87,16 +89,51 @@ class Machine(Guest):
         return next((row["machine"] for row in found if row["machine"]["name"] == _NAME), None)
 
 
+class Device:
+    """The machine as a place: its programs have the device."""
+
+    def __init__(self, machine):
+        self.machine, self.address = machine, machine.address
+
+    def start(self, *argv, stdout=None, stderr=None):
+        """Starts a program; both its outputs go to the file `stdout`."""
+        del stderr
+        return self.machine.start(_OMNIVERB, "run", "--", *argv, stdout=stdout)
+
+    def run(self, *argv, **options):
+        """Runs a program and returns its output."""
+        return self.machine.verbs(*argv, **options)
+
+    def listens(self, port):
+        """Does anything listen on TCP `port`?"""
+        return self.machine.listens(port)
+
+
+class Both(GuestDuet):
+    """Both sides of a running program, of which either may be in the machine."""
+
+    def listens(self):
+        server = self.pair.server
+        return server.listens(self.port) if isinstance(server, Device) else super().listens()
+
+
 class Lab:
-    """A host with a machine."""
+    """A host with a machine, and a container on the same bridge."""
 
     def __init__(self, stage):
         self.host = Host(stage, "machines")
         try:
+            self.container = self.host.add(1)
             self.machine = self.host.keep(Machine(stage, self.host))
         except BaseException:
             self.close()
             raise
+
+    def sides(self, server):
+        """Who is server and who is client, if the server is in the `machine` or the `container`."""
+        places = [self.container, Device(self.machine)]
+        return SimpleNamespace(**dict(zip(("client", "server") if server == "machine" else
+                                          ("server", "client"), places)))
 
     def close(self):
         """Ends everything."""
@@ -141,6 +178,18 @@ def _pingpong(program, *options):
                           "a server")
             text = lab.machine.run(*command, "127.0.0.1", limit=60)
             check(server.wait(20) == 0 and "iters in" in text, text)
+    return run
+
+
+def _across(server, program, *options):
+    """A process of the machine and a container, with an address of each that the network knows."""
+    def run(lab):
+        sides = lab.sides(server)
+        lines = [[f"ibv_{program}_pingpong", "-g", gid_index(place), "-n", 200, *options]
+                 for place in (sides.client, sides.server)]
+        outcome = Both(sides, lines[0], server_argv=lines[1]).finish(60)
+        for text in (outcome.server, outcome.client):
+            check("invalid data" not in text and "iters in" in text, text)
     return run
 
 
@@ -199,6 +248,11 @@ def groups():
              Case("machines.ibv_rc_pingpong", _pingpong("rc"), 180),
              Case("machines.ibv_rc_pingpong -e", _pingpong("rc", "-e"), 180),
              Case("machines.ibv_ud_pingpong -e", _pingpong("ud", "-e"), 180),
+             *[Case(f"machines.{' '.join([f'ibv_{program}_pingpong', *options])}, server in the "
+                    f"{server}", _across(server, program, *options), 120)
+               for server in ("machine", "container")
+               for program, *options in (("rc", "-c"), ("rc", "-c", "-e"), ("uc", "-c"),
+                                         ("ud", "-c"), ("ud", "-e"))],
              Case("machines.porter", _porter, 60),
              Case("machines.agent killed", _agent_again, 120),
              Case("machines.detached", _detached, 120)]

@@ -52,8 +52,7 @@ impl Attached {
         }
     }
 
-    /// Whether it has a socket of UDP port 4791, for all that is known: the helper opens them in
-    /// namespaces, and in a machine nobody does yet.
+    /// Whether the helper can open sockets of UDP port 4791 in it: in a machine its agent does.
     pub(crate) fn may_have_port(&self) -> bool {
         !matches!(self, Attached::Machine(_))
     }

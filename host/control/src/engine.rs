@@ -3,11 +3,11 @@
 //! In: vNICs with their sockets, links, limits, faults. Out: events. Nothing outside this file
 //! names the engine's own types.
 
-use crate::memory::Shared;
+use crate::memory::{Memory, Shared};
 use crate::outbox::Parcel;
 use omniverb_engine::{
-    Attach, Command, Denied, Engine, Event as Happened, Faults as Line, Grant, Limit, Settings,
-    feature, recorder,
+    Attach, Command, Denied, Engine, Event as Happened, Faults as Line, Grant, Limit,
+    Memory as Kept, Settings, feature, recorder,
 };
 use omniverb_ring::Window;
 use omniverb_session::body::{GrantDenied, Granted};
@@ -47,6 +47,11 @@ pub(crate) enum Event {
     Wanted { qpn: Qpn, peer_qpn: Qpn, key: Rkey, range: (u64, u64) },
     /// A connection failed.
     Failed { qpn: Qpn, peer_qpn: Qpn, why: String },
+}
+
+/// Memory as the engine gets it, which keeps it as long as it has it mapped.
+fn of_engine(memory: &Memory) -> Kept {
+    Kept { extent: memory.extent.clone(), keep: memory.kept() }
 }
 
 /// The engine.
@@ -126,11 +131,11 @@ impl Packets {
             peer_qpn: ready.peer_qpn,
             service: end.service,
             underlay: end.underlay,
-            link: shared.link.extent.clone(),
+            link: of_engine(&shared.link),
             request_bytes: ready.request_bytes as usize,
             response_bytes: ready.response_bytes as usize,
             bell: ready.bell,
-            bell_memory: shared.bell.as_ref().map(|bell| bell.extent.clone()),
+            bell_memory: shared.bell.as_ref().map(of_engine),
             // The two ends of a link see its bits the other way round.
             local_slot: ready.peer_slot,
             peer_slot: ready.local_slot,

@@ -3,6 +3,7 @@
 
 use crate::pieces::Pieces;
 use omniverb_session::machine::MachineName;
+use omniverb_sys::datagram::Port;
 use omniverb_sys::pidfd::Peer;
 use omniverb_tenancy::{SessionId, VnicAddress, VnicId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,6 +30,8 @@ pub(crate) struct Record {
     /// Our end of its door, and who has the other one.
     pub(crate) door: OwnedFd,
     pub(crate) porter: Peer,
+    /// Its UDP port 4791, if its agent has it.
+    pub(crate) port: Option<Arc<Port>>,
     /// Sessions of its processes.
     pub(crate) sessions: BTreeSet<SessionId>,
     /// What its addresses are, as it says.

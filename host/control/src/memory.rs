@@ -11,6 +11,7 @@ use omniverb_link::layout::link_bytes;
 use omniverb_ring::Window;
 use omniverb_session::body::{self, LinkReady};
 use omniverb_sys::{Access, Extent, memfd};
+use std::any::Any;
 use std::io;
 use std::sync::Arc;
 
@@ -65,6 +66,11 @@ impl Memory {
     /// Maps it. It is kept as long as the mapping, so that whoever has one finds nothing of others.
     pub(crate) fn map(&self, access: Access) -> io::Result<Window> {
         self.extent.map_and_keep(access, self.piece.clone())
+    }
+
+    /// What whoever has it mapped keeps for so long.
+    pub(crate) fn kept(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.piece.clone().map(|piece| piece as Arc<dyn Any + Send + Sync>)
     }
 
     /// As others are told of it.

@@ -76,6 +76,8 @@ pub(crate) struct Probe {
     pub(crate) vnic: VnicId,
     pub(crate) interface: u32,
     pub(crate) destination: IpAddr,
+    /// From this address; `None`: whichever the kernel takes.
+    source: Option<IpAddr>,
     begun: u64,
     tries: usize,
     /// Where those who hear were at the last try; `None`: they have gone on since.
@@ -135,12 +137,24 @@ impl Probes {
         destination: IpAddr,
         now: u64,
     ) {
-        let (begun, tries, heard, due) = (now, 0, None, now);
-        let probe = Probe { vnic, interface, destination, begun, tries, heard, due };
+        let (begun, tries, heard, due, source) = (now, 0, None, now, None);
+        let probe = Probe { vnic, interface, destination, source, begun, tries, heard, due };
         self.forget(id);
         self.deadlines.insert((now, id));
         self.by_vnic.insert((vnic, id));
         self.under_way.insert(id, probe);
+    }
+
+    /// A probe is to come from this address, not from whichever of its vNIC's.
+    pub(crate) fn set_source(&mut self, id: ProbeId, source: IpAddr) {
+        if let Some(probe) = self.under_way.get_mut(&id) {
+            probe.source = Some(source);
+        }
+    }
+
+    /// Which address a probe is to come from.
+    pub(crate) fn source(&self, id: ProbeId) -> Option<IpAddr> {
+        self.under_way.get(&id)?.source
     }
 
     pub(crate) fn forget(&mut self, id: ProbeId) {

@@ -127,6 +127,7 @@ impl Registry {
             alias,
             guid: guid(self.marks.boot, evidence),
             proof: [one, two, three, evidence.serial.unwrap_or(0)],
+            machine: matches!(evidence.attachment, Attachment::Machine(_)),
         };
         self.news.push(News::New(id, identity));
         self.by_slot.insert(evidence.slot(), id);

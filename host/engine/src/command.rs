@@ -3,13 +3,31 @@
 use crate::pacing::bucket::Limit;
 use crate::recorder::intake::Intake;
 use omniverb_link::pace::Denied;
-use omniverb_sys::Extent;
+use omniverb_ring::Window;
 use omniverb_sys::datagram::Port;
+use omniverb_sys::{Access, Extent};
 use omniverb_terms::{Qpn, Rkey, Service, Underlay, VnicId};
 use omniverb_transport::Status;
 use omniverb_transport::faults::Faults;
+use std::any::Any;
+use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
+
+/// Memory of a link or of a bell.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    /// Where it is.
+    pub extent: Extent,
+    /// What is not let go of as long as somebody has it mapped.
+    pub keep: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Memory {
+    pub(crate) fn map_exactly(&self, bytes: usize) -> io::Result<Window> {
+        self.extent.map_exactly_and_keep(bytes, Access::ReadWrite, self.keep.clone())
+    }
+}
 
 /// A link whose far end (side 1) is the engine.
 #[derive(Debug)]
@@ -25,7 +43,7 @@ pub struct Attach {
     /// The way to the peer.
     pub underlay: Underlay,
     /// The link's memory.
-    pub link: Extent,
+    pub link: Memory,
     /// Bytes of a request ring.
     pub request_bytes: usize,
     /// Bytes of a response ring.
@@ -33,7 +51,7 @@ pub struct Attach {
     /// The bell the link belongs to.
     pub bell: u64,
     /// The bell's memory, if it is new: two pages, of which ours is the second.
-    pub bell_memory: Option<Extent>,
+    pub bell_memory: Option<Memory>,
     /// Our bit in our page of the bell.
     pub local_slot: u32,
     /// The application's bit in its page.

@@ -241,6 +241,8 @@ pub enum Action {
         vnic: VnicId,
         /// Through this interface if the destination is link-local.
         interface: u32,
+        /// From this address of it, and no other; `None`: whichever its kernel takes.
+        source: Option<IpAddr>,
         /// The address of the underlay that is asked.
         destination: IpAddr,
     },

@@ -121,6 +121,11 @@ impl Tenancy {
         self.identities.get(&vnic)
     }
 
+    /// Whether a vNIC is a virtual machine's.
+    pub(crate) fn is_machine(&self, vnic: VnicId) -> bool {
+        self.identity(vnic).is_some_and(|identity| identity.machine)
+    }
+
     /// What proves that a vNIC is this one, to the next daemon as well.
     pub(crate) fn proof(&self, vnic: VnicId) -> [u64; 4] {
         self.identity(vnic).map_or([0; 4], |identity| identity.proof)

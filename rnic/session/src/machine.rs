@@ -127,6 +127,12 @@ bodies! {
     /// Porter: the process of a session is gone, as the guest says, so that nobody uses what it was
     /// given. Without this word its memory is given to nobody else. Answered with `Done`.
     EndSession { session: u64 }
+    /// Porter: the machine's agent has its UDP port 4791, and carries what comes by it. Answered with
+    /// `PortOpened`.
+    OpenPort { reserved: u64 }
+    /// Answer to `OpenPort`. Descriptor: the daemon's end of that, a socket of messages as frames
+    /// of the kinds `Packet` (its bytes) and `Word` (one byte, 1) have them.
+    PortOpened { reserved: u64 }
     /// Porter: what addresses the machine has, as the guest says. Answered with `Done`.
     TellAddresses {
         /// Entries that there are; the others are all zeros.
@@ -157,7 +163,7 @@ pub const REACH_HOST: u32 = 2;
 
 messages! {
     0x5001 OpenSession, 0x5002 SessionOpened, 0x5003 TellAddresses, 0x5004 Done,
-    0x5005 EndSession,
+    0x5005 EndSession, 0x5006 OpenPort, 0x5007 PortOpened,
 }
 
 /// What comes before the bytes of a frame.
@@ -176,8 +182,12 @@ pub struct FrameHead {
     pub reserved: u32,
 }
 
+/// Bytes of the longest datagram, with what is said of where it comes from and goes to: of RoCE v2,
+/// 4096 bytes and all headers that there are.
+pub const PACKET_BYTES_MAX: usize = 4096 + 296;
+
 /// Bytes of the longest frame.
-pub const FRAME_BYTES_MAX: usize = size_of::<FrameHead>() + MESSAGE_BYTES_MAX;
+pub const FRAME_BYTES_MAX: usize = size_of::<FrameHead>() + PACKET_BYTES_MAX;
 
 /// What a frame is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,13 +208,30 @@ pub enum FrameKind {
     Addresses = 6,
     /// The agent has parted with a process, which may go on using what it was given.
     Lost = 7,
+    /// Agent: it has the machine's UDP port 4791 and carries what comes by it.
+    Port = 8,
+    /// A datagram that came by this port, or is to leave by it: where it comes from and goes to
+    /// (`omniverb_sys::carried`), and its payload.
+    Packet = 9,
+    /// Something was rung on the side that says so: whoever sleeps on the other side is to be woken.
+    Word = 10,
 }
 
 impl FrameKind {
     fn of(number: u16) -> Option<FrameKind> {
-        use FrameKind::{Addresses, Begin, Call, Close, Event, Lost, Open};
-        let all = [Begin, Open, Call, Event, Close, Addresses, Lost];
+        use FrameKind::{Addresses, Begin, Call, Close, Event, Lost, Open, Packet, Port, Word};
+        let all = [Begin, Open, Call, Event, Close, Addresses, Lost, Port, Packet, Word];
         all.into_iter().find(|kind| *kind as u16 == number)
+    }
+
+    /// Bytes that such a frame may have.
+    #[must_use]
+    pub fn bytes_max(self) -> usize {
+        match self {
+            FrameKind::Packet => PACKET_BYTES_MAX,
+            FrameKind::Port | FrameKind::Word => 0,
+            _ => MESSAGE_BYTES_MAX,
+        }
     }
 }
 
@@ -220,10 +247,11 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// As it travels. What is longer than a message is cut off, and no message any more.
+    /// As it travels. What is longer than such a frame may be is cut off, and makes no sense any
+    /// more.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let bytes = self.bytes.get(..MESSAGE_BYTES_MAX).unwrap_or(&self.bytes);
+        let bytes = self.bytes.get(..self.kind.bytes_max()).unwrap_or(&self.bytes);
         let head = FrameHead {
             version: VERSION,
             kind: self.kind as u16,
@@ -270,7 +298,7 @@ impl Frames {
             return Err(StreamError::Version);
         }
         let length = usize::try_from(head.length).map_err(|_| StreamError::Nonsense)?;
-        let kind = FrameKind::of(head.kind).filter(|_| length <= MESSAGE_BYTES_MAX);
+        let kind = FrameKind::of(head.kind).filter(|kind| length <= kind.bytes_max());
         let kind = kind.ok_or(StreamError::Nonsense)?;
         let Some(bytes) = rest.get(..length) else { return Ok(None) };
         let frame = Frame { kind, session: head.session, bytes: bytes.to_vec() };
@@ -323,8 +351,14 @@ mod tests {
 
     #[test]
     fn frames_come_out_of_a_stream_however_it_is_cut() {
-        let all =
-            [frame(FrameKind::Open, 8), frame(FrameKind::Close, 0), frame(FrameKind::Call, 4096)];
+        let all = [
+            frame(FrameKind::Open, 8),
+            frame(FrameKind::Close, 0),
+            frame(FrameKind::Call, 4096),
+            frame(FrameKind::Port, 0),
+            frame(FrameKind::Packet, PACKET_BYTES_MAX),
+            frame(FrameKind::Word, 0),
+        ];
         let stream: Vec<u8> = all.iter().flat_map(Frame::encode).collect();
         for step in [1, 3, 17, 4096, stream.len()] {
             let (mut frames, mut found) = (Frames::default(), Vec::new());
@@ -353,6 +387,13 @@ mod tests {
         assert_eq!(with(2, 99), Err(StreamError::Nonsense));
         assert_eq!(with(5, 0x11), Err(StreamError::Nonsense), "too long");
         assert_eq!(with(7, 0xff), Err(StreamError::Nonsense), "far too long");
+        for (kind, most) in [(FrameKind::Packet, PACKET_BYTES_MAX), (FrameKind::Word, 0)] {
+            let mut bytes = frame(kind, most).encode();
+            bytes[4..8].copy_from_slice(&(most as u32 + 1).to_le_bytes());
+            let mut frames = Frames::default();
+            frames.feed(&bytes);
+            assert_eq!(frames.next_frame(), Err(StreamError::Nonsense), "{kind:?}");
+        }
     }
 
     #[test]

@@ -1,5 +1,7 @@
-//! UDP sockets in the calling thread's network namespace, one for each IP version.
+//! UDP sockets in the calling thread's network namespace, one for each IP version; or a port that
+//! somebody else has (`carried.rs`), which looks the same to whoever has it watched.
 
+use crate::carried::{Carried, Head};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with,
@@ -26,10 +28,16 @@ const SOURCE_TRIES: u32 = 64;
 #[derive(Debug)]
 pub struct Port {
     number: u16,
-    four: OwnedFd,
-    /// `None` where the kernel has no IPv6.
-    six: Option<OwnedFd>,
+    way: Way,
     senders: Vec<Sender>,
+}
+
+#[derive(Debug)]
+enum Way {
+    /// `six`: `None` where the kernel has no IPv6.
+    Sockets { four: OwnedFd, six: Option<OwnedFd> },
+    /// Somebody else's.
+    Carried(Carried),
 }
 
 /// A socket that is only sent from.
@@ -110,7 +118,33 @@ impl Port {
         if six.is_some() {
             senders.push(sender(true)?);
         }
-        Ok(Port { number, four, six, senders })
+        Ok(Port { number, way: Way::Sockets { four, six }, senders })
+    }
+
+    /// One that somebody else has, who is given [the other end](Carried::far).
+    ///
+    /// # Errors
+    /// `EMFILE` and the like.
+    pub fn carried_by_another(number: u16) -> io::Result<Port> {
+        Ok(Port { number, way: Way::Carried(Carried::new()?), senders: Vec::new() })
+    }
+
+    /// How it is carried, if somebody else has it.
+    pub fn carried(&self) -> Option<&Carried> {
+        match &self.way {
+            Way::Carried(carried) => Some(carried),
+            Way::Sockets { .. } => None,
+        }
+    }
+
+    /// The socket of this IP version.
+    fn socket(&self, six: bool) -> io::Result<&OwnedFd> {
+        match &self.way {
+            Way::Sockets { four, .. } if !six => Ok(four),
+            Way::Sockets { six: Some(socket), .. } => Ok(socket),
+            Way::Sockets { .. } => Err(Errno::AFNOSUPPORT.into()),
+            Way::Carried(_) => Err(Errno::OPNOTSUPP.into()),
+        }
     }
 
     /// All of it as descriptors, in an order of our own, and the senders' ports.
@@ -133,7 +167,7 @@ impl Port {
         let senders = senders.iter().zip(files);
         let senders =
             senders.map(|(&(number, six), socket)| Sender { socket, number, is_ipv6: six });
-        Some(Port { number, four, six, senders: senders.collect() })
+        Some(Port { number, way: Way::Sockets { four, six }, senders: senders.collect() })
     }
 
     /// The sockets to send from.
@@ -143,22 +177,36 @@ impl Port {
 
     /// The sockets, for watching.
     pub fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        std::iter::once(self.four.as_fd()).chain(self.six.as_ref().map(AsFd::as_fd))
+        let (first, second) = match &self.way {
+            Way::Sockets { four, six } => (four.as_fd(), six.as_ref().map(AsFd::as_fd)),
+            Way::Carried(carried) => (carried.socket(), None),
+        };
+        std::iter::once(first).chain(second)
     }
 
-    /// Sends to the same port of `to`, through `interface` if the address is link-local.
+    /// Sends to the same port of `to`, through `interface` if the address is link-local. `from`:
+    /// which of a machine's addresses it comes from; elsewhere that is the kernel's to choose.
     ///
     /// # Errors
     /// `ENETUNREACH`, `EPERM` (a packet filter) and the like; `EAFNOSUPPORT` without IPv6.
-    pub fn send(&self, bytes: &[u8], to: IpAddr, interface: u32) -> io::Result<()> {
+    pub fn send(
+        &self,
+        bytes: &[u8],
+        from: Option<IpAddr>,
+        to: IpAddr,
+        interface: u32,
+    ) -> io::Result<()> {
+        if let Way::Carried(carried) = &self.way {
+            let head = Head { local: from, remote: to, interface, port: self.number, ecn: 0 };
+            carried.send(&head, bytes);
+            return Ok(());
+        }
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let socket = self.socket(to.is_ipv6())?;
         match to {
-            IpAddr::V4(ip) => {
-                sendto(&self.four, bytes, flags, &SocketAddrV4::new(ip, self.number))?
-            }
+            IpAddr::V4(ip) => sendto(socket, bytes, flags, &SocketAddrV4::new(ip, self.number))?,
             IpAddr::V6(ip) => {
-                let six = self.six.as_ref().ok_or(Errno::AFNOSUPPORT)?;
-                sendto(six, bytes, flags, &SocketAddrV6::new(ip, self.number, 0, interface))?
+                sendto(socket, bytes, flags, &SocketAddrV6::new(ip, self.number, 0, interface))?
             }
         };
         Ok(())
@@ -169,15 +217,16 @@ impl Port {
     ///
     /// # Errors
     /// `ENOBUFS` if that are too many (`net.ipv4.igmp_max_memberships`: 20), `EADDRINUSE` if it
-    /// does already, `ENODEV` without such an interface, `EAFNOSUPPORT` without IPv6.
+    /// does already, `ENODEV` without such an interface, `EAFNOSUPPORT` without IPv6, `EOPNOTSUPP`
+    /// where the port is somebody else's.
     pub fn join_group(&self, group: IpAddr, local: IpAddr, interface: u32) -> io::Result<()> {
         match (group, local) {
             (IpAddr::V4(group), IpAddr::V4(local)) => {
-                let four = &self.four;
+                let four = self.socket(false)?;
                 sockopt::set_ip_add_membership_with_ifindex(four, &group, &local, interface)?;
             }
             (IpAddr::V6(group), _) => {
-                let six = self.six.as_ref().ok_or(Errno::AFNOSUPPORT)?;
+                let six = self.socket(true)?;
                 sockopt::set_ipv6_add_membership(six, &group, interface)?;
             }
             _ => return Err(Errno::AFNOSUPPORT.into()),
@@ -192,11 +241,11 @@ impl Port {
     pub fn leave_group(&self, group: IpAddr, local: IpAddr, interface: u32) -> io::Result<()> {
         match (group, local) {
             (IpAddr::V4(group), IpAddr::V4(local)) => {
-                let four = &self.four;
+                let four = self.socket(false)?;
                 sockopt::set_ip_drop_membership_with_ifindex(four, &group, &local, interface)?;
             }
             (IpAddr::V6(group), _) => {
-                let six = self.six.as_ref().ok_or(Errno::AFNOSUPPORT)?;
+                let six = self.socket(true)?;
                 sockopt::set_ipv6_drop_membership(six, &group, interface)?;
             }
             _ => return Err(Errno::AFNOSUPPORT.into()),
@@ -223,11 +272,11 @@ mod tests {
         let port = (40_000..41_000).find_map(|number| Port::open(number).ok()).unwrap();
         assert!(Port::open(port.number).is_err(), "taken");
         for home in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
-            if port.six.is_none() && home.is_ipv6() {
+            if port.socket(true).is_err() && home.is_ipv6() {
                 continue;
             }
             assert_eq!(port.receive(&mut [0; 8]), None);
-            port.send(b"hello", home, 0).unwrap();
+            port.send(b"hello", None, home, 0).unwrap();
             let arrived = |socket| {
                 let second = std::time::Duration::from_millis(500);
                 crate::event::readable(socket, Some(second)).unwrap()

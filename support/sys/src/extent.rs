@@ -182,11 +182,24 @@ impl<F: AsFd> Extent<F> {
     /// # Errors
     /// As [`map`](Self::map).
     pub fn map_exactly(&self, bytes: usize, access: Access) -> io::Result<Window> {
+        self.map_exactly_and_keep(bytes, access, ())
+    }
+
+    /// The same; `keep` lives as long as the mapping.
+    ///
+    /// # Errors
+    /// As [`map`](Self::map).
+    pub fn map_exactly_and_keep(
+        &self,
+        bytes: usize,
+        access: Access,
+        keep: impl Send + Sync + 'static,
+    ) -> io::Result<Window> {
         let (found, expected) = (self.length, bytes as u64);
         if found != expected {
             return Err(VerifyError::Length { found, expected }.into());
         }
-        self.map(access)
+        self.map_and_keep(access, keep)
     }
 
     /// As [`map`](Self::map), with a page behind it that the file does not have, for

@@ -65,7 +65,7 @@ impl Server {
     }
 
     /// The helper has opened a vNIC's sockets, or could not.
-    pub(super) fn port_found(&mut self, vnic: VnicId, port: io::Result<Port>) {
+    pub(super) fn port_found(&mut self, vnic: VnicId, port: io::Result<Arc<Port>>) {
         let now = clock::now();
         let in_use = port.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::AddrInUse);
         let letting_go = in_use && self.vnics.is_letting_go();
@@ -75,7 +75,6 @@ impl Server {
         }
         match port {
             Ok(port) => {
-                let port = Arc::new(port);
                 let Some(waiting) = own.opened(port.clone()) else { return };
                 self.engine.open(vnic, port);
                 let policy = self.tables.policy(vnic);
@@ -120,11 +119,18 @@ impl Server {
 
     /// The vNIC has no processes any more.
     pub(super) fn close_port(&mut self, vnic: VnicId) {
+        if let Some(port) = self.vnics.port_mut(vnic) {
+            port.nobody_waits();
+        }
+        if !self.captures.is_recorded(vnic) {
+            self.end_port(vnic);
+        }
+    }
+
+    /// The vNIC has no port any more.
+    pub(super) fn end_port(&mut self, vnic: VnicId) {
         let Some(port) = self.vnics.port_mut(vnic) else { return };
         port.nobody_waits();
-        if self.captures.is_recorded(vnic) {
-            return;
-        }
         if let Some(port) = port.close() {
             self.engine.close(vnic);
             self.vnics.let_go(&port);

@@ -49,8 +49,8 @@ impl Server {
             Action::Untrace { session, qpn, peer_qpn } => {
                 self.captures.untrace(session, qpn, peer_qpn);
             }
-            Action::Probe { id, vnic, interface, destination } => {
-                self.start_probe(id, vnic, interface, destination);
+            Action::Probe { id, vnic, interface, source, destination } => {
+                self.start_probe(id, vnic, interface, (source, destination));
             }
             Action::ForgetProbe { id } => self.probes.forget(id),
             Action::ReadAddresses { vnic } => {

@@ -8,6 +8,7 @@ use omniverb_netns::{Found, Kind};
 use omniverb_sys::clock;
 use omniverb_tenancy::VnicId;
 use std::io;
+use std::sync::Arc;
 
 /// Answers of the helper that are handled before others get their turn.
 const ANSWERS_PER_TURN: usize = 64;
@@ -48,7 +49,7 @@ impl Server {
             (Kind::Addresses, Subject::Vnic(vnic), found) => self.addresses_found(vnic, found),
             (Kind::Port, Subject::Vnic(vnic), found) => {
                 let port = found.and_then(|found| match found {
-                    Found::Port(port) => Ok(port),
+                    Found::Port(port) => Ok(Arc::new(port)),
                     _ => Err(io::ErrorKind::InvalidData.into()),
                 });
                 self.port_found(vnic, port);

@@ -13,13 +13,15 @@ use crate::ready::Ready;
 use crate::server::Server;
 use crate::server::identify::HELLO_TIME;
 use crate::server::operators::answer_at;
+use omniverb_netns::PORT;
 use omniverb_session::body::Done;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::machine::{
-    EndSession, MachineAddress, MachineName, Message, REACH_GLOBAL, REACH_LINK, SessionOpened,
-    TellAddresses, decode, encode,
+    EndSession, MachineAddress, MachineName, Message, PortOpened, REACH_GLOBAL, REACH_LINK,
+    SessionOpened, TellAddresses, decode, encode,
 };
 use omniverb_session::operator::{self, AttachMachine, DetachMachine, MachineAttached};
+use omniverb_sys::datagram::Port;
 use omniverb_sys::descriptors::{self, Plain};
 use omniverb_sys::{clock, socket};
 use omniverb_tenancy::{Holder, Reach, SessionId, VnicAddress, VnicId};
@@ -93,9 +95,9 @@ impl Server {
         let holder = Holder::new("", porter.uid).in_process(porter.pid);
         let vnic = self.vnics.join(Attached::Machine(machine.clone()), &holder);
         self.tell_registered();
-        let (sessions, addresses) = (BTreeSet::new(), Vec::new());
+        let (port, sessions, addresses) = (None, BTreeSet::new(), Vec::new());
         let (said, timer) = (None, false);
-        let record = Record { machine, vnic, door, porter, sessions, addresses, said, timer };
+        let record = Record { machine, vnic, door, porter, port, sessions, addresses, said, timer };
         self.machines.add(id, record);
         self.journal.log(Level::Info, format_args!("machine {name} is attached"));
         Ok(theirs)
@@ -120,6 +122,7 @@ impl Server {
         for session in record.sessions {
             self.clients.part(session, "its machine is parted with");
         }
+        self.end_port(record.vnic);
         self.leave(record.vnic);
         self.disposal.close_socket(record.door);
     }
@@ -153,6 +156,13 @@ impl Server {
                 }
                 self.answer_porter(id, tag, &Done { take_back: 0 }.into(), &[]);
             }
+            Ok((tag, Message::OpenPort(_))) => match self.open_machine_port(id) {
+                Ok(far) => {
+                    let opened = PortOpened { reserved: 0 }.into();
+                    self.answer_porter(id, tag, &opened, &[far.as_fd()]);
+                }
+                Err(errno) => self.answer_porter(id, tag, &Message::Failed(errno), &[]),
+            },
             Ok((tag, Message::TellAddresses(told))) => {
                 self.machine_tells_addresses(id, &told);
                 self.answer_porter(id, tag, &Done { take_back: 0 }.into(), &[]);
@@ -198,6 +208,17 @@ impl Server {
         Ok((session, theirs))
     }
 
+    /// The machine's agent has its UDP port 4791: where what comes by it is carried.
+    fn open_machine_port(&mut self, id: SessionId) -> Result<OwnedFd, Errno> {
+        let record = self.machines.get_mut(id).ok_or(Errno::ENOENT)?;
+        if record.port.is_none() {
+            let port = Port::carried_by_another(PORT).map_err(|_| Errno::ENOMEM)?;
+            record.port = Some(Arc::new(port));
+        }
+        let carried = record.port.as_deref().and_then(Port::carried).ok_or(Errno::ENOENT)?;
+        carried.far().map_err(|_| Errno::ENOMEM)
+    }
+
     fn machine_tells_addresses(&mut self, id: SessionId, told: &TellAddresses) {
         let count = usize::try_from(told.count).unwrap_or(usize::MAX).min(told.entries.len());
         let addresses: Vec<VnicAddress> = told.entries[..count].iter().map(address).collect();
@@ -231,6 +252,7 @@ impl Server {
     pub(super) fn machine_row(&self, vnic: VnicId) -> Option<Value> {
         let record = self.machines.of_vnic(vnic)?;
         let (bytes, used) = record.machine.pieces.sizes();
+        let direct = self.tables.direct_links(vnic);
         let addresses: Vec<String> = record.addresses.iter().map(|a| a.ip.to_string()).collect();
         Some(json!({
             "name": record.machine.name.text(),
@@ -238,6 +260,9 @@ impl Server {
             "window": bytes,
             "used": used,
             "sessions": record.sessions.len(),
+            "direct": direct,
+            "engine": self.tables.links_of(vnic) - direct,
+            "network": record.port.is_some(),
             "addresses": addresses,
         }))
     }

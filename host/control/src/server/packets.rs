@@ -80,7 +80,7 @@ impl Server {
     fn reply(&mut self, id: ProbeId, at: VnicId, to: IpAddr, interface: u32) {
         let port = self.vnics.port_mut(at);
         if let Some(port) = port.and_then(|port| port.for_reply(clock::now())) {
-            let _ = port.send(&probes::reply(id, FEATURES), to, interface);
+            let _ = port.send(&probes::reply(id, FEATURES), None, to, interface);
         }
     }
 
@@ -89,12 +89,15 @@ impl Server {
         id: ProbeId,
         vnic: VnicId,
         interface: u32,
-        destination: IpAddr,
+        (source, destination): (Option<IpAddr>, IpAddr),
     ) {
         let now = clock::now();
         if self.want_port(vnic) {
             // The datagram itself is sent by the timers, after this.
             self.probes.start(id, vnic, interface, destination, now);
+            if let Some(source) = source {
+                self.probes.set_source(id, source);
+            }
         } else {
             self.tables.decide(|tables| tables.probe_failed(id, now));
         }
@@ -112,7 +115,7 @@ impl Server {
     pub(super) fn send_probe(&mut self, id: ProbeId, vnic: VnicId, to: IpAddr, interface: u32) {
         if let Some(port) = self.vnics.port(vnic).and_then(VnicPort::open) {
             // No route, or a packet filter: the same as no answer.
-            let _ = port.send(&probes::datagram(id), to, interface);
+            let _ = port.send(&probes::datagram(id), self.probes.source(id), to, interface);
         }
     }
 }

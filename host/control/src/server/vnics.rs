@@ -3,6 +3,7 @@
 use crate::evidence::Evidence;
 use crate::journal::Level;
 use crate::policy::{changed, datapath_name, shown};
+use crate::port::Wanted;
 use crate::registry::News;
 use crate::server::Server;
 use omniverb_session::operator::{Disconnected, SET_FAULTS, SetVnic, VnicChanged};
@@ -50,7 +51,16 @@ impl Server {
     /// Asks for a vNIC's sockets, unless that was done not long ago; whether they are there, or
     /// will be for all that is known.
     pub(super) fn want_port(&mut self, vnic: VnicId) -> bool {
-        self.vnics.want_port(vnic, &mut self.helper, clock::now())
+        let of_machine = self.machines.of_vnic(vnic).and_then(|record| record.port.clone());
+        let Some(port) = of_machine else {
+            return self.vnics.want_port(vnic, &mut self.helper, clock::now());
+        };
+        // Its agent has it open already.
+        let wanted = self.vnics.port_mut(vnic).map(|own| own.want(clock::now()));
+        if wanted == Some(Wanted::Ask) {
+            self.port_found(vnic, Ok(port));
+        }
+        self.vnics.has_port(vnic)
     }
 
     /// Somebody who had a vNIC's attachment open has it no longer.

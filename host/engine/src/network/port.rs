@@ -1,12 +1,15 @@
-//! UDP port 4791 of one vNIC, and its way to the network.
+//! UDP port 4791 of one vNIC, and its way to the network: sockets of ours; or whoever has the port
+//! carries its datagrams, one by one.
 
+use omniverb_sys::carried::{Came, Carried, Head, MESSAGE_MAX};
 use omniverb_sys::datagram::Port;
-use omniverb_wire::{Flow, Identification, PORT};
+use omniverb_wire::{DATAGRAM_MAX, Flow, Identification, PORT};
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes of one receive buffer: as much as the kernel merges.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -15,6 +18,13 @@ const BUFFER_BYTES: usize = 64 << 10;
 const BUFFERS: usize = 8;
 /// Times a train is tried while the socket is full.
 const TRIES: u32 = 100;
+/// Messages taken from whoever carries before others get their turn.
+const CARRIED_PER_TURN: usize = 32;
+/// Packets of a train that is carried: it saves nothing there, but on the way to links of ours.
+const CARRIED_TRAIN: usize = 32;
+/// Bits of explicit congestion notification: can be told, was told.
+const CAPABLE: u8 = 2;
+const CONGESTED: u8 = 3;
 
 /// Memory for received datagrams, shared by all ports of a thread.
 pub(crate) struct Buffers {
@@ -44,18 +54,59 @@ pub(crate) struct Arrival {
 /// The sockets.
 pub(crate) struct Sockets {
     port: Arc<Port>,
+    /// Whoever carries the port does so no more.
+    over: AtomicBool,
     receivers: Vec<UdpSocketState>,
     senders: Vec<UdpSocketState>,
 }
 
 impl Sockets {
     pub(crate) fn new(port: Arc<Port>) -> io::Result<Sockets> {
+        let over = AtomicBool::new(false);
+        if port.carried().is_some() {
+            return Ok(Sockets { port, over, receivers: Vec::new(), senders: Vec::new() });
+        }
         let state = |socket: BorrowedFd<'_>| UdpSocketState::new((&socket).into());
         let receivers = port.sockets().map(state).collect::<io::Result<_>>()?;
         let senders = port.senders().iter();
         let senders =
             senders.map(|sender| state(sender.socket.as_fd())).collect::<io::Result<_>>()?;
-        Ok(Sockets { port, receivers, senders })
+        Ok(Sockets { port, over, receivers, senders })
+    }
+
+    /// The port, if somebody else has it.
+    pub(crate) fn carried(&self) -> Option<Arc<Port>> {
+        self.port.carried().map(|_| self.port.clone())
+    }
+
+    /// Nothing will come any more: these are to be watched no longer.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    /// What whoever carries has for us. True: there may be more.
+    fn receive_carried(&self, carried: &Carried, mut each: impl FnMut(&Arrival, &[u8])) -> bool {
+        let mut buffer = [0; MESSAGE_MAX];
+        for _ in 0..CARRIED_PER_TURN {
+            match carried.receive(&mut buffer) {
+                Came::Datagram(head, datagram) => {
+                    let Some(destination) = head.local else { continue };
+                    let flow = Flow { source: head.remote, destination, source_port: head.port };
+                    let (interface, congested) = (head.interface, head.ecn == CONGESTED);
+                    let (identification, captured) = (None, false);
+                    let arrival = Arrival { flow, interface, congested, identification, captured };
+                    each(&arrival, datagram);
+                }
+                // That we have looked is all that was wanted.
+                Came::Word => {}
+                Came::Nothing => return false,
+                Came::Over => {
+                    self.over.store(true, Ordering::Relaxed);
+                    return false;
+                }
+            }
+        }
+        true
     }
 
     /// The sockets to watch.
@@ -71,6 +122,11 @@ impl Sockets {
         buffers: &mut Buffers,
         mut each: impl FnMut(&Arrival, &[u8], usize),
     ) -> bool {
+        if let Some(carried) = self.port.carried() {
+            return self.receive_carried(carried, |arrival, datagram| {
+                each(arrival, datagram, datagram.len().max(1));
+            });
+        }
         let Some((socket, state)) = self.port.sockets().zip(&self.receivers).nth(index) else {
             return false;
         };
@@ -88,12 +144,18 @@ impl Sockets {
 
     /// The port that packets of this IP version leave from.
     pub(crate) fn source_port(&self, to: IpAddr) -> Option<u16> {
+        if self.port.carried().is_some() {
+            return Some(PORT);
+        }
         let found = self.port.senders().iter().find(|sender| sender.is_ipv6 == to.is_ipv6());
         found.map(|sender| sender.number)
     }
 
     /// Packets that one call may send.
     pub(crate) fn train_max(&self, to: IpAddr) -> usize {
+        if self.port.carried().is_some() {
+            return CARRIED_TRAIN;
+        }
         self.sender(to).map_or(1, |(_, state)| state.max_gso_segments())
     }
 
@@ -106,6 +168,9 @@ impl Sockets {
     /// Sends a train of packets of `segment` bytes. What the network does not take is lost, as
     /// anywhere in a network.
     pub(crate) fn send(&self, flow: &Flow, interface: u32, train: &[u8], segment: usize) {
+        if let Some(carried) = self.port.carried() {
+            return send_carried(carried, flow, interface, train.chunks(segment.max(1)));
+        }
         let Some((socket, state)) = self.sender(flow.destination) else { return };
         let destination = match flow.destination {
             IpAddr::V4(ip) => SocketAddr::V4(SocketAddrV4::new(ip, PORT)),
@@ -124,6 +189,25 @@ impl Sockets {
                 _ => return,
             }
         }
+    }
+}
+
+/// Whoever has the port sends each packet by itself, which its kernel numbers zero then.
+fn send_carried<'a>(
+    carried: &Carried,
+    flow: &Flow,
+    interface: u32,
+    packets: impl Iterator<Item = &'a [u8]>,
+) {
+    let Flow { source, destination, .. } = *flow;
+    let (local, remote) = (Some(source), destination);
+    let head = Head { local, remote, interface, port: PORT, ecn: CAPABLE };
+    let mut buffer = [0; DATAGRAM_MAX];
+    for packet in packets {
+        let Some(copy) = buffer.get_mut(..packet.len()) else { continue };
+        copy.copy_from_slice(packet);
+        flow.seal(copy, 0);
+        carried.send(&head, copy);
     }
 }
 

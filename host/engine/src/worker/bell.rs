@@ -1,8 +1,10 @@
 //! A bell shared with one client process: who of its links has news, and the way to wake it.
 
+use crate::command::Memory;
 use omniverb_link::Doorbell;
 use omniverb_ring::{BellPage, Window};
-use omniverb_sys::{Access, Extent, Listener, listener};
+use omniverb_sys::datagram::Port;
+use omniverb_sys::{Listener, listener};
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
@@ -35,19 +37,26 @@ pub(crate) struct Bell {
     heard_as: u64,
     /// The index of a link, by its bit in our page.
     links: HashMap<u32, usize>,
+    /// Where applications are told that are of another kernel: a futex does not reach them.
+    far: Option<Arc<Port>>,
 }
 
 impl Bell {
-    /// Over this memory: its two pages; ours is the second.
-    pub(crate) fn new(memory: &Extent, listener: &Listener) -> io::Result<Bell> {
-        let memory = memory.map_exactly(2 * PAGE_BYTES, Access::ReadWrite)?;
+    /// Over this memory: its two pages; ours is the second. `far`: whoever carries this port wakes
+    /// applications of a machine, and is told when one was rung.
+    pub(crate) fn new(
+        memory: &Memory,
+        far: Option<Arc<Port>>,
+        listener: &Listener,
+    ) -> io::Result<Bell> {
+        let memory = memory.map_exactly(2 * PAGE_BYTES)?;
         let page = |side: usize| {
             let part = memory.part(side * PAGE_BYTES, PAGE_BYTES);
             part.map(BellPage::new).ok_or_else(|| io::Error::other("a bell that is too small"))
         };
         let ringer = Arc::new(Ringer { page: page(0)?, due: AtomicBool::new(false) });
         let heard_as = listener.add(page(1)?)?;
-        Ok(Bell { page: page(1)?, ringer, heard_as, links: HashMap::new() })
+        Ok(Bell { page: page(1)?, ringer, heard_as, links: HashMap::new(), far })
     }
 
     /// What the listener calls our page.
@@ -70,6 +79,9 @@ impl Bell {
         if self.ringer.due.load(Ordering::Relaxed) {
             self.ringer.due.store(false, Ordering::Relaxed);
             listener::ring(&self.ringer.page);
+            if let Some(carried) = self.far.as_deref().and_then(Port::carried) {
+                carried.say();
+            }
         }
     }
 

@@ -1,8 +1,10 @@
 //! The bells of all processes that have links here.
 
 use super::bell::Bell;
+use crate::command::Memory;
 use omniverb_link::Doorbell;
-use omniverb_sys::{EventFd, Extent, Listener};
+use omniverb_sys::datagram::Port;
+use omniverb_sys::{EventFd, Listener};
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
@@ -34,9 +36,15 @@ impl Bells {
         &self.rung
     }
 
-    /// A new one, over this memory: two pages, of which ours is the second.
-    pub(super) fn add(&mut self, number: u64, memory: &Extent) -> io::Result<()> {
-        let bell = Bell::new(memory, &self.listener)?;
+    /// A new one, over this memory: two pages, of which ours is the second. `far`: as in
+    /// [`Bell::new`].
+    pub(super) fn add(
+        &mut self,
+        number: u64,
+        memory: &Memory,
+        far: Option<Arc<Port>>,
+    ) -> io::Result<()> {
+        let bell = Bell::new(memory, far, &self.listener)?;
         self.bells.insert(number, bell);
         Ok(())
     }

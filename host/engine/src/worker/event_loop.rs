@@ -123,6 +123,9 @@ impl Worker {
             Awake::Socket(vnic, socket) => {
                 let left = self.receiving.receive(&mut self.state, vnic, socket);
                 self.left = self.left.or(left);
+                if self.receiving.take_over() {
+                    self.state.forget_sockets(vnic, &self.watcher);
+                }
             }
             // Which it was is found out by looking at their maps.
             Awake::Bells => drop(self.state.rung().take()),

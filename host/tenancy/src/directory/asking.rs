@@ -6,7 +6,10 @@
 //! Answers are kept for a while. A probe's number is drawn at random and valid once, the vNIC it
 //! came out of must have the name that was asked for, it must have come from an address of the
 //! vNIC that asked, and a reply must come from the address asked to that vNIC: what was forged,
-//! caught and replayed, or carried elsewhere proves nothing. Links that rest on an answer have the
+//! caught and replayed, or carried elsewhere proves nothing. What addresses a virtual machine has it
+//! says itself, and it sees the numbers of its own probes: so these prove the very address that they
+//! came from, as the network shows it, and no other of the machine's; that it has taken one is
+//! proved by its knowing a number, which the network has brought it. Links that rest on an answer have the
 //! network asked again as long as they live (`consent.rs`).
 
 use super::Name;
@@ -79,10 +82,12 @@ impl Tenancy {
     }
 
     /// What is to be asked to find out whom a name means. Not by which of the vNIC's addresses: it
-    /// is one question for all of them.
+    /// is one question for all of them. Which addresses a machine has is its own word: there it is
+    /// one for each, and the answer holds for that one.
     pub(crate) fn question_of(&self, from: VnicId, sgid: Gid, dgid: Gid) -> Option<Question> {
-        let Underlay { remote, interface, .. } = self.route_to(from, sgid, dgid)?;
-        Some(Question { from, interface, gid: dgid, remote })
+        let Underlay { local, remote, interface } = self.route_to(from, sgid, dgid)?;
+        let local = self.is_machine(from).then(|| local.to_canonical());
+        Some(Question { from, local, interface, gid: dgid, remote })
     }
 
     /// Asks the network. `kind`: [`Kind::Probe`], or [`Kind::Consent`] for links that exist
@@ -109,6 +114,7 @@ impl Tenancy {
             id,
             vnic: question.from,
             interface: question.interface,
+            source: question.local,
             destination: question.remote,
         });
         Resolved::Asking
@@ -123,7 +129,11 @@ impl Tenancy {
     /// A probe came out at a vNIC.
     pub(crate) fn probe_at(&mut self, id: ProbeId, (from, at): (IpAddr, VnicId), now: u64) {
         let Some(question) = self.network.neighbours.question(id) else { return };
-        let (arrived, sent) = (self.owns(at, question.gid), self.has(question.from, from));
+        let arrived = self.owns(at, question.gid);
+        let sent = match question.local {
+            Some(local) => local == from.to_canonical(),
+            None => self.has(question.from, from),
+        };
         if arrived && sent {
             return self.answered(question, Answer::Is(at), now);
         }

@@ -16,6 +16,8 @@ const SWEEP_AT: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Question {
     pub(crate) from: VnicId,
+    /// Seen from this address of it; `None`: from any.
+    pub(crate) local: Option<IpAddr>,
     /// Zero unless the address needs one.
     pub(crate) interface: u32,
     /// The name that the route is of: whoever is at its end must have it.

@@ -47,6 +47,10 @@ pub enum Why {
     Faulty,
     /// Faults are set for the peer's vNIC.
     PeerFaulty,
+    /// Its own vNIC is a virtual machine's.
+    Machine,
+    /// The peer's vNIC is a virtual machine's.
+    PeerMachine,
     /// The peer, on this host, is forwarded towards us since before that was changed.
     PeerThroughEngine,
     /// The handshake was answered.
@@ -75,6 +79,8 @@ impl Why {
             Why::PeerLimited => "the peer's vNIC has a rate limit",
             Why::Faulty => "faults are set for this vNIC",
             Why::PeerFaulty => "faults are set for the peer's vNIC",
+            Why::Machine => "this vNIC's virtual machine shares memory with nobody else",
+            Why::PeerMachine => "the peer's virtual machine shares memory with nobody else",
             Why::PeerThroughEngine => "the peer's side is forwarded",
             Why::Omniverb => "another Omniverb answered the handshake",
             Why::OneWay => "on this host, but the handshake passes in one direction only",

@@ -76,6 +76,10 @@ impl Tenancy {
             Some(Why::PeerFaulty)
         } else if peer.datapath == Datapath::Forwarded || closed(to) {
             Some(Why::PeerForwarded)
+        } else if from != to && self.is_machine(from) {
+            Some(Why::Machine)
+        } else if from != to && self.is_machine(to) {
+            Some(Why::PeerMachine)
         } else {
             None
         }

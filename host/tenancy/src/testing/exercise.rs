@@ -32,6 +32,8 @@ pub struct Bench {
     pub closed: BTreeSet<u64>,
     /// Addresses that are not of the vNIC of their number, but of this one.
     pub moved: BTreeMap<u64, u64>,
+    /// vNICs that are virtual machines'.
+    pub machines: BTreeSet<u64>,
     /// What the others believe.
     pub mirror: Mirror,
     /// Times that something was carried out.
@@ -91,6 +93,7 @@ impl Bench {
             walls: BTreeSet::new(),
             closed: BTreeSet::new(),
             moved: BTreeMap::new(),
+            machines: BTreeSet::new(),
             steps: 0,
             told: Vec::new(),
         }
@@ -125,7 +128,9 @@ impl Bench {
     pub fn introduce(&mut self, number: u64, life: u64) {
         let guid = (0x0200_0000_0000_0000 | number).to_be_bytes();
         let (name, proof) = (format!("net-{number}"), [1, 4, number, life]);
-        self.tenancy.introduce(vnic(number), Identity { name, alias: None, guid, proof });
+        let machine = self.machines.contains(&number);
+        let identity = Identity { name, alias: None, guid, proof, machine };
+        self.tenancy.introduce(vnic(number), identity);
     }
 
     /// The message with which the process of a session keeps a number that was given to it.

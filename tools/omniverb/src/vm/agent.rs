@@ -2,9 +2,13 @@
 //!
 //! In: processes that connect to the socket of the host's daemon; the window, the port. Out: their
 //! messages by the port, and back, with the descriptors that belong beside them: that of the
-//! window's device, and of an events socket. Decides nothing: who may do what the host says.
+//! window's device, and of an events socket. What comes by UDP port 4791 goes to the host's engine,
+//! and what that sends leaves by it (`network.rs`); who sleeps here is woken for it, and it for him
+//! (`wakes.rs`). Decides nothing: who may do what the host says.
 
+use super::network::Network;
 use super::relay::{Channel, News, Relay};
+use super::wakes::Wakes;
 use anyhow::{Context, bail};
 use omniverb_session::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
 use omniverb_session::machine::{
@@ -32,6 +36,9 @@ const LOOK: Duration = Duration::from_millis(100);
 const LOOKS: usize = 100;
 /// How long to wait, in milliseconds, before looking again whether there is room for a process.
 const FULL_MS: i64 = 100;
+/// The place of what the engine is to be woken by; behind it are the sockets of the network, and in
+/// the end what processes come by.
+const RUNG: usize = 0;
 /// Connections accepted before others get their turn.
 const TURN: usize = 32;
 
@@ -43,16 +50,17 @@ pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
     let listener = listen(path)?;
     let relay = Relay::new(port, false)?;
     let (window, sessions) = (Arc::new(window), super::sessions());
-    let (last, told, full) = (0, None, false);
-    let mut agent = Agent { relay, window, listener, last, told, sessions, full };
+    let network = Network::open();
+    if let Err(error) = &network {
+        eprintln!("omniverb: UDP port 4791: {error}; nobody outside this machine is reached");
+    }
+    let (last, told, full, woken) = (0, None, false, false);
+    let (network, wakes) = (network.ok(), Wakes::new()?);
+    let mut agent =
+        Agent { relay, window, listener, network, wakes, woken, last, told, sessions, full };
     agent.begin(number);
     loop {
-        // While there is no room for more, whoever comes waits where he is.
-        let (listener, limit) = match agent.full {
-            true => (None, Some(FULL_MS)),
-            false => (Some(agent.listener.as_fd()), None),
-        };
-        let came = agent.relay.wait(listener, limit)?;
+        let came = agent.wait()?;
         if agent.full {
             agent.accept()?;
         }
@@ -62,9 +70,9 @@ pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
                 News::Said { session, channel, bytes, .. } => {
                     agent.relay.say(channel.frame(), session, bytes);
                 }
-                News::Gone(session) => agent.relay.say(FrameKind::Close, session, Vec::new()),
-                News::Lost(session) => agent.relay.say(FrameKind::Lost, session, Vec::new()),
-                News::Other => agent.accept()?,
+                News::Gone(session) => agent.over(FrameKind::Close, session),
+                News::Lost(session) => agent.over(FrameKind::Lost, session),
+                News::Other(index) => agent.other(index)?,
                 News::PortOver => {
                     // Nobody is there: the machine is not attached now. Somebody may come.
                     std::thread::sleep(LOOK);
@@ -72,6 +80,7 @@ pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
                 }
             }
         }
+        agent.wake();
     }
 }
 
@@ -79,6 +88,11 @@ struct Agent {
     relay: Relay,
     window: Arc<OwnedFd>,
     listener: OwnedFd,
+    /// UDP port 4791, if we could have it.
+    network: Option<Network>,
+    wakes: Wakes,
+    /// The host may have rung for somebody here.
+    woken: bool,
     /// The number of the session that came last.
     last: u32,
     /// What the host was told of addresses.
@@ -95,8 +109,52 @@ impl Agent {
         let bytes = [number, random::number()].map(u64::to_le_bytes).concat();
         self.relay.begin(&Frame { kind: FrameKind::Begin, session: 0, bytes });
         self.told = None;
+        self.wakes.clear();
+        if self.network.is_some() {
+            self.relay.say(FrameKind::Port, 0, Vec::new());
+        }
         // No number that somebody before had, so that nothing said to him is for anybody now.
         self.last = random::number() as u32;
+    }
+
+    /// Sleeps until something has come.
+    fn wait(&mut self) -> anyhow::Result<Vec<News>> {
+        let mut others = vec![self.wakes.rung()];
+        others.extend(self.network.iter().flat_map(Network::sockets));
+        // While there is no room for more, whoever comes waits where he is.
+        let limit = self.full.then_some(FULL_MS);
+        others.extend((!self.full).then_some(self.listener.as_fd()));
+        self.relay.wait(&others, limit)
+    }
+
+    /// One of what was waited for beside processes and host, by its place.
+    fn other(&mut self, index: usize) -> anyhow::Result<()> {
+        if index == RUNG {
+            self.wakes.take();
+            self.relay.say(FrameKind::Word, 0, Vec::new());
+            return Ok(());
+        }
+        let sockets = self.network.as_ref().map_or(0, |network| network.sockets().len());
+        let Some(network) = self.network.as_mut().filter(|_| index <= sockets) else {
+            return self.accept();
+        };
+        for message in network.receive(index - 1) {
+            self.relay.say(FrameKind::Packet, 0, message);
+        }
+        Ok(())
+    }
+
+    /// A process is gone, or parted with.
+    fn over(&mut self, how: FrameKind, session: u32) {
+        self.wakes.gone(session);
+        self.relay.say(how, session, Vec::new());
+    }
+
+    /// Wakes who sleeps, if the host may have rung for them.
+    fn wake(&mut self) {
+        if std::mem::take(&mut self.woken) {
+            self.wakes.wake();
+        }
     }
 
     /// Processes have come.
@@ -155,17 +213,29 @@ impl Agent {
                 // No descriptors left: the process sees that the daemon is gone.
                 Err(_) => {
                     self.relay.remove(session);
-                    self.relay.say(FrameKind::Lost, session, Vec::new());
+                    self.over(FrameKind::Lost, session);
                 }
             },
-            None if kind == FrameKind::Close => self.relay.remove(session),
-            None => {}
+            None => match kind {
+                FrameKind::Close => {
+                    self.relay.remove(session);
+                    self.wakes.gone(session);
+                }
+                FrameKind::Packet => {
+                    // Where there was no room for a word, this says the same.
+                    self.woken = true;
+                    self.network.iter().for_each(|network| network.send(&bytes));
+                }
+                FrameKind::Word => self.woken = true,
+                _ => {}
+            },
         }
     }
 
     /// The descriptors that belong beside a message of the host's.
     fn beside(&mut self, session: u32, bytes: &[u8]) -> anyhow::Result<Vec<Arc<OwnedFd>>> {
         let Ok((_, message)) = decode(bytes) else { return Ok(Vec::new()) };
+        self.wakes.told(session, &message, &self.window);
         let mut files = Vec::new();
         for one in enclosed(&message) {
             files.push(match one {

@@ -4,9 +4,11 @@
 //! files beside this one.
 
 mod agent;
+mod network;
 mod options;
 mod porter;
 mod relay;
+mod wakes;
 mod window;
 
 pub(crate) use agent::agent;
@@ -140,8 +142,18 @@ pub(crate) fn list(which: Option<&str>, json: bool) -> anyhow::Result<ExitCode> 
 }
 
 fn people(machines: &[&Value]) -> String {
-    let mut table =
-        Table::new(&["machine", "vNIC", "processes", "window", "used", "porter", "addresses"]);
+    let mut table = Table::new(&[
+        "machine",
+        "vNIC",
+        "processes",
+        "window",
+        "used",
+        "links in it",
+        "by the engine",
+        "network",
+        "porter",
+        "addresses",
+    ]);
     for vnic in machines {
         let machine = &vnic["machine"];
         let number = |value: &Value| value.as_u64().unwrap_or(0);
@@ -153,6 +165,9 @@ fn people(machines: &[&Value]) -> String {
             number(&machine["sessions"]).to_string(),
             show_size(number(&machine["window"])),
             show_size(number(&machine["used"])),
+            number(&machine["direct"]).to_string(),
+            number(&machine["engine"]).to_string(),
+            if machine["network"] == true { "yes" } else { "no" }.to_owned(),
             number(&machine["porter"]).to_string(),
             addresses.join(" "),
         ]);
@@ -169,7 +184,7 @@ mod tests {
     fn the_list_reads_well() {
         let vnic = serde_json::json!({"name": "vm-web-1", "machine": {
             "name": "web-1", "porter": 17, "window": 268_427_264_u64, "used": 528_384,
-            "sessions": 1, "addresses": ["10.0.0.1", "fe80::1"]}});
+            "sessions": 1, "direct": 2, "engine": 3, "network": true, "addresses": ["10.0.0.1", "fe80::1"]}});
         let text = people(&[&vnic]);
         assert!(text.contains("web-1") && text.contains("vm-web-1") && text.contains("17"));
         assert!(text.contains("10.0.0.1 fe80::1"), "{text}");

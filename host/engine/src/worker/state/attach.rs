@@ -11,8 +11,8 @@ use crate::worker::link::{Ends, Kind, Link, Reason};
 use crate::worker::vnic::Vnic;
 use crate::worker::watcher::Watcher;
 use omniverb_link::{Endpoint, EndpointParts, layout};
+use omniverb_sys::clock;
 use omniverb_sys::datagram::Port;
-use omniverb_sys::{Access, clock};
 use omniverb_terms::{Qpn, Service, Underlay, VnicId};
 use omniverb_transport::Status;
 use omniverb_wire::{Flow, PORT};
@@ -44,6 +44,14 @@ impl State {
             self.showing.forget_faults(id);
         }
         self.drop_links(|ends| ends.vnic == id);
+    }
+
+    /// Watches a vNIC's sockets no longer if nothing can come out of them.
+    pub(in crate::worker) fn forget_sockets(&self, id: VnicId, watcher: &Watcher) {
+        let over = self.vnics.get(&id).filter(|vnic| vnic.sockets.is_over());
+        if let Some(vnic) = over {
+            watcher.remove(&vnic.sockets);
+        }
     }
 
     fn drop_links(&mut self, which: impl Fn(&Ends) -> bool) {
@@ -105,14 +113,15 @@ impl State {
 
     fn try_attach(&mut self, attach: &Attach) -> io::Result<usize> {
         if let Some(memory) = &attach.bell_memory {
-            self.bells.add(attach.bell, memory)?;
+            let far = self.vnics.get(&attach.vnic).and_then(|vnic| vnic.sockets.carried());
+            self.bells.add(attach.bell, memory, far)?;
         }
         let missing = || io::Error::from(io::ErrorKind::NotFound);
         let doorbell = self.bells.doorbell(attach.bell).ok_or_else(missing)?;
         let (request_bytes, response_bytes) = (attach.request_bytes, attach.response_bytes);
         let bytes = layout::link_bytes(request_bytes, response_bytes);
         let endpoint = Endpoint::new(EndpointParts {
-            memory: attach.link.map_exactly(bytes, Access::ReadWrite)?,
+            memory: attach.link.map_exactly(bytes)?,
             side: 1,
             request_bytes,
             response_bytes,

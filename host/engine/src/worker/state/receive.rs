@@ -14,11 +14,18 @@ pub(in crate::worker) struct Receiving {
     buffers: Buffers,
     /// For packets as those that arrived last.
     prepared: Option<Prepared>,
+    /// Nothing will come any more out of what was looked at last.
+    over: bool,
 }
 
 impl Receiving {
     pub(in crate::worker) fn new() -> Receiving {
-        Receiving { buffers: Buffers::new(), prepared: None }
+        Receiving { buffers: Buffers::new(), prepared: None, over: false }
+    }
+
+    /// Whether nothing will come any more out of the socket that was looked at last.
+    pub(in crate::worker) fn take_over(&mut self) -> bool {
+        std::mem::take(&mut self.over)
     }
 
     /// A socket of a vNIC has something. What is left in it the poller reports again.
@@ -31,7 +38,7 @@ impl Receiving {
         let Some(home) = state.vnics.get(&vnic) else { return Left::Nothing };
         let (sockets, detour) = (home.sockets.clone(), home.detour.is_some());
         let now = state.now().links;
-        let Receiving { buffers, prepared } = self;
+        let Receiving { buffers, prepared, over } = self;
         let more = sockets.receive(socket, buffers, |arrival, mut train, stride| {
             // An acknowledgement that travelled with what answers it is heard first.
             let last = (train.len().max(1) - 1) / stride * stride;
@@ -58,6 +65,7 @@ impl Receiving {
             }
             *prepared = ids.prepared;
         });
+        *over = sockets.is_over();
         if detour {
             state.delayed(vnic);
         }

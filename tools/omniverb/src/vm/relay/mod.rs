@@ -38,8 +38,8 @@ pub(super) enum News {
     Gone(u32),
     /// A session is over: it took nothing, or could not be told something.
     Lost(u32),
-    /// The other descriptor has something.
-    Other,
+    /// One of the other descriptors has something: that of this index.
+    Other(usize),
     /// Nobody is at the other end of the port.
     PortOver,
 }
@@ -155,11 +155,11 @@ impl Relay {
         }
     }
 
-    /// Sleeps until something has come, by `other`, too, if there is one, or so many milliseconds
-    /// have passed.
+    /// Sleeps until something has come, by one of `others`, too, or so many milliseconds have
+    /// passed.
     pub(super) fn wait(
         &mut self,
-        other: Option<BorrowedFd<'_>>,
+        others: &[BorrowedFd<'_>],
         limit: Option<i64>,
     ) -> anyhow::Result<Vec<News>> {
         let over = std::mem::take(&mut self.over);
@@ -170,7 +170,7 @@ impl Relay {
         let (mut files, mut whose) = (Vec::new(), Vec::new());
         files.push(PollFd::new(&self.port, self.port.wants()));
         let input = if listens { PollFlags::IN } else { PollFlags::empty() };
-        files.extend(other.map(|other| PollFd::from_borrowed_fd(other, input)));
+        files.extend(others.iter().map(|other| PollFd::from_borrowed_fd(*other, input)));
         let first_session = files.len();
         for (number, session) in &self.sessions {
             for channel in [Channel::Calls, Channel::Events] {
@@ -197,9 +197,9 @@ impl Relay {
         if found[0].intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR) {
             self.read_port(&mut news)?;
         }
-        if first_session > 1 && !found[1].is_empty() {
-            news.push(News::Other);
-        }
+        let others = found[1..first_session].iter().enumerate();
+        let ready = others.filter(|(_, flags)| !flags.is_empty());
+        news.extend(ready.map(|(index, _)| News::Other(index)));
         for ((number, channel), flags) in whose.into_iter().zip(&found[first_session..]) {
             if !flags.is_empty() {
                 self.look_at(number, channel, *flags, &mut news);

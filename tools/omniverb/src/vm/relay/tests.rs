@@ -13,7 +13,7 @@ fn ends() -> (Relay, Relay, (OwnedFd, OwnedFd)) {
 }
 
 fn turn(relay: &mut Relay, quiet: &OwnedFd) -> Vec<News> {
-    relay.wait(Some(quiet.as_fd()), Some(10)).unwrap()
+    relay.wait(&[quiet.as_fd()], Some(10)).unwrap()
 }
 
 #[test]
@@ -183,6 +183,6 @@ fn who_comes_later_hears_nothing_of_what_was_said_before() {
 fn nonsense_by_the_port_is_an_error() {
     let (one, mut relay, (quiet, _far)) = ends();
     write(&one.port, &[0xff; 64]).unwrap();
-    assert!(relay.wait(Some(quiet.as_fd()), Some(1000)).is_err());
+    assert!(relay.wait(&[quiet.as_fd()], Some(1000)).is_err());
     drop(one);
 }

@@ -1,0 +1,93 @@
+//! vNICs of virtual machines: they share memory with nobody else, and say themselves what addresses
+//! they have.
+
+mod support;
+
+use omniverb_session::body::*;
+use omniverb_tenancy::testing::exercise::{Bench, ip, vnic};
+use omniverb_tenancy::{Action, Arrived, Channel, Path, SessionId, Why};
+use omniverb_terms::{Errno, Qpn, Service};
+use support::*;
+
+/// vNIC 2 is a machine's, which says that it has address 5 as well.
+fn bench_of_machine() -> Bench {
+    let mut bench = bench();
+    bench.machines.insert(2);
+    bench.moved.insert(5, 2);
+    for (session, number) in [(1, 1), (2, 2), (3, 2), (4, 3)] {
+        hello(&mut bench, session, number, 0);
+    }
+    bench
+}
+
+#[test]
+fn a_machine_is_reached_by_the_engine_and_its_processes_reach_each_other_directly() {
+    for service in [Service::Rc, Service::Uc] {
+        let mut bench = bench_of_machine();
+        let (a, b) = (qp(&mut bench, 1, service), qp(&mut bench, 2, service));
+        call(&mut bench, 1, to(a, 1, b, 2));
+        call(&mut bench, 2, to(b, 2, a, 1));
+        let made = engine_links(&bench);
+        assert!(made.len() == 2 && made.iter().all(|link| link.within.is_some()), "{made:?}");
+        assert_eq!(paths(&bench, 1), [(Path::Forwarded, Why::PeerMachine)]);
+        assert_eq!(paths(&bench, 2), [(Path::Forwarded, Why::Machine)]);
+        assert!(links(&bench).is_empty());
+        let (c, d) = (qp(&mut bench, 2, service), qp(&mut bench, 3, service));
+        call(&mut bench, 2, to(c, 2, d, 2));
+        call(&mut bench, 3, to(d, 2, c, 2));
+        assert_eq!(links(&bench).len(), 1);
+        assert_eq!(paths(&bench, 3), [(Path::Direct, Why::SameVnic)]);
+        // Nobody else is granted its pages.
+        let rkey = mr(&mut bench, 2, 1, 6);
+        let ask =
+            RequestGrant { qpn: a, peer_qpn: b, rkey, reserved: 0, address: 0x11000, length: 8 };
+        assert_eq!(errno(call(&mut bench, 1, ask)), Errno::EOPNOTSUPP);
+    }
+}
+
+/// Says what a datagram queue pair of the machine wants, and what it is asked for that.
+fn asks(bench: &mut Bench, from: u64, qpn: Qpn, peer: Qpn) -> Vec<Action> {
+    let message = to(qpn, from, peer, 1).into();
+    let arrived = Arrived { channel: Channel::Calls, tag: 5, message, memory: None };
+    bench.tenancy.handle(SessionId(2), &arrived, bench.now)
+}
+
+#[test]
+fn a_probe_of_a_machine_proves_the_address_that_it_came_from_and_no_other() {
+    let mut bench = bench_of_machine();
+    let (a, b) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 2, Service::Ud));
+    let (there, now) = (vnic(1), bench.now);
+    let actions = asks(&mut bench, 5, b, a);
+    let [Action::Probe { id, source, .. }, Action::Reply { .. }] = actions[..] else {
+        panic!("{actions:?}")
+    };
+    assert_eq!(source, Some(ip(5)));
+    // Another address that the machine says it has, and one that somebody else lends it.
+    for other in [2, 3] {
+        let actions = bench.tenancy.probe_arrived(id, (ip(other), there), now);
+        assert!(!actions.iter().any(|action| matches!(action, Action::ForgetProbe { .. })));
+    }
+    assert!(bench.tenancy.is_probe(id));
+    let actions = bench.tenancy.probe_arrived(id, (ip(5), there), now);
+    assert!(matches!(actions[..], [Action::ForgetProbe { .. }]), "{actions:?}");
+    // By its other address the network is asked again.
+    let actions = asks(&mut bench, 2, b, a);
+    let [Action::Probe { source, .. }, ..] = actions[..] else { panic!("{actions:?}") };
+    assert_eq!(source, Some(ip(2)));
+}
+
+#[test]
+fn others_are_asked_for_all_of_their_addresses_at_once() {
+    let mut bench = bench_of_machine();
+    let (a, b) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 2, Service::Ud));
+    let message = to(a, 1, b, 2).into();
+    let arrived = Arrived { channel: Channel::Calls, tag: 5, message, memory: None };
+    let actions = bench.tenancy.handle(SessionId(1), &arrived, bench.now);
+    let [Action::Probe { id, source: None, .. }, ..] = actions[..] else { panic!("{actions:?}") };
+    // What the machine says it got: from another address, it is nobody's.
+    let now = bench.now;
+    let _ = bench.tenancy.probe_arrived(id, (ip(3), vnic(2)), now);
+    assert!(bench.tenancy.is_probe(id));
+    let _ = bench.tenancy.probe_arrived(id, (ip(1), vnic(2)), now);
+    assert!(!bench.tenancy.is_probe(id));
+}

@@ -1,0 +1,253 @@
+//! A UDP port that somebody else has, who carries its datagrams to us and back over a socket of
+//! messages: the agent of a virtual machine, whose network we cannot enter.
+//!
+//! In: messages of whoever carries, who may be hostile, and so may say that anything came from
+//! anywhere, as a network does. Out: the same, the other way round; what is not taken at once is
+//! lost, as in a network. A *word* in between says that something was rung: the two ends share
+//! memory in which one looks then. None is lost that matters: where there is no room for one there
+//! is a message still to be read, and whoever reads any looks as well.
+
+use crate::descriptors::{self, Plain};
+use crate::socket;
+use rustix::io::Errno;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Bytes before a datagram's payload.
+pub const HEAD_BYTES: usize = 40;
+/// Bytes of the longest payload: 4096, and all headers that RoCE v2 has.
+pub const PAYLOAD_MAX: usize = 4352;
+/// Bytes of the longest message.
+pub const MESSAGE_MAX: usize = HEAD_BYTES + PAYLOAD_MAX;
+/// A word.
+const WORD: [u8; 1] = [1];
+
+/// Where a datagram comes from and goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// The address at the machine's end; `None`: whichever its kernel takes.
+    pub local: Option<IpAddr>,
+    /// The address at the other end.
+    pub remote: IpAddr,
+    /// The machine's interface, if the address means something on one link only; otherwise zero.
+    pub interface: u32,
+    /// UDP port at the other end.
+    pub port: u16,
+    /// The two bits of explicit congestion notification.
+    pub ecn: u8,
+}
+
+fn written(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+/// An IPv4 address is never written as an IPv6 one, and so is read as what it is.
+fn read(bytes: [u8; 16]) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::from(bytes)).to_canonical()
+}
+
+impl Head {
+    /// As it stands before the payload.
+    #[must_use]
+    pub fn written(&self) -> [u8; HEAD_BYTES] {
+        let mut bytes = [0; HEAD_BYTES];
+        bytes[..16].copy_from_slice(&self.local.map_or([0; 16], written));
+        bytes[16..32].copy_from_slice(&written(self.remote));
+        bytes[32..36].copy_from_slice(&self.interface.to_le_bytes());
+        bytes[36..38].copy_from_slice(&self.port.to_le_bytes());
+        bytes[38] = self.ecn;
+        bytes
+    }
+
+    /// Head and payload of a message, if it has them. Both addresses are of one IP version.
+    #[must_use]
+    pub fn read(message: &[u8]) -> Option<(Head, &[u8])> {
+        let (head, payload) = message.split_first_chunk::<HEAD_BYTES>()?;
+        let address = |at: usize| head[at..].first_chunk::<16>().copied();
+        let local = address(0).filter(|bytes| *bytes != [0; 16]).map(read);
+        let remote = read(address(16)?);
+        let interface = u32::from_le_bytes(*head[32..].first_chunk()?);
+        let port = u16::from_le_bytes(*head[36..].first_chunk()?);
+        let alike = local.is_none_or(|local| local.is_ipv4() == remote.is_ipv4());
+        let right = alike && head[38] < 4 && head[39] == 0 && payload.len() <= PAYLOAD_MAX;
+        right.then_some((Head { local, remote, interface, port, ecn: head[38] }, payload))
+    }
+}
+
+/// Our end.
+#[derive(Debug)]
+pub struct Carried {
+    socket: OwnedFd,
+    /// The other end, too, for whoever carries next.
+    far: OwnedFd,
+}
+
+/// What has come.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Came<'a> {
+    /// A datagram.
+    Datagram(Head, &'a [u8]),
+    /// Something was rung; or nonsense, which says no less.
+    Word,
+    /// Nothing for now.
+    Nothing,
+    /// Nothing ever again: the other end is closed, or sent what it must not. Nobody shall wait for
+    /// this any more.
+    Over,
+}
+
+impl Carried {
+    /// Both ends.
+    ///
+    /// # Errors
+    /// `EMFILE` and the like.
+    pub(crate) fn new() -> io::Result<Carried> {
+        let (socket, far) = socket::pair()?;
+        // Where the kernel cannot, they are seen when they come.
+        let _ = descriptors::refuse(socket.as_fd());
+        Ok(Carried { socket, far })
+    }
+
+    /// The end for whoever carries.
+    ///
+    /// # Errors
+    /// `EMFILE` and the like.
+    pub fn far(&self) -> io::Result<OwnedFd> {
+        self.far.try_clone()
+    }
+
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Sends a datagram, or not.
+    pub fn send(&self, head: &Head, payload: &[u8]) {
+        let mut message = [0; MESSAGE_MAX];
+        let length = HEAD_BYTES + payload.len();
+        if let Some(room) = message.get_mut(HEAD_BYTES..length) {
+            room.copy_from_slice(payload);
+            message[..HEAD_BYTES].copy_from_slice(&head.written());
+            let _ = socket::try_send(self.socket.as_fd(), &message[..length], &[]);
+        }
+    }
+
+    /// Says that something was rung, or leaves it to what is there to be read.
+    pub fn say(&self) {
+        say(self.socket.as_fd());
+    }
+
+    /// The next message, into `buffer`; what is longer is lost.
+    pub fn receive<'a>(&self, buffer: &'a mut [u8; MESSAGE_MAX]) -> Came<'a> {
+        let length = match descriptors::receive(self.socket.as_fd(), buffer) {
+            Ok(Plain::Message(length)) if length > 0 => length,
+            Ok(Plain::Message(_) | Plain::Descriptors) => return Came::Over,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Came::Nothing,
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::MSGSIZE) => {
+                return Came::Word;
+            }
+            Err(_) => return Came::Over,
+        };
+        let message = buffer.get(..length).unwrap_or(&[]);
+        Head::read(message).map_or(Came::Word, |(head, bytes)| Came::Datagram(head, bytes))
+    }
+}
+
+/// The same as [`Carried::say`], at the other end.
+pub fn say(socket: BorrowedFd<'_>) {
+    let _ = socket::try_send(socket, &WORD, &[]);
+}
+
+/// Whether a message is a word.
+#[must_use]
+pub fn is_word(message: &[u8]) -> bool {
+    message == WORD
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(local: Option<&str>, remote: &str) -> Head {
+        let ip = |text: &str| text.parse().unwrap();
+        Head { local: local.map(ip), remote: ip(remote), interface: 7, port: 4791, ecn: 2 }
+    }
+
+    #[test]
+    fn heads_mean_the_same_when_read_again() {
+        for head in [
+            head(Some("10.0.0.1"), "10.0.0.2"),
+            head(Some("fe80::1"), "fe80::2"),
+            head(None, "10.0.0.2"),
+            head(None, "2001:db8::1"),
+        ] {
+            let message = [&head.written()[..], b"payload"].concat();
+            assert_eq!(Head::read(&message), Some((head, &b"payload"[..])));
+            assert_eq!(Head::read(&message[..HEAD_BYTES]), Some((head, &[][..])));
+            assert_eq!(Head::read(&message[..HEAD_BYTES - 1]), None);
+            for (at, byte) in [(38, 4), (39, 1)] {
+                let mut other = message.clone();
+                other[at] = byte;
+                assert_eq!(Head::read(&other), None);
+            }
+        }
+        let mixed = head(Some("10.0.0.1"), "fe80::2").written();
+        assert_eq!(Head::read(&mixed), None);
+        let long = [&head(None, "10.0.0.2").written()[..], &[0; PAYLOAD_MAX + 1]].concat();
+        assert_eq!(Head::read(&long), None);
+    }
+
+    #[test]
+    fn datagrams_and_words_come_out_at_the_other_end_and_back() {
+        let carried = Carried::new().unwrap();
+        let far = carried.far().unwrap();
+        let mut buffer = [0; MESSAGE_MAX];
+        assert_eq!(carried.receive(&mut buffer), Came::Nothing);
+        let head = head(Some("10.0.0.1"), "10.0.0.2");
+        carried.send(&head, b"there");
+        carried.say();
+        let receive = |buffer: &mut [u8]| {
+            socket::receive(far.as_fd(), buffer, socket::Mode::NonBlocking).unwrap().0
+        };
+        let length = receive(&mut buffer);
+        assert_eq!(Head::read(&buffer[..length]), Some((head, &b"there"[..])));
+        let length = receive(&mut buffer);
+        assert!(is_word(&buffer[..length]));
+        let back = [&head.written()[..], b"back"].concat();
+        socket::send(far.as_fd(), &back, &[]).unwrap();
+        say(far.as_fd());
+        socket::send(far.as_fd(), &[0; MESSAGE_MAX + 1], &[]).unwrap();
+        socket::send(far.as_fd(), b"nonsense", &[]).unwrap();
+        assert_eq!(carried.receive(&mut buffer), Came::Datagram(head, b"back"));
+        for _ in 0..3 {
+            assert_eq!(carried.receive(&mut buffer), Came::Word);
+        }
+        assert_eq!(carried.receive(&mut buffer), Came::Nothing);
+    }
+
+    #[test]
+    fn where_there_is_no_room_for_a_word_there_is_something_to_be_read() {
+        let carried = Carried::new().unwrap();
+        let far = carried.far().unwrap();
+        let head = head(None, "10.0.0.2");
+        (0..100_000).for_each(|_| carried.send(&head, &[0; 1024]));
+        carried.say();
+        let mut buffer = [0; MESSAGE_MAX];
+        let mode = socket::Mode::NonBlocking;
+        assert!(socket::receive(far.as_fd(), &mut buffer, mode).unwrap().0 > 0);
+    }
+
+    #[test]
+    fn who_sends_descriptors_is_heard_no_more() {
+        let carried = Carried::new().unwrap();
+        let far = carried.far().unwrap();
+        let sent = socket::try_send(far.as_fd(), b"x", &[far.as_fd()]);
+        let mut buffer = [0; MESSAGE_MAX];
+        // Linux 6.16 and newer refuse it.
+        let expected = if sent.is_ok() { Came::Over } else { Came::Nothing };
+        assert_eq!(carried.receive(&mut buffer), expected);
+    }
+}

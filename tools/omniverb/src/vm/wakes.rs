@@ -1,0 +1,127 @@
+//! Wakes across the border of a machine: a futex of one kernel wakes nobody of another.
+//!
+//! Processes of the machine share bells with the engine of its host. In: the bells, as their
+//! processes are told of them. Where the engine is to be woken a thread of ours hears it, and it is
+//! told; where it has rung it says so, whichever bell it was, and who sleeps on it is woken here.
+//! What is said is a word without contents: whoever hears it looks at the counters of all bells, so
+//! that none is lost, however many become one.
+
+use omniverb_ring::{BellPage, Window};
+use omniverb_session::Message;
+use omniverb_session::body::{Extent as Said, LinkReady};
+use omniverb_sys::{Access, EventFd, Extent, Listener, futex};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Bytes of one side's page.
+const PAGE: usize = omniverb_ring::bell::PAGE_BYTES;
+/// Bells with the engine that a process has at a time: one, and one that takes its place.
+const BELLS_MAX: usize = 4;
+
+/// A bell between a process and the engine.
+struct Bell {
+    /// What the listener calls the engine's page.
+    heard_as: u64,
+    /// The process's.
+    page: BellPage<Window>,
+    /// Its counter, when it was looked at last.
+    seen: u32,
+}
+
+/// Those of all processes.
+pub(super) struct Wakes {
+    listener: Listener,
+    rung: Arc<EventFd>,
+    /// By session and the daemon's number.
+    bells: BTreeMap<(u32, u64), Bell>,
+}
+
+/// Starts a thread that hears bells.
+fn spawn(name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+    std::thread::Builder::new().name(name.into()).spawn(work).map(drop)
+}
+
+impl Wakes {
+    pub(super) fn new() -> io::Result<Wakes> {
+        let rung = Arc::new(EventFd::new()?);
+        let signal = rung.clone();
+        let listener = Listener::new(spawn, move || signal.signal());
+        Ok(Wakes { listener, rung, bells: BTreeMap::new() })
+    }
+
+    /// Readable when the engine is to be woken.
+    pub(super) fn rung(&self) -> BorrowedFd<'_> {
+        self.rung.as_fd()
+    }
+
+    /// Forgets that it was to be.
+    pub(super) fn take(&self) {
+        self.rung.take();
+    }
+
+    /// A process is told something: if that is of a bell with the engine, it is heard from now on,
+    /// or no longer.
+    pub(super) fn told(&mut self, session: u32, message: &Message, window: &Arc<OwnedFd>) {
+        match message {
+            Message::LinkReady(ready) if ready.engine != 0 && ready.bell_new != 0 => {
+                if let Ok(bell) = self.bell(ready, window) {
+                    self.forget((session, ready.bell));
+                    self.bells.insert((session, ready.bell), bell);
+                }
+                let of_session = self.bells.range((session, 0)..=(session, u64::MAX));
+                if of_session.count() > BELLS_MAX {
+                    let oldest = self.bells.range((session, 0)..).next().map(|(key, _)| *key);
+                    oldest.into_iter().for_each(|key| self.forget(key));
+                }
+            }
+            Message::BellClosed(closed) => self.forget((session, closed.bell)),
+            _ => {}
+        }
+    }
+
+    fn bell(&self, ready: &LinkReady, window: &Arc<OwnedFd>) -> io::Result<Bell> {
+        let Said { offset, length } = ready.bell_memory;
+        let memory = Extent::new(window.clone(), offset, length);
+        let memory = memory.map_exactly(2 * PAGE, Access::ReadWrite)?;
+        let page = |side: u32| {
+            let part = memory.part(side as usize % 2 * PAGE, PAGE);
+            part.map(BellPage::new).ok_or(io::ErrorKind::InvalidData)
+        };
+        let (own, engine) = (page(ready.bell_side)?, page(ready.bell_side ^ 1)?);
+        // Whatever was rung before is looked at when a word comes next, or is seen by the process
+        // itself, which has not slept on it yet.
+        let seen = futex::low(own.rung());
+        Ok(Bell { heard_as: self.listener.add(engine)?, page: own, seen })
+    }
+
+    fn forget(&mut self, key: (u32, u64)) {
+        if let Some(bell) = self.bells.remove(&key) {
+            self.listener.remove(bell.heard_as);
+        }
+    }
+
+    /// A process is gone.
+    pub(super) fn gone(&mut self, session: u32) {
+        let of_session = self.bells.range((session, 0)..=(session, u64::MAX));
+        let keys: Vec<_> = of_session.map(|(key, _)| *key).collect();
+        keys.into_iter().for_each(|key| self.forget(key));
+    }
+
+    /// All are.
+    pub(super) fn clear(&mut self) {
+        let keys: Vec<_> = self.bells.keys().copied().collect();
+        keys.into_iter().for_each(|key| self.forget(key));
+    }
+
+    /// The engine may have rung: who sleeps on what it has rung is woken.
+    pub(super) fn wake(&mut self) {
+        for bell in self.bells.values_mut() {
+            let before = std::mem::replace(&mut bell.seen, futex::low(bell.page.rung()));
+            if before != bell.seen {
+                futex::wake(bell.page.rung(), 1);
+            }
+        }
+    }
+}
