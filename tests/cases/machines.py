@@ -16,6 +16,7 @@ from harness.case import WAITS, Case, Group, check
 from harness.duet import gid_index
 from harness.guest import Guest, GuestDuet, installed
 from harness.host import Host
+from harness.network import Cable
 
 _NAME = "web-1"
 _ADDRESS = "10.77.0.200"
@@ -118,26 +119,30 @@ class Both(GuestDuet):
 
 
 class Lab:
-    """A host with a machine, and a container on the same bridge."""
+    """A host with a machine and a container on one bridge, and another host with a container."""
 
     def __init__(self, stage):
-        self.host = Host(stage, "machines")
+        self.host, self.other = Host(stage, "machines"), None
         try:
             self.container = self.host.add(1)
+            self.other = Host(stage, "elsewhere")
+            self.cable = Cable(self.host.switch, self.other.switch)
+            self.far = self.other.add(2)
             self.machine = self.host.keep(Machine(stage, self.host))
         except BaseException:
             self.close()
             raise
 
-    def sides(self, server):
-        """Who is server and who is client, if the server is in the `machine` or the `container`."""
-        places = [self.container, Device(self.machine)]
-        return SimpleNamespace(**dict(zip(("client", "server") if server == "machine" else
-                                          ("server", "client"), places)))
+    def sides(self, server, client):
+        """Who is server and who is client, by the names of places."""
+        places = {"machine": Device(self.machine), "container": self.container, "far": self.far}
+        return SimpleNamespace(server=places[server], client=places[client])
 
     def close(self):
         """Ends everything."""
-        self.host.close()
+        for host in (self.other, self.host):
+            if host:
+                host.close()
 
 
 def _lab(stage):
@@ -181,10 +186,10 @@ def _pingpong(program, *options):
     return run
 
 
-def _across(server, program, *options):
-    """A process of the machine and a container, with an address of each that the network knows."""
+def _across(server, client, program, *options):
+    """A process of the machine and one outside."""
     def run(lab):
-        sides = lab.sides(server)
+        sides = lab.sides(server, client)
         lines = [[f"ibv_{program}_pingpong", "-g", gid_index(place), "-n", 200, *options]
                  for place in (sides.client, sides.server)]
         outcome = Both(sides, lines[0], server_argv=lines[1]).finish(60)
@@ -241,6 +246,13 @@ def _detached(lab):
             server.kill()
 
 
+_ACROSS = [("machine", "container", "rc", "-c"), ("machine", "container", "rc", "-c", "-e"),
+           ("machine", "container", "ud", "-e"), ("container", "machine", "rc", "-c", "-e"),
+           ("container", "machine", "uc", "-c"), ("container", "machine", "ud", "-c"),
+           ("machine", "far", "rc", "-c", "-e"), ("far", "machine", "rc", "-c"),
+           ("far", "machine", "ud", "-c", "-e")]
+
+
 def groups():
     """All with one machine."""
     cases = [Case("machines.device", _device, 120),
@@ -248,11 +260,9 @@ def groups():
              Case("machines.ibv_rc_pingpong", _pingpong("rc"), 180),
              Case("machines.ibv_rc_pingpong -e", _pingpong("rc", "-e"), 180),
              Case("machines.ibv_ud_pingpong -e", _pingpong("ud", "-e"), 180),
-             *[Case(f"machines.{' '.join([f'ibv_{program}_pingpong', *options])}, server in the "
-                    f"{server}", _across(server, program, *options), 120)
-               for server in ("machine", "container")
-               for program, *options in (("rc", "-c"), ("rc", "-c", "-e"), ("uc", "-c"),
-                                         ("ud", "-c"), ("ud", "-e"))],
+             *[Case(f"machines.{' '.join([f'ibv_{program}_pingpong', *options])}, "
+                    f"{client} to {server}", _across(server, client, program, *options), 120)
+               for server, client, program, *options in _ACROSS],
              Case("machines.porter", _porter, 60),
              Case("machines.agent killed", _agent_again, 120),
              Case("machines.detached", _detached, 120)]

@@ -6,8 +6,11 @@ use omniverb_control::Settings;
 use omniverb_session::Message;
 use omniverb_session::body::{Extent, *};
 use omniverb_session::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
-use omniverb_session::machine::{self, EndSession, MachineAddress, OpenSession, TellAddresses};
+use omniverb_session::machine::{
+    self, EndSession, MachineAddress, OpenPort, OpenSession, TellAddresses,
+};
 use omniverb_session::operator::{AttachMachine, DetachMachine, Message as Said};
+use omniverb_sys::carried::{Head, MESSAGE_MAX};
 use omniverb_sys::event::readable;
 use omniverb_sys::{Access, memfd, socket};
 use omniverb_terms::{Errno, Service};
@@ -86,6 +89,13 @@ impl Machine {
         let mut told = TellAddresses { count: 1, reserved: 0, entries: [none; GIDS_MAX] };
         told.entries[0] = MachineAddress { ip, interface: 2, mtu: 1500, ..none };
         assert!(matches!(self.ask(told).0, machine::Message::Done(_)));
+    }
+
+    /// Has its UDP port 4791: the other end is the engine's.
+    fn open_port(&mut self) -> OwnedFd {
+        let (answer, mut files) = self.ask(OpenPort { reserved: 0 });
+        assert!(matches!(answer, machine::Message::PortOpened(_)), "{answer:?}");
+        files.remove(0)
     }
 
     fn is_parted_with(&self) -> bool {
@@ -366,4 +376,90 @@ fn what_is_set_for_a_machine_holds_when_it_comes_back() {
     let found = Operator::connect(&daemon).vnics();
     let row = found["vnics"].as_array().unwrap().iter().find(|vnic| vnic["name"] == "vm-one");
     assert_eq!(row.unwrap()["adoption"], "off");
+}
+
+/// Carries what leaves by each of two ports to the other.
+fn carry(ports: &[OwnedFd; 2]) {
+    let mut buffer = [0; MESSAGE_MAX];
+    for (from, to) in [(&ports[0], &ports[1]), (&ports[1], &ports[0])] {
+        let mode = socket::Mode::NonBlocking;
+        while let Ok((length, _)) = socket::receive(from.as_fd(), &mut buffer, mode) {
+            let Some((head, payload)) = Head::read(&buffer[..length]) else { continue };
+            let (local, remote) = (Some(head.remote), head.local.unwrap());
+            let arrived = [&Head { local, remote, ..head }.written()[..], payload].concat();
+            socket::send(to.as_fd(), &arrived, &[]).unwrap();
+        }
+    }
+}
+
+/// The test is the network.
+#[test]
+fn machines_whose_network_carries_a_probe_are_linked_by_the_engine() {
+    let daemon = Daemon::start(Settings::default());
+    let [mut one, mut two] = ["one", "two"].map(|name| Machine::attach(&daemon, name));
+    one.tell_addresses([10, 9, 0, 1]);
+    two.tell_addresses([10, 9, 0, 2]);
+    let ports = [one.open_port(), two.open_port()];
+    assert_eq!(seen(&daemon, "one").unwrap()["network"], true);
+    let ((mut a, _), (mut b, _)) = (one.process(), two.process());
+    let [first, second] = [&mut a, &mut b].map(|client| create(client, Service::Rc));
+    a.call(connect(first, second, "10.9.0.1", "10.9.0.2").into());
+    b.call(connect(second, first, "10.9.0.2", "10.9.0.1").into());
+    for client in [&mut a, &mut b] {
+        let end = std::time::Instant::now() + SOON;
+        let (ready, files) = loop {
+            assert!(std::time::Instant::now() < end, "not in time");
+            carry(&ports);
+            match client.event(MOMENT) {
+                Some((Message::LinkReady(ready), files)) => break (ready, files),
+                Some((Message::GidsChanged(_), _)) | None => {}
+                event => panic!("{event:?}"),
+            }
+        };
+        assert!(ready.engine != 0 && files.is_empty(), "{ready:?}");
+        assert!(ready.memory.offset >= PAGE && ready.bell_memory.offset >= PAGE, "{ready:?}");
+    }
+    let text = daemon.status().to_string();
+    // Of each queue pair, and of each peer.
+    assert_eq!(text.matches("\"path\":\"forwarded\"").count(), 4, "{text}");
+    let row = seen(&daemon, "one").unwrap();
+    assert_eq!((&row["engine"], &row["direct"]), (&1.into(), &0.into()), "{row}");
+    // Who is gone has no link; what the engine had mapped comes back with it.
+    let (session, used) = (one.last, || seen(&daemon, "one").unwrap()["used"].as_u64().unwrap());
+    one.end(session);
+    drop(a);
+    until(|| used() == 0);
+    drop(one);
+    until(|| seen(&daemon, "one").is_none());
+    assert!(seen(&daemon, "two").is_some());
+}
+
+/// Whatever an agent carries: others have what they had.
+#[test]
+fn nonsense_by_a_machines_port_harms_nobody() {
+    let daemon = Daemon::start(Settings::default());
+    let mut one = Machine::attach(&daemon, "one");
+    one.tell_address();
+    let port = one.open_port();
+    // Its port is watched while it has a process.
+    let (mut a, _) = one.process();
+    create(&mut a, Service::Rc);
+    let head = Head {
+        local: Some([10, 9, 0, 1].into()),
+        remote: [10, 9, 0, 2].into(),
+        interface: 0,
+        port: 4791,
+        ecn: 0,
+    };
+    for length in [0, 1, 12, 40, 64, 4000] {
+        for byte in [0, 0x0f, 0xff] {
+            let message = [&head.written()[..], &vec![byte; length]].concat();
+            socket::send(port.as_fd(), &message, &[]).unwrap();
+            socket::send(port.as_fd(), &vec![byte; length + 1], &[]).unwrap();
+        }
+    }
+    create(&mut a, Service::Rc);
+    drop(port);
+    create(&mut Client::hello(&daemon.path), Service::Rc);
+    assert_eq!(seen(&daemon, "one").unwrap()["sessions"], 1);
 }

@@ -127,8 +127,8 @@ bodies! {
     /// Porter: the process of a session is gone, as the guest says, so that nobody uses what it was
     /// given. Without this word its memory is given to nobody else. Answered with `Done`.
     EndSession { session: u64 }
-    /// Porter: the machine's agent has its UDP port 4791, and carries what comes by it. Answered with
-    /// `PortOpened`.
+    /// Porter: the machine's agent has its UDP port 4791, and carries what comes by it. Answered
+    /// with `PortOpened`.
     OpenPort { reserved: u64 }
     /// Answer to `OpenPort`. Descriptor: the daemon's end of that, a socket of messages as frames
     /// of the kinds `Packet` (its bytes) and `Word` (one byte, 1) have them.
@@ -213,7 +213,7 @@ pub enum FrameKind {
     /// A datagram that came by this port, or is to leave by it: where it comes from and goes to
     /// (`omniverb_sys::carried`), and its payload.
     Packet = 9,
-    /// Something was rung on the side that says so: whoever sleeps on the other side is to be woken.
+    /// Something was rung on the side that says so: who sleeps on the other side is to be woken.
     Word = 10,
 }
 

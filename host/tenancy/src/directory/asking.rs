@@ -6,11 +6,11 @@
 //! Answers are kept for a while. A probe's number is drawn at random and valid once, the vNIC it
 //! came out of must have the name that was asked for, it must have come from an address of the
 //! vNIC that asked, and a reply must come from the address asked to that vNIC: what was forged,
-//! caught and replayed, or carried elsewhere proves nothing. What addresses a virtual machine has it
-//! says itself, and it sees the numbers of its own probes: so these prove the very address that they
-//! came from, as the network shows it, and no other of the machine's; that it has taken one is
-//! proved by its knowing a number, which the network has brought it. Links that rest on an answer have the
-//! network asked again as long as they live (`consent.rs`).
+//! caught and replayed, or carried elsewhere proves nothing. What addresses a virtual machine has
+//! it says itself, and it sees the numbers of its own probes: so these prove the very address that
+//! they came from, as the network shows it, and no other of the machine's; that it has taken one
+//! is proved by its knowing a number, which the network has brought it. Links that rest on an
+//! answer have the network asked again as long as they live (`consent.rs`).
 
 use super::Name;
 use super::neighbours::{Answer, Question, Waiter};

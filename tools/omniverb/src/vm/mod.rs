@@ -184,7 +184,8 @@ mod tests {
     fn the_list_reads_well() {
         let vnic = serde_json::json!({"name": "vm-web-1", "machine": {
             "name": "web-1", "porter": 17, "window": 268_427_264_u64, "used": 528_384,
-            "sessions": 1, "direct": 2, "engine": 3, "network": true, "addresses": ["10.0.0.1", "fe80::1"]}});
+            "sessions": 1, "direct": 2, "engine": 3, "network": true,
+            "addresses": ["10.0.0.1", "fe80::1"]}});
         let text = people(&[&vnic]);
         assert!(text.contains("web-1") && text.contains("vm-web-1") && text.contains("17"));
         assert!(text.contains("10.0.0.1 fe80::1"), "{text}");
