@@ -82,6 +82,7 @@ bench: deps guest build
 	$(PYTHON) bench/wire.py --mtu 9000 --out target/bench/wire-9000.json $(BENCH_WIRE) || failed=1; \
 	$(PYTHON) bench/guest.py || failed=1; \
 	$(PYTHON) bench/limits.py $(BENCH_LIMITS) || failed=1; \
+	$(PYTHON) bench/dma.py $(BENCH_DMA) || failed=1; \
 	exit $$failed
 
 SEEDS ?= 10000

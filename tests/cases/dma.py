@@ -22,6 +22,8 @@ from cases.rdma_cm import daemons, forwarded
 _CLIENT = "/opt/programs/dma_client"
 # End the node.
 _FATAL = ("killed", "killed_idle")
+# Needs somebody who kills the daemon.
+_OUTLIVES = "outlives_the_daemon"
 # What differs where the path is another.
 _ELSEWHERE = ("copies", "reads_before_writes", "callbacks_mixed", "freed_in_use", "bursts", *_FATAL)
 
@@ -64,6 +66,26 @@ def _plain(test, place):
 def _fatal(test, place):
     with _running(place.pair.server, "/opt/programs/dma_node") as node:
         print(_client(place, _CLIENT, test, node.port))
+
+
+def _outlives(place):
+    """The daemon dies, and there is another; what was connected goes on."""
+    pair = place.pair
+    with _running(pair.server, "/opt/programs/dma_node") as node:
+        client = pair.client.start(_CLIENT, _OUTLIVES, pair.server.address, node.port,
+                                   pair.client.address, stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            for reached, then in (("connected", pair.daemon.kill), ("alone", pair.daemon.start)):
+                line = client.stdout.readline()
+                check(line.strip() == reached, line)
+                then()
+                client.stdin.write("\n")
+                client.stdin.flush()
+            text = client.communicate(timeout=40)[0]
+            check(client.returncode == 0, text)
+        finally:
+            process.end(client)
 
 
 def _hostile(test, place):
@@ -114,7 +136,7 @@ def groups():
         home = setting in ("user", "containers")
         cases = []
         for test in _tests("client"):
-            if home or test in _ELSEWHERE:
+            if (home or test in _ELSEWHERE) and test != _OUTLIVES:
                 run = functools.partial(_fatal if test in _FATAL else _plain, test)
                 cases.append(Case(f"{setting}.dma.{test}", run, 60))
         if setting == "containers":
@@ -124,6 +146,8 @@ def groups():
             cases += [Case("user.dma.examples", _examples, 30),
                       Case("user.dma.python", _python, 30)]
         cases.append(Case(f"{setting}.dma.a_node_ends", _ends, 40))
+        if setting == "containers":
+            cases.append(Case(f"containers.dma.{_OUTLIVES}", _outlives, 60))
         found.append(Group(f"{setting}.dma", cases, functools.partial(_with_node, fixture),
                            weight=weight))
     return found

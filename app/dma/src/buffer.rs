@@ -6,8 +6,9 @@ use omniverb_abi::{ibv_send_wr_rdma, ibv_sge};
 use omniverb_announce::{Announced, READABLE, WRITABLE};
 use omniverb_terms::Errno;
 
+use crate::inner::Wanted;
 use crate::limits::TRANSFER_BYTES_MAX;
-use crate::node::{Node, Wanted};
+use crate::node::Node;
 use crate::own::Own;
 use crate::transfer::{Place, omv_dma_transfer};
 

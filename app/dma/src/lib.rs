@@ -27,6 +27,7 @@ mod device;
 mod errno;
 mod gate;
 mod id;
+mod inner;
 mod limits;
 mod manager;
 mod memory;

@@ -5,36 +5,22 @@
 //! gone and nothing of it is under way.
 
 use core::sync::atomic::{AtomicBool, Ordering};
-use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use omniverb_abi::{
     IBV_WC_REM_ACCESS_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_SUCCESS,
-    IBV_WC_WR_FLUSH_ERR, ibv_send_wr_rdma, ibv_sge, ibv_wc,
+    IBV_WC_WR_FLUSH_ERR, ibv_wc,
 };
 use omniverb_announce::{Announced, Known, Message};
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
 
 use crate::device::Device;
-use crate::errno::ESTALE;
 use crate::id::Id;
-use crate::limits::{LETTERS, LIST_BYTES, LIST_MAX, TRANSFERS_MAX, TURN, WAITING_MAX};
-use crate::own::Own;
-use crate::queues::{LETTER, Queues, Request};
+use crate::inner::{Inner, Wanted};
+use crate::limits::{LIST_BYTES, LIST_MAX, TRANSFERS_MAX, TURN, WAITING_MAX};
+use crate::queues::LETTER;
 use crate::shared::Shared;
-use crate::transfer::{Place, UnderWay};
-
-/// A transfer that is to be started: checked, but for what the node says.
-pub(crate) struct Wanted {
-    pub(crate) place: Place,
-    pub(crate) own: Arc<Own>,
-    pub(crate) ours: ibv_sge,
-    /// Of the node's buffer.
-    pub(crate) serial: u64,
-    pub(crate) theirs: ibv_send_wr_rdma,
-    pub(crate) reads: bool,
-}
 
 /// See the file's head.
 pub struct Node {
@@ -47,35 +33,9 @@ pub struct Node {
     inner: Mutex<Inner>,
 }
 
-#[derive(Default)]
-struct Inner {
-    id: Option<Id>,
-    queues: Option<Queues>,
-    /// Both sides are connected, and we have said which buffers we have.
-    open: bool,
-    /// It has ended, and why.
-    ended: Option<Errno>,
-    known: Known,
-    /// Messages to be sent, in their order.
-    waiting: VecDeque<Message>,
-    /// Places of messages that are free.
-    letters: Vec<usize>,
-    /// What the device has, by name, and names that are free.
-    under_way: Vec<Option<UnderWay>>,
-    free: Vec<usize>,
-    reads: usize,
-    calling: usize,
-}
-
 impl Node {
     pub(crate) fn new(number: u32, incoming: bool, shared: Arc<Shared>) -> Self {
-        let inner = Inner {
-            letters: (0..LETTERS).collect(),
-            under_way: (0..TRANSFERS_MAX).map(|_| None).collect(),
-            free: (0..TRANSFERS_MAX).collect(),
-            ..Inner::default()
-        };
-        let (handed, inner) = (AtomicBool::new(false), Mutex::new(inner));
+        let (handed, inner) = (AtomicBool::new(false), Mutex::new(Inner::new()));
         Self { number, incoming, handed, shared, inner }
     }
 
@@ -381,42 +341,6 @@ impl Node {
             self.say(inner, message);
         }
         wanted.place.finish(Errno::EAGAIN);
-    }
-}
-
-impl Inner {
-    /// Gives a transfer a name.
-    fn prepare(&mut self, wanted: &Wanted) -> Result<Request, Errno> {
-        let name = *self.free.last().ok_or(Errno::EAGAIN)?;
-        if !self.known.begin(wanted.serial) {
-            return Err(ESTALE);
-        }
-        self.free.pop();
-        let waits = !wanted.reads && self.reads > 0;
-        self.reads += usize::from(wanted.reads);
-        wanted.own.begin();
-        let it = UnderWay {
-            place: wanted.place,
-            own: wanted.own.clone(),
-            serial: wanted.serial,
-            reads: wanted.reads,
-            calls: wanted.place.calls(),
-        };
-        if let Some(slot) = self.under_way.get_mut(name) {
-            *slot = Some(it);
-        }
-        let (ours, theirs, reads) = (wanted.ours, wanted.theirs, wanted.reads);
-        Ok(Request { name: name as u64, ours, theirs, reads, waits })
-    }
-
-    fn send_waiting(&mut self) -> Result<(), Errno> {
-        let Some(queues) = &self.queues else { return Ok(()) };
-        while let (Some(message), Some(&place)) = (self.waiting.front(), self.letters.last()) {
-            queues.send(place, &message.encode())?;
-            self.waiting.pop_front();
-            self.letters.pop();
-        }
-        Ok(())
     }
 }
 

@@ -101,7 +101,13 @@ fn look(program: &Program, mut since: Instant) -> Option<Instant> {
         } else if since.elapsed() >= LOOK && (program.waits == Waits::Mixed || !calling()) {
             return None;
         }
-        std::thread::yield_now();
+        // Who gives its processor away on a busy machine gets it back milliseconds later, and who
+        // sleeps at once; so for so short a time it is kept.
+        if program.waits == Waits::Spins {
+            std::thread::yield_now()
+        } else {
+            std::hint::spin_loop()
+        }
     }
     Some(since)
 }

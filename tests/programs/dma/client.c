@@ -509,6 +509,33 @@ TEST(killed_idle)
     leave();
 }
 
+static void step(const char *reached)
+{
+    puts(reached);
+    fflush(stdout);
+    check(getchar() != EOF, "nobody goes on");
+}
+
+/* Connections stay when the daemon dies (the test sees to that); when there is another the death of
+ * a node is noticed as before. */
+TEST(outlives_the_daemon)
+{
+    reach(0);
+    struct omv_dma_buffer *big = look_up(BIG), *ours = allocate(OURS, BIG_BYTES);
+    fill(omv_dma_address(ours), BIG_BYTES, 3);
+    step("connected");
+    copy(big, 0, ours, 0, BIG_BYTES);
+    same(order(SUM, BIG, BIG_BYTES, 0), sum_of(omv_dma_address(ours), BIG_BYTES));
+    step("alone");
+    same(order(ALLOCATE, 70, 4096, both), 0);
+    copy(look_up(70), 0, ours, 0, 4096);
+    same(omv_dma_free(dma, ours), 0);
+    tell(DIE, 0, 0, 0);
+    while (omv_dma_connected(dma, node))
+        usleep(1000);
+    leave();
+}
+
 int main(int count, char **words)
 {
     return run_tests(count, words);
