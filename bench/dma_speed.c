@@ -261,8 +261,11 @@ int main(int count, char **words)
 	unsigned char *to = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
 				 -1, 0);
 	memset(to, 1, BYTES);
-	/* Pages that are mapped are touched for the first time here. */
-	for (int reads = 0; reads < 2; reads++) {
+	/* Pages that are mapped are touched for the first time here. They are mapped some time after
+	 * the first transfer, so there are some. */
+	for (int round = 0; round < 8; round++) {
+		int reads = round & 1;
+		usleep(20000);
 		struct omv_dma_transfer all = {.to = reads ? ours : theirs,
 					       .from = reads ? theirs : ours, .length = BYTES};
 		if (omv_dma_start(dma, &all, 1) != 1)

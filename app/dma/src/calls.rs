@@ -38,6 +38,10 @@ unsafe fn place(text: *const c_char, port: u16) -> Result<Option<sockaddr_storag
 
 fn begin(bound: Option<sockaddr_storage>, port: u16, flags: u32) -> Result<*mut Program, Errno> {
     let waits = match flags & (SPIN | SLEEP) {
+        // Who looks on the only processor keeps everybody from what is looked for.
+        0 if std::thread::available_parallelism().is_ok_and(|count| count.get() == 1) => {
+            Waits::Sleeps
+        }
         0 => Waits::Mixed,
         SPIN => Waits::Spins,
         SLEEP => Waits::Sleeps,

@@ -102,12 +102,8 @@ fn look(program: &Program, mut since: Instant) -> Option<Instant> {
             return None;
         }
         // Who gives its processor away on a busy machine gets it back milliseconds later, and who
-        // sleeps at once; so for so short a time it is kept.
-        if program.waits == Waits::Spins {
-            std::thread::yield_now()
-        } else {
-            std::hint::spin_loop()
-        }
+        // sleeps at once. So it is kept: for so short a time, or because the program says so.
+        std::hint::spin_loop();
     }
     Some(since)
 }

@@ -28,7 +28,7 @@ struct omv_dma_buffer; /* memory of its own, or of a node */
 /* ---- beginning and end ---- */
 
 /* Flags of omv_dma_init(). Without OMV_DMA_SPIN or OMV_DMA_SLEEP the library's thread, which calls
- * back, looks for 50 microseconds and then sleeps. */
+ * back, looks for 50 microseconds and then sleeps; on a single processor it sleeps at once. */
 #define OMV_DMA_LISTEN 1u /* others may connect */
 #define OMV_DMA_SPIN 2u   /* never sleep while something is to be called back */
 #define OMV_DMA_SLEEP 4u  /* sleep at once */
