@@ -9,7 +9,7 @@ BUILD_PACKAGES := gcc libc6-dev libibverbs-dev librdmacm-dev
 RUN_PACKAGES := python3 python3-cffi python3-pyverbs ibverbs-utils infiniband-diags perftest rdmacm-utils crun iproute2 nftables util-linux qperf strace ucx-utils \
 	iperf3 systemd valgrind
 # For a virtual machine with Linux's own software RNIC, and for a look at packets.
-GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ibverbs-providers tshark
+GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ibverbs-providers tshark debootstrap cpio
 # For the newest release of rdma-core's own tests.
 CONFORMANCE_PACKAGES := cmake ninja-build pkg-config cython3 libpython3-dev libnl-3-dev \
 	libnl-route-3-dev libudev-dev curl
@@ -18,10 +18,11 @@ COMPATIBILITY_PACKAGES := libfabric-bin fio openmpi-bin libopenmpi-dev mpich lib
 	tgt libiscsi-dev ceph-mon ceph-osd ceph-common libclang-dev cmake libfabric-dev \
 	libpsm2-dev libpsm-infinipath1-dev flex
 
-.PHONY: help deps guest build check test conformance compatibility demo bench clean
+.PHONY: help deps guest build package check test conformance compatibility demo bench clean
 
 help:
 	@echo "make build   library, daemon and command line into dist/"
+	@echo "make package  Debian packages of it: omniverb for hosts, omniverb-guest for virtual machines"
 	@echo "make demo    RDMA between two containers, beside TCP (needs root; about 2 minutes)"
 	@echo "make demo-wire  the same between two hosts, over RoCE v2 (needs root; about 2 minutes)"
 	@echo "make check   unit and property tests, lints (no root; three minutes once built)"
@@ -45,10 +46,16 @@ deps:
 guest:
 	@tools/install-packages $(GUEST_PACKAGES) && tests/guest/fetch-kernel target/tests/kernel || \
 		echo "the cases that need these are skipped"
+	@for suite in bookworm trixie; do \
+		tests/guest/fetch-debian $$suite target/tests/debian-$$suite || \
+		echo "the cases that need $$suite are skipped"; done
 
 build:
 	@tools/install-packages $(BUILD_PACKAGES)
 	@cargo xtask dist
+
+package: build
+	@deploy/debian/build
 
 check: build
 	@cargo fmt --all --check

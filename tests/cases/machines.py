@@ -8,6 +8,8 @@ import glob
 import json
 import os
 import re
+import shlex
+import signal
 import subprocess
 from types import SimpleNamespace
 
@@ -24,6 +26,8 @@ _PROGRAMS = ["ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpo
 _INSIDE = "/opt/omniverb"
 _OMNIVERB = f"{_INSIDE}/bin/omniverb"
 _SOCKET = "/run/omniverb/omniverbd.sock"
+# What two processes with a link have of a window.
+_LINKED = (2 * 512 + 648) << 10
 
 
 def _files(stage):
@@ -36,16 +40,20 @@ def _files(stage):
 
 
 class Machine(Guest):
-    """A guest with a device of ours."""
+    """A guest with a device of ours, started by `omniverb vm run`."""
 
-    def __init__(self, stage, host):
+    def __init__(self, stage, host, archive=None, **options):
         self.daemon = host.daemon
         self.agents = None
         self.program = os.path.realpath(stage.dist / "bin" / "omniverb")
-        before = ["env", f"OMNIVERB_SOCKET={host.daemon.socket}", stage.dist / "bin" / "omniverb",
-                  "vm", "run", _NAME, "--window", "64m", "--"]
-        archive = image.archive(_files(stage), image.DAX, "dax")
-        super().__init__(host.switch, archive, f"{_ADDRESS}/24", before=before)
+        archive = archive or image.archive(_files(stage), image.DAX, "dax")
+        super().__init__(host.switch, archive, f"{_ADDRESS}/24", before=self.command(stage),
+                         **options)
+
+    def command(self, stage):
+        """What starts QEMU."""
+        return ["env", f"OMNIVERB_SOCKET={self.daemon.socket}", stage.dist / "bin" / "omniverb",
+                "vm", "run", _NAME, "--window", "64m", "--"]
 
     def _switch_on(self, line, limit):
         process.until(lambda: not self.row(), 10, "the name to be free")
@@ -90,6 +98,21 @@ class Machine(Guest):
         return next((row["machine"] for row in found if row["machine"]["name"] == _NAME), None)
 
 
+class Plain(Machine):
+    """The same, started by itself, with the options that were printed."""
+
+    place = None
+
+    def command(self, stage):
+        return []
+
+    def _switch_on(self, line, limit):
+        process.until(lambda: not self.row(), 10, "the name to be free")
+        words = self.daemon.omniverb("vm", "args", _NAME, "--window", "64m", "--memory", "2g")
+        check(words.count("\n") == 1, words)
+        self.place = re.search(r"path=([^ ,]*)/port,", words).group(1)
+        check(self.row()["used"] == 0, "it is not attached")
+        Guest._switch_on(self, [*line, *shlex.split(words)], limit)
 class Device:
     """The machine as a place: its programs have the device."""
 
@@ -121,14 +144,14 @@ class Both(GuestDuet):
 class Lab:
     """A host with a machine and a container on one bridge, and another host with a container."""
 
-    def __init__(self, stage):
+    def __init__(self, stage, kind=Machine):
         self.host, self.other = Host(stage, "machines"), None
         try:
             self.container = self.host.add(1)
             self.other = Host(stage, "elsewhere")
             self.cable = Cable(self.host.switch, self.other.switch)
             self.far = self.other.add(2)
-            self.machine = self.host.keep(Machine(stage, self.host))
+            self.machine = self.host.keep(kind(stage, self.host))
         except BaseException:
             self.close()
             raise
@@ -147,6 +170,10 @@ class Lab:
 
 def _lab(stage):
     return contextlib.closing(Lab(stage))
+
+
+def _plain_lab(stage):
+    return contextlib.closing(Lab(stage, Plain))
 
 
 def _device(lab):
@@ -198,31 +225,119 @@ def _across(server, client, program, *options):
     return run
 
 
-def _agent_again(lab):
-    """An agent is killed, and another goes on."""
-    lab.machine.agents.kill()
-    lab.machine.agents = lab.machine.start_agent()
-    check(lab.machine.row()["sessions"] <= 1, f"{lab.machine.row()}")
+def _settled(lab):
+    """Waits until what processes had that are gone came back, as far as it does."""
+    process.until(lambda: lab.machine.row()["sessions"] == 0, 10, "all to be gone")
+    process.settled(lambda: lab.machine.row()["used"])
+
+
+def _moving(lab):
+    """Whether two queue pairs of the machine exchange messages."""
+    return sum(qp["messages_sent"] > 10 for qp in lab.host.daemon.queue_pairs()) >= 2
+
+
+@contextlib.contextmanager
+def _exchanging(lab):
+    """Two processes whose link is in use, stopped meanwhile; then it has to carry all the rest,
+    byte for byte."""
+    command = [_OMNIVERB, "run", "--", "ibv_rc_pingpong", "-c", "-e", "-g", "0", "-n", "3000"]
+    _settled(lab)
+    idle = lab.machine.row()["used"]
+    with contextlib.ExitStack() as stack:
+        texts = [stack.enter_context(open(f"{lab.machine.folder.name}/{name}", "w+",
+                                          encoding="utf-8")) for name in ("server", "client")]
+        server = lab.machine.start(*command, stdout=texts[0])
+        stack.callback(server.kill)
+        process.until(lambda: server.poll() is not None or lab.machine.listens(18515), 60,
+                      "a server")
+        client = lab.machine.start(*command, "127.0.0.1", stdout=texts[1])
+        stack.callback(client.kill)
+        process.until(lambda: _moving(lab), 60, "messages on a link")
+        check(lab.machine.row()["used"] - idle >= _LINKED, f"{lab.machine.row()}")
+        client.signal(signal.SIGSTOP)
+        yield
+        check(server.poll() is None and client.poll() is None, "too fast to be looked at")
+        client.signal(signal.SIGCONT)
+        for end, text in ((client, texts[1]), (server, texts[0])):
+            status = end.wait(120)
+            text.seek(0)
+            said = text.read()
+            check(status == 0 and "iters in" in said, f"{status}: {said}")
+
+
+def _goes_on(lab):
+    """Whoever was there goes on with his links, and finds nothing of those who came later in their
+    memory, of which nobody knows when it is not used any more; the next process has a device."""
+    _settled(lab)
+    check(lab.machine.row()["used"] >= _LINKED, f"{lab.machine.row()}")
     _device(lab)
+
+
+def _agent_again(lab):
+    """An agent is killed and another begins."""
+    with _exchanging(lab):
+        lab.machine.agents.kill()
+        # Which takes memory for a process that looks for a device.
+        lab.machine.agents = lab.machine.start_agent()
+    _goes_on(lab)
+
+
+def _daemon_again(lab):
+    """A daemon is killed and another begins: the machine is attached to that one."""
+    with _exchanging(lab):
+        lab.host.daemon.kill()
+        lab.host.daemon.start()
+        process.until(lambda: lab.machine.row(), 20, "the machine to be attached")
+        check(lab.machine.row()["used"] >= _LINKED, f"{lab.machine.row()}")
+        process.until(lab.machine.has_device, 20, "a device")
+    _goes_on(lab)
+
+
+def _porter_again(lab):
+    """A porter is killed and another begins."""
+    with _exchanging(lab):
+        folder = _porters(lab)[0]
+        process.kill(int(os.path.basename(folder)))
+        process.until(lambda: not os.path.exists(folder), 10, "its end")
+        process.until(lambda: _porters(lab), 20, "another porter")
+        process.until(lab.machine.has_device, 20, "a device")
+    _goes_on(lab)
+
+
+def _agent_is_nobody(lab):
+    """Who has the window and the port in a machine has nothing else."""
+    found = lab.machine.run("sh", "-c", "grep -l omniverb /proc/[0-9]*/comm").split()
+    check(len(found) == 1, f"{found}")
+    text = lab.machine.run("cat", found[0].replace("comm", "status"))
+    status = dict(line.split(":\t") for line in text.splitlines() if ":\t" in line)
+    check(min(map(int, status["Uid"].split() + status["Gid"].split())) >= 0x70000000, text)
+    check(int(status["CapPrm"], 16) == 0 and status["NoNewPrivs"] == "1", text)
+
+
+def _omniverbs(lab):
+    """Folders in /proc of processes of the command line that are this host's, and their words."""
+    named = f"OMNIVERB_SOCKET={lab.host.daemon.socket}".encode()
+    for folder in glob.glob("/proc/[0-9]*"):
+        with contextlib.suppress(OSError):
+            with open(f"{folder}/environ", "rb") as file:
+                ours = named in file.read().split(b"\0")
+            if ours and os.readlink(f"{folder}/exe") == lab.machine.program:
+                with open(f"{folder}/cmdline", "rb") as file:
+                    yield folder, file.read().split(b"\0")
+
+
+def _porters(lab):
+    """Folders in /proc of those that take apart what machines say."""
+    return [folder for folder, words in _omniverbs(lab) if words[1:3] == [b"vm", b"carry"]]
 
 
 def _porter(lab):
     """The process that takes apart what a machine says is nobody, and has nothing."""
-    found = []
-    for folder in glob.glob("/proc/[0-9]*"):
-        try:
-            ours = os.readlink(f"{folder}/exe") == lab.machine.program
-            with open(f"{folder}/cmdline", "rb") as file:
-                words = file.read().split(b"\0")
-            with open(f"{folder}/status", encoding="utf-8") as file:
-                status = dict(line.split(":\t") for line in file.read().splitlines()
-                              if ":\t" in line)
-        except OSError:
-            continue
-        if words[1:3] == [b"vm", b"carry"] and ours:
-            found.append((folder, status))
+    found = _porters(lab)
     check(len(found) == 1, f"{found}")
-    folder, status = found[0]
+    folder = found[0]
+    with open(f"{folder}/status", encoding="utf-8") as file:
+        status = dict(line.split(":\t") for line in file.read().splitlines() if ":\t" in line)
     users = status["Uid"].split() + status["Gid"].split()
     check(min(map(int, users)) >= 0x70000000, f"{users}")
     check(not status["Groups"].split(), status["Groups"])
@@ -234,16 +349,42 @@ def _porter(lab):
 
 
 def _detached(lab):
-    """Who takes the device away takes it from all who come, at once."""
-    server = lab.machine.start(_OMNIVERB, "run", "--", "ibv_rc_pingpong", stdout=None)
-    try:
-        process.until(lambda: lab.machine.listens(18515), 60, "a server")
+    """Who takes the device away takes it from those who come, for good: links of those who are
+    there go on."""
+    with _exchanging(lab):
         lab.host.daemon.omniverb("vm", "detach", _NAME)
         check(lab.machine.row() is None, "it is there")
         check(not lab.machine.has_device(), "a device without a host")
-    finally:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            server.kill()
+    process.until(lambda: not _keepers(lab), 10, "its keeper to end")
+    check(lab.machine.row() is None, "it is there again")
+
+
+def _keepers(lab):
+    return [folder for folder, words in _omniverbs(lab) if words[1:3] == [b"vm", b"keep"]]
+
+
+def _ended(lab):
+    """With QEMU go its porter, its keeper and its place."""
+    place = lab.machine.place
+    check(os.path.exists(place) and _keepers(lab), f"nobody keeps {place}")
+    process.kill(lab.machine.machine.pid)
+    process.until(lambda: not lab.machine.row() and not _keepers(lab) and
+                  not os.path.exists(place), 20, "everything to be gone")
+
+
+def _opened_by(lab):
+    """A window can be opened by the user it is for, and by no other."""
+    words = lab.host.daemon.omniverb("vm", "args", "other", "--window", "2m", "--user", "4321:4322")
+    path = re.search(r"mem-path=([^, ]*)", words).group(1)
+    target = os.readlink(path)
+    read = ["head", "-c", "8192", target]
+    for user, accept in ((4321, 0), (4323, 1)):
+        process.run(["setpriv", f"--reuid={user}", f"--regid={user + 1}", "--clear-groups", "--",
+                     *read], accept=(accept,))
+    lab.host.daemon.omniverb("vm", "detach", "other")
+    process.until(lambda: not os.path.lexists(path), 10, "its place to be gone")
+    # Nobody has it any more.
+    process.until(lambda: not os.path.exists(target), 10, "its holder to end")
 
 
 _ACROSS = [("machine", "container", "rc", "-c"), ("machine", "container", "rc", "-c", "-e"),
@@ -264,6 +405,14 @@ def groups():
                     f"{client} to {server}", _across(server, client, program, *options), 120)
                for server, client, program, *options in _ACROSS],
              Case("machines.porter", _porter, 60),
-             Case("machines.agent killed", _agent_again, 120),
-             Case("machines.detached", _detached, 120)]
-    return [Group("machines", cases, _lab, weight=WAITS)]
+             Case("machines.agent", _agent_is_nobody, 60),
+             Case("machines.agent killed", _agent_again, 300),
+             Case("machines.daemon killed", _daemon_again, 300),
+             Case("machines.porter killed", _porter_again, 300),
+             Case("machines.detached", _detached, 300)]
+    plain = [Case("machines.args.device", _device, 120),
+             Case("machines.args.ibv_rc_pingpong", _pingpong("rc"), 180),
+             Case("machines.args.user", _opened_by, 60),
+             Case("machines.args.ended", _ended, 60)]
+    return [Group("machines", cases, _lab, weight=WAITS),
+            Group("machines.args", plain, _plain_lab, weight=WAITS)]

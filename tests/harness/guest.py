@@ -29,7 +29,6 @@ _EMULATED = ["-accel", "tcg,thread=multi", "-cpu", "max"]
 _KVM = ["-accel", "kvm", "-cpu", "max,-arch-capabilities"]
 _KVM_IS_USELESS = image.BUILT / "kvm-is-useless"
 _KVM_LIMIT = 6.0
-_BOOT_LIMIT = 60.0
 _GONE = "the guest is gone"
 
 
@@ -56,8 +55,10 @@ def programs(more=()):
 class Guest:
     """One running machine; the same surface for starting programs as a Container has."""
 
+    boot_limit = 60.0
+
     def __init__(self, switch, archive, address, more_addresses=(), mtu=1500, processors=1,
-                 before=()):
+                 before=(), memory=512):
         qemu = shutil.which("qemu-system-x86_64")
         if not qemu:
             raise Skip("no qemu-system-x86_64: the package qemu-system-x86 cannot be installed")
@@ -68,7 +69,7 @@ class Guest:
         tap = _plug(switch, mtu)
         # A machine that stands still for half a second is dead to those who talk to it.
         common = [*switch.enter(), "nice", "-n", "-10", *before, qemu, "-machine", "q35",
-                  "-smp", str(processors), "-m", "512", "-nodefaults", "-display", "none",
+                  "-smp", str(processors), "-m", str(memory), "-nodefaults", "-display", "none",
                   "-no-reboot",
                   "-kernel", image.Kernel().bootable(), "-initrd", archive,
                   "-append", _KERNEL_OPTIONS, "-serial", f"file:{self._file('console')}",
@@ -97,7 +98,7 @@ class Guest:
                 print(f"without KVM: {failure}", flush=True)
                 self._switch_off()
                 _KVM_IS_USELESS.touch()
-        self._switch_on([*common, *_EMULATED], _BOOT_LIMIT)
+        self._switch_on([*common, *_EMULATED], self.boot_limit)
 
     def _switch_on(self, line, limit):
         started = time.monotonic()

@@ -90,7 +90,7 @@ def archive(programs, modules=RXE, purpose="rxe"):
     """Makes, or finds, the initial file system with `programs`: paths there -> files here. They
     are taken along with the libraries they load. Of each purpose one is kept. Returns its path."""
     kernel = Kernel()
-    init = _build_init()
+    init = first_process()
     files = {"/init": init, "/bin/busybox": shutil.which("busybox")}
     links = {f"/bin/{name}": "busybox" for name in _APPLETS}
     order = []
@@ -112,7 +112,7 @@ def archive(programs, modules=RXE, purpose="rxe"):
     target = BUILT / f"archive-{purpose}-{key.hexdigest()[:16]}"
     if not target.exists():
         for old in BUILT.glob(f"archive-{purpose}-*"):
-            old.unlink()
+            old.unlink(missing_ok=True)
         _write(target, files, links, "".join(f"{name}\n" for name in order))
     return target
 
@@ -178,7 +178,8 @@ def _padded(data):
     return data + b"\0" * (-len(data) % 4)
 
 
-def _build_init():
+def first_process():
+    """The program of tests/guest/init.c."""
     target = BUILT / "init"
     if not _newer(target, _INIT):
         BUILT.mkdir(parents=True, exist_ok=True)
@@ -201,7 +202,8 @@ def _newer(target, source):
 
 
 def _replace(target, data):
-    partial = target.with_name(target.name + ".part")
+    # Several may make the same at the same time.
+    partial = target.with_name(f"part-{os.getpid()}-{target.name}")
     partial.write_bytes(data)
     partial.rename(target)
 

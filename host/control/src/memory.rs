@@ -126,3 +126,26 @@ impl Shared {
         [Some(&self.link), self.bell.as_ref()].into_iter().flatten()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disposal::Bin;
+    use crate::ledger::Ledger;
+
+    #[test]
+    fn both_have_memory_if_it_is_of_one_window_or_of_none() {
+        let window = || {
+            let file = memfd::create("window", 0x4000).unwrap();
+            let data = body::Extent { offset: 0, length: 0x4000 };
+            let bin = Bin::new().unwrap();
+            Source::Window(Pieces::new(file, data, Ledger::none(), bin).unwrap())
+        };
+        let (one, other) = (window(), window());
+        assert!(matches!(Source::Files.of_both(&Source::Files), Some(Source::Files)));
+        assert!(matches!(one.of_both(&one.clone()), Some(Source::Window(_))));
+        for (one, other) in [(&one, &other), (&one, &Source::Files), (&Source::Files, &one)] {
+            assert!(one.of_both(other).is_none());
+        }
+    }
+}

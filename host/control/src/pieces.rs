@@ -1,24 +1,27 @@
 //! A machine's window, of which pieces are given away: whole pages, to whoever holds a [`Piece`],
 //! until he lets go of it.
 //!
-//! What is free is known here only; nothing in the window says anything about it. A piece that
-//! comes back is emptied before it is free, by a thread of the window's own: the kernel takes long
-//! for many pages, and lets whoever has the file make it longer. One that somebody may still use
-//! does not come back ([`Piece::retire`]), and none does when the machine is parted with: its
-//! processes go on with what they have, and the memory is the machine's.
+//! What is free is known here only, and noted in a ledger for the next daemon; nothing in the
+//! window says anything about it. A piece that comes back is emptied before it is free, by a thread
+//! of the window's own: the kernel takes long for many pages, and lets whoever has the file make it
+//! longer. One that somebody may still use does not come back ([`Piece::retire`]), and none does
+//! when the machine is parted with: its processes go on with what they have, and the memory is the
+//! machine's. So they do with what a daemon before this one gave them.
 
 use crate::disposal::Bin;
+use crate::ledger::Ledger;
 use omniverb_session::body;
 use omniverb_sys::{Extent, lock, memfd};
 use std::collections::BTreeMap;
 use std::io;
+use std::iter;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 /// What pieces are multiples of.
-const PAGE: u64 = 4096;
+pub(crate) const PAGE: u64 = 4096;
 /// Bytes of the stack of a thread that empties.
 const STACK_BYTES: usize = 64 << 10;
 
@@ -39,6 +42,9 @@ struct Room {
     file: Arc<OwnedFd>,
     /// What is free: where it begins, how long it is. No two of them touch.
     free: Mutex<BTreeMap<u64, u64>>,
+    /// The same, by pages of what the guest sees, which begins there. Changed with the lock held.
+    ledger: Ledger,
+    begin: u64,
     /// The machine is parted with.
     over: Mutex<bool>,
 }
@@ -53,16 +59,30 @@ pub(crate) struct Piece {
 }
 
 impl Pieces {
-    /// All of a window but its first page, which the guest knows it by.
+    /// All of a window but its first page, which the guest knows it by, and what `ledger` says is
+    /// given away.
     ///
     /// # Errors
     /// If the file is no memory that can never be cut short, or has not these pages; if there can
-    /// be no more threads.
-    pub(crate) fn new(file: OwnedFd, data: body::Extent, bin: Bin) -> io::Result<Arc<Pieces>> {
+    /// be no more threads; if the ledger cannot be read.
+    pub(crate) fn new(
+        file: OwnedFd,
+        data: body::Extent,
+        ledger: Ledger,
+        bin: Bin,
+    ) -> io::Result<Arc<Pieces>> {
         Pieces::check(&file, data)?;
-        let free = BTreeMap::from([(data.offset + PAGE, data.length - PAGE)]);
+        let begin = data.offset;
+        let (mut free, mut next) = (BTreeMap::new(), 1);
+        let pages = data.length / PAGE;
+        for given in ledger.given(pages)?.into_iter().chain(iter::once(pages..pages)) {
+            if given.start > next {
+                free.insert(begin + next * PAGE, (given.start - next) * PAGE);
+            }
+            next = next.max(given.end);
+        }
         let (free, over) = (Mutex::new(free), Mutex::new(false));
-        let room = Arc::new(Room { file: Arc::new(file), free, over });
+        let room = Arc::new(Room { file: Arc::new(file), free, ledger, begin, over });
         let (returned, to_empty) = mpsc::channel();
         let ours = room.clone();
         // Ends when nobody can return anything any more.
@@ -95,6 +115,7 @@ impl Pieces {
         let mut free = lock(&self.room.free);
         let fits = free.iter().find(|(_, room)| **room >= length).map(|(at, room)| (*at, *room));
         let (offset, room) = fits.ok_or(io::ErrorKind::OutOfMemory)?;
+        self.room.note(offset, length, true)?;
         free.remove(&offset);
         if room > length {
             free.insert(offset + length, room - length);
@@ -116,6 +137,11 @@ impl Pieces {
 }
 
 impl Room {
+    fn note(&self, offset: u64, length: u64, given: bool) -> io::Result<()> {
+        let first = (offset - self.begin) / PAGE;
+        self.ledger.note(first..first + length / PAGE, given)
+    }
+
     fn empty(&self, offset: u64, length: u64) {
         if *lock(&self.over) {
             return;
@@ -128,6 +154,10 @@ impl Room {
 
     fn give_back(&self, mut offset: u64, mut length: u64) {
         let mut free = lock(&self.free);
+        // Who cannot be told that it is free is told that it is not.
+        if self.note(offset, length, false).is_err() {
+            return;
+        }
         if let Some((at, room)) = free.range(..offset).next_back().map(|(at, room)| (*at, *room))
             && at + room == offset
         {
@@ -186,7 +216,7 @@ mod tests {
     fn pieces(pages: u64) -> Arc<Pieces> {
         let file = memfd::create("window", (pages + 2) * PAGE).unwrap();
         let data = body::Extent { offset: 2 * PAGE, length: pages * PAGE };
-        Pieces::new(file, data, Bin::new().unwrap()).unwrap()
+        Pieces::new(file, data, Ledger::none(), Bin::new().unwrap()).unwrap()
     }
 
     #[test]
@@ -248,6 +278,38 @@ mod tests {
         drop(pieces);
         let found = mapped.map(|window| window.load(8, Ordering::Relaxed));
         assert_eq!(found, [7, 7]);
+    }
+
+    #[test]
+    fn what_one_daemon_gave_away_the_next_one_does_not() {
+        let [window, notes] = [12 * PAGE, 10].map(|bytes| memfd::create("window", bytes).unwrap());
+        let attach = || {
+            let [file, notes] = [&window, &notes].map(|file| file.try_clone().unwrap());
+            let data = body::Extent { offset: 2 * PAGE, length: 10 * PAGE };
+            Pieces::new(file, data, Ledger::of(notes), Bin::new().unwrap()).unwrap()
+        };
+        let offsets = |pieces: &Arc<Pieces>, many: usize| -> Vec<u64> {
+            let taken: Vec<_> = (0..many).map(|_| pieces.take(2 * PAGE).unwrap()).collect();
+            let offsets = taken.iter().map(|piece| piece.in_guest().offset / PAGE).collect();
+            // As at the end of a daemon.
+            pieces.part();
+            offsets
+        };
+        let first = attach();
+        let returned = first.take(PAGE).unwrap();
+        let kept = first.take(2 * PAGE).unwrap();
+        drop(returned);
+        until(|| first.sizes().1 == 2 * PAGE);
+        first.part();
+        drop((kept, first));
+        let second = attach();
+        assert_eq!(second.sizes().1, 2 * PAGE);
+        assert_eq!(offsets(&second, 2), [4, 6]);
+        drop(second);
+        let third = attach();
+        assert_eq!(third.sizes().1, 6 * PAGE);
+        assert!(third.take(3 * PAGE).is_err());
+        assert_eq!(offsets(&third, 1), [8]);
     }
 
     #[test]

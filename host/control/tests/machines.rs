@@ -34,8 +34,18 @@ struct Machine {
 }
 
 fn attach_as(daemon: &Daemon, text: &str, window: &OwnedFd, data: Extent) -> (Said, Vec<OwnedFd>) {
+    attach_with(daemon, text, &[window], data)
+}
+
+fn attach_with(
+    daemon: &Daemon,
+    text: &str,
+    files: &[&OwnedFd],
+    data: Extent,
+) -> (Said, Vec<OwnedFd>) {
     let mut operator = Operator::connect(daemon);
-    operator.call_for_files(AttachMachine { name: name(text), data }, &[window.as_fd()])
+    let files: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
+    operator.call_for_files(AttachMachine { name: name(text), data }, &files)
 }
 
 impl Machine {
@@ -91,6 +101,23 @@ impl Machine {
         assert!(matches!(self.ask(told).0, machine::Message::Done(_)));
     }
 
+    /// The same window, at another daemon, with what the one before has noted.
+    fn attach_again(daemon: &Daemon, window: &OwnedFd, ledger: &OwnedFd) -> Machine {
+        let (answer, mut files) = attach_with(daemon, "one", &[window, ledger], DATA);
+        assert!(matches!(answer, Said::MachineAttached(_)), "{answer:?}");
+        Machine { door: files.remove(0), window: window.try_clone().unwrap(), tag: 0, last: 0 }
+    }
+
+    /// What is said at the door, without having been asked; nothing: it is closed.
+    fn hear(&self) -> Option<machine::Message> {
+        assert!(readable(self.door.as_fd(), Some(SOON)).unwrap(), "nothing");
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        match socket::receive(self.door.as_fd(), &mut bytes, socket::Mode::NonBlocking) {
+            Ok((0, _)) | Err(_) => None,
+            Ok((length, _)) => Some(machine::decode(&bytes[..length]).unwrap().1),
+        }
+    }
+
     /// Has its UDP port 4791: the other end is the engine's.
     fn open_port(&mut self) -> OwnedFd {
         let (answer, mut files) = self.ask(OpenPort { reserved: 0 });
@@ -99,15 +126,12 @@ impl Machine {
     }
 
     fn is_parted_with(&self) -> bool {
-        readable(self.door.as_fd(), Some(SOON)).unwrap()
-            && matches!(
-                socket::receive(
-                    self.door.as_fd(),
-                    &mut [0; MESSAGE_BYTES_MAX],
-                    socket::Mode::NonBlocking
-                ),
-                Ok((0, _)) | Err(_)
-            )
+        self.hear().is_none()
+    }
+
+    /// An operator did so.
+    fn is_detached(&self) -> bool {
+        matches!(self.hear(), Some(machine::Message::Parted(_))) && self.hear().is_none()
     }
 }
 
@@ -141,7 +165,7 @@ fn a_machine_is_there_as_long_as_its_door_is_open() {
     let again = Machine::attach(&daemon, "one");
     let detach = |text: &str| Operator::connect(&daemon).call(DetachMachine { name: name(text) });
     assert!(matches!(detach("one"), Said::Done(_)));
-    assert!(again.is_parted_with() && seen(&daemon, "one").is_none());
+    assert!(again.is_detached() && seen(&daemon, "one").is_none());
     assert_eq!(detach("one"), Said::Failed(Errno::ENOENT));
     assert_eq!(detach("no name"), Said::Failed(Errno::EINVAL));
     assert!(seen(&daemon, "other").is_some());
@@ -248,9 +272,54 @@ fn what_a_process_may_still_use_is_neither_emptied_nor_given_to_others() {
         Operator::connect(&daemon).call(DetachMachine { name: name("one") }),
         Said::Done(_)
     ));
-    assert!(machine.is_parted_with());
+    assert!(machine.is_detached());
     drop(daemon);
     assert_eq!([&mapped, &stays].map(|window| read(window, 64)), [77, 78]);
+}
+
+/// What processes have that a daemon before this one knew they may have still.
+#[test]
+fn a_window_comes_to_the_next_daemon_with_its_ledger() {
+    let window = memfd::create("window", WINDOW_BYTES).unwrap();
+    let ledger = memfd::create("ledger", DATA.length / PAGE).unwrap();
+    let used = |daemon: &Daemon| seen(daemon, "one").unwrap()["used"].as_u64().unwrap();
+    let first = Daemon::start(Settings::default());
+    let mut machine = Machine::attach_again(&first, &window, &ledger);
+    let (gone, _) = machine.process();
+    let of_gone = machine.last;
+    let (stays, area) = machine.process();
+    machine.end(of_gone);
+    drop(gone);
+    until(|| used(&first) == area.length);
+    let kept = used(&first);
+    drop(first);
+    assert!(machine.is_parted_with());
+    let second = Daemon::start(Settings::default());
+    let mut machine = Machine::attach_again(&second, &window, &ledger);
+    assert_eq!(used(&second), kept);
+    for _ in 0..3 {
+        let (_, other) = machine.process();
+        let apart =
+            other.offset >= area.offset + area.length || other.offset + other.length <= area.offset;
+        assert!(apart, "{other:?} is {area:?}");
+    }
+    drop(stays);
+}
+
+#[test]
+fn what_is_no_ledger_is_refused() {
+    let daemon = Daemon::start(Settings::default());
+    let window = memfd::create("window", WINDOW_BYTES).unwrap();
+    let short = memfd::create("ledger", DATA.length / PAGE - 1).unwrap();
+    let open = memfd::unsealed("ledger", DATA.length / PAGE).unwrap();
+    let device: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    for ledger in [&short, &open, &device] {
+        let (answer, files) = attach_with(&daemon, "one", &[&window, ledger], DATA);
+        assert_eq!((answer, files.len()), (Said::Failed(Errno::EINVAL), 0));
+    }
+    let three = attach_with(&daemon, "one", &[&window, &window, &window], DATA).0;
+    assert_eq!(three, Said::Failed(Errno::EINVAL));
+    drop(Machine::attach(&daemon, "one"));
 }
 
 /// Whoever has a number of another session's at his door ends nobody.

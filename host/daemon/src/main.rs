@@ -18,7 +18,7 @@ use omniverb_control::{
 };
 use omniverb_netns::{self as netns, HELPER, STARTER};
 use omniverb_sys::child::{self, Helpers, OWN_PROGRAM};
-use omniverb_sys::signals;
+use omniverb_sys::{manager, signals};
 use rustix::process::{Resource, Rlimit, geteuid, getrlimit, setrlimit};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
@@ -125,9 +125,9 @@ fn serve(arguments: &Arguments) -> anyhow::Result<()> {
             "omniverbd: without CAP_SYS_ADMIN only processes of this network namespace are served"
         );
     }
-    notify::send("READY=1");
+    manager::tell("READY=1");
     let ended = server.run(Some(termination.as_fd()));
-    notify::send("STOPPING=1");
+    manager::tell("STOPPING=1");
     ended?;
     Ok(())
 }

@@ -127,6 +127,9 @@ bodies! {
     /// Porter: the process of a session is gone, as the guest says, so that nobody uses what it was
     /// given. Without this word its memory is given to nobody else. Answered with `Done`.
     EndSession { session: u64 }
+    /// The daemon's last word at a door if an operator has parted with the machine: nobody is to
+    /// attach it again.
+    Parted { reserved: u64 }
     /// Porter: the machine's agent has its UDP port 4791, and carries what comes by it. Answered
     /// with `PortOpened`.
     OpenPort { reserved: u64 }
@@ -163,7 +166,7 @@ pub const REACH_HOST: u32 = 2;
 
 messages! {
     0x5001 OpenSession, 0x5002 SessionOpened, 0x5003 TellAddresses, 0x5004 Done,
-    0x5005 EndSession, 0x5006 OpenPort, 0x5007 PortOpened,
+    0x5005 EndSession, 0x5006 OpenPort, 0x5007 PortOpened, 0x5008 Parted,
 }
 
 /// What comes before the bytes of a frame.

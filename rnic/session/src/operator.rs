@@ -124,8 +124,11 @@ bodies! {
         errno: Errno,
     }
     /// Attach a virtual machine: from now on there is a vNIC `vm-NAME`. The machine's window comes
-    /// along: a memfd that can neither shrink nor grow. Answered with `MachineAttached`; `EINVAL`
-    /// for another file or name, `EBUSY` if a machine of this name is attached.
+    /// along: a memfd that can neither shrink nor grow. Behind it may come its ledger, another one,
+    /// which has a byte for each page of the data part: the daemon notes there which it has given
+    /// away, and gives none that is noted. So the window can be attached to another daemon, with
+    /// the same ledger, while the machine runs. Answered with `MachineAttached`; `EINVAL` for other
+    /// files or another name, `EBUSY` if a machine of this name is attached.
     AttachMachine {
         /// As [`crate::machine::MachineName`] has it, NUL-padded.
         name: [u8; VNIC_NAME_BYTES],

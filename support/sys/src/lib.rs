@@ -20,6 +20,7 @@ pub mod inherit;
 pub mod limited;
 pub mod listener;
 mod lock;
+pub mod manager;
 pub mod mapping;
 pub mod memfd;
 pub mod netns;

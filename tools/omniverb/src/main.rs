@@ -169,14 +169,49 @@ enum Vm {
         /// What it is called.
         name: String,
     },
-    /// For `omniverb vm run`: pass on what a machine says.
+    /// Attach a machine, and print the options that give it its device, for who starts QEMU.
+    ///
+    /// Until QEMU has been started with them, and has ended, or `omniverb vm detach`, a process
+    /// keeps the machine's window, which is for one start only. QEMU has to run as the user
+    /// that is said here, on this host, and outside containers, since it opens the window by way
+    /// of that process.
+    Args {
+        /// What the machine is called: letters, digits, `-`, `_` and `.`.
+        name: String,
+        /// How much memory its processes may share with others; what they do not use costs nothing.
+        #[arg(long, value_name = "SIZE", default_value = "256m")]
+        window: String,
+        /// How much memory the machine has, at most: QEMU makes room for the window beyond it.
+        #[arg(long, value_name = "SIZE", default_value = "32g")]
+        memory: String,
+        /// Who runs QEMU: a name, or UID:GID [default: who runs this].
+        #[arg(long)]
+        user: Option<String>,
+        /// Print what a domain of libvirt needs instead. Its user is `libvirt-qemu` in Debian.
+        #[arg(long)]
+        libvirt: bool,
+    },
+    /// For `omniverb vm run` and `args`: have what a machine needs, and start porters.
+    #[command(hide = true)]
+    Keep {
+        name: String,
+        /// Of its window.
+        bytes: u64,
+        /// Who is to open the window.
+        #[arg(long)]
+        user: Option<String>,
+        /// It has nothing of its starter's any more.
+        #[arg(long)]
+        alone: bool,
+    },
+    /// For `omniverb vm args`: have a window that QEMU may open.
+    #[command(hide = true)]
+    Hold,
+    /// For the same: pass on what a machine says.
     #[command(hide = true)]
     Carry {
         /// That of its window.
         number: u64,
-        /// It has nothing of its starter's any more.
-        #[arg(long)]
-        alone: bool,
     },
 }
 
@@ -271,7 +306,14 @@ fn command(command: Command) -> (anyhow::Result<ExitCode>, u8) {
         Command::Vm(Vm::List { json }) => (vm::list(None, json), 1),
         Command::Vm(Vm::Show { name, json }) => (vm::list(Some(&name), json), 1),
         Command::Vm(Vm::Detach { name }) => (vm::detach(&name), 1),
-        Command::Vm(Vm::Carry { number, alone }) => (vm::carry_on(number, alone), 1),
+        Command::Vm(Vm::Args { name, window, memory, user, libvirt }) => {
+            (vm::args(&name, &window, &memory, user.as_deref(), libvirt), 1)
+        }
+        Command::Vm(Vm::Keep { name, bytes, user, alone }) => {
+            (vm::keep(&name, bytes, user.as_deref(), alone), 1)
+        }
+        Command::Vm(Vm::Hold) => (vm::hold(), 1),
+        Command::Vm(Vm::Carry { number }) => (vm::carry(number), 1),
         Command::Agent { socket } => (vm::agent(socket.as_deref()), 1),
         Command::Capture { vnic, file, snaplen } => {
             (capture::capture(vnic.as_deref(), file.as_deref(), snaplen), 1)

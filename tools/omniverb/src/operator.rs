@@ -14,14 +14,14 @@ use rustix::io::Errno;
 use serde_json::Value;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How long the daemon may take to complete a capture file.
 const LAST_WORDS: Duration = Duration::from_secs(60);
 
-/// A connection to the operators' socket.
-pub(crate) struct Operator(OwnedFd);
+/// A connection to the operators' socket, and where that is.
+pub(crate) struct Operator(OwnedFd, PathBuf);
 
 impl Operator {
     /// Connects to the daemon that serves us.
@@ -29,7 +29,7 @@ impl Operator {
         let mut first = None;
         for path in daemon::operator_sockets()? {
             match open(&path) {
-                Ok(socket) => return Ok(Operator(socket)),
+                Ok(socket) => return Ok(Operator(socket, path)),
                 Err(error) => {
                     first.get_or_insert((path, error));
                 }
@@ -40,6 +40,11 @@ impl Operator {
             "only root where the daemon runs, or the daemon's own user, may: {}: {error}",
             path.display()
         )
+    }
+
+    /// The folder that the socket is in.
+    pub(crate) fn folder(&self) -> &Path {
+        self.1.parent().unwrap_or(Path::new("/"))
     }
 
     /// What the daemon says about itself and all its clients.
@@ -97,16 +102,16 @@ impl Operator {
         }
     }
 
-    /// Attaches the machine of this name, which has this window: its door.
+    /// Attaches the machine of this name, which has this window and this ledger: its door.
     pub(crate) fn attach_machine(
         &self,
         field: [u8; VNIC_NAME_BYTES],
         data: Extent,
-        window: &OwnedFd,
+        files: [&OwnedFd; 2],
         name: &str,
     ) -> anyhow::Result<OwnedFd> {
         let attach = AttachMachine { name: field, data };
-        match self.call_for_files(&attach.into(), &[window.as_fd()], PATIENCE)? {
+        match self.call_for_files(&attach.into(), &files.map(AsFd::as_fd), PATIENCE)? {
             (Message::MachineAttached(_), files) => {
                 files.into_iter().next().context("the daemon answers something else")
             }

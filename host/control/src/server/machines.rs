@@ -6,8 +6,9 @@
 use crate::arrivals::Arrival;
 use crate::attached::Attached;
 use crate::journal::Level;
+use crate::ledger::Ledger;
 use crate::machines::{Machine, Record, SESSIONS_MAX};
-use crate::pieces::Pieces;
+use crate::pieces::{PAGE, Pieces};
 use crate::reactor::Timer;
 use crate::ready::Ready;
 use crate::server::Server;
@@ -17,7 +18,7 @@ use omniverb_netns::PORT;
 use omniverb_session::body::Done;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::machine::{
-    EndSession, MachineAddress, MachineName, Message, PortOpened, REACH_GLOBAL, REACH_LINK,
+    EndSession, MachineAddress, MachineName, Message, Parted, PortOpened, REACH_GLOBAL, REACH_LINK,
     SessionOpened, TellAddresses, decode, encode,
 };
 use omniverb_session::operator::{self, AttachMachine, DetachMachine, MachineAttached};
@@ -46,8 +47,9 @@ impl Server {
         asked: &AttachMachine,
         mut files: Vec<OwnedFd>,
     ) {
+        let ledger = if files.len() == 2 { files.pop() } else { None };
         let window = if files.len() == 1 { files.pop() } else { None };
-        let answer = match self.make_machine(operator, asked, window) {
+        let answer = match self.make_machine(operator, asked, window, ledger) {
             Ok(door) => {
                 let attached = operator::Message::from(MachineAttached { reserved: 0 });
                 self.answer_operator_with(operator, tag, &attached, &[door.as_fd()]);
@@ -66,14 +68,18 @@ impl Server {
         operator: SessionId,
         asked: &AttachMachine,
         window: Option<OwnedFd>,
+        ledger: Option<OwnedFd>,
     ) -> Result<OwnedFd, Errno> {
+        let discard = |server: &Server, window, ledger: Option<OwnedFd>| {
+            server.captures.discard([window].into_iter().chain(ledger).collect());
+        };
         let window = window.ok_or(Errno::EINVAL)?;
         let Some(name) = MachineName::read(&asked.name) else {
-            self.captures.discard(vec![window]);
+            discard(self, window, ledger);
             return Err(Errno::EINVAL);
         };
         if self.machines.is_full() || self.machines.named(name).is_some() {
-            self.captures.discard(vec![window]);
+            discard(self, window, ledger);
             let full = self.machines.is_full();
             return Err(if full { Errno::ENOMEM } else { Errno::EBUSY });
         }
@@ -81,11 +87,17 @@ impl Server {
         if let Err(error) = Pieces::check(&window, asked.data) {
             let text = format_args!("the window of machine {name} is refused: {error}");
             self.journal.log(Level::Warning, text);
-            self.captures.discard(vec![window]);
+            discard(self, window, ledger);
             return Err(Errno::EINVAL);
         }
+        let pages = asked.data.length / PAGE;
+        if ledger.as_ref().is_some_and(|file| Ledger::check(file, pages).is_err()) {
+            discard(self, window, ledger);
+            return Err(Errno::EINVAL);
+        }
+        let ledger = ledger.map_or_else(Ledger::none, Ledger::of);
         let bin = self.disposal.bin();
-        let pieces = Pieces::new(window, asked.data, bin).map_err(|_| Errno::ENOMEM)?;
+        let pieces = Pieces::new(window, asked.data, ledger, bin).map_err(|_| Errno::ENOMEM)?;
         let (door, theirs) = socket::pair().map_err(|_| Errno::ENOMEM)?;
         let porter = self.operators.peer(operator).ok_or(Errno::ENOENT)?;
         let id = self.next_session();
@@ -107,6 +119,8 @@ impl Server {
     pub(super) fn detach_machine(&mut self, asked: &DetachMachine) -> Result<(), Errno> {
         let name = MachineName::read(&asked.name).ok_or(Errno::EINVAL)?;
         let id = self.machines.named(name).ok_or(Errno::ENOENT)?;
+        // Who hears it does not attach the machine again.
+        self.answer_porter(id, 0, &Parted { reserved: 0 }.into(), &[]);
         self.part_with_machine(id, "an operator said so");
         Ok(())
     }

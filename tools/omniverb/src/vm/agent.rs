@@ -4,7 +4,8 @@
 //! messages by the port, and back, with the descriptors that belong beside them: that of the
 //! window's device, and of an events socket. What comes by UDP port 4791 goes to the host's engine,
 //! and what that sends leaves by it (`network.rs`); who sleeps here is woken for it, and it for him
-//! (`wakes.rs`). Decides nothing: who may do what the host says.
+//! (`wakes.rs`). Decides nothing: who may do what the host says. Once it has its devices, it is
+//! nobody.
 
 use super::network::Network;
 use super::relay::{Channel, News, Relay};
@@ -13,11 +14,11 @@ use anyhow::{Context, bail};
 use omniverb_session::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
 use omniverb_session::machine::{
     Enclosed, Frame, FrameKind, MachineAddress, PORT_NAME, REACH_GLOBAL, REACH_HOST, REACH_LINK,
-    TellAddresses, WindowHead, enclosed, encode,
+    TellAddresses, WINDOW_MAGIC, WindowHead, enclosed, encode,
 };
 use omniverb_session::{SYSTEM_SOCKET, decode};
 use omniverb_sys::addresses::{self, Scope};
-use omniverb_sys::{Access, Extent, random, socket};
+use omniverb_sys::{Access, Extent, manager, privileges, random, socket};
 use rustix::fs::{Mode, OFlags, open};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -54,6 +55,10 @@ pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
     if let Err(error) = &network {
         eprintln!("omniverb: UDP port 4791: {error}; nobody outside this machine is reached");
     }
+    // What it needs it has.
+    privileges::become_nobody().context("cannot become a user that nobody is")?;
+    privileges::keep_only(&[]).context("cannot give up privileges")?;
+    manager::tell("READY=1");
     let (last, told, full, woken) = (0, None, false, false);
     let (network, wakes) = (network.ok(), Wakes::new()?);
     let mut agent =
@@ -313,6 +318,9 @@ fn window() -> anyhow::Result<Option<(OwnedFd, u64)>> {
         drop(first);
         if let Some(head) = WindowHead::read(&bytes) {
             return Ok(Some((file, head.number)));
+        }
+        if bytes.starts_with(&WINDOW_MAGIC) {
+            bail!("{}: the window of another version of Omniverb's", device.display());
         }
     }
     Ok(None)

@@ -1,11 +1,13 @@
 //! `omniverb vm`: virtual machines that have a device; and `omniverb agent`, which runs in them.
 //!
-//! Here is what a person asks for; the window, QEMU's options, and the two ends of the port are in
-//! files beside this one.
+//! Here is what a person asks for; the window, QEMU's options, who keeps a machine, and the two
+//! ends of the port are in files beside this one.
 
 mod agent;
+mod keeper;
 mod network;
 mod options;
+mod place;
 mod porter;
 mod relay;
 mod wakes;
@@ -16,27 +18,24 @@ pub(crate) use agent::agent;
 use crate::operator::Operator;
 use crate::table::Table;
 use crate::{output, vnic};
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use omniverb_session::machine::MachineName;
 use omniverb_session::rate::{show_size, size};
-use omniverb_sys::{inherit, privileges};
+use omniverb_sys::privileges;
+use place::User;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
-use window::{STEP, Window};
+use window::STEP;
 
 /// Sessions of a machine at a time.
 const SESSIONS_MAX: usize = 1024;
 /// Descriptors that are not for sessions: the port, and what is on its way to processes.
 const DESCRIPTORS_KEPT: u64 = 64;
-
-/// What the porter of a new machine is started as.
-const CARRY: [&str; 2] = ["vm", "carry"];
 
 fn name(text: &str) -> anyhow::Result<MachineName> {
     MachineName::new(text).with_context(|| {
@@ -47,47 +46,66 @@ fn name(text: &str) -> anyhow::Result<MachineName> {
 /// Does not return if all goes well: QEMU takes our place. `window`: how large it is to be.
 pub(crate) fn run(text: &str, window: &str, command: &[OsString]) -> anyhow::Result<ExitCode> {
     let Some((program, arguments)) = command.split_first() else { bail!("no QEMU to run") };
-    let bytes = size(window).map_err(anyhow::Error::msg)?.next_multiple_of(STEP);
-    let name = name(text)?;
+    let bytes = window_bytes(window)?;
+    name(text)?;
     let room = options::memory(arguments, bytes)?;
-    let window = Window::new(name, bytes)?;
-    let operator = Operator::connect()?;
-    let door = operator.attach_machine(vnic::name_bytes(text)?, window.data, &window.file, text)?;
-    let (port, far) = UnixStream::pair().context("cannot make a socket")?;
-    carry(door, port.into(), window.head.number)?;
-    let far = OwnedFd::from(far);
-    for file in [&window.file, &far] {
-        fcntl_setfd(file, FdFlags::empty())?;
-    }
-    let path = format!("/proc/self/fd/{}", window.file.as_raw_fd());
-    let words = options::words(&path, bytes, far.as_raw_fd(), room.as_deref());
+    let kept = keeper::start(text, bytes, None)?;
+    fcntl_setfd(&kept.window, FdFlags::empty())?;
+    let path = format!("/proc/self/fd/{}", kept.window.as_raw_fd());
+    let words = options::words(&path, bytes, &kept.port_path, room.as_deref());
     let error = Command::new(program).args(arguments).args(words).exec();
     Err(error).with_context(|| program.to_string_lossy().into_owned())
 }
 
-/// Starts a machine's porter, which ends with the machine. Its two sockets are its input and its
-/// output, so that it has nothing else.
-fn carry(door: OwnedFd, port: OwnedFd, number: u64) -> anyhow::Result<()> {
-    let ours = std::env::current_exe().context("cannot find this program")?;
-    let mut porter = Command::new(ours);
-    porter.args(CARRY).arg(number.to_string()).stdin(door).stdout(port);
-    // What a terminal tells QEMU is not meant for it. What we start has started the porter when it
-    // ends, so that QEMU has no child that it does not know of.
-    let started = porter.process_group(0).status().context("cannot start the machine's porter")?;
-    ensure!(started.success(), "cannot start the machine's porter");
-    Ok(())
+/// Attaches a machine, and prints what QEMU is to be told, or libvirt, for who starts it himself.
+/// `memory`: how much it may have at most. `user`: whose QEMU is.
+pub(crate) fn args(
+    text: &str,
+    window: &str,
+    memory: &str,
+    user: Option<&str>,
+    libvirt: bool,
+) -> anyhow::Result<ExitCode> {
+    let bytes = window_bytes(window)?;
+    name(text)?;
+    let memory = size(memory).map_err(anyhow::Error::msg)?;
+    let user = user.map(str::parse).transpose().map_err(anyhow::Error::msg)?;
+    let kept = keeper::start(text, bytes, Some(user.unwrap_or_else(User::ourselves)))?;
+    let (window, port) = (&kept.window_path, &kept.port_path);
+    output::write(&match libvirt {
+        true => options::xml(window, bytes, port, memory),
+        false => {
+            let words = options::words(window, bytes, port, Some(&options::room(memory, bytes)));
+            let quoted: Vec<String> = words.iter().map(|word| options::quoted(word)).collect();
+            quoted.join(" ") + "\n"
+        }
+    })
 }
 
-/// What a machine's porter does; first it becomes one that has nothing of its starter's.
-pub(crate) fn carry_on(number: u64, alone: bool) -> anyhow::Result<ExitCode> {
-    if !alone {
-        inherit::nothing_but_standard().context("cannot let go of what is its starter's")?;
-        let ours = std::env::current_exe().context("cannot find this program")?;
-        let number = number.to_string();
-        let mut porter = Command::new(ours);
-        porter.args(CARRY).args([&number, "--alone"]).spawn().context("cannot start the porter")?;
-        return Ok(ExitCode::SUCCESS);
-    }
+fn window_bytes(text: &str) -> anyhow::Result<u64> {
+    let bytes = size(text).map_err(anyhow::Error::msg)?;
+    bytes.checked_next_multiple_of(STEP).context("a window of that size?")
+}
+
+/// For those who are started so: see [`keeper`].
+pub(crate) fn keep(
+    text: &str,
+    bytes: u64,
+    user: Option<&str>,
+    alone: bool,
+) -> anyhow::Result<ExitCode> {
+    let user = user.map(str::parse).transpose().map_err(anyhow::Error::msg)?;
+    keeper::keep(name(text)?, bytes, user, alone)
+}
+
+/// For those who are started so: see [`keeper`].
+pub(crate) fn hold() -> anyhow::Result<ExitCode> {
+    keeper::hold()
+}
+
+/// What a machine's porter does. Its two sockets are its input and its output, so that it has
+/// nothing else.
+pub(crate) fn carry(number: u64) -> anyhow::Result<ExitCode> {
     let take = |file: std::io::Result<OwnedFd>| file.context("not started as a porter");
     let door = take(std::io::stdin().as_fd().try_clone_to_owned())?;
     let port = take(std::io::stdout().as_fd().try_clone_to_owned())?;
@@ -102,8 +120,7 @@ pub(crate) fn carry_on(number: u64, alone: bool) -> anyhow::Result<ExitCode> {
     // Nothing is said where somebody might not read it.
     rustix::stdio::dup2_stderr(&null)?;
     drop(null);
-    porter::serve(port, door, number, sessions)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(porter::serve(port, door, number, sessions).code())
 }
 
 /// How many sessions there may be at one end of a port: two descriptors for each, of as many as we

@@ -1,20 +1,22 @@
 //! What QEMU is told, so that a guest has a window and a port. Stock QEMU from 7.2 on.
 //!
 //! In: where the window's file and the port's socket are for QEMU, and how much memory the guest
-//! has. Out: words of a command line.
+//! has. Out: words of a command line, or the same for libvirt.
 
 use anyhow::{Context, bail, ensure};
 use omniverb_session::machine::PORT_NAME;
 use std::ffi::{OsStr, OsString};
 
-/// The words. `socket`: the number of the other end of the port, which QEMU inherits. `room`: what
-/// is still to be said about memory.
+/// The words. `port`: where QEMU is to listen for the porter: that one may be another in a while.
+/// `room`: what is still to be said about memory.
 pub(super) fn words(
     window: &str,
     window_bytes: u64,
-    socket: i32,
+    port: &str,
     room: Option<&str>,
 ) -> Vec<String> {
+    // What has commas is said with two of each.
+    let (window, port) = (window.replace(',', ",,"), port.replace(',', ",,"));
     let mut words: Vec<String> = Vec::new();
     let mut option = |name: &str, value: String| words.extend([format!("-{name}"), value]);
     if let Some(memory) = room {
@@ -27,7 +29,7 @@ pub(super) fn words(
         ),
     );
     option("device", "virtio-pmem-pci,id=omniverb,memdev=omniverb-window".into());
-    option("chardev", format!("socket,id=omniverb-control,fd={socket}"));
+    option("chardev", format!("socket,id=omniverb-control,path={port},server=on,wait=off"));
     option("device", "virtio-serial-pci,id=omniverb-serial".into());
     option(
         "device",
@@ -62,11 +64,49 @@ pub(super) fn memory(command: &[OsString], window_bytes: u64) -> anyhow::Result<
             Some(_) => {}
         }
     }
-    let all = mib.saturating_add(window_bytes.div_ceil(1 << 20));
-    // Where it begins is QEMU's to choose, on a boundary of a GiB.
-    let room = all.next_multiple_of(1024).saturating_add(1024);
     let beside = if said.is_empty() { String::new() } else { format!("{said},") };
-    Ok(Some(format!("{beside}maxmem={room}M")))
+    Ok(Some(beside + &room(mib << 20, window_bytes)))
+}
+
+/// How much a machine of so many bytes may have, if there is to be room for a window.
+pub(super) fn room(bytes: u64, window_bytes: u64) -> String {
+    // Where it begins is QEMU's to choose, on a boundary of a GiB.
+    let mib = bytes.saturating_add(window_bytes).div_ceil(1 << 20);
+    format!("maxmem={}M", mib.next_multiple_of(1024).saturating_add(1024))
+}
+
+/// A word as a shell reads it.
+pub(super) fn quoted(word: &str) -> String {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./=,:+@%".contains(letter);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.to_owned(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+/// What a domain of libvirt has for it: as an nvdimm, since libvirt 9.0 starts no virtio-pmem.
+pub(super) fn xml(window: &str, window_bytes: u64, port: &str, memory: u64) -> String {
+    let escaped = |text: &str| {
+        let text = text.replace('&', "&amp;").replace('<', "&lt;");
+        text.replace('\'', "&apos;")
+    };
+    let (window, port, window_kib) = (escaped(window), escaped(port), window_bytes / 1024);
+    let most_kib = memory.saturating_add(window_bytes).div_ceil(1 << 30).saturating_add(1) << 20;
+    format!(
+        "<!-- In <domain>. Its <memory> counts the window's {window_kib} KiB, too; <cpu> has a \
+         cell 0 in <numa>, without them. -->\n\
+         <maxMemory slots='4' unit='KiB'>{most_kib}</maxMemory>\n\
+         <features><acpi/></features>\n\
+         <!-- In <devices>. -->\n\
+         <memory model='nvdimm' access='shared'>\n\
+         \x20 <source><path>{window}</path></source>\n\
+         \x20 <target><size unit='KiB'>{window_kib}</size><node>0</node></target>\n\
+         </memory>\n\
+         <channel type='unix'>\n\
+         \x20 <source mode='bind' path='{port}'/>\n\
+         \x20 <target type='virtio' name='{PORT_NAME}'/>\n\
+         </channel>\n"
+    )
 }
 
 /// A size as QEMU has it, MiB if no unit is said.
@@ -116,11 +156,33 @@ mod tests {
 
     #[test]
     fn a_guest_is_given_a_window_and_a_port() {
-        let words = words("/proc/self/fd/5", 4 << 20, 6, Some("maxmem=2G"));
+        let words = words("/proc/self/fd/5", 4 << 20, "/run/a,b/port", Some("maxmem=2G"));
         let line = words.join(" ");
         assert!(line.starts_with("-m maxmem=2G -object "), "{line}");
         assert!(line.contains("mem-path=/proc/self/fd/5,size=4194304,share=on"), "{line}");
         assert!(line.contains("virtio-pmem-pci") && line.contains("name=omniverb.control"));
-        assert!(line.contains("-chardev socket,id=omniverb-control,fd=6"), "{line}");
+        assert!(line.contains("-chardev socket,id=omniverb-control,path=/run/a,,b/port,server"));
+    }
+
+    #[test]
+    fn what_is_printed_is_what_a_shell_reads() {
+        assert_eq!(quoted("memory-backend-file,size=4K"), "memory-backend-file,size=4K");
+        assert_eq!(quoted(""), "''");
+        assert_eq!(quoted("a b"), "'a b'");
+        assert_eq!(quoted("it's $1"), r"'it'\''s $1'");
+    }
+
+    #[test]
+    fn libvirt_is_told_the_same() {
+        let text = xml("/run/a&b/window", 64 << 20, "/run/a&b/port", 4 << 30);
+        for part in [
+            "<path>/run/a&amp;b/window</path>",
+            "<size unit='KiB'>65536</size>",
+            "path='/run/a&amp;b/port'",
+            "name='omniverb.control'",
+            "<maxMemory slots='4' unit='KiB'>6291456<",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
     }
 }

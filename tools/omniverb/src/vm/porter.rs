@@ -6,7 +6,6 @@
 //! hostile guest's word; what it can do by it is what a tenant's processes can.
 
 use super::relay::{Channel, News, Relay};
-use anyhow::{Context, bail};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::machine::{
     EndSession, Frame, FrameKind, Message, OpenPort, OpenSession, PACKET_BYTES_MAX, decode, encode,
@@ -14,27 +13,73 @@ use omniverb_session::machine::{
 use omniverb_session::{Message as Said, decode as decode_said};
 use omniverb_sys::{carried, clock, limited, socket};
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::ExitCode;
 
 /// Nanoseconds that the daemon may take to answer.
 const PATIENCE: u64 = 10_000_000_000;
 /// Datagrams of the engine that are taken before others get their turn.
 const PACKETS_PER_TURN: usize = 32;
 
+/// Why a porter has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Over {
+    /// Nobody is at the other end of the port.
+    Machine,
+    /// An operator has parted with the machine.
+    Detached,
+    /// The daemon is gone, or has parted with us.
+    Daemon,
+    /// What came by the port makes no sense, or something else went wrong.
+    Broken,
+}
+
+impl Over {
+    const ALL: [(Over, u8); 4] =
+        [(Over::Machine, 0), (Over::Broken, 1), (Over::Detached, 3), (Over::Daemon, 4)];
+
+    /// As a porter says it when it ends.
+    pub(super) fn code(self) -> ExitCode {
+        let found = Over::ALL.iter().find(|(over, _)| *over == self);
+        ExitCode::from(found.map_or(1, |(_, code)| *code))
+    }
+
+    /// What a porter has said; none: it was killed.
+    pub(super) fn of(code: Option<i32>) -> Over {
+        let found = Over::ALL.iter().find(|(_, number)| Some(i32::from(*number)) == code);
+        found.map_or(Over::Broken, |(over, _)| *over)
+    }
+}
+
+/// What the daemon says at a door by itself: its last word, or nothing any more.
+pub(super) fn last_word(door: BorrowedFd<'_>) -> Over {
+    let mut bytes = [0; MESSAGE_BYTES_MAX];
+    let length = match socket::receive(door, &mut bytes, socket::Mode::NonBlocking) {
+        Ok((length, _)) => length,
+        Err(_) => 0,
+    };
+    match decode(&bytes[..length]) {
+        Ok((_, Message::Parted(_))) => Over::Detached,
+        _ => Over::Daemon,
+    }
+}
+
 /// Serves until the machine, or the daemon's end of the door, is gone.
 /// `sessions`: how many there may be at a time.
-pub(super) fn serve(
-    port: OwnedFd,
-    door: OwnedFd,
-    number: u64,
-    sessions: usize,
-) -> anyhow::Result<()> {
+pub(super) fn serve(port: OwnedFd, door: OwnedFd, number: u64, sessions: usize) -> Over {
+    match Relay::new(port, true) {
+        Ok(relay) => serve_by(relay, door, number, sessions).unwrap_or_else(|over| over),
+        Err(_) => Over::Broken,
+    }
+}
+
+fn serve_by(relay: Relay, door: OwnedFd, number: u64, sessions: usize) -> Result<Over, Over> {
     let mut porter = Porter {
-        relay: Relay::new(port, true)?,
+        relay,
         door,
         number,
         tag: 0,
-        begun: false,
+        begun: None,
         packets: None,
         has_port: false,
         numbers: BTreeMap::new(),
@@ -43,7 +88,8 @@ pub(super) fn serve(
     loop {
         let others: Vec<_> =
             std::iter::once(&porter.door).chain(&porter.packets).map(AsFd::as_fd).collect();
-        for news in porter.relay.wait(&others, None)? {
+        let came = porter.relay.wait(&others, None);
+        for news in came.map_err(|_| Over::Broken)? {
             match news {
                 News::Frame(frame) => porter.frame(frame)?,
                 News::Said { session, channel, bytes, files } => {
@@ -53,10 +99,9 @@ pub(super) fn serve(
                     porter.numbers.remove(&session);
                     porter.relay.say(FrameKind::Close, session, Vec::new());
                 }
-                // It says nothing by itself: it is closed.
-                News::Other(0) => return Ok(()),
+                News::Other(0) => return Ok(last_word(porter.door.as_fd())),
                 News::Other(_) => porter.packets()?,
-                News::PortOver => return Ok(()),
+                News::PortOver => return Ok(Over::Machine),
             }
         }
     }
@@ -68,8 +113,8 @@ struct Porter {
     /// The window's.
     number: u64,
     tag: u64,
-    /// An agent has said that it is there.
-    begun: bool,
+    /// An agent has said that it is there; whether of this machine.
+    begun: Option<bool>,
     /// Where the engine has what comes by the machine's UDP port, once an agent had that.
     packets: Option<OwnedFd>,
     /// The agent has it.
@@ -81,19 +126,25 @@ struct Porter {
 }
 
 impl Porter {
-    fn frame(&mut self, frame: Frame) -> anyhow::Result<()> {
+    fn frame(&mut self, frame: Frame) -> Result<(), Over> {
         let Frame { kind, session, bytes } = frame;
-        if !self.begun && kind != FrameKind::Begin {
-            return Ok(());
+        match self.begun {
+            _ if kind == FrameKind::Begin => {}
+            Some(true) => {}
+            Some(false) => return Ok(()),
+            // This is for the porter before us, of whose end the agent knows nothing: it shall
+            // see that nobody is at the port.
+            None => return Err(Over::Broken),
         }
         match kind {
             FrameKind::Begin => {
-                self.begun = bytes.len() == 16 && bytes.starts_with(&self.number.to_le_bytes());
+                let right = bytes.len() == 16 && bytes.starts_with(&self.number.to_le_bytes());
+                self.begun = Some(right);
                 // Their processes may be there: what they were given is not given to others.
                 self.numbers.clear();
                 self.has_port = false;
                 self.relay.restart();
-                if self.begun {
+                if right {
                     self.relay.say(FrameKind::Begin, 0, bytes);
                 }
             }
@@ -142,7 +193,7 @@ impl Porter {
         Ok(())
     }
 
-    fn open(&mut self, session: u32, bytes: &[u8]) -> anyhow::Result<()> {
+    fn open(&mut self, session: u32, bytes: &[u8]) -> Result<(), Over> {
         let word = |at: usize| {
             let field = bytes.get(at..at + 4).and_then(|field| field.try_into().ok());
             field.map_or(0, u32::from_le_bytes)
@@ -174,16 +225,16 @@ impl Porter {
     }
 
     /// The engine has sent something: some of it, then others get their turn.
-    fn packets(&mut self) -> anyhow::Result<()> {
+    fn packets(&mut self) -> Result<(), Over> {
         let mut bytes = [0; PACKET_BYTES_MAX];
         for _ in 0..PACKETS_PER_TURN {
             let Some(packets) = &self.packets else { break };
             let mode = socket::Mode::NonBlocking;
             let length = match socket::receive(packets.as_fd(), &mut bytes, mode) {
-                Ok((0, _)) => bail!("the daemon is gone"),
+                Ok((0, _)) => return Err(last_word(self.door.as_fd())),
                 Ok((length, _)) => length,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error.into()),
+                Err(_) => return Err(Over::Broken),
             };
             let message = bytes.get(..length).unwrap_or(&[]);
             if !self.has_port {
@@ -198,18 +249,69 @@ impl Porter {
     }
 
     /// Asks the daemon at the door.
-    fn ask(&mut self, message: &Message) -> anyhow::Result<(Message, Vec<OwnedFd>)> {
+    fn ask(&mut self, message: &Message) -> Result<(Message, Vec<OwnedFd>), Over> {
         self.tag += 1;
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(self.tag, message, &mut bytes);
         let deadline = clock::now() + PATIENCE;
-        limited::send(self.door.as_fd(), &bytes[..length], &[], deadline)
-            .context("the daemon is gone")?;
-        let (length, files) = limited::receive(self.door.as_fd(), &mut bytes, deadline)
-            .context("the daemon does not answer")?;
+        // If it is closed, the last word may be there.
+        let _ = limited::send(self.door.as_fd(), &bytes[..length], &[], deadline);
+        let heard = limited::receive(self.door.as_fd(), &mut bytes, deadline);
+        let (length, files) = heard.map_err(|_| Over::Daemon)?;
         match decode(&bytes[..length]) {
+            Ok((_, Message::Parted(_))) => Err(Over::Detached),
             Ok((tag, answer)) if tag == self.tag => Ok((answer, files)),
-            _ => bail!("the daemon is gone"),
+            _ => Err(Over::Daemon),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_porter_says_is_heard() {
+        for (over, code) in Over::ALL {
+            assert_eq!(Over::of(Some(i32::from(code))), over);
+        }
+        assert_eq!(Over::of(None), Over::Broken);
+        assert_eq!(Over::of(Some(101)), Over::Broken);
+    }
+
+    #[test]
+    fn the_last_word_tells_a_parting_from_a_death() {
+        let ends = || socket::pair().unwrap();
+        let (ours, theirs) = ends();
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let said = omniverb_session::machine::Parted { reserved: 0 };
+        let length = encode(0, &said.into(), &mut bytes);
+        socket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
+        drop(theirs);
+        assert_eq!(last_word(ours.as_fd()), Over::Detached);
+        assert_eq!(last_word(ours.as_fd()), Over::Daemon);
+        // The same to one who asks something just then.
+        let ask = |theirs: OwnedFd, ours: OwnedFd| {
+            drop(theirs);
+            let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
+            let open = Frame { kind: FrameKind::Open, session: 1, bytes: vec![0; 8] };
+            let begin = Frame { kind: FrameKind::Begin, session: 0, bytes: vec![7; 16] };
+            rustix::io::write(&far, &[begin.encode(), open.encode()].concat()).unwrap();
+            serve(port.into(), ours, u64::from_le_bytes([7; 8]), 4)
+        };
+        let (ours, theirs) = ends();
+        socket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
+        assert_eq!(ask(theirs, ours), Over::Detached);
+        let (ours, theirs) = ends();
+        assert_eq!(ask(theirs, ours), Over::Daemon);
+    }
+
+    #[test]
+    fn an_agent_that_goes_on_with_another_porter_begins_anew() {
+        let (ours, _theirs) = socket::pair().unwrap();
+        let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
+        let late = Frame { kind: FrameKind::Close, session: 1, bytes: Vec::new() };
+        rustix::io::write(&far, &late.encode()).unwrap();
+        assert_eq!(serve(port.into(), ours, 7, 4), Over::Broken);
     }
 }

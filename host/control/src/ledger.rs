@@ -1,0 +1,124 @@
+//! Which pages of a machine's window are given away, noted where it outlives the daemon: in a
+//! memory file that an operator keeps and hands to the next one, and that no guest ever sees.
+//!
+//! A byte for each page of the data part; zero: free. It is written before a page is given and
+//! after it came back, so whatever is noted as free nobody uses.
+
+use omniverb_sys::memfd;
+use rustix::io::{Errno, pread, pwrite};
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// Pages that are read, or noted, at a time.
+const STEP: usize = 4096;
+
+/// The notes on a window, if somebody keeps any.
+#[derive(Debug)]
+pub(crate) struct Ledger(Option<OwnedFd>);
+
+impl Ledger {
+    /// Nobody keeps any.
+    pub(crate) fn none() -> Ledger {
+        Ledger(None)
+    }
+
+    /// Those in a file, which was [checked](Self::check).
+    pub(crate) fn of(file: OwnedFd) -> Ledger {
+        Ledger(Some(file))
+    }
+
+    /// Whether a file can be notes about so many pages. Asks no file system.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it is none that has so many bytes for ever and can be written.
+    pub(crate) fn check(file: &OwnedFd, pages: u64) -> io::Result<()> {
+        let sound = memfd::is_final(file.as_fd())? && !memfd::is_write_sealed(file.as_fd())?;
+        match sound && memfd::size(file.as_fd())? >= pages {
+            true => Ok(()),
+            false => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
+    /// Which of so many pages are given away.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn given(&self, pages: u64) -> io::Result<Vec<Range<u64>>> {
+        let mut given: Vec<Range<u64>> = Vec::new();
+        let Some(file) = &self.0 else { return Ok(given) };
+        let mut bytes = [0; STEP];
+        let mut at = 0;
+        while at < pages {
+            let length = pread(file, &mut bytes, at)?;
+            if length == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let numbers = at..pages.min(at + length as u64);
+            for (page, _) in numbers.zip(bytes).filter(|(_, byte)| *byte != 0) {
+                match given.last_mut().filter(|last| last.end == page) {
+                    Some(last) => last.end += 1,
+                    None => given.push(page..page + 1),
+                }
+            }
+            at += length as u64;
+        }
+        Ok(given)
+    }
+
+    /// Notes that pages are given away, or free.
+    ///
+    /// # Errors
+    /// What the kernel says; some of them may be noted then.
+    pub(crate) fn note(&self, pages: Range<u64>, given: bool) -> io::Result<()> {
+        let Some(file) = &self.0 else { return Ok(()) };
+        let bytes = [u8::from(given); STEP];
+        let mut at = pages.start;
+        while at < pages.end {
+            let most = usize::try_from(pages.end - at).unwrap_or(STEP).min(STEP);
+            match pwrite(file, &bytes[..most], at) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(length) => at += length as u64,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGES: u64 = 10_000;
+
+    #[test]
+    fn what_is_noted_is_there_for_the_next() {
+        let file = memfd::create("ledger", PAGES).unwrap();
+        Ledger::check(&file, PAGES).unwrap();
+        let ledger = |file: &OwnedFd| Ledger::of(file.try_clone().unwrap());
+        let first = ledger(&file);
+        assert!(first.given(PAGES).unwrap().is_empty());
+        for pages in [1..3, 3..9, 4000..9001, 9999..10_000] {
+            first.note(pages, true).unwrap();
+        }
+        first.note(2..4, false).unwrap();
+        drop(first);
+        assert_eq!(ledger(&file).given(PAGES).unwrap(), [1..2, 4..9, 4000..9001, 9999..10_000]);
+        Ledger::none().note(0..7, true).unwrap();
+        assert!(Ledger::none().given(PAGES).unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_no_ledger_is_refused() {
+        let short = memfd::create("ledger", PAGES - 1).unwrap();
+        let open = memfd::unsealed("ledger", PAGES).unwrap();
+        let sealed = memfd::create_sealable("ledger", PAGES).unwrap();
+        memfd::seal_future_write(sealed.as_fd()).unwrap();
+        let other = std::fs::File::open("/dev/null").unwrap();
+        for file in [short, open, sealed, other.into()] {
+            assert!(Ledger::check(&file, PAGES).is_err());
+        }
+    }
+}

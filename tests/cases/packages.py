@@ -1,0 +1,158 @@
+"""Debian's packages: made out of dist/, installed in stock root file systems and taken out again,
+without a network."""
+
+import contextlib
+import filecmp
+import glob
+import os
+import pathlib
+import re
+import tempfile
+
+from cases.machines import Machine
+from harness import image, process, staging, stock
+from harness.case import WAITS, Case, Group, Skip, check
+from harness.host import Host
+
+_BUILD = staging.ROOT / "deploy" / "debian" / "build"
+_SUITES = ["bookworm", "trixie"]
+_NAMES = ["omniverb", "omniverb-guest"]
+
+# In the root file system, which is an overlay: what is changed is gone afterwards. Nothing is left
+# of a package that was taken out but what dpkg and systemd note of it.
+_INSIDE = """
+files() {
+    find / -xdev \\( -path /proc -o -path /tmp -o -path /run -o -path /var/lib/dpkg \\
+        -o -path /var/log -o -path /var/cache \\
+        -o -path /var/lib/systemd/deb-systemd-helper-masked \\) -prune \\
+        -o -print | sort
+}
+[ "$(tail -n +3 /proc/net/dev | cut -d : -f 1 | tr -d ' ')" = lo ]
+files >/tmp/before
+for turn in 1 2; do
+    dpkg --install /tmp/package.deb
+    dpkg --install /tmp/package.deb
+    dpkg --verify "$1"
+    dpkg --audit
+    omniverb --version
+    for library in /usr/lib/omniverb/*.so*; do
+        LD_LIBRARY_PATH=/usr/lib/omniverb ldd "$library" >/tmp/libraries
+        ! grep 'not found' /tmp/libraries
+    done
+    # The distribution's own is as it was, and the same program finds ours.
+    ldd "$(command -v ibv_devinfo)" | grep -q 'libibverbs.so.1 => /lib/'
+    LD_LIBRARY_PATH=/usr/lib/omniverb ldd "$(command -v ibv_devinfo)" |
+        grep -q 'libibverbs.so.1 => /usr/lib/omniverb/'
+    # What it says of other units is not about ours.
+    systemd-analyze verify --man=no /usr/lib/systemd/system/omniverb*.service 2>&1 |
+        grep omniverb && exit 1
+    [ "$turn" = 1 ] && dpkg --remove "$1"
+    dpkg --purge "$1"
+    files >/tmp/after
+    diff /tmp/before /tmp/after
+done
+echo all is well
+"""
+
+_AROUND = """
+mount -t tmpfs none "$1"
+mkdir "$1/changes" "$1/work" "$1/system"
+mount -t overlay -o "lowerdir=$2,upperdir=$1/changes,workdir=$1/work" none "$1/system"
+mount -t proc none "$1/system/proc"
+mount -t tmpfs none "$1/system/tmp"
+mount -t tmpfs none "$1/system/run"
+cp "$3" "$1/system/tmp/package.deb"
+exec chroot "$1/system" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 \\
+    DEBIAN_FRONTEND=noninteractive sh -ec "$4" sh "$5"
+"""
+
+
+class _Packages:
+    def __init__(self, stage, folder):
+        self.stage, self.folder = stage, pathlib.Path(folder)
+        for name in ("one", "other"):
+            (self.folder / name).mkdir()
+            # Not of the last commit: there may be another one meanwhile.
+            process.run(["env", "SOURCE_DATE_EPOCH=1700000000", _BUILD, self.folder / name],
+                        limit=150)
+
+    def find(self, name):
+        """The package of this name."""
+        found = glob.glob(str(self.folder / "one" / f"{name}_*.deb"))
+        check(len(found) == 1, f"{found}")
+        return found[0]
+
+
+@contextlib.contextmanager
+def _packages(stage):
+    with tempfile.TemporaryDirectory(prefix="omniverb-packages-") as folder:
+        yield _Packages(stage, folder)
+
+
+def _same(packages):
+    """Who builds them again gets the same bytes."""
+    for name in _NAMES:
+        one = packages.find(name)
+        check(filecmp.cmp(one, one.replace("/one/", "/other/"), shallow=False), one)
+
+
+def _installed(suite, name):
+    def run(packages):
+        system = staging.BUILT / f"debian-{suite}"
+        if not system.exists():
+            raise Skip(f"no root file system of {suite}: see tests/guest/fetch-debian")
+        place = packages.folder / "place"
+        place.mkdir(exist_ok=True)
+        text = process.run(["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "sh",
+                            "-ec", _AROUND, "sh", place, system, packages.find(name), _INSIDE,
+                            name], limit=100)
+        check(text.endswith("all is well\n"), text)
+        check(not os.listdir(place), "something was left outside")
+    return run
+
+
+class _Stock(Machine):
+    """A machine that is a stock Debian with the package in it: udev and systemd start the agent."""
+
+    boot_limit = 300.0
+
+    def __init__(self, stage, host, archive):
+        super().__init__(stage, host, archive, memory=1536)
+
+    def _set_up(self):
+        process.until(lambda: self.run("systemctl", "is-active", "omniverb-agent.service",
+                                       accept=range(256)).strip() == "active", 120, "the agent")
+
+    def verbs(self, *argv, **options):
+        return self.run("omniverb", "run", "--", *argv, **options)
+
+
+def _booted(suite):
+    def run(packages):
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="omniverb-stock-"))
+            archive = stock.archive(suite, packages.find("omniverb-guest"), folder, image.DAX)
+            host = Host(packages.stage, "stock")
+            stack.callback(host.close)
+            machine = host.keep(_Stock(packages.stage, host, archive))
+            text = machine.verbs("ibv_devinfo", "-v", limit=60)
+            check("omv0" in text and machine.address in text, text)
+            unit = ["systemctl", "show", "-P", "MainPID", "omniverb-agent.service"]
+            status = machine.run("cat", f"/proc/{machine.run(*unit).strip()}/status")
+            check(re.search(r"Uid:\t187\d{7}\t", status) and "NoNewPrivs:\t1" in status, status)
+            # Who kills it finds another one.
+            machine.run("systemctl", "kill", "-s", "KILL", "omniverb-agent.service")
+            process.until(lambda: "omv0" in machine.verbs("ibv_devinfo", accept=range(256),
+                                                          limit=60), 60, "another agent")
+            machine.run("dpkg", "--purge", "omniverb-guest", limit=60)
+            check(not machine.run("sh", "-c", "pidof omniverb || true").strip(), "an agent is left")
+    return run
+
+
+def groups():
+    """What is installed where."""
+    cases = [Case("packages.same", _same, 180)]
+    cases += [Case(f"packages.{name} in {suite}", _installed(suite, name), 120)
+              for suite in _SUITES for name in _NAMES]
+    cases += [Case(f"packages.booted {suite}", _booted(suite), 900, slow=True) for suite in _SUITES]
+    return [Group("packages", cases, _packages, weight=WAITS)]

@@ -1,0 +1,319 @@
+//! The keeper of a machine: a process beside QEMU that has the window, and an operator's right to
+//! attach it. It starts the machine's porter, and another one, with another door, when the daemon
+//! has been started afresh.
+//!
+//! In: a name, a size, where QEMU listens. Out: a porter for as long as there are QEMU and a
+//! daemon. It reads nothing that a guest says: of the port it only sees whether QEMU is there.
+
+use super::place::{Place, User};
+use super::porter::Over;
+use super::window::Window;
+use crate::operator::Operator;
+use crate::vnic;
+use anyhow::{Context, bail};
+use omniverb_session::machine::MachineName;
+use omniverb_sys::{inherit, memfd, pidfd, socket};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::io::Errno;
+use serde_json::{Value, json};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
+
+/// What a keeper is started as, and a porter, and who holds a window for QEMU.
+const KEEP: [&str; 2] = ["vm", "keep"];
+const CARRY: [&str; 2] = ["vm", "carry"];
+const HOLD: [&str; 2] = ["vm", "hold"];
+/// How long a keeper may take to say that the machine is attached.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes of what it says.
+const WORDS: usize = 4096;
+/// How long to wait for a daemon, or for QEMU to listen, before looking again.
+const LOOK: Duration = Duration::from_millis(250);
+/// How long a guest has to see that nobody is at the port, and how long at most after another try.
+const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE_MOST: Duration = Duration::from_secs(60);
+/// A porter that was there for so long was no try.
+const LONG: u64 = 30_000_000_000;
+
+/// A machine that is attached, for which QEMU is to be started.
+pub(super) struct Kept {
+    pub(super) window: OwnedFd,
+    /// Where QEMU finds the window if it does not inherit it, and where it is to listen.
+    pub(super) window_path: String,
+    pub(super) port_path: String,
+}
+
+/// Starts a machine's keeper. `user`: whose QEMU will be, if it is not started by us.
+pub(super) fn start(name: &str, bytes: u64, user: Option<User>) -> anyhow::Result<Kept> {
+    let (ours, theirs) = socket::pair().context("cannot make a socket")?;
+    let mut first = Command::new(own_program()?);
+    first.args(KEEP).args([name, &bytes.to_string()]).stdin(theirs);
+    if let Some(user) = user {
+        first.args(["--user", &user.to_string()]);
+    }
+    first.stdout(Stdio::null()).stderr(Stdio::null());
+    // What a terminal tells QEMU is not meant for it. What we start has started the keeper when it
+    // ends, so that QEMU has no child that it does not know of.
+    let started = first.process_group(0).status().context("cannot start the machine's keeper")?;
+    drop(first);
+    let mut said = [0; WORDS];
+    if !started.success() || !omniverb_sys::event::readable(ours.as_fd(), Some(PATIENCE))? {
+        bail!("cannot start the machine's keeper");
+    }
+    let (length, files) = socket::receive(ours.as_fd(), &mut said, socket::Mode::NonBlocking)?;
+    let said: Value = serde_json::from_slice(&said[..length]).context("the keeper has ended")?;
+    let text = |name: &str| said[name].as_str().map(str::to_owned);
+    if let Some(text) = text("failed") {
+        bail!("{text}");
+    }
+    let window = files.into_iter().next().context("the keeper said something else")?;
+    let (window_path, port_path) = (text("window"), text("port"));
+    let port_path = port_path.context("the keeper said something else")?;
+    Ok(Kept { window, window_path: window_path.unwrap_or_default(), port_path })
+}
+
+fn own_program() -> anyhow::Result<std::path::PathBuf> {
+    std::env::current_exe().context("cannot find this program")
+}
+
+/// What a keeper does; first it becomes one that has nothing of its starter's.
+pub(super) fn keep(
+    name: MachineName,
+    bytes: u64,
+    user: Option<User>,
+    alone: bool,
+) -> anyhow::Result<ExitCode> {
+    if !alone {
+        inherit::nothing_but_standard().context("cannot let go of what is its starter's")?;
+        let mut keeper = Command::new(own_program()?);
+        keeper.args(KEEP).args([name.text(), &bytes.to_string(), "--alone"]);
+        if let Some(user) = user {
+            keeper.args(["--user", &user.to_string()]);
+        }
+        keeper.spawn().context("cannot start the keeper")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let starter = std::io::stdin().as_fd().try_clone_to_owned().context("not started so")?;
+    rustix::process::setsid().context("cannot leave the starter's session")?;
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    drop(null);
+    let begun = Keeper::begin(name, bytes, user);
+    let answer = match &begun {
+        Ok((keeper, _)) => keeper.answer(),
+        Err(error) => json!({"failed": format!("{error:#}")}),
+    };
+    let files: Vec<BorrowedFd<'_>> =
+        begun.iter().map(|(keeper, _)| keeper.window.file.as_fd()).collect();
+    socket::send(starter.as_fd(), answer.to_string().as_bytes(), &files)?;
+    drop(files);
+    let Ok((keeper, door)) = begun else { return Ok(ExitCode::FAILURE) };
+    // QEMU takes the starter's place, if it is to inherit the window.
+    let machine = match user {
+        Some(_) => None,
+        None => Some(pidfd::of(socket::peer(starter.as_fd())?.pid)?),
+    };
+    drop(starter);
+    std::env::set_current_dir("/").context("cannot leave the starter's folder")?;
+    keeper.serve(door, machine.as_ref())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Keeper {
+    name: MachineName,
+    window: Window,
+    /// What the daemon notes of it.
+    ledger: OwnedFd,
+    place: Place,
+    /// Who has the window for QEMU to open, if it is not to inherit it.
+    holder: Option<Child>,
+}
+
+/// What came while the machine was waited for.
+enum Came {
+    /// Its port.
+    Port(OwnedFd),
+    /// Something at the door.
+    Word,
+    /// It will not come any more.
+    Over,
+}
+
+impl Keeper {
+    /// Attaches the machine; with its door.
+    fn begin(
+        name: MachineName,
+        bytes: u64,
+        user: Option<User>,
+    ) -> anyhow::Result<(Keeper, OwnedFd)> {
+        let window = Window::new(name, bytes)?;
+        let pages = window.data.length.div_ceil(4096);
+        let ledger = memfd::create("omniverb-ledger", pages).context("cannot make a ledger")?;
+        let operator = Operator::connect()?;
+        let door = attach(&operator, name, &window, &ledger)?;
+        // From here on the name is ours.
+        let place = Place::make(operator.folder(), name, user)?;
+        let mut keeper = Keeper { name, window, ledger, place, holder: None };
+        if let Some(user) = user {
+            keeper.hold(user)?;
+        }
+        Ok((keeper, door))
+    }
+
+    /// Starts a process of QEMU's user, who may open what it has.
+    fn hold(&mut self, user: User) -> anyhow::Result<()> {
+        // Whatever folder it is in, this program can be run by who can read it.
+        let mut holder = Command::new("/proc/self/exe");
+        holder.args(HOLD).stdin(Stdio::piped()).stdout(self.window.file.try_clone()?);
+        if rustix::process::geteuid().is_root() {
+            holder.uid(user.uid).gid(user.gid);
+        }
+        let holder = holder.spawn().context("cannot start a process of that user")?;
+        self.place.show(&format!("/proc/{}/fd/1", holder.id()))?;
+        self.holder = Some(holder);
+        Ok(())
+    }
+
+    fn answer(&self) -> Value {
+        let window = self.holder.as_ref().map(|_| self.place.window());
+        json!({"window": window, "port": self.place.port()})
+    }
+
+    /// Until the machine is gone, or an operator has parted with it. `machine`: QEMU's process, if
+    /// it is known.
+    fn serve(&self, door: OwnedFd, machine: Option<&OwnedFd>) -> anyhow::Result<()> {
+        let mut door = Some(door);
+        let mut port = None;
+        let mut pause = PAUSE;
+        loop {
+            let at = match port.take() {
+                Some(port) => port,
+                None => match self.machine(door.as_ref(), machine)? {
+                    Came::Port(port) => port,
+                    Came::Over => return Ok(()),
+                    Came::Word => match last_word(door.take()) {
+                        Over::Detached => return Ok(()),
+                        _ => match self.attach_again(None)? {
+                            Some(other) => {
+                                door = Some(other);
+                                continue;
+                            }
+                            None => return Ok(()),
+                        },
+                    },
+                },
+            };
+            let way = match door.take() {
+                Some(door) => door,
+                None => match self.attach_again(Some(&at))? {
+                    Some(door) => door,
+                    None => return Ok(()),
+                },
+            };
+            let begun = omniverb_sys::clock::now();
+            if self.carry(way, at)? == Over::Detached {
+                return Ok(());
+            }
+            if omniverb_sys::clock::now() - begun > LONG {
+                pause = PAUSE;
+            }
+            // QEMU sees that nobody is there, and says so to the guest.
+            std::thread::sleep(pause);
+            pause = (2 * pause).min(PAUSE_MOST);
+            match self.place.connect() {
+                Ok(again) => port = Some(again),
+                Err(_) => return Ok(()),
+            }
+        }
+    }
+
+    /// Runs a porter, to its end.
+    fn carry(&self, door: OwnedFd, port: OwnedFd) -> anyhow::Result<Over> {
+        let mut porter = Command::new(own_program()?);
+        porter.args(CARRY).arg(self.window.head.number.to_string());
+        porter.stdin(door).stdout(port).stderr(Stdio::null());
+        let mut running = porter.spawn().context("cannot start the porter")?;
+        // With it go our ends of what it has.
+        drop(porter);
+        Ok(Over::of(running.wait()?.code()))
+    }
+
+    /// Waits until QEMU listens, and connects.
+    fn machine(&self, door: Option<&OwnedFd>, machine: Option<&OwnedFd>) -> anyhow::Result<Came> {
+        let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
+        inotify::add_watch(&watch, self.place.folder(), WatchFlags::CREATE)?;
+        loop {
+            if let Ok(port) = self.place.connect() {
+                return Ok(Came::Port(port));
+            }
+            // What was made a moment ago listens in a moment.
+            let limit = self.place.has_port().then_some(LOOK);
+            let files = [Some(&watch), door, machine];
+            let found = wait(files.map(|file| file.map(|file| (file, PollFlags::IN))), limit)?;
+            if found[1] {
+                return Ok(Came::Word);
+            }
+            if found[2] {
+                return Ok(Came::Over);
+            }
+            let _ = rustix::io::read(&watch, &mut [0; WORDS]);
+        }
+    }
+
+    /// Attaches the machine when there is a daemon again; `None`: QEMU is gone.
+    fn attach_again(&self, port: Option<&OwnedFd>) -> anyhow::Result<Option<OwnedFd>> {
+        loop {
+            let door = Operator::connect()
+                .and_then(|operator| attach(&operator, self.name, &self.window, &self.ledger));
+            if let Ok(door) = door {
+                return Ok(Some(door));
+            }
+            let gone = wait([port.map(|port| (port, PollFlags::empty()))], Some(LOOK))?;
+            if gone[0] {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+fn attach(
+    operator: &Operator,
+    name: MachineName,
+    window: &Window,
+    ledger: &OwnedFd,
+) -> anyhow::Result<OwnedFd> {
+    let field = vnic::name_bytes(name.text())?;
+    operator.attach_machine(field, window.data, [&window.file, ledger], name.text())
+}
+
+/// What the daemon says at a door that is not used, or that it says nothing any more.
+fn last_word(door: Option<OwnedFd>) -> Over {
+    door.map_or(Over::Daemon, |door| super::porter::last_word(door.as_fd()))
+}
+
+/// Waits until one of these has what is said beside it, or is over, or so much time has passed:
+/// which ones.
+fn wait<const N: usize>(
+    files: [Option<(&OwnedFd, PollFlags)>; N],
+    limit: Option<Duration>,
+) -> anyhow::Result<[bool; N]> {
+    let mut polled: Vec<PollFd<'_>> =
+        files.iter().flatten().map(|(file, flags)| PollFd::new(*file, *flags)).collect();
+    let limit = limit.map(Timespec::try_from).transpose()?;
+    match poll(&mut polled, limit.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let mut found = polled.iter().map(|one| !one.revents().is_empty());
+    Ok(files.map(|file| file.is_some() && found.next().unwrap_or(false)))
+}
+
+/// What a holder does: it has the window, for who may open its descriptors, until its keeper ends.
+pub(super) fn hold() -> anyhow::Result<ExitCode> {
+    std::env::set_current_dir("/")?;
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
+    Ok(ExitCode::SUCCESS)
+}
