@@ -51,7 +51,7 @@ impl std::str::FromStr for User {
             return Ok(User { uid, gid });
         }
         let list = std::fs::read_to_string("/etc/passwd").map_err(|error| error.to_string())?;
-        named(text, &list).ok_or_else(|| format!("there is no user {text:?}; UID:GID will do, too"))
+        named(text, &list).ok_or_else(|| format!("no user is {text:?}; UID:GID will do, too"))
     }
 }
 
@@ -61,8 +61,8 @@ fn named(name: &str, list: &str) -> Option<User> {
     Some(User { uid: fields.next()?.ok()?, gid: fields.next()?.ok()? })
 }
 
-/// A machine's folder. It is gone with this, unless another has taken its place: the next machine of
-/// that name may be there before the last one's keeper has ended.
+/// A machine's folder. It is gone with this, unless another has taken its place: the next machine
+/// of that name may be there before the last one's keeper has ended.
 pub(super) struct Place {
     path: PathBuf,
     folder: OwnedFd,
