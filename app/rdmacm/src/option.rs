@@ -51,8 +51,10 @@ unsafe fn set(
     let mut state = shell.state();
     let bound = state.bound;
     let mut flag = |bit: u32, on: bool| {
+        // How the address is shared was decided when it was bound. A kernel may decide anew.
         if bound {
-            return Err(Errno::EINVAL);
+            let same = (state.options.flags & bit != 0) == on;
+            return if same { Ok(()) } else { Err(Errno::EINVAL) };
         }
         let flags = state.options.flags & !bit;
         state.options.flags = if on { flags | bit } else { flags };

@@ -5,8 +5,10 @@
 //! another process, there are only so many of him, and his end is noticed.
 
 use super::outbox::Outbox;
+use super::pace::Pace;
 use super::pages::{Holder, Pages, around};
 use super::service::{Party, Service};
+use crate::thread::spawn_quietly;
 use omniverb_device::Region;
 use omniverb_session::import::{self, Ask, Told};
 use omniverb_sys::socket::{self, Mode};
@@ -15,7 +17,7 @@ use omniverb_terms::{Errno, Rkey};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
 
@@ -26,8 +28,8 @@ const HOLDS_MAX: usize = 1 << 16;
 /// Messages that are taken of one socket in a row.
 const IN_A_ROW: usize = 64;
 /// How long importers have to say that they do not use what is gone. Honest ones are quick, and who
-/// is not has pages that are nobody's any more.
-const WAIT_MAX: Duration = Duration::from_millis(500);
+/// is not has pages that are nobody's any more. Tests are never in a hurry.
+const WAIT_MAX: Duration = Duration::from_millis(if cfg!(test) { 60_000 } else { 500 });
 /// How often to try to move pages back; each attempt waits for busy threads by itself.
 const RELEASE_ATTEMPTS: u32 = 4;
 /// Of so many that are left one is answered, so that an importer that had no room for more goes on.
@@ -77,6 +79,7 @@ pub(crate) struct Exporter {
     owner: Weak<dyn Owner>,
     guests: Mutex<Guests>,
     pages: Mutex<Pages>,
+    pace: Pace,
     /// An importer has said that it does not use something.
     seen: Condvar,
     contexts: AtomicU64,
@@ -121,6 +124,8 @@ pub(super) struct Guest {
     outbox: Outbox,
     /// How often it has left something.
     left: AtomicU32,
+    /// It destroys something.
+    destroys: AtomicBool,
 }
 
 impl Party for Door {
@@ -194,7 +199,8 @@ impl Guest {
         context: u64,
     ) -> Guest {
         let (outbox, left) = (Outbox::default(), AtomicU32::new(0));
-        Guest { number, socket, exporter, objects, context, outbox, left }
+        let destroys = AtomicBool::new(false);
+        Guest { number, socket, exporter, objects, context, outbox, left, destroys }
     }
 
     /// Does what is asked; whether that was something, and the answer is on its way.
@@ -203,11 +209,7 @@ impl Guest {
         let answer = match ask.what {
             import::IMPORT => self.open(ask, holder).map(|told| (told, None)),
             import::PAGES => self.exporter.pages_for(ask, holder, self),
-            import::DESTROY => {
-                let destroyed = self.objects.upgrade().ok_or(Errno::ENOENT);
-                let destroyed = destroyed.and_then(|of| of.destroy(ask.object, ask.handle));
-                destroyed.map(|()| (Told::NONE, None))
-            }
+            import::DESTROY => return self.destroy(*ask),
             import::LEAVE => {
                 self.leaves(holder);
                 return true;
@@ -218,9 +220,43 @@ impl Guest {
             }
             _ => return false,
         };
+        self.answer(ask, answer)
+    }
+
+    fn answer(&self, ask: &Ask, answer: Result<(Told, Option<OwnedFd>), Errno>) -> bool {
         let (told, file) = answer.unwrap_or_else(|errno| (Told { errno, ..Told::NONE }, None));
         let Ask { tag, object, handle, .. } = *ask;
         self.tell(&Told { what: import::ANSWER, tag, object, handle, ..told }, file.as_ref())
+    }
+
+    /// Destroys an object for all. The other importers are waited for, whom this thread listens
+    /// to: so that is done, and answered, in another one, of which an importer has one.
+    fn destroy(&self, ask: Ask) -> bool {
+        let me = lock(&self.exporter.guests).here.get(&self.number).cloned();
+        let Some(me) = me else { return self.answer(&ask, self.destroy_now(&ask)) };
+        if self.destroys.swap(true, Ordering::AcqRel) {
+            return self.answer(&ask, Err(Errno::EAGAIN));
+        }
+        let work = move || {
+            let answer = me.destroy_now(&ask);
+            me.destroys.store(false, Ordering::Release);
+            if !me.answer(&ask, answer) {
+                // Who listens to it finds its end.
+                socket::shut(me.socket.as_fd());
+            }
+        };
+        spawn_quietly("omniverb-ends", work).map_or_else(
+            |errno| {
+                self.destroys.store(false, Ordering::Release);
+                self.answer(&ask, Err(errno))
+            },
+            |()| true,
+        )
+    }
+
+    fn destroy_now(&self, ask: &Ask) -> Result<(Told, Option<OwnedFd>), Errno> {
+        let objects = self.objects.upgrade().ok_or(Errno::ENOENT)?;
+        objects.destroy(ask.object, ask.handle).map(|()| (Told::NONE, None))
     }
 
     /// Whether it could be sent: an importer that takes nothing has no answer.
@@ -232,7 +268,8 @@ impl Guest {
     /// It uses an object no longer.
     fn leaves(&self, holder: Holder) {
         if lock(&self.exporter.pages).leave(holder) {
-            let _ = self.exporter.let_go(|of| *of == holder);
+            let exporter = &self.exporter;
+            let _ = exporter.pace.spend(|| exporter.let_go(|of| *of == holder));
         }
         if self.left.fetch_add(1, Ordering::Relaxed) % LEFT_UNANSWERED == LEFT_UNANSWERED - 1 {
             // Nobody's answer.
@@ -275,7 +312,8 @@ impl Exporter {
     pub(crate) fn new(service: Arc<Service>, owner: Weak<dyn Owner>) -> Arc<Exporter> {
         let (guests, pages, seen) = (Mutex::default(), Mutex::default(), Condvar::new());
         let contexts = AtomicU64::new(0);
-        Arc::new(Exporter { service, owner, guests, pages, seen, contexts })
+        let pace = Pace::default();
+        Arc::new(Exporter { service, owner, guests, pages, pace, seen, contexts })
     }
 
     /// Somebody imports. Who is refused finds the end of the socket. Where there are too many, the
@@ -366,7 +404,11 @@ impl Exporter {
             (Some(found), _) => return Ok(found),
             (None, gap) => gap,
         };
-        owner.with_pages(&gap, &mut || {
+        // It asks again.
+        if !self.pace.may() {
+            return Err(Errno::EAGAIN);
+        }
+        let mut act = || {
             let mut pages = lock(&self.pages);
             match look(&pages)? {
                 (None, now) if now == gap => {
@@ -374,15 +416,15 @@ impl Exporter {
                 }
                 _ => Err(Errno::EAGAIN),
             }
-        })?;
+        };
+        self.pace.spend(|| owner.with_pages(&gap, &mut act))?;
         let (found, _) = look(&lock(&self.pages))?;
         found.ok_or(Errno::EAGAIN)
     }
 
     /// An object is about to end, or to be another one, and nobody can import it any more. When
     /// this returns no importer uses it, unless one is hostile, or has been stopped for half a
-    /// second: then what it has is pages that nobody else uses. Those who wait for what an importer
-    /// destroys do not wait for the others.
+    /// second: then what it has is pages that nobody else uses.
     ///
     /// # Errors
     /// errno: some pages cannot be moved back, and whoever has mapped them reaches them still.
@@ -404,7 +446,8 @@ impl Exporter {
             }
         }
         let until = clock::now() + WAIT_MAX.as_nanos() as u64;
-        // The thread that listens for the answers does not wait for them.
+        // The thread that listens for the answers does not wait for them: it ends what contexts
+        // have that nobody else holds.
         while !self.service.is_me() && told.iter().any(|one| guests.unseen.contains(one)) {
             let left = until.saturating_sub(clock::now());
             if left == 0 {

@@ -142,7 +142,11 @@ fn options_have_their_lengths_and_times() {
     // SAFETY: live.
     unsafe {
         said(ov_rdma_bind_addr(id, (&raw const address).cast())).unwrap();
-        assert_eq!(id_option(RDMA_OPTION_ID_REUSEADDR, &[1, 0, 0, 0]), Err(libc::EINVAL));
+        assert_eq!(id_option(RDMA_OPTION_ID_REUSEADDR, &[1, 0, 0, 0]), Ok(()), "it is so");
+        for option in [RDMA_OPTION_ID_REUSEADDR, RDMA_OPTION_ID_AFONLY] {
+            let other = u8::from(option == RDMA_OPTION_ID_AFONLY);
+            assert_eq!(id_option(option, &[other, 0, 0, 0]), Err(libc::EINVAL));
+        }
         let mut ece = ibv_ece { vendor_id: 7, options: 1, comp_mask: 0 };
         said(ov_rdma_set_local_ece(id, &ece)).unwrap();
         said(ov_rdma_get_remote_ece(id, &mut ece)).unwrap();
