@@ -11,8 +11,8 @@ from typing import Any, Callable
 
 # What a group is for its neighbours, roughly in threads that want a processor at once. One that
 # waits bears any: no polling, no losses, no limits of a second or two. One that polls has a program
-# at each end. One that is carried has a daemon between them. One that crowds has two hosts: programs
-# and daemons poll. One alone is measured, or floods, or has short limits.
+# at each end. One that is carried has a daemon between them. One that crowds has two hosts:
+# programs and daemons poll. One alone is measured, or floods, or has short limits.
 WAITS, POLLS, CARRIED, CROWDS, ALONE = 1, 2, 3, 4, 1000
 
 

@@ -9,9 +9,10 @@
 
 use omniverb_sys::clock;
 
-/// What a yield may cost, in nanoseconds: a turn or two of programs that look at their memory, which
-/// nobody can see waiting. Those wait for us, and sleeping instead makes each message of theirs a
-/// wake (`ib_write_lat` took 50 us instead of 35). Only a crowd that computes takes longer.
+/// What a yield may cost, in nanoseconds: a turn or two of programs that look at their memory,
+/// which nobody can see waiting. Those wait for us, and sleeping instead makes each message of
+/// theirs a wake (`ib_write_lat` took 50 us instead of 35). Only a crowd that computes takes
+/// longer.
 const LONG: u64 = 20_000_000;
 /// For so many times as long as we were away nothing is given.
 const RESERVE: u64 = 20;
