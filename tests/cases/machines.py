@@ -42,18 +42,18 @@ def _files(stage):
 class Machine(Guest):
     """A guest with a device of ours, started by `omniverb vm run`."""
 
-    def __init__(self, stage, host, archive=None, **options):
-        self.daemon = host.daemon
+    def __init__(self, stage, host, archive=None, name=_NAME, address=_ADDRESS, **options):
+        self.daemon, self.name = host.daemon, name
         self.agents = None
         self.program = os.path.realpath(stage.dist / "bin" / "omniverb")
         archive = archive or image.archive(_files(stage), image.DAX, "dax")
-        super().__init__(host.switch, archive, f"{_ADDRESS}/24", before=self.command(stage),
+        super().__init__(host.switch, archive, f"{address}/24", before=self.command(stage),
                          **options)
 
     def command(self, stage):
         """What starts QEMU."""
         return ["env", f"OMNIVERB_SOCKET={self.daemon.socket}", stage.dist / "bin" / "omniverb",
-                "vm", "run", _NAME, "--window", "64m", "--"]
+                "vm", "run", self.name, "--window", "64m", "--"]
 
     def _switch_on(self, line, limit):
         process.until(lambda: not self.row(), 10, "the name to be free")
@@ -95,7 +95,7 @@ class Machine(Guest):
     def row(self):
         """What `omniverb vm list` says of it."""
         found = json.loads(self.daemon.omniverb("vm", "list", "--json"))
-        return next((row["machine"] for row in found if row["machine"]["name"] == _NAME), None)
+        return next((row["machine"] for row in found if row["machine"]["name"] == self.name), None)
 
 
 class Plain(Machine):
@@ -145,7 +145,7 @@ class Lab:
     """A host with a machine and a container on one bridge, and another host with a container."""
 
     def __init__(self, stage, kind=Machine):
-        self.host, self.other = Host(stage, "machines"), None
+        self.stage, self.host, self.other = stage, Host(stage, "machines"), None
         try:
             self.container = self.host.add(1)
             self.other = Host(stage, "elsewhere")
@@ -215,14 +215,27 @@ def _pingpong(program, *options):
 
 def _across(server, client, program, *options):
     """A process of the machine and one outside."""
-    def run(lab):
-        sides = lab.sides(server, client)
-        lines = [[f"ibv_{program}_pingpong", "-g", gid_index(place), "-n", 200, *options]
-                 for place in (sides.client, sides.server)]
-        outcome = Both(sides, lines[0], server_argv=lines[1]).finish(60)
-        for text in (outcome.server, outcome.client):
-            check("invalid data" not in text and "iters in" in text, text)
-    return run
+    return lambda lab: _between(lab.sides(server, client), program, *options)
+
+
+def _between(sides, program, *options):
+    lines = [[f"ibv_{program}_pingpong", "-g", gid_index(place), "-n", 200, *options]
+             for place in (sides.client, sides.server)]
+    outcome = Both(sides, lines[0], server_argv=lines[1]).finish(60)
+    for text in (outcome.server, outcome.client):
+        check("invalid data" not in text and "iters in" in text, text)
+
+
+def _second(lab):
+    return Machine(lab.stage, lab.host, name="web-2", address="10.77.0.201")
+
+
+def _two_machines(lab):
+    """A process of the machine and one of another machine."""
+    with contextlib.closing(_second(lab)) as other:
+        sides = SimpleNamespace(server=Device(other), client=Device(lab.machine))
+        _between(sides, "rc", "-c", "-e")
+    process.until(lambda: not other.row(), 10, "the other to be gone")
 
 
 def _settled(lab):
@@ -390,8 +403,7 @@ def _opened_by(lab):
 _ACROSS = [("machine", "container", "rc", "-c"), ("machine", "container", "rc", "-c", "-e"),
            ("machine", "container", "ud", "-e"), ("container", "machine", "rc", "-c", "-e"),
            ("container", "machine", "uc", "-c"), ("container", "machine", "ud", "-c"),
-           ("machine", "far", "rc", "-c", "-e"), ("far", "machine", "rc", "-c"),
-           ("far", "machine", "ud", "-c", "-e")]
+           ("machine", "far", "rc", "-c", "-e"), ("far", "machine", "ud", "-c", "-e")]
 
 
 def groups():
@@ -404,6 +416,7 @@ def groups():
              *[Case(f"machines.{' '.join([f'ibv_{program}_pingpong', *options])}, "
                     f"{client} to {server}", _across(server, client, program, *options), 120)
                for server, client, program, *options in _ACROSS],
+             Case("machines.two", _two_machines, 180),
              Case("machines.porter", _porter, 60),
              Case("machines.agent", _agent_is_nobody, 60),
              Case("machines.agent killed", _agent_again, 300),
