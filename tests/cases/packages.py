@@ -115,6 +115,7 @@ class _Stock(Machine):
     """A machine that is a stock Debian with the package in it: udev and systemd start the agent."""
 
     boot_limit = 300.0
+    kernel_words = "net.ifnames=0"
 
     def __init__(self, stage, host, archive):
         super().__init__(stage, host, archive, memory=1536)

@@ -56,6 +56,7 @@ class Guest:
     """One running machine; the same surface for starting programs as a Container has."""
 
     boot_limit = 60.0
+    kernel_words = ""
 
     def __init__(self, switch, archive, address, more_addresses=(), mtu=1500, processors=1,
                  before=(), memory=512):
@@ -72,7 +73,8 @@ class Guest:
                   "-smp", str(processors), "-m", str(memory), "-nodefaults", "-display", "none",
                   "-no-reboot",
                   "-kernel", image.Kernel().bootable(), "-initrd", archive,
-                  "-append", _KERNEL_OPTIONS, "-serial", f"file:{self._file('console')}",
+                  "-append", f"{_KERNEL_OPTIONS} {self.kernel_words}",
+                  "-serial", f"file:{self._file('console')}",
                   "-netdev", f"tap,id=net,ifname={tap},script=no,downscript=no",
                   "-device", f"virtio-net-pci,netdev=net,host_mtu={mtu},romfile=,"
                              f"mac=52:54:00:00:00:{switch.ports:02x}"]
