@@ -11,16 +11,17 @@
 //! What became of a link the daemon tells, as of others: whoever is left lets go of its queue pair.
 
 use super::Client;
+use super::hidden::{receiver, sender};
 use crate::calls::Call;
 use crate::places::{Heard, Part, Place, Told};
 use crate::queue_pairs::Connection;
 use crate::thread::spawn_quietly;
 use omniverb_device::attributes::State;
-use omniverb_device::{Cq, Domain, Qp, QpAttributes, QpMask, QpSpec, access};
+use omniverb_device::{Domain, Qp, QpAttributes, QpMask};
 use omniverb_session::body::{HandOver, HandedOver};
 use omniverb_sys::clock;
 use omniverb_sys::lock;
-use omniverb_terms::{Errno, Qpn, Service};
+use omniverb_terms::{Errno, Qpn};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -38,8 +39,6 @@ const PAUSE: (u64, u64) = (20_000_000, 200_000_000);
 /// away for a while.
 const ASKED_MAX: u64 = 10_000_000_000;
 const TICK: Duration = Duration::from_millis(50);
-/// Keys count by the SRQ's protection domain, so the queue pair has none.
-const NO_PD: u32 = u32::MAX;
 
 /// That this process can be found by others of a domain, until this is dropped.
 pub struct Membership {
@@ -93,29 +92,6 @@ impl Serving {
 struct Desk {
     asking: Vec<Asking>,
     serving: Vec<Serving>,
-}
-
-fn hidden(
-    client: &Client,
-    service: Service,
-    domain: Option<Arc<Domain>>,
-) -> Result<Arc<Qp>, Errno> {
-    // Nothing ever completes here.
-    let cq = Cq::new(&client.shared, 1, None);
-    client.create_qp(QpSpec {
-        service,
-        pd: NO_PD,
-        send_cq: cq.clone(),
-        recv_cq: cq,
-        srq: None,
-        domain,
-        send_max: 0,
-        recv_max: 0,
-        send_sge_max: 0,
-        recv_sge_max: 0,
-        inline_max: 0,
-        signal_all: false,
-    })
 }
 
 impl Client {
@@ -254,8 +230,7 @@ impl Desk {
         let Some(connection) = client.qps.connection(front.number) else {
             return front.no_way(part);
         };
-        let Ok(by) = hidden(client, Service::XrcSend, None) else { return front.no_way(part) };
-        by.stand_for(&front, part);
+        let Ok(by) = sender(client, &front, part) else { return front.no_way(part) };
         let message = HandOver {
             from: by.number,
             front: front.number,
@@ -383,40 +358,5 @@ impl Asking {
         place.take_back(self.message.statement());
         self.front.no_way(self.message.to);
         client.have_called(Call::Discard { qpn: self.by.number });
-    }
-}
-
-/// A queue pair that waits for another process's hidden one. What peers may do that has seen to,
-/// which knows what they may do with the front.
-fn receiver(client: &Arc<Client>, place: &Place, ask: &HandOver) -> Result<Arc<Qp>, Errno> {
-    let qp = hidden(client, Service::XrcRecv, Some(place.domain.clone()))?;
-    qp.receive_for(ask.front, ask.sender);
-    let attributes = QpAttributes {
-        port: 1,
-        access_flags: access::REMOTE | access::LOCAL_WRITE,
-        path_mtu: 1,
-        dest_qpn: ask.from,
-        max_dest_rd_atomic: 1,
-        min_rnr_timer: 1,
-        ..QpAttributes::default()
-    };
-    let begin = QpMask::STATE | QpMask::PKEY_INDEX | QpMask::PORT | QpMask::ACCESS_FLAGS;
-    let go = QpMask::STATE
-        | QpMask::AV
-        | QpMask::PATH_MTU
-        | QpMask::DEST_QPN
-        | QpMask::RQ_PSN
-        | QpMask::MAX_DEST_RD_ATOMIC
-        | QpMask::MIN_RNR_TIMER;
-    let connection = Connection { dgid: ask.gid, sgid: ask.gid, dest_qpn: ask.from };
-    let made = client
-        .modify_qp(&qp, begin, State::Init, &attributes, None, None)
-        .and_then(|()| client.modify_qp(&qp, go, State::Rtr, &attributes, None, Some(connection)));
-    match made {
-        Ok(()) => Ok(qp),
-        Err(errno) => {
-            client.have_called(Call::Discard { qpn: qp.number });
-            Err(errno)
-        }
     }
 }

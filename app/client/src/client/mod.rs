@@ -6,6 +6,7 @@ mod captures;
 mod events;
 mod groups;
 mod handing_over;
+mod hidden;
 mod importing;
 mod lending;
 mod links;

@@ -12,7 +12,7 @@ use omniverb_abi::{
     ibv_pd, ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_qp_open_attr,
     ibv_xrcd,
 };
-use omniverb_device::{Cq, Qp, QpSpec, limits};
+use omniverb_device::{Qp, QpSpec, limits};
 use omniverb_terms::{Errno, Qpn, Service};
 
 use super::context::ContextShell;
@@ -174,9 +174,6 @@ unsafe fn create(
     }
 }
 
-/// A PD that no object of an application has: keys are looked up in that of the SRQ.
-const NO_PD: u32 = u32::MAX;
-
 /// One that receives in an XRC domain: it has nothing of its own but its connection.
 ///
 /// # Safety
@@ -190,23 +187,9 @@ unsafe fn create_receiver(
     unsafe {
         let Some(place) = XrcdShell::of(xrcd) else { return null(Errno::EINVAL) };
         let client = &ContextShell::of(context).client;
+        let domain = Some(place.area.domain.clone());
         // Nothing ever completes here: receives do in the CQs of their SRQs.
-        let cq = Cq::new(&client.shared, 1, None);
-        let made = client.create_qp(QpSpec {
-            service: Service::XrcRecv,
-            pd: NO_PD,
-            send_cq: cq.clone(),
-            recv_cq: cq,
-            srq: None,
-            domain: Some(place.area.domain.clone()),
-            send_max: 0,
-            recv_max: 0,
-            send_sge_max: 0,
-            recv_sge_max: 0,
-            inline_max: 0,
-            signal_all: false,
-        });
-        match made {
+        match client.create_qp(QpSpec::bare(&client.shared, Service::XrcRecv, domain)) {
             Ok(qp) => {
                 (*init).cap = granted(&qp);
                 let made = receiver(context, xrcd, qp, (*init).qp_context);

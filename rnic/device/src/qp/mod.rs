@@ -74,6 +74,32 @@ pub struct QpSpec {
     pub signal_all: bool,
 }
 
+/// The protection domain of queue pairs that have none: no object of an application is in it.
+const NO_PD: u32 = u32::MAX;
+
+impl QpSpec {
+    /// One that has nothing but its connection, of a service that can do with that: nothing ever
+    /// completes there, and keys count by the protection domain of an SRQ that is named.
+    #[must_use]
+    pub fn bare(shared: &Arc<Shared>, service: Service, domain: Option<Arc<Domain>>) -> QpSpec {
+        let cq = Cq::new(shared, 1, None);
+        QpSpec {
+            service,
+            pd: NO_PD,
+            send_cq: cq.clone(),
+            recv_cq: cq,
+            srq: None,
+            domain,
+            send_max: 0,
+            recv_max: 0,
+            send_sge_max: 0,
+            recv_sge_max: 0,
+            inline_max: 0,
+            signal_all: false,
+        }
+    }
+}
+
 /// What a QP has room for, which is no less than was asked for.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // as in struct ibv_qp_cap
