@@ -1,5 +1,6 @@
 //! Who is at the far end of a link.
 
+use crate::limits::{CHUNK, CHUNK_ENGINE, PATH_MTU_MAX};
 use omniverb_terms::{Gid, Qpn};
 
 /// Whom a queue pair is linked with.
@@ -37,5 +38,15 @@ impl Peer {
     #[inline(always)]
     pub fn is_beyond_engine(&self) -> bool {
         self.far_end == FarEnd::Engine
+    }
+
+    /// Bytes of a message that a record of a link to it has at most, where the ring takes so many.
+    #[inline(always)]
+    pub(crate) fn chunk_max(&self, most: usize) -> usize {
+        match self.is_beyond_engine() {
+            // Whole packets, of whatever path MTU.
+            true => CHUNK_ENGINE.min(most - most % PATH_MTU_MAX),
+            false => CHUNK.min(most),
+        }
     }
 }

@@ -7,7 +7,7 @@
 //! What comes back is the other process's word, which has the domain but is trusted with nothing
 //! else: answers must fit what was asked, and who says anything else is gone.
 
-use crate::limits::{CHUNK, CHUNK_ENGINE, PATH_MTU_MAX};
+use crate::limits::CHUNK;
 use crate::peer::Peer;
 use omniverb_link::attributes::{GlobalRoute, Receiving, Sending};
 use omniverb_link::record::{FIRST, LAST, PLACED};
@@ -192,7 +192,7 @@ impl Relay {
             }
             self.named = Some(number);
         }
-        let most = self.chunk_max();
+        let most = self.peer.chunk_max(self.endpoint.request_payload_max());
         loop {
             // The record is read anew each time, and its writer may have made it shorter.
             let from = self.head.sent;
@@ -212,14 +212,6 @@ impl Relay {
             if chunk == left {
                 return Ok(true);
             }
-        }
-    }
-
-    fn chunk_max(&self) -> usize {
-        let most = self.endpoint.request_payload_max();
-        match self.peer.is_beyond_engine() {
-            true => CHUNK_ENGINE.min(most - most % PATH_MTU_MAX),
-            false => CHUNK.min(most),
         }
     }
 

@@ -5,7 +5,7 @@ use super::source::Origin;
 use super::{Finish, Order, Step, Why};
 use crate::constants::{opcode, send_flags};
 use crate::gather::pieces;
-use crate::limits::{CHUNK, CHUNK_ENGINE, PATH_MTU_MAX, SGE_MAX, SOURCE_MIN};
+use crate::limits::{SGE_MAX, SOURCE_MIN};
 use crate::qp::links::LinkEnd;
 use crate::qp::{Inner, Qp};
 use crate::work::flushes;
@@ -264,13 +264,7 @@ pub(super) fn last_flags(code: u32, flags: u32) -> u32 {
 
 #[inline(always)]
 fn chunk_max(link: &LinkEnd) -> u64 {
-    let most = link.endpoint.request_payload_max();
-    let chunk = match link.peer.is_beyond_engine() {
-        // Whole packets, of whatever path MTU.
-        true => CHUNK_ENGINE.min(most - most % PATH_MTU_MAX),
-        false => CHUNK.min(most),
-    };
-    chunk as u64
+    link.peer.chunk_max(link.endpoint.request_payload_max()) as u64
 }
 
 /// One record with the next `chunk` bytes, or with the place where they are.
