@@ -65,6 +65,7 @@ pub const TARGETS: [Target; 18] = [
     ("dma_peer", dma_peer),
     ("hostile_daemon", hostile_daemon),
     ("imports", imports),
+    ("opened", opened),
     ("kernel_addresses", kernel_addresses),
     ("kernel_maps", kernel_maps),
     ("configuration", configuration_file),
@@ -162,6 +163,11 @@ pub fn hostile_daemon(bytes: &[u8]) {
 /// A process of which another imports, and one that imports, where the other says anything.
 pub fn imports(bytes: &[u8]) {
     omniverb_client::testing::imports(bytes);
+}
+
+/// Two processes that have a queue pair of an XRC domain open, where the other says anything.
+pub fn opened(bytes: &[u8]) {
+    omniverb_client::testing::opened(bytes);
 }
 
 /// What the kernel says of interfaces and addresses.

@@ -16,8 +16,8 @@ SETTINGS = (("containers", functools.partial(Pair, count=1)), ("user", PlainPair
 _SELF_CONTAINED = ["states", "errors", "keys", "events", "messages", "extended", "nopoll", "forked",
                    "many", "adoption", "soak", "sources", "apart", "lossy", "newest",
                    "itself", "windows", "wider", "manners", "cancelled", "xrc", "xrc_domains",
-                   "xrc_shared", "flush", "imported", "imports", "import_pages", "import_lies",
-                   "strict", "multicast"]
+                   "xrc_shared", "xrc_opened", "flush", "imported", "imports", "import_pages",
+                   "import_lies", "strict", "multicast"]
 
 # Arguments and time limits that differ from the default: by setting and name.
 _MILLION = 1_000_000

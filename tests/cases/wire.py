@@ -49,6 +49,7 @@ _PROGRAMS = [
     *[program(f"windows.{test}") for test in tests_of("windows")],
     *[program(f"xrc.{test}") for test in tests_of("xrc")],
     *[program(f"xrc_shared.{test}") for test in tests_of("xrc_shared")],
+    *[program(f"xrc_opened.{test}") for test in tests_of("xrc_opened")],
     program("multicast.two_processes"),
     program("multicast.last_words"),
     *[program(f"flush.{test}") for test in tests_of("flush")],

@@ -6,6 +6,7 @@
 
 use crate::asking::{Asking, Reply};
 use crate::thread::spawn_quietly;
+use omniverb_device::AsyncEvent;
 use omniverb_device::work::Destination;
 use omniverb_sys::clock;
 use omniverb_sys::lock;
@@ -41,6 +42,10 @@ pub(crate) enum Call {
     },
     /// A queue pair of an XRC domain has requests for another part of it.
     HandOver { qpn: Qpn, part: u32 },
+    /// This has happened to a queue pair that others may have open.
+    Tell { qpn: Qpn, event: AsyncEvent },
+    /// Another process that has a queue pair of ours open asks something, or has ended.
+    Opened { opener: u64 },
     /// A hidden queue pair is of no use any more.
     Discard { qpn: Qpn },
     /// What was granted by way of a queue pair's links is to end.

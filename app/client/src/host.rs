@@ -81,6 +81,10 @@ impl Host for ProcessHost {
         self.progress.run(Call::HandOver { qpn, part });
     }
 
+    fn receiver_event(&self, qpn: Qpn, event: AsyncEvent) {
+        self.progress.run(Call::Tell { qpn, event });
+    }
+
     fn discard(&self, qpn: Qpn) {
         self.progress.run(Call::Discard { qpn });
     }

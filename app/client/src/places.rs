@@ -7,8 +7,9 @@
 //! over takes and sends; it has a turn for so many messages at a time.
 
 use crate::errno::errno_of;
+use crate::opened::Receivers;
 use omniverb_device::Domain;
-use omniverb_session::body::{HandOver, HandedOver};
+use omniverb_session::body::{HandOver, HandedOver, OpenQp, QpOpened};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::{Message, decode, encode};
 use omniverb_sys::descriptors::{self, Plain};
@@ -17,11 +18,20 @@ use omniverb_terms::{Errno, Qpn};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags, SocketAddrAny, SocketAddrUnix, recv, sendto};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, Weak};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
+/// First and longest pause before one asks again, in nanoseconds: the other one may have had no
+/// room for the question.
+pub(crate) const PAUSE: (u64, u64) = (20_000_000, 200_000_000);
+/// How long one asks, in nanoseconds, and is waited for: then nobody is there. The daemon may be
+/// away for a while.
+pub(crate) const ASKED_MAX: u64 = 10_000_000_000;
 /// Messages that are taken in one turn.
 const AT_ONCE: usize = 16;
+/// Answers that wait to be looked at: an honest part gives one or two.
+const ANSWERS_MAX: usize = 1 << 14;
 /// How long the thread is waited for at its end: a little more than a call to the daemon takes.
 const END_MAX: Duration = Duration::from_secs(12);
 
@@ -35,6 +45,8 @@ pub struct Part {
     pub socket: OwnedFd,
     /// The file.
     pub file: OwnedFd,
+    /// What of this process others may open.
+    pub receivers: Weak<dyn Receivers>,
 }
 
 /// What became of a message.
@@ -52,6 +64,9 @@ pub(crate) enum Heard {
     Ask(HandOver),
     /// And from which part.
     Answer(HandedOver, u32),
+    Open(OpenQp),
+    /// And from which part.
+    Opened(QpOpened, u32),
 }
 
 /// What others tell the thread, and wait for of it.
@@ -59,13 +74,18 @@ pub(crate) enum Heard {
 struct Desk {
     state: Mutex<State>,
     ended: Condvar,
+    answered: Condvar,
 }
 
 #[derive(Default)]
 struct State {
+    /// Doors at which somebody waits, and what was said there, by which parts.
+    doors: Vec<(u32, Vec<(QpOpened, u32)>)>,
     /// Queue pairs that look for ways to other parts.
     wishes: Vec<(Qpn, u32)>,
     running: bool,
+    /// The thread, once it is at work.
+    thread: Option<ThreadId>,
     over: bool,
 }
 
@@ -131,14 +151,59 @@ impl Place {
         !lock(&self.desk.state).wishes.is_empty()
     }
 
+    /// Answers to questions that name this door are kept from now on.
+    pub(crate) fn attend(&self, door: u32) {
+        lock(&self.desk.state).doors.push((door, Vec::new()));
+    }
+
+    /// They are not any more.
+    pub(crate) fn leave(&self, door: u32) {
+        lock(&self.desk.state).doors.retain(|(other, _)| *other != door);
+    }
+
+    /// Another part says what it has.
+    pub(crate) fn answer(&self, answer: QpOpened, part: u32) {
+        let mut state = lock(&self.desk.state);
+        let mut doors = state.doors.iter_mut();
+        let at = doors.find(|(door, answers)| *door == answer.door && answers.len() < ANSWERS_MAX);
+        if let Some((_, answers)) = at {
+            answers.push((answer, part));
+            self.desk.answered.notify_all();
+        }
+    }
+
+    /// What was said there meanwhile; waits so long for something.
+    pub(crate) fn answers(&self, door: u32, limit: Duration) -> Vec<(QpOpened, u32)> {
+        let of = |state: &mut State| {
+            let found = state.doors.iter_mut().find(|(other, _)| *other == door);
+            found.map(|(_, answers)| std::mem::take(answers)).unwrap_or_default()
+        };
+        let none = |state: &mut State| {
+            let found = state.doors.iter().find(|(other, _)| *other == door);
+            found.is_some_and(|(_, answers)| answers.is_empty())
+        };
+        let state = lock(&self.desk.state);
+        let waited = self.desk.answered.wait_timeout_while(state, limit, none);
+        of(&mut waited.unwrap_or_else(|e| e.into_inner()).0)
+    }
+
     /// Ends the thread, and waits for that: then nobody else of us has the socket. But not without
     /// end: one that is held by something keeps the part's name until it is not.
     pub(crate) fn end(&self) {
         let mut state = lock(&self.desk.state);
         state.over = true;
         self.news.signal();
+        // It may have been the last one that used the domain.
+        if state.thread == Some(thread::current().id()) {
+            return;
+        }
         let waited = self.desk.ended.wait_timeout_while(state, END_MAX, |state| state.running);
         drop(waited.unwrap_or_else(|e| e.into_inner()));
+    }
+
+    /// This thread is the one.
+    pub(crate) fn begin(&self) {
+        lock(&self.desk.state).thread = Some(thread::current().id());
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -224,6 +289,8 @@ fn understood(bytes: &[u8], from: u32) -> Option<Heard> {
     match decode(bytes) {
         Ok((_, Message::HandOver(ask))) if ask.part == from => Some(Heard::Ask(ask)),
         Ok((_, Message::HandedOver(answer))) => Some(Heard::Answer(answer, from)),
+        Ok((_, Message::OpenQp(ask))) if ask.part == from => Some(Heard::Open(ask)),
+        Ok((_, Message::QpOpened(answer))) => Some(Heard::Opened(answer, from)),
         _ => None,
     }
 }
@@ -241,7 +308,8 @@ mod tests {
         let name = format!("{prefix}{number}");
         bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
         let file = memfd_create("domain", MemfdFlags::CLOEXEC).unwrap();
-        let part = Part { prefix: prefix.into(), number, socket, file };
+        let receivers = Weak::<crate::opened::Nobody>::new();
+        let part = Part { prefix: prefix.into(), number, socket, file, receivers };
         Place::new(part, &Domain::part(number)).unwrap()
     }
 

@@ -22,6 +22,24 @@ pub enum AsyncEvent {
     QpLastWqeReached = 16,
 }
 
+impl AsyncEvent {
+    /// The one of a queue pair that has this number.
+    #[must_use]
+    pub fn of_qp(number: u32) -> Option<AsyncEvent> {
+        use AsyncEvent::*;
+        [
+            QpFatal,
+            QpRequestError,
+            QpAccessError,
+            CommunicationEstablished,
+            SqDrained,
+            QpLastWqeReached,
+        ]
+        .into_iter()
+        .find(|event| *event as u32 == number)
+    }
+}
+
 /// What a direct link does not mind and a wire would. `ours` is the requester's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // of each side
@@ -64,6 +82,9 @@ pub trait Host: Send + Sync {
     /// process that has that. The answer comes as a link to a queue pair that
     /// [stands](crate::Qp::stand_for) for this one, or as [`crate::Qp::no_way`].
     fn hand_over(&self, _qpn: Qpn, _part: u32) {}
+    /// This has happened to a queue pair that receives in an XRC domain: other processes may have
+    /// it open.
+    fn receiver_event(&self, _qpn: Qpn, _event: AsyncEvent) {}
     /// A queue pair that stands for another one, or receives for one, is of no use any more.
     fn discard(&self, _qpn: Qpn) {}
     /// Ask the daemon for a datagram link; the answer comes as [`crate::Qp::attach`] or

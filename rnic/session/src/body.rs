@@ -342,6 +342,28 @@ bodies! {
         /// The one that receives. Zero: there is none, and will not be.
         by: Qpn,
     }
+    /// Between the same: has your process made the queue pair of this number, which receives in the
+    /// domain? Then connect to this socket, and answer by what. Counts as long as whoever sent it
+    /// [states](OpenQp::statement) so. Answered with `QpOpened`, and sent again until then.
+    OpenQp {
+        qpn: Qpn,
+        /// Number of a socket of the asking process (`support/sys/src/numbered.rs`).
+        door: u32,
+        /// The part of the asking process: where to answer.
+        part: u32,
+        reserved: u32,
+    }
+    /// Between the same. That the process has it counts only as long as whoever sent it
+    /// [states](QpOpened::statement) so.
+    QpOpened {
+        qpn: Qpn,
+        /// Of the question.
+        door: u32,
+        /// Number of the socket that is connected there.
+        by: u32,
+        /// None; `EINVAL`: it has no such queue pair; `ENOMEM`: too many have it open.
+        errno: Errno,
+    }
 
     /// Ask for what there is to see of this process's own vNIC, from a place on. Needs no `Hello`.
     QueryStatus { from: Cursor }
@@ -417,6 +439,27 @@ impl HandedOver {
         let known = [self.from, self.by].iter().all(|qpn| *qpn <= Qpn::MAX);
         let is = known && self.from != Qpn(0);
         is.then_some(1 << 61 | u64::from(self.from.0) << 24 | u64::from(self.by.0))
+    }
+}
+
+impl OpenQp {
+    /// As of [`HandOver`]; no number is that of both.
+    #[must_use]
+    pub fn statement(&self) -> Option<u64> {
+        let (part, door) = (u64::from(self.part), u64::from(self.door));
+        let is = self.qpn <= Qpn::MAX && part >> 12 == 0 && door >> 20 == 0;
+        is.then_some(1 << 60 | part << 44 | door << 24 | u64::from(self.qpn.0))
+    }
+}
+
+impl QpOpened {
+    /// The number of the statement that goes with it, from who has this part; as of [`HandOver`],
+    /// and no number is that of both.
+    #[must_use]
+    pub fn statement(&self, part: u32) -> Option<u64> {
+        let (part, by) = (u64::from(part), u64::from(self.by));
+        let is = self.qpn <= Qpn::MAX && part >> 12 == 0 && by >> 20 == 0;
+        is.then_some(3 << 60 | part << 44 | by << 24 | u64::from(self.qpn.0))
     }
 }
 

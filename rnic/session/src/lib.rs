@@ -9,7 +9,8 @@
 //!
 //! Who runs the daemon has a socket apart, with messages of its own: [`operator`]. For processes of
 //! a virtual machine the same messages travel in frames: [`machine`].
-//! Two processes of which one imports what the other has have sockets of their own: [`import`].
+//! Two processes of which one imports what the other has have sockets of their own: [`import`]; so
+//! have two that have the same queue pair open: [`opened`].
 //!
 //! One datagram is one message: a [`Header`], then the body its [`Kind`] names, both fixed-size
 //! and native-endian (both ends are on one host). Descriptors travel as `SCM_RIGHTS` beside it,
@@ -25,6 +26,7 @@ pub mod import;
 pub mod limits;
 pub mod machine;
 mod macros;
+pub mod opened;
 pub mod operator;
 pub mod rate;
 pub mod rights;

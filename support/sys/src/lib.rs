@@ -24,6 +24,7 @@ pub mod manager;
 pub mod mapping;
 pub mod memfd;
 pub mod netns;
+pub mod numbered;
 pub mod own;
 pub mod pidfd;
 pub mod privileges;

@@ -11,9 +11,10 @@
 //! What became of a link the daemon tells, as of others: whoever is left lets go of its queue pair.
 
 use super::Client;
+use super::admitting::Openings;
 use super::hidden::{receiver, sender};
 use crate::calls::Call;
-use crate::places::{Heard, Part, Place, Told};
+use crate::places::{ASKED_MAX, Heard, PAUSE, Part, Place, Told};
 use crate::queue_pairs::Connection;
 use crate::thread::spawn_quietly;
 use omniverb_device::attributes::State;
@@ -32,18 +33,22 @@ const UNLINKED_MAX: usize = 64;
 /// Others' queue pairs that are served at a time: who has the domain may ask, and is not to use up
 /// what the program may make.
 const SERVING_MAX: usize = 1024;
-/// First and longest pause before one asks again, in nanoseconds: the other one may have had no
-/// room for the question.
-const PAUSE: (u64, u64) = (20_000_000, 200_000_000);
-/// How long one asks, in nanoseconds, and is waited for: then nobody is there. The daemon may be
-/// away for a while.
-const ASKED_MAX: u64 = 10_000_000_000;
 const TICK: Duration = Duration::from_millis(50);
+/// How long an answer stands of a queue pair that is linked already, in nanoseconds. By an engine
+/// one end may be linked before the other has heard of it.
+const STANDS: u64 = 1_000_000_000;
 
 /// That this process can be found by others of a domain, until this is dropped.
 pub struct Membership {
-    client: Arc<Client>,
-    place: Arc<Place>,
+    pub(super) client: Arc<Client>,
+    pub(super) place: Arc<Place>,
+}
+
+impl Membership {
+    /// Whose it is.
+    pub fn client(&self) -> &Arc<Client> {
+        &self.client
+    }
 }
 
 impl Drop for Membership {
@@ -78,9 +83,18 @@ struct Serving {
     by: Option<Arc<Qp>>,
     since: u64,
     linked: bool,
+    /// It is stated, since then.
+    stated: Option<u64>,
 }
 
 impl Serving {
+    /// It is not stated any more.
+    fn take_back(&mut self, place: &Place) {
+        if self.stated.take().is_some() {
+            place.take_back(self.statement());
+        }
+    }
+
     fn statement(&self) -> Option<u64> {
         let by = self.by.as_ref().map_or(Qpn(0), |by| by.number);
         HandedOver { from: self.from, by }.statement()
@@ -92,6 +106,7 @@ impl Serving {
 struct Desk {
     asking: Vec<Asking>,
     serving: Vec<Serving>,
+    openings: Openings,
 }
 
 impl Client {
@@ -113,7 +128,7 @@ impl Client {
         Ok(Membership { client: self.clone(), place })
     }
 
-    /// There is an SRQ in a domain: others may ask for it.
+    /// There is an SRQ or a queue pair in a domain: others may ask for it.
     pub fn expect_hand_overs(self: &Arc<Self>, domain: &Arc<Domain>) {
         if let Some(place) = self.place_of(domain) {
             let _ = self.start_progress();
@@ -126,7 +141,7 @@ impl Client {
         lock(&self.places).iter().find(|place| Arc::ptr_eq(&place.domain, domain)).cloned()
     }
 
-    fn hand_over_at(&self, place: &Arc<Place>) -> Result<(), Errno> {
+    pub(super) fn hand_over_at(&self, place: &Arc<Place>) -> Result<(), Errno> {
         let client = self.me.clone();
         place.serve(|place, attendance| {
             spawn_quietly("omniverb-xrc", move || {
@@ -159,6 +174,7 @@ impl Client {
 
 fn run(client: &Weak<Client>, place: &Arc<Place>) {
     let mut desk = Desk::default();
+    place.begin();
     while !place.is_over() {
         // Wishes may be left that there was no room for.
         let again = desk.is_waiting() || place.has_wishes();
@@ -171,6 +187,8 @@ fn run(client: &Weak<Client>, place: &Arc<Place>) {
                 _ if place.is_over() => break,
                 Heard::Ask(ask) => desk.serve(&client, place, &ask),
                 Heard::Answer(answer, part) => desk.answered(&client, place, &answer, part),
+                Heard::Open(ask) => desk.openings.serve(&client, place, ask),
+                Heard::Opened(answer, part) => place.answer(answer, part),
             }
         }
         let room = ASKING_MAX.saturating_sub(desk.asking.len());
@@ -181,6 +199,7 @@ fn run(client: &Weak<Client>, place: &Arc<Place>) {
             }
         }
         desk.go_on(&client, place);
+        desk.openings.prune(place);
     }
     if let Some(client) = client.upgrade() {
         desk.give_up(&client);
@@ -200,7 +219,9 @@ fn give_up_wish(client: &Client, front: Qpn, part: u32) {
 impl Desk {
     /// Whether something is to be looked at again in a moment.
     fn is_waiting(&self) -> bool {
-        !self.asking.is_empty() || self.serving.iter().any(|serving| !serving.linked)
+        let is_open = |serving: &Serving| !serving.linked || serving.stated.is_some();
+        let serving = || self.serving.iter().any(is_open);
+        !self.asking.is_empty() || serving() || self.openings.are_some()
     }
 
     /// Whether nobody more is served now.
@@ -212,13 +233,13 @@ impl Desk {
     /// Forgets those whose link has ended, and refusals that everybody has heard of.
     fn prune(&mut self, client: &Client, place: &Place) {
         let now = clock::now();
-        self.serving.retain(|serving| {
+        self.serving.retain_mut(|serving| {
             let stays = match &serving.by {
                 Some(by) => client.qp(by.number).is_some(),
                 None => now.saturating_sub(serving.since) < ASKED_MAX,
             };
-            if !stays && !serving.linked {
-                place.take_back(serving.statement());
+            if !stays {
+                serving.take_back(place);
             }
             stays
         });
@@ -274,19 +295,19 @@ impl Desk {
         }
         let known = self.serving.iter().position(|serving| serving.from == ask.from);
         let at = match known {
-            // By an engine our end may be linked before the other one has heard of it.
             Some(at) => at,
             None if self.is_full() => return,
             None => {
                 let by = receiver(client, place, ask).ok();
-                let (from, since) = (ask.from, clock::now());
-                self.serving.push(Serving { from, by, since, linked: false });
+                let (from, since, stated) = (ask.from, clock::now(), None);
+                self.serving.push(Serving { from, by, since, linked: false, stated });
                 self.serving.len() - 1
             }
         };
         let by = self.serving[at].by.as_ref().map_or(Qpn(0), |by| by.number);
         let answer = HandedOver { from: ask.from, by };
         if place.state(answer.statement()).is_ok() {
+            self.serving[at].stated = Some(clock::now());
             place.tell(ask.part, &answer.into());
         }
     }
@@ -320,17 +341,18 @@ impl Desk {
             }
             self.asking.push(asking);
         }
-        for serving in self.serving.iter_mut().filter(|serving| !serving.linked) {
+        for serving in &mut self.serving {
             let Some(by) = &serving.by else { continue };
-            let linked = !by.peers().is_empty();
-            let late = now.saturating_sub(serving.since) >= ASKED_MAX;
-            if linked || late {
-                place.take_back(serving.statement());
-            }
-            if late && !linked {
+            let linked = serving.linked || !by.peers().is_empty();
+            let late = !linked && now.saturating_sub(serving.since) >= ASKED_MAX;
+            if late {
                 client.have_called(Call::Discard { qpn: by.number });
             }
             serving.linked = linked;
+            let stood = |at: u64| now.saturating_sub(at) >= STANDS;
+            if late || linked && serving.stated.is_some_and(stood) {
+                serving.take_back(place);
+            }
         }
     }
 

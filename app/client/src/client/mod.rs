@@ -2,6 +2,7 @@
 //!
 //! The parts are objects of their own, each in a file beside this folder; what joins them is here.
 
+mod admitting;
 mod captures;
 mod events;
 mod groups;
@@ -12,6 +13,8 @@ mod lending;
 mod links;
 mod mapping;
 mod objects;
+mod openers;
+mod opening;
 mod registering;
 mod resume;
 mod second;
@@ -20,13 +23,14 @@ mod turning;
 
 pub use self::handing_over::Membership;
 pub use self::importing::{Offer, is_command_file};
+pub use self::opening::OpenedQp;
 pub use self::registering::{REGIONS_MAX, Wish};
 pub use self::second::Answer;
 
 use crate::nic::{NoDevice, VirtualNic};
 use crate::session::{self, Session};
 use crate::{audience, bells, calls, environment, fork, host, imports, keys, mapped, places};
-use crate::{progress, queue_pairs, statistics, taking, tracing, watches};
+use crate::{opened, progress, queue_pairs, statistics, taking, tracing, watches};
 use omniverb_device::Shared;
 use omniverb_session::Message;
 use omniverb_session::body::{GidEntry, QueryGids};
@@ -59,6 +63,8 @@ pub struct Client {
     mapped: mapped::Mapped,
     /// Its parts of XRC domains, where others find it.
     places: Mutex<Vec<Arc<places::Place>>>,
+    /// Processes that have queue pairs of ours open.
+    openers: opened::Openers,
     /// Listens to processes with which a device is shared.
     service: Arc<imports::Service>,
     /// What those have who import ours.
@@ -117,6 +123,7 @@ impl Client {
             taking: Arc::default(),
             mapped: mapped::Mapped::default(),
             places: Mutex::default(),
+            openers: Default::default(),
             exporter: imports::Exporter::new(service.clone(), me.clone()),
             service,
             imported: Arc::default(),

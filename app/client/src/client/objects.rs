@@ -154,6 +154,8 @@ impl Caller for Client {
             }
             Call::Failed { qpn } => self.qp_failed(qpn),
             Call::HandOver { qpn, part } => self.hand_over(qpn, part),
+            Call::Tell { qpn, event } => self.tell_openers(qpn, event),
+            Call::Opened { opener } => self.serve_opener(opener),
             Call::Discard { qpn } => self.discard(qpn),
             Call::Attach { qpn } => return self.attach_again(qpn),
             Call::Leave { qpn, peer_qpn } => return self.leave_group(qpn, peer_qpn),

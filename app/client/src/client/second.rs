@@ -145,7 +145,10 @@ fn is_for_all(question: &Message) -> bool {
         | Message::Adopted(_)
         | Message::Released(_) => false,
         // Not the daemon's.
-        Message::HandOver(_) | Message::HandedOver(_) => false,
+        Message::HandOver(_)
+        | Message::HandedOver(_)
+        | Message::OpenQp(_)
+        | Message::QpOpened(_) => false,
         // Asked without a session, on a connection that ends with the answer.
         Message::QueryStatus(_) | Message::QueryVnic(_) => false,
         // No questions.

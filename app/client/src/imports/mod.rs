@@ -27,4 +27,4 @@ pub(crate) use import::Budget;
 pub use import::Import;
 pub use imported::{ImportedMemory, ImportedRegion};
 pub(crate) use line::{Device, Line};
-pub(crate) use service::Service;
+pub(crate) use service::{Party, Service};

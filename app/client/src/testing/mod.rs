@@ -3,3 +3,4 @@
 pub mod hostile;
 
 pub use crate::imports::fuzz::imports;
+pub use crate::opened::fuzz::opened;

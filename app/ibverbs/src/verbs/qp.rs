@@ -4,6 +4,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use omniverb_abi::{ibv_global_route, ibv_qp, ibv_qp_cap, ibv_qp_ex, ibv_xrcd};
+use omniverb_client::OpenedQp;
 use omniverb_device::Qp;
 
 use super::builder::Builder;
@@ -22,6 +23,8 @@ pub(crate) struct QpShell {
     pub(super) xrcd: *mut ibv_xrcd,
     /// The address vector as it was set: route, LID, SL, whether global, port.
     pub(super) route: SharedRoute,
+    /// It is another process's, and this one has it open; `qp` is in its place.
+    pub(super) opened: Option<OpenedQp>,
     asyncs_returned: AtomicU32,
 }
 
@@ -40,7 +43,8 @@ impl QpShell {
         xrcd: *mut ibv_xrcd,
     ) -> QpShell {
         let asyncs_returned = AtomicU32::new(0);
-        QpShell { ex, qp, builder, signal_all, xrcd, route: Arc::default(), asyncs_returned }
+        let (route, opened) = (Arc::default(), None);
+        QpShell { ex, qp, builder, signal_all, xrcd, route, opened, asyncs_returned }
     }
 
     /// # Safety

@@ -1,16 +1,18 @@
 //! `ibv_modify_qp`, `ibv_query_qp`.
 
 use core::ffi::c_int;
+use std::sync::Arc;
 
 use omniverb_abi::{ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
-use omniverb_client::{Connection, lock};
+use omniverb_client::{Client, Connection, lock};
 use omniverb_device::attributes::State;
-use omniverb_device::{QpAttributes, QpMask, limits};
+use omniverb_device::{Qp, QpAttributes, QpMask, limits};
 use omniverb_terms::{Errno, Qpn};
 
 use super::address::{resolve, route};
 use super::context::ContextShell;
-use super::qp::{QpShell, granted};
+use super::qp::{QpShell, SharedRoute, granted};
+use super::qp_words::{Gids, attr_of, words};
 use crate::why::refused;
 
 /// A PSN has 24 bits; drivers leave the others out.
@@ -55,6 +57,43 @@ fn values_are_valid(mask: QpMask, attr: &ibv_qp_attr) -> bool {
         && when(QpMask::ALT_PATH, attr.alt_timeout < 32)
 }
 
+/// Looks at the values that the mask names.
+pub(super) fn check(mask: QpMask, attr: &ibv_qp_attr) -> Result<(), Errno> {
+    if !values_are_valid(mask, attr) {
+        let why = "a value that the mask names is out of range";
+        return Err(refused!(Errno::EINVAL, "ibv_modify_qp: {why} (mask {mask:?})"));
+    }
+    let is_state = State::from_number(attr.qp_state).is_some();
+    if mask.contains(QpMask::STATE) && !is_state { Err(Errno::EINVAL) } else { Ok(()) }
+}
+
+/// Changes a queue pair of this process. What is asked has been [looked at](check), and the GIDs
+/// are those of the address vector, if the mask names that.
+pub(super) fn modify(
+    client: &Arc<Client>,
+    qp: &Arc<Qp>,
+    kept: &SharedRoute,
+    mask: QpMask,
+    attr: &ibv_qp_attr,
+    gids: Option<Gids>,
+) -> Result<(), Errno> {
+    let wanted = State::from_number(attr.qp_state).filter(|_| mask.contains(QpMask::STATE));
+    let to = wanted.unwrap_or_else(|| qp.state());
+    let current = State::from_number(attr.cur_qp_state);
+    let current = current.filter(|_| mask.contains(QpMask::CUR_STATE));
+    let dest_qpn = Qpn(attr.dest_qp_num);
+    let connection = gids.map(|(dgid, sgid)| Connection { dgid, sgid, dest_qpn });
+    let done = client.modify_qp(qp, mask, to, &attributes(attr), current, connection);
+    done.inspect(|()| remember(kept, mask, attr)).map_err(|errno| {
+        let (qpn, now) = (qp.number.0, qp.state());
+        refused!(
+            errno,
+            "ibv_modify_qp: queue pair {qpn} in {now:?} may not go to {to:?} with {mask:?}, or the \
+             daemon refuses it"
+        )
+    })
+}
+
 /// `ibv_modify_qp`.
 ///
 /// # Safety
@@ -71,56 +110,55 @@ pub unsafe extern "C" fn ov_ibv_modify_qp(
         let shell = QpShell::of(qp);
         let context = ContextShell::of((*qp).context);
         let attr = &*attr;
-        if !values_are_valid(mask, attr) {
-            let why = "a value that the mask names is out of range";
-            return refused!(Errno::EINVAL, "ibv_modify_qp: {why} (mask {mask:?})").raw();
-        }
-        let to = if mask.contains(QpMask::STATE) {
-            match State::from_number(attr.qp_state) {
-                Some(state) => state,
-                None => return Errno::EINVAL.raw(),
-            }
-        } else {
-            shell.qp.state()
+        let wanted = |flag, address| match mask.contains(flag) {
+            true => resolve(context, address).map(Some),
+            false => Ok(None),
         };
-        let current = if mask.contains(QpMask::CUR_STATE) {
-            State::from_number(attr.cur_qp_state)
-        } else {
-            None
+        let gids = check(mask, attr)
+            .and_then(|()| wanted(QpMask::AV, &attr.ah_attr))
+            .and_then(|gids| wanted(QpMask::ALT_PATH, &attr.alt_ah_attr).map(|_| gids));
+        let gids = match gids {
+            Ok(gids) => gids,
+            Err(errno) => return errno.raw(),
         };
-        let connection = if mask.contains(QpMask::AV) {
-            match resolve(context, &attr.ah_attr) {
-                Ok((dgid, sgid)) => {
-                    Some(Connection { dgid, sgid, dest_qpn: Qpn(attr.dest_qp_num) })
-                }
-                Err(errno) => return errno.raw(),
-            }
-        } else {
-            None
+        let done = match &shell.opened {
+            None => modify(&context.client, &shell.qp, &shell.route, mask, attr, gids),
+            Some(opened) => opened.modify(mask.bits(), words(attr, gids)).map(drop),
         };
-        if mask.contains(QpMask::ALT_PATH)
-            && let Err(errno) = resolve(context, &attr.alt_ah_attr)
-        {
-            return errno.raw();
+        if shell.opened.is_none() {
+            (*qp).state = shell.qp.state() as u32;
+        } else if done.is_ok() && mask.contains(QpMask::STATE) {
+            (*qp).state = attr.qp_state;
         }
-        let given = attributes(attr);
-        let done = context.client.modify_qp(&shell.qp, mask, to, &given, current, connection);
-        (*qp).state = shell.qp.state() as u32;
-        match done {
-            Ok(()) => {
-                shell.remember(mask, attr);
-                0
-            }
-            Err(errno) => {
-                let (qpn, now) = (shell.qp.number.0, shell.qp.state());
-                refused!(
-                    errno,
-                    "ibv_modify_qp: queue pair {qpn} in {now:?} may not go to {to:?} with \
-                     {mask:?}, or the daemon refuses it"
-                )
-                .raw()
-            }
-        }
+        done.err().map_or(0, |errno| errno.raw())
+    }
+}
+
+/// What is known of a queue pair of this process.
+pub(super) fn known(qp: &Qp, kept: &SharedRoute) -> ibv_qp_attr {
+    const MIGRATED: u32 = 0;
+    let (state, known) = qp.query();
+    ibv_qp_attr {
+        qp_state: state as u32,
+        cur_qp_state: state as u32,
+        path_mtu: known.path_mtu,
+        path_mig_state: MIGRATED,
+        qkey: known.qkey,
+        rq_psn: known.rq_psn,
+        sq_psn: known.sq_psn,
+        dest_qp_num: known.dest_qpn.0,
+        qp_access_flags: known.access_flags,
+        cap: granted(qp),
+        ah_attr: address(kept),
+        pkey_index: known.pkey_index,
+        max_rd_atomic: known.max_rd_atomic,
+        max_dest_rd_atomic: known.max_dest_rd_atomic,
+        min_rnr_timer: known.min_rnr_timer,
+        port_num: known.port,
+        timeout: known.timeout,
+        retry_cnt: known.retry_cnt,
+        rnr_retry: known.rnr_retry,
+        ..ibv_qp_attr::default()
     }
 }
 
@@ -135,62 +173,46 @@ pub unsafe extern "C" fn ov_ibv_query_qp(
     _mask: c_int,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    const MIGRATED: u32 = 0;
     // SAFETY: the caller's promise.
     unsafe {
         let shell = QpShell::of(qp);
-        let (state, known) = shell.qp.query();
-        let cap = granted(&shell.qp);
-        attr.write(ibv_qp_attr {
-            qp_state: state as u32,
-            cur_qp_state: state as u32,
-            path_mtu: known.path_mtu,
-            path_mig_state: MIGRATED,
-            qkey: known.qkey,
-            rq_psn: known.rq_psn,
-            sq_psn: known.sq_psn,
-            dest_qp_num: known.dest_qpn.0,
-            qp_access_flags: known.access_flags,
-            cap,
-            ah_attr: shell.address(),
-            pkey_index: known.pkey_index,
-            max_rd_atomic: known.max_rd_atomic,
-            max_dest_rd_atomic: known.max_dest_rd_atomic,
-            min_rnr_timer: known.min_rnr_timer,
-            port_num: known.port,
-            timeout: known.timeout,
-            retry_cnt: known.retry_cnt,
-            rnr_retry: known.rnr_retry,
-            ..ibv_qp_attr::default()
-        });
+        let found = match &shell.opened {
+            None => known(&shell.qp, &shell.route),
+            Some(opened) => match opened.query() {
+                Ok(found) => ibv_qp_attr { cap: granted(&shell.qp), ..attr_of(&found) },
+                Err(errno) => {
+                    let why = "the process that made the queue pair does not answer";
+                    return refused!(errno, "ibv_query_qp: {why}").raw();
+                }
+            },
+        };
+        attr.write(found);
         init.write(ibv_qp_init_attr {
             qp_context: (*qp).qp_context,
             send_cq: (*qp).send_cq,
             recv_cq: (*qp).recv_cq,
             srq: (*qp).srq,
-            cap,
+            cap: found.cap,
             qp_type: (*qp).qp_type,
             sq_sig_all: c_int::from(shell.signal_all),
         });
-        (*qp).state = state as u32;
+        (*qp).state = found.qp_state;
     }
     0
 }
 
-impl QpShell {
-    /// Keeps the address vector for queries; the device itself does not need it any more.
-    fn remember(&self, mask: QpMask, attr: &ibv_qp_attr) {
-        if mask.contains(QpMask::AV) {
-            let ibv_ah_attr { grh, dlid, sl, is_global, port_num, .. } = attr.ah_attr;
-            *lock(&self.route) = Some((grh, dlid, sl, is_global, port_num));
-        }
+/// Keeps the address vector for queries; the device itself does not need it any more.
+fn remember(kept: &SharedRoute, mask: QpMask, attr: &ibv_qp_attr) {
+    if mask.contains(QpMask::AV) {
+        let ibv_ah_attr { grh, dlid, sl, is_global, port_num, .. } = attr.ah_attr;
+        *lock(kept) = Some((grh, dlid, sl, is_global, port_num));
     }
+}
 
-    fn address(&self) -> ibv_ah_attr {
-        let kept = *lock(&self.route);
-        let (grh, dlid, sl, is_global, port_num) = kept.unwrap_or((no_route(), 0, 0, 0, 0));
-        ibv_ah_attr { grh, dlid, sl, is_global, port_num, ..ibv_ah_attr::default() }
-    }
+fn address(kept: &SharedRoute) -> ibv_ah_attr {
+    let kept = *lock(kept);
+    let (grh, dlid, sl, is_global, port_num) = kept.unwrap_or((no_route(), 0, 0, 0, 0));
+    ibv_ah_attr { grh, dlid, sl, is_global, port_num, ..ibv_ah_attr::default() }
 }
 
 fn no_route() -> ibv_global_route {

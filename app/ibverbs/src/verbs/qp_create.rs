@@ -195,6 +195,7 @@ unsafe fn create_receiver(
                 let made = receiver(context, xrcd, qp, (*init).qp_context);
                 let shell = QpShell::of(made);
                 place.area.add(&shell.qp, made as usize, shell.route.clone());
+                client.expect_hand_overs(&place.area.domain);
                 made
             }
             Err(errno) => null(refused!(errno, "ibv_create_qp: over a quota, or no daemon")),
@@ -229,8 +230,10 @@ unsafe fn receiver(
     }
 }
 
-/// `ibv_open_qp`: another object for a queue pair that receives in an XRC domain. It lives until
-/// the last of them is destroyed. Its events come to the first of those there are.
+/// `ibv_open_qp`: another object for a queue pair that receives in an XRC domain, of this process
+/// or another. It lives until the last of them is destroyed, or the process that made it ends. Its
+/// events come to the first object of those that a process made of its own, and to each that is of
+/// another's.
 pub(super) unsafe extern "C" fn open_qp(
     context: *mut ibv_context,
     attr: *mut ibv_qp_open_attr,
@@ -254,12 +257,40 @@ pub(super) unsafe extern "C" fn open_qp(
             (*made.cast::<QpShell>()).route = route;
             made
         });
-        opened.unwrap_or_else(|| {
-            let why = "no queue pair of this process receives there under that number";
-            let elsewhere = place.area.is_elsewhere();
-            let errno = if elsewhere { Errno::EOPNOTSUPP } else { Errno::EINVAL };
-            null(refused!(errno, "ibv_open_qp: {why}"))
-        })
+        let number = Qpn(asked.qp_num);
+        opened.unwrap_or_else(|| open_elsewhere(context, asked.xrcd, place, number, qp_context))
+    }
+}
+
+/// The same, for one of another process.
+///
+/// # Safety
+/// `context` is open, `xrcd` live, and `place` is that.
+unsafe fn open_elsewhere(
+    context: *mut ibv_context,
+    xrcd: *mut ibv_xrcd,
+    place: &XrcdShell,
+    number: Qpn,
+    qp_context: *mut c_void,
+) -> *mut ibv_qp {
+    let elsewhere = place.area.is_elsewhere();
+    let opened = if elsewhere { place.area.open_elsewhere(number) } else { Err(Errno::EINVAL) };
+    let known = opened.and_then(|opened| opened.query().map(|known| (opened, known)));
+    let (opened, known) = match known {
+        Ok(found) => found,
+        Err(errno) => {
+            let why = "no queue pair receives there under that number, or nobody answers";
+            return null(refused!(errno, "ibv_open_qp: {why}"));
+        }
+    };
+    // SAFETY: the caller's promise; nobody else knows the object yet.
+    unsafe {
+        let made = receiver(context, xrcd, opened.qp.clone(), qp_context);
+        (*made).state = known.state;
+        let shell = &mut *made.cast::<QpShell>();
+        shell.opened = Some(opened);
+        shell.qp.cookie.store(made as usize, Ordering::Release);
+        made
     }
 }
 
@@ -277,7 +308,12 @@ pub unsafe extern "C" fn ov_ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
             return refused!(Errno::EBUSY, "ibv_destroy_qp: attached to a group").raw();
         }
         let place = XrcdShell::of(shell.xrcd);
-        if place.is_some_and(|place| place.area.remove(&shell.qp, qp as usize)) {
+        if shell.opened.is_some() {
+            shell.qp.cookie.store(0, Ordering::Release);
+            if context.client.is_ours() {
+                shell.qp.finish_access();
+            }
+        } else if place.is_some_and(|place| place.area.remove(&shell.qp, qp as usize)) {
             // Others have it open. An event that was for this object may be on its way still, by
             // somebody who has the queue pair's lock; of a forked child's copy nobody has.
             if context.client.is_ours() {

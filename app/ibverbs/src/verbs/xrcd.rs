@@ -16,7 +16,7 @@ use omniverb_abi::{
     IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_qp, ibv_xrcd,
     ibv_xrcd_init_attr,
 };
-use omniverb_client::{Client, Membership, Part, generation, lock};
+use omniverb_client::{Client, Membership, OpenedQp, Part, Receivers, generation, lock};
 use omniverb_device::{DOMAIN_PARTS, Domain, Qp};
 use omniverb_terms::{Errno, Qpn};
 use rustix::fd::{BorrowedFd, IntoRawFd, OwnedFd};
@@ -39,18 +39,23 @@ static OPEN: Mutex<Vec<(File, u64, Weak<Area>)>> = Mutex::new(Vec::new());
 /// A domain, and who has its queue pairs open.
 pub(super) struct Area {
     pub(super) domain: Arc<Domain>,
+    me: Weak<Area>,
     /// What C has of each queue pair that receives in it.
     handles: Mutex<HashMap<Qpn, Handles>>,
     /// Lets other processes hand requests over. It goes before the claim does.
-    membership: Mutex<Option<Membership>>,
+    membership: Mutex<Option<Arc<Membership>>>,
     /// Keeps other processes away from its range of numbers.
     claim: Option<Claim>,
 }
 
 /// What C has of a queue pair.
 struct Handles {
-    /// Its objects: one at least.
+    /// Its objects: one at least, or other processes have it open.
     objects: Vec<usize>,
+    /// How often other processes have it open.
+    held: u32,
+    /// If only they have.
+    kept: Option<Arc<Area>>,
     /// The address vector, which is the same by each.
     route: SharedRoute,
 }
@@ -78,7 +83,7 @@ impl Drop for Claim {
 impl Area {
     fn new(domain: Arc<Domain>, claim: Option<Claim>) -> Arc<Area> {
         let (handles, membership) = (Mutex::default(), Mutex::default());
-        Arc::new(Area { domain, handles, membership, claim })
+        Arc::new_cyclic(|me| Area { domain, me: me.clone(), handles, membership, claim })
     }
 
     /// Other processes may find this one, and it them. If not, whoever opens the file next has
@@ -93,8 +98,9 @@ impl Area {
             let (prefix, number) = (prefix(claim.file), claim.part);
             let socket = claim.socket.as_ref()?.try_clone().ok()?;
             let file = file.try_clone_to_owned().ok()?;
-            let part = Part { prefix, number, socket, file };
-            client.join_domain(&self.domain, part).ok()
+            let receivers: Weak<dyn Receivers> = self.me.clone();
+            let part = Part { prefix, number, socket, file, receivers };
+            client.join_domain(&self.domain, part).ok().map(Arc::new)
         };
         let mut membership = lock(&self.membership);
         if membership.is_none() && self.claim.is_some() {
@@ -105,9 +111,13 @@ impl Area {
         }
     }
 
+    pub(super) fn membership(&self) -> Option<Arc<Membership>> {
+        lock(&self.membership).clone()
+    }
+
     /// A queue pair was made to receive here; C's first object for it.
     pub(super) fn add(&self, qp: &Qp, first: usize, route: SharedRoute) {
-        let handles = Handles { objects: vec![first], route };
+        let handles = Handles { objects: vec![first], held: 0, kept: None, route };
         lock(&self.handles).insert(qp.number, handles);
         qp.cookie.store(first, Ordering::Release);
     }
@@ -123,22 +133,70 @@ impl Area {
         let known = handles.get_mut(&number)?;
         let made = make(self.domain.qp(number)?, known.route.clone());
         known.objects.push(made as usize);
+        // It may have been other processes' only.
+        let first = made as usize;
+        if known.kept.is_some()
+            && let Some(qp) = self.domain.qp(number)
+        {
+            qp.cookie.store(first, Ordering::Release);
+        }
+        known.kept = None;
         Some(made)
     }
 
-    /// C has one object less; its events go to another one of the queue pair's. Says whether there
-    /// is one.
+    /// Opens one that another process has made.
+    pub(super) fn open_elsewhere(&self, number: Qpn) -> Result<OpenedQp, Errno> {
+        let (Some(membership), Some(claim)) = (self.membership(), &self.claim) else {
+            return Err(Errno::EINVAL);
+        };
+        let parts = parts_of(claim.file).into_iter().flatten();
+        membership.open_qp(number, parts.filter(|part| *part != claim.part).collect())
+    }
+
+    /// The queue pair of this number, and its address vector.
+    pub(super) fn receiver(&self, number: Qpn) -> Option<(Arc<Qp>, SharedRoute)> {
+        let route = lock(&self.handles).get(&number)?.route.clone();
+        Some((self.domain.qp(number)?, route))
+    }
+
+    /// Another process has a queue pair open; false: there is none of this number.
+    pub(super) fn begin_hold(&self, number: Qpn) -> bool {
+        let mut handles = lock(&self.handles);
+        let Some(known) = handles.get_mut(&number) else { return false };
+        known.held += 1;
+        true
+    }
+
+    /// It has no longer. Gives the queue pair if nobody has.
+    pub(super) fn end_hold(&self, number: Qpn) -> Option<Arc<Qp>> {
+        let mut handles = lock(&self.handles);
+        let known = handles.get_mut(&number)?;
+        known.held = known.held.saturating_sub(1);
+        if known.held > 0 || !known.objects.is_empty() {
+            return None;
+        }
+        // Whoever calls has the area.
+        handles.remove(&number);
+        self.domain.qp(number)
+    }
+
+    /// C has one object less; its events go to another one of the queue pair's, if there is one.
+    /// Says whether somebody still has the queue pair open, here or elsewhere.
     pub(super) fn remove(&self, qp: &Qp, object: usize) -> bool {
         let mut handles = lock(&self.handles);
         let Some(known) = handles.get_mut(&qp.number) else { return false };
         known.objects.retain(|other| *other != object);
         let heir = known.objects.first().copied();
-        if heir.is_none() {
+        let stays = heir.is_some() || known.held > 0;
+        if heir.is_none() && known.held > 0 {
+            known.kept = self.me.upgrade();
+        }
+        if !stays {
             handles.remove(&qp.number);
         }
         let to = heir.unwrap_or(0);
         let _ = qp.cookie.compare_exchange(object, to, Ordering::AcqRel, Ordering::Acquire);
-        heir.is_some()
+        stays
     }
 
     /// Whether other processes have parts of it.
@@ -260,14 +318,19 @@ fn socket_names() -> rustix::io::Result<Vec<u8>> {
     }
 }
 
-/// Whether a process of this network namespace has a part of a file's domain, other than `ours`.
-fn is_claimed(file: File, ours: Option<u32>) -> bool {
+/// The parts of a file's domain that processes of this network namespace have; `None`: what looks
+/// like one.
+fn parts_of(file: File) -> Vec<Option<u32>> {
     let wanted = format!("@{}", prefix(file));
     let listed = socket_names().unwrap_or_default();
     let listed = String::from_utf8_lossy(&listed);
     let parts = listed.lines().filter_map(|line| line.rsplit(' ').next()?.strip_prefix(&wanted));
-    let mut parts = parts.map(|part| part.parse::<u32>().ok());
-    parts.any(|part| part.is_none() || part != ours)
+    parts.map(|part| part.parse::<u32>().ok()).collect()
+}
+
+/// Whether a process of this network namespace has a part of a file's domain, other than `ours`.
+fn is_claimed(file: File, ours: Option<u32>) -> bool {
+    parts_of(file).into_iter().any(|part| part.is_none() || part != ours)
 }
 
 /// The first part of a file's domain that is free, and what keeps it ours until we close it or end.

@@ -364,7 +364,17 @@ impl Qp {
         }
     }
 
+    /// With its lock held.
     pub(crate) fn event(&self, event: AsyncEvent) {
+        self.shared.host.async_event(event, self.cookie.load(Ordering::Acquire));
+        if self.service == Service::XrcRecv && !self.is_hidden() {
+            self.shared.host.receiver_event(self.number, event);
+        }
+    }
+
+    /// This has happened to the queue pair of another process that this one is here for.
+    pub fn tell(&self, event: AsyncEvent) {
+        let _nobody_destroys_it = self.inner();
         self.shared.host.async_event(event, self.cookie.load(Ordering::Acquire));
     }
 }

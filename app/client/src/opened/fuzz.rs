@@ -1,0 +1,95 @@
+//! An opener of a queue pair, and then its maker, that says what some bytes say. What must hold: no
+//! panic, one answer to each question, and none of an event that there is not.
+
+use super::{Line, Opener, Receivers};
+use crate::progress::Progress;
+use omniverb_device::{Qp, QpSpec, Shared};
+use omniverb_session::opened::{self, Ask, Attributes, Told};
+use omniverb_sys::socket;
+use omniverb_terms::{Errno, Qpn, Service};
+use std::sync::{Arc, Weak};
+
+/// One that nobody can change.
+struct One;
+
+impl Receivers for One {
+    fn hold(&self, number: Qpn) -> bool {
+        number == Qpn(7)
+    }
+
+    fn let_go(&self, _: Qpn) -> Option<Arc<Qp>> {
+        None
+    }
+
+    fn query(&self, _: Qpn) -> Attributes {
+        Attributes { state: 3, dest_qpn: Qpn(9), ..Attributes::NONE }
+    }
+
+    fn modify(&self, _: Qpn, _: u32, _: &Attributes) -> Result<(), Errno> {
+        Err(Errno::EINVAL)
+    }
+}
+
+/// A device without anybody behind it.
+fn stand_in() -> Option<Arc<Qp>> {
+    let host = crate::host::ProcessHost::new(Progress::new().ok()?);
+    let shared = Shared::new(Box::new(host));
+    let spec = QpSpec::bare(&shared, Service::XrcRecv, None);
+    let memory = omniverb_ring::Window::private(64);
+    Qp::new(&shared, spec, Qpn(7), memory)
+}
+
+/// Says what the bytes say, to both.
+pub fn opened(bytes: &[u8]) {
+    let one = Arc::new(One);
+    let receivers: Weak<dyn Receivers> = Arc::<One>::downgrade(&one);
+    let (Ok((opener, _theirs)), Ok((line, _far))) = (socket::pair(), socket::pair()) else {
+        return;
+    };
+    let Some(qp) = stand_in() else { return };
+    let (opener, line) = (Opener::alone(opener, Qpn(7), receivers), Line::new(line, qp.clone()));
+    let mut at = 0;
+    while at < bytes.len() {
+        // Datagrams of the right length, mostly.
+        let wanted = match bytes[at] % 8 {
+            0 => usize::from(bytes[at]),
+            1..4 => size_of::<Ask>(),
+            _ => size_of::<Told>(),
+        };
+        let mut said: Vec<u8> = bytes[at + 1..].iter().take(wanted).copied().collect();
+        at += 1 + said.len();
+        if bytes[at - 1] & 1 == 0 {
+            said.resize(wanted, 0);
+        }
+        if opener.take(&said)
+            && let Some(ask) = opener.asked()
+        {
+            let told = opener.answer(&ask);
+            assert_eq!((told.tag, told.what), (ask.tag, opened::ANSWER));
+            assert_eq!(told.errno == Errno::NONE, ask.what == opened::QUERY);
+        }
+        let heard = line.take(&said);
+        let told = Told::read(&said);
+        let known = |told: Told| [opened::ANSWER, opened::EVENT].contains(&told.what);
+        assert!(!heard || told.is_some_and(known));
+    }
+    qp.destroy();
+}
+
+#[test]
+fn whatever_is_said_is_answered_or_the_end() {
+    let mut random = 1u64;
+    for _ in 0..50 {
+        let bytes: Vec<u8> = std::iter::repeat_with(|| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            // What is said, and events, are small numbers.
+            let byte = (random >> 20) as u8;
+            if random & 3 == 0 { byte } else { byte % 3 }
+        })
+        .take(2000)
+        .collect();
+        opened(&bytes);
+    }
+}

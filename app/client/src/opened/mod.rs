@@ -1,0 +1,72 @@
+//! Queue pairs that receive in an XRC domain, and that several processes have open.
+//!
+//! The process that has made one keeps it, and all of its state, until nobody has it open any more:
+//! it is the *maker*, others are *openers*. Each opener has a pair of sockets with the maker for
+//! each time that it has it open; whose two ends they are is settled before
+//! (`client/opening.rs`). `opener.rs`: what the maker has of an opener; `line.rs`: what an opener
+//! has of the maker. The end of a socket, or of the process behind it, is the end of either.
+
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) mod fuzz;
+mod line;
+mod opener;
+
+pub(crate) use self::line::Line;
+pub(crate) use self::opener::Attendant;
+#[cfg(test)]
+pub(crate) use self::opener::Nobody;
+pub use self::opener::Receivers;
+pub(crate) use self::opener::{Opener, Openers};
+
+use crate::imports::Party;
+use omniverb_sys::descriptors::{self, Plain};
+use rustix::net::{RecvFlags, recv};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Another process. A child that it has forked may have its sockets, too, so their end is not
+/// enough to tell of its own.
+pub(crate) struct Watched<T> {
+    process: OwnedFd,
+    of: Arc<T>,
+}
+
+/// Whoever is told of its end.
+pub(crate) trait Mortal: Send + Sync {
+    /// The other process has ended.
+    fn has_ended(&self);
+}
+
+impl<T: Mortal> Watched<T> {
+    /// The one at the other end of a socket, if that can be told.
+    pub(crate) fn of(socket: BorrowedFd<'_>, of: &Arc<T>) -> Option<Arc<Watched<T>>> {
+        let process = omniverb_sys::pidfd::of_peer(socket).ok()?;
+        Some(Arc::new(Watched { process, of: of.clone() }))
+    }
+}
+
+impl<T: Mortal> Party for Watched<T> {
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.process.as_fd()
+    }
+
+    fn hear(&self) -> bool {
+        self.of.has_ended();
+        false
+    }
+}
+
+/// Takes one message of so many bytes at most. `Some(0)`: there is none now. `None`: there is
+/// nobody any more, or somebody who says what nobody says.
+fn take(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Option<usize> {
+    match descriptors::receive(socket, buffer) {
+        Ok(Plain::Message(length)) => Some(length).filter(|length| *length > 0),
+        Ok(Plain::Descriptors) => {
+            // Let go of here, where only what is shared with other processes waits for it.
+            let _ = recv(socket, &mut [0u8; 0], RecvFlags::DONTWAIT);
+            None
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Some(0),
+        Err(_) => None,
+    }
+}

@@ -1,0 +1,108 @@
+//! Unix sockets whose names the kernel draws, so that nobody can have taken them before, and that
+//! are told by a number (`unix(7)`, autobind: a zero byte and five hexadecimal digits).
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType, acceptfrom_with, bind,
+    connect as connect_to, getsockname, listen as listen_on, socket_with,
+};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// Names there are in a network namespace: numbers are below that.
+pub const NUMBERS: u32 = 1 << 20;
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 16;
+
+fn named() -> io::Result<(OwnedFd, u32)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    bind(&socket, &SocketAddrUnix::new_unnamed())?;
+    let number = number_of(getsockname(&socket)?).ok_or(Errno::ADDRNOTAVAIL)?;
+    Ok((socket, number))
+}
+
+/// The number of an address, if it is such a name.
+fn number_of(address: SocketAddrAny) -> Option<u32> {
+    let address = SocketAddrUnix::try_from(address).ok()?;
+    let name = str::from_utf8(address.abstract_name()?).ok()?;
+    let number = u32::from_str_radix(name, 16).ok().filter(|number| *number < NUMBERS)?;
+    (name_of(number) == name).then_some(number)
+}
+
+fn name_of(number: u32) -> String {
+    format!("{number:05x}")
+}
+
+/// Listens, and under which number. Nothing of the socket waits.
+///
+/// # Errors
+/// `EMFILE`, `ENFILE`, `ENOMEM`; `ENOSPC` when all names are in use.
+pub fn listen() -> io::Result<(OwnedFd, u32)> {
+    let (socket, number) = named()?;
+    listen_on(&socket, BACKLOG)?;
+    Ok((socket, number))
+}
+
+/// Connects to who listens under a number; the number of this end. Never waits.
+///
+/// # Errors
+/// `ECONNREFUSED` if nobody does, `EAGAIN` if too many wait there, and as [`listen`].
+pub fn connect(to: u32) -> io::Result<(OwnedFd, u32)> {
+    let (socket, number) = named()?;
+    connect_to(&socket, &SocketAddrUnix::new_abstract_name(name_of(to).as_bytes())?)?;
+    Ok((socket, number))
+}
+
+/// Somebody who has connected, and his number if his socket has one. `None`: nobody, now.
+///
+/// # Errors
+/// `EMFILE` and the like.
+pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<(OwnedFd, Option<u32>)>> {
+    loop {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        match acceptfrom_with(listener.as_fd(), flags) {
+            Ok((socket, from)) => return Ok(Some((socket, from.and_then(number_of)))),
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptors::{Plain, receive};
+    use crate::socket;
+
+    #[test]
+    fn who_connects_is_known_by_a_number() {
+        let (door, number) = listen().unwrap();
+        assert!(accept(door.as_fd()).unwrap().is_none());
+        let (ours, by) = connect(number).unwrap();
+        let (theirs, from) = accept(door.as_fd()).unwrap().unwrap();
+        assert!(number < NUMBERS && from == Some(by) && by != number);
+        socket::try_send(ours.as_fd(), b"seven", &[]).unwrap();
+        let mut bytes = [0; 8];
+        assert_eq!(receive(theirs.as_fd(), &mut bytes).unwrap(), Plain::Message(5));
+        drop(door);
+        assert_eq!(connect(number).unwrap_err().raw_os_error(), Some(libc::ECONNREFUSED));
+    }
+
+    #[test]
+    fn who_has_no_such_name_has_no_number() {
+        let (door, number) = listen().unwrap();
+        for name in [None, Some(&b"12345x"[..]), Some(b"1234"), Some(b"0BCDE")] {
+            let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+            let socket = socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+            if let Some(name) = name {
+                bind(&socket, &SocketAddrUnix::new_abstract_name(name).unwrap()).unwrap();
+            }
+            let to = SocketAddrUnix::new_abstract_name(name_of(number).as_bytes()).unwrap();
+            connect_to(&socket, &to).unwrap();
+            assert_eq!(accept(door.as_fd()).unwrap().unwrap().1, None, "{name:?}");
+        }
+    }
+}
