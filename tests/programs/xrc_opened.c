@@ -35,9 +35,9 @@ static void all_work(void)
 }
 
 /* The other end is gone, or in ERR: what is sent fails. */
-static void fails(void)
+static void fails(unsigned owner)
 {
-    xrc_post(operation(IBV_WR_SEND, 0, 8), numbers[0]);
+    xrc_post(operation(IBV_WR_SEND, owner, 8), numbers[owner]);
     struct ibv_wc wc = completion(cq, 5000);
     check(wc.status == IBV_WC_RETRY_EXC_ERR || wc.status == IBV_WC_WR_FLUSH_ERR, "%s",
           ibv_wc_status_str(wc.status));
@@ -100,7 +100,7 @@ TEST(last_one)
     all_work();
     ask_of(1, NO_EVENT);
     ask_of(1, LEAVE);
-    fails();
+    fails(0);
     same(open_at(1, connected.qpn), EINVAL);
     end();
 }
@@ -117,7 +117,7 @@ TEST(domain_closed)
     ask_of(1, LEAVE);
     works(2);
     ask_of(2, LEAVE);
-    fails();
+    fails(1);
     struct request r = {.what = KILL};
     put(there, &r, sizeof r);
     int status;
@@ -148,7 +148,7 @@ TEST(changed_elsewhere)
     same(ask_of(2, FAIL).error, 0);
     same(ask_of(0, STATE).state, IBV_QPS_ERR);
     same(ask_of(1, STATE).state, IBV_QPS_ERR);
-    fails();
+    fails(0);
     end();
 }
 
@@ -184,7 +184,7 @@ TEST(holder_killed)
     works(1);
     works(0);
     ask_of(1, KILL);
-    fails();
+    fails(0);
     end();
 }
 
@@ -211,7 +211,7 @@ static void maker_is_killed(bool has_child)
     }
     if (!has_child)
         same(open_at(2, connected.qpn), EINVAL);
-    fails();
+    fails(0);
     end();
 }
 

@@ -2,7 +2,7 @@
 //! are connected (`opening.rs`).
 
 use super::Client;
-use crate::opened::Attendant;
+use crate::opened::{Attendant, Opener};
 use crate::places::{ASKED_MAX, Place};
 use omniverb_session::body::{OpenQp, QpOpened};
 use omniverb_sys::{clock, numbered};
@@ -17,6 +17,7 @@ const ANSWERED_MAX: usize = 64;
 pub(super) struct Openings(Vec<Answered>);
 
 struct Answered {
+    opener: Arc<Opener>,
     statement: Option<u64>,
     since: u64,
 }
@@ -31,7 +32,8 @@ impl Openings {
     pub(super) fn prune(&mut self, place: &Place) {
         let now = clock::now();
         self.0.retain(|answered| {
-            let stays = now.saturating_sub(answered.since) < ASKED_MAX;
+            let is_late = now.saturating_sub(answered.since) >= ASKED_MAX;
+            let stays = !is_late && !answered.opener.is_settled();
             if !stays {
                 place.take_back(answered.statement);
             }
@@ -56,6 +58,7 @@ impl Openings {
                 client.destroy_qp(&qp);
             }
         };
+        self.prune(place);
         if self.0.len() >= ANSWERED_MAX {
             return let_go();
         }
@@ -75,7 +78,7 @@ impl Openings {
         if client.listen_to_opener(&opener).is_err() || place.state(statement).is_err() {
             return client.end_opener(opener);
         }
-        self.0.push(Answered { statement, since: clock::now() });
+        self.0.push(Answered { opener, statement, since: clock::now() });
         place.tell(part, &answer.into());
     }
 }

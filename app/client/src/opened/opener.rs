@@ -54,6 +54,8 @@ pub(crate) struct Opener {
 #[derive(Default)]
 struct Inbox {
     asked: VecDeque<Ask>,
+    /// It has asked something.
+    spoken: bool,
     over: bool,
     /// What it is listened to by.
     heard: Vec<u64>,
@@ -91,6 +93,7 @@ impl Opener {
     pub(super) fn take(&self, datagram: &[u8]) -> bool {
         let Some(ask) = Ask::read(datagram) else { return false };
         let mut inbox = lock(&self.inbox);
+        inbox.spoken = true;
         inbox.asked.push_back(ask);
         inbox.asked.len() <= WAITING_MAX
     }
@@ -175,6 +178,12 @@ impl Opener {
         let found = (self.number, self.receivers.upgrade());
         super::line::hang_up(self);
         found
+    }
+
+    /// Whether it knows by now that it is connected, or never will.
+    pub(crate) fn is_settled(&self) -> bool {
+        let inbox = lock(&self.inbox);
+        inbox.spoken || inbox.over
     }
 
     /// Tells it what has happened. False: it does not take that.
