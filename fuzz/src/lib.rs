@@ -51,7 +51,7 @@ pub use rsocket::rsocket_peer;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 18] = [
+pub const TARGETS: &[Target] = &[
     ("ring_consumer", ring_consumer),
     ("link_records", link_records),
     ("session_decode", session_decode),

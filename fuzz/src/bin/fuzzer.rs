@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 static TARGET: LazyLock<Target> = LazyLock::new(|| {
     let name = std::env::var("FUZZ_TARGET").unwrap_or_default();
-    let found = TARGETS.into_iter().find(|(target, _)| *target == name);
+    let found = TARGETS.iter().copied().find(|(target, _)| *target == name);
     found.unwrap_or_else(|| panic!("FUZZ_TARGET={name:?} is no target"))
 });
 

@@ -221,10 +221,14 @@ pub enum FrameKind {
 }
 
 impl FrameKind {
-    fn of(number: u16) -> Option<FrameKind> {
+    /// All kinds.
+    pub const ALL: [FrameKind; 10] = {
         use FrameKind::{Addresses, Begin, Call, Close, Event, Lost, Open, Packet, Port, Word};
-        let all = [Begin, Open, Call, Event, Close, Addresses, Lost, Port, Packet, Word];
-        all.into_iter().find(|kind| *kind as u16 == number)
+        [Begin, Open, Call, Event, Close, Addresses, Lost, Port, Packet, Word]
+    };
+
+    fn of(number: u16) -> Option<FrameKind> {
+        FrameKind::ALL.into_iter().find(|kind| *kind as u16 == number)
     }
 
     /// Bytes that such a frame may have.

@@ -1,7 +1,7 @@
 //! Control messages: any bytes may come.
 
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
-use omniverb_session::machine::{self, FrameHead, Frames};
+use omniverb_session::machine::{self, FrameHead, FrameKind, Frames};
 use omniverb_session::{Message, VERSION, decode, encode};
 use proptest::prelude::*;
 
@@ -31,7 +31,7 @@ proptest! {
     /// A stream of any bytes behind a right head: one frame, of the length it says, or none.
     #[test]
     fn any_stream(
-        kind in 0..9u16,
+        kind in 0..FrameKind::ALL.len() as u16 + 2,
         length in prop_oneof![0..64u32, any::<u32>()],
         step in 1..40usize,
         body in prop::collection::vec(any::<u8>(), 0..200),
@@ -54,7 +54,9 @@ proptest! {
                 }
             }
         }
-        let whole = (1..=7).contains(&kind) && usize::try_from(length).unwrap() <= body.len();
+        let most = FrameKind::ALL.into_iter().find(|one| *one as u16 == kind);
+        let most = most.map(|kind| kind.bytes_max().min(body.len()));
+        let whole = most.is_some_and(|most| usize::try_from(length).unwrap() <= most);
         prop_assert_eq!(!found.is_empty(), whole);
         if let Some(first) = found.first() {
             prop_assert_eq!(&first.bytes[..], &body[..first.bytes.len()]);
