@@ -65,8 +65,8 @@ TEST(domains)
     same(unlink(path), 0);
 }
 
-/* A forked child has a part of its own: it has none of its parent's queues, and opens its queue pair
- * as any process does. */
+/* A forked child has a part of its own: none of its parent's queues, and its queue pair as any
+ * process. */
 TEST(forked)
 {
     FILE *file = tmpfile();
