@@ -45,6 +45,21 @@ fn a_machine_is_reached_by_the_engine_and_its_processes_reach_each_other_directl
     }
 }
 
+/// What the network says of an address is not said of every number.
+#[test]
+fn an_address_of_one_vnic_leads_to_no_queue_pair_of_another() {
+    for service in [Service::Rc, Service::Uc] {
+        let mut bench = bench_of_machine();
+        let (own, other) = (qp(&mut bench, 2, service), qp(&mut bench, 4, service));
+        let victim = qp(&mut bench, 1, service);
+        let answer = call(&mut bench, 2, to(own, 2, victim, 3));
+        assert_eq!(answer, Some(Connected { qpn: own, ready: 0 }.into()));
+        assert!(engine_links(&bench).is_empty());
+        call(&mut bench, 2, to(own, 2, other, 3));
+        assert_eq!(engine_links(&bench).len(), 1, "{service:?}");
+    }
+}
+
 /// Says what a datagram queue pair of the machine wants, and what it is asked for that.
 fn asks(bench: &mut Bench, from: u64, qpn: Qpn, peer: Qpn) -> Vec<Action> {
     let message = to(qpn, from, peer, 1).into();

@@ -150,13 +150,18 @@ impl Links {
         connected.into_iter().chain(datagrams.map(|(_, index)| *index)).collect()
     }
 
-    /// Where the link of the peer is, if that is a queue pair of this engine.
+    /// Where the link of the peer is, if that is a queue pair of this engine. A number is no right:
+    /// the link must be of the vNIC that the network led to, and lead back here.
     pub(super) fn opposite(&self, ends: &Ends) -> Option<usize> {
-        if ends.service == Service::Ud {
-            self.datagrams(ends.peer_qpn, ends.flow.source, ends.qpn)
+        let index = if ends.service == Service::Ud {
+            self.datagrams(ends.peer_qpn, ends.flow.source, ends.qpn)?
         } else {
-            self.by_number.get(&ends.peer_qpn).copied()
-        }
+            *self.by_number.get(&ends.peer_qpn)?
+        };
+        // A link that is being served is not in its place: its own peer asks.
+        let there = self.get(index).map_or(ends, Link::ends);
+        let back = Some(there.vnic) == ends.within && there.peer_qpn == ends.qpn;
+        back.then_some(index)
     }
 
     /// This one is to be served.

@@ -109,13 +109,14 @@ impl Tenancy {
         if self.queue_pairs.is_gone(peer) {
             return self.peer_is_gone(qpn, peer, CLOSED_BY_DEATH, now);
         }
+        // The network has led to one vNIC, and the number is of another's.
+        if self.queue_pairs.vnic_of(peer).is_some_and(|at| at != target) {
+            return;
+        }
         if !survivor && let Some(why) = self.through_engine(vnic, target) {
             return self.wish_by_engine(qpn, peer, Route::forwarded(why, target), now);
         }
         if !self.queue_pairs.is_mutual(qpn, peer) {
-            return;
-        }
-        if self.queue_pairs.vnic_of(peer) != Some(target) {
             return;
         }
         let back = self.links.engine.to(peer, qpn).next().map(|link| link.within);

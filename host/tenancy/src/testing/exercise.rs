@@ -178,7 +178,9 @@ impl Bench {
                 Action::Manage { vnic, underlay, datagram, .. } => {
                     self.manage(*vnic, underlay, datagram)
                 }
-                Action::Probe { id, vnic, destination, .. } => self.probe(*id, *vnic, *destination),
+                Action::Probe { id, vnic, source, destination, .. } => {
+                    self.probe(*id, *vnic, (*source, *destination))
+                }
                 Action::Drop { session, .. } => {
                     self.mirror.ended(*session);
                     self.tenancy.end(*session, self.now)
@@ -223,7 +225,12 @@ impl Bench {
     }
 
     /// The network: vNICs 1 to 3 are here, number 4 is another Omniverb's, there are no others.
-    fn probe(&mut self, id: ProbeId, from: VnicId, destination: IpAddr) -> Vec<Action> {
+    fn probe(
+        &mut self,
+        id: ProbeId,
+        from: VnicId,
+        (source, destination): (Option<IpAddr>, IpAddr),
+    ) -> Vec<Action> {
         let number = u64::from(Gid::from(destination).bytes()[15]);
         let to = self.owner(number);
         let known = destination == ip(number) && !self.walls.contains(&(from.0, to));
@@ -232,7 +239,8 @@ impl Bench {
         }
         let mut more = match to {
             1..=3 if known && !self.closed.contains(&to) => {
-                let source = ip((0..6).find(|n| self.owner(*n) == from.0).unwrap_or(9));
+                let first = || ip((0..6).find(|n| self.owner(*n) == from.0).unwrap_or(9));
+                let source = source.unwrap_or_else(first);
                 self.tenancy.probe_arrived(id, (source, vnic(to)), self.now)
             }
             4 if known => self.tenancy.probe_replied(id, (destination, from), 1, self.now),
@@ -279,6 +287,11 @@ pub fn exercise(bytes: &[u8]) {
     let mut bench = Bench::new(limits);
     if bytes.len() % 2 == 1 {
         bench.tenancy.lay_out(Box::new(Packed::new(0x6000)));
+    }
+    if bytes.len() % 4 > 1 {
+        // A machine, which says that it has another's address as well.
+        bench.machines.insert(2);
+        bench.moved.insert(if bytes.len() % 8 > 3 { 1 } else { 5 }, 2);
     }
     let mut rest = bytes;
     let mut opened = BTreeSet::new();

@@ -79,7 +79,7 @@ impl State {
             return self.management(vnic, sound);
         }
         if sound.packet.opcode().is_notification() {
-            return self.slow_down(destination, sound);
+            return self.slow_down(vnic, destination, sound);
         }
         let index = match sound.packet.deth() {
             Some(deth) => self.links.datagrams(destination, sound.from, deth.source()),
@@ -121,7 +121,7 @@ impl State {
     }
 
     /// A congestion notification, or a report: for an RC or UC QP, or for what a UD QP sends there.
-    fn slow_down(&mut self, qpn: Qpn, sound: &Sound<'_>) {
+    fn slow_down(&mut self, vnic: VnicId, qpn: Qpn, sound: &Sound<'_>) {
         // A report names the QP it comes from.
         let sources = match sound.packet.report() {
             Some((source, _)) => source..=source,
@@ -129,6 +129,7 @@ impl State {
         };
         for index in self.links.all_of(qpn, sound.from, sources) {
             if let Some(link) = self.links.get_mut(index)
+                && link.ends().vnic == vnic
                 && link.ends().flow.destination == sound.from
             {
                 link.notify(sound);

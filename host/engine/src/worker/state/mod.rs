@@ -8,6 +8,8 @@ mod manage;
 mod obey;
 pub(super) mod receive;
 mod send;
+#[cfg(test)]
+mod tests;
 
 use super::attendance::{Attendance, Now};
 use super::bells::Bells;

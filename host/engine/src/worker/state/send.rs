@@ -165,7 +165,7 @@ impl State {
     /// Where packets arrive that do not pass the network: at the link that is theirs; a vNIC's to
     /// itself even while there is none, for its network may not know the way (a GID that is made up
     /// is no address).
-    fn near(&self, ends: &Ends) -> Option<Place> {
+    pub(super) fn near(&self, ends: &Ends) -> Option<Place> {
         let peer = ends.within?;
         match self.links.opposite(ends) {
             Some(to) => {

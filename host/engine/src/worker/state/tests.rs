@@ -1,0 +1,129 @@
+//! Who reaches whose links: of whatever numbers and addresses a packet speaks, those of the vNIC
+//! that it came by, or that the network led to.
+
+use super::State;
+use crate::command::{Attach, Event, Memory};
+use crate::network::port::Arrival;
+use crate::pages::budget::Mappings;
+use crate::worker::counted::{Counters, Showing};
+use crate::worker::link::{Ends, Link};
+use crate::worker::outbox::Outbox;
+use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
+use omniverb_sys::{EventFd, Extent, memfd};
+use omniverb_terms::{Qpn, Service, Underlay, VnicId};
+use omniverb_wire::{DATAGRAM_MAX, Flow, PORT, write_notification};
+use std::net::IpAddr;
+use std::sync::{Arc, mpsc};
+
+const HERE: VnicId = VnicId(1);
+const THERE: VnicId = VnicId(2);
+const VICTIM: VnicId = VnicId(3);
+
+fn ip(last: u8) -> IpAddr {
+    [10, 0, 0, last].into()
+}
+
+fn bench() -> (State, mpsc::Receiver<Event>) {
+    let (tell, events) = mpsc::sync_channel(16);
+    let outbox = Outbox::new(tell, Arc::new(EventFd::new().unwrap()));
+    let showing = Showing::new(Counters::default());
+    (State::new(outbox, showing, Mappings::default()).unwrap(), events)
+}
+
+fn memory(bytes: usize) -> Memory {
+    let file = Arc::new(memfd::create("link", bytes as u64).unwrap());
+    Memory { extent: Extent::new(file, 0, bytes as u64), keep: None }
+}
+
+/// A queue pair of a vNIC, its peer, and their addresses.
+struct End {
+    vnic: VnicId,
+    qpn: u32,
+    peer: u32,
+    local: u8,
+    remote: u8,
+    within: Option<VnicId>,
+}
+
+fn link(state: &mut State, service: Service, end: &End) -> usize {
+    let End { vnic, qpn, peer, local, remote, within } = *end;
+    let (request_bytes, response_bytes) = (REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN);
+    state.attach(&Attach {
+        vnic,
+        qpn: Qpn(qpn),
+        peer_qpn: Qpn(peer),
+        service,
+        underlay: Underlay { local: ip(local), remote: ip(remote), interface: 0 },
+        link: memory(link_bytes(request_bytes, response_bytes)),
+        request_bytes,
+        response_bytes,
+        bell: qpn.into(),
+        bell_memory: Some(memory(2 * omniverb_ring::bell::PAGE_BYTES)),
+        local_slot: 0,
+        peer_slot: 0,
+        within,
+        features: 0,
+    });
+    let found = state.links.those(|link| link.ends().qpn == Qpn(qpn));
+    assert_eq!(found.len(), 1);
+    found[0]
+}
+
+/// The victim: has a peer at address 5.
+fn victim(state: &mut State, service: Service, peer: u32, within: Option<VnicId>) -> usize {
+    let (vnic, qpn) = (VICTIM, 30);
+    link(state, service, &End { vnic, qpn, peer, local: 3, remote: 5, within })
+}
+
+/// Where what a link sends arrives without the network.
+fn near(state: &State, index: usize) -> Option<VnicId> {
+    let ends: Ends = *state.links.get(index).unwrap().ends();
+    state.near(&ends).map(|place| place.vnic)
+}
+
+#[test]
+fn by_a_number_alone_nobody_comes_near_a_queue_pair() {
+    for service in [Service::Rc, Service::Uc, Service::Ud] {
+        // The network has led to another vNIC, of whoever lends his address to it; the queue pair's
+        // own peer is somewhere else, or has even the same number there.
+        for peer in [99, 10] {
+            let (mut state, _events) = bench();
+            victim(&mut state, service, peer, None);
+            let end =
+                End { vnic: HERE, qpn: 10, peer: 30, local: 5, remote: 2, within: Some(THERE) };
+            let liar = link(&mut state, service, &end);
+            assert_eq!(near(&state, liar), None, "{service:?}");
+        }
+        // To the right vNIC, where the queue pair has another peer.
+        let (mut state, _events) = bench();
+        victim(&mut state, service, 99, None);
+        let end = End { vnic: HERE, qpn: 10, peer: 30, local: 5, remote: 3, within: Some(VICTIM) };
+        let liar = link(&mut state, service, &end);
+        assert_eq!(near(&state, liar), None, "{service:?}");
+        // Its own peer.
+        let (mut state, _events) = bench();
+        let there = victim(&mut state, service, 10, Some(HERE));
+        let own = link(&mut state, service, &end);
+        assert_eq!(near(&state, own), Some(VICTIM), "{service:?}");
+        assert_eq!(near(&state, there), Some(HERE), "{service:?}");
+    }
+}
+
+#[test]
+fn a_notification_is_for_links_of_the_vnic_that_it_came_by() {
+    for service in [Service::Rc, Service::Uc, Service::Ud] {
+        let (mut state, _events) = bench();
+        let index = victim(&mut state, service, 99, None);
+        let flow = Flow { source: ip(5), destination: ip(3), source_port: PORT };
+        let mut datagram = [0; DATAGRAM_MAX];
+        let length = write_notification(&mut datagram, Qpn(30)).unwrap();
+        flow.seal(&mut datagram[..length], 0);
+        let (interface, congested, identification, captured) = (0, false, None, false);
+        let arrival = Arrival { flow, interface, congested, identification, captured };
+        let heard = |state: &State| state.links.get(index).map(Link::counters).unwrap();
+        state.arrived_alone(THERE, &arrival, &datagram[..length]);
+        assert_eq!(heard(&state).received_packets, 0, "{service:?}");
+        state.arrived_alone(VICTIM, &arrival, &datagram[..length]);
+        assert_eq!(heard(&state).received_packets, 1, "{service:?}");
+    }
+}
