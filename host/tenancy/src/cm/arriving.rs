@@ -151,6 +151,9 @@ impl Tenancy {
         if let Some(key) = self.connections.asked_by(&asker) {
             return self.cm_heard(key, mad, now);
         }
+        if self.connections.held.was_refused(ends, mad, now) {
+            return self.refuse_cm(ends, mad);
+        }
         let peer = Peer { at, gid, device, qpn: request.queue_pair };
         match self.cm_wanted(ends, mad, request, (asker, peer), now) {
             Ok(()) => {}
@@ -252,6 +255,9 @@ impl Tenancy {
                 resolution.asked_again(&mut steps);
             }
             return self.take_steps(key, steps);
+        }
+        if self.connections.held.was_refused(ends, mad, now) {
+            return self.refuse_cm(ends, mad);
         }
         let called = self.cm_called(ends, resolve.service, &resolve.private, Service::Ud);
         let resolution = Resolution::asked(resolve, mad.transaction);

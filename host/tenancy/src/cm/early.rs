@@ -12,7 +12,7 @@ impl Tenancy {
         let yields = self.connections.held.hold(ends, mad.clone(), now);
         self.set_held_timer();
         if let Some(Held { ends, mad, .. }) = yields {
-            self.refuse_cm(ends, &mad);
+            self.refuse_early(ends, &mad, now);
         }
     }
 
@@ -45,15 +45,21 @@ impl Tenancy {
     /// Refuses those that were held long enough.
     pub(crate) fn held_requests_due(&mut self, now: u64) {
         for Held { ends, mad, .. } in self.connections.held.take(|held| held.until <= now) {
-            self.refuse_cm(ends, &mad);
+            self.refuse_early(ends, &mad, now);
         }
         self.set_held_timer();
         self.carry_cm(now);
     }
 
+    /// Refuses one, also when it comes again.
+    fn refuse_early(&mut self, ends: Ends, mad: &Mad, now: u64) {
+        self.connections.held.note_refused(ends, mad, now);
+        self.refuse_cm(ends, mad);
+    }
+
     /// A vNIC is no more.
     pub(crate) fn forget_held(&mut self, vnic: VnicId) {
-        self.connections.held.take(|held| held.ends.at == vnic);
+        self.connections.held.forget(vnic);
         self.set_held_timer();
     }
 }

@@ -6,14 +6,21 @@
 //! and does not survive a refusal). So a request that nobody waits for is held for a moment, and
 //! refused then. Few are held for a vNIC at a time, and fewer of one sender; all others are refused
 //! at once. Where there is no room, the sender with the most makes some.
+//!
+//! What was refused may have been said again before the asker heard of it. Its queue pair may by
+//! then be used to ask anew, so what comes again is nobody's, whoever listens now.
 
 use omniverb_cm::{Mad, Message, ServiceId};
 use omniverb_terms::{Gid, VnicId};
 use std::collections::{BTreeMap, VecDeque};
 
 /// How long, in nanoseconds: long enough for a program that shares its processor to listen, and
-/// over before the asker says it again (100 ms), lest that come after the refusal.
+/// over before the asker says it again (100 ms), as a rule.
 const HELD: u64 = 60_000_000;
+/// How long one that was refused is known when it comes again, in nanoseconds.
+const KNOWN: u64 = 5_000_000_000;
+/// How many of these for one vNIC.
+const KNOWN_MAX: usize = 64;
 /// How many for one vNIC.
 const HELD_MAX: usize = 16;
 /// How many of one sender's.
@@ -38,9 +45,21 @@ pub(super) struct Held {
     pub(super) until: u64,
 }
 
+/// One that was refused: its sender, the sender's names for it, and until when it is known.
+#[derive(Debug)]
+struct Refused {
+    sender: Gid,
+    name: Option<u32>,
+    transaction: u64,
+    until: u64,
+}
+
 /// All of them, in the order of their coming.
 #[derive(Debug, Default)]
-pub(super) struct HeldRequests(VecDeque<Held>);
+pub(super) struct HeldRequests {
+    held: VecDeque<Held>,
+    refused: BTreeMap<VnicId, VecDeque<Refused>>,
+}
 
 /// Which service a request is for.
 pub(super) fn called(mad: &Mad) -> Option<ServiceId> {
@@ -64,11 +83,11 @@ impl HeldRequests {
     /// Holds one for a moment from now on. Which one is not held, or no more, if there was no room.
     pub(super) fn hold(&mut self, ends: Ends, mad: Mad, now: u64) -> Option<Held> {
         let held = Held { ends, mad, until: now.saturating_add(HELD) };
-        if self.0.iter().any(|other| other.ends == held.ends && other.mad == held.mad) {
+        if self.held.iter().any(|other| other.ends == held.ends && other.mad == held.mad) {
             return None;
         }
         let mut of = BTreeMap::<Gid, usize>::new();
-        for other in self.0.iter().filter(|other| other.ends.at == ends.at) {
+        for other in self.held.iter().filter(|other| other.ends.at == ends.at) {
             *of.entry(other.ends.sender).or_default() += 1;
         }
         let own = of.get(&ends.sender).copied().unwrap_or(0);
@@ -82,22 +101,46 @@ impl HeldRequests {
                 return Some(held);
             }
             let theirs = |other: &Held| (other.ends.at, other.ends.sender) == (ends.at, who);
-            let oldest = self.0.iter().position(theirs);
-            yields = oldest.and_then(|at| self.0.remove(at));
+            let oldest = self.held.iter().position(theirs);
+            yields = oldest.and_then(|at| self.held.remove(at));
         }
-        self.0.push_back(held);
+        self.held.push_back(held);
         yields
+    }
+
+    /// One is refused.
+    pub(super) fn note_refused(&mut self, ends: Ends, mad: &Mad, now: u64) {
+        let (name, transaction, until) = (name(mad), mad.transaction, now.saturating_add(KNOWN));
+        let refused = self.refused.entry(ends.at).or_default();
+        if refused.len() >= KNOWN_MAX {
+            refused.pop_front();
+        }
+        refused.push_back(Refused { sender: ends.sender, name, transaction, until });
+    }
+
+    /// Whether this is one that was refused, again.
+    pub(super) fn was_refused(&mut self, ends: Ends, mad: &Mad, now: u64) -> bool {
+        let Some(refused) = self.refused.get_mut(&ends.at) else { return false };
+        while refused.pop_front_if(|first| first.until <= now).is_some() {}
+        let same = (ends.sender, name(mad), mad.transaction);
+        refused.iter().any(|one| (one.sender, one.name, one.transaction) == same)
+    }
+
+    /// A vNIC is no more.
+    pub(super) fn forget(&mut self, vnic: VnicId) {
+        self.take(|held| held.ends.at == vnic);
+        self.refused.remove(&vnic);
     }
 
     /// When the next one has been held long enough.
     pub(super) fn due(&self) -> Option<u64> {
-        self.0.front().map(|held| held.until)
+        self.held.front().map(|held| held.until)
     }
 
     /// Takes out those of which this holds.
     pub(super) fn take(&mut self, which: impl Fn(&Held) -> bool) -> Vec<Held> {
-        let (out, rest) = std::mem::take(&mut self.0).into_iter().partition(which);
-        self.0 = rest;
+        let (out, rest) = std::mem::take(&mut self.held).into_iter().partition(which);
+        self.held = rest;
         Vec::from_iter::<VecDeque<Held>>(out)
     }
 }
@@ -132,11 +175,11 @@ mod tests {
         }
         let yields = ask(&mut held, 6, 0);
         assert!(yields.is_some_and(|(sender, request)| sender != 6 && request == 0), "{yields:?}");
-        assert_eq!(held.0.len(), HELD_MAX);
+        assert_eq!(held.held.len(), HELD_MAX);
         // Where all have as many, nobody yields.
         for sender in 7..50 {
             ask(&mut held, sender, 0);
         }
-        assert_eq!(held.0.len(), HELD_MAX);
+        assert_eq!(held.held.len(), HELD_MAX);
     }
 }
