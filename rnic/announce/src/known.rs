@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::message::{Announced, Malformed, Message};
 
-/// How many buffers a node may have. As many are known of each of its peers.
+/// How many buffers a node may have. As many are known of each of its peers, and those that are
+/// withdrawn and still used.
 pub const BUFFERS_MAX: usize = 4096;
 
 /// Why a node is not believed any more.
@@ -82,7 +83,8 @@ impl Known {
         if what.serial <= self.latest || self.by_id.contains_key(&what.id) {
             return Err(Fault::Twice);
         }
-        if self.by_serial.len() >= BUFFERS_MAX {
+        // Those that are withdrawn do not count: of them there are no more than transfers of ours.
+        if self.by_id.len() >= BUFFERS_MAX {
             return Err(Fault::TooMany);
         }
         self.latest = what.serial;
@@ -107,6 +109,12 @@ impl Known {
             self.by_serial.remove(&serial);
             Message::LetGo(serial)
         })
+    }
+
+    /// Whether they wait for a buffer that was withdrawn and that transfers of ours still use.
+    #[must_use]
+    pub fn keeps_withdrawn(&self) -> bool {
+        self.by_serial.len() > self.by_id.len()
     }
 
     /// Whether they have said all that there was at the beginning.

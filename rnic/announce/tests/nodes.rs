@@ -31,11 +31,12 @@ fn it_is_let_go_when_the_last_transfer_ends() {
     hears(&mut known, Message::Buffer(buffer(5, 1))).unwrap();
     assert!(known.begin(1) && known.begin(1));
     assert_eq!(hears(&mut known, Message::Withdrawn(1)), Ok(None));
-    assert!(!known.begin(1));
+    assert!(!known.begin(1) && known.keeps_withdrawn());
     // Another of that name does not disturb it.
     hears(&mut known, Message::Buffer(buffer(5, 2))).unwrap();
     assert_eq!(known.end(1), None);
     assert_eq!(known.end(1), Some(Message::LetGo(1)));
+    assert!(!known.keeps_withdrawn());
     assert_eq!(known.find(5), Some(buffer(5, 2)));
 }
 
@@ -65,6 +66,21 @@ fn what_no_node_says_is_a_fault() {
     }
     let more = BUFFERS_MAX as u64 + 1;
     assert_eq!(hears(&mut full, Message::Buffer(buffer(more, more))), Err(Fault::TooMany));
+}
+
+#[test]
+fn who_replaces_a_buffer_that_is_in_use_has_no_more_than_before() {
+    let mut known = Known::default();
+    for number in 1..=BUFFERS_MAX as u64 {
+        hears(&mut known, Message::Buffer(buffer(number, number))).unwrap();
+    }
+    assert!(known.begin(1));
+    assert_eq!(hears(&mut known, Message::Withdrawn(1)), Ok(None));
+    let next = BUFFERS_MAX as u64 + 1;
+    assert_eq!(hears(&mut known, Message::Buffer(buffer(next, next))), Ok(None));
+    let more = next + 1;
+    assert_eq!(hears(&mut known, Message::Buffer(buffer(more, more))), Err(Fault::TooMany));
+    assert_eq!(known.end(1), Some(Message::LetGo(1)));
 }
 
 #[test]
