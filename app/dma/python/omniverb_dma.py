@@ -12,9 +12,11 @@
         dma.start([dma.transfer(ours, theirs, 5, done=print)])
 
 What functions do, and which errors there are (as OSError): omniverb_dma(7). A Dma is to be used by
-one thread at a time; what is called back is called by the library's thread.
+one thread at a time; what is called back is called by the library's thread. What was started and
+what is open is kept, also if the program keeps no reference; a Dma until it is closed.
 """
 
+import atexit
 import errno
 import os
 
@@ -72,7 +74,8 @@ def _done(result):
 
 
 class Buffer:
-    """Memory of ours (`memory`: a writable view), or of a node (`memory` is None)."""
+    """Memory of ours (`memory`: a writable view, until it is freed or the Dma closed), or of a node
+    (`memory` is None)."""
 
     def __init__(self, dma, pointer):
         self.dma, self.pointer = dma, pointer
@@ -83,9 +86,9 @@ class Buffer:
         self.memory = _ffi.buffer(address, self.length) if there else None
 
     def free(self):
-        """Gives it back; `memory` is not to be touched afterwards."""
+        """Gives it back; views of `memory` are not to be touched afterwards."""
         _done(_library.omv_dma_free(self.dma.pointer, self.pointer))
-        self.memory = None
+        self.pointer, self.memory = _ffi.NULL, None
 
 
 class Node:
@@ -108,24 +111,33 @@ class Node:
     def disconnect(self):
         """Ends the connection."""
         _done(_library.omv_dma_disconnect(self.dma.pointer, self.pointer))
+        self.pointer = _ffi.NULL
 
 
 class Transfer:
     """Some bytes from one buffer to another. To be started, perhaps several times."""
 
     def __init__(self, dma, to, source, length, to_offset=0, source_offset=0, done=None):
-        self.dma, self.done, self.kept = dma, done, (to, source)
+        self.dma, self.done, self.to, self.source = dma, done, to, source
         self.struct = _ffi.new("struct omv_dma_transfer *")
-        self.struct.to, self.struct.to_offset = to.pointer, to_offset
-        setattr(self.struct, "from", source.pointer)
-        self.struct.from_offset, self.struct.length = source_offset, length
+        self.struct.to_offset, self.struct.from_offset = to_offset, source_offset
+        self.struct.length = length
         if done:
             self.struct.done = dma.caller
             self.struct.context = _ffi.cast("void *", id(self))
 
+    def start(self):
+        """Whether it was started; ffi.errno says why not."""
+        # They may have been freed since it was made.
+        self.struct.to = self.to.pointer
+        setattr(self.struct, "from", self.source.pointer)
+        return _library.omv_dma_start(self.dma.pointer, self.struct, 1) == 1
+
     @property
     def status(self):
         """EINPROGRESS, 0, or why it failed."""
+        if self.dma.closed:
+            return self.struct.status
         return _library.omv_dma_query(self.dma.pointer, self.struct)
 
     def wait(self):
@@ -136,19 +148,51 @@ class Transfer:
             raise _error(status)
 
 
+_open = set()  # the library calls their functions
+
+
+@atexit.register
+def _close_all():
+    for dma in list(_open):
+        dma.close()
+
+
 class Dma:
     """The library, from init to cleanup."""
 
     def __init__(self, address=None, port=0, listen=False, flags=0):
         address = address.encode() if address else _ffi.NULL
         flags |= _LISTEN if listen else 0
-        self.calling = {}  # those under way, by what C knows of them
+        self.under_way = {}  # by what C knows of them: it has their structs
+        self.most = 1024  # with so many it is time to look which of them are done
         self.caller = _ffi.callback("void (struct omv_dma_transfer *)", self._call)
-        self.pointer = _made(_library.omv_dma_init(address, port, flags))
+        self.opened = _made(_library.omv_dma_init(address, port, flags))
+        _open.add(self)
 
     def _call(self, struct):
-        transfer = self.calling.pop(int(_ffi.cast("uintptr_t", struct.context)))
+        transfer = self.under_way.pop(int(_ffi.cast("uintptr_t", struct.context)))
         transfer.done(transfer)
+
+    def _keep(self, transfer):
+        """Until it is done, whether anybody asks or not."""
+        if len(self.under_way) >= self.most:
+            for key, one in list(self.under_way.items()):
+                if not one.done and one.struct.status != errno.EINPROGRESS:
+                    self.under_way.pop(key, None)
+            self.most = max(1024, 2 * len(self.under_way))
+        self.under_way[id(transfer)] = transfer
+
+    @property
+    def closed(self):
+        """Whether it is; then nothing of it can be used."""
+        return self.opened == _ffi.NULL
+
+    @property
+    def pointer(self):
+        """What C knows it by."""
+        if self.closed:
+            raise _error(errno.EBADF)
+        return self.opened
 
     @property
     def port(self):
@@ -176,11 +220,10 @@ class Dma:
         """Starts them in their order, until one cannot be; how many. (One call of C each: the
         structs do not lie in a row.)"""
         for count, transfer in enumerate(transfers):
-            if transfer.done:
-                self.calling[id(transfer)] = transfer
-            if _library.omv_dma_start(self.pointer, transfer.struct, 1) != 1:
+            self._keep(transfer)
+            if not transfer.start():
                 number = _ffi.errno
-                self.calling.pop(id(transfer), None)
+                self.under_way.pop(id(transfer), None)
                 if count:
                     return count
                 raise _error(number)
@@ -194,9 +237,11 @@ class Dma:
 
     def close(self):
         """Ends everything."""
-        if self.pointer != _ffi.NULL:
-            _done(_library.omv_dma_cleanup(self.pointer))
-            self.pointer = _ffi.NULL
+        if not self.closed:
+            _done(_library.omv_dma_cleanup(self.opened))
+            self.opened = _ffi.NULL
+            self.under_way.clear()
+            _open.discard(self)
 
     def __enter__(self):
         return self
