@@ -19,13 +19,16 @@ from harness.plain import PlainPair
 
 from cases.rdma_cm import daemons, forwarded
 
-_CLIENT = "/opt/programs/dma_client"
 # End the node.
 _FATAL = ("killed", "killed_idle")
 # Needs somebody who kills the daemon.
 _OUTLIVES = "outlives_the_daemon"
 # What differs where the path is another.
-_ELSEWHERE = ("copies", "reads_before_writes", "callbacks_mixed", "freed_in_use", "bursts", *_FATAL)
+_ELSEWHERE = ("copies", "reads_before_writes", "callbacks_mixed", "callbacks_spinning",
+              "callbacks_asleep", "freed_in_use", "freed_while_nobody_looks", "ends_under_way",
+              "bursts", *_FATAL)
+# As long as a node waits.
+_SLOW = ("greets_for_ever",)
 
 
 def _tests(program):
@@ -53,26 +56,31 @@ def _with_node(fixture, stage):
         yield SimpleNamespace(pair=pair, port=node.port, running=node.running)
 
 
+def _program(name):
+    return f"/opt/programs/dma_{name}"
+
+
 def _client(place, program, test, port):
     pair = place.pair
-    return pair.client.run(program, test, pair.server.address, port, pair.client.address, limit=40)
+    return pair.client.run(_program(program), test, pair.server.address, port, pair.client.address,
+                           limit=40)
 
 
-def _plain(test, place):
-    print(_client(place, _CLIENT, test, place.port))
+def _plain(program, test, place):
+    print(_client(place, program, test, place.port))
     check(place.running.poll() is None, "the node has ended")
 
 
-def _fatal(test, place):
+def _fatal(program, test, place):
     with _running(place.pair.server, "/opt/programs/dma_node") as node:
-        print(_client(place, _CLIENT, test, node.port))
+        print(_client(place, program, test, node.port))
 
 
 def _outlives(place):
     """The daemon dies, and there is another; what was connected goes on."""
     pair = place.pair
     with _running(pair.server, "/opt/programs/dma_node") as node:
-        client = pair.client.start(_CLIENT, _OUTLIVES, pair.server.address, node.port,
+        client = pair.client.start(_program("ends"), _OUTLIVES, pair.server.address, node.port,
                                    pair.client.address, stdin=subprocess.PIPE,
                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
@@ -89,9 +97,9 @@ def _outlives(place):
 
 
 def _hostile(test, place):
-    print(_client(place, "/opt/programs/dma_hostile", test, place.port))
+    print(_client(place, "hostile", test, place.port))
     # It serves others as before.
-    _plain("announcements", place)
+    _plain("client", "announcements", place)
 
 
 def _ends(place):
@@ -135,13 +143,13 @@ def groups():
     for setting, (fixture, weight) in _SETTINGS.items():
         home = setting in ("user", "containers")
         cases = []
-        for test in _tests("client"):
+        for program, test in [(name, test) for name in ("client", "ends") for test in _tests(name)]:
             if (home or test in _ELSEWHERE) and test != _OUTLIVES:
-                run = functools.partial(_fatal if test in _FATAL else _plain, test)
+                run = functools.partial(_fatal if test in _FATAL else _plain, program, test)
                 cases.append(Case(f"{setting}.dma.{test}", run, 60))
         if setting == "containers":
-            cases += [Case(f"{setting}.dma.hostile.{test}", functools.partial(_hostile, test), 60)
-                      for test in _tests("hostile")]
+            cases += [Case(f"{setting}.dma.hostile.{test}", functools.partial(_hostile, test), 60,
+                           slow=test in _SLOW) for test in _tests("hostile")]
         if setting == "user":
             cases += [Case("user.dma.examples", _examples, 30),
                       Case("user.dma.python", _python, 30)]

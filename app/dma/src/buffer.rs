@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use omniverb_abi::{ibv_send_wr_rdma, ibv_sge};
+use omniverb_abi::{ibv_pd, ibv_send_wr_rdma, ibv_sge};
 use omniverb_announce::{Announced, READABLE, WRITABLE};
 use omniverb_terms::Errno;
 
@@ -10,6 +10,7 @@ use crate::inner::Wanted;
 use crate::limits::TRANSFER_BYTES_MAX;
 use crate::node::Node;
 use crate::own::Own;
+use crate::shared::Shared;
 use crate::transfer::{Place, omv_dma_transfer};
 
 /// `struct omv_dma_buffer`.
@@ -40,11 +41,16 @@ impl Buffer {
     }
 }
 
-/// What a transfer is about: whom, and what.
+/// What a transfer is about: whom, and what. Both buffers are of the program with that domain, and
+/// what its nodes share.
 ///
 /// # Safety
 /// `transfer` is live until it is done, its buffers are.
-pub(crate) unsafe fn wanted(transfer: *mut omv_dma_transfer) -> Result<(Arc<Node>, Wanted), Errno> {
+pub(crate) unsafe fn wanted(
+    pd: *mut ibv_pd,
+    shared: &Arc<Shared>,
+    transfer: *mut omv_dma_transfer,
+) -> Result<(Arc<Node>, Wanted), Errno> {
     // SAFETY: the caller's promise.
     let (it, to, from, place) = unsafe {
         let it = &*transfer;
@@ -63,6 +69,9 @@ pub(crate) unsafe fn wanted(transfer: *mut omv_dma_transfer) -> Result<(Arc<Node
         (Buffer::Far(node, what), Buffer::Own(own)) => (own, from_part, node, what, to_part, false),
         _ => return Err(Errno::EINVAL),
     };
+    if !own.memory.is_of(pd) || !node.is_of(shared) {
+        return Err(Errno::EINVAL);
+    }
     if what.rights & if reads { READABLE } else { WRITABLE } == 0 {
         return Err(Errno::EACCES);
     }

@@ -120,6 +120,8 @@ pub unsafe extern "C" fn ov_omv_dma_cleanup(dma: *mut Program) -> c_int {
     if let Some(thread) = thread {
         thread.join().ok();
     }
+    // What is left is called back here, and must not wait either.
+    program.shared.cleans_up();
     program.end();
     // SAFETY: what `begin` returned; the thread's share is gone.
     drop(unsafe { Arc::from_raw(dma) });
@@ -141,25 +143,16 @@ fn connect(program: &Program, to: sockaddr_storage, limit_ms: c_int) -> Result<A
         return Err(Errno::EDEADLK);
     }
     let node = program.add_node(false)?;
-    node.handed.store(true, Ordering::Relaxed);
-    let asked = Id::new(program.events.0, node.number).map(|id| {
-        node.has(id);
-        node.with(|id| id.resolve(program.source, to));
-    });
-    let ready = asked.and_then(|()| {
-        let look = || match node.is_ready() {
-            Ok(false) => None,
-            Ok(true) => Some(Ok(())),
-            Err(errno) => Some(Err(errno)),
-        };
-        program.shared.gate.wait(limit(limit_ms), look).unwrap_or(Err(Errno::ETIMEDOUT))
-    });
-    if let Err(errno) = ready {
-        node.end(errno);
-        program.forget_node(&node);
-        return Err(errno);
-    }
-    Ok(node)
+    let id = Id::new(program.events.0, node.number);
+    node.has(id.inspect_err(|_| program.forget_node(&node))?);
+    node.with(|id| id.resolve(program.source, to));
+    let look = || match node.is_ready() {
+        Ok(false) => None,
+        Ok(true) => Some(Ok(())),
+        Err(errno) => Some(Err(errno)),
+    };
+    let ready = program.shared.gate.wait(limit(limit_ms), look).unwrap_or(Err(Errno::ETIMEDOUT));
+    ready.inspect_err(|_| program.give_up(&node)).map(|()| node)
 }
 
 /// Connects.
@@ -194,8 +187,8 @@ pub unsafe extern "C" fn ov_omv_dma_accept(dma: *mut Program, milliseconds: c_in
     } else if program.shared.in_callback() {
         Err(Errno::EDEADLK)
     } else {
-        let node = program.shared.gate.wait(limit(milliseconds), || program.take_arrived());
-        node.ok_or(Errno::ETIMEDOUT)
+        let look = || program.take_arrived().transpose();
+        program.shared.gate.wait(limit(milliseconds), look).unwrap_or(Err(Errno::ETIMEDOUT))
     };
     pointer(node.map(|node| Arc::as_ptr(&node).cast_mut()))
 }
@@ -312,10 +305,13 @@ pub unsafe extern "C" fn ov_omv_dma_id(buffer: *mut Buffer) -> u64 {
 /// `dma` is live, and `count` transfers are, until they are done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ov_omv_dma_start(
-    _dma: *mut Program,
+    dma: *mut Program,
     transfers: *mut omv_dma_transfer,
     count: c_uint,
 ) -> c_int {
+    // SAFETY: the caller's promise.
+    let program = unsafe { &*dma };
+    let (pd, shared) = (program.device.pd, &program.shared);
     let count = c_int::try_from(count).unwrap_or(c_int::MAX) as usize;
     let mut started = 0;
     let mut why_not = Errno::EINVAL;
@@ -326,7 +322,7 @@ pub unsafe extern "C" fn ov_omv_dma_start(
         let mut fault = None;
         while started + list.len() < count && list.len() < LIST_MAX {
             // SAFETY: the caller's promise.
-            match unsafe { wanted(transfers.add(started + list.len())) } {
+            match unsafe { wanted(pd, shared, transfers.add(started + list.len())) } {
                 Err(errno) => {
                     fault = Some(errno);
                     break;

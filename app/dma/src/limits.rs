@@ -4,6 +4,11 @@ use std::time::Duration;
 
 /// Connections of a program, those included that are being made.
 pub(crate) const NODES_MAX: usize = 64;
+/// Of these, those that have connected to us and that the program has not accepted: whoever comes,
+/// there is room for those that the program connects with.
+pub(crate) const STRANGERS_MAX: usize = 32;
+/// How long who connects to us may take until it has said which buffers it has.
+pub(crate) const GREETING: Duration = Duration::from_secs(10);
 /// Transfers under way with a node.
 pub(crate) const TRANSFERS_MAX: usize = 256;
 /// Bytes of a transfer: what every device takes in one request.

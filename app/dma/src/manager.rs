@@ -70,6 +70,9 @@ fn happened(program: &Program, event: Event) {
     if let Some(id) = event.request {
         return requested(program, id, event.greets);
     }
+    if event.node == 0 && event.what == RDMA_CM_EVENT_DEVICE_REMOVAL {
+        return program.listens_no_more();
+    }
     let Some(node) = program.node(event.node) else { return };
     match event.what {
         RDMA_CM_EVENT_ADDR_RESOLVED => node.with(|id| {

@@ -61,6 +61,12 @@ impl Memory {
         self.start as u64
     }
 
+    /// Whether it is of that protection domain.
+    pub(crate) fn is_of(&self, pd: *mut ibv_pd) -> bool {
+        // SAFETY: live as long as this is.
+        unsafe { (*self.mr).pd == pd }
+    }
+
     pub(crate) fn lkey(&self) -> u32 {
         // SAFETY: live as long as this is.
         unsafe { (*self.mr).lkey }

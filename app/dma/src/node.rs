@@ -6,11 +6,9 @@
 
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
-use omniverb_abi::{
-    IBV_WC_REM_ACCESS_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_SUCCESS,
-    IBV_WC_WR_FLUSH_ERR, ibv_wc,
-};
+use omniverb_abi::{IBV_WC_SUCCESS, ibv_wc};
 use omniverb_announce::{Announced, Known, Message};
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
@@ -18,8 +16,8 @@ use omniverb_terms::Errno;
 use crate::device::Device;
 use crate::id::Id;
 use crate::inner::{Inner, Wanted};
-use crate::limits::{LIST_BYTES, LIST_MAX, TRANSFERS_MAX, TURN, WAITING_MAX};
-use crate::queues::LETTER;
+use crate::limits::{GREETING, LIST_BYTES, LIST_MAX, TRANSFERS_MAX, TURN, WAITING_MAX};
+use crate::queues::{LETTER, reason};
 use crate::shared::Shared;
 
 /// See the file's head.
@@ -27,16 +25,27 @@ pub struct Node {
     pub(crate) number: u32,
     /// It connected to us.
     pub(crate) incoming: bool,
-    /// The program has it.
+    /// The program has it, or is waiting for it.
     pub(crate) handed: AtomicBool,
+    since: Instant,
     shared: Arc<Shared>,
     inner: Mutex<Inner>,
 }
 
 impl Node {
     pub(crate) fn new(number: u32, incoming: bool, shared: Arc<Shared>) -> Self {
-        let (handed, inner) = (AtomicBool::new(false), Mutex::new(Inner::new()));
-        Self { number, incoming, handed, shared, inner }
+        let (handed, inner) = (AtomicBool::new(!incoming), Mutex::new(Inner::new()));
+        Self { number, incoming, handed, since: Instant::now(), shared, inner }
+    }
+
+    /// Whether the program has it, or is waiting for it.
+    pub(crate) fn is_handed(&self) -> bool {
+        self.handed.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is a node of who has that.
+    pub(crate) fn is_of(&self, shared: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.shared, shared)
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -92,6 +101,21 @@ impl Node {
         inner.ended.map_or(Ok(inner.open && inner.known.has_all()), Err)
     }
 
+    /// Of one that the program does not have: how much longer it may greet, if it does. It ends if
+    /// that is too long, or if nobody waits for it.
+    pub(crate) fn await_greeting(&self) -> Option<Duration> {
+        let mut inner = self.inner();
+        let is_ready = inner.open && inner.known.has_all();
+        if inner.ended.is_some() || (self.incoming && is_ready) {
+            return None;
+        }
+        let left = GREETING.checked_sub(self.since.elapsed()).filter(|_| self.incoming);
+        if left.is_none() {
+            self.end_now(&mut inner, Errno::ETIMEDOUT);
+        }
+        left
+    }
+
     /// Whether it has ended.
     pub(crate) fn is_gone(&self) -> bool {
         self.inner().ended.is_some()
@@ -143,20 +167,39 @@ impl Node {
         }
         inner.ended = Some(why);
         inner.open = false;
+        inner.known = Known::default();
+        inner.waiting.clear();
+        // What is done is done, whether somebody has looked or not.
+        self.take_done(inner);
         if let Some(id) = &inner.id {
             id.disconnect();
         }
+        self.take_done(inner);
         // First what the device does, then what it does it with.
         inner.queues = None;
         inner.id = None;
-        inner.known = Known::default();
-        inner.waiting.clear();
         for name in 0..TRANSFERS_MAX {
             self.finish(inner, name, Errno::ECONNRESET);
         }
         self.shared.gate.notify();
         // Whoever looks after it forgets it.
         self.shared.wake();
+    }
+
+    /// Takes all that the device has done, and nothing else.
+    fn take_done(&self, inner: &mut Inner) {
+        let mut done = [ibv_wc::default(); TURN];
+        loop {
+            let count = inner.queues.as_ref().map_or(0, |queues| queues.poll_sends(&mut done));
+            if count == 0 {
+                return;
+            }
+            for completion in &done[..count] {
+                if completion.status == IBV_WC_SUCCESS && completion.wr_id & LETTER == 0 {
+                    self.finish(inner, completion.wr_id as usize, Errno::NONE);
+                }
+            }
+        }
     }
 
     /// A transfer is done; none if there is none of that name.
@@ -243,9 +286,10 @@ impl Node {
             }
         }
         let mut more = self.go_on(&mut inner);
-        // Told of what is done only where somebody waits for that.
-        if inner.calling > 0
-            && !self.shared.looks.load(Ordering::Relaxed)
+        // Told of what is done only where somebody waits for that: the program's function, or the
+        // node, for its buffer.
+        let calls = inner.calling > 0 && !self.shared.looks.load(Ordering::Relaxed);
+        if (calls || inner.known.keeps_withdrawn())
             && let Some(queues) = &inner.queues
         {
             queues.notify_sends();
@@ -319,6 +363,9 @@ impl Node {
         let Some(queues) = &inner.queues else { return (0, Err(Errno::ENOTCONN)) };
         if calls > 0 && !self.shared.looks.load(Ordering::Relaxed) {
             queues.notify_sends();
+            if self.shared.spins {
+                self.shared.wake();
+            }
         }
         let (posted, result) = queues.post(&requests);
         for (request, wanted) in requests.iter().zip(list).skip(posted) {
@@ -327,7 +374,7 @@ impl Node {
         (posted, result.and(why_not))
     }
 
-    /// The device did not take it: the program has it back, as it was.
+    /// The device did not take it: the program has it back.
     fn take_back(&self, inner: &mut Inner, name: usize, wanted: &Wanted) {
         let Some(it) = inner.under_way.get_mut(name).and_then(Option::take) else { return };
         inner.free.push(name);
@@ -341,15 +388,5 @@ impl Node {
             self.say(inner, message);
         }
         wanted.place.finish(Errno::EAGAIN);
-    }
-}
-
-/// What a failed completion means for the program.
-fn reason(status: u32) -> Errno {
-    match status {
-        IBV_WC_REM_ACCESS_ERR => Errno::EACCES,
-        IBV_WC_RETRY_EXC_ERR | IBV_WC_RNR_RETRY_EXC_ERR => Errno::ETIMEDOUT,
-        IBV_WC_WR_FLUSH_ERR => Errno::ECONNRESET,
-        _ => Errno::EIO,
     }
 }

@@ -7,6 +7,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use libc::sockaddr_storage;
 use omniverb_abi::{ibv_context, rdma_event_channel};
@@ -19,7 +20,7 @@ use crate::buffer::Buffer;
 use crate::device::Device;
 use crate::errno::{EEXIST, made};
 use crate::id::Id;
-use crate::limits::{KEEP, NODES_MAX};
+use crate::limits::{KEEP, NODES_MAX, STRANGERS_MAX};
 use crate::memory::Memory;
 use crate::node::Node;
 use crate::own::Own;
@@ -62,6 +63,8 @@ pub(crate) enum Waits {
 pub struct Program {
     pub(crate) listener: Mutex<Option<Id>>,
     pub(crate) port: u16,
+    /// The device that it listened at is gone.
+    removed: AtomicBool,
     /// What we connect from, if the program says it.
     pub(crate) source: Option<sockaddr_storage>,
     pub(crate) waits: Waits,
@@ -97,12 +100,13 @@ impl Program {
         Ok(Self {
             listener: Mutex::new(listener),
             port,
+            removed: AtomicBool::new(false),
             source,
             waits,
             stops: AtomicBool::new(false),
             thread: Mutex::default(),
             tables: Mutex::default(),
-            shared: Arc::new(Shared::new()?),
+            shared: Arc::new(Shared::new(waits == Waits::Spins)?),
             // SAFETY: rdma_cm's devices stay open.
             device: unsafe { Device::new(context) }?,
             events,
@@ -114,7 +118,9 @@ impl Program {
     /// A new node, which is not connected yet.
     pub(crate) fn add_node(&self, incoming: bool) -> Result<Arc<Node>, Errno> {
         let mut tables = lock(&self.tables);
-        if tables.nodes.len() >= NODES_MAX {
+        let is_strange = |node: &&Arc<Node>| !node.is_handed() && !node.is_gone();
+        let has_room = || tables.nodes.values().filter(is_strange).count() < STRANGERS_MAX;
+        if tables.nodes.len() >= NODES_MAX || (incoming && !has_room()) {
             return Err(Errno::EMFILE);
         }
         let number = tables.latest_node.checked_add(1).ok_or(Errno::EMFILE)?;
@@ -145,10 +151,39 @@ impl Program {
         lock(&self.tables).nodes.remove(&node.number);
     }
 
-    /// Forgets nodes that ended and that the program does not have.
-    pub(crate) fn sweep(&self) {
-        let keeps = |node: &Node| node.handed.load(Ordering::Relaxed) || !node.is_gone();
-        lock(&self.tables).nodes.retain(|_, node| keeps(node));
+    /// Who connects waits no longer. The node is ended by the library's thread: rdma_cm may be at
+    /// the queue pair of who is not connected yet, in a call of that thread's.
+    pub(crate) fn give_up(&self, node: &Node) {
+        if node.is_gone() {
+            return self.forget_node(node);
+        }
+        node.handed.store(false, Ordering::Relaxed);
+        self.shared.wake();
+    }
+
+    /// Of the nodes that the program does not have: ends those that were given up and those that
+    /// greet for too long, and forgets those that ended. For the library's thread. How long until
+    /// the next is to end, if any.
+    pub(crate) fn sweep(&self) -> Option<Duration> {
+        let strangers: Vec<_> = {
+            let tables = lock(&self.tables);
+            tables.nodes.values().filter(|node| !node.is_handed()).cloned().collect()
+        };
+        if strangers.is_empty() {
+            return None;
+        }
+        let next = strangers.iter().filter_map(|node| node.await_greeting()).min();
+        let mut tables = lock(&self.tables);
+        let Tables { nodes, arrived, .. } = &mut *tables;
+        nodes.retain(|_, node| node.is_handed() || !node.is_gone());
+        arrived.retain(|number| nodes.contains_key(number));
+        next
+    }
+
+    /// Nobody can connect any more.
+    pub(crate) fn listens_no_more(&self) {
+        self.removed.store(true, Ordering::Relaxed);
+        self.shared.gate.notify();
     }
 
     /// A connection is there. In one go, so that no buffer is announced twice, or never.
@@ -165,8 +200,8 @@ impl Program {
         self.shared.gate.notify();
     }
 
-    /// The next node that has connected to us and is ready.
-    pub(crate) fn take_arrived(&self) -> Option<Arc<Node>> {
+    /// The next node that has connected to us and is ready; `ENODEV` if none can come.
+    pub(crate) fn take_arrived(&self) -> Result<Option<Arc<Node>>, Errno> {
         let mut tables = lock(&self.tables);
         let mut at = 0;
         while let Some(&number) = tables.arrived.get(at) {
@@ -174,14 +209,16 @@ impl Program {
             match node.as_ref().map(|node| node.is_ready()) {
                 Some(Ok(true)) => {
                     tables.arrived.remove(at);
-                    return node.inspect(|node| node.handed.store(true, Ordering::Relaxed));
+                    return Ok(node.inspect(|node| node.handed.store(true, Ordering::Relaxed)));
                 }
                 Some(Ok(false)) => at += 1,
                 // Ended meanwhile.
                 Some(Err(_)) | None => _ = tables.arrived.remove(at),
             }
         }
-        None
+        // One that greets may still get there.
+        let removed = self.removed.load(Ordering::Relaxed) && tables.arrived.is_empty();
+        if removed { Err(Errno::ENODEV) } else { Ok(None) }
     }
 
     // ---- buffers ----
@@ -251,7 +288,7 @@ impl Program {
     pub(crate) fn end(&self) {
         *lock(&self.listener) = None;
         self.nodes().iter().for_each(|node| node.end(Errno::ECONNRESET));
-        self.shared.call();
+        while self.shared.call() {}
         *lock(&self.tables) = Tables::default();
     }
 }

@@ -4,7 +4,8 @@ use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 
 use omniverb_abi::{
-    IBV_QPT_RC, IBV_SEND_FENCE, IBV_SEND_SIGNALED, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
+    IBV_QPT_RC, IBV_SEND_FENCE, IBV_SEND_SIGNALED, IBV_WC_REM_ACCESS_ERR, IBV_WC_RETRY_EXC_ERR,
+    IBV_WC_RNR_RETRY_EXC_ERR, IBV_WC_WR_FLUSH_ERR, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE,
     IBV_WR_SEND, ibv_context_ops, ibv_cq, ibv_qp, ibv_qp_cap, ibv_qp_init_attr, ibv_recv_wr,
     ibv_send_wr, ibv_send_wr_rdma, ibv_send_wr_target, ibv_sge, ibv_wc, rdma_cm_id,
 };
@@ -248,4 +249,14 @@ const fn empty() -> ibv_send_wr {
     request.num_sge = 1;
     request.send_flags = IBV_SEND_SIGNALED;
     request
+}
+
+/// What a failed completion means for the program.
+pub(crate) fn reason(status: u32) -> Errno {
+    match status {
+        IBV_WC_REM_ACCESS_ERR => Errno::EACCES,
+        IBV_WC_RETRY_EXC_ERR | IBV_WC_RNR_RETRY_EXC_ERR => Errno::ETIMEDOUT,
+        IBV_WC_WR_FLUSH_ERR => Errno::ECONNRESET,
+        _ => Errno::EIO,
+    }
 }

@@ -4,8 +4,8 @@ use std::thread::{Builder, JoinHandle};
 
 use omniverb_terms::Errno;
 
-/// Starts a thread. Address space for its stack is that of any, since the program's functions are
-/// called there.
+/// Starts a thread. Its stack is that of any thread of Rust's, 2 MiB, since the program's functions
+/// are called there.
 pub(crate) fn spawn(
     name: &str,
     work: impl FnOnce() + Send + 'static,

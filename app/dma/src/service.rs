@@ -7,7 +7,7 @@ use core::sync::atomic::Ordering;
 use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use omniverb_sys::lock;
 use omniverb_terms::Errno;
@@ -33,9 +33,10 @@ fn run(program: &Program) {
     let mut busy = BTreeSet::new();
     // Looks at completions by itself, and when it last called back.
     let mut looking = None;
+    let mut limit = None;
     while !program.stops.load(Ordering::Acquire) {
         let only_look = !busy.is_empty() || program.shared.is_due() || looking.is_some();
-        let news = wait(program, only_look);
+        let news = wait(program, if only_look { Some(Duration::ZERO) } else { limit });
         if news.wake {
             program.shared.woken();
         }
@@ -48,9 +49,12 @@ fn run(program: &Program) {
             }
         }
         busy.retain(|number| program.node(*number).is_some_and(|node| node.serve()));
-        program.sweep();
+        limit = program.sweep();
         if program.shared.call() && program.waits != Waits::Sleeps {
             looking = Some(Instant::now());
+        }
+        if program.shared.spins && program.shared.calling.load(Ordering::Relaxed) > 0 {
+            looking = looking.or_else(|| Some(Instant::now()));
         }
         looking = looking.and_then(|since| look(program, since));
         if looking.is_none() && program.shared.looks.swap(false, Ordering::Relaxed) {
@@ -68,8 +72,8 @@ struct News {
     completions: bool,
 }
 
-/// Waits until there is something on a descriptor, or only looks.
-fn wait(program: &Program, only_look: bool) -> News {
+/// Waits until there is something on a descriptor, no longer than so.
+fn wait(program: &Program, limit: Option<Duration>) -> News {
     // SAFETY: open as long as the program's things are.
     let (events, completions) = unsafe {
         let events = BorrowedFd::borrow_raw((*program.events.0).fd);
@@ -80,8 +84,8 @@ fn wait(program: &Program, only_look: bool) -> News {
         PollFd::from_borrowed_fd(events, PollFlags::IN),
         PollFd::from_borrowed_fd(completions, PollFlags::IN),
     ];
-    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut all, only_look.then_some(&at_once)).ok();
+    let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+    poll(&mut all, limit.as_ref()).ok();
     let has = |at: usize| !all[at].revents().is_empty();
     News { wake: has(0), connections: has(1), completions: has(2) }
 }

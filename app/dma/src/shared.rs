@@ -20,23 +20,29 @@ pub(crate) struct Shared {
     due: Mutex<VecDeque<(Place, Errno)>>,
     wake: OwnedFd,
     thread: OnceLock<ThreadId>,
+    /// Calls back what is left, when that thread has ended.
+    cleaner: OnceLock<ThreadId>,
     /// Transfers under way that are to be called back.
     pub(crate) calling: AtomicU32,
     /// The library's thread looks for completions by itself. It is set only by that thread, and
     /// read with a node's lock held, see `Node::start`.
     pub(crate) looks: AtomicBool,
+    /// That thread is to be awake while something is to be called back.
+    pub(crate) spins: bool,
 }
 
 impl Shared {
-    pub(crate) fn new() -> Result<Self, Errno> {
+    pub(crate) fn new(spins: bool) -> Result<Self, Errno> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         Ok(Self {
             gate: Gate::default(),
             due: Mutex::default(),
             wake: wake.map_err(|error| Errno(error.raw_os_error().unsigned_abs()))?,
             thread: OnceLock::new(),
+            cleaner: OnceLock::new(),
             calling: AtomicU32::new(0),
             looks: AtomicBool::new(false),
+            spins,
         })
     }
 
@@ -45,9 +51,15 @@ impl Shared {
         _ = self.thread.set(std::thread::current().id());
     }
 
-    /// Whether the calling thread is the library's: it must not wait for itself.
+    /// The library's thread has ended, and the calling one does what is left of its work.
+    pub(crate) fn cleans_up(&self) {
+        _ = self.cleaner.set(std::thread::current().id());
+    }
+
+    /// Whether the calling thread is the one that calls back: it must not wait for itself.
     pub(crate) fn in_callback(&self) -> bool {
-        self.thread.get() == Some(&std::thread::current().id())
+        let me = Some(std::thread::current().id());
+        self.thread.get() == me.as_ref() || self.cleaner.get() == me.as_ref()
     }
 
     /// The library's thread has something to do.
@@ -72,15 +84,17 @@ impl Shared {
         lock(&self.due).push_back((place, status));
     }
 
-    /// Calls back; whether there was anything.
+    /// Calls back what is due now, and not what becomes due by that: it might never end. Whether
+    /// there was anything.
     pub(crate) fn call(&self) -> bool {
-        let mut any = false;
-        loop {
+        let count = lock(&self.due).len();
+        for _ in 0..count {
             let next = lock(&self.due).pop_front();
-            let Some((place, status)) = next else { return any };
-            any = true;
-            place.call(status);
+            if let Some((place, status)) = next {
+                place.call(status);
+            }
         }
+        count > 0
     }
 
     /// Whether somebody is to be called.

@@ -127,6 +127,24 @@ TEST(too_many_buffers)
     is_ended();
 }
 
+/* Connects again and again, and never says what it has. There are places for others, and for those
+ * whom the node connects with. */
+TEST(greets_again_and_again)
+{
+    int places = 0;
+    while (places < 40 && reach(true))
+        places++;
+    same(errno, ECONNREFUSED);
+    /* The node may not have noticed yet that somebody before has gone. */
+    check(places > 20 && places <= 32, "%d places", places);
+}
+
+TEST(greets_for_ever)
+{
+    check(reach(true), "rdma_connect: %m");
+    is_ended();
+}
+
 /* Half a message, so to speak: is connected, and goes. The node must not wait for it. */
 TEST(goes_at_once)
 {

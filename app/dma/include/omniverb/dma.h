@@ -50,7 +50,9 @@ uint16_t omv_dma_port(struct omv_dma *dma);
  * EHOSTUNREACH; EMFILE: too many nodes; EDEADLK: in a callback. */
 struct omv_dma_node *omv_dma_connect(struct omv_dma *dma, const char *address, uint16_t port,
 				     int milliseconds);
-/* The next one that has connected to us. ETIMEDOUT; EINVAL: does not listen. */
+/* The next one that has connected to us. Up to 32 wait for that, more are refused. ETIMEDOUT;
+ * EINVAL: does not listen; ENODEV: nobody can connect any more, since the daemon of the host has
+ * ended; EDEADLK: in a callback. */
 struct omv_dma_node *omv_dma_accept(struct omv_dma *dma, int milliseconds);
 /* 1: connected; 0: gone. A process that dies is noticed, without a transfer. */
 int omv_dma_connected(struct omv_dma *dma, struct omv_dma_node *node);
@@ -72,9 +74,10 @@ struct omv_dma_buffer *omv_dma_alloc(struct omv_dma *dma, uint64_t id, size_t by
  * milliseconds; ENOTCONN: the node is gone. Each is to be freed. */
 struct omv_dma_buffer *omv_dma_lookup(struct omv_dma *dma, struct omv_dma_node *node, uint64_t id,
 				      int milliseconds);
-/* Of a buffer of our own: tells all nodes, and waits until none uses it any more; one that does not
- * answer for two seconds is disconnected. EBUSY: a transfer of ours is under way. EDEADLK: in a
- * callback. Of a node's buffer: gives back what omv_dma_lookup() returned. EINVAL: neither. */
+/* Of a buffer of our own: tells all nodes, and waits until none uses it any more; one that still
+ * does after two seconds, or does not answer, is disconnected. EBUSY: a transfer of ours is under
+ * way. EDEADLK: in a callback. Of a node's buffer: gives back what omv_dma_lookup() returned.
+ * EINVAL: neither. */
 int omv_dma_free(struct omv_dma *dma, struct omv_dma_buffer *buffer);
 /* Where it is; NULL: at a node. */
 void *omv_dma_address(struct omv_dma_buffer *buffer);
@@ -93,7 +96,8 @@ struct omv_dma_transfer {
 	uint64_t length;
 	/* NULL: the program asks with omv_dma_query(). Otherwise called by the library's thread when
 	 * it is done, with the status set; from then on the struct is the program's again. It may
-	 * start transfers and query them, but not wait: nothing else is called back meanwhile. */
+	 * start transfers and query them, but not wait: nothing else is called back meanwhile. The
+	 * thread's stack is 2 MiB. */
 	void (*done)(struct omv_dma_transfer *transfer);
 	void *context; /* not looked at */
 	/* The library's from here on. */
@@ -105,9 +109,10 @@ struct omv_dma_transfer {
 /* Starts as many as it can, in their order, and returns how many these were: fewer than `count`
  * where the next one cannot be started now. -1, if this is the first: EAGAIN: too many under way;
  * EINVAL: nothing to transfer, more than 1 GiB, beyond the end of a buffer, or not between a buffer
- * of ours and one of a node's; EACCES: the node's buffer is not for that; ESTALE: it was freed;
- * ENOTCONN: the node is gone. Transfers with one node are done in the order of their start.
- * Within a host the caller may do the copying itself, before this returns. */
+ * of ours and one of a node's, both of this `dma`; EACCES: the node's buffer is not for that;
+ * ESTALE: it was freed; ENOTCONN: the node is gone; or what ibv_post_send(3) says. Transfers with one
+ * node are done in the order of their start. Within a host the caller may do the copying itself,
+ * before this returns. */
 int omv_dma_start(struct omv_dma *dma, struct omv_dma_transfer *transfers, unsigned int count);
 /* EINPROGRESS; 0: done, and all bytes are where they belong; or why it failed, and then the node is
  * gone: ECONNRESET: it died, or was disconnected; EACCES: it did not let us, against what it
