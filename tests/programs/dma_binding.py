@@ -66,8 +66,8 @@ def main():
         mirror.free()
         node.disconnect()
         fails(errno.EINVAL, node.disconnect)
-    for use in (lambda: node.connected, lambda: node.lookup(7), theirs.free, lambda: dma.alloc(2, 1),
-                lambda: dma.start([late]), lambda: dma.port):
+    for use in (lambda: node.connected, lambda: node.lookup(7), theirs.free,
+                lambda: dma.alloc(2, 1), lambda: dma.start([late]), lambda: dma.port):
         fails(errno.EBADF, use)
     assert not parts[0].status
     dma.close()

@@ -110,9 +110,9 @@ struct omv_dma_transfer {
  * where the next one cannot be started now. -1, if this is the first: EAGAIN: too many under way;
  * EINVAL: nothing to transfer, more than 1 GiB, beyond the end of a buffer, or not between a buffer
  * of ours and one of a node's, both of this `dma`; EACCES: the node's buffer is not for that;
- * ESTALE: it was freed; ENOTCONN: the node is gone; or what ibv_post_send(3) says. Transfers with one
- * node are done in the order of their start. Within a host the caller may do the copying itself,
- * before this returns. */
+ * ESTALE: it was freed; ENOTCONN: the node is gone; or what ibv_post_send(3) says. Transfers with
+ * one node are done in the order of their start. Within a host the caller may do the copying
+ * itself, before this returns. */
 int omv_dma_start(struct omv_dma *dma, struct omv_dma_transfer *transfers, unsigned int count);
 /* EINPROGRESS; 0: done, and all bytes are where they belong; or why it failed, and then the node is
  * gone: ECONNRESET: it died, or was disconnected; EACCES: it did not let us, against what it
