@@ -65,6 +65,10 @@ pub struct Config {
     /// The peer is told when answers to it wait for a rate limit. See
     /// [`crate::Connection::poll_delay`].
     pub tells_delays: bool,
+    /// A READ that is asked for again, and cannot be answered any more, is refused, and nothing
+    /// else is ([`crate::Answer::Gone`]). The peer must take a refusal of what is over for nothing:
+    /// rdma_rxe in the middle of a READ takes it for a refusal of that.
+    pub tells_gone: bool,
 }
 
 /// What cannot be.
@@ -106,6 +110,7 @@ impl Config {
             acknowledge_every: 32,
             acknowledge_behind: false,
             tells_delays: false,
+            tells_gone: false,
         }
     }
 

@@ -280,7 +280,7 @@ impl Connection {
 
     /// The answer to something handed over.
     pub fn answer(&mut self, ticket: Ticket, answer: Answer) {
-        self.responder.answer(ticket, answer);
+        self.responder.answer(&self.config, ticket, answer);
     }
 
     /// All parts of messages up to this ticket are done.

@@ -102,7 +102,9 @@ pub fn connection(bytes: &[u8]) {
         2 => Service::XrcSend,
         _ => Service::Rc,
     };
-    let config = Config { path_mtu: 256, unanswered_max: 8, service, ..Config::new(Qpn(5)) };
+    let tells_gone = bytes.len() % 8 < 4;
+    let config =
+        Config { path_mtu: 256, unanswered_max: 8, service, tells_gone, ..Config::new(Qpn(5)) };
     let (Ok(mut reliable), Ok(mut unreliable)) =
         (Connection::new(config.clone()), Unreliable::new(config))
     else {
@@ -144,7 +146,7 @@ pub fn connection(bytes: &[u8]) {
             1 => reliable.answer(Ticket(upper.tickets), crate::Answer::Original(3)),
             2 => reliable.answer(Ticket(upper.tickets), crate::Answer::NotReady),
             3 => reliable.resume(now),
-            _ => {}
+            _ => reliable.answer(Ticket(upper.tickets), crate::Answer::Gone),
         }
         while reliable.poll_event().is_some() {}
     }

@@ -96,7 +96,8 @@ pub enum Answer {
     NotReady,
     /// Refused; the connection fails, and everything handed over after it is void.
     Refused(Refusal),
-    /// A READ that was asked for again cannot be answered: its memory is not there any more.
+    /// A READ that was asked for again cannot be answered: its memory is not there any more. The
+    /// peer hears of it if it can take that ([`crate::Config::tells_gone`]); nothing ends here.
     Gone,
 }
 

@@ -366,7 +366,7 @@ impl Connected {
         if self.application.broken && !self.closed {
             self.break_off();
         }
-        if self.silent {
+        if std::mem::take(&mut self.silent) {
             self.fall_silent();
         }
         let waits = self.application.waits() || self.transport.is_none() || !self.sends;

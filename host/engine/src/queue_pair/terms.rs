@@ -58,6 +58,7 @@ impl Terms {
         if self.features != 0 {
             config.ask_every = Some(config.window / 4);
             config.acknowledge_every = (config.window / 2) as u32;
+            config.tells_gone = true;
         }
         config
     }

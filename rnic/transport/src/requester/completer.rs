@@ -64,9 +64,11 @@ impl Requester {
                     Refusal::RemoteOperation => Status::RemoteOperation,
                 };
                 // Earlier READs and atomics without an answer are asked for anew first (9.7.5.1.4).
-                // The answers may have been overtaken. They are not lost: the responder is in the
-                // error state, will not answer again, and is not gone either.
+                // The answers may have been overtaken, or the responder answers still
+                // ([`Config::tells_gone`]); usually it is in the error state and will not, but it
+                // is not gone either.
                 self.refused.get_or_insert((psn, status));
+                self.retries = self.retries.min(self.retries_anew(config));
                 if self.acknowledged(now, config, psn) {
                     self.fail(status);
                 }
@@ -181,7 +183,7 @@ impl Requester {
     fn progress(&mut self, now: Time, config: &Config, packets: u64) {
         let again = self.next;
         self.next = self.next.max(self.unacked);
-        self.retries = config.retry_count;
+        self.retries = self.retries_anew(config);
         self.retry_is_due = false;
         self.patient_since = None;
         self.rnr_retries = config.rnr_retry;

@@ -10,6 +10,9 @@ use omniverb_wire::rnr_nanoseconds;
 const EARLY_MAX: Time = 200_000_000;
 /// Time that a peer may ask for until it answers something: its word is all there is.
 const PATIENCE_MAX: Time = 60_000_000_000;
+/// Retries at most for what is missing before a packet that was refused. The peer may be in the
+/// error state, and never answer: that is not waited for as long as if nobody were there.
+const RETRIES_REFUSED: u8 = 2;
 /// "Without end" as a count of RNR retries (9.7.5.2.8).
 const FOR_EVER: u8 = 7;
 
@@ -61,7 +64,7 @@ impl Requester {
             return;
         }
         self.patient_until = until;
-        (self.retries, self.retry_is_due) = (config.retry_count, false);
+        (self.retries, self.retry_is_due) = (self.retries_anew(config), false);
         self.rearm(now, config);
     }
 
@@ -137,17 +140,24 @@ impl Requester {
             self.rnr_retries -= 1;
         }
         // The peer lives.
-        self.retries = config.retry_count;
+        self.retries = self.retries_anew(config);
         self.go_back();
         (self.recovering, self.probing) = (None, None);
         (self.early, self.deadline) = (None, None);
         self.not_ready = Some(now + rnr_nanoseconds(code));
     }
 
+    /// How many retries there are after a sign of life.
+    pub(super) fn retries_anew(&self, config: &Config) -> u8 {
+        let most = if self.refused.is_some() { RETRIES_REFUSED } else { u8::MAX };
+        config.retry_count.min(most)
+    }
+
     /// False: there was none left, and the connection failed.
     pub(super) fn spend_retry(&mut self) -> bool {
         if self.retries == 0 {
-            self.fail(Status::RetryExceeded);
+            // Who has refused something is there, and that is why it says nothing more.
+            self.fail(self.refused.map_or(Status::RetryExceeded, |(_, status)| status));
             return false;
         }
         self.retries -= 1;
@@ -181,11 +191,6 @@ impl Requester {
         }
         if passed(self.deadline) {
             self.deadline = None;
-            if let Some((_, status)) = self.refused {
-                // What is missing was lost, and will not be said again.
-                self.fail(status);
-                return;
-            }
             if self.expects() {
                 if !self.spend_retry() {
                     return;
@@ -207,9 +212,9 @@ impl Requester {
 
     /// An answer is overdue: the peer is asked for it anew.
     fn overdue(&mut self, now: Time, config: &Config) {
-        if let (Some((_, status)), None) = (self.refused, config.ack_timeout()) {
-            // There is no other time to wait for.
-            self.fail(status);
+        // Without a timeout there is no other time to wait for.
+        let is_last = self.refused.is_some() && config.ack_timeout().is_none();
+        if is_last && !self.spend_retry() {
             return;
         }
         self.backoff += 1;

@@ -64,7 +64,7 @@ impl Responder {
                     self.replays.remove(index);
                     return Some(length);
                 }
-                Replay::Gone { psn } => {
+                Replay::Gone { psn, .. } => {
                     let syndrome = Syndrome::Refused(Refusal::RemoteAccess);
                     let length = self.simple(config, datagram, *psn, syndrome)?;
                     self.replays.remove(index);

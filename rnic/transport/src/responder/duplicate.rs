@@ -137,6 +137,12 @@ impl Responder {
         let Some(memory) = self.memories.iter().find(|m| covers(m.first, m.last)).copied() else {
             return;
         };
+        let is_gone =
+            |replay: &Replay| matches!(replay, Replay::Gone { last, .. } if *last == memory.last);
+        if self.replays.iter().any(is_gone) {
+            // It is about to be told.
+            return;
+        }
         let Some(again) = self.again(config, &memory, psn, packet, upper) else { return };
         self.starved = false;
         // One answer at a time for one original: at most as many as are remembered.

@@ -115,9 +115,10 @@ enum Replay {
         psn: Sequence,
         executed: Executed,
     },
-    /// A READ whose memory is gone, from this PSN on.
+    /// A READ whose memory is gone, from this PSN on, and its last PSN.
     Gone {
         psn: Sequence,
+        last: Sequence,
     },
 }
 
@@ -245,10 +246,10 @@ impl Responder {
     }
 
     /// A late answer of the layer above.
-    pub(crate) fn answer(&mut self, ticket: Ticket, answer: Answer) {
+    pub(crate) fn answer(&mut self, config: &Config, ticket: Ticket, answer: Answer) {
         let found = self.pending.partition_point(|pending| pending.ticket < ticket);
         let Some(pending) = self.pending.get_mut(found).filter(|p| p.ticket == ticket) else {
-            self.answer_again(ticket, answer);
+            self.answer_again(config, ticket, answer);
             return;
         };
         if matches!(pending.state, State::Done | State::Refused(_)) {
@@ -278,19 +279,19 @@ impl Responder {
     }
 
     /// A READ that is answered again has no answer now. Nothing is wrong with this end: who had
-    /// the answer meanwhile hears of something that is over, and who lacks it learns why.
-    fn answer_again(&mut self, ticket: Ticket, answer: Answer) {
+    /// the answer meanwhile hears of something that is over, and who lacks it learns why. To whom
+    /// that may be something else nothing is said (9.9.3).
+    fn answer_again(&mut self, config: &Config, ticket: Ticket, answer: Answer) {
         if !matches!(answer, Answer::Refused(_) | Answer::Gone) {
             return;
         }
-        for replay in &mut self.replays {
-            if let Replay::Read(reading) = replay
-                && reading.ticket == ticket
-            {
-                *replay = Replay::Gone { psn: reading.next };
-                self.starved = false;
-                return;
-            }
+        let is_it = |replay: &Replay| matches!(replay, Replay::Read(r) if r.ticket == ticket);
+        let Some(index) = self.replays.iter().position(is_it) else { return };
+        self.starved = false;
+        if let Some(Replay::Read(Reading { next, last, .. })) = self.replays.remove(index)
+            && config.tells_gone
+        {
+            self.replays.insert(index, Replay::Gone { psn: next, last });
         }
     }
 

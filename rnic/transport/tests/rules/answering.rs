@@ -61,19 +61,47 @@ fn a_repeated_read_is_answered_from_where_it_was_asked_for() {
 #[test]
 fn who_lacks_an_answer_that_nobody_has_any_more_is_told_and_nothing_ends() {
     for gone in [Answer::Gone, Answer::Refused(Refusal::RemoteAccess)] {
-        let mut end = end();
-        end.receive(&read(500, 0x1000, 7, 600));
-        assert_eq!(end.sent().len(), 3);
-        end.script.answers.push_back(Delivery::Later);
-        end.script.fetches.push_back(Fetched::Later);
-        end.receive(&read(501, 0x1100, 7, 344));
-        assert_eq!(end.sent(), [""; 0]);
-        let ticket = end.script.tickets[1];
-        end.connection.answer(ticket, gone);
-        assert_eq!(end.sent(), ["NAK remote access psn 501 msn 1"]);
-        end.receive(&send(503, 1));
-        assert_eq!((end.sent(), end.events()), (vec!["ACK psn 503 msn 2".into()], vec![]));
+        // Not all can take it.
+        for tells_gone in [true, false] {
+            let mut end = End::new(Config { tells_gone, ..config() });
+            end.receive(&read(500, 0x1000, 7, 600));
+            assert_eq!(end.sent().len(), 3);
+            end.script.answers.push_back(Delivery::Later);
+            end.script.fetches.push_back(Fetched::Later);
+            end.receive(&read(501, 0x1100, 7, 344));
+            assert_eq!(end.sent(), [""; 0]);
+            let ticket = end.script.tickets[1];
+            end.connection.answer(ticket, gone);
+            let told = ["NAK remote access psn 501 msn 1"];
+            assert_eq!(end.sent(), told[..usize::from(tells_gone)]);
+            end.receive(&send(503, 1));
+            assert_eq!((end.sent(), end.events()), (vec!["ACK psn 503 msn 2".into()], vec![]));
+        }
     }
+}
+
+#[test]
+fn what_is_gone_is_told_once_however_often_it_is_asked_for_meanwhile() {
+    let mut end = End::new(Config { tells_gone: true, ..config() });
+    end.receive(&read(500, 0x1000, 7, 600));
+    end.receive(&read(503, 0x1000, 7, 600));
+    assert_eq!(end.sent().len(), 6);
+    for _ in 0..100 {
+        for (psn, skipped) in [(500, 0), (501, 256), (503, 0)] {
+            end.script.answers.push_back(Delivery::Later);
+            end.receive(&read(psn, 0x1000 + u64::from(skipped), 7, 600 - skipped));
+            let ticket = *end.script.tickets.last().unwrap();
+            end.connection.answer(ticket, Answer::Gone);
+            end.script.answers.clear();
+        }
+    }
+    let told = ["NAK remote access psn 500 msn 2", "NAK remote access psn 503 msn 2"];
+    assert_eq!(end.sent(), told);
+    // It was lost.
+    end.script.answers.push_back(Delivery::Later);
+    end.receive(&read(501, 0x1100, 7, 344));
+    end.connection.answer(*end.script.tickets.last().unwrap(), Answer::Gone);
+    assert_eq!(end.sent(), ["NAK remote access psn 501 msn 2"]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The layer above one end: memory, receives, and answers that come at once, late, or after a
 //! refusal for lack of a receive. It compares everything that arrives with the plan.
 
-use crate::model::{BASE, COUNTERS, KEY, Plan, READABLE, WRITABLE, byte, readable};
+use crate::model::{BASE, COUNTERS, Item, KEY, Plan, READABLE, WRITABLE, byte, readable};
 use omniverb_terms::Refusal;
 use omniverb_transport::random::Random;
 use omniverb_transport::{
@@ -9,7 +9,7 @@ use omniverb_transport::{
     Kind, Operation, Part, Placed, ReadRequest, RequestId, Taken, Ticket, Time, Upper,
 };
 use omniverb_wire::Run;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
 /// How the layer above behaves; chances in ten thousand.
@@ -25,6 +25,8 @@ pub struct Manners {
     pub reports_late: bool,
     /// This message of the peer, and no other, is refused.
     pub refuses: Option<usize>,
+    /// What was read is gone as soon as the reader has it.
+    pub forgets: bool,
 }
 
 /// An answer that is due.
@@ -60,6 +62,10 @@ pub struct Application {
     ticket: u64,
     /// A refusal is on its way: what arrives is neither compared nor placed.
     void: bool,
+    /// Messages of the peer that are over there.
+    pub heard: usize,
+    /// READs whose memory is gone.
+    gone: HashSet<Ticket>,
     /// How much of my READs is here.
     placed: HashMap<u64, u64>,
 }
@@ -91,6 +97,8 @@ impl Application {
             kept_max: 100_000,
             ticket: 0,
             void: false,
+            heard: 0,
+            gone: HashSet::new(),
             placed: HashMap::new(),
         }
     }
@@ -149,6 +157,9 @@ impl Application {
                 }
                 self.receives -= 1;
             }
+            if late.answer == Answer::Gone {
+                self.reads.remove(&late.ticket);
+            }
             if late.answer == Answer::Done && self.random.chance(5000) {
                 // Whatever came before was done already, or is an atomic and not concerned.
                 connection.done_through(late.ticket);
@@ -172,6 +183,21 @@ impl Application {
             return Delivery::Later;
         }
         Delivery::Refused(refusal)
+    }
+
+    /// Whether nobody waits for what is asked for again, so that its memory may be gone.
+    fn has_forgotten(&self, request: &ReadRequest) -> bool {
+        let end = request.address + request.length;
+        let reads = |item: &Item| match item.operation {
+            Operation::Read { address, .. } => {
+                address <= request.address && end <= address + item.length
+            }
+            _ => false,
+        };
+        self.manners.forgets
+            && request.again
+            && request.length > 0
+            && !self.theirs.items.iter().skip(self.heard).any(reads)
     }
 
     /// Tickets count up.
@@ -308,11 +334,16 @@ impl Upper for Application {
             assert!(offset + request.length <= READABLE && request.key == KEY);
         }
         self.reads.insert(ticket, *request);
+        if self.has_forgotten(request) {
+            self.gone.insert(ticket);
+            self.answer_late(ticket, Answer::Gone, usize::MAX, false);
+            return Delivery::Later;
+        }
         if self.random.chance(5000) { Delivery::Done } else { Delivery::Later }
     }
 
     fn fetch(&mut self, ticket: Ticket, offset: u64, target: &mut [u8]) -> Fetched {
-        if self.stalls() {
+        if self.gone.contains(&ticket) || self.stalls() {
             return Fetched::Later;
         }
         // As an application behind a link: it reads in the order it was asked to, and only so much

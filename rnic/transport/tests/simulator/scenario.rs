@@ -10,8 +10,15 @@ use omniverb_transport::{Config, Time};
 use std::rc::Rc;
 
 /// Polite: answers at once, always has receives.
-pub const PROMPT: Manners =
-    Manners { late: 0, stall: 0, pause: 1, scarce: false, reports_late: false, refuses: None };
+pub const PROMPT: Manners = Manners {
+    late: 0,
+    stall: 0,
+    pause: 1,
+    scarce: false,
+    reports_late: false,
+    refuses: None,
+    forgets: false,
+};
 
 /// Two configurations that fit each other.
 pub fn configs(random: &mut Random, path_mtu: usize) -> [Config; 2] {
@@ -41,6 +48,7 @@ pub fn configs(random: &mut Random, path_mtu: usize) -> [Config; 2] {
         window_floor: random.pick(&[1, 4, 8, 1000]),
         acknowledge_behind: random.chance(5000),
         name_all,
+        tells_gone: name_all,
         burst: random.pick(&[1, 1, 4, 64]),
         ask_every: random.pick(&[None, None, Some(16), Some(200)]),
         acknowledge_every: random.pick(&[1, 32, 500]),
@@ -87,6 +95,7 @@ pub fn random_scenario(seed: u64) -> Scenario {
         scarce: random.chance(5000),
         reports_late: random.chance(5000),
         refuses: None,
+        forgets: !seed.is_multiple_of(3),
     };
     let manners = [manners(), manners()];
     let longest = random.pick(&[300, 5000, 40_000]);

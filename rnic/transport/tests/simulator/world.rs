@@ -324,6 +324,7 @@ impl World {
                         host.first_failure.get_or_insert(item);
                     } else {
                         assert!(there.application.answered_before(item), "{item} acknowledged");
+                        there.application.heard = item + 1;
                         assert_eq!(original, host.application.mine.originals[item]);
                     }
                 }
