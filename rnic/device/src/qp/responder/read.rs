@@ -28,12 +28,17 @@ impl Inner {
         let outcome = self.serve_read(qp, index, address, rkey, length)?;
         let Outcome::Refused(..) = outcome else { return Ok(outcome) };
         let link = &mut self.links[index];
+        let sent = link.read_sent();
         if !link.endpoint.send_response(&Response::Gone, UserMemory::EMPTY)? {
+            // As for READ data: the peer says when there is room.
+            link.suspend_read(sent.unwrap_or(0));
             link.endpoint.set_blocked(true);
-            self.come_back(qp);
+            if sent.is_none() {
+                self.come_back(qp);
+            }
             return Ok(Outcome::Later);
         }
-        if link.read_sent().is_some() {
+        if sent.is_some() {
             link.end_read();
         }
         Ok(Outcome::Passed)
