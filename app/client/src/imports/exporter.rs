@@ -4,20 +4,21 @@
 //! nothing is kept from him that the context has; but what he says is checked like anything from
 //! another process, there are only so many of him, and his end is noticed.
 
+use super::endings::Endings;
 use super::outbox::Outbox;
-use super::pace::Pace;
+use super::pace::{Pace, Purse, timed};
 use super::pages::{Holder, Pages, around};
 use super::service::{Party, Service};
 use crate::thread::spawn_quietly;
 use omniverb_device::Region;
 use omniverb_session::import::{self, Ask, Told};
 use omniverb_sys::socket::{self, Mode};
-use omniverb_sys::{Extent, clock, lock};
+use omniverb_sys::{Extent, clock, lock, pidfd};
 use omniverb_terms::{Errno, Rkey};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
 
@@ -80,6 +81,7 @@ pub(crate) struct Exporter {
     guests: Mutex<Guests>,
     pages: Mutex<Pages>,
     pace: Pace,
+    endings: Arc<Endings>,
     /// An importer has said that it does not use something.
     seen: Condvar,
     contexts: AtomicU64,
@@ -124,8 +126,9 @@ pub(super) struct Guest {
     outbox: Outbox,
     /// How often it has left something.
     left: AtomicU32,
-    /// It destroys something.
-    destroys: AtomicBool,
+    /// Whose connection it is, as far as we can tell, and what that may use.
+    process: i32,
+    purse: Arc<Purse>,
 }
 
 impl Party for Door {
@@ -167,7 +170,7 @@ impl Party for Guest {
     fn hear(&self) -> bool {
         for _ in 0..IN_A_ROW {
             if self.outbox.flush(self.socket.as_fd()).is_none() {
-                self.exporter.leaves(self.number);
+                self.exporter.leaves(self);
                 return false;
             }
             let mut bytes = [0; import::BYTES_MAX];
@@ -175,13 +178,13 @@ impl Party for Guest {
                 Ok((length, _)) => {
                     let ask = Ask::read(&bytes[..length]);
                     if !ask.is_some_and(|ask| self.take(&ask)) {
-                        self.exporter.leaves(self.number);
+                        self.exporter.leaves(self);
                         return false;
                     }
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return true,
                 Err(_) => {
-                    self.exporter.leaves(self.number);
+                    self.exporter.leaves(self);
                     return false;
                 }
             }
@@ -199,8 +202,10 @@ impl Guest {
         context: u64,
     ) -> Guest {
         let (outbox, left) = (Outbox::default(), AtomicU32::new(0));
-        let destroys = AtomicBool::new(false);
-        Guest { number, socket, exporter, objects, context, outbox, left, destroys }
+        // Who made the socket. Whoever is in a namespace that we do not see is 0.
+        let process = pidfd::peer(socket.as_fd()).map_or(0, |peer| peer.pid);
+        let purse = exporter.pace.of(process);
+        Guest { number, socket, exporter, objects, context, outbox, left, process, purse }
     }
 
     /// Does what is asked; whether that was something, and the answer is on its way.
@@ -230,28 +235,24 @@ impl Guest {
     }
 
     /// Destroys an object for all. The other importers are waited for, whom this thread listens
-    /// to: so that is done, and answered, in another one, of which an importer has one.
+    /// to: so that is done, and answered, in another one, of which there are only so many.
     fn destroy(&self, ask: Ask) -> bool {
         let me = lock(&self.exporter.guests).here.get(&self.number).cloned();
-        let Some(me) = me else { return self.answer(&ask, self.destroy_now(&ask)) };
-        if self.destroys.swap(true, Ordering::AcqRel) {
+        // It had to make room for another one.
+        let Some(me) = me else { return false };
+        let Some(ending) = self.exporter.endings.begin(self.process) else {
             return self.answer(&ask, Err(Errno::EAGAIN));
-        }
+        };
         let work = move || {
-            let answer = me.destroy_now(&ask);
-            me.destroys.store(false, Ordering::Release);
+            let answer = me.exporter.pace.spend(&me.purse, || me.destroy_now(&ask));
+            drop(ending);
             if !me.answer(&ask, answer) {
                 // Who listens to it finds its end.
                 socket::shut(me.socket.as_fd());
             }
         };
-        spawn_quietly("omniverb-ends", work).map_or_else(
-            |errno| {
-                self.destroys.store(false, Ordering::Release);
-                self.answer(&ask, Err(errno))
-            },
-            |()| true,
-        )
+        let begun = spawn_quietly("omniverb-ends", work);
+        begun.map_or_else(|errno| self.answer(&ask, Err(errno)), |()| true)
     }
 
     fn destroy_now(&self, ask: &Ask) -> Result<(Told, Option<OwnedFd>), Errno> {
@@ -269,7 +270,7 @@ impl Guest {
     fn leaves(&self, holder: Holder) {
         if lock(&self.exporter.pages).leave(holder) {
             let exporter = &self.exporter;
-            let _ = exporter.pace.spend(|| exporter.let_go(|of| *of == holder));
+            let _ = exporter.pace.spend(&self.purse, || exporter.let_go(|of| *of == holder));
         }
         if self.left.fetch_add(1, Ordering::Relaxed) % LEFT_UNANSWERED == LEFT_UNANSWERED - 1 {
             // Nobody's answer.
@@ -311,9 +312,8 @@ impl Guest {
 impl Exporter {
     pub(crate) fn new(service: Arc<Service>, owner: Weak<dyn Owner>) -> Arc<Exporter> {
         let (guests, pages, seen) = (Mutex::default(), Mutex::default(), Condvar::new());
-        let contexts = AtomicU64::new(0);
-        let pace = Pace::default();
-        Arc::new(Exporter { service, owner, guests, pages, pace, seen, contexts })
+        let (contexts, pace, endings) = (AtomicU64::new(0), Pace::default(), Arc::default());
+        Arc::new(Exporter { service, owner, guests, pages, pace, endings, seen, contexts })
     }
 
     /// Somebody imports. Who is refused finds the end of the socket. Where there are too many, the
@@ -340,24 +340,25 @@ impl Exporter {
     }
 
     /// An importer is gone, and holds nothing any more.
-    pub(super) fn leaves(&self, number: u64) {
+    pub(super) fn leaves(&self, guest: &Guest) {
+        let number = guest.number;
         let mut guests = lock(&self.guests);
         let gone = guests.here.remove(&number);
         guests.unseen.retain(|(guest, _)| *guest != number);
         drop(guests);
         drop(gone);
         self.seen.notify_all();
-        let _ = self.let_go(|holder| holder.0 == number);
+        let _ = self.pace.spend(&guest.purse, || self.let_go(|holder| holder.0 == number));
     }
 
     /// These hold theirs no longer.
     fn let_go(&self, which: impl Fn(&Holder) -> bool) -> Result<(), Errno> {
         let mut outcome = Ok(());
         let mut act = || outcome = lock(&self.pages).let_go(&which);
-        match self.owner.upgrade() {
+        timed(|| match self.owner.upgrade() {
             Some(owner) => owner.moving(&mut act),
             None => act(),
-        }
+        });
         outcome
     }
 
@@ -405,7 +406,7 @@ impl Exporter {
             (None, gap) => gap,
         };
         // It asks again.
-        if !self.pace.may() {
+        if !self.pace.may(&guest.purse) {
             return Err(Errno::EAGAIN);
         }
         let mut act = || {
@@ -417,7 +418,7 @@ impl Exporter {
                 _ => Err(Errno::EAGAIN),
             }
         };
-        self.pace.spend(|| owner.with_pages(&gap, &mut act))?;
+        self.pace.spend(&guest.purse, || timed(|| owner.with_pages(&gap, &mut act)))?;
         let (found, _) = look(&lock(&self.pages))?;
         found.ok_or(Errno::EAGAIN)
     }

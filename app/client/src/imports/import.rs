@@ -99,7 +99,8 @@ impl Import {
     /// # Errors
     /// errno: `ENOENT`: there is none; `EOPNOTSUPP`, `EPERM`: its memory cannot be had;
     /// `EADDRINUSE`: we have something else of the same key; `ENOMEM`: too much; `EPROTO`: what
-    /// came is no region; `EIO` or `ETIMEDOUT` without an answer.
+    /// came is no region; `EAGAIN`: its pages could not be moved for as long as that is tried;
+    /// `EIO` or `ETIMEDOUT` without an answer.
     pub fn region(
         &self,
         handle: u32,

@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::Duration;
 
-/// How long an answer may take; moving 256 MiB takes a tenth of a second.
+/// How long an answer may take; moving 256 MiB takes a tenth of a second, if nobody else moves any.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// What moves in a second at least.
-const BYTES_A_SECOND: usize = 256 << 20;
+/// What moves in a second at least, of which half may be others'.
+const BYTES_A_SECOND: usize = 128 << 20;
 /// Until what was not possible just now is asked for again.
 const PAUSE: Duration = Duration::from_millis(1);
 

@@ -3,11 +3,12 @@
 //! The two talk over sockets of their own, and the daemon has no part in it: the command file of a
 //! context is one end of a pair of sockets, and who has a duplicate of it can ask at the other.
 //! `exporter.rs`: the process that opened the device answers; `pages.rs`: the pages of its
-//! regions that importers have mapped, `pace.rs`: how much time that may take. `import.rs`: the
-//! process that imports asks, by way of `line.rs`; `imported.rs`: what it has then. `outbox.rs`:
-//! what either says when there is room. `service.rs`: the thread of each that listens, which
-//! there is from the first import on.
+//! regions that importers have mapped, `pace.rs`: how much time that may take; `endings.rs`: who
+//! destroys something. `import.rs`: the process that imports asks, by way of `line.rs`;
+//! `imported.rs`: what it has then. `outbox.rs`: what either says when there is room. `service.rs`:
+//! the thread of each that listens, which there is from the first import on.
 
+mod endings;
 mod exporter;
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) mod fuzz;

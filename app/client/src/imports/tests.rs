@@ -1,6 +1,7 @@
-//! What is about more than one importer.
+//! What is about more than one importer, or connection.
 
-use super::exporter::{Door, Exported, Exporter, Owner};
+use super::exporter::{Door, Exported, Exporter, Guest, Owner};
+use super::pace::{now, pass};
 use super::service::Service;
 use omniverb_device::Region;
 use omniverb_session::import::{self, Ask, Told};
@@ -8,6 +9,7 @@ use omniverb_sys::socket::{self, Mode};
 use omniverb_terms::{Errno, Rkey};
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// Has device memory that nobody has asked the pages of.
@@ -69,10 +71,14 @@ fn who_destroys_waits_for_the_other_importers() {
     *process.exporter.lock().unwrap() = Arc::downgrade(&exporter);
     let (file, door) = socket::pair().unwrap();
     service.add(Arc::new(Door::new(Arc::new(door), exporter, owner))).unwrap();
-    let importers = [(); 2].map(|()| {
+    let opened = || {
         let (ours, theirs) = socket::pair().unwrap();
         let open = Ask { what: import::OPEN, ..Ask::NONE };
         socket::try_send(file.as_fd(), open.bytes(), &[theirs.as_fd()]).unwrap();
+        ours
+    };
+    let importers = [(); 2].map(|()| {
+        let ours = opened();
         say(&ours, import::IMPORT, 1);
         assert_eq!(hear(&ours).errno, Errno::NONE);
         ours
@@ -82,11 +88,93 @@ fn who_destroys_waits_for_the_other_importers() {
     let [gone, gone_here] = [other, one].map(hear);
     assert_eq!([gone.what, gone_here.what], [import::GONE; 2]);
     say(one, import::SEEN, gone_here.tag);
-    // One of its questions at a time; this answer comes before that to the first one.
-    say(one, import::DESTROY, 3);
-    let answer = hear(one);
-    assert_eq!((answer.tag, answer.errno), (3, Errno::EAGAIN), "the other one has not seen it");
+    // One of a process's questions at a time; this answer comes before that to the first one.
+    for another in [one, &opened()] {
+        say(another, import::DESTROY, 3);
+        let answer = hear(another);
+        assert_eq!((answer.tag, answer.errno), (3, Errno::EAGAIN), "the other has not seen it");
+    }
     say(other, import::SEEN, gone.tag);
     let answer = hear(one);
     assert_eq!((answer.tag, answer.errno), (2, Errno::NONE));
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+/// Has device memory that takes a second to move, and as long to move back.
+struct Slow {
+    memory: &'static [u8],
+    out: AtomicBool,
+    moved: AtomicU64,
+}
+
+impl Slow {
+    fn moves(&self) {
+        pass(SECOND);
+        self.moved.fetch_add(SECOND, Ordering::Relaxed);
+    }
+}
+
+impl Owner for Slow {
+    fn with_pages(
+        &self,
+        _: &Range<usize>,
+        act: &mut dyn FnMut() -> Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        self.out.store(true, Ordering::Relaxed);
+        self.moves();
+        act()
+    }
+
+    fn moving(&self, act: &mut dyn FnMut()) {
+        if self.out.swap(false, Ordering::Relaxed) {
+            self.moves();
+        }
+        act();
+    }
+}
+
+impl Exported for Slow {
+    fn has_domain(&self, _: u32) -> bool {
+        false
+    }
+
+    fn region(&self, _: u32) -> Result<(Arc<Region>, Rkey), Errno> {
+        Err(Errno::ENOENT)
+    }
+
+    fn device_memory(&self, _: u32) -> Option<(usize, usize)> {
+        Some((self.memory.as_ptr().expose_provenance().next_multiple_of(4096), 4096))
+    }
+
+    fn destroy(&self, _: u32, _: u32) -> Result<(), Errno> {
+        Err(Errno::EBUSY)
+    }
+}
+
+#[test]
+fn pages_that_go_to_and_fro_by_new_connections_move_half_of_the_time() {
+    let (out, moved) = (AtomicBool::new(false), AtomicU64::new(0));
+    let process = Arc::new(Slow { memory: Vec::leak(vec![7; 1 << 20]), out, moved });
+    let owner: Weak<Slow> = Arc::downgrade(&process);
+    let exporter = Exporter::new(Arc::<Service>::default(), owner.clone());
+    let (mut number, mut refused) = (0, 0);
+    while now() < 200 * SECOND {
+        let (theirs, ours) = socket::pair().unwrap();
+        number += 1;
+        let guest = Guest::new(number, ours, exporter.clone(), owner.clone(), 1);
+        for what in [import::IMPORT, import::PAGES] {
+            let ask = Ask { what, object: import::DEVICE_MEMORY, handle: 1, ..Ask::NONE };
+            assert!(guest.take(&ask));
+        }
+        assert_eq!(hear(&theirs).errno, Errno::NONE);
+        if hear(&theirs).errno == Errno::EAGAIN {
+            refused += 1;
+            pass(SECOND / 4);
+        }
+        exporter.leaves(&guest);
+    }
+    let moved = process.moved.load(Ordering::Relaxed) / SECOND;
+    assert!(refused > 0 && (100..115).contains(&moved), "{moved} s, refused {refused} times");
+    assert!(exporter.has_nothing_out());
 }

@@ -388,6 +388,7 @@ fn not_had(errno: Errno) -> &'static str {
         Errno::EPERM => "its owner keeps its pages, or may not move them",
         Errno::EIO | Errno::ETIMEDOUT => "the process that has it is gone, or does not answer",
         Errno::EADDRINUSE => "its R_Key means something else here",
+        Errno::EAGAIN => "its owner's threads keep its pages busy, or too much is moved already",
         _ => "too much, or something that is no region",
     }
 }
