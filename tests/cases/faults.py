@@ -3,6 +3,7 @@ that it is as bad as was said, and for no longer."""
 
 import contextlib
 import time
+from dataclasses import replace
 
 from harness import duet, process
 from harness.case import CROWDS, Case, Failure, Group, check
@@ -256,7 +257,9 @@ def groups():
                       program("apart.sequence_numbers_wrap", limit=120),
                       program("apart.reads_and_atomics_under_way"),
                       program("apart.receiver_not_ready"),
-                      program("keys.deregistered_under_way", limit=150)),
+                      program("keys.deregistered_under_way", 1, limit=150)),
+            *[replace(case, slow=True) for case in _renamed("faults", program(
+                "keys.deregistered_under_way", 20, limit=900, title=" 20"))],
             Case("faults.pingpong", _pingpong, 120),
             _perftest("ib_write_bw", "-s", "65536", "-n", "500"),
             _perftest("ib_read_bw", "-s", "65536", "-n", "300"),

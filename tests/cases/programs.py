@@ -45,6 +45,7 @@ _SLOW = [
     ("containers", "soak.two_processes", [100 * _MILLION, 5], 7200),
     ("containers", "events.ping_pong_asleep", [_MILLION], 900),
     ("containers", "messages.large_messages", [2047], 300),
+    ("containers", "import_pages.many_given_up", [4096], 200),
 ]
 _MORE = [
     ("containers", "soak.two_processes", [20_000, 6, 1, 1, 8 << 20], 120),

@@ -262,7 +262,7 @@ TEST(deregistered_under_way)
     EACH_KIND(k) {
         if (kinds[k].bytes != 4096)
             continue;
-        for (unsigned turn = 0; turn < 3; turn++) {
+        for (uint64_t turn = 0; turn < argument(0, 3); turn++) {
             while_under_way(k, page, 4096, 1);
             while_under_way(k, page, 4096, 8);
             while_under_way(k, page, BYTES - 8192, 4);
