@@ -74,8 +74,24 @@ impl<T> Notifier<T> {
 
     /// Adds an entry and wakes who waits.
     pub fn push(&self, entry: T) {
+        self.push_unless(entry, |_| false);
+    }
+
+    /// The same, if no such entry waits. For entries that somebody else has a say in: there are as
+    /// many as kinds of them.
+    pub fn push_once(&self, entry: T)
+    where
+        T: PartialEq,
+    {
+        self.push_unless(entry, |(entries, entry)| entries.contains(entry));
+    }
+
+    fn push_unless(&self, entry: T, is_known: impl FnOnce((&VecDeque<T>, &T)) -> bool) {
         {
             let mut entries = lock(&self.entries);
+            if is_known((&entries, &entry)) {
+                return;
+            }
             entries.push_back(entry);
             // Before anybody removes it.
             self.semaphore.signal();
@@ -146,6 +162,17 @@ mod tests {
         let bell = Arc::downgrade(&notifier.bell);
         drop(notifier);
         bell.upgrade().is_some()
+    }
+
+    #[test]
+    fn what_waits_already_is_not_added_again() {
+        let notifier = Notifier::new().unwrap();
+        (0..100).for_each(|number| notifier.push_once(number % 2));
+        notifier.push(1);
+        let taken: Vec<_> = std::iter::from_fn(|| notifier.try_take().unwrap()).collect();
+        assert_eq!(taken, [0, 1, 1]);
+        notifier.push_once(0);
+        assert_eq!(notifier.try_take(), Ok(Some(0)));
     }
 
     #[test]

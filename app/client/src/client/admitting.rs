@@ -2,11 +2,12 @@
 //! are connected (`opening.rs`).
 
 use super::Client;
-use crate::opened::{Attendant, Opener};
+use crate::opened::Attendant;
 use crate::places::{ASKED_MAX, Place};
 use omniverb_session::body::{OpenQp, QpOpened};
 use omniverb_sys::{clock, numbered};
 use omniverb_terms::Errno;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Answers whose statements stand at a time; who asks then asks again.
@@ -17,7 +18,8 @@ const ANSWERED_MAX: usize = 64;
 pub(super) struct Openings(Vec<Answered>);
 
 struct Answered {
-    opener: Arc<Opener>,
+    /// Its opener has heard of it, or is gone.
+    settled: Arc<AtomicBool>,
     statement: Option<u64>,
     since: u64,
 }
@@ -33,7 +35,7 @@ impl Openings {
         let now = clock::now();
         self.0.retain(|answered| {
             let is_late = now.saturating_sub(answered.since) >= ASKED_MAX;
-            let stays = !is_late && !answered.opener.is_settled();
+            let stays = !is_late && !answered.settled.load(Ordering::Acquire);
             if !stays {
                 place.take_back(answered.statement);
             }
@@ -78,7 +80,8 @@ impl Openings {
         if client.listen_to_opener(&opener).is_err() || place.state(statement).is_err() {
             return client.end_opener(opener);
         }
-        self.0.push(Answered { opener, statement, since: clock::now() });
+        let settled = opener.settled();
+        self.0.push(Answered { settled, statement, since: clock::now() });
         place.tell(part, &answer.into());
     }
 }

@@ -125,6 +125,9 @@ impl Client {
         }
         let place = Place::new(part, domain)?;
         lock(&self.places).push(place.clone());
+        // Others may ask from now on, and are to hear that there is nothing. Without a thread they
+        // ask in vain, until there is one.
+        let _ = self.hand_over_at(&place);
         Ok(Membership { client: self.clone(), place })
     }
 

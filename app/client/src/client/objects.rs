@@ -75,9 +75,9 @@ impl Client {
             PostError::Invalid => Errno::EINVAL,
             PostError::Full => Errno::ENOMEM,
         })?;
-        let lost = before.access_flags & !attributes.access_flags & access::REMOTE;
+        let lost = before.access_flags & !attributes.access_flags;
         let mut revoked = Ok(());
-        if mask.contains(QpMask::ACCESS_FLAGS) && from != State::Reset && lost != 0 {
+        if mask.contains(QpMask::ACCESS_FLAGS) && takes_back(qp.service, from, lost) {
             revoked = self.revoke_all();
         }
         match to {
@@ -171,6 +171,13 @@ impl Caller for Client {
     }
 }
 
+/// Whether pages may be with peers that are not to have them any more, when a queue pair loses
+/// these rights. By way of XRC nobody is granted any; other processes may change such a queue pair,
+/// again and again, and what others were granted is not theirs to take.
+fn takes_back(service: Service, from: State, lost: u32) -> bool {
+    service != Service::XrcRecv && from != State::Reset && lost & access::REMOTE != 0
+}
+
 /// What the daemon is told of a connection for.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
@@ -187,4 +194,19 @@ pub(super) fn connect_message(qpn: Qpn, connection: &Connection, purpose: Purpos
         Purpose::Record => 1,
     };
     ConnectQp { qpn, dest_qpn, sgid, dgid, resume, reserved: 0 }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_opener_takes_nothing_back_from_others() {
+        for service in [Service::Rc, Service::Uc, Service::XrcRecv] {
+            let granted = service != Service::XrcRecv;
+            assert_eq!(takes_back(service, State::Rts, access::REMOTE), granted);
+            assert!(!takes_back(service, State::Reset, access::REMOTE));
+            assert!(!takes_back(service, State::Rts, access::LOCAL_WRITE));
+        }
+    }
 }

@@ -49,6 +49,14 @@ impl OpenedQp {
         Ok(opened)
     }
 
+    /// The program has an object for it, and the cookie names that: it hears what happens from
+    /// now on, and what has happened since the queue pair was found.
+    pub fn begin_events(&self) {
+        if let Some(line) = &self.line {
+            line.begin();
+        }
+    }
+
     fn ask(&self, ask: &Ask) -> Result<Attributes, Errno> {
         if !self.client.is_ours() {
             return Err(Errno::EIO);
@@ -56,7 +64,7 @@ impl OpenedQp {
         self.line.as_ref().ok_or(Errno::EIO)?.ask(ask)
     }
 
-    /// Its attributes; after the end of its maker, those that were known last, in ERR.
+    /// Its attributes; once the end of its maker is known, those that were known last, in ERR.
     ///
     /// # Errors
     /// errno: `ETIMEDOUT`: the maker does not answer; `EIO` in a forked child.

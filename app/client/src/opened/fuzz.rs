@@ -31,7 +31,7 @@ impl Receivers for One {
 }
 
 /// A device without anybody behind it.
-fn stand_in() -> Option<Arc<Qp>> {
+pub(super) fn stand_in() -> Option<Arc<Qp>> {
     let host = crate::host::ProcessHost::new(Progress::new().ok()?);
     let shared = Shared::new(Box::new(host));
     let spec = QpSpec::bare(&shared, Service::XrcRecv, None);
@@ -67,6 +67,9 @@ pub fn opened(bytes: &[u8]) {
             let told = opener.answer(&ask);
             assert_eq!((told.tag, told.what), (ask.tag, opened::ANSWER));
             assert_eq!(told.errno == Errno::NONE, ask.what == opened::QUERY);
+        }
+        if at > bytes.len() / 2 {
+            line.begin();
         }
         let heard = line.take(&said);
         let told = Told::read(&said);

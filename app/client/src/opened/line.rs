@@ -1,12 +1,11 @@
 //! The opener's side: what leads to the process that has made the queue pair.
 
-use super::{Mortal, take};
+use super::{Mortal, hang_up, take};
 use crate::imports::Party;
-use crate::thread::spawn_quietly;
 use omniverb_device::attributes::State;
 use omniverb_device::{AsyncEvent, Qp};
 use omniverb_session::opened::{self, Ask, Attributes, Told};
-use omniverb_sys::{clock, descriptors, lock, socket};
+use omniverb_sys::{clock, lock, socket};
 use omniverb_terms::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex};
@@ -31,8 +30,10 @@ struct Known {
     came: Option<Told>,
     /// The attributes, as they were told last.
     attributes: Attributes,
-    /// The program has been told that it is over with the queue pair.
-    fatal: bool,
+    /// The program has an object for it, which events are about. Those of before wait, of each
+    /// kind one.
+    has_object: bool,
+    missed: Vec<AsyncEvent>,
     /// The maker is gone.
     lost: bool,
 }
@@ -56,15 +57,14 @@ impl Party for Line {
 impl Mortal for Line {
     /// The queue pair has ended with its maker.
     fn has_ended(&self) {
-        let tells = {
+        let was_lost = {
             let mut known = lock(&self.state);
-            known.lost = true;
             known.attributes.state = State::Err as u32;
-            !std::mem::replace(&mut known.fatal, true)
+            std::mem::replace(&mut known.lost, true)
         };
         self.change.notify_all();
-        if tells {
-            self.qp.tell(AsyncEvent::QpFatal);
+        if !was_lost {
+            self.tell(AsyncEvent::QpFatal);
         }
     }
 }
@@ -72,7 +72,8 @@ impl Mortal for Line {
 impl Line {
     pub(crate) fn new(socket: OwnedFd, qp: Arc<Qp>) -> Line {
         let attributes = Attributes::NONE;
-        let known = Known { tag: 0, came: None, attributes, fatal: false, lost: false };
+        let (has_object, missed, lost) = (false, Vec::new(), false);
+        let known = Known { tag: 0, came: None, attributes, has_object, missed, lost };
         let (asking, state, change) = (Mutex::default(), Mutex::new(known), Condvar::new());
         Line { socket, qp, asking, state, change }
     }
@@ -88,28 +89,48 @@ impl Line {
             },
             _ => return false,
         };
-        let tells = {
+        let is_lost = {
             let mut known = lock(&self.state);
-            known.attributes = told.attributes;
-            // It may have been brought back.
-            known.fatal &= told.attributes.state == State::Err as u32;
-            match event {
+            // What was said before the end and is heard after it changes nothing any more.
+            if !known.lost {
+                known.attributes = told.attributes;
                 // One that came too late is nobody's.
-                None => {
-                    if told.tag == known.tag {
-                        known.came = Some(told);
-                        self.change.notify_all();
-                    }
-                    false
+                if event.is_none() && told.tag == known.tag {
+                    known.came = Some(told);
+                    self.change.notify_all();
                 }
-                Some(AsyncEvent::QpFatal) => !std::mem::replace(&mut known.fatal, true),
-                Some(_) => true,
             }
+            known.lost
         };
-        if let Some(event) = event.filter(|_| tells) {
-            self.qp.tell(event);
+        // Of the end the program has been told.
+        let said = event.filter(|event| !is_lost || *event != AsyncEvent::QpFatal);
+        if let Some(event) = said {
+            self.tell(event);
         }
         true
+    }
+
+    fn tell(&self, event: AsyncEvent) {
+        {
+            let mut known = lock(&self.state);
+            if !known.has_object {
+                if !known.missed.contains(&event) {
+                    known.missed.push(event);
+                }
+                return;
+            }
+        }
+        self.qp.tell(event);
+    }
+
+    /// The program has its object: what has happened until now is told to it.
+    pub(crate) fn begin(&self) {
+        let missed = {
+            let mut known = lock(&self.state);
+            known.has_object = true;
+            std::mem::take(&mut known.missed)
+        };
+        missed.into_iter().for_each(|event| self.qp.tell(event));
     }
 
     /// What is known of it, now that nobody can be asked any more.
@@ -156,19 +177,89 @@ impl Line {
 
     /// It is open no longer.
     pub(crate) fn end(self: Arc<Self>) {
-        {
-            // Nobody is told of what is the program's own doing.
-            let mut known = lock(&self.state);
-            (known.fatal, known.lost) = (true, true);
-        }
+        // Nobody is told of what is the program's own doing.
+        lock(&self.state).lost = true;
         hang_up(self);
     }
 }
 
-/// Ends a connection, for whoever else has its sockets, too, and lets go of it where nobody waits
-/// for what may be behind a descriptor that somebody has sent.
-pub(super) fn hang_up(of: Arc<impl Party + 'static>) {
-    if !descriptors::is_spent(of.socket()) {
-        let _ = spawn_quietly("omniverb-spent", move || drop(of));
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::opened::fuzz::stand_in;
+    use std::sync::atomic::Ordering;
+
+    static HEARD: Mutex<Vec<(AsyncEvent, usize)>> = Mutex::new(Vec::new());
+
+    fn hear(event: AsyncEvent, cookie: usize) {
+        lock(&HEARD).push((event, cookie));
+    }
+
+    /// A line whose queue pair has this cookie.
+    fn line(cookie: usize) -> Line {
+        crate::host::on_async_event(hear);
+        let qp = stand_in().unwrap();
+        qp.cookie.store(cookie, Ordering::Release);
+        Line::new(socket::pair().unwrap().0, qp)
+    }
+
+    fn heard(cookie: usize) -> Vec<AsyncEvent> {
+        let all = lock(&HEARD);
+        all.iter().filter(|(_, of)| *of == cookie).map(|(event, _)| *event).collect()
+    }
+
+    fn told(what: u32, event: u32, state: State) -> Told {
+        let attributes = Attributes { state: state as u32, ..Attributes::NONE };
+        Told { tag: 0, what, errno: Errno::NONE, event, reserved: 0, attributes }
+    }
+
+    fn happened(event: AsyncEvent, state: State) -> Told {
+        told(opened::EVENT, event as u32, state)
+    }
+
+    /// Two datagrams were under way when the maker ended.
+    #[test]
+    fn what_is_heard_after_the_end_does_not_bring_it_back() {
+        let line = line(11);
+        line.begin();
+        let established = happened(AsyncEvent::CommunicationEstablished, State::Rts);
+        assert!(line.take(established.bytes()));
+        line.has_ended();
+        for late in [told(opened::ANSWER, 0, State::Rts), established] {
+            assert!(line.take(late.bytes()));
+        }
+        assert!(line.take(happened(AsyncEvent::QpFatal, State::Err).bytes()));
+        line.has_ended();
+        assert_eq!(line.remains().map(|known| known.state), Some(State::Err as u32));
+        use AsyncEvent::{CommunicationEstablished, QpFatal};
+        assert_eq!(heard(11), [CommunicationEstablished, QpFatal, CommunicationEstablished]);
+    }
+
+    /// The maker may bring it back between two ends of a sender without saying so.
+    #[test]
+    fn each_end_is_told() {
+        let line = line(12);
+        line.begin();
+        for _ in 0..2 {
+            assert!(line.take(happened(AsyncEvent::QpFatal, State::Err).bytes()));
+        }
+        line.has_ended();
+        assert_eq!(heard(12), [AsyncEvent::QpFatal; 3]);
+    }
+
+    #[test]
+    fn what_happens_before_there_is_an_object_is_told_to_it() {
+        let line = line(13);
+        for _ in 0..3 {
+            let established = happened(AsyncEvent::CommunicationEstablished, State::Rts);
+            assert!(line.take(established.bytes()));
+        }
+        line.has_ended();
+        assert!(heard(13).is_empty());
+        line.begin();
+        use AsyncEvent::{CommunicationEstablished, QpFatal};
+        assert_eq!(heard(13), [CommunicationEstablished, QpFatal]);
+        line.has_ended();
+        assert_eq!(heard(13).len(), 2);
     }
 }

@@ -19,10 +19,11 @@ pub use self::opener::Receivers;
 pub(crate) use self::opener::{Opener, Openers};
 
 use crate::imports::Party;
+use crate::thread::spawn_quietly;
 use omniverb_sys::descriptors::{self, Plain};
-use rustix::net::{RecvFlags, recv};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Another process. A child that it has forked may have its sockets, too, so their end is not
 /// enough to tell of its own.
@@ -61,12 +62,29 @@ impl<T: Mortal> Party for Watched<T> {
 fn take(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Option<usize> {
     match descriptors::receive(socket, buffer) {
         Ok(Plain::Message(length)) => Some(length).filter(|length| *length > 0),
-        Ok(Plain::Descriptors) => {
-            // Let go of here, where only what is shared with other processes waits for it.
-            let _ = recv(socket, &mut [0u8; 0], RecvFlags::DONTWAIT);
-            None
-        }
+        // Left there for whoever closes the socket (`hang_up`): this thread hears all the others.
+        Ok(Plain::Descriptors) => None,
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Some(0),
         Err(_) => None,
+    }
+}
+
+/// Ends a connection, for whoever else has its sockets, too, and lets go of it where nobody waits
+/// for what may be behind a descriptor that somebody has sent. Nobody takes it up any more.
+fn hang_up(of: Arc<impl Party + 'static>) {
+    if descriptors::is_spent(of.socket()) {
+        return;
+    }
+    let kept = of.clone();
+    let last = move || {
+        // Whoever was hearing it, or has just told of its end, is not to be the last owner.
+        while Arc::strong_count(&of) > 1 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(of);
+    };
+    if spawn_quietly("omniverb-spent", last).is_err() {
+        // Better never than here.
+        std::mem::forget(kept);
     }
 }

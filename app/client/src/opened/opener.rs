@@ -1,17 +1,21 @@
 //! The maker's side: a process that has a queue pair of ours open, and what it asks.
 
-use super::{Mortal, Watched, take};
+use super::{Mortal, Watched, hang_up, take};
 use crate::imports::{Party, Service};
 use omniverb_device::{AsyncEvent, Qp};
 use omniverb_session::opened::{self, Ask, Attributes, Told};
-use omniverb_sys::{lock, socket};
+use omniverb_sys::{lock, process, socket};
 use omniverb_terms::{Errno, Qpn};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 /// Openers of this process's queue pairs, all together.
 const OPENERS_MAX: usize = 1024;
+/// Of so many descriptors that the program may have there is one opener. Each takes two, so most
+/// are left to the program.
+const DESCRIPTORS_EACH: usize = 8;
 /// Questions that wait: an honest opener has one at a time, and may have given up some.
 const WAITING_MAX: usize = 16;
 
@@ -49,13 +53,15 @@ pub(crate) struct Opener {
     receivers: Weak<dyn Receivers>,
     attendant: Weak<dyn Attendant>,
     inbox: Mutex<Inbox>,
+    /// It has asked something, or is over: it knows by now that it is connected, or need not.
+    settled: Arc<AtomicBool>,
+    /// Its place among all of them, until the socket is closed: so it comes after that.
+    _seat: Arc<()>,
 }
 
 #[derive(Default)]
 struct Inbox {
     asked: VecDeque<Ask>,
-    /// It has asked something.
-    spoken: bool,
     over: bool,
     /// What it is listened to by.
     heard: Vec<u64>,
@@ -74,7 +80,7 @@ impl Party for Opener {
         }
         let goes_on = taken.is_some_and(|length| self.take(&bytes[..length]));
         if !goes_on {
-            lock(&self.inbox).over = true;
+            self.be_over();
         }
         self.have_served();
         goes_on
@@ -83,7 +89,7 @@ impl Party for Opener {
 
 impl Mortal for Opener {
     fn has_ended(&self) {
-        lock(&self.inbox).over = true;
+        self.be_over();
         self.have_served();
     }
 }
@@ -92,10 +98,15 @@ impl Opener {
     /// What it says is to be answered, if it is something to be.
     pub(super) fn take(&self, datagram: &[u8]) -> bool {
         let Some(ask) = Ask::read(datagram) else { return false };
+        self.settled.store(true, Ordering::Release);
         let mut inbox = lock(&self.inbox);
-        inbox.spoken = true;
         inbox.asked.push_back(ask);
         inbox.asked.len() <= WAITING_MAX
+    }
+
+    fn be_over(&self) {
+        self.settled.store(true, Ordering::Release);
+        lock(&self.inbox).over = true;
     }
 
     fn have_served(&self) {
@@ -130,22 +141,17 @@ impl Opener {
         socket::try_send(self.socket.as_fd(), told.bytes(), &[]).is_ok()
     }
 
-    /// Answers what it has asked. False: it is over.
+    /// Answers one question: the attendant has heard of each, and others have their turn between
+    /// two of one that asks on and on. False: it is over.
     pub(crate) fn serve(&self) -> bool {
-        loop {
-            let ask = {
-                let mut inbox = lock(&self.inbox);
-                if inbox.over {
-                    return false;
-                }
-                inbox.asked.pop_front()
-            };
-            match ask {
-                None => return true,
-                Some(ask) if self.say(&self.answer(&ask)) => {}
-                Some(_) => return false,
+        let ask = {
+            let mut inbox = lock(&self.inbox);
+            if inbox.over {
+                return false;
             }
-        }
+            inbox.asked.pop_front()
+        };
+        ask.is_none_or(|ask| self.say(&self.answer(&ask)))
     }
 }
 
@@ -165,25 +171,22 @@ impl Opener {
 
     /// Listens to it no longer.
     pub(crate) fn ignore(&self, service: &Service) {
-        let heard = {
-            let mut inbox = lock(&self.inbox);
-            inbox.over = true;
-            std::mem::take(&mut inbox.heard)
-        };
+        self.be_over();
+        let heard = std::mem::take(&mut lock(&self.inbox).heard);
         heard.into_iter().for_each(|number| service.remove(number));
     }
 
     /// Ends the connection. What it had open, and of what; to be let go of.
     pub(crate) fn end(self: Arc<Self>) -> (Qpn, Option<Arc<dyn Receivers>>) {
         let found = (self.number, self.receivers.upgrade());
-        super::line::hang_up(self);
+        hang_up(self);
         found
     }
 
-    /// Whether it knows by now that it is connected, or never will.
-    pub(crate) fn is_settled(&self) -> bool {
-        let inbox = lock(&self.inbox);
-        inbox.spoken || inbox.over
+    /// Says whether it has asked something, or is over. The opener itself is not kept by it: the
+    /// last one who has that may have to wait (`hang_up`).
+    pub(crate) fn settled(&self) -> Arc<AtomicBool> {
+        self.settled.clone()
     }
 
     /// Tells it what has happened. False: it does not take that.
@@ -208,6 +211,13 @@ pub(crate) struct Openers(Mutex<All>);
 struct All {
     latest: u64,
     here: HashMap<u64, Arc<Opener>>,
+    /// Each opener whose socket is open has it, too.
+    seats: Arc<()>,
+}
+
+/// How many there may be at a time.
+fn openers_max() -> usize {
+    OPENERS_MAX.min(process::files_max() / DESCRIPTORS_EACH).max(1)
 }
 
 impl Openers {
@@ -220,12 +230,14 @@ impl Openers {
         attendant: Weak<dyn Attendant>,
     ) -> Option<Arc<Opener>> {
         let mut all = lock(&self.0);
-        if all.here.len() >= OPENERS_MAX {
+        if Arc::strong_count(&all.seats) > openers_max() {
             return None;
         }
         all.latest += 1;
-        let (key, inbox) = (all.latest, Mutex::default());
-        let opener = Arc::new(Opener { key, socket, number, receivers, attendant, inbox });
+        let (key, _seat) = (all.latest, all.seats.clone());
+        let (inbox, settled) = (Mutex::default(), Arc::default());
+        let opener = Opener { key, socket, number, receivers, attendant, inbox, settled, _seat };
+        let opener = Arc::new(opener);
         all.here.insert(key, opener.clone());
         Some(opener)
     }
@@ -287,8 +299,8 @@ impl Receivers for Nobody {
 impl Opener {
     pub(super) fn alone(socket: OwnedFd, number: Qpn, receivers: Weak<dyn Receivers>) -> Opener {
         let attendant: Weak<dyn Attendant> = Weak::<Idle>::new();
-        let inbox = Mutex::default();
-        Opener { key: 0, socket, number, receivers, attendant, inbox }
+        let (key, inbox, settled, _seat) = (0, Mutex::default(), Arc::default(), Arc::default());
+        Opener { key, socket, number, receivers, attendant, inbox, settled, _seat }
     }
 
     pub(super) fn asked(&self) -> Option<Ask> {
@@ -304,24 +316,74 @@ mod tests {
         Weak::<Idle>::new()
     }
 
-    /// Too many hold queue pairs; who has one and goes makes room.
+    /// Too many hold queue pairs; who has one and goes makes room, when its socket is closed.
     #[test]
     fn there_are_only_so_many() {
         let (openers, receivers) = (Openers::default(), Weak::<Nobody>::new());
-        let far: Vec<_> = (0..OPENERS_MAX)
-            .map(|_| {
-                let (ours, theirs) = socket::pair().unwrap();
-                openers.add(ours, Qpn(7), receivers.clone(), idle()).unwrap();
-                theirs
-            })
-            .collect();
-        let (ours, _theirs) = socket::pair().unwrap();
-        assert!(openers.add(ours, Qpn(8), receivers.clone(), idle()).is_none());
-        assert_eq!((openers.of(Qpn(7)).len(), openers.of(Qpn(8)).len()), (OPENERS_MAX, 0));
-        let one = openers.of(Qpn(7)).pop().unwrap();
+        let most = openers_max();
+        assert!(most <= OPENERS_MAX && most * 2 <= (process::files_max() / 4).max(2));
+        let add = |number| {
+            let (ours, theirs) = socket::pair().unwrap();
+            Some((openers.add(ours, Qpn(number), receivers.clone(), idle())?, theirs))
+        };
+        let mut far: Vec<_> = (0..most).map(|_| add(7).unwrap()).collect();
+        assert!(add(8).is_none());
+        assert_eq!((openers.of(Qpn(7)).len(), openers.of(Qpn(8)).len()), (most, 0));
+        let (one, _) = far.pop().unwrap();
         assert!(openers.remove(&one) && !openers.remove(&one));
-        let (ours, _theirs) = socket::pair().unwrap();
-        assert!(openers.add(ours, Qpn(8), receivers, idle()).is_some());
-        drop(far);
+        assert!(add(8).is_none(), "its socket is open");
+        drop(one);
+        assert!(add(8).is_some());
+    }
+
+    fn alone() -> (Opener, OwnedFd) {
+        let (ours, theirs) = socket::pair().unwrap();
+        (Opener::alone(ours, Qpn(7), Weak::<Nobody>::new()), theirs)
+    }
+
+    /// The attendant hears of each question: one that asks on and on keeps nobody from his turn.
+    #[test]
+    fn one_question_is_answered_at_a_time() {
+        let (opener, theirs) = alone();
+        for tag in 1..=3 {
+            assert!(opener.take(Ask { tag, ..Ask::QUERY }.bytes()));
+        }
+        let mut bytes = [0; opened::BYTES_MAX];
+        for tag in 1..=2 {
+            assert!(opener.serve());
+            let length = take(theirs.as_fd(), &mut bytes).unwrap();
+            assert_eq!(Told::read(&bytes[..length]).map(|told| told.tag), Some(tag));
+            assert_eq!(take(theirs.as_fd(), &mut bytes), Some(0));
+        }
+        assert_eq!(opener.asked().map(|ask| ask.tag), Some(3));
+    }
+
+    #[test]
+    fn so_many_questions_wait() {
+        let (opener, _theirs) = alone();
+        let taken = (0..).take_while(|_| opener.take(Ask::QUERY.bytes())).count();
+        assert_eq!(taken, WAITING_MAX);
+    }
+
+    /// A descriptor ends the connection, and nobody who hears others lets go of it.
+    #[test]
+    fn a_descriptor_stays_where_it_is() {
+        let (opener, theirs) = alone();
+        let null = std::fs::File::open("/dev/null").unwrap();
+        socket::send(theirs.as_fd(), Ask::QUERY.bytes(), &[null.as_fd()]).unwrap();
+        let settled = opener.settled();
+        assert!(!settled.load(Ordering::Acquire));
+        assert!(!opener.hear() && !opener.serve() && settled.load(Ordering::Acquire));
+        assert!(opener.asked().is_none());
+        assert!(!omniverb_sys::descriptors::is_spent(&opener.socket));
+        // Who hears it at this moment is not the last owner.
+        let opener = Arc::new(opener);
+        let (heard, left) = (opener.clone(), Arc::downgrade(&opener));
+        hang_up(opener);
+        assert_eq!(left.strong_count(), 2);
+        drop(heard);
+        while left.strong_count() > 0 {
+            std::thread::yield_now();
+        }
     }
 }

@@ -273,9 +273,10 @@ unsafe fn open_elsewhere(
     number: Qpn,
     qp_context: *mut c_void,
 ) -> *mut ibv_qp {
-    let elsewhere = place.area.is_elsewhere();
-    let opened = if elsewhere { place.area.open_elsewhere(number) } else { Err(Errno::EINVAL) };
-    let known = opened.and_then(|opened| opened.query().map(|known| (opened, known)));
+    let known = place
+        .area
+        .open_elsewhere(number)
+        .and_then(|opened| opened.query().map(|known| (opened, known)));
     let (opened, known) = match known {
         Ok(found) => found,
         Err(errno) => {
@@ -288,8 +289,9 @@ unsafe fn open_elsewhere(
         let made = receiver(context, xrcd, opened.qp.clone(), qp_context);
         (*made).state = known.state;
         let shell = &mut *made.cast::<QpShell>();
-        shell.opened = Some(opened);
+        let opened = shell.opened.insert(opened);
         shell.qp.cookie.store(made as usize, Ordering::Release);
+        opened.begin_events();
         made
     }
 }
@@ -313,13 +315,15 @@ pub unsafe extern "C" fn ov_ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
             if context.client.is_ours() {
                 shell.qp.finish_access();
             }
-        } else if place.is_some_and(|place| place.area.remove(&shell.qp, qp as usize)) {
+        } else if context.client.is_ours()
+            && place.is_some_and(|place| place.area.remove(&shell.qp, qp as usize))
+        {
             // Others have it open. An event that was for this object may be on its way still, by
-            // somebody who has the queue pair's lock; of a forked child's copy nobody has.
-            if context.client.is_ours() {
-                shell.qp.finish_access();
-            }
+            // somebody who has the queue pair's lock.
+            shell.qp.finish_access();
         } else {
+            // Does nothing in a forked child: all of it is the parent's, and locks that a thread
+            // of the parent had are held for ever.
             context.client.destroy_qp(&shell.qp);
         }
         context.events.retain(|(_, object)| *object != qp as usize);

@@ -131,26 +131,26 @@ impl Area {
         // Under the lock to the end: whoever destroys the last one destroys the queue pair.
         let mut handles = lock(&self.handles);
         let known = handles.get_mut(&number)?;
-        let made = make(self.domain.qp(number)?, known.route.clone());
+        let qp = self.domain.qp(number)?;
+        let made = make(qp.clone(), known.route.clone());
         known.objects.push(made as usize);
         // It may have been other processes' only.
-        let first = made as usize;
-        if known.kept.is_some()
-            && let Some(qp) = self.domain.qp(number)
-        {
-            qp.cookie.store(first, Ordering::Release);
+        if known.kept.take().is_some() {
+            qp.cookie.store(made as usize, Ordering::Release);
         }
-        known.kept = None;
         Some(made)
     }
 
     /// Opens one that another process has made.
     pub(super) fn open_elsewhere(&self, number: Qpn) -> Result<OpenedQp, Errno> {
-        let (Some(membership), Some(claim)) = (self.membership(), &self.claim) else {
+        let claim = self.claim.as_ref().ok_or(Errno::EINVAL)?;
+        // A name that is no part's can never answer.
+        let is_other = |part: &u32| *part < DOMAIN_PARTS && *part != claim.part;
+        let parts: Vec<_> = parts_of(claim.file).into_iter().flatten().filter(is_other).collect();
+        if parts.is_empty() {
             return Err(Errno::EINVAL);
-        };
-        let parts = parts_of(claim.file).into_iter().flatten();
-        membership.open_qp(number, parts.filter(|part| *part != claim.part).collect())
+        }
+        self.membership().ok_or(Errno::EMFILE)?.open_qp(number, parts)
     }
 
     /// The queue pair of this number, and its address vector.
@@ -197,11 +197,6 @@ impl Area {
         let to = heir.unwrap_or(0);
         let _ = qp.cookie.compare_exchange(object, to, Ordering::AcqRel, Ordering::Acquire);
         stays
-    }
-
-    /// Whether other processes have parts of it.
-    pub(super) fn is_elsewhere(&self) -> bool {
-        self.claim.as_ref().is_some_and(|claim| is_claimed(claim.file, Some(claim.part)))
     }
 }
 
@@ -395,9 +390,12 @@ mod tests {
         assert_eq!(area(file.as_raw_fd(), exclusive).err(), Some(Errno::EINVAL));
         let ours = area(file.as_raw_fd(), 0).unwrap();
         assert_eq!((theirs.part, claim(identity).unwrap().part), (0, 2));
-        assert!(ours.is_elsewhere());
+        assert!(is_claimed(identity, Some(1)));
+        // Nothing can be stated: it has not joined.
+        assert_eq!(ours.open_elsewhere(Qpn(7)).err(), Some(Errno::EMFILE));
         drop(theirs);
-        assert!(!ours.is_elsewhere() && is_claimed(identity, None));
+        assert!(!is_claimed(identity, Some(1)) && is_claimed(identity, None));
+        assert_eq!(ours.open_elsewhere(Qpn(7)).err(), Some(Errno::EINVAL));
         drop(ours);
         assert!(!is_claimed(identity, None));
     }
