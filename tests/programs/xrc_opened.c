@@ -53,6 +53,35 @@ TEST(no_such_number)
     end();
 }
 
+/* A process that has opened the domain, and has nothing in it, says so. */
+TEST(nothing_there)
+{
+    FILE *file = tmpfile();
+    int here[2], over[2];
+    char byte = 0;
+    check(file && !pipe(here) && !pipe(over), "tmpfile: %m");
+    fflush(NULL);
+    pid_t pid = fork();
+    check(pid >= 0, "fork: %m");
+    if (!pid) {
+        close(over[1]);
+        begin();
+        check(domain(fileno(file), O_CREAT), "ibv_open_xrcd: %m");
+        check(write(here[1], &byte, 1) == 1, "write: %m");
+        same(read(over[0], &byte, 1), 0);
+        _exit(0);
+    }
+    close(here[1]);
+    check(read(here[0], &byte, 1) == 1, "the child failed");
+    begin();
+    xrcd = domain(fileno(file), 0);
+    check(xrcd, "ibv_open_xrcd: %m");
+    check(!opened(xrcd, 0x123456), "a queue pair");
+    same(errno, EINVAL);
+    close(over[1]);
+    reap(pid);
+}
+
 /* Whoever has it open sees the same. */
 TEST(attributes)
 {

@@ -60,6 +60,30 @@ struct noise {
     union ibv_gid gid;
 };
 
+/* Where somebody waits who states nothing: nobody is to come there. */
+static int door = -1;
+
+static unsigned door_number(void)
+{
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    socklen_t length = sizeof name.sun_family;
+    if (door < 0) {
+        door = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        check(door >= 0 && !bind(door, (void *)&name, length) && !listen(door, 16), "door: %m");
+    }
+    length = sizeof name;
+    same(getsockname(door, (void *)&name, &length), 0);
+    char digits[6] = {0};
+    memcpy(digits, name.sun_path + 1, 5);
+    return (unsigned)strtoul(digits, NULL, 16);
+}
+
+static void nobody_came(void)
+{
+    if (door >= 0)
+        check(accept(door, NULL, NULL) < 0 && errno == EAGAIN, "somebody believes the noise");
+}
+
 /* Sends it, and less, to all who have a part of a domain here, with a descriptor and without. */
 static void make_noise(void)
 {
@@ -93,7 +117,7 @@ static void make_noise(void)
             struct noise n = {VERSION, (uint16_t)(FIRST + kind), 0, {0},
                               {1 + i / 4, number, 4, said, i / 4 % 4, 0}, d.gid};
             if (kind > 1) /* number, door, part */
-                memcpy(n.words, (uint32_t[]){number, 1 + i, said, 0}, 16);
+                memcpy(n.words, (uint32_t[]){number, door_number(), said, 0}, 16);
             size_t bytes = i % 7 ? lengths[kind] : i;
             struct iovec part = {&n, bytes < sizeof n ? bytes : sizeof n};
             char control[CMSG_SPACE(sizeof(int))] = {0};
@@ -187,6 +211,7 @@ static struct answer answered(struct request r)
         break;
     case CLOSE:
     case QUIT:
+        nobody_came();
         if (srq)
             same(ibv_destroy_srq(srq), 0);
         if (qp)
