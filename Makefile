@@ -9,7 +9,9 @@ BUILD_PACKAGES := gcc libc6-dev libibverbs-dev librdmacm-dev
 RUN_PACKAGES := python3 python3-cffi python3-pyverbs ibverbs-utils infiniband-diags perftest rdmacm-utils crun iproute2 nftables util-linux qperf strace ucx-utils \
 	iperf3 systemd valgrind
 # For a virtual machine with Linux's own software RNIC, and for a look at packets.
-GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ibverbs-providers tshark debootstrap cpio
+GUEST_PACKAGES := qemu-system-x86 busybox-static kmod ibverbs-providers tshark
+# For machines that boot a stock Debian.
+STOCK_PACKAGES := debootstrap wget cpio
 # For the newest release of rdma-core's own tests.
 CONFORMANCE_PACKAGES := cmake ninja-build pkg-config cython3 libpython3-dev libnl-3-dev \
 	libnl-route-3-dev libudev-dev curl
@@ -47,7 +49,8 @@ guest:
 	@tools/install-packages $(GUEST_PACKAGES) && tests/guest/fetch-kernel target/tests/kernel || \
 		echo "the cases that need these are skipped"
 	@for suite in bookworm trixie; do \
-		tests/guest/fetch-debian $$suite target/tests/debian-$$suite || \
+		[ -e target/tests/debian-$$suite ] || { tools/install-packages $(STOCK_PACKAGES) && \
+		tests/guest/fetch-debian $$suite target/tests/debian-$$suite; } || \
 		echo "the cases that need $$suite are skipped"; done
 
 build:

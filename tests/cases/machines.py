@@ -5,167 +5,19 @@ One machine boots for all cases, in their order; the last ones take its device a
 
 import contextlib
 import glob
-import json
 import os
 import re
-import shlex
 import signal
-import subprocess
 from types import SimpleNamespace
 
-from harness import image, process
+from harness import process
+from harness.attached import (ADDRESS, LINKED, NAME, OMNIVERB, Both, Device, Lab, Machine, Plain,
+                              keepers, porters)
 from harness.case import WAITS, Case, Group, check
 from harness.duet import gid_index
-from harness.guest import Guest, GuestDuet, installed
-from harness.host import Host
-from harness.network import Cable
 
-_NAME = "web-1"
-_ADDRESS = "10.77.0.200"
-_PROGRAMS = ["ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ip"]
-_INSIDE = "/opt/omniverb"
-_OMNIVERB = f"{_INSIDE}/bin/omniverb"
-_SOCKET = "/run/omniverb/omniverbd.sock"
-# What two processes with a link have of a window.
-_LINKED = (2 * 512 + 648) << 10
-
-
-def _files(stage):
-    """What the machine's file system has: the programs, and Omniverb as it would be installed."""
-    found = installed(_PROGRAMS)
-    found[_OMNIVERB] = str(stage.dist / "bin" / "omniverb")
-    for path in glob.glob(str(stage.dist / "lib" / "*.so*")):
-        found[f"{_INSIDE}/lib/{path.rpartition('/')[2]}"] = path
-    return found
-
-
-class Machine(Guest):
-    """A guest with a device of ours, started by `omniverb vm run`."""
-
-    def __init__(self, stage, host, archive=None, name=_NAME, address=_ADDRESS, **options):
-        self.daemon, self.name = host.daemon, name
-        self.agents = None
-        self.program = os.path.realpath(stage.dist / "bin" / "omniverb")
-        archive = archive or image.archive(_files(stage), image.DAX, "dax")
-        super().__init__(host.switch, archive, f"{address}/24", before=self.command(stage),
-                         **options)
-
-    def command(self, stage):
-        """What starts QEMU."""
-        return ["env", f"OMNIVERB_SOCKET={self.daemon.socket}", stage.dist / "bin" / "omniverb",
-                "vm", "run", self.name, "--window", "64m", "--"]
-
-    def _switch_on(self, line, limit):
-        process.until(lambda: not self.row(), 10, "the name to be free")
-        super()._switch_on(line, limit)
-
-    def _set_up(self):
-        self.agents = self.start_agent()
-
-    def start_agent(self):
-        """Starts the agent and waits until it listens."""
-        agent = self.start(_OMNIVERB, "agent", stdout=self.output())
-        process.until(lambda: agent.poll() is not None or self.listens_for_verbs(), 60,
-                      "the agent")
-        check(agent.poll() is None, self.said())
-        check(self.has_device(), self.said())
-        return agent
-
-    def output(self):
-        """Where the agent's words go."""
-        return open(f"{self.folder.name}/agent", "w+", encoding="utf-8")  # noqa: SIM115
-
-    def said(self):
-        """What the agent said."""
-        with open(f"{self.folder.name}/agent", encoding="utf-8") as file:
-            return file.read()
-
-    def listens_for_verbs(self):
-        """Whether somebody listens where programs look for a daemon."""
-        return _SOCKET in self.run("cat", "/proc/net/unix")
-
-    def has_device(self):
-        """Whether programs in it find one."""
-        return "omv0" in self.verbs("ibv_devinfo", accept=range(256), limit=60)
-
-    def verbs(self, *argv, **options):
-        """Runs a program in it that uses the device."""
-        return self.run(_OMNIVERB, "run", "--", *argv, **options)
-
-    def row(self):
-        """What `omniverb vm list` says of it."""
-        found = json.loads(self.daemon.omniverb("vm", "list", "--json"))
-        return next((row["machine"] for row in found if row["machine"]["name"] == self.name), None)
-
-
-class Plain(Machine):
-    """The same, started by itself, with the options that were printed."""
-
-    place = None
-
-    def command(self, stage):
-        return []
-
-    def _switch_on(self, line, limit):
-        process.until(lambda: not self.row(), 10, "the name to be free")
-        words = self.daemon.omniverb("vm", "args", _NAME, "--window", "64m", "--memory", "2g")
-        check(words.count("\n") == 1, words)
-        self.place = re.search(r"path=([^ ,]*)/port,", words).group(1)
-        check(self.row()["used"] == 0, "it is not attached")
-        Guest._switch_on(self, [*line, *shlex.split(words)], limit)
-class Device:
-    """The machine as a place: its programs have the device."""
-
-    def __init__(self, machine):
-        self.machine, self.address = machine, machine.address
-
-    def start(self, *argv, stdout=None, stderr=None):
-        """Starts a program; both its outputs go to the file `stdout`."""
-        del stderr
-        return self.machine.start(_OMNIVERB, "run", "--", *argv, stdout=stdout)
-
-    def run(self, *argv, **options):
-        """Runs a program and returns its output."""
-        return self.machine.verbs(*argv, **options)
-
-    def listens(self, port):
-        """Does anything listen on TCP `port`?"""
-        return self.machine.listens(port)
-
-
-class Both(GuestDuet):
-    """Both sides of a running program, of which either may be in the machine."""
-
-    def listens(self):
-        server = self.pair.server
-        return server.listens(self.port) if isinstance(server, Device) else super().listens()
-
-
-class Lab:
-    """A host with a machine and a container on one bridge, and another host with a container."""
-
-    def __init__(self, stage, kind=Machine):
-        self.stage, self.host, self.other = stage, Host(stage, "machines"), None
-        try:
-            self.container = self.host.add(1)
-            self.other = Host(stage, "elsewhere")
-            self.cable = Cable(self.host.switch, self.other.switch)
-            self.far = self.other.add(2)
-            self.machine = self.host.keep(kind(stage, self.host))
-        except BaseException:
-            self.close()
-            raise
-
-    def sides(self, server, client):
-        """Who is server and who is client, by the names of places."""
-        places = {"machine": Device(self.machine), "container": self.container, "far": self.far}
-        return SimpleNamespace(server=places[server], client=places[client])
-
-    def close(self):
-        """Ends everything."""
-        for host in (self.other, self.host):
-            if host:
-                host.close()
+# From here on users belong to nobody.
+_NOBODY = 2_000_200_000
 
 
 def _lab(stage):
@@ -180,16 +32,16 @@ def _device(lab):
     """The device is there, and its GID is the machine's address."""
     text = lab.machine.verbs("ibv_devinfo", "-v")
     check("omv0" in text and "PORT_ACTIVE" in text, text)
-    check(re.search(rf"GID\[.*::ffff:{re.escape(_ADDRESS)}", text), text)
-    shown = lab.host.daemon.omniverb("vm", "show", _NAME)
-    check(f"vm-{_NAME}" in shown and _ADDRESS in shown, shown)
+    check(re.search(rf"GID\[.*::ffff:{re.escape(ADDRESS)}", text), text)
+    shown = lab.host.daemon.omniverb("vm", "show", NAME)
+    check(f"vm-{NAME}" in shown and ADDRESS in shown, shown)
 
 
 def _window(lab):
     """What processes share comes out of the window, and goes back to it."""
     row = lab.machine.row()
     check(row["used"] == 0 and row["sessions"] == 0, f"{row}")
-    server = lab.machine.start(_OMNIVERB, "run", "--", "ibv_rc_pingpong", stdout=None)
+    server = lab.machine.start(OMNIVERB, "run", "--", "ibv_rc_pingpong", stdout=None)
     try:
         process.until(lambda: lab.machine.listens(18515), 60, "a server")
         row = lab.machine.row()
@@ -202,7 +54,7 @@ def _window(lab):
 def _pingpong(program, *options):
     """Two processes of the machine."""
     def run(lab):
-        command = [_OMNIVERB, "run", "--", f"ibv_{program}_pingpong", "-g", "0", "-n", "200",
+        command = [OMNIVERB, "run", "--", f"ibv_{program}_pingpong", "-g", "0", "-n", "200",
                    *options]
         with open(f"{lab.machine.folder.name}/server", "w+", encoding="utf-8") as said:
             server = lab.machine.start(*command, stdout=said)
@@ -253,7 +105,7 @@ def _moving(lab):
 def _exchanging(lab):
     """Two processes whose link is in use, stopped meanwhile; then it has to carry all the rest,
     byte for byte."""
-    command = [_OMNIVERB, "run", "--", "ibv_rc_pingpong", "-c", "-e", "-g", "0", "-n", "3000"]
+    command = [OMNIVERB, "run", "--", "ibv_rc_pingpong", "-c", "-e", "-g", "0", "-n", "3000"]
     _settled(lab)
     idle = lab.machine.row()["used"]
     with contextlib.ExitStack() as stack:
@@ -266,7 +118,7 @@ def _exchanging(lab):
         client = lab.machine.start(*command, "127.0.0.1", stdout=texts[1])
         stack.callback(client.kill)
         process.until(lambda: _moving(lab), 60, "messages on a link")
-        check(lab.machine.row()["used"] - idle >= _LINKED, f"{lab.machine.row()}")
+        check(lab.machine.row()["used"] - idle >= LINKED, f"{lab.machine.row()}")
         client.signal(signal.SIGSTOP)
         yield
         check(server.poll() is None and client.poll() is None, "too fast to be looked at")
@@ -282,7 +134,7 @@ def _goes_on(lab):
     """Whoever was there goes on with his links, and finds nothing of those who came later in their
     memory, of which nobody knows when it is not used any more; the next process has a device."""
     _settled(lab)
-    check(lab.machine.row()["used"] >= _LINKED, f"{lab.machine.row()}")
+    check(lab.machine.row()["used"] >= LINKED, f"{lab.machine.row()}")
     _device(lab)
 
 
@@ -301,7 +153,7 @@ def _daemon_again(lab):
         lab.host.daemon.kill()
         lab.host.daemon.start()
         process.until(lambda: lab.machine.row(), 20, "the machine to be attached")
-        check(lab.machine.row()["used"] >= _LINKED, f"{lab.machine.row()}")
+        check(lab.machine.row()["used"] >= LINKED, f"{lab.machine.row()}")
         process.until(lab.machine.has_device, 20, "a device")
     _goes_on(lab)
 
@@ -309,10 +161,10 @@ def _daemon_again(lab):
 def _porter_again(lab):
     """A porter is killed and another begins."""
     with _exchanging(lab):
-        folder = _porters(lab)[0]
+        folder = porters(lab.host.daemon)[0]
         process.kill(int(os.path.basename(folder)))
         process.until(lambda: not os.path.exists(folder), 10, "its end")
-        process.until(lambda: _porters(lab), 20, "another porter")
+        process.until(lambda: porters(lab.host.daemon), 20, "another porter")
         process.until(lab.machine.has_device, 20, "a device")
     _goes_on(lab)
 
@@ -323,36 +175,19 @@ def _agent_is_nobody(lab):
     check(len(found) == 1, f"{found}")
     text = lab.machine.run("cat", found[0].replace("comm", "status"))
     status = dict(line.split(":\t") for line in text.splitlines() if ":\t" in line)
-    check(min(map(int, status["Uid"].split() + status["Gid"].split())) >= 0x70000000, text)
+    check(min(map(int, status["Uid"].split() + status["Gid"].split())) >= _NOBODY, text)
     check(int(status["CapPrm"], 16) == 0 and status["NoNewPrivs"] == "1", text)
-
-
-def _omniverbs(lab):
-    """Folders in /proc of processes of the command line that are this host's, and their words."""
-    named = f"OMNIVERB_SOCKET={lab.host.daemon.socket}".encode()
-    for folder in glob.glob("/proc/[0-9]*"):
-        with contextlib.suppress(OSError):
-            with open(f"{folder}/environ", "rb") as file:
-                ours = named in file.read().split(b"\0")
-            if ours and os.readlink(f"{folder}/exe") == lab.machine.program:
-                with open(f"{folder}/cmdline", "rb") as file:
-                    yield folder, file.read().split(b"\0")
-
-
-def _porters(lab):
-    """Folders in /proc of those that take apart what machines say."""
-    return [folder for folder, words in _omniverbs(lab) if words[1:3] == [b"vm", b"carry"]]
 
 
 def _porter(lab):
     """The process that takes apart what a machine says is nobody, and has nothing."""
-    found = _porters(lab)
+    found = porters(lab.host.daemon)
     check(len(found) == 1, f"{found}")
     folder = found[0]
     with open(f"{folder}/status", encoding="utf-8") as file:
         status = dict(line.split(":\t") for line in file.read().splitlines() if ":\t" in line)
     users = status["Uid"].split() + status["Gid"].split()
-    check(min(map(int, users)) >= 0x70000000, f"{users}")
+    check(min(map(int, users)) >= _NOBODY, f"{users}")
     check(not status["Groups"].split(), status["Groups"])
     check(int(status["CapPrm"], 16) == 0 and status["NoNewPrivs"] == "1", f"{status}")
     files = sorted(os.readlink(path) for path in glob.glob(f"{folder}/fd/*"))
@@ -365,39 +200,20 @@ def _detached(lab):
     """Who takes the device away takes it from those who come, for good: links of those who are
     there go on."""
     with _exchanging(lab):
-        lab.host.daemon.omniverb("vm", "detach", _NAME)
+        lab.host.daemon.omniverb("vm", "detach", NAME)
         check(lab.machine.row() is None, "it is there")
         check(not lab.machine.has_device(), "a device without a host")
-    process.until(lambda: not _keepers(lab), 10, "its keeper to end")
+    process.until(lambda: not keepers(lab.host.daemon), 10, "its keeper to end")
     check(lab.machine.row() is None, "it is there again")
-
-
-def _keepers(lab):
-    return [folder for folder, words in _omniverbs(lab) if words[1:3] == [b"vm", b"keep"]]
 
 
 def _ended(lab):
     """With QEMU go its porter, its keeper and its place."""
     place = lab.machine.place
-    check(os.path.exists(place) and _keepers(lab), f"nobody keeps {place}")
+    check(os.path.exists(place) and keepers(lab.host.daemon), f"nobody keeps {place}")
     process.kill(lab.machine.machine.pid)
-    process.until(lambda: not lab.machine.row() and not _keepers(lab) and
+    process.until(lambda: not lab.machine.row() and not keepers(lab.host.daemon) and
                   not os.path.exists(place), 20, "everything to be gone")
-
-
-def _opened_by(lab):
-    """A window can be opened by the user it is for, and by no other."""
-    words = lab.host.daemon.omniverb("vm", "args", "other", "--window", "2m", "--user", "4321:4322")
-    path = re.search(r"mem-path=([^, ]*)", words).group(1)
-    target = os.readlink(path)
-    read = ["head", "-c", "8192", target]
-    for user, accept in ((4321, 0), (4323, 1)):
-        process.run(["setpriv", f"--reuid={user}", f"--regid={user + 1}", "--clear-groups", "--",
-                     *read], accept=(accept,))
-    lab.host.daemon.omniverb("vm", "detach", "other")
-    process.until(lambda: not os.path.lexists(path), 10, "its place to be gone")
-    # Nobody has it any more.
-    process.until(lambda: not os.path.exists(target), 10, "its holder to end")
 
 
 _ACROSS = [("machine", "container", "rc", "-c"), ("machine", "container", "rc", "-c", "-e"),
@@ -425,7 +241,6 @@ def groups():
              Case("machines.detached", _detached, 300)]
     plain = [Case("machines.args.device", _device, 120),
              Case("machines.args.ibv_rc_pingpong", _pingpong("rc"), 180),
-             Case("machines.args.user", _opened_by, 60),
              Case("machines.args.ended", _ended, 60)]
     return [Group("machines", cases, _lab, weight=WAITS),
             Group("machines.args", plain, _plain_lab, weight=WAITS)]

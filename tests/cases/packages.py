@@ -9,8 +9,8 @@ import pathlib
 import re
 import tempfile
 
-from cases.machines import Machine
 from harness import image, process, staging, stock
+from harness.attached import Machine
 from harness.case import WAITS, Case, Group, Skip, check
 from harness.host import Host
 
@@ -32,21 +32,26 @@ files >/tmp/before
 for turn in 1 2; do
     dpkg --install /tmp/package.deb
     dpkg --install /tmp/package.deb
-    dpkg --verify "$1"
-    dpkg --audit
+    [ -z "$(dpkg --verify "$1")$(dpkg --audit)" ]
     omniverb --version
     for library in /usr/lib/omniverb/*.so*; do
         LD_LIBRARY_PATH=/usr/lib/omniverb ldd "$library" >/tmp/libraries
-        ! grep 'not found' /tmp/libraries
+        if grep 'not found' /tmp/libraries; then exit 1; fi
     done
     # The distribution's own is as it was, and the same program finds ours.
     ldd "$(command -v ibv_devinfo)" | grep -q 'libibverbs.so.1 => /lib/'
     LD_LIBRARY_PATH=/usr/lib/omniverb ldd "$(command -v ibv_devinfo)" |
         grep -q 'libibverbs.so.1 => /usr/lib/omniverb/'
     # What it says of other units is not about ours.
-    systemd-analyze verify --man=no /usr/lib/systemd/system/omniverb*.service 2>&1 |
-        grep omniverb && exit 1
-    [ "$turn" = 1 ] && dpkg --remove "$1"
+    systemd-analyze verify --man=no /usr/lib/systemd/system/omniverb*.service >/tmp/units 2>&1 ||
+        true
+    if grep omniverb /tmp/units; then exit 1; fi
+    # It is started when the system is, and by whoever takes a removal back.
+    unit=$(basename /usr/lib/systemd/system/omniverb*.service)
+    [ "$(systemctl is-enabled "$unit")" = enabled ]
+    sh /var/lib/dpkg/info/"$1".prerm remove
+    sh /var/lib/dpkg/info/"$1".postinst abort-remove
+    if [ "$turn" = 1 ]; then dpkg --remove "$1"; fi
     dpkg --purge "$1"
     files >/tmp/after
     diff /tmp/before /tmp/after
@@ -72,9 +77,9 @@ class _Packages:
         self.stage, self.folder = stage, pathlib.Path(folder)
         for name in ("one", "other"):
             (self.folder / name).mkdir()
-            # Not of the last commit: there may be another one meanwhile.
-            process.run(["env", "SOURCE_DATE_EPOCH=1700000000", _BUILD, self.folder / name],
-                        limit=150)
+            # Not of the last commit: there may be another one meanwhile. And soon.
+            process.run(["env", "SOURCE_DATE_EPOCH=1700000000", "COMPRESSION=-Zgzip -z1", _BUILD,
+                         self.folder / name], limit=150)
 
     def find(self, name):
         """The package of this name."""
@@ -140,13 +145,18 @@ def _booted(suite):
             check("omv0" in text and machine.address in text, text)
             unit = ["systemctl", "show", "-P", "MainPID", "omniverb-agent.service"]
             status = machine.run("cat", f"/proc/{machine.run(*unit).strip()}/status")
-            check(re.search(r"Uid:\t187\d{7}\t", status) and "NoNewPrivs:\t1" in status, status)
+            check(re.search(r"Uid:\t200\d{7}\t", status) and "NoNewPrivs:\t1" in status, status)
             # Who kills it finds another one.
             machine.run("systemctl", "kill", "-s", "KILL", "omniverb-agent.service")
             process.until(lambda: "omv0" in machine.verbs("ibv_devinfo", accept=range(256),
                                                           limit=60), 60, "another agent")
             machine.run("dpkg", "--purge", "omniverb-guest", limit=60)
             check(not machine.run("sh", "-c", "pidof omniverb || true").strip(), "an agent is left")
+            check("omniverb" not in machine.run("ls", "/run"), "a folder is left")
+            # Whoever installs it where the port is has a device, without another start.
+            machine.run("dpkg", "--install", "/package.deb", limit=60)
+            process.until(lambda: "omv0" in machine.verbs("ibv_devinfo", accept=range(256),
+                                                          limit=60), 60, "an agent anew")
     return run
 
 

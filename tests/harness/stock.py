@@ -6,7 +6,7 @@ our other guests (tests/guest/init.c) as a service, all in memory.
 
 import pathlib
 
-from . import image, process
+from . import image, process, staging
 from .case import Skip
 
 _SERVICE = """[Unit]
@@ -34,7 +34,6 @@ mount -t proc none "$root/proc"
 cp "$package" "$root/package.deb"
 chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin dpkg --install /package.deb
 umount "$root/proc"
-rm "$root/package.deb"
 cp "$init" "$root/omniverb-test-init"
 mkdir "$root/modules"
 : >"$root/modules/order"
@@ -60,7 +59,7 @@ find . -xdev \\( -path ./usr/share/doc -o -path ./usr/share/man -o -path ./usr/s
 def archive(suite, package, folder, more):
     """Makes the initial file system of a guest of this suite with this package, in `folder`, which
     is empty. `more`: modules that are there to be loaded. Returns its path."""
-    system = image.BUILT.parent / f"debian-{suite}"
+    system = staging.BUILT / f"debian-{suite}"
     if not system.exists():
         raise Skip(f"no root file system of {suite}: see tests/guest/fetch-debian")
     kernel = image.Kernel()

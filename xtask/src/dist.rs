@@ -15,6 +15,7 @@ use crate::elf;
 use crate::exports::{Machine, assembly, version_script};
 use crate::glibc;
 use crate::library::{self, Library};
+use crate::notices;
 use crate::run::{cargo, root, run as execute, target_directory};
 use crate::symbols::{Status, Table};
 
@@ -40,6 +41,10 @@ pub(crate) fn run(flags: &[&str]) -> Result<()> {
     }
     copy_suppressions()?;
     copy_files()?;
+    // Only packages need them.
+    if let Err(error) = notices::write() {
+        eprintln!("no dist/NOTICES: {error:#}");
+    }
     library::ALL.iter().try_for_each(|library| build_library(library, debug))?;
     build_paths()
 }

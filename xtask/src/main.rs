@@ -11,6 +11,7 @@ mod layers;
 mod library;
 mod matrix;
 mod modules;
+mod notices;
 mod probe;
 mod run;
 mod symbols;

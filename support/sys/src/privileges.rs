@@ -64,9 +64,10 @@ pub fn keep_only(privileges: &[Privilege]) -> io::Result<()> {
     Ok(())
 }
 
-/// The first of the users that nobody is: no distribution and no container gives these numbers to
-/// anybody (systemd's `docs/UIDS-GIDS.md`).
-const NOBODYS_FIRST: u32 = 0x7000_0000;
+/// Behind it are the users that nobody is: no distribution and no container gives numbers from
+/// 0x7000_0000 on to anybody (systemd's `docs/UIDS-GIDS.md`), but domains do, up to this one
+/// (sssd's `ldap_idmap_range_max`, FreeIPA's ranges).
+const NOBODYS_FIRST: u32 = 2_000_200_000;
 
 /// Becomes a user and a group of its own, if it is root: one that no file and no other process
 /// belongs to. Whoever is somebody else stays that. Nobody else can look into the process

@@ -59,7 +59,7 @@ pub(crate) fn named_operators() -> Option<PathBuf> {
 /// Where the operators' socket of the daemon that serves us may be: we do not know its user.
 pub(crate) fn operator_sockets() -> anyhow::Result<Vec<PathBuf>> {
     if let Some(path) = named_operators() {
-        return Ok(vec![path]);
+        return Ok(vec![std::path::absolute(path)?]);
     }
     let path = std::path::absolute(serving()?)?;
     let mut beside = vec![operator::socket_beside(&path, operator::Runner::Root)];

@@ -20,8 +20,31 @@ use std::time::Duration;
 /// How long the daemon may take to complete a capture file.
 const LAST_WORDS: Duration = Duration::from_secs(60);
 
-/// A connection to the operators' socket, and where that is.
-pub(crate) struct Operator(OwnedFd, PathBuf);
+/// A connection to the operators' socket, where that is, and whose daemon is at the other end.
+pub(crate) struct Operator(OwnedFd, Home);
+
+/// A daemon: where operators connect to it, and its user.
+#[derive(Clone, Debug)]
+pub(crate) struct Home {
+    path: PathBuf,
+    uid: u32,
+}
+
+impl Home {
+    /// The folder of its machines: named by its socket, since there may be others in that folder.
+    pub(crate) fn machines(&self) -> PathBuf {
+        self.path.with_extension("machines")
+    }
+
+    /// Connects to the daemon that is there now, if it is the same user's.
+    pub(crate) fn connect(&self) -> io::Result<Operator> {
+        let socket = socket::connect(&self.path)?;
+        match socket::peer(socket.as_fd())?.uid == self.uid {
+            true => Ok(Operator(socket, self.clone())),
+            false => Err(io::ErrorKind::PermissionDenied.into()),
+        }
+    }
+}
 
 impl Operator {
     /// Connects to the daemon that serves us.
@@ -29,7 +52,7 @@ impl Operator {
         let mut first = None;
         for path in daemon::operator_sockets()? {
             match open(&path) {
-                Ok(socket) => return Ok(Operator(socket, path)),
+                Ok((socket, uid)) => return Ok(Operator(socket, Home { path, uid })),
                 Err(error) => {
                     first.get_or_insert((path, error));
                 }
@@ -42,9 +65,9 @@ impl Operator {
         )
     }
 
-    /// The folder that the socket is in.
-    pub(crate) fn folder(&self) -> &Path {
-        self.1.parent().unwrap_or(Path::new("/"))
+    /// Where the same daemon, or the next one there, is to be found.
+    pub(crate) fn home(&self) -> &Home {
+        &self.1
     }
 
     /// What the daemon says about itself and all its clients.
@@ -102,22 +125,21 @@ impl Operator {
         }
     }
 
-    /// Attaches the machine of this name, which has this window and this ledger: its door.
+    /// Attaches the machine of this name, which has this window and this ledger: its door. `None`:
+    /// there is a machine of this name.
     pub(crate) fn attach_machine(
         &self,
         field: [u8; VNIC_NAME_BYTES],
         data: Extent,
         files: [&OwnedFd; 2],
         name: &str,
-    ) -> anyhow::Result<OwnedFd> {
+    ) -> anyhow::Result<Option<OwnedFd>> {
         let attach = AttachMachine { name: field, data };
         match self.call_for_files(&attach.into(), &files.map(AsFd::as_fd), PATIENCE)? {
             (Message::MachineAttached(_), files) => {
-                files.into_iter().next().context("the daemon answers something else")
+                files.into_iter().next().context("the daemon answers something else").map(Some)
             }
-            (Message::Failed(errno), _) if is(&errno, Errno::BUSY) => {
-                bail!("a machine of the name {name:?} is attached; see `omniverb vm list`")
-            }
+            (Message::Failed(errno), _) if is(&errno, Errno::BUSY) => Ok(None),
             (other, _) => refused(&other, name),
         }
     }
@@ -170,12 +192,12 @@ impl Operator {
 
 /// A socket whose other end is root's or ours, unless somebody named it: what we send is not meant
 /// for others.
-fn open(path: &Path) -> io::Result<OwnedFd> {
+fn open(path: &Path) -> io::Result<(OwnedFd, u32)> {
     let socket = socket::connect(path)?;
     let owner = socket::peer(socket.as_fd())?.uid;
     let named = daemon::named().is_some() || daemon::named_operators().is_some();
     if named || owner == 0 || owner == rustix::process::geteuid().as_raw() {
-        return Ok(socket);
+        return Ok((socket, owner));
     }
     Err(io::ErrorKind::PermissionDenied.into())
 }
@@ -197,5 +219,27 @@ fn refused<T>(answer: &Message, name: &str) -> anyhow::Result<T> {
              and need a rate, a capture needs a regular file"
         ),
         _ => bail!(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn daemons_in_one_folder_have_a_folder_of_machines_each() {
+        let of = |path: &str| Home { path: path.into(), uid: 0 }.machines().display().to_string();
+        assert_eq!(of("/run/x-operator/omniverbd.sock"), "/run/x-operator/omniverbd.machines");
+        assert_ne!(of("/tmp/a.operator.sock"), of("/tmp/b.operator.sock"));
+    }
+
+    #[test]
+    fn a_daemon_is_the_same_users_when_it_comes_back() {
+        let path = std::env::temp_dir().join(format!("omniverb-home-{}", std::process::id()));
+        let _listener = socket::listen(&path, 0o600).unwrap();
+        let uid = rustix::process::geteuid().as_raw();
+        assert!(Home { path: path.clone(), uid }.connect().is_ok());
+        assert!(Home { path: path.clone(), uid: uid + 1 }.connect().is_err());
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -270,7 +270,7 @@ impl Server {
         let addresses: Vec<String> = record.addresses.iter().map(|a| a.ip.to_string()).collect();
         Some(json!({
             "name": record.machine.name.text(),
-            "porter": record.porter.pid,
+            "keeper": record.porter.pid,
             "window": bytes,
             "used": used,
             "sessions": record.sessions.len(),

@@ -8,17 +8,18 @@
 use super::place::{Place, User};
 use super::porter::Over;
 use super::window::Window;
-use crate::operator::Operator;
+use crate::operator::{Home, Operator};
 use crate::vnic;
 use anyhow::{Context, bail};
 use omniverb_session::machine::MachineName;
-use omniverb_sys::{inherit, memfd, pidfd, socket};
+use omniverb_sys::{clock, inherit, memfd, pidfd, socket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -32,6 +33,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const WORDS: usize = 4096;
 /// How long to wait for a daemon, or for QEMU to listen, before looking again.
 const LOOK: Duration = Duration::from_millis(250);
+/// How long, in nanoseconds, the name may be another machine's: longer than the daemon takes to see
+/// that a door is closed.
+const TAKEN: u64 = 10_000_000_000;
 /// How long a guest has to see that nobody is at the port, and how long at most after another try.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MOST: Duration = Duration::from_secs(60);
@@ -75,7 +79,7 @@ pub(super) fn start(name: &str, bytes: u64, user: Option<User>) -> anyhow::Resul
     Ok(Kept { window, window_path: window_path.unwrap_or_default(), port_path })
 }
 
-fn own_program() -> anyhow::Result<std::path::PathBuf> {
+fn own_program() -> anyhow::Result<PathBuf> {
     std::env::current_exe().context("cannot find this program")
 }
 
@@ -110,7 +114,7 @@ pub(super) fn keep(
         begun.iter().map(|(keeper, _)| keeper.window.file.as_fd()).collect();
     socket::send(starter.as_fd(), answer.to_string().as_bytes(), &files)?;
     drop(files);
-    let Ok((keeper, door)) = begun else { return Ok(ExitCode::FAILURE) };
+    let Ok((mut keeper, door)) = begun else { return Ok(ExitCode::FAILURE) };
     // QEMU takes the starter's place, if it is to inherit the window.
     let machine = match user {
         Some(_) => None,
@@ -129,17 +133,18 @@ struct Keeper {
     ledger: OwnedFd,
     place: Place,
     /// Who has the window for QEMU to open, if it is not to inherit it.
-    holder: Option<Child>,
+    holder: Option<Holder>,
+    /// The daemon, or whichever follows it.
+    home: Home,
+    /// Where this program is. Another version of it may be there in a while, which goes with
+    /// another version of the daemon; the file that we are is gone then.
+    program: PathBuf,
 }
 
-/// What came while the machine was waited for.
-enum Came {
-    /// Its port.
-    Port(OwnedFd),
-    /// Something at the door.
-    Word,
-    /// It will not come any more.
-    Over,
+/// A process of QEMU's user, and whether it lives.
+struct Holder {
+    process: Child,
+    life: OwnedFd,
 }
 
 impl Keeper {
@@ -149,31 +154,38 @@ impl Keeper {
         bytes: u64,
         user: Option<User>,
     ) -> anyhow::Result<(Keeper, OwnedFd)> {
+        let program = own_program()?;
         let window = Window::new(name, bytes)?;
         let pages = window.data.length.div_ceil(4096);
         let ledger = memfd::create("omniverb-ledger", pages).context("cannot make a ledger")?;
         let operator = Operator::connect()?;
-        let door = attach(&operator, name, &window, &ledger)?;
+        let home = operator.home().clone();
+        let Some(door) = attach(&operator, name, &window, &ledger)? else {
+            bail!("a machine of the name {:?} is attached; see `omniverb vm list`", name.text());
+        };
         // From here on the name is ours.
-        let place = Place::make(operator.folder(), name, user)?;
-        let mut keeper = Keeper { name, window, ledger, place, holder: None };
+        let place = Place::make(&home.machines(), name, user)?;
+        let mut keeper = Keeper { name, window, ledger, holder: None, place, home, program };
         if let Some(user) = user {
             keeper.hold(user)?;
         }
         Ok((keeper, door))
     }
 
-    /// Starts a process of QEMU's user, who may open what it has.
+    /// Starts a process of QEMU's user, who may open what it has, and look at all of it: so it has
+    /// nothing else of ours.
     fn hold(&mut self, user: User) -> anyhow::Result<()> {
         // Whatever folder it is in, this program can be run by who can read it.
         let mut holder = Command::new("/proc/self/exe");
         holder.args(HOLD).stdin(Stdio::piped()).stdout(self.window.file.try_clone()?);
+        holder.env_clear().current_dir("/");
         if rustix::process::geteuid().is_root() {
             holder.uid(user.uid).gid(user.gid);
         }
-        let holder = holder.spawn().context("cannot start a process of that user")?;
-        self.place.show(&format!("/proc/{}/fd/1", holder.id()))?;
-        self.holder = Some(holder);
+        let process = holder.spawn().context("cannot start a process of that user")?;
+        let life = pidfd::of(process.id().cast_signed())?;
+        self.place.show(&format!("/proc/{}/fd/1", process.id()))?;
+        self.holder = Some(Holder { process, life });
         Ok(())
     }
 
@@ -184,95 +196,140 @@ impl Keeper {
 
     /// Until the machine is gone, or an operator has parted with it. `machine`: QEMU's process, if
     /// it is known.
-    fn serve(&self, door: OwnedFd, machine: Option<&OwnedFd>) -> anyhow::Result<()> {
-        let mut door = Some(door);
-        let mut port = None;
+    fn serve(&mut self, mut door: OwnedFd, machine: Option<&OwnedFd>) -> anyhow::Result<()> {
+        let Some(mut port) = self.machine(&mut door, machine)? else { return Ok(()) };
         let mut pause = PAUSE;
         loop {
-            let at = match port.take() {
-                Some(port) => port,
-                None => match self.machine(door.as_ref(), machine)? {
-                    Came::Port(port) => port,
-                    Came::Over => return Ok(()),
-                    Came::Word => match last_word(door.take()) {
-                        Over::Detached => return Ok(()),
-                        _ => match self.attach_again(None)? {
-                            Some(other) => {
-                                door = Some(other);
-                                continue;
-                            }
-                            None => return Ok(()),
-                        },
-                    },
-                },
-            };
-            let way = match door.take() {
-                Some(door) => door,
-                None => match self.attach_again(Some(&at))? {
-                    Some(door) => door,
-                    None => return Ok(()),
-                },
-            };
-            let begun = omniverb_sys::clock::now();
-            if self.carry(way, at)? == Over::Detached {
-                return Ok(());
+            // Or who began to listen for it, as libvirt does.
+            let qemu = pidfd::of_peer(port.as_fd()).ok();
+            let begun = clock::now();
+            match self.carry(door, port) {
+                Over::Detached => return Ok(()),
+                Over::Machine if self.place.connect().is_err() => return Ok(()),
+                _ => {}
             }
-            if omniverb_sys::clock::now() - begun > LONG {
+            if clock::now() - begun > LONG {
                 pause = PAUSE;
             }
+            // At once, so that the name is the machine's, and an operator can part with it.
+            let Some(again) = self.attach_again(qemu.as_ref())? else { return Ok(()) };
+            door = again;
             // QEMU sees that nobody is there, and says so to the guest.
-            std::thread::sleep(pause);
-            pause = (2 * pause).min(PAUSE_MOST);
-            match self.place.connect() {
-                Ok(again) => port = Some(again),
-                Err(_) => return Ok(()),
+            if !self.rest(&mut door, qemu.as_ref(), pause)? {
+                return Ok(());
             }
+            pause = (2 * pause).min(PAUSE_MOST);
+            let Ok(again) = self.place.connect() else { return Ok(()) };
+            port = again;
         }
     }
 
     /// Runs a porter, to its end.
-    fn carry(&self, door: OwnedFd, port: OwnedFd) -> anyhow::Result<Over> {
-        let mut porter = Command::new(own_program()?);
+    fn carry(&self, door: OwnedFd, port: OwnedFd) -> Over {
+        let mut porter = Command::new(&self.program);
         porter.args(CARRY).arg(self.window.head.number.to_string());
         porter.stdin(door).stdout(port).stderr(Stdio::null());
-        let mut running = porter.spawn().context("cannot start the porter")?;
+        // Whoever breaks it finds nothing of our starter's.
+        porter.env_clear().current_dir("/");
+        let running = porter.spawn();
         // With it go our ends of what it has.
         drop(porter);
-        Ok(Over::of(running.wait()?.code()))
+        // One that cannot be started now may be in a while.
+        let ended = running.and_then(|mut running| running.wait());
+        ended.map_or(Over::Broken, |status| Over::of(status.code()))
     }
 
-    /// Waits until QEMU listens, and connects.
-    fn machine(&self, door: Option<&OwnedFd>, machine: Option<&OwnedFd>) -> anyhow::Result<Came> {
+    /// Waits until QEMU listens, and connects. `None`: it will not, or the machine is parted with.
+    fn machine(
+        &mut self,
+        door: &mut OwnedFd,
+        machine: Option<&OwnedFd>,
+    ) -> anyhow::Result<Option<OwnedFd>> {
         let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
-        inotify::add_watch(&watch, self.place.folder(), WatchFlags::CREATE)?;
+        inotify::add_watch(&watch, self.place.qemu(), WatchFlags::CREATE)?;
         loop {
             if let Ok(port) = self.place.connect() {
-                return Ok(Came::Port(port));
+                return Ok(Some(port));
             }
             // What was made a moment ago listens in a moment.
             let limit = self.place.has_port().then_some(LOOK);
-            let files = [Some(&watch), door, machine];
+            let holder = self.holder.as_ref().map(|holder| &holder.life);
+            let files = [Some(&watch), Some(&*door), machine, holder];
             let found = wait(files.map(|file| file.map(|file| (file, PollFlags::IN))), limit)?;
-            if found[1] {
-                return Ok(Came::Word);
+            if found[1] && !self.heard(door, machine)? || found[2] {
+                return Ok(None);
             }
-            if found[2] {
-                return Ok(Came::Over);
+            if found[3] {
+                // Nobody opens it any more.
+                self.place.hide();
+                self.end_holder();
             }
             let _ = rustix::io::read(&watch, &mut [0; WORDS]);
         }
     }
 
-    /// Attaches the machine when there is a daemon again; `None`: QEMU is gone.
-    fn attach_again(&self, port: Option<&OwnedFd>) -> anyhow::Result<Option<OwnedFd>> {
+    fn end_holder(&mut self) {
+        if let Some(mut holder) = self.holder.take() {
+            let _ = holder.process.kill();
+            let _ = holder.process.wait();
+        }
+    }
+
+    /// Lets this time pass. False: QEMU is gone meanwhile, or the machine parted with.
+    fn rest(
+        &self,
+        door: &mut OwnedFd,
+        mut qemu: Option<&OwnedFd>,
+        pause: Duration,
+    ) -> anyhow::Result<bool> {
+        let end = clock::now() + u64::try_from(pause.as_nanos())?;
         loop {
-            let door = Operator::connect()
-                .and_then(|operator| attach(&operator, self.name, &self.window, &self.ledger));
-            if let Ok(door) = door {
-                return Ok(Some(door));
+            let left = Duration::from_nanos(end.saturating_sub(clock::now()));
+            if left.is_zero() {
+                return Ok(true);
             }
-            let gone = wait([port.map(|port| (port, PollFlags::empty()))], Some(LOOK))?;
-            if gone[0] {
+            let files = [Some(&*door), qemu];
+            let found = wait(files.map(|file| file.map(|file| (file, PollFlags::IN))), Some(left))?;
+            let over = found[1] && self.is_gone(&mut qemu);
+            if over || found[0] && !self.heard(door, qemu)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Whether nobody listens any more, now that this process has ended. Somebody else may, for whom
+    /// it began to.
+    fn is_gone(&self, qemu: &mut Option<&OwnedFd>) -> bool {
+        *qemu = None;
+        self.place.connect().is_err()
+    }
+
+    /// Something came at a door that is not used: another one, unless the machine is parted with,
+    /// or gone.
+    fn heard(&self, door: &mut OwnedFd, qemu: Option<&OwnedFd>) -> anyhow::Result<bool> {
+        if super::porter::last_word(door.as_fd()) == Over::Detached {
+            return Ok(false);
+        }
+        let again = self.attach_again(qemu)?;
+        Ok(again.map(|again| *door = again).is_some())
+    }
+
+    /// Attaches the machine when there is a daemon again; `None`: QEMU is gone, or the name is
+    /// another machine's. `qemu`: who seems to be it.
+    fn attach_again(&self, mut qemu: Option<&OwnedFd>) -> anyhow::Result<Option<OwnedFd>> {
+        let mut taken = None;
+        loop {
+            let again = self.home.connect().map_err(anyhow::Error::from);
+            match again.and_then(|home| attach(&home, self.name, &self.window, &self.ledger)) {
+                Ok(Some(door)) => return Ok(Some(door)),
+                Ok(None) if clock::now() - *taken.get_or_insert_with(clock::now) > TAKEN => {
+                    return Ok(None);
+                }
+                Ok(None) => {}
+                Err(_) => taken = None,
+            }
+            let over = wait([qemu.map(|qemu| (qemu, PollFlags::IN))], Some(LOOK))?[0];
+            if over && self.is_gone(&mut qemu) {
                 return Ok(None);
             }
         }
@@ -284,14 +341,9 @@ fn attach(
     name: MachineName,
     window: &Window,
     ledger: &OwnedFd,
-) -> anyhow::Result<OwnedFd> {
+) -> anyhow::Result<Option<OwnedFd>> {
     let field = vnic::name_bytes(name.text())?;
     operator.attach_machine(field, window.data, [&window.file, ledger], name.text())
-}
-
-/// What the daemon says at a door that is not used, or that it says nothing any more.
-fn last_word(door: Option<OwnedFd>) -> Over {
-    door.map_or(Over::Daemon, |door| super::porter::last_word(door.as_fd()))
 }
 
 /// Waits until one of these has what is said beside it, or is over, or so much time has passed:

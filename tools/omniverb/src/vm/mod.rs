@@ -168,7 +168,7 @@ fn people(machines: &[&Value]) -> String {
         "links in it",
         "by the engine",
         "network",
-        "porter",
+        "keeper",
         "addresses",
     ]);
     for vnic in machines {
@@ -185,7 +185,7 @@ fn people(machines: &[&Value]) -> String {
             number(&machine["direct"]).to_string(),
             number(&machine["engine"]).to_string(),
             if machine["network"] == true { "yes" } else { "no" }.to_owned(),
-            number(&machine["porter"]).to_string(),
+            number(&machine["keeper"]).to_string(),
             addresses.join(" "),
         ]);
     }
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn the_list_reads_well() {
         let vnic = serde_json::json!({"name": "vm-web-1", "machine": {
-            "name": "web-1", "porter": 17, "window": 268_427_264_u64, "used": 528_384,
+            "name": "web-1", "keeper": 17, "window": 268_427_264_u64, "used": 528_384,
             "sessions": 1, "direct": 2, "engine": 3, "network": true,
             "addresses": ["10.0.0.1", "fe80::1"]}});
         let text = people(&[&vnic]);

@@ -94,7 +94,10 @@ pub(super) fn xml(window: &str, window_bytes: u64, port: &str, memory: u64) -> S
     let most_kib = memory.saturating_add(window_bytes).div_ceil(1 << 30).saturating_add(1) << 20;
     format!(
         "<!-- In <domain>. Its <memory> counts the window's {window_kib} KiB, too; <cpu> has a \
-         cell 0 in <numa>, without them. -->\n\
+         cell 0 in <numa>, without them. QEMU's user decides what <path> leads to: unless you \
+         trust it with any file, let libvirt change no owners, and say\n\
+         <seclabel type='static' model='dac' relabel='no'><label>USER:GROUP</label></seclabel> \
+         -->\n\
          <maxMemory slots='4' unit='KiB'>{most_kib}</maxMemory>\n\
          <features><acpi/></features>\n\
          <!-- In <devices>. -->\n\

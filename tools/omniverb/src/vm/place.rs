@@ -1,21 +1,36 @@
 //! Where QEMU finds a machine's window, and where it listens for its porter: a folder for each
-//! machine, beside the operators' socket.
+//! machine, in one of the daemon's machines, beside the operators' socket.
+//!
+//! `NAME/window` is a link of the keeper's own. `NAME/qemu`, where QEMU makes `port`, is its
+//! user's, who may put anything there, and keep it there: so what was left is moved aside, and
+//! whoever starts a machine does not depend on its removal.
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use omniverb_session::machine::MachineName;
+use omniverb_sys::random;
 use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, OFlags, Stat, Uid, chownat, fstat, open, openat, statat,
+    AtFlags, CWD, Dir, Gid, Mode, OFlags, Stat, Uid, fchmod, fchown, fstat, mkdirat, open,
+    openat, renameat, stat, statat, symlinkat, unlinkat,
 };
+use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::process::geteuid;
+use std::ffi::OsStr;
 use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, symlink};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The folder beside the socket.
-const FOLDER: &str = "machines";
 const WINDOW: &str = "window";
+const QEMU: &str = "qemu";
 const PORT: &str = "port";
+/// How a folder is opened that is to be itself, and no link to another.
+const FOLDER: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+/// What everybody may pass and look into.
+const FOR_ALL: Mode = Mode::from_raw_mode(0o755);
+/// Levels of folders that are removed; QEMU makes none.
+const DEPTH: usize = 8;
 /// Bytes that a socket's path may have.
 const PATH_BYTES_MAX: usize = 107;
 
@@ -35,8 +50,23 @@ impl fmt::Display for User {
 impl User {
     /// Whoever runs us.
     pub(super) fn ourselves() -> User {
-        use rustix::process::{getegid, geteuid};
+        use rustix::process::getegid;
         User { uid: geteuid().as_raw(), gid: getegid().as_raw() }
+    }
+
+    /// The first folder on the way into this one that the user may not pass, by its mode.
+    fn is_stopped_at(self, folder: &Path) -> Option<&Path> {
+        let closed = |folder: &&Path| {
+            let Ok(status) = stat(*folder) else { return true };
+            let who = match (status.st_uid == self.uid, status.st_gid == self.gid) {
+                (true, _) => 0o100,
+                (_, true) => 0o010,
+                _ => 0o001,
+            };
+            self.uid != 0 && status.st_mode & who == 0
+        };
+        let way: Vec<&Path> = folder.ancestors().collect();
+        way.into_iter().rev().find(closed)
     }
 }
 
@@ -65,55 +95,71 @@ fn named(name: &str, list: &str) -> Option<User> {
 /// of that name may be there before the last one's keeper has ended.
 pub(super) struct Place {
     path: PathBuf,
+    name: MachineName,
+    /// That of all machines, of this one, and what of it is QEMU's.
+    all: OwnedFd,
     folder: OwnedFd,
+    qemu: OwnedFd,
 }
 
 impl Place {
-    /// Makes it, in `beside`, for this user of QEMU's. What somebody left there is gone.
-    pub(super) fn make(
-        beside: &Path,
-        name: MachineName,
-        user: Option<User>,
-    ) -> anyhow::Result<Place> {
-        let all = beside.join(FOLDER);
-        let folder = all.join(name.text());
-        let make = || -> std::io::Result<()> {
-            if !all.exists() {
-                std::fs::DirBuilder::new().mode(0o755).create(&all)?;
-            }
-            if folder.exists() {
-                std::fs::remove_dir_all(&folder)?;
-            }
-            std::fs::DirBuilder::new().mode(0o700).create(&folder)?;
-            let user = user.filter(|user| *user != User::ourselves());
-            if let Some(user) = user {
-                let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
-                chownat(CWD, &folder, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)?;
-            }
-            Ok(())
-        };
-        make().with_context(|| folder.display().to_string())?;
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let place = Place { folder: open(&folder, flags, Mode::empty())?, path: folder };
+    /// Makes it, in the folder `all`, for this user of QEMU's. What somebody left there is another
+    /// place's, and gone as soon as can be.
+    pub(super) fn make(all: &Path, name: MachineName, user: Option<User>) -> anyhow::Result<Place> {
+        let path = all.join(name.text());
+        let place = Place::made(all, name, user).with_context(|| path.display().to_string())?;
         if place.port().len() > PATH_BYTES_MAX {
             bail!("{} is too long for a socket's path", place.port());
+        }
+        if let Some(user) = user
+            && let Some(folder) = user.is_stopped_at(all)
+        {
+            bail!(
+                "the user {user} may not pass {}, where its QEMU is to find the window: \
+                 `chmod o+x` would let it",
+                folder.display()
+            );
         }
         Ok(place)
     }
 
-    /// A path of the folder that does not lead to another.
-    pub(super) fn folder(&self) -> String {
-        format!("/proc/self/fd/{}", self.folder.as_raw_fd())
+    fn made(all: &Path, name: MachineName, user: Option<User>) -> anyhow::Result<Place> {
+        let path = all.join(name.text());
+        let all = folder_of_all(all)?;
+        // In a name that no machine has, until it is complete: whoever removes an older place of
+        // our name removes nothing of it.
+        let [new, old] = [(); 2].map(|()| format!("+{:016x}", random::number()));
+        mkdirat(&all, &new, Mode::RWXU)?;
+        let folder = openat(&all, &new, FOLDER, Mode::empty())?;
+        mkdirat(&folder, QEMU, Mode::RWXU)?;
+        let qemu = openat(&folder, QEMU, FOLDER, Mode::empty())?;
+        if let Some(user) = user.filter(|user| *user != User::ourselves()) {
+            fchown(&qemu, Some(Uid::from_raw(user.uid)), Some(Gid::from_raw(user.gid)))?;
+        }
+        // Whatever mask our starter has.
+        fchmod(&folder, FOR_ALL)?;
+        match renameat(&all, name.text(), &all, &old) {
+            Ok(()) => remove_aside(&all, old)?,
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        renameat(&all, &new, &all, name.text())?;
+        Ok(Place { path, name, all, folder, qemu })
+    }
+
+    /// A path of QEMU's part that does not lead to another.
+    pub(super) fn qemu(&self) -> String {
+        format!("/proc/self/fd/{}", self.qemu.as_raw_fd())
     }
 
     /// Whether somebody has made a socket there.
     pub(super) fn has_port(&self) -> bool {
-        statat(&self.folder, PORT, AtFlags::SYMLINK_NOFOLLOW).is_ok()
+        statat(&self.qemu, PORT, AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
     /// Where QEMU listens.
     pub(super) fn port(&self) -> String {
-        self.path.join(PORT).display().to_string()
+        self.path.join(QEMU).join(PORT).display().to_string()
     }
 
     /// Where it finds the window.
@@ -123,14 +169,19 @@ impl Place {
 
     /// The window is there.
     pub(super) fn show(&self, at: &str) -> anyhow::Result<()> {
-        symlink(at, self.window()).with_context(|| self.window())
+        symlinkat(at, &self.folder, WINDOW).with_context(|| self.window())
+    }
+
+    /// It is not any more: QEMU tries without end to open a link that leads nowhere.
+    pub(super) fn hide(&self) {
+        let _ = unlinkat(&self.folder, WINDOW, AtFlags::empty());
     }
 
     /// Connects to QEMU. The folder is its user's, who may have put something else there: what is
     /// no socket, or leads to another one, is refused.
     pub(super) fn connect(&self) -> std::io::Result<OwnedFd> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let found = openat(&self.folder, PORT, flags, Mode::empty())?;
+        let found = openat(&self.qemu, PORT, flags, Mode::empty())?;
         let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
         let socket =
             socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -141,18 +192,69 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        self.hide();
+        // By way of what is open, so it is ours that is emptied. One that is not is left.
+        remove(&self.folder, OsStr::new(QEMU), DEPTH);
         let numbers = |status: Stat| (status.st_dev, status.st_ino);
         let ours = fstat(&self.folder).map(numbers);
-        let there = statat(CWD, &self.path, AtFlags::SYMLINK_NOFOLLOW).map(numbers);
+        let there = statat(&self.all, self.name.text(), AtFlags::SYMLINK_NOFOLLOW).map(numbers);
         if ours.is_ok() && ours == there {
-            let _ = std::fs::remove_dir_all(&self.path);
+            let _ = unlinkat(&self.all, self.name.text(), AtFlags::REMOVEDIR);
         }
     }
+}
+
+/// The folder of all machines, which is made if need be. In one where everybody may make
+/// something, as /tmp, it may be somebody else's.
+fn folder_of_all(path: &Path) -> anyhow::Result<OwnedFd> {
+    let made = match mkdirat(CWD, path, Mode::RWXU) {
+        Ok(()) => true,
+        Err(Errno::EXIST) => false,
+        Err(errno) => return Err(errno.into()),
+    };
+    let folder = open(path, FOLDER, Mode::empty())?;
+    let status = fstat(&folder)?;
+    let known = [0, geteuid().as_raw()].contains(&status.st_uid);
+    ensure!(known, "{} is another user's", path.display());
+    ensure!(status.st_mode & 0o022 == 0, "others may write to {}", path.display());
+    if made {
+        fchmod(&folder, FOR_ALL)?;
+    }
+    Ok(folder)
+}
+
+/// Removes what was moved aside, in no hurry: there may be much of it.
+fn remove_aside(all: &OwnedFd, name: String) -> anyhow::Result<()> {
+    let all = all.try_clone()?;
+    let work = move || remove(&all, OsStr::new(&name), DEPTH);
+    std::thread::Builder::new().name("omni:remove".into()).spawn(work)?;
+    Ok(())
+}
+
+/// Removes a folder, as well as can be: its owner may have made it deep (each level costs a
+/// descriptor), and a file system may hang in it.
+fn remove(at: &OwnedFd, name: &OsStr, depth: usize) {
+    if unlinkat(at, name, AtFlags::empty()).is_ok() {
+        return;
+    }
+    let Ok(folder) = openat(at, name, FOLDER, Mode::empty()) else { return };
+    if depth > 0
+        && let Ok(entries) = Dir::read_from(&folder)
+    {
+        for entry in entries.flatten() {
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            if name != "." && name != ".." {
+                remove(&folder, name, depth - 1);
+            }
+        }
+    }
+    let _ = unlinkat(at, name, AtFlags::REMOVEDIR);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
     fn users_have_names_and_numbers() {
@@ -167,28 +269,113 @@ mod tests {
         assert!("1:".parse::<User>().is_err());
     }
 
+    fn folder(what: &str) -> PathBuf {
+        let folder =
+            std::env::temp_dir().join(format!("omniverb-place-{what}-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        folder
+    }
+
+    fn listen(path: String) -> std::os::unix::net::UnixListener {
+        std::os::unix::net::UnixListener::bind(path).unwrap()
+    }
+
     #[test]
     fn a_place_is_there_for_a_while_and_leads_to_sockets_only() {
         let name = MachineName::new("web-1").unwrap();
-        let beside = std::env::temp_dir().join(format!("omniverb-place-{}", std::process::id()));
-        std::fs::create_dir(&beside).unwrap();
-        let place = Place::make(&beside, name, None).unwrap();
+        let beside = folder("while");
+        let all = beside.join("machines");
+        let place = Place::make(&all, name, None).unwrap();
         assert!(place.connect().is_err());
         let other = beside.join("other");
-        let _listener = std::os::unix::net::UnixListener::bind(&other).unwrap();
+        let _listener = listen(other.display().to_string());
         symlink(&other, place.port()).unwrap();
         assert!(place.connect().is_err(), "another's");
         std::fs::remove_file(place.port()).unwrap();
-        let _listener = std::os::unix::net::UnixListener::bind(place.port()).unwrap();
+        let _listener = listen(place.port());
         place.connect().unwrap();
-        let again = Place::make(&beside, name, None).unwrap();
+        place.show("/nowhere").unwrap();
+        let again = Place::make(&all, name, None).unwrap();
         assert!(again.connect().is_err(), "what was left is gone");
-        let _listener = std::os::unix::net::UnixListener::bind(again.port()).unwrap();
-        assert!(place.connect().is_err(), "the next one's");
+        let _listener = listen(again.port());
+        assert!(std::fs::symlink_metadata(again.window()).is_err());
         drop(place);
         again.connect().unwrap();
         drop(again);
-        std::fs::remove_dir(beside.join(FOLDER)).unwrap();
+        let empty = || std::fs::read_dir(&all).unwrap().next().is_none();
+        while !empty() {
+            std::thread::yield_now();
+        }
         std::fs::remove_dir_all(&beside).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_removed_keeps_nobody_out() {
+        let name = MachineName::new("web-1").unwrap();
+        let all = folder("deep");
+        let place = Place::make(&all, name, None).unwrap();
+        let mut at = openat(&place.qemu, ".", FOLDER, Mode::empty()).unwrap();
+        for _ in 0..2000 {
+            mkdirat(&at, "x", Mode::RWXU).unwrap();
+            at = openat(&at, "x", FOLDER, Mode::empty()).unwrap();
+        }
+        drop(place);
+        let again = Place::make(&all, name, None).unwrap();
+        let _listener = listen(again.port());
+        again.connect().unwrap();
+        drop(again);
+        assert!(std::process::Command::new("rm").arg("-rf").arg(&all).status().unwrap().success());
+    }
+
+    #[test]
+    fn a_folder_that_others_may_write_to_is_not_taken() {
+        let name = MachineName::new("web-1").unwrap();
+        let all = folder("taken");
+        let make = |path: &Path| Place::make(path, name, None).err().map(|e| format!("{e:#}"));
+        let modes = |mode| {
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(&all, mode).unwrap();
+        };
+        for mode in [0o777, 0o1777, 0o770] {
+            modes(mode);
+            assert!(make(&all).unwrap().contains("others may write"), "{mode:o}");
+        }
+        modes(0o755);
+        assert_eq!(make(&all), None);
+        let link = all.join("link");
+        symlink(&all, &link).unwrap();
+        assert!(make(&link).is_some(), "a link");
+        if geteuid().is_root() {
+            std::os::unix::fs::chown(&all, Some(12345), None).unwrap();
+            assert!(make(&all).unwrap().contains("another user's"));
+        }
+        std::fs::remove_dir_all(&all).unwrap();
+    }
+
+    #[test]
+    fn who_may_not_pass_is_told_where() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let user = User { uid: 4321, gid: 4322 };
+        let top = folder("pass");
+        let all = top.join("machines");
+        let modes = |mode| {
+            let mode = std::fs::Permissions::from_mode(mode);
+            std::fs::set_permissions(&top, mode).unwrap();
+        };
+        std::fs::create_dir(&all).unwrap();
+        modes(0o750);
+        assert_eq!(user.is_stopped_at(&all), Some(&*top));
+        let name = MachineName::new("web-1").unwrap();
+        let made = Place::make(&all, name, Some(user)).err().map(|e| e.to_string());
+        assert!(made.is_some_and(|text| text.contains("4321:4322 may not pass")));
+        modes(0o711);
+        assert_eq!(user.is_stopped_at(&all), None);
+        let place = Place::make(&all, name, Some(user)).unwrap();
+        assert_eq!(fstat(&place.qemu).unwrap().st_uid, 4321);
+        assert_eq!(fstat(&place.folder).unwrap().st_uid, 0);
+        drop(place);
+        std::fs::remove_dir_all(&top).unwrap();
     }
 }

@@ -1,0 +1,197 @@
+"""Virtual machines that have a device of ours, and what is around them: a host with one and a
+container on its bridge, and another host."""
+
+import contextlib
+import glob
+import json
+import re
+import shlex
+from types import SimpleNamespace
+
+from . import image, process
+from .case import check
+from .guest import Guest, GuestDuet, installed
+from .host import Host
+from .network import Cable
+
+NAME = "web-1"
+ADDRESS = "10.77.0.200"
+_PROGRAMS = ["ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ip"]
+_INSIDE = "/opt/omniverb"
+OMNIVERB = f"{_INSIDE}/bin/omniverb"
+_SOCKET = "/run/omniverb/omniverbd.sock"
+# What two processes with a link have of a window.
+LINKED = (2 * 512 + 648) << 10
+
+
+def _files(stage):
+    """What the machine's file system has: the programs, and Omniverb as it would be installed."""
+    found = installed(_PROGRAMS)
+    found[OMNIVERB] = str(stage.dist / "bin" / "omniverb")
+    for path in glob.glob(str(stage.dist / "lib" / "*.so*")):
+        found[f"{_INSIDE}/lib/{path.rpartition('/')[2]}"] = path
+    return found
+
+
+class Machine(Guest):
+    """A guest with a device of ours, started by `omniverb vm run`."""
+
+    def __init__(self, stage, host, archive=None, name=NAME, address=ADDRESS, **options):
+        self.daemon, self.name = host.daemon, name
+        self.agents = None
+        archive = archive or image.archive(_files(stage), image.DAX, "dax")
+        super().__init__(host.switch, archive, f"{address}/24", before=self.command(stage),
+                         **options)
+
+    def command(self, stage):
+        """What starts QEMU."""
+        return ["env", f"OMNIVERB_SOCKET={self.daemon.socket}", stage.dist / "bin" / "omniverb",
+                "vm", "run", self.name, "--window", "64m", "--"]
+
+    def _switch_on(self, line, limit):
+        process.until(lambda: not self.row(), 10, "the name to be free")
+        super()._switch_on(line, limit)
+
+    def _set_up(self):
+        self.agents = self.start_agent()
+
+    def start_agent(self):
+        """Starts the agent and waits until it listens."""
+        agent = self.start(OMNIVERB, "agent", stdout=self.output())
+        process.until(lambda: agent.poll() is not None or self.listens_for_verbs(), 60,
+                      "the agent")
+        check(agent.poll() is None, self.said())
+        check(self.has_device(), self.said())
+        return agent
+
+    def output(self):
+        """Where the agent's words go."""
+        return open(f"{self.folder.name}/agent", "w+", encoding="utf-8")  # noqa: SIM115
+
+    def said(self):
+        """What the agent said."""
+        with open(f"{self.folder.name}/agent", encoding="utf-8") as file:
+            return file.read()
+
+    def listens_for_verbs(self):
+        """Whether somebody listens where programs look for a daemon."""
+        return _SOCKET in self.run("cat", "/proc/net/unix")
+
+    def has_device(self):
+        """Whether programs in it find one."""
+        return "omv0" in self.verbs("ibv_devinfo", accept=range(256), limit=60)
+
+    def verbs(self, *argv, **options):
+        """Runs a program in it that uses the device."""
+        return self.run(OMNIVERB, "run", "--", *argv, **options)
+
+    def row(self):
+        """What `omniverb vm list` says of it."""
+        found = json.loads(self.daemon.omniverb("vm", "list", "--json"))
+        return next((row["machine"] for row in found if row["machine"]["name"] == self.name), None)
+
+
+class Plain(Machine):
+    """The same, started by itself, with the options that were printed."""
+
+    place = None
+
+    def command(self, stage):
+        return []
+
+    def _switch_on(self, line, limit):
+        process.until(lambda: not self.row(), 10, "the name to be free")
+        words = self.daemon.omniverb("vm", "args", NAME, "--window", "64m", "--memory", "2g")
+        check(words.count("\n") == 1, words)
+        self.place = re.search(r"path=([^ ,]*)/port,", words).group(1)
+        check(self.row()["used"] == 0, "it is not attached")
+        Guest._switch_on(self, [*line, *shlex.split(words)], limit)
+
+
+class Device:
+    """The machine as a place: its programs have the device."""
+
+    def __init__(self, machine):
+        self.machine, self.address = machine, machine.address
+
+    def start(self, *argv, stdout=None, stderr=None):
+        """Starts a program; both its outputs go to the file `stdout`."""
+        del stderr
+        return self.machine.start(OMNIVERB, "run", "--", *argv, stdout=stdout)
+
+    def run(self, *argv, **options):
+        """Runs a program and returns its output."""
+        return self.machine.verbs(*argv, **options)
+
+    def listens(self, port):
+        """Does anything listen on TCP `port`?"""
+        return self.machine.listens(port)
+
+
+class Both(GuestDuet):
+    """Both sides of a running program, of which either may be in the machine."""
+
+    def listens(self):
+        server = self.pair.server
+        return server.listens(self.port) if isinstance(server, Device) else super().listens()
+
+
+class Lab:
+    """A host with a machine and a container on one bridge, and another host with a container."""
+
+    def __init__(self, stage, kind=Machine):
+        self.stage, self.host, self.other = stage, Host(stage, "machines"), None
+        try:
+            self.container = self.host.add(1)
+            self.other = Host(stage, "elsewhere")
+            self.cable = Cable(self.host.switch, self.other.switch)
+            self.far = self.other.add(2)
+            self.machine = self.host.keep(kind(stage, self.host))
+        except BaseException:
+            self.close()
+            raise
+
+    def sides(self, server, client):
+        """Who is server and who is client, by the names of places."""
+        places = {"machine": Device(self.machine), "container": self.container, "far": self.far}
+        return SimpleNamespace(server=places[server], client=places[client])
+
+    def close(self):
+        """Ends everything."""
+        for host in (self.other, self.host):
+            if host:
+                host.close()
+
+
+def _processes():
+    """Folders in /proc, and the words that processes were started with."""
+    for folder in glob.glob("/proc/[0-9]*"):
+        with contextlib.suppress(OSError), open(f"{folder}/cmdline", "rb") as file:
+            yield folder, file.read().split(b"\0")
+
+
+def keepers(daemon):
+    """Folders in /proc of those that keep machines attached to this daemon."""
+    named = f"OMNIVERB_SOCKET={daemon.socket}".encode()
+    found = []
+    for folder, words in _processes():
+        if words[1:3] == [b"vm", b"keep"]:
+            with contextlib.suppress(OSError), open(f"{folder}/environ", "rb") as file:
+                found += [folder] if named in file.read().split(b"\0") else []
+    return found
+
+
+def started(daemon, what):
+    """Folders in /proc of processes of this kind that keepers have started."""
+    parents = [folder.rpartition("/")[2] for folder in keepers(daemon)]
+    found = []
+    for folder, words in _processes():
+        if words[1:3] == [b"vm", what.encode()]:
+            with contextlib.suppress(OSError), open(f"{folder}/stat", encoding="utf-8") as file:
+                found += [folder] if file.read().rpartition(")")[2].split()[1] in parents else []
+    return found
+
+
+def porters(daemon):
+    """Folders in /proc of those that take apart what machines say."""
+    return started(daemon, "carry")
