@@ -16,8 +16,7 @@ const STANDARD: &str = "Rust's standard library, https://www.rust-lang.org: MIT 
 /// Writes them.
 pub(crate) fn write() -> Result<()> {
     let host = ["--filter-platform", "x86_64-unknown-linux-gnu"];
-    let text =
-        output(cargo().args(["metadata", "--format-version", "1", "--locked"]).args(host))?;
+    let text = output(cargo().args(["metadata", "--format-version", "1", "--locked"]).args(host))?;
     let metadata: Value = serde_json::from_str(&text).context("cargo metadata")?;
     let linked = linked(&metadata);
     let mut notices = String::from(STANDARD);

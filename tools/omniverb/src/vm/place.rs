@@ -9,8 +9,8 @@ use anyhow::{Context, bail, ensure};
 use omniverb_session::machine::MachineName;
 use omniverb_sys::random;
 use rustix::fs::{
-    AtFlags, CWD, Dir, Gid, Mode, OFlags, Stat, Uid, fchmod, fchown, fstat, mkdirat, open,
-    openat, renameat, stat, statat, symlinkat, unlinkat,
+    AtFlags, CWD, Dir, Gid, Mode, OFlags, Stat, Uid, fchmod, fchown, fstat, mkdirat, open, openat,
+    renameat, stat, statat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
