@@ -288,8 +288,8 @@ impl Keeper {
             if left.is_zero() {
                 return Ok(true);
             }
-            let files = [Some(&*door), qemu];
-            let found = wait(files.map(|file| file.map(|file| (file, PollFlags::IN))), Some(left))?;
+            let files = [Some(&*door), qemu].map(|file| file.map(|file| (file, PollFlags::IN)));
+            let found = wait(files, Some(left))?;
             let over = found[1] && self.is_gone(&mut qemu);
             if over || found[0] && !self.heard(door, qemu)? {
                 return Ok(false);
