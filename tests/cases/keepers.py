@@ -1,5 +1,5 @@
-"""Who keeps machines attached, with something for QEMU that only listens: what a keeper outlives, and
-what others can do to it."""
+"""Who keeps machines attached, with something for QEMU that only listens: what a keeper outlives,
+and what others can do to it."""
 
 import contextlib
 import json
@@ -108,8 +108,8 @@ def _as_user(user, *line, **options):
 
 
 def _user(lab):
-    """A window can be opened by the user it is for, and by no other; that one listens beside it, and
-    cannot change where others find the window."""
+    """A window can be opened by the user it is for, and by no other; that one listens beside it,
+    and cannot change where others find the window."""
     os.chmod(lab.folder, 0o700)
     words = ["--user", f"{_USER}:{_USER + 1}"]
     said = lab.args("web", *words, accept=(1,))

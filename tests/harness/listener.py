@@ -1,5 +1,5 @@
-"""`listener.py WORD OPTIONS...`: what QEMU is for its keeper: listens where its options say, and says
-a line whenever somebody comes. `rude`: what it says at the port makes no sense."""
+"""`listener.py WORD OPTIONS...`: what QEMU is for its keeper: listens where its options say, and
+says a line whenever somebody comes. `rude`: what it says at the port makes no sense."""
 
 import contextlib
 import re

@@ -297,8 +297,8 @@ impl Keeper {
         }
     }
 
-    /// Whether nobody listens any more, now that this process has ended. Somebody else may, for whom
-    /// it began to.
+    /// Whether nobody listens any more, now that this process has ended. Somebody else may, for
+    /// whom it began to.
     fn is_gone(&self, qemu: &mut Option<&OwnedFd>) -> bool {
         *qemu = None;
         self.place.connect().is_err()
