@@ -45,6 +45,8 @@ pub(crate) enum Event {
     Stranger { vnic: VnicId, qpn: Qpn, source_qpn: Qpn, underlay: Underlay },
     /// A peer names a key of a queue pair's process.
     Wanted { qpn: Qpn, peer_qpn: Qpn, key: Rkey, range: (u64, u64) },
+    /// Whoever carries a vNIC's port has sent what ends that.
+    PortOver { vnic: VnicId },
     /// A connection failed.
     Failed { qpn: Qpn, peer_qpn: Qpn, why: String },
 }
@@ -212,6 +214,7 @@ impl Packets {
             Happened::Wanted { qpn, peer_qpn, key, range } => {
                 Event::Wanted { qpn, peer_qpn, key, range }
             }
+            Happened::PortOver { vnic } => Event::PortOver { vnic },
             Happened::Failed { qpn, peer_qpn, status } => {
                 Event::Failed { qpn, peer_qpn, why: format!("{status:?}") }
             }

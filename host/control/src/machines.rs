@@ -87,6 +87,11 @@ impl Machines {
         self.all.values().find(|record| record.vnic == vnic)
     }
 
+    /// The number of the one that has this vNIC.
+    pub(crate) fn number_of(&self, vnic: VnicId) -> Option<SessionId> {
+        self.all.iter().find(|(_, record)| record.vnic == vnic).map(|(id, _)| *id)
+    }
+
     /// The first vNIC from this one on that a machine has.
     pub(crate) fn vnic_from(&self, vnic: VnicId) -> Option<VnicId> {
         self.all.values().map(|record| record.vnic).filter(|other| *other >= vnic).min()

@@ -217,6 +217,12 @@ pub enum Event {
         /// From where on, and how many bytes; `u64::MAX`: to its end.
         range: (u64, u64),
     },
+    /// Whoever carries a vNIC's port has sent what ends that: a message with descriptors, or an
+    /// empty one. It is watched no longer.
+    PortOver {
+        /// Whose port.
+        vnic: VnicId,
+    },
     /// A QP's connection failed.
     Failed {
         /// The application's QP.

@@ -4,12 +4,13 @@
 //! In: messages of whoever carries, who may be hostile, and so may say that anything came from
 //! anywhere, as a network does. Out: the same, the other way round; what is not taken at once is
 //! lost, as in a network. A *word* in between says that something was rung: the two ends share
-//! memory in which one looks then. None is lost that matters: where there is no room for one there
-//! is a message still to be read, and whoever reads any looks as well.
+//! memory in which one looks then. One is lost where the queue is full, and then there is a message
+//! still to be read, and whoever reads any looks as well; or where the kernel has no memory.
 
 use crate::descriptors::{self, Plain};
 use crate::socket;
 use rustix::io::Errno;
+use std::fmt;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,6 +21,8 @@ pub const HEAD_BYTES: usize = 40;
 pub const PAYLOAD_MAX: usize = 4352;
 /// Bytes of the longest message.
 pub const MESSAGE_MAX: usize = HEAD_BYTES + PAYLOAD_MAX;
+/// Messages that [`Carried::forget`] takes at most: more than a queue has room for as a rule.
+const FORGOTTEN_MAX: usize = 1024;
 /// A word.
 const WORD: [u8; 1] = [1];
 
@@ -78,12 +81,22 @@ impl Head {
     }
 }
 
+/// Has a socket closed by somebody who may be held up by what lies in it.
+pub type Closer = Box<dyn Fn(OwnedFd) + Send + Sync>;
+
 /// Our end.
-#[derive(Debug)]
 pub struct Carried {
-    socket: OwnedFd,
+    /// There until this is dropped.
+    socket: Option<OwnedFd>,
     /// The other end, too, for whoever carries next.
     far: OwnedFd,
+    close: Closer,
+}
+
+impl fmt::Debug for Carried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Carried").field("socket", &self.socket).finish_non_exhaustive()
+    }
 }
 
 /// What has come.
@@ -101,15 +114,16 @@ pub enum Came<'a> {
 }
 
 impl Carried {
-    /// Both ends.
+    /// Both ends. `close`: is given our own when this is dropped, if descriptors of whoever carried
+    /// may be in it.
     ///
     /// # Errors
     /// `EMFILE` and the like.
-    pub(crate) fn new() -> io::Result<Carried> {
+    pub(crate) fn new(close: Closer) -> io::Result<Carried> {
         let (socket, far) = socket::pair()?;
         // Where the kernel cannot, they are seen when they come.
         let _ = descriptors::refuse(socket.as_fd());
-        Ok(Carried { socket, far })
+        Ok(Carried { socket: Some(socket), far, close })
     }
 
     /// The end for whoever carries.
@@ -121,7 +135,19 @@ impl Carried {
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.socket.as_ref().unwrap_or(&self.far).as_fd()
+    }
+
+    /// Forgets what has come while nobody looked. No network keeps anything for so long.
+    pub fn forget(&self) {
+        for _ in 0..FORGOTTEN_MAX {
+            match descriptors::receive(self.socket(), &mut []) {
+                Ok(Plain::Message(_)) => {}
+                // Longer than nothing.
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::MSGSIZE) => {}
+                Ok(Plain::Descriptors) | Err(_) => return,
+            }
+        }
     }
 
     /// Sends a datagram, or not.
@@ -131,18 +157,18 @@ impl Carried {
         if let Some(room) = message.get_mut(HEAD_BYTES..length) {
             room.copy_from_slice(payload);
             message[..HEAD_BYTES].copy_from_slice(&head.written());
-            let _ = socket::try_send(self.socket.as_fd(), &message[..length], &[]);
+            let _ = socket::try_send(self.socket(), &message[..length], &[]);
         }
     }
 
     /// Says that something was rung, or leaves it to what is there to be read.
     pub fn say(&self) {
-        say(self.socket.as_fd());
+        say(self.socket());
     }
 
     /// The next message, into `buffer`; what is longer is lost.
     pub fn receive<'a>(&self, buffer: &'a mut [u8; MESSAGE_MAX]) -> Came<'a> {
-        let length = match descriptors::receive(self.socket.as_fd(), buffer) {
+        let length = match descriptors::receive(self.socket(), buffer) {
             Ok(Plain::Message(length)) if length > 0 => length,
             Ok(Plain::Message(_) | Plain::Descriptors) => return Came::Over,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Came::Nothing,
@@ -153,6 +179,15 @@ impl Carried {
         };
         let message = buffer.get(..length).unwrap_or(&[]);
         Head::read(message).map_or(Came::Word, |(head, bytes)| Came::Datagram(head, bytes))
+    }
+}
+
+impl Drop for Carried {
+    /// Not here: this may be the control thread, or a packet thread.
+    fn drop(&mut self) {
+        if let Some(socket) = self.socket.take().filter(|socket| !descriptors::is_spent(socket)) {
+            (self.close)(socket);
+        }
     }
 }
 
@@ -174,6 +209,10 @@ mod tests {
     fn head(local: Option<&str>, remote: &str) -> Head {
         let ip = |text: &str| text.parse().unwrap();
         Head { local: local.map(ip), remote: ip(remote), interface: 7, port: 4791, ecn: 2 }
+    }
+
+    fn carried() -> Carried {
+        Carried::new(Box::new(drop)).unwrap()
     }
 
     #[test]
@@ -202,7 +241,7 @@ mod tests {
 
     #[test]
     fn datagrams_and_words_come_out_at_the_other_end_and_back() {
-        let carried = Carried::new().unwrap();
+        let carried = carried();
         let far = carried.far().unwrap();
         let mut buffer = [0; MESSAGE_MAX];
         assert_eq!(carried.receive(&mut buffer), Came::Nothing);
@@ -230,7 +269,7 @@ mod tests {
 
     #[test]
     fn where_there_is_no_room_for_a_word_there_is_something_to_be_read() {
-        let carried = Carried::new().unwrap();
+        let carried = carried();
         let far = carried.far().unwrap();
         let head = head(None, "10.0.0.2");
         (0..100_000).for_each(|_| carried.send(&head, &[0; 1024]));
@@ -242,12 +281,48 @@ mod tests {
 
     #[test]
     fn who_sends_descriptors_is_heard_no_more() {
-        let carried = Carried::new().unwrap();
+        let carried = carried();
         let far = carried.far().unwrap();
         let sent = socket::try_send(far.as_fd(), b"x", &[far.as_fd()]);
         let mut buffer = [0; MESSAGE_MAX];
         // Linux 6.16 and newer refuse it.
         let expected = if sent.is_ok() { Came::Over } else { Came::Nothing };
         assert_eq!(carried.receive(&mut buffer), expected);
+    }
+
+    #[test]
+    fn what_came_while_nobody_looked_is_forgotten() {
+        let carried = carried();
+        let far = carried.far().unwrap();
+        let old = [&head(Some("10.0.0.1"), "10.0.0.2").written()[..], b"old"].concat();
+        (0..200).for_each(|_| socket::try_send(far.as_fd(), &old, &[]).unwrap_or_default());
+        carried.forget();
+        let mut buffer = [0; MESSAGE_MAX];
+        assert_eq!(carried.receive(&mut buffer), Came::Nothing);
+        (0..200).for_each(|_| say(far.as_fd()));
+        carried.forget();
+        assert_eq!(carried.receive(&mut buffer), Came::Nothing);
+        say(far.as_fd());
+        assert_eq!(carried.receive(&mut buffer), Came::Word);
+    }
+
+    /// Closing what may hold up whoever closes it is left to somebody else.
+    #[test]
+    fn a_queue_with_descriptors_in_it_is_not_closed_here() {
+        use std::sync::mpsc;
+        for full in [false, true] {
+            let (tell, told) = mpsc::channel();
+            let closer: Closer = Box::new(move |socket| tell.send(socket).unwrap());
+            let carried = Carried::new(closer).unwrap();
+            let far = carried.far().unwrap();
+            // Before Linux 6.16 nobody refuses them.
+            let _ = descriptors::accept(carried.socket());
+            let files = [far.as_fd()];
+            say(far.as_fd());
+            socket::try_send(far.as_fd(), b"x", &files[..usize::from(full)]).unwrap();
+            drop(carried);
+            assert_eq!(told.try_recv().is_ok(), full);
+            assert!(socket::try_send(far.as_fd(), b"x", &[]).is_err(), "nobody reads it");
+        }
     }
 }

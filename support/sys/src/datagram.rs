@@ -1,7 +1,7 @@
 //! UDP sockets in the calling thread's network namespace, one for each IP version; or a port that
 //! somebody else has (`carried.rs`), which looks the same to whoever has it watched.
 
-use crate::carried::{Carried, Head};
+use crate::carried::{Carried, Closer, Head};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with,
@@ -121,12 +121,13 @@ impl Port {
         Ok(Port { number, way: Way::Sockets { four, six }, senders })
     }
 
-    /// One that somebody else has, who is given [the other end](Carried::far).
+    /// One that somebody else has, who is given [the other end](Carried::far). `close`: is given
+    /// ours when the port is dropped, if descriptors of his may be in it.
     ///
     /// # Errors
     /// `EMFILE` and the like.
-    pub fn carried_by_another(number: u16) -> io::Result<Port> {
-        Ok(Port { number, way: Way::Carried(Carried::new()?), senders: Vec::new() })
+    pub fn carried_by_another(number: u16, close: Closer) -> io::Result<Port> {
+        Ok(Port { number, way: Way::Carried(Carried::new(close)?), senders: Vec::new() })
     }
 
     /// How it is carried, if somebody else has it.

@@ -5,6 +5,7 @@ use crate::memory::Shared;
 use crate::port::PAUSE;
 use crate::reactor::Timer;
 use crate::server::Server;
+use omniverb_sys::carried::Carried;
 use omniverb_sys::clock;
 use omniverb_sys::datagram::Port;
 use omniverb_tenancy::{EngineEnd, VnicId};
@@ -76,6 +77,8 @@ impl Server {
         match port {
             Ok(port) => {
                 let Some(waiting) = own.opened(port.clone()) else { return };
+                // What came while the machine had no process is for none that it has now.
+                port.carried().into_iter().for_each(Carried::forget);
                 self.engine.open(vnic, port);
                 let policy = self.tables.policy(vnic);
                 self.engine.limit(vnic, policy.limit);

@@ -141,6 +141,13 @@ impl Server {
         self.disposal.close_socket(record.door);
     }
 
+    /// A machine's porter has sent by its port what ends that. The keeper starts another one.
+    pub(super) fn port_over(&mut self, vnic: VnicId) {
+        if let Some(id) = self.machines.number_of(vnic) {
+            self.part_with_machine(id, "its porter sent by its port what it must not");
+        }
+    }
+
     /// A porter asks something, or is gone. One call, then others get their turn.
     pub(super) fn door_ready(&mut self, id: SessionId) {
         let Some(record) = self.machines.get(id) else { return };
@@ -224,9 +231,11 @@ impl Server {
 
     /// The machine's agent has its UDP port 4791: where what comes by it is carried.
     fn open_machine_port(&mut self, id: SessionId) -> Result<OwnedFd, Errno> {
+        let bin = self.disposal.bin();
         let record = self.machines.get_mut(id).ok_or(Errno::ENOENT)?;
         if record.port.is_none() {
-            let port = Port::carried_by_another(PORT).map_err(|_| Errno::ENOMEM)?;
+            let close = Box::new(move |socket| bin.put(socket));
+            let port = Port::carried_by_another(PORT, close).map_err(|_| Errno::ENOMEM)?;
             record.port = Some(Arc::new(port));
         }
         let carried = record.port.as_deref().and_then(Port::carried).ok_or(Errno::ENOENT)?;

@@ -55,6 +55,7 @@ impl Server {
                 let link = (qpn, peer_qpn);
                 self.tables.decide(|tables| tables.engine_wants(link, key, range, clock::now()));
             }
+            Event::PortOver { vnic } => self.port_over(vnic),
             Event::Failed { qpn, peer_qpn, why } => {
                 self.journal
                     .log(Level::Debug, format_args!("QP {qpn} with {peer_qpn} on the wire: {why}"));

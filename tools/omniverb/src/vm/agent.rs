@@ -7,6 +7,9 @@
 //! (`wakes.rs`). Decides nothing: who may do what the host says. Once it has its devices, it is
 //! nobody.
 
+#[cfg(test)]
+mod tests;
+
 use super::network::Network;
 use super::relay::{Channel, News, Relay};
 use super::wakes::Wakes;
@@ -18,7 +21,7 @@ use omniverb_session::machine::{
 };
 use omniverb_session::{SYSTEM_SOCKET, decode};
 use omniverb_sys::addresses::{self, Scope};
-use omniverb_sys::{Access, Extent, manager, privileges, random, socket};
+use omniverb_sys::{Access, Extent, clock, manager, privileges, random, socket};
 use rustix::fs::{Mode, OFlags, open};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -37,6 +40,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const LOOKS: usize = 100;
 /// How long to wait, in milliseconds, before looking again whether there is room for a process.
 const FULL_MS: i64 = 100;
+/// How long it takes, in milliseconds, until a UDP port is tried again that somebody else has.
+const AGAIN_MS: i64 = 5000;
 /// The place of what the engine is to be woken by; behind it are the sockets of the network, and in
 /// the end what processes come by.
 const RUNG: usize = 0;
@@ -53,16 +58,16 @@ pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
     let (window, sessions) = (Arc::new(window), super::sessions());
     let network = Network::open();
     if let Err(error) = &network {
-        eprintln!("omniverb: UDP port 4791: {error}; nobody outside this machine is reached");
+        eprintln!("omniverb: UDP port 4791: {error}; nobody outside this machine is reached yet");
     }
     // What it needs it has.
     privileges::become_nobody().context("cannot become a user that nobody is")?;
     privileges::keep_only(&[]).context("cannot give up privileges")?;
     manager::tell("READY=1");
     let (last, told, full, woken) = (0, None, false, false);
-    let (network, wakes) = (network.ok(), Wakes::new()?);
+    let (network, tried, wakes) = (network.ok(), clock::now(), Wakes::new()?);
     let mut agent =
-        Agent { relay, window, listener, network, wakes, woken, last, told, sessions, full };
+        Agent { relay, window, listener, network, tried, wakes, woken, last, told, sessions, full };
     agent.begin(number);
     loop {
         let came = agent.wait()?;
@@ -86,6 +91,7 @@ pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
             }
         }
         agent.wake();
+        agent.try_network();
     }
 }
 
@@ -95,6 +101,8 @@ struct Agent {
     listener: OwnedFd,
     /// UDP port 4791, if we could have it.
     network: Option<Network>,
+    /// When that was tried last.
+    tried: u64,
     wakes: Wakes,
     /// The host may have rung for somebody here.
     woken: bool,
@@ -127,7 +135,11 @@ impl Agent {
         let mut others = vec![self.wakes.rung()];
         others.extend(self.network.iter().flat_map(Network::sockets));
         // While there is no room for more, whoever comes waits where he is.
-        let limit = self.full.then_some(FULL_MS);
+        let limit = match self.network {
+            _ if self.full => Some(FULL_MS),
+            None => Some(AGAIN_MS),
+            Some(_) => None,
+        };
         others.extend((!self.full).then_some(self.listener.as_fd()));
         self.relay.wait(&others, limit)
     }
@@ -147,6 +159,20 @@ impl Agent {
             self.relay.say(FrameKind::Packet, 0, message);
         }
         Ok(())
+    }
+
+    /// Has the UDP port after all, if whoever had it has it no longer.
+    fn try_network(&mut self) {
+        let passed = clock::now().saturating_sub(self.tried) / 1_000_000;
+        if self.network.is_some() || passed < AGAIN_MS.unsigned_abs() {
+            return;
+        }
+        self.tried = clock::now();
+        self.network = Network::open().ok();
+        if self.network.is_some() {
+            eprintln!("omniverb: UDP port 4791 can be had now");
+            self.relay.say(FrameKind::Port, 0, Vec::new());
+        }
     }
 
     /// A process is gone, or parted with.
@@ -215,7 +241,7 @@ impl Agent {
         match Channel::of(kind) {
             Some(channel) => match self.beside(session, &bytes) {
                 Ok(files) => self.relay.tell(session, channel, bytes, files),
-                // No descriptors left: the process sees that the daemon is gone.
+                // No descriptors or no memory left: the process sees that the daemon is gone.
                 Err(_) => {
                     self.relay.remove(session);
                     self.over(FrameKind::Lost, session);
@@ -239,8 +265,12 @@ impl Agent {
 
     /// The descriptors that belong beside a message of the host's.
     fn beside(&mut self, session: u32, bytes: &[u8]) -> anyhow::Result<Vec<Arc<OwnedFd>>> {
-        let Ok((_, message)) = decode(bytes) else { return Ok(Vec::new()) };
-        self.wakes.told(session, &message, &self.window);
+        // Whoever is gone meanwhile is told nothing, and nothing is kept for him.
+        let there = self.relay.has(session);
+        let Some((_, message)) = decode(bytes).ok().filter(|_| there) else {
+            return Ok(Vec::new());
+        };
+        self.wakes.told(session, &message, &self.window)?;
         let mut files = Vec::new();
         for one in enclosed(&message) {
             files.push(match one {

@@ -174,8 +174,8 @@ impl Porter {
                 self.has_port = self.packets.is_some();
             }
             // What is not taken at once is lost, as in a network; where there is no room for a
-            // word, something else wakes the engine.
-            FrameKind::Packet if self.has_port => {
+            // word, something else wakes the engine. An empty message would look like our end.
+            FrameKind::Packet if self.has_port && bytes.len() >= carried::HEAD_BYTES => {
                 if let Some(packets) = &self.packets {
                     let _ = socket::try_send(packets.as_fd(), &bytes, &[]);
                 }
@@ -313,5 +313,49 @@ mod tests {
         let late = Frame { kind: FrameKind::Close, session: 1, bytes: Vec::new() };
         rustix::io::write(&far, &late.encode()).unwrap();
         assert_eq!(serve(port.into(), ours, 7, 4), Over::Broken);
+    }
+
+    #[test]
+    fn packets_and_words_pass_both_ways_and_what_is_no_packet_does_not() {
+        let (ours, theirs) = socket::pair().unwrap();
+        let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
+        let frame = |kind, bytes| Frame { kind, session: 0, bytes };
+        let packet = |length: usize| frame(FrameKind::Packet, vec![0; length]);
+        let mut agent = Relay::new(far.into(), false).unwrap();
+        agent.begin(&frame(FrameKind::Begin, [&7u64.to_le_bytes()[..], &[1; 8]].concat()));
+        // Nobody has the port yet.
+        let port_frame = frame(FrameKind::Port, Vec::new());
+        let head = carried::HEAD_BYTES;
+        for said in [packet(head), port_frame, packet(0), packet(head - 1), packet(head + 1)] {
+            agent.say(said.kind, 0, said.bytes);
+        }
+        agent.say(FrameKind::Word, 0, Vec::new());
+        let serving = std::thread::spawn(move || serve(port.into(), ours, 7, 4));
+        drop(agent.wait(&[], Some(0)).unwrap());
+        let mut bytes = [0; PACKET_BYTES_MAX];
+        let mut receive = |from: &OwnedFd| {
+            let received = socket::receive(from.as_fd(), &mut bytes, socket::Mode::Blocking);
+            bytes[..received.unwrap().0].to_vec()
+        };
+        let Ok((tag, Message::OpenPort(_))) = decode(&receive(&theirs)) else { panic!() };
+        let (queue, engine) = socket::pair().unwrap();
+        let opened = omniverb_session::machine::PortOpened { reserved: 0 };
+        let mut answer = [0; MESSAGE_BYTES_MAX];
+        let length = encode(tag, &opened.into(), &mut answer);
+        socket::send(theirs.as_fd(), &answer[..length], &[queue.as_fd()]).unwrap();
+        assert_eq!(receive(&engine).len(), head + 1);
+        assert!(carried::is_word(&receive(&engine)));
+        socket::send(engine.as_fd(), &[3; 100], &[]).unwrap();
+        carried::say(engine.as_fd());
+        let mut came = Vec::new();
+        while came.len() < 2 {
+            for news in agent.wait(&[], None).unwrap() {
+                let News::Frame(frame) = news else { panic!("{news:?}") };
+                came.push((frame.kind, frame.bytes.len()));
+            }
+        }
+        assert_eq!(came, [(FrameKind::Packet, 100), (FrameKind::Word, 0)]);
+        drop(agent);
+        assert_eq!(serving.join().unwrap(), Over::Machine);
     }
 }

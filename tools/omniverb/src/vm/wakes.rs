@@ -51,6 +51,11 @@ impl Wakes {
         Ok(Wakes { listener, rung, bells: BTreeMap::new() })
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.bells.len()
+    }
+
     /// Readable when the engine is to be woken.
     pub(super) fn rung(&self) -> BorrowedFd<'_> {
         self.rung.as_fd()
@@ -61,15 +66,22 @@ impl Wakes {
         self.rung.take();
     }
 
-    /// A process is told something: if that is of a bell with the engine, it is heard from now on,
-    /// or no longer.
-    pub(super) fn told(&mut self, session: u32, message: &Message, window: &Arc<OwnedFd>) {
+    /// A process that is there is told something: if that is of a bell with the engine, it is heard
+    /// from now on, or no longer.
+    ///
+    /// # Errors
+    /// If it cannot be heard: no room for mappings, or threads. Who waits for it would sleep on.
+    pub(super) fn told(
+        &mut self,
+        session: u32,
+        message: &Message,
+        window: &Arc<OwnedFd>,
+    ) -> io::Result<()> {
         match message {
             Message::LinkReady(ready) if ready.engine != 0 && ready.bell_new != 0 => {
-                if let Ok(bell) = self.bell(ready, window) {
-                    self.forget((session, ready.bell));
-                    self.bells.insert((session, ready.bell), bell);
-                }
+                let bell = self.bell(ready, window)?;
+                self.forget((session, ready.bell));
+                self.bells.insert((session, ready.bell), bell);
                 let of_session = self.bells.range((session, 0)..=(session, u64::MAX));
                 if of_session.count() > BELLS_MAX {
                     let oldest = self.bells.range((session, 0)..).next().map(|(key, _)| *key);
@@ -79,6 +91,7 @@ impl Wakes {
             Message::BellClosed(closed) => self.forget((session, closed.bell)),
             _ => {}
         }
+        Ok(())
     }
 
     fn bell(&self, ready: &LinkReady, window: &Arc<OwnedFd>) -> io::Result<Bell> {

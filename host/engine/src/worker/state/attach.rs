@@ -8,6 +8,7 @@ use crate::queue_pair::datagram::Datagrams;
 use crate::queue_pair::terms::Trains;
 use crate::worker::left::Left;
 use crate::worker::link::{Ends, Kind, Link, Reason};
+use crate::worker::outbox::Posted;
 use crate::worker::vnic::Vnic;
 use crate::worker::watcher::Watcher;
 use omniverb_link::{Endpoint, EndpointParts, layout};
@@ -46,10 +47,12 @@ impl State {
         self.drop_links(|ends| ends.vnic == id);
     }
 
-    /// Watches a vNIC's sockets no longer if nothing can come out of them.
+    /// Watches a vNIC's sockets no longer if nothing can come out of them, once that is told.
     pub(in crate::worker) fn forget_sockets(&self, id: VnicId, watcher: &Watcher) {
         let over = self.vnics.get(&id).filter(|vnic| vnic.sockets.is_over());
-        if let Some(vnic) = over {
+        if let Some(vnic) = over
+            && self.outbox.post(Event::PortOver { vnic: id }) == Posted::Sent
+        {
             watcher.remove(&vnic.sockets);
         }
     }

@@ -1,0 +1,164 @@
+//! What an agent keeps of processes, and for how long.
+
+use super::*;
+use omniverb_ring::{BellPage, bell};
+use omniverb_session::Message;
+use omniverb_session::body::{BellClosed, Extent as Said, LinkReady};
+use omniverb_sys::{futex, memfd};
+use omniverb_terms::{Gid, Qpn};
+use std::os::unix::net::UnixStream;
+use std::thread;
+
+const WINDOW_BYTES: u64 = 1 << 20;
+const SESSION: u32 = 5;
+
+struct Bench {
+    agent: Agent,
+    /// The host's end of the port.
+    host: Relay,
+    /// A process: by what it calls, and by what it hears events.
+    process: [OwnedFd; 2],
+}
+
+fn bench() -> Bench {
+    let (port, far) = UnixStream::pair().unwrap();
+    let mut relay = Relay::new(port.into(), false).unwrap();
+    let ((calls, process), (events, heard)) = (socket::pair().unwrap(), socket::pair().unwrap());
+    relay.add(SESSION, calls);
+    relay.set_events(SESSION, events);
+    let window = Arc::new(memfd::create("window", WINDOW_BYTES).unwrap());
+    let (listener, _) = socket::pair().unwrap();
+    let agent = Agent {
+        relay,
+        window,
+        listener,
+        network: None,
+        tried: clock::now(),
+        wakes: Wakes::new().unwrap(),
+        woken: false,
+        last: 0,
+        told: None,
+        sessions: 4,
+        full: false,
+    };
+    Bench { agent, host: Relay::new(far.into(), false).unwrap(), process: [process, heard] }
+}
+
+/// A link with the engine: its bell, and where that is.
+fn ready(bell: u64, offset: u64) -> Message {
+    let bell_memory = Said { offset, length: 2 * bell::PAGE_BYTES as u64 };
+    let none = Gid::from(IpAddr::from([0; 4]));
+    LinkReady {
+        qpn: Qpn(1),
+        peer_qpn: Qpn(2),
+        side: 0,
+        request_bytes: 0,
+        response_bytes: 0,
+        bell_new: 1,
+        bell,
+        bell_side: 0,
+        loopback: 0,
+        local_slot: 0,
+        peer_slot: 0,
+        sgid: none,
+        dgid: none,
+        engine: 1,
+        traced: 0,
+        memory: Said::NONE,
+        bell_memory,
+    }
+    .into()
+}
+
+impl Bench {
+    /// The host says this to a session.
+    fn say(&mut self, session: u32, message: &Message) {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        let length = omniverb_session::encode(0, message, &mut bytes);
+        let bytes = bytes[..length].to_vec();
+        self.agent.frame(Frame { kind: FrameKind::Event, session, bytes });
+    }
+
+    fn bells(&self) -> usize {
+        self.agent.wakes.len()
+    }
+
+    /// What the agent has said, by kind.
+    fn said(&mut self) -> Vec<FrameKind> {
+        let mut said = Vec::new();
+        drop(self.agent.relay.wait(&[], Some(0)).unwrap());
+        for news in self.host.wait(&[], Some(100)).unwrap() {
+            let News::Frame(frame) = news else { panic!("{news:?}") };
+            said.push(frame.kind);
+        }
+        said
+    }
+}
+
+#[test]
+fn the_bells_of_a_process_go_with_it() {
+    let mut bench = bench();
+    bench.say(SESSION, &ready(1, 0));
+    bench.say(SESSION, &ready(2, 8192));
+    assert_eq!(bench.bells(), 2);
+    bench.say(SESSION, &BellClosed { bell: 1 }.into());
+    assert_eq!(bench.bells(), 1);
+    for bell in 10..20 {
+        bench.say(SESSION, &ready(bell, 8192));
+    }
+    assert!(bench.bells() <= 4);
+    bench.agent.frame(Frame { kind: FrameKind::Close, session: SESSION, bytes: Vec::new() });
+    assert_eq!(bench.bells(), 0);
+    // The host had said it before it heard that.
+    bench.say(SESSION, &ready(3, 0));
+    assert_eq!(bench.bells(), 0);
+}
+
+/// Who would sleep on a bell that nobody hears is parted with.
+#[test]
+fn a_process_whose_bell_cannot_be_heard_is_lost() {
+    let mut bench = bench();
+    bench.say(SESSION, &ready(1, 0));
+    bench.say(SESSION, &ready(2, WINDOW_BYTES));
+    assert!(bench.bells() == 0 && !bench.agent.relay.has(SESSION));
+    assert_eq!(bench.said(), [FrameKind::Lost]);
+    let mut bytes = [0; MESSAGE_BYTES_MAX];
+    let mut hear = |socket: &OwnedFd| {
+        socket::receive(socket.as_fd(), &mut bytes, socket::Mode::NonBlocking).unwrap().0
+    };
+    // What it was told before, then nothing any more.
+    assert!(hear(&bench.process[1]) > 0);
+    assert_eq!(bench.process.each_ref().map(hear), [0, 0]);
+}
+
+#[test]
+fn a_word_wakes_who_sleeps_on_a_bell_and_a_ring_is_said() {
+    let mut bench = bench();
+    bench.say(SESSION, &ready(1, 0));
+    let memory = Extent::new(bench.agent.window.clone(), 0, 2 * bell::PAGE_BYTES as u64);
+    let memory = memory.map(Access::ReadWrite).unwrap();
+    let page = |side: usize| {
+        BellPage::new(memory.part(side * bell::PAGE_BYTES, bell::PAGE_BYTES).unwrap())
+    };
+    let own = page(0);
+    let before = futex::low(own.rung());
+    let sleeper = thread::spawn(move || {
+        while futex::low(own.rung()) == before {
+            futex::wait(own.rung(), before, Duration::from_secs(60));
+        }
+    });
+    // As the engine does, of whose kernel no wake comes here.
+    page(0).count_ring();
+    bench.agent.frame(Frame { kind: FrameKind::Word, session: 0, bytes: Vec::new() });
+    bench.agent.wake();
+    sleeper.join().unwrap();
+    // The other way round.
+    let engine = page(1);
+    for _ in 0..2 {
+        engine.count_ring();
+        futex::wake(engine.rung(), 1);
+        while !omniverb_sys::event::readable(bench.agent.wakes.rung(), None).unwrap() {}
+        bench.agent.other(RUNG).unwrap();
+        assert_eq!(bench.said(), [FrameKind::Word]);
+    }
+}
