@@ -288,6 +288,32 @@ TEST(receiver_not_ready)
     far_end(&far);
 }
 
+/* Without any retries a receive may be late all the same between two of ours, and what waits for it
+ * arrives when it is there: `rnr_timer` 0 is 655 ms, and nobody waits for that. */
+TEST(receiver_late)
+{
+    open_all();
+    struct manner m = RELIABLE;
+    struct address theirs;
+    m.rnr_retry = m.rnr_timer = 0;
+    struct ibv_qp *qp = far_connect(&far, &d, cq, m, &theirs);
+    for (unsigned round = 0; round < 5; round++) {
+        for (unsigned i = 0; i < 20; i++) {
+            struct operation o = operation(IBV_WR_SEND_WITH_IMM, 3000, theirs);
+            o.id = o.immediate = i;
+            post(qp, o);
+        }
+        expect_none(cq, 50);
+        far_receives(20, 4096);
+        for (unsigned i = 0; i < 20; i++) {
+            expect(cq, i, 0);
+            same(ntohl(far_completion(0).imm_data), i);
+        }
+    }
+    far_destroy(qp);
+    far_end(&far);
+}
+
 /* A peer that is not there is given up after timeout x retries, not much earlier, not for ever. */
 static void given_up(struct ibv_qp *qp, struct manner m, const char *what)
 {

@@ -31,6 +31,8 @@ pub struct Config {
     pub retry_count: u8,
     /// Receiver-not-ready answers without progress before we give up; 7: never.
     pub rnr_retry: u8,
+    /// A missing receive is waited for so long at least, whatever `rnr_retry` allows.
+    pub receiver_late: Time,
     /// PSNs under way at most. 128 is what Linux rxe has itself.
     pub window: u64,
     /// Requests queued at most.
@@ -62,8 +64,9 @@ pub struct Config {
     /// An acknowledgement may travel right behind one request packet, which the peer takes in after
     /// it. See [`crate::Connection::may_wait`].
     pub acknowledge_behind: bool,
-    /// The peer is told when answers to it wait for a rate limit. See
-    /// [`crate::Connection::poll_delay`].
+    /// The peer is told when answers to it wait for a rate limit, and when there is a receive that
+    /// it was told is missing. See [`crate::Connection::poll_delay`],
+    /// [`crate::Connection::receive_came`].
     pub tells_delays: bool,
     /// A READ that is asked for again, and cannot be answered any more, is refused, and nothing
     /// else is ([`crate::Answer::Gone`]). The peer must take a refusal of what is over for nothing:
@@ -97,6 +100,7 @@ impl Config {
             timeout: 14,
             retry_count: 7,
             rnr_retry: 7,
+            receiver_late: 0,
             window: 128,
             requests_max: 4096,
             unanswered_max: 256,

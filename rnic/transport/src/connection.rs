@@ -192,6 +192,9 @@ impl Connection {
         if let Some(length) = self.tell_late(now, datagram) {
             return Some(Transmit { length, notification: false });
         }
+        if let Some(length) = self.tell_ready(datagram) {
+            return Some(Transmit { length, notification: false });
+        }
         let Connection { config, requester, responder, .. } = self;
         // An acknowledgement goes first: programs rely on their send being complete when what
         // answers it arrives. Where the peer takes it in first it may be second, so that both are
@@ -254,6 +257,12 @@ impl Connection {
         write_delay(datagram, config.destination, microseconds(patience))
     }
 
+    /// There is a receive that the peer was told is missing, and it need not wait for its timer.
+    fn tell_ready(&mut self, datagram: &mut [u8]) -> Option<usize> {
+        let ready = self.responder.take_ready_again() && self.config.tells_delays;
+        if ready { write_delay(datagram, self.config.destination, 0) } else { None }
+    }
+
     /// Whether the only thing to send is an acknowledgement, which an answer of the application
     /// might take along ([`Config::acknowledge_behind`]).
     pub fn may_wait(&mut self) -> bool {
@@ -286,6 +295,11 @@ impl Connection {
     /// All parts of messages up to this ticket are done.
     pub fn done_through(&mut self, ticket: Ticket) {
         self.responder.done_through(ticket);
+    }
+
+    /// The layer above has a receive, after it said [`crate::Delivery::NotReady`].
+    pub fn receive_came(&mut self) {
+        self.responder.receive_came();
     }
 
     /// The layer above has bytes, or room, that it lacked.

@@ -6,7 +6,8 @@
 //! is over ([`crate::Config::tells_delays`]). To everybody else nothing is said.
 //!
 //! The same is said of an application that takes its time: who asks again for what it has not
-//! answered is told that the request has arrived.
+//! answered is told that the request has arrived. And a notice of no time at all says that a
+//! receive is there that was missing: the requester need not wait for its RNR timer (9.7.5.2.8).
 
 use crate::Time;
 

@@ -102,9 +102,16 @@ pub fn connection(bytes: &[u8]) {
         2 => Service::XrcSend,
         _ => Service::Rc,
     };
-    let tells_gone = bytes.len() % 8 < 4;
-    let config =
-        Config { path_mtu: 256, unanswered_max: 8, service, tells_gone, ..Config::new(Qpn(5)) };
+    let config = Config {
+        path_mtu: 256,
+        unanswered_max: 8,
+        service,
+        rnr_retry: (bytes.len() % 8) as u8,
+        receiver_late: 5_000_000,
+        tells_delays: bytes.len().is_multiple_of(3),
+        tells_gone: bytes.len().is_multiple_of(5),
+        ..Config::new(Qpn(5))
+    };
     let (Ok(mut reliable), Ok(mut unreliable)) =
         (Connection::new(config.clone()), Unreliable::new(config))
     else {
@@ -141,12 +148,13 @@ pub fn connection(bytes: &[u8]) {
         if reliable.poll_timeout().is_some_and(|time| time <= now) {
             reliable.handle_timeout(now);
         }
-        match length % 5 {
+        match length % 6 {
             0 => reliable.done_through(Ticket(upper.tickets)),
             1 => reliable.answer(Ticket(upper.tickets), crate::Answer::Original(3)),
             2 => reliable.answer(Ticket(upper.tickets), crate::Answer::NotReady),
             3 => reliable.resume(now),
-            _ => reliable.answer(Ticket(upper.tickets), crate::Answer::Gone),
+            4 => reliable.answer(Ticket(upper.tickets), crate::Answer::Gone),
+            _ => reliable.receive_came(),
         }
         while reliable.poll_event().is_some() {}
     }

@@ -68,7 +68,8 @@ pub enum Delivery {
     Done,
     /// It was taken; the answer comes later.
     Later,
-    /// It was not taken: there is no receive.
+    /// It was not taken: there is no receive. [`crate::Connection::receive_came`] says when there
+    /// is.
     NotReady,
     /// It was not taken: no room to keep it. [`crate::Connection::resume`] says when there is.
     Full,

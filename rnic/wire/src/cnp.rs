@@ -42,8 +42,8 @@ pub(crate) fn read_report(reserved: &[u8]) -> Option<(Qpn, Psn)> {
 const DELAY: [u8; 4] = *b"omv2";
 
 /// Writes a delay notice: a notification whose reserved bytes tell another Omniverb that answers to
-/// the QP `destination` may take so many microseconds, because of a rate limit. Nobody else is sent
-/// one.
+/// the QP `destination` may take so many microseconds, because of a rate limit; zero: that a
+/// receive is there that was missing. Nobody else is sent one.
 pub fn write_delay(datagram: &mut [u8], destination: Qpn, microseconds: u32) -> Option<usize> {
     let length = write_notification(datagram, destination)?;
     let reserved = datagram.get_mut(Bth::BYTES..Bth::BYTES + RESERVED_BYTES)?;

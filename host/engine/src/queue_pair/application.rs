@@ -11,7 +11,7 @@ use crate::queue_pair::outgoing::Outgoing;
 use crate::queue_pair::reading::{Answer, Readings};
 use crate::records;
 use omniverb_link::pace::Denied;
-use omniverb_link::{Broken, Credit, Endpoint, Nak, Request};
+use omniverb_link::{Broken, Endpoint, Nak, Request};
 use omniverb_terms::{Refusal, Rkey, Service};
 use omniverb_transport::{
     AtomicRequest, Delivery, Fetched, FlushRequest, Gathered, Part, Placed, ReadRequest, RequestId,
@@ -136,6 +136,11 @@ impl Application {
         Ok(std::mem::take(&mut self.stuck))
     }
 
+    /// Whether a receive is there that the peer was told is missing. Once.
+    pub(crate) fn receive_came(&mut self) -> bool {
+        self.incoming.receive_came(&mut self.endpoint)
+    }
+
     /// A key to ask the control plane for, and what of it.
     pub(crate) fn take_wanted(&mut self) -> Option<(Rkey, Stretch)> {
         self.grants.take_wanted().map(|(key, stretch)| (Rkey(key), stretch))
@@ -171,7 +176,7 @@ impl Application {
         self.stuck
             || self.draining
             || self.outgoing.waits()
-            || self.incoming.oldest().is_some()
+            || self.incoming.waits()
             || !self.backlog.is_empty()
     }
 
@@ -193,7 +198,8 @@ impl Application {
             return Ok(Delivery::Full);
         }
         // Nothing of a part without a receive is placed.
-        if self.reliable && part.takes_receive() && self.endpoint.credit() == Credit::None {
+        if self.reliable && part.takes_receive() && self.incoming.lacks_receive(&mut self.endpoint)
+        {
             return Ok(Delivery::NotReady);
         }
         let order = Order { waiting: !self.backlog.is_empty(), may_wait: self.reliable };

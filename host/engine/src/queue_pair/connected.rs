@@ -172,6 +172,9 @@ impl Connected {
                 if stuck {
                     connection.resume(now);
                 }
+                if self.application.receive_came() {
+                    connection.receive_came();
+                }
             }
             Transport::Uc(connection, _) => {
                 self.application.listen(|_| {})?;

@@ -32,13 +32,15 @@ pub(crate) struct Incoming {
     /// is beyond is acknowledged when it was consumed, so that a sender that fills its window never
     /// finds the ring full.
     sure_bytes: u64,
+    /// The peer was told that there is no receive.
+    lacking: bool,
     /// Where the application was when we looked last.
     consumed: u64,
 }
 
 impl Incoming {
     pub(crate) fn new(sure_bytes: u64) -> Incoming {
-        Incoming { given: VecDeque::new(), floor: None, sure_bytes, consumed: 0 }
+        Incoming { given: VecDeque::new(), floor: None, sure_bytes, lacking: false, consumed: 0 }
     }
 
     /// Writes a part of a message into the ring.
@@ -62,6 +64,24 @@ impl Incoming {
         Ok(if sure { Delivery::Done } else { delivery })
     }
 
+    /// Whether there is no receive for what takes one; then the peer is told so.
+    pub(crate) fn lacks_receive(&mut self, endpoint: &mut Endpoint) -> bool {
+        self.lacking = endpoint.credit() == Credit::None;
+        self.lacking
+    }
+
+    /// Whether there is a receive after the peer was told that there is none. Once.
+    pub(crate) fn receive_came(&mut self, endpoint: &mut Endpoint) -> bool {
+        let came = self.lacking && endpoint.credit() != Credit::None;
+        self.lacking &= !came;
+        came
+    }
+
+    /// Whether it waits for the application to consume something, or to post a receive.
+    pub(crate) fn waits(&self) -> bool {
+        self.lacking || !self.given.is_empty()
+    }
+
     /// Writes a record into the ring. Several of one ticket count as one.
     pub(crate) fn put(
         &mut self,
@@ -74,7 +94,10 @@ impl Incoming {
         let mut promised = false;
         if needs == Needs::Receive {
             match endpoint.credit() {
-                Credit::None => return Ok(Delivery::NotReady),
+                Credit::None => {
+                    self.lacking = true;
+                    return Ok(Delivery::NotReady);
+                }
                 Credit::Promised { floor } => {
                     self.floor = Some(floor);
                     promised = true;

@@ -13,6 +13,9 @@ const WINDOW_OMNIVERB: u64 = 1024;
 /// Threads of a shared machine are late by milliseconds now and then; that is neither loss nor
 /// congestion.
 const LATE: u64 = 8_000_000;
+/// How long a receive of another Omniverb's may be missing before RNR retries count: as long as on
+/// a direct link. Who only lost its processor is to lose no connection (0034).
+const RECEIVER_LATE: u64 = 1_000_000_000;
 /// Packets that one system call sends, where it is not fewer.
 const TRAIN: u64 = 64;
 
@@ -56,6 +59,7 @@ impl Terms {
         config.tells_delays = self.features & feature::DELAYS != 0;
         config.burst = TRAIN;
         if self.features != 0 {
+            config.receiver_late = RECEIVER_LATE;
             config.ask_every = Some(config.window / 4);
             config.acknowledge_every = (config.window / 2) as u32;
             config.tells_gone = true;

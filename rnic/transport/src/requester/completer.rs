@@ -187,7 +187,7 @@ impl Requester {
         self.retry_is_due = false;
         self.patient_since = None;
         self.rnr_retries = config.rnr_retry;
-        self.not_ready = None;
+        (self.not_ready, self.unready_since) = (None, None);
         self.answered(now);
         if self.recovering.is_some_and(|psn| psn < self.unacked) {
             self.recovering = None;

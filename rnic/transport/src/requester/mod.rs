@@ -87,6 +87,8 @@ pub(crate) struct Requester {
     patient_until: Time,
     patient_since: Option<Time>,
     not_ready: Option<Time>,
+    /// Since when the peer lacks a receive for the oldest packet, as far as it said so.
+    unready_since: Option<Time>,
     retries: u8,
     /// A retry is due, and will be spent when what is to be sent again leaves.
     retry_is_due: bool,
@@ -140,6 +142,7 @@ impl Requester {
             patient_until: 0,
             patient_since: None,
             not_ready: None,
+            unready_since: None,
             retries: config.retry_count,
             retry_is_due: false,
             rnr_retries: config.rnr_retry,

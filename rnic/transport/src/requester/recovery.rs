@@ -13,6 +13,9 @@ const PATIENCE_MAX: Time = 60_000_000_000;
 /// Retries at most for what is missing before a packet that was refused. The peer may be in the
 /// error state, and never answer: that is not waited for as long as if nobody were there.
 const RETRIES_REFUSED: u8 = 2;
+/// A receive that is only late is asked for again after this time at the soonest: the peer says by
+/// itself when it is there.
+const ASK_AGAIN: Time = 10_000_000;
 /// "Without end" as a count of RNR retries (9.7.5.2.8).
 const FOR_EVER: u8 = 7;
 
@@ -53,8 +56,13 @@ impl Requester {
 
     /// The peer says that it is alive and that its answers may take so long
     /// ([`crate::Connection::poll_delay`]). As after an RNR NAK, retries begin anew (9.9.2.1.1 lets
-    /// a requester wait longer than its timeout); and as for one, only so often.
+    /// a requester wait longer than its timeout); and as for one, only so often. No time at all:
+    /// the receive that was missing is there.
     pub(crate) fn delayed(&mut self, now: Time, config: &Config, time: Time) {
+        if time == 0 {
+            self.not_ready = None;
+            return;
+        }
         if self.failed || self.unacked == self.sent {
             return;
         }
@@ -127,24 +135,31 @@ impl Requester {
         }
     }
 
-    /// The peer has no receive for the packet at `unacked`.
+    /// The peer has no receive for the packet at `unacked`. Retries are not spent as long as those
+    /// that are left would be over before it counts as more than late
+    /// ([`Config::receiver_late`]).
     pub(super) fn receiver_not_ready(&mut self, now: Time, config: &Config, code: u8) {
         if self.not_ready.is_some() {
             return;
         }
+        let mut timer = rnr_nanoseconds(code);
         if config.rnr_retry != FOR_EVER {
-            if self.rnr_retries == 0 {
+            let passed = now.saturating_sub(*self.unready_since.get_or_insert(now));
+            if passed + u64::from(self.rnr_retries) * timer < config.receiver_late {
+                timer = timer.max(ASK_AGAIN);
+            } else if self.rnr_retries == 0 {
                 self.fail(Status::RnrRetryExceeded);
                 return;
+            } else {
+                self.rnr_retries -= 1;
             }
-            self.rnr_retries -= 1;
         }
         // The peer lives.
         self.retries = self.retries_anew(config);
         self.go_back();
         (self.recovering, self.probing) = (None, None);
         (self.early, self.deadline) = (None, None);
-        self.not_ready = Some(now + rnr_nanoseconds(code));
+        self.not_ready = Some(now + timer);
     }
 
     /// How many retries there are after a sign of life.

@@ -212,13 +212,15 @@ impl Responder {
 
     /// What is to be said of the packet expected; everything before it is answered.
     fn negative(&mut self, config: &Config, datagram: &mut [u8]) -> Option<usize> {
-        let syndrome = match self.negative? {
+        let negative = self.negative?;
+        let syndrome = match negative {
             Negative::Sequence => Syndrome::SequenceError,
             Negative::NotReady => Syndrome::ReceiverNotReady(config.min_rnr_timer),
         };
         let length = self.simple(config, datagram, self.expected, syndrome)?;
         self.negative = None;
         self.silent = true;
+        self.unready = negative == Negative::NotReady;
         Some(length)
     }
 

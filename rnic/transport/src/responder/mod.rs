@@ -165,6 +165,10 @@ pub(crate) struct Responder {
     negative: Option<Negative>,
     /// A negative acknowledgement is out: no other one until what is expected arrives (9.7.5.2.8).
     silent: bool,
+    /// It said that there is no receive.
+    unready: bool,
+    /// And since then one has come.
+    ready_again: bool,
     /// The layer above had no room for a packet.
     crowded: bool,
     /// Too much was unanswered to take a packet.
@@ -199,6 +203,8 @@ impl Responder {
             memories: VecDeque::new(),
             negative: None,
             silent: false,
+            unready: false,
+            ready_again: false,
             crowded: false,
             full: false,
             starved: false,
@@ -234,10 +240,15 @@ impl Responder {
             self.duplicates += 1;
             self.duplicate(config, psn, packet, upper);
         } else {
-            self.silent = false;
-            self.negative = None;
+            self.goes_on();
             self.execute(config, packet, upper);
         }
+    }
+
+    /// What is expected has come.
+    fn goes_on(&mut self) {
+        (self.silent, self.negative) = (false, None);
+        (self.unready, self.ready_again) = (false, false);
     }
 
     fn new_ticket(&mut self) -> Ticket {
@@ -312,6 +323,20 @@ impl Responder {
         if self.crowded {
             self.ask_to_go_on();
         }
+    }
+
+    /// The layer above has a receive, which it lacked.
+    pub(crate) fn receive_came(&mut self) {
+        self.ready_again = self.unready || self.negative == Some(Negative::NotReady);
+    }
+
+    /// Whether the requester was told that there is no receive, and there is one. Once.
+    pub(crate) fn take_ready_again(&mut self) -> bool {
+        let ready = self.unready && self.ready_again;
+        if ready {
+            (self.unready, self.ready_again) = (false, false);
+        }
+        ready
     }
 
     /// Tells the requester where to go on, rather than have it wait for its timer.

@@ -34,8 +34,7 @@ impl Responder {
         if upper.deliver_run(&part, run) == Taken::Nothing {
             return Taken::Nothing;
         }
-        self.silent = false;
-        self.negative = None;
+        self.goes_on();
         self.new_ticket();
         self.take(&packet, run.count() as u64, Ends::Nothing, State::Done, Pended::Part);
         self.message = Message::Write { address, key, total, offset: after };

@@ -63,6 +63,33 @@ fn no_receive_is_said_once_and_the_packet_is_taken_when_it_comes_again() {
 }
 
 #[test]
+fn a_receive_that_came_is_told_of_once_to_who_was_told_that_it_was_missing() {
+    let mut end = End::new(Config { tells_delays: true, ..config() });
+    end.connection.receive_came();
+    assert_eq!(end.sent(), [""; 0]);
+    let missing = "RNR-NAK timer 12 psn 500 msn 0";
+    end.script.answers.extend([Delivery::NotReady, Delivery::NotReady]);
+    end.receive(&send(500, 10));
+    assert_eq!(end.sent(), [missing]);
+    end.connection.receive_came();
+    end.connection.receive_came();
+    assert_eq!(end.sent(), ["CNP delay 0 us"]);
+    // It came before the word that it is missing left: that goes first.
+    end.receive(&send(500, 10));
+    end.connection.receive_came();
+    assert_eq!(end.sent(), [missing, "CNP delay 0 us"]);
+    end.receive(&send(500, 10));
+    end.connection.receive_came();
+    assert_eq!(end.sent(), ["ACK psn 500 msn 1"]);
+    // Others would not understand.
+    let mut end = self::end();
+    end.script.answers.push_back(Delivery::NotReady);
+    end.receive(&send(500, 10));
+    end.connection.receive_came();
+    assert_eq!(end.sent(), [missing]);
+}
+
+#[test]
 fn only_the_immediate_data_of_a_write_take_a_receive() {
     let mut end = end();
     end.receive(&write(WRITE_FIRST, 500, Some(300), 256));

@@ -170,6 +170,66 @@ fn receiver_not_ready_ends_after_the_retries_or_never() {
     }
 }
 
+/// RNR NAKs of this code until it has failed; how long that took.
+fn unready(config: Config, code: u8) -> u64 {
+    let mut end = End::new(config);
+    end.submit(1, SEND, 1);
+    end.sent();
+    let begin = end.now;
+    loop {
+        end.receive(&acknowledge(1000, 0x20 | code));
+        if let Some((_, status)) = end.statuses().first() {
+            assert_eq!(*status, Status::RnrRetryExceeded);
+            return end.now - begin;
+        }
+        end.wait();
+        assert_eq!(end.sent(), ["SEND-ONLY psn 1000 ask"]);
+    }
+}
+
+#[test]
+fn a_receiver_that_is_late_is_waited_for_whatever_the_retries_allow() {
+    let late = |rnr_retry| Config { rnr_retry, receiver_late: SECOND, ..config() };
+    // A timer of 10 us does not have all of it sent again without end; one of 655 ms is heeded.
+    assert_eq!(unready(late(0), 1), SECOND);
+    assert_eq!(unready(late(0), 0), 2 * 655_360_000);
+    // Retries that take as long as that count as ever.
+    assert_eq!(unready(late(2), 0), 2 * 655_360_000);
+    assert_eq!(unready(late(6), 0), 6 * 655_360_000);
+    // 164 ms: five tries for nothing, until the two that are left would end after a second.
+    assert_eq!(unready(late(2), 28), 7 * 163_840_000);
+    // One receive after the other may be late.
+    let mut end = End::new(late(0));
+    for id in 0..4 {
+        end.submit(id, SEND, 1);
+        end.sent();
+        end.receive(&acknowledge(1000 + id as u32, 0x20));
+        end.wait();
+        assert_eq!(end.sent().len(), 1);
+        end.receive(&ack(1000 + id as u32));
+        assert_eq!(end.statuses(), [(id, Status::Success)]);
+    }
+}
+
+#[test]
+fn a_peer_that_says_that_there_is_a_receive_is_not_waited_for() {
+    let mut end = end();
+    end.submit(1, SEND, 1);
+    end.submit(2, SEND, 1);
+    end.sent();
+    delay(&mut end, 0);
+    assert_eq!(end.sent(), [""; 0], "nothing was missing");
+    end.receive(&acknowledge(1000, 0x20));
+    assert_eq!(end.sent(), [""; 0]);
+    delay(&mut end, 0);
+    assert_eq!(end.sent(), ["SEND-ONLY psn 1000 ask", "SEND-ONLY psn 1001 ask"]);
+    delay(&mut end, 0);
+    assert_eq!(end.sent(), [""; 0]);
+    end.receive(&ack(1001));
+    assert_eq!(end.statuses().len(), 2);
+    assert_eq!(end.connection.poll_timeout(), None);
+}
+
 #[test]
 fn refusals_hit_the_request_they_name() {
     let cases = [

@@ -145,6 +145,7 @@ impl Application {
         if self.manners.scarce && now >= self.next_post {
             self.receives = self.random.between(1, 4);
             self.next_post = now + self.random.between(1000, 3_000_000);
+            connection.receive_came();
         }
         while let Some(late) = self.late.front_mut().filter(|late| late.time <= now) {
             if late.needs_receive {

@@ -53,6 +53,9 @@ pub fn configs(random: &mut Random, path_mtu: usize) -> [Config; 2] {
         ask_every: random.pick(&[None, None, Some(16), Some(200)]),
         acknowledge_every: random.pick(&[1, 32, 500]),
         tells_delays: psns[index].number().is_multiple_of(2),
+        // Receives are never missing for that long.
+        receiver_late: 20_000_000_000,
+        rnr_retry: if psns[index].number().is_multiple_of(3) { 0 } else { 7 },
         ..Config::new(Qpn(0x11 + index as u32))
     };
     [config(0), config(1)]

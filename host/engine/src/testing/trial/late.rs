@@ -17,7 +17,7 @@ const HOUR: u64 = 3_600_000_000_000;
 const LENGTH: usize = 900;
 
 /// Everything that one has to say now, to the other; how many packets.
-fn talk(now: u64, from: &mut Side, to: &mut Side) -> usize {
+pub(super) fn talk(now: u64, from: &mut Side, to: &mut Side) -> usize {
     let (mut datagram, mut count) = (vec![0; DATAGRAM_MAX], 0);
     from.engine.serve(now);
     while let Some(length) = from.engine.transmit(now, &mut datagram) {

@@ -20,6 +20,11 @@ pub(super) struct Side {
 }
 
 pub(super) fn side(service: Service, features: u32) -> Side {
+    side_with(service, features, 7, 1 << 20)
+}
+
+/// The same with so many RNR retries, and so many receives of its own.
+pub(super) fn side_with(service: Service, features: u32, rnr_retry: u8, receives: u32) -> Side {
     let memory = Window::private(link_bytes(REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN));
     let (mut application, far) = (end(&memory, 0).unwrap(), end(&memory, 1).unwrap());
     application.publish_receiving(&Receiving {
@@ -32,10 +37,10 @@ pub(super) fn side(service: Service, features: u32) -> Side {
         sq_psn: Psn::new(9),
         timeout: 10,
         retry_count: 7,
-        rnr_retry: 7,
+        rnr_retry,
         max_rd_atomic: 4,
     });
-    application.publish_credits(1 << 20, RECEIVE as u32);
+    application.publish_credits(receives, RECEIVE as u32);
     application.open(0);
     let allowance = Allowance::default();
     let mut engine = Connected::new(
