@@ -20,13 +20,15 @@ COMPATIBILITY_PACKAGES := libfabric-bin fio openmpi-bin libopenmpi-dev mpich lib
 	tgt libiscsi-dev ceph-mon ceph-osd ceph-common libclang-dev cmake libfabric-dev \
 	libpsm2-dev libpsm-infinipath1-dev flex
 
-.PHONY: help deps guest build package check test conformance compatibility demo bench clean
+.PHONY: help deps guest build package check test conformance compatibility demo demo-wire demo-vm bench clean
 
 help:
 	@echo "make build   library, daemon and command line into dist/"
 	@echo "make package  Debian packages of it: omniverb for hosts, omniverb-guest for virtual machines"
 	@echo "make demo    RDMA between two containers, beside TCP (needs root; about 2 minutes)"
 	@echo "make demo-wire  the same between two hosts, over RoCE v2 (needs root; about 2 minutes)"
+	@echo "make demo-vm  a virtual machine, a container and a process, between each two (needs root, QEMU;"
+	@echo "             about 2 minutes)"
 	@echo "make check   unit and property tests, lints (no root; three minutes once built)"
 	@echo "make test    all tests (needs root; about 30 minutes the first time, 15 later)"
 	@echo "make conformance  the tests of rdma-core's newest release, fetched and built (needs root;"
@@ -85,6 +87,9 @@ demo: deps build
 
 demo-wire: deps build
 	@$(PYTHON) demo/wire.py
+
+demo-vm: deps guest build
+	@$(PYTHON) demo/vm.py
 
 bench: deps guest build
 	@failed=0; $(PYTHON) bench/bench.py $(BENCH) || failed=1; \

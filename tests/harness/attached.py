@@ -24,9 +24,9 @@ _SOCKET = "/run/omniverb/omniverbd.sock"
 LINKED = (2 * 512 + 648) << 10
 
 
-def _files(stage):
+def files(stage, more=()):
     """What the machine's file system has: the programs, and Omniverb as it would be installed."""
-    found = installed(_PROGRAMS)
+    found = installed([*_PROGRAMS, *more])
     found[OMNIVERB] = str(stage.dist / "bin" / "omniverb")
     for path in glob.glob(str(stage.dist / "lib" / "*.so*")):
         found[f"{_INSIDE}/lib/{path.rpartition('/')[2]}"] = path
@@ -39,7 +39,7 @@ class Machine(Guest):
     def __init__(self, stage, host, archive=None, name=NAME, address=ADDRESS, **options):
         self.daemon, self.name = host.daemon, name
         self.agents = None
-        archive = archive or image.archive(_files(stage), image.DAX, "dax")
+        archive = archive or image.archive(files(stage), image.DAX, "dax")
         super().__init__(host.switch, archive, f"{address}/24", before=self.command(stage),
                          **options)
 

@@ -29,7 +29,8 @@ _ETC = {
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
     "hosts": "127.0.0.1 localhost\n::1 localhost\n",
 }
-_INIT = "trap exit TERM; while :; do sleep 3600 & wait $!; done"
+# Ends if it cannot start anything any more, instead of trying for ever.
+_INIT = "trap exit TERM; while :; do sleep 3600 & wait $! || exit; done"
 _numbers = itertools.count(1)
 
 

@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+"""`make bench`, sixth part: many pairs at a time, each `ib_write_bw -s 131072` without an end. What
+all pairs move together is compared with what two pairs move.
+
+In: dist/, perftest, crun; QEMU for machines; root. Out: a table on stdout and
+target/bench/scale.json. Kinds of pairs: two containers; a container and a machine; two machines.
+Settings: direct (memory that both vNICs trust each other with), and forwarded by the daemon.
+Machines are as many as --machines says, and are emulated where there is no KVM.
+"""
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import machine
+import report
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+sys.dont_write_bytecode = True
+
+from harness import image, process  # noqa: E402
+from harness.attached import Both, Device, Machine, files  # noqa: E402
+from harness.case import Failure, Skip  # noqa: E402
+from harness.host import Host  # noqa: E402
+from harness.staging import Stage  # noqa: E402
+
+SIZE = 131072
+SETTINGS = {"direct": 'adoption = "trusting"\n',
+            "forwarded": 'adoption = "trusting"\ndatapath = "forwarded"\n'}
+KINDS = {"containers": (0, 0), "half and half": (0, 1), "machines": (1, 1)}
+# Megabytes that a machine has, its kernel and 48 MiB of programs in memory among them.
+MEMORY = 320
+
+
+class Crowd:
+    """A host with as many pairs as were asked for so far."""
+
+    def __init__(self, stage, kind, setting):
+        self.stage, self.ends = stage, KINDS[kind]
+        file = stage.folder("configuration") / "omniverbd.toml"
+        file.write_text(SETTINGS[setting])
+        self.host = Host(stage, "crowd", arguments=["--config", file])
+        self.numbers, self.pairs = itertools.count(1), []
+
+    def grow(self, count):
+        """There are so many pairs then, or more."""
+        while len(self.pairs) < count:
+            self.pairs.append(SimpleNamespace(server=self._place(self.ends[0]),
+                                              client=self._place(self.ends[1])))
+
+    def _place(self, kind):
+        number = next(self.numbers)
+        if kind == 0:
+            return self.host.add(number)
+        archive = image.archive(files(self.stage, ["ib_write_bw"]), image.DAX, "scale")
+        return Device(self.host.keep(Machine(self.stage, self.host, archive, memory=MEMORY,
+                                             name=f"vm-{number}", address=f"10.77.0.{number}")))
+
+    def sample(self, count, seconds):
+        """Bytes a second of the first `count` pairs, all of them busy."""
+        running = []
+        try:
+            for pair in self.pairs[:count]:
+                running.append(Both(pair, ["ib_write_bw", "-F", "-s", str(SIZE),
+                                           "--run_infinitely", "-D", "600"]))
+            before, _ = self._moved()
+
+            def all_move():
+                self._alive(running)
+                return sum(now > before.get(qpn, 0) for qpn, now in self._moved()[0].items())
+            process.until(lambda: all_move() >= count, 60 + 2 * count, "all pairs to be busy")
+            first, started = self._moved()
+            time.sleep(seconds)
+            last, ended = self._moved()
+            self._alive(running)
+            moved = sum(now - first.get(qpn, 0) for qpn, now in last.items())
+            return moved * SIZE / (ended - started)
+        finally:
+            for both in running:
+                both.abort()
+            process.until(lambda: not self.host.daemon.queue_pairs(), 60, "all to be gone")
+
+    def _moved(self):
+        """WRITEs that each queue pair has done, and when that was asked."""
+        asked = time.monotonic()
+        rows = self.host.daemon.queue_pairs()
+        now = (asked + time.monotonic()) / 2
+        return {row["qpn"]: row["operations_mapped"] + row["operations_mediated"] or
+                row["messages_sent"] for row in rows}, now
+
+    @staticmethod
+    def _alive(running):
+        for both in running:
+            for side in (both.client, both.server):
+                if side.poll() is not None:
+                    raise Failure(f"a pair has ended: {both.text(0)}\n{both.text(1)}")
+
+    def close(self):
+        """Ends everything."""
+        self.host.close()
+
+
+def measure(stage, kind, setting, counts, chosen):
+    """Rows by number of pairs."""
+    rows = {}
+    with contextlib.closing(Crowd(stage, kind, setting)) as crowd:
+        for count in counts:
+            crowd.grow(count)
+        for _ in range(chosen.rounds):
+            for count in counts:
+                rows.setdefault(count, []).append(crowd.sample(count, chosen.seconds))
+    return {count: report.summary(samples) for count, samples in rows.items()}
+
+
+def lines(found):
+    """The table."""
+    yield f"{'pairs of':16} {'setting':10} {'pairs':>6} {'all together':>13} {'to that of two':>15}"
+    for (kind, setting), rows in found.items():
+        if isinstance(rows, str):
+            yield f"{kind:16} {setting:10} not measured: {rows}"
+            continue
+        for count, row in rows.items():
+            yield (f"{kind:16} {setting:10} {count:>6} {report.show(row['median'], 'B/s'):>13} "
+                   f"{row['median'] / rows[min(rows)]['median']:>15.3f}")
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5, help="samples of each (default 5)")
+    parser.add_argument("--seconds", type=float, default=3, help="length of one (default 3)")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
+    parser.add_argument("--containers", type=int, default=32,
+                        help="pairs of containers at most (default 32, of 128 that were tried)")
+    parser.add_argument("--machines", type=int, default=8, help="machines at most (default 8)")
+    parser.add_argument("--out", type=Path, default=ROOT / "target/bench/scale.json")
+    return parser.parse_args()
+
+
+def counts(kind, chosen):
+    """2, 4, 8, ... pairs, as many as there may be."""
+    machines = sum(KINDS[kind])
+    most = chosen.machines // machines if machines else chosen.containers
+    return [count for count in (2, 4, 8, 16, 32, 64, 128) if count <= most]
+
+
+def main():
+    chosen = arguments()
+    known = machine.facts(ROOT)
+    chosen.out.parent.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("OMNIVERB_LOG", "error")
+    stage, found = Stage(with_programs=False), {}
+    try:
+        for kind, setting in itertools.product(chosen.kinds, chosen.settings):
+            try:
+                found[kind, setting] = measure(stage, kind, setting, counts(kind, chosen), chosen)
+            except Skip as skip:
+                found[kind, setting] = str(skip)
+    finally:
+        stage.close()
+        process.end_descendants()
+    chosen.out.write_text(json.dumps({"machine": known, "results": [
+        {"pairs_of": kind, "setting": setting, "rows": rows}
+        for (kind, setting), rows in found.items()]}, indent=1) + "\n")
+    print(*machine.lines(known), *lines(found), sep="\n")
+    print(f"Details: {chosen.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    process.become_subreaper()
+    try:
+        sys.exit(main())
+    except Failure as problem:
+        process.end_descendants()
+        sys.exit(f"bench: {problem}")
