@@ -151,12 +151,11 @@ def title(options):
 # which takes a second for a latency and a quarter for a bandwidth. The others run with one large
 # size, if they are about bandwidth, and with all of them in `make soak`.
 EVERYTHING, EACH_ONCE = "everything", "each once"
-MATRIX = {"containers": (EVERYTHING, (("ib_send_bw", "RC"), ("ib_write_bw", "RC"),
-                                      ("ib_read_bw", "RC"))),
-          "user": (EACH_ONCE, (("ib_send_lat", "UD"), ("ib_send_bw", "UC"))),
-          "wire": (EVERYTHING, (("ib_send_bw", "RC"), ("ib_read_bw", "RC"))),
+MATRIX = {"containers": (EVERYTHING, (("ib_send_bw", "RC"),)),
+          "user": (EACH_ONCE, ()),
+          "wire": (EVERYTHING, (("ib_send_bw", "RC"),)),
           "forwarded": (EACH_ONCE, (("ib_write_bw", "UC"),)),
-          "wire-jumbo": (EVERYTHING, (("ib_write_bw", "RC"), ("ib_send_bw", "UD"))),
+          "wire-jumbo": (EVERYTHING, (("ib_write_bw", "RC"),)),
           "wire-routed": (EVERYTHING, (("ib_read_bw", "RC"),))}
 _LARGE = 1 << 20
 
