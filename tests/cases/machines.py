@@ -16,6 +16,8 @@ from harness.attached import (ADDRESS, LINKED, NAME, OMNIVERB, Both, Device, Lab
 from harness.case import WAITS, Case, Group, check
 from harness.duet import gid_index
 
+from cases import machine_programs
+
 # From here on users belong to nobody.
 _NOBODY = 2_000_200_000
 
@@ -232,6 +234,7 @@ def groups():
              *[Case(f"machines.{' '.join([f'ibv_{program}_pingpong', *options])}, "
                     f"{client} to {server}", _across(server, client, program, *options), 120)
                for server, client, program, *options in _ACROSS],
+             *machine_programs.cases(),
              Case("machines.two", _two_machines, 180),
              Case("machines.porter", _porter, 60),
              Case("machines.agent", _agent_is_nobody, 60),

@@ -16,7 +16,12 @@ from .network import Cable
 
 NAME = "web-1"
 ADDRESS = "10.77.0.200"
-_PROGRAMS = ["ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong", "ip"]
+ADDRESS_6 = "fd77::200"
+_PROGRAMS = ["ibv_devices", "ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong",
+             "ibv_xsrq_pingpong", "ip", "rping", "ucmatose", "udaddy"]
+# Of our own; and those that see what is presented, as a busybox without libraries does not.
+_OURS = ["quota"]
+_SEEING = ["cat", "ls"]
 _INSIDE = "/opt/omniverb"
 OMNIVERB = f"{_INSIDE}/bin/omniverb"
 _SOCKET = "/run/omniverb/omniverbd.sock"
@@ -30,6 +35,11 @@ def files(stage, more=()):
     found[OMNIVERB] = str(stage.dist / "bin" / "omniverb")
     for path in glob.glob(str(stage.dist / "lib" / "*.so*")):
         found[f"{_INSIDE}/lib/{path.rpartition('/')[2]}"] = path
+    found[f"{_INSIDE}/libexec/rdma"] = found[OMNIVERB]
+    found.update({f"/opt/programs/{name}": f"/bin/{name}" for name in _SEEING})
+    # Demonstrations have none of our own.
+    ours = [stage.programs / name for name in _OURS]
+    found.update({f"/opt/programs/{path.name}": str(path) for path in ours if path.exists()})
     return found
 
 
@@ -40,8 +50,9 @@ class Machine(Guest):
         self.daemon, self.name = host.daemon, name
         self.agents = None
         archive = archive or image.archive(files(stage), image.DAX, "dax")
-        super().__init__(host.switch, archive, f"{address}/24", before=self.command(stage),
-                         **options)
+        six = f"fd77::{address.rpartition('.')[2]}/64"
+        super().__init__(host.switch, archive, f"{address}/24", [six],
+                         before=self.command(stage), **options)
 
     def command(self, stage):
         """What starts QEMU."""

@@ -17,6 +17,9 @@ use std::sync::Arc;
 
 /// A bell: one page per side.
 const BELL_BYTES: u64 = 0x2000;
+/// In a window with less than that left nobody connects, so that there is room for a process or two
+/// that come.
+const LINK_ROOM: u64 = 2 << 20;
 
 /// Where memory comes from.
 #[derive(Clone, Debug, Default)]
@@ -36,6 +39,13 @@ impl Source {
             (Source::Window(one), Source::Window(two)) if Arc::ptr_eq(one, two) => Some(self),
             _ => None,
         }
+    }
+
+    /// There is hardly any left, and none for another link.
+    pub(crate) fn is_full(&self) -> bool {
+        let Source::Window(pieces) = self else { return false };
+        let (all, used) = pieces.sizes();
+        all - used < LINK_ROOM
     }
 
     /// Makes memory that is handed out as it is. `name` shows in `/proc/PID/maps`.

@@ -111,6 +111,45 @@ fn processes_of_a_machine_share_pieces_of_its_window_and_no_descriptors() {
     until(|| used(&daemon) == 0);
 }
 
+/// Who fills a window is told so; whoever else there is, in the machine or outside, is not.
+#[test]
+fn over_what_a_window_has_room_for_nobody_connects() {
+    let daemon = Daemon::start(Settings::default());
+    let mut machine = Machine::attach(&daemon, "one");
+    machine.tell_address();
+    let (mut a, _) = machine.process();
+    let mut links = 0;
+    let refused = loop {
+        let ends = [create(&mut a, Service::Rc), create(&mut a, Service::Rc)];
+        let mut answers = [(ends[0], ends[1]), (ends[1], ends[0])].map(|(one, other)| {
+            let message = connect(one, other, "10.9.0.1", "10.9.0.1");
+            a.call_with(message, &[]).0
+        });
+        answers.sort_by_key(|answer| !matches!(answer, Message::Failed(_)));
+        if let [Message::Failed(errno), _] = answers {
+            break errno;
+        }
+        links += 1;
+        assert!(links < 1000, "no end");
+        link_ready(&mut a);
+    };
+    assert_eq!(refused, Errno::ENOMEM);
+    assert!(links > 20, "{links}");
+    let (mut b, _) = machine.process();
+    create(&mut b, Service::Rc);
+    let mut other = Client::hello(&daemon.path);
+    let ends = [create(&mut other, Service::Rc), create(&mut other, Service::Rc)];
+    for (one, two) in [(ends[0], ends[1]), (ends[1], ends[0])] {
+        other.call_with(connect(one, two, "127.0.0.1", "127.0.0.1"), &[]);
+    }
+    link_ready(&mut other);
+    // What it had is there again when it is gone.
+    let first = machine.last - 1;
+    machine.end(first);
+    drop(a);
+    until(|| seen(&daemon, "one").unwrap()["used"].as_u64().unwrap() <= AREA_BYTES);
+}
+
 /// A process goes on with its links when it has lost its daemon; only the guest knows whether it
 /// is there.
 #[test]

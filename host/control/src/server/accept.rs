@@ -62,6 +62,11 @@ impl Server {
                 let answer = self.policy_slice(own);
                 self.answer(id, tag, Letter::of(answer));
             }
+            Ok((tag, Message::ConnectQp(m)))
+                if m.resume == 0 && self.clients.source(id).is_full() =>
+            {
+                self.answer(id, tag, Letter::of(Message::Failed(Errno::ENOMEM)));
+            }
             Ok((tag, message)) => self.hand_over(id, Channel::Calls, tag, message),
             Err(_) => {
                 // Another version, most likely: say so in the part that all versions share.
