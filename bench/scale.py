@@ -80,19 +80,18 @@ class Crowd:
             last, ended = self._moved()
             self._alive(running)
             moved = sum(now - first.get(qpn, 0) for qpn, now in last.items())
-            return moved * SIZE / (ended - started)
+            return moved / (ended - started)
         finally:
             for both in running:
                 both.abort()
             process.until(lambda: not self.host.daemon.queue_pairs(), 60, "all to be gone")
 
     def _moved(self):
-        """WRITEs that each queue pair has done, and when that was asked."""
+        """Bytes that each queue pair has sent, and when that was asked."""
         asked = time.monotonic()
         rows = self.host.daemon.queue_pairs()
         now = (asked + time.monotonic()) / 2
-        return {row["qpn"]: row["operations_mapped"] + row["operations_mediated"] or
-                row["messages_sent"] for row in rows}, now
+        return {row["qpn"]: row["bytes_sent"] for row in rows}, now
 
     @staticmethod
     def _alive(running):

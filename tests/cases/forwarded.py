@@ -2,8 +2,8 @@
 
 import contextlib
 
-from harness import duet
-from harness.case import CARRIED, Case, Group
+from harness import duet, process
+from harness.case import CARRIED, Case, Group, check
 from harness.containers import Pair
 from harness.daemon import forgotten
 
@@ -38,6 +38,19 @@ def _fixture(stage):
         yield pair
 
 
+def _counted_once(pair):
+    """A request that waits for room in the ring is one operation, however often it is tried."""
+    with duet.going_on(pair, "ib_write_bw", "-s", "131072"):
+        def row():
+            found = [qp for qp in pair.daemon.queue_pairs() if qp["bytes_sent"]]
+            return found[0] if found else None
+        process.until(lambda: row() and row()["messages_sent"] > 500, 60, "500 WRITEs")
+        found = row()
+    begun = found["operations_mapped"] + found["operations_mediated"]
+    # Read one after the other, while they grow; the send queue has 128 more.
+    check(begun <= found["messages_sent"] + 1000, f"{found}")
+
+
 def groups():
     """One host, two containers, one daemon that forwards."""
     cases = [_program(f"{file}.{test}", *_ARGUMENTS.get(f"{file}.{test}", []))
@@ -47,7 +60,8 @@ def groups():
               _program("sources.sources", 200),
               *[_program(f"apart.{test}") for test in tests_of("apart")],
               *[_program(f"lossy.{test}") for test in tests_of("lossy")],
-              *[_program(f"keys.{test}") for test in tests_of("keys")]]
+              *[_program(f"keys.{test}") for test in tests_of("keys")],
+              Case("forwarded.counted_once", _counted_once, 90)]
     return [Group("forwarded.programs", perftest.cases("forwarded", True), _fixture,
                   weight=CARRIED),
             Group("forwarded.tests", cases, _fixture, weight=CARRIED)]

@@ -119,9 +119,6 @@ impl Inner {
         if with_immediate && reliable && !order.begun && link.endpoint.credit() == Credit::None {
             return Ok(Step::Wait(Why::Receive));
         }
-        if !order.begun {
-            self.meter.mediated();
-        }
         loop {
             let chunk = (order.length - order.done).min(chunk_max(link));
             let last = order.done + chunk == order.length;
@@ -135,6 +132,10 @@ impl Inner {
             };
             if !send_chunk(link, &request, order, chunk, parts, origin)? {
                 return Ok(Step::Wait(Why::Room));
+            }
+            // Once, however often there was no room for it.
+            if matches!(request, Request::WriteFirst { .. }) {
+                self.meter.mediated();
             }
             if last {
                 break;
