@@ -30,7 +30,8 @@ _ETC = {
     "hosts": "127.0.0.1 localhost\n::1 localhost\n",
 }
 # Ends if it cannot start anything any more, instead of trying for ever.
-_INIT = "trap exit TERM; while :; do sleep 3600 & wait $! || exit; done"
+_INIT = ("trap exit TERM; "
+         "while :; do sleep 3600 & wait $!; case $? in 126 | 127) exit ;; esac; done")
 _numbers = itertools.count(1)
 
 
