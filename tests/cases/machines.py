@@ -16,7 +16,7 @@ from harness.attached import (ADDRESS, LINKED, NAME, OMNIVERB, Both, Device, Lab
 from harness.case import WAITS, Case, Group, check
 from harness.duet import gid_index
 
-from cases import machine_programs
+from cases import machine_programs, machine_quiet
 
 # From here on users belong to nobody.
 _NOBODY = 2_000_200_000
@@ -235,6 +235,7 @@ def groups():
                     f"{client} to {server}", _across(server, client, program, *options), 120)
                for server, client, program, *options in _ACROSS],
              *machine_programs.cases(),
+             *machine_quiet.cases(),
              Case("machines.two", _two_machines, 180),
              Case("machines.porter", _porter, 60),
              Case("machines.agent", _agent_is_nobody, 60),

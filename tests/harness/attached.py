@@ -18,7 +18,7 @@ NAME = "web-1"
 ADDRESS = "10.77.0.200"
 ADDRESS_6 = "fd77::200"
 _PROGRAMS = ["ibv_devices", "ibv_devinfo", "ibv_rc_pingpong", "ibv_uc_pingpong", "ibv_ud_pingpong",
-             "ibv_xsrq_pingpong", "ip", "rping", "ucmatose", "udaddy"]
+             "ibv_xsrq_pingpong", "ib_send_bw", "ip", "rping", "ucmatose", "udaddy"]
 # Of our own; and those that see what is presented, as a busybox without libraries does not.
 _OURS = ["quota"]
 _SEEING = ["cat", "ls"]

@@ -20,7 +20,6 @@ from .case import Skip
 
 BUILT = staging.BUILT / "guest"
 _FETCHED = staging.BUILT / "kernel"  # where tests/guest/fetch-kernel puts one
-_INIT = staging.ROOT / "tests" / "guest" / "init.c"
 _RXE = "kernel/drivers/infiniband/sw/rxe/rdma_rxe.ko"
 # Two spare ways to a CRC-32; newer kernels have neither module and need none.
 _OPTIONAL_MODULES = ["crc32_generic", "crc32_pclmul"]
@@ -180,11 +179,16 @@ def _padded(data):
 
 def first_process():
     """The program of tests/guest/init.c."""
-    target = BUILT / "init"
-    if not _newer(target, _INIT):
+    return compiled("init")
+
+
+def compiled(name):
+    """A program of tests/guest/, which needs nothing of what is there."""
+    source, target = staging.ROOT / "tests" / "guest" / f"{name}.c", BUILT / name
+    if not _newer(target, source):
         BUILT.mkdir(parents=True, exist_ok=True)
         process.run(["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-o",
-                     target, _INIT], limit=60)
+                     target, source], limit=60)
     return target
 
 

@@ -3,10 +3,12 @@
 mod support;
 
 use omniverb_control::Settings;
+use omniverb_ring::{WordMemory, sync::Ordering as Order};
 use omniverb_session::Message;
-use omniverb_sys::carried::{Head, MESSAGE_MAX};
+use omniverb_session::body::LinkReady;
+use omniverb_sys::carried::{self, Head, MESSAGE_MAX};
 use omniverb_sys::event::readable;
-use omniverb_sys::socket;
+use omniverb_sys::{Access, Extent, socket};
 use omniverb_terms::Service;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -72,11 +74,11 @@ fn two_machines(daemon: &Daemon) -> ([Machine; 2], [OwnedFd; 2]) {
 }
 
 /// A process of each is linked with the other by the engine, if the network carries probes.
-fn link(a: &mut Client, b: &mut Client) {
+fn link(a: &mut Client, b: &mut Client) -> [LinkReady; 2] {
     let [first, second] = [&mut *a, &mut *b].map(|client| create(client, Service::Rc));
     a.call(connect(first, second, ONE, TWO).into());
     b.call(connect(second, first, TWO, ONE).into());
-    for client in [a, b] {
+    [a, b].map(|client| {
         let (ready, files) = loop {
             match client.event(SOON) {
                 Some((Message::LinkReady(ready), files)) => break (ready, files),
@@ -85,8 +87,10 @@ fn link(a: &mut Client, b: &mut Client) {
             }
         };
         assert!(ready.engine != 0 && files.is_empty(), "{ready:?}");
-        assert!(ready.memory.offset >= PAGE && ready.bell_memory.offset >= PAGE, "{ready:?}");
-    }
+        assert!(ready.memory.offset >= PAGE, "{ready:?}");
+        assert!(ready.bell_new == 0 || ready.bell_memory.offset >= PAGE, "{ready:?}");
+        ready
+    })
 }
 
 /// Links that the engine forwards, as operators see them: of each queue pair, and of each peer.
@@ -192,4 +196,87 @@ fn what_came_while_a_machine_had_no_process_is_for_none_that_comes() {
         let Some((_, answer)) = Head::read(&buffer[..length]) else { continue };
         assert_eq!((&answer[12..20], &answer[20..36]), (&b"omniver2"[..], &[2; 16][..]));
     }
+}
+
+/// Random numbers (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ (word >> 31)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+}
+
+/// What a guest's kernel may do: write over a window, most of all where links are. Now and then it
+/// says that something was rung.
+fn write_all_over(window: &OwnedFd, ready: &[LinkReady], port: &OwnedFd, dice: &mut Dice) {
+    let all = Extent::new(window, DATA.offset, DATA.length).map(Access::ReadWrite).unwrap();
+    let end = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < end {
+        for _ in 0..1000 {
+            let link = ready[dice.below(ready.len() as u64) as usize];
+            let (begin, length) = match dice.below(8) {
+                0 => (0, DATA.length),
+                1..=2 if link.bell_new != 0 => (link.bell_memory.offset, link.bell_memory.length),
+                // The words of either side, or the beginnings of rings.
+                3..=4 => (link.memory.offset + dice.below(2) * PAGE, 0x180),
+                5..=6 => (link.memory.offset + 2 * PAGE, 0x200),
+                _ => (link.memory.offset, link.memory.length),
+            };
+            let at = (begin + dice.below(length)) as usize & !7;
+            let value = match dice.below(8) {
+                0 => dice.next(),
+                1 => dice.below(0x1000),
+                2 => 1 << dice.below(64),
+                3 => u64::MAX - dice.below(16),
+                4 => all.load(dice.below(DATA.length) as usize & !7, Order::Relaxed),
+                5 => u64::from(link.peer_qpn.0) << (32 * dice.below(2)),
+                _ => all.load(at, Order::Relaxed).wrapping_add(dice.below(17)).wrapping_sub(8),
+            };
+            all.store(at, value, Order::Relaxed);
+        }
+        carried::say(port.as_fd());
+    }
+}
+
+/// A guest's kernel writes whatever it likes wherever it likes in its window: others have what they
+/// had.
+#[test]
+fn whatever_a_machine_writes_over_its_window_harms_itself_only() {
+    let seed = u64::from(std::process::id());
+    println!("seed {seed}");
+    let daemon = Daemon::start(Settings::default());
+    let ([mut one, mut two], [port, far]) = two_machines(&daemon);
+    let mut three = Machine::attach(&daemon, "three");
+    three.tell_addresses([10, 9, 0, 3]);
+    let _network = Network::between(&[&port, &far]);
+    // Those that have links of their own beside it: on the same packet thread, in memory of their own.
+    let ((mut a, _), (mut b, _)) = (one.process(), two.process());
+    let (mut c, _) = three.process();
+    let own = [create(&mut c, Service::Rc), create(&mut c, Service::Rc)];
+    for (from, to) in [(own[0], own[1]), (own[1], own[0])] {
+        c.call(connect(from, to, "10.9.0.3", "10.9.0.3").into());
+    }
+    let ready = link_ready(&mut c);
+    let memory = Extent::new(&three.window, DATA.offset + ready.memory.offset, 2 * PAGE);
+    let memory = memory.map(Access::ReadWrite).unwrap();
+    let words = || (0..2 * PAGE as usize).step_by(8).map(|at| memory.load(at, Order::Relaxed));
+    let before: Vec<u64> = words().collect();
+    let links: Vec<LinkReady> = (0..4).map(|_| link(&mut a, &mut b)[0]).collect();
+    let mut dice = Dice(seed);
+    write_all_over(&one.window, &links, &port, &mut dice);
+    assert!(words().eq(before), "the memory of another machine");
+    // The daemon serves whoever comes, the machine's neighbour as well.
+    assert!(daemon.status()["vnics"].as_array().is_some_and(|vnics| vnics.len() >= 3));
+    create(&mut Client::hello(&daemon.path), Service::Rc);
+    create(&mut b, Service::Rc);
+    // What the guest did to its links it did to these only: the next one is whole.
+    link(&mut one.process().0, &mut b);
 }

@@ -1,0 +1,85 @@
+"""Nobody but the two processes themselves has anything to do with what they exchange in a virtual
+machine: no exit, no word to anybody, by counting. It runs in the one machine of cases/machines.py."""
+
+import contextlib
+import os
+import re
+import signal
+
+from harness import process
+from harness.attached import OMNIVERB, keepers, porters
+from harness.case import Case, check
+
+_FEW, _MANY = 10_000, 100_000
+# Without `omniverb run`, which keeps files with counters up to date once a second.
+_RUN = "LD_LIBRARY_PATH=/opt/omniverb/lib exec ib_send_bw -F -x 1 -s 64 -n"
+
+
+def _calls(lab, count):
+    """How many system calls daemon, keeper and porter make, how often the agent sleeps, and how often
+    the machine is interrupted by its devices, while two of its processes exchange so much."""
+    machine, daemon = lab.machine, lab.host.daemon
+    pids = [daemon.pid, *(int(os.path.basename(folder))
+                          for folder in (*keepers(daemon), *porters(daemon)))]
+    summary = f"{machine.folder.name}/calls"
+    traced = process.start(["strace", "-f", "-qq", "-c", "-U", "calls,name", "-o", summary,
+                            *(f"--attach={pid}" for pid in pids)])
+    try:
+        process.until(lambda: all(_is_traced(pid) for pid in pids), 10, "strace")
+        before = _inside(machine)
+        _exchange(machine, count)
+        after = _inside(machine)
+    finally:
+        traced.send_signal(signal.SIGINT)
+        traced.wait(10)
+    with open(summary, encoding="utf-8") as file:
+        text = file.read()
+    total = re.search(r"^\s*(\d+) total$", text, re.M)
+    check(total, text)
+    return {"calls": int(total.group(1)), **{name: after[name] - before[name] for name in after}}
+
+
+def _is_traced(pid):
+    with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+        return "TracerPid:\t0" not in file.read()
+
+
+def _inside(machine):
+    """How often the agent has slept; interrupts by virtio devices."""
+    text = machine.run("sh", "-c", "for f in $(grep -l '^omniverb$' /proc/[0-9]*/comm); do "
+                       "grep -h ^voluntary ${f%comm}task/*/status; done; cat /proc/interrupts")
+    slept = re.findall(r"^voluntary_ctxt_switches:\s+(\d+)", text, re.M)
+    interrupts = re.findall(r"^\s*\d+:\s+(\d+).*virtio\d", text, re.M)
+    check(slept and interrupts, text)
+    return {"slept": sum(map(int, slept)), "interrupts": sum(map(int, interrupts))}
+
+
+def _exchange(machine, count):
+    """Two processes that poll."""
+    with open(f"{machine.folder.name}/exchange", "w+", encoding="utf-8") as said:
+        server = machine.start("sh", "-c", f"{_RUN} {count}", stdout=said)
+        with contextlib.ExitStack() as stack:
+            stack.callback(server.kill)
+            process.until(lambda: server.poll() is not None or machine.listens(18515), 60,
+                          "a server")
+            machine.run("sh", "-c", f"{_RUN} {count} 127.0.0.1", limit=120)
+            check(server.wait(20) == 0, "the server")
+
+
+def _nobody_else(lab):
+    """Ten times as much takes none of them more."""
+    few, many = _calls(lab, _FEW), _calls(lab, _MANY)
+    print(few, many)
+    for what, number in many.items():
+        grown = number - few[what]
+        check(grown < (_MANY - _FEW) / 200, f"{what}: {grown} more for {_MANY - _FEW} messages")
+
+
+def cases():
+    """Those of one machine."""
+    return [Case("machines.nobody_else", _nobody_else, 300)]
+
+
+def groups():
+    """None of their own."""
+    return []
