@@ -1,6 +1,6 @@
 """A guest whose root writes all over its window and says anything by its port, while links of its
-own, of another machine and of containers are in use: it harms its own links. Where there is a nightly
-toolchain the daemon runs under AddressSanitizer."""
+own, of another machine and of containers are in use: it harms its own links. Where there is a
+nightly toolchain the daemon runs under AddressSanitizer."""
 
 import contextlib
 import os

@@ -1,5 +1,5 @@
 """Nobody but the two processes themselves has anything to do with what they exchange in a virtual
-machine: no exit, no word to anybody, by counting. It runs in the one machine of cases/machines.py."""
+machine: no exit, no word to anybody, by counting. In the one machine of cases/machines.py."""
 
 import contextlib
 import os
@@ -16,8 +16,8 @@ _RUN = "LD_LIBRARY_PATH=/opt/omniverb/lib exec ib_send_bw -F -x 1 -s 64 -n"
 
 
 def _calls(lab, count):
-    """How many system calls daemon, keeper and porter make, how often the agent sleeps, and how often
-    the machine is interrupted by its devices, while two of its processes exchange so much."""
+    """How many system calls daemon, keeper and porter make, how often the agent sleeps, and how
+    often devices interrupt the machine, while two of its processes exchange so much."""
     machine, daemon = lab.machine, lab.host.daemon
     pids = [daemon.pid, *(int(os.path.basename(folder))
                           for folder in (*keepers(daemon), *porters(daemon)))]

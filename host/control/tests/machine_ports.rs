@@ -257,7 +257,7 @@ fn whatever_a_machine_writes_over_its_window_harms_itself_only() {
     let mut three = Machine::attach(&daemon, "three");
     three.tell_addresses([10, 9, 0, 3]);
     let _network = Network::between(&[&port, &far]);
-    // Those that have links of their own beside it: on the same packet thread, in memory of their own.
+    // A machine that has links of its own beside it, in memory of its own.
     let ((mut a, _), (mut b, _)) = (one.process(), two.process());
     let (mut c, _) = three.process();
     let own = [create(&mut c, Service::Rc), create(&mut c, Service::Rc)];
