@@ -73,10 +73,13 @@ def _xrc(lab):
     command = [OMNIVERB, "run", "--", "ibv_xsrq_pingpong", "-g", "0", "-n", "100"]
     with open(f"{lab.machine.folder.name}/xrc", "w+", encoding="utf-8") as said:
         server = lab.machine.start(*command, stdout=said)
-        process.until(lambda: server.poll() is not None or lab.machine.listens(18515), 60,
-                      "a server")
-        text = lab.machine.run(*command, "127.0.0.1", limit=60)
-        check(server.wait(20) == 0 and "success" in text, text)
+        try:
+            process.until(lambda: server.poll() is not None or lab.machine.listens(18515), 60,
+                          "a server")
+            text = lab.machine.run(*command, "127.0.0.1", limit=60)
+            check(server.wait(20) == 0 and "success" in text, text)
+        finally:
+            server.kill()
 
 
 def _filled(lab):
@@ -91,7 +94,7 @@ def _filled(lab):
                 said.seek(0)
                 return re.search(r"(\d+) connected pairs, then (.*)", said.read())
             process.until(lambda: told() or greedy.poll() is not None, 60, "the end of the window")
-            check(told() and told().group(2) == "Cannot allocate memory", f"{said.read()}")
+            check(told() and told().group(2) == "Cannot allocate memory", f"{told()}")
             row = machine.row()
             check(row["window"] - row["used"] < 4 << 20, f"{row}")
             check(machine.has_device(), "no device")

@@ -242,9 +242,9 @@ def groups():
              Case("machines.two", _two_machines, 180),
              Case("machines.porter", _porter, 60),
              Case("machines.agent", _agent_is_nobody, 60),
-             Case("machines.agent killed", _agent_again, 300),
+             Case("machines.agent killed", _agent_again, 300, slow=True),
              Case("machines.daemon killed", _daemon_again, 300),
-             Case("machines.porter killed", _porter_again, 300),
+             Case("machines.porter killed", _porter_again, 300, slow=True),
              Case("machines.detached", _detached, 300)]
     plain = [Case("machines.args.device", _device, 120),
              Case("machines.args.ibv_rc_pingpong", _pingpong("rc"), 180),

@@ -151,7 +151,7 @@ def title(options):
 # which takes a second for a latency and a quarter for a bandwidth. The others run with one large
 # size, if they are about bandwidth, and with all of them in `make soak`.
 EVERYTHING, EACH_ONCE = "everything", "each once"
-MATRIX = {"containers": (EVERYTHING, (("ib_send_bw", "RC"),)),
+MATRIX = {"containers": (EVERYTHING, ()),
           "user": (EACH_ONCE, ()),
           "wire": (EVERYTHING, (("ib_send_bw", "RC"),)),
           "forwarded": (EACH_ONCE, (("ib_write_bw", "UC"),)),

@@ -92,7 +92,7 @@ TEST(ping_pong_asleep)
 {
     static struct party p;
     pid_t pid;
-    turns = argument(0, 20000);
+    turns = argument(0, 10000);
     int socket = spawn(answer, &pid);
     party_open(&p, socket);
     uint64_t start = now_ns();

@@ -140,6 +140,8 @@ impl Connection {
         match opcode.class {
             Class::Notification => {
                 match packet.delay() {
+                    // Only who agreed on them says them.
+                    Some(_) if !self.config.tells_delays => {}
                     Some(delay) => {
                         self.requester.delayed(now, &self.config, Time::from(delay) * 1000)
                     }

@@ -220,7 +220,7 @@ impl Responder {
         let length = self.simple(config, datagram, self.expected, syndrome)?;
         self.negative = None;
         self.silent = true;
-        self.unready = negative == Negative::NotReady;
+        self.unready |= negative == Negative::NotReady;
         Some(length)
     }
 

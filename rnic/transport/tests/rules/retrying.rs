@@ -213,7 +213,7 @@ fn a_receiver_that_is_late_is_waited_for_whatever_the_retries_allow() {
 
 #[test]
 fn a_peer_that_says_that_there_is_a_receive_is_not_waited_for() {
-    let mut end = end();
+    let mut end = End::new(Config { tells_delays: true, ..config() });
     end.submit(1, SEND, 1);
     end.submit(2, SEND, 1);
     end.sent();
@@ -320,7 +320,7 @@ fn delay(end: &mut End, seconds: u32) {
 
 #[test]
 fn a_peer_that_says_it_is_slow_is_waited_for() {
-    let mut end = End::new(Config { retry_count: 0, ..config() });
+    let mut end = End::new(Config { retry_count: 0, tells_delays: true, ..config() });
     end.submit(1, SEND, 1);
     end.sent();
     delay(&mut end, 2);
@@ -334,9 +334,23 @@ fn a_peer_that_says_it_is_slow_is_waited_for() {
     assert_eq!(end.connection.poll_timeout(), None, "nothing is waited for");
 }
 
+/// Anybody can write one: where the two have not agreed on them it changes nothing.
+#[test]
+fn notices_that_nobody_agreed_on_are_not_heard() {
+    let mut end = end();
+    end.submit(1, SEND, 1);
+    end.sent();
+    let deadline = end.connection.poll_timeout();
+    delay(&mut end, 2);
+    assert_eq!(end.connection.poll_timeout(), deadline, "not slow");
+    end.receive(&acknowledge(1000, 0x20));
+    delay(&mut end, 0);
+    assert_eq!(end.sent(), [""; 0], "not ready");
+}
+
 #[test]
 fn a_peer_that_only_says_that_it_is_slow_is_given_up() {
-    let mut end = End::new(Config { retry_count: 7, ..config() });
+    let mut end = End::new(Config { retry_count: 7, tells_delays: true, ..config() });
     end.submit(1, SEND, 1);
     end.sent();
     let begin = end.now;
