@@ -17,9 +17,10 @@ use std::sync::Arc;
 
 /// A bell: one page per side.
 const BELL_BYTES: u64 = 0x2000;
-/// In a window with less than that left nobody connects, so that there is room for a process or two
-/// that come.
-const LINK_ROOM: u64 = 2 << 20;
+/// In a window with less than that left in one piece nobody connects: the largest link, that to the
+/// engine, has 4.5 MiB, and there shall be room for processes that come. (Of a small window: a
+/// quarter.)
+const LINK_ROOM: u64 = 8 << 20;
 
 /// Where memory comes from.
 #[derive(Clone, Debug, Default)]
@@ -44,8 +45,7 @@ impl Source {
     /// There is hardly any left, and none for another link.
     pub(crate) fn is_full(&self) -> bool {
         let Source::Window(pieces) = self else { return false };
-        let (all, used) = pieces.sizes();
-        all - used < LINK_ROOM
+        pieces.longest() < LINK_ROOM.min(pieces.sizes().0 / 4)
     }
 
     /// Makes memory that is handed out as it is. `name` shows in `/proc/PID/maps`.

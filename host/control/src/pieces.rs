@@ -130,6 +130,11 @@ impl Pieces {
         (self.data.length, self.data.length - PAGE - free)
     }
 
+    /// Bytes of the largest piece that there is.
+    pub(crate) fn longest(&self) -> u64 {
+        lock(&self.room.free).values().copied().max().unwrap_or(0)
+    }
+
     /// The machine is parted with: nothing is emptied any more.
     pub(crate) fn part(&self) {
         *lock(&self.room.over) = true;

@@ -18,8 +18,8 @@ use support::operator::{Operator, name, own_status};
 use support::remote::Remote;
 use support::*;
 
-/// Who waits so long for the daemon is held up, on however busy a machine. (A second or two is usual
-/// in a debug build, with eight others that ask all the time, on two processors.)
+/// Who waits so long for the daemon is held up, on however busy a machine. (A second or two are
+/// usual in a debug build, with eight that ask all the time, on two processors.)
 const LIVELY: Duration = Duration::from_secs(30);
 
 /// The second life of this program (see `support/remote.rs`).
