@@ -80,6 +80,78 @@ def _between(sides, program, *options):
         check("invalid data" not in text and "iters in" in text, text)
 
 
+def _ways(lab):
+    """How the data of the machine's processes travels to others, and why."""
+    for vnic in lab.host.daemon.status()["vnics"]:
+        for program in vnic["processes"]:
+            for qp in program["qps"]:
+                for peer in qp["peers"]:
+                    if vnic["name"] == f"vm-{NAME}" and peer["vnic"] != vnic["name"]:
+                        yield peer["path"], peer["why"]
+
+
+def _memory(lab):
+    """What memory files the processes that are no machine's have mapped."""
+    for vnic in lab.host.daemon.status()["vnics"]:
+        for program in vnic["processes"]:
+            if not vnic["name"].startswith("vm-"):
+                with open(f"/proc/{program['pid']}/maps", encoding="utf-8") as file:
+                    yield from re.findall(r"/memfd:(omniverb-\S+)", file.read())
+
+
+@contextlib.contextmanager
+def _long(lab, server, client, program, *options):
+    """Two processes that exchange messages for as long as they are looked at."""
+    sides = lab.sides(server, client)
+    lines = [[f"ibv_{program}_pingpong", "-g", gid_index(place), "-n", 10_000_000, *options]
+             for place in (sides.client, sides.server)]
+    both = Both(sides, lines[0], server_argv=lines[1])
+    try:
+        process.until(lambda: _moving(lab), 60, "messages on a link")
+        yield both
+        check(both.server.poll() is None and both.client.poll() is None, "it has ended")
+    finally:
+        both.abort()
+
+
+def _neighbour(lab):
+    """The first container has a window with the machine, and its process that and no other."""
+    for server, client in (("machine", "container"), ("container", "machine")):
+        with _long(lab, server, client, "rc", "-e"):
+            ways = set(_ways(lab))
+            check(ways == {("direct", "in a pair window of the virtual machine")}, f"{ways}")
+            check(lab.machine.row()["pairs"]["links"] == 1, f"{lab.machine.row()}")
+            names = set(_memory(lab))
+            check("omniverb-pair" in names and "omniverb-window" not in names, f"{names}")
+    pairs = lab.machine.row()["pairs"]
+    check((pairs["windows"], pairs["present"], pairs["given"]) == (1, 1, 1), f"{pairs}")
+
+
+def _pieces_of_pairs(lab):
+    """What two processes had of a pair window comes back when both are gone."""
+    process.until(lambda: lab.machine.row()["pairs"]["used"] == 0, 20, "the pieces to come back")
+
+
+def _third(lab):
+    """Whoever comes when all windows are given is reached by the engine; also when he has gone
+    whose they are."""
+    with _long(lab, "machine", "third", "rc", "-e"):
+        ways = {path for path, _ in _ways(lab)}
+        check(ways == {"forwarded"}, f"{set(_ways(lab))}")
+        check("omniverb-pair" not in set(_memory(lab)), "he has some of it")
+    check(lab.machine.row()["pairs"]["given"] == 1, f"{lab.machine.row()}")
+
+
+def _full(lab):
+    """More links than there is room for: the others pass through the engine."""
+    with contextlib.ExitStack() as stack:
+        for number in range(9):
+            stack.enter_context(_long(lab, "machine", "container", "rc", "-e"))
+            process.until(lambda: len(list(_ways(lab))) > number, 60, "another link")
+        paths = [path for path, _ in _ways(lab)]
+        check({"direct", "forwarded"} == set(paths), f"{list(_ways(lab))}")
+
+
 def _second(lab):
     return Machine(lab.stage, lab.host, name="web-2", address="10.77.0.201")
 
@@ -160,6 +232,30 @@ def _daemon_again(lab):
     _goes_on(lab)
 
 
+def _sent(lab):
+    """Messages that queue pairs of the machine's and the container's have sent."""
+    return sum(qp["messages_sent"] for qp in lab.host.daemon.queue_pairs())
+
+
+def _neighbour_outlives(lab):
+    """A link in a pair window goes on when the daemon is killed, and who sleeps on either side is
+    woken, when there is another; that one knows whose the window is."""
+    _settled(lab)
+    with _long(lab, "machine", "container", "rc", "-e"):
+        lab.host.daemon.kill()
+        lab.host.daemon.start()
+        process.until(lambda: lab.machine.row(), 20, "the machine to be attached")
+        process.until(lambda: len(list(_ways(lab))) == 1, 30, "the link to be announced")
+        before = _sent(lab)
+        process.until(lambda: _sent(lab) > before + 100, 60, "messages on the link")
+        ways = set(_ways(lab))
+        check({path for path, _ in ways} == {"direct"}, f"{ways}")
+        pairs = lab.machine.row()["pairs"]
+        check(pairs["given"] == 1 and pairs["used"] > 0, f"{pairs}")
+    _third(lab)
+    _neighbour(lab)
+
+
 def _porter_again(lab):
     """A porter is killed and another begins."""
     with _exchanging(lab):
@@ -197,8 +293,9 @@ def _porter(lab):
     check(int(status["CapPrm"], 16) == 0 and status["NoNewPrivs"] == "1", f"{status}")
     files = sorted(os.readlink(path) for path in glob.glob(f"{folder}/fd/*"))
     check(files[:3] == ["/dev/null"] * 3, f"{files}")
-    # The port, the door, and those of sessions.
-    check(len(files) >= 5 and all(name.startswith("socket:") for name in files[3:]), f"{files}")
+    # The port, the door, those of sessions, and what its own threads wake it by.
+    rest = [name for name in files[3:] if name != "anon_inode:[eventfd]"]
+    check(len(rest) >= 2 and all(name.startswith("socket:") for name in rest), f"{files}")
 
 
 def _detached(lab):
@@ -239,11 +336,16 @@ def groups():
                for server, client, program, *options in _ACROSS],
              *machine_programs.cases(),
              *machine_quiet.cases(),
+             Case("machines.neighbour", _neighbour, 180),
+             Case("machines.neighbour's pieces", _pieces_of_pairs, 60),
+             Case("machines.third", _third, 180),
+             Case("machines.full pair window", _full, 300, slow=True),
              Case("machines.two", _two_machines, 180),
              Case("machines.porter", _porter, 60),
              Case("machines.agent", _agent_is_nobody, 60),
              Case("machines.agent killed", _agent_again, 300, slow=True),
              Case("machines.daemon killed", _daemon_again, 300),
+             Case("machines.neighbour and another daemon", _neighbour_outlives, 300, slow=True),
              Case("machines.porter killed", _porter_again, 300, slow=True),
              Case("machines.detached", _detached, 300)]
     plain = [Case("machines.args.device", _device, 120),

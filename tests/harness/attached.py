@@ -1,5 +1,5 @@
-"""Virtual machines that have a device of ours, and what is around them: a host with one and a
-container on its bridge, and another host."""
+"""Virtual machines that have a device of ours, and what is around them: a host with one and two
+containers on its bridge, and another host."""
 
 import contextlib
 import glob
@@ -57,7 +57,8 @@ class Machine(Guest):
     def command(self, stage):
         """What starts QEMU."""
         return ["env", f"OMNIVERB_SOCKET={self.daemon.socket}", stage.dist / "bin" / "omniverb",
-                "vm", "run", self.name, "--window", "64m", "--"]
+                "vm", "run", self.name, "--window", "64m", "--neighbours", "1",
+                "--pair-size", "4m", "--"]
 
     def _switch_on(self, line, limit):
         process.until(lambda: not self.row(), 10, "the name to be free")
@@ -148,12 +149,12 @@ class Both(GuestDuet):
 
 
 class Lab:
-    """A host with a machine and a container on one bridge, and another host with a container."""
+    """A host with a machine and two containers on one bridge, and another host with a container."""
 
     def __init__(self, stage, kind=Machine):
         self.stage, self.host, self.other = stage, Host(stage, "machines"), None
         try:
-            self.container = self.host.add(1)
+            self.container, self.third = self.host.add(1), self.host.add(3)
             self.other = Host(stage, "elsewhere")
             self.cable = Cable(self.host.switch, self.other.switch)
             self.far = self.other.add(2)
@@ -164,7 +165,8 @@ class Lab:
 
     def sides(self, server, client):
         """Who is server and who is client, by the names of places."""
-        places = {"machine": Device(self.machine), "container": self.container, "far": self.far}
+        places = {"machine": Device(self.machine), "container": self.container, "far": self.far,
+                  "third": self.third}
         return SimpleNamespace(server=places[server], client=places[client])
 
     def close(self):

@@ -51,6 +51,22 @@ pub(crate) struct Client {
     dead: bool,
 }
 
+/// A process that may be there although its connection is not, and what it may use as long as it
+/// is.
+#[derive(Debug)]
+pub(crate) struct Leaver {
+    /// Readable when it has ended.
+    pub(crate) life: Arc<OwnedFd>,
+    pieces: Vec<Arc<Piece>>,
+}
+
+impl Leaver {
+    /// Nobody will hear of its end.
+    pub(crate) fn retire(&self) {
+        self.pieces.iter().for_each(|piece| piece.retire());
+    }
+}
+
 impl Client {
     pub(crate) fn new(
         calls: OwnedFd,
@@ -87,6 +103,14 @@ impl Client {
         self.pieces.extend(pieces);
     }
 
+    /// What it has of windows that machines share with it, and what says when its process has
+    /// ended: until then it may use them.
+    pub(crate) fn leave_behind(&mut self) -> Option<Leaver> {
+        let life = self.pidfd.clone().filter(|_| matches!(self.source, Source::Files))?;
+        let pieces = std::mem::take(&mut self.pieces);
+        (!pieces.is_empty()).then_some(Leaver { life, pieces })
+    }
+
     /// Its process is gone, as its machine says.
     pub(crate) fn note_dead(&mut self) {
         self.dead = true;
@@ -102,6 +126,10 @@ impl Client {
 
     pub(crate) fn pid(&self) -> i32 {
         self.peer.pid
+    }
+
+    pub(crate) fn uid(&self) -> u32 {
+        self.peer.uid
     }
 
     /// Its vNIC, or the errno it is refused with.

@@ -9,13 +9,14 @@ use rustix::io::{Errno, pread, pwrite};
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 /// Pages that are read, or noted, at a time.
 const STEP: usize = 4096;
 
 /// The notes on a window, if somebody keeps any.
-#[derive(Debug)]
-pub(crate) struct Ledger(Option<OwnedFd>);
+#[derive(Clone, Debug)]
+pub(crate) struct Ledger(Option<Arc<OwnedFd>>);
 
 impl Ledger {
     /// Nobody keeps any.
@@ -25,7 +26,7 @@ impl Ledger {
 
     /// Those in a file, which was [checked](Self::check).
     pub(crate) fn of(file: OwnedFd) -> Ledger {
-        Ledger(Some(file))
+        Ledger(Some(Arc::new(file)))
     }
 
     /// Whether a file can be notes about so many pages. Asks no file system.
@@ -64,6 +65,31 @@ impl Ledger {
             at += length as u64;
         }
         Ok(given)
+    }
+
+    /// What stands behind the notes about so many pages; `None`: zeros, or nothing.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn whose<const N: usize>(&self, pages: u64) -> io::Result<Option<[u8; N]>> {
+        let Some(file) = &self.0 else { return Ok(None) };
+        let mut bytes = [0; N];
+        if pread(file, &mut bytes, pages)? != N {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(bytes.iter().any(|byte| *byte != 0).then_some(bytes))
+    }
+
+    /// Writes something there.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn note_whose(&self, pages: u64, bytes: &[u8]) -> io::Result<()> {
+        let Some(file) = &self.0 else { return Ok(()) };
+        match pwrite(file, bytes, pages)? == bytes.len() {
+            true => Ok(()),
+            false => Err(io::ErrorKind::WriteZero.into()),
+        }
     }
 
     /// Notes that pages are given away, or free.

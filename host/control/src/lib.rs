@@ -34,6 +34,7 @@ mod memory;
 mod naming;
 mod operators;
 mod outbox;
+mod pairs;
 mod pieces;
 mod place;
 mod policy;

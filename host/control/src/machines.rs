@@ -1,6 +1,7 @@
 //! The virtual machines that are attached: their doors, by which sessions of their processes are
 //! made, and their windows. A machine is attached as long as its door is open.
 
+use crate::pairs::Pairs;
 use crate::pieces::Pieces;
 use omniverb_session::machine::MachineName;
 use omniverb_sys::datagram::Port;
@@ -32,6 +33,8 @@ pub(crate) struct Record {
     pub(crate) porter: Peer,
     /// Its UDP port 4791, if its agent has it.
     pub(crate) port: Option<Arc<Port>>,
+    /// What it shares with neighbours.
+    pub(crate) pairs: Pairs,
     /// Sessions of its processes.
     pub(crate) sessions: BTreeSet<SessionId>,
     /// What its addresses are, as it says.
@@ -90,6 +93,16 @@ impl Machines {
     /// The number of the one that has this vNIC.
     pub(crate) fn number_of(&self, vnic: VnicId) -> Option<SessionId> {
         self.all.iter().find(|(_, record)| record.vnic == vnic).map(|(id, _)| *id)
+    }
+
+    /// Those that have this vNIC, or a window of whoever has this proof.
+    pub(crate) fn concerned(
+        &self,
+        vnic: VnicId,
+        proof: [u64; 4],
+    ) -> impl Iterator<Item = SessionId> + '_ {
+        let concerned = move |record: &Record| record.vnic == vnic || record.pairs.are_of(proof);
+        self.all.iter().filter(move |(_, record)| concerned(record)).map(|(id, _)| *id)
     }
 
     /// The first vNIC from this one on that a machine has.

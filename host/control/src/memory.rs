@@ -8,9 +8,12 @@
 use crate::outbox::{Letter, Parcel};
 use crate::pieces::{Piece, Pieces};
 use omniverb_link::layout::link_bytes;
-use omniverb_ring::Window;
+use omniverb_ring::bell::PAGE_BYTES;
+use omniverb_ring::sync::Ordering;
+use omniverb_ring::{BellPage, Window};
 use omniverb_session::body::{self, LinkReady};
-use omniverb_sys::{Access, Extent, memfd};
+use omniverb_session::pair;
+use omniverb_sys::{Access, Extent, memfd, random};
 use std::any::Any;
 use std::io;
 use std::sync::Arc;
@@ -53,11 +56,11 @@ impl Source {
         Ok(match self {
             Source::Files => {
                 let file = Arc::new(memfd::create(name, bytes)?);
-                Memory { extent: Extent::new(file, 0, bytes), piece: None }
+                Memory { extent: Extent::new(file, 0, bytes), piece: None, pair: None }
             }
             Source::Window(pieces) => {
                 let piece = Arc::new(pieces.take(bytes)?);
-                Memory { extent: piece.extent(), piece: Some(piece) }
+                Memory { extent: piece.extent(), piece: Some(piece), pair: None }
             }
         })
     }
@@ -70,9 +73,22 @@ pub(crate) struct Memory {
     pub(crate) extent: Extent,
     /// That of a window which it is.
     piece: Option<Arc<Piece>>,
+    /// The window is a pair window, of this number.
+    pair: Option<u8>,
 }
 
 impl Memory {
+    /// A piece of a pair window, in this part of it.
+    fn in_pair(
+        number: u8,
+        pieces: &Arc<Pieces>,
+        part: body::Extent,
+        bytes: u64,
+    ) -> io::Result<Memory> {
+        let piece = Arc::new(pieces.take_in(part, bytes)?);
+        Ok(Memory { extent: piece.extent(), piece: Some(piece), pair: Some(number) })
+    }
+
     /// Maps it. It is kept as long as the mapping, so that whoever has one finds nothing of others.
     pub(crate) fn map(&self, access: Access) -> io::Result<Window> {
         self.extent.map_and_keep(access, self.piece.clone())
@@ -85,10 +101,16 @@ impl Memory {
 
     /// As others are told of it.
     pub(crate) fn said(&self) -> body::Extent {
-        match &self.piece {
-            Some(piece) => piece.in_guest(),
-            None => body::Extent { offset: self.extent.offset, length: self.extent.length },
+        match (&self.piece, self.pair) {
+            (Some(piece), Some(number)) => pair::numbered(number, piece.in_guest()),
+            (Some(piece), None) => piece.in_guest(),
+            (None, _) => self.said_outside(),
         }
+    }
+
+    /// As the neighbour is told of it with whom a machine shares it: he has the file.
+    fn said_outside(&self) -> body::Extent {
+        body::Extent { offset: self.extent.offset, length: self.extent.length }
     }
 
     /// What goes along when they are told.
@@ -117,6 +139,36 @@ impl Shared {
         let bell = || source.make("omniverb-bell", BELL_BYTES);
         let bell = (ready.bell_new != 0).then(bell).transpose()?;
         Ok(Shared { link, bell })
+    }
+
+    /// The same in a pair window: links and bells have their parts of it.
+    pub(crate) fn make_in_pair(
+        number: u8,
+        pieces: &Arc<Pieces>,
+        (links, bells): (body::Extent, body::Extent),
+        ready: &LinkReady,
+    ) -> io::Result<Shared> {
+        let bytes = link_bytes(ready.request_bytes as usize, ready.response_bytes as usize);
+        let link = Memory::in_pair(number, pieces, links, bytes as u64)?;
+        let bell = || {
+            let bell = Memory::in_pair(number, pieces, bells, pair::BELL_BYTES)?;
+            let pages = bell.map(Access::ReadWrite)?;
+            // Who passes wakes on knows the place, and what it said when there was another bell.
+            for page in [0, PAGE_BYTES].iter().filter_map(|at| pages.part(*at, PAGE_BYTES)) {
+                BellPage::new(page).rung().store(random::number(), Ordering::SeqCst);
+            }
+            Ok::<_, io::Error>(bell)
+        };
+        let bell = (ready.bell_new != 0).then(bell).transpose()?;
+        Ok(Shared { link, bell })
+    }
+
+    /// What the neighbour is told with whom a machine shares it.
+    pub(crate) fn letter_outside(&self, ready: &LinkReady) -> Letter {
+        let files = self.all().map(|memory| memory.extent.file.clone()).collect();
+        let bell_memory = self.bell.as_ref().map_or(body::Extent::NONE, Memory::said_outside);
+        let ready = LinkReady { memory: self.link.said_outside(), bell_memory, ..*ready };
+        Letter::with(ready, files)
     }
 
     /// What an end is told.

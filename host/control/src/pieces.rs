@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::iter;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -33,6 +33,8 @@ pub(crate) struct Pieces {
     data: body::Extent,
     /// What is to be emptied: where it begins, how long it is.
     returned: Sender<(u64, u64)>,
+    /// The same for the thread that empties, which there is once something was given away.
+    to_empty: Mutex<Option<Receiver<(u64, u64)>>>,
     /// Where the file goes in the end.
     bin: Bin,
 }
@@ -63,8 +65,8 @@ impl Pieces {
     /// given away.
     ///
     /// # Errors
-    /// If the file is no memory that can never be cut short, or has not these pages; if there can
-    /// be no more threads; if the ledger cannot be read.
+    /// If the file is no memory that can never be cut short, or has not these pages; if the ledger
+    /// cannot be read.
     pub(crate) fn new(
         file: OwnedFd,
         data: body::Extent,
@@ -84,11 +86,24 @@ impl Pieces {
         let (free, over) = (Mutex::new(free), Mutex::new(false));
         let room = Arc::new(Room { file: Arc::new(file), free, ledger, begin, over });
         let (returned, to_empty) = mpsc::channel();
-        let ours = room.clone();
+        let to_empty = Mutex::new(Some(to_empty));
+        Ok(Arc::new(Pieces { room, data, returned, to_empty, bin }))
+    }
+
+    /// Has a thread empty what comes back.
+    fn begin(&self) -> io::Result<()> {
+        let mut to_empty = lock(&self.to_empty);
+        let Some(receiver) = to_empty.take() else { return Ok(()) };
+        let ours = self.room.clone();
         // Ends when nobody can return anything any more.
-        let work = move || to_empty.into_iter().for_each(|(at, length)| ours.empty(at, length));
-        thread::Builder::new().name("window".into()).stack_size(STACK_BYTES).spawn(work)?;
-        Ok(Arc::new(Pieces { room, data, returned, bin }))
+        let work = move || receiver.into_iter().for_each(|(at, length)| ours.empty(at, length));
+        let begun =
+            thread::Builder::new().name("window".into()).stack_size(STACK_BYTES).spawn(work);
+        if begun.is_err() {
+            // It has taken the other end with it: nothing of this window comes back.
+            *lock(&self.room.over) = true;
+        }
+        begun.map(drop)
     }
 
     /// Whether a file can be a window. Asks no file system.
@@ -108,20 +123,54 @@ impl Pieces {
     /// So many bytes: zeros, if those who had them before have let go of them as they said.
     ///
     /// # Errors
-    /// `OutOfMemory` if there is no such piece.
+    /// `OutOfMemory` if there is no such piece; `WouldBlock` if there can be no more threads.
     pub(crate) fn take(self: &Arc<Pieces>, bytes: u64) -> io::Result<Piece> {
+        self.take_in(body::Extent { offset: 0, length: self.data.length }, bytes)
+    }
+
+    /// The same, of a part of what the guest sees.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub(crate) fn take_in(self: &Arc<Pieces>, part: body::Extent, bytes: u64) -> io::Result<Piece> {
         let length = bytes.checked_next_multiple_of(PAGE).filter(|length| *length > 0);
         let length = length.ok_or(io::ErrorKind::InvalidInput)?;
+        self.begin()?;
         let mut free = lock(&self.room.free);
-        let fits = free.iter().find(|(_, room)| **room >= length).map(|(at, room)| (*at, *room));
-        let (offset, room) = fits.ok_or(io::ErrorKind::OutOfMemory)?;
+        let mut fits = self.free_in(&free, part).filter(|(_, within)| within.1 >= length);
+        let ((at, room), (offset, _)) = fits.next().ok_or(io::ErrorKind::OutOfMemory)?;
+        drop(fits);
         self.room.note(offset, length, true)?;
-        free.remove(&offset);
-        if room > length {
-            free.insert(offset + length, room - length);
+        free.remove(&at);
+        for (start, end) in [(at, offset), (offset + length, at + room)] {
+            if start < end {
+                free.insert(start, end - start);
+            }
         }
         drop(free);
         Ok(Piece { of: self.clone(), offset, length, retired: Mutex::new(false) })
+    }
+
+    /// How many pieces of so many bytes there are in a part of what the guest sees.
+    pub(crate) fn room(&self, part: body::Extent, bytes: u64) -> usize {
+        let length = bytes.max(1).next_multiple_of(PAGE);
+        let free = lock(&self.room.free);
+        let pieces: u64 = self.free_in(&free, part).map(|(_, within)| within.1 / length).sum();
+        usize::try_from(pieces).unwrap_or(usize::MAX)
+    }
+
+    /// What is free, where it begins and how long it is; and how much of that is in a part.
+    fn free_in<'a>(
+        &self,
+        free: &'a BTreeMap<u64, u64>,
+        part: body::Extent,
+    ) -> impl Iterator<Item = ((u64, u64), (u64, u64))> + use<'a> {
+        let begin = self.data.offset + part.offset;
+        let end = begin + part.length;
+        free.iter().map(move |(at, room)| {
+            let (first, last) = ((*at).max(begin), (at + room).min(end));
+            ((*at, *room), (first, last.saturating_sub(first)))
+        })
     }
 
     /// Bytes of the window, and how many of them are given away.

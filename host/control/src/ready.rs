@@ -31,6 +31,8 @@ pub(crate) enum Ready {
     Operator(SessionId),
     /// A machine's porter asks something at its door, or has closed it.
     Machine(SessionId),
+    /// A process has ended that had been parted with before.
+    Leaver(SessionId),
     /// The engine has something to tell.
     Engine,
     /// The recorder has begun or ended captures.
@@ -57,6 +59,7 @@ impl Ready {
             Ready::Recorder => (10, 0),
             Ready::Disposal => (11, 0),
             Ready::Machine(id) => (12, id.0),
+            Ready::Leaver(id) => (13, id.0),
         };
         kind << 56 | number & NUMBER
     }
@@ -77,6 +80,7 @@ impl Ready {
             10 => Ready::Recorder,
             11 => Ready::Disposal,
             12 => Ready::Machine(id),
+            13 => Ready::Leaver(id),
             _ => return None,
         })
     }
@@ -102,6 +106,7 @@ mod tests {
             Ready::Recorder,
             Ready::Disposal,
             Ready::Machine(id),
+            Ready::Leaver(id),
         ] {
             assert_eq!(Ready::of(ready.token()), Some(ready));
         }

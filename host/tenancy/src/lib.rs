@@ -35,6 +35,7 @@ pub use fairness::holders::{Holder, Holders};
 pub use fairness::turns::Turns;
 pub use ids::{ProbeId, SessionId};
 pub use limits::Limits;
+pub use links::pair_windows::{Neighbour, PairWindows};
 pub use links::path::{Path, Why};
 pub use memory::layout::{Apart, FileId, Freed, Layout, Place, Placed};
 pub use omniverb_terms::{Underlay, VnicId};

@@ -127,7 +127,8 @@ impl Tenancy {
     }
 
     /// What proves that a vNIC is this one, to the next daemon as well.
-    pub(crate) fn proof(&self, vnic: VnicId) -> [u64; 4] {
+    #[must_use]
+    pub fn proof(&self, vnic: VnicId) -> [u64; 4] {
         self.identity(vnic).map_or([0; 4], |identity| identity.proof)
     }
 

@@ -36,7 +36,7 @@ fn a_machine_is_reached_by_the_engine_and_its_processes_reach_each_other_directl
         call(&mut bench, 2, to(c, 2, d, 2));
         call(&mut bench, 3, to(d, 2, c, 2));
         assert_eq!(links(&bench).len(), 1);
-        assert!(paths(&bench, 2).contains(&(Path::Direct, Why::SameVnic)));
+        assert!(paths(&bench, 2).contains(&(Path::Direct, Why::SameMachine)));
         // Nobody else is granted its pages.
         let rkey = mr(&mut bench, 2, 1, 6);
         let ask =

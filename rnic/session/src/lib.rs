@@ -28,6 +28,7 @@ pub mod machine;
 mod macros;
 pub mod opened;
 pub mod operator;
+pub mod pair;
 pub mod rate;
 pub mod rights;
 pub mod text;

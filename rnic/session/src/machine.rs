@@ -103,10 +103,16 @@ impl WindowHead {
         zerocopy::transmute!(*self)
     }
 
+    /// The same, whatever it is.
+    #[must_use]
+    pub fn of(bytes: &[u8; WindowHead::BYTES]) -> WindowHead {
+        zerocopy::transmute!(*bytes)
+    }
+
     /// What stands at the beginning of a window of this version; `None`: it is none.
     #[must_use]
     pub fn read(bytes: &[u8; WindowHead::BYTES]) -> Option<WindowHead> {
-        let head: WindowHead = zerocopy::transmute!(*bytes);
+        let head = WindowHead::of(bytes);
         (head.magic == WINDOW_MAGIC && head.version == VERSION).then_some(head)
     }
 }
@@ -143,6 +149,12 @@ bodies! {
         reserved: u32,
         entries: [MachineAddress; GIDS_MAX],
     }
+    /// Porter: which pair windows ([`crate::pair`]) the machine's agent has found; the others are
+    /// given to nobody. Answered with `Done`.
+    TellPairs {
+        /// Bit `number - 1` of each.
+        present: u64,
+    }
     /// An address of one of the machine's interfaces.
     MachineAddress {
         /// IPv6, or IPv4 as IPv6 has it.
@@ -166,7 +178,7 @@ pub const REACH_HOST: u32 = 2;
 
 messages! {
     0x5001 OpenSession, 0x5002 SessionOpened, 0x5003 TellAddresses, 0x5004 Done,
-    0x5005 EndSession, 0x5006 OpenPort, 0x5007 PortOpened, 0x5008 Parted,
+    0x5005 EndSession, 0x5006 OpenPort, 0x5007 PortOpened, 0x5008 Parted, 0x5009 TellPairs,
 }
 
 /// What comes before the bytes of a frame.
@@ -218,13 +230,19 @@ pub enum FrameKind {
     Packet = 9,
     /// Something was rung on the side that says so: who sleeps on the other side is to be woken.
     Word = 10,
+    /// The pair windows ([`crate::pair`]) that the agent has found: bit `number - 1` of eight
+    /// bytes. Said by one that has found some.
+    Pairs = 11,
+    /// The same as `Word`, in a pair window: who sleeps on one of its bells is to be woken.
+    Rung = 12,
 }
 
 impl FrameKind {
     /// All kinds.
-    pub const ALL: [FrameKind; 10] = {
-        use FrameKind::{Addresses, Begin, Call, Close, Event, Lost, Open, Packet, Port, Word};
-        [Begin, Open, Call, Event, Close, Addresses, Lost, Port, Packet, Word]
+    pub const ALL: [FrameKind; 12] = {
+        use FrameKind::{Addresses, Begin, Call, Close, Event, Lost, Open, Packet, Pairs, Port};
+        use FrameKind::{Rung, Word};
+        [Begin, Open, Call, Event, Close, Addresses, Lost, Port, Packet, Word, Pairs, Rung]
     };
 
     fn of(number: u16) -> Option<FrameKind> {
@@ -236,7 +254,7 @@ impl FrameKind {
     pub fn bytes_max(self) -> usize {
         match self {
             FrameKind::Packet => PACKET_BYTES_MAX,
-            FrameKind::Port | FrameKind::Word => 0,
+            FrameKind::Port | FrameKind::Word | FrameKind::Rung => 0,
             _ => MESSAGE_BYTES_MAX,
         }
     }
@@ -365,6 +383,8 @@ mod tests {
             frame(FrameKind::Port, 0),
             frame(FrameKind::Packet, PACKET_BYTES_MAX),
             frame(FrameKind::Word, 0),
+            frame(FrameKind::Pairs, 8),
+            frame(FrameKind::Rung, 0),
         ];
         let stream: Vec<u8> = all.iter().flat_map(Frame::encode).collect();
         for step in [1, 3, 17, 4096, stream.len()] {

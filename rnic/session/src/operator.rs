@@ -138,6 +138,19 @@ bodies! {
     /// Answer to `AttachMachine`. Descriptor: the machine's door ([`crate::machine`]); while it is
     /// open the machine is attached.
     MachineAttached { reserved: u64 }
+    /// Give a machine that is attached a pair window ([`crate::pair`]): one that it has plugged in,
+    /// too, and shares with one neighbour. It comes along, a memfd as the machine's own, and its
+    /// ledger, which has 64 bytes more than the data part has pages: there the daemon notes whose
+    /// it is. Answered with `Done`; `ENOENT` if there is no such machine, `EBUSY` if it has one of
+    /// this number, `EINVAL` for other files or numbers.
+    AttachPair {
+        /// As in `AttachMachine`.
+        name: [u8; VNIC_NAME_BYTES],
+        /// As in `AttachMachine`.
+        data: Extent,
+        /// From one on.
+        number: u64,
+    }
     /// Part with a machine: its door is closed, and so are the sessions of its processes. Answered
     /// with `Done`, or `ENOENT`.
     DetachMachine {
@@ -150,7 +163,7 @@ messages! {
     0x4001 QueryAll, 0x4002 QueryVnics, 0x4003 Status, 0x4004 SetVnic, 0x4005 VnicChanged,
     0x4006 DisconnectVnic, 0x4007 Disconnected, 0x4008 Capture, 0x4009 EndCapture,
     0x400a Captured, 0x400b Done, 0x400c AttachMachine, 0x400d MachineAttached,
-    0x400e DetachMachine,
+    0x400e DetachMachine, 0x400f AttachPair,
 }
 
 /// Whose daemon it is: that says where it has its files.
@@ -237,7 +250,7 @@ mod tests {
             };
             let (ours, theirs) = unknown(&bytes);
             assert!(kind == 0 || !(ours && theirs), "{kind}");
-            assert!(kind == 0 || ours == (0x4001..=0x400e).contains(&kind), "{kind}");
+            assert!(kind == 0 || ours == (0x4001..=0x400f).contains(&kind), "{kind}");
         }
     }
 }

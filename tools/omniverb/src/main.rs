@@ -146,6 +146,15 @@ enum Vm {
         /// How much memory its processes may share with others; what they do not use costs nothing.
         #[arg(long, value_name = "SIZE", default_value = "256m")]
         window: String,
+        /// With how many neighbours, containers or others of this host, it may share memory, for
+        /// links that do not pass through the daemon. One that has such a window keeps it as long
+        /// as the machine runs. None: `0`.
+        #[arg(long, value_name = "N", default_value = "2",
+              value_parser = clap::value_parser!(u8).range(0..=60))]
+        neighbours: u8,
+        /// How much memory it shares with each: about 640 KiB for a link.
+        #[arg(long, value_name = "SIZE", default_value = "8m")]
+        pair_size: String,
         /// QEMU and its arguments.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<OsString>,
@@ -181,6 +190,15 @@ enum Vm {
         /// How much memory its processes may share with others; what they do not use costs nothing.
         #[arg(long, value_name = "SIZE", default_value = "256m")]
         window: String,
+        /// With how many neighbours, containers or others of this host, it may share memory, for
+        /// links that do not pass through the daemon. One that has such a window keeps it as long
+        /// as the machine runs. None: `0`.
+        #[arg(long, value_name = "N", default_value = "2",
+              value_parser = clap::value_parser!(u8).range(0..=60))]
+        neighbours: u8,
+        /// How much memory it shares with each: about 640 KiB for a link.
+        #[arg(long, value_name = "SIZE", default_value = "8m")]
+        pair_size: String,
         /// How much memory the machine has, at most: QEMU makes room for the window beyond it.
         #[arg(long, value_name = "SIZE", default_value = "32g")]
         memory: String,
@@ -197,6 +215,11 @@ enum Vm {
         name: String,
         /// Of its window.
         bytes: u64,
+        /// How many pair windows it has, and how many bytes each.
+        #[arg(long, default_value = "0")]
+        neighbours: u8,
+        #[arg(long, default_value = "0")]
+        pair_bytes: u64,
         /// Who is to open the window.
         #[arg(long)]
         user: Option<String>,
@@ -212,6 +235,8 @@ enum Vm {
     Carry {
         /// That of its window.
         number: u64,
+        /// Descriptors of its pair windows.
+        pairs: Vec<i32>,
     },
 }
 
@@ -300,20 +325,21 @@ fn command(command: Command) -> (anyhow::Result<ExitCode>, u8) {
         Command::Vnic(Vnic::Set { name, words }) => (vnic::set(&name, &words), 1),
         Command::Vnic(Vnic::Disconnect { name }) => (vnic::disconnect(&name), 1),
         Command::Vnic(Vnic::List { json }) => (vnic::list(json), 1),
-        Command::Vm(Vm::Run { name, window, command }) => {
-            (vm::run(&name, &window, &command), OWN_FAILURE)
+        Command::Vm(Vm::Run { name, window, neighbours, pair_size, command }) => {
+            (vm::run(&name, &window, neighbours, &pair_size, &command), OWN_FAILURE)
         }
         Command::Vm(Vm::List { json }) => (vm::list(None, json), 1),
         Command::Vm(Vm::Show { name, json }) => (vm::list(Some(&name), json), 1),
         Command::Vm(Vm::Detach { name }) => (vm::detach(&name), 1),
-        Command::Vm(Vm::Args { name, window, memory, user, libvirt }) => {
-            (vm::args(&name, &window, &memory, user.as_deref(), libvirt), 1)
+        Command::Vm(Vm::Args { name, window, neighbours, pair_size, memory, user, libvirt }) => {
+            let windows = (&window[..], neighbours, &pair_size[..]);
+            (vm::args(&name, windows, &memory, user.as_deref(), libvirt), 1)
         }
-        Command::Vm(Vm::Keep { name, bytes, user, alone }) => {
-            (vm::keep(&name, bytes, user.as_deref(), alone), 1)
+        Command::Vm(Vm::Keep { name, bytes, neighbours, pair_bytes, user, alone }) => {
+            (vm::keep(&name, (bytes, neighbours, pair_bytes), user.as_deref(), alone), 1)
         }
         Command::Vm(Vm::Hold) => (vm::hold(), 1),
-        Command::Vm(Vm::Carry { number }) => (vm::carry(number), 1),
+        Command::Vm(Vm::Carry { number, pairs }) => (vm::carry(number, &pairs), 1),
         Command::Agent { socket } => (vm::agent(socket.as_deref()), 1),
         Command::Capture { vnic, file, snaplen } => {
             (capture::capture(vnic.as_deref(), file.as_deref(), snaplen), 1)

@@ -6,8 +6,8 @@ use anyhow::{Context, bail};
 use omniverb_session::body::Extent;
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::operator::{
-    AttachMachine, Capture, Captured, DetachMachine, DisconnectVnic, EndCapture, Message, QueryAll,
-    QueryVnics, SetVnic, VNIC_NAME_BYTES, VnicChanged, decode, encode,
+    AttachMachine, AttachPair, Capture, Captured, DetachMachine, DisconnectVnic, EndCapture,
+    Message, QueryAll, QueryVnics, SetVnic, VNIC_NAME_BYTES, VnicChanged, decode, encode,
 };
 use omniverb_sys::{event, socket};
 use rustix::io::Errno;
@@ -141,6 +141,21 @@ impl Operator {
             }
             (Message::Failed(errno), _) if is(&errno, Errno::BUSY) => Ok(None),
             (other, _) => refused(&other, name),
+        }
+    }
+
+    /// Gives the machine of this name a pair window, with its ledger.
+    pub(crate) fn attach_pair(
+        &self,
+        name: [u8; VNIC_NAME_BYTES],
+        number: u64,
+        data: Extent,
+        files: [&OwnedFd; 2],
+    ) -> anyhow::Result<()> {
+        let attach = AttachPair { name, data, number };
+        match self.call(&attach.into(), &files.map(AsFd::as_fd), PATIENCE)? {
+            Message::Done(_) => Ok(()),
+            other => refused(&other, "a machine"),
         }
     }
 

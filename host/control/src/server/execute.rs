@@ -77,6 +77,7 @@ impl Server {
         match self.clients.welcome(id, &self.reactor) {
             Ok((events, area)) => {
                 let welcome = Welcome { area: area.said(), ..*welcome };
+                self.look_at_pairs_of(id);
                 let files = std::iter::once(events).chain(area.enclosed()).collect();
                 self.answer(id, tag, Letter::with(welcome, files));
             }
@@ -90,10 +91,9 @@ impl Server {
 
     fn create_link(&mut self, first: &LinkEnd, second: &LinkEnd) {
         let sources = [first, second].map(|end| self.clients.source(end.session));
-        // There is none that a machine and anybody else share.
         let made = match sources[0].of_both(&sources[1]) {
             Some(source) => Shared::make(source, &first.ready),
-            None => Err(io::ErrorKind::Unsupported.into()),
+            None => return self.create_pair_link([first, second]),
         };
         match made {
             Ok(shared) => {
@@ -102,12 +102,15 @@ impl Server {
                     self.tell(end.session, shared.letter(&end.ready));
                 }
             }
-            Err(error) => {
-                self.journal.log(Level::Warning, format_args!("no memory for a link: {error}"));
-                let (one, other) = (first.ready.qpn, second.ready.qpn);
-                self.tables.decide(|tables| tables.link_failed(one, other, clock::now()));
-            }
+            Err(error) => self.link_failed(first, second, &error),
         }
+    }
+
+    /// There is no memory for a link.
+    pub(super) fn link_failed(&mut self, first: &LinkEnd, second: &LinkEnd, error: &io::Error) {
+        self.journal.log(Level::Warning, format_args!("no memory for a link: {error}"));
+        let (one, other) = (first.ready.qpn, second.ready.qpn);
+        self.tables.decide(|tables| tables.link_failed(one, other, clock::now()));
     }
 
     /// Nobody is given this one any more. Closing a large one takes the kernel long.

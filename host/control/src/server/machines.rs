@@ -8,6 +8,7 @@ use crate::attached::Attached;
 use crate::journal::Level;
 use crate::ledger::Ledger;
 use crate::machines::{Machine, Record, SESSIONS_MAX};
+use crate::pairs::Pairs;
 use crate::pieces::{PAGE, Pieces};
 use crate::reactor::Timer;
 use crate::ready::Ready;
@@ -108,8 +109,9 @@ impl Server {
         let vnic = self.vnics.join(Attached::Machine(machine.clone()), &holder);
         self.tell_registered();
         let (port, sessions, addresses) = (None, BTreeSet::new(), Vec::new());
-        let (said, timer) = (None, false);
-        let record = Record { machine, vnic, door, porter, port, sessions, addresses, said, timer };
+        let (pairs, said, timer) = (Pairs::default(), None, false);
+        let record =
+            Record { machine, vnic, door, porter, port, pairs, sessions, addresses, said, timer };
         self.machines.add(id, record);
         self.journal.log(Level::Info, format_args!("machine {name} is attached"));
         Ok(theirs)
@@ -130,6 +132,8 @@ impl Server {
         let Some(record) = self.machines.remove(id) else { return };
         // First of all: whoever runs on there keeps what he has.
         record.machine.pieces.part();
+        record.pairs.part();
+        self.tables.note(|tables| tables.forget_pair_windows(record.vnic));
         let name = record.machine.name;
         self.journal.log(Level::Info, format_args!("machine {name} is parted with: {reason}"));
         self.reactor.forget(&record.door);
@@ -184,6 +188,10 @@ impl Server {
                 }
                 Err(errno) => self.answer_porter(id, tag, &Message::Failed(errno), &[]),
             },
+            Ok((tag, Message::TellPairs(told))) => {
+                self.machine_tells_pairs(id, told.present);
+                self.answer_porter(id, tag, &Done { take_back: 0 }.into(), &[]);
+            }
             Ok((tag, Message::TellAddresses(told))) => {
                 self.machine_tells_addresses(id, &told);
                 self.answer_porter(id, tag, &Done { take_back: 0 }.into(), &[]);
@@ -285,6 +293,7 @@ impl Server {
             "sessions": record.sessions.len(),
             "direct": direct,
             "engine": self.tables.links_of(vnic) - direct,
+            "pairs": record.pairs.row(self.tables.pair_links(vnic)),
             "network": record.port.is_some(),
             "addresses": addresses,
         }))

@@ -2,9 +2,9 @@
 //!
 //! [`Server`] joins parts that know nothing of each other; each keeps its own order, in a file of
 //! its own beside this folder. The files in here say what happens between them: [`accept`],
-//! [`identify`], [`operators`], [`machines`], [`packets`], [`engine_links`] and [`helper`] take
-//! what comes in, the tables decide, [`execute`] does what they decided, [`parting`] ends what is
-//! to end.
+//! [`identify`], [`operators`], [`machines`], [`pairs`], [`packets`], [`engine_links`] and
+//! [`helper`] take what comes in, the tables decide, [`execute`] does what they decided,
+//! [`parting`] ends what is to end.
 
 mod accept;
 mod audit;
@@ -16,6 +16,7 @@ mod identify;
 mod machines;
 mod operators;
 mod packets;
+mod pairs;
 mod parting;
 mod start;
 mod status;
@@ -25,6 +26,7 @@ use crate::arrivals::Arrivals;
 use crate::asking::Asking;
 use crate::audit::Audit;
 use crate::captures::Captures;
+use crate::client::Leaver;
 use crate::clients::Clients;
 use crate::counted::Counted;
 use crate::disposal::Disposal;
@@ -43,6 +45,7 @@ use crate::vnics::Vnics;
 use crate::watchdog::Watchdog;
 use omniverb_sys::clock;
 use omniverb_tenancy::SessionId;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::BorrowedFd;
 
@@ -59,6 +62,10 @@ pub struct Server {
     counted: Counted,
     operators: Operators,
     machines: Machines,
+    /// Processes that have a part of a machine's pair window although their connections are gone.
+    leavers: BTreeMap<SessionId, Leaver>,
+    /// Machines of whose pair windows the tables do not know the latest.
+    stale_pairs: BTreeSet<SessionId>,
     /// Who the vNICs are, and how they are reached.
     vnics: Vnics,
     /// Whoever may look into other network namespaces.
@@ -126,6 +133,7 @@ impl Server {
             Ready::Process(session) => self.clients.part(session, "its process has ended"),
             Ready::Operator(session) => self.operator_ready(session),
             Ready::Machine(machine) => self.door_ready(machine),
+            Ready::Leaver(session) => self.leaver_ended(session),
             Ready::Helper => self.helper_ready()?,
             Ready::Engine => self.engine_ready(),
             Ready::Recorder => self.recorder_ready(),
@@ -149,6 +157,7 @@ impl Server {
         while let Some(action) = self.tables.next_action() {
             self.execute(action);
         }
+        self.tell_stale_pairs();
     }
 
     /// When something is due that nothing wakes us for.

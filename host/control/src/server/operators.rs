@@ -121,6 +121,11 @@ impl Server {
             Message::AttachMachine(m) => {
                 return self.attach_machine(id, call.tag, &m, call.files);
             }
+            Message::AttachPair(m) => {
+                let files = std::mem::take(&mut call.files);
+                let done = self.attach_pair(&m, files);
+                Some(done.map(|()| Done { take_back: 0 }.into()))
+            }
             Message::DetachMachine(m) => {
                 Some(self.detach_machine(&m).map(|()| Done { take_back: 0 }.into()))
             }

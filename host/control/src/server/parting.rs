@@ -14,7 +14,7 @@ impl Server {
                 self.count(id, &words);
             }
         }
-        let Some(client) = self.clients.remove(id, &self.reactor) else { return };
+        let Some(mut client) = self.clients.remove(id, &self.reactor) else { return };
         let (pid, vnic) = (client.pid(), client.vnic());
         self.journal.log(Level::Debug, format_args!("client {} (pid {pid}): {reason}", id.0));
         self.tables.decide(|tables| tables.end(id, clock::now()));
@@ -23,6 +23,9 @@ impl Server {
         self.machines.session_over(id);
         if let Ok(vnic) = vnic {
             self.leave(vnic);
+        }
+        if let Some(leaver) = client.leave_behind() {
+            self.wait_for_end(id, leaver);
         }
         client.into_sockets().for_each(|socket| self.disposal.close_socket(socket));
     }

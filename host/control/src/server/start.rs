@@ -35,6 +35,7 @@ use omniverb_sys::child::Helpers;
 use omniverb_sys::privileges::{Privilege, keep_only};
 use omniverb_sys::{clock, descriptors, random};
 use omniverb_tenancy::{Entropy, Limits, Tenancy};
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -107,6 +108,8 @@ impl Server {
             counted: Counted::default(),
             operators,
             machines: Machines::default(),
+            leavers: BTreeMap::new(),
+            stale_pairs: BTreeSet::new(),
             vnics: Vnics::new(registry),
             helper,
             engine,

@@ -4,6 +4,7 @@
 
 use super::engine_link::{Cause, Route, Way};
 use super::link::Invitation;
+use super::pairs::Asked;
 use super::path::Why;
 use crate::directory::asking::Resolved;
 use crate::directory::neighbours::Answer;
@@ -56,7 +57,8 @@ impl Tenancy {
         let peer = self.queue_pairs.get(m.dest_qpn).filter(|qp| qp.vnic() == theirs);
         let peer = peer.filter(|qp| !qp.service().is_connected()).ok_or(Errno::ENOENT)?;
         let far = peer.session();
-        if let Some(why) = self.through_engine(ours, theirs) {
+        let ends = ((ours, m.qpn), (theirs, m.dest_qpn));
+        if let Some(why) = self.kept_apart(ends.0, ends.1, Asked::ByFirst) {
             return self.datagrams_by_engine(m, Route::forwarded(why, theirs), now);
         }
         if theirs != ours {

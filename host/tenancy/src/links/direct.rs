@@ -28,9 +28,13 @@ impl Tenancy {
         let key = LinkKey::new(first.0, second.0);
         self.make_way(key, uninvited)?;
         let (sessions, vnics, receipts) = self.charge_link(key, uninvited)?;
+        self.give_window(vnics, sessions)?;
         let place = self.links.bells.take(sessions[0], sessions[1]).ok_or(Errno::ENOMEM)?;
         let ways = [(first.1, first.2), (second.1, second.2)];
-        let why = if vnics[0] == vnics[1] { Why::SameVnic } else { Why::Neighbour };
+        let why = self.why_direct(vnics);
+        // Of a bell across a machine's border the second page is the machine's, whoever is older.
+        let in_machine = self.end_in_machine(vnics);
+        let turned = in_machine.map_or(0, |end| place.sides[end] ^ 1);
         let (questions, place_of) = ([None; 2], Some(place));
         let link =
             Link { receipts, place: place_of, sessions, vnics, ways, questions, why, uninvited };
@@ -51,7 +55,7 @@ impl Tenancy {
                     response_bytes: self.limits().response_bytes,
                     bell_new: u32::from(place.new),
                     bell: place.bell,
-                    bell_side: place.sides[this],
+                    bell_side: place.sides[this] ^ turned,
                     loopback: u32::from(sessions[0] == sessions[1]),
                     local_slot: place.slots[this],
                     peer_slot: place.slots[1 - this],
@@ -67,6 +71,16 @@ impl Tenancy {
         let (first, second) = (end(0), end(1));
         self.act(Action::CreateLink { first, second });
         Ok(())
+    }
+
+    fn why_direct(&self, vnics: [VnicId; 2]) -> Why {
+        let machine = self.is_machine(vnics[0]);
+        match vnics[0] == vnics[1] {
+            true if machine => Why::SameMachine,
+            true => Why::SameVnic,
+            false if machine || self.is_machine(vnics[1]) => Why::Pair,
+            false => Why::Neighbour,
+        }
     }
 
     /// Sessions and vNICs of a link's ends, and what it pays, if their quotas allow it.
@@ -105,6 +119,7 @@ impl Tenancy {
             self.rest_on(question, Rest::Link(key), now);
         }
         self.audit_link(key, &link, LinkEvent::Made);
+        self.count_pair_link(link.vnics, true);
         let holder = self.inviter_of(&link);
         self.links.direct.insert(key, link, &holder);
     }
@@ -196,6 +211,7 @@ impl Tenancy {
     pub(crate) fn remove_link(&mut self, key: LinkKey) {
         let Some(link) = self.links.direct.remove(key) else { return };
         self.audit_link(key, &link, LinkEvent::Ended);
+        self.count_pair_link(link.vnics, false);
         for (qpn, peer) in [(key.0, key.1), (key.1, key.0)] {
             if self.queue_pairs.is_connected(qpn) {
                 // The other end must wish anew before there can be a link again.

@@ -6,6 +6,7 @@
 
 use super::consents::Rest;
 use super::engine_link::{Cause, EngineLink, Route, Way};
+use super::pairs::Asked;
 use super::path::Why;
 use crate::accounts::Kind;
 use crate::action::{Action, EngineEnd, LinkEvent};
@@ -240,7 +241,8 @@ impl Tenancy {
     fn local_source(&self, key: VnicId, way: Way) -> Option<(VnicId, Why)> {
         let source = self.links.engine.get(way.peer, (way.qpn, way.sgid))?;
         let ours = source.within == Some(key) && source.way.sgid == way.dgid;
-        let why = self.through_engine(key, source.vnic).unwrap_or(Why::PeerThroughEngine);
+        let ends = ((key, way.qpn), (source.vnic, way.peer));
+        let why = self.kept_apart(ends.0, ends.1, Asked::ByFirst).unwrap_or(Why::PeerThroughEngine);
         ours.then_some((source.vnic, why))
     }
 }

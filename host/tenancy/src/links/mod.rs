@@ -3,11 +3,11 @@
 //! `pairing.rs` (RC, UC) and `datagrams.rs` (UD): whom a queue pair is to be linked with.
 //! `direct.rs`: links between processes (`link.rs`, `direct_links.rs`). `engine.rs`: links to the
 //! engine (`engine_link.rs`, `engine_links.rs`); `groups.rs`: those that come from multicast
-//! groups. `path.rs`: the words for both. `bells.rs`: places of links in what
-//! processes wake each other with. `consents.rs`, `consent.rs`: the network is asked as long as a
-//! link lives; `parting.rs`: links that somebody else ends. `room.rs`: which
-//! link makes way for another, of those in `uninvited.rs` (direct ones) or `seniority.rs` (to the
-//! engine).
+//! groups. `path.rs`: the words for both. `pairs.rs`: memory that a virtual machine shares with
+//! another (`pair_windows.rs`). `bells.rs`: places of links in what processes wake each other with.
+//! `consents.rs`, `consent.rs`: the network is asked as long as a link lives; `parting.rs`: links
+//! that somebody else ends. `room.rs`: which link makes way for another, of those in
+//! `uninvited.rs` (direct ones) or `seniority.rs` (to the engine).
 
 mod bells;
 mod consent;
@@ -20,7 +20,9 @@ pub(crate) mod engine_link;
 mod engine_links;
 mod groups;
 pub(crate) mod link;
+pub(crate) mod pair_windows;
 mod pairing;
+mod pairs;
 mod parting;
 pub(crate) mod path;
 mod room;
@@ -36,6 +38,7 @@ use engine_link::EngineLink;
 use engine_links::EngineLinks;
 use link::Link;
 use omniverb_terms::{Gid, Qpn};
+use pair_windows::Pairs;
 
 /// All links. The files of this folder change them; others look.
 #[derive(Debug, Default)]
@@ -45,6 +48,8 @@ pub(crate) struct Links {
     bells: Bells,
     /// What links live by.
     consents: Consents,
+    /// Windows that machines share with others.
+    pairs: Pairs,
 }
 
 impl Links {

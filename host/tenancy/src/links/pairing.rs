@@ -9,6 +9,7 @@
 //! UD is in `datagrams.rs`.
 
 use super::engine_link::{Route, Way};
+use super::pairs::Asked;
 use super::path::Why;
 use crate::directory::asking::Resolved;
 use crate::directory::neighbours::Answer;
@@ -113,7 +114,8 @@ impl Tenancy {
         if self.queue_pairs.vnic_of(peer).is_some_and(|at| at != target) {
             return;
         }
-        if !survivor && let Some(why) = self.through_engine(vnic, target) {
+        let ends = ((vnic, qpn), (target, peer));
+        if !survivor && let Some(why) = self.kept_apart(ends.0, ends.1, Asked::ByBoth) {
             return self.wish_by_engine(qpn, peer, Route::forwarded(why, target), now);
         }
         if !self.queue_pairs.is_mutual(qpn, peer) {

@@ -47,10 +47,18 @@ pub enum Why {
     Faulty,
     /// Faults are set for the peer's vNIC.
     PeerFaulty,
-    /// Its own vNIC is a virtual machine's.
+    /// Both queue pairs are of one virtual machine.
+    SameMachine,
+    /// The handshake came out, and there is a window that the machine and the other one share.
+    Pair,
+    /// Its own vNIC is a virtual machine's, and has no window for the peer.
     Machine,
-    /// The peer's vNIC is a virtual machine's.
+    /// The peer's vNIC is a virtual machine's, and has no window for it.
     PeerMachine,
+    /// All windows that the machine shares are others'.
+    PairsTaken,
+    /// The window that the two share is full.
+    PairFull,
     /// The peer, on this host, is forwarded towards us since before that was changed.
     PeerThroughEngine,
     /// The handshake was answered.
@@ -79,8 +87,12 @@ impl Why {
             Why::PeerLimited => "the peer's vNIC has a rate limit",
             Why::Faulty => "faults are set for this vNIC",
             Why::PeerFaulty => "faults are set for the peer's vNIC",
-            Why::Machine => "this vNIC's virtual machine shares memory with nobody else",
-            Why::PeerMachine => "the peer's virtual machine shares memory with nobody else",
+            Why::SameMachine => "same virtual machine, in its window",
+            Why::Pair => "in a pair window of the virtual machine",
+            Why::Machine => "this vNIC's virtual machine shares no memory with the peer",
+            Why::PeerMachine => "the peer's virtual machine shares no memory with it",
+            Why::PairsTaken => "all pair windows of the virtual machine are others'",
+            Why::PairFull => "the pair window of the virtual machine is full",
             Why::PeerThroughEngine => "the peer's side is forwarded",
             Why::Omniverb => "another Omniverb answered the handshake",
             Why::OneWay => "on this host, but the handshake passes in one direction only",

@@ -60,7 +60,8 @@ impl Tenancy {
         account.map_or(0, |all| all.count(Kind::Direct) + all.count(Kind::EngineLink))
     }
 
-    /// Why traffic from one vNIC to another of this host must pass through the engine, if it must.
+    /// What was set because of which traffic from one vNIC to another of this host passes through
+    /// the engine.
     pub(crate) fn through_engine(&self, from: VnicId, to: VnicId) -> Option<Why> {
         let (own, peer) = (self.policy(from), self.policy(to));
         let closed = |vnic| self.network.access(vnic) == Access::Forwarded;
@@ -76,17 +77,17 @@ impl Tenancy {
             Some(Why::PeerFaulty)
         } else if peer.datapath == Datapath::Forwarded || closed(to) {
             Some(Why::PeerForwarded)
-        } else if from != to && self.is_machine(from) {
-            Some(Why::Machine)
-        } else if from != to && self.is_machine(to) {
-            Some(Why::PeerMachine)
         } else {
             None
         }
     }
 
-    /// What holds for pages between two vNICs.
+    /// What holds for pages between two vNICs. Those of a machine's processes, and those of others
+    /// for them, stay where they are.
     pub(crate) fn adoption_between(&self, one: VnicId, other: VnicId) -> Adoption {
+        if self.end_in_machine([one, other]).is_some() {
+            return Adoption::Off;
+        }
         self.policy(one).adoption.with(self.policy(other).adoption)
     }
 

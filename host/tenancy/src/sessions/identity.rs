@@ -16,7 +16,7 @@ pub struct Identity {
     /// What no other vNIC of this boot has or will have, where that can be told. Only compared.
     pub proof: [u64; 4],
     /// It is a virtual machine: its addresses are its own word, and its processes share memory with
-    /// nobody else.
+    /// others only where it has a window for them.
     pub machine: bool,
 }
 

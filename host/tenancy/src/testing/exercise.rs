@@ -8,8 +8,8 @@ use crate::testing::mirror::Mirror;
 use crate::testing::packed::Packed;
 use crate::{
     Action, Adoption, Arrived, Channel, Circle, Client, Datapath, Directory, Flat, Holder,
-    Identity, Limits, MemoryFacts, Pace, Policy, ProbeId, RateLimit, Reach, Secret, SessionId,
-    Tenancy, Underlay, VnicAddress, VnicId,
+    Identity, Limits, MemoryFacts, Pace, PairWindows, Policy, ProbeId, RateLimit, Reach, Secret,
+    SessionId, Tenancy, Underlay, VnicAddress, VnicId,
 };
 use omniverb_session::Message;
 use omniverb_session::body::{Adopted, AttachGroup, CreateQp, Hello, ROLE_VERBS};
@@ -34,6 +34,8 @@ pub struct Bench {
     pub moved: BTreeMap<u64, u64>,
     /// vNICs that are virtual machines'.
     pub machines: BTreeSet<u64>,
+    /// Which life of theirs vNICs have that come.
+    pub life: u64,
     /// What the others believe.
     pub mirror: Mirror,
     /// Times that something was carried out.
@@ -94,6 +96,7 @@ impl Bench {
             closed: BTreeSet::new(),
             moved: BTreeMap::new(),
             machines: BTreeSet::new(),
+            life: 0,
             steps: 0,
             told: Vec::new(),
         }
@@ -119,7 +122,7 @@ impl Bench {
         circle: Option<Circle>,
     ) {
         let holder = holder.clone();
-        self.introduce(number, 0);
+        self.introduce(number, self.life);
         let client = Client { vnic: vnic(number), pid: 1000, uid: 0, circle, holder };
         self.tenancy.open(SessionId(session), client);
     }
@@ -292,6 +295,9 @@ pub fn exercise(bytes: &[u8]) {
         // A machine, which says that it has another's address as well.
         bench.machines.insert(2);
         bench.moved.insert(if bytes.len() % 8 > 3 { 1 } else { 5 }, 2);
+        bench.life = u64::from(bytes.len() % 16 > 7);
+        let windows = PairWindows { free: 1, room: 3, ..PairWindows::default() };
+        bench.tenancy.set_pair_windows(vnic(2), windows);
     }
     let mut rest = bytes;
     let mut opened = BTreeSet::new();

@@ -4,58 +4,59 @@
 //! messages by the port, and back, with the descriptors that belong beside them: that of the
 //! window's device, and of an events socket. What comes by UDP port 4791 goes to the host's engine,
 //! and what that sends leaves by it (`network.rs`); who sleeps here is woken for it, and it for him
-//! (`wakes.rs`). Decides nothing: who may do what the host says. Once it has its devices, it is
-//! nobody.
+//! (`wakes.rs`); and so are those who share a pair window (`sharing.rs`). Decides
+//! nothing: who may do what the host says. Once it has its devices, it is nobody.
 
 #[cfg(test)]
 mod tests;
 
 use super::network::Network;
 use super::relay::{Channel, News, Relay};
+use super::sharing::Sharing;
+use super::told;
 use super::wakes::Wakes;
+use super::windows::{Found, names};
 use anyhow::{Context, bail};
 use omniverb_session::limits::{GIDS_MAX, MESSAGE_BYTES_MAX};
-use omniverb_session::machine::{
-    Enclosed, Frame, FrameKind, MachineAddress, PORT_NAME, REACH_GLOBAL, REACH_HOST, REACH_LINK,
-    TellAddresses, WINDOW_MAGIC, WindowHead, enclosed, encode,
-};
+use omniverb_session::machine::{Enclosed, Frame, FrameKind, PORT_NAME, enclosed, encode};
 use omniverb_session::{SYSTEM_SOCKET, decode};
-use omniverb_sys::addresses::{self, Scope};
-use omniverb_sys::{Access, Extent, clock, manager, privileges, random, socket};
+use omniverb_sys::addresses;
+use omniverb_sys::{clock, manager, privileges, random, socket};
 use rustix::fs::{Mode, OFlags, open};
-use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where devices of plugged-in memory are.
-const DEVICES: &str = "/sys/bus/dax/devices";
 /// Where ports are.
 const PORTS: &str = "/sys/class/virtio-ports";
 /// How long to wait for devices, or for somebody at the other end, before looking again.
 const LOOK: Duration = Duration::from_millis(100);
 /// How often to look for devices.
 const LOOKS: usize = 100;
+/// The same for pair windows, when the machine's own is there.
+const PAIR_LOOKS: usize = 30;
 /// How long to wait, in milliseconds, before looking again whether there is room for a process.
 const FULL_MS: i64 = 100;
 /// How long it takes, in milliseconds, until a UDP port is tried again that somebody else has.
 const AGAIN_MS: i64 = 5000;
-/// The place of what the engine is to be woken by; behind it are the sockets of the network, and in
-/// the end what processes come by.
+/// The places of what the engine is to be woken by, and neighbours; behind them are the sockets of
+/// the network, and in the end what processes come by.
 const RUNG: usize = 0;
+const RUNG_IN_PAIRS: usize = 1;
+const SOCKETS: usize = 2;
 /// Connections accepted before others get their turn.
 const TURN: usize = 32;
 
 /// Serves until there is no port any more. `path`: where to listen; that of the host's daemon.
 pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
     let path = path.unwrap_or(Path::new(SYSTEM_SOCKET));
-    let (window, number) = wait_for("a window of Omniverb", window)?;
+    let found = wait_for("a window of Omniverb", windows)?;
     let port = wait_for(PORT_NAME, port)?;
     let listener = listen(path)?;
     let relay = Relay::new(port, false)?;
-    let (window, sessions) = (Arc::new(window), super::sessions());
+    let sessions = super::sessions();
     let network = Network::open();
     if let Err(error) = &network {
         eprintln!("omniverb: UDP port 4791: {error}; nobody outside this machine is reached yet");
@@ -66,9 +67,23 @@ pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
     manager::tell("READY=1");
     let (last, told, full, woken) = (0, None, false, false);
     let (network, tried, wakes) = (network.ok(), clock::now(), Wakes::new()?);
-    let mut agent =
-        Agent { relay, window, listener, network, tried, wakes, woken, last, told, sessions, full };
-    agent.begin(number);
+    let sharing = Sharing::new(found)?;
+    let (window, _) = sharing.own().context("this machine has no window of Omniverb")?;
+    let mut agent = Agent {
+        relay,
+        window,
+        sharing,
+        listener,
+        network,
+        tried,
+        wakes,
+        woken,
+        last,
+        told,
+        sessions,
+        full,
+    };
+    agent.begin();
     loop {
         let came = agent.wait()?;
         if agent.full {
@@ -86,18 +101,21 @@ pub(crate) fn agent(path: Option<&Path>) -> anyhow::Result<ExitCode> {
                 News::PortOver => {
                     // Nobody is there: the machine is not attached now. Somebody may come.
                     std::thread::sleep(LOOK);
-                    agent.begin(number);
+                    agent.begin();
                 }
             }
         }
         agent.wake();
         agent.try_network();
+        agent.try_window()?;
     }
 }
 
 struct Agent {
     relay: Relay,
     window: Arc<OwnedFd>,
+    /// The other windows, and which is this machine's own.
+    sharing: Sharing,
     listener: OwnedFd,
     /// UDP port 4791, if we could have it.
     network: Option<Network>,
@@ -117,12 +135,26 @@ struct Agent {
 }
 
 impl Agent {
+    /// Goes by another window if the host does not know this one.
+    fn try_window(&mut self) -> anyhow::Result<()> {
+        if self.sharing.try_next(self.relay.has_begun())? {
+            self.begin();
+        }
+        Ok(())
+    }
+
     /// Says that it is there, and knows nobody.
-    fn begin(&mut self, number: u64) {
+    fn begin(&mut self) {
+        let (window, number) = self.sharing.own().unwrap_or((self.window.clone(), 0));
+        self.window = window;
         let bytes = [number, random::number()].map(u64::to_le_bytes).concat();
         self.relay.begin(&Frame { kind: FrameKind::Begin, session: 0, bytes });
         self.told = None;
         self.wakes.clear();
+        // Bells in pair windows outlive those who pass wakes on.
+        if let Some(bits) = self.sharing.begin() {
+            self.relay.say(FrameKind::Pairs, 0, bits.to_vec());
+        }
         if self.network.is_some() {
             self.relay.say(FrameKind::Port, 0, Vec::new());
         }
@@ -132,11 +164,11 @@ impl Agent {
 
     /// Sleeps until something has come.
     fn wait(&mut self) -> anyhow::Result<Vec<News>> {
-        let mut others = vec![self.wakes.rung()];
+        let mut others = vec![self.wakes.rung(), self.sharing.rung()];
         others.extend(self.network.iter().flat_map(Network::sockets));
         // While there is no room for more, whoever comes waits where he is.
         let limit = match self.network {
-            _ if self.full => Some(FULL_MS),
+            _ if self.full || self.sharing.is_doubtful(self.relay.has_begun()) => Some(FULL_MS),
             None => Some(AGAIN_MS),
             Some(_) => None,
         };
@@ -151,11 +183,18 @@ impl Agent {
             self.relay.say(FrameKind::Word, 0, Vec::new());
             return Ok(());
         }
+        if index == RUNG_IN_PAIRS {
+            if self.sharing.take() {
+                self.relay.say(FrameKind::Rung, 0, Vec::new());
+            }
+            return Ok(());
+        }
+        let index = index - SOCKETS;
         let sockets = self.network.as_ref().map_or(0, |network| network.sockets().len());
-        let Some(network) = self.network.as_mut().filter(|_| index <= sockets) else {
+        let Some(network) = self.network.as_mut().filter(|_| index < sockets) else {
             return self.accept();
         };
-        for message in network.receive(index - 1) {
+        for message in network.receive(index) {
             self.relay.say(FrameKind::Packet, 0, message);
         }
         Ok(())
@@ -186,6 +225,7 @@ impl Agent {
         if std::mem::take(&mut self.woken) {
             self.wakes.wake();
         }
+        self.sharing.wake();
     }
 
     /// Processes have come.
@@ -222,14 +262,7 @@ impl Agent {
         if self.told.as_ref() == Some(&list) {
             return;
         }
-        let mut told = TellAddresses {
-            count: u32::try_from(list.len()).unwrap_or(0),
-            reserved: 0,
-            entries: [NO_ADDRESS; GIDS_MAX],
-        };
-        for (entry, address) in told.entries.iter_mut().zip(&list) {
-            *entry = said(address);
-        }
+        let told = told::addresses(&list);
         let mut bytes = [0; MESSAGE_BYTES_MAX];
         let length = encode(0, &told.into(), &mut bytes);
         self.relay.say(FrameKind::Addresses, 0, bytes[..length].to_vec());
@@ -237,9 +270,9 @@ impl Agent {
     }
 
     fn frame(&mut self, frame: Frame) {
-        let Frame { kind, session, bytes } = frame;
+        let Frame { kind, session, mut bytes } = frame;
         match Channel::of(kind) {
-            Some(channel) => match self.beside(session, &bytes) {
+            Some(channel) => match self.beside(session, &mut bytes) {
                 Ok(files) => self.relay.tell(session, channel, bytes, files),
                 // No descriptors or no memory left: the process sees that the daemon is gone.
                 Err(_) => {
@@ -258,23 +291,34 @@ impl Agent {
                     self.network.iter().for_each(|network| network.send(&bytes));
                 }
                 FrameKind::Word => self.woken = true,
+                FrameKind::Rung => self.sharing.hear(),
                 _ => {}
             },
         }
     }
 
-    /// The descriptors that belong beside a message of the host's.
-    fn beside(&mut self, session: u32, bytes: &[u8]) -> anyhow::Result<Vec<Arc<OwnedFd>>> {
+    /// The descriptors that belong beside a message of the host's. What says which pair window it
+    /// is about is taken off it.
+    fn beside(&mut self, session: u32, bytes: &mut Vec<u8>) -> anyhow::Result<Vec<Arc<OwnedFd>>> {
         // Whoever is gone meanwhile is told nothing, and nothing is kept for him.
         let there = self.relay.has(session);
-        let Some((_, message)) = decode(bytes).ok().filter(|_| there) else {
+        let Some((tag, mut message)) = decode(bytes).ok().filter(|_| there) else {
             return Ok(Vec::new());
         };
-        self.wakes.told(session, &message, &self.window)?;
+        let memory = match self.sharing.taken_off(tag, &mut message)? {
+            Some((shared, told)) => {
+                *bytes = told;
+                shared
+            }
+            None => {
+                self.wakes.told(session, &message, &self.window)?;
+                self.window.clone()
+            }
+        };
         let mut files = Vec::new();
         for one in enclosed(&message) {
             files.push(match one {
-                Enclosed::Memory => self.window.clone(),
+                Enclosed::Memory => memory.clone(),
                 Enclosed::Events => {
                     let (ours, theirs) = socket::pair()?;
                     self.relay.set_events(session, ours);
@@ -293,28 +337,6 @@ fn is_lack(error: &std::io::Error) -> bool {
     Errno::from_io_error(error).is_some_and(|errno| lack.contains(&errno))
 }
 
-const NO_ADDRESS: MachineAddress =
-    MachineAddress { ip: [0; 16], interface: 0, mtu: 0, reach: 0, loopback: 0 };
-
-fn said(address: &addresses::Address) -> MachineAddress {
-    let ip = match address.ip {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-        IpAddr::V6(ip) => ip,
-    };
-    let reach = match address.scope {
-        Scope::Global => REACH_GLOBAL,
-        Scope::Link => REACH_LINK,
-        Scope::Host => REACH_HOST,
-    };
-    MachineAddress {
-        ip: ip.octets(),
-        interface: address.interface,
-        mtu: address.mtu,
-        reach,
-        loopback: address.loopback.into(),
-    }
-}
-
 /// Devices come a while after the machine has begun.
 fn wait_for<T>(what: &str, find: impl Fn() -> anyhow::Result<Option<T>>) -> anyhow::Result<T> {
     for _ in 0..LOOKS {
@@ -326,34 +348,22 @@ fn wait_for<T>(what: &str, find: impl Fn() -> anyhow::Result<Option<T>>) -> anyh
     bail!("this machine has no {what}")
 }
 
-fn names(folder: &str) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: Vec<String> =
-        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.sort();
-    names
-}
-
-/// The first device that says it is a window, and its number.
-fn window() -> anyhow::Result<Option<(OwnedFd, u64)>> {
-    for name in names(DEVICES) {
-        let device = PathBuf::from("/dev").join(&name);
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        let Ok(file) = open(&device, flags, Mode::empty()) else { continue };
-        let Ok(first) = Extent::new(&file, 0, 4096).mapping(Access::ReadOnly) else { continue };
-        let mut bytes = [0; WindowHead::BYTES];
-        for (at, word) in bytes.chunks_exact_mut(8).enumerate() {
-            word.copy_from_slice(&first.load_u64(8 * at).unwrap_or(0).to_ne_bytes());
-        }
-        drop(first);
-        if let Some(head) = WindowHead::read(&bytes) {
-            return Ok(Some((file, head.number)));
-        }
-        if bytes.starts_with(&WINDOW_MAGIC) {
-            bail!("{}: the window of another version of Omniverb's", device.display());
-        }
+/// The machine's windows, once one may be its own. Of pair windows there may be some that never
+/// come.
+fn windows() -> anyhow::Result<Option<Found>> {
+    let mut found = Found::look();
+    if found.own().is_empty() {
+        let Some(device) = found.other_version else { return Ok(None) };
+        bail!("{device}: the window of another version of Omniverb's");
     }
-    Ok(None)
+    for _ in 0..PAIR_LOOKS {
+        if found.is_complete() {
+            break;
+        }
+        std::thread::sleep(LOOK);
+        found = Found::look();
+    }
+    Ok(Some(found))
 }
 
 /// The port of our name.

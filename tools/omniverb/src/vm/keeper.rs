@@ -7,6 +7,7 @@
 
 use super::place::{Place, User};
 use super::porter::Over;
+use super::start::{KEEP, WORDS, Wanted, own_program};
 use super::window::Window;
 use crate::operator::{Home, Operator};
 use crate::vnic;
@@ -15,22 +16,17 @@ use omniverb_session::machine::MachineName;
 use omniverb_sys::{clock, inherit, memfd, pidfd, socket};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
-use rustix::io::Errno;
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use serde_json::{Value, json};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-/// What a keeper is started as, and a porter, and who holds a window for QEMU.
-const KEEP: [&str; 2] = ["vm", "keep"];
+/// What a porter is started as, and who holds a window for QEMU.
 const CARRY: [&str; 2] = ["vm", "carry"];
 const HOLD: [&str; 2] = ["vm", "hold"];
-/// How long a keeper may take to say that the machine is attached.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Bytes of what it says.
-const WORDS: usize = 4096;
 /// How long to wait for a daemon, or for QEMU to listen, before looking again.
 const LOOK: Duration = Duration::from_millis(250);
 /// How long, in nanoseconds, the name may be another machine's: longer than the daemon takes to see
@@ -42,58 +38,31 @@ const PAUSE_MOST: Duration = Duration::from_secs(60);
 /// A porter that was there for so long was no try.
 const LONG: u64 = 30_000_000_000;
 
-/// A machine that is attached, for which QEMU is to be started.
-pub(super) struct Kept {
-    pub(super) window: OwnedFd,
-    /// Where QEMU finds the window if it does not inherit it, and where it is to listen.
-    pub(super) window_path: String,
-    pub(super) port_path: String,
+/// A pair window, and what the daemon notes of it.
+struct Pair {
+    window: Window,
+    ledger: OwnedFd,
 }
 
-/// Starts a machine's keeper. `user`: whose QEMU will be, if it is not started by us.
-pub(super) fn start(name: &str, bytes: u64, user: Option<User>) -> anyhow::Result<Kept> {
-    let (ours, theirs) = socket::pair().context("cannot make a socket")?;
-    let mut first = Command::new(own_program()?);
-    first.args(KEEP).args([name, &bytes.to_string()]).stdin(theirs);
-    if let Some(user) = user {
-        first.args(["--user", &user.to_string()]);
-    }
-    first.stdout(Stdio::null()).stderr(Stdio::null());
-    // What a terminal tells QEMU is not meant for it. What we start has started the keeper when it
-    // ends, so that QEMU has no child that it does not know of.
-    let started = first.process_group(0).status().context("cannot start the machine's keeper")?;
-    drop(first);
-    let mut said = [0; WORDS];
-    if !started.success() || !omniverb_sys::event::readable(ours.as_fd(), Some(PATIENCE))? {
-        bail!("cannot start the machine's keeper");
-    }
-    let (length, files) = socket::receive(ours.as_fd(), &mut said, socket::Mode::NonBlocking)?;
-    let said: Value = serde_json::from_slice(&said[..length]).context("the keeper has ended")?;
-    let text = |name: &str| said[name].as_str().map(str::to_owned);
-    if let Some(text) = text("failed") {
-        bail!("{text}");
-    }
-    let window = files.into_iter().next().context("the keeper said something else")?;
-    let (window_path, port_path) = (text("window"), text("port"));
-    let port_path = port_path.context("the keeper said something else")?;
-    Ok(Kept { window, window_path: window_path.unwrap_or_default(), port_path })
-}
+/// Bytes of a pair window's ledger beside one for each page.
+const WHOSE_BYTES: u64 = 64;
 
-fn own_program() -> anyhow::Result<PathBuf> {
-    std::env::current_exe().context("cannot find this program")
+fn ledger(window: &Window, more: u64) -> anyhow::Result<OwnedFd> {
+    let pages = window.data.length.div_ceil(4096);
+    memfd::create("omniverb-ledger", pages + more).context("cannot make a ledger")
 }
 
 /// What a keeper does; first it becomes one that has nothing of its starter's.
 pub(super) fn keep(
     name: MachineName,
-    bytes: u64,
+    wanted: Wanted,
     user: Option<User>,
     alone: bool,
 ) -> anyhow::Result<ExitCode> {
     if !alone {
         inherit::nothing_but_standard().context("cannot let go of what is its starter's")?;
         let mut keeper = Command::new(own_program()?);
-        keeper.args(KEEP).args([name.text(), &bytes.to_string(), "--alone"]);
+        keeper.args(KEEP).arg(name.text()).args(wanted.words()).arg("--alone");
         if let Some(user) = user {
             keeper.args(["--user", &user.to_string()]);
         }
@@ -105,7 +74,7 @@ pub(super) fn keep(
     let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     drop(null);
-    let begun = Keeper::begin(name, bytes, user);
+    let begun = Keeper::begin(name, wanted, user);
     let answer = match &begun {
         Ok((keeper, _)) => keeper.answer(),
         Err(error) => json!({"failed": format!("{error:#}")}),
@@ -115,6 +84,10 @@ pub(super) fn keep(
     socket::send(starter.as_fd(), answer.to_string().as_bytes(), &files)?;
     drop(files);
     let Ok((mut keeper, door)) = begun else { return Ok(ExitCode::FAILURE) };
+    // One at a time: a message has not many descriptors.
+    for pair in &keeper.pairs {
+        socket::send(starter.as_fd(), b"+", &[pair.window.file.as_fd()])?;
+    }
     // QEMU takes the starter's place, if it is to inherit the window.
     let machine = match user {
         Some(_) => None,
@@ -131,6 +104,8 @@ struct Keeper {
     window: Window,
     /// What the daemon notes of it.
     ledger: OwnedFd,
+    /// What the machine shares with neighbours.
+    pairs: Vec<Pair>,
     place: Place,
     /// Who has the window for QEMU to open, if it is not to inherit it.
     holder: Option<Holder>,
@@ -151,21 +126,24 @@ impl Keeper {
     /// Attaches the machine; with its door.
     fn begin(
         name: MachineName,
-        bytes: u64,
+        wanted: Wanted,
         user: Option<User>,
     ) -> anyhow::Result<(Keeper, OwnedFd)> {
         let program = own_program()?;
-        let window = Window::new(name, bytes)?;
-        let pages = window.data.length.div_ceil(4096);
-        let ledger = memfd::create("omniverb-ledger", pages).context("cannot make a ledger")?;
+        let window = Window::new(name, wanted.bytes)?;
+        let ledger_of_own = ledger(&window, 0)?;
+        let pairs = window.pairs(wanted.pairs)?.into_iter();
+        let pairs = pairs.map(|window| Ok(Pair { ledger: ledger(&window, WHOSE_BYTES)?, window }));
+        let pairs = pairs.collect::<anyhow::Result<Vec<Pair>>>()?;
+        let ledger = ledger_of_own;
         let operator = Operator::connect()?;
         let home = operator.home().clone();
-        let Some(door) = attach(&operator, name, &window, &ledger)? else {
+        let Some(door) = attach(&operator, name, &window, &ledger, &pairs)? else {
             bail!("a machine of the name {:?} is attached; see `omniverb vm list`", name.text());
         };
         // From here on the name is ours.
         let place = Place::make(&home.machines(), name, user)?;
-        let mut keeper = Keeper { name, window, ledger, holder: None, place, home, program };
+        let mut keeper = Keeper { name, window, ledger, pairs, holder: None, place, home, program };
         if let Some(user) = user {
             keeper.hold(user)?;
         }
@@ -182,16 +160,38 @@ impl Keeper {
         if rustix::process::geteuid().is_root() {
             holder.uid(user.uid).gid(user.gid);
         }
+        let (copies, numbers) = self.pairs_for_child()?;
         let process = holder.spawn().context("cannot start a process of that user")?;
+        drop(copies);
         let life = pidfd::of(process.id().cast_signed())?;
-        self.place.show(&format!("/proc/{}/fd/1", process.id()))?;
+        let numbers = std::iter::once(1).chain(numbers);
+        let paths = numbers.map(|number| format!("/proc/{}/fd/{number}", process.id()));
+        self.place.show(&paths.collect::<Vec<_>>())?;
         self.holder = Some(Holder { process, life });
         Ok(())
     }
 
+    /// Copies of the pair windows' descriptors that a process has, too, that is started while they
+    /// are there; and their numbers.
+    fn pairs_for_child(&self) -> anyhow::Result<(Vec<OwnedFd>, Vec<i32>)> {
+        let copy = |pair: &Pair| {
+            let copy = pair.window.file.try_clone()?;
+            fcntl_setfd(&copy, FdFlags::empty())?;
+            Ok(copy)
+        };
+        let copies = self.pairs.iter().map(copy).collect::<anyhow::Result<Vec<OwnedFd>>>()?;
+        let numbers = copies.iter().map(AsRawFd::as_raw_fd).collect();
+        Ok((copies, numbers))
+    }
+
     fn answer(&self) -> Value {
-        let window = self.holder.as_ref().map(|_| self.place.window());
-        json!({"window": window, "port": self.place.port()})
+        let holder = self.holder.as_ref();
+        let pairs = 1..=holder.map_or(0, |_| self.pairs.len());
+        json!({
+            "window": holder.map(|_| self.place.window()),
+            "pairs": pairs.map(|number| self.place.pair(number)).collect::<Vec<_>>(),
+            "port": self.place.port(),
+        })
     }
 
     /// Until the machine is gone, or an operator has parted with it. `machine`: QEMU's process, if
@@ -227,11 +227,14 @@ impl Keeper {
     /// Runs a porter, to its end.
     fn carry(&self, door: OwnedFd, port: OwnedFd) -> Over {
         let mut porter = Command::new(&self.program);
+        let Ok((copies, numbers)) = self.pairs_for_child() else { return Over::Broken };
         porter.args(CARRY).arg(self.window.head.number.to_string());
+        porter.args(numbers.iter().map(i32::to_string));
         porter.stdin(door).stdout(port).stderr(Stdio::null());
         // Whoever breaks it finds nothing of our starter's.
         porter.env_clear().current_dir("/");
         let running = porter.spawn();
+        drop(copies);
         // With it go our ends of what it has.
         drop(porter);
         // One that cannot be started now may be in a while.
@@ -320,7 +323,9 @@ impl Keeper {
         let mut taken = None;
         loop {
             let again = self.home.connect().map_err(anyhow::Error::from);
-            match again.and_then(|home| attach(&home, self.name, &self.window, &self.ledger)) {
+            let again = again
+                .and_then(|home| attach(&home, self.name, &self.window, &self.ledger, &self.pairs));
+            match again {
                 Ok(Some(door)) => return Ok(Some(door)),
                 Ok(None) if clock::now() - *taken.get_or_insert_with(clock::now) > TAKEN => {
                     return Ok(None);
@@ -341,9 +346,21 @@ fn attach(
     name: MachineName,
     window: &Window,
     ledger: &OwnedFd,
+    pairs: &[Pair],
 ) -> anyhow::Result<Option<OwnedFd>> {
     let field = vnic::name_bytes(name.text())?;
-    operator.attach_machine(field, window.data, [&window.file, ledger], name.text())
+    let files = [&window.file, ledger];
+    let Some(door) = operator.attach_machine(field, window.data, files, name.text())? else {
+        return Ok(None);
+    };
+    for (number, pair) in (1..).zip(pairs) {
+        let Pair { window, ledger } = pair;
+        // A daemon that knows of none hangs up: then there are none, and all goes by the engine.
+        if operator.attach_pair(field, number, window.data, [&window.file, ledger]).is_err() {
+            break;
+        }
+    }
+    Ok(Some(door))
 }
 
 /// Waits until one of these has what is said beside it, or is over, or so much time has passed:

@@ -4,14 +4,19 @@
 //! ends of the port are in files beside this one.
 
 mod agent;
+mod border;
 mod keeper;
 mod network;
 mod options;
 mod place;
 mod porter;
 mod relay;
+mod sharing;
+mod start;
+mod told;
 mod wakes;
 mod window;
+mod windows;
 
 pub(crate) use agent::agent;
 
@@ -19,18 +24,21 @@ use crate::operator::Operator;
 use crate::table::Table;
 use crate::{output, vnic};
 use anyhow::{Context, bail};
+use border::{Border, Side};
 use omniverb_session::machine::MachineName;
 use omniverb_session::rate::{show_size, size};
-use omniverb_sys::privileges;
+use omniverb_sys::{inherit, memfd, privileges};
+use options::Plugged;
 use place::User;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
+use start::Wanted;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
-use window::STEP;
+use window::{Neighbours, STEP};
 
 /// Sessions of a machine at a time.
 const SESSIONS_MAX: usize = 1024;
@@ -43,16 +51,42 @@ fn name(text: &str) -> anyhow::Result<MachineName> {
     })
 }
 
-/// Does not return if all goes well: QEMU takes our place. `window`: how large it is to be.
-pub(crate) fn run(text: &str, window: &str, command: &[OsString]) -> anyhow::Result<ExitCode> {
+/// What is asked for.
+fn wanted(window: &str, count: u8, pair: &str) -> anyhow::Result<Wanted> {
+    let pairs = Neighbours { count, bytes: window_bytes(pair)? };
+    Ok(Wanted { bytes: window_bytes(window)?, pairs })
+}
+
+fn all_bytes(wanted: Wanted) -> u64 {
+    let Wanted { bytes, pairs } = wanted;
+    bytes.saturating_add(pairs.bytes.saturating_mul(pairs.count.into()))
+}
+
+fn plugged(wanted: Wanted, index: usize, path: String) -> Plugged {
+    Plugged { path, bytes: if index == 0 { wanted.bytes } else { wanted.pairs.bytes } }
+}
+
+/// Does not return if all goes well: QEMU takes our place. `window`, `pair`: how large it is to be,
+/// and each of what it shares with so many neighbours.
+pub(crate) fn run(
+    text: &str,
+    window: &str,
+    neighbours: u8,
+    pair: &str,
+    command: &[OsString],
+) -> anyhow::Result<ExitCode> {
     let Some((program, arguments)) = command.split_first() else { bail!("no QEMU to run") };
-    let bytes = window_bytes(window)?;
+    let wanted = wanted(window, neighbours, pair)?;
     name(text)?;
-    let room = options::memory(arguments, bytes)?;
-    let kept = keeper::start(text, bytes, None)?;
-    fcntl_setfd(&kept.window, FdFlags::empty())?;
-    let path = format!("/proc/self/fd/{}", kept.window.as_raw_fd());
-    let words = options::words(&path, bytes, &kept.port_path, room.as_deref());
+    let room = options::memory(arguments, all_bytes(wanted))?;
+    let kept = start::start(text, wanted, None)?;
+    let mut windows = Vec::new();
+    for (index, file) in std::iter::once(&kept.window).chain(&kept.pairs).enumerate() {
+        fcntl_setfd(file, FdFlags::empty())?;
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        windows.push(plugged(wanted, index, path));
+    }
+    let words = options::words(&windows, &kept.port_path, room.as_deref());
     let error = Command::new(program).args(arguments).args(words).exec();
     Err(error).with_context(|| program.to_string_lossy().into_owned())
 }
@@ -61,21 +95,24 @@ pub(crate) fn run(text: &str, window: &str, command: &[OsString]) -> anyhow::Res
 /// `memory`: how much it may have at most. `user`: whose QEMU is.
 pub(crate) fn args(
     text: &str,
-    window: &str,
+    (window, neighbours, pair): (&str, u8, &str),
     memory: &str,
     user: Option<&str>,
     libvirt: bool,
 ) -> anyhow::Result<ExitCode> {
-    let bytes = window_bytes(window)?;
+    let wanted = wanted(window, neighbours, pair)?;
     name(text)?;
     let memory = size(memory).map_err(anyhow::Error::msg)?;
     let user = user.map(str::parse).transpose().map_err(anyhow::Error::msg)?;
-    let kept = keeper::start(text, bytes, Some(user.unwrap_or_else(User::ourselves)))?;
-    let (window, port) = (&kept.window_path, &kept.port_path);
+    let kept = start::start(text, wanted, Some(user.unwrap_or_else(User::ourselves)))?;
+    let paths = std::iter::once(kept.window_path).chain(kept.pair_paths).enumerate();
+    let windows: Vec<_> = paths.map(|(index, path)| plugged(wanted, index, path)).collect();
+    let port = &kept.port_path;
     output::write(&match libvirt {
-        true => options::xml(window, bytes, port, memory),
+        true => options::xml(&windows, port, memory),
         false => {
-            let words = options::words(window, bytes, port, Some(&options::room(memory, bytes)));
+            let room = options::room(memory, all_bytes(wanted));
+            let words = options::words(&windows, port, Some(&room));
             let quoted: Vec<String> = words.iter().map(|word| options::quoted(word)).collect();
             quoted.join(" ") + "\n"
         }
@@ -90,12 +127,13 @@ fn window_bytes(text: &str) -> anyhow::Result<u64> {
 /// For those who are started so: see [`keeper`].
 pub(crate) fn keep(
     text: &str,
-    bytes: u64,
+    (bytes, count, pair_bytes): (u64, u8, u64),
     user: Option<&str>,
     alone: bool,
 ) -> anyhow::Result<ExitCode> {
+    let wanted = Wanted { bytes, pairs: Neighbours { count, bytes: pair_bytes } };
     let user = user.map(str::parse).transpose().map_err(anyhow::Error::msg)?;
-    keeper::keep(name(text)?, bytes, user, alone)
+    keeper::keep(name(text)?, wanted, user, alone)
 }
 
 /// For those who are started so: see [`keeper`].
@@ -104,8 +142,9 @@ pub(crate) fn hold() -> anyhow::Result<ExitCode> {
 }
 
 /// What a machine's porter does. Its two sockets are its input and its output, so that it has
-/// nothing else.
-pub(crate) fn carry(number: u64) -> anyhow::Result<ExitCode> {
+/// nothing else; `pairs` are descriptors of the machine's pair windows, of which it keeps the
+/// bells.
+pub(crate) fn carry(number: u64, pairs: &[i32]) -> anyhow::Result<ExitCode> {
     let take = |file: std::io::Result<OwnedFd>| file.context("not started as a porter");
     let door = take(std::io::stdin().as_fd().try_clone_to_owned())?;
     let port = take(std::io::stdout().as_fd().try_clone_to_owned())?;
@@ -120,7 +159,13 @@ pub(crate) fn carry(number: u64) -> anyhow::Result<ExitCode> {
     // Nothing is said where somebody might not read it.
     rustix::stdio::dup2_stderr(&null)?;
     drop(null);
-    Ok(porter::serve(port, door, number, sessions).code())
+    // Its threads are nobody's, too.
+    let mut border = Border::new(Side::Host)?;
+    for number in pairs {
+        let file = inherit::taken(*number).context("not started as a porter")?;
+        border.add(&file, window::data(memfd::size(file.as_fd())?))?;
+    }
+    Ok(porter::serve(port, door, number, sessions, border).code())
 }
 
 /// How many sessions there may be at one end of a port: two descriptors for each, of as many as we
@@ -165,7 +210,8 @@ fn people(machines: &[&Value]) -> String {
         "processes",
         "window",
         "used",
-        "links in it",
+        "direct links",
+        "neighbours",
         "by the engine",
         "network",
         "keeper",
@@ -182,7 +228,8 @@ fn people(machines: &[&Value]) -> String {
             number(&machine["sessions"]).to_string(),
             show_size(number(&machine["window"])),
             show_size(number(&machine["used"])),
-            number(&machine["direct"]).to_string(),
+            direct(machine),
+            neighbours(&machine["pairs"]),
             number(&machine["engine"]).to_string(),
             if machine["network"] == true { "yes" } else { "no" }.to_owned(),
             number(&machine["keeper"]).to_string(),
@@ -191,6 +238,24 @@ fn people(machines: &[&Value]) -> String {
     }
     let text = table.render("");
     if text.is_empty() { "no machine is attached\n".into() } else { text }
+}
+
+/// Direct links, and how many of them are in pair windows.
+fn direct(machine: &Value) -> String {
+    let all = machine["direct"].as_u64().unwrap_or(0);
+    match machine["pairs"]["links"].as_u64().unwrap_or(0) {
+        0 => all.to_string(),
+        pairs => format!("{all}, {pairs} of them in pair windows"),
+    }
+}
+
+/// Who has pair windows, and how many windows there are.
+fn neighbours(pairs: &Value) -> String {
+    let number = |name: &str| pairs[name].as_u64().unwrap_or(0);
+    let names = pairs["neighbours"].as_array().map_or(&[][..], Vec::as_slice);
+    let names: Vec<&str> = names.iter().filter_map(Value::as_str).collect();
+    let counted = format!("{} of {}", number("given"), number("windows"));
+    if names.is_empty() { counted } else { format!("{counted}: {}", names.join(" ")) }
 }
 
 #[cfg(test)]
@@ -202,10 +267,14 @@ mod tests {
         let vnic = serde_json::json!({"name": "vm-web-1", "machine": {
             "name": "web-1", "keeper": 17, "window": 268_427_264_u64, "used": 528_384,
             "sessions": 1, "direct": 2, "engine": 3, "network": true,
+            "pairs": {"windows": 2, "present": 2, "given": 1, "links": 1,
+                      "neighbours": ["net-5"]},
             "addresses": ["10.0.0.1", "fe80::1"]}});
         let text = people(&[&vnic]);
         assert!(text.contains("web-1") && text.contains("vm-web-1") && text.contains("17"));
         assert!(text.contains("10.0.0.1 fe80::1"), "{text}");
+        assert!(text.contains("1 of 2: net-5"), "{text}");
+        assert!(text.contains("2, 1 of them in pair windows"), "{text}");
         assert!(people(&[]).contains("no machine"));
     }
 }

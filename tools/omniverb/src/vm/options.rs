@@ -7,28 +7,59 @@ use anyhow::{Context, bail, ensure};
 use omniverb_session::machine::PORT_NAME;
 use std::ffi::{OsStr, OsString};
 
+/// A window that is plugged in: where QEMU finds it, and how large it is. The first is the
+/// machine's own, the others are what it shares with neighbours.
+pub(super) struct Plugged {
+    pub(super) path: String,
+    pub(super) bytes: u64,
+}
+
+/// Bytes of all of them.
+pub(super) fn bytes(windows: &[Plugged]) -> u64 {
+    windows.iter().map(|window| window.bytes).fold(0, u64::saturating_add)
+}
+
+/// Windows on the machine's first bus, where there is not room for many devices; the others are on
+/// bridges of their own, so many on each.
+const ON_FIRST_BUS: usize = 5;
+const ON_BRIDGE: usize = 30;
+/// Bridges are told apart by numbers, which others begin from one on.
+const FIRST_CHASSIS: usize = 201;
+
 /// The words. `port`: where QEMU is to listen for the porter: that one may be another in a while.
 /// `room`: what is still to be said about memory.
-pub(super) fn words(
-    window: &str,
-    window_bytes: u64,
-    port: &str,
-    room: Option<&str>,
-) -> Vec<String> {
+pub(super) fn words(windows: &[Plugged], port: &str, room: Option<&str>) -> Vec<String> {
     // What has commas is said with two of each.
-    let (window, port) = (window.replace(',', ",,"), port.replace(',', ",,"));
+    let port = port.replace(',', ",,");
     let mut words: Vec<String> = Vec::new();
     let mut option = |name: &str, value: String| words.extend([format!("-{name}"), value]);
     if let Some(memory) = room {
         option("m", memory.to_owned());
     }
-    option(
-        "object",
-        format!(
-            "memory-backend-file,id=omniverb-window,mem-path={window},size={window_bytes},share=on"
-        ),
-    );
-    option("device", "virtio-pmem-pci,id=omniverb,memdev=omniverb-window".into());
+    for (index, Plugged { path, bytes }) in windows.iter().enumerate() {
+        let (memory, device) = match index {
+            0 => ("omniverb-window".to_owned(), "omniverb".to_owned()),
+            number => (format!("omniverb-pair{number}"), format!("omniverb-{number}")),
+        };
+        let path = path.replace(',', ",,");
+        option(
+            "object",
+            format!("memory-backend-file,id={memory},mem-path={path},size={bytes},share=on"),
+        );
+        let mut bus = String::new();
+        if let Some(beyond) = index.checked_sub(ON_FIRST_BUS) {
+            let bridge = beyond / ON_BRIDGE;
+            if beyond.is_multiple_of(ON_BRIDGE) {
+                let chassis = FIRST_CHASSIS + bridge;
+                option(
+                    "device",
+                    format!("pci-bridge,id=omniverb-bridge{bridge},chassis_nr={chassis},shpc=off"),
+                );
+            }
+            bus = format!(",bus=omniverb-bridge{bridge}");
+        }
+        option("device", format!("virtio-pmem-pci,id={device},memdev={memory}{bus}"));
+    }
     option("chardev", format!("socket,id=omniverb-control,path={port},server=on,wait=off"));
     option("device", "virtio-serial-pci,id=omniverb-serial".into());
     option(
@@ -84,27 +115,34 @@ pub(super) fn quoted(word: &str) -> String {
     }
 }
 
-/// What a domain of libvirt has for it: as an nvdimm, since libvirt 9.0 starts no virtio-pmem.
-pub(super) fn xml(window: &str, window_bytes: u64, port: &str, memory: u64) -> String {
+/// What a domain of libvirt has for it: as nvdimms, since libvirt 9.0 starts no virtio-pmem.
+pub(super) fn xml(windows: &[Plugged], port: &str, memory: u64) -> String {
     let escaped = |text: &str| {
         let text = text.replace('&', "&amp;").replace('<', "&lt;");
         text.replace('\'', "&apos;")
     };
-    let (window, port, window_kib) = (escaped(window), escaped(port), window_bytes / 1024);
-    let most_kib = memory.saturating_add(window_bytes).div_ceil(1 << 30).saturating_add(1) << 20;
+    let (port, kib, slots) = (escaped(port), bytes(windows) / 1024, windows.len() + 3);
+    let most_kib = memory.saturating_add(bytes(windows)).div_ceil(1 << 30).saturating_add(1) << 20;
+    let one = |window: &Plugged| {
+        let (path, window_kib) = (escaped(&window.path), window.bytes / 1024);
+        format!(
+            "<memory model='nvdimm' access='shared'>\n\
+             \x20 <source><path>{path}</path></source>\n\
+             \x20 <target><size unit='KiB'>{window_kib}</size><node>0</node></target>\n\
+             </memory>\n"
+        )
+    };
+    let memories: String = windows.iter().map(one).collect();
     format!(
-        "<!-- In <domain>. Its <memory> counts the window's {window_kib} KiB, too; <cpu> has a \
+        "<!-- In <domain>. Its <memory> counts {kib} KiB of windows, too; <cpu> has a \
          cell 0 in <numa>, without them. QEMU's user decides what <path> leads to: unless you \
          trust it with any file, let libvirt change no owners, and say\n\
          <seclabel type='static' model='dac' relabel='no'><label>USER:GROUP</label></seclabel> \
          -->\n\
-         <maxMemory slots='4' unit='KiB'>{most_kib}</maxMemory>\n\
+         <maxMemory slots='{slots}' unit='KiB'>{most_kib}</maxMemory>\n\
          <features><acpi/></features>\n\
          <!-- In <devices>. -->\n\
-         <memory model='nvdimm' access='shared'>\n\
-         \x20 <source><path>{window}</path></source>\n\
-         \x20 <target><size unit='KiB'>{window_kib}</size><node>0</node></target>\n\
-         </memory>\n\
+         {memories}\
          <channel type='unix'>\n\
          \x20 <source mode='bind' path='{port}'/>\n\
          \x20 <target type='virtio' name='{PORT_NAME}'/>\n\
@@ -159,12 +197,32 @@ mod tests {
 
     #[test]
     fn a_guest_is_given_a_window_and_a_port() {
-        let words = words("/proc/self/fd/5", 4 << 20, "/run/a,b/port", Some("maxmem=2G"));
+        let words = words(&windows("/proc/self/fd/5", 1), "/run/a,b/port", Some("maxmem=2G"));
         let line = words.join(" ");
         assert!(line.starts_with("-m maxmem=2G -object "), "{line}");
         assert!(line.contains("mem-path=/proc/self/fd/5,size=4194304,share=on"), "{line}");
         assert!(line.contains("virtio-pmem-pci") && line.contains("name=omniverb.control"));
         assert!(line.contains("-chardev socket,id=omniverb-control,path=/run/a,,b/port,server"));
+    }
+
+    fn windows(path: &str, count: usize) -> Vec<Plugged> {
+        (0..count).map(|_| Plugged { path: path.to_owned(), bytes: 4 << 20 }).collect()
+    }
+
+    #[test]
+    fn there_is_a_place_for_every_window() {
+        for count in [1, 3, 5, 6, 35, 36, 61] {
+            let all = windows("/proc/self/fd/5", count);
+            let line = words(&all, "/run/port", None).join(" ");
+            assert_eq!(bytes(&all), count as u64 * (4 << 20));
+            assert_eq!(line.matches("virtio-pmem-pci").count(), count);
+            let bridges = count.saturating_sub(5).div_ceil(30);
+            assert_eq!(line.matches("-device pci-bridge").count(), bridges, "{line}");
+            for number in 1..count {
+                let device = format!("id=omniverb-{number},memdev=omniverb-pair{number}");
+                assert!(line.contains(&device), "{number}: {line}");
+            }
+        }
     }
 
     #[test]
@@ -177,7 +235,9 @@ mod tests {
 
     #[test]
     fn libvirt_is_told_the_same() {
-        let text = xml("/run/a&b/window", 64 << 20, "/run/a&b/port", 4 << 30);
+        let mut windows = windows("/run/a&b/window", 1);
+        windows[0].bytes = 64 << 20;
+        let text = xml(&windows, "/run/a&b/port", 4 << 30);
         for part in [
             "<path>/run/a&amp;b/window</path>",
             "<size unit='KiB'>65536</size>",

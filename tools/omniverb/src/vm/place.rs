@@ -1,9 +1,9 @@
 //! Where QEMU finds a machine's window, and where it listens for its porter: a folder for each
 //! machine, in one of the daemon's machines, beside the operators' socket.
 //!
-//! `NAME/window` is a link of the keeper's own. `NAME/qemu`, where QEMU makes `port`, is its
-//! user's, who may put anything there, and keep it there: so what was left is moved aside, and
-//! whoever starts a machine does not depend on its removal.
+//! `NAME/window` is a link of the keeper's own, and so are `pair-1` and so on. `NAME/qemu`, where
+//! QEMU makes `port`, is its user's, who may put anything there, and keep it there: so what was
+//! left is moved aside, and whoever starts a machine does not depend on its removal.
 
 use anyhow::{Context, bail, ensure};
 use omniverb_session::machine::MachineName;
@@ -22,6 +22,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 const WINDOW: &str = "window";
+const PAIR: &str = "pair-";
 const QEMU: &str = "qemu";
 const PORT: &str = "port";
 /// How a folder is opened that is to be itself, and no link to another.
@@ -100,6 +101,8 @@ pub(super) struct Place {
     all: OwnedFd,
     folder: OwnedFd,
     qemu: OwnedFd,
+    /// Links that were made.
+    shown: Vec<String>,
 }
 
 impl Place {
@@ -144,7 +147,7 @@ impl Place {
             Err(errno) => return Err(errno.into()),
         }
         renameat(&all, &new, &all, name.text())?;
-        Ok(Place { path, name, all, folder, qemu })
+        Ok(Place { path, name, all, folder, qemu, shown: Vec::new() })
     }
 
     /// A path of QEMU's part that does not lead to another.
@@ -167,14 +170,26 @@ impl Place {
         self.path.join(WINDOW).display().to_string()
     }
 
-    /// The window is there.
-    pub(super) fn show(&self, at: &str) -> anyhow::Result<()> {
-        symlinkat(at, &self.folder, WINDOW).with_context(|| self.window())
+    /// The same of a pair window.
+    pub(super) fn pair(&self, number: usize) -> String {
+        self.path.join(format!("{PAIR}{number}")).display().to_string()
     }
 
-    /// It is not any more: QEMU tries without end to open a link that leads nowhere.
+    /// The window is there, and behind it the pair windows.
+    pub(super) fn show(&mut self, at: &[String]) -> anyhow::Result<()> {
+        let pairs = (1..).map(|number| format!("{PAIR}{number}"));
+        for (name, at) in std::iter::once(WINDOW.to_owned()).chain(pairs).zip(at) {
+            symlinkat(at, &self.folder, &name).with_context(|| self.window())?;
+            self.shown.push(name);
+        }
+        Ok(())
+    }
+
+    /// They are not any more: QEMU tries without end to open a link that leads nowhere.
     pub(super) fn hide(&self) {
-        let _ = unlinkat(&self.folder, WINDOW, AtFlags::empty());
+        for name in &self.shown {
+            let _ = unlinkat(&self.folder, name, AtFlags::empty());
+        }
     }
 
     /// Connects to QEMU. The folder is its user's, who may have put something else there: what is
@@ -285,7 +300,7 @@ mod tests {
         let name = MachineName::new("web-1").unwrap();
         let beside = folder("while");
         let all = beside.join("machines");
-        let place = Place::make(&all, name, None).unwrap();
+        let mut place = Place::make(&all, name, None).unwrap();
         assert!(place.connect().is_err());
         let other = beside.join("other");
         let _listener = listen(other.display().to_string());
@@ -294,7 +309,7 @@ mod tests {
         std::fs::remove_file(place.port()).unwrap();
         let _listener = listen(place.port());
         place.connect().unwrap();
-        place.show("/nowhere").unwrap();
+        place.show(&["/nowhere".to_owned(), "/nowhere/else".to_owned()]).unwrap();
         let again = Place::make(&all, name, None).unwrap();
         assert!(again.connect().is_err(), "what was left is gone");
         let _listener = listen(again.port());

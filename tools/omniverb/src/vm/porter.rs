@@ -2,13 +2,16 @@
 //! machine, which has nothing but the machine's port and its door.
 //!
 //! In: frames of the agent. Out: sessions at the door, messages in them; datagrams and words of the
-//! machine's UDP port, for the engine, and back. What the agent says is a
+//! machine's UDP port, for the engine, and back; words of pair windows, of which it has the bells
+//! (`border.rs`). What the agent says is a
 //! hostile guest's word; what it can do by it is what a tenant's processes can.
 
+use super::border::Border;
 use super::relay::{Channel, News, Relay};
 use omniverb_session::limits::MESSAGE_BYTES_MAX;
 use omniverb_session::machine::{
-    EndSession, Frame, FrameKind, Message, OpenPort, OpenSession, PACKET_BYTES_MAX, decode, encode,
+    EndSession, Frame, FrameKind, Message, OpenPort, OpenSession, PACKET_BYTES_MAX, TellPairs,
+    decode, encode,
 };
 use omniverb_session::{Message as Said, decode as decode_said};
 use omniverb_sys::{carried, clock, limited, socket};
@@ -65,16 +68,31 @@ pub(super) fn last_word(door: BorrowedFd<'_>) -> Over {
 }
 
 /// Serves until the machine, or the daemon's end of the door, is gone.
-/// `sessions`: how many there may be at a time.
-pub(super) fn serve(port: OwnedFd, door: OwnedFd, number: u64, sessions: usize) -> Over {
+/// `sessions`: how many there may be at a time. `border`: of the machine's pair windows.
+pub(super) fn serve(
+    port: OwnedFd,
+    door: OwnedFd,
+    number: u64,
+    sessions: usize,
+    border: Border,
+) -> Over {
     match Relay::new(port, true) {
-        Ok(relay) => serve_by(relay, door, number, sessions).unwrap_or_else(|over| over),
+        Ok(relay) => serve_by(relay, door, number, sessions, border).unwrap_or_else(|over| over),
         Err(_) => Over::Broken,
     }
 }
 
-fn serve_by(relay: Relay, door: OwnedFd, number: u64, sessions: usize) -> Result<Over, Over> {
+fn serve_by(
+    relay: Relay,
+    door: OwnedFd,
+    number: u64,
+    sessions: usize,
+    border: Border,
+) -> Result<Over, Over> {
     let mut porter = Porter {
+        border,
+        rung: false,
+        has_pairs: false,
         relay,
         door,
         number,
@@ -86,8 +104,8 @@ fn serve_by(relay: Relay, door: OwnedFd, number: u64, sessions: usize) -> Result
         sessions,
     };
     loop {
-        let others: Vec<_> =
-            std::iter::once(&porter.door).chain(&porter.packets).map(AsFd::as_fd).collect();
+        let mut others = vec![porter.door.as_fd(), porter.border.rung()];
+        others.extend(porter.packets.as_ref().map(AsFd::as_fd));
         let came = porter.relay.wait(&others, None);
         for news in came.map_err(|_| Over::Broken)? {
             match news {
@@ -100,14 +118,23 @@ fn serve_by(relay: Relay, door: OwnedFd, number: u64, sessions: usize) -> Result
                     porter.relay.say(FrameKind::Close, session, Vec::new());
                 }
                 News::Other(0) => return Ok(last_word(porter.door.as_fd())),
+                News::Other(1) => porter.say_rung(),
                 News::Other(_) => porter.packets()?,
                 News::PortOver => return Ok(Over::Machine),
             }
+        }
+        if std::mem::take(&mut porter.rung) {
+            porter.border.wake();
         }
     }
 }
 
 struct Porter {
+    border: Border,
+    /// Somebody in the machine may have rung for a neighbour.
+    rung: bool,
+    /// The agent has pair windows.
+    has_pairs: bool,
     relay: Relay,
     door: OwnedFd,
     /// The window's.
@@ -143,6 +170,7 @@ impl Porter {
                 // Their processes may be there: what they were given is not given to others.
                 self.numbers.clear();
                 self.has_port = false;
+                self.has_pairs = false;
                 self.relay.restart();
                 if right {
                     self.relay.say(FrameKind::Begin, 0, bytes);
@@ -184,6 +212,14 @@ impl Porter {
                 self.packets.iter().for_each(|packets| carried::say(packets.as_fd()));
             }
             FrameKind::Packet | FrameKind::Word => {}
+            FrameKind::Pairs => {
+                let present = bytes.first_chunk().map_or(0, |bits| u64::from_le_bytes(*bits));
+                self.ask(&TellPairs { present }.into())?;
+                self.has_pairs = true;
+                // Nobody has passed anything on for a while.
+                self.border.wake_all();
+            }
+            FrameKind::Rung => self.rung = true,
             FrameKind::Addresses => {
                 if let Ok((_, Message::TellAddresses(told))) = decode(&bytes) {
                     self.ask(&told.into())?;
@@ -191,6 +227,14 @@ impl Porter {
             }
         }
         Ok(())
+    }
+
+    /// Somebody has rung for a process of the machine.
+    fn say_rung(&mut self) {
+        self.border.take();
+        if self.has_pairs {
+            self.relay.say(FrameKind::Rung, 0, Vec::new());
+        }
     }
 
     fn open(&mut self, session: u32, bytes: &[u8]) -> Result<(), Over> {
@@ -268,7 +312,12 @@ impl Porter {
 
 #[cfg(test)]
 mod tests {
+    use super::super::border::Side;
     use super::*;
+
+    fn border() -> Border {
+        Border::new(Side::Host).unwrap()
+    }
 
     #[test]
     fn what_a_porter_says_is_heard() {
@@ -297,7 +346,7 @@ mod tests {
             let open = Frame { kind: FrameKind::Open, session: 1, bytes: vec![0; 8] };
             let begin = Frame { kind: FrameKind::Begin, session: 0, bytes: vec![7; 16] };
             rustix::io::write(&far, &[begin.encode(), open.encode()].concat()).unwrap();
-            serve(port.into(), ours, u64::from_le_bytes([7; 8]), 4)
+            serve(port.into(), ours, u64::from_le_bytes([7; 8]), 4, border())
         };
         let (ours, theirs) = ends();
         socket::send(theirs.as_fd(), &bytes[..length], &[]).unwrap();
@@ -312,7 +361,7 @@ mod tests {
         let (port, far) = std::os::unix::net::UnixStream::pair().unwrap();
         let late = Frame { kind: FrameKind::Close, session: 1, bytes: Vec::new() };
         rustix::io::write(&far, &late.encode()).unwrap();
-        assert_eq!(serve(port.into(), ours, 7, 4), Over::Broken);
+        assert_eq!(serve(port.into(), ours, 7, 4, border()), Over::Broken);
     }
 
     #[test]
@@ -330,7 +379,7 @@ mod tests {
             agent.say(said.kind, 0, said.bytes);
         }
         agent.say(FrameKind::Word, 0, Vec::new());
-        let serving = std::thread::spawn(move || serve(port.into(), ours, 7, 4));
+        let serving = std::thread::spawn(move || serve(port.into(), ours, 7, 4, border()));
         drop(agent.wait(&[], Some(0)).unwrap());
         let mut bytes = [0; PACKET_BYTES_MAX];
         let mut receive = |from: &OwnedFd| {

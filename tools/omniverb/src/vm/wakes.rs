@@ -39,7 +39,7 @@ pub(super) struct Wakes {
 }
 
 /// Starts a thread that hears bells.
-fn spawn(name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+pub(super) fn spawn(name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
     std::thread::Builder::new().name(name.into()).spawn(work).map(drop)
 }
 

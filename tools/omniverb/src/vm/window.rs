@@ -8,6 +8,7 @@
 use anyhow::{Context, ensure};
 use omniverb_session::body::Extent;
 use omniverb_session::machine::{MachineName, WindowHead};
+use omniverb_session::pair::{self, PairNames};
 use omniverb_sys::{memfd, random};
 use rustix::io::pwrite;
 use std::os::fd::OwnedFd;
@@ -39,17 +40,56 @@ pub(super) struct Window {
 impl Window {
     /// A window of so many bytes, for the machine of this name.
     pub(super) fn new(name: MachineName, bytes: u64) -> anyhow::Result<Window> {
+        Window::made("omniverb-window", bytes, |bytes| {
+            WindowHead::new(name, random::number(), bytes)
+        })
+    }
+
+    /// So many windows of so many bytes that this machine shares with neighbours; its own says what
+    /// they are called.
+    pub(super) fn pairs(&self, pairs: Neighbours) -> anyhow::Result<Vec<Window>> {
+        let make = |_| {
+            let name = random::number().max(1);
+            Window::made("omniverb-pair", pairs.bytes, |bytes| pair::head(&self.head, name, bytes))
+        };
+        let windows = (0..pairs.count).map(make).collect::<anyhow::Result<Vec<Window>>>()?;
+        let names = PairNames::new(windows.iter().map(|window| window.head.number));
+        put(&self.file, DATA_OFFSET + PairNames::OFFSET as u64, &names.written())?;
+        Ok(windows)
+    }
+
+    fn made(
+        what: &str,
+        bytes: u64,
+        head: impl FnOnce(u64) -> WindowHead,
+    ) -> anyhow::Result<Window> {
         ensure!(bytes > 0 && bytes.is_multiple_of(STEP), "a window has some times 2 MiB");
-        let data = Extent { offset: DATA_OFFSET, length: bytes - DATA_OFFSET };
-        let head = WindowHead::new(name, random::number(), data.length);
-        let file = memfd::create("omniverb-window", bytes).context("cannot make a window")?;
+        let data = data(bytes);
+        let head = head(data.length);
+        let file = memfd::create(what, bytes).context("cannot make a window")?;
         let info = info_block(bytes, [random::number(), random::number()]);
-        for (offset, bytes) in [(INFO_OFFSET, &info[..]), (DATA_OFFSET, &head.written()[..])] {
-            let written = pwrite(&file, bytes, offset).context("cannot write to a window")?;
-            ensure!(written == bytes.len(), "cannot write to a window");
-        }
+        put(&file, INFO_OFFSET, &info)?;
+        put(&file, DATA_OFFSET, &head.written())?;
         Ok(Window { file, data, head })
     }
+}
+
+/// Which part of a window of so many bytes the guest sees.
+pub(super) fn data(bytes: u64) -> Extent {
+    Extent { offset: DATA_OFFSET, length: bytes.saturating_sub(DATA_OFFSET) }
+}
+
+/// How many windows a machine shares with neighbours, and of how many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Neighbours {
+    pub(crate) count: u8,
+    pub(crate) bytes: u64,
+}
+
+fn put(file: &OwnedFd, offset: u64, bytes: &[u8]) -> anyhow::Result<()> {
+    let written = pwrite(file, bytes, offset).context("cannot write to a window")?;
+    ensure!(written == bytes.len(), "cannot write to a window");
+    Ok(())
 }
 
 /// The info block of a window of so many bytes, with this number of its own.
@@ -106,6 +146,22 @@ mod tests {
         for wrong in [0, STEP - 1, STEP + 4096] {
             assert!(Window::new(name, wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_machine_knows_its_pair_windows() {
+        let own = Window::new(MachineName::new("web-1").unwrap(), STEP).unwrap();
+        let pairs = own.pairs(Neighbours { count: 3, bytes: 2 * STEP }).unwrap();
+        let mut bytes = [0; PairNames::BYTES];
+        pread(&own.file, &mut bytes, own.data.offset + PairNames::OFFSET as u64).unwrap();
+        let names = PairNames::read(&bytes);
+        let numbers = pairs.iter().map(|window| {
+            let mut bytes = [0; WindowHead::BYTES];
+            pread(&window.file, &mut bytes, window.data.offset).unwrap();
+            names.number(&WindowHead::of(&bytes))
+        });
+        assert_eq!(numbers.collect::<Vec<_>>(), [Some(1), Some(2), Some(3)]);
+        assert_eq!(names.count(), 3);
     }
 
     #[test]

@@ -4,8 +4,9 @@ use super::*;
 use omniverb_ring::{BellPage, bell};
 use omniverb_session::Message;
 use omniverb_session::body::{BellClosed, Extent as Said, LinkReady};
-use omniverb_sys::{futex, memfd};
+use omniverb_sys::{Access, Extent, futex, memfd};
 use omniverb_terms::{Gid, Qpn};
+use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::thread;
 
@@ -31,6 +32,7 @@ fn bench() -> Bench {
     let agent = Agent {
         relay,
         window,
+        sharing: Sharing::new(Found::default()).unwrap(),
         listener,
         network: None,
         tried: clock::now(),

@@ -118,6 +118,11 @@ impl Relay {
         self.port.begin(first);
     }
 
+    /// Whether who is at the other end has said that he knows us, since we began.
+    pub(super) fn has_begun(&self) -> bool {
+        self.port.has_begun()
+    }
+
     /// Says something by the port, when there is room.
     pub(super) fn say(&mut self, kind: FrameKind, session: u32, bytes: Vec<u8>) {
         self.port.say(&Frame { kind, session, bytes });

@@ -32,6 +32,11 @@ impl Port {
         Ok(Port { file, frames, out, sent: 0, polite, seek: None })
     }
 
+    /// Whether what the stream begins with has been found.
+    pub(super) fn has_begun(&self) -> bool {
+        self.seek.is_none()
+    }
+
     /// How many frames wait for room.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> usize {

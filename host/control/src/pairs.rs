@@ -1,0 +1,326 @@
+//! A machine's pair windows: memory that it shares with one neighbour each (decision 0039).
+//!
+//! In: windows that an operator brings, which of them the machine's agent has found. Out: for a
+//! neighbour the one that is his, or one that becomes it, for good: whose it is stands in its
+//! ledger, before any of it is given away, so that the next daemon gives it to nobody else.
+
+use crate::ledger::Ledger;
+use crate::memory::Shared;
+use crate::pieces::{PAGE, Pieces};
+use omniverb_session::body::{Extent, LinkReady};
+use omniverb_session::pair::{self, BELL_BYTES, DATA_BYTES_MIN, PAIRS_MAX};
+use omniverb_tenancy::{Neighbour, PairWindows};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+/// Neighbours that are named in a row of status: there is not room for all.
+const SHOWN_MAX: usize = 8;
+
+/// Whose a window is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Whose {
+    Nobodys,
+    /// His, and the name of his vNIC, if he was here since the daemon began.
+    Of(Neighbour, Option<String>),
+    /// Somebody's; nobody says whose.
+    Forgotten,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    pieces: Arc<Pieces>,
+    ledger: Ledger,
+    pages: u64,
+    whose: Whose,
+}
+
+impl Pair {
+    /// Bytes that a ledger has beyond those for pages: who has the window.
+    pub(crate) const LEDGER_BYTES: u64 = 64;
+
+    /// Whether a window can have this number and size.
+    pub(crate) fn is_sound(number: u64, data: Extent) -> bool {
+        (1..=u64::from(PAIRS_MAX)).contains(&number) && data.length >= DATA_BYTES_MIN
+    }
+
+    /// `ledger`: of these pieces.
+    ///
+    /// # Errors
+    /// If the ledger cannot be read.
+    pub(crate) fn new(pieces: Arc<Pieces>, ledger: Ledger) -> io::Result<Pair> {
+        let (bytes, used) = pieces.sizes();
+        let pages = bytes / PAGE;
+        let whose = match ledger.whose(pages)? {
+            Some(bytes) => {
+                read(&bytes).map_or(Whose::Forgotten, |neighbour| Whose::Of(neighbour, None))
+            }
+            None if used > 0 => Whose::Forgotten,
+            None => Whose::Nobodys,
+        };
+        Ok(Pair { pieces, ledger, pages, whose })
+    }
+
+    /// Where links are.
+    fn links(&self) -> Extent {
+        let bells = pair::bell_pages(self.pages * PAGE);
+        let offset = bells.offset + bells.length;
+        Extent { offset, length: self.pages * PAGE - offset }
+    }
+
+    /// How many more links of so many bytes there is room for, if each has a bell of its own.
+    fn room(&self, link_bytes: u64) -> usize {
+        let bells = self.pieces.room(pair::bell_pages(self.pages * PAGE), BELL_BYTES);
+        bells.min(self.pieces.room(self.links(), link_bytes))
+    }
+}
+
+/// What stands in a ledger of whose it is.
+const WHOSE_BYTES: usize = 40;
+
+fn written(neighbour: &Neighbour) -> [u8; WHOSE_BYTES] {
+    let mut bytes = [0; WHOSE_BYTES];
+    for (room, word) in bytes.chunks_exact_mut(8).zip(neighbour.proof) {
+        room.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes[32..36].copy_from_slice(&neighbour.uid.to_le_bytes());
+    bytes[36] = 1;
+    bytes
+}
+
+/// Nobody's, if it makes no sense.
+fn read(bytes: &[u8; WHOSE_BYTES]) -> Option<Neighbour> {
+    let word = |at: usize| bytes[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
+    let uid = u32::from_le_bytes(*bytes[32..].first_chunk()?);
+    let proof = [0, 8, 16, 24].map(word);
+    (bytes[36..] == [1, 0, 0, 0] && proof[3] != 0).then_some(Neighbour { proof, uid })
+}
+
+/// All of a machine's.
+#[derive(Debug, Default)]
+pub(crate) struct Pairs {
+    windows: BTreeMap<u8, Pair>,
+    /// Those that the agent has found: bit `number - 1`.
+    present: u64,
+}
+
+impl Pairs {
+    pub(crate) fn has(&self, number: u8) -> bool {
+        self.windows.contains_key(&number)
+    }
+
+    /// Whether a vNIC of this proof has one.
+    pub(crate) fn are_of(&self, proof: [u64; 4]) -> bool {
+        let his = |pair: &Pair| matches!(&pair.whose, Whose::Of(whose, _) if whose.proof == proof);
+        self.windows.values().any(his)
+    }
+
+    pub(crate) fn add(&mut self, number: u8, pair: Pair) {
+        self.windows.insert(number, pair);
+    }
+
+    /// The agent has found these.
+    pub(crate) fn found(&mut self, present: u64) {
+        self.present = present;
+    }
+
+    fn is_present(&self, number: u8) -> bool {
+        let bit = u32::from(number).checked_sub(1).and_then(|shift| 1_u64.checked_shl(shift));
+        bit.is_some_and(|bit| self.present & bit != 0)
+    }
+
+    /// As the tables know them. `link_bytes`: of each link.
+    pub(crate) fn known(&self, link_bytes: u64) -> PairWindows {
+        let mut known = PairWindows::default();
+        for (number, pair) in &self.windows {
+            let present = self.is_present(*number);
+            let room = if present { pair.room(link_bytes) } else { 0 };
+            match &pair.whose {
+                Whose::Nobodys if room > 0 => {
+                    let least = if known.free == 0 { room } else { known.room.min(room) };
+                    (known.free, known.room) = (known.free + 1, least);
+                }
+                Whose::Of(neighbour, _) => _ = known.given.insert(*neighbour, room),
+                Whose::Nobodys | Whose::Forgotten => {}
+            }
+        }
+        known
+    }
+
+    /// Memory for a link with a neighbour, in the window that is his, or becomes it. `name`: of his
+    /// vNIC.
+    ///
+    /// # Errors
+    /// `Unsupported` if there is no window for him, `OutOfMemory` if his is full; what the kernel
+    /// says.
+    pub(crate) fn make(
+        &mut self,
+        neighbour: Neighbour,
+        name: &str,
+        ready: &LinkReady,
+    ) -> io::Result<Shared> {
+        let his = |pair: &Pair| matches!(&pair.whose, Whose::Of(whose, _) if *whose == neighbour);
+        let found = self.windows.iter().find(|(_, pair)| his(pair)).map(|(number, _)| *number);
+        let free = || {
+            let mut all = self.windows.iter();
+            let free = all
+                .find(|(number, pair)| pair.whose == Whose::Nobodys && self.is_present(**number));
+            free.map(|(number, _)| *number)
+        };
+        let number = found.or_else(free).ok_or(io::ErrorKind::Unsupported)?;
+        if !self.is_present(number) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        let pair = self.windows.get_mut(&number).ok_or(io::ErrorKind::Unsupported)?;
+        if found.is_none() {
+            pair.ledger.note_whose(pair.pages, &written(&neighbour))?;
+        }
+        pair.whose = Whose::Of(neighbour, Some(name.to_owned()));
+        let bells = pair::bell_pages(pair.pages * PAGE);
+        Shared::make_in_pair(number, &pair.pieces, (pair.links(), bells), ready)
+    }
+
+    /// The machine is parted with.
+    pub(crate) fn part(&self) {
+        self.windows.values().for_each(|pair| pair.pieces.part());
+    }
+
+    /// What there is to see of them. `links`: how many are in them.
+    pub(crate) fn row(&self, links: usize) -> Value {
+        let given = self.windows.values().filter(|pair| pair.whose != Whose::Nobodys);
+        let names = given.clone().filter_map(|pair| match &pair.whose {
+            Whose::Of(_, name) => name.as_deref(),
+            _ => None,
+        });
+        let numbers = self.windows.keys().filter(|number| self.is_present(**number));
+        json!({
+            "windows": self.windows.len(),
+            "present": numbers.count(),
+            "given": given.count(),
+            "bytes": self.windows.values().map(|pair| pair.pieces.sizes().0).sum::<u64>(),
+            "used": self.windows.values().map(|pair| pair.pieces.sizes().1).sum::<u64>(),
+            "links": links,
+            "neighbours": names.take(SHOWN_MAX).collect::<Vec<_>>(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disposal::Bin;
+    use omniverb_sys::memfd;
+    use omniverb_terms::{Gid, Qpn};
+    use std::os::fd::OwnedFd;
+
+    const DATA: Extent = Extent { offset: 2 * PAGE, length: (8 << 20) - 2 * PAGE };
+    const LINK: u64 = 640 << 10;
+
+    /// Files of a window and its ledger.
+    fn files() -> [OwnedFd; 2] {
+        [DATA.offset + DATA.length, DATA.length / PAGE + Pair::LEDGER_BYTES]
+            .map(|bytes| memfd::create("pair", bytes).unwrap())
+    }
+
+    fn pair(files: &[OwnedFd; 2]) -> Pair {
+        let [file, notes] = [&files[0], &files[1]].map(|file| file.try_clone().unwrap());
+        let ledger = Ledger::of(notes);
+        let bin = Bin::new().unwrap();
+        Pair::new(Pieces::new(file, DATA, ledger.clone(), bin).unwrap(), ledger).unwrap()
+    }
+
+    fn pairs(files: &[[OwnedFd; 2]]) -> Pairs {
+        let mut pairs = Pairs::default();
+        (1..).zip(files).for_each(|(number, files)| pairs.add(number, pair(files)));
+        pairs
+    }
+
+    fn neighbour(number: u64) -> Neighbour {
+        Neighbour { proof: [1, 4, number, 9], uid: 0 }
+    }
+
+    fn ready() -> LinkReady {
+        LinkReady {
+            qpn: Qpn(1),
+            peer_qpn: Qpn(2),
+            side: 0,
+            request_bytes: 256 << 10,
+            response_bytes: 32 << 10,
+            bell_new: 1,
+            bell: 1,
+            bell_side: 0,
+            loopback: 0,
+            local_slot: 0,
+            peer_slot: 0,
+            sgid: Gid::ZERO,
+            dgid: Gid::ZERO,
+            engine: 0,
+            traced: 0,
+            memory: Extent::NONE,
+            bell_memory: Extent::NONE,
+        }
+    }
+
+    #[test]
+    fn a_window_is_one_neighbours_for_good_and_the_next_daemon_knows_it() {
+        let files = [files(), files()];
+        let mut first = pairs(&files);
+        assert_eq!(first.known(LINK), PairWindows::default(), "the agent has found none");
+        let none = first.make(neighbour(1), "one", &ready());
+        assert_eq!(none.err().unwrap().kind(), io::ErrorKind::Unsupported);
+        first.found(0b11);
+        assert_eq!(first.known(LINK).free, 2);
+        let kept = first.make(neighbour(1), "one", &ready()).unwrap();
+        let known = first.known(LINK);
+        assert_eq!((known.free, known.given.len()), (1, 1));
+        assert_eq!(known.given[&neighbour(1)] + 1, known.room);
+        drop(kept);
+        // Nobody else gets it when nothing of it is in use.
+        first.make(neighbour(2), "two", &ready()).unwrap();
+        assert!(first.make(neighbour(3), "three", &ready()).is_err());
+        first.part();
+        drop(first);
+        let mut second = pairs(&files);
+        second.found(u64::MAX);
+        let known = second.known(LINK);
+        let whose: Vec<Neighbour> = known.given.into_keys().collect();
+        assert_eq!((known.free, whose), (0, vec![neighbour(1), neighbour(2)]));
+        assert!(second.make(neighbour(3), "three", &ready()).is_err());
+        second.make(neighbour(2), "two", &ready()).unwrap();
+    }
+
+    #[test]
+    fn what_a_ledger_says_without_saying_whose_is_nobodys_to_have() {
+        let files = files();
+        let first = pair(&files);
+        let _used = first.pieces.take_in(first.links(), LINK).unwrap();
+        first.pieces.part();
+        let mut second = Pairs::default();
+        second.add(1, pair(&files));
+        second.found(1);
+        assert_eq!(second.known(LINK), PairWindows::default());
+        assert!(second.make(neighbour(1), "one", &ready()).is_err());
+        for wrong in [[0; WHOSE_BYTES], [0xff; WHOSE_BYTES]] {
+            assert_eq!(read(&wrong), None);
+        }
+        assert_eq!(read(&written(&neighbour(7))), Some(neighbour(7)));
+    }
+
+    #[test]
+    fn a_window_has_room_for_so_many_links() {
+        let mut pairs = pairs(&[files()]);
+        pairs.found(1);
+        let most = pairs.known(LINK).room;
+        assert!(most > 8);
+        let shared: Vec<_> = (0..)
+            .map(|_| pairs.make(neighbour(1), "one", &LinkReady { bell_new: 0, ..ready() }))
+            .take_while(Result::is_ok)
+            .collect();
+        let link = shared[0].as_ref().unwrap().link.extent.length;
+        assert!(link <= LINK, "{link}");
+        assert!(shared.len() >= most, "{} of {most}", shared.len());
+        assert_eq!(pairs.known(LINK).given[&neighbour(1)], 0);
+    }
+}

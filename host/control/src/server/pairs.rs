@@ -1,0 +1,161 @@
+//! Pair windows are brought, found, given to neighbours, and let go of.
+//!
+//! What a machine's agent says of them decides only which may be given away. Who has a window the
+//! tables decide, when a link is made; here it is noted, and memory of it handed out. Of a
+//! neighbour's process that is parted with, the pieces come back when it has ended.
+
+use crate::client::Leaver;
+use crate::journal::Level;
+use crate::ledger::Ledger;
+use crate::memory::Shared;
+use crate::pairs::Pair;
+use crate::pieces::{PAGE, Pieces};
+use crate::ready::Ready;
+use crate::server::Server;
+use omniverb_link::layout::{REQUEST_BYTES, RESPONSE_BYTES, link_bytes};
+use omniverb_session::body::LinkReady;
+use omniverb_session::machine::MachineName;
+use omniverb_session::operator::AttachPair;
+use omniverb_tenancy::{LinkEnd, Neighbour, SessionId};
+use omniverb_terms::Errno;
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// Bytes of a link.
+const LINK_BYTES: u64 = link_bytes(REQUEST_BYTES, RESPONSE_BYTES) as u64;
+
+impl Server {
+    /// An operator brings a pair window, and its ledger, for a machine that is attached.
+    pub(super) fn attach_pair(
+        &mut self,
+        asked: &AttachPair,
+        mut files: Vec<OwnedFd>,
+    ) -> Result<(), Errno> {
+        let checked = self.check_pair(asked, &files);
+        let (id, number) = match checked {
+            Ok(found) => found,
+            Err(errno) => {
+                self.captures.discard(files);
+                return Err(errno);
+            }
+        };
+        let (Some(ledger), Some(window)) = (files.pop(), files.pop()) else {
+            return Err(Errno::EINVAL);
+        };
+        let ledger = Ledger::of(ledger);
+        let pieces = Pieces::new(window, asked.data, ledger.clone(), self.disposal.bin());
+        let pair = pieces.and_then(|pieces| Pair::new(pieces, ledger));
+        let pair = pair.map_err(|_| Errno::ENOMEM)?;
+        if let Some(record) = self.machines.get_mut(id) {
+            record.pairs.add(number, pair);
+        }
+        self.stale_pairs.insert(id);
+        Ok(())
+    }
+
+    /// Whose it is to be, and its number. Who closes a file that is none of memory may wait for
+    /// ever: nothing is done with it before this.
+    fn check_pair(&self, asked: &AttachPair, files: &[OwnedFd]) -> Result<(SessionId, u8), Errno> {
+        let [window, ledger] = files else { return Err(Errno::EINVAL) };
+        let name = MachineName::read(&asked.name).ok_or(Errno::EINVAL)?;
+        let number = u8::try_from(asked.number).map_err(|_| Errno::EINVAL)?;
+        let pages = asked.data.length / PAGE + Pair::LEDGER_BYTES;
+        let sound = Pair::is_sound(asked.number, asked.data)
+            && Pieces::check(window, asked.data).is_ok()
+            && Ledger::check(ledger, pages).is_ok();
+        if !sound {
+            return Err(Errno::EINVAL);
+        }
+        let id = self.machines.named(name).ok_or(Errno::ENOENT)?;
+        match self.machines.get(id).is_some_and(|record| record.pairs.has(number)) {
+            true => Err(Errno::EBUSY),
+            false => Ok((id, number)),
+        }
+    }
+
+    /// A machine's agent has found these.
+    pub(super) fn machine_tells_pairs(&mut self, id: SessionId, present: u64) {
+        if let Some(record) = self.machines.get_mut(id) {
+            record.pairs.found(present);
+        }
+        self.stale_pairs.insert(id);
+    }
+
+    /// Has the tables know what has changed of pair windows. They count down themselves what they
+    /// have decided to give: so this is done when all that they have decided is.
+    pub(super) fn tell_stale_pairs(&mut self) {
+        for id in std::mem::take(&mut self.stale_pairs) {
+            if let Some(record) = self.machines.get(id) {
+                let (vnic, known) = (record.vnic, record.pairs.known(LINK_BYTES));
+                self.tables.note(|tables| tables.set_pair_windows(vnic, known));
+            }
+        }
+    }
+
+    /// Somebody is welcome. There may be room again in windows that were full: what comes back is
+    /// emptied first, by threads of their own.
+    pub(super) fn look_at_pairs_of(&mut self, id: SessionId) {
+        let Some(vnic) = self.clients.get(id).and_then(|client| client.vnic().ok()) else { return };
+        let proof = self.tables.proof(vnic);
+        self.stale_pairs.extend(self.machines.concerned(vnic, proof));
+    }
+
+    /// A link between a machine's process and a neighbour's.
+    pub(super) fn create_pair_link(&mut self, ends: [&LinkEnd; 2]) {
+        let vnics = ends.map(|end| self.clients.get(end.session).and_then(|c| c.vnic().ok()));
+        let machines = vnics.map(|vnic| vnic.and_then(|vnic| self.machines.number_of(vnic)));
+        let (id, outside) = match machines {
+            [Some(id), None] => (id, 1),
+            [None, Some(id)] => (id, 0),
+            _ => return self.link_failed(ends[0], ends[1], &io::ErrorKind::Unsupported.into()),
+        };
+        let made = self.pair_memory(id, ends[outside].session, &ends[0].ready);
+        match made {
+            Ok(shared) => {
+                for (index, end) in ends.into_iter().enumerate() {
+                    self.clients.keep(end.session, shared.pieces());
+                    let letter = match index == outside {
+                        true => shared.letter_outside(&end.ready),
+                        false => shared.letter(&end.ready),
+                    };
+                    self.tell(end.session, letter);
+                }
+            }
+            Err(error) => self.link_failed(ends[0], ends[1], &error),
+        }
+        self.stale_pairs.insert(id);
+    }
+
+    fn pair_memory(
+        &mut self,
+        id: SessionId,
+        neighbour: SessionId,
+        ready: &LinkReady,
+    ) -> io::Result<Shared> {
+        let gone = || io::Error::from(io::ErrorKind::NotConnected);
+        let client = self.clients.get(neighbour).ok_or_else(gone)?;
+        let vnic = client.vnic().map_err(|_| gone())?;
+        let whose = Neighbour { proof: self.tables.proof(vnic), uid: client.uid() };
+        let name = self.vnics.registry().name(vnic).to_owned();
+        let record = self.machines.get_mut(id).ok_or_else(gone)?;
+        record.pairs.make(whose, &name, ready)
+    }
+
+    /// A process is parted with that has some of a machine's pair window. It may be there, and use
+    /// it.
+    pub(super) fn wait_for_end(&mut self, id: SessionId, leaver: Leaver) {
+        if let Err(error) = self.reactor.watch(&leaver.life, Ready::Leaver(id)) {
+            let text = format_args!("the end of a process will not be seen: {error}");
+            self.journal.log(Level::Warning, text);
+            return leaver.retire();
+        }
+        self.leavers.insert(id, leaver);
+    }
+
+    /// It has ended: what it had comes back, when the machine's process has let go of it, too.
+    pub(super) fn leaver_ended(&mut self, id: SessionId) {
+        if let Some(leaver) = self.leavers.remove(&id) {
+            self.reactor.forget(&leaver.life);
+        }
+    }
+}

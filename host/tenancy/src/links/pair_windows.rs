@@ -1,0 +1,32 @@
+//! The pair windows of all machines, as the tables know them (`pairs.rs` gives them away).
+
+use omniverb_terms::VnicId;
+use std::collections::BTreeMap;
+
+/// Who can be given a pair window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Neighbour {
+    /// Its vNIC: what no other one has ([`Identity::proof`](crate::Identity)).
+    pub proof: [u64; 4],
+    /// Its user, as the daemon sees it.
+    pub uid: u32,
+}
+
+/// A machine's pair windows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PairWindows {
+    /// Those that nobody has, and somebody can be given.
+    pub free: usize,
+    /// How many links there is room for in each of these, at least.
+    pub room: usize,
+    /// Who has one, and how many more links there is room for in it.
+    pub given: BTreeMap<Neighbour, usize>,
+}
+
+/// Those of all machines.
+#[derive(Debug, Default)]
+pub(crate) struct Pairs {
+    pub(super) windows: BTreeMap<VnicId, PairWindows>,
+    /// Links in them.
+    pub(super) links: BTreeMap<VnicId, usize>,
+}

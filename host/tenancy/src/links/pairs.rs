@@ -1,0 +1,144 @@
+//! Windows that a virtual machine shares with one neighbour each: pair windows (decision 0039).
+//!
+//! Who has one has it for as long as the machine is there, since nothing can be taken out of a
+//! guest again: so there are few of them, and one is given only where both ends want a link, or the
+//! machine's own process does. A neighbour is a user in a vNIC: who has a descriptor of the window
+//! can see all of it. In: what windows a machine has. Out: whether a link can be in one.
+
+use super::pair_windows::{Neighbour, PairWindows};
+use super::path::Why;
+use crate::ids::SessionId;
+use crate::tenancy::Tenancy;
+use omniverb_terms::{Errno, Qpn, VnicId};
+
+/// Whose wish a link is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    /// Of both ends.
+    ByBoth,
+    /// Of the one that is named first.
+    ByFirst,
+}
+
+impl Tenancy {
+    /// What pair windows the machine that has a vNIC has now.
+    pub fn set_pair_windows(&mut self, machine: VnicId, windows: PairWindows) {
+        self.links.pairs.windows.insert(machine, windows);
+    }
+
+    /// It has none any more.
+    pub fn forget_pair_windows(&mut self, machine: VnicId) {
+        self.links.pairs.windows.remove(&machine);
+    }
+
+    /// Direct links between the machine that has a vNIC and others.
+    #[must_use]
+    pub fn pair_links(&self, machine: VnicId) -> usize {
+        self.links.pairs.links.get(&machine).copied().unwrap_or(0)
+    }
+
+    /// Why traffic from a queue pair of one vNIC to one of another, of this host, must pass through
+    /// the engine, if it must.
+    pub(crate) fn kept_apart(
+        &self,
+        from: (VnicId, Qpn),
+        to: (VnicId, Qpn),
+        asked: Asked,
+    ) -> Option<Why> {
+        self.through_engine(from.0, to.0).or_else(|| self.without_window(from, to, asked))
+    }
+
+    /// Why they share no memory, if a machine is in the way.
+    fn without_window(&self, from: (VnicId, Qpn), to: (VnicId, Qpn), asked: Asked) -> Option<Why> {
+        if from.0 == to.0 {
+            return None;
+        }
+        let own = self.is_machine(from.0);
+        let why = if own { Why::Machine } else { Why::PeerMachine };
+        let (machine, other) = match (own, self.is_machine(to.0)) {
+            (false, false) => return None,
+            (true, true) => return Some(why),
+            (true, false) => (from.0, to),
+            (false, true) => (to.0, from),
+        };
+        let proof = self.proof(other.0);
+        let Some(windows) = self.windows_for(machine, proof) else { return Some(why) };
+        let session = self.queue_pairs.session_of(other.1);
+        let user = session.and_then(|id| self.sessions.get(&id)).map(|session| session.client.uid);
+        let given = match user {
+            Some(uid) => windows.given.get(&Neighbour { proof, uid }).copied(),
+            // Who it will be is seen when there is somebody.
+            None => {
+                let mut his = windows.given.iter().filter(|(whose, _)| whose.proof == proof);
+                his.find(|(_, room)| **room > 0).map(|(_, room)| *room)
+            }
+        };
+        match given {
+            Some(0) => Some(Why::PairFull),
+            Some(_) => None,
+            None if windows.free == 0 => Some(Why::PairsTaken),
+            None if asked == Asked::ByFirst && !own => Some(why),
+            None => None,
+        }
+    }
+
+    /// A machine's windows, if a vNIC of this proof can have one: of one that cannot be told from
+    /// another that comes later nothing may be left behind.
+    fn windows_for(&self, machine: VnicId, proof: [u64; 4]) -> Option<&PairWindows> {
+        self.links.pairs.windows.get(&machine).filter(|_| proof[3] != 0)
+    }
+
+    /// Which of these two ends is in a machine that the other one is not in.
+    pub(crate) fn end_in_machine(&self, vnics: [VnicId; 2]) -> Option<usize> {
+        match vnics.map(|vnic| self.is_machine(vnic)) {
+            _ if vnics[0] == vnics[1] => None,
+            [true, false] => Some(0),
+            [false, true] => Some(1),
+            _ => None,
+        }
+    }
+
+    /// The neighbour at the other end of a link with a machine's process.
+    fn neighbour(&self, session: SessionId) -> Option<Neighbour> {
+        let client = &self.sessions.get(&session)?.client;
+        Some(Neighbour { proof: self.proof(client.vnic), uid: client.uid })
+    }
+
+    /// Gives the window to these two that a link between them is to be in, if it needs one.
+    pub(crate) fn give_window(
+        &mut self,
+        vnics: [VnicId; 2],
+        sessions: [SessionId; 2],
+    ) -> Result<(), Errno> {
+        if vnics[0] == vnics[1] || !vnics.iter().any(|vnic| self.is_machine(*vnic)) {
+            return Ok(());
+        }
+        let end = self.end_in_machine(vnics).ok_or(Errno::EOPNOTSUPP)?;
+        let neighbour = self.neighbour(sessions[1 - end]).ok_or(Errno::ENOENT)?;
+        if neighbour.proof[3] == 0 {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        let windows = self.links.pairs.windows.get_mut(&vnics[end]).ok_or(Errno::EOPNOTSUPP)?;
+        let fresh = windows.room;
+        let room = match windows.given.get_mut(&neighbour) {
+            Some(room) => room,
+            None if windows.free > 0 => {
+                windows.free -= 1;
+                windows.given.entry(neighbour).or_insert(fresh)
+            }
+            None => return Err(Errno::ENOMEM),
+        };
+        *room = room.checked_sub(1).ok_or(Errno::ENOMEM)?;
+        Ok(())
+    }
+
+    /// A link between two vNICs has come, or gone.
+    pub(crate) fn count_pair_link(&mut self, vnics: [VnicId; 2], comes: bool) {
+        let Some(end) = self.end_in_machine(vnics) else { return };
+        let links = self.links.pairs.links.entry(vnics[end]).or_default();
+        *links = if comes { *links + 1 } else { links.saturating_sub(1) };
+        if *links == 0 {
+            self.links.pairs.links.remove(&vnics[end]);
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! Pair windows: a machine shares memory with few others, each of them for good.
+
+mod support;
+
+use omniverb_session::body::*;
+use omniverb_tenancy::testing::exercise::{Bench, vnic};
+use omniverb_tenancy::{Neighbour, PairWindows, Path, Policy, Why};
+use omniverb_terms::{Errno, Qpn, Service};
+use support::*;
+
+/// vNIC 2 is a machine's, sessions 2 and 3 are its processes; 1 and 4, 5 are others.
+fn bench_of_machine(windows: PairWindows) -> Bench {
+    let mut bench = bench();
+    bench.machines.insert(2);
+    for (session, number) in [(1, 1), (2, 2), (3, 2), (4, 3), (5, 1)] {
+        hello(&mut bench, session, number, 0);
+    }
+    for number in 1..=3 {
+        bench.introduce(number, 9);
+    }
+    bench.tenancy.set_pair_windows(vnic(2), windows);
+    bench
+}
+
+fn fresh(free: usize, room: usize) -> PairWindows {
+    PairWindows { free, room, ..PairWindows::default() }
+}
+
+fn neighbour(number: u64, uid: u32) -> Neighbour {
+    Neighbour { proof: [1, 4, number, 9], uid }
+}
+
+/// Both ends want it.
+fn pair(bench: &mut Bench, one: (u64, u64), other: (u64, u64), service: Service) -> (Qpn, Qpn) {
+    let (a, b) = (qp(bench, one.0, service), qp(bench, other.0, service));
+    call(bench, one.0, to(a, one.1, b, other.1));
+    call(bench, other.0, to(b, other.1, a, one.1));
+    (a, b)
+}
+
+#[test]
+fn who_comes_first_has_the_window_and_nobody_else_does() {
+    for service in [Service::Rc, Service::Uc] {
+        let mut bench = bench_of_machine(fresh(1, 4));
+        pair(&mut bench, (1, 1), (2, 2), service);
+        let made = links(&bench);
+        assert_eq!(made.len(), 1);
+        for end in [&made[0].0, &made[0].1] {
+            assert_eq!(end.ready.engine, 0);
+            // Of two pages of a bell the second is the machine's.
+            assert_eq!(end.ready.bell_side, u32::from(end.session.0 == 2), "{end:?}");
+        }
+        assert_eq!(paths(&bench, 1), [(Path::Direct, Why::Pair)]);
+        assert_eq!(bench.tenancy.pair_links(vnic(2)), 1);
+        let (a, b) = pair(&mut bench, (4, 3), (2, 2), service);
+        assert_eq!(links(&bench).len(), 1, "another one");
+        assert_eq!(paths(&bench, 3), [(Path::Forwarded, Why::PairsTaken)]);
+        assert_eq!(engine_links(&bench).len(), 2, "{a:?} {b:?}");
+        // Also another process of the same, with another of the machine's.
+        pair(&mut bench, (3, 2), (5, 1), service);
+        assert_eq!(links(&bench).len(), 2);
+        // Pages stay where they are.
+        let (a, b) = pair(&mut bench, (1, 1), (3, 2), service);
+        let rkey = mr(&mut bench, 3, 1, 6);
+        let ask =
+            RequestGrant { qpn: a, peer_qpn: b, rkey, reserved: 0, address: 0x11000, length: 8 };
+        assert_eq!(errno(call(&mut bench, 1, ask)), Errno::EPERM);
+        for session in [1, 5] {
+            bench.end(session);
+        }
+        assert_eq!(bench.tenancy.pair_links(vnic(2)), 0);
+        pair(&mut bench, (4, 3), (3, 2), service);
+        assert_eq!(bench.tenancy.pair_links(vnic(2)), 0, "it is his who is gone");
+    }
+}
+
+#[test]
+fn a_full_window_is_gone_around() {
+    let mut bench = bench_of_machine(fresh(1, 2));
+    for _ in 0..4 {
+        pair(&mut bench, (1, 1), (2, 2), Service::Rc);
+    }
+    assert_eq!((links(&bench).len(), engine_links(&bench).len()), (2, 4));
+    assert!(paths(&bench, 1).contains(&(Path::Forwarded, Why::PairFull)));
+    let given = [(neighbour(1, 0), 1)].into();
+    bench.tenancy.set_pair_windows(vnic(2), PairWindows { given, ..PairWindows::default() });
+    pair(&mut bench, (1, 1), (2, 2), Service::Rc);
+    assert_eq!(links(&bench).len(), 3, "there is room again");
+}
+
+/// Who may have been somebody else's, or is another user, is another neighbour.
+#[test]
+fn what_is_one_neighbours_is_not_given_to_who_has_his_place() {
+    for (proof, uid) in [([1, 4, 1, 8], 0), ([1, 4, 1, 9], 1000)] {
+        let given = [(Neighbour { proof, uid }, 4)].into();
+        let mut bench = bench_of_machine(PairWindows { given, ..PairWindows::default() });
+        pair(&mut bench, (1, 1), (2, 2), Service::Rc);
+        assert!(links(&bench).is_empty());
+        assert_eq!(paths(&bench, 1), [(Path::Forwarded, Why::PairsTaken)]);
+    }
+    // Of whom nobody can tell whether it is he.
+    let mut bench = bench_of_machine(fresh(2, 4));
+    bench.introduce(1, 0);
+    pair(&mut bench, (1, 1), (2, 2), Service::Rc);
+    assert_eq!(paths(&bench, 1), [(Path::Forwarded, Why::PeerMachine)]);
+}
+
+#[test]
+fn datagrams_that_a_machine_did_not_ask_for_take_no_window_of_it() {
+    let mut bench = bench_of_machine(fresh(2, 4));
+    let (a, b) = (qp(&mut bench, 1, Service::Ud), qp(&mut bench, 2, Service::Ud));
+    call(&mut bench, 1, to(a, 1, b, 2));
+    assert!(links(&bench).is_empty());
+    assert_eq!(paths(&bench, 1), [(Path::Forwarded, Why::PeerMachine)]);
+    // Its own process asks.
+    let (c, d) = (qp(&mut bench, 4, Service::Ud), qp(&mut bench, 2, Service::Ud));
+    call(&mut bench, 2, to(d, 2, c, 3));
+    assert_eq!(links(&bench).len(), 1);
+    assert_eq!(paths(&bench, 3), [(Path::Direct, Why::Pair)]);
+    // From now on both may.
+    let (e, f) = (qp(&mut bench, 4, Service::Ud), qp(&mut bench, 3, Service::Ud));
+    call(&mut bench, 4, to(e, 3, f, 2));
+    assert_eq!(links(&bench).len(), 2);
+}
+
+#[test]
+fn what_is_set_goes_before_windows_and_a_machine_without_any_is_forwarded() {
+    let mut bench = bench_of_machine(fresh(2, 4));
+    let forwarded = omniverb_tenancy::Datapath::Forwarded;
+    let policy = Policy { datapath: forwarded, ..bench.tenancy.policy(vnic(1)) };
+    let _ = bench.tenancy.set_policy(vnic(1), policy);
+    pair(&mut bench, (1, 1), (2, 2), Service::Rc);
+    assert_eq!(paths(&bench, 1), [(Path::Forwarded, Why::Forwarded)]);
+    bench.tenancy.forget_pair_windows(vnic(2));
+    pair(&mut bench, (4, 3), (2, 2), Service::Rc);
+    assert_eq!(paths(&bench, 3), [(Path::Forwarded, Why::PeerMachine)]);
+    assert!(links(&bench).is_empty());
+}
+
+/// Two machines have no window that is in both.
+#[test]
+fn machines_go_by_the_engine() {
+    let mut bench = bench();
+    bench.machines.extend([1, 2]);
+    for (session, number) in [(1, 1), (2, 2)] {
+        hello(&mut bench, session, number, 0);
+        bench.introduce(number, 9);
+        bench.tenancy.set_pair_windows(vnic(number), fresh(2, 4));
+    }
+    pair(&mut bench, (1, 1), (2, 2), Service::Rc);
+    assert_eq!((links(&bench).len(), engine_links(&bench).len()), (0, 2));
+}

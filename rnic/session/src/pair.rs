@@ -1,0 +1,178 @@
+//! Pair windows: memory that a virtual machine shares with one neighbour (decision 0039).
+//!
+//! Each is a file of its own and, in the guest, a device of its own. Behind its first page, by
+//! which the guest knows it, lie the bells of those who have links in it, always in the same
+//! places: so whoever passes wakes on across the machine's border need not be told of any. Of the
+//! two pages of a bell the second is that of the process in the machine. Behind them lie the links.
+//!
+//! Which window it is that an offset is in, what goes to the machine says with the offset.
+
+use crate::VERSION;
+use crate::body::Extent;
+use crate::codec::Message;
+use crate::machine::WindowHead;
+
+/// First bytes of a pair window's data part.
+pub const PAIR_MAGIC: [u8; 8] = *b"OMNIPAIR";
+/// Pair windows of one machine; they are numbered from one on.
+pub const PAIRS_MAX: u8 = 60;
+/// Bytes of a bell: a page for each side.
+pub const BELL_BYTES: u64 = 2 * PAGE;
+/// Bytes of the least data part that makes sense.
+pub const DATA_BYTES_MIN: u64 = 1 << 20;
+
+const PAGE: u64 = 4096;
+/// Bytes for each of which there is a bell: those of a link, and less.
+const BYTES_PER_BELL: u64 = 512 << 10;
+/// Bells of one window: so many can one thread listen to.
+const BELLS_MAX: u64 = 60;
+/// Where in an offset the number of the window stands.
+const NUMBER_SHIFT: u32 = 56;
+
+/// How many bells there are in a data part of so many bytes.
+#[must_use]
+pub fn bells(data_bytes: u64) -> u64 {
+    (data_bytes / BYTES_PER_BELL).clamp(1, BELLS_MAX)
+}
+
+/// Where in a data part of so many bytes the bells are.
+#[must_use]
+pub fn bell_pages(data_bytes: u64) -> Extent {
+    Extent { offset: PAGE, length: bells(data_bytes) * BELL_BYTES }
+}
+
+/// What stands behind the head of a machine's own window: what its pair windows are called. A
+/// neighbour may write anything into the window that he has, its head included, but what the others
+/// are called he does not know, nor what the machine's own is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PairNames([u64; PAIRS_MAX as usize]);
+
+impl PairNames {
+    /// Where in the data part they are.
+    pub const OFFSET: usize = 64;
+    /// Their bytes.
+    pub const BYTES: usize = 8 * PAIRS_MAX as usize;
+
+    /// These, of windows from number one on; all random. More than there can be are left out.
+    #[must_use]
+    pub fn new(names: impl IntoIterator<Item = u64>) -> PairNames {
+        let mut all = [0; PAIRS_MAX as usize];
+        all.iter_mut().zip(names).for_each(|(room, name)| *room = name);
+        PairNames(all)
+    }
+
+    /// As they lie in the window.
+    #[must_use]
+    pub fn written(&self) -> [u8; PairNames::BYTES] {
+        let mut bytes = [0; PairNames::BYTES];
+        for (room, name) in bytes.chunks_exact_mut(8).zip(self.0) {
+            room.copy_from_slice(&name.to_ne_bytes());
+        }
+        bytes
+    }
+
+    /// The same, read.
+    #[must_use]
+    pub fn read(bytes: &[u8; PairNames::BYTES]) -> PairNames {
+        let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
+        PairNames::new(bytes.chunks_exact(8).map(word))
+    }
+
+    /// How many windows there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.0.iter().filter(|name| **name != 0).count()
+    }
+
+    /// The number of the window that begins so, if it is one of them.
+    #[must_use]
+    pub fn number(&self, head: &WindowHead) -> Option<u8> {
+        let ours = head.magic == PAIR_MAGIC && head.version == VERSION && head.number != 0;
+        let at = self.0.iter().position(|name| ours && *name == head.number)?;
+        u8::try_from(at + 1).ok()
+    }
+}
+
+/// What a pair window of this name begins with, of a machine whose own window has this head.
+#[must_use]
+pub fn head(own: &WindowHead, name: u64, bytes: u64) -> WindowHead {
+    WindowHead { magic: PAIR_MAGIC, version: VERSION, number: name, bytes, ..*own }
+}
+
+/// An extent of pair window `number`, as the machine is told of it.
+#[must_use]
+pub fn numbered(number: u8, extent: Extent) -> Extent {
+    Extent { offset: extent.offset | u64::from(number) << NUMBER_SHIFT, ..extent }
+}
+
+/// Takes the number of a pair window off an extent.
+fn taken_off(extent: &mut Extent) -> u8 {
+    let [number, ..] = extent.offset.to_be_bytes();
+    extent.offset &= (1 << NUMBER_SHIFT) - 1;
+    number
+}
+
+/// Takes off what a machine is told which pair window it is about: that; none for its own window.
+/// What is left is what a process is told.
+pub fn take_number(message: &mut Message) -> Option<u8> {
+    let Message::LinkReady(ready) = message else { return None };
+    let number = taken_off(&mut ready.memory);
+    if ready.bell_new != 0 {
+        taken_off(&mut ready.bell_memory);
+    }
+    (number != 0).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::body::LinkReady;
+    use crate::machine::MachineName;
+    use zerocopy::FromZeros;
+
+    #[test]
+    fn a_pair_window_is_known_by_its_name() {
+        let machine = MachineName::new("web-1").unwrap();
+        let own = WindowHead::new(machine, 7, 1 << 20);
+        let names = PairNames::new([11, 12, 13]);
+        assert_eq!((PairNames::read(&names.written()), names.count()), (names, 3));
+        const { assert!(WindowHead::BYTES <= PairNames::OFFSET) };
+        let pair = head(&own, 12, 1 << 21);
+        assert_eq!((names.number(&pair), pair.bytes), (Some(2), 1 << 21));
+        assert_eq!(WindowHead::read(&pair.written()), None, "it is no machine's own");
+        for other in [
+            WindowHead { number: 14, ..pair },
+            WindowHead { number: 0, ..pair },
+            WindowHead { version: VERSION + 1, ..pair },
+            WindowHead { number: 12, ..own },
+        ] {
+            assert_eq!(names.number(&other), None, "{other:?}");
+        }
+        let most = PairNames::new(1..=100);
+        let last = head(&own, u64::from(PAIRS_MAX), 0);
+        assert_eq!((most.count(), most.number(&last)), (60, Some(PAIRS_MAX)));
+    }
+
+    #[test]
+    fn a_machine_is_told_the_number_with_the_offset() {
+        let extent = |offset| Extent { offset, length: 4096 };
+        let mut ready = LinkReady::new_zeroed();
+        ready.bell_new = 1;
+        (ready.memory, ready.bell_memory) = (numbered(9, extent(0x3000)), numbered(9, extent(0)));
+        assert!(i64::try_from(numbered(PAIRS_MAX, extent(0)).offset).is_ok());
+        let mut message = Message::from(ready);
+        assert_eq!(take_number(&mut message), Some(9));
+        let Message::LinkReady(left) = message else { panic!() };
+        assert_eq!((left.memory, left.bell_memory), (extent(0x3000), extent(0)));
+        assert_eq!(take_number(&mut message), None, "the machine's own");
+    }
+
+    #[test]
+    fn bells_have_their_places() {
+        for (bytes, count) in [(1, 1), (8 << 20, 16), ((8 << 20) - 8192, 15), (1 << 40, 60)] {
+            assert_eq!(bells(bytes), count);
+        }
+        let pages = bell_pages(DATA_BYTES_MIN);
+        assert!(pages.offset == 4096 && pages.offset + pages.length < DATA_BYTES_MIN);
+    }
+}

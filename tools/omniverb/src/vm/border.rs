@@ -1,0 +1,160 @@
+//! Wakes in pair windows: a futex of one kernel wakes nobody of another, and nobody but the two
+//! processes of a link knows what they share.
+//!
+//! The same at both ends of a machine's port. In: the pair windows. The bells in them have places
+//! that never change ([`omniverb_session::pair`]): so nobody need say which are in use, and who is
+//! started afresh goes on with those that were. A thread sleeps on the pages whose owners are on
+//! the other side; what it hears is said by the port, as a word without contents. Who hears that
+//! looks at the pages of his side, and wakes who sleeps on those that have changed.
+
+use omniverb_ring::{BellPage, Window};
+use omniverb_session::body::Extent as Part;
+use omniverb_session::pair;
+use omniverb_sys::{Access, EventFd, Extent, Listener, futex};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+const PAGE: usize = omniverb_ring::bell::PAGE_BYTES;
+
+/// Where we are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Host,
+    Machine,
+}
+
+/// The bells of all pair windows, as one side has them.
+pub(super) struct Border {
+    listener: Listener,
+    rung: Arc<EventFd>,
+    /// Pages of this side, with their counters when they were looked at last.
+    near: Vec<(BellPage<Window>, u32)>,
+    side: Side,
+}
+
+impl Border {
+    /// Without windows.
+    pub(super) fn new(side: Side) -> io::Result<Border> {
+        let rung = Arc::new(EventFd::new()?);
+        let signal = rung.clone();
+        let listener = Listener::new(super::wakes::spawn, move || signal.signal());
+        Ok(Border { listener, rung, near: Vec::new(), side })
+    }
+
+    /// With this one, too. `data`: which part of the file the machine sees.
+    pub(super) fn add(&mut self, file: impl AsFd, data: Part) -> io::Result<()> {
+        let bells = pair::bell_pages(data.length);
+        let memory = Extent::new(file, data.offset + bells.offset, bells.length);
+        let memory = memory.map(Access::ReadWrite)?;
+        for at in (0..memory.len()).step_by(2 * PAGE) {
+            let page = |side: usize| {
+                let part = memory.part(at + side * PAGE, PAGE);
+                part.map(BellPage::new).ok_or(io::ErrorKind::InvalidData)
+            };
+            let (host, machine) = (page(0)?, page(1)?);
+            let (near, far) = match self.side {
+                Side::Host => (host, machine),
+                Side::Machine => (machine, host),
+            };
+            self.listener.add(far)?;
+            let seen = futex::low(near.rung());
+            self.near.push((near, seen));
+        }
+        Ok(())
+    }
+
+    /// Readable when somebody on the other side is to be woken.
+    pub(super) fn rung(&self) -> BorrowedFd<'_> {
+        self.rung.as_fd()
+    }
+
+    /// Forgets that he was to be.
+    pub(super) fn take(&self) {
+        self.rung.take();
+    }
+
+    /// Somebody on the other side has rung: who sleeps on what has changed is woken.
+    pub(super) fn wake(&mut self) {
+        for (page, seen) in &mut self.near {
+            let before = std::mem::replace(seen, futex::low(page.rung()));
+            if before != *seen {
+                futex::wake(page.rung(), 1);
+            }
+        }
+    }
+
+    /// Nobody has listened for a while: whoever sleeps looks for himself.
+    pub(super) fn wake_all(&mut self) {
+        for (page, seen) in &mut self.near {
+            *seen = futex::low(page.rung());
+            futex::wake(page.rung(), 1);
+        }
+        self.rung.signal();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use omniverb_sys::{listener, memfd};
+    use std::os::fd::OwnedFd;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+    const DATA: Part = Part { offset: 8192, length: (4 << 20) - 8192 };
+
+    fn border(file: &OwnedFd, side: Side) -> Border {
+        let mut border = Border::new(side).unwrap();
+        border.add(file, DATA).unwrap();
+        // Once at the beginning it tells.
+        assert!(omniverb_sys::event::readable(border.rung(), Some(LIMIT)).unwrap());
+        border.take();
+        border
+    }
+
+    fn bell(file: &OwnedFd, number: u64) -> [BellPage<Window>; 2] {
+        let at = DATA.offset + pair::bell_pages(DATA.length).offset + number * pair::BELL_BYTES;
+        let memory = Extent::new(file, at, pair::BELL_BYTES).map(Access::ReadWrite).unwrap();
+        [0, PAGE].map(|at| BellPage::new(memory.part(at, PAGE).unwrap()))
+    }
+
+    /// What is rung for the other side is heard; what is rung for this one wakes who sleeps, and he
+    /// only, when a word comes.
+    #[test]
+    fn who_sleeps_across_the_border_is_woken_by_a_word() {
+        let file = memfd::create("pair", DATA.offset + DATA.length).unwrap();
+        let mut host = border(&file, Side::Host);
+        let last = pair::bells(DATA.length) - 1;
+        for number in [0, last] {
+            let [ours, theirs] = bell(&file, number);
+            listener::ring(&theirs);
+            assert!(omniverb_sys::event::readable(host.rung(), Some(LIMIT)).unwrap());
+            host.take();
+            let (seen, woken) = (futex::low(ours.rung()), AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while futex::low(ours.rung()) == seen {
+                        futex::wait(ours.rung(), seen, LIMIT);
+                    }
+                    woken.store(true, Ordering::SeqCst);
+                });
+                // As another kernel rings: nobody here is woken by that.
+                ours.count_ring();
+                let end = std::time::Instant::now() + LIMIT;
+                while !woken.load(Ordering::SeqCst) {
+                    host.wake();
+                    host.wake_all();
+                    assert!(std::time::Instant::now() < end, "not in time");
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn what_is_too_short_is_refused() {
+        let file = memfd::create("pair", 8192).unwrap();
+        assert!(Border::new(Side::Host).unwrap().add(&file, DATA).is_err());
+    }
+}

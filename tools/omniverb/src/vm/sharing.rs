@@ -1,0 +1,126 @@
+//! What an agent has of its machine's windows: the own one, and those that are shared with
+//! neighbours, with the bells in them.
+//!
+//! Of several that claim to be the machine's own window (`windows.rs`) it goes by one, and by the
+//! next if the host does not know that one's number in time.
+
+use super::border::{Border, Side};
+use super::windows::{Found, Own, Shared};
+use anyhow::Context;
+use omniverb_session::pair::take_number;
+use omniverb_session::{Message, encode, limits::MESSAGE_BYTES_MAX};
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long the host may take to know the number of a window, where there are several.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The windows of a machine.
+pub(super) struct Sharing {
+    found: Found,
+    /// Those that may be the machine's own, and the one that is gone by.
+    claims: Vec<Own>,
+    claim: usize,
+    /// When that began.
+    since: Instant,
+    /// What is shared with neighbours, by number.
+    pairs: BTreeMap<u8, Shared>,
+    border: Border,
+    /// A neighbour may have rung for somebody here.
+    rung: bool,
+}
+
+impl Sharing {
+    /// Goes by the first that may be the machine's own.
+    pub(super) fn new(found: Found) -> io::Result<Sharing> {
+        let (claims, pairs) = (found.own(), BTreeMap::new());
+        let (since, border) = (Instant::now(), Border::new(Side::Machine)?);
+        let mut sharing = Sharing { found, claims, claim: 0, since, pairs, border, rung: false };
+        sharing.look()?;
+        Ok(sharing)
+    }
+
+    /// What belongs to the window that is gone by.
+    fn look(&mut self) -> io::Result<()> {
+        self.since = Instant::now();
+        self.border = Border::new(Side::Machine)?;
+        let own = self.claims.get(self.claim);
+        self.pairs = own.map(|own| self.found.pairs(own)).unwrap_or_default();
+        let border = &mut self.border;
+        // Of one that cannot be mapped the host is not told.
+        self.pairs.retain(|_, shared| border.add(&shared.file, shared.data).is_ok());
+        Ok(())
+    }
+
+    /// The machine's own window, for all that is known, and its number.
+    pub(super) fn own(&self) -> Option<(Arc<OwnedFd>, u64)> {
+        self.claims.get(self.claim).map(|own| (own.file.clone(), own.number))
+    }
+
+    /// Whether it may be another one. `known`: the host knows its number.
+    pub(super) fn is_doubtful(&self, known: bool) -> bool {
+        self.claims.len() > 1 && !known
+    }
+
+    /// Goes by the next one if it is time to; then all begins anew.
+    pub(super) fn try_next(&mut self, known: bool) -> io::Result<bool> {
+        let due = self.is_doubtful(known) && self.since.elapsed() > PATIENCE;
+        if due {
+            self.claim = (self.claim + 1) % self.claims.len();
+            self.look()?;
+        }
+        Ok(due)
+    }
+
+    /// Who passes wakes on at the other end begins anew. Which windows there are: bit `number - 1`
+    /// of each; nothing, if there are none.
+    pub(super) fn begin(&mut self) -> Option<[u8; 8]> {
+        self.since = Instant::now();
+        self.border.wake_all();
+        let bits = self.pairs.keys().fold(0, |bits, number| bits | 1_u64 << (number - 1));
+        (bits != 0).then(|| bits.to_le_bytes())
+    }
+
+    /// Takes the number of a pair window off what a process is told. The window that it is about,
+    /// if it is none of the machine's own, and what the process is told instead.
+    ///
+    /// # Errors
+    /// If there is no such window.
+    pub(super) fn taken_off(
+        &self,
+        tag: u64,
+        message: &mut Message,
+    ) -> anyhow::Result<Option<(Arc<OwnedFd>, Vec<u8>)>> {
+        let Some(number) = take_number(message) else { return Ok(None) };
+        let shared = self.pairs.get(&number).context("no such pair window")?;
+        let mut told = [0; MESSAGE_BYTES_MAX];
+        let length = encode(tag, message, &mut told);
+        Ok(Some((shared.file.clone(), told[..length].to_vec())))
+    }
+
+    /// Readable when a neighbour is to be woken.
+    pub(super) fn rung(&self) -> BorrowedFd<'_> {
+        self.border.rung()
+    }
+
+    /// Whether the host is to be told that.
+    pub(super) fn take(&self) -> bool {
+        self.border.take();
+        !self.pairs.is_empty()
+    }
+
+    /// A neighbour may have rung.
+    pub(super) fn hear(&mut self) {
+        self.rung = true;
+    }
+
+    /// Wakes who sleeps, if that is so.
+    pub(super) fn wake(&mut self) {
+        if std::mem::take(&mut self.rung) {
+            self.border.wake();
+        }
+    }
+}

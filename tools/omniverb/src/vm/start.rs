@@ -1,0 +1,89 @@
+//! A machine's keeper is started: by whom becomes QEMU, or prints what QEMU is to be told.
+
+use super::place::User;
+use super::window::Neighbours;
+use anyhow::{Context, bail};
+use omniverb_sys::socket;
+use serde_json::Value;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// What a keeper is started as.
+pub(super) const KEEP: [&str; 2] = ["vm", "keep"];
+/// Bytes of what a keeper says.
+pub(super) const WORDS: usize = 4096;
+/// How long a keeper may take to say that the machine is attached.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A machine that is attached, for which QEMU is to be started.
+pub(super) struct Kept {
+    pub(super) window: OwnedFd,
+    pub(super) pairs: Vec<OwnedFd>,
+    /// Where QEMU finds the window if it does not inherit it, and where it is to listen.
+    pub(super) window_path: String,
+    pub(super) pair_paths: Vec<String>,
+    pub(super) port_path: String,
+}
+
+/// What a machine is to have: a window of so many bytes, and pair windows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted {
+    pub(super) bytes: u64,
+    pub(super) pairs: Neighbours,
+}
+
+impl Wanted {
+    /// As a keeper is told.
+    pub(super) fn words(self) -> [String; 5] {
+        let Wanted { bytes, pairs } = self;
+        let (count, pair_bytes) = (pairs.count.to_string(), pairs.bytes.to_string());
+        [bytes.to_string(), "--neighbours".into(), count, "--pair-bytes".into(), pair_bytes]
+    }
+}
+
+/// Starts a machine's keeper. `user`: whose QEMU will be, if it is not started by us.
+pub(super) fn start(name: &str, wanted: Wanted, user: Option<User>) -> anyhow::Result<Kept> {
+    let (ours, theirs) = socket::pair().context("cannot make a socket")?;
+    let mut first = Command::new(own_program()?);
+    first.args(KEEP).arg(name).args(wanted.words()).stdin(theirs);
+    if let Some(user) = user {
+        first.args(["--user", &user.to_string()]);
+    }
+    first.stdout(Stdio::null()).stderr(Stdio::null());
+    // What a terminal tells QEMU is not meant for it. What we start has started the keeper when it
+    // ends, so that QEMU has no child that it does not know of.
+    let started = first.process_group(0).status().context("cannot start the machine's keeper")?;
+    drop(first);
+    let mut said = [0; WORDS];
+    if !started.success() || !omniverb_sys::event::readable(ours.as_fd(), Some(PATIENCE))? {
+        bail!("cannot start the machine's keeper");
+    }
+    let (length, files) = socket::receive(ours.as_fd(), &mut said, socket::Mode::NonBlocking)?;
+    let said: Value = serde_json::from_slice(&said[..length]).context("the keeper has ended")?;
+    let text = |name: &str| said[name].as_str().map(str::to_owned);
+    if let Some(text) = text("failed") {
+        bail!("{text}");
+    }
+    let window = files.into_iter().next().context("the keeper said something else")?;
+    let (window_path, port_path) = (text("window"), text("port"));
+    let port_path = port_path.context("the keeper said something else")?;
+    let paths = said["pairs"].as_array().map_or(&[][..], Vec::as_slice);
+    let pair_paths = paths.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+    let pairs = (0..wanted.pairs.count).map(|_| {
+        let mut word = [0; 1];
+        let came = omniverb_sys::event::readable(ours.as_fd(), Some(PATIENCE))?;
+        let files = socket::receive(ours.as_fd(), &mut word, socket::Mode::NonBlocking);
+        let files = files.ok().filter(|_| came).map(|(_, files)| files).unwrap_or_default();
+        files.into_iter().next().context("the keeper said something else")
+    });
+    let pairs = pairs.collect::<anyhow::Result<Vec<OwnedFd>>>()?;
+    Ok(Kept { window, pairs, window_path: window_path.unwrap_or_default(), pair_paths, port_path })
+}
+
+/// Where this program is.
+pub(super) fn own_program() -> anyhow::Result<PathBuf> {
+    std::env::current_exe().context("cannot find this program")
+}

@@ -1,0 +1,200 @@
+//! The windows that a machine finds: its own, and those that it shares with one neighbour each.
+//!
+//! In: devices of plugged-in memory. Out: which is which, by what they begin with. What begins a
+//! machine's own window only its host can have written; what begins a pair window, or one that
+//! claims to be a machine's own, may be a neighbour's. So a pair window is the one of whose name
+//! the own window knows, if there is one of that name only; and of several that claim to be the
+//! machine's own it is the one whose number the host knows ([`Found::others`]).
+
+use omniverb_session::body::Extent as Part;
+use omniverb_session::machine::{WINDOW_MAGIC, WindowHead};
+use omniverb_session::pair::{DATA_BYTES_MIN, PairNames};
+use omniverb_sys::{Access, Extent};
+use rustix::fs::{Mode, OFlags, open};
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Where devices of plugged-in memory are.
+const DEVICES: &str = "/sys/bus/dax/devices";
+const PAGE: u64 = 4096;
+
+/// A device, and what it begins with.
+struct Device {
+    file: Arc<OwnedFd>,
+    head: WindowHead,
+    names: PairNames,
+}
+
+/// One that may be the machine's own window.
+pub(super) struct Own {
+    pub(super) file: Arc<OwnedFd>,
+    pub(super) number: u64,
+    names: PairNames,
+}
+
+/// A pair window.
+pub(super) struct Shared {
+    pub(super) file: Arc<OwnedFd>,
+    /// What there is of it: all of the device.
+    pub(super) data: Part,
+}
+
+/// All that there are.
+#[derive(Default)]
+pub(super) struct Found {
+    devices: Vec<Device>,
+    /// One that begins as a window does, of another version.
+    pub(super) other_version: Option<String>,
+}
+
+impl Found {
+    /// Looks at all devices.
+    pub(super) fn look() -> Found {
+        let mut found = Found::default();
+        for name in names(DEVICES) {
+            let device = PathBuf::from("/dev").join(&name);
+            let flags = OFlags::RDWR | OFlags::CLOEXEC;
+            let Ok(file) = open(&device, flags, Mode::empty()) else { continue };
+            let Some((head, names)) = beginning(&file) else { continue };
+            if head.magic == WINDOW_MAGIC && WindowHead::read(&head.written()).is_none() {
+                found.other_version = Some(device.display().to_string());
+            }
+            found.devices.push(Device { file: Arc::new(file), head, names });
+        }
+        found
+    }
+
+    /// Those that may be the machine's own.
+    pub(super) fn own(&self) -> Vec<Own> {
+        let own = |device: &&Device| WindowHead::read(&device.head.written()).is_some();
+        let all = self.devices.iter().filter(own);
+        all.map(|device| Own {
+            file: device.file.clone(),
+            number: device.head.number,
+            names: device.names,
+        })
+        .collect()
+    }
+
+    /// The pair windows of the machine whose own window is this one, by their numbers.
+    pub(super) fn pairs(&self, own: &Own) -> BTreeMap<u8, Shared> {
+        let mut found: BTreeMap<u8, Vec<&Device>> = BTreeMap::new();
+        for device in &self.devices {
+            if let Some(number) = own.names.number(&device.head) {
+                found.entry(number).or_default().push(device);
+            }
+        }
+        let single = |(number, devices): (u8, Vec<&Device>)| match devices[..] {
+            [device] => shared(device).map(|shared| (number, shared)),
+            _ => None,
+        };
+        found.into_iter().filter_map(single).collect()
+    }
+
+    /// Whether all are there that the machine has.
+    pub(super) fn is_complete(&self) -> bool {
+        self.own().iter().any(|own| self.pairs(own).len() >= own.names.count())
+    }
+}
+
+/// A pair window as large as it says, and as its device is.
+fn shared(device: &Device) -> Option<Shared> {
+    let data = Part { offset: 0, length: device.head.bytes };
+    let sound = data.length >= DATA_BYTES_MIN
+        && Extent::new(&device.file, data.offset, data.length).verify().is_ok();
+    sound.then(|| Shared { file: device.file.clone(), data })
+}
+
+/// What is in a folder.
+pub(super) fn names(folder: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+/// What a device begins with.
+fn beginning(file: &OwnedFd) -> Option<(WindowHead, PairNames)> {
+    let first = Extent::new(file, 0, PAGE).mapping(Access::ReadOnly).ok()?;
+    let read = |from: usize, bytes: &mut [u8]| {
+        for (at, word) in bytes.chunks_exact_mut(8).enumerate() {
+            let found = first.load_u64(from + 8 * at).unwrap_or(0).to_ne_bytes();
+            word.copy_from_slice(&found);
+        }
+    };
+    let (mut head, mut names) = ([0; WindowHead::BYTES], [0; PairNames::BYTES]);
+    read(0, &mut head);
+    read(PairNames::OFFSET, &mut names);
+    Some((WindowHead::of(&head), PairNames::read(&names)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vm::window::{Neighbours, STEP, Window};
+    use omniverb_session::machine::MachineName;
+    use rustix::io::pwrite;
+
+    /// As a machine sees a file.
+    fn device(window: &Window) -> Device {
+        let mut bytes = vec![0; PAGE as usize];
+        rustix::io::pread(&window.file, &mut bytes, window.data.offset).unwrap();
+        let seen = omniverb_sys::memfd::create("seen", window.data.length).unwrap();
+        pwrite(&seen, &bytes, 0).unwrap();
+        let (head, names) = beginning(&seen).unwrap();
+        Device { file: Arc::new(seen), head, names }
+    }
+
+    fn machine(name: &str) -> (Window, Vec<Window>) {
+        let own = Window::new(MachineName::new(name).unwrap(), STEP).unwrap();
+        let pairs = own.pairs(Neighbours { count: 3, bytes: STEP }).unwrap();
+        (own, pairs)
+    }
+
+    fn found(windows: &[&Window]) -> Found {
+        Found { devices: windows.iter().map(|one| device(one)).collect(), other_version: None }
+    }
+
+    fn numbers(found: &Found, own: &Own) -> Vec<u8> {
+        found.pairs(own).into_keys().collect()
+    }
+
+    #[test]
+    fn windows_are_known_in_whatever_order_they_come() {
+        let (own, pairs) = machine("web-1");
+        let all = found(&[&pairs[2], &own, &pairs[0], &pairs[1]]);
+        let [one] = &all.own()[..] else { panic!() };
+        assert_eq!((one.number, numbers(&all, one)), (own.head.number, vec![1, 2, 3]));
+        assert!(all.is_complete());
+        let some = found(&[&own, &pairs[1]]);
+        assert_eq!(numbers(&some, &some.own()[0]), [2]);
+        assert!(!some.is_complete());
+    }
+
+    /// A neighbour writes into his window what he likes.
+    #[test]
+    fn nobody_has_another_ones_window_by_claiming_it() {
+        let (own, pairs) = machine("web-1");
+        let write = |bytes: &[u8], at: u64| {
+            pwrite(&pairs[0].file, bytes, pairs[0].data.offset + at).unwrap();
+        };
+        // That of another, whose name he would have to know.
+        write(&pairs[1].head.written(), 0);
+        let all = found(&[&own, &pairs[0], &pairs[1], &pairs[2]]);
+        assert_eq!(numbers(&all, &all.own()[0]), [3], "neither of the two");
+        // The machine's own: the host knows another number.
+        let forged = WindowHead { number: 5, ..own.head };
+        write(&forged.written(), 0);
+        let all = found(&[&pairs[0], &own, &pairs[1], &pairs[2]]);
+        let claims: Vec<u64> = all.own().iter().map(|own| own.number).collect();
+        assert_eq!(claims, [5, own.head.number]);
+        assert_eq!(numbers(&all, &all.own()[1]), [2, 3]);
+        // Larger than it is.
+        write(&WindowHead { bytes: u64::MAX, ..pairs[0].head }.written(), 0);
+        let all = found(&[&own, &pairs[0]]);
+        assert_eq!(numbers(&all, &all.own()[0]), [] as [u8; 0]);
+    }
+}
