@@ -1,4 +1,4 @@
-"""A guest whose root writes all over its window and says anything by its port, while links of its
+"""A guest whose root writes all over its windows and says anything by its port, while links of its
 own, of another machine and of containers are in use: it harms its own links. Where there is a
 nightly toolchain the daemon runs under AddressSanitizer."""
 
@@ -127,6 +127,9 @@ def _make_noise(lab, seed, served):
                  for index in (gid_index(lab.container), "1")]
         across = Both(lab.sides("machine", "container"), lines[0], server_argv=lines[1])
         stack.callback(across.abort)
+        process.until(lambda: machine.row()["pairs"]["links"], 60, "a link in a pair window")
+        third = Both(lab.sides("machine", "third"), lines[0], server_argv=lines[1])
+        stack.callback(third.abort)
         process.until(lambda: machine.row()["engine"], 60, "a link by the engine")
         done = served(0)
         noise = machine.start(_NOISE, seed, _SECONDS, stdout=said)
@@ -143,6 +146,9 @@ def _make_noise(lab, seed, served):
             done = served(done)
         print(has_said("^said.*").group(0))
         check(int(has_said(r"^said (\d+)").group(1)) > 100, "it has said hardly anything")
+        # Whoever has a link with it may see that broken, and does not break himself.
+        for peer in (across.client, third.client):
+            check(peer.poll() in (None, 0, 1), f"a peer's process: {peer.poll()}")
         return done
 
 

@@ -9,15 +9,16 @@ import signal
 from harness import process
 from harness.attached import OMNIVERB, keepers, porters
 from harness.case import Case, check
+from harness.duet import gid_index
 
 _FEW, _MANY = 10_000, 100_000
 # Without `omniverb run`, which keeps files with counters up to date once a second.
 _RUN = "LD_LIBRARY_PATH=/opt/omniverb/lib exec ib_send_bw -F -x 1 -s 64 -n"
 
 
-def _calls(lab, count):
+def _calls(lab, count, exchange):
     """How many system calls daemon, keeper and porter make, how often the agent sleeps, and how
-    often devices interrupt the machine, while two of its processes exchange so much."""
+    often devices interrupt the machine, while two processes exchange so much."""
     machine, daemon = lab.machine, lab.host.daemon
     pids = [daemon.pid, *(int(os.path.basename(folder))
                           for folder in (*keepers(daemon), *porters(daemon)))]
@@ -27,7 +28,7 @@ def _calls(lab, count):
     try:
         process.until(lambda: all(_is_traced(pid) for pid in pids), 10, "strace")
         before = _inside(machine)
-        _exchange(machine, count)
+        exchange(lab, count)
         after = _inside(machine)
     finally:
         traced.send_signal(signal.SIGINT)
@@ -54,30 +55,46 @@ def _inside(machine):
     return {"slept": sum(map(int, slept)), "interrupts": sum(map(int, interrupts))}
 
 
-def _exchange(machine, count):
-    """Two processes that poll."""
+def _within(lab, count):
+    """Two processes of the machine that poll."""
+    _exchange(lab, count, lambda: lab.machine.run("sh", "-c", f"{_RUN} {count} 127.0.0.1",
+                                                  limit=120))
+
+
+def _with_neighbour(lab, count):
+    """One of the machine and one of the container that has a window with it."""
+    words = ["ib_send_bw", "-F", "-x", gid_index(lab.container), "-s", "64", "-n", count]
+    _exchange(lab, count, lambda: lab.container.run(*words, lab.machine.address, limit=120))
+
+
+def _exchange(lab, count, run):
+    machine = lab.machine
     with open(f"{machine.folder.name}/exchange", "w+", encoding="utf-8") as said:
         server = machine.start("sh", "-c", f"{_RUN} {count}", stdout=said)
         with contextlib.ExitStack() as stack:
             stack.callback(server.kill)
             process.until(lambda: server.poll() is not None or machine.listens(18515), 60,
                           "a server")
-            machine.run("sh", "-c", f"{_RUN} {count} 127.0.0.1", limit=120)
+            run()
             check(server.wait(20) == 0, "the server")
 
 
-def _nobody_else(lab):
+def _nobody_else(exchange):
     """Ten times as much takes none of them more."""
-    few, many = _calls(lab, _FEW), _calls(lab, _MANY)
-    print(few, many)
-    for what, number in many.items():
-        grown = number - few[what]
-        check(grown < (_MANY - _FEW) / 200, f"{what}: {grown} more for {_MANY - _FEW} messages")
+    def run(lab):
+        few, many = _calls(lab, _FEW, exchange), _calls(lab, _MANY, exchange)
+        print(few, many)
+        for what, number in many.items():
+            grown = number - few[what]
+            check(grown < (_MANY - _FEW) / 200,
+                  f"{what}: {grown} more for {_MANY - _FEW} messages")
+    return run
 
 
 def cases():
     """Those of one machine."""
-    return [Case("machines.nobody_else", _nobody_else, 300)]
+    return [Case("machines.nobody_else", _nobody_else(_within), 300),
+            Case("machines.nobody_else, neighbour", _nobody_else(_with_neighbour), 300)]
 
 
 def groups():

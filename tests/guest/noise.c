@@ -23,7 +23,7 @@
 #define HEAD_VERSION 8
 #define HEAD_NUMBER 40
 /* Kinds of frames, and bytes that the longest may have. */
-#define KINDS 10
+#define KINDS 12
 #define FRAME_MAX 4400
 
 static struct {
@@ -87,12 +87,14 @@ static void map_windows(void)
         void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
         if (memory == MAP_FAILED)
             die("mmap");
+        /* That of the machine's own: it is what the port speaks of. */
+        if (!memcmp(memory, "OMNIVERB", 8))
+            memcpy(head, memory, sizeof head);
         windows[windows_count].words = memory;
         windows[windows_count++].count = bytes / 8;
     }
     if (!windows_count)
         die("no window");
-    memcpy(head, windows[0].words, sizeof head);
 }
 
 static uint64_t value(volatile uint64_t *words, uint64_t count, uint64_t at)

@@ -8,12 +8,10 @@
 use crate::outbox::{Letter, Parcel};
 use crate::pieces::{Piece, Pieces};
 use omniverb_link::layout::link_bytes;
-use omniverb_ring::bell::PAGE_BYTES;
-use omniverb_ring::sync::Ordering;
-use omniverb_ring::{BellPage, Window};
+use omniverb_ring::Window;
 use omniverb_session::body::{self, LinkReady};
 use omniverb_session::pair;
-use omniverb_sys::{Access, Extent, memfd, random};
+use omniverb_sys::{Access, Extent, memfd};
 use std::any::Any;
 use std::io;
 use std::sync::Arc;
@@ -150,15 +148,7 @@ impl Shared {
     ) -> io::Result<Shared> {
         let bytes = link_bytes(ready.request_bytes as usize, ready.response_bytes as usize);
         let link = Memory::in_pair(number, pieces, links, bytes as u64)?;
-        let bell = || {
-            let bell = Memory::in_pair(number, pieces, bells, pair::BELL_BYTES)?;
-            let pages = bell.map(Access::ReadWrite)?;
-            // Who passes wakes on knows the place, and what it said when there was another bell.
-            for page in [0, PAGE_BYTES].iter().filter_map(|at| pages.part(*at, PAGE_BYTES)) {
-                BellPage::new(page).rung().store(random::number(), Ordering::SeqCst);
-            }
-            Ok::<_, io::Error>(bell)
-        };
+        let bell = || Memory::in_pair(number, pieces, bells, pair::BELL_BYTES);
         let bell = (ready.bell_new != 0).then(bell).transpose()?;
         Ok(Shared { link, bell })
     }

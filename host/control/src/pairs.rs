@@ -4,15 +4,21 @@
 //! neighbour the one that is his, or one that becomes it, for good: whose it is stands in its
 //! ledger, before any of it is given away, so that the next daemon gives it to nobody else.
 
+use crate::disposal::Bin;
 use crate::ledger::Ledger;
 use crate::memory::Shared;
 use crate::pieces::{PAGE, Pieces};
+use omniverb_ring::BellPage;
+use omniverb_ring::bell::PAGE_BYTES;
+use omniverb_ring::sync::Ordering;
 use omniverb_session::body::{Extent, LinkReady};
 use omniverb_session::pair::{self, BELL_BYTES, DATA_BYTES_MIN, PAIRS_MAX};
+use omniverb_sys::{Access, Extent as Pages, random};
 use omniverb_tenancy::{Neighbour, PairWindows};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Neighbours that are named in a row of status: there is not room for all.
@@ -46,11 +52,12 @@ impl Pair {
         (1..=u64::from(PAIRS_MAX)).contains(&number) && data.length >= DATA_BYTES_MIN
     }
 
-    /// `ledger`: of these pieces.
+    /// A window, and what was noted of it.
     ///
     /// # Errors
-    /// If the ledger cannot be read.
-    pub(crate) fn new(pieces: Arc<Pieces>, ledger: Ledger) -> io::Result<Pair> {
+    /// As [`Pieces::new`].
+    pub(crate) fn new(window: OwnedFd, data: Extent, ledger: Ledger, bin: Bin) -> io::Result<Pair> {
+        let pieces = Pieces::made_fresh(window, data, ledger.clone(), bin, count_anew)?;
         let (bytes, used) = pieces.sizes();
         let pages = bytes / PAGE;
         let whose = match ledger.whose(pages)? {
@@ -75,6 +82,20 @@ impl Pair {
         let bells = self.pieces.room(pair::bell_pages(self.pages * PAGE), BELL_BYTES);
         bells.min(self.pieces.room(self.links(), link_bytes))
     }
+}
+
+/// Bells lie at the beginning. Who passes wakes on knows the place of each, and may have slept on
+/// what its counters said when there was another: so they begin with random numbers.
+fn count_anew(piece: &Pages<&Arc<OwnedFd>>, at: u64) -> io::Result<()> {
+    // All of a bell, and nothing but bells and links is given away.
+    if piece.length != BELL_BYTES || at >= pair::bell_pages(u64::MAX).length {
+        return Ok(());
+    }
+    let pages = piece.map(Access::ReadWrite)?;
+    for page in [0, PAGE_BYTES].iter().filter_map(|at| pages.part(*at, PAGE_BYTES)) {
+        BellPage::new(page).rung().store(random::number(), Ordering::SeqCst);
+    }
+    Ok(())
 }
 
 /// What stands in a ledger of whose it is.
@@ -210,10 +231,9 @@ impl Pairs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disposal::Bin;
+    use omniverb_ring::WordMemory;
     use omniverb_sys::memfd;
     use omniverb_terms::{Gid, Qpn};
-    use std::os::fd::OwnedFd;
 
     const DATA: Extent = Extent { offset: 2 * PAGE, length: (8 << 20) - 2 * PAGE };
     const LINK: u64 = 640 << 10;
@@ -226,9 +246,7 @@ mod tests {
 
     fn pair(files: &[OwnedFd; 2]) -> Pair {
         let [file, notes] = [&files[0], &files[1]].map(|file| file.try_clone().unwrap());
-        let ledger = Ledger::of(notes);
-        let bin = Bin::new().unwrap();
-        Pair::new(Pieces::new(file, DATA, ledger.clone(), bin).unwrap(), ledger).unwrap()
+        Pair::new(file, DATA, Ledger::of(notes), Bin::new().unwrap()).unwrap()
     }
 
     fn pairs(files: &[[OwnedFd; 2]]) -> Pairs {
@@ -322,5 +340,31 @@ mod tests {
         assert!(link <= LINK, "{link}");
         assert!(shared.len() >= most, "{} of {most}", shared.len());
         assert_eq!(pairs.known(LINK).given[&neighbour(1)], 0);
+    }
+
+    /// Who slept on the place before sees that it was rung since.
+    #[test]
+    fn the_counters_of_a_bell_that_is_given_again_are_others() {
+        let files = files();
+        let first = pair(&files);
+        let mut pairs = Pairs::default();
+        pairs.add(1, first);
+        pairs.found(1);
+        let shared = pairs.make(neighbour(1), "one", &ready()).unwrap();
+        let window = shared.bell.as_ref().unwrap().map(Access::ReadWrite).unwrap();
+        let counters = || [0, PAGE_BYTES].map(|at| window.load(at + 8, Ordering::Relaxed));
+        assert_eq!(counters(), [0, 0], "the first");
+        window.store(64, 7, Ordering::Relaxed);
+        let place = Pages::new(&files[0], DATA.offset + PAGE, BELL_BYTES);
+        let seen = place.map(Access::ReadOnly).unwrap();
+        drop((window, shared));
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while pairs.windows[&1].pieces.sizes().1 > 0 {
+            assert!(std::time::Instant::now() < end, "not in time");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let found = [8, PAGE_BYTES + 8].map(|at| seen.load(at, Ordering::Relaxed));
+        assert!(found.iter().all(|counter| *counter != 0), "{found:?}");
+        assert_eq!(seen.load(64, Ordering::Relaxed), 0, "nothing else is left of it");
     }
 }

@@ -49,7 +49,14 @@ struct Room {
     begin: u64,
     /// The machine is parted with.
     over: Mutex<bool>,
+    /// What is done with pieces that were emptied.
+    fresh: Fresh,
 }
+
+/// What is done with a piece once it was emptied, before somebody else gets it: by the thread that
+/// empties, since whoever has the file can make that take long. It is told where in what the guest
+/// sees the piece begins.
+pub(crate) type Fresh = fn(&Extent<&Arc<OwnedFd>>, u64) -> io::Result<()>;
 
 /// Some pages of a window.
 #[derive(Debug)]
@@ -73,6 +80,20 @@ impl Pieces {
         ledger: Ledger,
         bin: Bin,
     ) -> io::Result<Arc<Pieces>> {
+        Pieces::made_fresh(file, data, ledger, bin, |_, _| Ok(()))
+    }
+
+    /// The same, of which pieces are made as they are to be before they are given again.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub(crate) fn made_fresh(
+        file: OwnedFd,
+        data: body::Extent,
+        ledger: Ledger,
+        bin: Bin,
+        fresh: Fresh,
+    ) -> io::Result<Arc<Pieces>> {
         Pieces::check(&file, data)?;
         let begin = data.offset;
         let (mut free, mut next) = (BTreeMap::new(), 1);
@@ -84,7 +105,8 @@ impl Pieces {
             next = next.max(given.end);
         }
         let (free, over) = (Mutex::new(free), Mutex::new(false));
-        let room = Arc::new(Room { file: Arc::new(file), free, ledger, begin, over });
+        let file = Arc::new(file);
+        let room = Arc::new(Room { file, free, ledger, begin, over, fresh });
         let (returned, to_empty) = mpsc::channel();
         let to_empty = Mutex::new(Some(to_empty));
         Ok(Arc::new(Pieces { room, data, returned, to_empty, bin }))
@@ -201,7 +223,8 @@ impl Room {
             return;
         }
         // What cannot be emptied is nobody's.
-        if Extent::new(&self.file, offset, length).empty().is_ok() {
+        let piece = Extent::new(&self.file, offset, length);
+        if piece.empty().and_then(|()| (self.fresh)(&piece, offset - self.begin)).is_ok() {
             self.give_back(offset, length);
         }
     }

@@ -42,10 +42,8 @@ impl Server {
         let (Some(ledger), Some(window)) = (files.pop(), files.pop()) else {
             return Err(Errno::EINVAL);
         };
-        let ledger = Ledger::of(ledger);
-        let pieces = Pieces::new(window, asked.data, ledger.clone(), self.disposal.bin());
-        let pair = pieces.and_then(|pieces| Pair::new(pieces, ledger));
-        let pair = pair.map_err(|_| Errno::ENOMEM)?;
+        let (ledger, bin) = (Ledger::of(ledger), self.disposal.bin());
+        let pair = Pair::new(window, asked.data, ledger, bin).map_err(|_| Errno::ENOMEM)?;
         if let Some(record) = self.machines.get_mut(id) {
             record.pairs.add(number, pair);
         }

@@ -1,0 +1,216 @@
+//! Pair windows: what a machine and a neighbour in a network namespace share.
+
+mod support;
+
+use omniverb_control::Settings;
+use omniverb_session::Message;
+use omniverb_session::body::{Extent, *};
+use omniverb_session::machine::{self, TellPairs};
+use omniverb_session::operator::{AttachPair, Message as Said};
+use omniverb_sys::carried::{Head, MESSAGE_MAX};
+use omniverb_sys::{memfd, socket};
+use omniverb_terms::{Errno, Service};
+use std::net::UdpSocket;
+use std::os::fd::{AsFd, OwnedFd};
+use support::machine::{Machine, PAGE, seen, until};
+use support::net::{Net, is_root};
+use support::operator::{Operator, name};
+use support::remote::Remote;
+use support::*;
+
+#[test]
+fn remote_client() {
+    support::remote::live();
+}
+
+const A: &str = "10.99.0.1";
+const B: &str = "10.99.0.2";
+const BYTES: u64 = 8 << 20;
+const DATA: Extent = Extent { offset: 2 * PAGE, length: BYTES - 2 * PAGE };
+const WHOSE: u64 = 64;
+
+/// Files of a pair window and its ledger.
+fn files() -> [OwnedFd; 2] {
+    [BYTES, DATA.length / PAGE + WHOSE].map(|bytes| memfd::create("pair", bytes).unwrap())
+}
+
+fn give(daemon: &Daemon, text: &str, number: u64, data: Extent, files: &[OwnedFd]) -> Said {
+    let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+    let asked = AttachPair { name: name(text), data, number };
+    Operator::connect(daemon).call_for_files(asked, &files).0
+}
+
+#[test]
+fn what_is_no_pair_window_is_refused() {
+    let daemon = Daemon::start(Settings::default());
+    let machine = Machine::attach(&daemon, "one");
+    let refused = |number, data, files: &[OwnedFd]| {
+        assert_eq!(give(&daemon, "one", number, data, files), Said::Failed(Errno::EINVAL));
+    };
+    for number in [0, 61, 256, u64::MAX] {
+        refused(number, DATA, &files());
+    }
+    refused(1, Extent { length: DATA.length + PAGE, ..DATA }, &files());
+    refused(1, Extent { length: PAGE, ..DATA }, &files());
+    let [window, _] = files();
+    let short = memfd::create("ledger", DATA.length / PAGE).unwrap();
+    refused(1, DATA, &[window, short]);
+    let open = memfd::unsealed("pair", BYTES).unwrap();
+    let [_, ledger] = files();
+    refused(1, DATA, &[open, ledger]);
+    let [window, _] = files();
+    refused(1, DATA, &[window]);
+    refused(1, DATA, &[]);
+    assert_eq!(give(&daemon, "two", 1, DATA, &files()), Said::Failed(Errno::ENOENT));
+    assert!(matches!(give(&daemon, "one", 1, DATA, &files()), Said::Done(_)));
+    assert_eq!(give(&daemon, "one", 1, DATA, &files()), Said::Failed(Errno::EBUSY));
+    assert_eq!(seen(&daemon, "one").unwrap()["pairs"]["windows"], 1);
+    drop(machine);
+    until(|| seen(&daemon, "one").is_none());
+}
+
+/// A machine whose network is that of a namespace: the test carries.
+struct There {
+    machine: Machine,
+    port: OwnedFd,
+    udp: UdpSocket,
+}
+
+impl There {
+    fn new(daemon: &Daemon, net: &Net, pairs: &[[OwnedFd; 2]]) -> There {
+        let mut machine = Machine::attach(daemon, "one");
+        for (number, [window, ledger]) in (1..).zip(pairs) {
+            let files = [window, ledger].map(|file| file.try_clone().unwrap());
+            assert!(matches!(give(daemon, "one", number, DATA, &files), Said::Done(_)));
+        }
+        let present = (1 << pairs.len()) - 1;
+        assert!(matches!(machine.ask(TellPairs { present }).0, machine::Message::Done(_)));
+        machine.tell_addresses([10, 99, 0, 2]);
+        let port = machine.open_port();
+        let path = format!("/proc/{}/ns/net", net.pid());
+        let bind = move || {
+            let namespace = std::fs::File::open(path).unwrap();
+            let kind = rustix::thread::LinkNameSpaceType::Network;
+            rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(kind)).unwrap();
+            UdpSocket::bind((B, 4791)).unwrap()
+        };
+        let udp = std::thread::spawn(bind).join().unwrap();
+        udp.set_nonblocking(true).unwrap();
+        There { machine, port, udp }
+    }
+
+    fn carry(&self) {
+        let mut bytes = [0; MESSAGE_MAX];
+        let mode = socket::Mode::NonBlocking;
+        while let Ok((length, _)) = socket::receive(self.port.as_fd(), &mut bytes, mode) {
+            if let Some((head, payload)) = Head::read(&bytes[..length]) {
+                let _ = self.udp.send_to(payload, (head.remote, head.port));
+            }
+        }
+        while let Ok((length, from)) = self.udp.recv_from(&mut bytes) {
+            let (remote, port) = (from.ip(), from.port());
+            let local = Some(B.parse().unwrap());
+            let head = Head { local, remote, interface: 0, port, ecn: 0 };
+            let message = [&head.written()[..], &bytes[..length]].concat();
+            let _ = socket::send(self.port.as_fd(), &message, &[]);
+        }
+    }
+
+    /// What the machine's process and the other one are told of a link, and how many descriptors
+    /// come along.
+    fn link(&self, b: &mut Client, a: &mut Remote) -> [(LinkReady, usize); 2] {
+        let (first, second) = (create(a, Service::Rc), create(b, Service::Rc));
+        a.call(connect(first, second, A, B).into());
+        b.call(connect(second, first, B, A).into());
+        let end = std::time::Instant::now() + SOON;
+        let theirs = loop {
+            assert!(std::time::Instant::now() < end, "not in time");
+            self.carry();
+            match b.event(MOMENT) {
+                Some((Message::LinkReady(ready), files)) => break (ready, files.len()),
+                Some((Message::GidsChanged(_), _)) | None => {}
+                event => panic!("{event:?}"),
+            }
+        };
+        let ours = loop {
+            assert!(std::time::Instant::now() < end, "not in time");
+            self.carry();
+            match a.next_event(MOMENT) {
+                Some((Message::LinkReady(ready), files)) => break (ready, files),
+                Some((Message::GidsChanged(_), _)) | None => {}
+                event => panic!("{event:?}"),
+            }
+        };
+        [theirs, ours]
+    }
+}
+
+fn row(daemon: &Daemon, name: &str) -> serde_json::Value {
+    seen(daemon, "one").unwrap()["pairs"][name].clone()
+}
+
+#[test]
+fn a_neighbour_and_a_machine_share_a_window_of_their_own() {
+    if !is_root() {
+        return;
+    }
+    let daemon = Daemon::start(Settings::default());
+    let (here, there) = (Net::new(), Net::new());
+    here.join(&there, A, B);
+    let mut far = There::new(&daemon, &there, &[files()]);
+    let mut a = here.client(&daemon);
+    let (mut b, _) = far.machine.process();
+    let session = far.machine.last;
+    let [(theirs, none), (ours, two)] = far.link(&mut b, &mut a);
+    assert_eq!((none, two), (0, 2), "descriptors");
+    assert_eq!((theirs.engine, ours.engine), (0, 0));
+    assert_eq!((theirs.bell_side, ours.bell_side), (1, 0));
+    let plain = |extent: Extent| extent.offset & ((1 << 56) - 1);
+    for (said, same) in [(theirs.memory, ours.memory), (theirs.bell_memory, ours.bell_memory)] {
+        assert_eq!(said.offset >> 56, 1, "the number of the window");
+        assert_eq!((plain(said) + DATA.offset, said.length), (same.offset, same.length));
+        assert!(plain(said) >= PAGE, "the head is nobody's");
+    }
+    let status = daemon.status().to_string();
+    assert!(status.contains("in a pair window of the virtual machine"), "{status}");
+    assert_eq!([row(&daemon, "given"), row(&daemon, "links")], [1, 1]);
+    // A second link between them has the same bell.
+    let [(second, _), (_, one)] = far.link(&mut b, &mut a);
+    assert_eq!((second.bell_new, second.bell, one), (0, theirs.bell, 1));
+    // The machine's process is gone as the guest says; the neighbour's may use what it has.
+    far.machine.end(session);
+    drop(b);
+    until(|| seen(&daemon, "one").unwrap()["sessions"] == 0);
+    let used = row(&daemon, "used").as_u64().unwrap();
+    assert!(used >= theirs.memory.length, "{used}");
+    a.kill();
+    until(|| row(&daemon, "used") == 0);
+    assert_eq!([row(&daemon, "given"), row(&daemon, "links")], [1, 0]);
+    // Who comes from there again has the same window.
+    let mut again = here.client(&daemon);
+    let (mut c, _) = far.machine.process();
+    let [(third, _), _] = far.link(&mut c, &mut again);
+    assert_eq!((third.engine, third.memory.offset >> 56), (0, 1));
+}
+
+/// Whose a window is the next daemon finds in its ledger.
+#[test]
+fn who_has_the_address_of_a_neighbour_has_not_his_window() {
+    if !is_root() {
+        return;
+    }
+    let (there, pairs) = (Net::new(), [files()]);
+    for (round, direct) in [(0, true), (1, false)] {
+        let daemon = Daemon::start(Settings::default());
+        let net = Net::new();
+        net.join(&there, A, B);
+        let mut far = There::new(&daemon, &there, &pairs);
+        let (mut a, (mut b, _)) = (net.client(&daemon), far.machine.process());
+        let [(ready, _), _] = far.link(&mut b, &mut a);
+        assert_eq!(ready.engine == 0, direct, "{round}");
+        let text = daemon.status().to_string();
+        assert_eq!(text.contains("are others'"), !direct, "{text}");
+        drop((a, b, far, daemon));
+        net.run("ip link del eth0");
+    }
+}
