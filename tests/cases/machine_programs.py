@@ -2,12 +2,17 @@
 say what there is, XRC, IPv6, quotas. They run in the one machine of cases/machines.py."""
 
 import json
+import pathlib
 import re
+import signal
+import subprocess
 
 from harness import process
-from harness.attached import ADDRESS_6, OMNIVERB, Both
+from harness.attached import ADDRESS_6, NAME, OMNIVERB, Both
 from harness.by_address import both
 from harness.case import Case, check
+from harness.daemon import environment
+from harness.duet import gid_index
 
 _DEVICE = "/sys/class/infiniband/omv0"
 _PINGS = ["-C", "10", "-v", "-V"]
@@ -105,6 +110,49 @@ def _filled(lab):
     process.until(lambda: machine.row()["used"] == 0, 20, "the pieces to come back")
 
 
+def _exchange(lab, server, client):
+    sides = lab.sides(server, client)
+    lines = [["ibv_rc_pingpong", "-c", "-e", "-g", gid_index(place), "-n", 50]
+             for place in (sides.client, sides.server)]
+    outcome = Both(sides, lines[0], server_argv=lines[1]).finish(60)
+    for text in (outcome.server, outcome.client):
+        check("invalid data" not in text and "iters in" in text, text)
+
+
+def _set(what, value):
+    """What operators set for the vNIC holds for its processes, among each other as well."""
+    def run(lab):
+        daemon = lab.host.daemon
+        daemon.omniverb("vnic", "set", f"vm-{NAME}", what, value)
+        try:
+            _exchange(lab, "machine", "container")
+            _exchange(lab, "machine", "machine")
+            found = json.loads(daemon.omniverb("vnic", "list", "--json"))["vnics"]
+            machine = next(vnic for vnic in found if vnic["name"] == f"vm-{NAME}")
+            check(machine[what], f"{machine}")
+        finally:
+            daemon.omniverb("vnic", "set", f"vm-{NAME}", what, "none")
+    return run
+
+
+def _captured(lab):
+    """What the machine's device sends and receives."""
+    path = pathlib.Path(lab.machine.folder.name, "capture")
+    capture = process.start(
+        [*lab.host.switch.enter(), lab.stage.dist / "bin" / "omniverb", "capture", "-i",
+         f"vm-{NAME}", "-w", path], stderr=subprocess.PIPE, text=True,
+        env=environment(OMNIVERB_SOCKET=lab.host.daemon.socket))
+    try:
+        process.until(lambda: path.exists() and path.stat().st_size, 10, "a capture to begin")
+        _exchange(lab, "container", "machine")
+    finally:
+        capture.send_signal(signal.SIGINT)
+        text = capture.communicate(timeout=20)[1]
+    found = re.search(r"(\d+) packets captured", text)
+    # Messages of four packets, both ways.
+    check(capture.returncode == 0 and found and int(found.group(1)) >= 50 * 2 * 4, text)
+
+
 def cases():
     """Those of one machine."""
     found = [Case("machines.listed", _listed, 60)]
@@ -117,6 +165,9 @@ def cases():
             Case("machines.ibv_rc_pingpong -c -e IPv6, machine to container",
                  _over_six("container", "machine", "rc", "-c", "-e"), 120),
             Case("machines.ibv_xsrq_pingpong", _xrc, 120),
+            Case("machines.limited", _set("rate", "20mbit"), 120),
+            Case("machines.faulty", _set("faults", "loss=2%,duplicate=2%"), 120),
+            Case("machines.captured", _captured, 120),
             Case("machines.filled", _filled, 180)]
 
 

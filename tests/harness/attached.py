@@ -73,7 +73,7 @@ class Machine(Guest):
         process.until(lambda: agent.poll() is not None or self.listens_for_verbs(), 60,
                       "the agent")
         check(agent.poll() is None, self.said())
-        check(self.has_device(), self.said())
+        process.until(self.has_device, 30, lambda: f"a device\n{self.said()}")
         return agent
 
     def output(self):
@@ -91,7 +91,9 @@ class Machine(Guest):
 
     def has_device(self):
         """Whether programs in it find one."""
-        return "omv0" in self.verbs("ibv_devinfo", accept=range(256), limit=60)
+        # Warnings name it, too.
+        text = self.verbs("ibv_devinfo", accept=range(256), limit=60)
+        return re.search(r"^hca_id:\s+omv0$", text, re.MULTILINE) is not None
 
     def verbs(self, *argv, **options):
         """Runs a program in it that uses the device."""
