@@ -42,7 +42,7 @@ class Row:
     name: str
     argv: tuple
     where: str = "container"  # or "user": an unprivileged user of the host
-    seconds: float = 3  # longer than the bounds
+    seconds: float = 2.6  # longer than the bounds
     bounds: dict = field(default_factory=dict)
     title: str = ""
     sends: bool = False  # descriptors
