@@ -65,6 +65,12 @@ impl Leaver {
     pub(crate) fn retire(&self) {
         self.pieces.iter().for_each(|piece| piece.retire());
     }
+
+    /// Lets go of what it has of windows that are over. False: it has nothing else.
+    pub(crate) fn drop_over(&mut self) -> bool {
+        self.pieces.retain(|piece| !piece.is_over());
+        !self.pieces.is_empty()
+    }
 }
 
 impl Client {
@@ -101,6 +107,11 @@ impl Client {
     /// It has these until its end.
     pub(crate) fn keep(&mut self, pieces: impl Iterator<Item = Arc<Piece>>) {
         self.pieces.extend(pieces);
+    }
+
+    /// Of windows that are over nothing is given back: they are not kept for its sake.
+    pub(crate) fn drop_over(&mut self) {
+        self.pieces.retain(|piece| !piece.is_over());
     }
 
     /// What it has of windows that machines share with it, and what says when its process has

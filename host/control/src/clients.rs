@@ -127,6 +127,11 @@ impl Clients {
         }
     }
 
+    /// Nobody keeps windows that are over.
+    pub(crate) fn drop_over(&mut self) {
+        self.all.values_mut().for_each(Client::drop_over);
+    }
+
     /// A client's process is gone, as its machine says.
     pub(crate) fn note_dead(&mut self, id: SessionId) {
         if let Some(client) = self.all.get_mut(&id) {

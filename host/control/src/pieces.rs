@@ -269,6 +269,11 @@ impl Piece {
         *lock(&self.retired) = true;
     }
 
+    /// Its window is over: nothing of it is given back any more.
+    pub(crate) fn is_over(&self) -> bool {
+        *lock(&self.of.room.over)
+    }
+
     /// Where the guest finds it.
     pub(crate) fn in_guest(&self) -> body::Extent {
         body::Extent { offset: self.offset - self.of.data.offset, length: self.length }

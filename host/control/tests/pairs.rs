@@ -31,7 +31,11 @@ const WHOSE: u64 = 64;
 
 /// Files of a pair window and its ledger.
 fn files() -> [OwnedFd; 2] {
-    [BYTES, DATA.length / PAGE + WHOSE].map(|bytes| memfd::create("pair", bytes).unwrap())
+    files_named("pair")
+}
+
+fn files_named(name: &str) -> [OwnedFd; 2] {
+    [BYTES, DATA.length / PAGE + WHOSE].map(|bytes| memfd::create(name, bytes).unwrap())
 }
 
 fn give(daemon: &Daemon, text: &str, number: u64, data: Extent, files: &[OwnedFd]) -> Said {
@@ -191,6 +195,31 @@ fn a_neighbour_and_a_machine_share_a_window_of_their_own() {
     let (mut c, _) = far.machine.process();
     let [(third, _), _] = far.link(&mut c, &mut again);
     assert_eq!((third.engine, third.memory.offset >> 56), (0, 1));
+}
+
+/// The daemon has nothing more of it, however long a neighbour's process lives.
+#[test]
+fn a_window_ends_with_its_machine() {
+    if !is_root() {
+        return;
+    }
+    let held = || {
+        let all = std::fs::read_dir("/proc/self/fd").unwrap();
+        let links = all.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+        links.filter(|link| link.to_string_lossy().contains("memfd:over")).count()
+    };
+    let daemon = Daemon::start(Settings::default());
+    let (here, there) = (Net::new(), Net::new());
+    here.join(&there, A, B);
+    let mut far = There::new(&daemon, &there, &[files_named("over")]);
+    let mut a = here.client(&daemon);
+    let (mut b, _) = far.machine.process();
+    far.link(&mut b, &mut a);
+    assert!(held() > 0);
+    drop((b, far));
+    until(|| seen(&daemon, "one").is_none());
+    until(|| held() == 0);
+    create(&mut a, Service::Rc);
 }
 
 /// Whose a window is the next daemon finds in its ledger.

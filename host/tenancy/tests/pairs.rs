@@ -88,6 +88,20 @@ fn a_full_window_is_gone_around() {
     assert_eq!(links(&bench).len(), 3, "there is room again");
 }
 
+/// A vNIC has as many users as it likes, and a window does not come back.
+#[test]
+fn the_last_window_is_not_for_who_has_one() {
+    let direct = (Path::Direct, Why::Pair);
+    for (free, expected) in [(2, direct), (1, (Path::Forwarded, Why::PairsTaken))] {
+        let given = [(neighbour(1, 1000), 4)].into();
+        let mut bench = bench_of_machine(PairWindows { free, room: 4, given });
+        pair(&mut bench, (1, 1), (2, 2), Service::Rc);
+        assert_eq!(paths(&bench, 1), [expected]);
+        pair(&mut bench, (4, 3), (2, 2), Service::Rc);
+        assert_eq!(paths(&bench, 3), [direct]);
+    }
+}
+
 /// Who may have been somebody else's, or is another user, is another neighbour.
 #[test]
 fn what_is_one_neighbours_is_not_given_to_who_has_his_place() {

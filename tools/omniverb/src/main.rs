@@ -148,8 +148,8 @@ enum Vm {
         window: String,
         /// With how many neighbours, containers or others of this host, it may share memory, for
         /// links that do not pass through the daemon. One that has such a window keeps it as long
-        /// as the machine runs. None: `0`.
-        #[arg(long, value_name = "N", default_value = "2",
+        /// as the machine runs, and can write what a guest's kernel reads when it boots afresh.
+        #[arg(long, value_name = "N", default_value = "0",
               value_parser = clap::value_parser!(u8).range(0..=60))]
         neighbours: u8,
         /// How much memory it shares with each: about 640 KiB for a link.
@@ -192,8 +192,8 @@ enum Vm {
         window: String,
         /// With how many neighbours, containers or others of this host, it may share memory, for
         /// links that do not pass through the daemon. One that has such a window keeps it as long
-        /// as the machine runs. None: `0`.
-        #[arg(long, value_name = "N", default_value = "2",
+        /// as the machine runs, and can write what a guest's kernel reads when it boots afresh.
+        #[arg(long, value_name = "N", default_value = "0",
               value_parser = clap::value_parser!(u8).range(0..=60))]
         neighbours: u8,
         /// How much memory it shares with each: about 640 KiB for a link.

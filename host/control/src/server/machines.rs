@@ -133,6 +133,7 @@ impl Server {
         // First of all: whoever runs on there keeps what he has.
         record.machine.pieces.part();
         record.pairs.part();
+        self.drop_what_is_over();
         self.tables.note(|tables| tables.forget_pair_windows(record.vnic));
         let name = record.machine.name;
         self.journal.log(Level::Info, format_args!("machine {name} is parted with: {reason}"));

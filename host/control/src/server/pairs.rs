@@ -150,6 +150,17 @@ impl Server {
         self.leavers.insert(id, leaver);
     }
 
+    /// A machine is parted with. What its neighbours had in its pair windows does not keep these:
+    /// nothing in them is ever given back.
+    pub(super) fn drop_what_is_over(&mut self) {
+        self.clients.drop_over();
+        let mut gone = std::mem::take(&mut self.leavers);
+        self.leavers = gone.extract_if(.., |_, leaver| leaver.drop_over()).collect();
+        for leaver in gone.values() {
+            self.reactor.forget(&leaver.life);
+        }
+    }
+
     /// It has ended: what it had comes back, when the machine's process has let go of it, too.
     pub(super) fn leaver_ended(&mut self, id: SessionId) {
         if let Some(leaver) = self.leavers.remove(&id) {

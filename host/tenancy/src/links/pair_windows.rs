@@ -23,6 +23,15 @@ pub struct PairWindows {
     pub given: BTreeMap<Neighbour, usize>,
 }
 
+impl PairWindows {
+    /// Whether somebody of this vNIC can be given another one. A vNIC has as many users as it
+    /// likes, and windows never come back: its second one must not be the last that is free.
+    pub(crate) fn has_one_for(&self, proof: [u64; 4]) -> bool {
+        let has_some = self.given.keys().any(|whose| whose.proof == proof);
+        self.free > usize::from(has_some)
+    }
+}
+
 /// Those of all machines.
 #[derive(Debug, Default)]
 pub(crate) struct Pairs {

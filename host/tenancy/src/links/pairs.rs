@@ -76,7 +76,7 @@ impl Tenancy {
         match given {
             Some(0) => Some(Why::PairFull),
             Some(_) => None,
-            None if windows.free == 0 => Some(Why::PairsTaken),
+            None if !windows.has_one_for(proof) => Some(Why::PairsTaken),
             None if asked == Asked::ByFirst && !own => Some(why),
             None => None,
         }
@@ -119,10 +119,10 @@ impl Tenancy {
             return Err(Errno::EOPNOTSUPP);
         }
         let windows = self.links.pairs.windows.get_mut(&vnics[end]).ok_or(Errno::EOPNOTSUPP)?;
-        let fresh = windows.room;
+        let (fresh, may_have) = (windows.room, windows.has_one_for(neighbour.proof));
         let room = match windows.given.get_mut(&neighbour) {
             Some(room) => room,
-            None if windows.free > 0 => {
+            None if may_have => {
                 windows.free -= 1;
                 windows.given.entry(neighbour).or_insert(fresh)
             }

@@ -170,7 +170,10 @@ impl Porter {
                 // Their processes may be there: what they were given is not given to others.
                 self.numbers.clear();
                 self.has_port = false;
-                self.has_pairs = false;
+                // Which this agent finds it will say.
+                if std::mem::take(&mut self.has_pairs) {
+                    self.ask(&TellPairs { present: 0 }.into())?;
+                }
                 self.relay.restart();
                 if right {
                     self.relay.say(FrameKind::Begin, 0, bytes);
