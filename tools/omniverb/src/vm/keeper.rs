@@ -203,7 +203,17 @@ impl Keeper {
             // Or who began to listen for it, as libvirt does.
             let qemu = pidfd::of_peer(port.as_fd()).ok();
             let begun = clock::now();
-            match self.carry(door, port) {
+            // A porter that ends may have left unread that the machine is parted with.
+            let unread = door.try_clone();
+            let over = self.carry(door, port);
+            let is_over = |door: OwnedFd| {
+                // Behind answers, if there are any.
+                (0..64).any(|_| super::porter::last_word(door.as_fd()) == Over::Detached)
+            };
+            if unread.is_ok_and(is_over) {
+                return Ok(());
+            }
+            match over {
                 Over::Detached => return Ok(()),
                 Over::Machine if self.place.connect().is_err() => return Ok(()),
                 _ => {}
