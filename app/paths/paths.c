@@ -298,6 +298,18 @@ SECOND(ssize_t, readlinkat, (char *to, size_t size), READLINK(from), to, size)
 SECOND(ssize_t, __readlinkat_chk, (char *to, size_t size, size_t room_for),
        CHECKED(READLINK(from)), to, size, room_for)
 
+/* Programs that list folders ask for these, too, and say so when there are none. */
+#define ATTRIBUTE(name)                                                                    \
+	FIRST(ssize_t, name, (const char *which, void *value, size_t size),                \
+	      syscall(SYS_##name, path, which, value, size), which, value, size)
+#define ATTRIBUTES(name)                                                                   \
+	FIRST(ssize_t, name, (char *list, size_t size),                                    \
+	      syscall(SYS_##name, path, list, size), list, size)
+ATTRIBUTE(getxattr)
+ATTRIBUTE(lgetxattr)
+ATTRIBUTES(listxattr)
+ATTRIBUTES(llistxattr)
+
 /* What programs that were linked before glibc 2.33 call: the number of a struct comes first. */
 #define OLD_STAT(name, kind, how)                                                          \
 	typedef int next_##name(int, const char *, struct kind *);                         \

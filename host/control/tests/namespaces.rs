@@ -55,10 +55,14 @@ fn containers_on_one_wire_are_neighbours() {
         assert_eq!(link_ready(&mut b).dgid, gid(A));
         println!("pairing over the wire took {:?}", begun.elapsed());
     }
-    let (one, other) = (create(&mut a, Service::Ud), create(&mut b, Service::Ud));
-    let answer = a.call(connect(one, other, A, B).into());
-    assert_eq!(answer, Connected { qpn: one, ready: 1 }.into());
-    link_ready(&mut a);
+    // Where the first probe is late, on a crowded machine, a link goes by the engine.
+    let direct = (0..50).any(|_| {
+        let (one, other) = (create(&mut a, Service::Ud), create(&mut b, Service::Ud));
+        let answer = a.call(connect(one, other, A, B).into());
+        assert_eq!(answer, Connected { qpn: one, ready: 1 }.into());
+        link_ready(&mut a).engine == 0
+    });
+    assert!(direct, "no UD link between neighbours");
     link_ready(&mut b);
     // Link-local addresses work as well, once both sides have them.
     one_net
