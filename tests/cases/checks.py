@@ -14,7 +14,7 @@ _CARGO = [
     ("adoption", ["test", "-p", "omniverb_adopt", "--locked"], 900),
 ]
 # More of the same in `make soak`.
-_ENVIRONMENT = {**os.environ, "OMNIVERB_ADOPT_CYCLES": "50"}
+_ENVIRONMENT = {**os.environ, "OMNIVERB_ADOPT_CYCLES": "30"}
 
 # Made by `make build`, so that they need not wait for that folder.
 _XTASKS = ["layers", "tidy", "abi"]

@@ -8,10 +8,12 @@ import signal
 
 from harness import process
 from harness.attached import OMNIVERB, keepers, porters
-from harness.case import Case, check
+from harness.case import Case, Failure, check
 from harness.duet import gid_index
 
 _FEW, _MANY = 10_000, 100_000
+_GROWN = (_MANY - _FEW) / 200
+_LOOKS = 3
 # Without `omniverb run`, which keeps files with counters up to date once a second.
 _RUN = "LD_LIBRARY_PATH=/opt/omniverb/lib exec ib_send_bw -F -x 1 -s 64 -n"
 
@@ -80,14 +82,16 @@ def _exchange(lab, count, run):
 
 
 def _nobody_else(exchange):
-    """Ten times as much takes none of them more."""
+    """Ten times as much takes none of them more. Who polls may be moved aside by whatever else
+    runs, which calls nobody less often: the least of a few looks counts."""
     def run(lab):
-        few, many = _calls(lab, _FEW, exchange), _calls(lab, _MANY, exchange)
-        print(few, many)
-        for what, number in many.items():
-            grown = number - few[what]
-            check(grown < (_MANY - _FEW) / 200,
-                  f"{what}: {grown} more for {_MANY - _FEW} messages")
+        for _ in range(_LOOKS):
+            few, many = _calls(lab, _FEW, exchange), _calls(lab, _MANY, exchange)
+            print(few, many)
+            grown = {what: many[what] - few[what] for what in many}
+            if all(number < _GROWN for number in grown.values()):
+                return
+        raise Failure(f"{grown} more for {_MANY - _FEW} messages")
     return run
 
 

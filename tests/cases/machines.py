@@ -179,7 +179,7 @@ def _moving(lab):
 def _exchanging(lab):
     """Two processes whose link is in use, stopped meanwhile; then it has to carry all the rest,
     byte for byte."""
-    command = [OMNIVERB, "run", "--", "ibv_rc_pingpong", "-c", "-e", "-g", "0", "-n", "3000"]
+    command = [OMNIVERB, "run", "--", "ibv_rc_pingpong", "-c", "-e", "-g", "0", "-n", "1000"]
     _settled(lab)
     idle = lab.machine.row()["used"]
     with contextlib.ExitStack() as stack:

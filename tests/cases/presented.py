@@ -61,6 +61,8 @@ def _files(pair):
     check(guid.replace(":", "") in devices, f"{guid} is not in\n{devices}")
     text = pair.server.run("ibv_devinfo", "-v")
     check(re.search(r"board_id:\s+omniverb", text), text)
+    text = pair.server.run("sh", "-c", "ls -l /dev/infiniband 2>&1")
+    check(re.search(r"^[cl].* uverbs0( |$)", text, re.M) and "No such file" not in text, text)
 
 
 def _gids(pair):

@@ -91,7 +91,9 @@ class Report:
 def _first_lines(text):
     """The beginning of a reason, indented."""
     lines = [line.strip()[:180] for line in text.splitlines() if line.strip()]
-    return "\n".join(f"     {line}" for line in lines[:6])
+    panic = next((at for at, line in enumerate(lines) if " panicked at " in line), len(lines))
+    shown = lines[:6] + lines[max(panic, 6):][:3]
+    return "\n".join(f"     {line}" for line in shown)
 
 
 def first_line(text):
