@@ -133,9 +133,8 @@ pub enum Status {
     LocalProtection,
     Flushed,
     BadResponse,
-    RemoteInvalidRequest,
-    RemoteAccess,
-    RemoteOperation,
+    /// The responder will not.
+    Refused(Refusal),
     RetryExceeded,
     RnrRetryExceeded,
 }

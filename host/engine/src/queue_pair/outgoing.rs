@@ -6,7 +6,7 @@ use crate::pages::sources::Sources;
 use omniverb_link::record::{FIRST, IMMEDIATE, INVALIDATE, LAST, PLACED, SOLICITED};
 use omniverb_link::{Ahead, Broken, Endpoint, Nak, Request, Response, Source};
 use omniverb_ring::{Record, UserMemory};
-use omniverb_terms::{Refusal, Rkey};
+use omniverb_terms::Rkey;
 use omniverb_transport::{
     Gathered, Operation, Placed, Request as Order, RequestId, Status, SubmitError,
 };
@@ -320,9 +320,7 @@ fn write((address, key, total): Write, flags: u32, immediate: u32) -> Operation 
 /// What the application is told.
 fn nak(status: Status) -> Nak {
     match status {
-        Status::RemoteInvalidRequest => Nak::Refused(Refusal::InvalidRequest),
-        Status::RemoteAccess => Nak::Refused(Refusal::RemoteAccess),
-        Status::RemoteOperation => Nak::Refused(Refusal::RemoteOperation),
+        Status::Refused(refusal) => Nak::Refused(refusal),
         Status::RetryExceeded => Nak::RetryExceeded,
         Status::RnrRetryExceeded => Nak::RnrRetryExceeded,
         Status::BadResponse => Nak::BadResponse,

@@ -5,7 +5,6 @@ use crate::sequence::Sequence;
 use crate::upper::{Placed, Upper};
 use crate::work::{Event, Operation, Status};
 use crate::{Config, Time, segment};
-use omniverb_terms::Refusal;
 use omniverb_wire::{Operation as Code, Packet, Syndrome};
 
 impl Requester {
@@ -58,11 +57,7 @@ impl Requester {
                 }
             }
             Syndrome::Refused(refusal) => {
-                let status = match refusal {
-                    Refusal::InvalidRequest => Status::RemoteInvalidRequest,
-                    Refusal::RemoteAccess => Status::RemoteAccess,
-                    Refusal::RemoteOperation => Status::RemoteOperation,
-                };
+                let status = Status::Refused(refusal);
                 // Earlier READs and atomics without an answer are asked for anew first (9.7.5.1.4).
                 // The answers may have been overtaken, or the responder answers still
                 // ([`Config::tells_gone`]); usually it is in the error state and will not, but it

@@ -1,6 +1,7 @@
 //! Rules for the requester: what is sent again, when, and how often.
 
 use crate::script::*;
+use omniverb_terms::Refusal;
 use omniverb_transport::{Config, Ecn, Event, Gathered, RequestId, Status};
 use omniverb_wire::{Packet, write_delay};
 
@@ -233,9 +234,9 @@ fn a_peer_that_says_that_there_is_a_receive_is_not_waited_for() {
 #[test]
 fn refusals_hit_the_request_they_name() {
     let cases = [
-        (0x61, Status::RemoteInvalidRequest),
-        (0x62, Status::RemoteAccess),
-        (0x63, Status::RemoteOperation),
+        (0x61, Status::Refused(Refusal::InvalidRequest)),
+        (0x62, Status::Refused(Refusal::RemoteAccess)),
+        (0x63, Status::Refused(Refusal::RemoteOperation)),
     ];
     for (syndrome, status) in cases {
         let mut end = end();
@@ -272,7 +273,7 @@ fn a_refusal_behind_an_answer_that_was_lost_is_no_silence() {
             }
         };
         let flushed = |id| (id, Status::Flushed);
-        assert_eq!(statuses, [(1, Status::RemoteAccess), flushed(2), flushed(3)]);
+        assert_eq!(statuses, [(1, Status::Refused(Refusal::RemoteAccess)), flushed(2), flushed(3)]);
         assert!(end.now - begin < SECOND, "{}", end.now - begin);
     }
 }
@@ -293,7 +294,10 @@ fn who_has_refused_something_may_still_answer_what_was_before_it() {
         }
         assert_eq!((end.statuses(), end.sent().is_empty()), (vec![], false));
         end.receive(&read_data(READ_RESPONSE_ONLY, 1000, 100));
-        assert_eq!(end.statuses(), [(1, Status::Success), (2, Status::RemoteAccess)]);
+        assert_eq!(
+            end.statuses(),
+            [(1, Status::Success), (2, Status::Refused(Refusal::RemoteAccess))]
+        );
     }
 }
 
@@ -305,7 +309,8 @@ fn a_refusal_that_overtook_an_answer_hits_what_it_names() {
     end.receive(&acknowledge(1001, 0x62));
     end.sent();
     end.receive(&read_data(READ_RESPONSE_ONLY, 1000, 100));
-    let expected = [(1, Status::Success), (2, Status::RemoteAccess), (3, Status::Flushed)];
+    let expected =
+        [(1, Status::Success), (2, Status::Refused(Refusal::RemoteAccess)), (3, Status::Flushed)];
     assert_eq!(end.statuses(), expected);
     assert_eq!(end.connection.poll_timeout(), None);
 }

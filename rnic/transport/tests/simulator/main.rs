@@ -13,6 +13,7 @@ mod trace;
 mod world;
 
 use model::Item;
+use omniverb_terms::Refusal;
 use omniverb_transport::faults::Faults;
 use omniverb_transport::{Operation, Status};
 use scenario::{lossless_partition, random_scenario};
@@ -102,7 +103,7 @@ fn a_refusal_hits_the_message_it_is_meant_for() {
         let position = outcome.statuses[0].iter().position(|status| *status != Status::Success);
         let (first, rest) = outcome.statuses[0][position.unwrap()..].split_first().unwrap();
         // The refusal, or an answer before it, may have been lost with the line this bad.
-        let expected = *first == Status::RemoteAccess && failed == refused;
+        let expected = *first == Status::Refused(Refusal::RemoteAccess) && failed == refused;
         let lost = seed % 2 == 1 && *first == Status::RetryExceeded && failed <= refused;
         assert!(expected || lost, "seed {seed}: {first:?} at {failed}, not at {refused}");
         assert!(rest.iter().all(|status| *status == Status::Flushed));
