@@ -37,8 +37,8 @@ pub(crate) struct Captures {
 pub(crate) enum Outcome {
     /// The capture has begun.
     Begun,
-    /// Its file is no good: the errno that says why.
-    Refused(i32),
+    /// Its file is no good, and why.
+    Refused(Errno),
     /// It is over, and written down.
     Ended(Summary),
 }

@@ -246,7 +246,7 @@ impl Recorder {
     }
 
     /// A capture that has begun, or the errno of its file.
-    pub(crate) fn next_begun(&self) -> Option<(u64, Option<i32>)> {
+    pub(crate) fn next_begun(&self) -> Option<(u64, Option<Errno>)> {
         self.0.next_begun()
     }
 

@@ -82,7 +82,7 @@ impl Server {
                 Outcome::Begun => Done { take_back: 0 }.into(),
                 Outcome::Refused(errno) => {
                     self.end_recording(id);
-                    Message::Failed(Errno(errno.cast_unsigned()))
+                    Message::Failed(errno)
                 }
                 Outcome::Ended(summary) => captured(&summary).into(),
             };
@@ -119,6 +119,6 @@ fn captured(summary: &Summary) -> Captured {
         dropped: summary.dropped,
         refused: summary.refused,
         untraced: summary.untraced,
-        errno: Errno(summary.errno.unwrap_or_default().cast_unsigned()),
+        errno: summary.errno.unwrap_or_default(),
     }
 }

@@ -2,15 +2,12 @@
 
 use super::task::Summary;
 use crate::recorder::intake::Intake;
-use omniverb_terms::VnicId;
+use omniverb_terms::{Errno, VnicId};
 use omniverb_wire::pcap::{Capture, Envelope};
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-
-/// What is no file is not written to.
-const EINVAL: i32 = 22;
 
 /// A file that cannot be written any more ends its capture, never the traffic.
 pub(super) struct Recording {
@@ -45,7 +42,7 @@ impl Recording {
         // A pipe could hold us up. Not asked earlier: its file system may do so, too.
         let regular = match file.metadata().map(|status| status.is_file()) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(io::Error::from_raw_os_error(EINVAL)),
+            Ok(false) => Err(io::Error::from_raw_os_error(Errno::EINVAL.raw())),
             Err(error) => Err(error),
         };
         if let Err(error) = regular {
@@ -96,6 +93,8 @@ impl Recording {
     fn fail(&mut self, error: &io::Error) {
         self.intake.close();
         self.file = None;
-        self.summary.errno.get_or_insert(error.raw_os_error().unwrap_or(5));
+        let number = error.raw_os_error();
+        let errno = number.map_or(Errno::EIO, |number| Errno(number.cast_unsigned()));
+        self.summary.errno.get_or_insert(errno);
     }
 }

@@ -21,7 +21,7 @@ use omniverb_ring::Window;
 use omniverb_sys::EventFd;
 use omniverb_sys::lock;
 use omniverb_sys::pulse::Pulse;
-use omniverb_terms::{Qpn, VnicId};
+use omniverb_terms::{Errno, Qpn, VnicId};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, mpsc};
@@ -36,7 +36,7 @@ pub use task::Summary;
 pub struct Recorder {
     tasks: Option<mpsc::Sender<Task>>,
     thread: Option<JoinHandle<()>>,
-    begun: Mutex<mpsc::Receiver<(u64, Option<i32>)>>,
+    begun: Mutex<mpsc::Receiver<(u64, Option<Errno>)>>,
     ended: Mutex<mpsc::Receiver<(u64, Summary)>>,
     ready: Arc<EventFd>,
 }
@@ -106,8 +106,8 @@ impl Recorder {
         self.send(Task::Discard(files));
     }
 
-    /// A capture that has begun; or why its file will not do, an errno. It still wants to be ended.
-    pub fn next_begun(&self) -> Option<(u64, Option<i32>)> {
+    /// A capture that has begun; or why its file will not do. It still wants to be ended.
+    pub fn next_begun(&self) -> Option<(u64, Option<Errno>)> {
         lock(&self.begun).try_recv().ok()
     }
 

@@ -5,7 +5,7 @@ use super::story::TracedEnd;
 use omniverb_link::TraceReader;
 use omniverb_link::trace::KEEP_MAX;
 use omniverb_ring::Window;
-use omniverb_terms::{Qpn, VnicId};
+use omniverb_terms::{Errno, Qpn, VnicId};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -66,5 +66,5 @@ pub struct Summary {
     /// Processes that could not be given memory to tell through.
     pub untraced: u32,
     /// Why the file ended early, if it did.
-    pub errno: Option<i32>,
+    pub errno: Option<Errno>,
 }

@@ -15,7 +15,7 @@ use crate::recorder::intake::Copy;
 use omniverb_link::Trace;
 use omniverb_sys::pulse::Pulse;
 use omniverb_sys::{EventFd, clock};
-use omniverb_terms::VnicId;
+use omniverb_terms::{Errno, VnicId};
 use omniverb_wire::Identification;
 use omniverb_wire::pcap::Envelope;
 use std::cmp::Reverse;
@@ -111,7 +111,7 @@ fn bytes_of(content: &Content) -> usize {
 
 pub(super) struct Thread {
     tasks: mpsc::Receiver<Task>,
-    tell_begun: mpsc::Sender<(u64, Option<i32>)>,
+    tell_begun: mpsc::Sender<(u64, Option<Errno>)>,
     tell: mpsc::Sender<(u64, Summary)>,
     ready: Arc<EventFd>,
     recordings: BTreeMap<u64, Recording>,
@@ -123,7 +123,7 @@ pub(super) struct Thread {
 impl Thread {
     pub(super) fn new(
         tasks: mpsc::Receiver<Task>,
-        tell_begun: mpsc::Sender<(u64, Option<i32>)>,
+        tell_begun: mpsc::Sender<(u64, Option<Errno>)>,
         tell: mpsc::Sender<(u64, Summary)>,
         ready: Arc<EventFd>,
     ) -> Thread {
