@@ -3,6 +3,7 @@
 use omniverb_announce::{Announced, Known, MESSAGE_BYTES, Message};
 
 use crate::Random;
+use omniverb_terms::Rkey;
 
 /// Each step is a byte, what we do meanwhile, and a message.
 pub fn dma_peer(bytes: &[u8]) {
@@ -46,7 +47,8 @@ pub(crate) fn input(random: &mut Random) -> Vec<u8> {
         let some = random.below(1 + serial as usize) as u64;
         let id = random.below(8) as u64;
         let (address, length) = (random.number() >> random.below(64), random.number() >> 24);
-        let what = Announced { id, serial, address, length, rkey: 1, rights: 1 + some as u32 % 3 };
+        let what =
+            Announced { id, serial, address, length, rkey: Rkey(1), rights: 1 + some as u32 % 3 };
         let message = match random.below(8) {
             0 | 1 => Message::Withdrawn(some),
             2 => Message::LetGo(some),

@@ -80,7 +80,7 @@ pub(crate) unsafe fn wanted(
         own: own.clone(),
         ours: ibv_sge { addr: ours, length, lkey: own.memory.lkey() },
         serial: what.serial,
-        theirs: ibv_send_wr_rdma { remote_addr: theirs, rkey: what.rkey },
+        theirs: ibv_send_wr_rdma { remote_addr: theirs, rkey: what.rkey.0 },
         reads,
     };
     Ok((node.clone(), wanted))

@@ -6,7 +6,7 @@ use omniverb_abi::{
     IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_READ, IBV_ACCESS_REMOTE_WRITE, ibv_mr, ibv_pd,
 };
 use omniverb_announce::{READABLE, WRITABLE};
-use omniverb_terms::Errno;
+use omniverb_terms::{Errno, Rkey};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::below;
@@ -72,9 +72,9 @@ impl Memory {
         unsafe { (*self.mr).lkey }
     }
 
-    pub(crate) fn rkey(&self) -> u32 {
+    pub(crate) fn rkey(&self) -> Rkey {
         // SAFETY: live as long as this is.
-        unsafe { (*self.mr).rkey }
+        Rkey(unsafe { (*self.mr).rkey })
     }
 }
 

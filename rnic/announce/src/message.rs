@@ -14,6 +14,7 @@
 //! What a kind has no use for is zero.
 
 use crate::MESSAGE_BYTES;
+use omniverb_terms::Rkey;
 
 /// The other node may read it.
 pub const READABLE: u32 = 1;
@@ -45,7 +46,7 @@ pub struct Announced {
     /// Bytes; not zero.
     pub length: u64,
     /// Of the region that it is.
-    pub rkey: u32,
+    pub rkey: Rkey,
     /// [`READABLE`], [`WRITABLE`] or both.
     pub rights: u32,
 }
@@ -90,7 +91,7 @@ impl Message {
         out[16..24].copy_from_slice(&it.serial.to_le_bytes());
         out[24..32].copy_from_slice(&it.address.to_le_bytes());
         out[32..40].copy_from_slice(&it.length.to_le_bytes());
-        out[40..44].copy_from_slice(&it.rkey.to_le_bytes());
+        out[40..44].copy_from_slice(&it.rkey.0.to_le_bytes());
         out
     }
 
@@ -106,7 +107,7 @@ impl Message {
             serial: u64::from_le_bytes(piece(bytes, 16)),
             address: u64::from_le_bytes(piece(bytes, 24)),
             length: u64::from_le_bytes(piece(bytes, 32)),
-            rkey: u32::from_le_bytes(piece(bytes, 40)),
+            rkey: Rkey(u32::from_le_bytes(piece(bytes, 40))),
             rights: u32::from_le_bytes(piece(bytes, 4)),
         };
         if u32::from_le_bytes(piece(bytes, 44)) != 0 {
@@ -130,7 +131,7 @@ impl Message {
 
 /// Zeros but for the serial.
 const fn nothing(serial: u64) -> Announced {
-    Announced { id: 0, serial, address: 0, length: 0, rkey: 0, rights: 0 }
+    Announced { id: 0, serial, address: 0, length: 0, rkey: Rkey(0), rights: 0 }
 }
 
 /// Some bytes in the middle. All callers stay within the message.

@@ -4,10 +4,11 @@ use omniverb_announce::{
     Announced, BUFFER_BYTES_MAX, BUFFERS_MAX, Fault, HELLO, Known, Message, READABLE, WRITABLE,
     is_hello,
 };
+use omniverb_terms::Rkey;
 use proptest::prelude::*;
 
 fn buffer(id: u64, serial: u64) -> Announced {
-    Announced { id, serial, address: 4096, length: 10, rkey: 7, rights: READABLE | WRITABLE }
+    Announced { id, serial, address: 4096, length: 10, rkey: Rkey(7), rights: READABLE | WRITABLE }
 }
 
 fn hears(known: &mut Known, message: Message) -> Result<Option<Message>, Fault> {

@@ -4,9 +4,9 @@ use omniverb_cm::{
     Disconnect, IpHeader, Mad, Message, Path, PortSpace, Received, Reject, Rejected, Reply,
     Request, Resolve, Resolved, ServiceId, Transport, Wait, fuzz, reject_reason,
 };
-use omniverb_terms::{Gid, Psn, Qpn, Service};
+use omniverb_terms::{Gid, Psn, Qkey, Qpn, Service};
 use omniverb_transport::datagram;
-use omniverb_wire::{DATAGRAM_MAX, Flow, Packet, QKEY_GSI, Verdict};
+use omniverb_wire::{DATAGRAM_MAX, Flow, Packet, Verdict};
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -90,14 +90,14 @@ fn a_known_request() {
     let known = &bytes[28..];
     assert_eq!(flow.check(known, None), Verdict::Exact);
     let packet = Packet::parse(known).unwrap();
-    let arrived = datagram::read(&packet, QKEY_GSI).unwrap();
+    let arrived = datagram::read(&packet, Qkey::GENERAL_SERVICES).unwrap();
     assert_eq!(arrived.source, Qpn::GENERAL_SERVICES);
     assert_eq!(Mad::parse(arrived.message.data), Ok(request()));
     // The same packet, built anew.
     let mut buffer = [0; DATAGRAM_MAX];
     let address = datagram::Address {
         destination: Qpn::GENERAL_SERVICES,
-        queue_key: QKEY_GSI,
+        queue_key: Qkey::GENERAL_SERVICES,
         source: Qpn::GENERAL_SERVICES,
     };
     let mad = request().to_bytes();

@@ -3,7 +3,7 @@
 use crate::gather::Sge;
 pub use omniverb_link::attributes::GlobalRoute;
 use omniverb_ring::UserMemory;
-use omniverb_terms::{Gid, Placement, Qpn, Rkey, Selectivity};
+use omniverb_terms::{Gid, Placement, Qkey, Qpn, Rkey, Selectivity};
 
 /// Where the bytes of a send are.
 #[derive(Clone, Copy)]
@@ -83,7 +83,7 @@ pub struct Addressee {
     /// The queue pair, and by which of our addresses.
     pub destination: Destination,
     /// What that expects datagrams to know; bit 31: take the sender's own.
-    pub qkey: u32,
+    pub qkey: Qkey,
     /// How packets to there are to travel, if it is on a network.
     pub route: GlobalRoute,
 }

@@ -5,7 +5,7 @@
 //! first byte is placed.
 
 use omniverb_ring::{Consumer, Record, WordMemory};
-use omniverb_terms::{Placement, Qpn, Refusal, Rkey, Selectivity};
+use omniverb_terms::{Placement, Qkey, Qpn, Refusal, Rkey, Selectivity};
 
 /// The low bits of a tag: what the record is.
 pub(crate) const OPERATION: u32 = 0xff;
@@ -107,13 +107,13 @@ pub enum Request {
     /// What came before is to be visible, or kept.
     Flush { address: u64, rkey: Rkey, length: u64, placement: Placement, selectivity: Selectivity },
     /// A whole UD message.
-    Datagram { flags: u32, immediate: u32, qkey: u32 },
+    Datagram { flags: u32, immediate: u32, qkey: Qkey },
     /// XRC: what follows is for the shared receive queue of this number, until another is named
     /// (XRCETH, annex A14).
     ForSrq { number: u32 },
     /// A whole UD message to a group, behind the forty bytes that tell who sent it (A17.4.5.2).
     /// Only an engine sends it.
-    Grouped { flags: u32, immediate: u32, qkey: u32, source: Qpn },
+    Grouped { flags: u32, immediate: u32, qkey: Qkey, source: Qpn },
 }
 
 impl Request {
@@ -154,11 +154,11 @@ impl Request {
                 (FLUSH | LAST, [address, u64::from(rkey.0) | how << 32, length, 0], 3)
             }
             Request::Datagram { flags, immediate, qkey } => {
-                (DATAGRAM | flags, [u64::from(qkey) | u64::from(immediate) << 32, 0, 0, 0], 1)
+                (DATAGRAM | flags, [u64::from(qkey.0) | u64::from(immediate) << 32, 0, 0, 0], 1)
             }
             Request::ForSrq { number } => (FOR_SRQ | LAST, [u64::from(number), 0, 0, 0], 1),
             Request::Grouped { flags, immediate, qkey, source } => {
-                let keys = u64::from(qkey) | u64::from(immediate) << 32;
+                let keys = u64::from(qkey.0) | u64::from(immediate) << 32;
                 (GROUPED | flags, [keys, u64::from(source.0), 0, 0], 2)
             }
         }
@@ -231,12 +231,12 @@ impl Request {
             }
             (DATAGRAM, 1) => {
                 let key = word(0);
-                Request::Datagram { flags, immediate: (key >> 32) as u32, qkey: key as u32 }
+                Request::Datagram { flags, immediate: (key >> 32) as u32, qkey: Qkey(key as u32) }
             }
             (FOR_SRQ, 1) => Request::ForSrq { number: word(0) as u32 },
             (GROUPED, 2) => {
                 let (key, source) = (word(0), Qpn(word(1) as u32));
-                let (immediate, qkey) = ((key >> 32) as u32, key as u32);
+                let (immediate, qkey) = ((key >> 32) as u32, Qkey(key as u32));
                 Request::Grouped { flags, immediate, qkey, source }
             }
             _ => return None,

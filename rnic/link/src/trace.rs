@@ -5,7 +5,7 @@
 //! memory := page of words | ring of TRACE_RING_BYTES
 //! record := seven extra words | the payload, as far as it is kept
 //! words  := time | qpn:24, peer_qpn:24, path_mtu:8, code:8 | psn:24, messages:24, keep:16
-//!           | address | rkey:32, immediate:32 | first | second
+//!           | address | key:32, immediate:32 | first | second
 //! ```
 //!
 //! A message longer than [`PIECE`] is told in pieces of that length. Of each packet's payload at
@@ -15,7 +15,7 @@
 
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{Broken, Consumer, Producer, Record, UserMemory, Window, WordMemory};
-use omniverb_terms::{Psn, Qpn};
+use omniverb_terms::{Psn, Qkey, Qpn, Rkey};
 use std::sync::{Mutex, PoisonError};
 
 /// Bytes of the ring: tens of milliseconds of what one process can do.
@@ -92,6 +92,36 @@ impl Kind {
     }
 }
 
+/// What an operation is allowed by at the peer. The kind says which of the two it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    /// That of the region that a one-sided request names; zero if it names none.
+    Remote(Rkey),
+    /// That of the queue pair that a datagram is for.
+    Queue(Qkey),
+}
+
+impl Default for Key {
+    fn default() -> Key {
+        Key::Remote(Rkey(0))
+    }
+}
+
+impl Key {
+    fn number(self) -> u32 {
+        match self {
+            Key::Remote(Rkey(number)) | Key::Queue(Qkey(number)) => number,
+        }
+    }
+
+    fn new(kind: Kind, number: u32) -> Key {
+        match kind {
+            Kind::Datagram => Key::Queue(Qkey(number)),
+            _ => Key::Remote(Rkey(number)),
+        }
+    }
+}
+
 /// What a process says of one operation, or of a piece of a long one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
@@ -118,7 +148,7 @@ pub struct Trace {
     /// Target of a one-sided request.
     pub address: u64,
     /// R_Key of the target; of a datagram the Q_Key.
-    pub rkey: u32,
+    pub key: Key,
     /// Immediate data, or the key to invalidate; of a FLUSH how it is to be done.
     pub immediate: u32,
     /// Length of the message; of an atomic what to compare or to add; or its result.
@@ -136,7 +166,7 @@ impl Trace {
             | u64::from(self.code) << 56;
         let position =
             number(self.psn.number()) | number(self.messages) << 24 | u64::from(self.keep) << 48;
-        let keys = u64::from(self.rkey) | u64::from(self.immediate) << 32;
+        let keys = u64::from(self.key.number()) | u64::from(self.immediate) << 32;
         let words = [self.time, qps, position, self.address, keys, self.first, self.second];
         (self.kind as u32 | self.flags & !KIND, words)
     }
@@ -157,7 +187,7 @@ impl Trace {
             messages: number(position >> 24),
             keep: (position >> 48) as u16,
             address,
-            rkey: keys as u32,
+            key: Key::new(kind, keys as u32),
             immediate: (keys >> 32) as u32,
             first,
             second,

@@ -4,7 +4,7 @@ use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOURCE};
 use omniverb_link::{Nak, Request, Response};
 use omniverb_ring::spsc::TAG_END;
 use omniverb_ring::{Consumer, Producer, Window};
-use omniverb_terms::{Placement, Qpn, Refusal, Rkey, Selectivity};
+use omniverb_terms::{Placement, Qkey, Qpn, Refusal, Rkey, Selectivity};
 use proptest::prelude::*;
 
 fn config() -> ProptestConfig {
@@ -61,8 +61,8 @@ fn requests() -> impl Strategy<Value = Request> {
             },
             8 => Request::ForSrq { number: rkey },
             9 => Request::ReadAgain { address, rkey: Rkey(rkey), length: b },
-            10 => Request::Grouped { flags, immediate, qkey: rkey, source: Qpn(b as u32) },
-            _ => Request::Datagram { flags, immediate, qkey: rkey },
+            10 => Request::Grouped { flags, immediate, qkey: Qkey(rkey), source: Qpn(b as u32) },
+            _ => Request::Datagram { flags, immediate, qkey: Qkey(rkey) },
         },
     )
 }

@@ -2,11 +2,11 @@
 
 use omniverb_link::Broken;
 use omniverb_link::trace::{
-    Kind, PIECE, TRACE_BYTES, TRACE_RING_BYTES, Trace, TraceReader, Tracer,
+    Key, Kind, PIECE, TRACE_BYTES, TRACE_RING_BYTES, Trace, TraceReader, Tracer,
 };
 use omniverb_ring::sync::Ordering;
 use omniverb_ring::{UserMemory, Window, WordMemory};
-use omniverb_terms::{Psn, Qpn};
+use omniverb_terms::{Psn, Qkey, Qpn, Rkey};
 use proptest::prelude::*;
 
 fn some() -> Trace {
@@ -22,7 +22,7 @@ fn some() -> Trace {
         messages: 0x80_0001,
         keep: 4096,
         address: u64::MAX,
-        rkey: 0xdead_beef,
+        key: Key::Remote(Rkey(0xdead_beef)),
         immediate: 0xcafe_f00d,
         first: 5,
         second: 0,
@@ -44,6 +44,19 @@ fn what_is_told_is_read() {
     assert_eq!(reader.take(), Ok(Some((some(), &b"hello"[..]))));
     assert_eq!(reader.take(), Ok(None));
     assert!(Tracer::new(&Window::private(TRACE_BYTES - 1)).is_none());
+}
+
+#[test]
+fn the_key_of_a_datagram_is_one_of_a_queue_pair() {
+    let memory = Window::private(TRACE_BYTES);
+    let tracer = Tracer::new(&memory).unwrap();
+    let mut reader = TraceReader::new(&memory).unwrap();
+    let datagram = Trace { kind: Kind::Datagram, key: Key::Queue(Qkey(0x99)), ..some() };
+    let read = Trace { kind: Kind::Read, key: Key::Remote(Rkey(0x99)), ..some() };
+    for told in [datagram, read] {
+        assert!(tracer.record(&told, 0, &[]));
+        assert_eq!(reader.take(), Ok(Some((told, &[][..]))));
+    }
 }
 
 #[test]

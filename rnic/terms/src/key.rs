@@ -1,5 +1,5 @@
-//! Names of memory: what a local and a remote key stand for differs, though the numbers of one
-//! region are often the same.
+//! Keys. Those of memory are its names: what a local and a remote key stand for differs, though the
+//! numbers of one region are often the same. That of a queue pair is a password.
 
 use crate::name::name;
 use core::fmt;
@@ -14,6 +14,23 @@ name! {
     Rkey(pub u32)
 }
 
+name! {
+    /// A queue key: what a datagram must bear to be taken by a queue pair (10.2.5).
+    Qkey(pub u32)
+}
+
+impl Qkey {
+    /// That of QP 1, which connection managers talk to (3.5.3).
+    pub const GENERAL_SERVICES: Qkey = Qkey(0x8001_0000);
+
+    /// Whether its highest bit is set: not every program may have such a one, and a work request
+    /// with it means the key of the queue pair that sends (10.2.5).
+    #[must_use]
+    pub const fn is_controlled(self) -> bool {
+        self.0 >> 31 != 0
+    }
+}
+
 macro_rules! hexadecimal {
     ($($name:ident)*) => {$(
         impl fmt::Display for $name {
@@ -25,15 +42,23 @@ macro_rules! hexadecimal {
     )*};
 }
 
-hexadecimal!(Lkey Rkey);
+hexadecimal!(Lkey Rkey Qkey);
 
 #[cfg(test)]
 mod tests {
     extern crate std;
     use super::*;
+    use std::string::ToString;
 
     #[test]
     fn they_are_written_as_others_write_them() {
         assert_eq!(std::format!("{} {:?}", Lkey(0x102), Rkey(7)), "0x00000102 0x00000007");
+        assert_eq!(Qkey::GENERAL_SERVICES.to_string(), "0x80010000");
+    }
+
+    #[test]
+    fn the_highest_bit_is_not_for_everybody() {
+        assert!(Qkey::GENERAL_SERVICES.is_controlled() && Qkey(u32::MAX).is_controlled());
+        assert!(!Qkey(0).is_controlled() && !Qkey(0x7fff_ffff).is_controlled());
     }
 }

@@ -17,7 +17,7 @@ mod vnic;
 pub use errno::Errno;
 pub use flush::{Placement, Selectivity};
 pub use gid::Gid;
-pub use key::{Lkey, Rkey};
+pub use key::{Lkey, Qkey, Rkey};
 pub use psn::Psn;
 pub use qpn::Qpn;
 pub use refusal::Refusal;

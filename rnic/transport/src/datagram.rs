@@ -1,6 +1,6 @@
 //! Unreliable datagram (9.8.3, 9.9.5): one packet, one message.
 
-use omniverb_terms::{Psn, Qpn, Service};
+use omniverb_terms::{Psn, Qkey, Qpn, Service};
 use omniverb_wire::{Bth, Builder, Deth, ImmDt, Opcode, Operation, Packet, Place};
 
 /// Where a datagram goes, and what goes with it.
@@ -10,7 +10,7 @@ pub struct Address {
     pub destination: Qpn,
     /// Q_Key that the receiver must have. The caller has replaced it by the QP's own if its highest
     /// bit is set (10.2.5).
-    pub queue_key: u32,
+    pub queue_key: Qkey,
     /// The sender's QP number.
     pub source: Qpn,
 }
@@ -69,7 +69,7 @@ pub fn write(
 }
 
 /// Reads a datagram for a QP that has the given Q_Key.
-pub fn read<'a>(packet: &Packet<'a>, queue_key: u32) -> Result<Datagram<'a>, Dropped> {
+pub fn read<'a>(packet: &Packet<'a>, queue_key: Qkey) -> Result<Datagram<'a>, Dropped> {
     let deth = packet.deth().ok_or(Dropped::Service)?;
     if !packet.bth().is_in_default_partition() {
         return Err(Dropped::Partition);
@@ -88,21 +88,21 @@ pub fn read<'a>(packet: &Packet<'a>, queue_key: u32) -> Result<Datagram<'a>, Dro
 #[cfg(test)]
 mod tests {
     use super::{Address, Dropped, Message, read, write};
-    use omniverb_terms::{Psn, Qpn};
+    use omniverb_terms::{Psn, Qkey, Qpn};
     use omniverb_wire::Packet;
 
     #[test]
     fn arrives_as_sent_and_only_with_the_right_key() {
-        let address = Address { destination: Qpn(9), queue_key: 0x1234_5678, source: Qpn(7) };
+        let address = Address { destination: Qpn(9), queue_key: Qkey(0x1234_5678), source: Qpn(7) };
         let mut buffer = [0; 256];
         for (length, immediate) in [(0, None), (1, Some([1, 2, 3, 4])), (100, None)] {
             let data = vec![0x5a; length];
             let message = Message { immediate, solicited: true, data: &data };
             let used = write(&mut buffer, &address, Psn::new(5), &message).unwrap();
             let packet = Packet::parse(&buffer[..used]).unwrap();
-            let datagram = read(&packet, 0x1234_5678).unwrap();
+            let datagram = read(&packet, Qkey(0x1234_5678)).unwrap();
             assert_eq!((datagram.source, datagram.message), (Qpn(7), message));
-            assert_eq!(read(&packet, 1), Err(Dropped::QueueKey));
+            assert_eq!(read(&packet, Qkey(1)), Err(Dropped::QueueKey));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Writes a capture file with a packet of every opcode, over IPv4 and IPv6, with and without
 //! padding: `every_packet FILE`. The tests show it to a packet analyser.
 
-use omniverb_terms::{Placement, Psn, Qpn, Refusal, Rkey, Selectivity, Service};
+use omniverb_terms::{Placement, Psn, Qkey, Qpn, Refusal, Rkey, Selectivity, Service};
 use omniverb_wire::pcap::{Capture, Envelope};
 use omniverb_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Builder, DATAGRAM_MAX, Deth, Feth, Flow, Identification,
@@ -64,7 +64,7 @@ fn build(datagram: &mut [u8], opcode: Opcode, payload: usize, syndrome: Syndrome
     let Some(builder) = Builder::new(datagram, opcode, bth, payload) else { return 0 };
     let original = opcode.operation == Operation::AtomicAcknowledge;
     let mut builder = builder
-        .maybe((opcode.is_of(Service::Ud)).then(|| Deth::new(0x11, Qpn(0x17))))
+        .maybe((opcode.is_of(Service::Ud)).then(|| Deth::new(Qkey(0x11), Qpn(0x17))))
         .maybe(opcode.has_srq().then(|| XrcEth::new(5)))
         .maybe(opcode.has_flush().then(|| Feth::new(Placement::GLOBAL, Selectivity::Range)))
         .maybe(opcode.has_reth().then(|| Reth::new(0x1000, Rkey(0x77), payload as u32)))

@@ -100,7 +100,7 @@ impl fmt::Display for Packet<'_> {
 impl Packet<'_> {
     fn extended_headers(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(deth) = self.deth() {
-            write!(f, " from {:#x} qkey {:#x}", deth.source().0, deth.queue_key())?;
+            write!(f, " from {:#x} qkey {:#x}", deth.source().0, deth.queue_key().0)?;
         }
         if let Some(srq) = self.srq() {
             write!(f, " srq {srq}")?;

@@ -58,5 +58,3 @@ pub const HEADERS_MAX: usize = 12 + 4 + 28;
 pub const DATAGRAM_MAX: usize = HEADERS_MAX + 4096 + SUFFIX_BYTES;
 /// The only partition key in use: the default one, full member.
 pub const PKEY_DEFAULT: u16 = 0xffff;
-/// Q_Key of QP 1 (clause 3.5.3).
-pub const QKEY_GSI: u32 = 0x8001_0000;

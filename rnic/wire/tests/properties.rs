@@ -1,6 +1,6 @@
 //! What is built is read back; arbitrary and damaged bytes never panic and are never believed.
 
-use omniverb_terms::{Placement, Psn, Qpn, Rkey, Selectivity, Service};
+use omniverb_terms::{Placement, Psn, Qkey, Qpn, Rkey, Selectivity, Service};
 use omniverb_wire::pcap::{Capture, Envelope};
 use omniverb_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Builder, DATAGRAM_MAX, Deth, Feth, Flow, Identification,
@@ -57,7 +57,7 @@ proptest! {
         let bth = Bth::new(opcode.to_byte(), qpn, psn).acknowledged(ack).solicited(solicited);
         let mut buffer = [0xaa; DATAGRAM_MAX];
         let mut builder = Builder::new(&mut buffer, opcode, bth, payload.len()).unwrap()
-            .maybe((opcode.is_of(Service::Ud)).then(|| Deth::new(word, qpn)))
+            .maybe((opcode.is_of(Service::Ud)).then(|| Deth::new(Qkey(word), qpn)))
             .maybe(opcode.has_srq().then(|| XrcEth::new(word)))
             .maybe(opcode.has_flush().then_some(feth))
             .maybe(opcode.has_reth().then_some(reth))
@@ -88,7 +88,7 @@ proptest! {
         );
         prop_assert_eq!(packet.invalidate(), opcode.has_invalidate().then(|| Ieth::new(key)));
         prop_assert_eq!(packet.srq(), opcode.has_srq().then_some(word & 0xff_ffff));
-        let deth = (opcode.is_of(Service::Ud)).then(|| Deth::new(word, qpn));
+        let deth = (opcode.is_of(Service::Ud)).then(|| Deth::new(Qkey(word), qpn));
         prop_assert_eq!(packet.deth(), deth);
 
         let prepared = Prepared::new(&flow, length).unwrap();

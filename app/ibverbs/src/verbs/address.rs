@@ -7,7 +7,7 @@ use omniverb_abi::{
 };
 use omniverb_device::work::Destination;
 use omniverb_device::{Addressee, GlobalRoute};
-use omniverb_terms::{Errno, Gid, Qpn};
+use omniverb_terms::{Errno, Gid, Qkey, Qpn};
 
 use super::context::ContextShell;
 use super::pd::PdShell;
@@ -38,7 +38,7 @@ impl AhShell {
 impl AhShell {
     /// A datagram by way of it, to this queue pair.
     #[inline(always)]
-    pub(super) fn leads_to(&self, qpn: Qpn, qkey: u32) -> Addressee {
+    pub(super) fn leads_to(&self, qpn: Qpn, qkey: Qkey) -> Addressee {
         let destination = Destination { dgid: self.dgid, sgid: self.sgid, qpn };
         Addressee { destination, qkey, route: self.route }
     }

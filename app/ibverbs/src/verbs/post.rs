@@ -7,7 +7,7 @@ use omniverb_abi::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge};
 use omniverb_device::limits::SGE_MAX;
 use omniverb_device::{Data, Qp, SendWork, Sge, opcode, send_flags};
 use omniverb_ring::UserMemory;
-use omniverb_terms::{Errno, Qpn, Rkey, Service};
+use omniverb_terms::{Errno, Qkey, Qpn, Rkey, Service};
 
 use super::address::AhShell;
 use super::mw::{bind_work, end_work, may_have};
@@ -133,7 +133,10 @@ unsafe fn post_data(qp: &Qp, wr: *mut ibv_send_wr, data: Data<'_>) -> Result<(),
                     return Err(Errno::EINVAL);
                 }
                 let ah = AhShell::of(ud.ah);
-                SendWork { to: Some(ah.leads_to(Qpn(ud.remote_qpn), ud.remote_qkey)), ..plain }
+                SendWork {
+                    to: Some(ah.leads_to(Qpn(ud.remote_qpn), Qkey(ud.remote_qkey))),
+                    ..plain
+                }
             }
             opcode::SEND | opcode::SEND_WITH_IMM | opcode::SEND_WITH_INV => plain,
             opcode::RDMA_WRITE

@@ -7,7 +7,7 @@ use omniverb_abi::{ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp, ibv_qp_attr, 
 use omniverb_client::{Client, Connection, lock};
 use omniverb_device::attributes::State;
 use omniverb_device::{Qp, QpAttributes, QpMask, limits};
-use omniverb_terms::{Errno, Qpn};
+use omniverb_terms::{Errno, Qkey, Qpn};
 
 use super::address::{resolve, route};
 use super::context::ContextShell;
@@ -25,7 +25,7 @@ fn attributes(attr: &ibv_qp_attr) -> QpAttributes {
         pkey_index: attr.pkey_index,
         port: attr.port_num,
         access_flags: attr.qp_access_flags,
-        qkey: attr.qkey,
+        qkey: Qkey(attr.qkey),
         path_mtu: attr.path_mtu,
         dest_qpn: Qpn(attr.dest_qp_num),
         rq_psn: attr.rq_psn & PSN,
@@ -143,7 +143,7 @@ pub(super) fn known(qp: &Qp, kept: &SharedRoute) -> ibv_qp_attr {
         cur_qp_state: state as u32,
         path_mtu: known.path_mtu,
         path_mig_state: MIGRATED,
-        qkey: known.qkey,
+        qkey: known.qkey.0,
         rq_psn: known.rq_psn,
         sq_psn: known.sq_psn,
         dest_qp_num: known.dest_qpn.0,

@@ -14,7 +14,7 @@ use omniverb_abi::{
     ibv_sge,
 };
 use omniverb_device::{SendWork, Sge, limits, opcode};
-use omniverb_terms::{Errno, Lkey, Placement, Qpn, Rkey, Selectivity};
+use omniverb_terms::{Errno, Lkey, Placement, Qkey, Qpn, Rkey, Selectivity};
 
 use super::address::AhShell;
 use super::builder::{Builder, Request};
@@ -274,7 +274,7 @@ unsafe extern "C" fn wr_set_ud_addr(ex: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u3
             if ah.is_null() {
                 return None;
             }
-            request.work.to = Some(AhShell::of(ah).leads_to(Qpn(qpn), qkey));
+            request.work.to = Some(AhShell::of(ah).leads_to(Qpn(qpn), Qkey(qkey)));
             Some(())
         });
     }

@@ -6,6 +6,7 @@
 use crate::pages::together::Hold;
 use omniverb_ring::Window;
 use omniverb_sys::window::residency;
+use omniverb_terms::Rkey;
 use std::ops::Range;
 
 /// `IBV_ACCESS_REMOTE_WRITE`.
@@ -20,7 +21,7 @@ const RESIDENT_TIME: u64 = 1_000_000;
 
 /// One grant: an extent, some of the whole pages of a region.
 pub(crate) struct Grant {
-    key: u32,
+    key: Rkey,
     access: u32,
     /// All whole pages of the region.
     region: Range<u64>,
@@ -34,7 +35,7 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    pub(crate) fn new(key: u32, access: u32, start: u64, hold: Hold) -> Grant {
+    pub(crate) fn new(key: Rkey, access: u32, start: u64, hold: Hold) -> Grant {
         let region = start..start.saturating_add(hold.window().len() as u64);
         Grant { key, access, region, start, mapped: Some(hold), resident: 0..0, until: 0 }
     }
@@ -47,7 +48,7 @@ impl Grant {
         self
     }
 
-    pub(super) fn key(&self) -> u32 {
+    pub(super) fn key(&self) -> Rkey {
         self.key
     }
 

@@ -10,6 +10,7 @@ use crate::pages::grant::{Grant, REMOTE_READ, REMOTE_WRITE};
 use omniverb_link::Endpoint;
 use omniverb_link::pace::{Advice, Denied, Pace};
 use omniverb_ring::{UserMemory, Window, WordMemory};
+use omniverb_terms::Rkey;
 use omniverb_wire::Run;
 use std::ops::Range;
 
@@ -19,7 +20,7 @@ const KEYS_PER_LINK: usize = 64;
 /// What a peer wants to reach.
 #[derive(Clone, Copy)]
 pub(crate) struct Target {
-    pub(crate) key: u32,
+    pub(crate) key: Rkey,
     pub(crate) address: u64,
     pub(crate) length: u64,
 }
@@ -38,7 +39,7 @@ enum ForWhom {
 
 /// A key that was asked for.
 struct Asked {
-    key: u32,
+    key: Rkey,
     pace: Pace,
     for_whom: ForWhom,
 }
@@ -50,7 +51,7 @@ pub(crate) struct Grants {
     list: Vec<Grant>,
     asked: Vec<Asked>,
     /// What of them the control plane has not been told.
-    wanted: Vec<(u32, Stretch)>,
+    wanted: Vec<(Rkey, Stretch)>,
 }
 
 /// What a look for one's own region counts as moved, so that a question which was refused is asked
@@ -87,7 +88,7 @@ impl Grants {
     }
 
     /// What is not mapped of so many bytes of a key, from the first such byte on.
-    fn missing(&self, key: u32, (address, length): Stretch) -> Option<Stretch> {
+    fn missing(&self, key: Rkey, (address, length): Stretch) -> Option<Stretch> {
         let (mut at, mut left) = (address, length);
         while left > 0 {
             let mut ranges = self.list.iter().filter(|grant| grant.key() == key).map(Grant::range);
@@ -102,7 +103,7 @@ impl Grants {
 
     /// Whether the application's own region is mapped, all of it, for it to send from. What is not
     /// there is asked for, seldom.
-    pub(crate) fn has(&mut self, endpoint: &Endpoint, key: u32) -> bool {
+    pub(crate) fn has(&mut self, endpoint: &Endpoint, key: Rkey) -> bool {
         self.follow(endpoint.peer_epoch());
         let region = self.list.iter().find(|grant| grant.key() == key).map(Grant::region);
         let part = match region {
@@ -118,11 +119,11 @@ impl Grants {
     }
 
     /// Whether nobody but the application itself wants this one to be mapped.
-    pub(crate) fn is_own(&self, key: u32) -> bool {
+    pub(crate) fn is_own(&self, key: Rkey) -> bool {
         self.asked.iter().any(|asked| asked.key == key && asked.for_whom == ForWhom::Owner)
     }
 
-    fn ask(&mut self, key: u32, part: Stretch, (moves, for_whom): (u64, ForWhom)) {
+    fn ask(&mut self, key: Rkey, part: Stretch, (moves, for_whom): (u64, ForWhom)) {
         let asked = match self.asked.iter_mut().position(|asked| asked.key == key) {
             Some(index) => self.asked.get_mut(index),
             None if self.asked.len() < KEYS_PER_LINK => {
@@ -247,21 +248,21 @@ impl Grants {
     }
 
     /// Something to ask the control plane for.
-    pub(crate) fn take_wanted(&mut self) -> Option<(u32, Stretch)> {
+    pub(crate) fn take_wanted(&mut self) -> Option<(Rkey, Stretch)> {
         self.wanted.pop()
     }
 
     /// The control plane could not be asked; another time.
-    pub(crate) fn not_asked(&mut self, key: u32) {
+    pub(crate) fn not_asked(&mut self, key: Rkey) {
         self.waits_for(key).into_iter().for_each(|asked| asked.pace.not_asked());
     }
 
     /// The control plane refused.
-    pub(crate) fn refused(&mut self, key: u32, denied: Denied) {
+    pub(crate) fn refused(&mut self, key: Rkey, denied: Denied) {
         self.waits_for(key).into_iter().for_each(|asked| asked.pace.refused(denied));
     }
 
-    fn waits_for(&mut self, key: u32) -> Option<&mut Asked> {
+    fn waits_for(&mut self, key: Rkey) -> Option<&mut Asked> {
         self.asked.iter_mut().find(|asked| asked.key == key && asked.pace.is_waiting())
     }
 

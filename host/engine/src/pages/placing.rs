@@ -87,7 +87,7 @@ impl Placing {
             self.interrupted();
             return Ok(Course::Travels(records::part(part)));
         };
-        let target = Target { key: key.0, address, length: total };
+        let target = Target { key, address, length: total };
         if part.place.begins() {
             match self.choose(grants, endpoint, target, order)? {
                 Some(way) => self.way = way,
@@ -151,7 +151,7 @@ impl Placing {
         now: u64,
     ) -> Result<bool, Broken> {
         let Kind::Write { address, key, total } = part.kind else { return Ok(false) };
-        let target = Target { key: key.0, address, length: total };
+        let target = Target { key, address, length: total };
         let here = match part.place.begins() {
             true => !waiting && is_drained(endpoint)?,
             false => self.way == Way::Here,

@@ -98,5 +98,5 @@ impl MappedReads {
 }
 
 fn target(request: &ReadRequest) -> Target {
-    Target { key: request.key.0, address: request.address, length: request.length }
+    Target { key: request.key, address: request.address, length: request.length }
 }

@@ -34,7 +34,7 @@ impl Sources {
         self.seen = (wanted, epoch);
         self.settled = true;
         for key in wanted.into_iter().filter(|key| *key != Rkey(0)) {
-            if grants.has(endpoint, key.0) {
+            if grants.has(endpoint, key) {
                 endpoint.publish_source(key, epoch);
             } else {
                 self.settled = false;

@@ -143,22 +143,22 @@ impl Application {
 
     /// A key to ask the control plane for, and what of it.
     pub(crate) fn take_wanted(&mut self) -> Option<(Rkey, Stretch)> {
-        self.grants.take_wanted().map(|(key, stretch)| (Rkey(key), stretch))
+        self.grants.take_wanted()
     }
 
     /// The control plane could not be asked for it.
     pub(crate) fn not_asked(&mut self, key: Rkey) {
-        self.grants.not_asked(key.0);
+        self.grants.not_asked(key);
     }
 
     /// The control plane refused it.
     pub(crate) fn refused(&mut self, key: Rkey, denied: Denied) {
-        self.grants.refused(key.0, denied);
+        self.grants.refused(key, denied);
     }
 
     /// Whether only the application itself wants this key to be mapped.
     pub(crate) fn is_own(&self, key: Rkey) -> bool {
-        self.grants.is_own(key.0)
+        self.grants.is_own(key)
     }
 
     /// The control plane granted it; `epoch`: see [`crate::Grant`].

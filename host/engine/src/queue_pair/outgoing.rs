@@ -183,7 +183,7 @@ impl Outgoing {
             && !endpoint.is_filled(piece.end)
         {
             let target = Target {
-                key: source.key.0,
+                key: source.key,
                 address: source.address,
                 length: piece.record.length as u64,
             };

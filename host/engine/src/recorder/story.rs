@@ -4,7 +4,7 @@
 //! queue pair numbers of the latter, or nothing if the record makes no sense.
 
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
-use omniverb_link::trace::{ACKNOWLEDGED, KEEP_MAX, Kind, NOT_READY, PIECE, Trace};
+use omniverb_link::trace::{ACKNOWLEDGED, KEEP_MAX, Key, Kind, NOT_READY, PIECE, Trace};
 use omniverb_terms::{Placement, Psn, Qpn, Refusal, Rkey, Selectivity, Service};
 use omniverb_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Builder, CREDITS_INVALID, DATAGRAM_MAX, Deth, Feth, Flow,
@@ -132,13 +132,14 @@ struct Story<'a, F> {
 impl<F: FnMut(Rebuilt<'_>)> Story<'_, F> {
     /// Records that are one packet.
     fn short(&mut self) -> Option<()> {
-        let Trace { kind, code, psn, messages, address, rkey, immediate, first, second, .. } =
+        let Trace { kind, code, psn, messages, address, immediate, first, second, .. } =
             *self.trace;
+        let rkey = self.rkey();
         let request = |operation| Opcode::new(Service::Rc, operation);
         let mut buffer = [0; 128];
         match kind {
             Kind::Read if first <= MESSAGE_MAX => {
-                let reth = Reth::new(address, Rkey(rkey), first as u32);
+                let reth = Reth::new(address, rkey, first as u32);
                 let begin = self.begin(&mut buffer, request(Operation::ReadRequest), psn, 0)?;
                 let length = begin.header(reth).finish();
                 self.done(&mut buffer, length, 0, Sender::Requester);
@@ -146,11 +147,9 @@ impl<F: FnMut(Rebuilt<'_>)> Story<'_, F> {
             Kind::CompareSwap | Kind::FetchAdd => {
                 let (operation, header) = match kind {
                     Kind::FetchAdd => {
-                        (Operation::FetchAdd, AtomicEth::new(address, Rkey(rkey), first, 0))
+                        (Operation::FetchAdd, AtomicEth::new(address, rkey, first, 0))
                     }
-                    _ => {
-                        (Operation::CompareSwap, AtomicEth::new(address, Rkey(rkey), second, first))
-                    }
+                    _ => (Operation::CompareSwap, AtomicEth::new(address, rkey, second, first)),
                 };
                 let begin = self.begin(&mut buffer, request(operation), psn, 0)?;
                 let length = begin.header(header).finish();
@@ -160,7 +159,7 @@ impl<F: FnMut(Rebuilt<'_>)> Story<'_, F> {
                 let [placement, selectivity, ..] = immediate.to_le_bytes();
                 let selectivity = Selectivity::from_code(selectivity)?;
                 let feth = Feth::new(Placement::from_bits(placement)?, selectivity);
-                let reth = Reth::new(address, Rkey(rkey), u32::try_from(first).ok()?);
+                let reth = Reth::new(address, rkey, u32::try_from(first).ok()?);
                 let begin = self.begin(&mut buffer, request(Operation::Flush), psn, 0)?;
                 let length = begin.header(feth).header(reth).finish();
                 self.done(&mut buffer, length, 0, Sender::Requester);
@@ -216,7 +215,11 @@ impl<F: FnMut(Rebuilt<'_>)> Story<'_, F> {
         length: usize,
         known: &[u8],
     ) -> Option<usize> {
-        let Trace { kind, flags, messages, address, rkey, immediate, first, .. } = *self.trace;
+        let Trace { kind, flags, messages, address, key, immediate, first, .. } = *self.trace;
+        let queue_key = match key {
+            Key::Queue(key) if kind == Kind::Datagram => Some(key),
+            _ => None,
+        };
         let service = self.end.service;
         let carries = matches!(kind, Kind::Send | Kind::Write | Kind::Datagram);
         let with_immediate = place.ends() && flags & IMMEDIATE != 0 && carries;
@@ -235,8 +238,8 @@ impl<F: FnMut(Rebuilt<'_>)> Story<'_, F> {
         let opcode = Opcode::new(service, operation);
         let mut builder = self
             .begin(buffer, opcode, psn, length)?
-            .maybe(opcode.has_reth().then(|| Reth::new(address, Rkey(rkey), first as u32)))
-            .maybe((kind == Kind::Datagram).then(|| Deth::new(rkey, self.end.qpn)))
+            .maybe(opcode.has_reth().then(|| Reth::new(address, self.rkey(), first as u32)))
+            .maybe(queue_key.map(|key| Deth::new(key, self.end.qpn)))
             .maybe(opcode.has_aeth().then(|| Aeth::new(Syndrome::Ack(CREDITS_INVALID), messages)))
             // As the application gave it, in network order.
             .maybe(with_immediate.then(|| ImmDt(immediate.to_ne_bytes())))
@@ -246,6 +249,14 @@ impl<F: FnMut(Rebuilt<'_>)> Story<'_, F> {
         begin.copy_from_slice(known);
         rest.fill(0);
         Some(builder.finish())
+    }
+
+    /// Of the region that a one-sided request names.
+    fn rkey(&self) -> Rkey {
+        match self.trace.key {
+            Key::Remote(key) => key,
+            Key::Queue(_) => Rkey(0),
+        }
     }
 
     fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome, messages: u32) {

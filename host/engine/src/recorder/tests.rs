@@ -2,8 +2,8 @@
 
 use super::story::{TracedEnd, tell};
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
-use omniverb_link::trace::{ACKNOWLEDGED, Kind, NOT_READY, PIECE, Trace};
-use omniverb_terms::{Psn, Qpn, Rkey, Service};
+use omniverb_link::trace::{ACKNOWLEDGED, Key, Kind, NOT_READY, PIECE, Trace};
+use omniverb_terms::{Psn, Qkey, Qpn, Rkey, Service};
 use omniverb_wire::{Flow, Operation, Packet, Place, Syndrome, Verdict};
 use proptest::prelude::*;
 
@@ -45,7 +45,7 @@ fn trace(kind: Kind, length: u64) -> Trace {
         messages: 9,
         keep: 4096,
         address: 0x7000,
-        rkey: 0x99,
+        key: Key::Remote(Rkey(0x99)),
         immediate: u32::from_ne_bytes(*b"immd"),
         first: length,
         ..Trace::default()
@@ -197,11 +197,11 @@ fn refusals_and_peers_that_are_not_ready() {
 
 #[test]
 fn a_datagram_and_what_other_services_cannot_do() {
-    let datagrams = end(Service::Ud);
-    let datagram = Trace { path_mtu: 5, rkey: 0x8000_0001, ..trace(Kind::Datagram, 100) };
+    let (datagrams, key) = (end(Service::Ud), Qkey(0x8000_0001));
+    let datagram = Trace { path_mtu: 5, key: Key::Queue(key), ..trace(Kind::Datagram, 100) };
     let seen = told(&datagrams, &datagram, &bytes(100)).unwrap();
     let deth = seen[0].packet().deth().unwrap();
-    assert_eq!((deth.queue_key(), deth.source()), (0x8000_0001, Qpn(0x11)));
+    assert_eq!((deth.queue_key(), deth.source()), (key, Qpn(0x11)));
     let long = Trace { first: 4097, ..datagram };
     assert!(told(&datagrams, &long, &bytes(4097)).is_none());
     for kind in [Kind::Send, Kind::Read, Kind::Acknowledge] {
@@ -233,10 +233,14 @@ prop_compose! {
         keep in prop_oneof![Just(4096u16), 0..300u16, any::<u16>()],
         first in prop_oneof![0..20_000u64, any::<u64>()],
         second in prop_oneof![Just(0u64), Just(PIECE), any::<u64>()],
-        (address, rkey, immediate) in any::<(u64, u32, u32)>(),
+        (address, key, immediate) in any::<(u64, u32, u32)>(),
     ) -> Trace {
         Trace {
-            kind, flags, path_mtu, code, messages, keep, first, second, address, rkey, immediate,
+            kind, flags, path_mtu, code, messages, keep, first, second, address, immediate,
+            key: match kind {
+                Kind::Datagram => Key::Queue(Qkey(key)),
+                _ => Key::Remote(Rkey(key)),
+            },
             psn: Psn::new(psn), qpn: Qpn(0x11), peer_qpn: Qpn(0x22), time: 0,
         }
     }

@@ -15,7 +15,7 @@ use omniverb_ring::sync::Ordering;
 use omniverb_ring::{BellPage, UserMemory, Window, WordMemory};
 use omniverb_sys::mapping::Access;
 use omniverb_sys::{Extent, memfd};
-use omniverb_terms::{Placement, Psn, Qpn, Refusal, Rkey, Selectivity, Service};
+use omniverb_terms::{Placement, Psn, Qkey, Qpn, Refusal, Rkey, Selectivity, Service};
 use omniverb_wire::{Bth, DATAGRAM_MAX, Packet, Reth};
 use std::sync::Arc;
 use zerocopy::IntoBytes;
@@ -148,7 +148,7 @@ fn grant(bytes: &mut Bytes<'_>, engine: &mut Connected, key: Rkey) {
         pages.store(page * PAGE_BYTES, 1, Ordering::Relaxed);
     }
     let Some(share) = Budget::default().share(count * PAGE_BYTES) else { return };
-    let key = if bytes.byte() == 0 { key.0 ^ 1 } else { key.0 };
+    let key = if bytes.byte() == 0 { Rkey(key.0 ^ 1) } else { key };
     let start = u64::from(bytes.byte()) << 12;
     let access = u32::from(bytes.byte() & 15);
     let epoch = u32::from(bytes.byte() >> 6);
@@ -204,7 +204,7 @@ fn ask(bytes: &mut Bytes<'_>, application: &mut Endpoint) {
         }
         8 => Request::ForSrq { number: immediate },
         9 => Request::ReadAgain { address, rkey, length },
-        _ => Request::Datagram { flags, immediate, qkey: 1 },
+        _ => Request::Datagram { flags, immediate, qkey: Qkey(1) },
     };
     let data = vec![0x5a; if bytes.byte() & 1 == 0 { length as usize & 0xfff } else { 0 }];
     let _ = UserMemory::lend(&data, |part| application.send_request(&request, data.len(), [&part]));

@@ -22,7 +22,7 @@ use crate::pages::together::Hold;
 use omniverb_link::record::{FIRST, IMMEDIATE, LAST};
 use omniverb_link::{Request, Response};
 use omniverb_ring::UserMemory;
-use omniverb_terms::{Rkey, Service};
+use omniverb_terms::Service;
 use omniverb_transport::random::Random;
 use omniverb_wire::{DATAGRAM_MAX, Packet, Run};
 
@@ -99,8 +99,7 @@ impl Trial {
                 sent
             }
             1 | 2 if self.service == Service::Rc => {
-                let sent =
-                    self.send(&Request::Read { address, rkey: Rkey(rkey), length: total }, &[]);
+                let sent = self.send(&Request::Read { address, rkey, length: total }, &[]);
                 if sent {
                     self.reading = Some((self.model[at..at + length].to_vec(), Vec::new()));
                 }
@@ -108,8 +107,7 @@ impl Trial {
             }
             kind => {
                 let flags = LAST | if kind == 3 { IMMEDIATE } else { 0 };
-                let request =
-                    Request::WriteFirst { flags, address, rkey: Rkey(rkey), immediate: 7, total };
+                let request = Request::WriteFirst { flags, address, rkey, immediate: 7, total };
                 let sent = self.send(&request, &data);
                 if sent {
                     self.model[at..at + length].copy_from_slice(&data);
@@ -195,7 +193,7 @@ impl Trial {
     /// The application grants what is wanted, or takes its memory back.
     fn manage(&mut self) {
         while let Some((key, _)) = self.holder.engine.application.take_wanted() {
-            if key == Rkey(KEY) && self.random.between(0, 3) > 0 {
+            if key == KEY && self.random.between(0, 3) > 0 {
                 let holes = self.random.between(0, 1) == 1;
                 let (ours, whole) = pages(&self.owner.contents(), holes);
                 self.owner.memory = ours;
@@ -208,7 +206,7 @@ impl Trial {
         }
         let application = &mut self.asker.application;
         while let Some((key, _)) = self.asker.engine.application.take_wanted() {
-            if key == Rkey(shelf::KEY)
+            if key == shelf::KEY
                 && self.random.between(0, 3) > 0
                 && let Some(grant) = self.shelf.grant(&self.budget)
             {

@@ -1,7 +1,7 @@
 //! QP attributes and which transition needs which (InfiniBand specification 11.2.5.2, table 96).
 
 use omniverb_link::attributes::{GlobalRoute, Receiving, Sending};
-use omniverb_terms::{Psn, Qpn, Service};
+use omniverb_terms::{Psn, Qkey, Qpn, Service};
 
 /// QP states, numbered as `enum ibv_qp_state`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,7 +62,7 @@ pub struct QpAttributes {
     pub pkey_index: u16,
     pub port: u8,
     pub access_flags: u32,
-    pub qkey: u32,
+    pub qkey: Qkey,
     pub path_mtu: u32,
     pub dest_qpn: Qpn,
     pub rq_psn: u32,

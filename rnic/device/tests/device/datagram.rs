@@ -9,7 +9,7 @@ use omniverb_device::limits::{
 };
 use omniverb_device::work::Destination;
 use omniverb_device::{Qp, Wc, status, wc_flags, wc_opcode};
-use omniverb_terms::{Qpn, Rkey, Service};
+use omniverb_terms::{Qkey, Qpn, Rkey, Service};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -201,12 +201,12 @@ fn the_key_must_match() {
     let there = Buffer::new(40);
     let target = pair.sides[1].register(&there);
     receive(&qps[1], 1, &[whole(&target)]);
-    post(&qps[0], &Work::send(1).to(to(&qps[1]), QKEY + 1));
+    post(&qps[0], &Work::send(1).to(to(&qps[1]), Qkey(QKEY.0 + 1)));
     pair.settle();
     assert_eq!(outcomes(&qps[0].send_cq), [(1, status::SUCCESS)]);
     assert!(poll(&qps[1].recv_cq).is_empty());
     // Bit 31 means the sender's own.
-    post(&qps[0], &Work::send(2).to(to(&qps[1]), 0x8000_0000));
+    post(&qps[0], &Work::send(2).to(to(&qps[1]), Qkey(1 << 31)));
     pair.settle();
     assert_eq!(outcomes(&qps[1].recv_cq), [(1, status::SUCCESS)]);
 }

@@ -11,7 +11,7 @@ use omniverb_device::work::Destination;
 use omniverb_device::{GlobalRoute, status, wc_flags};
 use omniverb_link::record::{IMMEDIATE, LAST};
 use omniverb_link::{Request, Response};
-use omniverb_terms::{Gid, Qpn, Service};
+use omniverb_terms::{Gid, Qkey, Qpn, Service};
 
 fn datagram(length: usize, number: u64) -> Vec<u8> {
     pattern(length, 100 + number)
@@ -154,7 +154,10 @@ fn datagrams_to_a_group_tell_who_sent_them() {
     }
     let message = |source, qkey| Request::Grouped { flags: LAST, immediate: 0, qkey, source };
     let bytes = pattern(140, 3);
-    assert!(far::request(&mut far, &message(Qpn(0x99), QKEY + 1), &bytes), "another's Q_Key");
+    assert!(
+        far::request(&mut far, &message(Qpn(0x99), Qkey(QKEY.0 + 1)), &bytes),
+        "another's Q_Key"
+    );
     assert!(far::request(&mut far, &message(Qpn(0x99), QKEY), &bytes));
     assert!(far::request(&mut far, &message(Qpn(0x98), QKEY), &bytes[..40]));
     pair.settle();

@@ -7,7 +7,7 @@ use crate::pair::{
 use crate::work::{Work, part, remote, whole};
 use omniverb_device::attributes::State;
 use omniverb_device::{AsyncEvent, PostError, QpAttributes, QpMask, Wc, status};
-use omniverb_terms::{Qpn, Service};
+use omniverb_terms::{Qkey, Qpn, Service};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -104,7 +104,7 @@ fn attributes_are_told_as_they_were_set() {
     to_rts(&qp, &options);
     let (state, told) = qp.query();
     assert_eq!(state, State::Rts);
-    let set = QpAttributes { qkey: 0, ..options.attributes };
+    let set = QpAttributes { qkey: Qkey(0), ..options.attributes };
     assert_eq!(format!("{told:?}"), format!("{set:?}"));
     to_state(&qp, State::Reset);
     assert_eq!(format!("{:?}", qp.query().1), format!("{:?}", QpAttributes::default()));

@@ -16,13 +16,13 @@ use omniverb_device::{
 use omniverb_link::{Endpoint, EndpointParts, layout};
 use omniverb_ring::bell::PAGE_BYTES;
 use omniverb_ring::{BellPage, Window};
-use omniverb_terms::{Gid, Qpn, Rkey, Service};
+use omniverb_terms::{Gid, Qkey, Qpn, Rkey, Service};
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 pub const PD: u32 = 7;
-pub const QKEY: u32 = 0x1111_1111;
+pub const QKEY: Qkey = Qkey(0x1111_1111);
 
 /// One process with a device.
 pub struct Side {

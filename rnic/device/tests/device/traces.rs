@@ -8,7 +8,7 @@ use omniverb_device::grants::Grant;
 use omniverb_device::work::Destination;
 use omniverb_device::{Qp, access, status};
 use omniverb_link::record::IMMEDIATE;
-use omniverb_link::trace::{ACKNOWLEDGED, Kind, NOT_READY, TRACE_BYTES, Trace};
+use omniverb_link::trace::{ACKNOWLEDGED, Key, Kind, NOT_READY, TRACE_BYTES, Trace};
 use omniverb_link::{TraceReader, Tracer};
 use omniverb_ring::Window;
 use omniverb_terms::{Placement, Rkey, Selectivity, Service};
@@ -154,7 +154,10 @@ fn one_sided_requests_whichever_way_they_take() {
         ];
         assert_eq!(kinds, expected, "{way}");
         assert_eq!(written[0].1, content, "{way}");
-        assert_eq!((written[0].0.address, written[0].0.rkey), (target.iova, target.rkey.0));
+        assert_eq!(
+            (written[0].0.address, written[0].0.key),
+            (target.iova, Key::Remote(target.rkey))
+        );
         assert_eq!(written[2].1, content[..512], "{way}: what the READ brought");
         assert_eq!((written[5].0.first, written[5].0.second), (1, 2), "{way}");
         assert_eq!(written[7].1, here.read(3000, 8), "{way}: what was written");
@@ -221,10 +224,11 @@ fn datagrams_those_held_back_included() {
     let written = trail.all();
     let what: Vec<_> = written
         .iter()
-        .map(|(t, bytes)| (t.kind, t.psn.number(), t.rkey, t.path_mtu, bytes.len()))
+        .map(|(t, bytes)| (t.kind, t.psn.number(), t.key, t.path_mtu, bytes.len()))
         .collect();
     let second = (PSN + 1) & 0xff_ffff;
-    assert_eq!(what, [(Kind::Datagram, PSN, QKEY, 5, 10), (Kind::Datagram, second, QKEY, 5, 4096)]);
+    let key = Key::Queue(QKEY);
+    assert_eq!(what, [(Kind::Datagram, PSN, key, 5, 10), (Kind::Datagram, second, key, 5, 4096)]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use crate::memory::Buffer;
 use omniverb_device::work::Destination;
 use omniverb_device::{Addressee, Data, GlobalRoute, Region, SendWork, Sge, opcode, send_flags};
 use omniverb_ring::UserMemory;
-use omniverb_terms::{Placement, Rkey, Selectivity};
+use omniverb_terms::{Placement, Qkey, Rkey, Selectivity};
 
 /// A send work request that owns its lists.
 #[derive(Clone, Default)]
@@ -82,7 +82,7 @@ impl Work {
         self
     }
 
-    pub fn to(mut self, destination: Destination, qkey: u32) -> Work {
+    pub fn to(mut self, destination: Destination, qkey: Qkey) -> Work {
         self.to = Some(Addressee { destination, qkey, route: GlobalRoute::default() });
         self
     }

@@ -8,6 +8,7 @@ use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
 use omniverb_sys::window::residency;
 use omniverb_sys::{Access, Extent, memfd};
 
+const KEY: Rkey = Rkey(9);
 const START: u64 = 0x7000_0000;
 
 struct Case {
@@ -33,17 +34,17 @@ fn case(access: u32, offset: u64) -> Case {
     let (pages, theirs, mut grants) = (map(), map(), Grants::default());
     UserMemory::lend(&[3; 8192], |bytes| pages.fill(0, bytes));
     assert!(!grants.reach(&far, target(0, 8), access), "not granted yet");
-    let wanted = Some((9, (START, 8)));
+    let wanted = Some((KEY, (START, 8)));
     assert_eq!((grants.take_wanted(), grants.take_wanted()), (wanted, None));
     assert!(!grants.reach(&far, target(0, 8), access) && grants.take_wanted().is_none());
     let budget = Mappings::default().budget();
     let share = budget.share(3 * 4096).unwrap();
-    grants.insert(&far, Grant::new(9, access, START, Hold::alone(theirs, share)), 0);
+    grants.insert(&far, Grant::new(KEY, access, START, Hold::alone(theirs, share)), 0);
     Case { application, far, grants, pages, budget }
 }
 
 fn target(offset: i64, length: u64) -> Target {
-    Target { key: 9, address: START.wrapping_add_signed(offset), length }
+    Target { key: KEY, address: START.wrapping_add_signed(offset), length }
 }
 
 impl Case {
@@ -75,7 +76,7 @@ fn what_was_granted_is_reached_and_nothing_else() {
         assert!(!case.grants.reach(&case.far, target(0, u64::MAX), REMOTE_WRITE));
         assert!(!case.reads(0, 8), "no right to read");
         assert!(!case.grants.write(&case.far, (target(0, 8), 4), &[1; 8], true, 1), "too long");
-        let other = Target { key: 8, ..target(0, 8) };
+        let other = Target { key: Rkey(8), ..target(0, 8) };
         assert!(!case.grants.write(&case.far, (other, 0), &[1; 8], true, 1), "another key");
         case.application.close();
         assert!(!case.writes(0, 8), "the queue pair is gone");
@@ -104,7 +105,7 @@ fn a_revocation_voids_and_lets_ask_anew() {
         assert!(!case.writes(0, 8), "void");
         assert!(!case.grants.reach(&case.far, target(0, 8), REMOTE_WRITE));
         let share = case.budget.share(3 * 4096).unwrap();
-        let grant = Grant::new(9, REMOTE_WRITE, START, Hold::alone(case.pages.clone(), share));
+        let grant = Grant::new(KEY, REMOTE_WRITE, START, Hold::alone(case.pages.clone(), share));
         case.grants.insert(&case.far, grant, 1);
         let Case { application, far, grants, .. } = &mut case;
         let place = (target(0, 8), 0);
@@ -115,16 +116,16 @@ fn a_revocation_voids_and_lets_ask_anew() {
         assert_eq!(case.budget.mappings(), 0, "given back");
         case.grants.take_wanted();
         assert!(!case.grants.reach(&case.far, target(0, 8), REMOTE_WRITE));
-        assert_eq!(case.grants.take_wanted(), Some((9, (START, 8))));
+        assert_eq!(case.grants.take_wanted(), Some((KEY, (START, 8))));
         // What was given before everything was taken back does not count, even if it was asked
         // for again since; nor does what nobody asked for.
         let share = case.budget.share(3 * 4096).unwrap();
-        let stale = Grant::new(9, REMOTE_WRITE, START, Hold::alone(case.pages.clone(), share));
+        let stale = Grant::new(KEY, REMOTE_WRITE, START, Hold::alone(case.pages.clone(), share));
         case.grants.insert(&case.far, stale, 0);
         assert!(!case.writes(0, 8), "the pages may have gone back since");
         case.application.advance_epoch();
         let share = case.budget.share(3 * 4096).unwrap();
-        let late = Grant::new(9, REMOTE_WRITE, START, Hold::alone(case.pages.clone(), share));
+        let late = Grant::new(KEY, REMOTE_WRITE, START, Hold::alone(case.pages.clone(), share));
         case.grants.insert(&case.far, late, 2);
         assert!(!case.writes(0, 8));
     });

@@ -8,7 +8,7 @@ use crate::pages::budget::Mappings;
 use omniverb_link::record::{FIRST, LAST};
 use omniverb_link::{Request, Response};
 use omniverb_ring::UserMemory;
-use omniverb_terms::{Rkey, Service};
+use omniverb_terms::Service;
 use omniverb_wire::{DATAGRAM_MAX, Packet};
 
 /// Longer than all retries together.
@@ -36,7 +36,7 @@ fn payload_that_is_filled_late_arrives() {
     let whole = Request::Send { flags: FIRST | LAST, immediate: 0 };
     assert_eq!(shelf.send(&mut asker.application, &whole, &[1; LENGTH]), None, "not reached yet");
     asker.engine.serve(1);
-    assert_eq!(asker.engine.application.take_wanted().map(|(key, _)| key), Some(Rkey(KEY)));
+    assert_eq!(asker.engine.application.take_wanted().map(|(key, _)| key), Some(KEY));
     asker.engine.application.granted(shelf.grant(&budget).unwrap(), 0);
     asker.engine.serve(1);
     // Its beginning leaves. The rest is in the first page of the region, which the engine does not

@@ -13,7 +13,7 @@ pub(super) const BYTES: usize = PAGES * 4096;
 pub(super) const START: u64 = 0x1_0000;
 /// The region begins and ends within a page.
 pub(super) const SKEW: usize = 100;
-pub(super) const KEY: u32 = 5;
+pub(super) const KEY: Rkey = Rkey(5);
 /// Where all messages are received.
 pub(super) const INBOX: usize = 9000;
 
@@ -52,7 +52,7 @@ impl Owner {
                     assert!(self.contents() == was, "a SEND was overtaken, or overtook");
                 }
                 Request::WriteFirst { flags, address, rkey, total, .. } => {
-                    assert!(rkey == Rkey(KEY) && self.write.is_none());
+                    assert!(rkey == KEY && self.write.is_none());
                     let at = (address - START) as usize;
                     assert!(at >= SKEW && at + total as usize <= BYTES - SKEW);
                     self.records += 1;

@@ -9,7 +9,7 @@ use omniverb_sys::{Access, Extent, memfd};
 use omniverb_terms::Rkey;
 use std::collections::VecDeque;
 
-pub(super) const KEY: u32 = 77;
+pub(super) const KEY: Rkey = Rkey(77);
 const START: u64 = 0x70_0000;
 const BYTES: usize = 16 * 4096;
 
@@ -51,8 +51,8 @@ impl Shelf {
         data: &[u8],
     ) -> Option<bool> {
         self.forget_consumed(application);
-        if !application.peer_reaches(Rkey(KEY)) || data.is_empty() {
-            application.want_source(Rkey(KEY));
+        if !application.peer_reaches(KEY) || data.is_empty() {
+            application.want_source(KEY);
             return None;
         }
         if self.next + data.len() > BYTES {
@@ -63,7 +63,7 @@ impl Shelf {
             return None;
         }
         UserMemory::lend(data, |data| self.memory.fill(at, data));
-        let source = Source { key: Rkey(KEY), address: START + at as u64 };
+        let source = Source { key: KEY, address: START + at as u64 };
         let sent = application.send_request_from(request, data.len(), source).unwrap();
         let Some(record) = sent else { return Some(false) };
         self.lent.push_back((at, end, record));

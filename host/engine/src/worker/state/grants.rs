@@ -49,7 +49,7 @@ impl State {
             return connected.application.refused(granted.key, Denied::ForGood);
         };
         let Granted { key, access, start, region, .. } = *granted;
-        let grant = Grant::new(key.0, access, start, hold).of_region(region);
+        let grant = Grant::new(key, access, start, hold).of_region(region);
         connected.application.granted(grant, granted.epoch);
     }
 }

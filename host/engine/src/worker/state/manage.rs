@@ -9,9 +9,9 @@ use super::State;
 use crate::command::Event;
 use crate::worker::sound::Sound;
 use omniverb_sys::clock;
-use omniverb_terms::{Psn, Qpn, Underlay, VnicId};
+use omniverb_terms::{Psn, Qkey, Qpn, Underlay, VnicId};
 use omniverb_transport::datagram::{self, Address, Message};
-use omniverb_wire::{DATAGRAM_MAX, Flow, Identification, QKEY_GSI};
+use omniverb_wire::{DATAGRAM_MAX, Flow, Identification};
 
 /// Bytes of a management datagram, always (InfiniBand specification 13.4.2).
 const MAD_BYTES: usize = 256;
@@ -20,7 +20,7 @@ impl State {
     /// A packet for queue pair 1.
     pub(super) fn management(&mut self, vnic: VnicId, sound: &Sound<'_>) {
         let Some(home) = self.vnics.get_mut(&vnic) else { return };
-        let Ok(arrived) = datagram::read(&sound.packet, QKEY_GSI) else { return };
+        let Ok(arrived) = datagram::read(&sound.packet, Qkey::GENERAL_SERVICES) else { return };
         // What is no datagram of a connection manager's counts for nothing.
         if arrived.source != Qpn::GENERAL_SERVICES || arrived.message.data.len() != MAD_BYTES {
             return;
@@ -53,7 +53,8 @@ impl State {
         let Underlay { local: source, remote: destination, interface } = *underlay;
         let Some(source_port) = home.sockets.source_port(destination) else { return };
         let services = Qpn::GENERAL_SERVICES;
-        let address = Address { destination: services, queue_key: QKEY_GSI, source: services };
+        let address =
+            Address { destination: services, queue_key: Qkey::GENERAL_SERVICES, source: services };
         let message = Message { immediate: None, solicited: false, data };
         let mut packet = [0; DATAGRAM_MAX];
         let psn = Psn::new(home.next_management_psn());

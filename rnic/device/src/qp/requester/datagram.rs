@@ -11,6 +11,7 @@ use crate::qp::{Inner, Qp};
 use crate::work::{Addressee, Destination};
 use omniverb_link::{Broken, Request};
 use omniverb_ring::UserMemory;
+use omniverb_terms::Qkey;
 
 impl Inner {
     pub(super) fn transmit_datagram(
@@ -58,8 +59,8 @@ impl Inner {
 
     /// Bit 31: a privileged Q_Key, taken from the QP (specification 10.2.5).
     #[inline(always)]
-    pub(super) fn qkey_to(&self, to: &Addressee) -> u32 {
-        if to.qkey >> 31 != 0 { self.machine.attributes().qkey } else { to.qkey }
+    pub(super) fn qkey_to(&self, to: &Addressee) -> Qkey {
+        if to.qkey.is_controlled() { self.machine.attributes().qkey } else { to.qkey }
     }
 
     /// No link to that destination yet: asks for one, unless it is known to lead nowhere.

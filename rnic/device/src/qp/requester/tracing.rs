@@ -15,7 +15,7 @@ use crate::qp::links::LinkEnd;
 use crate::qp::{Inner, Qp};
 use omniverb_link::attributes::Receiving;
 use omniverb_link::record::{IMMEDIATE, INVALIDATE, SOLICITED};
-use omniverb_link::trace::{ACKNOWLEDGED, Kind, NOT_READY};
+use omniverb_link::trace::{ACKNOWLEDGED, Key, Kind, NOT_READY};
 use omniverb_link::{Broken, Nak, Request, Trace, Tracer};
 use omniverb_ring::UserMemory;
 use omniverb_terms::{Qpn, Service};
@@ -140,7 +140,7 @@ impl Inner {
         trace.flags = last_flags(order.opcode, order.flags) & SHOWN | flags;
         trace.code = code.filter(|_| not_ready).unwrap_or_default();
         trace.address = order.address;
-        trace.rkey = order.rkey.0;
+        trace.key = Key::Remote(order.rkey);
         trace.immediate = order.immediate;
         (trace.first, trace.second) = match order.opcode {
             opcode::FLUSH => (order.compare_add, 0),
@@ -237,7 +237,7 @@ impl Inner {
             flags: flags & SHOWN,
             path_mtu: DATAGRAM_MTU,
             psn: numbers.psn,
-            rkey: qkey,
+            key: Key::Queue(qkey),
             immediate,
             first: length,
             ..begin(qp, link, self.machine.attributes(), time)

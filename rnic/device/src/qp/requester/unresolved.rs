@@ -135,15 +135,15 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use omniverb_terms::{Gid, Qpn};
+    use omniverb_terms::{Gid, Qkey, Qpn};
 
     fn to(qpn: u32) -> Addressee {
         let destination = Destination { dgid: Gid::ZERO, sgid: Gid::ZERO, qpn: Qpn(qpn) };
-        Addressee { destination, qkey: 1, route: GlobalRoute::default() }
+        Addressee { destination, qkey: Qkey(1), route: GlobalRoute::default() }
     }
 
     fn keep(unresolved: &mut Unresolved, qpn: u32, now: u64) -> bool {
-        let request = Request::Datagram { flags: 0, immediate: 0, qkey: 1 };
+        let request = Request::Datagram { flags: 0, immediate: 0, qkey: Qkey(1) };
         unresolved.keep(&to(qpn), request, 0, &[], now)
     }
 
@@ -190,7 +190,7 @@ mod tests {
         for (to, waits) in [(to(1), false), (to_group(2), true)] {
             let _ = unresolved.resolve(&to.destination, 0);
             assert!(!unresolved.waits_for_group(0), "nothing was sent");
-            let request = Request::Datagram { flags: 0, immediate: 0, qkey: 1 };
+            let request = Request::Datagram { flags: 0, immediate: 0, qkey: Qkey(1) };
             assert!(unresolved.keep(&to, request, 0, &[], 0));
             assert_eq!(unresolved.waits_for_group(0), waits);
         }
