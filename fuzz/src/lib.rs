@@ -50,7 +50,7 @@ pub use rsocket::rsocket_peer;
 /// A target's name and body.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// All targets.
+/// All targets; `README.md` says what each is for.
 pub const TARGETS: &[Target] = &[
     ("ring_consumer", ring_consumer),
     ("link_records", link_records),

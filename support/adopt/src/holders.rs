@@ -30,7 +30,7 @@ const KCMP_FILES: libc::c_long = 2;
 /// Larger than any name that matters: a longer one is cut, and its beginning decides.
 const NAME_BYTES: usize = 256;
 
-/// Somebody may.
+/// Whether the kernel, or a device, may hold pages of this process; yes where that is not known.
 pub(crate) fn present() -> bool {
     pinned_pages() || tasks_hold().unwrap_or(true)
 }

@@ -91,6 +91,11 @@ pub(crate) fn state(task: i32) -> Option<u8> {
     text.get(end_of_name + 2).copied()
 }
 
+/// True if a task has ended, though its number is still listed.
+pub(crate) fn is_dead(task: i32) -> bool {
+    state(task).is_none_or(|state| matches!(state, b'Z' | b'X' | b'x'))
+}
+
 /// The number of the system call that a task is asleep in; `Some(None)` if it is in none. `None` if
 /// it is running, or if that is not told.
 pub(crate) fn system_call(task: i32) -> Option<Option<i64>> {

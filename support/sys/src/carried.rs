@@ -23,7 +23,7 @@ pub const PAYLOAD_MAX: usize = 4352;
 pub const MESSAGE_MAX: usize = HEAD_BYTES + PAYLOAD_MAX;
 /// Messages that [`Carried::forget`] takes at most: more than a queue has room for as a rule.
 const FORGOTTEN_MAX: usize = 1024;
-/// A word.
+/// What rings: one byte, shorter than the head of any datagram.
 const WORD: [u8; 1] = [1];
 
 /// Where a datagram comes from and goes to.
@@ -84,7 +84,7 @@ impl Head {
 /// Has a socket closed by somebody who may be held up by what lies in it.
 pub type Closer = Box<dyn Fn(OwnedFd) + Send + Sync>;
 
-/// Our end.
+/// Our end of the socket by which datagrams go to whoever carries them, and come.
 pub struct Carried {
     /// There until this is dropped.
     socket: Option<OwnedFd>,
@@ -102,7 +102,7 @@ impl fmt::Debug for Carried {
 /// What has come.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Came<'a> {
-    /// A datagram.
+    /// A datagram: where it goes or comes from, and its bytes.
     Datagram(Head, &'a [u8]),
     /// Something was rung; or nonsense, which says no less.
     Word,

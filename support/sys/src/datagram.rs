@@ -36,7 +36,7 @@ pub struct Port {
 enum Way {
     /// `six`: `None` where the kernel has no IPv6.
     Sockets { four: OwnedFd, six: Option<OwnedFd> },
-    /// Somebody else's.
+    /// By whoever has the network: a virtual machine's agent.
     Carried(Carried),
 }
 

@@ -8,10 +8,10 @@
 //! the file.
 
 use crate::mapping::{Access, Mapping};
+use crate::verify::VerifyError;
 use crate::{clock, dax, memfd, window};
 use omniverb_ring::Window;
 use rustix::fs::{FallocateFlags, fallocate, fstat};
-use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -37,69 +37,6 @@ pub struct Extent<F = Arc<OwnedFd>> {
 pub struct FileId {
     device: u64,
     inode: u64,
-}
-
-/// Why an extent is not acceptable.
-#[derive(Debug)]
-pub enum VerifyError {
-    /// The file is neither a memfd on ordinary pages nor a device of memory.
-    NotMemory,
-    /// No whole pages, or none at all, or more than addresses there are.
-    Range {
-        /// Where it is said to begin.
-        offset: u64,
-        /// Bytes it is said to have.
-        length: u64,
-    },
-    /// The file ends before it.
-    Short {
-        /// Bytes the file has.
-        found: u64,
-        /// Bytes it should have at least.
-        needed: u64,
-    },
-    /// Another length than what is to be there has.
-    Length {
-        /// Bytes it has.
-        found: u64,
-        /// Bytes it should have.
-        expected: u64,
-    },
-    /// The file could still change its size.
-    Resizable,
-    /// The kernel would not tell.
-    Os(io::Error),
-}
-
-impl fmt::Display for VerifyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotMemory => write!(f, "the descriptor is not a memory file"),
-            Self::Range { offset, length } => {
-                write!(f, "{length} bytes from {offset} on are no whole pages of a memory file")
-            }
-            Self::Short { found, needed } => {
-                write!(f, "the memory file has {found} bytes and should have {needed} or more")
-            }
-            Self::Length { found, expected } => {
-                write!(f, "the memory has {found} bytes instead of {expected}")
-            }
-            Self::Resizable => write!(f, "the memory file is not sealed against resizing"),
-            Self::Os(error) => write!(f, "cannot inspect the memory file: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for VerifyError {}
-
-impl From<VerifyError> for io::Error {
-    /// An error without an errno, unless the kernel gave one.
-    fn from(error: VerifyError) -> io::Error {
-        match error {
-            VerifyError::Os(error) => error,
-            error => io::Error::new(io::ErrorKind::InvalidData, error),
-        }
-    }
 }
 
 /// Bytes of a file that can never lose any, whatever kind of memory it is.

@@ -37,6 +37,7 @@ pub mod socket;
 pub mod statement;
 pub mod timer;
 mod unread;
+mod verify;
 pub mod window;
 
 pub use epoll::Poller;
@@ -47,3 +48,4 @@ pub use lock::{lock, try_lock};
 pub use mapping::{Access, Mapping};
 pub use sleeper::Sleeper;
 pub use timer::Timer;
+pub use verify::VerifyError;

@@ -29,7 +29,7 @@ const SINGLE_LOOKS: Duration = Duration::from_millis(200);
 /// How often a bell is heard in a [`WINDOW`]. Who sleeps and is woken in turns, as fast as two
 /// processors can, does not get there.
 const MOST: u32 = 200;
-/// In nanoseconds.
+/// What [`MOST`] is counted in, in nanoseconds.
 const WINDOW: u64 = 1_000_000;
 
 /// Wakes the owner of this page.

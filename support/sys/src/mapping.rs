@@ -122,7 +122,7 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// First byte.
+    /// Where it begins; valid as long as the mapping lives.
     #[must_use]
     pub fn as_ptr(&self) -> NonNull<u8> {
         self.start

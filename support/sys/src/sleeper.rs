@@ -17,7 +17,7 @@ pub struct Sleeper {
     /// Bells that the thread hears itself, by number.
     bells: Group,
     last: AtomicU64,
-    /// The others.
+    /// Hears the bells that do not fit into one system call.
     rest: Listener,
     awake: Mutex<Awake>,
 }

@@ -7,7 +7,7 @@ use omniverb_adopt::{Access, AdoptedPages, Strategy, adopt_onto};
 use omniverb_sys::{Extent, memfd};
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Others' bytes.
+/// What lies in the file beside the region's pages, and is to stay as it is.
 const OTHERS: u64 = 0xEEEE_EEEE_EEEE_EEEE;
 /// Words of a page.
 const WORDS: usize = PAGE / 8;

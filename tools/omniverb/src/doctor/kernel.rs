@@ -1,6 +1,6 @@
 //! What the kernel and the sandbox around us allow.
 
-use super::Findings;
+use super::findings::Findings;
 use omniverb_sys::{Access, Extent, memfd};
 use rustix::process::{Resource, geteuid, getrlimit};
 use std::os::fd::AsFd;

@@ -1,7 +1,7 @@
 //! The drop-in library, the stock one, and which of them a program would load; the files that it is
 //! shown.
 
-use super::Findings;
+use super::findings::Findings;
 use crate::library::{self, VERBS};
 use crate::present;
 use rustix::fs::{FileType, stat};

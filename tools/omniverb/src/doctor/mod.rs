@@ -1,47 +1,14 @@
 //! `omniverb doctor`: looks at everything that has to be right, one line a finding.
 
+mod findings;
 mod kernel;
 mod libraries;
 mod network;
 mod processes;
 
-use omniverb_session::text;
+use findings::{Findings, Grade};
 use std::ffi::OsStr;
-use std::fmt::Display;
 use std::process::ExitCode;
-
-/// How bad a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Grade {
-    Good,
-    /// Works, but worse than it could.
-    Note,
-    Bad,
-}
-
-/// What was found.
-#[derive(Debug, Default)]
-struct Findings(Vec<(Grade, String)>);
-
-impl Findings {
-    fn good(&mut self, text: impl Display) {
-        self.add(Grade::Good, text.to_string());
-    }
-
-    /// Something that could be better, and how.
-    fn note(&mut self, text: impl Display, mend: impl Display) {
-        self.add(Grade::Note, format!("{text}: {mend}"));
-    }
-
-    /// Something that does not work, and how to mend it.
-    fn bad(&mut self, text: impl Display, mend: impl Display) {
-        self.add(Grade::Bad, format!("{text}: {mend}"));
-    }
-
-    fn add(&mut self, grade: Grade, text: String) {
-        self.0.push((grade, text::clean(&text.replace('\n', " "))));
-    }
-}
 
 /// Exit code 1 if something does not work.
 pub(crate) fn doctor(program: Option<&OsStr>) -> anyhow::Result<ExitCode> {
@@ -62,7 +29,7 @@ pub(crate) fn doctor(program: Option<&OsStr>) -> anyhow::Result<ExitCode> {
     kernel::limits(&mut findings);
     processes::daemons(&mut findings);
     processes::sockets(&mut findings);
-    for (grade, text) in &findings.0 {
+    for (grade, text) in findings.all() {
         let word = match grade {
             Grade::Good => "ok  ",
             Grade::Note => "note",
@@ -70,6 +37,6 @@ pub(crate) fn doctor(program: Option<&OsStr>) -> anyhow::Result<ExitCode> {
         };
         println!("{word}  {text}");
     }
-    let bad = findings.0.iter().any(|(grade, _)| *grade == Grade::Bad);
+    let bad = findings.all().iter().any(|(grade, _)| *grade == Grade::Bad);
     Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

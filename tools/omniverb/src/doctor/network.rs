@@ -1,6 +1,6 @@
 //! The daemon, the addresses, the port.
 
-use super::Findings;
+use super::findings::Findings;
 use crate::client::Client;
 use crate::{client, daemon};
 use std::io::ErrorKind;

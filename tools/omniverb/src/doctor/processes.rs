@@ -1,6 +1,6 @@
 //! What earlier runs left behind.
 
-use super::Findings;
+use super::findings::Findings;
 use crate::daemon;
 use std::fs;
 use std::io::ErrorKind;

@@ -10,10 +10,10 @@
 #[cfg(test)]
 mod tests;
 
+use super::address_list;
 use super::network::Network;
 use super::relay::{Channel, News, Relay};
 use super::sharing::Sharing;
-use super::told;
 use super::wakes::Wakes;
 use super::windows::{Found, names};
 use anyhow::{Context, bail};
@@ -262,9 +262,9 @@ impl Agent {
         if self.told.as_ref() == Some(&list) {
             return;
         }
-        let told = told::addresses(&list);
+        let message = address_list::message(&list);
         let mut bytes = [0; MESSAGE_BYTES_MAX];
-        let length = encode(0, &told.into(), &mut bytes);
+        let length = encode(0, &message.into(), &mut bytes);
         self.relay.say(FrameKind::Addresses, 0, bytes[..length].to_vec());
         self.told = Some(list);
     }

@@ -69,7 +69,7 @@ impl Near {
 }
 
 impl Border {
-    /// Without windows.
+    /// A border that no window is known at yet.
     pub(super) fn new(side: Side) -> io::Result<Border> {
         let rung = Arc::new(EventFd::new()?);
         let signal = rung.clone();

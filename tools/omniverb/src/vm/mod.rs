@@ -3,6 +3,7 @@
 //! Here is what a person asks for; the window, QEMU's options, who keeps a machine, and the two
 //! ends of the port are in files beside this one.
 
+mod address_list;
 mod agent;
 mod border;
 mod keeper;
@@ -13,7 +14,6 @@ mod porter;
 mod relay;
 mod sharing;
 mod start;
-mod told;
 mod wakes;
 mod window;
 mod windows;

@@ -18,7 +18,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// Batches taken before others get their turn: one of the kernel's each.
 const BUFFERS: usize = 4;
 
-/// The port.
+/// UDP port 4791 of the guest, for the engine.
 pub(super) struct Network {
     port: Port,
     states: Vec<UdpSocketState>,

@@ -137,7 +137,7 @@ struct Porter {
     has_pairs: bool,
     relay: Relay,
     door: OwnedFd,
-    /// The window's.
+    /// What the daemon calls the window.
     number: u64,
     tag: u64,
     /// An agent has said that it is there; whether of this machine.

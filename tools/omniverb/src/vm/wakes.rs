@@ -24,7 +24,7 @@ const BELLS_MAX: usize = 4;
 struct Bell {
     /// What the listener calls the engine's page.
     heard_as: u64,
-    /// The process's.
+    /// Where the process is woken.
     page: BellPage<Window>,
     /// Its counter, when it was looked at last.
     seen: u32,
@@ -122,7 +122,7 @@ impl Wakes {
         keys.into_iter().for_each(|key| self.forget(key));
     }
 
-    /// All are.
+    /// No bell is heard any more: a porter that has just come knows nobody.
     pub(super) fn clear(&mut self) {
         let keys: Vec<_> = self.bells.keys().copied().collect();
         keys.into_iter().for_each(|key| self.forget(key));

@@ -22,7 +22,7 @@ const INFO_OFFSET: u64 = 4096;
 const DATA_OFFSET: u64 = 8192;
 const INFO_BYTES: usize = 4096;
 const SIGNATURE: &[u8; 16] = b"NVDIMM_DAX_INFO\0";
-/// Its format.
+/// The version of the format that the kernel reads, with [`MINOR`].
 const MAJOR: u16 = 1;
 const MINOR: u16 = 4;
 /// The kernel keeps what it notes of each page in the guest's memory, not in the window.

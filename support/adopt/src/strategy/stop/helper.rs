@@ -9,19 +9,25 @@
 #![expect(unsafe_code)]
 // UNSAFETY: timers and signals of the helper, and the thread table in raw memory.
 
+use super::order::{Order, REPLACED, REPLACING, THREADS_MAX};
+use super::reason;
 use super::tracee::Tracee;
-use super::{Order, REASON_BUSY, REASON_NOT_PERMITTED, STOP_TIME_MAX, THREADS_MAX, work_halted};
 use crate::tasks;
 use core::mem::MaybeUninit;
 use core::slice;
+use core::sync::atomic::Ordering;
 use core::time::Duration;
 use omniverb_sys::clock;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{RawDir, fstat};
+use rustix::io::Errno;
 use rustix::process::getpid;
 use rustix::thread::{ClockId, clock_nanosleep_relative, sched_yield};
 use rustix::time::Timespec;
 
+/// Longest time threads may take to stop. A thread that runs or sleeps takes microseconds; one
+/// deep in the kernel (a disk, a `vfork` child that has not called exec yet) takes as long as that.
+const STOP_TIME_MAX: Duration = Duration::from_millis(10);
 /// Longest time in addition that threads may take that merely wait for a processor.
 const OVERLOAD_TIME_MAX: Duration = Duration::from_millis(200);
 /// After giving up, longest wait for the threads that did not stop.
@@ -47,6 +53,24 @@ pub(super) fn run(order: &Order<'_>) -> Result<(), i32> {
     outcome
 }
 
+/// Does the work while everybody is halted.
+fn work_halted(order: &Order<'_>, halted: &Halted) -> Result<(), i32> {
+    let errno = |errno: Errno| errno.raw_os_error();
+    let stretch = order.work.stretch;
+    if halted.any_stack_within(stretch.address, stretch.length) {
+        return Err(reason::STACK);
+    }
+    if !order.work.still_fits().map_err(errno)? {
+        return Err(reason::CHANGED);
+    }
+    order.work.copy().map_err(errno)?;
+    disarm();
+    order.progress.store(REPLACING, Ordering::Release);
+    order.work.replace().map_err(errno)?;
+    order.progress.store(REPLACED, Ordering::Release);
+    Ok(())
+}
+
 /// SIGALRM after `deadline`. Its default action ends the helper; signal actions are its own.
 fn arm(deadline: Duration) {
     let micros = libc::suseconds_t::from(deadline.subsec_micros().cast_signed());
@@ -63,7 +87,7 @@ fn arm(deadline: Duration) {
 }
 
 /// No more deadline.
-pub(super) fn disarm() {
+fn disarm() {
     // SAFETY: as in `arm`.
     unsafe { set_timer(libc::timeval { tv_sec: 0, tv_usec: 0 }) };
 }
@@ -76,7 +100,7 @@ unsafe fn set_timer(value: libc::timeval) {
 }
 
 /// The threads the helper holds.
-pub(super) struct Halted {
+struct Halted {
     table: *mut Tracee,
     count: usize,
 }
@@ -87,11 +111,6 @@ struct Group<'a> {
     list: BorrowedFd<'a>,
     /// The one that waits for the helper.
     caller: Option<i32>,
-}
-
-/// True if a thread has ended, though its number is still listed.
-pub(super) fn is_dead(thread: i32) -> bool {
-    tasks::state(thread).is_none_or(|state| matches!(state, b'Z' | b'X' | b'x'))
 }
 
 fn now() -> Duration {
@@ -119,7 +138,7 @@ impl Halted {
             self.stop_group(&Group { process: sharer.process, list, caller: None }, give_up_at)?;
         }
         let helper = getpid().as_raw_nonzero().get();
-        if order.sharers.are_all(order.process, helper) { Ok(()) } else { Err(REASON_BUSY) }
+        if order.sharers.are_all(order.process, helper) { Ok(()) } else { Err(reason::BUSY) }
     }
 
     fn stop_group(&mut self, group: &Group<'_>, give_up_at: Duration) -> Result<(), i32> {
@@ -130,11 +149,11 @@ impl Halted {
                 quiet_looks = 0;
                 self.wait_for_all(give_up_at)?;
             } else {
-                let links = fstat(group.list).map_err(|_| REASON_NOT_PERMITTED)?.st_nlink;
+                let links = fstat(group.list).map_err(|_| reason::NOT_PERMITTED)?.st_nlink;
                 quiet_looks = if listed.all + 2 == links as usize { quiet_looks + 1 } else { 0 };
                 // Threads that end, but are not gone from the count yet.
                 if quiet_looks == 0 && now() > give_up_at + OVERLOAD_TIME_MAX {
-                    return Err(REASON_BUSY);
+                    return Err(reason::BUSY);
                 }
             }
         }
@@ -143,12 +162,12 @@ impl Halted {
 
     /// Seizes the threads that are not held yet.
     fn take_new(&mut self, group: &Group<'_>) -> Result<Listed, i32> {
-        rustix::fs::seek(group.list, rustix::fs::SeekFrom::Start(0)).map_err(|_| REASON_BUSY)?;
+        rustix::fs::seek(group.list, rustix::fs::SeekFrom::Start(0)).map_err(|_| reason::BUSY)?;
         let mut listed = Listed { new: 0, all: 0, caller: group.caller.is_none() };
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut entries = RawDir::new(group.list, &mut buffer);
         while let Some(entry) = entries.next() {
-            let entry = entry.map_err(|_| REASON_BUSY)?;
+            let entry = entry.map_err(|_| reason::BUSY)?;
             let Some(thread) = tasks::number(entry.file_name()) else { continue };
             listed.all += 1;
             if Some(thread) == group.caller {
@@ -162,7 +181,7 @@ impl Halted {
             }
             let index = known.unwrap_or(self.count);
             if index == THREADS_MAX {
-                return Err(REASON_NOT_PERMITTED);
+                return Err(reason::NOT_PERMITTED);
             }
             if let Some(tracee) = Tracee::seize(group.process, thread)? {
                 // SAFETY: the table has room, see above; entries need no dropping.
@@ -172,7 +191,7 @@ impl Halted {
             }
         }
         // Numbers of another PID namespace: nothing here can be trusted.
-        if listed.caller { Ok(listed) } else { Err(REASON_NOT_PERMITTED) }
+        if listed.caller { Ok(listed) } else { Err(reason::NOT_PERMITTED) }
     }
 
     fn wait_for_all(&mut self, give_up_at: Duration) -> Result<(), i32> {
@@ -185,7 +204,7 @@ impl Halted {
                     sched_yield();
                 } else if now() > give_up_at && !self.only_waits_for_a_processor(index, give_up_at)
                 {
-                    return Err(REASON_BUSY);
+                    return Err(reason::BUSY);
                 } else {
                     nap();
                 }
@@ -203,7 +222,7 @@ impl Halted {
     }
 
     /// True if a stopped thread runs on these pages: they are a stack then.
-    pub(super) fn any_stack_within(&self, address: usize, length: usize) -> bool {
+    fn any_stack_within(&self, address: usize, length: usize) -> bool {
         // SAFETY: the first `count` entries were written by `take_new`.
         let tracees = unsafe { slice::from_raw_parts(self.table, self.count) };
         tracees

@@ -16,7 +16,7 @@
 //!
 //! The helper's death at any moment is harmless: the kernel lets traced threads go when their
 //! tracer ends, and the replacement is a single system call. It also gives up by itself: after
-//! [`STOP_TIME_MAX`] it lets go of everything, and a timer ends it if it hangs in the kernel.
+//! `STOP_TIME_MAX` it lets go of everything, and a timer ends it if it hangs in the kernel.
 //!
 //! Not available where the process is traced already (strace, gdb), is not dumpable, or ptrace is
 //! forbidden; then the pages stay where they are.
@@ -24,6 +24,8 @@
 // UNSAFETY: makes the helper, which runs in this process's memory on a stack of its own.
 
 mod helper;
+mod order;
+mod reason;
 mod tracee;
 
 use crate::error::AdoptError;
@@ -32,51 +34,15 @@ use crate::sharers::Sharers;
 use crate::work::{PAGE_BYTES, Staging, Work};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
-use core::time::Duration;
-use helper::Halted;
-use rustix::fd::{AsFd, BorrowedFd};
+use order::{Order, REFUSED, STARTED, THREADS_MAX};
+use rustix::fd::AsFd;
 use rustix::fs::{CWD, Mode, OFlags, openat};
-use rustix::io::{Errno, read};
+use rustix::io::read;
 use rustix::process::getpid;
 use rustix::thread::gettid;
 use tracee::Tracee;
 
-/// Longest time threads may take to stop. A thread that runs or sleeps takes microseconds; one
-/// deep in the kernel (a disk, a `vfork` child that has not called exec yet) takes as long as that.
-const STOP_TIME_MAX: Duration = Duration::from_millis(10);
-
-/// Threads a process may have for this strategy; bounds the helper's memory.
-const THREADS_MAX: usize = 4096;
-
 const STACK_BYTES: usize = 256 << 10;
-
-/// How far the helper came, in [`Order::progress`].
-const STARTED: u32 = 0;
-const REPLACING: u32 = 1;
-const REPLACED: u32 = 2;
-const REFUSED: u32 = 3;
-
-/// What the caller hands to the helper, and gets back.
-struct Order<'a> {
-    work: &'a Work<'a>,
-    process: i32,
-    caller: i32,
-    /// Lists this process's threads. Opened by the caller, to be closed even if the helper is
-    /// killed: they share descriptors.
-    thread_list: BorrowedFd<'a>,
-    /// Other processes whose threads are to be stopped too.
-    sharers: &'a Sharers,
-    /// Room for [`THREADS_MAX`] threads.
-    threads: *mut Tracee,
-    progress: AtomicU32,
-    /// With [`REFUSED`]: an errno, or one of the outcomes below.
-    reason: AtomicI32,
-}
-
-const REASON_NOT_PERMITTED: i32 = -1;
-const REASON_BUSY: i32 = -2;
-const REASON_CHANGED: i32 = -3;
-const REASON_STACK: i32 = -4;
 
 pub(super) fn perform(work: &Work<'_>, sharers: &Sharers) -> Result<(), AdoptError> {
     // Stack and thread table in one piece: an inaccessible page, the stack growing down to it, and
@@ -130,24 +96,6 @@ extern "C" fn main(order: *mut c_void) -> c_int {
     0
 }
 
-impl Order<'_> {
-    fn outcome(&self) -> Result<(), AdoptError> {
-        match self.progress.load(Ordering::Acquire) {
-            REPLACED => Ok(()),
-            // Killed around its last system call: the mappings tell on which side of it.
-            REPLACING if !self.work.still_fits()? => Ok(()),
-            REFUSED => Err(match self.reason.load(Ordering::Relaxed) {
-                REASON_NOT_PERMITTED => AdoptError::NotPermitted,
-                REASON_CHANGED => AdoptError::Changed,
-                REASON_STACK => AdoptError::NotAnonymous,
-                errno if errno > 0 => AdoptError::System(Errno::from_raw_os_error(errno)),
-                _ => AdoptError::Busy,
-            }),
-            _ => Err(AdoptError::Busy),
-        }
-    }
-}
-
 /// Where Yama lets a process be traced only by its ancestors, name the helper's parent (this
 /// process, hence all its descendants) as allowed.
 fn allow_own_children_to_trace() {
@@ -159,22 +107,4 @@ fn allow_own_children_to_trace() {
         // SAFETY: takes integers only.
         unsafe { libc::prctl(libc::PR_SET_PTRACER, getpid().as_raw_nonzero().get(), 0, 0, 0) };
     }
-}
-
-/// Does the work while everybody is halted; in the helper.
-fn work_halted(order: &Order<'_>, halted: &Halted) -> Result<(), i32> {
-    let errno = |errno: Errno| errno.raw_os_error();
-    let stretch = order.work.stretch;
-    if halted.any_stack_within(stretch.address, stretch.length) {
-        return Err(REASON_STACK);
-    }
-    if !order.work.still_fits().map_err(errno)? {
-        return Err(REASON_CHANGED);
-    }
-    order.work.copy().map_err(errno)?;
-    helper::disarm();
-    order.progress.store(REPLACING, Ordering::Release);
-    order.work.replace().map_err(errno)?;
-    order.progress.store(REPLACED, Ordering::Release);
-    Ok(())
 }

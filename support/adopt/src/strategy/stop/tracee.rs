@@ -2,8 +2,8 @@
 #![expect(unsafe_code)]
 // UNSAFETY: ptrace. libc's wrapper is avoided: it is variadic and touches errno on success.
 
-use super::{REASON_BUSY, REASON_NOT_PERMITTED};
-use crate::tasks::belongs;
+use super::reason;
+use crate::tasks::{belongs, is_dead};
 use core::ffi::{c_int, c_void};
 use core::ptr;
 use rustix::io::Errno;
@@ -41,8 +41,8 @@ impl Tracee {
         match ptrace(libc::PTRACE_SEIZE, thread, 0, ptr::null_mut()) {
             Ok(()) => {}
             Err(Errno::SRCH) => return Ok(None),
-            Err(_) if super::helper::is_dead(thread) => return Ok(None),
-            Err(_) => return Err(REASON_NOT_PERMITTED),
+            Err(_) if is_dead(thread) => return Ok(None),
+            Err(_) => return Err(reason::NOT_PERMITTED),
         }
         // Fails only if the thread is gone, which the wait will tell.
         let _ = ptrace(libc::PTRACE_INTERRUPT, thread, 0, ptr::null_mut());
@@ -73,7 +73,7 @@ impl Tracee {
         } else if libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
             State::Gone
         } else {
-            return Err(REASON_BUSY);
+            return Err(reason::BUSY);
         };
         debug_assert!(status >> 16 == 0 || status >> 16 == EVENT_STOP);
         self.restart_interrupted_call();

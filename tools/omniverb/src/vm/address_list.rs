@@ -1,4 +1,4 @@
-//! What an agent tells of its machine's addresses.
+//! The message by which an agent tells its host the machine's addresses.
 
 use omniverb_session::limits::GIDS_MAX;
 use omniverb_session::machine::{
@@ -7,23 +7,23 @@ use omniverb_session::machine::{
 use omniverb_sys::addresses::{Address, Scope};
 use std::net::IpAddr;
 
-/// As the host hears it.
-pub(super) fn addresses(list: &[Address]) -> TellAddresses {
-    let mut told = TellAddresses {
+/// The first of a list, as many as a message holds.
+pub(super) fn message(list: &[Address]) -> TellAddresses {
+    let mut message = TellAddresses {
         count: u32::try_from(list.len().min(GIDS_MAX)).unwrap_or(0),
         reserved: 0,
         entries: [NO_ADDRESS; GIDS_MAX],
     };
-    for (entry, address) in told.entries.iter_mut().zip(list) {
-        *entry = said(address);
+    for (entry, address) in message.entries.iter_mut().zip(list) {
+        *entry = entry_of(address);
     }
-    told
+    message
 }
 
 const NO_ADDRESS: MachineAddress =
     MachineAddress { ip: [0; 16], interface: 0, mtu: 0, reach: 0, loopback: 0 };
 
-fn said(address: &Address) -> MachineAddress {
+fn entry_of(address: &Address) -> MachineAddress {
     let ip = match address.ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped(),
         IpAddr::V6(ip) => ip,
