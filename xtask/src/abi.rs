@@ -12,7 +12,7 @@ use crate::library::{self, Library};
 use crate::symbols::Table;
 use crate::{glibc, matrix, probe};
 
-/// The task.
+/// `cargo xtask abi`.
 pub(crate) fn run() -> Result<()> {
     matrix::check_current()?;
     library::ALL.iter().try_for_each(|library| check(library).context(library.soname))

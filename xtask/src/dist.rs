@@ -25,7 +25,7 @@ const SUPPRESSIONS: [&str; 2] = ["valgrind.supp", "tsan.supp"];
 const PROGRAMS: [&str; 3] = ["omniverbd", "omniverb", "omniverb-limits"];
 const PACKAGES: [&str; 3] = ["omniverbd", "omniverb", "omniverb_limits"];
 
-/// The task.
+/// `cargo xtask dist`.
 pub(crate) fn run(flags: &[&str]) -> Result<()> {
     let mut debug = false;
     let mut programs = true;

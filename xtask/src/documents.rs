@@ -5,26 +5,93 @@ use std::collections::BTreeSet;
 
 /// What is wrong in a document: `names` are all files of the repository.
 pub(crate) fn faults(document: &str, text: &str, names: &[&str], targets: &[&str]) -> Vec<String> {
-    let fault = |number: usize, what: String| format!("{document}:{number}: {what}");
     let mut found = Vec::new();
+    let mut about = About::of(document);
+    let mut fenced = false;
     for (number, line) in (1..).zip(text.lines()) {
-        for word in quoted(line) {
-            if is_path(word) && !exists(word, names) {
-                found.push(fault(number, format!("there is no {word}")));
+        let mut fault = |what: String| found.push(format!("{document}:{number}: {what}"));
+        if line.starts_with('#') {
+            about = About::of(document);
+        }
+        if line.starts_with("```") {
+            fenced = !fenced;
+            continue;
+        }
+        // What is shown as it stands has no backticks.
+        let shown = fenced || line.starts_with("    ");
+        let words: Vec<&str> = if shown { plain(line).collect() } else { quoted(line).collect() };
+        for word in words {
+            about.hears(word);
+            if is_path(word) {
+                let places = places(word, names);
+                let is_one = || names.contains(&word) || about.means_one(&places);
+                if places.is_empty() {
+                    fault(format!("there is no {word}"));
+                } else if places.len() > 1 && !is_folder(word) && !is_of_each(word) && !is_one() {
+                    fault(format!("{word} may be {}", places.join(" or ")));
+                }
             }
             let target = word.strip_prefix("make ").and_then(|rest| rest.split(' ').next());
             if let Some(target) = target.filter(|target| !targets.contains(target)) {
-                found.push(fault(number, format!("there is no make {target}")));
+                fault(format!("there is no make {target}"));
             }
         }
     }
     found
 }
 
-/// What is between backticks, in running text (not in what is shown indented).
+/// What is between backticks.
 fn quoted(line: &str) -> impl Iterator<Item = &str> {
-    let text = if line.starts_with("    ") { "" } else { line };
-    text.split('`').skip(1).step_by(2)
+    line.split('`').skip(1).step_by(2)
+}
+
+/// The words of a line that is shown as it stands.
+fn plain(line: &str) -> impl Iterator<Item = &str> {
+    line.split_whitespace().map(|word| word.trim_matches([',', ';', ':', '(', ')']))
+}
+
+/// Which crates a section of a document is about, the one named last first. A README is about the
+/// folder that it is in.
+struct About<'a> {
+    /// The folder of a README, but for that of the project.
+    own: Option<&'a str>,
+    named: Vec<&'a str>,
+}
+
+impl<'a> About<'a> {
+    fn of(document: &'a str) -> About<'a> {
+        About { own: document.strip_suffix("/README.md"), named: vec![] }
+    }
+
+    /// A word that may name a crate, or something in one.
+    fn hears(&mut self, word: &'a str) {
+        self.named.extend(crate_of(word));
+    }
+
+    /// Whether the first crate that has any of these files has only one of them, tests apart.
+    fn means_one(&self, files: &[&str]) -> bool {
+        let crates = self.own.iter().chain(self.named.iter().rev());
+        let inside = |folder: &str| {
+            let is_in =
+                |name: &&&str| name.strip_prefix(folder).is_some_and(|r| r.starts_with('/'));
+            let all = files.iter().filter(is_in);
+            let (tests, code): (Vec<&str>, Vec<&str>) = all.partition(|name| is_test(name));
+            if code.is_empty() { tests.len() } else { code.len() }
+        };
+        crates.map(|folder| inside(folder)).find(|count| *count > 0) == Some(1)
+    }
+}
+
+/// The crate's folder that a path leads to or into.
+fn crate_of(path: &str) -> Option<&str> {
+    let (top, rest) = path.split_once('/')?;
+    let folder = rest.split('/').next().filter(|folder| !folder.is_empty())?;
+    let tops = ["app", "rnic", "host", "support", "tools"];
+    (tops.contains(&top) && !folder.contains(' ')).then(|| &path[..top.len() + 1 + folder.len()])
+}
+
+fn is_test(name: &str) -> bool {
+    name.contains("/tests/") || name.contains("/testing/")
 }
 
 /// Whether a word is meant as a file or folder of the repository.
@@ -38,13 +105,23 @@ fn is_path(word: &str) -> bool {
         && !MADE.iter().any(|made| word.starts_with(made))
 }
 
-/// Whether some file, or folder, ends in this.
-fn exists(word: &str, names: &[&str]) -> bool {
-    let folder = word.strip_suffix('/');
-    names.iter().any(|name| match folder {
-        Some(folder) => name.starts_with(word) || name.contains(&format!("/{folder}/")),
-        None => *name == word || name.strip_suffix(word).is_some_and(|rest| rest.ends_with('/')),
-    })
+fn is_folder(word: &str) -> bool {
+    word.ends_with('/')
+}
+
+/// Names of which each folder has one.
+fn is_of_each(word: &str) -> bool {
+    ["mod.rs", "lib.rs", "README.md"].contains(&word)
+}
+
+/// The files that end in this, or are in such a folder.
+fn places<'a>(word: &str, names: &[&'a str]) -> Vec<&'a str> {
+    let inside = format!("/{word}");
+    let is_there = |name: &&&str| match is_folder(word) {
+        true => name.starts_with(word) || name.contains(&inside),
+        false => **name == word || name.ends_with(&inside),
+    };
+    names.iter().filter(is_there).copied().collect()
 }
 
 /// The first words in backticks of the rows of the table behind `heading`, which is the beginning
@@ -65,31 +142,52 @@ pub(crate) fn same(
     faults.extend(said.difference(there).map(|one| format!("{what} has {one}, which is no more")));
 }
 
-/// The words of a link as a table of the architecture has them: `| 0x00 | NAME |`.
-pub(crate) fn words_of_table(text: &str) -> BTreeSet<String> {
-    let row = |line: &str| {
-        let mut cells = line.split('|').map(str::trim).skip(1);
-        Some((cells.next()?.to_owned(), cells.next()?.to_owned()))
-    };
-    let rows = text.lines().filter(|line| line.starts_with("| 0x")).filter_map(row);
-    rows.map(|(offset, name)| format!("{name} {offset}")).collect()
+/// The part of a document below a heading, up to the next one.
+pub(crate) fn section<'a>(text: &'a str, heading: &str) -> impl Iterator<Item = &'a str> {
+    let lines = text.lines().skip_while(move |line| *line != heading);
+    lines.skip(1).take_while(|line| !line.starts_with('#'))
 }
 
-/// The same as the code has them: `pub const NAME: usize = 0x00;` in its module of words.
-pub(crate) fn words_of_code(text: &str) -> BTreeSet<String> {
+/// The words of some shared memory as a table has them: `| 0x00 | NAME |`, or `| 8 | NAME |`.
+pub(crate) fn words_of_table<'a>(lines: impl Iterator<Item = &'a str>) -> BTreeSet<String> {
     let row = |line: &str| {
-        let (name, offset) = line.trim().strip_prefix("pub const ")?.split_once(": usize = ")?;
-        let offset = offset.strip_suffix(';').filter(|offset| offset.starts_with("0x"))?;
-        Some(format!("{name} {offset}"))
+        let mut cells = line.strip_prefix('|')?.split('|').map(str::trim);
+        let (offset, name) = (number(cells.next()?)?, cells.next()?);
+        Some(format!("{name} at {offset:#x}"))
+    };
+    lines.filter_map(row).collect()
+}
+
+/// The same as the code has them: `pub const NAME: usize = 0x00;`, with or without `pub` as
+/// `begins` says.
+pub(crate) fn words_of_code(text: &str, begins: &str) -> BTreeSet<String> {
+    let row = |line: &str| {
+        let (name, offset) = line.trim().strip_prefix(begins)?.split_once(": usize = ")?;
+        Some(format!("{name} at {:#x}", number(offset.strip_suffix(';')?)?))
     };
     text.lines().filter_map(row).collect()
+}
+
+fn number(text: &str) -> Option<usize> {
+    match text.strip_prefix("0x") {
+        Some(digits) => usize::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const NAMES: [&str; 3] = ["docs/a.md", "host/engine/src/pages/held.rs", "fuzz/run.sh"];
+    const NAMES: [&str; 7] = [
+        "docs/a.md",
+        "host/engine/src/pages/held.rs",
+        "host/engine/src/send.rs",
+        "host/engine/tests/send.rs",
+        "app/client/src/send.rs",
+        "app/client/src/in/send.rs",
+        "fuzz/run.sh",
+    ];
 
     fn count(text: &str) -> usize {
         faults("x.md", text, &NAMES, &["test"]).len()
@@ -101,7 +199,24 @@ mod tests {
         assert_eq!(count("see `eld.rs`"), 1);
         assert_eq!(count("see `host/engines/` and `engine/`"), 1);
         assert_eq!(count("`/etc/x.toml`, `.rs`, `target/x.md`, `a b.rs`, `libx.so.1`"), 0);
-        assert_eq!(count("    `shown.rs`"), 0);
+    }
+
+    #[test]
+    fn files_that_are_shown_exist() {
+        assert_eq!(count("    fuzz/run.sh 60\n    held.rs    what it does"), 0);
+        assert_eq!(count("    fuzz/runs.sh 60"), 1);
+        assert_eq!(count("```\n(host/engine/src/held.rs)\n```\n"), 1);
+    }
+
+    #[test]
+    fn a_name_that_several_files_have_is_of_the_crate_that_is_spoken_of() {
+        assert_eq!(count("`send.rs`"), 1);
+        assert_eq!(count("In `host/engine/` there is `send.rs`."), 0);
+        assert_eq!(count("`host/engine/`\n# Another section\n`send.rs`"), 1);
+        assert_eq!(count("`app/client/src/in/send.rs` and `send.rs`"), 1);
+        assert_eq!(count("`app/client` has `in/send.rs`, `host/engine` `send.rs`"), 0);
+        let readme = |text: &str| faults("host/engine/README.md", text, &NAMES, &[]).len();
+        assert_eq!(readme("`send.rs`"), 0);
     }
 
     #[test]
@@ -118,7 +233,16 @@ mod tests {
         let mut faults = Vec::new();
         same("list", &said, &BTreeSet::from(["a", "b"]), &mut faults);
         assert_eq!(faults.len(), 2);
-        let table = words_of_table("| offset | word |\n|---|---|\n| 0x08 | WAKE | wakes |\n");
-        assert_eq!(table, words_of_code("    pub const WAKE: usize = 0x08;\nconst X: usize = 0;"));
+    }
+
+    #[test]
+    fn words_are_compared() {
+        let text =
+            "# A\n| 1 | NOT |\n# B\n| offset | word |\n|---|---|\n| 0x08 | WAKE | wakes |\n# C\n";
+        let table = words_of_table(section(text, "# B"));
+        let code = "    pub const WAKE: usize = 8;\nconst X: usize = 0;";
+        assert_eq!(table, words_of_code(code, "pub const "));
+        assert_ne!(table, words_of_code(code, "const "));
+        assert_ne!(table, words_of_code("pub const WAKE: usize = 0x10;", "pub const "));
     }
 }

@@ -12,10 +12,10 @@ use anyhow::{Context, Result, bail};
 use crate::symbols::Table;
 use crate::{abi, library};
 
-/// Node: symbols.
+/// The symbols of each node.
 type Nodes = BTreeMap<String, BTreeSet<String>>;
 
-/// The task.
+/// `cargo xtask follow`.
 pub(crate) fn run(flags: &[&str]) -> Result<()> {
     let [tree] = flags else { bail!("which source tree of rdma-core?") };
     let tree = Path::new(tree);

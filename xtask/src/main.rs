@@ -1,6 +1,7 @@
 //! Build, link and check tasks: `cargo xtask <task>`. One module per task.
 
 mod abi;
+mod constants;
 mod dist;
 mod documents;
 mod elf;
@@ -12,9 +13,12 @@ mod library;
 mod matrix;
 mod modules;
 mod notices;
+mod numbers;
 mod probe;
+mod readmes;
 mod run;
 mod symbols;
+mod thin;
 mod tidy;
 
 use std::process::ExitCode;
@@ -31,7 +35,9 @@ cargo xtask <task>
   matrix [--check]
                write docs/verbs-matrix.md (or fail if it is not current)
   layers       fail where the structure is not what layers.toml says
-  tidy         file lengths, line lengths, forbidden words, what documents say of files";
+  tidy [--thin]
+               file lengths, line lengths, forbidden words, what documents say of files;
+               --thin lists doc comments that say nothing";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -44,7 +50,7 @@ fn main() -> ExitCode {
         "follow" => follow::run(&flags),
         "matrix" => matrix::run(&flags),
         "layers" => run::no_flags(&flags).and_then(|()| layers::run()),
-        "tidy" => run::no_flags(&flags).and_then(|()| tidy::run()),
+        "tidy" => tidy::run(&flags),
         "help" | "--help" | "-h" => {
             println!("{HELP}");
             Ok(())

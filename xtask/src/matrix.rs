@@ -64,9 +64,10 @@ fn exported(out: &mut String, table: &Table) {
 fn page(table: &Table, connections: &Table) -> String {
     let mut out = String::from(
         "# Which verbs and calls work\n\n\
-         Made by `cargo xtask matrix` from `symbols.toml` of `app/ibverbs` and `app/rdmacm`; do\n\
-         not edit. Every symbol of libibverbs and librdmacm up to release 65 is there. What is\n\
-         not offered answers as hardware without the feature does: `EOPNOTSUPP`.\n",
+         Made by `cargo xtask matrix` from `app/ibverbs/symbols.toml` and\n\
+         `app/rdmacm/symbols.toml`; do not edit. Every symbol of libibverbs and librdmacm up to\n\
+         release 65 is there. What is not offered answers as hardware without the feature does:\n\
+         `EOPNOTSUPP`.\n",
     );
     let public = |table: &Table, status| {
         table.nodes.values().flatten().filter(|(_, s)| s.status == status).count()

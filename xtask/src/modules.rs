@@ -221,6 +221,16 @@ impl<'a> Visit<'a> for Reader {
         visit::visit_path(self, path);
     }
 
+    /// What lets a file do what is denied elsewhere: it names the lint.
+    fn visit_attribute(&mut self, attribute: &'a syn::Attribute) {
+        if let syn::Meta::List(list) = &attribute.meta
+            && (list.path.is_ident("expect") || list.path.is_ident("allow"))
+        {
+            let lints = list.tokens.to_string();
+            self.paths.extend(lints.split(',').map(|lint| vec![lint.trim().to_owned()]));
+        }
+    }
+
     /// `pub(in crate::x)` says who may use it, not what it uses.
     fn visit_visibility(&mut self, _: &'a syn::Visibility) {}
 }

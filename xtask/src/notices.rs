@@ -13,7 +13,7 @@ const FILES: [&str; 4] = ["LICENSE", "LICENCE", "COPYING", "NOTICE"];
 const STANDARD: &str = "Rust's standard library, https://www.rust-lang.org: MIT OR Apache-2.0\n\
                         Copyright (c) The Rust Project Contributors\n";
 
-/// Writes them.
+/// Writes the licences of all crates that are linked into `dist/`.
 pub(crate) fn write() -> Result<()> {
     let host = ["--filter-platform", "x86_64-unknown-linux-gnu"];
     let text = output(cargo().args(["metadata", "--format-version", "1", "--locked"]).args(host))?;

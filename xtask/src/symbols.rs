@@ -58,7 +58,7 @@ impl Returns {
         }
     }
 
-    /// For people.
+    /// How docs/verbs-matrix.md says it.
     pub(crate) fn words(self) -> &'static str {
         match self {
             Self::Errno => "`EOPNOTSUPP`",

@@ -3,6 +3,7 @@
 //!
 //! In: messages from a node that may be hostile. Out: what is known of its buffers, and what is to
 //! be answered. How messages travel is the user's affair; they must arrive in order, and once.
+#![forbid(unsafe_code)]
 
 mod known;
 mod message;
