@@ -1,4 +1,4 @@
-/* How Omniverb's other libraries (librdmacm.so.1; one for sockets is to come) reach the one that
+/* How Omniverb's other libraries (librdmacm.so.1, which has sockets, too) reach the one that
  * owns this process's connection to the daemon and its progress thread: libibverbs.so.1. Not
  * installed, not for programs; why it is so is in docs/decisions/0027-one-owner-of-the-process.md.
  *
