@@ -132,12 +132,12 @@ pub fn broker(bytes: &[u8]) {
 
 /// A datagram from the network, and the identification it may have had.
 pub fn wire_packet(bytes: &[u8]) {
-    omniverb_wire::fuzz::packet(bytes);
+    omniverb_wire::testing::fuzz::packet(bytes);
 }
 
 /// A connection whose peer sends anything.
 pub fn transport_connection(bytes: &[u8]) {
-    omniverb_transport::fuzz::connection(bytes);
+    omniverb_transport::testing::fuzz::connection(bytes);
 }
 
 /// A queue pair of the engine whose application and network both do anything.

@@ -15,13 +15,14 @@ mod connection;
 pub mod datagram;
 mod delay;
 pub mod faults;
-pub mod fuzz;
 pub mod random;
 mod requester;
 mod responder;
 mod rtt;
 mod segment;
 mod sequence;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod testing;
 mod unreliable;
 mod upper;
 mod work;

@@ -14,7 +14,6 @@ mod deth;
 mod display;
 mod feth;
 mod flow;
-pub mod fuzz;
 mod grh;
 mod icrc;
 mod identification;
@@ -27,6 +26,8 @@ mod prepared;
 mod reth;
 mod run;
 mod syndrome;
+#[cfg(any(test, feature = "fuzz"))]
+pub mod testing;
 mod xrceth;
 
 pub use aeth::Aeth;

@@ -30,3 +30,30 @@ pub fn packet(bytes: &[u8]) {
         assert!(copy.len() < 4 || flow.check(&copy, id) == Verdict::Exact);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::packet;
+    use crate::Opcode;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+
+        #[test]
+        fn arbitrary_bytes(
+            bytes in prop::collection::vec(any::<u8>(), 0..128),
+            code in any::<u8>().prop_filter_map("known opcodes", Opcode::from_byte),
+        ) {
+            packet(&bytes);
+            let mut bytes = bytes;
+            if bytes.len() > 1 {
+                bytes[0] = code.to_byte();
+                bytes[1] &= 0xf0;
+            }
+            packet(&bytes);
+            bytes.truncate(bytes.len() / 4 * 4);
+            packet(&bytes);
+        }
+    }
+}

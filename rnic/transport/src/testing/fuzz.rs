@@ -161,3 +161,30 @@ pub fn connection(bytes: &[u8]) {
     reliable.close(&mut upper);
     assert!(reliable.poll_transmit(now, &mut datagram, &mut upper).is_none());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::connection;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+
+        #[test]
+        fn arbitrary_packets_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+            connection(&bytes);
+        }
+
+        #[test]
+        fn arbitrary_requests_do_no_harm(
+            packets in prop::collection::vec((0_u8..0x18, prop::collection::vec(any::<u8>(), 60)), 40)
+        ) {
+            // Length byte, then a packet that begins with a known opcode.
+            let bytes: Vec<u8> = packets
+                .into_iter()
+                .flat_map(|(code, rest)| [vec![61, code], rest].concat())
+                .collect();
+            connection(&bytes);
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Scaffolding: what tests and fuzzers drive a connection with. Not in products.
+
+pub mod fuzz;
