@@ -56,7 +56,7 @@ struct Groups(HashMap<(Qpn, Qpn), Underlay>);
 impl Groups {
     /// Whether no link is for this group at this interface.
     fn is_new(&self, underlay: &Underlay) -> bool {
-        let place = |at: &Underlay| (at.remote, at.interface);
+        let place = |at: &Underlay| (at.remote, at.interface, at.key);
         !self.0.values().any(|other| place(other) == place(underlay))
     }
 
@@ -184,6 +184,9 @@ impl VnicPort {
     /// A link is there by which a queue pair is attached to a group: the remote address.
     pub(crate) fn join(&mut self, link: (Qpn, Qpn), underlay: Underlay) -> io::Result<()> {
         let State::Open(port) = &self.state else { return Err(io::ErrorKind::NotConnected.into()) };
+        if underlay.key.is_some() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         if self.groups.is_new(&underlay) {
             port.join_group(underlay.remote, underlay.local, underlay.interface)?;
         }
@@ -252,10 +255,8 @@ mod tests {
 
     #[test]
     fn a_group_is_left_with_its_last_link_at_an_interface() {
-        let at = |local: [u8; 4], interface| Underlay {
-            local: local.into(),
-            remote: [239, 1, 2, 3].into(),
-            interface,
+        let at = |local: [u8; 4], interface| {
+            Underlay::plain(local.into(), [239, 1, 2, 3].into(), interface)
         };
         let link = |number| (Qpn(number), Qpn::of_group(0));
         let mut groups = Groups::default();

@@ -5,7 +5,7 @@ use crate::links::path::Path;
 use crate::memory::layout::{FileId, Place};
 use omniverb_session::Message;
 use omniverb_session::body::{Adopt, GrantDenied, Granted, LinkReady};
-use omniverb_terms::{Gid, Qpn, Service, Underlay, VnicId};
+use omniverb_terms::{Gid, Qpn, RouteKey, Service, Underlay, VnicId};
 use std::net::IpAddr;
 
 /// Which of a client's two sockets a message came on.
@@ -245,6 +245,8 @@ pub enum Action {
         source: Option<IpAddr>,
         /// The address of the underlay that is asked.
         destination: IpAddr,
+        /// In which of several networks with such addresses; `None`: in the vNIC's own.
+        key: Option<RouteKey>,
     },
     /// Nobody waits for this probe any more.
     ForgetProbe {

@@ -4,7 +4,7 @@ mod support;
 
 use omniverb_session::Message;
 use omniverb_session::body::*;
-use omniverb_tenancy::testing::exercise::{Bench, underlay, vnic};
+use omniverb_tenancy::testing::exercise::{Bench, vnic};
 use omniverb_tenancy::{Action, SessionId, TracedEnd};
 use omniverb_terms::{Qpn, Service};
 use support::*;

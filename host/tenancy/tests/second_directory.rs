@@ -28,8 +28,9 @@ mod walk;
 use omniverb_session::Message;
 use omniverb_session::body::*;
 use omniverb_tenancy::Action;
-use omniverb_tenancy::testing::exercise::{ip, underlay};
-use omniverb_terms::{Errno, Gid, Qpn, Service};
+use omniverb_tenancy::testing::exercise::{self, ip, vnic};
+use omniverb_terms::{Errno, Gid, Qpn, RouteKey, Service, Underlay};
+use std::num::NonZeroU32;
 use support::*;
 
 #[test]
@@ -39,16 +40,32 @@ fn the_network_and_the_engine_are_told_of_routes_and_clients_of_names() {
     let a = qp(&mut bench, 1, Service::Rc);
     call(&mut bench, 1, to(a, 1, Qpn(77), 4));
     let asked = |action: &Action| match action {
-        Action::Probe { destination, interface, .. } => Some((*destination, *interface)),
+        Action::Probe { destination, interface, key, .. } => Some((*destination, *interface, *key)),
         _ => None,
     };
     let asked: Vec<_> = bench.told.iter().filter_map(asked).collect();
-    assert_eq!(asked, [(ip(4), 0)]);
+    assert_eq!(asked, [(ip(4), 0, second::key())]);
     let engine_links = support::engine_links(&bench);
     let [link] = engine_links.as_slice() else { panic!("{engine_links:?}") };
     assert_eq!(link.underlay, underlay(1, 4));
     assert_eq!((link.ready.sgid, link.ready.dgid), (gid(1), gid(4)));
     assert!(gid(4) != Gid::from(ip(4)));
+}
+
+#[test]
+fn the_same_addresses_in_another_network_are_nobodys() {
+    let mut bench = bench();
+    hello(&mut bench, 1, 1, 0);
+    let a = qp(&mut bench, 1, Service::Ud);
+    let mut links = |way: Underlay| {
+        let actions = bench.tenancy.stranger(vnic(1), (a, Qpn(9)), &way, bench.now);
+        bench.carry_out(actions);
+        support::engine_links(&bench).len()
+    };
+    assert_eq!(links(exercise::underlay(1, 4)), 0, "by the vNIC's own network");
+    let another = NonZeroU32::new(1).map(RouteKey);
+    assert_eq!(links(Underlay { key: another, ..underlay(1, 4) }), 0);
+    assert_eq!(links(underlay(1, 4)), 1);
 }
 
 #[test]

@@ -22,5 +22,5 @@ pub use psn::Psn;
 pub use qpn::Qpn;
 pub use refusal::Refusal;
 pub use service::Service;
-pub use underlay::Underlay;
+pub use underlay::{RouteKey, Underlay};
 pub use vnic::VnicId;

@@ -49,7 +49,9 @@ impl Server {
             Action::Untrace { session, qpn, peer_qpn } => {
                 self.captures.untrace(session, qpn, peer_qpn);
             }
-            Action::Probe { id, vnic, interface, source, destination } => {
+            // Our sockets are in the vNIC's own network.
+            Action::Probe { id, key: Some(_), .. } => self.fail_probe(id),
+            Action::Probe { id, vnic, interface, source, destination, key: None } => {
                 self.start_probe(id, vnic, interface, (source, destination));
             }
             Action::ForgetProbe { id } => self.probes.forget(id),

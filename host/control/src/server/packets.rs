@@ -100,8 +100,14 @@ impl Server {
                 self.probes.set_source(id, source);
             }
         } else {
-            self.tables.decide(|tables| tables.probe_failed(id, now));
+            self.fail_probe(id);
         }
+    }
+
+    /// It cannot be sent.
+    pub(super) fn fail_probe(&mut self, id: ProbeId) {
+        let now = clock::now();
+        self.tables.decide(|tables| tables.probe_failed(id, now));
     }
 
     /// Nobody has answered a probe. While the port is still asked for nobody could: whoever says

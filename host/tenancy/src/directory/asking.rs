@@ -85,9 +85,9 @@ impl Tenancy {
     /// is one question for all of them. Which addresses a machine has is its own word: there it is
     /// one for each, and the answer holds for that one.
     pub(crate) fn question_of(&self, from: VnicId, sgid: Gid, dgid: Gid) -> Option<Question> {
-        let Underlay { local, remote, interface } = self.route_to(from, sgid, dgid)?;
+        let Underlay { local, remote, interface, key } = self.route_to(from, sgid, dgid)?;
         let local = self.is_machine(from).then(|| local.to_canonical());
-        Some(Question { from, local, interface, gid: dgid, remote })
+        Some(Question { from, local, interface, gid: dgid, remote, key })
     }
 
     /// Asks the network. `kind`: [`Kind::Probe`], or [`Kind::Consent`] for links that exist
@@ -116,6 +116,7 @@ impl Tenancy {
             interface: question.interface,
             source: question.local,
             destination: question.remote,
+            key: question.key,
         });
         Resolved::Asking
     }

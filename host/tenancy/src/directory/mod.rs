@@ -75,11 +75,12 @@ impl Directory for Flat {
     fn route(&self, name: &Name) -> Option<Underlay> {
         let by_interface = name.dgid.is_link_local() || name.dgid.is_multicast();
         let interface = if by_interface { name.interface } else { 0 };
-        Some(Underlay { local: name.sgid.address(), remote: name.dgid.address(), interface })
+        Some(Underlay::plain(name.sgid.address(), name.dgid.address(), interface))
     }
 
     fn names(&self, _at: VnicId, underlay: &Underlay) -> Option<(Gid, Gid)> {
-        Some((underlay.local.into(), underlay.remote.into()))
+        // Of other networks with such addresses there are none here.
+        underlay.key.is_none().then(|| (underlay.local.into(), underlay.remote.into()))
     }
 }
 
@@ -130,6 +131,7 @@ impl Network {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use omniverb_terms::RouteKey;
 
     fn name(sgid: &str, dgid: &str) -> Name {
         let gid = |text: &str| Gid::from(text.parse::<std::net::IpAddr>().unwrap());
@@ -146,6 +148,8 @@ mod tests {
             assert_eq!((route.local.to_string(), route.interface), (sgid.into(), interface));
             assert_eq!(route.remote.to_string(), dgid);
             assert_eq!(Flat.names(VnicId(1), &route), Some((name.sgid, name.dgid)));
+            let key = std::num::NonZeroU32::new(7).map(RouteKey);
+            assert_eq!(Flat.names(VnicId(1), &Underlay { key, ..route }), None);
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::accounts::Receipt;
 use crate::ids::ProbeId;
-use omniverb_terms::{Gid, Qpn, VnicId};
+use omniverb_terms::{Gid, Qpn, RouteKey, VnicId};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
@@ -24,6 +24,8 @@ pub(crate) struct Question {
     pub(crate) gid: Gid,
     /// The address that is asked.
     pub(crate) remote: IpAddr,
+    /// In which of several networks with such addresses; `None`: in the vNIC's own.
+    pub(crate) key: Option<RouteKey>,
 }
 
 /// What goes on when a question has been answered.

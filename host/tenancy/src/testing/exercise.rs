@@ -63,7 +63,7 @@ pub fn ip(number: u64) -> IpAddr {
 /// The route from one vNIC to another.
 #[must_use]
 pub fn underlay(from: u64, to: u64) -> Underlay {
-    Underlay { local: ip(from), remote: ip(to), interface: 0 }
+    Underlay::plain(ip(from), ip(to), 0)
 }
 
 /// The same as a name, where names are addresses.
@@ -223,7 +223,7 @@ impl Bench {
         if closed || !(1..=3).contains(&to) || self.walls.contains(&(from.0, to)) {
             return Vec::new();
         }
-        let way = Underlay { local: way.remote, remote: way.local, interface: way.interface };
+        let way = Underlay { local: way.remote, remote: way.local, ..*way };
         self.tenancy.management(vnic(to), &way, datagram, self.now)
     }
 

@@ -9,7 +9,7 @@ use omniverb_tenancy::{
     Action, Arrived, Channel, EngineEnd, FileId, Limits, LinkEnd, MemoryFacts, Path, Place,
     SessionId, Why,
 };
-use omniverb_terms::{Errno, Gid, Qpn, Rkey, Service};
+use omniverb_terms::{Errno, Gid, Qpn, Rkey, Service, Underlay};
 
 pub mod connecting;
 pub mod second;
@@ -47,6 +47,12 @@ pub fn bench_closed(limits: Limits, numbers: &[u64]) -> Bench {
 /// What the vNIC of this number is called.
 pub fn gid(number: u64) -> Gid {
     if SECOND_DIRECTORY { second::virtual_gid(number) } else { exercise::gid(number) }
+}
+
+/// The route from one vNIC to another.
+pub fn underlay(from: u64, to: u64) -> Underlay {
+    let key = if SECOND_DIRECTORY { second::key() } else { None };
+    Underlay { key, ..exercise::underlay(from, to) }
 }
 
 /// What a grant says holds it: which file, and where in it.

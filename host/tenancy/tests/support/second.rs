@@ -3,12 +3,18 @@
 use omniverb_session::body::GidEntry;
 use omniverb_tenancy::testing::exercise::{ip, vnic};
 use omniverb_tenancy::{Access, Directory, Flat, Name, Underlay, VnicAddress, VnicId};
-use omniverb_terms::Gid;
+use omniverb_terms::{Gid, RouteKey};
 use std::net::{IpAddr, Ipv6Addr};
+use std::num::NonZeroU32;
 
 /// The name of the vNIC of this number: nothing in it says where that is.
 pub fn virtual_gid(number: u64) -> Gid {
     Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0x7e7e, 0x4000 - number as u16).into()
+}
+
+/// The network of the virtual names, by which its routes are told from others.
+pub fn key() -> Option<RouteKey> {
+    NonZeroU32::new(0x7e7e).map(RouteKey)
 }
 
 /// Names of a virtual network: known by a table, and none of them an address of the underlay.
@@ -40,10 +46,15 @@ impl Directory for Virtual {
             Some(number) => Some(ip(number)),
             None => gid.is_loopback().then_some(gid.address()),
         };
-        Some(Underlay { local: address(name.sgid)?, remote: address(name.dgid)?, interface: 0 })
+        let route = Underlay::plain(address(name.sgid)?, address(name.dgid)?, 0);
+        Some(Underlay { key: Virtual::number(name.dgid).and(key()), ..route })
     }
 
     fn names(&self, _at: VnicId, underlay: &Underlay) -> Option<(Gid, Gid)> {
+        // The same addresses in another network are others.
+        if underlay.key != key() {
+            return None;
+        }
         Some((Virtual::name(underlay.local)?, Virtual::name(underlay.remote)?))
     }
 }

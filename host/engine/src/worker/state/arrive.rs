@@ -150,11 +150,7 @@ impl State {
                 vnic,
                 qpn,
                 source_qpn,
-                underlay: Underlay {
-                    local: sound.local,
-                    remote: sound.from,
-                    interface: sound.interface,
-                },
+                underlay: Underlay::plain(sound.local, sound.from, sound.interface),
             });
         }
     }

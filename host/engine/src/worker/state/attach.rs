@@ -132,7 +132,10 @@ impl State {
             peer_slot: attach.peer_slot,
         })
         .ok_or_else(missing)?;
-        let Underlay { local, remote, interface } = attach.underlay;
+        let Underlay { local, remote, interface, key: None } = attach.underlay else {
+            // Our sockets are in the vNIC's own network.
+            return Err(io::ErrorKind::Unsupported.into());
+        };
         let vnic = self.vnics.get(&attach.vnic);
         let source_port = vnic.and_then(|vnic| vnic.sockets.source_port(remote));
         let flow =

@@ -28,11 +28,7 @@ impl State {
         if home.tidings.may_manage(sound.from, clock::now()) {
             let _ = self.outbox.post(Event::Management {
                 vnic,
-                underlay: Underlay {
-                    local: sound.local,
-                    remote: sound.from,
-                    interface: sound.interface,
-                },
+                underlay: Underlay::plain(sound.local, sound.from, sound.interface),
                 datagram: arrived.message.data.to_vec(),
             });
         }
@@ -50,7 +46,9 @@ impl State {
         if stranger && !home.tidings.may_answer(clock::now()) {
             return;
         }
-        let Underlay { local: source, remote: destination, interface } = *underlay;
+        let Underlay { local: source, remote: destination, interface, key: None } = *underlay else {
+            return; // our sockets are in the vNIC's own network
+        };
         let Some(source_port) = home.sockets.source_port(destination) else { return };
         let services = Qpn::GENERAL_SERVICES;
         let address =

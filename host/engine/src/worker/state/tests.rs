@@ -10,9 +10,10 @@ use crate::worker::link::{Ends, Link};
 use crate::worker::outbox::Outbox;
 use omniverb_link::layout::{REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN, link_bytes};
 use omniverb_sys::{EventFd, Extent, memfd};
-use omniverb_terms::{Qpn, Service, Underlay, VnicId};
+use omniverb_terms::{Qpn, RouteKey, Service, Underlay, VnicId};
 use omniverb_wire::{DATAGRAM_MAX, Flow, PORT, write_notification};
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::sync::{Arc, mpsc};
 
 const HERE: VnicId = VnicId(1);
@@ -45,15 +46,15 @@ struct End {
     within: Option<VnicId>,
 }
 
-fn link(state: &mut State, service: Service, end: &End) -> usize {
+fn attach(service: Service, end: &End) -> Attach {
     let End { vnic, qpn, peer, local, remote, within } = *end;
     let (request_bytes, response_bytes) = (REQUEST_BYTES_MIN, RESPONSE_BYTES_MIN);
-    state.attach(&Attach {
+    Attach {
         vnic,
         qpn: Qpn(qpn),
         peer_qpn: Qpn(peer),
         service,
-        underlay: Underlay { local: ip(local), remote: ip(remote), interface: 0 },
+        underlay: Underlay::plain(ip(local), ip(remote), 0),
         link: memory(link_bytes(request_bytes, response_bytes)),
         request_bytes,
         response_bytes,
@@ -63,8 +64,12 @@ fn link(state: &mut State, service: Service, end: &End) -> usize {
         peer_slot: 0,
         within,
         features: 0,
-    });
-    let found = state.links.those(|link| link.ends().qpn == Qpn(qpn));
+    }
+}
+
+fn link(state: &mut State, service: Service, end: &End) -> usize {
+    state.attach(&attach(service, end));
+    let found = state.links.those(|link| link.ends().qpn == Qpn(end.qpn));
     assert_eq!(found.len(), 1);
     found[0]
 }
@@ -126,4 +131,17 @@ fn a_notification_is_for_links_of_the_vnic_that_it_came_by() {
         state.arrived_alone(VICTIM, &arrival, &datagram[..length]);
         assert_eq!(heard(&state).received_packets, 1, "{service:?}");
     }
+}
+
+#[test]
+fn nothing_leaves_by_a_route_with_a_key() {
+    let (mut state, events) = bench();
+    let (qpn, peer) = (30, 7);
+    let end = End { vnic: HERE, qpn, peer, local: 1, remote: 5, within: None };
+    let mut attach = attach(Service::Rc, &end);
+    attach.underlay.key = NonZeroU32::new(9).map(RouteKey);
+    state.attach(&attach);
+    assert!(state.links.those(|_| true).is_empty());
+    let Ok(Event::Failed { qpn, peer_qpn, .. }) = events.try_recv() else { panic!("not told") };
+    assert_eq!((qpn, peer_qpn), (Qpn(30), Qpn(7)));
 }
