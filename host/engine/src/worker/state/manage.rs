@@ -46,7 +46,8 @@ impl State {
         if stranger && !home.tidings.may_answer(clock::now()) {
             return;
         }
-        let Underlay { local: source, remote: destination, interface, key: None } = *underlay else {
+        let Underlay { local: source, remote: destination, interface, key: None } = *underlay
+        else {
             return; // our sockets are in the vNIC's own network
         };
         let Some(source_port) = home.sockets.source_port(destination) else { return };
