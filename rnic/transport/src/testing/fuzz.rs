@@ -177,7 +177,10 @@ mod tests {
 
         #[test]
         fn arbitrary_requests_do_no_harm(
-            packets in prop::collection::vec((0_u8..0x18, prop::collection::vec(any::<u8>(), 60)), 40)
+            packets in prop::collection::vec(
+                (0_u8..0x18, prop::collection::vec(any::<u8>(), 60)),
+                40,
+            )
         ) {
             // Length byte, then a packet that begins with a known opcode.
             let bytes: Vec<u8> = packets
