@@ -34,66 +34,114 @@ impl Constants {
         Ok(())
     }
 
-    /// The value of `NAME`, or of `file.rs NAME` where files have several of that name.
+    /// The value of an expression of constants, `RINGS + 2 * RING_BYTES`; with `file.rs ` before it
+    /// where several files have one of that name.
     pub(crate) fn value(&self, what: &str) -> Result<Value> {
-        let (file, name) = what.rsplit_once(' ').unwrap_or(("", what));
+        let (file, text) = what.split_once(".rs ").unwrap_or(("", what));
+        let file = if file.is_empty() { String::new() } else { format!("{file}.rs") };
+        let expression = syn::parse_str(text).with_context(|| what.to_owned())?;
+        self.evaluate(&expression, &file).with_context(|| what.to_owned())
+    }
+
+    /// The constant of a name that a file has; or, if it has none, the only one of that name.
+    fn definition(&self, name: &str, file: &str) -> Result<&Definition> {
         let all = self.0.get(name).with_context(|| format!("there is no constant {name}"))?;
         let in_file = |one: &&Definition| {
             let before = one.path.strip_suffix(file);
             before.is_some_and(|rest| file.is_empty() || rest.is_empty() || rest.ends_with('/'))
         };
-        let mut found = all.iter().filter(in_file);
-        let one = found.next().with_context(|| format!("{file} has no constant {name}"))?;
-        if let Some(other) = found.next() {
-            bail!("{name} is in {} and in {}", one.path, other.path);
+        match all.iter().filter(in_file).collect::<Vec<_>>()[..] {
+            [one] => Ok(one),
+            [] if all.len() == 1 => Ok(&all[0]),
+            [] => bail!("{file} has no {name}, and several others have"),
+            [one, other, ..] => bail!("{name} is in {} and in {}", one.path, other.path),
         }
-        self.evaluate(&one.value, &one.path).with_context(|| what.to_owned())
     }
 
-    fn evaluate(&self, value: &syn::Expr, path: &str) -> Result<Value> {
-        let number = |value: &syn::Expr| match self.evaluate(value, path)? {
-            Value::Number(number) => Ok(number),
-            Value::Duration(_) => bail!("a duration instead of a number"),
-        };
-        Ok(Value::Number(match value {
+    fn evaluate(&self, value: &syn::Expr, file: &str) -> Result<Value> {
+        Ok(match value {
             syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Int(literal), .. }) => {
-                literal.base10_parse()?
+                Value::Number(literal.base10_parse()?)
             }
-            syn::Expr::Paren(inner) => number(&inner.expr)?,
-            syn::Expr::Cast(inner) => number(&inner.expr)?,
+            syn::Expr::Paren(inner) => self.evaluate(&inner.expr, file)?,
+            syn::Expr::Group(inner) => self.evaluate(&inner.expr, file)?,
+            syn::Expr::Cast(inner) => self.evaluate(&inner.expr, file)?,
             syn::Expr::Binary(two) => {
-                let (left, right) = (number(&two.left)?, number(&two.right)?);
-                let result = match two.op {
-                    syn::BinOp::Add(_) => left.checked_add(right),
-                    syn::BinOp::Sub(_) => left.checked_sub(right),
-                    syn::BinOp::Mul(_) => left.checked_mul(right),
-                    syn::BinOp::Div(_) => left.checked_div(right),
-                    syn::BinOp::Shl(_) => left.checked_shl(u32::try_from(right)?),
-                    _ => None,
-                };
-                result.context("an operation that is not known here")?
+                let left = self.evaluate(&two.left, file)?;
+                combined(left, &two.op, self.evaluate(&two.right, file)?)?
             }
-            // Another constant: of the same file, or the only one of that name.
             syn::Expr::Path(name) => {
-                let name = name.path.segments.last().context("no name")?.ident.to_string();
-                return self.value(&format!("{path} {name}")).or_else(|_| self.value(&name));
+                let one = self.definition(&last_name(name)?, file)?;
+                self.evaluate(&one.value, &one.path)?
+            }
+            // A field of a constant that is a struct, or a tuple.
+            syn::Expr::Field(field) => {
+                let syn::Expr::Path(name) = &*field.base else { bail!("a field of what?") };
+                let one = self.definition(&last_name(name)?, file)?;
+                self.evaluate(member(&one.value, &field.member)?, &one.path)?
             }
             syn::Expr::Call(call) => {
                 let syn::Expr::Path(function) = &*call.func else { bail!("a call") };
-                let name = function.path.segments.last().context("no name")?.ident.to_string();
-                let scale = match name.as_str() {
+                let scale = match last_name(function)?.as_str() {
                     "from_secs" => 1_000_000_000,
                     "from_millis" => 1_000_000,
                     "from_micros" => 1_000,
                     "from_nanos" => 1,
-                    _ => bail!("{name} is not known here"),
+                    name => bail!("{name} is not known here"),
                 };
                 let first = call.args.first().context("no argument")?;
-                return Ok(Value::Duration(number(first)? * scale));
+                let Value::Number(number) = self.evaluate(first, file)? else { bail!("twice") };
+                Value::Duration(number * scale)
             }
+            // `if cfg!(test) { .. } else { .. }`: what programs have.
+            syn::Expr::If(choice) => {
+                let otherwise = choice.else_branch.as_ref().context("no else")?;
+                self.evaluate(&otherwise.1, file)?
+            }
+            syn::Expr::Block(block) => match block.block.stmts.last() {
+                Some(syn::Stmt::Expr(last, None)) => self.evaluate(last, file)?,
+                _ => bail!("a block without a value"),
+            },
             _ => bail!("what it is made of is not known here"),
-        }))
+        })
     }
+}
+
+fn last_name(path: &syn::ExprPath) -> Result<String> {
+    Ok(path.path.segments.last().context("no name")?.ident.to_string())
+}
+
+fn member<'a>(value: &'a syn::Expr, which: &syn::Member) -> Result<&'a syn::Expr> {
+    match (value, which) {
+        (syn::Expr::Struct(one), _) => {
+            let field = one.fields.iter().find(|field| field.member == *which);
+            Ok(&field.context("there is no such field")?.expr)
+        }
+        (syn::Expr::Array(one), syn::Member::Unnamed(at)) => {
+            one.elems.iter().nth(at.index as usize).context("there are fewer")
+        }
+        (syn::Expr::Tuple(one), syn::Member::Unnamed(at)) => {
+            one.elems.iter().nth(at.index as usize).context("there are fewer")
+        }
+        _ => bail!("it has no fields"),
+    }
+}
+
+/// A duration times a number is one, and so is a sum of two.
+fn combined(left: Value, how: &syn::BinOp, right: Value) -> Result<Value> {
+    let (Value::Number(one) | Value::Duration(one)) = left;
+    let (Value::Number(other) | Value::Duration(other)) = right;
+    let result = match how {
+        syn::BinOp::Add(_) => one.checked_add(other),
+        syn::BinOp::Sub(_) => one.checked_sub(other),
+        syn::BinOp::Mul(_) => one.checked_mul(other),
+        syn::BinOp::Div(_) => one.checked_div(other),
+        syn::BinOp::Shl(_) => one.checked_shl(u32::try_from(other)?),
+        _ => None,
+    };
+    let result = result.context("an operation that is not known here")?;
+    let are_numbers = matches!((left, right), (Value::Number(_), Value::Number(_)));
+    Ok(if are_numbers { Value::Number(result) } else { Value::Duration(result) })
 }
 
 struct Reader<'a> {
@@ -145,6 +193,8 @@ mod tests {
             ("a/limits.rs", "const A: u32 = 4 << 20; const B: usize = crate::A * 2 + 1;"),
             ("a/limits.rs", "fn f() { Limits { per_session: 3 * TWICE } }"),
             ("a/b.rs", "const TWICE: u64 = 2; const WAIT: Duration = Duration::from_millis(5);"),
+            ("a/d.rs", "const PAUSES: (u64, u64) = (1, 2); const LIMIT: L = L { burst: 7 };"),
+            ("a/d.rs", "const SLOW: D = D::from_millis(if cfg!(test) { 6 } else { 500 });"),
             ("a/c.rs", "mod x { const WAIT: u64 = 7; } mod tests { const TWICE: u64 = 3; }"),
         ];
         files.iter().for_each(|(path, text)| constants.add(path, text).unwrap());
@@ -161,5 +211,15 @@ mod tests {
         assert_eq!(value("a/c.rs WAIT"), Some(Value::Number(7)));
         assert_eq!(value("WAIT"), None, "two of that name");
         assert_eq!(value("C"), None);
+    }
+
+    #[test]
+    fn what_is_reckoned_is_as_in_the_code() {
+        let value = |what: &str| constants().value(what).ok();
+        assert_eq!(value("(A + 2 * B) / 2"), Some(Value::Number((10 << 20) + 1)));
+        assert_eq!(value("a/b.rs 3 * WAIT"), Some(Value::Duration(15_000_000)));
+        assert_eq!(value("PAUSES.1 + LIMIT.burst"), Some(Value::Number(9)));
+        assert_eq!(value("SLOW"), Some(Value::Duration(500_000_000)));
+        assert_eq!(value("LIMIT.rate"), None);
     }
 }

@@ -15,6 +15,7 @@ mod modules;
 mod notices;
 mod numbers;
 mod probe;
+mod promises;
 mod readmes;
 mod run;
 mod symbols;

@@ -21,6 +21,9 @@ pub(crate) struct Table {
     pub own: Option<Own>,
     /// What the library calls of another's own node.
     pub needs: Option<Own>,
+    /// What README.md calls a feature, in its list of what there is and what not: verbs of it.
+    #[serde(default)]
+    pub words: BTreeMap<String, Vec<String>>,
 }
 
 /// How far a verb is.
@@ -164,6 +167,12 @@ impl Table {
             }
         }
         Ok(())
+    }
+
+    /// How far a verb is, be it a symbol or inline.
+    pub(crate) fn status(&self, verb: &str) -> Option<Status> {
+        let symbols = self.nodes.values().find_map(|node| node.get(verb));
+        symbols.map(|one| one.status).or_else(|| Some(self.inline.get(verb)?.status))
     }
 
     /// Public nodes, oldest first; the order in which each depends on the one before.

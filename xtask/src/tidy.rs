@@ -10,7 +10,8 @@ use anyhow::{Context, Result, bail};
 use crate::constants::Constants;
 use crate::layers::Layers;
 use crate::run::{output, root};
-use crate::{documents, numbers, readmes, thin};
+use crate::symbols::Table;
+use crate::{documents, library, numbers, promises, readmes, thin};
 
 const WARN_LINES: usize = 400;
 const FAIL_LINES: usize = 600;
@@ -154,6 +155,10 @@ fn check_documents(names: &[&str], faults: &mut Vec<String>) -> Result<()> {
     let readme = read("fuzz/README.md")?;
     let said = documents::first_column(&readme, "| target");
     documents::same("fuzz/README.md", &said, &listed, faults);
+    let readme = read("README.md")?;
+    for library in [&library::VERBS, &library::CONNECTIONS] {
+        faults.extend(promises::faults(&readme, &Table::read(library)?));
+    }
     let index = read("docs/decisions/README.md")?;
     let pages = names.iter().filter_map(|name| name.strip_prefix("docs/decisions/0"));
     for page in pages.filter(|page| !index.contains(&format!("(0{page})"))) {
