@@ -15,10 +15,11 @@ use omniverb_terms::Errno;
 
 use crate::device::Device;
 use crate::id::Id;
-use crate::inner::{Inner, Wanted};
-use crate::limits::{GREETING, LIST_BYTES, LIST_MAX, TRANSFERS_MAX, TURN, WAITING_MAX};
+use crate::inner::{Inner, Phase, Wanted};
+use crate::limits::{GREETING, LIST_BYTES, LIST_MAX, TRANSFERS_MAX, TURN};
 use crate::queues::{LETTER, reason};
 use crate::shared::Shared;
+use crate::transfer::UnderWay;
 
 /// See the file's head.
 pub struct Node {
@@ -55,7 +56,7 @@ impl Node {
     /// Its connection is this. It ends at once if it has ended before.
     pub(crate) fn has(&self, id: Id) {
         let mut inner = self.inner();
-        if inner.ended.is_none() {
+        if !inner.phase.is_over() {
             inner.id = Some(id);
         }
     }
@@ -84,12 +85,11 @@ impl Node {
     /// Both sides are connected: says all that there is.
     pub(crate) fn open(&self, own: impl Iterator<Item = Announced>) {
         let mut inner = self.inner();
-        if inner.queues.is_none() || inner.open {
+        if inner.queues.is_none() || inner.phase != Phase::Connecting {
             return;
         }
-        inner.open = true;
-        inner.waiting.extend(own.map(Message::Buffer));
-        inner.waiting.push_back(Message::All);
+        inner.phase = Phase::Open;
+        inner.outbox.begin(own.map(Message::Buffer).chain([Message::All]));
         self.go_on(&mut inner);
         drop(inner);
         self.shared.gate.notify();
@@ -98,15 +98,17 @@ impl Node {
     /// Whether it is connected, and all is known that it had then; or why it ended.
     pub(crate) fn is_ready(&self) -> Result<bool, Errno> {
         let inner = self.inner();
-        inner.ended.map_or(Ok(inner.open && inner.known.has_all()), Err)
+        match inner.phase {
+            Phase::Ended(why) => Err(why),
+            _ => Ok(inner.is_greeted()),
+        }
     }
 
     /// Of one that the program does not have: how much longer it may greet, if it does. It ends if
     /// that is too long, or if nobody waits for it.
     pub(crate) fn await_greeting(&self) -> Option<Duration> {
         let mut inner = self.inner();
-        let is_ready = inner.open && inner.known.has_all();
-        if inner.ended.is_some() || (self.incoming && is_ready) {
+        if inner.phase.is_over() || (self.incoming && inner.is_greeted()) {
             return None;
         }
         let left = GREETING.checked_sub(self.since.elapsed()).filter(|_| self.incoming);
@@ -118,13 +120,13 @@ impl Node {
 
     /// Whether it has ended.
     pub(crate) fn is_gone(&self) -> bool {
-        self.inner().ended.is_some()
+        self.inner().phase.is_over()
     }
 
     /// There is a new buffer of ours.
     pub(crate) fn announce(&self, what: Announced) {
         let mut inner = self.inner();
-        if inner.open {
+        if inner.phase == Phase::Open {
             self.say(&mut inner, Message::Buffer(what));
             self.go_on(&mut inner);
         }
@@ -133,7 +135,7 @@ impl Node {
     /// A buffer of ours is to go.
     pub(crate) fn withdraw(&self, serial: u64) {
         let mut inner = self.inner();
-        if inner.open {
+        if inner.phase == Phase::Open {
             let message = inner.known.withdraw(serial);
             self.say(&mut inner, message);
             self.go_on(&mut inner);
@@ -148,12 +150,12 @@ impl Node {
     /// A buffer of its.
     pub(crate) fn find(&self, id: u64) -> Result<Option<Announced>, Errno> {
         let inner = self.inner();
-        if inner.ended.is_some() { Err(Errno::ENOTCONN) } else { Ok(inner.known.find(id)) }
+        if inner.phase.is_over() { Err(Errno::ENOTCONN) } else { Ok(inner.known.find(id)) }
     }
 
     /// Whether some of its transfers are to be called back.
     pub(crate) fn is_calling(&self) -> bool {
-        self.inner().calling > 0
+        self.inner().slots.any_calls()
     }
 
     /// It ends, if it has not.
@@ -162,13 +164,12 @@ impl Node {
     }
 
     fn end_now(&self, inner: &mut Inner, why: Errno) {
-        if inner.ended.is_some() {
+        if inner.phase.is_over() {
             return;
         }
-        inner.ended = Some(why);
-        inner.open = false;
+        inner.phase = Phase::Ended(why);
         inner.known = Known::default();
-        inner.waiting.clear();
+        inner.outbox.clear();
         // What is done is done, whether somebody has looked or not.
         self.take_done(inner);
         if let Some(id) = &inner.id {
@@ -202,38 +203,42 @@ impl Node {
         }
     }
 
-    /// A transfer is done; none if there is none of that name.
+    /// A transfer is done, if there is one of that name.
     fn finish(&self, inner: &mut Inner, name: usize, status: Errno) {
-        let Some(it) = inner.under_way.get_mut(name).and_then(Option::take) else { return };
-        inner.free.push(name);
-        inner.reads -= usize::from(it.reads);
-        it.own.end();
-        if let Some(message) = inner.known.end(it.serial) {
-            self.say(inner, message);
-        }
-        drop(it.own);
-        if it.calls {
-            inner.calling -= 1;
-            self.shared.calling.fetch_sub(1, Ordering::Relaxed);
-            self.shared.call_later(it.place, status);
+        let Some(UnderWay { place, own, calls, .. }) = self.take_out(inner, name) else { return };
+        drop(own);
+        if calls {
+            self.shared.call_later(place, status);
             self.shared.wake();
         } else {
-            it.place.finish(status);
+            place.finish(status);
         }
     }
 
-    fn say(&self, inner: &mut Inner, message: Message) {
-        if inner.waiting.len() >= WAITING_MAX {
-            return self.end_now(inner, Errno::ETIMEDOUT);
+    /// A transfer is not under way any more; none if there is none of that name.
+    fn take_out(&self, inner: &mut Inner, name: usize) -> Option<UnderWay> {
+        let it = inner.slots.end(name)?;
+        it.own.end();
+        if it.calls {
+            self.shared.calling.fetch_sub(1, Ordering::Relaxed);
         }
-        inner.waiting.push_back(message);
+        if let Some(message) = inner.known.end(it.serial) {
+            self.say(inner, message);
+        }
+        Some(it)
+    }
+
+    fn say(&self, inner: &mut Inner, message: Message) {
+        if let Err(why) = inner.outbox.push(message) {
+            self.end_now(inner, why);
+        }
     }
 
     /// Takes what the device has done, and sends what waits. Whether there may be more.
     fn go_on(&self, inner: &mut Inner) -> bool {
         let more = self.advance(inner);
         match &inner.queues {
-            Some(queues) if !inner.waiting.is_empty() => queues.notify_sends(),
+            Some(queues) if !inner.outbox.is_empty() => queues.notify_sends(),
             _ => return more,
         }
         self.advance(inner)
@@ -258,7 +263,7 @@ impl Node {
             if completion.wr_id & LETTER == 0 {
                 self.finish(inner, name, Errno::NONE);
             } else {
-                inner.letters.push(name);
+                inner.outbox.sent(name);
             }
         }
         if let Err(errno) = inner.send_waiting() {
@@ -288,7 +293,7 @@ impl Node {
         let mut more = self.go_on(&mut inner);
         // Told of what is done only where somebody waits for that: the program's function, or the
         // node, for its buffer.
-        let calls = inner.calling > 0 && !self.shared.looks.load(Ordering::Relaxed);
+        let calls = inner.slots.any_calls() && !self.shared.looks.load(Ordering::Relaxed);
         if (calls || inner.known.keeps_withdrawn())
             && let Some(queues) = &inner.queues
         {
@@ -333,10 +338,10 @@ impl Node {
     }
 
     fn start_some(&self, inner: &mut Inner, list: &[Wanted]) -> (usize, Result<(), Errno>) {
-        if inner.free.len() < LIST_MAX {
+        if inner.slots.room() < LIST_MAX {
             self.go_on(inner);
         }
-        if inner.ended.is_some() || !inner.open {
+        if inner.phase != Phase::Open {
             return (0, Err(Errno::ENOTCONN));
         }
         let (mut requests, mut bytes) = (Vec::with_capacity(LIST_MAX), 0);
@@ -358,7 +363,6 @@ impl Node {
         // The library's thread looks by itself, or is told. When it stops looking it takes this
         // lock once: either it sees what we count below, or we see that it has stopped.
         let calls = list[..requests.len()].iter().filter(|wanted| wanted.place.calls()).count();
-        inner.calling += calls;
         self.shared.calling.fetch_add(calls as u32, Ordering::Relaxed);
         let Some(queues) = &inner.queues else { return (0, Err(Errno::ENOTCONN)) };
         if calls > 0 && !self.shared.looks.load(Ordering::Relaxed) {
@@ -368,25 +372,12 @@ impl Node {
             }
         }
         let (posted, result) = queues.post(&requests);
-        for (request, wanted) in requests.iter().zip(list).skip(posted) {
-            self.take_back(inner, request.name as usize, wanted);
+        for request in requests.iter().skip(posted) {
+            // The device did not take it: the program has it back.
+            if let Some(it) = self.take_out(inner, request.name as usize) {
+                it.place.finish(Errno::EAGAIN);
+            }
         }
         (posted, result.and(why_not))
-    }
-
-    /// The device did not take it: the program has it back.
-    fn take_back(&self, inner: &mut Inner, name: usize, wanted: &Wanted) {
-        let Some(it) = inner.under_way.get_mut(name).and_then(Option::take) else { return };
-        inner.free.push(name);
-        inner.reads -= usize::from(it.reads);
-        it.own.end();
-        if it.calls {
-            inner.calling -= 1;
-            self.shared.calling.fetch_sub(1, Ordering::Relaxed);
-        }
-        if let Some(message) = inner.known.end(wanted.serial) {
-            self.say(inner, message);
-        }
-        wanted.place.finish(Errno::EAGAIN);
     }
 }

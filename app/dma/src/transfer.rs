@@ -8,6 +8,7 @@ use omniverb_terms::Errno;
 
 use crate::errno::EINPROGRESS;
 use crate::own::Own;
+use crate::slots::Transfer;
 
 /// `struct omv_dma_transfer`.
 #[repr(C)]
@@ -106,4 +107,14 @@ pub(crate) struct UnderWay {
     pub(crate) serial: u64,
     pub(crate) reads: bool,
     pub(crate) calls: bool,
+}
+
+impl Transfer for UnderWay {
+    fn reads(&self) -> bool {
+        self.reads
+    }
+
+    fn calls(&self) -> bool {
+        self.calls
+    }
 }
