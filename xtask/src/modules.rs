@@ -240,7 +240,12 @@ fn is_for_tests(attribute: &syn::Attribute) -> bool {
         syn::Meta::List(list) if list.path.is_ident("cfg") => list.tokens.to_string(),
         _ => return false,
     };
-    ["test", "any (test , fuzzing)", "fuzzing", "any (fuzzing , test)"].contains(&text.as_str())
+    let names = ["test", "fuzzing", r#"feature = "fuzz""#];
+    names.contains(&text.as_str())
+        || text
+            .strip_prefix("any (")
+            .and_then(|text| text.strip_suffix(')'))
+            .is_some_and(|any| any.split(" , ").all(|one| names.contains(&one)))
 }
 
 #[cfg(test)]

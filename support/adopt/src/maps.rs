@@ -76,6 +76,7 @@ fn lines(
 }
 
 /// For fuzzing: any text, in pieces whose sizes the bytes say as well.
+#[cfg(feature = "fuzz")]
 pub fn fuzz(bytes: &[u8]) {
     let mut rest = bytes;
     let piece = 1 + usize::from(bytes.first().copied().unwrap_or(0)) * 40;

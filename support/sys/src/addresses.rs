@@ -143,6 +143,7 @@ fn messages(mut rest: &[u8], mut each: impl FnMut(u16, &[u8])) -> io::Result<boo
 }
 
 /// For fuzzing: an answer of the kernel, whatever it may be.
+#[cfg(feature = "fuzz")]
 pub fn fuzz(bytes: &[u8]) {
     let mut links = BTreeMap::new();
     let _ = messages(bytes, |_, body| links.extend(parse_link(body)));

@@ -117,7 +117,7 @@ impl Door {
 }
 
 /// A process that imports.
-pub(super) struct Guest {
+pub(crate) struct Guest {
     number: u64,
     socket: OwnedFd,
     exporter: Arc<Exporter>,
@@ -194,7 +194,7 @@ impl Party for Guest {
 }
 
 impl Guest {
-    pub(super) fn new(
+    pub(crate) fn new(
         number: u64,
         socket: OwnedFd,
         exporter: Arc<Exporter>,
@@ -209,7 +209,7 @@ impl Guest {
     }
 
     /// Does what is asked; whether that was something, and the answer is on its way.
-    pub(super) fn take(&self, ask: &Ask) -> bool {
+    pub(crate) fn take(&self, ask: &Ask) -> bool {
         let holder = (self.number, ask.object, ask.handle);
         let answer = match ask.what {
             import::IMPORT => self.open(ask, holder).map(|told| (told, None)),
@@ -340,7 +340,7 @@ impl Exporter {
     }
 
     /// An importer is gone, and holds nothing any more.
-    pub(super) fn leaves(&self, guest: &Guest) {
+    pub(crate) fn leaves(&self, guest: &Guest) {
         let number = guest.number;
         let mut guests = lock(&self.guests);
         let gone = guests.here.remove(&number);
@@ -364,7 +364,7 @@ impl Exporter {
 
     /// Whether no pages are on files.
     #[cfg(any(test, feature = "fuzz"))]
-    pub(super) fn has_nothing_out(&self) -> bool {
+    pub(crate) fn has_nothing_out(&self) -> bool {
         lock(&self.pages).is_empty()
     }
 

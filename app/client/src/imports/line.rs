@@ -109,7 +109,7 @@ impl Line {
     }
 
     /// Whether that is something to be told.
-    pub(super) fn take(&self, told: Option<Told>, files: Vec<OwnedFd>) -> bool {
+    pub(crate) fn take(&self, told: Option<Told>, files: Vec<OwnedFd>) -> bool {
         let Some(told) = told else { return false };
         match told.what {
             import::ANSWER => {

@@ -10,8 +10,6 @@
 
 mod endings;
 mod exporter;
-#[cfg(any(test, feature = "fuzz"))]
-pub(crate) mod fuzz;
 mod import;
 mod imported;
 mod line;
@@ -23,6 +21,8 @@ mod service;
 mod tests;
 
 pub use exporter::Exported;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) use exporter::Guest;
 pub(crate) use exporter::{Door, Exporter, Owner};
 pub(crate) use import::Budget;
 pub use import::Import;

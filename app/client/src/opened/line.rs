@@ -79,7 +79,7 @@ impl Line {
     }
 
     /// Whether that is something to be told.
-    pub(super) fn take(&self, datagram: &[u8]) -> bool {
+    pub(crate) fn take(&self, datagram: &[u8]) -> bool {
         let Some(told) = Told::read(datagram) else { return false };
         let event = match told.what {
             opened::ANSWER => None,
@@ -186,7 +186,7 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::opened::fuzz::stand_in;
+    use crate::testing::opened::stand_in;
     use std::sync::atomic::Ordering;
 
     static HEARD: Mutex<Vec<(AsyncEvent, usize)>> = Mutex::new(Vec::new());

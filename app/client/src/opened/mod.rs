@@ -6,8 +6,6 @@
 //! (`client/opening.rs`). `opener.rs`: what the maker has of an opener; `line.rs`: what an opener
 //! has of the maker. The end of a socket, or of the process behind it, is the end of either.
 
-#[cfg(any(test, feature = "fuzz"))]
-pub(crate) mod fuzz;
 mod line;
 mod opener;
 

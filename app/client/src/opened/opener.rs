@@ -96,7 +96,7 @@ impl Mortal for Opener {
 
 impl Opener {
     /// What it says is to be answered, if it is something to be.
-    pub(super) fn take(&self, datagram: &[u8]) -> bool {
+    pub(crate) fn take(&self, datagram: &[u8]) -> bool {
         let Some(ask) = Ask::read(datagram) else { return false };
         self.settled.store(true, Ordering::Release);
         let mut inbox = lock(&self.inbox);
@@ -115,7 +115,7 @@ impl Opener {
         }
     }
 
-    pub(super) fn answer(&self, ask: &Ask) -> Told {
+    pub(crate) fn answer(&self, ask: &Ask) -> Told {
         let receivers = self.receivers.upgrade();
         let done = match (&receivers, ask.what) {
             (Some(_), opened::QUERY) => Ok(()),
@@ -297,13 +297,13 @@ impl Receivers for Nobody {
 
 #[cfg(any(test, feature = "fuzz"))]
 impl Opener {
-    pub(super) fn alone(socket: OwnedFd, number: Qpn, receivers: Weak<dyn Receivers>) -> Opener {
+    pub(crate) fn alone(socket: OwnedFd, number: Qpn, receivers: Weak<dyn Receivers>) -> Opener {
         let attendant: Weak<dyn Attendant> = Weak::<Idle>::new();
         let (key, inbox, settled, _seat) = (0, Mutex::default(), Arc::default(), Arc::default());
         Opener { key, socket, number, receivers, attendant, inbox, settled, _seat }
     }
 
-    pub(super) fn asked(&self) -> Option<Ask> {
+    pub(crate) fn asked(&self) -> Option<Ask> {
         lock(&self.inbox).asked.pop_front()
     }
 }

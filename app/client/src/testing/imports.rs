@@ -3,9 +3,7 @@
 // UNSAFETY: vouches for memory that outlives everything.
 #![expect(unsafe_code)]
 
-use super::exporter::{Exported, Exporter, Guest, Owner};
-use super::line::{Device, Line};
-use super::service::Service;
+use crate::imports::{Device, Exported, Exporter, Guest, Line, Owner, Service};
 use omniverb_device::{Extras, Region, Shared, access};
 use omniverb_session::import::{self, Ask, Told};
 use omniverb_sys::socket;

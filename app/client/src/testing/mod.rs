@@ -1,6 +1,8 @@
 //! What tests and fuzzing need of the client, and no product has.
 
 pub mod hostile;
+mod imports;
+pub(crate) mod opened;
 
-pub use crate::imports::fuzz::imports;
-pub use crate::opened::fuzz::opened;
+pub use self::imports::imports;
+pub use self::opened::opened;

@@ -1,7 +1,7 @@
 //! An opener of a queue pair, and then its maker, that says what some bytes say. What must hold: no
 //! panic, one answer to each question, and none of an event that there is not.
 
-use super::{Line, Opener, Receivers};
+use crate::opened::{Line, Opener, Receivers};
 use crate::progress::Progress;
 use omniverb_device::{Qp, QpSpec, Shared};
 use omniverb_session::opened::{self, Ask, Attributes, Told};
@@ -31,7 +31,7 @@ impl Receivers for One {
 }
 
 /// A device without anybody behind it.
-pub(super) fn stand_in() -> Option<Arc<Qp>> {
+pub(crate) fn stand_in() -> Option<Arc<Qp>> {
     let host = crate::host::ProcessHost::new(Progress::new().ok()?);
     let shared = Shared::new(Box::new(host));
     let spec = QpSpec::bare(&shared, Service::XrcRecv, None);
